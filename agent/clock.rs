@@ -108,12 +108,12 @@ pub struct Clock {
 enum Source {
     /// With when it was made.
     System(std::time::Instant),
-    Manual(Arc<Mutex<Hands>>),
+    Manual(Arc<Mutex<TestTime>>),
 }
 
 /// What a test turns.
 #[derive(Clone, Copy, Debug)]
-struct Hands {
+struct TestTime {
     wall_ms: u64,
     running_ms: u64,
 }
@@ -135,7 +135,7 @@ impl Clock {
     /// A clock that stands still until [`Clock::advance`] moves it; waiting on it moves it.
     #[must_use]
     pub fn manual(start: Timestamp) -> Self {
-        let hands = Hands { wall_ms: start.0, running_ms: 0 };
+        let hands = TestTime { wall_ms: start.0, running_ms: 0 };
         Self::new(Source::Manual(Arc::new(Mutex::new(hands))))
     }
 
@@ -285,8 +285,8 @@ mod tests {
     async fn the_time_for_which_this_process_stood_still_is_known() {
         let clock = Clock::system();
         let pause = TICK + LATE + Duration::from_millis(200);
-        let (said, stood) = clock.watched(async { 7 }).await;
-        assert_eq!((said, stood), (7, Duration::ZERO));
+        let (reported, stood) = clock.watched(async { 7 }).await;
+        assert_eq!((reported, stood), (7, Duration::ZERO));
         // Nothing else runs on this thread meanwhile, as if it was stopped.
         let twice = async {
             for _ in 0..2 {

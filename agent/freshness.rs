@@ -10,7 +10,7 @@
 //!
 //! A signal completes what Heat waits for at the time that it arrives. So it leaves only while the newest answer is also young:
 //! its request began not longer than [`LASTS`] ago. Where the source itself takes longer than that to answer, there is
-//! no younger one: see [`Look`].
+//! no younger one: see [`ListAnswer`].
 //!
 //! In: [`Moment`]s, which the clock hands out in the order of events, so that no wall clock that is set can confuse them. Out:
 //! whether the newest answer covers a fact, and whether a signal about it may leave. Signals and their retries, supersession and the
@@ -27,14 +27,14 @@ const AFTER_A_SLOW_ONE: Duration = Duration::from_secs(2);
 
 /// An answer with a list of deployments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Look {
+pub struct ListAnswer {
     /// When its request began: the answer is at least as new.
     pub began: Moment,
     /// How long after that signals may rest on it.
     lasts: Duration,
 }
 
-impl Look {
+impl ListAnswer {
     /// Of a request that began then. `took`: how long this answer and the one before it of the same source were on their way. One slow
     /// answer makes no slow source: the quicker of the two counts.
     #[must_use]
@@ -54,7 +54,7 @@ pub enum Freshness {
     /// No source can answer for Heat: what the boot copy and local files say is all there will ever be.
     Unasked,
     /// The list in force is from this answer.
-    Answered(Look),
+    Answered(ListAnswer),
 }
 
 impl Freshness {
@@ -65,7 +65,7 @@ impl Freshness {
         match self {
             Self::Awaited => false,
             Self::Unasked => true,
-            Self::Answered(look) => look.began > fact,
+            Self::Answered(list_answer) => list_answer.began > fact,
         }
     }
 
@@ -75,7 +75,7 @@ impl Freshness {
         match self {
             _ if !self.covers(fact) => Some(fact),
             // Any answer to a request after the one that grew too old.
-            Self::Answered(look) if clock.since(look.began) > look.lasts => Some(look.began),
+            Self::Answered(list_answer) if clock.since(list_answer.began) > list_answer.lasts => Some(list_answer.began),
             _ => None,
         }
     }
@@ -87,8 +87,8 @@ mod tests {
     use crate::clock::Timestamp;
 
     /// An answer that came at once.
-    fn look(began: Moment) -> Look {
-        Look::new(began, [Duration::ZERO; 2])
+    fn inspect(began: Moment) -> ListAnswer {
+        ListAnswer::new(began, [Duration::ZERO; 2])
     }
 
     #[test]
@@ -101,8 +101,8 @@ mod tests {
             (Freshness::Awaited, false, false),
             (Freshness::Unasked, true, true),
             // Under way while it happened: when its answer came does not matter.
-            (Freshness::Answered(look(before)), false, true),
-            (Freshness::Answered(look(after)), true, true),
+            (Freshness::Answered(inspect(before)), false, true),
+            (Freshness::Answered(inspect(after)), true, true),
         ] {
             let covered = (freshness.covers(fact), freshness.covers(Moment::EARLIER));
             assert_eq!(covered, (of_this_run, of_an_earlier_one), "{freshness:?}");
@@ -117,7 +117,7 @@ mod tests {
     fn one_answer_serves_all_facts_before_its_request_and_none_after_it() {
         let clock = Clock::system();
         let facts = [clock.moment(), clock.moment(), clock.moment()];
-        let answer = Freshness::Answered(look(clock.moment()));
+        let answer = Freshness::Answered(inspect(clock.moment()));
         let late = clock.moment();
         assert!(facts.iter().all(|fact| answer.covers(*fact)) && !answer.covers(late));
     }
@@ -127,7 +127,7 @@ mod tests {
         let clock = Clock::manual(Timestamp(10_000_000));
         let fact = clock.moment();
         let began = clock.moment();
-        let (answer, second) = (Freshness::Answered(look(began)), Duration::from_secs(1));
+        let (answer, second) = (Freshness::Answered(inspect(began)), Duration::from_secs(1));
         for set in [0, 99_000_000] {
             clock.set(Timestamp(set));
             assert_eq!(answer.awaits(fact, &clock), None);
@@ -138,7 +138,7 @@ mod tests {
         clock.set(Timestamp(10_000_000));
         // What was said stays said, but a signal needs an answer to a later request.
         assert_eq!((answer.covers(fact), answer.awaits(fact, &clock)), (true, Some(began)));
-        assert_eq!(Freshness::Answered(look(clock.moment())).awaits(fact, &clock), None);
+        assert_eq!(Freshness::Answered(inspect(clock.moment())).awaits(fact, &clock), None);
         assert_eq!(Freshness::Unasked.awaits(fact, &clock), None, "nobody could answer");
     }
 
@@ -149,7 +149,7 @@ mod tests {
         for (before, may_leave) in [(Duration::ZERO, false), (slow, true)] {
             let (fact, began) = (clock.moment(), clock.moment());
             clock.advance(slow);
-            let answer = Freshness::Answered(Look::new(began, [slow, before]));
+            let answer = Freshness::Answered(ListAnswer::new(began, [slow, before]));
             assert_eq!(answer.awaits(fact, &clock).is_none(), may_leave, "{before:?}");
             clock.advance(AFTER_A_SLOW_ONE + Duration::from_secs(1));
             assert_eq!(answer.awaits(fact, &clock), Some(began));

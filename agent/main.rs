@@ -23,8 +23,8 @@ fn main() -> ExitCode {
         }
     };
     // A mistake in it is no reason not to run.
-    if let Some(wanted) = std::env::var(TRACES).ok().filter(|wanted| !wanted.is_empty())
-        && let Err(error) = trace_libraries(&wanted)
+    if let Some(arguments) = std::env::var(TRACES).ok().filter(|arguments| !arguments.is_empty())
+        && let Err(error) = trace_libraries(&arguments)
     {
         print_error(&error);
     }
@@ -70,8 +70,8 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Command::InstanceGuard => commands::instance_guard::run(&checked(&options)?.settings),
         Command::Run { once, metadata } => with_settings(&with(metadata), |options, loaded| daemon::run(options, loaded, once)),
         Command::Status { json, verbose, wait, watch } => {
-            let wanted = commands::status::Wanted { json, wait, watch, verbose };
-            with_settings(&options, |_, loaded| commands::status::run(&loaded.settings, wanted))
+            let arguments = commands::status::Arguments { json, wait, watch, verbose };
+            with_settings(&options, |_, loaded| commands::status::run(&loaded.settings, arguments))
         }
         Command::Explain { json, all } => match settings(&options) {
             Ok(loaded) => commands::status::explain(&loaded.settings, json, all),
@@ -87,23 +87,23 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Command::Repair { dry_run: false } => order(&options, Order::Repair, ""),
         Command::Repair { dry_run: true } => with_settings(&options, |_, loaded| commands::repair::preview(&loaded.settings)),
         Command::Reset { dry_run, volumes, serial, abandon_etcd } => {
-            let wanted = commands::reset::Wanted { dry_run, volumes, serials: serial, abandon_etcd };
-            with_settings(&options, |_, loaded| commands::reset::run(&loaded.settings, &wanted))
+            let arguments = commands::reset::Arguments { dry_run, volumes, serials: serial, abandon_etcd };
+            with_settings(&options, |_, loaded| commands::reset::run(&loaded.settings, &arguments))
         }
         Command::Apply { root, metadata } => {
             with_settings(&with(metadata), |options, loaded| commands::apply::run(options, &loaded.settings, &root))
         }
         Command::Metadata { key, source, json, show_secrets, metadata } => {
-            let wanted = commands::metadata::Wanted { key, source, show_secrets, json };
-            with_settings(&with(metadata), |options, loaded| commands::metadata::run(options, &loaded.settings, &wanted))
+            let arguments = commands::metadata::Arguments { key, source, show_secrets, json };
+            with_settings(&with(metadata), |options, loaded| commands::metadata::run(options, &loaded.settings, &arguments))
         }
         Command::Logs { name, lines, follow } => {
-            let wanted = commands::logs::Wanted { name: name.as_deref(), lines, follow };
-            with_settings(&options, |_, loaded| commands::logs::run(&loaded.settings, wanted))
+            let arguments = commands::logs::Arguments { name: name.as_deref(), lines, follow };
+            with_settings(&options, |_, loaded| commands::logs::run(&loaded.settings, arguments))
         }
         Command::Signal { status, reason, data, id, url, metadata } => {
-            let wanted = commands::signal::Wanted { success: status == "SUCCESS", reason, data, id, url };
-            with_settings(&with(metadata), |options, loaded| commands::signal::run(options, &loaded.settings, &wanted))
+            let arguments = commands::signal::Arguments { success: status == "SUCCESS", reason, data, id, url };
+            with_settings(&with(metadata), |options, loaded| commands::signal::run(options, &loaded.settings, &arguments))
         }
         Command::Rerun { deployment } => order(&options, Order::Rerun, &deployment),
         Command::Stop { deployment } => order(&options, Order::Stop, &deployment),

@@ -90,20 +90,20 @@ class Round:
             stand_ins.into(self.host, KUBERNETES, f"flanneld={FLANNEL}")
             start(self.host, self.server)
             self.until("waits for metadata", lambda: self.server.polls())
-            first = self.told()
+            first = self.measured()
             steps = json.loads(self.host.exec("heat-node-agent", "status", "--json", check=False).stdout)["node"]["timings"]
             self.host.exec("systemctl", "stop", "heat-node-agent")
             self.stop()
             hand = self.by_hand()
             self.stop()
-            again = self.told(WAIT_TIMEOUT=601)
+            again = self.measured(WAIT_TIMEOUT=601)
             return {"first": first, "again": again, "hand": hand, "steps": dict(map(tuple, steps))}
         finally:
             self.server.stop()
             self.magnum.stop()
             self.host.down()
 
-    def told(self, **changes) -> float:
+    def measured(self, **changes) -> float:
         """From the answer that has the deployment to its signal, on the server's clock."""
         server = self.server
         self.inputs |= changes

@@ -28,7 +28,7 @@ const PIECE: usize = 24;
 
 /// Why a text is not taken.
 #[derive(Debug)]
-pub enum Unfit {
+pub enum Rejection {
     /// It would take more memory than it may, in bytes.
     TooLarge(usize),
     /// Its lists and objects are nested deeper than [`DEPTH`].
@@ -37,7 +37,7 @@ pub enum Unfit {
     Json(serde_json::Error),
 }
 
-impl Unfit {
+impl Rejection {
     /// The error for an operator: which budget, and by which rule.
     #[must_use]
     pub fn over(budget: usize) -> Error {
@@ -47,14 +47,14 @@ impl Unfit {
     }
 }
 
-impl From<Unfit> for Error {
-    fn from(unfit: Unfit) -> Self {
-        match unfit {
-            Unfit::TooLarge(budget) => Unfit::over(budget),
-            Unfit::TooDeep => Self::permanent(format!("the JSON is nested more than {DEPTH} levels deep"))
+impl From<Rejection> for Error {
+    fn from(rejection: Rejection) -> Self {
+        match rejection {
+            Rejection::TooLarge(budget) => Rejection::over(budget),
+            Rejection::TooDeep => Self::permanent(format!("the JSON is nested more than {DEPTH} levels deep"))
                 .rule("the agent limits the depth of its input, so that it can store it and read it again")
                 .remedy("give the deepest part as a text that holds JSON"),
-            Unfit::Json(error) => Self::permanent(error),
+            Rejection::Json(error) => Self::permanent(error),
         }
     }
 }
@@ -63,7 +63,7 @@ impl From<Unfit> for Error {
 ///
 /// # Errors
 /// If it would take more, or is not JSON.
-pub fn value(bytes: &[u8], budget: usize) -> Result<Value, Unfit> {
+pub fn value(bytes: &[u8], budget: usize) -> Result<Value, Rejection> {
     read(bytes, budget, DEPTH, true)
 }
 
@@ -77,7 +77,7 @@ pub fn small(bytes: &[u8]) -> Option<Value> {
 ///
 /// # Errors
 /// If it would take more than an answer may, or is not JSON.
-pub fn answer(bytes: &[u8]) -> Result<Value, Unfit> {
+pub fn answer(bytes: &[u8]) -> Result<Value, Rejection> {
     value(bytes, ANSWER_MEMORY)
 }
 
@@ -85,7 +85,7 @@ pub fn answer(bytes: &[u8]) -> Result<Value, Unfit> {
 ///
 /// # Errors
 /// If it would take more than an answer may, is not JSON, or is not what the type wants.
-pub fn typed<T: DeserializeOwned>(text: impl AsRef<[u8]>) -> Result<T, Unfit> {
+pub fn typed<T: DeserializeOwned>(text: impl AsRef<[u8]>) -> Result<T, Rejection> {
     counted(text.as_ref(), ANSWER_MEMORY)
 }
 
@@ -93,18 +93,18 @@ pub fn typed<T: DeserializeOwned>(text: impl AsRef<[u8]>) -> Result<T, Unfit> {
 ///
 /// # Errors
 /// If it would take more than such a file may, is not JSON, or is not what the type wants.
-pub fn state<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Unfit> {
+pub fn state<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Rejection> {
     counted(bytes, STATE_FILE_MEMORY)
 }
 
 #[expect(clippy::disallowed_methods, reason = "this is the one reader of JSON; the values are counted before")]
-fn counted<T: DeserializeOwned>(bytes: &[u8], budget: usize) -> Result<T, Unfit> {
+fn counted<T: DeserializeOwned>(bytes: &[u8], budget: usize) -> Result<T, Rejection> {
     check(bytes, budget)?;
-    serde_json::from_slice(bytes).map_err(Unfit::Json)
+    serde_json::from_slice(bytes).map_err(Rejection::Json)
 }
 
 /// Whether a text can be read into any type within the budget.
-fn check(bytes: &[u8], budget: usize) -> Result<(), Unfit> {
+fn check(bytes: &[u8], budget: usize) -> Result<(), Rejection> {
     // A value has at least two bytes of text: what is short cannot be too large.
     if bytes.len() / 2 * MEMBER_READ < budget {
         return Ok(());
@@ -117,11 +117,11 @@ fn check(bytes: &[u8], budget: usize) -> Result<(), Unfit> {
 /// # Errors
 /// If it is not a single object, or its names alone would take more than an answer may.
 #[expect(clippy::disallowed_methods, reason = "this is the one reader of JSON, and it counts")]
-pub fn members(text: &str) -> Result<Vec<(String, &str)>, Unfit> {
+pub fn members(text: &str) -> Result<Vec<(String, &str)>, Rejection> {
     let meter = Meter::new(ANSWER_MEMORY);
     let mut from = serde_json::Deserializer::from_str(text);
     let members = from.deserialize_map(Members { meter: &meter }).and_then(|members| from.end().map(|()| members));
-    members.map_err(|error| if meter.over.get().is_some() { Unfit::TooLarge(ANSWER_MEMORY) } else { Unfit::Json(error) })
+    members.map_err(|error| if meter.over.get().is_some() { Rejection::TooLarge(ANSWER_MEMORY) } else { Rejection::Json(error) })
 }
 
 /// For `#[serde(deserialize_with)]`: the document of a cache.
@@ -137,14 +137,14 @@ pub fn document<'de, D: Deserializer<'de>>(from: D) -> Result<Map<String, Value>
 }
 
 #[expect(clippy::disallowed_methods, reason = "this is the one reader of JSON, and it counts")]
-fn read(bytes: &[u8], budget: usize, depth: usize, keep: bool) -> Result<Value, Unfit> {
+fn read(bytes: &[u8], budget: usize, depth: usize, keep: bool) -> Result<Value, Rejection> {
     let meter = Meter::new(budget);
     let mut text = serde_json::Deserializer::from_slice(bytes);
     let value = Seed { meter: &meter, left: depth, keep }.deserialize(&mut text).and_then(|value| text.end().map(|()| value));
     value.map_err(|error| match meter.over.get() {
-        Some(Over::Memory) => Unfit::TooLarge(budget),
-        Some(Over::Depth) => Unfit::TooDeep,
-        None => Unfit::Json(error),
+        Some(LimitExceeded::Memory) => Rejection::TooLarge(budget),
+        Some(LimitExceeded::Depth) => Rejection::TooDeep,
+        None => Rejection::Json(error),
     })
 }
 
@@ -179,12 +179,12 @@ pub fn weight_of(members: &Map<String, Value>) -> usize {
 
 struct Meter {
     left: Cell<usize>,
-    over: Cell<Option<Over>>,
+    over: Cell<Option<LimitExceeded>>,
 }
 
 /// The limit that was exceeded.
 #[derive(Clone, Copy)]
-enum Over {
+enum LimitExceeded {
     Memory,
     Depth,
 }
@@ -196,7 +196,7 @@ impl Meter {
 
     fn take<E: serde::de::Error>(&self, bytes: usize) -> Result<(), E> {
         let Some(left) = self.left.get().checked_sub(bytes) else {
-            self.over.set(Some(Over::Memory));
+            self.over.set(Some(LimitExceeded::Memory));
             return Err(E::custom("it exceeds its memory limit"));
         };
         self.left.set(left);
@@ -221,7 +221,7 @@ impl Seed<'_> {
     /// For what a list or an object holds.
     fn within<E: serde::de::Error>(self) -> Result<Self, E> {
         let Some(left) = self.left.checked_sub(1) else {
-            self.meter.over.set(Some(Over::Depth));
+            self.meter.over.set(Some(LimitExceeded::Depth));
             return Err(E::custom("it exceeds its limit of depth"));
         };
         Ok(Self { left, ..self })
@@ -348,7 +348,7 @@ mod tests {
             assert_eq!(read.to_string(), text.parse::<Value>().unwrap().to_string());
         }
         for text in ["", "{", "[1,]", "{} x", "nul"] {
-            assert!(matches!(value(text.as_bytes(), DOCUMENT_MEMORY), Err(Unfit::Json(_))), "{text}");
+            assert!(matches!(value(text.as_bytes(), DOCUMENT_MEMORY), Err(Rejection::Json(_))), "{text}");
         }
     }
 
@@ -359,12 +359,12 @@ mod tests {
         let deep = of(&format!("{}0{}", "{\"a\":".repeat(60), "}".repeat(60)), 3_000);
         for (name, text) in [("zeros", of("0", 500_000)), ("lists", of("[]", 500_000)), ("wide", wide), ("deep", deep)] {
             assert!(text.len() < 2 << 20, "{name}");
-            assert!(matches!(value(text.as_bytes(), DOCUMENT_MEMORY), Err(Unfit::TooLarge(_))), "{name}");
-            assert!(matches!(typed::<IgnoredAny>(&text), Err(Unfit::TooLarge(_))), "{name}");
-            assert!(matches!(state::<IgnoredAny>(text.as_bytes()), Err(Unfit::TooLarge(_))), "{name}");
+            assert!(matches!(value(text.as_bytes(), DOCUMENT_MEMORY), Err(Rejection::TooLarge(_))), "{name}");
+            assert!(matches!(typed::<IgnoredAny>(&text), Err(Rejection::TooLarge(_))), "{name}");
+            assert!(matches!(state::<IgnoredAny>(text.as_bytes()), Err(Rejection::TooLarge(_))), "{name}");
         }
         let long = json!("x".repeat(DOCUMENT_MEMORY)).to_string();
-        assert!(matches!(value(long.as_bytes(), DOCUMENT_MEMORY), Err(Unfit::TooLarge(_))));
+        assert!(matches!(value(long.as_bytes(), DOCUMENT_MEMORY), Err(Rejection::TooLarge(_))));
         assert!(small(long.as_bytes()).is_none());
     }
 
@@ -380,8 +380,8 @@ mod tests {
             }
             assert_eq!(state::<Value>(stored.to_string().as_bytes()).unwrap(), stored);
             for levels in [DEPTH + 1, 127] {
-                let unfit = value(nested(open, close, levels).as_bytes(), DOCUMENT_MEMORY);
-                assert!(matches!(unfit, Err(Unfit::TooDeep)), "{levels}: {unfit:?}");
+                let rejection = value(nested(open, close, levels).as_bytes(), DOCUMENT_MEMORY);
+                assert!(matches!(rejection, Err(Rejection::TooDeep)), "{levels}: {rejection:?}");
             }
         }
         // What was stored is only counted, however deep it is.

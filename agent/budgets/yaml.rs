@@ -56,20 +56,22 @@ pub struct Document {
 
 /// Why a text is not taken.
 #[derive(Debug)]
-pub enum Unfit {
+pub enum Rejection {
     /// It would take more memory than it may.
     TooLarge,
     /// It is not YAML, or has something that has no place in such a document: its line, and what is wrong.
     Yaml(usize, String),
 }
 
-impl From<Unfit> for Error {
-    fn from(unfit: Unfit) -> Self {
-        match unfit {
-            Unfit::TooLarge => Self::permanent(format!("the YAML would take more than {} KiB of memory", DOCUMENT_MEMORY / 1024))
-                .rule("the agent limits the size of its input to bound its memory")
-                .remedy("split the document"),
-            Unfit::Yaml(line, what) => Self::permanent(format!("the YAML is broken at line {line}: {what}"))
+impl From<Rejection> for Error {
+    fn from(rejection: Rejection) -> Self {
+        match rejection {
+            Rejection::TooLarge => {
+                Self::permanent(format!("the YAML would take more than {} KiB of memory", DOCUMENT_MEMORY / 1024))
+                    .rule("the agent limits the size of its input to bound its memory")
+                    .remedy("split the document")
+            }
+            Rejection::Yaml(line, what) => Self::permanent(format!("the YAML is broken at line {line}: {what}"))
                 .rule(format!("YAML 1.1, one document, nested at most {DEPTH} levels deep")),
         }
     }
@@ -171,20 +173,20 @@ enum Partial {
 /// # Errors
 /// If it would take more memory than a document may, is not YAML, or has several documents, a tag of another type, or an alias
 /// of what it is itself in.
-pub fn read(text: &str) -> Result<Document, Unfit> {
+pub fn read(text: &str) -> Result<Document, Rejection> {
     if text.len() > DOCUMENT_BYTES {
-        return Err(Unfit::TooLarge);
+        return Err(Rejection::TooLarge);
     }
     let mut reader = Reader { left: DOCUMENT_MEMORY, anchors: BTreeMap::new(), open: Vec::new(), root: None, twice: Vec::new() };
     let mut documents = 0;
     for event in Parser::new_from_str(text) {
-        let (event, span) = event.map_err(|error| Unfit::Yaml(error.marker().line(), error.info().to_owned()))?;
+        let (event, span) = event.map_err(|error| Rejection::Yaml(error.marker().line(), error.info().to_owned()))?;
         let line = span.start.line();
         if matches!(event, Event::DocumentStart(_)) {
             documents += 1;
         }
         if documents > 1 {
-            return Err(Unfit::Yaml(line, "a second document begins".to_owned()));
+            return Err(Rejection::Yaml(line, "a second document begins".to_owned()));
         }
         reader.take_event(event, line)?;
     }
@@ -193,8 +195,8 @@ pub fn read(text: &str) -> Result<Document, Unfit> {
 }
 
 /// The limit is that of JSON: what `verify` takes an agent takes too.
-fn too_deep(line: usize) -> Unfit {
-    Unfit::Yaml(line, format!("it is nested more than {DEPTH} levels deep, aliases included"))
+fn too_deep(line: usize) -> Rejection {
+    Rejection::Yaml(line, format!("it is nested more than {DEPTH} levels deep, aliases included"))
 }
 
 struct Reader {
@@ -208,7 +210,7 @@ struct Reader {
 }
 
 impl Reader {
-    fn take_event(&mut self, event: Event<'_>, line: usize) -> Result<(), Unfit> {
+    fn take_event(&mut self, event: Event<'_>, line: usize) -> Result<(), Rejection> {
         match event {
             Event::Nothing | Event::StreamStart | Event::StreamEnd | Event::DocumentStart(_) | Event::DocumentEnd => Ok(()),
             Event::Scalar(word, style, anchor, tag) => {
@@ -218,12 +220,12 @@ impl Reader {
                     return self.take(bytes);
                 }
                 self.take(json::weight_of_item(&word) + size_of::<Node>())?;
-                let value = scalar(word, style, tag.as_deref()).map_err(|what| Unfit::Yaml(line, what))?;
+                let value = scalar(word, style, tag.as_deref()).map_err(|what| Rejection::Yaml(line, what))?;
                 self.put(Node { line, content: Content::Scalar(value) }, anchor, 0)
             }
             Event::Alias(anchor) => {
                 let Some((node, height)) = self.anchors.get(&anchor).cloned() else {
-                    return Err(Unfit::Yaml(line, "an alias of a value that it stands in".to_owned()));
+                    return Err(Rejection::Yaml(line, "an alias of a value that it stands in".to_owned()));
                 };
                 if self.open.len() + height > DEPTH {
                     return Err(too_deep(line));
@@ -244,12 +246,12 @@ impl Reader {
         }
     }
 
-    fn begin(&mut self, content: Partial, line: usize, anchor: usize, tag: Option<&Tag>, own: &str) -> Result<(), Unfit> {
+    fn begin(&mut self, content: Partial, line: usize, anchor: usize, tag: Option<&Tag>, own: &str) -> Result<(), Rejection> {
         if let Some(tag) = tag.filter(|tag| !(tag.is_yaml_core_schema() && tag.suffix == own)) {
-            return Err(Unfit::Yaml(line, format!("the tag {tag} has no place here")));
+            return Err(Rejection::Yaml(line, format!("the tag {tag} has no place here")));
         }
         if let Some(Open { content: Partial::Map(_, None), .. }) = self.open.last() {
-            return Err(Unfit::Yaml(line, "a list or a map in the place of a name".to_owned()));
+            return Err(Rejection::Yaml(line, "a list or a map in the place of a name".to_owned()));
         }
         if self.open.len() >= DEPTH {
             return Err(too_deep(line));
@@ -260,7 +262,7 @@ impl Reader {
     }
 
     /// A whole value goes to where it belongs.
-    fn put(&mut self, node: Node, anchor: usize, height: usize) -> Result<(), Unfit> {
+    fn put(&mut self, node: Node, anchor: usize, height: usize) -> Result<(), Rejection> {
         if anchor > 0 {
             self.take(weight(&node))?;
             self.anchors.insert(anchor, (node.clone(), height));
@@ -273,14 +275,14 @@ impl Reader {
             Some(Partial::List(items)) => items.push(node),
             Some(Partial::Map(members, name)) => match name.take() {
                 Some((name, line)) => members.push(Member { name, line, value: node }),
-                None => return Err(Unfit::Yaml(node.line, "an alias in the place of a name".to_owned())),
+                None => return Err(Rejection::Yaml(node.line, "an alias in the place of a name".to_owned())),
             },
         }
         Ok(())
     }
 
     /// Each name once: the last one counts. What `<<` brings counts least.
-    fn merged(&mut self, members: Vec<Member>) -> Result<Vec<Member>, Unfit> {
+    fn merged(&mut self, members: Vec<Member>) -> Result<Vec<Member>, Rejection> {
         let mut places: BTreeMap<String, usize> = BTreeMap::new();
         let mut all: Vec<Member> = Vec::with_capacity(members.len());
         let mut brought = Vec::new();
@@ -305,7 +307,7 @@ impl Reader {
             };
             for map in maps {
                 let Content::Map(members) = map.content else {
-                    return Err(Unfit::Yaml(line, "<< takes a map, or a list of maps".to_owned()));
+                    return Err(Rejection::Yaml(line, "<< takes a map, or a list of maps".to_owned()));
                 };
                 for member in members {
                     if !places.contains_key(&member.name) {
@@ -318,8 +320,8 @@ impl Reader {
         Ok(all)
     }
 
-    fn take(&mut self, bytes: usize) -> Result<(), Unfit> {
-        self.left = self.left.checked_sub(bytes).ok_or(Unfit::TooLarge)?;
+    fn take(&mut self, bytes: usize) -> Result<(), Rejection> {
+        self.left = self.left.checked_sub(bytes).ok_or(Rejection::TooLarge)?;
         Ok(())
     }
 }
@@ -431,7 +433,7 @@ mod tests {
     use super::*;
 
     fn value(text: &str) -> Value {
-        read(text).unwrap_or_else(|unfit| panic!("{text}: {unfit:?}")).root.to_json()
+        read(text).unwrap_or_else(|rejection| panic!("{text}: {rejection:?}")).root.to_json()
     }
 
     /// The right-hand sides were printed by PyYAML's safe loader with Heat's one change: dates stay text.
@@ -517,7 +519,7 @@ mod tests {
             ("a:\n  <<: 3\n", 2, "takes a map"),
         ] {
             match read(text) {
-                Err(Unfit::Yaml(found, what)) => assert!(found == line && what.contains(words), "{text:?}: {found} {what}"),
+                Err(Rejection::Yaml(found, what)) => assert!(found == line && what.contains(words), "{text:?}: {found} {what}"),
                 other => panic!("{text:?}: {other:?}"),
             }
         }
@@ -552,7 +554,9 @@ mod tests {
                     let json = document.root.to_json().to_string();
                     assert!(levels <= DEPTH && json::value(json.as_bytes(), DOCUMENT_MEMORY).is_ok(), "{levels}: {shown}");
                 }
-                Err(Unfit::Yaml(_, what)) => assert!(levels > DEPTH && what.contains("96 levels"), "{levels}: {shown}: {what}"),
+                Err(Rejection::Yaml(_, what)) => {
+                    assert!(levels > DEPTH && what.contains("96 levels"), "{levels}: {shown}: {what}")
+                }
                 Err(other) => panic!("{levels}: {shown}: {other:?}"),
             }
         }
@@ -573,10 +577,10 @@ mod tests {
             ("names", (0..200_000).map(|n| format!("{n}:\n")).collect()),
             ("bytes", format!("a: {}", "x".repeat(DOCUMENT_BYTES))),
         ] {
-            assert!(matches!(read(&text), Err(Unfit::TooLarge)), "{name}");
+            assert!(matches!(read(&text), Err(Rejection::TooLarge)), "{name}");
         }
         for deep in ["[".repeat(5_000), "a: {".repeat(5_000), "- ".repeat(5_000)] {
-            assert!(matches!(read(&deep), Err(Unfit::Yaml(1, _))), "{}", &deep[..4]);
+            assert!(matches!(read(&deep), Err(Rejection::Yaml(1, _))), "{}", &deep[..4]);
         }
     }
 }

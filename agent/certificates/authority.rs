@@ -69,13 +69,13 @@ impl SigningAuthority {
     ///
     /// # Errors
     /// A name that no certificate can carry; the authority's life is over.
-    pub fn sign(&self, wish: &Certificate, key: &PrivateKey, now: Timestamp, life: Duration) -> Result<String> {
+    pub fn sign(&self, wanted: &Certificate, key: &PrivateKey, now: Timestamp, life: Duration) -> Result<String> {
         let authority = &self.certificate;
         judge::check_authority(authority, now)
             .map_err(|flaw| Error::permanent(flaw).context(format!("signing with the CA {}", authority.subject)))?;
         let identifier = authority.key_identifier.clone().unwrap_or_else(|| key_identifier(&self.key));
         let extensions = [
-            extensions(wish, key, true)?,
+            extensions(wanted, key, true)?,
             extension(oid::SUBJECT_KEY_IDENTIFIER, false, &element(OCTET_STRING, &[&key_identifier(key)])),
             extension(
                 oid::AUTHORITY_KEY_IDENTIFIER,
@@ -84,7 +84,7 @@ impl SigningAuthority {
             ),
         ];
         let life = (before(now).max(authority.not_before), now.after(life).min(authority.not_after));
-        let subject = subject(&wish.common_name, &wish.organisations)?;
+        let subject = subject(&wanted.common_name, &wanted.organisations)?;
         let der = certificate(&self.key, &authority.subject_der, life, &subject, key, &extensions.concat())?;
         Ok(X509::from_der(der)?.to_pem())
     }
@@ -100,7 +100,7 @@ fn certificate(
     extensions: &[u8],
 ) -> Result<Vec<u8>> {
     let extensions = element(SEQUENCE, &[extensions]);
-    let said = element(
+    let reported = element(
         SEQUENCE,
         &[
             &element(context(0), &[&element(INTEGER, &[&[2]])]),
@@ -113,7 +113,7 @@ fn certificate(
             &element(context(3), &[&extensions]),
         ],
     );
-    signer.sign(&said)
+    signer.sign(&reported)
 }
 
 /// 127 random bits, never negative and never with a zero in front.
@@ -151,11 +151,11 @@ mod tests {
     use rcgen::{BasicConstraints, CertificateParams, DnType, DnValue, IsCa, KeyUsagePurpose};
 
     use super::*;
-    use crate::certificates::fixtures::{DAY, NOW, YEAR, rsa_key, wish};
+    use crate::certificates::fixtures::{DAY, NOW, YEAR, rsa_key, wanted_certificate};
     use crate::certificates::judge::check;
 
     fn signed(authority: &SigningAuthority, key: &PrivateKey, life: Duration) -> Result<X509> {
-        let pem = authority.sign(&wish(), key, NOW, life)?;
+        let pem = authority.sign(&wanted_certificate(), key, NOW, life)?;
         Ok(X509::all_from_pem(&pem)?.remove(0))
     }
 
@@ -168,7 +168,7 @@ mod tests {
             assert_eq!(judge::check_authority(&authority.certificate, NOW), Ok(()));
             for key in &keys {
                 let leaf = signed(&authority, key, YEAR).unwrap();
-                assert_eq!(check(&wish(), &[leaf], key, std::slice::from_ref(&authority.certificate), NOW), Ok(()));
+                assert_eq!(check(&wanted_certificate(), &[leaf], key, std::slice::from_ref(&authority.certificate), NOW), Ok(()));
             }
         }
     }
@@ -224,7 +224,7 @@ mod tests {
         let key = PrivateKey::generate().unwrap();
         let leaf = signed(&authority, &key, YEAR).unwrap();
         assert_eq!(leaf.issuer_der, authority.certificate.subject_der);
-        assert_eq!(check(&wish(), &[leaf], &key, &[authority.certificate], NOW), Ok(()));
+        assert_eq!(check(&wanted_certificate(), &[leaf], &key, &[authority.certificate], NOW), Ok(()));
     }
 
     #[test]

@@ -17,7 +17,7 @@ pub(crate) const DAY: Duration = Duration::from_hours(24);
 pub(crate) const YEAR: Duration = Duration::from_hours(24 * 365);
 
 /// A kubelet's.
-pub(crate) fn wish() -> Certificate {
+pub(crate) fn wanted_certificate() -> Certificate {
     Certificate {
         name: "kubelet".into(),
         signer: Signer::Kubernetes,

@@ -90,7 +90,7 @@ pub fn renewal_due(certificate: &X509) -> Timestamp {
 ///
 /// # Errors
 /// The first flaw, in the order: key, kind, time, authority, usage, subject, names.
-pub fn check(wish: &Certificate, chain: &[X509], key: &PrivateKey, authorities: &[X509], now: Timestamp) -> Result<(), Flaw> {
+pub fn check(wanted: &Certificate, chain: &[X509], key: &PrivateKey, authorities: &[X509], now: Timestamp) -> Result<(), Flaw> {
     let Some(leaf) = chain.first() else { return Err(Flaw::WrongKind("there is no certificate")) };
     if leaf.public_key != key.public_key() {
         return Err(Flaw::ForeignKey);
@@ -102,11 +102,11 @@ pub fn check(wish: &Certificate, chain: &[X509], key: &PrivateKey, authorities: 
     let authority = signer(chain, authorities)?;
     check_authority(authority, now).map_err(|flaw| Flaw::Authority(Box::new(flaw)))?;
     check_usage(chain, authority, Purpose::Client)?;
-    if wish.serves {
+    if wanted.serves {
         check_usage(chain, authority, Purpose::Server)?;
     }
-    check_subject(wish, leaf)?;
-    check_names(wish, leaf)
+    check_subject(wanted, leaf)?;
+    check_names(wanted, leaf)
 }
 
 /// Checks an authority's certificate: that it is one, and that it is its time.
@@ -171,23 +171,23 @@ fn check_usage(chain: &[X509], authority: &X509, purpose: Purpose) -> Result<(),
 }
 
 /// CN and every O. More organisations are all right, unless Kubernetes would see a group of its own in them.
-fn check_subject(wish: &Certificate, leaf: &X509) -> Result<(), Flaw> {
+fn check_subject(wanted: &Certificate, leaf: &X509) -> Result<(), Flaw> {
     let found = &leaf.subject;
     let reserved = |organisation: &&String| organisation.starts_with("system:");
-    if found.common_name.as_deref() == Some(wish.common_name.as_str())
-        && wish.organisations.iter().all(|organisation| found.organisations.contains(organisation))
-        && found.organisations.iter().filter(reserved).all(|organisation| wish.organisations.contains(organisation))
+    if found.common_name.as_deref() == Some(wanted.common_name.as_str())
+        && wanted.organisations.iter().all(|organisation| found.organisations.contains(organisation))
+        && found.organisations.iter().filter(reserved).all(|organisation| wanted.organisations.contains(organisation))
     {
         return Ok(());
     }
-    let expected = Name { common_name: Some(wish.common_name.clone()), organisations: wish.organisations.clone() };
+    let expected = Name { common_name: Some(wanted.common_name.clone()), organisations: wanted.organisations.clone() };
     Err(Flaw::WrongSubject { expected: expected.to_string(), found: found.to_string() })
 }
 
-fn check_names(wish: &Certificate, leaf: &X509) -> Result<(), Flaw> {
+fn check_names(wanted: &Certificate, leaf: &X509) -> Result<(), Flaw> {
     let der = CertificateDer::from(leaf.der.as_slice());
     let certificate = EndEntityCert::try_from(&der).map_err(|error| unverifiable(&error))?;
-    for name in &wish.names {
+    for name in &wanted.names {
         // A wildcard is wished for as it stands, and takes the place of the names that it fits.
         let fits = leaf.names.contains(name)
             || ServerName::try_from(name.as_str()).is_ok_and(|name| certificate.verify_is_valid_for_subject_name(&name).is_ok());
@@ -195,7 +195,7 @@ fn check_names(wish: &Certificate, leaf: &X509) -> Result<(), Flaw> {
             return Err(Flaw::MissingName(name.clone()));
         }
     }
-    match wish.addresses.iter().find(|address| !leaf.addresses.contains(address)) {
+    match wanted.addresses.iter().find(|address| !leaf.addresses.contains(address)) {
         Some(missing) => Err(Flaw::MissingName(missing.to_string())),
         None => Ok(()),
     }
@@ -281,7 +281,7 @@ mod tests {
 
     use super::*;
     use crate::certificates::authority::SigningAuthority;
-    use crate::certificates::fixtures::{DAY, NOW, YEAR, rsa_pkcs8, wish};
+    use crate::certificates::fixtures::{DAY, NOW, YEAR, rsa_pkcs8, wanted_certificate};
 
     type Authority = Issuer<'static, KeyPair>;
     type Change = fn(&mut CertificateParams);
@@ -321,8 +321,9 @@ mod tests {
         let mut params = params();
         params.distinguished_name.push(DnType::CommonName, "system:node:minion-0");
         params.distinguished_name.push(DnType::OrganizationName, "system:nodes");
-        params.subject_alt_names = wish().names.into_iter().map(|name| SanType::DnsName(name.try_into().unwrap())).collect();
-        params.subject_alt_names.extend(wish().addresses.into_iter().map(SanType::IpAddress));
+        params.subject_alt_names =
+            wanted_certificate().names.into_iter().map(|name| SanType::DnsName(name.try_into().unwrap())).collect();
+        params.subject_alt_names.extend(wanted_certificate().addresses.into_iter().map(SanType::IpAddress));
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth, ExtendedKeyUsagePurpose::ServerAuth];
         change(&mut params);
@@ -399,18 +400,18 @@ mod tests {
         ];
         for (case, change, verdict) in cases {
             let leaf = leaf_with(&issuer, &key, change);
-            assert_eq!(check(&wish(), &[leaf], &key, std::slice::from_ref(&ca), NOW), verdict, "{case}");
+            assert_eq!(check(&wanted_certificate(), &[leaf], &key, std::slice::from_ref(&ca), NOW), verdict, "{case}");
         }
         let leaf = leaf_with(&issuer, &key, |_| {});
-        assert_eq!(check(&wish(), &[leaf], &new_key(), std::slice::from_ref(&ca), NOW), Err(Flaw::ForeignKey));
-        assert_eq!(check(&wish(), &[], &key, &[ca], NOW), Err(Flaw::WrongKind("there is no certificate")));
+        assert_eq!(check(&wanted_certificate(), &[leaf], &new_key(), std::slice::from_ref(&ca), NOW), Err(Flaw::ForeignKey));
+        assert_eq!(check(&wanted_certificate(), &[], &key, &[ca], NOW), Err(Flaw::WrongKind("there is no certificate")));
     }
 
     #[test]
     fn a_client_needs_no_names_and_no_usage_of_servers() {
         let (ca, issuer) = authority();
         let key = new_key();
-        let client = Certificate { names: Vec::new(), addresses: Vec::new(), serves: false, ..wish() };
+        let client = Certificate { names: Vec::new(), addresses: Vec::new(), serves: false, ..wanted_certificate() };
         let leaf = leaf_with(&issuer, &key, |p| {
             p.subject_alt_names.clear();
             p.extended_key_usages.truncate(1);
@@ -427,9 +428,9 @@ mod tests {
         let both = [new.clone(), old.clone()];
         for (issuer, right, wrong) in [(&old_issuer, &old, &new), (&new_issuer, &new, &old)] {
             let chain = [leaf_with(issuer, &key, |_| {})];
-            assert_eq!(check(&wish(), &chain, &key, &both, NOW), Ok(()));
+            assert_eq!(check(&wanted_certificate(), &chain, &key, &both, NOW), Ok(()));
             assert_eq!(signer(&chain, &both), Ok(right));
-            let flaw = check(&wish(), &chain, &key, std::slice::from_ref(wrong), NOW).unwrap_err();
+            let flaw = check(&wanted_certificate(), &chain, &key, std::slice::from_ref(wrong), NOW).unwrap_err();
             let fingerprint = wrong.fingerprint();
             let shown = format!(
                 "it is not signed by the CA CN=cluster (SHA-256 {}), but by a different CA named CN=cluster",
@@ -457,8 +458,8 @@ mod tests {
             let between = X509::from_der(params.signed_by(&between_key, &issuer).unwrap().der().to_vec()).unwrap();
             let leaf = leaf_with(&Issuer::new(params, between_key), &key, |_| {});
             let authorities = [ca.clone()];
-            assert_eq!(check(&wish(), &[leaf.clone(), between], &key, &authorities, NOW), verdict);
-            assert!(matches!(check(&wish(), &[leaf], &key, &authorities, NOW), Err(Flaw::WrongAuthority { .. })));
+            assert_eq!(check(&wanted_certificate(), &[leaf.clone(), between], &key, &authorities, NOW), verdict);
+            assert!(matches!(check(&wanted_certificate(), &[leaf], &key, &authorities, NOW), Err(Flaw::WrongAuthority { .. })));
         }
     }
 
@@ -479,7 +480,7 @@ mod tests {
             assert_eq!(check_authority(&ca, NOW), Err(flaw.clone()));
             let leaf = leaf_with(&issuer, &key, |_| {});
             assert_eq!(signer(std::slice::from_ref(&leaf), std::slice::from_ref(&ca)), Ok(&ca));
-            assert_eq!(check(&wish(), &[leaf], &key, &[ca], NOW), Err(Flaw::Authority(Box::new(flaw))));
+            assert_eq!(check(&wanted_certificate(), &[leaf], &key, &[ca], NOW), Err(Flaw::Authority(Box::new(flaw))));
         }
         assert_eq!(check_authority(&authority().0, NOW), Ok(()));
     }

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use proptest::{collection, sample};
 
 use super::authority::SigningAuthority;
-use super::fixtures::{DAY, NOW, YEAR, rsa_key, wish};
+use super::fixtures::{DAY, NOW, YEAR, rsa_key, wanted_certificate};
 use super::key::PrivateKey;
 use super::request::request;
 use super::x509::X509;
@@ -35,22 +35,22 @@ fn openssl(arguments: &[&str], input: &str) -> String {
         .unwrap();
     child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
     let output = child.wait_with_output().unwrap();
-    let said = [output.stdout, output.stderr].concat();
-    let said = String::from_utf8(said).unwrap();
-    assert!(output.status.success(), "{arguments:?}: {said}{input}");
-    said
+    let reported = [output.stdout, output.stderr].concat();
+    let reported = String::from_utf8(reported).unwrap();
+    assert!(output.status.success(), "{arguments:?}: {reported}{input}");
+    reported
 }
 
 /// The name's lines in openssl's words.
-fn subject(wish: &Certificate) -> String {
-    let organisations = wish.organisations.iter().map(|organisation| format!("    O={organisation}\n"));
-    organisations.chain([format!("    CN={}\n", wish.common_name)]).collect()
+fn subject(wanted: &Certificate) -> String {
+    let organisations = wanted.organisations.iter().map(|organisation| format!("    O={organisation}\n"));
+    organisations.chain([format!("    CN={}\n", wanted.common_name)]).collect()
 }
 
 /// Names and addresses in openssl's words.
-fn names(wish: &Certificate) -> String {
-    let names = wish.names.iter().map(|name| format!("DNS:{name}"));
-    let addresses = wish.addresses.iter().map(|address| match address {
+fn names(wanted: &Certificate) -> String {
+    let names = wanted.names.iter().map(|name| format!("DNS:{name}"));
+    let addresses = wanted.addresses.iter().map(|address| match address {
         IpAddr::V4(address) => format!("IP Address:{address}"),
         IpAddr::V6(address) => {
             let groups: Vec<_> = address.segments().iter().map(|group| format!("{group:X}")).collect();
@@ -62,14 +62,14 @@ fn names(wish: &Certificate) -> String {
 
 prop_compose! {
     /// Lengths on either side of 128 and 256 bytes, where DER's own lengths change.
-    fn any_wish()(
+    fn any_certificate()(
         common_name in "\\PC{1,60}",
         organisations in collection::vec("\\PC{1,60}", 0..4),
         names in collection::vec("(\\*\\.)?[a-z][a-z0-9]{0,20}(-[a-z0-9]{1,20})?(\\.[a-z]{2,10}){0,3}", 0..12),
         addresses in collection::vec(any::<IpAddr>(), 0..12),
         serves: bool,
     ) -> Certificate {
-        Certificate { common_name, organisations, names, addresses, serves, ..wish() }
+        Certificate { common_name, organisations, names, addresses, serves, ..wanted_certificate() }
     }
 }
 
@@ -78,18 +78,18 @@ proptest! {
 
     #[test]
     fn requests_and_certificates_are_what_openssl_reads(
-        wish in any_wish(),
+        wanted in any_certificate(),
         signer in sample::select(&[0, 1, 2][..]),
         key in sample::select(&[0, 1, 2][..]),
         days in 1_u32..30_000,
     ) {
         const SHOWN: [&str; 4] = ["-noout", "-subject", "-nameopt", "utf8,sname,sep_multiline"];
         let key = &KEYS[key];
-        let asked = openssl(&[&["req", "-verify"], &SHOWN[..]].concat(), &request(&wish, key).unwrap());
-        prop_assert!(asked.contains("verify OK") && asked.contains(&format!("subject=\n{}", subject(&wish))), "{}", asked);
+        let asked = openssl(&[&["req", "-verify"], &SHOWN[..]].concat(), &request(&wanted, key).unwrap());
+        prop_assert!(asked.contains("verify OK") && asked.contains(&format!("subject=\n{}", subject(&wanted))), "{}", asked);
 
         let authority = SigningAuthority::self_signed("Ünïted", KEYS[signer].clone(), NOW, 90 * YEAR).unwrap();
-        let leaf = authority.sign(&wish, key, NOW, DAY * days).unwrap();
+        let leaf = authority.sign(&wanted, key, NOW, DAY * days).unwrap();
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("ca.crt");
         let tree = Tree::open(directory.path()).unwrap();
@@ -103,12 +103,12 @@ proptest! {
         prop_assert_eq!(&end, &NOW.after(DAY * days).rfc3339().replace('T', " "));
         let extensions = ["-ext", "subjectAltName,extendedKeyUsage", "-enddate", "-dateopt", "iso_8601"];
         let shown = openssl(&[&["x509"], &SHOWN[..], &extensions].concat(), &leaf);
-        prop_assert!(shown.contains(&format!("subject=\n{}", subject(&wish))), "{}", shown);
+        prop_assert!(shown.contains(&format!("subject=\n{}", subject(&wanted))), "{}", shown);
         prop_assert!(shown.contains(&format!("notAfter={end}\n")), "{}", shown);
-        prop_assert_eq!(shown.contains("TLS Web Server Authentication"), wish.serves);
-        prop_assert!(shown.contains(&format!("    {}\n", names(&wish))) || names(&wish).is_empty(), "{}", shown);
-        prop_assert_eq!((read.names, read.addresses), (wish.names, wish.addresses));
-        prop_assert_eq!((read.subject.common_name, read.subject.organisations), (Some(wish.common_name), wish.organisations));
+        prop_assert_eq!(shown.contains("TLS Web Server Authentication"), wanted.serves);
+        prop_assert!(shown.contains(&format!("    {}\n", names(&wanted))) || names(&wanted).is_empty(), "{}", shown);
+        prop_assert_eq!((read.names, read.addresses), (wanted.names, wanted.addresses));
+        prop_assert_eq!((read.subject.common_name, read.subject.organisations), (Some(wanted.common_name), wanted.organisations));
     }
 }
 
@@ -119,8 +119,8 @@ fn an_authority_whose_signature_cannot_be_verified_is_no_root() {
         let curve = format!("ec_paramgen_curve:{curve}");
         let wanted =
             ["req", "-x509", "-newkey", "ec", "-pkeyopt", &curve, "-nodes", "-keyout", "/dev/null", "-subj", "/CN=cluster-ca"];
-        let said = openssl(&wanted, "");
-        let pem = said.split_inclusive("-----END CERTIFICATE-----").next().unwrap();
+        let reported = openssl(&wanted, "");
+        let pem = reported.split_inclusive("-----END CERTIFICATE-----").next().unwrap();
         let certificates = X509::all_from_pem(pem.get(pem.find("-----BEGIN CERTIFICATE").unwrap()..).unwrap()).unwrap();
         assert_eq!(certificates[0].is_self_signed(), is_root, "{curve}");
     }

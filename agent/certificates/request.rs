@@ -19,14 +19,14 @@ use crate::error::{Error, Result};
 ///
 /// # Errors
 /// A name that no certificate can carry.
-pub fn request(wish: &Certificate, key: &PrivateKey) -> Result<String> {
-    let extensions = element(SEQUENCE, &[&extensions(wish, key, false)?]);
+pub fn request(wanted: &Certificate, key: &PrivateKey) -> Result<String> {
+    let extensions = element(SEQUENCE, &[&extensions(wanted, key, false)?]);
     let attribute = element(SEQUENCE, &[&element(OBJECT_IDENTIFIER, &[oid::EXTENSION_REQUEST]), &element(SET, &[&extensions])]);
     let asked = element(
         SEQUENCE,
         &[
             &element(INTEGER, &[&[0]]),
-            &subject(&wish.common_name, &wish.organisations)?,
+            &subject(&wanted.common_name, &wanted.organisations)?,
             key.public_key(),
             &element(context(0), &[&attribute]),
         ],
@@ -55,22 +55,22 @@ pub(super) fn subject(common_name: &str, organisations: &[String]) -> Result<Vec
 ///
 /// # Errors
 /// A DNS name that is none.
-pub(super) fn extensions(wish: &Certificate, key: &PrivateKey, critical: bool) -> Result<Vec<u8>> {
+pub(super) fn extensions(wanted: &Certificate, key: &PrivateKey, critical: bool) -> Result<Vec<u8>> {
     let usage = if key.is_rsa() { DIGITAL_SIGNATURE | KEY_ENCIPHERMENT } else { DIGITAL_SIGNATURE };
     let mut extensions = key_usage(usage, critical);
     let mut purposes = element(OBJECT_IDENTIFIER, &[oid::CLIENT_AUTH]);
-    if wish.serves {
+    if wanted.serves {
         purposes.extend(element(OBJECT_IDENTIFIER, &[oid::SERVER_AUTH]));
     }
     extensions.extend(extension(oid::EXTENDED_KEY_USAGE, false, &element(SEQUENCE, &[&purposes])));
     let mut names = Vec::new();
-    for name in &wish.names {
+    for name in &wanted.names {
         if DnsName::try_from(name.strip_prefix("*.").unwrap_or(name)).is_err() {
             return Err(cannot(name).rule("DNS names: RFC 5280, 4.2.1.6; RFC 1034, 3.5"));
         }
         names.extend(element(context_primitive(2), &[name.as_bytes()]));
     }
-    for address in &wish.addresses {
+    for address in &wanted.addresses {
         let name = match address {
             IpAddr::V4(address) => element(context_primitive(7), &[&address.octets()]),
             IpAddr::V6(address) => element(context_primitive(7), &[&address.octets()]),
@@ -107,11 +107,11 @@ mod tests {
     use x509_parser::prelude::FromDer as _;
 
     use super::*;
-    use crate::certificates::fixtures::{rsa_key, wish};
+    use crate::certificates::fixtures::{rsa_key, wanted_certificate};
 
     /// What another reader sees in a request: subject, and each extension in words.
-    fn described(wish: &Certificate, key: &PrivateKey) -> (String, Vec<String>) {
-        let (kind, der) = pem::read(&request(wish, key).unwrap()).unwrap().remove(0);
+    fn described(wanted: &Certificate, key: &PrivateKey) -> (String, Vec<String>) {
+        let (kind, der) = pem::read(&request(wanted, key).unwrap()).unwrap().remove(0);
         let (rest, request) = X509CertificationRequest::from_der(&der).unwrap();
         assert!(kind == SectionKind::Csr && rest.is_empty());
         request.verify_signature().unwrap();
@@ -134,10 +134,16 @@ mod tests {
 
     #[test]
     fn a_request_asks_for_what_is_wished_and_nothing_else() {
-        let mut kubelet = wish();
+        let mut kubelet = wanted_certificate();
         kubelet.addresses.truncate(1);
         kubelet.organisations.push("Ünïted".into());
-        let client = Certificate { names: Vec::new(), addresses: Vec::new(), organisations: Vec::new(), serves: false, ..wish() };
+        let client = Certificate {
+            names: Vec::new(),
+            addresses: Vec::new(),
+            organisations: Vec::new(),
+            serves: false,
+            ..wanted_certificate()
+        };
         assert_eq!(
             described(&kubelet, &PrivateKey::generate().unwrap()),
             (
@@ -161,7 +167,7 @@ mod tests {
     /// Magnum refuses what it does not know where that is critical.
     #[test]
     fn nothing_is_critical_in_a_request() {
-        let (_, der) = pem::read(&request(&wish(), &rsa_key()).unwrap()).unwrap().remove(0);
+        let (_, der) = pem::read(&request(&wanted_certificate(), &rsa_key()).unwrap()).unwrap().remove(0);
         let critical = element(BOOLEAN, &[&[0xff]]);
         assert!(!der.windows(critical.len()).any(|window| window == critical));
     }
@@ -169,17 +175,17 @@ mod tests {
     #[test]
     fn names_that_no_certificate_can_carry_are_refused() {
         let key = PrivateKey::generate().unwrap();
-        let named = |name: &str| Certificate { names: vec![name.into()], ..wish() };
-        for (wish, shown) in [
-            (Certificate { common_name: String::new(), ..wish() }, "\"\""),
-            (Certificate { common_name: "a\nb".into(), ..wish() }, "\"a\\nb\""),
-            (Certificate { organisations: vec![String::new()], ..wish() }, "\"\""),
+        let named = |name: &str| Certificate { names: vec![name.into()], ..wanted_certificate() };
+        for (wanted, shown) in [
+            (Certificate { common_name: String::new(), ..wanted_certificate() }, "\"\""),
+            (Certificate { common_name: "a\nb".into(), ..wanted_certificate() }, "\"a\\nb\""),
+            (Certificate { organisations: vec![String::new()], ..wanted_certificate() }, "\"\""),
             (named(""), "\"\""),
             (named("a b"), "\"a b\""),
             (named("bücher.example"), "\"bücher.example\""),
             (named("*."), "\"*.\""),
         ] {
-            let error = request(&wish, &key).unwrap_err();
+            let error = request(&wanted, &key).unwrap_err();
             assert!(error.cause().ends_with(shown) && error.broken_rule().is_some(), "{error:?}");
         }
         assert!(request(&named("*.example.com"), &key).is_ok());

@@ -225,19 +225,19 @@ mod tests {
     use super::*;
     use crate::certificates::authority::SigningAuthority;
     use crate::certificates::der::{GENERALIZED_TIME, SEQUENCE, UTC_TIME, element};
-    use crate::certificates::fixtures::{DAY, NOW, YEAR, wish};
+    use crate::certificates::fixtures::{DAY, NOW, YEAR, wanted_certificate};
     use crate::certificates::key::PrivateKey;
 
     fn pair() -> (X509, X509) {
         let authority = SigningAuthority::create("cluster", NOW, 30 * YEAR).unwrap();
-        let leaf = authority.sign(&wish(), &PrivateKey::generate().unwrap(), NOW, YEAR).unwrap();
+        let leaf = authority.sign(&wanted_certificate(), &PrivateKey::generate().unwrap(), NOW, YEAR).unwrap();
         (authority.certificate, X509::all_from_pem(&leaf).unwrap().remove(0))
     }
 
     #[test]
     fn every_field_is_read() {
         let (authority, leaf) = pair();
-        assert_eq!((leaf.names.clone(), leaf.addresses.clone()), (wish().names, wish().addresses));
+        assert_eq!((leaf.names.clone(), leaf.addresses.clone()), (wanted_certificate().names, wanted_certificate().addresses));
         assert_eq!(
             (leaf.subject.to_string(), leaf.issuer.to_string()),
             ("CN=system:node:minion-0, O=system:nodes".into(), "CN=cluster".into())

@@ -55,11 +55,14 @@ pub(super) fn read(state: &Tree, source: SourceName) -> Result<Option<Cached>> {
 /// Puts away what cannot be understood, which is the same as none then, and logs it (heat-protocol.md R2).
 pub(super) fn quarantine(state: &Tree, source: SourceName, report: &Report, why: &Error) {
     let path = path(source);
-    let done =
-        if why.kind() == Kind::Permanent { state.quarantine(&path, report, Code::StatePutAside, why) } else { Err(why.clone()) };
+    let done = if why.kind() == Kind::Permanent {
+        state.quarantine(&path, report, Code::StateFileQuarantined, why)
+    } else {
+        Err(why.clone())
+    };
     if let Err(error) = done {
         // Trouble with the disk may pass; until then it is as if nothing was kept.
-        let event = Event::new(Code::StatePutAside, format!("{} cannot be used", path.display()));
+        let event = Event::new(Code::StateFileQuarantined, format!("{} cannot be used", path.display()));
         report.emit(event.source(source.as_str()).error(&error));
     }
 }
@@ -141,6 +144,6 @@ mod tests {
             assert_eq!(state.read(Path::new("cache/cfn.unreadable"), 100).unwrap(), Some(bad.as_bytes().to_vec()));
         }
         assert_eq!(report.events().len(), 5);
-        assert_eq!(report.events()[0].code, Code::StatePutAside);
+        assert_eq!(report.events()[0].code, Code::StateFileQuarantined);
     }
 }

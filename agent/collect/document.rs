@@ -48,8 +48,8 @@ fn parse_within(bytes: &[u8], budget: usize) -> Result<Value> {
             .rule("RFC 8259")
             .remedy("if it was fetched over the network, check that the address leads to Heat itself and not to a proxy"));
     }
-    json::value(bytes, budget).or_else(|unfit| parse_large(bytes, budget, &unfit).ok_or(unfit)).map_err(|unfit| {
-        let json::Unfit::Json(error) = unfit else { return unfit.into() };
+    json::value(bytes, budget).or_else(|rejection| parse_large(bytes, budget, &rejection).ok_or(rejection)).map_err(|rejection| {
+        let json::Rejection::Json(error) = rejection else { return rejection.into() };
         let why = match error.classify() {
             serde_json::error::Category::Eof => "ends too early".to_owned(),
             _ => format!("is broken at line {} column {}", error.line(), error.column()),
@@ -60,9 +60,9 @@ fn parse_within(bytes: &[u8], budget: usize) -> Result<Value> {
 
 /// Reads a document again with the numbers that are beyond what a computer counts with (`1e999`) as texts, as they are written:
 /// one such value makes no whole document unreadable. Nothing where there is none, or something else is wrong too.
-fn parse_large(bytes: &[u8], budget: usize, unfit: &json::Unfit) -> Option<Value> {
+fn parse_large(bytes: &[u8], budget: usize, rejection: &json::Rejection) -> Option<Value> {
     let too_large = |error: &serde_json::Error| error.to_string().starts_with("number out of range");
-    if !matches!(unfit, json::Unfit::Json(error) if too_large(error)) {
+    if !matches!(rejection, json::Rejection::Json(error) if too_large(error)) {
         return None;
     }
     let number = |byte: &u8| byte.is_ascii_digit() || matches!(byte, b'+' | b'-' | b'.' | b'e' | b'E');
@@ -123,8 +123,8 @@ pub(super) fn kind(value: &Value) -> &'static str {
     }
 }
 
-/// Parts of a document that are of the wrong kind: places for `MetadataOdd`.
-pub(super) fn oddities(document: &Map<String, Value>, deployment_keys: &[String]) -> Vec<String> {
+/// Parts of a document that are of the wrong kind: places for `MetadataPartInvalid`.
+pub(super) fn suspicious(document: &Map<String, Value>, deployment_keys: &[String]) -> Vec<String> {
     let lists = deployment_keys.iter().map(|key| (key.as_str(), Value::is_array as fn(&Value) -> bool, "a list"));
     let mut odd = Vec::new();
     for (key, good, wanted) in lists.chain([("os-collect-config", Value::is_object as fn(&Value) -> bool, "an object")]) {

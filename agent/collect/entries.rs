@@ -22,7 +22,7 @@ pub struct Entries {
     /// Of every entry that has one, in the order of the list.
     ids: Vec<Box<str>>,
     /// How many have none.
-    nameless: usize,
+    unidentified: usize,
     index: OnceLock<Index>,
 }
 
@@ -49,7 +49,7 @@ impl Entries {
         for entry in list {
             match entry.get("id").and_then(Value::as_str).filter(|id| !id.is_empty()) {
                 Some(id) => entries.ids.push(id.into()),
-                None => entries.nameless += 1,
+                None => entries.unidentified += 1,
             }
             let text = entry.to_string();
             bytes += text.len();
@@ -75,8 +75,8 @@ impl Entries {
 
     /// How many have no id, so that they can be neither run nor signalled.
     #[must_use]
-    pub fn nameless(&self) -> usize {
-        self.nameless
+    pub fn unidentified(&self) -> usize {
+        self.unidentified
     }
 
     /// One of them, read anew; nothing beyond the end.
@@ -161,7 +161,7 @@ mod tests {
         let list = vec![json!({"id": "a", "x": [1, {"y": "é\u{1}"}]}), json!(7), json!({"id": ""}), json!({"id": "b"})];
         let entries = Entries::new(list.clone()).unwrap();
         assert_eq!(entries.values().collect::<Vec<_>>(), list);
-        assert_eq!((entries.len(), entries.nameless(), entries.get(4)), (4, 2, None));
+        assert_eq!((entries.len(), entries.unidentified(), entries.get(4)), (4, 2, None));
         assert!(entries.lists("b") && !entries.lists("") && entries.ids().contains("a"));
     }
 

@@ -2,30 +2,30 @@
 
 use std::sync::Arc;
 
-use super::learnt::{Learnt, Said};
-use super::poll::Landed;
-use super::source::{Outcome, Polled, Source, Standing};
+use super::known_sources::{KnownSources, SourceHints};
+use super::poll::PollResult;
+use super::source::{Demand, Outcome, Polled, Source};
 use super::source_set::{Origin, SourceSet};
-use super::{Change, Collector, Ways};
+use super::{Change, Collector, OwnCredentials};
 use crate::error::Result;
 use crate::settings::source_name::SourceName;
 
 impl Collector {
     /// Notes for each source by what it is to be asked from now on.
-    pub(super) fn follow(&mut self, learnt: &Learnt) -> Change {
+    pub(super) fn follow(&mut self, known_sources: &KnownSources) -> Change {
         let mut change = Change::default();
         for source in self.sources.iter_mut().filter(|source| source.name.is_remote()) {
-            let set = learnt.set(source.name).ok().flatten();
-            let is_wanted = learnt.wants(source.name) && learnt.names(source.name);
+            let set = known_sources.set(source.name).ok().flatten();
+            let is_wanted = known_sources.wants(source.name) && known_sources.names(source.name);
             // It is known, and waited for, before its first poll, which may be splayed.
             let news = (is_wanted && source.state.last_try.is_none())
-                .then(|| source.learn(&learnt.place(source.name), &learnt.key(source.name)))
+                .then(|| source.take_hints(&known_sources.place(source.name), &known_sources.key(source.name)))
                 .flatten();
             change.sources |= news.is_some();
             let held = source.follow(is_wanted, set, &self.clock);
             news.into_iter().chain(held).for_each(|event| self.report.emit(event));
         }
-        self.ways = self.ways_by(learnt);
+        self.ways = self.ways_by(known_sources);
         if change.sources {
             self.merge(false);
         }
@@ -36,16 +36,16 @@ impl Collector {
 
     /// With what the server may speak to Heat: the sets that were answered last, in this process or before. One that a document
     /// names proves nothing before an answer; only where none ever came, what there is is better than nothing.
-    pub(super) fn ways_by(&self, learnt: &Learnt) -> Ways {
+    pub(super) fn ways_by(&self, known_sources: &KnownSources) -> OwnCredentials {
         let given =
             self.sources.iter().find(|source| source.name == SourceName::File).and_then(|source| source.document.as_ref());
         if let Some(document) = given {
-            return Ways::of_document(document);
+            return OwnCredentials::of_document(document);
         }
         let is_proven = self.sources.iter().any(|source| source.answered_by.is_some());
-        let named = |source: &Source| learnt.set(source.name).ok().flatten().filter(|_| !is_proven).cloned();
+        let named = |source: &Source| known_sources.set(source.name).ok().flatten().filter(|_| !is_proven).cloned();
         let of = |source: &Source| source.answered_by.clone().or_else(|| named(source));
-        Ways::new(self.sources.iter().filter_map(|source| Some((of(source)?, learnt.ca(source.name)))))
+        OwnCredentials::new(self.sources.iter().filter_map(|source| Some((of(source)?, known_sources.ca(source.name)))))
     }
 
     /// The settings of the sources: what the files say, and stronger, what the answers say of their own and of each
@@ -55,44 +55,44 @@ impl Collector {
     /// pointed the server to another stack. Only where the files no longer say enough does it count.
     ///
     /// Worked out once: until an answer is settled or the files are read again nothing that it rests on changes.
-    pub(super) fn learn(&mut self) -> Arc<Learnt> {
+    pub(super) fn take_hints(&mut self) -> Arc<KnownSources> {
         if let Some(known) = &self.known {
             return Arc::clone(known);
         }
-        let learnt = Arc::new(self.work_out());
-        self.known = Some(Arc::clone(&learnt));
-        learnt
+        let known_sources = Arc::new(self.work_out());
+        self.known = Some(Arc::clone(&known_sources));
+        known_sources
     }
 
-    fn work_out(&mut self) -> Learnt {
-        let mut learnt = Learnt::new(&self.settings.sources.order, self.settings.tls.allow_insecure);
-        learnt.prove(self.sources.iter().filter_map(|source| Some((source.name, source.answered_by.as_ref()?))));
-        let files = Said::by_files(&self.files);
-        self.basis = Said::digest(&files);
-        for said in &files {
-            learnt.take(said);
+    fn work_out(&mut self) -> KnownSources {
+        let mut known_sources = KnownSources::new(&self.settings.sources.order, self.settings.tls.allow_insecure);
+        known_sources.prove(self.sources.iter().filter_map(|source| Some((source.name, source.answered_by.as_ref()?))));
+        let files = SourceHints::by_files(&self.files);
+        self.basis = SourceHints::digest(&files);
+        for hints in &files {
+            known_sources.take(hints);
         }
-        let complete = learnt.is_complete();
-        let said = |source: &&Source| source.name.is_remote() && (source.basis == self.basis || !complete);
-        let mut said: Vec<_> = self.sources.iter().filter(said).collect();
-        said.sort_by_key(|said| (said.turn, said.state.last_good));
-        if let Some(carried) = self.carried(&said, &learnt) {
-            learnt.take(&carried);
+        let complete = known_sources.is_complete();
+        let hints = |source: &&Source| source.name.is_remote() && (source.basis == self.basis || !complete);
+        let mut hints: Vec<_> = self.sources.iter().filter(hints).collect();
+        hints.sort_by_key(|hints| (hints.turn, hints.state.last_good));
+        if let Some(carried) = self.carried(&hints, &known_sources) {
+            known_sources.take(&carried);
         }
-        for (source, document) in said.iter().filter_map(|source| Some((source.name, source.document.as_ref()?))) {
-            learnt.take(&Said::by_document(Origin::Answer(source), document));
+        for (source, document) in hints.iter().filter_map(|source| Some((source.name, source.document.as_ref()?))) {
+            known_sources.take(&SourceHints::by_document(Origin::Answer(source), document));
         }
-        learnt.hold(self.sources.iter().filter_map(|source| Some((source.name, source.answered_by.as_ref()?))));
-        learnt
+        known_sources.hold(self.sources.iter().filter_map(|source| Some((source.name, source.answered_by.as_ref()?))));
+        known_sources
     }
 
     /// What led to sources whose answers name none, where the document that said so is gone with the source that it was from. `files`
     /// is what the files alone say: where that is the same, nothing has to be carried on. Weaker than whatever an answer says.
-    fn carried(&self, said: &[&Source], files: &Learnt) -> Option<Said> {
-        let ways: Vec<_> = said.iter().filter_map(|source| Some((*source, source.answered_by.as_ref()?))).collect();
+    fn carried(&self, hints: &[&Source], files: &KnownSources) -> Option<SourceHints> {
+        let ways: Vec<_> = hints.iter().filter_map(|source| Some((*source, source.answered_by.as_ref()?))).collect();
         let is_silent = |source: &Source| {
             let document = source.document.as_ref();
-            document.is_some_and(|document| Said::by_document(Origin::Answer(source.name), document).is_silent())
+            document.is_some_and(|document| SourceHints::by_document(Origin::Answer(source.name), document).is_silent())
         };
         let is_carried = |(source, by): &&(&Source, &SourceSet)| {
             source.basis == self.basis
@@ -101,23 +101,23 @@ impl Collector {
         };
         let carried: Vec<_> = ways.iter().filter(is_carried).map(|(source, by)| (source.name, *by)).collect();
         let answering: Vec<_> = ways.iter().map(|(source, _)| source.name).collect();
-        (!carried.is_empty()).then(|| Said::carried(&carried, &answering))
+        (!carried.is_empty()).then(|| SourceHints::carried(&carried, &answering))
     }
 
     /// What the answer of a poll counts as, by what is known when it lands: what led to its way may have been taken back, by Heat or
     /// by somebody on this machine, while the request was under way.
-    pub(super) fn standing_of(&mut self, polled: &Polled) -> Landed {
-        let (Some(set), false) = (&polled.set, polled.former) else { return Landed::AsAsked };
-        let learnt = self.learn();
-        if learnt.set(polled.source).ok().flatten().is_some_and(|now| now.is_same_way(set)) {
-            return Landed::AsAsked;
+    pub(super) fn standing_of(&mut self, polled: &Polled) -> PollResult {
+        let (Some(set), false) = (&polled.set, polled.former) else { return PollResult::AsAsked };
+        let known_sources = self.take_hints();
+        if known_sources.set(polled.source).ok().flatten().is_some_and(|now| now.is_same_way(set)) {
+            return PollResult::AsAsked;
         }
         if self.sources.iter().any(|source| source.name == polled.source && source.answered_by(set)) {
             // Its former way is known from here on, if it was not before.
-            self.follow(&learnt);
-            return Landed::ByFormerWay;
+            self.follow(&known_sources);
+            return PollResult::ByFormerWay;
         }
-        Landed::TakenBack
+        PollResult::TakenBack
     }
 
     /// Whether an answer may count that is the first by its way and would replace other ways. Somebody who has edited this machine's
@@ -126,7 +126,9 @@ impl Collector {
     /// # Errors
     /// Permanent, if it leads nowhere, or back.
     pub(super) fn check_handover(&self, polled: &Polled) -> Result<()> {
-        let (Outcome::Said(said), Some(set), false) = (&polled.outcome, &polled.set, polled.former) else { return Ok(()) };
+        let (Outcome::StoredDocument(hints), Some(set), false) = (&polled.outcome, &polled.set, polled.former) else {
+            return Ok(());
+        };
         let Some(source) = self.sources.iter().find(|source| source.name == polled.source) else { return Ok(()) };
         if source.answered_by(set) {
             return Ok(());
@@ -138,15 +140,15 @@ impl Collector {
         if replaced.is_empty() {
             return Ok(());
         }
-        let document = Said::by_document(Origin::Answer(source.name), said.document());
-        document.check_handover(source.name, said.lists_any(), &replaced)
+        let document = SourceHints::by_document(Origin::Answer(source.name), hints.document());
+        document.check_handover(source.name, hints.lists_any(), &replaced)
     }
 
     /// Drops what sources said that are not asked any more. Whoever takes their place has just answered; while that answer
     /// is not `kept`, the cache of the old ones is all that a start without network has.
     pub(super) fn forget_retired(&mut self, by: SourceName, kept: bool) -> bool {
         let (mut any, mut gone_by_document) = (false, false);
-        if !self.sources.iter().any(|source| source.name == by && source.standing == Standing::Followed) {
+        if !self.sources.iter().any(|source| source.name == by && source.demand == Demand::Followed) {
             return false;
         }
         let basis = self.sources.iter().find(|source| source.name == by).map(|source| source.basis.clone()).unwrap_or_default();

@@ -14,13 +14,13 @@ use crate::clock::{Clock, Moment};
 const SLOWER: u32 = 4;
 
 /// A way that is to be replaced.
-pub(super) struct Former {
+pub(super) struct PreviousEndpoint {
     pub(super) set: SourceSet,
     /// Digest of the local files when it answered first: what it says counts only while they are so.
     pub(super) basis: String,
     pub(super) memory: Memory,
     /// Whether a request is under way.
-    pub(super) flying: bool,
+    pub(super) in_flight: bool,
     /// When its last request began.
     pub(super) asked: Moment,
     /// Whether it answered last time.
@@ -30,7 +30,7 @@ pub(super) struct Former {
     timer: Timer,
 }
 
-impl Former {
+impl PreviousEndpoint {
     /// `fresh`: it answered just now; else it is asked at once.
     pub(super) fn new(set: SourceSet, basis: String, pace: (Duration, Duration), fresh: bool, clock: &Clock) -> Self {
         let first = (!fresh).then_some(Duration::ZERO);
@@ -38,7 +38,7 @@ impl Former {
             set,
             basis,
             memory: Memory::default(),
-            flying: false,
+            in_flight: false,
             asked: Moment::EARLIER,
             answers: true,
             failures: 0,
@@ -51,8 +51,8 @@ impl Former {
     }
 
     /// Sets when it is asked next.
-    pub(super) fn landed(&mut self, after: After, clock: &Clock) {
-        self.flying = false;
+    pub(super) fn handle_poll(&mut self, after: After, clock: &Clock) {
+        self.in_flight = false;
         self.answers = !matches!(after, After::Failed(_));
         self.failures = if self.answers { 0 } else { self.failures.saturating_add(1) };
         self.timer.next(after, clock);
@@ -60,12 +60,12 @@ impl Former {
 
     /// Time to the next request; `None` while one is under way.
     pub(super) fn due_in(&self) -> Option<Duration> {
-        (!self.flying).then(|| self.timer.left())
+        (!self.in_flight).then(|| self.timer.left())
     }
 
     /// Somebody waits for a fresh answer.
-    pub(super) fn hurry(&mut self, clock: &Clock) {
-        let pause = self.timer.hurry();
+    pub(super) fn retry_now(&mut self, clock: &Clock) {
+        let pause = self.timer.retry_now();
         if self.due_in().is_some_and(|due| due > pause) {
             self.timer.set(pause, clock);
         }

@@ -36,7 +36,7 @@ pub(super) struct LocalFiles {
     /// Files that are still so, and so are not used.
     pub(super) left_over: Vec<String>,
     /// The other ones that lead to a server, as they are now.
-    pub(super) learnt: Leftovers,
+    pub(super) known_sources: Leftovers,
 }
 
 /// The server's metadata as it was at first boot.
@@ -66,7 +66,7 @@ impl LocalFiles {
     /// Reads the files anew. Gives oddities of os-collect-config.conf when it changed.
     pub(super) fn refresh(&mut self, root: &Tree, sources: &Sources) -> Vec<String> {
         self.left_over.clear();
-        self.learnt.clear();
+        self.known_sources.clear();
         self.refresh_boot(root, sources);
         let odd = self.refresh_config(root, &sources.os_collect_config);
         self.local = self.read_local(root).transpose();
@@ -81,7 +81,7 @@ impl LocalFiles {
             self.left_over.push(path);
             return None;
         }
-        self.learnt.insert(path, digest);
+        self.known_sources.insert(path, digest);
         content
     }
 
@@ -94,7 +94,7 @@ impl LocalFiles {
             all.push(0);
             match content {
                 Ok(content) => {
-                    let digest = content.as_ref().and_then(|_| self.learnt.get(&path.display().to_string()));
+                    let digest = content.as_ref().and_then(|_| self.known_sources.get(&path.display().to_string()));
                     all.extend_from_slice(digest.map_or("", String::as_str).as_bytes());
                 }
                 Err(error) => all.extend_from_slice(error.cause().as_bytes()),
@@ -142,13 +142,13 @@ impl LocalFiles {
             Ok(bytes) => digest::hex(bytes),
             Err(error) => error.to_string(),
         };
-        let mend = |error: &Error| {
+        let remedied = |error: &Error| {
             let remedy =
                 format!("make {0} a regular file of at most {READ_LIMIT} bytes, or remove it (ls -l {0})", path.display());
             let given = error.suggested_remedy().map(str::to_owned);
             error.clone().remedy(given.unwrap_or(remedy))
         };
-        self.config_unread = content.as_ref().err().map(mend);
+        self.config_unread = content.as_ref().err().map(remedied);
         let changed = self.config_raw.as_ref() != Some(&raw);
         self.config_raw = Some(raw);
         if changed && let Ok(bytes) = &content {
@@ -159,7 +159,7 @@ impl LocalFiles {
         let mut odd = Vec::new();
         match own {
             Ok(true) if changed => {
-                let lines = self.config.odd_lines.iter();
+                let lines = self.config.suspicious_lines.iter();
                 odd.extend(lines.map(|line| format!("{} line {line}: neither a section nor key = value", path.display())));
                 odd.extend(self.config.odd_numbers().map(|what| format!("{} {what}", path.display())));
             }
@@ -371,8 +371,8 @@ mod tests {
             }
             tree.set_attributes(Path::new(&file), Attributes { mode, owner }).unwrap();
             let error = read(&tree).unwrap_err();
-            let said = error.to_string();
-            assert!(said.contains("10-a can be changed by") && said.contains(words), "{error}");
+            let reported = error.to_string();
+            assert!(reported.contains("10-a can be changed by") && reported.contains(words), "{error}");
             assert!(error.suggested_remedy().unwrap().contains("chmod go-w"), "{error:?}");
         }
         for (text, words) in [("{", "10-a: the JSON ends too early"), ("[]", "10-a: the metadata is a list, not an object")] {
@@ -430,8 +430,9 @@ mod tests {
             let mut files = LocalFiles::default();
             let odd = files.refresh(&tree, &sources);
             assert_eq!(files.hint.as_deref(), hint, "{path} {mode:o}");
-            let said = odd.iter().any(|line| line.starts_with(HINT) && line.contains("can be changed by users other than root"));
-            assert_eq!(said, hint.is_none(), "{odd:?}");
+            let reported =
+                odd.iter().any(|line| line.starts_with(HINT) && line.contains("can be changed by users other than root"));
+            assert_eq!(reported, hint.is_none(), "{odd:?}");
         }
     }
 
@@ -445,19 +446,19 @@ mod tests {
         put(&tree, conf, "[cfn]\nstack_name = old\naccess_key_id = k\n");
         let mut before = LocalFiles::default();
         before.refresh(&tree, &sources);
-        assert_eq!(before.learnt.keys().collect::<Vec<_>>(), [conf, boot]);
-        let mut files = LocalFiles { predecessors: before.learnt.clone(), ..LocalFiles::default() };
+        assert_eq!(before.known_sources.keys().collect::<Vec<_>>(), [conf, boot]);
+        let mut files = LocalFiles { predecessors: before.known_sources.clone(), ..LocalFiles::default() };
         files.refresh(&tree, &sources);
         assert!(files.boot.is_none() && files.config.get("cfn", "stack_name").is_none());
-        assert_eq!((files.left_over.as_slice(), files.learnt.len()), (&[boot.to_owned(), conf.to_owned()][..], 0));
+        assert_eq!((files.left_over.as_slice(), files.known_sources.len()), (&[boot.to_owned(), conf.to_owned()][..], 0));
         put(&tree, conf, "# right\n[cfn]\nstack_name = old\naccess_key_id = k\n");
         files.refresh(&tree, &sources);
         assert_eq!((files.config.get("cfn", "stack_name"), files.left_over.len()), (Some("old"), 1));
-        assert_eq!(files.learnt.keys().collect::<Vec<_>>(), [conf]);
+        assert_eq!(files.known_sources.keys().collect::<Vec<_>>(), [conf]);
         // The image's own settings lead to no server: every instance of it has them.
         put(&tree, conf, "[DEFAULT]\ncommand = os-refresh-config\npolling_interval = 10\n");
         files.refresh(&tree, &sources);
-        assert!(files.learnt.is_empty() && files.config.seconds("DEFAULT", "polling_interval").is_some());
+        assert!(files.known_sources.is_empty() && files.config.seconds("DEFAULT", "polling_interval").is_some());
     }
 
     #[test]

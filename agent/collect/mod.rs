@@ -13,7 +13,7 @@ mod entries;
 mod following;
 mod former;
 mod heat;
-mod learnt;
+mod known_sources;
 mod local;
 mod poll;
 mod request;
@@ -49,14 +49,14 @@ use crate::settings::Settings;
 use crate::settings::source_name::SourceName;
 use endpoint::Endpoint;
 pub use entries::Entries;
-use learnt::{Learnt, Refusal};
+use known_sources::{KnownSources, Refusal};
 use local::LocalFiles;
 pub use local::{read_document, read_file};
-use poll::{Landed, Memory, Tools};
+use poll::{Memory, PollResult, Tools};
 use section::DEPLOYMENTS;
 pub use snapshot::{Authority, Snapshot, SourceState};
 use source::{Outcome, Polled, Source};
-pub use ways::Ways;
+pub use ways::OwnCredentials;
 
 /// How often files are looked for while no source is known at all.
 const LOOKING: Duration = Duration::from_secs(5);
@@ -107,11 +107,11 @@ pub struct Collector {
     /// Weakest first.
     sources: Vec<Source>,
     /// Requests under way. They go on while nobody waits in [`Collector::changed`].
-    flying: JoinSet<Polled>,
+    in_flight: JoinSet<Polled>,
     /// The clients for endpoints with an authority of their own, kept so that their connections stay open.
     own_http: BTreeMap<SourceName, (PathBuf, Http)>,
     /// What the files and the answers say of the sources; `None` where one of them is new.
-    known: Option<Arc<Learnt>>,
+    known: Option<Arc<KnownSources>>,
     /// Digest of what the files said of the sources at the last poll.
     basis: String,
     /// How many answers there were.
@@ -123,9 +123,9 @@ pub struct Collector {
     /// What documents say and is not followed.
     refused: Damper<Refusal>,
     /// With what the server may speak to Heat itself, as of the last look.
-    ways: Ways,
+    ways: OwnCredentials,
     /// Of the files that lead to a server, as stored for a copy of this disk.
-    learnt: Option<Leftovers>,
+    known_sources: Option<Leftovers>,
     /// Files of another instance.
     left_over: Damper<String>,
     /// Why os-collect-config.conf cannot be read.
@@ -179,7 +179,7 @@ impl Collector {
             metadata_file,
             files: LocalFiles::default(),
             sources,
-            flying: JoinSet::new(),
+            in_flight: JoinSet::new(),
             own_http: BTreeMap::new(),
             known: None,
             basis: String::new(),
@@ -188,8 +188,8 @@ impl Collector {
             nothing_known: false,
             unsupported: false,
             refused: Damper::with_limit(REFUSED),
-            ways: Ways::default(),
-            learnt: None,
+            ways: OwnCredentials::default(),
+            known_sources: None,
             left_over: Damper::default(),
             unread: Damper::default(),
             unreadable,
@@ -214,7 +214,7 @@ impl Collector {
     /// Whose sources these are: each is polled in the instance's slot, and what the disk brought along from another
     /// instance is not used. `run_dir` lives as long as the boot: the first poll is splayed once in it.
     pub fn belong_to(&mut self, record: &InstanceRecord, run_dir: Option<&Tree>) {
-        self.learnt = self.state.read_json(Path::new(LEARNT)).ok().flatten();
+        self.known_sources = self.state.read_json(Path::new(LEARNT)).ok().flatten();
         self.files.predecessors = record.predecessor.as_ref().map(|before| before.files.clone()).unwrap_or_default();
         self.read_files();
         let wanted = self.pace(self.settings.explicit.splay, "splay", self.settings.splay);
@@ -258,9 +258,9 @@ impl Collector {
     }
 
     /// Polls fast for a while: something is expected to change, or somebody waits for a fresh answer.
-    pub fn nudge(&mut self) {
+    pub fn poll_now(&mut self) {
         for source in &mut self.sources {
-            source.hurry(&self.clock);
+            source.retry_now(&self.clock);
         }
     }
 
@@ -290,8 +290,8 @@ impl Collector {
     /// Polls every source now, side by side, each with its own deadline.
     pub async fn poll_once(&mut self) -> Change {
         let mut change = self.start(true);
-        while let Some(polled) = self.flying.join_next().await {
-            change.absorb(self.landed(polled));
+        while let Some(polled) = self.in_flight.join_next().await {
+            change.absorb(self.handle_poll(polled));
         }
         change
     }
@@ -314,8 +314,8 @@ impl Collector {
                 }
             };
             tokio::select! {
-                Some(polled) = self.flying.join_next() => {
-                    let change = self.landed(polled);
+                Some(polled) = self.in_flight.join_next() => {
+                    let change = self.handle_poll(polled);
                     if change.any() {
                         return change;
                     }
@@ -329,7 +329,7 @@ impl Collector {
     fn start(&mut self, all: bool) -> Change {
         let mut change = Change::default();
         let due: Vec<_> = if all {
-            self.sources.iter().filter(|source| !source.flying).map(|source| source.name).collect()
+            self.sources.iter().filter(|source| !source.in_flight).map(|source| source.name).collect()
         } else {
             self.timed().filter(|source| source.is_due()).map(|source| source.name).collect()
         };
@@ -343,16 +343,16 @@ impl Collector {
         for name in [SourceName::HeatLocal, SourceName::Local, SourceName::File] {
             change.absorb(self.poll_file(name));
         }
-        let learnt = self.learn();
-        self.report_refused(&learnt);
-        change.absorb(self.follow(&learnt));
+        let known_sources = self.take_hints();
+        self.report_refused(&known_sources);
+        change.absorb(self.follow(&known_sources));
         // Nobody is waited for any more, or somebody may be.
         change.sources |= was_unread != self.snapshot.is_unread;
         for name in SourceName::REMOTE {
-            change.absorb(self.start_remote(name, &learnt, due.contains(&name)));
-            self.start_former(name, &learnt);
+            change.absorb(self.start_remote(name, &known_sources, due.contains(&name)));
+            self.start_former(name, &known_sources);
         }
-        self.report_nothing_known(&learnt);
+        self.report_nothing_known(&known_sources);
         change
     }
 
@@ -415,11 +415,11 @@ impl Collector {
 
     /// Stores what sources were learnt from, so that a copy of this disk does not take it for its own.
     fn keep_learnt(&mut self) {
-        if self.learnt.as_ref() == Some(&self.files.learnt) {
+        if self.known_sources.as_ref() == Some(&self.files.known_sources) {
             return;
         }
-        match self.state.write_json(Path::new(LEARNT), &self.files.learnt, Attributes::mode(0o600)) {
-            Ok(()) => self.learnt = Some(self.files.learnt.clone()),
+        match self.state.write_json(Path::new(LEARNT), &self.files.known_sources, Attributes::mode(0o600)) {
+            Ok(()) => self.known_sources = Some(self.files.known_sources.clone()),
             Err(error) => {
                 let message = "the origins of the sources cannot be recorded";
                 self.report.emit(Event::new(Code::StateWriteFailed, message).step(LEARNT).error(&error));
@@ -459,9 +459,9 @@ impl Collector {
     }
 
     /// Asks a source over the network, if it is due or the settings say something new of it.
-    fn start_remote(&mut self, name: SourceName, learnt: &Learnt, due: bool) -> Change {
-        let key = learnt.key(name);
-        let Some(source) = self.sources.iter_mut().find(|source| source.name == name && !source.flying) else {
+    fn start_remote(&mut self, name: SourceName, known_sources: &KnownSources, due: bool) -> Change {
+        let key = known_sources.key(name);
+        let Some(source) = self.sources.iter_mut().find(|source| source.name == name && !source.in_flight) else {
             return Change::default();
         };
         if !due && !source.was_asked_otherwise(&key) {
@@ -479,11 +479,11 @@ impl Collector {
             former: false,
             basis: self.basis.clone(),
             memory,
-            deployment_keys: learnt.deployment_keys(name),
+            deployment_keys: known_sources.deployment_keys(name),
             outcome: Outcome::Absent,
         };
-        polled.place = learnt.place(name);
-        match learnt.set(name) {
+        polled.place = known_sources.place(name);
+        match known_sources.set(name) {
             Ok(Some(set)) => polled.set = Some(set.clone()),
             Ok(None) => return self.settle(polled),
             Err(error) => {
@@ -492,8 +492,8 @@ impl Collector {
             }
         }
         source.fly(polled.began);
-        let news = source.learn(&polled.place, &polled.key);
-        self.send(polled, learnt.ca(name));
+        let news = source.take_hints(&polled.place, &polled.key);
+        self.send(polled, known_sources.ca(name));
         let sources = news.is_some();
         if let Some(event) = news {
             self.report.emit(event);
@@ -503,11 +503,11 @@ impl Collector {
     }
 
     /// Asks a source by the way that it answered last, where another one is to take its place.
-    fn start_former(&mut self, name: SourceName, learnt: &Learnt) {
+    fn start_former(&mut self, name: SourceName, known_sources: &KnownSources) {
         let due = |source: &&mut Source| source.name == name && source.former_is_due();
         let Some(former) = self.sources.iter_mut().find(due).and_then(|source| source.former.as_mut()) else { return };
         let began = self.clock.moment();
-        (former.flying, former.asked) = (true, began);
+        (former.in_flight, former.asked) = (true, began);
         let polled = Polled {
             source: name,
             started: self.clock.now(),
@@ -520,10 +520,10 @@ impl Collector {
             // Somebody who has pointed the server elsewhere by hand is not led back.
             basis: former.basis.clone(),
             memory: former.memory.clone(),
-            deployment_keys: learnt.deployment_keys(name),
+            deployment_keys: known_sources.deployment_keys(name),
             outcome: Outcome::Absent,
         };
-        self.send(polled, learnt.ca(name));
+        self.send(polled, known_sources.ca(name));
     }
 
     /// Sends the request of a poll on its way.
@@ -532,7 +532,7 @@ impl Collector {
         let http = self.http_for(polled.source, &endpoint);
         let tools = Tools { http, keystone: self.keystone.clone(), deadline: self.deadline(polled.source) };
         let clock = self.clock.clone();
-        self.flying.spawn(async move {
+        self.in_flight.spawn(async move {
             let (fetched, stood) = clock.watched(endpoint.fetch(&tools, &mut polled.memory)).await;
             polled.took = clock.since(polled.began).saturating_sub(stood);
             polled.outcome = match fetched {
@@ -545,8 +545,8 @@ impl Collector {
     }
 
     /// Says what documents ask for and is not followed, once as long as any of them does.
-    fn report_refused(&mut self, learnt: &Learnt) {
-        let refused = learnt.refusals();
+    fn report_refused(&mut self, known_sources: &KnownSources) {
+        let refused = known_sources.refusals();
         if refused.is_empty() {
             self.refused.clear();
         }
@@ -567,29 +567,29 @@ impl Collector {
         }
     }
 
-    fn landed(&mut self, polled: Result<Polled, tokio::task::JoinError>) -> Change {
+    fn handle_poll(&mut self, polled: Result<Polled, tokio::task::JoinError>) -> Change {
         if let Ok(polled) = polled {
             return self.settle(polled);
         }
         // A task that died says nothing; its source is polled again when due.
         for source in &mut self.sources {
-            source.flying = false;
+            source.in_flight = false;
         }
         Change::default()
     }
 
     /// Takes over what a poll brought.
     fn settle(&mut self, mut polled: Polled) -> Change {
-        let landed = self.standing_of(&polled);
-        if landed != Landed::AsAsked
+        let poll_result = self.standing_of(&polled);
+        if poll_result != PollResult::AsAsked
             && let Some(source) = self.sources.iter_mut().find(|source| source.name == polled.source)
         {
             source.drop_answer(&self.clock);
         }
-        match landed {
-            Landed::AsAsked => {}
-            Landed::ByFormerWay => polled.former = true,
-            Landed::TakenBack => return Change::default(),
+        match poll_result {
+            PollResult::AsAsked => {}
+            PollResult::ByFormerWay => polled.former = true,
+            PollResult::TakenBack => return Change::default(),
         }
         // Of one that nobody names and that never said anything nothing can change.
         let is_nothing = |source: &Source| polled.set.is_none() && source.document.is_none() && source.answered_by.is_none();
@@ -654,14 +654,14 @@ impl Collector {
         self.refresh_files();
         self.poll_file(SourceName::HeatLocal);
         self.poll_file(SourceName::Local);
-        let learnt = self.learn();
-        self.ways = self.ways_by(&learnt);
+        let known_sources = self.take_hints();
+        self.ways = self.ways_by(&known_sources);
         self.merge(true);
     }
 
     /// What one source said last, `deployments` included; `None` where it is not in use or said nothing yet.
     #[must_use]
-    pub fn said(&self, source: SourceName) -> Option<Map<String, Value>> {
+    pub fn reported(&self, source: SourceName) -> Option<Map<String, Value>> {
         let layer = self.sources.iter().find(|one| one.name == source)?.layer()?;
         let mut document = (*layer.document).clone();
         if let Some(deployments) = layer.deployments {
@@ -680,7 +680,7 @@ impl Collector {
             self.snapshot.merge(&layers, states);
         } else {
             self.snapshot.sources = states;
-            if self.snapshot.hear(&layers) {
+            if self.snapshot.receive(&layers) {
                 self.snapshot.redigest();
             }
         }
@@ -692,8 +692,8 @@ impl Collector {
     /// Has the source asked at once whose next answer brings the list in force. `before`: the one that was so far.
     fn ask_awaited(&mut self, before: Option<&'static str>) {
         let Some(name) = self.snapshot.awaited else { return };
-        let heard = self.snapshot.heard;
-        self.sources.iter_mut().filter(|source| source.name.as_str() == name).for_each(|source| source.want(heard));
+        let received = self.snapshot.received;
+        self.sources.iter_mut().filter(|source| source.name.as_str() == name).for_each(|source| source.want(received));
         let Some(listing) = self.snapshot.listing.as_ref().filter(|_| before != Some(name)) else { return };
         // Where both answer, the next answer is a moment away.
         let answers =
@@ -703,21 +703,21 @@ impl Collector {
             let message = format!(
                 "the deployments that source {of} listed stay in force: what {name} answered last is not newer; it is polled again"
             );
-            self.report.emit(Event::new(Code::SourceOlder, message).phase(Phase::Metadata).source(name));
+            self.report.emit(Event::new(Code::SourceAnswerOlder, message).phase(Phase::Metadata).source(name));
         }
     }
 
     fn report_odd(&self, source: &str, odd: &[String]) {
         for what in odd {
-            let event = Event::new(Code::MetadataOdd, format!("{source}: {what}")).phase(Phase::Metadata).source(source);
+            let event = Event::new(Code::MetadataPartInvalid, format!("{source}: {what}")).phase(Phase::Metadata).source(source);
             self.report.emit(event.step(what.clone()).cause(what.clone()));
         }
     }
 
     /// Says once, each time it comes to that, that there is nowhere to read metadata from.
-    fn report_nothing_known(&mut self, learnt: &Learnt) {
+    fn report_nothing_known(&mut self, known_sources: &KnownSources) {
         // The boot copy alone does not help where Heat wants the server to look elsewhere.
-        let unsupported = learnt.asks_for("zaqar");
+        let unsupported = known_sources.asks_for("zaqar");
         let helps = |source: &Source| source.name.speaks_for_heat() || !unsupported;
         let nothing = !self.sources.iter().any(|source| (source.configured || source.document.is_some()) && helps(source));
         self.unsupported = nothing && unsupported;

@@ -32,16 +32,16 @@ pub(super) struct Memory {
 pub(super) type FetchedDocument = Option<Box<dyn FnOnce() -> Result<Map<String, Value>> + Send>>;
 
 /// An answer that stands for a failure.
-pub(super) fn refusal(response: &Response, who: &str, said: &str, remedy: impl std::fmt::Display) -> Error {
+pub(super) fn refusal(response: &Response, who: &str, document: &str, remedy: impl std::fmt::Display) -> Error {
     let status = response.status;
     let kind = if (400..500).contains(&status) && status != 408 && status != 429 { Kind::Permanent } else { Kind::Transient };
-    let said = if said.is_empty() { "no details" } else { said };
-    Error::new(kind, format!("{who} answered {status} {said}")).remedy(remedy).retry_after(response.retry_after())
+    let document = if document.is_empty() { "no details" } else { document };
+    Error::new(kind, format!("{who} answered {status} {document}")).remedy(remedy).retry_after(response.retry_after())
 }
 
 /// What an answer counts as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Landed {
+pub(super) enum PollResult {
     /// As the one of the way that it was asked by.
     AsAsked,
     /// As one of a way that answered before and is to be replaced: it says what it says, and replaces nothing.

@@ -8,9 +8,9 @@ use serde_json::{Map, Value};
 
 use super::document::digest_of;
 use super::entries::Entries;
-use super::ways::Ways;
+use super::ways::OwnCredentials;
 use crate::clock::{Moment, Timestamp};
-use crate::freshness::{Freshness, Look};
+use crate::freshness::{Freshness, ListAnswer};
 use crate::settings::source_name::SourceName;
 
 /// The merged metadata and the state of every source.
@@ -32,7 +32,7 @@ pub struct Snapshot {
     pub listing: Option<Authority>,
     /// When the newest answer arrived whose list was in force. What is in force never goes back in time: another list takes its
     /// place only by an answer to a request that began later.
-    pub heard: Moment,
+    pub received: Moment,
     /// The source whose next answer brings the list in force: what it answered last is not known to be newer than that one.
     pub awaited: Option<&'static str>,
     /// When the newest such answer arrived. Whatever becomes of its source, nothing rests on a list that was asked for before: Heat may
@@ -41,7 +41,7 @@ pub struct Snapshot {
     /// Of metadata and deployments together, SHA-256.
     pub digest: String,
     /// With what the server may speak to Heat.
-    pub ways: Ways,
+    pub ways: OwnCredentials,
     /// A file that may name a source that speaks for Heat is there and cannot be read.
     pub is_unread: bool,
 }
@@ -73,7 +73,7 @@ pub struct Authority {
     /// The source.
     pub source: &'static str,
     /// How new its document is.
-    pub look: Look,
+    pub list_answer: ListAnswer,
 }
 
 /// One source's share in a snapshot.
@@ -84,9 +84,9 @@ pub(super) struct Layer {
     pub(super) document: Arc<Map<String, Value>>,
     pub(super) deployments: Option<Arc<Entries>>,
     /// What it answered in this process.
-    pub(super) answered: Option<Look>,
+    pub(super) answered: Option<ListAnswer>,
     /// When that answer arrived.
-    pub(super) heard: Moment,
+    pub(super) received: Moment,
     /// Whether its last poll succeeded.
     pub(super) healthy: bool,
 }
@@ -99,8 +99,8 @@ impl Layer {
 
     /// As whom it answered in this process, if it speaks for Heat.
     fn authority(&self) -> Option<Authority> {
-        let look = self.answered.filter(|_| self.authoritative())?;
-        Some(Authority { source: self.source.as_str(), look })
+        let list_answer = self.answered.filter(|_| self.authoritative())?;
+        Some(Authority { source: self.source.as_str(), list_answer })
     }
 
     /// Whose word counts. The best of equals is the last: that keeps the choice the same while two
@@ -121,7 +121,7 @@ impl Snapshot {
     ///
     /// Of two answers the one is newer whose request began after the other one had arrived. Which source is preferred changes
     /// when one fails, and that alone brings no older list back.
-    pub(super) fn hear(&mut self, layers: &[Layer]) -> bool {
+    pub(super) fn receive(&mut self, layers: &[Layer]) -> bool {
         self.authority = authority(layers);
         self.awaited = None;
         let best = layers
@@ -129,14 +129,14 @@ impl Snapshot {
             .filter(|layer| layer.deployments.is_some() && (layer.authoritative() || self.authority.is_none()))
             .max_by_key(|layer| layer.rank());
         let listing = best.and_then(Layer::authority);
-        let is_older = |answer: &&Authority| self.listing.as_ref() != Some(answer) && answer.look.began <= self.heard;
+        let is_older = |answer: &&Authority| self.listing.as_ref() != Some(answer) && answer.list_answer.began <= self.received;
         if let Some((answer, layer)) = listing.as_ref().filter(is_older).zip(best) {
             self.awaited = Some(answer.source);
-            self.doubted = self.doubted.max(Some(layer.heard));
+            self.doubted = self.doubted.max(Some(layer.received));
             return false;
         }
         if let Some(layer) = best.filter(|_| listing.is_some()) {
-            self.heard = self.heard.max(layer.heard);
+            self.received = self.received.max(layer.received);
         }
         let list = best.and_then(|layer| layer.deployments.clone());
         let is_other = list.as_ref().map(Arc::as_ptr) != self.deployments.as_ref().map(Arc::as_ptr);
@@ -152,7 +152,7 @@ impl Snapshot {
             self.metadata.extend(layer.document.iter().map(|(key, value)| (key.clone(), value.clone())));
         }
         self.sources = sources;
-        self.hear(layers);
+        self.receive(layers);
         self.redigest();
     }
 
@@ -181,8 +181,8 @@ impl Snapshot {
     #[must_use]
     pub fn freshness(&self) -> Freshness {
         match &self.listing {
-            Some(listing) if self.doubted >= Some(listing.look.began) => Freshness::Awaited,
-            Some(listing) => Freshness::Answered(listing.look),
+            Some(listing) if self.doubted >= Some(listing.list_answer.began) => Freshness::Awaited,
+            Some(listing) => Freshness::Answered(listing.list_answer),
             None if self.is_expected() => Freshness::Awaited,
             None => Freshness::Unasked,
         }
@@ -227,8 +227,8 @@ mod tests {
         (0..n).fold(Moment::EARLIER, |_, _| clock.moment())
     }
 
-    fn look(n: u64) -> Look {
-        Look::new(moment(n), [Duration::ZERO; 2])
+    fn inspect(n: u64) -> ListAnswer {
+        ListAnswer::new(moment(n), [Duration::ZERO; 2])
     }
 
     fn layer(source: SourceName, document: &Value, ids: Option<&[&str]>, answered: Option<u64>, healthy: bool) -> Layer {
@@ -236,8 +236,8 @@ mod tests {
             source,
             document: Arc::new(document.as_object().unwrap().clone()),
             deployments: ids.map(|ids| Arc::new(Entries::new(ids.iter().map(|id| json!({"id": id})).collect()).unwrap())),
-            answered: answered.map(look),
-            heard: answered.map(moment).unwrap_or_default(),
+            answered: answered.map(inspect),
+            received: answered.map(moment).unwrap_or_default(),
             healthy,
         }
     }
@@ -336,7 +336,7 @@ mod tests {
         use SourceName::{Cfn, HeatLocal, Request};
         let none = json!({});
         let expected = BTreeMap::from([("cfn", SourceState::default())]);
-        let began = |n| Freshness::Answered(look(n));
+        let began = |n| Freshness::Answered(inspect(n));
         let table = [
             ("an answer without a list", vec![layer(Cfn, &none, None, Some(5), true)], Freshness::Awaited),
             (
@@ -360,7 +360,7 @@ mod tests {
             let mut snapshot = Snapshot::default();
             snapshot.merge(&layers, expected.clone());
             assert_eq!(snapshot.freshness(), freshness, "{case}");
-            snapshot.hear(&layers);
+            snapshot.receive(&layers);
             assert_eq!(snapshot.freshness(), freshness, "{case}");
         }
     }
@@ -394,32 +394,32 @@ mod tests {
                 if wholly {
                     snapshot.merge(&layers, BTreeMap::new());
                 } else {
-                    assert!(!snapshot.hear(&layers), "{case}");
+                    assert!(!snapshot.receive(&layers), "{case}");
                 }
                 assert!(snapshot.lists(id), "{case}");
-                assert_eq!(snapshot.listing.as_ref().map(|one| one.look.began), began.map(moment), "{case}");
+                assert_eq!(snapshot.listing.as_ref().map(|one| one.list_answer.began), began.map(moment), "{case}");
                 assert_eq!(snapshot.awaited, awaited, "{case}");
             }
         }
         // An answer without a list says nothing, and does not bring an older list back either.
-        snapshot.hear(&[cfn(old, 7), request(None, 9, true)]);
+        snapshot.receive(&[cfn(old, 7), request(None, 9, true)]);
         assert!(snapshot.lists("new") && snapshot.awaited == Some("cfn"));
-        assert!(snapshot.hear(&[request(None, 9, true)]));
+        assert!(snapshot.receive(&[request(None, 9, true)]));
         assert!(snapshot.deployments.is_none() && snapshot.freshness() == Freshness::Awaited);
-        assert!(!snapshot.hear(&[cfn(old, 7), request(None, 9, true)]) && snapshot.deployments.is_none());
+        assert!(!snapshot.receive(&[cfn(old, 7), request(None, 9, true)]) && snapshot.deployments.is_none());
     }
 
     #[test]
     fn an_answer_is_newer_if_its_request_began_after_the_other_one_had_arrived() {
         let list: Option<&[&str]> = Some(&["a"]);
         let mut slow = layer(SourceName::Cfn, &json!({}), list, Some(1), true);
-        slow.heard = moment(4);
+        slow.received = moment(4);
         let mut snapshot = Snapshot::default();
-        snapshot.hear(std::slice::from_ref(&slow));
+        snapshot.receive(std::slice::from_ref(&slow));
         for (began, awaited) in [(2, Some("request")), (5, None)] {
             // Side by side nobody knows which of the two looked later.
             let other = layer(SourceName::Request, &json!({}), list, Some(began), true);
-            snapshot.hear(&[slow.clone(), other]);
+            snapshot.receive(&[slow.clone(), other]);
             assert_eq!(snapshot.awaited, awaited, "{began}");
         }
     }
@@ -431,22 +431,22 @@ mod tests {
         use SourceName::{Cfn, Request};
         let none = json!({});
         let cfn = |began| layer(Cfn, &none, Some(&["old"]), Some(began), true);
-        let request = |healthy| Layer { heard: moment(8), ..layer(Request, &none, Some(&["new"]), Some(4), healthy) };
+        let request = |healthy| Layer { received: moment(8), ..layer(Request, &none, Some(&["new"]), Some(4), healthy) };
         let mut snapshot = Snapshot::default();
-        snapshot.hear(&[cfn(5), layer(Request, &none, None, None, false)]);
-        assert_eq!(snapshot.freshness(), Freshness::Answered(look(5)));
+        snapshot.receive(&[cfn(5), layer(Request, &none, None, None, false)]);
+        assert_eq!(snapshot.freshness(), Freshness::Answered(inspect(5)));
         for healthy in [true, false] {
-            snapshot.hear(&[cfn(5), request(healthy)]);
+            snapshot.receive(&[cfn(5), request(healthy)]);
             assert_eq!((snapshot.freshness(), snapshot.lists("old")), (Freshness::Awaited, true), "{healthy}");
         }
-        snapshot.hear(&[cfn(7), request(false)]);
+        snapshot.receive(&[cfn(7), request(false)]);
         assert_eq!(snapshot.freshness(), Freshness::Awaited, "its request began before the other one's answer came");
-        snapshot.hear(&[cfn(9), request(false)]);
-        assert_eq!(snapshot.freshness(), Freshness::Answered(look(9)));
+        snapshot.receive(&[cfn(9), request(false)]);
+        assert_eq!(snapshot.freshness(), Freshness::Answered(inspect(9)));
     }
 
     #[test]
-    fn the_digest_tells_absent_from_empty() {
+    fn the_digest_distinguishes_absent_from_empty() {
         let of = |ids| merged(&[layer(SourceName::Cfn, &json!({}), ids, Some(1), true)]).digest;
         assert_ne!(of(None), of(Some(&[])));
         assert_eq!(of(Some(&["a"])), of(Some(&["a"])));

@@ -7,9 +7,9 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 
 use super::cache::{self, Cached};
-use super::document::{digest_of, oddities};
+use super::document::{digest_of, suspicious};
 use super::entries::Entries;
-use super::former::Former;
+use super::former::PreviousEndpoint;
 use super::local::{self, Boot};
 use super::poll::Memory;
 use super::schedule::{After, slot_of};
@@ -22,7 +22,7 @@ use crate::clock::{Clock, Moment, Timestamp};
 use crate::digest;
 use crate::error::{Context, Error, Hitch, Result};
 use crate::files::Tree;
-use crate::freshness::Look;
+use crate::freshness::ListAnswer;
 use crate::report::follow_up::FollowUp;
 use crate::report::{Code, Event, Phase, Report};
 use crate::settings::Settings;
@@ -42,7 +42,7 @@ pub(super) struct Polled {
     pub(super) key: String,
     /// Those settings; none for a file.
     pub(super) set: Option<SourceSet>,
-    /// Whether they are those of the [`Former`] way.
+    /// Whether they are those of the [`PreviousEndpoint`] way.
     pub(super) former: bool,
     /// Digest of what the files say of all sources.
     pub(super) basis: String,
@@ -62,7 +62,7 @@ pub(super) enum Outcome {
     /// Something else, to be read.
     Unread(Unread),
     /// Something else.
-    Said(Box<Said>),
+    StoredDocument(Box<StoredDocument>),
     /// Nothing; what it said before stays.
     Failed(Error),
 }
@@ -75,8 +75,8 @@ impl Polled {
     /// sources said takes.
     pub(super) fn read(&mut self, before: &Memory, beside: usize) {
         self.outcome = match std::mem::replace(&mut self.outcome, Outcome::Same) {
-            Outcome::Unread(read) => match read().and_then(|read| Said::new(read, &self.deployment_keys, beside)) {
-                Ok(said) => Outcome::Said(Box::new(said)),
+            Outcome::Unread(read) => match read().and_then(|read| StoredDocument::new(read, &self.deployment_keys, beside)) {
+                Ok(document) => Outcome::StoredDocument(Box::new(document)),
                 Err(error) => {
                     // What cannot be read is not what is compared with the next time.
                     self.memory = Memory { stack: self.memory.stack.take(), ..before.clone() };
@@ -89,7 +89,7 @@ impl Polled {
 }
 
 /// A document in the form in which it is held.
-pub(super) struct Said {
+pub(super) struct StoredDocument {
     /// Without `deployments`.
     document: Map<String, Value>,
     deployments: Option<Entries>,
@@ -99,10 +99,10 @@ pub(super) struct Said {
     odd: Vec<String>,
 }
 
-impl Said {
+impl StoredDocument {
     /// Entries of several lists of deployments are put together in the order of their keys.
     fn new((mut document, mut odd): (Map<String, Value>, Vec<String>), keys: &[String], beside: usize) -> Result<Self> {
-        odd.extend(oddities(&document, keys));
+        odd.extend(suspicious(&document, keys));
         let mut list = None;
         for key in keys {
             if let Some(Value::Array(items)) = document.shift_remove(key) {
@@ -130,7 +130,7 @@ impl Said {
     }
 }
 
-impl Said {
+impl StoredDocument {
     /// Without the deployments.
     pub(super) fn document(&self) -> &Map<String, Value> {
         &self.document
@@ -157,7 +157,7 @@ pub(super) struct Settled {
 
 /// Whether documents ask for a source.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Standing {
+pub(super) enum Demand {
     /// They name it and ask for it.
     Followed,
     /// Whoever takes its place retires it by an answer.
@@ -170,7 +170,7 @@ pub(super) struct Source {
     /// Whether there is anything to ask.
     pub(super) configured: bool,
     /// Whether a request is under way.
-    pub(super) flying: bool,
+    pub(super) in_flight: bool,
     timer: Timer,
     /// What the last answer left for the next poll.
     memory: Memory,
@@ -187,11 +187,11 @@ pub(super) struct Source {
     /// Whether document and basis are as in the cache.
     pub(super) kept: bool,
     /// What it answered last, in this process.
-    answered: Option<Look>,
+    answered: Option<ListAnswer>,
     /// How long that answer was on its way.
     took: Duration,
     /// When it arrived.
-    heard: Moment,
+    received: Moment,
     /// When its newest poll began, whatever became of it.
     asked: Moment,
     /// An answer to a poll that began after this is waited for.
@@ -202,9 +202,9 @@ pub(super) struct Source {
     /// The settings by which its document was fetched, in this process or before.
     pub(super) answered_by: Option<SourceSet>,
     /// Where those are not the ones that it is to be asked by now.
-    pub(super) former: Option<Former>,
+    pub(super) former: Option<PreviousEndpoint>,
     /// Whether it is to be asked at all.
-    pub(super) standing: Standing,
+    pub(super) demand: Demand,
     /// Digest of what the files said when it took another one's place.
     pub(super) took_over: Option<String>,
     pace: (Duration, Duration),
@@ -216,7 +216,7 @@ impl Source {
         Self {
             name,
             configured: false,
-            flying: false,
+            in_flight: false,
             timer: Timer::new(settings.min_polling_interval, settings.polling_interval, Some(first), clock),
             memory: Memory::default(),
             memory_key: String::new(),
@@ -228,14 +228,14 @@ impl Source {
             kept: true,
             answered: None,
             took: Duration::ZERO,
-            heard: Moment::EARLIER,
+            received: Moment::EARLIER,
             asked: Moment::EARLIER,
             wanted: None,
             turn: 0,
             key: String::new(),
             answered_by: None,
             former: None,
-            standing: Standing::Retired,
+            demand: Demand::Retired,
             took_over: None,
             pace: (settings.min_polling_interval, settings.polling_interval),
             state: SourceState::default(),
@@ -248,8 +248,8 @@ impl Source {
         self.answered_by = cached.asked.and_then(|stored| SourceSet::from_stored(self.name, stored));
         self.basis = cached.basis;
         // An earlier version took more than this one: what it kept is then fetched anew.
-        if let Ok(said) = Said::new((cached.document, Vec::new()), &self.deployment_keys, 0) {
-            self.take(said);
+        if let Ok(document) = StoredDocument::new((cached.document, Vec::new()), &self.deployment_keys, 0) {
+            self.take(document);
         }
     }
 
@@ -323,7 +323,7 @@ impl Source {
     }
 
     /// Notes where the source is asked; an event where that is new.
-    pub(super) fn learn(&mut self, place: &str, key: &str) -> Option<Event> {
+    pub(super) fn take_hints(&mut self, place: &str, key: &str) -> Option<Event> {
         self.configured = true;
         if self.key == key && self.state.place == place {
             return None;
@@ -331,7 +331,7 @@ impl Source {
         place.clone_into(&mut self.state.place);
         key.clone_into(&mut self.key);
         let message = format!("metadata source {}: {place}", self.name.as_str());
-        Some(Event::new(Code::SourceLearnt, message).phase(Phase::Metadata).source(self.name.as_str()))
+        Some(Event::new(Code::SourceInUse, message).phase(Phase::Metadata).source(self.name.as_str()))
     }
 
     /// Whether it was polled by other settings than these, so that a poll now may bring more.
@@ -342,7 +342,7 @@ impl Source {
     /// Notes by what it is to be asked from now on, if at all. The way by which it answered last is asked on until another one
     /// answers; an event where that begins.
     pub(super) fn follow(&mut self, wanted: bool, set: Option<&SourceSet>, clock: &Clock) -> Option<Event> {
-        self.standing = if wanted { Standing::Followed } else { Standing::Retired };
+        self.demand = if wanted { Demand::Followed } else { Demand::Retired };
         let Some(answered_by) = &self.answered_by else {
             self.former = None;
             return None;
@@ -355,19 +355,19 @@ impl Source {
             return None;
         }
         let (fresh, place) = (self.answered.is_some(), answered_by.place());
-        self.former = Some(Former::new(answered_by.clone(), self.basis.clone(), self.pace, fresh, clock));
+        self.former = Some(PreviousEndpoint::new(answered_by.clone(), self.basis.clone(), self.pace, fresh, clock));
         let name = self.name.as_str();
         let instead = match set {
             Some(set) => format!("{name} by {}, from {},", set.place(), set.origin),
             None => "the source that replaces it".to_owned(),
         };
         let message = format!("metadata source {name} is still polled at {place}, less often, until {instead} has answered");
-        Some(Event::new(Code::SourceHeld, message).phase(Phase::Metadata).source(name))
+        Some(Event::new(Code::SourceReplacementPending, message).phase(Phase::Metadata).source(name))
     }
 
     /// Whether it is to be replaced, and nobody has taken its place yet.
     pub(super) fn is_replaced(&self) -> bool {
-        self.name.is_remote() && self.standing == Standing::Retired && self.document.is_some()
+        self.name.is_remote() && self.demand == Demand::Retired && self.document.is_some()
     }
 
     /// Whether it answered last by this set.
@@ -378,13 +378,13 @@ impl Source {
     /// Takes over what a poll of the former way brought. What fails now is the new way: that stays said.
     pub(super) fn settle_former(&mut self, polled: Polled, clock: &Clock) -> Settled {
         let mut settled = Settled::default();
-        let same = |former: &&mut Former| polled.set.as_ref().is_some_and(|set| set.is_same_way(&former.set));
+        let same = |former: &&mut PreviousEndpoint| polled.set.as_ref().is_some_and(|set| set.is_same_way(&former.set));
         // Another way has answered meanwhile.
         let Some(former) = self.former.as_mut().filter(same) else { return settled };
         former.memory = polled.memory;
         let after = match polled.outcome {
             Outcome::Failed(error) => {
-                former.landed(After::Failed(error.asked_pause()), clock);
+                former.handle_poll(After::Failed(error.asked_pause()), clock);
                 let name = self.name.as_str();
                 let message = format!("metadata source {name} cannot be read with its former settings either: {error}");
                 let event = Event::new(Code::SourceFailed, message).phase(Phase::Metadata).source(name);
@@ -392,11 +392,11 @@ impl Source {
                 settled.events.push(event.error(&error).attempt(former.failures).next_try(next));
                 return settled;
             }
-            Outcome::Said(said) => self.new_document(*said, polled.deployment_keys, &mut settled),
+            Outcome::StoredDocument(document) => self.new_document(*document, polled.deployment_keys, &mut settled),
             Outcome::Absent | Outcome::Same | Outcome::Unread(_) => After::Steady,
         };
         if let Some(former) = &mut self.former {
-            former.landed(after, clock);
+            former.handle_poll(after, clock);
         }
         self.said_again((polled.started, polled.began, polled.took), polled.basis, &mut settled, clock);
         settled
@@ -404,14 +404,14 @@ impl Source {
 
     /// Takes over what a poll brought, and sets when the next one is due.
     pub(super) fn settle(&mut self, polled: Polled, clock: &Clock) -> Settled {
-        self.flying = false;
+        self.in_flight = false;
         self.state.last_try = Some(polled.started);
         self.asked = self.asked.max(polled.began);
         self.memory = polled.memory;
         self.memory_key.clone_from(&polled.key);
         let mut settled = Settled::default();
         if !matches!(polled.outcome, Outcome::Absent) {
-            settled.events.extend(self.learn(&polled.place, &polled.key));
+            settled.events.extend(self.take_hints(&polled.place, &polled.key));
         }
         let after = match polled.outcome {
             Outcome::Absent => {
@@ -433,8 +433,8 @@ impl Source {
             }
             // It was read before.
             Outcome::Unread(_) => After::Steady,
-            Outcome::Said(said) => {
-                let after = self.new_document(*said, polled.deployment_keys, &mut settled);
+            Outcome::StoredDocument(document) => {
+                let after = self.new_document(*document, polled.deployment_keys, &mut settled);
                 self.said_again((polled.started, polled.began, polled.took), polled.basis, &mut settled, clock);
                 self.answer(polled.set, &mut settled);
                 after
@@ -457,12 +457,12 @@ impl Source {
         Event::new(Code::SourceRetired, message).phase(Phase::Metadata).source(self.name.as_str())
     }
 
-    fn new_document(&mut self, mut said: Said, keys: Vec<String>, settled: &mut Settled) -> After {
+    fn new_document(&mut self, mut document: StoredDocument, keys: Vec<String>, settled: &mut Settled) -> After {
         let before = self.state.digest.clone();
-        settled.odd = std::mem::take(&mut said.odd);
+        settled.odd = std::mem::take(&mut document.odd);
         let other_keys = self.deployment_keys != keys;
         self.deployment_keys = keys;
-        self.take(said);
+        self.take(document);
         let changed = other_keys || self.state.digest != before;
         self.kept &= !changed;
         settled.reshaped = changed;
@@ -514,8 +514,8 @@ impl Source {
         settled.reshaped |= self.answered.is_none() || self.state.failures > 0;
         self.kept &= self.basis == basis;
         self.basis = basis;
-        self.answered = Some(Look::new(began, [took, std::mem::replace(&mut self.took, took)]));
-        self.heard = clock.moment();
+        self.answered = Some(ListAnswer::new(began, [took, std::mem::replace(&mut self.took, took)]));
+        self.received = clock.moment();
         self.state.last_good = Some(started);
     }
 
@@ -536,11 +536,11 @@ impl Source {
     }
 
     /// Takes over what a document says.
-    fn take(&mut self, said: Said) {
-        self.state.digest = Some(said.digest);
-        self.deployments = said.deployments.map(Arc::new);
-        self.weight = said.weight;
-        self.document = Some(Arc::new(said.document));
+    fn take(&mut self, document: StoredDocument) {
+        self.state.digest = Some(document.digest);
+        self.deployments = document.deployments.map(Arc::new);
+        self.weight = document.weight;
+        self.document = Some(Arc::new(document.document));
     }
 
     /// Its share in the snapshot.
@@ -550,24 +550,24 @@ impl Source {
             document: Arc::clone(self.document.as_ref()?),
             deployments: self.deployments.clone(),
             answered: self.answered,
-            heard: self.heard,
+            received: self.received,
             healthy: self.state.failures == 0 || self.former.as_ref().is_some_and(|former| former.answers),
         })
     }
 
     /// Time to the next poll; `None` while one is under way.
     pub(super) fn due_in(&self) -> Option<Duration> {
-        (!self.flying).then(|| if self.is_wanted() { Duration::ZERO } else { self.timer.left() })
+        (!self.in_flight).then(|| if self.is_wanted() { Duration::ZERO } else { self.timer.left() })
     }
 
     /// A request is under way.
     pub(super) fn fly(&mut self, began: Moment) {
-        (self.flying, self.asked) = (true, began);
+        (self.in_flight, self.asked) = (true, began);
     }
 
     /// Its poll is over and was none of the way by which it is to be asked: that one is polled at once.
     pub(super) fn drop_answer(&mut self, clock: &Clock) {
-        self.flying = false;
+        self.in_flight = false;
         self.set_pause(Duration::ZERO, clock);
     }
 
@@ -605,11 +605,11 @@ impl Source {
     }
 
     /// Begins the fast window; a poll that is due earlier stays so.
-    pub(super) fn hurry(&mut self, clock: &Clock) {
-        let pause = self.timer.hurry();
+    pub(super) fn retry_now(&mut self, clock: &Clock) {
+        let pause = self.timer.retry_now();
         self.at_most(pause, clock);
         if let Some(former) = &mut self.former {
-            former.hurry(clock);
+            former.retry_now(clock);
         }
     }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde_json::{Map, Value};
 
-use super::learnt::Said;
+use super::known_sources::SourceHints;
 use super::source_set::{Origin, SourceSet};
 use crate::openstack::aws_signature::Keys;
 use crate::openstack::keystone::{Credentials, Scope};
@@ -12,7 +12,7 @@ use crate::settings::source_name::SourceName;
 
 /// The server's own credentials, each with the address that the same document named for them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Ways {
+pub struct OwnCredentials {
     /// Base URL of heat-api-cfn and the server's key pair.
     pub cfn: Option<(String, Keys)>,
     /// The server's stack user.
@@ -21,7 +21,7 @@ pub struct Ways {
     pub ca: Option<PathBuf>,
 }
 
-impl Ways {
+impl OwnCredentials {
     /// Of the sets by which sources are asked, each with the authority that this machine's files name for it.
     pub(super) fn new<'a>(sets: impl Iterator<Item = (SourceSet, Option<&'a str>)>) -> Self {
         let mut ways = Self::default();
@@ -36,8 +36,8 @@ impl Ways {
     /// What one document names, that of `--metadata`: signals need no more of a set than an address and the credentials for it.
     #[must_use]
     pub fn of_document(document: &Map<String, Value>) -> Self {
-        let said = Said::by_document(Origin::Given, document);
-        let text = |source, key| said.of(source)?.get(key).map(str::to_owned);
+        let hints = SourceHints::by_document(Origin::Given, document);
+        let text = |source, key| hints.of(source)?.get(key).map(str::to_owned);
         let cfn = || {
             let keys =
                 Keys { access: text(SourceName::Cfn, "access_key_id")?, secret: text(SourceName::Cfn, "secret_access_key")? };
@@ -62,8 +62,8 @@ mod tests {
 
     use super::*;
 
-    fn ways_of(sources: &Value) -> Ways {
-        Ways::of_document(json!({"os-collect-config": sources}).as_object().unwrap())
+    fn ways_of(sources: &Value) -> OwnCredentials {
+        OwnCredentials::of_document(json!({"os-collect-config": sources}).as_object().unwrap())
     }
 
     #[test]
@@ -83,7 +83,7 @@ mod tests {
             json!({"cfn": []}),
             json!(null),
         ] {
-            assert_eq!(ways_of(&without), Ways::default());
+            assert_eq!(ways_of(&without), OwnCredentials::default());
         }
     }
 }

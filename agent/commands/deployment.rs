@@ -5,7 +5,7 @@ use crate::daemon;
 use crate::deploy::hooks;
 use crate::error::Result;
 use crate::files::Tree;
-use crate::kubernetes::Leave;
+use crate::kubernetes::ImagePolicy;
 use crate::machine::facts;
 use crate::metadata::{Deployment, Malformed};
 use crate::settings::Loaded;
@@ -43,8 +43,8 @@ pub(super) fn group_not_allowed(group: &str, loaded: &Loaded, place: &str) -> Op
 pub(super) fn of_node(deployment: &Deployment, loaded: &Loaded, root: Option<&Tree>, place: &str) -> Vec<Finding> {
     // What a machine lacks is this machine's to say, not a document's.
     let facts = root.map(facts::of_machine).unwrap_or_default();
-    let leave = Leave::of(&loaded.settings, |group| hooks::runs_code(group, root, &loaded.settings.deploy.hook_dirs));
-    match daemon::understand(deployment, &facts, &leave) {
+    let policy = ImagePolicy::of(&loaded.settings, |group| hooks::runs_code(group, root, &loaded.settings.deploy.hook_dirs));
+    match daemon::understand(deployment, &facts, &policy) {
         Ok(plan) => {
             // With PREFLIGHT=refuse a machine that is too small is a mistake: the daemon begins nothing.
             let refuses = plan.refuses_small_machines();

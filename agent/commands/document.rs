@@ -99,7 +99,7 @@ pub(crate) fn warnings(options: &Options) -> Result<Vec<Mistake>> {
 ///
 /// # Errors
 /// As [`read`].
-pub(crate) fn odd_lines(options: &Options) -> Result<Vec<Mistake>> {
+pub(crate) fn suspicious_lines(options: &Options) -> Result<Vec<Mistake>> {
     let read = options.metadata.as_deref().map(parsed_heat_params).transpose()?.flatten();
     Ok(read.and_then(std::result::Result::err).unwrap_or_default())
 }
@@ -153,7 +153,7 @@ pub(crate) fn of_source(settings: &Settings, source: &str) -> Result<Map<String,
         return Err(Error::permanent(format!("there is no source {source:?}")).rule(format!("the sources in use are {known}")));
     };
     collected(settings, &Report::kept())?
-        .said(name)
+        .reported(name)
         .ok_or_else(|| nothing_collected().context(format!("reading the last document of source {source}")))
 }
 

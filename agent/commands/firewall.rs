@@ -47,7 +47,7 @@ fn apply(root: &Tree, tool: FirewallTool, rules: &[Rule]) -> Result<()> {
 /// Takes our rules out of a firewall that is named no more. One that is not installed has none; of firewalld that does not run they
 /// go with its next start, which runs this unit again.
 fn clear(root: &Tree, tool: FirewallTool) -> Result<()> {
-    let is_there = match tool {
+    let is_present = match tool {
         FirewallTool::Nftables => ask("nft", &["--version"], "")?.is_some(),
         FirewallTool::IptablesServices => ask("iptables", &["--version"], "")?.is_some(),
         FirewallTool::Firewalld => match ask("firewall-cmd", &["--state"], "")? {
@@ -59,7 +59,7 @@ fn clear(root: &Tree, tool: FirewallTool) -> Result<()> {
             None => false,
         },
     };
-    if is_there { apply(root, tool, &[]) } else { Ok(()) }
+    if is_present { apply(root, tool, &[]) } else { Ok(()) }
 }
 
 fn nftables(rules: &[Rule]) -> Result<()> {

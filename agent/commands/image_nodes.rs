@@ -16,7 +16,7 @@ use crate::daemon;
 use crate::deploy::hooks;
 use crate::error::Result;
 use crate::files::Tree;
-use crate::kubernetes::{Facts, Leave, Role};
+use crate::kubernetes::{Facts, ImagePolicy, Role};
 use crate::machine::facts;
 use crate::machine::image::{Need, missing};
 use crate::machine::installed::{Machine, Units};
@@ -138,8 +138,8 @@ impl Image<'_> {
     /// What one node needs and the image lacks; nothing where its parameters are wrong, which was found with the document.
     fn of_node(&self, deployment: &Deployment, name: &str) -> Result<Option<BTreeSet<(Need, String)>>> {
         let hook_dirs = &self.loaded.settings.deploy.hook_dirs;
-        let leave = Leave::of(&self.loaded.settings, |group| hooks::runs_code(group, Some(self.root), hook_dirs));
-        let Ok(plan) = daemon::understand(deployment, &self.facts, &leave) else { return Ok(None) };
+        let policy = ImagePolicy::of(&self.loaded.settings, |group| hooks::runs_code(group, Some(self.root), hook_dirs));
+        let Ok(plan) = daemon::understand(deployment, &self.facts, &policy) else { return Ok(None) };
         let (spec, desired) = plan.parts();
         let version = spec.kube_version.as_deref().map(|version| format!(", Kubernetes {version}")).unwrap_or_default();
         let role = match spec.role {

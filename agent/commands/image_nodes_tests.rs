@@ -36,7 +36,7 @@ fn image(dir: &Path, entries: &[Value]) -> Tree {
     let root = Tree::open(dir).unwrap();
     for entry in entries {
         let deployment = Deployment::parse(entry).unwrap().unwrap();
-        let plan = daemon::understand(&deployment, &Facts::default(), &Leave::everything()).unwrap();
+        let plan = daemon::understand(&deployment, &Facts::default(), &ImagePolicy::everything()).unwrap();
         for unit in plan.parts().1.units.iter().filter(|unit| !unit.applies_files) {
             let name = unit.name.trim_end_matches(".service");
             let path = format!("/usr/bin/{name}");
@@ -110,7 +110,7 @@ fn a_kernel_without_a_module_that_a_parameter_selects_is_named() {
 fn template(role: &str) -> Asked {
     let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/master-template.yaml")).unwrap();
     let text = text.replacen("ROLE: master", &format!("ROLE: {role}"), 1);
-    let read = read(&yaml::read(&text).unwrap_or_else(|unfit| panic!("{unfit:?}")));
+    let read = read(&yaml::read(&text).unwrap_or_else(|rejection| panic!("{rejection:?}")));
     Asked::Template(read)
 }
 

@@ -16,7 +16,7 @@ const OFFERED: usize = 8;
 
 /// What the command line of `metadata` says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Wanted {
+pub struct Arguments {
     /// Dotted key of one value.
     pub key: Option<String>,
     /// One source in place of all merged.
@@ -31,7 +31,7 @@ pub struct Wanted {
 ///
 /// # Errors
 /// If nothing was collected, or the key is not there.
-pub fn run(options: &Options, settings: &Settings, wanted: &Wanted) -> Result<ExitCode> {
+pub fn run(options: &Options, settings: &Settings, wanted: &Arguments) -> Result<ExitCode> {
     let whole = Value::Object(match &wanted.source {
         Some(source) => document::of_source(settings, source)?,
         None => document::read(options, settings)?,
@@ -48,7 +48,7 @@ pub fn run(options: &Options, settings: &Settings, wanted: &Wanted) -> Result<Ex
 }
 
 /// What was asked for, for programs (docs/schemas/metadata.json).
-fn page_of(wanted: &Wanted, value: &Value) -> Value {
+fn page_of(wanted: &Arguments, value: &Value) -> Value {
     let (source, key, masked) = (&wanted.source, &wanted.key, !wanted.show_secrets);
     json!({"schema_version": 1, "source": source, "key": key, "masked": masked, "value": value})
 }
@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn documents_fit_their_schema() {
-        let wanted = |key: Option<&str>, source: Option<&str>| Wanted {
+        let wanted = |key: Option<&str>, source: Option<&str>| Arguments {
             key: key.map(str::to_owned),
             source: source.map(str::to_owned),
             show_secrets: key.is_some(),

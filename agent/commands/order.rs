@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use super::{document, print};
 use crate::clock::Clock;
-use crate::daemon::requests::{DIRECTORY, Desk, Order, OrderResult, Repairs, Request, answer_to, deliver, make_directory};
+use crate::daemon::requests::{
+    DIRECTORY, Order, OrderContext, OrderResult, Repairs, Request, answer_to, deliver, make_directory,
+};
 use crate::deploy::{DeploymentRecord, Ending, Journal};
 use crate::error::{Error, Result};
 use crate::files::{Attributes, Tree};
@@ -110,7 +112,7 @@ fn serve_here(settings: &Settings, state: &Arc<Tree>, clock: &Clock) -> Result<(
     let programs = Programs::new(Arc::clone(state), None, clock.clone())?;
     let snapshot = document::collected(settings, &report)?.snapshot().clone();
     let run_dir = Tree::open_or_create(&settings.run_dir, 0o755).ok();
-    let mut desk = Desk {
+    let mut context = OrderContext {
         state,
         run_dir: run_dir.as_ref(),
         is_sending: false,
@@ -124,7 +126,7 @@ fn serve_here(settings: &Settings, state: &Arc<Tree>, clock: &Clock) -> Result<(
         repairs: &mut Repairs::default(),
     };
     let mut done = Vec::new();
-    let served = desk.serve(&mut done);
+    let served = context.serve(&mut done);
     let served = served.and(end_stopped(state, &mut journal, clock, &report)).and(deliver(state, run_dir.as_ref(), &done));
     report.flush();
     served.map_err(|error| error.context("carrying out a request, which stays in requests/ until it is done"))

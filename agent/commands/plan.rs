@@ -14,7 +14,7 @@ use crate::desired::Desired;
 use crate::error::{Error, Result};
 use crate::files::Tree;
 use crate::keepers::certificates;
-use crate::kubernetes::{self, Facts, Leave, NodeSpec, Preflight};
+use crate::kubernetes::{self, Facts, ImagePolicy, NodeSpec, Preflight};
 use crate::machine::facts;
 use crate::machine::installed::{self, Machine, RULE, Units, Verdicts};
 use crate::process::{Options, exit, runtime};
@@ -44,8 +44,8 @@ pub fn run(options: &Options, settings: &Settings, root: Option<&Path>, json: bo
             verdicts = machine.judge(&|_, path| Box::pin(ready(ask(&path))), None).await;
             converge::observe(&desired, &tree, &systemd).await
         })?;
-        let look = certificates::look(&tree, &desired, Clock::system().now())?;
-        observed.certificates = look.drift.iter().map(ToString::to_string).collect();
+        let inspection = certificates::inspect(&tree, &desired, Clock::system().now())?;
+        observed.certificates = inspection.drift.iter().map(ToString::to_string).collect();
         converge::plan(&desired, &observed)
     };
     print(&if json { json_page(&plan.document()) } else { plan.render() })?;
@@ -71,8 +71,8 @@ pub(super) fn ask(path: &str) -> Result<String> {
 /// What the node's deployment asks for.
 pub(crate) fn desired(options: &Options, settings: &Settings, facts: &Facts) -> Result<(NodeSpec, Desired)> {
     let deployment = document::node(&document::read(options, settings)?)?;
-    let leave = Leave::of(settings, |group| hooks::runs_code(group, None, &settings.deploy.hook_dirs));
-    let spec = kubernetes::node_of(&deployment, &leave).map_err(|mistakes| {
+    let policy = ImagePolicy::of(settings, |group| hooks::runs_code(group, None, &settings.deploy.hook_dirs));
+    let spec = kubernetes::node_of(&deployment, &policy).map_err(|mistakes| {
         let all: Vec<String> = mistakes.iter().map(ToString::to_string).collect();
         Error::permanent(all.join("\n  ")).context(format!("checking the parameters of deployment {}", deployment.name))
     })?;

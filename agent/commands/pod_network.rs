@@ -90,7 +90,7 @@ pub fn run() -> Result<ExitCode> {
 /// out: flanneld writes the file anew once it has a lease.
 fn subnet(root: &Tree, network: Ipv4Net) -> Result<Subnet> {
     let clock = Clock::system();
-    let (waited, mut said) = (clock.start(), None);
+    let (waited, mut output) = (clock.start(), None);
     let news = Watch::open();
     loop {
         // Watched before it is read, so that nothing is missed in between. The directories come with flanneld.
@@ -108,8 +108,8 @@ fn subnet(root: &Tree, network: Ipv4Net) -> Result<Subnet> {
         }
         let waiting = format!("flannel's subnet file {} {why}", SUBNET_FILES.join(" or "));
         let elapsed = waited.elapsed();
-        if said.is_none_or(|said| elapsed >= said + REMINDER) {
-            said = Some(elapsed);
+        if output.is_none_or(|output| elapsed >= output + REMINDER) {
+            output = Some(elapsed);
             print(&format!(
                 "waiting, {} s: {waiting}; check `journalctl -u flanneld` for why it has no lease\n",
                 elapsed.as_secs()

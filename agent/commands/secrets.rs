@@ -16,7 +16,7 @@ use crate::settings::source_name::SourceName;
 
 /// Every secret that any document of this machine holds, and why some are not known.
 pub(super) fn known_secrets(settings: &Settings) -> (KnownSecrets, Option<Error>) {
-    let Kept { documents, generation, unread } = match Kept::read(settings) {
+    let StoredSecrets { documents, generation, unread } = match StoredSecrets::read(settings) {
         Ok(kept) => kept,
         Err(error) => return (KnownSecrets::default(), Some(error)),
     };
@@ -38,7 +38,7 @@ pub(super) fn known_secrets(settings: &Settings) -> (KnownSecrets, Option<Error>
 }
 
 /// What this machine keeps that holds secrets.
-struct Kept {
+struct StoredSecrets {
     /// What any source said last.
     documents: Vec<Map<String, Value>>,
     /// The newest one.
@@ -47,11 +47,11 @@ struct Kept {
     unread: Option<Error>,
 }
 
-impl Kept {
+impl StoredSecrets {
     fn read(settings: &Settings) -> Result<Self> {
         let collector = document::collected_by_anyone(settings, &Report::kept())?;
         let mut documents = vec![collector.snapshot().document()];
-        documents.extend(SourceName::ALL.iter().filter_map(|name| collector.said(*name)));
+        documents.extend(SourceName::ALL.iter().filter_map(|name| collector.reported(*name)));
         let mut unread = collector.unreadable().cloned();
         let generation = Generations::read(&document::open_state(settings)?).unwrap_or_else(|error| {
             unread.get_or_insert(error);

@@ -10,9 +10,9 @@ use serde_json::Value;
 
 use super::{document, print};
 use crate::backoff::Backoff;
-use crate::budgets::json::{self, Unfit};
+use crate::budgets::json::{self, Rejection};
 use crate::clock::Clock;
-use crate::collect::{Ways, read_document};
+use crate::collect::{OwnCredentials, read_document};
 use crate::daemon::wait_id;
 use crate::error::{Context, Error, Kind, Result};
 use crate::files::Tree;
@@ -23,7 +23,7 @@ use crate::openstack::keystone::Keystone;
 use crate::process::{Options, exit, runtime};
 use crate::report::Report;
 use crate::settings::Settings;
-use crate::signal::{Handle, Sender, Status, Verdict, WaitSignal, Way, judge};
+use crate::signal::{DeliveryMethod, Handle, Sender, Status, Verdict, WaitSignal, judge};
 
 /// How often a place that does not answer is tried, with growing pauses: half a minute in all.
 const TRIES: u32 = 6;
@@ -36,7 +36,7 @@ const NAME_IT: &str = "pass the handle with --url, or on standard input with --u
 
 /// What the command line says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Wanted {
+pub struct Arguments {
     /// SUCCESS or FAILURE.
     pub success: bool,
     /// One sentence.
@@ -53,7 +53,7 @@ pub struct Wanted {
 ///
 /// # Errors
 /// If no handle is known or it cannot be understood, or Heat does not take the signal.
-pub fn run(options: &Options, settings: &Settings, wanted: &Wanted) -> Result<ExitCode> {
+pub fn run(options: &Options, settings: &Settings, wanted: &Arguments) -> Result<ExitCode> {
     // Neither a daemon nor root is needed where the handle is given: then what was collected only helps.
     let collector = document::collected(settings, &Report::kept());
     let collected = match &options.metadata {
@@ -61,9 +61,9 @@ pub fn run(options: &Options, settings: &Settings, wanted: &Wanted) -> Result<Ex
         None => collector.as_ref().map_err(Clone::clone).and_then(document::merged),
     };
     let own = match (&options.metadata, &collector) {
-        (Some(_), _) => collected.as_ref().map(Ways::of_document).unwrap_or_default(),
+        (Some(_), _) => collected.as_ref().map(OwnCredentials::of_document).unwrap_or_default(),
         (None, Ok(collector)) => collector.snapshot().ways.clone(),
-        (None, Err(_)) => Ways::default(),
+        (None, Err(_)) => OwnCredentials::default(),
     };
     let (handle, id) = match &wanted.url {
         Some(url) => {
@@ -85,7 +85,7 @@ pub fn run(options: &Options, settings: &Settings, wanted: &Wanted) -> Result<Ex
     let sender = Sender::new(http, Keystone::new(clock.clone()), clock.clone());
     let way = runtime()?.block_on(deliver(&sender, &clock, &handle, &signal, &own))?;
     let shown = handle.destination().shown();
-    let how = if way == Way::AsGiven { String::new() } else { format!(", {}", way.shown()) };
+    let how = if way == DeliveryMethod::AsGiven { String::new() } else { format!(", {}", way.shown()) };
     print(&format!("{} accepted by {shown}{how}\n", status.as_str()))?;
     Ok(exit::OK)
 }
@@ -93,13 +93,19 @@ pub fn run(options: &Options, settings: &Settings, wanted: &Wanted) -> Result<Ex
 /// JSON as what it is, any other text as a string.
 fn data(text: &str) -> Result<Value> {
     match json::answer(text.as_bytes()) {
-        Err(unfit @ (Unfit::TooLarge(_) | Unfit::TooDeep)) => Err(Error::from(unfit).context("reading --data")),
+        Err(rejection @ (Rejection::TooLarge(_) | Rejection::TooDeep)) => Err(Error::from(rejection).context("reading --data")),
         read => Ok(read.unwrap_or_else(|_| Value::String(text.to_owned()))),
     }
 }
 
 /// Tries until Heat takes or refuses it, half a minute at most.
-async fn deliver(sender: &Sender, clock: &Clock, handle: &Handle, signal: &WaitSignal, own: &Ways) -> Result<Way> {
+async fn deliver(
+    sender: &Sender,
+    clock: &Clock,
+    handle: &Handle,
+    signal: &WaitSignal,
+    own: &OwnCredentials,
+) -> Result<DeliveryMethod> {
     let body = handle.body(signal);
     let mut pauses = PAUSES;
     for attempt in 1.. {
@@ -118,7 +124,7 @@ async fn deliver(sender: &Sender, clock: &Clock, handle: &Handle, signal: &WaitS
         let pause = pauses.next_pause();
         clock.wait(pause.max(asked.unwrap_or_default().min(pause * 4))).await;
     }
-    Ok(Way::AsGiven)
+    Ok(DeliveryMethod::AsGiven)
 }
 
 fn host_name() -> String {
@@ -153,7 +159,7 @@ mod tests {
     use crate::http::Tls;
     use crate::http::fake::{Act, Fake, ok, status};
 
-    async fn sent(script: Vec<Act>) -> (Result<Way>, Vec<String>) {
+    async fn sent(script: Vec<Act>) -> (Result<DeliveryMethod>, Vec<String>) {
         let fake = Fake::start(script).await;
         let clock = Clock::manual(Timestamp(0));
         let http = Http::new(Tls::default(), Arc::new(Tree::open(Path::new("/")).unwrap()), clock.clone());
@@ -161,14 +167,14 @@ mod tests {
         let endpoint = format!("{}/v1/p/stacks/s/u/resources/h/signal", fake.base);
         let handle = Handle::parse(&json!({"endpoint": endpoint, "token": "hush"})).unwrap();
         let signal = WaitSignal { status: Status::Success, id: "n".into(), reason: "r".into(), data: Value::Null };
-        let way = deliver(&sender, &clock, &handle, &signal, &Ways::default()).await;
+        let way = deliver(&sender, &clock, &handle, &signal, &OwnCredentials::default()).await;
         (way, fake.requests())
     }
 
     #[tokio::test]
     async fn what_is_busy_is_tried_again_and_what_refuses_is_not() {
         let (way, requests) = sent(vec![status("503 Busy", ""), Act::Close, ok("null")]).await;
-        assert_eq!((way, requests.len()), (Ok(Way::AsGiven), 3));
+        assert_eq!((way, requests.len()), (Ok(DeliveryMethod::AsGiven), 3));
         assert!(requests[2].ends_with(r#"{"status":"SUCCESS","reason":"r","data":null,"id":"n"}"#), "{}", requests[2]);
         let (way, requests) = sent(vec![status("503 Busy", "")]).await;
         assert_eq!((way.unwrap_err().kind(), requests.len()), (Kind::Transient, 6));

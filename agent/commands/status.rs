@@ -36,7 +36,7 @@ const POLL: Duration = Duration::from_secs(1);
 
 /// What the command line of `status` says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Wanted {
+pub struct Arguments {
     /// The document in place of the page.
     pub json: bool,
     /// Until every condition is met, or one has failed, or so many seconds have passed, if that is limited.
@@ -51,7 +51,7 @@ pub struct Wanted {
 ///
 /// # Errors
 /// If nothing is known of the agent on this machine, or it cannot be read.
-pub fn run(settings: &Settings, wanted: Wanted) -> Result<ExitCode> {
+pub fn run(settings: &Settings, wanted: Arguments) -> Result<ExitCode> {
     if let Some(seconds) = wanted.wait {
         return wait(settings, seconds.map_or(Duration::MAX, Duration::from_secs), wanted);
     }
@@ -86,7 +86,7 @@ pub fn run(settings: &Settings, wanted: Wanted) -> Result<ExitCode> {
 }
 
 /// Until every condition is met (0) or one failed (1), or until the time is up (75). A daemon that is down is waited for too: it may be starting.
-fn wait(settings: &Settings, limit: Duration, wanted: Wanted) -> Result<ExitCode> {
+fn wait(settings: &Settings, limit: Duration, wanted: Arguments) -> Result<ExitCode> {
     let since = Clock::system().start();
     let watch = watch(settings);
     loop {
@@ -128,7 +128,7 @@ fn watch(settings: &Settings) -> Watch {
     watch
 }
 
-fn show(status: &Status, running: bool, wanted: Wanted) -> Result<()> {
+fn show(status: &Status, running: bool, wanted: Arguments) -> Result<()> {
     let disks = disks(status);
     if !wanted.json {
         let now = Clock::system().now();
@@ -144,8 +144,8 @@ fn document(status: &Status, running: bool, disks: &[Room]) -> Result<Value> {
         agent.insert("running".to_owned(), running.into());
     }
     if let Some(page) = value.as_object_mut() {
-        let (stand, line) = screen::headline(status, running);
-        page.insert("stand".to_owned(), stand.as_str().into());
+        let (overall, line) = screen::headline(status, running);
+        page.insert("stand".to_owned(), overall.as_str().into());
         page.insert("headline".to_owned(), line.into());
         let disk = |disk: &Room| json!({"path": disk.path, "free_mib": disk.free >> 20, "size_mib": disk.size >> 20});
         page.insert("disks".to_owned(), disks.iter().map(disk).collect());
@@ -203,13 +203,13 @@ pub(crate) fn say_whose(settings: &Settings) {
 
 /// What is known, and whether the daemon runs: its status file, or without one what it left on disk.
 pub(crate) fn read(settings: &Settings) -> Result<(Status, bool)> {
-    let said: Option<Status> = match Tree::open(&settings.run_dir) {
+    let reported: Option<Status> = match Tree::open(&settings.run_dir) {
         Ok(tree) => tree.read_json(Path::new(FILE)).map_err(|error| {
             error.remedy("it is damaged or of another version: systemctl restart heat-node-agent rewrites it")
         })?,
         Err(_) => None,
     };
-    match said {
+    match reported {
         Some(mut status) => {
             let running = is_running(status.agent.pid);
             quote(settings, &mut status);
@@ -227,11 +227,11 @@ fn quote(settings: &Settings, status: &mut Status) {
         return;
     }
     let Ok(state) = document::open_state(settings) else { return };
-    let Ok(records) = Journal::look(&state) else { return };
+    let Ok(records) = Journal::inspect(&state) else { return };
     for one in failed {
         let outcome =
             records.iter().find(|record| record.id == one.id).and_then(|record| Journal::whole(&state, record).ok().flatten());
-        if let Some(words) = outcome.and_then(|outcome| outcome.last_words()) {
+        if let Some(words) = outcome.and_then(|outcome| outcome.failure_details()) {
             let why = one.why().unwrap_or_default();
             // What it could not even begin is in its reason.
             if !why.contains(&words) {
@@ -253,7 +253,7 @@ fn of_state(settings: &Settings) -> Result<Status> {
         Err(error) => return Err(Error::permanent(format!("the daemon has not run since boot, and {}", error.cause()))),
     };
     let collector = document::collected(settings, &Report::kept())?;
-    let (records, generation, waiting) = (Journal::look(&state)?, Generations::look(&state), Outbox::look(&state)?);
+    let (records, generation, waiting) = (Journal::inspect(&state)?, Generations::inspect(&state), Outbox::inspect(&state)?);
     Ok(daemon::of_state(collector.snapshot(), &records, generation.as_ref(), &waiting, &root))
 }
 

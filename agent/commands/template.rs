@@ -11,7 +11,7 @@ use super::deployment::{group_not_allowed, malformed, of_hook, of_node};
 use super::finding::{Finding, Findings, of_mistake};
 use crate::kubernetes::{mistakes_of_values, possible_values, readable_config};
 use crate::metadata::Deployment;
-use crate::metadata::template::{Planned, Spot, Template};
+use crate::metadata::template::{Location, Planned, Template};
 use crate::settings::Loaded;
 
 /// How many ways of filling in what is not known are tried. In the first everything is empty, in the others each parameter has one of its
@@ -22,7 +22,7 @@ const WAYS: usize = 24;
 pub(super) fn check(template: &Template, file: &str, loaded: &Loaded, findings: &mut Findings) {
     let mut found = Vec::new();
     found.extend(template.odd.iter().map(|odd| Finding {
-        place: place(file, &odd.spot),
+        place: place(file, &odd.location),
         key: odd.key.clone(),
         problem: odd.problem.clone(),
         rule: odd.rule.clone(),
@@ -38,7 +38,7 @@ pub(super) fn check(template: &Template, file: &str, loaded: &Loaded, findings: 
             *nodes.entry(server).or_default() += 1;
             if nodes.get(server) == Some(&2) {
                 found.push(Finding {
-                    place: place(file, &planned.spot),
+                    place: place(file, &planned.location),
                     key: "server".to_owned(),
                     problem: format!("a second kubernetes-node deployment on {server}"),
                     rule: "a server has at most one".to_owned(),
@@ -49,12 +49,12 @@ pub(super) fn check(template: &Template, file: &str, loaded: &Loaded, findings: 
         }
     }
     // A config has the same mistakes in each of its deployments.
-    let mut said = BTreeSet::new();
-    findings.extend(found.into_iter().filter(|one| said.insert((one.place.clone(), one.key.clone(), one.problem.clone()))));
+    let mut reported = BTreeSet::new();
+    findings.extend(found.into_iter().filter(|one| reported.insert((one.place.clone(), one.key.clone(), one.problem.clone()))));
 }
 
 fn one(planned: &Planned, file: &str, loaded: &Loaded) -> Vec<Finding> {
-    let whole = place(file, &planned.spot);
+    let whole = place(file, &planned.location);
     let deployment = match Deployment::parse(&planned.entry) {
         Ok(Some(deployment)) => deployment,
         // A component without a part for the creation.
@@ -70,9 +70,9 @@ fn one(planned: &Planned, file: &str, loaded: &Loaded) -> Vec<Finding> {
     let of_config = if deployment.group == "kubernetes-node" { readable_config(&deployment.config) } else { None };
     let is_in_config = |key: &str| of_config.iter().flat_map(Map::keys).any(|name| name.eq_ignore_ascii_case(key));
     for one in &mut found {
-        let given = planned.spots.get(&one.key.to_ascii_uppercase());
-        let spot = given.or_else(|| planned.spots.get("CONFIG").filter(|_| is_in_config(&one.key)));
-        one.place = place(file, spot.unwrap_or(&planned.spot));
+        let given = planned.locations.get(&one.key.to_ascii_uppercase());
+        let location = given.or_else(|| planned.locations.get("CONFIG").filter(|_| is_in_config(&one.key)));
+        one.place = place(file, location.unwrap_or(&planned.location));
     }
     found
 }
@@ -160,8 +160,8 @@ fn speaks_of(finding: &Finding, name: &str) -> bool {
 }
 
 /// As compilers say it.
-fn place(file: &str, spot: &Spot) -> String {
-    match (spot.line, spot.resource.as_str()) {
+fn place(file: &str, location: &Location) -> String {
+    match (location.line, location.resource.as_str()) {
         (0, "") => file.to_owned(),
         (0, resource) => format!("{file}: {resource}"),
         (line, "") => format!("{file}:{line}"),

@@ -11,7 +11,7 @@ use crate::settings::Settings;
 const UNKNOWN: &str = "{get_param: p}";
 
 fn found(text: &str) -> Vec<String> {
-    let document = yaml::read(text).unwrap_or_else(|unfit| panic!("{unfit:?}"));
+    let document = yaml::read(text).unwrap_or_else(|rejection| panic!("{rejection:?}"));
     let mut findings = Findings::default();
     check(&read(&document), "t.yaml", &Loaded { settings: Settings::default(), warnings: Vec::new() }, &mut findings);
     findings

@@ -52,7 +52,7 @@ fn understood(options: &Options, loaded: &Loaded, root: Option<&Tree>, findings:
         Err(error) => match &options.metadata {
             Some(file) => {
                 let place = file.display().to_string();
-                let odd = document::odd_lines(options).unwrap_or_default();
+                let odd = document::suspicious_lines(options).unwrap_or_default();
                 if odd.is_empty() {
                     findings.push(of_error(&place, "", &error));
                 }
@@ -172,7 +172,7 @@ fn sources(loaded: &Loaded) -> Vec<Finding> {
     if document::collected(&loaded.settings, &report).is_err() {
         return Vec::new();
     }
-    let events = report.events().into_iter().filter(|event| matches!(event.code, Code::MetadataOdd | Code::SourceFailed));
+    let events = report.events().into_iter().filter(|event| matches!(event.code, Code::MetadataPartInvalid | Code::SourceFailed));
     events
         .map(|event| Finding {
             place: format!("source {}", event.source.unwrap_or_default()),

@@ -11,14 +11,14 @@ use std::time::Duration;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 
 use super::flannel::{KeyKeeper, PodNetwork};
-use super::gates::{Measure, Passing, Process};
+use super::gates::{GateProgress, Measure, Process};
 use super::graph::{self, Graph, Step};
-use super::observed::{self, Observed, look, observe_files};
+use super::observed::{self, Observed, inspect, observe_files};
 use super::plan::{self, AttributeChange, DirectoryChange, FileChange, Plan, needs_of_file};
 use super::units::Starter;
 use super::words::find_out;
 use super::{
-    Certificates, Converged, Failure, LastWords, Objects, Outcome, Owners, Prepared, Prober, Units, Volumes, pending, store,
+    Certificates, Converged, Failure, FailureDetails, Objects, Outcome, Owners, Prepared, Prober, Units, Volumes, pending, store,
     write,
 };
 use crate::clock::{Clock, Stopwatch};
@@ -69,7 +69,7 @@ pub struct Context<'a, U, V, P, C> {
 pub async fn converge<U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates>(
     desired: &Desired,
     context: &Context<'_, U, V, P, C>,
-    words: &impl LastWords,
+    words: &impl FailureDetails,
 ) -> Outcome {
     let running = context.clock.start();
     let mut run = Run {
@@ -136,7 +136,7 @@ struct Run<'a, U, V, P, C> {
 /// How a step ended.
 struct Ended<'a, R> {
     step: Step<'a>,
-    result: std::result::Result<Did<R>, Failure>,
+    result: std::result::Result<StepOutcome<R>, Failure>,
 }
 
 /// A step, and how far it is.
@@ -147,22 +147,22 @@ enum Task {
     /// A gate whose process was replaced after it was green: from the start.
     Again,
     /// A gate that answered: until it is green.
-    Goes(Passing),
+    Goes(GateProgress),
 }
 
 /// What a step did.
-enum Did<R> {
+enum StepOutcome<R> {
     Nothing,
     Something,
     /// Certificates are ready, and not in place yet.
     Prepared(Prepared<R>),
     /// A gate passed for the first time: who needs it goes on.
-    Answers(Passing),
+    Answers(GateProgress),
     /// A gate is green.
-    Green(Passing),
+    PassedGate(GateProgress),
 }
 
-impl<R> From<bool> for Did<R> {
+impl<R> From<bool> for StepOutcome<R> {
     fn from(changed: bool) -> Self {
         if changed { Self::Something } else { Self::Nothing }
     }
@@ -180,7 +180,7 @@ impl<'a, U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates
         self.begin(StepId::Checks);
         while let Err(error) = self.context.volumes.check_stores(self.desired).await {
             if error.kind() != Kind::Transient {
-                return Err(store::unfit(&error));
+                return Err(store::unsuitable_store(&error));
             }
             self.starter.patience("checking the stores", None, error).await?;
         }
@@ -346,7 +346,7 @@ impl<'a, U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates
             if !plan.reload && known.is_some_and(|state| !state.is_missing()) {
                 continue;
             }
-            let state = self.starter.look(&unit.name).await?;
+            let state = self.starter.inspect(&unit.name).await?;
             if state.is_missing() {
                 return Err(super::units::missing(&unit.name));
             }
@@ -360,7 +360,7 @@ impl<'a, U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates
         let workers = Workers::new(self.desired, context, self.starter);
         let mut running = FuturesUnordered::new();
         let mut fresh: BTreeSet<&str> = BTreeSet::new();
-        let mut greens: BTreeMap<&str, Green<'_>> = BTreeMap::new();
+        let mut passed_gates: BTreeMap<&str, PassedGate<'_>> = BTreeMap::new();
         loop {
             let mut at_once = false;
             for step in graph.take_ready() {
@@ -388,7 +388,7 @@ impl<'a, U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates
             }
             context.progress.wait_for(graph.waits());
             let Some(Ended { step, result }) = running.next().await else {
-                let replaced = self.prove(&workers.gates, &greens, &fresh).await;
+                let replaced = self.prove(&workers.gates, &passed_gates, &fresh).await;
                 if replaced.is_empty() {
                     return Ok(());
                 }
@@ -401,16 +401,19 @@ impl<'a, U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates
             };
             self.at_work = step.id();
             match (result?, step) {
-                (Did::Answers(passing), Step::Gate(_)) => {
+                (StepOutcome::Answers(gate_progress), Step::Gate(_)) => {
                     graph.finish(&self.at_work);
-                    running.push(workers.perform(step, Task::Goes(passing)));
+                    running.push(workers.perform(step, Task::Goes(gate_progress)));
                     continue;
                 }
-                (Did::Green(passing), Step::Gate(gate)) => {
-                    greens.insert(&gate.name, Green { gate, process: passing.process(), since: passing.good_since().clone() });
+                (StepOutcome::PassedGate(gate_progress), Step::Gate(gate)) => {
+                    passed_gates.insert(
+                        &gate.name,
+                        PassedGate { gate, process: gate_progress.process(), since: gate_progress.good_since().clone() },
+                    );
                 }
-                (Did::Prepared(prepared), _) => self.commit(&prepared)?,
-                (Did::Something, _) => {
+                (StepOutcome::Prepared(prepared), _) => self.commit(&prepared)?,
+                (StepOutcome::Something, _) => {
                     self.outcome.changed = true;
                     match step {
                         Step::Unit(unit) if !unit.applies_files => drop(fresh.insert(&unit.name)),
@@ -420,7 +423,7 @@ impl<'a, U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates
                         _ => {}
                     }
                 }
-                (Did::Nothing | Did::Answers(_) | Did::Green(_), _) => {}
+                (StepOutcome::Nothing | StepOutcome::Answers(_) | StepOutcome::PassedGate(_), _) => {}
             }
             if let Step::Unit(unit) = step {
                 self.note_restarted(&unit.name)?;
@@ -435,25 +438,25 @@ impl<'a, U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates
     async fn prove(
         &mut self,
         gates: &Measure<'_, U, P>,
-        greens: &BTreeMap<&str, Green<'a>>,
+        passed_gates: &BTreeMap<&str, PassedGate<'a>>,
         fresh: &BTreeSet<&str>,
     ) -> Vec<&'a Gate> {
-        if greens.is_empty() {
+        if passed_gates.is_empty() {
             return Vec::new();
         }
-        let newest = greens.values().max_by_key(|green| std::cmp::Reverse(green.since.elapsed()));
-        let after = newest.map(|green| StepId::Gate(green.gate.name.clone()));
+        let newest = passed_gates.values().max_by_key(|passed| std::cmp::Reverse(passed.since.elapsed()));
+        let after = newest.map(|passed| StepId::Gate(passed.gate.name.clone()));
         self.at_work = StepId::Proof;
         self.context.progress.begin(&self.at_work, after.into_iter().collect());
-        let is_new = |green: &&Green<'_>| green.gate.unit.as_deref().is_some_and(|unit| fresh.contains(unit));
-        let young = greens.values().filter(is_new).map(|green| green.since.elapsed()).min();
+        let is_new = |passed: &&PassedGate<'_>| passed.gate.unit.as_deref().is_some_and(|unit| fresh.contains(unit));
+        let young = passed_gates.values().filter(is_new).map(|passed| passed.since.elapsed()).min();
         let left = gates.deadline.saturating_sub(gates.running.elapsed());
         let rest = young.map_or(Duration::ZERO, |young| self.context.settles.saturating_sub(young)).min(left);
         if !rest.is_zero() {
             self.context.clock.wait(rest).await;
         }
         let mut replaced = Vec::new();
-        for Green { gate, process, .. } in greens.values() {
+        for PassedGate { gate, process, .. } in passed_gates.values() {
             // A bus that is away for a moment says nothing of a unit.
             if gates.process_now(gate).await.is_ok_and(|now| now != *process) {
                 replaced.push(*gate);
@@ -474,7 +477,7 @@ impl<'a, U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates
     /// A directory on something that was not there when the plan was made: it is looked at now.
     fn late_directory(&mut self, directory: &Directory, observed: &mut Observed) -> std::result::Result<(), Failure> {
         let seen =
-            look(self.context.root, &directory.path, false).map_err(|error| file_failure("inspecting a directory", &error))?;
+            inspect(self.context.root, &directory.path, false).map_err(|error| file_failure("inspecting a directory", &error))?;
         match seen {
             Some(seen) => observed.directories.insert(directory.path.clone(), seen),
             None => observed.directories.remove(&directory.path),
@@ -486,7 +489,7 @@ impl<'a, U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates
     }
 
     fn late_file(&mut self, file: &File, observed: &mut Observed) -> std::result::Result<(), Failure> {
-        let seen = look(self.context.root, &file.path, true).map_err(|error| file_failure("inspecting a file", &error))?;
+        let seen = inspect(self.context.root, &file.path, true).map_err(|error| file_failure("inspecting a file", &error))?;
         match seen {
             Some(seen) => observed.files.insert(file.path.clone(), seen),
             None => observed.files.remove(&file.path),
@@ -568,7 +571,7 @@ impl<'a, U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates
 }
 
 /// A gate that is green, by which process, and since when that one answers.
-struct Green<'a> {
+struct PassedGate<'a> {
     gate: &'a Gate,
     process: Process,
     since: Stopwatch,
@@ -615,14 +618,14 @@ impl<'a, U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates
 
     /// Each kind of step has its future on the heap: as one future they would all be as large as that of a volume, and moving several of
     /// those took 200 KB of stack, which the daemon held from then on.
-    async fn carry_out(&self, step: Step<'a>, task: Task) -> std::result::Result<Did<C::Record>, Failure> {
+    async fn carry_out(&self, step: Step<'a>, task: Task) -> std::result::Result<StepOutcome<C::Record>, Failure> {
         let (context, starter) = (self.context, self.starter);
         let left = starter.left();
         match step {
             Step::Volume(volume) => {
                 let bring_up = Box::pin(context.volumes.bring_up(volume, left));
                 match context.clock.limit(left + GRACE, bring_up).await {
-                    Some(result) => result.map(Did::from),
+                    Some(result) => result.map(StepOutcome::from),
                     None => Err(late_volume(volume, context.progress, context.generation)),
                 }
             }
@@ -630,29 +633,29 @@ impl<'a, U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates
                 let prepare = Box::pin(context.certificates.prepare(self.desired, left));
                 let prepared = context.clock.limit(left + GRACE, prepare).await;
                 let late = || Failure::new(Code::CertificatesFailed, step.id(), "they did not exist at the deadline");
-                prepared.unwrap_or_else(|| Err(late())).map(Did::Prepared)
+                prepared.unwrap_or_else(|| Err(late())).map(StepOutcome::Prepared)
             }
             Step::Unit(unit) => {
                 let pending = matches!(task, Task::Begin(true));
                 if unit.applies_files {
-                    return Box::pin(starter.help(unit, pending)).await.map(Did::from);
+                    return Box::pin(starter.help(unit, pending)).await.map(StepOutcome::from);
                 }
                 let own = own_deadline(self.desired, unit).map(|own| own.saturating_mul(context.patience));
                 let starter = starter.within(own);
-                Box::pin(starter.keep_running(unit, pending)).await.map(Did::from)
+                Box::pin(starter.keep_running(unit, pending)).await.map(StepOutcome::from)
             }
             Step::Gate(gate) => match task {
-                Task::Goes(mut passing) => {
-                    Box::pin(self.gates.until_green(gate, &mut passing)).await.map(|()| Did::Green(passing))
-                }
-                task => Box::pin(self.gates.until_answer(gate, matches!(task, Task::Again))).await.map(Did::Answers),
+                Task::Goes(mut gate_progress) => Box::pin(self.gates.until_green(gate, &mut gate_progress))
+                    .await
+                    .map(|()| StepOutcome::PassedGate(gate_progress)),
+                task => Box::pin(self.gates.until_answer(gate, matches!(task, Task::Again))).await.map(StepOutcome::Answers),
             },
             Step::Object(object) => {
                 let failed = |error| Failure::from_error(Code::ObjectFailed, step.id(), &error);
-                Box::pin(context.prober.ensure(object, left)).await.map(Did::from).map_err(failed)
+                Box::pin(context.prober.ensure(object, left)).await.map(StepOutcome::from).map_err(failed)
             }
-            Step::FlannelKey(store) => Box::pin(self.flannel_key.until_there(store)).await.map(Did::from),
-            Step::Directory(_) | Step::File(_) => Ok(Did::Nothing),
+            Step::FlannelKey(store) => Box::pin(self.flannel_key.until_present(store)).await.map(StepOutcome::from),
+            Step::Directory(_) | Step::File(_) => Ok(StepOutcome::Nothing),
         }
     }
 }

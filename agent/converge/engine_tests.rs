@@ -10,8 +10,10 @@ use serde_json::{Value, json};
 use tokio::sync::broadcast;
 
 use super::flannel::PodNetwork;
-use super::flannel::packets::{Heard, Question};
-use super::{Certificates, Context, Failure, LastWords, Objects, Outcome, Prepared, Prober, Units, Volumes, converge, pending};
+use super::flannel::packets::{Question, Replies};
+use super::{
+    Certificates, Context, Failure, FailureDetails, Objects, Outcome, Prepared, Prober, Units, Volumes, converge, pending,
+};
 use crate::clock::{Clock, Timestamp};
 use crate::desired::{
     Authority, ClientIdentity, Content, Desired, Directory, DiskName, EtcdAccess, File, FlannelStore, FormatPolicy, Gate,
@@ -22,7 +24,7 @@ use crate::files::{Attributes, Tree};
 use crate::machine::listeners::Holder;
 use crate::network::flannel::Version;
 use crate::progress::{Progress, StepId};
-use crate::reach::PacketFate;
+use crate::reach::PacketOutcome;
 use crate::report::condition_state::ConditionState;
 use crate::report::follow_up::FollowUp;
 use crate::report::timeline::critical_path;
@@ -61,7 +63,7 @@ struct Fake {
     /// Nodes where packets of pods do not arrive.
     silent: Vec<String>,
     /// Nobody can listen to systemd for long.
-    deaf: bool,
+    ignores_events: bool,
     /// How often somebody began to.
     listened: Mutex<u32>,
 }
@@ -95,7 +97,7 @@ impl Fake {
             words: Vec::new(),
             holders: Vec::new(),
             silent: Vec::new(),
-            deaf: false,
+            ignores_events: false,
             listened: Mutex::default(),
         }
     }
@@ -170,7 +172,7 @@ impl Units for Fake {
 
     async fn changes(&self) -> Result<BoxStream<'static, String>> {
         *self.listened.lock().unwrap() += 1;
-        if self.deaf {
+        if self.ignores_events {
             return Ok(futures_util::stream::empty().boxed());
         }
         let receiver = self.changes.subscribe();
@@ -216,8 +218,8 @@ impl Certificates for Fake {
     }
 }
 
-impl LastWords for Fake {
-    async fn last_words(&self, unit: &str) -> Vec<String> {
+impl FailureDetails for Fake {
+    async fn failure_details(&self, unit: &str) -> Vec<String> {
         self.log(format!("words of {unit}"));
         self.words.clone()
     }
@@ -248,12 +250,13 @@ impl PodNetwork for Fake {
         Ok(Vec::new())
     }
 
-    async fn send(&self, questions: &[Question]) -> Vec<Heard> {
-        let far =
-            |peer: &Peer| if self.silent.contains(&peer.node.to_string()) { PacketFate::Silence } else { PacketFate::Arrived };
+    async fn send(&self, questions: &[Question]) -> Vec<Replies> {
+        let far = |peer: &Peer| {
+            if self.silent.contains(&peer.node.to_string()) { PacketOutcome::Silence } else { PacketOutcome::Arrived }
+        };
         questions
             .iter()
-            .map(|one| Heard { peer: one.peer, control: PacketFate::Arrived, far: far(&one.peer), near: far(&one.peer) })
+            .map(|one| Replies { peer: one.peer, control: PacketOutcome::Arrived, far: far(&one.peer), near: far(&one.peer) })
             .collect()
     }
 }
@@ -475,7 +478,7 @@ async fn a_fresh_node_comes_up_in_order_and_a_second_run_does_nothing() {
     let at = |line: &str| log.iter().position(|entry| entry == line).unwrap_or_else(|| panic!("{line}: {log:?}"));
     assert!(at("volume runtime") < at("start docker.service"));
     assert!(at("start etcd.service") > 3);
-    assert!(machine.codes().iter().filter(|code| **code == Code::GateGreen).count() == 2);
+    assert!(machine.codes().iter().filter(|code| **code == Code::GatePassed).count() == 2);
     assert_eq!(machine.read("/var/lib/docker/on-volume").as_deref(), Some("x"));
     assert!(laps(&machine).iter().any(|lap| lap.0 == "gate docker"), "{:?}", laps(&machine));
     let steps = [
@@ -497,7 +500,7 @@ async fn a_fresh_node_comes_up_in_order_and_a_second_run_does_nothing() {
     let again = machine.converge(&node(), &fake).await.unwrap();
     assert!(!again.changed);
     assert_eq!(fake.take_log(), ["volume runtime"], "nothing is reloaded, enabled, started");
-    assert_eq!(machine.codes()[before..], [Code::GateGreen, Code::GateGreen]);
+    assert_eq!(machine.codes()[before..], [Code::GatePassed, Code::GatePassed]);
     assert_eq!(machine.read("/run/heat-node-agent/pending-restarts.json"), None);
 }
 
@@ -550,13 +553,13 @@ async fn a_lap_names_what_it_waited_for_and_begins_when_that_has_ended() {
         let needs = lap.after.iter().map(|need| all.iter().find(|other| other.step == *need).unwrap().ended_ms());
         assert!(needs.max().unwrap_or_default() <= lap.began_ms, "{lap:?}");
     }
-    let green = machine.report.events().into_iter().find(|event| event.gate.as_deref() == Some("etcd")).unwrap();
-    assert_eq!(green.waited_for.as_deref(), Some("unit etcd.service"));
+    let passed = machine.report.events().into_iter().find(|event| event.gate.as_deref() == Some("etcd")).unwrap();
+    assert_eq!(passed.waited_for.as_deref(), Some("unit etcd.service"));
     assert!(
-        green.waited.unwrap() >= Duration::from_secs(3)
-            && green.message.contains("waited ")
-            && green.message.ends_with(" for unit etcd.service)"),
-        "{green:?}"
+        passed.waited.unwrap() >= Duration::from_secs(3)
+            && passed.message.contains("waited ")
+            && passed.message.ends_with(" for unit etcd.service)"),
+        "{passed:?}"
     );
 }
 
@@ -599,7 +602,7 @@ async fn only_who_reads_a_changed_file_is_restarted() {
 }
 
 #[tokio::test]
-async fn a_restart_is_owed_until_it_is_done() {
+async fn a_restart_stays_pending_until_it_is_done() {
     let machine = Machine::new(manual());
     let mut desired = node();
     desired.units[2].needs.insert(Need::Volume(VolumeRole::Runtime));
@@ -721,7 +724,7 @@ async fn a_gate_that_stays_red_is_reported_at_the_deadline_with_its_last_answer(
     assert_eq!(
         (failure.code, failure.cause.as_str(), failure.remedy.as_str()),
         (
-            Code::GateRed,
+            Code::GateTimedOut,
             "health is false, not true, for 30 s; given up at the deadline of the run",
             "look at it. The agent then tries again by itself"
         )
@@ -855,7 +858,7 @@ async fn the_time_of_a_gate_goes_on_when_it_answered_and_begins_anew_when_it_was
     let begin = machine.clock.now();
     let before = machine.codes().len();
     let dies = async {
-        while !machine.codes()[before..].contains(&Code::GateGreen) {
+        while !machine.codes()[before..].contains(&Code::GatePassed) {
             tokio::task::yield_now().await;
         }
         fake.set(UnitState { main_pid: 2, n_restarts: 1, ..state("x.service", "active") });
@@ -876,8 +879,8 @@ async fn good_answers_between_bad_ones_are_not_added_up() {
     fake.answers.lock().unwrap().extend([good(), good(), unhealthy(), good(), good(), unhealthy(), good()]);
     bad(&fake);
     let failure = machine.converge(&desired, &fake).await.unwrap_err();
-    assert_eq!((failure.code, failure.doing().as_str()), (Code::GateRed, "gate g"));
-    assert!(!machine.codes().contains(&Code::GateGreen));
+    assert_eq!((failure.code, failure.doing().as_str()), (Code::GateTimedOut, "gate g"));
+    assert!(!machine.codes().contains(&Code::GatePassed));
 }
 
 /// One that never passes has its restarts reported, too.
@@ -958,43 +961,43 @@ async fn a_bus_that_is_away_at_the_last_look_replaces_no_process() {
     let fake = Fake::new(&machine.clock, &[("x.service", "inactive")]);
     let begin = machine.clock.now();
     let goes = async {
-        while !machine.codes().contains(&Code::GateGreen) {
+        while !machine.codes().contains(&Code::GatePassed) {
             tokio::task::yield_now().await;
         }
         *fake.away.lock().unwrap() = 1;
     };
     beside(goes, machine.converge(&desired, &fake)).await.unwrap();
     assert_eq!((*fake.away.lock().unwrap(), machine.clock.now().since(begin)), (0, Duration::from_secs(6)));
-    assert_eq!(machine.codes().iter().filter(|code| **code == Code::GateGreen).count(), 1);
+    assert_eq!(machine.codes().iter().filter(|code| **code == Code::GatePassed).count(), 1);
 }
 
 #[tokio::test]
 async fn news_of_its_own_unit_are_heard_and_nobody_elses() {
-    for (heard, listens, attempts) in [("x.service", 1, 60..210), ("y.service", 1, 8..13), ("", 8, 8..13)] {
+    for (received, listens, attempts) in [("x.service", 1, 60..210), ("y.service", 1, 8..13), ("", 8, 8..13)] {
         let machine = Machine { deadline: Duration::from_secs(10), ..Machine::new(manual()) };
         let desired = Desired { gates: vec![gate("g", Some("x.service"), 1, &[])], ..Desired::default() };
-        let fake = Fake { deaf: heard.is_empty(), ..Fake::new(&machine.clock, &[("x.service", "active")]) };
+        let fake = Fake { ignores_events: received.is_empty(), ..Fake::new(&machine.clock, &[("x.service", "active")]) };
         bad(&fake);
         let news = async {
             loop {
                 // One at a time: whoever lags behind gets no more events.
                 if fake.changes.is_empty() {
-                    drop(fake.changes.send(heard.to_owned()));
+                    drop(fake.changes.send(received.to_owned()));
                 }
                 tokio::task::yield_now().await;
             }
         };
         beside(news, machine.converge(&desired, &fake)).await.unwrap_err();
         let waiting = machine.codes().iter().filter(|code| **code == Code::GateWaiting).count();
-        assert!(attempts.contains(&waiting), "{heard}: {waiting}");
+        assert!(attempts.contains(&waiting), "{received}: {waiting}");
         // A bus that went away is asked again, one that is there is not.
         let listened = *fake.listened.lock().unwrap();
-        assert!(listened >= listens && (listens > 1 || listened == 1), "{heard}: {listened}");
+        assert!(listened >= listens && (listens > 1 || listened == 1), "{received}: {listened}");
         let events = machine.report.events();
         let last = events.iter().rfind(|event| event.code == Code::GateWaiting).unwrap();
         assert_eq!(last.attempt, u32::try_from(waiting).ok());
         // The pause starts again at each of them.
-        assert_eq!(last.next_try == Some(Duration::from_millis(100)), heard == "x.service", "{heard}: {:?}", last.next_try);
+        assert_eq!(last.next_try == Some(Duration::from_millis(100)), received == "x.service", "{received}: {:?}", last.next_try);
     }
 }
 
@@ -1098,7 +1101,7 @@ async fn good_answers_of_a_service_that_keeps_restarting_are_not_health() {
             }
         };
         let failure = beside(dies, machine.converge(&desired, &fake)).await.unwrap_err();
-        assert_eq!((failure.code, failure.unit.as_deref()), (Code::GateRed, Some("x.service")), "{lives}");
+        assert_eq!((failure.code, failure.unit.as_deref()), (Code::GateTimedOut, Some("x.service")), "{lives}");
         assert!(failure.cause.contains("systemd restarted x.service"), "{lives}: {}", failure.cause);
     }
 }
@@ -1119,7 +1122,7 @@ async fn a_unit_that_was_restarted_once_is_green_when_it_stays_up() {
     // Green after 2 s, looked at once more, dead by then: from there 15 s without a restart.
     let taken = machine.clock.now().since(begin);
     assert!((Duration::from_secs(19)..Duration::from_secs(30)).contains(&taken), "{taken:?}");
-    assert_eq!(machine.codes().iter().filter(|code| **code == Code::GateGreen).count(), 2);
+    assert_eq!(machine.codes().iter().filter(|code| **code == Code::GatePassed).count(), 2);
 }
 
 #[tokio::test]
@@ -1152,7 +1155,7 @@ async fn the_first_good_answer_releases_who_waits_and_green_is_asked_for_at_the_
     fake.take_log();
     let failure = machine.converge(&desired, &fake).await.unwrap_err();
     assert!(fake.take_log().contains(&"done b.service".to_owned()));
-    assert_eq!((failure.code, failure.doing().as_str()), (Code::GateRed, "gate g"));
+    assert_eq!((failure.code, failure.doing().as_str()), (Code::GateTimedOut, "gate g"));
     assert!(failure.cause.starts_with("health is false, not true, for "), "{}", failure.cause);
 }
 
@@ -1164,7 +1167,7 @@ async fn what_a_unit_said_last_stands_behind_the_cause() {
     let refused = |fake: &Fake| fake.answers.lock().unwrap().push_back(Err(Error::transient("refused")));
     let cause = "x.service is failed (); gate g: refused";
     let long = "y".repeat(500);
-    for (said, quoted) in [
+    for (reported, quoted) in [
         (vec![], String::new()),
         (vec!["", "bind: address already in use"], " (last lines of x.service: bind: address already in use)".to_owned()),
         (vec!["one", " two\u{1b}[31m ", ""], " (last lines of x.service: one / two\\u{1b}[31m)".to_owned()),
@@ -1174,7 +1177,7 @@ async fn what_a_unit_said_last_stands_behind_the_cause() {
         (vec!["in use", "in use", "", "in use", "bye"], " (last lines of x.service: in use / bye)".to_owned()),
     ] {
         refused(&fake);
-        fake.words = said.iter().map(|line| (*line).to_owned()).collect();
+        fake.words = reported.iter().map(|line| (*line).to_owned()).collect();
         let failure = machine.converge(&desired, &fake).await.unwrap_err();
         assert_eq!(failure.cause, format!("{cause}{quoted}"));
         // In the message, and in explain.
@@ -1205,7 +1208,7 @@ async fn who_holds_a_port_of_a_unit_that_failed_is_named() {
     let units = vec![unit("y.service", &[], &[])];
     let held = |port: u16, unit: Option<&str>| Holder { port, pid: 812, name: "nc".into(), unit: unit.map(str::to_owned) };
     let bind = "listen tcp 127.0.0.1:2380: bind: address already in use";
-    for (url, said, holder, expected) in [
+    for (url, reported, holder, expected) in [
         ("http://127.0.0.1:2379/health", "", held(2379, Some("foo.service")), "port 2379 is held by nc (pid 812, foo.service)"),
         ("http://127.0.0.1:2379/health", bind, held(2380, None), "port 2380 is held by nc (pid 812)"),
         ("http://127.0.0.1:2379/health", bind, held(2380, Some("y.service")), "port 2380 is held by nc (pid 812, y.service)"),
@@ -1216,7 +1219,7 @@ async fn who_holds_a_port_of_a_unit_that_failed_is_named() {
         ("http://127.0.0.1:2379/health", "", held(2379, None), ""),
         ("https://192.0.2.1:6443/healthz", "", held(6443, Some("foo.service")), ""),
     ] {
-        fake.words = vec![said.to_owned()];
+        fake.words = vec![reported.to_owned()];
         fake.holders = vec![holder];
         fake.answers.lock().unwrap().push_back(Err(Error::transient("refused")));
         let desired = Desired { gates: vec![asks(url)], units: units.clone(), ..Desired::default() };
@@ -1261,7 +1264,7 @@ async fn a_unit_that_no_boot_starts_is_reported() {
     let desired = Desired { units: vec![unit("x.service", &[], &[])], ..Desired::default() };
     machine.converge(&desired, &fake).await.unwrap();
     let events = machine.report.events();
-    let event = events.iter().find(|event| event.code == Code::UnitNotWanted).unwrap();
+    let event = events.iter().find(|event| event.code == Code::UnitNotStartedAtBoot).unwrap();
     assert!(event.message.contains("x.service") && event.message.contains("absent.target"), "{}", event.message);
 }
 
@@ -1284,7 +1287,7 @@ async fn a_good_answer_counts_only_while_the_units_own_process_is_up() {
     let failure = machine.converge(&desired, &fake).await.unwrap_err();
     assert_eq!(
         (failure.code, failure.cause.as_str()),
-        (Code::GateRed, "the check passed, but x.service is inactive (), for 30 s; given up at the deadline of the run")
+        (Code::GateTimedOut, "the check passed, but x.service is inactive (), for 30 s; given up at the deadline of the run")
     );
     fake.set(state("x.service", "active"));
     machine.converge(&desired, &fake).await.unwrap();
@@ -1346,7 +1349,7 @@ async fn a_helper_that_is_not_there_has_nothing_to_apply() {
 
 /// docker on a node with another runtime: a condition keeps it off, and its restart is what stops it.
 #[tokio::test]
-async fn a_unit_that_is_kept_off_is_not_said_to_run() {
+async fn a_unit_whose_start_is_blocked_is_not_said_to_run() {
     let file = File::public("/etc/systemd/system/docker.service.d/10.conf", "[Unit]\nConditionPathExists=!/\n");
     let desired = Desired {
         units: vec![Unit { applies_files: true, enable: false, ..unit("docker.service", &[&file.path], &[]) }],

@@ -151,7 +151,7 @@ mod tests {
     use crate::desired::VolumeRole;
 
     #[test]
-    fn a_failure_tells_everything_that_an_operator_needs() {
+    fn a_failure_contains_everything_that_an_operator_needs() {
         let error = Error::refused("an ext4 file system is on it")
             .rule("a signature is never overwritten")
             .remedy("wipefs -a /dev/vdb")
@@ -168,8 +168,8 @@ mod tests {
         assert!(plain.event().own_unit && plain.remedy.starts_with("Install the component"));
         // Its line is on the console by its phase, and names the gate.
         assert_eq!((plain.event().phase, plain.event().gate), (Some(Phase::Units), None));
-        let red = Failure::new(Code::GateRed, StepId::Gate("etcd".into()), "no answer").event();
-        assert_eq!((red.phase, red.gate.as_deref()), (Some(Phase::Gates), Some("etcd")));
+        let failed = Failure::new(Code::GateTimedOut, StepId::Gate("etcd".into()), "no answer").event();
+        assert_eq!((failed.phase, failed.gate.as_deref()), (Some(Phase::Gates), Some("etcd")));
         assert_eq!((event.phase, event.gate), (Some(Phase::Volume), None));
     }
 }

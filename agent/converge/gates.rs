@@ -13,7 +13,7 @@ use futures_util::stream::BoxStream;
 use serde_json::Value;
 
 use super::flannel::PodNetwork;
-use super::flannel::look::{check_subnet, code, look};
+use super::flannel::inspection::{check_subnet, code, inspect};
 use super::flannel::packets::{self, Verdict};
 use super::units::news_of;
 use super::{Failure, Prober, Units, store};
@@ -22,7 +22,7 @@ use crate::clock::{Clock, Stopwatch};
 use crate::desired::{Gate, Peers, PodRoutes, Probe};
 use crate::files::Tree;
 use crate::network::flannel::Version;
-use crate::network::routes::Wrong;
+use crate::network::routes::RouteProblem;
 use crate::progress::{Progress, StepId};
 use crate::report::text::{escaped, shortened};
 use crate::report::{Code, Event, Phase};
@@ -61,7 +61,7 @@ pub(crate) struct Measure<'a, U, P> {
 
 /// Why a measurement is bad.
 #[derive(Debug)]
-struct Red {
+struct FailedMeasurement {
     cause: String,
     /// The message of its own, where it has one.
     code: Option<Code>,
@@ -69,7 +69,7 @@ struct Red {
     at_once: bool,
 }
 
-impl From<String> for Red {
+impl From<String> for FailedMeasurement {
     fn from(cause: String) -> Self {
         Self { cause, code: None, at_once: false }
     }
@@ -80,7 +80,7 @@ pub(crate) type Process = Option<(u32, u32)>;
 
 /// How far a gate is.
 #[derive(Debug)]
-pub(crate) struct Passing {
+pub(crate) struct GateProgress {
     /// Since it is measured.
     taken: Stopwatch,
     attempt: u32,
@@ -96,7 +96,7 @@ pub(crate) struct Passing {
     replaced: bool,
 }
 
-impl Passing {
+impl GateProgress {
     /// It begins. `again`: its process was another one before, in this run.
     fn new(again: bool, clock: &Clock) -> Self {
         Self {
@@ -141,7 +141,7 @@ impl Passing {
     }
 
     /// Whether that is green.
-    fn is_green(&self, gate: &Gate) -> bool {
+    fn has_passed(&self, gate: &Gate) -> bool {
         self.good >= wanted(gate) && (!self.replaced || wanted(gate) == 1 || self.good_since.elapsed() >= STAYS_UP)
     }
 
@@ -169,29 +169,29 @@ impl<U: Units, P: Prober + PodNetwork> Measure<'_, U, P> {
     ///
     /// # Errors
     /// At its own deadline or the run's, with the last answer; before, if the gate's unit failed and systemd leaves it at that.
-    pub(crate) async fn until_answer(&self, gate: &Gate, again: bool) -> Result<Passing, Failure> {
-        let mut passing = Passing::new(again, self.clock);
+    pub(crate) async fn until_answer(&self, gate: &Gate, again: bool) -> Result<GateProgress, Failure> {
+        let mut gate_progress = GateProgress::new(again, self.clock);
         if let Probe::Store(store) = &gate.probe {
             // Nothing of it passes by waiting.
-            store::check(self.root, store, None).map_err(|error| store::unfit(&error))?;
-            passing.good = wanted(gate);
+            store::check(self.root, store, None).map_err(|error| store::unsuitable_store(&error))?;
+            gate_progress.good = wanted(gate);
         } else {
-            self.until(gate, &mut passing, |passing| passing.good > 0).await?;
+            self.until(gate, &mut gate_progress, |gate_progress| gate_progress.good > 0).await?;
         }
-        Ok(passing)
+        Ok(gate_progress)
     }
 
     /// Waits until a gate that answered is green.
     ///
     /// # Errors
     /// As [`Measure::until_answer`]; also where it answers, but never often enough in a row.
-    pub(crate) async fn until_green(&self, gate: &Gate, passing: &mut Passing) -> Result<(), Failure> {
-        if !passing.is_green(gate) {
+    pub(crate) async fn until_green(&self, gate: &Gate, gate_progress: &mut GateProgress) -> Result<(), Failure> {
+        if !gate_progress.has_passed(gate) {
             self.clock.wait(GOOD_PAUSE).await;
-            self.until(gate, passing, |passing| passing.is_green(gate)).await?;
+            self.until(gate, gate_progress, |gate_progress| gate_progress.has_passed(gate)).await?;
         }
-        let event = Event::new(Code::GateGreen, format!("gate {} passed", gate.name));
-        self.emit(gate, event.duration(passing.taken.elapsed()));
+        let event = Event::new(Code::GatePassed, format!("gate {} passed", gate.name));
+        self.emit(gate, event.duration(gate_progress.taken.elapsed()));
         Ok(())
     }
 
@@ -203,65 +203,71 @@ impl<U: Units, P: Prober + PodNetwork> Measure<'_, U, P> {
     }
 
     /// What is left for a gate, and its own deadline where that comes before the run's.
-    fn left(&self, gate: &Gate, passing: &Passing) -> (Duration, Option<Duration>) {
+    fn left(&self, gate: &Gate, gate_progress: &GateProgress) -> (Duration, Option<Duration>) {
         let of_run = self.deadline.saturating_sub(self.running.elapsed());
         let own = gate.deadline.map(|own| own.saturating_mul(self.patience));
-        let left = own.map_or(of_run, |own| own.saturating_sub(passing.taken.elapsed()));
+        let left = own.map_or(of_run, |own| own.saturating_sub(gate_progress.taken.elapsed()));
         if left < of_run { (left, own) } else { (of_run, None) }
     }
 
-    async fn until(&self, gate: &Gate, passing: &mut Passing, enough: impl Fn(&Passing) -> bool) -> Result<(), Failure> {
+    async fn until(
+        &self,
+        gate: &Gate,
+        gate_progress: &mut GateProgress,
+        enough: impl Fn(&GateProgress) -> bool,
+    ) -> Result<(), Failure> {
         let unit = gate.unit.as_deref();
         let mut changes: Option<BoxStream<'static, String>> = None;
         let mut pauses = PAUSES;
-        let (left, _) = self.left(gate, passing);
+        let (left, _) = self.left(gate, gate_progress);
         self.progress.give_up_after(&StepId::Gate(gate.name.clone()), left);
         loop {
-            passing.attempt += 1;
+            gate_progress.attempt += 1;
             let cause = match self.clock.limit(ANSWER_LIMIT, self.measure(gate)).await {
                 Some(Ok(process)) => {
-                    passing.take(process, self.clock);
-                    if enough(passing) {
+                    gate_progress.take(process, self.clock);
+                    if enough(gate_progress) {
                         return Ok(());
                     }
                     None
                 }
-                Some(Err(red)) => Some(red),
+                Some(Err(failed)) => Some(failed),
                 None => Some(format!("no answer within {} s", ANSWER_LIMIT.as_secs()).into()),
             };
-            let (left, own) = self.left(gate, passing);
-            let Some(Red { cause, code, at_once }) = cause else {
+            let (left, own) = self.left(gate, gate_progress);
+            let Some(FailedMeasurement { cause, code, at_once }) = cause else {
                 if left.is_zero() {
                     let last = "it passed, but not for long enough without a restart";
-                    return Err(red(gate, late(&passing.cause(last, unit), own), None));
+                    return Err(failed(gate, late(&gate_progress.cause(last, unit), own), None));
                 }
                 self.clock.wait(GOOD_PAUSE.min(left)).await;
                 continue;
             };
-            passing.good = 0;
-            passing.bad_since.get_or_insert_with(|| self.clock.start());
+            gate_progress.good = 0;
+            gate_progress.bad_since.get_or_insert_with(|| self.clock.start());
             if let Some(unit) = unit
                 && let Ok(state) = self.units.unit(unit).await
             {
-                passing.note(Some(state.n_restarts));
+                gate_progress.note(Some(state.n_restarts));
                 // Waiting longer is of no use: systemd does not start it again, or cannot.
                 if state.is_failed() || state.cannot_be_run() {
-                    let cause = format!("{unit} is {}; gate {}: {}", state.describe(), gate.name, passing.cause(&cause, None));
+                    let cause =
+                        format!("{unit} is {}; gate {}: {}", state.describe(), gate.name, gate_progress.cause(&cause, None));
                     return Err(Failure::new(Code::UnitFailed, StepId::Gate(gate.name.clone()), cause).unit(unit));
                 }
             }
             if at_once {
-                return Err(red(gate, passing.cause(&cause, unit), code));
+                return Err(failed(gate, gate_progress.cause(&cause, unit), code));
             }
             if left.is_zero() {
-                return Err(red(gate, late(&passing.cause(&cause, unit), own), code));
+                return Err(failed(gate, late(&gate_progress.cause(&cause, unit), own), code));
             }
             let pause = pauses.next_pause();
             let line = format!("gate {} has not passed yet: {cause}", gate.name);
-            let waits = Event::new(Code::GateWaiting, line).attempt(passing.attempt).next_try(pause).cause(cause);
+            let waits = Event::new(Code::GateWaiting, line).attempt(gate_progress.attempt).next_try(pause).cause(cause);
             // Every service takes a moment until it answers. Later on, the message is the agent's: in the unit's own journal it would
             // bury what the unit says.
-            self.emit(gate, if passing.taken.elapsed() < USUAL { waits.detail() } else { waits });
+            self.emit(gate, if gate_progress.taken.elapsed() < USUAL { waits.detail() } else { waits });
             if changes.is_none() && gate.unit.is_some() {
                 changes = self.units.changes().await.ok();
             }
@@ -273,12 +279,12 @@ impl<U: Units, P: Prober + PodNetwork> Measure<'_, U, P> {
 
     /// Waits for news of the gate's unit, or for the pause to end; true if there was news.
     async fn wait(&self, gate: &Gate, changes: &mut Option<BoxStream<'static, String>>, pause: Duration) -> bool {
-        let heard = news_of(self.clock, changes, gate.unit.as_deref().unwrap_or_default(), pause).await;
-        if heard {
+        let received = news_of(self.clock, changes, gate.unit.as_deref().unwrap_or_default(), pause).await;
+        if received {
             // systemd reports one change in several signals: measure once for all of them.
             self.clock.wait(FIRST_PAUSE.min(pause) / 2).await;
         }
-        heard
+        received
     }
 
     fn emit(&self, gate: &Gate, event: Event) {
@@ -293,7 +299,7 @@ impl<U: Units, P: Prober + PodNetwork> Measure<'_, U, P> {
 
     /// One measurement, good: main process and number of restarts of the gate's unit, because good answers count together
     /// only while these stay. Bad: the cause in words.
-    async fn measure(&self, gate: &Gate) -> Result<Process, Red> {
+    async fn measure(&self, gate: &Gate) -> Result<Process, FailedMeasurement> {
         match &gate.probe {
             Probe::PodRoutes(pods) => self.pod_routes(pods).await?,
             probe => ask(self.root, self.prober, probe).await?,
@@ -308,34 +314,36 @@ impl<U: Units, P: Prober + PodNetwork> Measure<'_, U, P> {
     }
 
     /// Routes to the pods of everybody, and whether packets arrive. A route that is left over harms nobody who is there.
-    async fn pod_routes(&self, pods: &PodRoutes) -> Result<(), Red> {
+    async fn pod_routes(&self, pods: &PodRoutes) -> Result<(), FailedMeasurement> {
         let words = |error: crate::error::Error| error.to_string();
         let leases = match &pods.peers {
             Peers::Leases(store) => self.prober.leases(store, self.flanneld).await.map_err(words)?,
             Peers::Given(_) => Vec::new(),
         };
-        let sight = look(self.root, pods, &leases).map_err(words)?;
-        let off_segment = |wrong: &&Wrong| matches!(wrong, Wrong::OffSegment { .. });
-        let strangers = sight.wrong.iter().filter(off_segment).count();
+        let inspection = inspect(self.root, pods, &leases).map_err(words)?;
+        let off_segment = |wrong: &&RouteProblem| matches!(wrong, RouteProblem::OffSegment { .. });
+        let strangers = inspection.wrong.iter().filter(off_segment).count();
         // Whoever has neighbours is in its place: a stranger among them is refused itself, and reported here.
-        if let Some(wrong) = sight.wrong.iter().find(off_segment) {
-            if strangers == sight.others.len() {
-                return Err(Red { cause: wrong.to_string(), code: Some(code(wrong)), at_once: true });
+        if let Some(wrong) = inspection.wrong.iter().find(off_segment) {
+            if strangers == inspection.others.len() {
+                return Err(FailedMeasurement { cause: wrong.to_string(), code: Some(code(wrong)), at_once: true });
             }
             self.progress
                 .report()
                 .emit(Event::new(code(wrong), wrong.to_string()).phase(Phase::Gates).generation(self.generation));
         }
-        let wrong = sight.wrong.iter().find(|wrong| !off_segment(wrong) && !matches!(wrong, Wrong::LeftOver(_)));
+        let wrong = inspection.wrong.iter().find(|wrong| !off_segment(wrong) && !matches!(wrong, RouteProblem::LeftOver(_)));
         if let Some(wrong) = wrong {
-            return Err(Red { cause: wrong.to_string(), code: Some(code(wrong)), at_once: false });
+            return Err(FailedMeasurement { cause: wrong.to_string(), code: Some(code(wrong)), at_once: false });
         }
-        let questions = sight.questions(self.root, 0).map_err(words)?;
+        let questions = inspection.questions(self.root, 0).map_err(words)?;
         match packets::verdict(&self.prober.send(&questions).await) {
             Verdict::Ok => Ok(()),
-            Verdict::Lost(peers) => {
-                Err(Red { cause: packets::lost(pods.network, &peers), code: Some(Code::PodPacketsLost), at_once: false })
-            }
+            Verdict::Lost(peers) => Err(FailedMeasurement {
+                cause: packets::lost(pods.network, &peers),
+                code: Some(Code::PodPacketsLost),
+                at_once: false,
+            }),
             Verdict::Silent(peers) => {
                 let line = format!("pod traffic does not reach {}", packets::named(&peers));
                 self.progress.report().emit(Event::new(Code::PeerSilent, line).phase(Phase::Gates).generation(self.generation));
@@ -404,9 +412,9 @@ fn late(cause: &str, own: Option<Duration>) -> String {
 }
 
 /// Time is up. What has a message of its own has its remedy, too.
-fn red(gate: &Gate, cause: String, code: Option<Code>) -> Failure {
+fn failed(gate: &Gate, cause: String, code: Option<Code>) -> Failure {
     let remedy = code.map_or(gate.remedy.as_str(), |code| code.entry().remedy);
-    let failure = Failure::new(code.unwrap_or(Code::GateRed), StepId::Gate(gate.name.clone()), cause).remedy(remedy);
+    let failure = Failure::new(code.unwrap_or(Code::GateTimedOut), StepId::Gate(gate.name.clone()), cause).remedy(remedy);
     match &gate.unit {
         Some(unit) => failure.unit(unit),
         None => failure,
@@ -504,33 +512,37 @@ mod tests {
     }
 
     /// A good answer of this process, after so many seconds.
-    fn answer(passing: &mut Passing, clock: &Clock, after: u64, process: Process) {
+    fn answer(gate_progress: &mut GateProgress, clock: &Clock, after: u64, process: Process) {
         clock.advance(Duration::from_secs(after));
-        passing.take(process, clock);
+        gate_progress.take(process, clock);
     }
 
     #[test]
     fn good_answers_count_in_a_row_and_of_one_process() {
         let clock = Clock::manual(Timestamp(1_000_000));
-        let green = |passing: &Passing| [1, 2, 3].map(|wanted| passing.is_green(&gate(wanted)));
-        let mut passing = Passing::new(false, &clock);
-        assert_eq!(green(&passing), [false; 3]);
-        assert!(!passing.is_green(&gate(0)), "one at least");
-        answer(&mut passing, &clock, 5, Some((10, 0)));
-        assert_eq!(green(&passing), [true, false, false]);
-        answer(&mut passing, &clock, 1, Some((10, 0)));
-        assert_eq!(green(&passing), [true, true, false]);
-        answer(&mut passing, &clock, 1, Some((10, 0)));
-        assert_eq!(green(&passing), [true; 3]);
-        assert_eq!((passing.process(), passing.good_since().elapsed().as_secs()), (Some((10, 0)), 2), "since the first of them");
-        assert_eq!(passing.taken.elapsed().as_secs(), 7);
+        let passed = |gate_progress: &GateProgress| [1, 2, 3].map(|wanted| gate_progress.has_passed(&gate(wanted)));
+        let mut gate_progress = GateProgress::new(false, &clock);
+        assert_eq!(passed(&gate_progress), [false; 3]);
+        assert!(!gate_progress.has_passed(&gate(0)), "one at least");
+        answer(&mut gate_progress, &clock, 5, Some((10, 0)));
+        assert_eq!(passed(&gate_progress), [true, false, false]);
+        answer(&mut gate_progress, &clock, 1, Some((10, 0)));
+        assert_eq!(passed(&gate_progress), [true, true, false]);
+        answer(&mut gate_progress, &clock, 1, Some((10, 0)));
+        assert_eq!(passed(&gate_progress), [true; 3]);
+        assert_eq!(
+            (gate_progress.process(), gate_progress.good_since().elapsed().as_secs()),
+            (Some((10, 0)), 2),
+            "since the first of them"
+        );
+        assert_eq!(gate_progress.taken.elapsed().as_secs(), 7);
         // A bad one between: from the start, but nobody was replaced.
-        passing.good = 0;
+        gate_progress.good = 0;
         for answers in [[true, false, false], [true, true, false], [true; 3]] {
-            answer(&mut passing, &clock, 1, Some((10, 0)));
-            assert_eq!(green(&passing), answers);
+            answer(&mut gate_progress, &clock, 1, Some((10, 0)));
+            assert_eq!(passed(&gate_progress), answers);
         }
-        assert_eq!((passing.good_since().elapsed().as_secs(), passing.replaced), (2, false));
+        assert_eq!((gate_progress.good_since().elapsed().as_secs(), gate_progress.replaced), (2, false));
     }
 
     #[test]
@@ -543,64 +555,64 @@ mod tests {
             (None, Some((11, 1))),
         ] {
             let clock = Clock::manual(Timestamp(1_000_000));
-            let mut passing = Passing::new(before.is_none(), &clock);
+            let mut gate_progress = GateProgress::new(before.is_none(), &clock);
             if before.is_some() {
                 for _ in 0..3 {
-                    answer(&mut passing, &clock, 1, before);
+                    answer(&mut gate_progress, &clock, 1, before);
                 }
-                assert!(passing.is_green(&gate(3)), "the first process of all");
+                assert!(gate_progress.has_passed(&gate(3)), "the first process of all");
             }
-            answer(&mut passing, &clock, 1, after);
-            assert_eq!(passing.good, 1, "{after:?}");
+            answer(&mut gate_progress, &clock, 1, after);
+            assert_eq!(gate_progress.good, 1, "{after:?}");
             for second in 1..=15 {
-                answer(&mut passing, &clock, 1, after);
-                assert_eq!(passing.is_green(&gate(3)), second == 15, "{after:?} after {second} s");
+                answer(&mut gate_progress, &clock, 1, after);
+                assert_eq!(gate_progress.has_passed(&gate(3)), second == 15, "{after:?} after {second} s");
             }
             // What asks for one answer alone is no service that could die.
-            passing.good_since = clock.start();
-            assert!(passing.is_green(&gate(1)) && !passing.is_green(&gate(2)));
+            gate_progress.good_since = clock.start();
+            assert!(gate_progress.has_passed(&gate(1)) && !gate_progress.has_passed(&gate(2)));
         }
         // What has no process, and a unit that systemd forgot the restarts of, were not replaced.
         let clock = Clock::manual(Timestamp(1_000_000));
-        let mut passing = Passing::new(false, &clock);
+        let mut gate_progress = GateProgress::new(false, &clock);
         for process in [None, None, Some((10, 4)), Some((10, 4))] {
-            answer(&mut passing, &clock, 0, process);
+            answer(&mut gate_progress, &clock, 0, process);
         }
-        assert!(!passing.replaced);
+        assert!(!gate_progress.replaced);
         for restarts in [None, Some(0), Some(4), None] {
-            passing.note(restarts);
-            assert!(!passing.replaced, "{restarts:?}");
+            gate_progress.note(restarts);
+            assert!(!gate_progress.replaced, "{restarts:?}");
         }
         // It counts from the first time that it was looked at.
-        passing.note(Some(5));
-        assert!(passing.replaced);
-        assert_eq!(passing.restarts, Some((4, 5)));
+        gate_progress.note(Some(5));
+        assert!(gate_progress.replaced);
+        assert_eq!(gate_progress.restarts, Some((4, 5)));
     }
 
     #[test]
     fn a_cause_says_since_when_and_how_many_restarts_there_were() {
         let clock = Clock::manual(Timestamp(1_000_000));
-        let mut passing = Passing::new(false, &clock);
+        let mut gate_progress = GateProgress::new(false, &clock);
         let unit = Some("x.service");
-        assert_eq!(passing.cause("refused", unit), "refused");
-        passing.bad_since = Some(clock.start());
-        for (after, said) in [(999, "refused"), (1, "refused, for 1 s"), (65_900, "refused, for 66 s")] {
+        assert_eq!(gate_progress.cause("refused", unit), "refused");
+        gate_progress.bad_since = Some(clock.start());
+        for (after, reported) in [(999, "refused"), (1, "refused, for 1 s"), (65_900, "refused, for 66 s")] {
             clock.advance(Duration::from_millis(after));
-            assert_eq!(passing.cause("refused", unit), said);
+            assert_eq!(gate_progress.cause("refused", unit), reported);
         }
-        for (restarts, said) in [
+        for (restarts, reported) in [
             (2, "refused, for 66 s"),
             (5, "refused, for 66 s; meanwhile systemd restarted x.service 3 times"),
             (1, "refused, for 66 s"),
         ] {
-            passing.note(Some(restarts));
-            assert_eq!(passing.cause("refused", unit), said);
+            gate_progress.note(Some(restarts));
+            assert_eq!(gate_progress.cause("refused", unit), reported);
         }
-        passing.note(Some(5));
-        assert_eq!(passing.cause("refused", None), "refused, for 66 s");
+        gate_progress.note(Some(5));
+        assert_eq!(gate_progress.cause("refused", None), "refused, for 66 s");
         // A good answer ends it.
-        passing.take(None, &clock);
-        assert_eq!(passing.cause("dead", None), "dead");
+        gate_progress.take(None, &clock);
+        assert_eq!(gate_progress.cause("dead", None), "dead");
     }
 
     #[test]
@@ -672,9 +684,9 @@ mod tests {
             identity: None,
         };
         let tree = Tree::open(dir.path()).unwrap();
-        for stranger in [None, Some("/other.crt"), Some("/absent.crt")] {
-            let cause = ask(&tree, &http, &question(stranger)).await.unwrap_err();
-            assert!(server.requests().is_empty(), "{stranger:?}: {cause}");
+        for unrelated in [None, Some("/other.crt"), Some("/absent.crt")] {
+            let cause = ask(&tree, &http, &question(unrelated)).await.unwrap_err();
+            assert!(server.requests().is_empty(), "{unrelated:?}: {cause}");
         }
         for cause in ["500", "401"] {
             assert_eq!(ask(&tree, &http, &question(Some("/ca.crt"))).await.unwrap_err(), format!("{url} answered {cause}"));

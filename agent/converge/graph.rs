@@ -181,7 +181,7 @@ pub(crate) fn shown(desired: &Desired) -> Vec<StepId> {
     let volumes = desired.volumes.iter().map(Step::Volume);
     let certificates = (!desired.trusted_paths().is_empty()).then_some(Step::Certificates);
     let flannel = desired.flannel.as_ref().map(Step::FlannelKey);
-    let units = desired.units.iter().filter(|unit| !unit.is_kept_off()).map(Step::Unit);
+    let units = desired.units.iter().filter(|unit| !unit.is_start_blocked()).map(Step::Unit);
     let gates = desired.gates.iter().map(Step::Gate);
     let objects = desired.objects.iter().map(Step::Object);
     let steps = volumes.chain(certificates).chain(flannel).chain(units).chain(gates).chain(objects);
@@ -191,7 +191,7 @@ pub(crate) fn shown(desired: &Desired) -> Vec<StepId> {
 
 /// The step that provides what is needed, where the `Desired` has it.
 fn find(desired: &Desired, need: &Need) -> Option<StepId> {
-    let (is_there, id) = match need {
+    let (is_present, id) = match need {
         Need::Volume(role) => (desired.volumes.iter().any(|volume| volume.role == *role), StepId::Volume(*role)),
         Need::Directory(path) => {
             (desired.directories.iter().any(|directory| directory.path == *path), StepId::Directory(path.clone()))
@@ -202,7 +202,7 @@ fn find(desired: &Desired, need: &Need) -> Option<StepId> {
         Need::FlannelKey => (desired.flannel.is_some(), StepId::FlannelKey),
         Need::Certificates => (!desired.trusted_paths().is_empty(), StepId::Certificates),
     };
-    is_there.then_some(id)
+    is_present.then_some(id)
 }
 
 #[cfg(test)]

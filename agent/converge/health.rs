@@ -13,7 +13,7 @@ use crate::error::Error;
 use crate::files::Tree;
 use crate::identity::Identity;
 use crate::report::{Code, Event, Phase};
-use crate::storage::health::{Signs, problem};
+use crate::storage::health::{StoreObservation, problem};
 use crate::storage::probe::Disk;
 
 /// Something that is wrong with a store.
@@ -35,7 +35,7 @@ impl StoreProblem {
     /// The event that reports it.
     #[must_use]
     pub fn event(&self) -> Event {
-        Event::new(Code::VolumeSick, self.error.to_string()).phase(Phase::Volume).step(&self.role).error(&self.error)
+        Event::new(Code::VolumeUnhealthy, self.error.to_string()).phase(Phase::Volume).step(&self.role).error(&self.error)
     }
 
     /// Whether its disk is away and nothing is in its place. So it looks at a boot, too, until udev has come to the disk's links.
@@ -72,10 +72,11 @@ pub fn problems(desired: &Desired, root: &Tree, disks: &[Disk]) -> Vec<StoreProb
     found
 }
 
-fn signs(root: &Tree, path: &str, volume: Option<&Volume>, gone: bool) -> Signs {
+fn signs(root: &Tree, path: &str, volume: Option<&Volume>, gone: bool) -> StoreObservation {
     // Of a thin pool nothing is mounted: the directory lies on the root disk.
     let named = volume.filter(|volume| gone || volume.content != Content::ThinPool);
-    let mut signs = Signs { volume: named.map(|volume| volume.disk.as_str().to_owned()), gone, ..Signs::default() };
+    let mut signs =
+        StoreObservation { volume: named.map(|volume| volume.disk.as_str().to_owned()), gone, ..StoreObservation::default() };
     if gone {
         signs.server = Identity::server(root);
     }

@@ -37,4 +37,4 @@ pub use observed::{Observed, observe, observe_files};
 pub use owners::Owners;
 pub use pending::is_pending as has_pending_restart;
 pub use plan::{Plan, plan};
-pub use rooms::{Certificates, LastWords, Objects, Prepared, Prober, Units, Volumes};
+pub use rooms::{Certificates, FailureDetails, Objects, Prepared, Prober, Units, Volumes};

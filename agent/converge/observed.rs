@@ -73,12 +73,12 @@ pub struct Observed {
 pub fn observe_files(desired: &Desired, tree: &Tree) -> Result<Observed> {
     let mut observed = Observed { owners: Owners::read(tree)?, ..Observed::default() };
     for file in &desired.files {
-        if let Some(seen) = look(tree, &file.path, true)? {
+        if let Some(seen) = inspect(tree, &file.path, true)? {
             observed.files.insert(file.path.clone(), seen);
         }
     }
     for directory in &desired.directories {
-        if let Some(seen) = look(tree, &directory.path, false)? {
+        if let Some(seen) = inspect(tree, &directory.path, false)? {
             observed.directories.insert(directory.path.clone(), seen);
         }
     }
@@ -115,7 +115,7 @@ pub(crate) async fn observe_units(desired: &Desired, tree: &Tree, units: &impl U
 }
 
 /// What is at a path; for a link to a directory the directory's place counts as there, with nothing known of it.
-pub(crate) fn look(tree: &Tree, path: &str, content: bool) -> Result<Option<Seen>> {
+pub(crate) fn inspect(tree: &Tree, path: &str, content: bool) -> Result<Option<Seen>> {
     let path = Path::new(path);
     let Some(facts) = tree.facts(path)? else { return Ok(None) };
     let content = match facts.kind {

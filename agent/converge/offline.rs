@@ -279,10 +279,10 @@ mod tests {
         let mut desired = Desired::default();
         desired.files.push(File::public("/etc/systemd/system/etcd.service.d/50-x.conf", "[Unit]\nRequires=guard.service\n"));
         let missing = |desired: &Desired| apply(desired, dir.path()).unwrap().omitted;
-        let said = missing(&desired);
+        let reported = missing(&desired);
         assert!(
-            said.len() == 1 && said[0].starts_with("install guard.service: this tree has no unit file for guard.service"),
-            "{said:?}"
+            reported.len() == 1 && reported[0].starts_with("install guard.service: this tree has no unit file for guard.service"),
+            "{reported:?}"
         );
         desired.files.push(File::public("/usr/lib/systemd/system/guard.service", "[Service]\n"));
         assert_eq!(missing(&desired), Vec::<String>::new());

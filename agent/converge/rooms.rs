@@ -84,10 +84,10 @@ pub trait Prober {
 }
 
 /// Finds out why a unit failed: what it said last, and who is in its way.
-pub trait LastWords {
+pub trait FailureDetails {
     /// The last lines of a unit's own processes and of what systemd could not run for it, oldest first, secrets masked; none
     /// where the journal does not say. It takes a few seconds at most.
-    fn last_words(&self, unit: &str) -> impl Future<Output = Vec<String>>;
+    fn failure_details(&self, unit: &str) -> impl Future<Output = Vec<String>>;
     /// Who listens on these TCP ports; nobody where that is unknown. It takes a few seconds at most.
     fn holders(&self, ports: &BTreeSet<u16>) -> impl Future<Output = Vec<Holder>>;
 }

@@ -14,7 +14,7 @@ use crate::report::Code;
 use crate::storage::driver::{Seen, check_store};
 
 /// The failure that a refusal is.
-pub(crate) fn unfit(error: &Error) -> Failure {
+pub(crate) fn unsuitable_store(error: &Error) -> Failure {
     Failure::from_error(Code::StoreRefused, "storage", error)
 }
 
@@ -23,14 +23,14 @@ pub(crate) fn unfit(error: &Error) -> Failure {
 /// # Errors
 /// The refusal.
 pub fn check(root: &Tree, store: &Store, last: Option<&str>) -> Result<()> {
-    check_store(store, &look(root, store)?, last)
+    check_store(store, &inspect(root, store)?, last)
 }
 
 /// Looks. A store that is not there yet is judged by the directory that it will be made in.
 ///
 /// # Errors
 /// If something of it cannot be read.
-fn look(root: &Tree, store: &Store) -> Result<Seen> {
+fn inspect(root: &Tree, store: &Store) -> Result<Seen> {
     let mut place = Path::new(&store.path);
     while root.facts(place)?.is_none()
         && let Some(above) = place.parent().filter(|above| above.parent().is_some())
@@ -44,7 +44,7 @@ fn look(root: &Tree, store: &Store) -> Result<Seen> {
     let flags = statvfs(path).context(doing)?.flags();
     Ok(Seen {
         btrfs: kind == BTRFS_SUPER_MAGIC,
-        file_types: Some(root.tells_types(place)?),
+        file_types: Some(root.reports_file_types(place)?),
         read_only: flags.contains(FsFlags::ST_RDONLY),
         with_data: with_data(root, store)?,
     })
@@ -78,12 +78,12 @@ mod tests {
     use crate::files::Attributes;
 
     #[test]
-    fn layers_tell_whose_images_are_there() {
+    fn layers_show_whose_images_are_there() {
         let dir = tempfile::tempdir().unwrap();
         let tree = Tree::open(dir.path()).unwrap();
         tree.create_dir(Path::new("var"), Attributes::mode(0o755)).unwrap();
         let store = |engine| Store { engine, path: "/var/lib/x".into(), driver: StorageDriver::Overlay2, leaves: None };
-        assert_eq!(look(&tree, &store(ContainerEngine::Docker)).unwrap().with_data, [""; 0], "judged by what is above it");
+        assert_eq!(inspect(&tree, &store(ContainerEngine::Docker)).unwrap().with_data, [""; 0], "judged by what is above it");
         for path in [
             "var/lib/x/image/overlay2/layerdb/sha256/00",
             "var/lib/x/image/aufs/layerdb/sha256",
@@ -93,8 +93,8 @@ mod tests {
         ] {
             tree.create_dir_all(Path::new(path), Attributes::mode(0o700)).unwrap();
         }
-        let docker = look(&tree, &store(ContainerEngine::Docker)).unwrap();
+        let docker = inspect(&tree, &store(ContainerEngine::Docker)).unwrap();
         assert_eq!((docker.with_data, docker.file_types, docker.read_only), (vec!["overlay2".to_owned()], Some(true), false));
-        assert_eq!(look(&tree, &store(ContainerEngine::Containerd)).unwrap().with_data, ["btrfs"]);
+        assert_eq!(inspect(&tree, &store(ContainerEngine::Containerd)).unwrap().with_data, ["btrfs"]);
     }
 }

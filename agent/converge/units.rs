@@ -42,7 +42,7 @@ impl<U> Copy for Starter<'_, U> {}
 
 /// What is done to a unit that is to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Deed {
+enum UnitAction {
     Nothing,
     Start,
     Restart,
@@ -72,7 +72,7 @@ impl<U: Units> Starter<'_, U> {
     }
 
     /// Looks at a unit; waits for a bus that is away.
-    pub(crate) async fn look(&self, name: &str) -> Result<UnitState, Failure> {
+    pub(crate) async fn inspect(&self, name: &str) -> Result<UnitState, Failure> {
         loop {
             match self.units.unit(name).await {
                 Ok(state) => return Ok(state),
@@ -91,14 +91,15 @@ impl<U: Units> Starter<'_, U> {
                         let cause = format!("its [Install] section names {absent}, which does not exist on this machine");
                         self.emit(
                             name,
-                            Event::new(Code::UnitNotWanted, format!("{name} will not start at boot: {cause}")).cause(cause),
+                            Event::new(Code::UnitNotStartedAtBoot, format!("{name} will not start at boot: {cause}"))
+                                .cause(cause),
                         );
                     }
                     return Ok(enabled);
                 }
                 Err(error) if error.kind() == Kind::Transient => self.patience("enabling units", Some(name), error).await?,
                 Err(error) => {
-                    if self.look(name).await?.is_missing() {
+                    if self.inspect(name).await?.is_missing() {
                         return Err(missing(name));
                     }
                     return Err(Failure::from_error(Code::UnitFailed, StepId::Unit(name.to_owned()), &error).unit(name));
@@ -114,14 +115,14 @@ impl<U: Units> Starter<'_, U> {
         }
         let name = &unit.name;
         // NetworkManager, a runtime that the node does not use: where it is not there, it has nothing to apply.
-        if self.look(name).await?.is_missing() {
+        if self.inspect(name).await?.is_missing() {
             return Ok(false);
         }
         let taken = self.clock.start();
         let cause = match self.clock.limit(self.left(), self.units.restart(name)).await {
             Some(Ok(outcome)) if outcome.is_done() => {
                 // A runtime that the node does not use is restarted into its condition, and is down then.
-                let runs = self.look(name).await?.may_run();
+                let runs = self.inspect(name).await?.may_run();
                 let event = if runs {
                     Event::new(Code::UnitRestarted, format!("restarted {name}"))
                 } else {
@@ -145,24 +146,24 @@ impl<U: Units> Starter<'_, U> {
         let taken = self.clock.start();
         let mut canceled = 0;
         loop {
-            let before = self.look(name).await?;
+            let before = self.inspect(name).await?;
             startable(&before)?;
-            let deed = match (before.is_active(), pending) {
-                (true, false) => Deed::Nothing,
-                (true, true) => Deed::Restart,
+            let action = match (before.is_active(), pending) {
+                (true, false) => UnitAction::Nothing,
+                (true, true) => UnitAction::Restart,
                 // It may be starting with the old files.
-                (false, true) if before.is_settling() => Deed::Restart,
-                (false, _) => Deed::Start,
+                (false, true) if before.is_settling() => UnitAction::Restart,
+                (false, _) => UnitAction::Start,
             };
-            if deed == Deed::Nothing {
+            if action == UnitAction::Nothing {
                 return Ok(false);
             }
             self.progress.give_up_after(&StepId::Unit(name.clone()), self.left());
-            let Some(outcome) = self.do_it(&before, deed).await? else { continue };
+            let Some(outcome) = self.do_it(&before, action).await? else { continue };
             let after = self.settled(name).await?;
             if after.is_active() {
                 let (code, verb) =
-                    if deed == Deed::Start { (Code::UnitStarted, "started") } else { (Code::UnitRestarted, "restarted") };
+                    if action == UnitAction::Start { (Code::UnitStarted, "started") } else { (Code::UnitRestarted, "restarted") };
                 self.emit(name, Event::new(code, format!("{verb} {name}")).duration(taken.elapsed()));
                 return Ok(true);
             }
@@ -175,23 +176,23 @@ impl<U: Units> Starter<'_, U> {
     }
 
     /// One job; `None` if the bus was away and it is to be tried again.
-    async fn do_it(&self, before: &UnitState, deed: Deed) -> Result<Option<JobOutcome>, Failure> {
+    async fn do_it(&self, before: &UnitState, action: UnitAction) -> Result<Option<JobOutcome>, Failure> {
         let name = &before.name;
         if before.is_failed() {
             // Or the start limit that made it fail refuses this start, too. If it cannot be reset, the start says why.
             drop(self.units.reset_failed(name).await);
         }
         let job = async {
-            match deed {
-                Deed::Restart => self.units.restart(name).await,
-                Deed::Start | Deed::Nothing => self.units.start(name).await,
+            match action {
+                UnitAction::Restart => self.units.restart(name).await,
+                UnitAction::Start | UnitAction::Nothing => self.units.start(name).await,
             }
         };
         match self.clock.limit(self.left(), job).await {
             Some(Ok(outcome)) => Ok(Some(outcome)),
             Some(Err(error)) => self.patience("starting units", Some(name), error).await.map(|()| None),
             None => {
-                let state = self.look(name).await.map_or_else(|_| "unknown".to_owned(), |state| state.describe());
+                let state = self.inspect(name).await.map_or_else(|_| "unknown".to_owned(), |state| state.describe());
                 Err(failed(name, format!("{name} has not finished starting {}; it is {state}", self.late())))
             }
         }
@@ -201,7 +202,7 @@ impl<U: Units> Starter<'_, U> {
     async fn settled(&self, name: &str) -> Result<UnitState, Failure> {
         let mut changes = None;
         loop {
-            let state = self.look(name).await?;
+            let state = self.inspect(name).await?;
             if state.is_active() || !state.is_settling() || state.cannot_be_run() {
                 return Ok(state);
             }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use nix::sys::statvfs::statvfs;
 
-use super::LastWords;
+use super::FailureDetails;
 use crate::clock::Clock;
 use crate::desired::{Desired, Probe};
 use crate::files::Tree;
@@ -32,14 +32,14 @@ const NOTHING: u64 = 1024 * 1024;
 
 /// Why a unit died, as far as can be seen from outside.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Why {
+pub(crate) struct DeathCause {
     /// For the end of a cause.
     pub(crate) text: String,
     /// What mends it, where that is known.
     pub(crate) remedy: Option<String>,
 }
 
-impl Why {
+impl DeathCause {
     /// The cause with what is known of it: a fact comes before how the unit ended, what the unit said after it.
     pub(crate) fn with(&self, cause: &str) -> String {
         let (fact, words) = self.text.split_at(self.text.find(" (last lines of ").unwrap_or(self.text.len()));
@@ -51,15 +51,21 @@ impl Why {
 }
 
 /// Finds out why a unit died.
-pub(crate) async fn find_out(desired: &Desired, unit: &str, root: &Tree, clock: &Clock, words: &impl LastWords) -> Why {
-    let said = essential(&clock.limit(WORDS_LIMIT, words.last_words(unit)).await.unwrap_or_default());
-    let mut why = Why::default();
-    let full = if lacks_space(&said) { full_places(desired, root) } else { Vec::new() };
+pub(crate) async fn find_out(
+    desired: &Desired,
+    unit: &str,
+    root: &Tree,
+    clock: &Clock,
+    words: &impl FailureDetails,
+) -> DeathCause {
+    let output = essential(&clock.limit(WORDS_LIMIT, words.failure_details(unit)).await.unwrap_or_default());
+    let mut why = DeathCause::default();
+    let full = if lacks_space(&output) { full_places(desired, root) } else { Vec::new() };
     if let Some(first) = full.first() {
         why.text.push_str(&format!("; no space is left on {}", full.join(", ")));
         why.remedy = Some(format!("Free space or inodes there (`df -h {first}`, `df -i {first}`)."));
     }
-    let taken = name_holders(desired, unit, &said, words);
+    let taken = name_holders(desired, unit, &output, words);
     if let Some(holder) = clock.limit(WORDS_LIMIT, taken).await.flatten() {
         why.text.push_str(&format!("; {}", holder.summary()));
         why.remedy = Some(format!(
@@ -69,17 +75,17 @@ pub(crate) async fn find_out(desired: &Desired, unit: &str, root: &Tree, clock: 
     }
     // What is known of it needs no long proof.
     let lines = if why.text.is_empty() { WORDS.0 } else { PROOF };
-    why.text.push_str(&quoted_words(unit, &said, lines));
+    why.text.push_str(&quoted_words(unit, &output, lines));
     why
 }
 
 /// The last lines without Go's traces: a Kubernetes program that ends by a fatal log line (exit status 255) or a panic (2) writes the
 /// stack of each goroutine after it, dozens of lines that would take the place of the cause.
-fn essential(said: &[String]) -> Vec<String> {
+fn essential(output: &[String]) -> Vec<String> {
     let is_place = |line: Option<&String>| line.is_some_and(|line| line.starts_with('\t'));
     let is_head = |line: &str| line.starts_with("goroutine ") && line.ends_with("]:");
-    let is_trace = |at: usize, line: &String| is_head(line) || is_place(Some(line)) || is_place(said.get(at + 1));
-    let kept: Vec<String> = said
+    let is_trace = |at: usize, line: &String| is_head(line) || is_place(Some(line)) || is_place(output.get(at + 1));
+    let kept: Vec<String> = output
         .iter()
         .enumerate()
         .filter(|(at, line)| !line.trim().is_empty() && !is_trace(*at, line))
@@ -88,8 +94,8 @@ fn essential(said: &[String]) -> Vec<String> {
     kept.into_iter().rev().take(WORDS.0).rev().collect()
 }
 
-fn lacks_space(said: &[String]) -> bool {
-    said.iter().any(|line| line.to_ascii_lowercase().contains(NO_SPACE))
+fn lacks_space(output: &[String]) -> bool {
+    output.iter().any(|line| line.to_ascii_lowercase().contains(NO_SPACE))
 }
 
 /// Where nothing more can be written, one place of each file system.
@@ -109,8 +115,8 @@ fn full_places(desired: &Desired, root: &Tree) -> Vec<String> {
 
 /// What a unit said last, for the end of a cause: the newest lines, as many as are short enough. What it says at each try stands
 /// there once.
-fn quoted_words(unit: &str, said: &[String], count: usize) -> String {
-    let mut lines: Vec<&str> = said.iter().map(|line| line.trim()).filter(|line| !line.is_empty()).collect();
+fn quoted_words(unit: &str, output: &[String], count: usize) -> String {
+    let mut lines: Vec<&str> = output.iter().map(|line| line.trim()).filter(|line| !line.is_empty()).collect();
     lines.dedup();
     let mut words = String::new();
     for line in lines.into_iter().rev().take(count) {
@@ -128,8 +134,8 @@ fn quoted_words(unit: &str, said: &[String], count: usize) -> String {
 
 /// Who else holds a port of a unit that failed: one that the unit itself said it could not listen on, or the one of a gate of its
 /// own, which somebody may answer in its place.
-async fn name_holders(desired: &Desired, unit: &str, said: &[String], words: &impl LastWords) -> Option<Holder> {
-    let refused = refused_ports(said);
+async fn name_holders(desired: &Desired, unit: &str, output: &[String], words: &impl FailureDetails) -> Option<Holder> {
+    let refused = refused_ports(output);
     let of_gates =
         desired.gates.iter().filter(|gate| gate.unit.as_deref() == Some(unit)).filter_map(|gate| own_port(&gate.probe));
     let ports: BTreeSet<u16> = refused.iter().copied().chain(of_gates).collect();
@@ -162,7 +168,7 @@ mod tests {
 
     #[test]
     fn a_fact_comes_before_how_a_unit_ended() {
-        let why = |text: &str| Why { text: text.to_owned(), remedy: None }.with("x.service ended");
+        let why = |text: &str| DeathCause { text: text.to_owned(), remedy: None }.with("x.service ended");
         assert_eq!(why(""), "x.service ended");
         assert_eq!(why(" (last lines of x.service: a; b)"), "x.service ended (last lines of x.service: a; b)");
         let taken = "; port 1 is held by y (last lines of x.service: in use)";
@@ -187,9 +193,9 @@ mod tests {
         let fatal = "F1124 10:23:17.070581   17430 server.go:187] unknown 'kubernetes.io' or 'k8s.io' labels specified";
         let more = "--node-labels in the 'kubernetes.io' namespace must begin with an allowed prefix";
         let exited = "kubelet.service: Main process exited, code=exited, status=255/EXCEPTION";
-        let mut said = vec!["Started kubelet.", fatal, more];
+        let mut output = vec!["Started kubelet.", fatal, more];
         for _ in 0..40 {
-            said.extend([
+            output.extend([
                 "goroutine 1 [running]:",
                 "k8s.io/kubernetes/vendor/k8s.io/klog/v2.stacks(0x1)",
                 "\tk8s.io/kubernetes/vendor/k8s.io/klog/v2/klog.go:1026 +0x8a",
@@ -198,8 +204,8 @@ mod tests {
                 "\tk8s.io/kubernetes/pkg/scheduler/framework/runtime/metrics_recorder.go:60 +0x118",
             ]);
         }
-        said.push(exited);
-        let kept = essential(&said.iter().map(|line| (*line).to_owned()).collect::<Vec<_>>());
+        output.push(exited);
+        let kept = essential(&output.iter().map(|line| (*line).to_owned()).collect::<Vec<_>>());
         assert_eq!(kept, ["Started kubelet.", fatal, more, exited]);
         let panic: Vec<String> =
             ["panic: boom", "goroutine 7 [running]:", "main.main()", "\t/x.go:1 +0x1"].map(str::to_owned).to_vec();

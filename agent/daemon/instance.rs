@@ -12,7 +12,7 @@ use crate::desired::Desired;
 use crate::error::{Error, Result};
 use crate::files::Tree;
 use crate::identity::{Identity, InstanceRecord, prune_beside, succeed};
-use crate::kubernetes::{self, Facts, Leave};
+use crate::kubernetes::{self, Facts, ImagePolicy};
 use crate::metadata::Deployment;
 use crate::output::print_error;
 use crate::report::notify::Notify;
@@ -55,7 +55,7 @@ impl Host {
                 let record = InstanceRecord::new(machine, self.clock.now());
                 record.write(&self.state)?;
                 let line = format!("this is instance {}", record.instance);
-                self.report.emit(Event::new(Code::IdentityKnown, line).phase(Phase::Settings));
+                self.report.emit(Event::new(Code::IdentityRecorded, line).phase(Phase::Settings));
                 record
             }
         };
@@ -183,8 +183,8 @@ fn beside(root: &Tree, deployed: &Path, mounts: &[Mount]) -> Result<Vec<PathBuf>
 
 /// What the generation in place asks for.
 fn former_node(state: &Tree) -> Option<Desired> {
-    let deployment = Deployment::parse(&Generations::look(state)?.entry).ok().flatten()?;
-    kubernetes::render(&kubernetes::node_of(&deployment, &Leave::everything()).ok()?, &Facts::default()).ok()
+    let deployment = Deployment::parse(&Generations::inspect(state)?.entry).ok().flatten()?;
+    kubernetes::render(&kubernetes::node_of(&deployment, &ImagePolicy::everything()).ok()?, &Facts::default()).ok()
 }
 
 /// Refused, if the state in `state_dir` is of another instance than this machine. Nothing is said where either is unknown,

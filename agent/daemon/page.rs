@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::agent::Agent;
 use super::agent::view::ids;
-use super::node::{Outline, Waits};
+use super::node::{Outline, WaitReason};
 use crate::budgets;
 use crate::certificates::judge::renewal_due;
 use crate::clock::Timestamp;
@@ -12,8 +12,8 @@ use crate::collect::{Snapshot, SourceState};
 use crate::deploy::{DeploymentRecord, Generation, GenerationState, State};
 use crate::error::Error;
 use crate::files::Tree;
-use crate::keepers::certificates::{Item, Look, Turn, Verdict, next};
-use crate::keepers::volumes::Sight;
+use crate::keepers::certificates::{CertificateInspection, Item, RotationProgress, Verdict, next};
+use crate::keepers::volumes::PoolInspection;
 use crate::report::component::headline;
 use crate::report::condition_state::ConditionState;
 use crate::report::follow_up::FollowUp;
@@ -35,7 +35,8 @@ pub(super) fn of(agent: &Agent) -> Status {
     let snapshot = agent.collector.snapshot();
     let identity = identity(agent);
     let waits = snapshot.authority.is_none();
-    let outlook = agent.running().and_then(|record| agent.hook.outlook(record, agent.host.settings.deploy.replaced_grace));
+    let planned_stop =
+        agent.running().and_then(|record| agent.hook.planned_stop(record, agent.host.settings.deploy.replaced_grace));
     Status {
         schema_version: SCHEMA_VERSION,
         agent: this_process(agent.started),
@@ -43,7 +44,7 @@ pub(super) fn of(agent: &Agent) -> Status {
         phase: agent.page.phase,
         summary: summary(agent),
         sources: sources(snapshot),
-        deployments: deployments(&agent.ledger.journal.all(), snapshot, outlook.as_deref()),
+        deployments: deployments(&agent.ledger.journal.all(), snapshot, planned_stop.as_deref()),
         node: agent.ledger.generations.current().map(|current| node_now(agent, current)),
         signals: signals(&agent.ledger.outbox.waiting()),
         conditions: agent
@@ -66,22 +67,22 @@ pub(super) fn of(agent: &Agent) -> Status {
 
 /// The node as the newest run and the newest look left it.
 fn node_now(agent: &Agent, current: &Generation) -> NodeStatus {
-    let look = &agent.node_lane.look;
-    let seen = look.certificates.as_ref();
+    let inspection = &agent.node_task.inspection;
+    let seen = inspection.certificates.as_ref();
     let known = NodeStatus {
-        drifted: look.drifted,
-        differences: if look.drifted { agent.node_lane.node.differences() } else { Vec::new() },
+        drifted: inspection.drifted,
+        differences: if inspection.drifted { agent.node_task.node.differences() } else { Vec::new() },
         steps: agent.progress.steps(),
         // Until it ends they are on no disk.
         laps: if current.state == GenerationState::Applying { agent.progress.laps() } else { current.laps.clone() },
-        certificates: seen.and_then(|seen| certificates(&seen.look, seen.turn, seen.renewal.as_ref())),
-        pod_network: agent.node_lane.pod_network.status.clone(),
-        thin_pool: look.thin_pool.as_ref().map(thin_pool),
-        components: agent.node_lane.components(),
+        certificates: seen.and_then(|seen| certificates(&seen.inspection, seen.turn, seen.renewal.as_ref())),
+        pod_network: agent.node_task.pod_network.status.clone(),
+        thin_pool: inspection.thin_pool.as_ref().map(thin_pool),
+        components: agent.node_task.components(),
         ..node(current)
     };
-    match agent.node_lane.node.outline() {
-        Some(outline) => outline.show(known, look.is_whole && !look.drifted),
+    match agent.node_task.node.outline() {
+        Some(outline) => outline.show(known, inspection.is_whole && !inspection.drifted),
         None => known,
     }
 }
@@ -157,8 +158,8 @@ fn sources(snapshot: &Snapshot) -> Vec<SourceStatus> {
     snapshot.sources.iter().map(source).collect()
 }
 
-/// `outlook`: what is known of the end of the one script or hook that runs.
-fn deployments(records: &[&DeploymentRecord], snapshot: &Snapshot, outlook: Option<&str>) -> Vec<DeploymentStatus> {
+/// `planned_stop`: what is known of the end of the one script or hook that runs.
+fn deployments(records: &[&DeploymentRecord], snapshot: &Snapshot, planned_stop: Option<&str>) -> Vec<DeploymentStatus> {
     let listed = ids(snapshot);
     let deployment = |record: &&DeploymentRecord| DeploymentStatus {
         id: record.id.clone(),
@@ -168,7 +169,11 @@ fn deployments(records: &[&DeploymentRecord], snapshot: &Snapshot, outlook: Opti
         state: record.state.as_str().to_owned(),
         status_code: record.outcome.as_ref().map(|outcome| outcome.status),
         reason: record.outcome.as_ref().and_then(|outcome| outcome.reason.clone()),
-        note: if record.state == State::Running && record.is_job() { outlook.map(str::to_owned) } else { record.note.clone() },
+        note: if record.state == State::Running && record.is_job() {
+            planned_stop.map(str::to_owned)
+        } else {
+            record.note.clone()
+        },
         listed: listed.contains(&record.id),
         failed: record.failed(),
         since: Some(record.finished.or(record.started).unwrap_or(record.seen).rfc3339()),
@@ -214,22 +219,26 @@ fn signals(waiting: &[Entry]) -> Vec<SignalStatus> {
 }
 
 /// How full docker's thin pool is.
-fn thin_pool(sight: &Sight) -> ThinPoolStatus {
+fn thin_pool(inspection: &PoolInspection) -> ThinPoolStatus {
     ThinPoolStatus {
-        size_mib: sight.fill.map(|fill| fill.size >> 20),
-        data_percent: sight.fill.map(|fill| percent(fill.data)),
-        metadata_percent: sight.fill.map(|fill| percent(fill.metadata)),
-        wrong: sight.wrong.as_ref().map(ToString::to_string),
-        remedy: sight.wrong.as_ref().and_then(|error| error.suggested_remedy().map(str::to_owned)),
-        since: sight.since.rfc3339(),
+        size_mib: inspection.fill.map(|fill| fill.size >> 20),
+        data_percent: inspection.fill.map(|fill| percent(fill.data)),
+        metadata_percent: inspection.fill.map(|fill| percent(fill.metadata)),
+        wrong: inspection.wrong.as_ref().map(ToString::to_string),
+        remedy: inspection.wrong.as_ref().and_then(|error| error.suggested_remedy().map(str::to_owned)),
+        since: inspection.since.rfc3339(),
     }
 }
 
 /// What a look at the certificates of a node in place found; `turn`: how far a change of authority is.
-fn certificates(look: &Look, turn: Option<Turn>, renewal: Option<&Waits>) -> Option<CertificatesStatus> {
-    let ends = look.items.iter().filter_map(|item| Some((item.end?, &item.name)));
+fn certificates(
+    inspection: &CertificateInspection,
+    turn: Option<RotationProgress>,
+    renewal: Option<&WaitReason>,
+) -> Option<CertificatesStatus> {
+    let ends = inspection.items.iter().filter_map(|item| Some((item.end?, &item.name)));
     let (first_end, first_to_end) = ends.min_by_key(|(end, _)| *end)?;
-    let near: Vec<_> = look.items.iter().filter(|item| item.verdict == Verdict::NearEnd || item.is_expired()).collect();
+    let near: Vec<_> = inspection.items.iter().filter(|item| item.verdict == Verdict::NearEnd || item.is_expired()).collect();
     let waits = |cause: String, code: Code, since: Option<Timestamp>| Condition {
         name: Phase::Certificates.as_str().to_owned(),
         state: ConditionState::Waiting,
@@ -251,30 +260,30 @@ fn certificates(look: &Look, turn: Option<Turn>, renewal: Option<&Waits>) -> Opt
             let names_and_ends = names_and_ends.collect::<Vec<_>>().join(", ");
             let since = near.iter().filter_map(|item| item.chain.first()).map(renewal_due).min();
             Some(match renewal {
-                Some(Waits::Until(slot)) => {
+                Some(WaitReason::Until(slot)) => {
                     let cause = format!("{names_and_ends}; this node renews from {}", slot.rfc3339());
-                    waits(cause, Code::CertificateNearEnd, since)
+                    waits(cause, Code::CertificateNearExpiry, since)
                 }
-                Some(Waits::For(cause)) => {
-                    waits(format!("{names_and_ends}; the renewal waits: {cause}"), Code::RenewalWaits, since)
+                Some(WaitReason::For(cause)) => {
+                    waits(format!("{names_and_ends}; the renewal waits: {cause}"), Code::RenewalWaiting, since)
                 }
-                None => waits(names_and_ends, Code::CertificateNearEnd, since),
+                None => waits(names_and_ends, Code::CertificateNearExpiry, since),
             })
         }
         None => None,
     };
     let end = |item: &Item| Some(CertificateEnd { name: item.name.clone(), end: item.end?.rfc3339() });
-    let ends = look.items.iter().filter_map(end).collect();
+    let ends = inspection.items.iter().filter_map(end).collect();
     Some(CertificatesStatus { first_to_end: first_to_end.clone(), first_end: first_end.rfc3339(), waits, ends })
 }
 
 /// What the metadata has wrong that no source and no deployment shows.
 fn metadata(snapshot: &Snapshot, unsupported: Option<(&str, &str)>) -> Option<Condition> {
-    let nameless = snapshot.deployments.as_ref().map_or(0, |list| list.nameless());
+    let unidentified = snapshot.deployments.as_ref().map_or(0, |list| list.unidentified());
     let (cause, remedy) = match unsupported {
         Some((cause, remedy)) => (cause.to_owned(), remedy),
-        None if nameless > 0 => (
-            format!("deployments without an id, which can be neither run nor signalled: {nameless}"),
+        None if unidentified > 0 => (
+            format!("deployments without an id, which can be neither run nor signalled: {unidentified}"),
             "`heat-node-agent verify` shows what is wrong with them; correct the template",
         ),
         None => return None,
@@ -362,7 +371,7 @@ fn identity(agent: &Agent) -> IdentityStatus {
 }
 
 fn summary(agent: &Agent) -> String {
-    if let Some(id) = agent.node_lane.bring_up.about() {
+    if let Some(id) = agent.node_task.bring_up.about() {
         let generation = agent.ledger.generations.current().map_or(0, |current| current.number);
         return match agent.progress.in_vain() {
             Some((step, cause)) => format!("bringing up the node: generation {generation} waits for {step}: {cause}"),
@@ -372,7 +381,7 @@ fn summary(agent: &Agent) -> String {
     if let Some(record) = agent.running() {
         return format!("running deployment {}", record.name);
     }
-    if let Some(problem) = headline(&agent.node_lane.components()) {
+    if let Some(problem) = headline(&agent.node_task.components()) {
         return format!("DEGRADED: {problem}");
     }
     let snapshot = agent.collector.snapshot();
@@ -381,7 +390,7 @@ fn summary(agent: &Agent) -> String {
         (_, Some((name, source))) => format!("source {name} fails: {}", source.cause.as_deref().unwrap_or("unknown")),
         (Phase::Metadata, None) => "waiting for metadata".to_owned(),
         (Phase::Signal, None) => format!("{} signals are waiting for Heat", agent.ledger.outbox.waiting().len()),
-        (_, None) if agent.node_lane.look.drifted => "the node differs from its parameters".to_owned(),
+        (_, None) if agent.node_task.inspection.drifted => "the node differs from its parameters".to_owned(),
         (_, None) => format!("watching; {} deployments done", agent.ledger.journal.signalled_count()),
     }
 }
@@ -459,26 +468,26 @@ mod tests {
             Item { name: name.into(), path: String::new(), verdict, chain: vec![authority], end }
         };
         let missing = Item { chain: vec![], end: None, ..item("none", 1, Verdict::Missing(String::new())) };
-        let mut look = Look { items: vec![missing], ..Look::default() };
-        assert_eq!(certificates(&look, None, None), None);
-        look.items.extend([item("a", 900, Verdict::Right), item("b", 300, Verdict::NearEnd)]);
-        let near = certificates(&look, None, None).unwrap();
+        let mut inspection = CertificateInspection { items: vec![missing], ..CertificateInspection::default() };
+        assert_eq!(certificates(&inspection, None, None), None);
+        inspection.items.extend([item("a", 900, Verdict::Right), item("b", 300, Verdict::NearEnd)]);
+        let near = certificates(&inspection, None, None).unwrap();
         assert_eq!((near.first_to_end.as_str(), near.first_end.as_str()), ("b", "2026-12-25T12:00:00Z"));
         let waits = near.waits.unwrap();
         assert_eq!(waits.cause.as_deref(), Some("b ends at 2026-12-25T12:00:00Z"));
         assert_eq!(waits.since.as_deref(), Some("2026-09-16T12:00:00Z"));
-        let turn = |step| Some(Turn { step, generation: 1, since: begin });
-        let waits = certificates(&look, turn(Rotation::TrustBoth), None).unwrap().waits.unwrap();
+        let turn = |step| Some(RotationProgress { step, generation: 1, since: begin });
+        let waits = certificates(&inspection, turn(Rotation::TrustBoth), None).unwrap().waits.unwrap();
         assert!(waits.cause.unwrap().ends_with("next step, switch") && waits.remedy.unwrap().contains("certificates rotate"));
-        look.items.pop();
-        assert_eq!(certificates(&look, turn(Rotation::DropOld), None).unwrap().waits, None);
+        inspection.items.pop();
+        assert_eq!(certificates(&inspection, turn(Rotation::DropOld), None).unwrap().waits, None);
     }
 
     #[test]
     fn what_heat_asks_for_in_vain_is_a_condition() {
         assert_eq!(metadata(&listing(vec![json!({"id": "a"})]), None), None);
-        let nameless = metadata(&listing(vec![json!({"id": "a"}), json!({"id": ""}), json!(3)]), None).unwrap();
-        assert!(nameless.cause.unwrap().ends_with(": 2") && nameless.remedy.unwrap().contains("verify"));
+        let unidentified = metadata(&listing(vec![json!({"id": "a"}), json!({"id": ""}), json!(3)]), None).unwrap();
+        assert!(unidentified.cause.unwrap().ends_with(": 2") && unidentified.remedy.unwrap().contains("verify"));
         let unsupported = metadata(&listing(vec![]), Some(("why", "what"))).unwrap();
         assert_eq!((unsupported.state, unsupported.cause.as_deref()), (ConditionState::Failed, Some("why")));
     }

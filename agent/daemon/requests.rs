@@ -143,7 +143,7 @@ pub(super) fn is_any_waiting(state: &Tree) -> bool {
 }
 
 /// Everything that orders change. Only for who holds the lock of the state directory.
-pub(crate) struct Desk<'a> {
+pub(crate) struct OrderContext<'a> {
     pub(crate) state: &'a Tree,
     pub(crate) run_dir: Option<&'a Tree>,
     /// A signal is on its way, or what became of one is not recorded: only what has no result yet can be changed.
@@ -160,7 +160,7 @@ pub(crate) struct Desk<'a> {
     pub(crate) repairs: &'a mut Repairs,
 }
 
-/// Between orders to repair the node and the node's lane, which does it: an order lies until that has answered. One that is cut off is
+/// Between orders to repair the node and the node's task, which does it: an order lies until that has answered. One that is cut off is
 /// begun anew, which finds less to do.
 #[derive(Debug, Default)]
 pub(crate) struct Repairs {
@@ -181,7 +181,7 @@ pub(crate) struct NodeState {
     pub(crate) extent: Option<Extent>,
 }
 
-impl Desk<'_> {
+impl OrderContext<'_> {
     /// Carries out what lies there, oldest first; what became of it is reported by [`deliver`].
     ///
     /// # Errors
@@ -272,7 +272,7 @@ impl Desk<'_> {
         }
         let Some(bytes) = tree.read(path, LIMIT)? else { return Ok(None) };
         let request: Request =
-            json::typed(&bytes).map_err(|unfit| Error::from(unfit).context(format!("reading {}", path.display())))?;
+            json::typed(&bytes).map_err(|rejection| Error::from(rejection).context(format!("reading {}", path.display())))?;
         if request.schema != 1 {
             return Err(
                 Error::permanent(format!("schema {} is not 1", request.schema)).context(format!("reading {}", path.display()))
@@ -313,7 +313,7 @@ impl Desk<'_> {
 
     /// Which step is meant is written into the order first: where that is no longer the next one, it was taken.
     fn rotate(&mut self, tree: &Tree, path: &Path, request: &mut Request) -> Result<Vec<String>> {
-        let next = certificates::CertificateRecord::look(self.state).next_step();
+        let next = certificates::CertificateRecord::inspect(self.state).next_step();
         let meant = request.resolved.as_deref().and_then(Rotation::from_word);
         let step = if let Some(taken) = meant.filter(|step| next != Some(*step)) {
             taken
@@ -556,7 +556,7 @@ mod tests {
             let mut opened = self.open();
             let ids = opened.journal.all().into_iter().map(|record| json!({"id": record.id})).filter(|_| listed == Some(true));
             let listed = listed.map(|_| Entries::new(ids.collect()).unwrap());
-            let mut desk = Desk {
+            let mut context = OrderContext {
                 state: &opened.state,
                 run_dir: Some(&opened.run_dir),
                 is_sending: self.sending.get(),
@@ -570,7 +570,7 @@ mod tests {
                 repairs: &mut self.repairs.borrow_mut(),
             };
             let mut served = Vec::new();
-            desk.serve(&mut served)?;
+            context.serve(&mut served)?;
             // Who hears of it looks at the status next: nobody does before that says so.
             for one in &served {
                 let tree = if one.in_run_dir { &opened.run_dir } else { &*opened.state };
@@ -590,7 +590,7 @@ mod tests {
             let mut opened = self.open();
             let deployment =
                 Deployment::parse(&json!({"id": id, "name": "setup", "group": "script", "config": "x"})).unwrap().unwrap();
-            opened.journal.see(&deployment).unwrap();
+            opened.journal.register(&deployment).unwrap();
             opened.journal.start(id, &json!({})).unwrap();
             opened.journal.finish(id, Outcome::refused("no")).unwrap();
             let job = opened.journal.get(id).unwrap().job();
@@ -674,8 +674,8 @@ mod tests {
             let entry = json!({"id": id, "name": id, "group": group, "config": "x"});
             Deployment::parse(&entry).unwrap().unwrap()
         };
-        place.open().journal.see(&entry("seen", "script")).unwrap();
-        place.open().journal.see(&entry("node", "kubernetes-node")).unwrap();
+        place.open().journal.register(&entry("seen", "script")).unwrap();
+        place.open().journal.register(&entry("node", "kubernetes-node")).unwrap();
         place.open().journal.start("node", &json!({})).unwrap();
         let ending = |id: &str| place.open().journal.get(id).unwrap().ending.clone();
         for (name, id, done, words) in [
@@ -692,8 +692,8 @@ mod tests {
             assert!(was_done == done && text.contains(words), "{name}: {text}");
         }
         assert_eq!(["run", "end", "seen", "node"].map(ending), [Some(Ending::Stopped), None, None, None]);
-        let said = |code| place.report.events().iter().filter(|event| event.code == code).count();
-        assert_eq!((said(Code::DeploymentStopping), place.state_of("run")), (1, Some(State::Running)));
+        let reported = |code| place.report.events().iter().filter(|event| event.code == code).count();
+        assert_eq!((reported(Code::DeploymentStopping), place.state_of("run")), (1, Some(State::Running)));
         // Cut off before its answer, and the script has ended since: the same order means no other run.
         place.open().journal.finish("run", Outcome::refused("stopped")).unwrap();
         place.order("7.json", &json!({"schema": 1, "order": "stop", "deployment": "run", "resolved": "run"}));
@@ -742,8 +742,8 @@ mod tests {
         let left = place.open().state.list(Path::new(DIRECTORY)).unwrap();
         assert_eq!(left.len(), 2 * KEPT);
         assert!(left.iter().any(|name| *name == *format!("{KEPT:03}.answer")), "of each kind the oldest went");
-        let said: Vec<_> = place.report.events().into_iter().filter(|event| event.code == Code::LeftoversRemoved).collect();
-        assert_eq!(said.len(), 1, "{said:?}");
+        let reported: Vec<_> = place.report.events().into_iter().filter(|event| event.code == Code::LeftoversRemoved).collect();
+        assert_eq!(reported.len(), 1, "{reported:?}");
     }
 
     #[test]
@@ -767,14 +767,14 @@ mod tests {
 
     #[test]
     fn a_step_of_a_change_of_authority_is_ordered_once_wherever_the_order_is_cut_off() {
-        use certificates::{CertificateRecord, Turn};
+        use certificates::{CertificateRecord, RotationProgress};
         let place = Place::new();
         let order = json!({"schema": 1, "order": "rotate", "deployment": ""});
         let done = |step| {
-            let rotation = Some(Turn { step, generation: 1, since: Timestamp(0) });
+            let rotation = Some(RotationProgress { step, generation: 1, since: Timestamp(0) });
             CertificateRecord { rotation, ..CertificateRecord::default() }.write(&place.open().state).unwrap();
         };
-        let ordered = || CertificateRecord::look(&place.open().state).ordered;
+        let ordered = || CertificateRecord::inspect(&place.open().state).ordered;
         place.order("1.json", &order);
         place.serve(None);
         let (was_done, text) = place.answer("1.json").unwrap();
@@ -849,7 +849,7 @@ mod tests {
     fn a_name_from_outside_does_not_command_the_operators_terminal() {
         let place = Place::new();
         let entry = json!({"id": "a1", "name": "x\u{1b}[2Jy", "group": "script", "config": "x"});
-        place.open().journal.see(&Deployment::parse(&entry).unwrap().unwrap()).unwrap();
+        place.open().journal.register(&Deployment::parse(&entry).unwrap().unwrap()).unwrap();
         for (name, order) in [("1.json", "rerun"), ("2.json", "forget")] {
             place.order(name, &json!({"schema": 1, "order": order, "deployment": "a1"}));
             place.serve(None);

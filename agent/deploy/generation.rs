@@ -59,12 +59,12 @@ pub struct Generation {
     pub torn: bool,
     /// The last one that was in place, until this one is.
     #[serde(default)]
-    pub before: Option<Before>,
+    pub before: Option<PreviousGeneration>,
 }
 
 /// A generation that was in place, as far as it takes to look after the node by it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Before {
+pub struct PreviousGeneration {
     /// Its number.
     pub number: u64,
     /// Its deployment's entry. Holds secrets.
@@ -128,13 +128,13 @@ impl Generations {
     /// # Errors
     /// If the file cannot be read or quarantined.
     pub fn open(state: Arc<Tree>, report: &Report) -> Result<Self> {
-        let current = state.read_state(Path::new(FILE), report, Code::StatePutAside)?;
+        let current = state.read_state(Path::new(FILE), report, Code::StateFileQuarantined)?;
         Ok(Self { state, current })
     }
 
     /// What is in place, for who only looks and holds no lock; nothing where it cannot be read.
     #[must_use]
-    pub fn look(state: &Tree) -> Option<Generation> {
+    pub fn inspect(state: &Tree) -> Option<Generation> {
         Self::read(state).ok().flatten()
     }
 
@@ -167,7 +167,7 @@ impl Generations {
         };
         let before = self.current.as_ref().and_then(|current| match current.state {
             GenerationState::Applied if current.entry.to_string().len() > ENTRY_BEFORE => None,
-            GenerationState::Applied => Some(Before { number: current.number, entry: Arc::clone(&current.entry) }),
+            GenerationState::Applied => Some(PreviousGeneration { number: current.number, entry: Arc::clone(&current.entry) }),
             GenerationState::Applying | GenerationState::Rejected => current.before.clone(),
         });
         let is_between = |current: &Generation| current.state != GenerationState::Applied && current.touched;
@@ -308,6 +308,6 @@ mod tests {
         assert_eq!(open().begin("one", "d", json!({"inputs": [1]})).unwrap(), 4);
         Tree::open(dir.path()).unwrap().write(Path::new(FILE), b"{", Attributes::mode(0o600)).unwrap();
         assert!(open().current().is_none());
-        assert_eq!(report.events()[0].code, Code::StatePutAside);
+        assert_eq!(report.events()[0].code, Code::StateFileQuarantined);
     }
 }

@@ -18,7 +18,7 @@ use crate::digest::key_of;
 use crate::error::{Error, Result};
 use crate::files::{Attributes, FileKind, Tree};
 use crate::metadata::{Deployment, Output, SignalTarget};
-use crate::programs::{RESULT, Ran};
+use crate::programs::{JobResult, RESULT};
 use crate::report::{Code, Event, Phase, Report};
 
 const DIRECTORY: &str = "deployments";
@@ -219,7 +219,7 @@ impl Journal {
             if path.extension().is_none_or(|extension| extension != "json") {
                 continue;
             }
-            if let Some(mut record) = state.read_state::<DeploymentRecord>(&path, report, Code::StatePutAside)? {
+            if let Some(mut record) = state.read_state::<DeploymentRecord>(&path, report, Code::StateFileQuarantined)? {
                 record.shorten();
                 journal.insert(record);
             }
@@ -231,7 +231,7 @@ impl Journal {
     ///
     /// # Errors
     /// If the directory cannot be read.
-    pub fn look(state: &Tree) -> Result<Vec<DeploymentRecord>> {
+    pub fn inspect(state: &Tree) -> Result<Vec<DeploymentRecord>> {
         let names = state.list(Path::new(DIRECTORY))?;
         let paths = names
             .iter()
@@ -327,7 +327,7 @@ impl Journal {
         if stored.as_ref().is_some_and(|stored| Some(stored) != record.outcome.as_ref()) {
             return Ok(stored);
         }
-        let ran = Ran::read(state, &Path::new("work").join(record.job()))?;
+        let ran = JobResult::read(state, &Path::new("work").join(record.job()))?;
         let outcome = ran.map(|ran| Outcome::of(&record.group, ran));
         let short = || record.outcome.clone().map(|short| Outcome { stderr: REMOVED.to_owned(), ..short });
         Ok(outcome.or_else(short))
@@ -346,7 +346,7 @@ impl Journal {
     ///
     /// # Errors
     /// If it cannot be written; it is then not taken up.
-    pub fn see(&mut self, deployment: &Deployment) -> Result<Option<&DeploymentRecord>> {
+    pub fn register(&mut self, deployment: &Deployment) -> Result<Option<&DeploymentRecord>> {
         let mut record = self.new_record(&deployment.id, &deployment.name, &deployment.group);
         describe(&mut record, deployment);
         let (tree, mark) = self.mark(&deployment.id);
@@ -476,7 +476,7 @@ impl Journal {
     ///
     /// # Errors
     /// If it cannot be written.
-    pub fn let_go(&mut self, id: &str, from: State, note: &str) -> Result<()> {
+    pub fn mark_withdrawn(&mut self, id: &str, from: State, note: &str) -> Result<()> {
         self.change(id, |record| {
             (record.state, record.let_go) = (State::Signalled, Some(from));
             record.note = Some(note.to_owned());
@@ -819,7 +819,7 @@ mod tests {
     #[test]
     fn every_step_survives_a_restart() {
         let (place, report) = (TestState::new(), Report::kept());
-        assert!(place.journal(&report).see(&deployment("a")).unwrap().is_some());
+        assert!(place.journal(&report).register(&deployment("a")).unwrap().is_some());
         assert_eq!(place.journal(&report).get("a").unwrap().state, State::Seen);
         place.journal(&report).start("a", &json!({"id": "a"})).unwrap();
         assert_eq!(place.journal(&report).get("a").unwrap().state, State::Running);
@@ -839,28 +839,28 @@ mod tests {
         let (place, report) = (TestState::new(), Report::kept());
         let mut journal = place.journal(&report);
         place.write("deployed/a.json", "");
-        assert!(journal.see(&deployment("a")).unwrap().is_none());
+        assert!(journal.register(&deployment("a")).unwrap().is_none());
         assert_eq!(journal.get("a").unwrap().state, State::Signalled);
-        assert!(journal.see(&deployment("../../x")).unwrap().is_some());
+        assert!(journal.register(&deployment("../../x")).unwrap().is_some());
     }
 
     #[test]
     fn a_torn_record_is_quarantined_and_logged() {
         let (place, report) = (TestState::new(), Report::kept());
-        place.journal(&report).see(&deployment("a")).unwrap();
+        place.journal(&report).register(&deployment("a")).unwrap();
         let file = Path::new("state").join(path_of("a"));
         place.write(file.to_str().unwrap(), "{\"schema\": 1, \"id\"");
         let file = place.0.path().join(file);
         assert!(place.journal(&report).get("a").is_none());
         assert!(file.with_extension("unreadable").exists());
-        assert_eq!(report.events()[0].code, Code::StatePutAside);
+        assert_eq!(report.events()[0].code, Code::StateFileQuarantined);
     }
 
     #[test]
     fn one_order_runs_a_deployment_again_once() {
         let (place, report) = (TestState::new(), Report::kept());
         let mut journal = place.journal(&report);
-        journal.see(&deployment("a")).unwrap();
+        journal.register(&deployment("a")).unwrap();
         journal.start("a", &json!({"id": "a"})).unwrap();
         journal.finish("a", Outcome::refused("no")).unwrap();
         journal.undelivered("a", "Heat is gone".into()).unwrap();
@@ -883,10 +883,10 @@ mod tests {
         let (place, report) = (TestState::new(), Report::kept());
         let mut journal = place.journal(&report);
         place.write("deployed/a.json", "");
-        assert!(journal.see(&deployment("a")).unwrap().is_none());
+        assert!(journal.register(&deployment("a")).unwrap().is_none());
         journal.forget("a").unwrap();
         journal.forget("never there").unwrap();
-        assert!(place.journal(&report).see(&deployment("a")).unwrap().is_some());
+        assert!(place.journal(&report).register(&deployment("a")).unwrap().is_some());
     }
 
     #[test]
@@ -895,10 +895,12 @@ mod tests {
         let mut journal = place.journal(&report);
         for (id, name) in [("b1a6-1", "setup"), ("b1a6-2", "setup"), ("c0", "b1a6-1"), ("d0", "c")] {
             journal
-                .see(&Deployment::parse(&json!({"id": id, "name": name, "group": "script", "config": "x"})).unwrap().unwrap())
+                .register(
+                    &Deployment::parse(&json!({"id": id, "name": name, "group": "script", "config": "x"})).unwrap().unwrap(),
+                )
                 .unwrap();
         }
-        assert_eq!(Journal::look(&journal.state).unwrap().len(), 4);
+        assert_eq!(Journal::inspect(&journal.state).unwrap().len(), 4);
         let all = journal.all();
         for (wanted, found) in [
             ("b1a6-1", Ok("b1a6-1")),
@@ -925,13 +927,13 @@ mod tests {
         // Of a job, of the agent itself, and as an earlier version left it.
         for (id, has_job) in [("job", true), ("own", false)] {
             let mut journal = place.journal(&report);
-            journal.see(&deployment(id)).unwrap();
+            journal.register(&deployment(id)).unwrap();
             if has_job {
                 let directory = Path::new("state/work").join(journal.get(id).unwrap().job());
                 let tree = Tree::open(place.0.path()).unwrap();
                 tree.create_dir_all(&directory, Attributes::mode(0o700)).unwrap();
                 let text = long.outputs["o"].as_str().unwrap().to_owned();
-                let ran = Ran { outputs: [("o".to_owned(), text)].into(), ..Ran::default() };
+                let ran = JobResult { outputs: [("o".to_owned(), text)].into(), ..JobResult::default() };
                 tree.write_json(&directory.join(RESULT), &ran, Attributes::mode(0o600)).unwrap();
             }
             journal.finish(id, long.clone()).unwrap();
@@ -945,13 +947,13 @@ mod tests {
                     _ => journal.signalled(id, None).unwrap(),
                 }
             }
-            let looked = Journal::look(&journal.state).unwrap();
-            assert!(looked.iter().all(|record| record.weight() < 2_000));
+            let inspected = Journal::inspect(&journal.state).unwrap();
+            assert!(inspected.iter().all(|record| record.weight() < 2_000));
             journal.forget(id).unwrap();
         }
         let failing = Outcome { status: 1, stderr: "y".repeat(5_000), ..long };
         let mut journal = place.journal(&report);
-        journal.see(&deployment("old")).unwrap();
+        journal.register(&deployment("old")).unwrap();
         let mut old: Value = serde_json::to_value(journal.get("old").unwrap()).unwrap();
         (old["state"], old["outcome"]) = (json!("finished"), serde_json::to_value(&failing).unwrap());
         place.write(Path::new("state").join(path_of("old")).to_str().unwrap(), &old.to_string());
@@ -985,16 +987,16 @@ mod tests {
         }
         place.write("deployed/theirs.json", "{}");
         for id in ["a", "b", "c"] {
-            journal.see(&deployment(id)).unwrap();
+            journal.register(&deployment(id)).unwrap();
             journal.signalled(id, None).unwrap();
         }
         assert_eq!(journal.prune(|_| false).unwrap(), ["a"]);
         let names = journal.legacy.as_ref().unwrap().list(Path::new("")).unwrap();
         assert_eq!(names.len(), LEGACY_MARKS + 1);
         let events = report.events();
-        let [said] = events.as_slice() else { panic!("{events:?}") };
-        assert_eq!(said.code, Code::LeftoversRemoved);
-        assert!(said.message.starts_with("6 empty marks of old deployments were removed from /"), "{}", said.message);
+        let [reported] = events.as_slice() else { panic!("{events:?}") };
+        assert_eq!(reported.code, Code::LeftoversRemoved);
+        assert!(reported.message.starts_with("6 empty marks of old deployments were removed from /"), "{}", reported.message);
         assert!(names.contains(&"theirs.json".into()));
     }
 
@@ -1005,17 +1007,17 @@ mod tests {
             let place = TestState::new();
             let mut journal = place.journal(&report);
             for id in [id, "z1", "z2", "z3"] {
-                journal.see(&deployment(id)).unwrap();
+                journal.register(&deployment(id)).unwrap();
                 journal.start(id, &json!({})).unwrap();
                 journal.signalled(id, None).unwrap();
             }
             assert!(journal.prune(|_| false).unwrap().contains(&id.to_owned()), "{id}");
             let mut journal = place.journal(&report);
-            assert!(journal.see(&deployment(id)).unwrap().is_none(), "{id} would run again");
+            assert!(journal.register(&deployment(id)).unwrap().is_none(), "{id} would run again");
             assert_eq!(journal.get(id).unwrap().state, State::Signalled, "{id}");
             // Only the operator can have it run again.
             journal.forget(id).unwrap();
-            assert!(place.journal(&report).see(&deployment(id)).unwrap().is_some(), "{id}");
+            assert!(place.journal(&report).register(&deployment(id)).unwrap().is_some(), "{id}");
         }
     }
 
@@ -1023,9 +1025,9 @@ mod tests {
     fn the_result_of_one_deployment_is_no_record_of_another() {
         let (place, report) = (TestState::new(), Report::kept());
         let mut journal = place.journal(&report);
-        journal.see(&deployment("a")).unwrap();
+        journal.register(&deployment("a")).unwrap();
         journal.finish("a", Outcome::default()).unwrap();
-        assert!(journal.see(&deployment("a.notify")).unwrap().is_some());
+        assert!(journal.register(&deployment("a.notify")).unwrap().is_some());
     }
 
     #[test]
@@ -1036,12 +1038,12 @@ mod tests {
             place.write(&format!("state/marks/!{number:05}"), "");
         }
         for id in ["odd/a", "odd/b", "odd/c"] {
-            journal.see(&deployment(id)).unwrap();
+            journal.register(&deployment(id)).unwrap();
             journal.signalled(id, None).unwrap();
         }
         assert_eq!(journal.prune(|_| false).unwrap(), ["odd/a"]);
         assert_eq!(journal.state.list(Path::new("marks")).unwrap().len(), LEGACY_MARKS);
-        assert!(journal.see(&deployment("odd/a")).unwrap().is_none(), "the newest are kept");
+        assert!(journal.register(&deployment("odd/a")).unwrap().is_none(), "the newest are kept");
         assert!(report.events()[0].message.starts_with("6 empty marks of old deployments were removed from /"));
     }
 
@@ -1050,7 +1052,7 @@ mod tests {
         let (place, report) = (TestState::new(), Report::kept());
         let mut journal = place.journal(&report);
         for id in ["a", "b", "c", "d", "e"] {
-            journal.see(&deployment(id)).unwrap();
+            journal.register(&deployment(id)).unwrap();
             if id != "e" {
                 journal.signalled(id, None).unwrap();
             }

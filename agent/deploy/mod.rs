@@ -13,4 +13,4 @@ mod work;
 pub use generation::{Extent, FILE as GENERATION, Generation, GenerationState, Generations, Reference};
 pub use journal::{DeploymentRecord, Ending, Journal, State, choose};
 pub use result::{Outcome, SIGNAL_LIMIT, body};
-pub use work::{Policy, Todo, What, Work, todo};
+pub use work::{EntryKind, Policy, Todo, Work, todo};

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::budgets::json;
-use crate::programs::{ANSWER_BYTES, HookAnswer, HookOutput, Ran, encoded};
+use crate::programs::{ANSWER_BYTES, HookAnswer, HookOutput, JobResult, encoded};
 use crate::report::follow_up::FollowUp;
 use crate::report::reason::REMEDY;
 use crate::report::status::script_remedy;
@@ -61,7 +61,7 @@ impl Outcome {
 
     /// What a job left, by the group of its deployment.
     #[must_use]
-    pub fn of(group: &str, ran: Ran) -> Self {
+    pub fn of(group: &str, ran: JobResult) -> Self {
         if group == "script" { Self::of_script(ran) } else { Self::of_hook(ran) }
     }
 
@@ -81,7 +81,7 @@ impl Outcome {
 
     /// What a script left: output files become outputs.
     #[must_use]
-    pub fn of_script(ran: Ran) -> Self {
+    pub fn of_script(ran: JobResult) -> Self {
         // A program that exits with 0 at SIGTERM did not do its work all the same.
         let status = if ran.timed_out && ran.status == 0 { 124 } else { ran.status };
         let reason = if ran.timed_out {
@@ -96,7 +96,7 @@ impl Outcome {
     /// What an external hook said (heat-protocol.md 4.2 g, R34): its JSON on standard output, but the exit status wins:
     /// a hook that failed is never reported as success.
     #[must_use]
-    pub fn of_hook(mut ran: Ran) -> Self {
+    pub fn of_hook(mut ran: JobResult) -> Self {
         let answer = match std::mem::take(&mut ran.answer) {
             HookOutput::Answer(answer) => Ok(*answer),
             HookOutput::NoAnswer => Err(NO_ANSWER.to_owned()),
@@ -141,7 +141,7 @@ impl Outcome {
 
     /// What a program said last: the end of its errors, else of its output.
     #[must_use]
-    pub fn last_words(&self) -> Option<String> {
+    pub fn failure_details(&self) -> Option<String> {
         let end = |output: &str| {
             let lines: Vec<&str> = output.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
             let last = lines.get(lines.len().saturating_sub(QUOTED)..).unwrap_or_default().join(" / ");
@@ -161,7 +161,7 @@ impl Outcome {
             return self;
         }
         let reason = self.reason.take().unwrap_or_else(|| format!("exit status {}", self.status));
-        let words = self.last_words().filter(|words| !reason.contains(words.as_str()));
+        let words = self.failure_details().filter(|words| !reason.contains(words.as_str()));
         let words = words.map_or_else(String::new, |words| format!("; it said last: {words}"));
         let rerun = FollowUp::Rerun(id);
         self.reason = Some(match reason.split_once(REMEDY) {
@@ -259,8 +259,8 @@ mod tests {
 
     use super::*;
 
-    fn ran(status: i32, stdout: &str) -> Ran {
-        Ran { status, stdout: stdout.to_owned(), stderr: "err".to_owned(), ..Ran::default() }
+    fn ran(status: i32, stdout: &str) -> JobResult {
+        JobResult { status, stdout: stdout.to_owned(), stderr: "err".to_owned(), ..JobResult::default() }
     }
 
     #[test]

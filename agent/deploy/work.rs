@@ -42,7 +42,7 @@ impl Work {
 
 /// What an entry asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum EntryKind {
     /// To be begun, or gone on with.
     Do(Work),
     /// Its group is not allowed here.
@@ -64,7 +64,7 @@ pub struct Todo {
     /// Its id; empty where it has none.
     pub id: String,
     /// What it asks for.
-    pub what: What,
+    pub what: EntryKind,
 }
 
 /// Goes through the list in its order (R20: equal names are told apart by id).
@@ -81,7 +81,7 @@ pub fn todo<'a>(
             Ok(Some(deployment)) => deployment,
             Ok(None) => continue,
             Err(malformed) => {
-                list.push_back(Todo { at, id: malformed.id.unwrap_or_default(), what: What::Malformed });
+                list.push_back(Todo { at, id: malformed.id.unwrap_or_default(), what: EntryKind::Malformed });
                 continue;
             }
         };
@@ -102,20 +102,20 @@ pub fn todo<'a>(
             nodes.insert(deployment.id.clone());
         }
         let allowed = policy.groups.as_ref().is_none_or(|groups| groups.contains(&deployment.group));
-        list.push_back(Todo { at, id: deployment.id, what: if allowed { What::Do(work) } else { What::Forbidden } });
+        list.push_back(Todo { at, id: deployment.id, what: if allowed { EntryKind::Do(work) } else { EntryKind::Forbidden } });
     }
     if nodes.len() > 1 {
         for item in &mut list {
-            if item.what == What::Do(Work::Node) && nodes.contains(&item.id) {
-                item.what = What::Twice;
+            if item.what == EntryKind::Do(Work::Node) && nodes.contains(&item.id) {
+                item.what = EntryKind::Twice;
             }
         }
     }
     let is_done = |id: &str| known(id).is_some_and(|record| record.state >= State::Finished);
     // Of what has ended nothing is said again; this comes before the judgement on copies.
-    list.retain(|item| item.what != What::Malformed || !is_done(&item.id));
-    for item in list.iter_mut().filter(|item| item.what == What::Malformed && ids.contains(&item.id)) {
-        item.what = What::Copy;
+    list.retain(|item| item.what != EntryKind::Malformed || !is_done(&item.id));
+    for item in list.iter_mut().filter(|item| item.what == EntryKind::Malformed && ids.contains(&item.id)) {
+        item.what = EntryKind::Copy;
     }
     list
 }
@@ -140,14 +140,14 @@ mod tests {
         let list = todo(entries.iter().cloned(), known, policy);
         assert!(list.iter().all(|item| entries[item.at]["id"].as_str().unwrap_or_default() == item.id));
         let name = |item: &Todo| match item.what {
-            What::Do(work) => format!("{} {work:?}", item.id),
+            EntryKind::Do(work) => format!("{} {work:?}", item.id),
             what => format!("{} {what:?}", item.id).to_lowercase(),
         };
         list.iter().map(name).collect()
     }
 
     #[test]
-    fn the_list_is_worked_in_its_order_and_ids_tell_equal_names_apart() {
+    fn the_list_is_worked_in_its_order_and_ids_distinguish_equal_names() {
         let entries = [
             entry("a", "script", "CREATE"),
             entry("b", "ansible", "CREATE"),

@@ -360,7 +360,7 @@ pub struct Unit {
 impl Unit {
     /// Whether it is there to be kept from starting: only its own drop-in, which says so, is new to it.
     #[must_use]
-    pub fn is_kept_off(&self) -> bool {
+    pub fn is_start_blocked(&self) -> bool {
         let folder = format!("/{}.d/", self.name);
         self.applies_files && !self.enable && self.restart_on.iter().any(|path| path.contains(&folder))
     }

@@ -7,18 +7,18 @@ use crate::error::{Error, Result};
 
 /// What is done to which path, for errors.
 #[derive(Debug)]
-pub(super) struct Doing {
+pub(super) struct Operation {
     pub(super) verb: &'static str,
     pub(super) path: PathBuf,
 }
 
-impl Doing {
+impl Operation {
     pub(super) fn failed(&self, error: impl Into<Error>) -> Error {
         error.into().at(&self.path).context(self)
     }
 }
 
-impl fmt::Display for Doing {
+impl fmt::Display for Operation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.verb, self.path.display())
     }
@@ -26,11 +26,11 @@ impl fmt::Display for Doing {
 
 /// Adds what was done to which path to any error of the kernel.
 pub(super) trait At<T> {
-    fn at(self, doing: impl FnOnce() -> Doing) -> Result<T>;
+    fn at(self, doing: impl FnOnce() -> Operation) -> Result<T>;
 }
 
 impl<T, E: Into<Error>> At<T> for std::result::Result<T, E> {
-    fn at(self, doing: impl FnOnce() -> Doing) -> Result<T> {
+    fn at(self, doing: impl FnOnce() -> Operation) -> Result<T> {
         self.map_err(|error| doing().failed(error))
     }
 }

@@ -29,10 +29,10 @@ use nix::sys::stat::{FileStat, Mode, SFlag, fchmod, fstat, fstatat, mkdirat};
 use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, fsync, symlinkat, unlinkat};
 use serde_json::error::Category;
 
-use crate::budgets::json::{self, Unfit};
+use crate::budgets::json::{self, Rejection};
 use crate::error::{Error, Kind, Result};
 use crate::report::{Code, Event, Report};
-use doing::{At, Doing};
+use doing::{At, Operation};
 
 /// Largest file that [`Tree::read`] takes into memory unless told otherwise, in bytes.
 pub const READ_LIMIT: u64 = 16 * 1024 * 1024;
@@ -115,7 +115,7 @@ impl Tree {
     pub fn open(base: &Path) -> Result<Self> {
         let root = openat(nix::fcntl::AT_FDCWD, base, OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())
             .map_err(|errno| {
-                let error = Doing { verb: "opening directory", path: base.to_owned() }.failed(errno);
+                let error = Operation { verb: "opening directory", path: base.to_owned() }.failed(errno);
                 if errno == Errno::ENOENT { error.for_want_of(base) } else { error }
             })?;
         Ok(Self { root, base: base.to_owned(), changes: None })
@@ -256,10 +256,10 @@ impl Tree {
     /// If it is unreadable, would take too much memory, or is not the expected JSON; the latter is [`crate::error::Kind::Permanent`].
     pub fn read_json<T: serde::de::DeserializeOwned>(&self, path: &Path) -> Result<Option<T>> {
         let Some(bytes) = self.read(path, READ_LIMIT)? else { return Ok(None) };
-        json::state(&bytes).map(Some).map_err(|unfit| {
-            let error = match unfit {
-                Unfit::Json(error) => not_expected(&error),
-                Unfit::TooLarge(_) | Unfit::TooDeep => unfit.into(),
+        json::state(&bytes).map(Some).map_err(|rejection| {
+            let error = match rejection {
+                Rejection::Json(error) => not_expected(&error),
+                Rejection::TooLarge(_) | Rejection::TooDeep => rejection.into(),
             };
             error.context(self.doing("reading", path))
         })
@@ -581,7 +581,7 @@ impl Tree {
     ///
     /// # Errors
     /// If it is no directory or unreadable.
-    pub fn tells_types(&self, path: &Path) -> Result<bool> {
+    pub fn reports_file_types(&self, path: &Path) -> Result<bool> {
         let doing = || self.doing("listing", path);
         let fd = self.open_at(path, OFlag::O_RDONLY | OFlag::O_DIRECTORY).at(doing)?;
         for entry in Dir::from_fd(fd).at(doing)?.iter() {
@@ -693,8 +693,8 @@ impl Tree {
         self.base.join(path.strip_prefix("/").unwrap_or(path))
     }
 
-    fn doing(&self, verb: &'static str, path: &Path) -> Doing {
-        Doing { verb, path: self.full(path) }
+    fn doing(&self, verb: &'static str, path: &Path) -> Operation {
+        Operation { verb, path: self.full(path) }
     }
 }
 
@@ -913,7 +913,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_absent_too_large_or_no_file_is_told_apart() {
+    fn what_is_absent_too_large_or_no_file_1_distinguished() {
         let (_dir, tree) = tree();
         assert_eq!(tree.read(Path::new("none/there"), 10).unwrap(), None);
         tree.write(Path::new("big"), b"12345", Attributes::mode(0o600)).unwrap();

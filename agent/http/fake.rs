@@ -69,7 +69,7 @@ struct State {
     requests: Vec<String>,
     connections: usize,
     /// Bytes of [`Act::Endless`] that somebody took.
-    poured: usize,
+    bytes_sent: usize,
     identity: Option<Arc<ServerConfig>>,
 }
 
@@ -133,8 +133,8 @@ impl Fake {
     }
 
     /// How much of endless bodies was taken.
-    pub(crate) fn poured(&self) -> usize {
-        self.state.lock().unwrap().poured
+    pub(crate) fn bytes_sent(&self) -> usize {
+        self.state.lock().unwrap().bytes_sent
     }
 }
 
@@ -242,7 +242,7 @@ async fn play(stream: &mut (impl AsyncWrite + Unpin), act: Act, state: &Mutex<St
             let _gone = stream.write_all(&begin).await;
             let piece = [byte; 4096];
             while let Ok(n) = stream.write(&piece).await {
-                state.lock().unwrap().poured += n;
+                state.lock().unwrap().bytes_sent += n;
             }
             false
         }

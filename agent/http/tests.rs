@@ -66,12 +66,12 @@ async fn what_a_server_repeats_of_the_request_in_an_error_is_hidden() {
 async fn what_an_answer_repeats_that_leads_elsewhere_is_hidden_too() {
     let answer =
         |line, location: &str, body: &str| Act::Answer(line, vec![format!("Location: {location}")], body.as_bytes().to_vec());
-    let said = "moved, Signature=0a1b2c3d4e5f";
+    let reported = "moved, Signature=0a1b2c3d4e5f";
     let fake = Fake::start(vec![
-        answer("302 Found", "http://other.example.org/to/0A1B2C3D4E5F/x", said),
-        answer("301 Moved Permanently", "/to", said),
-        answer("307 Temporary Redirect", "/to", said),
-        status("403 Forbidden", said),
+        answer("302 Found", "http://other.example.org/to/0A1B2C3D4E5F/x", reported),
+        answer("301 Moved Permanently", "/to", reported),
+        answer("307 Temporary Redirect", "/to", reported),
+        status("403 Forbidden", reported),
     ])
     .await;
     let (_dir, http) = client();

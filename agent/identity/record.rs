@@ -82,7 +82,7 @@ impl InstanceRecord {
     /// # Errors
     /// If it can be neither read nor quarantined.
     pub fn open(state: &Tree, report: &Report) -> Result<Option<Self>> {
-        state.read_state(Path::new(FILE), report, Code::StatePutAside)
+        state.read_state(Path::new(FILE), report, Code::StateFileQuarantined)
     }
 
     /// Stores the record.
@@ -119,11 +119,11 @@ pub fn succeed(
     machine: Identity,
     now: Timestamp,
 ) -> Result<InstanceRecord> {
-    let beside = beside.iter().filter_map(|path| Beside::open(path)).collect::<Vec<_>>();
+    let beside = beside.iter().filter_map(|path| RelatedDirectory::open(path)).collect::<Vec<_>>();
     let number = if let Some(number) = old.leaving {
         number
     } else {
-        let taken = beside.iter().map(Beside::last).chain([last(state, Path::new(ASIDE), "")]);
+        let taken = beside.iter().map(RelatedDirectory::last).chain([last(state, Path::new(ASIDE), "")]);
         let number = taken.collect::<Result<Vec<_>>>()?.into_iter().max().unwrap_or(0).saturating_add(1);
         old.leaving = Some(number);
         old.write(state)?;
@@ -132,11 +132,11 @@ pub fn succeed(
     let aside = Path::new(ASIDE).join(number.to_string());
     let mut files = old.predecessor.as_ref().map(|before| before.files.clone()).unwrap_or_default();
     // A kill may have come after it was moved.
-    let learnt = match state.read_json::<Leftovers>(Path::new(LEARNT)) {
+    let known_sources = match state.read_json::<Leftovers>(Path::new(LEARNT)) {
         Ok(None) | Err(_) => state.read_json(&aside.join(LEARNT)).ok().flatten(),
         Ok(here) => here,
     };
-    files.extend(learnt.unwrap_or_default());
+    files.extend(known_sources.unwrap_or_default());
     // The disk may have come back, e.g. by a rebuild with an image of the copy: what led this instance before is its own.
     for place in state.list(Path::new(ASIDE))?.iter().map(|number| Path::new(ASIDE).join(number)) {
         if state.read_json::<InstanceRecord>(&place.join(FILE)).ok().flatten().is_some_and(|record| record.instance.is(&machine))
@@ -186,12 +186,12 @@ pub fn may_start(root: &Tree, state: &Tree) -> Result<()> {
 }
 
 /// A directory outside of the state that goes with it.
-struct Beside {
+struct RelatedDirectory {
     parent: Tree,
     name: OsString,
 }
 
-impl Beside {
+impl RelatedDirectory {
     /// `None` where there is nothing, nor ever was.
     fn open(path: &Path) -> Option<Self> {
         let (parent, name) = (path.parent()?, path.file_name()?);
@@ -249,7 +249,7 @@ pub fn bytes_aside(state: &Tree) -> Result<u64> {
 /// # Errors
 /// If something cannot be removed.
 pub fn prune_beside(path: &Path) -> Result<Vec<String>> {
-    let Some(beside) = Beside::open(path) else { return Ok(Vec::new()) };
+    let Some(beside) = RelatedDirectory::open(path) else { return Ok(Vec::new()) };
     let prefix = format!("{}.aside-", beside.name.to_string_lossy());
     let names = beside.parent.list(Path::new(""))?;
     let mut numbers: Vec<u32> = names.iter().filter_map(|name| name.to_str()?.strip_prefix(&prefix)?.parse().ok()).collect();
@@ -434,7 +434,7 @@ mod tests {
         let (disk, report) = (Disk::new(), Report::kept());
         disk.put("state/identity.json", "{\"schema\": 1");
         assert_eq!(InstanceRecord::open(&disk.state, &report).unwrap(), None);
-        assert_eq!(report.events()[0].code, Code::StatePutAside);
+        assert_eq!(report.events()[0].code, Code::StateFileQuarantined);
         assert_eq!(disk.read("state/outbox/1.json").as_deref(), Some("a"));
     }
 

@@ -156,9 +156,9 @@ fn what_the_api_has_that_is_no_condition_of_ours_is_passed_over() {
 #[tokio::test]
 async fn a_refusal_says_what_the_api_says_and_which_rule_it_is() {
     let api = Api::start().await;
-    let said = r#"{"kind": "Status", "message": "nodes \"n\" is forbidden:\u0007 node \"m\" is not allowed\nmore"}"#;
+    let reported = r#"{"kind": "Status", "message": "nodes \"n\" is forbidden:\u0007 node \"m\" is not allowed\nmore"}"#;
     for (act, kind, answered, words) in [
-        (status("403 Forbidden", said), Kind::Permanent, Some(403), "403 to GET: nodes \"n\" is forbidden:"),
+        (status("403 Forbidden", reported), Kind::Permanent, Some(403), "403 to GET: nodes \"n\" is forbidden:"),
         (status("401 Unauthorized", "Unauthorized"), Kind::Permanent, Some(401), "401 to GET: no details"),
         (status("404 Not Found", "{}"), Kind::Transient, Some(404), "404"),
         (status("503 Service Unavailable", "{}"), Kind::Transient, Some(503), "503"),
@@ -175,5 +175,5 @@ async fn a_refusal_says_what_the_api_says_and_which_rule_it_is() {
     // What has no end is not read to its end.
     api.fake.play(vec![Act::Endless(b"HTTP/1.1 200 OK\r\n\r\n".to_vec(), b'x')]);
     assert!(write(&api.http, &api.object(), &[condition(KIND, true, "x")], None).await.is_err());
-    assert!(api.fake.poured() < 64 * ANSWER_LIMIT);
+    assert!(api.fake.bytes_sent() < 64 * ANSWER_LIMIT);
 }

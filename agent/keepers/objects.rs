@@ -62,11 +62,11 @@ impl<'a> Api<'a> {
 
     /// Looks, and writes what is not as it should be.
     async fn settle(&self, limit: Duration) -> Result<bool> {
-        let looked = self.send("GET", None, limit).await?;
-        let (method, body) = match looked.status {
+        let inspected = self.send("GET", None, limit).await?;
+        let (method, body) = match inspected.status {
             404 => ("POST", self.wanted.clone()),
             200 => {
-                let found = json::answer(&looked.body)
+                let found = json::answer(&inspected.body)
                     .map_err(|_| Error::transient("the answer is not JSON").context(doing(self.object, "GET")))?;
                 if covers(&found, &self.wanted) {
                     return Ok(false);
@@ -74,7 +74,7 @@ impl<'a> Api<'a> {
                 // With the resourceVersion that was seen: who changed it meanwhile is not overruled.
                 ("PUT", merged(found, &self.wanted))
             }
-            _ => return Err(self.refusal("GET", &looked)),
+            _ => return Err(self.refusal("GET", &inspected)),
         };
         let written = self.send(method, Some(&body), limit).await?;
         match written.status {
@@ -127,7 +127,7 @@ impl<'a> Api<'a> {
                 "check the API server's journal; it does not accept the object in the form of this Kubernetes version".to_owned(),
             ),
         };
-        Error::new(kind, format!("the API answered {status}: {}", self.said(response)))
+        Error::new(kind, format!("the API answered {status}: {}", self.reported(response)))
             .remedy(remedy)
             .retry_after(response.retry_after())
             .with_status(status)
@@ -135,7 +135,7 @@ impl<'a> Api<'a> {
     }
 
     /// The message of the API's Status, unless it repeats a part of a secret.
-    fn said(&self, response: &Response) -> String {
+    fn reported(&self, response: &Response) -> String {
         let body = json::small(&response.body);
         let message = body.as_ref().and_then(|body| body.get("message")?.as_str()).unwrap_or("no details");
         let mut secrets =

@@ -128,7 +128,7 @@ async fn what_differs_is_put_right_and_what_others_added_stays() {
 }
 
 #[tokio::test]
-async fn who_came_first_is_looked_at_again() {
+async fn who_came_first_is_inspected_again() {
     let master = Master::new(Clock::system());
     let exists = || refused("409 Conflict", "clusterrolebindings \"heat-node-agent:x\" already exists");
     let server = master.serve(vec![absent(), exists(), ok(kept(&[]).to_string())]).await;
@@ -155,8 +155,8 @@ async fn an_api_that_is_away_is_waited_for_until_the_deadline() {
     let since = master.clock.start();
     let error = master.ensure(&server, &binding()).await.unwrap_err();
     // The last try has but the seconds that are left, by the machine's clock, which may stand still as long.
-    let said = |words| error.cause().contains(words);
-    assert!(error.kind() == Kind::Transient && (said("the API answered 503") || said("no answer from")), "{error}");
+    let reported = |words| error.cause().contains(words);
+    assert!(error.kind() == Kind::Transient && (reported("the API answered 503") || reported("no answer from")), "{error}");
     assert!(since.elapsed() <= DEADLINE && since.elapsed() + Duration::from_secs(6) > DEADLINE, "{:?}", since.elapsed());
 }
 
@@ -208,8 +208,8 @@ async fn what_is_refused_is_reported_once_with_what_to_do() {
         assert!(!format!("{error:?}").contains("aHVzaA"), "{error:?}");
         assert_eq!(server.requests().len(), count);
     }
-    let stranger = Authority::new("blue");
-    let server = Fake::start_tls(vec![ok("{}")], stranger.identity_for_clients_of(&master.authority)).await;
+    let unrelated = Authority::new("blue");
+    let server = Fake::start_tls(vec![ok("{}")], unrelated.identity_for_clients_of(&master.authority)).await;
     let error = master.ensure(&server, &binding()).await.unwrap_err();
     assert!(error.cause().contains("is not signed by the CA in /ca.crt"), "{error}");
 }

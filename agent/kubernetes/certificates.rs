@@ -89,7 +89,7 @@ pub(super) fn part(spec: &NodeSpec, cluster: &ClusterSpec, facts: &Facts) -> Des
     if !cluster.tls {
         return part;
     }
-    part.trust = Some(cluster.trust.wishes(cluster.certificates, share(spec, cluster)));
+    part.trust = Some(cluster.trust.wanted_certificates(cluster.certificates, share(spec, cluster)));
     let wanted = wanted(cluster, spec.role);
     add_authority(Signer::Kubernetes, cluster, spec.role, &mut part);
     for (signer, folders) in
@@ -103,18 +103,18 @@ pub(super) fn part(spec: &NodeSpec, cluster: &ClusterSpec, facts: &Facts) -> Des
         }
     }
     for (name, signer) in wanted {
-        let wish = wish(name, spec, cluster);
+        let wanted = wanted_certificate(name, spec, cluster);
         part.certificates.push(Certificate {
             name: name.to_owned(),
             signer,
-            common_name: wish.common_name,
-            organisations: wish.organisation.into_iter().map(str::to_owned).collect(),
-            names: wish.names,
-            addresses: wish.addresses,
-            serves: wish.serves,
-            path: wish.pair.certificate.to_owned(),
-            key: wish.pair.key.to_owned(),
-            owner: Owner::named(wish.owner),
+            common_name: wanted.common_name,
+            organisations: wanted.organisation.into_iter().map(str::to_owned).collect(),
+            names: wanted.names,
+            addresses: wanted.addresses,
+            serves: wanted.serves,
+            path: wanted.pair.certificate.to_owned(),
+            key: wanted.pair.key.to_owned(),
+            owner: Owner::named(wanted.owner),
             given: cluster.trust.pair(name),
         });
     }
@@ -158,16 +158,16 @@ fn add_authority(signer: Signer, cluster: &ClusterSpec, role: Role, part: &mut D
     let given = cluster.trust.authority(signer);
     // Lying there it changes together with the authority's certificate: else the controller manager would find a pair that
     // does not match (magnum-node.md 2.8).
-    let lies_there = signer == Signer::Kubernetes && role == Role::Master && cluster.signs();
+    let already_matches = signer == Signer::Kubernetes && role == Role::Master && cluster.signs();
     let signs = role == Role::Master && cluster.certificates == CertificateSource::Given;
     part.authorities.push(Authority {
         signer,
         path: path.to_owned(),
         owner: Owner::root(),
         given: given.certificate.clone(),
-        signing_key: given.key.clone().filter(|_| signs || lies_there),
-        key_path: lies_there.then(|| AUTHORITY_KEY.to_owned()),
-        signing_path: lies_there.then(|| SIGNING_AUTHORITY.to_owned()),
+        signing_key: given.key.clone().filter(|_| signs || already_matches),
+        key_path: already_matches.then(|| AUTHORITY_KEY.to_owned()),
+        signing_path: already_matches.then(|| SIGNING_AUTHORITY.to_owned()),
     });
 }
 
@@ -195,7 +195,7 @@ fn node_subject(spec: &NodeSpec) -> String {
 }
 
 /// What a certificate is to say (magnum-node.md 4.3), and where it lies.
-struct Wish {
+struct CertificateTemplate {
     common_name: String,
     organisation: Option<&'static str>,
     names: Vec<String>,
@@ -205,8 +205,8 @@ struct Wish {
     owner: &'static str,
 }
 
-fn wish(name: &str, spec: &NodeSpec, cluster: &ClusterSpec) -> Wish {
-    let client = |common_name: &str, pair| Wish {
+fn wanted_certificate(name: &str, spec: &NodeSpec, cluster: &ClusterSpec) -> CertificateTemplate {
+    let client = |common_name: &str, pair| CertificateTemplate {
         common_name: common_name.to_owned(),
         organisation: None,
         names: Vec::new(),
@@ -217,36 +217,36 @@ fn wish(name: &str, spec: &NodeSpec, cluster: &ClusterSpec) -> Wish {
     };
     let server = |common_name, pair, owner| {
         let (names, addresses) = server_names(spec, cluster);
-        Wish { names, addresses, serves: true, owner, ..client(common_name, pair) }
+        CertificateTemplate { names, addresses, serves: true, owner, ..client(common_name, pair) }
     };
     // Health is asked for on the loopback only.
-    let local = |common_name, pair| Wish {
+    let local = |common_name, pair| CertificateTemplate {
         names: vec!["localhost".to_owned()],
         addresses: vec![Ipv4Addr::LOCALHOST.into()],
         serves: true,
         ..client(common_name, pair)
     };
     match name {
-        "kubelet" => Wish {
+        "kubelet" => CertificateTemplate {
             organisation: Some("system:nodes"),
             names: spec.name.iter().cloned().collect(),
             addresses: spec.address.into_iter().chain(cluster.node.public).collect(),
             serves: true,
             ..client(&format!("system:node:{}", node_subject(spec)), &KUBELET)
         },
-        "proxy" => Wish { organisation: Some("system:node-proxier"), ..client("system:kube-proxy", &PROXY) },
+        "proxy" => CertificateTemplate { organisation: Some("system:node-proxier"), ..client("system:kube-proxy", &PROXY) },
         "server" => server("kubernetes", &SERVER, "root"),
         "controller-manager" => local("system:kube-controller-manager", &CONTROLLER_MANAGER),
         "scheduler" => local("system:kube-scheduler", &SCHEDULER),
         "front-proxy" => client(FRONT_PROXY_NAME, &FRONT_PROXY),
         "etcd-server" => server(ETCD_NAME, &ETCD_SERVER, "etcd"),
-        "etcd-admin" => Wish {
+        "etcd-admin" => CertificateTemplate {
             names: (etcd_access::clients(cluster) == Clients::Named).then(|| CLIENT_NAME.to_owned()).into_iter().collect(),
             ..client(ETCD_NAME, &ETCD_CLIENT)
         },
         "flanneld" => client("flanneld", &ETCD_CLIENT),
         // The API server shows it to kubelets, too.
-        _ => Wish { organisation: Some("system:masters"), ..client("admin", &ADMIN) },
+        _ => CertificateTemplate { organisation: Some("system:masters"), ..client("admin", &ADMIN) },
     }
 }
 
@@ -438,7 +438,7 @@ mod tests {
             ("CA_KEY", "/given/ca.key"),
         ];
         let with_manager = [&magnum[..], &[("CERT_MANAGER_API", "true")]].concat();
-        for (minor, changes, signing_key, lies_there) in [
+        for (minor, changes, signing_key, already_matches) in [
             (28, &[][..], key.clone(), false),
             (28, &[("CERT_MANAGER_API", "true")], key.clone(), true),
             (28, &[("BOOTSTRAP_TOKEN", "abcdef.0123456789abcdef")], key.clone(), true),
@@ -449,7 +449,7 @@ mod tests {
             let desired = master(minor, changes);
             let main = desired.authorities.iter().find(|one| one.signer == Signer::Kubernetes).unwrap();
             assert_eq!(main.signing_key, signing_key, "{changes:?}");
-            assert_eq!(main.key_path.as_deref(), lies_there.then_some(AUTHORITY_KEY), "{changes:?}");
+            assert_eq!(main.key_path.as_deref(), already_matches.then_some(AUTHORITY_KEY), "{changes:?}");
             assert!(desired.authorities.iter().all(|one| one.signer == Signer::Kubernetes || one.key_path.is_none()));
             assert!(file(&desired, AUTHORITY_KEY).is_none());
         }
@@ -569,7 +569,7 @@ mod tests {
         let desired = node(&bootstrap);
         assert!(names(&desired).is_empty() && desired.authorities.len() == 1);
         // Before the node authorizer nobody asks a kubelet for its name.
-        let nameless: Vec<_> = worker.into_iter().chain([("INSTANCE_NAME", ""), ("KUBE_TAG", "v1.6.4")]).collect();
-        assert_eq!(certificate(&node(&nameless), "kubelet").unwrap().common_name, "system:node:192.0.2.11");
+        let unidentified: Vec<_> = worker.into_iter().chain([("INSTANCE_NAME", ""), ("KUBE_TAG", "v1.6.4")]).collect();
+        assert_eq!(certificate(&node(&unidentified), "kubelet").unwrap().common_name, "system:node:192.0.2.11");
     }
 }

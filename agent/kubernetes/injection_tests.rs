@@ -32,7 +32,7 @@ pub(super) fn sample(name: &str) -> Map<String, Value> {
 /// Path → its lines without what stands behind the key, and how many words a unit makes of each variable.
 fn shape(config: &Map<String, Value>) -> Option<BTreeMap<String, Vec<String>>> {
     let entry = json!({"id": "i", "group": "kubernetes-node", "config": config});
-    let spec = node_of(&Deployment::parse(&entry).unwrap().unwrap(), &crate::kubernetes::Leave::everything()).ok()?;
+    let spec = node_of(&Deployment::parse(&entry).unwrap().unwrap(), &crate::kubernetes::ImagePolicy::everything()).ok()?;
     let desired = render(&spec, &Facts::default()).unwrap();
     let files = desired.files.into_iter().map(|file| {
         let lines = file.content.split('\n').map(skeleton).collect();

@@ -31,7 +31,7 @@ pub mod versions;
 mod worker;
 
 pub use certificates::{KeysBeside, TokenKey, keys_beside};
-pub use checks::guarded_options::Leave;
+pub use checks::guarded_options::ImagePolicy;
 pub use checks::kernel::{MODULES, lacking};
 pub use checks::preflight::preflight;
 pub use control_plane::apiserver::{SERVER_KEY, SERVICE_ACCOUNT_KEY, SETTINGS as API_SERVER_SETTINGS};
@@ -82,10 +82,10 @@ pub const MEMBERSHIPS: [Membership; 4] = [
 ///
 /// # Errors
 /// Every mistake at once.
-pub fn node_of(deployment: &Deployment, leave: &Leave) -> Result<NodeSpec, Vec<Mistake>> {
+pub fn node_of(deployment: &Deployment, policy: &ImagePolicy) -> Result<NodeSpec, Vec<Mistake>> {
     let (parameters, mut mistakes) = Parameters::read(deployment);
     let named: Vec<String> = mistakes.iter().map(|mistake| mistake.parameter.clone()).collect();
-    mistakes.extend(guarded_options::mistakes(&parameters, leave));
+    mistakes.extend(guarded_options::mistakes(&parameters, policy));
     match NodeSpec::from_parameters(&parameters) {
         Ok(spec) if mistakes.is_empty() => Ok(spec),
         Ok(_) => Err(mistakes),
@@ -154,7 +154,7 @@ mod tests {
         let mistakes = |config| {
             let deployment =
                 Deployment::parse(&json!({"id": "i", "group": "kubernetes-node", "config": config})).unwrap().unwrap();
-            node_of(&deployment, &Leave::everything())
+            node_of(&deployment, &ImagePolicy::everything())
                 .unwrap_err()
                 .into_iter()
                 .map(|mistake| mistake.parameter)
@@ -175,7 +175,7 @@ mod tests {
         let warned: Vec<_> = read.warnings.iter().map(ToString::to_string).collect();
         assert!(changes.contains('$') || warned.is_empty(), "{warned:?}");
         let entry = json!({"id": "i", "group": "kubernetes-node", "config": read.parameters});
-        node_of(&Deployment::parse(&entry).unwrap().unwrap(), &Leave::everything())
+        node_of(&Deployment::parse(&entry).unwrap().unwrap(), &ImagePolicy::everything())
     }
 
     #[test]

@@ -16,7 +16,7 @@ use super::parameters::table::{Parameter, TABLE};
 use super::spec::cluster::ClusterSpec;
 use super::spec::node::NodeSpec;
 use super::spec::words::Role;
-use super::{Facts, Leave, Mistake, node_of, render};
+use super::{Facts, ImagePolicy, Mistake, node_of, render};
 use crate::desired::{Desired, Need};
 use crate::metadata::Deployment;
 
@@ -139,7 +139,7 @@ fn understood(base: &[&[(&str, &str)]], changes: &[(&str, &str)]) -> Result<Node
     }
     add_certificates(&mut config);
     let entry = json!({"id": "i", "group": "kubernetes-node", "config": config});
-    node_of(&Deployment::parse(&entry).unwrap().unwrap(), &Leave::everything())
+    node_of(&Deployment::parse(&entry).unwrap().unwrap(), &ImagePolicy::everything())
 }
 
 /// What a node contradicts itself in.
@@ -190,7 +190,7 @@ impl Judge<'_> {
         let of_gates = desired.gates.iter().map(|gate| (&gate.name, &gate.needs));
         for (who, needs) in of_units.chain(of_gates) {
             for need in needs {
-                let is_there = match need {
+                let is_present = match need {
                     Need::Unit(name) => desired.units.iter().any(|unit| unit.name == *name),
                     Need::Gate(name) => desired.gates.iter().any(|gate| gate.name == *name),
                     Need::Volume(role) => desired.volumes.iter().any(|volume| volume.role == *role),
@@ -199,7 +199,7 @@ impl Judge<'_> {
                     Need::FlannelKey => desired.flannel.is_some(),
                     Need::Certificates => !desired.certificates.is_empty(),
                 };
-                if !is_there {
+                if !is_present {
                     self.wrong(format!("{who} needs {need:?}, which does not exist"));
                 }
             }
@@ -242,11 +242,11 @@ impl Judge<'_> {
                     self.wrong(format!("{component} is given {name} twice: {before} and {value}"));
                 }
                 let is_ours = ["/etc/kubernetes/", "/etc/etcd/", "/srv/kubernetes/"].iter().any(|at| value.starts_with(at));
-                let is_there = file(self.desired, value).is_some()
+                let is_present = file(self.desired, value).is_some()
                     || trusted.contains(value)
                     || self.desired.directories.iter().any(|one| one.path == value);
                 // The kubelet writes it itself where it joins by a token.
-                if is_ours && !is_there && !value.ends_with("/kubelet.kubeconfig") {
+                if is_ours && !is_present && !value.ends_with("/kubelet.kubeconfig") {
                     self.wrong(format!("{component} {name} names {value}, which does not exist"));
                 }
             }
@@ -349,11 +349,11 @@ impl Judge<'_> {
             }
         }
         // The words of all components say one network of pods.
-        let said: BTreeSet<String> =
+        let reported: BTreeSet<String> =
             self.components().iter().filter_map(|(_, words)| value(words, "cluster-cidr").map(str::to_owned)).collect();
         let is_warned = self.spec.warnings.iter().any(|warning| warning.problem.contains("--cluster-cidr"));
-        if said.len() > 1 && !is_warned {
-            self.wrong(format!("components are told several networks of pods: {said:?}"));
+        if reported.len() > 1 && !is_warned {
+            self.wrong(format!("components are told several networks of pods: {reported:?}"));
         }
     }
 

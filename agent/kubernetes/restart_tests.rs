@@ -215,7 +215,7 @@ fn what_is_left_behind_is_read_by_nobody() {
 
 /// A unit that one runtime keeps off is another one's own.
 #[test]
-fn nothing_is_kept_off_any_more_for_whoever_needs_it() {
+fn nothing_stays_disabled_for_whoever_needs_it() {
     const NEW: &[(&str, &str)] = &[("CERTIFICATES", "given"), ("SANDBOX_IMAGE", "pause:3.9")];
     let runtimes: &[&[(&str, &str)]] = &[
         &[("CONTAINER_RUNTIME", "docker")],

@@ -8,7 +8,7 @@ use super::fixtures::problems;
 use super::injection_tests::sample;
 use super::parameters::kinds::Kind;
 use super::parameters::table::{Parameter, TABLE};
-use super::{Facts, Leave, node_of, readable_parameters, render};
+use super::{Facts, ImagePolicy, node_of, readable_parameters, render};
 use crate::metadata::Deployment;
 
 /// A password that no quoting leaves as it is, and one that all of them do.
@@ -41,7 +41,7 @@ fn no_password_of_a_url_is_where_others_can_read_it() {
                 let deployment = Deployment::parse(&json!({"id": "i", "config": config})).unwrap().unwrap();
                 let parameters = readable_parameters(&deployment);
                 assert!(!format!("{parameters:?}").contains("hush"), "{}", row.name);
-                let spec = match node_of(&deployment, &Leave::everything()) {
+                let spec = match node_of(&deployment, &ImagePolicy::everything()) {
                     Ok(spec) => spec,
                     Err(mistakes) => {
                         for mistake in mistakes {

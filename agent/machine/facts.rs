@@ -70,10 +70,10 @@ pub(crate) fn anew(root: &Tree, machine: Facts) -> Facts {
 fn made(root: &Tree) -> Made {
     let firewall: Option<FirewallFile> = root.read_json(Path::new(FIREWALL)).ok().flatten();
     let firewalls = firewall.map(|file| file.cleared.into_iter().chain(file.tool)).into_iter().flatten();
-    let is_there = |path: &str| root.facts(Path::new(path)).ok().flatten().is_some();
-    let (firewalls, pod_network) = (firewalls.collect(), is_there(POD_NETWORK));
+    let is_present = |path: &str| root.facts(Path::new(path)).ok().flatten().is_some();
+    let (firewalls, pod_network) = (firewalls.collect(), is_present(POD_NETWORK));
     let firewalls: BTreeSet<FirewallTool> = firewalls;
-    Made { firewalls: firewalls.into_iter().collect(), pod_network, flannel: is_there(FLANNELS_DROP_IN) }
+    Made { firewalls: firewalls.into_iter().collect(), pod_network, flannel: is_present(FLANNELS_DROP_IN) }
 }
 
 /// By which keys service accounts' tokens are verified here, and whether the node has a key of its own for them.
@@ -81,8 +81,8 @@ fn tokens(root: &Tree) -> Tokens {
     // Magnum's first releases write flags with `_`.
     let settings = text(root, API_SERVER_SETTINGS).replace("service_account_key_file", VERIFIES);
     let verified_by = |path: &str| settings.contains(&format!("--{VERIFIES}={path}"));
-    let is_there = root.facts_followed(Path::new(SERVICE_ACCOUNT_KEY)).ok().flatten().is_some();
-    Tokens { verified_by_server_key: verified_by(SERVER_KEY), has_own_key: is_there || verified_by(SERVICE_ACCOUNT_KEY) }
+    let is_present = root.facts_followed(Path::new(SERVICE_ACCOUNT_KEY)).ok().flatten().is_some();
+    Tokens { verified_by_server_key: verified_by(SERVER_KEY), has_own_key: is_present || verified_by(SERVICE_ACCOUNT_KEY) }
 }
 
 /// The interfaces of this machine, from sysfs and the table of routes.

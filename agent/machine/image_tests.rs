@@ -7,7 +7,7 @@ use super::*;
 use crate::desired::Desired;
 use crate::error::Error;
 use crate::files::Attributes;
-use crate::kubernetes::{self, Facts, Leave, NodeSpec};
+use crate::kubernetes::{self, Facts, ImagePolicy, NodeSpec};
 use crate::machine::installed::Units;
 use crate::metadata::Deployment;
 
@@ -23,7 +23,7 @@ fn node() -> (NodeSpec, Desired) {
         "CONTAINERD_VERSION": "1.6.20", "ETCD_VOLUME": volume, "NETWORK_DRIVER": "static-routes",
         "NODE_SUBNETS": "192.0.2.11=10.100.1.0/24,192.0.2.12=10.100.2.0/24"}});
     let deployment = Deployment::parse(&entry).unwrap().unwrap();
-    let spec = kubernetes::node_of(&deployment, &Leave::everything());
+    let spec = kubernetes::node_of(&deployment, &ImagePolicy::everything());
     let spec = spec.unwrap_or_else(|mistakes| panic!("{mistakes:?}"));
     let desired = kubernetes::render(&spec, &Facts::default()).unwrap();
     (spec, desired)
@@ -89,8 +89,8 @@ impl Image {
     async fn missing(&self) -> Vec<Need> {
         let machine = Machine { root: &self.root, units: Units::Image, spec: &self.spec, desired: &self.desired };
         let ask = |name: &'static str, _| -> futures_util::future::LocalBoxFuture<'_, Result<String>> {
-            let said = self.releases.get(name).map(|said| (*said).to_owned());
-            Box::pin(ready(said.ok_or_else(|| Error::permanent("it does not answer"))))
+            let output = self.releases.get(name).map(|output| (*output).to_owned());
+            Box::pin(ready(output.ok_or_else(|| Error::permanent("it does not answer"))))
         };
         missing(&machine, &ask).await.unwrap().into_iter().collect()
     }

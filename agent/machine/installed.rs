@@ -93,20 +93,20 @@ impl Verdicts {
 impl Machine<'_> {
     /// Asks each program. `flanneld`: its release, where it is known already.
     pub(crate) async fn judge(&self, ask: &Ask<'_>, flanneld: Option<Version>) -> Verdicts {
-        let said = |program: Program| async move {
+        let output = |program: Program| async move {
             match self.place(&program).await {
                 Ok(Some(path)) => (program, Some(ask(program.name, path).await)),
                 Ok(None) => (program, None),
                 Err(error) => (program, Some(Err(error))),
             }
         };
-        let all = join_all(programs(self.spec, self.desired).map(said)).await;
+        let all = join_all(programs(self.spec, self.desired).map(output)).await;
         let of_flanneld = all.iter().find(|(program, _)| program.name == "flanneld");
-        let of_flanneld = of_flanneld.and_then(|(_, said)| version_of(said.as_ref()?.as_ref().ok()?));
+        let of_flanneld = of_flanneld.and_then(|(_, output)| version_of(output.as_ref()?.as_ref().ok()?));
         let mut verdicts = Verdicts { flanneld: of_flanneld.or(flanneld), ..Verdicts::default() };
-        for (program, said) in all {
-            let verdict = match said {
-                Some(Ok(said)) => judge(self.spec, self.desired, &program, &said, verdicts.flanneld),
+        for (program, output) in all {
+            let verdict = match output {
+                Some(Ok(output)) => judge(self.spec, self.desired, &program, &output, verdicts.flanneld),
                 Some(Err(error)) => Verdict {
                     odd: Some(format!("{} does not report its release: {error}", program.name)),
                     remedy: format!("check whether `{} --version` works; its flags are not checked", program.name),

@@ -92,12 +92,12 @@ fn unit(cgroup: &str) -> Option<String> {
 /// Ports that a program could not listen on, by what it said: `listen tcp 127.0.0.1:2379: bind: address already in use`, as the
 /// standard library of Go has it, in which every component of Kubernetes is written.
 #[must_use]
-pub fn refused_ports(said: &[String]) -> BTreeSet<u16> {
+pub fn refused_ports(output: &[String]) -> BTreeSet<u16> {
     let port = |line: &String| {
         let (before, _) = line.split_once(": bind: address already in use")?;
         before.rsplit(':').next()?.parse().ok()
     };
-    said.iter().filter_map(port).collect()
+    output.iter().filter_map(port).collect()
 }
 
 #[cfg(test)]

@@ -165,9 +165,9 @@ struct Chain<'a> {
 ///
 /// The tables of iptables-nft are left to iptables, which does not understand a table any more that nft has written to.
 #[must_use]
-pub fn nft_script(said: &str, wanted: &[Rule]) -> String {
+pub fn nft_script(output: &str, wanted: &[Rule]) -> String {
     let mut script = String::new();
-    for chain in chains(said) {
+    for chain in chains(output) {
         let hook = chain.hook == "forward";
         // A chain that was opened for us and is not closed any more keeps nothing of ours.
         let wanted: Vec<&Rule> = wanted.iter().filter(|rule| chain.closed && rule.forwarded == hook).collect();
@@ -185,20 +185,20 @@ pub fn nft_script(said: &str, wanted: &[Rule]) -> String {
 
 /// Whether any chain of the family ip or inet is closed to what comes in.
 #[must_use]
-pub fn nft_is_closed(said: &str) -> bool {
-    chains(said).iter().any(|chain| chain.closed && chain.hook == "input")
+pub fn nft_is_closed(output: &str) -> bool {
+    chains(output).iter().any(|chain| chain.closed && chain.hook == "input")
 }
 
 /// The chains of the hooks input and forward that see packets of IPv4 and are nftables' own.
-fn chains(said: &str) -> Vec<Chain<'_>> {
+fn chains(output: &str) -> Vec<Chain<'_>> {
     let (mut table, mut found, mut open) = (String::new(), Vec::new(), None::<Chain>);
-    for line in said.lines() {
+    for line in output.lines() {
         let words: Vec<&str> = line.split_whitespace().collect();
         match words.as_slice() {
             ["table", family, name, "{", ..] => {
                 let theirs = matches!((*family, *name), ("ip", "filter" | "nat" | "mangle" | "raw" | "security"));
                 // iptables-nft writes its chains in capitals; a distribution's sample may have a table ip filter of its own.
-                let theirs = theirs && ["INPUT", "FORWARD"].iter().any(|chain| said.contains(&format!("\tchain {chain} {{")));
+                let theirs = theirs && ["INPUT", "FORWARD"].iter().any(|chain| output.contains(&format!("\tchain {chain} {{")));
                 table = if matches!(*family, "ip" | "inet") && !theirs { format!("{family} {name}") } else { String::new() };
             }
             ["chain", name, "{", ..] if !table.is_empty() => {
@@ -251,12 +251,12 @@ fn takes_all(rule: &str) -> bool {
 ///
 /// Rules are removed by their number, the last one first; new ones go to the top, above the final reject.
 #[must_use]
-pub fn iptables_commands(said: &str, wanted: &[Rule]) -> Vec<Vec<String>> {
+pub fn iptables_commands(output: &str, wanted: &[Rule]) -> Vec<Vec<String>> {
     let mut commands = Vec::new();
     for chain in ["INPUT", "FORWARD"] {
         let begin = format!("-A {chain} ");
         let there: Vec<_> =
-            said.lines().filter(|line| line.starts_with(&begin)).map(|line| comment(line, "--comment ")).collect();
+            output.lines().filter(|line| line.starts_with(&begin)).map(|line| comment(line, "--comment ")).collect();
         let wanted: Vec<&Rule> = wanted.iter().filter(|rule| rule.chain() == chain).collect();
         let (missing, surplus) = difference(&there, &wanted);
         let number = |place: &usize| vec!["-D".to_owned(), chain.to_owned(), (place + 1).to_string()];
@@ -331,8 +331,8 @@ impl Policy {
 
     /// What makes its rules these, as options of `firewall-cmd`, from `--list-rich-rules`.
     #[must_use]
-    pub fn changes(&self, said: &str, rules: &[String]) -> Vec<String> {
-        let there: Vec<&str> = said.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    pub fn changes(&self, output: &str, rules: &[String]) -> Vec<String> {
+        let there: Vec<&str> = output.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
         let strays = there.iter().filter(|rule| !rules.iter().any(|wanted| wanted == *rule));
         let missing = rules.iter().filter(|rule| !there.contains(&rule.as_str()));
         strays
@@ -478,7 +478,7 @@ table ip6 six { # handle 4
         -A INPUT -j REJECT --reject-with icmp-host-prohibited\n-P FORWARD DROP\n-A FORWARD -j DOCKER-USER\n";
 
     #[test]
-    fn iptables_is_told_what_lacks_and_what_is_too_many() {
+    fn iptables_adds_what_is_missing_and_removes_what_is_left() {
         let all = iptables_commands(CHAINS, &wanted());
         let joined: Vec<_> = all.iter().map(|command| command.join("|")).collect();
         assert_eq!(

@@ -118,7 +118,7 @@ pub struct Subnets {
 
 /// What is wrong with a description.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wrong {
+pub struct InvalidDescription {
     /// The member of the description: `SubnetLen`, or `Backend.VNI`.
     pub field: String,
     /// What is wrong with it.
@@ -127,7 +127,7 @@ pub struct Wrong {
     pub rule: String,
 }
 
-impl Wrong {
+impl InvalidDescription {
     fn new(field: impl Into<String>, problem: impl Into<String>, rule: impl Into<String>) -> Self {
         Self { field: field.into(), problem: problem.into(), rule: rule.into() }
     }
@@ -161,9 +161,9 @@ fn is_type(name: &str) -> bool {
 
 /// What is wrong with the names of a backend's options, before they are in a description.
 #[must_use]
-pub fn names(options: &Map<String, Value>) -> Option<Wrong> {
+pub fn names(options: &Map<String, Value>) -> Option<InvalidDescription> {
     if let Some(name) = options.keys().find(|name| is_type(name)) {
-        return Some(Wrong::new(
+        return Some(InvalidDescription::new(
             format!("Backend.{name}"),
             "would override FLANNEL_BACKEND",
             "only FLANNEL_BACKEND chooses the backend",
@@ -171,7 +171,9 @@ pub fn names(options: &Map<String, Value>) -> Option<Wrong> {
     }
     let mut seen = BTreeSet::new();
     let twice = options.keys().find(|name| !seen.insert(name.to_ascii_lowercase()));
-    twice.map(|name| Wrong::new(format!("Backend.{name}"), "is given twice", "flannel reads names in any letter case"))
+    twice.map(|name| {
+        InvalidDescription::new(format!("Backend.{name}"), "is given twice", "flannel reads names in any letter case")
+    })
 }
 
 /// flannel's reader takes any letter case; the description has one spelling.
@@ -187,10 +189,10 @@ fn options_of(backend: &str) -> &'static [BackendOption] {
 ///
 /// # Errors
 /// The first thing that is wrong, with its rule.
-pub fn check(description: &str, version: Option<Version>) -> Result<(), Wrong> {
-    let unread = |field: &str, form: &str| Wrong::new(field, "cannot be read", form);
-    let document =
-        json::answer(description.as_bytes()).map_err(|unfit| Wrong::new("config", Error::from(unfit).to_string(), "JSON"))?;
+pub fn check(description: &str, version: Option<Version>) -> Result<(), InvalidDescription> {
+    let unread = |field: &str, form: &str| InvalidDescription::new(field, "cannot be read", form);
+    let document = json::answer(description.as_bytes())
+        .map_err(|rejection| InvalidDescription::new("config", Error::from(rejection).to_string(), "JSON"))?;
     let text = |name: &str| document.get(name).and_then(Value::as_str);
     let network = text("Network").and_then(|text| text.parse().ok()).ok_or_else(|| unread("Network", "an IPv4 network"))?;
     let length = document.get("SubnetLen").and_then(Value::as_u64).and_then(|length| u8::try_from(length).ok());
@@ -214,7 +216,7 @@ pub fn check(description: &str, version: Option<Version>) -> Result<(), Wrong> {
     check_backend(kind, backend.iter().filter(|(name, _)| *name != "Type"), version)
 }
 
-fn check_subnets(subnets: &Subnets, version: Option<Version>) -> Result<(), Wrong> {
+fn check_subnets(subnets: &Subnets, version: Option<Version>) -> Result<(), InvalidDescription> {
     let (network, length) = (subnets.network.trunc(), subnets.length);
     let strict = version.is_none_or(|version| version >= FIRST_STRICT);
     // Before 0.10 a network and one subnet may be equal; then nothing is left for the second node.
@@ -225,7 +227,7 @@ fn check_subnets(subnets: &Subnets, version: Option<Version>) -> Result<(), Wron
         } else {
             format!("before 0.10 flannel needs subnets smaller than the network: from {shortest} to {longest} here")
         };
-        return Err(Wrong::new("SubnetLen", format!("{length} does not fit {network}"), rule));
+        return Err(InvalidDescription::new("SubnetLen", format!("{length} does not fit {network}"), rule));
     }
     // Of the whole of IPv4 this is one too many for 32 bits.
     let size = 1u64 << (32 - u32::from(length));
@@ -235,11 +237,15 @@ fn check_subnets(subnets: &Subnets, version: Option<Version>) -> Result<(), Wron
     for (field, address) in [("SubnetMin", subnets.min), ("SubnetMax", subnets.max)] {
         let Some(address) = address else { continue };
         if !network.contains(&address) {
-            return Err(Wrong::new(field, format!("{address} is not in {network}"), "it must be an address of the network"));
+            return Err(InvalidDescription::new(
+                field,
+                format!("{address} is not in {network}"),
+                "it must be an address of the network",
+            ));
         }
         if strict && !(place(address) - start).is_multiple_of(size) {
             let rule = format!("since 0.10 flannel accepts only the first address of a /{length}");
-            return Err(Wrong::new(field, format!("{address} is not the first address of a subnet"), rule));
+            return Err(InvalidDescription::new(field, format!("{address} is not the first address of a subnet"), rule));
         }
     }
     let first = subnets.min.map_or(start + size, place);
@@ -248,7 +254,7 @@ fn check_subnets(subnets: &Subnets, version: Option<Version>) -> Result<(), Wron
         let field = if subnets.min.is_some() || subnets.max.is_none() { "SubnetMin" } else { "SubnetMax" };
         let problem = "leaves no subnet for any node";
         let rule = "subnets are allocated from SubnetMin (default: the network's second) to SubnetMax (default: the last)";
-        return Err(Wrong::new(field, problem, rule));
+        return Err(InvalidDescription::new(field, problem, rule));
     }
     Ok(())
 }
@@ -257,15 +263,15 @@ fn check_backend<'a>(
     kind: &str,
     options: impl Iterator<Item = (&'a String, &'a Value)>,
     version: Option<Version>,
-) -> Result<(), Wrong> {
+) -> Result<(), InvalidDescription> {
     let too_new = |first: Version| version.is_some_and(|version| version < first);
     let Some((_, first, known)) = BACKENDS.iter().find(|(name, ..)| *name == kind) else {
         let names: Vec<&str> = BACKENDS.iter().map(|(name, ..)| *name).collect();
-        return Err(Wrong::new("Backend.Type", format!("{kind:?} is not a known backend"), names.join(", ")));
+        return Err(InvalidDescription::new("Backend.Type", format!("{kind:?} is not a known backend"), names.join(", ")));
     };
     if too_new(*first) {
         let rule = format!("flannel has {kind} since {}.{}", first.0, first.1);
-        return Err(Wrong::new("Backend.Type", format!("selects {kind} with {}", shown(version)), rule));
+        return Err(InvalidDescription::new("Backend.Type", format!("selects {kind} with {}", shown(version)), rule));
     }
     for (name, value) in options {
         let field = format!("Backend.{name}");
@@ -273,11 +279,11 @@ fn check_backend<'a>(
             let names: Vec<&str> = known.iter().map(|(name, ..)| *name).collect();
             let rule =
                 if names.is_empty() { format!("{kind} has no options") } else { format!("{kind} has {}", names.join(", ")) };
-            return Err(Wrong::new(field, format!("is not a known option of {kind}"), rule));
+            return Err(InvalidDescription::new(field, format!("is not a known option of {kind}"), rule));
         };
         if too_new(*first) {
             let rule = format!("flannel reads it since {}.{} and silently ignores it before", first.0, first.1);
-            return Err(Wrong::new(field, format!("is unknown to {}", shown(version)), rule));
+            return Err(InvalidDescription::new(field, format!("is unknown to {}", shown(version)), rule));
         }
         let (good, rule) = match form {
             Form::Number(least, most) => {
@@ -288,7 +294,7 @@ fn check_backend<'a>(
             Form::Word(words) => (value.as_str().is_some_and(|word| words.contains(&word)), words.join(", ")),
         };
         if !good {
-            return Err(Wrong::new(field, format!("is {value}"), rule));
+            return Err(InvalidDescription::new(field, format!("is {value}"), rule));
         }
     }
     Ok(())

@@ -30,8 +30,8 @@ pub fn words(line: &str) -> Words {
 
 /// Addresses of one interface, from `ip -4 -o addr show dev NAME`.
 #[must_use]
-pub fn addresses(said: &str) -> Vec<Ipv4Net> {
-    said.lines().filter_map(|line| after(line, "inet")?.parse().ok()).collect()
+pub fn addresses(output: &str) -> Vec<Ipv4Net> {
+    output.lines().filter_map(|line| after(line, "inet")?.parse().ok()).collect()
 }
 
 /// What is said of an interface.
@@ -47,22 +47,22 @@ pub struct Link {
 
 /// An interface, from `ip -d -o link show dev NAME`.
 #[must_use]
-pub fn link(said: &str) -> Link {
-    let flags = said.split_once('<').and_then(|(_, rest)| rest.split_once('>'));
+pub fn link(output: &str) -> Link {
+    let flags = output.split_once('<').and_then(|(_, rest)| rest.split_once('>'));
     // The alias is a line of its own, and any text.
-    let (alias, said): (Vec<&str>, Vec<&str>) = said.split('\\').partition(|line| line.trim_start().starts_with("alias "));
+    let (alias, output): (Vec<&str>, Vec<&str>) = output.split('\\').partition(|line| line.trim_start().starts_with("alias "));
     Link {
         is_ours: alias.iter().any(|line| line.trim().strip_prefix("alias ") == Some(ALIAS)),
         is_up: flags.is_some_and(|(flags, _)| flags.split(',').any(|flag| flag == "UP")),
         // Its kind stands alone, behind the address; `-o` writes a backslash for the end of a line.
-        is_bridge: said.iter().any(|line| line.split_whitespace().any(|word| word == "bridge")),
+        is_bridge: output.iter().any(|line| line.split_whitespace().any(|word| word == "bridge")),
     }
 }
 
 /// Names of the bridges that we made, from `ip -d -o link show`.
 #[must_use]
-pub fn our_bridges(said: &str) -> Vec<String> {
-    let ours = said.lines().filter(|line| link(line).is_ours && link(line).is_bridge);
+pub fn our_bridges(output: &str) -> Vec<String> {
+    let ours = output.lines().filter(|line| link(line).is_ours && link(line).is_bridge);
     // `4: kbr0: <…`, and `4: kbr0@if3: <…` of one that is a port of something.
     ours.filter_map(|line| Some(line.split(": ").nth(1)?.split('@').next()?.to_owned())).collect()
 }
@@ -118,14 +118,14 @@ pub enum Way {
 
 /// The way to an address, from `ip -4 -o route get ADDRESS`; `None` where that says none.
 #[must_use]
-pub fn way(said: &str) -> Option<Way> {
-    let source = after(said, "src")?.parse().ok()?;
-    if said.starts_with("local ") {
+pub fn way(output: &str) -> Option<Way> {
+    let source = after(output, "src")?.parse().ok()?;
+    if output.starts_with("local ") {
         return Some(Way::Own);
     }
-    match after(said, "via") {
+    match after(output, "via") {
         Some(router) => Some(Way::Through(router.parse().ok()?, source)),
-        None => Some(Way::OnLink(after(said, "dev")?.to_owned(), source)),
+        None => Some(Way::OnLink(after(output, "dev")?.to_owned(), source)),
     }
 }
 
@@ -167,8 +167,9 @@ pub struct Route {
 
 /// Routes, from `ip -4 -o route show table main`.
 #[must_use]
-pub fn routes(said: &str) -> Vec<Route> {
-    said.lines()
+pub fn routes(output: &str) -> Vec<Route> {
+    output
+        .lines()
         .filter_map(|line| {
             let to = line.split_whitespace().next()?;
             let subnet = to.parse().or_else(|_| to.parse::<Ipv4Addr>().map(Ipv4Net::from)).ok()?;
@@ -223,11 +224,11 @@ pub fn without_strays(found: &[Route], peers: &[Peer]) -> Vec<Words> {
 ///
 /// Without a network ours are taken away.
 #[must_use]
-pub fn let_through(said: &str, network: Option<Ipv4Net>) -> Vec<Words> {
+pub fn let_through(output: &str, network: Option<Ipv4Net>) -> Vec<Words> {
     let tail = format!("-m comment --comment {COMMENT} -j ACCEPT");
     let both = |network: Ipv4Net| [format!("-s {network} {tail}"), format!("-d {network} {tail}")];
     let wanted: Vec<String> = network.map(both).into_iter().flatten().collect();
-    let ours = said.lines().filter_map(|line| line.strip_prefix("-A FORWARD ")).filter(|rule| rule.ends_with(&tail));
+    let ours = output.lines().filter_map(|line| line.strip_prefix("-A FORWARD ")).filter(|rule| rule.ends_with(&tail));
     let (kept, strays): (Vec<&str>, Vec<&str>) = ours.partition(|rule| wanted.iter().any(|wanted| wanted == rule));
     let strays = strays.into_iter().map(|rule| words(&format!("-D FORWARD {rule}")));
     let missing = wanted.iter().filter(|rule| !kept.contains(&rule.as_str()));
@@ -240,10 +241,10 @@ pub fn let_through(said: &str, network: Option<Ipv4Net>) -> Vec<Words> {
 ///
 /// Without a network ours are taken away.
 #[must_use]
-pub fn masquerade(said: &str, network: Option<Ipv4Net>) -> Vec<Words> {
+pub fn masquerade(output: &str, network: Option<Ipv4Net>) -> Vec<Words> {
     let tail = format!("-m comment --comment {COMMENT} -j MASQUERADE");
     let wanted = network.map(|network| format!("-s {network} ! -d {network} {tail}"));
-    let ours = said.lines().filter_map(|line| line.strip_prefix("-A POSTROUTING ")).filter(|rule| rule.ends_with(&tail));
+    let ours = output.lines().filter_map(|line| line.strip_prefix("-A POSTROUTING ")).filter(|rule| rule.ends_with(&tail));
     let (kept, strays): (Vec<&str>, Vec<&str>) = ours.partition(|rule| wanted.as_deref() == Some(*rule));
     let strays = strays.into_iter().map(|rule| words(&format!("-t nat -D POSTROUTING {rule}")));
     let missing = wanted.filter(|_| kept.is_empty()).map(|rule| words(&format!("-t nat -A POSTROUTING {rule}")));
@@ -273,12 +274,12 @@ mod tests {
 
     #[test]
     fn a_bridge_gets_exactly_its_address() {
-        let said = "4: kbr0    inet 10.0.9.1/24 brd 10.0.9.255 scope global kbr0\\       valid_lft forever preferred_lft forever\n\
+        let output = "4: kbr0    inet 10.0.9.1/24 brd 10.0.9.255 scope global kbr0\\       valid_lft forever preferred_lft forever\n\
                     4: kbr0    inet 10.0.9.2/24 scope global secondary kbr0\\       valid_lft forever preferred_lft forever\n";
-        assert_eq!(addresses(said), [net("10.0.9.1/24"), net("10.0.9.2/24")]);
+        assert_eq!(addresses(output), [net("10.0.9.1/24"), net("10.0.9.2/24")]);
         for (found, wanted) in [
             (
-                said,
+                output,
                 &[
                     "addr del 10.0.9.1/24 dev kbr0",
                     "addr del 10.0.9.2/24 dev kbr0",
@@ -310,14 +311,14 @@ mod tests {
             ("<BROADCAST,MULTICAST,UP,LOWER_UP>", ours, true, true, true),
             ("<BROADCAST,MULTICAST,UP,LOWER_UP>", other, true, false, false),
         ] {
-            let said = format!("4: kbr0: {flags} mtu 1500 qdisc noqueue state DOWN mode DEFAULT group default {details}");
-            assert_eq!(link(&said), Link { is_up, is_bridge, is_ours }, "{said}");
+            let output = format!("4: kbr0: {flags} mtu 1500 qdisc noqueue state DOWN mode DEFAULT group default {details}");
+            assert_eq!(link(&output), Link { is_up, is_bridge, is_ours }, "{output}");
         }
         let line = |name: &str, details: &str| {
             format!("4: {name}: <UP> mtu 1500 qdisc noqueue state DOWN mode DEFAULT group default {details}\n")
         };
-        let said = [line("eth0", port), line("br0", bridge), line("kbr0", ours), line("veth1@if2", port)].concat();
-        assert_eq!(our_bridges(&said), ["kbr0"]);
+        let output = [line("eth0", port), line("br0", bridge), line("kbr0", ours), line("veth1@if2", port)].concat();
+        assert_eq!(our_bridges(&output), ["kbr0"]);
     }
 
     /// What an operator's bridge has stays on it: only ours is readdressed.
@@ -341,10 +342,10 @@ mod tests {
 
     #[test]
     fn a_peer_is_on_the_link_or_the_error_names_both_addresses() {
-        let to = |said: &str| interface_to(&peer("10.0.2.0/24", "192.0.2.12"), way(said));
+        let to = |output: &str| interface_to(&peer("10.0.2.0/24", "192.0.2.12"), way(output));
         assert_eq!(to("192.0.2.12 dev eth0 src 192.0.2.11 uid 0 \\    cache ").as_deref(), Ok("eth0"));
         assert_eq!(to("192.0.2.12 dev eth0  src 192.0.2.11 \\    cache ").as_deref(), Ok("eth0"), "of iproute2 3.10");
-        for (said, words) in [
+        for (output, words) in [
             (
                 "192.0.2.12 via 198.51.100.1 dev eth0 src 198.51.100.7 uid 0 \\    cache ",
                 &["192.0.2.12", "198.51.100.7", "198.51.100.1"][..],
@@ -352,8 +353,8 @@ mod tests {
             ("local 192.0.2.12 dev lo src 192.0.2.12 uid 0 \\    cache <local> ", &["192.0.2.12 is this node's own address"]),
             ("", &["192.0.2.12 is unreachable"]),
         ] {
-            let error = to(said).unwrap_err().to_string();
-            assert!(words.iter().all(|word| error.contains(word)), "{said}: {error}");
+            let error = to(output).unwrap_err().to_string();
+            assert!(words.iter().all(|word| error.contains(word)), "{output}: {error}");
         }
     }
 
@@ -403,7 +404,7 @@ mod tests {
         ];
         let docker = "-P FORWARD DROP\n-A FORWARD -j DOCKER-USER\n-A FORWARD -i docker0 ! -o docker0 -j ACCEPT\n";
         let others = "-A FORWARD -s 10.1.0.0/16 -j ACCEPT\n-A FORWARD -s 10.9.0.0/16 -m comment --comment \"heat-node-agent: pods\" -j ACCEPT\n";
-        for (said, wanted) in [
+        for (output, wanted) in [
             ("-P FORWARD ACCEPT\n".to_owned(), add.to_vec()),
             (docker.to_owned(), add.to_vec()),
             (format!("{docker}{both}"), vec![]),
@@ -413,7 +414,7 @@ mod tests {
                 vec!["-D FORWARD -s 10.2.0.0/16 -m comment --comment heat-node-agent -j ACCEPT"],
             ),
         ] {
-            assert_eq!(lines(&let_through(&said, Some(network))), wanted, "{said}");
+            assert_eq!(lines(&let_through(&output, Some(network))), wanted, "{output}");
         }
         // No network at all takes ours away, and nobody else's.
         let gone = lines(&let_through(&format!("{docker}{others}{both}"), None));
@@ -426,14 +427,14 @@ mod tests {
         let other = "-s 10.2.0.0/16 ! -d 10.2.0.0/16 -m comment --comment heat-node-agent -j MASQUERADE";
         let dockers = "-P POSTROUTING ACCEPT\n-A POSTROUTING -s 172.17.0.0/16 ! -o docker0 -j MASQUERADE\n";
         let (add, del) = (format!("-t nat -A POSTROUTING {rule}"), |rule| format!("-t nat -D POSTROUTING {rule}"));
-        for (said, network, wanted) in [
+        for (output, network, wanted) in [
             (dockers.to_owned(), Some(net("10.1.0.0/16")), vec![add.clone()]),
             (format!("{dockers}-A POSTROUTING {rule}\n"), Some(net("10.1.0.0/16")), vec![]),
             (format!("-A POSTROUTING {other}\n"), Some(net("10.1.0.0/16")), vec![del(other), add]),
             (format!("{dockers}-A POSTROUTING {rule}\n"), None, vec![del(rule)]),
             (dockers.to_owned(), None, vec![]),
         ] {
-            assert_eq!(lines(&masquerade(&said, network)), wanted, "{said}");
+            assert_eq!(lines(&masquerade(&output, network)), wanted, "{output}");
         }
     }
 }

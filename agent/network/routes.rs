@@ -109,7 +109,7 @@ pub fn lease(key: &str, value: &str) -> Option<Peer> {
 
 /// Something that is wrong with a route.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Wrong {
+pub enum RouteProblem {
     /// There is none.
     Missing(Peer),
     /// It leads somewhere else.
@@ -129,7 +129,7 @@ pub enum Wrong {
     LeftOver(Route),
 }
 
-impl fmt::Display for Wrong {
+impl fmt::Display for RouteProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Missing(peer) => write!(f, "there is no route to {} of node {}", peer.subnet, peer.node),
@@ -154,7 +154,7 @@ impl fmt::Display for Wrong {
 
 /// Who is asked for.
 #[derive(Clone, Copy, Debug)]
-pub struct Asked<'a> {
+pub struct RouteQuery<'a> {
     /// Every pod of the cluster.
     pub network: Ipv4Net,
     /// This node's own subnet, where it is known.
@@ -165,7 +165,7 @@ pub struct Asked<'a> {
     pub peers: &'a [Peer],
 }
 
-impl Asked<'_> {
+impl RouteQuery<'_> {
     /// This node's address: as it was given, else as its own lease says.
     #[must_use]
     pub fn own_address(&self) -> Option<Ipv4Addr> {
@@ -182,30 +182,30 @@ impl Asked<'_> {
 
 /// What of the routes is not as it is asked for.
 #[must_use]
-pub fn compare(asked: &Asked<'_>, routes: &[Route]) -> Vec<Wrong> {
+pub fn compare(asked: &RouteQuery<'_>, routes: &[Route]) -> Vec<RouteProblem> {
     let own = asked.own_address();
     let mut wrong = Vec::new();
     let sent_away = |route: &&Route| route.gateway.is_some() && asked.subnet == Some(route.to);
-    wrong.extend(routes.iter().find(sent_away).map(|route| Wrong::Own(route.clone())));
+    wrong.extend(routes.iter().find(sent_away).map(|route| RouteProblem::Own(route.clone())));
     for peer in asked.others() {
         if !best(routes, peer.node).is_some_and(Route::is_direct) {
             let segment = own.and_then(|own| segment(routes, own)).map(|route| (route.to, route.interface.clone()));
-            wrong.push(Wrong::OffSegment { peer: *peer, own, segment });
+            wrong.push(RouteProblem::OffSegment { peer: *peer, own, segment });
             continue;
         }
         // A longer route inside of the subnet takes packets, too.
         let mut inside = routes.iter().filter(|route| peer.subnet.contains(&route.to));
         let leads = |route: &&Route| route.gateway == Some(peer.node) && !route.rejects;
         if best(routes, peer.subnet.addr()).is_none_or(|route| !peer.subnet.contains(&route.to)) {
-            wrong.push(Wrong::Missing(*peer));
+            wrong.push(RouteProblem::Missing(*peer));
         } else if let Some(route) = inside.find(|route| !leads(route) && is_first(route, routes)) {
-            wrong.push(Wrong::Elsewhere(*peer, route.clone()));
+            wrong.push(RouteProblem::Elsewhere(*peer, route.clone()));
         }
     }
     for route in routes.iter().filter(|route| route.gateway.is_some() && asked.network.contains(&route.to)) {
         let is_asked = |peer: &Peer| peer.subnet.contains(&route.to);
         if asked.network != route.to && Some(route.to) != asked.subnet && !asked.peers.iter().any(is_asked) {
-            wrong.push(Wrong::LeftOver(route.clone()));
+            wrong.push(RouteProblem::LeftOver(route.clone()));
         }
     }
     wrong
@@ -221,7 +221,7 @@ mod tests {
     use super::*;
 
     /// As a node with docker shows it (Linux 6.1): its own segment, its own pods, two peers.
-    const WELL: &str = "\
+    const NORMAL: &str = "\
 Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT
 eth0\t00000000\t010200C0\t0003\t0\t0\t0\t00000000\t0\t0\t0
 eth0\t000200C0\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0
@@ -239,7 +239,7 @@ eth0\t0003640A\t0D0200C0\t0003\t0\t0\t0\t00FFFFFF\t0\t0\t0
     }
 
     fn wrong(text: &str, peers: &[Peer]) -> Vec<String> {
-        let asked = Asked {
+        let asked = RouteQuery {
             network: "10.100.0.0/16".parse().unwrap(),
             subnet: Some("10.100.1.0/24".parse().unwrap()),
             address: None,
@@ -250,7 +250,7 @@ eth0\t0003640A\t0D0200C0\t0003\t0\t0\t0\t00FFFFFF\t0\t0\t0
 
     #[test]
     fn routes_are_read_as_the_kernel_prints_them() {
-        let routes = parse(WELL);
+        let routes = parse(NORMAL);
         assert_eq!(routes.len(), 5);
         assert_eq!(
             routes[3],
@@ -277,14 +277,14 @@ eth0\t0003640A\t0D0200C0\t0003\t0\t0\t0\t00FFFFFF\t0\t0\t0
         let line = |to: &str, gateway: &str, interface: &str, mask: &str| {
             format!("{interface}\t{to}\t{gateway}\t0003\t0\t0\t0\t{mask}\t0\t0\t0\n")
         };
-        let without = |word: &str| WELL.split_inclusive('\n').filter(|line| !line.contains(word)).collect::<String>();
+        let without = |word: &str| NORMAL.split_inclusive('\n').filter(|line| !line.contains(word)).collect::<String>();
         let far = [three(), vec![peer("10.100.4.0/24", "198.51.100.7")]].concat();
         let gone = three()[..2].to_vec();
         let anew = [three(), vec![peer("10.100.9.0/24", "192.0.2.11")]].concat();
         for (case, text, peers, expected) in [
-            ("normal", WELL.to_owned(), three(), vec![]),
+            ("normal", NORMAL.to_owned(), three(), vec![]),
             ("nobody else", without("0002640A").replace("eth0\t0003640A", "lo\t0003640B"), three()[..1].to_vec(), vec![]),
-            ("its own lease from before", WELL.to_owned(), anew, vec![]),
+            ("its own lease from before", NORMAL.to_owned(), anew, vec![]),
             (
                 "lost event",
                 without("0003640A"),
@@ -293,7 +293,7 @@ eth0\t0003640A\t0D0200C0\t0003\t0\t0\t0\t00FFFFFF\t0\t0\t0
             ),
             (
                 "another gateway",
-                WELL.replace("0C0200C0", "630200C0"),
+                NORMAL.replace("0C0200C0", "630200C0"),
                 three(),
                 vec![
                     "packets to 10.100.2.0/24 of node 192.0.2.12 go through 192.0.2.99 on eth0 (route to 10.100.2.0/24)"
@@ -302,13 +302,13 @@ eth0\t0003640A\t0D0200C0\t0003\t0\t0\t0\t00FFFFFF\t0\t0\t0
             ),
             (
                 "a bridge of its own has it",
-                WELL.replace("eth0\t0002640A\t0C0200C0\t0003", "cbr0\t0002640A\t00000000\t0001"),
+                NORMAL.replace("eth0\t0002640A\t0C0200C0\t0003", "cbr0\t0002640A\t00000000\t0001"),
                 three(),
                 vec!["packets to 10.100.2.0/24 of node 192.0.2.12 go directly to cbr0 (route to 10.100.2.0/24)".to_owned()],
             ),
             (
                 "half of it",
-                WELL.to_owned() + &line("8002640A", "630200C0", "eth0", "80FFFFFF"),
+                NORMAL.to_owned() + &line("8002640A", "630200C0", "eth0", "80FFFFFF"),
                 three(),
                 vec![
                     "packets to 10.100.2.0/24 of node 192.0.2.12 go through 192.0.2.99 on eth0 (route to 10.100.2.128/25)"
@@ -317,7 +317,7 @@ eth0\t0003640A\t0D0200C0\t0003\t0\t0\t0\t00FFFFFF\t0\t0\t0
             ),
             (
                 "refused",
-                WELL.replace("eth0\t0002640A\t0C0200C0\t0003", "*\t0002640A\t00000000\t0201"),
+                NORMAL.replace("eth0\t0002640A\t0C0200C0\t0003", "*\t0002640A\t00000000\t0201"),
                 three(),
                 vec![
                     "packets to 10.100.2.0/24 of node 192.0.2.12 go nowhere: the kernel refuses the packets (route to 10.100.2.0/24)"
@@ -326,13 +326,13 @@ eth0\t0003640A\t0D0200C0\t0003\t0\t0\t0\t00FFFFFF\t0\t0\t0
             ),
             (
                 "the own subnet",
-                WELL.to_owned() + &line("0001640A", "0B0200C0", "eth0", "00FFFFFF"),
+                NORMAL.to_owned() + &line("0001640A", "0B0200C0", "eth0", "00FFFFFF"),
                 three(),
                 vec!["this node's own subnet 10.100.1.0/24 is routed elsewhere, through 192.0.2.11 on eth0".to_owned()],
             ),
             (
                 "two segments",
-                WELL.to_owned(),
+                NORMAL.to_owned(),
                 far,
                 vec![
                     "node 198.51.100.7 with 10.100.4.0/24 is not on the same network segment as this node, 192.0.2.11 (192.0.2.0/24 on eth0)"
@@ -341,7 +341,7 @@ eth0\t0003640A\t0D0200C0\t0003\t0\t0\t0\t00FFFFFF\t0\t0\t0
             ),
             (
                 "a node that is gone",
-                WELL.to_owned(),
+                NORMAL.to_owned(),
                 gone,
                 vec!["the route to 10.100.3.0/24 through 192.0.2.13 on eth0 is left over: no node has that subnet".to_owned()],
             ),
@@ -352,7 +352,7 @@ eth0\t0003640A\t0D0200C0\t0003\t0\t0\t0\t00FFFFFF\t0\t0\t0
 
     #[test]
     fn of_two_routes_the_one_that_counts_is_judged() {
-        let worse = WELL.to_owned() + "eth0\t0002640A\t630200C0\t0003\t0\t0\t100\t00FFFFFF\t0\t0\t0\n";
+        let worse = NORMAL.to_owned() + "eth0\t0002640A\t630200C0\t0003\t0\t0\t100\t00FFFFFF\t0\t0\t0\n";
         assert_eq!(wrong(&worse, &three()), [""; 0]);
         let better = worse.replace("0C0200C0\t0003\t0\t0\t0", "0C0200C0\t0003\t0\t0\t200");
         assert_eq!(wrong(&better, &three()).len(), 1);

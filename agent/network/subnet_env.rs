@@ -119,8 +119,8 @@ mod tests {
                 "FLANNEL_SUBNET=10.1.7.1/24: not within FLANNEL_NETWORK=10.2.0.0/16",
             ),
         ] {
-            let said = parse(text).unwrap_err().to_string();
-            assert!(said.contains(words), "{text:?}: {said}");
+            let output = parse(text).unwrap_err().to_string();
+            assert!(output.contains(words), "{text:?}: {output}");
         }
     }
 

@@ -117,7 +117,7 @@ async fn without_a_trust_the_token_has_no_scope() {
 }
 
 #[tokio::test]
-async fn a_magnum_that_knows_no_types_is_not_told_of_them_again() {
+async fn a_magnum_that_knows_no_types_is_not_sent_them_again() {
     let keystone = Fake::start(vec![token("t")]).await;
     for begin in ["authority", "sign"] {
         let magnum = Fake::start(vec![no_such_argument(), signed()]).await;
@@ -225,11 +225,14 @@ async fn what_is_slow_ends_at_the_deadline_and_what_keystone_refuses_is_reported
     let error = asked.fetch_authority(Signer::Etcd, Duration::from_millis(300)).await.unwrap_err();
     assert_eq!(keystone.requests().len(), 1);
     assert!(error.cause().contains("no answer from") && error.kind() == Kind::Transient, "{error}");
-    let said = |line, message: &str| status(line, json!({"error": {"message": message}}).to_string());
+    let reported = |line, message: &str| status(line, json!({"error": {"message": message}}).to_string());
     for (act, cause) in [
-        (said("401 Unauthorized", "The request you have made requires authentication."), "Keystone answered 401: The request"),
-        (said("403 Forbidden", "Trustee has no delegated roles."), "Keystone answered 403: Trustee has"),
-        (said("404 Not Found", "Could not find trust: t."), "Keystone answered 404: Could not find trust"),
+        (
+            reported("401 Unauthorized", "The request you have made requires authentication."),
+            "Keystone answered 401: The request",
+        ),
+        (reported("403 Forbidden", "Trustee has no delegated roles."), "Keystone answered 403: Trustee has"),
+        (reported("404 Not Found", "Could not find trust: t."), "Keystone answered 404: Could not find trust"),
     ] {
         let keystone = Fake::start(vec![act]).await;
         let access = access_to(&slow, trustee(&keystone, Some("t")));

@@ -82,7 +82,7 @@ impl Whole {
 
 /// What is kept of a stream.
 #[derive(Debug, Default)]
-pub(super) struct Kept {
+pub(super) struct CapturedStream {
     /// With its secrets masked.
     pub(super) masked: HeadAndTail,
     /// As it was said, where that is asked for.
@@ -110,18 +110,18 @@ impl Log {
 }
 
 /// Where a program's output is passed on to: where that is a terminal, it is shown what it would else obey.
-pub(super) struct PassedOn<W> {
+pub(super) struct ForwardedOutput<W> {
     to: W,
     is_terminal: bool,
 }
 
-impl<W: Write + IsTerminal> PassedOn<W> {
+impl<W: Write + IsTerminal> ForwardedOutput<W> {
     pub(super) fn new(to: W) -> Self {
         Self { is_terminal: to.is_terminal(), to }
     }
 }
 
-impl<W: Write> Write for PassedOn<W> {
+impl<W: Write> Write for ForwardedOutput<W> {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         if self.is_terminal {
             self.to.write_all(harmless(&String::from_utf8_lossy(bytes)).as_bytes())?;
@@ -156,7 +156,7 @@ pub(super) fn drain(
     enough: &impl AsFd,
     to: &mut impl Write,
     log: &Arc<Mutex<Log>>,
-    kept: &Arc<Mutex<Kept>>,
+    kept: &Arc<Mutex<CapturedStream>>,
     mask: &Mask,
 ) {
     let mut stream = mask.stream();
@@ -164,8 +164,8 @@ pub(super) fn drain(
     let mut buffer = [0_u8; 8192];
     let mut left = PIPE;
     loop {
-        let (is_there, is_enough) = news(&from, enough);
-        if !is_there || left == 0 {
+        let (is_present, is_enough) = news(&from, enough);
+        if !is_present || left == 0 {
             break;
         }
         let count = match from.read(&mut buffer) {
@@ -198,7 +198,7 @@ pub(super) fn drain(
     }
 }
 
-fn pass_on(masked: &[u8], to: &mut impl Write, log: &Arc<Mutex<Log>>, kept: &Arc<Mutex<Kept>>) {
+fn pass_on(masked: &[u8], to: &mut impl Write, log: &Arc<Mutex<Log>>, kept: &Arc<Mutex<CapturedStream>>) {
     if masked.is_empty() {
         return;
     }
@@ -231,23 +231,23 @@ mod tests {
 
     #[test]
     fn a_terminal_does_not_obey_what_a_program_says_and_a_pipe_gets_every_byte() {
-        let said = "o\u{1b}]0;PWN\u{7}\u{9b}\u{202e}\tx\n".as_bytes();
-        for (is_terminal, shown) in [(false, said), (true, "o\\u{1b}]0;PWN\\u{7}\\u{9b}\\u{202e}\tx\n".as_bytes())] {
-            let mut to = PassedOn { to: Vec::new(), is_terminal };
-            to.write_all(said).unwrap();
+        let reported = "o\u{1b}]0;PWN\u{7}\u{9b}\u{202e}\tx\n".as_bytes();
+        for (is_terminal, shown) in [(false, reported), (true, "o\\u{1b}]0;PWN\\u{7}\\u{9b}\\u{202e}\tx\n".as_bytes())] {
+            let mut to = ForwardedOutput { to: Vec::new(), is_terminal };
+            to.write_all(reported).unwrap();
             assert_eq!(to.to, shown, "{}", String::from_utf8_lossy(&to.to));
         }
     }
 
     /// What a program's output is kept as.
-    fn kept(said: &str, mask: &Mask) -> String {
+    fn kept(reported: &str, mask: &Mask) -> String {
         let (from, mut writer) = std::io::pipe().unwrap();
-        let said = said.to_owned();
-        let saying = std::thread::spawn(move || writer.write_all(said.as_bytes()));
+        let reported = reported.to_owned();
+        let saying = std::thread::spawn(move || writer.write_all(reported.as_bytes()));
         let (enough, _waited) = std::io::pipe().unwrap();
         let dir = tempfile::tempdir().unwrap();
         let log = Log::new(Tree::open(dir.path()).unwrap().append(Path::new("log"), Attributes::mode(0o600)).unwrap());
-        let kept: Arc<Mutex<Kept>> = Arc::default();
+        let kept: Arc<Mutex<CapturedStream>> = Arc::default();
         drain(from, &enough, &mut std::io::sink(), &log, &kept, mask);
         saying.join().unwrap().unwrap();
         kept.lock().unwrap().masked.text()
@@ -274,7 +274,7 @@ mod tests {
         let long: String = (0..2_500).map(|n| format!("{n:08x}")).collect();
         let short = "ab1\ncd2\nef3\ngh4";
         let mask = &hiding(&[&long, short]);
-        for (said, shown) in [
+        for (reported, shown) in [
             (format!("a{long}b\n"), "a******b\n".to_owned()),
             (format!("{}{long}{long}\nend", "-".repeat(LINE - 7)), format!("{}************\nend", "-".repeat(LINE - 7))),
             (format!("{short}\nab1\ncd2\n{short}"), "******\nab1\ncd2\n******".to_owned()),
@@ -282,14 +282,14 @@ mod tests {
             // Attack: of one that is cut off, all that was said of it was shown.
             (format!("x {}", long.get(..19_000).unwrap()), "x ******".to_owned()),
         ] {
-            assert_eq!(kept(&said, mask), shown);
+            assert_eq!(kept(&reported, mask), shown);
         }
     }
 
     /// Says another line whenever one is passed on.
-    struct Chatter(Option<std::io::PipeWriter>);
+    struct LineReporter(Option<std::io::PipeWriter>);
 
-    impl Write for Chatter {
+    impl Write for LineReporter {
         fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
             if let Some(pipe) = &mut self.0 {
                 pipe.write_all(bytes)?;
@@ -304,17 +304,18 @@ mod tests {
 
     #[test]
     fn what_the_pipe_holds_is_read_however_late_and_no_more_is_waited_for() {
-        for (said, says_on, expected) in [("", false, 0..1), ("one\ntwo", false, 7..8), ("on and on\n", true, PIPE..PIPE + 8192)]
+        for (reported, says_on, expected) in
+            [("", false, 0..1), ("one\ntwo", false, 7..8), ("on and on\n", true, PIPE..PIPE + 8192)]
         {
             let (from, mut writer) = std::io::pipe().unwrap();
-            writer.write_all(said.as_bytes()).unwrap();
-            let mut to = Chatter(says_on.then(|| writer.try_clone().unwrap()));
+            writer.write_all(reported.as_bytes()).unwrap();
+            let mut to = LineReporter(says_on.then(|| writer.try_clone().unwrap()));
             let (enough, waited) = std::io::pipe().unwrap();
             drop(waited);
             let dir = tempfile::tempdir().unwrap();
             let log = Log::new(Tree::open(dir.path()).unwrap().append(Path::new("log"), Attributes::mode(0o600)).unwrap());
             drain(from, &enough, &mut to, &log, &Arc::default(), &hiding(&[]));
-            assert!(expected.contains(&std::fs::read(dir.path().join("log")).unwrap().len()), "{said}");
+            assert!(expected.contains(&std::fs::read(dir.path().join("log")).unwrap().len()), "{reported}");
             drop(writer);
         }
     }

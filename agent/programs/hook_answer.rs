@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use super::encoded;
 use super::mask::Mask;
 use crate::budgets::ANSWER_MEMORY;
-use crate::budgets::json::{self, Unfit};
+use crate::budgets::json::{self, Rejection};
 use crate::report::text::with_own_names;
 
 /// How a program's standard output was read.
@@ -52,7 +52,7 @@ impl HookAnswer {
     ///
     /// # Errors
     /// If it is not a single JSON object, or has more members than can be held.
-    pub fn read(text: &str) -> Result<Self, Unfit> {
+    pub fn read(text: &str) -> Result<Self, Rejection> {
         // RFC 8259, section 8.1: a reader may ignore a byte order mark, and Python's does.
         let members = json::members(text.trim_start_matches('\u{feff}'))?;
         let mut outputs = Map::with_capacity(members.len());
@@ -165,7 +165,7 @@ mod tests {
             assert_eq!(HookAnswer::read(text).unwrap().status, status, "{text}");
         }
         for text in ["", "[1]", "5", "{", "id\n{}", "{}{}"] {
-            assert!(matches!(HookAnswer::read(text), Err(Unfit::Json(_))), "{text}");
+            assert!(matches!(HookAnswer::read(text), Err(Rejection::Json(_))), "{text}");
         }
         let answer = HookAnswer::read(r#"{"b": 1, "deploy_stdout": [1], "deploy_stderr": null, "a": {"x": "1"}}"#).unwrap();
         assert_eq!((answer.stdout.as_str(), answer.stderr.as_str()), ("[1]", ""));
@@ -195,7 +195,7 @@ mod tests {
         let answer = HookAnswer::read(&format!("{{{lists}\"deploy_status_code\": 3}}")).unwrap();
         assert!(answer.outputs["0"].is_array() && answer.outputs["19"].is_string() && answer.status == 3);
         let names = format!("{{{}\"deploy_status_code\": 0}}", (0..30_000).map(|n| format!("\"{n}\":0,")).collect::<String>());
-        assert!(matches!(HookAnswer::read(&names), Err(Unfit::TooLarge(_))));
+        assert!(matches!(HookAnswer::read(&names), Err(Rejection::TooLarge(_))));
     }
 
     /// Attack: a secret that is part of `deploy_status_code` made a failed hook a success.

@@ -67,7 +67,7 @@ fn lines(mut from: impl BufRead, longest: usize, take: &mut impl FnMut(Line<'_>)
 mod tests {
     use super::*;
 
-    fn heard(text: &[u8], longest: usize) -> Vec<String> {
+    fn received(text: &[u8], longest: usize) -> Vec<String> {
         let mut all = Vec::new();
         let end = lines(text, longest, &mut |line| {
             all.push(match line {
@@ -82,12 +82,12 @@ mod tests {
 
     #[test]
     fn a_line_that_is_too_long_is_one_line_however_long_it_is() {
-        assert_eq!(heard(b"a\n\nbcd\nend", 3), ["a", "", "bcd", "end"]);
+        assert_eq!(received(b"a\n\nbcd\nend", 3), ["a", "", "bcd", "end"]);
         assert_eq!(
-            heard(b"a\nabcd\nb\nabcdefghijklm\nc\nabcdefgh", 3),
+            received(b"a\nabcd\nb\nabcdefghijklm\nc\nabcdefgh", 3),
             ["a", "(too long)", "b", "(too long)", "c", "(too long)"]
         );
-        assert_eq!(heard(b"", 3), [""; 0]);
+        assert_eq!(received(b"", 3), [""; 0]);
     }
 
     /// Without a bound this reads until there is no memory left.

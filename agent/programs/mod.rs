@@ -1,6 +1,6 @@
 //! The one place that starts programs: deployments' scripts and hooks, mkfs, version questions.
 //!
-//! In: a [`Job`]. Out: what became of it, a [`Ran`]. A job runs as the transient unit
+//! In: a [`Job`]. Out: what became of it, a [`JobResult`]. A job runs as the transient unit
 //! `heat-KEY.service`, whose only command is `heat-node-agent hook-run DIR`; that process ([`runner`])
 //! reads the job from a file of mode 0600, runs the program and writes its result whole and synced as
 //! its last act. So a job survives a restart and an upgrade of the agent, is outside its sandbox, and
@@ -108,7 +108,7 @@ pub struct JobFile {
 
 /// What became of a job.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Ran {
+pub struct JobResult {
     /// Exit status; minus the signal's number where a signal ended it (as heat-agents reports it).
     pub status: i32,
     /// Head and tail of standard output; empty where that is in `answer`.
@@ -135,7 +135,7 @@ pub struct Ran {
     pub duration_ms: u64,
 }
 
-impl Ran {
+impl JobResult {
     /// The result that a runner wrote into a job's directory. It writes one, whole, and ends: one that is not understood never will be, and
     /// means that nobody knows how the job ended.
     ///
@@ -168,7 +168,7 @@ struct Postponed {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Found {
     /// It ended; here is its result.
-    Ended(Ran),
+    Ended(JobResult),
     /// It runs.
     Running,
     /// Its program was never started.
@@ -237,7 +237,7 @@ impl Programs {
     ///
     /// # Errors
     /// If its directory or systemd cannot be asked.
-    pub async fn look(&self, key: &str) -> Result<Found> {
+    pub async fn inspect(&self, key: &str) -> Result<Found> {
         let directory = Path::new("work").join(key);
         if let Some(ran) = self.result(&directory)? {
             return Ok(Found::Ended(ran));
@@ -264,8 +264,8 @@ impl Programs {
     ///
     /// # Errors
     /// If it cannot be started or watched; nothing has run then that would not be found by the next call.
-    pub async fn run(&self, key: &str) -> Result<Option<Ran>> {
-        let watched = match self.look(key).await? {
+    pub async fn run(&self, key: &str) -> Result<Option<JobResult>> {
+        let watched = match self.inspect(key).await? {
             Found::Ended(ran) => return Ok(Some(ran)),
             Found::Lost => return Ok(None),
             Found::NotStarted => self.start(key).await?,
@@ -295,8 +295,8 @@ impl Programs {
     ///
     /// # Errors
     /// If it cannot be watched.
-    pub async fn follow(&self, key: &str) -> Result<Option<Ran>> {
-        let mut found = self.look(key).await?;
+    pub async fn follow(&self, key: &str) -> Result<Option<JobResult>> {
+        let mut found = self.inspect(key).await?;
         if found == Found::Running {
             found = self.found_after(key, Watched::Adopted).await?;
         }
@@ -312,8 +312,8 @@ impl Programs {
     ///
     /// # Errors
     /// If it cannot be ended, or not be seen to end. It can be asked again.
-    pub async fn end(&self, key: &str) -> Result<Option<Ran>> {
-        if let Found::Ended(ran) = self.look(key).await? {
+    pub async fn end(&self, key: &str) -> Result<Option<JobResult>> {
+        if let Found::Ended(ran) = self.inspect(key).await? {
             return Ok(Some(ran));
         }
         let directory = Path::new("work").join(key);
@@ -360,7 +360,7 @@ impl Programs {
             }
             (None, Watched::Unit | Watched::Adopted) => self.wait_for_lock(key).await,
         }
-        self.look(key).await
+        self.inspect(key).await
     }
 
     /// Whether a runner is at the job now. Asks nobody but the disk.
@@ -389,7 +389,7 @@ impl Programs {
     ///
     /// # Errors
     /// If something cannot be removed.
-    pub fn shed(&self, key: &str) -> Result<()> {
+    pub fn discard_output(&self, key: &str) -> Result<()> {
         let directory = Path::new("work").join(key);
         [OUTPUT, RESULT, JOB, RESULT_RESERVE, GROUP_RESERVE, POSTPONED]
             .into_iter()
@@ -414,8 +414,8 @@ impl Programs {
     /// If its directory cannot be looked at.
     pub fn has_begun(&self, key: &str) -> Result<bool> {
         let directory = Path::new("work").join(key);
-        let is_there = |name| self.state.facts(&directory.join(name)).map(|facts| facts.is_some());
-        Ok(is_there(STARTED)? || is_there(RESULT)? || self.is_locked(key)?)
+        let is_present = |name| self.state.facts(&directory.join(name)).map(|facts| facts.is_some());
+        Ok(is_present(STARTED)? || is_present(RESULT)? || self.is_locked(key)?)
     }
 
     /// Removes everything of a job.
@@ -426,8 +426,8 @@ impl Programs {
         self.state.remove_dir_all(&Path::new("work").join(key)).map(drop)
     }
 
-    fn result(&self, directory: &Path) -> Result<Option<Ran>> {
-        Ran::read(&self.state, directory)
+    fn result(&self, directory: &Path) -> Result<Option<JobResult>> {
+        JobResult::read(&self.state, directory)
     }
 
     async fn start(&self, key: &str) -> Result<Watched> {
@@ -504,7 +504,7 @@ mod tests {
         assert_eq!(programs.end("new").await.unwrap(), None);
         runner::run(&programs.directory("new"), &Clock::system()).unwrap();
         assert!(!ran.exists());
-        assert_eq!((programs.follow("new").await.unwrap(), programs.look("new").await.unwrap()), (None, Found::Lost));
+        assert_eq!((programs.follow("new").await.unwrap(), programs.inspect("new").await.unwrap()), (None, Found::Lost));
 
         programs.prepare("hung", &script("sleep 600 & echo $!; wait; sleep 600")).unwrap();
         let directory = programs.directory("hung");
@@ -515,10 +515,10 @@ mod tests {
             assert!(begun.elapsed() < Duration::from_mins(1), "it has not begun");
             Clock::system().wait(Duration::from_millis(10)).await;
         }
-        assert_eq!(programs.look("hung").await.unwrap(), Found::Running);
+        assert_eq!(programs.inspect("hung").await.unwrap(), Found::Running);
         assert_eq!(programs.end("hung").await.unwrap(), None);
         runner.join().unwrap().unwrap();
-        let Found::Ended(ended) = programs.look("hung").await.unwrap() else { panic!("no result") };
+        let Found::Ended(ended) = programs.inspect("hung").await.unwrap() else { panic!("no result") };
         // It may be asked to end before it has said its first word.
         if let Ok(background) = ended.stdout.trim().parse::<u32>() {
             let stat = format!("/proc/{background}/stat");

@@ -17,14 +17,14 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
-use super::capture::{Kept, Log, PassedOn, Whole, drain};
+use super::capture::{CapturedStream, ForwardedOutput, Log, Whole, drain};
 use super::mask::Mask;
 use super::{
-    GROUP, GROUP_RESERVE, HookAnswer, HookOutput, Job, LOCK, OUTPUT, POSTPONED, Postponed, RESULT, RESULT_RESERVE,
-    RESULT_RESERVE_BYTES, Ran, STARTED, encoded, reserve_all,
+    GROUP, GROUP_RESERVE, HookAnswer, HookOutput, Job, JobResult, LOCK, OUTPUT, POSTPONED, Postponed, RESULT, RESULT_RESERVE,
+    RESULT_RESERVE_BYTES, STARTED, encoded, reserve_all,
 };
 use crate::backoff::Backoff;
-use crate::budgets::json::Unfit;
+use crate::budgets::json::Rejection;
 use crate::budgets::{OUTPUTS, RESULT_BYTES};
 use crate::clock::Clock;
 use crate::error::{Context, Error, Result};
@@ -76,11 +76,11 @@ fn run_in(tree: &Tree, root: &Tree, clock: &Clock) -> Result<()> {
         return Ok(());
     }
     let watch = clock.start();
-    let mut ran = prepared.and_then(|()| run_program(tree, root, &job)).unwrap_or_else(|error| Ran {
+    let mut ran = prepared.and_then(|()| run_program(tree, root, &job)).unwrap_or_else(|error| JobResult {
         status: 127,
         stderr: explained(&error),
         not_started: Some(explained(&error)),
-        ..Ran::default()
+        ..JobResult::default()
     });
     ran.duration_ms = watch.millis();
     let _ = bound(&mut ran, RESULT_BYTES);
@@ -104,7 +104,7 @@ fn explained(error: &Error) -> String {
 }
 
 /// Writes the result, however long that takes: a runner that is gone without one means that nobody knows how the program ended.
-fn deliver(tree: &Tree, ran: &Ran, clock: &Clock) -> Result<()> {
+fn deliver(tree: &Tree, ran: &JobResult, clock: &Clock) -> Result<()> {
     let mut pauses = PAUSES;
     let mut is_said = false;
     while let Err(error) = write_result(tree, ran) {
@@ -126,7 +126,7 @@ fn deliver(tree: &Tree, ran: &Ran, clock: &Clock) -> Result<()> {
 
 /// Where there is no space for the whole result, a shortened one goes where space was reserved for it; one that cannot be shortened to that
 /// waits for space.
-fn write_result(tree: &Tree, ran: &Ran) -> Result<()> {
+fn write_result(tree: &Tree, ran: &JobResult) -> Result<()> {
     let Err(error) = tree.write_json(Path::new(RESULT), ran, Attributes::mode(0o600)) else {
         let _ = tree.remove(Path::new(RESULT_RESERVE));
         return Ok(());
@@ -139,7 +139,7 @@ fn write_result(tree: &Tree, ran: &Ran) -> Result<()> {
     tree.write_reserved(Path::new(RESULT_RESERVE), Path::new(RESULT), &bytes)
 }
 
-fn run_program(tree: &Tree, root: &Tree, job: &Job) -> Result<Ran> {
+fn run_program(tree: &Tree, root: &Tree, job: &Job) -> Result<JobResult> {
     let mask = Mask::of(&job.secrets, job.withheld);
     let log = Log::new(tree.append(Path::new(OUTPUT), Attributes::mode(0o600))?);
     let (enough, waited) = std::io::pipe()?;
@@ -153,10 +153,11 @@ fn run_program(tree: &Tree, root: &Tree, job: &Job) -> Result<Ran> {
     }
     feed(&mut child, job.stdin.clone());
     let (streams, drained) = channel();
-    let kept = [job.says_json, false].map(|plain| Kept { plain: plain.then(Whole::default), ..Kept::default() });
+    let kept =
+        [job.says_json, false].map(|plain| CapturedStream { plain: plain.then(Whole::default), ..CapturedStream::default() });
     let [stdout, stderr] = kept.map(|kept| Arc::new(Mutex::new(kept)));
-    keep(child.stdout.take(), &enough, PassedOn::new(std::io::stdout()), &log, &mask, &streams, &stdout);
-    keep(child.stderr.take(), &enough, PassedOn::new(std::io::stderr()), &log, &mask, &streams, &stderr);
+    keep(child.stdout.take(), &enough, ForwardedOutput::new(std::io::stdout()), &log, &mask, &streams, &stdout);
+    keep(child.stderr.take(), &enough, ForwardedOutput::new(std::io::stderr()), &log, &mask, &streams, &stderr);
     drop(streams);
     let (status, timed_out) = match wait(child, group, job.time_limit_ms.map(Duration::from_millis)) {
         Ok(ended) => ended,
@@ -167,7 +168,7 @@ fn run_program(tree: &Tree, root: &Tree, job: &Job) -> Result<Ran> {
         let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
         (kept.masked.text(), kept.plain.as_mut().map_or(HookOutput::Unread, |plain| answer_in(plain.text().as_deref(), &mask)))
     });
-    Ok(Ran {
+    Ok(JobResult {
         status: status.code().unwrap_or_else(|| -status.signal().unwrap_or(1)),
         stdout: if matches!(answer, HookOutput::Answer(_)) { String::new() } else { stdout },
         answer,
@@ -184,17 +185,17 @@ fn run_program(tree: &Tree, root: &Tree, job: &Job) -> Result<Ran> {
 fn answer_in(text: Option<&str>, mask: &Mask) -> HookOutput {
     match text.map(HookAnswer::read) {
         Some(Ok(answer)) => HookOutput::Answer(Box::new(answer.masked(mask))),
-        Some(Err(Unfit::Json(_))) => HookOutput::NoAnswer,
-        Some(Err(Unfit::TooLarge(_) | Unfit::TooDeep)) | None => HookOutput::TooLarge,
+        Some(Err(Rejection::Json(_))) => HookOutput::NoAnswer,
+        Some(Err(Rejection::TooLarge(_) | Rejection::TooDeep)) | None => HookOutput::TooLarge,
     }
 }
 
 /// Ends a program that cannot be watched.
-fn given_up(group: Pid, why: &Error) -> Ran {
+fn given_up(group: Pid, why: &Error) -> JobResult {
     // It may have ended just now.
     let _ = killpg(group, Signal::SIGKILL);
     let why = format!("heat-node-agent killed the program after starting it, because it could not be monitored: {why}");
-    Ran { status: -9, ..Ran::unknown(why) }
+    JobResult { status: -9, ..JobResult::unknown(why) }
 }
 
 fn prepare(root: &Tree, job: &Job) -> Result<()> {
@@ -267,7 +268,7 @@ fn keep(
     log: &Arc<Mutex<Log>>,
     mask: &Mask,
     done: &Sender<()>,
-    kept: &Arc<Mutex<Kept>>,
+    kept: &Arc<Mutex<CapturedStream>>,
 ) {
     if let Some(stream) = stream {
         let (kept, enough, log) = (Arc::clone(kept), Arc::clone(enough), Arc::clone(log));
@@ -347,7 +348,7 @@ fn outputs(root: &Tree, job: &Job, mask: &Mask) -> BTreeMap<String, String> {
 
 /// Cuts the largest of what the program said and left, so that the result can be read again whatever it consists of. `false`: its names
 /// alone are larger.
-fn bound(ran: &mut Ran, limit: usize) -> bool {
+fn bound(ran: &mut JobResult, limit: usize) -> bool {
     let answer = if let HookOutput::Answer(answer) = &mut ran.answer { Some(answer) } else { None };
     let names = ran.outputs.keys().map(|name| encoded::size_of_name(name)).sum::<usize>()
         + answer.as_ref().map_or(0, |answer| answer.names());
@@ -374,7 +375,7 @@ mod tests {
     use crate::programs::JobFile;
     use crate::watch::Watch;
 
-    fn run_job(job: &Job) -> (tempfile::TempDir, Ran) {
+    fn run_job(job: &Job) -> (tempfile::TempDir, JobResult) {
         let dir = tempfile::tempdir().unwrap();
         let tree = Tree::open(dir.path()).unwrap();
         tree.write_json(Path::new("job.json"), job, Attributes::mode(0o600)).unwrap();
@@ -580,7 +581,7 @@ mod tests {
         job.directory = Some(dir.path().display().to_string());
         tree.write_json(Path::new("job.json"), &job, Attributes::mode(0o600)).unwrap();
         run(dir.path(), &Clock::system()).unwrap();
-        let ran: Ran = tree.read_json(Path::new(RESULT)).unwrap().unwrap();
+        let ran: JobResult = tree.read_json(Path::new(RESULT)).unwrap().unwrap();
         assert_eq!(ran.status, 3);
         assert!(ran.stdout.starts_with("BEGIN\n\0") && ran.stdout.ends_with("\0END\n"), "{}", ran.stdout.len());
         assert!(tree.facts(Path::new(RESULT)).unwrap().unwrap().size <= RESULT_RESERVE_BYTES as u64);
@@ -608,7 +609,7 @@ mod tests {
         assert_eq!(tree.facts(Path::new(GROUP)).unwrap(), None, "the number may be somebody else's by now");
         tree.remove_dir_all(Path::new(RESULT)).unwrap();
         runner.join().unwrap().unwrap();
-        let ran: Ran = tree.read_json(Path::new(RESULT)).unwrap().unwrap();
+        let ran: JobResult = tree.read_json(Path::new(RESULT)).unwrap().unwrap();
         assert_eq!((ran.status, ran.stdout.as_str()), (0, "done\n"));
     }
 
@@ -622,7 +623,7 @@ mod tests {
         assert!(run_in(&full, &root, &Clock::system()).is_err());
         assert_eq!(tree.facts(Path::new(STARTED)).unwrap(), None);
         run_in(&tree, &root, &Clock::system()).unwrap();
-        assert_eq!(tree.read_json::<Ran>(Path::new(RESULT)).unwrap().unwrap().status, 0);
+        assert_eq!(tree.read_json::<JobResult>(Path::new(RESULT)).unwrap().unwrap().status, 0);
     }
 
     /// Attack: a full disk below /var/lib/heat-config failed every deployment of the list for good, although none had begun.
@@ -656,7 +657,7 @@ mod tests {
         let tree = Tree::open(dir.path()).unwrap();
         tree.write_json(Path::new("job.json"), &job, Attributes::mode(0o600)).unwrap();
         run_in(&tree, &elsewhere.breaking_after(0).unwrap(), &Clock::system()).unwrap();
-        let ran: Ran = tree.read_json(Path::new(RESULT)).unwrap().unwrap();
+        let ran: JobResult = tree.read_json(Path::new(RESULT)).unwrap().unwrap();
         assert!(ran.status == 127 && ran.not_started.unwrap().contains("EIO"));
         assert_eq!(runs(), 1);
     }
@@ -672,7 +673,7 @@ mod tests {
         // In the way of the file as a full disk is.
         tree.create_dir(Path::new(GROUP), Attributes::mode(0o700)).unwrap();
         run(dir.path(), &Clock::system()).unwrap();
-        let ran: Ran = tree.read_json(Path::new(RESULT)).unwrap().unwrap();
+        let ran: JobResult = tree.read_json(Path::new(RESULT)).unwrap().unwrap();
         let mark = format!("MARK={mark}");
         let runs = || {
             let processes = std::fs::read_dir("/proc").unwrap().filter_map(std::result::Result::ok);
@@ -721,8 +722,8 @@ mod tests {
         let names: Vec<String> = (0..6).map(|number| format!("o{number}")).collect();
         let at = |name: &String| dir.path().join(name).display().to_string();
         let places: Vec<String> = names.iter().map(at).collect();
-        let said = "{ printf BEGIN; head -c 520000 /dev/zero; printf END; }";
-        let mut job = shell(&format!("{said} | tee {}; {said} >&2", places.join(" ")));
+        let reported = "{ printf BEGIN; head -c 520000 /dev/zero; printf END; }";
+        let mut job = shell(&format!("{reported} | tee {}; {reported} >&2", places.join(" ")));
         job.outputs = names.iter().map(|name| (name.clone(), at(name))).collect();
         let (job_dir, ran) = run_job(&job);
         let written = std::fs::metadata(job_dir.path().join(RESULT)).unwrap().len();

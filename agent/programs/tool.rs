@@ -37,7 +37,7 @@ pub fn ask<S: AsRef<str>>(tool: &str, arguments: &[S], input: &str) -> Result<Op
         Some(ToolOutput { is_cut: true, .. }) => {
             Err(Error::permanent(format!("it wrote more than {} MiB", WHOLE >> 20)).context(line(tool, arguments)))
         }
-        heard => Ok(heard),
+        received => Ok(received),
     }
 }
 
@@ -50,7 +50,7 @@ pub fn ask_end<S: AsRef<str>>(tool: &str, arguments: &[S], input: &str, most: us
     let Some(mut running) = Running::start(tool, arguments, [Stdio::piped(), Stdio::piped(), Stdio::piped()])? else {
         return Ok(None);
     };
-    let (out, err) = hear(&mut running.0, input, most).context(doing)?;
+    let (out, err) = receive(&mut running.0, input, most).context(doing)?;
     let ended = running.0.wait().context(doing)?;
     let (is_cut, out) = out.text();
     Ok(Some(ToolOutput { ok: ended.success(), out, is_cut, err: err.text().1.trim().to_owned() }))
@@ -93,7 +93,7 @@ impl Drop for Running {
 }
 
 /// Feeds a child and reads both its streams to their ends: one after the other, either side might wait for the other for ever.
-fn hear(child: &mut Child, input: &str, most: usize) -> std::io::Result<(End, End)> {
+fn receive(child: &mut Child, input: &str, most: usize) -> std::io::Result<(End, End)> {
     let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
     std::thread::scope(|scope| {
         if let Some(mut stdin) = stdin {
@@ -151,8 +151,9 @@ pub fn output_of<S: AsRef<str>>(tool: &str, arguments: &[S], input: &str) -> Res
     match ask(tool, arguments, input)? {
         Some(ToolOutput { ok: true, out, .. }) => Ok(out),
         Some(ToolOutput { out, err, .. }) => {
-            let said = if err.is_empty() { out.trim() } else { &err };
-            Err(Error::permanent(if said.is_empty() { "it failed without output" } else { said }).context(line(tool, arguments)))
+            let output = if err.is_empty() { out.trim() } else { &err };
+            Err(Error::permanent(if output.is_empty() { "it failed without output" } else { output })
+                .context(line(tool, arguments)))
         }
         None => Err(not_installed(tool, arguments)),
     }
@@ -190,9 +191,9 @@ mod tests {
             );
         }
         assert_eq!(output_of("sh", &["-c", "echo good"], "").as_deref(), Ok("good\n"));
-        for (script, said) in [("echo why >&2; exit 3", "why"), ("echo why; exit 3", "why"), ("exit 3", "without output")] {
+        for (script, output) in [("echo why >&2; exit 3", "why"), ("echo why; exit 3", "why"), ("exit 3", "without output")] {
             let error = output_of("sh", &["-c", script], "").unwrap_err();
-            assert!(error.cause().contains(said) && error.to_string().starts_with("sh -c "), "{error}");
+            assert!(error.cause().contains(output) && error.to_string().starts_with("sh -c "), "{error}");
         }
     }
 
@@ -213,10 +214,13 @@ mod tests {
     #[test]
     fn of_a_long_output_the_end_is_kept_from_the_beginning_of_a_line_on() {
         let lines = ["-c", "i=0; while [ $i -lt 9000 ]; do echo line-$i; echo oops-$i >&2; i=$((i + 1)); done; exit 3"];
-        let heard = ask_end("sh", &lines, "", 1000).unwrap().unwrap();
-        assert!(heard.out.starts_with("line-") && heard.out.ends_with("line-8999\n") && heard.is_cut && !heard.ok, "{heard:?}");
-        assert!((950..=1000).contains(&heard.out.len()), "{}", heard.out.len());
-        assert!(heard.err.ends_with("oops-8999") && heard.err.len() <= SAID, "{}", heard.err.len());
+        let received = ask_end("sh", &lines, "", 1000).unwrap().unwrap();
+        assert!(
+            received.out.starts_with("line-") && received.out.ends_with("line-8999\n") && received.is_cut && !received.ok,
+            "{received:?}"
+        );
+        assert!((950..=1000).contains(&received.out.len()), "{}", received.out.len());
+        assert!(received.err.ends_with("oops-8999") && received.err.len() <= SAID, "{}", received.err.len());
         let whole = ask_end("sh", &lines, "", 1 << 20).unwrap().unwrap();
         assert!(whole.out.starts_with("line-0\n") && !whole.is_cut);
         let one_line = ask_end("sh", &["-c", "head -c 100000 /dev/zero"], "", 1000).unwrap().unwrap();

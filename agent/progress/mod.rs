@@ -269,7 +269,7 @@ impl Progress {
                 let remedy = event.remedy.take().unwrap_or_else(|| event.code.entry().remedy.to_owned());
                 event.remedy =
                     Some(FollowUp::Continues(step.looks_again_within()).of(&remedy)).filter(|remedy| !remedy.is_empty());
-                self.hear(step, &event);
+                self.receive(step, &event);
             }
             Priority::Info => self.place(step, &mut event),
             Priority::Error => {}
@@ -337,7 +337,7 @@ impl Progress {
         }
     }
 
-    fn hear(&self, step: &StepId, event: &Event) {
+    fn receive(&self, step: &StepId, event: &Event) {
         let mut run = self.run();
         let Some(step) = run.step(step).filter(|step| step.state == ConditionState::Waiting) else { return };
         let cause = Some(event.cause.as_ref().unwrap_or(&event.message).clone());

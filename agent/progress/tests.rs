@@ -39,7 +39,7 @@ fn a_step_begins_waits_for_what_events_say_and_ends() {
     progress.begin_early(&ETCD);
     waits(31);
     progress.emit(&ETCD, Event::new(Code::VolumeWaiting, "no disk has it"));
-    progress.emit(&gate("etcd"), Event::new(Code::GateGreen, "green"));
+    progress.emit(&gate("etcd"), Event::new(Code::GatePassed, "green"));
     assert_eq!(shown(&progress), ["files Ok 0 -", "volume etcd Waiting 0 no disk has it", "gate etcd Waiting 31 refused"]);
     assert_eq!(progress.steps()[2].since.as_deref(), Some("1970-01-01T00:00:01Z"));
     progress.give_up_after(&gate("etcd"), Duration::from_mins(10));
@@ -61,8 +61,8 @@ fn good_news_of_a_step_say_what_it_waited_for_and_complaints_do_not() {
         let event = progress.report().events().pop().unwrap();
         (event.message, event.waited_for, event.waited.map(|waited| waited.as_millis()))
     };
-    let green = || {
-        progress.emit(&gate("etcd"), Event::new(Code::GateGreen, "gate etcd passed").duration(Duration::from_millis(800)));
+    let passed = || {
+        progress.emit(&gate("etcd"), Event::new(Code::GatePassed, "gate etcd passed").duration(Duration::from_millis(800)));
         last()
     };
     progress.begin_run(None);
@@ -72,10 +72,10 @@ fn good_news_of_a_step_say_what_it_waited_for_and_complaints_do_not() {
     assert_eq!(last().1, None);
     clock.advance(Duration::from_millis(14_200));
     progress.end(&unit("etcd.service"));
-    assert_eq!(green(), ("gate etcd passed".into(), None, None), "it has not begun");
+    assert_eq!(passed(), ("gate etcd passed".into(), None, None), "it has not begun");
     progress.begin(&gate("etcd"), vec![StepId::Certificates, unit("etcd.service")]);
-    let said = "gate etcd passed (800ms, waited 14.3s for unit etcd.service)";
-    assert_eq!(green(), (said.into(), Some("unit etcd.service".into()), Some(14_300)));
+    let reported = "gate etcd passed (800ms, waited 14.3s for unit etcd.service)";
+    assert_eq!(passed(), (reported.into(), Some("unit etcd.service".into()), Some(14_300)));
     progress.emit(&gate("etcd"), Event::new(Code::GateWaiting, "not green"));
     assert_eq!(last(), ("not green".into(), None, None));
 }

@@ -86,7 +86,7 @@ messages! {
         "TLS certificates of an endpoint are not verified",
         "The settings allow it and the parameters request it: anyone who controls the network can read and change the traffic to this endpoint.",
         "Give the CA of the endpoint instead ([tls] ca_file) and remove allow_insecure.";
-    StatePutAside = "HNA-0107", Warning, "29c0434add2f4aea820809f2dd429d6d",
+    StateFileQuarantined = "HNA-0107", Warning, "29c0434add2f4aea820809f2dd429d6d",
         "A file of the agent's state was unreadable and was quarantined",
         "It was renamed, not deleted. The agent continues without it.",
         "Inspect the file and the disk it is on. A deployment whose record is lost is treated as new only if the replaced tools' record does not list it.";
@@ -102,7 +102,7 @@ messages! {
         "Another agent has locked the state directory",
         "Only one agent may run on a machine.",
         "Stop the other agent, or use a different --state directory.";
-    IdentityKnown = "HNA-0111", Info, "fa4378ac43db489d813314f1c3d089cb",
+    IdentityRecorded = "HNA-0111", Info, "fa4378ac43db489d813314f1c3d089cb",
         "The agent's state is bound to this instance",
         "The instance is recorded with the state, so that a copy of this disk is recognised as a copy.",
         "";
@@ -134,11 +134,11 @@ messages! {
         "A step of the agent itself failed",
         "It is neither the disk nor the system bus: the cause says what failed, and at what. The agent retries.",
         "Correct what the cause names. If nothing outside the agent explains it, report it as a bug, with `journalctl -u heat-node-agent`.";
-    DataSetAside = "HNA-0183", Notice, "4e9e8edd96594c02952f44ecb0f58117",
+    OldDataKept = "HNA-0183", Notice, "4e9e8edd96594c02952f44ecb0f58117",
         "A service's old data was moved away and kept",
         "Its disk was copied from another instance, or it was moved to a volume. Nothing uses it; the agent never removes it, because somebody may still need it.",
         "Remove it once nobody needs it; the remedy gives the command. `heat-node-agent status --json` lists all of it under set_aside.";
-    SourceLearnt = "HNA-0201", Info, "ffd5bc7866684207863ee5a400d9d2d6",
+    SourceInUse = "HNA-0201", Info, "ffd5bc7866684207863ee5a400d9d2d6",
         "A metadata source is in use",
         "The source was found in files written by cloud-init, Heat or the image, or in the settings.",
         "";
@@ -158,7 +158,7 @@ messages! {
         "No metadata source is known yet",
         "Neither cfn-init-data nor os-collect-config.conf exists, and no source is configured.",
         "Check that cloud-init ran and that the server uses user_data_format SOFTWARE_CONFIG, or write os-collect-config.conf.";
-    MetadataOdd = "HNA-0206", Warning, "0db8327eeb9349f38a15001162bcc58a",
+    MetadataPartInvalid = "HNA-0206", Warning, "0db8327eeb9349f38a15001162bcc58a",
         "A part of the metadata cannot be understood",
         "The part is ignored; everything else is used.",
         "The cause names the location. It is usually a mistake in the Heat template.";
@@ -178,11 +178,11 @@ messages! {
         "A document describes a metadata source incompletely",
         "The endpoint and credentials of a source must come from one document; they are never completed from another. The document's settings for this source are ignored.",
         "The cause names the document and what is missing. Correct the os-collect-config metadata of the server, or the section in os-collect-config.conf.";
-    SourceHeld = "HNA-0277", Notice, "e2a2f399d21a463c97951d5f6e0d09f6",
+    SourceReplacementPending = "HNA-0277", Notice, "e2a2f399d21a463c97951d5f6e0d09f6",
         "A replaced metadata source stays in use until the new one answers",
         "It is polled a quarter as often, also after restarts, and its documents are used. It is dropped as soon as the new source has answered once.",
         "If the new source does not answer, correct its settings in Heat: the old source delivers the correction.";
-    SourceOlder = "HNA-0278", Info, "fa5e8411ed034a84b99d09d7d4916a08",
+    SourceAnswerOlder = "HNA-0278", Info, "fa5e8411ed034a84b99d09d7d4916a08",
         "A source that answers is not used yet, because its answer is older",
         "The source that is preferred now answered before the newest list of deployments did, or beside it. The newest list stays in force, so nothing that Heat took back is run or reported.",
         "The next answer of the source takes over.";
@@ -246,7 +246,7 @@ messages! {
         "A store was moved to its volume",
         "The copy was verified against the original before use.",
         "The message names the old copy, which may be removed by hand.";
-    VolumeSick = "HNA-0323", Error, "3e149024331a4aab83be1cfa6d392e44",
+    VolumeUnhealthy = "HNA-0323", Error, "3e149024331a4aab83be1cfa6d392e44",
         "A volume in use is missing, read-only, or full",
         "Its services cannot work; they are not restarted in a loop.",
         "The remedy says how to restore it. With DRIFT=repair the agent then starts the services; otherwise use `systemctl start`.";
@@ -258,7 +258,7 @@ messages! {
         "Docker's thin pool is nearly full",
         "With less than a tenth of its data or metadata space free, docker creates no new layers or containers; a full pool stops those that write.",
         "The remedy gives the command: remove what is unused, or extend the volume; the pool grows with it.";
-    DeploymentSeen = "HNA-0401", Info, "011d2856e36d4d4282b45de7c0eee3d0",
+    DeploymentRecorded = "HNA-0401", Info, "011d2856e36d4d4282b45de7c0eee3d0",
         "A new deployment was recorded",
         "It runs after those before it in the list have ended.",
         "";
@@ -298,7 +298,7 @@ messages! {
         "A deployment exceeded its time limit",
         "Its whole process group was killed; Heat receives FAILURE with the end of the output.",
         "Make it faster or raise [deploy] time_limit.";
-    DeploymentKnown = "HNA-0411", Info, "8f42f5e77a3f41d485a585c7151ea520",
+    DeploymentAlreadyRun = "HNA-0411", Info, "8f42f5e77a3f41d485a585c7151ea520",
         "A deployment had already been run before it was recorded",
         "The replaced tools ran it (their record is under /var/lib/heat-config/deployed), or this agent did and has since removed its record; it is not run again.",
         "`heat-node-agent rerun ID` runs it again.";
@@ -310,11 +310,11 @@ messages! {
         "A deployment was forgotten at the operator's request",
         "Its record, its output and any unsent result were removed. If the metadata lists it, it runs as a new one.",
         "";
-    DeploymentLetGo = "HNA-0470", Notice, "f4d8aec811f8420089681ac1ffca309a",
+    DeploymentWithdrawn = "HNA-0470", Notice, "f4d8aec811f8420089681ac1ffca309a",
         "A deployment was withdrawn because Heat no longer lists it",
         "It disappeared from the metadata before it ended. Its result is not sent. If Heat lists it again, it resumes where it was.",
         "";
-    DeploymentBack = "HNA-0471", Notice, "782c40056d284ee6b8db0275b53d62c4",
+    DeploymentRelisted = "HNA-0471", Notice, "782c40056d284ee6b8db0275b53d62c4",
         "A withdrawn deployment is in the metadata again",
         "Heat's metadata omitted it once and now lists it again: a known result is sent, a deployment that never ran is run, and no script runs twice.",
         "";
@@ -322,7 +322,7 @@ messages! {
         "A running script or hook belongs to a deployment that Heat has replaced or removed",
         "Nobody waits for its result, and later deployments wait for it to end. After the grace period [deploy] replaced_grace its unit is stopped, if a fresh answer from Heat confirms it.",
         "`heat-node-agent stop ID` stops it at once; `heat-node-agent logs ID` shows its output.";
-    DeploymentEnded = "HNA-0480", Warning, "37186abdba744665bda42429c71a8c91",
+    ReplacedDeploymentStopped = "HNA-0480", Warning, "37186abdba744665bda42429c71a8c91",
         "A script or hook was stopped because Heat had replaced or removed its deployment",
         "Every process of its unit was killed. Nothing is reported to Heat, which no longer waits for this deployment. It is not run again.",
         "`heat-node-agent logs ID` shows how far it got. Make the script end by itself, or set [deploy] time_limit.";
@@ -342,7 +342,7 @@ messages! {
         "A generation of the node was planned",
         "The parameters are valid; files, units and volumes are brought into line with them.",
         "`heat-node-agent plan` shows the changes without making them.";
-    NodeParametersBad = "HNA-0502", Error, "aa6aa4bd9f1344ea8f4fb380df852269",
+    NodeParametersInvalid = "HNA-0502", Error, "aa6aa4bd9f1344ea8f4fb380df852269",
         "The node's parameters are invalid",
         "Nothing was changed. All errors are listed at once.",
         "Correct the parameters in the template and update the stack.";
@@ -362,15 +362,15 @@ messages! {
         "The node differs from its parameters",
         "A file was changed or a unit stopped. With DRIFT=repair it is restored.",
         "`heat-node-agent plan` shows the differences.";
-    NodeTwice = "HNA-0507", Error, "4a063dd68e474274826d2e594fcfef93",
+    DuplicateNodeDeployment = "HNA-0507", Error, "4a063dd68e474274826d2e594fcfef93",
         "Two kubernetes-node deployments for one server",
         "It is ambiguous which one applies; both fail, and nothing is changed.",
         "Keep one of them in the template.";
-    NodeParametersOdd = "HNA-0508", Warning, "7d612e472d4abe50580cf5e5b1902e25",
+    NodeParametersSuspicious = "HNA-0508", Warning, "7d612e472d4abe50580cf5e5b1902e25",
         "A parameter of the node is suspicious",
         "The node is brought up, but something in its parameters, or the size of its machine, may not be as intended.",
         "The cause and remedy say what and why. `heat-node-agent verify` lists it too.";
-    DriftHeld = "HNA-0513", Warning, "a8699e05d3114b5597751beb95d5976e",
+    DriftNotRepaired = "HNA-0513", Warning, "a8699e05d3114b5597751beb95d5976e",
         "A repeated change on the node is not repaired again",
         "Another tool keeps reverting the agent's repair. The agent does not fight it: it repairs each cause once.",
         "Find what writes the path or stops the unit named here (configuration management, a timer, a person), and let only one of the two manage it. A new deployment, or `heat-node-agent rerun`, allows a new repair.";
@@ -378,7 +378,7 @@ messages! {
         "A repair of the node was requested",
         "The operator ran `heat-node-agent repair`. What differs from the node's parameters is put back at once, whatever DRIFT says.",
         "`heat-node-agent repair` prints what became of it.";
-    UpdateLeft = "HNA-0597", Warning, "bb7cf911294f4d6ca2113c21a7c3c165",
+    UpdateIncomplete = "HNA-0597", Warning, "bb7cf911294f4d6ca2113c21a7c3c165",
         "A failed update left the node different from its parameters",
         "The listed changes were not made, or not finished, when the update failed. This is reported once; later changes are reported as drift (HNA-0506). Nothing is repaired until a deployment succeeds.",
         "Correct what the failure names and update the stack, or use `heat-node-agent rerun ID`.";
@@ -418,7 +418,7 @@ messages! {
         "A file cannot be written",
         "The old content is unchanged.",
         "Check for a full disk, a read-only file system, or a directory with the file's name.";
-    KeyMade = "HNA-0610", Info, "997f08da05297fc51a01279ae92977f5",
+    KeyGenerated = "HNA-0610", Info, "997f08da05297fc51a01279ae92977f5",
         "A private key was generated",
         "It is generated once and kept across restarts, reboots, renewals and new names.",
         "";
@@ -434,11 +434,11 @@ messages! {
         "The node's certificates are invalid",
         "A certificate or key that was given, generated or signed is wrong. Nothing was installed; the previous files are unchanged.",
         "Correct the certificate, its key or its CA in the parameters, and update the stack; `heat-node-agent certificates` shows those in use.";
-    CertificateNearEnd = "HNA-0614", Warning, "135300ea5dee4e59337ac69606530095",
+    CertificateNearExpiry = "HNA-0614", Warning, "135300ea5dee4e59337ac69606530095",
         "A certificate is close to expiry",
         "Two thirds of its validity period have passed.",
         "Nothing, if the node renews it by itself (CERTIFICATE_RENEWAL). Otherwise set that to renew, or provide a new certificate, and update the stack.";
-    AuthorityChanged = "HNA-0615", Notice, "75c8811c5a164f000c040d26cda20e50",
+    CaRotationAdvanced = "HNA-0615", Notice, "75c8811c5a164f000c040d26cda20e50",
         "A CA rotation advanced one step on this node",
         "First the new CA is trusted alongside the old one, then the node's certificates are signed by it, then the old one is dropped.",
         "All nodes must complete a step before any takes the next.";
@@ -466,15 +466,15 @@ messages! {
         "A Kubernetes API object could not be written",
         "The API server rejected it, or did not answer in time.",
         "The cause quotes the API server's answer.";
-    ProgramRefuses = "HNA-0623", Error, "c4f8fef64d55472b89cd3b4e8998c0a3",
+    ProgramIncompatible = "HNA-0623", Error, "c4f8fef64d55472b89cd3b4e8998c0a3",
         "An installed program does not support what the parameters require",
         "Its release differs from the one in the parameters, and is known not to support a required flag or setting. Nothing was written, stopped or restarted.",
         "Name the installed release in the parameters (KUBE_TAG, ETCD_TAG, FLANNEL_TAG, CONTAINERD_VERSION), or use an image with the requested release.";
-    ProgramOdd = "HNA-0624", Warning, "daeddd4d94c5415aac1782928b29e86d",
+    ProgramReleaseDiffers = "HNA-0624", Warning, "daeddd4d94c5415aac1782928b29e86d",
         "An installed program's release differs from the one in the parameters",
         "As far as is known, it supports everything that is required of it; the node is brought up.",
         "Name the installed release in the parameters (KUBE_TAG, ETCD_TAG, FLANNEL_TAG, CONTAINERD_VERSION), or use an image with the requested release.";
-    UnitNotWanted = "HNA-0625", Warning, "5d0f3b1c6a9e4d7f8b2c1e4a7d9f0b36",
+    UnitNotStartedAtBoot = "HNA-0625", Warning, "5d0f3b1c6a9e4d7f8b2c1e4a7d9f0b36",
         "A unit is enabled, but will not start at boot",
         "Its [Install] section names a target that this machine does not have. The agent has started the unit now; after a reboot it stays down until it is repaired (DRIFT=repair).",
         "Correct the unit's [Install] section in the image: `WantedBy=multi-user.target`.";
@@ -486,7 +486,7 @@ messages! {
         "Old quarantined or leftover files were removed",
         "Unreadable state files, earlier records of the replaced tools and empty markers are kept in a bounded number, the newest first. Temporary files of interrupted writes are removed at the start.",
         "";
-    RenewalWaits = "HNA-0697", Notice, "7775ba7cf1f54d91b3224fcf9b573f6f",
+    RenewalWaiting = "HNA-0697", Notice, "7775ba7cf1f54d91b3224fcf9b573f6f",
         "A certificate renewal is waiting",
         "It restarts this master's etcd and API server. Masters renew one at a time, and only while etcd keeps its quorum without this member. A certificate that has expired is renewed without waiting.",
         "If this persists, restore etcd's other members (`etcdctl endpoint health` at each of them).";
@@ -494,11 +494,11 @@ messages! {
         "A health gate has not passed yet",
         "The agent checks again at each event of the unit, and periodically.",
         "If this persists, check the unit named here.";
-    GateGreen = "HNA-0702", Info, "bec74ff347264962816a75be4f26603a",
+    GatePassed = "HNA-0702", Info, "bec74ff347264962816a75be4f26603a",
         "A health gate passed",
         "The check succeeded several times in a row.",
         "";
-    GateRed = "HNA-0703", Error, "bbc3b65a9522474c8c0b9026565d4fcd",
+    GateTimedOut = "HNA-0703", Error, "bbc3b65a9522474c8c0b9026565d4fcd",
         "A health gate did not pass in time",
         "Its own deadline has passed, or that of the node's wait condition is near: the cause says which. The failure is reported to Heat now.",
         "The cause is the last check; see also the unit's journal.";
@@ -518,11 +518,11 @@ messages! {
         "A route to the pods of another node is missing",
         "The node has a flannel lease, or is listed in the parameters, but the kernel has no route to its pods. flannel 0.18 to 0.21 loses events between two etcd watches; 0.5.6 does not retry failures.",
         "Restart flanneld.service (heat-node-pod-network.service for static routes), or set DRIFT=repair to have that done. flannel 0.21.5 and later loses none.";
-    RouteElsewhere = "HNA-0708", Warning, "7d43cc7243994d4db1ef5bb461fdaf69",
+    RouteMisdirected = "HNA-0708", Warning, "7d43cc7243994d4db1ef5bb461fdaf69",
         "A route to another node's pods goes to the wrong place",
         "Something else set a route for that subnet, or a node was replaced and the old route remained.",
         "Find out who set it (`ip route show`), remove it with `ip route del`, and restart flanneld.service, or heat-node-pod-network.service for static routes.";
-    RouteOwn = "HNA-0709", Warning, "a19c62e4b141407f886ac9e6808e9572",
+    OwnSubnetRouted = "HNA-0709", Warning, "a19c62e4b141407f886ac9e6808e9572",
         "This node's own pod subnet is routed elsewhere",
         "There is a route for it through another address: packets to the node's own pods loop.",
         "Remove the route with `ip route del`; the bridge's own route serves the subnet.";
@@ -534,7 +534,7 @@ messages! {
         "Pod traffic is dropped on the network",
         "The routes are correct. The other nodes answer this node's own address, but nothing sent from its bridge arrives.",
         "openstack port set --allowed-address ip-address=NETWORK PORT for the port of every node, with the pod network, and allow that network in the nodes' security groups.";
-    PodNetworkWell = "HNA-0712", Info, "b5766b82a3c84424bc3e10e116129e8b",
+    PodNetworkRecovered = "HNA-0712", Info, "b5766b82a3c84424bc3e10e116129e8b",
         "The pod network has recovered",
         "Every route is correct, and packets arrive.",
         "";
@@ -566,7 +566,7 @@ messages! {
         "A component of the node has recovered",
         "Its unit runs and its gates pass again.",
         "";
-    UnitDying = "HNA-0723", Warning, "18ededa8f64328d24cf4a3e2838441b8",
+    UnitDiedInBringUp = "HNA-0723", Warning, "18ededa8f64328d24cf4a3e2838441b8",
         "A unit dies while the node is brought up",
         "systemd restarts it, and the agent keeps waiting for it until the deadline. The message quotes its last lines, and names who holds its port and which file system is full where that is the reason.",
         "Remove the cause that the message quotes: the next restart of the unit then succeeds by itself.";
@@ -618,7 +618,7 @@ messages! {
         "A signal URL is older than Keystone accepts by default",
         "Keystone refuses pre-signed URLs 15 minutes after they were made ([credential] auth_ttl). The agent re-signs it with the server's own keys, or sends the signal with a token of the server's own user, if it has either.",
         "Use signal_transport HEAT_SIGNAL or TEMP_URL_SIGNAL for long deployments, or raise [credential] auth_ttl in keystone.conf. The stack's owner can send a refused signal: openstack stack resource signal.";
-    SignalOtherWay = "HNA-0809", Notice, "ad237794ecf4bf9153dd9bb7c0dad2f2",
+    SignalFallback = "HNA-0809", Notice, "ad237794ecf4bf9153dd9bb7c0dad2f2",
         "A signal was sent by another way than the one Heat gave",
         "Its URL or token had expired or was refused. The same signal was sent with the server's own keys or user, which Heat accepts for any resource of the stack.",
         "Use signal_transport HEAT_SIGNAL or TEMP_URL_SIGNAL to avoid this for long deployments.";

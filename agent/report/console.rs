@@ -153,7 +153,7 @@ fn waits(code: Code) -> bool {
             | Code::CertificatesWaiting
             | Code::RotationWaiting
             | Code::ObjectWaiting
-            | Code::RenewalWaits
+            | Code::RenewalWaiting
             | Code::GateWaiting
             | Code::FlannelKeyWaiting
     )
@@ -204,7 +204,7 @@ mod tests {
         let long = |words: usize| format!("{} address already in use", "x ".repeat(words));
         let line = console.line(&Event::new(Code::GateWaiting, long(300)).phase(Phase::Gates)).unwrap();
         assert!(line.contains("x…\" remedy=\"If this persists") && !line.contains("address"), "{line}");
-        let red = Event::new(Code::GateRed, "red").phase(Phase::Gates).cause(long(450)).remedy("free the port");
+        let red = Event::new(Code::GateTimedOut, "red").phase(Phase::Gates).cause(long(450)).remedy("free the port");
         let line = console.line(&red).unwrap();
         assert!(line.contains("state=failed code=HNA-0703"), "{line}");
         assert!(line.ends_with(" address already in use\" remedy=\"free the port\"\r\n"), "{line}");
@@ -233,16 +233,16 @@ mod tests {
             (Code::VolumeFormatting, "", Volume, false),
             (Code::UnitStarted, "a", Units, true),
             (Code::GateWaiting, "a", Gates, true),
-            (Code::GateGreen, "a", Gates, true),
+            (Code::GatePassed, "a", Gates, true),
             // Another phase between them is no reason to show one again.
             (Code::UnitStarted, "b", Units, false),
             (Code::GateWaiting, "b", Gates, false),
-            (Code::GateGreen, "b", Gates, false),
+            (Code::GatePassed, "b", Gates, false),
             // A volume that is missing is not hidden by one that is there.
             (Code::VolumeWaiting, "", Volume, true),
-            (Code::UnitDying, "a", Units, true),
-            (Code::UnitDying, "a", Units, false),
-            (Code::UnitDying, "b", Units, true),
+            (Code::UnitDiedInBringUp, "a", Units, true),
+            (Code::UnitDiedInBringUp, "a", Units, false),
+            (Code::UnitDiedInBringUp, "b", Units, true),
             (Code::UnitStarted, "a", Units, true),
             (Code::SourceFailed, "", Metadata, true),
             (Code::SourceRecovered, "", Metadata, true),

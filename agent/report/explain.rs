@@ -193,8 +193,8 @@ fn deployment(one: &DeploymentStatus) -> Condition {
 }
 
 fn while_it_runs(one: &DeploymentStatus) -> String {
-    let look = format!("heat-node-agent logs {} --follow", one.id);
-    one.stop_command().map_or(look.clone(), |stop| format!("{look}; `{stop}` stops it"))
+    let inspection = format!("heat-node-agent logs {} --follow", one.id);
+    one.stop_command().map_or(inspection.clone(), |stop| format!("{inspection}; `{stop}` stops it"))
 }
 
 fn node(node: &NodeStatus) -> Condition {
@@ -275,7 +275,7 @@ fn signals(status: &Status) -> Condition {
 #[must_use]
 pub fn page(tree: &[Condition], now: Timestamp, all: bool, width: usize) -> String {
     let lines = wrapped(&headline(tree), width);
-    let mut page = Page { now, all, width, lines, said: BTreeSet::new(), folded: 0, later: 0 };
+    let mut page = Page { now, all, width, lines, reported: BTreeSet::new(), folded: 0, later: 0 };
     for condition in tree {
         if !all && condition.state == Ok {
             page.folded += 1;
@@ -320,7 +320,7 @@ struct Page {
     width: usize,
     lines: Vec<String>,
     /// Causes and remedies so far: of several conditions with one cause the first has it.
-    said: BTreeSet<String>,
+    reported: BTreeSet<String>,
     /// Conditions that are met, and that come later: not shown.
     folded: usize,
     later: usize,
@@ -401,7 +401,7 @@ impl Page {
     /// Below a row: why it is so, or what to do.
     fn note(&mut self, label: &str, text: &str) {
         let text = shortened(&escaped(text), LINE);
-        if self.said.insert(text.clone()) {
+        if self.reported.insert(text.clone()) {
             self.set(&format!("    {label} "), &text);
         }
     }
@@ -719,14 +719,16 @@ mod tests {
     }
 
     #[test]
-    fn what_waiting_does_not_mend_has_failed_by_its_own_cause() {
+    fn what_waiting_does_not_fix_has_failed_by_its_own_cause() {
         let left = || NodeStatus { deployment: Some("old".into()), ..node("rejected", vec![step("volume etcd", Waiting)]) };
         let refused = changed(|s| (s.node, s.deployments[1].failed) = (Some(left()), true));
         let superseded = changed(|s| s.node = Some(left()));
-        let unheard = changed(|s| s.conditions.push(condition(METADATA, Failed)));
-        for (status, headline_) in
-            [(refused, "FAILED at deployments > name-n"), (superseded, "FAILED at node"), (unheard, "FAILED at metadata")]
-        {
+        let nothing_received = changed(|s| s.conditions.push(condition(METADATA, Failed)));
+        for (status, headline_) in [
+            (refused, "FAILED at deployments > name-n"),
+            (superseded, "FAILED at node"),
+            (nothing_received, "FAILED at metadata"),
+        ] {
             let tree = tree(&status, true);
             assert_eq!((headline(&tree).as_str(), status.verdict(true)), (headline_, Verdict::Failed));
             let text = page(&tree, Timestamp(0), true, 200);

@@ -27,7 +27,9 @@ impl FollowUp<'_> {
         if let Self::Rerun(id) = self {
             remedy = remedy.replace(RERUN, &format!("`heat-node-agent rerun {id}`"));
         }
-        if remedy.is_empty() || ["by itself", "heat-node-agent rerun", "DRIFT=repair"].iter().any(|said| remedy.contains(said)) {
+        if remedy.is_empty()
+            || ["by itself", "heat-node-agent rerun", "DRIFT=repair"].iter().any(|reported| remedy.contains(reported))
+        {
             return remedy;
         }
         let is_of_stack = remedy.contains("update the stack");

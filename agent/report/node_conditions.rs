@@ -111,9 +111,9 @@ fn drift(node: &NodeStatus) -> Vec<(&'static str, String)> {
 
 /// Nothing where the node has none, or nobody has looked at them.
 fn volumes(node: &NodeStatus) -> Option<NodeCondition> {
-    let looked: Vec<_> = node.volumes.iter().filter_map(|volume| Some((volume, volume.state?))).collect();
+    let inspected: Vec<_> = node.volumes.iter().filter_map(|volume| Some((volume, volume.state?))).collect();
     let mut problems = Vec::new();
-    for (volume, state) in &looked {
+    for (volume, state) in &inspected {
         let (reason, what) = match state {
             ConditionState::Failed => ("VolumeFailed", "failed"),
             ConditionState::Waiting => ("VolumeIsMissing", "is not in place yet"),
@@ -123,7 +123,7 @@ fn volumes(node: &NodeStatus) -> Option<NodeCondition> {
     }
     let pool = node.thin_pool.as_ref();
     problems.extend(pool.and_then(|pool| Some(("ThinPoolNeedsAttention", pool.wrong.clone()?))));
-    (!looked.is_empty() || pool.is_some()).then(|| VOLUMES.of(problems))
+    (!inspected.is_empty() || pool.is_some()).then(|| VOLUMES.of(problems))
 }
 
 fn deployments(status: &Status, node: &NodeStatus) -> Vec<(&'static str, String)> {

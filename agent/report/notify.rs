@@ -16,7 +16,7 @@ const FEED: u32 = 8;
 pub struct Notify {
     status: String,
     /// Since WATCHDOG=1 was last sent.
-    fed: Option<Stopwatch>,
+    last_ping: Option<Stopwatch>,
 }
 
 impl Notify {
@@ -48,9 +48,9 @@ impl Notify {
     /// The loop made progress.
     pub fn alive(&mut self, clock: &Clock) {
         let Some(limit) = sd_notify::watchdog_enabled() else { return };
-        if self.fed.as_ref().is_none_or(|fed| fed.elapsed() >= limit / FEED) {
+        if self.last_ping.as_ref().is_none_or(|last_ping| last_ping.elapsed() >= limit / FEED) {
             notify(NotifyState::Watchdog);
-            self.fed = Some(clock.start());
+            self.last_ping = Some(clock.start());
         }
     }
 

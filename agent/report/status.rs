@@ -489,8 +489,8 @@ impl Status {
         if failed || listed.any(|deployment| deployment.failed || deployment.undelivered) || (node_failed && !unfinished) {
             return Verdict::Failed;
         }
-        let unheard = self.metadata.listed.is_none() || (self.metadata.expected && self.metadata.source.is_none());
-        if !running || unheard || unfinished || self.is_tried_again() { Verdict::Waiting } else { Verdict::Done }
+        let nothing_received = self.metadata.listed.is_none() || (self.metadata.expected && self.metadata.source.is_none());
+        if !running || nothing_received || unfinished || self.is_tried_again() { Verdict::Waiting } else { Verdict::Done }
     }
 
     /// Whether something failed, is waiting to be said, or waits for somebody: the exit code 2 of `status`.

@@ -442,8 +442,8 @@ mod tests {
 
     #[test]
     fn the_documented_defaults_are_those_in_force() {
-        let said = KEYS.iter().filter(|key| !key.default.is_empty());
-        let lines: Vec<_> = said.map(|key| format!("{} = {}", key.path, key.default)).collect();
+        let reported = KEYS.iter().filter(|key| !key.default.is_empty());
+        let lines: Vec<_> = reported.map(|key| format!("{} = {}", key.path, key.default)).collect();
         let (fragment, mistakes) = Fragment::parse(lines.join("\n").as_bytes());
         assert_eq!(mistakes.iter().map(ToString::to_string).collect::<Vec<_>>(), [""; 0]);
         assert_eq!(Settings { explicit: Explicit::default(), ..fragment.into() }, Settings::default());

@@ -35,7 +35,7 @@ pub struct OsCollectConfig {
     /// Values by section and key, in the order of the file.
     values: BTreeMap<(String, String), Vec<String>>,
     /// Numbers of lines that are neither section, comment, continuation nor setting.
-    pub odd_lines: Vec<usize>,
+    pub suspicious_lines: Vec<usize>,
 }
 
 impl OsCollectConfig {
@@ -59,7 +59,7 @@ impl OsCollectConfig {
                         value.push('\n');
                         value.push_str(trimmed);
                     }
-                    None => parsed.odd_lines.push(at + 1),
+                    None => parsed.suspicious_lines.push(at + 1),
                 }
             } else if let Some(name) = trimmed.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
                 name.trim().clone_into(&mut section);
@@ -69,7 +69,7 @@ impl OsCollectConfig {
                 parsed.values.entry(key.clone()).or_default().push(unquoted(value.trim()).to_owned());
                 open = Some(key);
             } else {
-                parsed.odd_lines.push(at + 1);
+                parsed.suspicious_lines.push(at + 1);
                 open = None;
             }
         }
@@ -165,7 +165,7 @@ mod tests {
         }
         assert_eq!(parsed.all("cfn", "path").collect::<Vec<_>>(), ["one.Metadata", "two.Metadata"]);
         assert_eq!(parsed.collectors(), ["ec2", "cfn"]);
-        assert_eq!(parsed.odd_lines, [0; 0]);
+        assert_eq!(parsed.suspicious_lines, [0; 0]);
     }
 
     #[test]
@@ -196,7 +196,7 @@ mod tests {
         let parsed = OsCollectConfig::parse(
             b"  floating\n[cfn\nnonsense\n= x\n[cfn]\npath = a.Metadata\n\n  after a blank line\n\xff = \xfe\n",
         );
-        assert_eq!(parsed.odd_lines, [1, 2, 3, 4, 8]);
+        assert_eq!(parsed.suspicious_lines, [1, 2, 3, 4, 8]);
         assert_eq!(parsed.get("cfn", "path"), Some("a.Metadata"));
     }
 

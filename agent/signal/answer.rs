@@ -52,8 +52,9 @@ pub fn judge(answer: &SignalResponse) -> Verdict {
 impl SignalResponse {
     /// An HTTP answer with what it said.
     #[must_use]
-    pub fn status(code: u16, retry_after: Option<Duration>, said: &str) -> Self {
-        let cause = if said.is_empty() { format!("Heat answered {code}") } else { format!("Heat answered {code}: {said}") };
+    pub fn status(code: u16, retry_after: Option<Duration>, reported: &str) -> Self {
+        let cause =
+            if reported.is_empty() { format!("Heat answered {code}") } else { format!("Heat answered {code}: {reported}") };
         let is_down = "on Heat's hosts, restart heat-api-cfn and heat-api, or the load balancer before them";
         let remedy = (code >= 500).then(|| format!("{is_down}. {RESEND}"));
         Self { code: Some(code), retry_after, unsent: false, cause, remedy }

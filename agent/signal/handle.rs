@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 
 use super::curl_line::CurlLine;
 use super::destination::Destination;
-use crate::budgets::json::{self, Unfit};
+use crate::budgets::json::{self, Rejection};
 use crate::error::{Error, Result};
 use crate::openstack::keystone::{Credentials, Scope};
 
@@ -73,9 +73,9 @@ impl Handle {
         }
         if text.starts_with('{') {
             // The parser's words could show parts of the handle.
-            let value = json::answer(text.as_bytes()).map_err(|unfit| match unfit {
-                Unfit::Json(error) => not_understood().context(format!("reading it as JSON, column {}", error.column())),
-                Unfit::TooLarge(_) | Unfit::TooDeep => {
+            let value = json::answer(text.as_bytes()).map_err(|rejection| match rejection {
+                Rejection::Json(error) => not_understood().context(format!("reading it as JSON, column {}", error.column())),
+                Rejection::TooLarge(_) | Rejection::TooDeep => {
                     not_understood().context("reading it as JSON, which is far larger than any handle")
                 }
             })?;

@@ -15,5 +15,5 @@ mod send;
 pub use answer::{SignalResponse, Verdict, judge};
 pub use destination::Destination;
 pub use handle::{Handle, Status, WaitSignal};
-pub use outbox::{About, Entry, Fate, Outbox, Sending, Sent, View};
-pub use send::{Sender, Way};
+pub use outbox::{About, Disposition, Entry, Outbox, Sending, Sent, View};
+pub use send::{DeliveryMethod, Sender};

@@ -15,11 +15,11 @@ use tokio::sync::Semaphore;
 
 use super::answer::{REFUSAL_SPAN, REFUSALS, SignalResponse, Verdict, judge};
 use super::destination::Destination;
-use super::send::{Sender, Way};
+use super::send::{DeliveryMethod, Sender};
 use crate::backoff::{Backoff, random, spread};
 use crate::budgets::{OUTBOX_DISK, SIGNALS_IN_FLIGHT};
 use crate::clock::{Clock, Moment, Stopwatch, Timestamp};
-use crate::collect::Ways;
+use crate::collect::OwnCredentials;
 use crate::digest::key_of;
 use crate::error::{Error, Result};
 use crate::files::{Attributes, Tree};
@@ -186,7 +186,7 @@ pub struct View {
     /// Whether whoever answered had Keystone check the request: Keystone worked then.
     pub asked_keystone: bool,
     /// What the server itself may speak to Heat with.
-    pub own: Ways,
+    pub own: OwnCredentials,
 }
 
 impl View {
@@ -201,7 +201,7 @@ impl View {
 
 /// What Heat, as far as it was heard, says of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Standing {
+enum HeatView {
     Asked,
     /// Nothing that began after the entry's last fact.
     Unknown,
@@ -224,7 +224,7 @@ enum Step {
 
 /// How an entry left the outbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum Disposition {
     /// Heat accepted it.
     Delivered,
     /// Heat refused it for good.
@@ -250,13 +250,13 @@ pub struct Outbox {
     /// Limits the bodies in memory: one permit per KiB.
     room: Semaphore,
     /// What Heat was heard to say last. Each request of a signal asks again before it leaves.
-    heard: Arc<Mutex<View>>,
+    received: Arc<Mutex<View>>,
     /// Where a signal is on its way to.
     busy: RefCell<BTreeSet<String>>,
 }
 
 /// What left the outbox, and whether all of it could be kept on disk.
-pub type Sent = (Vec<(Entry, Fate)>, Result<()>);
+pub type Sent = (Vec<(Entry, Disposition)>, Result<()>);
 
 /// A signal on its way.
 pub type Sending = Pin<Box<dyn Future<Output = Sent>>>;
@@ -306,25 +306,25 @@ impl Outbox {
             withdrawn,
             watch,
             room,
-            heard: Arc::default(),
+            received: Arc::default(),
             busy: RefCell::default(),
         })
     }
 
     /// Takes in what the newest metadata says. No further request leaves of a signal that it does not ask for.
-    pub fn hear(&self, view: View) {
-        *self.heard() = view;
+    pub fn receive(&self, view: View) {
+        *self.received() = view;
     }
 
-    fn heard(&self) -> MutexGuard<'_, View> {
-        self.heard.lock().unwrap_or_else(PoisonError::into_inner)
+    fn received(&self) -> MutexGuard<'_, View> {
+        self.received.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The waiting signals, oldest first, for who only looks and holds no lock. An unreadable one is left out.
     ///
     /// # Errors
     /// If the directory cannot be read.
-    pub fn look(state: &Tree) -> Result<Vec<Entry>> {
+    pub fn inspect(state: &Tree) -> Result<Vec<Entry>> {
         let names = state.list(Path::new(DIRECTORY))?;
         // What was quarantined, or was on its way to being written, is no signal.
         let paths = names.iter().map(|name| Path::new(DIRECTORY).join(name));
@@ -372,7 +372,7 @@ impl Outbox {
     /// # Errors
     /// If a file cannot be written or removed.
     pub fn take_back(&self) -> Result<()> {
-        let view = self.heard();
+        let view = self.received();
         let withdrawn: Vec<Entry> = self.withdrawn.borrow().values().cloned().collect();
         for mut entry in withdrawn {
             let asked = |about: &About| view.asks_for(&about.id, about.resource.as_ref());
@@ -461,7 +461,7 @@ impl Outbox {
 
     /// By order of the operator what waits for its next try is sent as soon as a poll has answered. What is too much for Heat is not sent
     /// more often by this: an order is one try.
-    pub fn hurry(&self) {
+    pub fn retry_now(&self) {
         for entry in self.entries.borrow_mut().values_mut().filter(|entry| entry.tries > 0) {
             entry.hold(Duration::ZERO, &self.clock);
         }
@@ -470,7 +470,7 @@ impl Outbox {
     /// How long until something may be sent next; `None` while nothing waits or only a poll can help.
     #[must_use]
     pub fn due(&self) -> Option<Duration> {
-        let view = self.heard();
+        let view = self.received();
         let busy = self.busy.borrow();
         self.entries
             .borrow()
@@ -495,7 +495,7 @@ impl Outbox {
     /// waits for that.
     #[must_use]
     pub fn needs_answer(&self) -> Option<Moment> {
-        let view = self.heard();
+        let view = self.received();
         let (entries, busy) = (self.entries.borrow(), self.busy.borrow());
         entries
             .values()
@@ -515,7 +515,7 @@ impl Outbox {
         for entry in self.waiting() {
             places.entry(entry.destination.place()).or_default().push(entry);
         }
-        let is_due = |entry: &Entry| !matches!(self.step(entry, &self.heard()), Step::Wait(_) | Step::NeedPoll);
+        let is_due = |entry: &Entry| !matches!(self.step(entry, &self.received()), Step::Wait(_) | Step::NeedPoll);
         places.retain(|place, queue| !self.busy.borrow().contains(place) && queue.iter().any(is_due));
         let begin = |(place, queue): (String, Vec<Entry>)| {
             self.busy.borrow_mut().insert(place.clone());
@@ -534,26 +534,26 @@ impl Outbox {
         (gone, done)
     }
 
-    async fn send_first_of(&self, queue: Vec<Entry>, gone: &mut Vec<(Entry, Fate)>) -> Result<()> {
+    async fn send_first_of(&self, queue: Vec<Entry>, gone: &mut Vec<(Entry, Disposition)>) -> Result<()> {
         for mut entry in queue {
-            let step = self.step(&entry, &self.heard());
+            let step = self.step(&entry, &self.received());
             match step {
                 Step::Wait(_) | Step::NeedPoll => {}
-                Step::Superseded => self.leave(entry, Fate::Superseded, gone)?,
-                Step::Expired => self.leave(entry, Fate::Expired, gone)?,
+                Step::Superseded => self.leave(entry, Disposition::Superseded, gone)?,
+                Step::Expired => self.leave(entry, Disposition::Expired, gone)?,
                 Step::Send => {
                     // As many at a time as their bodies have room in memory. It is never closed.
                     let _room = self.room.acquire_many(kib(&entry)).await.map_err(Error::transient)?;
                     // What was heard may be too old by now.
-                    if self.step(&entry, &self.heard()) != Step::Send {
+                    if self.step(&entry, &self.received()) != Step::Send {
                         return Ok(());
                     }
-                    let Some(fate) = self.try_once(&mut entry).await? else {
+                    let Some(disposition) = self.try_once(&mut entry).await? else {
                         // In memory first: on a full disk too the next try keeps its pause and asks for a fresh poll.
                         self.entries.borrow_mut().insert(entry.key.clone(), entry.clone());
                         return self.store(&mut entry);
                     };
-                    return self.leave(entry, fate, gone);
+                    return self.leave(entry, disposition, gone);
                 }
             }
         }
@@ -562,35 +562,36 @@ impl Outbox {
 
     /// One try. It may take several requests, a token first, another way after a refusal: each of them asks before it leaves
     /// whether Heat, as far as it was heard by then, still wants the signal.
-    async fn try_once(&self, entry: &mut Entry) -> Result<Option<Fate>> {
+    async fn try_once(&self, entry: &mut Entry) -> Result<Option<Disposition>> {
         let (answer, way) = self.send(entry).await?;
         let verdict = judge(&answer);
-        let standing = Self::standing(entry, &self.heard(), &self.clock);
-        if matches!(verdict, Verdict::Retry(_)) && standing == Standing::Superseded {
-            return Ok(Some(Fate::Superseded));
+        let heat_view = Self::heat_view(entry, &self.received(), &self.clock);
+        if matches!(verdict, Verdict::Retry(_)) && heat_view == HeatView::Superseded {
+            return Ok(Some(Disposition::Superseded));
         }
-        let keystone_answers = self.heard().asked_keystone;
-        let fate = self.apply_answer(entry, &answer, verdict, keystone_answers);
-        if way != Way::AsGiven && fate == Some(Fate::Delivered) {
+        let keystone_answers = self.received().asked_keystone;
+        let disposition = self.apply_answer(entry, &answer, verdict, keystone_answers);
+        if way != DeliveryMethod::AsGiven && disposition == Some(Disposition::Delivered) {
             let note = format!("the signal to {} was sent {}", entry.destination.shown(), way.shown());
-            self.report.emit(entry.event(Code::SignalOtherWay, note));
+            self.report.emit(entry.event(Code::SignalFallback, note));
         }
-        if fate.is_none() {
+        if disposition.is_none() {
             self.say_retry(entry, answer.remedy);
         }
-        Ok(fate)
+        Ok(disposition)
     }
 
-    async fn send(&self, entry: &Entry) -> Result<(SignalResponse, Way)> {
-        let (body, own) = (self.body(entry)?, self.heard().own.clone());
-        let (heard, asked, clock) = (Arc::clone(&self.heard), Entry { body: Value::Null, ..entry.clone() }, self.clock.clone());
+    async fn send(&self, entry: &Entry) -> Result<(SignalResponse, DeliveryMethod)> {
+        let (body, own) = (self.body(entry)?, self.received().own.clone());
+        let (received, asked, clock) =
+            (Arc::clone(&self.received), Entry { body: Value::Null, ..entry.clone() }, self.clock.clone());
         let gate: Gate = Arc::new(move || {
-            let standing = Self::standing(&asked, &heard.lock().unwrap_or_else(PoisonError::into_inner), &clock);
-            let why = match standing {
-                Standing::Asked => return Ok(()),
-                Standing::Superseded => "Heat asks for something newer by now".to_owned(),
-                Standing::Unknown => "no answer of Heat says yet which deployments it asks for now".to_owned(),
-                Standing::LongAgo => {
+            let heat_view = Self::heat_view(&asked, &received.lock().unwrap_or_else(PoisonError::into_inner), &clock);
+            let why = match heat_view {
+                HeatView::Asked => return Ok(()),
+                HeatView::Superseded => "Heat asks for something newer by now".to_owned(),
+                HeatView::Unknown => "no answer of Heat says yet which deployments it asks for now".to_owned(),
+                HeatView::LongAgo => {
                     let lasts = LASTS.as_secs();
                     format!("it could not leave within {lasts} s of reading the metadata, which is read again first")
                 }
@@ -609,33 +610,39 @@ impl Outbox {
         if self.age(entry) > LIFE {
             return Step::Expired;
         }
-        let standing = Self::standing(entry, view, &self.clock);
-        if standing == Standing::Superseded {
+        let heat_view = Self::heat_view(entry, view, &self.clock);
+        if heat_view == HeatView::Superseded {
             return Step::Superseded;
         }
         let left = entry.pause.left(&self.clock);
         if !left.is_zero() {
             return Step::Wait(left);
         }
-        if standing == Standing::Asked { Step::Send } else { Step::NeedPoll }
+        if heat_view == HeatView::Asked { Step::Send } else { Step::NeedPoll }
     }
 
-    fn standing(entry: &Entry, view: &View, clock: &Clock) -> Standing {
+    fn heat_view(entry: &Entry, view: &View, clock: &Clock) -> HeatView {
         // What is not about a deployment rests on nothing that Heat says of one.
-        let Some(about) = &entry.about else { return Standing::Asked };
+        let Some(about) = &entry.about else { return HeatView::Asked };
         if !view.freshness.covers(entry.since) {
-            return Standing::Unknown;
+            return HeatView::Unknown;
         }
         match view.asks_for(&about.id, about.resource.as_ref()) {
-            false => Standing::Superseded,
-            true if view.freshness.awaits(entry.since, clock).is_some() => Standing::LongAgo,
-            true => Standing::Asked,
+            false => HeatView::Superseded,
+            true if view.freshness.awaits(entry.since, clock).is_some() => HeatView::LongAgo,
+            true => HeatView::Asked,
         }
     }
 
     /// Updates the entry by an answer; its fate if it is finished.
     /// `keystone_answers`: whether something shows that Keystone answered lately.
-    fn apply_answer(&self, entry: &mut Entry, answer: &SignalResponse, verdict: Verdict, keystone_answers: bool) -> Option<Fate> {
+    fn apply_answer(
+        &self,
+        entry: &mut Entry,
+        answer: &SignalResponse,
+        verdict: Verdict,
+        keystone_answers: bool,
+    ) -> Option<Disposition> {
         let (now, age) = (self.clock.now(), self.age(entry));
         entry.age_ms = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
         entry.aged_at_ms = self.watch.millis();
@@ -643,7 +650,7 @@ impl Outbox {
         (entry.last_try, entry.since) = (Some(now), self.clock.moment());
         (entry.cause, entry.remedy) = (Some(answer.cause.clone()), answer.remedy.clone());
         let pause = match verdict {
-            Verdict::Delivered => return Some(Fate::Delivered),
+            Verdict::Delivered => return Some(Disposition::Delivered),
             Verdict::Refused if !keystone_answers && Sender::is_doubtful(&entry.destination, answer) => {
                 entry.cause = Some(format!("{}; {DOUBT}", answer.cause));
                 REFUSAL_SPAN / (REFUSALS - 1)
@@ -652,7 +659,7 @@ impl Outbox {
                 entry.refusals += 1;
                 let first = Duration::from_millis(*entry.first_refusal_ms.get_or_insert(entry.age_ms));
                 if entry.refusals >= REFUSALS && age.saturating_sub(first) >= REFUSAL_SPAN {
-                    return Some(Fate::Undeliverable(answer.cause.clone()));
+                    return Some(Disposition::Undeliverable(answer.cause.clone()));
                 }
                 REFUSAL_SPAN / (REFUSALS - 1)
             }
@@ -665,31 +672,33 @@ impl Outbox {
         None
     }
 
-    fn leave(&self, entry: Entry, fate: Fate, gone: &mut Vec<(Entry, Fate)>) -> Result<()> {
+    fn leave(&self, entry: Entry, disposition: Disposition, gone: &mut Vec<(Entry, Disposition)>) -> Result<()> {
         // Out of memory first: a file that cannot be removed is sent again by the next run of the agent, not by this one.
         self.entries.borrow_mut().remove(&entry.key);
-        let removed = self.keep_or_remove(&entry, &fate);
+        let removed = self.keep_or_remove(&entry, &disposition);
         let to = entry.destination.shown();
-        let event = match &fate {
-            Fate::Delivered => entry.event(Code::SignalDelivered, format!("Heat accepted the signal ({to})")),
-            Fate::Undeliverable(cause) => {
+        let event = match &disposition {
+            Disposition::Delivered => entry.event(Code::SignalDelivered, format!("Heat accepted the signal ({to})")),
+            Disposition::Undeliverable(cause) => {
                 entry.event(Code::SignalUndeliverable, format!("Heat permanently refused the signal ({to})")).cause(cause.clone())
             }
-            Fate::Superseded => {
+            Disposition::Superseded => {
                 entry.event(Code::SignalSuperseded, format!("the signal to {to} was dropped: Heat wants something newer"))
             }
-            Fate::Expired => entry.event(Code::SignalExpired, format!("the signal to {to} was dropped: it is older than 7 days")),
+            Disposition::Expired => {
+                entry.event(Code::SignalExpired, format!("the signal to {to} was dropped: it is older than 7 days"))
+            }
         };
         self.report.emit(event);
-        gone.push((entry, fate));
+        gone.push((entry, disposition));
         removed
     }
 
     /// A result can be made again from the deployment's record, a wait condition's signal cannot: it is kept where Heat may ask
     /// for the deployment again.
-    fn keep_or_remove(&self, entry: &Entry, fate: &Fate) -> Result<()> {
+    fn keep_or_remove(&self, entry: &Entry, disposition: &Disposition) -> Result<()> {
         let path = path_of(&entry.key);
-        if *fate != Fate::Superseded || entry.about.as_ref().is_none_or(|about| about.result) {
+        if *disposition != Disposition::Superseded || entry.about.as_ref().is_none_or(|about| about.result) {
             return self.state.remove(&path).map(drop);
         }
         let mut kept = Entry { withdrawn: true, since: self.clock.moment(), ..entry.clone() };

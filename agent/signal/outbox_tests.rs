@@ -4,7 +4,7 @@ use serde_json::json;
 use tokio::sync::Notify;
 
 use super::*;
-use crate::freshness::Look;
+use crate::freshness::ListAnswer;
 use crate::http::fake::{Act, Fake, ok, status, token};
 use crate::http::{Http, Tls};
 use crate::openstack::aws_signature::Keys;
@@ -33,7 +33,7 @@ fn entry(id: &str, now: Timestamp) -> Entry {
 
 /// An answer to a poll that began now, and came at once.
 fn answered(clock: &Clock) -> Freshness {
-    Freshness::Answered(Look::new(clock.moment(), [Duration::ZERO; 2]))
+    Freshness::Answered(ListAnswer::new(clock.moment(), [Duration::ZERO; 2]))
 }
 
 /// What a poll that began now says.
@@ -43,13 +43,13 @@ fn view(ids: &[&str], newest: &str, clock: &Clock) -> View {
         newest: Arc::new([(("s/1".to_owned(), "r".to_owned()), [newest.to_owned()].into())].into()),
         freshness: answered(clock),
         asked_keystone: true,
-        own: Ways::default(),
+        own: OwnCredentials::default(),
     }
 }
 
 /// The outbox when it has heard this.
-fn heard<'outbox>(outbox: &'outbox Rc<Outbox>, view: &View) -> &'outbox Rc<Outbox> {
-    outbox.hear(view.clone());
+fn received<'outbox>(outbox: &'outbox Rc<Outbox>, view: &View) -> &'outbox Rc<Outbox> {
+    outbox.receive(view.clone());
     outbox
 }
 
@@ -76,7 +76,7 @@ fn a_try_needs_an_answer_to_a_poll_that_began_after_the_fact_and_a_stale_result_
     let step = |entry: &Entry, view: &View| outbox.step(entry, view);
     assert_eq!(step(&entry, &none), Step::NeedPoll, "nobody answered in this run");
     assert_eq!(step(&entry, &before), Step::NeedPoll);
-    assert_eq!((heard(&outbox, &before).needs_answer(), outbox.due()), (Some(entry.since), None));
+    assert_eq!((received(&outbox, &before).needs_answer(), outbox.due()), (Some(entry.since), None));
     assert_eq!(step(&entry, &view(&["a"], "a", &clock)), Step::Send);
     assert_eq!(step(&entry, &view(&["b"], "b", &clock)), Step::Superseded);
     assert_eq!(step(&entry, &view(&["a", "b"], "b", &clock)), Step::Superseded);
@@ -110,8 +110,8 @@ fn one_answer_serves_all_that_ended_before_its_request() {
     }
     let fresh = view(&["a", "b"], "a", &clock);
     assert!(outbox.waiting().iter().all(|entry| outbox.step(entry, &fresh) == Step::Send));
-    assert_eq!(heard(&outbox, &fresh).needs_answer(), None);
-    assert_eq!(heard(&outbox, &View::default()).needs_answer(), outbox.waiting().iter().map(|entry| entry.since).max());
+    assert_eq!(received(&outbox, &fresh).needs_answer(), None);
+    assert_eq!(received(&outbox, &View::default()).needs_answer(), outbox.waiting().iter().map(|entry| entry.since).max());
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn after_a_restart_nothing_is_sent_before_the_metadata_was_read() {
     let stored = outbox.waiting().remove(0);
     let none = View::default();
     assert_eq!(outbox.step(&stored, &none), Step::NeedPoll);
-    assert!(heard(&outbox, &none).needs_answer().is_some() && outbox.due().is_none());
+    assert!(received(&outbox, &none).needs_answer().is_some() && outbox.due().is_none());
     assert_eq!(outbox.step(&stored, &view(&["a"], "a", &clock)), Step::Send);
 }
 
@@ -152,13 +152,15 @@ fn a_wait_conditions_signal_is_kept_for_a_deployment_that_comes_back() {
     }
     let mut gone = Vec::new();
     for entry in first.waiting() {
-        first.leave(entry, Fate::Superseded, &mut gone).unwrap();
+        first.leave(entry, Disposition::Superseded, &mut gone).unwrap();
     }
-    assert!(first.is_empty() && Outbox::look(&first.state).unwrap().is_empty(), "it waits no more");
-    let stale =
-        View { freshness: Freshness::Answered(Look::new(Moment::EARLIER, [Duration::ZERO; 2])), ..view(&["a"], "a", &clock) };
+    assert!(first.is_empty() && Outbox::inspect(&first.state).unwrap().is_empty(), "it waits no more");
+    let stale = View {
+        freshness: Freshness::Answered(ListAnswer::new(Moment::EARLIER, [Duration::ZERO; 2])),
+        ..view(&["a"], "a", &clock)
+    };
     for nothing in [stale, view(&["b"], "b", &clock), view(&["a", "b"], "b", &clock), View::default()] {
-        heard(&first, &nothing).take_back().unwrap();
+        received(&first, &nothing).take_back().unwrap();
         assert!(first.is_empty(), "{nothing:?}");
     }
     // By the next run of the agent, too. The result is made again from the deployment's record.
@@ -166,12 +168,12 @@ fn a_wait_conditions_signal_is_kept_for_a_deployment_that_comes_back() {
     let second = outbox(dir.path(), &clock, &report);
     assert!(second.is_empty());
     let back = view(&["a"], "a", &clock);
-    heard(&second, &back).take_back().unwrap();
+    received(&second, &back).take_back().unwrap();
     let keys: Vec<_> = second.waiting().iter().map(|entry| entry.key.clone()).collect();
     assert_eq!((keys, second.needs_answer().is_some()), (vec!["wait".to_owned()], true), "not on that same answer");
-    second.leave(second.waiting().remove(0), Fate::Superseded, &mut gone).unwrap();
+    second.leave(second.waiting().remove(0), Disposition::Superseded, &mut gone).unwrap();
     second.withdraw("a").unwrap();
-    heard(&second, &view(&["a"], "a", &clock)).take_back().unwrap();
+    received(&second, &view(&["a"], "a", &clock)).take_back().unwrap();
     assert!(second.is_empty() && dir.path().join(DIRECTORY).read_dir().unwrap().next().is_none());
 }
 
@@ -182,13 +184,13 @@ fn of_what_is_kept_for_later_there_is_a_bound_and_an_end() {
     for n in 0..WITHDRAWN + 3 {
         let mut entry = entry(&format!("{n:03}"), clock.now());
         entry.about.as_mut().unwrap().result = false;
-        outbox.leave(entry, Fate::Superseded, &mut gone).unwrap();
+        outbox.leave(entry, Disposition::Superseded, &mut gone).unwrap();
         clock.advance(Duration::from_secs(1));
     }
     let files = || dir.path().join(DIRECTORY).read_dir().unwrap().count();
     assert_eq!((files(), outbox.withdrawn.borrow().contains_key("deployment 002")), (WITHDRAWN, false));
     clock.advance(LIFE);
-    heard(&outbox, &View::default()).take_back().unwrap();
+    received(&outbox, &View::default()).take_back().unwrap();
     assert_eq!(files(), 0);
 }
 
@@ -205,17 +207,17 @@ fn a_403_that_may_be_keystones_trouble_is_never_final() {
     {
         let mut entry = entry("a", clock.now());
         entry.destination = Destination::Url { url: url.clone(), verb: "POST".into(), insecure: false };
-        let mut fate = None;
+        let mut disposition = None;
         for _ in 0..20 {
-            fate = outbox.apply_answer(&mut entry, &refused(code), judge(&refused(code)), keystone_answers);
-            if fate.is_some() {
+            disposition = outbox.apply_answer(&mut entry, &refused(code), judge(&refused(code)), keystone_answers);
+            if disposition.is_some() {
                 break;
             }
             let pause = entry.not_before.since(clock.now());
             assert!(pause >= Duration::from_mins(7) && pause <= REFUSAL_SPAN, "{pause:?}");
             clock.advance(pause);
         }
-        assert_eq!(fate.is_some(), is_final, "{url} {code} {keystone_answers}");
+        assert_eq!(disposition.is_some(), is_final, "{url} {code} {keystone_answers}");
         assert_eq!(entry.cause.unwrap().contains("a Keystone failure looks the same"), !is_final);
     }
 }
@@ -231,7 +233,7 @@ fn three_refusals_over_a_quarter_of_an_hour_are_final_not_three_in_a_moment() {
     clock.advance(REFUSAL_SPAN);
     assert_eq!(
         outbox.apply_answer(&mut entry, &refused(404), Verdict::Refused, true),
-        Some(Fate::Undeliverable("Heat answered 404".into()))
+        Some(Disposition::Undeliverable("Heat answered 404".into()))
     );
 }
 
@@ -256,13 +258,13 @@ async fn an_unreachable_place_keeps_the_signal_and_says_why() {
     let outbox = outbox(dir.path(), &clock, &report);
     outbox.put(entry("a", clock.now())).unwrap();
     outbox.put(entry("a", clock.now())).unwrap();
-    assert!(sent(heard(&outbox, &view(&["a"], "a", &clock))).await.0.is_empty());
+    assert!(sent(received(&outbox, &view(&["a"], "a", &clock))).await.0.is_empty());
     let waiting = outbox.waiting();
     assert_eq!((waiting.len(), waiting[0].tries), (1, 1));
     let codes: Vec<_> = report.events().iter().map(|event| event.code).collect();
     assert_eq!(codes, [Code::SignalQueued, Code::SignalUrlOld, Code::SignalRetry]);
     assert!(!format!("{:?}", report.events()).contains("Signature=x"));
-    assert_eq!(sent(heard(&outbox, &view(&["b"], "b", &clock))).await.0[0].1, Fate::Superseded);
+    assert_eq!(sent(received(&outbox, &view(&["b"], "b", &clock))).await.0[0].1, Disposition::Superseded);
     assert!(outbox.waiting().is_empty() && dir.path().join(DIRECTORY).read_dir().unwrap().next().is_none());
 }
 
@@ -335,7 +337,7 @@ async fn an_expired_url_goes_another_way_once_and_by_the_rules_of_the_outbox() {
     let (dir, clock, report) = (tempfile::tempdir().unwrap(), Clock::manual(Timestamp(10_000)), Report::kept());
     let (outbox, heat) = (outbox(dir.path(), &clock, &report), Fake::start(vec![status("403 Forbidden", "")]).await);
     let keys = Keys { access: "AK1".into(), secret: "hush".into() };
-    let own = Ways { cfn: Some((format!("{}/v1/", heat.base), keys)), ..Ways::default() };
+    let own = OwnCredentials { cfn: Some((format!("{}/v1/", heat.base), keys)), ..OwnCredentials::default() };
     let view = |ids: &[&str], newest| View { own: own.clone(), ..view(ids, newest, &clock) };
     let mut entry = entry("a", clock.now());
     let arn = "arn%3Aopenstack%3Aheat%3A%3Ap%3Astacks/s/u/resources/r";
@@ -343,34 +345,34 @@ async fn an_expired_url_goes_another_way_once_and_by_the_rules_of_the_outbox() {
     entry.destination = Destination::Url { url, verb: "POST".into(), insecure: false };
     outbox.put(entry.clone()).unwrap();
     let stale = view(&["a"], "a");
-    assert!(sent(heard(&outbox, &stale)).await.0.is_empty());
+    assert!(sent(received(&outbox, &stale)).await.0.is_empty());
     assert_eq!(heat.requests().len(), 2, "the URL, and once another way");
     // Refused by both: the next try has to wait for its pause and for a fresh look at the metadata.
     for _ in 0..3 {
-        assert!(sent(heard(&outbox, &stale)).await.0.is_empty());
+        assert!(sent(received(&outbox, &stale)).await.0.is_empty());
         clock.advance(REFUSAL_SPAN / 2);
     }
-    assert!(heard(&outbox, &stale).needs_answer().is_some());
+    assert!(received(&outbox, &stale).needs_answer().is_some());
     assert_eq!(heat.requests().len(), 2);
     // Heat asks for something newer meanwhile: nothing is sent any way.
-    let fates = sent(heard(&outbox, &view(&["b"], "b"))).await.0;
-    assert_eq!((fates[0].1.clone(), heat.requests().len()), (Fate::Superseded, 2));
+    let dispositions = sent(received(&outbox, &view(&["b"], "b"))).await.0;
+    assert_eq!((dispositions[0].1.clone(), heat.requests().len()), (Disposition::Superseded, 2));
     // The same with keys that fit; the URL is old by now.
     outbox.put(entry).unwrap();
     heat.play(vec![ok("")]);
-    let fates = sent(heard(&outbox, &view(&["a"], "a"))).await.0;
-    assert_eq!((fates[0].1.clone(), heat.requests().len()), (Fate::Delivered, 3));
+    let dispositions = sent(received(&outbox, &view(&["a"], "a"))).await.0;
+    assert_eq!((dispositions[0].1.clone(), heat.requests().len()), (Disposition::Delivered, 3));
     let codes: Vec<_> = report.events().iter().map(|event| event.code).collect();
     let (first, second) = (
         [Code::SignalQueued, Code::SignalRetry, Code::SignalSuperseded],
-        [Code::SignalQueued, Code::SignalUrlOld, Code::SignalOtherWay, Code::SignalDelivered],
+        [Code::SignalQueued, Code::SignalUrlOld, Code::SignalFallback, Code::SignalDelivered],
     );
     assert_eq!(codes, [&first[..], &second[..]].concat());
     assert!(!format!("{:?}", report.events()).contains("hush"));
 }
 
 /// What a server may speak to Heat with: a key pair and a user.
-fn own(keys_at: Option<&str>, user_at: Option<&str>) -> Ways {
+fn own(keys_at: Option<&str>, user_at: Option<&str>) -> OwnCredentials {
     let keys = Keys { access: "AK1".into(), secret: "hush".into() };
     let user = |base: &str| Credentials {
         auth_url: format!("{base}/v3"),
@@ -379,7 +381,11 @@ fn own(keys_at: Option<&str>, user_at: Option<&str>) -> Ways {
         scope: Scope::Project("p".into()),
         region: None,
     };
-    Ways { cfn: keys_at.map(|base| (format!("{base}/v1/"), keys)), user: user_at.map(user), ..Ways::default() }
+    OwnCredentials {
+        cfn: keys_at.map(|base| (format!("{base}/v1/"), keys)),
+        user: user_at.map(user),
+        ..OwnCredentials::default()
+    }
 }
 
 /// One try is several requests, and Heat may move on between them: what is heard meanwhile counts for the next one.
@@ -399,12 +405,16 @@ async fn no_further_request_of_a_try_leaves_once_heat_is_heard_to_have_moved_on(
         let by_user = Destination::User { credentials: user.user.clone().unwrap(), to: resource.into() };
         let refused = |line| status(line, "");
         let (own, destination, script) = match case {
-            0 => (Ways::default(), by_user, vec![held(&until, token("one", &heat.base)), ok("")]),
+            0 => (OwnCredentials::default(), by_user, vec![held(&until, token("one", &heat.base)), ok("")]),
             1 => (own(Some(&heat.base), None), url, vec![held(&until, refused("403 Forbidden")), ok("")]),
             2 => (user, url, vec![refused("403 Forbidden"), held(&until, token("one", &heat.base)), ok("")]),
             _ => {
                 let old = token("old", &heat.base);
-                (Ways::default(), by_user, vec![old, held(&until, refused("401 Unauthorized")), token("new", &heat.base), ok("")])
+                (
+                    OwnCredentials::default(),
+                    by_user,
+                    vec![old, held(&until, refused("401 Unauthorized")), token("new", &heat.base), ok("")],
+                )
             }
         };
         heat.play(script.clone());
@@ -413,15 +423,15 @@ async fn no_further_request_of_a_try_leaves_once_heat_is_heard_to_have_moved_on(
         entry.destination = destination;
         outbox.put(entry).unwrap();
         let asks = View { own: own.clone(), ..view(&["a"], "a", &clock) };
-        heard(&outbox, &asks);
+        received(&outbox, &asks);
         let news = async {
             while heat.requests().len() < before {
                 tokio::task::yield_now().await;
             }
             // What says the same holds nothing up.
-            outbox.hear(View { own: own.clone(), ..view(&["a"], "a", &clock) });
+            outbox.receive(View { own: own.clone(), ..view(&["a"], "a", &clock) });
             tokio::task::yield_now().await;
-            outbox.hear(if moves_on { view(&["b"], "b", &clock) } else { nothing(&clock) });
+            outbox.receive(if moves_on { view(&["b"], "b", &clock) } else { nothing(&clock) });
             until.notify_one();
         };
         let ((gone, kept), ()) = tokio::join!(sent(&outbox), news);
@@ -433,20 +443,20 @@ async fn no_further_request_of_a_try_leaves_once_heat_is_heard_to_have_moved_on(
         let signals = |requests: &[String]| requests.iter().filter(|request| request.contains("/signal")).count();
         let all = heat.requests();
         assert_eq!(signals(&all), signals(&all[..before]), "case {case}, moves on: {moves_on}");
-        let fates: Vec<_> = gone.into_iter().map(|(_, fate)| fate).collect();
+        let dispositions: Vec<_> = gone.into_iter().map(|(_, disposition)| disposition).collect();
         let last = report.events().last().unwrap().code;
         if moves_on {
-            assert_eq!((fates, outbox.is_empty(), last), (vec![Fate::Superseded], true, Code::SignalSuperseded));
+            assert_eq!((dispositions, outbox.is_empty(), last), (vec![Disposition::Superseded], true, Code::SignalSuperseded));
             continue;
         }
-        assert_eq!((fates, outbox.waiting()[0].tries, last), (vec![], 1, Code::SignalRetry));
+        assert_eq!((dispositions, outbox.waiting()[0].tries, last), (vec![], 1, Code::SignalRetry));
         assert!(outbox.waiting()[0].cause.as_ref().unwrap().contains("no answer of Heat says yet"));
         // The next answer with a list lets it go.
         heat.play(vec![ok("")]);
         clock.advance(LONGEST_PAUSE);
         let asks = View { own: own.clone(), ..view(&["a"], "a", &clock) };
         heat.play(if case == 0 || case == 3 { vec![token("two", &heat.base), ok("")] } else { vec![ok("")] });
-        assert_eq!(sent(heard(&outbox, &asks)).await.0[0].1, Fate::Delivered, "case {case}");
+        assert_eq!(sent(received(&outbox, &asks)).await.0[0].1, Disposition::Delivered, "case {case}");
     }
 }
 
@@ -468,7 +478,7 @@ async fn who_waited_long_for_a_token_looks_at_the_metadata_once_more() {
             clock.advance(waited);
             until.notify_one();
         };
-        let ((mut gone, kept), ()) = tokio::join!(sent(heard(&outbox, &view(&["a"], "a", &clock))), slow);
+        let ((mut gone, kept), ()) = tokio::join!(sent(received(&outbox, &view(&["a"], "a", &clock))), slow);
         kept.unwrap();
         if tries == 2 {
             let waiting = outbox.waiting();
@@ -476,9 +486,9 @@ async fn who_waited_long_for_a_token_looks_at_the_metadata_once_more() {
             assert!(waiting[0].cause.as_ref().unwrap().contains("read again first"), "{:?}", waiting[0].cause);
             clock.advance(LONGEST_PAUSE);
             assert!(outbox.needs_answer().is_some());
-            gone = sent(heard(&outbox, &view(&["a"], "a", &clock))).await.0;
+            gone = sent(received(&outbox, &view(&["a"], "a", &clock))).await.0;
         }
-        assert_eq!((gone[0].1.clone(), heat.requests().len()), (Fate::Delivered, 2), "one token, one signal");
+        assert_eq!((gone[0].1.clone(), heat.requests().len()), (Disposition::Delivered, 2), "one token, one signal");
     }
 }
 
@@ -505,20 +515,20 @@ async fn a_signal_leaves_only_on_a_look_that_began_just_before_first_tries_and_r
         assert!(outbox.needs_answer().is_none(), "while the place is busy another look would serve nobody");
         until.notify_one();
     };
-    let ((gone, kept), ()) = tokio::join!(sent(heard(&outbox, &both())), slow);
+    let ((gone, kept), ()) = tokio::join!(sent(received(&outbox, &both())), slow);
     kept.unwrap();
     assert!(gone.is_empty() && outbox.due().is_some_and(|due| !due.is_zero()), "the first one's pause is not over");
     assert!(outbox.needs_answer().is_some(), "the second one waits for a look");
     assert!(sent(&outbox).await.0.is_empty());
     assert_eq!(heat.requests().len(), 1);
     // A retry: its pause outlasts the look that began after the first try.
-    outbox.hear(both());
+    outbox.receive(both());
     assert_eq!(sent(&outbox).await.0[0].0.key, "deployment b");
     clock.advance(LONGEST_PAUSE);
     assert!(outbox.needs_answer().is_some());
     assert!(sent(&outbox).await.0.is_empty());
     assert_eq!(heat.requests().len(), 2);
-    assert_eq!(sent(heard(&outbox, &both())).await.0[0].0.key, "deployment a");
+    assert_eq!(sent(received(&outbox, &both())).await.0[0].0.key, "deployment a");
 }
 
 #[tokio::test]
@@ -535,12 +545,12 @@ async fn a_signal_that_has_left_is_waited_for_whatever_is_heard_meanwhile() {
                 tokio::task::yield_now().await;
             }
             let freshness = answered(&clock);
-            outbox.hear(if meanwhile.listed.is_some() { View { freshness, ..meanwhile.clone() } } else { meanwhile.clone() });
+            outbox.receive(if meanwhile.listed.is_some() { View { freshness, ..meanwhile.clone() } } else { meanwhile.clone() });
             until.notify_one();
         };
-        let ((gone, kept), ()) = tokio::join!(sent(heard(&outbox, &view(&["a"], "a", &clock))), news);
+        let ((gone, kept), ()) = tokio::join!(sent(received(&outbox, &view(&["a"], "a", &clock))), news);
         kept.unwrap();
-        assert_eq!((gone[0].1.clone(), gone.len(), outbox.is_empty()), (Fate::Delivered, 1, true));
+        assert_eq!((gone[0].1.clone(), gone.len(), outbox.is_empty()), (Disposition::Delivered, 1, true));
     }
 }
 
@@ -560,12 +570,12 @@ async fn a_users_password_is_stored_for_root_alone_and_never_said() {
     outbox.put(entry.clone()).unwrap();
     let mode = || Tree::open(dir.path()).unwrap().facts(&path_of(&entry.key)).unwrap().unwrap().mode & 0o7777;
     assert_eq!(mode(), 0o600);
-    assert!(sent(heard(&outbox, &view(&["a"], "a", &clock))).await.0.is_empty());
+    assert!(sent(received(&outbox, &view(&["a"], "a", &clock))).await.0.is_empty());
     assert_eq!(mode(), 0o600, "written again after a try");
     let file = dir.path().join(path_of(&entry.key));
     assert!(std::fs::read_to_string(&file).unwrap().contains("hush"), "a later run needs it");
-    let said = format!("{:?} {:?} {outbox:?}", report.events(), outbox.waiting());
-    assert!(said.contains("from Keystone") && !said.contains("hush"), "{said}");
+    let reported = format!("{:?} {:?} {outbox:?}", report.events(), outbox.waiting());
+    assert!(reported.contains("from Keystone") && !reported.contains("hush"), "{reported}");
 }
 
 #[test]
@@ -579,7 +589,7 @@ fn a_corrupt_entry_is_quarantined_and_logged() {
     // A whole one that a crash left beside its name.
     let (state, torn) = (Tree::open(dir.path()).unwrap(), Path::new(DIRECTORY).join(".x.json.hna-new"));
     state.write_json(&torn, &entry("a", clock.now()), Attributes::mode(0o600)).unwrap();
-    assert!(Outbox::look(&state).unwrap().is_empty());
+    assert!(Outbox::inspect(&state).unwrap().is_empty());
     assert_eq!(report.events().last().unwrap().code, Code::OutboxEntryCorrupt);
 }
 
@@ -600,5 +610,5 @@ fn bodies_are_on_disk_alone_and_bounded_in_sum() {
         assert_eq!(outbox.body(&waiting[0]).unwrap(), large(0).body, "it stays when something else is written");
     }
     assert_eq!(outbox(dir.path(), &clock, &report).waiting()[0].tries, 7);
-    assert!(Outbox::look(&first.state).unwrap()[0].body.is_null());
+    assert!(Outbox::inspect(&first.state).unwrap()[0].body.is_null());
 }

@@ -11,7 +11,7 @@ use super::cfn_url::{URL_LIFE, afresh, made, native_path};
 use super::destination::Destination;
 use crate::budgets::json;
 use crate::clock::{Clock, patience};
-use crate::collect::Ways;
+use crate::collect::OwnCredentials;
 use crate::http::{Gate, Http, Request, split};
 use crate::openstack::keystone::Keystone;
 use crate::report::Code;
@@ -33,7 +33,7 @@ const PERHAPS_ANOTHER_TYPE: &str = "check that heat-api-cfn and heat-engine answ
 
 /// How a signal is addressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum DeliveryMethod {
     /// As Heat gave it.
     AsGiven,
     /// By the same URL, re-signed with the server's own keys.
@@ -42,7 +42,7 @@ pub enum Way {
     OwnToken,
 }
 
-impl Way {
+impl DeliveryMethod {
     /// For people.
     #[must_use]
     pub fn shown(self) -> &'static str {
@@ -59,19 +59,19 @@ impl Way {
 ///
 /// The URL decides only which resource is meant: a signature is made only for the host of the server's own settings,
 /// a token is sent only to the endpoint in Keystone's catalog.
-fn other_ways(own: &Ways, destination: &Destination) -> Vec<(Way, Destination)> {
+fn other_ways(own: &OwnCredentials, destination: &Destination) -> Vec<(DeliveryMethod, Destination)> {
     let mut ways = Vec::new();
     if let (Some((base, keys)), Destination::Url { url: given, verb, insecure }) = (&own.cfn, destination)
         && let Some(url) = afresh(given, verb, base, keys)
     {
         // What a curl line says of its own host's certificate says nothing of another host's.
         let insecure = *insecure && split(&url).map(|parts| parts.authority) == split(given).map(|parts| parts.authority);
-        ways.push((Way::SignedAfresh, Destination::Url { url, verb: verb.clone(), insecure }));
+        ways.push((DeliveryMethod::SignedAfresh, Destination::Url { url, verb: verb.clone(), insecure }));
     }
     if let (Some(credentials), Destination::Url { url, .. } | Destination::Token { endpoint: url, .. }) = (&own.user, destination)
         && let Some(to) = native_path(url)
     {
-        ways.push((Way::OwnToken, Destination::User { credentials: credentials.clone(), to }));
+        ways.push((DeliveryMethod::OwnToken, Destination::User { credentials: credentials.clone(), to }));
     }
     ways
 }
@@ -95,7 +95,7 @@ impl Sender {
 
     /// The client that knows the authorities of the server's endpoints: what polls trust, signals trust too
     /// (heat-protocol.md R26).
-    fn http(&self, own: &Ways) -> Http {
+    fn http(&self, own: &OwnCredentials) -> Http {
         let Some(ca) = &own.ca else { return self.http.clone() };
         let mut kept = self.endpoint.lock().unwrap_or_else(PoisonError::into_inner);
         match &*kept {
@@ -112,13 +112,19 @@ impl Sender {
     /// nothing, but clock and limit may be others than is thought.
     ///
     /// `gate` is asked before each of the requests that carry the body.
-    pub async fn send(&self, destination: &Destination, body: &Value, own: &Ways, gate: Option<Gate>) -> (SignalResponse, Way) {
+    pub async fn send(
+        &self,
+        destination: &Destination,
+        body: &Value,
+        own: &OwnCredentials,
+        gate: Option<Gate>,
+    ) -> (SignalResponse, DeliveryMethod) {
         let started = self.clock.start();
         let mut ways = other_ways(own, destination);
         let at = if self.is_old(destination) { ways.len() } else { 0 };
-        ways.insert(at, (Way::AsGiven, destination.clone()));
+        ways.insert(at, (DeliveryMethod::AsGiven, destination.clone()));
         let (mut best, mut causes, http) = (None::<SignalResponse>, Vec::new(), self.http(own));
-        for (place, (way, to)) in ways.into_iter().enumerate() {
+        for (place, (method, to)) in ways.into_iter().enumerate() {
             let left = DEADLINE.saturating_sub(started.elapsed());
             // What is tried before Heat's own address must leave time for that.
             let limit = if place < at { left.mul_f32(0.6) } else { left };
@@ -126,10 +132,10 @@ impl Sender {
             let verdict = judge(&answer);
             // heat-api-cfn answers 500 to keys that are gone. What did not reach Heat did nothing there. But where it may have
             // and there is no answer, nobody knows what was done: a fresh look at the metadata comes first.
-            let is_closed = way != Way::AsGiven && (answer.unsent || answer.code == Some(500));
+            let is_closed = method != DeliveryMethod::AsGiven && (answer.unsent || answer.code == Some(500));
             let mut goes_on = verdict == Verdict::Refused || is_closed;
-            if way != Way::AsGiven {
-                answer.cause = format!("{}: {}", way.shown(), answer.cause);
+            if method != DeliveryMethod::AsGiven {
+                answer.cause = format!("{}: {}", method.shown(), answer.cause);
             } else if let Some((why, remedy)) = self.unaccepted(&to, &answer).filter(|_| verdict == Verdict::Refused) {
                 answer.cause = format!("{}; {why}", answer.cause);
                 answer.remedy = Some(remedy);
@@ -139,17 +145,17 @@ impl Sender {
             causes.push(std::mem::take(&mut answer.cause));
             if !goes_on {
                 answer.cause = causes.join("; ");
-                return (answer, way);
+                return (answer, method);
             }
             // A way that may be open later counts; where all are refused, what is said of Heat's own address.
             let retry = |answer: &SignalResponse| matches!(judge(answer), Verdict::Retry(_));
-            if best.as_ref().is_none_or(|best| !retry(best) && (way == Way::AsGiven || retry(&answer))) {
+            if best.as_ref().is_none_or(|best| !retry(best) && (method == DeliveryMethod::AsGiven || retry(&answer))) {
                 best = Some(answer);
             }
         }
         let mut answer = best.unwrap_or_else(|| SignalResponse::status(403, None, ""));
         answer.cause = causes.join("; ");
-        (answer, Way::AsGiven)
+        (answer, DeliveryMethod::AsGiven)
     }
 
     /// Time since a pre-signed URL was made, if it says so.
@@ -226,7 +232,7 @@ impl Sender {
             Destination::Url { .. } => http.request(request.header("accept", "application/json")).await,
         };
         let mut answer = match answer {
-            Ok(response) => SignalResponse::status(response.status, response.retry_after(), &said(&response.body)),
+            Ok(response) => SignalResponse::status(response.status, response.retry_after(), &reported(&response.body)),
             // With Keystone in between it matters who did not answer.
             Err(error) if matches!(destination, Destination::User { .. }) => SignalResponse::none(&error, error.to_string()),
             Err(error) => SignalResponse::none(&error, error.cause()),
@@ -249,7 +255,7 @@ fn of_stack(url: &str) -> String {
 }
 
 /// The message inside an error of Heat's CFN API (XML) or native API (JSON), else nothing.
-fn said(body: &[u8]) -> String {
+fn reported(body: &[u8]) -> String {
     let text = String::from_utf8_lossy(body);
     let between = |open: &str, close: &str| {
         let start = text.find(open)? + open.len();

@@ -29,8 +29,11 @@ fn user(base: &str) -> Credentials {
     Credentials { auth_url, user_id, password: "hush".to_owned(), scope: Scope::Project("p".to_owned()), region: None }
 }
 
-fn keys(base: &str) -> Ways {
-    Ways { cfn: Some((format!("{base}/v1/"), Keys { access: "AK1".to_owned(), secret: "hush".to_owned() })), ..Ways::default() }
+fn keys(base: &str) -> OwnCredentials {
+    OwnCredentials {
+        cfn: Some((format!("{base}/v1/"), Keys { access: "AK1".to_owned(), secret: "hush".to_owned() })),
+        ..OwnCredentials::default()
+    }
 }
 
 /// A URL of 2026-03-01T11:59:58Z.
@@ -68,8 +71,8 @@ async fn heat_signal_asks_for_one_token_and_uses_it_for_every_deployment_of_its_
     for resource in 0..10 {
         let to = format!("/stacks/my%20stack/0a1b/resources/r{resource}/signal");
         let destination = Destination::User { credentials: user(&fake.base), to };
-        let (answer, way) = sender.send(&destination, &body(), &Ways::default(), None).await;
-        assert_eq!((judge(&answer), way), (Verdict::Delivered, Way::AsGiven), "{answer:?}");
+        let (answer, way) = sender.send(&destination, &body(), &OwnCredentials::default(), None).await;
+        assert_eq!((judge(&answer), way), (Verdict::Delivered, DeliveryMethod::AsGiven), "{answer:?}");
     }
     let seen = seen(&fake);
     assert_eq!(seen.len(), 11);
@@ -90,14 +93,14 @@ async fn a_dead_token_costs_one_new_one_and_then_heat_is_believed() {
     let sender = sender("2026-11-21T09:03:26Z");
     let destination = Destination::User { credentials: user(&fake.base), to: native };
     for verdict in [Verdict::Delivered, Verdict::Delivered] {
-        assert_eq!(judge(&sender.send(&destination, &body(), &Ways::default(), None).await.0), verdict);
+        assert_eq!(judge(&sender.send(&destination, &body(), &OwnCredentials::default(), None).await.0), verdict);
     }
     let path = "POST /v1/p/stacks/s/u/resources/h/signal";
     let expected =
         ["POST /v3/auth/tokens", &format!("{path} one"), &format!("{path} one"), "POST /v3/auth/tokens", &format!("{path} two")];
     assert_eq!(seen(&fake), expected);
     // From here on Heat and Keystone answer 401 to everything: the user is disabled.
-    let (answer, _) = sender.send(&destination, &body(), &Ways::default(), None).await;
+    let (answer, _) = sender.send(&destination, &body(), &OwnCredentials::default(), None).await;
     assert_eq!(judge(&answer), Verdict::Refused, "{answer:?}");
     assert!(answer.cause.contains("Keystone answered 401") && answer.remedy.is_some(), "{answer:?}");
     assert_eq!(fake.requests().len(), 7, "one try with the old token, one for a new one");
@@ -108,10 +111,10 @@ async fn keystone_that_is_down_or_busy_is_waited_for() {
     let fake = Fake::start(vec![Act::Answer("503 Busy", vec!["Retry-After: 9".to_owned()], Vec::new())]).await;
     let sender = sender("2026-11-21T09:03:26Z");
     let to = |base: &str| Destination::User { credentials: user(base), to: "/stacks/s/u/resources/r/signal".to_owned() };
-    let (answer, _) = sender.send(&to(&fake.base), &body(), &Ways::default(), None).await;
+    let (answer, _) = sender.send(&to(&fake.base), &body(), &OwnCredentials::default(), None).await;
     assert_eq!(judge(&answer), Verdict::Retry(Some(Duration::from_secs(9))));
     // Port 9 (discard): nothing listens there.
-    let (answer, _) = sender.send(&to("http://127.0.0.1:9"), &body(), &Ways::default(), None).await;
+    let (answer, _) = sender.send(&to("http://127.0.0.1:9"), &body(), &OwnCredentials::default(), None).await;
     assert_eq!(judge(&answer), Verdict::Retry(None));
     assert!(answer.cause.contains("from Keystone") && !format!("{answer:?}").contains("hush"), "{answer:?}");
 }
@@ -121,7 +124,7 @@ async fn a_refused_url_is_signed_afresh_at_once_with_the_servers_own_keys() {
     // Two minutes old by this clock, and refused all the same.
     let fake = Fake::start(vec![forbidden(), ok("")]).await;
     let (answer, way) = sender("2026-03-01T12:02:00Z").send(&url(&fake.base), &body(), &keys(&fake.base), None).await;
-    assert_eq!((judge(&answer), way), (Verdict::Delivered, Way::SignedAfresh));
+    assert_eq!((judge(&answer), way), (Verdict::Delivered, DeliveryMethod::SignedAfresh));
     let requests = fake.requests();
     assert!(
         requests[0].contains("Signature=hush%3D") && requests[0].starts_with(&format!("POST /v1/signal/{HANDLE}?Timestamp="))
@@ -135,24 +138,24 @@ async fn a_refused_url_is_signed_afresh_at_once_with_the_servers_own_keys() {
 async fn a_url_that_is_too_old_is_not_tried_first_but_tried() {
     let now = "2026-03-01T12:20:00Z";
     let fake = Fake::start(vec![ok("")]).await;
-    assert_eq!(sender(now).send(&url(&fake.base), &body(), &keys(&fake.base), None).await.1, Way::SignedAfresh);
+    assert_eq!(sender(now).send(&url(&fake.base), &body(), &keys(&fake.base), None).await.1, DeliveryMethod::SignedAfresh);
     assert_eq!(fake.requests().len(), 1, "one request did it");
     // The server's keys are of another stack, and Keystone takes URLs for a day.
     let fake = Fake::start(vec![status("400 Bad Request", ""), ok("")]).await;
     let (answer, way) = sender(now).send(&url(&fake.base), &body(), &keys(&fake.base), None).await;
-    assert_eq!((judge(&answer), way), (Verdict::Delivered, Way::AsGiven));
+    assert_eq!((judge(&answer), way), (Verdict::Delivered, DeliveryMethod::AsGiven));
     // Without keys of its own it is just sent.
     let fake = Fake::start(vec![ok("")]).await;
-    assert_eq!(sender(now).send(&url(&fake.base), &body(), &Ways::default(), None).await.1, Way::AsGiven);
+    assert_eq!(sender(now).send(&url(&fake.base), &body(), &OwnCredentials::default(), None).await.1, DeliveryMethod::AsGiven);
 }
 
 #[tokio::test]
 async fn a_server_that_polls_heat_itself_sends_by_its_own_user() {
     let fake = Fake::start(vec![ok("")]).await;
     fake.play(vec![forbidden(), token("one", &fake.base), ok("null")]);
-    let own = Ways { user: Some(user(&fake.base)), ..Ways::default() };
+    let own = OwnCredentials { user: Some(user(&fake.base)), ..OwnCredentials::default() };
     let (answer, way) = sender("2026-03-01T12:02:00Z").send(&url(&fake.base), &body(), &own, None).await;
-    assert_eq!((judge(&answer), way), (Verdict::Delivered, Way::OwnToken));
+    assert_eq!((judge(&answer), way), (Verdict::Delivered, DeliveryMethod::OwnToken));
     assert_eq!(
         seen(&fake),
         [format!("POST /v1/signal/{HANDLE}").as_str(), "POST /v3/auth/tokens", "POST /v1/p/stacks/s/u/resources/r/signal one"]
@@ -161,17 +164,20 @@ async fn a_server_that_polls_heat_itself_sends_by_its_own_user() {
     fake.play(vec![unauthorized(), ok("null")]);
     let endpoint = "http://heat.invalid:8004/v1/x/stacks/s/u/resources/h/signal".replace("http://heat.invalid:8004", &fake.base);
     let handle = Destination::Token { endpoint, token: "old".to_owned(), insecure: false };
-    assert_eq!(sender("2026-03-01T12:02:00Z").send(&handle, &body(), &Ways::default(), None).await.1, Way::AsGiven);
+    assert_eq!(
+        sender("2026-03-01T12:02:00Z").send(&handle, &body(), &OwnCredentials::default(), None).await.1,
+        DeliveryMethod::AsGiven
+    );
     fake.play(vec![unauthorized(), token("two", &fake.base), ok("null")]);
     let (answer, way) = sender("2026-03-01T12:02:00Z").send(&handle, &body(), &own, None).await;
-    assert_eq!((judge(&answer), way), (Verdict::Delivered, Way::OwnToken), "{answer:?}");
+    assert_eq!((judge(&answer), way), (Verdict::Delivered, DeliveryMethod::OwnToken), "{answer:?}");
 }
 
 #[tokio::test]
 async fn where_no_way_is_open_the_cause_names_them_all_and_no_secret() {
     let fake = Fake::start(vec![forbidden()]).await;
     let (answer, way) = sender("2026-03-01T12:20:00Z").send(&url(&fake.base), &body(), &keys(&fake.base), None).await;
-    assert_eq!((judge(&answer), way), (Verdict::Refused, Way::AsGiven));
+    assert_eq!((judge(&answer), way), (Verdict::Refused, DeliveryMethod::AsGiven));
     assert_eq!(
         answer.cause,
         "re-signed with the server's own keys: Heat answered 403: User is not authorized to perform action; Heat answered 403: User is \
@@ -199,12 +205,12 @@ async fn keys_that_are_gone_close_no_other_way() {
     // By a clock that is wrong the URL is old, and Keystone would still take it.
     let fake = Fake::start(vec![broken(), ok("")]).await;
     let (answer, way) = sender("2026-03-01T12:20:00Z").send(&url(&fake.base), &body(), &keys(&fake.base), None).await;
-    assert_eq!((judge(&answer), way), (Verdict::Delivered, Way::AsGiven), "{answer:?}");
+    assert_eq!((judge(&answer), way), (Verdict::Delivered, DeliveryMethod::AsGiven), "{answer:?}");
     let fake = Fake::start(vec![ok("")]).await;
     fake.play(vec![forbidden(), broken(), token("one", &fake.base), ok("null")]);
-    let own = Ways { user: Some(user(&fake.base)), ..keys(&fake.base) };
+    let own = OwnCredentials { user: Some(user(&fake.base)), ..keys(&fake.base) };
     let (answer, way) = sender("2026-03-01T12:02:00Z").send(&url(&fake.base), &body(), &own, None).await;
-    assert_eq!((judge(&answer), way), (Verdict::Delivered, Way::OwnToken), "{answer:?}");
+    assert_eq!((judge(&answer), way), (Verdict::Delivered, DeliveryMethod::OwnToken), "{answer:?}");
     // The 500 may as well be Heat's trouble: what is refused beside it is not final.
     let fake = Fake::start(vec![broken(), forbidden()]).await;
     let (answer, _) = sender("2026-03-01T12:20:00Z").send(&url(&fake.base), &body(), &keys(&fake.base), None).await;
@@ -218,12 +224,12 @@ async fn a_way_that_does_not_reach_heat_closes_no_other_one() {
     let keystone = Fake::start(vec![status("503 Busy", "")]).await;
     for own in [
         keys(nowhere),
-        Ways { user: Some(user(nowhere)), ..Ways::default() },
-        Ways { user: Some(user(&keystone.base)), ..keys(nowhere) },
+        OwnCredentials { user: Some(user(nowhere)), ..OwnCredentials::default() },
+        OwnCredentials { user: Some(user(&keystone.base)), ..keys(nowhere) },
     ] {
         let fake = Fake::start(vec![ok("")]).await;
         let (answer, way) = sender("2026-03-01T12:20:00Z").send(&url(&fake.base), &body(), &own, None).await;
-        assert_eq!((judge(&answer), way), (Verdict::Delivered, Way::AsGiven), "{answer:?}");
+        assert_eq!((judge(&answer), way), (Verdict::Delivered, DeliveryMethod::AsGiven), "{answer:?}");
         // Heat's own address is refused: the other way may be open later.
         let fake = Fake::start(vec![forbidden()]).await;
         let (answer, _) = sender("2026-03-01T12:20:00Z").send(&url(&fake.base), &body(), &own, None).await;
@@ -232,7 +238,7 @@ async fn a_way_that_does_not_reach_heat_closes_no_other_one() {
     // Heat may have taken what it did not answer to.
     let (silent, fake) = (Fake::start(vec![Act::Close]).await, Fake::start(vec![ok("")]).await);
     let (answer, way) = sender("2026-03-01T12:20:00Z").send(&url(&fake.base), &body(), &keys(&silent.base), None).await;
-    assert_eq!((judge(&answer), way), (Verdict::Retry(None), Way::SignedAfresh), "{answer:?}");
+    assert_eq!((judge(&answer), way), (Verdict::Retry(None), DeliveryMethod::SignedAfresh), "{answer:?}");
     assert_eq!(fake.requests().len(), 0);
 }
 
@@ -244,7 +250,10 @@ fn a_curl_line_speaks_of_the_certificate_of_its_own_host_alone() {
     };
     for (base, expected) in [("https://heat.example:8000", true), ("https://elsewhere.example:8000", false)] {
         let ways = other_ways(&keys("https://heat.example:8000"), &line(base));
-        assert!(matches!(ways[..], [(Way::SignedAfresh, Destination::Url { insecure, .. })] if insecure == expected), "{ways:?}");
+        assert!(
+            matches!(ways[..], [(DeliveryMethod::SignedAfresh, Destination::Url { insecure, .. })] if insecure == expected),
+            "{ways:?}"
+        );
     }
 }
 
@@ -253,7 +262,7 @@ async fn a_curl_line_turns_no_verification_off_by_itself() {
     // Port 9 (discard): nothing listens there. Had it been sent unverified, the settings would have forbidden it.
     let endpoint = "https://127.0.0.1:9/v1/p/stacks/s/u/resources/h/signal".to_owned();
     let destination = Destination::Token { endpoint, token: "hush".to_owned(), insecure: true };
-    let (answer, _) = sender("2026-03-01T12:02:00Z").send(&destination, &body(), &Ways::default(), None).await;
+    let (answer, _) = sender("2026-03-01T12:02:00Z").send(&destination, &body(), &OwnCredentials::default(), None).await;
     assert!(answer.cause.contains("connection refused"), "{answer:?}");
 }
 
@@ -262,7 +271,7 @@ async fn what_heat_says_of_the_signal_itself_is_not_sent_another_way() {
     for line in ["400 Bad Request", "404 Not Found", "500 Oops", "409 Conflict"] {
         let fake = Fake::start(vec![status(line, "")]).await;
         let (answer, way) = sender("2026-03-01T12:02:00Z").send(&url(&fake.base), &body(), &keys(&fake.base), None).await;
-        assert_eq!((way, fake.requests().len()), (Way::AsGiven, 1), "{answer:?}");
+        assert_eq!((way, fake.requests().len()), (DeliveryMethod::AsGiven, 1), "{answer:?}");
     }
 }
 
@@ -271,7 +280,7 @@ async fn a_temporary_url_is_put_and_nothing_else_gets_the_servers_keys() {
     let fake = Fake::start(vec![unauthorized()]).await;
     let swift = format!("{}/v1/AUTH_1/stacks/o?temp_url_sig=hush&temp_url_expires=1", fake.base);
     let destination = Destination::Url { url: swift, verb: "PUT".to_owned(), insecure: false };
-    let own = Ways { user: Some(user(&fake.base)), ..keys(&fake.base) };
+    let own = OwnCredentials { user: Some(user(&fake.base)), ..keys(&fake.base) };
     let (answer, _) = sender("2026-03-01T12:02:00Z").send(&destination, &body(), &own, None).await;
     assert_eq!((judge(&answer), fake.requests().len()), (Verdict::Refused, 1));
     assert!(answer.cause.contains("temporary URL has expired"), "{answer:?}");
@@ -292,7 +301,7 @@ async fn no_answer_to_an_aws_body_may_mean_another_type_of_handle() {
         (Act::Close, &native, false),
     ] {
         let fake = Fake::start(vec![act]).await;
-        let (answer, _) = sender("2026-03-01T12:02:00Z").send(&wait(&fake.base), body, &Ways::default(), None).await;
+        let (answer, _) = sender("2026-03-01T12:02:00Z").send(&wait(&fake.base), body, &OwnCredentials::default(), None).await;
         assert_eq!(judge(&answer), Verdict::Retry(None));
         assert_eq!(answer.remedy.is_some_and(|remedy| remedy.contains("get_attr: [handle, signal]")), hinted, "{}", answer.cause);
     }
@@ -301,10 +310,10 @@ async fn no_answer_to_an_aws_body_may_mean_another_type_of_handle() {
 #[test]
 fn the_first_line_of_heats_own_words_is_taken() {
     let xml = b"<ErrorResponse><Error><Type>Sender</Type><Code>X</Code><Message>The Stack (s) could not be found.\nTraceback</Message></Error></ErrorResponse>";
-    assert_eq!(said(xml), "The Stack (s) could not be found.");
-    assert_eq!(said(br#"{"code": 404, "error": {"message": "gone", "type": "EntityNotFound"}}"#), "gone");
-    assert_eq!(said(b"<html>"), "");
-    assert_eq!(said(&[0xff, 0xfe]), "");
+    assert_eq!(reported(xml), "The Stack (s) could not be found.");
+    assert_eq!(reported(br#"{"code": 404, "error": {"message": "gone", "type": "EntityNotFound"}}"#), "gone");
+    assert_eq!(reported(b"<html>"), "");
+    assert_eq!(reported(&[0xff, 0xfe]), "");
 }
 
 #[tokio::test]
@@ -316,9 +325,9 @@ async fn the_authority_of_the_servers_endpoints_is_trusted_for_signals_too() {
     tree.write(Path::new("ca.pem"), authority.pem().as_bytes(), Attributes::mode(0o644)).unwrap();
     let clock = Clock::manual(Timestamp::parse_rfc3339("2026-03-01T12:00:00Z").unwrap());
     let sender = Sender::new(Http::new(Tls::default(), tree, clock.clone()), Keystone::new(clock.clone()), clock);
-    let (refused, _) = sender.send(&url(&fake.base), &json!({}), &Ways::default(), None).await;
+    let (refused, _) = sender.send(&url(&fake.base), &json!({}), &OwnCredentials::default(), None).await;
     assert!(refused.cause.contains("signed by a CA"), "{}", refused.cause);
-    let own = Ways { ca: Some("/ca.pem".into()), ..Ways::default() };
+    let own = OwnCredentials { ca: Some("/ca.pem".into()), ..OwnCredentials::default() };
     for _ in 0..2 {
         assert_eq!(sender.send(&url(&fake.base), &json!({}), &own, None).await.0.code, Some(200));
     }

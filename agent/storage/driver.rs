@@ -34,9 +34,9 @@ pub fn lists(filesystems: &str, name: &str) -> bool {
 
 /// The refusal where the kernel has no such module.
 #[must_use]
-pub fn no_module(driver: StorageDriver, said: &str) -> Error {
+pub fn no_module(driver: StorageDriver, reported: &str) -> Error {
     let (module, _) = module(driver);
-    Error::refused(format!("the kernel has no {module}: {said}"))
+    Error::refused(format!("the kernel has no {module}: {reported}"))
         .rule(format!("the storage driver {} needs the kernel's {module}", driver.as_str()))
         .remedy("use an image whose kernel has it, or another DOCKER_STORAGE_DRIVER")
 }

@@ -8,7 +8,7 @@ pub const LEAST_FREE: u64 = 64 << 20;
 
 /// What was seen of the place.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Signs {
+pub struct StoreObservation {
     /// The volume that it lies on, or lay; none: the root disk.
     pub volume: Option<String>,
     /// What `openstack server` calls this machine.
@@ -25,7 +25,7 @@ pub struct Signs {
 
 /// What is wrong with it, if anything is.
 #[must_use]
-pub fn problem(path: &str, signs: &Signs) -> Option<Error> {
+pub fn problem(path: &str, signs: &StoreObservation) -> Option<Error> {
     let volume = signs.volume.as_deref();
     let disk = volume.map_or_else(|| "the root disk".to_owned(), |volume| format!("volume {volume}"));
     let again = match volume {
@@ -75,25 +75,33 @@ mod tests {
 
     #[test]
     fn each_problem_has_its_cause_and_its_remedy() {
-        let on_volume = Signs { volume: Some("7c1f".into()), free: Some(1 << 30), ..Signs::default() };
+        let on_volume = StoreObservation { volume: Some("7c1f".into()), free: Some(1 << 30), ..StoreObservation::default() };
         for (signs, cause, remedy) in [
             (on_volume.clone(), "", ""),
-            (Signs { free: None, ..on_volume.clone() }, "", ""),
+            (StoreObservation { free: None, ..on_volume.clone() }, "", ""),
             // The first that explains the others.
             (
-                Signs { gone: true, read_only: true, unreadable: Some("EIO".into()), ..on_volume.clone() },
+                StoreObservation { gone: true, read_only: true, unreadable: Some("EIO".into()), ..on_volume.clone() },
                 "volume 7c1f of /s is no longer attached",
                 "server add volume",
             ),
             (
-                Signs { unreadable: Some("EIO".into()), ..on_volume.clone() },
+                StoreObservation { unreadable: Some("EIO".into()), ..on_volume.clone() },
                 "/s on volume 7c1f cannot be read: EIO",
                 "detach volume 7c1f",
             ),
-            (Signs { read_only: true, ..on_volume.clone() }, "/s on volume 7c1f is read-only", "journalctl -k"),
-            (Signs { free: Some(63 << 20), ..on_volume }, "/s on volume 7c1f is full: 63 MiB are free", "volume set --size"),
-            (Signs { free: Some(0), ..Signs::default() }, "/s on the root disk is full", "use a volume for the store"),
-            (Signs { read_only: true, ..Signs::default() }, "/s on the root disk is read-only", "reboot"),
+            (StoreObservation { read_only: true, ..on_volume.clone() }, "/s on volume 7c1f is read-only", "journalctl -k"),
+            (
+                StoreObservation { free: Some(63 << 20), ..on_volume },
+                "/s on volume 7c1f is full: 63 MiB are free",
+                "volume set --size",
+            ),
+            (
+                StoreObservation { free: Some(0), ..StoreObservation::default() },
+                "/s on the root disk is full",
+                "use a volume for the store",
+            ),
+            (StoreObservation { read_only: true, ..StoreObservation::default() }, "/s on the root disk is read-only", "reboot"),
         ] {
             let found = problem("/s", &signs);
             assert_eq!(found.is_none(), cause.is_empty(), "{signs:?}");

@@ -8,7 +8,7 @@
 use super::making;
 use super::marker::{Marker, State, VolumeRecord};
 use super::signatures::Signature;
-use super::survey::{Strange, Survey, Wanted, place};
+use super::survey::{Survey, Unexpected, Wanted, place};
 use super::thin_pool;
 use crate::desired::{Content, DiskName, FormatPolicy, Volume};
 use crate::report::follow_up::RERUN;
@@ -276,7 +276,7 @@ fn takes_noise(volume: &Volume, evidence: &Evidence) -> bool {
 /// A disk without a signature of its own: is there anything on it?
 fn by_survey(volume: &Volume, evidence: &Evidence, survey: &Survey, device: &str) -> Decision {
     let data = match &survey.found {
-        Some(Strange::Begins(at, signature)) => {
+        Some(Unexpected::Begins(at, signature)) => {
             return refuse(
                 format!(
                     "{device} contains {} that begins at {}, but no partition table lists it: the table seems to have been wiped",
@@ -290,14 +290,14 @@ fn by_survey(volume: &Volume, evidence: &Evidence, survey: &Survey, device: &str
                 ),
             );
         }
-        Some(Strange::Mark(at, signature)) => {
+        Some(Unexpected::Mark(at, signature)) => {
             return refuse(
                 format!("{device} has a signature of {} at {}", signature.description(), place(*at)),
                 "a volume with a signature of any kind is never formatted, wherever it is",
                 format!("`wipefs {device}` may show more; to destroy its data: {}", erase_command(volume, device)),
             );
         }
-        Some(Strange::Data(at)) => format!("{device} contains unknown data at {}", place(*at)),
+        Some(Unexpected::Data(at)) => format!("{device} contains unknown data at {}", place(*at)),
         None if evidence.disk.blank => return Decision::Format { force: false },
         None => format!("{device} contains unknown data"),
     };

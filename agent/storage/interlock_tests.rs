@@ -20,12 +20,12 @@ fn holds(evidence: &mut Evidence, kinds: &[&'static str]) {
     evidence.disk.signatures = kinds.iter().map(one).collect();
 }
 
-fn saw(evidence: &mut Evidence, found: Strange) {
+fn saw(evidence: &mut Evidence, found: Unexpected) {
     evidence.survey = Some(Survey { found: Some(found), ..Survey::default() });
 }
 
-fn begins(at: u64) -> Strange {
-    Strange::Begins(at, Signature { kind: "ext4", uuid: Some("u1".into()), ..Signature::default() })
+fn begins(at: u64) -> Unexpected {
+    Unexpected::Begins(at, Signature { kind: "ext4", uuid: Some("u1".into()), ..Signature::default() })
 }
 
 fn gpt() -> Signature {
@@ -118,12 +118,12 @@ fn the_whole_interlock() {
         (Never, false, |e| e.survey = None, "/dev/vdc has no file system"),
         (IfBlank, true, |e| saw(e, begins(1 << 20)), "/dev/vdc contains ext4 (UUID u1) that begins at 1 MiB, but no partition table lists it: the table seems to have been wiped => `losetup --find --show --read-only --offset 1048576 /dev/vdc` makes it available for inspection; to destroy its data: `blkdiscard"),
         (IfNoSignature, true, |e| saw(e, begins(63 * 512)), "/dev/vdc contains ext4 (UUID u1) that begins at sector 63, but no"),
-        (IfNoSignature, true, |e| saw(e, Strange::Mark(5 << 30, gpt())), "/dev/vdc has a signature of gpt at 5 GiB => `wipefs /dev/vdc` may show more; to destroy its data: `blkdiscard"),
-        (IfBlank, true, |e| saw(e, Strange::Data(3 << 29)), "/dev/vdc contains unknown data at 1536 MiB => ETCD_VOLUME_FORMAT=if-no-signature, if it is encrypted"),
-        (IfBlank, true, |e| { saw(e, Strange::Data(77)); record(e, Formatting, "u1"); }, "/dev/vdc contains unknown data at byte 77 => "),
-        (IfBlank, true, |e| { saw(e, Strange::Data(77)); record(e, InPlace, "u1"); }, "/dev/vdc contains unknown data at byte 77, but this agent created or used a file system there => inspect it"),
-        (IfNoSignature, false, |e| saw(e, Strange::Data(1 << 20)), "format"),
-        (IfNoSignature, false, |e| { saw(e, Strange::Data(1 << 20)); record(e, Formatted, "u1"); }, "/dev/vdc contains unknown data at 1 MiB, but this agent"),
+        (IfNoSignature, true, |e| saw(e, Unexpected::Mark(5 << 30, gpt())), "/dev/vdc has a signature of gpt at 5 GiB => `wipefs /dev/vdc` may show more; to destroy its data: `blkdiscard"),
+        (IfBlank, true, |e| saw(e, Unexpected::Data(3 << 29)), "/dev/vdc contains unknown data at 1536 MiB => ETCD_VOLUME_FORMAT=if-no-signature, if it is encrypted"),
+        (IfBlank, true, |e| { saw(e, Unexpected::Data(77)); record(e, Formatting, "u1"); }, "/dev/vdc contains unknown data at byte 77 => "),
+        (IfBlank, true, |e| { saw(e, Unexpected::Data(77)); record(e, InPlace, "u1"); }, "/dev/vdc contains unknown data at byte 77, but this agent created or used a file system there => inspect it"),
+        (IfNoSignature, false, |e| saw(e, Unexpected::Data(1 << 20)), "format"),
+        (IfNoSignature, false, |e| { saw(e, Unexpected::Data(1 << 20)); record(e, Formatted, "u1"); }, "/dev/vdc contains unknown data at 1 MiB, but this agent"),
         // Something that is no store.
         (IfNoSignature, true, |e| holds(e, &["LVM2_member"]), "/dev/vdc contains LVM2_member (UUID u1) => to destroy its data: `blkdiscard --force --zeroout /dev/vdc`"),
         (IfNoSignature, true, |e| holds(e, &["swap"]), "/dev/vdc contains swap"),
@@ -249,7 +249,7 @@ proptest::proptest! {
         let mut found = evidence(|_| ());
         found.disk.blank = blank;
         match recorded { 0 => {}, 1 => record(&mut found, State::Formatting, "u1"), 2 => record(&mut found, State::Formatted, "u1"), _ => record(&mut found, State::InPlace, "u1") }
-        match seen { 0 => found.survey = None, 1 => saw(&mut found, begins(1 << 20)), 2 => saw(&mut found, Strange::Mark(7, gpt())), _ => saw(&mut found, Strange::Data(9)) }
+        match seen { 0 => found.survey = None, 1 => saw(&mut found, begins(1 << 20)), 2 => saw(&mut found, Unexpected::Mark(7, gpt())), _ => saw(&mut found, Unexpected::Data(9)) }
         let format = [FormatPolicy::IfBlank, FormatPolicy::IfNoSignature, FormatPolicy::Never][policy];
         let volume = Volume { format, adopt: adopt.then(|| SERIAL.to_owned()), ..volume() };
         let formatted = matches!(decide(&volume, &found), Decision::Format { .. });

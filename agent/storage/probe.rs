@@ -216,7 +216,7 @@ impl Probe {
 /// The disks in words, for whoever misses one: kernel name, size, serial, bus.
 #[must_use]
 pub fn describe(disks: &[Disk]) -> String {
-    let (known, nameless): (Vec<&Disk>, Vec<&Disk>) = disks
+    let (known, unidentified): (Vec<&Disk>, Vec<&Disk>) = disks
         .iter()
         .filter(|disk| !disk.names.is_partition && size(disk).is_some_and(|size| size > 0))
         .partition(|disk| !disk.names.serials.is_empty());
@@ -229,7 +229,7 @@ pub fn describe(disks: &[Disk]) -> String {
         Some(format!("{name} ({} MiB, serial {serial}, {bus})", size >> 20).replace(char::is_control, "?"))
     });
     // Loop devices and what else can be no Cinder volume: there may be many.
-    let others = match nameless.len() {
+    let others = match unidentified.len() {
         0 => None,
         1 => Some("1 disk without a serial".to_owned()),
         more => Some(format!("{more} disks without a serial")),

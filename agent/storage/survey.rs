@@ -50,12 +50,12 @@ pub struct Survey {
     /// Evenly spread places that were left out for lack of time.
     pub left_out: u64,
     /// The first thing that is not zero; a signature where there is one.
-    pub found: Option<Strange>,
+    pub found: Option<Unexpected>,
 }
 
 /// Something on a disk that was thought to be blank.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Strange {
+pub enum Unexpected {
     /// A file system or the like, by the place where it begins.
     Begins(u64, Signature),
     /// The mark of something that ends about here, or lies around it.
@@ -115,37 +115,37 @@ pub fn survey(
     read: impl FnMut(&mut [u8], u64) -> io::Result<()>,
 ) -> io::Result<Survey> {
     let buffer = vec![0; usize::try_from(MIB).unwrap_or_default()];
-    let mut course = Course { read, wanted, progress, buffer, survey: Survey { size, ..Survey::default() } };
+    let mut reading = Reading { read, wanted, progress, buffer, survey: Survey { size, ..Survey::default() } };
     for (at, length) in near(size) {
-        course.visit(at, length)?;
-        if course.is_named() {
-            return Ok(course.survey);
+        reading.visit(at, length)?;
+        if reading.is_named() {
+            return Ok(reading.survey);
         }
     }
-    if course.is_settled() {
-        return Ok(course.survey);
+    if reading.is_settled() {
+        return Ok(reading.survey);
     }
     for at in beginnings(size) {
-        course.visit(at, PIECE)?;
-        if course.is_settled() {
-            return Ok(course.survey);
+        reading.visit(at, PIECE)?;
+        if reading.is_settled() {
+            return Ok(reading.survey);
         }
     }
     let samples = samples(size);
     for (nth, at) in samples.iter().enumerate() {
         if nth as u64 >= SAMPLES.0 && watch.elapsed() >= SAMPLING {
-            course.survey.left_out = (samples.len() - nth) as u64;
+            reading.survey.left_out = (samples.len() - nth) as u64;
             break;
         }
-        course.visit(*at, PIECE)?;
-        if course.is_settled() {
+        reading.visit(*at, PIECE)?;
+        if reading.is_settled() {
             break;
         }
     }
-    Ok(course.survey)
+    Ok(reading.survey)
 }
 
-struct Course<'a, R> {
+struct Reading<'a, R> {
     read: R,
     wanted: &'a Wanted,
     progress: &'a Progress,
@@ -153,10 +153,10 @@ struct Course<'a, R> {
     survey: Survey,
 }
 
-impl<R: FnMut(&mut [u8], u64) -> io::Result<()>> Course<'_, R> {
+impl<R: FnMut(&mut [u8], u64) -> io::Result<()>> Reading<'_, R> {
     /// A signature was found: nothing else can change what becomes of the disk.
     fn is_named(&self) -> bool {
-        matches!(self.survey.found, Some(Strange::Begins(..) | Strange::Mark(..)))
+        matches!(self.survey.found, Some(Unexpected::Begins(..) | Unexpected::Mark(..)))
     }
 
     /// Nothing else that is found can change what becomes of the disk.
@@ -203,11 +203,11 @@ impl<R: FnMut(&mut [u8], u64) -> io::Result<()>> Course<'_, R> {
         // Marks have places that are multiples of up to 4 KiB.
         let mark = || find_mark(bytes).filter(|_| there as u64 > PIECE && at.is_multiple_of(MIB));
         if let Some(signature) = find_inside(bytes) {
-            self.survey.found = Some(Strange::Begins(at, signature));
+            self.survey.found = Some(Unexpected::Begins(at, signature));
         } else if let Some((inside, signature)) = mark() {
-            self.survey.found = Some(Strange::Mark(at + inside as u64, signature));
+            self.survey.found = Some(Unexpected::Mark(at + inside as u64, signature));
         } else if self.survey.found.is_none() {
-            self.survey.found = Some(Strange::Data(first));
+            self.survey.found = Some(Unexpected::Data(first));
         }
         Ok(())
     }

@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_of_the_same_name_is_told_apart_by_its_uuid() {
+    fn a_group_of_the_same_name_is_distinguished_by_its_uuid() {
         let ours = Member { group: Some("docker".into()), uuid: "oUr-1".into(), ..Member::default() };
         let none = Member::default();
         for (member, answer, expected) in [

@@ -156,7 +156,7 @@ pub(super) struct Events {
 }
 
 /// What came next.
-pub(super) enum Heard {
+pub(super) enum EventOutcome {
     /// A signal.
     Signal(Signal),
     /// Some were lost: anything may have changed.
@@ -167,11 +167,11 @@ pub(super) enum Heard {
 
 impl Events {
     /// The next signal. Safe to drop while it waits.
-    pub(super) async fn next(&mut self) -> Heard {
+    pub(super) async fn next(&mut self) -> EventOutcome {
         match self.receiver.recv().await {
-            Ok(signal) => Heard::Signal(signal),
-            Err(RecvError::Lagged(_)) => Heard::Gap,
-            Err(RecvError::Closed) => Heard::End,
+            Ok(signal) => EventOutcome::Signal(signal),
+            Err(RecvError::Lagged(_)) => EventOutcome::Gap,
+            Err(RecvError::Closed) => EventOutcome::End,
         }
     }
 }

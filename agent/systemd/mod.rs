@@ -25,7 +25,7 @@ use zbus::zvariant::{Endian, ObjectPath};
 
 use crate::error::{Context as _, Error, Result};
 use bus::{ANSWER, Arguments, Call, Fault, Link, RELOAD_ANSWER, SYSTEMD_PATH};
-use events::{Events, Heard, Hub, Signal};
+use events::{EventOutcome, Events, Hub, Signal};
 pub use names::{escape_path, mount_unit};
 use transient::{Dialect, Property};
 pub use transient::{TransientService, TransientStart};
@@ -43,7 +43,7 @@ const POLL: Duration = Duration::from_secs(2);
 /// How a job gets along with those that are queued: it takes the place of a conflicting one.
 const REPLACE: &str = "replace";
 /// How many looks in a row may fail before a wait is given up: a bus that restarts is back long before.
-const LOST_LOOKS: u32 = 15;
+const LOST_INSPECTIONS: u32 = 15;
 
 /// The handle to systemd. Cheap to clone; clones share their connections.
 #[derive(Clone, Debug)]
@@ -129,7 +129,7 @@ impl Systemd {
     /// # Errors
     /// If systemd cannot be reached or the name is no unit name.
     pub async fn unit(&self, name: &str) -> Result<UnitState> {
-        Ok(self.look(name).await?.state)
+        Ok(self.inspect(name).await?.state)
     }
 
     /// Starts a unit and waits for the end of its start job.
@@ -239,7 +239,7 @@ impl Systemd {
                 // Before 236: "Cannot set property CollectMode, or unknown property."
                 Some("org.freedesktop.DBus.Error.PropertyReadOnly") if dialect == Dialect::Full => dialect = Dialect::Old,
                 Some(UNIT_EXISTS) if !reset => {
-                    if !self.look(name).await?.is_stopped() {
+                    if !self.inspect(name).await?.is_stopped() {
                         return Ok(TransientStart::AlreadyThere);
                     }
                     // The failed remains of an earlier run, which a systemd before 236 keeps.
@@ -260,7 +260,7 @@ impl Systemd {
         let events = self.events().await?;
         let properties = || transient::mount_properties(what, fstype, options);
         let mut started = self.run_transient(&name, REPLACE, properties()).await;
-        if started.as_ref().is_err_and(|fault| fault.name() == Some(UNIT_EXISTS)) && self.look(&name).await?.is_stopped() {
+        if started.as_ref().is_err_and(|fault| fault.name() == Some(UNIT_EXISTS)) && self.inspect(&name).await?.is_stopped() {
             // The failed remains of an earlier mount.
             self.reset_failed(&name).await?;
             started = self.run_transient(&name, REPLACE, properties()).await;
@@ -282,7 +282,7 @@ impl Systemd {
         let mut events = Some(self.events().await?);
         let mut lost = 0;
         loop {
-            match self.look(name).await {
+            match self.inspect(name).await {
                 Ok(seen) if seen.is_stopped() => return Ok(seen.state),
                 Ok(_) => lost = 0,
                 Err(error) => tolerate(&mut lost, error)?,
@@ -305,9 +305,9 @@ impl Systemd {
         let names = futures_util::stream::unfold(events, |mut events| async move {
             loop {
                 match events.next().await {
-                    Heard::Signal(Signal::Unit(unit)) => return Some((unit, events)),
-                    Heard::Signal(Signal::JobRemoved { .. }) | Heard::Gap => {}
-                    Heard::End => return None,
+                    EventOutcome::Signal(Signal::Unit(unit)) => return Some((unit, events)),
+                    EventOutcome::Signal(Signal::JobRemoved { .. }) | EventOutcome::Gap => {}
+                    EventOutcome::End => return None,
                 }
             }
         });
@@ -330,7 +330,7 @@ impl Systemd {
         follow.await.context(|| "subscribing to the signals of the node's units")
     }
 
-    async fn look(&self, name: &str) -> Result<Seen> {
+    async fn inspect(&self, name: &str) -> Result<Seen> {
         let path = names::object_path(name);
         // An empty interface name asks for the properties of all of them, so that one call serves every kind of unit.
         let call = Call {
@@ -379,7 +379,7 @@ impl Systemd {
             if let Some(result) = ended.await {
                 return Ok(JobOutcome { result });
             }
-            match self.look(name).await {
+            match self.inspect(name).await {
                 Ok(seen) if seen.job.as_deref() == Some(job) => lost = 0,
                 // The signal was lost. The job is gone, so that the unit's state is what became of it.
                 Ok(seen) => return Ok(outcome_from_state(verb, &seen.state)),
@@ -401,10 +401,10 @@ impl Systemd {
             };
             tokio::select! {
                 () = &mut poll => return None,
-                heard = listener.next() => match heard {
-                    Heard::Signal(signal) => if let Some(news) = wanted(signal) { return Some(news) },
-                    Heard::Gap => return None,
-                    Heard::End => *events = None,
+                received = listener.next() => match received {
+                    EventOutcome::Signal(signal) => if let Some(news) = wanted(signal) { return Some(news) },
+                    EventOutcome::Gap => return None,
+                    EventOutcome::End => *events = None,
                 },
             }
         }
@@ -433,7 +433,7 @@ impl Systemd {
 /// Lets a look that failed pass, as long as it may pass by itself and it was not too often in a row.
 fn tolerate(lost: &mut u32, error: Error) -> Result<()> {
     *lost += 1;
-    if error.kind() == crate::error::Kind::Transient && *lost < LOST_LOOKS { Ok(()) } else { Err(error) }
+    if error.kind() == crate::error::Kind::Transient && *lost < LOST_INSPECTIONS { Ok(()) } else { Err(error) }
 }
 
 /// The object path of the job that systemd answered with.

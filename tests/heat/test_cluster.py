@@ -89,7 +89,7 @@ class HeatNode(PodNode):
         plan = self.host.exec("heat-node-agent", "plan", check=False)
         return "" if status.returncode == plan.returncode == 0 else status.stdout + plan.stdout + plan.stderr
 
-    def is_well(self):
+    def is_healthy(self):
         def is_steady() -> bool:
             mistake = self.mistake()
             assert not mistake, mistake
@@ -156,8 +156,8 @@ class HeatCluster(PodCluster):
         said = self.nodes[MASTER].host.exec("curl", "-sf", *as_admin("/etc/kubernetes/certs"), url).stdout
         return {node["metadata"]["name"] for node in json.loads(said)["items"]}
 
-    def is_well(self):
-        together(*(node.is_well for node in self.nodes.values()))
+    def is_healthy(self):
+        together(*(node.is_healthy for node in self.nodes.values()))
         wait_for(lambda: self.registered() == set(NAMES), 900, "all nodes at the API")
 
     def rebooted(self, order: tuple[str, ...], by_force: bool):
@@ -170,7 +170,7 @@ class HeatCluster(PodCluster):
                 time.sleep(at)
                 self.nodes[name].host.reboot()
             together(*(lambda a=a, n=n: again(a, n) for a, n in enumerate(order)))
-        self.is_well()
+        self.is_healthy()
         # docker starts its containers again; by containerd nobody does without a kubelet.
         together(*(node.with_pod for node in self.nodes.values() if node.bridge == "cni0"))
         self.right(*NAMES, within=900, what=f"rebooted {order}")
@@ -204,7 +204,7 @@ def test_a_cluster_completes_passes_again_without_a_write_and_comes_back_from_re
     assert out["versions"] == [f"v{cluster.kubernetes}"] * 3
     assert set(json.loads(out["wait_data"])) == set(NAMES)
     print({name: out[name]["total"] for name in NAMES})
-    cluster.is_well()
+    cluster.is_healthy()
     for node in cluster.nodes.values():
         others = {"docker", "cri-docker"} & set(node.started()) - node.wanted()
         assert not others and not node.host.journal(HNA_EVENT="NodeFailed"), others
@@ -230,7 +230,7 @@ def test_a_cluster_completes_passes_again_without_a_write_and_comes_back_from_re
     before = together(*(lambda n=n: (n.host.sh(WRITTEN), n.started()) for n in cluster.nodes.values()))
     heat.update(stack, "cluster", **cluster.parameters_of_stack(wait_timeout=3001))
     heat.wait(stack, "UPDATE_COMPLETE")
-    cluster.is_well()
+    cluster.is_healthy()
     after = together(*(lambda n=n: (n.host.sh(WRITTEN), n.started()) for n in cluster.nodes.values()))
     for name, was, now in zip(NAMES, before, after, strict=True):
         assert now[1] == was[1], name
@@ -248,6 +248,6 @@ def test_a_cluster_completes_passes_again_without_a_write_and_comes_back_from_re
         assert cluster.description_and_revision() == (description, revision), order
         failed = together(*(lambda n=n: n.host.journal(boot=0, HNA_EVENT="NodeFailed") for n in cluster.nodes.values()))
         assert not any(failed), (order, failed)
-    told = [r for r in heat.requests("heat-api-cfn", mark) if r.method != "GET"]
-    assert not told, told
+    writes = [r for r in heat.requests("heat-api-cfn", mark) if r.method != "GET"]
+    assert not writes, writes
     assert heat.status(stack) == "UPDATE_COMPLETE" and server.count()["signed"] == 15

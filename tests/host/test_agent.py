@@ -209,7 +209,7 @@ def test_a_node_comes_up_waits_for_late_volumes_and_repairs_itself_only_when_ask
     start(host, server)
     host.reported("VolumeWaiting")
     # What does not depend on the absent volume goes on: etcd has its own.
-    host.reported("GateGreen", HNA_GATE="etcd")
+    host.reported("GatePassed", HNA_GATE="etcd")
     assert not server.signals()
     host.attach("vdb", "2G", VDB)
     assert signalled(server, "node")["deploy_status_code"] == 0
@@ -217,7 +217,7 @@ def test_a_node_comes_up_waits_for_late_volumes_and_repairs_itself_only_when_ask
     assert (handle["status"], handle["id"], handle["data"]["node_name"]) == ("SUCCESS", "node-1", "node-1")
     assert server.signals("handle")[0].method == "PUT"
     # journalctl -u etcd shows what the agent did to it; the console has a line a phase.
-    host.wait_for(lambda: "GateGreen" in [e.get("HNA_EVENT") for e in host.journal(unit="etcd.service")])
+    host.wait_for(lambda: "GatePassed" in [e.get("HNA_EVENT") for e in host.journal(unit="etcd.service")])
     for phase in ("settings", "plan", "volume", "gates", "steady"):
         host.wait_for(lambda: f"heat-node-agent phase={phase} state=" in host.read("/dev/console"), what=f"the console's line of {phase}")
     # Every line of the agent has a MESSAGE_ID that the catalog knows.
@@ -253,11 +253,11 @@ def what_fails_on_a_steady_node_is_seen_and_its_end_too(host, server):
     def component(name: str) -> dict:
         return next((one for one in status()[1]["node"]["components"] if one["name"] == name), {})
 
-    def is_well() -> bool:
+    def is_healthy() -> bool:
         code, page = status()
         components = page["node"]["components"]
         return code == 0 and bool(components) and {one["state"] for one in components} == {"healthy"}
-    host.wait_for(is_well, what="a node all of whose components are healthy")
+    host.wait_for(is_healthy, what="a node all of whose components are healthy")
     signals = len(server.signals())
     host.exec("systemctl", "kill", "-s", "STOP", "docker.service")
     etcd = host.show("etcd.service", "MainPID")["MainPID"]
@@ -269,8 +269,8 @@ def what_fails_on_a_steady_node_is_seen_and_its_end_too(host, server):
     assert code == 2 and page["summary"].startswith("DEGRADED: etcd crash-looping (3 restarts)"), page["summary"]
     assert "(last lines of etcd.service: " in component("etcd")["cause"] and component("etcd")["state"] == "failed"
     assert host.show(UNIT, "StatusText")["StatusText"].startswith("DEGRADED: etcd")
-    told = host.reported("ComponentFailed", HNA_UNIT="etcd.service")
-    assert [e["HNA_CODE"] for e in told] == ["HNA-0720"] and "crash-looping" in told[0]["MESSAGE"], told
+    failures = host.reported("ComponentFailed", HNA_UNIT="etcd.service")
+    assert [e["HNA_CODE"] for e in failures] == ["HNA-0720"] and "crash-looping" in failures[0]["MESSAGE"], failures
     host.wait_for(lambda: "phase=steady state=failed code=HNA-0720" in host.read("/dev/console"), what="the console's line of the failure")
 
     host.wait_for(lambda: component("docker").get("problem", "") == "not answering", 90, "the hung docker")
@@ -279,7 +279,7 @@ def what_fails_on_a_steady_node_is_seen_and_its_end_too(host, server):
     assert host.is_active("docker.service") and host.show("etcd.service", "MainPID")["MainPID"] not in ("0", etcd)
 
     host.exec("systemctl", "kill", "-s", "CONT", "docker.service")
-    host.wait_for(is_well, what="healthy components again")
+    host.wait_for(is_healthy, what="healthy components again")
     host.reported("ComponentRecovered", HNA_UNIT="etcd.service")
     host.reported("ComponentRecovered", HNA_UNIT="docker.service")
     assert len(server.signals()) == signals and not host.journal(HNA_EVENT="UnitRestarted", HNA_UNIT="docker.service")
@@ -346,7 +346,7 @@ def test_the_unit_is_sandboxed_and_orders_without_a_cycle(hosts):
     assert "NOT RUNNING" in host.exec("heat-node-agent", "status", check=False).stdout
 
 
-def test_wrong_usage_and_wrong_settings_are_told_apart_from_failure(hosts):
+def test_wrong_usage_and_wrong_settings_are_distinguished_from_failure(hosts):
     host = hosts("n1", ip=IP)
     host.install_agent()
     assert host.exec("heat-node-agent", "no-such-command", check=False).returncode == 64

@@ -20,8 +20,8 @@ def cluster(hosts, signal_server):
 
     def make(role: str, magnum=None, settings: str = "", up: bool = True, **more) -> Node:
         name, ip = ("m1", M1) if role == "master" else ("w1", W1)
-        told = magnum.parameters() if magnum else {}
-        node = Node(hosts(name, ip=ip), signal_server(port=next(ports)), parameters(role, name, ip, M1, **told) | more)
+        given = magnum.parameters() if magnum else {}
+        node = Node(hosts(name, ip=ip), signal_server(port=next(ports)), parameters(role, name, ip, M1, **given) | more)
         return node.up(settings) if up else node
     return make
 
@@ -79,9 +79,9 @@ def authority_of(magnum, kind: str, folder) -> Authority:
 
 
 def refused_without_a_certificate(node: Node):
-    with pytest.raises(Failed) as told:
+    with pytest.raises(Failed) as error:
         node.etcdctl("endpoint", "health", certificate="", seconds=10)
-    assert "unhealthy" in str(told.value)
+    assert "unhealthy" in str(error.value)
     assert node.host.exec("curl", "-s", "--cacert", f"{ETCD}/ca.crt", f"https://{M1}:2379/health", check=False).returncode != 0
 
 
@@ -345,11 +345,11 @@ def test_certificates_that_the_parameters_give(cluster, tmp_path):
     modes = dict(line.split()[::-1] for line in worker.host.sh("cd /root/ca; stat -c '%a %n' . *").splitlines())
     assert modes["."] == "700" and all(
         mode == ("644" if name.endswith(".crt") or name == "service_account.key" else "600") for name, mode in modes.items() if name != "."), modes
-    told = yaml.safe_load(worker.host.read("/root/ca/parameters.yaml"))["parameters"]
+    given = yaml.safe_load(worker.host.read("/root/ca/parameters.yaml"))["parameters"]
     again = worker.host.exec("heat-node-agent", "certificates", "new-ca", "--out", "/root/ca", check=False)
     assert again.returncode == 1 and "/root/ca" in again.stderr, again
 
-    master = cluster("master", **told)
+    master = cluster("master", **given)
     assert not master.mistakes()
     # etcd has an authority of its own, which alone decides: nothing is asked of names, and the cluster's is nobody there.
     assert "etcd-client" not in master.host.sh(f"openssl x509 -in {ETCD}/admin.crt -noout -text; ls /etc/etcd")
@@ -362,7 +362,7 @@ def test_certificates_that_the_parameters_give(cluster, tmp_path):
 
     # A worker gets no authority's key: its own pairs are given, one as text, one by path.
     for name in ("CA_CERTIFICATE", "CA_KEY"):
-        (tmp_path / name).write_text(told[name])
+        (tmp_path / name).write_text(given[name])
     authority = Authority.there(tmp_path / "given", tmp_path / "CA_CERTIFICATE", tmp_path / "CA_KEY")
     kubelet = authority.sign("kubelet", subject="/O=system:nodes/CN=system:node:w1", names=f"DNS:w1,IP:{W1}")
     proxy = authority.sign("proxy", subject="/O=system:node-proxier/CN=system:kube-proxy", names="DNS:nobody.invalid")
@@ -371,7 +371,7 @@ def test_certificates_that_the_parameters_give(cluster, tmp_path):
         for path, target in zip(proxy, ("proxy.crt", "proxy.key")):
             worker.host.write(f"/etc/pki/{target}", path.read_text(), 0o600)
     put()
-    worker.inputs |= {"CERTIFICATES": "given", "CA_CERTIFICATE": told["CA_CERTIFICATE"], "KUBELET_CERTIFICATE": kubelet[0].read_text(),
+    worker.inputs |= {"CERTIFICATES": "given", "CA_CERTIFICATE": given["CA_CERTIFICATE"], "KUBELET_CERTIFICATE": kubelet[0].read_text(),
                       "KUBELET_KEY": kubelet[1].read_text(), "PROXY_CERTIFICATE": "/etc/pki/proxy.crt", "PROXY_KEY": "/etc/pki/proxy.key"}
     worker.up()
     for path, given in ((f"{KUBERNETES}/kubelet", kubelet), (f"{KUBERNETES}/proxy", proxy)):
@@ -387,5 +387,5 @@ def test_certificates_that_the_parameters_give(cluster, tmp_path):
     worker.succeeds()
     assert worker.read(f"{KUBERNETES}/proxy.crt") == proxy[0].read_bytes()
     assert worker.host.exec("heat-node-agent", "certificates", check=False).returncode == 2
-    worker.host.reported("CertificateNearEnd")
+    worker.host.reported("CertificateNearExpiry")
     worker.host.wait_for(lambda: worker.status()["phase"] == "steady", what="a steady state")

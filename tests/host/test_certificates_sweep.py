@@ -204,10 +204,10 @@ def test_a_kill_at_any_call_leaves_certificates_that_belong_together(hosts, sign
               **{f"/etc/systemd/system/{unit}.service.d/simple.conf": (simple, 0o644) for unit in ("kubelet", "kube-proxy", "containerd")}})
     host.sh("ln -sf kubelet /usr/local/bin/containerd; systemctl daemon-reload")
     sweep = Sweep(node, server)
-    wrong, told = [], {}
+    wrong, counts = [], {}
 
     def stage(name: str, aim: str, **inputs):
-        problems, told[name] = sweep.stage(aim, **inputs)
+        problems, counts[name] = sweep.stage(aim, **inputs)
         wrong.extend(problems)
     stage("issue", "1 keys old")
     server.rotate()
@@ -215,5 +215,5 @@ def test_a_kill_at_any_call_leaves_certificates_that_belong_together(hosts, sign
     stage("trust both", "2 trust-both old", NODE_LABELS="step=1")
     stage("switch", "2 switch new", CA_ROTATION="switch")
     stage("drop the old", "1 keys new", CA_ROTATION="drop-old")
-    print("kills: " + ", ".join(f"{name} {count}" for name, count in told.items()))
+    print("kills: " + ", ".join(f"{name} {count}" for name, count in counts.items()))
     assert not wrong, "\n".join(wrong)

@@ -81,7 +81,7 @@ def test_each_change_restarts_who_reads_it_and_nobody_else(hosts, signal_server,
                   "--shutdown-send-retry-after was added in kube-apiserver 1.23", "set KUBE_TAG to v1.20"):
         assert words in cause, cause
     assert not master.restarted(before) and host.sha256(*settings) == files and master.healthy()
-    assert host.reported("ProgramRefuses")[-1]["HNA_REMEDY"].startswith("set KUBE_TAG to v1.20")
+    assert host.reported("ProgramIncompatible")[-1]["HNA_REMEDY"].startswith("set KUBE_TAG to v1.20")
     # So does the plan, after the difference.
     plan = host.exec("heat-node-agent", "plan", check=False)
     assert plan.returncode == 1 and "--shutdown-send-retry-after=true" in plan.stdout and "set KUBE_TAG to v1.20" in plan.stderr, plan
@@ -90,7 +90,7 @@ def test_each_change_restarts_who_reads_it_and_nobody_else(hosts, signal_server,
     stand_ins.into(host, "1.29.4")
     master.update()
     master.succeeds()
-    host.reported("ProgramOdd", words=f"{KUBELET} 1.29 is installed, but KUBE_TAG is v1.28.10")
+    host.reported("ProgramReleaseDiffers", words=f"{KUBELET} 1.29 is installed, but KUBE_TAG is v1.28.10")
     assert master.restarted(before) == {API, KUBELET}
     plan = host.exec("heat-node-agent", "plan")
     assert f"note: {KUBELET} 1.29 is installed, but KUBE_TAG is v1.28.10" in plan.stderr, plan

@@ -77,14 +77,14 @@ def test_drift_is_reported_and_put_back_once(hosts, signal_server):
 
 def reported_and_not_touched(node: Drifting):
     host, before = node.host, node.runs()
-    told = node.look(after=f"{theirs(ETCD)}; rm {OURS}; printf '[Service]\\nNice=1\\n' >{THEIRS}; systemctl disable -q etcd; "
+    output = node.look(after=f"{theirs(ETCD)}; rm {OURS}; printf '[Service]\\nNice=1\\n' >{THEIRS}; systemctl disable -q etcd; "
                            "systemctl mask -q --runtime docker")
     for words in (f"{ETCD} differs", f"{OURS} is gone", f"{THEIRS} was added", "etcd.service is not enabled", "docker.service is masked",
                   "/run/systemd/system/docker.service was added"):
-        assert words in told, told
+        assert words in output, output
     assert node.runs() == before and not host.exists(OURS)
     node.shows_it()
-    assert not node.events("DriftHeld")
+    assert not node.events("DriftNotRepaired")
 
 
 def put_back_by_order(node: Drifting):
@@ -94,8 +94,8 @@ def put_back_by_order(node: Drifting):
     dry = host.exec("heat-node-agent", "repair", "--dry-run", check=False)
     assert dry.returncode == 2 and f"would be put back: {ETCD} differs\n" in dry.stdout, dry
     assert f"would be left alone: {THEIRS} was added\n" in dry.stdout and host.sha256(ETCD)[ETCD] != node.files[ETCD]
-    told = host.exec("heat-node-agent", "repair").stdout
-    assert f"put back: {ETCD} differs\n" in told and f"left alone: {THEIRS} was added\n" in told, told
+    output = host.exec("heat-node-agent", "repair").stdout
+    assert f"put back: {ETCD} differs\n" in output and f"left alone: {THEIRS} was added\n" in output, output
     assert host.sha256(*node.files) == node.files
     assert host.show("etcd.service", "UnitFileState")["UnitFileState"] == "enabled"
     assert host.exec("heat-node-agent", "repair", "--dry-run").stdout == f"would be left alone: {THEIRS} was added\n"
@@ -117,7 +117,7 @@ def put_back_once_for_each_cause(node: Drifting):
         assert THEIRS not in node.look(after=theirs(ETCD))
     # Another cause, beside the same one again: only the new one is put back.
     before, remembered = node.runs(), node.record()
-    held = node.look("DriftHeld", f"{theirs(ETCD)}; {theirs(DOCKER, '')}")
+    held = node.look("DriftNotRepaired", f"{theirs(ETCD)}; {theirs(DOCKER, '')}")
     assert f"{ETCD} differs" in held and DOCKER not in held
     host.wait_for(lambda: node.record() != remembered, what="the memory of a repair")
     assert host.sha256(DOCKER)[DOCKER] == files[DOCKER]
@@ -126,10 +126,10 @@ def put_back_once_for_each_cause(node: Drifting):
     assert host.sha256(ETCD)[ETCD] != files[ETCD]
     # Looked at again, by agents that start with nothing but the record: held each time.
     for _ in range(3):
-        assert f"{ETCD} differs" in node.look("DriftHeld")
+        assert f"{ETCD} differs" in node.look("DriftNotRepaired")
     assert node.runs() == now
     node.shows_it()
-    entry = host.journal(HNA_EVENT="DriftHeld")[-1]
+    entry = host.journal(HNA_EVENT="DriftNotRepaired")[-1]
     assert entry["HNA_CODE"] == "HNA-0513" and "configuration management" in entry["HNA_REMEDY"]
     # Another content of the same file is a new cause.
     with node.puts_back("etcd"):
@@ -141,7 +141,7 @@ def a_stopped_unit_comes_back_once(node: Drifting):
     host = node.host
     with node.puts_back("etcd"):
         assert "etcd.service is not running" in node.look(after="systemctl stop etcd")
-    assert "etcd.service is not running" in node.look("DriftHeld", "systemctl stop etcd")
+    assert "etcd.service is not running" in node.look("DriftNotRepaired", "systemctl stop etcd")
     assert not host.is_active("etcd.service")
     node.update(DRIFT="repair", WAIT_TIMEOUT=601)
     assert host.is_active("etcd.service") and node.record()["repairs"] == []
@@ -162,16 +162,16 @@ def nothing_is_put_back_after_a_failed_update(node: Drifting):
     host.sh("systemctl mask -q --runtime docker")
     ask(host, node.server, NODE | {"DRIFT": "repair", "HTTP_PROXY": "http://192.0.2.9:3128"})
     assert "docker" in ended(node.server)
-    host.wait_for(lambda: node.events("UpdateLeft"), what="what the update left")
-    left = node.events("UpdateLeft")[0]
+    host.wait_for(lambda: node.events("UpdateIncomplete"), what="what the update left")
+    left = node.events("UpdateIncomplete")[0]
     assert "docker.service is masked" in left and ETCD not in left, left
     before, drifts = node.runs("etcd.service"), len(node.events("NodeDrift"))
-    told = node.look(after=theirs(ETCD, "# later"))
-    assert f"{ETCD} differs" in told and "docker" not in told, told
+    output = node.look(after=theirs(ETCD, "# later"))
+    assert f"{ETCD} differs" in output and "docker" not in output, output
     node.shows_it()
-    assert len(node.events("UpdateLeft")) == 1 and node.runs("etcd.service") == before and host.sha256(ETCD)[ETCD] != node.files[ETCD]
+    assert len(node.events("UpdateIncomplete")) == 1 and node.runs("etcd.service") == before and host.sha256(ETCD)[ETCD] != node.files[ETCD]
     # An agent that starts with nothing but the record knows what was left.
-    assert node.look() == told and len(node.events("UpdateLeft")) == 1 and len(node.events("NodeDrift")) >= drifts + 2
+    assert node.look() == output and len(node.events("UpdateIncomplete")) == 1 and len(node.events("NodeDrift")) >= drifts + 2
     host.sh("systemctl unmask -q --runtime docker")
     node.update(DRIFT="repair")
     assert host.sha256(ETCD)[ETCD] == node.files[ETCD]

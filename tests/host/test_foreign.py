@@ -154,10 +154,10 @@ def refusal(host) -> str:
     """Why one pass refuses the volume."""
     before = len(host.journal(HNA_EVENT="VolumeRefused"))
     assert once(host, **WORKER) == 1
-    told = host.reported("VolumeRefused", before + 1)
+    entry = host.reported("VolumeRefused", before + 1)
     status = host.exec("heat-node-agent", "status", check=False).stdout
     assert "HNA-0306" in status, status
-    return told[-1]["HNA_CAUSE"]
+    return entry[-1]["HNA_CAUSE"]
 
 
 def test_whatever_is_somebody_elses_is_refused_by_name_and_stays_as_it_is(worker, tmp_path):
@@ -220,9 +220,9 @@ def test_a_large_blank_volume_is_read_in_seconds_and_one_byte_in_it_is_found(hos
     strange(25 * 1024 * MIB + 5, b"\0")
     # What comes behind the volume does not matter here.
     once(host, **blank)
-    told = host.reported("VolumeSurveyed", 2)[-1]
-    print(told["MESSAGE"], told.get("HNA_DURATION_MS"))
-    assert "all zeros" in told["MESSAGE"] and "left out" not in told["MESSAGE"]
+    entry = host.reported("VolumeSurveyed", 2)[-1]
+    print(entry["MESSAGE"], entry.get("HNA_DURATION_MS"))
+    assert "all zeros" in entry["MESSAGE"] and "left out" not in entry["MESSAGE"]
     assert len(host.journal(HNA_EVENT="VolumeFormatted")) == 1
 
 

@@ -129,7 +129,7 @@ def the_copy_gets_a_node_of_its_own(host, server, inputs: dict, before: str):
     assert host.read("/var/tmp/ran") == before + "own\n"
     assert not host.is_active("etcd.service")
     server.deploy(server.deployment("node", group="kubernetes-node", inputs=mine))
-    host.wait_for(lambda: events(host, "GateGreen") and host.is_active("etcd.service"), 700)
+    host.wait_for(lambda: events(host, "GatePassed") and host.is_active("etcd.service"), 700)
 
 
 def test_while_nobody_says_which_instance_this_is_the_agent_waits_and_says_so(hosts, signal_server):
@@ -195,7 +195,7 @@ def test_while_nobody_says_which_instance_this_is_the_agent_waits_and_says_so(ho
     assert host.exists("/var/lib/etcd/default.etcd/member")
 
 
-def test_a_node_comes_up_with_heat_down_and_tells_it_later(hosts, signal_server):
+def test_a_node_comes_up_with_heat_down_and_reports_later(hosts, signal_server):
     server = signal_server()
     host = hosts("n1", ip=IP, volumes={"vdb": ("2G", VDB)})
     node = server.deployment("node", group="kubernetes-node", inputs=NODE | {"DRIFT": "repair"})

@@ -67,7 +67,7 @@ def job_of(host) -> str:
     return host.wait_for(found, what="one running deployment")
 
 
-def is_well(host) -> bool:
+def is_healthy(host) -> bool:
     return host.exec("heat-node-agent", "status", check=False).returncode == 0
 
 
@@ -282,7 +282,7 @@ def test_what_a_node_runs_outlives_removal_and_purge(deb, hosts, signal_server):
     assert host.is_active(UNIT) and is_enabled(host) == "enabled"
     assert not host.exists(STAND_IN) and host.show(GUARD, "FragmentPath")["FragmentPath"].endswith(f"/lib/systemd/system/{GUARD}")
     host.wait_for(lambda: server.polls())
-    host.wait_for(lambda: is_well(host))
+    host.wait_for(lambda: is_healthy(host))
     assert host.exec("heat-node-agent", "plan", check=False).returncode == 0
     assert host.read("/var/tmp/ran") == "ran\n" and not server.signals() and pids(host, *SERVICES) == running
 
@@ -301,7 +301,7 @@ def test_what_a_node_runs_outlives_removal_and_purge(deb, hosts, signal_server):
     server.forget()
     install(host, deb)
     host.wait_for(lambda: server.polls())
-    host.wait_for(lambda: is_well(host))
+    host.wait_for(lambda: is_healthy(host))
     assert host.read("/var/tmp/ran") == "ran\n" and not server.signals("10-once")
 
 

@@ -171,9 +171,9 @@ def test_a_lease_that_is_deleted_comes_back(cluster):
 def test_a_route_that_goes_elsewhere_is_reported_and_repaired(cluster):
     # Another node than the one above, whose flanneld was restarted within the last minute: that is done once a minute at most.
     b, subnet = cluster.nodes["b"], cluster.lease_of("a").replace("-", "/")
-    before = b.causes("RouteElsewhere", subnet)
+    before = b.causes("RouteMisdirected", subnet)
     b.host.sh(f"ip route replace {subnet} via {cluster.address('c')}")
-    assert cluster.address("c") in b.cause("RouteElsewhere", subnet, before)["MESSAGE"]
+    assert cluster.address("c") in b.cause("RouteMisdirected", subnet, before)["MESSAGE"]
     # flanneld adds a route that is missing and leaves one that is another's, until it is restarted.
     cluster.right(*ALL, what="a foreign route")
 
@@ -222,10 +222,10 @@ def test_static_routes_reach_every_pod_over_reboots(cluster):
     for name in "ab":
         cluster.nodes[name].host.sh("systemd-run --quiet --unit=links sh -c 'exec ip -o monitor link >/run/links'")
     cluster.nodes["c"].host.link(False)
-    for names, told in (("ab", "ab"), (ALL, ALL)):
+    for names, known in (("ab", "ab"), (ALL, ALL)):
         if names == ALL:
             cluster.nodes["c"].host.link(True)
-        together(*(lambda n=n: cluster.nodes[n].update(NODE_SUBNETS=subnets(cluster, told)) for n in "ab"))
+        together(*(lambda n=n: cluster.nodes[n].update(NODE_SUBNETS=subnets(cluster, known)) for n in "ab"))
         for name in "ab":
             cluster.nodes[name].succeeds()
         cluster.right(*names, what=f"static routes of {names}")

@@ -35,16 +35,16 @@ class Masters:
         machines = together(*(lambda n=name, ip=ip: hosts(n, ip=ip) for name, ip in IPS.items()))
         machines[0].install_agent()
         machines[0].exec("heat-node-agent", "certificates", "new-ca", "--out", "/root/ca")
-        told = yaml.safe_load(machines[0].read("/root/ca/parameters.yaml"))["parameters"]
+        given = yaml.safe_load(machines[0].read("/root/ca/parameters.yaml"))["parameters"]
         members = ",".join(f"{name}=https://{ip}:2380" for name, ip in IPS.items())
         self.nodes = [
             Node(host, signal_server(port=18000 + number),
                  parameters("master", name, ip, IPS["m1"], ETCD_INITIAL_CLUSTER=members, MASTER_INDEX=number,
-                            CLUSTER_UUID="5f1c3a52-8d0e-4c61-9b0e-2f6f6e1d7a10", **told))
+                            CLUSTER_UUID="5f1c3a52-8d0e-4c61-9b0e-2f6f6e1d7a10", **given))
             for number, (host, (name, ip)) in enumerate(zip(machines, IPS.items()))]
         for name in ("CA", "ETCD_CA", "FRONT_PROXY_CA"):
             for half in ("CERTIFICATE", "KEY"):
-                (folder / f"{name}_{half}").write_text(told[f"{name}_{half}"])
+                (folder / f"{name}_{half}").write_text(given[f"{name}_{half}"])
         self.authorities = {place: Authority.there(folder / name, folder / f"{name}_CERTIFICATE", folder / f"{name}_KEY") for place, name in (
             ("/etc/kubernetes/certs", "CA"), (ETCD, "ETCD_CA"), ("/etc/kubernetes/certs/front-proxy", "FRONT_PROXY_CA"))}
 
@@ -117,7 +117,7 @@ def test_masters_renew_one_by_one_and_expired_ones_at_once(masters):
         # --- a member is down: nobody takes the second one ---
         masters.nodes[2].host.exec("systemctl", "stop", "etcd")
         together(*(lambda node=node: node.host.exec("systemctl", "start", UNIT) for node in masters.nodes[:2]))
-        wait_for(lambda: len([c for c in masters.events("RenewalWaits") if "unhealthy: m3" in c]) == 2, 120, "two masters that wait")
+        wait_for(lambda: len([c for c in masters.events("RenewalWaiting") if "unhealthy: m3" in c]) == 2, 120, "two masters that wait")
         assert masters.renewed(before) == [False] * 3
         page = masters.nodes[0].status()["node"]["certificates"]["waits"]
         assert "the renewal waits" in page["cause"] and "m3" in page["cause"], page
@@ -130,7 +130,7 @@ def test_masters_renew_one_by_one_and_expired_ones_at_once(masters):
     assert not masters.mistakes()
     wait_for(lambda: LOCK not in masters.nodes[0].etcdctl("get", "--prefix", "/heat-node-agent"), 60, "the lock given back")
     restarts = [re.findall(r"Started etcd", node.host.sh("journalctl -u etcd --no-pager -o cat")) for node in masters.nodes]
-    print(f"starts of etcd: {[len(one) for one in restarts]}, waits: {masters.events('RenewalWaits')}")
+    print(f"starts of etcd: {[len(one) for one in restarts]}, waits: {masters.events('RenewalWaiting')}")
 
     # --- the cluster was off until all of them had expired: nobody waits for a quorum that cannot come ---
     masters.each("systemctl", "stop", UNIT)

@@ -62,7 +62,7 @@ def test_a_hung_script_is_ended_when_heat_replaced_it_and_by_order_of_the_operat
     assert {s.json()["deploy_stdout"] for s in server.signals("one")} == {"new one\n"}
     ended = record(host, old)
     assert ended["state"] == "signalled" and "Heat replaced it by" in ended["note"], ended
-    assert host.reported("DeploymentEnded")
+    assert host.reported("ReplacedDeploymentStopped")
 
     # The same while the agent is away.
     server.deploy(server.deployment("two", config=HANGS))

@@ -33,7 +33,7 @@ def look(host, server):
 
 
 def reported(host, words: str):
-    return host.reported("VolumeSick", words=words)
+    return host.reported("VolumeUnhealthy", words=words)
 
 
 def give(host, *programs: str):
@@ -201,11 +201,11 @@ def test_lvm_is_asked_so_that_neither_a_devices_file_nor_a_group_of_the_same_nam
     host.sh(f"lvm pvcreate {other}; lvm vgcreate docker {other}")
     before = host.sh(f"sha256sum {other}")
     assert once(host, **inputs) == 1
-    told = host.reported("VolumeRefused")[-1]
-    assert f"{groups()[other].split()[1]} on {other}" in told["HNA_CAUSE"] and f"to be created on {device}" in told["HNA_CAUSE"], told
+    refusal = host.reported("VolumeRefused")[-1]
+    assert f"{groups()[other].split()[1]} on {other}" in refusal["HNA_CAUSE"] and f"to be created on {device}" in refusal["HNA_CAUSE"], refusal
     assert groups()[ours] == "" and host.sh(f"sha256sum {other}") == before
     # The remedy, word for word; then it goes on to where device-mapper is needed.
-    host.sh(re.search("`(vgrename .*?)`", told["HNA_REMEDY"])[1].replace("vgrename", "lvm vgrename"))
+    host.sh(re.search("`(vgrename .*?)`", refusal["HNA_REMEDY"])[1].replace("vgrename", "lvm vgrename"))
     assert once(host, **inputs) == 1
     assert "lvcreate" in host.reported("VolumeFailed")[-1]["HNA_CAUSE"] and groups()[ours].startswith("docker ")
     # Both have the name now: neither is touched.

@@ -34,8 +34,8 @@ def test_words_are_those_of_systemd(hosts, tmp_path):
     for number, unit in units.items():
         model = systemd_words.Service()
         model.read(unit)
-        told = host.exec("cat", f"/run/words-{number}").stdout.split("\0")[:-1]
+        real = host.exec("cat", f"/run/words-{number}").stdout.split("\0")[:-1]
         thought = model.words(Path(tmp_path))[0][2:]
-        if told != thought:
-            wrong.append(f"{LINES[number]}\n  systemd {told}\n  model   {thought}")
+        if real != thought:
+            wrong.append(f"{LINES[number]}\n  systemd {real}\n  model   {thought}")
     assert not wrong, "\n".join(wrong)

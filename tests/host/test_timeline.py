@@ -64,7 +64,7 @@ def test_a_bring_up_is_drawn_with_what_each_step_waited_for(hosts, signal_server
     assert {name for name, title in drawn.items() if title.endswith("on the critical path")} == set(critical)
 
     # The journal says the same of each step that ended.
-    green = host.reported("GateGreen", HNA_GATE="etcd")[0]
+    green = host.reported("GatePassed", HNA_GATE="etcd")[0]
     assert green["HNA_WAITED_FOR"] == "unit etcd.service" and re.search(r"waited \S+ for unit etcd\.service\)$", green["MESSAGE"])
     assert int(green["HNA_WAITED_MS"]) == found["gate etcd"]["began_ms"]
 

@@ -87,13 +87,13 @@ def alias_wanted_by_nobody(traps: Traps):
     traps.deploy()
     traps.got_over()
     assert host.show(ETCD, "Id", "UnitFileState") == {"Id": "real-etcd.service", "UnitFileState": "enabled"}
-    reported = host.reported("UnitNotWanted")
+    reported = host.reported("UnitNotStartedAtBoot")
     assert len(reported) == 1 and "absent.target" in reported[0]["MESSAGE"], reported
     [line] = traps.console("absent.target")
     assert "phase=units state=waiting code=HNA-0625 unit=etcd.service " in line
     traps.deploy()
     traps.got_over()
-    assert len(host.journal(HNA_EVENT="UnitNotWanted")) == 1, "it is enabled, and not enabled again"
+    assert len(host.journal(HNA_EVENT="UnitNotStartedAtBoot")) == 1, "it is enabled, and not enabled again"
     assert not traps.console("absent.target")
     host.sh(f"systemctl disable -q {ETCD}; systemctl stop {ETCD}; cd {SHIPPED}; rm etcd.service real-etcd.service; cp -a /root/etcd.service .; systemctl daemon-reload")
     traps.deploy()

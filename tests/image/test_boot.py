@@ -103,7 +103,7 @@ def first_boot_and_reboot(heat: Heat, vms, image, stack_name: str) -> str:
         wait_for(lambda: json.loads(vm.sh("heat-node-agent status --json || :"))["node"]["state"] == "applied", WORK, every=2)
     events = {entry["HNA_EVENT"] for entry in vm.journal("-b", "-u", UNIT) if "HNA_EVENT" in entry}
     assert "AgentStarted" in events
-    assert events <= {"AgentStarted", "SourceLearnt", "MetadataChanged", "SourceFailed", "SourceRecovered"}, events
+    assert events <= {"AgentStarted", "SourceInUse", "MetadataChanged", "SourceFailed", "SourceRecovered"}, events
     assert state(vm) == before
     for unit in ("etcd.service", "docker.service"):
         assert len(vm.journal("-b", f"UNIT={unit}", "MESSAGE_ID=39f53479d3a045ac8e11786248231fbf")) == 1, unit

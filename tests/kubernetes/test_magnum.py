@@ -157,7 +157,7 @@ def test_a_wrong_request_is_refused(magnum):
         assert status == 201 and all(e.value != value for e in extensions), value
 
 
-def test_it_misbehaves_as_it_is_told_and_no_longer(magnum):
+def test_it_misbehaves_as_asked_and_no_longer(magnum):
     server = magnum()
     headers = {**VERSION, "X-Auth-Token": token(server)}
     key, csr = request()

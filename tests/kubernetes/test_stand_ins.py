@@ -122,7 +122,7 @@ def test_how_mistakes_are_said(tmp_path, version, words, status, text):
     assert (done.returncode, done.stdout) == (status, "") and text in done.stderr
 
 
-def test_versions_are_told_as_the_real_ones_tell_them(tmp_path):
+def test_versions_are_printed_as_the_real_ones_print_them(tmp_path):
     programs = install(tmp_path, "v1.28.9", "flanneld=0.17.0")
     said = [subprocess.run([programs / name, "--version"], capture_output=True, text=True, timeout=300, check=True)
             for name in ("kubelet", "flanneld")]
@@ -243,8 +243,8 @@ def test_rules(pki, component, minor, good, bad, says):
     assert refusal(component, f"1.{minor}.0", *least, *good.format(**pki).split(" ")) == ""
     if bad is not None and says is not None:
         least = [w for w in least if w.split("=")[0] not in {b.split("=")[0] for b in bad.split()}]
-        told = refusal(component, f"1.{minor}.0", *least, *([bad.format(**pki)] if "a b" in bad else bad.format(**pki).split(" ")))
-        assert says in told, told
+        answer = refusal(component, f"1.{minor}.0", *least, *([bad.format(**pki)] if "a b" in bad else bad.format(**pki).split(" ")))
+        assert says in answer, answer
 
 
 @pytest.mark.parametrize("component, minor, words, says", [
@@ -309,15 +309,15 @@ def test_configuration_files(pki, tmp_path, component, minor, good, bad, says):
     head, more = {"kubelet": (KUBELET | NO_WEBHOOK, {}), "kube-proxy": (PROXY, {"clientConnection": {"kubeconfig": pki["http"]}}),
                   "kube-scheduler": (SCHEDULER, {"clientConnection": {"kubeconfig": pki["http"]}})}[component]
 
-    def told(document: dict) -> str:
+    def judged(document: dict) -> str:
         path = tmp_path / "config"
         text = json.dumps({**head, **more, **document})
         for name, value in pki.items():
             text = text.replace(f"{{{name}}}", value)
         path.write_text(text)
         return refusal(component, f"1.{minor}.0", f"--config={path}")
-    assert told(good) == ""
-    assert says in told(bad)
+    assert judged(good) == ""
+    assert says in judged(bad)
 
 
 def test_a_key_twice_is_refused(tmp_path):
@@ -346,9 +346,9 @@ CLOUD = "[Global]\nauth-url=http://192.0.2.1:5000/v2\nUsername=u\nPassword=\"p;#
     (20, 'lb-provider="octavia\n', "string not terminated"), (20, "lb-provider=a\\b\n", "unknown escape")])
 def test_the_cloud_s_file_is_read_strictly(pki, tmp_path, minor, more, says):
     (tmp_path / "cloud").write_text(CLOUD + more)
-    told = refusal("kube-controller-manager", f"1.{minor}.0", f"--kubeconfig={pki['config']}", "--cloud-provider=openstack",
+    answer = refusal("kube-controller-manager", f"1.{minor}.0", f"--kubeconfig={pki['config']}", "--cloud-provider=openstack",
                    f"--cloud-config={tmp_path}/cloud")
-    assert says in told if says else told == ""
+    assert says in answer if says else answer == ""
 
 
 # --- where they serve -----------------------------------------------------------------------------
@@ -446,7 +446,7 @@ def test_a_cluster_of_them(pki, tmp_path, etcd, running, notified):
                       f"--tls-cert-file={pki['server']}", f"--tls-private-key-file={pki['serverkey']}")
     wait_for(lambda: get(f"https://127.0.0.1:{manager_port}", "/healthz", pki) == (200, "ok"), 300, "kube-controller-manager")
 
-    # Unhealthy, then dead, when told to; and again dead as long as the order lies there.
+    # Unhealthy, then dead, when asked to; and again dead as long as the order lies there.
     (tmp_path / "kube-apiserver").write_text("unhealthy")
     assert get(url, "/readyz", pki)[0] == 500
     (tmp_path / "kube-apiserver").write_text("die 7")
@@ -563,10 +563,10 @@ def test_flanneld_reads_the_network(version, document, says):
     from stand_in import flannel
     try:
         network = flannel.parse(json.dumps(document), tables.flannel_version(version))
-        told = f"{network.length} {network.backend}"
+        answer = f"{network.length} {network.backend}"
     except (flannel.NotYet, Exception) as error:
-        told = str(error)
-    assert says in told, told
+        answer = str(error)
+    assert says in answer, answer
 
 
 @pytest.mark.parametrize("version, v3", [("0.17.0", False), ("0.20.2", True)])

@@ -32,10 +32,10 @@ MASTER = [*NODE, ("server", KUBERNETES, "kubernetes", [], True, NAMES + ADDRESSE
 
 
 def parameters(role: str, name: str, ip: str, master: str, **more) -> dict:
-    told = {"ROLE": role, "KUBE_TAG": f"v{VERSION}", "INSTANCE_NAME": name, "KUBE_NODE_IP": ip, "CONTAINER_RUNTIME": "containerd",
+    own = {"ROLE": role, "KUBE_TAG": f"v{VERSION}", "INSTANCE_NAME": name, "KUBE_NODE_IP": ip, "CONTAINER_RUNTIME": "containerd",
             "CONTAINERD_VERSION": "1.6.20", "DNS_SERVICE_IP": "10.254.0.10", "WAIT_TIMEOUT": 600}
-    told |= {"KUBE_API_PRIVATE_ADDRESS": master} if role == "master" else {"KUBE_MASTER_IP": master}
-    return told | more
+    own |= {"KUBE_API_PRIVATE_ADDRESS": master} if role == "master" else {"KUBE_MASTER_IP": master}
+    return own | more
 
 
 class Node:

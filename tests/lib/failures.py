@@ -188,8 +188,8 @@ class Failure:
 
     def reason(self, resource: str) -> str:
         """What Heat heard last of this resource."""
-        told = wait_for(lambda: self.stage.server.signals(resource, accepted=True), 700, f"signal of {resource}")[-1].json()
-        return str(told.get("reason") or told["deploy_status_code"])
+        signal = wait_for(lambda: self.stage.server.signals(resource, accepted=True), 700, f"signal of {resource}")[-1].json()
+        return str(signal.get("reason") or signal["deploy_status_code"])
 
     def wrong(self, what: str):
         self.stage.mistakes.append(f"{self.name}: {what}")

@@ -84,15 +84,15 @@ class Magnum(Scripted):
     # --- what a node gets ---
     def parameters(self) -> dict[str, str]:
         """As Magnum of this release writes them into heat-params."""
-        told = {"MAGNUM_URL": f"{self.base}/v1"}
+        given = {"MAGNUM_URL": f"{self.base}/v1"}
         if self.release < 3:
-            told |= {"BAY_UUID": self.cluster, "USER_TOKEN": self.settings["token"]}
+            given |= {"BAY_UUID": self.cluster, "USER_TOKEN": self.settings["token"]}
         else:
-            told |= {"CLUSTER_UUID": self.cluster, "AUTH_URL": f"{self.base}/identity/v3", "TRUSTEE_USER_ID": self.settings["user"],
+            given |= {"CLUSTER_UUID": self.cluster, "AUTH_URL": f"{self.base}/identity/v3", "TRUSTEE_USER_ID": self.settings["user"],
                      "TRUSTEE_PASSWORD": self.settings["password"], "TRUST_ID": self.settings["trust"]}
         if self.tls:
-            told["OPENSTACK_CA"] = self.authority.certificate.read_text()
-        return told
+            given["OPENSTACK_CA"] = self.authority.certificate.read_text()
+        return given
 
     def authorities(self) -> dict[str, Path]:
         """Files of the authorities that sign now, by type; NAME.key lies beside NAME.crt."""

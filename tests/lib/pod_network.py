@@ -133,14 +133,14 @@ class PodCluster:
     def inputs(self, name: str, **more) -> dict:
         master = self.address("a")
         volume = str(uuid.UUID(int=uuid.UUID(self.uuid).int ^ self.number(name) << 100))
-        told = {"KUBE_TAG": f"v{self.kubernetes}", "TLS_DISABLED": "True", "INSTANCE_NAME": name, "KUBE_NODE_IP": self.address(name),
+        own = {"KUBE_TAG": f"v{self.kubernetes}", "TLS_DISABLED": "True", "INSTANCE_NAME": name, "KUBE_NODE_IP": self.address(name),
                 "CLUSTER_UUID": self.uuid, "DOCKER_VOLUME": volume, "WAIT_TIMEOUT": 600, "CONTAINER_RUNTIME": "docker", "DRIFT": "repair",
                 "FLANNEL_NETWORK_CIDR": NETWORK, "DNS_SERVICE_IP": "10.254.0.10", "ETCD_TAG": "v3.4.23"}
         if self.flannel:
-            told |= {"FLANNEL_TAG": f"v{self.flannel}", "FLANNEL_RUNS_AS": "unit"}
-        told |= {"ROLE": "master", "KUBE_API_PRIVATE_ADDRESS": master} if name == "a" else {
+            own |= {"FLANNEL_TAG": f"v{self.flannel}", "FLANNEL_RUNS_AS": "unit"}
+        own |= {"ROLE": "master", "KUBE_API_PRIVATE_ADDRESS": master} if name == "a" else {
             "ROLE": "worker", "KUBE_MASTER_IP": master, "ETCD_SERVER_IP": master}
-        return {k: v for k, v in (told | self.parameters | more).items() if v is not None}
+        return {k: v for k, v in (own | self.parameters | more).items() if v is not None}
 
     def boot(self, name: str, gateway: str = GATEWAY, cable: str = "br0", **more) -> PodNode:
         """A fresh host of this name, its agent not yet installed; parameters."""

@@ -98,10 +98,10 @@ class RealCluster:
         """A host with its programs, two volumes if it is a master; the agent is not there yet."""
         role = "master" if name.startswith("m") else "worker"
         volume = f"7c1f4d0e-93a2-4b86-8d55-2f60c6b1a9{list(ADDRESSES).index(name):02x}"
-        told = {"KUBE_TAG": f"v{self.version}", "NETWORK_DRIVER": "static-routes", "PODS_NETWORK_CIDR": NETWORK, "ETCD_TAG": "v3.4.23",
+        given = {"KUBE_TAG": f"v{self.version}", "NETWORK_DRIVER": "static-routes", "PODS_NETWORK_CIDR": NETWORK, "ETCD_TAG": "v3.4.23",
                 "NODE_SUBNETS": ",".join(f"{ADDRESSES[n]}={SUBNETS[n]}" for n in ADDRESSES), "DOCKER_VOLUME": volume, **HOSTS_OWN,
                 **self.magnum.parameters(), **more}
-        inputs = parameters(role, name, ADDRESSES[name], ADDRESSES["m1"], **told)
+        inputs = parameters(role, name, ADDRESSES[name], ADDRESSES["m1"], **given)
         host = self.hosts(name, ip=ADDRESSES[name], gateway=GATEWAY, cgroup=hierarchy(), volumes={"vdb": ("6G", volume)},
                           binds_ro={str(PROGRAMS): FOLDER, str(IMAGES): "/srv/images", "/usr/lib/cni": "/opt/cni/bin"})
         self.nodes[name] = RealNode(self, host, self.signal_server(port=18200 + list(ADDRESSES).index(name)), inputs)

@@ -83,7 +83,7 @@ def parts(name: str) -> dict[str, list[str]]:
     return found
 
 
-def told(lines: list[str]) -> list[str]:
+def texts_of(lines: list[str]) -> list[str]:
     """The first line, and what is said below the rows: each text in a line."""
     texts: list[str] = []
     for line in lines:
@@ -97,7 +97,7 @@ def told(lines: list[str]) -> list[str]:
 def entry(name: str, title: str, note: str) -> list[str]:
     found = parts(name)
     status = found["status"]
-    why = [text for text in told(status) if not text.startswith("remedy: ")]
+    why = [text for text in texts_of(status) if not text.startswith("remedy: ")]
     own = [" ".join(re.sub(r"^(drift|state) +", "", line).split()) for line in status if re.match(r"^(drift|state) ", line)]
     lines = [f"### {title}", "", "```text", status[0], *(f"    {text}" for text in own + why), "```", ""]
     lines += [note, ""] if note else []

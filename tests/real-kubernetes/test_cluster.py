@@ -87,7 +87,7 @@ def test_every_node_is_ready_and_has_nothing_to_do(cluster):
         wait_for(node.is_quiet, NET, f"nothing to do on {name}")
 
 
-def test_pods_say_and_do_on_every_node_what_they_are_told(cluster, pods):
+def test_pods_say_and_do_on_every_node_what_they_are_asked(cluster, pods):
     for name, address in pods.items():
         assert address.startswith(SUBNETS[name].rsplit(".", 1)[0] + "."), (name, address)
         assert "Started HTTP server on port 8080" in cluster.kubectl("logs", f"web-{name}")

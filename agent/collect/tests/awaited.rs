@@ -38,7 +38,7 @@ async fn a_source_whose_first_poll_is_splayed_is_awaited() {
         assert_eq!(heat.requests().len(), 1, "{case}");
         let codes = machine.codes();
         assert!(!codes.contains(&Code::NoSource), "{case}: {codes:?}");
-        let place = |event: &&Event| event.code == Code::SourceLearnt && event.message.contains("srv.Metadata");
+        let place = |event: &&Event| event.code == Code::SourceInUse && event.message.contains("srv.Metadata");
         assert_eq!(machine.report.events().iter().filter(place).count(), 1, "{case}");
     }
 }
@@ -63,8 +63,9 @@ async fn a_file_that_may_name_a_source_and_cannot_be_read_does_not_mean_that_the
         }
         assert_eq!(collector.snapshot().freshness(), Freshness::Awaited, "{case}");
         let events = machine.report.events();
-        let said: Vec<_> = events.iter().filter(|event| event.cause.as_ref().is_some_and(|cause| cause.contains(file))).collect();
-        assert!(!said.is_empty() && said.iter().all(|event| event.remedy.is_some()), "{case}: {said:?}");
+        let reported: Vec<_> =
+            events.iter().filter(|event| event.cause.as_ref().is_some_and(|cause| cause.contains(file))).collect();
+        assert!(!reported.is_empty() && reported.iter().all(|event| event.remedy.is_some()), "{case}: {reported:?}");
         // Once it can be read it says where, or that there is no source.
         if content.is_none() {
             machine.root.remove_dir_all(Path::new(file)).unwrap();

@@ -7,7 +7,7 @@ use crate::http::fake::Authority;
 /// A source over the network: how the machine learns of it, and how it answers.
 struct Way {
     source: &'static str,
-    learn: fn(&Machine, &str),
+    take_hints: fn(&Machine, &str),
     /// Everything that the server says up to the first metadata.
     first: fn(&str, Act) -> Vec<Act>,
     /// An answer that brings this as the metadata.
@@ -15,17 +15,17 @@ struct Way {
 }
 
 const WAYS: &[Way] = &[
-    Way { source: "cfn", learn: |machine, base| machine.put(BOOT, &boot(base)), first: |_, answer| vec![answer], answer },
+    Way { source: "cfn", take_hints: |machine, base| machine.put(BOOT, &boot(base)), first: |_, answer| vec![answer], answer },
     Way {
         source: "heat",
         // Keystone and Heat are one server here.
-        learn: |machine, base| machine.put(BOOT, &section("heat", &transports::heat_keys(base))),
+        take_hints: |machine, base| machine.put(BOOT, &section("heat", &transports::heat_keys(base))),
         first: |base, answer| vec![closing(transports::token("one", base)), answer],
         answer: transports::metadata,
     },
     Way {
         source: "request",
-        learn: |machine, base| {
+        take_hints: |machine, base| {
             let url = format!("{base}/v1/AUTH_p/s/o?temp_url_sig=hush&temp_url_expires=2147483647");
             machine.put(BOOT, &section("request", &json!({"metadata_url": url})));
         },
@@ -49,7 +49,7 @@ struct Scene {
 
 impl Scene {
     async fn new(way: &'static Way, server: Fake, machine: Machine) -> Self {
-        (way.learn)(&machine, &server.base);
+        (way.take_hints)(&machine, &server.base);
         // Each answer is asked for on a connection of its own.
         server.play((way.first)(&server.base, closing(way.good())));
         let mut collector = machine.collector();
@@ -194,7 +194,7 @@ async fn whatever_a_source_answers_the_last_good_document_stays() {
             scene.server.play(vec![act]);
             scene.fails(row, cause, remedy).await;
             // The rest lies in the buffers of the two sockets.
-            assert!(scene.server.poured() < 28 << 20, "{row}: {} bytes were taken", scene.server.poured());
+            assert!(scene.server.bytes_sent() < 28 << 20, "{row}: {} bytes were taken", scene.server.bytes_sent());
             scene.recovers(row).await;
         }
     }
@@ -279,7 +279,7 @@ async fn certificates_that_do_not_hold_are_refused_by_name() {
         // Nobody told this node about the authority.
         let server = Fake::start_tls(vec![way.good()], Arc::clone(&good)).await;
         let machine = Machine::new();
-        (way.learn)(&machine, &server.base);
+        (way.take_hints)(&machine, &server.base);
         let mut collector = machine.collector();
         collector.poll_once().await;
         assert_eq!((collector.snapshot().sources[way.source].failures, server.requests().len()), (1, 0));

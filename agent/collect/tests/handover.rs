@@ -1,6 +1,6 @@
 //! When a source that takes another one's place has answered, and what stays true afterwards: two never replace each other for ever.
 
-use super::replaced::{count, pass, telling, whole};
+use super::replaced::{count, naming, pass, whole};
 use super::transports::{header, heat_keys};
 use super::*;
 
@@ -17,13 +17,13 @@ async fn an_answer_that_leads_nowhere_or_back_does_not_replace_the_old_way() {
             machine.put(CONF, &section(&old.base, "s", "AK"));
             let there = if same { whole("cfn", &keys(&new.base, "AK2", "SK2")) } else { whole("request", &request(&new.base)) };
             let back = whole("cfn", &keys(&old.base, "AK", "SK"));
-            let said = match case {
+            let reported = match case {
                 "nothing" => json!({}),
                 "an empty list" => json!({"deployments": []}),
-                _ => telling("back", &back),
+                _ => naming("back", &back),
             };
-            old.play(vec![answer(&telling("a", &there))]);
-            new.play(vec![if same { answer(&said) } else { ok(said.to_string()) }]);
+            old.play(vec![answer(&naming("a", &there))]);
+            new.play(vec![if same { answer(&reported) } else { ok(reported.to_string()) }]);
             let mut asked = (0, 0);
             for _ in 0..2 {
                 let mut collector = machine.collector();
@@ -39,9 +39,13 @@ async fn an_answer_that_leads_nowhere_or_back_does_not_replace_the_old_way() {
                 let ways = format!("{:?}", snapshot.ways);
                 assert!(ways.contains(&old.base) && !ways.contains(&new.base), "{ways}");
             }
-            assert_eq!((count(&machine, Code::SourceRetired), count(&machine, Code::SourceHeld)), (0, 2), "{same} {case}");
+            assert_eq!(
+                (count(&machine, Code::SourceRetired), count(&machine, Code::SourceReplacementPending)),
+                (0, 2),
+                "{same} {case}"
+            );
             // What corrects the mistake arrives by the old way.
-            old.play(vec![answer(&telling("corrected", &back))]);
+            old.play(vec![answer(&naming("corrected", &back))]);
             let mut collector = machine.collector();
             pass(&mut collector, &machine, Duration::from_mins(10)).await;
             assert!(collector.snapshot().lists("corrected"), "{same} {case}");
@@ -63,7 +67,7 @@ async fn an_answer_that_names_no_source_changes_nothing_of_what_led_to_it() {
             }
             machine.put(CONF, &conf);
             let there = if same { whole("cfn", &keys(&new.base, "AK2", "SK2")) } else { whole("request", &request(&new.base)) };
-            old.play(vec![answer(&telling("a", &there))]);
+            old.play(vec![answer(&naming("a", &there))]);
             let silent = json!({"deployments": [{"id": "b"}]});
             new.play(vec![if same { answer(&silent) } else { ok(silent.to_string()) }]);
             let mut collector = machine.collector();
@@ -91,8 +95,8 @@ async fn two_that_the_files_name_and_that_name_each_other_do_not_take_turns() {
     let (cfn, swift) = (Fake::start(vec![]).await, Fake::start(vec![]).await);
     let machine = Machine::new();
     machine.put(CONF, &format!("{}[request]\nmetadata_url = {}/o\n", section(&cfn.base, "s", "AK"), swift.base));
-    cfn.play(vec![answer(&telling("a", &json!({"collectors": ["request"]})))]);
-    swift.play(vec![ok(telling("a", &json!({"collectors": ["cfn"]})).to_string())]);
+    cfn.play(vec![answer(&naming("a", &json!({"collectors": ["request"]})))]);
+    swift.play(vec![ok(naming("a", &json!({"collectors": ["cfn"]})).to_string())]);
     let mut collector = machine.collector();
     pass(&mut collector, &machine, Duration::from_mins(10)).await;
     let asked = (cfn.requests().len(), swift.requests().len());
@@ -124,7 +128,7 @@ async fn a_source_that_fails_leaves_its_list_in_force_until_another_one_answers_
     let snapshot = collector.snapshot();
     assert!(snapshot.lists("new") && !snapshot.lists("old"), "an older list is in force again: {snapshot:?}");
     assert_eq!((snapshot.listing.clone(), snapshot.awaited), (newest, Some("cfn")));
-    assert_eq!(count(&machine, Code::SourceOlder), 1);
+    assert_eq!(count(&machine, Code::SourceAnswerOlder), 1);
     answers.notify_one();
     while !collector.snapshot().lists("newest") {
         collector.changed().await;
@@ -141,7 +145,7 @@ async fn what_was_refused_is_not_accepted_as_unchanged() {
     let machine = Machine::new();
     machine.put(CONF, &format!("[request]\nmetadata_url = {}/o\n", old.base));
     let there = whole("request", &request(&new.base));
-    old.play(vec![tagged(&telling("a", &there)), unchanged()]);
+    old.play(vec![tagged(&naming("a", &there)), unchanged()]);
     new.play(vec![tagged(&json!({})), unchanged(), tagged(&json!({})), unchanged()]);
     let mut collector = machine.collector();
     pass(&mut collector, &machine, Duration::from_mins(10)).await;
@@ -149,7 +153,7 @@ async fn what_was_refused_is_not_accepted_as_unchanged() {
     assert!(asked.len() >= 4 && asked.iter().all(|request| header(request, "if-none-match").is_none()), "{asked:?}");
     let snapshot = collector.snapshot();
     assert!(snapshot.lists("a") && snapshot.sources["request"].failures > 0, "{snapshot:?}");
-    old.play(vec![tagged(&telling("corrected", &whole("request", &json!({"metadata_url": format!("{}/o", old.base)}))))]);
+    old.play(vec![tagged(&naming("corrected", &whole("request", &json!({"metadata_url": format!("{}/o", old.base)}))))]);
     pass(&mut collector, &machine, Duration::from_mins(10)).await;
     assert!(collector.snapshot().lists("corrected") && collector.snapshot().sources["request"].cause.is_none());
 }
@@ -158,15 +162,15 @@ async fn what_was_refused_is_not_accepted_as_unchanged() {
 #[tokio::test]
 async fn an_answer_that_arrives_after_its_way_was_taken_back_counts_for_nothing() {
     for same in [false, true] {
-        for said in [json!({}), json!({"deployments": [{"id": "foreign"}]})] {
+        for reported in [json!({}), json!({"deployments": [{"id": "foreign"}]})] {
             let (old, new) = (Fake::start(vec![]).await, Fake::start(vec![]).await);
             let machine = Machine::new();
             machine.put(CONF, &section(&old.base, "s", "AK"));
             let there = if same { whole("cfn", &keys(&new.base, "AK2", "SK2")) } else { whole("request", &request(&new.base)) };
             let back = whole("cfn", &keys(&old.base, "AK", "SK"));
             let late = Arc::new(Notify::new());
-            old.play(vec![answer(&telling("a", &there)), answer(&telling("corrected", &back))]);
-            let says = || if same { answer(&said) } else { ok(said.to_string()) };
+            old.play(vec![answer(&naming("a", &there)), answer(&naming("corrected", &back))]);
+            let says = || if same { answer(&reported) } else { ok(reported.to_string()) };
             new.play(vec![Act::Held(Arc::clone(&late), Box::new(says())), says()]);
             let mut collector = machine.collector();
             while new.requests().is_empty() || !collector.snapshot().lists("corrected") {
@@ -174,14 +178,14 @@ async fn an_answer_that_arrives_after_its_way_was_taken_back_counts_for_nothing(
                 collector.changed().await;
             }
             late.notify_one();
-            while let Some(polled) = collector.flying.join_next().await {
-                collector.landed(polled);
+            while let Some(polled) = collector.in_flight.join_next().await {
+                collector.handle_poll(polled);
             }
             for _ in 0..2 {
                 let asked = (old.requests().len(), new.requests().len());
                 pass(&mut collector, &machine, Duration::from_mins(30)).await;
-                assert!(collector.snapshot().lists("corrected") && !collector.snapshot().lists("foreign"), "{same} {said}");
-                assert!(old.requests().len() > asked.0 && new.requests().len() == asked.1, "{same} {said}");
+                assert!(collector.snapshot().lists("corrected") && !collector.snapshot().lists("foreign"), "{same} {reported}");
+                assert!(old.requests().len() > asked.0 && new.requests().len() == asked.1, "{same} {reported}");
                 let ways = format!("{:?}", collector.snapshot().ways);
                 assert!(ways.contains(&old.base) && !ways.contains(&new.base), "{ways}");
                 collector = machine.collector();
@@ -193,18 +197,18 @@ async fn an_answer_that_arrives_after_its_way_was_taken_back_counts_for_nothing(
 /// It was worked out twice for each poll.
 #[tokio::test]
 async fn what_leads_to_the_sources_is_worked_out_once_for_a_poll_and_anew_after_each_answer() {
-    let fake = Fake::start(vec![answer(&telling("a", &json!({}))), answer(&telling("b", &json!({})))]).await;
+    let fake = Fake::start(vec![answer(&naming("a", &json!({}))), answer(&naming("b", &json!({})))]).await;
     let machine = Machine::new();
     machine.put(CONF, &section(&fake.base, "s", "AK"));
     let mut collector = machine.collector();
     for listed in ["a", "b"] {
         collector.start(true);
         let known = Arc::clone(collector.known.as_ref().unwrap());
-        let polled = collector.flying.join_next().await.unwrap().unwrap();
+        let polled = collector.in_flight.join_next().await.unwrap().unwrap();
         collector.standing_of(&polled);
         assert!(collector.known.as_ref().is_some_and(|now| Arc::ptr_eq(&known, now)), "worked out again");
         collector.settle(polled);
-        assert!(collector.flying.is_empty() && collector.known.is_none());
+        assert!(collector.in_flight.is_empty() && collector.known.is_none());
         assert!(collector.snapshot().lists(listed));
     }
 }
@@ -214,8 +218,8 @@ async fn step(collector: &mut Collector, machine: &Machine) {
     machine.clock.advance(Duration::from_secs(30));
     collector.start(false);
     Clock::system().wait(Duration::from_millis(20)).await;
-    while let Some(landed) = collector.flying.try_join_next() {
-        collector.landed(landed);
+    while let Some(poll_result) = collector.in_flight.try_join_next() {
+        collector.handle_poll(poll_result);
     }
 }
 
@@ -232,12 +236,12 @@ async fn an_answer_of_a_way_that_is_to_be_replaced_retires_nobody() {
     let unavailable = || status("503 Service Unavailable", "");
     let (late, mistaken) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let held = |until: &Arc<Notify>, act| Act::Held(Arc::clone(until), Box::new(act));
-    old.play(vec![answer(&telling("a", &both)), unavailable()]);
+    old.play(vec![answer(&naming("a", &both)), unavailable()]);
     keystone.play(vec![unavailable()]);
-    let said = || answer(&telling("a", &both));
-    cfn.play(vec![said(), held(&late, said()), answer(&telling("b", &both))]);
-    let object = |config: &Value| ok(telling("a", config).to_string());
-    swift.play(vec![object(&both), held(&mistaken, object(&away)), ok(telling("b", &both).to_string())]);
+    let reported = || answer(&naming("a", &both));
+    cfn.play(vec![reported(), held(&late, reported()), answer(&naming("b", &both))]);
+    let object = |config: &Value| ok(naming("a", config).to_string());
+    swift.play(vec![object(&both), held(&mistaken, object(&away)), ok(naming("b", &both).to_string())]);
     let mut collector = machine.collector();
     while cfn.requests().len() < 2 || swift.requests().len() < 2 {
         step(&mut collector, &machine).await;
@@ -247,9 +251,9 @@ async fn an_answer_of_a_way_that_is_to_be_replaced_retires_nobody() {
         step(&mut collector, &machine).await;
     }
     late.notify_one();
-    while !collector.flying.is_empty() {
-        let landed = collector.flying.join_next().await.unwrap();
-        collector.landed(landed);
+    while !collector.in_flight.is_empty() {
+        let poll_result = collector.in_flight.join_next().await.unwrap();
+        collector.handle_poll(poll_result);
     }
     for _ in 0..2 {
         let asked = (cfn.requests().len(), swift.requests().len());

@@ -127,7 +127,7 @@ async fn a_node_finds_heat_by_what_cloud_init_left_and_follows_its_list() {
     assert_eq!((heat.requests().len(), heat.connections()), (3, 1), "one request a poll, over one connection");
     assert_eq!(
         machine.codes(),
-        [Code::SourceLearnt, Code::MetadataChanged, Code::SourceLearnt, Code::MetadataChanged, Code::MetadataChanged]
+        [Code::SourceInUse, Code::MetadataChanged, Code::SourceInUse, Code::MetadataChanged, Code::MetadataChanged]
     );
 }
 
@@ -139,7 +139,7 @@ async fn odd_parts_are_named_once_and_the_rest_is_used() {
     let mut collector = machine.collector();
     collector.poll_once().await;
     collector.poll_once().await;
-    assert_eq!(machine.codes().iter().filter(|code| **code == Code::MetadataOdd).count(), 2);
+    assert_eq!(machine.codes().iter().filter(|code| **code == Code::MetadataPartInvalid).count(), 2);
     assert_eq!(collector.snapshot().metadata["x"], 1);
     // Not a list is not an empty list, and the boot copy does not come back.
     assert!(collector.snapshot().deployments.is_none());
@@ -169,7 +169,7 @@ async fn what_was_learnt_outlives_the_process_but_is_no_answer() {
 
     machine.state.write(Path::new("cache/cfn.json"), b"{", Attributes::mode(0o600)).unwrap();
     assert!(!machine.collector().snapshot().lists("a"));
-    assert_eq!(machine.codes().pop(), Some(Code::StatePutAside));
+    assert_eq!(machine.codes().pop(), Some(Code::StateFileQuarantined));
 }
 
 #[tokio::test]
@@ -323,7 +323,7 @@ async fn waiting_can_be_dropped_at_any_time_without_a_second_request() {
         collector.changed().await;
     }
     assert_eq!(heat.requests().len(), 1);
-    collector.nudge();
+    collector.poll_now();
     let nudged = machine.clock.now();
     while heat.requests().len() == 1 || collector.snapshot().sources["cfn"].last_try < Some(nudged) {
         collector.changed().await;
@@ -361,14 +361,14 @@ async fn whoever_wants_a_fresh_answer_gets_one_at_once_and_one_serves_all() {
     answers.notify_one();
     collector.changed().await;
     let last_try = |collector: &Collector| collector.snapshot().sources["cfn"].last_try;
-    let (landed, covered) = (machine.clock.now(), collector.snapshot().freshness());
+    let (poll_result, covered) = (machine.clock.now(), collector.snapshot().freshness());
     assert_eq!(last_try(&collector), Some(polled), "without a pause");
     assert!(facts.iter().all(|fact| covered.covers(*fact)) && !covered.covers(late) && collector.is_answering());
     collector.changed().await;
     assert!(collector.snapshot().freshness().covers(late) && collector.snapshot().lists("b") && !collector.is_answering());
-    assert_eq!((heat.requests().len(), last_try(&collector)), (3, Some(landed)));
+    assert_eq!((heat.requests().len(), last_try(&collector)), (3, Some(poll_result)));
     // The newest answer has grown too old: another one is wanted, once.
-    let newest = collector.snapshot().listing.as_ref().unwrap().look.began;
+    let newest = collector.snapshot().listing.as_ref().unwrap().list_answer.began;
     for asked in [3, 4] {
         collector.ask(newest);
         assert_eq!((heat.requests().len(), collector.is_answering()), (asked, asked == 3));
@@ -414,7 +414,7 @@ async fn the_first_request_of_many_nodes_is_splayed_and_settings_that_change_are
         collector.poll_once().await;
     }
     machine.put(CONF, &section(&heat.base, "t", "AK"));
-    collector.nudge();
+    collector.poll_now();
     let before = heat.requests().len();
     while heat.requests().len() == before {
         collector.changed().await;
@@ -429,12 +429,12 @@ fn a_command_reads_what_is_on_this_machine_and_asks_nobody() {
     machine.put(CONF, "[cfn]\nthis is no setting\n");
     // No runtime is there: a request could not even begin.
     let mut collector = machine.collector();
-    assert_eq!(collector.said(SourceName::HeatLocal), None);
+    assert_eq!(collector.reported(SourceName::HeatLocal), None);
     collector.read_boot_copy();
-    let said = collector.said(SourceName::HeatLocal).unwrap();
-    assert!(said.contains_key("os-collect-config") && said["deployments"] == json!([]));
-    assert_eq!((collector.said(SourceName::Cfn), collector.snapshot().document()), (None, said));
-    assert!(machine.codes().contains(&Code::MetadataOdd), "{:?}", machine.codes());
+    let reported = collector.reported(SourceName::HeatLocal).unwrap();
+    assert!(reported.contains_key("os-collect-config") && reported["deployments"] == json!([]));
+    assert_eq!((collector.reported(SourceName::Cfn), collector.snapshot().document()), (None, reported));
+    assert!(machine.codes().contains(&Code::MetadataPartInvalid), "{:?}", machine.codes());
 }
 
 fn instance(value: &str) -> InstanceRecord {
@@ -497,12 +497,12 @@ async fn a_copied_disk_does_not_ask_the_other_servers_heat() {
     collector.poll_once().await;
     assert_eq!(heat.requests().len(), 1);
     // As identity does it: the state is gone, and what the sources were learnt from is remembered.
-    let learnt = machine.state.read_json::<Leftovers>(Path::new(LEARNT)).unwrap().unwrap();
-    assert_eq!(learnt.keys().collect::<Vec<_>>(), [BOOT]);
+    let known_sources = machine.state.read_json::<Leftovers>(Path::new(LEARNT)).unwrap().unwrap();
+    assert_eq!(known_sources.keys().collect::<Vec<_>>(), [BOOT]);
     machine.state.remove_dir_all(Path::new("cache")).unwrap();
     let mut copy = instance("copy");
     let before = instance("original").instance;
-    copy.predecessor = Some(Predecessor { instance: before, until: Timestamp(0), aside: 1, files: learnt });
+    copy.predecessor = Some(Predecessor { instance: before, until: Timestamp(0), aside: 1, files: known_sources });
     let mut collector = machine.collector();
     collector.belong_to(&copy, None);
     for _ in 0..5 {
@@ -571,7 +571,7 @@ async fn local_data_is_weaker_than_heat_and_asks_for_nothing() {
     assert_eq!(collector.poll_once().await, Change { metadata: true, answered: false, sources: true });
     let snapshot = collector.snapshot();
     assert!(snapshot.deployments.is_none() && snapshot.authority.is_none() && snapshot.metadata["a"] == "mine");
-    assert!(machine.codes().contains(&Code::MetadataOdd));
+    assert!(machine.codes().contains(&Code::MetadataPartInvalid));
     machine.put(BOOT, &boot(&heat.base));
     collector.poll_once().await;
     let snapshot = collector.snapshot();

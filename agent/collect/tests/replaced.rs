@@ -7,7 +7,7 @@ use crate::http::fake::Authority;
 const CA: &str = "/etc/throw-away-ca.pem";
 
 /// An answer that lists one deployment and says this of the sources.
-pub(super) fn telling(id: &str, config: &Value) -> Value {
+pub(super) fn naming(id: &str, config: &Value) -> Value {
     json!({"deployments": [{"id": id}], "os-collect-config": config})
 }
 
@@ -21,8 +21,8 @@ pub(super) async fn pass(collector: &mut Collector, machine: &Machine, time: Dur
     while machine.clock.now() < until {
         machine.clock.advance(Duration::from_secs(5));
         collector.start(false);
-        while let Some(polled) = collector.flying.join_next().await {
-            collector.landed(polled);
+        while let Some(polled) = collector.in_flight.join_next().await {
+            collector.handle_poll(polled);
         }
     }
 }
@@ -45,8 +45,8 @@ async fn no_answer_brings_one_documents_password_to_another_documents_address() 
     ];
     for config in partial {
         let machine = Machine::new();
-        let cfn = Fake::start(vec![answer(&telling("a", &config))]).await;
-        heat.play(vec![metadata(&telling("a", &config))]);
+        let cfn = Fake::start(vec![answer(&naming("a", &config))]).await;
+        heat.play(vec![metadata(&naming("a", &config))]);
         let both = json!({"cfn": keys(&cfn.base, "AK", "SK"), "heat": heat_keys(&keystone.base)});
         machine.put(BOOT, &json!({"os-collect-config": both}).to_string());
         for _ in 0..2 {
@@ -60,11 +60,14 @@ async fn no_answer_brings_one_documents_password_to_another_documents_address() 
             let ways = &collector.snapshot().ways;
             assert!(!format!("{ways:?}").contains(&evil.base), "{config}: {ways:?}");
         }
-        let said: Vec<_> = machine.report.events().into_iter().filter(|event| event.code == Code::SourceIncomplete).collect();
+        let reported: Vec<_> = machine.report.events().into_iter().filter(|event| event.code == Code::SourceIncomplete).collect();
         // Once in each of the two processes, for each source that brings it.
-        assert!((2..=4).contains(&said.len()), "{config}: {} times", said.len());
-        assert!(said[0].message.contains("lack") && said[0].message.contains("the newest answer of source"), "{said:?}");
-        assert!(said[0].remedy.as_ref().unwrap().contains("os-collect-config"));
+        assert!((2..=4).contains(&reported.len()), "{config}: {} times", reported.len());
+        assert!(
+            reported[0].message.contains("lack") && reported[0].message.contains("the newest answer of source"),
+            "{reported:?}"
+        );
+        assert!(reported[0].remedy.as_ref().unwrap().contains("os-collect-config"));
         let shown = format!("{:?} {:?}", machine.report.events(), machine.collector());
         assert!(!shown.contains("hush") && !shown.contains("\"SK\""), "{shown}");
     }
@@ -73,7 +76,7 @@ async fn no_answer_brings_one_documents_password_to_another_documents_address() 
 #[tokio::test]
 async fn a_source_whose_settings_are_nowhere_whole_takes_no_server_off_heat() {
     let config = json!({"collectors": ["heat"], "heat": {"auth_url": "http://192.0.2.1/v3"}});
-    let cfn = Fake::start(vec![answer(&telling("a", &config))]).await;
+    let cfn = Fake::start(vec![answer(&naming("a", &config))]).await;
     let machine = Machine::new();
     machine.put(BOOT, &boot(&cfn.base));
     let mut collector = machine.collector();
@@ -106,12 +109,12 @@ async fn one_that_is_replaced_by_one_that_never_answers_is_followed_on_over_rest
         let machine = Machine::new();
         let mut collector = followed(&machine, &cfn).await;
         let wrong = if same { whole("cfn", &keys(&dead.base, "AK2", "SK2")) } else { whole("heat", &heat_keys(&dead.base)) };
-        cfn.play(vec![answer(&telling("wrong", &wrong))]);
+        cfn.play(vec![answer(&naming("wrong", &wrong))]);
         collector.poll_once().await;
         assert!(collector.snapshot().lists("wrong"));
         pass(&mut collector, &machine, Duration::from_secs(30)).await;
         assert!(!dead.requests().is_empty(), "the new one is asked first");
-        assert_eq!(count(&machine, Code::SourceHeld), 1);
+        assert_eq!(count(&machine, Code::SourceReplacementPending), 1);
         let failing = if same { "cfn" } else { "heat" };
         assert!(collector.snapshot().sources[failing].failures > 0, "and its failure is said");
         let signals_go_the_proven_way = |collector: &Collector| {
@@ -126,13 +129,13 @@ async fn one_that_is_replaced_by_one_that_never_answers_is_followed_on_over_rest
         let hourly = cfn.requests().len() - before;
         assert!((10..=30).contains(&hourly), "{hourly} in an hour");
         let began = machine.clock.moment();
-        cfn.play(vec![answer(&telling("after", &wrong))]);
+        cfn.play(vec![answer(&naming("after", &wrong))]);
         // Somebody waits for a fresh answer: a signal.
         collector.ask(machine.clock.moment());
         pass(&mut collector, &machine, Duration::from_secs(15)).await;
         assert!(collector.snapshot().lists("after") && collector.snapshot().freshness().covers(began));
         // After a restart, too, with nothing but what is on disk.
-        cfn.play(vec![answer(&telling("restarted", &wrong))]);
+        cfn.play(vec![answer(&naming("restarted", &wrong))]);
         let mut collector = machine.collector();
         let began = machine.clock.moment();
         collector.poll_once().await;
@@ -146,8 +149,8 @@ async fn one_that_is_replaced_by_one_that_never_answers_is_followed_on_over_rest
         } else {
             whole("request", &json!({"metadata_url": format!("{}/o", new.base)}))
         };
-        new.play(vec![if same { answer(&telling("new", &right)) } else { ok(telling("new", &right).to_string()) }]);
-        cfn.play(vec![answer(&telling("corrected", &right))]);
+        new.play(vec![if same { answer(&naming("new", &right)) } else { ok(naming("new", &right).to_string()) }]);
+        cfn.play(vec![answer(&naming("corrected", &right))]);
         pass(&mut collector, &machine, Duration::from_mins(10)).await;
         assert!(collector.snapshot().lists("new"), "{same}");
         // And now it is let go.
@@ -170,7 +173,7 @@ async fn who_is_pointed_elsewhere_by_hand_is_not_led_back_by_the_old_place() {
     let other = Fake::start(vec![Act::Close]).await;
     let machine = Machine::new();
     let mut collector = followed(&machine, &cfn).await;
-    cfn.play(vec![answer(&telling("old", &whole("cfn", &keys(&cfn.base, "AK", "SK"))))]);
+    cfn.play(vec![answer(&naming("old", &whole("cfn", &keys(&cfn.base, "AK", "SK"))))]);
     machine.put(CONF, &section(&other.base, "other", "AK3"));
     pass(&mut collector, &machine, Duration::from_hours(1)).await;
     assert!(collector.snapshot().lists("old") && other.requests().len() > 5, "both are asked");
@@ -187,10 +190,10 @@ async fn a_source_that_names_itself_again_goes_on_at_its_usual_pace() {
     let (cfn, dead) = (Fake::start(vec![listing(&["before"])]).await, Fake::start(vec![Act::Close]).await);
     let machine = Machine::new();
     let mut collector = followed(&machine, &cfn).await;
-    cfn.play(vec![answer(&telling("wrong", &whole("heat", &heat_keys(&dead.base))))]);
+    cfn.play(vec![answer(&naming("wrong", &whole("heat", &heat_keys(&dead.base))))]);
     collector.poll_once().await;
     pass(&mut collector, &machine, Duration::from_mins(10)).await;
-    cfn.play(vec![answer(&telling("right", &whole("cfn", &keys(&cfn.base, "AK", "SK"))))]);
+    cfn.play(vec![answer(&naming("right", &whole("cfn", &keys(&cfn.base, "AK", "SK"))))]);
     pass(&mut collector, &machine, Duration::from_mins(10)).await;
     assert!(collector.snapshot().lists("right") && !collector.snapshot().sources.contains_key("heat"));
     let (asked, missed) = (cfn.requests().len(), dead.requests().len());
@@ -208,7 +211,7 @@ async fn https_is_not_left_for_http_and_a_restart_does_not_forget_it() {
         let secure = Fake::start_tls(vec![], Arc::clone(&identity)).await;
         // The boot copy is of a time before TLS; Heat's own answer led to https.
         let boot_copy = boot(&plain.base);
-        let to_https = answer(&telling("told", &whole("cfn", &keys(&secure.base, "AK", "SK"))));
+        let to_https = answer(&naming("told", &whole("cfn", &keys(&secure.base, "AK", "SK"))));
         secure.play(vec![to_https.clone()]);
         plain.play(vec![to_https]);
         let mut machine = Machine::new();
@@ -229,7 +232,7 @@ async fn https_is_not_left_for_http_and_a_restart_does_not_forget_it() {
             // What led to https is not said any more.
             json!({}),
         ] {
-            secure.play(vec![answer(&telling("still", &config))]);
+            secure.play(vec![answer(&naming("still", &config))]);
             let mut collector = machine.collector();
             for _ in 0..2 {
                 collector.poll_once().await;
@@ -259,7 +262,7 @@ async fn plain_http_is_not_taken_up_beside_https_either() {
         let secure = Fake::start_tls(vec![], Arc::clone(&identity)).await;
         let config = json!({"collectors": collectors, "cfn": keys(&secure.base, "AK2", "SK2"),
             "request": {"metadata_url": format!("{}/o", plain.base)}});
-        secure.play(vec![answer(&telling("secure", &config))]);
+        secure.play(vec![answer(&naming("secure", &config))]);
         let mut machine = Machine::new();
         machine.settings.tls.ca_file = Some(CA.into());
         machine.settings.tls.allow_insecure = allowed;
@@ -277,9 +280,9 @@ async fn plain_http_is_not_taken_up_beside_https_either() {
         }
         // The rest of the document is followed: new keys for https.
         assert!(secure.requests().pop().unwrap().contains("AWSAccessKeyId=AK2&"), "{collectors}");
-        let said: Vec<_> = machine.report.events().into_iter().filter(|event| event.code == Code::SourceDowngrade).collect();
+        let reported: Vec<_> = machine.report.events().into_iter().filter(|event| event.code == Code::SourceDowngrade).collect();
         // Once in each of the two processes.
-        assert_eq!(said.len(), if allowed { 0 } else { 2 }, "{collectors}: {said:?}");
-        assert!(said.iter().all(|event| event.message.contains(&plain.base) && event.remedy.is_some()), "{said:?}");
+        assert_eq!(reported.len(), if allowed { 0 } else { 2 }, "{collectors}: {reported:?}");
+        assert!(reported.iter().all(|event| event.message.contains(&plain.base) && event.remedy.is_some()), "{reported:?}");
     }
 }

@@ -326,8 +326,8 @@ async fn poll(collector: &mut Collector, name: SourceName, clock: &Clock) {
         source.at_most(Duration::ZERO, clock);
     }
     collector.start(false);
-    while let Some(polled) = collector.flying.join_next().await {
-        collector.landed(polled);
+    while let Some(polled) = collector.in_flight.join_next().await {
+        collector.handle_poll(polled);
     }
 }
 
@@ -371,9 +371,9 @@ async fn the_old_transports_list_stays_on_disk_until_the_new_ones_is_there() {
 async fn of_two_sources_the_one_that_answered_last_says_with_which_keys_to_ask() {
     let (heat, keystone, machine) = polling_heat().await;
     let cfn = Fake::start(vec![]).await;
-    let said = |access| json!({"os-collect-config": {"cfn": keys(&cfn.base, access, "SK")}});
-    cfn.play(vec![answer(&said("FROM-CFN"))]);
-    heat.play(vec![metadata(&said("FROM-HEAT"))]);
+    let reported = |access| json!({"os-collect-config": {"cfn": keys(&cfn.base, access, "SK")}});
+    cfn.play(vec![answer(&reported("FROM-CFN"))]);
+    heat.play(vec![metadata(&reported("FROM-HEAT"))]);
     let both = json!({"cfn": keys(&cfn.base, "AK", "SK"), "heat": heat_keys(&keystone.base)});
     machine.put(BOOT, &json!({"os-collect-config": both}).to_string());
     let mut collector = machine.collector();
@@ -386,7 +386,7 @@ async fn of_two_sources_the_one_that_answered_last_says_with_which_keys_to_ask()
     }
     // What it answers by the keys that the other one names leads back to those that it had: until both agree, it is asked by both.
     assert!(collector.snapshot().sources["cfn"].cause.as_ref().unwrap().contains("leads back"));
-    cfn.play(vec![answer(&said("FROM-HEAT"))]);
+    cfn.play(vec![answer(&reported("FROM-HEAT"))]);
     pass(&mut collector, &machine, Duration::from_mins(10)).await;
     assert!(is_asked_with("FROM-HEAT") && collector.snapshot().sources["cfn"].cause.is_none());
 }
@@ -523,7 +523,7 @@ async fn deployments_under_other_keys_are_found_and_kept() {
     let mut collector = machine.collector();
     collector.poll_once().await;
     assert_eq!(ids(&collector), ["a", "b"]);
-    let odd = machine.report.events().into_iter().find(|event| event.code == Code::MetadataOdd).unwrap();
+    let odd = machine.report.events().into_iter().find(|event| event.code == Code::MetadataPartInvalid).unwrap();
     assert!(odd.cause.unwrap().contains("third is a number, not a list"));
     assert_eq!(ids(&machine.collector()), ["a", "b"], "from the cache");
     swift.play(vec![object(&[], &json!({"deployments": [{"id": "no"}]}))]);
@@ -543,11 +543,11 @@ async fn a_transport_that_cannot_be_polled_is_named() {
     for _ in 0..2 {
         collector.poll_once().await;
     }
-    let said: Vec<_> = machine.report.events().into_iter().filter(|event| event.code == Code::NoSource).collect();
-    assert!(said.len() == 1 && said[0].remedy.as_ref().unwrap().contains("POLL_SERVER_HEAT"), "{said:?}");
-    assert_eq!(said[0].cause.as_deref(), collector.unsupported().map(|(cause, _)| cause));
+    let reported: Vec<_> = machine.report.events().into_iter().filter(|event| event.code == Code::NoSource).collect();
+    assert!(reported.len() == 1 && reported[0].remedy.as_ref().unwrap().contains("POLL_SERVER_HEAT"), "{reported:?}");
+    assert_eq!(reported[0].cause.as_deref(), collector.unsupported().map(|(cause, _)| cause));
     machine.put(BOOT, &json!({"deployments": [], "os-collect-config": {}}).to_string());
-    collector.nudge();
+    collector.poll_now();
     collector.poll_once().await;
     assert!(collector.unsupported().is_none());
 }

@@ -4,7 +4,7 @@
 //! In: the node as the agent left it, its files; the command line. Out: a list with what to do, or new files in a directory that was
 //! named. Never: a change of a certificate that is in use.
 
-mod look;
+mod inspection;
 mod new_ca;
 mod page;
 
@@ -18,12 +18,12 @@ use crate::error::{Error, Result};
 use crate::files::Tree;
 use crate::keepers::certificates as keeper;
 use crate::keepers::certificates::next;
-use crate::kubernetes::{self, Leave};
+use crate::kubernetes::{self, ImagePolicy};
 use crate::machine::facts;
 use crate::metadata::Deployment;
 use crate::process::exit;
 use crate::settings::Settings;
-use look::list;
+use inspection::list;
 pub use new_ca::run as new_ca;
 use page::Page;
 
@@ -34,7 +34,7 @@ use page::Page;
 pub fn run(settings: &Settings, json: bool) -> Result<ExitCode> {
     crate::daemon::check_instance(&settings.state_dir)?;
     let state = document::open_state(settings)?;
-    let generation = Generations::look(&state).ok_or_else(|| {
+    let generation = Generations::inspect(&state).ok_or_else(|| {
         Error::permanent("no node has been configured on this machine yet")
             .remedy("`heat-node-agent plan` shows what it will get; `heat-node-agent explain` shows what it is waiting for")
     })?;
@@ -45,7 +45,7 @@ pub fn run(settings: &Settings, json: bool) -> Result<ExitCode> {
     };
     let deployment = Deployment::parse(&generation.entry).ok().flatten();
     let deployment = deployment.ok_or_else(|| not_understood("they are not a kubernetes-node deployment".to_owned()))?;
-    let spec = kubernetes::node_of(&deployment, &Leave::everything()).map_err(|mistakes| {
+    let spec = kubernetes::node_of(&deployment, &ImagePolicy::everything()).map_err(|mistakes| {
         let all: Vec<String> = mistakes.iter().map(ToString::to_string).collect();
         not_understood(all.join("\n  "))
     })?;
@@ -53,11 +53,11 @@ pub fn run(settings: &Settings, json: bool) -> Result<ExitCode> {
     let facts = facts::of_machine(&root);
     let desired = kubernetes::render(&spec, &facts)?;
     let now = Clock::system().now();
-    let look = keeper::look(&root, &desired, now)?;
+    let inspection = keeper::inspect(&root, &desired, now)?;
     let page = Page {
-        items: list(&look, &desired, &kubernetes::keys_beside(&spec, &facts), &root, now),
+        items: list(&inspection, &desired, &kubernetes::keys_beside(&spec, &facts), &root, now),
         // Above its last step nobody waits for anything.
-        rotation: keeper::CertificateRecord::look(&state).rotation.and_then(|turn| Some((turn, next(turn.step)?))),
+        rotation: keeper::CertificateRecord::inspect(&state).rotation.and_then(|turn| Some((turn, next(turn.step)?))),
         now,
     };
     print(&if json { page.document() } else { page.text() })?;

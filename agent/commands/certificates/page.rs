@@ -2,12 +2,12 @@
 
 use serde_json::{Value, json};
 
-use super::look::{Health, Item, Kind};
+use super::inspection::{Health, Item, Kind};
 use crate::certificates::judge;
 use crate::certificates::x509::{Name, X509};
 use crate::clock::Timestamp;
 use crate::desired::Rotation;
-use crate::keepers::certificates::Turn;
+use crate::keepers::certificates::RotationProgress;
 use crate::report::status::SCHEMA_VERSION;
 use crate::report::text::{escaped, json_page};
 
@@ -21,7 +21,7 @@ const DAY: u64 = 24 * 60 * 60;
 pub(super) struct Page {
     pub(super) items: Vec<Item>,
     /// A change of authority that is under way, and the step that it waits for.
-    pub(super) rotation: Option<(Turn, Rotation)>,
+    pub(super) rotation: Option<(RotationProgress, Rotation)>,
     pub(super) now: Timestamp,
 }
 
@@ -75,8 +75,8 @@ fn summary(items: &[Item], now: Timestamp) -> String {
     if items.is_empty() {
         return "the node's parameters require no certificates".to_owned();
     }
-    let sick = items.iter().filter(|item| item.health != Health::Ok).count();
-    let verdict = if sick == 0 { "OK".to_owned() } else { format!("{sick} of {} NOT OK", items.len()) };
+    let unhealthy = items.iter().filter(|item| item.health != Health::Ok).count();
+    let verdict = if unhealthy == 0 { "OK".to_owned() } else { format!("{unhealthy} of {} NOT OK", items.len()) };
     let ends = items.iter().filter_map(|item| Some((item.certificate.as_ref()?.not_after, &item.name)));
     match ends.min_by_key(|(end, _)| *end) {
         Some((end, name)) => format!("{verdict}; first to expire: {}, {}", escaped(name), ends_at(end, now)),
@@ -201,7 +201,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::commands::certificates::look::tests::{NOW, TestNode};
+    use crate::commands::certificates::inspection::tests::{NOW, TestNode};
     use crate::report::schema::assert_fits;
 
     const DAY: Duration = Duration::from_hours(24);
@@ -237,7 +237,7 @@ mod tests {
             assert!(text.contains(part), "{part} in\n{text}");
         }
         assert!(fits(&text), "{text}");
-        let turn = Turn { step: Rotation::TrustBoth, generation: 1, since: NOW };
+        let turn = RotationProgress { step: Rotation::TrustBoth, generation: 1, since: NOW };
         let changing = Page { rotation: Some((turn, Rotation::Switch)), ..page(0) };
         let text = changing.text();
         assert!(text.contains("trust-both since 2026-03-01T12:00:00Z, next switch") && fits(&text), "{text}");
@@ -254,7 +254,7 @@ mod tests {
 
     #[test]
     fn the_document_has_what_monitoring_asks_for() {
-        let turn = Turn { step: Rotation::Switch, generation: 1, since: NOW };
+        let turn = RotationProgress { step: Rotation::Switch, generation: 1, since: NOW };
         let page = Page { rotation: Some((turn, Rotation::DropOld)), ..page(800) };
         let document: Value = crate::budgets::json::typed(page.document()).unwrap();
         assert_fits("certificates", &document);

@@ -12,7 +12,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use self::names::Meant;
+use self::names::Selection;
 use super::{document, note, print};
 use crate::daemon::{self, NodeUnits};
 use crate::deploy::{DeploymentRecord, Journal, Outcome, State};
@@ -37,7 +37,7 @@ const LINES: u32 = 500;
 
 /// What the command line says.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Wanted<'a> {
+pub struct Arguments<'a> {
     /// A deployment or a component; nothing: what there is.
     pub name: Option<&'a str>,
     /// The newest entries of a component's journal.
@@ -50,14 +50,14 @@ pub struct Wanted<'a> {
 ///
 /// # Errors
 /// If nothing of that name is known, or the state directory cannot be read.
-pub fn run(settings: &Settings, wanted: Wanted<'_>) -> Result<ExitCode> {
+pub fn run(settings: &Settings, wanted: Arguments<'_>) -> Result<ExitCode> {
     let state = document::open_state(settings)?;
-    let records = Journal::look(&state)?;
+    let records = Journal::inspect(&state)?;
     let units = daemon::units_of_node(&state, &Tree::open(Path::new("/"))?);
     let Some(name) = wanted.name else { return print(&list(&state, &records, &units)?).map(|()| exit::OK) };
-    let (record, beside) = match names::meant(name, &records, &units)? {
-        Meant::Deployment(record, beside) => (record, beside),
-        Meant::Unit(unit) => {
+    let (record, beside) = match names::selected(name, &records, &units)? {
+        Selection::Deployment(record, beside) => (record, beside),
+        Selection::Unit(unit) => {
             let extent = unit::Extent { lines: wanted.lines.unwrap_or(LINES), follow: wanted.follow };
             return unit::show(settings, &unit, extent).map(|()| exit::OK);
         }
@@ -217,7 +217,7 @@ mod tests {
         let mut journal = Journal::open(Arc::clone(&state), None, 9, Clock::manual(Timestamp(0)), &Report::kept()).unwrap();
         let url = "https://usr:hush@proxy.example.org";
         journal.refuse(url, url, SignalTarget::None, None, Outcome::default()).unwrap();
-        let shown = list(&state, &Journal::look(&state).unwrap(), &NodeUnits::default()).unwrap();
+        let shown = list(&state, &Journal::inspect(&state).unwrap(), &NodeUnits::default()).unwrap();
         assert!(shown.contains("https://******@proxy.example.org") && !shown.contains("hush"), "{shown}");
     }
 

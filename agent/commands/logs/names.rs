@@ -28,7 +28,7 @@ const LISTED: usize = 8;
 
 /// What is meant.
 #[derive(Debug)]
-pub(super) enum Meant<'a> {
+pub(super) enum Selection<'a> {
     /// A deployment; and the unit of the same name, which is not meant.
     Deployment(&'a DeploymentRecord, Option<String>),
     /// A unit.
@@ -39,18 +39,18 @@ pub(super) enum Meant<'a> {
 ///
 /// # Errors
 /// If there is nothing of that name: with what there is; or more than one deployment whose id begins so.
-pub(super) fn meant<'a>(name: &str, records: &'a [DeploymentRecord], units: &NodeUnits) -> Result<Meant<'a>> {
+pub(super) fn selected<'a>(name: &str, records: &'a [DeploymentRecord], units: &NodeUnits) -> Result<Selection<'a>> {
     let unit = unit_of(name, units);
     if let Some(unit) = unit.clone().filter(|_| name.ends_with(".service")) {
-        return Ok(Meant::Unit(unit));
+        return Ok(Selection::Unit(unit));
     }
     let newest = |is: fn(&DeploymentRecord, &str) -> bool| records.iter().rev().find(|record| is(record, name));
     let known = newest(|record, name| record.id == name).or_else(|| newest(|record, name| record.name == name));
     match (known, unit) {
-        (Some(record), unit) => Ok(Meant::Deployment(record, unit)),
-        (None, Some(unit)) => Ok(Meant::Unit(unit)),
+        (Some(record), unit) => Ok(Selection::Deployment(record, unit)),
+        (None, Some(unit)) => Ok(Selection::Unit(unit)),
         (None, None) if !name.is_empty() && records.iter().any(|record| record.id.starts_with(name)) => {
-            choose(&records.iter().collect::<Vec<_>>(), name).map(|record| Meant::Deployment(record, None))
+            choose(&records.iter().collect::<Vec<_>>(), name).map(|record| Selection::Deployment(record, None))
         }
         (None, None) => Err(unknown(name, records, units)),
     }
@@ -118,9 +118,9 @@ mod tests {
         let all = ["kubelet.service", "containerd.service"].map(str::to_owned).to_vec();
         let node = NodeUnits { all, runtime: Some("containerd.service") };
         let records = records(&[("e1", "setup"), ("kube-9", "kubelet"), ("x1", "x"), ("ee", "setup")]);
-        let shown = |name: &str| match meant(name, &records, &node) {
-            Ok(Meant::Deployment(record, beside)) => format!("{} {beside:?}", record.id),
-            Ok(Meant::Unit(unit)) => unit,
+        let shown = |name: &str| match selected(name, &records, &node) {
+            Ok(Selection::Deployment(record, beside)) => format!("{} {beside:?}", record.id),
+            Ok(Selection::Unit(unit)) => unit,
             Err(error) => error.to_string(),
         };
         for (name, expected) in [
@@ -138,10 +138,10 @@ mod tests {
         ] {
             assert_eq!(shown(name), expected, "{name}");
         }
-        let error = meant("docker", &records, &node).unwrap_err();
+        let error = selected("docker", &records, &node).unwrap_err();
         let lines = error.lines().join("\n");
         assert!(lines.contains("kubelet, containerd, heat-node-agent,") && lines.contains("runtime (containerd)"), "{lines}");
         assert!(lines.contains("deployments: setup, x, kubelet, setup"), "{lines}");
-        assert!(meant("runtime", &[], &NodeUnits::default()).unwrap_err().lines().join("\n").contains("deployments: none"));
+        assert!(selected("runtime", &[], &NodeUnits::default()).unwrap_err().lines().join("\n").contains("deployments: none"));
     }
 }

@@ -1,4 +1,4 @@
-//! `reset [--dry-run] [--volumes --serial …] [--abandon-etcd]`: takes the node out. What is done stands in `plan.rs`, how in `deeds.rs`.
+//! `reset [--dry-run] [--volumes --serial …] [--abandon-etcd]`: takes the node out. What is done stands in `plan.rs`, how in `execute.rs`.
 //!
 //! A marker in the state directory is the first thing that is written and the last that goes: while it is there the daemon does not
 //! run, and the next reset goes on. Each step can be done twice. Afterwards the daemon is disabled: the node is brought up again as a new
@@ -7,7 +7,7 @@
 //! In: the command line, the state directory, the machine. Out: a plan of steps (`--dry-run` stops there), then a machine without the node.
 //! Never: a volume whose serial the operator did not type, or a member of etcd that stays behind unless `--abandon-etcd` says so.
 
-mod deeds;
+mod execute;
 mod marker;
 mod plan;
 
@@ -17,9 +17,9 @@ use std::sync::Arc;
 
 use nix::unistd::geteuid;
 
-use self::deeds::{Deeds, ETCD};
+use self::execute::{ETCD, Execution};
 use self::marker::Marker;
-use self::plan::{Found, Member, Standing, Step, steps};
+use self::plan::{EtcdMembership, Found, Member, Step, steps};
 use super::{document, print};
 use crate::clock::Clock;
 use crate::converge::etcd::Etcd;
@@ -29,7 +29,7 @@ use crate::desired::{Desired, EtcdAccess, EtcdMember};
 use crate::error::{Error, Result};
 use crate::files::Tree;
 use crate::http::Http;
-use crate::keepers::certificates::quorum::unwell;
+use crate::keepers::certificates::quorum::unhealthy;
 use crate::kubernetes;
 use crate::process::{exit, runtime};
 use crate::report::text::harmless;
@@ -38,13 +38,13 @@ use crate::settings::Settings;
 use crate::storage::probe::Probe;
 use crate::systemd::Systemd;
 
-pub use self::plan::Wanted;
+pub use self::plan::Arguments;
 
 /// Takes the node out, and prints each step once it is done.
 ///
 /// # Errors
 /// If it must not be done as it is asked for: nothing was changed then. If a step fails: what is left to do is said.
-pub fn run(settings: &Settings, wanted: &Wanted) -> Result<ExitCode> {
+pub fn run(settings: &Settings, wanted: &Arguments) -> Result<ExitCode> {
     if !geteuid().is_root() {
         return Err(Error::permanent("only root can take a node out: run this command as root"));
     }
@@ -60,7 +60,7 @@ pub fn run(settings: &Settings, wanted: &Wanted) -> Result<ExitCode> {
     if asked.is_empty() && marker.is_none() {
         return nothing();
     }
-    let running = Journal::look(&state)?.into_iter().filter(|record| record.state == State::Running && record.is_job());
+    let running = Journal::inspect(&state)?.into_iter().filter(|record| record.state == State::Running && record.is_job());
     let running = running.map(|record| record.id).collect();
     let report = Report::to_journal(false);
     let done = runtime()?.block_on(async {
@@ -79,7 +79,7 @@ pub fn run(settings: &Settings, wanted: &Wanted) -> Result<ExitCode> {
             let lines: Vec<String> = steps.iter().map(|step| format!("would {}\n", step.text())).collect();
             return print(&harmless(&lines.concat())).map(|()| exit::pending());
         }
-        let mut deeds = Deeds {
+        let mut execute = Execution {
             settings,
             state: &state,
             root: &root,
@@ -91,8 +91,8 @@ pub fn run(settings: &Settings, wanted: &Wanted) -> Result<ExitCode> {
             marker: marker.unwrap_or_default(),
             lock: None,
         };
-        deeds.marker.write(&state)?;
-        carry_out(&mut deeds, &steps).await?;
+        execute.marker.write(&state)?;
+        carry_out(&mut execute, &steps).await?;
         report.emit(Event::new(Code::NodeReset, "this node was taken out by reset").cause("the operator asked for it"));
         Ok(exit::OK)
     });
@@ -100,9 +100,9 @@ pub fn run(settings: &Settings, wanted: &Wanted) -> Result<ExitCode> {
     done
 }
 
-async fn carry_out(deeds: &mut Deeds<'_>, steps: &[Step]) -> Result<()> {
+async fn carry_out(execute: &mut Execution<'_>, steps: &[Step]) -> Result<()> {
     for (at, step) in steps.iter().enumerate() {
-        if let Err(error) = deeds.carry_out(step).await {
+        if let Err(error) = execute.carry_out(step).await {
             let left: Vec<String> = steps.iter().skip(at).map(Step::text).collect();
             let again =
                 "remove the cause and run `heat-node-agent reset` again with the same options: what is done is not done twice";
@@ -137,8 +137,10 @@ async fn member(http: &Http, root: &Tree, asked: &[Desired], own: &EtcdMember) -
     let peers = EtcdAccess { endpoint: own.peer.clone(), identity: own.access.identity.clone() };
     match Etcd::new(http, &peers, ETCD).members(&own.peer).await {
         Err(error) => Member::Unknown(error.to_string()),
-        Ok(members) => {
-            Member::Of(Standing { id: members.own.clone(), all: members.all.len(), unwell: unwell(&etcd, &members).await })
-        }
+        Ok(members) => Member::Of(EtcdMembership {
+            id: members.own.clone(),
+            all: members.all.len(),
+            unhealthy: unhealthy(&etcd, &members).await,
+        }),
     }
 }

@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 
 /// What the command line says.
 #[derive(Clone, Debug, Default)]
-pub struct Wanted {
+pub struct Arguments {
     /// Only list what would be done.
     pub dry_run: bool,
     /// The node's volumes are wiped.
@@ -24,18 +24,18 @@ pub(super) enum Member {
     /// Nobody can be asked, for this cause.
     Unknown(String),
     /// It is one of these.
-    Of(Standing),
+    Of(EtcdMembership),
 }
 
 /// A member and its cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Standing {
+pub(super) struct EtcdMembership {
     /// The member's id.
     pub(super) id: String,
     /// Members that vote, this one among them.
     pub(super) all: usize,
     /// The others that do not answer as healthy, by name.
-    pub(super) unwell: Vec<String>,
+    pub(super) unhealthy: Vec<String>,
 }
 
 /// What was found on the machine.
@@ -95,7 +95,7 @@ impl Step {
 ///
 /// # Errors
 /// If the reset must not be done as it is asked for; nothing was changed then.
-pub(super) fn steps(found: &Found, wanted: &Wanted) -> Result<Vec<Step>> {
+pub(super) fn steps(found: &Found, wanted: &Arguments) -> Result<Vec<Step>> {
     if let Some(name) = found.running.first() {
         return Err(Error::refused(format!("deployment {name} is running"))
             .rule("a node is not taken out while a script or hook works on it")
@@ -123,7 +123,7 @@ pub(super) fn steps(found: &Found, wanted: &Wanted) -> Result<Vec<Step>> {
 
 /// The member that leaves.
 fn leaves(member: &Member, abandons: bool) -> Result<Option<String>> {
-    let standing = match member {
+    let membership = match member {
         Member::None => return Ok(None),
         Member::Unknown(_) if abandons => return Ok(None),
         Member::Unknown(cause) => {
@@ -134,20 +134,20 @@ fn leaves(member: &Member, abandons: bool) -> Result<Option<String>> {
                      etcdctl member remove ID",
                 ));
         }
-        Member::Of(standing) => standing,
+        Member::Of(membership) => membership,
     };
-    let left = standing.all.saturating_sub(1);
-    let healthy = left.saturating_sub(standing.unwell.len());
+    let left = membership.all.saturating_sub(1);
+    let healthy = left.saturating_sub(membership.unhealthy.len());
     match (left, abandons) {
         // Nobody is left to be told.
         (0, true) => Ok(None),
         (0, false) => Err(Error::refused("this node has the only member of etcd: the cluster ends with it")
             .remedy("give --abandon-etcd if that is meant; with its volume kept, etcd's data is there for a node that is brought up again")),
-        _ if healthy > left / 2 => Ok(Some(standing.id.clone())),
+        _ if healthy > left / 2 => Ok(Some(membership.id.clone())),
         (_, true) => Ok(None),
         (_, false) => Err(Error::refused(format!(
             "etcd would lose its quorum: of the {left} other members {healthy} would be healthy (not healthy: {})",
-            standing.unwell.join(", ")
+            membership.unhealthy.join(", ")
         ))
         .rule("more than half of the members that remain must be healthy")
         .remedy("repair these members first; --abandon-etcd goes on and leaves this node's member in the list of members")),
@@ -155,7 +155,7 @@ fn leaves(member: &Member, abandons: bool) -> Result<Option<String>> {
 }
 
 /// The volumes to wipe: all that the node has, each by the serial that was typed.
-fn wiped(found: &Found, wanted: &Wanted) -> Result<Vec<DiskName>> {
+fn wiped(found: &Found, wanted: &Arguments) -> Result<Vec<DiskName>> {
     let mut disks: Vec<&Volume> = Vec::new();
     for volume in volumes(&found.asked) {
         if !disks.iter().any(|one| one.disk == volume.disk) {
@@ -202,7 +202,7 @@ fn units(asked: &[Desired]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kubernetes::{self, Facts, Leave};
+    use crate::kubernetes::{self, Facts, ImagePolicy};
     use crate::metadata::Deployment;
 
     const VDB: &str = "7c1f4d0e-93a2-4b86-8d55-2f60c6b1a9e4";
@@ -212,17 +212,17 @@ mod tests {
         let inputs = serde_json::json!({"ROLE": "master", "INSTANCE_NAME": "m", "KUBE_NODE_IP": "192.0.2.1", "CLUSTER_UUID": VDC,
             "TLS_DISABLED": "True", "DOCKER_VOLUME": VDB, "ETCD_VOLUME": VDC});
         let entry = serde_json::json!({"id": "i", "group": "kubernetes-node", "config": inputs});
-        let spec = kubernetes::node_of(&Deployment::parse(&entry).unwrap().unwrap(), &Leave::everything()).unwrap();
+        let spec = kubernetes::node_of(&Deployment::parse(&entry).unwrap().unwrap(), &ImagePolicy::everything()).unwrap();
         Found { asked: vec![kubernetes::render(&spec, &Facts::default()).unwrap()], running: Vec::new(), member }
     }
 
-    fn of(all: usize, unwell: &[&str]) -> Member {
-        Member::Of(Standing { id: "77".into(), all, unwell: unwell.iter().map(|&name| name.to_owned()).collect() })
+    fn of(all: usize, unhealthy: &[&str]) -> Member {
+        Member::Of(EtcdMembership { id: "77".into(), all, unhealthy: unhealthy.iter().map(|&name| name.to_owned()).collect() })
     }
 
     #[test]
     fn membership_goes_first_then_services_then_files_then_volumes_and_the_state_last() {
-        let wanted = Wanted { volumes: true, serials: vec![VDC.into(), VDB.into()], ..Wanted::default() };
+        let wanted = Arguments { volumes: true, serials: vec![VDC.into(), VDB.into()], ..Arguments::default() };
         let steps = steps(&found(of(3, &[])), &wanted).unwrap();
         assert_eq!(
             steps,
@@ -257,7 +257,7 @@ mod tests {
             (unknown(), false, Err("cannot be asked")),
             (unknown(), true, Ok(None)),
         ] {
-            let wanted = Wanted { abandon_etcd: abandons, ..Wanted::default() };
+            let wanted = Arguments { abandon_etcd: abandons, ..Arguments::default() };
             match (steps(&found(member.clone()), &wanted), expected) {
                 (Ok(steps), Ok(id)) => {
                     let left =
@@ -274,7 +274,7 @@ mod tests {
     fn a_volume_is_wiped_only_by_its_own_serial_and_nothing_while_a_script_runs() {
         let refused = |found: Found, volumes, serials: &[&str]| {
             let serials = serials.iter().map(|&serial| serial.to_owned()).collect();
-            steps(&found, &Wanted { volumes, serials, ..Wanted::default() }).err().map(|error| error.cause().to_owned())
+            steps(&found, &Arguments { volumes, serials, ..Arguments::default() }).err().map(|error| error.cause().to_owned())
         };
         let node = || found(Member::None);
         assert_eq!(refused(node(), false, &[]), None);
@@ -286,7 +286,7 @@ mod tests {
         let mut pool = node();
         pool.asked[0].volumes[0].content = Content::ThinPool;
         assert!(refused(pool.clone(), true, &[VDB, VDC]).unwrap().contains("thin pool"));
-        let unmounted = steps(&pool, &Wanted::default()).unwrap();
+        let unmounted = steps(&pool, &Arguments::default()).unwrap();
         assert!(unmounted.contains(&Step::Unmount(vec!["/var/lib/docker".into()])), "{unmounted:?}");
     }
 }

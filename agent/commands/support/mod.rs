@@ -147,7 +147,7 @@ fn write_archive(
     let mut file = directory.append(name, Attributes::mode(0o600))?;
     let mut archive = Archive::new(&mut file, known.mask(), unread.map(ToString::to_string), now, WHOLE);
     for (origin, name, words) in wanted(settings) {
-        archive.add(&origin, &name, || heard(&origin, &name, &words, options))?;
+        archive.add(&origin, &name, || received(&origin, &name, &words, options))?;
     }
     let bytes = archive.end()?;
     file.sync_all()?;
@@ -180,7 +180,7 @@ fn wanted(settings: &Settings) -> Vec<(Origin, String, Vec<String>)> {
 }
 
 /// A part as it is: nothing of this leaves the process but by [`Archive::add`].
-fn heard(origin: &Origin, name: &str, words: &[String], options: &Options) -> Part {
+fn received(origin: &Origin, name: &str, words: &[String], options: &Options) -> Part {
     if *origin != Origin::Own {
         return limited(name, words);
     }
@@ -191,7 +191,7 @@ fn heard(origin: &Origin, name: &str, words: &[String], options: &Options) -> Pa
     }
     all.extend_from_slice(words);
     // As its people know it, whatever its path is.
-    said(name, &agent, &all, &format!("heat-node-agent {}", words.join(" ")))
+    reported(name, &agent, &all, &format!("heat-node-agent {}", words.join(" ")))
 }
 
 /// Units of the node in place, and those beside them.
@@ -210,11 +210,11 @@ fn units(settings: &Settings) -> Vec<String> {
 /// What a program says within its time.
 fn limited(name: &str, words: &[String]) -> Part {
     let all: Vec<String> = ["-k", "5", LIMIT].map(str::to_owned).into_iter().chain(words.iter().cloned()).collect();
-    said(name, "timeout", &all, &line("", words))
+    reported(name, "timeout", &all, &line("", words))
 }
 
 /// The command, what it says, and how it ended where that was no success. JSON stays JSON.
-fn said(name: &str, tool: &str, arguments: &[String], shown: &str) -> Part {
+fn reported(name: &str, tool: &str, arguments: &[String], shown: &str) -> Part {
     let shown = shown.trim();
     let mut is_cut = false;
     let text = match ask_end(tool, arguments, "", PART) {
@@ -225,11 +225,11 @@ fn said(name: &str, tool: &str, arguments: &[String], shown: &str) -> Part {
                 format!("{out}{err}\n")
             }
         }
-        Ok(Some(heard)) => {
-            is_cut = heard.is_cut;
-            let err = if heard.err.is_empty() { String::new() } else { format!("{}\n", heard.err) };
-            let end = if heard.ok { "" } else { "(its exit code was not 0)\n" };
-            format!("$ {shown}\n{}{err}{end}", heard.out)
+        Ok(Some(received)) => {
+            is_cut = received.is_cut;
+            let err = if received.err.is_empty() { String::new() } else { format!("{}\n", received.err) };
+            let end = if received.ok { "" } else { "(its exit code was not 0)\n" };
+            format!("$ {shown}\n{}{err}{end}", received.out)
         }
         Ok(None) => format!("$ {shown}\n({tool} is not installed)\n"),
         Err(error) => format!("$ {shown}\n({error})\n"),

@@ -31,7 +31,7 @@ impl<P: PodNetwork> KeyKeeper<'_, P> {
     ///
     /// # Errors
     /// At once where waiting is of no use, else at the deadline with the last cause.
-    pub(crate) async fn until_there(&self, store: &FlannelStore) -> Result<bool, Failure> {
+    pub(crate) async fn until_present(&self, store: &FlannelStore) -> Result<bool, Failure> {
         let mut pauses = PAUSES;
         let mut attempt = 0;
         loop {

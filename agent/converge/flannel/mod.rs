@@ -4,9 +4,9 @@
 //! In: flannel's part of a `Desired`, its leases in etcd, the kernel's routes and addresses. Out: whether each gate holds and, if not, what
 //! is wrong; on masters the key in etcd. Never: a route, which flanneld or a unit of ours sets; a lease, which is flanneld's.
 
+pub mod inspection;
 mod keeper;
 mod key;
-pub mod look;
 pub mod packets;
 #[cfg(test)]
 mod tests;
@@ -21,7 +21,7 @@ use crate::network::flannel::{Api, Version, api};
 use crate::network::routes;
 use crate::reach;
 pub(super) use keeper::KeyKeeper;
-use packets::{Heard, Question};
+use packets::{Question, Replies};
 
 /// As causes call it.
 const ETCD: &str = "flannel's etcd";
@@ -36,7 +36,7 @@ pub trait PodNetwork {
     /// Everybody with a lease, this node too.
     fn leases(&self, store: &FlannelStore, flanneld: Option<Version>) -> impl Future<Output = Result<Vec<Peer>>>;
     /// Sends packets to the pods of each.
-    fn send(&self, questions: &[Question]) -> impl Future<Output = Vec<Heard>>;
+    fn send(&self, questions: &[Question]) -> impl Future<Output = Vec<Replies>>;
 }
 
 impl PodNetwork for Http {
@@ -52,14 +52,14 @@ impl PodNetwork for Http {
         Leases::open(self, store, flanneld).read().await
     }
 
-    async fn send(&self, questions: &[Question]) -> Vec<Heard> {
+    async fn send(&self, questions: &[Question]) -> Vec<Replies> {
         let clock = self.clock();
         let ask = async |question: &Question| {
             let Question { peer, bridge, node } = *question;
             let (far, near) = (packets::far(peer.subnet), packets::near(peer.subnet));
             let ask = |from, to, one_hop| reach::ask(clock, from, to, one_hop);
             let (control, far, near) = tokio::join!(ask(node, far, true), ask(bridge, far, true), ask(bridge, near, false));
-            Heard { peer, control, far, near }
+            Replies { peer, control, far, near }
         };
         join_all(questions.iter().map(ask)).await
     }

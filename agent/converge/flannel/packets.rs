@@ -11,7 +11,7 @@ use std::net::Ipv4Addr;
 use ipnet::Ipv4Net;
 
 use crate::desired::Peer;
-use crate::reach::PacketFate;
+use crate::reach::PacketOutcome;
 
 /// How many peers are asked in one look.
 pub const ASKED: usize = 3;
@@ -29,18 +29,18 @@ pub struct Question {
 
 /// What came back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Heard {
+pub struct Replies {
     /// From whom.
     pub peer: Peer,
     /// From the node's address, one hop, to [`far`].
-    pub control: PacketFate,
+    pub control: PacketOutcome,
     /// The same from the bridge's address.
-    pub far: PacketFate,
+    pub far: PacketOutcome,
     /// From the bridge's address to [`near`].
-    pub near: PacketFate,
+    pub near: PacketOutcome,
 }
 
-impl Heard {
+impl Replies {
     fn arrives(&self) -> bool {
         self.far.is_heard() || self.near.is_heard()
     }
@@ -71,13 +71,13 @@ pub enum Verdict {
 
 /// Judges the answers of one look.
 #[must_use]
-pub fn verdict(heard: &[Heard]) -> Verdict {
+pub fn verdict(received: &[Replies]) -> Verdict {
     // A firewall of this machine, or a bridge that is not there yet, says nothing of the way.
-    let dropped = |one: &&Heard| one.control.is_heard() && one.far == PacketFate::Silence && !one.arrives();
-    let silent: Vec<Peer> = heard.iter().filter(dropped).map(|one| one.peer).collect();
+    let dropped = |one: &&Replies| one.control.is_heard() && one.far == PacketOutcome::Silence && !one.arrives();
+    let silent: Vec<Peer> = received.iter().filter(dropped).map(|one| one.peer).collect();
     if silent.is_empty() {
         Verdict::Ok
-    } else if heard.iter().any(Heard::arrives) {
+    } else if received.iter().any(Replies::arrives) {
         Verdict::Silent(silent)
     } else {
         Verdict::Lost(silent)
@@ -105,7 +105,7 @@ pub fn lost(network: Ipv4Net, peers: &[Peer]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use PacketFate::{Arrived, NotAsked, Silence, TurnedBack};
+    use PacketOutcome::{Arrived, NotAsked, Silence, TurnedBack};
 
     #[test]
     fn only_what_is_dropped_for_its_source_is_lost() {
@@ -124,11 +124,11 @@ mod tests {
             ("port security, one down", vec![[Silence; 3], [TurnedBack, Silence, Silence]], lost(&[1])),
             ("a peer that is odd", vec![[TurnedBack, Silence, Silence], [TurnedBack, TurnedBack, Arrived]], silent(&[0])),
         ] {
-            let heard: Vec<Heard> = (0..)
+            let received: Vec<Replies> = (0..)
                 .zip(&answers)
-                .map(|(id, [control, far, near])| Heard { peer: peer(id), control: *control, far: *far, near: *near })
+                .map(|(id, [control, far, near])| Replies { peer: peer(id), control: *control, far: *far, near: *near })
                 .collect();
-            assert_eq!(verdict(&heard), expected, "{case}");
+            assert_eq!(verdict(&received), expected, "{case}");
         }
     }
 

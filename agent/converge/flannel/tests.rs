@@ -7,7 +7,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Value, json};
 
-use super::look::{check_subnet, look};
+use super::inspection::{check_subnet, inspect};
 use super::{Leases, PodNetwork};
 use crate::clock::Clock;
 use crate::desired::{ClientIdentity, EtcdAccess, FlannelStore, Peer, Peers, PodRoutes};
@@ -237,7 +237,7 @@ async fn another_range_is_refused_while_nodes_have_leases_of_the_old_one() {
 }
 
 #[tokio::test]
-async fn a_race_that_is_lost_is_looked_at_again() {
+async fn a_race_that_is_lost_is_inspected_again() {
     let lost = [
         (
             V2,
@@ -392,18 +392,18 @@ fn those_are_asked_for_packets_whose_routes_are_right() {
     let own = peer("10.100.1.0/24", "192.0.2.11");
     let (right, missing) = (peer("10.100.2.0/24", "192.0.2.12"), peer("10.100.3.0/24", "192.0.2.13"));
     let of_flannel = pods(Peers::Leases(store("http://192.0.2.11:2379", false)));
-    let sight = look(&root, &of_flannel, &[own, right, missing]).unwrap();
-    assert_eq!((sight.others.len(), sight.wrong.len()), (2, 1));
-    let questions = sight.questions(&root, 7).unwrap();
+    let inspection = inspect(&root, &of_flannel, &[own, right, missing]).unwrap();
+    assert_eq!((inspection.others.len(), inspection.wrong.len()), (2, 1));
+    let questions = inspection.questions(&root, 7).unwrap();
     let asked: Vec<_> = questions.iter().map(|one| (one.peer, one.bridge.to_string(), one.node.to_string())).collect();
     assert_eq!(asked, [(right, "10.100.1.1".to_owned(), "192.0.2.11".to_owned())]);
-    let cause = look(&root, &of_flannel, &[right]).unwrap_err().to_string();
+    let cause = inspect(&root, &of_flannel, &[right]).unwrap_err().to_string();
     assert!(
         cause.contains("no host-gw lease under /coreos.com/network/subnets is for this node's subnet 10.100.1.0/24"),
         "{cause}"
     );
     // Static routes: the own subnet is the bridge's, the own address the one on the segment of the others.
-    let given = look(&root, &pods(Peers::Given(vec![right])), &[]).unwrap();
+    let given = inspect(&root, &pods(Peers::Given(vec![right])), &[]).unwrap();
     assert_eq!((given.subnet, given.wrong.len()), (Some(own.subnet), 0));
     assert_eq!(given.questions(&root, 0).unwrap(), questions);
     // Before the bridge is there nobody can be asked.

@@ -6,9 +6,9 @@ use super::Agent;
 use super::view::lists_all;
 use crate::daemon::node;
 use crate::daemon::reason::{bad_parameters, sentence};
-use crate::deploy::{DeploymentRecord, Generation, GenerationState, Outcome, Policy, State, Todo, What, Work, hooks, todo};
+use crate::deploy::{DeploymentRecord, EntryKind, Generation, GenerationState, Outcome, Policy, State, Todo, Work, hooks, todo};
 use crate::error::{Error, Result};
-use crate::kubernetes::{self, Leave, Mistake};
+use crate::kubernetes::{self, ImagePolicy, Mistake};
 use crate::metadata::{Deployment, Malformed};
 use crate::programs::Programs;
 use crate::report::{Code, Event, Phase};
@@ -22,8 +22,8 @@ impl Agent {
     /// list, and the node beside those that come after it.
     pub(super) fn decide(&mut self) -> Result<()> {
         // First of all what has to end: that needs no room on the disk, and may make some.
-        self.look_after_hook();
-        self.ledger.take_up();
+        self.monitor_hook();
+        self.ledger.resume_interrupted();
         // Signals go out even where nothing new can be begun, e.g. on a full disk.
         let begun = self.begin();
         self.start_sending();
@@ -37,7 +37,7 @@ impl Agent {
         self.worklist.goes_on = ended >= AT_ONCE;
         // Once a script waits for its turn, those behind it wait too; what is wrong with a node is said at once all the same.
         let (mut at, mut busy) = (0, false);
-        while let Some(Todo { id, what: What::Do(work), .. }) = self.worklist.rest.get(at).cloned() {
+        while let Some(Todo { id, what: EntryKind::Do(work), .. }) = self.worklist.rest.get(at).cloned() {
             if ended >= AT_ONCE {
                 self.worklist.goes_on = true;
                 return Ok(());
@@ -59,7 +59,7 @@ impl Agent {
             if work != Work::Node {
                 busy = self.hook.id().is_some() || !self.start_hook(deployment, work, state)?;
                 ended += usize::from(!busy);
-            } else if !self.node_lane.bring_up.is_busy() && (!busy || self.plan_of(&deployment).is_err()) {
+            } else if !self.node_task.bring_up.is_busy() && (!busy || self.plan_of(&deployment).is_err()) {
                 self.start_node(deployment, state)?;
             }
         }
@@ -87,24 +87,24 @@ impl Agent {
             let parsed = Deployment::parse(&entry);
             match (item.what, parsed) {
                 _ if self.ledger.journal.get(&item.id).is_some_and(|record| record.state >= State::Finished) => {}
-                (What::Malformed, Err(malformed)) => self.refuse_malformed(&malformed, &entry)?,
-                (What::Copy, Err(malformed)) => self.report_once(&malformed, &entry),
-                (What::Forbidden, Ok(Some(deployment))) => {
+                (EntryKind::Malformed, Err(malformed)) => self.refuse_malformed(&malformed, &entry)?,
+                (EntryKind::Copy, Err(malformed)) => self.report_once(&malformed, &entry),
+                (EntryKind::Forbidden, Ok(Some(deployment))) => {
                     let rule = self.host.settings.deploy.groups.clone().unwrap_or_default().join(", ");
                     let error = Error::refused(format!("group {:?} is not allowed on this image", deployment.group))
                         .rule(format!("[deploy] groups in agent.toml allows: {rule}"))
                         .remedy("use an allowed group, or have the image allow it");
                     self.refuse(&deployment, Code::DeploymentForbidden, &error)?;
                 }
-                (What::Twice, Ok(Some(deployment))) => {
-                    if self.node_lane.bring_up.about() == Some(&deployment.id) {
+                (EntryKind::Twice, Ok(Some(deployment))) => {
+                    if self.node_task.bring_up.about() == Some(&deployment.id) {
                         (at, ended) = (at + 1, ended - 1);
                         continue;
                     }
                     let error = Error::refused("more than one kubernetes-node deployment for this server")
                         .rule("a server has at most one kubernetes-node deployment")
                         .remedy("keep one of them in the template");
-                    self.refuse(&deployment, Code::NodeTwice, &error)?;
+                    self.refuse(&deployment, Code::DuplicateNodeDeployment, &error)?;
                 }
                 _ => {}
             }
@@ -115,14 +115,14 @@ impl Agent {
 
     /// A bring-up that Heat replaced by something newer is left where it is: the newer one goes on from there.
     fn drop_superseded_bring_up(&mut self) -> Result<()> {
-        let Some(id) = self.node_lane.bring_up.about().cloned() else { return Ok(()) };
+        let Some(id) = self.node_task.bring_up.about().cloned() else { return Ok(()) };
         let snapshot = self.collector.snapshot();
         if !lists_all(snapshot) || snapshot.lists(&id) || !self.is_up_to_date(&id) {
             return Ok(());
         }
-        self.node_lane.bring_up.stop();
+        self.node_task.bring_up.stop();
         let Some(record) = self.ledger.journal.get(&id).cloned() else { return Ok(()) };
-        self.ledger.let_go(&record, "superseded while it was being applied")
+        self.ledger.mark_withdrawn(&record, "superseded while it was being applied")
     }
 
     /// Whether what the metadata says of a deployment was said after the last step that was taken with it; if not, Heat is asked
@@ -148,7 +148,7 @@ impl Agent {
         if !self.may_begin(&deployment.id, state)? {
             return Ok(false);
         }
-        if !self.ledger.see(&deployment, state)? {
+        if !self.ledger.register(&deployment, state)? {
             return Ok(true);
         }
         let limit = self.host.settings.deploy.time_limit.map(|limit| u64::try_from(limit.as_millis()).unwrap_or(u64::MAX));
@@ -184,7 +184,7 @@ impl Agent {
     /// Whether a deployment runs: what is wrong with its entry comes too late, its own end counts. One that outlived the agent is
     /// taken up.
     fn is_running(&mut self, id: &str) -> Result<bool> {
-        if self.hook.id() == Some(id) || self.node_lane.bring_up.about().is_some_and(|one| one == id) {
+        if self.hook.id() == Some(id) || self.node_task.bring_up.about().is_some_and(|one| one == id) {
             return Ok(true);
         }
         let job = self.ledger.journal.get(id).filter(|record| record.state == State::Running).map(DeploymentRecord::job);
@@ -201,7 +201,7 @@ impl Agent {
         if state != Some(State::Running) && !self.is_up_to_date(&deployment.id) {
             return Ok(());
         }
-        if !self.ledger.see(&deployment, state)? {
+        if !self.ledger.register(&deployment, state)? {
             return Ok(());
         }
         let entry = deployment.to_hook_json();
@@ -215,19 +215,19 @@ impl Agent {
             // Cut off after it failed: Heat may have heard of that, and must not hear otherwise from a second try.
             let reason = current.reason.clone().unwrap_or_default();
             self.ledger
-                .store_wait(&deployment, self.node_lane.node.wait_failed(&deployment, reason.clone(), Value::Null).as_ref())?;
+                .store_wait(&deployment, self.node_task.node.wait_failed(&deployment, reason.clone(), Value::Null).as_ref())?;
             return self.ledger.end(&deployment.id, Outcome::refused(reason));
         }
         let plan = match self.plan_of(&deployment) {
             Ok(plan) => plan,
             Err(mistakes) => {
                 let error = bad_parameters(&mistakes);
-                return self.refuse(&deployment, Code::NodeParametersBad, &error);
+                return self.refuse(&deployment, Code::NodeParametersInvalid, &error);
             }
         };
-        for warning in plan.warnings(&self.node_lane.node.facts()) {
+        for warning in plan.warnings(&self.node_task.node.facts()) {
             self.host.report.emit(
-                Event::new(Code::NodeParametersOdd, format!("{} {}", warning.parameter, warning.problem))
+                Event::new(Code::NodeParametersSuspicious, format!("{} {}", warning.parameter, warning.problem))
                     .phase(Phase::Plan)
                     .deployment(&deployment.id, &deployment.name)
                     .cause(warning.rule)
@@ -244,16 +244,16 @@ impl Agent {
                 .deployment(&deployment.id, &deployment.name),
         );
         let since = self.ledger.asked_ago(&deployment, plan.spec.timeout);
-        self.node_lane.start(deployment, plan, generation, since);
+        self.node_task.start(deployment, plan, generation, since);
         Ok(())
     }
 
     /// What a node's deployment asks for, if this machine can be so.
     fn plan_of(&self, deployment: &Deployment) -> std::result::Result<node::Plan, Vec<Mistake>> {
-        let facts = self.node_lane.node.facts();
+        let facts = self.node_task.node.facts();
         let deploy = &self.host.settings.deploy;
         let runs_code = |group: &str| hooks::runs_code(group, Some(&self.host.root), &deploy.hook_dirs);
-        node::understand(deployment, &facts, &Leave::of(&self.host.settings, runs_code))?.supported_by(&facts)
+        node::understand(deployment, &facts, &ImagePolicy::of(&self.host.settings, runs_code))?.supported_by(&facts)
     }
 
     fn refuse_malformed(&mut self, malformed: &Malformed, entry: &Value) -> Result<()> {
@@ -293,9 +293,9 @@ impl Agent {
     /// A deployment that is not begun: Heat hears why at once.
     fn refuse(&mut self, deployment: &Deployment, code: Code, error: &Error) -> Result<()> {
         if deployment.group == "kubernetes-node" {
-            self.ledger.store_wait(deployment, self.node_lane.node.wait_failure(deployment, code, error).as_ref())?;
+            self.ledger.store_wait(deployment, self.node_task.node.wait_failure(deployment, code, error).as_ref())?;
         }
-        self.ledger.see(deployment, self.ledger.journal.get(&deployment.id).map(|record| record.state))?;
+        self.ledger.register(deployment, self.ledger.journal.get(&deployment.id).map(|record| record.state))?;
         self.host.report.emit(
             Event::new(code, format!("deployment {} is refused", deployment.name))
                 .phase(Phase::Deploy)

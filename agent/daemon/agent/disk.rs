@@ -35,7 +35,7 @@ pub(in crate::daemon) struct Disk {
 }
 
 /// Where deployments leave it.
-pub(super) struct Kept<'a> {
+pub(super) struct RetainedData<'a> {
     pub(super) host: &'a Host,
     pub(super) programs: &'a Programs,
     pub(super) journal: &'a mut Journal,
@@ -43,7 +43,7 @@ pub(super) struct Kept<'a> {
 
 impl Disk {
     /// Looks at what is there, once at the start.
-    pub(super) fn measure(&mut self, kept: &mut Kept<'_>) -> Result<()> {
+    pub(super) fn measure(&mut self, kept: &mut RetainedData<'_>) -> Result<()> {
         let measured = kept.remove_cut_off().and_then(|()| self.measure_all(kept)).and_then(|()| {
             self.aside = bytes_aside(&kept.host.state)?;
             self.unreadable = bound_unreadable(&kept.host.state, &kept.host.report)?;
@@ -52,14 +52,14 @@ impl Disk {
         });
         for place in &self.set_aside {
             let line = format!("{} contains {} that nothing uses", place.path, place.size());
-            let event = Event::new(Code::DataSetAside, line).step(place.path.clone());
+            let event = Event::new(Code::OldDataKept, line).step(place.path.clone());
             kept.host.report.emit(event.phase(Phase::Settings).remedy(format!("once nobody needs it: {}", place.remove)));
         }
         measured
     }
 
     /// Counts what a deployment left, and removes what the oldest ones did where that is too much.
-    pub(super) fn job_ended(&mut self, id: &str, kept: &mut Kept<'_>) -> Result<()> {
+    pub(super) fn job_ended(&mut self, id: &str, kept: &mut RetainedData<'_>) -> Result<()> {
         let outputs = kept.journal.get(id).map(|record| record.outputs.clone()).unwrap_or_default();
         let outside = script::bytes_of(&kept.host.root, id, outputs.iter().map(|(name, _)| name))?;
         self.count(id, &BTreeMap::from([(script::name(id), outside)]), kept)?;
@@ -67,7 +67,7 @@ impl Disk {
     }
 
     /// Counts what a deployment left; `outside` is what scripts left outside of the state, by name.
-    fn count(&mut self, id: &str, outside: &BTreeMap<String, u64>, kept: &Kept<'_>) -> Result<()> {
+    fn count(&mut self, id: &str, outside: &BTreeMap<String, u64>, kept: &RetainedData<'_>) -> Result<()> {
         let Some(job) = kept.journal.get(id).map(DeploymentRecord::job) else { return Ok(()) };
         let outside = outside.get(&script::name(id)).copied().unwrap_or_default();
         let bytes = kept.programs.bytes(&job)? + kept.journal.legacy_bytes(id)? + outside;
@@ -76,14 +76,14 @@ impl Disk {
         Ok(())
     }
 
-    fn measure_all(&mut self, kept: &Kept<'_>) -> Result<()> {
+    fn measure_all(&mut self, kept: &RetainedData<'_>) -> Result<()> {
         let outside = script::bytes(&kept.host.root)?;
         let ids: Vec<String> = kept.journal.all().into_iter().map(|record| record.id.clone()).collect();
         (self.jobs, self.sum) = (BTreeMap::new(), 0);
         ids.iter().try_for_each(|id| self.count(id, &outside, kept))
     }
 
-    fn bound(&mut self, kept: &mut Kept<'_>) -> Result<()> {
+    fn bound(&mut self, kept: &mut RetainedData<'_>) -> Result<()> {
         if self.sum <= JOBS_DISK as u64 {
             return Ok(());
         }
@@ -105,7 +105,7 @@ impl Disk {
 
     /// Removes what the oldest ended deployments left; whose, beside what lies outside of the state. Results that Heat may ask for
     /// go last, and those that wait for Heat never: the outbox bounds them.
-    fn shed_oldest(&mut self, shed: &mut BTreeSet<String>, kept: &mut Kept<'_>) -> Result<()> {
+    fn shed_oldest(&mut self, shed: &mut BTreeSet<String>, kept: &mut RetainedData<'_>) -> Result<()> {
         let ended: Vec<&DeploymentRecord> =
             kept.journal.all().into_iter().filter(|record| record.state >= State::Finished).collect();
         let is_over = |record: &DeploymentRecord| record.state == State::Signalled && record.let_go.is_none();
@@ -122,7 +122,7 @@ impl Disk {
                 continue;
             }
             if with_result {
-                kept.programs.shed(&job)?;
+                kept.programs.discard_output(&job)?;
             } else {
                 kept.programs.shed_output(&job)?;
             }
@@ -136,7 +136,7 @@ impl Disk {
     }
 }
 
-impl Kept<'_> {
+impl RetainedData<'_> {
     /// Removes what writes left that were cut off by a kill: nothing else would where the same name is not written again. An agent
     /// that starts writes nothing yet, but jobs of an earlier one may.
     fn remove_cut_off(&self) -> Result<()> {
@@ -237,7 +237,7 @@ mod tests {
     use crate::deploy::Outcome;
     use crate::files::Attributes;
     use crate::metadata::Deployment;
-    use crate::programs::Ran;
+    use crate::programs::JobResult;
 
     const MIB: u64 = 1024 * 1024;
     const RUN: &str = "run/heat-config/heat-config-script";
@@ -274,14 +274,14 @@ mod tests {
         /// A script that ended, with so much of each kind left; its job's directory.
         fn ended(&mut self, id: &str, log: u64, output: u64) -> String {
             let entry = json!({"id": id, "name": id, "group": "script", "config": "x", "outputs": [{"name": "o"}]});
-            self.agent.ledger.see(&Deployment::parse(&entry).unwrap().unwrap(), None).unwrap();
+            self.agent.ledger.register(&Deployment::parse(&entry).unwrap().unwrap(), None).unwrap();
             self.agent.ledger.journal.start(id, &json!({})).unwrap();
             let directory = format!("state/work/{}", self.agent.ledger.journal.get(id).unwrap().job());
             self.put(&format!("{directory}/started"), 0);
             self.put(&format!("{directory}/output.log"), log);
             self.put(&format!("{RUN}/{id}.o"), output);
             let outputs = [("o".to_owned(), "x".repeat(5_000))].into();
-            let ran = Ran { status: 3, outputs, ..Ran::default() };
+            let ran = JobResult { status: 3, outputs, ..JobResult::default() };
             self.tree.write_json(Path::new(&format!("{directory}/result.json")), &ran, Attributes::mode(0o600)).unwrap();
             self.agent.ledger.journal.finish(id, Outcome::of("script", ran)).unwrap();
             directory
@@ -295,7 +295,7 @@ mod tests {
         for number in 0..12 {
             let id = format!("d{number:02}");
             jobs.push(place.ended(&id, 10 * MIB, 5 * MIB));
-            place.agent.ledger.journal.let_go(&id, State::Finished, "superseded before Heat could be told").unwrap();
+            place.agent.ledger.journal.mark_withdrawn(&id, State::Finished, "superseded before Heat could be told").unwrap();
         }
         place.agent.measure_disk();
         let left = place.bytes("state/work") + place.bytes(RUN);
@@ -307,8 +307,8 @@ mod tests {
         // Should Heat ask for it again, it goes on from there, with its whole result.
         assert_eq!(place.agent.ledger.journal.get("d00").unwrap().let_go, Some(State::Finished));
         assert_eq!(place.agent.ledger.journal.outcome("d00").unwrap().unwrap().outputs.len(), 1);
-        let said: Vec<_> = place.report.events().into_iter().filter(|event| event.code == Code::OutputsRemoved).collect();
-        assert_eq!(said.len(), 1);
+        let reported: Vec<_> = place.report.events().into_iter().filter(|event| event.code == Code::OutputsRemoved).collect();
+        assert_eq!(reported.len(), 1);
         place.agent.measure_disk();
         assert_eq!(place.bytes("state/work") + place.bytes(RUN), left, "a restart finds it so");
     }
@@ -320,7 +320,7 @@ mod tests {
             let id = format!("d{number}");
             let directory = place.ended(&id, 0, 0);
             place.put(&format!("{directory}/result.json"), 30 * MIB);
-            place.agent.ledger.journal.let_go(&id, State::Finished, "superseded before Heat could be told").unwrap();
+            place.agent.ledger.journal.mark_withdrawn(&id, State::Finished, "superseded before Heat could be told").unwrap();
         }
         place.agent.measure_disk();
         assert!(place.bytes("state/work") <= JOBS_DISK as u64);
@@ -364,10 +364,13 @@ mod tests {
         place.agent.measure_disk();
         assert!(!gone.iter().any(|path| place.has(path)), "{:?}", gone.map(|path| place.has(path)));
         assert!(kept.iter().all(|path| place.has(path)), "{:?}", kept.map(|path| place.has(path)));
-        let said: Vec<String> = place.report.events().into_iter().map(|event| event.message).collect();
-        assert!(said.iter().any(|line| line.starts_with("5 temporary files of interrupted writes were removed")), "{said:?}");
+        let reported: Vec<String> = place.report.events().into_iter().map(|event| event.message).collect();
+        assert!(
+            reported.iter().any(|line| line.starts_with("5 temporary files of interrupted writes were removed")),
+            "{reported:?}"
+        );
         place.agent.measure_disk();
-        assert_eq!(place.report.events().len(), said.len(), "nothing is said where nothing was left");
+        assert_eq!(place.report.events().len(), reported.len(), "nothing is said where nothing was left");
     }
 
     #[test]
@@ -405,10 +408,13 @@ mod tests {
         assert_eq!(left("outbox"), ["2.unreadable", "small.unreadable"]);
         assert!(left("").contains(&"certificates.unreadable".into()));
         assert_eq!(bytes, 50 + (UNREADABLE_DISK / 6) as u64 + 10 + 10);
-        let said: Vec<String> =
+        let reported: Vec<String> =
             report.events().iter().map(|event| format!("{} {}", event.code.entry().code, event.message)).collect();
-        assert_eq!(said.len(), 2, "{said:?}");
-        assert!(said[0].starts_with("HNA-0690 15 old files") && said[1].starts_with("HNA-0690 2 old files"), "{said:?}");
+        assert_eq!(reported.len(), 2, "{reported:?}");
+        assert!(
+            reported[0].starts_with("HNA-0690 15 old files") && reported[1].starts_with("HNA-0690 2 old files"),
+            "{reported:?}"
+        );
         assert_eq!(bound_unreadable(&state, &report).unwrap(), bytes);
         assert_eq!(report.events().len(), 2);
     }

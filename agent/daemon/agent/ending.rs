@@ -7,26 +7,26 @@
 //! not take it, it is ended all the same (`Journal::end_early`): nothing else may give the disk room again.
 
 use super::Agent;
-use super::hook::Waits;
+use super::hook::GraceState;
 use super::view::lists_all;
 use crate::clock::Clock;
 use crate::daemon::reason::sentence;
 use crate::deploy::{DeploymentRecord, Ending, Outcome, State};
 use crate::error::{Error, Result};
-use crate::programs::{Programs, Ran};
+use crate::programs::{JobResult, Programs};
 use crate::report::text::duration;
 use crate::report::{Code, Event, Phase, Report};
 
 impl Agent {
     /// Ends what is to be ended, and begins to watch what an earlier run of the agent left running: before anything new is
     /// begun, because it takes the place of the one script or hook that runs at a time.
-    pub(super) fn look_after_hook(&mut self) {
+    pub(super) fn monitor_hook(&mut self) {
         self.take_over();
         self.end_replaced();
         self.carry_out_ending();
     }
 
-    /// Keeps one in the lane whose end was decided and is not recorded: it is ended, or found ended, once more.
+    /// Keeps one in the task whose end was decided and is not recorded: it is ended, or found ended, once more.
     pub(super) fn keep_ending(&mut self, id: &str) {
         let ends = |record: &DeploymentRecord| record.state == State::Running && record.ending.is_some();
         if self.hook.id().is_none() && self.ledger.journal.get(id).is_some_and(ends) {
@@ -65,15 +65,15 @@ impl Agent {
         };
         let limit = self.host.settings.deploy.replaced_grace;
         let over = match self.hook.wait(&record, limit, &self.host.clock) {
-            Waits::Begins => {
+            GraceState::Begins => {
                 let (id, message) = (&record.id, format!("deployment {} still runs: {why}", record.name));
                 let remedy = format!("`heat-node-agent logs {id}` shows its output, `heat-node-agent stop {id}` stops it now");
                 let event = job_event(Code::DeploymentReplaced, &record, message).cause(why).remedy(remedy);
                 self.host.report.emit(event.next_try(limit));
                 return;
             }
-            Waits::Lasts => return,
-            Waits::Over(over) => over,
+            GraceState::Lasts => return,
+            GraceState::Over(over) => over,
         };
         if !self.collector.snapshot().freshness().covers(over) {
             self.collector.ask(over);
@@ -91,7 +91,7 @@ impl Agent {
     }
 
     /// Takes in that one was ended, or had ended by itself before that: `ran`. What can be recorded only later is said then.
-    pub(super) fn ended_early(&mut self, record: &DeploymentRecord, ending: &Ending, ran: Option<Ran>) -> Result<()> {
+    pub(super) fn ended_early(&mut self, record: &DeploymentRecord, ending: &Ending, ran: Option<JobResult>) -> Result<()> {
         match (ending, ran) {
             (Ending::Stopped, None) => {
                 let (event, outcome) = stopped(record, &self.host.clock, &self.host.report);
@@ -108,7 +108,7 @@ impl Agent {
                 let outcome =
                     ran.map_or_else(|| Outcome::refused(format!("stopped: {why}")), |ran| Outcome::of(&record.group, ran));
                 self.ledger.journal.end_unheard(&record.id, outcome, format!("stopped: {why}; Heat no longer waits for it"))?;
-                self.host.report.emit(job_event(Code::DeploymentEnded, record, message).cause(why.clone()));
+                self.host.report.emit(job_event(Code::ReplacedDeploymentStopped, record, message).cause(why.clone()));
             }
         }
         Ok(())

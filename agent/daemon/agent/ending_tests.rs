@@ -16,7 +16,7 @@ use crate::metadata::Deployment;
 use crate::programs::{Job, runner};
 use crate::report::Report;
 
-/// The lane has a script that goes on and on.
+/// The task has a script that goes on and on.
 fn hang(agent: &mut Agent, id: &str) {
     agent.hook.keep(id);
 }
@@ -61,7 +61,7 @@ impl Scene {
 
     /// As an agent leaves it that runs this deployment.
     fn begin(&self, agent: &mut Agent, id: &str) {
-        agent.ledger.see(&Deployment::parse(&entry(id)).unwrap().unwrap(), None).unwrap();
+        agent.ledger.register(&Deployment::parse(&entry(id)).unwrap().unwrap(), None).unwrap();
         agent.ledger.journal.start(id, &entry(id)).unwrap();
         let job = Job {
             argv: ["/bin/sh", "-c", "touch ran"].map(str::to_owned).to_vec(),
@@ -76,8 +76,8 @@ impl Scene {
     }
 }
 
-/// The lane's end is taken in, as `turn` does.
-async fn lane_ends(agent: &mut Agent) {
+/// The task's end is taken in, as `turn` does.
+async fn task_ends(agent: &mut Agent) {
     let (id, ran) = agent.hook.ended().await;
     agent.hook_ended(&id, ran);
 }
@@ -102,15 +102,19 @@ async fn a_hung_script_that_heat_replaced_is_ended_once_heat_says_so_after_the_g
     let ending = |agent: &Agent| agent.ledger.journal.get("1").unwrap().ending.clone();
     assert_eq!((says(&report, Code::DeploymentReplaced), ending(&agent)), (1, None), "not on one answer alone");
     assert!(
-        agent.hook.outlook(agent.running().unwrap(), Duration::ZERO).unwrap().starts_with("Heat replaced it by 2; it is stopped")
+        agent
+            .hook
+            .planned_stop(agent.running().unwrap(), Duration::ZERO)
+            .unwrap()
+            .starts_with("Heat replaced it by 2; it is stopped")
     );
     agent.collector.poll_once().await;
     agent.decide().unwrap();
     assert_eq!(ending(&agent), Some(Ending::Replaced("Heat replaced it by 2".to_owned())));
     assert!(agent.hook.ends && agent.ledger.journal.get("2").is_none(), "the newer one waits for its turn");
-    lane_ends(&mut agent).await;
+    task_ends(&mut agent).await;
     let record = agent.ledger.journal.get("1").unwrap();
-    assert_eq!((record.state, says(&report, Code::DeploymentEnded)), (State::Signalled, 1));
+    assert_eq!((record.state, says(&report, Code::ReplacedDeploymentStopped)), (State::Signalled, 1));
     assert!(record.note.as_ref().unwrap().contains("Heat replaced it by 2"), "{record:?}");
     assert!(agent.ledger.outbox.waiting().is_empty());
     // A runner that was on its way finds the job begun already.
@@ -135,8 +139,11 @@ async fn of_one_that_was_ended_and_is_listed_again_heat_hears_that_it_failed_and
             agent.decide().unwrap();
         }
     }
-    lane_ends(&mut agent).await;
-    assert_eq!((agent.ledger.journal.get("1").unwrap().state, says(&report, Code::DeploymentEnded)), (State::Signalled, 1));
+    task_ends(&mut agent).await;
+    assert_eq!(
+        (agent.ledger.journal.get("1").unwrap().state, says(&report, Code::ReplacedDeploymentStopped)),
+        (State::Signalled, 1)
+    );
     assert!(agent.ledger.outbox.waiting().is_empty(), "nobody waits for it");
     let change = agent.collector.poll_once().await;
     agent.polled(change);
@@ -200,7 +207,7 @@ async fn a_cut_off_at_any_step_of_an_ending_ends_in_the_same_record() {
             agent.collector.poll_once().await;
             agent.decide().unwrap();
             assert_eq!(agent.hook.id(), Some("1"), "before anything else is begun");
-            lane_ends(&mut agent).await;
+            task_ends(&mut agent).await;
             agent.decide().unwrap();
             let record = agent.ledger.journal.get("1").unwrap();
             assert_eq!(
@@ -229,7 +236,7 @@ async fn one_that_was_left_running_and_is_listed_no_more_is_watched_and_never_st
     assert_eq!((says(&report, Code::DeploymentReattached), says(&report, Code::DeploymentReplaced)), (1, 1));
     // It ends by itself, without a result.
     drop(held);
-    lane_ends(&mut agent).await;
+    task_ends(&mut agent).await;
     let record = agent.ledger.journal.get("1").unwrap();
     assert_eq!((record.state, record.outcome.is_some()), (State::Signalled, false));
     assert_eq!(record.note.as_deref(), Some("Heat replaced it by 2, before it ended"));
@@ -249,7 +256,7 @@ async fn one_that_the_operator_stops_fails_and_heat_hears_of_it() {
             agent = scene.agent(Duration::ZERO).await.0;
         }
         agent.decide().unwrap();
-        lane_ends(&mut agent).await;
+        task_ends(&mut agent).await;
         let record = agent.ledger.journal.get("1").unwrap();
         assert_eq!((record.state, record.failed()), (State::Finished, true));
         let waiting = agent.ledger.outbox.waiting();
@@ -265,7 +272,7 @@ async fn one_that_the_operator_stops_fails_and_heat_hears_of_it() {
     runner::run(&agent.programs.directory(&agent.ledger.journal.get("1").unwrap().job()), &agent.host.clock).unwrap();
     agent.ledger.journal.end_early("1", Ending::Stopped, &agent.host.report);
     agent.decide().unwrap();
-    lane_ends(&mut agent).await;
+    task_ends(&mut agent).await;
     assert!(Path::new(&scene.at("ran")).exists() && !agent.ledger.journal.get("1").unwrap().failed());
 }
 
@@ -280,20 +287,20 @@ fn how_long_one_ran_is_no_matter_of_the_wall_clock_and_not_said_where_nobody_kno
     };
     let (clock, second, month) = (Clock::manual(start), Duration::from_secs(1), Duration::from_hours(720));
     let mut journal = open(&clock);
-    journal.see(&Deployment::parse(&entry("1")).unwrap().unwrap()).unwrap();
+    journal.register(&Deployment::parse(&entry("1")).unwrap().unwrap()).unwrap();
     journal.start("1", &json!({})).unwrap();
     clock.advance(second * 7);
     clock.set(start.after(month));
     assert_eq!(ran_for(journal.get("1").unwrap(), &clock), " after 7.0s");
     // By another run of the agent.
-    for (jump, said) in [(None, " after 10.0s"), (Some(month), "")] {
+    for (jump, reported) in [(None, " after 10.0s"), (Some(month), "")] {
         let clock = Clock::manual(start.after(second * 9));
         let journal = open(&clock);
         clock.advance(second);
         if let Some(jump) = jump {
             clock.set(start.after(jump));
         }
-        assert_eq!(ran_for(journal.get("1").unwrap(), &clock), said);
+        assert_eq!(ran_for(journal.get("1").unwrap(), &clock), reported);
     }
 }
 
@@ -321,12 +328,15 @@ async fn an_end_that_cannot_be_recorded_comes_all_the_same_and_is_recorded_once_
         }
         assert!(agent.hook.ends && agent.ledger.journal.get("1").unwrap().ending.is_some(), "it may be what fills the disk");
         for _ in 0..2 {
-            lane_ends(&mut agent).await;
+            task_ends(&mut agent).await;
             agent.decide().unwrap();
         }
         assert_eq!((agent.hook.id(), agent.ledger.journal.get("2")), (Some("1"), None), "nothing new before that is recorded");
-        let said = |report: &Report, words| report.events().iter().filter(|event| event.message.contains(words)).count();
-        assert_eq!((said(&report, "although that cannot be recorded yet"), says(&report, Code::DeploymentEnded)), (1, 0));
+        let reported = |report: &Report, words| report.events().iter().filter(|event| event.message.contains(words)).count();
+        assert_eq!(
+            (reported(&report, "although that cannot be recorded yet"), says(&report, Code::ReplacedDeploymentStopped)),
+            (1, 0)
+        );
         agent.host.state.remove_dir_all(&in_the_way).unwrap();
         if cut_off {
             drop(agent);
@@ -334,9 +344,9 @@ async fn an_end_that_cannot_be_recorded_comes_all_the_same_and_is_recorded_once_
             agent.collector.poll_once().await;
             agent.decide().unwrap();
         }
-        lane_ends(&mut agent).await;
+        task_ends(&mut agent).await;
         let record = agent.ledger.journal.get("1").unwrap();
-        assert_eq!((record.state, says(&report, Code::DeploymentEnded)), (State::Signalled, usize::from(!cut_off)));
+        assert_eq!((record.state, says(&report, Code::ReplacedDeploymentStopped)), (State::Signalled, usize::from(!cut_off)));
         assert!(record.note.as_ref().unwrap().contains("Heat replaced it by 2"), "{record:?}");
         runner::run(&agent.programs.directory(&record.job()), &agent.host.clock).unwrap();
         assert!(agent.ledger.outbox.waiting().is_empty() && !Path::new(&scene.at("ran")).exists());
@@ -355,7 +365,7 @@ async fn an_order_to_stop_needs_no_room_and_waits_for_no_signal() {
     in_the_way(&agent, "1");
     let destination = crate::signal::Destination::Url { url: "http://192.0.2.1/".into(), verb: "POST".into(), insecure: false };
     let sent = crate::signal::Entry::new("result 0".into(), None, destination, Value::Null, crate::clock::Timestamp(1));
-    agent.ledger.unrecorded.push((sent, crate::signal::Fate::Delivered));
+    agent.ledger.unrecorded.push((sent, crate::signal::Disposition::Delivered));
     let order = |order: &str| json!({"schema": 1, "order": order, "deployment": "n-1"});
     let at = |name: &str| Path::new(DIRECTORY).join(name);
     let run_dir = crate::files::Tree::open(&agent.host.settings.run_dir).unwrap();

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use futures_util::StreamExt;
 
 use super::*;
-use crate::daemon::agent::hook::HookLane;
+use crate::daemon::agent::hook::HookTask;
 use crate::programs::RESULT;
 
 /// What cloud-init leaves of a server that reads its metadata at `base`.
@@ -41,10 +41,10 @@ async fn open_at(dir: &Path, fake: &Fake, deployments: &[Value]) -> Agent {
 }
 
 /// One poll that lists these, and what follows from it at once.
-async fn look(agent: &mut Agent, fake: &Fake, deployments: &[Value]) {
+async fn inspect(agent: &mut Agent, fake: &Fake, deployments: &[Value]) {
     fake.play(vec![lists(&fake.base, deployments)]);
     let change = agent.collector.poll_once().await;
-    agent.heard(change);
+    agent.received(change);
     agent.decide().unwrap();
     fake.play(vec![ok("")]);
     while let Some(sent) = agent.ledger.sending.next().await {
@@ -103,7 +103,7 @@ async fn two_on_their_way(dir: &Path, [fast, slow]: [&Fake; 2], answer: Act) -> 
     let list = || lists(&fast.base, &both);
     fast.play(vec![list()]);
     let change = agent.collector.poll_once().await;
-    agent.heard(change);
+    agent.received(change);
     agent.decide().unwrap();
     while agent.ledger.outbox.waiting().len() < 2 {
         agent.turn().await;
@@ -112,7 +112,7 @@ async fn two_on_their_way(dir: &Path, [fast, slow]: [&Fake; 2], answer: Act) -> 
     fast.play(vec![list(), ok("")]);
     slow.play(vec![answer]);
     let change = agent.collector.poll_once().await;
-    agent.heard(change);
+    agent.received(change);
     agent.decide().unwrap();
     assert_eq!(agent.ledger.sending.len(), 2);
     agent
@@ -153,7 +153,7 @@ async fn a_place_that_does_not_answer_holds_up_no_other_one() {
     for _ in 0..2 {
         fast.play(vec![lists(&fast.base, &all), ok("")]);
         let change = agent.collector.poll_once().await;
-        agent.heard(change);
+        agent.received(change);
         agent.decide().unwrap();
         while agent.hook.id().is_some() {
             agent.turn().await;
@@ -176,9 +176,9 @@ async fn what_leaves_the_list_for_one_answer_is_reported_when_it_comes_back() {
         let dir = tempfile::tempdir().unwrap();
         let before = asked(&fake).len();
         let mut agent = open_in(dir.path(), BOOT, &boot(&fake.base, &[])).await.0;
-        look(&mut agent, &fake, &one).await;
+        inspect(&mut agent, &fake, &one).await;
         assert_eq!(agent.ledger.outbox.waiting().len(), 1);
-        look(&mut agent, &fake, &[]).await;
+        inspect(&mut agent, &fake, &[]).await;
         let record = agent.ledger.journal.get("id-a1").unwrap();
         assert_eq!(
             (record.state, record.let_go, agent.ledger.outbox.is_empty()),
@@ -187,16 +187,16 @@ async fn what_leaves_the_list_for_one_answer_is_reported_when_it_comes_back() {
         if restarts {
             agent = open_in(dir.path(), BOOT, &boot(&fake.base, &[])).await.0;
         }
-        look(&mut agent, &fake, &one).await;
+        inspect(&mut agent, &fake, &one).await;
         assert_eq!(agent.ledger.outbox.waiting().len(), 1, "on that same answer it is not sent");
-        look(&mut agent, &fake, &one).await;
+        inspect(&mut agent, &fake, &one).await;
         let polls = ["GET /metadata"; 4];
         assert_eq!(asked(&fake)[before..], [&polls[..], &["POST /signal/a1"]].concat(), "{restarts}");
         let record = agent.ledger.journal.get("id-a1").unwrap();
         assert_eq!((record.state, record.let_go, record.note.as_deref()), (State::Signalled, None, None));
         // Told once: whatever leaves and comes back now is done.
         for list in [&[][..], &one, &one] {
-            look(&mut agent, &fake, list).await;
+            inspect(&mut agent, &fake, list).await;
         }
         assert_eq!(asked(&fake).iter().filter(|line| *line == "POST /signal/a1").count(), 1 + usize::from(restarts));
     }
@@ -212,7 +212,7 @@ async fn a_wait_condition_hears_of_a_node_that_leaves_and_comes_back() {
     let node = [node];
     let mut agent = open_at(dir.path(), &fake, &[]).await;
     for list in [&node[..], &[], &node, &node, &node] {
-        look(&mut agent, &fake, list).await;
+        inspect(&mut agent, &fake, list).await;
     }
     let signals: Vec<_> = asked(&fake).into_iter().filter(|line| !line.starts_with("GET")).collect();
     assert_eq!(signals, ["PUT /wait", "POST /signal/n1"]);
@@ -227,27 +227,27 @@ async fn a_script_that_leaves_and_comes_back_is_taken_up_where_it_was() {
     let parsed = Deployment::parse(&script).unwrap().unwrap();
     let script = [script];
     let mut agent = open_at(dir.path(), &fake, &[]).await;
-    agent.ledger.see(&parsed, None).unwrap();
-    look(&mut agent, &fake, &[]).await;
+    agent.ledger.register(&parsed, None).unwrap();
+    inspect(&mut agent, &fake, &[]).await;
     let let_go = |agent: &Agent| agent.ledger.journal.get("id-s1").unwrap().let_go;
     assert_eq!(let_go(&agent), Some(State::Seen), "it never ran");
-    look(&mut agent, &fake, &script).await;
+    inspect(&mut agent, &fake, &script).await;
     assert!(agent.hook.id().is_none(), "not on that same answer");
-    look(&mut agent, &fake, &script).await;
+    inspect(&mut agent, &fake, &script).await;
     assert_eq!(agent.hook.id(), Some("id-s1"));
     // By another run of the agent that finds it running. It ended while nobody looked.
     drop(agent);
     let mut agent = open_at(dir.path(), &fake, &[]).await;
-    look(&mut agent, &fake, &[]).await;
+    inspect(&mut agent, &fake, &[]).await;
     let watched = (let_go(&agent), agent.hook.id());
     assert_eq!(watched, (None, Some("id-s1")), "it is watched as long as it may run, and not let go before");
     let job = Path::new("state/work").join(agent.ledger.journal.get("id-s1").unwrap().job());
-    let ran = Ran { stdout: "once\n".into(), ..Ran::default() };
+    let ran = JobResult { stdout: "once\n".into(), ..JobResult::default() };
     Tree::open(dir.path()).unwrap().write_json(&job.join(RESULT), &ran, Attributes::mode(0o600)).unwrap();
-    look(&mut agent, &fake, &script).await;
+    inspect(&mut agent, &fake, &script).await;
     let (id, ran) = agent.hook.ended().await;
     agent.hook_ended(&id, ran);
-    look(&mut agent, &fake, &script).await;
+    inspect(&mut agent, &fake, &script).await;
     assert!(fake.requests().last().unwrap().contains(r#""deploy_stdout":"once\n""#));
 }
 
@@ -260,14 +260,14 @@ async fn a_node_that_leaves_and_comes_back_is_brought_up_from_the_beginning() {
     (node["group"], node["config"]) = (json!("kubernetes-node"), config);
     let node = [node];
     let mut agent = open_at(dir.path(), &fake, &[]).await;
-    look(&mut agent, &fake, &node).await;
-    assert!(agent.node_lane.bring_up.is_busy());
-    look(&mut agent, &fake, &[]).await;
+    inspect(&mut agent, &fake, &node).await;
+    assert!(agent.node_task.bring_up.is_busy());
+    inspect(&mut agent, &fake, &[]).await;
     let state = |agent: &Agent| agent.ledger.generations.current().unwrap().state;
-    assert_eq!((agent.node_lane.bring_up.is_busy(), state(&agent)), (false, GenerationState::Rejected));
+    assert_eq!((agent.node_task.bring_up.is_busy(), state(&agent)), (false, GenerationState::Rejected));
     for begins in [false, true] {
-        look(&mut agent, &fake, &node).await;
-        assert_eq!(agent.node_lane.bring_up.is_busy(), begins);
+        inspect(&mut agent, &fake, &node).await;
+        assert_eq!(agent.node_task.bring_up.is_busy(), begins);
     }
     assert_eq!(state(&agent), GenerationState::Applying);
     assert!(agent.ledger.outbox.is_empty(), "no failure was reported");
@@ -285,15 +285,15 @@ async fn nothing_is_begun_on_what_a_cache_or_a_boot_copy_says_while_heat_can_be_
     assert!(agent.collector.snapshot().lists("id-s1"));
     agent.decide().unwrap();
     assert!(agent.hook.id().is_none() && agent.ledger.journal.get("id-s1").is_none());
-    look(&mut agent, &fake, &script).await;
+    inspect(&mut agent, &fake, &script).await;
     assert!(agent.hook.id().is_some());
     // One that was forgotten by order runs anew only if Heat still lists it.
-    agent.hook = HookLane::new(Rc::clone(&agent.programs));
+    agent.hook = HookTask::new(Rc::clone(&agent.programs));
     agent.programs.forget(&agent.ledger.journal.get("id-s1").unwrap().job()).unwrap();
     agent.ledger.journal.forget("id-s1").unwrap();
     agent.decide().unwrap();
     assert!(agent.hook.id().is_none() && agent.collector.is_answering());
-    look(&mut agent, &fake, &[]).await;
+    inspect(&mut agent, &fake, &[]).await;
     assert!(agent.hook.id().is_none());
 }
 
@@ -321,7 +321,7 @@ async fn a_malformed_entry_with_the_id_of_what_runs_changes_nothing_of_it() {
     let (mut agent, report) = open_in(dir.path(), BOOT, &boot(&fake.base, &[])).await;
     Rc::make_mut(&mut agent.host).settings.deploy.groups = None;
     for list in [script.to_vec(), [script, bad].concat(), [bad, script].concat(), bad.to_vec()] {
-        look(&mut agent, &fake, &list).await;
+        inspect(&mut agent, &fake, &list).await;
         let state = agent.ledger.journal.get("id-s1").unwrap().state;
         assert_eq!((agent.hook.id(), state), (Some("id-s1"), State::Running), "{list:?}");
     }
@@ -331,8 +331,8 @@ async fn a_malformed_entry_with_the_id_of_what_runs_changes_nothing_of_it() {
     let job = Path::new("state/work").join(agent.ledger.journal.get("id-s1").unwrap().job());
     drop(agent);
     let mut agent = open_at(dir.path(), &fake, &[]).await;
-    Tree::open(dir.path()).unwrap().write_json(&job.join(RESULT), &Ran::default(), Attributes::mode(0o600)).unwrap();
-    look(&mut agent, &fake, bad).await;
+    Tree::open(dir.path()).unwrap().write_json(&job.join(RESULT), &JobResult::default(), Attributes::mode(0o600)).unwrap();
+    inspect(&mut agent, &fake, bad).await;
     let (id, ran) = agent.hook.ended().await;
     agent.hook_ended(&id, ran);
     assert!(!agent.ledger.journal.get("id-s1").unwrap().failed());
@@ -350,12 +350,12 @@ async fn a_node_takes_over_from_one_that_ended_and_is_still_listed() {
     };
     let (old, new) = (node("old"), node("new"));
     let mut agent = open_at(dir.path(), &fake, &[]).await;
-    look(&mut agent, &fake, std::slice::from_ref(&old)).await;
-    let (id, done) = agent.node_lane.bring_up.ended().await;
+    inspect(&mut agent, &fake, std::slice::from_ref(&old)).await;
+    let (id, done) = agent.node_task.bring_up.ended().await;
     agent.node_ended(&id, done);
     // Renamed in the template: Heat makes the new one first, and removes the old one when that has succeeded.
-    look(&mut agent, &fake, &[old, new]).await;
-    assert_eq!(agent.node_lane.bring_up.about().map(String::as_str), Some("id-new1"));
+    inspect(&mut agent, &fake, &[old, new]).await;
+    assert_eq!(agent.node_task.bring_up.about().map(String::as_str), Some("id-new1"));
     assert_eq!(agent.ledger.generations.current().unwrap().deployment, "id-new1");
 }
 
@@ -367,7 +367,7 @@ async fn how_long_heat_waits_is_counted_from_when_it_made_the_deployment() {
     let made = Timestamp(agent.host.clock.now().0 - 600_000);
     entry["creation_time"] = json!(made.rfc3339());
     let node = Deployment::parse(&entry).unwrap().unwrap();
-    agent.ledger.see(&node, None).unwrap();
+    agent.ledger.register(&node, None).unwrap();
     let ago = |agent: &Agent| agent.ledger.asked_ago(&node, Duration::from_hours(1)).as_secs() / 60;
     assert_eq!(ago(&agent), 10);
     // What the operator has run again is nothing that Heat waits for.
@@ -381,18 +381,18 @@ async fn an_answer_without_a_list_is_nobodys_word_on_a_result() {
     let dir = tempfile::tempdir().unwrap();
     let (old, new) = ([run_of(&fake.base, "r", 1)], [run_of(&fake.base, "r", 2)]);
     let mut agent = open_in(dir.path(), BOOT, &boot(&fake.base, &[])).await.0;
-    look(&mut agent, &fake, &old).await;
+    inspect(&mut agent, &fake, &old).await;
     assert_eq!(agent.ledger.outbox.waiting().len(), 1, "it ended after that answer began");
     // Heat has replaced it, but these answers do not say so.
     for document in ["{}", r#"{"deployments": "none"}"#] {
         fake.play(vec![ok(document)]);
         let change = agent.collector.poll_once().await;
-        agent.heard(change);
+        agent.received(change);
         agent.decide().unwrap();
         assert!(agent.ledger.sending.is_empty() && agent.is_idle(), "{document}: nothing is sent, and nothing spins");
     }
-    look(&mut agent, &fake, &new).await;
-    look(&mut agent, &fake, &new).await;
+    inspect(&mut agent, &fake, &new).await;
+    inspect(&mut agent, &fake, &new).await;
     let signals: Vec<_> = asked(&fake).into_iter().filter(|line| line.starts_with("POST")).collect();
     assert_eq!(signals, ["POST /signal/r2"]);
 }

@@ -4,23 +4,23 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use super::lane::Lane;
+use super::task::BackgroundTask;
 use super::view::gone;
 use crate::clock::{Clock, Moment, Stopwatch};
 use crate::collect::Snapshot;
 use crate::deploy::{DeploymentRecord, Ending};
 use crate::error::Result;
-use crate::programs::{Programs, Ran};
+use crate::programs::{JobResult, Programs};
 use crate::report::text::duration;
 
 /// A job that ends before its program is started this often is reported as failed.
 const FALSE_START_LIMIT: u32 = 5;
 
 /// One script or hook at a time.
-pub(in crate::daemon) struct HookLane {
+pub(in crate::daemon) struct HookTask {
     programs: Rc<Programs>,
     /// By the deployment's id.
-    lane: Lane<String, Result<Option<Ran>>>,
+    task: BackgroundTask<String, Result<Option<JobResult>>>,
     /// What the newest answer of Heat says of it.
     judged: Option<Judged>,
     /// Heat waits for it no more, since then.
@@ -46,7 +46,7 @@ struct Grace {
 }
 
 /// How far a grace is.
-pub(super) enum Waits {
+pub(super) enum GraceState {
     /// It begins now.
     Begins,
     /// It lasts.
@@ -55,39 +55,39 @@ pub(super) enum Waits {
     Over(Moment),
 }
 
-impl HookLane {
+impl HookTask {
     pub(super) fn new(programs: Rc<Programs>) -> Self {
         let (judged, grace, false_starts) = (None, None, BTreeMap::new());
-        Self { programs, lane: Lane::default(), judged, grace, ends: false, false_starts }
+        Self { programs, task: BackgroundTask::default(), judged, grace, ends: false, false_starts }
     }
 
     /// Id of the deployment whose script or hook runs.
     pub(in crate::daemon) fn id(&self) -> Option<&str> {
-        self.lane.about().map(String::as_str)
+        self.task.about().map(String::as_str)
     }
 
     /// Starts a prepared job, or takes it up where it has begun.
     pub(super) fn run(&mut self, id: String, key: String) {
         let programs = Rc::clone(&self.programs);
-        self.lane.start(id, async move { programs.run(&key).await });
+        self.task.start(id, async move { programs.run(&key).await });
     }
 
     /// Watches a job that has begun.
     pub(super) fn follow(&mut self, record: &DeploymentRecord) {
         let (programs, key) = (Rc::clone(&self.programs), record.job());
-        self.lane.start(record.id.clone(), async move { programs.follow(&key).await });
+        self.task.start(record.id.clone(), async move { programs.follow(&key).await });
     }
 
     /// Ends a job, in the place of who only watched it.
     pub(super) fn end(&mut self, record: &DeploymentRecord) {
         let (programs, key) = (Rc::clone(&self.programs), record.job());
         self.ends = true;
-        self.lane.start(record.id.clone(), async move { programs.end(&key).await });
+        self.task.start(record.id.clone(), async move { programs.end(&key).await });
     }
 
-    /// The end of what runs, after which the lane is empty.
-    pub(super) async fn ended(&mut self) -> (String, Result<Option<Ran>>) {
-        let ended = self.lane.ended().await;
+    /// The end of what runs, after which the task is empty.
+    pub(super) async fn ended(&mut self) -> (String, Result<Option<JobResult>>) {
+        let ended = self.task.ended().await;
         (self.judged, self.grace, self.ends) = (None, None, false);
         ended
     }
@@ -106,7 +106,7 @@ impl HookLane {
 
     /// Why Heat waits for the running one no more: looked up once for each answer.
     pub(super) fn judge(&mut self, record: &DeploymentRecord, snapshot: &Snapshot) -> Option<String> {
-        let answer = snapshot.listing.as_ref().map(|listing| listing.look.began);
+        let answer = snapshot.listing.as_ref().map(|listing| listing.list_answer.began);
         let known = self.judged.as_ref().filter(|judged| judged.id == record.id && judged.answer == answer);
         if let Some(judged) = known {
             return judged.gone.clone();
@@ -117,12 +117,16 @@ impl HookLane {
     }
 
     /// Heat does not wait for it: how far its grace is.
-    pub(super) fn wait(&mut self, record: &DeploymentRecord, limit: Duration, clock: &Clock) -> Waits {
+    pub(super) fn wait(&mut self, record: &DeploymentRecord, limit: Duration, clock: &Clock) -> GraceState {
         let Some(grace) = self.grace.as_mut().filter(|grace| grace.id == record.id) else {
             self.grace = Some(Grace { id: record.id.clone(), since: clock.start(), over: None });
-            return Waits::Begins;
+            return GraceState::Begins;
         };
-        if grace.since.elapsed() < limit { Waits::Lasts } else { Waits::Over(*grace.over.get_or_insert_with(|| clock.moment())) }
+        if grace.since.elapsed() < limit {
+            GraceState::Lasts
+        } else {
+            GraceState::Over(*grace.over.get_or_insert_with(|| clock.moment()))
+        }
     }
 
     /// Heat waits for it. Whether it did not before.
@@ -137,7 +141,7 @@ impl HookLane {
     }
 
     /// What there is to say of the end of a running script or hook before it is there.
-    pub(in crate::daemon) fn outlook(&self, record: &DeploymentRecord, grace: Duration) -> Option<String> {
+    pub(in crate::daemon) fn planned_stop(&self, record: &DeploymentRecord, grace: Duration) -> Option<String> {
         match &record.ending {
             Some(Ending::Stopped) => return Some("it is being stopped at the operator's request".to_owned()),
             Some(Ending::Replaced(why)) => return Some(format!("it is being stopped: {why}")),
@@ -150,6 +154,6 @@ impl HookLane {
 
     /// Nothing is known of its end, for now.
     pub(super) fn keep(&mut self, id: &str) {
-        self.lane.start(id.to_owned(), std::future::pending());
+        self.task.start(id.to_owned(), std::future::pending());
     }
 }

@@ -11,7 +11,7 @@ use super::trouble::Trouble;
 use super::view::result_key;
 use crate::daemon::host::Host;
 use crate::daemon::node::Wait;
-use crate::daemon::node::deadline::Asked;
+use crate::daemon::node::deadline::DeadlineInputs;
 use crate::deploy::{
     self, DeploymentRecord, Generation, GenerationState, Generations, Journal, Outcome, Reference, SIGNAL_LIMIT, State,
 };
@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::metadata::{Deployment, SignalTarget};
 use crate::progress::Progress;
 use crate::report::{Code, Event, Phase};
-use crate::signal::{About, Destination, Entry, Fate, Outbox, Sending};
+use crate::signal::{About, Destination, Disposition, Entry, Outbox, Sending};
 
 /// Heat takes no notice of a temporary URL's object of the same second as its own change of the deployment, which has
 /// whole seconds (heat-protocol.md 7.2). It made that change before we could see it.
@@ -40,7 +40,7 @@ pub(in crate::daemon) struct Ledger {
     /// Signals on their way.
     pub(super) sending: FuturesUnordered<Sending>,
     /// What left the outbox and could not be recorded, e.g. on a full disk: it must not be sent again.
-    pub(super) unrecorded: Vec<(Entry, Fate)>,
+    pub(super) unrecorded: Vec<(Entry, Disposition)>,
     /// A result that could not be stored: it is tried again, and everything else goes on.
     pub(in crate::daemon) unstored: Trouble,
 }
@@ -65,19 +65,19 @@ impl Ledger {
     }
 
     /// Records a new deployment, or what the metadata says of a known one. `false` if it was run before.
-    pub(super) fn see(&mut self, deployment: &Deployment, state: Option<State>) -> Result<bool> {
+    pub(super) fn register(&mut self, deployment: &Deployment, state: Option<State>) -> Result<bool> {
         if state.is_some() {
             return self.journal.renew(deployment).map(|()| true);
         }
-        let new = self.journal.see(deployment)?.is_some();
+        let new = self.journal.register(deployment)?.is_some();
         let event = if new {
             Event::new(
-                Code::DeploymentSeen,
+                Code::DeploymentRecorded,
                 format!("deployment {} ({}, {}) is new", deployment.name, deployment.group, deployment.action()),
             )
         } else {
             let note = self.journal.get(&deployment.id).and_then(|record| record.note.as_deref()).unwrap_or("run before");
-            Event::new(Code::DeploymentKnown, format!("deployment {} was {note}", deployment.name))
+            Event::new(Code::DeploymentAlreadyRun, format!("deployment {} was {note}", deployment.name))
         };
         self.host.report.emit(event.phase(Phase::Deploy).deployment(&deployment.id, &deployment.name));
         Ok(new)
@@ -88,12 +88,12 @@ impl Ledger {
         let Some(record) = self.journal.get(&deployment.id) else { return Duration::ZERO };
         // Of what the operator has run again Heat has heard already.
         let made = if record.order.is_none() { deployment.creation_time.as_str() } else { "" };
-        Asked { made, seen: record.seen, timeout }.how_long_ago(self.host.clock.now())
+        DeadlineInputs { made, seen: record.seen, timeout }.how_long_ago(self.host.clock.now())
     }
 
     /// Results without a signal get theirs stored: after a start, and after a disk was full. One that is on its way is in the outbox
     /// until its fate is recorded or among those that could not be. One that cannot be stored holds nothing else up.
-    pub(super) fn take_up(&mut self) {
+    pub(super) fn resume_interrupted(&mut self) {
         if !self.unstored.try_again() {
             return;
         }
@@ -115,12 +115,12 @@ impl Ledger {
 
     /// Records that Heat asks for a deployment no more before it ended, and from where it goes on if Heat does again: a script
     /// where it was, because it never runs twice; a node that was cut off before it had a result, from the beginning.
-    pub(super) fn let_go(&mut self, record: &DeploymentRecord, why: &str) -> Result<()> {
+    pub(super) fn mark_withdrawn(&mut self, record: &DeploymentRecord, why: &str) -> Result<()> {
         let from = if self.leave_generation(&record.id, why)? { State::Seen } else { record.state };
         let line = format!("deployment {} is withdrawn: {why}", record.name);
-        let event = Event::new(Code::DeploymentLetGo, line).phase(Phase::Deploy).deployment(&record.id, &record.name);
+        let event = Event::new(Code::DeploymentWithdrawn, line).phase(Phase::Deploy).deployment(&record.id, &record.name);
         self.host.report.emit(event.cause(why));
-        self.journal.let_go(&record.id, from, why)
+        self.journal.mark_withdrawn(&record.id, from, why)
     }
 
     /// A generation that was being put in place when the agent ended, and whose deployment nobody goes on with; whether there was
@@ -146,7 +146,7 @@ impl Ledger {
         }
     }
 
-    /// Stores a finished deployment's result for Heat, or says why it cannot be stored yet: [`Ledger::take_up`] tries it again.
+    /// Stores a finished deployment's result for Heat, or says why it cannot be stored yet: [`Ledger::resume_interrupted`] tries it again.
     fn store_result(&mut self, record: &DeploymentRecord) {
         if let Err(error) = self.store_signal(record) {
             self.unstored.take(&format!("storing the result of deployment {} for Heat", record.name), &error);
@@ -188,7 +188,7 @@ impl Ledger {
 
     pub(super) fn store_wait(&mut self, deployment: &Deployment, wait: Option<&Wait>) -> Result<()> {
         let Some(wait) = wait else { return Ok(()) };
-        self.see(deployment, self.journal.get(&deployment.id).map(|record| record.state))?;
+        self.register(deployment, self.journal.get(&deployment.id).map(|record| record.state))?;
         self.store_wait_of(&deployment.id, wait)
     }
 
@@ -201,30 +201,38 @@ impl Ledger {
     }
 
     /// Records what became of signals; what cannot be written is kept for the next time.
-    pub(super) fn record_fates(&mut self, fates: Vec<(Entry, Fate)>) -> Vec<Error> {
+    pub(super) fn record_dispositions(&mut self, dispositions: Vec<(Entry, Disposition)>) -> Vec<Error> {
         let mut errors = Vec::new();
-        for (entry, fate) in std::mem::take(&mut self.unrecorded).into_iter().chain(fates) {
-            if let Err(error) = self.record_fate(&entry, &fate) {
+        for (entry, disposition) in std::mem::take(&mut self.unrecorded).into_iter().chain(dispositions) {
+            if let Err(error) = self.record_disposition(&entry, &disposition) {
                 errors.push(error);
-                self.unrecorded.push((entry, fate));
+                self.unrecorded.push((entry, disposition));
             }
         }
         errors
     }
 
-    fn record_fate(&mut self, entry: &Entry, fate: &Fate) -> Result<()> {
+    fn record_disposition(&mut self, entry: &Entry, disposition: &Disposition) -> Result<()> {
         let Some(About { id, result, .. }) = &entry.about else { return Ok(()) };
-        match (fate, result) {
-            (Fate::Delivered, true) => self.journal.signalled(id, None),
-            (Fate::Undeliverable(cause), true) => self.journal.undelivered(id, format!("Heat refused the signal: {cause}")),
-            (Fate::Superseded, true) => self.journal.let_go(id, State::Finished, "superseded before it was reported to Heat"),
-            (Fate::Expired, true) => self.journal.undelivered(id, "it could not be reported to Heat for 7 days".to_owned()),
+        match (disposition, result) {
+            (Disposition::Delivered, true) => self.journal.signalled(id, None),
+            (Disposition::Undeliverable(cause), true) => {
+                self.journal.undelivered(id, format!("Heat refused the signal: {cause}"))
+            }
+            (Disposition::Superseded, true) => {
+                self.journal.mark_withdrawn(id, State::Finished, "superseded before it was reported to Heat")
+            }
+            (Disposition::Expired, true) => {
+                self.journal.undelivered(id, "it could not be reported to Heat for 7 days".to_owned())
+            }
             // Heat may wait for it no more, e.g. at an update: that does not make a failure of the deployment.
-            (Fate::Undeliverable(cause), false) => {
+            (Disposition::Undeliverable(cause), false) => {
                 self.journal.note(id, format!("Heat refused the signal to the wait condition: {cause}"))
             }
-            (Fate::Expired, false) => self.journal.note(id, "the wait condition could not be signalled for 7 days".to_owned()),
-            (Fate::Delivered | Fate::Superseded, false) => Ok(()),
+            (Disposition::Expired, false) => {
+                self.journal.note(id, "the wait condition could not be signalled for 7 days".to_owned())
+            }
+            (Disposition::Delivered | Disposition::Superseded, false) => Ok(()),
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! * the sources are polled (`collect`),
 //! * one script or hook runs, in the order of the list (`hook.rs`),
-//! * the node is brought up or looked after (`node_lane.rs`),
+//! * the node is brought up or looked after (`node_task.rs`),
 //! * signals are sent (`signal`).
 //!
 //! Whenever one of them moves, what came of it is taken in (`settle.rs`), and [`Agent::decide`] looks at the whole picture afresh and
@@ -15,14 +15,14 @@ mod begin;
 mod disk;
 pub(crate) mod ending;
 mod hook;
-mod lane;
 mod ledger;
 mod node_conditions;
-mod node_lane;
+mod node_task;
 mod orders;
 mod publisher;
 mod run;
 mod settle;
+mod task;
 mod trouble;
 pub(super) mod view;
 mod worklist;
@@ -31,11 +31,11 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use self::disk::{Disk, Kept};
-use self::hook::HookLane;
+use self::disk::{Disk, RetainedData};
+use self::hook::HookTask;
 use self::ledger::Ledger;
 use self::node_conditions::NodeConditions;
-use self::node_lane::NodeLane;
+use self::node_task::NodeTask;
 use self::publisher::Publisher;
 use self::trouble::Trouble;
 use self::view::view;
@@ -77,8 +77,8 @@ pub(super) struct Agent {
     pub(super) ledger: Ledger,
     /// What is still to be done of the list in force.
     worklist: Worklist,
-    pub(super) hook: HookLane,
-    pub(super) node_lane: NodeLane,
+    pub(super) hook: HookTask,
+    pub(super) node_task: NodeTask,
     /// How far bringing the node up is.
     pub(super) progress: Progress,
     /// What is on disk.
@@ -126,8 +126,8 @@ impl Agent {
             collector,
             ledger,
             worklist: Worklist::new(),
-            hook: HookLane::new(Rc::clone(&programs)),
-            node_lane: NodeLane::new(node, conditions, clock),
+            hook: HookTask::new(Rc::clone(&programs)),
+            node_task: NodeTask::new(node, conditions, clock),
             programs,
             progress,
             disk: Disk::default(),
@@ -140,7 +140,7 @@ impl Agent {
 
     /// Looks at what deployments left on disk, once at the start.
     pub(super) fn measure_disk(&mut self) {
-        let mut kept = Kept { host: &self.host, programs: &self.programs, journal: &mut self.ledger.journal };
+        let mut kept = RetainedData { host: &self.host, programs: &self.programs, journal: &mut self.ledger.journal };
         if let Err(error) = self.disk.measure(&mut kept) {
             self.trouble.take("measuring the deployments' output", &error);
         }
@@ -148,7 +148,7 @@ impl Agent {
 
     /// Counts what a deployment left on disk.
     fn count_output(&mut self, id: &str) -> Result<()> {
-        let mut kept = Kept { host: &self.host, programs: &self.programs, journal: &mut self.ledger.journal };
+        let mut kept = RetainedData { host: &self.host, programs: &self.programs, journal: &mut self.ledger.journal };
         self.disk.job_ended(id, &mut kept)
     }
 

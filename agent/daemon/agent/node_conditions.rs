@@ -6,7 +6,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use super::lane::Lane;
+use super::task::BackgroundTask;
 use crate::backoff::Backoff;
 use crate::clock::{Clock, Stopwatch};
 use crate::daemon::host::Host;
@@ -37,7 +37,7 @@ const NOT_FOUND: u16 = 404;
 pub(super) struct NodeConditions {
     host: Rc<Host>,
     http: Rc<Http>,
-    lane: Lane<Vec<NodeCondition>, Result<Transitions>>,
+    task: BackgroundTask<Vec<NodeCondition>, Result<Transitions>>,
     wanted: Vec<NodeCondition>,
     /// Since the node has been measured.
     measured: Option<Stopwatch>,
@@ -94,7 +94,7 @@ impl NodeConditions {
         Self {
             host,
             http,
-            lane: Lane::default(),
+            task: BackgroundTask::default(),
             wanted: Vec::new(),
             measured: None,
             node: None,
@@ -122,7 +122,7 @@ impl NodeConditions {
     /// How long until they are written, or more of them can be; nothing where there is nothing to write, or it is on its way.
     pub(super) fn until_due(&self) -> Option<Duration> {
         let has_node = self.node.as_ref().is_some_and(|(_, node)| node.is_some());
-        if !has_node || self.lane.is_busy() {
+        if !has_node || self.task.is_busy() {
             return None;
         }
         let (certain, rest) = self.certain();
@@ -153,12 +153,12 @@ impl NodeConditions {
         let Some((_, Some(object))) = &self.node else { return };
         let (http, object, known) = (Rc::clone(&self.http), object.clone(), self.known.clone());
         let (conditions, _) = self.certain();
-        self.lane.start(conditions.clone(), async move { write(&http, &object, &conditions, known).await });
+        self.task.start(conditions.clone(), async move { write(&http, &object, &conditions, known).await });
     }
 
     /// Waits until they are written, or were not. Safe to drop.
     pub(super) async fn ended(&mut self) -> (Vec<NodeCondition>, Result<Transitions>) {
-        self.lane.ended().await
+        self.task.ended().await
     }
 
     /// Takes that in.

@@ -50,16 +50,16 @@ fn what_fails_is_tried_ever_more_slowly_and_not_before_the_api_wants_that() {
     assert_eq!(schedule.until_due(&wanted), HEARTBEAT);
 }
 
-/// A lane whose node is this object.
-fn lane(dir: &Path, is_on: bool, url: &str) -> NodeConditions {
+/// A task whose node is this object.
+fn task(dir: &Path, is_on: bool, url: &str) -> NodeConditions {
     let tree = Arc::new(Tree::open(dir).unwrap());
     let settings = Settings { node_conditions: is_on, ..Settings::default() };
     let (clock, report) = (Clock::manual(Timestamp(0)), Report::kept());
     let http = Rc::new(Http::new(settings.tls.clone(), Arc::clone(&tree), clock.clone()));
     let host = Host { settings, root: Arc::clone(&tree), state: tree, systemd: None, clock, report };
-    let mut lane = NodeConditions::new(Rc::new(host), http);
-    lane.node = Some(((1, Extent::Whole), Some(NodeObject { url: format!("{url}/api/v1/nodes/n"), identity: None })));
-    lane
+    let mut task = NodeConditions::new(Rc::new(host), http);
+    task.node = Some(((1, Extent::Whole), Some(NodeObject { url: format!("{url}/api/v1/nodes/n"), identity: None })));
+    task
 }
 
 /// A page with a node whose components were measured.
@@ -74,21 +74,21 @@ async fn with_the_setting_off_nothing_is_ever_sent() {
     let dir = tempfile::tempdir().unwrap();
     assert!(!Settings::default().node_conditions);
     let fake = Fake::start(vec![ok("{}")]).await;
-    let mut off = lane(dir.path(), false, &fake.base);
+    let mut off = task(dir.path(), false, &fake.base);
     off.follow(&page(dir.path()));
     off.start();
-    assert!(off.until_due().is_none() && !off.lane.is_busy());
-    let mut on = lane(dir.path(), true, &fake.base);
+    assert!(off.until_due().is_none() && !off.task.is_busy());
+    let mut on = task(dir.path(), true, &fake.base);
     on.start();
-    assert!(!on.lane.is_busy(), "nothing was measured");
+    assert!(!on.task.is_busy(), "nothing was measured");
     on.follow(&page(dir.path()));
     assert_eq!(on.until_due(), Some(SETTLES));
     on.start();
-    assert!(!on.lane.is_busy(), "nobody calls healthy what was seen once");
+    assert!(!on.task.is_busy(), "nobody calls healthy what was seen once");
     on.host.clock.advance(SETTLES);
     on.follow(&page(dir.path()));
     on.start();
-    assert!(on.lane.is_busy() && on.until_due().is_none(), "one at a time");
+    assert!(on.task.is_busy() && on.until_due().is_none(), "one at a time");
     let (written, result) = on.ended().await;
     on.took(written, result);
     assert_eq!((fake.requests().len(), on.until_due()), (2, Some(HEARTBEAT)));
@@ -96,7 +96,7 @@ async fn with_the_setting_off_nothing_is_ever_sent() {
     on.node = Some(((2, Extent::Whole), None));
     assert!(on.until_due().is_none());
     // A bring-up measures anew.
-    on.node = lane(dir.path(), true, &fake.base).node;
+    on.node = task(dir.path(), true, &fake.base).node;
     let unmeasured = Status { node: None, ..page(dir.path()) };
     on.follow(&unmeasured);
     assert!(on.until_due().is_none());
@@ -109,28 +109,28 @@ async fn with_the_setting_off_nothing_is_ever_sent() {
 async fn a_failure_is_reported_once_as_long_as_its_cause_stays_and_so_is_its_end() {
     let dir = tempfile::tempdir().unwrap();
     let fake = Fake::start(vec![ok("{}")]).await;
-    let mut lane = lane(dir.path(), true, &fake.base);
-    lane.follow(&page(dir.path()));
-    lane.host.clock.advance(SETTLES);
+    let mut task = task(dir.path(), true, &fake.base);
+    task.follow(&page(dir.path()));
+    task.host.clock.advance(SETTLES);
     let gone = || vec![status("404 Not Found", "{}")];
     let forbidden = || vec![status("403 Forbidden", r#"{"message": "is forbidden"}"#)];
     let away = || vec![status("503 Service Unavailable", "{}")];
     let fine = || vec![ok("{}"), ok("{}")];
     let mut reported = Vec::new();
     for (script, pause) in [(gone(), 0), (forbidden(), 5), (forbidden(), 10), (away(), 20), (fine(), 40), (fine(), 300)] {
-        assert_eq!(lane.until_due(), Some(Duration::from_secs(pause)));
-        lane.host.clock.advance(Duration::from_secs(pause));
+        assert_eq!(task.until_due(), Some(Duration::from_secs(pause)));
+        task.host.clock.advance(Duration::from_secs(pause));
         fake.play(script);
-        lane.start();
-        assert!(lane.lane.is_busy());
-        let (written, result) = lane.ended().await;
-        lane.took(written, result);
-        reported.push(lane.host.report.events().iter().map(|event| event.code.entry().code).collect::<Vec<_>>());
+        task.start();
+        assert!(task.task.is_busy());
+        let (written, result) = task.ended().await;
+        task.took(written, result);
+        reported.push(task.host.report.events().iter().map(|event| event.code.entry().code).collect::<Vec<_>>());
     }
     let (failed, written) = ("HNA-0731", "HNA-0730");
     let all = [failed, failed, written];
     assert_eq!(reported, [&[][..], &all[..1], &all[..1], &all[..2], &all, &all]);
-    let events = lane.host.report.events();
+    let events = task.host.report.events();
     let cause = events[0].cause.as_deref().unwrap();
     assert!(cause.contains("403 to GET: is forbidden") && events[0].remedy.is_some(), "{cause}");
     // A heartbeat is one request: since when it is so is known.
@@ -142,21 +142,21 @@ async fn a_failure_is_reported_once_as_long_as_its_cause_stays_and_so_is_its_end
 async fn a_problem_is_written_at_once_and_what_is_fine_once_that_is_certain() {
     let dir = tempfile::tempdir().unwrap();
     let fake = Fake::start(vec![ok("{}")]).await;
-    let mut lane = lane(dir.path(), true, &fake.base);
+    let mut task = task(dir.path(), true, &fake.base);
     let mut drifted = page(dir.path());
     drifted.node.as_mut().unwrap().drifted = true;
-    lane.follow(&drifted);
+    task.follow(&drifted);
     let mut kinds = Vec::new();
     for pause in [0, SETTLES.as_secs()] {
-        assert_eq!(lane.until_due(), Some(Duration::from_secs(pause)));
-        lane.host.clock.advance(Duration::from_secs(pause));
-        lane.start();
-        assert!(lane.lane.is_busy());
-        let (written, result) = lane.ended().await;
+        assert_eq!(task.until_due(), Some(Duration::from_secs(pause)));
+        task.host.clock.advance(Duration::from_secs(pause));
+        task.start();
+        assert!(task.task.is_busy());
+        let (written, result) = task.ended().await;
         kinds.push(written.iter().map(|one| (one.kind, one.is_problem)).collect::<Vec<_>>());
-        lane.took(written, result);
+        task.took(written, result);
     }
     assert_eq!(kinds[0], [("HeatNodeDriftProblem", true)]);
     assert!(kinds[1].len() > 3 && kinds[1].contains(&("HeatNodeComponentProblem", false)), "{kinds:?}");
-    assert_eq!(lane.until_due(), Some(HEARTBEAT));
+    assert_eq!(task.until_due(), Some(HEARTBEAT));
 }

@@ -1,7 +1,7 @@
 //! Orders of the operator beside the running daemon.
 
 use super::Agent;
-use crate::daemon::requests::{Desk, NodeState, deliver};
+use crate::daemon::requests::{NodeState, OrderContext, deliver};
 use crate::deploy::{Generation, GenerationState};
 use crate::report::{Code, Event};
 
@@ -11,9 +11,9 @@ impl Agent {
     pub(super) fn serve_orders(&mut self) {
         let is_in_place = self.ledger.generations.current().is_none_or(|current| current.state != GenerationState::Rejected);
         let extent = self.ledger.generations.current().and_then(Generation::reference).map(|reference| reference.extent);
-        let node = NodeState { is_busy: self.node_lane.is_busy(), is_in_place, extent };
+        let node = NodeState { is_busy: self.node_task.is_busy(), is_in_place, extent };
         let is_sending = !self.ledger.is_settled();
-        let mut desk = Desk {
+        let mut context = OrderContext {
             state: &self.host.state,
             run_dir: self.page.run_dir.as_ref(),
             is_sending,
@@ -27,17 +27,17 @@ impl Agent {
             repairs: &mut self.orders.repairs,
         };
         let mut served = Vec::new();
-        let ended = desk.serve(&mut served);
+        let ended = context.serve(&mut served);
         for id in served.iter().filter_map(|one| one.about.as_ref()) {
             self.hook.forget_false_starts(id);
         }
         let repairs = std::mem::take(&mut self.orders.repairs.wanted);
         if repairs {
-            self.node_lane.node.order_repair();
+            self.node_task.node.order_repair();
             self.host.report.emit(Event::new(Code::RepairOrdered, "a repair of the node was requested").step("drift"));
         }
         if repairs || served.iter().any(|one| one.node) {
-            self.look_after_node();
+            self.maintain_node();
         }
         if !served.is_empty() {
             self.publish();

@@ -29,20 +29,20 @@ impl Agent {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut reload = signal(SignalKind::hangup())?;
-        self.look_after_node();
+        self.maintain_node();
         loop {
             self.step();
             let clock = self.host.clock.clone();
-            let until_look = self.node_lane.until_look(self.host.settings.polling_interval);
+            let until_inspection = self.node_task.until_inspection(self.host.settings.polling_interval);
             tokio::select! {
                 _ = terminate.recv() => break,
                 _ = interrupt.recv() => break,
                 // R6: at any time; the files that sources are learnt from are read again by the poll.
                 _ = reload.recv() => {
-                    self.ledger.outbox.hurry();
-                    self.collector.nudge();
+                    self.ledger.outbox.retry_now();
+                    self.collector.poll_now();
                 }
-                () = clock.wait(until_look) => self.look_after_node(),
+                () = clock.wait(until_inspection) => self.maintain_node(),
                 () = self.turn() => {}
             }
         }
@@ -68,7 +68,7 @@ impl Agent {
     pub(in crate::daemon) async fn run_once(mut self) -> Result<ExitCode> {
         let since = self.host.clock.start();
         let change = self.collector.poll_once().await;
-        self.heard(change);
+        self.received(change);
         while since.elapsed() < PASS_LIMIT {
             self.step();
             if self.is_idle() || self.trouble.is_too_much() {
@@ -81,9 +81,9 @@ impl Agent {
         let failed = self.ledger.journal.all().iter().any(|record| record.failed() && listed.contains(&record.id));
         let waiting = !self.ledger.outbox.is_empty();
         let snapshot = self.collector.snapshot();
-        let unheard = snapshot.authority.is_none() && snapshot.sources.values().any(|source| source.failures > 0);
+        let nothing_received = snapshot.authority.is_none() && snapshot.sources.values().any(|source| source.failures > 0);
         let troubled = self.trouble.is_too_much() || self.ledger.unstored.lasts() || self.worklist.was_malformed();
-        if !(failed || waiting || unheard || troubled) {
+        if !(failed || waiting || nothing_received || troubled) {
             return Ok(exit::OK);
         }
         let why = self.page.page.as_ref().map(|page| headline(&tree(page, true))).unwrap_or_default();
@@ -94,7 +94,7 @@ impl Agent {
 
     /// Nothing runs, and nothing can be started or sent without a poll.
     pub(super) fn is_idle(&self) -> bool {
-        let lanes = self.hook.id().is_some() || self.node_lane.bring_up.is_busy() || !self.ledger.sending.is_empty();
+        let lanes = self.hook.id().is_some() || self.node_task.bring_up.is_busy() || !self.ledger.sending.is_empty();
         let sendable = self.ledger.outbox.due() == Some(Duration::ZERO);
         // A first try that is held back for a moment belongs to this pass.
         let held = self.ledger.outbox.holds_a_first_try();
@@ -105,7 +105,7 @@ impl Agent {
 
     fn step(&mut self) {
         if self.trouble.try_again() {
-            self.record_fates(Vec::new());
+            self.record_dispositions(Vec::new());
             // Before anything is begun: an order that was cut off must not meet what it was to change in another shape.
             self.serve_orders();
             if let Err(error) = self.decide() {
@@ -116,10 +116,10 @@ impl Agent {
             }
         }
         let reference = self.ledger.reference();
-        self.node_lane.watch_components(reference.as_ref());
-        let in_place = reference.as_ref().filter(|_| !self.node_lane.bring_up.is_busy());
-        self.node_lane.conditions.begin(in_place, &self.node_lane.node);
-        self.node_lane.watch_pods(reference);
+        self.node_task.watch_components(reference.as_ref());
+        let in_place = reference.as_ref().filter(|_| !self.node_task.bring_up.is_busy());
+        self.node_task.conditions.begin(in_place, &self.node_task.node);
+        self.node_task.watch_pods(reference);
         let phase = self.current_phase();
         if self.page.is_due(self.ledger.journal.len(), phase) {
             self.publish();
@@ -128,7 +128,7 @@ impl Agent {
 
     /// Waits until one thing moves, and takes it in.
     pub(super) async fn turn(&mut self) {
-        let node = Rc::clone(&self.node_lane.node);
+        let node = Rc::clone(&self.node_task.node);
         // In trouble nothing is begun or sent before its end: what is due would only spin.
         let due = self.ledger.outbox.due();
         let unstored = self.ledger.unstored.rest();
@@ -137,19 +137,19 @@ impl Agent {
         let page = self.page.until_due(self.ledger.journal.len());
         let more = (self.worklist.goes_on && !self.trouble.lasts()).then_some(Duration::ZERO);
         let grace = self.hook.until_grace_is_over(self.host.settings.deploy.replaced_grace).filter(|_| !self.trouble.lasts());
-        let conditions = self.node_lane.conditions.until_due();
+        let conditions = self.node_task.conditions.until_due();
         let pause =
             [wake, watchdog, page, more, grace, conditions].into_iter().flatten().min().unwrap_or(Duration::from_hours(1));
         tokio::select! {
             change = self.collector.changed() => self.polled(change),
             (id, ran) = self.hook.ended() => self.hook_ended(&id, ran),
-            (id, done) = self.node_lane.bring_up.ended() => self.node_ended(&id, done),
-            ((), look) = self.node_lane.watch.ended() => self.looked(look),
-            ((), seen) = self.node_lane.pod_network.lane.ended() => self.node_lane.pod_network.saw(seen),
+            (id, done) = self.node_task.bring_up.ended() => self.node_ended(&id, done),
+            ((), inspection) = self.node_task.watch.ended() => self.inspected(inspection),
+            ((), seen) = self.node_task.pod_network.task.ended() => self.node_task.pod_network.saw(seen),
             // It never ends by itself: what it finds is the next one's news.
-            (_, ()) = self.node_lane.health.ended() => {}
+            (_, ()) = self.node_task.health.ended() => {}
             () = node.component_changed() => {}
-            (written, result) = self.node_lane.conditions.ended() => self.node_lane.conditions.took(written, result),
+            (written, result) = self.node_task.conditions.ended() => self.node_task.conditions.took(written, result),
             Some(sent) = self.ledger.sending.next() => self.sent(sent),
             () = self.orders.arrivals.changed() => {}
             // The page is made anew at the end of the turn.
@@ -160,7 +160,7 @@ impl Agent {
     }
 
     fn current_phase(&self) -> Phase {
-        if self.node_lane.bring_up.is_busy() {
+        if self.node_task.bring_up.is_busy() {
             self.progress.phase()
         } else if self.hook.id().is_some() {
             Phase::Deploy
@@ -173,26 +173,26 @@ impl Agent {
         }
     }
 
-    fn looked(&mut self, look: Result<node::Look>) {
-        if let Some(outcome) = self.node_lane.node.repaired(look.as_ref().err()) {
+    fn inspected(&mut self, inspection: Result<node::NodeInspection>) {
+        if let Some(outcome) = self.node_task.node.repaired(inspection.as_ref().err()) {
             self.orders.repairs.outcome = Some(outcome);
         }
-        match look {
-            Ok(look) => self.node_lane.look = look,
+        match inspection {
+            Ok(inspection) => self.node_task.inspection = inspection,
             Err(error) => self.trouble.take("comparing the node with its parameters", &error),
         }
     }
 
     /// Compares a node with its parameters, whatever came of its last deployment.
-    pub(super) fn look_after_node(&mut self) {
-        self.node_lane.look_after(self.ledger.reference(), &self.host.clock);
+    pub(super) fn maintain_node(&mut self) {
+        self.node_task.maintain(self.ledger.reference(), &self.host.clock);
     }
 
     /// The status file and systemd's line, where they changed.
     pub(super) fn publish(&mut self) {
         self.page.begin(self.current_phase());
         let page = page::of(self);
-        self.node_lane.conditions.follow(&page);
+        self.node_task.conditions.follow(&page);
         self.page.publish(page);
     }
 }

@@ -12,21 +12,21 @@ use crate::daemon::reason::sentence;
 use crate::daemon::requests::is_any_waiting;
 use crate::deploy::{DeploymentRecord, GenerationState, Outcome, State, hooks};
 use crate::error::{Error, Kind, Result};
-use crate::programs::Ran;
+use crate::programs::JobResult;
 use crate::report::reason::REMEDY;
 use crate::report::{Code, Event, Phase};
-use crate::signal::{Entry, Fate, Sent};
+use crate::signal::{Disposition, Entry, Sent};
 
 impl Agent {
     pub(super) fn polled(&mut self, change: Change) {
-        self.look_after_node();
-        self.heard(change);
+        self.maintain_node();
+        self.received(change);
     }
 
     /// Takes in what Heat lists now. An answer that says what the one before said may be the first that covers what happened.
-    pub(super) fn heard(&mut self, change: Change) {
+    pub(super) fn received(&mut self, change: Change) {
         // First of all: a signal that is on its way goes no further than what is known.
-        self.ledger.outbox.hear(self.view());
+        self.ledger.outbox.receive(self.view());
         if !(change.metadata || change.answered) || !lists_all(self.collector.snapshot()) {
             return;
         }
@@ -64,7 +64,7 @@ impl Agent {
             self.ledger.journal.take_back(&record.id)?;
             let state = record.let_go.map(State::as_str).unwrap_or_default();
             let line = format!("deployment {} is in the metadata again and resumes where it was: {state}", record.name);
-            let event = Event::new(Code::DeploymentBack, line).phase(Phase::Deploy);
+            let event = Event::new(Code::DeploymentRelisted, line).phase(Phase::Deploy);
             self.host.report.emit(event.deployment(&record.id, &record.name));
         }
         Ok(())
@@ -74,7 +74,7 @@ impl Agent {
     /// may still run is taken over and ended first.
     fn let_go_of_unlisted(&mut self, listed: &BTreeSet<String>) {
         let freshness = self.collector.snapshot().freshness();
-        let in_lane = |id: &String| self.hook.id() == Some(id) || self.node_lane.bring_up.about() == Some(id);
+        let in_lane = |id: &String| self.hook.id() == Some(id) || self.node_task.bring_up.about() == Some(id);
         let may_run = |record: &DeploymentRecord| record.state == State::Running && record.is_job();
         let orphaned = |record: &&DeploymentRecord| {
             record.state <= State::Running
@@ -85,13 +85,13 @@ impl Agent {
         };
         let orphans: Vec<DeploymentRecord> = self.ledger.journal.all().into_iter().filter(orphaned).cloned().collect();
         for record in orphans {
-            if let Err(error) = self.ledger.let_go(&record, "removed from the metadata before it ended") {
+            if let Err(error) = self.ledger.mark_withdrawn(&record, "removed from the metadata before it ended") {
                 self.trouble.take("withdrawing a deployment", &error);
             }
         }
     }
 
-    pub(super) fn hook_ended(&mut self, id: &str, ran: Result<Option<Ran>>) {
+    pub(super) fn hook_ended(&mut self, id: &str, ran: Result<Option<JobResult>>) {
         let Some(record) = self.ledger.journal.get(id).cloned() else { return };
         let recorded = match (&record.ending, ran) {
             (Some(ending), Ok(ran)) => self.ended_early(&record, ending, ran),
@@ -105,7 +105,7 @@ impl Agent {
                 return self.keep_ending(id);
             }
             (None, Ok(None)) => match gone(self.collector.snapshot(), &record) {
-                Some(why) => self.ledger.let_go(&record, &format!("{why}, before it ended")),
+                Some(why) => self.ledger.mark_withdrawn(&record, &format!("{why}, before it ended")),
                 None => self.interrupted(&record),
             },
             (None, Ok(Some(ran))) => {
@@ -128,7 +128,7 @@ impl Agent {
     }
 
     /// What became of a script or hook that ended by itself, which is said.
-    pub(super) fn outcome_of(&self, record: &DeploymentRecord, ran: Ran) -> Outcome {
+    pub(super) fn outcome_of(&self, record: &DeploymentRecord, ran: JobResult) -> Outcome {
         let (timed_out, duration) = (ran.timed_out, Duration::from_millis(ran.duration_ms));
         let outcome = Outcome::of(&record.group, ran);
         let code = match (outcome.fails(&record.outputs), timed_out) {
@@ -148,7 +148,7 @@ impl Agent {
     }
 
     pub(super) fn node_ended(&mut self, id: &str, done: Done) {
-        self.node_lane.look.drifted = false;
+        self.node_task.inspection.drifted = false;
         let recorded = self.record_node(id, done);
         if let Err(error) = recorded {
             self.trouble.take("recording the node's result", &error);
@@ -180,7 +180,7 @@ impl Agent {
         if !self.ledger.sending.is_empty() && is_any_waiting(&self.host.state) {
             return;
         }
-        self.ledger.outbox.hear(self.view());
+        self.ledger.outbox.receive(self.view());
         if let Some(fact) = self.ledger.outbox.needs_answer() {
             self.collector.ask(fact);
         }
@@ -190,20 +190,20 @@ impl Agent {
         self.ledger.sending.extend(self.ledger.outbox.start());
     }
 
-    pub(super) fn sent(&mut self, (fates, kept): Sent) {
+    pub(super) fn sent(&mut self, (dispositions, kept): Sent) {
         if let Err(error) = kept {
             self.trouble.take("maintaining the outbox", &error);
         }
         // What depends on a deployment that Heat heard of comes into the metadata next.
-        if fates.iter().any(|(_, fate)| *fate == Fate::Delivered) {
-            self.collector.nudge();
+        if dispositions.iter().any(|(_, disposition)| *disposition == Disposition::Delivered) {
+            self.collector.poll_now();
         }
-        self.record_fates(fates);
+        self.record_dispositions(dispositions);
     }
 
     /// Records what became of signals, and of those that could not be recorded before.
-    pub(super) fn record_fates(&mut self, fates: Vec<(Entry, Fate)>) {
-        for error in self.ledger.record_fates(fates) {
+    pub(super) fn record_dispositions(&mut self, dispositions: Vec<(Entry, Disposition)>) {
+        for error in self.ledger.record_dispositions(dispositions) {
             self.trouble.take("recording a signal", &error);
         }
     }

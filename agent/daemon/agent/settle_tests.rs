@@ -136,7 +136,7 @@ async fn a_node_that_was_cut_off_after_it_failed_stays_failed() {
     let (dir, document) = (tempfile::tempdir().unwrap(), json!({"deployments": [entry]}));
     let node = Deployment::parse(&document["deployments"][0]).unwrap().unwrap();
     let failed = |agent: &mut Agent| {
-        agent.ledger.see(&node, None).unwrap();
+        agent.ledger.register(&node, None).unwrap();
         agent.ledger.journal.start("n", &json!({})).unwrap();
         agent.ledger.generations.begin("digest", "n", json!({})).unwrap();
         agent.ledger.generations.end(GenerationState::Rejected, Some("HNA-0502 why".to_owned()), Vec::new()).unwrap();
@@ -147,7 +147,7 @@ async fn a_node_that_was_cut_off_after_it_failed_stays_failed() {
     Rc::make_mut(&mut agent.host).settings.deploy.groups = None;
     agent.collector.poll_once().await;
     agent.decide().unwrap();
-    assert!(!agent.node_lane.bring_up.is_busy() && agent.ledger.journal.get("n").unwrap().failed());
+    assert!(!agent.node_task.bring_up.is_busy() && agent.ledger.journal.get("n").unwrap().failed());
     let waiting = agent.ledger.outbox.waiting();
     let body = agent.ledger.outbox.body(&waiting[0]).unwrap();
     assert_eq!((waiting.len(), &body["Status"], &body["Reason"]), (1, &json!("FAILURE"), &json!("HNA-0502 why")));
@@ -155,7 +155,7 @@ async fn a_node_that_was_cut_off_after_it_failed_stays_failed() {
     agent.ledger.journal.rerun("n", "1").unwrap();
     agent.ledger.sending.clear();
     agent.decide().unwrap();
-    assert!(!agent.node_lane.bring_up.is_busy(), "what Heat said before the order may be out of date");
+    assert!(!agent.node_task.bring_up.is_busy(), "what Heat said before the order may be out of date");
     agent.collector.poll_once().await;
     let (tree, file) = (Tree::open(dir.path()).unwrap(), Path::new("state/node.json"));
     let kept = tree.read(file, 1 << 20).unwrap().unwrap();
@@ -165,7 +165,7 @@ async fn a_node_that_was_cut_off_after_it_failed_stays_failed() {
     tree.remove_dir_all(file).unwrap();
     tree.write(file, &kept, Attributes::mode(0o600)).unwrap();
     agent.decide().unwrap();
-    assert!(agent.node_lane.bring_up.is_busy(), "a disk that was full in between changes nothing");
+    assert!(agent.node_task.bring_up.is_busy(), "a disk that was full in between changes nothing");
 }
 
 #[tokio::test]
@@ -178,7 +178,7 @@ async fn a_generation_that_nobody_goes_on_with_is_not_on_its_way_for_ever() {
         let document = json!({"deployments": [entry(&config)]});
         let (mut agent, _) = open_in(dir.path(), GIVEN, &document).await;
         let node = Deployment::parse(&document["deployments"][0]).unwrap().unwrap();
-        agent.ledger.see(&node, None).unwrap();
+        agent.ledger.register(&node, None).unwrap();
         agent.ledger.journal.start("n", &json!({})).unwrap();
         agent.ledger.generations.begin("digest", "n", json!({})).unwrap();
         drop(agent);
@@ -205,12 +205,12 @@ async fn a_wait_condition_that_is_never_signalled_is_noted_and_fails_no_deployme
     let about = About { id: records[0].id.clone(), name: "node".into(), resource: None, result: false };
     let to = Destination::Url { url: "http://192.0.2.1/".into(), verb: "PUT".into(), insecure: false };
     let entry = Entry::new("wait".into(), Some(about), to, json!({}), agent.host.clock.now());
-    let sent = |agent: &mut Agent, fate| agent.sent((vec![(entry.clone(), fate)], Ok(())));
+    let sent = |agent: &mut Agent, disposition| agent.sent((vec![(entry.clone(), disposition)], Ok(())));
     let note = |agent: &Agent| agent.ledger.journal.get("id-node").unwrap().note.clone().unwrap();
-    let (before, delivered) = (note(&agent), Fate::Delivered);
+    let (before, delivered) = (note(&agent), Disposition::Delivered);
     sent(&mut agent, delivered);
     assert_eq!(note(&agent), before);
-    sent(&mut agent, Fate::Undeliverable("the answer was 403".into()));
+    sent(&mut agent, Disposition::Undeliverable("the answer was 403".into()));
     agent.ledger.journal.signalled("id-node", None).unwrap();
     assert_eq!(note(&agent), "Heat refused the signal to the wait condition: the answer was 403");
     assert!(!agent.ledger.journal.get("id-node").unwrap().undelivered);
@@ -222,7 +222,7 @@ async fn what_heat_took_is_not_sent_again_because_it_could_not_be_recorded() {
     let (dir, tree) = (tempfile::tempdir().unwrap(), |dir: &Path| Tree::open(dir).unwrap());
     let (mut agent, _) = open_in(dir.path(), GIVEN, &document).await;
     let entry = document["deployments"][0].clone();
-    agent.ledger.see(&Deployment::parse(&entry).unwrap().unwrap(), None).unwrap();
+    agent.ledger.register(&Deployment::parse(&entry).unwrap().unwrap(), None).unwrap();
     agent.ledger.end("id-late", Outcome::default()).unwrap();
     let sent = agent.ledger.outbox.waiting().remove(0);
     agent.ledger.outbox.withdraw("id-late").unwrap();
@@ -230,13 +230,13 @@ async fn what_heat_took_is_not_sent_again_because_it_could_not_be_recorded() {
     let path = Path::new("state/deployments").join(format!("{}.json", agent.ledger.journal.get("id-late").unwrap().key()));
     tree(dir.path()).remove(&path).unwrap();
     tree(dir.path()).create_dir(&path, Attributes::mode(0o700)).unwrap();
-    agent.sent((vec![(sent, Fate::Delivered)], Ok(())));
+    agent.sent((vec![(sent, Disposition::Delivered)], Ok(())));
     assert!(agent.trouble.lasts());
-    agent.ledger.take_up();
+    agent.ledger.resume_interrupted();
     assert!(agent.ledger.outbox.waiting().is_empty());
     tree(dir.path()).remove_dir_all(&path).unwrap();
-    agent.record_fates(Vec::new());
-    agent.ledger.take_up();
+    agent.record_dispositions(Vec::new());
+    agent.ledger.resume_interrupted();
     assert_eq!((agent.ledger.journal.get("id-late").unwrap().state, agent.ledger.outbox.waiting().len()), (State::Signalled, 0));
 }
 
@@ -252,7 +252,7 @@ async fn a_result_that_cannot_be_stored_holds_nothing_else_up() {
     agent.host.state.create_dir(&in_the_way, Attributes::mode(0o700)).unwrap();
     agent.collector.poll_once().await;
     for entry in &entries[..2] {
-        agent.ledger.see(&Deployment::parse(entry).unwrap().unwrap(), None).unwrap();
+        agent.ledger.register(&Deployment::parse(entry).unwrap().unwrap(), None).unwrap();
         agent.ledger.journal.finish(entry["id"].as_str().unwrap(), Outcome::default()).unwrap();
     }
     agent.decide().unwrap();
@@ -261,8 +261,8 @@ async fn a_result_that_cannot_be_stored_holds_nothing_else_up() {
     };
     // The third one is refused by this very turn.
     assert_eq!((stored(&agent), agent.trouble.lasts()), ([false, true, true], false));
-    let said = |event: &Event| event.message.contains("storing the result of deployment first");
-    assert!(report.events().iter().filter(|event| said(event)).count() == 1 && agent.ledger.unstored.condition().is_some());
+    let reported = |event: &Event| event.message.contains("storing the result of deployment first");
+    assert!(report.events().iter().filter(|event| reported(event)).count() == 1 && agent.ledger.unstored.condition().is_some());
     agent.host.state.remove_dir_all(&in_the_way).unwrap();
     agent.decide().unwrap();
     assert_eq!(stored(&agent), [false, true, true], "not at each turn");
@@ -282,7 +282,7 @@ async fn an_expired_url_is_signed_with_the_keys_of_the_metadata() {
     let (_dir, events, records) = pass(GIVEN, &json!({"os-collect-config": {"cfn": cfn}, "deployments": deployments})).await;
     assert!(fake.requests()[1].starts_with(&format!("POST /v1/signal/{arn}?AWSAccessKeyId=AK&")));
     assert_eq!((records[0].state, records[0].note.as_deref()), (State::Signalled, None));
-    assert!(events.iter().any(|event| event.code == Code::SignalOtherWay));
+    assert!(events.iter().any(|event| event.code == Code::SignalFallback));
     assert!(!format!("{events:?}").contains("hush"));
 }
 
@@ -311,7 +311,7 @@ async fn a_server_that_polls_heat_with_a_token_signals_with_the_same_one() {
     assert_eq!(seen, expected);
     assert!(fake.requests()[4].contains("x-auth-token: tok\r\n"));
     assert_eq!((records[0].state, records[0].note.as_deref()), (State::Signalled, None));
-    assert!(events.iter().any(|event| event.code == Code::SignalOtherWay));
+    assert!(events.iter().any(|event| event.code == Code::SignalFallback));
 }
 
 #[tokio::test]

@@ -61,11 +61,11 @@ mod tests {
     use super::*;
     use crate::clock::Moment;
     use crate::collect::{Entries, SourceState};
-    use crate::freshness::{Freshness, Look};
+    use crate::freshness::{Freshness, ListAnswer};
 
     /// Of no request in this run.
-    fn look() -> Look {
-        Look::new(Moment::EARLIER, [std::time::Duration::ZERO; 2])
+    fn inspect() -> ListAnswer {
+        ListAnswer::new(Moment::EARLIER, [std::time::Duration::ZERO; 2])
     }
 
     fn snapshot(source: Option<&'static str>, entries: Option<&[(&str, &str)]>) -> Snapshot {
@@ -76,8 +76,8 @@ mod tests {
         Snapshot {
             deployments: entries.map(|entries| Arc::new(Entries::new(entries.iter().map(entry).collect()).unwrap())),
             sources: [("cfn", SourceState::default())].into(),
-            authority: source.map(|source| Authority { source, look: look() }),
-            listing: source.filter(|_| entries.is_some()).map(|source| Authority { source, look: look() }),
+            authority: source.map(|source| Authority { source, list_answer: inspect() }),
+            listing: source.filter(|_| entries.is_some()).map(|source| Authority { source, list_answer: inspect() }),
             ..Snapshot::default()
         }
     }
@@ -92,8 +92,8 @@ mod tests {
         ] {
             let view = view(&snapshot(source, entries));
             assert_eq!(view.listed.is_some(), lists, "{source:?} {entries:?}");
-            let heard = source.filter(|_| entries.is_some());
-            let freshness = heard.map_or(Freshness::Awaited, |_| Freshness::Answered(look()));
+            let received = source.filter(|_| entries.is_some());
+            let freshness = received.map_or(Freshness::Awaited, |_| Freshness::Answered(inspect()));
             assert_eq!((view.freshness, view.asked_keystone), (freshness, source == Some("cfn")));
         }
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::collect::Entries;
-use crate::deploy::{Todo, What, Work};
+use crate::deploy::{EntryKind, Todo, Work};
 use crate::digest::key_of;
 use crate::report::damper::Damper;
 
@@ -46,8 +46,8 @@ impl Worklist {
 
     /// Begins with a list that was gone through.
     pub(super) fn renew(&mut self, entries: Arc<Entries>, revision: u64, list: VecDeque<Todo>) {
-        (self.rest, self.wrong) = list.into_iter().partition(|item| matches!(item.what, What::Do(_)));
-        self.nodes = self.rest.iter().filter(|item| item.what == What::Do(Work::Node)).count();
+        (self.rest, self.wrong) = list.into_iter().partition(|item| matches!(item.what, EntryKind::Do(_)));
+        self.nodes = self.rest.iter().filter(|item| item.what == EntryKind::Do(Work::Node)).count();
         (self.entries, self.revision, self.is_judged, self.goes_on) = (entries, revision, false, false);
     }
 
@@ -72,7 +72,7 @@ impl Worklist {
     }
 
     pub(super) fn done(&mut self, at: usize) {
-        if self.rest.remove(at).is_some_and(|item| item.what == What::Do(Work::Node)) {
+        if self.rest.remove(at).is_some_and(|item| item.what == EntryKind::Do(Work::Node)) {
             self.nodes -= 1;
         }
     }

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
+use super::backend::Issuers;
 use super::deadline::time_left;
-use super::hands::Issuers;
 use super::outline::Outline;
 use super::plan::Plan;
 use super::wait::{Wait, wait_id};
@@ -34,7 +34,7 @@ use crate::signal::{Handle, Status, WaitSignal};
 const SETTLES: Duration = Duration::from_secs(6);
 
 /// How one run is carried out.
-pub(super) struct Course {
+pub(super) struct RunOptions {
     pub(super) deadline: Duration,
     /// How long units that were started must stay up before it counts as healthy ([`Context::settles`]).
     pub(super) settles: Duration,
@@ -74,13 +74,13 @@ impl Node {
         // A deployment asks for everything anew.
         self.volume_memory.growths.forget();
         self.know(&deployment);
-        let is_told = plan.wait.is_some() || !matches!(deployment.signal_target(), SignalTarget::None);
-        let settles = if is_told { SETTLES } else { Duration::ZERO };
-        let course = Course { deadline, settles, generation, deployment: Some(deployment.id.clone()) };
+        let is_reported = plan.wait.is_some() || !matches!(deployment.signal_target(), SignalTarget::None);
+        let settles = if is_reported { SETTLES } else { Duration::ZERO };
+        let options = RunOptions { deadline, settles, generation, deployment: Some(deployment.id.clone()) };
         self.known.outline.replace(Some(Outline::of(&plan.spec, &plan.desired, &self.hostname())));
         self.remembered.forget_left();
         let desired = renewal::beside_an_update(&plan.desired);
-        let result = self.converge(&plan.spec, &desired, course).await;
+        let result = self.converge(&plan.spec, &desired, options).await;
         if result.is_ok() {
             self.remembered.take_as_it_is(&plan.desired);
         }
@@ -129,12 +129,12 @@ impl Node {
                 _ => continue,
             };
             let answer = passes(&self.host.root, &*self.http, &self.host.clock, gate).await;
-            let said = match (answer, name) {
+            let reported = match (answer, name) {
                 (Ok(()), "node_ready") => "yes".to_owned(),
                 (Ok(()), _) => "none pending".to_owned(),
                 (Err(cause), _) => format!("no: {cause}"),
             };
-            outputs.insert(name.to_owned(), Value::from(self.host.report.masked(&said).into_owned()));
+            outputs.insert(name.to_owned(), Value::from(self.host.report.masked(&reported).into_owned()));
         }
         outputs
     }
@@ -143,7 +143,7 @@ impl Node {
         &self,
         spec: &NodeSpec,
         desired: &Desired,
-        Course { deadline, settles, generation, deployment }: Course,
+        RunOptions { deadline, settles, generation, deployment }: RunOptions,
     ) -> converge::Outcome {
         // Those of an earlier run are not this one's, which may end before it begins.
         self.progress.begin_run(deployment.as_deref());
@@ -155,13 +155,13 @@ impl Node {
                 .untouched());
         };
         // Many futures: on the heap.
-        let hands = self.hands(systemd);
+        let backend = self.backend(systemd);
         let machine = Machine { root: &self.host.root, units: Units::Running(systemd), spec, desired };
-        let asking = self.known.machine.check_programs(&machine, &hands, &self.host, &self.progress, generation);
+        let asking = self.known.machine.check_programs(&machine, &backend, &self.host, &self.progress, generation);
         Box::pin(asking).await.map_err(Failure::untouched)?;
-        let issuers = Issuers { hands: hands.clone(), http: Rc::clone(&self.http), keystone: self.keystone.clone() };
+        let issuers = Issuers { backend: backend.clone(), http: Rc::clone(&self.http), keystone: self.keystone.clone() };
         let certificates = CertificateKeeper {
-            hands: issuers,
+            backend: issuers,
             root: Arc::clone(&self.host.root),
             state: Arc::clone(&self.host.state),
             clock: self.host.clock.clone(),
@@ -185,15 +185,15 @@ impl Node {
             generation,
             flanneld: match &desired.flannel {
                 // As large as what follows, and on the heap as well.
-                Some(_) => Box::pin(self.known.machine.flanneld(&hands, &self.host)).await,
+                Some(_) => Box::pin(self.known.machine.flanneld(&backend, &self.host)).await,
                 None => None,
             },
         };
         // A large future: on the heap once, not in every state above.
-        let hands = self.hands(systemd);
-        let outcome = Box::pin(converge::converge(desired, &context, &hands));
+        let backend = self.backend(systemd);
+        let outcome = Box::pin(converge::converge(desired, &context, &backend));
         let deaths = Box::pin(self.watch_deaths(desired, systemd, generation));
-        let touched = Touched::begin(self);
+        let touched = MaintenanceGuard::begin(self);
         let outcome = tokio::select! {
             outcome = outcome => outcome,
             never = deaths => match never {},
@@ -204,20 +204,20 @@ impl Node {
 }
 
 /// The node is being touched: what its units do meanwhile is covered by the report of that, also where it is broken off.
-struct Touched<'a>(&'a Node);
+struct MaintenanceGuard<'a>(&'a Node);
 
-impl<'a> Touched<'a> {
+impl<'a> MaintenanceGuard<'a> {
     fn begin(node: &'a Node) -> Self {
-        node.pulse.is_converging.set(true);
+        node.monitor.is_converging.set(true);
         Self(node)
     }
 }
 
-impl Drop for Touched<'_> {
+impl Drop for MaintenanceGuard<'_> {
     fn drop(&mut self) {
-        self.0.pulse.is_converging.set(false);
-        self.0.unrest.forget();
-        self.0.pulse.health.borrow_mut().forget();
+        self.0.monitor.is_converging.set(false);
+        self.0.unsettled.forget();
+        self.0.monitor.health.borrow_mut().forget();
     }
 }
 

@@ -3,16 +3,16 @@
 use std::time::Duration;
 
 use super::Node;
-use super::bring_up::{Course, error_of};
-use super::decision::{Facts, First, Tried, Verdict};
-use super::drift::{self, Cause, Sorted};
-use super::look::Sight;
+use super::bring_up::{RunOptions, error_of};
+use super::decision::{Facts, FirstAction, LastAttempt, Verdict};
+use super::drift::{self, Cause, SortedCauses};
+use super::inspection::MachineInspection;
 use super::renewal;
 use crate::daemon::pause::Reason;
 use crate::daemon::reason::REASON_LIMIT;
 use crate::desired::Desired;
 use crate::error::Result;
-use crate::keepers::certificates::quorum::{self, Held, Permission};
+use crate::keepers::certificates::quorum::{self, HeldTurn, Permission};
 use crate::keepers::certificates::{self, Due};
 use crate::kubernetes::NodeSpec;
 use crate::report::status::DRIFT_REMEDY;
@@ -23,14 +23,14 @@ impl Node {
     /// Whether the node differs from its parameters; with DRIFT=repair it is put back.
     pub(super) async fn compare(&self, spec: &NodeSpec, desired: &Desired, systemd: &Systemd, generation: u64) -> Result<bool> {
         let volumes = self.volumes(systemd);
-        let Some(sight) = self.inspect(desired, &volumes, systemd, generation).await? else { return Ok(true) };
-        self.known.differences.replace(sight.found.iter().map(|cause| cause.text.clone()).collect());
-        let due = self.renewal.due(sight.certificates.as_deref(), desired, sight.is_arriving, self.host.clock.now());
-        let Sight { found, is_arriving, is_unhealthy, is_flawed, mounted, disks, .. } = sight;
+        let Some(inspection) = self.inspect_machine(desired, &volumes, systemd, generation).await? else { return Ok(true) };
+        self.known.differences.replace(inspection.found.iter().map(|cause| cause.text.clone()).collect());
+        let due = self.renewal.due(inspection.certificates.as_deref(), desired, inspection.is_arriving, self.host.clock.now());
+        let MachineInspection { found, is_arriving, is_unhealthy, is_flawed, mounted, disks, .. } = inspection;
         // What the operator asks for by name is put back whoever else writes it, and however young the last try is.
         let is_asked = self.repair.is_ordered();
         let sorted = self.remembered.sorted(&found, spec.repair && !is_asked);
-        let record = certificates::CertificateRecord::look(&self.host.state);
+        let record = certificates::CertificateRecord::inspect(&self.host.state);
         let ordered = record.ordered.filter(|_| !is_arriving && record.is_ordered());
         let facts = Facts {
             found,
@@ -45,20 +45,20 @@ impl Node {
             return Ok(false);
         }
         self.repair.finds(&facts.found);
-        let Sorted { fought, repairs } = &facts.sorted;
+        let SortedCauses { contested, repairs } = &facts.sorted;
         let reason = Reason { generation, ordered, renews: due.is_now(), drifted: is_flawed, beside: drift::digest(repairs) };
         let failed = self.pause.has_failed();
-        let tried = Tried { holds: self.pause.holds(reason) && !is_asked, failed };
+        let tried = LastAttempt { holds: self.pause.holds(reason) && !is_asked, failed };
         // A file that another tool writes stays as that tool wants it. Certificates are renewed in their own time.
-        let without_fought = || renewal::none(renewal::leaving(desired, fought));
+        let without_contested = || renewal::none(renewal::leaving(desired, contested));
         match facts.first(tried) {
-            First::Order => return Ok(!self.put_back(spec, &without_fought(), reason, repairs).await),
-            First::Renewal { stays, repairs } => {
+            FirstAction::Order => return Ok(!self.put_back(spec, &without_contested(), reason, repairs).await),
+            FirstAction::Renewal { stays, repairs } => {
                 if let Some(succeeded) = self.renew(spec, &renewal::leaving(desired, &stays), reason, &repairs, due).await {
                     return Ok(!succeeded);
                 }
             }
-            First::Nothing => {}
+            FirstAction::Nothing => {}
         }
         let mut too_small = Vec::new();
         for volume in mounted {
@@ -66,24 +66,24 @@ impl Node {
             too_small.extend(volumes.grow(volume, &disks).await.err().map(|failure| failure.cause));
         }
         match facts.verdict(tried, too_small) {
-            Verdict::Same { drifted, mended } => {
-                if mended {
+            Verdict::Same { drifted, repaired } => {
+                if repaired {
                     self.progress.expect(Vec::new());
                 }
                 Ok(drifted)
             }
             Verdict::Differs { differences, repairs: false, .. } => {
-                self.report_drift(generation, &differences, fought);
+                self.report_drift(generation, &differences, contested);
                 Ok(true)
             }
             Verdict::Differs { differences, repairs: true, rest } => {
-                self.report_drift(generation, &differences, fought);
-                Ok(!self.put_back(spec, &without_fought(), reason, repairs).await || rest)
+                self.report_drift(generation, &differences, contested);
+                Ok(!self.put_back(spec, &without_contested(), reason, repairs).await || rest)
             }
         }
     }
 
-    fn report_drift(&self, generation: u64, differences: &[String], fought: &[Cause]) {
+    fn report_drift(&self, generation: u64, differences: &[String], contested: &[Cause]) {
         let emit = |code: Code, message, texts: &[&str]| {
             let remedy = if code == Code::NodeDrift { DRIFT_REMEDY } else { code.entry().remedy };
             let cause = self.host.report.cut(&texts.join(", "), REASON_LIMIT);
@@ -93,9 +93,9 @@ impl Node {
         };
         let differences: Vec<&str> = differences.iter().map(String::as_str).collect();
         emit(Code::NodeDrift, "the node differs from its parameters", &differences);
-        if !fought.is_empty() {
-            let texts: Vec<&str> = fought.iter().map(|cause| cause.text.as_str()).collect();
-            emit(Code::DriftHeld, "another tool keeps reverting the agent's repair", &texts);
+        if !contested.is_empty() {
+            let texts: Vec<&str> = contested.iter().map(|cause| cause.text.as_str()).collect();
+            emit(Code::DriftNotRepaired, "another tool keeps reverting the agent's repair", &texts);
         }
     }
 
@@ -114,8 +114,8 @@ impl Node {
         repairs: &[Cause],
     ) -> bool {
         self.pause.begin(reason, &self.host.clock);
-        let course = Course { deadline, settles: Duration::ZERO, generation: reason.generation, deployment: None };
-        let failure = self.converge(spec, desired, course).await.err();
+        let options = RunOptions { deadline, settles: Duration::ZERO, generation: reason.generation, deployment: None };
+        let failure = self.converge(spec, desired, options).await.err();
         let failed = failure.is_some();
         if let Some(failure) = failure {
             self.repair.fails(error_of(&failure));
@@ -141,7 +141,7 @@ impl Node {
                 Ok(Permission::Wait(cause)) => return self.renewal_waits(&cause, reason.generation),
                 Err(error) => return self.renewal_waits(&error.to_string(), reason.generation),
             },
-            None => Held::Nothing,
+            None => HeldTurn::Nothing,
         };
         self.renewal.begins();
         if !held.is_something() {
@@ -170,5 +170,5 @@ impl Node {
 }
 
 fn renewal_event(line: &str, generation: u64) -> Event {
-    Event::new(Code::RenewalWaits, line).phase(Phase::Certificates).generation(generation)
+    Event::new(Code::RenewalWaiting, line).phase(Phase::Certificates).generation(generation)
 }

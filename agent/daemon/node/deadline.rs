@@ -12,7 +12,7 @@ const LEAST: Duration = Duration::from_mins(1);
 
 /// What there is to judge by.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::daemon) struct Asked<'a> {
+pub(in crate::daemon) struct DeadlineInputs<'a> {
     /// `creation_time` of the deployment, by Heat's clock; empty where the operator ordered the run.
     pub(in crate::daemon) made: &'a str,
     /// When the deployment was first seen, by this machine's.
@@ -21,7 +21,7 @@ pub(in crate::daemon) struct Asked<'a> {
     pub(in crate::daemon) timeout: Duration,
 }
 
-impl Asked<'_> {
+impl DeadlineInputs<'_> {
     /// How long ago Heat began to wait: since it made the deployment where that time can be right, else since the deployment
     /// was first seen.
     ///
@@ -68,7 +68,7 @@ mod tests {
             ("no time that anybody could read", "noon", at(25), at(30), 5),
             ("the clock was set back", NOON, at(25), at(20), 20),
         ] {
-            let ago = Asked { made, seen, timeout: hour }.how_long_ago(now);
+            let ago = DeadlineInputs { made, seen, timeout: hour }.how_long_ago(now);
             assert_eq!(ago, Duration::from_mins(minutes), "{why}");
         }
     }

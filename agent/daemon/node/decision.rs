@@ -1,6 +1,6 @@
 //! What follows from a look at a node that has all that was asked, and what of it is reported: pure.
 
-use super::drift::{Cause, Sorted};
+use super::drift::{Cause, SortedCauses};
 use crate::keepers::certificates::Due;
 
 /// What is known of the node.
@@ -10,7 +10,7 @@ pub(super) struct Facts {
     /// What differs from the parameters.
     pub(super) found: Vec<Cause>,
     /// The same by what was put back before.
-    pub(super) sorted: Sorted,
+    pub(super) sorted: SortedCauses,
     /// Units are on their way: only files were judged.
     pub(super) is_arriving: bool,
     /// Something else is wrong with the node.
@@ -25,7 +25,7 @@ pub(super) struct Facts {
 
 /// The last try for the same reason.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Tried {
+pub(super) struct LastAttempt {
     /// The pause behind it lasts.
     pub(super) holds: bool,
     /// It failed.
@@ -34,7 +34,7 @@ pub(super) struct Tried {
 
 /// What is done before anything else.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum First {
+pub(super) enum FirstAction {
     /// The operator's order is carried out, and puts right whatever else is found.
     Order,
     /// Certificates are renewed, and `repairs` put back with that; what `stays` is about stays as it is found. Where a renewal has
@@ -52,7 +52,7 @@ pub(super) enum Verdict {
         /// The last try failed, and its pause lasts.
         drifted: bool,
         /// Somebody else put right what the last try could not: none of its steps is waited for any more.
-        mended: bool,
+        repaired: bool,
     },
     /// Something differs, which is reported.
     Differs {
@@ -70,33 +70,33 @@ impl Facts {
         self.is_arriving && self.found.is_empty() && !self.due.is_now()
     }
 
-    pub(super) fn first(&self, tried: Tried) -> First {
-        let Sorted { fought, repairs } = &self.sorted;
+    pub(super) fn first(&self, tried: LastAttempt) -> FirstAction {
+        let SortedCauses { contested, repairs } = &self.sorted;
         if tried.holds {
-            First::Nothing
+            FirstAction::Nothing
         } else if self.is_ordered {
-            First::Order
+            FirstAction::Order
         } else if self.due.is_now() && (repairs.is_empty() || self.due == Due::Expired) {
-            let (stays, repairs) = if self.repairs { (fought, repairs.clone()) } else { (&self.found, Vec::new()) };
-            First::Renewal { stays: stays.clone(), repairs }
+            let (stays, repairs) = if self.repairs { (contested, repairs.clone()) } else { (&self.found, Vec::new()) };
+            FirstAction::Renewal { stays: stays.clone(), repairs }
         } else {
-            First::Nothing
+            FirstAction::Nothing
         }
     }
 
     /// `too_small`: volumes that could not be grown, which nothing that is put back makes larger.
-    pub(super) fn verdict(&self, tried: Tried, too_small: Vec<String>) -> Verdict {
-        let Sorted { fought, repairs } = &self.sorted;
+    pub(super) fn verdict(&self, tried: LastAttempt, too_small: Vec<String>) -> Verdict {
+        let SortedCauses { contested, repairs } = &self.sorted;
         let mut differences: Vec<String> = self.found.iter().map(|cause| cause.text.clone()).collect();
         if self.due.is_now() && !repairs.is_empty() && !self.repairs {
             differences.push("no certificate is renewed until this is fixed".to_owned());
         }
-        let is_left = self.is_unhealthy || self.found.iter().any(Cause::is_foreign) || !fought.is_empty();
+        let is_left = self.is_unhealthy || self.found.iter().any(Cause::is_foreign) || !contested.is_empty();
         let rest = is_left || !too_small.is_empty();
         differences.extend(too_small);
         // What is left of a plan then (unit files that systemd is to read again) changes nothing that runs.
         if differences.is_empty() {
-            return Verdict::Same { drifted: tried.holds && tried.failed, mended: tried.failed && !tried.holds };
+            return Verdict::Same { drifted: tried.holds && tried.failed, repaired: tried.failed && !tried.holds };
         }
         Verdict::Differs { differences, repairs: self.repairs && !tried.holds && !repairs.is_empty(), rest }
     }
@@ -108,9 +108,9 @@ mod tests {
     use super::*;
     use crate::clock::Timestamp;
 
-    const FRESH: Tried = Tried { holds: false, failed: false };
-    const RESTS: Tried = Tried { holds: true, failed: true };
-    const FAILED: Tried = Tried { holds: false, failed: true };
+    const FRESH: LastAttempt = LastAttempt { holds: false, failed: false };
+    const RESTS: LastAttempt = LastAttempt { holds: true, failed: true };
+    const FAILED: LastAttempt = LastAttempt { holds: false, failed: true };
     const DUE: Due = Due::Now { late: false };
 
     fn ours(name: &str) -> Cause {
@@ -121,10 +121,10 @@ mod tests {
         Cause::of_systemd("theirs", "theirs".to_owned())
     }
 
-    /// These differ, of which another tool keeps writing `fought`.
-    fn facts(found: &[Cause], fought: &[Cause], due: Due, repairs: bool) -> Facts {
-        let repaired = found.iter().filter(|cause| !cause.is_foreign() && !fought.contains(cause)).cloned().collect();
-        let sorted = Sorted { fought: fought.to_vec(), repairs: repaired };
+    /// These differ, of which another tool keeps writing `contested`.
+    fn facts(found: &[Cause], contested: &[Cause], due: Due, repairs: bool) -> Facts {
+        let repaired = found.iter().filter(|cause| !cause.is_foreign() && !contested.contains(cause)).cloned().collect();
+        let sorted = SortedCauses { contested: contested.to_vec(), repairs: repaired };
         Facts { found: found.to_vec(), sorted, is_arriving: false, is_unhealthy: false, due, is_ordered: false, repairs }
     }
 
@@ -132,28 +132,28 @@ mod tests {
     fn what_comes_first_is_an_order_then_a_renewal_that_nothing_waits_for() {
         let (a, b, foreign) = (ours("a"), ours("b"), theirs());
         let both = [a.clone(), b.clone()];
-        let renewal = |stays: &[&Cause], repairs: &[&Cause]| First::Renewal {
+        let renewal = |stays: &[&Cause], repairs: &[&Cause]| FirstAction::Renewal {
             stays: stays.iter().copied().cloned().collect(),
             repairs: repairs.iter().copied().cloned().collect(),
         };
-        for (why, found, fought, due, repairs, tried, expected) in [
-            ("nothing is due", &[][..], &[][..], Due::Nothing, true, FRESH, First::Nothing),
-            ("not yet", &[], &[], Due::Later(Timestamp(1)), true, FRESH, First::Nothing),
+        for (why, found, contested, due, repairs, tried, expected) in [
+            ("nothing is due", &[][..], &[][..], Due::Nothing, true, FRESH, FirstAction::Nothing),
+            ("not yet", &[], &[], Due::Later(Timestamp(1)), true, FRESH, FirstAction::Nothing),
             ("due", &[], &[], DUE, true, FRESH, renewal(&[], &[])),
-            ("due, and tried a moment ago", &[], &[], DUE, true, RESTS, First::Nothing),
+            ("due, and tried a moment ago", &[], &[], DUE, true, RESTS, FirstAction::Nothing),
             ("due, and tried long ago", &[], &[], DUE, true, FAILED, renewal(&[], &[])),
-            ("a repair comes before", &both[..1], &[], DUE, true, FRESH, First::Nothing),
-            ("whoever repairs nothing repairs first by hand", &both[..1], &[], DUE, false, FRESH, First::Nothing),
+            ("a repair comes before", &both[..1], &[], DUE, true, FRESH, FirstAction::Nothing),
+            ("whoever repairs nothing repairs first by hand", &both[..1], &[], DUE, false, FRESH, FirstAction::Nothing),
             ("what another tool writes stays", &both[..1], &both[..1], DUE, true, FRESH, renewal(&[&a], &[])),
             ("so does what somebody added", std::slice::from_ref(&foreign), &[], DUE, false, FRESH, renewal(&[&foreign], &[])),
             ("expired: repairs go with it", &both, &both[..1], Due::Expired, true, FRESH, renewal(&[&a], &[&b])),
             ("expired, and nothing is put back", &both, &[], Due::Expired, false, FRESH, renewal(&[&a, &b], &[])),
-            ("expired, and tried a moment ago", &both, &[], Due::Expired, true, RESTS, First::Nothing),
+            ("expired, and tried a moment ago", &both, &[], Due::Expired, true, RESTS, FirstAction::Nothing),
         ] {
-            let mut facts = facts(found, fought, due, repairs);
+            let mut facts = facts(found, contested, due, repairs);
             assert_eq!(facts.first(tried), expected, "{why}");
             facts.is_ordered = true;
-            let ordered = if tried.holds { First::Nothing } else { First::Order };
+            let ordered = if tried.holds { FirstAction::Nothing } else { FirstAction::Order };
             assert_eq!(facts.first(tried), ordered, "{why}, and ordered");
         }
     }
@@ -164,13 +164,13 @@ mod tests {
         let (one, other) = ([a.clone()], [foreign.clone()]);
         let all = [a.clone(), foreign.clone()];
         let hint = "no certificate is renewed until this is fixed";
-        let same = |drifted, mended| Verdict::Same { drifted, mended };
+        let same = |drifted, repaired| Verdict::Same { drifted, repaired };
         let differs = |differences: &[&str], repairs, rest| Verdict::Differs {
             differences: differences.iter().map(|&text| text.to_owned()).collect(),
             repairs,
             rest,
         };
-        for (why, found, fought, due, repairs, tried, small, expected) in [
+        for (why, found, contested, due, repairs, tried, small, expected) in [
             ("nothing", &[][..], &[][..], Due::Nothing, true, FRESH, None, same(false, false)),
             ("nothing now, after a failure", &[], &[], Due::Nothing, true, FAILED, None, same(false, true)),
             ("nothing found, and the pause lasts", &[], &[], DUE, true, RESTS, None, same(true, false)),
@@ -184,7 +184,7 @@ mod tests {
             ("a volume", &[], &[], Due::Nothing, true, FRESH, Some("small"), differs(&["small"], false, true)),
             ("a volume beside drift", &one, &[], Due::Nothing, true, FRESH, Some("small"), differs(&["a", "small"], true, true)),
         ] {
-            let facts = facts(found, fought, due, repairs);
+            let facts = facts(found, contested, due, repairs);
             assert_eq!(facts.verdict(tried, small.map(str::to_owned).into_iter().collect()), expected, "{why}");
         }
         let unhealthy = Facts { is_unhealthy: true, ..facts(&one, &[], Due::Nothing, true) };

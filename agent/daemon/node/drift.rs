@@ -113,12 +113,12 @@ pub(in crate::daemon) struct DriftRecord {
     /// What lay beside the node's files when it was brought up, and its digest; absent where nobody looked.
     beside: Option<BTreeMap<String, String>>,
     /// What the last update left undone, where it failed on its way.
-    left: Option<Left>,
+    left: Option<UnfinishedUpdate>,
 }
 
 /// What an update that failed left undone.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-struct Left {
+struct UnfinishedUpdate {
     generation: u64,
     /// [`Cause::mark`] of each.
     marks: BTreeSet<String>,
@@ -148,11 +148,11 @@ struct Repair {
 impl DriftRecord {
     /// Reads it; one that cannot be understood is quarantined and logged.
     pub(in crate::daemon) fn open(state: &Tree, report: &Report) -> Result<Self> {
-        Ok(state.read_state(Path::new(FILE), report, Code::StatePutAside)?.unwrap_or_default())
+        Ok(state.read_state(Path::new(FILE), report, Code::StateFileQuarantined)?.unwrap_or_default())
     }
 
     /// What it says, for who only looks; nothing where it cannot be read.
-    pub(super) fn look(state: &Tree) -> Self {
+    pub(super) fn inspect(state: &Tree) -> Self {
         state.read_json(Path::new(FILE)).ok().flatten().unwrap_or_default()
     }
 
@@ -171,20 +171,20 @@ impl DriftRecord {
     pub(in crate::daemon) fn sort_out(&mut self, generation: u64, causes: Vec<Cause>, is_whole: bool) -> (Found, bool) {
         let before = self.left.take().filter(|left| left.generation == generation);
         let is_first = before.is_none();
-        let mut left = before.clone().unwrap_or(Left { generation, ..Left::default() });
+        let mut left = before.clone().unwrap_or(UnfinishedUpdate { generation, ..UnfinishedUpdate::default() });
         let is_left = |cause: &Cause| left.marks.contains(&cause.mark()) || is_first || !(left.is_whole || cause.is_file());
         let (undone, news): (Vec<Cause>, Vec<Cause>) = causes.into_iter().partition(is_left);
         let marks: BTreeSet<String> = undone.iter().map(Cause::mark).collect();
-        let is_told = left.is_whole || !is_whole;
+        let is_reported = left.is_whole || !is_whole;
         if is_whole {
             // What has passed is left undone no more: found again, it is somebody's.
-            left = Left { generation, marks, is_whole };
+            left = UnfinishedUpdate { generation, marks, is_whole };
         } else {
             left.marks.extend(marks);
         }
         let changed = before.as_ref() != Some(&left);
         self.left = Some(left);
-        (Found { left: if is_told { Vec::new() } else { undone }, news }, changed)
+        (Found { left: if is_reported { Vec::new() } else { undone }, news }, changed)
     }
 
     /// Forgets what an update left undone. True: there was something.
@@ -290,18 +290,18 @@ pub(in crate::daemon) fn causes(plan: &Plan, observed: &Observed) -> Vec<Cause> 
 
 /// How the causes of one look are dealt with; what is somebody else's is in neither.
 #[derive(Debug, PartialEq, Eq)]
-pub(in crate::daemon) struct Sorted {
+pub(in crate::daemon) struct SortedCauses {
     /// Another tool does it: left as it is.
-    pub(in crate::daemon) fought: Vec<Cause>,
+    pub(in crate::daemon) contested: Vec<Cause>,
     /// To be put back. As long as there is any, no certificate is renewed beside it: that may restart what waits for a repair.
     pub(in crate::daemon) repairs: Vec<Cause>,
 }
 
 /// Sorts them by what was put back before; without a record of that, nobody is fought with.
-pub(in crate::daemon) fn sorted(found: &[Cause], record: Option<&DriftRecord>, now: Timestamp) -> Sorted {
+pub(in crate::daemon) fn sorted(found: &[Cause], record: Option<&DriftRecord>, now: Timestamp) -> SortedCauses {
     let ours = found.iter().filter(|cause| !cause.is_foreign()).cloned();
-    let (fought, repairs) = ours.partition(|cause| record.is_some_and(|record| record.holds(cause, now)));
-    Sorted { fought, repairs }
+    let (contested, repairs) = ours.partition(|cause| record.is_some_and(|record| record.holds(cause, now)));
+    SortedCauses { contested, repairs }
 }
 
 /// What tells these causes from others, whatever state they are in; 0 for none.
@@ -433,26 +433,26 @@ mod tests {
         let unread = Cause::new(Kind::Effect, "kubelet.service", "", "kubelet.service has not reloaded its files".to_owned());
         let (written, changed) = (file("/etc/x", "a"), file("/etc/x", "b"));
         let mut record = DriftRecord::default();
-        let mut look = |generation, causes: &[&Cause], is_whole| {
+        let mut inspection = |generation, causes: &[&Cause], is_whole| {
             let texts = |causes: Vec<Cause>| causes.into_iter().map(|cause| cause.what + " " + &cause.state).collect::<Vec<_>>();
             let (found, _) = record.sort_out(generation, causes.iter().copied().cloned().collect(), is_whole);
             (texts(found.left).join(", "), texts(found.news).join(", "))
         };
         let is = |left: &str, news: &str| (left.to_owned(), news.to_owned());
         // While units are on their way files alone are judged; the whole is reported when they have arrived.
-        assert_eq!(look(2, &[&written], false), is("", ""));
-        assert_eq!(look(2, &[&changed], false), is("", "/etc/x b"));
+        assert_eq!(inspection(2, &[&written], false), is("", ""));
+        assert_eq!(inspection(2, &[&changed], false), is("", "/etc/x b"));
         assert_eq!(
-            look(2, &[&written, &down("failed"), &unread], true),
+            inspection(2, &[&written, &down("failed"), &unread], true),
             is("/etc/x a, kubelet.service failed, kubelet.service ", "")
         );
-        assert_eq!(look(2, &[&written, &down("inactive"), &unread], true), is("", ""), "down in another way");
-        assert_eq!(look(2, &[&changed, &unread], true), is("", "/etc/x b"));
+        assert_eq!(inspection(2, &[&written, &down("inactive"), &unread], true), is("", ""), "down in another way");
+        assert_eq!(inspection(2, &[&changed, &unread], true), is("", "/etc/x b"));
         // It came up: down again, it is somebody's.
-        assert_eq!(look(2, &[&down("inactive"), &unread], true), is("", "kubelet.service inactive"));
-        assert_eq!(look(2, &[&unread], true), is("", ""));
+        assert_eq!(inspection(2, &[&down("inactive"), &unread], true), is("", "kubelet.service inactive"));
+        assert_eq!(inspection(2, &[&unread], true), is("", ""));
         // Another update, and the same one again.
-        assert_eq!(look(3, &[&written], true), is("/etc/x a", ""));
+        assert_eq!(inspection(3, &[&written], true), is("/etc/x a", ""));
         assert!(record.forget_left() && !record.forget_left());
         assert_eq!(record.sort_out(3, vec![written], true).0.left.len(), 1);
     }
@@ -483,9 +483,9 @@ mod tests {
         let foreign = Cause::new(Kind::Foreign, "/etc/y", "", "/etc/y was added".to_owned());
         let store = Cause::of_volume("the store is read-only");
         let all = [theirs.clone(), gone.clone(), foreign.clone(), store.clone()];
-        let is = |found: &[Cause], record: Option<&DriftRecord>, fought: &[&Cause], repairs: &[&Cause]| {
+        let is = |found: &[Cause], record: Option<&DriftRecord>, contested: &[&Cause], repairs: &[&Cause]| {
             let sorted = sorted(found, record, now);
-            assert_eq!(sorted.fought.iter().collect::<Vec<_>>(), fought);
+            assert_eq!(sorted.contested.iter().collect::<Vec<_>>(), contested);
             assert_eq!(sorted.repairs.iter().collect::<Vec<_>>(), repairs);
         };
         is(&all, Some(&DriftRecord::default()), &[], &[&theirs, &gone, &store]);
@@ -499,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn changed_removed_stopped_disabled_and_masked_are_told_apart() {
+    fn changed_removed_stopped_disabled_and_masked_1_distinguished() {
         let desired = Desired {
             directories: vec![Directory { path: "/etc/d".into(), mode: 0o755, owner: Owner::root(), needs: BTreeSet::new() }],
             files: ["/etc/same", "/etc/changed", "/etc/gone"].map(|path| File::public(path, "ours")).to_vec(),

@@ -57,7 +57,7 @@ impl Memory {
         self.repaired.retain(|(_, at)| now.since(*at) < REPAIRED_FOR);
         let rests = self.repaired.iter().any(|(_, at)| now.since(*at) < BETWEEN_REPAIRS);
         let is_new = |finding: &&Finding| {
-            matches!(finding.code, Code::RouteMissing | Code::RouteElsewhere | Code::RouteOwn)
+            matches!(finding.code, Code::RouteMissing | Code::RouteMisdirected | Code::OwnSubnetRouted)
                 && !self.repaired.iter().any(|(cause, _)| *cause == finding.cause)
         };
         let causes: Vec<String> = self.damper.reported().iter().filter(is_new).map(|finding| finding.cause.clone()).collect();
@@ -82,11 +82,11 @@ mod tests {
     /// What each look, 4 s after the last one, leads to.
     fn looks(memory: &mut Memory, repair: bool, found: &[&[Finding]]) -> Vec<Vec<Effect>> {
         let mut now = Timestamp(0);
-        let mut look = |found: &&[Finding]| {
+        let mut inspection = |found: &&[Finding]| {
             now = now.after(EVERY);
             memory.take(found.to_vec(), repair, now)
         };
-        found.iter().map(&mut look).collect()
+        found.iter().map(&mut inspection).collect()
     }
 
     #[test]

@@ -1,5 +1,5 @@
 //! How each component of a node in place is, from what systemd says of its unit and what its gates answer: pure. The edge is
-//! `pulse.rs`.
+//! `monitor.rs`.
 //!
 //! What is wrong for a moment is no news: a state counts once it has lasted, and one that comes back has to stay away longer before
 //! it counts as over.
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::backoff::{Backoff, spread};
 use crate::clock::Timestamp;
-use crate::converge::words::Why;
+use crate::converge::words::DeathCause;
 use crate::desired::{Desired, Gate, Need, Probe};
 use crate::report::component::{ComponentState, ComponentStatus};
 use crate::report::damper::Damper;
@@ -46,7 +46,7 @@ pub(super) enum ProblemKind {
     /// It is on its way up.
     Starting,
     /// It died, and systemd is about to start it again.
-    Dying,
+    FailingUnit,
     /// A gate that asks others is red, or one of its own that waits for what is red.
     Waits,
     /// It is up and does not answer as it should.
@@ -62,7 +62,7 @@ pub(super) enum ProblemKind {
 impl ProblemKind {
     pub(super) fn state(self) -> ComponentState {
         match self {
-            Self::Starting | Self::Dying | Self::Waits => ComponentState::Degraded,
+            Self::Starting | Self::FailingUnit | Self::Waits => ComponentState::Degraded,
             Self::Silent | Self::Stopped | Self::Down | Self::Looping => ComponentState::Failed,
         }
     }
@@ -72,21 +72,21 @@ impl ProblemKind {
         match self {
             // Of a restart by hand nobody need hear.
             Self::Starting | Self::Stopped => AGAIN,
-            Self::Down | Self::Dying | Self::Waits | Self::Silent | Self::Looping => Duration::ZERO,
+            Self::Down | Self::FailingUnit | Self::Waits | Self::Silent | Self::Looping => Duration::ZERO,
         }
     }
 
     /// How long it must have counted before it is news.
     fn reported_after(self) -> Duration {
         match self {
-            Self::Starting | Self::Dying | Self::Waits => PATIENCE,
+            Self::Starting | Self::FailingUnit | Self::Waits => PATIENCE,
             Self::Silent | Self::Stopped | Self::Down | Self::Looping => Duration::ZERO,
         }
     }
 
     /// Whether its last lines say why.
     pub(super) fn has_words(self) -> bool {
-        matches!(self, Self::Down | Self::Looping | Self::Dying)
+        matches!(self, Self::Down | Self::Looping | Self::FailingUnit)
     }
 }
 
@@ -133,7 +133,7 @@ impl Part {
         Self { gate: gate.clone(), is_own: is_itself || gate.deadline.is_some(), bad: None, has_passed: false }
     }
 
-    fn is_red(&self) -> bool {
+    fn has_failed(&self) -> bool {
         self.bad.as_ref().is_some_and(|bad| bad.times >= BAD)
     }
 }
@@ -155,7 +155,7 @@ struct Recovery {
     /// When it last recovered.
     at: Option<Timestamp>,
     /// What that has to last from then on, each time longer.
-    calm: Backoff,
+    quiet_period: Backoff,
     hold: Duration,
 }
 
@@ -180,7 +180,7 @@ struct Component {
     damper: Damper<ProblemKind>,
     recovery: Recovery,
     /// Why it died.
-    why: Why,
+    why: DeathCause,
     /// How its process ended last.
     last_end: Option<String>,
 }
@@ -200,8 +200,8 @@ impl Component {
             since: now,
             doubt: None,
             damper: Damper::default(),
-            recovery: Recovery { at: None, calm: CALM, hold: Duration::ZERO },
-            why: Why::default(),
+            recovery: Recovery { at: None, quiet_period: CALM, hold: Duration::ZERO },
+            why: DeathCause::default(),
             last_end: None,
         }
     }
@@ -255,10 +255,10 @@ impl Component {
         self.unit.is_some() && self.has_been_up(now) < YOUNG
     }
 
-    /// What is wrong at this moment. `red`: gates that do not pass.
-    fn problem_now(&self, red: &[String], now: Timestamp) -> Option<Problem> {
+    /// What is wrong at this moment. `failed`: gates that do not pass.
+    fn problem_now(&self, failed: &[String], now: Timestamp) -> Option<Problem> {
         let of_unit = self.unit.as_ref().zip(self.state.as_ref()).and_then(|(unit, state)| self.of_unit(unit, state, now));
-        of_unit.or_else(|| self.parts.iter().filter_map(|part| self.of_gate(part, red, now)).max_by_key(|one| one.kind))
+        of_unit.or_else(|| self.parts.iter().filter_map(|part| self.of_gate(part, failed, now)).max_by_key(|one| one.kind))
     }
 
     fn of_unit(&self, unit: &str, state: &UnitState, now: Timestamp) -> Option<Problem> {
@@ -279,7 +279,7 @@ impl Component {
             return None;
         } else if state.sub_state == "auto-restart" {
             let cause = format!("{unit} {} and is about to be restarted", ended(state));
-            (ProblemKind::Dying, "restarting".to_owned(), cause, after_death(unit))
+            (ProblemKind::FailingUnit, "restarting".to_owned(), cause, after_death(unit))
         } else if state.is_settling() {
             let cause = format!("{unit} is {}", state.describe());
             (ProblemKind::Starting, "starting".to_owned(), cause, format!("`systemctl list-jobs`; {looks}"))
@@ -294,10 +294,10 @@ impl Component {
         Some(Problem { kind, summary, cause, remedy })
     }
 
-    fn of_gate(&self, part: &Part, red: &[String], now: Timestamp) -> Option<Problem> {
-        let Bad { cause, .. } = part.bad.as_ref().filter(|_| part.is_red() && self.is_measured())?;
+    fn of_gate(&self, part: &Part, failed: &[String], now: Timestamp) -> Option<Problem> {
+        let Bad { cause, .. } = part.bad.as_ref().filter(|_| part.has_failed() && self.is_measured())?;
         let name = &part.gate.name;
-        let need = gates_of(&part.gate.needs).chain(&self.needs).find(|gate| *gate != name && red.contains(gate));
+        let need = gates_of(&part.gate.needs).chain(&self.needs).find(|gate| *gate != name && failed.contains(gate));
         let text = format!("gate {name}: {cause}");
         let (kind, summary, cause) = match need {
             Some(need) => {
@@ -321,8 +321,8 @@ impl Component {
     }
 
     /// Takes over what is wrong at this moment once it has lasted, and says what is news.
-    fn judge(&mut self, red: &[String], now: Timestamp) -> Option<Effect> {
-        let seen = self.problem_now(red, now);
+    fn judge(&mut self, failed: &[String], now: Timestamp) -> Option<Effect> {
+        let seen = self.problem_now(failed, now);
         let (shown, kind) = (self.problem.as_ref().map(|one| one.kind), seen.as_ref().map(|one| one.kind));
         let lasts = match self.doubt {
             Some((of, since)) if of == kind => now.since(since),
@@ -366,9 +366,9 @@ impl Component {
         }
         if is_first {
             match self.recovery.at {
-                Some(at) if now.since(at) < FORGOTTEN => self.recovery.hold = self.recovery.calm.next_pause(),
+                Some(at) if now.since(at) < FORGOTTEN => self.recovery.hold = self.recovery.quiet_period.next_pause(),
                 _ => {
-                    self.recovery.calm.reset();
+                    self.recovery.quiet_period.reset();
                     self.recovery.hold = Duration::ZERO;
                 }
             }
@@ -380,7 +380,7 @@ impl Component {
         if self.has_been_up(now) >= STAYS_UP {
             self.forget_restarts();
         }
-        self.why = Why::default();
+        self.why = DeathCause::default();
         let was_reported = !self.damper.reported().is_empty();
         self.damper.clear();
         self.recovery.hold = Duration::ZERO;
@@ -489,7 +489,7 @@ impl Health {
     }
 
     /// What a gate answered.
-    pub(super) fn heard(&mut self, gate: &str, answer: &Result<(), String>) {
+    pub(super) fn received(&mut self, gate: &str, answer: &Result<(), String>) {
         let parts = self.components.iter_mut().flat_map(|one| one.parts.iter_mut());
         for part in parts.filter(|part| part.gate.name == gate) {
             part.has_passed |= answer.is_ok();
@@ -508,17 +508,17 @@ impl Health {
     /// Takes over what was seen; what of it is news.
     pub(super) fn judge(&mut self, now: Timestamp) -> Vec<Effect> {
         // A gate of a unit that is down does not pass either.
-        let is_red = |one: &Component, part: &Part| part.is_red() || !one.is_measured();
-        let red: Vec<String> = self
+        let has_failed = |one: &Component, part: &Part| part.has_failed() || !one.is_measured();
+        let failed: Vec<String> = self
             .components
             .iter()
-            .flat_map(|one| one.parts.iter().filter(|part| is_red(one, part)).map(|part| part.gate.name.clone()))
+            .flat_map(|one| one.parts.iter().filter(|part| has_failed(one, part)).map(|part| part.gate.name.clone()))
             .collect();
-        self.components.iter_mut().filter_map(|one| one.judge(&red, now)).collect()
+        self.components.iter_mut().filter_map(|one| one.judge(&failed, now)).collect()
     }
 
     /// Why a component died, which is shown with it.
-    pub(super) fn explain(&mut self, name: &str, why: Why) {
+    pub(super) fn explain(&mut self, name: &str, why: DeathCause) {
         if let Some(component) = self.components.iter_mut().find(|one| one.name == name) {
             component.why = why;
         }
@@ -549,10 +549,10 @@ impl Health {
 
 /// Units that die while the node is brought up.
 #[derive(Debug, Default)]
-pub(super) struct Deaths(BTreeMap<String, Dying>);
+pub(super) struct Deaths(BTreeMap<String, FailingUnit>);
 
 #[derive(Debug)]
-struct Dying {
+struct FailingUnit {
     /// systemd's count when it was first looked at.
     first: u32,
     last: u32,
@@ -567,7 +567,7 @@ impl Deaths {
     /// What is seen of a unit: how often it died since the first look, and whether that is news: the first time, from the third on as a
     /// crash loop, and then each time the number has doubled.
     pub(super) fn saw(&mut self, state: &UnitState) -> (u32, bool) {
-        let new = Dying { first: state.n_restarts, last: state.n_restarts, reported: 0, up_with: None, end: None };
+        let new = FailingUnit { first: state.n_restarts, last: state.n_restarts, reported: 0, up_with: None, end: None };
         let dying = self.0.entry(state.name.clone()).or_insert(new);
         if state.n_restarts < dying.last {
             // Somebody started it anew.

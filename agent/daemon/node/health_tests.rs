@@ -48,7 +48,7 @@ struct Watch {
     health: Health,
     now: Timestamp,
     states: BTreeMap<String, UnitState>,
-    red: BTreeMap<&'static str, &'static str>,
+    failed: BTreeMap<&'static str, &'static str>,
 }
 
 impl Watch {
@@ -59,9 +59,9 @@ impl Watch {
         health.begin(&node(), now);
         let up = |name: String| (name.clone(), state(&name, "active", "running", 0));
         let states = health.units().into_iter().map(up).collect();
-        let mut watch = Self { health, now, states, red: BTreeMap::new() };
+        let mut watch = Self { health, now, states, failed: BTreeMap::new() };
         assert!(watch.measure(0).is_empty() && watch.measure(120).is_empty());
-        assert!(watch.is_well());
+        assert!(watch.is_healthy());
         watch
     }
 
@@ -72,15 +72,15 @@ impl Watch {
             self.health.saw(state.clone(), self.now);
         }
         for name in self.health.gates(None) {
-            let answer = self.red.get(name.as_str()).map_or(Ok(()), |cause| Err((*cause).to_owned()));
-            self.health.heard(&name, &answer);
+            let answer = self.failed.get(name.as_str()).map_or(Ok(()), |cause| Err((*cause).to_owned()));
+            self.health.received(&name, &answer);
         }
         self.health.complete();
         self.health.judge(self.now)
     }
 
     /// systemd reports on a unit.
-    fn hear(&mut self, after: u64, state: UnitState) -> Vec<Effect> {
+    fn receive(&mut self, after: u64, state: UnitState) -> Vec<Effect> {
         self.now = self.now.after(Duration::from_secs(after));
         self.states.insert(state.name.clone(), state.clone());
         self.health.saw(state, self.now);
@@ -91,8 +91,8 @@ impl Watch {
     fn die(&mut self, count: u32) -> Vec<Effect> {
         let mut died = state(ETCD, "activating", "auto-restart", count - 1);
         (died.result, died.exec_main_status) = ("exit-code".to_owned(), 1);
-        let mut effects = self.hear(1, died);
-        effects.extend(self.hear(5, state(ETCD, "active", "running", count)));
+        let mut effects = self.receive(1, died);
+        effects.extend(self.receive(5, state(ETCD, "active", "running", count)));
         effects
     }
 
@@ -101,7 +101,7 @@ impl Watch {
         (component.state, component.problem.unwrap_or_default())
     }
 
-    fn is_well(&self) -> bool {
+    fn is_healthy(&self) -> bool {
         let all = self.health.status();
         !all.is_empty() && all.iter().all(|one| one.state == ComponentState::Healthy)
     }
@@ -166,7 +166,7 @@ fn what_systemd_says_of_a_unit_is_a_verdict() {
         let mut watch = Watch::new();
         let mut found = state(ETCD, active, sub, 0);
         (found.load_state, found.job_queued) = (load.to_owned(), job);
-        watch.hear(1, found);
+        watch.receive(1, found);
         let expected = (expected.0, expected.1.to_owned());
         assert_eq!(watch.of("etcd") == expected, at_once, "{active} {sub}: {:?}", watch.of("etcd"));
         if !at_once {
@@ -180,9 +180,9 @@ fn what_systemd_says_of_a_unit_is_a_verdict() {
 #[test]
 fn what_was_stopped_is_started_by_the_first_command_of_its_remedy_and_its_last_lines_are_no_cause() {
     let mut watch = Watch::new();
-    watch.hear(1, state(ETCD, "inactive", "dead", 0));
+    watch.receive(1, state(ETCD, "inactive", "dead", 0));
     watch.measure(3);
-    watch.health.explain("etcd", Why { text: " (last lines of etcd.service: serving)".to_owned(), remedy: None });
+    watch.health.explain("etcd", DeathCause { text: " (last lines of etcd.service: serving)".to_owned(), remedy: None });
     let found = watch.health.of("etcd").unwrap();
     assert_eq!(found.cause.unwrap(), "etcd.service is inactive (dead): it was stopped, or ended by itself without an error");
     assert!(found.remedy.unwrap().starts_with("`systemctl start etcd.service` starts it;"));
@@ -196,8 +196,8 @@ fn a_component_whose_unit_needs_one_that_is_down_waits_for_it() {
     }
     let mut watch = Watch::new();
     watch.health.begin(&needing, watch.now);
-    watch.hear(1, state(ETCD, "inactive", "dead", 0));
-    watch.red.insert("kubelet", "answered 500");
+    watch.receive(1, state(ETCD, "inactive", "dead", 0));
+    watch.failed.insert("kubelet", "answered 500");
     watch.measure(3);
     watch.measure(3);
     assert_eq!(watch.of("kubelet"), (ComponentState::Degraded, "waiting for etcd".to_owned()));
@@ -206,28 +206,28 @@ fn a_component_whose_unit_needs_one_that_is_down_waits_for_it() {
 #[test]
 fn a_restart_by_hand_is_no_news() {
     let mut watch = Watch::new();
-    assert!(watch.hear(1, state(ETCD, "deactivating", "stop-sigterm", 0)).is_empty());
-    assert!(watch.hear(1, state(ETCD, "inactive", "dead", 0)).is_empty());
-    assert!(watch.hear(1, state(ETCD, "activating", "start", 0)).is_empty());
-    assert!(watch.hear(1, UnitState { main_pid: 7, ..state(ETCD, "active", "running", 0) }).is_empty());
-    assert!(watch.measure(3).is_empty() && watch.is_well());
+    assert!(watch.receive(1, state(ETCD, "deactivating", "stop-sigterm", 0)).is_empty());
+    assert!(watch.receive(1, state(ETCD, "inactive", "dead", 0)).is_empty());
+    assert!(watch.receive(1, state(ETCD, "activating", "start", 0)).is_empty());
+    assert!(watch.receive(1, UnitState { main_pid: 7, ..state(ETCD, "active", "running", 0) }).is_empty());
+    assert!(watch.measure(3).is_empty() && watch.is_healthy());
 }
 
 #[test]
-fn a_unit_that_is_stopped_is_told_once_and_its_return_too() {
+fn a_unit_that_is_stopped_1_reported_2_and_its_return_too() {
     let mut watch = Watch::new();
     let stopped = || state(ETCD, "inactive", "dead", 0);
-    assert!(watch.hear(1, stopped()).is_empty());
+    assert!(watch.receive(1, stopped()).is_empty());
     assert_eq!(watch.measure(3), report("etcd", ProblemKind::Stopped));
-    assert!(watch.measure(40).is_empty() && watch.hear(5, stopped()).is_empty());
-    assert_eq!(watch.hear(1, state(ETCD, "active", "running", 0)), recovered("etcd"));
+    assert!(watch.measure(40).is_empty() && watch.receive(5, stopped()).is_empty());
+    assert_eq!(watch.receive(1, state(ETCD, "active", "running", 0)), recovered("etcd"));
     assert!(watch.measure(40).is_empty());
 }
 
 #[test]
 fn the_third_restart_is_a_crash_loop_until_the_process_stays_up() {
     let mut watch = Watch::new();
-    assert!(watch.die(1).is_empty() && watch.is_well(), "one death is no news");
+    assert!(watch.die(1).is_empty() && watch.is_healthy(), "one death is no news");
     assert!(watch.die(2).is_empty());
     assert_eq!(watch.die(3), report("etcd", ProblemKind::Looping));
     assert_eq!(watch.of("etcd"), (ComponentState::Failed, "crash-looping (3 restarts)".to_owned()));
@@ -237,9 +237,9 @@ fn the_third_restart_is_a_crash_loop_until_the_process_stays_up() {
     // It is reported again each time the number has doubled.
     let reported: Vec<u32> = (4..=13).filter(|count| !watch.die(*count).is_empty()).collect();
     assert_eq!(reported, [6, 12]);
-    assert!(watch.measure(29).is_empty() && !watch.is_well(), "it was up for 29 s before, too");
+    assert!(watch.measure(29).is_empty() && !watch.is_healthy(), "it was up for 29 s before, too");
     assert_eq!(watch.measure(1), recovered("etcd"));
-    assert!(watch.is_well());
+    assert!(watch.is_healthy());
 }
 
 #[test]
@@ -247,9 +247,9 @@ fn what_comes_back_has_to_stay_away_longer_each_time() {
     let mut watch = Watch::new();
     let mut held = Vec::new();
     for _ in 0..4 {
-        watch.hear(1, state(ETCD, "failed", "failed", 0));
+        watch.receive(1, state(ETCD, "failed", "failed", 0));
         let since = watch.now;
-        let mut effects = watch.hear(1, state(ETCD, "active", "running", 0));
+        let mut effects = watch.receive(1, state(ETCD, "active", "running", 0));
         while effects.is_empty() {
             effects = watch.measure(1);
         }
@@ -259,18 +259,18 @@ fn what_comes_back_has_to_stay_away_longer_each_time() {
     assert_eq!(held, [1, 31, 61, 121]);
     // An hour later it is another matter.
     watch.measure(3600);
-    watch.hear(1, state(ETCD, "failed", "failed", 0));
-    assert_eq!(watch.hear(1, state(ETCD, "active", "running", 0)), recovered("etcd"));
+    watch.receive(1, state(ETCD, "failed", "failed", 0));
+    assert_eq!(watch.receive(1, state(ETCD, "active", "running", 0)), recovered("etcd"));
 }
 
 #[test]
-fn a_process_that_hangs_is_told_at_its_second_bad_answer() {
+fn a_process_that_hangs_1_reported_2_its_second_bad_answer() {
     let mut watch = Watch::new();
-    watch.red.insert("etcd", "no answer within 5 s");
-    assert!(watch.measure(40).is_empty() && watch.is_well());
+    watch.failed.insert("etcd", "no answer within 5 s");
+    assert!(watch.measure(40).is_empty() && watch.is_healthy());
     assert_eq!(watch.health.pause(0.5), AGAIN);
     // Who needs it is not blamed, and not reported beside it.
-    watch.red.insert("apiserver", "answered 500");
+    watch.failed.insert("apiserver", "answered 500");
     assert_eq!(watch.measure(3), report("etcd", ProblemKind::Silent));
     assert_eq!(watch.of("etcd"), (ComponentState::Failed, "not answering".to_owned()));
     let status = watch.health.of("etcd").unwrap();
@@ -283,16 +283,16 @@ fn a_process_that_hangs_is_told_at_its_second_bad_answer() {
     );
     assert!(watch.measure(5).is_empty());
     assert_eq!(watch.of("kube-apiserver"), (ComponentState::Degraded, "waiting for etcd".to_owned()));
-    watch.red.clear();
+    watch.failed.clear();
     // Of a process that was young and answered nobody says that it is starting.
-    watch.hear(1, UnitState { main_pid: 7, ..state("kubelet.service", "active", "running", 0) });
+    watch.receive(1, UnitState { main_pid: 7, ..state("kubelet.service", "active", "running", 0) });
     assert_eq!(watch.measure(10), recovered("etcd"));
-    watch.red.insert("kubelet", "connection refused");
+    watch.failed.insert("kubelet", "connection refused");
     assert!(watch.measure(10).is_empty());
     assert_eq!(watch.measure(3), report("kubelet", ProblemKind::Silent));
-    watch.red.clear();
+    watch.failed.clear();
     assert_eq!(watch.measure(10), recovered("kubelet"));
-    assert!(watch.is_well());
+    assert!(watch.is_healthy());
 }
 
 #[test]
@@ -303,7 +303,7 @@ fn it_is_seen_within_90_seconds_that_a_process_hangs() {
     let pauses = [0.0, 0.999].map(|random| watch.health.pause(random).as_secs());
     assert_eq!(pauses, [20, 39]);
     // While something is wrong it is looked at more often, and less and less.
-    watch.hear(1, state(ETCD, "failed", "failed", 0));
+    watch.receive(1, state(ETCD, "failed", "failed", 0));
     assert_eq!([(); 5].map(|()| watch.health.pause(0.5).as_secs()), [5, 10, 20, 40, 40]);
 }
 
@@ -318,9 +318,9 @@ fn a_bad_answer_counts_by_whose_fault_it_is() {
     ] {
         let mut watch = Watch::new();
         if young {
-            watch.hear(1, UnitState { main_pid: 7, ..state("kubelet.service", "active", "running", 0) });
+            watch.receive(1, UnitState { main_pid: 7, ..state("kubelet.service", "active", "running", 0) });
         }
-        watch.red.insert(gate, "answered 500");
+        watch.failed.insert(gate, "answered 500");
         watch.measure(30);
         let effects = [watch.measure(3), watch.measure(3)].concat();
         assert_eq!(watch.of(name), (expected.0, expected.1.to_owned()), "{gate} {young}");
@@ -335,23 +335,23 @@ fn a_bad_answer_counts_by_whose_fault_it_is() {
 fn at_a_boot_units_may_take_their_turn_and_a_node_that_was_touched_is_looked_at_anew() {
     let mut health = Health::default();
     health.begin(&node(), Timestamp(0));
-    let mut look = |seconds: u64| {
+    let mut inspection = |seconds: u64| {
         let now = Timestamp(seconds * 1000);
         health.saw(state(ETCD, "inactive", "dead", 0), now);
         health.judge(now)
     };
-    assert!([0, 3, 30, 59].into_iter().all(|seconds| look(seconds).is_empty()));
-    assert_eq!(look(60), report("etcd", ProblemKind::Stopped));
+    assert!([0, 3, 30, 59].into_iter().all(|seconds| inspection(seconds).is_empty()));
+    assert_eq!(inspection(60), report("etcd", ProblemKind::Stopped));
     let mut watch = Watch::new();
     watch.die(1);
     watch.die(2);
     watch.health.forget();
     assert!(watch.die(12).is_empty(), "what it did meanwhile was reported by whoever touched the node");
-    assert!(watch.measure(40).is_empty() && watch.is_well());
+    assert!(watch.measure(40).is_empty() && watch.is_healthy());
 }
 
 #[test]
-fn deaths_while_the_node_is_brought_up_are_told_at_the_first_and_third_and_each_time_they_doubled() {
+fn deaths_while_the_node_is_brought_up_1_reported_2_the_first_and_third_and_each_time_they_doubled() {
     let mut deaths = Deaths::default();
     let mut reported = Vec::new();
     for count in 0..13 {

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::desired::Desired;
 use crate::error::Result;
-use crate::kubernetes::{self, Facts, Leave, NodeSpec};
+use crate::kubernetes::{self, Facts, ImagePolicy, NodeSpec};
 use crate::metadata::Deployment;
 
 /// The node that an entry asks for on this machine.
@@ -23,7 +23,7 @@ pub(super) struct InPlace {
 impl InPlace {
     fn new(entry: &Arc<Value>, facts: Facts) -> Result<Option<Self>> {
         let deployment = Deployment::parse(entry).ok().flatten();
-        let spec = deployment.and_then(|deployment| kubernetes::node_of(&deployment, &Leave::everything()).ok());
+        let spec = deployment.and_then(|deployment| kubernetes::node_of(&deployment, &ImagePolicy::everything()).ok());
         let Some(spec) = spec else { return Ok(None) };
         let desired = kubernetes::render(&spec, &facts)?;
         Ok(Some(Self { entry: Arc::clone(entry), facts, spec, desired }))

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use futures_util::future::LocalBoxFuture;
 
-use super::hands::Hands;
+use super::backend::Backend;
 use crate::converge::Failure;
 use crate::daemon::host::Host;
 use crate::error::{Error, Result};
@@ -48,19 +48,19 @@ impl KnownMachine {
     pub(super) async fn check_programs(
         &self,
         machine: &Machine<'_>,
-        hands: &Hands,
+        backend: &Backend,
         host: &Host,
         progress: &Progress,
         generation: u64,
     ) -> std::result::Result<(), Failure> {
         let step = progress.begin_next("installed programs");
-        let ask = |name, path| -> LocalBoxFuture<'_, Result<String>> { Box::pin(self.ask(name, path, hands, host)) };
+        let ask = |name, path| -> LocalBoxFuture<'_, Result<String>> { Box::pin(self.ask(name, path, backend, host)) };
         let verdicts = machine.judge(&ask, self.flanneld.get()).await;
         self.flanneld.set(verdicts.flanneld);
         let (refused, remedy) = (verdicts.refused(), verdicts.remedy());
         for (program, verdict) in verdicts.odd {
             let cause = verdict.odd.unwrap_or_default();
-            let event = Event::new(Code::ProgramOdd, cause.clone()).phase(Phase::Units).generation(generation);
+            let event = Event::new(Code::ProgramReleaseDiffers, cause.clone()).phase(Phase::Units).generation(generation);
             host.report.emit(event.unit(program.unit).cause(cause).remedy(verdict.remedy));
         }
         if refused.is_empty() {
@@ -68,36 +68,36 @@ impl KnownMachine {
             return Ok(());
         }
         let remedy = progress.remedy_of_failure(&remedy);
-        let failure = Failure::new(Code::ProgramRefuses, step.clone(), refused).rule(RULE).remedy(remedy);
+        let failure = Failure::new(Code::ProgramIncompatible, step.clone(), refused).rule(RULE).remedy(remedy);
         progress.fail(&step, &failure.step, &failure.cause, &failure.remedy);
         host.report.emit(failure.event().generation(generation));
         Err(failure)
     }
 
     /// The release of flannel, where its program says one; the pods' network is looked at by the API that it reads.
-    pub(super) async fn flanneld(&self, hands: &Hands, host: &Host) -> Option<Version> {
+    pub(super) async fn flanneld(&self, backend: &Backend, host: &Host) -> Option<Version> {
         if self.flanneld.get().is_none() {
             // One that is not there is missed by its unit.
-            let said = self.ask("flanneld-of-pods", found(&host.root, "flanneld")?, hands, host).await.ok()?;
-            self.flanneld.set(version_of(&said));
+            let reported = self.ask("flanneld-of-pods", found(&host.root, "flanneld")?, backend, host).await.ok()?;
+            self.flanneld.set(version_of(&reported));
         }
         self.flanneld.get()
     }
 
-    async fn ask(&self, name: &str, path: String, hands: &Hands, host: &Host) -> Result<String> {
+    async fn ask(&self, name: &str, path: String, backend: &Backend, host: &Host) -> Result<String> {
         let stamp = host.root.facts_followed(Path::new(&path))?.map(|facts| facts.stamp).unwrap_or_default();
-        let known = self.answers.borrow().get(&path).filter(|(of, _)| *of == stamp).map(|(_, said)| said.clone());
-        if let Some(said) = known {
-            return Ok(said);
+        let known = self.answers.borrow().get(&path).filter(|(of, _)| *of == stamp).map(|(_, reported)| reported.clone());
+        if let Some(reported) = known {
+            return Ok(reported);
         }
         let argv = vec![path.clone(), "--version".to_owned()];
         let key = format!("program-{name}-release");
         // Large, and rarely needed: on the heap.
-        let asking = Box::pin(volumes::Hands::run(hands, &key, argv));
+        let asking = Box::pin(volumes::Backend::run(backend, &key, argv));
         let ran = host.clock.limit(PATIENCE, asking).await;
         let ran = ran.ok_or_else(|| Error::transient(format!("it has said nothing for {} seconds", PATIENCE.as_secs())))??;
-        let said = release(ran.stdout, ran.stderr);
-        self.answers.borrow_mut().insert(path, (stamp, said.clone()));
-        Ok(said)
+        let reported = release(ran.stdout, ran.stderr);
+        self.answers.borrow_mut().insert(path, (stamp, reported.clone()));
+        Ok(reported)
     }
 }

@@ -1,30 +1,30 @@
-//! The node's own lane: from a kubernetes-node deployment to its result and its wait condition's signal (`bring_up.rs`), and looks
-//! at the node in place (`look.rs`, `compare.rs`, `pods.rs`, `pulse.rs`).
+//! The node's own task: from a kubernetes-node deployment to its result and its wait condition's signal (`bring_up.rs`), and looks
+//! at the node in place (`inspection.rs`, `compare.rs`, `pods.rs`, `monitor.rs`).
 //!
 //! In: a deployment, or what the last generation asked for. Out: what became of it. Never: a deployment's record or a
 //! signal, which are the ledger's. What is remembered from one look to the next is
 //! in types of its own, each with its rules; this file says which.
 
+mod backend;
 mod bring_up;
 mod compare;
 pub(super) mod deadline;
 mod decision;
 mod drift;
 mod findings;
-mod hands;
 mod health;
 mod in_place;
-mod look;
+mod inspection;
 mod machine;
+mod monitor;
 mod outline;
 mod part;
 mod plan;
 mod pods;
-mod pulse;
 mod remembered;
 mod renewal;
 mod repair;
-mod unrest;
+mod unsettled;
 mod wait;
 
 use std::cell::{Cell, RefCell};
@@ -34,22 +34,22 @@ use std::sync::Arc;
 use serde_json::Value;
 use tokio::sync::Notify;
 
+use self::backend::Backend;
 pub(super) use self::bring_up::Done;
 use self::findings::Memory;
-use self::hands::Hands;
 use self::health::Health;
 use self::in_place::{InPlace, Rendered};
-pub(super) use self::look::Look;
+pub(super) use self::inspection::NodeInspection;
 use self::machine::KnownMachine;
 pub(super) use self::outline::Outline;
 pub(crate) use self::plan::{Plan, understand};
 use self::remembered::Remembered;
 use self::renewal::Renewal;
-pub(super) use self::renewal::Waits;
+pub(super) use self::renewal::WaitReason;
 pub(crate) use self::repair::NodeUnits;
 use self::repair::Repair;
 pub(crate) use self::repair::{asked as asked_of_node, in_place, preview as preview_repair, units as units_of_node};
-use self::unrest::Unrest;
+use self::unsettled::UnsettledUnits;
 pub(super) use self::wait::Wait;
 pub(crate) use self::wait::wait_id;
 use super::host::Host;
@@ -69,7 +69,7 @@ use crate::progress::Progress;
 use crate::storage::probe::Probe;
 use crate::systemd::Systemd;
 
-/// What the lane works with.
+/// What the task works with.
 #[derive(Debug)]
 pub(super) struct Node {
     host: Rc<Host>,
@@ -78,9 +78,9 @@ pub(super) struct Node {
     programs: Rc<Programs>,
     /// How far bringing the node up is.
     progress: Progress,
-    known: Known,
+    known: KnownState,
     certificates: certificates::Watcher,
-    unrest: Unrest,
+    unsettled: UnsettledUnits,
     pause: Pause,
     renewal: Renewal,
     repair: Repair,
@@ -88,12 +88,12 @@ pub(super) struct Node {
     volume_memory: VolumeMemory,
     /// What was found of the network of pods.
     pods: RefCell<Memory>,
-    pulse: Pulse,
+    monitor: HealthMonitor,
 }
 
 /// What is known of the node and its machine.
 #[derive(Debug, Default)]
-struct Known {
+struct KnownState {
     /// Secrets of the deployment that the node is brought up from, once one was seen.
     secrets: RefCell<Option<Vec<String>>>,
     machine: KnownMachine,
@@ -115,7 +115,7 @@ struct VolumeMemory {
 
 /// How the node's components are, who waits for a change of it, and whether they are being touched now.
 #[derive(Debug, Default)]
-struct Pulse {
+struct HealthMonitor {
     health: RefCell<Health>,
     news: Notify,
     is_converging: Cell<bool>,
@@ -130,15 +130,15 @@ impl Node {
             keystone,
             programs,
             progress,
-            known: Known::default(),
+            known: KnownState::default(),
             certificates: certificates::Watcher::default(),
-            unrest: Unrest::default(),
+            unsettled: UnsettledUnits::default(),
             pause: Pause::default(),
             renewal: Renewal::default(),
             repair: Repair::default(),
             volume_memory: VolumeMemory::default(),
             pods: RefCell::default(),
-            pulse: Pulse::default(),
+            monitor: HealthMonitor::default(),
         }
     }
 
@@ -182,12 +182,12 @@ impl Node {
     }
 
     /// What became of such an order, once a look has ended.
-    pub(super) fn repaired(&self, look: Option<&Error>) -> Option<Result<Vec<String>>> {
-        self.repair.ends(look)
+    pub(super) fn repaired(&self, inspection: Option<&Error>) -> Option<Result<Vec<String>>> {
+        self.repair.ends(inspection)
     }
 
-    fn hands(&self, systemd: &Systemd) -> Hands {
-        Hands {
+    fn backend(&self, systemd: &Systemd) -> Backend {
+        Backend {
             systemd: systemd.clone(),
             programs: Rc::clone(&self.programs),
             root: Arc::clone(&self.host.root),
@@ -195,9 +195,9 @@ impl Node {
         }
     }
 
-    fn volumes(&self, systemd: &Systemd) -> VolumeKeeper<Hands> {
+    fn volumes(&self, systemd: &Systemd) -> VolumeKeeper<Backend> {
         VolumeKeeper {
-            hands: self.hands(systemd),
+            backend: self.backend(systemd),
             probe: Probe::machine(),
             root: Arc::clone(&self.host.root),
             state: Arc::clone(&self.host.state),
@@ -215,7 +215,7 @@ impl Node {
 /// The deployments of the newest generation and of the one that was in place before it. Until the newest is in place, services of the old
 /// one may run with its secrets.
 fn recorded(state: &Tree) -> impl Iterator<Item = Deployment> {
-    let generation = Generations::look(state);
+    let generation = Generations::inspect(state);
     let entries = generation.into_iter().flat_map(|one| [Some(one.entry), one.before.map(|before| before.entry)]);
     entries.flatten().filter_map(|entry| Deployment::parse(&entry).ok().flatten())
 }

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::desired::{Desired, Volume};
 use crate::files::{READ_LIMIT, Tree};
-use crate::kubernetes::{self, Leave, NodeSpec, Role};
+use crate::kubernetes::{self, ImagePolicy, NodeSpec, Role};
 use crate::machine::facts;
 use crate::metadata::Deployment;
 use crate::report::condition_state::ConditionState;
@@ -44,7 +44,7 @@ impl Outline {
     /// Of the entry of a deployment that was carried out: nothing where this version cannot read it any more.
     pub(in crate::daemon) fn of_entry(entry: &Value, root: &Tree) -> Option<Self> {
         let deployment = Deployment::parse(entry).ok().flatten()?;
-        let spec = kubernetes::node_of(&deployment, &Leave::everything()).ok()?;
+        let spec = kubernetes::node_of(&deployment, &ImagePolicy::everything()).ok()?;
         let desired = kubernetes::render(&spec, &facts::of_machine(root)).ok()?;
         Some(Self::of(&spec, &desired, &hostname(root)))
     }

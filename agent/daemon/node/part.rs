@@ -15,16 +15,16 @@ impl Node {
     /// Whether somebody changed the node since its update failed. What the update left undone is reported once.
     pub(super) async fn compare_part(&self, desired: &Desired, systemd: &Systemd, generation: u64) -> Result<bool> {
         let volumes = self.volumes(systemd);
-        let Some(sight) = self.inspect(desired, &volumes, systemd, generation).await? else { return Ok(true) };
-        let (is_whole, is_unhealthy) = (!sight.is_arriving, sight.is_unhealthy);
-        let Found { left, news } = self.remembered.sort_out(generation, sight.found, is_whole)?;
+        let Some(inspection) = self.inspect_machine(desired, &volumes, systemd, generation).await? else { return Ok(true) };
+        let (is_whole, is_unhealthy) = (!inspection.is_arriving, inspection.is_unhealthy);
+        let Found { left, news } = self.remembered.sort_out(generation, inspection.found, is_whole)?;
         let emit = |code, message, causes: &[Cause]| {
             let texts: Vec<&str> = causes.iter().map(|cause| cause.text.as_str()).collect();
             let event = Event::new(code, message).generation(generation).step("drift");
             self.host.report.emit(event.cause(self.host.report.cut(&texts.join(", "), LIMIT)));
         };
         if !left.is_empty() {
-            emit(Code::UpdateLeft, "the failed update left the node different from its parameters", &left);
+            emit(Code::UpdateIncomplete, "the failed update left the node different from its parameters", &left);
         }
         if !news.is_empty() {
             emit(Code::NodeDrift, "the node was changed after its update failed", &news);

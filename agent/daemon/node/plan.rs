@@ -4,7 +4,7 @@ use serde_json::json;
 
 use crate::desired::Desired;
 use crate::digest::key_of;
-use crate::kubernetes::{self, Facts, Leave, Mistake, NodeSpec, Preflight};
+use crate::kubernetes::{self, Facts, ImagePolicy, Mistake, NodeSpec, Preflight};
 use crate::metadata::Deployment;
 use crate::signal::Handle;
 
@@ -18,9 +18,9 @@ pub(crate) struct Plan {
 }
 
 /// Checks parameters and wait handle.
-pub(crate) fn understand(deployment: &Deployment, facts: &Facts, leave: &Leave) -> Result<Plan, Vec<Mistake>> {
+pub(crate) fn understand(deployment: &Deployment, facts: &Facts, policy: &ImagePolicy) -> Result<Plan, Vec<Mistake>> {
     let handle = kubernetes::readable_parameters(deployment).wait_handle().map(|value| Handle::parse(&value)).transpose();
-    let (spec, handle) = match (kubernetes::node_of(deployment, leave), handle) {
+    let (spec, handle) = match (kubernetes::node_of(deployment, policy), handle) {
         (Ok(spec), Ok(handle)) => (spec, handle),
         (spec, handle) => {
             let mut mistakes = spec.err().unwrap_or_default();
@@ -233,7 +233,7 @@ mod tests {
             let config =
                 json!({"ROLE": "minion", "KUBE_MASTER_IP": "192.0.2.1", "KUBE_NODE_IP": "192.0.2.2", "TLS_DISABLED": true});
             let entry = json!({"id": "i", "group": "kubernetes-node", "config": config, "inputs": inputs});
-            understand(&Deployment::parse(&entry).unwrap().unwrap(), &Facts::default(), &Leave::everything())
+            understand(&Deployment::parse(&entry).unwrap().unwrap(), &Facts::default(), &ImagePolicy::everything())
         };
         let understood = |curl| understood_as("WAIT_CURL", curl);
         let line = "curl -i -X POST -H 'X-Auth-Token: 5f0e' -H 'Accept: application/json' https://h:8004/v1/p/stacks/s/u/resources/r/signal";

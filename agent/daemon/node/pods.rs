@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::Node;
 use super::findings::{EVERY, Effect, Finding, SPREAD_MS};
 use crate::clock::Stopwatch;
-use crate::converge::flannel::look::{Sight, code, look};
+use crate::converge::flannel::inspection::{SubnetInspection, code, inspect};
 use crate::converge::flannel::packets::{self, Verdict};
 use crate::converge::flannel::{Leases, PodNetwork as _};
 use crate::converge::has_pending_restart;
@@ -59,11 +59,11 @@ impl Watched {
         Event::new(code, line).phase(Phase::Steady).gate(&self.gate).unit(self.unit()).generation(self.generation)
     }
 
-    fn status(&self, sight: &Sight, wrong: &[Finding]) -> PodNetworkStatus {
+    fn status(&self, inspection: &SubnetInspection, wrong: &[Finding]) -> PodNetworkStatus {
         PodNetworkStatus {
             driver: if matches!(self.pods.peers, Peers::Leases(_)) { "flannel host-gw" } else { "static-routes" }.to_owned(),
-            subnet: sight.subnet.map(|subnet| subnet.to_string()),
-            peers: sight.others.len(),
+            subnet: inspection.subnet.map(|subnet| subnet.to_string()),
+            peers: inspection.others.len(),
             wrong: wrong.iter().map(|finding| finding.cause.clone()).collect(),
             remedy: wrong.first().map(|finding| finding.code.entry().remedy.to_owned()),
             since: String::new(),
@@ -74,7 +74,7 @@ impl Watched {
 /// Packets, as they arrived last.
 struct Packets {
     since: Stopwatch,
-    of: Sight,
+    of: SubnetInspection,
     bad: Option<Finding>,
 }
 
@@ -88,7 +88,7 @@ impl Node {
         let systemd = self.host.systemd.as_ref()?;
         let watched = Watched::of(self, reference)?;
         let flanneld = match &watched.pods.peers {
-            Peers::Leases(_) => self.known.machine.flanneld(&self.hands(systemd), &self.host).await,
+            Peers::Leases(_) => self.known.machine.flanneld(&self.backend(systemd), &self.host).await,
             Peers::Given(_) => None,
         };
         let (mut leases, mut packets, mut turn) = (None, None, 0);
@@ -101,33 +101,33 @@ impl Node {
                 Peers::Given(_) => Ok(Vec::new()),
             };
             let unknown = |error: &Error| Finding { code: Code::LeasesUnknown, cause: error.to_string() };
-            let (sight, found) = match peers.and_then(|peers| look(&self.host.root, &watched.pods, &peers)) {
-                Ok(sight) => {
+            let (inspection, found) = match peers.and_then(|peers| inspect(&self.host.root, &watched.pods, &peers)) {
+                Ok(inspection) => {
                     let mut found: Vec<Finding> =
-                        sight.wrong.iter().map(|wrong| Finding { code: code(wrong), cause: wrong.to_string() }).collect();
+                        inspection.wrong.iter().map(|wrong| Finding { code: code(wrong), cause: wrong.to_string() }).collect();
                     let is_due = packets.as_ref().is_none_or(|last: &Packets| {
-                        last.bad.is_some() || last.of != sight || last.since.elapsed() >= PACKETS_EVERY
+                        last.bad.is_some() || last.of != inspection || last.since.elapsed() >= PACKETS_EVERY
                     });
                     if is_due {
                         turn += 1;
-                        let bad = self.packets(&watched, &sight, turn).await;
-                        packets = Some(Packets { since: self.host.clock.start(), of: sight.clone(), bad });
+                        let bad = self.packets(&watched, &inspection, turn).await;
+                        packets = Some(Packets { since: self.host.clock.start(), of: inspection.clone(), bad });
                     }
                     found.extend(packets.as_ref().and_then(|last| last.bad.clone()));
-                    (sight, found)
+                    (inspection, found)
                 }
                 Err(error) => {
                     // Certificates may have changed: the next connection reads them.
                     leases = None;
-                    (Sight::default(), vec![unknown(&error)])
+                    (SubnetInspection::default(), vec![unknown(&error)])
                 }
             };
-            let is_unknown = sight == Sight::default();
+            let is_unknown = inspection == SubnetInspection::default();
             let effects = self.pods.borrow_mut().take(found, watched.repair, self.host.clock.now());
             for effect in effects {
                 self.carry_out(&watched, &effect).await;
             }
-            let mut status = watched.status(&sight, self.pods.borrow().damper.reported());
+            let mut status = watched.status(&inspection, self.pods.borrow().damper.reported());
             if let Some(shown) = &shown {
                 if is_unknown {
                     (status.subnet, status.peers) = (shown.subnet.clone(), shown.peers);
@@ -144,8 +144,8 @@ impl Node {
         }
     }
 
-    async fn packets(&self, watched: &Watched, sight: &Sight, turn: usize) -> Option<Finding> {
-        let questions = sight.questions(&self.host.root, turn).unwrap_or_default();
+    async fn packets(&self, watched: &Watched, inspection: &SubnetInspection, turn: usize) -> Option<Finding> {
+        let questions = inspection.questions(&self.host.root, turn).unwrap_or_default();
         match packets::verdict(&self.http.send(&questions).await) {
             Verdict::Ok => None,
             Verdict::Lost(peers) => {
@@ -164,7 +164,7 @@ impl Node {
                 let remedy = finding.code.entry().remedy;
                 self.host.report.emit(watched.event(finding.code, &finding.cause).cause(&finding.cause).remedy(remedy));
             }
-            Effect::Recovered => self.host.report.emit(watched.event(Code::PodNetworkWell, "the pod network has recovered")),
+            Effect::Recovered => self.host.report.emit(watched.event(Code::PodNetworkRecovered, "the pod network has recovered")),
             Effect::Repair(cause) => {
                 let unit = watched.unit();
                 self.host

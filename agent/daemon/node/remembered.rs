@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use super::drift::{self, Cause, DriftRecord, Found, Sorted};
+use super::drift::{self, Cause, DriftRecord, Found, SortedCauses};
 use crate::daemon::host::Host;
 use crate::desired::Desired;
 use crate::error::Result;
@@ -33,7 +33,7 @@ impl Remembered {
     }
 
     /// Sorts causes by what was put back before; where nothing is put back (`repairs`), nobody is fought with.
-    pub(super) fn sorted(&self, causes: &[Cause], repairs: bool) -> Sorted {
+    pub(super) fn sorted(&self, causes: &[Cause], repairs: bool) -> SortedCauses {
         drift::sorted(causes, self.record.borrow().as_ref().filter(|_| repairs), self.host.clock.now())
     }
 

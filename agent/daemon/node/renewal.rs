@@ -5,11 +5,11 @@ use std::cell::RefCell;
 use super::drift::Cause;
 use crate::clock::Timestamp;
 use crate::desired::{Desired, Trust};
-use crate::keepers::certificates::{Due, Look, due};
+use crate::keepers::certificates::{CertificateInspection, Due, due};
 
 /// What a renewal waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::daemon) enum Waits {
+pub(in crate::daemon) enum WaitReason {
     /// This node's place among the others.
     Until(Timestamp),
     /// Somebody else, for this cause.
@@ -18,11 +18,11 @@ pub(in crate::daemon) enum Waits {
 
 /// What a renewal of certificates that is due waits for.
 #[derive(Debug, Default)]
-pub(super) struct Renewal(RefCell<Option<Waits>>);
+pub(super) struct Renewal(RefCell<Option<WaitReason>>);
 
 impl Renewal {
     /// What it waits for.
-    pub(super) fn waits(&self) -> Option<Waits> {
+    pub(super) fn waits(&self) -> Option<WaitReason> {
         self.0.borrow().clone()
     }
 
@@ -33,18 +33,24 @@ impl Renewal {
 
     /// It waits for this cause; whether that is news.
     pub(super) fn waits_for(&self, cause: &str) -> bool {
-        let waits = Some(Waits::For(cause.to_owned()));
+        let waits = Some(WaitReason::For(cause.to_owned()));
         self.0.replace(waits.clone()) != waits
     }
 
     /// What is due of the certificates that were looked at; as long as units are on their way only what has expired, which may be
     /// what keeps them there.
-    pub(super) fn due(&self, look: Option<&Look>, desired: &Desired, is_arriving: bool, now: Timestamp) -> Due {
-        let due = look.map_or(Due::Nothing, |look| due(look, desired, now));
+    pub(super) fn due(
+        &self,
+        inspection: Option<&CertificateInspection>,
+        desired: &Desired,
+        is_arriving: bool,
+        now: Timestamp,
+    ) -> Due {
+        let due = inspection.map_or(Due::Nothing, |inspection| due(inspection, desired, now));
         match due {
             // The cause stays on the status page until the next try.
             Due::Now { .. } => {}
-            Due::Later(slot) => drop(self.0.replace(Some(Waits::Until(slot)))),
+            Due::Later(slot) => drop(self.0.replace(Some(WaitReason::Until(slot)))),
             Due::Nothing | Due::Expired => self.begins(),
         }
         if is_arriving && due != Due::Expired { Due::Nothing } else { due }

@@ -14,7 +14,7 @@ use crate::desired::Desired;
 use crate::error::{Error, Result};
 use crate::files::Tree;
 use crate::keepers::certificates;
-use crate::kubernetes::{self, Leave, NodeSpec};
+use crate::kubernetes::{self, ImagePolicy, NodeSpec};
 use crate::machine::facts;
 use crate::metadata::Deployment;
 use crate::systemd::Systemd;
@@ -70,9 +70,9 @@ impl Repair {
     }
 
     /// What became of it, now that the look has ended; nothing where none was ordered.
-    pub(super) fn ends(&self, look: Option<&Error>) -> Option<Result<Vec<String>>> {
+    pub(super) fn ends(&self, inspection: Option<&Error>) -> Option<Result<Vec<String>>> {
         let trial = self.0.take()?;
-        if let Some(error) = look {
+        if let Some(error) = inspection {
             return Some(Err(Error::permanent(error.to_string()).context("looking at the node")));
         }
         let Some(found) = trial.found else {
@@ -99,7 +99,7 @@ fn lines(found: &Differences) -> Vec<String> {
 /// If no node is in place, or this version cannot read what it was asked.
 pub(crate) fn in_place(state: &Tree, root: &Tree) -> Result<(Desired, Extent)> {
     let no_node = || Error::refused("no node is in place on this machine").remedy("`heat-node-agent explain` shows why");
-    let reference = Generations::look(state).as_ref().and_then(Generation::reference).ok_or_else(no_node)?;
+    let reference = Generations::inspect(state).as_ref().and_then(Generation::reference).ok_or_else(no_node)?;
     if reference.extent == Extent::Nothing {
         return Err(no_node());
     }
@@ -111,7 +111,7 @@ pub(crate) fn in_place(state: &Tree, root: &Tree) -> Result<(Desired, Extent)> {
 
 fn spec_of(entry: &Value) -> Option<NodeSpec> {
     let deployment = Deployment::parse(entry).ok().flatten()?;
-    kubernetes::node_of(&deployment, &Leave::everything()).ok()
+    kubernetes::node_of(&deployment, &ImagePolicy::everything()).ok()
 }
 
 /// All that the node was asked to be that may be on the machine: by the newest generation, however far it came, and the one before it
@@ -140,9 +140,9 @@ pub(crate) struct NodeUnits {
 /// What the newest deployment of the node asks for, however far that came; nothing where there is none that this version understands.
 pub(crate) fn units(state: &Tree, root: &Tree) -> NodeUnits {
     let asked = || {
-        let spec = spec_of(&Generations::look(state)?.entry)?;
+        let spec = spec_of(&Generations::inspect(state)?.entry)?;
         let desired = kubernetes::render(&spec, &facts::of_machine(root)).ok()?;
-        let all: Vec<String> = desired.units.into_iter().filter(|unit| !unit.is_kept_off()).map(|unit| unit.name).collect();
+        let all: Vec<String> = desired.units.into_iter().filter(|unit| !unit.is_start_blocked()).map(|unit| unit.name).collect();
         let runtime = Some(kubernetes::runtime_unit(&spec)).filter(|unit| all.iter().any(|one| one == unit));
         Some(NodeUnits { all, runtime })
     };
@@ -160,11 +160,11 @@ pub(crate) async fn preview(state: &Tree) -> Result<Differences> {
     let systemd = Systemd::connect().await?;
     let mut observed = converge::observe(&desired, &root, &systemd).await?;
     if !desired.trusted_paths().is_empty() {
-        let look = certificates::look(&root, &desired, Clock::system().now())?;
-        observed.certificates = look.to_put_back(&desired).map(ToString::to_string).collect();
+        let inspection = certificates::inspect(&root, &desired, Clock::system().now())?;
+        observed.certificates = inspection.to_put_back(&desired).map(ToString::to_string).collect();
     }
     let mut found = drift::causes(&converge::plan(&desired, &observed), &observed);
-    found.extend(DriftRecord::look(state).compare(drift::beside(&desired, &root)?).0);
+    found.extend(DriftRecord::inspect(state).compare(drift::beside(&desired, &root)?).0);
     Ok(Differences::of(&found))
 }
 
@@ -179,9 +179,9 @@ mod tests {
         let theirs = Cause::of_systemd("etcd", "etcd fails to start".to_owned());
         repair.finds(std::slice::from_ref(&ours));
         assert!(!repair.is_ordered() && repair.ends(None).is_none(), "nobody asked");
-        let after = |deed: &dyn Fn()| {
+        let after = |action: &dyn Fn()| {
             repair.order();
-            deed();
+            action();
             repair.ends(None).unwrap()
         };
         assert_eq!(after(&|| repair.finds(&[])).unwrap(), ["nothing differs from the node's parameters"]);

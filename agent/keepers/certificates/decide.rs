@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 
 /// What is done about one wish.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Deed {
+pub(super) enum CertificateAction {
     /// What is in use stays.
     Keep(Box<Pair>),
     /// A pair that was given, or that a run which was cut off left.
@@ -28,7 +28,7 @@ pub(super) enum Deed {
 
 /// Everything that is known when it is decided.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Known<'a> {
+pub(super) struct DecisionFacts<'a> {
     pub(super) desired: &'a Desired,
     pub(super) trust: &'a Trust,
     pub(super) places: &'a Places,
@@ -47,7 +47,7 @@ pub(super) struct Decision {
     /// What each authority's file holds, by its path.
     pub(super) bundles: BTreeMap<String, Vec<X509>>,
     /// In the order of the wishes.
-    pub(super) deeds: Vec<Deed>,
+    pub(super) deeds: Vec<CertificateAction>,
     /// Who may have signed what, by who signs.
     pub(super) signers: BTreeMap<Signer, Vec<X509>>,
     /// The step of a change of authority that is done with this.
@@ -59,11 +59,11 @@ pub(super) struct Decision {
 impl Decision {
     /// Whether nobody has to be asked for anything.
     pub(super) fn is_all_kept(&self) -> bool {
-        self.deeds.iter().all(|deed| matches!(deed, Deed::Keep(_)))
+        self.deeds.iter().all(|action| matches!(action, CertificateAction::Keep(_)))
     }
 }
 
-impl Known<'_> {
+impl DecisionFacts<'_> {
     /// Decides, where the issuer's authorities are these.
     ///
     /// # Errors
@@ -91,10 +91,10 @@ impl Known<'_> {
             decision.bundles.insert(path.clone(), trusted.bundle);
             decision.signers.entry(signer).or_insert(trusted.signers);
         }
-        for wish in &self.desired.certificates {
-            let of = |all: &BTreeMap<Signer, Vec<X509>>| all.get(&wish.signer).cloned().unwrap_or_default();
-            let deed = self.deed(wish, &of(issuer), &of(&decision.signers));
-            decision.deeds.push(deed);
+        for wanted in &self.desired.certificates {
+            let of = |all: &BTreeMap<Signer, Vec<X509>>| all.get(&wanted.signer).cloned().unwrap_or_default();
+            let action = self.action(wanted, &of(issuer), &of(&decision.signers));
+            decision.deeds.push(action);
         }
         Ok(decision)
     }
@@ -102,53 +102,53 @@ impl Known<'_> {
     /// The authorities in place that count: those of a node whose certificates are not theirs are somebody's leftovers.
     fn in_place(&self, path: &str, signer: Signer) -> &[X509] {
         let there = self.places.authorities.get(path).map(Vec::as_slice).unwrap_or_default();
-        let mut own = self.desired.certificates.iter().filter(|wish| wish.signer == signer).peekable();
+        let mut own = self.desired.certificates.iter().filter(|wanted| wanted.signer == signer).peekable();
         let is_used = own.peek().is_none()
-            || own.any(|wish| {
-                let Some(pair) = self.places.pair(wish) else { return false };
+            || own.any(|wanted| {
+                let Some(pair) = self.places.pair(wanted) else { return false };
                 // This node's own count whatever their time is: others may use the authority, however long this one was off.
-                let is_ours = || self.record.known(&wish.name, &pair.private.fingerprint()).is_some();
-                is_signed(wish, pair, there, self.now) || (is_ours() && belongs_to(pair, there))
+                let is_ours = || self.record.known(&wanted.name, &pair.private.fingerprint()).is_some();
+                is_signed(wanted, pair, there, self.now) || (is_ours() && belongs_to(pair, there))
             });
         if is_used { there } else { &[] }
     }
 
-    fn deed(&self, wish: &Certificate, issuer: &[X509], signers: &[X509]) -> Deed {
-        let in_use = self.places.pair(wish);
-        let right = |pair: &&Pair| check(wish, &pair.chain, &pair.private, signers, self.now).is_ok();
+    fn action(&self, wanted: &Certificate, issuer: &[X509], signers: &[X509]) -> CertificateAction {
+        let in_use = self.places.pair(wanted);
+        let right = |pair: &&Pair| check(wanted, &pair.chain, &pair.private, signers, self.now).is_ok();
         // What is the old authority's and right yet waits until all nodes trust the new one.
-        let is_old = |pair: &Pair| !is_signed(wish, pair, issuer, self.now);
-        if let Some(given) = self.given.get(&wish.name) {
+        let is_old = |pair: &Pair| !is_signed(wanted, pair, issuer, self.now);
+        if let Some(given) = self.given.get(&wanted.name) {
             let stays = |pair: &&Pair| {
                 (&pair.chain, &pair.private) == (&given.chain, &given.private) || (right(pair) && is_old(pair) && !is_old(given))
             };
-            let kept = in_use.filter(stays).cloned().map(|pair| Deed::Keep(Box::new(pair)));
-            return kept.unwrap_or_else(|| Deed::Take(Box::new(given.clone())));
+            let kept = in_use.filter(stays).cloned().map(|pair| CertificateAction::Keep(Box::new(pair)));
+            return kept.unwrap_or_else(|| CertificateAction::Take(Box::new(given.clone())));
         }
         let stays = |pair: &&Pair| {
             let is_near_end = pair.chain.first().is_some_and(|leaf| life(leaf, self.now) != Life::Fresh);
-            !(self.trust.renew && is_near_end && !is_old(pair)) && self.is_kind(wish, &pair.private)
+            !(self.trust.renew && is_near_end && !is_old(pair)) && self.is_kind(wanted, &pair.private)
         };
         if let Some(pair) = in_use.filter(right).filter(stays) {
-            return Deed::Keep(Box::new(pair.clone()));
+            return CertificateAction::Keep(Box::new(pair.clone()));
         }
-        let left = self.places.pending.get(&wish.name).map(Vec::as_slice).unwrap_or_default();
-        let ours = |key: &PrivateKey| self.record.known(&wish.name, &key.fingerprint()).is_some();
+        let left = self.places.pending.get(&wanted.name).map(Vec::as_slice).unwrap_or_default();
+        let ours = |key: &PrivateKey| self.record.known(&wanted.name, &key.fingerprint()).is_some();
         if let Some(pair) = left.iter().filter(|pair| ours(&pair.private)).filter(right).find(stays) {
-            return Deed::Take(Box::new(pair.clone()));
+            return CertificateAction::Take(Box::new(pair.clone()));
         }
         let of_right_one = in_use.filter(right).map(|pair| &pair.private);
-        let known = self.places.keys.get(&wish.name).into_iter().flatten().filter(|key| ours(key));
-        Deed::Sign(of_right_one.into_iter().chain(known).find(|key| self.is_kind(wish, key)).cloned())
+        let known = self.places.keys.get(&wanted.name).into_iter().flatten().filter(|key| ours(key));
+        CertificateAction::Sign(of_right_one.into_iter().chain(known).find(|key| self.is_kind(wanted, key)).cloned())
     }
 
     /// Whether a key is of a kind that may stay. Only one that the agent made is replaced, and an RSA key only if another kind
     /// is asked for: Kubernetes 1.6, with which ECDSA becomes usual, would refuse the tokens that it signed before.
-    fn is_kind(&self, wish: &Certificate, key: &PrivateKey) -> bool {
+    fn is_kind(&self, wanted: &Certificate, key: &PrivateKey) -> bool {
         let made = |known: &KnownKey| known.made;
         let kind = key.key_type();
         let stays = !self.trust.keys_asked && matches!(kind, Some(KeyType::Rsa(_)));
-        !self.record.known(&wish.name, &key.fingerprint()).is_some_and(made) || kind == Some(self.trust.keys) || stays
+        !self.record.known(&wanted.name, &key.fingerprint()).is_some_and(made) || kind == Some(self.trust.keys) || stays
     }
 }
 
@@ -169,7 +169,7 @@ fn belongs_to(pair: &Pair, authorities: &[X509]) -> bool {
 }
 
 /// Whether one of these authorities signed a certificate that lives and whose key is beside it, whatever its names are.
-fn is_signed(wish: &Certificate, pair: &Pair, authorities: &[X509], now: Timestamp) -> bool {
+fn is_signed(wanted: &Certificate, pair: &Pair, authorities: &[X509], now: Timestamp) -> bool {
     let Some(leaf) = pair.chain.first() else { return false };
     let as_it_is = Certificate {
         common_name: leaf.subject.common_name.clone().unwrap_or_default(),
@@ -177,7 +177,7 @@ fn is_signed(wish: &Certificate, pair: &Pair, authorities: &[X509], now: Timesta
         names: Vec::new(),
         addresses: Vec::new(),
         serves: false,
-        ..wish.clone()
+        ..wanted.clone()
     };
     check(&as_it_is, &pair.chain, &pair.private, authorities, now).is_ok()
 }
@@ -209,13 +209,13 @@ pub enum Verdict {
 }
 
 /// Judges what is in use for a wish by the authorities that lie beside it.
-pub(super) fn verdict(wish: &Certificate, found: &Found, authorities: &[X509], now: Timestamp) -> Verdict {
+pub(super) fn verdict(wanted: &Certificate, found: &Found, authorities: &[X509], now: Timestamp) -> Verdict {
     let pair = match found {
         Found::Missing(why) => return Verdict::Missing(why.clone()),
         Found::Unreadable(why) => return Verdict::Unreadable(why.clone()),
         Found::Pair(pair) => pair,
     };
-    match check(wish, &pair.chain, &pair.private, authorities, now) {
+    match check(wanted, &pair.chain, &pair.private, authorities, now) {
         Err(flaw) => Verdict::Flawed(flaw),
         Ok(()) if pair.chain.first().is_some_and(|leaf| life(leaf, now) == Life::Fresh) => Verdict::Right,
         Ok(()) => Verdict::NearEnd,
@@ -233,7 +233,7 @@ mod tests {
 
     /// What lies there for one wish.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    enum There {
+    enum Existing {
         Nothing,
         InUse,
         Pending,
@@ -247,8 +247,8 @@ mod tests {
         let (authority, other) = (authority("cluster"), authority("cluster"));
         let key = PrivateKey::generate().unwrap();
         let renamed = Certificate { names: vec!["other".into()], ..server() };
-        let signed = |by: &SigningAuthority, wish: &Certificate, since: Timestamp, life| {
-            Pair::parse(by.sign(wish, &key, since, life).unwrap(), key.to_pem().to_owned()).unwrap()
+        let signed = |by: &SigningAuthority, wanted: &Certificate, since: Timestamp, life| {
+            Pair::parse(by.sign(wanted, &key, since, life).unwrap(), key.to_pem().to_owned()).unwrap()
         };
         let right = signed(&authority, &server(), now(), day * 90);
         let near_end = signed(&authority, &server(), now(), Duration::from_hours(1));
@@ -258,46 +258,46 @@ mod tests {
         let (ec, rsa) = (KeyType::EcdsaP256, KeyType::Rsa(2048));
         let (made, found) = (Some(true), Some(false));
         for (case, (there, pair, known, kind, renew, expected)) in [
-            (There::Nothing, &right, None, ec, false, "sign"),
-            (There::InUse, &right, None, ec, false, "keep"),
-            (There::InUse, &right, made, ec, true, "keep"),
-            (There::InUse, &right, None, rsa, false, "keep"),
-            (There::InUse, &right, found, rsa, false, "keep"),
-            (There::InUse, &right, made, rsa, false, "sign"),
-            (There::InUse, &near_end, made, ec, false, "keep"),
-            (There::InUse, &near_end, made, ec, true, "sign with the key"),
-            (There::InUse, &near_end, None, ec, true, "sign with the key"),
-            (There::InUse, &misnamed, made, ec, false, "sign with the key"),
-            (There::InUse, &misnamed, found, rsa, false, "sign with the key"),
-            (There::InUse, &misnamed, None, ec, false, "sign"),
-            (There::InUse, &foreign, made, ec, false, "sign with the key"),
-            (There::InUse, &foreign, None, ec, false, "sign"),
-            (There::Pending, &right, made, ec, false, "take"),
-            (There::Pending, &right, None, ec, false, "sign"),
-            (There::Pending, &misnamed, made, ec, false, "sign with the key"),
-            (There::KeyAlone, &right, made, ec, false, "sign with the key"),
-            (There::KeyAlone, &right, made, rsa, false, "sign"),
-            (There::KeyAlone, &right, None, ec, false, "sign"),
+            (Existing::Nothing, &right, None, ec, false, "sign"),
+            (Existing::InUse, &right, None, ec, false, "keep"),
+            (Existing::InUse, &right, made, ec, true, "keep"),
+            (Existing::InUse, &right, None, rsa, false, "keep"),
+            (Existing::InUse, &right, found, rsa, false, "keep"),
+            (Existing::InUse, &right, made, rsa, false, "sign"),
+            (Existing::InUse, &near_end, made, ec, false, "keep"),
+            (Existing::InUse, &near_end, made, ec, true, "sign with the key"),
+            (Existing::InUse, &near_end, None, ec, true, "sign with the key"),
+            (Existing::InUse, &misnamed, made, ec, false, "sign with the key"),
+            (Existing::InUse, &misnamed, found, rsa, false, "sign with the key"),
+            (Existing::InUse, &misnamed, None, ec, false, "sign"),
+            (Existing::InUse, &foreign, made, ec, false, "sign with the key"),
+            (Existing::InUse, &foreign, None, ec, false, "sign"),
+            (Existing::Pending, &right, made, ec, false, "take"),
+            (Existing::Pending, &right, None, ec, false, "sign"),
+            (Existing::Pending, &misnamed, made, ec, false, "sign with the key"),
+            (Existing::KeyAlone, &right, made, ec, false, "sign with the key"),
+            (Existing::KeyAlone, &right, made, rsa, false, "sign"),
+            (Existing::KeyAlone, &right, None, ec, false, "sign"),
         ]
         .into_iter()
         .enumerate()
         {
-            let wish = server();
+            let wanted = server();
             let mut places = Places::default();
             let mut record = CertificateRecord::default();
             if let Some(made) = known {
-                record.remember(&wish.name, key.fingerprint(), made);
+                record.remember(&wanted.name, key.fingerprint(), made);
             }
             match there {
-                There::Nothing | There::KeyAlone => {}
-                There::InUse => drop(places.in_use.insert(wish.name.clone(), Found::Pair(Box::new(pair.clone())))),
-                There::Pending => drop(places.pending.insert(wish.name.clone(), vec![pair.clone()])),
+                Existing::Nothing | Existing::KeyAlone => {}
+                Existing::InUse => drop(places.in_use.insert(wanted.name.clone(), Found::Pair(Box::new(pair.clone())))),
+                Existing::Pending => drop(places.pending.insert(wanted.name.clone(), vec![pair.clone()])),
             }
-            if there != There::Nothing {
-                places.keys.insert(wish.name.clone(), vec![key.clone()]);
+            if there != Existing::Nothing {
+                places.keys.insert(wanted.name.clone(), vec![key.clone()]);
             }
             let trust = Trust { keys: kind, renew, ..desired().trust.unwrap() };
-            let known = Known {
+            let known = DecisionFacts {
                 desired: &desired(),
                 trust: &trust,
                 places: &places,
@@ -309,14 +309,14 @@ mod tests {
                 signing: &BTreeMap::new(),
             };
             let issuer = std::slice::from_ref(&authority.certificate);
-            let deed = match known.deed(&wish, issuer, issuer) {
-                Deed::Keep(_) => "keep",
-                Deed::Take(_) => "take",
-                Deed::Sign(None) => "sign",
-                Deed::Sign(Some(kept)) if kept == key => "sign with the key",
-                Deed::Sign(Some(_)) => "sign with another key",
+            let action = match known.action(&wanted, issuer, issuer) {
+                CertificateAction::Keep(_) => "keep",
+                CertificateAction::Take(_) => "take",
+                CertificateAction::Sign(None) => "sign",
+                CertificateAction::Sign(Some(kept)) if kept == key => "sign with the key",
+                CertificateAction::Sign(Some(_)) => "sign with another key",
             };
-            assert_eq!(deed, expected, "case {case}: {there:?} {known:?}");
+            assert_eq!(action, expected, "case {case}: {there:?} {known:?}");
         }
     }
     /// From Kubernetes 1.6 on another kind is usual.
@@ -330,8 +330,8 @@ mod tests {
         places.in_use.insert("server".into(), Found::Pair(Box::new(pair.clone())));
         let mut record = CertificateRecord::default();
         record.remember("server", key.fingerprint(), true);
-        for (keys_asked, expected) in [(false, Deed::Keep(Box::new(pair))), (true, Deed::Sign(None))] {
-            let known = Known {
+        for (keys_asked, expected) in [(false, CertificateAction::Keep(Box::new(pair))), (true, CertificateAction::Sign(None))] {
+            let known = DecisionFacts {
                 desired: &desired(),
                 trust: &Trust { keys_asked, ..desired().trust.unwrap() },
                 places: &places,
@@ -342,7 +342,7 @@ mod tests {
                 signing: &BTreeMap::new(),
             };
             let issuer = std::slice::from_ref(&authority.certificate);
-            assert_eq!(known.deed(&server(), issuer, issuer), expected, "{keys_asked}");
+            assert_eq!(known.action(&server(), issuer, issuer), expected, "{keys_asked}");
         }
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures_util::future::{join_all, try_join_all};
 
-use super::keeper::{CertificateKeeper, Hands, Issuing, REQUEST_LIMIT, Stopped};
+use super::keeper::{Backend, CertificateKeeper, Issuing, REQUEST_LIMIT, Stopped};
 use super::places::{OwnKey, Pair, given, private};
 use super::record::CertificateRecord;
 use super::sets::{KEY_MODE, every, resolve, split, stage};
@@ -39,11 +39,11 @@ pub(super) enum Signers<'a, M> {
 
 /// A wish that needs a certificate, and the key that is there for it.
 pub(super) struct Task<'a> {
-    pub(super) wish: &'a Certificate,
+    pub(super) wanted: &'a Certificate,
     pub(super) key: Option<PrivateKey>,
 }
 
-impl<H: Hands> CertificateKeeper<H> {
+impl<H: Backend> CertificateKeeper<H> {
     /// The issuer's authorities, by who signs. Magnum is asked, side by side; what the parameters give is read.
     pub(super) async fn issuers(
         &self,
@@ -132,25 +132,25 @@ impl<H: Hands> CertificateKeeper<H> {
         let now = self.clock.now();
         // Keys of RSA take their time.
         let limit = left.saturating_sub(started.elapsed()).min(REQUEST_LIMIT);
-        let signing = tasks.iter().map(async |(wish, key)| {
-            let doing = || format!("certificate {}", wish.name);
+        let signing = tasks.iter().map(async |(wanted, key)| {
+            let doing = || format!("certificate {}", wanted.name);
             let text = match signers {
                 Signers::Magnum(magnum) => {
-                    let request = request(wish, key).context(doing)?;
-                    let answer = magnum.sign(wish.signer, &request, limit).await;
+                    let request = request(wanted, key).context(doing)?;
+                    let answer = magnum.sign(wanted.signer, &request, limit).await;
                     answer.map_err(|error| Stopped::outside(error.context(doing())))?
                 }
-                Signers::Own(own) => match own.get(&wish.signer) {
-                    Some(authority) => authority.sign(wish, key, now, SIGNED_LIFE).context(doing)?,
-                    None => return Err(nobody_signs(wish).into()),
+                Signers::Own(own) => match own.get(&wanted.signer) {
+                    Some(authority) => authority.sign(wanted, key, now, SIGNED_LIFE).context(doing)?,
+                    None => return Err(nobody_signs(wanted).into()),
                 },
             };
             let pair = Pair::parse(format!("{}\n", text.trim_end()), key.to_pem().to_owned()).context(doing)?;
-            let authorities = trusted.get(&wish.signer).map(Vec::as_slice).unwrap_or_default();
-            examine(wish, &pair, authorities, now, "the signed certificate")?;
-            let owner = resolve(&owners, &wish.owner, &wish.path)?;
-            stage(&self.root, &wish.path, pair.certificate.as_bytes(), owner, false)?;
-            Ok::<_, Stopped>((wish.name.clone(), pair))
+            let authorities = trusted.get(&wanted.signer).map(Vec::as_slice).unwrap_or_default();
+            examine(wanted, &pair, authorities, now, "the signed certificate")?;
+            let owner = resolve(&owners, &wanted.owner, &wanted.path)?;
+            stage(&self.root, &wanted.path, pair.certificate.as_bytes(), owner, false)?;
+            Ok::<_, Stopped>((wanted.name.clone(), pair))
         });
         let mut done = BTreeMap::new();
         let mut failed: Option<Stopped> = None;
@@ -173,19 +173,19 @@ impl<H: Hands> CertificateKeeper<H> {
         owners: &Owners,
         record: &mut CertificateRecord,
     ) -> Result<Vec<(&'a Certificate, PrivateKey)>> {
-        let missing: Vec<&Certificate> = tasks.iter().filter(|task| task.key.is_none()).map(|task| task.wish).collect();
+        let missing: Vec<&Certificate> = tasks.iter().filter(|task| task.key.is_none()).map(|task| task.wanted).collect();
         let made: Vec<PrivateKey> = match kind {
             KeyType::EcdsaP256 => missing.iter().map(|_| PrivateKey::generate()).collect::<Result<_>>()?,
             KeyType::Rsa(bits) => {
                 let openssl = self.openssl("CERTIFICATE_KEYS")?;
-                let make = |wish: &&Certificate| {
-                    let (name, path, owner) = (format!("certificate {}", wish.name), wish.key.clone(), wish.owner.clone());
+                let make = |wanted: &&Certificate| {
+                    let (name, path, owner) = (format!("certificate {}", wanted.name), wanted.key.clone(), wanted.owner.clone());
                     async move { self.make_rsa(&name, &path, &owner, openssl, bits, owners).await }
                 };
                 try_join_all(missing.iter().map(make)).await?
             }
         };
-        let mut made: BTreeMap<&str, PrivateKey> = missing.iter().map(|wish| wish.name.as_str()).zip(made).collect();
+        let mut made: BTreeMap<&str, PrivateKey> = missing.iter().map(|wanted| wanted.name.as_str()).zip(made).collect();
         for (name, key) in &made {
             record.remember(name, key.fingerprint(), true);
         }
@@ -193,16 +193,17 @@ impl<H: Hands> CertificateKeeper<H> {
             record.write(&self.state)?;
         }
         let mut all = Vec::new();
-        for Task { wish, key } in tasks {
+        for Task { wanted, key } in tasks {
             let is_new = key.is_none();
-            let Some(key) = key.or_else(|| made.remove(wish.name.as_str())) else { continue };
-            stage(&self.root, &wish.key, key.to_pem().as_bytes(), resolve(owners, &wish.owner, &wish.key)?, true)?;
+            let Some(key) = key.or_else(|| made.remove(wanted.name.as_str())) else { continue };
+            stage(&self.root, &wanted.key, key.to_pem().as_bytes(), resolve(owners, &wanted.owner, &wanted.key)?, true)?;
             if is_new {
                 let event =
-                    Event::new(Code::KeyMade, format!("generated the key of certificate {}: {}", wish.name, wish.key)).detail();
+                    Event::new(Code::KeyGenerated, format!("generated the key of certificate {}: {}", wanted.name, wanted.key))
+                        .detail();
                 self.progress.report().emit(event.phase(Phase::Certificates).generation(self.generation));
             }
-            all.push((wish, key));
+            all.push((wanted, key));
         }
         Ok(all)
     }
@@ -211,14 +212,14 @@ impl<H: Hands> CertificateKeeper<H> {
     pub(super) async fn keys_alone<'a>(&self, desired: &'a Desired, record: &mut CertificateRecord) -> Result<Vec<OwnKey<'a>>> {
         let owners = Owners::read(&self.root)?;
         let mut keys = Vec::new();
-        for wish in &desired.keys {
-            let (directory, name) = split(&wish.path)?;
+        for wanted in &desired.keys {
+            let (directory, name) = split(&wanted.path)?;
             // What lies there on a copied disk is another node's.
-            let in_use = private(&self.root, Path::new(&wish.path))?.filter(|_| !record.foreign);
+            let in_use = private(&self.root, Path::new(&wanted.path))?.filter(|_| !record.foreign);
             let left = || {
                 let sets = every(&self.root, directory)?;
                 let found = sets.iter().map(|set| private(&self.root, &set.join(name))).collect::<Result<Vec<_>>>()?;
-                let is_ours = |key: &PrivateKey| record.known(&wish.name, &key.fingerprint()).is_some();
+                let is_ours = |key: &PrivateKey| record.known(&wanted.name, &key.fingerprint()).is_some();
                 Ok::<_, Error>(found.into_iter().flatten().find(is_ours))
             };
             let found = match in_use {
@@ -227,33 +228,33 @@ impl<H: Hands> CertificateKeeper<H> {
             };
             let key = match found {
                 Some(key) => key,
-                None => self.make_key(wish, &owners, record).await?,
+                None => self.make_key(wanted, &owners, record).await?,
             };
-            keys.push((wish, key));
+            keys.push((wanted, key));
         }
         Ok(keys)
     }
 
-    async fn make_key(&self, wish: &Key, owners: &Owners, record: &mut CertificateRecord) -> Result<PrivateKey> {
-        let key = match wish.kind {
+    async fn make_key(&self, wanted: &Key, owners: &Owners, record: &mut CertificateRecord) -> Result<PrivateKey> {
+        let key = match wanted.kind {
             KeyType::EcdsaP256 => PrivateKey::generate()?,
             KeyType::Rsa(bits) => {
                 let openssl = self.openssl("SERVICE_ACCOUNT_KEYS")?;
-                self.make_rsa(&wish.name, &wish.path, &wish.owner, openssl, bits, owners).await?
+                self.make_rsa(&wanted.name, &wanted.path, &wanted.owner, openssl, bits, owners).await?
             }
         };
-        record.remember(&wish.name, key.fingerprint(), true);
+        record.remember(&wanted.name, key.fingerprint(), true);
         record.write(&self.state)?;
-        stage(&self.root, &wish.path, key.to_pem().as_bytes(), resolve(owners, &wish.owner, &wish.path)?, true)?;
-        let event = Event::new(Code::KeyMade, format!("generated the key {}: {}", wish.name, wish.path)).detail();
+        stage(&self.root, &wanted.path, key.to_pem().as_bytes(), resolve(owners, &wanted.owner, &wanted.path)?, true)?;
+        let event = Event::new(Code::KeyGenerated, format!("generated the key {}: {}", wanted.name, wanted.path)).detail();
         self.progress.report().emit(event.phase(Phase::Certificates).generation(self.generation));
         Ok(key)
     }
 
     /// The image's openssl. `parameter`: by which RSA keys are asked for.
     fn openssl(&self, parameter: &str) -> Result<&'static str> {
-        let is_there = |path: &&&str| self.root.facts_followed(Path::new(path)).is_ok_and(|facts| facts.is_some());
-        OPENSSL.iter().find(is_there).copied().ok_or_else(|| {
+        let is_present = |path: &&&str| self.root.facts_followed(Path::new(path)).is_ok_and(|facts| facts.is_some());
+        OPENSSL.iter().find(is_present).copied().ok_or_else(|| {
             Error::refused("RSA keys are required, but openssl, which generates them, is not installed")
                 .rule("the agent itself generates only ECDSA keys")
                 .remedy(format!("install openssl in the image, or set {parameter} to ecdsa-p256"))
@@ -280,11 +281,11 @@ impl<H: Hands> CertificateKeeper<H> {
         let place = absolute(&self.root, &path);
         let size = format!("rsa_keygen_bits:{bits}");
         let argv = [openssl, "genpkey", "-algorithm", "RSA", "-pkeyopt", &size, "-out", &place].map(str::to_owned).to_vec();
-        let ran = self.hands.run(&format!("key-{}", name.trim_start_matches("certificate ")), argv).await.context(doing)?;
+        let ran = self.backend.run(&format!("key-{}", name.trim_start_matches("certificate ")), argv).await.context(doing)?;
         if ran.status != 0 {
             // Its output holds no key: that goes to the file.
-            let said = crate::report::text::shortened(ran.stderr.trim(), 300);
-            return Err(Error::permanent(format!("openssl exited with {}: {said}", ran.status)).context(doing()));
+            let reported = crate::report::text::shortened(ran.stderr.trim(), 300);
+            return Err(Error::permanent(format!("openssl exited with {}: {reported}", ran.status)).context(doing()));
         }
         let text = self.root.read(&path, 64 * 1024)?.unwrap_or_default();
         let key = PrivateKey::from_pem(&String::from_utf8_lossy(&text)).context(doing)?;
@@ -299,9 +300,9 @@ fn absolute(root: &Tree, path: &Path) -> String {
     root.base().join(path.strip_prefix("/").unwrap_or(path)).display().to_string()
 }
 
-fn nobody_signs(wish: &Certificate) -> Error {
-    let parameter = wish.name.replace('-', "_").to_uppercase();
-    Error::permanent(format!("certificate {} was not provided, and there is no CA key to sign it", wish.name))
+fn nobody_signs(wanted: &Certificate) -> Error {
+    let parameter = wanted.name.replace('-', "_").to_uppercase();
+    Error::permanent(format!("certificate {} was not provided, and there is no CA key to sign it", wanted.name))
         .remedy(format!("set {parameter}_CERTIFICATE and {parameter}_KEY; on a master CA_KEY is enough for all of them"))
 }
 
@@ -313,8 +314,8 @@ const CLOCKS: &str = "`timedatectl` shows whether NTP sets this node's clock; if
 ///
 /// # Errors
 /// Its first flaw.
-pub(super) fn examine(wish: &Certificate, pair: &Pair, authorities: &[X509], now: Timestamp, origin: &str) -> Result<()> {
-    check(wish, &pair.chain, &pair.private, authorities, now).map_err(|flaw| {
+pub(super) fn examine(wanted: &Certificate, pair: &Pair, authorities: &[X509], now: Timestamp, origin: &str) -> Result<()> {
+    check(wanted, &pair.chain, &pair.private, authorities, now).map_err(|flaw| {
         let error = match flaw {
             Flaw::NotYetValid(from) => Error::permanent(format!(
                 "one of two clocks is wrong: the certificate is not valid before {}, and this node's clock shows {}",
@@ -325,7 +326,7 @@ pub(super) fn examine(wish: &Certificate, pair: &Pair, authorities: &[X509], now
             flaw => Error::permanent(flaw),
         };
         error
-            .context(format!("certificate {}, {origin}", wish.name))
+            .context(format!("certificate {}, {origin}", wanted.name))
             .rule("a certificate is installed only if key, chain, validity, subject, names and usage are correct")
     })
 }

@@ -7,7 +7,7 @@ use crate::clock::{Clock, Timestamp};
 use crate::desired::{MagnumAccess, Signer};
 use crate::error::{Error, Kind, Result};
 use crate::files::Tree;
-use crate::keepers::volumes::Ran;
+use crate::keepers::volumes::ProgramOutput;
 use crate::openstack::magnum::Magnum;
 use crate::progress::Progress;
 
@@ -33,18 +33,18 @@ impl Issuing for Magnum<'_> {
 }
 
 /// What the keeper asks of other rooms: who signs, and programs.
-pub trait Hands {
+pub trait Backend {
     /// Magnum, for all requests of one try.
     fn magnum<'a>(&'a self, access: &'a MagnumAccess) -> impl Issuing + 'a;
     /// Runs an external program as a transient unit, which goes on under its key when the agent ends.
-    fn run(&self, key: &str, argv: Vec<String>) -> impl Future<Output = Result<Ran>>;
+    fn run(&self, key: &str, argv: Vec<String>) -> impl Future<Output = Result<ProgramOutput>>;
 }
 
 /// Keeps certificates in their places.
 #[derive(Debug)]
 pub struct CertificateKeeper<H> {
     /// The other rooms.
-    pub hands: H,
+    pub backend: H,
     /// The machine's root directory.
     pub root: Arc<Tree>,
     /// The agent's state directory.

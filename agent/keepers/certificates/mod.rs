@@ -1,13 +1,13 @@
 //! Fulfils wishes for certificates: looks, asks, makes, checks, and swaps sets of files as a whole.
 //!
-//! In: the wishes of a `Desired`, what lies on the node, who signs ([`Hands`]). Out: sets that are in place, and what is
+//! In: the wishes of a `Desired`, what lies on the node, who signs ([`Backend`]). Out: sets that are in place, and what is
 //! remembered of them ([`CertificateRecord`]). Never: a change of what is in use before everything was found to belong together, or a
 //! new request for what is right already.
 
 mod decide;
+mod inspection;
 mod issue;
 mod keeper;
-mod look;
 mod places;
 pub mod quorum;
 mod record;
@@ -22,14 +22,14 @@ use std::path::Path;
 use std::time::Duration;
 
 pub use decide::Verdict;
-pub use keeper::{CertificateKeeper, Hands, Issuing};
-pub use look::{Drift, Item, Look, Watcher, look};
+pub use inspection::{CertificateInspection, Drift, Item, Watcher, inspect};
+pub use keeper::{Backend, CertificateKeeper, Issuing};
 pub use places::Pair;
-pub use record::{CertificateRecord, KnownKey, Turn, next, order_next_step};
+pub use record::{CertificateRecord, KnownKey, RotationProgress, next, order_next_step};
 pub use renewal::{Due, due};
 pub(crate) use sets::remove_sets;
 
-use self::decide::{Decision, Deed, Known};
+use self::decide::{CertificateAction, Decision, DecisionFacts};
 use self::issue::{Task, examine};
 use self::keeper::{REQUEST_LIMIT, Stopped};
 use self::places::{OwnKey, Places, given};
@@ -56,7 +56,7 @@ fn failed(error: &Error) -> Failure {
     Failure::from_error(Code::CertificatesFailed, StepId::Certificates, error)
 }
 
-impl<H: Hands> Certificates for CertificateKeeper<H> {
+impl<H: Backend> Certificates for CertificateKeeper<H> {
     type Record = CertificateRecord;
 
     async fn prepare(&self, desired: &Desired, deadline: Duration) -> std::result::Result<Prepared<CertificateRecord>, Failure> {
@@ -112,7 +112,7 @@ fn summary(paths: &BTreeSet<String>) -> String {
     format!("{} keys and certificates in {}", paths.len(), places.into_iter().collect::<Vec<_>>().join(", "))
 }
 
-impl<H: Hands> CertificateKeeper<H> {
+impl<H: Backend> CertificateKeeper<H> {
     /// Certificates are judged by the clock: one that shows a time before the agent was built is waited for.
     async fn wait_for_clock(&self, deadline: Duration) -> std::result::Result<(), Failure> {
         let started = self.clock.start();
@@ -151,12 +151,12 @@ impl<H: Hands> CertificateKeeper<H> {
             places.disown();
         }
         let magnum = match &trust.issuer {
-            Issuer::Magnum(access) => Some(self.hands.magnum(access)),
+            Issuer::Magnum(access) => Some(self.backend.magnum(access)),
             Issuer::Given => None,
         };
         let (given, signing) = (self.given(desired)?, self.signing(desired)?);
         let now = self.clock.now();
-        let known = Known {
+        let known = DecisionFacts {
             desired,
             trust,
             places: &places,
@@ -177,9 +177,9 @@ impl<H: Hands> CertificateKeeper<H> {
             .certificates
             .iter()
             .zip(&decision.deeds)
-            .filter_map(|(wish, deed)| match deed {
-                Deed::Sign(key) => Some(Task { wish, key: key.clone() }),
-                Deed::Keep(_) | Deed::Take(_) => None,
+            .filter_map(|(wanted, action)| match action {
+                CertificateAction::Sign(key) => Some(Task { wanted, key: key.clone() }),
+                CertificateAction::Keep(_) | CertificateAction::Take(_) => None,
             })
             .collect();
         let mut signed = BTreeMap::new();
@@ -190,10 +190,10 @@ impl<H: Hands> CertificateKeeper<H> {
         }
         let pairs = pairs(desired, &decision, signed);
         let now = self.clock.now();
-        for (wish, pair) in &pairs {
-            let origin = if wish.given.is_some() { "from the parameters" } else { "in place" };
-            let authorities = decision.signers.get(&wish.signer).map(Vec::as_slice).unwrap_or_default();
-            examine(wish, pair, authorities, now, origin)?;
+        for (wanted, pair) in &pairs {
+            let origin = if wanted.given.is_some() { "from the parameters" } else { "in place" };
+            let authorities = decision.signers.get(&wanted.signer).map(Vec::as_slice).unwrap_or_default();
+            examine(wanted, pair, authorities, now, origin)?;
         }
         let keys = self.keys_alone(desired, &mut record).await?;
         let record = self.record_after(record, desired, &decision, &pairs, &keys, issuer.is_some());
@@ -202,8 +202,9 @@ impl<H: Hands> CertificateKeeper<H> {
 
     /// Whether what is in place was compared with the issuer's authorities for this update, and no step of a change of
     /// authority is due.
-    fn is_known(&self, known: &Known<'_>) -> bool {
-        let step = |turn: Turn| rotation::step(known.record, known.trust.rotation, self.generation, false) == turn.step;
+    fn is_known(&self, known: &DecisionFacts<'_>) -> bool {
+        let step =
+            |turn: RotationProgress| rotation::step(known.record, known.trust.rotation, self.generation, false) == turn.step;
         matches!(known.trust.issuer, Issuer::Magnum(_))
             && !self.is_update
             && known.record.asked == Some(self.generation)
@@ -213,11 +214,11 @@ impl<H: Hands> CertificateKeeper<H> {
     /// The pairs that the parameters give.
     fn given(&self, desired: &Desired) -> Result<BTreeMap<String, Pair>> {
         let mut pairs = BTreeMap::new();
-        for wish in &desired.certificates {
-            let Some(pair) = &wish.given else { continue };
+        for wanted in &desired.certificates {
+            let Some(pair) = &wanted.given else { continue };
             let read = |material| given(&self.root, material).map(|text| format!("{}\n", text.trim_end()));
             let parsed = read(&pair.certificate).and_then(|certificate| Pair::parse(certificate, read(&pair.key)?));
-            pairs.insert(wish.name.clone(), parsed.context(|| format!("certificate {}, from the parameters", wish.name))?);
+            pairs.insert(wanted.name.clone(), parsed.context(|| format!("certificate {}, from the parameters", wanted.name))?);
         }
         Ok(pairs)
     }
@@ -263,12 +264,12 @@ impl<H: Hands> CertificateKeeper<H> {
                 files.push(Wanted { path, content: first.to_pem(), owner, secret: false });
             }
         }
-        for (wish, pair) in pairs {
-            files.push(Wanted { path: &wish.path, content: pair.certificate.clone(), owner: &wish.owner, secret: false });
-            files.push(Wanted { path: &wish.key, content: pair.key.clone(), owner: &wish.owner, secret: true });
+        for (wanted, pair) in pairs {
+            files.push(Wanted { path: &wanted.path, content: pair.certificate.clone(), owner: &wanted.owner, secret: false });
+            files.push(Wanted { path: &wanted.key, content: pair.key.clone(), owner: &wanted.owner, secret: true });
         }
-        for (wish, key) in keys {
-            files.push(Wanted { path: &wish.path, content: key.to_pem().to_owned(), owner: &wish.owner, secret: true });
+        for (wanted, key) in keys {
+            files.push(Wanted { path: &wanted.path, content: key.to_pem().to_owned(), owner: &wanted.owner, secret: true });
         }
         let mut prepared = Prepared { record: Some(record), ..Prepared::default() };
         for set in sets::sets(files, &Owners::read(&self.root)?)? {
@@ -293,8 +294,8 @@ impl<H: Hands> CertificateKeeper<H> {
         let now = self.clock.now();
         let mut keys = BTreeMap::new();
         let of_certificates =
-            pairs.iter().filter(|(wish, _)| wish.given.is_none()).map(|(wish, pair)| (&wish.name, &pair.private));
-        for (name, key) in of_certificates.chain(alone.iter().map(|(wish, key)| (&wish.name, key))) {
+            pairs.iter().filter(|(wanted, _)| wanted.given.is_none()).map(|(wanted, pair)| (&wanted.name, &pair.private));
+        for (name, key) in of_certificates.chain(alone.iter().map(|(wanted, key)| (&wanted.name, key))) {
             let fingerprint = key.fingerprint();
             let made = record.known(name, &fingerprint).is_some_and(|key| key.made);
             keys.insert(name.clone(), vec![KnownKey { fingerprint, made }]);
@@ -304,11 +305,11 @@ impl<H: Hands> CertificateKeeper<H> {
             record.asked = Some(self.generation);
             record.rotation = decision.step.and_then(|step| rotation::turn(&record, step, decision.begins, self.generation, now));
         }
-        let leaves = pairs.iter().filter_map(|(wish, pair)| Some((wish.name.clone(), pair.chain.first()?)));
+        let leaves = pairs.iter().filter_map(|(wanted, pair)| Some((wanted.name.clone(), pair.chain.first()?)));
         let authorities = desired.authorities.iter().filter_map(|authority| {
-            Some((look::name_of(authority.signer), look::foremost(decision.bundles.get(&authority.path)?, now)?))
+            Some((inspection::name_of(authority.signer), inspection::foremost(decision.bundles.get(&authority.path)?, now)?))
         });
-        record.reported = look::near_ends(leaves.chain(authorities), now);
+        record.reported = inspection::near_ends(leaves.chain(authorities), now);
         record
     }
 
@@ -316,7 +317,7 @@ impl<H: Hands> CertificateKeeper<H> {
     /// it would pass for the next step of the old one. Orders were meant for that.
     fn note_change(&self, record: Option<&CertificateRecord>) -> Result<CertificateRecord> {
         let mut before = CertificateRecord::open(&self.state, self.progress.report())?;
-        let first = |turn: &Turn| turn.step == Rotation::TrustBoth && before.rotation.is_some_and(|old| old != *turn);
+        let first = |turn: &RotationProgress| turn.step == Rotation::TrustBoth && before.rotation.is_some_and(|old| old != *turn);
         if let Some(turn) = record.and_then(|record| record.rotation).filter(first) {
             before.ordered = None;
             CertificateRecord { rotation: Some(turn), ..before.clone() }.write(&self.state)?;
@@ -337,12 +338,12 @@ impl<H: Hands> CertificateKeeper<H> {
                 }
                 None => "the old CA is no longer trusted",
             };
-            self.emit(Event::new(Code::AuthorityChanged, line));
+            self.emit(Event::new(Code::CaRotationAdvanced, line));
             if let Some(next) = record.next_step() {
                 self.emit(Event::new(Code::RotationWaiting, format!("waiting for the next step: {}", next.as_str())));
             }
         }
-        look::report_near_ends(&record.reported, &before.reported, self.progress.report(), self.generation);
+        inspection::report_near_ends(&record.reported, &before.reported, self.progress.report(), self.generation);
         if record == *before { Ok(()) } else { record.write(&self.state) }
     }
 
@@ -360,10 +361,10 @@ fn in_place(desired: &Desired, places: &Places) -> BTreeMap<Signer, Vec<X509>> {
 
 /// Each wish with what fulfils it.
 fn pairs<'a>(desired: &'a Desired, decision: &Decision, mut signed: BTreeMap<String, Pair>) -> Vec<(&'a Certificate, Pair)> {
-    let pair = |wish: &Certificate, deed: &Deed, signed: &mut BTreeMap<String, Pair>| match deed {
-        Deed::Keep(pair) | Deed::Take(pair) => Some((**pair).clone()),
-        Deed::Sign(_) => signed.remove(&wish.name),
+    let pair = |wanted: &Certificate, action: &CertificateAction, signed: &mut BTreeMap<String, Pair>| match action {
+        CertificateAction::Keep(pair) | CertificateAction::Take(pair) => Some((**pair).clone()),
+        CertificateAction::Sign(_) => signed.remove(&wanted.name),
     };
-    let wishes = desired.certificates.iter().zip(&decision.deeds);
-    wishes.filter_map(|(wish, deed)| Some((wish, pair(wish, deed, &mut signed)?))).collect()
+    let wanted_certificates = desired.certificates.iter().zip(&decision.deeds);
+    wanted_certificates.filter_map(|(wanted, action)| Some((wanted, pair(wanted, action, &mut signed)?))).collect()
 }

@@ -90,8 +90,8 @@ impl Places {
             let found = text.and_then(|text| X509::all_from_pem(&text).ok()).unwrap_or_default();
             places.authorities.insert(authority.path.clone(), found);
         }
-        for wish in &desired.certificates {
-            places.in_use.insert(wish.name.clone(), found(tree, Path::new(&wish.path), Path::new(&wish.key))?);
+        for wanted in &desired.certificates {
+            places.in_use.insert(wanted.name.clone(), found(tree, Path::new(&wanted.path), Path::new(&wanted.key))?);
         }
         Ok(places)
     }
@@ -99,19 +99,19 @@ impl Places {
     /// Looks at what runs that were cut off left, too.
     pub(super) fn all(tree: &Tree, desired: &Desired) -> Result<Self> {
         let mut places = Self::in_use(tree, desired)?;
-        for wish in &desired.certificates {
-            let (directory, name) = split(&wish.path)?;
-            let (of_key, key) = split(&wish.key)?;
-            let mut keys: Vec<PrivateKey> = private(tree, Path::new(&wish.key))?.into_iter().collect();
+        for wanted in &desired.certificates {
+            let (directory, name) = split(&wanted.path)?;
+            let (of_key, key) = split(&wanted.key)?;
+            let mut keys: Vec<PrivateKey> = private(tree, Path::new(&wanted.key))?.into_iter().collect();
             for set in every(tree, of_key)? {
                 keys.extend(private(tree, &set.join(key))?);
                 if directory == of_key
                     && let Found::Pair(pair) = found(tree, &set.join(name), &set.join(key))?
                 {
-                    places.pending.entry(wish.name.clone()).or_default().push(*pair);
+                    places.pending.entry(wanted.name.clone()).or_default().push(*pair);
                 }
             }
-            places.keys.insert(wish.name.clone(), keys);
+            places.keys.insert(wanted.name.clone(), keys);
         }
         Ok(places)
     }
@@ -122,8 +122,8 @@ impl Places {
     }
 
     /// The pair in use for a wish.
-    pub(super) fn pair(&self, wish: &Certificate) -> Option<&Pair> {
-        self.in_use.get(&wish.name)?.pair()
+    pub(super) fn pair(&self, wanted: &Certificate) -> Option<&Pair> {
+        self.in_use.get(&wanted.name)?.pair()
     }
 }
 

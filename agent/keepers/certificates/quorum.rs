@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use super::renewal::{Leave, Lock, Standing, judge};
+use super::renewal::{Lock, QuorumState, RestartPermission, judge};
 use crate::clock::Timestamp;
 use crate::converge::etcd::{Etcd, Members};
 use crate::desired::{EtcdAccess, EtcdMember};
@@ -37,23 +37,23 @@ const ETCD: &str = "the node's etcd";
 #[derive(Debug, PartialEq, Eq)]
 pub enum Permission {
     /// It may; what it holds is to be given back afterwards.
-    Go(Held),
+    Go(HeldTurn),
     /// Not now, for this cause.
     Wait(String),
 }
 
 /// That it is this master's turn, where there are others: by a key in etcd, or by the clock.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Held {
+pub enum HeldTurn {
     /// Nobody else is there, or nobody is asked.
     Nothing,
     /// Its turn by the clock.
-    Turn,
+    RotationProgress,
     /// The key in etcd, with this value.
     Key(Api, String),
 }
 
-impl Held {
+impl HeldTurn {
     /// Whether the turn ends, so that the renewal has to be done in time.
     #[must_use]
     pub fn is_something(&self) -> bool {
@@ -69,34 +69,34 @@ pub async fn ask(http: &Http, member: &EtcdMember, late: bool) -> Result<Permiss
     let etcd = Etcd::new(http, &member.access, ETCD);
     let peers = EtcdAccess { endpoint: member.peer.clone(), identity: member.access.identity.clone() };
     let members = Etcd::new(http, &peers, ETCD).members(&member.peer).await?;
-    let standing = |lock, unwell| Standing { members: members.all.len(), unwell, lock, late };
-    match judge(&standing(Lock::Unasked, unwell(&etcd, &members).await)) {
-        Leave::Go => return Ok(Permission::Go(Held::Nothing)),
-        Leave::Wait(cause) => return Ok(Permission::Wait(cause)),
-        Leave::Lock => {}
+    let quorum_state = |lock, unhealthy| QuorumState { members: members.all.len(), unhealthy, lock, late };
+    match judge(&quorum_state(Lock::Unasked, unhealthy(&etcd, &members).await)) {
+        RestartPermission::Go => return Ok(Permission::Go(HeldTurn::Nothing)),
+        RestartPermission::Wait(cause) => return Ok(Permission::Wait(cause)),
+        RestartPermission::Lock => {}
     }
     if !etcd.has_keys().await? {
         // Where etcd knows its clients by name its gateway is off, and there is no key to hold.
         let ids: Vec<&str> = members.all.iter().map(|member| member.id.as_str()).collect();
         let lock = turn(http.clock().now(), &members.own, &ids).map_or(Lock::Ours, Lock::NotYet);
-        return Ok(match judge(&standing(lock, Vec::new())) {
-            Leave::Wait(cause) => Permission::Wait(cause),
-            Leave::Go | Leave::Lock => Permission::Go(Held::Turn),
+        return Ok(match judge(&quorum_state(lock, Vec::new())) {
+            RestartPermission::Wait(cause) => Permission::Wait(cause),
+            RestartPermission::Go | RestartPermission::Lock => Permission::Go(HeldTurn::RotationProgress),
         });
     }
     let (api, name) = (etcd.api().await?, own_name(&members));
     let lock = take(&etcd, api, &name).await?;
     let is_ours = lock == Lock::Ours;
     // Somebody may have begun and ended, or died, since they were asked.
-    let unwell = if is_ours { unwell(&etcd, &members).await } else { Vec::new() };
-    match judge(&standing(lock, unwell)) {
-        Leave::Wait(cause) => {
+    let unhealthy = if is_ours { unhealthy(&etcd, &members).await } else { Vec::new() };
+    match judge(&quorum_state(lock, unhealthy)) {
+        RestartPermission::Wait(cause) => {
             if is_ours {
                 etcd.remove(api, KEY, &name).await?;
             }
             Ok(Permission::Wait(cause))
         }
-        Leave::Go | Leave::Lock => Ok(Permission::Go(Held::Key(api, name))),
+        RestartPermission::Go | RestartPermission::Lock => Ok(Permission::Go(HeldTurn::Key(api, name))),
     }
 }
 
@@ -104,8 +104,8 @@ pub async fn ask(http: &Http, member: &EtcdMember, late: bool) -> Result<Permiss
 ///
 /// # Errors
 /// If etcd cannot be asked.
-pub async fn give_back(http: &Http, member: &EtcdMember, held: Held) -> Result<()> {
-    let Held::Key(api, name) = held else { return Ok(()) };
+pub async fn give_back(http: &Http, member: &EtcdMember, held: HeldTurn) -> Result<()> {
+    let HeldTurn::Key(api, name) = held else { return Ok(()) };
     // A new connection, which shows the new certificate.
     let etcd = Etcd::new(http, &member.access, ETCD);
     if etcd.member_is_healthy().await { etcd.remove(api, KEY, &name).await } else { Ok(()) }
@@ -148,18 +148,18 @@ fn own_name(members: &Members) -> String {
 }
 
 /// The other members that do not answer as healthy, by name.
-pub(crate) async fn unwell(etcd: &Etcd, members: &Members) -> Vec<String> {
+pub(crate) async fn unhealthy(etcd: &Etcd, members: &Members) -> Vec<String> {
     let others: Vec<_> = members.all.iter().filter(|member| member.id != members.own).collect();
     let answers = join_all(others.iter().map(async |member| {
         // It may have several ways to it; one that works is enough.
         let asked = join_all(member.urls.iter().map(|url| etcd.is_healthy(url))).await;
         asked.contains(&true)
     }));
-    let unwell = others.iter().zip(answers.await).filter(|(_, is_healthy)| !is_healthy);
+    let unhealthy = others.iter().zip(answers.await).filter(|(_, is_healthy)| !is_healthy);
     let shown = |name: &str, id: &str| {
         if name.is_empty() { format!("{id}, which never started") } else { shortened(&escaped(name), 100) }
     };
-    unwell.map(|(member, _)| shown(&member.name, &member.id)).collect()
+    unhealthy.map(|(member, _)| shown(&member.name, &member.id)).collect()
 }
 
 #[cfg(test)]
@@ -263,15 +263,15 @@ mod tests {
     #[tokio::test]
     async fn one_master_at_a_time_gets_leave_and_only_while_the_others_are_healthy() {
         let all_healthy = || vec![healthy(), healthy()];
-        let looked = ["GET /version", "POST /v3/cluster/member/list"];
+        let inspected = ["GET /version", "POST /v3/cluster/member/list"];
         let took =
             ["POST /v3/kv/range", "POST /v3/lease/grant \"900\"", "POST /v3/kv/txn put m1 (member 1) \"7587869013464921875\""];
-        let held = || Permission::Go(Held::Key(Api::V3, M1.to_owned()));
+        let held = || Permission::Go(HeldTurn::Key(Api::V3, M1.to_owned()));
         let on = || ok("{}");
         let (answer, asked) = play(vec![on(), key(None), granted(), txn(true)], [all_healthy(), all_healthy()]).await;
         assert_eq!(
             (answer.unwrap(), asked),
-            (held(), [&looked[..], &took].concat().iter().map(|line| (*line).to_owned()).collect())
+            (held(), [&inspected[..], &took].concat().iter().map(|line| (*line).to_owned()).collect())
         );
         // What it held when it was cut off is its own, with a new life.
         let (answer, asked) = play(vec![on(), key(Some(M1)), granted(), txn(true)], [all_healthy(), all_healthy()]).await;
@@ -300,7 +300,7 @@ mod tests {
     async fn a_single_member_asks_for_no_lock_and_the_keys_api_is_the_old_one_before_3() {
         let (_dir, http) = http();
         let alone = peers(&[]).await;
-        assert_eq!(ask(&http, &member(&alone, &alone), false).await.unwrap(), Permission::Go(Held::Nothing));
+        assert_eq!(ask(&http, &member(&alone, &alone), false).await.unwrap(), Permission::Go(HeldTurn::Nothing));
 
         let other = Fake::start(vec![healthy(), healthy()]).await;
         let peers = peers(&[&other.base]).await;
@@ -309,10 +309,10 @@ mod tests {
         let old = ok(r#"{"etcdserver":"2.3.8","etcdcluster":"2.3.0"}"#);
         let server = Fake::start(vec![old, absent, made]).await;
         let Permission::Go(held) = ask(&http, &member(&server, &peers), false).await.unwrap() else { panic!() };
-        let said = server.requests();
+        let reported = server.requests();
         assert!(
-            said[2].starts_with("PUT /v2/keys/heat-node-agent/renewal?prevExist=false ") && said[2].ends_with("&ttl=900"),
-            "{said:?}"
+            reported[2].starts_with("PUT /v2/keys/heat-node-agent/renewal?prevExist=false ") && reported[2].ends_with("&ttl=900"),
+            "{reported:?}"
         );
         // It is given back by a member that is healthy again, and stays where that one is not.
         let gone = ok(r#"{"action":"compareAndDelete"}"#);
@@ -324,7 +324,7 @@ mod tests {
             server.requests()
         );
         let server = Fake::start(vec![status("503 Service Unavailable", "")]).await;
-        give_back(&http, &member(&server, &peers), Held::Key(Api::V2, M1.to_owned())).await.unwrap();
+        give_back(&http, &member(&server, &peers), HeldTurn::Key(Api::V2, M1.to_owned())).await.unwrap();
         assert_eq!(server.requests().len(), 1);
     }
 

@@ -28,7 +28,7 @@ pub struct CertificateRecord {
     /// The generation for which the issuer was asked for its authorities last.
     pub asked: Option<u64>,
     /// A change of authority that is under way.
-    pub rotation: Option<Turn>,
+    pub rotation: Option<RotationProgress>,
     /// The step that the operator ordered on this node, beyond the one that is done.
     pub ordered: Option<Rotation>,
     /// Certificates whose near end was reported, by name.
@@ -49,7 +49,7 @@ pub struct KnownKey {
 
 /// How far a change of authority is on this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Turn {
+pub struct RotationProgress {
     /// The step that is done.
     pub step: Rotation,
     /// The generation with which it was done.
@@ -65,9 +65,9 @@ impl CertificateRecord {
     /// # Errors
     /// If it can be neither read nor quarantined.
     pub fn open(state: &Tree, report: &Report) -> Result<Self> {
-        let was_there = |name: &Path| Ok::<_, Error>(state.facts(name)?.is_some());
-        let never = !was_there(Path::new(FILE))? && !was_there(&Path::new(FILE).with_extension("unreadable"))?;
-        if let Some(record) = state.read_state(Path::new(FILE), report, Code::StatePutAside)? {
+        let was_present = |name: &Path| Ok::<_, Error>(state.facts(name)?.is_some());
+        let never = !was_present(Path::new(FILE))? && !was_present(&Path::new(FILE).with_extension("unreadable"))?;
+        if let Some(record) = state.read_state(Path::new(FILE), report, Code::StateFileQuarantined)? {
             return Ok(record);
         }
         let copied = identity::InstanceRecord::read(state).ok().flatten().is_some_and(|record| record.predecessor.is_some());
@@ -76,7 +76,7 @@ impl CertificateRecord {
 
     /// The record for who only looks and holds no lock.
     #[must_use]
-    pub fn look(state: &Tree) -> Self {
+    pub fn inspect(state: &Tree) -> Self {
         state.read_json(Path::new(FILE)).ok().flatten().unwrap_or_default()
     }
 
@@ -161,11 +161,11 @@ mod tests {
             (Rotation::Switch, Some(Rotation::DropOld)),
             (Rotation::DropOld, None),
         ] {
-            let rotation = Some(Turn { step: done, generation: 1, since: Timestamp(0) });
+            let rotation = Some(RotationProgress { step: done, generation: 1, since: Timestamp(0) });
             CertificateRecord { rotation, ..CertificateRecord::default() }.write(&tree).unwrap();
             assert_eq!(order_next_step(&tree).ok(), ordered);
             assert_eq!(order_next_step(&tree).ok(), ordered, "twice is once");
-            assert_eq!(CertificateRecord::look(&tree).ordered, ordered);
+            assert_eq!(CertificateRecord::inspect(&tree).ordered, ordered);
         }
     }
 

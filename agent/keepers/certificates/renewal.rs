@@ -4,8 +4,8 @@
 //! own place of the time that is left ([`Share`]), and never while etcd would lose its quorum by it.
 
 use super::decide::Verdict;
-use super::look::signed;
-use super::look::{Item, Look};
+use super::inspection::signed;
+use super::inspection::{CertificateInspection, Item};
 use crate::certificates::judge::{Flaw, renewal_due};
 use crate::certificates::x509::X509;
 use crate::clock::Timestamp;
@@ -37,10 +37,10 @@ impl Due {
 
 /// What is due at a node where this was found.
 #[must_use]
-pub fn due(look: &Look, desired: &Desired, now: Timestamp) -> Due {
+pub fn due(inspection: &CertificateInspection, desired: &Desired, now: Timestamp) -> Due {
     let Some(trust) = desired.trust.as_ref().filter(|trust| trust.renew) else { return Due::Nothing };
     let mut due = Due::Nothing;
-    for item in signed(look, desired) {
+    for item in signed(inspection, desired) {
         let Some(leaf) = item.chain.first() else { continue };
         if item.is_expired() {
             return Due::Expired;
@@ -97,11 +97,11 @@ pub(super) enum Lock {
 
 /// What is known of etcd when a master wants to restart its own member.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Standing {
+pub(super) struct QuorumState {
     /// How many members vote, this one among them.
     pub(super) members: usize,
     /// The others that do not answer as healthy.
-    pub(super) unwell: Vec<String>,
+    pub(super) unhealthy: Vec<String>,
     pub(super) lock: Lock,
     /// Half of the time that is left for a renewal is over.
     pub(super) late: bool,
@@ -109,7 +109,7 @@ pub(super) struct Standing {
 
 /// Whether the own member may be restarted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Leave {
+pub(super) enum RestartPermission {
     /// It may.
     Go,
     /// It may, once this node holds the lock.
@@ -120,25 +120,27 @@ pub(super) enum Leave {
 
 /// Judges it: without this member there must be a quorum. Another one that is down already is waited for, at first even where a
 /// quorum would be left. Of two members each is needed, so that one restart costs the quorum for its few seconds, whenever it is done.
-pub(super) fn judge(standing: &Standing) -> Leave {
-    let Standing { members, unwell, lock, late } = standing;
+pub(super) fn judge(quorum_state: &QuorumState) -> RestartPermission {
+    let QuorumState { members, unhealthy, lock, late } = quorum_state;
     if *members <= 1 {
-        return Leave::Go;
+        return RestartPermission::Go;
     }
-    let others = members.saturating_sub(1).saturating_sub(unwell.len());
-    let is_left = others > members / 2 || (*members == 2 && unwell.is_empty());
-    if !is_left || !(unwell.is_empty() || *late) {
+    let others = members.saturating_sub(1).saturating_sub(unhealthy.len());
+    let is_left = others > members / 2 || (*members == 2 && unhealthy.is_empty());
+    if !is_left || !(unhealthy.is_empty() || *late) {
         let words = if is_left { "has no spare member" } else { "loses its quorum" };
-        let unwell = unwell.join(", ");
-        return Leave::Wait(format!(
-            "etcd {words} during a restart here: of its {members} members these are unhealthy: {unwell}"
+        let unhealthy = unhealthy.join(", ");
+        return RestartPermission::Wait(format!(
+            "etcd {words} during a restart here: of its {members} members these are unhealthy: {unhealthy}"
         ));
     }
     match lock {
-        Lock::Unasked => Leave::Lock,
-        Lock::Ours => Leave::Go,
-        Lock::NotYet(begin) => Leave::Wait(format!("masters take turns; this one's turn begins at {}", begin.rfc3339())),
-        Lock::Theirs(who) => Leave::Wait(format!("another master is renewing its certificates: {who}")),
+        Lock::Unasked => RestartPermission::Lock,
+        Lock::Ours => RestartPermission::Go,
+        Lock::NotYet(begin) => {
+            RestartPermission::Wait(format!("masters take turns; this one's turn begins at {}", begin.rfc3339()))
+        }
+        Lock::Theirs(who) => RestartPermission::Wait(format!("another master is renewing its certificates: {who}")),
     }
 }
 
@@ -174,7 +176,7 @@ mod tests {
         let mut desired = desired();
         desired.trust = desired.trust.map(|trust| Trust { renew: true, share, ..trust });
         change(&mut desired);
-        due(&Look { items, ..Look::default() }, &desired, now())
+        due(&CertificateInspection { items, ..CertificateInspection::default() }, &desired, now())
     }
 
     #[test]
@@ -224,7 +226,7 @@ mod tests {
     #[test]
     fn the_second_member_of_a_quorum_is_never_taken() {
         // Members, of the others not healthy, late: whether the own one may go once it has the lock.
-        for (members, unwell, late, expected) in [
+        for (members, unhealthy, late, expected) in [
             (2, 0, false, true),
             (2, 1, false, false),
             (2, 1, true, false),
@@ -241,18 +243,22 @@ mod tests {
             (7, 2, true, true),
             (7, 3, true, false),
         ] {
-            let unwell: Vec<String> = (0..unwell).map(|number| format!("m{number}")).collect();
-            let standing = |lock| Standing { members, unwell: unwell.clone(), lock, late };
-            let case = format!("{members} members, without {unwell:?}, late: {late}");
-            let waits = |lock| matches!(judge(&standing(lock)), Leave::Wait(_));
+            let unhealthy: Vec<String> = (0..unhealthy).map(|number| format!("m{number}")).collect();
+            let quorum_state = |lock| QuorumState { members, unhealthy: unhealthy.clone(), lock, late };
+            let case = format!("{members} members, without {unhealthy:?}, late: {late}");
+            let waits = |lock| matches!(judge(&quorum_state(lock)), RestartPermission::Wait(_));
             if expected {
-                assert_eq!((judge(&standing(Lock::Unasked)), judge(&standing(Lock::Ours))), (Leave::Lock, Leave::Go), "{case}");
+                assert_eq!(
+                    (judge(&quorum_state(Lock::Unasked)), judge(&quorum_state(Lock::Ours))),
+                    (RestartPermission::Lock, RestartPermission::Go),
+                    "{case}"
+                );
             } else {
                 assert!(waits(Lock::Unasked) && waits(Lock::Ours), "{case}");
             }
             assert!(waits(Lock::Theirs("m9".into())) && waits(Lock::NotYet(now())), "{case}");
         }
-        let alone = Standing { members: 1, unwell: vec![], lock: Lock::Unasked, late: false };
-        assert_eq!(judge(&alone), Leave::Go);
+        let alone = QuorumState { members: 1, unhealthy: vec![], lock: Lock::Unasked, late: false };
+        assert_eq!(judge(&alone), RestartPermission::Go);
     }
 }

@@ -5,7 +5,7 @@
 //! the node's certificates are signed by the new one; the old one is dropped. The old one lies on the nodes' disks alone: it
 //! is never dropped before its time, unless it expired.
 
-use super::record::{CertificateRecord, Turn, next};
+use super::record::{CertificateRecord, RotationProgress, next};
 use crate::certificates::judge::check_authority;
 use crate::certificates::x509::X509;
 use crate::clock::Timestamp;
@@ -68,11 +68,17 @@ pub(super) fn step(record: &CertificateRecord, allowed: Rotation, generation: u6
 }
 
 /// The record of a change of authority after a step, `begins` with one of a new change: `None` when it is over.
-pub(super) fn turn(record: &CertificateRecord, step: Rotation, begins: bool, generation: u64, now: Timestamp) -> Option<Turn> {
+pub(super) fn turn(
+    record: &CertificateRecord,
+    step: Rotation,
+    begins: bool,
+    generation: u64,
+    now: Timestamp,
+) -> Option<RotationProgress> {
     match record.rotation {
         _ if step == Rotation::DropOld => None,
         Some(turn) if turn.step == step && !begins => Some(turn),
-        _ => Some(Turn { step, generation, since: now }),
+        _ => Some(RotationProgress { step, generation, since: now }),
     }
 }
 
@@ -153,7 +159,7 @@ mod tests {
             (Some((Switch, 3)), Some(DropOld), TrustBoth, 3, false, DropOld),
             (Some((Switch, 3)), Some(DropOld), DropOld, 4, true, TrustBoth),
         ] {
-            let rotation = done.map(|(step, generation)| Turn { step, generation, since: Timestamp(0) });
+            let rotation = done.map(|(step, generation)| RotationProgress { step, generation, since: Timestamp(0) });
             let record = CertificateRecord { rotation, ordered, ..CertificateRecord::default() };
             let got = step(&record, allowed, generation, news);
             assert_eq!(got, expected, "{done:?} {ordered:?} {allowed:?} {generation} {news}");

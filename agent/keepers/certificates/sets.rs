@@ -162,7 +162,7 @@ pub(super) fn stage(tree: &Tree, path: &str, bytes: &[u8], owner: (u32, u32), se
 }
 
 impl Entry {
-    fn is_there(&self, tree: &Tree, directory: &Path) -> Result<bool> {
+    fn is_present(&self, tree: &Tree, directory: &Path) -> Result<bool> {
         let path = directory.join(&self.name);
         let right =
             |facts: crate::files::Facts| facts.kind == FileKind::File && facts.mode == self.mode && facts.owner == self.owner;
@@ -170,7 +170,7 @@ impl Entry {
     }
 
     fn put(&self, tree: &Tree, directory: &Path) -> Result<()> {
-        if self.is_there(tree, directory)? {
+        if self.is_present(tree, directory)? {
             return Ok(());
         }
         let attributes = Attributes { mode: self.mode, owner: Some(self.owner) };
@@ -208,7 +208,7 @@ impl Set {
     /// Whether a directory holds exactly this set.
     fn is_at(&self, tree: &Tree, place: &Path) -> Result<bool> {
         for entry in &self.entries {
-            if !entry.is_there(tree, place)? {
+            if !entry.is_present(tree, place)? {
                 return Ok(false);
             }
         }

@@ -16,7 +16,7 @@ use crate::clock::{Clock, Timestamp};
 use crate::desired::{Authority, Key, KeyType, MagnumAccess, MagnumUser, Material, Owner, Pair as GivenPair, Share};
 use crate::files::{Attributes, FileKind, Tree};
 use crate::identity::{Identity, InstanceRecord as Whose, Origin};
-use crate::keepers::volumes::Ran;
+use crate::keepers::volumes::ProgramOutput;
 use crate::progress::Progress;
 use crate::report::Report;
 
@@ -140,12 +140,12 @@ impl Issuing for Rc<Outside> {
     }
 }
 
-impl Hands for Rc<Outside> {
+impl Backend for Rc<Outside> {
     fn magnum<'a>(&'a self, _access: &'a MagnumAccess) -> impl Issuing + 'a {
         Self::clone(self)
     }
 
-    async fn run(&self, _key: &str, argv: Vec<String>) -> Result<Ran> {
+    async fn run(&self, _key: &str, argv: Vec<String>) -> Result<ProgramOutput> {
         use std::os::unix::fs::PermissionsExt as _;
         let place = argv.last().unwrap();
         let mode = std::fs::metadata(place).unwrap().permissions().mode() & 0o7777;
@@ -156,11 +156,11 @@ impl Hands for Rc<Outside> {
         let owner = root.facts(below).unwrap().unwrap().owner;
         root.write(below, PrivateKey::generate()?.to_pem().as_bytes(), Attributes { mode, owner: Some(owner) })?;
         self.left.borrow_mut().push(root.facts(below)?.unwrap().stamp.0);
-        Ok(Ran::default())
+        Ok(ProgramOutput::default())
     }
 }
 
-fn wish(name: &str, signer: Signer, directory: &str, file: &str, common_name: &str) -> Certificate {
+fn wanted_certificate(name: &str, signer: Signer, directory: &str, file: &str, common_name: &str) -> Certificate {
     Certificate {
         name: name.into(),
         signer,
@@ -181,7 +181,7 @@ pub(super) fn server() -> Certificate {
         names: vec!["kubernetes".into()],
         addresses: vec!["192.0.2.1".parse().unwrap()],
         serves: true,
-        ..wish("server", Signer::Kubernetes, KUBERNETES, "server", "kubernetes")
+        ..wanted_certificate("server", Signer::Kubernetes, KUBERNETES, "server", "kubernetes")
     }
 }
 
@@ -204,11 +204,11 @@ fn magnum() -> Issuer {
 pub(super) fn desired() -> Desired {
     let admin = Certificate {
         organisations: vec!["system:masters".into()],
-        ..wish("admin", Signer::Kubernetes, KUBERNETES, "admin", "admin")
+        ..wanted_certificate("admin", Signer::Kubernetes, KUBERNETES, "admin", "admin")
     };
     Desired {
         authorities: vec![authority(Signer::Kubernetes, KUBERNETES), authority(Signer::Etcd, ETCD)],
-        certificates: vec![server(), admin, wish("etcd-server", Signer::Etcd, ETCD, "server", "etcd")],
+        certificates: vec![server(), admin, wanted_certificate("etcd-server", Signer::Etcd, ETCD, "server", "etcd")],
         trust: Some(Trust {
             issuer: magnum(),
             keys: KeyType::EcdsaP256,
@@ -261,7 +261,7 @@ impl Node {
     fn keeper(&self, generation: u64, changes: Option<u32>) -> CertificateKeeper<Rc<Outside>> {
         let root = self.root.breaking_after(changes.unwrap_or(u32::MAX)).unwrap();
         CertificateKeeper {
-            hands: Rc::clone(&self.outside),
+            backend: Rc::clone(&self.outside),
             state: Arc::new(root.subtree(Path::new(STATE)).unwrap()),
             root: Arc::new(root),
             clock: self.clock.clone(),
@@ -287,8 +287,8 @@ impl Node {
         self.run_breaking(desired, generation, None).await
     }
 
-    fn look(&self, desired: &Desired) -> Look {
-        look(&self.root, desired, self.clock.now()).unwrap()
+    fn inspect(&self, desired: &Desired) -> CertificateInspection {
+        inspect(&self.root, desired, self.clock.now()).unwrap()
     }
 
     fn read(&self, path: &str) -> Option<String> {
@@ -305,7 +305,7 @@ impl Node {
 
     /// Fingerprints of the keys in use, by their paths.
     fn keys(&self, desired: &Desired) -> BTreeMap<String, String> {
-        desired.certificates.iter().filter_map(|wish| Some((wish.key.clone(), self.key(&wish.key)?))).collect()
+        desired.certificates.iter().filter_map(|wanted| Some((wanted.key.clone(), self.key(&wanted.key)?))).collect()
     }
 
     /// Every file and link with what is in it.
@@ -335,11 +335,11 @@ impl Node {
 
     /// No key is in use without its certificate, nor beside another one's.
     fn belongs_together(&self, desired: &Desired, when: &str) {
-        for wish in &desired.certificates {
-            let Some(key) = self.read(&wish.key) else { continue };
-            let certificate = self.read(&wish.path).unwrap_or_else(|| panic!("{when}: {} without its certificate", wish.key));
+        for wanted in &desired.certificates {
+            let Some(key) = self.read(&wanted.key) else { continue };
+            let certificate = self.read(&wanted.path).unwrap_or_else(|| panic!("{when}: {} without its certificate", wanted.key));
             let pair = Pair::parse(certificate, key).unwrap();
-            assert_eq!(pair.chain[0].public_key, pair.private.public_key(), "{when}: {} is another one's", wish.key);
+            assert_eq!(pair.chain[0].public_key, pair.private.public_key(), "{when}: {} is another one's", wanted.key);
         }
     }
 }
@@ -359,14 +359,14 @@ async fn a_fresh_node_gets_what_it_wishes_once_and_asks_nobody_again() {
     assert_eq!(prepared.changes, desired.trusted_paths().into_iter().map(str::to_owned).collect());
     let asked: BTreeSet<String> = node.outside.take_asked().into_iter().collect();
     assert_eq!(asked.len(), 4, "{asked:?}");
-    let look = node.look(&desired);
-    assert!(look.drift.is_empty() && look.items.iter().all(|item| item.verdict == Verdict::Right), "{look:?}");
+    let inspection = node.inspect(&desired);
+    assert!(inspection.drift.is_empty() && inspection.items.iter().all(|item| item.verdict == Verdict::Right), "{inspection:?}");
     for (path, mode) in [("server.crt", 0o644), ("server.key", 0o600), ("ca.crt", 0o644), ("admin.key", 0o600)] {
         let path = Path::new(KUBERNETES).join(path);
         assert_eq!(node.root.facts(&path).unwrap().unwrap().kind, FileKind::Link);
         assert_eq!(node.root.facts_followed(&path).unwrap().unwrap().mode, mode, "{}", path.display());
     }
-    assert_eq!((node.count(Code::KeyMade), node.count(Code::CertificatesChanged)), (3, 1));
+    assert_eq!((node.count(Code::KeyGenerated), node.count(Code::CertificatesChanged)), (3, 1));
 
     let before = node.everything();
     for generation in [1, 1] {
@@ -391,19 +391,19 @@ async fn cut_off_at_any_change_a_first_issue_is_gone_on_with() {
         node.belongs_together(&desired, &when);
         let in_use = node.keys(&desired);
         // A key that is known as ours and lies in a set is the one that is used in the end.
-        let known = CertificateRecord::look(&node.state()).keys;
-        let begun = |wish: &Certificate| {
-            let (directory, name) = sets::split(&wish.key).unwrap();
+        let known = CertificateRecord::inspect(&node.state()).keys;
+        let begun = |wanted: &Certificate| {
+            let (directory, name) = sets::split(&wanted.key).unwrap();
             let sets = sets::every(&node.root, directory).unwrap();
             let fingerprints: Vec<String> = sets.iter().filter_map(|set| node.key(set.join(name).to_str().unwrap())).collect();
-            let known = known.get(&wish.name).cloned().unwrap_or_default();
+            let known = known.get(&wanted.name).cloned().unwrap_or_default();
             known.into_iter().map(|key| key.fingerprint).find(|known| fingerprints.contains(known))
         };
         let begun: BTreeMap<String, String> =
-            desired.certificates.iter().filter_map(|wish| Some((wish.key.clone(), begun(wish)?))).collect();
+            desired.certificates.iter().filter_map(|wanted| Some((wanted.key.clone(), begun(wanted)?))).collect();
         node.run(&desired, 1).await.unwrap_or_else(|failure| panic!("{when}: {failure:?}"));
-        let look = node.look(&desired);
-        assert!(look.drift.is_empty(), "{when}: {look:?}");
+        let inspection = node.inspect(&desired);
+        assert!(inspection.drift.is_empty(), "{when}: {inspection:?}");
         let after = node.keys(&desired);
         for (path, key) in in_use.iter().chain(&begun) {
             assert_eq!(after.get(path), Some(key), "{when}: a new key at {path}");
@@ -434,10 +434,10 @@ async fn cut_off_at_any_change_of_a_rotation_what_is_in_use_is_right() {
             let (keys, server) = (node.keys(&desired), node.read("/etc/kubernetes/certs/server.crt"));
             let done = node.run_breaking(&desired, generation, Some(cuts)).await.is_ok();
             let when = format!("{rotation:?}, after {cuts} changes");
-            for look in ["cut off", "gone on with"] {
-                let found = node.look(&desired);
-                assert!(found.drift.is_empty(), "{when}, {look}: {found:?}");
-                assert_eq!(node.keys(&desired), keys, "{when}, {look}");
+            for inspection in ["cut off", "gone on with"] {
+                let found = node.inspect(&desired);
+                assert!(found.drift.is_empty(), "{when}, {inspection}: {found:?}");
+                assert_eq!(node.keys(&desired), keys, "{when}, {inspection}");
                 node.run(&desired, generation).await.unwrap();
             }
             assert_eq!(subjects(&node.read("/etc/etcd/certs/ca.crt").unwrap()), authorities, "{when}");
@@ -475,19 +475,19 @@ async fn a_change_of_authority_waits_for_each_step_and_says_so() {
     let readers = ["/etc/etcd/certs/ca.crt", "/etc/kubernetes/certs/ca.crt"];
     assert_eq!(prepared.changes, readers.map(str::to_owned).into_iter().collect());
     assert_eq!(ca(), [new.clone(), old.clone()]);
-    assert_eq!((node.count(Code::AuthorityChanged), node.count(Code::RotationWaiting)), (1, 1));
-    assert_eq!(CertificateRecord::look(&node.state()).rotation.map(|turn| turn.step), Some(Rotation::TrustBoth));
+    assert_eq!((node.count(Code::CaRotationAdvanced), node.count(Code::RotationWaiting)), (1, 1));
+    assert_eq!(CertificateRecord::inspect(&node.state()).rotation.map(|turn| turn.step), Some(Rotation::TrustBoth));
     // A second run of it takes none, the operator's order does.
     assert!(node.run(&rotating(Rotation::DropOld), 2).await.unwrap().sets.is_empty());
     assert_eq!(order_next_step(&node.state()).unwrap(), Rotation::Switch);
     let prepared = node.run(&rotating(Rotation::TrustBoth), 2).await.unwrap();
     assert!(prepared.changes.iter().all(|path| !path.ends_with("ca.crt") && !is_key(path)), "{:?}", prepared.changes);
     assert_eq!((prepared.changes.len(), ca()), (3, vec![new.clone(), old]));
-    assert_eq!(CertificateRecord::look(&node.state()).ordered, None);
+    assert_eq!(CertificateRecord::inspect(&node.state()).ordered, None);
     let prepared = node.run(&rotating(Rotation::DropOld), 3).await.unwrap();
     assert_eq!((prepared.changes.len(), ca()), (2, vec![new]));
-    assert_eq!(CertificateRecord::look(&node.state()).rotation, None);
-    assert_eq!((node.count(Code::AuthorityChanged), node.count(Code::RotationWaiting)), (3, 2));
+    assert_eq!(CertificateRecord::inspect(&node.state()).rotation, None);
+    assert_eq!((node.count(Code::CaRotationAdvanced), node.count(Code::RotationWaiting)), (3, 2));
 }
 
 #[tokio::test]
@@ -517,7 +517,7 @@ async fn what_is_signed_wrongly_has_one_cause_and_replaces_nothing() {
         assert_eq!(node.everything(), before, "{wrong:?}");
         // The fault goes: the same key, the new address.
         node.run(&moved, 2).await.unwrap();
-        assert!(node.look(&moved).drift.is_empty());
+        assert!(node.inspect(&moved).drift.is_empty());
         assert_eq!(node.keys(&moved), keys);
     }
 }
@@ -569,9 +569,9 @@ async fn files_that_magnum_left_are_taken_as_they_are_or_replaced_as_a_whole() {
     adopt(&node, &issued);
     let prepared = node.run(&desired(), 1).await.unwrap();
     assert!(prepared.changes.is_empty() && prepared.sets.len() == 2, "{prepared:?}");
-    assert!(node.look(&desired()).drift.is_empty());
+    assert!(node.inspect(&desired()).drift.is_empty());
     assert_eq!(node.keys(&desired()), issued.keys(&desired()));
-    assert_eq!(node.count(Code::KeyMade), 0);
+    assert_eq!(node.count(Code::KeyGenerated), 0);
     assert!(node.run(&desired(), 1).await.unwrap().sets.is_empty());
     // They are this node's from then on: another name keeps the key.
     let mut moved = desired();
@@ -587,7 +587,7 @@ async fn files_that_magnum_left_are_taken_as_they_are_or_replaced_as_a_whole() {
         let done = node.run_breaking(&desired(), 1, Some(cuts)).await.is_ok();
         node.belongs_together(&desired(), &format!("after {cuts} changes"));
         node.run(&desired(), 1).await.unwrap();
-        assert!(node.look(&desired()).drift.is_empty(), "after {cuts} changes");
+        assert!(node.inspect(&desired()).drift.is_empty(), "after {cuts} changes");
         assert_eq!(subjects(&node.read("/etc/etcd/certs/ca.crt").unwrap()), 1, "a foreign authority is not trusted");
         if done {
             break;
@@ -629,16 +629,19 @@ async fn near_its_end_a_certificate_is_reported_once_or_renewed_with_its_key() {
     let keys = node.keys(&desired());
     let watcher = Watcher::default();
     let watch =
-        |watcher: &Watcher| watcher.look(&node.root, &node.state(), &desired(), 1, node.clock.now(), &node.report).unwrap();
+        |watcher: &Watcher| watcher.inspect(&node.root, &node.state(), &desired(), 1, node.clock.now(), &node.report).unwrap();
     let first = watch(&watcher);
     assert!(Rc::ptr_eq(&first, &watch(&watcher)), "nothing changed: not judged again");
     node.clock.advance(Duration::from_hours(24 * 180));
     for watcher in [&watcher, &watcher, &Watcher::default()] {
-        let look = watch(watcher);
-        assert_eq!((look.near_ends().len(), look.drift.len(), due(&look, &desired(), node.clock.now())), (3, 0, Due::Nothing));
+        let inspection = watch(watcher);
+        assert_eq!(
+            (inspection.near_ends().len(), inspection.drift.len(), due(&inspection, &desired(), node.clock.now())),
+            (3, 0, Due::Nothing)
+        );
     }
     node.run(&desired(), 1).await.unwrap();
-    assert_eq!(node.count(Code::CertificateNearEnd), 3, "once each, also after a restart and another run");
+    assert_eq!(node.count(Code::CertificateNearExpiry), 3, "once each, also after a restart and another run");
     assert_eq!(node.outside.take_asked().len(), 5, "not asked for by itself");
     let mut renewing = desired();
     renewing.trust.as_mut().unwrap().renew = true;
@@ -646,13 +649,13 @@ async fn near_its_end_a_certificate_is_reported_once_or_renewed_with_its_key() {
     node.outside.since.set((2026, 11));
     node.outside.wrong.borrow_mut().push_back(Wrong::Away);
     assert_eq!(node.run(&renewing, 1).await.unwrap().changes.len(), 3);
-    assert_eq!((node.keys(&renewing), node.look(&renewing).near_ends().len()), (keys, 0));
+    assert_eq!((node.keys(&renewing), node.inspect(&renewing).near_ends().len()), (keys, 0));
     assert_eq!(node.run(&renewing, 1).await.unwrap().sets, []);
     // A file that somebody changed is judged again.
-    let look = watch(&watcher);
+    let inspection = watch(&watcher);
     let set = node.root.read_link(Path::new("/etc/etcd/certs/..data")).unwrap().unwrap();
     node.root.set_attributes(&Path::new(ETCD).join(set).join("server.key"), Attributes::mode(0o644)).unwrap();
-    assert_eq!((look.drift.len(), watch(&watcher).drift.len()), (0, 1));
+    assert_eq!((inspection.drift.len(), watch(&watcher).drift.len()), (0, 1));
     assert_eq!(node.run(&renewing, 1).await.unwrap().changes.len(), 0, "put right without a restart");
     assert_eq!(watch(&watcher).drift.len(), 0);
 }
@@ -665,16 +668,19 @@ async fn what_expired_is_renewed_by_itself_and_is_no_drift_then() {
     node.run(&renewing, 1).await.unwrap();
     let keys = node.keys(&renewing);
     node.clock.advance(Duration::from_hours(24 * 400));
-    let look = node.look(&renewing);
+    let inspection = node.inspect(&renewing);
     let now = node.clock.now();
-    assert_eq!((due(&look, &renewing, now), look.drift.len(), look.to_put_back(&renewing).count()), (Due::Expired, 3, 0));
+    assert_eq!(
+        (due(&inspection, &renewing, now), inspection.drift.len(), inspection.to_put_back(&renewing).count()),
+        (Due::Expired, 3, 0)
+    );
     // Only reported, it is what it was: something to be put back.
-    assert_eq!((due(&look, &desired(), now), look.to_put_back(&desired()).count()), (Due::Nothing, 3));
+    assert_eq!((due(&inspection, &desired(), now), inspection.to_put_back(&desired()).count()), (Due::Nothing, 3));
     // What has expired is signed again beside what is only near its end, which has its own time.
     node.outside.since.set((2027, 6));
     assert_eq!(node.run(&desired(), 1).await.unwrap().changes.len(), 3);
-    let look = node.look(&renewing);
-    assert_eq!((node.keys(&renewing), look.drift.len(), due(&look, &renewing, now)), (keys, 0, Due::Nothing));
+    let inspection = node.inspect(&renewing);
+    assert_eq!((node.keys(&renewing), inspection.drift.len(), due(&inspection, &renewing, now)), (keys, 0, Due::Nothing));
 }
 
 #[tokio::test]
@@ -692,9 +698,9 @@ async fn rsa_keys_are_made_by_openssl_into_files_that_nobody_else_can_read() {
     let line = "/usr/bin/openssl genpkey -algorithm RSA -pkeyopt rsa_keygen_bits:3072 -out".to_owned();
     assert_eq!(*node.outside.found.borrow(), [(line.clone(), 0o600), (line.clone(), 0o600), (line, 0o600)]);
     // Not the file that openssl wrote and nobody synced.
-    for wish in &wanted.certificates {
-        let stamp = node.root.facts_followed(Path::new(&wish.key)).unwrap().unwrap().stamp;
-        assert!(!node.outside.left.borrow().contains(&stamp.0), "{}", wish.key);
+    for wanted in &wanted.certificates {
+        let stamp = node.root.facts_followed(Path::new(&wanted.key)).unwrap().unwrap().stamp;
+        assert!(!node.outside.left.borrow().contains(&stamp.0), "{}", wanted.key);
     }
 }
 
@@ -713,9 +719,9 @@ async fn a_record_that_cannot_be_read_is_quarantined_by_a_look_too() {
     node.run(&desired(), 1).await.unwrap();
     node.write(&format!("{STATE}/certificates.json"), "{torn", 0o600);
     node.clock.advance(Duration::from_hours(24 * 180));
-    Watcher::default().look(&node.root, &node.state(), &desired(), 1, node.clock.now(), &node.report).unwrap();
+    Watcher::default().inspect(&node.root, &node.state(), &desired(), 1, node.clock.now(), &node.report).unwrap();
     assert_eq!(node.read(&format!("{STATE}/certificates.unreadable")).as_deref(), Some("{torn"));
-    assert_eq!(node.count(Code::StatePutAside), 1);
+    assert_eq!(node.count(Code::StateFileQuarantined), 1);
 }
 
 #[tokio::test]
@@ -727,7 +733,7 @@ async fn an_authority_stays_trusted_where_the_certificates_expired_meanwhile() {
     node.clock.advance(Duration::from_hours(24 * 365));
     node.run(&desired(), 2).await.unwrap();
     assert_eq!(subjects(&node.read("/etc/etcd/certs/ca.crt").unwrap()), 2);
-    assert_eq!(CertificateRecord::look(&node.state()).rotation.map(|turn| turn.step), Some(Rotation::TrustBoth));
+    assert_eq!(CertificateRecord::inspect(&node.state()).rotation.map(|turn| turn.step), Some(Rotation::TrustBoth));
 }
 
 #[tokio::test]
@@ -745,7 +751,7 @@ async fn a_change_on_top_of_a_change_begins_anew_wherever_it_is_cut_off() {
         let done = node.run_breaking(&wanted, 3, Some(cuts)).await.is_ok();
         for _ in 0..2 {
             node.run(&wanted, 3).await.unwrap();
-            let record = CertificateRecord::look(&node.state());
+            let record = CertificateRecord::inspect(&node.state());
             let turn = record.rotation.map(|turn| (turn.step, turn.generation));
             assert_eq!((turn, record.ordered), (Some((Rotation::TrustBoth, 3)), None), "{cuts}");
             assert_eq!(subjects(&node.read("/etc/etcd/certs/ca.crt").unwrap()), 3, "{cuts}");
@@ -753,7 +759,7 @@ async fn a_change_on_top_of_a_change_begins_anew_wherever_it_is_cut_off() {
         }
         if done {
             assert!(cuts > 10, "{cuts}");
-            assert_eq!(node.count(Code::AuthorityChanged), 2);
+            assert_eq!(node.count(Code::CaRotationAdvanced), 2);
             return;
         }
     }
@@ -793,7 +799,7 @@ async fn a_master_signs_by_the_keys_of_the_parameters_and_keeps_the_signing_one_
     let (first, second) = (authority("first"), authority("second"));
     let node = Node::new();
     node.run(&own(&first), 1).await.unwrap();
-    assert!(node.look(&own(&first)).drift.is_empty());
+    assert!(node.inspect(&own(&first)).drift.is_empty());
     assert_eq!(node.key("/etc/kubernetes/certs/ca.key"), Some(first.key.fingerprint()));
     assert!(node.outside.take_asked().is_empty() && node.run(&own(&first), 2).await.unwrap().sets.is_empty());
     // The new authority's key comes with it, and its certificate first.
@@ -818,7 +824,7 @@ async fn a_master_signs_by_the_keys_of_the_parameters_and_keeps_the_signing_one_
 async fn given_pairs_are_checked_and_put_in_place_by_text_or_by_file() {
     let authority = SigningAuthority::create("own", now(), Duration::from_hours(24 * 3650)).unwrap();
     let key = PrivateKey::generate().unwrap();
-    let pem = |wish: &Certificate| authority.sign(wish, &key, now(), Duration::from_hours(24)).unwrap();
+    let pem = |wanted: &Certificate| authority.sign(wanted, &key, now(), Duration::from_hours(24)).unwrap();
     let given = |certificate: Material, key: Material| {
         let mut desired = own(&authority);
         desired.certificates.truncate(1);
@@ -829,9 +835,9 @@ async fn given_pairs_are_checked_and_put_in_place_by_text_or_by_file() {
     let node = Node::new();
     let by_text = given(text(&pem(&server())), text(key.to_pem()));
     node.run(&by_text, 1).await.unwrap();
-    assert!(node.look(&by_text).drift.is_empty());
+    assert!(node.inspect(&by_text).drift.is_empty());
     assert_eq!(node.key("/etc/kubernetes/certs/server.key"), Some(key.fingerprint()));
-    assert!(CertificateRecord::look(&node.state()).keys.is_empty(), "a given key is not ours to keep");
+    assert!(CertificateRecord::inspect(&node.state()).keys.is_empty(), "a given key is not ours to keep");
     node.write("/etc/server.pem", &pem(&server()), 0o644);
     let by_file = given(Material::File("/etc/server.pem".into()), text(key.to_pem()));
     assert_eq!(node.run(&by_file, 2).await.unwrap().changes.len(), 1, "another certificate for the same key");
@@ -873,7 +879,7 @@ async fn a_key_without_a_certificate_is_made_once_and_lies_in_the_set_of_its_dir
     let line = "/usr/bin/openssl genpkey -algorithm RSA -pkeyopt rsa_keygen_bits:2048 -out".to_owned();
     assert_eq!(node.outside.found.borrow().last(), Some(&(line, 0o600)));
     assert_eq!(node.root.read_link(Path::new(&path)).unwrap(), Some("..data/service_account_private.key".into()));
-    assert_eq!(node.look(&wanted).drift, []);
+    assert_eq!(node.inspect(&wanted).drift, []);
     // Another kind, another generation: what is there stays.
     let made = node.outside.found.borrow().len();
     let mut other = wanted.clone();
@@ -882,10 +888,10 @@ async fn a_key_without_a_certificate_is_made_once_and_lies_in_the_set_of_its_dir
     assert_eq!((node.key(&path).into_iter().collect::<BTreeSet<_>>(), node.outside.found.borrow().len()), (keys.clone(), made));
     // Its loss is drift, and puts a new one in its place.
     node.root.remove(Path::new(&path)).unwrap();
-    let drift: Vec<_> = node.look(&wanted).drift.iter().map(ToString::to_string).collect();
+    let drift: Vec<_> = node.inspect(&wanted).drift.iter().map(ToString::to_string).collect();
     assert_eq!(drift, [format!("{path}: it is missing")]);
     node.run(&other, 3).await.unwrap();
-    assert_eq!(node.look(&wanted).drift, []);
+    assert_eq!(node.inspect(&wanted).drift, []);
     // What an earlier parameter left there as a file stays in use, as a file of the set.
     let given = PrivateKey::generate().unwrap();
     node.root.remove(Path::new(&path)).unwrap();

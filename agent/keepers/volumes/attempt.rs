@@ -39,7 +39,7 @@ impl From<Failure> for Stopped {
 }
 
 /// The failure of a look or of a question to systemd: one that may pass is tried again.
-pub(super) fn passing(step: &'static str, error: &Error) -> Stopped {
+pub(super) fn transient_stop(step: &'static str, error: &Error) -> Stopped {
     Stopped { failure: Box::new(failed(step, error)), passing: error.kind() == Kind::Transient }
 }
 
@@ -53,7 +53,7 @@ pub(super) struct Found {
 }
 
 /// One call of `bring_up`, over all of its tries.
-pub(super) struct Course {
+pub(super) struct Attempts {
     pub(super) started: Stopwatch,
     pub(super) deadline: Duration,
     /// What was reported and is not reported again.
@@ -61,7 +61,7 @@ pub(super) struct Course {
     pub(super) waiting: bool,
 }
 
-impl Course {
+impl Attempts {
     pub(super) fn left(&self) -> Duration {
         self.deadline.saturating_sub(self.started.elapsed())
     }
@@ -104,11 +104,11 @@ pub(super) fn failed(step: &'static str, error: &Error) -> Failure {
 }
 
 /// Whether what speaks against a disk, and has done so for this long, may be gone at the next look.
-pub(super) fn is_fleeting(evidence: &Evidence, since: Duration, course: &Course) -> bool {
+pub(super) fn is_fleeting(evidence: &Evidence, since: Duration, attempts: &Attempts) -> bool {
     let disk = &evidence.disk;
     let is_formatting = evidence.record.as_ref().is_some_and(|record| record.state == State::Formatting);
     // Nobody but our own mkfs is likely to hold a disk that we were about to format.
-    let is_ours = disk.busy && is_formatting && disk.mounts.is_empty() && !course.left().is_zero();
-    let limit = if course.left().is_zero() { FLEETING_AT_LAST } else { FLEETING };
+    let is_ours = disk.busy && is_formatting && disk.mounts.is_empty() && !attempts.left().is_zero();
+    let limit = if attempts.left().is_zero() { FLEETING_AT_LAST } else { FLEETING };
     is_ours || ((disk.busy || disk.unreadable.is_some()) && since < limit)
 }

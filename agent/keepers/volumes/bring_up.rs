@@ -3,10 +3,12 @@
 use std::path::Path;
 use std::time::Duration;
 
-use super::attempt::{Course, FLEETING, Found, Outcome, UNIT_LIMIT, event, failed, is_fleeting, missing, passing, refused};
+use super::attempt::{
+    Attempts, FLEETING, Found, Outcome, UNIT_LIMIT, event, failed, is_fleeting, missing, refused, transient_stop,
+};
 use super::evidence::inspection;
 use super::format::mkfs_key;
-use super::keeper::{Hands, POLL, VolumeKeeper};
+use super::keeper::{Backend, POLL, VolumeKeeper};
 use super::place::is_mounted_from_its_disk;
 use crate::converge::{Failure, Volumes};
 use crate::desired::{Content, Desired, Volume};
@@ -21,38 +23,39 @@ use crate::watch::DeviceNews;
 /// How long a try may go on behind the deadline, so that it reports its own cause: the engine waits for 5 s and knows less.
 const LAST_WORDS: Duration = Duration::from_secs(4);
 
-impl<H: Hands> Volumes for VolumeKeeper<H> {
+impl<H: Backend> Volumes for VolumeKeeper<H> {
     async fn check_stores(&self, desired: &Desired) -> Result<()> {
         self.check_stores_early(desired).await
     }
 
     async fn check_places(&self, desired: &Desired, deadline: Duration) -> std::result::Result<(), Failure> {
         self.keep_stores_on_their_volumes(desired)?;
-        let look =
-            |volume| self.carry_out(volume, deadline, async move |course: &mut Course| self.check_place(volume, course).await);
-        futures_util::future::try_join_all(desired.volumes.iter().map(look)).await.map(drop)
+        let inspection = |volume| {
+            self.carry_out(volume, deadline, async move |attempts: &mut Attempts| self.check_place(volume, attempts).await)
+        };
+        futures_util::future::try_join_all(desired.volumes.iter().map(inspection)).await.map(drop)
     }
 
     async fn bring_up(&self, volume: &Volume, deadline: Duration) -> std::result::Result<bool, Failure> {
-        self.carry_out(volume, deadline, async |course| self.try_bring_up(volume, course).await).await
+        self.carry_out(volume, deadline, async |attempts| self.try_bring_up(volume, attempts).await).await
     }
 }
 
-impl<H: Hands> VolumeKeeper<H> {
+impl<H: Backend> VolumeKeeper<H> {
     /// Tries until it is done, or nothing passes by itself any more; a failure is reported.
     async fn carry_out<T>(
         &self,
         volume: &Volume,
         deadline: Duration,
-        attempt: impl AsyncFn(&mut Course) -> Outcome<T>,
+        attempt: impl AsyncFn(&mut Attempts) -> Outcome<T>,
     ) -> std::result::Result<T, Failure> {
-        let mut course = Course { started: self.clock.start(), deadline, found: false, waiting: false };
+        let mut attempts = Attempts { started: self.clock.start(), deadline, found: false, waiting: false };
         let mut outcome = loop {
-            match self.clock.limit(course.left() + LAST_WORDS, attempt(&mut course)).await {
+            match self.clock.limit(attempts.left() + LAST_WORDS, attempt(&mut attempts)).await {
                 // systemd or the bus is away for a moment. What was done is on record, and the next try goes on there.
-                Some(Err(stopped)) if stopped.passing && !course.left().is_zero() => {
-                    self.report_waiting(volume, &mut course, stopped.failure.cause);
-                    self.clock.wait(POLL.min(course.left())).await;
+                Some(Err(stopped)) if stopped.passing && !attempts.left().is_zero() => {
+                    self.report_waiting(volume, &mut attempts, stopped.failure.cause);
+                    self.clock.wait(POLL.min(attempts.left())).await;
                 }
                 Some(outcome) => break outcome.map_err(|stopped| *stopped.failure),
                 None => break Err(Failure::new(Code::VolumeFailed, "deadline", "not finished at the deadline")),
@@ -69,41 +72,46 @@ impl<H: Hands> VolumeKeeper<H> {
         outcome.map_err(|failure| failure.part_of(StepId::Volume(volume.role)))
     }
 
-    async fn try_bring_up(&self, volume: &Volume, course: &mut Course) -> Outcome<bool> {
+    async fn try_bring_up(&self, volume: &Volume, attempts: &mut Attempts) -> Outcome<bool> {
         let record = self.record(volume).map_err(|error| failed("record", &error))?;
         match record {
-            Some(record) if self.is_in_place(volume, &record).map_err(|error| passing("look", &error))? => {
+            Some(record) if self.is_in_place(volume, &record).map_err(|error| transient_stop("look", &error))? => {
                 Ok(self.follow_disk_now(volume, record).await)
             }
             record => {
-                let record = self.put_in_place(volume, record, course).await?;
+                let record = self.put_in_place(volume, record, attempts).await?;
                 self.follow_disk_now(volume, record).await;
                 Ok(true)
             }
         }
     }
 
-    async fn put_in_place(&self, volume: &Volume, record: Option<VolumeRecord>, course: &mut Course) -> Outcome<VolumeRecord> {
-        self.clear_up(volume, record.as_ref(), course).await?;
-        let moves = self.has_data_below(volume).map_err(|error| passing("look", &error))?;
+    async fn put_in_place(
+        &self,
+        volume: &Volume,
+        record: Option<VolumeRecord>,
+        attempts: &mut Attempts,
+    ) -> Outcome<VolumeRecord> {
+        self.clear_up(volume, record.as_ref(), attempts).await?;
+        let moves = self.has_data_below(volume).map_err(|error| transient_stop("look", &error))?;
         let news = DeviceNews::open();
         let mut fleeting = None;
         let found = loop {
             let (mut evidence, disk) =
-                self.read_evidence(volume, record.clone()).await.map_err(|error| passing("look", &error))?;
-            if let Some(disk) = disk.as_ref().filter(|_| !course.found) {
-                course.found = true;
+                self.read_evidence(volume, record.clone()).await.map_err(|error| transient_stop("look", &error))?;
+            if let Some(disk) = disk.as_ref().filter(|_| !attempts.found) {
+                attempts.found = true;
                 let message = format!("volume {} is {}", volume.disk, disk.node.display());
-                self.emit(volume, event(Code::VolumeFound, volume, message).duration(course.started.elapsed()));
+                self.emit(volume, event(Code::VolumeFound, volume, message).duration(attempts.started.elapsed()));
             }
             let decision = self.judge(volume, disk.as_ref(), &mut evidence).await?;
             if let Decision::Refuse { found, .. } = &decision {
                 let since = fleeting.get_or_insert_with(|| self.clock.start()).elapsed();
-                if is_fleeting(&evidence, since, course) {
+                if is_fleeting(&evidence, since, attempts) {
                     if since >= FLEETING {
-                        self.report_waiting(volume, course, found.clone());
+                        self.report_waiting(volume, attempts, found.clone());
                     }
-                    self.next_look(&news, course).await;
+                    self.next_inspection(&news, attempts).await;
                     continue;
                 }
             } else {
@@ -120,24 +128,24 @@ impl<H: Hands> VolumeKeeper<H> {
                 }
                 (refusal @ Decision::Refuse { .. }, _) => return Err(refused(refusal).into()),
                 (Decision::Wait(reason), _) => {
-                    if course.left().is_zero() {
-                        return Err(missing(volume, &reason, course.deadline, &self.server()).into());
+                    if attempts.left().is_zero() {
+                        return Err(missing(volume, &reason, attempts.deadline, &self.server()).into());
                     }
-                    self.report_waiting(volume, course, reason);
-                    self.next_look(&news, course).await;
+                    self.report_waiting(volume, attempts, reason);
+                    self.next_inspection(&news, attempts).await;
                 }
                 // A decision about a disk that is gone, or a marker that stayed unread: look again.
-                (_, _) if !course.left().is_zero() => self.next_look(&news, course).await,
-                (_, _) => return Err(missing(volume, "the disk disappeared again", course.deadline, &self.server()).into()),
+                (_, _) if !attempts.left().is_zero() => self.next_inspection(&news, attempts).await,
+                (_, _) => return Err(missing(volume, "the disk disappeared again", attempts.deadline, &self.server()).into()),
             }
         };
         if volume.content == Content::ThinPool {
-            return self.put_pool_in_place(volume, &found, course).await;
+            return self.put_pool_in_place(volume, &found, attempts).await;
         }
         if moves {
             self.move_data(volume, &found).await?;
         }
-        let what = self.mount(volume, &found, course).await?;
+        let what = self.mount(volume, &found, attempts).await?;
         self.mark(volume, &found, &volume.mount_point).map_err(|error| failed("mark", &error))?;
         self.own_root(volume).map_err(|error| failed("mark", &error))?;
         // Before the volume counts as in place: nobody looks at a move after that.
@@ -145,20 +153,20 @@ impl<H: Hands> VolumeKeeper<H> {
         let record = self.write_record(volume, &found.fs_type, &found.fs_uuid, found.size, State::InPlace, Some(what))?;
         let message = format!("volume {} is mounted at {}", volume.disk, volume.mount_point);
         let unit = mount_unit::name(&volume.mount_point);
-        self.emit(volume, event(Code::VolumeMounted, volume, message).unit(unit).duration(course.started.elapsed()));
+        self.emit(volume, event(Code::VolumeMounted, volume, message).unit(unit).duration(attempts.started.elapsed()));
         Ok(record)
     }
 
     /// What an agent left that was ended in the middle: its mkfs or copy, which goes on, and its look into the file system.
-    async fn clear_up(&self, volume: &Volume, record: Option<&VolumeRecord>, course: &Course) -> Outcome<()> {
-        self.wait_for_pool_jobs(volume, course).await?;
+    async fn clear_up(&self, volume: &Volume, record: Option<&VolumeRecord>, attempts: &Attempts) -> Outcome<()> {
+        self.wait_for_pool_jobs(volume, attempts).await?;
         if record.is_some_and(|record| record.state == State::Formatting) {
-            self.wait_for_job(&mkfs_key(volume), "a mkfs", "mkfs", course).await?;
+            self.wait_for_job(&mkfs_key(volume), "a mkfs", "mkfs", attempts).await?;
         }
-        self.clear_up_move(volume, course).await?;
+        self.clear_up_move(volume, attempts).await?;
         let inspection = mount_unit::name(&inspection(volume));
-        if self.hands.may_run(&inspection).await.map_err(|error| passing("inspect", &error))? {
-            self.hands.stop(&inspection).await.map_err(|error| passing("inspect", &error))?;
+        if self.backend.may_run(&inspection).await.map_err(|error| transient_stop("inspect", &error))? {
+            self.backend.stop(&inspection).await.map_err(|error| transient_stop("inspect", &error))?;
         }
         Ok(())
     }

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use nix::sys::statvfs::statvfs;
 use serde::{Deserialize, Serialize};
 
-use super::attempt::{Course, Found, Outcome, Stopped, event, failed, passing, refused};
-use super::keeper::{Hands, Ran, VolumeKeeper};
+use super::attempt::{Attempts, Found, Outcome, Stopped, event, failed, refused, transient_stop};
+use super::keeper::{Backend, ProgramOutput, VolumeKeeper};
 use crate::clock::Timestamp;
 use crate::converge::Failure;
 use crate::desired::{Volume, VolumeRole};
@@ -35,13 +35,13 @@ const SPARE: u64 = 128 * 1024 * 1024;
 
 /// `volumes/etcd-move.json`: a move has begun.
 #[derive(Debug, Serialize, Deserialize)]
-struct Begun {
+struct StartedMove {
     schema: u32,
     volume: String,
     at: Timestamp,
 }
 
-impl<H: Hands> VolumeKeeper<H> {
+impl<H: Backend> VolumeKeeper<H> {
     /// Whether a member's data lies below the mount point, on the root disk.
     pub(super) fn has_data_below(&self, volume: &Volume) -> Result<bool> {
         if volume.role != VolumeRole::Etcd || self.probe.read_mounts()?.iter().any(|mount| mount.point == volume.mount_point) {
@@ -51,22 +51,22 @@ impl<H: Hands> VolumeKeeper<H> {
     }
 
     /// What an agent left that was ended in a move: a copy that goes on, and the volume in the place where it is copied to.
-    pub(super) async fn clear_up_move(&self, volume: &Volume, course: &Course) -> Outcome<()> {
-        let of_move = |error: &Error| passing("move", error);
+    pub(super) async fn clear_up_move(&self, volume: &Volume, attempts: &Attempts) -> Outcome<()> {
+        let of_move = |error: &Error| transient_stop("move", error);
         if self.state.facts(&record_path(volume)).map_err(|error| of_move(&error))?.is_none() {
             return Ok(());
         }
-        self.wait_for_job(KEY, "a copy", "move", course).await?;
+        self.wait_for_job(KEY, "a copy", "move", attempts).await?;
         let staging = mount_unit::name(&staging(volume));
-        if self.hands.may_run(&staging).await.map_err(|error| of_move(&error))? {
-            self.hands.stop(&staging).await.map_err(|error| of_move(&error))?;
+        if self.backend.may_run(&staging).await.map_err(|error| of_move(&error))? {
+            self.backend.stop(&staging).await.map_err(|error| of_move(&error))?;
         }
         Ok(())
     }
 
     /// Moves the data onto the volume, which is not mounted yet, and leaves the mount point empty.
     pub(super) async fn move_data(&self, volume: &Volume, found: &Found) -> Outcome<()> {
-        let of_move = |error: &Error| passing("move", error);
+        let of_move = |error: &Error| transient_stop("move", error);
         let started = self.clock.start();
         let old = Path::new(&volume.mount_point).join(DATA);
         self.nothing_else_below(volume)?;
@@ -79,12 +79,12 @@ impl<H: Hands> VolumeKeeper<H> {
         self.begin(volume)?;
         let place = staging(volume);
         let device = found.disk.node.display().to_string();
-        self.hands.mount(&device, &place, &found.fs_type, "nosuid,nodev,noexec").await.map_err(|error| of_move(&error))?;
+        self.backend.mount(&device, &place, &found.fs_type, "nosuid,nodev,noexec").await.map_err(|error| of_move(&error))?;
         let copied = match self.make_ready(volume, found, &old, &place, needed).await {
             Ok(()) => self.stop_and_copy(volume, &old, &place).await,
             refused => refused,
         };
-        let unmounted = self.hands.stop(&mount_unit::name(&place)).await.map_err(|error| of_move(&error));
+        let unmounted = self.backend.stop(&mount_unit::name(&place)).await.map_err(|error| of_move(&error));
         copied?;
         unmounted?;
         let kept = self.set_aside(volume)?;
@@ -95,7 +95,7 @@ impl<H: Hands> VolumeKeeper<H> {
 
     /// The mount would hide it, and is refused for that: better before anything is stopped.
     fn nothing_else_below(&self, volume: &Volume) -> Outcome<()> {
-        let names = self.root.list(Path::new(&volume.mount_point)).map_err(|error| passing("move", &error))?;
+        let names = self.root.list(Path::new(&volume.mount_point)).map_err(|error| transient_stop("move", &error))?;
         let Some(other) = names.iter().find(|name| *name != DATA) else { return Ok(()) };
         let other = Path::new(&volume.mount_point).join(other);
         Err(refused(Decision::Refuse {
@@ -108,11 +108,11 @@ impl<H: Hands> VolumeKeeper<H> {
 
     /// All that can be refused while the member still runs. The volume is mounted at `place`.
     async fn make_ready(&self, volume: &Volume, found: &Found, old: &Path, place: &str, needed: u64) -> Outcome<()> {
-        let of_move = |error: &Error| passing("move", error);
+        let of_move = |error: &Error| transient_stop("move", error);
         let tree = self.root.subtree(Path::new(place)).map_err(|error| of_move(&error))?;
         if tree.facts(Path::new(DATA)).map_err(|error| of_move(&error))?.is_some() {
             for unit in &volume.users {
-                if self.hands.may_run(unit).await.map_err(|error| of_move(&error))? {
+                if self.backend.may_run(unit).await.map_err(|error| of_move(&error))? {
                     return Err(two_members(old, place));
                 }
             }
@@ -128,13 +128,13 @@ impl<H: Hands> VolumeKeeper<H> {
     }
 
     async fn stop_and_copy(&self, volume: &Volume, old: &Path, place: &str) -> Outcome<()> {
-        let of_move = |error: &Error| passing("move", error);
+        let of_move = |error: &Error| transient_stop("move", error);
         let message =
             format!("moving {} to volume {}; {} is stopped meanwhile", old.display(), volume.disk, volume.users.join(", "));
         self.progress.report().emit(event(Code::StoreMoving, volume, message).step("move"));
         for unit in &volume.users {
-            self.hands.stop(unit).await.map_err(|error| of_move(&error))?;
-            if self.hands.may_run(unit).await.map_err(|error| of_move(&error))? {
+            self.backend.stop(unit).await.map_err(|error| of_move(&error))?;
+            if self.backend.may_run(unit).await.map_err(|error| of_move(&error))? {
                 return Err(of_move(&Error::transient(format!("{unit} was stopped, but is running again"))));
             }
         }
@@ -149,7 +149,7 @@ impl<H: Hands> VolumeKeeper<H> {
         }
         for unit in &volume.users {
             // Of a systemd that does not answer the worse is assumed.
-            if self.hands.may_run(unit).await.unwrap_or(false) {
+            if self.backend.may_run(unit).await.unwrap_or(false) {
                 return;
             }
         }
@@ -164,7 +164,7 @@ impl<H: Hands> VolumeKeeper<H> {
     }
 
     fn begin(&self, volume: &Volume) -> Outcome<()> {
-        let begun = Begun { schema: SCHEMA, volume: volume.disk.as_str().to_owned(), at: self.clock.now() };
+        let begun = StartedMove { schema: SCHEMA, volume: volume.disk.as_str().to_owned(), at: self.clock.now() };
         let write = || {
             self.state.create_dir(Path::new("volumes"), Attributes::mode(0o700))?;
             self.state.write_json(&record_path(volume), &begun, Attributes::mode(0o600))
@@ -174,7 +174,7 @@ impl<H: Hands> VolumeKeeper<H> {
 
     /// Copies and compares; what is on the volume already is compared only.
     async fn copy(&self, old: &Path, place: &str) -> Outcome<()> {
-        let of_move = |error: &Error| passing("move", error);
+        let of_move = |error: &Error| transient_stop("move", error);
         let (from, to, copy) = (old.display().to_string(), format!("{place}/{DATA}"), format!("{place}/{COPY}"));
         let volume = self.root.subtree(Path::new(place)).map_err(|error| of_move(&error))?;
         if volume.facts(Path::new(DATA)).map_err(|error| of_move(&error))?.is_some() {
@@ -199,9 +199,9 @@ impl<H: Hands> VolumeKeeper<H> {
         Err(failed("move", &error.remedy("nothing was changed on the root disk; the next attempt copies again")).into())
     }
 
-    async fn program(&self, argv: &[&str]) -> Outcome<Ran> {
+    async fn program(&self, argv: &[&str]) -> Outcome<ProgramOutput> {
         let argv = argv.iter().map(|word| (*word).to_owned()).collect();
-        self.hands.run(KEY, argv).await.map_err(|error| passing("move", &error))
+        self.backend.run(KEY, argv).await.map_err(|error| transient_stop("move", &error))
     }
 
     /// The original leaves the mount point; the directory that it is kept in. Only the data is renamed: a directory of the

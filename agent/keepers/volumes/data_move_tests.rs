@@ -31,7 +31,7 @@ struct Machine {
     running: Mutex<bool>,
     ends_after: Mutex<Option<usize>>,
     /// What the copy turns out as, where it is not the original.
-    spoils: bool,
+    corrupts: bool,
     /// The copy takes longer than any deadline.
     endless: bool,
 }
@@ -60,7 +60,7 @@ impl Machine {
     }
 }
 
-impl Hands for Machine {
+impl Backend for Machine {
     async fn reload(&self) -> Result<()> {
         Ok(())
     }
@@ -106,7 +106,7 @@ impl Hands for Machine {
         put(&self.root, TABLE, format!("{}9 1 252:16 / /{PLACE} rw - xfs /dev/vdb rw\n", self.table()).as_bytes());
         self.call("stage")
     }
-    async fn run(&self, key: &str, argv: Vec<String>) -> Result<Ran> {
+    async fn run(&self, key: &str, argv: Vec<String>) -> Result<ProgramOutput> {
         let words: Vec<&str> = argv.iter().map(String::as_str).collect();
         if words[0] == "mkfs.xfs" {
             let record: VolumeRecord = self.tree().read_json(Path::new("state/volumes/etcd.json")).unwrap().unwrap();
@@ -118,7 +118,7 @@ impl Hands for Machine {
             make_disk(&self.root, &disk);
             self.tree().create_dir_all(Path::new("volume"), Attributes::mode(0o700)).unwrap();
             self.call("mkfs")?;
-            return Ok(Ran::default());
+            return Ok(ProgramOutput::default());
         }
         assert_eq!(key, "program-move-etcd");
         assert!(self.root.join("state/volumes/etcd-move.json").exists(), "the record comes first");
@@ -134,7 +134,7 @@ impl Hands for Machine {
                 if self.endless {
                     std::future::pending::<()>().await;
                 }
-                let bytes = if self.spoils { b"torn".to_vec() } else { self.content(&db(from)).unwrap() };
+                let bytes = if self.corrupts { b"torn".to_vec() } else { self.content(&db(from)).unwrap() };
                 put(&self.root, db(copy).trim_start_matches('/'), &bytes);
             }
             ["diff", "-r", "--no-dereference", one, other] => {
@@ -144,7 +144,7 @@ impl Hands for Machine {
             ref other => panic!("{other:?}"),
         }
         self.call(words[0])?;
-        Ok(Ran { status, stdout: "Files differ\n".into(), ..Ran::default() })
+        Ok(ProgramOutput { status, stdout: "Files differ\n".into(), ..ProgramOutput::default() })
     }
     async fn wait_stopped(&self, _: &str) -> Result<()> {
         Ok(())
@@ -166,33 +166,33 @@ fn keeper(root: &Path) -> VolumeKeeper<Machine> {
     make_disk(root, &[]);
     put(root, "sys/class/block/vdb/size", format!("{}\n", SIZE / 512).as_bytes());
     put(root, &format!("var/lib/etcd/{MEMBER}"), b"objects");
-    let hands = Machine {
+    let backend = Machine {
         root: root.to_owned(),
         log: Mutex::default(),
         running: Mutex::new(true),
         ends_after: Mutex::new(None),
-        spoils: false,
+        corrupts: false,
         endless: false,
     };
-    keeper_with(root, hands)
+    keeper_with(root, backend)
 }
 
 const MINUTE: Duration = Duration::from_mins(1);
 const CALLS: [&str; 9] = ["mkfs", "stage", "rm", "stop etcd", "cp", "diff", "sync", "unstage", "mount"];
 
 fn log(keeper: &VolumeKeeper<Machine>) -> Vec<String> {
-    std::mem::take(&mut *keeper.hands.log.lock().unwrap())
+    std::mem::take(&mut *keeper.backend.log.lock().unwrap())
 }
 
 fn is_moved(keeper: &VolumeKeeper<Machine>) {
-    assert_eq!(keeper.hands.content(&format!("var/lib/etcd/{MEMBER}")).unwrap(), b"objects");
+    assert_eq!(keeper.backend.content(&format!("var/lib/etcd/{MEMBER}")).unwrap(), b"objects");
     assert_eq!(
-        keeper.hands.content(&format!("var/lib/etcd.before-volume-1/{MEMBER}")).unwrap(),
+        keeper.backend.content(&format!("var/lib/etcd.before-volume-1/{MEMBER}")).unwrap(),
         b"objects",
         "nothing is removed"
     );
     assert!(keeper.root.facts(Path::new("state/volumes/etcd-move.json")).unwrap().is_none());
-    assert!(!keeper.hands.root.join("var/lib/etcd").join(COPY).exists());
+    assert!(!keeper.backend.root.join("var/lib/etcd").join(COPY).exists());
 }
 
 #[tokio::test]
@@ -210,18 +210,18 @@ async fn an_end_after_any_call_converges() {
     for at in 0..CALLS.len() {
         let dir = tempfile::tempdir().unwrap();
         let keeper = keeper(dir.path());
-        *keeper.hands.ends_after.lock().unwrap() = Some(at);
+        *keeper.backend.ends_after.lock().unwrap() = Some(at);
         let failure = keeper.bring_up(&volume(), MINUTE).await.unwrap_err();
         assert!(failure.cause.contains("ended"), "{at}");
         assert_eq!(log(&keeper)[..=at], CALLS[..=at], "{at}");
-        tells_who_is_stopped(&failure, at >= 3);
-        *keeper.hands.ends_after.lock().unwrap() = None;
+        names_stopped_services(&failure, at >= 3);
+        *keeper.backend.ends_after.lock().unwrap() = None;
         assert_eq!(keeper.bring_up(&volume(), MINUTE).await, Ok(true), "{at}");
         is_moved(&keeper);
     }
 }
 
-fn tells_who_is_stopped(failure: &Failure, is_stopped: bool) {
+fn names_stopped_services(failure: &Failure, is_stopped: bool) {
     assert_eq!(failure.cause.ends_with("; etcd.service stays stopped until the move continues"), is_stopped, "{failure:?}");
     assert_eq!(failure.remedy.contains("`heat-node-agent rerun ID`"), is_stopped, "{failure:?}");
 }
@@ -231,15 +231,15 @@ fn tells_who_is_stopped(failure: &Failure, is_stopped: bool) {
 async fn a_copy_at_the_deadline_is_reported_with_who_is_stopped_for_it_and_taken_up() {
     let dir = tempfile::tempdir().unwrap();
     let mut keeper = keeper(dir.path());
-    keeper.hands.endless = true;
+    keeper.backend.endless = true;
     let call = keeper.clock.limit(MINUTE + Duration::from_secs(5), Box::pin(keeper.bring_up(&volume(), MINUTE))).await;
     let failure = call.unwrap().unwrap_err();
     assert_eq!((failure.code, failure.doing().as_str()), (Code::VolumeFailed, "volume etcd: deadline"));
     assert!(failure.cause.starts_with("not finished at the deadline; "), "{failure:?}");
-    tells_who_is_stopped(&failure, true);
+    names_stopped_services(&failure, true);
     let event = keeper.progress.report().events().last().unwrap().clone();
     assert!(event.message.contains("etcd.service stays stopped") && event.remedy.is_some_and(|it| it.contains("rerun")));
-    keeper.hands.endless = false;
+    keeper.backend.endless = false;
     assert_eq!(keeper.bring_up(&volume(), MINUTE).await, Ok(true));
     is_moved(&keeper);
 }
@@ -252,21 +252,21 @@ async fn what_cannot_be_moved_stops_nothing_or_changes_nothing() {
     put(dir.path(), "sys/class/block/vdb/size", b"8192\n");
     let failure = small.bring_up(&volume(), MINUTE).await.unwrap_err();
     assert!(failure.cause.ends_with("needs 128 MiB") && failure.remedy.contains("larger"), "{failure:?}");
-    assert!(*small.hands.running.lock().unwrap());
+    assert!(*small.backend.running.lock().unwrap());
     // A copy that is not the original is never put in use.
     let dir = tempfile::tempdir().unwrap();
-    let mut spoilt = keeper(dir.path());
-    spoilt.hands.spoils = true;
-    let failure = spoilt.bring_up(&volume(), MINUTE).await.unwrap_err();
+    let mut corrupted = keeper(dir.path());
+    corrupted.backend.corrupts = true;
+    let failure = corrupted.bring_up(&volume(), MINUTE).await.unwrap_err();
     assert!(failure.cause.contains("diff") && failure.cause.contains("Files differ"), "{failure:?}");
-    tells_who_is_stopped(&failure, true);
+    names_stopped_services(&failure, true);
     assert!(!dir.path().join("volume").join(DATA).exists());
-    assert_eq!(spoilt.hands.content(&format!("var/lib/etcd/{MEMBER}")).unwrap(), b"objects");
+    assert_eq!(corrupted.backend.content(&format!("var/lib/etcd/{MEMBER}")).unwrap(), b"objects");
     // A volume with a member of its own: neither is taken for the other.
     put(dir.path(), &format!("volume/{MEMBER}"), b"another");
-    let failure = spoilt.bring_up(&volume(), MINUTE).await.unwrap_err();
+    let failure = corrupted.bring_up(&volume(), MINUTE).await.unwrap_err();
     assert!(failure.code == Code::VolumeRefused && failure.cause.contains("they differ"), "{failure:?}");
-    assert_eq!(spoilt.hands.content(&format!("var/lib/etcd/{MEMBER}")).unwrap(), b"objects");
+    assert_eq!(corrupted.backend.content(&format!("var/lib/etcd/{MEMBER}")).unwrap(), b"objects");
 }
 
 /// A node whose member would not come back is not stopped for a refusal.
@@ -291,9 +291,9 @@ async fn what_is_refused_is_refused_while_the_member_runs() {
         make(dir.path());
         let failure = keeper.bring_up(&volume(), MINUTE).await.unwrap_err();
         assert!(failure.code == Code::VolumeRefused && failure.cause.contains(cause), "{failure:?}");
-        assert!(*keeper.hands.running.lock().unwrap(), "{cause}");
-        tells_who_is_stopped(&failure, false);
-        assert!(!keeper.hands.table().contains(PLACE), "{cause}");
+        assert!(*keeper.backend.running.lock().unwrap(), "{cause}");
+        names_stopped_services(&failure, false);
+        assert!(!keeper.backend.table().contains(PLACE), "{cause}");
     }
 }
 
@@ -302,9 +302,9 @@ async fn what_is_refused_is_refused_while_the_member_runs() {
 async fn a_volume_is_marked_before_a_member_is_on_it() {
     let dir = tempfile::tempdir().unwrap();
     let keeper = keeper(dir.path());
-    *keeper.hands.ends_after.lock().unwrap() = Some(4);
+    *keeper.backend.ends_after.lock().unwrap() = Some(4);
     assert!(keeper.bring_up(&volume(), MINUTE).await.is_err());
     assert_eq!(log(&keeper)[1..], ["stage", "rm", "stop etcd", "cp", "unstage"]);
-    let marked = [PLACE, "volume"].iter().any(|place| keeper.hands.root.join(place).join(FILE).exists());
-    assert!(marked && !keeper.hands.root.join("volume").join(DATA).exists());
+    let marked = [PLACE, "volume"].iter().any(|place| keeper.backend.root.join(place).join(FILE).exists());
+    assert!(marked && !keeper.backend.root.join("volume").join(DATA).exists());
 }

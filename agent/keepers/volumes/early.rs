@@ -3,8 +3,8 @@
 
 use std::path::Path;
 
-use super::attempt::{Course, Outcome, UNIT_LIMIT, failed, missing, passing, refused};
-use super::keeper::{Hands, VolumeKeeper};
+use super::attempt::{Attempts, Outcome, UNIT_LIMIT, failed, missing, refused, transient_stop};
+use super::keeper::{Backend, VolumeKeeper};
 use super::place::{is_mounted, is_pool_active};
 use crate::converge::Failure;
 use crate::converge::health::carriers;
@@ -26,11 +26,11 @@ const STORES: [(VolumeRole, &str); 4] = [
     (VolumeRole::Etcd, "/var/lib/etcd"),
 ];
 
-impl<H: Hands> VolumeKeeper<H> {
+impl<H: Backend> VolumeKeeper<H> {
     /// No store is taken off its volume by parameters that leave the volume out: who serves it would go on from an empty
     /// directory, and Heat, which hears of a success, deletes the volume.
     pub(super) fn keep_stores_on_their_volumes(&self, desired: &Desired) -> std::result::Result<(), Failure> {
-        let look = || -> Result<Option<(VolumeRole, VolumeRecord, bool)>> {
+        let inspection = || -> Result<Option<(VolumeRole, VolumeRecord, bool)>> {
             for role in [VolumeRole::Runtime, VolumeRole::Etcd] {
                 let Some(record) = self.record_of(role)?.filter(|record| record.state == State::InPlace) else { continue };
                 let of_role = || desired.volumes.iter().filter(|volume| volume.role == role);
@@ -52,7 +52,7 @@ impl<H: Hands> VolumeKeeper<H> {
             }
             Ok(None)
         };
-        let Some((role, record, is_pool)) = look().map_err(|error| failed("look", &error))? else { return Ok(()) };
+        let Some((role, record, is_pool)) = inspection().map_err(|error| failed("look", &error))? else { return Ok(()) };
         let by_hand = if is_pool {
             "if its images are not needed: `systemctl stop docker.service docker-thin-pool.service; vgchange --activate n docker`"
         } else {
@@ -72,10 +72,10 @@ impl<H: Hands> VolumeKeeper<H> {
 
     /// Waits for the disk, where somebody runs who would not start again without it; refuses what could only be refused after
     /// that was stopped.
-    pub(super) async fn check_place(&self, volume: &Volume, course: &mut Course) -> Outcome<()> {
+    pub(super) async fn check_place(&self, volume: &Volume, attempts: &mut Attempts) -> Outcome<()> {
         let record = self.record(volume).map_err(|error| failed("record", &error))?;
         if let Some(record) = &record
-            && self.is_in_place(volume, record).map_err(|error| passing("look", &error))?
+            && self.is_in_place(volume, record).map_err(|error| transient_stop("look", &error))?
         {
             return Ok(());
         }
@@ -83,15 +83,15 @@ impl<H: Hands> VolumeKeeper<H> {
         loop {
             match self.obstacle(volume, record.clone()).await? {
                 None => return Ok(()),
-                Some(Decision::Wait(reason)) if course.left().is_zero() => {
-                    return Err(missing(volume, &reason, course.deadline, &self.server()).into());
+                Some(Decision::Wait(reason)) if attempts.left().is_zero() => {
+                    return Err(missing(volume, &reason, attempts.deadline, &self.server()).into());
                 }
                 Some(Decision::Wait(reason)) => {
-                    if !course.waiting {
+                    if !attempts.waiting {
                         self.progress.begin_early(&StepId::Volume(volume.role));
                     }
-                    self.report_waiting(volume, course, reason);
-                    self.next_look(&news, course).await;
+                    self.report_waiting(volume, attempts, reason);
+                    self.next_inspection(&news, attempts).await;
                 }
                 Some(refusal) => return Err(refused(refusal).into()),
             }
@@ -99,13 +99,13 @@ impl<H: Hands> VolumeKeeper<H> {
     }
 
     async fn obstacle(&self, volume: &Volume, record: Option<VolumeRecord>) -> Outcome<Option<Decision>> {
-        if let Some(refusal) = self.in_another_place(volume).map_err(|error| passing("look", &error))? {
+        if let Some(refusal) = self.in_another_place(volume).map_err(|error| transient_stop("look", &error))? {
             return Ok(Some(refusal));
         }
-        if !self.runs_without(volume).await.map_err(|error| passing("look", &error))? {
+        if !self.runs_without(volume).await.map_err(|error| transient_stop("look", &error))? {
             return Ok(None);
         }
-        let (mut evidence, disk) = self.read_evidence(volume, record).await.map_err(|error| passing("look", &error))?;
+        let (mut evidence, disk) = self.read_evidence(volume, record).await.map_err(|error| transient_stop("look", &error))?;
         // What may be gone in seconds is judged when its turn comes.
         if evidence.disk.busy || evidence.disk.unreadable.is_some() {
             return Ok(None);
@@ -152,7 +152,7 @@ impl<H: Hands> VolumeKeeper<H> {
             let drop_in = format!("/etc/systemd/system/{unit}.d/50-heat-node-agent.conf");
             // Without one it is as the image has it, and nobody knows of a store yet.
             let Some(text) = self.root.read(Path::new(&drop_in), UNIT_LIMIT)? else { continue };
-            if !String::from_utf8_lossy(&text).contains(&asked) && self.hands.may_run(unit).await? {
+            if !String::from_utf8_lossy(&text).contains(&asked) && self.backend.may_run(unit).await? {
                 return Ok(true);
             }
         }

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use super::attempt::{Outcome, event, passing};
-use super::keeper::{Hands, VolumeKeeper};
+use super::attempt::{Outcome, event, transient_stop};
+use super::keeper::{Backend, VolumeKeeper};
 use super::place::find;
 use crate::budgets::json;
 use crate::desired::{Content, DiskName, Volume};
@@ -56,7 +56,7 @@ impl Drop for ThreadPermit {
 /// Largest marker that is read, in bytes.
 const MARKER_LIMIT: u64 = 64 * 1024;
 
-impl<H: Hands> VolumeKeeper<H> {
+impl<H: Backend> VolumeKeeper<H> {
     pub(super) async fn read_evidence(&self, volume: &Volume, record: Option<VolumeRecord>) -> Result<(Evidence, Option<Disk>)> {
         let (matches, disk) = find(&self.probe, volume)?;
         let mut evidence = Evidence { matches, record, ..Evidence::default() };
@@ -101,11 +101,11 @@ impl<H: Hands> VolumeKeeper<H> {
     pub(super) async fn judge(&self, volume: &Volume, disk: Option<&Disk>, evidence: &mut Evidence) -> Outcome<Decision> {
         let mut decision = decide(volume, evidence);
         if let (Decision::ReadMarker, Some(disk)) = (&decision, disk) {
-            self.look_inside(volume, disk, evidence).await?;
+            self.inspect_inside(volume, disk, evidence).await?;
             decision = decide(volume, evidence);
         }
         if let (Decision::Survey(wanted), Some(disk)) = (&decision, disk) {
-            self.survey(volume, disk, wanted, evidence).await.map_err(|error| passing("look", &error))?;
+            self.survey(volume, disk, wanted, evidence).await.map_err(|error| transient_stop("look", &error))?;
             decision = decide(volume, evidence);
         }
         Ok(decision)
@@ -149,7 +149,7 @@ impl<H: Hands> VolumeKeeper<H> {
             return Ok(Below::OtherMount(other.source));
         }
         for unit in &volume.users {
-            if self.hands.may_run(unit).await? {
+            if self.backend.may_run(unit).await? {
                 return Ok(Below::Running(unit.clone()));
             }
         }
@@ -157,7 +157,7 @@ impl<H: Hands> VolumeKeeper<H> {
     }
 
     /// Reads the marker, where the file system is mounted or by a mount that changes no byte of it.
-    pub(super) async fn look_inside(&self, volume: &Volume, disk: &Disk, evidence: &mut Evidence) -> Outcome<()> {
+    pub(super) async fn inspect_inside(&self, volume: &Volume, disk: &Disk, evidence: &mut Evidence) -> Outcome<()> {
         if evidence.disk.mounts.contains(&volume.mount_point) {
             (evidence.marker, evidence.etcd_member) = self.read_marker(&volume.mount_point);
             return Ok(());
@@ -171,12 +171,12 @@ impl<H: Hands> VolumeKeeper<H> {
         let device = disk.node.display().to_string();
         for options in making::look_options(fs_type) {
             let options = format!("ro,nosuid,nodev,noexec,{options}");
-            match self.hands.mount(&device, &place, fs_type, &options).await {
+            match self.backend.mount(&device, &place, fs_type, &options).await {
                 Ok(()) => {
                     (evidence.marker, evidence.etcd_member) = self.read_marker(&place);
-                    return self.hands.stop(&mount_unit::name(&place)).await.map_err(|error| passing("inspect", &error));
+                    return self.backend.stop(&mount_unit::name(&place)).await.map_err(|error| transient_stop("inspect", &error));
                 }
-                Err(error) if error.kind() == Kind::Transient => return Err(passing("inspect", &error)),
+                Err(error) if error.kind() == Kind::Transient => return Err(transient_stop("inspect", &error)),
                 Err(error) => evidence.marker = MarkerEvidence::Unreadable(error.to_string()),
             }
         }
@@ -199,7 +199,7 @@ impl<H: Hands> VolumeKeeper<H> {
             Ok((Some(bytes), member)) => match json::typed::<Marker>(&bytes) {
                 Ok(marker) if marker.schema == SCHEMA => (MarkerEvidence::Found(marker), member),
                 Ok(marker) => (MarkerEvidence::Damaged(format!("its marker has the unknown schema {}", marker.schema)), member),
-                Err(unfit) => (MarkerEvidence::Damaged(format!("its marker is damaged: {}", Error::from(unfit))), member),
+                Err(rejection) => (MarkerEvidence::Damaged(format!("its marker is damaged: {}", Error::from(rejection))), member),
             },
         }
     }

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::time::Duration;
 
 use super::attempt::event;
-use super::keeper::{Hands, VolumeKeeper};
+use super::keeper::{Backend, VolumeKeeper};
 use super::place::is_pool_active;
 use super::pool::complaint;
 use crate::clock::{Stopwatch, Timestamp};
@@ -24,11 +24,11 @@ const LIMIT: Duration = Duration::from_secs(30);
 
 /// What was seen of the pool last. It outlives the keepers, each of which looks once.
 #[derive(Debug, Default)]
-pub struct Fills(RefCell<Option<(Stopwatch, Sight)>>);
+pub struct Fills(RefCell<Option<(Stopwatch, PoolInspection)>>);
 
 /// What a look at the pool came to.
 #[derive(Clone, Debug)]
-pub struct Sight {
+pub struct PoolInspection {
     /// How full it is, where LVM says it.
     pub fill: Option<Fill>,
     /// What is wrong, with the remedy.
@@ -37,9 +37,9 @@ pub struct Sight {
     pub since: Timestamp,
 }
 
-impl<H: Hands> VolumeKeeper<H> {
+impl<H: Backend> VolumeKeeper<H> {
     /// How full the pool on a volume is, by a question that is a few minutes old at most; none where there is no pool in use.
-    pub async fn look_at_pool(&self, volume: &Volume, disks: &[Disk], fills: &Fills) -> Option<Sight> {
+    pub async fn inspect_pool(&self, volume: &Volume, disks: &[Disk], fills: &Fills) -> Option<PoolInspection> {
         let in_use = match carriers(disks, &volume.disk)[..] {
             [disk] if volume.content == Content::ThinPool => is_pool_active(&self.probe, disk),
             _ => false,
@@ -49,11 +49,11 @@ impl<H: Hands> VolumeKeeper<H> {
             return None;
         }
         let before = fills.0.borrow().clone();
-        let pause = |sight: &Sight| if sight.wrong.is_some() { PAUSE_OF_WRONG } else { PAUSE };
-        if let Some((_, sight)) = before.as_ref().filter(|(asked, sight)| asked.elapsed() < pause(sight)) {
-            return Some(sight.clone());
+        let pause = |inspection: &PoolInspection| if inspection.wrong.is_some() { PAUSE_OF_WRONG } else { PAUSE };
+        if let Some((_, inspection)) = before.as_ref().filter(|(asked, inspection)| asked.elapsed() < pause(inspection)) {
+            return Some(inspection.clone());
         }
-        let before = before.map(|(_, sight)| sight);
+        let before = before.map(|(_, inspection)| inspection);
         let (fill, wrong) = match self.clock.limit(LIMIT, self.ask_fill()).await {
             Some(Ok(fill)) => (Some(fill), thin_pool::shortage(&fill, volume)),
             Some(Err(error)) => (None, Some(error)),
@@ -66,18 +66,18 @@ impl<H: Hands> VolumeKeeper<H> {
             }
             (_, wrong) => wrong,
         };
-        let is_as_before = |before: &Sight| before.wrong.is_some() == wrong.is_some();
+        let is_as_before = |before: &PoolInspection| before.wrong.is_some() == wrong.is_some();
         let since = before.as_ref().filter(|before| is_as_before(before)).map_or_else(|| self.clock.now(), |before| before.since);
         if let Some(error) = wrong.as_ref().filter(|_| before.is_none_or(|before| before.wrong.is_none())) {
             self.progress.report().emit(event(Code::PoolNearlyFull, volume, error.to_string()).error(error));
         }
-        let sight = Sight { fill, wrong, since };
-        fills.0.replace(Some((self.clock.start(), sight.clone())));
-        Some(sight)
+        let inspection = PoolInspection { fill, wrong, since };
+        fills.0.replace(Some((self.clock.start(), inspection.clone())));
+        Some(inspection)
     }
 
     async fn ask_fill(&self) -> Result<Fill> {
-        let ran = self.hands.run("program-lvm-fill", thin_pool::ask_fill()).await?;
+        let ran = self.backend.run("program-lvm-fill", thin_pool::ask_fill()).await?;
         if ran.status != 0 {
             return Err(Error::transient(complaint(&ran)));
         }

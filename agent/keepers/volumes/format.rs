@@ -2,8 +2,8 @@
 
 use ring::rand::{SecureRandom, SystemRandom};
 
-use super::attempt::{Found, Outcome, Stopped, event, failed, passing};
-use super::keeper::{Hands, VolumeKeeper};
+use super::attempt::{Found, Outcome, Stopped, event, failed, transient_stop};
+use super::keeper::{Backend, VolumeKeeper};
 use super::record::record_path;
 use crate::converge::Failure;
 use crate::desired::Volume;
@@ -14,15 +14,16 @@ use crate::storage::making;
 use crate::storage::marker::State;
 use crate::storage::probe::{Disk, Probe};
 
-impl<H: Hands> VolumeKeeper<H> {
+impl<H: Backend> VolumeKeeper<H> {
     pub(super) async fn format(&self, volume: &Volume, disk: Disk, force: bool, decided_on: &Evidence) -> Outcome<Found> {
         let device = disk.node.display().to_string();
         let started = self.clock.start();
         // mkfs gets a kernel name: while the disk is held open, that name is given to no other one. What was decided
         // on is looked at again behind it.
-        let hold = self.beside_the_loop(&disk, Probe::hold).await.map_err(|error| passing("look", &error))?;
+        let hold = self.beside_the_loop(&disk, Probe::hold).await.map_err(|error| transient_stop("look", &error))?;
         let record = decided_on.record.as_ref();
-        let (mut before, again) = self.read_evidence(volume, record.cloned()).await.map_err(|error| passing("look", &error))?;
+        let (mut before, again) =
+            self.read_evidence(volume, record.cloned()).await.map_err(|error| transient_stop("look", &error))?;
         if before.disk == decided_on.disk {
             // The same bytes at both ends: what was seen inside holds.
             (before.marker, before.etcd_member) = (decided_on.marker.clone(), decided_on.etcd_member);
@@ -30,11 +31,11 @@ impl<H: Hands> VolumeKeeper<H> {
         }
         let same = again.is_some_and(|again| again.number == disk.number && again.node == disk.node);
         if !same || decide(volume, &before) != (Decision::Format { force }) {
-            return Err(passing("look", &Error::transient(format!("{device} changed while it was being inspected"))));
+            return Err(transient_stop("look", &Error::transient(format!("{device} changed while it was being inspected"))));
         }
         let fs_uuid = match record.filter(|_| force) {
             Some(record) => record.fs_uuid.clone(),
-            None => making::uuid_on_disk(volume.content, &random_uuid().map_err(|error| passing("mkfs", &error))?),
+            None => making::uuid_on_disk(volume.content, &random_uuid().map_err(|error| transient_stop("mkfs", &error))?),
         };
         let kind = volume.content.kind();
         self.write_record(volume, kind, &fs_uuid, 0, State::Formatting, None)?;
@@ -46,7 +47,7 @@ impl<H: Hands> VolumeKeeper<H> {
         self.progress.report().emit(event(Code::VolumeFormatting, volume, message).step("mkfs"));
         let argv = making::argv(volume, &fs_uuid, &device, force);
         let program = argv.first().cloned().unwrap_or_default();
-        let ran = self.hands.run(&mkfs_key(volume), argv).await.map_err(|error| passing("mkfs", &error))?;
+        let ran = self.backend.run(&mkfs_key(volume), argv).await.map_err(|error| transient_stop("mkfs", &error))?;
         if ran.status != 0 {
             let words = format!("{program} {device} {}", ran.complaint());
             if ran.was_ended() {
@@ -56,7 +57,7 @@ impl<H: Hands> VolumeKeeper<H> {
             return Err(self.mkfs_failed(volume, &disk, force, &before.disk, &words).await);
         }
         // What counts is on the disk, not what mkfs says.
-        let evidence = self.read_disk(&disk, "").await.map_err(|error| passing("mkfs", &error))?;
+        let evidence = self.read_disk(&disk, "").await.map_err(|error| transient_stop("mkfs", &error))?;
         drop(hold);
         let size = match evidence.signatures.as_slice() {
             [one] if one.kind == kind && one.uuid.as_deref() == Some(fs_uuid.as_str()) => one.size.unwrap_or_default(),

@@ -4,8 +4,8 @@
 //! begins; it can be done twice, so a crash in it costs nothing: the record is written behind it. A growth that fails leaves
 //! a volume that works with its old size. So it fails nothing else, and is tried again ever more seldom.
 
-use super::attempt::{Outcome, event, failed, passing};
-use super::keeper::{Hands, VolumeKeeper};
+use super::attempt::{Outcome, event, failed, transient_stop};
+use super::keeper::{Backend, VolumeKeeper};
 use super::place::{is_mounted, is_pool_active};
 use crate::converge::Failure;
 use crate::converge::health::carriers;
@@ -20,7 +20,7 @@ use crate::storage::probe::{Disk, size};
 /// (`mkfs.xfs(8)`, agsize).
 const SLACK: u64 = 16 << 20;
 
-impl<H: Hands> VolumeKeeper<H> {
+impl<H: Backend> VolumeKeeper<H> {
     /// Grows what lies on a volume, one of the disks, that was extended while it is in use; true if that was necessary. A look
     /// at the record, and at most the mount table, where it was not.
     ///
@@ -47,7 +47,7 @@ impl<H: Hands> VolumeKeeper<H> {
     }
 
     async fn follow_disk(&self, volume: &Volume, record: VolumeRecord, disks: &[Disk]) -> Outcome<bool> {
-        let Some((disk, size)) = self.outgrown(volume, &record, disks).map_err(|error| passing("grow", &error))? else {
+        let Some((disk, size)) = self.outgrown(volume, &record, disks).map_err(|error| transient_stop("grow", &error))? else {
             self.growths.done(volume.role);
             return Ok(false);
         };
@@ -86,8 +86,11 @@ impl<H: Hands> VolumeKeeper<H> {
             // It is about what is in place, which is what was checked.
             let argv = making::growing(&record.fs_type, &volume.mount_point, &device);
             let command = argv.join(" ");
-            let ran =
-                self.hands.run(&format!("program-grow-{}", volume.role), argv).await.map_err(|error| passing("grow", &error))?;
+            let ran = self
+                .backend
+                .run(&format!("program-grow-{}", volume.role), argv)
+                .await
+                .map_err(|error| transient_stop("grow", &error))?;
             if ran.status != 0 {
                 let error = Error::permanent(format!("{command} {}", ran.complaint()));
                 return Err(failed("grow", &error.remedy(format!("`{command}`; until then the store keeps its old size"))).into());

@@ -15,10 +15,10 @@ const PAUSES: Backoff = Backoff::new(Duration::from_mins(1), Duration::from_hour
 
 /// Growths that failed, each with the pause until its next try. It outlives the keepers, each of which looks once.
 #[derive(Debug, Default)]
-pub struct Growths(RefCell<Vec<Tried>>);
+pub struct Growths(RefCell<Vec<FailedGrowth>>);
 
 #[derive(Debug)]
-struct Tried {
+struct FailedGrowth {
     role: VolumeRole,
     /// Of the disk, in bytes. Who extends it further is not held back.
     size: u64,
@@ -50,7 +50,7 @@ impl Growths {
         let mut pauses = last.map_or(PAUSES, |last| last.pauses);
         let failure = failed("grow", &Error::transient("it was interrupted"));
         tried.retain(|tried| tried.role != role);
-        tried.push(Tried { role, size, since: clock.start(), pause: pauses.next_pause(), pauses, failure });
+        tried.push(FailedGrowth { role, size, since: clock.start(), pause: pauses.next_pause(), pauses, failure });
     }
 
     /// It failed.

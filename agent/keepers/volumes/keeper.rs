@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::attempt::{Course, Outcome, attach, event, failed, passing};
+use super::attempt::{Attempts, Outcome, attach, event, failed, transient_stop};
 use super::growths::Growths;
 use crate::clock::Clock;
 use crate::desired::{DiskName, Owner, Volume};
@@ -21,7 +21,7 @@ pub(super) const POLL: Duration = Duration::from_secs(1);
 
 /// Output of an external program.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Ran {
+pub struct ProgramOutput {
     /// Exit status; minus the signal's number where a signal ended it.
     pub status: i32,
     /// Standard output.
@@ -30,7 +30,7 @@ pub struct Ran {
     pub stderr: String,
 }
 
-impl Ran {
+impl ProgramOutput {
     /// Whether somebody ended it: the time limit, the kernel where memory is short. It did not come to a result of its own.
     pub(super) fn was_ended(&self) -> bool {
         self.status < 0
@@ -53,7 +53,7 @@ impl Ran {
 }
 
 /// What the keeper asks of other rooms: systemd, programs, the passwd file.
-pub trait Hands {
+pub trait Backend {
     /// Lets systemd reloaded its unit files.
     fn reload(&self) -> impl Future<Output = Result<()>>;
     /// Starts a unit and waits; any job result but `done` is an error.
@@ -66,7 +66,7 @@ pub trait Hands {
     fn mount(&self, what: &str, place: &str, fs_type: &str, options: &str) -> impl Future<Output = Result<()>>;
     /// Runs an external program as a transient unit, which goes on under its key when the agent ends. That the program
     /// could not be started or vanished is a permanent error.
-    fn run(&self, key: &str, argv: Vec<String>) -> impl Future<Output = Result<Ran>>;
+    fn run(&self, key: &str, argv: Vec<String>) -> impl Future<Output = Result<ProgramOutput>>;
     /// Waits until nothing runs of the program that an earlier agent started under this key, and forgets it.
     fn wait_stopped(&self, key: &str) -> impl Future<Output = Result<()>>;
     /// Numbers of an owner by the machine's passwd and group files.
@@ -77,7 +77,7 @@ pub trait Hands {
 #[derive(Debug)]
 pub struct VolumeKeeper<H> {
     /// The other rooms.
-    pub hands: H,
+    pub backend: H,
     /// The reader of devices.
     pub probe: Probe,
     /// The machine's root directory.
@@ -92,12 +92,12 @@ pub struct VolumeKeeper<H> {
     pub growths: Rc<Growths>,
 }
 
-impl<H: Hands> VolumeKeeper<H> {
+impl<H: Backend> VolumeKeeper<H> {
     /// Waits for a program that an earlier agent started, and that goes on.
-    pub(super) async fn wait_for_job(&self, key: &str, what: &str, step: &'static str, course: &Course) -> Outcome<()> {
+    pub(super) async fn wait_for_job(&self, key: &str, what: &str, step: &'static str, attempts: &Attempts) -> Outcome<()> {
         let unfinished = || Error::permanent(format!("{what} that was started earlier is still running at the deadline"));
-        match self.clock.limit(course.left(), self.hands.wait_stopped(key)).await {
-            Some(waited) => waited.map_err(|error| passing(step, &error)),
+        match self.clock.limit(attempts.left(), self.backend.wait_stopped(key)).await {
+            Some(waited) => waited.map_err(|error| transient_stop(step, &error)),
             None => Err(failed(step, &unfinished()).into()),
         }
     }
@@ -107,9 +107,9 @@ impl<H: Hands> VolumeKeeper<H> {
         Identity::server(&self.root)
     }
 
-    pub(super) fn report_waiting(&self, volume: &Volume, course: &mut Course, reason: String) {
-        if !course.waiting {
-            course.waiting = true;
+    pub(super) fn report_waiting(&self, volume: &Volume, attempts: &mut Attempts, reason: String) {
+        if !attempts.waiting {
+            attempts.waiting = true;
             let event = event(Code::VolumeWaiting, volume, reason);
             self.emit(
                 volume,
@@ -126,9 +126,9 @@ impl<H: Hands> VolumeKeeper<H> {
         self.progress.emit(&StepId::Volume(volume.role), event);
     }
 
-    pub(super) async fn next_look(&self, news: &DeviceNews, course: &Course) {
+    pub(super) async fn next_inspection(&self, news: &DeviceNews, attempts: &Attempts) {
         // A disk that is held is given a few looks even at the deadline.
-        let pause = if course.left().is_zero() { POLL } else { POLL.min(course.left()) };
+        let pause = if attempts.left().is_zero() { POLL } else { POLL.min(attempts.left()) };
         tokio::select! {
             () = news.changed() => {}
             () = self.clock.wait(pause) => {}

@@ -29,7 +29,7 @@ mod test_keeper;
 mod tests;
 
 pub use self::data_move::KEY as MOVE_KEY;
-pub use self::fill::{Fills, Sight};
+pub use self::fill::{Fills, PoolInspection};
 pub use self::growths::Growths;
-pub use self::keeper::{Hands, Ran, VolumeKeeper};
+pub use self::keeper::{Backend, ProgramOutput, VolumeKeeper};
 pub use self::place::misplaced;

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use super::attempt::{Course, Found, Outcome, Stopped, UNIT_LIMIT, failed, passing, refused};
-use super::keeper::{Hands, VolumeKeeper};
+use super::attempt::{Attempts, Found, Outcome, Stopped, UNIT_LIMIT, failed, refused, transient_stop};
+use super::keeper::{Backend, VolumeKeeper};
 use super::place::is_mounted;
 use crate::converge::Failure;
 use crate::desired::Volume;
@@ -14,12 +14,12 @@ use crate::storage::marker::{FILE, Marker, SCHEMA};
 use crate::storage::mount_unit;
 use crate::watch::DeviceNews;
 
-impl<H: Hands> VolumeKeeper<H> {
+impl<H: Backend> VolumeKeeper<H> {
     /// Mounts; what the unit mounts is given back for the record.
-    pub(super) async fn mount(&self, volume: &Volume, found: &Found, course: &Course) -> Outcome<String> {
+    pub(super) async fn mount(&self, volume: &Volume, found: &Found, attempts: &Attempts) -> Outcome<String> {
         let unit = mount_unit::name(&volume.mount_point);
         let stopped = |error: &Error| {
-            let stopped = passing("mount", error);
+            let stopped = transient_stop("mount", error);
             Stopped { failure: Box::new(stopped.failure.unit(&unit)), ..stopped }
         };
         let of_file = |error: &Error| Failure { unit: Some(unit.clone()), ..failed("mount", error) };
@@ -27,7 +27,7 @@ impl<H: Hands> VolumeKeeper<H> {
         let path = mount_unit::path(&volume.mount_point);
         let text = mount_unit::text(volume, &found.fs_type, &what);
         // Before the unit is there: whatever needs the mount point would start it at the next boot.
-        self.wait_for_link(&what, found, course).await.map_err(|error| stopped(&error))?;
+        self.wait_for_link(&what, found, attempts).await.map_err(|error| stopped(&error))?;
         let there = self.root.read(Path::new(&path), UNIT_LIMIT).map_err(|error| of_file(&error))?;
         if there.as_deref() != Some(text.as_bytes()) {
             self.root
@@ -35,36 +35,36 @@ impl<H: Hands> VolumeKeeper<H> {
                 .map_err(|error| of_file(&error))?;
         }
         // Even if nothing was written now: an agent may have been ended between its write and its reload.
-        self.hands.reload().await.map_err(|error| stopped(&error))?;
+        self.backend.reload().await.map_err(|error| stopped(&error))?;
         // All this took its time, in which a store may have come up below or a link been turned.
         if !is_mounted(&self.probe.read_mounts().map_err(|error| stopped(&error))?, volume, &found.disk) {
             let below = self.read_below(volume).await.map_err(|error| stopped(&error))?;
             if let Some(refusal) = over_store(volume, &below) {
                 return Err(refused(refusal).into());
             }
-            self.wait_for_link(&what, found, course).await.map_err(|error| stopped(&error))?;
+            self.wait_for_link(&what, found, attempts).await.map_err(|error| stopped(&error))?;
         }
-        self.hands.start(&unit).await.map_err(|error| stopped(&error))?;
+        self.backend.start(&unit).await.map_err(|error| stopped(&error))?;
         if is_mounted(&self.probe.read_mounts().map_err(|error| stopped(&error))?, volume, &found.disk) {
             return Ok(what);
         }
-        self.hands.stop(&unit).await.map_err(|error| stopped(&error))?;
+        self.backend.stop(&unit).await.map_err(|error| stopped(&error))?;
         Err(stopped(&another_disk(&what, found)))
     }
 
     /// Waits for the link that the mount unit names (udev makes one by UUID only after a mkfs), and requires that it leads
     /// to the disk that was checked.
-    pub(super) async fn wait_for_link(&self, what: &str, found: &Found, course: &Course) -> Result<()> {
+    pub(super) async fn wait_for_link(&self, what: &str, found: &Found, attempts: &Attempts) -> Result<()> {
         let news = DeviceNews::open();
         loop {
             match self.probe.leads_to(what, &found.disk) {
                 Some(true) => return Ok(()),
                 Some(false) => return Err(another_disk(what, found)),
-                None if course.left().is_zero() => {
+                None if attempts.left().is_zero() => {
                     return Err(Error::permanent(format!("udev has not created the link {what}"))
                         .remedy("`udevadm trigger; udevadm settle`"));
                 }
-                None => self.next_look(&news, course).await,
+                None => self.next_inspection(&news, attempts).await,
             }
         }
     }
@@ -91,7 +91,7 @@ impl<H: Hands> VolumeKeeper<H> {
     }
 
     pub(super) fn own_root(&self, volume: &Volume) -> Result<()> {
-        let owner = Some(self.hands.ids(&volume.root_owner)?);
+        let owner = Some(self.backend.ids(&volume.root_owner)?);
         self.root.set_attributes(Path::new(&volume.mount_point), Attributes { mode: volume.root_mode, owner })
     }
 }

@@ -5,8 +5,8 @@
 
 use std::path::Path;
 
-use super::attempt::{Course, Found, Outcome, UNIT_LIMIT, event, failed, passing, refused};
-use super::keeper::{Hands, Ran, VolumeKeeper};
+use super::attempt::{Attempts, Found, Outcome, UNIT_LIMIT, event, failed, refused, transient_stop};
+use super::keeper::{Backend, ProgramOutput, VolumeKeeper};
 use super::place::{is_mounted_from_its_disk, is_pool_active};
 use crate::converge::Failure;
 use crate::desired::{Content, Volume};
@@ -23,7 +23,7 @@ const UNIT_FILE: &str = "/etc/systemd/system/docker-thin-pool.service";
 /// More steps than these are a circle.
 const STEPS: usize = 8;
 
-impl<H: Hands> VolumeKeeper<H> {
+impl<H: Backend> VolumeKeeper<H> {
     pub(super) fn is_pool_in_place(&self, volume: &Volume, what: &str) -> Result<bool> {
         let text = thin_pool::unit_text(volume, what);
         let there = self.root.read(Path::new(UNIT_FILE), UNIT_LIMIT)?;
@@ -31,11 +31,11 @@ impl<H: Hands> VolumeKeeper<H> {
     }
 
     /// LVM's own call of an agent that was ended goes on; it is waited for, as a mkfs is.
-    pub(super) async fn wait_for_pool_jobs(&self, volume: &Volume, course: &Course) -> Outcome<()> {
+    pub(super) async fn wait_for_pool_jobs(&self, volume: &Volume, attempts: &Attempts) -> Outcome<()> {
         if volume.content != Content::ThinPool {
             return Ok(());
         }
-        self.wait_for_job(&key(volume), "an LVM command", "pool", course).await
+        self.wait_for_job(&key(volume), "an LVM command", "pool", attempts).await
     }
 
     /// The marker of a volume group is in its tags.
@@ -49,20 +49,20 @@ impl<H: Hands> VolumeKeeper<H> {
         Ok(thin_pool::marker(&member.tags, &uuid).map_or(MarkerEvidence::Absent, MarkerEvidence::Found))
     }
 
-    pub(super) async fn put_pool_in_place(&self, volume: &Volume, found: &Found, course: &Course) -> Outcome<VolumeRecord> {
+    pub(super) async fn put_pool_in_place(&self, volume: &Volume, found: &Found, attempts: &Attempts) -> Outcome<VolumeRecord> {
         let member = self.make_pool(volume, found).await?;
         let what = thin_pool::source(volume, &found.disk.names, &found.fs_uuid);
         let text = thin_pool::unit_text(volume, &what);
         // The unit waits for the link at every boot.
-        self.wait_for_link(&what, found, course).await.map_err(|error| passing("pool", &error))?;
+        self.wait_for_link(&what, found, attempts).await.map_err(|error| transient_stop("pool", &error))?;
         let of_file = |error: &Error| Failure { unit: Some(UNIT.to_owned()), ..failed("pool", error) };
         if self.root.read(Path::new(UNIT_FILE), UNIT_LIMIT).map_err(|error| of_file(&error))?.as_deref() != Some(text.as_bytes())
         {
             let attributes = Attributes { mode: 0o644, owner: None };
             self.root.write(Path::new(UNIT_FILE), text.as_bytes(), attributes).map_err(|error| of_file(&error))?;
         }
-        self.hands.reload().await.map_err(|error| passing("pool", &error))?;
-        self.hands.start(UNIT).await.map_err(|error| passing("pool", &error))?;
+        self.backend.reload().await.map_err(|error| transient_stop("pool", &error))?;
+        self.backend.start(UNIT).await.map_err(|error| transient_stop("pool", &error))?;
         if !is_pool_active(&self.probe, &found.disk) {
             let error = Error::refused(format!("{POOL} is not on {}: it is on another disk", found.disk.node.display()))
                 .remedy(format!("find it with `lvs -o +devices {GROUP}` and detach the copy of the volume"));
@@ -71,15 +71,15 @@ impl<H: Hands> VolumeKeeper<H> {
         // LVM's word on it, not the disk's: a pool that was found may lie on a disk that was extended since.
         let record = self.write_record(volume, &found.fs_type, &found.fs_uuid, member.size, State::InPlace, Some(what))?;
         let message = format!("volume {} holds the thin pool {POOL}", volume.disk);
-        self.emit(volume, event(Code::VolumeMounted, volume, message).unit(UNIT).duration(course.started.elapsed()));
+        self.emit(volume, event(Code::VolumeMounted, volume, message).unit(UNIT).duration(attempts.started.elapsed()));
         Ok(record)
     }
 
     /// Lets the pool follow its disk, which is at `device`.
     pub(super) async fn grow_pool(&self, volume: &Volume, device: &str) -> Outcome<()> {
-        let of_growth = |error: &Error| passing("grow", error);
+        let of_growth = |error: &Error| transient_stop("grow", error);
         // One that an earlier agent started would be taken for the answer to the first question.
-        self.hands.wait_stopped(&key(volume)).await.map_err(|error| of_growth(&error))?;
+        self.backend.wait_stopped(&key(volume)).await.map_err(|error| of_growth(&error))?;
         self.ask_member(volume, device).await?;
         self.ask(volume, thin_pool::resize_member(device)).await?;
         let answer = self.ask(volume, thin_pool::ask_sizes()).await?;
@@ -143,13 +143,13 @@ impl<H: Hands> VolumeKeeper<H> {
         Err(failed("pool", &error.remedy("`pvs; vgs; lvs -a` show how far it got; the next attempt continues from there")).into())
     }
 
-    async fn lvm(&self, volume: &Volume, argv: Vec<String>) -> Outcome<Ran> {
-        self.hands.run(&key(volume), argv).await.map_err(|error| passing("pool", &error))
+    async fn lvm(&self, volume: &Volume, argv: Vec<String>) -> Outcome<ProgramOutput> {
+        self.backend.run(&key(volume), argv).await.map_err(|error| transient_stop("pool", &error))
     }
 }
 
 /// How a call of LVM that failed ended.
-pub(super) fn complaint(ran: &Ran) -> String {
+pub(super) fn complaint(ran: &ProgramOutput) -> String {
     // LVM warns before it complains.
     let words = ran.stderr.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or("it printed nothing");
     format!("{}: {words}", ran.end())

@@ -60,7 +60,7 @@ impl Machine {
     }
 }
 
-impl Hands for Machine {
+impl Backend for Machine {
     async fn reload(&self) -> Result<()> {
         self.call("reload")
     }
@@ -78,41 +78,45 @@ impl Hands for Machine {
     async fn mount(&self, _: &str, place: &str, _: &str, _: &str) -> Result<()> {
         panic!("{place} is mounted");
     }
-    async fn run(&self, key: &str, argv: Vec<String>) -> Result<Ran> {
+    async fn run(&self, key: &str, argv: Vec<String>) -> Result<ProgramOutput> {
         let words = argv.iter().map(String::as_str).collect::<Vec<_>>();
         if key == "program-lvm-fill" {
             assert_eq!((words[0], words[1], *words.last().unwrap()), ("lvm", "lvs", "docker/docker-pool"));
             let fill = *self.fill.lock().unwrap();
             let status = i32::from(fill.is_empty()) * 5;
             self.log.lock().unwrap().push("fill".to_owned());
-            return Ok(Ran { status, stdout: format!("  {fill}\n"), stderr: "  Failed to find logical volume\n".into() });
+            return Ok(ProgramOutput {
+                status,
+                stdout: format!("  {fill}\n"),
+                stderr: "  Failed to find logical volume\n".into(),
+            });
         }
         assert_eq!((words[0], key), ("lvm", if words[1] == "pvcreate" { "program-mkfs-runtime" } else { "program-lvm-runtime" }));
         let mut stage = self.stage.lock().unwrap();
         let (member, data) = *self.size.lock().unwrap();
         if words.contains(&"vg_uuid,pv_name") {
             let ours = if ["", "label"].contains(&*stage) { "" } else { "  oUr|/dev/vdb\n" };
-            return Ok(Ran { stdout: format!("{ours}{}", self.others), ..Ran::default() });
+            return Ok(ProgramOutput { stdout: format!("{ours}{}", self.others), ..ProgramOutput::default() });
         }
         if words.contains(&"lv_size,lv_metadata_size,vg_size,vg_free,vg_extent_size") {
             let free = member - data;
             let sizes = [data << 20, 8 << 20, member << 20, free << 20, 4 << 20].map(|size| size.to_string());
-            return Ok(Ran { stdout: format!("  {}\n", sizes.join("|")), ..Ran::default() });
+            return Ok(ProgramOutput { stdout: format!("  {}\n", sizes.join("|")), ..ProgramOutput::default() });
         }
-        let said = match (words[1], *stage) {
+        let reported = match (words[1], *stage) {
             ("pvcreate", "") => {
                 self.label(words[words.len() - 3]);
                 self.call("pvcreate")?;
                 String::new()
             }
-            ("pvs", "") => return Ok(Ran { status: 5, ..Ran::default() }),
+            ("pvs", "") => return Ok(ProgramOutput { status: 5, ..ProgramOutput::default() }),
             ("pvs", "label") => format!("  |||{}\n", member << 20),
             ("pvs", _) => format!("  docker|{}|oUr|{}\n", self.tags.lock().unwrap(), member << 20),
             ("pvresize", "pool") => {
                 let sectors = std::fs::read_to_string(self.root.join("sys/class/block/vdb/size")).unwrap();
                 self.size.lock().unwrap().0 = sectors.trim().parse::<u64>().unwrap() / 2048;
                 self.call("pvresize")?;
-                return Ok(Ran::default());
+                return Ok(ProgramOutput::default());
             }
             ("lvextend", "pool") => {
                 assert!(
@@ -122,7 +126,7 @@ impl Hands for Machine {
                 let size = words[words.iter().position(|word| *word == "--size").unwrap() + 1].trim_end_matches('b');
                 self.size.lock().unwrap().1 = size.parse::<u64>().unwrap() >> 20;
                 self.call("lvextend")?;
-                return Ok(Ran::default());
+                return Ok(ProgramOutput::default());
             }
             ("lvs", "group") => String::new(),
             ("lvs", "torn") => "  lvol0|linear\n".to_owned(),
@@ -132,26 +136,26 @@ impl Hands for Machine {
                     words.iter().filter(|word| word.starts_with("hna.")).copied().collect::<Vec<_>>().join(",");
                 *stage = "group";
                 self.call("vgcreate")?;
-                return Ok(Ran::default());
+                return Ok(ProgramOutput::default());
             }
             ("lvremove", "torn") => {
                 *stage = "group";
                 self.call("lvremove")?;
-                return Ok(Ran::default());
+                return Ok(ProgramOutput::default());
             }
             ("lvcreate", "group") => {
                 // A power cut in its middle leaves its parts.
                 *stage = "torn";
                 self.call("lvcreate")?;
                 *stage = "pool";
-                return Ok(Ran::default());
+                return Ok(ProgramOutput::default());
             }
             other => panic!("{other:?}"),
         };
         if words[1] == "pvcreate" {
             *stage = "label";
         }
-        Ok(Ran { stdout: said, ..Ran::default() })
+        Ok(ProgramOutput { stdout: reported, ..ProgramOutput::default() })
     }
     async fn wait_stopped(&self, _key: &str) -> Result<()> {
         Ok(())
@@ -173,7 +177,7 @@ fn volume() -> Volume {
 
 fn keeper(root: &Path) -> VolumeKeeper<Machine> {
     machine(root, &vec![0; SIZE]);
-    let hands = Machine {
+    let backend = Machine {
         root: root.to_owned(),
         log: Mutex::default(),
         stage: Mutex::new(""),
@@ -183,14 +187,14 @@ fn keeper(root: &Path) -> VolumeKeeper<Machine> {
         fill: Mutex::default(),
         size: Mutex::new((4, 3)),
     };
-    keeper_with(root, hands)
+    keeper_with(root, backend)
 }
 
 const MINUTE: Duration = Duration::from_mins(1);
 const CALLS: [&str; 5] = ["pvcreate", "vgcreate", "lvcreate", "reload", "start"];
 
 fn log(keeper: &VolumeKeeper<Machine>) -> Vec<String> {
-    std::mem::take(&mut *keeper.hands.log.lock().unwrap())
+    std::mem::take(&mut *keeper.backend.log.lock().unwrap())
 }
 
 #[tokio::test]
@@ -218,43 +222,43 @@ async fn how_full_the_pool_is_is_asked_now_and_then_and_reported_when_it_nears_i
     let dir = tempfile::tempdir().unwrap();
     let keeper = keeper(dir.path());
     let fills = Fills::default();
-    let look = async || {
+    let inspection = async || {
         let disks = keeper.probe.read_disks().unwrap();
-        keeper.look_at_pool(&volume(), &disks, &fills).await
+        keeper.inspect_pool(&volume(), &disks, &fills).await
     };
     let reports = || keeper.progress.report().events().iter().filter(|event| event.code == Code::PoolNearlyFull).count();
-    assert!(look().await.is_none(), "there is none yet");
+    assert!(inspection().await.is_none(), "there is none yet");
     assert_eq!(keeper.bring_up(&volume(), MINUTE).await, Ok(true));
     log(&keeper);
-    let answers = |answer| *keeper.hands.fill.lock().unwrap() = answer;
+    let answers = |answer| *keeper.backend.fill.lock().unwrap() = answer;
     answers("102005473280|113246208|43.10|12.00");
-    let first = look().await.unwrap();
+    let first = inspection().await.unwrap();
     assert_eq!((first.fill.unwrap().data, first.wrong), (4310, None));
     answers("102005473280|113246208|91.00|12.00");
     keeper.clock.advance(MINUTE * 4);
-    assert!(look().await.unwrap().wrong.is_none() && log(&keeper) == ["fill"], "not asked again");
+    assert!(inspection().await.unwrap().wrong.is_none() && log(&keeper) == ["fill"], "not asked again");
     keeper.clock.advance(MINUTE);
-    let full = look().await.unwrap();
+    let full = inspection().await.unwrap();
     assert!(full.wrong.unwrap().to_string().contains("91.00 %") && full.since > first.since);
     answers("102005473280|113246208|92.00|12.00");
     keeper.clock.advance(MINUTE);
-    let fuller = look().await.unwrap();
+    let fuller = inspection().await.unwrap();
     assert_eq!((fuller.fill.unwrap().data, fuller.since, reports()), (9200, full.since, 1), "reported once");
     // LVM that says nothing is no empty pool.
     for answer in ["", "1|2||"] {
         answers(answer);
         keeper.clock.advance(MINUTE);
-        let wrong = look().await.unwrap().wrong.unwrap();
+        let wrong = inspection().await.unwrap().wrong.unwrap();
         assert!(wrong.to_string().starts_with("LVM does not report how full docker/docker-pool is: "), "{wrong}");
     }
     answers("102005473280|113246208|10.00|1.00");
     keeper.clock.advance(MINUTE);
-    assert!(look().await.unwrap().wrong.is_none());
+    assert!(inspection().await.unwrap().wrong.is_none());
     log(&keeper);
     // A volume that is a file system, and a disk that is gone.
     let disks = keeper.probe.read_disks().unwrap();
-    assert!(keeper.look_at_pool(&etcd_volume(), &disks, &fills).await.is_none());
-    assert!(keeper.look_at_pool(&volume(), &[], &fills).await.is_none() && log(&keeper).is_empty());
+    assert!(keeper.inspect_pool(&etcd_volume(), &disks, &fills).await.is_none());
+    assert!(keeper.inspect_pool(&volume(), &[], &fills).await.is_none() && log(&keeper).is_empty());
 }
 
 #[tokio::test]
@@ -262,14 +266,14 @@ async fn an_end_after_any_call_converges() {
     for at in 0..CALLS.len() {
         let dir = tempfile::tempdir().unwrap();
         let keeper = keeper(dir.path());
-        *keeper.hands.ends_after.lock().unwrap() = Some(at);
+        *keeper.backend.ends_after.lock().unwrap() = Some(at);
         let failure = keeper.bring_up(&volume(), MINUTE).await.unwrap_err();
         assert!(failure.cause.contains("ended"), "{at}: {failure:?}");
         assert_eq!(log(&keeper), CALLS[..=at]);
-        *keeper.hands.ends_after.lock().unwrap() = None;
+        *keeper.backend.ends_after.lock().unwrap() = None;
         if at == 0 {
             // The label is on the disk and nothing more: it is made once more, with the same UUID, by force.
-            *keeper.hands.stage.lock().unwrap() = "";
+            *keeper.backend.stage.lock().unwrap() = "";
         }
         let uuid = keeper.record(&volume()).unwrap().unwrap().fs_uuid;
         assert_eq!(keeper.bring_up(&volume(), MINUTE).await, Ok(true), "{at}");
@@ -304,22 +308,22 @@ async fn a_group_of_the_same_name_on_another_disk_is_refused_before_anything_is_
     for (calls, others) in [(1, "  oThEr|/dev/sda\n"), (2, "  oThEr|/dev/sda\n"), (3, "  oThEr|/dev/sda\n")] {
         let dir = tempfile::tempdir().unwrap();
         let mut keeper = keeper(dir.path());
-        *keeper.hands.ends_after.lock().unwrap() = Some(calls - 1);
+        *keeper.backend.ends_after.lock().unwrap() = Some(calls - 1);
         assert!(keeper.bring_up(&volume(), MINUTE).await.is_err());
-        *keeper.hands.ends_after.lock().unwrap() = None;
+        *keeper.backend.ends_after.lock().unwrap() = None;
         if calls == 1 {
-            *keeper.hands.stage.lock().unwrap() = "label";
+            *keeper.backend.stage.lock().unwrap() = "label";
             let uuid = keeper.record(&volume()).unwrap().unwrap();
             keeper.write_record(&volume(), &uuid.fs_type, &uuid.fs_uuid, 0, State::Formatted, None).unwrap();
         }
         log(&keeper);
-        keeper.hands.others = others;
+        keeper.backend.others = others;
         let failure = keeper.bring_up(&volume(), MINUTE).await.unwrap_err();
         assert_eq!(failure.code, Code::VolumeRefused);
         assert!(failure.cause.contains("oThEr on /dev/sda") && failure.cause.contains("/dev/vdb"), "{failure:?}");
         assert!(failure.remedy.contains("vgrename oThEr"), "{failure:?}");
         assert!(log(&keeper).is_empty(), "{calls}");
-        keeper.hands.others = "";
+        keeper.backend.others = "";
         assert_eq!(keeper.bring_up(&volume(), MINUTE).await, Ok(true), "{calls}");
     }
 }
@@ -334,14 +338,14 @@ async fn a_pool_follows_its_disk_also_where_it_was_extended_elsewhere() {
     extend(dir.path(), 1024);
     let disks = keeper.probe.read_disks().unwrap();
     // Not while another group has its name.
-    keeper.hands.others = "  oThEr|/dev/sda\n";
+    keeper.backend.others = "  oThEr|/dev/sda\n";
     let failure = keeper.grow(&volume(), &disks).await.unwrap_err();
     assert!(failure.cause.contains("oThEr on /dev/sda") && log(&keeper).is_empty(), "{failure:?}");
-    keeper.hands.others = "";
+    keeper.backend.others = "";
     keeper.growths.forget();
     assert_eq!(keeper.grow(&volume(), &disks).await, Ok(true));
     assert_eq!(log(&keeper), ["pvresize", "lvextend"]);
-    assert_eq!(*keeper.hands.size.lock().unwrap(), (1024, 956), "95 % of what is left beside the metadata");
+    assert_eq!(*keeper.backend.size.lock().unwrap(), (1024, 956), "95 % of what is left beside the metadata");
     assert_eq!(keeper.grow(&volume(), &disks).await, Ok(false));
     // A rebuilt server finds it on a disk that was extended meanwhile.
     keeper.state.remove(Path::new("volumes/runtime.json")).unwrap();

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::attempt::{Outcome, failed};
-use super::keeper::{Hands, VolumeKeeper};
+use super::keeper::{Backend, VolumeKeeper};
 use crate::converge::Failure;
 use crate::desired::{Volume, VolumeRole};
 use crate::error::Result;
@@ -11,10 +11,11 @@ use crate::files::Attributes;
 use crate::report::Code;
 use crate::storage::marker::{SCHEMA, State, VolumeRecord};
 
-impl<H: Hands> VolumeKeeper<H> {
+impl<H: Backend> VolumeKeeper<H> {
     /// What is recorded of a role, whatever volume has it. A damaged record says nothing: without it less is allowed, never more.
     pub(super) fn record_of(&self, role: VolumeRole) -> Result<Option<VolumeRecord>> {
-        let record: Option<VolumeRecord> = self.state.read_state(&path_of(role), self.progress.report(), Code::StatePutAside)?;
+        let record: Option<VolumeRecord> =
+            self.state.read_state(&path_of(role), self.progress.report(), Code::StateFileQuarantined)?;
         Ok(record.filter(|record| record.schema == SCHEMA && record.role == role))
     }
 

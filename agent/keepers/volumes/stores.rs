@@ -3,23 +3,23 @@
 
 use std::path::Path;
 
-use super::keeper::{Hands, VolumeKeeper};
+use super::keeper::{Backend, VolumeKeeper};
 use crate::converge::store::check;
 use crate::desired::{ContainerEngine, Content, Desired, Probe as Measurement, StorageDriver, Store, VolumeRole};
 use crate::error::{Error, Result};
 use crate::files::{READ_LIMIT, Tree};
 use crate::storage::driver::{lists, module, no_module};
 
-impl<H: Hands> VolumeKeeper<H> {
+impl<H: Backend> VolumeKeeper<H> {
     /// Everything that can be known before the first file is written: modules, versions, and the store where it can be seen.
     ///
     /// # Errors
     /// The refusal, or the bus that is away (transient).
     pub(super) async fn check_stores_early(&self, desired: &Desired) -> Result<()> {
-        let (hands, root, probe) = (&self.hands, &*self.root, &self.probe);
+        let (backend, root, probe) = (&self.backend, &*self.root, &self.probe);
         for gate in &desired.gates {
             let Measurement::Store(store) = &gate.probe else { continue };
-            check_machine(store, hands, root).await?;
+            check_machine(store, backend, root).await?;
             let volume = desired.volumes.iter().find(|volume| volume.role == VolumeRole::Runtime);
             let mounts = probe.read_mounts()?;
             let is_visible = volume.is_none_or(|volume| {
@@ -33,19 +33,19 @@ impl<H: Hands> VolumeKeeper<H> {
     }
 }
 
-async fn check_machine<H: Hands>(store: &Store, hands: &H, root: &Tree) -> Result<()> {
+async fn check_machine<H: Backend>(store: &Store, backend: &H, root: &Tree) -> Result<()> {
     let (module, brings) = module(store.driver);
     let filesystems = read(root, "/proc/filesystems")?;
     let loaded = format!("/sys/module/{}", module.replace('-', "_"));
     if !brings.is_some_and(|name| lists(&filesystems, name)) && root.facts(Path::new(&loaded))?.is_none() {
-        let ran = hands.run("program-modprobe", words(&["modprobe", module])).await?;
+        let ran = backend.run("program-modprobe", words(&["modprobe", module])).await?;
         if ran.status != 0 {
             return Err(no_module(store.driver, ran.stderr.trim()));
         }
     }
     if store.driver == StorageDriver::Devicemapper {
         let without = |error: Error| error.remedy("install LVM (lvm2, thin-provisioning-tools) in the image");
-        hands.run("program-lvm-version", words(&["lvm", "version"])).await.map_err(without)?;
+        backend.run("program-lvm-version", words(&["lvm", "version"])).await.map_err(without)?;
     }
     Ok(())
 }

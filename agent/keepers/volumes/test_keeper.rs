@@ -16,14 +16,14 @@ use crate::storage::probe::tests::put;
 pub(super) const LINK: &str = "dev/disk/by-id/virtio-7c1f4d0e-93a2-4b86-8";
 
 /// Over a directory that `machine` of the probe's tests made.
-pub(super) fn keeper<H>(root: &Path, hands: H) -> VolumeKeeper<H> {
+pub(super) fn keeper<H>(root: &Path, backend: H) -> VolumeKeeper<H> {
     link(root, LINK, "../../vdb");
     let tree = Tree::open(root).unwrap();
     tree.create_dir_all(Path::new("etc/systemd/system"), Attributes::mode(0o755)).unwrap();
     tree.create_dir_all(Path::new("state"), Attributes::mode(0o700)).unwrap();
     let clock = Clock::manual(Timestamp(1_772_366_399_000));
     VolumeKeeper {
-        hands,
+        backend,
         probe: Probe::at(root),
         state: Arc::new(tree.subtree(Path::new("state")).unwrap()),
         root: Arc::new(tree),

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use super::attempt::{Course, is_fleeting};
+use super::attempt::{Attempts, is_fleeting};
 use super::format::random_uuid;
 use super::place::is_mounted_from_its_disk;
 use super::test_keeper::{LINK, extend, keeper as keeper_with, link};
@@ -69,7 +69,7 @@ impl Machine {
     }
 }
 
-impl Hands for Machine {
+impl Backend for Machine {
     async fn reload(&self) -> Result<()> {
         self.bus()?;
         self.say("reload".into());
@@ -100,11 +100,11 @@ impl Hands for Machine {
         self.say(format!("wait {key}"));
         Ok(())
     }
-    async fn run(&self, key: &str, argv: Vec<String>) -> Result<Ran> {
+    async fn run(&self, key: &str, argv: Vec<String>) -> Result<ProgramOutput> {
         if key == "program-grow-etcd" {
             self.say(argv.join(" ").replace(&format!("{}/", self.root.display()), "/"));
-            let failed = Ran { status: 1, stdout: String::new(), stderr: "no room\n".into() };
-            return Ok(if self.mkfs == "good" { Ran::default() } else { failed });
+            let failed = ProgramOutput { status: 1, stdout: String::new(), stderr: "no room\n".into() };
+            return Ok(if self.mkfs == "good" { ProgramOutput::default() } else { failed });
         }
         assert_eq!(key, "program-mkfs-etcd");
         self.say(
@@ -133,12 +133,12 @@ impl Hands for Machine {
             "lies" => {}
             "breaks" => {
                 put(&self.root, NODE, &[b"torn".to_vec(), vec![0; SIZE - 4]].concat());
-                return Ok(Ran { status: 1, stdout: String::new(), stderr: "I/O error\n".into() });
+                return Ok(ProgramOutput { status: 1, stdout: String::new(), stderr: "I/O error\n".into() });
             }
-            "is ended" => return Ok(Ran { status: -9, ..Ran::default() }),
-            words => return Ok(Ran { status: 1, stdout: String::new(), stderr: format!("\n{words}\n") }),
+            "is ended" => return Ok(ProgramOutput { status: -9, ..ProgramOutput::default() }),
+            words => return Ok(ProgramOutput { status: 1, stdout: String::new(), stderr: format!("\n{words}\n") }),
         }
-        Ok(Ran::default())
+        Ok(ProgramOutput::default())
     }
     fn ids(&self, owner: &Owner) -> Result<(u32, u32)> {
         assert_eq!(owner.user, "etcd");
@@ -159,7 +159,7 @@ const UUID: &str = "0b7e1122-3344-4566-b788-99aabbccddee";
 
 fn keeper(root: &Path, content: &[u8]) -> VolumeKeeper<Machine> {
     machine(root, content);
-    let hands = Machine {
+    let backend = Machine {
         root: root.to_owned(),
         log: Mutex::default(),
         inside: vec![],
@@ -168,7 +168,7 @@ fn keeper(root: &Path, content: &[u8]) -> VolumeKeeper<Machine> {
         refuses_mounts: false,
         away: Mutex::default(),
     };
-    keeper_with(root, hands)
+    keeper_with(root, backend)
 }
 
 fn recorded(keeper: &VolumeKeeper<Machine>, state: State) {
@@ -180,7 +180,7 @@ fn codes(keeper: &VolumeKeeper<Machine>) -> Vec<Code> {
 }
 
 fn log(keeper: &VolumeKeeper<Machine>) -> Vec<String> {
-    std::mem::take(&mut *keeper.hands.log.lock().unwrap())
+    std::mem::take(&mut *keeper.backend.log.lock().unwrap())
 }
 
 fn marker_of(volume: &str) -> String {
@@ -217,7 +217,7 @@ async fn a_blank_volume_is_recorded_formatted_mounted_marked_and_then_left_alone
     assert_eq!(keeper.bring_up(&volume(), MINUTE).await, Ok(false));
     assert!(log(&keeper).is_empty() && codes(&keeper).len() == 5);
     // After a reboot that lost the mount: mounted again, never formatted again.
-    keeper.hands.stop("var-lib-etcd.mount").await.unwrap();
+    keeper.backend.stop("var-lib-etcd.mount").await.unwrap();
     keeper.root.remove(Path::new("var/lib/etcd/.heat-node-agent")).unwrap();
     assert_eq!(keeper.bring_up(&volume(), MINUTE).await, Ok(true));
     assert_eq!(log(&keeper), ["stop var-lib-etcd.mount", "reload", "start var-lib-etcd.mount"]);
@@ -252,7 +252,7 @@ async fn a_disk_that_never_answers_keeps_two_threads_and_no_other_disk_from_bein
 async fn a_disk_that_mkfs_refuses_is_never_forced() {
     let dir = tempfile::tempdir().unwrap();
     let mut keeper = keeper(dir.path(), &vec![0; SIZE]);
-    keeper.hands.mkfs = "vdb appears to contain something";
+    keeper.backend.mkfs = "vdb appears to contain something";
     for _ in 0..2 {
         let failure = keeper.bring_up(&volume(), MINUTE).await.unwrap_err();
         assert_eq!((failure.code, failure.doing().as_str()), (Code::VolumeRefused, "volume etcd: mkfs"));
@@ -267,12 +267,12 @@ async fn a_disk_that_mkfs_refuses_is_never_forced() {
 async fn a_mkfs_that_was_ended_has_refused_nothing_and_is_run_again() {
     let dir = tempfile::tempdir().unwrap();
     let mut keeper = keeper(dir.path(), &vec![0; SIZE]);
-    keeper.hands.mkfs = "is ended";
+    keeper.backend.mkfs = "is ended";
     let failure = keeper.bring_up(&volume(), MINUTE).await.unwrap_err();
     assert_eq!((failure.code, failure.doing().as_str()), (Code::VolumeFailed, "volume etcd: mkfs"));
     assert!(failure.cause.ends_with(" was killed by signal 9: it printed nothing"), "{failure:?}");
     assert!(failure.rule.is_none() && !failure.remedy.contains("blkdiscard"), "{failure:?}");
-    keeper.hands.mkfs = "good";
+    keeper.backend.mkfs = "good";
     log(&keeper);
     assert_eq!(keeper.bring_up(&volume(), MINUTE).await, Ok(true));
     assert_eq!(log(&keeper)[..2], ["wait program-mkfs-etcd", "mkfs.xfs -q -K -n ftype=1 -m uuid=U -L hna-etcd NODE"]);
@@ -283,12 +283,12 @@ async fn what_a_broken_mkfs_left_is_forced_only_if_it_carries_the_recorded_uuid(
     for (mkfs, cause) in [("breaks", "status 1: I/O error"), ("lies", "does not contain what mkfs.xfs should have created")] {
         let dir = tempfile::tempdir().unwrap();
         let mut keeper = keeper(dir.path(), &vec![0; SIZE]);
-        keeper.hands.mkfs = mkfs;
+        keeper.backend.mkfs = mkfs;
         let failure = keeper.bring_up(&volume(), MINUTE).await.unwrap_err();
         assert!(failure.cause.contains(cause) && failure.code == Code::VolumeFailed, "{failure:?}");
         let record = keeper.record(&volume()).unwrap().unwrap();
         assert_eq!(record.state, State::Formatting);
-        keeper.hands.mkfs = "good";
+        keeper.backend.mkfs = "good";
         log(&keeper);
         put(dir.path(), NODE, &[b"torn".to_vec(), vec![0; SIZE - 4]].concat());
         let failure = keeper.bring_up(&volume(), MINUTE).await.unwrap_err();
@@ -316,12 +316,12 @@ async fn a_blank_disk_after_a_crash_before_mkfs_takes_the_ordinary_path() {
 async fn a_bus_that_is_away_costs_time_and_nothing_else() {
     let dir = tempfile::tempdir().unwrap();
     let keeper = keeper(dir.path(), &vec![0; SIZE]);
-    *keeper.hands.away.lock().unwrap() = 3;
+    *keeper.backend.away.lock().unwrap() = 3;
     assert_eq!(keeper.bring_up(&volume(), MINUTE).await, Ok(true));
     assert_eq!(log(&keeper).iter().filter(|line| line.starts_with("mkfs")).count(), 1);
-    keeper.hands.stop("var-lib-etcd.mount").await.unwrap();
+    keeper.backend.stop("var-lib-etcd.mount").await.unwrap();
     keeper.root.remove(Path::new("var/lib/etcd/.heat-node-agent")).unwrap();
-    *keeper.hands.away.lock().unwrap() = 999;
+    *keeper.backend.away.lock().unwrap() = 999;
     let failure = keeper.bring_up(&volume(), Duration::from_secs(5)).await.unwrap_err();
     assert_eq!((failure.code, failure.cause.as_str()), (Code::VolumeFailed, "the bus is away"));
 }
@@ -352,9 +352,9 @@ async fn a_link_to_another_disk_is_never_mounted() {
 }
 
 #[test]
-fn what_may_pass_is_looked_at_again() {
+fn what_may_pass_is_inspected_again() {
     let clock = Clock::manual(Timestamp(0));
-    let course = |deadline| Course { started: clock.start(), deadline, found: false, waiting: false };
+    let attempts = |deadline| Attempts { started: clock.start(), deadline, found: false, waiting: false };
     let record: VolumeRecord = serde_json::from_value(serde_json::json!({
         "schema": 1, "role": "etcd", "cluster": "c", "volume": "v", "fs_type": "xfs", "fs_uuid": UUID, "state": "formatting", "at": 0
     }))
@@ -378,7 +378,7 @@ fn what_may_pass_is_looked_at_again() {
             ..DiskEvidence::default()
         };
         let evidence = Evidence { disk, record: formatting.then(|| record.clone()), ..Evidence::default() };
-        assert_eq!(is_fleeting(&evidence, Duration::from_secs(since), &course(left)), fleeting, "{evidence:?} for {since} s");
+        assert_eq!(is_fleeting(&evidence, Duration::from_secs(since), &attempts(left)), fleeting, "{evidence:?} for {since} s");
     }
 }
 
@@ -412,7 +412,7 @@ async fn what_was_extended_is_grown_once() {
     assert_eq!(grow(&keeper).await, Ok(true));
     assert_eq!(log(&keeper), ["resize2fs /dev/vdb"]);
     keeper.write_record(&volume(), "ext4", UUID, 1, State::InPlace, what).unwrap();
-    keeper.hands.stop("var-lib-etcd.mount").await.unwrap();
+    keeper.backend.stop("var-lib-etcd.mount").await.unwrap();
     assert_eq!(grow(&keeper).await, Ok(false));
 }
 
@@ -423,7 +423,7 @@ async fn a_growth_that_fails_is_reported_fails_nothing_else_and_is_tried_ever_mo
     assert_eq!(keeper.bring_up(&volume(), MINUTE).await, Ok(true));
     log(&keeper);
     extend(dir.path(), 20);
-    keeper.hands.mkfs = "breaks";
+    keeper.backend.mkfs = "breaks";
     // A deployment brings its node up all the same.
     assert_eq!(keeper.bring_up(&volume(), MINUTE).await, Ok(false));
     assert_eq!(codes(&keeper)[5..], [Code::VolumeGrowing, Code::VolumeNotGrown]);
@@ -443,7 +443,7 @@ async fn a_growth_that_fails_is_reported_fails_nothing_else_and_is_tried_ever_mo
     keeper.growths.forget();
     assert!(grow(&keeper).await.is_err());
     assert_eq!(log(&keeper).len(), 2);
-    keeper.hands.mkfs = "good";
+    keeper.backend.mkfs = "good";
     keeper.clock.advance(MINUTE);
     assert_eq!((grow(&keeper).await, grow(&keeper).await), (Ok(true), Ok(false)));
 }
@@ -465,7 +465,7 @@ async fn noise_is_formatted_once_and_the_allowance_is_used_up_then() {
     assert!(
         message.is_some_and(|message| message.ends_with("discarding what is on it: ETCD_VOLUME_FORMAT allows it, this once"))
     );
-    keeper.hands.stop("var-lib-etcd.mount").await.unwrap();
+    keeper.backend.stop("var-lib-etcd.mount").await.unwrap();
     keeper.root.remove(Path::new("var/lib/etcd/.heat-node-agent")).unwrap();
     log(&keeper);
     put(dir.path(), NODE, &noise);
@@ -523,8 +523,8 @@ async fn a_marked_volume_is_looked_into_and_used_without_a_byte_changed() {
     ] {
         let dir = tempfile::tempdir().unwrap();
         let mut keeper = keeper(dir.path(), &xfs(UUID));
-        keeper.hands.inside.extend(marker.map(|marker| (FILE, marker)));
-        keeper.hands.inside.extend(member.then(|| ("default.etcd/member/snap/db", String::new())));
+        keeper.backend.inside.extend(marker.map(|marker| (FILE, marker)));
+        keeper.backend.inside.extend(member.then(|| ("default.etcd/member/snap/db", String::new())));
         let before = std::fs::read(dir.path().join(NODE)).unwrap();
         let found = keeper.bring_up(&volume(), MINUTE).await;
         assert_eq!(std::fs::read(dir.path().join(NODE)).unwrap(), before);
@@ -552,10 +552,10 @@ async fn a_marked_volume_is_looked_into_and_used_without_a_byte_changed() {
 async fn a_live_store_is_never_mounted_over() {
     let dir = tempfile::tempdir().unwrap();
     let mut keeper = keeper(dir.path(), &vec![0; SIZE]);
-    keeper.hands.running.push("etcd.service");
+    keeper.backend.running.push("etcd.service");
     let failure = keeper.bring_up(&volume(), MINUTE).await.unwrap_err();
     assert!(failure.cause.contains("etcd.service is running"), "{failure:?}");
-    keeper.hands.running.clear();
+    keeper.backend.running.clear();
     put(dir.path(), "var/lib/etcd/default/member", b"");
     let failure = keeper.bring_up(&volume(), MINUTE).await.unwrap_err();
     assert!(failure.cause.contains("/var/lib/etcd is not empty"), "{failure:?}");
@@ -585,7 +585,7 @@ async fn a_damaged_record_is_quarantined_and_allows_nothing_more() {
     put(dir.path(), "state/volumes/etcd.json", b"{\"schema\": 1,");
     let failure = keeper.bring_up(&volume(), MINUTE).await.unwrap_err();
     assert!(failure.cause.contains("without this agent's marker"), "{failure:?}");
-    assert_eq!(codes(&keeper), [Code::StatePutAside, Code::VolumeFound, Code::VolumeRefused]);
+    assert_eq!(codes(&keeper), [Code::StateFileQuarantined, Code::VolumeFound, Code::VolumeRefused]);
     assert!(dir.path().join("state/volumes/etcd.unreadable").exists());
 }
 
@@ -593,11 +593,11 @@ async fn a_damaged_record_is_quarantined_and_allows_nothing_more() {
 async fn a_mount_that_fails_names_its_unit() {
     let dir = tempfile::tempdir().unwrap();
     let mut keeper = keeper(dir.path(), &vec![0; SIZE]);
-    keeper.hands.refuses_mounts = true;
+    keeper.backend.refuses_mounts = true;
     let failure = keeper.bring_up(&volume(), MINUTE).await.unwrap_err();
     assert_eq!((failure.doing().as_str(), failure.unit.as_deref()), ("volume etcd: mount", Some("var-lib-etcd.mount")));
     // The next try goes on behind the mkfs.
-    keeper.hands.refuses_mounts = false;
+    keeper.backend.refuses_mounts = false;
     log(&keeper);
     assert_eq!(keeper.bring_up(&volume(), MINUTE).await, Ok(true));
     assert_eq!(log(&keeper), ["reload", "start var-lib-etcd.mount"]);
@@ -613,9 +613,9 @@ fn uuids_are_random_and_of_version_4() {
 
 /// A member that runs, its data, and the drop-in that an earlier deployment left.
 fn runs_beside(keeper: &mut VolumeKeeper<Machine>, drop_in: &str) {
-    keeper.hands.running.push("etcd.service");
-    put(&keeper.hands.root, "var/lib/etcd/default.etcd/member/snap/db", b"data");
-    put(&keeper.hands.root, "etc/systemd/system/etcd.service.d/50-heat-node-agent.conf", drop_in.as_bytes());
+    keeper.backend.running.push("etcd.service");
+    put(&keeper.backend.root, "var/lib/etcd/default.etcd/member/snap/db", b"data");
+    put(&keeper.backend.root, "etc/systemd/system/etcd.service.d/50-heat-node-agent.conf", drop_in.as_bytes());
 }
 
 fn desired(volumes: &[Volume]) -> Desired {
@@ -632,7 +632,7 @@ async fn who_runs_without_a_volume_is_asked_for_none_before_its_disk_is_there() 
         if let Some(text) = drop_in {
             runs_beside(&mut keeper, text);
         } else {
-            keeper.hands.running.push("etcd.service");
+            keeper.backend.running.push("etcd.service");
         }
         let checked = keeper.check_places(&desired(std::slice::from_ref(volume)), Duration::ZERO).await;
         assert!(log(&keeper).is_empty(), "nothing is done");
@@ -661,7 +661,7 @@ async fn what_could_only_be_refused_later_is_refused_before_anything_is_stopped(
     assert_eq!(refusal.code, Code::VolumeRefused, "{refusal:?}");
 
     // The disk is another store's, as after a change of the runtime.
-    put(dir.path(), TABLE, format!("{}9 1 252:16 / /var/lib/docker rw - xfs /dev/vdb rw\n", keeper.hands.table()).as_bytes());
+    put(dir.path(), TABLE, format!("{}9 1 252:16 / /var/lib/docker rw - xfs /dev/vdb rw\n", keeper.backend.table()).as_bytes());
     let other = Volume { role: VolumeRole::Runtime, mount_point: "/var/lib/containerd".into(), users: vec![], ..volume() };
     let refusal = keeper.check_places(&desired(&[other]), MINUTE).await.unwrap_err();
     assert!(refusal.cause.contains("in use as /var/lib/docker") && refusal.remedy.contains("CONTAINER_RUNTIME"), "{refusal:?}");
@@ -678,7 +678,7 @@ async fn no_store_is_taken_off_its_volume_by_parameters_that_leave_it_out() {
     assert_eq!(keeper.check_places(&desired(&[]), MINUTE).await, Ok(()));
     recorded(&keeper, State::InPlace);
     assert_eq!(keeper.check_places(&desired(&[]), MINUTE).await, Ok(()), "nothing is mounted");
-    keeper.hands.mount_at("/var/lib/etcd").unwrap();
+    keeper.backend.mount_at("/var/lib/etcd").unwrap();
     assert_eq!(keeper.check_places(&desired(&[volume()]), MINUTE).await, Ok(()));
     let other = Volume { disk: DiskName::Cinder("ffff4d0e-93a2-4b86-8d55-2f60c6b1a9e4".into()), ..volume() };
     for volumes in [&[][..], &[other]] {
@@ -694,7 +694,7 @@ async fn no_store_is_taken_off_its_volume_by_parameters_that_leave_it_out() {
     let link = Volume { disk: DiskName::Link("virtio-7c1f4d0e-93a2-4b86-8".into()), ..volume() };
     assert_eq!(keeper.check_places(&desired(&[link]), MINUTE).await, Ok(()));
     // Taken off by hand, and another disk in its place: the record is of the past.
-    keeper.hands.stop("var-lib-etcd.mount").await.unwrap();
-    put(dir.path(), TABLE, format!("{}9 1 252:0 / /var/lib/etcd rw - xfs /dev/vda rw\n", keeper.hands.table()).as_bytes());
+    keeper.backend.stop("var-lib-etcd.mount").await.unwrap();
+    put(dir.path(), TABLE, format!("{}9 1 252:0 / /var/lib/etcd rw - xfs /dev/vda rw\n", keeper.backend.table()).as_bytes());
     assert_eq!(keeper.check_places(&desired(&[]), MINUTE).await, Ok(()));
 }

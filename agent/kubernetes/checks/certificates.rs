@@ -10,7 +10,7 @@ use crate::kubernetes::parameters::mistake::Mistake;
 use crate::kubernetes::parts::certificates::{FIRST_WITH_ECDSA_TOKENS, SERVER, service_account_keys};
 use crate::kubernetes::parts::etcd_release;
 use crate::kubernetes::spec::cluster::{ClusterSpec, EtcdCluster, Facts};
-use crate::kubernetes::spec::trust::{AUTHORITIES, Halves, PAIRS, parameters_of};
+use crate::kubernetes::spec::trust::{AUTHORITIES, PAIRS, PartialPair, parameters_of};
 use crate::kubernetes::spec::words::CertificateSource;
 use crate::kubernetes::spec::words::Role;
 
@@ -19,7 +19,7 @@ const FIRST_THAT_RELOADS: u16 = 18;
 
 impl Checks<'_> {
     pub(in crate::kubernetes) fn certificates(&mut self) {
-        self.halves();
+        self.partial_pair();
         self.joining_by_token();
         match self.spec.certificates {
             CertificateSource::None => self.wrong(
@@ -88,22 +88,25 @@ impl Checks<'_> {
     }
 
     /// A key without its certificate, a certificate without its key, and keys of authorities where they must not be.
-    fn halves(&mut self) {
+    fn partial_pair(&mut self) {
         let rule = "a certificate and its key belong together";
         for name in PAIRS {
             let (certificate, key) = parameters_of(name);
-            let halves = self.spec.trust.halves(name);
+            let partial_pair = self.spec.trust.partial_pair(name);
             for (missing, there) in [(&certificate, &key), (&key, &certificate)] {
-                let (here, other) =
-                    if *missing == key { (&halves.key, &halves.certificate) } else { (&halves.certificate, &halves.key) };
+                let (here, other) = if *missing == key {
+                    (&partial_pair.key, &partial_pair.certificate)
+                } else {
+                    (&partial_pair.certificate, &partial_pair.key)
+                };
                 if here.is_none() && other.is_some() {
                     self.wrong(missing, format!("is missing, but {there} is given"), rule, "give both or none");
                 }
             }
         }
         for (signer, certificate, key) in AUTHORITIES {
-            let halves = self.spec.trust.own_authority(signer);
-            let (has_certificate, has_key) = (halves.certificate.is_some(), halves.key.is_some());
+            let partial_pair = self.spec.trust.own_authority(signer);
+            let (has_certificate, has_key) = (partial_pair.certificate.is_some(), partial_pair.key.is_some());
             let from_magnum = signer == Signer::Kubernetes && self.spec.certificates == CertificateSource::Magnum;
             if has_key && self.role == Role::Minion {
                 let rule = "whoever has a CA's key can impersonate anybody in the cluster; a worker signs nothing";
@@ -165,15 +168,15 @@ impl Checks<'_> {
     }
 
     fn magnum(&mut self) {
-        let is_there = |names: &[&str]| names.iter().any(|name| self.parameters.get(name).is_some());
+        let is_present = |names: &[&str]| names.iter().any(|name| self.parameters.get(name).is_some());
         let mut missing = Vec::new();
         for (name, there) in [
-            ("MAGNUM_URL", is_there(&["MAGNUM_URL"])),
-            ("CLUSTER_UUID", is_there(&["CLUSTER_UUID", "BAY_UUID"])),
-            ("TRUSTEE_USER_ID", is_there(&["TRUSTEE_USER_ID", "USER_TOKEN"])),
+            ("MAGNUM_URL", is_present(&["MAGNUM_URL"])),
+            ("CLUSTER_UUID", is_present(&["CLUSTER_UUID", "BAY_UUID"])),
+            ("TRUSTEE_USER_ID", is_present(&["TRUSTEE_USER_ID", "USER_TOKEN"])),
             // The creator's token needs neither.
-            ("TRUSTEE_PASSWORD", is_there(&["TRUSTEE_PASSWORD", "USER_TOKEN"]) || !is_there(&["TRUSTEE_USER_ID"])),
-            ("AUTH_URL", is_there(&["AUTH_URL", "USER_TOKEN"]) || !is_there(&["TRUSTEE_USER_ID"])),
+            ("TRUSTEE_PASSWORD", is_present(&["TRUSTEE_PASSWORD", "USER_TOKEN"]) || !is_present(&["TRUSTEE_USER_ID"])),
+            ("AUTH_URL", is_present(&["AUTH_URL", "USER_TOKEN"]) || !is_present(&["TRUSTEE_USER_ID"])),
         ] {
             if !there {
                 missing.push(name);
@@ -207,7 +210,9 @@ impl Checks<'_> {
         for (signer, _, key) in AUTHORITIES {
             let missing: Vec<String> = wanted
                 .iter()
-                .filter(|(name, by)| self.spec.trust.signer(*by) == signer && self.spec.trust.halves(name) == Halves::default())
+                .filter(|(name, by)| {
+                    self.spec.trust.signer(*by) == signer && self.spec.trust.partial_pair(name) == PartialPair::default()
+                })
                 .map(|(name, _)| parameters_of(name).0)
                 .collect();
             if missing.is_empty() || self.role == Role::Master && self.spec.trust.own_authority(signer).key.is_some() {
@@ -259,7 +264,7 @@ impl Checks<'_> {
     /// addresses itself; what is given may name them.
     fn address_of_kubelet(&mut self) {
         let made = wanted(self.spec, self.role).iter().any(|(name, _)| *name == "kubelet")
-            && self.spec.trust.halves("kubelet") == Halves::default();
+            && self.spec.trust.partial_pair("kubelet") == PartialPair::default();
         if made && self.address.is_none() && self.role == Role::Minion {
             self.warnings.push(Mistake::general(
                 "KUBE_NODE_IP",
@@ -336,7 +341,7 @@ impl Checks<'_> {
 /// it is good in either form.
 pub(in crate::kubernetes) fn unusable_for_tokens(cluster: &ClusterSpec, of: Role, facts: &Facts) -> Option<Mistake> {
     let keys = service_account_keys(cluster, facts).filter(|_| of == Role::Master)?;
-    let Some(Material::Text(own)) = cluster.trust.halves("server").key.filter(|_| keys.verify.contains(&SERVER.key)) else {
+    let Some(Material::Text(own)) = cluster.trust.partial_pair("server").key.filter(|_| keys.verify.contains(&SERVER.key)) else {
         return None;
     };
     let is_rsa = PrivateKey::from_pem(&own).is_ok_and(|key| matches!(key.key_type(), Some(KeyType::Rsa(_))));

@@ -13,7 +13,7 @@ use crate::kubernetes::spec::cluster::{ClusterSpec, EtcdCluster, Facts, Options}
 use crate::kubernetes::spec::words::Role;
 use crate::kubernetes::spec::words::RuntimeKind;
 use crate::kubernetes::versions::two_numbers;
-use crate::kubernetes::versions::{CommandLine, Minor, Standing, admission_plugin, given, items};
+use crate::kubernetes::versions::{Availability, CommandLine, Minor, admission_plugin, given, items};
 
 /// The list of etcd's members.
 const MEMBERS: &str = "ETCD_INITIAL_CLUSTER";
@@ -379,20 +379,20 @@ impl Checks<'_> {
             self.wrong("HYPERKUBE_PREFIX", "is missing", rule, "give the prefix of the images that are in the machine image");
         }
         for plugin in plane.admission.clone() {
-            let said = match admission_plugin(minor, &plugin) {
-                Standing::Removed { last, .. } => {
+            let reported = match admission_plugin(minor, &plugin) {
+                Availability::Removed { last, .. } => {
                     Some((format!("contains {plugin}, which {last} was the last to support"), "it is removed from the list"))
                 }
-                Standing::NotYet { first } => {
+                Availability::NotYet { first } => {
                     Some((format!("contains {plugin}, which was added in {first}"), "it is removed from the list"))
                 }
-                Standing::NeverThere => {
+                Availability::NeverThere => {
                     Some((format!("contains {plugin}, which no version supports"), "it is removed from the list"))
                 }
-                Standing::Unknown => Some((format!("contains {plugin}, which this agent does not know"), "it is passed on")),
-                Standing::Known | Standing::Unchecked => None,
+                Availability::Unknown => Some((format!("contains {plugin}, which this agent does not know"), "it is passed on")),
+                Availability::Known | Availability::Unchecked => None,
             };
-            if let Some((problem, what)) = said {
+            if let Some((problem, what)) = reported {
                 let rule = format!("an API server does not start if it lacks a listed plugin; {what}");
                 self.warnings.push(Mistake::general(
                     "ADMISSION_CONTROL_LIST",
@@ -618,7 +618,7 @@ mod tests {
         }
         crate::kubernetes::node_of(
             &Deployment::parse(&json!({"id": "i", "config": config})).unwrap().unwrap(),
-            &crate::kubernetes::Leave::everything(),
+            &crate::kubernetes::ImagePolicy::everything(),
         )
     }
 

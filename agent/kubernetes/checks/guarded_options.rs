@@ -16,14 +16,14 @@ const STATIC_PODS: &str = "kubelet:--manifest-url";
 
 /// What an image lets the metadata decide.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Leave {
+pub struct ImagePolicy {
     /// None: everything.
     options: Option<Vec<String>>,
     /// Whether groups of deployments that run code are allowed, so that a static pod brings nothing that a script could not.
     code: bool,
 }
 
-impl Leave {
+impl ImagePolicy {
     /// As the settings say: `[deploy] groups` and `[node] allow_options`. Of the groups only those count that run code: one that is data,
     /// or that nothing in the image runs, brings none.
     #[must_use]
@@ -240,7 +240,7 @@ const GUARDED: [Row; 46] = [
 ];
 
 /// What the parameters ask for without the image's permission.
-pub(in crate::kubernetes) fn mistakes(parameters: &Parameters, leave: &Leave) -> Vec<Mistake> {
+pub(in crate::kubernetes) fn mistakes(parameters: &Parameters, policy: &ImagePolicy) -> Vec<Mistake> {
     let Some(minor) = parameters.get("KUBE_TAG").and_then(Minor::of_tag) else { return Vec::new() };
     let mut mistakes = Vec::new();
     // What no unit of the node reads does no harm.
@@ -250,7 +250,7 @@ pub(in crate::kubernetes) fn mistakes(parameters: &Parameters, leave: &Leave) ->
         for (flag, value) in given(parameters.get(name).unwrap_or_default()) {
             let Some(why) = harm(component, minor, &flag, &value, parameters.is_true("TLS_DISABLED")) else { continue };
             let option = format!("{component}:--{flag}");
-            if !leave.allows(&option)
+            if !policy.allows(&option)
                 && !mistakes.iter().any(|one: &Mistake| one.parameter == name && one.problem.contains(&option))
             {
                 mistakes.push(refused(
@@ -262,7 +262,7 @@ pub(in crate::kubernetes) fn mistakes(parameters: &Parameters, leave: &Leave) ->
             }
         }
     }
-    if parameters.given("STATIC_POD_URL").is_some() && !leave.code && !leave.allows(STATIC_PODS) {
+    if parameters.given("STATIC_POD_URL").is_some() && !policy.code && !policy.allows(STATIC_PODS) {
         let problem = format!("is given, but the image does not allow metadata to bring code ({STATIC_PODS})");
         mistakes.push(refused("STATIC_POD_URL", problem, CODE, STATIC_PODS));
     }
@@ -305,14 +305,14 @@ fn is_log(path: &str) -> bool {
 mod tests {
     use super::*;
     use crate::kubernetes::fixtures::parameters;
-    use crate::kubernetes::versions::{Standing, flag};
+    use crate::kubernetes::versions::{Availability, flag};
 
-    fn found(changes: &[(&str, &str)], leave: &Leave) -> Vec<String> {
-        mistakes(&parameters(changes), leave).iter().map(ToString::to_string).collect()
+    fn found(changes: &[(&str, &str)], policy: &ImagePolicy) -> Vec<String> {
+        mistakes(&parameters(changes), policy).iter().map(ToString::to_string).collect()
     }
 
-    fn none() -> Leave {
-        Leave::of(&Settings::default(), |_| true)
+    fn none() -> ImagePolicy {
+        ImagePolicy::of(&Settings::default(), |_| true)
     }
 
     #[test]
@@ -377,31 +377,31 @@ mod tests {
             ("v1.28.9", "KUBESCHEDULER_OPTIONS", "--config=/x --v=4", "kube-scheduler:--config"),
         ] {
             let changes = [("KUBE_TAG", tag), (name, options)];
-            let said = found(&changes, &none());
+            let reported = found(&changes, &none());
             let expected: Vec<&str> = refused.split(' ').filter(|option| !option.is_empty()).collect();
-            assert_eq!(said.len(), expected.len(), "{name} {options}: {said:?}");
-            for (line, option) in said.iter().zip(&expected) {
+            assert_eq!(reported.len(), expected.len(), "{name} {options}: {reported:?}");
+            for (line, option) in reported.iter().zip(&expected) {
                 assert!(line.starts_with(&format!("{name}: contains --")) && line.contains(option), "{line}");
                 assert!(line.contains(&format!("allow_options = [\"{option}\"]")), "{line}");
             }
             let allow_options = expected.iter().map(|&option| option.to_owned()).collect();
             let allowing = Settings { allow_options, ..Settings::default() };
-            assert_eq!(found(&changes, &Leave::of(&allowing, |_| true)), Vec::<String>::new());
-            assert_eq!(found(&changes, &Leave::everything()), Vec::<String>::new());
+            assert_eq!(found(&changes, &ImagePolicy::of(&allowing, |_| true)), Vec::<String>::new());
+            assert_eq!(found(&changes, &ImagePolicy::everything()), Vec::<String>::new());
         }
         let worker = [("ROLE", "minion"), ("KUBEAPI_OPTIONS", "--token-auth-file=/x"), ("KUBELET_OPTIONS", "--config=/x")];
-        let said = found(&worker, &none());
-        assert!(said.len() == 1 && said[0].starts_with("KUBELET_OPTIONS"), "{said:?}");
+        let reported = found(&worker, &none());
+        assert!(reported.len() == 1 && reported[0].starts_with("KUBELET_OPTIONS"), "{reported:?}");
         let plain = [("KUBE_TAG", "v1.15.3"), ("TLS_DISABLED", "true"), ("CERTIFICATES", ""), ("KUBE_API_PORT", "8080")];
         let changes = [&plain[..], &[("KUBEAPI_OPTIONS", "--insecure-bind-address=192.0.2.11")]].concat();
         assert_eq!(found(&changes, &none()), Vec::<String>::new());
     }
 
     /// Whether each value of these options needs leave on a master of 1.28, or of another release.
-    fn needs_leave(rows: &[(&str, &str, &str, bool)]) {
+    fn needs_permission(rows: &[(&str, &str, &str, bool)]) {
         for (tag, name, options, refused) in rows {
-            let said = found(&[("KUBE_TAG", tag), (name, options)], &none());
-            assert_eq!(!said.is_empty(), *refused, "{tag} {name} {options}: {said:?}");
+            let reported = found(&[("KUBE_TAG", tag), (name, options)], &none());
+            assert_eq!(!reported.is_empty(), *refused, "{tag} {name} {options}: {reported:?}");
         }
     }
 
@@ -409,7 +409,7 @@ mod tests {
     #[test]
     fn a_list_is_judged_as_the_component_reads_it() {
         let api = "KUBEAPI_OPTIONS";
-        needs_leave(&[
+        needs_permission(&[
             ("v1.28.9", api, r#"'--authorization-mode=Node,RBAC,"AlwaysAllow"'"#, true),
             ("v1.28.9", api, r#"'--authorization-mode="Node","RBAC"'"#, true),
             ("v1.28.9", api, r#"'--authorization-mode="Node,RBAC"'"#, true),
@@ -431,7 +431,7 @@ mod tests {
     #[test]
     fn who_names_users_and_groups_needs_leave() {
         let (api, manager, scheduler) = ("KUBEAPI_OPTIONS", "KUBECONTROLLER_OPTIONS", "KUBESCHEDULER_OPTIONS");
-        needs_leave(&[
+        needs_permission(&[
             ("v1.28.9", api, "--oidc-issuer-url=https://issuer.example.org", true),
             ("v1.28.9", api, "--oidc-client-id x", true),
             ("v1.28.9", api, "--oidc_groups_claim=groups", true),
@@ -460,7 +460,7 @@ mod tests {
     fn what_goes_round_a_parameters_precautions_needs_leave() {
         let (api, manager, scheduler, kubelet) =
             ("KUBEAPI_OPTIONS", "KUBECONTROLLER_OPTIONS", "KUBESCHEDULER_OPTIONS", "KUBELET_OPTIONS");
-        needs_leave(&[
+        needs_permission(&[
             ("v1.28.9", api, "--enable-bootstrap-token-auth", true),
             ("v1.28.9", api, "--enable-bootstrap-token-auth=T", true),
             ("v1.28.9", api, "--enable-bootstrap-token-auth=false", false),
@@ -510,10 +510,10 @@ mod tests {
                 ("var/log/x", true),
                 ("", true),
             ] {
-                needs_leave(&[(tag, name, &format!("--{flag}={path}"), refused)]);
+                needs_permission(&[(tag, name, &format!("--{flag}={path}"), refused)]);
             }
         }
-        needs_leave(&[
+        needs_permission(&[
             ("v1.28.9", "KUBEAPI_OPTIONS", "--audit-log-path=-", false),
             ("v1.28.9", "KUBEPROXY_OPTIONS", "--write-config-to=/var/log/x", true),
             ("v1.28.9", "KUBESCHEDULER_OPTIONS", "--write-config-to=/var/log/x", true),
@@ -522,7 +522,7 @@ mod tests {
 
     #[test]
     fn directories_of_programs_need_leave() {
-        needs_leave(&[
+        needs_permission(&[
             ("v1.28.9", "KUBELET_OPTIONS", "--volume-plugin-dir=/x", true),
             ("v1.28.9", "KUBELET_OPTIONS", "--image-credential-provider-bin-dir=/x", true),
             ("v1.28.9", "KUBELET_OPTIONS", "--image-credential-provider-config=/x", true),
@@ -537,7 +537,7 @@ mod tests {
         for (value, refused) in
             [("0", true), ("00", true), ("0x0", true), ("+0", true), ("-0", true), ("0_0", true), ("8443", false)]
         {
-            needs_leave(&[("v1.18.2", "KUBEAPI_OPTIONS", &format!("--secure-port={value}"), refused)]);
+            needs_permission(&[("v1.18.2", "KUBEAPI_OPTIONS", &format!("--secure-port={value}"), refused)]);
         }
     }
 
@@ -605,14 +605,17 @@ mod tests {
                 assert!(guarded || name == "tls-sni-cert-key", "{component} --{name}");
             }
         }
-        needs_leave(&[
+        needs_permission(&[
             ("v1.20.15", "KUBELET_OPTIONS", "--storage-driver-password=hunter2", true),
             ("v1.20.15", "KUBELET_OPTIONS", "--storage_driver_password hunter2", true),
             ("v1.5.3", "KUBEAPI_OPTIONS", "--ir-password=hunter2", true),
             ("v1.20.15", "KUBELET_OPTIONS", "--storage-driver-user=root", false),
         ]);
-        let said = found(&[("KUBE_TAG", "v1.20.15"), ("KUBELET_OPTIONS", "--storage-driver-password=hunter2")], &none());
-        assert!(said.len() == 1 && said[0].contains("remedy: remove it") && !said[0].contains("hunter2"), "{said:?}");
+        let reported = found(&[("KUBE_TAG", "v1.20.15"), ("KUBELET_OPTIONS", "--storage-driver-password=hunter2")], &none());
+        assert!(
+            reported.len() == 1 && reported[0].contains("remedy: remove it") && !reported[0].contains("hunter2"),
+            "{reported:?}"
+        );
     }
 
     /// SECURITY.md: an image whose groups bring no code gets none by a parameter either.
@@ -620,19 +623,19 @@ mod tests {
     fn static_pods_come_where_code_may_come_or_the_image_gives_leave() {
         let changes = [("STATIC_POD_URL", "https://pods.example.org/x")];
         let groups = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
-        let leave = [STATIC_PODS.to_owned()];
+        let policy = [STATIC_PODS.to_owned()];
         for (groups, options, refused) in [
             (None, &[][..], false),
             (Some(groups(&["script", "kubernetes-node"])), &[], false),
             (Some(groups(&["kubernetes-node"])), &[], true),
             (Some(groups(&["kubernetes-node", "Heat::Ungrouped", "scrpit"])), &[], true),
             (Some(groups(&[])), &[], true),
-            (Some(groups(&["kubernetes-node"])), &leave, false),
+            (Some(groups(&["kubernetes-node"])), &policy, false),
         ] {
             let mut settings = Settings { allow_options: options.to_vec(), ..Settings::default() };
             settings.deploy.groups.clone_from(&groups);
-            let said = found(&changes, &Leave::of(&settings, |group| group == "script"));
-            assert_eq!(!said.is_empty(), refused, "{groups:?} {options:?}: {said:?}");
+            let reported = found(&changes, &ImagePolicy::of(&settings, |group| group == "script"));
+            assert_eq!(!reported.is_empty(), refused, "{groups:?} {options:?}: {reported:?}");
         }
     }
 
@@ -653,7 +656,7 @@ mod tests {
     fn is_flag(component: Component, name: &str) -> bool {
         (2..=Minor::NEWEST.number()).any(|minor| {
             let minor = Minor::of_tag(&format!("v1.{minor}.0")).unwrap();
-            flag(component, minor, name) == Standing::Known
+            flag(component, minor, name) == Availability::Known
         })
     }
 }

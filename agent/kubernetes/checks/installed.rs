@@ -83,8 +83,8 @@ pub fn programs<'a>(spec: &'a NodeSpec, desired: &'a Desired) -> impl Iterator<I
         _ => spec.kubernetes.is_some(),
     };
     // One whose start is blocked is not run.
-    let is_there = |program: &Program| desired.units.iter().any(|unit| unit.name == program.unit && !unit.applies_files);
-    PROGRAMS.into_iter().filter(move |program| matters(program) && is_there(program))
+    let is_present = |program: &Program| desired.units.iter().any(|unit| unit.name == program.unit && !unit.applies_files);
+    PROGRAMS.into_iter().filter(move |program| matters(program) && is_present(program))
 }
 
 /// Where the programs of CNI lie that the runtime runs for the network that the agent describes, each with what it is for; nothing
@@ -139,13 +139,13 @@ pub fn command<'a>(program: &Program, text: &'a str) -> Option<&'a str> {
     std::iter::once(first).chain(words.filter(|word| word.starts_with('/'))).find(|word| name(word) == program.name)
 }
 
-/// What an installed program makes of what is asked of it. `said` is what it says of its release, `flanneld` the release of
+/// What an installed program makes of what is asked of it. `reported` is what it says of its release, `flanneld` the release of
 /// flannel that is installed, if that is known.
 #[must_use]
-pub fn judge(spec: &NodeSpec, desired: &Desired, program: &Program, said: &str, flanneld: Option<Version>) -> Verdict {
+pub fn judge(spec: &NodeSpec, desired: &Desired, program: &Program, reported: &str, flanneld: Option<Version>) -> Verdict {
     let name = program.name;
-    let Some(release) = version_of(said) else {
-        let cause = format!("`{name} --version` prints no release: \"{}\"", said.trim().chars().take(80).collect::<String>());
+    let Some(release) = version_of(reported) else {
+        let cause = format!("`{name} --version` prints no release: \"{}\"", reported.trim().chars().take(80).collect::<String>());
         return Verdict::odd(cause, format!("check what is installed as {name}; its flags are not checked"));
     };
     match (program.kind, &spec.kubernetes) {
@@ -301,12 +301,12 @@ mod tests {
     use crate::kubernetes::fixtures::{ETCDS_OWN, MINORS, spec};
     use crate::kubernetes::{Facts, render};
 
-    fn verdict(changes: &[(&str, &str)], name: &str, said: &str, flanneld: Option<Version>) -> Verdict {
+    fn verdict(changes: &[(&str, &str)], name: &str, reported: &str, flanneld: Option<Version>) -> Verdict {
         let spec = spec(changes);
         let desired = render(&spec, &Facts::default()).unwrap();
         let program =
             programs(&spec, &desired).find(|program| program.name == name).unwrap_or_else(|| panic!("no {name}: {changes:?}"));
-        judge(&spec, &desired, &program, said, flanneld)
+        judge(&spec, &desired, &program, reported, flanneld)
     }
 
     #[test]
@@ -344,7 +344,7 @@ mod tests {
         let flannel = ("KUBE_TAG", "v1.9.6");
         let own = [&[asked_new, TOKEN], ETCDS_OWN].concat();
         // What is asked, the program, what it says, the release of flannel; "refused: " or "odd: ", and words of why.
-        for (changes, name, said, flanneld, expected) in [
+        for (changes, name, reported, flanneld, expected) in [
             (&[asked_new][..], "kube-apiserver", new, None, FITS),
             (&[asked_new], "kube-scheduler", "Kubernetes v1.30.9", None, "odd: it supports every flag"),
             (&[asked_new], "kubelet", "sorry\n", None, "odd: prints no release"),
@@ -396,7 +396,7 @@ mod tests {
             (&pool, "dockerd", "Docker version 25.0.3, build f417435", None, "refused: docker 25 dropped devicemapper"),
             (&pool, "dockerd", "Docker version 20.10.24+dfsg1, build 297e128", None, FITS),
         ] {
-            let found = verdict(changes, name, said, flanneld);
+            let found = verdict(changes, name, reported, flanneld);
             let text = match (&found.odd, found.refused.is_empty()) {
                 (Some(odd), true) => format!("odd: {odd}"),
                 (None, false) => format!("refused: {}", found.refused.join("; ")),
@@ -406,7 +406,7 @@ mod tests {
             let (kind, words) = expected.split_once(' ').unwrap_or_default();
             assert!(
                 text.starts_with(kind) && text.contains(words) && text.is_empty() == expected.is_empty(),
-                "{changes:?} {said}: {text}"
+                "{changes:?} {reported}: {text}"
             );
             assert_eq!(found.remedy.is_empty(), expected.is_empty(), "{found:?}");
         }

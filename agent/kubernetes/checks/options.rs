@@ -48,10 +48,12 @@ impl Checks<'_> {
         ];
         for (component, flag, expected, rule, parameter) in rows {
             let Some(expected) = expected else { continue };
-            let said = given(spec.options.of(component)).into_iter().rev().find(|(name, _)| name == flag).map(|(_, value)| value);
-            let is_same = |said: &str| said == expected || (truth(expected).is_some() && truth(said) == truth(expected));
-            if let Some(said) = said.filter(|said| !is_same(said)) {
-                let problem = format!("--{flag} is {said}, but the node is set up with {expected}");
+            let reported =
+                given(spec.options.of(component)).into_iter().rev().find(|(name, _)| name == flag).map(|(_, value)| value);
+            let is_same =
+                |reported: &str| reported == expected || (truth(expected).is_some() && truth(reported) == truth(expected));
+            if let Some(reported) = reported.filter(|reported| !is_same(reported)) {
+                let problem = format!("--{flag} is {reported}, but the node is set up with {expected}");
                 let remedy = format!("remove --{flag}; {parameter} sets it for the whole node");
                 self.wrong(Options::parameter(component), problem, rule, remedy);
             }

@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_that_guesses_the_backend_is_told_so() {
+    fn a_worker_that_guesses_the_backend_is_warned() {
         let is_reported = |changes: &[(&str, &str)]| {
             let worker = [("ROLE", "minion"), ("KUBE_MASTER_IP", "192.0.2.5"), ("FLANNEL_RUNS_AS", "unit")];
             let all: Vec<_> = worker.iter().chain(changes).copied().collect();

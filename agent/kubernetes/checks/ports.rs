@@ -5,7 +5,7 @@ use crate::kubernetes::parameters::kinds::port_range;
 use crate::kubernetes::spec::cluster::node_ports;
 use crate::kubernetes::spec::cluster::{ClusterSpec, NetworkDriver, Options};
 use crate::kubernetes::spec::words::Role;
-use crate::kubernetes::versions::{Component, Standing, flag, option};
+use crate::kubernetes::versions::{Availability, Component, flag, option};
 use crate::network::flannel;
 
 /// What comes to a listener.
@@ -72,7 +72,7 @@ impl Listeners<'_> {
     }
 
     fn knows(&self, component: Component, name: &str) -> bool {
-        matches!(flag(component, self.cluster.minor, name), Standing::Known | Standing::Unchecked)
+        matches!(flag(component, self.cluster.minor, name), Availability::Known | Availability::Unchecked)
     }
 
     fn of_master(&mut self) {

@@ -54,9 +54,11 @@ mod tests {
 
     fn lacks(config: &serde_json::Value, facts: &Facts) -> Vec<String> {
         let entry = json!({"id": "i", "group": "kubernetes-node", "config": config});
-        let spec =
-            crate::kubernetes::node_of(&Deployment::parse(&entry).unwrap().unwrap(), &crate::kubernetes::Leave::everything())
-                .unwrap();
+        let spec = crate::kubernetes::node_of(
+            &Deployment::parse(&entry).unwrap().unwrap(),
+            &crate::kubernetes::ImagePolicy::everything(),
+        )
+        .unwrap();
         preflight(&spec, facts).iter().map(|mistake| mistake.problem.clone()).collect()
     }
 

@@ -11,13 +11,13 @@ use crate::kubernetes::parts::certificates::{
     SERVICE_ACCOUNT_PRIVATE, ServiceAccountKeys, has_front_proxy, service_account_keys,
 };
 use crate::kubernetes::parts::daemon::{
-    Asks, Daemon, Flags, Variables, deadline, has_variables, ok_gate, read_files, unless_cloud,
+    Daemon, Flags, ProbeIdentity, Variables, deadline, has_variables, ok_gate, read_files, unless_cloud,
 };
 use crate::kubernetes::spec::cluster::{CLOUD_CONFIG, ClusterSpec, Facts};
 use crate::kubernetes::spec::node::NodeSpec;
 use crate::kubernetes::spec::words::Role;
 use crate::kubernetes::text::kubeconfig::{self, Identity};
-use crate::kubernetes::versions::{Component, Standing, admission_plugin};
+use crate::kubernetes::versions::{Availability, Component, admission_plugin};
 
 pub(in crate::kubernetes) const UNIT: &str = "kube-apiserver.service";
 /// Its environment file.
@@ -171,7 +171,7 @@ fn set_admission(cluster: &ClusterSpec, has_tokens: bool, flags: &mut Flags) {
     let asked = &cluster.control_plane.admission;
     let mut plugins: Vec<&str> = Vec::new();
     // Without TLS clients cannot be distinguished.
-    if cluster.tls && matches!(admission_plugin(cluster.minor, "NodeRestriction"), Standing::Known) {
+    if cluster.tls && matches!(admission_plugin(cluster.minor, "NodeRestriction"), Availability::Known) {
         plugins.push("NodeRestriction");
     }
     if asked.is_empty() && cluster.tls && !has_list {
@@ -180,7 +180,10 @@ fn set_admission(cluster: &ClusterSpec, has_tokens: bool, flags: &mut Flags) {
     plugins.extend(asked.iter().map(String::as_str));
     let mut taken: Vec<&str> = Vec::new();
     for plugin in plugins {
-        let there = matches!(admission_plugin(cluster.minor, plugin), Standing::Known | Standing::Unknown | Standing::Unchecked);
+        let there = matches!(
+            admission_plugin(cluster.minor, plugin),
+            Availability::Known | Availability::Unknown | Availability::Unchecked
+        );
         if there && (has_tokens || plugin != SERVICE_ACCOUNT) && !taken.contains(&plugin) {
             taken.push(plugin);
         }
@@ -259,14 +262,14 @@ fn has_keystone(cluster: &ClusterSpec) -> bool {
 
 /// Where its health is asked for, and as whom. From 1.6 on, with RBAC, nobody has to be known for it, unless the options ask for
 /// that (`--anonymous-auth=false`): the administrator always is. Before, the port in the clear is there.
-fn health(cluster: &ClusterSpec, flags: &Flags) -> (String, Asks) {
+fn health(cluster: &ClusterSpec, flags: &Flags) -> (String, ProbeIdentity) {
     let path = health_path(cluster);
     if cluster.tls && cluster.minor.number() >= 6 {
         let port = flags.port("secure-port", cluster.api.port).unwrap_or(cluster.api.port);
-        return (format!("https://127.0.0.1:{port}/{path}"), Asks::Known(ADMIN.client()));
+        return (format!("https://127.0.0.1:{port}/{path}"), ProbeIdentity::Known(ADMIN.client()));
     }
     let port = flags.port("insecure-port", INSECURE_PORT).unwrap_or(INSECURE_PORT);
-    (format!("http://127.0.0.1:{port}/{path}"), Asks::Nobody(None))
+    (format!("http://127.0.0.1:{port}/{path}"), ProbeIdentity::Nobody(None))
 }
 
 /// `/readyz`, which came with 1.16 and told nothing of etcd at first; `/healthz` tells of it in every minor
@@ -397,7 +400,7 @@ mod tests {
             let minor = Minor::of_tag(&format!("v1.{number}.0")).unwrap();
             for word in of(number, &everything) {
                 let name = word.trim_start_matches('-').split('=').next().unwrap();
-                assert_eq!(flag(Component::ApiServer, minor, name), Standing::Known, "{name} 1.{number}");
+                assert_eq!(flag(Component::ApiServer, minor, name), Availability::Known, "{name} 1.{number}");
             }
         }
     }

@@ -14,7 +14,7 @@ use crate::kubernetes::parts::certificates::{
     AUTHORITY, AUTHORITY_KEY, CONTROLLER_MANAGER, Pair, SIGNING_AUTHORITY, service_account_keys,
 };
 use crate::kubernetes::parts::daemon::{
-    Asks, Daemon, Flags, Variables, deadline, has_variables, ok_gate, read_files, unless_cloud,
+    Daemon, Flags, ProbeIdentity, Variables, deadline, has_variables, ok_gate, read_files, unless_cloud,
 };
 use crate::kubernetes::spec::cluster::{CLOUD_CONFIG, ClusterSpec, Facts, NetworkDriver, host_of};
 use crate::kubernetes::spec::words::Role;
@@ -194,7 +194,7 @@ impl LocalComponent {
                 Component::ControllerManager => unless_cloud(cluster, deadline::SERVICE),
                 _ => Some(deadline::SERVICE),
             };
-            part.gates.push(ok_gate(self.gate, self.unit, url, Asks::Nobody(authority), deadline));
+            part.gates.push(ok_gate(self.gate, self.unit, url, ProbeIdentity::Nobody(authority), deadline));
         }
     }
 }
@@ -211,7 +211,7 @@ mod tests {
     use super::*;
     use crate::kubernetes::control_plane::scheduler;
     use crate::kubernetes::fixtures::{arguments, asked, content, file, gate, master, value};
-    use crate::kubernetes::versions::{Minor, Standing, flag};
+    use crate::kubernetes::versions::{Availability, Minor, flag};
 
     const OPEN: &[(&str, &str)] = &[("TLS_DISABLED", "true"), ("CERTIFICATES", ""), ("KUBE_API_PORT", "8080")];
     const CLOUD: &[(&str, &str)] = &[
@@ -272,7 +272,7 @@ mod tests {
             for (unit, component) in [(UNIT, Component::ControllerManager), (scheduler::UNIT, Component::Scheduler)] {
                 for word in arguments(&desired, unit) {
                     let name = word.trim_start_matches('-').split('=').next().unwrap();
-                    assert_eq!(flag(component, minor, name), Standing::Known, "{component} {name} 1.{number}");
+                    assert_eq!(flag(component, minor, name), Availability::Known, "{component} {name} 1.{number}");
                 }
             }
         }

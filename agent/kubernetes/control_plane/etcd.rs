@@ -23,7 +23,7 @@ use crate::kubernetes::spec::node::{NodeSpec, Proxy};
 use crate::kubernetes::spec::storage::VolumeSpec;
 use crate::kubernetes::spec::words::Secret;
 use crate::kubernetes::text::environment::line;
-use crate::kubernetes::versions::{Component, Standing, flag};
+use crate::kubernetes::versions::{Availability, Component, flag};
 use crate::network::flannel;
 
 const UNIT: &str = "etcd.service";
@@ -97,7 +97,7 @@ pub(in crate::kubernetes) fn url_of_the_api_server(spec: &NodeSpec) -> String {
 
 /// Whether the API server has flags for certificates towards etcd: from 1.3 on.
 fn api_server_shows_certificates(cluster: &ClusterSpec) -> bool {
-    flag(Component::ApiServer, cluster.minor, "etcd-certfile") == Standing::Known
+    flag(Component::ApiServer, cluster.minor, "etcd-certfile") == Availability::Known
 }
 
 /// Name of the member: the node's, else its address.

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use super::apiserver::health_path;
 use crate::desired::{Desired, File, Unit};
 use crate::kubernetes::parts::certificates::AUTHORITY;
-use crate::kubernetes::parts::daemon::{Asks, ok_gate};
+use crate::kubernetes::parts::daemon::{ProbeIdentity, ok_gate};
 use crate::kubernetes::parts::directories::directory;
 use crate::kubernetes::parts::paths::GUARDED;
 use crate::kubernetes::spec::cluster::{ClusterSpec, Facts, host_of};
@@ -39,9 +39,10 @@ pub(in crate::kubernetes) fn part(spec: &NodeSpec, cluster: &ClusterSpec, _facts
         needs: BTreeSet::new(),
         applies_files: false,
     });
-    if tells_health(cluster) {
+    if serves_health(cluster) {
         let url = format!("{}/{}", cluster.server(spec.role), health_path(cluster));
-        let asks = if cluster.tls { Asks::Known(kubelet::client_identity(cluster)) } else { Asks::Nobody(None) };
+        let asks =
+            if cluster.tls { ProbeIdentity::Known(kubelet::client_identity(cluster)) } else { ProbeIdentity::Nobody(None) };
         // The masters answer behind it; a kubelet that joins by a token gets its certificate through it.
         part.gates.push(ok_gate("haproxy", UNIT, url, asks, None));
     }
@@ -49,7 +50,7 @@ pub(in crate::kubernetes) fn part(spec: &NodeSpec, cluster: &ClusterSpec, _facts
 }
 
 /// Whether the API server tells its nodes about its health: over TLS from 1.6 on, with RBAC.
-fn tells_health(cluster: &ClusterSpec) -> bool {
+fn serves_health(cluster: &ClusterSpec) -> bool {
     !cluster.tls || cluster.minor.number() >= 6
 }
 
@@ -91,7 +92,7 @@ backend masters
 "
     );
     let mut check = "check".to_owned();
-    if tells_health(cluster) {
+    if serves_health(cluster) {
         // HAProxy shows nobody. A server whose options want everybody known (`--anonymous-auth=false`, which workers are not
         // told of) says 401 however it is, and no other server does: better it is used than none.
         let expected = if cluster.tls { "rstatus ^(200|401)" } else { "status 200" };

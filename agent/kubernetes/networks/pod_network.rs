@@ -278,7 +278,7 @@ mod tests {
         crate::budgets::json::typed(content(desired, path)).unwrap()
     }
 
-    fn is_kept_off(desired: &Desired, name: &str) -> bool {
+    fn is_start_blocked(desired: &Desired, name: &str) -> bool {
         let drop_in = file(desired, &format!("/etc/systemd/system/{name}.d/50-heat-node-agent.conf"));
         desired.units.iter().all(|unit| unit.name != name || (!unit.enable && unit.applies_files))
             && drop_in.is_some_and(|file| file.content.contains("\nConditionPathExists=!/\n"))
@@ -320,7 +320,7 @@ mod tests {
 
     /// flanneld that ran for earlier parameters does not go on beside another network, and what the unit made goes.
     #[test]
-    fn an_earlier_network_is_taken_away_and_kept_off() {
+    fn an_earlier_network_is_removed_and_disabled() {
         const FLANNELD: &str = "flanneld.service";
         let made = Facts { made: Made { pod_network: true, flannel: true, ..Made::default() }, ..Facts::default() };
         for (changes, off, off_after) in [
@@ -334,7 +334,7 @@ mod tests {
         ] {
             let spec = spec(changes);
             let (first, after) = (render(&spec, &Facts::default()).unwrap(), render(&spec, &made).unwrap());
-            assert_eq!((is_kept_off(&first, FLANNELD), is_kept_off(&after, FLANNELD)), (off, off_after), "{changes:?}");
+            assert_eq!((is_start_blocked(&first, FLANNELD), is_start_blocked(&after, FLANNELD)), (off, off_after), "{changes:?}");
             let is_unit = spec.kubernetes.as_ref().unwrap().has_flannel_unit();
             assert_eq!(described(&first).is_some(), is_unit, "{changes:?}");
             assert_eq!(described(&after) == Some(PodNetworkFile::Nothing {}), !is_unit, "{changes:?}");
@@ -486,7 +486,7 @@ mod tests {
                     (&json!("10.100.1.0/24"), &json!("10.100.1.1"))
                 );
             }
-            assert!(is_kept_off(&desired, "flanneld.service"));
+            assert!(is_start_blocked(&desired, "flanneld.service"));
             let managed = content(&desired, "/etc/NetworkManager/conf.d/90-heat-node-agent.conf");
             assert!(managed.contains("unmanaged-devices=interface-name:kbr0;interface-name:veth*\n"), "{managed}");
             let words = arguments(&desired, "kube-controller-manager.service");

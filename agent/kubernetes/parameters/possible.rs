@@ -6,7 +6,7 @@ use super::kinds::Kind;
 use super::table::find;
 
 /// Values by which other parameters are allowed or not.
-const TELLING: &[(&str, &[&str])] = &[
+const EXAMPLES: &[(&str, &[&str])] = &[
     ("KUBE_TAG", &["v1.2.7", "v1.9.11", "v1.15.12", "v1.20.15", "v1.24.17", "v1.28.9", "v1.31.4"]),
     ("ETCD_TAG", &["v2.3.8", "v3.3.27", "v3.5.9"]),
     ("CONTAINERD_VERSION", &["1.4.4", "1.7.20", "2.0.1"]),
@@ -22,9 +22,9 @@ const TELLING: &[(&str, &[&str])] = &[
 #[must_use]
 pub fn values(name: &str) -> Vec<String> {
     let Some(parameter) = find(name) else { return Vec::new() };
-    let telling = TELLING.iter().find(|(name, _)| *name == parameter.name).map(|(_, values)| *values);
+    let examples = EXAMPLES.iter().find(|(name, _)| *name == parameter.name).map(|(_, values)| *values);
     let number = |least: u32, most: u32| vec![least.to_string(), (least / 2 + most / 2).to_string(), most.to_string()];
-    let given = telling.or(match parameter.kind {
+    let given = examples.or(match parameter.kind {
         Kind::Choice(words) => Some(words),
         Kind::Bool => Some(&["true", "false"]),
         Kind::Number(..) | Kind::Handle => None,
@@ -68,7 +68,7 @@ mod tests {
                 assert!(parameter.kind.normalised(value).is_some(), "{} {value}", parameter.name);
             }
         }
-        assert!(TELLING.iter().all(|(name, _)| find(name).is_some()));
+        assert!(EXAMPLES.iter().all(|(name, _)| find(name).is_some()));
         assert!(values("KUBE_TAGG").is_empty());
     }
 }

@@ -304,8 +304,8 @@ mod tests {
             (&long, "*** (65 characters): is no"),
         ] {
             let pairs = json!({"TRUSTEE_PASSWORD": "hunter2", name: "x"});
-            for said in [mistakes(&pairs, &[]), mistakes(&json!({"TRUSTEE_PASSWORD": "hunter2"}), &[(name, json!("x"))])] {
-                assert!(said.len() == 1 && said[0].starts_with(expected), "{name}: {said:?}");
+            for reported in [mistakes(&pairs, &[]), mistakes(&json!({"TRUSTEE_PASSWORD": "hunter2"}), &[(name, json!("x"))])] {
+                assert!(reported.len() == 1 && reported[0].starts_with(expected), "{name}: {reported:?}");
             }
         }
         let twice = mistakes(&json!("hunter2: a\nhunter2: b\n"), &[]);
@@ -348,8 +348,8 @@ mod tests {
             (anchors, "a nested value or an anchor"),
             ("a: *b\n".to_owned(), "config"),
         ] {
-            let said = mistakes(&json!(text), &[]);
-            assert!(said.len() == 1 && said[0].contains(problem), "{}: {said:?}", &text[..20.min(text.len())]);
+            let reported = mistakes(&json!(text), &[]);
+            assert!(reported.len() == 1 && reported[0].contains(problem), "{}: {reported:?}", &text[..20.min(text.len())]);
         }
     }
 

@@ -353,9 +353,9 @@ mod tests {
     #[test]
     fn whatever_holds_a_credential_is_secret() {
         for parameter in TABLE {
-            let telling = ["PASSWORD", "TOKEN", "SECRET", "TRUST_ID", "P_PROXY", "S_PROXY", "CURL", "HANDLE", "DISCOVERY"];
+            let secret_words = ["PASSWORD", "TOKEN", "SECRET", "TRUST_ID", "P_PROXY", "S_PROXY", "CURL", "HANDLE", "DISCOVERY"];
             let is_key = parameter.name.ends_with("_KEY") && parameter.name != "KUBE_SERVICE_ACCOUNT_KEY";
-            let expected = is_key || telling.iter().any(|word| parameter.name.contains(word));
+            let expected = is_key || secret_words.iter().any(|word| parameter.name.contains(word));
             assert_eq!(parameter.secret, expected, "{}", parameter.name);
         }
     }

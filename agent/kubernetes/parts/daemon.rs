@@ -13,7 +13,7 @@ use crate::kubernetes::parts::paths::GUARDED;
 use crate::kubernetes::spec::cluster::{ClusterSpec, Facts};
 use crate::kubernetes::spec::node::NodeSpec;
 use crate::kubernetes::text::environment::line;
-use crate::kubernetes::versions::{Checked, CommandLine, Component, Minor, Standing, flag, quoted};
+use crate::kubernetes::versions::{Availability, Checked, CommandLine, Component, Minor, flag, quoted};
 use crate::storage::health::LEAST_FREE;
 
 /// Up to this minor flags stand in the variables that distributions' units expand; later one variable holds them all.
@@ -55,7 +55,7 @@ impl Flags {
     /// Whether the minor is known to take a flag.
     pub(in crate::kubernetes) fn knows(&self, name: &str) -> bool {
         let old = self.minor < Minor::OLDEST_CHECKED;
-        flag(self.component, self.minor.max(Minor::OLDEST_CHECKED), name) == Standing::Known
+        flag(self.component, self.minor.max(Minor::OLDEST_CHECKED), name) == Availability::Known
             && !(old && NEW_IN_1_1_OR_1_2.contains(&name))
     }
 
@@ -286,7 +286,7 @@ pub(in crate::kubernetes) fn unless_cloud(cluster: &ClusterSpec, deadline: Durat
 }
 
 /// Whom a component is shown when it is asked how it is.
-pub(in crate::kubernetes) enum Asks {
+pub(in crate::kubernetes) enum ProbeIdentity {
     /// Nobody; an https server is signed by this authority.
     Nobody(Option<&'static str>),
     /// This node, where the component serves TLS.
@@ -294,10 +294,16 @@ pub(in crate::kubernetes) enum Asks {
 }
 
 /// A gate that asks a component of this node over HTTP until it answers `ok`.
-pub(in crate::kubernetes) fn ok_gate(name: &str, unit: &str, url: String, asks: Asks, deadline: Option<Duration>) -> Gate {
+pub(in crate::kubernetes) fn ok_gate(
+    name: &str,
+    unit: &str,
+    url: String,
+    asks: ProbeIdentity,
+    deadline: Option<Duration>,
+) -> Gate {
     let (authority, identity) = match asks {
-        Asks::Nobody(authority) => (authority, None),
-        Asks::Known(identity) => (None, Some(identity)),
+        ProbeIdentity::Nobody(authority) => (authority, None),
+        ProbeIdentity::Known(identity) => (None, Some(identity)),
     };
     let with = authority.map_or_else(|| curl_options(identity.as_ref()), |path| format!("--max-time 5 --cacert {path} "));
     Gate {

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 
 use super::daemon::Flags;
 use crate::kubernetes::text::yaml;
-use crate::kubernetes::versions::{Component, ConfigKind, Minor, Standing, field};
+use crate::kubernetes::versions::{Availability, Component, ConfigKind, Minor, field};
 
 /// A component's settings in the making.
 pub(in crate::kubernetes) struct Settings {
@@ -36,7 +36,7 @@ impl Settings {
     pub(in crate::kubernetes) fn has_field(&self, path: &str) -> bool {
         !self.flags_only
             && self.kind.api_version(self.minor).is_some()
-            && matches!(field(self.kind, self.minor, path), Standing::Known | Standing::Unknown)
+            && matches!(field(self.kind, self.minor, path), Availability::Known | Availability::Unknown)
     }
 
     /// The file, where there is anything to say in it.

@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn the_role_follows_the_first_parameter_that_tells() {
+    fn the_role_follows_the_first_parameter_that_decides() {
         for (changes, role) in [
             (&[][..], Role::Master),
             (&[("ROLE", "control-plane")], Role::Master),

@@ -11,7 +11,7 @@ use crate::desired::{KeyType, Material, Peer, Signer};
 use crate::kubernetes::parameters::kinds::port_range;
 use crate::kubernetes::spec::words::{Role, Secret};
 use crate::kubernetes::versions::option;
-use crate::kubernetes::versions::{Component, Minor, Standing, flag};
+use crate::kubernetes::versions::{Availability, Component, Minor, flag};
 use crate::network::{FirewallTool, Interface, Made};
 
 /// Where everything of the control plane lies.
@@ -167,7 +167,7 @@ impl ClusterSpec {
         (self.control_plane.signs || self.lets_join_by_token())
             && self.tls
             && self.trust.authority(Signer::Kubernetes).key.is_some()
-            && flag(Component::ControllerManager, self.minor, "cluster-signing-key-file") == Standing::Known
+            && flag(Component::ControllerManager, self.minor, "cluster-signing-key-file") == Availability::Known
     }
 
     /// Whether workers join by `BOOTSTRAP_TOKEN`.

@@ -39,19 +39,19 @@ pub struct TrustSpec {
     /// Magnum, where the parameters know it and a user of it.
     pub magnum: Option<MagnumAccess>,
     /// In the order of [`AUTHORITIES`].
-    authorities: Vec<Halves>,
+    authorities: Vec<PartialPair>,
     /// In the order of [`PAIRS`].
-    pairs: Vec<Halves>,
+    pairs: Vec<PartialPair>,
 }
 
 /// A certificate and its key, each of which may be missing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(in crate::kubernetes) struct Halves {
+pub(in crate::kubernetes) struct PartialPair {
     pub(in crate::kubernetes) certificate: Option<Material>,
     pub(in crate::kubernetes) key: Option<Material>,
 }
 
-impl Halves {
+impl PartialPair {
     fn read(parameters: &Parameters, certificate: &str, key: &str) -> Self {
         Self { certificate: material(parameters, certificate), key: material(parameters, key) }
     }
@@ -70,19 +70,22 @@ impl TrustSpec {
                 _ => Rotation::TrustBoth,
             },
             magnum: magnum(parameters),
-            authorities: AUTHORITIES.iter().map(|(_, certificate, key)| Halves::read(parameters, certificate, key)).collect(),
+            authorities: AUTHORITIES
+                .iter()
+                .map(|(_, certificate, key)| PartialPair::read(parameters, certificate, key))
+                .collect(),
             pairs: PAIRS
                 .iter()
                 .map(|name| {
                     let (certificate, key) = parameters_of(name);
-                    Halves::read(parameters, &certificate, &key)
+                    PartialPair::read(parameters, &certificate, &key)
                 })
                 .collect(),
         }
     }
 
     /// How wishes are fulfilled. Without a given authority a worker that joins by a token asks Magnum for it.
-    pub(in crate::kubernetes) fn wishes(&self, source: CertificateSource, share: Share) -> Trust {
+    pub(in crate::kubernetes) fn wanted_certificates(&self, source: CertificateSource, share: Share) -> Trust {
         let from_magnum = match source {
             CertificateSource::Magnum => true,
             CertificateSource::Bootstrap => self.authority(Signer::Kubernetes).certificate.is_none(),
@@ -105,36 +108,41 @@ impl TrustSpec {
     fn can_renew(&self, issuer: &Issuer) -> bool {
         match issuer {
             Issuer::Magnum(access) => matches!(access.user, MagnumUser::Trustee { .. }),
-            Issuer::Given => self.authorities.iter().any(|halves| halves.key.is_some()),
+            Issuer::Given => self.authorities.iter().any(|partial_pair| partial_pair.key.is_some()),
         }
     }
 
     /// What is given of one authority alone.
-    pub(in crate::kubernetes) fn own_authority(&self, signer: Signer) -> &Halves {
-        const NOTHING: &Halves = &Halves { certificate: None, key: None };
+    pub(in crate::kubernetes) fn own_authority(&self, signer: Signer) -> &PartialPair {
+        const NOTHING: &PartialPair = &PartialPair { certificate: None, key: None };
         let all = AUTHORITIES.iter().zip(&self.authorities);
-        all.into_iter().find(|((one, ..), _)| *one == signer).map_or(NOTHING, |(_, halves)| halves)
+        all.into_iter().find(|((one, ..), _)| *one == signer).map_or(NOTHING, |(_, partial_pair)| partial_pair)
     }
 
     /// What is given of the authority that stands behind a signer.
-    pub(in crate::kubernetes) fn authority(&self, signer: Signer) -> &Halves {
+    pub(in crate::kubernetes) fn authority(&self, signer: Signer) -> &PartialPair {
         self.own_authority(self.signer(signer))
     }
 
     /// The main authority stands in for another one as a whole: never one's certificate with another's key.
     pub(in crate::kubernetes) fn signer(&self, signer: Signer) -> Signer {
-        if *self.own_authority(signer) == Halves::default() { Signer::Kubernetes } else { signer }
+        if *self.own_authority(signer) == PartialPair::default() { Signer::Kubernetes } else { signer }
     }
 
     /// What is given of a certificate.
-    pub(in crate::kubernetes) fn halves(&self, name: &str) -> Halves {
-        PAIRS.iter().zip(&self.pairs).find(|(one, _)| **one == name).map(|(_, halves)| halves.clone()).unwrap_or_default()
+    pub(in crate::kubernetes) fn partial_pair(&self, name: &str) -> PartialPair {
+        PAIRS
+            .iter()
+            .zip(&self.pairs)
+            .find(|(one, _)| **one == name)
+            .map(|(_, partial_pair)| partial_pair.clone())
+            .unwrap_or_default()
     }
 
     /// A certificate that is given, with its key.
     pub(in crate::kubernetes) fn pair(&self, name: &str) -> Option<Pair> {
-        let halves = self.halves(name);
-        halves.certificate.zip(halves.key).map(|(certificate, key)| Pair { certificate, key })
+        let partial_pair = self.partial_pair(name);
+        partial_pair.certificate.zip(partial_pair.key).map(|(certificate, key)| Pair { certificate, key })
     }
 }
 
@@ -197,7 +205,7 @@ mod tests {
 
     fn trust(changes: &[&[(&str, &str)]]) -> Trust {
         let cluster = spec(&changes.concat()).kubernetes.unwrap();
-        cluster.trust.wishes(cluster.certificates, Share::ALONE)
+        cluster.trust.wanted_certificates(cluster.certificates, Share::ALONE)
     }
 
     #[test]
@@ -313,10 +321,10 @@ mod tests {
         let cluster = spec(&[("ETCD_CA_CERTIFICATE", CA), ("ETCD_CA_KEY", "/given/etcd-ca.key")]).kubernetes.unwrap();
         let file = |path: &str| Some(Material::File(path.to_owned()));
         let of = |signer| cluster.trust.authority(signer).clone();
-        assert_eq!(of(Signer::FrontProxy), Halves { certificate: file("/given/ca.crt"), key: file("/given/ca.key") });
+        assert_eq!(of(Signer::FrontProxy), PartialPair { certificate: file("/given/ca.crt"), key: file("/given/ca.key") });
         assert_eq!(
             of(Signer::Etcd),
-            Halves {
+            PartialPair {
                 certificate: Some(Material::Text("-----BEGIN CERTIFICATE-----\nAA\n-----END CERTIFICATE-----\n".to_owned())),
                 key: file("/given/etcd-ca.key")
             }

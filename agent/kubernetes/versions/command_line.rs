@@ -1,7 +1,7 @@
 //! The command line of a component: only what its minor knows.
 
 use super::words::{items, port, quoted, split, truth};
-use super::{Component, Minor, Standing, admission_plugin, flag};
+use super::{Availability, Component, Minor, admission_plugin, flag};
 
 /// Flags whose value is a map or a set, with what ends a key in an item. Our items and the user's stand beside each
 /// other; the user's win.
@@ -118,7 +118,7 @@ impl CommandLine {
     }
 
     fn put(&mut self, name: &str, values: Vec<String>) -> bool {
-        let taken = matches!(flag(self.component, self.minor, name), Standing::Known | Standing::Unchecked);
+        let taken = matches!(flag(self.component, self.minor, name), Availability::Known | Availability::Unchecked);
         if !taken || values.iter().any(|value| value.chars().any(char::is_control)) {
             return false;
         }
@@ -194,16 +194,16 @@ impl CommandLine {
         let (component, minor) = (self.component, self.minor);
         let rule = format!("only flags of {component} {minor}");
         let mistake = match flag(component, minor, name) {
-            Standing::Known | Standing::Unchecked => None,
-            Standing::Removed { last, instead } => {
+            Availability::Known | Availability::Unchecked => None,
+            Availability::Removed { last, instead } => {
                 Some((format!("--{name} was removed: {component} {last} is the last known to have it"), remedy(name, instead)))
             }
-            Standing::NotYet { first } => Some((
+            Availability::NotYet { first } => Some((
                 format!("--{name} was added in {component} {first}"),
                 format!("remove --{name}, or use Kubernetes {first} or later"),
             )),
-            Standing::NeverThere => Some((format!("--{name} is not a flag of {component}"), format!("remove --{name}"))),
-            Standing::Unknown => {
+            Availability::NeverThere => Some((format!("--{name} is not a flag of {component}"), format!("remove --{name}"))),
+            Availability::Unknown => {
                 checked.warnings.push(format!("--{name}: it is unknown whether {component} {minor} has it"));
                 None
             }
@@ -237,7 +237,7 @@ impl CommandLine {
             checked.mistake(what, (*rule).to_owned(), (*remedy).to_owned());
             return false;
         }
-        if let Some((problem, rule, remedy)) = misread(name, value) {
+        if let Some((problem, rule, remedy)) = refused_value(name, value) {
             checked.mistake(format!("--{name}={} {problem}", shown(value)), rule.to_owned(), remedy.to_owned());
             return false;
         }
@@ -252,16 +252,16 @@ impl CommandLine {
         for plugin in items(value).unwrap_or_default().into_iter().filter(|plugin| !plugin.is_empty()) {
             let plugin = shown(plugin);
             let (what, instead) = match admission_plugin(self.minor, &plugin) {
-                Standing::Known | Standing::Unchecked => continue,
-                Standing::Unknown => {
+                Availability::Known | Availability::Unchecked => continue,
+                Availability::Unknown => {
                     checked
                         .warnings
                         .push(format!("--{name}: it is unknown whether {} has the admission plugin {plugin}", self.minor));
                     continue;
                 }
-                Standing::Removed { last, instead } => (format!("was removed: {last} is the last known to have it"), instead),
-                Standing::NotYet { first } => (format!("was added in {first}"), ""),
-                Standing::NeverThere => ("does not exist".to_owned(), ""),
+                Availability::Removed { last, instead } => (format!("was removed: {last} is the last known to have it"), instead),
+                Availability::NotYet { first } => (format!("was added in {first}"), ""),
+                Availability::NeverThere => ("does not exist".to_owned(), ""),
             };
             let rule = format!("only admission plugins of Kubernetes {}", self.minor);
             checked.mistake(format!("--{name}: admission plugin {plugin} {what}"), rule, remedy(&plugin, instead));
@@ -306,7 +306,7 @@ impl Checked {
 }
 
 /// What is wrong with a value that the component would read otherwise than it looks; the rule and the remedy.
-fn misread(name: &str, value: &str) -> Option<(&'static str, &'static str, &'static str)> {
+fn refused_value(name: &str, value: &str) -> Option<(&'static str, &'static str, &'static str)> {
     if LISTS.contains(&name) && items(value).is_none() {
         return Some(("contains a quote", "comma-separated items without quotes", "write the items without quotes"));
     }

@@ -1,6 +1,6 @@
 //! What each minor release of Kubernetes takes: flags, fields of configuration files, admission plugins.
 //!
-//! In: a component, a minor, a name. Out: its [`Standing`]. Never: a guess, or a flag that is
+//! In: a component, a minor, a name. Out: its [`Availability`]. Never: a guess, or a flag that is
 //! written. The tables are the `.txt` files beside this one;
 //! `docs/flags/renew` makes them from lists of real binaries and reference pages and from noted changes. A line is a
 //! name and the minors that know it: `config 2-5,10-` is known from 1.2 to 1.5 and again from 1.10 on. A letter after a
@@ -55,7 +55,7 @@ pub enum ConfigKind {
 
 /// What is known of a name in a minor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum Availability {
     /// The minor takes it.
     Known,
     /// It is gone.
@@ -171,39 +171,39 @@ impl ConfigKind {
 
 /// The standing of a flag. `_` and `-` in its name are the same to every component (magnum-node.md 5).
 #[must_use]
-pub fn flag(component: Component, minor: Minor, name: &str) -> Standing {
+pub fn flag(component: Component, minor: Minor, name: &str) -> Availability {
     if minor < Minor::OLDEST_CHECKED {
-        return Standing::Unchecked;
+        return Availability::Unchecked;
     }
     let name = name.replace('_', "-");
     if let Some(ranges) = row(component.table(), &name) {
-        return standing(ranges, minor, instead(component.as_str(), &name));
+        return availability(ranges, minor, instead(component.as_str(), &name));
     }
     // Each real binary was asked for every name that any list has. So what others know and this one never had is not there.
     let elsewhere = Component::ALL.iter().any(|other| row(other.table(), &name).is_some_and(|ranges| ranges != "-"));
-    if elsewhere && minor <= Minor::LAST_LISTED { Standing::NeverThere } else { Standing::Unknown }
+    if elsewhere && minor <= Minor::LAST_LISTED { Availability::NeverThere } else { Availability::Unknown }
 }
 
 /// The standing of a field: `authentication.anonymous.enabled`, with or without the kind before it.
 #[must_use]
-pub fn field(kind: ConfigKind, minor: Minor, path: &str) -> Standing {
+pub fn field(kind: ConfigKind, minor: Minor, path: &str) -> Availability {
     let path = path.strip_prefix(kind.kind()).and_then(|rest| rest.strip_prefix('.')).unwrap_or(path);
     let table = kind.table();
     if let Some(ranges) = row(table, path) {
-        return standing(ranges, minor, instead(kind.kind(), path));
+        return availability(ranges, minor, instead(kind.kind(), path));
     }
     // Below a type whose fields no list has, anything may be: `logging.*`.
     let mut above = path;
     while let Some((parent, _)) = above.rsplit_once('.') {
         if let Some(ranges) = row(table, &format!("{parent}.*")) {
-            return match standing(ranges, minor, "") {
-                Standing::Known => Standing::Unknown,
+            return match availability(ranges, minor, "") {
+                Availability::Known => Availability::Unknown,
                 other => other,
             };
         }
         above = parent;
     }
-    if path.is_empty() { Standing::Unknown } else { Standing::NeverThere }
+    if path.is_empty() { Availability::Unknown } else { Availability::NeverThere }
 }
 
 /// The newest `apiVersion` of a KubeSchedulerConfiguration that a minor reads (magnum-node.md 5.4).
@@ -223,13 +223,13 @@ pub fn scheduler_config_api(minor: Minor) -> Option<&'static str> {
 
 /// The standing of an admission plugin. An unknown one stops the API server.
 #[must_use]
-pub fn admission_plugin(minor: Minor, name: &str) -> Standing {
+pub fn admission_plugin(minor: Minor, name: &str) -> Availability {
     if minor < Minor::OLDEST_CHECKED {
-        return Standing::Unchecked;
+        return Availability::Unchecked;
     }
     match row(include_str!("admission-plugins.txt"), name) {
-        Some(ranges) => standing(ranges, minor, instead("admission", name)),
-        None => Standing::Unknown,
+        Some(ranges) => availability(ranges, minor, instead("admission", name)),
+        None => Availability::Unknown,
     }
 }
 
@@ -251,9 +251,9 @@ pub fn companion_flag(program: Companion, minor: u16, name: &str) -> Option<bool
     };
     let rows = || include_str!("companions.txt").lines().filter_map(|line| line.strip_prefix(prefix)?.split_once(' '));
     let ranges = rows().find(|(of, _)| *of == name).map(|(_, ranges)| ranges)?;
-    match standing(ranges, Minor(minor.min(newest)), "") {
-        Standing::Known => Some(true),
-        Standing::Unknown => None,
+    match availability(ranges, Minor(minor.min(newest)), "") {
+        Availability::Known => Some(true),
+        Availability::Unknown => None,
         // flanneld's oldest list is that of 0.5.
         _ if program == Companion::Flanneld && minor < 5 => None,
         _ => Some(false),
@@ -278,12 +278,12 @@ fn instead(of: &str, name: &str) -> &'static str {
         .unwrap_or_default()
 }
 
-fn standing(ranges: &'static str, minor: Minor, instead: &'static str) -> Standing {
+fn availability(ranges: &'static str, minor: Minor, instead: &'static str) -> Availability {
     let minor = minor.min(Minor::NEWEST);
     let (mut before, mut after) = (None, None);
     for (first, last, known) in ranges.split(',').filter_map(range) {
         if (first..=last).contains(&minor) {
-            return if known { Standing::Known } else { Standing::Unknown };
+            return if known { Availability::Known } else { Availability::Unknown };
         }
         if known && last < minor {
             before = Some(last);
@@ -293,9 +293,9 @@ fn standing(ranges: &'static str, minor: Minor, instead: &'static str) -> Standi
         }
     }
     match (before, after) {
-        (Some(last), _) => Standing::Removed { last, instead },
-        (None, Some(first)) => Standing::NotYet { first },
-        (None, None) => Standing::NeverThere,
+        (Some(last), _) => Availability::Removed { last, instead },
+        (None, Some(first)) => Availability::NotYet { first },
+        (None, None) => Availability::NeverThere,
     }
 }
 

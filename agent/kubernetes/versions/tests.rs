@@ -5,12 +5,12 @@ use proptest::prelude::*;
 use super::*;
 
 fn known(component: Component, minor: u16, name: &str) -> bool {
-    flag(component, Minor(minor), name) == Standing::Known
+    flag(component, Minor(minor), name) == Availability::Known
 }
 
 fn removed(component: Component, minor: u16, name: &str) -> Option<(u16, &'static str)> {
     match flag(component, Minor(minor), name) {
-        Standing::Removed { last, instead } => Some((last.0, instead)),
+        Availability::Removed { last, instead } => Some((last.0, instead)),
         _ => None,
     }
 }
@@ -181,9 +181,9 @@ fn noted_changes_are_in_the_table() {
         for minor in 2..=37 {
             let found = flag(component, Minor(minor), name);
             let good = match found {
-                Standing::Known => (first..=last).contains(&minor),
-                Standing::NotYet { first: at } => minor < first && at.0 == first,
-                Standing::Removed { last: at, instead: text } => minor > last && at.0 == last && text.starts_with(instead),
+                Availability::Known => (first..=last).contains(&minor),
+                Availability::NotYet { first: at } => minor < first && at.0 == first,
+                Availability::Removed { last: at, instead: text } => minor > last && at.0 == last && text.starts_with(instead),
                 _ => false,
             };
             if !good {
@@ -199,7 +199,7 @@ fn noted_changes_are_in_the_table() {
             assert!((2..=37).all(|minor| known(component, minor, name)), "{component} --{name}");
         }
     }
-    assert!((2..=37).all(|minor| flag(Component::ControllerManager, Minor(minor), "machines") == Standing::NeverThere));
+    assert!((2..=37).all(|minor| flag(Component::ControllerManager, Minor(minor), "machines") == Availability::NeverThere));
 }
 
 #[test]
@@ -212,39 +212,39 @@ fn the_kubelets_config_was_a_directory_then_gone_then_a_file() {
 #[test]
 fn what_no_list_proves_to_be_gone_is_unknown() {
     // Hidden in the last real binary: no page would show it, whether it is there or not.
-    assert_eq!(flag(Component::ApiServer, Minor(21), "ssh-user"), Standing::Known);
-    assert_eq!(flag(Component::ApiServer, Minor(24), "ssh-user"), Standing::Unknown);
+    assert_eq!(flag(Component::ApiServer, Minor(21), "ssh-user"), Availability::Known);
+    assert_eq!(flag(Component::ApiServer, Minor(24), "ssh-user"), Availability::Unknown);
     // Kept by hand: the page drops what the kubelet may still take.
-    assert_eq!(flag(Component::Kubelet, Minor(22), "docker-root"), Standing::Unknown);
-    assert_eq!(flag(Component::Kubelet, Minor(28), "no-such-flag"), Standing::Unknown);
+    assert_eq!(flag(Component::Kubelet, Minor(22), "docker-root"), Availability::Unknown);
+    assert_eq!(flag(Component::Kubelet, Minor(28), "no-such-flag"), Availability::Unknown);
 }
 
 #[test]
 fn the_last_minor_is_the_last_that_is_known_to_have_it() {
     // 1.6 takes it, of 1.7 to 1.14 nothing is known, the binary of 1.15 refuses it.
-    assert_eq!(flag(Component::Kubelet, Minor(10), "babysit-daemons"), Standing::Unknown);
+    assert_eq!(flag(Component::Kubelet, Minor(10), "babysit-daemons"), Availability::Unknown);
     assert_eq!(removed(Component::Kubelet, 15, "babysit-daemons"), Some((6, "")));
     // Known from 1.5 on, perhaps there in 1.4.
-    assert_eq!(admission_plugin(Minor(3), "PodNodeSelector"), Standing::NotYet { first: Minor(5) });
-    assert_eq!(admission_plugin(Minor(4), "PodNodeSelector"), Standing::Unknown);
+    assert_eq!(admission_plugin(Minor(3), "PodNodeSelector"), Availability::NotYet { first: Minor(5) });
+    assert_eq!(admission_plugin(Minor(4), "PodNodeSelector"), Availability::Unknown);
 }
 
 #[test]
 fn what_only_other_components_have_was_never_there() {
-    assert_eq!(flag(Component::ApiServer, Minor(20), "cluster-dns"), Standing::NeverThere);
-    assert_eq!(flag(Component::Scheduler, Minor(31), "etcd-servers"), Standing::NeverThere);
+    assert_eq!(flag(Component::ApiServer, Minor(20), "cluster-dns"), Availability::NeverThere);
+    assert_eq!(flag(Component::Scheduler, Minor(31), "etcd-servers"), Availability::NeverThere);
     // After the last list it may have come.
-    assert_eq!(flag(Component::ApiServer, Minor(34), "cluster-dns"), Standing::Unknown);
+    assert_eq!(flag(Component::ApiServer, Minor(34), "cluster-dns"), Availability::Unknown);
     // A dead key is no reason to call it known elsewhere.
-    assert_eq!(flag(Component::Scheduler, Minor(5), "machines"), Standing::Unknown);
+    assert_eq!(flag(Component::Scheduler, Minor(5), "machines"), Availability::Unknown);
 }
 
 #[test]
 fn both_spellings_are_one_flag_and_before_the_oldest_list_nothing_is_checked() {
     assert_eq!(flag(Component::Kubelet, Minor(8), "api_servers"), flag(Component::Kubelet, Minor(8), "api-servers"));
-    assert_eq!(flag(Component::Kubelet, Minor(8), "cluster_dns"), Standing::Known);
-    assert_eq!(flag(Component::Kubelet, Minor(1), "anything"), Standing::Unchecked);
-    assert_eq!(admission_plugin(Minor(1), "anything"), Standing::Unchecked);
+    assert_eq!(flag(Component::Kubelet, Minor(8), "cluster_dns"), Availability::Known);
+    assert_eq!(flag(Component::Kubelet, Minor(1), "anything"), Availability::Unchecked);
+    assert_eq!(admission_plugin(Minor(1), "anything"), Availability::Unchecked);
     // A newer minor is taken for the newest.
     assert_eq!(flag(Component::Kubelet, Minor(99), "runonce"), flag(Component::Kubelet, Minor::NEWEST, "runonce"));
 }
@@ -252,22 +252,22 @@ fn both_spellings_are_one_flag_and_before_the_oldest_list_nothing_is_checked() {
 #[test]
 fn fields_of_configuration_files() {
     let of = |minor, path| field(ConfigKind::Kubelet, Minor(minor), path);
-    assert_eq!(of(10, "authentication.anonymous.enabled"), Standing::Known);
-    assert_eq!(of(31, "KubeletConfiguration.authentication.x509.clientCAFile"), Standing::Known);
-    assert_eq!(of(31, "authentication.x509.clientCaFile"), Standing::NeverThere);
-    assert_eq!(of(26, "containerRuntimeEndpoint"), Standing::NotYet { first: Minor(27) });
-    assert_eq!(of(27, "containerRuntimeEndpoint"), Standing::Known);
-    assert_eq!(of(10, "rotateCertificates"), Standing::Unknown);
-    assert_eq!(of(9, "port"), Standing::NotYet { first: Minor(10) });
-    assert_eq!(of(37, "staticPodPath"), Standing::Known);
+    assert_eq!(of(10, "authentication.anonymous.enabled"), Availability::Known);
+    assert_eq!(of(31, "KubeletConfiguration.authentication.x509.clientCAFile"), Availability::Known);
+    assert_eq!(of(31, "authentication.x509.clientCaFile"), Availability::NeverThere);
+    assert_eq!(of(26, "containerRuntimeEndpoint"), Availability::NotYet { first: Minor(27) });
+    assert_eq!(of(27, "containerRuntimeEndpoint"), Availability::Known);
+    assert_eq!(of(10, "rotateCertificates"), Availability::Unknown);
+    assert_eq!(of(9, "port"), Availability::NotYet { first: Minor(10) });
+    assert_eq!(of(37, "staticPodPath"), Availability::Known);
     let of = |minor, path| field(ConfigKind::Proxy, Minor(minor), path);
-    assert_eq!(of(14, "conntrack.max"), Standing::Known);
-    assert_eq!(of(15, "conntrack.max"), Standing::Removed { last: Minor(14), instead: "conntrack.maxPerCore" });
-    assert_eq!(of(28, "nftables.syncPeriod"), Standing::NotYet { first: Minor(29) });
-    assert_eq!(of(20, "clientConnection"), Standing::Known);
-    assert_eq!(of(20, "clientConnection.kubeconfig"), Standing::Known);
-    assert_eq!(of(20, "logging.format"), Standing::NotYet { first: Minor(28) });
-    assert_eq!(of(20, "nosuch"), Standing::NeverThere);
+    assert_eq!(of(14, "conntrack.max"), Availability::Known);
+    assert_eq!(of(15, "conntrack.max"), Availability::Removed { last: Minor(14), instead: "conntrack.maxPerCore" });
+    assert_eq!(of(28, "nftables.syncPeriod"), Availability::NotYet { first: Minor(29) });
+    assert_eq!(of(20, "clientConnection"), Availability::Known);
+    assert_eq!(of(20, "clientConnection.kubeconfig"), Availability::Known);
+    assert_eq!(of(20, "logging.format"), Availability::NotYet { first: Minor(28) });
+    assert_eq!(of(20, "nosuch"), Availability::NeverThere);
     assert_eq!(ConfigKind::Kubelet.api_version(Minor(9)), None);
     assert_eq!(ConfigKind::Proxy.api_version(Minor(9)), Some("kubeproxy.config.k8s.io/v1alpha1"));
 }
@@ -295,15 +295,15 @@ fn admission_plugins_come_and_go() {
         for minor in 2..=37 {
             let found = admission_plugin(Minor(minor), name);
             let good = match found {
-                Standing::Known => (first..=last).contains(&minor),
-                Standing::NotYet { first: at } => minor < first && at.0 == first,
-                Standing::Removed { last: at, .. } => minor > last && at.0 == last,
+                Availability::Known => (first..=last).contains(&minor),
+                Availability::NotYet { first: at } => minor < first && at.0 == first,
+                Availability::Removed { last: at, .. } => minor > last && at.0 == last,
                 _ => false,
             };
             assert!(good, "1.{minor} {name}: {found:?}");
         }
     }
-    assert_eq!(admission_plugin(Minor(20), "MyOwn"), Standing::Unknown);
+    assert_eq!(admission_plugin(Minor(20), "MyOwn"), Availability::Unknown);
 }
 
 #[test]
@@ -425,7 +425,7 @@ fn what_a_list_shows_is_known_in_that_minor() {
                     _ => false,
                 };
                 let found = flag(component, Minor(minor), name);
-                assert_eq!(found == Standing::Known, !in_error, "{component} 1.{minor} --{name} {cell}: {found:?}");
+                assert_eq!(found == Availability::Known, !in_error, "{component} 1.{minor} --{name} {cell}: {found:?}");
             }
         }
     }

@@ -9,7 +9,7 @@ use super::kubelet::{self, OWN_CERTIFICATE};
 use crate::desired::{Desired, File, Need};
 use crate::kubernetes::parameters::mistake::Mistake;
 use crate::kubernetes::parts::certificates::{AUTHORITY, PROXY};
-use crate::kubernetes::parts::daemon::{Asks, Daemon, Variables, deadline, ok_gate};
+use crate::kubernetes::parts::daemon::{Daemon, ProbeIdentity, Variables, deadline, ok_gate};
 use crate::kubernetes::parts::settings::Settings;
 use crate::kubernetes::spec::cluster::{ClusterSpec, Facts};
 use crate::kubernetes::spec::node::NodeSpec;
@@ -63,7 +63,7 @@ pub(in crate::kubernetes) fn part(spec: &NodeSpec, cluster: &ClusterSpec, facts:
         .any(|flag| settings.flags.value(flag).is_some_and(|value| value != METRICS && value != CONFIGURATION))
     {
         let url = format!("http://127.0.0.1:{METRICS_PORT}/healthz");
-        let mut gate = ok_gate("kube-proxy", UNIT, url, Asks::Nobody(None), None);
+        let mut gate = ok_gate("kube-proxy", UNIT, url, ProbeIdentity::Nobody(None), None);
         // It does not serve before the API told it of its node (in newer releases, and where it takes pods' addresses from there).
         if spec.role == Role::Master {
             gate.deadline = Some(deadline::SERVICE);

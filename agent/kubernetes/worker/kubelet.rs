@@ -13,7 +13,7 @@ use crate::kubernetes::add_ons::{self, cloud_config};
 use crate::kubernetes::parts::api_server;
 use crate::kubernetes::parts::certificates::{ADMIN, AUTHORITY, KUBELET, Pair};
 use crate::kubernetes::parts::daemon::{
-    Asks, Daemon, GREEN, Variables, curl_options, deadline, has_variables, ok_gate, unless_cloud,
+    Daemon, GREEN, ProbeIdentity, Variables, curl_options, deadline, has_variables, ok_gate, unless_cloud,
 };
 use crate::kubernetes::parts::directories::{add_directory, directory};
 use crate::kubernetes::parts::paths;
@@ -94,7 +94,7 @@ pub(in crate::kubernetes) fn part(spec: &NodeSpec, cluster: &ClusterSpec, facts:
         // It is not healthy before the masters gave it a certificate.
         let waits = cluster.certificates == CertificateSource::Bootstrap;
         let deadline = unless_cloud(cluster, deadline::SERVICE).filter(|_| !waits);
-        part.gates.push(ok_gate("kubelet", UNIT, url, Asks::Nobody(None), deadline));
+        part.gates.push(ok_gate("kubelet", UNIT, url, ProbeIdentity::Nobody(None), deadline));
     }
     if let Some(registration) = registration(spec, cluster, &settings) {
         let ready = ready(spec, cluster, &registration);
@@ -707,7 +707,7 @@ mod tests {
 
     // magnum-node.md 7.6 no. 72
     #[test]
-    fn a_master_is_told_apart_by_version() {
+    fn a_master_is_distinguished_by_version() {
         let old = "node-role.kubernetes.io/master=:NoSchedule";
         let new = "node-role.kubernetes.io/control-plane=:NoSchedule";
         for (minor, label, taints, schedulable) in [

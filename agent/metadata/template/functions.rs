@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
-use super::words::{Resource, Spot, Walk};
+use super::words::{Location, Resource, Walk};
 use crate::budgets::json as budget;
 use crate::budgets::yaml::{Content, Node};
 
@@ -75,7 +75,7 @@ pub(super) struct Inputs {
 
 /// What a function stands in.
 pub(super) struct Scope<'a> {
-    pub(super) spot: &'a Spot,
+    pub(super) location: &'a Location,
     /// The word that stands for the number of a group's member.
     pub(super) index: Option<&'a str>,
     /// The function that gets an input, and the inputs, in a structured config.
@@ -84,12 +84,12 @@ pub(super) struct Scope<'a> {
 
 impl<'a> Scope<'a> {
     pub(super) fn of(resource: &'a Resource<'_>) -> Self {
-        Self { spot: &resource.spot, index: resource.index, inputs: None }
+        Self { location: &resource.location, index: resource.index, inputs: None }
     }
 }
 
 /// Where a reference leads.
-enum Led<'a> {
+enum ReferenceTarget<'a> {
     To(&'a Node),
     Nowhere,
 }
@@ -117,13 +117,13 @@ impl<'a> Walk<'a> {
             return self.weighed(value.unwrap_or(Given::Known(Value::Null)));
         }
         if let Some((function, argument)) = of(node) {
-            return match (function, self.led(function, argument, scope)) {
-                (_, Led::To(target)) => {
+            return match (function, self.target(function, argument, scope)) {
+                (_, ReferenceTarget::To(target)) => {
                     self.default_of(function, argument, target).unwrap_or_else(|| self.resolve(target, scope, depth + 1))
                 }
-                ("map_merge", Led::Nowhere) => self.merge(argument, scope, depth),
-                (_, Led::Nowhere) => {
-                    self.look_into(argument, scope, depth + 1);
+                ("map_merge", ReferenceTarget::Nowhere) => self.merge(argument, scope, depth),
+                (_, ReferenceTarget::Nowhere) => {
+                    self.inspect_content(argument, scope, depth + 1);
                     Given::Unknown
                 }
             };
@@ -156,11 +156,11 @@ impl<'a> Walk<'a> {
             return;
         }
         if let Some((function, argument)) = of(node) {
-            match (function, self.led(function, argument, scope), argument.items()) {
-                (_, Led::To(target), _) => self.inputs(target, scope, inputs, depth + 1),
+            match (function, self.target(function, argument, scope), argument.items()) {
+                (_, ReferenceTarget::To(target), _) => self.inputs(target, scope, inputs, depth + 1),
                 ("map_merge", _, Some(maps)) => maps.iter().for_each(|map| self.inputs(map, scope, inputs, depth + 1)),
                 _ => {
-                    self.look_into(argument, scope, depth + 1);
+                    self.inspect_content(argument, scope, depth + 1);
                     inputs.open = true;
                 }
             }
@@ -168,9 +168,9 @@ impl<'a> Walk<'a> {
         }
         let Some(members) = node.members() else {
             if !node.is_null() {
-                let spot = Spot { line: node.line, ..scope.spot.clone() };
+                let location = Location { line: node.line, ..scope.location.clone() };
                 self.mistake(
-                    spot,
+                    location,
                     "input_values",
                     format!("is {}", node.kind()),
                     "a map of names and values",
@@ -194,56 +194,56 @@ impl<'a> Walk<'a> {
     }
 
     /// What a reference refers to in the template itself. A name that is not there is a mistake.
-    fn led(&self, function: &str, argument: &'a Node, scope: &Scope<'_>) -> Led<'a> {
+    fn target(&self, function: &str, argument: &'a Node, scope: &Scope<'_>) -> ReferenceTarget<'a> {
         let (name, path) = match argument.items() {
             Some([name, path @ ..]) => (name, path),
-            Some([]) => return Led::Nowhere,
+            Some([]) => return ReferenceTarget::Nowhere,
             None => (argument, &[][..]),
         };
-        let Some(name) = name.text() else { return Led::Nowhere };
-        let spot = || Spot { line: argument.line, ..scope.spot.clone() };
+        let Some(name) = name.text() else { return ReferenceTarget::Nowhere };
+        let location = || Location { line: argument.line, ..scope.location.clone() };
         match function {
             "get_param" => {
                 // What Heat itself gives.
                 if name.starts_with("OS::") {
-                    return Led::Nowhere;
+                    return ReferenceTarget::Nowhere;
                 }
                 let declared = self.parameters.and_then(|parameters| parameters.member(name));
                 let Some(declared) = declared else {
                     self.mistake(
-                        spot(),
+                        location(),
                         "get_param",
                         format!("the template has no parameter {:?}", short(name)),
                         "get_param names a parameter of the template",
                         "declare it in parameters, or correct the name",
                     );
-                    return Led::Nowhere;
+                    return ReferenceTarget::Nowhere;
                 };
                 // An empty default stands for what is given when the stack is made.
                 let default = declared.value.get("default").filter(|default| default.text() != Some(""));
-                default.and_then(|default| along(default, path)).map_or(Led::Nowhere, Led::To)
+                default.and_then(|default| along(default, path)).map_or(ReferenceTarget::Nowhere, ReferenceTarget::To)
             }
             "get_resource" | "get_attr" => {
                 let Some(resource) = self.resources.iter().find(|member| member.name == name) else {
                     self.mistake(
-                        spot(),
+                        location(),
                         function,
                         format!("the template has no resource {:?}", short(name)),
                         format!("{function} names a resource of the template"),
                         "correct the name",
                     );
-                    return Led::Nowhere;
+                    return ReferenceTarget::Nowhere;
                 };
                 let is_value = resource.value.get("type").and_then(Node::text) == Some("OS::Heat::Value");
                 let value = resource.value.get("properties").and_then(|properties| properties.get("value"));
                 match path.split_first() {
                     Some((attribute, path)) if function == "get_attr" && is_value && attribute.text() == Some("value") => {
-                        value.and_then(|value| along(value, path)).map_or(Led::Nowhere, Led::To)
+                        value.and_then(|value| along(value, path)).map_or(ReferenceTarget::Nowhere, ReferenceTarget::To)
                     }
-                    _ => Led::Nowhere,
+                    _ => ReferenceTarget::Nowhere,
                 }
             }
-            _ => Led::Nowhere,
+            _ => ReferenceTarget::Nowhere,
         }
     }
 
@@ -273,17 +273,17 @@ impl<'a> Walk<'a> {
     }
 
     /// The arguments of a function that is not carried out: names in it that are not there are mistakes all the same.
-    fn look_into(&self, argument: &'a Node, scope: &Scope<'_>, depth: usize) {
+    fn inspect_content(&self, argument: &'a Node, scope: &Scope<'_>, depth: usize) {
         if depth > FARTHEST {
             return;
         }
         if let Some((function, inner)) = of(argument) {
-            let _ = self.led(function, inner, scope);
-            return self.look_into(inner, scope, depth + 1);
+            let _ = self.target(function, inner, scope);
+            return self.inspect_content(inner, scope, depth + 1);
         }
         match &argument.content {
-            Content::List(items) => items.iter().for_each(|item| self.look_into(item, scope, depth + 1)),
-            Content::Map(members) => members.iter().for_each(|member| self.look_into(&member.value, scope, depth + 1)),
+            Content::List(items) => items.iter().for_each(|item| self.inspect_content(item, scope, depth + 1)),
+            Content::Map(members) => members.iter().for_each(|member| self.inspect_content(&member.value, scope, depth + 1)),
             Content::Scalar(_) => {}
         }
     }

@@ -1,7 +1,7 @@
 //! A Heat template (HOT), as far as it says what servers are given: each deployment as Heat would deliver it.
 //!
 //! In: the template as it was read. Out: [`Planned`] entries, and what of the template Heat itself would not take or takes otherwise
-//! than it looks ([`Odd`]). What only Heat knows (parameters without a default, attributes, ids) is named as not known.
+//! than it looks ([`TemplateProblem`]). What only Heat knows (parameters without a default, attributes, ids) is named as not known.
 //! Never: a guess, or another file that is opened.
 
 mod functions;
@@ -17,7 +17,7 @@ use crate::budgets::yaml::{Document, Node};
 use crate::budgets::{DEPLOYMENTS, DOCUMENT_MEMORY, json as budget};
 use functions::{Given, Inputs, Scope};
 use software::{Config, Kind};
-pub use words::{Odd, Planned, Spot, Template};
+pub use words::{Location, Planned, Template, TemplateProblem};
 use words::{Resource, VERSION, Walk};
 
 /// How deep groups may stand in each other.
@@ -42,7 +42,7 @@ pub fn read(document: &Document) -> Template {
     let walk = Walk::new(&document.root);
     for (name, line) in &document.twice {
         walk.note(
-            Spot { resource: String::new(), line: *line },
+            Location { resource: String::new(), line: *line },
             name,
             "is given twice",
             "Heat takes the last one",
@@ -64,8 +64,8 @@ impl<'a> Walk<'a> {
         };
         for section in ["parameters", "resources"] {
             if let Some(value) = root.get(section).filter(|value| value.members().is_none()) {
-                let spot = Spot { resource: String::new(), line: value.line };
-                walk.mistake(spot, section, format!("is {}", value.kind()), "a map of names", "correct the template");
+                let location = Location { resource: String::new(), line: value.line };
+                walk.mistake(location, section, format!("is {}", value.kind()), "a map of names", "correct the template");
             }
         }
         walk
@@ -77,7 +77,7 @@ impl<'a> Walk<'a> {
             self.resource(&member.name, member.line, &member.value, None, &mut all);
         }
         let configs: BTreeMap<&str, Config<'_>> =
-            all.iter().filter_map(|one| Some((one.spot.resource.as_str(), Config::read(self, one)?))).collect();
+            all.iter().filter_map(|one| Some((one.location.resource.as_str(), Config::read(self, one)?))).collect();
         let mut used = BTreeSet::new();
         for one in &all {
             match Kind::of(one.kind) {
@@ -87,7 +87,7 @@ impl<'a> Walk<'a> {
                     }
                 }
                 None if is_file(one.kind) => self.note(
-                    one.spot.clone(),
+                    one.location.clone(),
                     "type",
                     format!("{} is a template of its own, which is not looked into", one.kind),
                     "each template is checked by itself",
@@ -97,15 +97,15 @@ impl<'a> Walk<'a> {
             }
         }
         for (name, config) in configs.iter().filter(|(name, _)| !used.contains(**name)) {
-            self.plan(config.spot.clone(), config, &Inputs { open: true, ..Inputs::default() }, None, "CREATE", name);
+            self.plan(config.location.clone(), config, &Inputs { open: true, ..Inputs::default() }, None, "CREATE", name);
         }
     }
 
     /// The resource itself, and the one that it makes several of.
     fn resource(&self, name: &str, line: usize, value: &'a Node, index: Option<&'a str>, all: &mut Vec<Resource<'a>>) {
-        let spot = Spot { resource: name.to_owned(), line };
+        let location = Location { resource: name.to_owned(), line };
         let Some(kind) = value.get("type").and_then(Node::text) else {
-            return self.mistake(spot, "type", "is missing", "a resource is a map with a type", "correct the template");
+            return self.mistake(location, "type", "is missing", "a resource is a map with a type", "correct the template");
         };
         let properties = value.get("properties");
         let inner = match kind {
@@ -122,7 +122,7 @@ impl<'a> Walk<'a> {
             };
             self.resource(&format!("{name}.{inner}"), member.line, &member.value, word.or(index), all);
         }
-        all.push(Resource { spot, kind, properties, index });
+        all.push(Resource { location, kind, properties, index });
     }
 
     /// One deployment; gives the name of its config.
@@ -134,7 +134,7 @@ impl<'a> Walk<'a> {
             // A plain deployment without a config is one of a server's signal alone.
             if one.properties.is_none_or(|properties| properties.member("config").is_none()) {
                 self.mistake(
-                    one.spot.clone(),
+                    one.location.clone(),
                     "config",
                     "is missing",
                     "a deployment deploys a config",
@@ -149,7 +149,7 @@ impl<'a> Walk<'a> {
             let declared = name.is_none_or(|name| self.resources.iter().any(|member| member.name == name));
             if declared {
                 self.note(
-                    Spot { line: config.line, ..one.spot.clone() },
+                    Location { line: config.line, ..one.location.clone() },
                     "config",
                     "is not a software config of this template, so the deployment is not checked",
                     "checked are deployments of OS::Heat::SoftwareConfig, StructuredConfig and SoftwareComponent of the same template",
@@ -173,35 +173,41 @@ impl<'a> Walk<'a> {
         } else {
             actions.first().copied().unwrap_or("CREATE")
         };
-        let shown = property("name").and_then(Node::text).unwrap_or(&one.spot.resource).to_owned();
+        let shown = property("name").and_then(Node::text).unwrap_or(&one.location.resource).to_owned();
         let config = if let Some(key) = property("input_key").and_then(Node::text) { found.with_key(key) } else { found.clone() };
-        self.plan(one.spot.clone(), &config, &inputs, server, action, &shown);
+        self.plan(one.location.clone(), &config, &inputs, server, action, &shown);
         Some(*name)
     }
 
     /// The entry that Heat would deliver.
-    fn plan(&self, spot: Spot, config: &Config<'a>, inputs: &Inputs, server: Option<String>, action: &str, name: &str) {
+    fn plan(&self, location: Location, config: &Config<'a>, inputs: &Inputs, server: Option<String>, action: &str, name: &str) {
         let Some(group) = &config.group else { return };
-        let used = spot != config.spot;
-        let mut planned =
-            Planned { spot, server, entry: Value::Null, unknown: BTreeSet::new(), open: inputs.open, spots: BTreeMap::new() };
+        let used = location != config.location;
+        let mut planned = Planned {
+            location,
+            server,
+            entry: Value::Null,
+            unknown: BTreeSet::new(),
+            open: inputs.open,
+            locations: BTreeMap::new(),
+        };
         let mut entries = Vec::new();
         let mut values = BTreeMap::new();
         for declared in &config.inputs {
             let given = inputs.given.iter().find(|one| one.name == declared.name);
-            let (value, spot) = match given {
-                Some(one) => (one.value.clone(), Spot { line: one.line, ..planned.spot.clone() }),
-                None => (declared.default.clone(), Spot { line: declared.line, ..config.spot.clone() }),
+            let (value, location) = match given {
+                Some(one) => (one.value.clone(), Location { line: one.line, ..planned.location.clone() }),
+                None => (declared.default.clone(), Location { line: declared.line, ..config.location.clone() }),
             };
             entries.push(json!({"name": declared.name, "type": declared.kind, "value": value.or_null()}));
-            planned.add(&declared.name, value != Given::Unknown, spot);
+            planned.add(&declared.name, value != Given::Unknown, location);
             values.insert(declared.name.clone(), value);
         }
         let undeclared: Vec<_> =
             inputs.given.iter().filter(|one| config.inputs.iter().all(|declared| declared.name != one.name)).collect();
         if used {
             self.undeclared(
-                &planned.spot,
+                &planned.location,
                 config,
                 &undeclared.iter().map(|one| (one.name.as_str(), one.line)).collect::<Vec<_>>(),
             );
@@ -209,13 +215,13 @@ impl<'a> Walk<'a> {
         for one in undeclared {
             // Heat adds it as one of type String (heat-protocol.md 3.3).
             entries.push(json!({"name": one.name, "type": "String", "value": one.value.or_null()}));
-            planned.add(&one.name, one.value != Given::Unknown, Spot { line: one.line, ..planned.spot.clone() });
+            planned.add(&one.name, one.value != Given::Unknown, Location { line: one.line, ..planned.location.clone() });
             values.insert(one.name.clone(), one.value.clone());
         }
         entries.push(json!({"name": "deploy_action", "type": "String", "value": action}));
         let content = self.content(config, &values, &mut planned);
         planned.entry = json!({
-            "id": planned.spot.resource, "name": name, "group": group, "config": content, "options": {}, "inputs": entries,
+            "id": planned.location.resource, "name": name, "group": group, "config": content, "options": {}, "inputs": entries,
             "outputs": config.outputs.iter().map(|output| json!({"name": output})).collect::<Vec<_>>(),
         });
         let mut all = self.planned.borrow_mut();
@@ -228,9 +234,9 @@ impl<'a> Walk<'a> {
     }
 
     /// Heat hands an input on that the config does not declare. Where the config declares others it is likely a slip.
-    fn undeclared(&self, spot: &Spot, config: &Config<'_>, undeclared: &[(&str, usize)]) {
+    fn undeclared(&self, location: &Location, config: &Config<'_>, undeclared: &[(&str, usize)]) {
         const RULE: &str = "Heat hands an undeclared input on as one of type String";
-        let remedy = format!("declare it in the inputs of {}", config.spot.resource);
+        let remedy = format!("declare it in the inputs of {}", config.location.resource);
         let shown = |name: &str| name.chars().take(80).collect::<String>();
         if config.inputs.is_empty() {
             if let Some((first, line)) = undeclared.first() {
@@ -238,13 +244,13 @@ impl<'a> Walk<'a> {
                     1 => format!("{} is not declared", shown(first)),
                     count => format!("{count} inputs are not declared: {} …", shown(first)),
                 };
-                self.note(Spot { line: *line, ..spot.clone() }, "input_values", problem, RULE, remedy);
+                self.note(Location { line: *line, ..location.clone() }, "input_values", problem, RULE, remedy);
             }
             return;
         }
         for (name, line) in undeclared {
-            let problem = format!("is not declared in the inputs of {}", config.spot.resource);
-            self.note(Spot { line: *line, ..spot.clone() }, &shown(name), problem, RULE, &*remedy);
+            let problem = format!("is not declared in the inputs of {}", config.location.resource);
+            self.note(Location { line: *line, ..location.clone() }, &shown(name), problem, RULE, &*remedy);
         }
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 
 use super::functions::{self, Given, Scope};
-use super::words::{Planned, Resource, Spot, Walk};
+use super::words::{Location, Planned, Resource, Walk};
 use crate::budgets::yaml::{Content, Node};
 
 /// Types of an input or output.
@@ -50,7 +50,7 @@ pub(super) struct Declared {
 /// A software config.
 #[derive(Clone)]
 pub(super) struct Config<'a> {
-    pub(super) spot: Spot,
+    pub(super) location: Location,
     /// None where only Heat knows it.
     pub(super) group: Option<String>,
     pub(super) inputs: Vec<Declared>,
@@ -84,7 +84,7 @@ impl<'a> Config<'a> {
             Form::Component => (&["configs", "inputs", "outputs", "options"], property("configs")),
             _ => (&["group", "config", "inputs", "outputs", "options"], property("config")),
         };
-        walk.names(resource.properties, &resource.spot, "", allowed);
+        walk.names(resource.properties, &resource.location, "", allowed);
         let group = match (form, property("group")) {
             (Form::Component, _) => Some("component".to_owned()),
             (_, None) => Some(UNGROUPED.to_owned()),
@@ -92,7 +92,7 @@ impl<'a> Config<'a> {
                 Given::Known(Value::String(group)) => Some(group),
                 Given::Known(_) => {
                     walk.mistake(
-                        at(&resource.spot, group),
+                        at(&resource.location, group),
                         "group",
                         format!("is {}", group.kind()),
                         "a text",
@@ -103,7 +103,7 @@ impl<'a> Config<'a> {
                 Given::Unknown => {
                     let rule = "a group that only Heat knows cannot be checked";
                     walk.note(
-                        at(&resource.spot, group),
+                        at(&resource.location, group),
                         "group",
                         "is not known here, so its deployments are not checked",
                         rule,
@@ -122,7 +122,7 @@ impl<'a> Config<'a> {
         for (item, name, _) in &outputs {
             if let Some(odd) = item.get("error_output").filter(|value| !is_bool(value)) {
                 walk.mistake(
-                    at(&resource.spot, odd),
+                    at(&resource.location, odd),
                     name,
                     format!("error_output is {}", odd.kind()),
                     "true or false",
@@ -131,8 +131,8 @@ impl<'a> Config<'a> {
             }
         }
         let outputs = outputs.into_iter().map(|(_, name, _)| name.to_owned()).collect();
-        let (spot, index) = (resource.spot.clone(), resource.index);
-        Some(Self { spot, group, inputs, outputs, form, content, index, key: "get_input".to_owned() })
+        let (location, index) = (resource.location.clone(), resource.index);
+        Some(Self { location, group, inputs, outputs, form, content, index, key: "get_input".to_owned() })
     }
 
     /// The same, where the deployment names the function that gets an input.
@@ -151,24 +151,30 @@ impl<'a> Walk<'a> {
             return Vec::new();
         }
         let Some(items) = list.items() else {
-            self.mistake(at(&resource.spot, list), key, format!("is {}, not a list", list.kind()), rule, "correct the template");
+            self.mistake(
+                at(&resource.location, list),
+                key,
+                format!("is {}, not a list", list.kind()),
+                rule,
+                "correct the template",
+            );
             return Vec::new();
         };
         let mut found = Vec::new();
         for (number, item) in items.iter().enumerate() {
-            let spot = at(&resource.spot, item);
+            let location = at(&resource.location, item);
             let place = format!("{key}[{number}]");
             let Some(name) = item.get("name") else {
                 let problem =
                     if item.members().is_some() { "has no name".to_owned() } else { format!("is {}, not a map", item.kind()) };
-                self.mistake(spot, &place, problem, &*rule, "give it a name");
+                self.mistake(location, &place, problem, &*rule, "give it a name");
                 continue;
             };
             let Some(name) = name.text().filter(|name| !name.is_empty()) else {
-                self.mistake(spot, &place, "its name is not a text", &*rule, "give it a name");
+                self.mistake(location, &place, "its name is not a text", &*rule, "give it a name");
                 continue;
             };
-            self.names(Some(item), &resource.spot, &format!("{key}.{}: ", short(name)), allowed);
+            self.names(Some(item), &resource.location, &format!("{key}.{}: ", short(name)), allowed);
             let kind = item.get("type").and_then(Node::text).unwrap_or("String");
             if let Some(given) = item
                 .get("type")
@@ -177,7 +183,7 @@ impl<'a> Walk<'a> {
                 let problem =
                     format!("type is {}", given.text().map_or(given.kind().to_owned(), |kind| format!("{:?}", short(kind))));
                 self.mistake(
-                    at(&resource.spot, given),
+                    at(&resource.location, given),
                     name,
                     problem,
                     format!("one of {}", TYPES.join(", ")),
@@ -190,13 +196,13 @@ impl<'a> Walk<'a> {
     }
 
     /// Names that Heat does not take: it refuses the template.
-    fn names(&self, map: Option<&'a Node>, spot: &Spot, place: &str, allowed: &[&str]) {
+    fn names(&self, map: Option<&'a Node>, location: &Location, place: &str, allowed: &[&str]) {
         for member in map.and_then(Node::members).unwrap_or_default() {
             if !allowed.contains(&member.name.as_str()) {
-                let spot = Spot { line: member.line, ..spot.clone() };
+                let location = Location { line: member.line, ..location.clone() };
                 let rule = format!("Heat takes {}", allowed.join(", "));
                 self.mistake(
-                    spot,
+                    location,
                     &format!("{place}{}", short(&member.name)),
                     "is no property of this type",
                     rule,
@@ -213,25 +219,31 @@ impl<'a> Walk<'a> {
         if structured {
             allowed.extend(["input_key", "input_values_validate"]);
         }
-        self.names(resource.properties, &resource.spot, "", &allowed);
+        self.names(resource.properties, &resource.location, "", &allowed);
         let transport = resource.properties.and_then(|properties| properties.get("signal_transport"));
         if let Some((node, word)) = transport.and_then(|node| Some((node, node.text()?)))
             && !TRANSPORTS.contains(&word)
         {
             let rule = format!("the agent answers by {}", TRANSPORTS.join(", "));
-            self.mistake(at(&resource.spot, node), "signal_transport", format!("is {:?}", short(word)), rule, "use CFN_SIGNAL");
+            self.mistake(
+                at(&resource.location, node),
+                "signal_transport",
+                format!("is {:?}", short(word)),
+                rule,
+                "use CFN_SIGNAL",
+            );
         }
     }
 
     /// The config of the entry. What is not known of it leaves the entry open.
     pub(super) fn content(&self, config: &Config<'a>, values: &BTreeMap<String, Given>, planned: &mut Planned) -> Value {
-        let spot = |node: &Node| Spot { line: node.line, ..config.spot.clone() };
+        let location = |node: &Node| Location { line: node.line, ..config.location.clone() };
         // What Heat makes of a config that is not given (heat-protocol.md 3.2).
         let Some(node) = config.content else {
             return if config.form == Form::Software { Value::from("") } else { json!({}) };
         };
-        planned.spots.entry("CONFIG".to_owned()).or_insert_with(|| spot(node));
-        let scope = Scope { spot: &config.spot, index: config.index, inputs: None };
+        planned.locations.entry("CONFIG".to_owned()).or_insert_with(|| location(node));
+        let scope = Scope { location: &config.location, index: config.index, inputs: None };
         match config.form {
             Form::Software => self.text(config, node, &scope, planned),
             Form::Structured => {
@@ -246,8 +258,8 @@ impl<'a> Walk<'a> {
                     if value == Given::Unknown {
                         planned.unknown.insert(member.name.clone());
                     }
-                    let spot = Spot { line: member.line, ..config.spot.clone() };
-                    planned.spots.entry(member.name.to_ascii_uppercase()).or_insert(spot);
+                    let location = Location { line: member.line, ..config.location.clone() };
+                    planned.locations.entry(member.name.to_ascii_uppercase()).or_insert(location);
                     content.insert(member.name.clone(), value.or_null());
                 }
                 Value::Object(content)
@@ -270,7 +282,7 @@ impl<'a> Walk<'a> {
             Given::Known(Value::Object(_) | Value::Array(_)) => {
                 let rule = "Heat takes a text here";
                 let remedy = "write it as a block of text (config: |), or use OS::Heat::StructuredConfig";
-                self.mistake(at(&config.spot, node), "config", format!("is {}", node.kind()), rule, remedy);
+                self.mistake(at(&config.location, node), "config", format!("is {}", node.kind()), rule, remedy);
                 planned.open = true;
                 Value::from("")
             }
@@ -283,8 +295,8 @@ impl<'a> Walk<'a> {
     }
 }
 
-fn at(spot: &Spot, node: &Node) -> Spot {
-    Spot { line: node.line, ..spot.clone() }
+fn at(location: &Location, node: &Node) -> Location {
+    Location { line: node.line, ..location.clone() }
 }
 
 /// As Heat reads a boolean; one that only Heat knows passes.

@@ -6,7 +6,7 @@ use super::*;
 use crate::budgets::yaml;
 
 fn template(text: &str) -> Template {
-    read(&yaml::read(text).unwrap_or_else(|unfit| panic!("{unfit:?}")))
+    read(&yaml::read(text).unwrap_or_else(|rejection| panic!("{rejection:?}")))
 }
 
 /// A template with these parameters, resources, and properties of a deployment of the config `config`.
@@ -25,8 +25,15 @@ fn with(parameters: &str, config: &str, deployment: &str) -> Template {
 const NODE: &str = "group: kubernetes-node";
 
 fn odd(template: &Template) -> Vec<String> {
-    let of = |odd: &Odd| {
-        format!("{}{}:{} {}: {}", if odd.warns { "note " } else { "" }, odd.spot.resource, odd.spot.line, odd.key, odd.problem)
+    let of = |odd: &TemplateProblem| {
+        format!(
+            "{}{}:{} {}: {}",
+            if odd.warns { "note " } else { "" },
+            odd.location.resource,
+            odd.location.line,
+            odd.key,
+            odd.problem
+        )
     };
     template.odd.iter().map(of).collect()
 }
@@ -166,10 +173,10 @@ fn groups_are_walked_and_their_numbers_known() {
     let found: Vec<_> = read
         .planned
         .iter()
-        .map(|one| (one.spot.resource.as_str(), one.spot.line, one.entry["inputs"][0]["value"].clone()))
+        .map(|one| (one.location.resource.as_str(), one.location.line, one.entry["inputs"][0]["value"].clone()))
         .collect();
     assert_eq!(found, [("nodes.resource_def", 10, json!("minion-0")), ("inner.resource.resource_def", 24, json!("n0"))]);
-    assert_eq!(read.planned[0].spots["INSTANCE_NAME"], Spot { resource: "nodes.resource_def".into(), line: 16 });
+    assert_eq!(read.planned[0].locations["INSTANCE_NAME"], Location { resource: "nodes.resource_def".into(), line: 16 });
     assert!(odd(&read).is_empty(), "{:?}", odd(&read));
 }
 
@@ -185,7 +192,7 @@ fn values_of_other_resources_and_structured_configs_are_followed() {
     let [planned] = &read.planned[..] else { panic!("{read:?}") };
     assert_eq!(planned.entry["config"], json!({"FROM": 1, "NONE": null, "OPEN": null, "DEEP": [{"x": 1}]}));
     assert_eq!(planned.unknown, BTreeSet::from(["L".to_owned(), "OPEN".to_owned()]));
-    assert_eq!(planned.spots["FROM"], Spot { resource: "config".into(), line: 11 });
+    assert_eq!(planned.locations["FROM"], Location { resource: "config".into(), line: 11 });
     assert_eq!(odd(&read), ["note d:3 B: is not declared in the inputs of config"]);
 }
 
@@ -199,7 +206,7 @@ fn components_and_configs_without_a_deployment_are_planned() {
     let [component, unused] = &read.planned[..] else { panic!("{read:?}") };
     assert_eq!(component.entry["config"], json!({"configs": [{"actions": ["CREATE"], "tool": "script", "config": ""}]}));
     assert!(component.open && unused.open);
-    assert_eq!((unused.spot.resource.as_str(), &unused.entry["inputs"][0]["value"]), ("unused", &json!("x")));
+    assert_eq!((unused.location.resource.as_str(), &unused.entry["inputs"][0]["value"]), ("unused", &json!("x")));
 }
 
 /// Attack: small templates whose values grow with each reference.

@@ -19,12 +19,12 @@ pub struct Template {
     /// In the order of the document; at their end configs that no deployment uses.
     pub planned: Vec<Planned>,
     /// What is wrong, or other than it looks.
-    pub odd: Vec<Odd>,
+    pub odd: Vec<TemplateProblem>,
 }
 
 /// A place in the template.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Spot {
+pub struct Location {
     /// Name of the resource; one within a group is `GROUP.resource_def`. Empty: the template itself.
     pub resource: String,
     /// Line, from 1; 0 where it is not known.
@@ -33,9 +33,9 @@ pub struct Spot {
 
 /// One thing that is wrong with the template itself.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Odd {
+pub struct TemplateProblem {
     /// Where.
-    pub spot: Spot,
+    pub location: Location,
     /// Property, or name of an input.
     pub key: String,
     /// What is wrong.
@@ -52,7 +52,7 @@ pub struct Odd {
 #[derive(Debug)]
 pub struct Planned {
     /// The deployment, or the config that none uses.
-    pub spot: Spot,
+    pub location: Location,
     /// Its server in this template.
     pub server: Option<String>,
     /// As a server's metadata lists it; the value of an input that is not known is null.
@@ -62,12 +62,12 @@ pub struct Planned {
     /// Whether more may be given than is known: by a function that makes the whole of `input_values` or of `config`.
     pub open: bool,
     /// Where each input is given or declared, by its name in capital letters; `CONFIG` is the config.
-    pub spots: BTreeMap<String, Spot>,
+    pub locations: BTreeMap<String, Location>,
 }
 
 /// A resource, also one within a group.
 pub(super) struct Resource<'a> {
-    pub(super) spot: Spot,
+    pub(super) location: Location,
     pub(super) kind: &'a str,
     pub(super) properties: Option<&'a Node>,
     /// The word that a group replaces by the number of its member.
@@ -80,7 +80,7 @@ pub(super) struct Walk<'a> {
     /// Memory that what is resolved may still take.
     pub(super) left: Cell<usize>,
     pub(super) planned: RefCell<Vec<Planned>>,
-    pub(super) odd: RefCell<Vec<Odd>>,
+    pub(super) odd: RefCell<Vec<TemplateProblem>>,
 }
 
 impl Walk<'_> {
@@ -94,7 +94,7 @@ impl Walk<'_> {
         let already = self.odd.borrow().iter().any(|odd| odd.key == VERSION);
         if !already {
             self.mistake(
-                Spot::default(),
+                Location::default(),
                 VERSION,
                 format!("the template takes more than {} KiB of memory, or has more than {DEPLOYMENTS} deployments: the rest is not checked", DOCUMENT_MEMORY / 1024),
                 "the agent limits the size of its input to bound its memory",
@@ -105,28 +105,28 @@ impl Walk<'_> {
 
     pub(super) fn mistake(
         &self,
-        spot: Spot,
+        location: Location,
         key: &str,
         problem: impl Into<String>,
         rule: impl Into<String>,
         remedy: impl Into<String>,
     ) {
-        self.found(spot, key, problem.into(), rule.into(), remedy.into(), false);
+        self.found(location, key, problem.into(), rule.into(), remedy.into(), false);
     }
 
     pub(super) fn note(
         &self,
-        spot: Spot,
+        location: Location,
         key: &str,
         problem: impl Into<String>,
         rule: impl Into<String>,
         remedy: impl Into<String>,
     ) {
-        self.found(spot, key, problem.into(), rule.into(), remedy.into(), true);
+        self.found(location, key, problem.into(), rule.into(), remedy.into(), true);
     }
 
-    fn found(&self, spot: Spot, key: &str, problem: String, rule: String, remedy: String, warns: bool) {
-        let odd = Odd { spot, key: key.to_owned(), problem, rule, remedy, warns };
+    fn found(&self, location: Location, key: &str, problem: String, rule: String, remedy: String, warns: bool) {
+        let odd = TemplateProblem { location, key: key.to_owned(), problem, rule, remedy, warns };
         let mut all = self.odd.borrow_mut();
         if all.len() < MOST_ODD && !all.contains(&odd) {
             all.push(odd);
@@ -135,10 +135,10 @@ impl Walk<'_> {
 }
 
 impl Planned {
-    pub(super) fn add(&mut self, name: &str, is_known: bool, spot: Spot) {
+    pub(super) fn add(&mut self, name: &str, is_known: bool, location: Location) {
         if !is_known {
             self.unknown.insert(name.to_owned());
         }
-        self.spots.insert(name.to_ascii_uppercase(), spot);
+        self.locations.insert(name.to_ascii_uppercase(), location);
     }
 }

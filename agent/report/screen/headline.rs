@@ -8,7 +8,7 @@ use crate::report::status::{Condition, DeploymentStatus, IdentityStatus, NodeSta
 
 /// How everything stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stand {
+pub enum OverallState {
     /// All that is asked for is done, and is so now.
     Ready,
     /// Something is on its way.
@@ -21,7 +21,7 @@ pub enum Stand {
     Down,
 }
 
-impl Stand {
+impl OverallState {
     /// For monitoring.
     #[must_use]
     pub fn as_str(self) -> &'static str {
@@ -45,7 +45,7 @@ impl Stand {
 
 /// How everything stands, and the line that says so.
 #[must_use]
-pub fn headline(status: &Status, running: bool) -> (Stand, String) {
+pub fn headline(status: &Status, running: bool) -> (OverallState, String) {
     if running {
         return judge(status);
     }
@@ -54,28 +54,32 @@ pub fn headline(status: &Status, running: bool) -> (Stand, String) {
     } else {
         format!("NOT RUNNING: the agent is down; it last said: {}", judge(status).1)
     };
-    (Stand::Down, line)
+    (OverallState::Down, line)
 }
 
-fn judge(status: &Status) -> (Stand, String) {
-    let (stand, what) =
+fn judge(status: &Status) -> (OverallState, String) {
+    let (overall, what) =
         [of_agent, of_failures, of_work, of_troubles, of_waiting].iter().find_map(|part| part(status)).unwrap_or_else(|| {
             // Whatever it is: the exit code says the same.
-            if status.is_degraded() { (Stand::Degraded, "see the rows below".to_owned()) } else { (Stand::Ready, String::new()) }
+            if status.is_degraded() {
+                (OverallState::Degraded, "see the rows below".to_owned())
+            } else {
+                (OverallState::Ready, String::new())
+            }
         });
-    let line = match stand {
-        Stand::Ready | Stand::Down => "READY".to_owned(),
-        Stand::Waiting => format!("WAITING for {what}"),
-        Stand::Degraded => format!("DEGRADED: {what}"),
-        Stand::Failed => format!("FAILED {what}"),
+    let line = match overall {
+        OverallState::Ready | OverallState::Down => "READY".to_owned(),
+        OverallState::Waiting => format!("WAITING for {what}"),
+        OverallState::Degraded => format!("DEGRADED: {what}"),
+        OverallState::Failed => format!("FAILED {what}"),
     };
-    (stand, line)
+    (overall, line)
 }
 
 /// What keeps the agent from its work.
-fn of_agent(status: &Status) -> Option<(Stand, String)> {
+fn of_agent(status: &Status) -> Option<(OverallState, String)> {
     if status.identity.as_ref().is_some_and(|identity| identity.instance.is_none()) {
-        return Some((Stand::Waiting, "the identity of this instance".to_owned()));
+        return Some((OverallState::Waiting, "the identity of this instance".to_owned()));
     }
     let condition = status.conditions.iter().find(|one| one.state == ConditionState::Failed && one.name != "settings")?;
     let what = match condition.name.as_str() {
@@ -85,17 +89,17 @@ fn of_agent(status: &Status) -> Option<(Stand, String)> {
         }
         _ => "the metadata cannot be understood",
     };
-    Some((Stand::Failed, format!("{}: {what}", condition.name)))
+    Some((OverallState::Failed, format!("{}: {what}", condition.name)))
 }
 
 /// What ended badly.
-fn of_failures(status: &Status) -> Option<(Stand, String)> {
+fn of_failures(status: &Status) -> Option<(OverallState, String)> {
     let node = status.node.as_ref();
     if let Some(node) = node.filter(|node| node.state == "rejected") {
-        return Some((Stand::Failed, generation(node)));
+        return Some((OverallState::Failed, generation(node)));
     }
     if let Some(what) = node.and_then(|node| of_components(node, |one| one.state == ComponentState::Failed)) {
-        return Some((Stand::Degraded, what));
+        return Some((OverallState::Degraded, what));
     }
     let failed = |one: &&DeploymentStatus| one.listed && one.failed;
     let mut all = status.deployments.iter().filter(failed);
@@ -107,7 +111,7 @@ fn of_failures(status: &Status) -> Option<(Stand, String)> {
     let of_reason = first.reason.as_ref().and_then(|reason| parts(reason).code);
     let code = of_reason.or(first.status_code.map(|code| format!("status {code}")));
     let code = code.map_or(String::new(), |code| format!(" ({code})"));
-    Some((Stand::Failed, format!("deployment {}{code}{more}", first.name)))
+    Some((OverallState::Failed, format!("deployment {}{code}{more}", first.name)))
 }
 
 /// `generation 2 at volume etcd (HNA-0306)`.
@@ -125,12 +129,12 @@ fn of_components(node: &NodeStatus, is: impl Fn(&ComponentStatus) -> bool) -> Op
 }
 
 /// What is on its way.
-fn of_work(status: &Status) -> Option<(Stand, String)> {
+fn of_work(status: &Status) -> Option<(OverallState, String)> {
     if let Some(node) = status.node.as_ref().filter(|node| node.state == "applying") {
-        return Some((Stand::Waiting, step_of(node)));
+        return Some((OverallState::Waiting, step_of(node)));
     }
     let running = status.deployments.iter().find(|one| one.state == "running")?;
-    Some((Stand::Waiting, format!("deployment {} to end", running.name)))
+    Some((OverallState::Waiting, format!("deployment {} to end", running.name)))
 }
 
 /// The step that a node that is brought up waits for.
@@ -146,9 +150,9 @@ fn step_of(node: &NodeStatus) -> String {
 }
 
 /// What works, but not as it should.
-fn of_troubles(status: &Status) -> Option<(Stand, String)> {
+fn of_troubles(status: &Status) -> Option<(OverallState, String)> {
     let node = status.node.as_ref();
-    let degraded = |what: String| Some((Stand::Degraded, what));
+    let degraded = |what: String| Some((OverallState::Degraded, what));
     if let Some(what) = node.and_then(|node| of_components(node, ComponentStatus::is_unhealthy)) {
         return degraded(what);
     }
@@ -180,8 +184,8 @@ fn of_troubles(status: &Status) -> Option<(Stand, String)> {
 }
 
 /// What is waited for before everything is done.
-fn of_waiting(status: &Status) -> Option<(Stand, String)> {
-    let waiting = |what: String| Some((Stand::Waiting, what));
+fn of_waiting(status: &Status) -> Option<(OverallState, String)> {
+    let waiting = |what: String| Some((OverallState::Waiting, what));
     if status.sources.is_empty() {
         let ignored = status.identity.as_ref().and_then(IdentityStatus::ignored);
         return waiting(ignored.map_or("metadata: no source is known yet".to_owned(), |why| format!("somebody: {why}")));

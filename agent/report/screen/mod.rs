@@ -19,7 +19,7 @@ use super::status::{
 };
 use super::volume::VolumeStatus;
 use crate::clock::Timestamp;
-pub use headline::{Stand, headline};
+pub use headline::{OverallState, headline};
 pub use sheet::Style;
 use sheet::{Row, Sheet, Tone};
 
@@ -27,8 +27,8 @@ use sheet::{Row, Sheet, Tone};
 #[must_use]
 pub fn screen(status: &Status, running: bool, now: Timestamp, room: Option<&str>, style: Style) -> String {
     let mut sheet = Sheet::new(style);
-    let (stand, line) = headline(status, running);
-    sheet.headline(&line, stand.tone());
+    let (overall, line) = headline(status, running);
+    sheet.headline(&line, overall.tone());
     let ignored = status.identity.as_ref().and_then(IdentityStatus::ignored);
     ignored.iter().filter(|ignored| line.contains(*ignored)).for_each(|ignored| sheet.know(ignored));
     sheet.gap();

@@ -82,12 +82,12 @@ pub(super) struct Sheet {
     style: Style,
     lines: Vec<String>,
     /// What was said: nothing is said twice.
-    said: BTreeSet<String>,
+    reported: BTreeSet<String>,
 }
 
 impl Sheet {
     pub(super) fn new(style: Style) -> Self {
-        Self { style: Style { width: style.width.max(NARROWEST), ..style }, lines: Vec::new(), said: BTreeSet::new() }
+        Self { style: Style { width: style.width.max(NARROWEST), ..style }, lines: Vec::new(), reported: BTreeSet::new() }
     }
 
     pub(super) fn is_verbose(&self) -> bool {
@@ -96,7 +96,7 @@ impl Sheet {
 
     /// This is known to the reader from here on.
     pub(super) fn know(&mut self, text: &str) {
-        self.said.insert(escaped(text));
+        self.reported.insert(escaped(text));
     }
 
     /// The first line.
@@ -130,7 +130,7 @@ impl Sheet {
     /// A text with a hanging indent, unless it was said.
     fn set(&mut self, lead: &str, text: &str, tone: Tone) {
         let text = escaped(text);
-        if text.is_empty() || !self.said.insert(text.clone()) {
+        if text.is_empty() || !self.reported.insert(text.clone()) {
             return;
         }
         let indent = lead.chars().count();
@@ -175,7 +175,7 @@ impl Sheet {
                 let blank = " ".repeat(width.saturating_sub(text.chars().count()) + 2);
                 line.push_str(&format!("{}{blank}", tone.paint(&text, self.style.color)));
             }
-            let is_news = !row.detail.is_empty() && !self.said.contains(&escaped(&row.detail));
+            let is_news = !row.detail.is_empty() && !self.reported.contains(&escaped(&row.detail));
             if is_news && fits(row) {
                 line.push_str(&escaped(&row.detail));
                 self.know(&row.detail);

@@ -266,9 +266,9 @@ fn the_first_line_is_what_is_so_and_agrees_with_the_exit_code() {
     for (line, status) in troubles() {
         let page = page(&status);
         assert_eq!(page.lines().next(), Some(line), "{page}");
-        assert!(headline(&status, true).0 != Stand::Ready || !status.is_degraded(), "{line}");
-        let (stand, down) = headline(&status, false);
-        assert!(stand == Stand::Down && down.ends_with(&format!("it last said: {line}")), "{down}");
+        assert!(headline(&status, true).0 != OverallState::Ready || !status.is_degraded(), "{line}");
+        let (overall, down) = headline(&status, false);
+        assert!(overall == OverallState::Down && down.ends_with(&format!("it last said: {line}")), "{down}");
     }
 }
 

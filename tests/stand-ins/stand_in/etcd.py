@@ -71,9 +71,9 @@ class Etcd:
                 said = error
         raise OSError(f"etcd: {said}")
 
-    def _etcdctl(self, *words: str, told: str = "") -> dict:
+    def _etcdctl(self, *words: str, commands: str = "") -> dict:
         servers = ",".join(url for url, _ in self.servers)
-        done = subprocess.run(["etcdctl", "--endpoints", servers, *self.words, "--command-timeout=30s", "-w", "json", *words], input=told,
+        done = subprocess.run(["etcdctl", "--endpoints", servers, *self.words, "--command-timeout=30s", "-w", "json", *words], input=commands,
                               capture_output=True, text=True, env={**os.environ, "ETCDCTL_API": "3"})
         if done.returncode:
             raise OSError(f"etcd: {done.stderr[-200:]}")
@@ -103,7 +103,7 @@ class Etcd:
         if self.words:
             # Comparisons, then what is done if they hold, then what else; a text in quotes is read as Go reads one.
             change = f"put {quoted(PREFIX + key)} {quoted(json.dumps(kept))}" if kept else f"del {quoted(PREFIX + key)}"
-            said = self._etcdctl("txn", told=f'mod({quoted(PREFIX + key)}) = "{version}"\n\n{change}\n\n\n')
+            said = self._etcdctl("txn", commands=f'mod({quoted(PREFIX + key)}) = "{version}"\n\n{change}\n\n\n')
             return bool(said.get("succeeded"))
         if kept is None:
             change = {"request_delete_range": {"key": name}}

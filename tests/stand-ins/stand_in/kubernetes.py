@@ -336,10 +336,10 @@ def kubelet_api(p: Program):
         if not p.bootstrap.token and not p.bootstrap.certificate:
             raise Refused(f"--bootstrap-kubeconfig {bootstrap}: no token and no certificate")
     elif kubeconfig:
-        told = files.Kubeconfig(kubeconfig)
+        config = files.Kubeconfig(kubeconfig)
         # [spec] 5.1: with --api-servers it only carries credentials; from 1.4 on --require-kubeconfig takes the server from it
-        told.server = p.server if isinstance(p.server, str) else told.server
-        p.server = told if minor >= 8 or f.on("require-kubeconfig") or p.server else None
+        config.server = p.server if isinstance(p.server, str) else config.server
+        p.server = config if minor >= 8 or f.on("require-kubeconfig") or p.server else None
     if f.on("require-kubeconfig") and minor < 8 and not p.server:
         raise Refused("invalid kubeconfig: no server")
     if minor < 8 and kubeconfig and not p.server:

@@ -67,9 +67,9 @@ def join(p: Program):
     current.unlink(missing_ok=True)
     current.symlink_to(stamp)
     path = p.flags.get("kubeconfig")
-    told = p.bootstrap
+    bootstrap = p.bootstrap
     with open(files.at(path), "w", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
-        cluster = {"server": told.server, **({"certificate-authority": told.ca} if told.ca else {})}
+        cluster = {"server": bootstrap.server, **({"certificate-authority": bootstrap.ca} if bootstrap.ca else {})}
         json.dump({"apiVersion": "v1", "kind": "Config", "current-context": "default-context",
                    "clusters": [{"name": "default-cluster", "cluster": cluster}],
                    "users": [{"name": "default-auth", "user": {"client-certificate": str(current), "client-key": str(current)}}],
@@ -80,7 +80,7 @@ def join(p: Program):
 
 def asked(p: Program, request: str) -> str:
     version, path = collection(p.minor)
-    name, told = f"node-csr-{uuid.uuid4().hex}", ""
+    name, logged = f"node-csr-{uuid.uuid4().hex}", ""
     body = {"apiVersion": version, "kind": "CertificateSigningRequest", "metadata": {"name": name},
             "spec": {"request": base64.b64encode(request.encode()).decode(), "usages": sorted(USAGES),
                      **({"signerName": SIGNER} if version.endswith("/v1") else {})}}
@@ -90,18 +90,18 @@ def asked(p: Program, request: str) -> str:
             code, text = ask(p.bootstrap, "GET", f"{path}/{name}") if posted else ask(p.bootstrap, "POST", path, body)
             posted = posted or code in (201, 409)  # 409: by us, and the answer was lost
             if code >= 300:
-                told = said_once(f"cannot create certificate signing request: {code} {text.decode()}", told)
+                logged = said_once(f"cannot create certificate signing request: {code} {text.decode()}", logged)
             elif found := (json.loads(text).get("status") or {}).get("certificate"):
                 return base64.b64decode(found).decode()
         except (OSError, http.client.HTTPException) as error:
-            told = said_once(f"cannot create certificate signing request: {error}", told)
+            logged = said_once(f"cannot create certificate signing request: {error}", logged)
         time.sleep(0.5)
 
 
 # --- the controller manager's half ----------------------------------------------------------------
 def serve(p: Program):
     """csrapproving and csrsigning, as long as the program runs."""
-    told = ""
+    logged = ""
     while True:
         try:
             version, path = collection(p.minor)
@@ -112,7 +112,7 @@ def serve(p: Program):
             now = "" if code == 200 else f"cannot list certificate signing requests: {code} {text.decode()}"
         except (OSError, ValueError, http.client.HTTPException) as error:
             now = f"certificate signing requests: {error}"
-        told = said_once(now, told)
+        logged = said_once(now, logged)
         time.sleep(0.5)
 
 

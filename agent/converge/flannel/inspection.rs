@@ -10,7 +10,7 @@ use crate::desired::{Peer, Peers, PodRoutes};
 use crate::error::{Context, Error, Result};
 use crate::files::{READ_LIMIT, Tree};
 use crate::network::SUBNET_FILES;
-use crate::network::routes::{Asked, Route, Wrong, best, compare, locals, parse, segment};
+use crate::network::routes::{Route, RouteProblem, RouteQuery, best, compare, locals, parse, segment};
 use crate::network::subnet_env::{self, Subnet};
 use crate::report::Code;
 
@@ -21,13 +21,13 @@ const ADDRESSES: &str = "/proc/net/fib_trie";
 
 /// What a look found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Sight {
+pub struct SubnetInspection {
     /// This node's own subnet.
     pub subnet: Option<Ipv4Net>,
     /// The other nodes.
     pub others: Vec<Peer>,
     /// What is wrong with the routes.
-    pub wrong: Vec<Wrong>,
+    pub wrong: Vec<RouteProblem>,
     /// This node's own address, where a lease or the parameters say it.
     own: Option<Ipv4Addr>,
     routes: Vec<Route>,
@@ -37,7 +37,7 @@ pub struct Sight {
 ///
 /// # Errors
 /// If flannel has given no subnet yet, or something cannot be read.
-pub fn look(root: &Tree, pods: &PodRoutes, leases: &[Peer]) -> Result<Sight> {
+pub fn inspect(root: &Tree, pods: &PodRoutes, leases: &[Peer]) -> Result<SubnetInspection> {
     let routes = parse(&read(root, ROUTES)?);
     let (subnet, peers) = match &pods.peers {
         Peers::Leases(_) => (Some(subnet(root)?.address.trunc()), leases),
@@ -47,7 +47,7 @@ pub fn look(root: &Tree, pods: &PodRoutes, leases: &[Peer]) -> Result<Sight> {
             (routes.iter().find(of_bridge).map(|route| route.to), peers.as_slice())
         }
     };
-    let asked = Asked { network: pods.network, subnet, address: pods.address, peers };
+    let asked = RouteQuery { network: pods.network, subnet, address: pods.address, peers };
     if let (Peers::Leases(store), Some(subnet)) = (&pods.peers, subnet)
         && peers.iter().all(|peer| peer.subnet != subnet)
     {
@@ -57,10 +57,10 @@ pub fn look(root: &Tree, pods: &PodRoutes, leases: &[Peer]) -> Result<Sight> {
         );
     }
     let wrong = compare(&asked, &routes);
-    Ok(Sight { subnet, others: asked.others().copied().collect(), wrong, own: asked.own_address(), routes })
+    Ok(SubnetInspection { subnet, others: asked.others().copied().collect(), wrong, own: asked.own_address(), routes })
 }
 
-impl Sight {
+impl SubnetInspection {
     /// Whom to ask whether packets arrive: a few of those whose routes are right, beginning at another one each time. Nobody
     /// where the bridge has no address yet.
     ///
@@ -69,8 +69,10 @@ impl Sight {
     pub fn questions(&self, root: &Tree, turn: usize) -> Result<Vec<Question>> {
         let is_right = |peer: &&Peer| {
             !self.wrong.iter().any(|wrong| match wrong {
-                Wrong::Missing(of) | Wrong::Elsewhere(of, _) | Wrong::OffSegment { peer: of, .. } => of == *peer,
-                Wrong::Own(_) | Wrong::LeftOver(_) => false,
+                RouteProblem::Missing(of) | RouteProblem::Elsewhere(of, _) | RouteProblem::OffSegment { peer: of, .. } => {
+                    of == *peer
+                }
+                RouteProblem::Own(_) | RouteProblem::LeftOver(_) => false,
             })
         };
         let right: Vec<Peer> = self.others.iter().filter(is_right).copied().collect();
@@ -87,13 +89,13 @@ impl Sight {
 
 /// The message of the catalog for what is wrong with a route.
 #[must_use]
-pub fn code(wrong: &Wrong) -> Code {
+pub fn code(wrong: &RouteProblem) -> Code {
     match wrong {
-        Wrong::Missing(_) => Code::RouteMissing,
-        Wrong::Elsewhere(..) => Code::RouteElsewhere,
-        Wrong::Own(_) => Code::RouteOwn,
-        Wrong::OffSegment { .. } => Code::PeerOffSegment,
-        Wrong::LeftOver(_) => Code::RouteLeftOver,
+        RouteProblem::Missing(_) => Code::RouteMissing,
+        RouteProblem::Elsewhere(..) => Code::RouteMisdirected,
+        RouteProblem::Own(_) => Code::OwnSubnetRouted,
+        RouteProblem::OffSegment { .. } => Code::PeerOffSegment,
+        RouteProblem::LeftOver(_) => Code::RouteLeftOver,
     }
 }
 
@@ -115,9 +117,9 @@ fn subnet(root: &Tree) -> Result<Subnet> {
 /// # Errors
 /// What is not so.
 pub fn check_subnet(root: &Tree, network: Ipv4Net, bridge: Option<&str>) -> Result<()> {
-    let Subnet { network: said, address, .. } = subnet(root)?;
-    if said.is_some_and(|said| said.trunc() != network.trunc()) || !network.contains(&address) {
-        let of = said.map(|said| format!(" of {said}")).unwrap_or_default();
+    let Subnet { network: reported, address, .. } = subnet(root)?;
+    if reported.is_some_and(|reported| reported.trunc() != network.trunc()) || !network.contains(&address) {
+        let of = reported.map(|reported| format!(" of {reported}")).unwrap_or_default();
         return Err(Error::transient(format!("flanneld has the subnet {address}{of}, but the pod network is {network}")));
     }
     let Some(bridge) = bridge else { return Ok(()) };

@@ -1,12 +1,12 @@
-//! The node's lane: it is brought up, or else looked at; beside that its network of pods is watched.
+//! The node's task: it is brought up, or else looked at; beside that its network of pods is watched.
 
 use std::rc::Rc;
 use std::time::Duration;
 
-use super::lane::Lane;
 use super::node_conditions::NodeConditions;
+use super::task::BackgroundTask;
 use crate::clock::{Clock, Stopwatch};
-use crate::daemon::node::{Done, Look, Node, Plan};
+use crate::daemon::node::{Done, Node, NodeInspection, Plan};
 use crate::deploy::{Extent, Reference};
 use crate::error::Result;
 use crate::metadata::Deployment;
@@ -17,42 +17,42 @@ use crate::report::status::PodNetworkStatus;
 const LOOK: Duration = Duration::from_mins(1);
 
 /// What is done with the node, and what is known of it.
-pub(in crate::daemon) struct NodeLane {
+pub(in crate::daemon) struct NodeTask {
     pub(in crate::daemon) node: Rc<Node>,
     /// The node that is being brought up, by the deployment's id.
-    pub(in crate::daemon) bring_up: Lane<String, Done>,
+    pub(in crate::daemon) bring_up: BackgroundTask<String, Done>,
     /// The node that is being compared with its parameters.
-    pub(super) watch: Lane<(), Result<Look>>,
+    pub(super) watch: BackgroundTask<(), Result<NodeInspection>>,
     /// Since the last time that this was due.
-    since_look: Stopwatch,
+    since_inspection: Stopwatch,
     /// The newest look.
-    pub(in crate::daemon) look: Look,
-    pub(in crate::daemon) pod_network: PodNetworkLane,
+    pub(in crate::daemon) inspection: NodeInspection,
+    pub(in crate::daemon) pod_network: PodNetworkTask,
     /// The components of the node in place are measured, for which generation and how much of it.
-    pub(super) health: Lane<(u64, Extent), ()>,
+    pub(super) health: BackgroundTask<(u64, Extent), ()>,
     /// The conditions of the node's object in Kubernetes are kept.
     pub(super) conditions: NodeConditions,
 }
 
 /// The network of pods of the node in place is watched.
 #[derive(Default)]
-pub(in crate::daemon) struct PodNetworkLane {
-    pub(super) lane: Lane<(), Option<PodNetworkStatus>>,
+pub(in crate::daemon) struct PodNetworkTask {
+    pub(super) task: BackgroundTask<(), Option<PodNetworkStatus>>,
     /// For which generation.
     of: Option<u64>,
     pub(in crate::daemon) status: Option<PodNetworkStatus>,
 }
 
-impl NodeLane {
+impl NodeTask {
     pub(super) fn new(node: Node, conditions: NodeConditions, clock: &Clock) -> Self {
         Self {
             node: Rc::new(node),
-            bring_up: Lane::default(),
-            watch: Lane::default(),
-            since_look: clock.start(),
-            look: Look::default(),
-            pod_network: PodNetworkLane::default(),
-            health: Lane::default(),
+            bring_up: BackgroundTask::default(),
+            watch: BackgroundTask::default(),
+            since_inspection: clock.start(),
+            inspection: NodeInspection::default(),
+            pod_network: PodNetworkTask::default(),
+            health: BackgroundTask::default(),
             conditions,
         }
     }
@@ -76,23 +76,23 @@ impl NodeLane {
     }
 
     /// Compares a node with its parameters, unless it is at work; cheap when nothing changed.
-    pub(super) fn look_after(&mut self, reference: Option<Reference>, clock: &Clock) {
-        self.since_look = clock.start();
+    pub(super) fn maintain(&mut self, reference: Option<Reference>, clock: &Clock) {
+        self.since_inspection = clock.start();
         let Some(reference) = reference.filter(|_| !self.is_busy()) else { return };
         let node = Rc::clone(&self.node);
-        self.watch.start((), async move { node.look(&reference).await });
+        self.watch.start((), async move { node.inspect(&reference).await });
     }
 
     /// How long until the node is looked at although no poll brought anything: a boot copy that does not change brings nothing.
-    pub(super) fn until_look(&self, polling_interval: Duration) -> Duration {
+    pub(super) fn until_inspection(&self, polling_interval: Duration) -> Duration {
         let at_most = polling_interval.max(LOOK) * 2;
-        if self.is_busy() { at_most } else { at_most.saturating_sub(self.since_look.elapsed()) }
+        if self.is_busy() { at_most } else { at_most.saturating_sub(self.since_inspection.elapsed()) }
     }
 
     /// Measures the components of the node, whatever came of the last deployment; not while it is brought up, which has its own gates.
     pub(super) fn watch_components(&mut self, reference: Option<&Reference>) {
-        let is_there = |reference: &&Reference| reference.extent != Extent::Nothing && !self.bring_up.is_busy();
-        let Some(reference) = reference.filter(is_there) else {
+        let is_present = |reference: &&Reference| reference.extent != Extent::Nothing && !self.bring_up.is_busy();
+        let Some(reference) = reference.filter(is_present) else {
             self.health.stop();
             return;
         };
@@ -106,9 +106,9 @@ impl NodeLane {
     /// Keeps watch on the network of pods, whatever came of the last deployment; not while the node is brought up, when units come
     /// and go.
     pub(super) fn watch_pods(&mut self, reference: Option<Reference>) {
-        let is_there = |reference: &Reference| reference.extent != Extent::Nothing && !self.bring_up.is_busy();
-        let Some(reference) = reference.filter(is_there) else {
-            self.pod_network = PodNetworkLane::default();
+        let is_present = |reference: &Reference| reference.extent != Extent::Nothing && !self.bring_up.is_busy();
+        let Some(reference) = reference.filter(is_present) else {
+            self.pod_network = PodNetworkTask::default();
             return;
         };
         let pods = &mut self.pod_network;
@@ -116,11 +116,11 @@ impl NodeLane {
             return;
         }
         let (node, shown) = (Rc::clone(&self.node), pods.status.clone());
-        pods.lane.start((), async move { node.watch_pods(&reference, shown).await });
+        pods.task.start((), async move { node.watch_pods(&reference, shown).await });
     }
 }
 
-impl PodNetworkLane {
+impl PodNetworkTask {
     /// Takes in what was seen.
     pub(super) fn saw(&mut self, seen: Option<PodNetworkStatus>) {
         // Nothing to watch: until there is another generation.

@@ -3,18 +3,18 @@
 use std::rc::Rc;
 
 use super::Node;
+use super::backend::Backend;
 use super::drift::{self, Cause};
-use super::hands::Hands;
 use super::in_place::InPlace;
 use super::outline::Outline;
-use super::renewal::Waits;
+use super::renewal::WaitReason;
 use crate::clock::BUILT;
 use crate::converge;
 use crate::converge::health::{StoreProblem, problems};
 use crate::deploy::{Extent, Reference};
 use crate::desired::{Content, Desired, Volume};
 use crate::error::Result;
-use crate::keepers::certificates::{self, Turn};
+use crate::keepers::certificates::{self, RotationProgress};
 use crate::keepers::volumes::{self, VolumeKeeper, misplaced};
 use crate::kubernetes;
 use crate::metadata::Deployment;
@@ -23,29 +23,29 @@ use crate::systemd::Systemd;
 
 /// What a look at a node in place found.
 #[derive(Debug, Default)]
-pub(in crate::daemon) struct Look {
+pub(in crate::daemon) struct NodeInspection {
     pub(in crate::daemon) drifted: bool,
     /// Whether all of the node was looked at.
     pub(in crate::daemon) is_whole: bool,
     /// Its certificates, where they were looked at.
     pub(in crate::daemon) certificates: Option<SeenCertificates>,
     /// docker's thin pool, where there is one in use.
-    pub(in crate::daemon) thin_pool: Option<volumes::Sight>,
+    pub(in crate::daemon) thin_pool: Option<volumes::PoolInspection>,
 }
 
 /// Certificates of a node in place.
 #[derive(Debug)]
 pub(in crate::daemon) struct SeenCertificates {
-    pub(in crate::daemon) look: Rc<certificates::Look>,
+    pub(in crate::daemon) inspection: Rc<certificates::CertificateInspection>,
     /// How far a change of authority is.
-    pub(in crate::daemon) turn: Option<Turn>,
+    pub(in crate::daemon) turn: Option<RotationProgress>,
     /// What a renewal waits for.
-    pub(in crate::daemon) renewal: Option<Waits>,
+    pub(in crate::daemon) renewal: Option<WaitReason>,
 }
 
 /// What a look at the machine found.
 #[derive(Debug)]
-pub(in crate::daemon) struct Sight<'a> {
+pub(in crate::daemon) struct MachineInspection<'a> {
     /// What differs.
     pub(in crate::daemon) found: Vec<Cause>,
     /// Units are on their way: only files were judged.
@@ -54,7 +54,7 @@ pub(in crate::daemon) struct Sight<'a> {
     pub(in crate::daemon) is_unhealthy: bool,
     /// Certificates are not as they should be.
     pub(in crate::daemon) is_flawed: bool,
-    pub(in crate::daemon) certificates: Option<Rc<certificates::Look>>,
+    pub(in crate::daemon) certificates: Option<Rc<certificates::CertificateInspection>>,
     pub(in crate::daemon) mounted: Vec<&'a Volume>,
     pub(in crate::daemon) disks: Vec<Disk>,
 }
@@ -62,8 +62,8 @@ pub(in crate::daemon) struct Sight<'a> {
 impl Node {
     /// Looks after a node, whatever came of its last deployment: compares it with its parameters and looks at its certificates. What
     /// differs is put back, and what is due is renewed, where the node has all that was asked.
-    pub(in crate::daemon) async fn look(&self, reference: &Reference) -> Result<Look> {
-        let Some(systemd) = &self.host.systemd else { return Ok(Look::default()) };
+    pub(in crate::daemon) async fn inspect(&self, reference: &Reference) -> Result<NodeInspection> {
+        let Some(systemd) = &self.host.systemd else { return Ok(NodeInspection::default()) };
         let generation = reference.generation;
         // A deployment of this life of the agent has left them.
         if self.known.secrets.borrow().is_none()
@@ -73,7 +73,7 @@ impl Node {
         }
         let Some(node) = self.in_place(reference)? else {
             // A newer agent may understand parameters differently; the next deployment shows it.
-            return Ok(Look::default());
+            return Ok(NodeInspection::default());
         };
         let InPlace { spec, desired, .. } = &*node;
         self.known.outline.replace(Some(Outline::of(spec, desired, &self.hostname())));
@@ -82,34 +82,34 @@ impl Node {
             Extent::Part => self.compare_part(desired, systemd, generation).await?,
             Extent::Nothing => false,
         };
-        let seen = self.look_at_certificates(desired, generation)?;
-        let turn = certificates::CertificateRecord::look(&self.host.state).rotation;
+        let seen = self.inspect_certificates(desired, generation)?;
+        let turn = certificates::CertificateRecord::inspect(&self.host.state).rotation;
         let renewal = self.renewal.waits().filter(|_| reference.extent == Extent::Whole);
-        let certificates = seen.map(|look| SeenCertificates { look, turn, renewal });
-        let thin_pool = Box::pin(self.look_at_pool(desired, systemd)).await?;
-        Ok(Look { drifted, is_whole: reference.extent == Extent::Whole, certificates, thin_pool })
+        let certificates = seen.map(|inspection| SeenCertificates { inspection, turn, renewal });
+        let thin_pool = Box::pin(self.inspect_pool(desired, systemd)).await?;
+        Ok(NodeInspection { drifted, is_whole: reference.extent == Extent::Whole, certificates, thin_pool })
     }
 
     /// How full docker's thin pool is.
-    async fn look_at_pool(&self, desired: &Desired, systemd: &Systemd) -> Result<Option<volumes::Sight>> {
+    async fn inspect_pool(&self, desired: &Desired, systemd: &Systemd) -> Result<Option<volumes::PoolInspection>> {
         let Some(volume) = desired.volumes.iter().find(|volume| volume.content == Content::ThinPool) else { return Ok(None) };
         let volumes = self.volumes(systemd);
         let disks = volumes.probe.read_disks()?;
-        Ok(volumes.look_at_pool(volume, &disks, &self.volume_memory.fills).await)
+        Ok(volumes.inspect_pool(volume, &disks, &self.volume_memory.fills).await)
     }
 
     /// What differs from the parameters; nothing where a problem of the node, which is reported then, keeps that from being seen.
-    pub(super) async fn inspect<'a>(
+    pub(super) async fn inspect_machine<'a>(
         &self,
         desired: &'a Desired,
-        volumes: &VolumeKeeper<Hands>,
+        volumes: &VolumeKeeper<Backend>,
         systemd: &Systemd,
         generation: u64,
-    ) -> Result<Option<Sight<'a>>> {
-        if self.unrest.is_first_look() {
+    ) -> Result<Option<MachineInspection<'a>>> {
+        if self.unsettled.is_first_inspection() {
             // It may have run before anybody said which instance this is, and systemd does not come back to what it refused.
             let refused = systemd.unit(kubernetes::GUARD).await?.is_failed();
-            self.unrest.looked();
+            self.unsettled.inspected();
             for unit in desired.units.iter().filter(|unit| refused && unit.enable) {
                 // What does not start is found below.
                 drop(systemd.start(&unit.name).await);
@@ -131,13 +131,13 @@ impl Node {
             }
             observed => observed?,
         };
-        let unrest = self.unrest.look(&observed.units, &self.host.clock);
+        let unsettled = self.unsettled.inspect(&observed.units, &self.host.clock);
         // Who needs a disk that is really away fails after a minute and a half, systemd's time limit for devices.
-        problems.retain(|problem| unrest.is_some() || !self.unrest.is_boot() || !problem.awaits_disk(&observed));
+        problems.retain(|problem| unsettled.is_some() || !self.unsettled.is_boot() || !problem.awaits_disk(&observed));
         report(&problems);
-        let is_arriving = unrest.is_none() && problems.is_empty();
-        let certificates = self.look_at_certificates(desired, generation)?;
-        let wrong = certificates.iter().flat_map(|look| look.to_put_back(desired));
+        let is_arriving = unsettled.is_none() && problems.is_empty();
+        let certificates = self.inspect_certificates(desired, generation)?;
+        let wrong = certificates.iter().flat_map(|inspection| inspection.to_put_back(desired));
         observed.certificates = wrong.map(ToString::to_string).collect();
         let mut found = drift::causes(&converge::plan(desired, &observed), &observed);
         let mounted: Vec<_> = desired.volumes.iter().filter(|volume| observed.mounted.contains(&volume.role)).collect();
@@ -151,19 +151,31 @@ impl Node {
                 found.push(Cause::of_volume(&format!("volume {} is not what is at {}", volume.disk, volume.mount_point)));
             }
             found.extend(problems.iter().map(|problem| Cause::of_volume(&problem.cause())));
-            found.extend(unrest.unwrap_or_default());
+            found.extend(unsettled.unwrap_or_default());
             found.extend(added);
         }
         let is_flawed = !observed.certificates.is_empty();
-        Ok(Some(Sight { found, is_arriving, is_unhealthy: !problems.is_empty(), is_flawed, certificates, mounted, disks }))
+        Ok(Some(MachineInspection {
+            found,
+            is_arriving,
+            is_unhealthy: !problems.is_empty(),
+            is_flawed,
+            certificates,
+            mounted,
+            disks,
+        }))
     }
 
     /// `None` while the clock is wrong: nothing can be judged by it.
-    fn look_at_certificates(&self, desired: &Desired, generation: u64) -> Result<Option<Rc<certificates::Look>>> {
+    fn inspect_certificates(
+        &self,
+        desired: &Desired,
+        generation: u64,
+    ) -> Result<Option<Rc<certificates::CertificateInspection>>> {
         let now = self.host.clock.now();
         if now < BUILT || desired.trusted_paths().is_empty() {
             return Ok(None);
         }
-        self.certificates.look(&self.host.root, &self.host.state, desired, generation, now, &self.host.report).map(Some)
+        self.certificates.inspect(&self.host.root, &self.host.state, desired, generation, now, &self.host.report).map(Some)
     }
 }

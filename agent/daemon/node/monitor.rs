@@ -62,7 +62,7 @@ async fn news(node: &Node, systemd: &Systemd, units: &[String], changes: &mut Ch
 impl Node {
     /// How the components are.
     pub(in crate::daemon) fn components(&self) -> Vec<ComponentStatus> {
-        self.pulse.health.borrow().status()
+        self.monitor.health.borrow().status()
     }
 
     /// The node's object in the API, where its kubelet registers it there.
@@ -77,7 +77,7 @@ impl Node {
 
     /// Waits until one of them changed. Safe to drop.
     pub(in crate::daemon) async fn component_changed(&self) {
-        self.pulse.news.notified().await;
+        self.monitor.news.notified().await;
     }
 
     /// Measures them for as long as the node is as this generation asks. Safe to drop.
@@ -85,13 +85,13 @@ impl Node {
         let Some(systemd) = &self.host.systemd else { return pending().await };
         let Some(node) = self.in_place(reference).ok().flatten() else { return pending().await };
         let desired = &node.desired;
-        self.pulse.health.borrow_mut().begin(desired, self.host.clock.now());
-        let units = self.pulse.health.borrow().units();
+        self.monitor.health.borrow_mut().begin(desired, self.host.clock.now());
+        let units = self.monitor.health.borrow().units();
         let mut changes: Changes = None;
         let (mut since, mut pause) = (self.host.clock.start(), Duration::ZERO);
         loop {
             let unit = news(self, systemd, &units, &mut changes, pause.saturating_sub(since.elapsed())).await;
-            if self.pulse.is_converging.get() {
+            if self.monitor.is_converging.get() {
                 self.host.clock.wait(BUSY).await;
                 (since, pause) = (self.host.clock.start(), Duration::ZERO);
                 continue;
@@ -105,10 +105,10 @@ impl Node {
                 self.measure(desired, systemd, &units).await;
                 since = self.host.clock.start();
             }
-            if !self.pulse.is_converging.get() {
+            if !self.monitor.is_converging.get() {
                 self.settle(desired, reference).await;
             }
-            pause = self.pulse.health.borrow_mut().pause(random());
+            pause = self.monitor.health.borrow_mut().pause(random());
         }
     }
 
@@ -119,44 +119,44 @@ impl Node {
         for (state, unit) in states.into_iter().zip(units) {
             // systemd reports an alias under the name that was asked for.
             let state = UnitState { name: unit.clone(), ..state };
-            self.pulse.health.borrow_mut().saw(state, self.host.clock.now());
+            self.monitor.health.borrow_mut().saw(state, self.host.clock.now());
         }
         self.ask(desired, None).await;
-        self.pulse.health.borrow_mut().complete();
+        self.monitor.health.borrow_mut().complete();
     }
 
     /// One unit that systemd named; what came up is asked how it is.
     async fn take(&self, desired: &Desired, state: UnitState) {
         let unit = state.name.clone();
-        let is_new = self.pulse.health.borrow_mut().saw(state, self.host.clock.now());
+        let is_new = self.monitor.health.borrow_mut().saw(state, self.host.clock.now());
         if is_new {
             self.ask(desired, Some(&unit)).await;
         }
     }
 
     async fn ask(&self, desired: &Desired, unit: Option<&str>) {
-        let gates = self.pulse.health.borrow().gates(unit);
+        let gates = self.monitor.health.borrow().gates(unit);
         let known = desired.gates.iter().chain(&desired.watched).filter(|gate| gates.contains(&gate.name));
         let ask = async |gate| (gate, passes(&self.host.root, &*self.http, &self.host.clock, gate).await);
         for (gate, answer) in join_all(known.map(ask)).await {
-            self.pulse.health.borrow_mut().heard(&gate.name, &answer);
+            self.monitor.health.borrow_mut().received(&gate.name, &answer);
         }
     }
 
     /// Reports what follows from what was seen.
     async fn settle(&self, desired: &Desired, reference: &Reference) {
         let before = self.components();
-        let effects = self.pulse.health.borrow_mut().judge(self.host.clock.now());
+        let effects = self.monitor.health.borrow_mut().judge(self.host.clock.now());
         for effect in effects {
             match effect {
                 Effect::Report(name, kind) => {
-                    let unit = self.pulse.health.borrow().of(&name).and_then(|component| component.unit);
+                    let unit = self.monitor.health.borrow().of(&name).and_then(|component| component.unit);
                     if let Some(unit) = unit.filter(|_| kind.has_words())
                         && let Some(systemd) = &self.host.systemd
                     {
-                        let hands = self.hands(systemd);
-                        let why = find_out(desired, &unit, &self.host.root, &self.host.clock, &hands).await;
-                        self.pulse.health.borrow_mut().explain(&name, why);
+                        let backend = self.backend(systemd);
+                        let why = find_out(desired, &unit, &self.host.root, &self.host.clock, &backend).await;
+                        self.monitor.health.borrow_mut().explain(&name, why);
                     }
                     self.report_component(&name, reference);
                 }
@@ -164,12 +164,12 @@ impl Node {
             }
         }
         if self.components() != before {
-            self.pulse.news.notify_one();
+            self.monitor.news.notify_one();
         }
     }
 
     fn report_component(&self, name: &str, reference: &Reference) {
-        let Some(component) = self.pulse.health.borrow().of(name) else { return };
+        let Some(component) = self.monitor.health.borrow().of(name) else { return };
         let (code, verb) = match component.state {
             ComponentState::Healthy => (Code::ComponentRecovered, "recovered"),
             ComponentState::Degraded => (Code::ComponentDegraded, "is degraded"),
@@ -224,11 +224,11 @@ impl Node {
         line: &str,
         generation: u64,
     ) -> (String, String) {
-        let why = find_out(desired, unit, &self.host.root, &self.host.clock, &self.hands(systemd)).await;
+        let why = find_out(desired, unit, &self.host.root, &self.host.clock, &self.backend(systemd)).await;
         let cause = why.with(line);
         let remedy = why.remedy.unwrap_or_else(|| after_death(unit));
         let remedy = FollowUp::Continues(StepId::Unit(unit.to_owned()).looks_again_within()).of(&remedy);
-        let event = Event::new(Code::UnitDying, line).phase(Phase::Units).generation(generation).unit(unit);
+        let event = Event::new(Code::UnitDiedInBringUp, line).phase(Phase::Units).generation(generation).unit(unit);
         self.host.report.emit(event.cause(&cause).remedy(&remedy));
         (cause, remedy)
     }

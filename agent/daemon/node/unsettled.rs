@@ -16,26 +16,26 @@ const ARRIVAL: Duration = Duration::from_mins(5);
 
 /// What is remembered from one look to the next.
 #[derive(Debug, Default)]
-pub(super) struct Unrest {
+pub(super) struct UnsettledUnits {
     since: RefCell<Option<Stopwatch>>,
     restarts: RefCell<BTreeMap<String, u32>>,
     /// A node in place was looked at since the start.
-    looked: Cell<bool>,
+    inspected: Cell<bool>,
     /// A look found them all arrived, or waited for long enough.
     arrived: Cell<bool>,
 }
 
-impl Unrest {
-    pub(super) fn is_first_look(&self) -> bool {
-        !self.looked.get()
+impl UnsettledUnits {
+    pub(super) fn is_first_inspection(&self) -> bool {
+        !self.inspected.get()
     }
 
-    pub(super) fn looked(&self) {
-        self.looked.set(true);
+    pub(super) fn inspected(&self) {
+        self.inspected.set(true);
     }
 
     /// What a look finds of it. `None`: some units are on their way, or died since the last look, and that has not lasted for long.
-    pub(super) fn look(&self, units: &BTreeMap<String, UnitState>, clock: &Clock) -> Option<Vec<Cause>> {
+    pub(super) fn inspect(&self, units: &BTreeMap<String, UnitState>, clock: &Clock) -> Option<Vec<Cause>> {
         let now = units.iter().map(|(name, state)| (name.clone(), state.n_restarts)).collect();
         let before = self.restarts.replace(now);
         // systemd counts from 235 on.
@@ -76,41 +76,41 @@ mod tests {
     use crate::clock::Timestamp;
 
     /// What a look finds at a unit in this state, started again by systemd so many times.
-    fn found(unrest: &Unrest, active: &str, n_restarts: u32, clock: &Clock) -> Option<usize> {
+    fn found(unsettled: &UnsettledUnits, active: &str, n_restarts: u32, clock: &Clock) -> Option<usize> {
         let state = UnitState { active_state: active.to_owned(), n_restarts, ..UnitState::default() };
-        unrest.look(&BTreeMap::from([("x.service".to_owned(), state)]), clock).map(|causes| causes.len())
+        unsettled.inspect(&BTreeMap::from([("x.service".to_owned(), state)]), clock).map(|causes| causes.len())
     }
 
     #[test]
     fn units_on_their_way_are_waited_for_and_not_for_ever() {
-        let (clock, unrest) = (Clock::manual(Timestamp(0)), Unrest::default());
-        let look = |active| found(&unrest, active, 0, &clock);
-        assert_eq!((look("activating"), unrest.is_boot()), (None, true));
-        assert_eq!((look("active"), look("activating"), unrest.is_boot()), (Some(0), None, false));
+        let (clock, unsettled) = (Clock::manual(Timestamp(0)), UnsettledUnits::default());
+        let inspection = |active| found(&unsettled, active, 0, &clock);
+        assert_eq!((inspection("activating"), unsettled.is_boot()), (None, true));
+        assert_eq!((inspection("active"), inspection("activating"), unsettled.is_boot()), (Some(0), None, false));
         clock.advance(Duration::from_secs(299));
-        assert_eq!(look("activating"), None);
+        assert_eq!(inspection("activating"), None);
         clock.advance(Duration::from_secs(1));
-        assert_eq!((look("activating"), look("activating")), (Some(0), Some(0)), "its state says it");
-        assert_eq!((look("active"), look("deactivating")), (Some(0), None), "it arrived, and goes another time");
+        assert_eq!((inspection("activating"), inspection("activating")), (Some(0), Some(0)), "its state says it");
+        assert_eq!((inspection("active"), inspection("deactivating")), (Some(0), None), "it arrived, and goes another time");
     }
 
     #[test]
     fn who_dies_again_and_again_is_named_although_it_is_up_at_each_look() {
-        let (clock, unrest) = (Clock::manual(Timestamp(0)), Unrest::default());
+        let (clock, unsettled) = (Clock::manual(Timestamp(0)), UnsettledUnits::default());
         let looks = |from: u32, step: u32| -> Vec<Option<usize>> {
-            let look = |count: u32| {
+            let inspection = |count: u32| {
                 clock.advance(Duration::from_mins(1));
-                found(&unrest, if count == 2 { "activating" } else { "active" }, from + count * step, &clock)
+                found(&unsettled, if count == 2 { "activating" } else { "active" }, from + count * step, &clock)
             };
-            (0..8).map(look).collect()
+            (0..8).map(inspection).collect()
         };
         assert_eq!(looks(7, 3), [Some(0), None, None, None, None, None, Some(1), Some(1)]);
         // One death, or a start by hand, which counts anew.
-        assert_eq!(found(&unrest, "active", 28, &clock), Some(0));
-        assert_eq!(found(&unrest, "active", 29, &clock), None);
-        assert_eq!(found(&unrest, "active", 0, &clock), Some(0));
+        assert_eq!(found(&unsettled, "active", 28, &clock), Some(0));
+        assert_eq!(found(&unsettled, "active", 29, &clock), None);
+        assert_eq!(found(&unsettled, "active", 0, &clock), Some(0));
         // What it did while the node was touched is covered by that report.
-        unrest.forget();
-        assert_eq!(found(&unrest, "active", 9, &clock), Some(0));
+        unsettled.forget();
+        assert_eq!(found(&unsettled, "active", 9, &clock), Some(0));
     }
 }

@@ -38,7 +38,7 @@ const LOCK_POLL: Duration = Duration::from_millis(100);
 const OWN_DIRECTORIES: [&str; 4] = ["/etc/systemd/system/", "/etc/kubernetes", "/etc/etcd/", "/srv/kubernetes"];
 
 /// What the steps work with.
-pub(super) struct Deeds<'a> {
+pub(super) struct Execution<'a> {
     pub(super) settings: &'a Settings,
     pub(super) state: &'a Arc<Tree>,
     pub(super) root: &'a Arc<Tree>,
@@ -51,7 +51,7 @@ pub(super) struct Deeds<'a> {
     pub(super) lock: Option<Lock>,
 }
 
-impl Deeds<'_> {
+impl Execution<'_> {
     pub(super) async fn carry_out(&mut self, step: &Step) -> Result<()> {
         match step {
             Step::StopAgent => self.stop_agent().await,
@@ -97,7 +97,7 @@ impl Deeds<'_> {
         let cleared = FirewallFile { tool: None, cleared, open: Vec::new() };
         self.root.write_json(Path::new(FIREWALL), &cleared, Attributes::mode(0o644))?;
         let outcome = self.systemd.restart(FIREWALL_UNIT).await?;
-        if outcome.is_done() { Ok(()) } else { Err(said(FIREWALL_UNIT, &outcome.result)) }
+        if outcome.is_done() { Ok(()) } else { Err(reported(FIREWALL_UNIT, &outcome.result)) }
     }
 
     async fn stop_units(&mut self, units: &[String]) -> Result<()> {
@@ -117,7 +117,7 @@ impl Deeds<'_> {
             return Ok(());
         }
         let outcome = self.systemd.stop(unit).await?;
-        if outcome.is_done() { Ok(()) } else { Err(said(unit, &outcome.result)) }
+        if outcome.is_done() { Ok(()) } else { Err(reported(unit, &outcome.result)) }
     }
 
     async fn disable(&self, units: &[String]) -> Result<()> {
@@ -207,7 +207,7 @@ impl Deeds<'_> {
     }
 }
 
-fn said(unit: &str, result: &str) -> Error {
+fn reported(unit: &str, result: &str) -> Error {
     Error::permanent(format!("{unit}: systemd says {result}")).remedy(format!("`systemctl status {unit}` shows why"))
 }
 
@@ -216,9 +216,9 @@ fn wipe(name: &DiskName) -> Result<()> {
     let probe = Probe::machine();
     let disks = probe.read_disks()?;
     let names: Vec<_> = disks.iter().map(|disk| disk.names.clone()).collect();
-    let meant: Vec<&Disk> = matching(name, &names).into_iter().filter_map(|at| disks.get(at)).collect();
-    let [disk] = meant[..] else {
-        return Err(Error::refused(format!("{} disks are volume {name}", meant.len())).remedy("attach exactly this volume"));
+    let selected: Vec<&Disk> = matching(name, &names).into_iter().filter_map(|at| disks.get(at)).collect();
+    let [disk] = selected[..] else {
+        return Err(Error::refused(format!("{} disks are volume {name}", selected.len())).remedy("attach exactly this volume"));
     };
     let holders = probe.holders(disk);
     let mount = probe.read_mounts()?.into_iter().find(|mount| mount.number == disk.number);

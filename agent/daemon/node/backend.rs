@@ -5,13 +5,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::budgets::json;
-use crate::converge::{LastWords, Owners};
+use crate::converge::{FailureDetails, Owners};
 use crate::desired::{MagnumAccess, Owner};
 use crate::error::{Error, Result};
 use crate::files::Tree;
 use crate::http::Http;
 use crate::keepers::certificates;
-use crate::keepers::volumes::{self, Ran};
+use crate::keepers::volumes::{self, ProgramOutput};
 use crate::machine::listeners::Holder;
 use crate::openstack::keystone::Keystone;
 use crate::openstack::magnum::Magnum;
@@ -38,7 +38,7 @@ fn time_limit_ms(key: &str) -> Option<u64> {
 
 /// The hands that carry out what the interlock decided.
 #[derive(Clone, Debug)]
-pub(in crate::daemon) struct Hands {
+pub(in crate::daemon) struct Backend {
     pub(in crate::daemon) systemd: Systemd,
     pub(in crate::daemon) programs: Rc<Programs>,
     pub(in crate::daemon) root: Arc<Tree>,
@@ -46,9 +46,9 @@ pub(in crate::daemon) struct Hands {
     pub(in crate::daemon) secrets: Vec<String>,
 }
 
-impl Hands {
-    async fn ran(&self, key: &str, job: &Job) -> Result<Ran> {
-        if self.programs.look(key).await? != Found::Running {
+impl Backend {
+    async fn ran(&self, key: &str, job: &Job) -> Result<ProgramOutput> {
+        if self.programs.inspect(key).await? != Found::Running {
             self.programs.forget(key)?;
             self.programs.prepare(key, job)?;
         }
@@ -58,13 +58,13 @@ impl Hands {
         self.programs.forget(key)?;
         match ran.not_started {
             Some(why) => Err(Error::permanent(why)),
-            None => Ok(Ran { status: ran.status, stdout: ran.stdout, stderr: ran.stderr }),
+            None => Ok(ProgramOutput { status: ran.status, stdout: ran.stdout, stderr: ran.stderr }),
         }
     }
 }
 
-impl LastWords for Hands {
-    async fn last_words(&self, unit: &str) -> Vec<String> {
+impl FailureDetails for Backend {
+    async fn failure_details(&self, unit: &str) -> Vec<String> {
         let own = format!("_SYSTEMD_UNIT={unit}");
         let of_systemd = format!("UNIT={unit}");
         let [starting, started] = STARTS;
@@ -80,9 +80,9 @@ impl LastWords for Hands {
         // The cause is known without them, so that none is said of a journal that cannot be read.
         // Of each unit by itself: two may be asked about at the same time.
         let key = format!("program-journalctl-{}", unit.trim_end_matches(".service"));
-        let said = self.ran(&key, &job).await.map(|ran| ran.stdout).unwrap_or_default();
+        let reported = self.ran(&key, &job).await.map(|ran| ran.stdout).unwrap_or_default();
         let runs_again = self.systemd.unit(unit).await.is_ok_and(|state| state.is_active() && state.n_restarts > 0);
-        of_last_run(&said.lines().collect::<Vec<_>>(), runs_again)
+        of_last_run(&reported.lines().collect::<Vec<_>>(), runs_again)
     }
 
     async fn holders(&self, ports: &BTreeSet<u16>) -> Vec<Holder> {
@@ -97,9 +97,9 @@ impl LastWords for Hands {
 
 /// What the run that died last said, without systemd's own words of its start: what an earlier one said is not why it died. `runs_again`:
 /// systemd has restarted it since, and what that run says is not why either.
-fn of_last_run(said: &[&str], runs_again: bool) -> Vec<String> {
+fn of_last_run(reported: &[&str], runs_again: bool) -> Vec<String> {
     let is_start = |line: &&str| line.starts_with("Starting ") || line.starts_with("Started ");
-    let mut runs: Vec<&[&str]> = said.split(is_start).collect();
+    let mut runs: Vec<&[&str]> = reported.split(is_start).collect();
     if runs_again && runs.len() > 1 {
         runs.pop();
     }
@@ -111,13 +111,13 @@ fn done(what: &str, outcome: &JobOutcome) -> Result<()> {
     if outcome.is_done() {
         return Ok(());
     }
-    let said = format!("systemd says {}", outcome.result);
+    let reported = format!("systemd says {}", outcome.result);
     // A job that somebody else's replaced says nothing of the unit; one that failed fails again.
-    let error = if outcome.result == "canceled" { Error::transient(said) } else { Error::permanent(said) };
+    let error = if outcome.result == "canceled" { Error::transient(reported) } else { Error::permanent(reported) };
     Err(error.context(what).remedy(format!("check `journalctl -u {what}`")))
 }
 
-impl volumes::Hands for Hands {
+impl volumes::Backend for Backend {
     async fn reload(&self) -> Result<()> {
         self.systemd.reload().await
     }
@@ -138,7 +138,7 @@ impl volumes::Hands for Hands {
         done(place, &self.systemd.start_transient_mount(what, place, fs_type, options).await?)
     }
 
-    async fn run(&self, key: &str, argv: Vec<String>) -> Result<Ran> {
+    async fn run(&self, key: &str, argv: Vec<String>) -> Result<ProgramOutput> {
         self.ran(key, &Job { argv, time_limit_ms: time_limit_ms(key), ..Job::default() }).await
     }
 
@@ -157,18 +157,18 @@ impl volumes::Hands for Hands {
 /// Who signs certificates, and who makes keys that the agent itself cannot make.
 #[derive(Debug)]
 pub(in crate::daemon) struct Issuers {
-    pub(in crate::daemon) hands: Hands,
+    pub(in crate::daemon) backend: Backend,
     pub(in crate::daemon) http: Rc<Http>,
     pub(in crate::daemon) keystone: Keystone,
 }
 
-impl certificates::Hands for Issuers {
+impl certificates::Backend for Issuers {
     fn magnum<'a>(&'a self, access: &'a MagnumAccess) -> impl certificates::Issuing + 'a {
         Magnum::new(&self.http, &self.keystone, access)
     }
 
-    async fn run(&self, key: &str, argv: Vec<String>) -> Result<Ran> {
-        volumes::Hands::run(&self.hands, key, argv).await
+    async fn run(&self, key: &str, argv: Vec<String>) -> Result<ProgramOutput> {
+        volumes::Backend::run(&self.backend, key, argv).await
     }
 }
 
@@ -183,9 +183,9 @@ mod tests {
 
     #[test]
     fn only_the_last_run_of_a_unit_is_quoted() {
-        let said = ["Started kubelet.", "serves", "told to die", "Started kubelet.", "unknown flag: --no-such-flag"];
-        assert_eq!(of_last_run(&said, false), ["unknown flag: --no-such-flag"]);
-        let again = [&said[..], &["Started kubelet.", "serves"]].concat();
+        let reported = ["Started kubelet.", "serves", "told to die", "Started kubelet.", "unknown flag: --no-such-flag"];
+        assert_eq!(of_last_run(&reported, false), ["unknown flag: --no-such-flag"]);
+        let again = [&reported[..], &["Started kubelet.", "serves"]].concat();
         assert_eq!(of_last_run(&again, true), ["unknown flag: --no-such-flag"], "it was restarted and has not died yet");
         assert_eq!(of_last_run(&["dies", "Starting etcd..."], false), ["dies"], "it has said nothing since");
         assert_eq!(of_last_run(&["serves"], true), ["serves"]);

@@ -11,7 +11,7 @@ use crate::desired::{Authority, Certificate, Desired, Unit};
 use crate::error::Error;
 use crate::files::{READ_LIMIT, Tree};
 use crate::keepers::certificates as keeper;
-use crate::keepers::certificates::{Look, Verdict};
+use crate::keepers::certificates::{CertificateInspection, Verdict};
 use crate::kubernetes::{KeysBeside, TokenKey};
 
 /// How a certificate is.
@@ -72,13 +72,19 @@ const LATE: u64 = 90;
 const PUT_RIGHT: &str = "a stack update, or DRIFT=repair, repairs it; `heat-node-agent explain` shows what prevents that";
 
 /// Everything, authorities first.
-pub(super) fn list(look: &Look, desired: &Desired, beside: &KeysBeside, root: &Tree, now: Timestamp) -> Vec<Item> {
+pub(super) fn list(
+    inspection: &CertificateInspection,
+    desired: &Desired,
+    beside: &KeysBeside,
+    root: &Tree,
+    now: Timestamp,
+) -> Vec<Item> {
     let mut items = Vec::new();
-    for found in &look.items {
-        if let Some(wish) = desired.certificates.iter().find(|wish| wish.name == found.name) {
-            items.push(of_certificate(wish, found, look, desired));
+    for found in &inspection.items {
+        if let Some(wanted) = desired.certificates.iter().find(|wanted| wanted.name == found.name) {
+            items.push(of_certificate(wanted, found, inspection, desired));
         } else if let Some(authority) = desired.authorities.iter().find(|authority| authority.path == found.path) {
-            items.extend(of_authority(authority, found, look, desired, now));
+            items.extend(of_authority(authority, found, inspection, desired, now));
         }
     }
     items.extend(beside.kubelet.map(|path| of_kubelet(path, root, now)));
@@ -86,13 +92,19 @@ pub(super) fn list(look: &Look, desired: &Desired, beside: &KeysBeside, root: &T
     items
 }
 
-fn of_authority(authority: &Authority, found: &keeper::Item, look: &Look, desired: &Desired, now: Timestamp) -> Vec<Item> {
+fn of_authority(
+    authority: &Authority,
+    found: &keeper::Item,
+    inspection: &CertificateInspection,
+    desired: &Desired,
+    now: Timestamp,
+) -> Vec<Item> {
     let several = found.chain.len();
     let paths: Vec<&str> =
         [&authority.path].into_iter().chain(&authority.key_path).chain(&authority.signing_path).map(String::as_str).collect();
     let item = |at: usize, certificate: Option<&X509>| {
         let (health, cause) = match certificate {
-            Some(one) => drifted(judged(judge::check_authority(one, now), judge::life(one, now)), look, &paths),
+            Some(one) => drifted(judged(judge::check_authority(one, now), judge::life(one, now)), inspection, &paths),
             None => of_verdict(&found.verdict),
         };
         let remedy = match health {
@@ -118,13 +130,13 @@ fn of_authority(authority: &Authority, found: &keeper::Item, look: &Look, desire
     if several == 0 { vec![item(0, None)] } else { found.chain.iter().enumerate().map(|(at, one)| item(at, Some(one))).collect() }
 }
 
-fn of_certificate(wish: &Certificate, found: &keeper::Item, look: &Look, desired: &Desired) -> Item {
-    let paths = [wish.path.as_str(), wish.key.as_str()];
-    let (health, cause) = drifted(of_verdict(&found.verdict), look, &paths);
+fn of_certificate(wanted: &Certificate, found: &keeper::Item, inspection: &CertificateInspection, desired: &Desired) -> Item {
+    let paths = [wanted.path.as_str(), wanted.key.as_str()];
+    let (health, cause) = drifted(of_verdict(&found.verdict), inspection, &paths);
     let renews = desired.trust.as_ref().is_some_and(|trust| trust.renew);
     let remedy = match health {
         Health::Ok => None,
-        Health::NearEnd | Health::Expired if wish.given.is_some() => {
+        Health::NearEnd | Health::Expired if wanted.given.is_some() => {
             Some("put a newer pair into the template and update the stack")
         }
         Health::NearEnd | Health::Expired if renews => {
@@ -135,8 +147,8 @@ fn of_certificate(wish: &Certificate, found: &keeper::Item, look: &Look, desired
     };
     Item {
         kind: Kind::Certificate,
-        name: wish.name.clone(),
-        path: wish.path.clone(),
+        name: wanted.name.clone(),
+        path: wanted.path.clone(),
         health,
         cause,
         remedy,
@@ -245,8 +257,8 @@ fn judged(checked: Result<(), Flaw>, life: Life) -> Finding {
 }
 
 /// What is right in itself may still lie there with another mode or owner.
-fn drifted(finding: Finding, look: &Look, paths: &[&str]) -> Finding {
-    let drift = look.drift.iter().find(|drift| paths.contains(&drift.path.as_str()));
+fn drifted(finding: Finding, inspection: &CertificateInspection, paths: &[&str]) -> Finding {
+    let drift = inspection.drift.iter().find(|drift| paths.contains(&drift.path.as_str()));
     match (finding.0, drift) {
         (Health::Ok | Health::NearEnd, Some(drift)) => (Health::Flawed, Some(format!("{}: {}", drift.path, drift.why))),
         _ => finding,
@@ -272,7 +284,7 @@ pub(super) mod tests {
     const DAY: Duration = Duration::from_hours(24);
     const YEAR: Duration = Duration::from_hours(24 * 365);
 
-    fn wish() -> Certificate {
+    fn wanted_certificate() -> Certificate {
         Certificate {
             name: "server".into(),
             signer: Signer::Kubernetes,
@@ -301,9 +313,9 @@ pub(super) mod tests {
         pub(in super::super) fn new() -> Self {
             let authority = SigningAuthority::create("blue-ca", NOW, 10 * YEAR).unwrap();
             let key = PrivateKey::generate().unwrap();
-            let signed = |wish: &Certificate| authority.sign(wish, &key, NOW, 3 * YEAR).unwrap();
-            let own = signed(&Certificate { common_name: "system:node:w".into(), ..wish() }) + key.to_pem();
-            let server = signed(&wish());
+            let signed = |wanted: &Certificate| authority.sign(wanted, &key, NOW, 3 * YEAR).unwrap();
+            let own = signed(&Certificate { common_name: "system:node:w".into(), ..wanted_certificate() }) + key.to_pem();
+            let server = signed(&wanted_certificate());
             let unit = |name: &str, reads: &[&str]| Unit {
                 name: name.into(),
                 enable: true,
@@ -329,7 +341,7 @@ pub(super) mod tests {
                     key_path: None,
                     signing_path: None,
                 }],
-                certificates: vec![wish()],
+                certificates: vec![wanted_certificate()],
                 units: vec![
                     unit("kube-apiserver.service", &["/c/ca.crt", "/c/server.key"]),
                     unit("kubelet.service", &["/c/ca.crt"]),
@@ -356,8 +368,8 @@ pub(super) mod tests {
                 service_accounts: Some(TokenKey { path: "/c/sa.key".into(), is_given: true }),
             };
             let now = NOW.after(after);
-            let look = keeper::look(&self.root, &self.desired, now).unwrap();
-            list(&look, &self.desired, &beside, &self.root, now)
+            let inspection = keeper::inspect(&self.root, &self.desired, now).unwrap();
+            list(&inspection, &self.desired, &beside, &self.root, now)
         }
 
         fn put(&self, path: &str, text: &str) {
@@ -434,8 +446,8 @@ pub(super) mod tests {
             let why: Vec<_> = items.iter().filter_map(|item| item.cause.as_deref()).collect();
             assert!(why.join("; ").contains(words), "{case}: {why:?}");
             for item in items {
-                let sick = item.health != Ok;
-                assert_eq!((item.cause.is_some(), item.remedy.is_some()), (sick, sick), "{case}: {}", item.name);
+                let unhealthy = item.health != Ok;
+                assert_eq!((item.cause.is_some(), item.remedy.is_some()), (unhealthy, unhealthy), "{case}: {}", item.name);
             }
         }
     }

@@ -24,39 +24,39 @@ fn with(pointer: &str, value: Value) -> Value {
     document
 }
 
-fn by(origin: Origin, document: &Value) -> Said {
-    Said::by_document(origin, document.as_object().unwrap())
+fn by(origin: Origin, document: &Value) -> SourceHints {
+    SourceHints::by_document(origin, document.as_object().unwrap())
 }
 
-fn nothing() -> Learnt {
-    Learnt::new(&ORDER, false)
+fn nothing() -> KnownSources {
+    KnownSources::new(&ORDER, false)
 }
 
-fn learnt(document: &Value) -> Learnt {
-    let mut learnt = nothing();
-    learnt.take(&by(Origin::BootCopy, document));
-    learnt
+fn known_sources(document: &Value) -> KnownSources {
+    let mut known_sources = nothing();
+    known_sources.take(&by(Origin::BootCopy, document));
+    known_sources
 }
 
-fn from_files(files: &LocalFiles) -> Learnt {
-    let mut learnt = nothing();
-    for said in &Said::by_files(files) {
-        learnt.take(said);
+fn from_files(files: &LocalFiles) -> KnownSources {
+    let mut known_sources = nothing();
+    for hints in &SourceHints::by_files(files) {
+        known_sources.take(hints);
     }
-    learnt
+    known_sources
 }
 
-fn place(learnt: &Learnt, source: SourceName) -> String {
-    learnt.set(source).unwrap().unwrap().place()
+fn place(known_sources: &KnownSources, source: SourceName) -> String {
+    known_sources.set(source).unwrap().unwrap().place()
 }
 
 /// What is said of documents that are not followed.
-fn refusals_of(learnt: &Learnt) -> Vec<(Code, String)> {
-    learnt.refusals().iter().map(Refusal::event).map(|event| (event.code, event.message)).collect()
+fn refusals_of(known_sources: &KnownSources) -> Vec<(Code, String)> {
+    known_sources.refusals().iter().map(Refusal::event).map(|event| (event.code, event.message)).collect()
 }
 
-fn config(text: &str) -> Said {
-    Said::by_config(&OsCollectConfig::parse(text.as_bytes()))
+fn config(text: &str) -> SourceHints {
+    SourceHints::by_config(&OsCollectConfig::parse(text.as_bytes()))
 }
 
 #[test]
@@ -70,14 +70,14 @@ fn of_each_source_the_strongest_whole_set_is_followed_and_none_is_put_together()
     assert_eq!(place(&known, Cfn), "http://h:8000/v1/ stack s srv.Metadata");
     assert_eq!(place(&known, Heat), "Heat at http://k:5000/v3/, stack s/1 srv");
     assert_eq!(place(&known, Request), "http://swift/v1/o?…");
-    let said = refusals_of(&known);
-    assert!(said.iter().all(|(code, _)| *code == Code::SourceIncomplete), "{said:?}");
+    let hints = refusals_of(&known);
+    assert!(hints.iter().all(|(code, _)| *code == Code::SourceIncomplete), "{hints:?}");
     for words in [
         "metadata source cfn is described incompletely: reading os-collect-config.conf: the settings of cfn lack metadata_url, access_key_id, secret_access_key",
         "this is ignored; the agent keeps using http://h:8000/v1/ stack s srv.Metadata, from cfn-init-data",
         "the settings of heat lack auth_url, user_id, password, project_id, stack_id",
     ] {
-        assert!(said.iter().any(|(_, message)| message.contains(words)), "{words}: {said:?}");
+        assert!(hints.iter().any(|(_, message)| message.contains(words)), "{words}: {hints:?}");
     }
     files.boot = None;
     // A file of this machine that gives keys and no address means the one that cloud-init left for it.
@@ -101,12 +101,12 @@ fn of_each_source_the_strongest_whole_set_is_followed_and_none_is_put_together()
 
 #[test]
 fn what_says_nothing_changes_nothing_and_a_whole_set_replaces_a_whole_set() {
-    let mut learnt = learnt(&complete());
-    let mut overlay = |said: Value| {
-        let before = ORDER.map(|source| learnt.key(source));
-        learnt.take(&by(Origin::Answer(Cfn), &json!({"os-collect-config": said})));
-        let changed = |at: usize| learnt.key(ORDER[at]) != before[at];
-        ([changed(0), changed(1), changed(2)], learnt.clone())
+    let mut known_sources = known_sources(&complete());
+    let mut overlay = |hints: Value| {
+        let before = ORDER.map(|source| known_sources.key(source));
+        known_sources.take(&by(Origin::Answer(Cfn), &json!({"os-collect-config": hints})));
+        let changed = |at: usize| known_sources.key(ORDER[at]) != before[at];
+        ([changed(0), changed(1), changed(2)], known_sources.clone())
     };
     for silent in [
         json!({"cfn": {"access_key_id": null, "path": "", "stack_name": 7}, "heat": {"password": null, "region_name": ""}}),
@@ -152,9 +152,9 @@ fn half_a_configuration_is_a_failure_and_none_is_silence() {
         json!({"os-collect-config": {"collectors": ["ec2"], "heat": {"auth_url": "http://k"}, "request": {"metadata_url": ""}}}),
     ] {
         for source in ORDER {
-            assert!(learnt(&document).set(source).unwrap().is_none(), "{document}");
+            assert!(known_sources(&document).set(source).unwrap().is_none(), "{document}");
         }
-        assert!(!learnt(&document).is_complete());
+        assert!(!known_sources(&document).is_complete());
     }
     // What Heat leaves of another transport names nothing; a file of this machine means it.
     let left = json!({"os-collect-config": {"heat": {"region_name": "RegionOne", "auth_url": "http://k", "password": null}}});
@@ -162,7 +162,7 @@ fn half_a_configuration_is_a_failure_and_none_is_silence() {
     answered.take(&by(Origin::Answer(Cfn), &left));
     assert!(answered.set(Heat).unwrap().is_none());
     for bare in [left, json!({"os-collect-config": {"collectors": ["heat"], "heat": {"auth_url": null}}})] {
-        assert!(learnt(&bare).set(Heat).unwrap_err().to_string().contains("lack"), "{bare}");
+        assert!(known_sources(&bare).set(Heat).unwrap_err().to_string().contains("lack"), "{bare}");
     }
     for (source, key, value, words) in [
         (Cfn, "metadata_url", json!(null), "lack metadata_url"),
@@ -176,7 +176,7 @@ fn half_a_configuration_is_a_failure_and_none_is_silence() {
         (Heat, "password", json!(7), "lack password"),
         (Heat, "stack_id", json!(""), "lack stack_id"),
     ] {
-        let known = learnt(&with(&format!("{}/{key}", source.as_str()), value));
+        let known = known_sources(&with(&format!("{}/{key}", source.as_str()), value));
         let error = known.set(source).unwrap_err();
         assert!(error.to_string().contains(words), "{error}");
         assert!(error.to_string().starts_with("reading cfn-init-data: "), "{error}");
@@ -184,7 +184,7 @@ fn half_a_configuration_is_a_failure_and_none_is_silence() {
     }
     // An address alone names a source that its document asks for.
     let asked = json!({"os-collect-config": {"collectors": ["heat"], "heat": {"auth_url": "http://k"}}});
-    assert!(learnt(&asked).set(Heat).unwrap_err().to_string().contains("lack user_id, password"));
+    assert!(known_sources(&asked).set(Heat).unwrap_err().to_string().contains("lack user_id, password"));
 }
 
 #[test]
@@ -204,12 +204,12 @@ fn https_is_never_left_for_http_by_whatever_document() {
                 [(http(to), Origin::Answer(Cfn)), (http(to), Origin::Config), (https(to), Origin::Answer(Heat))]
             {
                 let secure = second == https(to);
-                let known = learnt(&https(from));
+                let known = known_sources(&https(from));
                 let before = known.wanted();
-                let (mut strict, mut lenient) = (known.clone(), Learnt { may_leave_https: true, ..known });
-                let said = by(origin, &second);
-                strict.take(&said);
-                lenient.take(&said);
+                let (mut strict, mut lenient) = (known.clone(), KnownSources { may_leave_https: true, ..known });
+                let hints = by(origin, &second);
+                strict.take(&hints);
+                lenient.take(&hints);
                 let (source, wanted) = (SourceName::from_word(to).unwrap(), vec![SourceName::from_word(to).unwrap()]);
                 assert_eq!(lenient.wanted(), wanted, "{from} {to}");
                 assert_eq!(
@@ -235,7 +235,7 @@ fn https_is_never_left_for_http_by_whatever_document() {
     let mut both = https("heat");
     both["os-collect-config"]["cfn"] = complete()["os-collect-config"]["cfn"].clone();
     both["os-collect-config"]["collectors"] = json!(["heat", "cfn"]);
-    let mut known = learnt(&both);
+    let mut known = known_sources(&both);
     assert_eq!((known.wanted(), known.refusals()), (vec![Cfn, Heat], vec![]));
     // In two steps it is the same: what is left at last is http.
     known.take(&by(Origin::Answer(Heat), &json!({"os-collect-config": {"collectors": ["cfn"]}})));
@@ -247,13 +247,13 @@ fn what_was_answered_over_https_is_held_where_its_document_is_gone() {
     let set = |url: &str| {
         let mut document = complete();
         document["os-collect-config"]["cfn"]["metadata_url"] = json!(url);
-        learnt(&document).sets[&Cfn].clone()
+        known_sources(&document).sets[&Cfn].clone()
     };
     let answered = [(Cfn, &set("https://h/v1/"))];
     let boot = json!({"os-collect-config": {"cfn": complete()["os-collect-config"]["cfn"]}});
     let request = json!({"os-collect-config": {"request": {"metadata_url": "http://swift/o"}}});
     for document in [boot, request] {
-        let mut known = learnt(&document);
+        let mut known = known_sources(&document);
         known.hold(answered.into_iter());
         assert_eq!((known.wanted(), known.refusals().len()), (vec![Cfn], 1), "{document}");
         assert!(known.sets[&Cfn].is_https());
@@ -262,7 +262,7 @@ fn what_was_answered_over_https_is_held_where_its_document_is_gone() {
     for (answered, document) in
         [(set("http://h/v1/"), complete()), (set("https://h/v1/"), with("cfn/metadata_url", json!("https://other/v1/")))]
     {
-        let mut known = learnt(&document);
+        let mut known = known_sources(&document);
         known.hold([(Cfn, &answered)].into_iter());
         assert_eq!((known.wanted().len(), known.refusals().len()), (3, 0));
     }
@@ -270,7 +270,7 @@ fn what_was_answered_over_https_is_held_where_its_document_is_gone() {
 
 #[test]
 fn a_set_comes_back_from_the_cache_as_it_was() {
-    let known = learnt(&complete());
+    let known = known_sources(&complete());
     for source in ORDER {
         let set = &known.sets[&source];
         let stored = serde_json::to_string(&set.stored()).unwrap();
@@ -283,10 +283,10 @@ fn a_set_comes_back_from_the_cache_as_it_was() {
 
 #[test]
 fn who_is_asked_is_who_is_named_last_and_everybody_where_nobody_is() {
-    let mut known = learnt(&complete());
-    let wanted = |learnt: &Learnt, order: &[SourceName]| {
-        let learnt = Learnt { order: order.to_vec(), ..learnt.clone() };
-        order.iter().filter(|source| learnt.wants(**source)).map(|source| source.as_str()).collect::<Vec<_>>()
+    let mut known = known_sources(&complete());
+    let wanted = |known_sources: &KnownSources, order: &[SourceName]| {
+        let known_sources = KnownSources { order: order.to_vec(), ..known_sources.clone() };
+        order.iter().filter(|source| known_sources.wants(**source)).map(|source| source.as_str()).collect::<Vec<_>>()
     };
     assert_eq!(wanted(&known, &ORDER), ["cfn", "heat", "request"]);
     for (collectors, names) in [
@@ -308,9 +308,9 @@ fn who_is_asked_is_who_is_named_last_and_everybody_where_nobody_is() {
 #[test]
 fn deployments_are_under_the_keys_that_are_set() {
     let keys = |text: &str, source| {
-        let mut learnt = nothing();
-        learnt.take(&config(text));
-        learnt.deployment_keys(source)
+        let mut known_sources = nothing();
+        known_sources.take(&config(text));
+        known_sources.deployment_keys(source)
     };
     assert_eq!(keys("", Cfn), ["deployments"]);
     let global = "[DEFAULT]\ndeployment_key = one\ndeployment_key = two\n[cfn]\ndeployment_key = three\n";

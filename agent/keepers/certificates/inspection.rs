@@ -52,14 +52,14 @@ impl fmt::Display for Drift {
 
 /// What a look found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Look {
+pub struct CertificateInspection {
     /// In the order of the wishes, authorities first.
     pub items: Vec<Item>,
     /// What is to be put back.
     pub drift: Vec<Drift>,
 }
 
-impl Look {
+impl CertificateInspection {
     /// Names and ends of what is past two thirds of its life.
     #[must_use]
     pub fn near_ends(&self) -> BTreeMap<String, Timestamp> {
@@ -87,10 +87,10 @@ impl Look {
 ///
 /// # Errors
 /// If something is unreadable.
-pub fn look(root: &Tree, desired: &Desired, now: Timestamp) -> Result<Look> {
+pub fn inspect(root: &Tree, desired: &Desired, now: Timestamp) -> Result<CertificateInspection> {
     let places = Places::in_use(root, desired)?;
     let owners = Owners::read(root)?;
-    let mut look = Look::default();
+    let mut inspection = CertificateInspection::default();
     let mut trusted: BTreeMap<Signer, &[X509]> = BTreeMap::new();
     for authority in &desired.authorities {
         let chain = places.authorities.get(&authority.path).map(Vec::as_slice).unwrap_or_default();
@@ -102,36 +102,42 @@ pub fn look(root: &Tree, desired: &Desired, now: Timestamp) -> Result<Look> {
             chain: chain.to_vec(),
             end: foremost(chain, now).or(chain.first()).map(|one| one.not_after),
         };
-        look.add(item, root, &owners, [(authority.path.as_str(), PUBLIC_MODE)], &authority.owner)?;
+        inspection.add(item, root, &owners, [(authority.path.as_str(), PUBLIC_MODE)], &authority.owner)?;
         if let Some(path) = &authority.key_path {
-            look.attributes(root, &owners, path, KEY_MODE, &authority.owner)?;
+            inspection.attributes(root, &owners, path, KEY_MODE, &authority.owner)?;
         }
         if let Some(path) = &authority.signing_path {
-            look.attributes(root, &owners, path, PUBLIC_MODE, &authority.owner)?;
+            inspection.attributes(root, &owners, path, PUBLIC_MODE, &authority.owner)?;
         }
     }
-    for wish in &desired.certificates {
-        let Some(found) = places.in_use.get(&wish.name) else { continue };
-        let authorities = trusted.get(&wish.signer).copied().unwrap_or_default();
+    for wanted in &desired.certificates {
+        let Some(found) = places.in_use.get(&wanted.name) else { continue };
+        let authorities = trusted.get(&wanted.signer).copied().unwrap_or_default();
         let chain = found.pair().map(|pair| pair.chain.clone()).unwrap_or_default();
         let end = chain.first().map(|leaf| leaf.not_after);
-        let verdict = verdict(wish, found, authorities, now);
-        let item = Item { name: wish.name.clone(), path: wish.path.clone(), verdict, chain, end };
-        look.add(item, root, &owners, [(wish.path.as_str(), PUBLIC_MODE), (wish.key.as_str(), KEY_MODE)], &wish.owner)?;
+        let verdict = verdict(wanted, found, authorities, now);
+        let item = Item { name: wanted.name.clone(), path: wanted.path.clone(), verdict, chain, end };
+        inspection.add(
+            item,
+            root,
+            &owners,
+            [(wanted.path.as_str(), PUBLIC_MODE), (wanted.key.as_str(), KEY_MODE)],
+            &wanted.owner,
+        )?;
     }
-    for wish in &desired.keys {
-        if private(root, Path::new(&wish.path))?.is_none() {
-            let is_there = root.facts_followed(Path::new(&wish.path))?.is_some();
-            let why = if is_there { "it contains no private key" } else { "it is missing" };
-            look.drift.push(Drift { path: wish.path.clone(), why: why.to_owned() });
+    for wanted in &desired.keys {
+        if private(root, Path::new(&wanted.path))?.is_none() {
+            let is_present = root.facts_followed(Path::new(&wanted.path))?.is_some();
+            let why = if is_present { "it contains no private key" } else { "it is missing" };
+            inspection.drift.push(Drift { path: wanted.path.clone(), why: why.to_owned() });
         } else {
-            look.attributes(root, &owners, &wish.path, KEY_MODE, &wish.owner)?;
+            inspection.attributes(root, &owners, &wanted.path, KEY_MODE, &wanted.owner)?;
         }
     }
-    Ok(look)
+    Ok(inspection)
 }
 
-impl Look {
+impl CertificateInspection {
     fn add<const N: usize>(
         &mut self,
         item: Item,
@@ -203,7 +209,7 @@ pub(super) fn report_near_ends(
     generation: u64,
 ) {
     for (name, end) in ends.iter().filter(|(name, end)| reported.get(*name) != Some(end)) {
-        let event = Event::new(Code::CertificateNearEnd, format!("certificate {name} expires at {}", end.rfc3339()));
+        let event = Event::new(Code::CertificateNearExpiry, format!("certificate {name} expires at {}", end.rfc3339()));
         report.emit(event.generation(generation).phase(Phase::Certificates));
     }
 }
@@ -218,7 +224,7 @@ struct Judged {
     stamps: Vec<Option<Stamps>>,
     at: Timestamp,
     until: Timestamp,
-    look: Rc<Look>,
+    inspection: Rc<CertificateInspection>,
 }
 
 /// Of what lies at a path, and of what it leads to.
@@ -229,7 +235,7 @@ impl Watcher {
     ///
     /// # Errors
     /// If something is unreadable.
-    pub fn look(
+    pub fn inspect(
         &self,
         root: &Tree,
         state: &Tree,
@@ -237,7 +243,7 @@ impl Watcher {
         generation: u64,
         now: Timestamp,
         report: &Report,
-    ) -> Result<Rc<Look>> {
+    ) -> Result<Rc<CertificateInspection>> {
         let mut stamps = Vec::new();
         for path in desired.trusted_paths() {
             let path = Path::new(path);
@@ -248,24 +254,24 @@ impl Watcher {
             && (judged.generation, &judged.stamps) == (generation, &stamps)
             && (judged.at..judged.until).contains(&now)
         {
-            return Ok(Rc::clone(&judged.look));
+            return Ok(Rc::clone(&judged.inspection));
         }
-        let look = Rc::new(look(root, desired, now)?);
+        let inspection = Rc::new(inspect(root, desired, now)?);
         let mut record = CertificateRecord::open(state, report)?;
-        let ends = look.near_ends();
+        let ends = inspection.near_ends();
         if ends != record.reported {
             report_near_ends(&ends, &record.reported, report, generation);
             record.reported = ends;
             record.write(state)?;
         }
-        let judged = Judged { generation, stamps, at: now, until: look.until(now), look: Rc::clone(&look) };
+        let judged = Judged { generation, stamps, at: now, until: inspection.until(now), inspection: Rc::clone(&inspection) };
         *self.0.borrow_mut() = Some(judged);
-        Ok(look)
+        Ok(inspection)
     }
 }
 
 /// The certificates that the issuer may sign again: not the authorities, and not what is given.
-pub(super) fn signed<'a>(look: &'a Look, desired: &'a Desired) -> impl Iterator<Item = &'a Item> {
-    let signed = |item: &&Item| desired.certificates.iter().any(|wish| wish.name == item.name && wish.given.is_none());
-    look.items.iter().filter(signed)
+pub(super) fn signed<'a>(inspection: &'a CertificateInspection, desired: &'a Desired) -> impl Iterator<Item = &'a Item> {
+    let signed = |item: &&Item| desired.certificates.iter().any(|wanted| wanted.name == item.name && wanted.given.is_none());
+    inspection.items.iter().filter(signed)
 }

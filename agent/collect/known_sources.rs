@@ -21,7 +21,7 @@ use crate::settings::source_name::SourceName;
 const CA: &str = "ca_certificate";
 
 /// What one document says of the sources. Never shown: most of it is secret.
-pub(super) struct Said {
+pub(super) struct SourceHints {
     origin: Origin,
     sections: BTreeMap<SourceName, Section>,
     /// The sources of which it has a setting that they need, were it only an empty text.
@@ -30,7 +30,7 @@ pub(super) struct Said {
     collectors: Vec<String>,
 }
 
-impl Said {
+impl SourceHints {
     fn nothing(origin: Origin) -> Self {
         Self { origin, sections: BTreeMap::new(), mentioned: Vec::new(), collectors: Vec::new() }
     }
@@ -47,21 +47,21 @@ impl Said {
 
     /// What a server's metadata says of its sources.
     pub(super) fn by_document(origin: Origin, document: &Map<String, Value>) -> Self {
-        let mut said = Self::nothing(origin);
-        let Some(all) = document.get("os-collect-config") else { return said };
+        let mut hints = Self::nothing(origin);
+        let Some(all) = document.get("os-collect-config") else { return hints };
         for source in SourceName::REMOTE {
             let Some(settings) = all.get(source.as_str()) else { continue };
             // What Heat takes away it sets to null.
-            let is_there = |key: &&str| settings.get(key).is_some_and(|value| !value.is_null());
-            if needed(source).iter().any(is_there) || !(settings.is_object() || settings.is_null()) {
-                said.mentioned.push(source);
+            let is_present = |key: &&str| settings.get(key).is_some_and(|value| !value.is_null());
+            if needed(source).iter().any(is_present) || !(settings.is_object() || settings.is_null()) {
+                hints.mentioned.push(source);
             }
             for key in keys(source) {
-                said.section(source).take(key, texts(settings.get(key)));
+                hints.section(source).take(key, texts(settings.get(key)));
             }
         }
-        said.collectors = texts(all.get("collectors"));
-        said
+        hints.collectors = texts(all.get("collectors"));
+        hints
     }
 
     /// The ways that led to answers which name no source: what was learnt is not changed by them.
@@ -116,20 +116,20 @@ impl Said {
     }
 
     fn by_config(config: &OsCollectConfig) -> Self {
-        let mut said = Self::nothing(Origin::Config);
+        let mut hints = Self::nothing(Origin::Config);
         for source in SourceName::REMOTE {
             for key in keys(source) {
                 let values = |section| config.all(section, key).map(str::to_owned).collect();
                 if *key == DEPLOYMENT_KEY {
-                    said.section(source).take(key, values("DEFAULT"));
+                    hints.section(source).take(key, values("DEFAULT"));
                 } else if needed(source).contains(key) && config.all(source.as_str(), key).next().is_some() {
-                    said.mentioned.push(source);
+                    hints.mentioned.push(source);
                 }
-                said.section(source).take(key, values(source.as_str()));
+                hints.section(source).take(key, values(source.as_str()));
             }
         }
-        said.collectors = config.collectors();
-        said
+        hints.collectors = config.collectors();
+        hints
     }
 
     /// What the files on this machine say, the weakest first: hint file, boot copy, os-collect-config.conf.
@@ -149,7 +149,7 @@ impl Said {
         // Where a file of this machine names keys and no address, it means the one that cloud-init left beside it.
         let names_keys =
             |section: &&mut Section| ["access_key_id", "secret_access_key", "path"].iter().any(|key| section.get(key).is_some());
-        for section in all.iter_mut().filter_map(|said| said.sections.get_mut(&SourceName::Cfn)).filter(names_keys) {
+        for section in all.iter_mut().filter_map(|hints| hints.sections.get_mut(&SourceName::Cfn)).filter(names_keys) {
             let mut whole = hinted.clone();
             whole.overlay(section);
             *section = whole;
@@ -161,12 +161,12 @@ impl Said {
     pub(super) fn digest(files: &[Self]) -> String {
         let mut sections: BTreeMap<_, _> = SourceName::REMOTE.map(|source| (source, Section::default())).into();
         let mut collectors: &[String] = &[];
-        for said in files {
-            for (source, section) in &said.sections {
+        for hints in files {
+            for (source, section) in &hints.sections {
                 sections.entry(*source).or_default().overlay(section);
             }
-            if !said.collectors.is_empty() {
-                collectors = &said.collectors;
+            if !hints.collectors.is_empty() {
+                collectors = &hints.collectors;
             }
         }
         let sections: Vec<_> = sections.values().map(Section::values).collect();
@@ -213,14 +213,14 @@ impl Refusal {
 
 /// What is known so far.
 #[derive(Clone)]
-pub(super) struct Learnt {
+pub(super) struct KnownSources {
     /// The sources that this image uses, weakest first.
     order: Vec<SourceName>,
     /// Whether the settings allow to go from https to http.
     may_leave_https: bool,
     sets: BTreeMap<SourceName, SourceSet>,
     /// Why the strongest document that names a source does not count.
-    halves: BTreeMap<SourceName, Error>,
+    partial_pair: BTreeMap<SourceName, Error>,
     extras: BTreeMap<SourceName, Extras>,
     /// The sources that whoever spoke last asks for; empty where nobody said.
     collectors: Vec<String>,
@@ -230,14 +230,14 @@ pub(super) struct Learnt {
     proven: BTreeMap<SourceName, bool>,
 }
 
-impl Learnt {
+impl KnownSources {
     /// Nothing yet.
     pub(super) fn new(order: &[SourceName], may_leave_https: bool) -> Self {
         Self {
             order: order.iter().copied().filter(|source| source.is_remote()).collect(),
             may_leave_https,
             sets: BTreeMap::new(),
-            halves: BTreeMap::new(),
+            partial_pair: BTreeMap::new(),
             extras: BTreeMap::new(),
             collectors: Vec::new(),
             downgrades: Vec::new(),
@@ -251,15 +251,15 @@ impl Learnt {
     }
 
     /// Takes over what a stronger document says, or nothing of it where it leads from https to http.
-    pub(super) fn take(&mut self, said: &Said) {
-        let mut next = self.with(said);
+    pub(super) fn take(&mut self, hints: &SourceHints) {
+        let mut next = self.with(hints);
         if self.may_leave_https {
             *self = next;
         } else if let Some(source) = next.leaves_https(&self.sets, &self.wanted()) {
-            self.refuse(said.origin, source, &next);
+            self.refuse(hints.origin, source, &next);
         } else {
-            if matches!(said.origin, Origin::Answer(_)) {
-                next.drop_plain_beside_https(said.origin, self);
+            if matches!(hints.origin, Origin::Answer(_)) {
+                next.drop_plain_beside_https(hints.origin, self);
             }
             *self = next;
         }
@@ -284,36 +284,36 @@ impl Learnt {
     }
 
     /// With what a stronger document says.
-    fn with(&self, said: &Said) -> Self {
+    fn with(&self, hints: &SourceHints) -> Self {
         let mut next = self.clone();
         for source in SourceName::REMOTE {
-            let mut section = said.sections.get(&source).cloned().unwrap_or_default();
+            let mut section = hints.sections.get(&source).cloned().unwrap_or_default();
             let extras = next.extras.entry(source).or_default();
             let deployment_keys = section.remove(DEPLOYMENT_KEY);
             if !deployment_keys.is_empty() {
                 extras.deployment_keys = deployment_keys;
             }
-            if said.origin == Origin::Config {
+            if hints.origin == Origin::Config {
                 extras.ca = section.get(CA).map(str::to_owned);
             }
-            let asked_for = said.collectors.iter().any(|one| one == source.as_str());
-            let named = said.names(source);
-            match SourceSet::of(source, said.origin, &section, asked_for || named) {
+            let asked_for = hints.collectors.iter().any(|one| one == source.as_str());
+            let named = hints.names(source);
+            match SourceSet::of(source, hints.origin, &section, asked_for || named) {
                 // Where another document has what it needs, its name alone is enough.
                 Ok(None) if named && !next.sets.contains_key(&source) => {
-                    let bare = section.check(source, needed(source)).context(|| format!("reading {}", said.origin));
-                    next.halves.extend(bare.err().map(|error| (source, error)));
+                    let bare = section.check(source, needed(source)).context(|| format!("reading {}", hints.origin));
+                    next.partial_pair.extend(bare.err().map(|error| (source, error)));
                 }
                 Ok(None) => {}
                 Ok(Some(set)) => {
-                    next.halves.remove(&source);
+                    next.partial_pair.remove(&source);
                     next.sets.insert(source, set);
                 }
-                Err(error) => drop(next.halves.insert(source, error)),
+                Err(error) => drop(next.partial_pair.insert(source, error)),
             }
         }
-        if !said.collectors.is_empty() {
-            next.collectors.clone_from(&said.collectors);
+        if !hints.collectors.is_empty() {
+            next.collectors.clone_from(&hints.collectors);
         }
         next
     }
@@ -329,7 +329,7 @@ impl Learnt {
         let origin = next.sets.get(&source).or_else(|| next.sets.values().next()).map_or(Origin::Before, |set| set.origin);
         self.collectors = answered.keys().map(|source| source.as_str().to_owned()).collect();
         for (source, set) in answered {
-            self.halves.remove(&source);
+            self.partial_pair.remove(&source);
             self.sets.insert(source, set);
         }
         self.refuse(origin, source, &next);
@@ -381,7 +381,7 @@ impl Learnt {
                 remedy: error.suggested_remedy().unwrap_or_default().to_owned(),
             })
         };
-        self.halves
+        self.partial_pair
             .iter()
             .filter(|(source, _)| self.order.contains(source))
             .filter_map(half)
@@ -413,7 +413,7 @@ impl Learnt {
         if !self.wants(source) {
             return Ok(None);
         }
-        match (self.sets.get(&source), self.halves.get(&source)) {
+        match (self.sets.get(&source), self.partial_pair.get(&source)) {
             (None, Some(error)) => Err(error),
             (set, _) => Ok(set),
         }
@@ -434,7 +434,7 @@ impl Learnt {
 
     /// Whether documents name a source, completely or not.
     pub(super) fn names(&self, source: SourceName) -> bool {
-        self.sets.contains_key(&source) || self.halves.contains_key(&source)
+        self.sets.contains_key(&source) || self.partial_pair.contains_key(&source)
     }
 
     /// Tells by what a source is asked from anything else, without showing it; empty where it is not asked.
@@ -473,5 +473,5 @@ fn texts(value: Option<&Value>) -> Vec<String> {
 }
 
 #[cfg(test)]
-#[path = "learnt_tests.rs"]
+#[path = "known_sources_tests.rs"]
 mod tests;
