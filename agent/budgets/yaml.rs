@@ -555,7 +555,7 @@ mod tests {
                     assert!(levels <= DEPTH && json::value(json.as_bytes(), DOCUMENT_MEMORY).is_ok(), "{levels}: {shown}");
                 }
                 Err(Rejection::Yaml(_, what)) => {
-                    assert!(levels > DEPTH && what.contains("96 levels"), "{levels}: {shown}: {what}")
+                    assert!(levels > DEPTH && what.contains("96 levels"), "{levels}: {shown}: {what}");
                 }
                 Err(other) => panic!("{levels}: {shown}: {other:?}"),
             }

@@ -32,8 +32,6 @@ use crate::watch::Watch;
 /// The net under inotify: a daemon that ends writes nothing.
 const POLL: Duration = Duration::from_secs(1);
 
-/// Lines of a failed script that are quoted.
-
 /// What the command line of `status` says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Arguments {

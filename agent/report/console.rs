@@ -224,10 +224,10 @@ mod tests {
 
     #[test]
     fn what_goes_on_is_shown_once_and_each_complaint_until_it_came_right() {
+        use Phase::{Gates, Metadata, Units, Volume};
         let mut console = Console::none();
         let mut is_shown =
             |code: Code, unit: &str, phase: Phase| console.line(&Event::new(code, unit).unit(unit).phase(phase)).is_some();
-        use Phase::{Gates, Metadata, Units, Volume};
         for (code, unit, phase, expected) in [
             (Code::VolumeFound, "", Volume, true),
             (Code::VolumeFormatting, "", Volume, false),

@@ -201,9 +201,7 @@ fn an_ephemeral_disk_keeps_the_label_that_it_is_known_by() {
         (
             &volume,
             "ext4",
-            format!(
-                "/dev/vdc contains ext4 (UUID u1) without this agent's marker => look first: `lsblk -f /dev/vdc`. If it is the wrong volume, correct its id in the template and update the stack. To KEEP its data: set VOLUME_ADOPT=ephemeral0 in the template and update the stack. To DESTROY its data for good: `mkfs.xfs -f -L ephemeral0 /dev/vdc`, then VOLUME_ADOPT=ephemeral0 in the template and update the stack"
-            ),
+            "/dev/vdc contains ext4 (UUID u1) without this agent's marker => look first: `lsblk -f /dev/vdc`. If it is the wrong volume, correct its id in the template and update the stack. To KEEP its data: set VOLUME_ADOPT=ephemeral0 in the template and update the stack. To DESTROY its data for good: `mkfs.xfs -f -L ephemeral0 /dev/vdc`, then VOLUME_ADOPT=ephemeral0 in the template and update the stack".to_owned(),
         ),
         (&adopted, "ext4", "reuse".to_owned()),
         (&adopted, "vfat", format!("/dev/vdc contains vfat (UUID u1) => {anew}")),
