@@ -58,7 +58,15 @@ impl Hidden {
 /// Bytes of the longest end of the text with which the secret begins.
 fn ends_in_beginning(text: &str, secret: &str) -> usize {
     let ends = secret.char_indices().map(|(at, _)| at).rev();
-    ends.filter(|at| *at > 0).find(|at| secret.get(..*at).is_some_and(|part| text.ends_with(part))).unwrap_or(0)
+    let public = public_beginning(secret);
+    ends.filter(|at| *at > public).find(|at| secret.get(..*at).is_some_and(|part| text.ends_with(part))).unwrap_or(0)
+}
+
+/// Bytes at the beginning of a secret that are not secret: scheme and host of a URL, which shortened URLs keep, unless a user is named there.
+fn public_beginning(secret: &str) -> usize {
+    let Some((scheme @ ("http" | "https"), rest)) = secret.split_once("://") else { return 0 };
+    let host = rest.find('/').map_or(rest.len(), |slash| slash + 1);
+    if rest.get(..host).is_some_and(|host| host.contains('@')) { 0 } else { scheme.len() + "://".len() + host }
 }
 
 /// Bytes of the longest beginning of the text with which the secret ends.
@@ -94,5 +102,14 @@ mod tests {
             assert_eq!(hidden.masked(text), shown);
         }
         assert!(hidden.masked(&format!("a {} b", key.trim())).starts_with("a ******"));
+        // Where a signal went is no secret; what signs it is.
+        let hidden = Hidden::of(&["http://heat:8000/v1/signal/arn?Signature=x".into(), "https://user:pw@cloud/a".into()]);
+        for (text, shown) in [
+            ("to http://heat:8000/…/resources/node?…", "to http://heat:8000/…/resources/node?…"),
+            ("to http://heat:8000/v1…", "to ******…"),
+            ("to https://user:p…", "to ******…"),
+        ] {
+            assert_eq!(hidden.masked(text), shown);
+        }
     }
 }
