@@ -69,7 +69,7 @@ pub(crate) async fn find_out(
     if let Some(holder) = clock.limit(WORDS_LIMIT, taken).await.flatten() {
         why.text.push_str(&format!("; {}", holder.summary()));
         why.remedy = Some(format!(
-            "{} frees the port (disable that unit too, or it is back at the next boot); or give it another port.",
+            "{} (disable that unit too, or it is back at the next boot). If it is needed, give one of the two another port.",
             holder.remedy()
         ));
     }

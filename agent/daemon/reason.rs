@@ -25,7 +25,7 @@ pub(super) fn bad_parameters(mistakes: &[Mistake]) -> Error {
         all.push_str(&text);
     }
     Error::permanent(all)
-        .remedy("correct the parameters in the template and update the stack; the update is carried out by itself")
+        .remedy("correct the parameters in the template and update the stack. The agent then carries it out by itself")
 }
 
 /// `HNA-0502 what: why; rule: …; remedy: …`: one sentence for Heat.

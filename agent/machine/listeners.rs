@@ -29,12 +29,14 @@ impl Holder {
         format!("port {} is held by {} (pid {}{unit})", self.port, self.name.replace(char::is_control, "?"), self.pid)
     }
 
-    /// The command that frees the port.
+    /// What to look at, and the command that frees the port.
     #[must_use]
     pub fn remedy(&self) -> String {
         match &self.unit {
-            Some(unit) if unit != "init.scope" => format!("`systemctl stop {unit}`"),
-            _ => format!("`kill {}`", self.pid),
+            Some(unit) if unit != "init.scope" => {
+                format!("`systemctl status {unit}` shows what it is. If it may go, `systemctl stop {unit}` frees the port")
+            }
+            _ => format!("`ps -fp {pid}` shows what it is. If it may go, `kill {pid}` frees the port", pid = self.pid),
         }
     }
 }
@@ -144,10 +146,19 @@ mod tests {
         let found = holders(root, &BTreeSet::from([2379, 2380, 6443, 10_250]));
         let summaries: Vec<_> = found.iter().map(|one| (one.summary(), one.remedy())).collect();
         let expected = [
-            ("port 2379 is held by nc (pid 812, foo.service)", "`systemctl stop foo.service`"),
-            ("port 6443 is held by hyperkube (pid 813, runc-api.scope)", "`systemctl stop runc-api.scope`"),
-            ("port 10250 is held by systemd (pid 1, init.scope)", "`kill 1`"),
-            ("port 10250 is held by sh (pid 900)", "`kill 900`"),
+            (
+                "port 2379 is held by nc (pid 812, foo.service)",
+                "`systemctl status foo.service` shows what it is. If it may go, `systemctl stop foo.service` frees the port",
+            ),
+            (
+                "port 6443 is held by hyperkube (pid 813, runc-api.scope)",
+                "`systemctl status runc-api.scope` shows what it is. If it may go, `systemctl stop runc-api.scope` frees the port",
+            ),
+            (
+                "port 10250 is held by systemd (pid 1, init.scope)",
+                "`ps -fp 1` shows what it is. If it may go, `kill 1` frees the port",
+            ),
+            ("port 10250 is held by sh (pid 900)", "`ps -fp 900` shows what it is. If it may go, `kill 900` frees the port"),
         ];
         assert_eq!(summaries, expected.map(|(summary, remedy)| (summary.to_owned(), remedy.to_owned())));
         assert!(holders(root, &BTreeSet::from([2380, 1])).is_empty(), "a connection holds no port");

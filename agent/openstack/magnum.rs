@@ -122,10 +122,10 @@ impl<'a> Magnum<'a> {
                 parameter(peer)
             ),
             Some(Hitch::Authority(peer)) => {
-                let state = if self.access.authority.is_some() { "is not that CA" } else { "is empty" };
+                let state = if self.access.authority.is_some() { "is another CA" } else { "is empty" };
                 format!(
-                    "set OPENSTACK_CA in the template, which {state}, to the CA that signed the certificate of {peer} (`openssl s_client -connect \
-                     {peer} -showcerts </dev/null` shows which), and update the stack"
+                    "OPENSTACK_CA in the template {state}: set it to the CA that signed the certificate of {peer}, in PEM, and update the stack (`openssl \
+                     s_client -connect {peer} -showcerts </dev/null` shows the name of that CA; whether it is the cloud's, its operator knows)"
                 )
             }
             None => return error,

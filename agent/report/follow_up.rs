@@ -37,9 +37,9 @@ impl FollowUp<'_> {
         let has_ways = remedy.contains(';') || remedy.contains(". ");
         let ending = match self {
             Self::Rerun(id) if is_of_stack && has_ways => {
-                format!("A stack update is carried out by itself; after anything else run `heat-node-agent rerun {id}`")
+                format!("The agent carries out a stack update by itself; after anything else run `heat-node-agent rerun {id}`")
             }
-            Self::Rerun(_) if is_of_stack => "The update is carried out by itself".to_owned(),
+            Self::Rerun(_) if is_of_stack => "The agent then carries it out by itself".to_owned(),
             Self::Rerun(id) => format!("Then run `heat-node-agent rerun {id}`"),
             Self::Continues(within) => format!("The agent then continues by itself within {} s", within.as_secs()),
             Self::TriesAgain => "The agent then tries again by itself".to_owned(),
@@ -59,12 +59,12 @@ mod tests {
         for (follow_up, remedy, expected) in [
             (rerun, "start it", "start it. Then run `heat-node-agent rerun d1`"),
             (rerun, "Start it.", "Start it. Then run `heat-node-agent rerun d1`"),
-            (rerun, "correct X and update the stack", "correct X and update the stack. The update is carried out by itself"),
+            (rerun, "correct X and update the stack", "correct X and update the stack. The agent then carries it out by itself"),
             (rerun, &format!("`a`, then {RERUN}"), "`a`, then `heat-node-agent rerun d1`"),
             (
                 rerun,
                 "attach it; or correct its id and update the stack",
-                "attach it; or correct its id and update the stack. A stack update is carried out by itself; after anything else run \
+                "attach it; or correct its id and update the stack. The agent carries out a stack update by itself; after anything else run \
                  `heat-node-agent rerun d1`",
             ),
             (rerun, "", ""),

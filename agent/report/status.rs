@@ -151,7 +151,8 @@ impl IdentityStatus {
     pub fn ignored(&self) -> Option<String> {
         let other = self.copy_of.as_deref().unwrap_or("another instance");
         let files = self.left_over.join(", ");
-        (!files.is_empty()).then(|| format!("this disk is a copy of instance {other}, whose {files} is not used for this server"))
+        (!files.is_empty())
+            .then(|| format!("{files} is not used: it is that of instance {other}, from which this disk was copied"))
     }
 
     /// For the tree of conditions.
@@ -226,8 +227,9 @@ pub struct DeploymentStatus {
 #[must_use]
 pub fn left_over_remedy(file: &str) -> String {
     format!(
-        "`cat {file}`: if it names this server's own stack, `echo >>{file}` confirms it; if not, write this server's own into it, as cloud-init \
-         does where user_data_format is SOFTWARE_CONFIG. The agent then continues by itself within 30 s"
+        "`cat {file}`: if the stack and the resource that it names are this server's own, `echo >>{file}` (adds an empty line) confirms it; if \
+         not, write this server's own settings into it: its attribute os_collect_config in the stack. The agent then continues by itself \
+         within 30 s"
     )
 }
 
@@ -235,8 +237,8 @@ pub fn left_over_remedy(file: &str) -> String {
 #[must_use]
 pub fn script_remedy(id: &str) -> String {
     format!(
-        "`heat-node-agent logs {id}` shows all that it said. If the cause is on this node, remove it and run `heat-node-agent rerun {id}`; if \
-         it is the script, correct the template and update the stack"
+        "`heat-node-agent logs {id}` shows its output. Cause on this node: remove it, then `heat-node-agent rerun {id}`; in the script: \
+         correct the template and update the stack"
     )
 }
 
@@ -266,7 +268,7 @@ impl DeploymentStatus {
         self.failed.then(|| match of_reason {
             Some(remedy) => FollowUp::Rerun(&id).of(&remedy),
             None if self.group == "kubernetes-node" => {
-                "correct the parameters in the template and update the stack; the update is carried out by itself".to_owned()
+                "correct the parameters in the template and update the stack. The agent then carries it out by itself".to_owned()
             }
             None => script_remedy(&id),
         })

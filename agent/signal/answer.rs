@@ -55,7 +55,7 @@ impl SignalResponse {
     pub fn status(code: u16, retry_after: Option<Duration>, reported: &str) -> Self {
         let cause =
             if reported.is_empty() { format!("Heat answered {code}") } else { format!("Heat answered {code}: {reported}") };
-        let is_down = "on Heat's hosts, restart heat-api-cfn and heat-api, or the load balancer before them";
+        let is_down = "on Heat's hosts, find out which of heat-api-cfn, heat-api and the load balancer before them does not answer, and restart that one";
         let remedy = (code >= 500).then(|| format!("{is_down}. {RESEND}"));
         Self { code: Some(code), retry_after, unsent: false, cause, remedy }
     }

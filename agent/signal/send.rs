@@ -244,13 +244,15 @@ impl Sender {
     }
 }
 
-/// What to do about a refused URL that is not old: it names its stack.
+/// What to do about a refused URL that is not old: it names its stack and the deployment, whose user signed it.
 fn of_stack(url: &str) -> String {
     let path = native_path(url).unwrap_or_default();
-    let stack = path.split('/').nth(3).unwrap_or_default();
+    let part = |at: usize| path.split('/').nth(at).unwrap_or_default();
+    let (stack, resource) = (part(3), part(5));
     format!(
-        "`openstack stack show {stack}`: if it is suspended, resume it; if it is not found, it was deleted, and nothing is to be done; in any \
-         other state update the stack. {RESEND}"
+        "`openstack stack show {stack}`: if it is suspended, `openstack stack resume {stack}`; if it was deleted, this server may go too; in any \
+         other state, `openstack stack resource mark unhealthy {stack} {resource}` and a stack update make the deployment and its user anew. \
+         {RESEND}"
     )
 }
 

@@ -385,7 +385,7 @@ fn by_marker(volume: &Volume, evidence: &Evidence, device: &str) -> Decision {
         _ => format!(
             "look first: `lsblk -f {device}`. If it is the wrong volume, correct its id in the template and update the stack. To KEEP its data: \
              set VOLUME_ADOPT={} in the template and update the stack. To DESTROY its data for good: {}{}",
-            evidence.disk.serial,
+            adoptable(volume, &evidence.disk),
             erase_command(volume, device),
             match &volume.disk {
                 DiskName::Label(_) => " in the template and update the stack".to_owned(),
@@ -403,6 +403,14 @@ fn is_recorded(record: &VolumeRecord, disk: &DiskEvidence) -> bool {
 
 fn names_disk(serial: &str, volume: &Volume, disk: &DiskEvidence) -> bool {
     serial == disk.serial || serial == volume.disk.as_str()
+}
+
+/// The name by which `VOLUME_ADOPT` permits to use what is on it.
+fn adoptable<'a>(volume: &'a Volume, disk: &'a DiskEvidence) -> &'a str {
+    match &volume.disk {
+        DiskName::Cinder(id) => id,
+        DiskName::Link(_) | DiskName::Label(_) => &disk.serial,
+    }
 }
 
 fn describe(signatures: &[Signature]) -> String {

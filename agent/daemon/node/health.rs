@@ -288,7 +288,9 @@ impl Component {
             (ProblemKind::Down, "failed".to_owned(), cause, format!("{looks}; `systemctl start {unit}` starts it"))
         } else {
             let cause = format!("{unit} is {}: it was stopped, or ended by itself without an error", state.describe());
-            let remedy = format!("`systemctl start {unit}` starts it; `journalctl -u {unit} -n 50` shows why it ended");
+            let remedy = format!(
+                "`journalctl -u {unit} -n 50` shows why it ended; unless somebody stopped it on purpose, `systemctl start {unit}` starts it"
+            );
             (ProblemKind::Stopped, "not running".to_owned(), cause, remedy)
         };
         Some(Problem { kind, summary, cause, remedy })
@@ -315,8 +317,8 @@ impl Component {
             .unit
             .iter()
             .filter(|_| kind == ProblemKind::Silent)
-            .map(|unit| format!("`systemctl restart {unit}` restarts it. To see why before that: "));
-        let remedy = format!("{}{}", restart.collect::<String>(), part.gate.remedy);
+            .map(|unit| format!(". Then `systemctl restart {unit}` restarts it"));
+        let remedy = format!("{}{}", part.gate.remedy.trim_end_matches('.'), restart.collect::<String>());
         Some(Problem { kind, summary, cause, remedy })
     }
 
@@ -608,7 +610,7 @@ impl Deaths {
 pub(super) fn after_death(unit: &str) -> String {
     format!(
         "its last lines say why it ended, and `journalctl -u {unit} -n 50` shows more. A wrong flag or setting: correct its parameter in the \
-         template and update the stack; anything else: remove the cause on this node. systemd restarts it by itself"
+         template and update the stack; anything else: remove the cause on this node. systemd restarts the unit, and the agent notices by itself"
     )
 }
 

@@ -307,8 +307,8 @@ fn nobody_signs(wanted: &Certificate) -> Error {
 }
 
 /// What to do about a certificate that is not valid yet.
-const CLOCKS: &str = "`timedatectl` shows whether NTP sets this node's clock; if it does not, `timedatectl set-ntp true`; if it does, set the \
-                      clock of the host that signs (Magnum's)";
+const CLOCKS: &str = "`timedatectl` says whether this node's clock is synchronized; if not, `timedatectl set-ntp true`, and wait until it is; \
+                      if so, set the clock of the host that signs (Magnum's)";
 
 /// Checks a pair before it is used.
 ///

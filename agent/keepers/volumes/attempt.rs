@@ -86,7 +86,8 @@ pub(super) fn missing(volume: &Volume, reason: &str, deadline: Duration, server:
 pub(super) fn attach(id: &str, server: &str) -> String {
     format!(
         "`openstack volume show {id}`: if its status is available, `openstack server add volume {server} {id}` attaches it here; if another \
-         server has it, detach it there first; if it is not found, correct its id in the template and update the stack"
+         server uses it, its id in the template is the wrong one, or that server no longer needs it and it can be detached there; if it is not \
+         found, correct its id in the template and update the stack"
     )
 }
 
