@@ -58,7 +58,10 @@ impl Response {
     }
 }
 
-/// Reads the body, at most `limit` bytes of it.
+/// What is read of the body of an error: its first lines become a cause, and hiding what it repeats of the request takes much memory.
+const ERROR_BODY: usize = 64 * 1024;
+
+/// Reads the body: a larger one than `limit` bytes is an error, and one of an error is read up to [`ERROR_BODY`] alone.
 pub(super) async fn read(
     mut answer: reqwest::Response,
     limit: usize,
@@ -67,15 +70,21 @@ pub(super) async fn read(
     let too_large = || {
         Error::permanent(format!("the answer is larger than {limit} bytes")).rule("what comes from outside is bounded in size")
     };
-    if answer.content_length().is_some_and(|length| length > limit as u64) {
+    let is_error = !answer.status().is_success();
+    if !is_error && answer.content_length().is_some_and(|length| length > limit as u64) {
         return Err(too_large());
     }
+    let limit = if is_error { limit.min(ERROR_BODY) } else { limit };
     let mut body = Vec::new();
     while let Some(chunk) = answer.chunk().await.map_err(&describe)? {
-        if body.len() + chunk.len() > limit {
+        let left = limit - body.len();
+        if chunk.len() > left && !is_error {
             return Err(too_large());
         }
-        body.extend_from_slice(&chunk);
+        body.extend_from_slice(chunk.get(..left).unwrap_or(&chunk));
+        if is_error && body.len() == limit {
+            break;
+        }
     }
     Ok(Response { status: answer.status().as_u16(), headers: std::mem::take(answer.headers_mut()), body })
 }

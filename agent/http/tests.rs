@@ -61,6 +61,19 @@ async fn what_a_server_repeats_of_the_request_in_an_error_is_hidden() {
     }
 }
 
+/// Attack: hiding what an error of 3 MB repeats took 144 MB.
+#[tokio::test]
+async fn an_error_is_read_as_far_as_it_is_of_use_and_keeps_its_status() {
+    let endless = Act::Endless(b"HTTP/1.1 502 Bad Gateway\r\n\r\n".to_vec(), b'%');
+    let fake = Fake::start(vec![status("503 Busy", "x".repeat(3 << 20)), endless, status("500 Broken", "short")]).await;
+    let (_dir, http) = client();
+    let url = format!("{}/?Signature=0a1b2c3d4e5f", fake.base);
+    for (code, length) in [(503, 64 * 1024), (502, 64 * 1024), (500, 5)] {
+        let response = http.request(Request::new("GET", &url, LIMIT)).await.unwrap();
+        assert_eq!((response.status, response.body.len()), (code, length));
+    }
+}
+
 /// Attack: a signature that stood in the path of a place that an answer led to, or in the text of an answer that led nowhere, was shown.
 #[tokio::test]
 async fn what_an_answer_repeats_that_leads_elsewhere_is_hidden_too() {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::budgets::json;
+use crate::budgets::json::{self, Rejection};
 use crate::clock::{Timestamp, patience};
 use crate::desired::ClientIdentity;
 use crate::error::{Context, Error, Kind, Result};
@@ -99,7 +99,7 @@ pub async fn write(
     } else {
         let answer = send(&http, "GET", &node.url, None).await?;
         let object = json::answer(&answer.body);
-        Transitions::of_node(&object.map_err(|_| Error::transient("the answer is not JSON").context(DOING))?)
+        Transitions::of_node(&object.map_err(|rejection| unreadable(&rejection))?)
     };
     let (patch, after) = known.patch(conditions, http.clock().now());
     send(&http, "PATCH", &format!("{}/status", node.url), Some(&patch)).await?;
@@ -115,6 +115,14 @@ async fn send(http: &Http, method: &str, url: &str, body: Option<&Value>) -> Res
     }
     let answer = http.request(request).await.context(|| DOING)?;
     if answer.status == 200 { Ok(answer) } else { Err(refusal(method, &answer)) }
+}
+
+fn unreadable(rejection: &Rejection) -> Error {
+    let what = match rejection {
+        Rejection::Json(_) => "is not JSON",
+        Rejection::TooLarge(_) | Rejection::TooDeep => "is too large, or nested too deeply, to be read",
+    };
+    Error::transient(format!("the answer {what}")).context(DOING)
 }
 
 fn refusal(method: &str, response: &Response) -> Error {

@@ -104,7 +104,7 @@ fn of_program(root: &Tree, word: &str, rule: &str) -> Option<Need> {
     }
 }
 
-/// What makes and grows the node's volumes.
+/// What makes the node's volumes.
 fn of_volumes(machine: &Machine<'_>) -> Vec<Need> {
     let of = |volume: &crate::desired::Volume| {
         let argv = making::argv(volume, "", "", false);

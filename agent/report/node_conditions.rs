@@ -82,9 +82,9 @@ pub fn of(status: &Status) -> Vec<NodeCondition> {
     let Some(node) = status.node.as_ref().filter(|node| !node.components.is_empty()) else { return Vec::new() };
     let mut all = vec![COMPONENTS.of(node.components.iter().filter_map(component).collect()), DRIFT.of(drift(node))];
     if let Some(certificates) = &node.certificates {
-        let waits = certificates.waits.is_some();
-        let text = format!("{} expires first, at {}", certificates.first_to_end, certificates.first_end);
-        all.push(CERTIFICATES.of(waits.then_some(("CertificatesNeedAttention", text)).into_iter().collect()));
+        let expiry = || format!("{} expires first, at {}", certificates.first_to_end, certificates.first_end);
+        let waits = certificates.waits.as_ref().map(|waits| waits.cause.clone().unwrap_or_else(expiry));
+        all.push(CERTIFICATES.of(waits.map(|why| ("CertificatesNeedAttention", why)).into_iter().collect()));
     }
     all.extend(volumes(node));
     if let Some(network) = &node.pod_network {

@@ -105,7 +105,7 @@ fn a_node_without_a_problem_has_every_condition_false_and_each_says_so_in_its_ow
 #[test]
 fn each_fact_is_a_problem_of_one_condition_and_says_what_it_is_about() {
     type Change = fn(&mut Status, &mut NodeStatus);
-    let table: [(Change, &str, &str, &str); 15] = [
+    let table: [(Change, &str, &str, &str); 16] = [
         (
             |_, node| node.components[1] = component("kubelet", ComponentState::Failed, Some("crash-looping (11 restarts)")),
             "HeatNodeComponentProblem",
@@ -130,6 +130,15 @@ fn each_fact_is_a_problem_of_one_condition_and_says_what_it_is_about() {
             "HeatNodeCertificateProblem",
             "CertificatesNeedAttention",
             "server expires first, at 2027-01-01T00:00:00Z",
+        ),
+        (
+            |_, node| {
+                let waits = Condition { cause: Some("a CA rotation is waiting".into()), ..Condition::default() };
+                node.certificates.as_mut().unwrap().waits = Some(waits);
+            },
+            "HeatNodeCertificateProblem",
+            "CertificatesNeedAttention",
+            "a CA rotation is waiting",
         ),
         (
             |_, node| node.volumes[0].state = Some(ConditionState::Failed),

@@ -38,7 +38,7 @@ pub struct Evidence {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own; any of them may be true beside any other")]
 pub struct DiskEvidence {
-    /// Its name as `VOLUME_ADOPT` gives it: the first 20 characters of a Cinder id, any other name whole.
+    /// Its name, which `VOLUME_ADOPT` may give: the first 20 characters of a Cinder id, any other name whole.
     pub serial: String,
     /// Size in bytes.
     pub size: u64,

@@ -43,10 +43,12 @@ pub(super) struct NodeConditions {
     measured: Option<Stopwatch>,
     /// Where they are written to, for a generation and how much of it there is.
     node: Option<((u64, Extent), Option<NodeObject>)>,
+    /// Of the object that `schedule` and `known` are about.
+    url: Option<String>,
     schedule: Schedule,
     /// Since when they are so, once the API said it or got it.
     known: Option<Transitions>,
-    /// Why the newest try failed; that is reported where it changed.
+    /// Why the newest try failed, or the status that the API answered; that is reported where it changed.
     cause: Option<String>,
 }
 
@@ -60,6 +62,10 @@ struct Schedule {
 }
 
 impl Schedule {
+    fn new() -> Self {
+        Self { written: None, failed: None, pauses: PAUSES }
+    }
+
     fn until_due(&self, wanted: &[NodeCondition]) -> Duration {
         if let Some((since, pause)) = &self.failed {
             return pause.saturating_sub(since.elapsed());
@@ -90,7 +96,6 @@ impl Schedule {
 
 impl NodeConditions {
     pub(super) fn new(host: Rc<Host>, http: Rc<Http>) -> Self {
-        let schedule = Schedule { written: None, failed: None, pauses: PAUSES };
         Self {
             host,
             http,
@@ -98,7 +103,8 @@ impl NodeConditions {
             wanted: Vec::new(),
             measured: None,
             node: None,
-            schedule,
+            url: None,
+            schedule: Schedule::new(),
             known: None,
             cause: None,
         }
@@ -141,9 +147,22 @@ impl NodeConditions {
         };
         let about = (reference.generation, reference.extent);
         if self.node.as_ref().is_none_or(|(of, _)| *of != about) {
-            self.node = Some((about, node.object(reference)));
+            match node.object(reference) {
+                Ok(object) => self.write_to(about, object),
+                // Asked again: it may be read the next time.
+                Err(error) => return self.complain(&error),
+            }
         }
         self.start();
+    }
+
+    /// What is known of another node's object says nothing of this one.
+    fn write_to(&mut self, about: (u64, Extent), object: Option<NodeObject>) {
+        if let Some(object) = object.as_ref().filter(|object| self.url.as_ref() != Some(&object.url)) {
+            self.url = Some(object.url.clone());
+            (self.known, self.schedule) = (None, Schedule::new());
+        }
+        self.node = Some((about, object));
     }
 
     fn start(&mut self) {
@@ -182,14 +201,20 @@ impl NodeConditions {
                 if error.answered() == Some(NOT_FOUND) {
                     return;
                 }
-                let cause = Some(error.cause().to_owned());
-                if self.cause != cause {
-                    let line = "the node's conditions in Kubernetes cannot be written";
-                    self.host.report.emit(Event::new(Code::NodeConditionsFailed, line).step("node conditions").error(&error));
-                }
-                self.cause = cause;
+                self.complain(&error);
             }
         }
+    }
+
+    /// Says why they cannot be written, once a cause.
+    fn complain(&mut self, error: &Error) {
+        // What a server says of the same failure may differ each time.
+        let cause = error.answered().map_or_else(|| error.cause().to_owned(), |status| status.to_string());
+        if self.cause.as_ref() != Some(&cause) {
+            let line = "the node's conditions in Kubernetes cannot be written";
+            self.host.report.emit(Event::new(Code::NodeConditionsFailed, line).step("node conditions").error(error));
+        }
+        self.cause = Some(cause);
     }
 }
 

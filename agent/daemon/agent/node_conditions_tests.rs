@@ -19,7 +19,7 @@ fn condition(is_problem: bool, message: &str) -> NodeCondition {
 #[test]
 fn a_change_is_written_soon_words_later_and_a_heartbeat_every_five_minutes() {
     let clock = Clock::manual(Timestamp(0));
-    let mut schedule = Schedule { written: None, failed: None, pauses: PAUSES };
+    let mut schedule = Schedule::new();
     let fine = [condition(false, "none")];
     assert_eq!(schedule.until_due(&fine), Duration::ZERO);
     schedule.wrote(fine.to_vec(), &clock);
@@ -34,7 +34,7 @@ fn a_change_is_written_soon_words_later_and_a_heartbeat_every_five_minutes() {
 #[test]
 fn what_fails_is_tried_ever_more_slowly_and_not_before_the_api_wants_that() {
     let clock = Clock::manual(Timestamp(0));
-    let mut schedule = Schedule { written: None, failed: None, pauses: PAUSES };
+    let mut schedule = Schedule::new();
     let (error, wanted) = (Error::transient("away"), [condition(true, "x")]);
     let pauses: Vec<u64> = (0..8)
         .map(|_| {
@@ -67,6 +67,21 @@ fn page(dir: &Path) -> Status {
     let node = NodeStatus { components: vec![ComponentStatus::default()], state: "applied".into(), ..NodeStatus::default() };
     let page = of_state(&Snapshot::default(), &[], None, &[], &Tree::open(dir).unwrap());
     Status { node: Some(node), ..page }
+}
+
+#[test]
+fn what_is_known_of_one_object_says_nothing_of_another() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut task = task(dir.path(), true, "http://api");
+    let object = |name: &str| Some(NodeObject { url: format!("http://api/{name}"), identity: None });
+    let wanted = [condition(true, "x")];
+    task.write_to((1, Extent::Whole), object("a"));
+    task.schedule.wrote(wanted.to_vec(), &task.host.clock);
+    task.known = Some(Transitions::default());
+    for (generation, name, is_kept) in [(2, "a", true), (3, "b", false)] {
+        task.write_to((generation, Extent::Whole), object(name));
+        assert_eq!((task.known.is_some(), task.schedule.until_due(&wanted) == HEARTBEAT), (is_kept, is_kept), "{name}");
+    }
 }
 
 #[tokio::test]

@@ -18,6 +18,7 @@ use crate::converge::gates::passes;
 use crate::converge::words::find_out;
 use crate::deploy::{Extent, Reference};
 use crate::desired::{Desired, Probe};
+use crate::error::Result;
 use crate::keepers::node_conditions::NodeObject;
 use crate::kubernetes::REGISTRATION;
 use crate::progress::StepId;
@@ -66,13 +67,16 @@ impl Node {
     }
 
     /// The node's object in the API, where its kubelet registers it there.
-    pub(in crate::daemon) fn object(&self, reference: &Reference) -> Option<NodeObject> {
-        let node = self.in_place(reference).ok().flatten()?;
+    ///
+    /// # Errors
+    /// If the node's parameters cannot be read.
+    pub(in crate::daemon) fn object(&self, reference: &Reference) -> Result<Option<NodeObject>> {
+        let Some(node) = self.in_place(reference)? else { return Ok(None) };
         let gates = node.desired.gates.iter().chain(&node.desired.watched);
-        gates.filter(|gate| gate.name == REGISTRATION).find_map(|gate| match &gate.probe {
+        Ok(gates.filter(|gate| gate.name == REGISTRATION).find_map(|gate| match &gate.probe {
             Probe::HttpJson { url, identity, .. } => Some(NodeObject { url: url.clone(), identity: identity.clone() }),
             _ => None,
-        })
+        }))
     }
 
     /// Waits until one of them changed. Safe to drop.

@@ -77,7 +77,8 @@ pub(super) fn missing(volume: &Volume, reason: &str, deadline: Duration, server:
         .remedy(match &volume.disk {
             DiskName::Cinder(id) => attach(id, server),
             DiskName::Link(_) | DiskName::Label(_) => {
-                "`ls -l /dev/disk/by-id /dev/disk/by-label`: correct DOCKER_DISK".to_owned()
+                "`ls -l /dev/disk/by-id /dev/disk/by-label` shows the disks that are there: correct DOCKER_DISK in the template and update the stack"
+                    .to_owned()
             }
         })
 }

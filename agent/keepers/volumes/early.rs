@@ -62,7 +62,9 @@ impl<H: Backend> VolumeKeeper<H> {
         let failure = refused(Decision::Refuse {
             found,
             rule: "a store stays on its volume until it is moved by hand".to_owned(),
-            remedy: self.progress.remedy_of_failure(&format!("name the volume in the parameters again; or {by_hand}")),
+            remedy: self
+                .progress
+                .remedy_of_failure(&format!("name the volume in the template again and update the stack; or {by_hand}")),
         });
         let words = format!("volume {} ({role}): {}", record.volume, failure.cause);
         let event = Event::new(failure.code, words).phase(Phase::Volume).step(failure.doing());
