@@ -296,7 +296,7 @@ impl Tree {
         let (parent, name) = self.parent(path)?;
         let temporary = self.beside(&parent, &name).at(doing)?;
         self.change().at(doing)?;
-        let made = create_synced(&parent, &temporary, bytes, attributes);
+        let made = create(&parent, &temporary).and_then(|fd| finish_synced(fd, bytes, attributes));
         if made.is_err() {
             // What there is of it must not be what keeps the disk full.
             let _ = unlinkat(&parent, temporary.as_os_str(), UnlinkatFlags::NoRemoveDir);
@@ -318,13 +318,19 @@ impl Tree {
     /// number of callers exactly one gets `true`.
     ///
     /// # Errors
-    /// If it cannot be made for another reason.
+    /// If it cannot be made for another reason: then it is not there.
     pub fn create_new(&self, path: &Path, bytes: &[u8], attributes: Attributes) -> Result<bool> {
         let (parent, name) = self.parent(path)?;
-        match self.change().and_then(|()| create_synced(&parent, &name, bytes, attributes)) {
-            Ok(()) => fsync(&parent).at(|| self.doing("making", path)).map(|()| true),
+        let finish = |fd| finish_synced(fd, bytes, attributes).and_then(|()| fsync(&parent));
+        match self.change().and_then(|()| create(&parent, &name)).map(finish) {
+            Ok(Ok(())) => Ok(true),
             Err(Errno::EEXIST) => Ok(false),
             Err(errno) => Err(self.doing("making", path).failed(errno)),
+            Ok(Err(errno)) => {
+                // Half made it would count as made.
+                let _ = unlinkat(&parent, name.as_os_str(), UnlinkatFlags::NoRemoveDir);
+                Err(self.doing("making", path).failed(errno))
+            }
         }
     }
 
@@ -335,7 +341,8 @@ impl Tree {
     pub fn append(&self, path: &Path, attributes: Attributes) -> Result<File> {
         let (parent, name) = self.parent(path)?;
         let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_APPEND | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-        let fd = openat(&parent, name.as_os_str(), flags, mode(attributes.mode)).at(|| self.doing("opening", path))?;
+        let opened = self.change().and_then(|()| openat(&parent, name.as_os_str(), flags, mode(attributes.mode)));
+        let fd = opened.at(|| self.doing("opening", path))?;
         fchmod(&fd, mode(attributes.mode)).at(|| self.doing("opening", path))?;
         Ok(File::from(fd))
     }
@@ -715,10 +722,13 @@ fn parts_backwards(path: &Path) -> Vec<OsString> {
     path.components().rev().map(|part| part.as_os_str().to_owned()).collect()
 }
 
-fn create_synced(parent: &OwnedFd, name: &OsString, bytes: &[u8], attributes: Attributes) -> nix::Result<()> {
+/// A file that must not exist yet. Born 0600: nobody else can open it before owner and mode are final.
+fn create(parent: &OwnedFd, name: &OsString) -> nix::Result<OwnedFd> {
     let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-    // Born 0600: nobody else can open it before owner and mode are final.
-    let fd = openat(parent, name.as_os_str(), flags, mode(0o600))?;
+    openat(parent, name.as_os_str(), flags, mode(0o600))
+}
+
+fn finish_synced(fd: OwnedFd, bytes: &[u8], attributes: Attributes) -> nix::Result<()> {
     if let Some((user, group)) = attributes.owner {
         fchown(&fd, Some(Uid::from_raw(user)), Some(Gid::from_raw(group)))?;
     }

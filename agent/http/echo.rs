@@ -1,5 +1,5 @@
-//! What a server, or a proxy before it, repeats of a request: credentials are taken out of its errors in whatever form they come back,
-//! encoded once or several times, half, in other letters, wrapped, or cut.
+//! What a server, or a proxy before it, repeats of a request: credentials are taken out of its errors in the forms in which they come
+//! back: percent-encoded, as JSON, HTML and Python write a text, also several times or half, in other letters, wrapped, or cut.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -21,17 +21,17 @@ struct Plain {
     to: usize,
 }
 
-/// What must not be repeated.
+/// What must not be repeated: every piece of it, with its length.
 #[derive(Debug, Default)]
-pub(super) struct Echoes(HashSet<Vec<u8>>);
+pub(super) struct Echoes(HashSet<(u8, [u8; PIECE])>);
 
 impl Echoes {
-    /// Adds the values of one more request.
+    /// Adds values. Takes some 20 bytes of memory for each of theirs: to be made when an answer is an error, and not to be kept.
     pub(super) fn extend(&mut self, values: impl IntoIterator<Item = String>) {
         for value in values {
             let plain: Vec<u8> = plain(value.as_bytes()).iter().map(|one| one.byte).collect();
             if plain.len() >= SHORTEST {
-                self.0.extend(plain.windows(PIECE.min(plain.len())).map(<[u8]>::to_vec));
+                self.0.extend(plain.windows(PIECE.min(plain.len())).filter_map(piece));
             }
         }
     }
@@ -62,12 +62,19 @@ impl Echoes {
     /// Where something of them stands, from the beginning on.
     fn found<'a>(&'a self, bytes: &'a [u8]) -> impl Iterator<Item = Range<usize>> + 'a {
         let lengths: Vec<usize> =
-            (SHORTEST..=PIECE).rev().filter(|length| self.0.iter().any(|one| one.len() == *length)).collect();
+            (SHORTEST..=PIECE).rev().filter(|length| self.0.iter().any(|(one, _)| usize::from(*one) == *length)).collect();
         (0..bytes.len()).filter_map(move |start| {
-            let of = |length: &usize| bytes.get(start..start + length).is_some_and(|piece| self.0.contains(piece));
+            let of = |length: &usize| bytes.get(start..start + length).and_then(piece).is_some_and(|one| self.0.contains(&one));
             lengths.iter().copied().find(of).map(|length| start..start + length)
         })
     }
+}
+
+/// At most [`PIECE`] characters.
+fn piece(bytes: &[u8]) -> Option<(u8, [u8; PIECE])> {
+    let mut piece = [0; PIECE];
+    piece.get_mut(..bytes.len())?.copy_from_slice(bytes);
+    Some((u8::try_from(bytes.len()).ok()?, piece))
 }
 
 /// A text without what its ways differ in: decoded, in small letters, without blanks, ends of lines, and the plus that stands for one.
@@ -115,7 +122,8 @@ fn escape(text: &[Plain]) -> Option<(u8, usize)> {
         (b'%', _) => Some((digits(1..3, 16)?, 3)),
         (b'\\', b'u') => Some((digits(2..6, 16)?, 6)),
         (b'\\', b'n' | b'r' | b't') => Some((b' ', 2)),
-        (b'\\', other @ (b'/' | b'"' | b'\\')) => Some((*other, 2)),
+        (b'\\', b'x') => Some((digits(2..4, 16)?, 4)),
+        (b'\\', other @ (b'/' | b'"' | b'\'' | b'\\')) => Some((*other, 2)),
         (b'&', b'#') => {
             let end = start.iter().position(|byte| *byte == b';')?;
             let is_hex = matches!(start.get(2)?, b'x' | b'X');
@@ -153,6 +161,7 @@ mod tests {
                 encoded.replace('%', "%2525"),
                 SIGNATURE.replace('=', "&#61;").replace('/', "&#x2F;"),
                 SIGNATURE.replace('/', "\\/").replace('=', "\\u003d"),
+                SIGNATURE.replace('/', "\\x2f"),
                 SIGNATURE.to_uppercase(),
                 format!("{}\\n{}", &SIGNATURE[..20], &SIGNATURE[20..]),
                 SIGNATURE[..SIGNATURE.len() - 2].to_owned(),

@@ -43,6 +43,8 @@ const CONNECT_LIMIT: Duration = patience(Duration::from_secs(5));
 
 /// How many redirects within one host are followed.
 const REDIRECTS: usize = 3;
+/// The longest address that a redirect may lead to, in bytes: signed URLs have some hundred.
+const LOCATION_LIMIT: usize = 8 * 1024;
 
 /// Whom we believe over TLS: the `[tls]` part of the settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -64,6 +66,8 @@ pub struct Request<'a> {
     pub headers: Vec<(&'static str, String)>,
     /// Sent with Content-Length, never in chunks (heat-protocol.md R46).
     pub body: Option<Vec<u8>>,
+    /// Values of the body that nothing may show, should an error repeat them: passwords.
+    pub secrets: Vec<&'a str>,
     /// For everything from the name lookup to the last byte.
     pub deadline: Duration,
     /// Reading stops beyond this many bytes of body, with an error.
@@ -98,6 +102,7 @@ impl<'a> Request<'a> {
             url,
             headers: Vec::new(),
             body: None,
+            secrets: Vec::new(),
             deadline,
             body_limit: BODY_LIMIT,
             insecure: false,
@@ -265,16 +270,23 @@ impl Http {
         }
         let limit = request.deadline;
         let exchange = async {
-            let mut echoes = Echoes::default();
+            let mut former = Vec::new();
             for _ in 0..=REDIRECTS {
-                echoes.extend(carried(&target, &request.headers));
                 let mut response = self.exchange(&method, &target, &request).await?;
-                response.hide_in_error(&echoes);
+                if response.is_success() {
+                    return Ok(response);
+                }
+                let mut echoes = Echoes::default();
+                echoes.extend(request.secrets.iter().map(|&secret| secret.to_owned()));
+                for one in former.iter().chain([&target]) {
+                    echoes.extend(carried(one, &request.headers));
+                }
+                response.hide(&echoes);
                 if !request.follow {
                     return Ok(response);
                 }
                 match redirect(&method, &target, &response, &echoes)? {
-                    Some(next) => target = next,
+                    Some(next) => former.push(std::mem::replace(&mut target, next)),
                     None => return Ok(response),
                 }
             }
@@ -466,13 +478,18 @@ fn redirect(method: &Method, from: &Target, response: &Response, echoes: &Echoes
         _ => false,
     };
     let Some(location) = response.header(LOCATION.as_str()).filter(|_| followed) else { return Ok(None) };
+    if location.len() > LOCATION_LIMIT {
+        let problem = format!("redirected to an address of {} bytes; at most {LOCATION_LIMIT} are followed", location.len());
+        return Err(Error::permanent(problem).rule("the agent limits the size of its input to bound its memory"));
+    }
     let next = from.url.join(location).map_err(|_| Error::permanent("redirected to something that is not a URL"))?;
-    let next = Target::new(next.as_str())?;
+    // What was carried in the query may be in its path.
+    let shown = || String::from_utf8_lossy(&echoes.hidden(redacted(next.as_str()).as_bytes())).into_owned();
+    let next = Target::new(next.as_str())
+        .map_err(|_| Error::permanent(format!("redirected to {}, which cannot be called as it is written", shown())))?;
     if (next.secure, &next.host, next.url.port_or_known_default()) != (from.secure, &from.host, from.url.port_or_known_default())
     {
-        // What was carried in the query may be in its path.
-        let shown = echoes.hidden(redacted(next.url.as_str()).as_bytes());
-        return Err(Error::permanent(format!("redirected to {}, which is not followed", String::from_utf8_lossy(&shown)))
+        return Err(Error::permanent(format!("redirected to {}, which is not followed", shown()))
             .rule("redirects to other hosts are not followed")
             .remedy("correct the endpoint in Keystone's catalog or in Heat's configuration"));
     }

@@ -40,10 +40,8 @@ impl Response {
     }
 
     /// Takes what the server repeats of the request out of an answer that stands for a failure, or leads elsewhere: its text becomes a cause.
-    pub(super) fn hide_in_error(&mut self, echoes: &Echoes) {
-        if !self.is_success() {
-            self.body = echoes.hidden(&self.body);
-        }
+    pub(super) fn hide(&mut self, echoes: &Echoes) {
+        self.body = echoes.hidden(&self.body);
     }
 
     /// How long the server asks us to wait (RFC 9110 10.2.3), in seconds or as a date. The date is

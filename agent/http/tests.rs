@@ -74,6 +74,30 @@ async fn an_error_is_read_as_far_as_it_is_of_use_and_keeps_its_status() {
     }
 }
 
+/// Attack: a password that Keystone repeated in another form was shown, and so was a signature in an address that cannot be called.
+#[tokio::test]
+async fn secrets_of_the_body_and_places_that_cannot_be_called_are_hidden() {
+    let moved = |location: &str| Act::Answer("302 Found", vec![format!("Location: {location}")], Vec::new());
+    let long = format!("/{}", "x".repeat(9000));
+    let fake = Fake::start(vec![
+        status("400 Bad Request", "sent pa%73s-word/1, pass-word\\/1 and pass-wor..."),
+        moved("/login/0a1b2c3d4e5f#top"),
+        moved("ftp://other.example/0a1b2c3d4e5f"),
+        moved(&long),
+    ])
+    .await;
+    let (_dir, http) = client();
+    let url = format!("{}/v3?Signature=0a1b2c3d4e5f", fake.base);
+    let mut request = Request::new("POST", &url, LIMIT).json(b"{}".to_vec());
+    request.secrets = vec!["pass-word/1"];
+    let response = http.request(request).await.unwrap();
+    assert_eq!(String::from_utf8(response.body).unwrap(), "sent ******, ****** and ******...");
+    for words in ["which cannot be called", "which cannot be called", "9001 bytes; at most 8192 are followed"] {
+        let error = http.request(Request::new("GET", &url, LIMIT)).await.unwrap_err().to_string();
+        assert!(error.contains(words) && !error.contains("0a1b2c3d4e5f"), "{error}");
+    }
+}
+
 /// Attack: a signature that stood in the path of a place that an answer led to, or in the text of an answer that led nowhere, was shown.
 #[tokio::test]
 async fn what_an_answer_repeats_that_leads_elsewhere_is_hidden_too() {

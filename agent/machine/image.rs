@@ -74,9 +74,20 @@ fn of_unit(machine: &Machine<'_>, unit: &str) -> Option<Need> {
         return Some(Need::new(unit, problem, rule, format!("install the package that has {unit}")));
     };
     // systemd takes an empty file, and a link to /dev/null, for a mask.
-    let has_text =
-        machine.root.read(Path::new(&path), crate::files::READ_LIMIT).ok().flatten().is_some_and(|text| !text.is_empty());
-    (!has_text).then(|| Need::new(path, "the unit is masked", rule, format!("`systemctl unmask {unit}` in the image")))
+    let target = machine.root.read_link(Path::new(&path)).ok().flatten();
+    let unmask = format!("`systemctl unmask {unit}` in the image");
+    let install = || format!("install the package that has {unit}");
+    let (problem, remedy) = match machine.root.read(Path::new(&path), crate::files::READ_LIMIT) {
+        _ if target.as_ref().is_some_and(|target| target == "/dev/null") => ("the unit is masked".to_owned(), unmask),
+        Ok(Some(text)) if text.is_empty() => ("the unit is masked".to_owned(), unmask),
+        Ok(Some(_)) => return None,
+        Ok(None) => {
+            let target = target.unwrap_or_default();
+            (format!("the unit is a link to {}, which is missing", target.display()), install())
+        }
+        Err(error) => (format!("the unit cannot be read: {}", error.cause()), install()),
+    };
+    Some(Need::new(path, problem, rule, remedy))
 }
 
 /// The programs that a unit's command line names and that cannot be run: the first word, and the component itself behind a shell.
@@ -104,14 +115,18 @@ fn of_program(root: &Tree, word: &str, rule: &str) -> Option<Need> {
     }
 }
 
-/// What makes the node's volumes.
+/// What makes and grows the node's volumes.
 fn of_volumes(machine: &Machine<'_>) -> Vec<Need> {
     let of = |volume: &crate::desired::Volume| {
-        let argv = making::argv(volume, "", "", false);
-        let program = argv.first()?;
-        of_program(machine.root, program, &format!("it makes the {} volume", volume.role))
+        let grows = !matches!(volume.content, Content::ThinPool);
+        let growing = grows.then(|| ("grows", making::growing(volume.content.kind(), "", "")));
+        let programs = [("makes", making::argv(volume, "", "", false))].into_iter().chain(growing);
+        let need = |(does, argv): (&str, Vec<String>)| {
+            of_program(machine.root, argv.first()?, &format!("it {does} the {} volume", volume.role))
+        };
+        programs.filter_map(need).collect::<Vec<_>>()
     };
-    machine.desired.volumes.iter().filter_map(of).collect()
+    machine.desired.volumes.iter().flat_map(of).collect()
 }
 
 /// Kernel modules of the runtime's storage driver and of volumes' file systems that no kernel of the image has.

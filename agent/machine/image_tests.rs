@@ -66,6 +66,7 @@ impl Image {
             image.write(&plugin, "x", 0o755);
         }
         image.write("/usr/sbin/mkfs.xfs", "x", 0o755);
+        image.write("/usr/sbin/xfs_growfs", "x", 0o755);
         image.modules(&MODULES);
         image
     }
@@ -217,6 +218,20 @@ async fn a_unit_that_the_parameters_bring_needs_none_in_the_image_and_templates_
     image.write("/lib/systemd/system/x@.service", "x", 0o644);
     assert_eq!(unit_file(&image.root, "x@1.service").as_deref(), Some("/lib/systemd/system/x@.service"));
     assert_eq!(unit_file(&image.root, "y@1.service"), None);
+}
+
+#[tokio::test]
+async fn a_unit_that_leads_nowhere_is_not_called_masked_and_what_grows_a_volume_is_needed_too() {
+    let image = Image::new();
+    image.root.create_dir_all(Path::new("/etc/systemd/system"), Attributes::mode(0o755)).unwrap();
+    image.root.link("/opt/kubelet.service", Path::new("/etc/systemd/system/kubelet.service")).unwrap();
+    image.remove("/usr/sbin/xfs_growfs");
+    let missing = image.missing().await;
+    let found: Vec<_> = missing.iter().map(|need| (need.place.as_str(), need.problem.as_str(), need.rule.as_str())).collect();
+    let [unit, growing] = found.as_slice() else { panic!("{found:?}") };
+    let problem = "the unit is a link to /opt/kubelet.service, which is missing";
+    assert_eq!(*unit, ("/etc/systemd/system/kubelet.service", problem, "the node runs kubelet.service"));
+    assert_eq!((growing.0, growing.2), ("xfs_growfs", "it grows the etcd volume"));
 }
 
 #[tokio::test]

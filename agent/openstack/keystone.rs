@@ -339,6 +339,7 @@ impl Keystone {
         let mut request = Request::new("POST", &url, deadline).json(body.to_string().into_bytes());
         request.body_limit = ANSWER_LIMIT;
         request.insecure = insecure;
+        request.secrets = vec![&credentials.password];
         // From before the request: the answer may come late.
         let age = self.clock.start();
         let doing = || asking_for(credentials);
@@ -408,7 +409,7 @@ fn refusal(response: &Response, credentials: &Credentials) -> Error {
     // Keystone itself said it, no proxy and no other service at this address.
     let known = reported.is_some();
     let reported = reported.unwrap_or("no details");
-    // Keystone repeats what it was sent where that does not fit its schema.
+    // Keystone repeats what it was sent where that does not fit its schema; what is too short for the HTTP client to know again is here.
     let reported = if reported.contains(&credentials.password) { "an unprintable message".to_owned() } else { tidy(reported) };
     let trustee = !matches!(credentials.scope, Scope::Project(_));
     let trustees = of_trustee(credentials);

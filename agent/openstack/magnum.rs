@@ -124,8 +124,8 @@ impl<'a> Magnum<'a> {
             Some(Hitch::Authority(peer)) => {
                 let state = if self.access.authority.is_some() { "is another CA" } else { "is empty" };
                 format!(
-                    "OPENSTACK_CA in the template {state}: set it to the CA that signed the certificate of {peer}, in PEM, and update the stack (`openssl \
-                     s_client -connect {peer} -showcerts </dev/null` shows the name of that CA; whether it is the cloud's, its operator knows)"
+                    "OPENSTACK_CA in the template {state}: set it to the CA of {peer}, in PEM, if that is the cloud's, and update the stack (`openssl \
+                     s_client -connect {peer} -showcerts </dev/null` names it)"
                 )
             }
             None => return error,

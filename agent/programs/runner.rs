@@ -28,7 +28,7 @@ use crate::budgets::json::Rejection;
 use crate::budgets::{OUTPUTS, RESULT_BYTES};
 use crate::clock::Clock;
 use crate::error::{Context, Error, Result};
-use crate::files::{Attributes, Tree};
+use crate::files::{Attributes, Lock, Tree};
 use crate::report::reason::REMEDY;
 use crate::report::text::{escaped, shortened};
 
@@ -58,25 +58,11 @@ fn run_in(tree: &Tree, root: &Tree, clock: &Clock) -> Result<()> {
     let job: Job = tree
         .read_json(Path::new("job.json"))?
         .ok_or_else(|| Error::permanent("there is no job.json").context(tree.base().display()))?;
-    // Held until the end: by it an agent without systemd knows that the job runs.
-    let Some(_lock) = tree.lock(Path::new(LOCK))? else { return Ok(()) };
-    if tree.facts(Path::new(STARTED))?.is_some() {
-        return Ok(());
-    }
-    // The one who prepared the job has done so, unless it is of an earlier version.
-    reserve_all(tree, Path::new(""))?;
-    // Before the mark that it has begun: what was made here is made again by the next try, and nothing of the job has run.
-    let prepared = prepare(root, &job);
-    if let Err(error) = &prepared
-        && error.is_for_want_of_space()
-    {
-        return Err(postponed(tree, error));
-    }
-    if !tree.create_new(Path::new(STARTED), b"", Attributes::mode(0o600))? {
-        return Ok(());
-    }
+    let begun =
+        begin(tree, root, &job).map_err(|error| if error.is_for_want_of_space() { postponed(tree, &error) } else { error })?;
+    let Some(Begun { _lock, log }) = begun else { return Ok(()) };
     let watch = clock.start();
-    let mut ran = prepared.and_then(|()| run_program(tree, root, &job)).unwrap_or_else(|error| JobResult {
+    let mut ran = log.and_then(|log| run_program(tree, root, &job, &log)).unwrap_or_else(|error| JobResult {
         status: 127,
         stderr: explained(&error),
         not_started: Some(explained(&error)),
@@ -85,6 +71,34 @@ fn run_in(tree: &Tree, root: &Tree, clock: &Clock) -> Result<()> {
     ran.duration_ms = watch.millis();
     let _ = bound(&mut ran, RESULT_BYTES);
     deliver(tree, &ran, clock)
+}
+
+/// A job that is marked as begun.
+struct Begun {
+    /// Held until the end: by it an agent without systemd knows that the job runs.
+    _lock: Lock,
+    /// Where its output goes, or why it cannot run.
+    log: Result<Arc<Mutex<Log>>>,
+}
+
+/// Does what needs space and then marks the job as begun: what was made before that is made again by the next try, and nothing of the job
+/// has run. `None`: somebody else runs it, or it has begun before.
+///
+/// # Errors
+/// Then it has not begun. Whatever but a lack of space keeps its files from being made is found in what is given back: it does not pass.
+fn begin(tree: &Tree, root: &Tree, job: &Job) -> Result<Option<Begun>> {
+    let Some(lock) = tree.lock(Path::new(LOCK))? else { return Ok(None) };
+    if tree.facts(Path::new(STARTED))?.is_some() {
+        return Ok(None);
+    }
+    // The one who prepared the job has done so, unless it is of an earlier version.
+    reserve_all(tree, Path::new(""))?;
+    let output = || tree.append(Path::new(OUTPUT), Attributes::mode(0o600)).map(Log::new);
+    let log = match prepare(root, job).and_then(|()| output()) {
+        Err(error) if error.is_for_want_of_space() => return Err(error),
+        log => log,
+    };
+    Ok(tree.create_new(Path::new(STARTED), b"", Attributes::mode(0o600))?.then_some(Begun { _lock: lock, log }))
 }
 
 /// Leaves word for the agent why nothing began.
@@ -139,9 +153,8 @@ fn write_result(tree: &Tree, ran: &JobResult) -> Result<()> {
     tree.write_reserved(Path::new(RESULT_RESERVE), Path::new(RESULT), &bytes)
 }
 
-fn run_program(tree: &Tree, root: &Tree, job: &Job) -> Result<JobResult> {
+fn run_program(tree: &Tree, root: &Tree, job: &Job, log: &Arc<Mutex<Log>>) -> Result<JobResult> {
     let mask = Mask::of(&job.secrets, job.withheld);
-    let log = Log::new(tree.append(Path::new(OUTPUT), Attributes::mode(0o600))?);
     let (enough, waited) = std::io::pipe()?;
     let enough = Arc::new(enough);
     let mut child = spawn(job)?;
@@ -156,8 +169,8 @@ fn run_program(tree: &Tree, root: &Tree, job: &Job) -> Result<JobResult> {
     let kept =
         [job.says_json, false].map(|plain| CapturedStream { plain: plain.then(Whole::default), ..CapturedStream::default() });
     let [stdout, stderr] = kept.map(|kept| Arc::new(Mutex::new(kept)));
-    keep(child.stdout.take(), &enough, ForwardedOutput::new(std::io::stdout()), &log, &mask, &streams, &stdout);
-    keep(child.stderr.take(), &enough, ForwardedOutput::new(std::io::stderr()), &log, &mask, &streams, &stderr);
+    keep(child.stdout.take(), &enough, ForwardedOutput::new(std::io::stdout()), log, &mask, &streams, &stdout);
+    keep(child.stderr.take(), &enough, ForwardedOutput::new(std::io::stderr()), log, &mask, &streams, &stderr);
     drop(streams);
     let (status, timed_out) = match wait(child, group, job.time_limit_ms.map(Duration::from_millis)) {
         Ok(ended) => ended,
@@ -660,6 +673,26 @@ mod tests {
         let ran: JobResult = tree.read_json(Path::new(RESULT)).unwrap().unwrap();
         assert!(ran.status == 127 && ran.not_started.unwrap().contains("EIO"));
         assert_eq!(runs(), 1);
+    }
+
+    /// Attack: without an inode left for its output, a script that had not begun was a failure for good.
+    #[test]
+    fn without_room_for_its_output_or_its_mark_nothing_begins() {
+        let dir = tempfile::tempdir().unwrap();
+        let tree = Tree::open(dir.path()).unwrap();
+        let root = Tree::open(Path::new("/")).unwrap();
+        let job = shell(&format!("echo once >> {}/ran", dir.path().display()));
+        tree.write_json(Path::new("job.json"), &job, Attributes::mode(0o600)).unwrap();
+        reserve_all(&tree, Path::new("")).unwrap();
+        let runs = || std::fs::read_to_string(dir.path().join("ran")).unwrap_or_default().lines().count();
+        // Of the output, of the mark.
+        for changes in [0, 1] {
+            let error = run_in(&tree.full_after(changes).unwrap(), &root, &Clock::system()).unwrap_err();
+            assert!(error.is_for_want_of_space(), "{error}");
+            assert_eq!((tree.facts(Path::new(STARTED)).unwrap(), runs()), (None, 0), "{changes}");
+        }
+        run_in(&tree, &root, &Clock::system()).unwrap();
+        assert_eq!((tree.read_json::<JobResult>(Path::new(RESULT)).unwrap().unwrap().status, runs()), (0, 1));
     }
 
     #[test]

@@ -190,8 +190,8 @@ impl Sender {
                     (format!("the signal URL has expired or was revoked: {made}, and {KEYSTONES_LIMIT}"), old)
                 } else {
                     let who = "Heat refuses the user who signed the URL, as it does while the stack is suspended or deleted";
-                    let limit = "has expired only if Keystone's [credential] auth_ttl is below its default of 15 minutes";
-                    (format!("{who}; the URL, made {} ago, {limit}", duration(age)), of_stack(url))
+                    let limit = "has expired only if [credential] auth_ttl is under 15 minutes";
+                    (format!("{who} (the URL, made {} ago, {limit})", duration(age)), of_stack(url))
                 });
             }
             (Destination::Url { .. }, 401 | 403) => {
@@ -250,9 +250,8 @@ fn of_stack(url: &str) -> String {
     let part = |at: usize| path.split('/').nth(at).unwrap_or_default();
     let (stack, resource) = (part(3), part(5));
     format!(
-        "`openstack stack show {stack}`: if it is suspended, `openstack stack resume {stack}`; if it was deleted, this server may go too; in any \
-         other state, `openstack stack resource mark unhealthy {stack} {resource}` and a stack update make the deployment and its user anew. \
-         {RESEND}"
+        "`openstack stack show {stack}`: if suspended, resume it; if deleted, this server may go too; else `openstack stack resource mark \
+         unhealthy {stack} {resource}` and a stack update renew the user. {RESEND}"
     )
 }
 

@@ -86,9 +86,8 @@ pub(super) fn missing(volume: &Volume, reason: &str, deadline: Duration, server:
 /// What to do about a volume that is not there.
 pub(super) fn attach(id: &str, server: &str) -> String {
     format!(
-        "`openstack volume show {id}`: if its status is available, `openstack server add volume {server} {id}` attaches it here; if another \
-         server uses it, its id in the template is the wrong one, or that server no longer needs it and it can be detached there; if it is not \
-         found, correct its id in the template and update the stack"
+        "`openstack volume show {id}`: if available, `openstack server add volume {server} {id}` attaches it here; if another server uses it, \
+         detach it there only if that one no longer needs it; else correct its id in the template and update the stack"
     )
 }
 
