@@ -19,24 +19,24 @@ impl Collector {
             let is_wanted = known_sources.wants(source.name) && known_sources.names(source.name);
             // It is known, and waited for, before its first poll, which may be splayed.
             let news = (is_wanted && source.state.last_try.is_none())
-                .then(|| source.take_hints(&known_sources.place(source.name), &known_sources.key(source.name)))
+                .then(|| source.set_endpoint(&known_sources.place(source.name), &known_sources.key(source.name)))
                 .flatten();
             change.sources |= news.is_some();
             let held = source.follow(is_wanted, set, &self.clock);
             news.into_iter().chain(held).for_each(|event| self.report.emit(event));
         }
-        self.ways = self.ways_by(known_sources);
+        self.own_credentials = self.credentials_by(known_sources);
         if change.sources {
             self.merge(false);
         }
-        self.snapshot.ways = self.ways.clone();
+        self.snapshot.own_credentials = self.own_credentials.clone();
         self.snapshot.is_unread = self.is_unread();
         change
     }
 
     /// With what the server may speak to Heat: the sets that were answered last, in this process or before. One that a document
     /// names proves nothing before an answer; only where none ever came, what there is is better than nothing.
-    pub(super) fn ways_by(&self, known_sources: &KnownSources) -> OwnCredentials {
+    pub(super) fn credentials_by(&self, known_sources: &KnownSources) -> OwnCredentials {
         let given =
             self.sources.iter().find(|source| source.name == SourceName::File).and_then(|source| source.document.as_ref());
         if let Some(document) = given {
@@ -55,7 +55,7 @@ impl Collector {
     /// pointed the server to another stack. Only where the files no longer say enough does it count.
     ///
     /// Worked out once: until an answer is settled or the files are read again nothing that it rests on changes.
-    pub(super) fn take_hints(&mut self) -> Arc<KnownSources> {
+    pub(super) fn known_sources(&mut self) -> Arc<KnownSources> {
         if let Some(known) = &self.known {
             return Arc::clone(known);
         }
@@ -108,7 +108,7 @@ impl Collector {
     /// by somebody on this machine, while the request was under way.
     pub(super) fn standing_of(&mut self, polled: &Polled) -> PollResult {
         let (Some(set), false) = (&polled.set, polled.former) else { return PollResult::AsAsked };
-        let known_sources = self.take_hints();
+        let known_sources = self.known_sources();
         if known_sources.set(polled.source).ok().flatten().is_some_and(|now| now.is_same_way(set)) {
             return PollResult::AsAsked;
         }
@@ -126,7 +126,7 @@ impl Collector {
     /// # Errors
     /// Permanent, if it leads nowhere, or back.
     pub(super) fn check_handover(&self, polled: &Polled) -> Result<()> {
-        let (Outcome::StoredDocument(hints), Some(set), false) = (&polled.outcome, &polled.set, polled.former) else {
+        let (Outcome::Document(hints), Some(set), false) = (&polled.outcome, &polled.set, polled.former) else {
             return Ok(());
         };
         let Some(source) = self.sources.iter().find(|source| source.name == polled.source) else { return Ok(()) };

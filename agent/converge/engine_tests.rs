@@ -676,7 +676,7 @@ async fn a_unit_that_fails_ends_the_run_at_once_and_says_why() {
         (masked, Act(0, "done", failed), "x.service is masked", "systemctl unmask x.service"),
     ] {
         let machine = Machine::new(Clock::system());
-        // The gate never becomes green and must not hold up the news.
+        // The gate never passes and must not hold up the news.
         let desired =
             Desired { units: vec![unit("x.service", &[], &[])], gates: vec![gate("g", None, 1, &[])], ..Desired::default() };
         let fake = Fake::new(&machine.clock, &[]).act("x.service", &[act]);
@@ -1084,7 +1084,7 @@ async fn settings_are_measured_whether_their_unit_is_up_or_not() {
 
 #[tokio::test]
 async fn good_answers_of_a_service_that_keeps_restarting_are_not_health() {
-    // For as long as the node is given, every so many seconds a new process: never green, however many good answers lie between.
+    // For as long as the node is given, every so many seconds a new process: it never passes, however many good answers lie between.
     for lives in [1, 3, 5] {
         let machine = Machine { deadline: Duration::from_mins(2), ..Machine::new(manual()) };
         let desired = x_and_its_gate(3);

@@ -47,7 +47,7 @@ pub(super) enum ProblemKind {
     Starting,
     /// It died, and systemd is about to start it again.
     FailingUnit,
-    /// A gate that asks others is red, or one of its own that waits for what is red.
+    /// A gate that asks others has failed, or one of its own that waits for what has failed.
     Waits,
     /// It is up and does not answer as it should.
     Silent,

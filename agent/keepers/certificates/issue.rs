@@ -1,4 +1,4 @@
-//! Keys and certificates for wishes: made, signed, checked, and laid into the set in the making one by one, so that a run
+//! Keys and certificates: made, signed, checked, and laid into the set in the making one by one, so that a run
 //! that is cut off, or one of whose requests fails, is gone on with.
 
 use std::collections::BTreeMap;
@@ -37,7 +37,7 @@ pub(super) enum Signers<'a, M> {
     Own(BTreeMap<Signer, SigningAuthority>),
 }
 
-/// A wish that needs a certificate, and the key that is there for it.
+/// A certificate that has to be signed, and the key that is there for it.
 pub(super) struct Task<'a> {
     pub(super) wanted: &'a Certificate,
     pub(super) key: Option<PrivateKey>,
@@ -116,7 +116,7 @@ impl<H: Backend> CertificateKeeper<H> {
         Ok(Signers::Own(own))
     }
 
-    /// Fulfils wishes side by side. What was done is kept if one of them fails.
+    /// Issues certificates side by side. What was done is kept if one of them fails.
     pub(super) async fn issue(
         &self,
         tasks: Vec<Task<'_>>,

@@ -61,7 +61,7 @@ impl HeldTurn {
     }
 }
 
-/// Asks etcd for leave.
+/// Asks etcd for permission.
 ///
 /// # Errors
 /// If etcd cannot be asked: without its members' health nobody knows what a restart costs.
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_master_at_a_time_gets_leave_and_only_while_the_others_are_healthy() {
+    async fn one_master_at_a_time_gets_permission_and_only_while_the_others_are_healthy() {
         let all_healthy = || vec![healthy(), healthy()];
         let inspected = ["GET /version", "POST /v3/cluster/member/list"];
         let took =

@@ -472,7 +472,7 @@ impl Checks<'_> {
             if text.is_empty() {
                 continue;
             }
-            let checked = CommandLine::new(component, self.spec.minor).options(text);
+            let checked = CommandLine::new(component, self.spec.minor).add_user_options(text);
             let more = checked.mistakes.len().saturating_sub(LISTED);
             let listed = checked.mistakes.into_iter().take(LISTED);
             self.mistakes.extend(listed.map(|(what, rule, remedy)| Mistake::general(name, what, rule, remedy)));

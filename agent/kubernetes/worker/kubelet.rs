@@ -243,7 +243,7 @@ fn settings(spec: &NodeSpec, cluster: &ClusterSpec, facts: &Facts) -> Settings {
         settings.flags.set("config", CONFIGURATION);
     }
     // What is wrong with them was said when the parameters were read.
-    settings.flags.options(&cluster.options.kubelet);
+    settings.flags.add_user_options(&cluster.options.kubelet);
     settings
 }
 
