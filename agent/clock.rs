@@ -111,7 +111,7 @@ enum Source {
     Manual(Arc<Mutex<TestTime>>),
 }
 
-/// What a test turns.
+/// The time as a test sets it.
 #[derive(Clone, Copy, Debug)]
 struct TestTime {
     wall_ms: u64,

@@ -89,7 +89,7 @@ pub(super) fn part(spec: &NodeSpec, cluster: &ClusterSpec, facts: &Facts) -> Des
     if !cluster.tls {
         return part;
     }
-    part.trust = Some(cluster.trust.wanted_certificates(cluster.certificates, share(spec, cluster)));
+    part.trust = Some(cluster.trust.signing_policy(cluster.certificates, share(spec, cluster)));
     let wanted = wanted(cluster, spec.role);
     add_authority(Signer::Kubernetes, cluster, spec.role, &mut part);
     for (signer, folders) in
@@ -103,7 +103,7 @@ pub(super) fn part(spec: &NodeSpec, cluster: &ClusterSpec, facts: &Facts) -> Des
         }
     }
     for (name, signer) in wanted {
-        let wanted = wanted_certificate(name, spec, cluster);
+        let wanted = certificate_template(name, spec, cluster);
         part.certificates.push(Certificate {
             name: name.to_owned(),
             signer,
@@ -205,7 +205,7 @@ struct CertificateTemplate {
     owner: &'static str,
 }
 
-fn wanted_certificate(name: &str, spec: &NodeSpec, cluster: &ClusterSpec) -> CertificateTemplate {
+fn certificate_template(name: &str, spec: &NodeSpec, cluster: &ClusterSpec) -> CertificateTemplate {
     let client = |common_name: &str, pair| CertificateTemplate {
         common_name: common_name.to_owned(),
         organisation: None,

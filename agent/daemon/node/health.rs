@@ -491,7 +491,7 @@ impl Health {
     }
 
     /// What a gate answered.
-    pub(super) fn received(&mut self, gate: &str, answer: &Result<(), String>) {
+    pub(super) fn gate_answered(&mut self, gate: &str, answer: &Result<(), String>) {
         let parts = self.components.iter_mut().flat_map(|one| one.parts.iter_mut());
         for part in parts.filter(|part| part.gate.name == gate) {
             part.has_passed |= answer.is_ok();

@@ -284,8 +284,8 @@ impl<H: Backend> CertificateKeeper<H> {
         let ran = self.backend.run(&format!("key-{}", name.trim_start_matches("certificate ")), argv).await.context(doing)?;
         if ran.status != 0 {
             // Its output holds no key: that goes to the file.
-            let reported = crate::report::text::shortened(ran.stderr.trim(), 300);
-            return Err(Error::permanent(format!("openssl exited with {}: {reported}", ran.status)).context(doing()));
+            let message = crate::report::text::shortened(ran.stderr.trim(), 300);
+            return Err(Error::permanent(format!("openssl exited with {}: {message}", ran.status)).context(doing()));
         }
         let text = self.root.read(&path, 64 * 1024)?.unwrap_or_default();
         let key = PrivateKey::from_pem(&String::from_utf8_lossy(&text)).context(doing)?;

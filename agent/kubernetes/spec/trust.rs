@@ -85,7 +85,7 @@ impl TrustSpec {
     }
 
     /// How certificates are signed. Without a given authority a worker that joins by a token asks Magnum for it.
-    pub(in crate::kubernetes) fn wanted_certificates(&self, source: CertificateSource, share: Share) -> Trust {
+    pub(in crate::kubernetes) fn signing_policy(&self, source: CertificateSource, share: Share) -> Trust {
         let from_magnum = match source {
             CertificateSource::Magnum => true,
             CertificateSource::Bootstrap => self.authority(Signer::Kubernetes).certificate.is_none(),
@@ -205,7 +205,7 @@ mod tests {
 
     fn trust(changes: &[&[(&str, &str)]]) -> Trust {
         let cluster = spec(&changes.concat()).kubernetes.unwrap();
-        cluster.trust.wanted_certificates(cluster.certificates, Share::ALONE)
+        cluster.trust.signing_policy(cluster.certificates, Share::ALONE)
     }
 
     #[test]
