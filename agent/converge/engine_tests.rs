@@ -852,7 +852,7 @@ async fn the_time_of_a_gate_goes_on_when_it_answered_and_begins_anew_when_it_was
     assert!(failure.cause.ends_with("; given up after 10 s, its own deadline"), "{}", failure.cause);
     assert_eq!(machine.clock.now().since(begin), Duration::from_secs(10));
 
-    // Green, and then its process is another one, which never passes: it has 10 s of its own.
+    // It passes, and then its process is another one, which never passes: it has 10 s of its own.
     fake.answers.lock().unwrap().clear();
     fake.set(state("x.service", "inactive"));
     let begin = machine.clock.now();
@@ -1107,7 +1107,7 @@ async fn good_answers_of_a_service_that_keeps_restarting_are_not_health() {
 }
 
 #[tokio::test]
-async fn a_unit_that_was_restarted_once_is_green_when_it_stays_up() {
+async fn a_unit_that_was_restarted_once_passes_when_it_stays_up() {
     let machine = Machine { deadline: Duration::from_mins(2), ..Machine::new(manual()) };
     let desired = x_and_its_gate(3);
     let fake = Fake::new(&machine.clock, &[("x.service", "inactive")]);
@@ -1119,14 +1119,14 @@ async fn a_unit_that_was_restarted_once_is_green_when_it_stays_up() {
         fake.set(UnitState { main_pid: 2, n_restarts: 1, ..state("x.service", "active") });
     };
     beside(dies, machine.converge(&desired, &fake)).await.unwrap();
-    // Green after 2 s, looked at once more, dead by then: from there 15 s without a restart.
+    // Passed after 2 s, looked at once more, dead by then: from there 15 s without a restart.
     let taken = machine.clock.now().since(begin);
     assert!((Duration::from_secs(19)..Duration::from_secs(30)).contains(&taken), "{taken:?}");
     assert_eq!(machine.codes().iter().filter(|code| **code == Code::GatePassed).count(), 2);
 }
 
 #[tokio::test]
-async fn the_first_good_answer_releases_who_waits_and_green_is_asked_for_at_the_end() {
+async fn the_first_good_answer_releases_who_waits_and_a_pass_is_asked_for_at_the_end() {
     let machine = Machine::new(manual());
     let desired = Desired {
         units: vec![unit("a.service", &[], &[]), unit("b.service", &[], &[Need::Gate("g".into())])],

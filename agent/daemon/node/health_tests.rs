@@ -43,7 +43,7 @@ fn node() -> Desired {
     }
 }
 
-/// A node that is measured, with the hands of its clock.
+/// A node that is measured, with a clock that the test sets.
 struct Watch {
     health: Health,
     now: Timestamp,

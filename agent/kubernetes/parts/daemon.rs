@@ -260,7 +260,7 @@ pub(in crate::kubernetes) fn room_first(store: &str) -> String {
 }
 
 /// How many good answers in a row make the gate of a service pass (magnum-node.md 7.2 no. 22).
-pub(in crate::kubernetes) const GREEN: u8 = 3;
+pub(in crate::kubernetes) const GOOD_IN_A_ROW: u8 = 3;
 
 /// How long a gate of this node alone is waited for, by what it speaks for: so long that nothing of a slow cloud ends a node (cold
 /// disks, stolen processors, a unit that pulls its image first), so short that no wait condition of hours hides a dead service.
@@ -311,7 +311,7 @@ pub(in crate::kubernetes) fn ok_gate(
         unit: Some(unit.to_owned()),
         remedy: format!("`journalctl -u {unit} -n 50`; `curl {with}{url}`"),
         probe: Probe::Http { url, body: Some("ok".to_owned()), authority: authority.map(str::to_owned), identity },
-        consecutive: GREEN,
+        consecutive: GOOD_IN_A_ROW,
         deadline,
         needs: BTreeSet::from([Need::Unit(unit.to_owned())]),
     }
