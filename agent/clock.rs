@@ -1,5 +1,5 @@
 //! The one clock. Everything that asks for the time or waits for it does so here, so that tests
-//! can turn the hands themselves.
+//! can set the time themselves.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -111,7 +111,7 @@ enum Source {
     Manual(Arc<Mutex<TestTime>>),
 }
 
-/// What a test turns.
+/// The time as a test sets it.
 #[derive(Clone, Copy, Debug)]
 struct TestTime {
     wall_ms: u64,
@@ -135,23 +135,23 @@ impl Clock {
     /// A clock that stands still until [`Clock::advance`] moves it; waiting on it moves it.
     #[must_use]
     pub fn manual(start: Timestamp) -> Self {
-        let hands = TestTime { wall_ms: start.0, running_ms: 0 };
-        Self::new(Source::Manual(Arc::new(Mutex::new(hands))))
+        let time = TestTime { wall_ms: start.0, running_ms: 0 };
+        Self::new(Source::Manual(Arc::new(Mutex::new(time))))
     }
 
     /// Moves a manual clock; does nothing to the machine's.
     pub fn advance(&self, by: Duration) {
-        if let Source::Manual(hands) = &self.source {
-            let mut hands = hands.lock().unwrap_or_else(PoisonError::into_inner);
-            hands.wall_ms = hands.wall_ms.saturating_add(millis(by));
-            hands.running_ms = hands.running_ms.saturating_add(millis(by));
+        if let Source::Manual(time) = &self.source {
+            let mut time = time.lock().unwrap_or_else(PoisonError::into_inner);
+            time.wall_ms = time.wall_ms.saturating_add(millis(by));
+            time.running_ms = time.running_ms.saturating_add(millis(by));
         }
     }
 
     /// Sets the wall clock of a manual one, as NTP or an operator would: no time passes. Does nothing to the machine's.
     pub fn set(&self, to: Timestamp) {
-        if let Source::Manual(hands) = &self.source {
-            hands.lock().unwrap_or_else(PoisonError::into_inner).wall_ms = to.0;
+        if let Source::Manual(time) = &self.source {
+            time.lock().unwrap_or_else(PoisonError::into_inner).wall_ms = to.0;
         }
     }
 
@@ -161,7 +161,7 @@ impl Clock {
     pub fn now(&self) -> Timestamp {
         match &self.source {
             Source::System(_) => Timestamp(millis(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())),
-            Source::Manual(hands) => Timestamp(hands.lock().unwrap_or_else(PoisonError::into_inner).wall_ms),
+            Source::Manual(time) => Timestamp(time.lock().unwrap_or_else(PoisonError::into_inner).wall_ms),
         }
     }
 
@@ -169,7 +169,7 @@ impl Clock {
     fn running_ms(&self) -> u64 {
         match &self.source {
             Source::System(made) => millis(made.elapsed()),
-            Source::Manual(hands) => hands.lock().unwrap_or_else(PoisonError::into_inner).running_ms,
+            Source::Manual(time) => time.lock().unwrap_or_else(PoisonError::into_inner).running_ms,
         }
     }
 

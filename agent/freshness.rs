@@ -87,7 +87,7 @@ mod tests {
     use crate::clock::Timestamp;
 
     /// An answer that came at once.
-    fn inspect(began: Moment) -> ListAnswer {
+    fn answer_at(began: Moment) -> ListAnswer {
         ListAnswer::new(began, [Duration::ZERO; 2])
     }
 
@@ -101,8 +101,8 @@ mod tests {
             (Freshness::Awaited, false, false),
             (Freshness::Unasked, true, true),
             // Under way while it happened: when its answer came does not matter.
-            (Freshness::Answered(inspect(before)), false, true),
-            (Freshness::Answered(inspect(after)), true, true),
+            (Freshness::Answered(answer_at(before)), false, true),
+            (Freshness::Answered(answer_at(after)), true, true),
         ] {
             let covered = (freshness.covers(fact), freshness.covers(Moment::EARLIER));
             assert_eq!(covered, (of_this_run, of_an_earlier_one), "{freshness:?}");
@@ -117,7 +117,7 @@ mod tests {
     fn one_answer_serves_all_facts_before_its_request_and_none_after_it() {
         let clock = Clock::system();
         let facts = [clock.moment(), clock.moment(), clock.moment()];
-        let answer = Freshness::Answered(inspect(clock.moment()));
+        let answer = Freshness::Answered(answer_at(clock.moment()));
         let late = clock.moment();
         assert!(facts.iter().all(|fact| answer.covers(*fact)) && !answer.covers(late));
     }
@@ -127,7 +127,7 @@ mod tests {
         let clock = Clock::manual(Timestamp(10_000_000));
         let fact = clock.moment();
         let began = clock.moment();
-        let (answer, second) = (Freshness::Answered(inspect(began)), Duration::from_secs(1));
+        let (answer, second) = (Freshness::Answered(answer_at(began)), Duration::from_secs(1));
         for set in [0, 99_000_000] {
             clock.set(Timestamp(set));
             assert_eq!(answer.awaits(fact, &clock), None);
@@ -138,7 +138,7 @@ mod tests {
         clock.set(Timestamp(10_000_000));
         // What was said stays said, but a signal needs an answer to a later request.
         assert_eq!((answer.covers(fact), answer.awaits(fact, &clock)), (true, Some(began)));
-        assert_eq!(Freshness::Answered(inspect(clock.moment())).awaits(fact, &clock), None);
+        assert_eq!(Freshness::Answered(answer_at(clock.moment())).awaits(fact, &clock), None);
         assert_eq!(Freshness::Unasked.awaits(fact, &clock), None, "nobody could answer");
     }
 

@@ -65,7 +65,7 @@ impl SigningAuthority {
         Ok(Self { certificate: X509::from_der(der)?, key })
     }
 
-    /// Signs what is wished for a public key; it never outlives the authority. PEM.
+    /// Signs what is requested for a public key; it never outlives the authority. PEM.
     ///
     /// # Errors
     /// A name that no certificate can carry; the authority's life is over.
@@ -100,7 +100,7 @@ fn certificate(
     extensions: &[u8],
 ) -> Result<Vec<u8>> {
     let extensions = element(SEQUENCE, &[extensions]);
-    let reported = element(
+    let to_be_signed = element(
         SEQUENCE,
         &[
             &element(context(0), &[&element(INTEGER, &[&[2]])]),
@@ -113,7 +113,7 @@ fn certificate(
             &element(context(3), &[&extensions]),
         ],
     );
-    signer.sign(&reported)
+    signer.sign(&to_be_signed)
 }
 
 /// 127 random bits, never negative and never with a zero in front.

@@ -86,7 +86,7 @@ pub fn renewal_due(certificate: &X509) -> Timestamp {
     certificate.not_before.after(certificate.not_after.since(certificate.not_before) / 3 * 2)
 }
 
-/// Checks a chain (the node's certificate first) against what is wished, its key and the authorities that may have signed it.
+/// Checks a chain (the node's certificate first) against what is requested, its key and the authorities that may have signed it.
 ///
 /// # Errors
 /// The first flaw, in the order: key, kind, time, authority, usage, subject, names.
@@ -188,7 +188,7 @@ fn check_names(wanted: &Certificate, leaf: &X509) -> Result<(), Flaw> {
     let der = CertificateDer::from(leaf.der.as_slice());
     let certificate = EndEntityCert::try_from(&der).map_err(|error| unverifiable(&error))?;
     for name in &wanted.names {
-        // A wildcard is wished for as it stands, and takes the place of the names that it fits.
+        // A wildcard is requested as it stands, and takes the place of the names that it fits.
         let fits = leaf.names.contains(name)
             || ServerName::try_from(name.as_str()).is_ok_and(|name| certificate.verify_is_valid_for_subject_name(&name).is_ok());
         if !fits {
@@ -341,7 +341,7 @@ mod tests {
         let (ca, issuer) = authority();
         let key = new_key();
         let cases: [(&str, Change, Result<(), Flaw>); 19] = [
-            ("as wished", |_| {}, Ok(())),
+            ("as requested", |_| {}, Ok(())),
             ("more names", |p| p.subject_alt_names.push(SanType::DnsName("more".try_into().unwrap())), Ok(())),
             ("another case", |p| p.subject_alt_names[0] = SanType::DnsName("MINION-0".try_into().unwrap()), Ok(())),
             ("a wildcard", |p| p.subject_alt_names[1] = SanType::DnsName("*.example.com".try_into().unwrap()), Ok(())),

@@ -144,9 +144,9 @@ impl PrivateKey {
     ///
     /// # Errors
     /// If the kernel provides no random numbers.
-    pub(super) fn sign(&self, reported: &[u8]) -> Result<Vec<u8>> {
-        let signature = self.signer.sign(reported).map_err(|cause| Error::transient(cause).context("signing"))?;
-        Ok(element(SEQUENCE, &[reported, &self.signature_algorithm(), &bit_string(&signature)]))
+    pub(super) fn sign(&self, message: &[u8]) -> Result<Vec<u8>> {
+        let signature = self.signer.sign(message).map_err(|cause| Error::transient(cause).context("signing"))?;
+        Ok(element(SEQUENCE, &[message, &self.signature_algorithm(), &bit_string(&signature)]))
     }
 }
 

@@ -1,6 +1,6 @@
 //! X.509: keys, requests, certificates, and whether they belong together.
 //!
-//! In: PEM texts and wishes ([`crate::desired::Certificate`]). Out: keys, signing requests, signed certificates, and
+//! In: PEM texts and requested certificates ([`crate::desired::Certificate`]). Out: keys, signing requests, signed certificates, and
 //! verdicts in words. Never: a file, the network or the wall clock; keys come from the system's random numbers. Never: a private key
 //! that is shown, not by `Debug` either.
 //!

@@ -35,10 +35,10 @@ fn openssl(arguments: &[&str], input: &str) -> String {
         .unwrap();
     child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
     let output = child.wait_with_output().unwrap();
-    let reported = [output.stdout, output.stderr].concat();
-    let reported = String::from_utf8(reported).unwrap();
-    assert!(output.status.success(), "{arguments:?}: {reported}{input}");
-    reported
+    let text = [output.stdout, output.stderr].concat();
+    let text = String::from_utf8(text).unwrap();
+    assert!(output.status.success(), "{arguments:?}: {text}{input}");
+    text
 }
 
 /// The name's lines in openssl's words.
@@ -119,8 +119,8 @@ fn an_authority_whose_signature_cannot_be_verified_is_no_root() {
         let curve = format!("ec_paramgen_curve:{curve}");
         let wanted =
             ["req", "-x509", "-newkey", "ec", "-pkeyopt", &curve, "-nodes", "-keyout", "/dev/null", "-subj", "/CN=cluster-ca"];
-        let reported = openssl(&wanted, "");
-        let pem = reported.split_inclusive("-----END CERTIFICATE-----").next().unwrap();
+        let output = openssl(&wanted, "");
+        let pem = output.split_inclusive("-----END CERTIFICATE-----").next().unwrap();
         let certificates = X509::all_from_pem(pem.get(pem.find("-----BEGIN CERTIFICATE").unwrap()..).unwrap()).unwrap();
         assert_eq!(certificates[0].is_self_signed(), is_root, "{curve}");
     }

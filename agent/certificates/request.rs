@@ -14,7 +14,7 @@ use super::x509::{DIGITAL_SIGNATURE, KEY_ENCIPHERMENT};
 use crate::desired::Certificate;
 use crate::error::{Error, Result};
 
-/// A request as PEM for what is wished, signed by its key: subject, subjectAltName, keyUsage and extendedKeyUsage alone, none of
+/// A request as PEM for a desired certificate, signed by its key: subject, subjectAltName, keyUsage and extendedKeyUsage alone, none of
 /// them critical, because Magnum refuses what it does not know where that is critical (magnum-node.md 4.1).
 ///
 /// # Errors
@@ -51,7 +51,7 @@ pub(super) fn subject(common_name: &str, organisations: &[String]) -> Result<Vec
     Ok(element(SEQUENCE, &[&attributes]))
 }
 
-/// The extensions that are wished, one after the other (RFC 5280, 4.2.1.3, 4.2.1.6, 4.2.1.12).
+/// The extensions that are requested, one after the other (RFC 5280, 4.2.1.3, 4.2.1.6, 4.2.1.12).
 ///
 /// # Errors
 /// A DNS name that is none.
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_asks_for_what_is_wished_and_nothing_else() {
+    fn a_request_asks_for_what_is_desired_and_nothing_else() {
         let mut kubelet = wanted_certificate();
         kubelet.addresses.truncate(1);
         kubelet.organisations.push("Ünïted".into());

@@ -186,7 +186,7 @@ fn name(name: &X509Name<'_>) -> Name {
     Name { common_name: texts(&OID_X509_COMMON_NAME).last(), organisations: texts(&OID_X509_ORGANIZATION_NAME).collect() }
 }
 
-/// What cannot be read as text still differs from all that is wished.
+/// What cannot be read as text still differs from all that is requested.
 fn text(value: &Any<'_>) -> String {
     if value.tag() == Tag::BmpString {
         let units = value.data.chunks_exact(2).map(|pair| pair.iter().fold(0, |unit, byte| unit << 8 | u16::from(*byte)));

@@ -102,7 +102,7 @@ impl Endpoint {
 
     fn refusal(&self, response: &Response, resource: &str) -> Error {
         let (code, message) = aws_error(&response.body);
-        let reported: Vec<_> = [code.as_str(), message.as_str()].into_iter().filter(|part| !part.is_empty()).collect();
+        let parts: Vec<_> = [code.as_str(), message.as_str()].into_iter().filter(|part| !part.is_empty()).collect();
         let remedy = match (response.status, code.as_str()) {
             (400, "InvalidParameterValue") => {
                 format!(
@@ -124,7 +124,7 @@ impl Endpoint {
             (502..=504 | 429, _) => "Heat's API or its load balancer is overloaded or down; the agent retries".to_owned(),
             _ => "check that metadata_url leads to Heat's CloudFormation API".to_owned(),
         };
-        refusal(response, "Heat", &reported.join(": "), remedy)
+        refusal(response, "Heat", &parts.join(": "), remedy)
     }
 }
 

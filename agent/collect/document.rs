@@ -124,7 +124,7 @@ pub(super) fn kind(value: &Value) -> &'static str {
 }
 
 /// Parts of a document that are of the wrong kind: places for `MetadataPartInvalid`.
-pub(super) fn suspicious(document: &Map<String, Value>, deployment_keys: &[String]) -> Vec<String> {
+pub(super) fn invalid_parts(document: &Map<String, Value>, deployment_keys: &[String]) -> Vec<String> {
     let lists = deployment_keys.iter().map(|key| (key.as_str(), Value::is_array as fn(&Value) -> bool, "a list"));
     let mut odd = Vec::new();
     for (key, good, wanted) in lists.chain([("os-collect-config", Value::is_object as fn(&Value) -> bool, "an object")]) {

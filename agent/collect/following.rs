@@ -19,24 +19,24 @@ impl Collector {
             let is_wanted = known_sources.wants(source.name) && known_sources.names(source.name);
             // It is known, and waited for, before its first poll, which may be splayed.
             let news = (is_wanted && source.state.last_try.is_none())
-                .then(|| source.take_hints(&known_sources.place(source.name), &known_sources.key(source.name)))
+                .then(|| source.set_endpoint(&known_sources.place(source.name), &known_sources.key(source.name)))
                 .flatten();
             change.sources |= news.is_some();
             let held = source.follow(is_wanted, set, &self.clock);
             news.into_iter().chain(held).for_each(|event| self.report.emit(event));
         }
-        self.ways = self.ways_by(known_sources);
+        self.own_credentials = self.credentials_by(known_sources);
         if change.sources {
             self.merge(false);
         }
-        self.snapshot.ways = self.ways.clone();
+        self.snapshot.own_credentials = self.own_credentials.clone();
         self.snapshot.is_unread = self.is_unread();
         change
     }
 
     /// With what the server may speak to Heat: the sets that were answered last, in this process or before. One that a document
     /// names proves nothing before an answer; only where none ever came, what there is is better than nothing.
-    pub(super) fn ways_by(&self, known_sources: &KnownSources) -> OwnCredentials {
+    pub(super) fn credentials_by(&self, known_sources: &KnownSources) -> OwnCredentials {
         let given =
             self.sources.iter().find(|source| source.name == SourceName::File).and_then(|source| source.document.as_ref());
         if let Some(document) = given {
@@ -55,7 +55,7 @@ impl Collector {
     /// pointed the server to another stack. Only where the files no longer say enough does it count.
     ///
     /// Worked out once: until an answer is settled or the files are read again nothing that it rests on changes.
-    pub(super) fn take_hints(&mut self) -> Arc<KnownSources> {
+    pub(super) fn known_sources(&mut self) -> Arc<KnownSources> {
         if let Some(known) = &self.known {
             return Arc::clone(known);
         }
@@ -73,13 +73,13 @@ impl Collector {
             known_sources.take(hints);
         }
         let complete = known_sources.is_complete();
-        let hints = |source: &&Source| source.name.is_remote() && (source.basis == self.basis || !complete);
-        let mut hints: Vec<_> = self.sources.iter().filter(hints).collect();
-        hints.sort_by_key(|hints| (hints.turn, hints.state.last_good));
-        if let Some(carried) = self.carried(&hints, &known_sources) {
+        let counts = |source: &&Source| source.name.is_remote() && (source.basis == self.basis || !complete);
+        let mut answered: Vec<_> = self.sources.iter().filter(counts).collect();
+        answered.sort_by_key(|source| (source.turn, source.state.last_good));
+        if let Some(carried) = self.carried(&answered, &known_sources) {
             known_sources.take(&carried);
         }
-        for (source, document) in hints.iter().filter_map(|source| Some((source.name, source.document.as_ref()?))) {
+        for (source, document) in answered.iter().filter_map(|source| Some((source.name, source.document.as_ref()?))) {
             known_sources.take(&SourceHints::by_document(Origin::Answer(source), document));
         }
         known_sources.hold(self.sources.iter().filter_map(|source| Some((source.name, source.answered_by.as_ref()?))));
@@ -88,8 +88,8 @@ impl Collector {
 
     /// What led to sources whose answers name none, where the document that said so is gone with the source that it was from. `files`
     /// is what the files alone say: where that is the same, nothing has to be carried on. Weaker than whatever an answer says.
-    fn carried(&self, hints: &[&Source], files: &KnownSources) -> Option<SourceHints> {
-        let ways: Vec<_> = hints.iter().filter_map(|source| Some((*source, source.answered_by.as_ref()?))).collect();
+    fn carried(&self, sources: &[&Source], files: &KnownSources) -> Option<SourceHints> {
+        let proven: Vec<_> = sources.iter().filter_map(|source| Some((*source, source.answered_by.as_ref()?))).collect();
         let is_silent = |source: &Source| {
             let document = source.document.as_ref();
             document.is_some_and(|document| SourceHints::by_document(Origin::Answer(source.name), document).is_silent())
@@ -99,8 +99,8 @@ impl Collector {
                 && is_silent(source)
                 && (source.took_over.as_ref() == Some(&self.basis) || !files.leads_to(source.name, by))
         };
-        let carried: Vec<_> = ways.iter().filter(is_carried).map(|(source, by)| (source.name, *by)).collect();
-        let answering: Vec<_> = ways.iter().map(|(source, _)| source.name).collect();
+        let carried: Vec<_> = proven.iter().filter(is_carried).map(|(source, by)| (source.name, *by)).collect();
+        let answering: Vec<_> = proven.iter().map(|(source, _)| source.name).collect();
         (!carried.is_empty()).then(|| SourceHints::carried(&carried, &answering))
     }
 
@@ -108,7 +108,7 @@ impl Collector {
     /// by somebody on this machine, while the request was under way.
     pub(super) fn standing_of(&mut self, polled: &Polled) -> PollResult {
         let (Some(set), false) = (&polled.set, polled.former) else { return PollResult::AsAsked };
-        let known_sources = self.take_hints();
+        let known_sources = self.known_sources();
         if known_sources.set(polled.source).ok().flatten().is_some_and(|now| now.is_same_way(set)) {
             return PollResult::AsAsked;
         }
@@ -126,7 +126,7 @@ impl Collector {
     /// # Errors
     /// Permanent, if it leads nowhere, or back.
     pub(super) fn check_handover(&self, polled: &Polled) -> Result<()> {
-        let (Outcome::StoredDocument(hints), Some(set), false) = (&polled.outcome, &polled.set, polled.former) else {
+        let (Outcome::Document(document), Some(set), false) = (&polled.outcome, &polled.set, polled.former) else {
             return Ok(());
         };
         let Some(source) = self.sources.iter().find(|source| source.name == polled.source) else { return Ok(()) };
@@ -140,8 +140,8 @@ impl Collector {
         if replaced.is_empty() {
             return Ok(());
         }
-        let document = SourceHints::by_document(Origin::Answer(source.name), hints.document());
-        document.check_handover(source.name, hints.lists_any(), &replaced)
+        let hints = SourceHints::by_document(Origin::Answer(source.name), document.document());
+        hints.check_handover(source.name, document.lists_any(), &replaced)
     }
 
     /// Drops what sources said that are not asked any more. Whoever takes their place has just answered; while that answer

@@ -64,8 +64,8 @@ impl PreviousEndpoint {
     }
 
     /// Somebody waits for a fresh answer.
-    pub(super) fn retry_now(&mut self, clock: &Clock) {
-        let pause = self.timer.retry_now();
+    pub(super) fn start_fast_polling(&mut self, clock: &Clock) {
+        let pause = self.timer.start_fast_polling();
         if self.due_in().is_some_and(|due| due > pause) {
             self.timer.set(pause, clock);
         }

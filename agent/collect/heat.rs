@@ -141,6 +141,6 @@ fn metadata(body: &[u8]) -> Result<Map<String, Value>> {
 /// What an error answer says: Heat's own words, else those of the middleware before it.
 fn fault(body: &[u8]) -> String {
     let body = json::small(body).unwrap_or_default();
-    let reported = ["/error/message", "/explanation", "/title"].iter().find_map(|at| body.pointer(at)?.as_str());
-    escaped(&shortened(reported.unwrap_or_default().lines().next().unwrap_or_default().trim(), 200))
+    let message = ["/error/message", "/explanation", "/title"].iter().find_map(|at| body.pointer(at)?.as_str());
+    escaped(&shortened(message.unwrap_or_default().lines().next().unwrap_or_default().trim(), 200))
 }

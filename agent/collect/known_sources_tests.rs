@@ -70,14 +70,14 @@ fn of_each_source_the_strongest_whole_set_is_followed_and_none_is_put_together()
     assert_eq!(place(&known, Cfn), "http://h:8000/v1/ stack s srv.Metadata");
     assert_eq!(place(&known, Heat), "Heat at http://k:5000/v3/, stack s/1 srv");
     assert_eq!(place(&known, Request), "http://swift/v1/o?…");
-    let hints = refusals_of(&known);
-    assert!(hints.iter().all(|(code, _)| *code == Code::SourceIncomplete), "{hints:?}");
+    let refusals = refusals_of(&known);
+    assert!(refusals.iter().all(|(code, _)| *code == Code::SourceIncomplete), "{refusals:?}");
     for words in [
         "metadata source cfn is described incompletely: reading os-collect-config.conf: the settings of cfn lack metadata_url, access_key_id, secret_access_key",
         "this is ignored; the agent keeps using http://h:8000/v1/ stack s srv.Metadata, from cfn-init-data",
         "the settings of heat lack auth_url, user_id, password, project_id, stack_id",
     ] {
-        assert!(hints.iter().any(|(_, message)| message.contains(words)), "{words}: {hints:?}");
+        assert!(refusals.iter().any(|(_, message)| message.contains(words)), "{words}: {refusals:?}");
     }
     files.boot = None;
     // A file of this machine that gives keys and no address means the one that cloud-init left for it.
@@ -102,9 +102,9 @@ fn of_each_source_the_strongest_whole_set_is_followed_and_none_is_put_together()
 #[test]
 fn what_says_nothing_changes_nothing_and_a_whole_set_replaces_a_whole_set() {
     let mut known_sources = known_sources(&complete());
-    let mut overlay = |hints: Value| {
+    let mut overlay = |settings: Value| {
         let before = ORDER.map(|source| known_sources.key(source));
-        known_sources.take(&by(Origin::Answer(Cfn), &json!({"os-collect-config": hints})));
+        known_sources.take(&by(Origin::Answer(Cfn), &json!({"os-collect-config": settings})));
         let changed = |at: usize| known_sources.key(ORDER[at]) != before[at];
         ([changed(0), changed(1), changed(2)], known_sources.clone())
     };

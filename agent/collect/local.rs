@@ -36,7 +36,7 @@ pub(super) struct LocalFiles {
     /// Files that are still so, and so are not used.
     pub(super) left_over: Vec<String>,
     /// The other ones that lead to a server, as they are now.
-    pub(super) known_sources: Leftovers,
+    pub(super) file_digests: Leftovers,
 }
 
 /// The server's metadata as it was at first boot.
@@ -66,7 +66,7 @@ impl LocalFiles {
     /// Reads the files anew. Gives oddities of os-collect-config.conf when it changed.
     pub(super) fn refresh(&mut self, root: &Tree, sources: &Sources) -> Vec<String> {
         self.left_over.clear();
-        self.known_sources.clear();
+        self.file_digests.clear();
         self.refresh_boot(root, sources);
         let odd = self.refresh_config(root, &sources.os_collect_config);
         self.local = self.read_local(root).transpose();
@@ -81,7 +81,7 @@ impl LocalFiles {
             self.left_over.push(path);
             return None;
         }
-        self.known_sources.insert(path, digest);
+        self.file_digests.insert(path, digest);
         content
     }
 
@@ -94,7 +94,7 @@ impl LocalFiles {
             all.push(0);
             match content {
                 Ok(content) => {
-                    let digest = content.as_ref().and_then(|_| self.known_sources.get(&path.display().to_string()));
+                    let digest = content.as_ref().and_then(|_| self.file_digests.get(&path.display().to_string()));
                     all.extend_from_slice(digest.map_or("", String::as_str).as_bytes());
                 }
                 Err(error) => all.extend_from_slice(error.cause().as_bytes()),
@@ -446,19 +446,19 @@ mod tests {
         put(&tree, conf, "[cfn]\nstack_name = old\naccess_key_id = k\n");
         let mut before = LocalFiles::default();
         before.refresh(&tree, &sources);
-        assert_eq!(before.known_sources.keys().collect::<Vec<_>>(), [conf, boot]);
-        let mut files = LocalFiles { predecessors: before.known_sources.clone(), ..LocalFiles::default() };
+        assert_eq!(before.file_digests.keys().collect::<Vec<_>>(), [conf, boot]);
+        let mut files = LocalFiles { predecessors: before.file_digests.clone(), ..LocalFiles::default() };
         files.refresh(&tree, &sources);
         assert!(files.boot.is_none() && files.config.get("cfn", "stack_name").is_none());
-        assert_eq!((files.left_over.as_slice(), files.known_sources.len()), (&[boot.to_owned(), conf.to_owned()][..], 0));
+        assert_eq!((files.left_over.as_slice(), files.file_digests.len()), (&[boot.to_owned(), conf.to_owned()][..], 0));
         put(&tree, conf, "# right\n[cfn]\nstack_name = old\naccess_key_id = k\n");
         files.refresh(&tree, &sources);
         assert_eq!((files.config.get("cfn", "stack_name"), files.left_over.len()), (Some("old"), 1));
-        assert_eq!(files.known_sources.keys().collect::<Vec<_>>(), [conf]);
+        assert_eq!(files.file_digests.keys().collect::<Vec<_>>(), [conf]);
         // The image's own settings lead to no server: every instance of it has them.
         put(&tree, conf, "[DEFAULT]\ncommand = os-refresh-config\npolling_interval = 10\n");
         files.refresh(&tree, &sources);
-        assert!(files.known_sources.is_empty() && files.config.seconds("DEFAULT", "polling_interval").is_some());
+        assert!(files.file_digests.is_empty() && files.config.seconds("DEFAULT", "polling_interval").is_some());
     }
 
     #[test]

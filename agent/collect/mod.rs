@@ -15,6 +15,7 @@ mod former;
 mod heat;
 mod known_sources;
 mod local;
+mod own_credentials;
 mod poll;
 mod request;
 mod schedule;
@@ -25,7 +26,6 @@ mod source_set;
 #[cfg(test)]
 mod tests;
 mod timer;
-mod ways;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -52,11 +52,11 @@ pub use entries::Entries;
 use known_sources::{KnownSources, Refusal};
 use local::LocalFiles;
 pub use local::{read_document, read_file};
+pub use own_credentials::OwnCredentials;
 use poll::{Memory, PollResult, Tools};
 use section::DEPLOYMENTS;
 pub use snapshot::{Authority, Snapshot, SourceState};
 use source::{Outcome, Polled, Source};
-pub use ways::OwnCredentials;
 
 /// How often files are looked for while no source is known at all.
 const LOOKING: Duration = Duration::from_secs(5);
@@ -123,9 +123,9 @@ pub struct Collector {
     /// What documents say and is not followed.
     refused: Damper<Refusal>,
     /// With what the server may speak to Heat itself, as of the last look.
-    ways: OwnCredentials,
+    own_credentials: OwnCredentials,
     /// Of the files that lead to a server, as stored for a copy of this disk.
-    known_sources: Option<Leftovers>,
+    stored_digests: Option<Leftovers>,
     /// Files of another instance.
     left_over: Damper<String>,
     /// Why os-collect-config.conf cannot be read.
@@ -188,8 +188,8 @@ impl Collector {
             nothing_known: false,
             unsupported: false,
             refused: Damper::with_limit(REFUSED),
-            ways: OwnCredentials::default(),
-            known_sources: None,
+            own_credentials: OwnCredentials::default(),
+            stored_digests: None,
             left_over: Damper::default(),
             unread: Damper::default(),
             unreadable,
@@ -214,7 +214,7 @@ impl Collector {
     /// Whose sources these are: each is polled in the instance's slot, and what the disk brought along from another
     /// instance is not used. `run_dir` lives as long as the boot: the first poll is splayed once in it.
     pub fn belong_to(&mut self, record: &InstanceRecord, run_dir: Option<&Tree>) {
-        self.known_sources = self.state.read_json(Path::new(LEARNT)).ok().flatten();
+        self.stored_digests = self.state.read_json(Path::new(LEARNT)).ok().flatten();
         self.files.predecessors = record.predecessor.as_ref().map(|before| before.files.clone()).unwrap_or_default();
         self.read_files();
         let wanted = self.pace(self.settings.explicit.splay, "splay", self.settings.splay);
@@ -260,7 +260,7 @@ impl Collector {
     /// Polls fast for a while: something is expected to change, or somebody waits for a fresh answer.
     pub fn poll_now(&mut self) {
         for source in &mut self.sources {
-            source.retry_now(&self.clock);
+            source.start_fast_polling(&self.clock);
         }
     }
 
@@ -343,7 +343,7 @@ impl Collector {
         for name in [SourceName::HeatLocal, SourceName::Local, SourceName::File] {
             change.absorb(self.poll_file(name));
         }
-        let known_sources = self.take_hints();
+        let known_sources = self.known_sources();
         self.report_refused(&known_sources);
         change.absorb(self.follow(&known_sources));
         // Nobody is waited for any more, or somebody may be.
@@ -415,11 +415,11 @@ impl Collector {
 
     /// Stores what sources were learnt from, so that a copy of this disk does not take it for its own.
     fn keep_learnt(&mut self) {
-        if self.known_sources.as_ref() == Some(&self.files.known_sources) {
+        if self.stored_digests.as_ref() == Some(&self.files.file_digests) {
             return;
         }
-        match self.state.write_json(Path::new(LEARNT), &self.files.known_sources, Attributes::mode(0o600)) {
-            Ok(()) => self.known_sources = Some(self.files.known_sources.clone()),
+        match self.state.write_json(Path::new(LEARNT), &self.files.file_digests, Attributes::mode(0o600)) {
+            Ok(()) => self.stored_digests = Some(self.files.file_digests.clone()),
             Err(error) => {
                 let message = "the origins of the sources cannot be recorded";
                 self.report.emit(Event::new(Code::StateWriteFailed, message).step(LEARNT).error(&error));
@@ -491,8 +491,8 @@ impl Collector {
                 return self.settle(polled);
             }
         }
-        source.fly(polled.began);
-        let news = source.take_hints(&polled.place, &polled.key);
+        source.mark_in_flight(polled.began);
+        let news = source.set_endpoint(&polled.place, &polled.key);
         self.send(polled, known_sources.ca(name));
         let sources = news.is_some();
         if let Some(event) = news {
@@ -654,14 +654,14 @@ impl Collector {
         self.refresh_files();
         self.poll_file(SourceName::HeatLocal);
         self.poll_file(SourceName::Local);
-        let known_sources = self.take_hints();
-        self.ways = self.ways_by(&known_sources);
+        let known_sources = self.known_sources();
+        self.own_credentials = self.credentials_by(&known_sources);
         self.merge(true);
     }
 
     /// What one source said last, `deployments` included; `None` where it is not in use or said nothing yet.
     #[must_use]
-    pub fn reported(&self, source: SourceName) -> Option<Map<String, Value>> {
+    pub fn last_document(&self, source: SourceName) -> Option<Map<String, Value>> {
         let layer = self.sources.iter().find(|one| one.name == source)?.layer()?;
         let mut document = (*layer.document).clone();
         if let Some(deployments) = layer.deployments {
@@ -685,7 +685,7 @@ impl Collector {
             }
         }
         self.ask_awaited(awaited);
-        self.snapshot.ways = self.ways.clone();
+        self.snapshot.own_credentials = self.own_credentials.clone();
         self.snapshot.is_unread = self.is_unread();
     }
 

@@ -74,7 +74,7 @@ impl Schedule {
         match after {
             After::Changed => {
                 self.failures = 0;
-                self.retry_now(random)
+                self.start_fast_polling(random)
             }
             After::Steady => {
                 self.failures = 0;
@@ -99,7 +99,7 @@ impl Schedule {
     }
 
     /// Begins the fast window and gives its first pause.
-    pub(super) fn retry_now(&mut self, random: f64) -> Duration {
+    pub(super) fn start_fast_polling(&mut self, random: f64) -> Duration {
         self.step = (self.min * 2).min(self.max);
         between(self.min, self.step, random)
     }
@@ -145,7 +145,7 @@ mod tests {
         assert_eq!(pauses(&mut schedule, 0.0), [2, 4, 8, 16, 32, 85, 60, 60, 60]);
         assert_eq!(schedule.next(After::Changed, 0.999, START).as_secs(), 1);
         assert_eq!(pauses(&mut schedule, 0.9999), [3, 7, 15, 31, 59, 33, 60, 60, 60]);
-        assert!(schedule.retry_now(0.5) <= s(2));
+        assert!(schedule.start_fast_polling(0.5) <= s(2));
     }
 
     #[test]

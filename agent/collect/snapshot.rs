@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use super::document::digest_of;
 use super::entries::Entries;
-use super::ways::OwnCredentials;
+use super::own_credentials::OwnCredentials;
 use crate::clock::{Moment, Timestamp};
 use crate::freshness::{Freshness, ListAnswer};
 use crate::settings::source_name::SourceName;
@@ -41,7 +41,7 @@ pub struct Snapshot {
     /// Of metadata and deployments together, SHA-256.
     pub digest: String,
     /// With what the server may speak to Heat.
-    pub ways: OwnCredentials,
+    pub own_credentials: OwnCredentials,
     /// A file that may name a source that speaks for Heat is there and cannot be read.
     pub is_unread: bool,
 }
@@ -227,7 +227,7 @@ mod tests {
         (0..n).fold(Moment::EARLIER, |_, _| clock.moment())
     }
 
-    fn inspect(n: u64) -> ListAnswer {
+    fn answer_at(n: u64) -> ListAnswer {
         ListAnswer::new(moment(n), [Duration::ZERO; 2])
     }
 
@@ -236,7 +236,7 @@ mod tests {
             source,
             document: Arc::new(document.as_object().unwrap().clone()),
             deployments: ids.map(|ids| Arc::new(Entries::new(ids.iter().map(|id| json!({"id": id})).collect()).unwrap())),
-            answered: answered.map(inspect),
+            answered: answered.map(answer_at),
             received: answered.map(moment).unwrap_or_default(),
             healthy,
         }
@@ -336,7 +336,7 @@ mod tests {
         use SourceName::{Cfn, HeatLocal, Request};
         let none = json!({});
         let expected = BTreeMap::from([("cfn", SourceState::default())]);
-        let began = |n| Freshness::Answered(inspect(n));
+        let began = |n| Freshness::Answered(answer_at(n));
         let table = [
             ("an answer without a list", vec![layer(Cfn, &none, None, Some(5), true)], Freshness::Awaited),
             (
@@ -434,7 +434,7 @@ mod tests {
         let request = |healthy| Layer { received: moment(8), ..layer(Request, &none, Some(&["new"]), Some(4), healthy) };
         let mut snapshot = Snapshot::default();
         snapshot.receive(&[cfn(5), layer(Request, &none, None, None, false)]);
-        assert_eq!(snapshot.freshness(), Freshness::Answered(inspect(5)));
+        assert_eq!(snapshot.freshness(), Freshness::Answered(answer_at(5)));
         for healthy in [true, false] {
             snapshot.receive(&[cfn(5), request(healthy)]);
             assert_eq!((snapshot.freshness(), snapshot.lists("old")), (Freshness::Awaited, true), "{healthy}");
@@ -442,7 +442,7 @@ mod tests {
         snapshot.receive(&[cfn(7), request(false)]);
         assert_eq!(snapshot.freshness(), Freshness::Awaited, "its request began before the other one's answer came");
         snapshot.receive(&[cfn(9), request(false)]);
-        assert_eq!(snapshot.freshness(), Freshness::Answered(inspect(9)));
+        assert_eq!(snapshot.freshness(), Freshness::Answered(answer_at(9)));
     }
 
     #[test]

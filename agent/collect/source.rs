@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 
 use super::cache::{self, Cached};
-use super::document::{digest_of, suspicious};
+use super::document::{digest_of, invalid_parts};
 use super::entries::Entries;
 use super::former::PreviousEndpoint;
 use super::local::{self, Boot};
@@ -38,11 +38,11 @@ pub(super) struct Polled {
     pub(super) took: Duration,
     /// Where it was asked, for people.
     pub(super) place: String,
-    /// Tells the settings by which it was asked from others.
+    /// Distinguishes the settings by which it was asked from others.
     pub(super) key: String,
     /// Those settings; none for a file.
     pub(super) set: Option<SourceSet>,
-    /// Whether they are those of the [`PreviousEndpoint`] way.
+    /// Whether they are those of the [`PreviousEndpoint`].
     pub(super) former: bool,
     /// Digest of what the files say of all sources.
     pub(super) basis: String,
@@ -62,7 +62,7 @@ pub(super) enum Outcome {
     /// Something else, to be read.
     Unread(Unread),
     /// Something else.
-    StoredDocument(Box<StoredDocument>),
+    Document(Box<StoredDocument>),
     /// Nothing; what it said before stays.
     Failed(Error),
 }
@@ -76,7 +76,7 @@ impl Polled {
     pub(super) fn read(&mut self, before: &Memory, beside: usize) {
         self.outcome = match std::mem::replace(&mut self.outcome, Outcome::Same) {
             Outcome::Unread(read) => match read().and_then(|read| StoredDocument::new(read, &self.deployment_keys, beside)) {
-                Ok(document) => Outcome::StoredDocument(Box::new(document)),
+                Ok(document) => Outcome::Document(Box::new(document)),
                 Err(error) => {
                     // What cannot be read is not what is compared with the next time.
                     self.memory = Memory { stack: self.memory.stack.take(), ..before.clone() };
@@ -102,7 +102,7 @@ pub(super) struct StoredDocument {
 impl StoredDocument {
     /// Entries of several lists of deployments are put together in the order of their keys.
     fn new((mut document, mut odd): (Map<String, Value>, Vec<String>), keys: &[String], beside: usize) -> Result<Self> {
-        odd.extend(suspicious(&document, keys));
+        odd.extend(invalid_parts(&document, keys));
         let mut list = None;
         for key in keys {
             if let Some(Value::Array(items)) = document.shift_remove(key) {
@@ -323,7 +323,7 @@ impl Source {
     }
 
     /// Notes where the source is asked; an event where that is new.
-    pub(super) fn take_hints(&mut self, place: &str, key: &str) -> Option<Event> {
+    pub(super) fn set_endpoint(&mut self, place: &str, key: &str) -> Option<Event> {
         self.configured = true;
         if self.key == key && self.state.place == place {
             return None;
@@ -392,7 +392,7 @@ impl Source {
                 settled.events.push(event.error(&error).attempt(former.failures).next_try(next));
                 return settled;
             }
-            Outcome::StoredDocument(document) => self.new_document(*document, polled.deployment_keys, &mut settled),
+            Outcome::Document(document) => self.new_document(*document, polled.deployment_keys, &mut settled),
             Outcome::Absent | Outcome::Same | Outcome::Unread(_) => After::Steady,
         };
         if let Some(former) = &mut self.former {
@@ -411,7 +411,7 @@ impl Source {
         self.memory_key.clone_from(&polled.key);
         let mut settled = Settled::default();
         if !matches!(polled.outcome, Outcome::Absent) {
-            settled.events.extend(self.take_hints(&polled.place, &polled.key));
+            settled.events.extend(self.set_endpoint(&polled.place, &polled.key));
         }
         let after = match polled.outcome {
             Outcome::Absent => {
@@ -433,7 +433,7 @@ impl Source {
             }
             // It was read before.
             Outcome::Unread(_) => After::Steady,
-            Outcome::StoredDocument(document) => {
+            Outcome::Document(document) => {
                 let after = self.new_document(*document, polled.deployment_keys, &mut settled);
                 self.said_again((polled.started, polled.began, polled.took), polled.basis, &mut settled, clock);
                 self.answer(polled.set, &mut settled);
@@ -561,7 +561,7 @@ impl Source {
     }
 
     /// A request is under way.
-    pub(super) fn fly(&mut self, began: Moment) {
+    pub(super) fn mark_in_flight(&mut self, began: Moment) {
         (self.in_flight, self.asked) = (true, began);
     }
 
@@ -605,11 +605,11 @@ impl Source {
     }
 
     /// Begins the fast window; a poll that is due earlier stays so.
-    pub(super) fn retry_now(&mut self, clock: &Clock) {
-        let pause = self.timer.retry_now();
+    pub(super) fn start_fast_polling(&mut self, clock: &Clock) {
+        let pause = self.timer.start_fast_polling();
         self.at_most(pause, clock);
         if let Some(former) = &mut self.former {
-            former.retry_now(clock);
+            former.start_fast_polling(clock);
         }
     }
 

@@ -17,7 +17,7 @@ impl Timer {
     /// The first request is due after `first`; where it has none, right after a change.
     pub(super) fn new(min: Duration, max: Duration, first: Option<Duration>, clock: &Clock) -> Self {
         let mut schedule = Schedule::new(min, max, random());
-        let first = first.unwrap_or_else(|| schedule.retry_now(random()));
+        let first = first.unwrap_or_else(|| schedule.start_fast_polling(random()));
         let mut timer = Self { schedule, since: clock.start(), pause: Duration::ZERO };
         timer.set(first, clock);
         timer
@@ -43,8 +43,8 @@ impl Timer {
     }
 
     /// Begins the fast window, and gives the pause with which it begins; the one under way stays as it is.
-    pub(super) fn retry_now(&mut self) -> Duration {
-        self.schedule.retry_now(random())
+    pub(super) fn start_fast_polling(&mut self) -> Duration {
+        self.schedule.start_fast_polling(random())
     }
 
     /// Another pace, from the next pause on.

@@ -153,7 +153,7 @@ pub(crate) fn of_source(settings: &Settings, source: &str) -> Result<Map<String,
         return Err(Error::permanent(format!("there is no source {source:?}")).rule(format!("the sources in use are {known}")));
     };
     collected(settings, &Report::kept())?
-        .reported(name)
+        .last_document(name)
         .ok_or_else(|| nothing_collected().context(format!("reading the last document of source {source}")))
 }
 

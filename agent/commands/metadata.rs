@@ -130,15 +130,15 @@ mod tests {
 
     #[test]
     fn documents_fit_their_schema() {
-        let wanted = |key: Option<&str>, source: Option<&str>| Arguments {
+        let arguments = |key: Option<&str>, source: Option<&str>| Arguments {
             key: key.map(str::to_owned),
             source: source.map(str::to_owned),
             show_secrets: key.is_some(),
             json: true,
         };
-        for wanted in [wanted(None, None), wanted(Some("a.0"), Some("cfn"))] {
+        for given in [arguments(None, None), arguments(Some("a.0"), Some("cfn"))] {
             for value in [json!(null), json!("x"), json!({"a": [1]})] {
-                crate::report::schema::assert_fits("metadata", &page_of(&wanted, &value));
+                crate::report::schema::assert_fits("metadata", &page_of(&given, &value));
             }
         }
     }

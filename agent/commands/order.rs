@@ -25,7 +25,7 @@ use crate::watch::Watch;
 
 /// How long the daemon may take to answer: it answers at once unless a signal is just on its way.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// The same for a repair, which is answered when it is done: after restarts, and when gates are green.
+/// The same for a repair, which is answered when it is done: after restarts, and when gates have passed.
 const REPAIR_PATIENCE: Duration = Duration::from_mins(20);
 /// The net under inotify, and how often it is looked whether the daemon is still there.
 const POLL: Duration = Duration::from_millis(500);

@@ -51,7 +51,7 @@ impl StoredSecrets {
     fn read(settings: &Settings) -> Result<Self> {
         let collector = document::collected_by_anyone(settings, &Report::kept())?;
         let mut documents = vec![collector.snapshot().document()];
-        documents.extend(SourceName::ALL.iter().filter_map(|name| collector.reported(*name)));
+        documents.extend(SourceName::ALL.iter().filter_map(|name| collector.last_document(*name)));
         let mut unread = collector.unreadable().cloned();
         let generation = Generations::read(&document::open_state(settings)?).unwrap_or_else(|error| {
             unread.get_or_insert(error);

@@ -62,7 +62,7 @@ pub fn run(options: &Options, settings: &Settings, wanted: &Arguments) -> Result
     };
     let own = match (&options.metadata, &collector) {
         (Some(_), _) => collected.as_ref().map(OwnCredentials::of_document).unwrap_or_default(),
-        (None, Ok(collector)) => collector.snapshot().ways.clone(),
+        (None, Ok(collector)) => collector.snapshot().own_credentials.clone(),
         (None, Err(_)) => OwnCredentials::default(),
     };
     let (handle, id) = match &wanted.url {

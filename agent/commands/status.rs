@@ -59,7 +59,7 @@ pub fn run(settings: &Settings, wanted: Arguments) -> Result<ExitCode> {
         match read(settings) {
             Ok((status, running)) => {
                 if shown.is_none() {
-                    say_whose(settings);
+                    warn_if_foreign_state(settings);
                 }
                 if shown.as_ref() != Some(&(status.clone(), running)) {
                     show(&status, running, wanted)?;
@@ -96,7 +96,7 @@ fn wait(settings: &Settings, limit: Duration, wanted: Arguments) -> Result<ExitC
             continue;
         }
         if known.is_ok() {
-            say_whose(settings);
+            warn_if_foreign_state(settings);
         }
         match &known {
             Ok((status, running)) if wanted.json => show(status, *running, wanted)?,
@@ -157,7 +157,7 @@ fn document(status: &Status, running: bool, disks: &[Room]) -> Result<Value> {
 /// If nothing is known of the agent on this machine, or it cannot be read.
 pub fn explain(settings: &Settings, json: bool, all: bool) -> Result<ExitCode> {
     let (status, running) = read(settings)?;
-    say_whose(settings);
+    warn_if_foreign_state(settings);
     show_tree(&tree(&status, running), json, all)
 }
 
@@ -193,7 +193,7 @@ fn show_tree(tree: &[Condition], json: bool, all: bool) -> Result<ExitCode> {
 }
 
 /// On standard error, where the state is another instance's: the page is then too.
-pub(crate) fn say_whose(settings: &Settings) {
+pub(crate) fn warn_if_foreign_state(settings: &Settings) {
     if let Err(error) = daemon::check_instance(&settings.state_dir) {
         print_error(&error);
     }

@@ -24,7 +24,7 @@ pub fn run(settings: &Settings, picture: bool) -> Result<ExitCode> {
         Error::permanent("no bring-up of a node is recorded on this machine")
             .remedy("this version records each one; heat-node-agent explain shows what the node is waiting for")
     })?;
-    status::say_whose(settings);
+    status::warn_if_foreign_state(settings);
     let (title, laps) = titled_laps(&node, running, Clock::system().now());
     let text = if picture { svg(&title, &laps) } else { page(&title, &laps, width()) };
     print(&text).map(|()| exit::OK)

@@ -312,7 +312,7 @@ mod tests {
 
     /// SECURITY.md: an image whose groups allow kubernetes-node alone lets no parameter bring code, and none takes the agent's own safety away.
     #[test]
-    fn options_need_the_leave_of_the_image() {
+    fn options_need_the_permission_of_the_image() {
         let entry = json!({"id": "n", "name": "node", "group": "kubernetes-node", "config": {"ROLE": "minion", "KUBE_TAG": "v1.28.9",
             "STATIC_POD_URL": "https://pods.example.org/x", "KUBELET_OPTIONS": "--v=2 --authorization-mode=AlwaysAllow"}});
         let refused = |groups: Option<&[&str]>, allowed: &[&str]| {

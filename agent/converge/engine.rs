@@ -144,9 +144,9 @@ struct Ended<'a, R> {
 enum Task {
     /// It begins; whether a restart of the unit is pending.
     Begin(bool),
-    /// A gate whose process was replaced after it was green: from the start.
+    /// A gate whose process was replaced after it passed: from the start.
     Again,
-    /// A gate that answered: until it is green.
+    /// A gate that answered: until it has passed.
     Goes(GateProgress),
 }
 
@@ -158,7 +158,7 @@ enum StepOutcome<R> {
     Prepared(Prepared<R>),
     /// A gate passed for the first time: who needs it goes on.
     Answers(GateProgress),
-    /// A gate is green.
+    /// A gate has passed.
     PassedGate(GateProgress),
 }
 
@@ -433,7 +433,7 @@ impl<'a, U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates
         }
     }
 
-    /// Gates whose unit has another process than the one that was green: it died in the meantime. What this run started is given
+    /// Gates whose unit has another process than the one that passed: it died in the meantime. What this run started is given
     /// the time to show it.
     async fn prove(
         &mut self,
@@ -570,7 +570,7 @@ impl<'a, U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates
     }
 }
 
-/// A gate that is green, by which process, and since when that one answers.
+/// A gate that passed, by which process, and since when that one answers.
 struct PassedGate<'a> {
     gate: &'a Gate,
     process: Process,
@@ -645,7 +645,7 @@ impl<'a, U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates
                 Box::pin(starter.keep_running(unit, pending)).await.map(StepOutcome::from)
             }
             Step::Gate(gate) => match task {
-                Task::Goes(mut gate_progress) => Box::pin(self.gates.until_green(gate, &mut gate_progress))
+                Task::Goes(mut gate_progress) => Box::pin(self.gates.until_passed(gate, &mut gate_progress))
                     .await
                     .map(|()| StepOutcome::PassedGate(gate_progress)),
                 task => Box::pin(self.gates.until_answer(gate, matches!(task, Task::Again))).await.map(StepOutcome::Answers),
@@ -660,7 +660,7 @@ impl<'a, U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates
     }
 }
 
-/// How long a unit may take to come up: as long as its gate may then take to be green. One that fails again and again never gets
+/// How long a unit may take to come up: as long as its gate may then take to pass. One that fails again and again never gets
 /// as far as its gate.
 fn own_deadline(desired: &Desired, unit: &Unit) -> Option<Duration> {
     let gates = desired.gates.iter().filter(|gate| gate.unit.as_ref() == Some(&unit.name));

@@ -676,7 +676,7 @@ async fn a_unit_that_fails_ends_the_run_at_once_and_says_why() {
         (masked, Act(0, "done", failed), "x.service is masked", "systemctl unmask x.service"),
     ] {
         let machine = Machine::new(Clock::system());
-        // The gate never becomes green and must not hold up the news.
+        // The gate never passes and must not hold up the news.
         let desired =
             Desired { units: vec![unit("x.service", &[], &[])], gates: vec![gate("g", None, 1, &[])], ..Desired::default() };
         let fake = Fake::new(&machine.clock, &[]).act("x.service", &[act]);
@@ -852,7 +852,7 @@ async fn the_time_of_a_gate_goes_on_when_it_answered_and_begins_anew_when_it_was
     assert!(failure.cause.ends_with("; given up after 10 s, its own deadline"), "{}", failure.cause);
     assert_eq!(machine.clock.now().since(begin), Duration::from_secs(10));
 
-    // Green, and then its process is another one, which never passes: it has 10 s of its own.
+    // It passes, and then its process is another one, which never passes: it has 10 s of its own.
     fake.answers.lock().unwrap().clear();
     fake.set(state("x.service", "inactive"));
     let begin = machine.clock.now();
@@ -1084,7 +1084,7 @@ async fn settings_are_measured_whether_their_unit_is_up_or_not() {
 
 #[tokio::test]
 async fn good_answers_of_a_service_that_keeps_restarting_are_not_health() {
-    // For as long as the node is given, every so many seconds a new process: never green, however many good answers lie between.
+    // For as long as the node is given, every so many seconds a new process: it never passes, however many good answers lie between.
     for lives in [1, 3, 5] {
         let machine = Machine { deadline: Duration::from_mins(2), ..Machine::new(manual()) };
         let desired = x_and_its_gate(3);
@@ -1107,7 +1107,7 @@ async fn good_answers_of_a_service_that_keeps_restarting_are_not_health() {
 }
 
 #[tokio::test]
-async fn a_unit_that_was_restarted_once_is_green_when_it_stays_up() {
+async fn a_unit_that_was_restarted_once_passes_when_it_stays_up() {
     let machine = Machine { deadline: Duration::from_mins(2), ..Machine::new(manual()) };
     let desired = x_and_its_gate(3);
     let fake = Fake::new(&machine.clock, &[("x.service", "inactive")]);
@@ -1119,14 +1119,14 @@ async fn a_unit_that_was_restarted_once_is_green_when_it_stays_up() {
         fake.set(UnitState { main_pid: 2, n_restarts: 1, ..state("x.service", "active") });
     };
     beside(dies, machine.converge(&desired, &fake)).await.unwrap();
-    // Green after 2 s, looked at once more, dead by then: from there 15 s without a restart.
+    // Passed after 2 s, looked at once more, dead by then: from there 15 s without a restart.
     let taken = machine.clock.now().since(begin);
     assert!((Duration::from_secs(19)..Duration::from_secs(30)).contains(&taken), "{taken:?}");
     assert_eq!(machine.codes().iter().filter(|code| **code == Code::GatePassed).count(), 2);
 }
 
 #[tokio::test]
-async fn the_first_good_answer_releases_who_waits_and_green_is_asked_for_at_the_end() {
+async fn the_first_good_answer_releases_who_waits_and_a_pass_is_asked_for_at_the_end() {
     let machine = Machine::new(manual());
     let desired = Desired {
         units: vec![unit("a.service", &[], &[]), unit("b.service", &[], &[Need::Gate("g".into())])],

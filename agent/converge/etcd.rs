@@ -145,8 +145,8 @@ impl Etcd {
         }
         let answer =
             self.http.request(Request::new("GET", &format!("{}/health", url.trim_end_matches('/')), REQUEST_LIMIT)).await;
-        let reported = answer.ok().filter(Response::is_success).and_then(|answer| json::answer(&answer.body).ok());
-        let health = reported.as_ref().and_then(|reported| reported.get("health"));
+        let body = answer.ok().filter(Response::is_success).and_then(|answer| json::answer(&answer.body).ok());
+        let health = body.as_ref().and_then(|body| body.get("health"));
         health.is_some_and(|health| *health == json!("true") || *health == json!(true))
     }
 
@@ -343,11 +343,11 @@ impl Etcd {
                         not at all";
             return self.without("v2", rule, "start etcd with --enable-v2, or install flannel 0.18 or later");
         }
-        let reported = format!("it answered {}: {}", answer.status, shortened(&escaped(body.trim()), 200));
+        let cause = format!("it answered {}: {}", answer.status, shortened(&escaped(body.trim()), 200));
         match answer.status {
-            401 | 403 => Error::permanent(reported)
+            401 | 403 => Error::permanent(cause)
                 .remedy("allow the user of the node's certificate to read and write the key (etcdctl role grant-permission)"),
-            _ => Error::transient(reported).remedy("check `journalctl -u etcd` on its node; the agent retries"),
+            _ => Error::transient(cause).remedy("check `journalctl -u etcd` on its node; the agent retries"),
         }
         .with_status(answer.status)
         .context(self.doing())

@@ -1,7 +1,7 @@
 //! Measurements that must be good before Heat hears SUCCESS.
 //!
 //! A gate is measured at each event of its unit and, as the net, after a pause that grows. It has two points in time: its first
-//! good answer releases who waits for it, and it is green after as many good answers in a row, a second apart, of one and the same
+//! good answer releases who waits for it, and it has passed after as many good answers in a row, a second apart, of one and the same
 //! process as it asks for. Where systemd restarted the unit meanwhile, its process must also have stayed up for a while; and what
 //! this run started is looked at once more before the run ends (`engine.rs`). So a unit that starts and dies every few seconds is
 //! no success.
@@ -140,7 +140,7 @@ impl GateProgress {
         self.restarts = Some((first, now));
     }
 
-    /// Whether that is green.
+    /// Whether the gate has passed.
     fn has_passed(&self, gate: &Gate) -> bool {
         self.good >= wanted(gate) && (!self.replaced || wanted(gate) == 1 || self.good_since.elapsed() >= STAYS_UP)
     }
@@ -181,11 +181,11 @@ impl<U: Units, P: Prober + PodNetwork> Measure<'_, U, P> {
         Ok(gate_progress)
     }
 
-    /// Waits until a gate that answered is green.
+    /// Waits until a gate that answered has passed.
     ///
     /// # Errors
     /// As [`Measure::until_answer`]; also where it answers, but never often enough in a row.
-    pub(crate) async fn until_green(&self, gate: &Gate, gate_progress: &mut GateProgress) -> Result<(), Failure> {
+    pub(crate) async fn until_passed(&self, gate: &Gate, gate_progress: &mut GateProgress) -> Result<(), Failure> {
         if !gate_progress.has_passed(gate) {
             self.clock.wait(GOOD_PAUSE).await;
             self.until(gate, gate_progress, |gate_progress| gate_progress.has_passed(gate)).await?;

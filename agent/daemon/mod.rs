@@ -56,7 +56,7 @@ pub fn run(options: &Options, loaded: Loaded, once: bool) -> Result<ExitCode> {
     if let Err(error) = &code {
         report.emit(Event::new(Code::of_trouble(error), "the agent cannot continue").error(error));
         if !once {
-            policy_word(&run_dir, error);
+            publish_stop_reason(&run_dir, error);
         }
     }
     report.flush();
@@ -67,7 +67,7 @@ pub fn run(options: &Options, loaded: Loaded, once: bool) -> Result<ExitCode> {
 
 /// Says in the status file why no daemon runs: on a full disk, say, which the run directory is not on. Where that fails too, the
 /// journal has it.
-fn policy_word(run_dir: &Path, error: &Error) {
+fn publish_stop_reason(run_dir: &Path, error: &Error) {
     let (Ok(root), Ok(tree)) = (Tree::open(Path::new("/")), Tree::open_or_create(run_dir, 0o755)) else { return };
     let before = tree.read_json(Path::new(status_file::FILE)).ok().flatten();
     drop(status_file::write(&tree, &page::of_stopped(before, error, &root, Clock::system().now())));
@@ -101,7 +101,7 @@ async fn serve(options: &Options, loaded: Loaded, once: bool, report: &Report) -
             .rule("a node that is being taken out is not brought up again")
             .remedy("run `heat-node-agent reset` again: it goes on where it was interrupted");
         report.emit(Event::new(Code::ResetUnfinished, "the agent does not start").error(&error));
-        policy_word(&settings.run_dir, &error);
+        publish_stop_reason(&settings.run_dir, &error);
         if once {
             print_error(&error);
         }

@@ -373,7 +373,7 @@ fn identity(agent: &Agent) -> IdentityStatus {
 fn summary(agent: &Agent) -> String {
     if let Some(id) = agent.node_task.bring_up.about() {
         let generation = agent.ledger.generations.current().map_or(0, |current| current.number);
-        return match agent.progress.in_vain() {
+        return match agent.progress.step_waited_for() {
             Some((step, cause)) => format!("bringing up the node: generation {generation} waits for {step}: {cause}"),
             None => format!("bringing up the node: generation {generation}, deployment {id}"),
         };

@@ -24,7 +24,7 @@ pub const FILE: &str = "node.json";
 pub enum GenerationState {
     /// It is being put in place.
     Applying,
-    /// It is in place and its gates were green.
+    /// It is in place and its gates have passed.
     Applied,
     /// It failed.
     Rejected,

@@ -41,12 +41,12 @@ pub struct Desired {
     pub watched: Vec<Gate>,
     /// Certificates of authorities that must lie on the node.
     pub authorities: Vec<Authority>,
-    /// Certificates, each with its key, that the node must have. They are wishes that `converge` fulfils.
+    /// Certificates, each with its key, that the node must have; `keepers` provides them.
     pub certificates: Vec<Certificate>,
     /// Private keys without a certificate, which the node makes for itself.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub keys: Vec<Key>,
-    /// Who fulfils them, and how; `None` where the node wants none.
+    /// Who signs them, and how; `None` where the node wants none.
     pub trust: Option<Trust>,
     /// Objects that the cluster's API must hold.
     pub objects: Vec<Object>,
@@ -375,7 +375,7 @@ pub enum Need {
     Directory(String),
     /// The unit is active.
     Unit(String),
-    /// The gate passed once. That it stays green is asked for before Heat hears SUCCESS, not before the next step.
+    /// The gate passed once. That it stays good is asked for before Heat hears SUCCESS, not before the next step.
     Gate(String),
     /// The API holds the object of this name.
     Object(String),
@@ -413,7 +413,7 @@ pub struct Gate {
     pub unit: Option<String>,
     /// How it is measured.
     pub probe: Probe,
-    /// How many good answers in a row make it green: one good answer of a service that keeps restarting is no health. The first
+    /// How many good answers in a row make it pass: one good answer of a service that keeps restarting is no health. The first
     /// of them releases who needs the gate.
     pub consecutive: u8,
     /// How long it is measured until it is given up, counted from when what it needs is there; never longer than the run goes on.
@@ -421,7 +421,7 @@ pub struct Gate {
     pub deadline: Option<Duration>,
     /// What must be true before it is measured.
     pub needs: BTreeSet<Need>,
-    /// What an operator looks at when it stays red.
+    /// What an operator looks at when it does not pass.
     pub remedy: String,
 }
 

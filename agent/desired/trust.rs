@@ -1,4 +1,4 @@
-//! Certificates and authorities that a node should have, and who fulfils these wishes.
+//! Certificates and authorities that a node should have, and who signs them.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -124,7 +124,7 @@ impl fmt::Debug for Material {
     }
 }
 
-/// How wishes for certificates are fulfilled.
+/// How certificates are signed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Trust {
     /// Who signs what the parameters do not give.

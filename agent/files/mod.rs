@@ -923,7 +923,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_absent_too_large_or_no_file_1_distinguished() {
+    fn what_is_absent_too_large_or_no_file_is_distinguished() {
         let (_dir, tree) = tree();
         assert_eq!(tree.read(Path::new("none/there"), 10).unwrap(), None);
         tree.write(Path::new("big"), b"12345", Attributes::mode(0o600)).unwrap();

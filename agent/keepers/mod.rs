@@ -1,6 +1,6 @@
 //! What stands above `converge` and keeps one kind of thing each: volumes, certificates, objects of the API, the node's conditions there.
 //!
-//! In: wishes of the `Desired` and the hands of a run. Out: outcomes of steps, and what is in place. Never: the order of steps,
+//! In: what the `Desired` asks for and the means of a run. Out: outcomes of steps, and what is in place. Never: the order of steps,
 //! which is for `converge`.
 
 pub mod certificates;

@@ -127,7 +127,7 @@ impl<'a> Api<'a> {
                 "check the API server's journal; it does not accept the object in the form of this Kubernetes version".to_owned(),
             ),
         };
-        Error::new(kind, format!("the API answered {status}: {}", self.reported(response)))
+        Error::new(kind, format!("the API answered {status}: {}", self.error_message(response)))
             .remedy(remedy)
             .retry_after(response.retry_after())
             .with_status(status)
@@ -135,7 +135,7 @@ impl<'a> Api<'a> {
     }
 
     /// The message of the API's Status, unless it repeats a part of a secret.
-    fn reported(&self, response: &Response) -> String {
+    fn error_message(&self, response: &Response) -> String {
         let body = json::small(&response.body);
         let message = body.as_ref().and_then(|body| body.get("message")?.as_str()).unwrap_or("no details");
         let mut secrets =

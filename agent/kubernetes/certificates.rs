@@ -1,4 +1,4 @@
-//! Certificates that a node wants, with their places: wishes, which hold no key.
+//! Certificates that a node wants, with their places: requests, which hold no key.
 //!
 //! The set is Magnum's (magnum-node.md 4.3), with certificates of their own for controller manager and scheduler, which
 //! Magnum's nodes let act as the cluster's administrator. Names and addresses are computed, never put together from text
@@ -23,7 +23,7 @@ use super::spec::words::Role;
 use crate::desired::{Authority, Certificate, Desired, File, Key, Material, Owner, Share, Signer};
 use crate::digest::key_of;
 
-/// Keys of a node that are no wishes.
+/// Keys of a node without a certificate.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeysBeside {
     /// What a kubelet that joins by TLS bootstrap gets from the cluster and renews by itself: certificate and key in one file.
@@ -75,7 +75,7 @@ pub(super) fn wanted(cluster: &ClusterSpec, role: Role) -> Vec<(&'static str, Si
     .concat()
 }
 
-/// Adds the wishes, and the keys that the parameters give.
+/// Adds the desired certificates, and the keys that the parameters give.
 pub(super) fn part(spec: &NodeSpec, cluster: &ClusterSpec, facts: &Facts) -> Desired {
     let mut part = Desired::default();
     part.directories.push(directory(CERTIFICATES));
@@ -89,7 +89,7 @@ pub(super) fn part(spec: &NodeSpec, cluster: &ClusterSpec, facts: &Facts) -> Des
     if !cluster.tls {
         return part;
     }
-    part.trust = Some(cluster.trust.wanted_certificates(cluster.certificates, share(spec, cluster)));
+    part.trust = Some(cluster.trust.signing_policy(cluster.certificates, share(spec, cluster)));
     let wanted = wanted(cluster, spec.role);
     add_authority(Signer::Kubernetes, cluster, spec.role, &mut part);
     for (signer, folders) in
@@ -103,7 +103,7 @@ pub(super) fn part(spec: &NodeSpec, cluster: &ClusterSpec, facts: &Facts) -> Des
         }
     }
     for (name, signer) in wanted {
-        let wanted = wanted_certificate(name, spec, cluster);
+        let wanted = certificate_template(name, spec, cluster);
         part.certificates.push(Certificate {
             name: name.to_owned(),
             signer,
@@ -174,11 +174,11 @@ fn add_authority(signer: Signer, cluster: &ClusterSpec, role: Role, part: &mut D
 /// Restarts each unit also when a certificate, key or authority changes that its files name: its settings, its
 /// configuration, its kubeconfig.
 pub(super) fn add_readers(desired: &mut Desired) {
-    let wished: BTreeSet<String> = desired.trusted_paths().into_iter().map(str::to_owned).collect();
+    let desired_paths: BTreeSet<String> = desired.trusted_paths().into_iter().map(str::to_owned).collect();
     for unit in &mut desired.units {
         let read = desired.files.iter().filter(|file| unit.restart_on.contains(&file.path));
         let named: Vec<String> =
-            read.flat_map(|file| paths(&file.content)).filter(|path| wished.contains(*path)).map(str::to_owned).collect();
+            read.flat_map(|file| paths(&file.content)).filter(|path| desired_paths.contains(*path)).map(str::to_owned).collect();
         unit.restart_on.extend(named);
     }
 }
@@ -205,7 +205,7 @@ struct CertificateTemplate {
     owner: &'static str,
 }
 
-fn wanted_certificate(name: &str, spec: &NodeSpec, cluster: &ClusterSpec) -> CertificateTemplate {
+fn certificate_template(name: &str, spec: &NodeSpec, cluster: &ClusterSpec) -> CertificateTemplate {
     let client = |common_name: &str, pair| CertificateTemplate {
         common_name: common_name.to_owned(),
         organisation: None,
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn every_wish_has_a_reader_and_what_is_read_is_wished() {
+    fn every_certificate_has_a_reader_and_what_is_read_is_desired() {
         for (what, desired) in nodes() {
             let identities = desired.gates.iter().filter_map(|gate| match &gate.probe {
                 Probe::HttpJson { identity, .. } | Probe::Http { identity, .. } => identity.as_ref(),
@@ -374,9 +374,9 @@ mod tests {
             for path in desired.trusted_paths() {
                 assert!(named.contains(path), "{what}: nobody reads {path}");
             }
-            let wished = desired.trusted_paths();
+            let desired_paths = desired.trusted_paths();
             for path in named.into_iter().filter(|path| path.contains("/certs/")) {
-                let there = wished.contains(path) || desired.files.iter().any(|file| file.path == path);
+                let there = desired_paths.contains(path) || desired.files.iter().any(|file| file.path == path);
                 assert!(there, "{what}: nobody makes {path}");
             }
         }

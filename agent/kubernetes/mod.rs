@@ -78,7 +78,7 @@ pub const MEMBERSHIPS: [Membership; 4] = [
     Membership { path: kubelet::KEYS, store: kubelet::STATE, drop_in: kubelet::DROP_IN },
 ];
 
-/// What a deployment's parameters ask for, as far as the image gives leave.
+/// What a deployment's parameters ask for, as far as the image permits it.
 ///
 /// # Errors
 /// Every mistake at once.

@@ -327,8 +327,8 @@ mod tests {
             }
             for unit in &desired.units {
                 let there = |path: &String| {
-                    let wished = desired.trusted_paths().contains(path.as_str());
-                    wished || desired.files.iter().any(|file| file.path == *path)
+                    let is_certificate = desired.trusted_paths().contains(path.as_str());
+                    is_certificate || desired.files.iter().any(|file| file.path == *path)
                 };
                 assert!(unit.restart_on.iter().all(there), "{}", unit.name);
             }

@@ -404,13 +404,13 @@ fn text<'a>(from: &'a Value, key: &str) -> &'a str {
 
 fn refusal(response: &Response, credentials: &Credentials) -> Error {
     let status = response.status;
-    let reported = json::small(&response.body);
-    let reported = reported.as_ref().and_then(|body| body.pointer("/error/message")?.as_str());
+    let body = json::small(&response.body);
+    let message = body.as_ref().and_then(|body| body.pointer("/error/message")?.as_str());
     // Keystone itself said it, no proxy and no other service at this address.
-    let known = reported.is_some();
-    let reported = reported.unwrap_or("no details");
+    let known = message.is_some();
+    let message = message.unwrap_or("no details");
     // Keystone repeats what it was sent where that does not fit its schema; what is too short for the HTTP client to know again is here.
-    let reported = if reported.contains(&credentials.password) { "an unprintable message".to_owned() } else { tidy(reported) };
+    let message = if message.contains(&credentials.password) { "an unprintable message".to_owned() } else { tidy(message) };
     let trustee = !matches!(credentials.scope, Scope::Project(_));
     let trustees = of_trustee(credentials);
     let (kind, remedy) = match status {
@@ -424,7 +424,7 @@ fn refusal(response: &Response, credentials: &Credentials) -> Error {
         408 | 429 | 500.. => (Kind::Transient, "Keystone or its load balancer is overloaded or down; the agent retries"),
         _ => (Kind::Permanent, "check auth_url, user_id, and project_id or trust"),
     };
-    Error::new(kind, format!("Keystone answered {status}: {reported}"))
+    Error::new(kind, format!("Keystone answered {status}: {message}"))
         .remedy(remedy)
         .retry_after(response.retry_after())
         .with_status(status)

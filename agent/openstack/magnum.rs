@@ -96,7 +96,7 @@ impl<'a> Magnum<'a> {
         let started = self.keystone.clock.start();
         let typed = !self.untyped.load(Ordering::Relaxed);
         let mut response = ask(typed, deadline).await?;
-        if typed && response.status == 400 && reported(&response).is_some_and(|reported| reported.contains(TYPE)) {
+        if typed && response.status == 400 && error_message(&response).is_some_and(|message| message.contains(TYPE)) {
             self.untyped.store(true, Ordering::Relaxed);
             response = ask(false, deadline.saturating_sub(started.elapsed())).await?;
         }
@@ -153,7 +153,7 @@ impl<'a> Magnum<'a> {
 
     fn refusal(&self, response: &Response) -> Error {
         let status = response.status;
-        let reported = reported(response).unwrap_or_else(|| "no details".to_owned());
+        let message = error_message(response).unwrap_or_else(|| "no details".to_owned());
         let (kind, remedy) = match status {
             400 => (
                 Kind::Permanent,
@@ -194,7 +194,7 @@ impl<'a> Magnum<'a> {
             ),
             _ => (Kind::Permanent, "check that MAGNUM_URL leads to Magnum itself and not to a proxy"),
         };
-        Error::new(kind, format!("Magnum answered {status}: {reported}"))
+        Error::new(kind, format!("Magnum answered {status}: {message}"))
             .remedy(remedy)
             .retry_after(response.retry_after())
             .with_status(status)
@@ -215,7 +215,7 @@ fn pem(response: &Response) -> Result<String> {
 }
 
 /// What a refusal says, in Magnum's form, its middleware's or WSME's.
-fn reported(response: &Response) -> Option<String> {
+fn error_message(response: &Response) -> Option<String> {
     let body = json::small(&response.body)?;
     let found = ["/errors/0/detail", "/errors/0/title", "/error/message", "/faultstring", "/title"].into_iter();
     let mut found = found.filter_map(|pointer| body.pointer(pointer)?.as_str()).filter(|text| !text.is_empty());

@@ -225,14 +225,11 @@ async fn what_is_slow_ends_at_the_deadline_and_what_keystone_refuses_is_reported
     let error = asked.fetch_authority(Signer::Etcd, Duration::from_millis(300)).await.unwrap_err();
     assert_eq!(keystone.requests().len(), 1);
     assert!(error.cause().contains("no answer from") && error.kind() == Kind::Transient, "{error}");
-    let reported = |line, message: &str| status(line, json!({"error": {"message": message}}).to_string());
+    let refusal = |line, message: &str| status(line, json!({"error": {"message": message}}).to_string());
     for (act, cause) in [
-        (
-            reported("401 Unauthorized", "The request you have made requires authentication."),
-            "Keystone answered 401: The request",
-        ),
-        (reported("403 Forbidden", "Trustee has no delegated roles."), "Keystone answered 403: Trustee has"),
-        (reported("404 Not Found", "Could not find trust: t."), "Keystone answered 404: Could not find trust"),
+        (refusal("401 Unauthorized", "The request you have made requires authentication."), "Keystone answered 401: The request"),
+        (refusal("403 Forbidden", "Trustee has no delegated roles."), "Keystone answered 403: Trustee has"),
+        (refusal("404 Not Found", "Could not find trust: t."), "Keystone answered 404: Could not find trust"),
     ] {
         let keystone = Fake::start(vec![act]).await;
         let access = access_to(&slow, trustee(&keystone, Some("t")));

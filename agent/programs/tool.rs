@@ -50,7 +50,7 @@ pub fn ask_end<S: AsRef<str>>(tool: &str, arguments: &[S], input: &str, most: us
     let Some(mut running) = Running::start(tool, arguments, [Stdio::piped(), Stdio::piped(), Stdio::piped()])? else {
         return Ok(None);
     };
-    let (out, err) = receive(&mut running.0, input, most).context(doing)?;
+    let (out, err) = communicate(&mut running.0, input, most).context(doing)?;
     let ended = running.0.wait().context(doing)?;
     let (is_cut, out) = out.text();
     Ok(Some(ToolOutput { ok: ended.success(), out, is_cut, err: err.text().1.trim().to_owned() }))
@@ -93,7 +93,7 @@ impl Drop for Running {
 }
 
 /// Feeds a child and reads both its streams to their ends: one after the other, either side might wait for the other for ever.
-fn receive(child: &mut Child, input: &str, most: usize) -> std::io::Result<(End, End)> {
+fn communicate(child: &mut Child, input: &str, most: usize) -> std::io::Result<(End, End)> {
     let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
     std::thread::scope(|scope| {
         if let Some(mut stdin) = stdin {

@@ -225,7 +225,7 @@ impl Progress {
 
     /// The step that is waited for and why, where somebody beside it found that out.
     #[must_use]
-    pub fn in_vain(&self) -> Option<(StepId, String)> {
+    pub fn step_waited_for(&self) -> Option<(StepId, String)> {
         self.run().steps.iter().find_map(|step| Some((step.id.clone(), step.why.as_ref()?.0.clone())))
     }
 

@@ -193,8 +193,8 @@ fn deployment(one: &DeploymentStatus) -> Condition {
 }
 
 fn while_it_runs(one: &DeploymentStatus) -> String {
-    let inspection = format!("heat-node-agent logs {} --follow", one.id);
-    one.stop_command().map_or(inspection.clone(), |stop| format!("{inspection}; `{stop}` stops it"))
+    let follow = format!("heat-node-agent logs {} --follow", one.id);
+    one.stop_command().map_or(follow.clone(), |stop| format!("{follow}; `{stop}` stops it"))
 }
 
 fn node(node: &NodeStatus) -> Condition {

@@ -28,7 +28,7 @@ impl FollowUp<'_> {
             remedy = remedy.replace(RERUN, &format!("`heat-node-agent rerun {id}`"));
         }
         if remedy.is_empty()
-            || ["by itself", "heat-node-agent rerun", "DRIFT=repair"].iter().any(|reported| remedy.contains(reported))
+            || ["by itself", "heat-node-agent rerun", "DRIFT=repair"].iter().any(|phrase| remedy.contains(phrase))
         {
             return remedy;
         }

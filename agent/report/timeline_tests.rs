@@ -57,7 +57,7 @@ fn the_critical_path_leads_from_the_last_end_back_through_the_need_that_ended_la
     }
 }
 
-/// It counts up to where the next one began: a gate that answers releases who needs it before it is green.
+/// It counts up to where the next one began: a gate that answers releases who needs it before it has passed.
 #[test]
 fn a_step_that_released_the_next_before_its_end_is_not_counted_twice() {
     let laps = [lap("gate etcd", 0, 50, &[]), lap("unit api", 20, 90, &["gate etcd"])];

@@ -52,9 +52,8 @@ pub fn judge(answer: &SignalResponse) -> Verdict {
 impl SignalResponse {
     /// An HTTP answer with what it said.
     #[must_use]
-    pub fn status(code: u16, retry_after: Option<Duration>, reported: &str) -> Self {
-        let cause =
-            if reported.is_empty() { format!("Heat answered {code}") } else { format!("Heat answered {code}: {reported}") };
+    pub fn status(code: u16, retry_after: Option<Duration>, message: &str) -> Self {
+        let cause = if message.is_empty() { format!("Heat answered {code}") } else { format!("Heat answered {code}: {message}") };
         let is_down = "on Heat's hosts, find out which of heat-api-cfn, heat-api and the load balancer before them does not answer, and restart that one";
         let remedy = (code >= 500).then(|| format!("{is_down}. {RESEND}"));
         Self { code: Some(code), retry_after, unsent: false, cause, remedy }

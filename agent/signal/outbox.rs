@@ -313,10 +313,10 @@ impl Outbox {
 
     /// Takes in what the newest metadata says. No further request leaves of a signal that it does not ask for.
     pub fn receive(&self, view: View) {
-        *self.received() = view;
+        *self.view() = view;
     }
 
-    fn received(&self) -> MutexGuard<'_, View> {
+    fn view(&self) -> MutexGuard<'_, View> {
         self.received.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -372,7 +372,7 @@ impl Outbox {
     /// # Errors
     /// If a file cannot be written or removed.
     pub fn take_back(&self) -> Result<()> {
-        let view = self.received();
+        let view = self.view();
         let withdrawn: Vec<Entry> = self.withdrawn.borrow().values().cloned().collect();
         for mut entry in withdrawn {
             let asked = |about: &About| view.asks_for(&about.id, about.resource.as_ref());
@@ -470,7 +470,7 @@ impl Outbox {
     /// How long until something may be sent next; `None` while nothing waits or only a poll can help.
     #[must_use]
     pub fn due(&self) -> Option<Duration> {
-        let view = self.received();
+        let view = self.view();
         let busy = self.busy.borrow();
         self.entries
             .borrow()
@@ -495,7 +495,7 @@ impl Outbox {
     /// waits for that.
     #[must_use]
     pub fn needs_answer(&self) -> Option<Moment> {
-        let view = self.received();
+        let view = self.view();
         let (entries, busy) = (self.entries.borrow(), self.busy.borrow());
         entries
             .values()
@@ -515,7 +515,7 @@ impl Outbox {
         for entry in self.waiting() {
             places.entry(entry.destination.place()).or_default().push(entry);
         }
-        let is_due = |entry: &Entry| !matches!(self.step(entry, &self.received()), Step::Wait(_) | Step::NeedPoll);
+        let is_due = |entry: &Entry| !matches!(self.step(entry, &self.view()), Step::Wait(_) | Step::NeedPoll);
         places.retain(|place, queue| !self.busy.borrow().contains(place) && queue.iter().any(is_due));
         let begin = |(place, queue): (String, Vec<Entry>)| {
             self.busy.borrow_mut().insert(place.clone());
@@ -536,7 +536,7 @@ impl Outbox {
 
     async fn send_first_of(&self, queue: Vec<Entry>, gone: &mut Vec<(Entry, Disposition)>) -> Result<()> {
         for mut entry in queue {
-            let step = self.step(&entry, &self.received());
+            let step = self.step(&entry, &self.view());
             match step {
                 Step::Wait(_) | Step::NeedPoll => {}
                 Step::Superseded => self.leave(entry, Disposition::Superseded, gone)?,
@@ -545,7 +545,7 @@ impl Outbox {
                     // As many at a time as their bodies have room in memory. It is never closed.
                     let _room = self.room.acquire_many(kib(&entry)).await.map_err(Error::transient)?;
                     // What was heard may be too old by now.
-                    if self.step(&entry, &self.received()) != Step::Send {
+                    if self.step(&entry, &self.view()) != Step::Send {
                         return Ok(());
                     }
                     let Some(disposition) = self.try_once(&mut entry).await? else {
@@ -565,11 +565,11 @@ impl Outbox {
     async fn try_once(&self, entry: &mut Entry) -> Result<Option<Disposition>> {
         let (answer, way) = self.send(entry).await?;
         let verdict = judge(&answer);
-        let heat_view = Self::heat_view(entry, &self.received(), &self.clock);
+        let heat_view = Self::heat_view(entry, &self.view(), &self.clock);
         if matches!(verdict, Verdict::Retry(_)) && heat_view == HeatView::Superseded {
             return Ok(Some(Disposition::Superseded));
         }
-        let keystone_answers = self.received().asked_keystone;
+        let keystone_answers = self.view().asked_keystone;
         let disposition = self.apply_answer(entry, &answer, verdict, keystone_answers);
         if way != DeliveryMethod::AsGiven && disposition == Some(Disposition::Delivered) {
             let note = format!("the signal to {} was sent {}", entry.destination.shown(), way.shown());
@@ -582,7 +582,7 @@ impl Outbox {
     }
 
     async fn send(&self, entry: &Entry) -> Result<(SignalResponse, DeliveryMethod)> {
-        let (body, own) = (self.body(entry)?, self.received().own.clone());
+        let (body, own) = (self.body(entry)?, self.view().own.clone());
         let (received, asked, clock) =
             (Arc::clone(&self.received), Entry { body: Value::Null, ..entry.clone() }, self.clock.clone());
         let gate: Gate = Arc::new(move || {

@@ -232,7 +232,7 @@ impl Sender {
             Destination::Url { .. } => http.request(request.header("accept", "application/json")).await,
         };
         let mut answer = match answer {
-            Ok(response) => SignalResponse::status(response.status, response.retry_after(), &reported(&response.body)),
+            Ok(response) => SignalResponse::status(response.status, response.retry_after(), &error_message(&response.body)),
             // With Keystone in between it matters who did not answer.
             Err(error) if matches!(destination, Destination::User { .. }) => SignalResponse::none(&error, error.to_string()),
             Err(error) => SignalResponse::none(&error, error.cause()),
@@ -256,7 +256,7 @@ fn of_stack(url: &str) -> String {
 }
 
 /// The message inside an error of Heat's CFN API (XML) or native API (JSON), else nothing.
-fn reported(body: &[u8]) -> String {
+fn error_message(body: &[u8]) -> String {
     let text = String::from_utf8_lossy(body);
     let between = |open: &str, close: &str| {
         let start = text.find(open)? + open.len();

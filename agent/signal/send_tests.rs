@@ -310,10 +310,10 @@ async fn no_answer_to_an_aws_body_may_mean_another_type_of_handle() {
 #[test]
 fn the_first_line_of_heats_own_words_is_taken() {
     let xml = b"<ErrorResponse><Error><Type>Sender</Type><Code>X</Code><Message>The Stack (s) could not be found.\nTraceback</Message></Error></ErrorResponse>";
-    assert_eq!(reported(xml), "The Stack (s) could not be found.");
-    assert_eq!(reported(br#"{"code": 404, "error": {"message": "gone", "type": "EntityNotFound"}}"#), "gone");
-    assert_eq!(reported(b"<html>"), "");
-    assert_eq!(reported(&[0xff, 0xfe]), "");
+    assert_eq!(error_message(xml), "The Stack (s) could not be found.");
+    assert_eq!(error_message(br#"{"code": 404, "error": {"message": "gone", "type": "EntityNotFound"}}"#), "gone");
+    assert_eq!(error_message(b"<html>"), "");
+    assert_eq!(error_message(&[0xff, 0xfe]), "");
 }
 
 #[tokio::test]

@@ -63,7 +63,7 @@ mod tests {
     const ID: &str = "7c1f4d0e-93a2-4b86-8d55-2f60c6b1a9e4";
 
     #[test]
-    fn names_of_every_bus_1_distinguished() {
+    fn names_of_every_bus_are_distinguished() {
         for (name, carried) in [
             ("7c1f4d0e-93a2-4b86-8", true),
             ("7c1f4d0e-93a2-4b86-8d55-2f60c6b1a9e4", true),

@@ -23,7 +23,7 @@ pub struct TransientService {
     pub timeout: Option<Duration>,
 }
 
-/// What became of a wish to start a transient service.
+/// What became of a request to start a transient service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransientStart {
     /// systemd took it; it runs or is about to.

@@ -58,7 +58,7 @@ def certificates(node: Node, stage, magnum, tmp_path):
     def early():
         magnum.behave()
         magnum.spoil("not-yet-valid")
-    failure.mended("put Magnum right", early, until=("FAILED", "not valid"))
+    failure.mended("end the fault in Magnum", early, until=("FAILED", "not valid"))
 
     failure = stage.failure("certificate-not-yet-valid", after=failure)
     failure.shows("FAILED", "at certificates", "not valid", heat="node", failed=True)

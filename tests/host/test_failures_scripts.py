@@ -48,7 +48,7 @@ def heat(server: Server):
         server.heat.answer(status, method="POST")
         server.script("quick")
         failure.shows("WAITING for Heat to take 1 signal", str(status))
-        failure.mended("put Heat right", server.heat.behave)
+        failure.mended("end the fault in Heat", server.heat.behave)
 
     failure = stage.failure("heat-away")
     server.heat.stop()

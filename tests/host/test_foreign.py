@@ -154,10 +154,10 @@ def refusal(host) -> str:
     """Why one pass refuses the volume."""
     before = len(host.journal(HNA_EVENT="VolumeRefused"))
     assert once(host, **WORKER) == 1
-    entry = host.reported("VolumeRefused", before + 1)
+    refusals = host.reported("VolumeRefused", before + 1)
     status = host.exec("heat-node-agent", "status", check=False).stdout
     assert "HNA-0306" in status, status
-    return entry[-1]["HNA_CAUSE"]
+    return refusals[-1]["HNA_CAUSE"]
 
 
 def test_whatever_is_somebody_elses_is_refused_by_name_and_stays_as_it_is(worker, tmp_path):

@@ -7,7 +7,7 @@ use crate::http::fake::Authority;
 /// A source over the network: how the machine learns of it, and how it answers.
 struct Way {
     source: &'static str,
-    take_hints: fn(&Machine, &str),
+    configure: fn(&Machine, &str),
     /// Everything that the server says up to the first metadata.
     first: fn(&str, Act) -> Vec<Act>,
     /// An answer that brings this as the metadata.
@@ -15,17 +15,17 @@ struct Way {
 }
 
 const WAYS: &[Way] = &[
-    Way { source: "cfn", take_hints: |machine, base| machine.put(BOOT, &boot(base)), first: |_, answer| vec![answer], answer },
+    Way { source: "cfn", configure: |machine, base| machine.put(BOOT, &boot(base)), first: |_, answer| vec![answer], answer },
     Way {
         source: "heat",
         // Keystone and Heat are one server here.
-        take_hints: |machine, base| machine.put(BOOT, &section("heat", &transports::heat_keys(base))),
+        configure: |machine, base| machine.put(BOOT, &section("heat", &transports::heat_keys(base))),
         first: |base, answer| vec![closing(transports::token("one", base)), answer],
         answer: transports::metadata,
     },
     Way {
         source: "request",
-        take_hints: |machine, base| {
+        configure: |machine, base| {
             let url = format!("{base}/v1/AUTH_p/s/o?temp_url_sig=hush&temp_url_expires=2147483647");
             machine.put(BOOT, &section("request", &json!({"metadata_url": url})));
         },
@@ -49,7 +49,7 @@ struct Scene {
 
 impl Scene {
     async fn new(way: &'static Way, server: Fake, machine: Machine) -> Self {
-        (way.take_hints)(&machine, &server.base);
+        (way.configure)(&machine, &server.base);
         // Each answer is asked for on a connection of its own.
         server.play((way.first)(&server.base, closing(way.good())));
         let mut collector = machine.collector();
@@ -279,7 +279,7 @@ async fn certificates_that_do_not_hold_are_refused_by_name() {
         // Nobody told this node about the authority.
         let server = Fake::start_tls(vec![way.good()], Arc::clone(&good)).await;
         let machine = Machine::new();
-        (way.take_hints)(&machine, &server.base);
+        (way.configure)(&machine, &server.base);
         let mut collector = machine.collector();
         collector.poll_once().await;
         assert_eq!((collector.snapshot().sources[way.source].failures, server.requests().len()), (1, 0));

@@ -36,8 +36,8 @@ async fn an_answer_that_leads_nowhere_or_back_does_not_replace_the_old_way() {
                 assert!(snapshot.lists("a") && !snapshot.lists("back"), "{same} {case}");
                 let cause = snapshot.sources[if same { "cfn" } else { "request" }].cause.clone().unwrap();
                 assert!(cause.contains(if case == "back" { "leads back" } else { "names no source" }), "{cause}");
-                let ways = format!("{:?}", snapshot.ways);
-                assert!(ways.contains(&old.base) && !ways.contains(&new.base), "{ways}");
+                let credentials = format!("{:?}", snapshot.own_credentials);
+                assert!(credentials.contains(&old.base) && !credentials.contains(&new.base), "{credentials}");
             }
             assert_eq!(
                 (count(&machine, Code::SourceRetired), count(&machine, Code::SourceReplacementPending)),
@@ -186,8 +186,8 @@ async fn an_answer_that_arrives_after_its_way_was_taken_back_counts_for_nothing(
                 pass(&mut collector, &machine, Duration::from_mins(30)).await;
                 assert!(collector.snapshot().lists("corrected") && !collector.snapshot().lists("foreign"), "{same} {reported}");
                 assert!(old.requests().len() > asked.0 && new.requests().len() == asked.1, "{same} {reported}");
-                let ways = format!("{:?}", collector.snapshot().ways);
-                assert!(ways.contains(&old.base) && !ways.contains(&new.base), "{ways}");
+                let credentials = format!("{:?}", collector.snapshot().own_credentials);
+                assert!(credentials.contains(&old.base) && !credentials.contains(&new.base), "{credentials}");
                 collector = machine.collector();
             }
         }

@@ -429,11 +429,11 @@ fn a_command_reads_what_is_on_this_machine_and_asks_nobody() {
     machine.put(CONF, "[cfn]\nthis is no setting\n");
     // No runtime is there: a request could not even begin.
     let mut collector = machine.collector();
-    assert_eq!(collector.reported(SourceName::HeatLocal), None);
+    assert_eq!(collector.last_document(SourceName::HeatLocal), None);
     collector.read_boot_copy();
-    let reported = collector.reported(SourceName::HeatLocal).unwrap();
+    let reported = collector.last_document(SourceName::HeatLocal).unwrap();
     assert!(reported.contains_key("os-collect-config") && reported["deployments"] == json!([]));
-    assert_eq!((collector.reported(SourceName::Cfn), collector.snapshot().document()), (None, reported));
+    assert_eq!((collector.last_document(SourceName::Cfn), collector.snapshot().document()), (None, reported));
     assert!(machine.codes().contains(&Code::MetadataPartInvalid), "{:?}", machine.codes());
 }
 

@@ -57,8 +57,8 @@ async fn no_answer_brings_one_documents_password_to_another_documents_address() 
             let asked: Vec<_> = evil.requests();
             assert!(asked.is_empty(), "{config}: {asked:?}");
             assert!(collector.snapshot().lists("a") && collector.snapshot().freshness().covers(began));
-            let ways = &collector.snapshot().ways;
-            assert!(!format!("{ways:?}").contains(&evil.base), "{config}: {ways:?}");
+            let credentials = &collector.snapshot().own_credentials;
+            assert!(!format!("{credentials:?}").contains(&evil.base), "{config}: {credentials:?}");
         }
         let reported: Vec<_> = machine.report.events().into_iter().filter(|event| event.code == Code::SourceIncomplete).collect();
         // Once in each of the two processes, for each source that brings it.
@@ -118,8 +118,8 @@ async fn one_that_is_replaced_by_one_that_never_answers_is_followed_on_over_rest
         let failing = if same { "cfn" } else { "heat" };
         assert!(collector.snapshot().sources[failing].failures > 0, "and its failure is said");
         let signals_go_the_proven_way = |collector: &Collector| {
-            let ways = format!("{:?}", collector.snapshot().ways);
-            assert!(ways.contains(&cfn.base) && !ways.contains(&dead.base), "{ways}");
+            let credentials = format!("{:?}", collector.snapshot().own_credentials);
+            assert!(credentials.contains(&cfn.base) && !credentials.contains(&dead.base), "{credentials}");
         };
         signals_go_the_proven_way(&collector);
         // At rest it is asked less often than a source in force, and followed.
@@ -245,8 +245,8 @@ async fn https_is_not_left_for_http_and_a_restart_does_not_forget_it() {
             assert_eq!(plain.requests().len(), asked, "{config}");
             assert!(collector.snapshot().lists("still"), "{config}");
             assert!(machine.codes().contains(&Code::SourceDowngrade), "{config}");
-            let ways = format!("{:?}", collector.snapshot().ways);
-            assert!(!ways.contains(&plain.base), "{config}: {ways}");
+            let credentials = format!("{:?}", collector.snapshot().own_credentials);
+            assert!(!credentials.contains(&plain.base), "{config}: {credentials}");
         }
     }
 }

@@ -97,7 +97,7 @@ impl Execution<'_> {
         let cleared = FirewallFile { tool: None, cleared, open: Vec::new() };
         self.root.write_json(Path::new(FIREWALL), &cleared, Attributes::mode(0o644))?;
         let outcome = self.systemd.restart(FIREWALL_UNIT).await?;
-        if outcome.is_done() { Ok(()) } else { Err(reported(FIREWALL_UNIT, &outcome.result)) }
+        if outcome.is_done() { Ok(()) } else { Err(unit_failed(FIREWALL_UNIT, &outcome.result)) }
     }
 
     async fn stop_units(&mut self, units: &[String]) -> Result<()> {
@@ -117,7 +117,7 @@ impl Execution<'_> {
             return Ok(());
         }
         let outcome = self.systemd.stop(unit).await?;
-        if outcome.is_done() { Ok(()) } else { Err(reported(unit, &outcome.result)) }
+        if outcome.is_done() { Ok(()) } else { Err(unit_failed(unit, &outcome.result)) }
     }
 
     async fn disable(&self, units: &[String]) -> Result<()> {
@@ -207,7 +207,7 @@ impl Execution<'_> {
     }
 }
 
-fn reported(unit: &str, result: &str) -> Error {
+fn unit_failed(unit: &str, result: &str) -> Error {
     Error::permanent(format!("{unit}: systemd says {result}")).remedy(format!("`systemctl status {unit}` shows why"))
 }
 

@@ -79,7 +79,7 @@ pub fn run(settings: &Settings, wanted: &Arguments) -> Result<ExitCode> {
             let lines: Vec<String> = steps.iter().map(|step| format!("would {}\n", step.text())).collect();
             return print(&harmless(&lines.concat())).map(|()| exit::pending());
         }
-        let mut execute = Execution {
+        let mut execution = Execution {
             settings,
             state: &state,
             root: &root,
@@ -91,8 +91,8 @@ pub fn run(settings: &Settings, wanted: &Arguments) -> Result<ExitCode> {
             marker: marker.unwrap_or_default(),
             lock: None,
         };
-        execute.marker.write(&state)?;
-        carry_out(&mut execute, &steps).await?;
+        execution.marker.write(&state)?;
+        carry_out(&mut execution, &steps).await?;
         report.emit(Event::new(Code::NodeReset, "this node was taken out by reset").cause("the operator asked for it"));
         Ok(exit::OK)
     });
@@ -100,9 +100,9 @@ pub fn run(settings: &Settings, wanted: &Arguments) -> Result<ExitCode> {
     done
 }
 
-async fn carry_out(execute: &mut Execution<'_>, steps: &[Step]) -> Result<()> {
+async fn carry_out(execution: &mut Execution<'_>, steps: &[Step]) -> Result<()> {
     for (at, step) in steps.iter().enumerate() {
-        if let Err(error) = execute.carry_out(step).await {
+        if let Err(error) = execution.carry_out(step).await {
             let left: Vec<String> = steps.iter().skip(at).map(Step::text).collect();
             let again =
                 "remove the cause and run `heat-node-agent reset` again with the same options: what is done is not done twice";

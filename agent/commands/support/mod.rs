@@ -147,7 +147,7 @@ fn write_archive(
     let mut file = directory.append(name, Attributes::mode(0o600))?;
     let mut archive = Archive::new(&mut file, known.mask(), unread.map(ToString::to_string), now, WHOLE);
     for (origin, name, words) in wanted(settings) {
-        archive.add(&origin, &name, || received(&origin, &name, &words, options))?;
+        archive.add(&origin, &name, || part_of(&origin, &name, &words, options))?;
     }
     let bytes = archive.end()?;
     file.sync_all()?;
@@ -180,7 +180,7 @@ fn wanted(settings: &Settings) -> Vec<(Origin, String, Vec<String>)> {
 }
 
 /// A part as it is: nothing of this leaves the process but by [`Archive::add`].
-fn received(origin: &Origin, name: &str, words: &[String], options: &Options) -> Part {
+fn part_of(origin: &Origin, name: &str, words: &[String], options: &Options) -> Part {
     if *origin != Origin::Own {
         return limited(name, words);
     }
@@ -191,7 +191,7 @@ fn received(origin: &Origin, name: &str, words: &[String], options: &Options) ->
     }
     all.extend_from_slice(words);
     // As its people know it, whatever its path is.
-    reported(name, &agent, &all, &format!("heat-node-agent {}", words.join(" ")))
+    transcript(name, &agent, &all, &format!("heat-node-agent {}", words.join(" ")))
 }
 
 /// Units of the node in place, and those beside them.
@@ -210,11 +210,11 @@ fn units(settings: &Settings) -> Vec<String> {
 /// What a program says within its time.
 fn limited(name: &str, words: &[String]) -> Part {
     let all: Vec<String> = ["-k", "5", LIMIT].map(str::to_owned).into_iter().chain(words.iter().cloned()).collect();
-    reported(name, "timeout", &all, &line("", words))
+    transcript(name, "timeout", &all, &line("", words))
 }
 
 /// The command, what it says, and how it ended where that was no success. JSON stays JSON.
-fn reported(name: &str, tool: &str, arguments: &[String], shown: &str) -> Part {
+fn transcript(name: &str, tool: &str, arguments: &[String], shown: &str) -> Part {
     let shown = shown.trim();
     let mut is_cut = false;
     let text = match ask_end(tool, arguments, "", PART) {

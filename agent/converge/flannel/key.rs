@@ -196,10 +196,10 @@ fn range(description: &Map<String, Value>) -> Map<String, Value> {
 }
 
 fn words(description: &Map<String, Value>) -> String {
-    let reported = |name: &str| description.get(name).map(|value| escaped(value.as_str().unwrap_or(&value.to_string())));
-    let mut text = reported("network").unwrap_or_else(|| "no network".to_owned());
+    let shown = |name: &str| description.get(name).map(|value| escaped(value.as_str().unwrap_or(&value.to_string())));
+    let mut text = shown("network").unwrap_or_else(|| "no network".to_owned());
     for (name, label) in [("subnetlen", " in subnets of /"), ("subnetmin", " from "), ("subnetmax", " to ")] {
-        if let Some(value) = reported(name) {
+        if let Some(value) = shown(name) {
             text.push_str(label);
             text.push_str(&value);
         }

@@ -22,8 +22,8 @@ impl Agent {
     /// list, and the node beside those that come after it.
     pub(super) fn decide(&mut self) -> Result<()> {
         // First of all what has to end: that needs no room on the disk, and may make some.
-        self.monitor_hook();
-        self.ledger.resume_interrupted();
+        self.supervise_hook();
+        self.ledger.store_missing_signals();
         // Signals go out even where nothing new can be begun, e.g. on a full disk.
         let begun = self.begin();
         self.start_sending();

@@ -20,7 +20,7 @@ use crate::report::{Code, Event, Phase, Report};
 impl Agent {
     /// Ends what is to be ended, and begins to watch what an earlier run of the agent left running: before anything new is
     /// begun, because it takes the place of the one script or hook that runs at a time.
-    pub(super) fn monitor_hook(&mut self) {
+    pub(super) fn supervise_hook(&mut self) {
         self.take_over();
         self.end_replaced();
         self.carry_out_ending();

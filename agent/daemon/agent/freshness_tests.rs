@@ -41,7 +41,7 @@ async fn open_at(dir: &Path, fake: &Fake, deployments: &[Value]) -> Agent {
 }
 
 /// One poll that lists these, and what follows from it at once.
-async fn inspect(agent: &mut Agent, fake: &Fake, deployments: &[Value]) {
+async fn poll(agent: &mut Agent, fake: &Fake, deployments: &[Value]) {
     fake.play(vec![lists(&fake.base, deployments)]);
     let change = agent.collector.poll_once().await;
     agent.received(change);
@@ -176,9 +176,9 @@ async fn what_leaves_the_list_for_one_answer_is_reported_when_it_comes_back() {
         let dir = tempfile::tempdir().unwrap();
         let before = asked(&fake).len();
         let mut agent = open_in(dir.path(), BOOT, &boot(&fake.base, &[])).await.0;
-        inspect(&mut agent, &fake, &one).await;
+        poll(&mut agent, &fake, &one).await;
         assert_eq!(agent.ledger.outbox.waiting().len(), 1);
-        inspect(&mut agent, &fake, &[]).await;
+        poll(&mut agent, &fake, &[]).await;
         let record = agent.ledger.journal.get("id-a1").unwrap();
         assert_eq!(
             (record.state, record.let_go, agent.ledger.outbox.is_empty()),
@@ -187,16 +187,16 @@ async fn what_leaves_the_list_for_one_answer_is_reported_when_it_comes_back() {
         if restarts {
             agent = open_in(dir.path(), BOOT, &boot(&fake.base, &[])).await.0;
         }
-        inspect(&mut agent, &fake, &one).await;
+        poll(&mut agent, &fake, &one).await;
         assert_eq!(agent.ledger.outbox.waiting().len(), 1, "on that same answer it is not sent");
-        inspect(&mut agent, &fake, &one).await;
+        poll(&mut agent, &fake, &one).await;
         let polls = ["GET /metadata"; 4];
         assert_eq!(asked(&fake)[before..], [&polls[..], &["POST /signal/a1"]].concat(), "{restarts}");
         let record = agent.ledger.journal.get("id-a1").unwrap();
         assert_eq!((record.state, record.let_go, record.note.as_deref()), (State::Signalled, None, None));
         // Told once: whatever leaves and comes back now is done.
         for list in [&[][..], &one, &one] {
-            inspect(&mut agent, &fake, list).await;
+            poll(&mut agent, &fake, list).await;
         }
         assert_eq!(asked(&fake).iter().filter(|line| *line == "POST /signal/a1").count(), 1 + usize::from(restarts));
     }
@@ -212,7 +212,7 @@ async fn a_wait_condition_hears_of_a_node_that_leaves_and_comes_back() {
     let node = [node];
     let mut agent = open_at(dir.path(), &fake, &[]).await;
     for list in [&node[..], &[], &node, &node, &node] {
-        inspect(&mut agent, &fake, list).await;
+        poll(&mut agent, &fake, list).await;
     }
     let signals: Vec<_> = asked(&fake).into_iter().filter(|line| !line.starts_with("GET")).collect();
     assert_eq!(signals, ["PUT /wait", "POST /signal/n1"]);
@@ -228,26 +228,26 @@ async fn a_script_that_leaves_and_comes_back_is_taken_up_where_it_was() {
     let script = [script];
     let mut agent = open_at(dir.path(), &fake, &[]).await;
     agent.ledger.register(&parsed, None).unwrap();
-    inspect(&mut agent, &fake, &[]).await;
+    poll(&mut agent, &fake, &[]).await;
     let let_go = |agent: &Agent| agent.ledger.journal.get("id-s1").unwrap().let_go;
     assert_eq!(let_go(&agent), Some(State::Seen), "it never ran");
-    inspect(&mut agent, &fake, &script).await;
+    poll(&mut agent, &fake, &script).await;
     assert!(agent.hook.id().is_none(), "not on that same answer");
-    inspect(&mut agent, &fake, &script).await;
+    poll(&mut agent, &fake, &script).await;
     assert_eq!(agent.hook.id(), Some("id-s1"));
     // By another run of the agent that finds it running. It ended while nobody looked.
     drop(agent);
     let mut agent = open_at(dir.path(), &fake, &[]).await;
-    inspect(&mut agent, &fake, &[]).await;
+    poll(&mut agent, &fake, &[]).await;
     let watched = (let_go(&agent), agent.hook.id());
     assert_eq!(watched, (None, Some("id-s1")), "it is watched as long as it may run, and not let go before");
     let job = Path::new("state/work").join(agent.ledger.journal.get("id-s1").unwrap().job());
     let ran = JobResult { stdout: "once\n".into(), ..JobResult::default() };
     Tree::open(dir.path()).unwrap().write_json(&job.join(RESULT), &ran, Attributes::mode(0o600)).unwrap();
-    inspect(&mut agent, &fake, &script).await;
+    poll(&mut agent, &fake, &script).await;
     let (id, ran) = agent.hook.ended().await;
     agent.hook_ended(&id, ran);
-    inspect(&mut agent, &fake, &script).await;
+    poll(&mut agent, &fake, &script).await;
     assert!(fake.requests().last().unwrap().contains(r#""deploy_stdout":"once\n""#));
 }
 
@@ -260,13 +260,13 @@ async fn a_node_that_leaves_and_comes_back_is_brought_up_from_the_beginning() {
     (node["group"], node["config"]) = (json!("kubernetes-node"), config);
     let node = [node];
     let mut agent = open_at(dir.path(), &fake, &[]).await;
-    inspect(&mut agent, &fake, &node).await;
+    poll(&mut agent, &fake, &node).await;
     assert!(agent.node_task.bring_up.is_busy());
-    inspect(&mut agent, &fake, &[]).await;
+    poll(&mut agent, &fake, &[]).await;
     let state = |agent: &Agent| agent.ledger.generations.current().unwrap().state;
     assert_eq!((agent.node_task.bring_up.is_busy(), state(&agent)), (false, GenerationState::Rejected));
     for begins in [false, true] {
-        inspect(&mut agent, &fake, &node).await;
+        poll(&mut agent, &fake, &node).await;
         assert_eq!(agent.node_task.bring_up.is_busy(), begins);
     }
     assert_eq!(state(&agent), GenerationState::Applying);
@@ -285,7 +285,7 @@ async fn nothing_is_begun_on_what_a_cache_or_a_boot_copy_says_while_heat_can_be_
     assert!(agent.collector.snapshot().lists("id-s1"));
     agent.decide().unwrap();
     assert!(agent.hook.id().is_none() && agent.ledger.journal.get("id-s1").is_none());
-    inspect(&mut agent, &fake, &script).await;
+    poll(&mut agent, &fake, &script).await;
     assert!(agent.hook.id().is_some());
     // One that was forgotten by order runs anew only if Heat still lists it.
     agent.hook = HookTask::new(Rc::clone(&agent.programs));
@@ -293,7 +293,7 @@ async fn nothing_is_begun_on_what_a_cache_or_a_boot_copy_says_while_heat_can_be_
     agent.ledger.journal.forget("id-s1").unwrap();
     agent.decide().unwrap();
     assert!(agent.hook.id().is_none() && agent.collector.is_answering());
-    inspect(&mut agent, &fake, &[]).await;
+    poll(&mut agent, &fake, &[]).await;
     assert!(agent.hook.id().is_none());
 }
 
@@ -321,7 +321,7 @@ async fn a_malformed_entry_with_the_id_of_what_runs_changes_nothing_of_it() {
     let (mut agent, report) = open_in(dir.path(), BOOT, &boot(&fake.base, &[])).await;
     Rc::make_mut(&mut agent.host).settings.deploy.groups = None;
     for list in [script.to_vec(), [script, bad].concat(), [bad, script].concat(), bad.to_vec()] {
-        inspect(&mut agent, &fake, &list).await;
+        poll(&mut agent, &fake, &list).await;
         let state = agent.ledger.journal.get("id-s1").unwrap().state;
         assert_eq!((agent.hook.id(), state), (Some("id-s1"), State::Running), "{list:?}");
     }
@@ -332,7 +332,7 @@ async fn a_malformed_entry_with_the_id_of_what_runs_changes_nothing_of_it() {
     drop(agent);
     let mut agent = open_at(dir.path(), &fake, &[]).await;
     Tree::open(dir.path()).unwrap().write_json(&job.join(RESULT), &JobResult::default(), Attributes::mode(0o600)).unwrap();
-    inspect(&mut agent, &fake, bad).await;
+    poll(&mut agent, &fake, bad).await;
     let (id, ran) = agent.hook.ended().await;
     agent.hook_ended(&id, ran);
     assert!(!agent.ledger.journal.get("id-s1").unwrap().failed());
@@ -350,11 +350,11 @@ async fn a_node_takes_over_from_one_that_ended_and_is_still_listed() {
     };
     let (old, new) = (node("old"), node("new"));
     let mut agent = open_at(dir.path(), &fake, &[]).await;
-    inspect(&mut agent, &fake, std::slice::from_ref(&old)).await;
+    poll(&mut agent, &fake, std::slice::from_ref(&old)).await;
     let (id, done) = agent.node_task.bring_up.ended().await;
     agent.node_ended(&id, done);
     // Renamed in the template: Heat makes the new one first, and removes the old one when that has succeeded.
-    inspect(&mut agent, &fake, &[old, new]).await;
+    poll(&mut agent, &fake, &[old, new]).await;
     assert_eq!(agent.node_task.bring_up.about().map(String::as_str), Some("id-new1"));
     assert_eq!(agent.ledger.generations.current().unwrap().deployment, "id-new1");
 }
@@ -381,7 +381,7 @@ async fn an_answer_without_a_list_is_nobodys_word_on_a_result() {
     let dir = tempfile::tempdir().unwrap();
     let (old, new) = ([run_of(&fake.base, "r", 1)], [run_of(&fake.base, "r", 2)]);
     let mut agent = open_in(dir.path(), BOOT, &boot(&fake.base, &[])).await.0;
-    inspect(&mut agent, &fake, &old).await;
+    poll(&mut agent, &fake, &old).await;
     assert_eq!(agent.ledger.outbox.waiting().len(), 1, "it ended after that answer began");
     // Heat has replaced it, but these answers do not say so.
     for document in ["{}", r#"{"deployments": "none"}"#] {
@@ -391,8 +391,8 @@ async fn an_answer_without_a_list_is_nobodys_word_on_a_result() {
         agent.decide().unwrap();
         assert!(agent.ledger.sending.is_empty() && agent.is_idle(), "{document}: nothing is sent, and nothing spins");
     }
-    inspect(&mut agent, &fake, &new).await;
-    inspect(&mut agent, &fake, &new).await;
+    poll(&mut agent, &fake, &new).await;
+    poll(&mut agent, &fake, &new).await;
     let signals: Vec<_> = asked(&fake).into_iter().filter(|line| line.starts_with("POST")).collect();
     assert_eq!(signals, ["POST /signal/r2"]);
 }

@@ -93,7 +93,7 @@ impl Ledger {
 
     /// Results without a signal get theirs stored: after a start, and after a disk was full. One that is on its way is in the outbox
     /// until its fate is recorded or among those that could not be. One that cannot be stored holds nothing else up.
-    pub(super) fn resume_interrupted(&mut self) {
+    pub(super) fn store_missing_signals(&mut self) {
         if !self.unstored.try_again() {
             return;
         }
@@ -146,7 +146,7 @@ impl Ledger {
         }
     }
 
-    /// Stores a finished deployment's result for Heat, or says why it cannot be stored yet: [`Ledger::resume_interrupted`] tries it again.
+    /// Stores a finished deployment's result for Heat, or says why it cannot be stored yet: [`Ledger::store_missing_signals`] tries it again.
     fn store_result(&mut self, record: &DeploymentRecord) {
         if let Err(error) = self.store_signal(record) {
             self.unstored.take(&format!("storing the result of deployment {} for Heat", record.name), &error);

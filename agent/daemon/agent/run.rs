@@ -94,13 +94,13 @@ impl Agent {
 
     /// Nothing runs, and nothing can be started or sent without a poll.
     pub(super) fn is_idle(&self) -> bool {
-        let lanes = self.hook.id().is_some() || self.node_task.bring_up.is_busy() || !self.ledger.sending.is_empty();
+        let is_busy = self.hook.id().is_some() || self.node_task.bring_up.is_busy() || !self.ledger.sending.is_empty();
         let sendable = self.ledger.outbox.due() == Some(Duration::ZERO);
         // A first try that is held back for a moment belongs to this pass.
         let held = self.ledger.outbox.holds_a_first_try();
         // One more answer is asked for before a result is sent.
         let asks = self.collector.is_answering() || self.worklist.goes_on;
-        !lanes && !sendable && !held && !asks && !self.trouble.lasts()
+        !is_busy && !sendable && !held && !asks && !self.trouble.lasts()
     }
 
     fn step(&mut self) {

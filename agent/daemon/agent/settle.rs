@@ -74,13 +74,13 @@ impl Agent {
     /// may still run is taken over and ended first.
     fn let_go_of_unlisted(&mut self, listed: &BTreeSet<String>) {
         let freshness = self.collector.snapshot().freshness();
-        let in_lane = |id: &String| self.hook.id() == Some(id) || self.node_task.bring_up.about() == Some(id);
+        let is_under_way = |id: &String| self.hook.id() == Some(id) || self.node_task.bring_up.about() == Some(id);
         let may_run = |record: &DeploymentRecord| record.state == State::Running && record.is_job();
         let orphaned = |record: &&DeploymentRecord| {
             record.state <= State::Running
                 && !may_run(record)
                 && !listed.contains(&record.id)
-                && !in_lane(&record.id)
+                && !is_under_way(&record.id)
                 && freshness.covers(record.since)
         };
         let orphans: Vec<DeploymentRecord> = self.ledger.journal.all().into_iter().filter(orphaned).cloned().collect();

@@ -232,11 +232,11 @@ async fn what_heat_took_is_not_sent_again_because_it_could_not_be_recorded() {
     tree(dir.path()).create_dir(&path, Attributes::mode(0o700)).unwrap();
     agent.sent((vec![(sent, Disposition::Delivered)], Ok(())));
     assert!(agent.trouble.lasts());
-    agent.ledger.resume_interrupted();
+    agent.ledger.store_missing_signals();
     assert!(agent.ledger.outbox.waiting().is_empty());
     tree(dir.path()).remove_dir_all(&path).unwrap();
     agent.record_dispositions(Vec::new());
-    agent.ledger.resume_interrupted();
+    agent.ledger.store_missing_signals();
     assert_eq!((agent.ledger.journal.get("id-late").unwrap().state, agent.ledger.outbox.waiting().len()), (State::Signalled, 0));
 }
 

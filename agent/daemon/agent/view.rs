@@ -45,7 +45,7 @@ pub(super) fn gone(snapshot: &Snapshot, record: &DeploymentRecord) -> Option<Str
 
 /// What the outbox needs of a snapshot.
 pub(super) fn view(snapshot: &Snapshot) -> View {
-    let (freshness, own) = (snapshot.freshness(), snapshot.ways.clone());
+    let (freshness, own) = (snapshot.freshness(), snapshot.own_credentials.clone());
     let asked_keystone = snapshot.authority.as_ref().is_some_and(|authority| asks_keystone(authority.source));
     if !lists_all(snapshot) {
         return View { freshness, asked_keystone, own, ..View::default() };
@@ -64,7 +64,7 @@ mod tests {
     use crate::freshness::{Freshness, ListAnswer};
 
     /// Of no request in this run.
-    fn inspect() -> ListAnswer {
+    fn answer() -> ListAnswer {
         ListAnswer::new(Moment::EARLIER, [std::time::Duration::ZERO; 2])
     }
 
@@ -76,8 +76,8 @@ mod tests {
         Snapshot {
             deployments: entries.map(|entries| Arc::new(Entries::new(entries.iter().map(entry).collect()).unwrap())),
             sources: [("cfn", SourceState::default())].into(),
-            authority: source.map(|source| Authority { source, list_answer: inspect() }),
-            listing: source.filter(|_| entries.is_some()).map(|source| Authority { source, list_answer: inspect() }),
+            authority: source.map(|source| Authority { source, list_answer: answer() }),
+            listing: source.filter(|_| entries.is_some()).map(|source| Authority { source, list_answer: answer() }),
             ..Snapshot::default()
         }
     }
@@ -93,7 +93,7 @@ mod tests {
             let view = view(&snapshot(source, entries));
             assert_eq!(view.listed.is_some(), lists, "{source:?} {entries:?}");
             let received = source.filter(|_| entries.is_some());
-            let freshness = received.map_or(Freshness::Awaited, |_| Freshness::Answered(inspect()));
+            let freshness = received.map_or(Freshness::Awaited, |_| Freshness::Answered(answer()));
             assert_eq!((view.freshness, view.asked_keystone), (freshness, source == Some("cfn")));
         }
     }

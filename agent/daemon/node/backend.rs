@@ -36,7 +36,7 @@ fn time_limit_ms(key: &str) -> Option<u64> {
     (key != volumes::MOVE_KEY).then_some(RUN_LIMIT_MS)
 }
 
-/// The hands that carry out what the interlock decided.
+/// Carries out on the machine what the interlock decided.
 #[derive(Clone, Debug)]
 pub(in crate::daemon) struct Backend {
     pub(in crate::daemon) systemd: Systemd,
@@ -80,9 +80,9 @@ impl FailureDetails for Backend {
         // The cause is known without them, so that none is said of a journal that cannot be read.
         // Of each unit by itself: two may be asked about at the same time.
         let key = format!("program-journalctl-{}", unit.trim_end_matches(".service"));
-        let reported = self.ran(&key, &job).await.map(|ran| ran.stdout).unwrap_or_default();
+        let output = self.ran(&key, &job).await.map(|ran| ran.stdout).unwrap_or_default();
         let runs_again = self.systemd.unit(unit).await.is_ok_and(|state| state.is_active() && state.n_restarts > 0);
-        of_last_run(&reported.lines().collect::<Vec<_>>(), runs_again)
+        of_last_run(&output.lines().collect::<Vec<_>>(), runs_again)
     }
 
     async fn holders(&self, ports: &BTreeSet<u16>) -> Vec<Holder> {
@@ -97,9 +97,9 @@ impl FailureDetails for Backend {
 
 /// What the run that died last said, without systemd's own words of its start: what an earlier one said is not why it died. `runs_again`:
 /// systemd has restarted it since, and what that run says is not why either.
-fn of_last_run(reported: &[&str], runs_again: bool) -> Vec<String> {
+fn of_last_run(lines: &[&str], runs_again: bool) -> Vec<String> {
     let is_start = |line: &&str| line.starts_with("Starting ") || line.starts_with("Started ");
-    let mut runs: Vec<&[&str]> = reported.split(is_start).collect();
+    let mut runs: Vec<&[&str]> = lines.split(is_start).collect();
     if runs_again && runs.len() > 1 {
         runs.pop();
     }
@@ -111,9 +111,9 @@ fn done(what: &str, outcome: &JobOutcome) -> Result<()> {
     if outcome.is_done() {
         return Ok(());
     }
-    let reported = format!("systemd says {}", outcome.result);
+    let cause = format!("systemd says {}", outcome.result);
     // A job that somebody else's replaced says nothing of the unit; one that failed fails again.
-    let error = if outcome.result == "canceled" { Error::transient(reported) } else { Error::permanent(reported) };
+    let error = if outcome.result == "canceled" { Error::transient(cause) } else { Error::permanent(cause) };
     Err(error.context(what).remedy(format!("check `journalctl -u {what}`")))
 }
 
@@ -183,9 +183,9 @@ mod tests {
 
     #[test]
     fn only_the_last_run_of_a_unit_is_quoted() {
-        let reported = ["Started kubelet.", "serves", "told to die", "Started kubelet.", "unknown flag: --no-such-flag"];
-        assert_eq!(of_last_run(&reported, false), ["unknown flag: --no-such-flag"]);
-        let again = [&reported[..], &["Started kubelet.", "serves"]].concat();
+        let lines = ["Started kubelet.", "serves", "told to die", "Started kubelet.", "unknown flag: --no-such-flag"];
+        assert_eq!(of_last_run(&lines, false), ["unknown flag: --no-such-flag"]);
+        let again = [&lines[..], &["Started kubelet.", "serves"]].concat();
         assert_eq!(of_last_run(&again, true), ["unknown flag: --no-such-flag"], "it was restarted and has not died yet");
         assert_eq!(of_last_run(&["dies", "Starting etcd..."], false), ["dies"], "it has said nothing since");
         assert_eq!(of_last_run(&["serves"], true), ["serves"]);

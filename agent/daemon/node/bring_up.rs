@@ -129,12 +129,12 @@ impl Node {
                 _ => continue,
             };
             let answer = passes(&self.host.root, &*self.http, &self.host.clock, gate).await;
-            let reported = match (answer, name) {
+            let text = match (answer, name) {
                 (Ok(()), "node_ready") => "yes".to_owned(),
                 (Ok(()), _) => "none pending".to_owned(),
                 (Err(cause), _) => format!("no: {cause}"),
             };
-            outputs.insert(name.to_owned(), Value::from(self.host.report.masked(&reported).into_owned()));
+            outputs.insert(name.to_owned(), Value::from(self.host.report.masked(&text).into_owned()));
         }
         outputs
     }

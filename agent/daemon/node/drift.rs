@@ -499,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn changed_removed_stopped_disabled_and_masked_1_distinguished() {
+    fn changed_removed_stopped_disabled_and_masked_are_distinguished() {
         let desired = Desired {
             directories: vec![Directory { path: "/etc/d".into(), mode: 0o755, owner: Owner::root(), needs: BTreeSet::new() }],
             files: ["/etc/same", "/etc/changed", "/etc/gone"].map(|path| File::public(path, "ours")).to_vec(),

@@ -47,7 +47,7 @@ pub(super) enum ProblemKind {
     Starting,
     /// It died, and systemd is about to start it again.
     FailingUnit,
-    /// A gate that asks others is red, or one of its own that waits for what is red.
+    /// A gate that asks others has failed, or one of its own that waits for what has failed.
     Waits,
     /// It is up and does not answer as it should.
     Silent,
@@ -491,7 +491,7 @@ impl Health {
     }
 
     /// What a gate answered.
-    pub(super) fn received(&mut self, gate: &str, answer: &Result<(), String>) {
+    pub(super) fn gate_answered(&mut self, gate: &str, answer: &Result<(), String>) {
         let parts = self.components.iter_mut().flat_map(|one| one.parts.iter_mut());
         for part in parts.filter(|part| part.gate.name == gate) {
             part.has_passed |= answer.is_ok();

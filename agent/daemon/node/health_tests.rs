@@ -43,7 +43,7 @@ fn node() -> Desired {
     }
 }
 
-/// A node that is measured, with the hands of its clock.
+/// A node that is measured, with a clock that the test sets.
 struct Watch {
     health: Health,
     now: Timestamp,
@@ -73,7 +73,7 @@ impl Watch {
         }
         for name in self.health.gates(None) {
             let answer = self.failed.get(name.as_str()).map_or(Ok(()), |cause| Err((*cause).to_owned()));
-            self.health.received(&name, &answer);
+            self.health.gate_answered(&name, &answer);
         }
         self.health.complete();
         self.health.judge(self.now)

@@ -109,7 +109,7 @@ impl Node {
         if self.unsettled.is_first_inspection() {
             // It may have run before anybody said which instance this is, and systemd does not come back to what it refused.
             let refused = systemd.unit(kubernetes::GUARD).await?.is_failed();
-            self.unsettled.inspected();
+            self.unsettled.mark_inspected();
             for unit in desired.units.iter().filter(|unit| refused && unit.enable) {
                 // What does not start is found below.
                 drop(systemd.start(&unit.name).await);

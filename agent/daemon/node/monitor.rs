@@ -143,7 +143,7 @@ impl Node {
         let known = desired.gates.iter().chain(&desired.watched).filter(|gate| gates.contains(&gate.name));
         let ask = async |gate| (gate, passes(&self.host.root, &*self.http, &self.host.clock, gate).await);
         for (gate, answer) in join_all(known.map(ask)).await {
-            self.monitor.health.borrow_mut().received(&gate.name, &answer);
+            self.monitor.health.borrow_mut().gate_answered(&gate.name, &answer);
         }
     }
 

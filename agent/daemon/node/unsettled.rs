@@ -30,7 +30,7 @@ impl UnsettledUnits {
         !self.inspected.get()
     }
 
-    pub(super) fn inspected(&self) {
+    pub(super) fn mark_inspected(&self) {
         self.inspected.set(true);
     }
 

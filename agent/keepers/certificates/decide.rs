@@ -1,4 +1,4 @@
-//! What is to be done about each wish: a pure function of what was read.
+//! What is to be done about each desired certificate: a pure function of what was read.
 //!
 //! Nothing right is asked for again, and a key that may be kept is kept: one that the record knows, or one whose certificate
 //! is right for this node.
@@ -15,7 +15,7 @@ use crate::clock::Timestamp;
 use crate::desired::{Certificate, Desired, KeyType, Rotation, Signer, Trust};
 use crate::error::{Error, Result};
 
-/// What is done about one wish.
+/// What is done about one certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum CertificateAction {
     /// What is in use stays.
@@ -35,7 +35,7 @@ pub(super) struct DecisionFacts<'a> {
     pub(super) record: &'a CertificateRecord,
     pub(super) generation: u64,
     pub(super) now: Timestamp,
-    /// Pairs of the parameters, by the wish's name.
+    /// Pairs of the parameters, by the certificate's name.
     pub(super) given: &'a BTreeMap<String, Pair>,
     /// Public keys of the signing keys that are put beside an authority, by its path.
     pub(super) signing: &'a BTreeMap<String, Vec<u8>>,
@@ -46,8 +46,8 @@ pub(super) struct DecisionFacts<'a> {
 pub(super) struct Decision {
     /// What each authority's file holds, by its path.
     pub(super) bundles: BTreeMap<String, Vec<X509>>,
-    /// In the order of the wishes.
-    pub(super) deeds: Vec<CertificateAction>,
+    /// In the order of the desired certificates.
+    pub(super) actions: Vec<CertificateAction>,
     /// Who may have signed what, by who signs.
     pub(super) signers: BTreeMap<Signer, Vec<X509>>,
     /// The step of a change of authority that is done with this.
@@ -59,7 +59,7 @@ pub(super) struct Decision {
 impl Decision {
     /// Whether nobody has to be asked for anything.
     pub(super) fn is_all_kept(&self) -> bool {
-        self.deeds.iter().all(|action| matches!(action, CertificateAction::Keep(_)))
+        self.actions.iter().all(|action| matches!(action, CertificateAction::Keep(_)))
     }
 }
 
@@ -80,7 +80,8 @@ impl DecisionFacts<'_> {
             news |= has_old && rotation::is_news(known, in_place);
         }
         let step = changing.then(|| rotation::step(self.record, self.trust.rotation, self.generation, news));
-        let mut decision = Decision { bundles: BTreeMap::new(), deeds: Vec::new(), signers: BTreeMap::new(), step, begins: news };
+        let mut decision =
+            Decision { bundles: BTreeMap::new(), actions: Vec::new(), signers: BTreeMap::new(), step, begins: news };
         for authority in &self.desired.authorities {
             let (path, signer) = (&authority.path, authority.signer);
             let known = living(issuer.get(&signer).map(Vec::as_slice).unwrap_or_default(), now)
@@ -94,7 +95,7 @@ impl DecisionFacts<'_> {
         for wanted in &self.desired.certificates {
             let of = |all: &BTreeMap<Signer, Vec<X509>>| all.get(&wanted.signer).cloned().unwrap_or_default();
             let action = self.action(wanted, &of(issuer), &of(&decision.signers));
-            decision.deeds.push(action);
+            decision.actions.push(action);
         }
         Ok(decision)
     }
@@ -208,7 +209,7 @@ pub enum Verdict {
     Flawed(Flaw),
 }
 
-/// Judges what is in use for a wish by the authorities that lie beside it.
+/// Judges what is in use for a certificate by the authorities that lie beside it.
 pub(super) fn verdict(wanted: &Certificate, found: &Found, authorities: &[X509], now: Timestamp) -> Verdict {
     let pair = match found {
         Found::Missing(why) => return Verdict::Missing(why.clone()),
@@ -231,7 +232,7 @@ mod tests {
     use crate::certificates::authority::SigningAuthority;
     use crate::certificates::fixtures::rsa_key;
 
-    /// What lies there for one wish.
+    /// What is there for one certificate.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     enum Existing {
         Nothing,

@@ -53,7 +53,7 @@ impl fmt::Display for Drift {
 /// What a look found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CertificateInspection {
-    /// In the order of the wishes, authorities first.
+    /// In the order of the desired certificates, authorities first.
     pub items: Vec<Item>,
     /// What is to be put back.
     pub drift: Vec<Drift>,
@@ -83,7 +83,7 @@ impl CertificateInspection {
     }
 }
 
-/// Looks at everything that is wished.
+/// Inspects everything that is desired.
 ///
 /// # Errors
 /// If something is unreadable.

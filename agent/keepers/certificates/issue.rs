@@ -1,4 +1,4 @@
-//! Keys and certificates for wishes: made, signed, checked, and laid into the set in the making one by one, so that a run
+//! Keys and certificates: made, signed, checked, and laid into the set in the making one by one, so that a run
 //! that is cut off, or one of whose requests fails, is gone on with.
 
 use std::collections::BTreeMap;
@@ -37,7 +37,7 @@ pub(super) enum Signers<'a, M> {
     Own(BTreeMap<Signer, SigningAuthority>),
 }
 
-/// A wish that needs a certificate, and the key that is there for it.
+/// A certificate that has to be signed, and the key that is there for it.
 pub(super) struct Task<'a> {
     pub(super) wanted: &'a Certificate,
     pub(super) key: Option<PrivateKey>,
@@ -116,7 +116,7 @@ impl<H: Backend> CertificateKeeper<H> {
         Ok(Signers::Own(own))
     }
 
-    /// Fulfils wishes side by side. What was done is kept if one of them fails.
+    /// Issues certificates side by side. What was done is kept if one of them fails.
     pub(super) async fn issue(
         &self,
         tasks: Vec<Task<'_>>,
@@ -284,8 +284,8 @@ impl<H: Backend> CertificateKeeper<H> {
         let ran = self.backend.run(&format!("key-{}", name.trim_start_matches("certificate ")), argv).await.context(doing)?;
         if ran.status != 0 {
             // Its output holds no key: that goes to the file.
-            let reported = crate::report::text::shortened(ran.stderr.trim(), 300);
-            return Err(Error::permanent(format!("openssl exited with {}: {reported}", ran.status)).context(doing()));
+            let message = crate::report::text::shortened(ran.stderr.trim(), 300);
+            return Err(Error::permanent(format!("openssl exited with {}: {message}", ran.status)).context(doing()));
         }
         let text = self.root.read(&path, 64 * 1024)?.unwrap_or_default();
         let key = PrivateKey::from_pem(&String::from_utf8_lossy(&text)).context(doing)?;

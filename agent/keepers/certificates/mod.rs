@@ -1,6 +1,6 @@
-//! Fulfils wishes for certificates: looks, asks, makes, checks, and swaps sets of files as a whole.
+//! Provides the desired certificates: inspects, requests, makes, checks, and swaps sets of files as a whole.
 //!
-//! In: the wishes of a `Desired`, what lies on the node, who signs ([`Backend`]). Out: sets that are in place, and what is
+//! In: the certificates of a `Desired`, what lies on the node, who signs ([`Backend`]). Out: sets that are in place, and what is
 //! remembered of them ([`CertificateRecord`]). Never: a change of what is in use before everything was found to belong together, or a
 //! new request for what is right already.
 
@@ -176,7 +176,7 @@ impl<H: Backend> CertificateKeeper<H> {
         let tasks: Vec<Task<'_>> = desired
             .certificates
             .iter()
-            .zip(&decision.deeds)
+            .zip(&decision.actions)
             .filter_map(|(wanted, action)| match action {
                 CertificateAction::Sign(key) => Some(Task { wanted, key: key.clone() }),
                 CertificateAction::Keep(_) | CertificateAction::Take(_) => None,
@@ -359,12 +359,12 @@ fn in_place(desired: &Desired, places: &Places) -> BTreeMap<Signer, Vec<X509>> {
     desired.authorities.iter().map(|authority| (authority.signer, of(&authority.path))).collect()
 }
 
-/// Each wish with what fulfils it.
+/// Each desired certificate with the pair for it.
 fn pairs<'a>(desired: &'a Desired, decision: &Decision, mut signed: BTreeMap<String, Pair>) -> Vec<(&'a Certificate, Pair)> {
     let pair = |wanted: &Certificate, action: &CertificateAction, signed: &mut BTreeMap<String, Pair>| match action {
         CertificateAction::Keep(pair) | CertificateAction::Take(pair) => Some((**pair).clone()),
         CertificateAction::Sign(_) => signed.remove(&wanted.name),
     };
-    let wanted_certificates = desired.certificates.iter().zip(&decision.deeds);
+    let wanted_certificates = desired.certificates.iter().zip(&decision.actions);
     wanted_certificates.filter_map(|(wanted, action)| Some((wanted, pair(wanted, action, &mut signed)?))).collect()
 }

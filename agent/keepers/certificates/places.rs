@@ -45,10 +45,10 @@ impl Pair {
     }
 }
 
-/// A key without a certificate, and what fulfils the wish.
+/// A key without a certificate, and its private half.
 pub(super) type OwnKey<'a> = (&'a Key, PrivateKey);
 
-/// What is found for one wish.
+/// What is found for one certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Found {
     /// Neither certificate nor key, or one of them alone.
@@ -68,16 +68,16 @@ impl Found {
     }
 }
 
-/// Everything that lies where the wishes are to be fulfilled.
+/// Everything that lies where the certificates are to be.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Places {
     /// Certificates at the path of an authority; nothing where they cannot be understood.
     pub(super) authorities: BTreeMap<String, Vec<X509>>,
-    /// By the wish's name.
+    /// By the certificate's name.
     pub(super) in_use: BTreeMap<String, Found>,
-    /// Pairs of all sets, also of those that are not in use, by the wish's name.
+    /// Pairs of all sets, also of those that are not in use, by the certificate's name.
     pub(super) pending: BTreeMap<String, Vec<Pair>>,
-    /// Keys by the wish's name, the one in use first: their certificates are perhaps not there.
+    /// Keys by the certificate's name, the one in use first: their certificates are perhaps not there.
     pub(super) keys: BTreeMap<String, Vec<PrivateKey>>,
 }
 
@@ -121,7 +121,7 @@ impl Places {
         (self.authorities, self.in_use) = Default::default();
     }
 
-    /// The pair in use for a wish.
+    /// The pair in use for a certificate.
     pub(super) fn pair(&self, wanted: &Certificate) -> Option<&Pair> {
         self.in_use.get(&wanted.name)?.pair()
     }

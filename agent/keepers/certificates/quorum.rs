@@ -48,7 +48,7 @@ pub enum HeldTurn {
     /// Nobody else is there, or nobody is asked.
     Nothing,
     /// Its turn by the clock.
-    RotationProgress,
+    Clock,
     /// The key in etcd, with this value.
     Key(Api, String),
 }
@@ -61,7 +61,7 @@ impl HeldTurn {
     }
 }
 
-/// Asks etcd for leave.
+/// Asks etcd for permission.
 ///
 /// # Errors
 /// If etcd cannot be asked: without its members' health nobody knows what a restart costs.
@@ -81,7 +81,7 @@ pub async fn ask(http: &Http, member: &EtcdMember, late: bool) -> Result<Permiss
         let lock = turn(http.clock().now(), &members.own, &ids).map_or(Lock::Ours, Lock::NotYet);
         return Ok(match judge(&quorum_state(lock, Vec::new())) {
             RestartPermission::Wait(cause) => Permission::Wait(cause),
-            RestartPermission::Go | RestartPermission::Lock => Permission::Go(HeldTurn::RotationProgress),
+            RestartPermission::Go | RestartPermission::Lock => Permission::Go(HeldTurn::Clock),
         });
     }
     let (api, name) = (etcd.api().await?, own_name(&members));
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_master_at_a_time_gets_leave_and_only_while_the_others_are_healthy() {
+    async fn one_master_at_a_time_gets_permission_and_only_while_the_others_are_healthy() {
         let all_healthy = || vec![healthy(), healthy()];
         let inspected = ["GET /version", "POST /v3/cluster/member/list"];
         let took =
@@ -309,10 +309,10 @@ mod tests {
         let old = ok(r#"{"etcdserver":"2.3.8","etcdcluster":"2.3.0"}"#);
         let server = Fake::start(vec![old, absent, made]).await;
         let Permission::Go(held) = ask(&http, &member(&server, &peers), false).await.unwrap() else { panic!() };
-        let reported = server.requests();
+        let requests = server.requests();
         assert!(
-            reported[2].starts_with("PUT /v2/keys/heat-node-agent/renewal?prevExist=false ") && reported[2].ends_with("&ttl=900"),
-            "{reported:?}"
+            requests[2].starts_with("PUT /v2/keys/heat-node-agent/renewal?prevExist=false ") && requests[2].ends_with("&ttl=900"),
+            "{requests:?}"
         );
         // It is given back by a member that is healthy again, and stays where that one is not.
         let gone = ok(r#"{"action":"compareAndDelete"}"#);

@@ -353,7 +353,7 @@ fn subjects(bundle: &str) -> usize {
 }
 
 #[tokio::test]
-async fn a_fresh_node_gets_what_it_wishes_once_and_asks_nobody_again() {
+async fn a_fresh_node_gets_what_it_needs_once_and_asks_nobody_again() {
     let (node, desired) = (Node::new(), desired());
     let prepared = node.run(&desired, 1).await.unwrap();
     assert_eq!(prepared.changes, desired.trusted_paths().into_iter().map(str::to_owned).collect());

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::attempt::{
     Attempts, FLEETING, Found, Outcome, UNIT_LIMIT, event, failed, is_fleeting, missing, refused, transient_stop,
 };
-use super::evidence::inspection;
+use super::evidence::inspection_point;
 use super::format::mkfs_key;
 use super::keeper::{Backend, POLL, VolumeKeeper};
 use super::place::is_mounted_from_its_disk;
@@ -30,10 +30,10 @@ impl<H: Backend> Volumes for VolumeKeeper<H> {
 
     async fn check_places(&self, desired: &Desired, deadline: Duration) -> std::result::Result<(), Failure> {
         self.keep_stores_on_their_volumes(desired)?;
-        let inspection = |volume| {
+        let check = |volume| {
             self.carry_out(volume, deadline, async move |attempts: &mut Attempts| self.check_place(volume, attempts).await)
         };
-        futures_util::future::try_join_all(desired.volumes.iter().map(inspection)).await.map(drop)
+        futures_util::future::try_join_all(desired.volumes.iter().map(check)).await.map(drop)
     }
 
     async fn bring_up(&self, volume: &Volume, deadline: Duration) -> std::result::Result<bool, Failure> {
@@ -164,7 +164,7 @@ impl<H: Backend> VolumeKeeper<H> {
             self.wait_for_job(&mkfs_key(volume), "a mkfs", "mkfs", attempts).await?;
         }
         self.clear_up_move(volume, attempts).await?;
-        let inspection = mount_unit::name(&inspection(volume));
+        let inspection = mount_unit::name(&inspection_point(volume));
         if self.backend.may_run(&inspection).await.map_err(|error| transient_stop("inspect", &error))? {
             self.backend.stop(&inspection).await.map_err(|error| transient_stop("inspect", &error))?;
         }

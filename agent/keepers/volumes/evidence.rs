@@ -167,7 +167,7 @@ impl<H: Backend> VolumeKeeper<H> {
             return Ok(());
         }
         let fs_type = evidence.disk.signatures.first().map_or(volume.content.kind(), |one| one.kind);
-        let place = inspection(volume);
+        let place = inspection_point(volume);
         let device = disk.node.display().to_string();
         for options in making::look_options(fs_type) {
             let options = format!("ro,nosuid,nodev,noexec,{options}");
@@ -210,6 +210,6 @@ fn silent(node: &str) -> Error {
 }
 
 /// Where a file system is mounted to be looked into.
-pub(super) fn inspection(volume: &Volume) -> String {
+pub(super) fn inspection_point(volume: &Volume) -> String {
     format!("/run/heat-node-agent/inspect/{}", volume.role)
 }

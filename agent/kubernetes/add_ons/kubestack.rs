@@ -46,7 +46,7 @@ pub(in crate::kubernetes) fn check(cluster: &ClusterSpec, mistakes: &mut Vec<Mis
         ));
     }
     let rule = "builds with --network-provider exist up to 1.3; every other kubelet and controller manager exits at that flag";
-    let reported = |problem: String, remedy| Mistake::general("KUBESTACK", problem, rule, remedy);
+    let mistake = |problem: String, remedy| Mistake::general("KUBESTACK", problem, rule, remedy);
     if cluster.cloud.is_none() {
         mistakes.push(Mistake::general(
             "KUBESTACK",
@@ -56,12 +56,12 @@ pub(in crate::kubernetes) fn check(cluster: &ClusterSpec, mistakes: &mut Vec<Mis
         ));
     }
     if cluster.minor.number() > LAST_PATCHED {
-        mistakes.push(reported(
+        mistakes.push(mistake(
             format!("is set with Kubernetes {}", cluster.minor),
             "remove it, or give the KUBE_TAG of such a build",
         ));
     } else {
-        warnings.push(reported("is set".to_owned(), "make sure that the image contains such a build"));
+        warnings.push(mistake("is set".to_owned(), "make sure that the image contains such a build"));
     }
 }
 

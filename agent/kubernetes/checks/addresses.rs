@@ -208,7 +208,7 @@ impl Checks<'_> {
         }
         self.dns();
         self.parts_of_nodes();
-        self.check_overridden_addresses();
+        self.check_overridden_pod_networks();
         self.dockers_bridge();
         let families =
             [("KUBE_NODE_IP", self.address.map(|address| address.is_ipv6())), (pods_name, Some(matches!(pods, IpNet::V6(_))))];
@@ -226,7 +226,7 @@ impl Checks<'_> {
     }
 
     /// A component that is given another network of pods than the others may be meant so, and mostly is not.
-    fn check_overridden_addresses(&mut self) {
+    fn check_overridden_pod_networks(&mut self) {
         let (options, pods) = (&self.spec.options, self.spec.networks.pods);
         let all = [
             ("KUBECONTROLLER_OPTIONS", &options.controller_manager, self.role == Role::Master),

@@ -379,7 +379,7 @@ impl Checks<'_> {
             self.wrong("HYPERKUBE_PREFIX", "is missing", rule, "give the prefix of the images that are in the machine image");
         }
         for plugin in plane.admission.clone() {
-            let reported = match admission_plugin(minor, &plugin) {
+            let unusable = match admission_plugin(minor, &plugin) {
                 Availability::Removed { last, .. } => {
                     Some((format!("contains {plugin}, which {last} was the last to support"), "it is removed from the list"))
                 }
@@ -392,7 +392,7 @@ impl Checks<'_> {
                 Availability::Unknown => Some((format!("contains {plugin}, which this agent does not know"), "it is passed on")),
                 Availability::Known | Availability::Unchecked => None,
             };
-            if let Some((problem, what)) = reported {
+            if let Some((problem, what)) = unusable {
                 let rule = format!("an API server does not start if it lacks a listed plugin; {what}");
                 self.warnings.push(Mistake::general(
                     "ADMISSION_CONTROL_LIST",
@@ -472,7 +472,7 @@ impl Checks<'_> {
             if text.is_empty() {
                 continue;
             }
-            let checked = CommandLine::new(component, self.spec.minor).options(text);
+            let checked = CommandLine::new(component, self.spec.minor).add_user_options(text);
             let more = checked.mistakes.len().saturating_sub(LISTED);
             let listed = checked.mistakes.into_iter().take(LISTED);
             self.mistakes.extend(listed.map(|(what, rule, remedy)| Mistake::general(name, what, rule, remedy)));

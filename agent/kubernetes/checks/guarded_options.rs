@@ -86,7 +86,7 @@ const TOKENS: &str = "BOOTSTRAP_TOKEN lets nodes join by token, with the precaut
 const SECRET: &str = "every user of the machine can read command lines, and its value is a secret";
 const RUNTIME: &str = "CONTAINER_RUNTIME says which runtime the kubelet uses";
 
-/// Each option that needs leave, with what it would take the place of.
+/// Each option that needs the image's permission, with what it would take the place of.
 const GUARDED: [Row; 46] = [
     (KUBELET, &["config", "config-dir", "init-config-dir", "dynamic-config-dir"], ALWAYS, FILE),
     (
@@ -282,7 +282,7 @@ fn harm(component: Component, minor: Minor, flag: &str, value: &str, plain: bool
 }
 
 /// From 1.6 on the agent asks for RBAC, from 1.7 on for the authorizer of nodes, too. A mode that is not in the list of those that
-/// take nothing away needs leave: the policy of ABAC and the webhook's address are guarded by rows of their own.
+/// take nothing away needs the image's permission: the policy of ABAC and the webhook's address are guarded by rows of their own.
 fn weaker_modes(minor: Minor, value: &str) -> bool {
     let Some(modes) = items(value) else { return true };
     modes.iter().any(|mode| !matches!(*mode, "Node" | "RBAC" | "ABAC" | "Webhook" | "AlwaysDeny"))
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn what_takes_safety_away_needs_leave_and_nothing_else_does() {
+    fn what_takes_safety_away_needs_permission_and_nothing_else_does() {
         for (tag, name, options, refused) in [
             (
                 "v1.28.9",
@@ -397,7 +397,7 @@ mod tests {
         assert_eq!(found(&changes, &none()), Vec::<String>::new());
     }
 
-    /// Whether each value of these options needs leave on a master of 1.28, or of another release.
+    /// Whether each value of these options needs the image's permission on a master of 1.28, or of another release.
     fn needs_permission(rows: &[(&str, &str, &str, bool)]) {
         for (tag, name, options, refused) in rows {
             let reported = found(&[("KUBE_TAG", tag), (name, options)], &none());
@@ -429,7 +429,7 @@ mod tests {
 
     /// OpenID Connect, webhooks and proxies that vouch for others name users and groups, system:masters among them.
     #[test]
-    fn who_names_users_and_groups_needs_leave() {
+    fn who_names_users_and_groups_needs_permission() {
         let (api, manager, scheduler) = ("KUBEAPI_OPTIONS", "KUBECONTROLLER_OPTIONS", "KUBESCHEDULER_OPTIONS");
         needs_permission(&[
             ("v1.28.9", api, "--oidc-issuer-url=https://issuer.example.org", true),
@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_round_a_parameters_precautions_needs_leave() {
+    fn what_goes_round_a_parameters_precautions_needs_permission() {
         let (api, manager, scheduler, kubelet) =
             ("KUBEAPI_OPTIONS", "KUBECONTROLLER_OPTIONS", "KUBESCHEDULER_OPTIONS", "KUBELET_OPTIONS");
         needs_permission(&[
@@ -521,7 +521,7 @@ mod tests {
     }
 
     #[test]
-    fn directories_of_programs_need_leave() {
+    fn directories_of_programs_need_permission() {
         needs_permission(&[
             ("v1.28.9", "KUBELET_OPTIONS", "--volume-plugin-dir=/x", true),
             ("v1.28.9", "KUBELET_OPTIONS", "--image-credential-provider-bin-dir=/x", true),
@@ -620,7 +620,7 @@ mod tests {
 
     /// SECURITY.md: an image whose groups bring no code gets none by a parameter either.
     #[test]
-    fn static_pods_come_where_code_may_come_or_the_image_gives_leave() {
+    fn static_pods_come_where_code_may_come_or_the_image_permits_them() {
         let changes = [("STATIC_POD_URL", "https://pods.example.org/x")];
         let groups = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
         let policy = [STATIC_PODS.to_owned()];

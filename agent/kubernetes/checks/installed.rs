@@ -173,7 +173,7 @@ fn of_kubernetes(
     let remedy = format!("set KUBE_TAG to v{major}.{minor}, or use an image with {component} {asked}");
     let Some(installed) = Minor::of_tag(&format!("v{major}.{minor}")) else { return Verdict::odd(what, remedy) };
     let text = words(desired, program.unit).iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ");
-    let checked = CommandLine::new(component, installed).options(&text);
+    let checked = CommandLine::new(component, installed).add_user_options(&text);
     let refused: Vec<String> = checked.mistakes.into_iter().map(|(cause, ..)| cause).collect();
     if refused.is_empty() {
         return Verdict::odd(format!("{what}; it supports every flag that is required"), remedy);
@@ -427,7 +427,8 @@ mod tests {
                     let Kind::Kubernetes(component) = program.kind else { continue };
                     let text = words(&desired, program.unit).iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ");
                     asked += usize::from(!text.is_empty());
-                    let mistakes = CommandLine::new(component, spec.kubernetes.as_ref().unwrap().minor).options(&text).mistakes;
+                    let mistakes =
+                        CommandLine::new(component, spec.kubernetes.as_ref().unwrap().minor).add_user_options(&text).mistakes;
                     assert!(mistakes.is_empty(), "1.{minor} {role} {component}: {mistakes:?}");
                 }
                 assert!(asked >= 2, "1.{minor} {role}");

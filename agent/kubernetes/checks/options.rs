@@ -48,12 +48,10 @@ impl Checks<'_> {
         ];
         for (component, flag, expected, rule, parameter) in rows {
             let Some(expected) = expected else { continue };
-            let reported =
-                given(spec.options.of(component)).into_iter().rev().find(|(name, _)| name == flag).map(|(_, value)| value);
-            let is_same =
-                |reported: &str| reported == expected || (truth(expected).is_some() && truth(reported) == truth(expected));
-            if let Some(reported) = reported.filter(|reported| !is_same(reported)) {
-                let problem = format!("--{flag} is {reported}, but the node is set up with {expected}");
+            let set = given(spec.options.of(component)).into_iter().rev().find(|(name, _)| name == flag).map(|(_, value)| value);
+            let is_same = |set: &str| set == expected || (truth(expected).is_some() && truth(set) == truth(expected));
+            if let Some(set) = set.filter(|set| !is_same(set)) {
+                let problem = format!("--{flag} is {set}, but the node is set up with {expected}");
                 let remedy = format!("remove --{flag}; {parameter} sets it for the whole node");
                 self.wrong(Options::parameter(component), problem, rule, remedy);
             }

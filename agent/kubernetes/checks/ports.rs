@@ -173,23 +173,23 @@ impl Checks<'_> {
         for (at, one) in all.iter().enumerate() {
             for other in all.iter().take(at).filter(|other| one.meets(other)) {
                 // The one whose parameter can move it is reported; a range that was given is what has to give way.
-                let (reported, by) = match (one.parameter, other.parameter) {
+                let (movable, by) = match (one.parameter, other.parameter) {
                     (Some(_), None) => (one, other),
                     (Some(_), Some(_)) if one.is_range() => (one, other),
                     (_, Some(_)) => (other, one),
                     // Defaults that meet are Kubernetes' own affair: there are none (see the test).
                     (None, None) => continue,
                 };
-                let Some(name) = reported.parameter else { continue };
-                let (first, last) = reported.ports;
-                let problem = if reported.is_range() {
+                let Some(name) = movable.parameter else { continue };
+                let (first, last) = movable.ports;
+                let problem = if movable.is_range() {
                     format!("{first}-{last} contains {}, the port of {}", by.ports.0, by.whose)
                 } else if by.is_range() {
                     format!("{first} is among the ports of {}, {}-{}", by.whose, by.ports.0, by.ports.1)
                 } else {
                     format!("{first} is the port of {}", by.whose)
                 };
-                let remedy = if reported.is_range() { "give another range" } else { "give another port" };
+                let remedy = if movable.is_range() { "give another range" } else { "give another port" };
                 self.wrong(name, problem, "a port can have only one listener", remedy);
             }
         }

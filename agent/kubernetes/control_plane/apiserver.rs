@@ -68,7 +68,7 @@ pub(in crate::kubernetes) fn part(spec: &NodeSpec, cluster: &ClusterSpec, facts:
     let mut part = Desired::default();
     let mut flags = flags(spec, cluster, facts);
     // What is wrong with the options was said when the parameters were read.
-    drop(flags.options(&cluster.options.api_server));
+    drop(flags.add_user_options(&cluster.options.api_server));
     let keystone = has_keystone(cluster);
     let mut daemon = Daemon::new(UNIT, "kube-apiserver", SETTINGS);
     daemon.take(&flags, cluster, VARIABLES, "KUBE_API_ARGS");

@@ -54,7 +54,7 @@ pub(in crate::kubernetes) fn part(cluster: &ClusterSpec, facts: &Facts, given: &
     };
     local.set_common(cluster, &mut flags);
     set_own(cluster, facts, &mut flags);
-    drop(flags.options(&cluster.options.controller_manager));
+    drop(flags.add_user_options(&cluster.options.controller_manager));
     local.add(cluster, &flags, given, &mut part);
     part
 }

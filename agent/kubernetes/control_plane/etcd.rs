@@ -13,7 +13,7 @@ use crate::desired::{
     ClientIdentity, Content, Desired, Directory, EtcdAccess, EtcdMember, File, Gate, Need, Owner, Probe, Unit, Volume, VolumeRole,
 };
 use crate::kubernetes::parts::certificates::{ETCD_AUTHORITY, ETCD_SERVER};
-use crate::kubernetes::parts::daemon::{GREEN, MADE, NO_START_TIMEOUT, curl_options, deadline, room_first};
+use crate::kubernetes::parts::daemon::{GOOD_IN_A_ROW, MADE, NO_START_TIMEOUT, curl_options, deadline, room_first};
 use crate::kubernetes::parts::directories::directory;
 use crate::kubernetes::parts::etcd::client_identity;
 use crate::kubernetes::parts::etcd_release::{TRUSTED_CA, Version, version};
@@ -151,7 +151,7 @@ pub(in crate::kubernetes) fn part(spec: &NodeSpec, address: IpAddr) -> Desired {
         unit: Some(UNIT.to_owned()),
         remedy: format!("`journalctl -u {UNIT} -n 50`; `curl {}{health}`", curl_options(identity.as_ref())),
         probe: Probe::HttpJson { url: health, key: "health".to_owned(), value: "true".to_owned(), identity },
-        consecutive: GREEN,
+        consecutive: GOOD_IN_A_ROW,
         // One of several is healthy when most of them are.
         deadline: Some(deadline::STORE).filter(|_| !has_others),
         needs: BTreeSet::from([Need::Unit(UNIT.to_owned())]),

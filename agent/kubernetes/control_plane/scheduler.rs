@@ -31,7 +31,7 @@ pub(in crate::kubernetes) fn part(cluster: &ClusterSpec, given: &[File]) -> Desi
         secure_port: 10259,
     };
     local.set_common(cluster, &mut flags);
-    drop(flags.options(&cluster.options.scheduler));
+    drop(flags.add_user_options(&cluster.options.scheduler));
     local.add(cluster, &flags, given, &mut part);
     part
 }

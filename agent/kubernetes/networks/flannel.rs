@@ -207,7 +207,7 @@ mod tests {
         let minion = rendered(9, "minion", &[]);
         assert_eq!(arguments(&minion, UNIT)[0], "-etcd-endpoints=https://192.0.2.6:2379");
         for desired in [&master, &minion] {
-            // Every file that the flags name is wished for, once.
+            // Every file that the flags name is desired, once.
             assert_eq!(desired.certificates.iter().filter(|one| one.path == "/etc/etcd/certs/admin.crt").count(), 1);
             assert_eq!(desired.authorities.iter().filter(|one| one.path == "/etc/etcd/certs/ca.crt").count(), 1);
         }

@@ -70,8 +70,8 @@ impl Flags {
     }
 
     /// Adds a user's options, which win. What is wrong with them was said when the parameters were read.
-    pub(in crate::kubernetes) fn options(&mut self, text: &str) -> Checked {
-        self.line.options(text)
+    pub(in crate::kubernetes) fn add_user_options(&mut self, text: &str) -> Checked {
+        self.line.add_user_options(text)
     }
 
     /// The value that holds in the end.
@@ -259,8 +259,8 @@ pub(in crate::kubernetes) fn room_first(store: &str) -> String {
     )
 }
 
-/// How many good answers in a row make the gate of a service green (magnum-node.md 7.2 no. 22).
-pub(in crate::kubernetes) const GREEN: u8 = 3;
+/// How many good answers in a row make the gate of a service pass (magnum-node.md 7.2 no. 22).
+pub(in crate::kubernetes) const GOOD_IN_A_ROW: u8 = 3;
 
 /// How long a gate of this node alone is waited for, by what it speaks for: so long that nothing of a slow cloud ends a node (cold
 /// disks, stolen processors, a unit that pulls its image first), so short that no wait condition of hours hides a dead service.
@@ -311,7 +311,7 @@ pub(in crate::kubernetes) fn ok_gate(
         unit: Some(unit.to_owned()),
         remedy: format!("`journalctl -u {unit} -n 50`; `curl {with}{url}`"),
         probe: Probe::Http { url, body: Some("ok".to_owned()), authority: authority.map(str::to_owned), identity },
-        consecutive: GREEN,
+        consecutive: GOOD_IN_A_ROW,
         deadline,
         needs: BTreeSet::from([Need::Unit(unit.to_owned())]),
     }
@@ -446,7 +446,7 @@ mod tests {
             let drop_in = "/etc/systemd/system/kube-apiserver.service.d/50-heat-node-agent.conf";
             prop_assert_eq!(content(&desired, drop_in), content(&plain, drop_in));
             let mut flags = Flags::new(Component::ApiServer, Minor::of_tag(&format!("v1.{minor}")).unwrap());
-            drop(flags.options(&options));
+            drop(flags.add_user_options(&options));
             let found = arguments(&desired, "kube-apiserver.service");
             for word in flags.words() {
                 prop_assert!(found.contains(&word), "{} {:?}", word, found);

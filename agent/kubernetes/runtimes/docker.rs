@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::engine::{self, Engine};
 use crate::desired::{ContainerEngine, Desired, File, Gate, Need, Probe, StorageDriver};
 use crate::kubernetes::networks::pod_network::{self, OfDocker};
-use crate::kubernetes::parts::daemon::{GREEN, deadline};
+use crate::kubernetes::parts::daemon::{GOOD_IN_A_ROW, deadline};
 use crate::kubernetes::parts::directories::add_directory;
 use crate::kubernetes::parts::docker::{STORE, UNIT};
 use crate::kubernetes::parts::runtime_units;
@@ -59,7 +59,7 @@ pub(in crate::kubernetes) fn part(spec: &NodeSpec, facts: &Facts) -> Desired {
             storage_driver: driver.as_str().to_owned(),
             data_root: STORE.to_owned(),
         },
-        consecutive: GREEN,
+        consecutive: GOOD_IN_A_ROW,
         deadline: Some(deadline::STORE),
         needs: BTreeSet::from([Need::Unit(UNIT.to_owned())]),
         remedy: format!("`journalctl -u {UNIT} -n 50`; `docker info`"),

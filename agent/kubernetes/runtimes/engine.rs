@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use crate::desired::{ContainerEngine, Content, Desired, File, Gate, Need, Owner, Probe, Unit, Volume, VolumeRole};
 use crate::kubernetes::networks::pod_network::OfDocker;
-use crate::kubernetes::parts::daemon::{GREEN, deadline};
+use crate::kubernetes::parts::daemon::{GOOD_IN_A_ROW, deadline};
 use crate::kubernetes::parts::directories::add_directory;
 use crate::kubernetes::parts::docker;
 use crate::kubernetes::parts::paths::{GUARDED, SYSCTL_UNIT};
@@ -143,7 +143,7 @@ fn socket_gate(unit: &str, socket: &str) -> Gate {
         name: unit.trim_end_matches(".service").to_owned(),
         unit: Some(unit.to_owned()),
         probe: Probe::Socket(socket.to_owned()),
-        consecutive: GREEN,
+        consecutive: GOOD_IN_A_ROW,
         deadline: Some(deadline::STORE),
         needs: BTreeSet::from([Need::Unit(unit.to_owned())]),
         remedy: format!("`journalctl -u {unit} -n 50`; `crictl --runtime-endpoint unix://{socket} info`"),

@@ -176,7 +176,7 @@ impl ClusterSpec {
         self.tls && self.bootstrap_token.is_some()
     }
 
-    /// Whether the certificates of this node are wishes for the agent to fulfil.
+    /// Whether the certificates of this node are for the agent to provide.
     #[must_use]
     pub fn wants_certificates(&self) -> bool {
         self.tls

@@ -4,7 +4,7 @@ use super::words::CertificateSource;
 use crate::desired::{Issuer, KeyType, MagnumAccess, MagnumUser, Material, Pair, Rotation, Share, Signer, Trust};
 use crate::kubernetes::parameters::read::Parameters;
 
-/// Every certificate that parameters may give: by its wish's name, of which theirs are made (`ETCD_SERVER_KEY`).
+/// Every certificate that parameters may give: by its name, of which theirs are made (`ETCD_SERVER_KEY`).
 pub(in crate::kubernetes) const PAIRS: [&str; 10] = [
     "kubelet",
     "proxy",
@@ -84,8 +84,8 @@ impl TrustSpec {
         }
     }
 
-    /// How wishes are fulfilled. Without a given authority a worker that joins by a token asks Magnum for it.
-    pub(in crate::kubernetes) fn wanted_certificates(&self, source: CertificateSource, share: Share) -> Trust {
+    /// How certificates are signed. Without a given authority a worker that joins by a token asks Magnum for it.
+    pub(in crate::kubernetes) fn signing_policy(&self, source: CertificateSource, share: Share) -> Trust {
         let from_magnum = match source {
             CertificateSource::Magnum => true,
             CertificateSource::Bootstrap => self.authority(Signer::Kubernetes).certificate.is_none(),
@@ -205,7 +205,7 @@ mod tests {
 
     fn trust(changes: &[&[(&str, &str)]]) -> Trust {
         let cluster = spec(&changes.concat()).kubernetes.unwrap();
-        cluster.trust.wanted_certificates(cluster.certificates, Share::ALONE)
+        cluster.trust.signing_policy(cluster.certificates, Share::ALONE)
     }
 
     #[test]

@@ -139,7 +139,7 @@ impl CommandLine {
 
     /// Adds a user's options. They win over what was set before; maps are merged, and what the user gives twice is
     /// given twice.
-    pub fn options(&mut self, text: &str) -> Checked {
+    pub fn add_user_options(&mut self, text: &str) -> Checked {
         let mut checked = Checked::default();
         let words = match split(text) {
             Ok(words) => words,

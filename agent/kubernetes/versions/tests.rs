@@ -456,7 +456,7 @@ fn kubelet(minor: u16, ours: &[(&'static str, &str)], options: &str) -> (Command
     for (name, value) in ours {
         assert!(line.set(name, *value), "{name}");
     }
-    let checked = line.options(options);
+    let checked = line.add_user_options(options);
     (line, checked)
 }
 
@@ -606,7 +606,7 @@ fn values_that_stop_a_component_are_refused_in_its_minors_only() {
         (Proxy, 26, "--proxy-mode=userspace", false),
     ] {
         let mut line = CommandLine::new(component, Minor(minor));
-        let checked = line.options(options);
+        let checked = line.add_user_options(options);
         assert_eq!(
             (checked.mistakes.is_empty(), line.words().is_empty()),
             (good, !good),
@@ -622,7 +622,7 @@ fn admission_plugins_in_options_are_checked_and_the_two_styles_exclude_each_othe
         for (name, value) in ours {
             assert!(line.set(name, *value));
         }
-        let checked = line.options(options);
+        let checked = line.add_user_options(options);
         (line.words(), checked)
     };
     let (words, checked) = api(25, &[], "--enable-admission-plugins=NodeRestriction,PodSecurityPolicy,MyOwn");
@@ -692,7 +692,7 @@ proptest! {
         for component in Component::ALL {
             let mut line = CommandLine::new(component, Minor(minor));
             line.set("v", "2");
-            line.options(&text);
+            line.add_user_options(&text);
             let value = line.environment_value();
             prop_assert_eq!(as_systemd_splits(&value), line.words());
             prop_assert!(!value.chars().any(char::is_control), "{:?}", value);

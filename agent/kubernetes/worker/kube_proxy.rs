@@ -207,7 +207,7 @@ fn settings(spec: &NodeSpec, cluster: &ClusterSpec) -> Settings {
         settings.flags.set("config", CONFIGURATION);
     }
     // What is wrong with them was said when the parameters were read.
-    settings.flags.options(options);
+    settings.flags.add_user_options(options);
     settings
 }
 

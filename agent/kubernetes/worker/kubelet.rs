@@ -13,7 +13,7 @@ use crate::kubernetes::add_ons::{self, cloud_config};
 use crate::kubernetes::parts::api_server;
 use crate::kubernetes::parts::certificates::{ADMIN, AUTHORITY, KUBELET, Pair};
 use crate::kubernetes::parts::daemon::{
-    Daemon, GREEN, ProbeIdentity, Variables, curl_options, deadline, has_variables, ok_gate, unless_cloud,
+    Daemon, GOOD_IN_A_ROW, ProbeIdentity, Variables, curl_options, deadline, has_variables, ok_gate, unless_cloud,
 };
 use crate::kubernetes::parts::directories::{add_directory, directory};
 use crate::kubernetes::parts::paths;
@@ -188,7 +188,7 @@ fn registration(spec: &NodeSpec, cluster: &ClusterSpec, settings: &Settings) -> 
         unit: Some(UNIT.to_owned()),
         remedy: format!("`journalctl -u {UNIT} -n 50`; `curl {}{url}`", curl_options(identity.as_ref())),
         probe: Probe::HttpJson { url, key: "kind".to_owned(), value: "Node".to_owned(), identity },
-        consecutive: GREEN,
+        consecutive: GOOD_IN_A_ROW,
         deadline: None,
         needs: std::iter::once(Need::Unit(UNIT.to_owned())).chain(api).collect(),
     })
@@ -243,7 +243,7 @@ fn settings(spec: &NodeSpec, cluster: &ClusterSpec, facts: &Facts) -> Settings {
         settings.flags.set("config", CONFIGURATION);
     }
     // What is wrong with them was said when the parameters were read.
-    settings.flags.options(&cluster.options.kubelet);
+    settings.flags.add_user_options(&cluster.options.kubelet);
     settings
 }
 

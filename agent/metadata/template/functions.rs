@@ -123,7 +123,7 @@ impl<'a> Walk<'a> {
                 }
                 ("map_merge", ReferenceTarget::Nowhere) => self.merge(argument, scope, depth),
                 (_, ReferenceTarget::Nowhere) => {
-                    self.inspect_content(argument, scope, depth + 1);
+                    self.check_nested(argument, scope, depth + 1);
                     Given::Unknown
                 }
             };
@@ -160,7 +160,7 @@ impl<'a> Walk<'a> {
                 (_, ReferenceTarget::To(target), _) => self.inputs(target, scope, inputs, depth + 1),
                 ("map_merge", _, Some(maps)) => maps.iter().for_each(|map| self.inputs(map, scope, inputs, depth + 1)),
                 _ => {
-                    self.inspect_content(argument, scope, depth + 1);
+                    self.check_nested(argument, scope, depth + 1);
                     inputs.open = true;
                 }
             }
@@ -273,17 +273,17 @@ impl<'a> Walk<'a> {
     }
 
     /// The arguments of a function that is not carried out: names in it that are not there are mistakes all the same.
-    fn inspect_content(&self, argument: &'a Node, scope: &Scope<'_>, depth: usize) {
+    fn check_nested(&self, argument: &'a Node, scope: &Scope<'_>, depth: usize) {
         if depth > FARTHEST {
             return;
         }
         if let Some((function, inner)) = of(argument) {
             let _ = self.target(function, inner, scope);
-            return self.inspect_content(inner, scope, depth + 1);
+            return self.check_nested(inner, scope, depth + 1);
         }
         match &argument.content {
-            Content::List(items) => items.iter().for_each(|item| self.inspect_content(item, scope, depth + 1)),
-            Content::Map(members) => members.iter().for_each(|member| self.inspect_content(&member.value, scope, depth + 1)),
+            Content::List(items) => items.iter().for_each(|item| self.check_nested(item, scope, depth + 1)),
+            Content::Map(members) => members.iter().for_each(|member| self.check_nested(&member.value, scope, depth + 1)),
             Content::Scalar(_) => {}
         }
     }

@@ -24,13 +24,13 @@ pub struct OwnCredentials {
 impl OwnCredentials {
     /// Of the sets by which sources are asked, each with the authority that this machine's files name for it.
     pub(super) fn new<'a>(sets: impl Iterator<Item = (SourceSet, Option<&'a str>)>) -> Self {
-        let mut ways = Self::default();
+        let mut credentials = Self::default();
         for (set, ca) in sets {
-            ways.cfn = ways.cfn.or_else(|| set.signer());
-            ways.user = ways.user.or_else(|| set.user());
-            ways.ca = ways.ca.or_else(|| set.endpoint(ca).ca().map(PathBuf::from));
+            credentials.cfn = credentials.cfn.or_else(|| set.signer());
+            credentials.user = credentials.user.or_else(|| set.user());
+            credentials.ca = credentials.ca.or_else(|| set.endpoint(ca).ca().map(PathBuf::from));
         }
-        ways
+        credentials
     }
 
     /// What one document names, that of `--metadata`: signals need no more of a set than an address and the credentials for it.
@@ -62,7 +62,7 @@ mod tests {
 
     use super::*;
 
-    fn ways_of(sources: &Value) -> OwnCredentials {
+    fn credentials_of(sources: &Value) -> OwnCredentials {
         OwnCredentials::of_document(json!({"os-collect-config": sources}).as_object().unwrap())
     }
 
@@ -71,19 +71,19 @@ mod tests {
         let cfn = json!({"metadata_url": "http://h:8000/v1/", "access_key_id": "A", "secret_access_key": "hush"});
         let heat =
             json!({"auth_url": "http://k:5000/v3", "user_id": "u", "password": "hush", "project_id": "p", "region_name": null});
-        let ways = ways_of(&json!({"cfn": cfn, "heat": heat}));
-        let (base, keys) = ways.cfn.clone().unwrap();
+        let credentials = credentials_of(&json!({"cfn": cfn, "heat": heat}));
+        let (base, keys) = credentials.cfn.clone().unwrap();
         assert_eq!((base.as_str(), keys.access.as_str(), keys.secret.as_str()), ("http://h:8000/v1/", "A", "hush"));
-        let user = ways.user.clone().unwrap();
+        let user = credentials.user.clone().unwrap();
         assert_eq!((user.user_id.as_str(), user.password.as_str(), user.region), ("u", "hush", None));
-        assert!(!format!("{ways:?}").contains("hush"));
+        assert!(!format!("{credentials:?}").contains("hush"));
         // What Heat leaves of the transport that is no longer used (heat-protocol.md 3.5).
         for without in [
             json!({"cfn": {"metadata_url": "http://h/", "access_key_id": "A", "secret_access_key": null}}),
             json!({"cfn": []}),
             json!(null),
         ] {
-            assert_eq!(ways_of(&without), OwnCredentials::default());
+            assert_eq!(credentials_of(&without), OwnCredentials::default());
         }
     }
 }
