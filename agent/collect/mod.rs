@@ -391,7 +391,7 @@ impl Collector {
         if !self.unread.news(unread.as_slice()).is_empty()
             && let Some(error) = &self.files.config_unread
         {
-            let message = format!("{CONFIG} cannot be read, so it is not known which sources it names: {error}");
+            let message = format!("{CONFIG} cannot be read, so it is not known which sources it names");
             self.report.emit(Event::new(Code::SourceFailed, message).phase(Phase::Metadata).source(CONFIG).error(error));
         }
     }

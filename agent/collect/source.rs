@@ -386,7 +386,7 @@ impl Source {
             Outcome::Failed(error) => {
                 former.handle_poll(After::Failed(error.asked_pause()), clock);
                 let name = self.name.as_str();
-                let message = format!("metadata source {name} cannot be read with its former settings either: {error}");
+                let message = format!("metadata source {name} cannot be read with its former settings either");
                 let event = Event::new(Code::SourceFailed, message).phase(Phase::Metadata).source(name);
                 let next = former.due_in().unwrap_or_default();
                 settled.events.push(event.error(&error).attempt(former.failures).next_try(next));
@@ -477,7 +477,7 @@ impl Source {
         let remedy = FollowUp::TriesAgain.of(remedy);
         self.state.cause = Some(error.fact_first());
         self.state.remedy = Some(remedy.clone());
-        let message = format!("metadata source {} cannot be read: {error}", self.name.as_str());
+        let message = format!("metadata source {} cannot be read", self.name.as_str());
         let event = Event::new(Code::SourceFailed, message).phase(Phase::Metadata).source(self.name.as_str());
         settled.events.push(event.error(error).remedy(remedy).attempt(self.state.failures));
         After::Failed(error.asked_pause())

@@ -50,7 +50,7 @@ impl<P: PodNetwork> KeyKeeper<'_, P> {
             if error.kind() != Kind::Transient || left.is_zero() {
                 return Err(Failure::from_error(Code::FlannelKeyFailed, StepId::FlannelKey, &error));
             }
-            let line = format!("flannel's network configuration is not in etcd yet: {error}");
+            let line = "flannel's network configuration is not in etcd yet";
             let pause = pauses.next_pause();
             self.emit(Event::new(Code::FlannelKeyWaiting, line).attempt(attempt).next_try(pause).error(&error));
             self.clock.wait(pause.min(left)).await;

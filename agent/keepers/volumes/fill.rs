@@ -69,7 +69,7 @@ impl<H: Backend> VolumeKeeper<H> {
         let is_as_before = |before: &PoolInspection| before.wrong.is_some() == wrong.is_some();
         let since = before.as_ref().filter(|before| is_as_before(before)).map_or_else(|| self.clock.now(), |before| before.since);
         if let Some(error) = wrong.as_ref().filter(|_| before.is_none_or(|before| before.wrong.is_none())) {
-            self.progress.report().emit(event(Code::PoolNearlyFull, volume, error.to_string()).error(error));
+            self.progress.report().emit(event(Code::PoolNearlyFull, volume, error.fact_first()).error(error));
         }
         let inspection = PoolInspection { fill, wrong, since };
         fills.0.replace(Some((self.clock.start(), inspection.clone())));
