@@ -44,6 +44,8 @@ pub(super) struct Console {
     device: Option<File>,
     /// What was shown since the last beginning.
     shown: BTreeSet<Shown>,
+    /// Phase and state of the newest line.
+    last: Option<(Phase, &'static str)>,
     /// Why something failed, until something else is begun.
     failure: Option<String>,
 }
@@ -53,12 +55,12 @@ impl Console {
     #[expect(clippy::disallowed_methods, reason = "a device, not a file: nothing to write whole or sync")]
     pub(super) fn open() -> Self {
         let device = std::fs::OpenOptions::new().write(true).custom_flags(NO_TERMINAL).open("/dev/console").ok();
-        Self { device, shown: BTreeSet::new(), failure: None }
+        Self { device, shown: BTreeSet::new(), last: None, failure: None }
     }
 
     /// Says nothing.
     pub(super) fn none() -> Self {
-        Self { device: None, shown: BTreeSet::new(), failure: None }
+        Self { device: None, shown: BTreeSet::new(), last: None, failure: None }
     }
 
     /// Shows an event on the console, if it changes the picture.
@@ -139,7 +141,13 @@ impl Console {
         } else if is_complaint {
             self.shown.retain(|shown| shown.phase != phase || shown.state != "ok");
         }
-        self.shown.insert(Shown { phase, state, is_complaint, about })
+        let is_new = self.shown.insert(Shown { phase, state, is_complaint, about });
+        // A beginning right after one says nothing more; each complaint does.
+        let is_news = is_new && (is_complaint || self.last != Some((phase, state)));
+        if is_news {
+            self.last = Some((phase, state));
+        }
+        is_news
     }
 }
 
