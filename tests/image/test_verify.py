@@ -77,7 +77,8 @@ def test_a_broken_image_is_refused_by_one_message(verify, name):
 def test_an_image_that_lacks_what_a_node_needs_is_refused_with_the_metadata_of_one(verify):
     """The image is plain: it is fit to boot, and no node of Kubernetes."""
     config = {"ROLE": "minion", "KUBE_TAG": "v1.28.9", "KUBE_NODE_IP": "192.0.2.31", "INSTANCE_NAME": "w", "KUBE_MASTER_IP": "192.0.2.5",
-              "CERTIFICATES": "given", "CA_CERTIFICATE": "/ca.crt", "KEYSTONE_AUTH_ENABLED": "false", "CONTAINER_RUNTIME": "containerd"}
+              "CERTIFICATES": "bootstrap", "BOOTSTRAP_TOKEN": "abcdef.0123456789abcdef", "CA_CERTIFICATE": "/given/ca.crt",
+              "CONTAINER_RUNTIME": "containerd", "CONTAINERD_VERSION": "1.6.20", "NETWORK_DRIVER": "none"}
     entry = {"id": "1", "name": "worker", "group": "kubernetes-node", "config": config}
     put = f"cat >var/tmp/node.json <<'END'\n{json.dumps({'deployments': [entry]})}\nEND"
     done = verify(put, "--json --metadata /var/tmp/node.json")
