@@ -485,15 +485,11 @@ mod tests {
             id: id.into(),
             name: format!("name-{id}"),
             group: group.into(),
-            action: "CREATE".into(),
             state: state.into(),
             status_code: Some(i32::from(failed) * 3),
-            reason: None,
-            note: None,
-            listed: true,
             failed,
             since: Some(AT.into()),
-            undelivered: false,
+            ..DeploymentStatus::signalled()
         }
     }
 

@@ -126,20 +126,7 @@ mod tests {
     };
 
     fn deployment(state: &str, listed: bool, failed: bool) -> DeploymentStatus {
-        DeploymentStatus {
-            id: "1".into(),
-            name: "n".into(),
-            group: "script".into(),
-            action: "CREATE".into(),
-            state: state.into(),
-            status_code: None,
-            reason: None,
-            note: None,
-            listed,
-            failed,
-            since: None,
-            undelivered: failed,
-        }
+        DeploymentStatus { state: state.into(), listed, failed, undelivered: failed, ..DeploymentStatus::signalled() }
     }
 
     fn status() -> Status {

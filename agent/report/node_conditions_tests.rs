@@ -67,20 +67,7 @@ fn signal(tries: u32) -> SignalStatus {
 }
 
 fn deployment(group: &str, failed: bool, listed: bool) -> DeploymentStatus {
-    DeploymentStatus {
-        id: "1f".into(),
-        name: "n".into(),
-        group: group.into(),
-        action: "CREATE".into(),
-        state: "signalled".into(),
-        status_code: None,
-        reason: None,
-        note: None,
-        listed,
-        failed,
-        since: None,
-        undelivered: false,
-    }
+    DeploymentStatus { id: "1f".into(), group: group.into(), listed, failed, ..DeploymentStatus::signalled() }
 }
 
 fn with(change: impl FnOnce(&mut Status, &mut NodeStatus)) -> Vec<NodeCondition> {

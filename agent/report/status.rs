@@ -242,6 +242,27 @@ pub fn script_remedy(id: &str) -> String {
     )
 }
 
+#[cfg(test)]
+impl DeploymentStatus {
+    /// A script that succeeded, of which Heat has heard.
+    pub(in crate::report) fn signalled() -> Self {
+        Self {
+            id: "1".into(),
+            name: "n".into(),
+            group: "script".into(),
+            action: "CREATE".into(),
+            state: "signalled".into(),
+            status_code: None,
+            reason: None,
+            note: None,
+            listed: true,
+            failed: false,
+            since: None,
+            undelivered: false,
+        }
+    }
+}
+
 impl DeploymentStatus {
     /// The command that ends it, while it is a script or hook that runs.
     #[must_use]

@@ -41,15 +41,11 @@ fn deployment(name: &str, state: &str, failed: bool) -> DeploymentStatus {
         id: format!("id-of-{name}"),
         name: name.into(),
         group: if name == "master" { "kubernetes-node" } else { "script" }.into(),
-        action: "CREATE".into(),
         state: state.into(),
         status_code: Some(i32::from(failed) * 3),
-        reason: None,
-        note: None,
-        listed: true,
         failed,
         since: Some(at(3 * DAY)),
-        undelivered: false,
+        ..DeploymentStatus::signalled()
     }
 }
 
