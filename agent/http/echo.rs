@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 use std::ops::Range;
 
-use super::MASK;
+use crate::report::finder::masked_at;
 
 /// Characters of a value that are known again wherever they stand together.
 const PIECE: usize = 8;
@@ -45,18 +45,12 @@ impl Echoes {
         }
         let plain = plain(text);
         let bytes: Vec<u8> = plain.iter().map(|one| one.byte).collect();
-        let (mut out, mut at) = (Vec::with_capacity(text.len()), 0);
-        for Range { start, end } in self.found(&bytes) {
+        let places = self.found(&bytes).map(|Range { start, end }| {
             let from = plain.get(start).map_or(text.len(), |one| one.from);
             let to = plain.get(end.saturating_sub(1)).map_or(text.len(), |one| one.to);
-            if from >= at {
-                out.extend_from_slice(text.get(at..from).unwrap_or_default());
-                out.extend_from_slice(MASK.as_bytes());
-            }
-            at = at.max(to);
-        }
-        out.extend_from_slice(text.get(at..).unwrap_or_default());
-        out
+            from..to
+        });
+        masked_at(text, places)
     }
 
     /// Where something of them stands, from the beginning on.
@@ -137,6 +131,7 @@ fn escape(text: &[Plain]) -> Option<(u8, usize)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::http::MASK;
 
     const SIGNATURE: &str = "Qw3rTy/uIoP+asDfGhJkLzXcVbNm0123456789=";
 

@@ -10,13 +10,13 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::objects::error_message;
 use crate::budgets::json::{self, Rejection};
 use crate::clock::{Timestamp, patience};
 use crate::desired::ClientIdentity;
 use crate::error::{Context, Error, Kind, Result};
 use crate::http::{Http, Request, Response};
 use crate::report::node_conditions::NodeCondition;
-use crate::report::text::{escaped, shortened};
 
 /// An API that does not answer one request for so long is away.
 const REQUEST_LIMIT: Duration = patience(Duration::from_secs(10));
@@ -141,10 +141,7 @@ fn refusal(method: &str, response: &Response) -> Error {
         408 | 409 | 429 | 500.. => (Kind::Transient, "check the journals of the API server and etcd; the agent retries"),
         _ => (Kind::Permanent, "check the API server's journal; [report] node_conditions = false turns these conditions off"),
     };
-    let body = json::small(&response.body);
-    let message = body.as_ref().and_then(|body| body.get("message")?.as_str()).unwrap_or("no details");
-    let message = escaped(&shortened(message.lines().next().unwrap_or_default(), 300));
-    Error::new(kind, format!("the API answered {status} to {method}: {message}"))
+    Error::new(kind, format!("the API answered {status} to {method}: {}", error_message(response, std::iter::empty())))
         .rule("Kubernetes: Node authorization and NodeRestriction, nodes/status")
         .remedy(remedy)
         .retry_after(response.retry_after())

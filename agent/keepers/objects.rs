@@ -136,15 +136,19 @@ impl<'a> Api<'a> {
 
     /// The message of the API's Status, unless it repeats a part of a secret.
     fn error_message(&self, response: &Response) -> String {
-        let body = json::small(&response.body);
-        let message = body.as_ref().and_then(|body| body.get("message")?.as_str()).unwrap_or("no details");
-        let mut secrets =
-            self.wanted.get("data").and_then(Value::as_object).into_iter().flatten().filter_map(|(_, value)| value.as_str());
-        if secrets.any(|secret| message.contains(secret)) {
-            return "an unprintable message".to_owned();
-        }
-        escaped(&shortened(message.lines().next().unwrap_or_default(), 300))
+        let secrets = self.wanted.get("data").and_then(Value::as_object).into_iter().flatten();
+        error_message(response, secrets.filter_map(|(_, value)| value.as_str()))
     }
+}
+
+/// What the API says of a failure (`message` of its Status), unless it repeats one of these.
+pub(super) fn error_message<'a>(response: &Response, mut secrets: impl Iterator<Item = &'a str>) -> String {
+    let body = json::small(&response.body);
+    let message = body.as_ref().and_then(|body| body.get("message")?.as_str()).unwrap_or("no details");
+    if secrets.any(|secret| message.contains(secret)) {
+        return "an unprintable message".to_owned();
+    }
+    escaped(&shortened(message.lines().next().unwrap_or_default(), 300))
 }
 
 fn doing(object: &Object, method: &str) -> String {

@@ -113,7 +113,7 @@ fn text(root: &Tree, path: impl AsRef<Path>) -> String {
 }
 
 /// The last command line of a unit file, with its continued lines as one (systemd.syntax(7)).
-fn command_of(unit: &str) -> Option<String> {
+pub(super) fn command_of(unit: &str) -> Option<String> {
     let mut found = None;
     let mut lines = unit.lines();
     while let Some(line) = lines.next() {

@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use super::facts::lacking_in_image;
+use super::facts::{command_of, lacking_in_image};
 use super::installed::{Ask, Machine, PLACES, UNIT_PLACES, found, is_program, lacking_cni, unit_file};
 use crate::desired::{Content, Probe};
 use crate::error::Result;
@@ -92,8 +92,9 @@ fn of_unit(machine: &Machine<'_>, unit: &str) -> Option<Need> {
 
 /// The programs that a unit's command line names and that cannot be run: the first word, and the component itself behind a shell.
 fn of_command(machine: &Machine<'_>, unit: &str, text: &str) -> Vec<Need> {
-    let line = text.lines().rev().find_map(|line| line.trim_start().strip_prefix("ExecStart=").filter(|line| !line.is_empty()));
-    let first = line.and_then(|line| line.trim_start_matches(['@', '-', ':', '+', '!', '|']).split_whitespace().next());
+    let line = command_of(text);
+    let first =
+        line.as_deref().and_then(|line| line.trim_start_matches(['@', '-', ':', '+', '!', '|']).split_whitespace().next());
     let mut component = programs(machine.spec, machine.desired).filter(|program| program.unit == unit);
     let component = component.find_map(|program| command(&program, text));
     let words: BTreeSet<&str> = first.into_iter().chain(component).collect();

@@ -4,12 +4,25 @@
 //! Of texts that overlap in a stream all is hidden, as one.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::text::SHORTEST_SECRET;
+use crate::http::MASK;
 
-/// What stands in the place of a text.
-pub(crate) const HIDDEN: &str = "******";
+/// A text without what stands at these places, given in order: what overlaps is hidden as one.
+pub(crate) fn masked_at(text: &[u8], places: impl IntoIterator<Item = Range<usize>>) -> Vec<u8> {
+    let (mut out, mut at) = (Vec::with_capacity(text.len()), 0);
+    for Range { start, end } in places {
+        if start >= at {
+            out.extend_from_slice(text.get(at..start).unwrap_or_default());
+            out.extend_from_slice(MASK.as_bytes());
+        }
+        at = at.max(end);
+    }
+    out.extend_from_slice(text.get(at..).unwrap_or_default());
+    out
+}
 
 /// A beginning of one or more texts. 24 bytes: there are as many as the texts have different beginnings.
 #[derive(Clone, Copy, Debug, Default)]
@@ -179,7 +192,7 @@ impl<'a> Stream<'a> {
                 continue;
             }
             if from >= self.masked {
-                out.extend_from_slice(HIDDEN.as_bytes());
+                out.extend_from_slice(MASK.as_bytes());
             }
             // What follows may overlap it, and is hidden by the same asterisks.
             self.masked = to;
@@ -226,7 +239,7 @@ mod tests {
         for (from, to) in ranges {
             if from >= at {
                 out.push_str(&stream[at..from]);
-                out.push_str(HIDDEN);
+                out.push_str(MASK);
             }
             at = at.max(to);
         }

@@ -2,15 +2,16 @@
 //! what it says, and that becomes a cause.
 
 use std::borrow::Cow;
+use std::ops::Range;
 
+use super::finder::masked_at;
 use super::text::{SHORTEST_SECRET, secret_texts};
+use crate::http::MASK;
 
-/// What stands in its place.
-const HIDDEN: &str = "******";
 /// Stands where a text was cut.
 const CUT: &str = "…";
 
-/// The values, the longest first: one may be part of another.
+/// The values, each once.
 ///
 /// They are looked for one by one: texts are short and few, and a [`super::finder::Finder`] takes 24 bytes of memory for each of theirs.
 #[derive(Debug, Default)]
@@ -19,7 +20,7 @@ pub(super) struct Hidden(Vec<String>);
 impl Hidden {
     pub(super) fn of(values: &[String]) -> Self {
         let mut all: Vec<String> = secret_texts(values).map(str::to_owned).collect();
-        all.sort_by(|one, other| other.len().cmp(&one.len()).then_with(|| one.cmp(other)));
+        all.sort_unstable();
         all.dedup();
         Self(all)
     }
@@ -31,30 +32,20 @@ impl Hidden {
         if places.is_empty() {
             return text;
         }
-        let (mut shown, mut at) = (String::with_capacity(text.len()), 0);
-        for (from, to) in places {
-            // What overlaps is hidden as one.
-            if from >= at {
-                shown.push_str(text.get(at..from).unwrap_or_default());
-                shown.push_str(HIDDEN);
-            }
-            at = at.max(to);
-        }
-        shown.push_str(text.get(at..).unwrap_or_default());
-        Cow::Owned(shown)
+        Cow::Owned(String::from_utf8_lossy(&masked_at(text.as_bytes(), places)).into_owned())
     }
 
     /// From where to where one of them stands, in order.
-    fn places(&self, text: &str) -> Vec<(usize, usize)> {
+    fn places(&self, text: &str) -> Vec<Range<usize>> {
         let mut places = Vec::new();
         for value in &self.0 {
             let mut at = 0;
             while let Some(found) = text.get(at..).and_then(|rest| rest.find(value.as_str())) {
-                places.push((at + found, at + found + value.len()));
+                places.push(at + found..at + found + value.len());
                 at += found + value.chars().next().map_or(1, char::len_utf8);
             }
         }
-        places.sort_unstable();
+        places.sort_unstable_by_key(|place| place.start);
         places
     }
 
@@ -64,10 +55,10 @@ impl Hidden {
         let last = pieces.len() - 1;
         for (at, piece) in pieces.iter_mut().enumerate() {
             if let Some(left) = (at < last).then(|| self.longest(|secret| ends_in_beginning(piece, secret))).flatten() {
-                *piece = Cow::Owned(format!("{}{HIDDEN}", piece.get(..piece.len() - left).unwrap_or_default()));
+                *piece = Cow::Owned(format!("{}{MASK}", piece.get(..piece.len() - left).unwrap_or_default()));
             }
             if let Some(left) = (at > 0).then(|| self.longest(|secret| begins_with_end(piece, secret))).flatten() {
-                *piece = Cow::Owned(format!("{HIDDEN}{}", piece.get(left..).unwrap_or_default()));
+                *piece = Cow::Owned(format!("{MASK}{}", piece.get(left..).unwrap_or_default()));
             }
         }
         pieces.join(CUT)
