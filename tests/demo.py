@@ -149,6 +149,7 @@ def work(host: Host, server: Heat, magnum: Magnum, folder: Path, verbose: bool) 
     host.write("/var/lib/heat-cfntools/cfn-init-data", json.dumps({"deployments": [], "os-collect-config": server.settings()}), 0o600)
     # What an image has: etcd and containerd are Debian's.
     stand_ins.into(host, parameters["KUBE_TAG"].removeprefix("v"), f"flanneld={parameters['FLANNEL_TAG'].removeprefix('v')}")
+    host.put(stand_ins.CNI_PROGRAMS)
     host.install_agent()
     # as a package does
     host.sh("systemd-tmpfiles --create heat-node-agent.conf; systemctl preset -q heat-node-agent.service")

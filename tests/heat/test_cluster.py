@@ -21,8 +21,6 @@ UNITS = ["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", 
          "flanneld", "heat-node-pod-network"]
 ON_MASTER = {"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"}
 ON_ALL = {"kubelet", "kube-proxy", "flanneld", "heat-node-pod-network"}
-# Of Debian's containernetworking-plugins.
-CNI_PROGRAMS = [Path("/usr/lib/cni") / name for name in ("bridge", "host-local", "loopback", "portmap")]
 # For docker from 1.24 on: the kubelet's stand-in asks its runtime nothing.
 CRI_DOCKERD = """#!/usr/bin/python3 -B
 import os, sys; sys.path.insert(0, "/usr/local/bin/.stand-ins")
@@ -126,10 +124,8 @@ class HeatCluster(PodCluster):
         node = HeatNode(self, self.number(name), host, None, {"KUBE_NODE_IP": self.address(name)})
         self.nodes[name] = node
         stand_ins.into(host, self.kubernetes, f"flanneld={self.flannel}")
-        programs = {f"/opt/cni/bin/{p.name}": (p, 0o755) for p in CNI_PROGRAMS} | {"/opt/cni/bin/flannel": (TESTS / "stand-ins/cni-flannel", 0o755)}
-        if node.runtime == "docker":
-            programs["/usr/local/bin/cri-dockerd"] = (CRI_DOCKERD.encode(), 0o755)
-        host.put(programs)
+        cri = {"/usr/local/bin/cri-dockerd": (CRI_DOCKERD.encode(), 0o755)} if node.runtime == "docker" else {}
+        host.put(stand_ins.CNI_PROGRAMS | cri)
         host.install_agent()
         document = {"os-collect-config": self.heat.server_settings(self.stack, f"occ_{name}"), "deployments": []}
         host.sh("mkdir -p -m 700 /var/lib/heat-cfntools")
