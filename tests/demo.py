@@ -72,11 +72,14 @@ def follow(host: Host, server: Heat, expected: list[str]) -> bool:
 
 
 def settled(host: Host) -> int:
-    """Exit code of `status` once the agent knows that Heat has everything."""
+    """Exit code of `status` once the agent knows that Heat has everything; a node that failed stays so."""
     end = time.monotonic() + PATIENCE
-    while (code := host.exec("heat-node-agent", "status", check=False).returncode) and time.monotonic() < end:
+    while time.monotonic() < end:
+        done = host.exec("heat-node-agent", "status", "--json", check=False)
+        if not done.returncode or json.loads(done.stdout)["node"]["state"] == "rejected":
+            break
         time.sleep(0.2)
-    return code
+    return done.returncode
 
 
 def verdicts(server: Heat, expected: list[str]) -> list[str]:
