@@ -39,6 +39,14 @@ impl Backoff {
     }
 }
 
+/// How long a try that failed is waited behind: as long as the server asked for, at least `own` pause, and never so long that no time is
+/// left for another try before the deadline, which is `left` away. `None` where there is none: only the deadline ends tries.
+#[must_use]
+pub fn pause_before_deadline(own: Duration, asked: Option<Duration>, left: Duration) -> Option<Duration> {
+    let most = left.checked_sub(own).filter(|most| !most.is_zero())?;
+    Some(own.max(asked.unwrap_or_default()).min(most.max(own)))
+}
+
 /// Between half and the whole of a pause, so that a fleet does not come back as one; `random` is in `0.0..1.0`.
 #[must_use]
 pub fn spread(pause: Duration, random: f64) -> Duration {
@@ -81,6 +89,19 @@ mod tests {
         assert_eq!(Backoff::new(s(u64::MAX), s(5)).after(9), s(5));
         let mut endless = Backoff { tries: u32::MAX, ..pauses };
         assert_eq!((endless.next_pause(), endless.next_pause()), (s(300), s(300)));
+    }
+
+    #[test]
+    fn a_server_that_asks_for_an_hour_does_not_end_the_tries_before_the_deadline() {
+        let pause =
+            |own, asked: Option<u64>, left| pause_before_deadline(s(own), asked.map(s), s(left)).map(|pause| pause.as_secs());
+        assert_eq!(pause(2, None, 60), Some(2));
+        assert_eq!(pause(2, Some(0), 60), Some(2), "never below the own pause");
+        assert_eq!(pause(2, Some(20), 60), Some(20));
+        assert_eq!(pause(2, Some(3600), 60), Some(58), "another try before the deadline");
+        assert_eq!(pause(2, Some(u64::MAX), 60), Some(58));
+        assert_eq!(pause(2, Some(3600), 3), Some(2));
+        assert_eq!([pause(2, None, 2), pause(2, Some(1), 1), pause(2, None, 0)], [None; 3]);
     }
 
     #[test]

@@ -10,12 +10,10 @@ use ring::digest::{SHA256, digest};
 
 use crate::backoff::Backoff;
 use crate::clock::Timestamp;
+use crate::http::LONGEST_ASKED;
 
 /// Longest pause after failures.
 const FAILED_CAP: Duration = Duration::from_mins(5);
-
-/// Longest pause that a server may ask for.
-const ASKED_CAP: Duration = Duration::from_hours(1);
 
 /// How far a steady poll may lie from its slot, as a part of the interval.
 const JITTER: f64 = 0.05;
@@ -90,7 +88,7 @@ impl Schedule {
                 self.failures = self.failures.saturating_add(1);
                 let ceiling = Backoff::new(self.step, FAILED_CAP).after(self.failures).max(self.min);
                 let pause = between(self.min, ceiling, random);
-                match asked.map(|asked| asked.min(ASKED_CAP)) {
+                match asked.map(|asked| asked.min(LONGEST_ASKED)) {
                     Some(asked) => pause.max(asked.mul_f64(1.0 + 0.1 * random)),
                     None => pause,
                 }
@@ -188,7 +186,7 @@ mod tests {
         let mut schedule = Schedule::new(s(1), s(60), 0.0);
         assert_eq!(schedule.next(After::Failed(Some(s(120))), 0.0, START), s(120));
         assert_eq!(schedule.next(After::Failed(Some(s(120))), 0.5, START), s(126));
-        assert_eq!(schedule.next(After::Failed(Some(s(u64::MAX))), 0.0, START), s(3600));
+        assert_eq!(schedule.next(After::Failed(Some(s(u64::MAX))), 0.0, START), s(300));
     }
 
     #[test]

@@ -31,7 +31,7 @@ use crate::files::{READ_LIMIT, Tree};
 use echo::Echoes;
 use failure::Peer;
 pub use gate::Gate;
-pub use response::Response;
+pub use response::{LONGEST_ASKED, Response};
 use url::Target;
 pub use url::{MASK, Parts, has_userinfo, redacted, split, without_userinfo};
 

@@ -26,6 +26,10 @@ impl fmt::Debug for Response {
     }
 }
 
+/// The longest pause that a server may ask for: as long as the agent pauses by itself at most. A proxy that asks for an hour during a
+/// restart must not keep a result from Heat, whose usual timeout is an hour.
+pub const LONGEST_ASKED: Duration = Duration::from_mins(5);
+
 impl Response {
     /// Whether the status is 2xx.
     #[must_use]
@@ -44,15 +48,17 @@ impl Response {
         self.body = echoes.hidden(&self.body);
     }
 
-    /// How long the server asks us to wait (RFC 9110 10.2.3), in seconds or as a date. The date is
+    /// How long the server asks us to wait (RFC 9110 10.2.3), in seconds or as a date, at most [`LONGEST_ASKED`]. The date is
     /// measured against the server's own `Date`, because this node's clock may be wrong.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         let text = self.header(RETRY_AFTER.as_str())?.trim();
-        if let Ok(seconds) = text.parse() {
-            return Some(Duration::from_secs(seconds));
-        }
-        Some(Timestamp::parse_http_date(text)?.since(Timestamp::parse_http_date(self.header(DATE.as_str())?)?))
+        let asked = if let Ok(seconds) = text.parse() {
+            Duration::from_secs(seconds)
+        } else {
+            Timestamp::parse_http_date(text)?.since(Timestamp::parse_http_date(self.header(DATE.as_str())?)?)
+        };
+        Some(asked.min(LONGEST_ASKED))
     }
 }
 
@@ -104,6 +110,9 @@ mod tests {
             (vec![("retry-after", "Sat, 21 Nov 2026 09:04:20 GMT"), date], Some(60)),
             (vec![("retry-after", "Sat, 21 Nov 2026 09:00:00 GMT"), date], Some(0)),
             (vec![("retry-after", "Sat, 21 Nov 2026 09:04:20 GMT")], None),
+            (vec![("retry-after", "3600")], Some(300)),
+            (vec![("retry-after", "18446744073709551615")], Some(300)),
+            (vec![("retry-after", "Sun, 22 Nov 2026 09:04:20 GMT"), date], Some(300)),
             (vec![("retry-after", "-1")], None),
             (vec![("retry-after", "soon, or later"), date], None),
             (vec![date], None),

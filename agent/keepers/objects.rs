@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::backoff::Backoff;
+use crate::backoff::{Backoff, pause_before_deadline};
 use crate::budgets::json;
 use crate::clock::patience;
 use crate::converge::Objects;
@@ -34,12 +34,11 @@ impl Objects for Http {
                 Ok(written) => return Ok(written),
                 Err(error) => error,
             };
-            let pause = pauses.next_pause();
-            let next = error.asked_pause().unwrap_or(pause);
-            if error.kind() != Kind::Transient || running.elapsed() + next >= deadline {
-                return Err(error);
+            let left = deadline.saturating_sub(running.elapsed());
+            match pause_before_deadline(pauses.next_pause(), error.asked_pause(), left) {
+                Some(pause) if error.kind() == Kind::Transient => self.clock().wait(pause).await,
+                _ => return Err(error),
             }
-            self.clock().wait(next).await;
         }
     }
 }
@@ -119,9 +118,7 @@ impl<'a> Api<'a> {
                     self.object.name
                 ),
             ),
-            (408 | 429 | 500.., _) => {
-                (Kind::Transient, "the agent retries; check the journals of the API server and etcd".to_owned())
-            }
+            (408 | 429 | 500.., _) => (Kind::Transient, "check the journals of the API server and etcd".to_owned()),
             _ => (
                 Kind::Permanent,
                 "check the API server's journal; it does not accept the object in the form of this Kubernetes version".to_owned(),

@@ -34,7 +34,7 @@ use self::issue::{Task, examine};
 use self::keeper::{REQUEST_LIMIT, Stopped};
 use self::places::{OwnKey, Places, given};
 use self::sets::{Wanted, put_in_place};
-use crate::backoff::Backoff;
+use crate::backoff::{Backoff, pause_before_deadline};
 use crate::certificates::x509::X509;
 use crate::converge::{Certificates, Failure, Owners, Prepared};
 use crate::desired::{Certificate, Desired, Issuer, Rotation, Signer, Trust};
@@ -77,10 +77,9 @@ impl<H: Backend> Certificates for CertificateKeeper<H> {
                 Ok(prepared) => return Ok(prepared),
                 Err(stopped) => stopped,
             };
-            let wait = pauses.next_pause().max(stopped.error.asked_pause().unwrap_or_default());
-            if !stopped.passing || deadline.saturating_sub(started.elapsed()) <= wait {
-                return Err(failed(&stopped.error));
-            }
+            let left = deadline.saturating_sub(started.elapsed());
+            let wait = pause_before_deadline(pauses.next_pause(), stopped.error.asked_pause(), left);
+            let Some(wait) = wait.filter(|_| stopped.passing) else { return Err(failed(&stopped.error)) };
             let event = Event::new(Code::CertificatesWaiting, format!("waiting for certificates: {}", stopped.error));
             self.emit(event.error(&stopped.error).attempt(attempt).next_try(wait));
             self.clock.wait(wait).await;

@@ -59,6 +59,8 @@ impl Ca {
 #[derive(Clone, Copy, Debug)]
 enum Wrong {
     Away,
+    /// And asks to be left alone for an hour.
+    Busy,
     Refused,
     Truncated,
     NoCertificate,
@@ -123,6 +125,7 @@ impl Issuing for Rc<Outside> {
         Ok(match self.wrong.borrow_mut().pop_front() {
             None => right(&|_| {}),
             Some(Wrong::Away) => return Err(Error::transient("Magnum does not answer").retry_after(Some(Duration::from_secs(7)))),
+            Some(Wrong::Busy) => return Err(Error::transient("Magnum answers 503").retry_after(Some(Duration::from_hours(1)))),
             Some(Wrong::Refused) => return Err(Error::permanent("Magnum answers 403")),
             Some(Wrong::Truncated) => right(&|_| {}).chars().take(200).collect(),
             Some(Wrong::NoCertificate) => "<html>".to_owned(),
@@ -533,6 +536,15 @@ async fn a_renewal_is_given_up_in_two_minutes_so_that_the_node_is_looked_at() {
         let took = node.clock.now().since(began).as_secs();
         assert!((least..=most).contains(&took), "{is_update}: {took} s");
     }
+}
+
+#[tokio::test]
+async fn a_pause_of_an_hour_that_a_server_asks_for_ends_no_tries() {
+    let node = Node::new();
+    node.outside.wrong.borrow_mut().push_back(Wrong::Busy);
+    let began = node.clock.now();
+    node.keeper(1, None).prepare(&desired(), Duration::from_mins(9)).await.unwrap();
+    assert!(node.clock.now().since(began) < Duration::from_mins(9));
 }
 
 #[tokio::test]
