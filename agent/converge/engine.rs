@@ -18,8 +18,8 @@ use super::plan::{self, AttributeChange, DirectoryChange, FileChange, Plan, need
 use super::units::Starter;
 use super::words::find_out;
 use super::{
-    Certificates, Converged, Failure, FailureDetails, Objects, Outcome, Owners, Prepared, Prober, Units, Volumes, pending, store,
-    write,
+    Certificates, Converged, Failure, FailureDetails, Objects, Outcome, Owners, Prepared, Prober, Retired, Units, Volumes,
+    pending, retire, store, write,
 };
 use crate::clock::{Clock, Stopwatch};
 use crate::desired::{Desired, Directory, File, Gate, Need, Unit, Volume};
@@ -58,6 +58,8 @@ pub struct Context<'a, U, V, P, C> {
     pub generation: u64,
     /// The release of flannel that is installed, where the node has one and it says so.
     pub flanneld: Option<Version>,
+    /// What a generation that is abandoned brought, where the node goes back to the one before it.
+    pub retired: &'a Retired,
 }
 
 /// Makes a `Desired` true and measures that it is.
@@ -214,11 +216,12 @@ impl<'a, U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates
                 Err(error) => self.starter.patience("reading the units' states", None, error).await?,
             }
         }
-        let plan = plan::plan(self.desired, &observed);
+        let mut plan = plan::plan(self.desired, &observed);
         self.pending.clone_from(&observed.pending);
         self.end();
 
         self.touched = true;
+        self.retire(&mut plan).await?;
         let unowned = self.write_early(&plan)?;
         self.enable_and_reload(&plan).await?;
         self.begin("reading the units' states");
@@ -234,6 +237,37 @@ impl<'a, U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates
         }
         self.write_unowned(&unowned, &mut observed)?;
         Box::pin(self.walk(graph, &mut observed)).await
+    }
+
+    /// What an abandoned generation brought is taken away, before anything that reads it is started.
+    async fn retire(&mut self, plan: &mut Plan) -> std::result::Result<(), Failure> {
+        let retired = self.context.retired;
+        if retired.is_empty() {
+            return Ok(());
+        }
+        self.begin("taking away what the failed update brought");
+        for name in &retired.stop {
+            self.starter.stop(name).await?;
+        }
+        if !retired.disable.is_empty() {
+            self.starter.disable(&retired.disable).await?;
+        }
+        let failed = |error: Error| file_failure("taking away files", &error);
+        let present = retired.present(self.context.root).map_err(failed)?;
+        if !present.is_empty() {
+            // Before the first file changes: it may be the only one that is still to be restored when this run is broken off.
+            self.pending.extend(retired.readers.iter().cloned());
+            self.note()?;
+        }
+        let done = retire::files(self.context.root, &present).map_err(failed)?;
+        for line in &done.lines {
+            self.wrote(line);
+        }
+        // systemd still knows the units by the files and links that are gone.
+        plan.reload |= done.reload || !retired.disable.is_empty();
+        self.outcome.changed = true;
+        self.end();
+        Ok(())
     }
 
     /// Directories and files that wait for nothing; those whose owner does not exist yet are given back.

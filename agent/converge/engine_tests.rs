@@ -12,7 +12,8 @@ use tokio::sync::broadcast;
 use super::flannel::PodNetwork;
 use super::flannel::packets::{Question, Replies};
 use super::{
-    Certificates, Context, Failure, FailureDetails, Objects, Outcome, Prepared, Prober, Units, Volumes, converge, pending,
+    Certificates, Context, Failure, FailureDetails, Objects, Original, Outcome, Prepared, Prober, Retired, RetiredFile, Units,
+    Volumes, converge, pending,
 };
 use crate::clock::{Clock, Timestamp};
 use crate::desired::{
@@ -170,6 +171,15 @@ impl Units for Fake {
         Ok(Enabled { changed: true, absent: self.absent.clone() })
     }
 
+    async fn stop(&self, name: &str) -> Result<JobOutcome> {
+        self.job("stop", name).await
+    }
+
+    async fn disable(&self, names: &[String]) -> Result<()> {
+        self.log(format!("disable {}", names.join(" ")));
+        Ok(())
+    }
+
     async fn changes(&self) -> Result<BoxStream<'static, String>> {
         *self.listened.lock().unwrap() += 1;
         if self.ignores_events {
@@ -324,6 +334,11 @@ impl Machine {
     }
 
     async fn converge(&self, desired: &Desired, fake: &Fake) -> Outcome {
+        self.go_back(desired, fake, &Retired::default()).await
+    }
+
+    /// The same, and takes these away.
+    async fn go_back(&self, desired: &Desired, fake: &Fake, retired: &Retired) -> Outcome {
         self.progress.begin_run(None);
         let context = Context {
             root: &self.root,
@@ -338,6 +353,7 @@ impl Machine {
             patience: self.patience,
             generation: 7,
             flanneld: None,
+            retired,
         };
         converge(desired, &context, fake).await
     }
@@ -1517,4 +1533,71 @@ async fn a_network_that_is_refused_changes_nothing_before() {
     assert_eq!((failure.code, failure.doing().as_str(), failure.touched), (Code::FlannelKeyFailed, "flannel key", false));
     assert_eq!(machine.read("/etc/network.json"), None);
     assert_eq!(fake.take_log(), Vec::<String>::new());
+}
+
+/// The generation before asks for etcd alone; the update that failed brought a drop-in for it and a unit of its own.
+#[tokio::test]
+async fn going_back_takes_away_what_the_update_brought_and_restarts_who_read_it() {
+    const DROP_IN: &str = "/etc/systemd/system/etcd.service.d/60-x.conf";
+    let machine = Machine::new(manual());
+    let desired = Desired {
+        files: vec![File::public("/etc/etcd.conf", "a=1\n")],
+        units: vec![unit("etcd.service", &["/etc/etcd.conf"], &[])],
+        gates: vec![gate("etcd", Some("etcd.service"), 1, &[Need::Unit("etcd.service".into())])],
+        ..Desired::default()
+    };
+    machine.write("/etc/etcd.conf", "a=1\n");
+    machine.write(DROP_IN, "[Service]\nNice=1\n");
+    machine.write("/etc/other", "ours\n");
+    let file = |path: &str, written: &str, original| RetiredFile { path: path.into(), written: written.into(), original };
+    let before = Original { content: b"theirs\n".to_vec(), mode: 0o600, owner: machine_owner() };
+    let retired = Retired {
+        files: vec![file(DROP_IN, "[Service]\nNice=1\n", None), file("/etc/other", "ours\n", Some(before))],
+        readers: BTreeSet::from(["etcd.service".to_owned()]),
+        stop: vec!["new.service".into(), "gone.service".into()],
+        disable: vec!["new.service".into(), "gone.service".into()],
+    };
+    let fake = Fake::new(&machine.clock, &[("etcd.service", "active"), ("new.service", "active")]);
+    let outcome = machine.go_back(&desired, &fake, &retired).await.unwrap();
+    assert!(outcome.changed);
+    assert_eq!(
+        fake.take_log(),
+        ["stop new.service", "done new.service", "disable new.service", "reload", "restart etcd.service", "done etcd.service"]
+    );
+    assert_eq!((machine.read(DROP_IN), machine.read("/etc/other").as_deref()), (None, Some("theirs\n")));
+    assert!(pending::read(&machine.root).is_empty());
+    assert!(machine.codes().contains(&Code::UnitStopped));
+    // Once more, after a crash: what was restored stays, and nothing is restarted again.
+    let fake = Fake::new(&machine.clock, &[("etcd.service", "active"), ("new.service", "inactive")]);
+    machine.go_back(&desired, &fake, &retired).await.unwrap();
+    assert_eq!(fake.take_log(), ["disable new.service", "reload"]);
+    assert_eq!(machine.read("/etc/other").as_deref(), Some("theirs\n"));
+}
+
+/// Cut off between the first file and the restart, at a moment when nothing says any more that a file was there.
+#[tokio::test]
+async fn a_unit_whose_drop_in_was_taken_away_is_restarted_by_the_run_after_a_crash() {
+    let machine = Machine::new(manual());
+    machine.write("/etc/drop-in", "ours\n");
+    let desired = Desired { units: vec![unit("x.service", &[], &[])], ..Desired::default() };
+    let retired = Retired {
+        files: vec![RetiredFile { path: "/etc/drop-in".into(), written: "ours\n".into(), original: None }],
+        readers: BTreeSet::from(["x.service".to_owned()]),
+        ..Retired::default()
+    };
+    let fake =
+        Fake::new(&machine.clock, &[("x.service", "active")]).act("x.service", &[Act(NEVER, "done", state("x", "active"))]);
+    let cut_off = async { machine.clock.wait(Duration::from_secs(1)).await };
+    tokio::select! {
+        _ = machine.go_back(&desired, &fake, &retired) => unreachable!(),
+        () = cut_off => {}
+    }
+    assert_eq!(machine.read("/etc/drop-in"), None);
+    let fake = Fake::new(&machine.clock, &[("x.service", "active")]);
+    machine.go_back(&desired, &fake, &retired).await.unwrap();
+    assert_eq!(fake.take_log(), ["restart x.service", "done x.service"]);
+}
+
+fn machine_owner() -> (u32, u32) {
+    (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw())
 }

@@ -163,6 +163,12 @@ mod tests {
         async fn enable(&self, _names: &[&str]) -> Result<Enabled> {
             Ok(Enabled { changed: false, absent: Vec::new() })
         }
+        async fn stop(&self, _name: &str) -> Result<JobOutcome> {
+            Ok(JobOutcome::new("done"))
+        }
+        async fn disable(&self, _names: &[String]) -> Result<()> {
+            Ok(())
+        }
         async fn changes(&self) -> Result<BoxStream<'static, String>> {
             Ok(futures_util::stream::empty().boxed())
         }

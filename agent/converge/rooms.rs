@@ -106,6 +106,10 @@ pub trait Units {
     fn reload(&self) -> impl Future<Output = Result<()>>;
     /// [`Systemd::enable`].
     fn enable(&self, names: &[&str]) -> impl Future<Output = Result<Enabled>>;
+    /// [`Systemd::stop`].
+    fn stop(&self, name: &str) -> impl Future<Output = Result<JobOutcome>>;
+    /// [`Systemd::disable`].
+    fn disable(&self, names: &[String]) -> impl Future<Output = Result<()>>;
     /// [`Systemd::changes`].
     fn changes(&self) -> impl Future<Output = Result<BoxStream<'static, String>>>;
 }
@@ -133,6 +137,14 @@ impl Units for Systemd {
 
     async fn enable(&self, names: &[&str]) -> Result<Enabled> {
         Self::enable(self, names).await
+    }
+
+    async fn stop(&self, name: &str) -> Result<JobOutcome> {
+        Self::stop(self, name).await
+    }
+
+    async fn disable(&self, names: &[String]) -> Result<()> {
+        Self::disable(self, names).await
     }
 
     async fn changes(&self) -> Result<BoxStream<'static, String>> {

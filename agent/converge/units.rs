@@ -108,6 +108,44 @@ impl<U: Units> Starter<'_, U> {
         }
     }
 
+    /// Stops a unit that runs, within the time that is left.
+    pub(crate) async fn stop(&self, name: &str) -> Result<(), Failure> {
+        let state = self.inspect(name).await?;
+        if state.is_missing() || !(state.is_active() || state.is_settling()) {
+            return Ok(());
+        }
+        let failed = |cause: String| {
+            let cause = format!("it cannot be stopped: {cause}");
+            Failure::new(Code::UnitFailed, StepId::Unit(name.to_owned()), cause).unstartable(name)
+        };
+        match self.clock.limit(self.left(), self.units.stop(name)).await {
+            Some(Ok(outcome)) if outcome.is_done() => {
+                self.emit(name, Event::new(Code::UnitStopped, format!("stopped {name}")));
+                Ok(())
+            }
+            Some(Ok(outcome)) => Err(failed(format!("its job ended with result `{}`", outcome.result))),
+            Some(Err(error)) => Err(failed(error.to_string())),
+            None => Err(failed("it did not stop in time".to_owned())),
+        }
+    }
+
+    /// Disables units; those that are not there are disabled already.
+    pub(crate) async fn disable(&self, names: &[String]) -> Result<(), Failure> {
+        let mut present = Vec::new();
+        for name in names {
+            if !self.inspect(name).await?.is_missing() {
+                present.push(name.clone());
+            }
+        }
+        if present.is_empty() {
+            return Ok(());
+        }
+        while let Err(error) = self.units.disable(&present).await {
+            self.patience("disabling units", None, error).await?;
+        }
+        Ok(())
+    }
+
     /// Has a helper unit apply its files, if they changed. That it fails is reported and is no failure: a gate looks at the effect.
     pub(crate) async fn help(&self, unit: &Unit, pending: bool) -> Result<bool, Failure> {
         if !pending {

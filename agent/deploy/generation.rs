@@ -57,6 +57,10 @@ pub struct Generation {
     /// Whether one before it failed on its way, so that the node was between two generations already.
     #[serde(default)]
     pub torn: bool,
+    /// Whether the node was as `before` asks when this one began, so that it can be rolled back to it. Unknown in an earlier version's
+    /// records.
+    #[serde(default)]
+    pub whole_before: bool,
     /// The last one that was in place, until this one is.
     #[serde(default)]
     pub before: Option<PreviousGeneration>,
@@ -172,6 +176,12 @@ impl Generations {
         });
         let is_between = |current: &Generation| current.state != GenerationState::Applied && current.touched;
         let torn = self.current.as_ref().is_some_and(is_between);
+        let whole_before = self.current.as_ref().is_some_and(|current| {
+            // Gone on with after the agent ended in the middle: what counts is how it began.
+            let is_resumed =
+                current.state == GenerationState::Applying && current.number == number && current.deployment == deployment;
+            if is_resumed { current.whole_before } else { !is_between(current) && before.is_some() }
+        });
         self.put(Generation {
             schema: 1,
             number,
@@ -183,6 +193,7 @@ impl Generations {
             laps: Vec::new(),
             touched: true,
             torn,
+            whole_before,
             before,
         })?;
         Ok(number)
@@ -195,6 +206,15 @@ impl Generations {
     pub fn untouched(&mut self) -> Result<()> {
         let Some(current) = self.current.clone() else { return Ok(()) };
         self.put(Generation { touched: current.torn, ..current })
+    }
+
+    /// The newest generation failed, and the node is again as the one before it asks.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn restored(&mut self) -> Result<()> {
+        let Some(current) = self.current.clone() else { return Ok(()) };
+        self.put(Generation { touched: false, torn: false, ..current })
     }
 
     /// Records how it ended.
@@ -285,6 +305,33 @@ mod tests {
         assert_eq!(generations.begin("7", "again", json!(7)).unwrap(), 7);
         fail(&mut generations, false);
         assert_eq!(by(&generations), (7, Extent::Whole));
+    }
+
+    #[test]
+    fn whether_a_node_was_whole_before_an_update_survives_a_restart_of_the_agent() {
+        let dir = tempfile::tempdir().unwrap();
+        let report = Report::kept();
+        let open = || Generations::open(Arc::new(Tree::open(dir.path()).unwrap()), &report).unwrap();
+        let begin = |number: u64, deployment: &str| {
+            let mut generations = open();
+            generations.begin(&number.to_string(), deployment, json!(number)).unwrap();
+            generations.current().unwrap().whole_before
+        };
+        let fail = || open().end(GenerationState::Rejected, Some("why".into()), vec![]).unwrap();
+        assert!(!begin(1, "a"), "nothing was there");
+        open().end(GenerationState::Applied, None, vec![]).unwrap();
+        assert!(begin(2, "b"));
+        assert!(begin(2, "b"), "gone on with after a crash");
+        fail();
+        assert!(!begin(2, "b"), "tried again, on what the first try left");
+        fail();
+        assert!(!begin(3, "c"), "another one, on what that left");
+        // Taken back, in spite of a crash on the way there: the node is whole.
+        open().restored().unwrap();
+        fail();
+        let reference = open().current().unwrap().reference().unwrap();
+        assert_eq!((reference.generation, reference.extent), (1, Extent::Whole));
+        assert!(begin(4, "d"));
     }
 
     #[test]

@@ -378,6 +378,18 @@ messages! {
         "A repair of the node was requested",
         "The operator ran `heat-node-agent repair`. What differs from the node's parameters is put back at once, whatever DRIFT says.",
         "`heat-node-agent repair` prints what became of it.";
+    RollbackBegun = "HNA-0521", Warning, "5b86ec4e316a4ccb84b9143283cd3e10",
+        "A failed update is being rolled back",
+        "The node returns to the generation that was in place before: its files are restored, what the update brought is removed, and changed units are restarted.",
+        "Wait for the result; Heat receives FAILURE with the update's cause and the outcome of the rollback.";
+    RolledBack = "HNA-0522", Notice, "0476a9823a674d3f91c4d2ef1c8fc1eb",
+        "A failed update was rolled back",
+        "The generation that was in place before the update is in place again, and its gates have passed. The failed parameters are tried again only by a new deployment or by `heat-node-agent rerun`.",
+        "Correct what made the update fail, then update the stack again.";
+    RollbackFailed = "HNA-0523", Error, "3a1e4e9138b149e9b31d83a9fda3dd11",
+        "A failed update could not be rolled back",
+        "The node is between two generations. Its components are still measured, and nothing more is changed automatically.",
+        "`heat-node-agent status` shows what is wrong now. Correct it, then update the stack, or run `heat-node-agent rerun ID`.";
     UpdateIncomplete = "HNA-0597", Warning, "bb7cf911294f4d6ca2113c21a7c3c165",
         "A failed update left the node different from its parameters",
         "The listed changes were not made, or not finished, when the update failed. This is reported once; later changes are reported as drift (HNA-0506). Nothing is repaired until a deployment succeeds.",
@@ -454,6 +466,10 @@ messages! {
         "The next step of a CA rotation was requested on this node",
         "The operator ran `heat-node-agent certificates rotate`. The step is taken at once, or when the daemon starts.",
         "All nodes must complete a step before any takes the next.";
+    UnitStopped = "HNA-0619", Info, "92184af07b924b2fb2271e84d5bcb949",
+        "A unit was stopped",
+        "Only the update that was rolled back asked for it, and it was not running before.",
+        "";
     ObjectWritten = "HNA-0620", Info, "cdb4daa22d8b0640e9f52624bd884d96",
         "A Kubernetes API object was written",
         "It was absent or differed from what the parameters require.",

@@ -132,6 +132,12 @@ pub const KEYS: &[Key] = &[
         "Factor by which the services' deadlines for becoming healthy are multiplied; the wait condition's deadline is unaffected.",
     ),
     key(
+        "node.rollback",
+        Rule::Switch,
+        "true",
+        "Whether a node goes back to the generation before where an update fails and nothing irreversible is part of it.",
+    ),
+    key(
         "node.allow_options",
         Rule::Options,
         "[]",
@@ -206,6 +212,7 @@ pub(super) struct TlsFragment {
 pub(super) struct NodeFragment {
     pub(super) source: Option<String>,
     pub(super) patience: Option<u32>,
+    pub(super) rollback: Option<bool>,
     pub(super) allow_options: Option<Vec<String>>,
 }
 
@@ -283,6 +290,7 @@ impl Fragment {
         take(&mut self.tls.allow_insecure, stronger.tls.allow_insecure);
         take(&mut self.node.source, stronger.node.source);
         take(&mut self.node.patience, stronger.node.patience);
+        take(&mut self.node.rollback, stronger.node.rollback);
         take(&mut self.node.allow_options, stronger.node.allow_options);
         take(&mut self.report.console, stronger.report.console);
         take(&mut self.report.metrics, stronger.report.metrics);

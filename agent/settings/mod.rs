@@ -55,6 +55,8 @@ pub struct Settings {
     pub node_source: NodeSource,
     /// How many times their own deadline the gates of the node's services may be measured.
     pub patience: u32,
+    /// Whether a node goes back to the generation before where an update fails.
+    pub rollback: bool,
     /// Options that parameters may set although the agent guards them.
     pub allow_options: Vec<String>,
     /// Whether each phase prints a line on the console.
@@ -324,6 +326,7 @@ impl From<Fragment> for Settings {
                 _ => NodeSource::Deployment,
             },
             patience: node.patience.unwrap_or(1),
+            rollback: node.rollback.unwrap_or(true),
             allow_options: node.allow_options.unwrap_or_default(),
             console: report.console.unwrap_or(true),
             metrics: report.metrics,

@@ -234,6 +234,9 @@ impl Agent {
                     .remedy(warning.remedy),
             );
         }
+        if state != Some(State::Running) {
+            self.node_task.node.forget_rollback()?;
+        }
         // In this order: one that runs and is rejected was cut off at its end, not before it was tried again.
         let generation = self.ledger.generations.begin(&plan.digest, &deployment.id, entry.clone())?;
         self.ledger.journal.start(&deployment.id, &entry)?;

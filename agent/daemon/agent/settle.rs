@@ -160,7 +160,9 @@ impl Agent {
             None => (GenerationState::Applied, None),
             Some(reason) => (GenerationState::Rejected, Some(reason.clone())),
         };
-        if !done.touched {
+        if done.restored {
+            self.ledger.generations.restored()?;
+        } else if !done.touched {
             self.ledger.generations.untouched()?;
         }
         self.ledger.generations.end(state, reason, done.laps)?;

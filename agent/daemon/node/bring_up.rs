@@ -15,7 +15,7 @@ use super::wait::{Wait, wait_id};
 use super::{Node, renewal};
 use crate::clock::BUILT;
 use crate::converge::gates::passes;
-use crate::converge::{self, Context, Failure};
+use crate::converge::{self, Context, Failure, Retired};
 use crate::daemon::reason::sentence;
 use crate::deploy::Outcome;
 use crate::desired::{Desired, Probe};
@@ -31,7 +31,7 @@ use crate::signal::{Handle, Status, WaitSignal};
 
 /// How long what was started must pass its gates before Heat hears of it: a service that dies of its surroundings does so within
 /// seconds, and what was reported to Heat cannot be taken back.
-const SETTLES: Duration = Duration::from_secs(6);
+pub(super) const SETTLES: Duration = Duration::from_secs(6);
 
 /// How one run is carried out.
 pub(super) struct RunOptions {
@@ -41,6 +41,8 @@ pub(super) struct RunOptions {
     pub(super) generation: u64,
     /// The one that asks for it; nothing where the node is put back.
     pub(super) deployment: Option<String>,
+    /// What is taken away, where the node goes back to the generation before.
+    pub(super) retired: Retired,
 }
 
 /// How bringing the node up ended.
@@ -51,6 +53,17 @@ pub(in crate::daemon) struct Done {
     pub(in crate::daemon) wait: Option<Wait>,
     /// Whether anything of the machine may have been changed.
     pub(in crate::daemon) touched: bool,
+    /// Whether the node was rolled back, and is as the generation before asked.
+    pub(in crate::daemon) restored: bool,
+}
+
+/// What became of an update.
+struct Update {
+    result: converge::Outcome,
+    /// The steps of the update itself, without those of a rollback.
+    laps: Vec<Lap>,
+    /// Whether it was rolled back.
+    restored: bool,
 }
 
 impl Node {
@@ -76,16 +89,10 @@ impl Node {
         self.know(&deployment);
         let is_reported = plan.wait.is_some() || !matches!(deployment.signal_target(), SignalTarget::None);
         let settles = if is_reported { SETTLES } else { Duration::ZERO };
-        let options = RunOptions { deadline, settles, generation, deployment: Some(deployment.id.clone()) };
         self.known.outline.replace(Some(Outline::of(&plan.spec, &plan.desired, &self.hostname())));
         self.remembered.forget_left();
-        let desired = renewal::beside_an_update(&plan.desired);
-        let result = self.converge(&plan.spec, &desired, options).await;
-        if result.is_ok() {
-            self.remembered.take_as_it_is(&plan.desired);
-        }
+        let Update { result, laps, restored } = Box::pin(self.update(&plan, &deployment, generation, (deadline, settles))).await;
         let touched = result.as_ref().map_or_else(|failure| failure.touched, |_| true);
-        let laps = self.progress.laps();
         let (outcome, timings, status, reason) = match result {
             Ok(converged) => {
                 let code = if converged.changed { Code::NodeConverged } else { Code::NodeUnchanged };
@@ -115,7 +122,58 @@ impl Node {
         let id = wait_id(&deployment, &self.hostname());
         let data = wait_data(&name, &address, generation, &timings);
         let wait = plan.wait.map(|handle| Wait { handle, signal: WaitSignal { status, id, reason, data } });
-        Done { outcome, laps, wait, touched }
+        Done { outcome, laps, wait, touched, restored }
+    }
+
+    /// Carries the plan out, and goes back to the generation before where that fails and may be taken back; with the steps of the
+    /// update itself.
+    async fn update(
+        &self,
+        plan: &Plan,
+        deployment: &Deployment,
+        generation: u64,
+        (deadline, settles): (Duration, Duration),
+    ) -> Update {
+        let running = self.host.clock.start();
+        let prepared = match self.way_back(&plan.desired, generation, &deployment.id).await {
+            Ok(way) => self.interrupted_rollback(generation, &deployment.id).map(|interrupted| (way, interrupted)),
+            Err(error) => Err(error),
+        };
+        let (way, interrupted) = match prepared {
+            Ok(prepared) => prepared,
+            Err(error) => {
+                let error = error.context("recording what the update replaces");
+                let failure = Failure::from_error(Code::NodeFailed, StepId::Checks, &error).untouched();
+                return Update { result: Err(failure), laps: Vec::new(), restored: false };
+            }
+        };
+        let result = match interrupted {
+            Some(failure) => Err(failure),
+            None => {
+                let options = RunOptions {
+                    deadline: deadline.saturating_sub(way.reserve(deadline)),
+                    settles,
+                    generation,
+                    deployment: Some(deployment.id.clone()),
+                    retired: Retired::default(),
+                };
+                self.converge(&plan.spec, &renewal::beside_an_update(&plan.desired), options).await
+            }
+        };
+        let laps = self.progress.laps();
+        match result {
+            Ok(converged) => {
+                self.remembered.take_as_it_is(&plan.desired);
+                // What it replaced may hold secrets; a leftover is removed by the next deployment.
+                drop(self.forget_replaced());
+                Update { result: Ok(converged), laps, restored: false }
+            }
+            Err(failure) => {
+                let time = (&running, deadline);
+                let (failure, restored) = self.go_back(way, &plan.desired, failure, generation, &deployment.id, time).await;
+                Update { result: Err(failure), laps, restored }
+            }
+        }
     }
 
     /// How the API sees the node, and what waits there for an operator: whether Heat waited for it or not. Nothing where no such
@@ -143,7 +201,7 @@ impl Node {
         &self,
         spec: &NodeSpec,
         desired: &Desired,
-        RunOptions { deadline, settles, generation, deployment }: RunOptions,
+        RunOptions { deadline, settles, generation, deployment, retired }: RunOptions,
     ) -> converge::Outcome {
         // Those of an earlier run are not this one's, which may end before it begins.
         self.progress.begin_run(deployment.as_deref());
@@ -188,6 +246,7 @@ impl Node {
                 Some(_) => Box::pin(self.known.machine.flanneld(&backend, &self.host)).await,
                 None => None,
             },
+            retired: &retired,
         };
         // A large future: on the heap once, not in every state above.
         let backend = self.backend(systemd);

@@ -24,6 +24,7 @@ mod pods;
 mod remembered;
 mod renewal;
 mod repair;
+mod rollback;
 mod unsettled;
 mod wait;
 

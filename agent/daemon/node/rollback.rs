@@ -1,0 +1,507 @@
+//! Going back to the generation before, where an update failed on its way: what it takes, when it is done, and how it ends.
+//!
+//! A node goes back only where the failed step was good before the update, depends on what the update changed, and nothing that cannot
+//! be taken back is part of it. Everything that this needs is on disk before the first change (`replaced.json`), and that the node is
+//! going back, with the cause, before the first step of that (`rollback.json`): whoever finds the second goes on going back.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::path::Path;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde::{Deserialize, Serialize};
+
+use super::Node;
+use super::bring_up::RunOptions;
+use super::outline::Outline;
+use super::renewal;
+use crate::clock::Stopwatch;
+use crate::converge::{Failure, Original, Retired, RetiredFile};
+use crate::deploy::Generations;
+use crate::desired::{Desired, File, Need};
+use crate::error::{Error, Result};
+use crate::files::{Attributes, FileKind, Tree};
+use crate::kubernetes::{self, ImagePolicy, NodeSpec};
+use crate::metadata::Deployment;
+use crate::progress::StepId;
+use crate::report::{Code, Event, Phase};
+use crate::systemd::Systemd;
+
+const REPLACED: &str = "replaced.json";
+const ROLLBACK: &str = "rollback.json";
+/// Bytes of files of somebody else that are kept for a node that goes back.
+const KEPT: u64 = 1024 * 1024;
+/// The least time for going back.
+const LEAST: Duration = Duration::from_secs(60);
+/// The most time that is set aside for going back.
+const RESERVE: Duration = Duration::from_mins(3);
+
+/// A part of an update that nothing takes back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Irreversible {
+    /// File systems are made, grown or moved.
+    Volumes,
+    /// Keys and certificates are replaced.
+    Certificates,
+    /// The description of flannel's network in etcd.
+    Flannel,
+    /// The node's member of etcd.
+    Etcd,
+    /// Objects of the cluster's API.
+    Objects,
+}
+
+impl fmt::Display for Irreversible {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Volumes => "volumes",
+            Self::Certificates => "certificates or keys",
+            Self::Flannel => "flannel's configuration in etcd",
+            Self::Etcd => "the etcd member",
+            Self::Objects => "objects of the cluster's API",
+        })
+    }
+}
+
+/// What of an update nothing takes back.
+fn irreversible(before: &Desired, after: &Desired) -> Vec<Irreversible> {
+    let order = |desired: &Desired| desired.trust.as_ref().map(|trust| (trust.keys, trust.rotation));
+    let is_trust_same = before.authorities == after.authorities
+        && before.certificates == after.certificates
+        && before.keys == after.keys
+        && order(before) == order(after);
+    [
+        (Irreversible::Volumes, before.volumes == after.volumes),
+        (Irreversible::Certificates, is_trust_same),
+        (Irreversible::Flannel, before.flannel == after.flannel),
+        (Irreversible::Etcd, before.etcd == after.etcd),
+        (Irreversible::Objects, before.objects == after.objects),
+    ]
+    .into_iter()
+    .filter_map(|(part, is_same)| (!is_same).then_some(part))
+    .collect()
+}
+
+/// Paths of files that an update writes otherwise, brings, or no longer asks for.
+fn changed_files<'a>(before: &'a Desired, after: &'a Desired) -> BTreeSet<&'a str> {
+    let differs = |file: &&File, other: &Desired| other.file(&file.path) != Some(*file);
+    let changed = after.files.iter().filter(|file| differs(file, before));
+    changed.chain(before.files.iter().filter(|file| differs(file, after))).map(|file| file.path.as_str()).collect()
+}
+
+/// Whether a step of the update depends on anything that the update changed.
+fn depends_on_change(before: &Desired, after: &Desired, step: &StepId) -> bool {
+    let files = changed_files(before, after);
+    let (mut units, mut gates): (Vec<&str>, Vec<&str>) = match step {
+        StepId::Unit(name) => (vec![name], Vec::new()),
+        StepId::Gate(name) => (Vec::new(), vec![name]),
+        _ => return false,
+    };
+    let mut seen = BTreeSet::new();
+    loop {
+        let needs: Vec<&Need> = if let Some(name) = units.pop() {
+            let Some(unit) = after.units.iter().find(|unit| unit.name == name).filter(|_| seen.insert(("unit", name))) else {
+                continue;
+            };
+            let reads_changed = unit.restart_on.iter().any(|path| files.contains(path.as_str()));
+            if reads_changed || before.units.iter().find(|other| other.name == name) != Some(unit) {
+                return true;
+            }
+            unit.needs.iter().collect()
+        } else if let Some(name) = gates.pop() {
+            let Some(gate) = after.gates.iter().find(|gate| gate.name == name).filter(|_| seen.insert(("gate", name))) else {
+                continue;
+            };
+            if before.gates.iter().find(|other| other.name == name) != Some(gate) {
+                return true;
+            }
+            units.extend(gate.unit.as_deref());
+            gate.needs.iter().collect()
+        } else {
+            return false;
+        };
+        for need in needs {
+            match need {
+                Need::Unit(name) => units.push(name),
+                Need::Gate(name) => gates.push(name),
+                _ => {}
+            }
+        }
+    }
+}
+
+/// The component that a step is about, as the health of components names it.
+fn component<'a>(desired: &'a Desired, step: &'a StepId) -> Option<&'a str> {
+    let of_unit = |unit: &'a str| unit.trim_end_matches(".service");
+    match step {
+        StepId::Unit(name) => Some(of_unit(name)),
+        StepId::Gate(name) => {
+            let unit = desired.gates.iter().find(|gate| gate.name == *name).and_then(|gate| gate.unit.as_deref());
+            Some(unit.map_or(name.as_str(), of_unit))
+        }
+        _ => None,
+    }
+}
+
+/// A file of somebody else, as it lay there before an update replaced it.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct SavedFile {
+    /// The whole content, in base64.
+    content: String,
+    mode: u32,
+    owner: (u32, u32),
+}
+
+impl fmt::Debug for SavedFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The content may be a secret.
+        write!(f, "SavedFile({:o}, {:?})", self.mode, self.owner)
+    }
+}
+
+/// What an update finds, recorded before its first change: what it takes to go back.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Replaced {
+    /// The update.
+    generation: u64,
+    /// The deployment that asks for it.
+    deployment: String,
+    /// Files that lay where only the update writes. They may hold secrets.
+    files: BTreeMap<String, SavedFile>,
+    /// Of the units that only the update asks for: those that ran, and those that were enabled.
+    running: BTreeSet<String>,
+    enabled: BTreeSet<String>,
+    /// Components that were not healthy before.
+    unhealthy: BTreeSet<String>,
+    /// What keeps the node from going back.
+    obstacle: Option<String>,
+}
+
+/// The node is going back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct RollbackRecord {
+    /// The update that failed.
+    generation: u64,
+    /// The deployment that asked for it.
+    deployment: String,
+    /// The code of its failure.
+    code: String,
+    step: FailedStep,
+    unit: Option<String>,
+    cause: String,
+    rule: Option<String>,
+    remedy: String,
+}
+
+/// The step of an update that failed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum FailedStep {
+    Unit(String),
+    Gate(String),
+}
+
+impl RollbackRecord {
+    fn of(generation: u64, deployment: &str, failure: &Failure) -> Option<Self> {
+        let step = match &failure.step {
+            StepId::Unit(name) => FailedStep::Unit(name.clone()),
+            StepId::Gate(name) => FailedStep::Gate(name.clone()),
+            _ => return None,
+        };
+        Some(Self {
+            generation,
+            deployment: deployment.to_owned(),
+            code: failure.code.entry().code.to_owned(),
+            step,
+            unit: failure.unit.clone(),
+            cause: failure.cause.clone(),
+            rule: failure.rule.clone(),
+            remedy: failure.remedy.clone(),
+        })
+    }
+
+    /// The failure that is going to be reported to Heat.
+    fn failure(&self) -> Failure {
+        let code = Code::ALL.iter().copied().find(|code| code.entry().code == self.code).unwrap_or(Code::NodeFailed);
+        let step = match &self.step {
+            FailedStep::Unit(name) => StepId::Unit(name.clone()),
+            FailedStep::Gate(name) => StepId::Gate(name.clone()),
+        };
+        let mut failure = Failure::new(code, step, &self.cause).remedy(&self.remedy);
+        (failure.unit, failure.rule) = (self.unit.clone(), self.rule.clone());
+        failure
+    }
+}
+
+/// The generation before, and what it takes to go back to it.
+#[derive(Debug)]
+pub(super) struct Previous {
+    pub(super) number: u64,
+    pub(super) spec: NodeSpec,
+    pub(super) desired: Desired,
+    replaced: Replaced,
+}
+
+/// Whether an update may be taken back.
+#[derive(Debug)]
+pub(super) enum WayBack {
+    /// No other generation was in place.
+    Nothing,
+    /// To this one.
+    Open(Box<Previous>),
+    /// There was one, and the node cannot go back to it, for this cause.
+    Closed { number: u64, cause: String },
+}
+
+impl WayBack {
+    /// How much of `deadline` an update leaves for going back.
+    pub(super) fn reserve(&self, deadline: Duration) -> Duration {
+        if matches!(self, Self::Open(_)) { (deadline / 4).min(RESERVE) } else { Duration::ZERO }
+    }
+
+    /// The generation that a failed update is taken back to; else why it is not, where there is one to speak of.
+    pub(super) fn judge(self, after: &Desired, failure: &Failure) -> std::result::Result<Box<Previous>, Option<String>> {
+        let previous = match self {
+            Self::Nothing => return Err(None),
+            Self::Closed { number, cause } => return Err(Some(not_rolled_back(number, &cause))),
+            Self::Open(previous) => previous,
+        };
+        let refused = |cause: &str| Err(Some(not_rolled_back(previous.number, cause)));
+        if !depends_on_change(&previous.desired, after, &failure.step) {
+            return refused("what failed does not depend on what the update changed");
+        }
+        match component(after, &failure.step) {
+            Some(name) if previous.replaced.unhealthy.contains(name) => {
+                refused(&format!("{name} was not healthy before the update either"))
+            }
+            _ => Ok(previous),
+        }
+    }
+}
+
+fn not_rolled_back(number: u64, cause: &str) -> String {
+    format!("not rolled back to generation {number}: {cause}")
+}
+
+impl Previous {
+    /// What of the update is taken away.
+    fn retired(&self, after: &Desired) -> Result<Retired> {
+        let is_new = |file: &&File| self.desired.file(&file.path).is_none();
+        let mut files = Vec::new();
+        for file in after.files.iter().filter(is_new) {
+            let original = match self.replaced.files.get(&file.path) {
+                Some(saved) => Some(Original {
+                    content: STANDARD
+                        .decode(&saved.content)
+                        .map_err(|error| Error::permanent(format!("{REPLACED} is damaged: {error}")))?,
+                    mode: saved.mode,
+                    owner: saved.owner,
+                }),
+                None => None,
+            };
+            files.push(RetiredFile { path: file.path.clone(), written: file.content.clone(), original });
+        }
+        let reads_retired = |path: &String| files.iter().any(|file: &RetiredFile| file.path == *path);
+        let (common, new): (Vec<_>, Vec<_>) =
+            after.units.iter().partition(|unit| self.desired.units.iter().any(|other| other.name == unit.name));
+        let readers = common.into_iter().filter(|unit| unit.restart_on.iter().any(reads_retired));
+        let stop = new.iter().filter(|unit| !unit.applies_files && !self.replaced.running.contains(&unit.name));
+        let disable = new.iter().filter(|unit| unit.enable && !self.replaced.enabled.contains(&unit.name));
+        Ok(Retired {
+            readers: readers.map(|unit| unit.name.clone()).collect(),
+            stop: stop.map(|unit| unit.name.clone()).collect(),
+            disable: disable.map(|unit| unit.name.clone()).collect(),
+            files,
+        })
+    }
+}
+
+impl Node {
+    /// Nothing of an earlier run is gone on with: this is another one.
+    ///
+    /// # Errors
+    /// If what is remembered of it cannot be removed.
+    pub(in crate::daemon) fn forget_rollback(&self) -> Result<()> {
+        self.host.state.remove(Path::new(ROLLBACK))?;
+        self.forget_replaced()
+    }
+
+    /// The update is in place: what it replaced is not needed any more.
+    pub(super) fn forget_replaced(&self) -> Result<()> {
+        self.host.state.remove(Path::new(REPLACED)).map(|_| ())
+    }
+
+    /// Finds the generation that was in place before this one, and records what is replaced, before anything is.
+    pub(super) async fn way_back(&self, after: &Desired, generation: u64, deployment: &str) -> Result<WayBack> {
+        let current = Generations::inspect(&self.host.state);
+        let Some(current) = current.filter(|current| current.number == generation) else { return Ok(WayBack::Nothing) };
+        let Some(before) = current.before.filter(|before| before.number != generation) else { return Ok(WayBack::Nothing) };
+        let closed = |cause: &str| Ok(WayBack::Closed { number: before.number, cause: cause.to_owned() });
+        if !self.host.settings.rollback {
+            return closed("agent.toml says [node] rollback = false");
+        }
+        if !current.whole_before {
+            return closed("an update before this one failed on its way, so that generation was not whole any more");
+        }
+        let Some(systemd) = &self.host.systemd else { return Ok(WayBack::Nothing) };
+        let spec = Deployment::parse(&before.entry).ok().flatten();
+        let spec = spec.and_then(|deployment| kubernetes::node_of(&deployment, &ImagePolicy::everything()).ok());
+        let Some(spec) = spec else { return closed("this version of the agent cannot read its parameters") };
+        let desired = kubernetes::render(&spec, &self.facts())?;
+        let parts = irreversible(&desired, after);
+        if !parts.is_empty() {
+            let parts: Vec<String> = parts.iter().map(ToString::to_string).collect();
+            return closed(&format!("the update changes {}, which is never taken back automatically", parts.join(", ")));
+        }
+        let known: Option<Replaced> = self.host.state.read_json(Path::new(REPLACED))?;
+        let replaced = match known.filter(|known| known.generation == generation && known.deployment == deployment) {
+            Some(known) => known,
+            None => {
+                let replaced = self.replaced(&desired, after, systemd).await?;
+                let replaced = Replaced { generation, deployment: deployment.to_owned(), ..replaced };
+                self.host.state.write_json(Path::new(REPLACED), &replaced, Attributes::mode(0o600))?;
+                replaced
+            }
+        };
+        if let Some(obstacle) = &replaced.obstacle {
+            return closed(obstacle);
+        }
+        Ok(WayBack::Open(Box::new(Previous { number: before.number, spec, desired, replaced })))
+    }
+
+    /// What an update is going to replace that the generation before does not ask for.
+    async fn replaced(&self, before: &Desired, after: &Desired, systemd: &Systemd) -> Result<Replaced> {
+        let is_new = |file: &&File| before.file(&file.path).is_none();
+        let paths = after.files.iter().filter(is_new).map(|file| file.path.as_str());
+        let (files, obstacle) = saved(&self.host.root, paths)?;
+        let components = self.components();
+        let unhealthy = components.iter().filter(|component| component.is_unhealthy()).map(|component| component.name.clone());
+        let mut replaced = Replaced { files, obstacle, unhealthy: unhealthy.collect(), ..Replaced::default() };
+        for unit in after.units.iter().filter(|unit| before.units.iter().all(|other| other.name != unit.name)) {
+            let state = systemd.unit(&unit.name).await?;
+            if state.is_active() || state.is_settling() {
+                replaced.running.insert(unit.name.clone());
+            }
+            if state.unit_file_state.starts_with("enabled") {
+                replaced.enabled.insert(unit.name.clone());
+            }
+        }
+        Ok(replaced)
+    }
+
+    /// The failure of an update that the node was going back from when the agent ended.
+    pub(super) fn interrupted_rollback(&self, generation: u64, deployment: &str) -> Result<Option<Failure>> {
+        let record: Option<RollbackRecord> = self.host.state.read_json(Path::new(ROLLBACK))?;
+        let record = record.filter(|record| record.generation == generation && record.deployment == deployment);
+        Ok(record.map(|record| record.failure()))
+    }
+
+    /// Takes a failed update back, if it may; the failure then says what became of that. True where the node is as it was. `running` and `deadline` are those of the whole.
+    pub(super) async fn go_back(
+        &self,
+        way: WayBack,
+        after: &Desired,
+        mut failure: Failure,
+        generation: u64,
+        deployment: &str,
+        (running, deadline): (&Stopwatch, Duration),
+    ) -> (Failure, bool) {
+        if !failure.touched {
+            return (failure, false);
+        }
+        let mut is_restored = false;
+        let note = match way.judge(after, &failure) {
+            Ok(previous) => match self.restore(&previous, after, &failure, generation, deployment, (running, deadline)).await {
+                Ok(()) => {
+                    is_restored = true;
+                    format!("rolled back: generation {} is in place again, and healthy", previous.number)
+                }
+                Err(why) => format!("the rollback to generation {} failed too: {why}", previous.number),
+            },
+            Err(Some(why)) => why,
+            Err(None) => return (failure, false),
+        };
+        failure.cause = format!("{}; {note}", failure.cause);
+        (failure, is_restored)
+    }
+
+    async fn restore(
+        &self,
+        previous: &Previous,
+        after: &Desired,
+        failure: &Failure,
+        generation: u64,
+        deployment: &str,
+        (running, deadline): (&Stopwatch, Duration),
+    ) -> std::result::Result<(), String> {
+        let number = previous.number;
+        let event = |code, line: String| Event::new(code, line).generation(number).step("rollback");
+        let line = format!("rolling the node back to generation {number}, because generation {generation} failed");
+        self.host.report.emit(event(Code::RollbackBegun, line).phase(Phase::Units).cause(&failure.cause));
+        let result = match self.begin_restoring(previous, after, failure, generation, deployment) {
+            Ok(retired) => {
+                let deadline = deadline.saturating_sub(running.elapsed()).max(LEAST);
+                let options =
+                    RunOptions { deadline, settles: super::bring_up::SETTLES, generation: number, deployment: None, retired };
+                let desired = renewal::none(previous.desired.clone());
+                let converged = Box::pin(self.converge(&previous.spec, &desired, options)).await;
+                converged.map(|_| ()).map_err(|failure| format!("{}: {}", failure.doing(), failure.cause))
+            }
+            Err(error) => Err(error.to_string()),
+        };
+        match &result {
+            Ok(()) => {
+                self.remembered.take_as_it_is(&previous.desired);
+                self.known.outline.replace(Some(Outline::of(&previous.spec, &previous.desired, &self.hostname())));
+                let line = format!("the node is back at generation {number}, and healthy");
+                self.host.report.emit(event(Code::RolledBack, line).phase(Phase::Steady));
+            }
+            Err(why) => {
+                let line = format!("the node could not be rolled back to generation {number}");
+                self.host.report.emit(event(Code::RollbackFailed, line).phase(Phase::Units).cause(why));
+            }
+        }
+        result
+    }
+
+    /// Records that the node goes back, before the first step of that.
+    fn begin_restoring(
+        &self,
+        previous: &Previous,
+        after: &Desired,
+        failure: &Failure,
+        generation: u64,
+        deployment: &str,
+    ) -> Result<Retired> {
+        let retired = previous.retired(after)?;
+        if let Some(record) = RollbackRecord::of(generation, deployment, failure) {
+            let record = RollbackRecord { cause: self.host.report.masked(&record.cause).into_owned(), ..record };
+            self.host.state.write_json(Path::new(ROLLBACK), &record, Attributes::mode(0o600))?;
+        }
+        Ok(retired)
+    }
+}
+
+/// Files of somebody else at these paths, and what keeps one of them from being kept.
+fn saved<'a>(root: &Tree, paths: impl Iterator<Item = &'a str>) -> Result<(BTreeMap<String, SavedFile>, Option<String>)> {
+    let mut files = BTreeMap::new();
+    let mut left = KEPT;
+    for path in paths {
+        let Some(facts) = root.facts(Path::new(path))? else { continue };
+        if facts.kind != FileKind::File || facts.size > left {
+            let what = if facts.kind == FileKind::File { "too large to be kept" } else { "no regular file" };
+            return Ok((BTreeMap::new(), Some(format!("{path}, which the update replaces, is {what}"))));
+        }
+        let Some(content) = root.read(Path::new(path), left)? else { continue };
+        left = left.saturating_sub(content.len() as u64);
+        let saved = SavedFile { content: STANDARD.encode(content), mode: facts.mode, owner: facts.owner };
+        files.insert(path.to_owned(), saved);
+    }
+    Ok((files, None))
+}
+
+#[cfg(test)]
+#[path = "rollback_tests.rs"]
+mod tests;

@@ -1,0 +1,219 @@
+use super::*;
+use crate::desired::{
+    ClientIdentity, Content, DiskName, FormatPolicy, Gate, Key, KeyType, Material, Object, Owner, Probe, Unit, Volume, VolumeRole,
+};
+
+fn new_unit(name: &str, reads: &[&str], needs: &[Need]) -> Unit {
+    Unit {
+        name: name.into(),
+        enable: true,
+        restart_on: reads.iter().map(|path| (*path).to_owned()).collect(),
+        needs: needs.iter().cloned().collect(),
+        applies_files: false,
+    }
+}
+
+fn gate(name: &str, of: Option<&str>, needs: &[Need]) -> Gate {
+    Gate {
+        name: name.into(),
+        unit: of.map(str::to_owned),
+        probe: Probe::Socket("/run/x".into()),
+        consecutive: 1,
+        deadline: None,
+        needs: needs.iter().cloned().collect(),
+        remedy: String::new(),
+    }
+}
+
+/// etcd, an API server that needs it, and a kubelet of its own.
+fn before() -> Desired {
+    let needs_unit = |name: &str| Need::Unit(name.to_owned());
+    Desired {
+        files: vec![File::public("/etc/etcd", "1"), File::public("/etc/api", "1"), File::public("/etc/kubelet", "1")],
+        units: vec![
+            new_unit("etcd.service", &["/etc/etcd"], &[]),
+            new_unit("api.service", &["/etc/api"], &[Need::Gate("etcd".into())]),
+            new_unit("kubelet.service", &["/etc/kubelet"], &[]),
+        ],
+        gates: vec![
+            gate("etcd", Some("etcd.service"), &[needs_unit("etcd.service")]),
+            gate("api", Some("api.service"), &[needs_unit("api.service")]),
+            gate("kubelet", Some("kubelet.service"), &[needs_unit("kubelet.service")]),
+            gate("sysctl", None, &[]),
+        ],
+        ..Desired::default()
+    }
+}
+
+fn with_file(path: &str, content: &str) -> Desired {
+    let mut desired = before();
+    match desired.files.iter_mut().find(|file| file.path == path) {
+        Some(file) => content.clone_into(&mut file.content),
+        None => desired.files.push(File::public(path, content)),
+    }
+    desired
+}
+
+fn failure(step: StepId) -> Failure {
+    Failure::new(Code::GateTimedOut, step, "no answer").remedy("look at it")
+}
+
+fn previous(replaced: Replaced) -> WayBack {
+    let spec = test_spec();
+    WayBack::Open(Box::new(Previous { number: 3, spec, desired: before(), replaced }))
+}
+
+/// Any node.
+fn test_spec() -> NodeSpec {
+    let entry = serde_json::json!({"id": "i", "group": "kubernetes-node", "config": {"ROLE": "minion", "KUBE_MASTER_IP": "192.0.2.1",
+        "KUBE_NODE_IP": "192.0.2.2", "TLS_DISABLED": true}});
+    kubernetes::node_of(&Deployment::parse(&entry).unwrap().unwrap(), &ImagePolicy::everything()).unwrap()
+}
+
+#[test]
+fn what_nothing_takes_back_is_known_by_its_part() {
+    let volume = Volume {
+        role: VolumeRole::Etcd,
+        disk: DiskName::Cinder("c".into()),
+        hint: "/dev/vdc".into(),
+        content: Content::Xfs,
+        mount_point: "/var/lib/etcd".into(),
+        root_mode: 0o700,
+        root_owner: Owner::root(),
+        format: FormatPolicy::IfBlank,
+        format_parameter: "ETCD_VOLUME_FORMAT",
+        adopt: None,
+        cluster: "k".into(),
+        users: Vec::new(),
+    };
+    let object = Object {
+        name: "o".into(),
+        server: String::new(),
+        collection: String::new(),
+        object: "o".into(),
+        body: Material::Text("{}".into()),
+        identity: ClientIdentity { certificate: String::new(), key: String::new(), authority: String::new() },
+        needs: BTreeSet::new(),
+    };
+    let key = Key { name: "k".into(), path: "/k".into(), owner: Owner::root(), kind: KeyType::EcdsaP256 };
+    for (after, parts) in [
+        (with_file("/etc/api", "2"), &[][..]),
+        (Desired { volumes: vec![volume], ..before() }, &[Irreversible::Volumes]),
+        (Desired { keys: vec![key], ..before() }, &[Irreversible::Certificates]),
+        (Desired { objects: vec![object], ..before() }, &[Irreversible::Objects]),
+    ] {
+        assert_eq!(irreversible(&before(), &after), parts);
+        assert_eq!(irreversible(&after, &before()), parts, "taken away again");
+    }
+}
+
+#[test]
+fn only_what_depends_on_the_change_is_a_reason_to_go_back() {
+    let unit = |name: &str| StepId::Unit(name.into());
+    let gate = |name: &str| StepId::Gate(name.into());
+    for (path, step, depends) in [
+        ("/etc/api", gate("api"), true),
+        ("/etc/api", unit("api.service"), true),
+        ("/etc/api", gate("kubelet"), false),
+        ("/etc/api", gate("etcd"), false),
+        // What it needs was changed.
+        ("/etc/etcd", gate("api"), true),
+        ("/etc/etcd", unit("kubelet.service"), false),
+        ("/etc/unread", gate("api"), false),
+        ("/etc/api", StepId::File("/etc/api".into()), false),
+        ("/etc/api", StepId::Certificates, false),
+    ] {
+        assert_eq!(depends_on_change(&before(), &with_file(path, "2"), &step), depends, "{path} {step}");
+    }
+    // A file of mode or owner alone, one that is no longer asked for, a unit and a gate that are new or otherwise.
+    let mut mode = before();
+    mode.files[1].mode = 0o600;
+    assert!(depends_on_change(&before(), &mode, &gate("api")));
+    let mut fewer = before();
+    fewer.files.remove(1);
+    assert!(depends_on_change(&before(), &fewer, &gate("api")));
+    let mut more = before();
+    more.units.push(new_unit("new.service", &[], &[]));
+    assert!(depends_on_change(&before(), &more, &unit("new.service")) && !depends_on_change(&before(), &more, &gate("api")));
+    let mut other = before();
+    other.gates[3].consecutive = 2;
+    assert!(depends_on_change(&before(), &other, &gate("sysctl")));
+}
+
+#[test]
+fn a_node_goes_back_only_where_it_may_and_says_why_not() {
+    let after = with_file("/etc/api", "2");
+    let judge = |way: WayBack, step: StepId| way.judge(&after, &failure(step)).map(|previous| previous.number);
+    let healthy = || previous(Replaced::default());
+    assert_eq!(judge(healthy(), StepId::Gate("api".into())), Ok(3));
+    assert_eq!(judge(WayBack::Nothing, StepId::Gate("api".into())), Err(None));
+    let why = |way: WayBack, step: StepId| judge(way, step).unwrap_err().unwrap();
+    let closed = || WayBack::Closed { number: 2, cause: "the update changes volumes".into() };
+    assert_eq!(why(closed(), StepId::Gate("api".into())), "not rolled back to generation 2: the update changes volumes");
+    assert!(why(healthy(), StepId::Gate("kubelet".into())).ends_with("what failed does not depend on what the update changed"));
+    // By its unit: a gate and the unit behind it are one component.
+    let ill = || previous(Replaced { unhealthy: BTreeSet::from(["api".to_owned()]), ..Replaced::default() });
+    assert!(why(ill(), StepId::Gate("api".into())).ends_with("api was not healthy before the update either"));
+    assert!(why(ill(), StepId::Unit("api.service".into())).contains("not healthy before"));
+    // Only where there is somewhere to go is time set aside for it.
+    let minutes = Duration::from_mins;
+    assert_eq!(closed().reserve(minutes(60)), Duration::ZERO);
+    assert_eq!((healthy().reserve(minutes(60)), healthy().reserve(minutes(4))), (RESERVE, minutes(1)));
+}
+
+#[test]
+fn what_the_update_brought_is_taken_away_and_what_it_found_is_left() {
+    let mut after = with_file("/etc/api", "2");
+    after.files.push(File::public("/etc/new", "n"));
+    after.files.push(File::public("/etc/theirs", "o"));
+    after.units[1].restart_on.insert("/etc/new".into());
+    for name in ["new.service", "ran.service", "enabled.service"] {
+        after.units.push(new_unit(name, &["/etc/new"], &[]));
+    }
+    let saved = SavedFile { content: STANDARD.encode("theirs"), mode: 0o640, owner: (7, 8) };
+    let set = |name: &str| BTreeSet::from([name.to_owned()]);
+    let replaced = Replaced {
+        files: BTreeMap::from([("/etc/theirs".to_owned(), saved)]),
+        running: set("ran.service"),
+        enabled: set("enabled.service"),
+        ..Replaced::default()
+    };
+    let WayBack::Open(previous) = previous(replaced) else { unreachable!() };
+    let retired = previous.retired(&after).unwrap();
+    let original = Original { content: b"theirs".to_vec(), mode: 0o640, owner: (7, 8) };
+    let file = |path: &str, written: &str, original| RetiredFile { path: path.into(), written: written.into(), original };
+    assert_eq!(retired.files, [file("/etc/new", "n", None), file("/etc/theirs", "o", Some(original))]);
+    assert_eq!(retired.readers, set("api.service"));
+    assert_eq!(retired.stop, ["new.service", "enabled.service"]);
+    assert_eq!(retired.disable, ["new.service", "ran.service"]);
+    assert!(!format!("{retired:?}").contains("theirs\""), "contents are no text for logs");
+}
+
+#[test]
+fn files_of_somebody_else_are_kept_or_keep_the_node_from_going_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = Tree::open(folder.path()).unwrap();
+    let put = |path: &str, size: usize| root.write(Path::new(path), &vec![b'x'; size], Attributes::mode(0o640)).unwrap();
+    put("/small", 3);
+    put("/large", 1024 * 1024);
+    root.link("/small", Path::new("/link")).unwrap();
+    let save = |paths: &[&str]| saved(&root, paths.iter().copied()).unwrap();
+    let (files, obstacle) = save(&["/small", "/absent"]);
+    assert_eq!((files.keys().map(String::as_str).collect::<Vec<_>>(), obstacle), (vec!["/small"], None));
+    assert_eq!((files["/small"].content.as_str(), files["/small"].mode), ("eHh4", 0o640));
+    assert_eq!(save(&["/large"]).1, None);
+    assert_eq!(save(&["/small", "/large"]).1.unwrap(), "/large, which the update replaces, is too large to be kept");
+    assert_eq!(save(&["/link"]).1.unwrap(), "/link, which the update replaces, is no regular file");
+}
+
+#[test]
+fn the_failure_that_a_node_goes_back_from_survives_a_restart() {
+    let original = failure(StepId::Gate("api".into())).unit("api.service").rule("a rule");
+    let record = RollbackRecord::of(4, "d", &original).unwrap();
+    let text = serde_json::to_string(&record).unwrap();
+    let read: RollbackRecord = crate::budgets::json::typed(&text).unwrap();
+    assert_eq!((&read, read.failure()), (&record, original));
+    let unit = failure(StepId::Unit("x.service".into()));
+    assert_eq!(RollbackRecord::of(4, "d", &unit).unwrap().failure(), unit);
+    assert_eq!(RollbackRecord::of(4, "d", &failure(StepId::Certificates)), None);
+}

@@ -1,0 +1,93 @@
+"""An update that fails on its way: the node goes back to the generation before, or says why it does not. A master of real etcd and containerd,
+with stand-ins for Kubernetes' programs."""
+import json
+
+from lib.cluster import Node, parameters
+from lib.common import GATEWAY, wait_for
+from lib.node import UNIT, is_steady, signalled
+
+MASTER = GATEWAY.rsplit(".", 1)[0] + ".21"
+# The API server dies of it at once, again and again.
+BAD = {"KUBEAPI_OPTIONS": "--no-such-flag=1"}
+# A failed update is given up after half of this.
+SHORT = {"WAIT_TIMEOUT": 40}
+# All that an update writes, but for what is there while it goes on.
+FILES = "find /etc/systemd/system /etc/kubernetes /etc/etcd /etc/containerd /etc/sysctl.d /etc/modules-load.d /etc/cni -type f -not -path '*/..*' " \
+        "-exec sha256sum {} + | sort -k 2; find /etc/systemd/system -type l | sort"
+# Of the stand-in's: what is in it is obeyed.
+ORDERS = "/run/heat-node-agent-stand-ins/kube-scheduler"
+
+
+def heard(node: Node) -> str:
+    """What Heat hears of a failed update: one text, however often it was sent."""
+    return str(signalled(node.server, "node")["deploy_status_code"])
+
+
+def state(host) -> dict:
+    return json.loads(host.read("/var/lib/heat-node-agent/node.json"))
+
+
+def test_a_failed_update_is_rolled_back(hosts, signal_server, magnum):
+    host = hosts("m1", ip=MASTER)
+    node = Node(host, signal_server(), parameters("master", "m1", MASTER, MASTER, **magnum().parameters())).up()
+    host.wait_for(lambda: is_steady(host), what="a steady node")
+    files, units = host.sh(FILES), node.started()
+
+    # A flag that no table knows, and beside it a file that the generation before does not have.
+    node.update(**BAD, **SHORT, HTTP_PROXY="http://192.0.2.1:3128")
+    cause = heard(node)
+    assert "kube-apiserver" in cause and "--no-such-flag" in cause, cause
+    assert "rolled back: generation 1 is in place again, and healthy" in cause, cause
+    assert host.sh(FILES) == files and node.healthy()
+    # Only who read what was changed, there and back.
+    assert node.restarted(units) <= {"kube-apiserver", "containerd"}
+    begun, done = (host.reported(event)[-1] for event in ("RollbackBegun", "RolledBack"))
+    assert begun["HNA_GENERATION"] == done["HNA_GENERATION"] == "1"
+    assert "generation 2 failed" in begun["MESSAGE"] and "--no-such-flag" in begun["HNA_CAUSE"]
+    host.wait_for(lambda: is_steady(host), what="a steady node")
+    assert (state(host)["state"], state(host)["touched"], state(host)["before"]["number"]) == ("rejected", False, 1)
+    print(host.exec("heat-node-agent", "status", check=False).stdout)
+
+    # Killed while the node goes back: whoever comes next goes on with that, and Heat hears what failed first.
+    units, count = node.started(), len(host.journal(HNA_EVENT="RollbackBegun"))
+    node.update(**BAD, **SHORT, KUBELET_OPTIONS="--v=3", HTTP_PROXY=None)
+    host.wait_for(lambda: len(host.journal(HNA_EVENT="RollbackBegun")) > count, what="the rollback")
+    host.exec("systemctl", "kill", "-s", "KILL", UNIT)
+    cause = heard(node)
+    assert "--no-such-flag" in cause and "rolled back: generation 1 is in place again" in cause, cause
+    assert host.sh(FILES) == files and node.healthy()
+    assert len(node.server.signals("node", accepted=True)) == 1
+
+    # Killed on its way there: the update is tried again, and then taken back.
+    node.update(**BAD, **SHORT)
+    host.wait_for(lambda: "--no-such-flag" in host.read("/etc/kubernetes/apiserver"), what="the update")
+    host.exec("systemctl", "kill", "-s", "KILL", UNIT)
+    assert "rolled back: generation 1 is in place again" in heard(node)
+    assert host.sh(FILES) == files and node.healthy()
+
+    # What failed has nothing to do with the update.
+    host.sh(f"mkdir -p {ORDERS.rsplit('/', 1)[0]}; echo die 7 told to die >{ORDERS}")
+    host.wait_for(lambda: any(one["state"] == "failed" for one in node.status()["node"]["components"]), what="a scheduler that dies")
+    node.update(KUBEAPI_OPTIONS=None, KUBELET_OPTIONS="--v=4", **SHORT)
+    cause = heard(node)
+    assert "kube-scheduler" in cause and "not rolled back to generation 1: what failed does not depend on what the update changed" in cause, cause
+    host.remove(ORDERS)
+    node.update(WAIT_TIMEOUT=600)
+    node.succeeds()
+
+    # Certificates for another name are part of it: nothing takes that back, and a good update leads on.
+    node.update(**BAD, **SHORT, MASTER_HOSTNAME="api.example.org")
+    cause = heard(node)
+    assert "the update changes certificates or keys, which is never taken back automatically" in cause, cause
+    assert state(host)["touched"]
+    node.update(KUBEAPI_OPTIONS=None, WAIT_TIMEOUT=600)
+    node.succeeds()
+    wait_for(node.healthy, 300, "a healthy node")
+
+    # Where the image says so, a failed update stays for whoever looks at it.
+    files = host.sh(FILES)
+    host.sh("mkdir -p /etc/heat-node-agent/agent.toml.d; printf '[node]\\nrollback = false\\n' >/etc/heat-node-agent/agent.toml.d/50-test.toml")
+    host.exec("systemctl", "restart", UNIT)
+    node.update(**BAD, **SHORT)
+    cause = heard(node)
+    assert "agent.toml says [node] rollback = false" in cause and host.sh(FILES) != files, cause
