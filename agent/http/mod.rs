@@ -280,6 +280,10 @@ impl Http {
                 echoes.extend(request.secrets.iter().map(|&secret| secret.to_owned()));
                 for one in former.iter().chain([&target]) {
                     echoes.extend(carried(one, &request.headers));
+                    // As the Basic header that the client makes of them.
+                    if let Some(password) = one.url.password() {
+                        echoes.extend_encoded(&format!("{}:{password}", one.url.username()));
+                    }
                 }
                 response.hide(&echoes);
                 if !request.follow {
