@@ -119,6 +119,13 @@ impl Outcome {
                 return outcome;
             }
         };
+        // What the hook itself failed with says more.
+        let unclear = answer.unclear.filter(|_| ran.status == 0).map(|code| {
+            format!(
+                "the hook's deploy_status_code is {}, which is no whole number as JSON has them (RFC 8259, section 6), so its result is unknown; let it answer 0, or the status of what failed",
+                shortened(&code, QUOTED * 100)
+            )
+        });
         let status = match (ran.status, ran.timed_out, answer.status) {
             (0, true, 0) => 124,
             (0, _, answered) => answered,
@@ -129,7 +136,7 @@ impl Outcome {
             stdout: answer.stdout,
             stderr: if answer.stderr.is_empty() { ran.stderr } else { answer.stderr },
             outputs: answer.outputs.into_iter().collect(),
-            reason: ran.timed_out.then(|| overrun(ran.duration_ms)),
+            reason: ran.timed_out.then(|| overrun(ran.duration_ms)).or(unclear),
         }
     }
 
@@ -282,6 +289,16 @@ mod tests {
         }
         let outcome = Outcome::of_hook(ran(0, r#"{"deploy_stdout": "o", "x": {"a": 1}}"#));
         assert_eq!((outcome.stdout.as_str(), outcome.stderr.as_str(), &outcome.outputs["x"]), ("o", "err", &json!({"a": 1})));
+    }
+
+    #[test]
+    fn a_status_that_is_no_number_is_the_reason_and_names_the_rule() {
+        let outcome = Outcome::of_hook(ran(0, r#"{"deploy_status_code": NaN, "load": Infinity}"#));
+        assert_eq!((outcome.status, &outcome.outputs["load"]), (1, &json!("Infinity")));
+        let reason = outcome.reason.unwrap();
+        assert!(reason.contains("deploy_status_code is NaN") && reason.contains("RFC 8259"), "{reason}");
+        // What the hook failed with says more.
+        assert_eq!(Outcome::of_hook(ran(7, r#"{"deploy_status_code": NaN}"#)).reason, None);
     }
 
     #[test]
