@@ -230,6 +230,24 @@ pub fn body(outcome: &Outcome, declared: &[(String, bool)], limit: usize) -> Map
     body
 }
 
+/// The outcome that a body was made of, as far as it shows.
+pub(super) fn of_body(mut body: Map<String, Value>) -> Outcome {
+    let mut text = |name: &str| match body.shift_remove(name) {
+        Some(Value::String(text)) => text,
+        _ => String::new(),
+    };
+    let (stdout, stderr, code) = (text("deploy_stdout"), text("deploy_stderr"), body.shift_remove("deploy_status_code"));
+    // A reason of the agent's own stands behind the number.
+    let (number, reason) = match &code {
+        Some(Value::String(code)) => code.split_once(' ').unwrap_or((code, "")),
+        _ => ("", ""),
+    };
+    let reason = reason.strip_prefix('(').and_then(|reason| reason.strip_suffix(')')).map(str::to_owned);
+    let given = code.as_ref().and_then(Value::as_i64).and_then(|status| i32::try_from(status).ok());
+    let status = given.or_else(|| number.parse().ok()).unwrap_or(1);
+    Outcome { status, stdout, stderr, outputs: body.into_iter().collect(), reason }
+}
+
 fn is_blank(value: &Value) -> bool {
     value.is_null() || value.as_str().is_some_and(|text| text.trim().is_empty())
 }
