@@ -2,28 +2,33 @@
 //!
 //! One file a deployment, `deployments/KEY.json`, written whole and synced at each step. The replaced
 //! tools' record below `/var/lib/heat-config/deployed` is respected when a deployment is first seen and
-//! kept up to date for them.
+//! kept up to date for them. What this agent ran bears its name there: where the state directory is older, e.g. restored from a copy,
+//! Heat gets the result that lies beside it, or hears that none is left.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::result::Outcome;
 use crate::budgets::{LEGACY_MARKS, RECORDS_MEMORY, RESULT_IN_MEMORY};
 use crate::clock::{Clock, Moment, Timestamp};
 use crate::digest::key_of;
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
 use crate::files::{Attributes, FileKind, Tree};
 use crate::metadata::{Deployment, Output, SignalTarget};
 use crate::programs::{JobResult, RESULT};
+use crate::report::reason::REMEDY;
 use crate::report::{Code, Event, Phase, Report};
 
 const DIRECTORY: &str = "deployments";
 /// Empty files, by key, of deployments whose record is gone and whose id is no file name.
 const MARKS: &str = "marks";
+/// The member by which a file of the replaced tools is known as written by this agent. They look at none but `inputs` of it, and at whether
+/// it exists (heat-protocol.md 4.2, 4.4).
+const OURS: &str = "heat_node_agent";
 /// What stands in the place of a result that took too much of the disk.
 const REMOVED: &str = "[heat-node-agent removed the output of this deployment: the disk has bounded room for it]\n";
 /// How many ids are offered where several match.
@@ -350,16 +355,75 @@ impl Journal {
         let mut record = self.new_record(&deployment.id, &deployment.name, &deployment.group);
         describe(&mut record, deployment);
         let (tree, mark) = self.mark(&deployment.id);
-        let known = tree.facts(&mark)?.is_some();
-        if known {
-            let is_ours = mark.starts_with(MARKS);
+        let is_known = tree.facts(&mark)?.is_some();
+        let is_ours = is_known && self.is_ours(&deployment.id)?;
+        if is_ours && !record.is_job() {
+            // Bringing a node up again changes nothing, and tells Heat how it is.
+            self.put(record)?;
+            return Ok(self.records.get(&deployment.id));
+        }
+        if is_ours {
+            record.started = Some(self.clock.now());
+            let result = self.result_beside(&deployment.id)?;
+            self.end_lost(&mut record, result);
+        } else if is_known {
             record.state = State::Signalled;
+            let by_mark = mark.starts_with(MARKS);
             record.note = Some(
-                if is_ours { "run here before, and its record was removed" } else { "run by the replaced tools" }.to_owned(),
+                if by_mark { "run here before, and its record was removed" } else { "run by the replaced tools" }.to_owned(),
             );
         }
         self.put(record)?;
-        Ok(self.records.get(&deployment.id).filter(|_| !known))
+        Ok(self.records.get(&deployment.id).filter(|_| !is_known))
+    }
+
+    /// Takes the result of a script or hook that ended after its record was written last: the state directory is older than what lies
+    /// beside it. `false` where there is none; only a result shows that it ran.
+    ///
+    /// # Errors
+    /// If it cannot be looked for or recorded.
+    pub fn recover(&mut self, id: &str) -> Result<bool> {
+        // What the operator has run again has an earlier result there.
+        let is_new = |record: &&DeploymentRecord| record.state == State::Seen && record.order.is_none() && record.is_job();
+        let Some(mut record) = self.records.get(id).filter(is_new).cloned() else { return Ok(false) };
+        if !self.is_ours(id)? {
+            return Ok(false);
+        }
+        let Some(result) = self.result_beside(id)? else { return Ok(false) };
+        self.end_lost(&mut record, Some(result));
+        self.put(record).map(|()| true)
+    }
+
+    /// Ends one whose record was lost with this result, or, where none is left, as one of which nobody knows how it ended.
+    fn end_lost(&self, record: &mut DeploymentRecord, result: Option<Outcome>) {
+        record.state = State::Finished;
+        record.finished = Some(self.clock.now());
+        let found = if result.is_some() { "its result was found beside it" } else { "no result of it is left" };
+        record.note = Some(format!("run here before, and its record was lost; {found}"));
+        record.outcome = Some(result.unwrap_or_else(|| Outcome::refused(format!(
+            "{} it has begun here before, and its record and its result are gone, as after a state directory was restored from an older copy; a script is never run twice{REMEDY}check how far it got, then update the stack to run it again",
+            Code::DeploymentInterrupted.entry().code
+        ))));
+    }
+
+    /// Whether this agent wrote the replaced tools' file of a deployment. Theirs may be no JSON: an empty one says that it was run.
+    fn is_ours(&self, id: &str) -> Result<bool> {
+        let (Some(legacy), Some(name)) = (&self.legacy, legacy_name(id)) else { return Ok(false) };
+        match legacy.read_json::<Value>(&name) {
+            Ok(entry) => Ok(entry.is_some_and(|entry| entry.get(OURS).is_some())),
+            Err(error) if error.kind() == Kind::Permanent => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The result that lies beside it; none where that is not there or cannot be understood.
+    fn result_beside(&self, id: &str) -> Result<Option<Outcome>> {
+        let (Some(legacy), Some(name)) = (&self.legacy, legacy_name(id)) else { return Ok(None) };
+        match legacy.read_json::<Map<String, Value>>(&name.with_extension("notify.json")) {
+            Ok(body) => Ok(body.map(super::result::of_body)),
+            Err(error) if error.kind() == Kind::Permanent => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// Takes what the metadata says of a recorded deployment: an older agent may not have understood where its result goes.
@@ -400,7 +464,11 @@ impl Journal {
     /// If it cannot be written; nothing may be started then.
     pub fn start(&mut self, id: &str, entry: &Value) -> Result<()> {
         if let (Some(legacy), Some(name)) = (&self.legacy, legacy_name(id)) {
-            write_legacy(legacy, &name, entry)?;
+            let mut entry = entry.clone();
+            if let Value::Object(members) = &mut entry {
+                members.insert(OURS.to_owned(), Value::from(env!("CARGO_PKG_VERSION")));
+            }
+            write_legacy(legacy, &name, &entry)?;
         }
         let (now, moment) = (self.clock.now(), self.clock.moment());
         self.change(id, |record| {
@@ -842,6 +910,63 @@ mod tests {
         assert!(journal.register(&deployment("a")).unwrap().is_none());
         assert_eq!(journal.get("a").unwrap().state, State::Signalled);
         assert!(journal.register(&deployment("../../x")).unwrap().is_some());
+    }
+
+    /// Attack: with a state directory that was restored from an older copy, a result that Heat had not heard was lost, because what the
+    /// agent itself had run counted as run by the replaced tools.
+    #[test]
+    fn what_this_agent_ran_is_told_from_what_the_replaced_tools_ran() {
+        let (place, report) = (TestState::new(), Report::kept());
+        let outputs = [("o".to_owned(), json!({"a": 1}))];
+        let failed = Outcome { status: 3, stdout: "out".into(), outputs: outputs.into(), ..Outcome::default() };
+        let refused = Outcome::refused("HNA-0404 why (because); remedy: do");
+        {
+            let mut journal = place.journal(&report);
+            for (id, outcome) in [("failed", Some(&failed)), ("refused", Some(&refused)), ("cut", None), ("seen", Some(&failed))]
+            {
+                journal.register(&deployment(id)).unwrap();
+                journal.start(id, &json!({"id": id, "inputs": []})).unwrap();
+                if let Some(outcome) = outcome {
+                    journal.finish(id, outcome.clone()).unwrap();
+                }
+            }
+            let node = Deployment::parse(&json!({"id": "node", "group": "kubernetes-node"})).unwrap().unwrap();
+            journal.register(&node).unwrap();
+            journal.start("node", &json!({"id": "node"})).unwrap();
+        }
+        // The copy was made before any of this, but for one that was seen.
+        let state = Tree::open(&place.0.path().join("state")).unwrap();
+        state.remove_dir_all(Path::new(DIRECTORY)).unwrap();
+        place.write("deployed/theirs.json", "{\"id\": \"theirs\"}");
+        place.write("deployed/theirs.notify.json", "{\"deploy_status_code\": 0}");
+        let mut journal = place.journal(&report);
+        let seen = journal.new_record("seen", "n", "script");
+        journal.put(seen).unwrap();
+        assert!(journal.recover("seen").unwrap() && !journal.recover("seen").unwrap());
+        for (id, outcome) in [("failed", Some(failed.clone())), ("refused", Some(refused)), ("seen", Some(failed)), ("cut", None)]
+        {
+            if id != "seen" {
+                assert!(journal.register(&deployment(id)).unwrap().is_none(), "{id} must not run twice");
+            }
+            let record = journal.get(id).unwrap();
+            assert_eq!(record.state, State::Finished, "{id}");
+            let found = record.outcome.clone().unwrap();
+            match outcome {
+                Some(outcome) => {
+                    let body = |outcome| crate::deploy::body(outcome, &[("o".into(), false)], crate::deploy::SIGNAL_LIMIT);
+                    assert_eq!((found.status, body(&found)), (outcome.status, body(&outcome)), "{id}");
+                }
+                None => assert!(found.reason.unwrap().starts_with("HNA-0405 ") && record.failed()),
+            }
+        }
+        journal.register(&deployment("theirs")).unwrap();
+        assert_eq!(journal.get("theirs").unwrap().state, State::Signalled);
+        let node = Deployment::parse(&json!({"id": "node", "group": "kubernetes-node"})).unwrap().unwrap();
+        assert!(journal.register(&node).unwrap().is_some(), "a node is brought up again, which changes nothing");
+        // Heat's order is new, and so is the run that an operator asked for.
+        journal.signalled("failed", None).unwrap();
+        journal.rerun("failed", "1").unwrap();
+        assert!(!journal.recover("failed").unwrap());
     }
 
     #[test]

@@ -119,6 +119,13 @@ impl Outcome {
                 return outcome;
             }
         };
+        // What the hook itself failed with says more.
+        let unclear = answer.unclear.filter(|_| ran.status == 0).map(|code| {
+            format!(
+                "the hook's deploy_status_code is {}, which is no whole number as JSON has them (RFC 8259, section 6), so its result is unknown; let it answer 0, or the status of what failed",
+                shortened(&code, QUOTED * 100)
+            )
+        });
         let status = match (ran.status, ran.timed_out, answer.status) {
             (0, true, 0) => 124,
             (0, _, answered) => answered,
@@ -129,7 +136,7 @@ impl Outcome {
             stdout: answer.stdout,
             stderr: if answer.stderr.is_empty() { ran.stderr } else { answer.stderr },
             outputs: answer.outputs.into_iter().collect(),
-            reason: ran.timed_out.then(|| overrun(ran.duration_ms)),
+            reason: ran.timed_out.then(|| overrun(ran.duration_ms)).or(unclear),
         }
     }
 
@@ -223,6 +230,24 @@ pub fn body(outcome: &Outcome, declared: &[(String, bool)], limit: usize) -> Map
     body
 }
 
+/// The outcome that a body was made of, as far as it shows.
+pub(super) fn of_body(mut body: Map<String, Value>) -> Outcome {
+    let mut text = |name: &str| match body.shift_remove(name) {
+        Some(Value::String(text)) => text,
+        _ => String::new(),
+    };
+    let (stdout, stderr, code) = (text("deploy_stdout"), text("deploy_stderr"), body.shift_remove("deploy_status_code"));
+    // A reason of the agent's own stands behind the number.
+    let (number, reason) = match &code {
+        Some(Value::String(code)) => code.split_once(' ').unwrap_or((code, "")),
+        _ => ("", ""),
+    };
+    let reason = reason.strip_prefix('(').and_then(|reason| reason.strip_suffix(')')).map(str::to_owned);
+    let given = code.as_ref().and_then(Value::as_i64).and_then(|status| i32::try_from(status).ok());
+    let status = given.or_else(|| number.parse().ok()).unwrap_or(1);
+    Outcome { status, stdout, stderr, outputs: body.into_iter().collect(), reason }
+}
+
 fn is_blank(value: &Value) -> bool {
     value.is_null() || value.as_str().is_some_and(|text| text.trim().is_empty())
 }
@@ -282,6 +307,16 @@ mod tests {
         }
         let outcome = Outcome::of_hook(ran(0, r#"{"deploy_stdout": "o", "x": {"a": 1}}"#));
         assert_eq!((outcome.stdout.as_str(), outcome.stderr.as_str(), &outcome.outputs["x"]), ("o", "err", &json!({"a": 1})));
+    }
+
+    #[test]
+    fn a_status_that_is_no_number_is_the_reason_and_names_the_rule() {
+        let outcome = Outcome::of_hook(ran(0, r#"{"deploy_status_code": NaN, "load": Infinity}"#));
+        assert_eq!((outcome.status, &outcome.outputs["load"]), (1, &json!("Infinity")));
+        let reason = outcome.reason.unwrap();
+        assert!(reason.contains("deploy_status_code is NaN") && reason.contains("RFC 8259"), "{reason}");
+        // What the hook failed with says more.
+        assert_eq!(Outcome::of_hook(ran(7, r#"{"deploy_status_code": NaN}"#)).reason, None);
     }
 
     #[test]

@@ -121,7 +121,7 @@ impl Tree {
         Ok(Self { root, base: base.to_owned(), changes: None })
     }
 
-    /// The same directory, in which so many changes (a file made, renamed, removed) can be made and every later one fails: what
+    /// The same directory, in which so many changes (a file made, a new one synced, one renamed, removed) can be made and every later one fails: what
     /// a kill or a full disk at that point leaves, for tests.
     ///
     /// # Errors
@@ -321,14 +321,18 @@ impl Tree {
     /// If it cannot be made for another reason: then it is not there.
     pub fn create_new(&self, path: &Path, bytes: &[u8], attributes: Attributes) -> Result<bool> {
         let (parent, name) = self.parent(path)?;
-        let finish = |fd| finish_synced(fd, bytes, attributes).and_then(|()| fsync(&parent));
+        let finish = |fd| {
+            self.change()?;
+            finish_synced(fd, bytes, attributes)?;
+            fsync(&parent)
+        };
         match self.change().and_then(|()| create(&parent, &name)).map(finish) {
             Ok(Ok(())) => Ok(true),
             Err(Errno::EEXIST) => Ok(false),
             Err(errno) => Err(self.doing("making", path).failed(errno)),
             Ok(Err(errno)) => {
-                // Half made it would count as made.
-                let _ = unlinkat(&parent, name.as_os_str(), UnlinkatFlags::NoRemoveDir);
+                // Half made it would count as made, after a power cut too.
+                let _ = unlinkat(&parent, name.as_os_str(), UnlinkatFlags::NoRemoveDir).and_then(|()| fsync(&parent));
                 Err(self.doing("making", path).failed(errno))
             }
         }
@@ -910,6 +914,20 @@ mod tests {
         let (_dir, tree) = tree();
         assert!(tree.create_new(Path::new("once"), b"", Attributes::mode(0o600)).unwrap());
         assert!(!tree.create_new(Path::new("once"), b"", Attributes::mode(0o600)).unwrap());
+    }
+
+    /// Attack: a mark that was made and could not be synced stayed, and a job that had never begun counted as one that was lost.
+    #[test]
+    fn what_could_not_be_finished_is_not_there() {
+        let (_dir, tree) = tree();
+        let once = Path::new("once");
+        let made = |changes| tree.breaking_after(changes).unwrap().create_new(once, b"x", Attributes::mode(0o600));
+        for changes in [0, 1] {
+            assert!(made(changes).is_err());
+            assert_eq!(tree.facts(once).unwrap(), None, "{changes}");
+        }
+        assert!(made(2).unwrap());
+        assert_eq!(tree.read(once, 10).unwrap().as_deref(), Some(&b"x"[..]));
     }
 
     #[test]

@@ -1,8 +1,12 @@
 //! What a server, or a proxy before it, repeats of a request: credentials are taken out of its errors in the forms in which they come
-//! back: percent-encoded, as JSON, HTML and Python write a text, also several times or half, in other letters, wrapped, or cut.
+//! back: percent-encoded, as JSON, HTML and Python write a text, also several times or half, in other letters, wrapped, or cut; and as a whole
+//! in hex and in base64, as a Basic header and a log of bytes have it.
 
 use std::collections::HashSet;
 use std::ops::Range;
+
+use base64::Engine as _;
+use base64::prelude::{BASE64_STANDARD_NO_PAD, BASE64_URL_SAFE_NO_PAD};
 
 use crate::report::finder::masked_at;
 
@@ -12,6 +16,10 @@ const PIECE: usize = 8;
 const SHORTEST: usize = 6;
 /// How often a text is decoded: each proxy on the way may have encoded it once more.
 const PASSES: usize = 8;
+
+/// Bytes of values, all together, that are looked for in hex and base64 as well: those forms take up to 100 bytes of memory for each.
+/// Whoever has more of them (a token of Keystone's has some hundred) has the others looked for as they are.
+const ENCODED: usize = 16 * 1024;
 
 /// A character of a text in its plain form, and where in the text it stands.
 #[derive(Clone, Copy)]
@@ -23,16 +31,39 @@ struct Plain {
 
 /// What must not be repeated: every piece of it, with its length.
 #[derive(Debug, Default)]
-pub(super) struct Echoes(HashSet<(u8, [u8; PIECE])>);
+pub(super) struct Echoes {
+    pieces: HashSet<(u8, [u8; PIECE])>,
+    /// Bytes of values that are looked for in other encodings.
+    encoded: usize,
+}
 
 impl Echoes {
-    /// Adds values. Takes some 20 bytes of memory for each of theirs: to be made when an answer is an error, and not to be kept.
+    /// Adds values. Takes some 20 bytes of memory for each of theirs, and for those of other forms what [`ENCODED`] says: to be made when an answer is an error, and not to be kept.
     pub(super) fn extend(&mut self, values: impl IntoIterator<Item = String>) {
         for value in values {
-            let plain: Vec<u8> = plain(value.as_bytes()).iter().map(|one| one.byte).collect();
-            if plain.len() >= SHORTEST {
-                self.0.extend(plain.windows(PIECE.min(plain.len())).filter_map(piece));
+            self.add(&value);
+            self.extend_encoded(&value);
+        }
+    }
+
+    /// Adds the hex and base64 forms of a value alone: its own words may stand in a text.
+    pub(super) fn extend_encoded(&mut self, value: &str) {
+        let read = bytes_of(&unescaped(value.as_bytes()));
+        for bytes in [value.as_bytes(), &read].into_iter().take(if read == value.as_bytes() { 1 } else { 2 }) {
+            if bytes.len() < SHORTEST || self.encoded + bytes.len() > ENCODED {
+                continue;
             }
+            self.encoded += bytes.len();
+            self.add(&bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>());
+            self.add(&BASE64_STANDARD_NO_PAD.encode(bytes));
+            self.add(&BASE64_URL_SAFE_NO_PAD.encode(bytes));
+        }
+    }
+
+    fn add(&mut self, value: &str) {
+        let plain = bytes_of(&plain(value.as_bytes()));
+        if plain.len() >= SHORTEST {
+            self.pieces.extend(plain.windows(PIECE.min(plain.len())).filter_map(piece));
         }
     }
 
@@ -40,11 +71,11 @@ impl Echoes {
     ///
     /// Takes 48 bytes of memory for each of the text's, which is why the bodies of errors are short.
     pub(super) fn hidden(&self, text: &[u8]) -> Vec<u8> {
-        if self.0.is_empty() {
+        if self.pieces.is_empty() {
             return text.to_vec();
         }
         let plain = plain(text);
-        let bytes: Vec<u8> = plain.iter().map(|one| one.byte).collect();
+        let bytes = bytes_of(&plain);
         let places = self.found(&bytes).map(|Range { start, end }| {
             let from = plain.get(start).map_or(text.len(), |one| one.from);
             let to = plain.get(end.saturating_sub(1)).map_or(text.len(), |one| one.to);
@@ -56,9 +87,10 @@ impl Echoes {
     /// Where something of them stands, from the beginning on.
     fn found<'a>(&'a self, bytes: &'a [u8]) -> impl Iterator<Item = Range<usize>> + 'a {
         let lengths: Vec<usize> =
-            (SHORTEST..=PIECE).rev().filter(|length| self.0.iter().any(|(one, _)| usize::from(*one) == *length)).collect();
+            (SHORTEST..=PIECE).rev().filter(|length| self.pieces.iter().any(|(one, _)| usize::from(*one) == *length)).collect();
         (0..bytes.len()).filter_map(move |start| {
-            let of = |length: &usize| bytes.get(start..start + length).and_then(piece).is_some_and(|one| self.0.contains(&one));
+            let of =
+                |length: &usize| bytes.get(start..start + length).and_then(piece).is_some_and(|one| self.pieces.contains(&one));
             lengths.iter().copied().find(of).map(|length| start..start + length)
         })
     }
@@ -73,6 +105,16 @@ fn piece(bytes: &[u8]) -> Option<(u8, [u8; PIECE])> {
 
 /// A text without what its ways differ in: decoded, in small letters, without blanks, ends of lines, and the plus that stands for one.
 fn plain(text: &[u8]) -> Vec<Plain> {
+    let mut all = unescaped(text);
+    all.retain(|one| !one.byte.is_ascii_whitespace() && one.byte != b'+');
+    for one in &mut all {
+        one.byte.make_ascii_lowercase();
+    }
+    all
+}
+
+/// A text decoded, as often as that changes it.
+fn unescaped(text: &[u8]) -> Vec<Plain> {
     let mut all: Vec<_> = text.iter().enumerate().map(|(at, byte)| Plain { byte: *byte, from: at, to: at + 1 }).collect();
     for _ in 0..PASSES {
         let before = all.len();
@@ -81,11 +123,11 @@ fn plain(text: &[u8]) -> Vec<Plain> {
             break;
         }
     }
-    all.retain(|one| !one.byte.is_ascii_whitespace() && one.byte != b'+');
-    for one in &mut all {
-        one.byte.make_ascii_lowercase();
-    }
     all
+}
+
+fn bytes_of(text: &[Plain]) -> Vec<u8> {
+    text.iter().map(|one| one.byte).collect()
 }
 
 fn decoded(text: &[Plain]) -> Vec<Plain> {
@@ -170,6 +212,42 @@ mod tests {
                 assert!(left.replace(['=', '/'], "").replace("%3D", "").replace("&#61;", "") == MASK, "{form}: {shown}");
             }
         }
+    }
+
+    /// Attack: the password that a proxy had repeated as it stands in a Basic header was shown, and so was one in hex.
+    #[test]
+    fn a_value_is_known_again_in_hex_and_in_base64() {
+        let mut echoes = hiding(&["p@ss?w0rd>~/", "a%2Fb%2Fc%2Fd"]);
+        echoes.extend_encoded("admin:p%40ss%3Fw0rd%3E~/");
+        for form in [
+            "704073733f773072643e7e2f",
+            "7040737 33F773072643E7E2F",
+            "612f622f632f64",
+            "cEBzcz93MHJkPn4v",
+            "cEBzcz93MHJkPn4v%0A",
+            "YS9iL2MvZA==",
+            "YSUyRmIlMkZjJTJGZA",
+            "YWRtaW46cEBzcz93MHJkPn4v",
+            "61646d696e3a7040",
+        ] {
+            let shown = String::from_utf8(echoes.hidden(format!("not {form} here").as_bytes())).unwrap();
+            let left = shown.strip_prefix("not ").and_then(|shown| shown.strip_suffix(" here")).unwrap();
+            assert_eq!(left.replace("%0A", "").replace('=', ""), MASK, "{form}: {shown}");
+        }
+        // The name alone is no secret.
+        assert_eq!(echoes.hidden(b"administrator admin:"), b"administrator admin:");
+        let url_safe = hiding(&["~~~???~~~???"]);
+        for form in ["fn5-Pz8_fn5-Pz8_", "fn5+Pz8/fn5+Pz8/"] {
+            assert_eq!(url_safe.hidden(form.as_bytes()), MASK.as_bytes(), "{form}");
+        }
+    }
+
+    /// However long the values are and however many, so much of them is encoded and no more.
+    #[test]
+    fn what_is_known_of_other_forms_is_bounded() {
+        let mut echoes = Echoes::default();
+        echoes.extend((0..100).map(|number| format!("{number:04}").repeat(1000)));
+        assert!(echoes.encoded <= ENCODED && echoes.pieces.len() <= 100 * 4000 + 6 * ENCODED, "{}", echoes.pieces.len());
     }
 
     #[test]

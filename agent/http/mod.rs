@@ -33,7 +33,7 @@ use failure::Peer;
 pub use gate::Gate;
 pub use response::{LONGEST_ASKED, Response};
 use url::Target;
-pub use url::{MASK, Parts, has_userinfo, redacted, split, without_userinfo};
+pub use url::{CUT, MASK, Parts, has_userinfo, redacted, split, without_userinfo};
 
 /// Largest body that is taken into memory unless the request says otherwise, in bytes.
 pub const BODY_LIMIT: usize = crate::budgets::DOCUMENT_BYTES;
@@ -280,6 +280,10 @@ impl Http {
                 echoes.extend(request.secrets.iter().map(|&secret| secret.to_owned()));
                 for one in former.iter().chain([&target]) {
                     echoes.extend(carried(one, &request.headers));
+                    // As the Basic header that the client makes of them.
+                    if let Some(password) = one.url.password() {
+                        echoes.extend_encoded(&format!("{}:{password}", one.url.username()));
+                    }
                 }
                 response.hide(&echoes);
                 if !request.follow {

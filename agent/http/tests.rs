@@ -50,12 +50,13 @@ async fn the_request_goes_out_as_it_was_written_over_one_connection() {
 /// Attack: tokens and signatures that a server or a proxy repeated in its error stood in the journal and in the status.
 #[tokio::test]
 async fn what_a_server_repeats_of_the_request_in_an_error_is_hidden() {
-    let echo = "<Message>token-0123456 0a1b2c3d4e5f a/b+c=d%2F a/b c=d/ s3cret-pass x</Message>";
+    // The last: as a Basic header says user and password.
+    let echo = "<Message>token-0123456 0a1b2c3d4e5f a/b+c=d%2F a/b c=d/ s3cret-pass x dXNlcjpzM2NyZXQtcGFzcw==</Message>";
     let fake = Fake::start(vec![status("403 Forbidden", echo), ok(echo)]).await;
     let (_dir, http) = client();
     let base = fake.base.replace("://", "://user:s3cret-pass@");
     let url = format!("{base}/v1/signal?temp_url_sig=0a1b2c3d4e5f&Signature=a/b+c=d%2F&x=x");
-    for expected in ["<Message>****** ****** ****** ****** ****** x</Message>", echo] {
+    for expected in ["<Message>****** ****** ****** ****** ****** x ******==</Message>", echo] {
         let response = http.request(Request::new("GET", &url, LIMIT).header("x-auth-token", "token-0123456")).await.unwrap();
         assert_eq!(String::from_utf8(response.body).unwrap(), expected);
     }

@@ -52,6 +52,9 @@ pub fn redacted(url: &str) -> String {
     format!("{}://{host}{port}{}{query}", parsed.scheme(), parsed.path())
 }
 
+/// Stands where a text was cut (`report::text::shortened`). What hides secrets looks there for what the cut left of one.
+pub const CUT: char = '…';
+
 /// What stands in the place of a secret.
 pub const MASK: &str = "******";
 
@@ -59,7 +62,7 @@ pub const MASK: &str = "******";
 /// resembles a URL more is masked than need be, never less.
 #[must_use]
 pub fn without_userinfo(text: &str) -> Cow<'_, str> {
-    if !text.contains('@') {
+    if !text.contains(['@', CUT]) {
         return Cow::Borrowed(text);
     }
     let mut out = String::new();
@@ -119,7 +122,20 @@ fn userinfo(text: &str) -> Option<usize> {
         }
     });
     let authority = if is_host || authority.contains('@') { authority } else { text.get(..authority_end(text, &[]))? };
-    authority.rfind('@')
+    authority.rfind('@').or_else(|| cut_userinfo(text))
+}
+
+/// Where a URL was cut within its authority, no `@` says any more what stood there: what cannot be the beginning of a host and port is
+/// taken for a user name and a password.
+fn cut_userinfo(text: &str) -> Option<usize> {
+    let end = authority_end(text, &[CUT]);
+    let (left, behind) = text.split_at(end);
+    let (host, port) = left.split_once(':').filter(|_| behind.starts_with(CUT))?;
+    let port = port.split(['/', '?', '#']).next().unwrap_or_default();
+    let is_host = host.starts_with('[')
+        || host.contains(['/', '?', '#'])
+        || (port.len() <= 5 && port.bytes().all(|byte| byte.is_ascii_digit()));
+    (!is_host).then_some(end)
 }
 
 /// Whether a URL in a text has a user name or password.
@@ -221,6 +237,28 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    /// Attack: of a URL that was cut within its password, most of that was shown, because no `@` followed.
+    #[test]
+    fn what_a_cut_leaves_of_a_user_and_password_is_masked() {
+        for (text, shown) in [
+            ("at http://user:s3cret-pa…", "at http://******…"),
+            ("at https://user:s3cret/pa… | next", "at https://******… | next"),
+            ("at \"https://user:s3…\" and http://h/", "at \"https://******…\" and http://h/"),
+            ("amqp://user:pass…", "amqp://******…"),
+            // No port has six digits.
+            ("at http://user:123456…", "at http://******…"),
+            ("at http://host:80…", "at http://host:80…"),
+            ("at http://host.example…", "at http://host.example…"),
+            ("at http://host:8000/a:b…", "at http://host:8000/a:b…"),
+            ("at http://[2001:db8::5]:80…", "at http://[2001:db8::5]:80…"),
+            ("at http://[2001:db8:…", "at http://[2001:db8:…"),
+            ("http://a:8000/v1/…/resources/node", "http://a:8000/v1/…/resources/node"),
+            ("waiting: one…", "waiting: one…"),
+        ] {
+            assert_eq!(without_userinfo(text), shown);
+        }
+    }
 
     #[test]
     fn a_url_is_sent_as_written_or_not_at_all() {

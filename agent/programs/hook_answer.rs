@@ -44,17 +44,29 @@ pub struct HookAnswer {
     pub stderr: String,
     /// All others, in their order.
     pub outputs: Map<String, Value>,
+    /// `deploy_status_code` as it was written, where that is no number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unclear: Option<String>,
 }
 
 impl HookAnswer {
     /// The answer in a text. A value that is JSON and cannot be taken (too large, too deep, a number beyond what a computer counts with)
-    /// becomes the text that it is written as: it must not cost the hook its status.
+    /// becomes the text that it is written as: it must not cost the hook its status. So does one with the `NaN`, `Infinity` or `-Infinity`
+    /// that Python's `json` writes and reads (heat-protocol.md 4.2 g), although JSON has no such numbers (RFC 8259, section 6).
     ///
     /// # Errors
     /// If it is not a single JSON object, or has more members than can be held.
     pub fn read(text: &str) -> Result<Self, Rejection> {
         // RFC 8259, section 8.1: a reader may ignore a byte order mark, and Python's does.
-        let members = json::members(text.trim_start_matches('\u{feff}'))?;
+        let text = text.trim_start_matches('\u{feff}');
+        let stood_in = without_odd_numbers(text);
+        let members = match json::members(text) {
+            // Where all that is wrong with it are those numbers, each value is where it was.
+            Err(Rejection::Json(_)) if stood_in != text => {
+                json::members(&stood_in)?.into_iter().map(|(name, value)| (name, as_written(text, &stood_in, value))).collect()
+            }
+            other => other?,
+        };
         let mut outputs = Map::with_capacity(members.len());
         let mut left = ANSWER_MEMORY;
         for (name, text) in members {
@@ -68,14 +80,22 @@ impl HookAnswer {
             Some(other) => other.to_string(),
         };
         let (stdout, stderr) = (text("deploy_stdout"), text("deploy_stderr"));
-        let status = outputs.shift_remove("deploy_status_code").map_or(0, |code| status(&code));
-        Ok(Self { status, stdout, stderr, outputs })
+        let code = outputs.shift_remove("deploy_status_code").unwrap_or_default();
+        let (status, unclear) = match status(&code) {
+            Some(status) => (status, None),
+            // A text that JSON lacks a number for is shown as it was written.
+            None => {
+                (1, Some(code.as_str().filter(|code| ODD_NUMBERS.contains(code)).map_or_else(|| code.to_string(), str::to_owned)))
+            }
+        };
+        Ok(Self { status, stdout, stderr, outputs, unclear })
     }
 
     /// The same with the secrets masked in every value, and in the names within values.
     pub(super) fn masked(mut self, mask: &Mask) -> Self {
         self.stdout = mask.hide_text(&self.stdout);
         self.stderr = mask.hide_text(&self.stderr);
+        self.unclear = self.unclear.map(|code| mask.hide_text(&code));
         for value in self.outputs.values_mut() {
             match value {
                 Value::String(text) => *text = mask.hide_text(text),
@@ -90,8 +110,8 @@ impl HookAnswer {
 
     /// What each of its texts takes in JSON.
     pub(super) fn sizes(&self) -> impl Iterator<Item = usize> {
-        let texts = [&self.stdout, &self.stderr].map(|text| encoded::size(text));
-        texts.into_iter().chain(self.outputs.values().map(encoded::size_of_value))
+        let texts = [&self.stdout, &self.stderr].into_iter().chain(&self.unclear).map(|text| encoded::size(text));
+        texts.chain(self.outputs.values().map(encoded::size_of_value))
     }
 
     /// What the names of its members take in JSON.
@@ -101,22 +121,57 @@ impl HookAnswer {
 
     /// Cuts each text and each value that is larger than this in JSON.
     pub(super) fn cut(&mut self, each: usize) {
-        for text in [&mut self.stdout, &mut self.stderr] {
+        for text in [&mut self.stdout, &mut self.stderr].into_iter().chain(&mut self.unclear) {
             *text = encoded::cut(text, each);
         }
         self.outputs.values_mut().for_each(|value| encoded::cut_value(value, each));
     }
 }
 
-/// A status as a hook may write it; an empty one is none.
-fn status(code: &Value) -> i32 {
+/// A status as a hook may write it; an empty one is none. Nothing for what is no whole number that a status can be.
+fn status(code: &Value) -> Option<i32> {
     match code {
-        Value::Null => 0,
-        Value::Number(number) => number.as_i64().and_then(|n| i32::try_from(n).ok()).unwrap_or(1),
-        Value::String(code) if code.is_empty() => 0,
-        Value::String(code) => code.parse().unwrap_or(1),
-        _ => 1,
+        Value::Null => Some(0),
+        Value::Number(number) => number.as_i64().and_then(|n| i32::try_from(n).ok()),
+        Value::String(code) if code.is_empty() => Some(0),
+        Value::String(code) => code.parse().ok(),
+        _ => None,
     }
+}
+
+/// What Python's `json` writes where JSON has no number: the one with a sign before the other, which it ends with.
+const ODD_NUMBERS: [&str; 3] = ["-Infinity", "Infinity", "NaN"];
+
+/// A text with a number of as many digits in the place of each of those: what is JSON then differs in nothing else, and every value stands
+/// where it stood. Only what a Python would read as one is replaced: nothing that a number, a word or a text has within it.
+fn without_odd_numbers(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let (mut rest, mut in_text) = (text, false);
+    let mut follows_word = false;
+    while let Some(next) = rest.chars().next() {
+        let odd = ODD_NUMBERS.into_iter().find(|odd| !in_text && !follows_word && rest.starts_with(odd));
+        let taken = odd.map_or(next.len_utf8(), str::len);
+        // What an escape stands for within a text is passed over with it.
+        let taken = if in_text && next == '\\' { taken + rest.chars().nth(1).map_or(0, char::len_utf8) } else { taken };
+        let (piece, behind) = rest.split_at(taken);
+        let is_whole = odd.is_some() && !behind.starts_with(is_of_word);
+        out.extend(piece.chars().map(|c| if is_whole && c != '-' { '1' } else { c }));
+        in_text ^= next == '"';
+        follows_word = piece.ends_with(is_of_word);
+        rest = behind;
+    }
+    out
+}
+
+/// Whether a character may be part of a number or a name without quotes.
+fn is_of_word(c: char) -> bool {
+    c.is_alphanumeric() || matches!(c, '.' | '+' | '-' | '_')
+}
+
+/// What stands in a text where a piece of another one as long stands.
+fn as_written<'a>(text: &'a str, other: &str, piece: &str) -> &'a str {
+    let from = piece.as_ptr().addr().saturating_sub(other.as_ptr().addr());
+    text.get(from..from + piece.len()).unwrap_or_default()
 }
 
 fn hide_within(value: &mut Value, mask: &Mask) {
@@ -196,6 +251,35 @@ mod tests {
         assert!(answer.outputs["0"].is_array() && answer.outputs["19"].is_string() && answer.status == 3);
         let names = format!("{{{}\"deploy_status_code\": 0}}", (0..30_000).map(|n| format!("\"{n}\":0,")).collect::<String>());
         assert!(matches!(HookAnswer::read(&names), Err(Rejection::TooLarge(_))));
+    }
+
+    /// Attack: a hook that succeeded was reported as failed for a NaN of Python's, and nobody heard why.
+    #[test]
+    fn what_python_writes_for_numbers_that_json_lacks_is_kept_as_text() {
+        let text = r#"{"load": NaN, "most": [1, Infinity], "least": {"a": -Infinity, "NaN": "\"NaN: [NaN, \\"}, "n": "NaN", "deploy_status_code": 0}"#;
+        let answer = HookAnswer::read(text).unwrap();
+        assert_eq!((answer.status, &answer.unclear), (0, &None));
+        let expected =
+            json!({"load": "NaN", "most": "[1, Infinity]", "least": r#"{"a": -Infinity, "NaN": "\"NaN: [NaN, \\"}"#, "n": "NaN"});
+        assert_eq!(Value::Object(answer.outputs), expected);
+        for text in
+            ["NaN", "{NaN: 1}", r#"{"a": -NaN}"#, r#"{"a": 1NaN}"#, r#"{"a": NaN1}"#, r#"{"a": Infinity.5}"#, r#"{"a": nan}"#]
+        {
+            assert!(matches!(HookAnswer::read(text), Err(Rejection::Json(_))), "{text}");
+        }
+    }
+
+    /// A status that is no number is a failure, and its reason names it.
+    #[test]
+    fn a_status_that_is_no_number_is_named() {
+        for (code, shown) in [("NaN", "NaN"), ("Infinity", "Infinity"), (r#""many""#, "\"many\""), ("[1]", "[1]"), ("0.5", "0.5")]
+        {
+            let answer = HookAnswer::read(&format!(r#"{{"deploy_status_code": {code}}}"#)).unwrap();
+            assert_eq!((answer.status, answer.unclear.as_deref()), (1, Some(shown)), "{code}");
+        }
+        let secret = HookAnswer::read(r#"{"deploy_status_code": "hunter2222"}"#).unwrap().masked(&hiding(&["hunter2222"]));
+        assert_eq!(secret.unclear.as_deref(), Some("\"******\""));
+        assert_eq!(HookAnswer::read(r#"{"deploy_status_code": "3"}"#).unwrap().unclear, None);
     }
 
     /// Attack: a secret that is part of `deploy_status_code` made a failed hook a success.

@@ -279,10 +279,19 @@ impl Programs {
         }
     }
 
+    /// Whether the last try to start a job found no space for its files. It has not begun, and is begun by another try.
+    #[must_use]
+    pub fn is_postponed(&self, key: &str) -> bool {
+        self.postponed(key).is_some() && !self.has_begun(key).unwrap_or(true)
+    }
+
+    fn postponed(&self, key: &str) -> Option<Postponed> {
+        self.state.read_json(&Path::new("work").join(key).join(POSTPONED)).ok().flatten()
+    }
+
     /// Why a runner ended before it started the program: what it lacked space for passes, anything else is no accident for long.
     fn not_started(&self, key: &str) -> Error {
-        let postponed = self.state.read_json::<Postponed>(&Path::new("work").join(key).join(POSTPONED)).ok().flatten();
-        let error = match postponed {
+        let error = match self.postponed(key) {
             Some(Postponed { cause, remedy: Some(remedy) }) => Error::transient(cause).remedy(remedy),
             Some(Postponed { cause, remedy: None }) => Error::transient(cause),
             None => Error::permanent(format!("{} ended before it started the program", Self::unit(key)))

@@ -685,10 +685,10 @@ mod tests {
         tree.write_json(Path::new("job.json"), &job, Attributes::mode(0o600)).unwrap();
         reserve_all(&tree, Path::new("")).unwrap();
         let runs = || std::fs::read_to_string(dir.path().join("ran")).unwrap_or_default().lines().count();
-        // Of the output, of the mark.
-        for changes in [0, 1] {
+        // Of the output, of the mark, and of the mark once it is there.
+        for (changes, file) in [(0, OUTPUT), (1, STARTED), (2, STARTED)] {
             let error = run_in(&tree.full_after(changes).unwrap(), &root, &Clock::system()).unwrap_err();
-            assert!(error.is_for_want_of_space(), "{error}");
+            assert!(error.is_for_want_of_space() && error.to_string().contains(&format!("/{file}")), "{error}");
             assert_eq!((tree.facts(Path::new(STARTED)).unwrap(), runs()), (None, 0), "{changes}");
         }
         run_in(&tree, &root, &Clock::system()).unwrap();

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::text::SHORTEST_SECRET;
+use super::text::says_something;
 use crate::http::MASK;
 
 /// A text without what stands at these places, given in order: what overlaps is hidden as one.
@@ -62,7 +62,7 @@ impl Finder {
             let (depth, short) = (length as usize, node(&nodes, shorter));
             // Sorted: a text that ends here is the first.
             let longer = with.iter().position(|text| text.len() > depth).and_then(|from| with.get(from..)).unwrap_or_default();
-            let is_open = longer.iter().any(|text| depth >= SHORTEST_SECRET || 2 * depth >= text.len()) && depth > 0;
+            let is_open = longer.iter().any(|text| says_something(depth, text.len()));
             let first = id(nodes.len());
             for group in longer.chunk_by(|one, other| one.get(depth) == other.get(depth)) {
                 let byte = group.first().and_then(|text| text.get(depth)).copied().unwrap_or_default();
@@ -209,6 +209,7 @@ impl<'a> Stream<'a> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::text::SHORTEST_SECRET;
     use super::*;
 
     fn hiding(texts: &[&str]) -> Finder {

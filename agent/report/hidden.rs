@@ -5,11 +5,8 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 use super::finder::masked_at;
-use super::text::{SHORTEST_SECRET, secret_texts};
-use crate::http::MASK;
-
-/// Stands where a text was cut.
-const CUT: &str = "…";
+use super::text::{says_something, secret_texts};
+use crate::http::{CUT, MASK};
 
 /// The values, each once.
 ///
@@ -61,11 +58,12 @@ impl Hidden {
                 *piece = Cow::Owned(format!("{MASK}{}", piece.get(left..).unwrap_or_default()));
             }
         }
-        pieces.join(CUT)
+        pieces.join(CUT.encode_utf8(&mut [0; 4]))
     }
 
     fn longest(&self, of: impl Fn(&str) -> usize) -> Option<usize> {
-        self.0.iter().map(|secret| of(secret)).max().filter(|length| *length >= SHORTEST_SECRET)
+        let left = self.0.iter().map(|secret| (of(secret), secret.len()));
+        left.filter(|(length, whole)| says_something(*length, *whole)).map(|(length, _)| length).max()
     }
 }
 
@@ -113,7 +111,11 @@ mod tests {
             ("pw=secrets and l… | next", "pw=******… | next"),
             ("… and lies, …", "…******, …"),
             ("…s and lies…secrets a…", "…******…******…"),
-            ("the sec…ret", "the sec…ret"),
+            // As at the end of a stream: half of a value says something, less does not.
+            ("the sec…ret", "the ******…******"),
+            ("the se…et", "the se…et"),
+            ("pw: secre…", "pw: ******…"),
+            ("pw: \"padd…\"", "pw: \"padd…\""),
             // Attack: of two that overlap the end of the second was shown.
             ("secrets and liesecret", "******"),
         ] {

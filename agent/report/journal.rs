@@ -182,10 +182,35 @@ fn write_plain(event: &Event) {
 
 /// Message and cause in one line, safe to show.
 fn line(event: &Event) -> String {
-    match &event.cause {
-        Some(cause) if !event.message.contains(cause.as_str()) => escaped(&format!("{}: {cause}", event.message)),
-        _ => escaped(&event.message),
-    }
+    let message = &event.message;
+    escaped(&match event.cause.as_deref().map(|cause| left_of(cause, message)) {
+        None | Some("") => message.clone(),
+        Some(remarks) if remarks.starts_with(REMARK) => format!("{message}{remarks}"),
+        Some(cause) => format!("{message}: {cause}"),
+    })
+}
+
+/// What begins a remark on a fact: `no such unit (while starting it) (rule: there is one)`, as [`Event::error`] makes causes.
+const REMARK: &str = " (";
+
+/// What of a cause a message does not say yet: all of it, or, where the fact stands in the message, the remarks on it that do not.
+fn left_of<'a>(cause: &'a str, message: &str) -> &'a str {
+    let ends = cause.match_indices(REMARK).map(|(at, _)| at).chain([cause.len()]);
+    let Some(said) = ends.filter(|end| cause.get(..*end).is_some_and(|fact| says(message, fact))).last() else { return cause };
+    let left = cause.get(said..).unwrap_or_default();
+    let (doing, rule) = left.split_at(left.rfind(" (rule: ").unwrap_or(left.len()));
+    // A chain of errors names what was being done before the fact.
+    let deed = doing.strip_prefix(REMARK).and_then(|doing| doing.strip_suffix(')')).unwrap_or(doing);
+    if message.contains(deed.strip_prefix("while ").unwrap_or(deed)) { rule } else { left }
+}
+
+/// Whether a fact stands in a message as a part of its own: from its beginning or behind a colon, up to where no word goes on.
+fn says(message: &str, fact: &str) -> bool {
+    let is_part = |at: usize| {
+        let (before, behind) = (message.get(..at).unwrap_or_default(), message.get(at + fact.len()..).unwrap_or_default());
+        (before.is_empty() || before.ends_with(": ")) && (behind.is_empty() || behind.starts_with([' ', '.', ';', ',']))
+    };
+    !fact.is_empty() && (message.match_indices(fact).any(|(at, _)| is_part(at)))
 }
 
 fn millis(duration: Duration) -> u64 {
@@ -209,4 +234,49 @@ pub fn trace_libraries(wanted: &str) -> Result<()> {
     let written = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).without_time();
     // Set once, by main.
     tracing_subscriber::registry().with(written).with(targets).try_init().map_err(Error::permanent)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Attack: "these CNI plugins are not installed: … : these CNI plugins are not installed: … (rule: …)" stood in one line.
+    #[test]
+    fn no_cause_is_written_twice_in_a_line() {
+        let (fact, rule) = ("these CNI plugins are not installed: a, b", "an image has them");
+        let plain = Error::permanent(fact);
+        for error in [plain.clone(), plain.clone().context("reading (a) /x"), plain.context("GET http://h/").context("asking h")]
+        {
+            for error in [error.clone(), error.rule(rule)] {
+                let short = error.fact_first();
+                for message in [
+                    format!("installed programs: {fact}"),
+                    format!("installed programs: {error}"),
+                    format!("installed programs: {short}"),
+                    format!("installed programs: {short} (said 2 times)"),
+                    error.to_string(),
+                    fact.to_owned(),
+                    "the node cannot be brought up".to_owned(),
+                ] {
+                    let line = line(&Event::new(Code::ProgramIncompatible, &message).error(&error));
+                    assert!(line.starts_with(&message), "{line}");
+                    let times = |text: &str| line.matches(text).count();
+                    assert_eq!((times(fact), times(rule)), (1, usize::from(error.broken_rule().is_some())), "{line}");
+                    let doing = short
+                        .strip_prefix(fact)
+                        .unwrap()
+                        .trim_start_matches(" (while ")
+                        .trim_start_matches(" (")
+                        .trim_end_matches(')');
+                    assert!(doing.is_empty() || times(doing) == 1, "{doing}: {line}");
+                }
+            }
+        }
+        // What only begins alike is another cause.
+        for (message, cause) in
+            [("it failed", "it failed twice"), ("port 80", "port 8080 is taken (rule: r)"), ("the gate: no", "no answer (x)")]
+        {
+            assert_eq!(line(&Event::new(Code::StepFailed, message).cause(cause)), format!("{message}: {cause}"));
+        }
+    }
 }

@@ -4,6 +4,8 @@ use std::fmt::Write;
 
 use serde_json::{Map, Value};
 
+use crate::http::CUT;
+
 /// Escapes control characters, so that nothing from metadata can move a cursor, forge a line or a field.
 #[must_use]
 pub fn escaped(text: &str) -> String {
@@ -55,14 +57,17 @@ pub fn json_page(document: &Value) -> String {
     out
 }
 
-/// The first `limit` characters, with `…` where something was cut off.
+/// The first `limit` characters, with [`CUT`] where something was cut off.
+///
+/// A text may be cut before its secrets are masked: what masks them looks at that mark for what is left of one. So it must stand at every cut,
+/// and nothing else cuts a text that is shown (`tests/check-layout`).
 #[must_use]
 pub fn shortened(text: &str, limit: usize) -> String {
     if text.chars().count() <= limit {
         return text.to_owned();
     }
     let mut out: String = text.chars().take(limit.saturating_sub(1)).collect();
-    out.push('…');
+    out.push(CUT);
     out
 }
 
@@ -120,6 +125,12 @@ pub fn duration(duration: std::time::Duration) -> String {
 
 /// The shortest secret that is hidden; what is shorter is a word of any text.
 pub(super) const SHORTEST_SECRET: usize = 6;
+
+/// Whether so many bytes of a secret, at its beginning or its end, say something: as many as are looked for at all, or half of it. Less is
+/// the end of many a text.
+pub(super) const fn says_something(length: usize, whole: usize) -> bool {
+    length >= SHORTEST_SECRET || (length > 0 && 2 * length >= whole)
+}
 
 /// What is looked for in texts so that none shows one of these secrets: each without blanks around it, and each of its lines, as a journal
 /// shows them one at a time.

@@ -8,6 +8,7 @@ use super::task::BackgroundTask;
 use super::view::gone;
 use crate::clock::{Clock, Moment, Stopwatch};
 use crate::collect::Snapshot;
+use crate::daemon::node::deadline::DeadlineInputs;
 use crate::deploy::{DeploymentRecord, Ending};
 use crate::error::Result;
 use crate::programs::{JobResult, Programs};
@@ -15,6 +16,10 @@ use crate::report::text::duration;
 
 /// A job that ends before its program is started this often is reported as failed.
 const FALSE_START_LIMIT: u32 = 5;
+
+/// How long a deployment may wait for space for its files, from when it was first seen. Heat tells its agents no timeout of a stack; it is
+/// an hour unless somebody says otherwise (heat.conf, `stack_action_timeout`), and Heat's own timeout must not be the first news.
+const SPACE_LIMIT: Duration = Duration::from_mins(50);
 
 /// One script or hook at a time.
 pub(in crate::daemon) struct HookTask {
@@ -97,6 +102,12 @@ impl HookTask {
         let count = self.false_starts.entry(id.to_owned()).or_default();
         *count += 1;
         *count >= FALSE_START_LIMIT
+    }
+
+    /// Whether a job that found no space for its files has waited for it long enough, and was tried more than once.
+    pub(super) fn waited_for_space(&mut self, record: &DeploymentRecord, clock: &Clock) -> bool {
+        let is_tried = self.programs.is_postponed(&record.job()) && self.false_start(&record.id);
+        is_tried && DeadlineInputs { made: "", seen: record.seen, timeout: SPACE_LIMIT }.how_long_ago(clock.now()) >= SPACE_LIMIT
     }
 
     /// It is run again by order of the operator.

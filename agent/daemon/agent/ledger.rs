@@ -67,9 +67,12 @@ impl Ledger {
     /// Records a new deployment, or what the metadata says of a known one. `false` if it was run before.
     pub(super) fn register(&mut self, deployment: &Deployment, state: Option<State>) -> Result<bool> {
         if state.is_some() {
-            return self.journal.renew(deployment).map(|()| true);
+            self.journal.renew(deployment)?;
+            if !self.journal.recover(&deployment.id)? {
+                return Ok(true);
+            }
         }
-        let new = self.journal.register(deployment)?.is_some();
+        let new = state.is_none() && self.journal.register(deployment)?.is_some();
         let event = if new {
             Event::new(
                 Code::DeploymentRecorded,
@@ -80,6 +83,8 @@ impl Ledger {
             Event::new(Code::DeploymentAlreadyRun, format!("deployment {} was {note}", deployment.name))
         };
         self.host.report.emit(event.phase(Phase::Deploy).deployment(&deployment.id, &deployment.name));
+        // Of one whose record was lost.
+        self.store_result_of(&deployment.id);
         Ok(new)
     }
 

@@ -95,7 +95,10 @@ impl Agent {
         let Some(record) = self.ledger.journal.get(id).cloned() else { return };
         let recorded = match (&record.ending, ran) {
             (Some(ending), Ok(ran)) => self.ended_early(&record, ending, ran),
-            (None, Err(error)) if error.kind() == Kind::Permanent && self.hook.false_start(id) => {
+            (None, Err(error))
+                if (error.kind() == Kind::Permanent && self.hook.false_start(id))
+                    || self.hook.waited_for_space(&record, &self.host.clock) =>
+            {
                 let message = format!("deployment {} could not be started", record.name);
                 self.host.report.emit(job_event(Code::DeploymentFailed, &record, message).error(&error));
                 self.ledger.end(id, Outcome::refused(sentence(&self.host.report, Code::DeploymentFailed, &error)))

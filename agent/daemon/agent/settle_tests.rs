@@ -271,6 +271,54 @@ async fn a_result_that_cannot_be_stored_holds_nothing_else_up() {
     assert_eq!(stored(&agent), [true; 3]);
 }
 
+/// Attack: a script larger than the space of /var/lib/heat-config was tried for ever, and Heat heard nothing.
+#[tokio::test]
+async fn a_script_that_finds_no_space_for_its_files_fails_in_time() {
+    let document = json!({"deployments": [deployment("large", &[("deploy_signal_id", "http://192.0.2.1/")])]});
+    let (dir, entry) = (tempfile::tempdir().unwrap(), document["deployments"][0].clone());
+    let (mut agent, report) = open_in(dir.path(), GIVEN, &document).await;
+    agent.ledger.register(&Deployment::parse(&entry).unwrap().unwrap(), None).unwrap();
+    agent.ledger.journal.start("id-large", &entry).unwrap();
+    let job = Path::new("work").join(agent.ledger.journal.get("id-large").unwrap().job());
+    agent.host.state.create_dir(&job, Attributes::mode(0o700)).unwrap();
+    let why = json!({"cause": "it was not started, because there is no space for its files: ENOSPC", "remedy": "make room"});
+    let postponed = |agent: &mut Agent| {
+        let error = Error::transient(why["cause"].as_str().unwrap()).remedy("make room");
+        agent.hook_ended("id-large", Err(error));
+        agent.ledger.journal.get("id-large").unwrap().state
+    };
+    let long_ago = |agent: &mut Agent, minutes: u64| {
+        let path = Path::new("deployments").join(format!("{}.json", crate::digest::key_of("id-large")));
+        let mut record: Value = agent.host.state.read_json(&path).unwrap().unwrap();
+        record["seen"] = json!(agent.host.clock.now().0 - minutes * 60_000);
+        agent.host.state.write_json(&path, &record, Attributes::mode(0o600)).unwrap();
+        let (state, deployed) = (Arc::clone(&agent.host.state), agent.host.settings.deploy.deployed_dir.clone());
+        agent.ledger.journal = deploy::Journal::open(state, Some(&deployed), 9, agent.host.clock.clone(), &report).unwrap();
+    };
+    long_ago(&mut agent, 120);
+    // Another trouble than that is none of the script's.
+    for _ in 0..9 {
+        assert_eq!(postponed(&mut agent), State::Running);
+    }
+    agent.host.state.write_json(&job.join("postponed.json"), &why, Attributes::mode(0o600)).unwrap();
+    long_ago(&mut agent, 45);
+    for _ in 0..9 {
+        assert_eq!(postponed(&mut agent), State::Running, "space may come");
+    }
+    let condition = agent.trouble.condition().unwrap();
+    assert!(condition.cause.as_ref().unwrap().contains("running deployment large"), "{condition:?}");
+    long_ago(&mut agent, 51);
+    assert_eq!(postponed(&mut agent), State::Finished);
+    let record = agent.ledger.journal.get("id-large").unwrap();
+    let reason = record.outcome.as_ref().unwrap().reason.clone().unwrap();
+    assert!(
+        reason.starts_with("HNA-0404 ") && reason.contains("no space for its files") && reason.contains("make room"),
+        "{reason}"
+    );
+    assert_eq!(agent.ledger.outbox.waiting().len(), 1);
+    assert!(report.events().iter().any(|event| event.code == Code::DeploymentFailed));
+}
+
 #[tokio::test]
 async fn an_expired_url_is_signed_with_the_keys_of_the_metadata() {
     let forbidden = status("403 Forbidden", "<Message>User is not authorized to perform action</Message>");

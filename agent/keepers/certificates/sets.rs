@@ -223,7 +223,8 @@ impl Set {
         let directory = Path::new(&self.directory);
         let content: Vec<_> =
             self.entries.iter().map(|one| (&one.name, one.mode, one.owner, digest::hex(&one.content))).collect();
-        let digest: String = digest::of(&content).chars().take(16).collect();
+        let digest = digest::of(&content);
+        let digest = digest.get(..16).unwrap_or(&digest);
         let current = current(tree, directory)?;
         // Of the second name is a set that takes the place of one that somebody damaged.
         for name in [format!("{SET}{digest}"), format!("{SET}{digest}.1")] {

@@ -17,6 +17,7 @@ use crate::kubernetes::text::environment;
 use crate::kubernetes::versions::{CommandLine, Companion, Component, Minor, companion_flag, quoted, split};
 use crate::network::CNI_NETWORK;
 use crate::network::flannel::{self, Api, Version, version_of};
+use crate::report::text::{escaped, shortened};
 use crate::storage::driver::{check_version, dropped_by};
 
 /// A program whose release matters.
@@ -139,13 +140,16 @@ pub fn command<'a>(program: &Program, text: &'a str) -> Option<&'a str> {
     std::iter::once(first).chain(words.filter(|word| word.starts_with('/'))).find(|word| name(word) == program.name)
 }
 
+/// Characters that are shown of what a program says of itself where that is no release.
+const SHOWN: usize = 80;
+
 /// What an installed program makes of what is asked of it. `reported` is what it says of its release, `flanneld` the release of
 /// flannel that is installed, if that is known.
 #[must_use]
 pub fn judge(spec: &NodeSpec, desired: &Desired, program: &Program, reported: &str, flanneld: Option<Version>) -> Verdict {
     let name = program.name;
     let Some(release) = version_of(reported) else {
-        let cause = format!("`{name} --version` prints no release: \"{}\"", reported.trim().chars().take(80).collect::<String>());
+        let cause = format!("`{name} --version` prints no release: \"{}\"", escaped(&shortened(reported.trim(), SHOWN)));
         return Verdict::odd(cause, format!("check what is installed as {name}; its flags are not checked"));
     };
     match (program.kind, &spec.kubernetes) {

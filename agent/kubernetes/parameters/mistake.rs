@@ -5,6 +5,7 @@ use std::fmt;
 use super::table::Parameter;
 use crate::error::Error;
 use crate::http::without_userinfo;
+use crate::report::text::{escaped, shortened};
 
 /// Longest part of a bad value that a mistake repeats, in characters.
 pub(super) const SHOWN: usize = 80;
@@ -97,7 +98,5 @@ impl fmt::Display for Mistake {
 
 /// Bounded and without control characters: the text goes to terminals and to Heat.
 pub(super) fn shown(text: &str) -> String {
-    let escaped: String =
-        text.chars().take(SHOWN).flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect();
-    if text.chars().count() > SHOWN { format!("{escaped}…") } else { escaped }
+    escaped(&shortened(text, SHOWN + 1))
 }

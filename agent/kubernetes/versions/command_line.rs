@@ -2,6 +2,7 @@
 
 use super::words::{items, port, quoted, split, truth};
 use super::{Availability, Component, Minor, admission_plugin, flag};
+use crate::report::text::shortened;
 
 /// Flags whose value is a map or a set, with what ends a key in an item. Our items and the user's stand beside each
 /// other; the user's win.
@@ -384,5 +385,5 @@ fn remedy(name: &str, instead: &str) -> String {
 
 /// The beginning of a user's word.
 fn shown(word: &str) -> String {
-    word.chars().take(60).collect()
+    shortened(word, 60)
 }

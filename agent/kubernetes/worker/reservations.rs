@@ -115,7 +115,7 @@ fn thousandths(text: &str) -> Option<u64> {
         _ => return None,
     };
     let (whole, part) = digits.split_once('.').unwrap_or((digits, ""));
-    let part: String = part.chars().take(3).collect();
+    let part = part.char_indices().nth(3).and_then(|(at, _)| part.get(..at)).unwrap_or(part);
     let scale = 10_u64.pow(u32::try_from(part.len()).ok()?);
     // Larger than any machine is as large as it gets.
     let whole =

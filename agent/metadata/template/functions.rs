@@ -7,6 +7,10 @@ use serde_json::{Map, Value};
 use super::words::{Location, Resource, Walk};
 use crate::budgets::json as budget;
 use crate::budgets::yaml::{Content, Node};
+use crate::report::text::shortened;
+
+/// Characters of a name of the template that are shown.
+const NAME: usize = 80;
 
 /// Functions of every version of HOT: a map of one of these names alone is a call.
 const FUNCTIONS: [&str; 26] = [
@@ -322,6 +326,6 @@ fn along<'a>(node: &'a Node, path: &[Node]) -> Option<&'a Node> {
 }
 
 /// A name of the template as it may be shown.
-fn short(name: &str) -> String {
-    name.chars().take(80).collect()
+pub(super) fn short(name: &str) -> String {
+    shortened(name, NAME)
 }

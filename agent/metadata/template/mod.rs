@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::budgets::yaml::{Document, Node};
 use crate::budgets::{DEPLOYMENTS, DOCUMENT_MEMORY, json as budget};
-use functions::{Given, Inputs, Scope};
+use functions::{Given, Inputs, Scope, short};
 use software::{Config, Kind};
 pub use words::{Location, Planned, Template, TemplateProblem};
 use words::{Resource, VERSION, Walk};
@@ -237,12 +237,11 @@ impl<'a> Walk<'a> {
     fn undeclared(&self, location: &Location, config: &Config<'_>, undeclared: &[(&str, usize)]) {
         const RULE: &str = "Heat hands an undeclared input on as one of type String";
         let remedy = format!("declare it in the inputs of {}", config.location.resource);
-        let shown = |name: &str| name.chars().take(80).collect::<String>();
         if config.inputs.is_empty() {
             if let Some((first, line)) = undeclared.first() {
                 let problem = match undeclared.len() {
-                    1 => format!("{} is not declared", shown(first)),
-                    count => format!("{count} inputs are not declared: {} …", shown(first)),
+                    1 => format!("{} is not declared", short(first)),
+                    count => format!("{count} inputs are not declared: {} …", short(first)),
                 };
                 self.note(Location { line: *line, ..location.clone() }, "input_values", problem, RULE, remedy);
             }
@@ -250,7 +249,7 @@ impl<'a> Walk<'a> {
         }
         for (name, line) in undeclared {
             let problem = format!("is not declared in the inputs of {}", config.location.resource);
-            self.note(Location { line: *line, ..location.clone() }, &shown(name), problem, RULE, &*remedy);
+            self.note(Location { line: *line, ..location.clone() }, &short(name), problem, RULE, &*remedy);
         }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-use super::functions::{self, Given, Scope};
+use super::functions::{self, Given, Scope, short};
 use super::words::{Location, Planned, Resource, Walk};
 use crate::budgets::yaml::{Content, Node};
 
@@ -306,8 +306,4 @@ fn is_bool(node: &Node) -> bool {
         Content::Scalar(Value::String(word)) => ["true", "false"].contains(&word.to_ascii_lowercase().as_str()),
         _ => functions::of(node).is_some(),
     }
-}
-
-fn short(name: &str) -> String {
-    name.chars().take(80).collect()
 }
