@@ -145,7 +145,7 @@ async fn whatever_goes_wrong_with_heat_is_said_and_the_last_good_document_stays(
         assert!(state.cause.as_ref().unwrap().contains(words), "{words}: {:?}", state.cause);
         assert!(state.remedy.as_deref().unwrap_or_default().contains(remedy), "{words}: {:?}", state.remedy);
         assert_eq!((state.failures, state.last_good), (1, good));
-        assert!(!words.contains("503") || state.next_try.unwrap().since(machine.clock.now()) >= Duration::from_mins(10));
+        assert!(!words.contains("503") || state.next_try.unwrap().since(machine.clock.now()) >= Duration::from_mins(5));
         assert!(collector.snapshot().lists("a") && collector.snapshot().digest == before, "{words}");
         assert!(!format!("{:?}", machine.report.events()).contains("hush"));
         heat.play(vec![metadata(&listed(&["a"]))]);
@@ -600,7 +600,7 @@ async fn every_source_heeds_what_the_server_asks_for_and_takes_one_request_a_pol
         server.play(vec![busy, moved, good(&listed(&["b"])), good(&listed(&["b"]))]);
         collector.poll_once().await;
         let state = &collector.snapshot().sources[source];
-        assert!(state.next_try.unwrap().since(machine.clock.now()) >= Duration::from_mins(10), "{source}");
+        assert!(state.next_try.unwrap().since(machine.clock.now()) >= Duration::from_mins(5), "{source}");
         collector.poll_once().await;
         assert!(collector.snapshot().lists("b") && server.requests()[3].starts_with("GET /moved?x "), "{source}");
         for _ in 0..10 {
