@@ -19,6 +19,10 @@ APT=$DIR/apt TREE=$DIR/gopath/src/k8s.io/kubernetes PROGRAMS=$DIR/programs IMAGE
 NAMES="kube-apiserver kube-controller-manager kube-scheduler kubelet kube-proxy kubectl"
 PACKAGES=(dpkg-dev golang-1.19-go golang-github-modern-go-reflect2-dev go-bindata busybox-static gcc libc6-dev python3 socat)
 export PATH=/usr/lib/go-1.19/bin:$PATH GOPATH=$DIR/gopath GOCACHE=$DIR/cache GO111MODULE=off CGO_ENABLED=0 GOFLAGS=-p=2 GOTOOLCHAIN=local
+# Most of what the compiler does with less is to collect garbage.
+export GOGC=400
+# Without the clouds' own libraries (Amazon's, Google's, Microsoft's, VMware's), two fifths of all the code: no node here is told of a cloud.
+TAGS=providerless
 
 say() { printf '%s %s\n' "$(date +%T)" "$*"; }
 die() { say "up.sh: $*" >&2; exit 1; }
@@ -89,7 +93,7 @@ compile_programs() {
   cd "$TREE"
   mkdir -p cmd/every "$PROGRAMS"
   cp "$HERE/programs.go" cmd/every/main.go
-  go build -trimpath -ldflags "$(flags)" -o "$PROGRAMS/kubernetes" ./cmd/every
+  go build -tags "$TAGS" -trimpath -ldflags "$(flags)" -o "$PROGRAMS/kubernetes" ./cmd/every
   local name
   for name in $NAMES; do ln -sfn kubernetes "$PROGRAMS/$name"; done
 }
@@ -117,7 +121,7 @@ if [ -n "${HNA_KUBERNETES:-}" ]; then
 fi
 exec 9>"$DIR/.lock"; flock 9
 : >"$LOG"
-renice -n 10 -p $$ >/dev/null # beside other parts of the tests
+[ "$(nice)" -ge 10 ] || renice -n 10 -p $$ >/dev/null # beside other parts of the tests
 stage() { # NAME MADE-FROM COMMAND...
   local name=$1 from=$2; shift 2
   ! made "$name" "$from" || return 0
@@ -133,7 +137,7 @@ make_agnhost() { from_source; logged "agnhost" compile_agnhost; }
 make_e2e() { from_source; logged "end-to-end tests" compile_e2e; }
 make_images() { logged "packages" need "${PACKAGES[@]}"; logged "images" build_images "$1"; }
 FROM="$PACKAGED $(flags)"
-given kubelet || stage programs "$FROM $(md5sum <"$HERE/programs.go")" make_programs
+given kubelet || stage programs "$FROM $TAGS $(md5sum <"$HERE/programs.go")" make_programs
 agnhost=$PROGRAMS/agnhost
 if given agnhost; then agnhost=$HNA_KUBERNETES/agnhost; else stage agnhost "$FROM" make_agnhost; fi
 stage images "$(md5sum "$agnhost" "$HERE/pause.c" "$HERE/images.py")" make_images "$agnhost"
