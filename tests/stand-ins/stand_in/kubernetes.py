@@ -74,7 +74,9 @@ def given_files(p: Program):
             files.certificates(path, f"--{name}")
     for name in READABLE:
         if path := p.flags.get(name):
-            files.read(path, f"--{name}")
+            text = files.read(path, f"--{name}")
+            if name == "audit-policy-file":
+                audit_policy(text)
     for name in KUBECONFIGS:
         if path := p.flags.get(name):
             files.Kubeconfig(path, f"--{name}")
@@ -83,6 +85,15 @@ def given_files(p: Program):
     for name in ("service-account-private-key-file", "service-account-signing-key-file"):
         if path := p.flags.get(name):
             files.key(path, f"--{name}")
+
+
+def audit_policy(text: str):
+    """As the real 1.20.2 refuses it (docs/agreement.md)."""
+    import yaml
+    document = yaml.safe_load(text) or {}
+    kind, version = (document.get(name) if isinstance(document, dict) else None for name in ("kind", "apiVersion"))
+    if kind != "Policy" or not str(version).startswith("audit.k8s.io/"):
+        raise Refused(f'loading audit policy file: failed decoding: no kind "{kind}" is registered for version "{version}"')
 
 
 def cloud(p: Program):
