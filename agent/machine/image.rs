@@ -13,7 +13,7 @@ use super::installed::{Ask, Machine, PLACES, UNIT_PLACES, found, is_program, lac
 use crate::desired::{Content, Probe};
 use crate::error::Result;
 use crate::files::Tree;
-use crate::kubernetes::checks::installed::{command, programs};
+use crate::kubernetes::checks::installed::{FORWARDER, command, programs};
 use crate::storage::{driver, making};
 
 /// What an image lacks, or has in a release that does not fit.
@@ -53,7 +53,13 @@ pub(crate) async fn missing(machine: &Machine<'_>, ask: &Ask<'_>) -> Result<BTre
     }));
     needs.extend(of_volumes(machine));
     needs.extend(of_modules(machine));
-    for (program, verdict) in machine.judge(ask, None).await.refusals {
+    let verdicts = machine.judge(ask, None).await;
+    if let Some((program, verdict)) = verdicts.lacking {
+        let rule = format!("{} runs it", program.unit);
+        let problem = format!("{}; looked for in {}", verdict.odd.unwrap_or_default(), PLACES.join(", "));
+        needs.insert(Need::new(FORWARDER, problem, rule, verdict.remedy));
+    }
+    for (program, verdict) in verdicts.refusals {
         // Plugins are named one by one above.
         let Some(program) = program else { continue };
         let rule = format!("{} gets only settings that its release supports", program.unit);

@@ -14,14 +14,18 @@ use crate::metadata::Deployment;
 const KERNEL: &str = "/lib/modules/6.1.0";
 const MODULES: [&str; 2] = ["kernel/fs/overlayfs/overlay.ko.xz", "kernel/fs/xfs/xfs.ko"];
 
-/// A master with every kind of need.
-fn node() -> (NodeSpec, Desired) {
+/// A master with every kind of need, but for these parameters; null takes one away.
+fn node(changes: &serde_json::Value) -> (NodeSpec, Desired) {
     let volume = "7c1f4d0e-93a2-4b86-8d55-2f60c6b1a9e4";
-    let entry = json!({"id": "i", "name": "n", "group": "kubernetes-node", "config": {"ROLE": "master", "KUBE_TAG": "v1.28.9",
+    let mut entry = json!({"id": "i", "name": "n", "group": "kubernetes-node", "config": {"ROLE": "master", "KUBE_TAG": "v1.28.9",
         "KUBE_NODE_IP": "192.0.2.11", "INSTANCE_NAME": "m", "CLUSTER_UUID": "c0ffee00-1111-4222-8333-444455556666", "CERTIFICATES": "given",
         "CA_CERTIFICATE": "/ca.crt", "CA_KEY": "/ca.key", "KEYSTONE_AUTH_ENABLED": "false", "CONTAINER_RUNTIME": "containerd",
         "CONTAINERD_VERSION": "1.6.20", "ETCD_VOLUME": volume, "NETWORK_DRIVER": "static-routes",
         "NODE_SUBNETS": "192.0.2.11=10.100.1.0/24,192.0.2.12=10.100.2.0/24"}});
+    for (name, value) in changes.as_object().unwrap() {
+        entry["config"][name] = value.clone();
+    }
+    entry["config"].as_object_mut().unwrap().retain(|_, value| !value.is_null());
     let deployment = Deployment::parse(&entry).unwrap().unwrap();
     let spec = kubernetes::node_of(&deployment, &ImagePolicy::everything());
     let spec = spec.unwrap_or_else(|mistakes| panic!("{mistakes:?}"));
@@ -40,9 +44,12 @@ struct Image {
 
 impl Image {
     fn new() -> Self {
+        Self::of("Kubernetes v1.28.9", &json!({}))
+    }
+
+    fn of(kubernetes: &'static str, changes: &serde_json::Value) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let (spec, desired) = node();
-        let kubernetes = "Kubernetes v1.28.9";
+        let (spec, desired) = node(changes);
         let releases = BTreeMap::from([
             ("kube-apiserver", kubernetes),
             ("kube-controller-manager", kubernetes),
@@ -204,6 +211,19 @@ async fn each_thing_that_is_missing_is_named_alone_with_where_it_was_looked_for_
         assert!(found[0].place == place && found[0].problem.contains(problem) && found[0].rule.contains(rule), "{found:#?}");
         assert!(!found[0].remedy.is_empty(), "{found:#?}");
     }
+}
+
+/// `kubectl port-forward` failed there, and nothing had said so.
+#[tokio::test]
+async fn socat_is_needed_where_the_kubelet_on_the_host_uses_docker_without_cri_dockerd() {
+    let docker = json!({"KUBE_TAG": "v1.20.2", "CONTAINER_RUNTIME": "docker", "CONTAINERD_VERSION": null});
+    let image = Image::of("Kubernetes v1.20.2", &docker);
+    let missing = image.missing().await;
+    let found: Vec<_> = missing.iter().map(|need| (need.place.as_str(), need.rule.as_str())).collect();
+    assert_eq!(found, [("socat", "kubelet.service runs it")], "{missing:#?}");
+    assert!(missing[0].problem.contains("port-forward") && missing[0].remedy.contains("socat"), "{missing:#?}");
+    image.write("/usr/local/bin/socat", "x", 0o755);
+    assert_eq!(image.missing().await, []);
 }
 
 #[tokio::test]

@@ -9,7 +9,9 @@ use crate::desired::Desired;
 use crate::error::Result;
 use crate::files::{FileKind, READ_LIMIT, Tree};
 use crate::kubernetes::NodeSpec;
-use crate::kubernetes::checks::installed::{Program, Verdict, cni_programs, command, judge, lacks_cni, programs};
+use crate::kubernetes::checks::installed::{
+    FORWARDER, Program, Verdict, cni_programs, command, judge, lacks_cni, lacks_forwarder, needs_forwarder, programs,
+};
 use crate::network::flannel::{Version, version_of};
 use crate::systemd::Systemd;
 
@@ -72,6 +74,8 @@ pub(crate) struct Verdicts {
     pub(crate) flanneld: Option<Version>,
     /// What may be other than meant.
     pub(crate) odd: Vec<(Program, Verdict)>,
+    /// A program that one of them runs and that is not there, without which the node works but for one thing.
+    pub(crate) lacking: Option<(Program, Verdict)>,
     /// Why the node is not begun, with the program where it is one.
     pub(crate) refusals: Vec<(Option<Program>, Verdict)>,
 }
@@ -104,6 +108,11 @@ impl Machine<'_> {
         let of_flanneld = all.iter().find(|(program, _)| program.name == "flanneld");
         let of_flanneld = of_flanneld.and_then(|(_, output)| version_of(output.as_ref()?.as_ref().ok()?));
         let mut verdicts = Verdicts { flanneld: of_flanneld.or(flanneld), ..Verdicts::default() };
+        // In a container the image of the kubelet has its own.
+        let kubelet = all.iter().find(|(program, output)| program.name == "kubelet" && output.is_some());
+        if let Some((program, _)) = kubelet.filter(|_| needs_forwarder(self.spec) && found(self.root, FORWARDER).is_none()) {
+            verdicts.lacking = Some((*program, lacks_forwarder()));
+        }
         for (program, output) in all {
             let verdict = match output {
                 Some(Ok(output)) => judge(self.spec, self.desired, &program, &output, verdicts.flanneld),
@@ -203,5 +212,33 @@ mod tests {
         root.link("../../../usr/lib/cni/host-local", Path::new("/opt/cni/bin/host-local")).unwrap();
         assert_eq!(lacking(), "bridge host-local");
         assert_eq!(lacking_cni(&root, &Desired::default()), Vec::<String>::new(), "another's network");
+    }
+
+    /// Distributions have the plugins elsewhere: the whole directory may be a link to it, absolute or not, as may the one above.
+    #[test]
+    fn the_directory_of_cni_plugins_may_be_a_link_to_where_the_distribution_has_them() {
+        let network = r#"{"plugins": [{"type": "bridge", "ipam": {"type": "host-local"}}, {"type": "portmap"}]}"#;
+        let desired = Desired { files: vec![File::public(CNI_NETWORK, network)], ..Desired::default() };
+        for (target, link) in
+            [("/usr/lib/cni", "/opt/cni/bin"), ("../../usr/lib/cni", "/opt/cni/bin"), ("/usr/lib/of-cni", "/opt/cni")]
+        {
+            let dir = tempfile::tempdir().unwrap();
+            let root = Tree::open(dir.path()).unwrap();
+            for folder in ["/usr/lib/cni", "/usr/lib/of-cni/bin", &link[..link.rfind('/').unwrap()]] {
+                root.create_dir_all(Path::new(folder), Attributes::mode(0o755)).unwrap();
+            }
+            root.link(target, Path::new(link)).unwrap();
+            assert_eq!(lacking_cni(&root, &desired).len(), 4, "{target}");
+            for name in ["loopback", "bridge", "host-local", "portmap"] {
+                root.write(&Path::new("/opt/cni/bin").join(name), b"x", Attributes::mode(0o755)).unwrap();
+            }
+            assert_eq!(lacking_cni(&root, &desired), Vec::<String>::new(), "{target}");
+            root.create_dir(Path::new("/opt/cni/bin"), Attributes::mode(0o700)).unwrap();
+            assert_eq!(
+                root.facts_followed(Path::new("/opt/cni/bin")).unwrap().unwrap().mode,
+                0o755,
+                "what it leads to is as it was"
+            );
+        }
     }
 }

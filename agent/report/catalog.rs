@@ -494,6 +494,10 @@ messages! {
         "A unit is enabled, but will not start at boot",
         "Its [Install] section names a target that this machine does not have. The agent has started the unit now; after a reboot it stays down until it is repaired (DRIFT=repair).",
         "Correct the unit's [Install] section in the image: `WantedBy=multi-user.target`.";
+    HelperMissing = "HNA-0626", Warning, "b7d1c9a4e05f4c66a3f82d94716be05c",
+        "A program that a component runs is not installed",
+        "The node is brought up; what the component does by this program fails.",
+        "Install it in the image; `verify --image` lists what an image lacks.";
     FilesWritten = "HNA-0634", Info, "cd6e604f8d99496eb2f25c79c07fda61",
         "Files of the node were written",
         "They differed from what the parameters require. Each has a message of its own (HNA-0601) at debug priority.",

@@ -58,9 +58,10 @@ impl KnownMachine {
         let verdicts = machine.judge(&ask, self.flanneld.get()).await;
         self.flanneld.set(verdicts.flanneld);
         let (refused, remedy) = (verdicts.refused(), verdicts.remedy());
-        for (program, verdict) in verdicts.odd {
+        let differing = verdicts.odd.into_iter().map(|of| (Code::ProgramReleaseDiffers, of));
+        for (code, (program, verdict)) in differing.chain(verdicts.lacking.map(|of| (Code::HelperMissing, of))) {
             let cause = verdict.odd.unwrap_or_default();
-            let event = Event::new(Code::ProgramReleaseDiffers, cause.clone()).phase(Phase::Units).generation(generation);
+            let event = Event::new(code, cause.clone()).phase(Phase::Units).generation(generation);
             host.report.emit(event.unit(program.unit).cause(cause).remedy(verdict.remedy));
         }
         if refused.is_empty() {

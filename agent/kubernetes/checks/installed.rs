@@ -125,6 +125,26 @@ pub fn lacks_cni(missing: &[String]) -> Verdict {
     Verdict::refused(cause, remedy)
 }
 
+/// The program that forwards ports of pods (`kubectl port-forward`) where the kubelet speaks to docker itself, up to 1.23: it looks for it
+/// in its own PATH, and runs it in the pod's network by `nsenter`. Other runtimes forward by themselves.
+pub const FORWARDER: &str = "socat";
+
+/// Whether the kubelet runs [`FORWARDER`].
+#[must_use]
+pub fn needs_forwarder(spec: &NodeSpec) -> bool {
+    let runtime = spec.kubernetes.as_ref().map(|cluster| &cluster.runtime);
+    runtime.is_some_and(|runtime| runtime.kind == RuntimeKind::Docker && !runtime.cri_dockerd)
+}
+
+/// What it means that it is not there.
+#[must_use]
+pub fn lacks_forwarder() -> Verdict {
+    Verdict::odd(
+        format!("{FORWARDER} is not installed: `kubectl port-forward` to pods of this node fails"),
+        format!("install {FORWARDER} in the image; the kubelet runs it where it uses docker without cri-dockerd"),
+    )
+}
+
 /// Where a unit finds the program, by the text of its unit file or drop-in: a path, or a name that systemd looks up. None where
 /// the text runs nothing, or runs it elsewhere than on the host.
 #[must_use]
@@ -441,6 +461,21 @@ mod tests {
     }
 
     /// What a build has by a patch is in no release's table, and not held against one.
+    /// dockershim ran it for each forwarded port; every CRI runtime has its own way.
+    #[test]
+    fn socat_is_needed_only_where_the_kubelet_speaks_to_docker_itself() {
+        let docker = ("CONTAINER_RUNTIME", "docker");
+        for (changes, expected) in [
+            (&[("KUBE_TAG", "v1.20.4"), docker][..], true),
+            (&[("KUBE_TAG", "v1.23.17"), docker], true),
+            (&[("KUBE_TAG", "v1.24.0"), docker], false),
+            (&[("KUBE_TAG", "v1.20.4"), ("CONTAINER_RUNTIME", "containerd")], false),
+            (&[("KUBE_TAG", ""), ("TLS_DISABLED", "true"), ("CERTIFICATES", "")], false),
+        ] {
+            assert_eq!(needs_forwarder(&spec(changes)), expected, "{changes:?}");
+        }
+    }
+
     #[test]
     fn what_no_table_knows_is_not_refused() {
         let keystone = [("AUTH_URL", "https://k.example.org/v3"), ("USERNAME", "u"), ("PASSWORD", "p"), ("TENANT_NAME", "t")];
