@@ -40,6 +40,8 @@ def parameters(role: str, name: str, ip: str, master: str, **more) -> dict:
 
 class Node:
     """A host with its own server of metadata and signals."""
+    # What its deployment declares as outputs: Heat gets no others.
+    outputs: tuple[str, ...] = ()
 
     def __init__(self, host, server, inputs: dict):
         self.host, self.server, self.inputs = host, server, inputs
@@ -50,7 +52,7 @@ class Node:
         """None takes a parameter away."""
         self.inputs = {k: v for k, v in {**self.inputs, **changes}.items() if v is not None}
         self.server.forget()
-        self.server.document["deployments"] = [self.server.deployment("node", group="kubernetes-node", inputs=self.inputs, action=action)]
+        self.server.document["deployments"] = [self.server.deployment("node", group="kubernetes-node", inputs=self.inputs, outputs=list(self.outputs), action=action)]
         self.server.publish()
 
     def up(self, settings: str = "") -> "Node":

@@ -49,6 +49,7 @@ def with_libraries(program: str) -> list[str]:
 
 class RealNode(Node):
     """One of a RealCluster."""
+    outputs = ("node_ready", "certificate_requests")
 
     def __init__(self, cluster: "RealCluster", host, server, inputs: dict):
         super().__init__(host, server, inputs)
@@ -76,10 +77,10 @@ class RealNode(Node):
         self.load_images()
         return self
 
-    def load_images(self):
+    def load_images(self, folder: str = "/srv/images"):
         """Into its runtime, by which no registry is asked for them."""
         command = "docker load -qi" if self.runtime == "docker" else "ctr -n k8s.io images import"
-        self.host.sh(f"for image in /srv/images/*.tar; do {command} $image; done", timeout=NET)
+        self.host.sh(f"for image in {folder}/*.tar; do {command} $image; done", timeout=NET)
 
     def is_quiet(self) -> bool:
         """Whether status and plan both find nothing to do."""
@@ -103,9 +104,18 @@ class RealCluster:
                 **self.magnum.parameters(), **more}
         inputs = parameters(role, name, ADDRESSES[name], ADDRESSES["m1"], **given)
         host = self.hosts(name, ip=ADDRESSES[name], gateway=GATEWAY, cgroup=hierarchy(), volumes={"vdb": ("6G", volume)},
-                          binds_ro={str(PROGRAMS): FOLDER, str(IMAGES): "/srv/images", "/usr/lib/cni": "/opt/cni/bin"})
+                          binds_ro={str(PROGRAMS): FOLDER, str(IMAGES): "/srv/images", "/usr/lib/cni": "/opt/cni/bin" if name == "m1" else "/usr/lib/cni"})
+        # As images have it whose distribution has the plugins elsewhere.
+        host.sh("mkdir -p /opt/cni; [ -e /opt/cni/bin ] || ln -s /usr/lib/cni /opt/cni/bin")
         self.nodes[name] = RealNode(self, host, self.signal_server(port=18200 + list(ADDRESSES).index(name)), inputs)
         return self.nodes[name]
+
+    def leaves(self, name: str):
+        """A node is gone for good, with its disks; the cluster is told."""
+        node = self.nodes.pop(name)
+        node.host.down()
+        node.server.stop()
+        self.kubectl("delete", "node", name)
 
     def kubectl(self, *words: str, input: str | None = None, check: bool = True) -> str:
         """As the cluster's administrator, on the master."""
@@ -139,6 +149,22 @@ class RealCluster:
 
     def inside(self, pod: str, *words: str, check: bool = True) -> str:
         return self.kubectl("exec", pod, "--", *words, check=check)
+
+    def statuses_of_account(self, name: str, paths: list[str], files: tuple[str, str]) -> list[int]:
+        """What the API answers a pod's account, asked by a client of Go on the pod's node: by a token and an authority in these files."""
+        authority, token = files
+        config = {"apiVersion": "v1", "kind": "Config", "current-context": "c", "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+                  "clusters": [{"name": "c", "cluster": {"server": f"https://{ADDRESSES['m1']}:6443", "certificate-authority": authority}}],
+                  "users": [{"name": "u", "user": {"tokenFile": token}}]}
+        host = self.nodes[name].host
+        host.write("/run/account.conf", json.dumps(config), 0o600)
+        found = []
+        for path in paths:
+            done = host.exec("kubectl", "--kubeconfig", "/run/account.conf", "get", "--raw", path, check=False)
+            said = re.search(r"\((Forbidden|Unauthorized)\)|(Unauthorized|x509: .*)", done.stderr)
+            words = said and (said[1] or said[2])
+            found.append(200 if done.returncode == 0 else {"Forbidden": 403, "Unauthorized": 401}.get(words, words or done.stderr))
+        return found
 
     def asked_by(self, address: str, host: str, port: int, request: str = "hostname", tries: int = 1) -> set[str]:
         """What answers a pod that serves (agnhost netexec at its port 8080), when it asks another address as often as this."""

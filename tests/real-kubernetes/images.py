@@ -1,7 +1,8 @@
 #!/usr/bin/python3 -B
 """Images of static programs, by hand: an archive that both `docker load` and `ctr images import` take.
 
-    images.py FOLDER PAUSE BUSYBOX AGNHOST     pause.tar, busybox.tar and agnhost.tar in FOLDER
+    images.py FOLDER PAUSE BUSYBOX AGNHOST     pause.tar, busybox.tar and agnhost.tar in FOLDER; in FOLDER/e2e what stands in for the
+                                               web servers that Kubernetes' own tests ask for
 
 They carry the names by which the tests, the kubelet and the container runtimes ask for them, none of which is downloaded.
 """
@@ -17,6 +18,9 @@ from pathlib import Path
 PAUSE = ["k8s.gcr.io/pause:3.2", "registry.k8s.io/pause:3.6", "k8s.gcr.io/pause:3.6"]
 AGNHOST = ["k8s.gcr.io/e2e-test-images/agnhost:2.21"]
 BUSYBOX = ["docker.io/library/busybox:1.29"]
+# Web servers, by where each has its pages: busybox's serves them here.
+SERVERS = {"/usr/local/apache2/htdocs": ["docker.io/library/httpd:2.4.38-alpine", "docker.io/library/httpd:2.4.39-alpine"],
+           "/usr/share/nginx/html": ["docker.io/library/nginx:1.14-alpine", "docker.io/library/nginx:1.15-alpine"]}
 ACCOUNTS = {"etc/passwd": b"root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n", "etc/group": b"root:x:0:\nnogroup:x:65534:\n",
             "etc/nsswitch.conf": b"hosts: files dns\n"}
 
@@ -29,7 +33,8 @@ def layer(programs: dict[str, Path], links: dict[str, str], files: dict[str, byt
             info = tarfile.TarInfo(name)
             info.type, info.mode, info.size, info.linkname = kind, mode, len(data), to
             tar.addfile(info, io.BytesIO(data))
-        for name in ("bin", "etc", "root", "tmp", "usr", "usr/bin", "var"):
+        folders = {"bin", "etc", "root", "tmp", "usr", "usr/bin", "var", *(str(parent) for name in files for parent in Path(name).parents)} - {"."}
+        for name in sorted(folders):
             add(name, 0o1777 if name == "tmp" else 0o755, tarfile.DIRTYPE)
         for name, path in programs.items():
             add(name, 0o755, data=path.read_bytes())
@@ -61,6 +66,11 @@ def main(folder: Path, pause: Path, busybox: Path, agnhost: Path):
     shell = {f"bin/{tool}": "busybox" for tool in tools if tool != "busybox"}
     image(folder / "pause.tar", PAUSE, ["/pause"], [], layer({"pause": pause}, {}, {}))
     image(folder / "busybox.tar", BUSYBOX, [], ["sh"], layer({"bin/busybox": busybox}, shell, ACCOUNTS))
+    (folder / "e2e").mkdir(exist_ok=True)
+    for pages, names in SERVERS.items():
+        kind = names[0].rsplit("/", 1)[1].split(":")[0]
+        content = layer({"bin/busybox": busybox}, shell, {**ACCOUNTS, f"{pages[1:]}/index.html": b"<html><body><h1>It works!</h1></body></html>\n"})
+        image(folder / f"e2e/{kind}.tar", names, ["/bin/busybox"], ["httpd", "-f", "-p", "80", "-h", pages], content)
     # Its own image has a shell with tools, too, which tests run inside it.
     image(folder / "agnhost.tar", AGNHOST, ["/agnhost"], ["pause"], layer({"agnhost": agnhost, "bin/busybox": busybox}, shell, ACCOUNTS))
 

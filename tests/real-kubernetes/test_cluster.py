@@ -23,7 +23,7 @@ EXPECTED = [
     ("kubelet", r"Failed to get the info of the filesystem with mountpoint"),  # the same
     ("kubelet", r"while getting AWS credentials"),  # a provider in the program itself, which this is not
     ("kubelet", r"Failed to set rlimit on max file handles|oom.score"),  # the hosts of these tests have no CAP_SYS_RESOURCE
-    ("kubelet", r"(ContainerStatus|DeleteContainer|RemoveContainer).*(NotFound|not found|No such container)"),  # a pod that was just deleted
+    ("kubelet", r"(ContainerStatus|DeleteContainer|RemoveContainer|[kK]illContainer).*(NotFound|not found|No such container)"),  # a pod that was just deleted
     ("kubelet", r'Failed to watch .*is forbidden: User "system:node:\w+" cannot list'),  # before the node authorizer has heard of the pod
     ("kubelet", r"failed to sync (secret|configmap) cache: timed out waiting for the condition"),  # the same: it tries again half a second later
     ("kubelet", r"(connection refused|TLS handshake timeout|EOF|i/o timeout|context deadline exceeded|Unauthorized|http2: )"),  # workers may be there before the API
