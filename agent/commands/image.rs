@@ -260,7 +260,8 @@ impl Check<'_> {
         ]
         .map(PathBuf::from)
         .to_vec();
-        for directory in settings.deploy.hook_dirs.iter().map(|directory| inside(directory)) {
+        let fragments = ["usr/lib/heat-node-agent/agent.toml.d", "etc/heat-node-agent/agent.toml.d"].map(PathBuf::from);
+        for directory in settings.deploy.hook_dirs.iter().map(|directory| inside(directory)).chain(fragments) {
             if self.root.facts_followed(&directory)?.is_some_and(|facts| facts.kind == FileKind::Directory) {
                 places.extend(self.root.list(&directory)?.into_iter().map(|name| directory.join(name)));
             }
@@ -427,6 +428,7 @@ mod tests {
         root.set_attributes(Path::new("usr/bin/heat-node-agent"), Attributes::mode(0o775)).unwrap();
         write(&root, "usr/libexec/heat-config/hooks/ansible", "#!/bin/sh\n", 0o777);
         write(&root, "etc/heat-node-agent/agent.toml", "", 0o666);
+        write(&root, "usr/lib/heat-node-agent/agent.toml.d/50-x.toml", "", 0o666);
         let places = found(&root);
         for place in [
             "/usr/bin/mkfs.xfs",
@@ -434,10 +436,11 @@ mod tests {
             "/etc/systemd/system/heat-node-agent.service",
             "/usr/libexec/heat-config/hooks/ansible",
             "/etc/heat-node-agent/agent.toml",
+            "/usr/lib/heat-node-agent/agent.toml.d/50-x.toml",
         ] {
             assert!(places.iter().any(|found| found == place), "{place} in {places:?}");
         }
         // The program's mode is judged with its owner, which is root's only where root runs the tests.
-        assert_eq!(places.len(), if nix::unistd::geteuid().is_root() { 6 } else { 5 }, "{places:?}");
+        assert_eq!(places.len(), if nix::unistd::geteuid().is_root() { 7 } else { 6 }, "{places:?}");
     }
 }

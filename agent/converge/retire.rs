@@ -95,15 +95,12 @@ pub(crate) fn files(root: &Tree, files: &[&RetiredFile]) -> Result<RetiredFiles>
     let mut done = RetiredFiles::default();
     for file in files {
         let path = Path::new(&file.path);
-        let verb = match &file.original {
-            Some(Original { content, mode, owner }) => {
-                root.write(path, content, Attributes { mode: *mode, owner: Some(*owner) })?;
-                "restored"
-            }
-            None => {
-                root.remove(path)?;
-                "removed"
-            }
+        let verb = if let Some(Original { content, mode, owner }) = &file.original {
+            root.write(path, content, Attributes { mode: *mode, owner: Some(*owner) })?;
+            "restored"
+        } else {
+            root.remove(path)?;
+            "removed"
         };
         done.lines.push(format!("{verb} {}", file.path));
         done.reload |= is_unit_file(&file.path);

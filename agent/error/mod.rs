@@ -227,6 +227,12 @@ impl Error {
         matches!(self.0.errno, Some(Errno::ENOSPC | Errno::EDQUOT))
     }
 
+    /// With what the kernel refused a call, where it did.
+    #[must_use]
+    pub fn errno(&self) -> Option<Errno> {
+        self.0.errno
+    }
+
     /// Whether the kernel refused a call, which for the agent's own state means the disk or its permissions.
     #[must_use]
     pub fn is_of_the_kernel(&self) -> bool {

@@ -14,6 +14,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use nix::errno::Errno;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
@@ -28,7 +29,7 @@ use crate::budgets::json::Rejection;
 use crate::budgets::{OUTPUTS, RESULT_BYTES};
 use crate::clock::Clock;
 use crate::error::{Context, Error, Result};
-use crate::files::{Attributes, Lock, Tree};
+use crate::files::{Attributes, FileKind, Lock, Tree};
 use crate::report::reason::REMEDY;
 use crate::report::text::{escaped, shortened};
 
@@ -91,6 +92,8 @@ fn begin(tree: &Tree, root: &Tree, job: &Job) -> Result<Option<Begun>> {
     if tree.facts(Path::new(STARTED))?.is_some() {
         return Ok(None);
     }
+    // What an earlier try lacked is not why this one does not begin; where it cannot be removed, nothing can be written either.
+    let _ = tree.remove(Path::new(POSTPONED));
     // The one who prepared the job has done so, unless it is of an earlier version.
     reserve_all(tree, Path::new(""))?;
     let output = || tree.append(Path::new(OUTPUT), Attributes::mode(0o600)).map(Log::new);
@@ -222,8 +225,15 @@ fn prepare(root: &Tree, job: &Job) -> Result<()> {
         }
         root.write(path, file.content.as_bytes(), Attributes::mode(file.mode))?;
     }
-    for path in job.outputs.values() {
-        root.remove(Path::new(path))?;
+    for path in job.outputs.values().map(Path::new) {
+        match root.facts(path) {
+            Ok(Some(facts)) if facts.kind == FileKind::Directory => drop(root.remove_dir_all(path)?),
+            Ok(Some(_)) => drop(root.remove(path)?),
+            Ok(None) => {}
+            // No file has such a name: the script runs without that output.
+            Err(error) if error.errno() == Some(Errno::ENAMETOOLONG) => {}
+            Err(error) => return Err(error),
+        }
     }
     Ok(())
 }
@@ -490,6 +500,9 @@ mod tests {
         let at = |name: &str| dir.path().join(name).display().to_string();
         let tree = Tree::open(dir.path()).unwrap();
         tree.write(Path::new("out.stale"), b"old", Attributes::mode(0o600)).unwrap();
+        // A script of before left a directory; and no file can have so long a name.
+        tree.create_dir_all(Path::new("out.directory/below"), Attributes::mode(0o700)).unwrap();
+        let long = at(&"x".repeat(300));
         let job = Job {
             argv: vec![at("deep/script")],
             files: vec![JobFile {
@@ -497,9 +510,15 @@ mod tests {
                 content: format!("#!/bin/sh\nprintf '%s' s3cret-value > {}\n", at("out.new")),
                 mode: 0o700,
             }],
-            outputs: [("new", at("out.new")), ("stale", at("out.stale")), ("none", at("out.none"))]
-                .map(|(name, path)| (name.to_owned(), path))
-                .into(),
+            outputs: [
+                ("new", at("out.new")),
+                ("stale", at("out.stale")),
+                ("none", at("out.none")),
+                ("dir", at("out.directory")),
+                ("long", long),
+            ]
+            .map(|(name, path)| (name.to_owned(), path))
+            .into(),
             secrets: vec!["s3cret-value".to_owned()],
             ..Job::default()
         };
@@ -510,7 +529,11 @@ mod tests {
                 break ran;
             }
         };
-        assert_eq!(ran.outputs, [("new".to_owned(), "******".to_owned())].into());
+        assert_eq!(ran.status, 0, "{ran:?}");
+        let unread = &ran.outputs["long"];
+        assert!(unread.contains("could not read this output"), "{unread}");
+        let others: Vec<_> = ran.outputs.iter().filter(|(name, _)| *name != "long").collect();
+        assert_eq!(others, [(&"new".to_owned(), &"******".to_owned())]);
     }
 
     #[test]
@@ -686,7 +709,8 @@ mod tests {
         reserve_all(&tree, Path::new("")).unwrap();
         let runs = || std::fs::read_to_string(dir.path().join("ran")).unwrap_or_default().lines().count();
         // Of the output, of the mark, and of the mark once it is there.
-        for (changes, file) in [(0, OUTPUT), (1, STARTED), (2, STARTED)] {
+        // From the second on the note of the one before is removed first.
+        for (changes, file) in [(0, OUTPUT), (2, STARTED), (3, STARTED)] {
             let error = run_in(&tree.full_after(changes).unwrap(), &root, &Clock::system()).unwrap_err();
             assert!(error.is_for_want_of_space() && error.to_string().contains(&format!("/{file}")), "{error}");
             assert_eq!((tree.facts(Path::new(STARTED)).unwrap(), runs()), (None, 0), "{changes}");

@@ -147,18 +147,17 @@ impl Node {
                 return Update { result: Err(failure), laps: Vec::new(), restored: false };
             }
         };
-        let result = match interrupted {
-            Some(failure) => Err(failure),
-            None => {
-                let options = RunOptions {
-                    deadline: deadline.saturating_sub(way.reserve(deadline)),
-                    settles,
-                    generation,
-                    deployment: Some(deployment.id.clone()),
-                    retired: Retired::default(),
-                };
-                self.converge(&plan.spec, &renewal::beside_an_update(&plan.desired), options).await
-            }
+        let result = if let Some(failure) = interrupted {
+            Err(failure)
+        } else {
+            let options = RunOptions {
+                deadline: deadline.saturating_sub(way.reserve(deadline)),
+                settles,
+                generation,
+                deployment: Some(deployment.id.clone()),
+                retired: Retired::default(),
+            };
+            self.converge(&plan.spec, &renewal::beside_an_update(&plan.desired), options).await
         };
         let laps = self.progress.laps();
         match result {

@@ -34,7 +34,7 @@ const ROLLBACK: &str = "rollback.json";
 /// Bytes of files of somebody else that are kept for a node that goes back.
 const KEPT: u64 = 1024 * 1024;
 /// The least time for going back.
-const LEAST: Duration = Duration::from_secs(60);
+const LEAST: Duration = Duration::from_mins(1);
 /// The most time that is set aside for going back.
 const RESERVE: Duration = Duration::from_mins(3);
 
@@ -356,14 +356,14 @@ impl Node {
             return closed(&format!("the update changes {}, which is never taken back automatically", parts.join(", ")));
         }
         let known: Option<Replaced> = self.host.state.read_json(Path::new(REPLACED))?;
-        let replaced = match known.filter(|known| known.generation == generation && known.deployment == deployment) {
-            Some(known) => known,
-            None => {
-                let replaced = self.replaced(&desired, after, systemd).await?;
-                let replaced = Replaced { generation, deployment: deployment.to_owned(), ..replaced };
-                self.host.state.write_json(Path::new(REPLACED), &replaced, Attributes::mode(0o600))?;
-                replaced
-            }
+        let is_ours = |known: &Replaced| known.generation == generation && known.deployment == deployment;
+        let replaced = if let Some(known) = known.filter(is_ours) {
+            known
+        } else {
+            let replaced = self.replaced(&desired, after, systemd).await?;
+            let replaced = Replaced { generation, deployment: deployment.to_owned(), ..replaced };
+            self.host.state.write_json(Path::new(REPLACED), &replaced, Attributes::mode(0o600))?;
+            replaced
         };
         if let Some(obstacle) = &replaced.obstacle {
             return closed(obstacle);

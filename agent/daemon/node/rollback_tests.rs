@@ -126,9 +126,9 @@ fn only_what_depends_on_the_change_is_a_reason_to_go_back() {
         assert_eq!(depends_on_change(&before(), &with_file(path, "2"), &step), depends, "{path} {step}");
     }
     // A file of mode or owner alone, one that is no longer asked for, a unit and a gate that are new or otherwise.
-    let mut mode = before();
-    mode.files[1].mode = 0o600;
-    assert!(depends_on_change(&before(), &mode, &gate("api")));
+    let mut attributes = before();
+    attributes.files[1].mode = 0o600;
+    assert!(depends_on_change(&before(), &attributes, &gate("api")));
     let mut fewer = before();
     fewer.files.remove(1);
     assert!(depends_on_change(&before(), &fewer, &gate("api")));
