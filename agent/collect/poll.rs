@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
+use crate::error::remedy::Remedy;
 use crate::error::{Error, Kind, Result};
 use crate::http::{Http, Response};
 use crate::openstack::keystone::Keystone;
@@ -32,7 +33,7 @@ pub(super) struct Memory {
 pub(super) type FetchedDocument = Option<Box<dyn FnOnce() -> Result<Map<String, Value>> + Send>>;
 
 /// An answer that stands for a failure.
-pub(super) fn refusal(response: &Response, who: &str, document: &str, remedy: impl std::fmt::Display) -> Error {
+pub(super) fn refusal(response: &Response, who: &str, document: &str, remedy: impl Into<Remedy>) -> Error {
     let status = response.status;
     let kind = if (400..500).contains(&status) && status != 408 && status != 429 { Kind::Permanent } else { Kind::Transient };
     let document = if document.is_empty() { "no details" } else { document };

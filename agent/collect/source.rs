@@ -473,10 +473,10 @@ impl Source {
         settled.reshaped = self.state.failures == 0;
         self.state.failures = self.state.failures.saturating_add(1);
         let error = &self.with_place(error);
-        let remedy = error.suggested_remedy().unwrap_or(Code::SourceFailed.entry().remedy);
-        let remedy = FollowUp::TriesAgain.of(remedy);
+        let remedy = error.typed_remedy().cloned().unwrap_or_else(|| Code::SourceFailed.remedy());
+        let remedy = FollowUp::TriesAgain.of(&remedy);
         self.state.cause = Some(error.fact_first());
-        self.state.remedy = Some(remedy.clone());
+        self.state.remedy = Some(remedy.to_string());
         let message = format!("metadata source {} cannot be read", self.name.as_str());
         let event = Event::new(Code::SourceFailed, message).phase(Phase::Metadata).source(self.name.as_str());
         settled.events.push(event.error(error).remedy(remedy).attempt(self.state.failures));
@@ -492,10 +492,12 @@ impl Source {
             SourceName::HeatLocal | SourceName::Local | SourceName::File => return error.clone(),
         };
         let place = "if the address is wrong, correct /etc/os-collect-config.conf";
-        let trial = error.suggested_remedy().and_then(|remedy| remedy.split_once("; ")).map_or("", |(_, trial)| trial);
         let named = error.clone().context(format!("asking {server}"));
         match error.hitch() {
-            Some(Hitch::Refused(peer)) => named.remedy(format!("start {server} at {peer}; {place}; {trial}")),
+            Some(Hitch::Refused { peer, trial }) => {
+                let trial = trial.iter().map(|trial| format!("; {trial}")).collect::<String>();
+                named.remedy(format!("start {server} at {peer}; {place}{trial}"))
+            }
             Some(Hitch::Name(host)) => named
                 .remedy(format!("`getent hosts {host}` tries it: correct this node's name servers in /etc/resolv.conf; {place}")),
             Some(Hitch::Authority(_)) | None => named,

@@ -14,14 +14,14 @@ use crate::clock::Clock;
 use crate::collect::Snapshot;
 use crate::daemon;
 use crate::daemon::status_file::FILE;
-use crate::deploy::{Generations, Journal};
+use crate::deploy::{DeploymentRecord, Generations, Journal, last_words, said_last};
 use crate::error::{Error, Result};
 use crate::files::{READ_LIMIT, Tree};
 use crate::process::exit;
+use crate::programs::Programs;
 use crate::report::Report;
 use crate::report::condition_state::ConditionState;
 use crate::report::explain::{headline, page, tree};
-use crate::report::reason::REMEDY;
 use crate::report::screen::{self, screen};
 use crate::report::status::{Condition, DeploymentStatus, SCHEMA_VERSION, Status, Verdict};
 use crate::report::text::json_page;
@@ -183,7 +183,7 @@ fn tree_document(tree: &[Condition], failed: bool) -> Value {
 }
 
 fn show_tree(tree: &[Condition], json: bool, all: bool) -> Result<ExitCode> {
-    let failed = tree.iter().any(|condition| condition.state == ConditionState::Failed);
+    let failed = tree.iter().any(|condition| matches!(condition.state, ConditionState::Failed | ConditionState::Degraded));
     if json {
         print(&json_page(&tree_document(tree, failed)))?;
     } else {
@@ -217,28 +217,42 @@ pub(crate) fn read(settings: &Settings) -> Result<(Status, bool)> {
     }
 }
 
-/// What scripts that failed said last: for root alone, as the status file is for everybody, and a script may say what nobody else is to see.
+/// What scripts that failed or still run said last, and when those are ended: for root alone, as the status file is for everybody, and a script may say what nobody else is to see.
 fn quote(settings: &Settings, status: &mut Status) {
-    let failed = |one: &&mut DeploymentStatus| one.listed && one.failed && one.group != "kubernetes-node";
-    let mut failed = status.deployments.iter_mut().filter(failed).peekable();
-    if failed.peek().is_none() {
+    let is_wanted =
+        |one: &&mut DeploymentStatus| one.group != "kubernetes-node" && (one.listed && one.failed || one.state == "running");
+    let mut wanted = status.deployments.iter_mut().filter(is_wanted).peekable();
+    if wanted.peek().is_none() {
         return;
     }
     let Ok(state) = document::open_state(settings) else { return };
     let Ok(records) = Journal::inspect(&state) else { return };
-    for one in failed {
+    for one in wanted {
+        if one.state == "running" {
+            if let Some(record) = records.iter().find(|record| record.id == one.id) {
+                follow(&state, record, one);
+            }
+            continue;
+        }
         let outcome =
             records.iter().find(|record| record.id == one.id).and_then(|record| Journal::whole(&state, record).ok().flatten());
         if let Some(words) = outcome.and_then(|outcome| outcome.failure_details()) {
-            let why = one.why().unwrap_or_default();
+            one.causes = one.why();
             // What it could not even begin is in its reason.
-            if !why.contains(&words) {
-                let remedy = one.reason.as_deref().and_then(|reason| reason.split_once(REMEDY));
-                let remedy = remedy.map_or_else(String::new, |(_, remedy)| format!("{REMEDY}{remedy}"));
-                one.reason = Some(format!("{why}; it said last: {words}{remedy}"));
+            if let Some(last) = one.causes.last_mut().filter(|cause| !cause.contains(&words)) {
+                last.push_str(&said_last(&words));
             }
         }
     }
+}
+
+/// What a job that runs said last, and when its time is up.
+fn follow(state: &Tree, record: &DeploymentRecord, one: &mut DeploymentStatus) {
+    let job = record.job();
+    // Nothing of this keeps the rest from being shown.
+    one.said_last = Programs::end_of_output(state, &job).ok().flatten().and_then(|end| last_words(&end));
+    let limit = Programs::time_limit(state, &job).ok().flatten();
+    one.given_up = record.started.zip(limit).map(|(began, limit)| began.after(limit).rfc3339());
 }
 
 /// Reads the state directory as it is, without the daemon's lock.

@@ -177,7 +177,7 @@ fn sources(loaded: &Loaded) -> Vec<Finding> {
         .map(|event| Finding {
             place: format!("source {}", event.source.unwrap_or_default()),
             problem: event.cause.unwrap_or(event.message),
-            remedy: event.remedy.unwrap_or_else(|| event.code.entry().remedy.to_owned()),
+            remedy: event.remedy.unwrap_or_else(|| event.code.remedy()).to_string(),
             ..Finding::default()
         })
         .collect()

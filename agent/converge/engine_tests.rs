@@ -703,7 +703,7 @@ async fn a_unit_that_fails_ends_the_run_at_once_and_says_why() {
         // The gate may have begun beside it or not.
         assert_eq!(machine.steps()[..2], ["files Ok", "unit x.service Failed"]);
         let step = machine.progress.steps().swap_remove(1);
-        assert_eq!((step.cause, step.remedy), (Some(failure.cause.clone()), Some(failure.remedy.clone())));
+        assert_eq!((step.cause, step.remedy), (Some(failure.cause.clone()), Some(failure.remedy.to_string())));
         assert!(failure.cause.contains(cause), "{}", failure.cause);
         assert!(failure.remedy.contains(remedy), "{}", failure.remedy);
     }
@@ -1071,7 +1071,7 @@ async fn routes_of_pods_are_right_wrong_for_a_while_or_for_good() {
             (Ok(_), None) => {}
             (Err(failure), Some((words, code, end))) => {
                 assert!(failure.cause.starts_with(words) && failure.cause.ends_with(end), "{}", failure.cause);
-                assert_eq!((failure.code, failure.remedy), (code, FollowUp::TriesAgain.of(code.entry().remedy)));
+                assert_eq!((failure.code, failure.remedy), (code, FollowUp::TriesAgain.of(&code.remedy())));
                 let waited = machine.clock.now().since(Timestamp(1_000_000));
                 assert_eq!(waited.is_zero(), end != late, "{words}: {waited:?}");
             }

@@ -1,6 +1,7 @@
 //! How bringing a node up ends.
 
 use crate::error::Error;
+use crate::error::remedy::Remedy;
 use crate::progress::StepId;
 use crate::report::{Code, Event, Phase};
 
@@ -29,7 +30,7 @@ pub struct Failure {
     /// By whose rule.
     pub rule: Option<String>,
     /// What the operator can do.
-    pub remedy: String,
+    pub remedy: Remedy,
     /// Whether anything of the machine may have been changed before it.
     pub touched: bool,
 }
@@ -46,7 +47,7 @@ impl Failure {
             unstartable: false,
             cause: cause.into(),
             rule: None,
-            remedy: code.entry().remedy.to_owned(),
+            remedy: code.remedy(),
             touched: true,
         }
     }
@@ -56,8 +57,8 @@ impl Failure {
     pub fn from_error(code: Code, step: impl Into<StepId>, error: &Error) -> Self {
         let mut failure = Self::new(code, step, error.fact_first());
         failure.rule = error.broken_rule().map(str::to_owned);
-        if let Some(remedy) = error.suggested_remedy() {
-            remedy.clone_into(&mut failure.remedy);
+        if let Some(remedy) = error.typed_remedy() {
+            failure.remedy.clone_from(remedy);
         }
         failure
     }
@@ -92,7 +93,7 @@ impl Failure {
 
     /// Says what the operator can do.
     #[must_use]
-    pub fn remedy(mut self, remedy: impl Into<String>) -> Self {
+    pub fn remedy(mut self, remedy: impl Into<Remedy>) -> Self {
         self.remedy = remedy.into();
         self
     }

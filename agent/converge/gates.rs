@@ -413,7 +413,7 @@ fn late(cause: &str, own: Option<Duration>) -> String {
 
 /// Time is up. What has a message of its own has its remedy, too.
 fn failed(gate: &Gate, cause: String, code: Option<Code>) -> Failure {
-    let remedy = code.map_or(gate.remedy.as_str(), |code| code.entry().remedy);
+    let remedy = code.map_or_else(|| gate.remedy.as_str().into(), Code::remedy);
     let failure = Failure::new(code.unwrap_or(Code::GateTimedOut), StepId::Gate(gate.name.clone()), cause).remedy(remedy);
     match &gate.unit {
         Some(unit) => failure.unit(unit),

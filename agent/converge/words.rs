@@ -9,6 +9,7 @@ use nix::sys::statvfs::statvfs;
 use super::FailureDetails;
 use crate::clock::Clock;
 use crate::desired::{Desired, Probe};
+use crate::error::remedy::Remedy;
 use crate::files::Tree;
 use crate::machine::listeners::{Holder, refused_ports};
 use crate::report::text::{escaped, shortened};
@@ -33,20 +34,19 @@ const NOTHING: u64 = 1024 * 1024;
 /// Why a unit died, as far as can be seen from outside.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DeathCause {
-    /// For the end of a cause.
-    pub(crate) text: String,
+    /// What was found out, which comes before how the unit ended.
+    pub(crate) fact: String,
+    /// What the unit said last, which comes after it.
+    pub(crate) quote: String,
     /// What mends it, where that is known.
-    pub(crate) remedy: Option<String>,
+    pub(crate) remedy: Option<Remedy>,
 }
 
 impl DeathCause {
-    /// The cause with what is known of it: a fact comes before how the unit ended, what the unit said after it.
+    /// The cause with what is known of it.
     pub(crate) fn with(&self, cause: &str) -> String {
-        let (fact, words) = self.text.split_at(self.text.find(" (last lines of ").unwrap_or(self.text.len()));
-        match fact.strip_prefix("; ") {
-            Some(fact) => format!("{fact}; {cause}{words}"),
-            None => format!("{cause}{fact}{words}"),
-        }
+        let between = if self.fact.is_empty() { "" } else { "; " };
+        format!("{}{between}{cause}{}", self.fact, self.quote)
     }
 }
 
@@ -62,20 +62,22 @@ pub(crate) async fn find_out(
     let mut why = DeathCause::default();
     let full = if lacks_space(&output) { full_places(desired, root) } else { Vec::new() };
     if let Some(first) = full.first() {
-        why.text.push_str(&format!("; no space is left on {}", full.join(", ")));
-        why.remedy = Some(format!("Free space or inodes there (`df -h {first}`, `df -i {first}`)."));
+        why.fact = format!("no space is left on {}", full.join(", "));
+        why.remedy = Some(format!("Free space or inodes there (`df -h {first}`, `df -i {first}`).").into());
     }
     let taken = name_holders(desired, unit, &output, words);
     if let Some(holder) = clock.limit(WORDS_LIMIT, taken).await.flatten() {
-        why.text.push_str(&format!("; {}", holder.summary()));
-        why.remedy = Some(format!(
+        let before = if why.fact.is_empty() { String::new() } else { format!("{}; ", why.fact) };
+        why.fact = format!("{before}{}", holder.summary());
+        let remedy = format!(
             "{} (disable that unit too, or it is back at the next boot). If it is needed, give one of the two another port.",
             holder.remedy()
-        ));
+        );
+        why.remedy = Some(remedy.into());
     }
     // What is known of it needs no long proof.
-    let lines = if why.text.is_empty() { WORDS.0 } else { PROOF };
-    why.text.push_str(&quoted_words(unit, &output, lines));
+    let lines = if why.fact.is_empty() { WORDS.0 } else { PROOF };
+    why.quote = quoted_words(unit, &output, lines);
     why
 }
 
@@ -168,11 +170,13 @@ mod tests {
 
     #[test]
     fn a_fact_comes_before_how_a_unit_ended() {
-        let why = |text: &str| DeathCause { text: text.to_owned(), remedy: None }.with("x.service ended");
-        assert_eq!(why(""), "x.service ended");
-        assert_eq!(why(" (last lines of x.service: a; b)"), "x.service ended (last lines of x.service: a; b)");
-        let taken = "; port 1 is held by y (last lines of x.service: in use)";
-        assert_eq!(why(taken), "port 1 is held by y; x.service ended (last lines of x.service: in use)");
+        let why = |fact: &str, quote: &str| {
+            DeathCause { fact: fact.to_owned(), quote: quote.to_owned(), remedy: None }.with("x.service ended")
+        };
+        assert_eq!(why("", ""), "x.service ended");
+        assert_eq!(why("", " (last lines of x.service: a; b)"), "x.service ended (last lines of x.service: a; b)");
+        let taken = why("port 1 is held by y", " (last lines of x.service: in use)");
+        assert_eq!(taken, "port 1 is held by y; x.service ended (last lines of x.service: in use)");
     }
 
     #[test]

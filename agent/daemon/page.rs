@@ -161,14 +161,17 @@ fn sources(snapshot: &Snapshot) -> Vec<SourceStatus> {
 /// `planned_stop`: what is known of the end of the one script or hook that runs.
 fn deployments(records: &[&DeploymentRecord], snapshot: &Snapshot, planned_stop: Option<&str>) -> Vec<DeploymentStatus> {
     let listed = ids(snapshot);
-    let deployment = |record: &&DeploymentRecord| DeploymentStatus {
+    let unexplained = |record: &&DeploymentRecord| DeploymentStatus {
         id: record.id.clone(),
         name: record.name.clone(),
         group: record.group.clone(),
         action: record.action.clone(),
         state: record.state.as_str().to_owned(),
         status_code: record.outcome.as_ref().map(|outcome| outcome.status),
-        reason: record.outcome.as_ref().and_then(|outcome| outcome.reason.clone()),
+        reason: None,
+        code: None,
+        causes: Vec::new(),
+        remedy: None,
         note: if record.state == State::Running && record.is_job() {
             planned_stop.map(str::to_owned)
         } else {
@@ -178,6 +181,15 @@ fn deployments(records: &[&DeploymentRecord], snapshot: &Snapshot, planned_stop:
         failed: record.failed(),
         since: Some(record.finished.or(record.started).unwrap_or(record.seen).rfc3339()),
         undelivered: record.undelivered,
+        said_last: None,
+        given_up: None,
+    };
+    let deployment = |record: &&DeploymentRecord| {
+        let mut one = unexplained(record);
+        if let Some(reason) = record.outcome.as_ref().and_then(|outcome| outcome.reason.as_ref()) {
+            one.explain(reason);
+        }
+        one
     };
     // What is listed counts for how things stand, however old it is.
     let newest = records.len().saturating_sub(SHOWN);
@@ -191,15 +203,18 @@ fn node(current: &Generation) -> NodeStatus {
         GenerationState::Applied => "applied",
         GenerationState::Rejected => "rejected",
     };
-    NodeStatus {
+    let mut node = NodeStatus {
         generation: current.number,
         state: state.to_owned(),
         deployment: Some(current.deployment.clone()),
-        reason: current.reason.clone(),
         timings: if current.state == GenerationState::Applied { timings(&current.laps) } else { Vec::new() },
         laps: current.laps.clone(),
         ..NodeStatus::default()
+    };
+    if let Some(reason) = &current.reason {
+        node.explain(reason);
     }
+    node
 }
 
 fn signals(waiting: &[Entry]) -> Vec<SignalStatus> {
@@ -211,7 +226,8 @@ fn signals(waiting: &[Entry]) -> Vec<SignalStatus> {
         remedy: entry
             .cause
             .as_ref()
-            .map(|_| FollowUp::TriesAgain.of(entry.remedy.as_deref().unwrap_or(Code::SignalRetry.entry().remedy))),
+            .map(|_| entry.remedy.clone().unwrap_or_else(|| Code::SignalRetry.remedy()))
+            .map(|remedy| FollowUp::TriesAgain.of(&remedy).to_string()),
         since: Some(entry.created.rfc3339()),
         next_try: (entry.tries > 0).then(|| entry.not_before.rfc3339()),
     };

@@ -1,8 +1,9 @@
 //! Why something failed, as one text for Heat and for the journal.
 
-use crate::error::Error;
+use crate::error::remedy::Remedy;
+use crate::error::{BETWEEN, Error};
 use crate::kubernetes::Mistake;
-use crate::report::reason::{BETWEEN, REMEDY};
+use crate::report::reason::Reason;
 use crate::report::{Code, Report};
 
 /// A reason stays readable in Heat's resource list and below the size of its column.
@@ -13,31 +14,25 @@ const CAUSE_LIMIT: usize = 16 * 1024;
 
 /// Every mistake in one error, as far as they fit into a journal entry.
 pub(super) fn bad_parameters(mistakes: &[Mistake]) -> Error {
-    let mut all = String::new();
+    let (mut all, mut taken) = (Vec::new(), 0_usize);
     for (at, mistake) in mistakes.iter().enumerate() {
         // What is to be done about all of them is said once, at the end.
-        let (text, between) = (mistake.with_own_remedy(), if at == 0 { "" } else { BETWEEN });
-        if at > 0 && all.len() + text.len() > CAUSE_LIMIT {
-            all.push_str(&format!("{BETWEEN}and {} more: heat-node-agent verify lists them", mistakes.len() - at));
+        let text = mistake.with_own_remedy();
+        taken += text.len() + BETWEEN.len();
+        if at > 0 && taken > CAUSE_LIMIT {
+            all.push(format!("and {} more: heat-node-agent verify lists them", mistakes.len() - at));
             break;
         }
-        all.push_str(between);
-        all.push_str(&text);
+        all.push(text);
     }
-    Error::permanent(all)
-        .remedy("correct the parameters in the template and update the stack. The agent then carries it out by itself")
+    let mut all = all.into_iter();
+    let first = Error::permanent(all.next().unwrap_or_default());
+    all.fold(first, Error::and).remedy(Remedy::stack_update("correct the parameters in the template and update the stack"))
 }
 
-/// `HNA-0502 what: why; rule: …; remedy: …`: one sentence for Heat.
-pub(super) fn sentence(report: &Report, code: Code, error: &Error) -> String {
-    let mut text = format!("{} {}", code.entry().code, error);
-    if let Some(rule) = error.broken_rule() {
-        text.push_str(&format!("; rule: {rule}"));
-    }
-    if let Some(remedy) = error.suggested_remedy() {
-        text.push_str(&format!("{REMEDY}{remedy}"));
-    }
-    report.cut(&text, REASON_LIMIT)
+/// Why something failed, for Heat and the records: masked, and no longer than Heat shows.
+pub(super) fn reason(report: &Report, code: Code, error: &Error) -> Reason {
+    Reason::of(error).with_code(code.entry().code).map(|text| report.masked(text).into_owned()).shortened(REASON_LIMIT)
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ use crate::budgets::ENTRY_BEFORE;
 use crate::error::Result;
 use crate::files::{Attributes, Tree};
 use crate::report::lap::Lap;
+use crate::report::reason::Reason;
 use crate::report::{Code, Report};
 
 /// Name of the newest generation's file in the state directory.
@@ -47,7 +48,7 @@ pub struct Generation {
     pub entry: Arc<Value>,
     /// Step, cause and remedy of a rejected one.
     #[serde(default)]
-    pub reason: Option<String>,
+    pub reason: Option<Reason>,
     /// Its steps against time; of a rejected one up to its failure. Records of earlier versions have none.
     #[serde(default)]
     pub laps: Vec<Lap>,
@@ -221,7 +222,7 @@ impl Generations {
     ///
     /// # Errors
     /// If it cannot be written.
-    pub fn end(&mut self, state: GenerationState, reason: Option<String>, laps: Vec<Lap>) -> Result<()> {
+    pub fn end(&mut self, state: GenerationState, reason: Option<Reason>, laps: Vec<Lap>) -> Result<()> {
         let Some(current) = &self.current else { return Ok(()) };
         let before = current.before.clone().filter(|_| state != GenerationState::Applied);
         self.put(Generation { state, reason, laps, before, ..current.clone() })

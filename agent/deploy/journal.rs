@@ -16,11 +16,12 @@ use super::result::Outcome;
 use crate::budgets::{LEGACY_MARKS, RECORDS_MEMORY, RESULT_IN_MEMORY};
 use crate::clock::{Clock, Moment, Timestamp};
 use crate::digest::key_of;
+use crate::error::remedy::Remedy;
 use crate::error::{Error, Kind, Result};
 use crate::files::{Attributes, FileKind, Tree};
 use crate::metadata::{Deployment, Output, SignalTarget};
 use crate::programs::{JobResult, RESULT};
-use crate::report::reason::REMEDY;
+use crate::report::reason::Reason;
 use crate::report::{Code, Event, Phase, Report};
 
 const DIRECTORY: &str = "deployments";
@@ -400,10 +401,14 @@ impl Journal {
         record.finished = Some(self.clock.now());
         let found = if result.is_some() { "its result was found beside it" } else { "no result of it is left" };
         record.note = Some(format!("run here before, and its record was lost; {found}"));
-        record.outcome = Some(result.unwrap_or_else(|| Outcome::refused(format!(
-            "{} it has begun here before, and its record and its result are gone, as after a state directory was restored from an older copy; a script is never run twice{REMEDY}check how far it got, then update the stack to run it again",
-            Code::DeploymentInterrupted.entry().code
-        ))));
+        record.outcome = Some(result.unwrap_or_else(|| {
+            let lost = Error::permanent(
+                "it has begun here before, and its record and its result are gone, as after a state directory was restored from an older \
+                 copy; a script is never run twice",
+            );
+            let lost = lost.remedy(Remedy::stack_update("check how far it got, then update the stack to run it again"));
+            Outcome::refused(Reason::of(&lost).with_code(Code::DeploymentInterrupted.entry().code))
+        }));
     }
 
     /// Whether this agent wrote the replaced tools' file of a deployment. Theirs may be no JSON: an empty one says that it was run.
@@ -956,7 +961,7 @@ mod tests {
                     let body = |outcome| crate::deploy::body(outcome, &[("o".into(), false)], crate::deploy::SIGNAL_LIMIT);
                     assert_eq!((found.status, body(&found)), (outcome.status, body(&outcome)), "{id}");
                 }
-                None => assert!(found.reason.unwrap().starts_with("HNA-0405 ") && record.failed()),
+                None => assert!(found.reason.unwrap().code.as_deref() == Some("HNA-0405") && record.failed()),
             }
         }
         journal.register(&deployment("theirs")).unwrap();

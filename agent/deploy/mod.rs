@@ -12,5 +12,5 @@ mod work;
 
 pub use generation::{Extent, FILE as GENERATION, Generation, GenerationState, Generations, Reference};
 pub use journal::{DeploymentRecord, Ending, Journal, State, choose};
-pub use result::{Outcome, SIGNAL_LIMIT, body};
+pub use result::{Outcome, SIGNAL_LIMIT, body, last_words, said_last};
 pub use work::{EntryKind, Policy, Todo, Work, todo};

@@ -7,9 +7,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::budgets::json;
+use crate::error::remedy::Remedy;
 use crate::programs::{ANSWER_BYTES, HookAnswer, HookOutput, JobResult, encoded};
 use crate::report::follow_up::FollowUp;
-use crate::report::reason::REMEDY;
+use crate::report::reason::Reason;
 use crate::report::status::script_remedy;
 use crate::report::text::{duration, shortened};
 
@@ -41,9 +42,12 @@ pub struct Outcome {
     /// Values of outputs that exist.
     #[serde(default)]
     pub outputs: BTreeMap<String, Value>,
-    /// One sentence where the agent itself, not the program, decided on failure: code, cause, remedy.
+    /// Where the agent itself, not the program, decided on failure.
     #[serde(default)]
-    pub reason: Option<String>,
+    pub reason: Option<Reason>,
+    /// Whether the output is the agent's own words, because no program said anything.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_agents_own: bool,
 }
 
 /// Why a program was ended.
@@ -51,12 +55,33 @@ fn overrun(millis: u64) -> String {
     format!("it exceeded its time limit and was ended after {}", duration(Duration::from_millis(millis)))
 }
 
+/// Why a program was not even begun.
+fn not_started(why: Reason) -> Reason {
+    let mut causes = why.causes.into_iter();
+    let first = causes.next().map(|cause| format!("it could not be started: {cause}"));
+    Reason { causes: first.into_iter().chain(causes).collect(), ..why }
+}
+
+/// The last lines of an output that say anything.
+#[must_use]
+pub fn last_words(output: &str) -> Option<String> {
+    let lines: Vec<&str> = output.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let last = lines.get(lines.len().saturating_sub(QUOTED)..).unwrap_or_default().join(" / ");
+    (!last.is_empty()).then(|| shortened(&last, QUOTED * 100))
+}
+
+/// What a program said last, for the end of a cause.
+#[must_use]
+pub fn said_last(words: &str) -> String {
+    format!("; it said last: {words}")
+}
+
 impl Outcome {
     /// A failure that the agent itself found.
     #[must_use]
-    pub fn refused(reason: impl Into<String>) -> Self {
+    pub fn refused(reason: impl Into<Reason>) -> Self {
         let reason = reason.into();
-        Self { status: 1, stderr: reason.clone(), reason: Some(reason), ..Self::default() }
+        Self { status: 1, stderr: reason.to_string(), reason: Some(reason), is_agents_own: true, ..Self::default() }
     }
 
     /// What a job left, by the group of its deployment.
@@ -69,13 +94,13 @@ impl Outcome {
     #[must_use]
     pub fn weight(&self) -> usize {
         let outputs = self.outputs.iter().map(|(name, value)| name.len() + 96 + json::weight(value));
-        self.stdout.len() + self.stderr.len() + self.reason.as_ref().map_or(0, String::len) + outputs.sum::<usize>()
+        self.stdout.len() + self.stderr.len() + self.reason.as_ref().map_or(0, Reason::weight) + outputs.sum::<usize>()
     }
 
     /// Status and reason alone, the reason no longer than this.
     #[must_use]
     pub fn shortened(&self, limit: usize) -> Self {
-        let reason = self.reason.as_ref().map(|reason| shortened(reason, limit / 4));
+        let reason = self.reason.as_ref().map(|reason| reason.shortened(limit / 4));
         Self { status: self.status, reason, ..Self::default() }
     }
 
@@ -84,13 +109,14 @@ impl Outcome {
     pub fn of_script(ran: JobResult) -> Self {
         // A program that exits with 0 at SIGTERM did not do its work all the same.
         let status = if ran.timed_out && ran.status == 0 { 124 } else { ran.status };
+        let is_agents_own = ran.not_started.is_some();
         let reason = if ran.timed_out {
-            Some(overrun(ran.duration_ms))
+            Some(overrun(ran.duration_ms).into())
         } else {
-            ran.not_started.map(|why| format!("it could not be started: {why}")).or(ran.unknown)
+            ran.not_started.map(|why| not_started(*why)).or(ran.unknown.map(Reason::from))
         };
         let outputs = ran.outputs.into_iter().map(|(name, text)| (name, Value::String(text))).collect();
-        Self { status, stdout: ran.stdout, stderr: ran.stderr, outputs, reason }
+        Self { status, stdout: ran.stdout, stderr: ran.stderr, outputs, reason, is_agents_own }
     }
 
     /// What an external hook said (heat-protocol.md 4.2 g, R34): its JSON on standard output, but the exit status wins:
@@ -114,7 +140,7 @@ impl Outcome {
                 if unclear {
                     // R13: without its JSON nobody knows whether the tool behind the hook succeeded.
                     outcome.status = 1;
-                    outcome.reason = Some(why);
+                    outcome.reason = Some(why.into());
                 }
                 return outcome;
             }
@@ -136,7 +162,8 @@ impl Outcome {
             stdout: answer.stdout,
             stderr: if answer.stderr.is_empty() { ran.stderr } else { answer.stderr },
             outputs: answer.outputs.into_iter().collect(),
-            reason: ran.timed_out.then(|| overrun(ran.duration_ms)).or(unclear),
+            reason: ran.timed_out.then(|| overrun(ran.duration_ms)).or(unclear).map(Reason::from),
+            is_agents_own: false,
         }
     }
 
@@ -149,14 +176,7 @@ impl Outcome {
     /// What a program said last: the end of its errors, else of its output.
     #[must_use]
     pub fn failure_details(&self) -> Option<String> {
-        let end = |output: &str| {
-            let lines: Vec<&str> = output.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-            let last = lines.get(lines.len().saturating_sub(QUOTED)..).unwrap_or_default().join(" / ");
-            (!last.is_empty()).then(|| shortened(&last, QUOTED * 100))
-        };
-        let words = end(&self.stderr).or_else(|| end(&self.stdout))?;
-        // Where the agent itself says why nothing was started, what to do is said by itself.
-        Some(words.split(REMEDY).next().unwrap_or_default().to_owned())
+        last_words(&self.stderr).or_else(|| last_words(&self.stdout)).filter(|_| !self.is_agents_own)
     }
 
     /// As Heat is to hear of a script or hook that failed, where no error output is declared in which it says why itself: the reason is
@@ -167,14 +187,14 @@ impl Outcome {
         if !self.is_failure() || (self.reason.is_none() && speaks_itself) {
             return self;
         }
-        let reason = self.reason.take().unwrap_or_else(|| format!("exit status {}", self.status));
-        let words = self.failure_details().filter(|words| !reason.contains(words.as_str()));
-        let words = words.map_or_else(String::new, |words| format!("; it said last: {words}"));
-        let rerun = FollowUp::Rerun(id);
-        self.reason = Some(match reason.split_once(REMEDY) {
-            Some((why, own)) => format!("{why}{words}{REMEDY}{}", rerun.of(own)),
-            None => format!("{reason}{words}{REMEDY}{}", script_remedy(id)),
-        });
+        let words = self.failure_details();
+        let mut reason = self.reason.take().unwrap_or_else(|| format!("exit status {}", self.status).into());
+        if let Some(words) = words.filter(|words| !reason.why().contains(words.as_str())) {
+            reason.add(&said_last(&words));
+        }
+        let remedy = reason.remedy.map(|own| FollowUp::Rerun(id).of(&own));
+        reason.remedy = Some(remedy.unwrap_or_else(|| Remedy::said(script_remedy(id))));
+        self.reason = Some(reason);
         self
     }
 
@@ -205,14 +225,14 @@ pub fn body(outcome: &Outcome, declared: &[(String, bool)], limit: usize) -> Map
         }
     }
     let mut status = Value::from(outcome.status);
-    if let Some(reason) = outcome.reason.as_ref().filter(|_| outcome.is_failure()) {
+    if let Some(reason) = outcome.reason.as_ref().filter(|_| outcome.is_failure()).map(Reason::to_string) {
         let mut has_output = false;
         for (name, _) in declared.iter().filter(|(_, error_output)| *error_output) {
             has_output = true;
             body.entry(name.clone()).or_insert_with(|| Value::String(reason.clone()));
         }
         if !has_output {
-            let reason = encoded::cut(reason, limit / 8);
+            let reason = encoded::cut(&reason, limit / 8);
             status = Value::String(format!("{} ({reason})", outcome.status));
         }
     }
@@ -245,7 +265,8 @@ pub(super) fn of_body(mut body: Map<String, Value>) -> Outcome {
     let reason = reason.strip_prefix('(').and_then(|reason| reason.strip_suffix(')')).map(str::to_owned);
     let given = code.as_ref().and_then(Value::as_i64).and_then(|status| i32::try_from(status).ok());
     let status = given.or_else(|| number.parse().ok()).unwrap_or(1);
-    Outcome { status, stdout, stderr, outputs: body.into_iter().collect(), reason }
+    let is_agents_own = reason.as_ref() == Some(&stderr);
+    Outcome { status, stdout, stderr, outputs: body.into_iter().collect(), reason: reason.map(Reason::from), is_agents_own }
 }
 
 fn is_blank(value: &Value) -> bool {
@@ -313,7 +334,7 @@ mod tests {
     fn a_status_that_is_no_number_is_the_reason_and_names_the_rule() {
         let outcome = Outcome::of_hook(ran(0, r#"{"deploy_status_code": NaN, "load": Infinity}"#));
         assert_eq!((outcome.status, &outcome.outputs["load"]), (1, &json!("Infinity")));
-        let reason = outcome.reason.unwrap();
+        let reason = outcome.reason.unwrap().to_string();
         assert!(reason.contains("deploy_status_code is NaN") && reason.contains("RFC 8259"), "{reason}");
         // What the hook failed with says more.
         assert_eq!(Outcome::of_hook(ran(7, r#"{"deploy_status_code": NaN}"#)).reason, None);

@@ -6,6 +6,7 @@
 //!
 //! In: an error of the kernel, the network, a parser, or words. Out: an [`Error`]. Never: a decision about what follows.
 
+pub mod remedy;
 mod system;
 
 use std::fmt;
@@ -13,6 +14,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use nix::errno::Errno;
+use remedy::Remedy;
 
 /// Whether trying the same thing again can help.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,11 +32,19 @@ pub enum Kind {
 pub enum Hitch {
     /// This name cannot be resolved.
     Name(String),
-    /// Nobody listens at this host and port.
-    Refused(String),
+    /// Nobody listens there.
+    Refused {
+        /// Host and port.
+        peer: String,
+        /// A command that tries the connection from this node, where there is one.
+        trial: Option<String>,
+    },
     /// The certificate of this host and port is not of an authority that this node trusts.
     Authority(String),
 }
+
+/// Between several causes of one failure, where they stand in one line.
+pub const BETWEEN: &str = " | ";
 
 /// Shorthand used throughout the agent.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -49,8 +59,10 @@ struct Inner {
     /// Outermost first.
     doing: Vec<String>,
     cause: String,
+    /// What is wrong beside the cause, each by itself.
+    others: Vec<String>,
     rule: Option<String>,
-    remedy: Option<String>,
+    remedy: Option<Remedy>,
     retry_after: Option<Duration>,
     answered: Option<u16>,
     unsent: bool,
@@ -85,6 +97,7 @@ impl Error {
             kind,
             doing: Vec::new(),
             cause: cause.to_string(),
+            others: Vec::new(),
             rule: None,
             remedy: None,
             retry_after: None,
@@ -100,7 +113,7 @@ impl Error {
     #[must_use]
     pub fn at(mut self, path: &Path) -> Self {
         if self.0.remedy.is_none() {
-            self.0.remedy = self.0.errno.and_then(|errno| system::remedy(errno, path));
+            self.0.remedy = self.0.errno.and_then(|errno| system::remedy(errno, path)).map(Remedy::from);
         }
         self
     }
@@ -127,8 +140,15 @@ impl Error {
 
     /// Says what the operator can do.
     #[must_use]
-    pub fn remedy(mut self, remedy: impl fmt::Display) -> Self {
-        self.0.remedy = Some(remedy.to_string());
+    pub fn remedy(mut self, remedy: impl Into<Remedy>) -> Self {
+        self.0.remedy = Some(remedy.into());
+        self
+    }
+
+    /// Adds something else that is wrong, which the same remedy is for.
+    #[must_use]
+    pub fn and(mut self, cause: impl Into<String>) -> Self {
+        self.0.others.push(cause.into());
         self
     }
 
@@ -197,6 +217,19 @@ impl Error {
         self.0.remedy.as_deref()
     }
 
+    /// The same with what follows once it was carried out.
+    #[must_use]
+    pub fn typed_remedy(&self) -> Option<&Remedy> {
+        self.0.remedy.as_ref()
+    }
+
+    /// Everything that is wrong, each by itself: the displayed chain, then what was added to it.
+    #[must_use]
+    pub fn causes(&self) -> Vec<String> {
+        let first = self.0.doing.iter().map(|doing| format!("{doing}: ")).collect::<String>() + &self.0.cause;
+        std::iter::once(first).chain(self.0.others.iter().cloned()).collect()
+    }
+
     /// How long the server asked us to wait before the next try.
     #[must_use]
     pub fn asked_pause(&self) -> Option<Duration> {
@@ -243,7 +276,7 @@ impl Error {
     /// off keeps what matters.
     #[must_use]
     pub fn fact_first(&self) -> String {
-        let Some(first) = self.0.doing.first() else { return self.0.cause.clone() };
+        let Some(first) = self.0.doing.first() else { return self.to_string() };
         let is_deed = first.split(' ').next().is_some_and(|word| word.ends_with("ing"));
         format!("{} ({}{})", self.0.cause.trim_end_matches('.'), if is_deed { "while " } else { "" }, self.0.doing.join(": "))
     }
@@ -253,6 +286,7 @@ impl Error {
     pub fn lines(&self) -> Vec<String> {
         let mut lines = self.0.doing.clone();
         lines.push(self.0.cause.clone());
+        lines.extend(self.0.others.iter().cloned());
         lines.extend(self.0.rule.iter().map(|rule| format!("rule: {rule}")));
         lines.extend(self.0.remedy.iter().map(|remedy| format!("remedy: {remedy}")));
         lines
@@ -264,7 +298,8 @@ impl fmt::Display for Error {
         for doing in &self.0.doing {
             write!(f, "{doing}: ")?;
         }
-        f.write_str(&self.0.cause)
+        f.write_str(&self.0.cause)?;
+        self.0.others.iter().try_for_each(|cause| write!(f, "{BETWEEN}{cause}"))
     }
 }
 

@@ -37,10 +37,12 @@ impl Peer {
         if self.proxied {
             return format!("{check}, from the proxy on");
         }
-        match &self.origin {
-            Some(origin) => format!("{check}; `curl -sS -m 5 -o /dev/null {origin} && echo it answers` tries it from here"),
-            None => check.to_owned(),
-        }
+        self.command().map_or_else(|| check.to_owned(), |command| format!("{check}; {command}"))
+    }
+
+    fn command(&self) -> Option<String> {
+        let origin = self.origin.as_ref().filter(|_| !self.proxied)?;
+        Some(format!("`curl -sS -m 5 -o /dev/null {origin} && echo it answers` tries it from here"))
     }
 }
 
@@ -81,7 +83,7 @@ pub(super) fn describe(error: reqwest::Error, peer: &Peer, connect_limit: Durati
     match find_io(&error) {
         Some(ErrorKind::ConnectionRefused) => Error::transient(format!("connection refused by {shown}"))
             .remedy(peer.trial("start the service, or correct host and port of the endpoint"))
-            .hindered(Hitch::Refused(shown)),
+            .hindered(Hitch::Refused { peer: shown, trial: peer.command() }),
         Some(ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable) => {
             Error::transient(format!("no route to {shown}")).remedy(peer.trial("check the routes: `ip route`"))
         }

@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 
 use crate::budgets::json;
 use crate::clock::{Clock, Stopwatch, Timestamp};
+use crate::error::remedy::Remedy;
 use crate::error::{Context, Error, Kind, Result};
 use crate::http::{self, Http, Request, Response};
 use crate::report::text::{escaped, shortened};
@@ -412,17 +413,17 @@ fn refusal(response: &Response, credentials: &Credentials) -> Error {
     // Keystone repeats what it was sent where that does not fit its schema; what is too short for the HTTP client to know again is here.
     let message = if message.contains(&credentials.password) { "an unprintable message".to_owned() } else { tidy(message) };
     let trustee = !matches!(credentials.scope, Scope::Project(_));
-    let trustees = of_trustee(credentials);
     let (kind, remedy) = match status {
-        401 | 403 | 404 if trustee && known => (Kind::Permanent, trustees.as_str()),
+        401 | 403 | 404 if trustee && known => (Kind::Permanent, of_trustee(credentials)),
         401 => (
             Kind::Permanent,
             "Heat disables the user while the stack is suspended and removes it with the stack: resume the stack, or update it so that \
-             the server gets new credentials; check `openstack stack show`",
+             the server gets new credentials; check `openstack stack show`"
+                .into(),
         ),
-        404 => (Kind::Permanent, "auth_url does not lead to Keystone's v3 API (http://HOST:5000/v3): correct it"),
-        408 | 429 | 500.. => (Kind::Transient, "Keystone or its load balancer is overloaded or down; the agent retries"),
-        _ => (Kind::Permanent, "check auth_url, user_id, and project_id or trust"),
+        404 => (Kind::Permanent, "auth_url does not lead to Keystone's v3 API (http://HOST:5000/v3): correct it".into()),
+        408 | 429 | 500.. => (Kind::Transient, "Keystone or its load balancer is overloaded or down; the agent retries".into()),
+        _ => (Kind::Permanent, "check auth_url, user_id, and project_id or trust".into()),
     };
     Error::new(kind, format!("Keystone answered {status}: {message}"))
         .remedy(remedy)
@@ -432,13 +433,13 @@ fn refusal(response: &Response, credentials: &Credentials) -> Error {
 
 /// What to do about a cluster's trustee that Keystone does not accept: Magnum removes it and its trust with the cluster, and replaces both
 /// when credentials are rotated (magnum-node.md 4.2). Nobody can read the password.
-fn of_trustee(credentials: &Credentials) -> String {
+fn of_trustee(credentials: &Credentials) -> Remedy {
     let user = tidy(&credentials.user_id);
-    format!(
-        "as cloud admin, `openstack user show {user}` and `openstack trust list --trustee {user}` show whether Magnum has deleted or replaced \
-         them, or else the password is an old one: set Magnum's present TRUSTEE_USER_ID, TRUSTEE_PASSWORD and TRUST_ID in the template and \
-         update the stack"
-    )
+    Remedy::stack_update(format!(
+        "the template gives the user (TRUSTEE_USER_ID), TRUSTEE_PASSWORD and TRUST_ID; as cloud admin: `openstack user show {user}` finds no user: \
+         Magnum has replaced all three; `openstack trust list --trustee {user}` does not list TRUST_ID: correct that; both are there: correct \
+         TRUSTEE_PASSWORD. Then update the stack"
+    ))
 }
 
 fn tidy(text: &str) -> String {

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use super::keystone::{Credentials, Keystone, Scope};
 use crate::budgets::json;
 use crate::desired::{MagnumAccess, MagnumUser, Signer};
+use crate::error::remedy::Remedy;
 use crate::error::{Context, Error, Hitch, Kind, Result};
 use crate::http::{Http, Request, Response};
 use crate::report::text::{escaped, shortened};
@@ -112,21 +113,21 @@ impl<'a> Magnum<'a> {
     fn with_place(&self, error: Error) -> Error {
         let parameter = |host: &str| if self.access.url.contains(host) { "MAGNUM_URL" } else { "AUTH_URL" };
         let remedy = match error.hitch() {
-            Some(Hitch::Name(host)) => format!(
+            Some(Hitch::Name(host)) => Remedy::stack_update_or(format!(
                 "if {host} is wrong, correct {} in the template and update the stack; if it is right, correct the name servers in \
                  /etc/resolv.conf of this node: `getent hosts {host}` then answers",
                 parameter(host)
-            ),
-            Some(Hitch::Refused(peer)) => format!(
+            )),
+            Some(Hitch::Refused { peer, .. }) => Remedy::stack_update_or(format!(
                 "start the service at {peer}; if the address is wrong, correct {} in the template and update the stack",
                 parameter(peer)
-            ),
+            )),
             Some(Hitch::Authority(peer)) => {
                 let state = if self.access.authority.is_some() { "is another CA" } else { "is empty" };
-                format!(
+                Remedy::stack_update(format!(
                     "OPENSTACK_CA in the template {state}: set it to the CA of {peer}, in PEM, if that is the cloud's, and update the stack (`openssl \
                      s_client -connect {peer} -showcerts </dev/null` names it)"
-                )
+                ))
             }
             None => return error,
         };
@@ -154,45 +155,49 @@ impl<'a> Magnum<'a> {
     fn refusal(&self, response: &Response) -> Error {
         let status = response.status;
         let message = error_message(response).unwrap_or_else(|| "no details".to_owned());
+        let permanent = |remedy: &str| (Kind::Permanent, Remedy::from(remedy));
         let (kind, remedy) = match status {
-            400 => (
-                Kind::Permanent,
+            400 => permanent(
                 "check that the cluster in the parameters exists (`openstack coe cluster show`), and that [x509] in magnum.conf allows \
                  subjectAltName, keyUsage and extendedKeyUsage",
             ),
             401 if self.user.is_none() => (
                 Kind::Permanent,
-                "USER_TOKEN has expired: update the stack so that the node gets a new one, or provide the certificates \
-                 (CERTIFICATES=given)",
+                Remedy::stack_update(
+                    "USER_TOKEN has expired: update the stack so that the node gets a new one, or provide the certificates \
+                     (CERTIFICATES=given)",
+                ),
             ),
-            401 => (
-                Kind::Permanent,
+            401 => permanent(
                 "Magnum does not accept the token that Keystone issued: check that AUTH_URL leads to the Keystone that \
                  Magnum uses ([keystone_authtoken] in magnum.conf)",
             ),
             403 if self.user.as_ref().is_some_and(|user| user.scope == Scope::None) => (
                 Kind::Permanent,
-                "TRUST_ID is empty, which Magnum 17 and later do not accept: set it in the template and update the stack. On an older \
-                 Magnum: allow the cluster's trustee certificate:get and certificate:create in /etc/magnum/policy.yaml on Magnum's hosts",
+                Remedy::stack_update_or(format!(
+                    "TRUST_ID is empty, which Magnum 17 and later do not accept: set it in the template and update the stack. On an older \
+                     Magnum: {POLICY}"
+                )),
             ),
             403 => (
                 Kind::Permanent,
-                "in /etc/magnum/policy.yaml on Magnum's hosts, allow the cluster's trustee certificate:get and certificate:create",
+                Remedy::stack_update_or(format!(
+                    "{POLICY}. Without such lines, TRUSTEE_USER_ID is wrong: correct it in the template and update the stack"
+                )),
             ),
-            404 => (
-                Kind::Permanent,
+            404 => permanent(
                 "check that MAGNUM_URL leads to Magnum's v1 API (https://HOST:9511/v1), and the cluster with `openstack coe cluster show`",
             ),
-            406 => (
-                Kind::Permanent,
-                "this Magnum accepts no API version that this node supports: check that MAGNUM_URL leads to Magnum",
-            ),
+            406 => {
+                permanent("this Magnum accepts no API version that this node supports: check that MAGNUM_URL leads to Magnum")
+            }
             408 | 409 | 429 | 500.. => (
                 Kind::Transient,
                 "the fault is in Magnum, not on this node: `openstack coe service list` shows whether magnum-conductor is up; the reason \
-                 is in the log of magnum-conductor on Magnum's hosts",
+                 is in the log of magnum-conductor on Magnum's hosts"
+                    .into(),
             ),
-            _ => (Kind::Permanent, "check that MAGNUM_URL leads to Magnum itself and not to a proxy"),
+            _ => permanent("check that MAGNUM_URL leads to Magnum itself and not to a proxy"),
         };
         Error::new(kind, format!("Magnum answered {status}: {message}"))
             .remedy(remedy)
@@ -200,6 +205,10 @@ impl<'a> Magnum<'a> {
             .with_status(status)
     }
 }
+
+/// Who may have certificates of a cluster, in Magnum's default policy and in one of its operator's: the cluster's trustee needs no role.
+const POLICY: &str = "in /etc/magnum/policy.yaml on Magnum's hosts, the lines of certificate:get and certificate:create must contain \
+                      \"or rule:cluster_user\" (the cluster's trustee; it needs no role)";
 
 /// The certificate in an answer, or several.
 fn pem(response: &Response) -> Result<String> {

@@ -22,6 +22,7 @@ pub use hook_answer::{HookAnswer, HookOutput};
 pub(crate) use mask::Mask;
 
 use std::collections::BTreeMap;
+use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -34,11 +35,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::backoff::Backoff;
 use crate::clock::Clock;
+use crate::error::remedy::Remedy;
 use crate::error::{Context, Error, Kind, Result};
 use crate::files::{Attributes, Tree};
+use crate::report::reason::Reason;
 use crate::systemd::{Systemd, TransientService};
 
 const JOB: &str = "job.json";
+/// So much of an output is read for its last lines.
+const END_BYTES: u64 = 4096;
 const STARTED: &str = "started";
 /// Written as the last act of a job: while it is not there, the job may go on.
 pub const RESULT: &str = "result.json";
@@ -126,7 +131,7 @@ pub struct JobResult {
     pub timed_out: bool,
     /// Why it could not be started at all.
     #[serde(default)]
-    pub not_started: Option<String>,
+    pub not_started: Option<Box<Reason>>,
     /// Why nobody knows how it ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unknown: Option<String>,
@@ -161,7 +166,7 @@ impl JobResult {
 #[derive(Debug, Serialize, Deserialize)]
 struct Postponed {
     cause: String,
-    remedy: Option<String>,
+    remedy: Option<Remedy>,
 }
 
 /// What is found of a job after a restart.
@@ -314,6 +319,28 @@ impl Programs {
             Found::Lost | Found::NotStarted => Ok(None),
             Found::Running => Err(Error::transient("it is still running").context(format!("watching {key}"))),
         }
+    }
+
+    /// How long a job that is prepared may run; nothing where that is not limited.
+    ///
+    /// # Errors
+    /// If its description cannot be read.
+    pub fn time_limit(state: &Tree, key: &str) -> Result<Option<Duration>> {
+        let job: Option<Job> = state.read_json(&Path::new("work").join(key).join(JOB))?;
+        Ok(job.and_then(|job| job.time_limit_ms).map(Duration::from_millis))
+    }
+
+    /// The end of what a job has printed so far, masked as it was written.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub fn end_of_output(state: &Tree, key: &str) -> Result<Option<String>> {
+        let Some(mut file) = state.open_file(&Path::new("work").join(key).join(OUTPUT))? else { return Ok(None) };
+        let size = file.metadata()?.len();
+        file.seek(SeekFrom::Start(size.saturating_sub(END_BYTES)))?;
+        let mut end = Vec::new();
+        file.take(END_BYTES).read_to_end(&mut end)?;
+        Ok(Some(String::from_utf8_lossy(&end).into_owned()))
     }
 
     /// Ends a job with everything that it started; one that has not begun never will. Gives back the result only of a job

@@ -28,9 +28,10 @@ use crate::backoff::Backoff;
 use crate::budgets::json::Rejection;
 use crate::budgets::{OUTPUTS, RESULT_BYTES};
 use crate::clock::Clock;
+use crate::error::remedy::Remedy;
 use crate::error::{Context, Error, Result};
 use crate::files::{Attributes, FileKind, Lock, Tree};
-use crate::report::reason::REMEDY;
+use crate::report::reason::Reason;
 use crate::report::text::{escaped, shortened};
 
 /// How long a program has after SIGTERM at its time limit.
@@ -65,8 +66,8 @@ fn run_in(tree: &Tree, root: &Tree, clock: &Clock) -> Result<()> {
     let watch = clock.start();
     let mut ran = log.and_then(|log| run_program(tree, root, &job, &log)).unwrap_or_else(|error| JobResult {
         status: 127,
-        stderr: explained(&error),
-        not_started: Some(explained(&error)),
+        stderr: Reason::of(&error).to_string(),
+        not_started: Some(Box::new(Reason::of(&error))),
         ..JobResult::default()
     });
     ran.duration_ms = watch.millis();
@@ -106,18 +107,13 @@ fn begin(tree: &Tree, root: &Tree, job: &Job) -> Result<Option<Begun>> {
 
 /// Leaves word for the agent why nothing began.
 fn postponed(tree: &Tree, error: &Error) -> Error {
-    let remedy = error.suggested_remedy().map(str::to_owned);
+    let remedy = error.typed_remedy().cloned();
     let error = error.clone().context("it was not started, because there is no space for its files");
     // Where even that fails, the agent finds by itself that there is no space for the result.
     if let Ok(bytes) = serde_json::to_vec(&Postponed { cause: error.to_string(), remedy }) {
         let _ = tree.write_reserved(Path::new(RESULT_RESERVE), Path::new(POSTPONED), &bytes);
     }
     error
-}
-
-/// Why, and what helps.
-fn explained(error: &Error) -> String {
-    error.suggested_remedy().map_or_else(|| error.to_string(), |remedy| format!("{error}{REMEDY}{remedy}"))
 }
 
 /// Writes the result, however long that takes: a runner that is gone without one means that nobody knows how the program ended.
@@ -262,12 +258,14 @@ fn not_started(job: &Job, program: &str, error: &std::io::Error) -> Error {
     let interpreter = first.and_then(|line| line.strip_prefix("#!")).and_then(|line| line.split_whitespace().next());
     match (error.raw_os_error(), interpreter) {
         (Some(2), Some(interpreter)) => {
-            Error::permanent(format!("its interpreter {} is not installed", shortened(&escaped(interpreter), 200)))
-                .remedy("install it on this node; or name another interpreter in the script's first line and update the stack")
+            Error::permanent(format!("its interpreter {} is not installed", shortened(&escaped(interpreter), 200))).remedy(
+                Remedy::stack_update_or(
+                    "install it on this node; or name another interpreter in the script's first line and update the stack",
+                ),
+            )
         }
-        (Some(8), None) if script.is_some() => {
-            Error::permanent("its first line names no interpreter").remedy("begin the script with a line such as #!/bin/sh")
-        }
+        (Some(8), None) if script.is_some() => Error::permanent("its first line names no interpreter")
+            .remedy(Remedy::stack_update("begin the script with a line such as #!/bin/sh in the template and update the stack")),
         (number, _) => Error::permanent(error).context(format!("starting {program}")).remedy(match number {
             Some(8) => "the program is not one for this machine; install one that is",
             Some(2) => "install the program on this node",
@@ -426,7 +424,7 @@ mod tests {
         assert_eq!(run_job(&shell("kill -9 $$")).1.status, -9);
         let (_dir, ran) = run_job(&Job { argv: vec!["/nonexistent".to_owned()], ..Job::default() });
         assert_eq!(ran.status, 127);
-        assert!(ran.not_started.unwrap().contains("starting /nonexistent"));
+        assert!(ran.not_started.unwrap().why().contains("starting /nonexistent"));
     }
 
     #[test]
@@ -442,11 +440,11 @@ mod tests {
             // A child that another test is just starting may hold the script open for writing.
             let ran = loop {
                 let (_dir, ran) = run_job(&job);
-                if ran.not_started.as_ref().is_none_or(|why| !why.contains("Text file busy")) {
+                if ran.not_started.as_ref().is_none_or(|why| !why.why().contains("Text file busy")) {
                     break ran;
                 }
             };
-            assert!(ran.not_started.as_ref().unwrap().starts_with(expected), "{ran:?}");
+            assert!(ran.not_started.as_ref().unwrap().to_string().starts_with(expected), "{ran:?}");
         }
     }
 
@@ -525,7 +523,7 @@ mod tests {
         // A child that another test is just starting may hold the script open for writing: so long it cannot be run (ETXTBSY).
         let ran = loop {
             let (_job_dir, ran) = run_job(&job);
-            if ran.not_started.as_ref().is_none_or(|why| !why.contains("Text file busy")) {
+            if ran.not_started.as_ref().is_none_or(|why| !why.why().contains("Text file busy")) {
                 break ran;
             }
         };
@@ -694,7 +692,7 @@ mod tests {
         tree.write_json(Path::new("job.json"), &job, Attributes::mode(0o600)).unwrap();
         run_in(&tree, &elsewhere.breaking_after(0).unwrap(), &Clock::system()).unwrap();
         let ran: JobResult = tree.read_json(Path::new(RESULT)).unwrap().unwrap();
-        assert!(ran.status == 127 && ran.not_started.unwrap().contains("EIO"));
+        assert!(ran.status == 127 && ran.not_started.unwrap().why().contains("EIO"));
         assert_eq!(runs(), 1);
     }
 

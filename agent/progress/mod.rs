@@ -16,6 +16,7 @@ use tokio::sync::Notify;
 pub use step::StepId;
 
 use crate::clock::{Clock, Stopwatch, Timestamp};
+use crate::error::remedy::Remedy;
 use crate::report::catalog::Priority;
 use crate::report::condition_state::ConditionState;
 use crate::report::follow_up::FollowUp;
@@ -231,7 +232,7 @@ impl Progress {
 
     /// The remedy of a failure that ends the run, with what is to be done then.
     #[must_use]
-    pub fn remedy_of_failure(&self, remedy: &str) -> String {
+    pub fn remedy_of_failure(&self, remedy: &Remedy) -> Remedy {
         match &self.run().deployment {
             Some(id) => FollowUp::Rerun(id).of(remedy),
             None => FollowUp::TriesAgain.of(remedy),
@@ -266,7 +267,7 @@ impl Progress {
         self.0.report.mask(&mut event);
         match event.code.entry().priority {
             Priority::Warning | Priority::Notice => {
-                let remedy = event.remedy.take().unwrap_or_else(|| event.code.entry().remedy.to_owned());
+                let remedy = event.remedy.take().unwrap_or_else(|| event.code.remedy());
                 event.remedy =
                     Some(FollowUp::Continues(step.looks_again_within()).of(&remedy)).filter(|remedy| !remedy.is_empty());
                 self.receive(step, &event);
@@ -341,7 +342,7 @@ impl Progress {
         let mut run = self.run();
         let Some(step) = run.step(step).filter(|step| step.state == ConditionState::Waiting) else { return };
         let cause = Some(event.cause.as_ref().unwrap_or(&event.message).clone());
-        let remedy = event.remedy.clone();
+        let remedy = event.remedy.as_ref().map(Remedy::to_string);
         step.attempt = event.attempt.unwrap_or(step.attempt);
         if (&step.cause, &step.remedy) != (&cause, &remedy) {
             (step.cause, step.remedy) = (cause, remedy);

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::condition_state::ConditionState;
+use crate::error::BETWEEN;
 
 /// One condition on the way from source to signal.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,9 +33,15 @@ pub struct Condition {
     /// When it is tried again (RFC 3339).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_try: Option<String>,
+    /// The cause without what was being done, for one line.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fact: Option<String>,
     /// Why it is not met.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cause: Option<String>,
+    /// The same, each cause by itself, where there are several.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub causes: Vec<String>,
     /// What to do about it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remedy: Option<String>,
@@ -44,4 +51,19 @@ pub struct Condition {
     /// What it consists of.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub parts: Vec<Self>,
+}
+
+impl Condition {
+    /// The same for these causes.
+    #[must_use]
+    pub fn because(mut self, causes: Vec<String>) -> Self {
+        self.cause = (!causes.is_empty()).then(|| causes.join(BETWEEN));
+        self.causes = if causes.len() > 1 { causes } else { Vec::new() };
+        self
+    }
+
+    /// Each cause by itself.
+    pub(super) fn each_cause(&self) -> &[String] {
+        if self.causes.is_empty() { self.cause.as_slice() } else { &self.causes }
+    }
 }

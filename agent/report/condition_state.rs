@@ -10,6 +10,8 @@ pub enum ConditionState {
     Ok,
     /// It is worked on, or tried again.
     Waiting,
+    /// What it asks for was met, and no longer is in every part.
+    Degraded,
     /// It is not met, and somebody has to look.
     Failed,
     /// It waits for those before it.

@@ -76,6 +76,7 @@ impl Console {
         let entry = event.code.entry();
         let state = match entry.priority {
             Priority::Error => "failed",
+            Priority::Warning if degrades(event.code) => "degraded",
             Priority::Warning => "waiting",
             Priority::Notice if waits(event.code) => "waiting",
             Priority::Notice | Priority::Info => "ok",
@@ -114,6 +115,11 @@ impl Console {
         line.push_str("\r\n");
         Some(line)
     }
+}
+
+/// Whether the node works on without what the message says: `status` calls it degraded then, and nothing waits for that.
+fn degrades(code: Code) -> bool {
+    matches!(code, Code::SourceFailed | Code::NodeDrift | Code::ComponentDegraded)
 }
 
 impl Console {

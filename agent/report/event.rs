@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::catalog::Code;
 use crate::error::Error;
+use crate::error::remedy::Remedy;
 use crate::http::without_userinfo;
 
 /// Where in its life the node is: a closed list (design.md 3).
@@ -122,7 +123,7 @@ pub struct Event {
     /// `HNA_CAUSE`.
     pub cause: Option<String>,
     /// `HNA_REMEDY`.
-    pub remedy: Option<String>,
+    pub remedy: Option<Remedy>,
     /// Whether it is written at the priority of debug messages: one of many of its kind.
     pub is_detail: bool,
 }
@@ -132,16 +133,13 @@ impl Event {
     pub(super) fn mask(&mut self, hidden: impl for<'a> Fn(&'a str) -> Cow<'a, str>) {
         // An id and a name are a template's, too.
         let named = [&mut self.deployment_id, &mut self.deployment_name];
-        let optional = [&mut self.step, &mut self.cause, &mut self.remedy].into_iter().chain(named).filter_map(Option::as_mut);
+        // By values first: they were learnt as they are.
+        let masked = |text: &str| without_userinfo(&hidden(text)).into_owned();
+        let optional = [&mut self.step, &mut self.cause].into_iter().chain(named).filter_map(Option::as_mut);
         for text in optional.chain([&mut self.message]) {
-            // By values first: they were learnt as they are.
-            let masked = hidden(text);
-            if let Cow::Owned(masked) = without_userinfo(&masked) {
-                *text = masked;
-            } else if let Cow::Owned(masked) = masked {
-                *text = masked;
-            }
+            *text = masked(text);
         }
+        self.remedy = self.remedy.as_ref().map(|remedy| remedy.with_text(masked(remedy)));
     }
 
     /// An event with a line for people and no fields yet.
@@ -266,7 +264,7 @@ impl Event {
 
     /// Sets the remedy.
     #[must_use]
-    pub fn remedy(mut self, remedy: impl Into<String>) -> Self {
+    pub fn remedy(mut self, remedy: impl Into<Remedy>) -> Self {
         self.remedy = Some(remedy.into());
         self
     }
@@ -278,8 +276,8 @@ impl Event {
             Some(rule) => format!("{} (rule: {rule})", error.fact_first()),
             None => error.fact_first(),
         });
-        if let Some(remedy) = error.suggested_remedy() {
-            self.remedy = Some(remedy.to_owned());
+        if let Some(remedy) = error.typed_remedy() {
+            self.remedy = Some(remedy.clone());
         }
         self
     }

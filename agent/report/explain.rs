@@ -6,12 +6,11 @@ use std::collections::BTreeSet;
 use super::catalog::Code;
 use super::component::{ComponentState, ComponentStatus};
 use super::condition_state::ConditionState;
-use super::reason::{causes, parts};
 use super::status::{Condition, DRIFT_REMEDY, DeploymentStatus, NodeStatus, STATE, Status};
 use super::text::{duration, escaped, shortened, wrapped};
 use crate::clock::Timestamp;
 
-use ConditionState::{Failed, Ok, Pending, Waiting};
+use ConditionState::{Degraded, Failed, Ok, Pending, Waiting};
 
 /// Parts of one condition that are shown each on their own; the rest is counted.
 const SHOWN: usize = 4;
@@ -59,7 +58,7 @@ fn nest(node: Condition, status: &Status, deployments: &mut Condition) -> Option
     let id = status.deployments.iter().find(asks).map(|one| one.id.as_str());
     let part = deployments.parts.iter_mut().find(|part| id.is_some() && part.id.as_deref() == id);
     let Some(part) = part else { return Some(node) };
-    (part.cause, part.remedy) = (None, None);
+    (part.cause, part.causes, part.remedy) = (None, Vec::new(), None);
     part.parts.push(node);
     None
 }
@@ -67,7 +66,8 @@ fn nest(node: Condition, status: &Status, deployments: &mut Condition) -> Option
 /// The first condition of this state that is no sum of others. `has_cause`: only one whose cause is known.
 fn mark(conditions: &mut [Condition], state: ConditionState, has_cause: bool) -> bool {
     conditions.iter_mut().any(|condition| {
-        if condition.state != state {
+        let is_degraded = condition.state == Degraded && state == Failed;
+        if condition.state != state && !is_degraded {
             return false;
         }
         if mark(&mut condition.parts, state, has_cause) {
@@ -88,6 +88,8 @@ fn sum(name: &str, parts: Vec<Condition>) -> Condition {
     let any = |state| parts.iter().any(|part: &Condition| part.state == state);
     let state = if any(Failed) {
         Failed
+    } else if any(Degraded) {
+        Degraded
     } else if any(Waiting) || any(Pending) {
         Waiting
     } else {
@@ -145,6 +147,10 @@ fn sources(status: &Status) -> Condition {
         })
         .collect();
     let mut all = sum("sources", parts);
+    // The node goes on without it.
+    if all.state == Failed {
+        all.state = Degraded;
+    }
     let no_answer = status.metadata.expected && status.metadata.source.is_none();
     let is_ignored = status.identity.as_ref().is_some_and(|identity| !identity.left_over.is_empty());
     if status.sources.is_empty() && is_ignored {
@@ -180,16 +186,17 @@ fn deployments(status: &Status) -> Condition {
 
 fn deployment(one: &DeploymentStatus) -> Condition {
     let ended = one.state == "finished" || one.state == "signalled";
-    let (state, cause, remedy) = match one.state.as_str() {
+    let (state, causes, remedy) = match one.state.as_str() {
         _ if ended && one.failed => (Failed, one.why(), one.remedy()),
-        _ if ended => (Ok, None, None),
-        "running" => (Waiting, Some(one.note.clone().unwrap_or_else(|| "it is running".to_owned())), Some(while_it_runs(one))),
-        _ => (Waiting, None, None),
+        _ if ended => (Ok, Vec::new(), None),
+        "running" => (Waiting, vec![one.note.clone().unwrap_or_else(|| "it is running".to_owned())], Some(while_it_runs(one))),
+        _ => (Waiting, Vec::new(), None),
     };
-    let code = one.reason.as_ref().and_then(|reason| parts(reason).code).unwrap_or_default();
-    let words = [one.group.as_str(), &one.action, &one.id, &code].into_iter().filter(|word| !word.is_empty());
+    let code = one.code.as_deref().filter(|_| one.failed).unwrap_or_default();
+    let words = [one.group.as_str(), &one.action, &one.id, code].into_iter().filter(|word| !word.is_empty());
     let detail = Some(words.collect::<Vec<_>>().join(" "));
-    Condition { id: Some(one.id.clone()), detail, since: one.since.clone(), cause, remedy, ..condition(&one.name, state) }
+    Condition { id: Some(one.id.clone()), detail, since: one.since.clone(), remedy, ..condition(&one.name, state) }
+        .because(causes)
 }
 
 fn while_it_runs(one: &DeploymentStatus) -> String {
@@ -202,22 +209,22 @@ fn node(node: &NodeStatus) -> Condition {
     all.detail = Some(format!("generation {} {}", node.generation, node.state_in_words()));
     match node.state.as_str() {
         "applied" if node.drifted => {
-            all.state = Failed;
+            all.state = Degraded;
             all.cause = node.drift();
             all.detail = Some(format!("generation {} is in place, but the machine differs from it", node.generation));
             all.remedy = all.cause.as_ref().map(|_| DRIFT_REMEDY.to_owned());
         }
         // What waits for somebody once it is in place: its certificates, its network of pods.
-        // A component that fails now is the node's failure; what an earlier run could not do is not.
-        "applied" if node.components.iter().any(|component| component.state == ComponentState::Failed) => all.state = Failed,
+        // A component that fails now degrades the node; what an earlier run could not do does not.
+        "applied" if node.components.iter().any(|component| component.state == ComponentState::Failed) => all.state = Degraded,
         "applied" => all.state = if all.parts.iter().any(|part| part.state == Waiting) { Waiting } else { Ok },
         "rejected" => {
             all.state = Failed;
             // The step that failed says the same in its own words.
             if !all.parts.iter().any(|step| step.state == Failed) {
-                all.cause.clone_from(&node.reason);
+                all = all.because(node.why());
                 let remedy = "update the stack: its next kubernetes-node deployment continues from here";
-                all.remedy = Some(remedy.to_owned());
+                all.remedy = Some(node.remedy.clone().unwrap_or_else(|| remedy.to_owned()));
             }
         }
         _ => all.state = Waiting,
@@ -297,7 +304,15 @@ pub fn headline(tree: &[Condition]) -> String {
     let Some(path) = path(tree) else { return "OK: every condition is met".to_owned() };
     let names: Vec<_> = path.iter().map(|one| one.name.as_str()).collect();
     let Some(first) = path.last() else { return String::new() };
-    let verb = if first.state == Failed { "FAILED at" } else { "waiting for" };
+    // The same word as in the first line of `status`.
+    let is = |state| path.iter().any(|one| one.state == state);
+    let verb = if is(Degraded) {
+        "DEGRADED at"
+    } else if first.state == Failed {
+        "FAILED at"
+    } else {
+        "waiting for"
+    };
     escaped(&format!("{verb} {}", names.join(" > ")))
 }
 
@@ -338,7 +353,8 @@ impl Page {
         let detail = if of_node.is_empty() { detail } else { detail.replacen("kubernetes-node ", "", 1) };
         let text = format!("{}{detail}{of_node}{since}", escaped(&condition.name));
         // The first line names what is only the sum of what follows, but not the deployment's id.
-        let is_sum = condition.parts.iter().any(|part| part.state == condition.state) && condition.cause.is_none();
+        let worst = if condition.state == Degraded { Failed } else { condition.state };
+        let is_sum = condition.parts.iter().any(|part| part.state == worst) && condition.cause.is_none();
         let depth = if self.all || !is_sum || condition.id.is_some() {
             self.row(marker, condition.state, depth, &text);
             depth + 1
@@ -350,7 +366,7 @@ impl Page {
             let width = self.width.saturating_sub(12).max(NARROWEST);
             let of_remedy = condition.remedy.as_ref().map_or(0, |remedy| wrapped(&escaped(remedy), width).len());
             let limit = if self.all { LINE } else { NOTES.saturating_sub(of_remedy).max(2) * width };
-            for cause in condition.cause.iter().flat_map(|cause| causes(cause)) {
+            for cause in condition.each_cause() {
                 self.note("why:", &shortened(cause, limit));
             }
             if let Some(remedy) = &condition.remedy {
@@ -452,6 +468,7 @@ fn word(state: ConditionState) -> &'static str {
     match state {
         Ok => "ok",
         Waiting => "waiting",
+        Degraded => "DEGRADED",
         Failed => "FAILED",
         Pending => "pending",
     }
@@ -587,7 +604,7 @@ mod tests {
             ("a skipped drop-in", changed(|s| s.conditions[0].state = Failed), true, "FAILED at settings", Done),
             ("no systemd", changed(|s| s.conditions[1].state = Failed), true, "FAILED at bus", Done),
             ("a full disk", changed(|s| s.conditions.push(condition(STATE, Failed))), true, "FAILED at state", Wait),
-            ("a source fails", changed(|s| s.sources = vec![source(3)]), true, "FAILED at sources > cfn", Wait),
+            ("a source fails", changed(|s| s.sources = vec![source(3)]), true, "DEGRADED at sources > cfn", Wait),
             ("no source", changed(|s| s.sources.clear()), true, "waiting for sources", Done),
             ("no answer yet", changed(|s| s.metadata.source = None), true, "waiting for sources", Wait),
             (
@@ -621,7 +638,7 @@ mod tests {
                 "waiting for deployments > name-n > node > volume etcd",
                 Wait,
             ),
-            ("a component fails now", with_component(ComponentState::Failed), true, "FAILED at node > component kubelet", Done),
+            ("a component fails now", with_component(ComponentState::Failed), true, "DEGRADED at node > component kubelet", Done),
             (
                 "a component is on its way",
                 with_component(ComponentState::Degraded),
@@ -646,7 +663,7 @@ mod tests {
                 Bad,
             ),
             ("rejected before a restart", changed(|s| s.node = Some(node("rejected", vec![]))), true, "FAILED at node", Bad),
-            ("drift", changed(|s| s.node.as_mut().unwrap().drifted = true), true, "FAILED at node", Bad),
+            ("drift", changed(|s| s.node.as_mut().unwrap().drifted = true), true, "DEGRADED at node", Bad),
             (
                 "a route is missing",
                 changed(|s| {
@@ -764,7 +781,7 @@ mod tests {
         status.deployments.extend((0..40).map(|n| deployment(&format!("x{n}"), "script", "seen", false)));
         let text = page(&tree(&status, true), Timestamp::parse_rfc3339("2026-03-01T12:04:05Z").unwrap(), true, 200);
         for part in [
-            "FAILED at sources > cfn",
+            "DEGRADED at sources > cfn",
             "=> FAILED     cfn: last good 2026-03-01T12:00:00Z, tried 3 times, next try in 55.0s",
             "why: refused\\u{1b}[2J",
             "remedy: look at heat-api-cfn",

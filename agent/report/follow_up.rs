@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-/// How rooms that do not know the deployment write the command that tries the node again.
-pub const RERUN: &str = "`heat-node-agent rerun ID`";
+use super::Code;
+use crate::error::remedy::{Remedy, Then};
 
 /// What follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,30 +22,55 @@ pub enum FollowUp<'a> {
 impl FollowUp<'_> {
     /// The remedy with what follows at its end. One that says so already stays as it is.
     #[must_use]
-    pub fn of(self, remedy: &str) -> String {
-        let mut remedy = remedy.trim_end().to_owned();
-        if let Self::Rerun(id) = self {
-            remedy = remedy.replace(RERUN, &format!("`heat-node-agent rerun {id}`"));
+    pub fn of(self, remedy: &Remedy) -> Remedy {
+        let text = remedy.trim_end();
+        if text.is_empty() {
+            return Remedy::said("");
         }
-        if remedy.is_empty()
-            || ["by itself", "heat-node-agent rerun", "DRIFT=repair"].iter().any(|phrase| remedy.contains(phrase))
-        {
-            return remedy;
-        }
-        let is_of_stack = remedy.contains("update the stack");
-        // Another way beside it starts nothing by itself.
-        let has_ways = remedy.contains(';') || remedy.contains(". ");
-        let ending = match self {
-            Self::Rerun(id) if is_of_stack && has_ways => {
+        let ending = match (remedy.then(), self) {
+            (Then::Said, _) => return Remedy::said(text),
+            (Then::LastWayResumes, Self::Rerun(id)) => {
+                return Remedy::said(format!("{}, then `heat-node-agent rerun {id}`", text.trim_end_matches('.')));
+            }
+            (Then::StackUpdateOrResume, Self::Rerun(id)) => {
                 format!("The agent carries out a stack update by itself; after anything else run `heat-node-agent rerun {id}`")
             }
-            Self::Rerun(_) if is_of_stack => "The agent then carries it out by itself".to_owned(),
-            Self::Rerun(id) => format!("Then run `heat-node-agent rerun {id}`"),
-            Self::Continues(within) => format!("The agent then continues by itself within {} s", within.as_secs()),
-            Self::TriesAgain => "The agent then tries again by itself".to_owned(),
-            Self::IsMeasured(within) => format!("The agent notices by itself within {} s", within.as_secs()),
+            (Then::StackUpdate, Self::Rerun(_)) => "The agent then carries it out by itself".to_owned(),
+            (Then::Resume, Self::Rerun(id)) => format!("Then run `heat-node-agent rerun {id}`"),
+            (_, Self::Continues(within)) => format!("The agent then continues by itself within {} s", within.as_secs()),
+            (_, Self::TriesAgain) => "The agent then tries again by itself".to_owned(),
+            (_, Self::IsMeasured(within)) => format!("The agent notices by itself within {} s", within.as_secs()),
         };
-        format!("{}. {ending}", remedy.trim_end_matches('.'))
+        Remedy::said(format!("{}. {ending}", text.trim_end_matches('.')))
+    }
+}
+
+impl Code {
+    /// The remedy that the catalog has for every failure of this code.
+    #[must_use]
+    pub fn remedy(self) -> Remedy {
+        let then = match self {
+            Self::NodeParametersInvalid | Self::DeploymentInterrupted | Self::RolledBack => Then::StackUpdate,
+            Self::VolumeMissing | Self::DeploymentFailed | Self::CertificatesFailed | Self::SignalUndeliverable => {
+                Then::StackUpdateOrResume
+            }
+            Self::VolumeUnhealthy
+            | Self::DeploymentAlreadyRun
+            | Self::ReplacedDeploymentStopped
+            | Self::RollbackFailed
+            | Self::DeploymentStopped
+            | Self::DriftNotRepaired
+            | Self::UpdateIncomplete
+            | Self::CertificateNearExpiry
+            | Self::RotationWaiting
+            | Self::RouteMissing
+            | Self::PeerOffSegment
+            | Self::ComponentFailed
+            | Self::UnitDiedInBringUp
+            | Self::SignalExpired => Then::Said,
+            _ => Then::Resume,
+        };
+        Remedy::new(self.entry().remedy, then)
     }
 }
 
@@ -56,26 +81,55 @@ mod tests {
     #[test]
     fn a_remedy_ends_with_a_command_or_with_that_the_agent_goes_on_by_itself() {
         let (rerun, waits) = (FollowUp::Rerun("d1"), FollowUp::Continues(Duration::from_secs(30)));
+        let update = Remedy::stack_update;
         for (follow_up, remedy, expected) in [
-            (rerun, "start it", "start it. Then run `heat-node-agent rerun d1`"),
-            (rerun, "Start it.", "Start it. Then run `heat-node-agent rerun d1`"),
-            (rerun, "correct X and update the stack", "correct X and update the stack. The agent then carries it out by itself"),
-            (rerun, &format!("`a`, then {RERUN}"), "`a`, then `heat-node-agent rerun d1`"),
+            (rerun, "start it".into(), "start it. Then run `heat-node-agent rerun d1`"),
+            (rerun, "Start it.".into(), "Start it. Then run `heat-node-agent rerun d1`"),
             (
                 rerun,
-                "attach it; or correct its id and update the stack",
+                update("correct X and update the stack"),
+                "correct X and update the stack. The agent then carries it out by itself",
+            ),
+            (
+                rerun,
+                Remedy::new("To KEEP it: update the stack. To DESTROY it: `a`", Then::LastWayResumes),
+                "To KEEP it: update the stack. To DESTROY it: `a`, then `heat-node-agent rerun d1`",
+            ),
+            (
+                rerun,
+                Remedy::stack_update_or("attach it; or correct its id and update the stack"),
                 "attach it; or correct its id and update the stack. The agent carries out a stack update by itself; after anything else run \
                  `heat-node-agent rerun d1`",
             ),
-            (rerun, "", ""),
-            (waits, "attach it", "attach it. The agent then continues by itself within 30 s"),
-            (FollowUp::TriesAgain, "start Heat", "start Heat. The agent then tries again by itself"),
-            (waits, "systemd restarts it by itself", "systemd restarts it by itself"),
-            (FollowUp::IsMeasured(Duration::from_mins(1)), "start it", "start it. The agent notices by itself within 60 s"),
+            (rerun, "".into(), ""),
+            (waits, "attach it".into(), "attach it. The agent then continues by itself within 30 s"),
+            (waits, update("correct X"), "correct X. The agent then continues by itself within 30 s"),
+            (FollowUp::TriesAgain, "start Heat".into(), "start Heat. The agent then tries again by itself"),
+            (waits, Remedy::said("systemd restarts it"), "systemd restarts it"),
+            // Words alone decide nothing.
+            (
+                waits,
+                "see why it ended by itself".into(),
+                "see why it ended by itself. The agent then continues by itself within 30 s",
+            ),
+            (
+                FollowUp::IsMeasured(Duration::from_mins(1)),
+                "start it".into(),
+                "start it. The agent notices by itself within 60 s",
+            ),
         ] {
-            let told = follow_up.of(remedy);
-            assert_eq!(told, expected);
-            assert_eq!(follow_up.of(&told), expected, "it is said once");
+            let told = follow_up.of(&remedy);
+            assert_eq!(told.as_str(), expected);
+            assert_eq!(follow_up.of(&told), told, "it is said once");
+        }
+    }
+
+    #[test]
+    fn what_follows_a_remedy_of_the_catalog_agrees_with_its_words() {
+        for code in Code::ALL {
+            let remedy = code.remedy();
+            let says = ["update the stack", "Update the stack", "by itself", "heat-node-agent rerun", "DRIFT=repair"];
+            assert_eq!(remedy.then() != Then::Resume, says.iter().any(|words| remedy.contains(words)), "{code:?}: {remedy}");
         }
     }
 }

@@ -115,7 +115,7 @@ fn volumes(node: &NodeStatus) -> Option<NodeCondition> {
     let mut problems = Vec::new();
     for (volume, state) in &inspected {
         let (reason, what) = match state {
-            ConditionState::Failed => ("VolumeFailed", "failed"),
+            ConditionState::Failed | ConditionState::Degraded => ("VolumeFailed", "failed"),
             ConditionState::Waiting => ("VolumeIsMissing", "is not in place yet"),
             ConditionState::Ok | ConditionState::Pending => continue,
         };

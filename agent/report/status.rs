@@ -10,7 +10,7 @@ use super::condition_state::ConditionState;
 use super::event::Phase;
 use super::follow_up::FollowUp;
 use super::lap::Lap;
-use super::reason::parts;
+use super::reason::Reason;
 use super::text::{duration, shortened};
 use super::volume::VolumeStatus;
 use crate::clock::Timestamp;
@@ -206,8 +206,17 @@ pub struct DeploymentStatus {
     pub state: String,
     /// Status code once it ended.
     pub status_code: Option<i32>,
-    /// The agent's own reason for a failure.
+    /// The agent's own reason for a failure, in one sentence: code, causes, remedy.
     pub reason: Option<String>,
+    /// The code of that reason.
+    #[serde(default)]
+    pub code: Option<String>,
+    /// Its causes, each by itself.
+    #[serde(default)]
+    pub causes: Vec<String>,
+    /// What to do about it.
+    #[serde(default)]
+    pub remedy: Option<String>,
     /// Why no result was sent to Heat, where none was; of a script that runs, why it is about to be ended.
     pub note: Option<String>,
     /// Whether the metadata still asks for it.
@@ -220,6 +229,12 @@ pub struct DeploymentStatus {
     /// Whether Heat was to hear of the result and never will.
     #[serde(default)]
     pub undelivered: bool,
+    /// What a script that runs said last; for root alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub said_last: Option<String>,
+    /// When it is ended, if it has not ended before (RFC 3339); for root alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub given_up: Option<String>,
 }
 
 /// What to do about a file that the instance left from which this disk was copied. A blank line changes neither what a file of settings says
@@ -254,11 +269,16 @@ impl DeploymentStatus {
             state: "signalled".into(),
             status_code: None,
             reason: None,
+            code: None,
+            causes: Vec::new(),
+            remedy: None,
             note: None,
             listed: true,
             failed: false,
             since: None,
             undelivered: false,
+            said_last: None,
+            given_up: None,
         }
     }
 }
@@ -271,34 +291,45 @@ impl DeploymentStatus {
         runs.then(|| format!("heat-node-agent stop {}", self.id))
     }
 
-    /// Why it failed, without the code.
+    /// Takes over code, causes and remedy of a failure.
+    pub fn explain(&mut self, reason: &Reason) {
+        self.reason = Some(reason.to_string());
+        self.code.clone_from(&reason.code);
+        self.causes = reason.lines();
+        let id = shortened(&self.id, 64);
+        self.remedy = reason.remedy.as_ref().map(|remedy| FollowUp::Rerun(&id).of(remedy).to_string());
+    }
+
+    /// Why it failed, each cause by itself.
     #[must_use]
-    pub fn why(&self) -> Option<String> {
-        let code = self.status_code.unwrap_or(1);
-        self.failed.then(|| match &self.reason {
-            Some(reason) => parts(reason).cause,
-            None => format!("exit status {code}"),
-        })
+    pub fn why(&self) -> Vec<String> {
+        match (&self.causes[..], &self.reason) {
+            _ if !self.failed => Vec::new(),
+            ([], Some(reason)) => vec![reason.clone()],
+            ([], None) => vec![format!("exit status {}", self.status_code.unwrap_or(1))],
+            (causes, _) => causes.to_vec(),
+        }
     }
 
     /// What to do about a failure.
     #[must_use]
     pub fn remedy(&self) -> Option<String> {
-        let of_reason = self.reason.as_ref().and_then(|reason| parts(reason).remedy);
-        let id = shortened(&self.id, 64);
-        self.failed.then(|| match of_reason {
-            Some(remedy) => FollowUp::Rerun(&id).of(&remedy),
-            None if self.group == "kubernetes-node" => {
+        let general = || match self.group.as_str() {
+            "kubernetes-node" => {
                 "correct the parameters in the template and update the stack. The agent then carries it out by itself".to_owned()
             }
-            None => script_remedy(&id),
-        })
+            _ => script_remedy(&shortened(&self.id, 64)),
+        };
+        self.failed.then(|| self.remedy.clone().unwrap_or_else(general))
     }
 
     /// How long it has run, and the command that ends it.
     pub(super) fn run_time(&self, now: Timestamp) -> Option<String> {
         let since = self.since.as_deref().and_then(Timestamp::parse_rfc3339)?;
-        Some(format!("has been running for {}; `{}` stops it", duration(now.since(since)), self.stop_command()?))
+        let given_up = self.given_up.as_deref().and_then(Timestamp::parse_rfc3339);
+        let limit = given_up.map_or(String::new(), |at| format!(", its time limit ends it in {}", duration(at.since(now))));
+        let said = self.said_last.iter().map(|words| format!("; it said last: {words}")).collect::<String>();
+        Some(format!("has been running for {}{limit}{said}; `{}` ends it now", duration(now.since(since)), self.stop_command()?))
     }
 }
 
@@ -312,8 +343,17 @@ pub struct NodeStatus {
     /// Id of the deployment that asked for it.
     #[serde(default)]
     pub deployment: Option<String>,
-    /// Why it was rejected: step, cause, remedy.
+    /// Why it was rejected, in one sentence: code, step, cause, remedy.
     pub reason: Option<String>,
+    /// The code of that reason.
+    #[serde(default)]
+    pub code: Option<String>,
+    /// Its causes, each by itself.
+    #[serde(default)]
+    pub causes: Vec<String>,
+    /// What to do about it.
+    #[serde(default)]
+    pub remedy: Option<String>,
     /// Steps and their milliseconds.
     pub timings: Vec<(String, u64)>,
     /// Its steps against time: of the newest bring-up, also one that goes on or failed.
@@ -371,6 +411,21 @@ pub struct ThinPoolStatus {
 }
 
 impl NodeStatus {
+    /// Takes over code, causes and remedy of the failure for which it was rejected.
+    pub fn explain(&mut self, reason: &Reason) {
+        self.reason = Some(reason.to_string());
+        self.code.clone_from(&reason.code);
+        self.causes = reason.lines();
+        let id = shortened(self.deployment.as_deref().unwrap_or_default(), 64);
+        self.remedy = reason.remedy.as_ref().map(|remedy| FollowUp::Rerun(&id).of(remedy).to_string());
+    }
+
+    /// Why it was rejected, each cause by itself.
+    #[must_use]
+    pub(super) fn why(&self) -> Vec<String> {
+        if self.causes.is_empty() { self.reason.clone().into_iter().collect() } else { self.causes.clone() }
+    }
+
     /// How far the generation is: one that was rejected for its parameters or failed on the way reads as what it is.
     #[must_use]
     pub(super) fn state_in_words(&self) -> &str {

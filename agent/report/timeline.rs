@@ -49,7 +49,7 @@ fn sums(laps: &[Lap], path: &[usize]) -> (u64, u64) {
 /// What is said of a lap beside its bar: how it stands, and where there is room what released it.
 fn words(lap: &Lap, is_wide: bool) -> String {
     let state = match lap.state {
-        ConditionState::Failed => "FAILED",
+        ConditionState::Failed | ConditionState::Degraded => "FAILED",
         ConditionState::Waiting | ConditionState::Pending => "not done",
         ConditionState::Ok => "",
     };

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::error::Error;
+use crate::error::remedy::Remedy;
 
 /// How a signal that waits leaves without its pause.
 pub(super) const RESEND: &str = "The agent then sends the signal by itself; `systemctl reload heat-node-agent` sends it at once";
@@ -19,7 +20,7 @@ pub struct SignalResponse {
     /// In the operator's words.
     pub cause: String,
     /// What to do, where it is known.
-    pub remedy: Option<String>,
+    pub remedy: Option<Remedy>,
 }
 
 /// What follows.
@@ -55,14 +56,14 @@ impl SignalResponse {
     pub fn status(code: u16, retry_after: Option<Duration>, message: &str) -> Self {
         let cause = if message.is_empty() { format!("Heat answered {code}") } else { format!("Heat answered {code}: {message}") };
         let is_down = "on Heat's hosts, find out which of heat-api-cfn, heat-api and the load balancer before them does not answer, and restart that one";
-        let remedy = (code >= 500).then(|| format!("{is_down}. {RESEND}"));
+        let remedy = (code >= 500).then(|| Remedy::said(format!("{is_down}. {RESEND}")));
         Self { code: Some(code), retry_after, unsent: false, cause, remedy }
     }
 
     /// A request that got no answer of Heat.
     #[must_use]
     pub fn none(error: &Error, cause: impl Into<String>) -> Self {
-        let remedy = error.suggested_remedy().map(str::to_owned);
+        let remedy = error.typed_remedy().cloned();
         let (code, retry_after) = (error.answered(), error.asked_pause());
         Self { code, retry_after, unsent: error.is_unsent(), cause: cause.into(), remedy }
     }

@@ -21,6 +21,7 @@ use crate::budgets::{OUTBOX_DISK, SIGNALS_IN_FLIGHT};
 use crate::clock::{Clock, Moment, Stopwatch, Timestamp};
 use crate::collect::OwnCredentials;
 use crate::digest::key_of;
+use crate::error::remedy::Remedy;
 use crate::error::{Error, Result};
 use crate::files::{Attributes, Tree};
 use crate::freshness::{Freshness, LASTS};
@@ -105,7 +106,7 @@ pub struct Entry {
     pub cause: Option<String>,
     /// What to do about it, where that is known.
     #[serde(default)]
-    pub remedy: Option<String>,
+    pub remedy: Option<Remedy>,
 }
 
 impl Entry {
@@ -713,14 +714,14 @@ impl Outbox {
         Ok(())
     }
 
-    fn say_retry(&self, entry: &Entry, remedy: Option<String>) {
+    fn say_retry(&self, entry: &Entry, remedy: Option<Remedy>) {
         let mut event = entry
             .event(Code::SignalRetry, format!("the signal was not accepted ({})", entry.destination.shown()))
             .next_try(entry.pause.left(&self.clock));
         if let Some(cause) = &entry.cause {
             event = event.cause(cause.clone());
         }
-        let remedy = remedy.unwrap_or_else(|| Code::SignalRetry.entry().remedy.to_owned());
+        let remedy = remedy.unwrap_or_else(|| Code::SignalRetry.remedy());
         self.report.emit(event.remedy(FollowUp::TriesAgain.of(&remedy)));
     }
 }

@@ -12,6 +12,7 @@ use super::destination::Destination;
 use crate::budgets::json;
 use crate::clock::{Clock, patience};
 use crate::collect::OwnCredentials;
+use crate::error::remedy::Remedy;
 use crate::http::{Gate, Http, Request, split};
 use crate::openstack::keystone::Keystone;
 use crate::report::Code;
@@ -177,11 +178,12 @@ impl Sender {
     }
 
     /// Why an address is not accepted any more, and what to do: where it is that and not the signal that was refused.
-    fn unaccepted(&self, destination: &Destination, answer: &SignalResponse) -> Option<(String, String)> {
-        let handle = "update the stack to get a new handle; for long waits set signal_transport: HEAT_SIGNAL on it";
+    fn unaccepted(&self, destination: &Destination, answer: &SignalResponse) -> Option<(String, Remedy)> {
+        let handle =
+            Remedy::stack_update("update the stack to get a new handle; for long waits set signal_transport: HEAT_SIGNAL on it");
         let (why, remedy) = match (destination, answer.code?) {
             (Destination::Url { url, .. }, 403) if native_path(url).is_some() => {
-                let old = Code::SignalUrlOld.entry().remedy.to_owned();
+                let old = Code::SignalUrlOld.remedy();
                 let Some(age) = self.age(destination) else {
                     return Some(("the signal URL was revoked, or its signature does not match".to_owned(), old));
                 };
@@ -202,7 +204,7 @@ impl Sender {
             }
             _ => return None,
         };
-        Some((why.to_owned(), remedy.to_owned()))
+        Some((why.to_owned(), remedy))
     }
 
     async fn once(
@@ -238,21 +240,21 @@ impl Sender {
             Err(error) => SignalResponse::none(&error, error.cause()),
         };
         if matches!(answer.code, None | Some(500)) && url.contains("/waitcondition/") && body.get("UniqueId").is_some() {
-            answer.remedy = Some(PERHAPS_ANOTHER_TYPE.to_owned());
+            answer.remedy = Some(PERHAPS_ANOTHER_TYPE.into());
         }
         answer
     }
 }
 
 /// What to do about a refused URL that is not old: it names its stack and the deployment, whose user signed it.
-fn of_stack(url: &str) -> String {
+fn of_stack(url: &str) -> Remedy {
     let path = native_path(url).unwrap_or_default();
     let part = |at: usize| path.split('/').nth(at).unwrap_or_default();
     let (stack, resource) = (part(3), part(5));
-    format!(
+    Remedy::said(format!(
         "`openstack stack show {stack}`: if suspended, resume it; if deleted, this server may go too; else `openstack stack resource mark \
          unhealthy {stack} {resource}` and a stack update renew the user. {RESEND}"
-    )
+    ))
 }
 
 /// The message inside an error of Heat's CFN API (XML) or native API (JSON), else nothing.

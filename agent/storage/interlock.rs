@@ -11,7 +11,7 @@ use super::signatures::Signature;
 use super::survey::{Survey, Unexpected, Wanted, place};
 use super::thin_pool;
 use crate::desired::{Content, DiskName, FormatPolicy, Volume};
-use crate::report::follow_up::RERUN;
+use crate::error::remedy::{Remedy, Then};
 
 /// Everything that was read of the machine for one volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -117,7 +117,7 @@ pub enum Decision {
         /// Why that forbids it.
         rule: String,
         /// The one thing that overrides it.
-        remedy: String,
+        remedy: Remedy,
     },
 }
 
@@ -382,19 +382,25 @@ fn by_marker(volume: &Volume, evidence: &Evidence, device: &str) -> Decision {
             format!("inspect it by hand: `mount -o ro {device} /mnt`; or to destroy its data: {}", erase_command(volume, device))
         }
         _ if adopted => return Decision::Reuse,
-        _ => format!(
-            "look first: `lsblk -f {device}`. If it is the wrong volume, correct its id in the template and update the stack. To KEEP its data: \
-             set VOLUME_ADOPT={} in the template and update the stack. To DESTROY its data for good: {}{}",
-            adoptable(volume, &evidence.disk),
-            erase_command(volume, device),
-            match &volume.disk {
-                DiskName::Label(_) => " in the template and update the stack".to_owned(),
-                DiskName::Cinder(_) | DiskName::Link(_) => format!(", then {RERUN}"),
-            }
-        ),
+        _ => {
+            let ways = format!(
+                "look first: `lsblk -f {device}`. If it is the wrong volume, correct its id in the template and update the stack. To KEEP its \
+                 data: set VOLUME_ADOPT={} in the template and update the stack. To DESTROY its data for good: {}",
+                adoptable(volume, &evidence.disk),
+                erase_command(volume, device)
+            );
+            let remedy = match &volume.disk {
+                DiskName::Label(_) => Remedy::stack_update(format!("{ways} in the template and update the stack")),
+                DiskName::Cinder(_) | DiskName::Link(_) => Remedy::new(ways, Then::LastWayResumes),
+            };
+            return refuse(found, MARKED, remedy);
+        }
     };
-    refuse(found, "a file system is used only if it has the marker of this cluster, role and volume", remedy)
+    refuse(found, MARKED, remedy)
 }
+
+/// Which file systems are used.
+const MARKED: &str = "a file system is used only if it has the marker of this cluster, role and volume";
 
 /// Whether what is on the disk is the one file system of the record.
 fn is_recorded(record: &VolumeRecord, disk: &DiskEvidence) -> bool {
@@ -430,8 +436,8 @@ pub fn erase_command(volume: &Volume, device: &str) -> String {
     }
 }
 
-fn refuse(found: String, rule: &str, remedy: String) -> Decision {
-    Decision::Refuse { found, rule: rule.to_owned(), remedy }
+fn refuse(found: String, rule: &str, remedy: impl Into<Remedy>) -> Decision {
+    Decision::Refuse { found, rule: rule.to_owned(), remedy: remedy.into() }
 }
 
 #[cfg(test)]

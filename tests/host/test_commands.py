@@ -213,7 +213,7 @@ def a_failing_source_is_seen(host, server, watched):
     host.wait_for(lambda: ", running for " in watched.read_text(), what="the first page")
     server.stop()
     host.exec("systemctl", "reload", UNIT)
-    host.wait_for(lambda: "FAILING" in watched.read_text(), what="a page of the source that fails")
+    host.wait_for(lambda: "cfn     FAILED" in watched.read_text(), what="a page of the source that fails")
     tree = document(host, "explain", code=1)
     assert first(tree["conditions"]) == ["sources", "cfn"], tree["summary"]
     document(host, "status", code=2)

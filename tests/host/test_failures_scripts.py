@@ -31,7 +31,7 @@ def scripts(server: Server):
 
     failure = stage.failure("script-hangs", 15)
     server.script("licence", WAITS)
-    failure.seen("WAITING for deployment licence to end", "running for")
+    failure.seen("WAITING for deployment licence, which is running", "time limit ends it in", "waiting for the licence")
     failure.shows("FAILED deployment licence", "time limit", heat="licence", failed=True)
     failure.mended("bring the licence", lambda: host.write("/srv/licence", ""))
 

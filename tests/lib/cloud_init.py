@@ -108,7 +108,7 @@ def check_success(host, instance: str, console: str | None = None):
 def nothing_again(host, server, instance: str):
     """A boot in which nothing new is asked runs nothing and tells nothing."""
     def is_steady() -> bool:
-        return "steady" in host.exec("heat-node-agent", "status", check=False).stdout
+        return json.loads(host.exec("heat-node-agent", "status", "--json", check=False).stdout or "{}").get("phase") == "steady"
     # What it does not know to be taken it would send again.
     host.wait_for(is_steady, 300)
     ran, signals = host.read(RAN), len(server.signals())

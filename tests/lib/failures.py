@@ -81,7 +81,7 @@ def settled(lines: list[str]) -> list[str]:
     for at, line in enumerate(lines):
         has_note = at + 1 < len(lines) and bool(NOTE.match(lines[at + 1]))
         if (found := re.match(r"^(\S+ +)(up|pending|waiting)\b", line)) and not has_note:
-            line = f"{found[1]}(up, or on its way)"
+            line = f"{found[1]}<state>"
         if has_note or not re.match(r"^   waiting +(gate|unit|volume) ", line):
             kept.append(re.sub(r"\b\d+ more(, and \d+ that come later)?; --all", "<n> more; --all", line))
     return kept
@@ -162,7 +162,7 @@ class Failure:
         if failed:
             wait_for(lambda: " state=failed " in self.console(), 60, "the console's line of the failure")
         if warned:
-            wait_for(lambda: " state=waiting " in self.console(), 60, "the console's line of the complaint")
+            wait_for(lambda: re.search(" state=(waiting|degraded) ", self.console()), 60, "the console's line of the complaint")
         self.ids = {d["id"]: f"<id of {d['name']}>" for d in stage.server.document["deployments"]}
         self.status, self.explain, self.said = stage.page("status"), stage.page("explain"), self.console()
         for name, page in (("status", self.status), ("explain", self.explain)):
@@ -183,7 +183,7 @@ class Failure:
         """What was said since of failures; where nothing failed, the last line about what is waited for."""
         lines = self.stage.console()[self.shown_before:].replace("\r", "").splitlines()
         failed = [line for line in lines if " state=failed " in line]
-        waits = [line for line in lines if " state=waiting " in line and " code=HNA-0701 " not in line]
+        waits = [line for line in lines if re.search(" state=(waiting|degraded) ", line) and " code=HNA-0701 " not in line]
         return "\n".join(failed or waits[-1:])
 
     def reason(self, resource: str) -> str:
@@ -264,7 +264,7 @@ class Failure:
         for name, page in parts.items():
             lines = settled(joined(page)) if name.startswith(("status", "explain")) else page.splitlines()
             # The kernel's settings have a row only until they are measured once.
-            lines = [line for line in lines if not re.match(r"(sysctl|storage) +\(up, or on its way\)", line)]
+            lines = [line for line in lines if not re.match(r"(sysctl|storage) +<state>", line)]
             text += [f"== {name}", *(piece for line in lines for piece in wrapped(normal(line, known))), ""]
         text += ["== remedy", *(normal(step, known) for step in steps), f"then: {normal(after, known)}", ""]
         path = GOLDEN / f"{self.name}.txt"

@@ -15,7 +15,7 @@ use std::time::Duration;
 use self::names::Selection;
 use super::{document, note, print};
 use crate::daemon::{self, NodeUnits};
-use crate::deploy::{DeploymentRecord, Journal, Outcome, State};
+use crate::deploy::{DeploymentRecord, Journal, State};
 use crate::error::{Context, Error, Result};
 use crate::files::Tree;
 use crate::http::without_userinfo;
@@ -153,10 +153,9 @@ fn stored(record: &DeploymentRecord) -> String {
 
 /// Why it failed, where its output cannot say so: it was not started, ended at its limit, or interrupted.
 fn unprinted(record: &DeploymentRecord) -> String {
-    let is_printed = |outcome: &&Outcome, reason: &String| outcome.stdout.contains(reason) || outcome.stderr.contains(reason);
-    let outcome = record.outcome.as_ref();
-    let reason = outcome.and_then(|outcome| outcome.reason.as_ref().filter(|reason| !is_printed(&outcome, reason)));
-    reason.map_or(String::new(), |reason| format!("heat-node-agent: {}\n", escaped(reason)))
+    let outcome = record.outcome.as_ref().filter(|outcome| !outcome.is_agents_own);
+    let reason = outcome.and_then(|outcome| outcome.reason.as_ref());
+    reason.map_or(String::new(), |reason| format!("heat-node-agent: {}\n", escaped(&reason.to_string())))
 }
 
 fn list(state: &Tree, records: &[DeploymentRecord], units: &NodeUnits) -> Result<String> {
@@ -178,6 +177,7 @@ mod tests {
 
     use super::*;
     use crate::clock::{Clock, Timestamp};
+    use crate::deploy::Outcome;
     use crate::metadata::SignalTarget;
     use crate::report::Report;
 

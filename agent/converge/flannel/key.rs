@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 use crate::budgets::json;
 use crate::converge::etcd::{Entry, Etcd};
 use crate::desired::FlannelStore;
+use crate::error::remedy::Remedy;
 use crate::error::{Error, Kind, Result};
 use crate::network::flannel::{Api, Version, api, check};
 use crate::network::routes;
@@ -84,7 +85,7 @@ fn checked(store: &FlannelStore, flanneld: Option<Version>) -> Result<()> {
     check(&store.description, flanneld).map_err(|wrong| {
         Error::refused(format!("{} flannel's network configuration {}", wrong.field, wrong.problem))
             .rule(wrong.rule)
-            .remedy("correct flannel's network parameters (FLANNEL_*) and update the stack")
+            .remedy(Remedy::stack_update("correct flannel's network parameters (FLANNEL_*) and update the stack"))
     })
 }
 
@@ -144,10 +145,10 @@ async fn keep_leases(
         leases.iter().take(NAMED).map(lease).collect::<Vec<_>>().join(", ")
     ))
     .rule("nodes keep the subnets that they have leased, and flanneld accepts none from another range")
-    .remedy(format!(
+    .remedy(Remedy::stack_update(format!(
         "restore the old range in the parameters; or drain the cluster, stop flanneld and the container runtime on every node, \
          remove the leases ({remove}), and update the stack"
-    )))
+    ))))
 }
 
 fn lease(entry: &Entry) -> String {

@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::Agent;
 use super::view::lists_all;
 use crate::daemon::node;
-use crate::daemon::reason::{bad_parameters, sentence};
+use crate::daemon::reason::{bad_parameters, reason};
 use crate::deploy::{DeploymentRecord, EntryKind, Generation, GenerationState, Outcome, Policy, State, Todo, Work, hooks, todo};
 use crate::error::{Error, Result};
 use crate::kubernetes::{self, ImagePolicy, Mistake};
@@ -214,8 +214,10 @@ impl Agent {
         if let Some(current) = self.ledger.generations.current().filter(|_| state == Some(State::Running)).filter(rejected) {
             // Cut off after it failed: Heat may have heard of that, and must not hear otherwise from a second try.
             let reason = current.reason.clone().unwrap_or_default();
-            self.ledger
-                .store_wait(&deployment, self.node_task.node.wait_failed(&deployment, reason.clone(), Value::Null).as_ref())?;
+            self.ledger.store_wait(
+                &deployment,
+                self.node_task.node.wait_failed(&deployment, reason.to_string(), Value::Null).as_ref(),
+            )?;
             return self.ledger.end(&deployment.id, Outcome::refused(reason));
         }
         let plan = match self.plan_of(&deployment) {
@@ -272,9 +274,9 @@ impl Agent {
                 .deployment(id, &malformed.name)
                 .error(&error),
         );
-        let reason = sentence(&self.host.report, Code::DeploymentMalformed, &error);
-        self.ledger.leave_generation(id, &reason)?;
-        let outcome = Outcome::refused(reason);
+        let why = reason(&self.host.report, Code::DeploymentMalformed, &error);
+        self.ledger.leave_generation(id, &why)?;
+        let outcome = Outcome::refused(why);
         self.ledger.journal.refuse(id, &malformed.name, malformed.target.clone(), malformed.resource.clone(), outcome)?;
         self.ledger.store_result_of(id);
         Ok(())
@@ -305,9 +307,9 @@ impl Agent {
                 .deployment(&deployment.id, &deployment.name)
                 .error(error),
         );
-        let reason = sentence(&self.host.report, code, error);
-        self.ledger.leave_generation(&deployment.id, &reason)?;
-        self.ledger.end(&deployment.id, Outcome::refused(reason))
+        let why = reason(&self.host.report, code, error);
+        self.ledger.leave_generation(&deployment.id, &why)?;
+        self.ledger.end(&deployment.id, Outcome::refused(why))
     }
 }
 

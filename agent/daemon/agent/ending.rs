@@ -10,7 +10,7 @@ use super::Agent;
 use super::hook::GraceState;
 use super::view::lists_all;
 use crate::clock::Clock;
-use crate::daemon::reason::sentence;
+use crate::daemon::reason::reason;
 use crate::deploy::{DeploymentRecord, Ending, Outcome, State};
 use crate::error::{Error, Result};
 use crate::programs::{JobResult, Programs};
@@ -139,7 +139,7 @@ pub(crate) fn stopped(record: &DeploymentRecord, clock: &Clock, report: &Report)
         record.id
     ));
     let event = job_event(Code::DeploymentStopped, record, format!("deployment {} was stopped", record.name)).error(&error);
-    (event, Outcome::refused(sentence(report, Code::DeploymentStopped, &error)))
+    (event, Outcome::refused(reason(report, Code::DeploymentStopped, &error)))
 }
 
 #[cfg(test)]

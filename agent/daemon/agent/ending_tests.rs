@@ -150,7 +150,7 @@ async fn of_one_that_was_ended_and_is_listed_again_heat_hears_that_it_failed_and
     agent.decide().unwrap();
     let record = agent.ledger.journal.get("1").unwrap();
     assert_eq!((record.state, record.failed(), agent.hook.id()), (State::Finished, true, None), "{record:?}");
-    assert!(record.outcome.as_ref().unwrap().reason.as_ref().unwrap().contains("removed from the metadata"), "{record:?}");
+    assert!(record.outcome.as_ref().unwrap().reason.as_ref().unwrap().why().contains("removed from the metadata"), "{record:?}");
     assert_eq!(agent.ledger.outbox.waiting().len(), 1);
     assert!(!Path::new(&scene.at("ran")).exists());
 }

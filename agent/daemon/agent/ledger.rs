@@ -18,6 +18,7 @@ use crate::deploy::{
 use crate::error::{Error, Result};
 use crate::metadata::{Deployment, SignalTarget};
 use crate::progress::Progress;
+use crate::report::reason::Reason;
 use crate::report::{Code, Event, Phase};
 use crate::signal::{About, Destination, Disposition, Entry, Outbox, Sending};
 
@@ -121,7 +122,7 @@ impl Ledger {
     /// Records that Heat asks for a deployment no more before it ended, and from where it goes on if Heat does again: a script
     /// where it was, because it never runs twice; a node that was cut off before it had a result, from the beginning.
     pub(super) fn mark_withdrawn(&mut self, record: &DeploymentRecord, why: &str) -> Result<()> {
-        let from = if self.leave_generation(&record.id, why)? { State::Seen } else { record.state };
+        let from = if self.leave_generation(&record.id, &why.into())? { State::Seen } else { record.state };
         let line = format!("deployment {} is withdrawn: {why}", record.name);
         let event = Event::new(Code::DeploymentWithdrawn, line).phase(Phase::Deploy).deployment(&record.id, &record.name);
         self.host.report.emit(event.cause(why));
@@ -130,11 +131,11 @@ impl Ledger {
 
     /// A generation that was being put in place when the agent ended, and whose deployment nobody goes on with; whether there was
     /// one.
-    pub(super) fn leave_generation(&mut self, deployment: &str, why: &str) -> Result<bool> {
+    pub(super) fn leave_generation(&mut self, deployment: &str, why: &Reason) -> Result<bool> {
         let is_left = |current: &Generation| current.deployment == deployment && current.state == GenerationState::Applying;
         let is_left = self.generations.current().is_some_and(is_left);
         if is_left {
-            self.generations.end(GenerationState::Rejected, Some(why.to_owned()), self.progress.laps())?;
+            self.generations.end(GenerationState::Rejected, Some(why.clone()), self.progress.laps())?;
         }
         Ok(is_left)
     }

@@ -21,8 +21,8 @@ use crate::report::{Code, Event};
 
 /// A heartbeat: node-problem-detector's is as long.
 const HEARTBEAT: Duration = Duration::from_mins(5);
-/// From the first measurement on until a condition is called fine: a unit that has not run since the agent began counts as stopped after a
-/// minute, as at a boot its turn may not have come. What is wrong before that is written at once.
+/// From the first measurement on until a condition is called fine: a process that hangs is known by its second bad answer, each of which
+/// takes up to 5 s, and one that the agent found running counts as young for a minute. What is wrong before that is written at once.
 const SETTLES: Duration = Duration::from_secs(75);
 /// Between two writes where a condition became another one: each costs the API a write of the whole node.
 const CHANGE: Duration = Duration::from_secs(5);

@@ -8,12 +8,11 @@ use super::ending::job_event;
 use super::view::{gone, ids, lists_all};
 use crate::collect::Change;
 use crate::daemon::node::Done;
-use crate::daemon::reason::sentence;
+use crate::daemon::reason::reason;
 use crate::daemon::requests::is_any_waiting;
 use crate::deploy::{DeploymentRecord, GenerationState, Outcome, State, hooks};
 use crate::error::{Error, Kind, Result};
 use crate::programs::JobResult;
-use crate::report::reason::REMEDY;
 use crate::report::{Code, Event, Phase};
 use crate::signal::{Disposition, Entry, Sent};
 
@@ -101,7 +100,7 @@ impl Agent {
             {
                 let message = format!("deployment {} could not be started", record.name);
                 self.host.report.emit(job_event(Code::DeploymentFailed, &record, message).error(&error));
-                self.ledger.end(id, Outcome::refused(sentence(&self.host.report, Code::DeploymentFailed, &error)))
+                self.ledger.end(id, Outcome::refused(reason(&self.host.report, Code::DeploymentFailed, &error)))
             }
             (_, Err(error)) => {
                 self.trouble.take(&format!("running deployment {}", record.name), &error);
@@ -127,7 +126,7 @@ impl Agent {
             .remedy("check how far it got, then update the stack to run it again");
         let message = format!("deployment {} was interrupted", record.name);
         self.host.report.emit(job_event(Code::DeploymentInterrupted, record, message).error(&error));
-        self.ledger.end(&record.id, Outcome::refused(sentence(&self.host.report, Code::DeploymentInterrupted, &error)))
+        self.ledger.end(&record.id, Outcome::refused(reason(&self.host.report, Code::DeploymentInterrupted, &error)))
     }
 
     /// What became of a script or hook that ended by itself, which is said.
@@ -143,8 +142,7 @@ impl Agent {
         let mut event = job_event(code, record, message).duration(duration);
         if code != Code::DeploymentSucceeded {
             let reason = outcome.clone().explained(&[], &record.id).reason.unwrap_or_default();
-            let (cause, remedy) = reason.split_once(REMEDY).unwrap_or((&reason, ""));
-            event = event.cause(cause).remedy(remedy);
+            event = event.cause(reason.why()).remedy(reason.remedy.unwrap_or_default());
         }
         self.host.report.emit(event);
         outcome

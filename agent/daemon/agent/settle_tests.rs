@@ -139,7 +139,7 @@ async fn a_node_that_was_cut_off_after_it_failed_stays_failed() {
         agent.ledger.register(&node, None).unwrap();
         agent.ledger.journal.start("n", &json!({})).unwrap();
         agent.ledger.generations.begin("digest", "n", json!({})).unwrap();
-        agent.ledger.generations.end(GenerationState::Rejected, Some("HNA-0502 why".to_owned()), Vec::new()).unwrap();
+        agent.ledger.generations.end(GenerationState::Rejected, Some("HNA-0502 why".into()), Vec::new()).unwrap();
     };
     failed(&mut open_in(dir.path(), GIVEN, &document).await.0);
     // The next run of the agent.
@@ -193,7 +193,7 @@ async fn a_generation_that_nobody_goes_on_with_is_not_on_its_way_for_ever() {
         }
         let current = agent.ledger.generations.current().unwrap();
         assert_eq!(current.state, GenerationState::Rejected);
-        assert!(current.reason.as_ref().unwrap().contains(why), "{current:?}");
+        assert!(current.reason.as_ref().unwrap().why().contains(why), "{current:?}");
     }
 }
 
@@ -310,7 +310,7 @@ async fn a_script_that_finds_no_space_for_its_files_fails_in_time() {
     long_ago(&mut agent, 51);
     assert_eq!(postponed(&mut agent), State::Finished);
     let record = agent.ledger.journal.get("id-large").unwrap();
-    let reason = record.outcome.as_ref().unwrap().reason.clone().unwrap();
+    let reason = record.outcome.as_ref().unwrap().reason.clone().unwrap().to_string();
     assert!(
         reason.starts_with("HNA-0404 ") && reason.contains("no space for its files") && reason.contains("make room"),
         "{reason}"

@@ -32,8 +32,8 @@ impl Trouble {
 
     /// Takes in that something failed, and reports it.
     pub(super) fn take(&mut self, doing: &str, error: &Error) {
-        let remedy = error.suggested_remedy().unwrap_or(Code::of_trouble(error).entry().remedy);
-        let remedy = FollowUp::Continues(PAUSE * 2).of(remedy);
+        let remedy = error.typed_remedy().cloned().unwrap_or_else(|| Code::of_trouble(error).remedy());
+        let remedy = FollowUp::Continues(PAUSE * 2).of(&remedy);
         let event = Event::new(Code::of_trouble(error), format!("failed: {doing}")).phase(Phase::Deploy).step(doing).error(error);
         self.host.report.emit(event.remedy(&remedy).next_try(PAUSE));
         self.since = Some(self.host.clock.start());
@@ -44,8 +44,9 @@ impl Trouble {
             state: ConditionState::Failed,
             since: before.since.or_else(|| Some(self.host.clock.now().rfc3339())),
             attempt: before.attempt.saturating_add(1),
+            fact: Some(error.cause().to_owned()),
             cause: Some(error.clone().context(doing).fact_first()),
-            remedy: Some(remedy),
+            remedy: Some(remedy.to_string()),
             ..Condition::default()
         });
     }

@@ -57,7 +57,7 @@ impl Backend {
         let ran = self.programs.run(key).await?.ok_or_else(lost)?;
         self.programs.forget(key)?;
         match ran.not_started {
-            Some(why) => Err(Error::permanent(why)),
+            Some(why) => Err(why.error()),
             None => Ok(ProgramOutput { status: ran.status, stdout: ran.stdout, stderr: ran.stderr }),
         }
     }

@@ -16,7 +16,7 @@ use super::{Node, renewal};
 use crate::clock::BUILT;
 use crate::converge::gates::passes;
 use crate::converge::{self, Context, Failure, Retired};
-use crate::daemon::reason::sentence;
+use crate::daemon::reason::reason;
 use crate::deploy::Outcome;
 use crate::desired::{Desired, Probe};
 use crate::error::Error;
@@ -69,7 +69,7 @@ struct Update {
 impl Node {
     /// The FAILURE of a node that is not begun, if its wait handle at least can be read.
     pub(in crate::daemon) fn wait_failure(&self, deployment: &Deployment, code: Code, error: &Error) -> Option<Wait> {
-        self.wait_failed(deployment, sentence(&self.host.report, code, error), json!({"code": code.entry().code}))
+        self.wait_failed(deployment, reason(&self.host.report, code, error).to_string(), json!({"code": code.entry().code}))
     }
 
     /// The same with a sentence that is there already.
@@ -115,8 +115,9 @@ impl Node {
                         .error(&error)
                         .cause(in_one_line(&error)),
                 );
-                let reason = sentence(&self.host.report, failure.code, &error);
-                (Outcome::refused(reason.clone()), Vec::new(), Status::Failure, reason)
+                let why = reason(&self.host.report, failure.code, &error);
+                let sentence = why.to_string();
+                (Outcome::refused(why), Vec::new(), Status::Failure, sentence)
             }
         };
         let id = wait_id(&deployment, &self.hostname());

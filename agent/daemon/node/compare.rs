@@ -13,6 +13,7 @@ use crate::daemon::pause::Reason;
 use crate::daemon::reason::REASON_LIMIT;
 use crate::desired::Desired;
 use crate::error::Result;
+use crate::error::remedy::Remedy;
 use crate::keepers::certificates::quorum::{self, HeldTurn, Permission};
 use crate::keepers::certificates::{self, Due};
 use crate::kubernetes::NodeSpec;
@@ -86,7 +87,7 @@ impl Node {
 
     fn report_drift(&self, generation: u64, differences: &[String], contested: &[Cause]) {
         let emit = |code: Code, message, texts: &[&str]| {
-            let remedy = if code == Code::NodeDrift { DRIFT_REMEDY } else { code.entry().remedy };
+            let remedy = if code == Code::NodeDrift { Remedy::said(DRIFT_REMEDY) } else { code.remedy() };
             let cause = self.host.report.cut(&texts.join(", "), REASON_LIMIT);
             self.host.report.emit(
                 Event::new(code, message).generation(generation).step("drift").phase(Phase::Steady).cause(cause).remedy(remedy),

@@ -11,6 +11,7 @@ use crate::backoff::{Backoff, spread};
 use crate::clock::Timestamp;
 use crate::converge::words::DeathCause;
 use crate::desired::{Desired, Gate, Need, Probe};
+use crate::error::remedy::Remedy;
 use crate::report::component::{ComponentState, ComponentStatus};
 use crate::report::damper::Damper;
 use crate::report::follow_up::FollowUp;
@@ -96,7 +97,7 @@ pub(super) struct Problem {
     pub(super) kind: ProblemKind,
     summary: String,
     cause: String,
-    remedy: String,
+    remedy: Remedy,
 }
 
 /// What a judgement leads to.
@@ -171,7 +172,8 @@ struct Component {
     state: Option<UnitState>,
     /// Since when its process is up.
     up: Option<Timestamp>,
-    was_up: bool,
+    /// What systemd says of it was judged before, by this run of the agent.
+    is_judged: bool,
     restarts: Restarts,
     problem: Option<Problem>,
     since: Timestamp,
@@ -194,7 +196,7 @@ impl Component {
             needs: Vec::new(),
             state: None,
             up: None,
-            was_up: false,
+            is_judged: false,
             restarts: Restarts::default(),
             problem: None,
             since: now,
@@ -231,7 +233,6 @@ impl Component {
             // Who is down does not answer; what it answers once it is up is another matter.
             self.parts.iter_mut().for_each(|part| part.bad = None);
         }
-        self.was_up |= self.up.is_some();
         if state.sub_state == "auto-restart" || state.is_failed() {
             self.last_end = Some(ended(&state));
         }
@@ -274,7 +275,7 @@ impl Component {
             let remedy = format!(
                 "somebody forbade it to start; if that is over: `systemctl unmask {unit}`, then `systemctl start {unit}`"
             );
-            (ProblemKind::Stopped, "masked".to_owned(), format!("{unit} is masked"), remedy)
+            (ProblemKind::Stopped, "masked".to_owned(), format!("{unit} is masked"), remedy.into())
         } else if state.is_active() {
             return None;
         } else if state.sub_state == "auto-restart" {
@@ -282,16 +283,16 @@ impl Component {
             (ProblemKind::FailingUnit, "restarting".to_owned(), cause, after_death(unit))
         } else if state.is_settling() {
             let cause = format!("{unit} is {}", state.describe());
-            (ProblemKind::Starting, "starting".to_owned(), cause, format!("`systemctl list-jobs`; {looks}"))
+            (ProblemKind::Starting, "starting".to_owned(), cause, format!("`systemctl list-jobs`; {looks}").into())
         } else if state.is_failed() {
             let cause = format!("{unit} is {}", state.describe());
-            (ProblemKind::Down, "failed".to_owned(), cause, format!("{looks}; `systemctl start {unit}` starts it"))
+            (ProblemKind::Down, "failed".to_owned(), cause, format!("{looks}; `systemctl start {unit}` starts it").into())
         } else {
             let cause = format!("{unit} is {}: it was stopped, or ended by itself without an error", state.describe());
             let remedy = format!(
                 "`journalctl -u {unit} -n 50` shows why it ended; unless somebody stopped it on purpose, `systemctl start {unit}` starts it"
             );
-            (ProblemKind::Stopped, "not running".to_owned(), cause, remedy)
+            (ProblemKind::Stopped, "not running".to_owned(), cause, remedy.into())
         };
         Some(Problem { kind, summary, cause, remedy })
     }
@@ -318,12 +319,13 @@ impl Component {
             .iter()
             .filter(|_| kind == ProblemKind::Silent)
             .map(|unit| format!(". Then `systemctl restart {unit}` restarts it"));
-        let remedy = format!("{}{}", part.gate.remedy.trim_end_matches('.'), restart.collect::<String>());
+        let remedy = format!("{}{}", part.gate.remedy.trim_end_matches('.'), restart.collect::<String>()).into();
         Some(Problem { kind, summary, cause, remedy })
     }
 
     /// Takes over what is wrong at this moment once it has lasted, and says what is news.
     fn judge(&mut self, failed: &[String], now: Timestamp) -> Option<Effect> {
+        let is_first = self.state.is_some() && !std::mem::replace(&mut self.is_judged, true);
         let seen = self.problem_now(failed, now);
         let (shown, kind) = (self.problem.as_ref().map(|one| one.kind), seen.as_ref().map(|one| one.kind));
         let lasts = match self.doubt {
@@ -334,8 +336,8 @@ impl Component {
             }
         };
         let needed = match kind {
-            // At a boot its turn may not have come.
-            Some(ProblemKind::Stopped) if !self.was_up => YOUNG,
+            // What systemd says first, once the agent runs, is so already: at a boot what waits for its turn has a job.
+            Some(ProblemKind::Stopped) if is_first => Duration::ZERO,
             Some(kind) => kind.counts_after(),
             None => self.recovery.hold,
         };
@@ -413,8 +415,9 @@ impl Component {
             cause: problem.map(|one| why.map_or_else(|| one.cause.clone(), |why| why.with(&one.cause))),
             remedy: problem.map(|one| {
                 let first = why.and_then(|why| why.remedy.as_ref());
-                let remedy = first.map_or_else(|| one.remedy.clone(), |first| format!("{first} {}", one.remedy));
-                FollowUp::IsMeasured(AT_LATEST).of(&remedy)
+                let remedy =
+                    first.map_or_else(|| one.remedy.clone(), |first| one.remedy.with_text(format!("{first} {}", one.remedy)));
+                FollowUp::IsMeasured(AT_LATEST).of(&remedy).to_string()
             }),
         }
     }
@@ -607,11 +610,11 @@ impl Deaths {
 }
 
 /// What to do about a unit that dies and whose last lines are quoted beside this.
-pub(super) fn after_death(unit: &str) -> String {
-    format!(
+pub(super) fn after_death(unit: &str) -> Remedy {
+    Remedy::said(format!(
         "its last lines say why it ended, and `journalctl -u {unit} -n 50` shows more. A wrong flag or setting: correct its parameter in the \
          template and update the stack; anything else: remove the cause on this node. systemd restarts the unit, and the agent notices by itself"
-    )
+    ))
 }
 
 /// In words, how often a unit died while the node was brought up, and how it ended last.

@@ -182,7 +182,9 @@ fn what_was_stopped_is_started_by_its_remedy_after_a_look_and_its_last_lines_are
     let mut watch = Watch::new();
     watch.receive(1, state(ETCD, "inactive", "dead", 0));
     watch.measure(3);
-    watch.health.explain("etcd", DeathCause { text: " (last lines of etcd.service: serving)".to_owned(), remedy: None });
+    watch
+        .health
+        .explain("etcd", DeathCause { quote: " (last lines of etcd.service: serving)".to_owned(), ..DeathCause::default() });
     let found = watch.health.of("etcd").unwrap();
     assert_eq!(found.cause.unwrap(), "etcd.service is inactive (dead): it was stopped, or ended by itself without an error");
     assert!(found.remedy.unwrap().contains("on purpose, `systemctl start etcd.service` starts it"));
@@ -330,16 +332,31 @@ fn a_bad_answer_counts_by_whose_fault_it_is() {
 }
 
 #[test]
-fn at_a_boot_units_may_take_their_turn_and_a_node_that_was_touched_is_looked_at_anew() {
-    let mut health = Health::default();
-    health.begin(&node(), Timestamp(0));
-    let mut inspection = |seconds: u64| {
-        let now = Timestamp(seconds * 1000);
-        health.saw(state(ETCD, "inactive", "dead", 0), now);
-        health.judge(now)
-    };
-    assert!([0, 3, 30, 59].into_iter().all(|seconds| inspection(seconds).is_empty()));
-    assert_eq!(inspection(60), report("etcd", ProblemKind::Stopped));
+fn what_systemd_says_first_after_a_restart_of_the_agent_counts_at_once() {
+    for (first, expected, reported) in [
+        (state(ETCD, "inactive", "dead", 0), ComponentState::Failed, true),
+        (state(ETCD, "failed", "failed", 0), ComponentState::Failed, true),
+        (state(ETCD, "active", "running", 0), ComponentState::Healthy, false),
+        // At a boot its turn has not come.
+        (UnitState { job_queued: true, ..state(ETCD, "inactive", "dead", 0) }, ComponentState::Healthy, false),
+    ] {
+        let mut health = Health::default();
+        health.begin(&node(), Timestamp(0));
+        health.saw(first.clone(), Timestamp(0));
+        let effects = health.judge(Timestamp(0));
+        assert_eq!(health.of("etcd").unwrap().state, expected, "{first:?}");
+        assert_eq!(!effects.is_empty(), reported, "{effects:?}");
+        // A restart by hand, later, is no news before it lasts.
+        if expected == ComponentState::Healthy && !first.job_queued {
+            health.saw(state(ETCD, "inactive", "dead", 0), Timestamp(10_000));
+            assert!(health.judge(Timestamp(10_000)).is_empty());
+            assert_eq!(health.judge(Timestamp(13_000)), report("etcd", ProblemKind::Stopped));
+        }
+    }
+}
+
+#[test]
+fn a_node_that_was_touched_is_looked_at_anew() {
     let mut watch = Watch::new();
     watch.die(1);
     watch.die(2);

@@ -68,7 +68,7 @@ impl KnownMachine {
             progress.end(&step);
             return Ok(());
         }
-        let remedy = progress.remedy_of_failure(&remedy);
+        let remedy = progress.remedy_of_failure(&remedy.into());
         let failure = Failure::new(Code::ProgramIncompatible, step.clone(), refused).rule(RULE).remedy(remedy);
         progress.fail(&step, &failure.step, &failure.cause, &failure.remedy);
         host.report.emit(failure.event().generation(generation));

@@ -19,6 +19,7 @@ use crate::converge::words::find_out;
 use crate::deploy::{Extent, Reference};
 use crate::desired::{Desired, Probe};
 use crate::error::Result;
+use crate::error::remedy::Remedy;
 use crate::keepers::node_conditions::NodeObject;
 use crate::kubernetes::REGISTRATION;
 use crate::progress::StepId;
@@ -189,7 +190,7 @@ impl Node {
             Some(unit) => event.unit(unit),
             None => event.gate(name),
         };
-        (event.cause, event.remedy) = (component.cause, component.remedy);
+        (event.cause, event.remedy) = (component.cause, component.remedy.map(Remedy::said));
         self.host.report.emit(event);
     }
 
@@ -234,6 +235,6 @@ impl Node {
         let remedy = FollowUp::Continues(StepId::Unit(unit.to_owned()).looks_again_within()).of(&remedy);
         let event = Event::new(Code::UnitDiedInBringUp, line).phase(Phase::Units).generation(generation).unit(unit);
         self.host.report.emit(event.cause(&cause).remedy(&remedy));
-        (cause, remedy)
+        (cause, remedy.to_string())
     }
 }

@@ -161,7 +161,7 @@ impl Node {
     async fn carry_out(&self, watched: &Watched, effect: &Effect) {
         match effect {
             Effect::Report(finding) => {
-                let remedy = finding.code.entry().remedy;
+                let remedy = finding.code.remedy();
                 self.host.report.emit(watched.event(finding.code, &finding.cause).cause(&finding.cause).remedy(remedy));
             }
             Effect::Recovered => self.host.report.emit(watched.event(Code::PodNetworkRecovered, "the pod network has recovered")),

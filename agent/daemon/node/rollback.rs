@@ -21,6 +21,7 @@ use crate::clock::Stopwatch;
 use crate::converge::{Failure, Original, Retired, RetiredFile};
 use crate::deploy::Generations;
 use crate::desired::{Desired, File, Need};
+use crate::error::remedy::Remedy;
 use crate::error::{Error, Result};
 use crate::files::{Attributes, FileKind, Tree};
 use crate::kubernetes::{self, ImagePolicy, NodeSpec};
@@ -192,7 +193,7 @@ struct RollbackRecord {
     unit: Option<String>,
     cause: String,
     rule: Option<String>,
-    remedy: String,
+    remedy: Remedy,
 }
 
 /// The step of an update that failed.

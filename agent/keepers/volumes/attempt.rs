@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::clock::Stopwatch;
 use crate::converge::Failure;
 use crate::desired::{DiskName, Volume};
+use crate::error::remedy::Remedy;
 use crate::error::{Error, Kind};
 use crate::report::{Code, Event, Phase};
 use crate::storage::interlock::{Decision, Evidence};
@@ -76,26 +77,25 @@ pub(super) fn missing(volume: &Volume, reason: &str, deadline: Duration, server:
         .rule(format!("the {} store is on volume {}", volume.role, volume.disk))
         .remedy(match &volume.disk {
             DiskName::Cinder(id) => attach(id, server),
-            DiskName::Link(_) | DiskName::Label(_) => {
-                "`ls -l /dev/disk/by-id /dev/disk/by-label` shows the disks that are there: correct DOCKER_DISK in the template and update the stack"
-                    .to_owned()
-            }
+            DiskName::Link(_) | DiskName::Label(_) => Remedy::stack_update(
+                "`ls -l /dev/disk/by-id /dev/disk/by-label` shows the disks that are there: correct DOCKER_DISK in the template and update the stack",
+            ),
         })
 }
 
 /// What to do about a volume that is not there.
-pub(super) fn attach(id: &str, server: &str) -> String {
-    format!(
+pub(super) fn attach(id: &str, server: &str) -> Remedy {
+    Remedy::stack_update_or(format!(
         "`openstack volume show {id}`: if available, `openstack server add volume {server} {id}` attaches it here; if another server uses it, \
          detach it there only if that one no longer needs it; else correct its id in the template and update the stack"
-    )
+    ))
 }
 
 /// The failure that a refusal of the interlock is.
 pub(super) fn refused(decision: Decision) -> Failure {
     let (found, rule, remedy) = match decision {
         Decision::Refuse { found, rule, remedy } => (found, Some(rule), remedy),
-        other => (format!("{other:?}"), None, String::new()),
+        other => (format!("{other:?}"), None, Remedy::default()),
     };
     Failure { rule, remedy, ..Failure::new(Code::VolumeRefused, "check", found) }
 }

@@ -15,10 +15,10 @@ use super::keeper::{Backend, ProgramOutput, VolumeKeeper};
 use crate::clock::Timestamp;
 use crate::converge::Failure;
 use crate::desired::{Volume, VolumeRole};
+use crate::error::remedy::{Remedy, Then};
 use crate::error::{Context, Error, Result};
 use crate::files::Attributes;
 use crate::report::Code;
-use crate::report::follow_up::RERUN;
 use crate::storage::interlock::Decision;
 use crate::storage::marker::SCHEMA;
 use crate::storage::mount_unit;
@@ -101,7 +101,7 @@ impl<H: Backend> VolumeKeeper<H> {
         Err(refused(Decision::Refuse {
             found: format!("{} is beside {DATA}", other.display()),
             rule: "only a member's data is moved to its volume, and a volume is never mounted over anything else".to_owned(),
-            remedy: format!("move it elsewhere: `mv {} /root/`", other.display()),
+            remedy: format!("move it elsewhere: `mv {} /root/`", other.display()).into(),
         })
         .into())
     }
@@ -154,8 +154,7 @@ impl<H: Backend> VolumeKeeper<H> {
             }
         }
         failure.cause.push_str(&format!("; {} stays stopped until the move continues", volume.users.join(", ")));
-        let remedy = failure.remedy.trim_end_matches('.');
-        failure.remedy = format!("{remedy}; then {RERUN} continues the move");
+        failure.remedy = Remedy::new(failure.remedy.as_str(), Then::LastWayResumes);
     }
 
     /// Forgets the move, if there was one.
@@ -235,7 +234,7 @@ fn two_members(old: &Path, place: &str) -> Stopped {
     refused(Decision::Refuse {
         found: format!("both {from} and the volume ({place}/{DATA}) contain an etcd member, and they differ"),
         rule: "only one of the two data directories can be this member's; another member's is never started".to_owned(),
-        remedy: format!("find out which one is right, and rename the other: `mv {from} {from}.before`"),
+        remedy: format!("find out which one is right, and rename the other: `mv {from} {from}.before`").into(),
     })
     .into()
 }

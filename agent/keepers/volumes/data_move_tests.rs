@@ -174,7 +174,9 @@ fn keeper(root: &Path) -> VolumeKeeper<Machine> {
         corrupts: false,
         endless: false,
     };
-    keeper_with(root, backend)
+    let keeper = keeper_with(root, backend);
+    keeper.progress.begin_run(Some("d1"));
+    keeper
 }
 
 const MINUTE: Duration = Duration::from_mins(1);
@@ -223,7 +225,7 @@ async fn an_end_after_any_call_converges() {
 
 fn names_stopped_services(failure: &Failure, is_stopped: bool) {
     assert_eq!(failure.cause.ends_with("; etcd.service stays stopped until the move continues"), is_stopped, "{failure:?}");
-    assert_eq!(failure.remedy.contains("`heat-node-agent rerun ID`"), is_stopped, "{failure:?}");
+    assert_eq!(failure.remedy.ends_with(", then `heat-node-agent rerun d1`"), is_stopped, "{failure:?}");
 }
 
 /// The engine cannot know what was stopped, so it is reported before the engine loses patience.

@@ -10,6 +10,7 @@ use crate::converge::Failure;
 use crate::converge::health::carriers;
 use crate::desired::{Content, Desired, DiskName, Volume, VolumeRole};
 use crate::error::Result;
+use crate::error::remedy::Remedy;
 use crate::progress::StepId;
 use crate::report::{Event, Phase};
 use crate::storage::interlock::{Decision, decide};
@@ -62,9 +63,9 @@ impl<H: Backend> VolumeKeeper<H> {
         let failure = refused(Decision::Refuse {
             found,
             rule: "a store stays on its volume until it is moved by hand".to_owned(),
-            remedy: self
-                .progress
-                .remedy_of_failure(&format!("name the volume in the template again and update the stack; or {by_hand}")),
+            remedy: self.progress.remedy_of_failure(&Remedy::stack_update_or(format!(
+                "name the volume in the template again and update the stack; or {by_hand}"
+            ))),
         });
         let words = format!("volume {} ({role}): {}", record.volume, failure.cause);
         let event = Event::new(failure.code, words).phase(Phase::Volume).step(failure.doing());
@@ -140,7 +141,7 @@ impl<H: Backend> VolumeKeeper<H> {
             rule: "a volume keeps its mount point and its format; nothing is stopped for a change that is impossible".to_owned(),
             remedy:
                 "restore the former CONTAINER_RUNTIME and DOCKER_STORAGE_DRIVER; or unmount this volume by hand and use another"
-                    .to_owned(),
+                    .into(),
         }))
     }
 

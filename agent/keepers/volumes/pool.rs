@@ -99,7 +99,7 @@ impl<H: Backend> VolumeKeeper<H> {
             None => Ok(member),
             Some((found, remedy)) => {
                 let rule = "LVM finds a volume group by its name, so the name must be unique".to_owned();
-                Err(refused(Decision::Refuse { found, rule, remedy }).into())
+                Err(refused(Decision::Refuse { found, rule, remedy: remedy.into() }).into())
             }
         }
     }
@@ -123,7 +123,7 @@ impl<H: Backend> VolumeKeeper<H> {
                 Next::Refuse(found) => {
                     let rule = format!("docker's pool is {POOL}, which has its volume to itself");
                     let remedy = format!("check `lvs {GROUP}`; to discard what is there: {}", erase_command(volume, &device));
-                    return Err(refused(Decision::Refuse { found, rule, remedy }).into());
+                    return Err(refused(Decision::Refuse { found, rule, remedy: remedy.into() }).into());
                 }
             };
             self.ask(volume, argv).await?;

@@ -3,7 +3,6 @@
 use super::sheet::Tone;
 use crate::report::component::{self, ComponentState, ComponentStatus};
 use crate::report::condition_state::ConditionState;
-use crate::report::reason::parts;
 use crate::report::status::{Condition, DeploymentStatus, IdentityStatus, NodeStatus, STATE, Status};
 
 /// How everything stands.
@@ -84,9 +83,7 @@ fn of_agent(status: &Status) -> Option<(OverallState, String)> {
     let condition = status.conditions.iter().find(|one| one.state == ConditionState::Failed && one.name != "settings")?;
     let what = match condition.name.as_str() {
         "bus" => "systemd does not answer",
-        STATE => {
-            condition.cause.as_deref().and_then(|cause| cause.split(" (").next()).unwrap_or("the agent cannot do its own work")
-        }
+        STATE => condition.fact.as_deref().or(condition.cause.as_deref()).unwrap_or("the agent cannot do its own work"),
         _ => "the metadata cannot be understood",
     };
     Some((OverallState::Failed, format!("{}: {what}", condition.name)))
@@ -108,8 +105,7 @@ fn of_failures(status: &Status) -> Option<(OverallState, String)> {
         0 => String::new(),
         more => format!(", and {more} more"),
     };
-    let of_reason = first.reason.as_ref().and_then(|reason| parts(reason).code);
-    let code = of_reason.or(first.status_code.map(|code| format!("status {code}")));
+    let code = first.code.clone().or(first.status_code.map(|code| format!("status {code}")));
     let code = code.map_or(String::new(), |code| format!(" ({code})"));
     Some((OverallState::Failed, format!("deployment {}{code}{more}", first.name)))
 }
@@ -118,8 +114,7 @@ fn of_failures(status: &Status) -> Option<(OverallState, String)> {
 fn generation(node: &NodeStatus) -> String {
     let step = node.steps.iter().find(|step| step.state == ConditionState::Failed);
     let at = step.map_or(String::new(), |step| format!(" at {}", step.name));
-    let code = node.reason.as_deref().and_then(|reason| reason.split(' ').next()).filter(|word| word.starts_with("HNA-"));
-    let code = code.map_or(String::new(), |code| format!(" ({code})"));
+    let code = node.code.as_ref().map_or(String::new(), |code| format!(" ({code})"));
     format!("generation {}{at}{code}", node.generation)
 }
 
@@ -134,7 +129,7 @@ fn of_work(status: &Status) -> Option<(OverallState, String)> {
         return Some((OverallState::Waiting, step_of(node)));
     }
     let running = status.deployments.iter().find(|one| one.state == "running")?;
-    Some((OverallState::Waiting, format!("deployment {} to end", running.name)))
+    Some((OverallState::Waiting, format!("deployment {}, which is running", running.name)))
 }
 
 /// The step that a node that is brought up waits for.

@@ -12,7 +12,7 @@ pub(crate) mod tests;
 
 use super::component::{ComponentState, ComponentStatus};
 use super::condition_state::ConditionState;
-use super::reason::parts;
+use super::event::Phase;
 use super::status::{
     CertificatesStatus, Condition, DRIFT_REMEDY, DeploymentStatus, IdentityStatus, NodeStatus, PodNetworkStatus, SourceStatus,
     Status, ThinPoolStatus, left_over_remedy,
@@ -70,7 +70,10 @@ fn facts(status: &Status, running: bool, now: Timestamp, sheet: &mut Sheet) {
     let agent = if running {
         let since = ago(Some(&status.agent.started), now);
         let pid = if sheet.is_verbose() { format!(", pid {}", status.agent.pid) } else { String::new() };
-        format!("{}, running for {since}{pid}, phase {}", status.agent.version, status.phase.as_str())
+        // Nothing is under way in the last of them, however that ended.
+        let phase = Some(status.phase).filter(|phase| *phase != Phase::Steady);
+        let phase = phase.map_or(String::new(), |phase| format!(", phase {}", phase.as_str()));
+        format!("{}, running for {since}{pid}{phase}", status.agent.version)
     } else {
         format!("{}, not running: start it with `systemctl start --no-block heat-node-agent`", status.agent.version)
     };
@@ -170,7 +173,7 @@ fn rank(step: &Condition) -> u8 {
         ConditionState::Ok => 0,
         ConditionState::Pending => 1,
         ConditionState::Waiting => 2,
-        ConditionState::Failed => 3,
+        ConditionState::Failed | ConditionState::Degraded => 3,
     }
 }
 
@@ -180,7 +183,7 @@ fn step_row(name: &str, step: &Condition, is_given_up: bool, now: Timestamp) -> 
         ConditionState::Pending => ("pending", Tone::Plain),
         ConditionState::Waiting if is_given_up => ("pending", Tone::Plain),
         ConditionState::Waiting => ("waiting", Tone::Odd),
-        ConditionState::Failed => ("FAILED", Tone::Bad),
+        ConditionState::Failed | ConditionState::Degraded => ("FAILED", Tone::Bad),
     };
     let row = Row::new(name).cell(word, tone).cell(ago(step.since.as_ref(), now), Tone::Plain).cell("", Tone::Plain);
     match step.state {
@@ -191,7 +194,9 @@ fn step_row(name: &str, step: &Condition, is_given_up: bool, now: Timestamp) -> 
         ConditionState::Waiting => {
             row.detail(tries(step, now)).note("why", step.cause.as_ref()).note("remedy", step.remedy.as_ref())
         }
-        ConditionState::Failed => row.note("why", step.cause.as_ref()).note("remedy", step.remedy.as_ref()),
+        ConditionState::Failed | ConditionState::Degraded => {
+            row.note("why", step.cause.as_ref()).note("remedy", step.remedy.as_ref())
+        }
     }
 }
 
@@ -209,10 +214,11 @@ fn tries(step: &Condition, now: Timestamp) -> String {
 /// Why a node was refused that no step says.
 fn reason(node: &NodeStatus, sheet: &mut Sheet) {
     let has_failed_step = node.steps.iter().any(|step| step.state == ConditionState::Failed);
-    if let Some(reason) = node.reason.as_ref().filter(|_| node.state == "rejected" && !has_failed_step) {
-        let reason = parts(reason);
-        sheet.note("why", &reason.cause);
-        remedy(reason.remedy.as_ref(), sheet);
+    if node.state == "rejected" && !has_failed_step {
+        for cause in node.why() {
+            sheet.note("why", &cause);
+        }
+        remedy(node.remedy.as_ref(), sheet);
     }
 }
 
@@ -221,7 +227,7 @@ fn volume_rows(node: &NodeStatus, now: Timestamp) -> Vec<Row> {
         let (word, tone) = match volume.state {
             Some(ConditionState::Ok) => ("in place", Tone::Good),
             Some(ConditionState::Waiting) => ("waiting", Tone::Odd),
-            Some(ConditionState::Failed) => ("FAILED", Tone::Bad),
+            Some(ConditionState::Failed | ConditionState::Degraded) => ("FAILED", Tone::Bad),
             Some(ConditionState::Pending) => ("pending", Tone::Plain),
             None => ("unknown", Tone::Plain),
         };
@@ -248,7 +254,7 @@ fn source_rows(status: &Status, now: Timestamp) -> Vec<Row> {
         let (word, tone) = match (source.failures, &source.last_good) {
             (0, Some(_)) => ("ok", Tone::Good),
             (0, None) => ("waiting", Tone::Odd),
-            _ => ("FAILING", Tone::Bad),
+            _ => ("FAILED", Tone::Bad),
         };
         let row = Row::new(&source.name).cell(word, tone).cell(answered, Tone::Plain);
         if source.failures == 0 {
@@ -315,7 +321,7 @@ fn deployment_row(one: &DeploymentStatus, node: Option<&NodeStatus>, all: bool, 
     let is_of_node = !all && node.is_some_and(|node| node.deployment.as_ref() == Some(&one.id) && node.state == "rejected");
     let is_own = ended && !is_of_node;
     row.note("", one.run_time(now).as_ref())
-        .note("why", one.why().filter(|_| is_own).as_ref())
+        .notes("why", if is_own { one.why() } else { Vec::new() })
         .note("note", one.note.as_ref())
         .note("remedy", one.remedy().filter(|_| is_own).as_ref())
 }

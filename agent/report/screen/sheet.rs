@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use crate::report::reason::causes;
 use crate::report::text::{escaped, shortened, wrapped};
 
 /// The narrowest page that is set; a smaller terminal wraps by itself.
@@ -70,6 +69,12 @@ impl Row {
         self
     }
 
+    /// A line each.
+    pub(super) fn notes(mut self, label: &'static str, texts: Vec<String>) -> Self {
+        self.notes.extend(texts.into_iter().map(|text| (label, text)));
+        self
+    }
+
     pub(super) fn note(mut self, label: &'static str, text: Option<&String>) -> Self {
         self.notes.extend(text.map(|text| (label, text.clone())));
         self
@@ -121,10 +126,7 @@ impl Sheet {
     /// Below a row: why it is so, or what to do.
     pub(super) fn note(&mut self, label: &str, text: &str) {
         let label = if label.is_empty() { String::new() } else { format!("{label}: ") };
-        // Of several causes each has its line.
-        for cause in causes(text) {
-            self.set(&format!("    {label}"), cause, Tone::Plain);
-        }
+        self.set(&format!("    {label}"), text, Tone::Plain);
     }
 
     /// A text with a hanging indent, unless it was said.

@@ -154,6 +154,7 @@ fn failed() -> Status {
         node.state = "rejected".into();
         node.components.clear();
         node.reason = Some("HNA-0306 volume etcd: holds ext4 (remedy: wipe it)".into());
+        node.code = Some("HNA-0306".into());
         let why = Condition {
             cause: Some("it holds an ext4 file system".into()),
             remedy: Some("`wipefs -a /dev/vdc`, if nobody needs it".into()),
@@ -233,7 +234,7 @@ fn troubles() -> Vec<(&'static str, Status)> {
         ("FAILED deployment prepare (status 3)", changed(&|s| s.deployments[0] = deployment("prepare", "signalled", true))),
         ("FAILED state: why", changed(&|s| s.conditions = vec![condition(STATE)])),
         ("FAILED metadata: the metadata cannot be understood", changed(&|s| s.conditions = vec![condition(METADATA)])),
-        ("WAITING for deployment prepare to end", changed(&|s| s.deployments[0].state = "running".into())),
+        ("WAITING for deployment prepare, which is running", changed(&|s| s.deployments[0].state = "running".into())),
         ("WAITING for deployment prepare", changed(&|s| s.deployments[0].state = "seen".into())),
         ("WAITING for metadata: no source is known yet", changed(&|s| s.sources.clear())),
         ("WAITING for metadata: no source has answered yet", changed(&|s| s.metadata.source = None)),
@@ -335,7 +336,12 @@ fn a_script_that_runs_says_how_long_and_what_stops_it() {
         ..deployment("prepare", "running", false)
     };
     let text = page(&status);
-    let lines = "has been running for 4m05s; `heat-node-agent stop id-of-prepare` stops it\n    note: Heat replaced it by b\n";
+    let lines = "has been running for 4m05s; `heat-node-agent stop id-of-prepare` ends it now\n    note: Heat replaced it by b\n";
+    assert!(text.contains(lines), "{text}");
+    status.deployments[0].said_last = Some("waiting for the licence".into());
+    status.deployments[0].given_up = Some(Timestamp(now().0 + 115_000).rfc3339());
+    let text = page(&status).split_whitespace().collect::<Vec<_>>().join(" ");
+    let lines = "has been running for 4m05s, its time limit ends it in 1m55s; it said last: waiting for the licence; `heat-node-agent stop";
     assert!(text.contains(lines), "{text}");
     status.deployments[0].group = "kubernetes-node".into();
     assert!(!page(&status).contains(" stop "), "nobody stops a node");
