@@ -9,7 +9,7 @@ use crate::budgets;
 use crate::certificates::judge::renewal_due;
 use crate::clock::Timestamp;
 use crate::collect::{Snapshot, SourceState};
-use crate::deploy::{DeploymentRecord, Generation, GenerationState, State};
+use crate::deploy::{DeploymentRecord, Extent, Generation, GenerationState, State};
 use crate::error::Error;
 use crate::files::Tree;
 use crate::keepers::certificates::{CertificateInspection, Item, RotationProgress, Verdict, next};
@@ -203,9 +203,12 @@ fn node(current: &Generation) -> NodeStatus {
         GenerationState::Applied => "applied",
         GenerationState::Rejected => "rejected",
     };
+    let in_place =
+        current.reference().filter(|reference| reference.extent == Extent::Whole).map(|reference| reference.generation);
     let mut node = NodeStatus {
         generation: current.number,
         state: state.to_owned(),
+        in_place: in_place.filter(|number| *number != current.number),
         deployment: Some(current.deployment.clone()),
         timings: if current.state == GenerationState::Applied { timings(&current.laps) } else { Vec::new() },
         laps: current.laps.clone(),

@@ -19,7 +19,7 @@ use crate::error::{Error, Kind, Result};
 use crate::files::{Attributes, Tree};
 use crate::keepers::certificates::{self, order_next_step};
 use crate::programs::Programs;
-use crate::report::text::escaped;
+use crate::report::text::{argument, escaped};
 use crate::report::{Code, Event, Report};
 use crate::signal::Outbox;
 use crate::watch::AsyncWatch;
@@ -458,7 +458,10 @@ impl OrderContext<'_> {
             let DeploymentRecord { id, name, .. } = record;
             return Err(Error::refused(format!("deployment {name} ({id}) is running now"))
                 .rule("a deployment never runs twice at the same time")
-                .remedy(format!("wait for it to end: heat-node-agent status --wait; or stop it: heat-node-agent stop {id}")));
+                .remedy(format!(
+                    "wait for it to end: heat-node-agent status --wait; or stop it: heat-node-agent stop {}",
+                    argument(id)
+                )));
         }
         Ok(())
     }

@@ -7,7 +7,7 @@ use super::catalog::Code;
 use super::component::{ComponentState, ComponentStatus};
 use super::condition_state::ConditionState;
 use super::status::{Condition, DRIFT_REMEDY, DeploymentStatus, NodeStatus, STATE, Status};
-use super::text::{duration, escaped, shortened, wrapped};
+use super::text::{argument, duration, escaped, shortened, wrapped};
 use crate::clock::Timestamp;
 
 use ConditionState::{Degraded, Failed, Ok, Pending, Waiting};
@@ -200,7 +200,7 @@ fn deployment(one: &DeploymentStatus) -> Condition {
 }
 
 fn while_it_runs(one: &DeploymentStatus) -> String {
-    let follow = format!("heat-node-agent logs {} --follow", one.id);
+    let follow = format!("heat-node-agent logs {} --follow", argument(&one.id));
     one.stop_command().map_or(follow.clone(), |stop| format!("{follow}; `{stop}` stops it"))
 }
 

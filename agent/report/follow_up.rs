@@ -1,9 +1,11 @@
 //! What follows once a remedy was carried out: every remedy ends with a command that is still needed, or with that the agent goes on by
 //! itself. Journal, console, status, explain and Heat get their text from here. Pure.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use super::Code;
+use super::text::argument;
 use crate::error::remedy::{Remedy, Then};
 
 /// What follows.
@@ -27,16 +29,17 @@ impl FollowUp<'_> {
         if text.is_empty() {
             return Remedy::said("");
         }
+        let id = if let Self::Rerun(id) = self { argument(id) } else { Cow::default() };
         let ending = match (remedy.then(), self) {
             (Then::Said, _) => return Remedy::said(text),
-            (Then::LastWayResumes, Self::Rerun(id)) => {
+            (Then::LastWayResumes, Self::Rerun(_)) => {
                 return Remedy::said(format!("{}, then `heat-node-agent rerun {id}`", text.trim_end_matches('.')));
             }
-            (Then::StackUpdateOrResume, Self::Rerun(id)) => {
+            (Then::StackUpdateOrResume, Self::Rerun(_)) => {
                 format!("The agent carries out a stack update by itself; after anything else run `heat-node-agent rerun {id}`")
             }
             (Then::StackUpdate, Self::Rerun(_)) => "The agent then carries it out by itself".to_owned(),
-            (Then::Resume, Self::Rerun(id)) => format!("Then run `heat-node-agent rerun {id}`"),
+            (Then::Resume, Self::Rerun(_)) => format!("Then run `heat-node-agent rerun {id}`"),
             (_, Self::Continues(within)) => format!("The agent then continues by itself within {} s", within.as_secs()),
             (_, Self::TriesAgain) => "The agent then tries again by itself".to_owned(),
             (_, Self::IsMeasured(within)) => format!("The agent notices by itself within {} s", within.as_secs()),

@@ -11,7 +11,7 @@ use super::event::Phase;
 use super::follow_up::FollowUp;
 use super::lap::Lap;
 use super::reason::Reason;
-use super::text::{duration, shortened};
+use super::text::{argument, duration, shortened};
 use super::volume::VolumeStatus;
 use crate::clock::Timestamp;
 
@@ -251,6 +251,7 @@ pub fn left_over_remedy(file: &str) -> String {
 /// What to do about a script that failed.
 #[must_use]
 pub fn script_remedy(id: &str) -> String {
+    let id = argument(id);
     format!(
         "`heat-node-agent logs {id}` shows its output. Cause on this node: remove it, then `heat-node-agent rerun {id}`; in the script: \
          correct the template and update the stack"
@@ -288,7 +289,7 @@ impl DeploymentStatus {
     #[must_use]
     pub fn stop_command(&self) -> Option<String> {
         let runs = self.state == "running" && self.group != "kubernetes-node";
-        runs.then(|| format!("heat-node-agent stop {}", self.id))
+        runs.then(|| format!("heat-node-agent stop {}", argument(&self.id)))
     }
 
     /// Takes over code, causes and remedy of a failure.
@@ -340,6 +341,9 @@ pub struct NodeStatus {
     pub generation: u64,
     /// applying, applied, rejected.
     pub state: String,
+    /// Number of the generation that the node has instead, whole, where this one failed before it changed anything or was rolled back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub in_place: Option<u64>,
     /// Id of the deployment that asked for it.
     #[serde(default)]
     pub deployment: Option<String>,
@@ -426,10 +430,13 @@ impl NodeStatus {
         if self.causes.is_empty() { self.reason.clone().into_iter().collect() } else { self.causes.clone() }
     }
 
-    /// How far the generation is: one that was rejected for its parameters or failed on the way reads as what it is.
+    /// How far the generation is: one that was rejected for its parameters or failed on the way reads as what it is. Where the node
+    /// has another one after that, which.
     #[must_use]
-    pub(super) fn state_in_words(&self) -> &str {
-        if self.state == "rejected" { "failed" } else { &self.state }
+    pub(super) fn state_in_words(&self) -> String {
+        let state = if self.state == "rejected" { "failed" } else { &self.state };
+        let in_place = self.in_place.map(|number| format!(", generation {number} is in place"));
+        format!("{state}{}", in_place.unwrap_or_default())
     }
 
     /// What differs from the parameters, in one line; nothing where that is only that components are down, which they say themselves.

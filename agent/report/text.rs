@@ -1,5 +1,6 @@
 //! Making text from outside safe to show.
 
+use std::borrow::Cow;
 use std::fmt::Write;
 
 use serde_json::{Map, Value};
@@ -18,6 +19,16 @@ pub fn escaped(text: &str) -> String {
         }
     }
     out
+}
+
+/// A text from outside as one argument of a command that is shown: an id may be any text, and what is shown may be pasted into a shell.
+#[must_use]
+pub fn argument(text: &str) -> Cow<'_, str> {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.:@%+=,/".contains(c);
+    if !text.is_empty() && text.chars().all(is_plain) && !text.starts_with('-') {
+        return Cow::Borrowed(text);
+    }
+    Cow::Owned(format!("'{}'", text.replace('\'', r"'\''")))
 }
 
 /// Whether a terminal may obey a character in place of showing it: control characters of C0 and C1, DEL, ends of lines, and what turns
@@ -164,6 +175,21 @@ mod tests {
     #[test]
     fn control_characters_are_shown_not_obeyed() {
         assert_eq!(escaped("a\x1b[2Jb\nc\u{202e}d é"), "a\\u{1b}[2Jb\\nc\\u{202e}d é");
+    }
+
+    #[test]
+    fn an_id_is_one_argument_of_a_command_whatever_it_is() {
+        for (id, shown) in [
+            ("5aaff50d-2444-4751-b345-e554c5b90da5", "5aaff50d-2444-4751-b345-e554c5b90da5"),
+            ("d1; touch /tmp/x #", "'d1; touch /tmp/x #'"),
+            ("it's", r"'it'\''s'"),
+            ("$(id)", "'$(id)'"),
+            ("--all", "'--all'"),
+            ("", "''"),
+            ("é", "'é'"),
+        ] {
+            assert_eq!(argument(id), shown);
+        }
     }
 
     #[test]

@@ -14,7 +14,7 @@ use crate::daemon::reason::reason;
 use crate::deploy::{DeploymentRecord, Ending, Outcome, State};
 use crate::error::{Error, Result};
 use crate::programs::{JobResult, Programs};
-use crate::report::text::duration;
+use crate::report::text::{argument, duration};
 use crate::report::{Code, Event, Phase, Report};
 
 impl Agent {
@@ -66,7 +66,7 @@ impl Agent {
         let limit = self.host.settings.deploy.replaced_grace;
         let over = match self.hook.wait(&record, limit, &self.host.clock) {
             GraceState::Begins => {
-                let (id, message) = (&record.id, format!("deployment {} still runs: {why}", record.name));
+                let (id, message) = (argument(&record.id), format!("deployment {} still runs: {why}", record.name));
                 let remedy = format!("`heat-node-agent logs {id}` shows its output, `heat-node-agent stop {id}` stops it now");
                 let event = job_event(Code::DeploymentReplaced, &record, message).cause(why).remedy(remedy);
                 self.host.report.emit(event.next_try(limit));
@@ -136,7 +136,7 @@ fn ran_for(record: &DeploymentRecord, clock: &Clock) -> String {
 pub(crate) fn stopped(record: &DeploymentRecord, clock: &Clock, report: &Report) -> (Event, Outcome) {
     let error = Error::permanent(format!("stopped by the operator{}", ran_for(record, clock))).remedy(format!(
         "`heat-node-agent logs {}` on the node shows how far it got; update the stack to run it again",
-        record.id
+        argument(&record.id)
     ));
     let event = job_event(Code::DeploymentStopped, record, format!("deployment {} was stopped", record.name)).error(&error);
     (event, Outcome::refused(reason(report, Code::DeploymentStopped, &error)))
