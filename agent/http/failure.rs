@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rustls::{AlertDescription, CertificateError};
 
-use crate::error::{Error, Hitch};
+use crate::error::{Error, Hitch, Kind};
 
 /// Whom we talked to, for messages.
 #[derive(Clone, Debug, Default)]
@@ -145,7 +145,10 @@ fn describe_tls(error: &rustls::Error, peer: &Peer) -> Error {
         }
         _ => ("cannot be used", "renew the endpoint's certificate, or provide its CA ([tls] ca_file in agent.toml)"),
     };
-    let error = Error::permanent(format!("the certificate of {shown} {cause}"))
+    // At a first boot the clock may be behind until it is set from the network: that passes.
+    let passes = matches!(why, CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. });
+    let kind = if passes { Kind::Transient } else { Kind::Permanent };
+    let error = Error::new(kind, format!("the certificate of {shown} {cause}"))
         .rule(format!("TLS certificates are verified: {error}"))
         .remedy(remedy);
     match why {
@@ -205,4 +208,18 @@ fn find_io(error: &reqwest::Error) -> Option<ErrorKind> {
 /// The last cause: the layers above it say only "error sending request".
 pub(super) fn innermost(error: &reqwest::Error) -> String {
     chain(error).last().map(ToString::to_string).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A node whose clock was behind at its first boot failed at once, with the clock set seconds later.
+    #[test]
+    fn a_certificate_that_is_not_valid_yet_is_waited_for_and_one_that_has_expired_is_not() {
+        let peer = Peer { name: "h:5000".into(), host: "h".into(), ..Peer::default() };
+        let kind = |why| describe_tls(&rustls::Error::InvalidCertificate(why), &peer).kind();
+        assert_eq!(kind(CertificateError::NotValidYet), Kind::Transient);
+        assert_eq!([CertificateError::Expired, CertificateError::UnknownIssuer].map(kind), [Kind::Permanent; 2]);
+    }
 }
