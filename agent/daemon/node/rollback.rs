@@ -399,7 +399,8 @@ impl Node {
         Ok(record.map(|record| record.failure()))
     }
 
-    /// Takes a failed update back, if it may; the failure then says what became of that. True where the node is as it was. `running` and `deadline` are those of the whole.
+    /// Takes a failed update back, if it may; the failure then says what became of that. True where the node is as it was. `running`
+    /// and `deadline` are those of the whole.
     pub(super) async fn go_back(
         &self,
         way: WayBack,
