@@ -383,9 +383,9 @@ impl Journal {
     ///
     /// # Errors
     /// If it cannot be looked for or recorded.
-    pub fn recover(&mut self, id: &str) -> Result<bool> {
+    pub fn recover(&mut self, id: &str, from: State) -> Result<bool> {
         // What the operator has run again has an earlier result there.
-        let is_new = |record: &&DeploymentRecord| record.state == State::Seen && record.order.is_none() && record.is_job();
+        let is_new = |record: &&DeploymentRecord| record.state == from && record.order.is_none() && record.is_job();
         let Some(mut record) = self.records.get(id).filter(is_new).cloned() else { return Ok(false) };
         if !self.is_ours(id)? {
             return Ok(false);
@@ -947,7 +947,7 @@ mod tests {
         let mut journal = place.journal(&report);
         let seen = journal.new_record("seen", "n", "script");
         journal.put(seen).unwrap();
-        assert!(journal.recover("seen").unwrap() && !journal.recover("seen").unwrap());
+        assert!(journal.recover("seen", State::Seen).unwrap() && !journal.recover("seen", State::Seen).unwrap());
         for (id, outcome) in [("failed", Some(failed.clone())), ("refused", Some(refused)), ("seen", Some(failed)), ("cut", None)]
         {
             if id != "seen" {
@@ -970,8 +970,14 @@ mod tests {
         assert!(journal.register(&node).unwrap().is_some(), "a node is brought up again, which changes nothing");
         // Heat's order is new, and so is the run that an operator asked for.
         journal.signalled("failed", None).unwrap();
+        // The copy was made while it ran.
+        let running = DeploymentRecord { state: State::Running, outcome: None, ..journal.get("failed").unwrap().clone() };
+        journal.put(running).unwrap();
+        assert!(!journal.recover("failed", State::Seen).unwrap() && journal.recover("failed", State::Running).unwrap());
+        assert!(journal.get("failed").unwrap().outcome.is_some());
+        journal.signalled("failed", None).unwrap();
         journal.rerun("failed", "1").unwrap();
-        assert!(!journal.recover("failed").unwrap());
+        assert!(!journal.recover("failed", State::Seen).unwrap());
     }
 
     #[test]

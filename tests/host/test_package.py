@@ -296,13 +296,15 @@ def test_what_a_node_runs_outlives_removal_and_purge(deb, hosts, signal_server):
     assert all(host.show(unit, "NeedDaemonReload")["NeedDaemonReload"] == "no" for unit in SERVICES)
     assert host.sh("findmnt -rno SOURCE,TARGET /var/lib/etcd; findmnt -rno SOURCE,TARGET /var/lib/docker") == mounts
     host.exec("systemctl", "restart", *SERVICES)
-    # Whoever installs it again runs no script a second time: the record that it shares with the replaced tools is kept.
+    # Whoever installs it again runs no script a second time: the record that it shares with the replaced tools is kept. That Heat has heard
+    # of it, nobody knows any more: it hears the same again.
     heard_out(server)
     server.forget()
     install(host, deb)
     host.wait_for(lambda: server.polls())
     host.wait_for(lambda: is_healthy(host))
-    assert host.read("/var/tmp/ran") == "ran\n" and not server.signals("10-once")
+    assert host.read("/var/tmp/ran") == "ran\n"
+    assert {s.json()["deploy_status_code"] for s in server.signals("10-once")} <= {0}
 
 
 def test_a_guard_of_the_operators_own_outlives_removal(deb, hosts):

@@ -11,9 +11,15 @@ MASTER = GATEWAY.rsplit(".", 1)[0] + ".21"
 BAD = {"KUBEAPI_OPTIONS": "--no-such-flag=1"}
 # A failed update is given up after half of this.
 SHORT = {"WAIT_TIMEOUT": 40}
-# All that an update writes, but for what is there while it goes on.
+# A firewall that drops what nobody accepts.
+OWN = """table inet own {
+ chain input { type filter hook input priority 0; policy accept; ct state established accept; iif lo accept; ip saddr 10.77.0.0/16 accept; }
+ chain last { type filter hook input priority 10; policy accept; ct state established accept; iif lo accept; ip saddr 10.77.0.0/16 accept; drop; }
+}
+"""
+# All that an update writes, but for what is there while it goes on, and for who takes the firewall's rules away at the next boot too.
 FILES = "find /etc/systemd/system /etc/kubernetes /etc/etcd /etc/containerd /etc/sysctl.d /etc/modules-load.d /etc/cni -type f -not -path '*/..*' " \
-        "-exec sha256sum {} + | sort -k 2; find /etc/systemd/system -type l | sort"
+        "-exec sha256sum {} + | sort -k 2; find /etc/systemd/system -type l -not -name 'heat-node-firewall*' | sort"
 # Of the stand-in's: what is in it is obeyed.
 ORDERS = "/run/heat-node-agent-stand-ins/kube-scheduler"
 
@@ -33,9 +39,14 @@ def test_a_failed_update_is_rolled_back(hosts, signal_server, magnum):
     host.wait_for(lambda: is_steady(host), what="a steady node")
     files, units = host.sh(FILES), node.started()
 
-    # A flag that no table knows, and beside it a file that the generation before does not have.
-    node.update(**BAD, **SHORT, HTTP_PROXY="http://192.0.2.1:3128")
+    # A flag that no table knows, and beside it a file and rules of the firewall that the generation before does not have.
+    host.write("/run/own.nft", OWN)
+    host.exec("nft", "-f", "/run/own.nft")
+    node.update(**BAD, **SHORT, HTTP_PROXY="http://192.0.2.1:3128", FIREWALL="nftables")
+    host.wait_for(lambda: "heat-node-agent:" in host.exec("nft", "list", "ruleset").stdout, what="the agent's rules")
     cause = heard(node)
+    rules = host.exec("nft", "list", "ruleset").stdout
+    assert "heat-node-agent:" not in rules and "chain last" in rules, rules
     assert "kube-apiserver" in cause and "--no-such-flag" in cause, cause
     assert "rolled back: generation 1 is in place again, and healthy" in cause, cause
     assert host.sh(FILES) == files and node.healthy()

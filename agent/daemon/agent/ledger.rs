@@ -69,7 +69,7 @@ impl Ledger {
     pub(super) fn register(&mut self, deployment: &Deployment, state: Option<State>) -> Result<bool> {
         if state.is_some() {
             self.journal.renew(deployment)?;
-            if !self.journal.recover(&deployment.id)? {
+            if !self.journal.recover(&deployment.id, State::Seen)? {
                 return Ok(true);
             }
         }

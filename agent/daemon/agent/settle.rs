@@ -122,6 +122,14 @@ impl Agent {
     }
 
     fn interrupted(&mut self, record: &DeploymentRecord) -> Result<()> {
+        // Of a state directory that was restored from a copy that was made while it ran.
+        if self.ledger.journal.recover(&record.id, State::Running)? {
+            let note = self.ledger.journal.get(&record.id).and_then(|record| record.note.clone()).unwrap_or_default();
+            let message = format!("deployment {} was {note}", record.name);
+            self.host.report.emit(job_event(Code::DeploymentAlreadyRun, record, message));
+            self.ledger.store_result_of(&record.id);
+            return Ok(());
+        }
         let error = Error::permanent("interrupted: its unit ended without a result, and a script is never run twice")
             .remedy("check how far it got, then update the stack to run it again");
         let message = format!("deployment {} was interrupted", record.name);
@@ -167,6 +175,10 @@ impl Agent {
             self.ledger.generations.untouched()?;
         }
         self.ledger.generations.end(state, reason, done.laps)?;
+        if state == GenerationState::Applied {
+            // It may hold secrets, and nothing goes back any more.
+            self.node_task.node.forget_replaced()?;
+        }
         // The wait condition's signal is stored before the deployment counts as finished: a crash between the two
         // brings the node up once more, which changes nothing, and stores the same key again.
         if let Some(wait) = done.wait {

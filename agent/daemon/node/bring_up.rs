@@ -41,8 +41,8 @@ pub(super) struct RunOptions {
     pub(super) generation: u64,
     /// The one that asks for it; nothing where the node is put back.
     pub(super) deployment: Option<String>,
-    /// What is taken away, where the node goes back to the generation before.
-    pub(super) retired: Retired,
+    /// What is taken away where the node goes back to the generation before; only there.
+    pub(super) retired: Option<Retired>,
 }
 
 /// How bringing the node up ended.
@@ -156,7 +156,7 @@ impl Node {
                 settles,
                 generation,
                 deployment: Some(deployment.id.clone()),
-                retired: Retired::default(),
+                retired: None,
             };
             self.converge(&plan.spec, &renewal::beside_an_update(&plan.desired), options).await
         };
@@ -164,8 +164,6 @@ impl Node {
         match result {
             Ok(converged) => {
                 self.remembered.take_as_it_is(&plan.desired);
-                // What it replaced may hold secrets; a leftover is removed by the next deployment.
-                drop(self.forget_replaced());
                 Update { result: Ok(converged), laps, restored: false }
             }
             Err(failure) => {
@@ -205,7 +203,8 @@ impl Node {
     ) -> converge::Outcome {
         // Those of an earlier run are not this one's, which may end before it begins.
         self.progress.begin_run(deployment.as_deref());
-        let is_update = deployment.is_some();
+        let is_update = deployment.is_some() && retired.is_none();
+        let retired = retired.unwrap_or_default();
         let Some(systemd) = &self.host.systemd else {
             return Err(Failure::new(Code::NoSystemd, "systemd", "no systemd answers on the system bus")
                 .rule("a node is configured through systemd over D-Bus")

@@ -8,7 +8,6 @@ use super::decision::{Facts, FirstAction, LastAttempt, Verdict};
 use super::drift::{self, Cause, SortedCauses};
 use super::inspection::MachineInspection;
 use super::renewal;
-use crate::converge::Retired;
 use crate::daemon::pause::Reason;
 use crate::daemon::reason::REASON_LIMIT;
 use crate::desired::Desired;
@@ -116,13 +115,8 @@ impl Node {
         repairs: &[Cause],
     ) -> bool {
         self.pause.begin(reason, &self.host.clock);
-        let options = RunOptions {
-            deadline,
-            settles: Duration::ZERO,
-            generation: reason.generation,
-            deployment: None,
-            retired: Retired::default(),
-        };
+        let options =
+            RunOptions { deadline, settles: Duration::ZERO, generation: reason.generation, deployment: None, retired: None };
         let failure = self.converge(spec, desired, options).await.err();
         let failed = failure.is_some();
         if let Some(failure) = failure {

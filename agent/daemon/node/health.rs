@@ -160,6 +160,15 @@ struct Recovery {
     hold: Duration,
 }
 
+/// What became of measurements.
+#[derive(Debug, Default)]
+struct Measured {
+    /// What systemd says of it was judged before, by this run of the agent.
+    is_judged: bool,
+    /// Who brought the node up, or put it back, has touched it: what was wrong before is not shown until it was measured again.
+    is_touched: bool,
+}
+
 /// A component and what was seen of it.
 #[derive(Debug)]
 struct Component {
@@ -172,8 +181,7 @@ struct Component {
     state: Option<UnitState>,
     /// Since when its process is up.
     up: Option<Timestamp>,
-    /// What systemd says of it was judged before, by this run of the agent.
-    is_judged: bool,
+    measured: Measured,
     restarts: Restarts,
     problem: Option<Problem>,
     since: Timestamp,
@@ -196,7 +204,7 @@ impl Component {
             needs: Vec::new(),
             state: None,
             up: None,
-            is_judged: false,
+            measured: Measured::default(),
             restarts: Restarts::default(),
             problem: None,
             since: now,
@@ -325,7 +333,7 @@ impl Component {
 
     /// Takes over what is wrong at this moment once it has lasted, and says what is news.
     fn judge(&mut self, failed: &[String], now: Timestamp) -> Option<Effect> {
-        let is_first = self.state.is_some() && !std::mem::replace(&mut self.is_judged, true);
+        let is_first = self.state.is_some() && !std::mem::replace(&mut self.measured.is_judged, true);
         let seen = self.problem_now(failed, now);
         let (shown, kind) = (self.problem.as_ref().map(|one| one.kind), seen.as_ref().map(|one| one.kind));
         let lasts = match self.doubt {
@@ -348,6 +356,7 @@ impl Component {
             self.since = now;
         }
         self.problem = seen;
+        self.measured.is_touched = false;
         match kind {
             Some(kind) => self.news_of(kind, lasts, now),
             None => self.recover(now),
@@ -402,7 +411,7 @@ impl Component {
     }
 
     fn status(&self) -> ComponentStatus {
-        let problem = self.problem.as_ref();
+        let problem = self.problem.as_ref().filter(|_| !self.measured.is_touched);
         let is_why = problem.is_some_and(|one| one.kind.has_words());
         let why = Some(&self.why).filter(|_| is_why);
         ComponentStatus {
@@ -469,6 +478,7 @@ impl Health {
     pub(super) fn forget(&mut self) {
         for component in &mut self.components {
             (component.state, component.up, component.doubt) = (None, None, None);
+            component.measured.is_touched = true;
             component.forget_restarts();
             component.parts.iter_mut().for_each(|part| part.bad = None);
         }

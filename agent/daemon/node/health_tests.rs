@@ -355,6 +355,24 @@ fn what_systemd_says_first_after_a_restart_of_the_agent_counts_at_once() {
     }
 }
 
+/// A node that was just brought up was shown as DEGRADED for a moment, by what was found before that.
+#[test]
+fn what_was_wrong_before_a_node_was_touched_is_shown_again_only_once_it_was_measured() {
+    let mut health = Health::default();
+    health.begin(&node(), Timestamp(0));
+    let stopped = || state(ETCD, "inactive", "dead", 0);
+    health.saw(stopped(), Timestamp(0));
+    health.judge(Timestamp(0));
+    let shown = |health: &Health| health.of("etcd").unwrap().state;
+    assert_eq!(shown(&health), ComponentState::Failed);
+    health.forget();
+    assert_eq!(shown(&health), ComponentState::Healthy);
+    health.saw(stopped(), Timestamp(1_000));
+    health.judge(Timestamp(1_000));
+    health.judge(Timestamp(5_000));
+    assert_eq!(shown(&health), ComponentState::Failed);
+}
+
 #[test]
 fn a_node_that_was_touched_is_looked_at_anew() {
     let mut watch = Watch::new();

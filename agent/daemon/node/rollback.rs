@@ -22,7 +22,7 @@ use crate::converge::{Failure, Original, Retired, RetiredFile};
 use crate::deploy::Generations;
 use crate::desired::{Desired, File, Need};
 use crate::error::remedy::Remedy;
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
 use crate::files::{Attributes, FileKind, Tree};
 use crate::kubernetes::{self, ImagePolicy, NodeSpec};
 use crate::metadata::Deployment;
@@ -330,7 +330,7 @@ impl Node {
     }
 
     /// The update is in place: what it replaced is not needed any more.
-    pub(super) fn forget_replaced(&self) -> Result<()> {
+    pub(in crate::daemon) fn forget_replaced(&self) -> Result<()> {
         self.host.state.remove(Path::new(REPLACED)).map(|_| ())
     }
 
@@ -356,7 +356,14 @@ impl Node {
             let parts: Vec<String> = parts.iter().map(ToString::to_string).collect();
             return closed(&format!("the update changes {}, which is never taken back automatically", parts.join(", ")));
         }
-        let known: Option<Replaced> = self.host.state.read_json(Path::new(REPLACED))?;
+        let known: Option<Replaced> = match self.host.state.read_json(Path::new(REPLACED)) {
+            Err(error) if error.kind() == Kind::Permanent => {
+                // What lay there before is not known any more, and what lies there now may be the update's own.
+                self.host.state.quarantine(Path::new(REPLACED), &self.host.report, Code::StateFileQuarantined, &error)?;
+                return closed("the record of what the update replaced is damaged");
+            }
+            known => known?,
+        };
         let is_ours = |known: &Replaced| known.generation == generation && known.deployment == deployment;
         let replaced = if let Some(known) = known.filter(is_ours) {
             known
@@ -394,7 +401,8 @@ impl Node {
 
     /// The failure of an update that the node was going back from when the agent ended.
     pub(super) fn interrupted_rollback(&self, generation: u64, deployment: &str) -> Result<Option<Failure>> {
-        let record: Option<RollbackRecord> = self.host.state.read_json(Path::new(ROLLBACK))?;
+        let record: Option<RollbackRecord> =
+            self.host.state.read_state(Path::new(ROLLBACK), &self.host.report, Code::StateFileQuarantined)?;
         let record = record.filter(|record| record.generation == generation && record.deployment == deployment);
         Ok(record.map(|record| record.failure()))
     }
@@ -415,13 +423,18 @@ impl Node {
         }
         let mut is_restored = false;
         let note = match way.judge(after, &failure) {
-            Ok(previous) => match self.restore(&previous, after, &failure, generation, deployment, (running, deadline)).await {
-                Ok(()) => {
-                    is_restored = true;
-                    format!("rolled back: generation {} is in place again, and healthy", previous.number)
+            Ok(mut previous) => {
+                match self.restore(&mut previous, after, &failure, generation, deployment, (running, deadline)).await {
+                    Ok(()) => {
+                        is_restored = true;
+                        format!("rolled back: generation {} is in place again, and healthy", previous.number)
+                    }
+                    Err(why) if why == format!("{}: {}", failure.doing(), failure.cause) => {
+                        format!("the rollback to generation {} failed too, for the same cause", previous.number)
+                    }
+                    Err(why) => format!("the rollback to generation {} failed too: {why}", previous.number),
                 }
-                Err(why) => format!("the rollback to generation {} failed too: {why}", previous.number),
-            },
+            }
             Err(Some(why)) => why,
             Err(None) => return (failure, false),
         };
@@ -431,7 +444,7 @@ impl Node {
 
     async fn restore(
         &self,
-        previous: &Previous,
+        previous: &mut Previous,
         after: &Desired,
         failure: &Failure,
         generation: u64,
@@ -442,11 +455,21 @@ impl Node {
         let event = |code, line: String| Event::new(code, line).generation(number).step("rollback");
         let line = format!("rolling the node back to generation {number}, because generation {generation} failed");
         self.host.report.emit(event(Code::RollbackBegun, line).phase(Phase::Units).cause(&failure.cause));
-        let result = match self.begin_restoring(previous, after, failure, generation, deployment) {
+        // What the update made outside of files (a firewall's rules, a bridge) is known by the machine as it is now, and only a node
+        // that is rendered for it takes that away.
+        let rendered = kubernetes::render(&previous.spec, &self.facts()).map_err(Error::from);
+        let rendered = rendered.map(|desired| previous.desired = desired);
+        let result = match rendered.and_then(|()| self.begin_restoring(previous, after, failure, generation, deployment)) {
             Ok(retired) => {
                 let deadline = deadline.saturating_sub(running.elapsed()).max(LEAST);
-                let options =
-                    RunOptions { deadline, settles: super::bring_up::SETTLES, generation: number, deployment: None, retired };
+                let options = RunOptions {
+                    deadline,
+                    settles: super::bring_up::SETTLES,
+                    generation: number,
+                    // What is left to do where this fails, too, is to run the deployment again.
+                    deployment: Some(deployment.to_owned()),
+                    retired: Some(retired),
+                };
                 let desired = renewal::none(previous.desired.clone());
                 let converged = Box::pin(self.converge(&previous.spec, &desired, options)).await;
                 converged.map(|_| ()).map_err(|failure| format!("{}: {}", failure.doing(), failure.cause))
