@@ -35,6 +35,11 @@ CHANGES = [
     (r"server add volume [0-9a-f-]{36}", "server add volume <this server>"),
     # Whether a unit that dies again and again is up in this moment.
     (r"\bended( with status \d+)? (again and again|and systemd|and is about)", r"ended \2"),
+    # In which moment of its restarts the deadline finds it, and what it said last by then.
+    (r"still activating \((start-pre|start|auto-restart[^)]*)\) at the deadline", "still activating (<moment>) at the deadline"),
+    (r"\(last lines of etcd\.service: [^()]*\)", "(last lines of etcd.service: <lines>)"),
+    # In the same moment, or in another one.
+    (r"(rollback to generation (?:\d+|<n>) failed too)(?:, for the same cause|: .*?)(?=; remedy)", r"\1<, why>"),
     # Which of several requests comes first.
     (r"\bof the CA [a-z-]+ from", "of the CA <ca> from"),
     (r"\bcertificate [a-z/-]+, the signed", "certificate <name>, the signed"),
