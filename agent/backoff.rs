@@ -44,7 +44,7 @@ impl Backoff {
 #[must_use]
 pub fn pause_before_deadline(own: Duration, asked: Option<Duration>, left: Duration) -> Option<Duration> {
     let most = left.checked_sub(own).filter(|most| !most.is_zero())?;
-    Some(own.max(asked.unwrap_or_default()).min(most.max(own)))
+    Some(asked.unwrap_or_default().clamp(own, most.max(own)))
 }
 
 /// Between half and the whole of a pause, so that a fleet does not come back as one; `random` is in `0.0..1.0`.

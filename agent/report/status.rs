@@ -248,6 +248,13 @@ pub fn left_over_remedy(file: &str) -> String {
     )
 }
 
+/// A reason as one sentence, its code, its causes, and what to do about it where the deployment of this id is to be run again.
+fn parts_of(reason: &Reason, id: &str) -> (Option<String>, Option<String>, Vec<String>, Option<String>) {
+    let id = shortened(id, 64);
+    let remedy = reason.remedy.as_ref().map(|remedy| FollowUp::Rerun(&id).of(remedy).to_string());
+    (Some(reason.to_string()), reason.code.clone(), reason.lines(), remedy)
+}
+
 /// What to do about a script that failed.
 #[must_use]
 pub fn script_remedy(id: &str) -> String {
@@ -294,11 +301,7 @@ impl DeploymentStatus {
 
     /// Takes over code, causes and remedy of a failure.
     pub fn explain(&mut self, reason: &Reason) {
-        self.reason = Some(reason.to_string());
-        self.code.clone_from(&reason.code);
-        self.causes = reason.lines();
-        let id = shortened(&self.id, 64);
-        self.remedy = reason.remedy.as_ref().map(|remedy| FollowUp::Rerun(&id).of(remedy).to_string());
+        (self.reason, self.code, self.causes, self.remedy) = parts_of(reason, &self.id);
     }
 
     /// Why it failed, each cause by itself.
@@ -417,11 +420,7 @@ pub struct ThinPoolStatus {
 impl NodeStatus {
     /// Takes over code, causes and remedy of the failure for which it was rejected.
     pub fn explain(&mut self, reason: &Reason) {
-        self.reason = Some(reason.to_string());
-        self.code.clone_from(&reason.code);
-        self.causes = reason.lines();
-        let id = shortened(self.deployment.as_deref().unwrap_or_default(), 64);
-        self.remedy = reason.remedy.as_ref().map(|remedy| FollowUp::Rerun(&id).of(remedy).to_string());
+        (self.reason, self.code, self.causes, self.remedy) = parts_of(reason, self.deployment.as_deref().unwrap_or_default());
     }
 
     /// Why it was rejected, each cause by itself.
