@@ -6,14 +6,14 @@ use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::host::Host;
+use super::node::spec_of;
 use super::{page, status_file};
 use crate::deploy::Generations;
 use crate::desired::Desired;
 use crate::error::{Error, Result};
 use crate::files::Tree;
 use crate::identity::{Identity, InstanceRecord, prune_beside, succeed};
-use crate::kubernetes::{self, Facts, ImagePolicy};
-use crate::metadata::Deployment;
+use crate::kubernetes::{self, Facts};
 use crate::output::print_error;
 use crate::report::notify::Notify;
 use crate::report::{Code, Event, Phase};
@@ -183,8 +183,7 @@ fn beside(root: &Tree, deployed: &Path, mounts: &[Mount]) -> Result<Vec<PathBuf>
 
 /// What the generation in place asks for.
 fn former_node(state: &Tree) -> Option<Desired> {
-    let deployment = Deployment::parse(&Generations::inspect(state)?.entry).ok().flatten()?;
-    kubernetes::render(&kubernetes::node_of(&deployment, &ImagePolicy::everything()).ok()?, &Facts::default()).ok()
+    kubernetes::render(&spec_of(&Generations::inspect(state)?.entry)?, &Facts::default()).ok()
 }
 
 /// Refused, if the state in `state_dir` is of another instance than this machine. Nothing is said where either is unknown,

@@ -11,6 +11,12 @@ use crate::error::Result;
 use crate::kubernetes::{self, Facts, ImagePolicy, NodeSpec};
 use crate::metadata::Deployment;
 
+/// What an entry that was carried out asks for, whatever the image permits today; `None` where this version of the agent cannot read it.
+pub(in crate::daemon) fn spec_of(entry: &Value) -> Option<NodeSpec> {
+    let deployment = Deployment::parse(entry).ok().flatten()?;
+    kubernetes::node_of(&deployment, &ImagePolicy::everything()).ok()
+}
+
 /// The node that an entry asks for on this machine.
 #[derive(Debug)]
 pub(super) struct InPlace {
@@ -22,9 +28,7 @@ pub(super) struct InPlace {
 
 impl InPlace {
     fn new(entry: &Arc<Value>, facts: Facts) -> Result<Option<Self>> {
-        let deployment = Deployment::parse(entry).ok().flatten();
-        let spec = deployment.and_then(|deployment| kubernetes::node_of(&deployment, &ImagePolicy::everything()).ok());
-        let Some(spec) = spec else { return Ok(None) };
+        let Some(spec) = spec_of(entry) else { return Ok(None) };
         let desired = kubernetes::render(&spec, &facts)?;
         Ok(Some(Self { entry: Arc::clone(entry), facts, spec, desired }))
     }

@@ -39,6 +39,7 @@ use self::backend::Backend;
 pub(super) use self::bring_up::Done;
 use self::findings::Memory;
 use self::health::Health;
+pub(super) use self::in_place::spec_of;
 use self::in_place::{InPlace, Rendered};
 pub(super) use self::inspection::NodeInspection;
 use self::machine::KnownMachine;

@@ -4,11 +4,11 @@ use std::path::Path;
 
 use serde_json::Value;
 
+use super::in_place::spec_of;
 use crate::desired::{Desired, Volume};
 use crate::files::{READ_LIMIT, Tree};
-use crate::kubernetes::{self, ImagePolicy, NodeSpec, Role};
+use crate::kubernetes::{self, NodeSpec, Role};
 use crate::machine::facts;
-use crate::metadata::Deployment;
 use crate::report::condition_state::ConditionState;
 use crate::report::status::NodeStatus;
 use crate::report::volume::VolumeStatus;
@@ -43,8 +43,7 @@ impl Outline {
 
     /// Of the entry of a deployment that was carried out: nothing where this version cannot read it any more.
     pub(in crate::daemon) fn of_entry(entry: &Value, root: &Tree) -> Option<Self> {
-        let deployment = Deployment::parse(entry).ok().flatten()?;
-        let spec = kubernetes::node_of(&deployment, &ImagePolicy::everything()).ok()?;
+        let spec = spec_of(entry)?;
         let desired = kubernetes::render(&spec, &facts::of_machine(root)).ok()?;
         Some(Self::of(&spec, &desired, &hostname(root)))
     }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::drift::{self, Cause, DriftRecord};
+use super::in_place::spec_of;
 use crate::clock::Clock;
 use crate::converge;
 use crate::deploy::{Extent, GENERATION, Generation, Generations};
@@ -14,9 +15,8 @@ use crate::desired::Desired;
 use crate::error::{Error, Result};
 use crate::files::Tree;
 use crate::keepers::certificates;
-use crate::kubernetes::{self, ImagePolicy, NodeSpec};
+use crate::kubernetes;
 use crate::machine::facts;
-use crate::metadata::Deployment;
 use crate::systemd::Systemd;
 
 /// What differs from a node's parameters, in words.
@@ -107,11 +107,6 @@ pub(crate) fn in_place(state: &Tree, root: &Tree) -> Result<(Desired, Extent)> {
     let spec =
         spec.ok_or_else(|| Error::permanent("this version of the agent cannot read the parameters of the node in place"))?;
     Ok((kubernetes::render(&spec, &facts::of_machine(root))?, reference.extent))
-}
-
-fn spec_of(entry: &Value) -> Option<NodeSpec> {
-    let deployment = Deployment::parse(entry).ok().flatten()?;
-    kubernetes::node_of(&deployment, &ImagePolicy::everything()).ok()
 }
 
 /// All that the node was asked to be that may be on the machine: by the newest generation, however far it came, and the one before it

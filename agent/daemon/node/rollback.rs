@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Node;
 use super::bring_up::RunOptions;
+use super::in_place::spec_of;
 use super::outline::Outline;
 use super::renewal;
 use crate::clock::Stopwatch;
@@ -24,8 +25,7 @@ use crate::desired::{Desired, File, Need};
 use crate::error::remedy::Remedy;
 use crate::error::{Error, Kind, Result};
 use crate::files::{Attributes, FileKind, Tree};
-use crate::kubernetes::{self, ImagePolicy, NodeSpec};
-use crate::metadata::Deployment;
+use crate::kubernetes::{self, NodeSpec};
 use crate::progress::StepId;
 use crate::report::{Code, Event, Phase};
 use crate::systemd::Systemd;
@@ -347,9 +347,7 @@ impl Node {
             return closed("an update before this one failed on its way, so that generation was not whole any more");
         }
         let Some(systemd) = &self.host.systemd else { return Ok(WayBack::Nothing) };
-        let spec = Deployment::parse(&before.entry).ok().flatten();
-        let spec = spec.and_then(|deployment| kubernetes::node_of(&deployment, &ImagePolicy::everything()).ok());
-        let Some(spec) = spec else { return closed("this version of the agent cannot read its parameters") };
+        let Some(spec) = spec_of(&before.entry) else { return closed("this version of the agent cannot read its parameters") };
         let desired = kubernetes::render(&spec, &self.facts())?;
         let parts = irreversible(&desired, after);
         if !parts.is_empty() {

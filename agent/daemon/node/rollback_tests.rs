@@ -67,7 +67,7 @@ fn previous(replaced: Replaced) -> WayBack {
 fn test_spec() -> NodeSpec {
     let entry = serde_json::json!({"id": "i", "group": "kubernetes-node", "config": {"ROLE": "minion", "KUBE_MASTER_IP": "192.0.2.1",
         "KUBE_NODE_IP": "192.0.2.2", "TLS_DISABLED": true}});
-    kubernetes::node_of(&Deployment::parse(&entry).unwrap().unwrap(), &ImagePolicy::everything()).unwrap()
+    spec_of(&entry).unwrap()
 }
 
 #[test]
