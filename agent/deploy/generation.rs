@@ -118,6 +118,15 @@ impl Generation {
         };
         Some(Reference { generation: number, entry: Arc::clone(entry), extent })
     }
+
+    /// The entries of which anything may be on the machine, the newest first. Of one that failed before it changed anything, or was
+    /// rolled back, nothing is: what lies at its paths is somebody else's.
+    #[must_use]
+    pub fn present_entries(&self) -> Vec<&Arc<Value>> {
+        let before = self.before.as_ref().map(|before| &before.entry);
+        let is_absent = self.state == GenerationState::Rejected && !self.touched && before.is_some();
+        Some(&self.entry).filter(|_| !is_absent).into_iter().chain(before).collect()
+    }
 }
 
 /// Keeps the newest generation on disk.
@@ -327,9 +336,13 @@ mod tests {
         assert!(!begin(2, "b"), "tried again, on what the first try left");
         fail();
         assert!(!begin(3, "c"), "another one, on what that left");
+        let present =
+            || -> Vec<Value> { open().current().unwrap().present_entries().into_iter().map(|entry| (**entry).clone()).collect() };
+        assert_eq!(present(), [json!(3), json!(1)]);
         // Taken back, in spite of a crash on the way there: the node is whole.
         open().restored().unwrap();
         fail();
+        assert_eq!(present(), [json!(1)], "what lies at the paths of an update that was taken back is not the agent's");
         let reference = open().current().unwrap().reference().unwrap();
         assert_eq!((reference.generation, reference.extent), (1, Extent::Whole));
         assert!(begin(4, "d"));

@@ -38,8 +38,9 @@ pub use url::{CUT, MASK, Parts, has_userinfo, redacted, split, without_userinfo}
 /// Largest body that is taken into memory unless the request says otherwise, in bytes.
 pub const BODY_LIMIT: usize = crate::budgets::DOCUMENT_BYTES;
 
-/// A host that lets the first packet of a connection unanswered for this long is not there.
-const CONNECT_LIMIT: Duration = patience(Duration::from_secs(5));
+/// For a connection with its TLS handshake: four packets that ask for the first are sent within it (RFC 6298 2), and a server under load
+/// has seconds for the second.
+const CONNECT_LIMIT: Duration = patience(Duration::from_secs(10));
 
 /// How many redirects within one host are followed.
 const REDIRECTS: usize = 3;

@@ -200,7 +200,7 @@ fn deployment(one: &DeploymentStatus) -> Condition {
 }
 
 fn while_it_runs(one: &DeploymentStatus) -> String {
-    let follow = format!("heat-node-agent logs {} --follow", argument(&one.id));
+    let follow = format!("heat-node-agent logs --follow {}", argument(&one.id));
     one.stop_command().map_or(follow.clone(), |stop| format!("{follow}; `{stop}` stops it"))
 }
 
@@ -817,7 +817,7 @@ mod tests {
         });
         let now = Timestamp::parse_rfc3339("2026-03-01T12:04:05Z").unwrap();
         let text = page(&tree(&running, true), now, true, 200);
-        assert!(text.contains("logs a --follow; `heat-node-agent stop a` stops it") && !text.contains("stop n"), "{text}");
+        assert!(text.contains("logs --follow a; `heat-node-agent stop a` stops it") && !text.contains("stop n"), "{text}");
         assert!(text.contains("why: Heat replaced it by b"), "{text}");
     }
 }

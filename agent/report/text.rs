@@ -21,14 +21,16 @@ pub fn escaped(text: &str) -> String {
     out
 }
 
-/// A text from outside as one argument of a command that is shown: an id may be any text, and what is shown may be pasted into a shell.
+/// A text from outside as the last argument of a command that is shown: an id may be any text, and what is shown may be pasted into a
+/// shell. One that looks like an option comes behind the `--` that ends options (POSIX.1-2017 XBD 12.2, guideline 10).
 #[must_use]
 pub fn argument(text: &str) -> Cow<'_, str> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.:@%+=,/".contains(c);
     if !text.is_empty() && text.chars().all(is_plain) && !text.starts_with('-') {
         return Cow::Borrowed(text);
     }
-    Cow::Owned(format!("'{}'", text.replace('\'', r"'\''")))
+    let end_of_options = if text.starts_with('-') { "-- " } else { "" };
+    Cow::Owned(format!("{end_of_options}'{}'", text.replace('\'', r"'\''")))
 }
 
 /// Whether a terminal may obey a character in place of showing it: control characters of C0 and C1, DEL, ends of lines, and what turns
@@ -184,7 +186,7 @@ mod tests {
             ("d1; touch /tmp/x #", "'d1; touch /tmp/x #'"),
             ("it's", r"'it'\''s'"),
             ("$(id)", "'$(id)'"),
-            ("--all", "'--all'"),
+            ("--all", "-- '--all'"),
             ("", "''"),
             ("é", "'é'"),
         ] {

@@ -2,6 +2,7 @@
 
 use crate::desired::{Content, Desired, DiskName, Volume};
 use crate::error::{Error, Result};
+use crate::report::text::{argument, escaped};
 
 /// What the command line says.
 #[derive(Clone, Debug, Default)]
@@ -97,9 +98,10 @@ impl Step {
 /// If the reset must not be done as it is asked for; nothing was changed then.
 pub(super) fn steps(found: &Found, wanted: &Arguments) -> Result<Vec<Step>> {
     if let Some(name) = found.running.first() {
-        return Err(Error::refused(format!("deployment {name} is running"))
+        let id = argument(name);
+        return Err(Error::refused(format!("deployment {} is running", escaped(name)))
             .rule("a node is not taken out while a script or hook works on it")
-            .remedy(format!("wait for its end (`heat-node-agent status --wait`), or `heat-node-agent stop {name}`")));
+            .remedy(format!("wait for its end (`heat-node-agent status --wait`), or `heat-node-agent stop {id}`")));
     }
     let wiped = wiped(found, wanted)?;
     let leaves = leaves(&found.member, wanted.abandon_etcd)?;
@@ -283,6 +285,9 @@ mod tests {
         assert!(refused(node(), true, &[VDB, VDC, "7c1f4d0e"]).unwrap().contains("7c1f4d0e is no volume of this node"));
         let busy = Found { running: vec!["setup".into()], ..node() };
         assert!(refused(busy, false, &[]).unwrap().contains("setup is running"));
+        let hostile = Found { running: vec!["$(reboot)".into()], ..node() };
+        let remedy = steps(&hostile, &Arguments::default()).unwrap_err().suggested_remedy().unwrap_or_default().to_owned();
+        assert!(remedy.ends_with("`heat-node-agent stop '$(reboot)'`"), "{remedy}");
         let mut pool = node();
         pool.asked[0].volumes[0].content = Content::ThinPool;
         assert!(refused(pool.clone(), true, &[VDB, VDC]).unwrap().contains("thin pool"));

@@ -109,18 +109,17 @@ pub(crate) fn in_place(state: &Tree, root: &Tree) -> Result<(Desired, Extent)> {
     Ok((kubernetes::render(&spec, &facts::of_machine(root))?, reference.extent))
 }
 
-/// All that the node was asked to be that may be on the machine: by the newest generation, however far it came, and the one before it
-/// until the newest is in place. Nothing where there is no generation.
+/// All that the node was asked to be that may be on the machine: by the newest generation, however far it came, unless it was rolled
+/// back, and by the one before it until the newest is in place. Nothing where there is no generation.
 ///
 /// # Errors
 /// If this version cannot read what was asked.
 pub(crate) fn asked(state: &Tree, root: &Tree) -> Result<Vec<Desired>> {
     let Some(generation) = state.read_json::<Generation>(Path::new(GENERATION))? else { return Ok(Vec::new()) };
     let facts = facts::of_machine(root);
-    let entries = [Some(&generation.entry), generation.before.as_ref().map(|before| &before.entry)];
     let unreadable = || Error::permanent("this version of the agent cannot read the parameters of the node on this machine");
     let read = |entry: &Arc<Value>| Ok(kubernetes::render(&spec_of(entry).ok_or_else(unreadable)?, &facts)?);
-    entries.into_iter().flatten().map(read).collect()
+    generation.present_entries().into_iter().map(read).collect()
 }
 
 /// The units of a node.

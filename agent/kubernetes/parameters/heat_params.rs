@@ -130,12 +130,18 @@ fn is_whole(text: &str, has_lines: bool) -> bool {
     true
 }
 
+/// Whether a backslash at a line's end joins it with an assignment: two values would become one, and a mistake would show the second.
+fn joins_assignment(text: &str) -> bool {
+    text.split("\\\n").skip(1).any(|next| assignment(next.trim_start()).is_some())
+}
+
 /// One word of a shell that begins in this line, and what stands behind it on its line.
 fn word(text: &str, line: usize, has_lines: bool) -> Result<(Word, &str), String> {
     let open_quote = |at: usize| {
         let line = line + text.get(..at).unwrap_or_default().matches('\n').count();
         format!("the quote opened in line {line} is not closed before line {}", line + 1)
     };
+    const JOINED: &str = "a backslash at the end of a line joins it with another assignment";
     let mut out = Word::default();
     let (mut from, mut chars) = (0, text.char_indices());
     while let Some((at, c)) = chars.next() {
@@ -158,11 +164,17 @@ fn word(text: &str, line: usize, has_lines: bool) -> Result<(Word, &str), String
                 if !is_whole(&plain, has_lines) {
                     return Err(open_quote(at));
                 }
+                if joins_assignment(inner) {
+                    return Err(JOINED.to_owned());
+                }
                 out.expands |= has_expansion(inner);
                 out.text.push_str(&plain);
                 (from, chars) = behind(text, at + 1 + end + 1);
             }
             '\\' => match chars.next() {
+                Some((_, '\n')) if rest.lines().nth(1).is_some_and(|next| assignment(next.trim_start()).is_some()) => {
+                    return Err(JOINED.to_owned());
+                }
                 Some((_, '\n')) => {}
                 Some((_, c)) => out.text.push(c),
                 None => return Err("there is a backslash at the end".to_owned()),
@@ -325,6 +337,11 @@ mod tests {
         ]) {
             assert!(found.starts_with(expected), "{found}");
         }
+        for text in ["ROLE=master\\\nPASSWORD=hunter2\n", "ROLE=\"master\\\n  PASSWORD=hunter2\"\n"] {
+            let found = parse(text).unwrap_err()[0].to_string();
+            assert!(found.contains("line 1: a backslash at the end of a line joins it") && !found.contains("hunter2"), "{found}");
+        }
+        assert_eq!(parse("KUBELET_OPTIONS=\"--a=1 \\\n  --b=2\"\n").unwrap().parameters["KUBELET_OPTIONS"], "--a=1   --b=2");
         assert!(
             !is_heat_params("#!/bin/sh\necho hello\n") && is_heat_params("\n# made\nROLE=\"x\"") && !is_heat_params("{\"a\": 1}")
         );
