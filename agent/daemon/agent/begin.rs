@@ -10,7 +10,7 @@ use crate::deploy::{DeploymentRecord, EntryKind, Generation, GenerationState, Ou
 use crate::error::{Error, Result};
 use crate::kubernetes::{self, ImagePolicy, Mistake};
 use crate::metadata::{Deployment, Malformed};
-use crate::programs::Programs;
+use crate::programs::{Job, Programs};
 use crate::report::{Code, Event, Phase};
 
 /// Deployments that are refused in one turn of the loop: each is stored and synced, and a signal to the agent, an order or the
@@ -159,7 +159,7 @@ impl Agent {
             _ => hooks::external(&deployment, &self.host.root, &self.host.settings.deploy.hook_dirs, limit, is_secret),
         };
         let job = match job {
-            Ok(job) => job,
+            Ok(job) => Job { begun_mark: self.ledger.journal.begun_mark(&deployment.id), ..job },
             Err(error) => {
                 let code = if work == Work::Script { Code::DeploymentMalformed } else { Code::DeploymentNoHook };
                 self.refuse(&deployment, code, &error)?;
