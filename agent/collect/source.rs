@@ -28,6 +28,10 @@ use crate::report::{Code, Event, Phase, Report};
 use crate::settings::Settings;
 use crate::settings::source_name::SourceName;
 
+/// The longest pause behind a first failure of a source that a result waits for: Heat may wait for that no longer than WAIT_TIMEOUT says. Each
+/// further failure adds as much.
+const WANTED: Duration = Duration::from_secs(30);
+
 /// What one poll brought.
 pub(super) struct Polled {
     pub(super) source: SourceName,
@@ -559,7 +563,11 @@ impl Source {
 
     /// Time to the next poll; `None` while one is under way.
     pub(super) fn due_in(&self) -> Option<Duration> {
-        (!self.in_flight).then(|| if self.is_wanted() { Duration::ZERO } else { self.timer.left() })
+        (!self.in_flight).then(|| match self.state.failures {
+            _ if self.wanted < Some(self.asked) => self.timer.left(),
+            0 => Duration::ZERO,
+            failures => self.timer.left_within(WANTED.saturating_mul(failures)),
+        })
     }
 
     /// A request is under way.
@@ -574,14 +582,9 @@ impl Source {
     }
 
     /// Has it polled at once, unless it was since `fact` (which may be when its newest poll began) or fails: one that fails keeps
-    /// its growing pause, which its server may have asked for.
+    /// its growing pause, but of what its server asked for no more than Heat may have time for.
     pub(super) fn want(&mut self, fact: Moment) {
         self.wanted = self.wanted.max(Some(fact));
-    }
-
-    /// Whether it is to be polled at once.
-    pub(super) fn is_wanted(&self) -> bool {
-        self.state.failures == 0 && self.wanted >= Some(self.asked)
     }
 
     /// Whether an answer is waited for that will come without a pause.

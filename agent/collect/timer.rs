@@ -28,6 +28,11 @@ impl Timer {
         self.pause.saturating_sub(self.since.elapsed())
     }
 
+    /// What would be left of a pause of at most `limit`.
+    pub(super) fn left_within(&self, limit: Duration) -> Duration {
+        self.pause.min(limit).saturating_sub(self.since.elapsed())
+    }
+
     /// Begins a pause of this length.
     pub(super) fn set(&mut self, pause: Duration, clock: &Clock) {
         self.since = clock.start();

@@ -8,9 +8,7 @@ use super::finding::Finding;
 use crate::error::Result;
 use crate::files::{FileKind, Tree};
 use crate::settings::Settings;
-
-/// Where systemd looks for units, strongest first.
-const UNIT_DIRECTORIES: [&str; 4] = ["etc/systemd/system", "run/systemd/system", "usr/lib/systemd/system", "lib/systemd/system"];
+use crate::systemd::UNIT_DIRECTORIES;
 
 /// Where programs lie.
 const PROGRAM_DIRECTORIES: [&str; 6] = ["usr/bin", "usr/sbin", "bin", "sbin", "usr/local/bin", "usr/local/sbin"];

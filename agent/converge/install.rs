@@ -5,11 +5,10 @@ use std::path::Path;
 
 use crate::error::Result;
 use crate::files::{FileKind, READ_LIMIT, Tree};
+use crate::systemd::UNIT_DIRECTORIES;
 
 /// Where links go.
 const ADMINISTRATOR: &str = "/etc/systemd/system";
-/// Where unit files are looked for, first found first (systemd.unit(5)).
-const UNIT_DIRECTORIES: [&str; 3] = [ADMINISTRATOR, "/usr/lib/systemd/system", "/lib/systemd/system"];
 
 /// A symbolic link: where it is and where it points.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -12,7 +12,7 @@ use crate::deploy::Generations;
 use crate::desired::Desired;
 use crate::error::{Error, Result};
 use crate::files::Tree;
-use crate::identity::{Identity, InstanceRecord, prune_beside, succeed};
+use crate::identity::{Identity, InstanceRecord, claim, owner, prune_beside, succeed};
 use crate::kubernetes::{self, Facts};
 use crate::output::print_error;
 use crate::report::notify::Notify;
@@ -59,6 +59,11 @@ impl Host {
                 record
             }
         };
+        // Less is known of a wrong backup then; nothing else depends on it.
+        if let Err(error) = claim(&self.settings.deploy.deployed_dir, &record.instance) {
+            let line = "the directory of the replaced tools' records cannot be marked as this instance's";
+            self.report.emit(Event::new(Code::of_trouble(&error), line).phase(Phase::Settings).error(&error));
+        }
         Ok(Some(record))
     }
 
@@ -109,7 +114,7 @@ impl Host {
         // Stopping may take longer than systemd waits for a start.
         Notify::default().ready();
         self.retire_units().await;
-        let beside = beside(&self.root, &self.settings.deploy.deployed_dir, &Probe::machine().read_mounts()?)?;
+        let beside = beside(&self.root, &self.settings.deploy.deployed_dir, &machine, &Probe::machine().read_mounts()?)?;
         let record = succeed(&self.state, &beside, old, machine, self.clock.now())?;
         let gone = prune_beside(&self.settings.deploy.deployed_dir)?;
         if !gone.is_empty() {
@@ -170,8 +175,11 @@ impl Host {
 /// What goes with the state: the replaced tools' record, and on the root disk the memberships of services that an agent
 /// configured: others run unguarded, with their stores open. A volume's are not looked at: what it holds is judged by its
 /// marker.
-fn beside(root: &Tree, deployed: &Path, mounts: &[Mount]) -> Result<Vec<PathBuf>> {
-    let mut found = vec![deployed.to_owned()];
+///
+/// A state directory may have come alone, from a wrong backup: what says which scripts this instance ran stays.
+fn beside(root: &Tree, deployed: &Path, machine: &Identity, mounts: &[Mount]) -> Result<Vec<PathBuf>> {
+    let is_own = owner(deployed).is_some_and(|owner| owner.is(machine));
+    let mut found: Vec<PathBuf> = (!is_own).then(|| deployed.to_owned()).into_iter().collect();
     for membership in kubernetes::MEMBERSHIPS {
         let on_root = !mounts.iter().any(|mount| mount.point == membership.store);
         if on_root && root.facts(Path::new(membership.drop_in))?.is_some() {
@@ -203,6 +211,7 @@ pub(crate) fn check(state_dir: &Path) -> Result<()> {
 mod tests {
     use super::*;
     use crate::files::Attributes;
+    use crate::identity::Origin;
 
     #[test]
     fn a_membership_goes_with_the_disk_that_it_lies_on() {
@@ -227,7 +236,25 @@ mod tests {
             }
             let mounts: Vec<_> = mounts.into_iter().map(mount).collect();
             let aside: Vec<_> = aside.iter().map(PathBuf::from).collect();
-            assert_eq!(beside(&root, Path::new("/d"), &mounts).unwrap(), aside);
+            assert_eq!(beside(&root, Path::new("/d"), &machine("b"), &mounts).unwrap(), aside);
         }
+    }
+
+    /// Attack: with the state directory of another instance, this one's record of what had run went, and scripts ran twice.
+    #[test]
+    fn what_is_known_to_be_this_instances_stays_whoevers_the_state_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = Tree::open(dir.path()).unwrap();
+        let deployed = dir.path().join("deployed");
+        let beside = |instance| beside(&root, &deployed, &machine(instance), &[]).unwrap();
+        assert_eq!(beside("b"), [deployed.clone()], "it does not say whose it is");
+        claim(&deployed, &machine("b")).unwrap();
+        assert_eq!((beside("b"), beside("a")), (vec![], vec![deployed.clone()]));
+        claim(&deployed, &machine("a")).unwrap();
+        assert_eq!((beside("b"), beside("a")), (vec![deployed.clone()], vec![]));
+    }
+
+    fn machine(value: &str) -> Identity {
+        Identity { origin: Origin::CloudInit, value: value.to_owned() }
     }
 }

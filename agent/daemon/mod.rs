@@ -117,14 +117,14 @@ async fn serve(options: &Options, loaded: Loaded, once: bool, report: &Report) -
     if once { agent.run_once().await } else { agent.run().await }
 }
 
-/// How long the start waits for a lock that an order holds.
+/// How long is waited for a lock that an order, or a daemon that was stopped, still holds.
 const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 /// How often it is looked at meanwhile.
 const LOCK_POLL: Duration = Duration::from_millis(50);
 
 /// Takes the state's lock; `None` if another agent has it. A command that carries out an order holds it for a moment, and the
 /// start of the daemon must not fail for that.
-async fn take_lock(state: &Tree, clock: &Clock) -> Result<Option<Lock>> {
+pub(crate) async fn take_lock(state: &Tree, clock: &Clock) -> Result<Option<Lock>> {
     let since = clock.start();
     loop {
         let lock = state.lock(Path::new("lock"))?;

@@ -62,6 +62,9 @@ pub struct Generation {
     /// records.
     #[serde(default)]
     pub whole_before: bool,
+    /// Whether it was rejected because its deployment left Heat's list before it ended: should that return, it goes on where it was.
+    #[serde(default)]
+    pub left: bool,
     /// The last one that was in place, until this one is.
     #[serde(default)]
     pub before: Option<PreviousGeneration>,
@@ -117,6 +120,12 @@ impl Generation {
             (GenerationState::Rejected, None) => (self.number, &self.entry, Extent::Nothing),
         };
         Some(Reference { generation: number, entry: Arc::clone(entry), extent })
+    }
+
+    /// Whether this deployment goes on with it: the agent ended in the middle of it, or Heat lists the deployment again.
+    #[must_use]
+    pub fn resumes(&self, deployment: &str) -> bool {
+        (self.state == GenerationState::Applying || self.left) && self.deployment == deployment
     }
 
     /// The entries of which anything may be on the machine, the newest first. Of one that failed before it changed anything, or was
@@ -187,9 +196,8 @@ impl Generations {
         let is_between = |current: &Generation| current.state != GenerationState::Applied && current.touched;
         let torn = self.current.as_ref().is_some_and(is_between);
         let whole_before = self.current.as_ref().is_some_and(|current| {
-            // Gone on with after the agent ended in the middle: what counts is how it began.
-            let is_resumed =
-                current.state == GenerationState::Applying && current.number == number && current.deployment == deployment;
+            // What counts is how it began.
+            let is_resumed = current.number == number && current.resumes(deployment);
             if is_resumed { current.whole_before } else { !is_between(current) && before.is_some() }
         });
         self.put(Generation {
@@ -204,6 +212,7 @@ impl Generations {
             touched: true,
             torn,
             whole_before,
+            left: false,
             before,
         })?;
         Ok(number)
@@ -235,6 +244,15 @@ impl Generations {
         let Some(current) = &self.current else { return Ok(()) };
         let before = current.before.clone().filter(|_| state != GenerationState::Applied);
         self.put(Generation { state, reason, laps, before, ..current.clone() })
+    }
+
+    /// Its deployment left Heat's list before it ended.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn leave(&mut self, reason: Reason, laps: Vec<Lap>) -> Result<()> {
+        let Some(current) = self.current.clone() else { return Ok(()) };
+        self.put(Generation { state: GenerationState::Rejected, reason: Some(reason), laps, left: true, ..current })
     }
 
     fn put(&mut self, generation: Generation) -> Result<()> {
@@ -332,6 +350,10 @@ mod tests {
         open().end(GenerationState::Applied, None, vec![]).unwrap();
         assert!(begin(2, "b"));
         assert!(begin(2, "b"), "gone on with after a crash");
+        open().leave("left the list".into(), vec![]).unwrap();
+        assert!(open().current().unwrap().resumes("b") && !open().current().unwrap().resumes("c"));
+        assert!(begin(2, "b"), "gone on with once Heat lists it again");
+        assert!(!open().current().unwrap().left);
         fail();
         assert!(!begin(2, "b"), "tried again, on what the first try left");
         fail();

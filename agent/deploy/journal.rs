@@ -348,6 +348,17 @@ impl Journal {
         }
     }
 
+    /// The file that says outside of the state that a deployment's script or hook has begun.
+    #[must_use]
+    pub fn begun_mark(&self, id: &str) -> Option<String> {
+        let legacy = self.legacy.as_ref()?;
+        Some(legacy.base().join(begun_name(id)).display().to_string())
+    }
+
+    fn remove_begun_mark(&self, id: &str) -> Result<()> {
+        self.legacy.as_ref().map_or(Ok(()), |legacy| legacy.remove(&begun_name(id)).map(drop))
+    }
+
     /// Records a deployment as seen. `None` if it was run before there was a record of it: it is then recorded as done.
     ///
     /// # Errors
@@ -594,11 +605,12 @@ impl Journal {
     /// # Errors
     /// If it cannot be written.
     pub fn rerun(&mut self, id: &str, order: &str) -> Result<()> {
+        if self.records.get(id).is_some_and(|record| record.order.as_deref() == Some(order)) {
+            return Ok(());
+        }
+        self.remove_begun_mark(id)?;
         let (now, moment) = (self.clock.now(), self.clock.moment());
         self.change(id, |record| {
-            if record.order.as_deref() == Some(order) {
-                return;
-            }
             record.state = State::Seen;
             (record.seen, record.seen_at, record.started_at) = (now, moment, None);
             (record.started, record.finished, record.outcome, record.note) = (None, None, None, None);
@@ -618,6 +630,7 @@ impl Journal {
         }
         let (tree, mark) = self.mark(id);
         tree.remove(&mark)?;
+        self.remove_begun_mark(id)?;
         // The last: while it is there the order is known not to be carried out.
         self.state.remove(&path_of(id))?;
         self.take_out(id);
@@ -650,6 +663,7 @@ impl Journal {
             if let (Some(legacy), Some(name)) = (&self.legacy, legacy_name(id)) {
                 legacy.remove(&name.with_extension("notify.json"))?;
             }
+            self.remove_begun_mark(id)?;
             self.state.remove(&path_of(id))?;
             weight = weight.saturating_sub(self.take_out(id));
             gone.push(id.clone());
@@ -663,8 +677,8 @@ impl Journal {
     /// The oldest of our empty files go, beyond those to keep. Whatever has content is the replaced tools'.
     fn prune_marks(&self) -> Result<()> {
         if let Some(legacy) = &self.legacy {
-            let is_mark =
-                |name: &str| name.strip_suffix(".json").is_some_and(|id| !id.is_empty() && !self.records.contains_key(id));
+            let id_of = |name: &str| name.strip_suffix(".json").or_else(|| name.strip_suffix(".begun")).map(str::to_owned);
+            let is_mark = |name: &str| id_of(name).is_some_and(|id| !id.is_empty() && !self.records.contains_key(&id));
             self.prune_marks_in(legacy, Path::new(""), is_mark)?;
         }
         self.prune_marks_in(&self.state, Path::new(MARKS), |_| true)
@@ -858,6 +872,11 @@ fn legacy_name(id: &str) -> Option<PathBuf> {
     safe.then(|| PathBuf::from(format!("{id}.json")))
 }
 
+/// Name of the file that says that a script or hook has begun. The replaced tools look at no such name.
+fn begun_name(id: &str) -> PathBuf {
+    legacy_name(id).unwrap_or_else(|| PathBuf::from(format!("{}.json", key_of(id)))).with_extension("begun")
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -978,6 +997,36 @@ mod tests {
         journal.signalled("failed", None).unwrap();
         journal.rerun("failed", "1").unwrap();
         assert!(!journal.recover("failed", State::Seen).unwrap());
+    }
+
+    #[test]
+    fn the_mark_that_a_script_has_begun_stays_until_it_may_run_again() {
+        let (place, report) = (TestState::new(), Report::kept());
+        let mut journal = place.journal(&report);
+        let begin = |journal: &mut Journal, id: &str| {
+            journal.register(&deployment(id)).unwrap();
+            journal.start(id, &json!({"id": id})).unwrap();
+            let mark = PathBuf::from(journal.begun_mark(id).unwrap());
+            assert_eq!(mark.parent(), Some(&*place.0.path().join("deployed")), "{id}");
+            std::fs::write(&mark, "").unwrap();
+            journal.finish(id, Outcome::refused("no")).unwrap();
+            mark
+        };
+        let marks = ["a", "b", "c", "../../x"].map(|id| begin(&mut journal, id));
+        assert_eq!(marks[0].file_name().unwrap(), "a.begun");
+        journal.rerun("a", "1").unwrap();
+        assert!(!marks[0].exists());
+        // The same order once more is none.
+        std::fs::write(&marks[0], "").unwrap();
+        journal.rerun("a", "1").unwrap();
+        assert!(marks[0].exists());
+        for id in ["b", "c", "../../x"] {
+            journal.signalled(id, None).unwrap();
+        }
+        journal.forget("b").unwrap();
+        journal.keep = 0;
+        journal.prune(|record| record.id != "c").unwrap();
+        assert_eq!(marks.map(|mark| mark.exists()), [true, false, false, true]);
     }
 
     #[test]

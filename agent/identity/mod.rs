@@ -13,7 +13,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Context, Error, Result};
 use crate::files::Tree;
-pub use record::{ASIDE, InstanceRecord, LEARNT, Leftovers, Predecessor, bytes_aside, may_start, prune_beside, succeed};
+pub use record::{
+    ASIDE, InstanceRecord, LEARNT, Leftovers, Predecessor, bytes_aside, claim, may_start, owner, prune_beside, succeed,
+};
 
 /// Readable by root alone.
 const PRODUCT_UUID: &str = "/sys/devices/virtual/dmi/id/product_uuid";

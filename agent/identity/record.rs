@@ -17,6 +17,8 @@ use crate::files::{Attributes, Tree};
 use crate::report::{Code, Report};
 
 const FILE: &str = "identity.json";
+/// In a directory outside of the state: whose that is.
+const OWNER: &str = ".heat-node-agent-instance";
 /// Kept by `collect`: digests of the files from which sources were learnt.
 pub const LEARNT: &str = "learnt.json";
 /// Where states of other instances lie.
@@ -183,6 +185,23 @@ pub fn may_start(root: &Tree, state: &Tree) -> Result<()> {
         }
         _ => Ok(()),
     }
+}
+
+/// Records in a directory outside of the state whose it is.
+///
+/// # Errors
+/// If it cannot be written.
+pub fn claim(directory: &Path, instance: &Identity) -> Result<()> {
+    if owner(directory).as_ref() == Some(instance) {
+        return Ok(());
+    }
+    Tree::open_or_create(directory, 0o700)?.write_json(Path::new(OWNER), instance, Attributes::mode(0o600))
+}
+
+/// Whose such a directory is; nothing where it does not say so.
+#[must_use]
+pub fn owner(directory: &Path) -> Option<Identity> {
+    Tree::open(directory).ok()?.read_json(Path::new(OWNER)).ok().flatten()
 }
 
 /// A directory outside of the state that goes with it.

@@ -6,15 +6,16 @@ use std::path::Path;
 use sysinfo::{CpuRefreshKind, Disk, Disks, MemoryRefreshKind, RefreshKind, System};
 
 use crate::files::{READ_LIMIT, Tree};
+use crate::kubernetes::versions::two_numbers;
 use crate::kubernetes::{API_SERVER_SETTINGS, Facts, MODULES, SERVER_KEY, SERVICE_ACCOUNT_KEY, Tokens};
 use crate::network::links::ALIAS;
 use crate::network::{FIREWALL, FirewallFile, FirewallTool, Interface, Made, POD_NETWORK, routes};
+use crate::systemd::UNIT_DIRECTORIES;
 
 /// What resolved writes for whoever asks the servers directly.
 const UPSTREAM: &str = "/run/systemd/resolve/resolv.conf";
-/// Where the image's docker.service may lie, the first that is there counting (systemd.unit(5)).
-const DOCKER: [&str; 3] =
-    ["/etc/systemd/system/docker.service", "/usr/lib/systemd/system/docker.service", "/lib/systemd/system/docker.service"];
+/// The image's unit of docker.
+const DOCKER: &str = "docker.service";
 /// Release of the running kernel.
 const RELEASE: &str = "/proc/sys/kernel/osrelease";
 /// Where a kernel's modules are, by its release.
@@ -145,12 +146,6 @@ fn flannel_prefix(settings: &str) -> Option<String> {
     value("FLANNEL_ETCD_PREFIX").or_else(|| value("FLANNEL_ETCD_KEY")).or_else(flag).filter(good)
 }
 
-/// `6.1.0-25-cloud-amd64` → (6, 1).
-fn two_numbers(release: &str) -> Option<(u16, u16)> {
-    let mut parts = release.split(['.', '-', '+']);
-    Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
-}
-
 /// What the kernel has neither loaded, built in, nor as a file. In a container the modules of the kernel below are not there to be
 /// looked at: then nothing is known to lack.
 fn lacking_modules(root: &Tree, release: &str) -> Vec<&'static str> {
@@ -203,7 +198,8 @@ pub(crate) fn of_image(root: &Tree) -> Facts {
 
 /// The image's docker.service; empty where it has none.
 fn docker_unit(root: &Tree) -> String {
-    DOCKER.iter().map(|path| text(root, path)).find(|unit| !unit.is_empty()).unwrap_or_default()
+    let mut units = UNIT_DIRECTORIES.iter().map(|directory| text(root, &format!("{directory}/{DOCKER}")));
+    units.find(|unit| !unit.is_empty()).unwrap_or_default()
 }
 
 /// `kernel/net/netfilter/ipvs/ip_vs.ko.xz: …` → `ip_vs`.

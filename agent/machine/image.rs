@@ -9,12 +9,13 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::facts::{command_of, lacking_in_image};
-use super::installed::{Ask, Machine, PLACES, UNIT_PLACES, found, is_program, lacking_cni, unit_file};
+use super::installed::{Ask, Machine, PLACES, found, is_program, lacking_cni, unit_file};
 use crate::desired::{Content, Probe};
 use crate::error::Result;
 use crate::files::Tree;
 use crate::kubernetes::checks::installed::{FORWARDER, command, programs};
 use crate::storage::{driver, making};
+use crate::systemd::UNIT_DIRECTORIES;
 
 /// What an image lacks, or has in a release that does not fit.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -70,13 +71,13 @@ pub(crate) async fn missing(machine: &Machine<'_>, ask: &Ask<'_>) -> Result<BTre
 
 /// A unit that is in no place, or masked.
 fn of_unit(machine: &Machine<'_>, unit: &str) -> Option<Need> {
-    let ours = format!("{}/{unit}", UNIT_PLACES[0]);
+    let ours = format!("{}/{unit}", UNIT_DIRECTORIES[0]);
     if machine.desired.file(&ours).is_some() {
         return None;
     }
     let rule = format!("the node runs {unit}");
     let Some(path) = unit_file(machine.root, unit) else {
-        let problem = format!("the unit is missing; looked for in {}", UNIT_PLACES.join(", "));
+        let problem = format!("the unit is missing; looked for in {}", UNIT_DIRECTORIES.join(", "));
         return Some(Need::new(unit, problem, rule, format!("install the package that has {unit}")));
     };
     // systemd takes an empty file, and a link to /dev/null, for a mask.

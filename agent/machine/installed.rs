@@ -13,21 +13,12 @@ use crate::kubernetes::checks::installed::{
     FORWARDER, Program, Verdict, cni_programs, command, judge, lacks_cni, lacks_forwarder, needs_forwarder, programs,
 };
 use crate::network::flannel::{Version, version_of};
-use crate::systemd::Systemd;
+use crate::systemd::{Systemd, UNIT_DIRECTORIES};
 
 /// Where systemd looks for a program without a path.
 pub(super) const PLACES: [&str; 6] = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 /// The rule that a refusal follows.
 pub(crate) const RULE: &str = "a program gets only settings that its release supports; nothing was written or stopped";
-
-/// Where systemd looks for units, strongest first (systemd.unit(5)).
-pub(crate) const UNIT_PLACES: [&str; 5] = [
-    "/etc/systemd/system",
-    "/run/systemd/system",
-    "/usr/local/lib/systemd/system",
-    "/usr/lib/systemd/system",
-    "/lib/systemd/system",
-];
 
 /// Who says which file a unit is.
 #[derive(Clone, Copy)]
@@ -52,7 +43,7 @@ impl Units<'_> {
 pub(crate) fn unit_file(root: &Tree, unit: &str) -> Option<String> {
     let template = unit.split_once('@').and_then(|(name, rest)| Some(format!("{name}@.{}", rest.rsplit_once('.')?.1)));
     let names = std::iter::once(unit.to_owned()).chain(template);
-    let mut paths = names.flat_map(|name| UNIT_PLACES.map(|place| format!("{place}/{name}")));
+    let mut paths = names.flat_map(|name| UNIT_DIRECTORIES.map(|place| format!("{place}/{name}")));
     paths.find(|path| root.facts(Path::new(path)).is_ok_and(|facts| facts.is_some()))
 }
 

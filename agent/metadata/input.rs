@@ -107,10 +107,46 @@ impl Traces {
                     self.add_scalars(&inner);
                 }
                 signatures(text).for_each(|value| self.add(value));
+                if text.len() <= SHELL_QUOTED {
+                    shell_quoted(text).iter().for_each(|quoted| self.add(quoted));
+                }
                 self.add(text);
             }
         }
     }
+}
+
+/// Bytes of the longest text whose quoted forms in a shell are looked for: of a longer one they would take the room of other secrets.
+const SHELL_QUOTED: usize = 4 * 1024;
+
+/// A text as shells show it, without the quotes around it: `set -x` and `${X@Q}` of bash, `export -p` of dash, `declare -p`, `printf %q`, and
+/// the `$'…'` of the last two.
+fn shell_quoted(text: &str) -> [String; 5] {
+    let with_backslashes = |special: fn(char) -> bool| {
+        text.chars().fold(String::new(), |mut out, c| {
+            out.extend(special(c).then_some('\\'));
+            out.push(c);
+            out
+        })
+    };
+    let ansi = text.chars().fold(String::new(), |mut out, c| {
+        match c {
+            '\\' | '\'' => out.extend(['\\', c]),
+            '\n' => out.push_str("\\n"),
+            '\t' => out.push_str("\\t"),
+            '\r' => out.push_str("\\r"),
+            c if c.is_ascii_control() => out.push_str(&format!("\\{:03o}", c as u32)),
+            c => out.push(c),
+        }
+        out
+    });
+    [
+        text.replace('\'', r"'\''"),
+        text.replace('\'', "'\"'\"'"),
+        with_backslashes(|c| matches!(c, '"' | '$' | '`' | '\\')),
+        with_backslashes(|c| " \t!\"$&'()*,;<>?[\\]^`{|}".contains(c)),
+        ansi,
+    ]
 }
 
 /// Least length of a value in a URL's query that counts as its signature: that of Heat's signed URLs has 44 characters, of Swift's 40.
@@ -259,6 +295,18 @@ mod tests {
                 &["uFxGmBVZ7WzMOmZrY3q0cX8R1P2s3T4u5V6w7X8y9Z0%3D"],
             ),
             ("Json", json!({"a": "é\"q"}), &["é\"q", "é\\\"q", "\\u00e9\\\"q"]),
+            // Attack: as bash 5.2 and dash 0.5.12 show it.
+            (
+                "String",
+                json!("it's-a \"Secret\"!1x$y z,w\\q~"),
+                &[
+                    r#"it'\''s-a "Secret"!1x$y z,w\q~"#,
+                    r#"it'"'"'s-a "Secret"!1x$y z,w\q~"#,
+                    r#"it's-a \"Secret\"!1x\$y z,w\\q~"#,
+                    r#"it\'s-a\ \"Secret\"\!1x\$y\ z\,w\\q~"#,
+                ],
+            ),
+            ("String", json!("a'b\tc\nd\\e"), &[r"a\'b\tc\nd\\e"]),
         ] {
             let input = Input { name: "x".into(), kind: kind.into(), value };
             let traces = traces_of(&input).unwrap();

@@ -98,6 +98,10 @@ pub struct Job {
     /// It is a hook: its standard output is read as [`HookAnswer`].
     #[serde(default)]
     pub says_json: bool,
+    /// Absolute path of an empty file outside of the state, made right before the start. Where it is there already, the job has begun in
+    /// a run that this state does not know of, being older, and does not begin again.
+    #[serde(default)]
+    pub begun_mark: Option<String>,
 }
 
 /// A file that a job needs.

@@ -102,7 +102,21 @@ fn begin(tree: &Tree, root: &Tree, job: &Job) -> Result<Option<Begun>> {
         Err(error) if error.is_for_want_of_space() => return Err(error),
         log => log,
     };
-    Ok(tree.create_new(Path::new(STARTED), b"", Attributes::mode(0o600))?.then_some(Begun { _lock: lock, log }))
+    if !tree.create_new(Path::new(STARTED), b"", Attributes::mode(0o600))? {
+        return Ok(None);
+    }
+    let mark = |path: &String| root.create_new(Path::new(path), b"", Attributes::mode(0o600));
+    let log = match job.begun_mark.as_ref().map_or(Ok(true), mark) {
+        Ok(true) => log,
+        // It has begun, without a result here: only what lies beside the mark may say how it ended.
+        Ok(false) => return Ok(None),
+        Err(error) if error.is_for_want_of_space() => {
+            tree.remove(Path::new(STARTED))?;
+            return Err(error);
+        }
+        Err(error) => Err(error),
+    };
+    Ok(Some(Begun { _lock: lock, log }))
 }
 
 /// Leaves word for the agent why nothing began.
@@ -694,6 +708,28 @@ mod tests {
         let ran: JobResult = tree.read_json(Path::new(RESULT)).unwrap().unwrap();
         assert!(ran.status == 127 && ran.not_started.unwrap().why().contains("EIO"));
         assert_eq!(runs(), 1);
+    }
+
+    /// Attack: with a state directory that was restored from a copy of before it began, a script ran twice.
+    #[test]
+    fn what_has_begun_in_a_run_that_the_state_does_not_know_of_does_not_begin_again() {
+        let place = tempfile::tempdir().unwrap();
+        let root = Tree::open(place.path()).unwrap();
+        let ran = place.path().join("ran");
+        let job = Job { begun_mark: Some("/one.begun".to_owned()), ..shell(&format!("echo once >> {}", ran.display())) };
+        let begin = |root: &Tree| {
+            let dir = tempfile::tempdir().unwrap();
+            let tree = Tree::open(dir.path()).unwrap();
+            tree.write_json(Path::new("job.json"), &job, Attributes::mode(0o600)).unwrap();
+            let begun = run_in(&tree, root, &Clock::system());
+            let is_present = |name| tree.facts(Path::new(name)).unwrap().is_some();
+            (begun.is_ok(), is_present(STARTED), is_present(RESULT))
+        };
+        // A lack of space for the mark passes; nothing has begun.
+        assert_eq!(begin(&root.full_after(0).unwrap()), (false, false, false));
+        assert_eq!(begin(&root), (true, true, true));
+        assert_eq!(begin(&root), (true, true, false), "begun, and nobody here knows how it ended");
+        assert_eq!(std::fs::read_to_string(ran).unwrap(), "once\n");
     }
 
     /// Attack: without an inode left for its output, a script that had not begun was a failure for good.

@@ -39,6 +39,9 @@ const WITHDRAWN: usize = 50;
 /// Between tries, by the number of tries so far; each is shortened to between its half and its whole.
 const PAUSES: Backoff = Backoff::new(Duration::from_secs(2), LONGEST_PAUSE);
 const LONGEST_PAUSE: Duration = Duration::from_mins(5);
+/// The longest pause that a server may ask for: Heat waits for the result, of a node as short a time as WAIT_TIMEOUT says, and nobody but
+/// this signal ends that.
+const LONGEST_ASKED: Duration = Duration::from_secs(30);
 
 /// The deployment that a signal speaks of.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -666,7 +669,8 @@ impl Outbox {
             }
             Verdict::Retry(asked) => {
                 let pause = spread(PAUSES.after(entry.tries), random());
-                pause.max(asked.unwrap_or_default().min(LONGEST_PAUSE))
+                // Spread as well: a fleet hears the same answer at the same moment.
+                pause.max(asked.unwrap_or_default().min(LONGEST_ASKED).mul_f64(1.0 + 0.1 * random()))
             }
         };
         entry.hold(pause, &self.clock);

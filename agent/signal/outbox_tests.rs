@@ -248,8 +248,12 @@ fn pauses_grow_with_jitter_and_respect_retry_after() {
         longest = longest.max(entry.not_before.since(clock.now()));
     }
     assert!(longest > LONGEST_PAUSE / 3 && longest <= LONGEST_PAUSE, "{longest:?}");
-    outbox.apply_answer(&mut entry, &refused(503), Verdict::Retry(Some(Duration::from_secs(299))), true);
-    assert!(entry.not_before.since(clock.now()) >= Duration::from_secs(299));
+    for (asked, least) in [(20, 20), (30, 30), (300, 30), (u64::MAX, 30)] {
+        let mut entry = self::entry("b", clock.now());
+        outbox.apply_answer(&mut entry, &refused(503), Verdict::Retry(Some(Duration::from_secs(asked))), true);
+        let (pause, least) = (entry.not_before.since(clock.now()), Duration::from_secs(least));
+        assert!(pause >= least && pause <= least.mul_f64(1.11), "{asked}: {pause:?}: Heat may wait for no more than a minute");
+    }
 }
 
 #[tokio::test]

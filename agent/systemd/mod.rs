@@ -32,6 +32,15 @@ pub use transient::{TransientService, TransientStart};
 use unit::Seen;
 pub use unit::{Enabled, JobOutcome, UnitState};
 
+/// Where systemd looks for units, strongest first (systemd.unit(5)); above them are only the drop-ins of `systemctl set-property`.
+pub const UNIT_DIRECTORIES: [&str; 5] = [
+    "/etc/systemd/system",
+    "/run/systemd/system",
+    "/usr/local/lib/systemd/system",
+    "/usr/lib/systemd/system",
+    "/lib/systemd/system",
+];
+
 /// The D-Bus name of the error that a unit of this name is loaded already.
 const UNIT_EXISTS: &str = "org.freedesktop.systemd1.UnitExists";
 /// The D-Bus names of the errors that there is nothing to stop or to kill.

@@ -3,13 +3,12 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::marker::Marker;
 use super::plan::Step;
 use crate::clock::Clock;
 use crate::converge::etcd::Etcd;
-use crate::daemon::{RESET, UNIT};
+use crate::daemon::{RESET, UNIT, take_lock};
 use crate::deploy::Journal;
 use crate::desired::{Desired, DiskName};
 use crate::error::{Error, Result};
@@ -30,10 +29,6 @@ use crate::systemd::Systemd;
 pub(super) const ETCD: &str = "the node's etcd";
 /// Every pod, where systemd makes their control groups.
 const PODS: &str = "kubepods.slice";
-/// How long a daemon that was stopped may keep the lock.
-const LOCK_PATIENCE: Duration = Duration::from_secs(10);
-/// How often the lock is looked at meanwhile.
-const LOCK_POLL: Duration = Duration::from_millis(100);
 /// Below these a directory that is left empty was the agent's; others may be a package's.
 const OWN_DIRECTORIES: [&str; 4] = ["/etc/systemd/system/", "/etc/kubernetes", "/etc/etcd/", "/srv/kubernetes"];
 
@@ -69,18 +64,11 @@ impl Execution<'_> {
     async fn stop_agent(&mut self) -> Result<()> {
         self.stop(UNIT).await?;
         self.disable(&[UNIT.to_owned()]).await?;
-        let since = self.clock.start();
-        loop {
-            self.lock = self.state.lock(Path::new("lock"))?;
-            if self.lock.is_some() {
-                return Ok(());
-            }
-            if since.elapsed() >= LOCK_PATIENCE {
-                return Err(Error::refused("another agent works with the state directory")
-                    .remedy("end it: `ps -C heat-node-agent` shows it"));
-            }
-            self.clock.wait(LOCK_POLL).await;
+        self.lock = take_lock(self.state, self.clock).await?;
+        if self.lock.is_some() {
+            return Ok(());
         }
+        Err(Error::refused("another agent works with the state directory").remedy("end it: `ps -C heat-node-agent` shows it"))
     }
 
     async fn leave_etcd(&mut self, id: &str) -> Result<()> {

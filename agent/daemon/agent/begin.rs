@@ -10,7 +10,7 @@ use crate::deploy::{DeploymentRecord, EntryKind, Generation, GenerationState, Ou
 use crate::error::{Error, Result};
 use crate::kubernetes::{self, ImagePolicy, Mistake};
 use crate::metadata::{Deployment, Malformed};
-use crate::programs::Programs;
+use crate::programs::{Job, Programs};
 use crate::report::{Code, Event, Phase};
 
 /// Deployments that are refused in one turn of the loop: each is stored and synced, and a signal to the agent, an order or the
@@ -159,7 +159,7 @@ impl Agent {
             _ => hooks::external(&deployment, &self.host.root, &self.host.settings.deploy.hook_dirs, limit, is_secret),
         };
         let job = match job {
-            Ok(job) => job,
+            Ok(job) => Job { begun_mark: self.ledger.journal.begun_mark(&deployment.id), ..job },
             Err(error) => {
                 let code = if work == Work::Script { Code::DeploymentMalformed } else { Code::DeploymentNoHook };
                 self.refuse(&deployment, code, &error)?;
@@ -236,7 +236,8 @@ impl Agent {
                     .remedy(warning.remedy),
             );
         }
-        if state != Some(State::Running) {
+        let is_resumed = self.ledger.generations.current().is_some_and(|current| current.resumes(&deployment.id));
+        if state != Some(State::Running) && !is_resumed {
             self.node_task.node.forget_rollback()?;
         }
         // In this order: one that runs and is rejected was cut off at its end, not before it was tried again.
@@ -275,7 +276,7 @@ impl Agent {
                 .error(&error),
         );
         let why = reason(&self.host.report, Code::DeploymentMalformed, &error);
-        self.ledger.leave_generation(id, &why)?;
+        self.ledger.reject_generation(id, &why)?;
         let outcome = Outcome::refused(why);
         self.ledger.journal.refuse(id, &malformed.name, malformed.target.clone(), malformed.resource.clone(), outcome)?;
         self.ledger.store_result_of(id);
@@ -308,7 +309,7 @@ impl Agent {
                 .error(error),
         );
         let why = reason(&self.host.report, code, error);
-        self.ledger.leave_generation(&deployment.id, &why)?;
+        self.ledger.reject_generation(&deployment.id, &why)?;
         self.ledger.end(&deployment.id, Outcome::refused(why))
     }
 }

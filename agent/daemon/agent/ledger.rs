@@ -129,15 +129,27 @@ impl Ledger {
         self.journal.mark_withdrawn(&record.id, from, why)
     }
 
-    /// A generation that was being put in place when the agent ended, and whose deployment nobody goes on with; whether there was
-    /// one.
-    pub(super) fn leave_generation(&mut self, deployment: &str, why: &Reason) -> Result<bool> {
-        let is_left = |current: &Generation| current.deployment == deployment && current.state == GenerationState::Applying;
-        let is_left = self.generations.current().is_some_and(is_left);
-        if is_left {
+    /// Ends a generation that was being put in place for a deployment that is refused now; whether there was one.
+    pub(super) fn reject_generation(&mut self, deployment: &str, why: &Reason) -> Result<bool> {
+        let is_applying = self.is_applying(deployment);
+        if is_applying {
             self.generations.end(GenerationState::Rejected, Some(why.clone()), self.progress.laps())?;
         }
-        Ok(is_left)
+        Ok(is_applying)
+    }
+
+    /// The same for a deployment that Heat lists no more, and may list again: it then goes on where it was.
+    fn leave_generation(&mut self, deployment: &str, why: &Reason) -> Result<bool> {
+        let is_applying = self.is_applying(deployment);
+        if is_applying {
+            self.generations.leave(why.clone(), self.progress.laps())?;
+        }
+        Ok(is_applying)
+    }
+
+    fn is_applying(&self, deployment: &str) -> bool {
+        let is_of = |current: &Generation| current.deployment == deployment && current.state == GenerationState::Applying;
+        self.generations.current().is_some_and(is_of)
     }
 
     pub(super) fn end(&mut self, id: &str, outcome: Outcome) -> Result<()> {

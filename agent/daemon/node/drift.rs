@@ -17,6 +17,7 @@ use crate::digest::key_of;
 use crate::error::Result;
 use crate::files::{Attributes, FileKind, READ_LIMIT, Tree};
 use crate::report::{Code, Report};
+use crate::systemd::UNIT_DIRECTORIES;
 
 const FILE: &str = "drift.json";
 /// How many repairs are remembered.
@@ -26,15 +27,8 @@ const DAY: Duration = Duration::from_hours(24);
 /// How often one thing is put back within a day, whatever is found there.
 const TIMES: u32 = 3;
 
-/// Where systemd finds unit files and drop-ins: all that it reads for a unit of this machine.
-const UNIT_FOLDERS: [&str; 6] = [
-    "/etc/systemd/system.control",
-    "/run/systemd/system.control",
-    "/etc/systemd/system",
-    "/run/systemd/system",
-    "/usr/local/lib/systemd/system",
-    "/usr/lib/systemd/system",
-];
+/// Where `systemctl set-property` leaves drop-ins, which are stronger than all others.
+const CONTROL: [&str; 2] = ["/etc/systemd/system.control", "/run/systemd/system.control"];
 /// Where kernel settings are read, those of a later name over those of an earlier one.
 const SYSCTL_FOLDERS: [&str; 3] = ["/etc/sysctl.d", "/run/sysctl.d", "/usr/lib/sysctl.d"];
 
@@ -340,7 +334,7 @@ pub(in crate::daemon) fn beside(desired: &Desired, root: &Tree) -> Result<BTreeM
     };
     let units = desired.units.iter().filter(|unit| !unit.applies_files).map(|unit| unit.name.as_str());
     for name in units.chain(["service"]) {
-        for folder in UNIT_FOLDERS {
+        for folder in CONTROL.into_iter().chain(UNIT_DIRECTORIES) {
             note(format!("{folder}/{name}"))?;
             let drop_ins = format!("{folder}/{name}.d");
             for path in conf_files(root, &drop_ins)? {

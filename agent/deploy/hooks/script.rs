@@ -50,6 +50,7 @@ pub fn job(deployment: &Deployment, limit_ms: Option<u64>, is_secret: impl Fn(&s
         directories: vec![REAL_OUTPUTS.to_owned()],
         time_limit_ms: limit_ms,
         says_json: false,
+        begun_mark: None,
         withheld: secrets.is_none(),
         secrets: secrets.unwrap_or_default(),
     })

@@ -7,6 +7,7 @@ use super::kinds::Kind::{
     Bool, BootstrapToken, Choice, Cidr, Domain, Handle, HostPort, Ip, Label, List, Map, Material, Number, Options, Pem, Port,
     Text, Url, Uuid, Version, Word,
 };
+use crate::settings::distance;
 
 /// One row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -303,24 +304,6 @@ pub fn nearest(name: &str) -> Option<&'static str> {
     let upper: String = name.chars().map(|c| if c == '-' { '_' } else { c.to_ascii_uppercase() }).collect();
     let by_distance = TABLE.iter().map(|parameter| (distance(&upper, parameter.name), parameter.name));
     by_distance.min().filter(|(distance, name)| *distance * 3 <= name.len()).map(|(_, name)| name)
-}
-
-/// Levenshtein's distance: how many single letters have to be put in, taken out or exchanged.
-fn distance(one: &str, other: &str) -> usize {
-    let other: Vec<char> = other.chars().collect();
-    let mut row: Vec<usize> = (0..=other.len()).collect();
-    for (above_left_start, a) in one.chars().enumerate() {
-        let (mut above_left, mut left) = (above_left_start, above_left_start + 1);
-        if let Some(first) = row.first_mut() {
-            *first = left;
-        }
-        for (cell, b) in row.iter_mut().skip(1).zip(&other) {
-            let here = (above_left + usize::from(a != *b)).min(left + 1).min(*cell + 1);
-            above_left = std::mem::replace(cell, here);
-            left = here;
-        }
-    }
-    row.last().copied().unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -10,8 +10,8 @@
 
 mod command_line;
 
-/// `v3.5.13` → (3, 5).
-pub(in crate::kubernetes) fn two_numbers(tag: &str) -> Option<(u16, u16)> {
+/// `v3.5.13` → (3, 5), and `6.1.0-25-cloud-amd64` → (6, 1).
+pub(crate) fn two_numbers(tag: &str) -> Option<(u16, u16)> {
     let mut parts = tag.trim_start_matches('v').split(['.', '-', '+']);
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
 }
@@ -204,21 +204,6 @@ pub fn field(kind: ConfigKind, minor: Minor, path: &str) -> Availability {
         above = parent;
     }
     if path.is_empty() { Availability::Unknown } else { Availability::NeverThere }
-}
-
-/// The newest `apiVersion` of a KubeSchedulerConfiguration that a minor reads (magnum-node.md 5.4).
-#[must_use]
-pub fn scheduler_config_api(minor: Minor) -> Option<&'static str> {
-    match minor.0 {
-        ..9 => None,
-        9..=11 => Some("componentconfig/v1alpha1"),
-        12..=17 => Some("kubescheduler.config.k8s.io/v1alpha1"),
-        18 => Some("kubescheduler.config.k8s.io/v1alpha2"),
-        19..=21 => Some("kubescheduler.config.k8s.io/v1beta1"),
-        22 => Some("kubescheduler.config.k8s.io/v1beta2"),
-        23..=24 => Some("kubescheduler.config.k8s.io/v1beta3"),
-        _ => Some("kubescheduler.config.k8s.io/v1"),
-    }
 }
 
 /// The standing of an admission plugin. An unknown one stops the API server.

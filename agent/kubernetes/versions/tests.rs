@@ -273,14 +273,6 @@ fn fields_of_configuration_files() {
 }
 
 #[test]
-fn the_schedulers_configuration_has_a_version_that_its_minor_reads() {
-    let of = |minor| scheduler_config_api(Minor(minor)).unwrap_or("none");
-    assert_eq!([8, 9, 11].map(of), ["none", "componentconfig/v1alpha1", "componentconfig/v1alpha1"]);
-    let ends = [12, 17, 18, 19, 21, 22, 23, 24, 25, 37].map(|minor| of(minor).rsplit('/').next().unwrap_or_default());
-    assert_eq!(ends, ["v1alpha1", "v1alpha1", "v1alpha2", "v1beta1", "v1beta1", "v1beta2", "v1beta3", "v1beta3", "v1", "v1"]);
-}
-
-#[test]
 fn admission_plugins_come_and_go() {
     for (name, first, last) in [
         ("NamespaceLifecycle", 2, 37),
