@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use nix::time::{ClockId, clock_gettime};
 use time::OffsetDateTime;
 use time::format_description::well_known::{Rfc2822, Rfc3339};
 
@@ -26,6 +27,12 @@ impl Timestamp {
     #[must_use]
     pub fn after(self, by: Duration) -> Self {
         Self(self.0.saturating_add(millis(by)))
+    }
+
+    /// This moment less `by`.
+    #[must_use]
+    pub fn before(self, by: Duration) -> Self {
+        Self(self.0.saturating_sub(millis(by)))
     }
 
     /// How long ago `earlier` was; zero if the clock went backwards.
@@ -80,6 +87,12 @@ const STEP: Duration = Duration::from_secs(5);
 
 fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// What the machine's monotonic clock shows, which systemd's `*TimestampMonotonic` are times of.
+#[must_use]
+pub fn uptime() -> Duration {
+    clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(Duration::ZERO, Duration::from)
 }
 
 /// A place in the order of events of this run of the agent, and when that was by the clock that nobody sets. Unlike a

@@ -376,7 +376,7 @@ impl Collector {
         }
         self.keep_learnt();
         for path in self.left_over.news(&self.files.left_over) {
-            let line = format!("{path} is ignored: its content is that of the instance that this disk was copied from");
+            let line = format!("{path} is ignored: it belongs to the instance from which this disk was copied");
             let event = Event::new(Code::SourceLeftOver, line).phase(Phase::Metadata).remedy(left_over_remedy(&path));
             self.report.emit(event.step(path));
         }

@@ -499,12 +499,12 @@ impl Source {
         let named = error.clone().context(format!("asking {server}"));
         match error.hitch() {
             Some(Hitch::Refused { peer, trial }) => {
-                let trial = trial.iter().map(|trial| format!("; {trial}")).collect::<String>();
-                named.remedy(format!("start {server} at {peer}; {place}{trial}"))
+                let trial = trial.iter().map(|trial| format!("{trial}: ")).collect::<String>();
+                named.remedy(format!("{trial}start {server} at {peer}; {place}"))
             }
             Some(Hitch::Name(host)) => named
                 .remedy(format!("`getent hosts {host}` tries it: correct this node's name servers in /etc/resolv.conf; {place}")),
-            Some(Hitch::Authority(_)) | None => named,
+            Some(Hitch::Authority(_) | Hitch::Silence | Hitch::Clock) | None => named,
         }
     }
 

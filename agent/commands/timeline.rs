@@ -33,7 +33,7 @@ pub fn run(settings: &Settings, picture: bool) -> Result<ExitCode> {
 /// The title, and the laps as they are now.
 fn titled_laps(node: &NodeStatus, running: bool, now: Timestamp) -> (String, Vec<Lap>) {
     let goes_on = node.state == "applying";
-    let mut title = format!("generation {} {}", node.generation, node.state);
+    let mut title = format!("generation {} {}", node.generation, node.state_word());
     if goes_on {
         title.push_str(if running { ", so far" } else { ", until the daemon stopped" });
     }
@@ -71,6 +71,6 @@ mod tests {
         assert_eq!(took(&node, true), ("generation 3 applying, so far".into(), vec![60_000, 500]));
         assert_eq!(took(&node, false).1, [500, 500], "nobody works on it");
         node.state = "rejected".into();
-        assert_eq!(took(&node, true), ("generation 3 rejected".into(), vec![500, 500]));
+        assert_eq!(took(&node, true), ("generation 3 failed".into(), vec![500, 500]));
     }
 }

@@ -655,6 +655,10 @@ impl<'a, U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates
     async fn carry_out(&self, step: Step<'a>, task: Task) -> std::result::Result<StepOutcome<C::Record>, Failure> {
         let (context, starter) = (self.context, self.starter);
         let left = starter.left();
+        // Units and gates have deadlines of their own.
+        if matches!(step, Step::Volume(_) | Step::Certificates | Step::Object(_) | Step::FlannelKey(_)) {
+            context.progress.give_up_after(&step.id(), left);
+        }
         match step {
             Step::Volume(volume) => {
                 let bring_up = Box::pin(context.volumes.bring_up(volume, left));

@@ -699,7 +699,8 @@ async fn a_unit_that_fails_ends_the_run_at_once_and_says_why() {
         fake.set(before);
         fake.answers.lock().unwrap().extend((0..999).map(|_| Err(Error::transient("refused"))));
         let failure = machine.converge(&desired, &fake).await.unwrap_err();
-        assert_eq!((failure.code, failure.doing().as_str()), (Code::UnitFailed, "unit x.service"));
+        let code = if cause == "x.service is masked" { Code::UnitMasked } else { Code::UnitFailed };
+        assert_eq!((failure.code, failure.doing().as_str()), (code, "unit x.service"));
         // The gate may have begun beside it or not.
         assert_eq!(machine.steps()[..2], ["files Ok", "unit x.service Failed"]);
         let step = machine.progress.steps().swap_remove(1);
@@ -1261,7 +1262,7 @@ async fn a_program_that_is_not_there_is_reported_at_once() {
     let desired = Desired { units: vec![unit("x.service", &[], &[])], ..Desired::default() };
     let fake = Fake::new(&machine.clock, &[("x.service", "inactive")]).act("x.service", &[Act(0, "done", lacking.clone())]);
     let failure = machine.converge(&desired, &fake).await.unwrap_err();
-    assert_eq!((failure.code, failure.cause.as_str()), (Code::UnitFailed, cause));
+    assert_eq!((failure.code, failure.cause.as_str()), (Code::UnitProgramMissing, cause));
     // The start was reported as done before the program was missed.
     let desired = Desired { gates: vec![gate("g", Some("x.service"), 3, &[])], ..Desired::default() };
     fake.set(lacking);

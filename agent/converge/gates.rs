@@ -20,6 +20,7 @@ use super::{Failure, Prober, Units, store};
 use crate::backoff::Backoff;
 use crate::clock::{Clock, Stopwatch};
 use crate::desired::{Gate, Peers, PodRoutes, Probe};
+use crate::error::{Error, Hitch};
 use crate::files::Tree;
 use crate::network::flannel::Version;
 use crate::network::routes::RouteProblem;
@@ -67,6 +68,12 @@ struct FailedMeasurement {
     code: Option<Code>,
     /// Waiting longer is of no use.
     at_once: bool,
+}
+
+impl From<BadAnswer> for FailedMeasurement {
+    fn from(answer: BadAnswer) -> Self {
+        answer.cause.into()
+    }
 }
 
 impl From<String> for FailedMeasurement {
@@ -315,7 +322,7 @@ impl<U: Units, P: Prober + PodNetwork> Measure<'_, U, P> {
 
     /// Routes to the pods of everybody, and whether packets arrive. A route that is left over harms nobody who is there.
     async fn pod_routes(&self, pods: &PodRoutes) -> Result<(), FailedMeasurement> {
-        let words = |error: crate::error::Error| error.to_string();
+        let words = |error: Error| error.to_string();
         let leases = match &pods.peers {
             Peers::Leases(store) => self.prober.leases(store, self.flanneld).await.map_err(words)?,
             Peers::Given(_) => Vec::new(),
@@ -354,52 +361,75 @@ impl<U: Units, P: Prober + PodNetwork> Measure<'_, U, P> {
 }
 
 /// Whether a gate passes now, whoever waits for it or not; else the cause in words. Routes to pods are watched by whoever mends them.
-pub(crate) async fn passes(root: &Tree, prober: &impl Prober, clock: &Clock, gate: &Gate) -> Result<(), String> {
+pub(crate) async fn passes(root: &Tree, prober: &impl Prober, clock: &Clock, gate: &Gate) -> Result<(), BadAnswer> {
     let answer = clock.limit(ANSWER_LIMIT, ask(root, prober, &gate.probe)).await;
-    answer.unwrap_or_else(|| Err(format!("no answer within {} s", ANSWER_LIMIT.as_secs())))
+    let late = || BadAnswer { cause: format!("no answer within {} s", ANSWER_LIMIT.as_secs()), is_silence: true };
+    answer.unwrap_or_else(|| Err(late()))
+}
+
+/// Why a gate does not pass.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct BadAnswer {
+    /// In words.
+    pub(crate) cause: String,
+    /// Whether whoever was asked accepts questions and answers none in time.
+    pub(crate) is_silence: bool,
+}
+
+impl From<String> for BadAnswer {
+    fn from(cause: String) -> Self {
+        Self { cause, is_silence: false }
+    }
+}
+
+impl From<Error> for BadAnswer {
+    fn from(error: Error) -> Self {
+        Self { cause: error.fact_first(), is_silence: matches!(error.hitch(), Some(Hitch::Silence)) }
+    }
 }
 
 /// One question: whether the answer is as it should be, else the cause in words.
-async fn ask(root: &Tree, prober: &impl Prober, probe: &Probe) -> Result<(), String> {
+async fn ask(root: &Tree, prober: &impl Prober, probe: &Probe) -> Result<(), BadAnswer> {
     match probe {
         Probe::HttpJson { url, key, value, identity } => {
-            let answer = prober.get_json(url, identity.as_ref()).await.map_err(|error| error.fact_first())?;
-            expect(&answer, key, value)
+            let answer = prober.get_json(url, identity.as_ref()).await?;
+            Ok(expect(&answer, key, value)?)
         }
         Probe::NodeReady { url, identity } => {
-            let answer = prober.get_json(url, identity.as_ref()).await.map_err(|error| error.fact_first())?;
-            is_ready(&answer)
+            let answer = prober.get_json(url, identity.as_ref()).await?;
+            Ok(is_ready(&answer)?)
         }
         Probe::NoPendingRequests { url, identity } => {
-            let answer = prober.get_json(url, identity.as_ref()).await.map_err(|error| error.fact_first())?;
-            none_pending(&answer)
+            let answer = prober.get_json(url, identity.as_ref()).await?;
+            Ok(none_pending(&answer)?)
         }
         Probe::File(path) => match root.facts_followed(Path::new(path)) {
             Ok(Some(_)) => Ok(()),
-            Ok(None) => Err(format!("there is no {path}")),
-            Err(error) => Err(error.fact_first()),
+            Ok(None) => Err(format!("there is no {path}").into()),
+            Err(error) => Err(error.into()),
         },
         Probe::Docker { socket, storage_driver, data_root } => {
-            let info = prober.docker(socket, "/info").await.map_err(|error| error.fact_first())?;
+            let info = prober.docker(socket, "/info").await?;
             expect(&info, "Driver", storage_driver)?;
-            expect(&info, "DockerRootDir", data_root)
+            Ok(expect(&info, "DockerRootDir", data_root)?)
         }
         Probe::Http { url, body, authority, identity } => {
-            let answer =
-                prober.get_text(url, authority.as_deref(), identity.as_ref()).await.map_err(|error| error.fact_first())?;
+            let answer = prober.get_text(url, authority.as_deref(), identity.as_ref()).await?;
             match body {
-                Some(body) if answer.trim() != body => Err(format!("the answer was {}, not {body}", quoted(answer.trim()))),
+                Some(body) if answer.trim() != body => {
+                    Err(format!("the answer was {}, not {body}", quoted(answer.trim())).into())
+                }
                 _ => Ok(()),
             }
         }
-        Probe::Socket(path) => prober.connect(path).await.map_err(|error| error.to_string()),
-        Probe::Store(store) => store::check(root, store, None).map_err(|error| error.to_string()),
+        Probe::Socket(path) => prober.connect(path).await.map_err(|error| error.to_string().into()),
+        Probe::Store(store) => store::check(root, store, None).map_err(|error| error.to_string().into()),
         Probe::FlannelSubnet { network, bridge } => {
-            check_subnet(root, *network, bridge.as_deref()).map_err(|error| error.to_string())
+            check_subnet(root, *network, bridge.as_deref()).map_err(|error| error.to_string().into())
         }
         // Measured with the leases, above.
         Probe::PodRoutes(_) => Ok(()),
-        Probe::Sysctl(settings) => settings.iter().try_for_each(|(key, least)| at_least(root, key, *least)),
+        Probe::Sysctl(settings) => Ok(settings.iter().try_for_each(|(key, least)| at_least(root, key, *least))?),
     }
 }
 
@@ -685,19 +715,19 @@ mod tests {
         };
         let tree = Tree::open(dir.path()).unwrap();
         for unrelated in [None, Some("/other.crt"), Some("/absent.crt")] {
-            let cause = ask(&tree, &http, &question(unrelated)).await.unwrap_err();
+            let cause = ask(&tree, &http, &question(unrelated)).await.unwrap_err().cause;
             assert!(server.requests().is_empty(), "{unrelated:?}: {cause}");
         }
         for cause in ["500", "401"] {
-            assert_eq!(ask(&tree, &http, &question(Some("/ca.crt"))).await.unwrap_err(), format!("{url} answered {cause}"));
+            assert_eq!(ask(&tree, &http, &question(Some("/ca.crt"))).await.unwrap_err().cause, format!("{url} answered {cause}"));
         }
-        assert_eq!(ask(&tree, &http, &question(Some("/ca.crt"))).await.unwrap_err(), "the answer was not ok, not ok");
+        assert_eq!(ask(&tree, &http, &question(Some("/ca.crt"))).await.unwrap_err().cause, "the answer was not ok, not ok");
         assert_eq!(ask(&tree, &http, &question(Some("/ca.crt"))).await, Ok(()));
         assert!(server.requests().iter().all(|request| request.starts_with("GET /readyz ")));
         // A name that the certificate does not have.
         server.present(Some(ours.identity("192.0.2.11", (2020, 2090))));
         let another = Http::new(Tls::default(), Arc::new(Tree::open(dir.path()).unwrap()), Clock::system());
-        let cause = ask(&tree, &another, &question(Some("/ca.crt"))).await.unwrap_err();
+        let cause = ask(&tree, &another, &question(Some("/ca.crt"))).await.unwrap_err().cause;
         assert!(!cause.contains("answer"), "{cause}");
     }
 
@@ -725,7 +755,7 @@ mod tests {
         };
         let known = question(Some(ClientIdentity { certificate, key, authority }));
         renew(&Authority::new("etcd"));
-        let cause = ask(&root, &http, &known).await.unwrap_err();
+        let cause = ask(&root, &http, &known).await.unwrap_err().cause;
         assert!(cause.contains("does not accept this node's certificate /admin.crt"), "{cause}");
         renew(&ours);
         assert_eq!(ask(&root, &http, &known).await, Ok(()));

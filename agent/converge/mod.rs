@@ -23,6 +23,7 @@ mod owners;
 mod pending;
 pub mod plan;
 mod prober;
+mod refused_flag;
 mod render;
 pub mod retire;
 mod rooms;

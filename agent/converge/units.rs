@@ -319,9 +319,9 @@ fn startable(state: &UnitState) -> Result<(), Failure> {
     let name = &state.name;
     match state.load_state.as_str() {
         "not-found" => Err(missing(name)),
-        "masked" => Err(Failure::new(Code::UnitFailed, StepId::Unit(name.clone()), format!("{name} is masked"))
+        "masked" => Err(Failure::new(Code::UnitMasked, StepId::Unit(name.clone()), format!("{name} is masked"))
             .unstartable(name)
-            .remedy(format!("somebody forbade it to start; if that is over: `systemctl unmask {name}`"))),
+            .remedy(format!("somebody masked it, so that it cannot start. If it may run again: `systemctl unmask {name}`"))),
         "bad-setting" | "error" => Err(Failure::new(
             Code::UnitFailed,
             StepId::Unit(name.clone()),
@@ -350,8 +350,9 @@ fn not_up(state: &UnitState, outcome: &JobOutcome) -> Failure {
         format!("{name} is {} (its job ended with result `{}`)", state.describe(), outcome.result)
     };
     if state.cannot_be_run() {
-        return failed(name, cause).unstartable(name).remedy(format!(
-            "install {program} on this node, and in the image for later ones (`systemctl cat {name}` shows how it is started)"
+        return Failure { code: Code::UnitProgramMissing, ..failed(name, cause) }.unstartable(name).remedy(format!(
+            "`systemctl cat {name}` shows how it is started. Put {program} back on this node in the release that it had, and into the image for later \
+             servers"
         ));
     }
     failed(name, cause)

@@ -7,6 +7,7 @@ use std::time::Duration;
 use nix::sys::statvfs::statvfs;
 
 use super::FailureDetails;
+use super::refused_flag::{self, refused_flag};
 use crate::clock::Clock;
 use crate::desired::{Desired, Probe};
 use crate::error::remedy::Remedy;
@@ -70,10 +71,13 @@ pub(crate) async fn find_out(
         let before = if why.fact.is_empty() { String::new() } else { format!("{}; ", why.fact) };
         why.fact = format!("{before}{}", holder.summary());
         let remedy = format!(
-            "{} (disable that unit too, or it is back at the next boot). If it is needed, give one of the two another port.",
+            "{} (disable that unit too, or it is back at the next boot). If it is needed, give it another port.",
             holder.remedy()
         );
         why.remedy = Some(remedy.into());
+    }
+    if why.remedy.is_none() {
+        why.remedy = refused_flag(&output).and_then(|flag| refused_flag::remedy(desired, unit, &flag));
     }
     // What is known of it needs no long proof.
     let lines = if why.fact.is_empty() { WORDS.0 } else { PROOF };

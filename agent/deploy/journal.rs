@@ -436,7 +436,7 @@ impl Journal {
     fn result_beside(&self, id: &str) -> Result<Option<Outcome>> {
         let (Some(legacy), Some(name)) = (&self.legacy, legacy_name(id)) else { return Ok(None) };
         match legacy.read_json::<Map<String, Value>>(&name.with_extension("notify.json")) {
-            Ok(body) => Ok(body.map(super::result::of_body)),
+            Ok(body) => Ok(body.map(super::result::of_kept)),
             Err(error) if error.kind() == Kind::Permanent => Ok(None),
             Err(error) => Err(error),
         }
@@ -502,7 +502,7 @@ impl Journal {
     pub fn finish(&mut self, id: &str, outcome: Outcome) -> Result<()> {
         let now = self.clock.now();
         let Some(outputs) = self.records.get(id).map(|record| record.outputs.clone()) else { return Ok(()) };
-        let body = super::result::body(&outcome, &outputs, super::SIGNAL_LIMIT);
+        let body = super::result::kept(&outcome, super::result::body(&outcome, &outputs, super::SIGNAL_LIMIT));
         self.change(id, |record| {
             record.state = State::Finished;
             record.finished = Some(now);
@@ -943,7 +943,8 @@ mod tests {
         let (place, report) = (TestState::new(), Report::kept());
         let outputs = [("o".to_owned(), json!({"a": 1}))];
         let failed = Outcome { status: 3, stdout: "out".into(), outputs: outputs.into(), ..Outcome::default() };
-        let refused = Outcome::refused("HNA-0404 why (because); remedy: do");
+        let why = Error::permanent("why (because)").remedy(Remedy::stack_update("do"));
+        let refused = Outcome::refused(Reason::of(&why).with_code("HNA-0404"));
         {
             let mut journal = place.journal(&report);
             for (id, outcome) in [("failed", Some(&failed)), ("refused", Some(&refused)), ("cut", None), ("seen", Some(&failed))]
@@ -963,6 +964,10 @@ mod tests {
         state.remove_dir_all(Path::new(DIRECTORY)).unwrap();
         place.write("deployed/theirs.json", "{\"id\": \"theirs\"}");
         place.write("deployed/theirs.notify.json", "{\"deploy_status_code\": 0}");
+        // As an earlier version left it.
+        let earlier = json!({"deploy_status_code": "1 (HNA-0405 why (because))", "deploy_stderr": "HNA-0405 why (because)"});
+        place.write("deployed/earlier.json", "{\"id\": \"earlier\", \"heat_node_agent\": \"0.1.0\"}");
+        place.write("deployed/earlier.notify.json", &earlier.to_string());
         let mut journal = place.journal(&report);
         let seen = journal.new_record("seen", "n", "script");
         journal.put(seen).unwrap();
@@ -979,10 +984,15 @@ mod tests {
                 Some(outcome) => {
                     let body = |outcome| crate::deploy::body(outcome, &[("o".into(), false)], crate::deploy::SIGNAL_LIMIT);
                     assert_eq!((found.status, body(&found)), (outcome.status, body(&outcome)), "{id}");
+                    assert_eq!((&found.reason, found.is_agents_own), (&outcome.reason, outcome.is_agents_own), "{id}");
                 }
                 None => assert!(found.reason.unwrap().code.as_deref() == Some("HNA-0405") && record.failed()),
             }
         }
+        assert!(journal.register(&deployment("earlier")).unwrap().is_none());
+        let earlier = journal.get("earlier").unwrap().outcome.clone().unwrap();
+        assert_eq!((earlier.status, earlier.is_agents_own), (1, true));
+        assert_eq!(earlier.reason.unwrap().to_string(), "HNA-0405 why (because)");
         journal.register(&deployment("theirs")).unwrap();
         assert_eq!(journal.get("theirs").unwrap().state, State::Signalled);
         let node = Deployment::parse(&json!({"id": "node", "group": "kubernetes-node"})).unwrap().unwrap();

@@ -9,9 +9,10 @@ use serde_json::{Map, Value};
 use crate::budgets::json;
 use crate::error::remedy::Remedy;
 use crate::programs::{ANSWER_BYTES, HookAnswer, HookOutput, JobResult, encoded};
+use crate::report::Code;
 use crate::report::follow_up::FollowUp;
 use crate::report::reason::Reason;
-use crate::report::status::script_remedy;
+use crate::report::status::{ended_with, script_remedy};
 use crate::report::text::{duration, shortened};
 
 /// Largest body that goes to Heat, in bytes of ASCII-escaped JSON: Heat takes 1 MiB (`max_json_body_size`).
@@ -51,15 +52,17 @@ pub struct Outcome {
 }
 
 /// Why a program was ended.
-fn overrun(millis: u64) -> String {
-    format!("it exceeded its time limit and was ended after {}", duration(Duration::from_millis(millis)))
+fn overrun(millis: u64) -> Reason {
+    let why = format!("it exceeded its time limit and was ended after {}", duration(Duration::from_millis(millis)));
+    Reason::from(why).with_code(Code::DeploymentTimedOut.entry().code)
 }
 
 /// Why a program was not even begun.
 fn not_started(why: Reason) -> Reason {
     let mut causes = why.causes.into_iter();
     let first = causes.next().map(|cause| format!("it could not be started: {cause}"));
-    Reason { causes: first.into_iter().chain(causes).collect(), ..why }
+    let code = why.code.or_else(|| Some(Code::DeploymentNotStarted.entry().code.to_owned()));
+    Reason { code, causes: first.into_iter().chain(causes).collect(), ..why }
 }
 
 /// The last lines of an output that say anything.
@@ -111,7 +114,7 @@ impl Outcome {
         let status = if ran.timed_out && ran.status == 0 { 124 } else { ran.status };
         let is_agents_own = ran.not_started.is_some();
         let reason = if ran.timed_out {
-            Some(overrun(ran.duration_ms).into())
+            Some(overrun(ran.duration_ms))
         } else {
             ran.not_started.map(|why| not_started(*why)).or(ran.unknown.map(Reason::from))
         };
@@ -162,7 +165,7 @@ impl Outcome {
             stdout: answer.stdout,
             stderr: if answer.stderr.is_empty() { ran.stderr } else { answer.stderr },
             outputs: answer.outputs.into_iter().collect(),
-            reason: ran.timed_out.then(|| overrun(ran.duration_ms)).or(unclear).map(Reason::from),
+            reason: ran.timed_out.then(|| overrun(ran.duration_ms)).or(unclear.map(Reason::from)),
             is_agents_own: false,
         }
     }
@@ -188,7 +191,10 @@ impl Outcome {
             return self;
         }
         let words = self.failure_details();
-        let mut reason = self.reason.take().unwrap_or_else(|| format!("exit status {}", self.status).into());
+        let mut reason = self.reason.take().unwrap_or_else(|| {
+            let why = Reason::from(ended_with(self.status));
+            why.with_code(Code::DeploymentFailed.entry().code)
+        });
         if let Some(words) = words.filter(|words| !reason.why().contains(words.as_str())) {
             reason.add(&said_last(&words));
         }
@@ -250,23 +256,52 @@ pub fn body(outcome: &Outcome, declared: &[(String, bool)], limit: usize) -> Map
     body
 }
 
-/// The outcome that a body was made of, as far as it shows.
-pub(super) fn of_body(mut body: Map<String, Value>) -> Outcome {
+/// The member of a kept result that says in types what its body says in a sentence.
+const TYPED: &str = "heat_node_agent";
+
+/// What a body does not show.
+#[derive(Serialize, Deserialize)]
+struct Unshown {
+    status: i32,
+    reason: Option<Reason>,
+    is_agents_own: bool,
+}
+
+/// A body as it is kept beside the deployment's entry, from which [`of_kept`] reads the outcome. An output of the same name keeps its place.
+pub(super) fn kept(outcome: &Outcome, mut body: Map<String, Value>) -> Map<String, Value> {
+    let unshown = Unshown { status: outcome.status, reason: outcome.reason.clone(), is_agents_own: outcome.is_agents_own };
+    if let Ok(unshown) = serde_json::to_value(unshown) {
+        body.entry(TYPED).or_insert(unshown);
+    }
+    body
+}
+
+/// The outcome of a kept result. One of an earlier version has its reason only as the sentence behind the number of the status, which
+/// stays one.
+pub(super) fn of_kept(mut body: Map<String, Value>) -> Outcome {
+    let typed = body.get(TYPED).and_then(|unshown| Unshown::deserialize(unshown).ok());
+    if typed.is_some() {
+        body.shift_remove(TYPED);
+    }
     let mut text = |name: &str| match body.shift_remove(name) {
         Some(Value::String(text)) => text,
         _ => String::new(),
     };
     let (stdout, stderr, code) = (text("deploy_stdout"), text("deploy_stderr"), body.shift_remove("deploy_status_code"));
-    // A reason of the agent's own stands behind the number.
-    let (number, reason) = match &code {
+    let Unshown { status, reason, is_agents_own } = typed.unwrap_or_else(|| of_status(code.as_ref(), &stderr));
+    Outcome { status, stdout, stderr, outputs: body.into_iter().collect(), reason, is_agents_own }
+}
+
+/// What the status of a body of an earlier version says: `3`, `"3"`, or `"1 (the reason)"`.
+fn of_status(code: Option<&Value>, stderr: &str) -> Unshown {
+    let (number, reason) = match code {
         Some(Value::String(code)) => code.split_once(' ').unwrap_or((code, "")),
         _ => ("", ""),
     };
-    let reason = reason.strip_prefix('(').and_then(|reason| reason.strip_suffix(')')).map(str::to_owned);
-    let given = code.as_ref().and_then(Value::as_i64).and_then(|status| i32::try_from(status).ok());
+    let reason = reason.strip_prefix('(').and_then(|reason| reason.strip_suffix(')'));
+    let given = code.and_then(Value::as_i64).and_then(|status| i32::try_from(status).ok());
     let status = given.or_else(|| number.parse().ok()).unwrap_or(1);
-    let is_agents_own = reason.as_ref() == Some(&stderr);
-    Outcome { status, stdout, stderr, outputs: body.into_iter().collect(), reason: reason.map(Reason::from), is_agents_own }
+    Unshown { status, reason: reason.map(Reason::from), is_agents_own: reason == Some(stderr) }
 }
 
 fn is_blank(value: &Value) -> bool {

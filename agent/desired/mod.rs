@@ -54,6 +54,20 @@ pub struct Desired {
     pub flannel: Option<FlannelStore>,
     /// Where this node's own member of etcd answers, on masters.
     pub etcd: Option<EtcdMember>,
+    /// Which parameter gave which flags, to name it where a program refuses one.
+    #[serde(skip)]
+    pub given_flags: Vec<GivenFlags>,
+}
+
+/// Flags that a parameter gives to a unit as they are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GivenFlags {
+    /// `kubelet.service`.
+    pub unit: String,
+    /// `KUBELET_OPTIONS`.
+    pub parameter: &'static str,
+    /// Without dashes before them; with dashes in them, where they may have underscores.
+    pub names: BTreeSet<String>,
 }
 
 impl Desired {
@@ -78,6 +92,7 @@ impl Desired {
         join(&mut self.certificates, part.certificates, "certificate", |certificate| &certificate.name)?;
         join(&mut self.keys, part.keys, "key", |key| &key.name)?;
         join(&mut self.objects, part.objects, "object", |object| &object.name)?;
+        self.given_flags.extend(part.given_flags);
         join_one(&mut self.trust, part.trust, "trust")?;
         join_one(&mut self.flannel, part.flannel, "flannel's configuration")?;
         join_one(&mut self.etcd, part.etcd, "etcd's member")
@@ -339,6 +354,18 @@ pub struct Volume {
     pub cluster: String,
     /// Units that keep their store on it: none of them may run from the directory below while it is mounted over.
     pub users: Vec<String>,
+}
+
+impl Volume {
+    /// The parameter that names its disk, for remedies.
+    #[must_use]
+    pub fn parameter(&self) -> &'static str {
+        match (&self.disk, self.role) {
+            (DiskName::Link(_) | DiskName::Label(_), _) => "DOCKER_DISK",
+            (DiskName::Cinder(_), VolumeRole::Etcd) => "ETCD_VOLUME",
+            (DiskName::Cinder(_), VolumeRole::Runtime) => "DOCKER_VOLUME",
+        }
+    }
 }
 
 /// A systemd unit to enable and keep running. Never a name from metadata.

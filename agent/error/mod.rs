@@ -27,7 +27,8 @@ pub enum Kind {
     Refused,
 }
 
-/// What kept a request from its server: whoever knows where the address comes from can name the place to correct.
+/// What stood in the way, where that is one of a few kinds on which somebody decides: whoever knows where an address comes from can name
+/// the place to correct.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Hitch {
     /// This name cannot be resolved.
@@ -41,6 +42,10 @@ pub enum Hitch {
     },
     /// The certificate of this host and port is not of an authority that this node trusts.
     Authority(String),
+    /// It accepted the request and answered nothing in time.
+    Silence,
+    /// This node's clock, or the one of whoever signed a certificate, is wrong.
+    Clock,
 }
 
 /// Between several causes of one failure, where they stand in one line.
@@ -180,14 +185,14 @@ impl Error {
         self
     }
 
-    /// Notes what kept a request from its server.
+    /// Notes what stood in the way.
     #[must_use]
     pub fn hindered(mut self, hitch: Hitch) -> Self {
         self.0.hitch = Some(hitch);
         self
     }
 
-    /// What kept a request from its server, where that is one of a few kinds.
+    /// What stood in the way, where that is one of a few kinds.
     #[must_use]
     pub fn hitch(&self) -> Option<&Hitch> {
         self.0.hitch.as_ref()

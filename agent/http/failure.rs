@@ -42,7 +42,7 @@ impl Peer {
 
     fn command(&self) -> Option<String> {
         let origin = self.origin.as_ref().filter(|_| !self.proxied)?;
-        Some(format!("`curl -sS -m 5 -o /dev/null {origin} && echo it answers` tries it from here"))
+        Some(format!("`curl -sS -m 5 -o /dev/null {origin} && echo it answers` tries it from this node"))
     }
 }
 
@@ -52,6 +52,7 @@ pub(super) fn no_answer(peer: &Peer, limit: Duration) -> Error {
     let tenths = (limit.as_secs_f32() * 10.0).round() / 10.0;
     Error::transient(format!("no answer from {} within {tenths} s", peer.shown()))
         .remedy(peer.trial("check route, security groups and load"))
+        .hindered(Hitch::Silence)
 }
 
 /// What the client library says, without URL.

@@ -7,11 +7,12 @@ use super::networks::{firewall, flannel, pod_network};
 use super::parameters::mistake::{Mistake, PRIVATE_KEY};
 use super::parts::daemon;
 use super::runtimes::{containerd, cri_dockerd, crio, docker, registry};
-use super::spec::cluster::{ClusterSpec, Facts};
+use super::spec::cluster::{ClusterSpec, Facts, Options};
 use super::spec::node::NodeSpec;
 use super::spec::words::Role;
+use super::versions::given;
 use super::worker::{host, kube_proxy, kubelet};
-use crate::desired::Desired;
+use crate::desired::{Desired, GivenFlags};
 use crate::http::has_userinfo;
 
 /// Renders a node: each component makes its part, and none knows the others' but where it is given to it here.
@@ -90,6 +91,12 @@ fn add_cluster(spec: &NodeSpec, cluster: &ClusterSpec, facts: &Facts, desired: &
         desired.merge(part(spec, cluster, facts))?;
     }
     certificates::add_readers(desired);
+    let read = Options::COMPONENTS.into_iter().filter(|component| Options::are_read(*component, spec.role));
+    desired.given_flags.extend(read.map(|component| GivenFlags {
+        unit: format!("{}.service", component.as_str()),
+        parameter: Options::parameter(component),
+        names: given(cluster.options.of(component)).into_iter().map(|(name, _)| name.replace('_', "-")).collect(),
+    }));
     Ok(())
 }
 

@@ -34,9 +34,9 @@ impl Holder {
     pub fn remedy(&self) -> String {
         match &self.unit {
             Some(unit) if unit != "init.scope" => {
-                format!("`systemctl status {unit}` shows what it is. If it may go, `systemctl stop {unit}` frees the port")
+                format!("`systemctl status {unit}` shows what it is. If it is not needed, `systemctl stop {unit}` frees the port")
             }
-            _ => format!("`ps -fp {pid}` shows what it is. If it may go, `kill {pid}` frees the port", pid = self.pid),
+            _ => format!("`ps -fp {pid}` shows what it is. If it is not needed, `kill {pid}` frees the port", pid = self.pid),
         }
     }
 }
@@ -148,17 +148,20 @@ mod tests {
         let expected = [
             (
                 "port 2379 is held by nc (pid 812, foo.service)",
-                "`systemctl status foo.service` shows what it is. If it may go, `systemctl stop foo.service` frees the port",
+                "`systemctl status foo.service` shows what it is. If it is not needed, `systemctl stop foo.service` frees the port",
             ),
             (
                 "port 6443 is held by hyperkube (pid 813, runc-api.scope)",
-                "`systemctl status runc-api.scope` shows what it is. If it may go, `systemctl stop runc-api.scope` frees the port",
+                "`systemctl status runc-api.scope` shows what it is. If it is not needed, `systemctl stop runc-api.scope` frees the port",
             ),
             (
                 "port 10250 is held by systemd (pid 1, init.scope)",
-                "`ps -fp 1` shows what it is. If it may go, `kill 1` frees the port",
+                "`ps -fp 1` shows what it is. If it is not needed, `kill 1` frees the port",
             ),
-            ("port 10250 is held by sh (pid 900)", "`ps -fp 900` shows what it is. If it may go, `kill 900` frees the port"),
+            (
+                "port 10250 is held by sh (pid 900)",
+                "`ps -fp 900` shows what it is. If it is not needed, `kill 900` frees the port",
+            ),
         ];
         assert_eq!(summaries, expected.map(|(summary, remedy)| (summary.to_owned(), remedy.to_owned())));
         assert!(holders(root, &BTreeSet::from([2380, 1])).is_empty(), "a connection holds no port");

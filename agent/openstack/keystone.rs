@@ -436,9 +436,9 @@ fn refusal(response: &Response, credentials: &Credentials) -> Error {
 fn of_trustee(credentials: &Credentials) -> Remedy {
     let user = tidy(&credentials.user_id);
     Remedy::stack_update(format!(
-        "the template gives the user (TRUSTEE_USER_ID), TRUSTEE_PASSWORD and TRUST_ID; as cloud admin: `openstack user show {user}` finds no user: \
-         Magnum has replaced all three; `openstack trust list --trustee {user}` does not list TRUST_ID: correct that; both are there: correct \
-         TRUSTEE_PASSWORD. Then update the stack"
+        "check as cloud admin: if `openstack user show {user}` finds no user, Magnum has replaced TRUSTEE_USER_ID, TRUSTEE_PASSWORD and TRUST_ID: \
+         take all three from the cluster; if `openstack trust list --trustee {user}` does not list TRUST_ID, correct TRUST_ID; if both are \
+         there, correct TRUSTEE_PASSWORD. Do that in the template and update the stack"
     ))
 }
 

@@ -114,8 +114,9 @@ impl<'a> Magnum<'a> {
         let parameter = |host: &str| if self.access.url.contains(host) { "MAGNUM_URL" } else { "AUTH_URL" };
         let remedy = match error.hitch() {
             Some(Hitch::Name(host)) => Remedy::stack_update_or(format!(
-                "if {host} is wrong, correct {} in the template and update the stack; if it is right, correct the name servers in \
-                 /etc/resolv.conf of this node: `getent hosts {host}` then answers",
+                "`getent hosts {host}` finds no address on this node. If the name is wrong (`openstack endpoint list` shows the right one), correct \
+                 {} in the template and update the stack; if it is right, correct this node's name servers, which usually come from its Neutron \
+                 subnet",
                 parameter(host)
             )),
             Some(Hitch::Refused { peer, .. }) => Remedy::stack_update_or(format!(
@@ -125,11 +126,12 @@ impl<'a> Magnum<'a> {
             Some(Hitch::Authority(peer)) => {
                 let state = if self.access.authority.is_some() { "is another CA" } else { "is empty" };
                 Remedy::stack_update(format!(
-                    "OPENSTACK_CA in the template {state}: set it to the CA of {peer}, in PEM, if that is the cloud's, and update the stack (`openssl \
-                     s_client -connect {peer} -showcerts </dev/null` names it)"
+                    "OPENSTACK_CA in the template {state}. `openssl s_client -connect {peer} -showcerts </dev/null` names the issuer: if {peer} is this \
+                     cloud's, get that CA's certificate from its operators (not from this output), set OPENSTACK_CA to it and update the stack; \
+                     if not, correct AUTH_URL or MAGNUM_URL"
                 ))
             }
-            None => return error,
+            Some(Hitch::Silence | Hitch::Clock) | None => return error,
         };
         error.remedy(remedy)
     }
@@ -182,7 +184,7 @@ impl<'a> Magnum<'a> {
             403 => (
                 Kind::Permanent,
                 Remedy::stack_update_or(format!(
-                    "{POLICY}. Without such lines, TRUSTEE_USER_ID is wrong: correct it in the template and update the stack"
+                    "{POLICY}. If none lacks it, TRUSTEE_USER_ID is wrong: correct it in the template and update the stack"
                 )),
             ),
             404 => permanent(
@@ -207,8 +209,8 @@ impl<'a> Magnum<'a> {
 }
 
 /// Who may have certificates of a cluster, in Magnum's default policy and in one of its operator's: the cluster's trustee needs no role.
-const POLICY: &str = "in /etc/magnum/policy.yaml on Magnum's hosts, the lines of certificate:get and certificate:create must contain \
-                      \"or rule:cluster_user\" (the cluster's trustee; it needs no role)";
+const POLICY: &str = "if /etc/magnum/policy.yaml on Magnum's hosts has certificate:get or certificate:create, add \"or rule:cluster_user\" (the \
+                      cluster's trustee) to each that lacks it";
 
 /// The certificate in an answer, or several.
 fn pem(response: &Response) -> Result<String> {

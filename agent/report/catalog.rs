@@ -310,6 +310,10 @@ messages! {
         "A deployment was forgotten at the operator's request",
         "Its record, its output and any unsent result were removed. If the metadata lists it, it runs as a new one.",
         "";
+    DeploymentNotStarted = "HNA-0414", Error, "02c74469ae924ab298a93539b832b953",
+        "A deployment could not be started",
+        "The script or hook did not run at all: its interpreter or its program is not installed, or the system refused it. Heat receives FAILURE.",
+        "Install what the cause names in the image, or correct the template and update the stack.";
     DeploymentWithdrawn = "HNA-0470", Notice, "f4d8aec811f8420089681ac1ffca309a",
         "A deployment was withdrawn because Heat no longer lists it",
         "It disappeared from the metadata before it ended. Its result is not sent. If Heat lists it again, it resumes where it was.",
@@ -444,7 +448,7 @@ messages! {
         "If this persists, check from this node that Keystone and Magnum answer.";
     CertificatesFailed = "HNA-0613", Error, "56bd71001f199210297a99db462a072d",
         "The node's certificates are invalid",
-        "A certificate or key that was given, generated or signed is wrong. Nothing was installed; the previous files are unchanged.",
+        "A certificate or key that was given, generated or signed is wrong, or did not come in time. Refused credentials are HNA-0627, an issuer that is not trusted HNA-0628, clocks HNA-0629. Nothing was installed; the previous files are unchanged.",
         "Correct the certificate, its key or its CA in the parameters, and update the stack; `heat-node-agent certificates` shows those in use.";
     CertificateNearExpiry = "HNA-0614", Warning, "135300ea5dee4e59337ac69606530095",
         "A certificate is close to expiry",
@@ -484,12 +488,12 @@ messages! {
         "The cause quotes the API server's answer.";
     ProgramIncompatible = "HNA-0623", Error, "c4f8fef64d55472b89cd3b4e8998c0a3",
         "An installed program does not support what the parameters require",
-        "Its release differs from the one in the parameters, and is known not to support a required flag or setting. Nothing was written, stopped or restarted.",
-        "Name the installed release in the parameters (KUBE_TAG, ETCD_TAG, FLANNEL_TAG, CONTAINERD_VERSION), or use an image with the requested release.";
+        "Its release is known not to support a flag or a setting that the parameters ask for, or a program that the node cannot do without is not installed. The cause names each. Nothing was written, stopped or restarted.",
+        "Name the installed release in the parameters (KUBE_TAG, ETCD_TAG, FLANNEL_TAG, CONTAINERD_VERSION) and update the stack, or use an image with the requested release. `heat-node-agent verify --image` says beforehand whether an image fits.";
     ProgramReleaseDiffers = "HNA-0624", Warning, "daeddd4d94c5415aac1782928b29e86d",
         "An installed program's release differs from the one in the parameters",
         "As far as is known, it supports everything that is required of it; the node is brought up.",
-        "Name the installed release in the parameters (KUBE_TAG, ETCD_TAG, FLANNEL_TAG, CONTAINERD_VERSION), or use an image with the requested release.";
+        "Name the installed release in the parameters (KUBE_TAG, ETCD_TAG, FLANNEL_TAG, CONTAINERD_VERSION) and update the stack, or use an image with the requested release. `heat-node-agent verify --image` says beforehand whether an image fits.";
     UnitNotStartedAtBoot = "HNA-0625", Warning, "5d0f3b1c6a9e4d7f8b2c1e4a7d9f0b36",
         "A unit is enabled, but will not start at boot",
         "Its [Install] section names a target that this machine does not have. The agent has started the unit now; after a reboot it stays down until it is repaired (DRIFT=repair).",
@@ -498,6 +502,26 @@ messages! {
         "A program that a component runs is not installed",
         "The node is brought up; what the component does by this program fails.",
         "Install it in the image; `verify --image` lists what an image lacks.";
+    CertificatesRefused = "HNA-0627", Error, "cf5962cd3e6140c785da63e3c2906f1c",
+        "The issuer of the certificates refuses this node",
+        "Keystone does not accept the credentials of the parameters, or Magnum refuses what they ask for. Nothing was installed; the previous files are unchanged.",
+        "Check TRUSTEE_USER_ID, TRUSTEE_PASSWORD and TRUST_ID in the parameters, and Magnum's policy; then update the stack.";
+    CertificateIssuerUntrusted = "HNA-0628", Error, "4e1953ce6864443caca22a193fed368c",
+        "The issuer of the certificates is not trusted",
+        "The TLS certificate of Keystone or Magnum is signed by a CA that this node does not trust. Nothing was sent to it, and nothing was installed.",
+        "Set OPENSTACK_CA to the CA of this cloud, as its operators give it, and update the stack.";
+    CertificateNotYetValid = "HNA-0629", Error, "7ceef728e17e4900baeb503163caa572",
+        "A certificate is not valid yet",
+        "This node's clock, or the one of the host that signed the certificate, is wrong. Nothing was installed; the previous files are unchanged.",
+        "Check `timedatectl` on this node, and the clock of the host that signs.";
+    UnitMasked = "HNA-0630", Error, "a5a4e82a957c44e1aada85afa5a0c80f",
+        "A unit is masked",
+        "Somebody ran `systemctl mask` for it, so that systemd does not start it. The agent does not undo that.",
+        "If it may run again, `systemctl unmask` it.";
+    UnitProgramMissing = "HNA-0631", Error, "b8542bd1d0ee4fe2bd8bbc017e40f712",
+        "The program of a unit is missing or cannot be run",
+        "systemd could not even begin it (status 203/EXEC): the file is not there, or is none that this machine can run.",
+        "`systemctl cat` of the unit shows how it is started. Install the program, and put it into the image.";
     FilesWritten = "HNA-0634", Info, "cd6e604f8d99496eb2f25c79c07fda61",
         "Files of the node were written",
         "They differed from what the parameters require. Each has a message of its own (HNA-0601) at debug priority.",
@@ -576,7 +600,7 @@ messages! {
         "If the cause comes back, check the unit's journal.";
     ComponentFailed = "HNA-0720", Error, "4a9d8fcfab8176ff8c862e6df5ff7f67",
         "A component of the node has failed",
-        "It was healthy after the node was brought up. Now it does not run, dies again and again, or does not answer. Nothing is sent to Heat: its resource is complete.",
+        "It was healthy after the node was brought up. Now its unit has failed, or a health gate of it answers that it is not well. One that was stopped is HNA-0724, one that ends again and again HNA-0725, one that hangs HNA-0726. Nothing is sent to Heat: its resource is complete.",
         "Find the reason in `journalctl -u` of the unit that the message names. Nothing is restarted by this message; DRIFT=repair starts a unit that is down.";
     ComponentDegraded = "HNA-0721", Warning, "734e36e1749f9699075c721543e245fe",
         "A component of the node is degraded",
@@ -590,6 +614,18 @@ messages! {
         "A unit dies while the node is brought up",
         "systemd restarts it, and the agent keeps waiting for it until the deadline. The message quotes its last lines, and names who holds its port and which file system is full where that is the reason.",
         "Remove the cause that the message quotes: the next restart of the unit then succeeds by itself.";
+    ComponentStopped = "HNA-0724", Error, "af75eb7ba9c040db924bab109d18021b",
+        "A component of the node does not run",
+        "It was healthy after the node was brought up; since then it was stopped or masked, or ended by itself without an error. Nothing is sent to Heat: its resource is complete.",
+        "`journalctl -u` of the unit that the message names shows whether it was stopped. Nothing is started by this message; DRIFT=repair starts a unit that is down.";
+    ComponentCrashLoops = "HNA-0725", Error, "1c8bd6c3dc0d4bd7ac2ec617232ba1f6",
+        "A component of the node ends again and again",
+        "systemd has restarted it three times within ten minutes. The message quotes its last lines. It is reported again whenever the number of restarts has doubled.",
+        "Remove the cause that the message quotes: the next restart of the unit then succeeds by itself.";
+    ComponentHangs = "HNA-0726", Error, "8652b7f9b4484fb68dfa27e44f89f051",
+        "A component of the node does not answer",
+        "Its process runs and does not answer the questions of its health gate in time, twice in a row.",
+        "`journalctl -u` of the unit that the message names may show why. `systemctl restart` of it ends the hang; nothing is restarted by this message.";
     NodeConditionsWritten = "HNA-0730", Info, "ccdad9c9ffa24e17b3641623fec9700e",
         "The node's conditions in Kubernetes are up to date",
         "[report] node_conditions is on: the agent writes what it finds to the conditions of its own node, on changes and every 5 minutes.",
@@ -642,6 +678,10 @@ messages! {
         "A signal was sent by another way than the one Heat gave",
         "Its URL or token had expired or was refused. The same signal was sent with the server's own keys or user, which Heat accepts for any resource of the stack.",
         "Use signal_transport HEAT_SIGNAL or TEMP_URL_SIGNAL to avoid this for long deployments.";
+    SignalRefused = "HNA-0810", Warning, "2f7d6fe495234d03965788df24450341",
+        "Heat refused a signal for now",
+        "Heat or Keystone answered that it may not be sent so (400 to 413): the stack is suspended, or the signal's URL, token or user is not accepted. It stays stored and is sent again; after several refusals over a quarter of an hour it is given up (HNA-0804).",
+        "The cause says which. `openstack stack show` tells whether the stack is suspended; `systemctl reload heat-node-agent` sends the signal at once.";
 }
 
 /// The journal catalog in the format of systemd's catalog files.

@@ -100,7 +100,9 @@ impl Console {
         if !self.is_news(phase, state, event, is_beginning) {
             return None;
         }
-        let mut line = format!("heat-node-agent phase={} state={state} code={}", phase.as_str(), entry.code);
+        // What goes wrong with a node in place does so in no phase of bringing it up.
+        let of_phase = if phase == Phase::Steady && state != "ok" { String::new() } else { format!(" phase={}", phase.as_str()) };
+        let mut line = format!("heat-node-agent{of_phase} state={state} code={}", entry.code);
         for (key, value) in [("unit", &event.unit), ("gate", &event.gate), ("deployment", &event.deployment_name)] {
             if let Some(value) = value {
                 line.push_str(&format!(" {key}={}", escaped(value)));

@@ -155,7 +155,7 @@ fn sources(status: &Status) -> Condition {
     let is_ignored = status.identity.as_ref().is_some_and(|identity| !identity.left_over.is_empty());
     if status.sources.is_empty() && is_ignored {
         // The identity says why, and what to do.
-        all = condition("sources", Waiting);
+        all = condition("sources", Pending);
     } else if status.sources.is_empty() {
         let entry = Code::NoSource.entry();
         all = Condition {
@@ -171,7 +171,11 @@ fn sources(status: &Status) -> Condition {
 }
 
 fn deployments(status: &Status) -> Condition {
+    let is_ignored = status.identity.as_ref().is_some_and(|identity| !identity.left_over.is_empty());
     let Some(listed) = status.metadata.listed else {
+        if status.sources.is_empty() && is_ignored {
+            return condition("deployments", Pending);
+        }
         return Condition {
             cause: Some("no source has provided a list of deployments yet".to_owned()),
             ..condition("deployments", Waiting)
@@ -286,6 +290,8 @@ pub fn page(tree: &[Condition], now: Timestamp, all: bool, width: usize) -> Stri
     for condition in tree {
         if !all && condition.state == Ok {
             page.folded += 1;
+        } else if !all && condition.state == Pending {
+            page.later += 1;
         } else {
             page.add(condition, 0);
         }
@@ -302,7 +308,10 @@ pub fn page(tree: &[Condition], now: Timestamp, all: bool, width: usize) -> Stri
 #[must_use]
 pub fn headline(tree: &[Condition]) -> String {
     let Some(path) = path(tree) else { return "OK: every condition is met".to_owned() };
-    let names: Vec<_> = path.iter().map(|one| one.name.as_str()).collect();
+    // The node below its deployment says no more than that does.
+    let is_said = |at: usize| at.checked_sub(1).and_then(|above| path.get(above)).is_some_and(|above| above.id.is_some());
+    let is_own = |(at, one): &(usize, &&Condition)| !(one.name == "node" && !one.first && is_said(*at));
+    let names: Vec<_> = path.iter().enumerate().filter(is_own).map(|(_, one)| one.name.as_str()).collect();
     let Some(first) = path.last() else { return String::new() };
     // The same word as in the first line of `status`.
     let is = |state| path.iter().any(|one| one.state == state);
@@ -635,7 +644,7 @@ mod tests {
                 "a step is waited for",
                 applying(vec![step("files", Ok), step("volume etcd", Waiting), step("gate etcd", Pending)]),
                 true,
-                "waiting for deployments > name-n > node > volume etcd",
+                "waiting for deployments > name-n > volume etcd",
                 Wait,
             ),
             ("a component fails now", with_component(ComponentState::Failed), true, "DEGRADED at node > component kubelet", Done),
@@ -652,7 +661,7 @@ mod tests {
                 "a red gate, as its deployment has it",
                 changed(|s| (s.node, s.deployments[1].failed) = (Some(failing_gate()), true)),
                 true,
-                "FAILED at deployments > name-n > node > gate etcd",
+                "FAILED at deployments > name-n > gate etcd",
                 Bad,
             ),
             (

@@ -53,10 +53,15 @@ impl Code {
     #[must_use]
     pub fn remedy(self) -> Remedy {
         let then = match self {
-            Self::NodeParametersInvalid | Self::DeploymentInterrupted | Self::RolledBack => Then::StackUpdate,
-            Self::VolumeMissing | Self::DeploymentFailed | Self::CertificatesFailed | Self::SignalUndeliverable => {
-                Then::StackUpdateOrResume
+            Self::NodeParametersInvalid | Self::DeploymentInterrupted | Self::RolledBack | Self::CertificateIssuerUntrusted => {
+                Then::StackUpdate
             }
+            Self::VolumeMissing
+            | Self::DeploymentFailed
+            | Self::DeploymentNotStarted
+            | Self::CertificatesFailed
+            | Self::CertificatesRefused
+            | Self::SignalUndeliverable => Then::StackUpdateOrResume,
             Self::VolumeUnhealthy
             | Self::DeploymentAlreadyRun
             | Self::ReplacedDeploymentStopped
@@ -69,6 +74,9 @@ impl Code {
             | Self::RouteMissing
             | Self::PeerOffSegment
             | Self::ComponentFailed
+            | Self::ComponentStopped
+            | Self::ComponentCrashLoops
+            | Self::ComponentHangs
             | Self::UnitDiedInBringUp
             | Self::SignalExpired => Then::Said,
             _ => Then::Resume,

@@ -4,6 +4,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::catalog::Code;
 use super::component::ComponentStatus;
 pub use super::condition::Condition;
 use super::condition_state::ConditionState;
@@ -25,7 +26,7 @@ pub const STATE: &str = "state";
 pub const METADATA: &str = "metadata";
 
 /// What to do about a node that differs from its parameters.
-pub const DRIFT_REMEDY: &str = "to keep the change, put it into the template and update the stack; to undo it, `heat-node-agent plan` shows the difference, and `heat-node-agent repair` puts back what the stack asks for and restarts only what reads it. Nothing else is to be run";
+pub const DRIFT_REMEDY: &str = "`heat-node-agent plan` shows the difference and what is restarted to undo it; `heat-node-agent repair` undoes it, and nothing else is needed. To keep an edit instead, set the parameter that gives it in the template and update the stack";
 
 /// Differences that are named; the rest is counted.
 const DIFFERENCES: usize = 4;
@@ -152,7 +153,7 @@ impl IdentityStatus {
         let other = self.copy_of.as_deref().unwrap_or("another instance");
         let files = self.left_over.join(", ");
         (!files.is_empty())
-            .then(|| format!("{files} is not used: it is that of instance {other}, from which this disk was copied"))
+            .then(|| format!("{files} is ignored: it belongs to instance {other}, from which this disk was copied"))
     }
 
     /// For the tree of conditions.
@@ -242,9 +243,9 @@ pub struct DeploymentStatus {
 #[must_use]
 pub fn left_over_remedy(file: &str) -> String {
     format!(
-        "`cat {file}`: if the stack and the resource that it names are this server's own, `echo >>{file}` (adds an empty line) confirms it; if \
-         not, write this server's own settings into it: its attribute os_collect_config in the stack. The agent then continues by itself \
-         within 30 s"
+        "`cat {file}` names a stack and a resource. If `openstack stack resource show STACK RESOURCE` has this server's id as \
+         physical_resource_id, confirm: `echo >>{file}` (adds an empty line). If not, never confirm, or this server acts as the other one: write \
+         its own settings into the file (its resource's attribute os_collect_config). The agent then continues by itself within 30 s"
     )
 }
 
@@ -255,13 +256,19 @@ fn parts_of(reason: &Reason, id: &str) -> (Option<String>, Option<String>, Vec<S
     (Some(reason.to_string()), reason.code.clone(), reason.lines(), remedy)
 }
 
+/// How a program ended, by the status that stands for it: negative ones are signals.
+#[must_use]
+pub fn ended_with(status: i32) -> String {
+    if status < 0 { format!("killed by signal {}", status.unsigned_abs()) } else { format!("exit status {status}") }
+}
+
 /// What to do about a script that failed.
 #[must_use]
 pub fn script_remedy(id: &str) -> String {
     let id = argument(id);
     format!(
-        "`heat-node-agent logs {id}` shows its output. Cause on this node: remove it, then `heat-node-agent rerun {id}`; in the script: \
-         correct the template and update the stack"
+        "`heat-node-agent logs {id}` shows its output. If the cause is on this node, put it right and run `heat-node-agent rerun {id}` (the \
+         whole script runs again); if it is in the script, correct the template and update the stack"
     )
 }
 
@@ -310,9 +317,24 @@ impl DeploymentStatus {
         match (&self.causes[..], &self.reason) {
             _ if !self.failed => Vec::new(),
             ([], Some(reason)) => vec![reason.clone()],
-            ([], None) => vec![format!("exit status {}", self.status_code.unwrap_or(1))],
+            ([], None) => vec![ended_with(self.status_code.unwrap_or(1))],
             (causes, _) => causes.to_vec(),
         }
+    }
+
+    /// How it ended, in a few words with the code of that.
+    #[must_use]
+    pub(super) fn ended_as(&self) -> Option<String> {
+        let status = self.status_code.filter(|_| self.group != "kubernetes-node");
+        let is = |code: Code| self.code.as_deref() == Some(code.entry().code);
+        let words = match status {
+            _ if is(Code::DeploymentTimedOut) => Some("time limit exceeded".to_owned()),
+            _ if is(Code::DeploymentNotStarted) => Some("not started".to_owned()),
+            Some(status) if self.code.is_none() || is(Code::DeploymentFailed) => Some(ended_with(status)),
+            _ => None,
+        };
+        let both: Vec<String> = words.into_iter().chain(self.code.clone()).collect();
+        (!both.is_empty()).then(|| both.join(", "))
     }
 
     /// What to do about a failure.
@@ -429,13 +451,23 @@ impl NodeStatus {
         if self.causes.is_empty() { self.reason.clone().into_iter().collect() } else { self.causes.clone() }
     }
 
-    /// How far the generation is: one that was rejected for its parameters or failed on the way reads as what it is. Where the node
-    /// has another one after that, which.
+    /// How far the generation is: one that was rejected for its parameters or failed on the way reads as what it is.
+    #[must_use]
+    pub fn state_word(&self) -> &str {
+        if self.state == "rejected" { "failed" } else { &self.state }
+    }
+
+    /// The same, and which generation the node has where this one failed.
     #[must_use]
     pub(super) fn state_in_words(&self) -> String {
-        let state = if self.state == "rejected" { "failed" } else { &self.state };
-        let in_place = self.in_place.map(|number| format!(", generation {number} is in place"));
-        format!("{state}{}", in_place.unwrap_or_default())
+        let state = self.state_word();
+        let in_place = match self.in_place {
+            Some(number) => format!(", generation {number} is in place"),
+            // A rollback failed too, or there was none.
+            None if self.state == "rejected" => ", none is in place as a whole".to_owned(),
+            None => String::new(),
+        };
+        format!("{state}{in_place}")
     }
 
     /// What differs from the parameters, in one line; nothing where that is only that components are down, which they say themselves.
@@ -612,6 +644,6 @@ mod tests {
         assert_eq!((shown.state, shown.cause.as_deref()), (ConditionState::Waiting, Some("why")));
         let copy = IdentityStatus { instance: Some("a".into()), left_over: vec!["/f".into()], ..IdentityStatus::default() };
         assert_eq!((copy.condition(true).state, copy.condition(false).state), (ConditionState::Waiting, ConditionState::Ok));
-        assert!(copy.condition(true).cause.unwrap().contains("/f is not used") && copy.condition(false).cause.is_none());
+        assert!(copy.condition(true).cause.unwrap().contains("/f is ignored") && copy.condition(false).cause.is_none());
     }
 }

@@ -55,7 +55,8 @@ impl SignalResponse {
     #[must_use]
     pub fn status(code: u16, retry_after: Option<Duration>, message: &str) -> Self {
         let cause = if message.is_empty() { format!("Heat answered {code}") } else { format!("Heat answered {code}: {message}") };
-        let is_down = "on Heat's hosts, find out which of heat-api-cfn, heat-api and the load balancer before them does not answer, and restart that one";
+        let is_down = "`openstack orchestration service list` shows whether heat-engine is up; the logs of heat-api-cfn, heat-api and the load balancer in \
+                       front of them, on Heat's hosts, show which of them answered so: restart that one";
         let remedy = (code >= 500).then(|| Remedy::said(format!("{is_down}. {RESEND}")));
         Self { code: Some(code), retry_after, unsent: false, cause, remedy }
     }

@@ -580,7 +580,8 @@ impl Outbox {
             self.report.emit(entry.event(Code::SignalFallback, note));
         }
         if disposition.is_none() {
-            self.say_retry(entry, answer.remedy);
+            let code = if verdict == Verdict::Refused { Code::SignalRefused } else { Code::SignalRetry };
+            self.say_retry(entry, code, answer.remedy);
         }
         Ok(disposition)
     }
@@ -718,14 +719,14 @@ impl Outbox {
         Ok(())
     }
 
-    fn say_retry(&self, entry: &Entry, remedy: Option<Remedy>) {
+    fn say_retry(&self, entry: &Entry, code: Code, remedy: Option<Remedy>) {
         let mut event = entry
-            .event(Code::SignalRetry, format!("the signal was not accepted ({})", entry.destination.shown()))
+            .event(code, format!("the signal was not accepted ({})", entry.destination.shown()))
             .next_try(entry.pause.left(&self.clock));
         if let Some(cause) = &entry.cause {
             event = event.cause(cause.clone());
         }
-        let remedy = remedy.unwrap_or_else(|| Code::SignalRetry.remedy());
+        let remedy = remedy.unwrap_or_else(|| code.remedy());
         self.report.emit(event.remedy(FollowUp::TriesAgain.of(&remedy)));
     }
 }

@@ -191,9 +191,8 @@ impl Sender {
                 return Some(if age > URL_LIFE {
                     (format!("the signal URL has expired or was revoked: {made}, and {KEYSTONES_LIMIT}"), old)
                 } else {
-                    let who = "Heat refuses the user who signed the URL, as it does while the stack is suspended or deleted";
-                    let limit = "has expired only if [credential] auth_ttl is under 15 minutes";
-                    (format!("{who} (the URL, made {} ago, {limit})", duration(age)), of_stack(url))
+                    let who = "Heat refuses the user who signed the URL: the stack is suspended or deleted, or that user is gone";
+                    (format!("{who} (the URL was made {} ago)", duration(age)), of_stack(url))
                 });
             }
             (Destination::Url { .. }, 401 | 403) => {
@@ -252,8 +251,8 @@ fn of_stack(url: &str) -> Remedy {
     let part = |at: usize| path.split('/').nth(at).unwrap_or_default();
     let (stack, resource) = (part(3), part(5));
     Remedy::said(format!(
-        "`openstack stack show {stack}`: if suspended, resume it; if deleted, this server may go too; else `openstack stack resource mark \
-         unhealthy {stack} {resource}` and a stack update renew the user. {RESEND}"
+        "`openstack stack show {stack}`: if suspended, resume it; if not found, ask the cloud's admin whether it was deleted; else \
+         `openstack stack resource mark unhealthy {stack} {resource}` and a stack update make its user anew, and run {resource} again. {RESEND}"
     ))
 }
 

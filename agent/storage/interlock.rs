@@ -348,7 +348,7 @@ fn by_marker(volume: &Volume, evidence: &Evidence, device: &str) -> Decision {
     let what = evidence.disk.signatures.first().map_or_else(|| "a file system".to_owned(), Signature::description);
     let (found, foreign) = match &evidence.marker {
         MarkerEvidence::Unread => return Decision::ReadMarker,
-        MarkerEvidence::Absent => (format!("{device} contains {what} without this agent's marker"), true),
+        MarkerEvidence::Absent => (format!("{device} contains {what}, which this agent did not make"), true),
         MarkerEvidence::Unreadable(why) => (format!("{device} contains {what}, which cannot be inspected: {why}"), true),
         MarkerEvidence::Damaged(why) => (format!("{device} contains {what}, but {why}"), true),
         MarkerEvidence::Found(marker) if marker.cluster != volume.cluster || marker.role != volume.role => {
@@ -383,9 +383,15 @@ fn by_marker(volume: &Volume, evidence: &Evidence, device: &str) -> Decision {
         }
         _ if adopted => return Decision::Reuse,
         _ => {
+            let look = match &volume.disk {
+                DiskName::Cinder(id) => format!("`openstack volume show {id}`, `lsblk -f {device}`"),
+                DiskName::Link(_) | DiskName::Label(_) => format!("`lsblk -f {device}`"),
+            };
             let ways = format!(
-                "look first: `lsblk -f {device}`. If it is the wrong volume, correct its id in the template and update the stack. To KEEP its \
-                 data: set VOLUME_ADOPT={} in the template and update the stack. To DESTROY its data for good: {}",
+                "{look}: whose data is it? Wrong volume: correct {} in the template. To use its data as {}: set VOLUME_ADOPT={} \
+                 there. Then update the stack. Only if nobody needs its data, DESTROY it: {}",
+                volume.parameter(),
+                volume.mount_point,
                 adoptable(volume, &evidence.disk),
                 erase_command(volume, device)
             );

@@ -90,7 +90,7 @@ fn the_whole_interlock() {
         (IfBlank, false, |e| { e.disk.mounts.push("/var/lib/etcd".into()); holds(e, &["xfs"]); record(e, InPlace, "u1"); e.disk.busy = true; e.below = Below::Store; }, "reuse"),
         (IfBlank, false, |e| { e.disk.mounts.push("/var/lib/etcd".into()); holds(e, &["xfs"]); }, "read marker"),
         (IfBlank, false, |e| { e.disk.mounts.push("/var/lib/etcd".into()); holds(e, &["xfs"]); marker(e, "c0ffee", Etcd, ID); }, "reuse"),
-        (IfBlank, false, |e| { e.disk.mounts.push("/var/lib/etcd".into()); holds(e, &["xfs"]); e.marker = MarkerEvidence::Absent; }, "/dev/vdc contains xfs (UUID u1) without this agent's marker => look first: `lsblk -f /dev/vdc`. If it is the wrong volume, correct its id in the template and update the stack. To KEEP its data: set VOLUME_ADOPT="),
+        (IfBlank, false, |e| { e.disk.mounts.push("/var/lib/etcd".into()); holds(e, &["xfs"]); e.marker = MarkerEvidence::Absent; }, "/dev/vdc contains xfs (UUID u1), which this agent did not make => `openstack volume show "),
         (IfBlank, true, |e| { e.disk.mounts.push("/var/lib/etcd".into()); holds(e, &["btrfs"]); e.marker = MarkerEvidence::Absent; }, "/dev/vdc is mounted at /var/lib/etcd but contains btrfs (UUID u1) => `umount /var/lib/etcd`"),
         (IfBlank, true, |e| { e.disk.mounts.push("/var/lib/etcd".into()); e.disk.unreadable = Some("EIO".into()); }, "/dev/vdc is mounted at /var/lib/etcd but cannot be identified"),
         // Who uses it.
@@ -139,7 +139,7 @@ fn the_whole_interlock() {
         (IfBlank, false, |e| { record(e, Formatting, "u1"); holds(e, &["xfs"]); e.marker = MarkerEvidence::Unreadable("torn".into()); }, "format again"),
         (IfBlank, false, |e| { record(e, Formatting, "u1"); holds(e, &["xfs"]); marker(e, "c0ffee", Etcd, ID); }, "reuse"),
         (IfBlank, false, |e| { record(e, Formatting, "u1"); holds(e, &["xfs"]); marker(e, "other", Etcd, ID); }, "/dev/vdc contains the etcd store of cluster other"),
-        (IfBlank, false, |e| { record(e, Formatting, "u1"); holds(e, &["xfs"]); e.marker = MarkerEvidence::Absent; e.etcd_member = true; }, "/dev/vdc contains xfs (UUID u1) without this agent's marker, with an etcd member in it"),
+        (IfBlank, false, |e| { record(e, Formatting, "u1"); holds(e, &["xfs"]); e.marker = MarkerEvidence::Absent; e.etcd_member = true; }, "/dev/vdc contains xfs (UUID u1), which this agent did not make, with an etcd member in it"),
         (IfBlank, false, |e| { record(e, Formatting, "u2"); holds(e, &["xfs"]); e.marker = MarkerEvidence::Absent; }, "/dev/vdc contains xfs (UUID u1) without"),
         (IfBlank, false, |e| { record(e, Formatting, "u1"); holds(e, &["ext4"]); e.marker = MarkerEvidence::Absent; }, "/dev/vdc contains ext4 (UUID u1) without"),
         (IfBlank, false, |e| { record(e, Formatting, "u1"); holds(e, &["xfs", "dos"]); }, "/dev/vdc contains xfs (UUID u1) and dos"),
@@ -155,23 +155,23 @@ fn the_whole_interlock() {
         // A file system with a marker.
         (IfNoSignature, true, |e| holds(e, &["ext4"]), "read marker"),
         (Never, false, |e| { holds(e, &["xfs"]); marker(e, "c0ffee", Etcd, ID); e.etcd_member = true; }, "reuse"),
-        (IfBlank, false, |e| { holds(e, &["xfs"]); marker(e, "other", Etcd, ID); }, "/dev/vdc contains the etcd store of cluster other => look first: `lsblk -f /dev/vdc`. If it is the wrong volume, correct its id in the template and update the stack. To KEEP its data: set VOLUME_ADOPT="),
+        (IfBlank, false, |e| { holds(e, &["xfs"]); marker(e, "other", Etcd, ID); }, "/dev/vdc contains the etcd store of cluster other => `openstack volume show "),
         (IfBlank, false, |e| { holds(e, &["xfs"]); marker(e, "c0ffee", Runtime, ID); }, "/dev/vdc contains the runtime store of cluster c0ffee"),
-        (IfBlank, false, |e| { holds(e, &["xfs"]); marker(e, "c0ffee", Etcd, "v9"); }, "/dev/vdc contains a copy of volume v9 => look first: `lsblk -f /dev/vdc`. If it is the wrong volume, correct its id in the template and update the stack. To KEEP its data: set VOLUME_ADOPT="),
+        (IfBlank, false, |e| { holds(e, &["xfs"]); marker(e, "c0ffee", Etcd, "v9"); }, "/dev/vdc contains a copy of volume v9 => `openstack volume show "),
         (IfBlank, true, |e| { holds(e, &["xfs"]); marker(e, "c0ffee", Etcd, "v9"); e.etcd_member = true; }, "reuse"),
         (IfBlank, true, |e| { holds(e, &["xfs"]); marker(e, "other", Etcd, ID); }, "reuse"),
         // A file system without one.
-        (IfNoSignature, false, |e| { holds(e, &["ext4"]); e.marker = MarkerEvidence::Absent; }, "/dev/vdc contains ext4 (UUID u1) without this agent's marker => look first: `lsblk -f /dev/vdc`. If it is the wrong volume, correct its id in the template and update the stack. To KEEP its data: set VOLUME_ADOPT="),
+        (IfNoSignature, false, |e| { holds(e, &["ext4"]); e.marker = MarkerEvidence::Absent; }, "/dev/vdc contains ext4 (UUID u1), which this agent did not make => `openstack volume show "),
         (IfBlank, true, |e| { holds(e, &["ext4"]); e.marker = MarkerEvidence::Absent; }, "reuse"),
         (IfBlank, true, |e| { holds(e, &["xfs"]); e.marker = MarkerEvidence::Unreadable("no".into()); }, "/dev/vdc contains xfs (UUID u1), which cannot be inspected: no"),
         // One with a marker that says nothing.
-        (IfBlank, false, |e| { holds(e, &["xfs"]); e.marker = MarkerEvidence::Damaged("its marker is damaged: eof".into()); }, "/dev/vdc contains xfs (UUID u1), but its marker is damaged: eof => look first: `lsblk -f /dev/vdc`. If it is the wrong volume, correct its id in the template and update the stack. To KEEP its data: set VOLUME_ADOPT="),
+        (IfBlank, false, |e| { holds(e, &["xfs"]); e.marker = MarkerEvidence::Damaged("its marker is damaged: eof".into()); }, "/dev/vdc contains xfs (UUID u1), but its marker is damaged: eof => `openstack volume show "),
         (IfBlank, true, |e| { holds(e, &["xfs"]); e.marker = MarkerEvidence::Damaged("no".into()); }, "reuse"),
         (IfBlank, true, |e| { holds(e, &["xfs"]); e.marker = MarkerEvidence::Damaged("no".into()); e.etcd_member = true; }, "/dev/vdc contains xfs (UUID u1), but no, with an etcd member in it"),
-        (IfNoSignature, false, |e| { record(e, Formatting, "u1"); holds(e, &["xfs"]); e.marker = MarkerEvidence::Damaged("no".into()); }, "/dev/vdc contains xfs (UUID u1), but no => look first: `lsblk -f /dev/vdc`. If it is the wrong volume, correct its id in the template and update the stack. To KEEP its data: set VOLUME_ADOPT="),
+        (IfNoSignature, false, |e| { record(e, Formatting, "u1"); holds(e, &["xfs"]); e.marker = MarkerEvidence::Damaged("no".into()); }, "/dev/vdc contains xfs (UUID u1), but no => `openstack volume show "),
         (IfNoSignature, true, |e| holds(e, &["boot sector"]), "/dev/vdc contains boot sector (UUID u1) => to destroy its data: `blkdiscard --force --zeroout /dev/vdc`"),
         // Foreign etcd members, whatever the parameters say.
-        (IfBlank, true, |e| { holds(e, &["xfs"]); e.marker = MarkerEvidence::Absent; e.etcd_member = true; }, "/dev/vdc contains xfs (UUID u1) without this agent's marker, with an etcd member in it => `mount /dev/vdc /mnt && mv"),
+        (IfBlank, true, |e| { holds(e, &["xfs"]); e.marker = MarkerEvidence::Absent; e.etcd_member = true; }, "/dev/vdc contains xfs (UUID u1), which this agent did not make, with an etcd member in it => `mount /dev/vdc /mnt && mv"),
         (IfBlank, true, |e| { holds(e, &["xfs"]); marker(e, "other", Etcd, ID); e.etcd_member = true; }, "/dev/vdc contains the etcd store of cluster other, with an etcd member in it"),
     ];
     for (number, (policy, adopt, change, expected)) in rows.iter().enumerate() {
@@ -201,7 +201,7 @@ fn an_ephemeral_disk_keeps_the_label_that_it_is_known_by() {
         (
             &volume,
             "ext4",
-            "/dev/vdc contains ext4 (UUID u1) without this agent's marker => look first: `lsblk -f /dev/vdc`. If it is the wrong volume, correct its id in the template and update the stack. To KEEP its data: set VOLUME_ADOPT=ephemeral0 in the template and update the stack. To DESTROY its data for good: `mkfs.xfs -f -L ephemeral0 /dev/vdc`, then VOLUME_ADOPT=ephemeral0 in the template and update the stack".to_owned(),
+            "/dev/vdc contains ext4 (UUID u1), which this agent did not make => `lsblk -f /dev/vdc`: whose data is it? Wrong volume: correct DOCKER_DISK in the template. To use its data as /var/lib/etcd: set VOLUME_ADOPT=ephemeral0 there. Then update the stack. Only if nobody needs its data, DESTROY it: `mkfs.xfs -f -L ephemeral0 /dev/vdc`, then VOLUME_ADOPT=ephemeral0 in the template and update the stack".to_owned(),
         ),
         (&adopted, "ext4", "reuse".to_owned()),
         (&adopted, "vfat", format!("/dev/vdc contains vfat (UUID u1) => {anew}")),

@@ -23,6 +23,7 @@ use tokio::sync::Mutex;
 use zbus::Message;
 use zbus::zvariant::{Endian, ObjectPath};
 
+use crate::clock::uptime;
 use crate::error::{Context as _, Error, Result};
 use bus::{ANSWER, Arguments, Call, Fault, Link, RELOAD_ANSWER, SYSTEMD_PATH};
 use events::{EventOutcome, Events, Hub, Signal};
@@ -351,7 +352,9 @@ impl Systemd {
         let seen = self.0.link.ask(ANSWER, &call).await.and_then(|answer| {
             let body = answer.body();
             let little_endian = body.data().context().endian() == Endian::Little;
-            let seen = (*body.signature() == "a{sv}").then(|| Seen::from_properties(name, body.data(), little_endian)).flatten();
+            let seen = (*body.signature() == "a{sv}")
+                .then(|| Seen::from_properties(name, body.data(), little_endian, uptime()))
+                .flatten();
             seen.ok_or_else(|| Fault::Bus(zbus::Error::Failure("systemd's answer is not a valid D-Bus reply".to_owned())))
         });
         seen.context(|| format!("reading the state of {name}"))

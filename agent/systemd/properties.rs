@@ -8,6 +8,7 @@ pub(super) enum Shown<'a> {
     /// A string or an object path. The bus lets only UTF-8 through.
     Text(&'a [u8]),
     Unsigned(u32),
+    Long(u64),
     Signed(i32),
     Flag(bool),
     /// A number and an object path, as systemd describes a job.
@@ -34,6 +35,7 @@ pub(super) fn read<'a>(body: &'a [u8], little_endian: bool, mut take: impl FnMut
         match reader.signature()? {
             b"s" | b"o" => take(name, Shown::Text(reader.text()?)),
             b"u" => take(name, Shown::Unsigned(reader.u32()?)),
+            b"t" => take(name, Shown::Long(reader.u64()?)),
             b"i" => take(name, Shown::Signed(reader.u32()?.cast_signed())),
             b"b" => take(name, Shown::Flag(reader.u32()? != 0)),
             b"(uo)" => {
@@ -83,6 +85,12 @@ impl<'a> Reader<'a> {
         self.align(4)?;
         let bytes = self.bytes(4)?.try_into().ok()?;
         Some(if self.little_endian { u32::from_le_bytes(bytes) } else { u32::from_be_bytes(bytes) })
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        self.align(8)?;
+        let bytes = self.bytes(8)?.try_into().ok()?;
+        Some(if self.little_endian { u64::from_le_bytes(bytes) } else { u64::from_be_bytes(bytes) })
     }
 
     fn length(&mut self) -> Option<usize> {

@@ -1,5 +1,7 @@
 //! What systemd says of a unit, as plain words: newer versions add words, and an unknown one must not cost the rest.
 
+use std::time::Duration;
+
 use super::properties::{self, Shown};
 
 /// What systemd takes for the exit status of a program that it could not run.
@@ -34,6 +36,8 @@ pub struct UnitState {
     pub n_restarts: u32,
     /// Whether a job waits for it: at a boot it may be down only because its turn has not come.
     pub job_queued: bool,
+    /// How long it has been up, where it is (org.freedesktop.systemd1(5), `ActiveEnterTimestampMonotonic`).
+    pub up_for: Option<Duration>,
 }
 
 impl UnitState {
@@ -106,10 +110,10 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    /// From `Properties.GetAll` over all interfaces of the unit.
-    pub(super) fn from_properties(name: &str, body: &[u8], little_endian: bool) -> Option<Self> {
+    /// From `Properties.GetAll` over all interfaces of the unit. `uptime`: what the machine's monotonic clock shows.
+    pub(super) fn from_properties(name: &str, body: &[u8], little_endian: bool, uptime: Duration) -> Option<Self> {
         let mut state = UnitState { name: name.to_owned(), ..UnitState::default() };
-        let mut job = None;
+        let (mut job, mut came_up) = (None, Duration::ZERO);
         let text = |text| String::from_utf8_lossy(text).into_owned();
         properties::read(body, little_endian, |key, value| match (key, value) {
             (b"LoadState", Shown::Text(word)) => state.load_state = text(word),
@@ -123,10 +127,12 @@ impl Seen {
             (b"NeedDaemonReload", Shown::Flag(flag)) => state.need_daemon_reload = flag,
             (b"MainPID", Shown::Unsigned(pid)) => state.main_pid = pid,
             (b"NRestarts", Shown::Unsigned(count)) => state.n_restarts = count,
+            (b"ActiveEnterTimestampMonotonic", Shown::Long(at)) => came_up = Duration::from_micros(at),
             (b"Job", Shown::Job(id, path)) if id != 0 => job = Some(text(path)),
             _ => {}
         })?;
         state.job_queued = job.is_some();
+        state.up_for = (state.is_active() && !came_up.is_zero()).then(|| uptime.saturating_sub(came_up));
         Some(Self { state, job })
     }
 
@@ -213,12 +219,16 @@ mod tests {
         ]);
         let seen = |properties: &HashMap<&str, Value<'_>>| {
             let body = to_bytes(Context::new_dbus(LE, 0), properties).unwrap();
-            Seen::from_properties("x.service", &body, true).unwrap()
+            Seen::from_properties("x.service", &body, true, Duration::from_secs(100)).unwrap()
         };
         let first = seen(&properties);
         assert_eq!(first.job.as_deref(), Some("/org/freedesktop/systemd1/job/7"));
         assert!(!first.is_stopped() && first.state.need_daemon_reload && first.state.is_settling());
         assert_eq!((first.state.exec_main_status, first.state.n_restarts), (3, 0));
+        assert_eq!(first.state.up_for, None);
+        let mut up = properties.clone();
+        up.extend([("ActiveState", Value::from("active")), ("ActiveEnterTimestampMonotonic", Value::from(40_000_000_u64))]);
+        assert_eq!(seen(&up).state.up_for, Some(Duration::from_mins(1)));
         properties.insert("Job", job(0));
         let second = seen(&properties);
         assert!(second.is_stopped() && !second.state.is_settling());

@@ -269,9 +269,9 @@ def what_fails_on_a_steady_node_is_seen_and_its_end_too(host, server):
     assert code == 2 and page["summary"].startswith("DEGRADED: etcd crash-looping (3 restarts)"), page["summary"]
     assert "(last lines of etcd.service: " in component("etcd")["cause"] and component("etcd")["state"] == "failed"
     assert host.show(UNIT, "StatusText")["StatusText"].startswith("DEGRADED: etcd")
-    failures = host.reported("ComponentFailed", HNA_UNIT="etcd.service")
-    assert [e["HNA_CODE"] for e in failures] == ["HNA-0720"] and "crash-looping" in failures[0]["MESSAGE"], failures
-    host.wait_for(lambda: "phase=steady state=failed code=HNA-0720" in host.read("/dev/console"), what="the console's line of the failure")
+    failures = host.reported("ComponentCrashLoops", HNA_UNIT="etcd.service")
+    assert [e["HNA_CODE"] for e in failures] == ["HNA-0725"] and "crash-looping" in failures[0]["MESSAGE"], failures
+    host.wait_for(lambda: "state=failed code=HNA-0725 unit=etcd.service" in host.read("/dev/console"), what="the console's line of the failure")
 
     host.wait_for(lambda: component("docker").get("problem", "") == "not answering", 90, "the hung docker")
     explained = host.exec("heat-node-agent", "explain", check=False)

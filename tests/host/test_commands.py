@@ -91,7 +91,7 @@ def what_runs_is_left_alone(host, server, ids: list[str]):
     tree = document(host, "explain", code=1)
     assert first(tree["conditions"]) == ["deployments", "count"], tree["summary"]
     assert [c["state"] for c in tree["conditions"] if c["name"] in ("settings", "daemon", "bus", "sources")] == ["ok"] * 4
-    assert signalled(server, "count")["deploy_status_code"].startswith("1 (exit status 1; it said last: ")
+    assert signalled(server, "count")["deploy_status_code"].startswith("1 (HNA-0404 exit status 1; it said last: ")
 
 
 def run_again_once_by_order(host, server, ids: list[str]):

@@ -26,7 +26,7 @@ def scripts(server: Server):
     stage, host = server.stage, server.host
     failure = stage.failure("script-fails")
     server.script("check", CHECK)
-    failure.shows("FAILED deployment check (status 3)", "no settings for zone b", heat="check", failed=True)
+    failure.shows("FAILED deployment check (exit status 3", "no settings for zone b", heat="check", failed=True)
     failure.mended("write the settings", lambda: host.write("/srv/settings", "b\n"))
 
     failure = stage.failure("script-hangs", 15)
@@ -47,7 +47,7 @@ def heat(server: Server):
         failure = stage.failure(f"signal-{status}")
         server.heat.answer(status, method="POST")
         server.script("quick")
-        failure.shows("WAITING for Heat to take 1 signal", str(status))
+        failure.shows("WAITING for Heat to take the result of quick", str(status))
         failure.mended("end the fault in Heat", server.heat.behave)
 
     failure = stage.failure("heat-away")
@@ -78,7 +78,7 @@ def copied_disk(server: Server):
     host.boot(expect="")
     failure = server.stage.failure("copied-disk")
     failure.shown_before = 0
-    failure.shows("that of instance original")
+    failure.shows("belongs to instance original")
     failure.mended()
 
 

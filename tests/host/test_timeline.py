@@ -86,5 +86,5 @@ def test_a_bring_up_that_failed_shows_how_far_it_came(hosts, signal_server):
     assert found["volume runtime"]["state"] == "failed" and "gate docker" not in found
     page = timeline(host)
     row = next(row for row in page.splitlines() if "volume runtime" in row)
-    assert row.startswith("# ") and "FAILED" in row and page.startswith("generation 1 rejected\n"), page
+    assert row.startswith("# ") and "FAILED" in row and page.startswith("generation 1 failed\n"), page
     assert "FAILED" in timeline(host, "--svg")

@@ -69,7 +69,7 @@ class Agent:
 
     def sent_again(self) -> bool:
         """Whether a signal was not taken at its first try: of such a one Heat may have more than one request."""
-        return bool(self.said("HNA-0803"))
+        return bool(self.said("HNA-0803|HNA-0810"))
 
     def missed_answers(self) -> bool:
         """Whether an answer came too late for it, or none: it asks once more for what it may have been given."""
@@ -80,5 +80,7 @@ class Agent:
         return wait_for(lambda: self.said(pattern), seconds, f"{pattern!r} in the log of {self.name}")[0]
 
     def result(self, deployment_id: str) -> dict:
-        """What it recorded as the result of a deployment."""
-        return json.loads((self.folder / f"deployed/{deployment_id}.notify.json").read_text())
+        """What it recorded as the result of a deployment, without what it keeps there for itself."""
+        kept = json.loads((self.folder / f"deployed/{deployment_id}.notify.json").read_text())
+        kept.pop("heat_node_agent")
+        return kept

@@ -10,15 +10,19 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from lib.common import REPO  # noqa: E402
-from lib.failures import GOLDEN  # noqa: E402
+from lib.failures import GOLDEN, HANGS, LINES, REPORTED, WIDTH  # noqa: E402
 
 PAGE = REPO / "docs/runbook.md"
+# So many failures are staged at least.
+LEAST = 24
 HEAD = """# Runbook
 
 <!-- Made by tests/lib/runbook.py from tests/host/transcripts; change it there. -->
 
 From what `heat-node-agent status` shows to the cause and the action. Each failure below was staged on a host; the lines of `status` are what
-was shown, and each command was carried out as it is printed and ended the failure.
+was shown, and each command for the node was carried out as it is printed and ended the failure. `status` shows what systemd reports within {reported} s, and a
+process that hangs within {hangs} s; what there is to read of a failure takes at most {lines} lines of {width} columns. The tests hold each to that
+(`tests/lib/failures.py`).
 
 Start with `heat-node-agent status`. Its first line says how everything stands; a row that is not as it should be has its cause (`why`) and what
 to do (`remedy`). `heat-node-agent explain` shows the same as a path of conditions, `heat-node-agent logs NAME` what a script or a component
@@ -39,7 +43,7 @@ SECTIONS = [
         ("masked-unit", "A unit is masked", "Somebody masked it, or the image did."),
         ("missing-binary", "A program is not in the image", "`heat-node-agent verify --image` finds this before an image is used."),
         ("port-taken", "A port is taken", "The unit and the process that hold the port are named. Said at the first death of the unit, not at the deadline."),
-        ("kubelet-flag", "The kubelet dies on a flag", "The flag is in the kubelet's own last lines."),
+        ("kubelet-flag", "The kubelet dies on a flag", "The parameter that gives the flag is named; the flag is in the kubelet's own last lines."),
     ]),
     ("Certificates cannot be had", [
         ("wrong-ca", "The endpoint's CA is wrong", ""),
@@ -113,13 +117,17 @@ def entry(name: str, title: str, note: str) -> list[str]:
 
 def made() -> str:
     index, text = [], []
+    told = [name for _, entries in SECTIONS for name, _, _ in entries]
+    staged = {path.stem for path in GOLDEN.glob("*.txt")}
+    assert len(told) == len(set(told)) >= LEAST and set(told) == staged, f"not told, or not staged: {staged ^ set(told)}"
     for section, entries in SECTIONS:
         text += [f"## {section}", ""]
         for name, title, note in entries:
             anchor = re.sub(r"[^a-z0-9 -]", "", title.lower()).replace(" ", "-")
             index.append(f"| `{parts(name)['status'][0]}` | [{title}](#{anchor}) |")
             text += entry(name, title, note)
-    return HEAD + "\n".join(index) + "\n\n" + "\n".join(text).rstrip() + "\n"
+    head = HEAD.format(reported=REPORTED, hangs=HANGS, lines=LINES, width=WIDTH)
+    return head + "\n".join(index) + "\n\n" + "\n".join(text).rstrip() + "\n"
 
 
 if __name__ == "__main__":

@@ -99,8 +99,8 @@ impl Agent {
                     || self.hook.waited_for_space(&record, &self.host.clock) =>
             {
                 let message = format!("deployment {} could not be started", record.name);
-                self.host.report.emit(job_event(Code::DeploymentFailed, &record, message).error(&error));
-                self.ledger.end(id, Outcome::refused(reason(&self.host.report, Code::DeploymentFailed, &error)))
+                self.host.report.emit(job_event(Code::DeploymentNotStarted, &record, message).error(&error));
+                self.ledger.end(id, Outcome::refused(reason(&self.host.report, Code::DeploymentNotStarted, &error)))
             }
             (_, Err(error)) => {
                 self.trouble.take(&format!("running deployment {}", record.name), &error);
@@ -140,11 +140,13 @@ impl Agent {
     /// What became of a script or hook that ended by itself, which is said.
     pub(super) fn outcome_of(&self, record: &DeploymentRecord, ran: JobResult) -> Outcome {
         let (timed_out, duration) = (ran.timed_out, Duration::from_millis(ran.duration_ms));
+        let was_started = ran.not_started.is_none();
         let outcome = Outcome::of(&record.group, ran);
         let code = match (outcome.fails(&record.outputs), timed_out) {
             (false, _) => Code::DeploymentSucceeded,
             (true, true) => Code::DeploymentTimedOut,
-            (true, false) => Code::DeploymentFailed,
+            (true, false) if was_started => Code::DeploymentFailed,
+            (true, false) => Code::DeploymentNotStarted,
         };
         let message = format!("deployment {} ended with status {}", record.name, outcome.status);
         let mut event = job_event(code, record, message).duration(duration);

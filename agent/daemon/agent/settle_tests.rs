@@ -312,11 +312,11 @@ async fn a_script_that_finds_no_space_for_its_files_fails_in_time() {
     let record = agent.ledger.journal.get("id-large").unwrap();
     let reason = record.outcome.as_ref().unwrap().reason.clone().unwrap().to_string();
     assert!(
-        reason.starts_with("HNA-0404 ") && reason.contains("no space for its files") && reason.contains("make room"),
+        reason.starts_with("HNA-0414 ") && reason.contains("no space for its files") && reason.contains("make room"),
         "{reason}"
     );
     assert_eq!(agent.ledger.outbox.waiting().len(), 1);
-    assert!(report.events().iter().any(|event| event.code == Code::DeploymentFailed));
+    assert!(report.events().iter().any(|event| event.code == Code::DeploymentNotStarted));
 }
 
 #[tokio::test]

@@ -188,7 +188,7 @@ impl Node {
             let text = match (answer, name) {
                 (Ok(()), "node_ready") => "yes".to_owned(),
                 (Ok(()), _) => "none pending".to_owned(),
-                (Err(cause), _) => format!("no: {cause}"),
+                (Err(bad), _) => format!("no: {}", bad.cause),
             };
             outputs.insert(name.to_owned(), Value::from(self.host.report.masked(&text).into_owned()));
         }

@@ -9,9 +9,11 @@ use std::time::Duration;
 
 use crate::backoff::{Backoff, spread};
 use crate::clock::Timestamp;
+use crate::converge::gates::BadAnswer;
 use crate::converge::words::DeathCause;
 use crate::desired::{Desired, Gate, Need, Probe};
 use crate::error::remedy::Remedy;
+use crate::report::Code;
 use crate::report::component::{ComponentState, ComponentStatus};
 use crate::report::damper::Damper;
 use crate::report::follow_up::FollowUp;
@@ -51,7 +53,9 @@ pub(super) enum ProblemKind {
     /// A gate that asks others has failed, or one of its own that waits for what has failed.
     Waits,
     /// It is up and does not answer as it should.
-    Silent,
+    Wrong,
+    /// It is up and does not answer at all.
+    Hanging,
     /// It does not run although it did not fail: somebody stopped or masked it.
     Stopped,
     /// It failed, and systemd does nothing more about it.
@@ -64,7 +68,7 @@ impl ProblemKind {
     pub(super) fn state(self) -> ComponentState {
         match self {
             Self::Starting | Self::FailingUnit | Self::Waits => ComponentState::Degraded,
-            Self::Silent | Self::Stopped | Self::Down | Self::Looping => ComponentState::Failed,
+            Self::Wrong | Self::Hanging | Self::Stopped | Self::Down | Self::Looping => ComponentState::Failed,
         }
     }
 
@@ -73,7 +77,7 @@ impl ProblemKind {
         match self {
             // Of a restart by hand nobody need hear.
             Self::Starting | Self::Stopped => AGAIN,
-            Self::Down | Self::FailingUnit | Self::Waits | Self::Silent | Self::Looping => Duration::ZERO,
+            Self::Down | Self::FailingUnit | Self::Waits | Self::Wrong | Self::Hanging | Self::Looping => Duration::ZERO,
         }
     }
 
@@ -81,7 +85,18 @@ impl ProblemKind {
     fn reported_after(self) -> Duration {
         match self {
             Self::Starting | Self::FailingUnit | Self::Waits => PATIENCE,
-            Self::Silent | Self::Stopped | Self::Down | Self::Looping => Duration::ZERO,
+            Self::Wrong | Self::Hanging | Self::Stopped | Self::Down | Self::Looping => Duration::ZERO,
+        }
+    }
+
+    /// The message that reports it.
+    pub(super) fn code(self) -> Code {
+        match self {
+            Self::Starting | Self::FailingUnit | Self::Waits => Code::ComponentDegraded,
+            Self::Wrong | Self::Down => Code::ComponentFailed,
+            Self::Hanging => Code::ComponentHangs,
+            Self::Stopped => Code::ComponentStopped,
+            Self::Looping => Code::ComponentCrashLoops,
         }
     }
 
@@ -124,7 +139,7 @@ struct Part {
 #[derive(Debug)]
 struct Bad {
     times: u32,
-    cause: String,
+    answer: BadAnswer,
 }
 
 impl Part {
@@ -233,8 +248,9 @@ impl Component {
         if !state.is_active() {
             self.up = None;
         } else if self.up.is_none() || !is_same {
-            // Of one that was up before anybody looked nobody knows since when: it is taken as young.
-            self.up = Some(now);
+            // Of one that was up before anybody looked systemd knows since when.
+            let up_for = state.up_for.filter(|_| self.up.is_none()).unwrap_or_default();
+            self.up = Some(now.before(up_for));
             self.parts.iter_mut().for_each(|part| part.has_passed = false);
         }
         if self.up.is_none() {
@@ -281,7 +297,7 @@ impl Component {
             (ProblemKind::Looping, summary, cause, after_death(unit))
         } else if state.load_state == "masked" && !state.may_run() {
             let remedy = format!(
-                "somebody forbade it to start; if that is over: `systemctl unmask {unit}`, then `systemctl start {unit}`"
+                "somebody masked it, so that it cannot start. If it may run again: `systemctl unmask {unit}`, then `systemctl start {unit}`"
             );
             (ProblemKind::Stopped, "masked".to_owned(), format!("{unit} is masked"), remedy.into())
         } else if state.is_active() {
@@ -298,7 +314,7 @@ impl Component {
         } else {
             let cause = format!("{unit} is {}: it was stopped, or ended by itself without an error", state.describe());
             let remedy = format!(
-                "`journalctl -u {unit} -n 50` shows why it ended; unless somebody stopped it on purpose, `systemctl start {unit}` starts it"
+                "`journalctl -u {unit} -n 50` shows whether it was stopped or ended by itself. If nobody stopped it on purpose: `systemctl start {unit}`"
             );
             (ProblemKind::Stopped, "not running".to_owned(), cause, remedy.into())
         };
@@ -306,7 +322,8 @@ impl Component {
     }
 
     fn of_gate(&self, part: &Part, failed: &[String], now: Timestamp) -> Option<Problem> {
-        let Bad { cause, .. } = part.bad.as_ref().filter(|_| part.has_failed() && self.is_measured())?;
+        let Bad { answer: BadAnswer { cause, is_silence }, .. } =
+            part.bad.as_ref().filter(|_| part.has_failed() && self.is_measured())?;
         let name = &part.gate.name;
         let need = gates_of(&part.gate.needs).chain(&self.needs).find(|gate| *gate != name && failed.contains(gate));
         let text = format!("gate {name}: {cause}");
@@ -316,16 +333,16 @@ impl Component {
             }
             None if self.is_young(now) && !part.has_passed => (ProblemKind::Starting, "starting".to_owned(), text),
             None if !part.is_own => (ProblemKind::Waits, format!("gate {name} does not pass"), text),
-            None if cause.contains("no answer") => {
+            None if *is_silence => {
                 let runs = self.unit.iter().map(|unit| format!("{unit} runs, but hangs: ")).collect::<String>();
-                (ProblemKind::Silent, "not answering".to_owned(), format!("{runs}{text}"))
+                (ProblemKind::Hanging, "not answering".to_owned(), format!("{runs}{cause}"))
             }
-            None => (ProblemKind::Silent, format!("gate {name} does not pass"), text),
+            None => (ProblemKind::Wrong, format!("gate {name} does not pass"), text),
         };
         let restart = self
             .unit
             .iter()
-            .filter(|_| kind == ProblemKind::Silent)
+            .filter(|_| matches!(kind, ProblemKind::Wrong | ProblemKind::Hanging))
             .map(|unit| format!(". Then `systemctl restart {unit}` restarts it"));
         let remedy = format!("{}{}", part.gate.remedy.trim_end_matches('.'), restart.collect::<String>()).into();
         Some(Problem { kind, summary, cause, remedy })
@@ -423,9 +440,12 @@ impl Component {
             problem: problem.map(|one| one.summary.clone()),
             cause: problem.map(|one| why.map_or_else(|| one.cause.clone(), |why| why.with(&one.cause))),
             remedy: problem.map(|one| {
-                let first = why.and_then(|why| why.remedy.as_ref());
-                let remedy =
-                    first.map_or_else(|| one.remedy.clone(), |first| one.remedy.with_text(format!("{first} {}", one.remedy)));
+                let remedy = match why.and_then(|why| why.remedy.as_ref()) {
+                    None => one.remedy.clone(),
+                    // systemd starts it no more.
+                    Some(first) if one.kind == ProblemKind::Down => one.remedy.with_text(format!("{first} {}", one.remedy)),
+                    Some(first) => first.clone(),
+                };
                 FollowUp::IsMeasured(AT_LATEST).of(&remedy).to_string()
             }),
         }
@@ -504,13 +524,13 @@ impl Health {
     }
 
     /// What a gate answered.
-    pub(super) fn gate_answered(&mut self, gate: &str, answer: &Result<(), String>) {
+    pub(super) fn gate_answered(&mut self, gate: &str, answer: &Result<(), BadAnswer>) {
         let parts = self.components.iter_mut().flat_map(|one| one.parts.iter_mut());
         for part in parts.filter(|part| part.gate.name == gate) {
             part.has_passed |= answer.is_ok();
-            part.bad = answer.as_ref().err().map(|cause| {
+            part.bad = answer.as_ref().err().map(|answer| {
                 let times = part.bad.as_ref().map_or(0, |bad| bad.times);
-                Bad { times: times.saturating_add(1), cause: cause.clone() }
+                Bad { times: times.saturating_add(1), answer: answer.clone() }
             });
         }
     }
@@ -622,8 +642,9 @@ impl Deaths {
 /// What to do about a unit that dies and whose last lines are quoted beside this.
 pub(super) fn after_death(unit: &str) -> Remedy {
     Remedy::said(format!(
-        "its last lines say why it ended, and `journalctl -u {unit} -n 50` shows more. A wrong flag or setting: correct its parameter in the \
-         template and update the stack; anything else: remove the cause on this node. systemd restarts the unit, and the agent notices by itself"
+        "`journalctl -u {unit} -n 50` shows more than its last lines. If a flag or a setting is wrong, correct its parameter in the template and \
+         update the stack; if something is missing on this node (a mount, a file, a port), put that right here. systemd restarts the unit, and \
+         the agent notices by itself"
     ))
 }
 

@@ -72,7 +72,8 @@ impl Watch {
             self.health.saw(state.clone(), self.now);
         }
         for name in self.health.gates(None) {
-            let answer = self.failed.get(name.as_str()).map_or(Ok(()), |cause| Err((*cause).to_owned()));
+            let bad = |cause: &&str| BadAnswer { cause: (*cause).to_owned(), is_silence: cause.starts_with("no answer") };
+            let answer = self.failed.get(name.as_str()).map_or(Ok(()), |cause| Err(bad(cause)));
             self.health.gate_answered(&name, &answer);
         }
         self.health.complete();
@@ -187,7 +188,7 @@ fn what_was_stopped_is_started_by_its_remedy_after_a_look_and_its_last_lines_are
         .explain("etcd", DeathCause { quote: " (last lines of etcd.service: serving)".to_owned(), ..DeathCause::default() });
     let found = watch.health.of("etcd").unwrap();
     assert_eq!(found.cause.unwrap(), "etcd.service is inactive (dead): it was stopped, or ended by itself without an error");
-    assert!(found.remedy.unwrap().contains("on purpose, `systemctl start etcd.service` starts it"));
+    assert!(found.remedy.unwrap().contains("If nobody stopped it on purpose: `systemctl start etcd.service`"));
 }
 
 #[test]
@@ -273,10 +274,10 @@ fn a_process_that_hangs_is_reported_at_its_second_bad_answer() {
     assert_eq!(watch.health.pause(0.5), AGAIN);
     // Who needs it is not blamed, and not reported beside it.
     watch.failed.insert("apiserver", "answered 500");
-    assert_eq!(watch.measure(3), report("etcd", ProblemKind::Silent));
+    assert_eq!(watch.measure(3), report("etcd", ProblemKind::Hanging));
     assert_eq!(watch.of("etcd"), (ComponentState::Failed, "not answering".to_owned()));
     let status = watch.health.of("etcd").unwrap();
-    assert_eq!(status.cause.as_deref(), Some("etcd.service runs, but hangs: gate etcd: no answer within 5 s"));
+    assert_eq!(status.cause.as_deref(), Some("etcd.service runs, but hangs: no answer within 5 s"));
     assert_eq!(
         status.remedy.as_deref(),
         Some("`look at etcd`. Then `systemctl restart etcd.service` restarts it. The agent notices by itself within 60 s")
@@ -289,7 +290,7 @@ fn a_process_that_hangs_is_reported_at_its_second_bad_answer() {
     assert_eq!(watch.measure(10), recovered("etcd"));
     watch.failed.insert("kubelet", "connection refused");
     assert!(watch.measure(10).is_empty());
-    assert_eq!(watch.measure(3), report("kubelet", ProblemKind::Silent));
+    assert_eq!(watch.measure(3), report("kubelet", ProblemKind::Wrong));
     watch.failed.clear();
     assert_eq!(watch.measure(10), recovered("kubelet"));
     assert!(watch.is_healthy());
@@ -305,6 +306,22 @@ fn it_is_seen_within_90_seconds_that_a_process_hangs() {
     // While something is wrong it is looked at more often, and less and less.
     watch.receive(1, state(ETCD, "failed", "failed", 0));
     assert_eq!([(); 5].map(|()| watch.health.pause(0.5).as_secs()), [5, 10, 20, 40, 40]);
+}
+
+#[test]
+fn a_process_that_hung_before_the_agent_was_restarted_is_not_taken_as_one_that_starts() {
+    for (up_for, expected) in [(None, "starting"), (Some(3600), "not answering"), (Some(20), "starting")] {
+        let mut watch = Watch { health: Health::default(), ..Watch::new() };
+        watch.health.begin(&node(), watch.now);
+        for state in watch.states.values_mut() {
+            state.up_for = up_for.map(Duration::from_secs);
+        }
+        watch.failed.insert("etcd", "no answer within 5 s");
+        watch.measure(0);
+        watch.measure(3);
+        watch.measure(3);
+        assert_eq!(watch.of("etcd").1, expected, "{up_for:?}");
+    }
 }
 
 #[test]

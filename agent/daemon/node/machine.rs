@@ -12,6 +12,7 @@ use futures_util::future::LocalBoxFuture;
 use super::backend::Backend;
 use crate::converge::Failure;
 use crate::daemon::host::Host;
+use crate::error::remedy::Remedy;
 use crate::error::{Error, Result};
 use crate::files::Tree;
 use crate::keepers::volumes;
@@ -68,7 +69,7 @@ impl KnownMachine {
             progress.end(&step);
             return Ok(());
         }
-        let remedy = progress.remedy_of_failure(&remedy.into());
+        let remedy = progress.remedy_of_failure(&Remedy::stack_update_or(remedy));
         let failure = Failure::new(Code::ProgramIncompatible, step.clone(), refused).rule(RULE).remedy(remedy);
         progress.fail(&step, &failure.step, &failure.cause, &failure.remedy);
         host.report.emit(failure.event().generation(generation));

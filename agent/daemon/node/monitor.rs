@@ -163,9 +163,9 @@ impl Node {
                         let why = find_out(desired, &unit, &self.host.root, &self.host.clock, &backend).await;
                         self.monitor.health.borrow_mut().explain(&name, why);
                     }
-                    self.report_component(&name, reference);
+                    self.report_component(&name, kind.code(), reference);
                 }
-                Effect::Recovered(name) => self.report_component(&name, reference),
+                Effect::Recovered(name) => self.report_component(&name, Code::ComponentRecovered, reference),
             }
         }
         if self.components() != before {
@@ -173,12 +173,12 @@ impl Node {
         }
     }
 
-    fn report_component(&self, name: &str, reference: &Reference) {
+    fn report_component(&self, name: &str, code: Code, reference: &Reference) {
         let Some(component) = self.monitor.health.borrow().of(name) else { return };
-        let (code, verb) = match component.state {
-            ComponentState::Healthy => (Code::ComponentRecovered, "recovered"),
-            ComponentState::Degraded => (Code::ComponentDegraded, "is degraded"),
-            ComponentState::Failed => (Code::ComponentFailed, "failed"),
+        let verb = match component.state {
+            ComponentState::Healthy => "recovered",
+            ComponentState::Degraded => "is degraded",
+            ComponentState::Failed => "failed",
         };
         let problem = component.problem.iter().map(|problem| format!(": {problem}")).collect::<String>();
         let mut event = Event::new(code, format!("component {name} {verb}{problem}")).generation(reference.generation);

@@ -20,8 +20,9 @@ use crate::certificates::x509::X509;
 use crate::clock::Timestamp;
 use crate::converge::Owners;
 use crate::desired::{Authority, Certificate, Desired, Key, KeyType, Owner, Signer, Trust};
-use crate::error::{Context as _, Error, Result};
+use crate::error::{Context as _, Error, Hitch, Result};
 use crate::files::{Attributes, FileKind, Tree};
+use crate::report::text::duration;
 use crate::report::{Code, Event, Phase};
 
 /// Where an image has openssl.
@@ -147,7 +148,7 @@ impl<H: Backend> CertificateKeeper<H> {
             };
             let pair = Pair::parse(format!("{}\n", text.trim_end()), key.to_pem().to_owned()).context(doing)?;
             let authorities = trusted.get(&wanted.signer).map(Vec::as_slice).unwrap_or_default();
-            examine(wanted, &pair, authorities, now, "the signed certificate")?;
+            examine(wanted, &pair, authorities, now, "as it was signed")?;
             let owner = resolve(&owners, &wanted.owner, &wanted.path)?;
             stage(&self.root, &wanted.path, pair.certificate.as_bytes(), owner, false)?;
             Ok::<_, Stopped>((wanted.name.clone(), pair))
@@ -307,8 +308,8 @@ fn nobody_signs(wanted: &Certificate) -> Error {
 }
 
 /// What to do about a certificate that is not valid yet.
-const CLOCKS: &str = "`timedatectl` says whether this node's clock is synchronized; if not, `timedatectl set-ntp true`, and wait until it is; \
-                      if so, set the clock of the host that signs (Magnum's)";
+const CLOCKS: &str = "`timedatectl` says whether this node's clock is synchronized. If not: `timedatectl set-ntp true` (where that fails, install \
+                      chrony), and wait until it is. If so, the clock of Magnum's hosts is ahead: correct it there";
 
 /// Checks a pair before it is used.
 ///
@@ -318,15 +319,16 @@ pub(super) fn examine(wanted: &Certificate, pair: &Pair, authorities: &[X509], n
     check(wanted, &pair.chain, &pair.private, authorities, now).map_err(|flaw| {
         let error = match flaw {
             Flaw::NotYetValid(from) => Error::permanent(format!(
-                "one of two clocks is wrong: the certificate is not valid before {}, and this node's clock shows {}",
+                "one of two clocks is wrong: the certificate is not valid before {}, and this node's clock shows {}, {} earlier",
                 from.rfc3339(),
-                now.rfc3339()
+                now.rfc3339(),
+                duration(from.since(now))
             ))
-            .remedy(CLOCKS),
-            flaw => Error::permanent(flaw),
+            .remedy(CLOCKS)
+            .hindered(Hitch::Clock),
+            flaw => Error::permanent(flaw)
+                .rule("a certificate is installed only if key, chain, validity, subject, names and usage are correct"),
         };
-        error
-            .context(format!("certificate {}, {origin}", wanted.name))
-            .rule("a certificate is installed only if key, chain, validity, subject, names and usage are correct")
+        error.context(format!("certificate {}, {origin}", wanted.name))
     })
 }

@@ -38,7 +38,7 @@ use crate::backoff::{Backoff, pause_before_deadline};
 use crate::certificates::x509::X509;
 use crate::converge::{Certificates, Failure, Owners, Prepared};
 use crate::desired::{Certificate, Desired, Issuer, Rotation, Signer, Trust};
-use crate::error::{Context as _, Error, Result};
+use crate::error::{Context as _, Error, Hitch, Result};
 use crate::files::READ_LIMIT;
 use crate::progress::StepId;
 use crate::report::{Code, Event};
@@ -53,7 +53,13 @@ const NAMED: usize = 4;
 const PAUSES: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
 
 fn failed(error: &Error) -> Failure {
-    Failure::from_error(Code::CertificatesFailed, StepId::Certificates, error)
+    let code = match (error.hitch(), error.answered()) {
+        (Some(Hitch::Authority(_)), _) => Code::CertificateIssuerUntrusted,
+        (Some(Hitch::Clock), _) => Code::CertificateNotYetValid,
+        (_, Some(401 | 403)) => Code::CertificatesRefused,
+        _ => Code::CertificatesFailed,
+    };
+    Failure::from_error(code, StepId::Certificates, error)
 }
 
 impl<H: Backend> Certificates for CertificateKeeper<H> {

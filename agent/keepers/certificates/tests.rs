@@ -126,7 +126,7 @@ impl Issuing for Rc<Outside> {
             None => right(&|_| {}),
             Some(Wrong::Away) => return Err(Error::transient("Magnum does not answer").retry_after(Some(Duration::from_secs(7)))),
             Some(Wrong::Busy) => return Err(Error::transient("Magnum answers 503").retry_after(Some(Duration::from_hours(1)))),
-            Some(Wrong::Refused) => return Err(Error::permanent("Magnum answers 403")),
+            Some(Wrong::Refused) => return Err(Error::permanent("Magnum answers 403").with_status(403)),
             Some(Wrong::Truncated) => right(&|_| {}).chars().take(200).collect(),
             Some(Wrong::NoCertificate) => "<html>".to_owned(),
             Some(Wrong::Expired) => right(&|params| params.not_after = date_time_ymd(2026, 5, 31)),
@@ -515,7 +515,12 @@ async fn what_is_signed_wrongly_has_one_cause_and_replaces_nothing() {
         node.outside.wrong.borrow_mut().push_back(wrong);
         let failure = node.run(&moved, 2).await.unwrap_err();
         assert!(failure.cause.contains(cause), "{wrong:?}: {failure:?}");
-        assert_eq!((failure.code, failure.doing().as_str()), (Code::CertificatesFailed, "certificates"));
+        let code = match wrong {
+            Wrong::Refused => Code::CertificatesRefused,
+            Wrong::NotYetValid => Code::CertificateNotYetValid,
+            _ => Code::CertificatesFailed,
+        };
+        assert_eq!((failure.code, failure.doing().as_str()), (code, "certificates"), "{wrong:?}");
         assert!(!failure.cause.contains("PRIVATE KEY") && !failure.remedy.is_empty());
         assert_eq!(node.everything(), before, "{wrong:?}");
         // The fault goes: the same key, the new address.

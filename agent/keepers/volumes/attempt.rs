@@ -76,7 +76,7 @@ pub(super) fn missing(volume: &Volume, reason: &str, deadline: Duration, server:
     Failure::new(Code::VolumeMissing, "find", format!("{reason}, for {} s by now", deadline.as_secs()))
         .rule(format!("the {} store is on volume {}", volume.role, volume.disk))
         .remedy(match &volume.disk {
-            DiskName::Cinder(id) => attach(id, server),
+            DiskName::Cinder(id) => attach(id, server, volume.parameter()),
             DiskName::Link(_) | DiskName::Label(_) => Remedy::stack_update(
                 "`ls -l /dev/disk/by-id /dev/disk/by-label` shows the disks that are there: correct DOCKER_DISK in the template and update the stack",
             ),
@@ -84,10 +84,11 @@ pub(super) fn missing(volume: &Volume, reason: &str, deadline: Duration, server:
 }
 
 /// What to do about a volume that is not there.
-pub(super) fn attach(id: &str, server: &str) -> Remedy {
+pub(super) fn attach(id: &str, server: &str, parameter: &str) -> Remedy {
     Remedy::stack_update_or(format!(
-        "`openstack volume show {id}`: if available, `openstack server add volume {server} {id}` attaches it here; if another server uses it, \
-         detach it there only if that one no longer needs it; else correct its id in the template and update the stack"
+        "`openstack volume show {id}`: if its status is available, `openstack server add volume {server} {id}` attaches it here; if another \
+         server has it, ask its owner first; if this one has it, detach and attach it again; else correct {parameter} in the template and \
+         update the stack"
     ))
 }
 

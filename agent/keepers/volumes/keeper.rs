@@ -114,7 +114,7 @@ impl<H: Backend> VolumeKeeper<H> {
             self.emit(
                 volume,
                 match &volume.disk {
-                    DiskName::Cinder(id) => event.remedy(attach(id, &self.server())),
+                    DiskName::Cinder(id) => event.remedy(attach(id, &self.server(), volume.parameter())),
                     DiskName::Link(_) | DiskName::Label(_) => event,
                 },
             );

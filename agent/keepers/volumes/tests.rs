@@ -517,7 +517,7 @@ async fn a_marked_volume_is_looked_into_and_used_without_a_byte_changed() {
     for (name, marker, member, outcome) in [
         ("ours", Some(marker_of(volume().disk.as_str())), true, "reuse"),
         ("a copy", Some(marker_of("other")), true, "contains a copy of volume other"),
-        ("none", None, false, "without this agent's marker"),
+        ("none", None, false, "which this agent did not make"),
         ("a member", None, true, "with an etcd member in it"),
         ("damaged", Some("{".into()), false, "its marker is damaged"),
     ] {
@@ -584,7 +584,7 @@ async fn a_damaged_record_is_quarantined_and_allows_nothing_more() {
     let keeper = keeper(dir.path(), &xfs(UUID));
     put(dir.path(), "state/volumes/etcd.json", b"{\"schema\": 1,");
     let failure = keeper.bring_up(&volume(), MINUTE).await.unwrap_err();
-    assert!(failure.cause.contains("without this agent's marker"), "{failure:?}");
+    assert!(failure.cause.contains("which this agent did not make"), "{failure:?}");
     assert_eq!(codes(&keeper), [Code::StateFileQuarantined, Code::VolumeFound, Code::VolumeRefused]);
     assert!(dir.path().join("state/volumes/etcd.unreadable").exists());
 }

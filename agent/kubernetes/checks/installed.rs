@@ -194,7 +194,9 @@ fn of_kubernetes(
         return Verdict::default();
     }
     let what = format!("{component} {major}.{minor} is installed, but KUBE_TAG is {}", cluster.tag);
-    let remedy = format!("set KUBE_TAG to v{major}.{minor}, or use an image with {component} {asked}");
+    let remedy = format!(
+        "set KUBE_TAG to v{major}.{minor} in the template and update the stack, or use an image with {component} {asked}"
+    );
     let Some(installed) = Minor::of_tag(&format!("v{major}.{minor}")) else { return Verdict::odd(what, remedy) };
     let text = words(desired, program.unit).iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ");
     let checked = CommandLine::new(component, installed).add_user_options(&text);
@@ -211,7 +213,8 @@ const ETCD_REMEDY: &str = "use an image with etcd 3.4 or later, or give etcd its
 /// What etcd does not know of its environment it passes over: also that clients must show certificates, or that the v2 API is on.
 fn of_etcd(cluster: &ClusterSpec, desired: &Desired, release: Version, flanneld: Option<Version>) -> Verdict {
     let (major, minor) = release;
-    let remedy = format!("set ETCD_TAG to {major}.{minor}, or use an image with another etcd");
+    let remedy =
+        format!("set ETCD_TAG to {major}.{minor} in the template and update the stack, or use an image with another etcd");
     let installed = format!("etcd {major}.{minor} is installed");
     let settings = desired.file(etcd::SETTINGS).map_or("", |file| file.content.as_str());
     for key in settings.lines().filter_map(|line| line.split_once('=')).map(|(key, _)| key).filter(|key| *key != etcd::ENABLE_V2)
@@ -269,7 +272,10 @@ fn unnamed_clients(desired: &Desired, (major, minor): Version) -> Option<String>
 fn of_flanneld(cluster: &ClusterSpec, desired: &Desired, program: &Program, release: Version) -> Verdict {
     let installed = format!("flanneld {}.{} is installed", release.0, release.1);
     let asked = cluster.networks.flannel.tag.as_deref().and_then(version_of);
-    let remedy = format!("set FLANNEL_TAG to v{}.{}.0, or use an image with another flanneld", release.0, release.1);
+    let remedy = format!(
+        "set FLANNEL_TAG to v{}.{}.0 in the template and update the stack, or use an image with another flanneld",
+        release.0, release.1
+    );
     let unknown: Vec<String> = words(desired, program.unit)
         .into_iter()
         .filter_map(|word| word.trim_start_matches('-').split('=').next().map(str::to_owned))
@@ -288,7 +294,9 @@ fn of_flanneld(cluster: &ClusterSpec, desired: &Desired, program: &Program, rele
 
 fn of_containerd(cluster: &ClusterSpec, (major, minor): Version) -> Verdict {
     let RuntimeKind::Containerd(asked, _) = cluster.runtime.kind else { return Verdict::default() };
-    let remedy = format!("set CONTAINERD_VERSION to {major}.{minor}.0, or use an image with containerd {asked}");
+    let remedy = format!(
+        "set CONTAINERD_VERSION to {major}.{minor}.0 in the template and update the stack, or use an image with containerd {asked}"
+    );
     let what = format!("containerd {major}.{minor} is installed, but config.toml would be written for containerd {asked}");
     match major.cmp(&asked) {
         std::cmp::Ordering::Less => Verdict::refused(format!("{what}, in a format that the older release rejects"), remedy),

@@ -1,5 +1,7 @@
 //! What is so, in one line: the first of `status`.
 
+use std::borrow::Cow;
+
 use super::sheet::Tone;
 use crate::report::component::{self, ComponentState, ComponentStatus};
 use crate::report::condition_state::ConditionState;
@@ -86,7 +88,9 @@ fn of_agent(status: &Status) -> Option<(OverallState, String)> {
         STATE => condition.fact.as_deref().or(condition.cause.as_deref()).unwrap_or("the agent cannot do its own work"),
         _ => "the metadata cannot be understood",
     };
-    Some((OverallState::Failed, format!("{}: {what}", condition.name)))
+    // What keeps it from its own work names itself.
+    let of_name = if condition.name == STATE { "the agent's own work".to_owned() } else { condition.name.clone() };
+    Some((OverallState::Failed, format!("{of_name}: {what}")))
 }
 
 /// What ended badly.
@@ -105,15 +109,14 @@ fn of_failures(status: &Status) -> Option<(OverallState, String)> {
         0 => String::new(),
         more => format!(", and {more} more"),
     };
-    let code = first.code.clone().or(first.status_code.map(|code| format!("status {code}")));
-    let code = code.map_or(String::new(), |code| format!(" ({code})"));
-    Some((OverallState::Failed, format!("deployment {}{code}{more}", first.name)))
+    let words = first.ended_as().map_or(String::new(), |words| format!(" ({words})"));
+    Some((OverallState::Failed, format!("deployment {}{words}{more}", first.name)))
 }
 
 /// `generation 2 at volume etcd (HNA-0306)`.
 fn generation(node: &NodeStatus) -> String {
     let step = node.steps.iter().find(|step| step.state == ConditionState::Failed);
-    let at = step.map_or(String::new(), |step| format!(" at {}", step.name));
+    let at = step.map_or(String::new(), |step| format!(" at {}", awaited(&step.name)));
     let code = node.code.as_ref().map_or(String::new(), |code| format!(" ({code})"));
     format!("generation {}{at}{code}", node.generation)
 }
@@ -139,9 +142,14 @@ fn step_of(node: &NodeStatus) -> String {
     let mut waiting = node.steps.iter().filter(waits);
     let first = waiting.clone().find(|step| step.cause.is_some()).or_else(|| waiting.next());
     match first {
-        Some(step) => format!("{} (generation {})", step.name, node.generation),
+        Some(step) => format!("{} (generation {})", awaited(&step.name), node.generation),
         None => format!("the node: generation {} is being applied", node.generation),
     }
+}
+
+/// A step as what is waited for.
+fn awaited(step: &str) -> Cow<'_, str> {
+    step.strip_prefix("gate ").map_or(Cow::Borrowed(step), |gate| format!("the health check of {gate}").into())
 }
 
 /// What works, but not as it should.
@@ -192,8 +200,13 @@ fn of_waiting(status: &Status) -> Option<(OverallState, String)> {
         return waiting("metadata: no list of deployments has come yet".to_owned());
     }
     if !status.signals.is_empty() {
-        let signals = if status.signals.len() == 1 { "1 signal".to_owned() } else { format!("{} signals", status.signals.len()) };
-        return waiting(format!("Heat to take {signals}"));
+        let name_of = |id: &String| status.deployments.iter().find(|one| one.id == *id).map(|one| one.name.clone());
+        let name = status.signals.first().and_then(|signal| signal.deployment.as_ref()).and_then(name_of);
+        return waiting(match (status.signals.len(), name) {
+            (1, Some(name)) => format!("Heat to take the result of {name}"),
+            (1, None) => "Heat to take 1 signal".to_owned(),
+            (several, _) => format!("Heat to take {several} signals"),
+        });
     }
     let turn = status.deployments.iter().find(|one| one.listed && one.state != "signalled")?;
     waiting(format!("deployment {}", turn.name))

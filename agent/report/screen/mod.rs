@@ -286,7 +286,7 @@ fn deployments(status: &Status, now: Timestamp, sheet: &mut Sheet) {
         many => counted.push(format!("{} succeeded", many.len())),
     }
     if !gone.is_empty() {
-        counted.push(format!("{} that Heat lists no more", gone.len()));
+        counted.push(format!("{} that left the stack", gone.len()));
     }
     if counted.is_empty() && rows.is_empty() {
         counted.push("none".to_owned());
@@ -310,7 +310,7 @@ fn deployment_row(one: &DeploymentStatus, node: Option<&NodeStatus>, all: bool, 
     };
     // Why it failed is below.
     let code = one.status_code.filter(|code| *code != 0 && !one.failed).map(|code| format!("status {code}"));
-    let gone = (!one.listed).then(|| "Heat lists it no more".to_owned());
+    let gone = (!one.listed).then(|| "it left the stack".to_owned());
     let detail: Vec<String> = code.into_iter().chain(gone).collect();
     let row = Row::new(&one.name)
         .cell(word, tone)

@@ -231,8 +231,8 @@ fn troubles() -> Vec<(&'static str, Status)> {
         ),
         ("DEGRADED: Heat does not have the result of prepare", changed(&|s| s.deployments[0].undelivered = true)),
         ("DEGRADED: a settings file is skipped", changed(&|s| s.conditions = vec![condition("settings")])),
-        ("FAILED deployment prepare (status 3)", changed(&|s| s.deployments[0] = deployment("prepare", "signalled", true))),
-        ("FAILED state: why", changed(&|s| s.conditions = vec![condition(STATE)])),
+        ("FAILED deployment prepare (exit status 3)", changed(&|s| s.deployments[0] = deployment("prepare", "signalled", true))),
+        ("FAILED the agent's own work: why", changed(&|s| s.conditions = vec![condition(STATE)])),
         ("FAILED metadata: the metadata cannot be understood", changed(&|s| s.conditions = vec![condition(METADATA)])),
         ("WAITING for deployment prepare, which is running", changed(&|s| s.deployments[0].state = "running".into())),
         ("WAITING for deployment prepare", changed(&|s| s.deployments[0].state = "seen".into())),
@@ -308,7 +308,7 @@ fn a_copied_disk_and_an_unknown_identity_say_what_to_do() {
     for part in [
         "instance      7ee5 (SMBIOS)\n",
         "the other instance's state is kept in /aside/1",
-        "/f is not used: it is that of instance b, from which this disk was copied",
+        "/f is ignored: it belongs to instance b, from which this disk was copied",
         "remedy: `cat /f`",
     ] {
         assert!(text.contains(part), "{part} in {text}");
