@@ -312,7 +312,9 @@ fn a_pause_is_as_long_as_it_is_whatever_the_clock_is_set_to_and_a_restart_keeps_
         } else {
             clock.advance(second * 2);
             first.apply_answer(&mut stored, &refused(503), Verdict::Retry(Some(second * 30)), true);
-            second * 30
+            let pause = stored.not_before.since(clock.now());
+            assert!((second * 30..second * 34).contains(&pause), "{pause:?}");
+            pause
         };
         first.store(&mut stored).unwrap();
         clock.set(jump);

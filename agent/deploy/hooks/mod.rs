@@ -102,7 +102,8 @@ mod tests {
         let mode = |mode| std::fs::set_permissions(&hook, std::fs::Permissions::from_mode(mode)).unwrap();
         mode(0o755);
         let job = external(&deployment("../an/si.ble"), &tree, &at, None, |_| false).unwrap();
-        assert_eq!((job.argv[0].as_str(), job.secrets), ("/usr/libexec/heat-config/hooks/ansible", vec!["s3cret!".to_owned()]));
+        assert_eq!(job.argv, ["/usr/libexec/heat-config/hooks/ansible"]);
+        assert_eq!(job.secrets, ["s3cret!", r"s3cret\!"], "as it is, and as bash quotes it");
         let handle = json!({"id": "a", "group": "x", "inputs": [{"name": "deploy_password", "value": "s3cret!"},
             {"name": "HANDLE", "value": {"token": "t0ken!!"}}, {"name": "other", "value": "shown"}]});
         let secrets = secrets(&Deployment::parse(&handle).unwrap().unwrap(), |name| name == "HANDLE").unwrap();
