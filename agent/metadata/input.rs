@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
+use super::python::{python_json, python_quoted, python_text};
 use crate::budgets::json;
 
 /// The longest of the forms of a list or a map that are looked for whole, in bytes: of a longer one the scalars within are enough.
@@ -32,7 +33,7 @@ impl Input {
             Value::String(text) => text.clone(),
             Value::Null if self.kind != "String" => String::new(),
             value if self.kind == "String" => python_text(value),
-            value @ (Value::Array(_) | Value::Object(_)) => json_text(value),
+            value @ (Value::Array(_) | Value::Object(_)) => python_json(value),
             value => value.to_string(),
         }
     }
@@ -44,7 +45,7 @@ impl Input {
         let compact = (!self.value.is_string()).then(|| self.value.to_string());
         // The others are about as long.
         if let Some(compact) = compact.filter(|text| text.len() <= WHOLE) {
-            for text in [compact, self.environment_text(), python_text(&self.value), json_text(&self.value)] {
+            for text in [compact, self.environment_text(), python_text(&self.value), python_json(&self.value)] {
                 traces.add(&text);
             }
         }
@@ -98,7 +99,7 @@ impl Traces {
             Value::Object(members) => members.values().for_each(|item| self.add_scalars(item)),
             Value::String(text) if text.len() > left => self.left = None,
             Value::String(text) => {
-                for quoted in [value.to_string(), json_text(value), python_quoted(text)] {
+                for quoted in [value.to_string(), python_json(value), python_quoted(text)] {
                     self.add(quoted.get(1..quoted.len() - 1).unwrap_or_default());
                 }
                 // A text within a text has twice its backslashes, so that their depth is the logarithm of the length.
@@ -158,83 +159,6 @@ fn signatures(text: &str) -> impl Iterator<Item = &str> {
     let values =
         query.into_iter().flat_map(|query| query.split('&')).filter_map(|pair| pair.split_once('=')).map(|(_, value)| value);
     values.filter(|value| value.len() >= SIGNATURE)
-}
-
-/// Python's `str()` of a decoded JSON value: `True`, `None`, `[1, {'a': None}]`.
-#[must_use]
-pub fn python_text(value: &Value) -> String {
-    match value {
-        Value::String(text) => text.clone(),
-        other => python_repr(other),
-    }
-}
-
-fn python_repr(value: &Value) -> String {
-    match value {
-        Value::Null => "None".to_owned(),
-        Value::Bool(true) => "True".to_owned(),
-        Value::Bool(false) => "False".to_owned(),
-        Value::Number(number) => number.to_string(),
-        Value::String(text) => python_quoted(text),
-        Value::Array(items) => format!("[{}]", items.iter().map(python_repr).collect::<Vec<_>>().join(", ")),
-        Value::Object(members) => {
-            let inner: Vec<_> =
-                members.iter().map(|(key, item)| format!("{}: {}", python_quoted(key), python_repr(item))).collect();
-            format!("{{{}}}", inner.join(", "))
-        }
-    }
-}
-
-/// Single quotes, double ones where only single quotes occur inside, as CPython's repr chooses.
-fn python_quoted(text: &str) -> String {
-    let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
-    let mut out = String::from(quote);
-    for c in text.chars() {
-        match c {
-            '\\' => out.push_str("\\\\"),
-            '\n' => out.push_str("\\n"),
-            '\r' => out.push_str("\\r"),
-            '\t' => out.push_str("\\t"),
-            c if c == quote => {
-                out.push('\\');
-                out.push(c);
-            }
-            c if (c as u32) < 0x20 || c as u32 == 0x7f => out.push_str(&format!("\\x{:02x}", c as u32)),
-            c => out.push(c),
-        }
-    }
-    out.push(quote);
-    out
-}
-
-/// JSON text with `, ` and `: ` between, as Python's encoder writes it (heat-protocol.md 5, script).
-fn json_text(value: &Value) -> String {
-    match value {
-        Value::Array(items) => format!("[{}]", items.iter().map(json_text).collect::<Vec<_>>().join(", ")),
-        Value::Object(members) => {
-            let inner: Vec<_> = members.iter().map(|(key, item)| format!("{}: {}", ascii_json(key), json_text(item))).collect();
-            format!("{{{}}}", inner.join(", "))
-        }
-        Value::String(text) => ascii_json(text),
-        scalar => scalar.to_string(),
-    }
-}
-
-/// A JSON string with everything outside ASCII escaped, as Python's encoder does by default.
-fn ascii_json(text: &str) -> String {
-    let quoted = Value::String(text.to_owned()).to_string();
-    let mut out = String::with_capacity(quoted.len());
-    for c in quoted.chars() {
-        if c.is_ascii() {
-            out.push(c);
-        } else {
-            let mut units = [0_u16; 2];
-            for unit in c.encode_utf16(&mut units) {
-                out.push_str(&format!("\\u{unit:04x}"));
-            }
-        }
-    }
-    out
 }
 
 #[cfg(test)]

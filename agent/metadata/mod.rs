@@ -5,7 +5,9 @@
 
 mod deployment;
 mod input;
+mod python;
 pub mod template;
 
 pub use deployment::{Deployment, Malformed, Output, SignalTarget};
-pub use input::{Input, Traces, python_text};
+pub use input::{Input, Traces};
+pub use python::{python_json, python_json_sorted, python_text};
