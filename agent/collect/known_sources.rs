@@ -96,7 +96,8 @@ impl SourceHints {
     /// # Errors
     /// Permanent, if it is not.
     pub(super) fn check_handover(&self, new: SourceName, lists_any: bool, replaced: &[(SourceName, &SourceSet)]) -> Result<()> {
-        let rule = "a source takes another one's place once its answer lists a deployment or names sources, and does not lead back";
+        let rule =
+            "a source takes another one's place once its answer lists a deployment or names sources, and does not lead back";
         let remedy = "correct the os-collect-config metadata of the server in Heat: it names this source in place of the old one";
         let error = |cause: String| Err(Error::permanent(cause).rule(rule).remedy(remedy));
         let kept = replaced.iter().map(|(old, by)| format!("{} by {}", old.as_str(), by.place())).collect::<Vec<_>>().join(", ");

@@ -9,8 +9,8 @@ import uuid
 import pytest
 
 from lib import cloud_init
-from lib.cloud_init import (RAN, SCRIPT, UNIT, config_drive, cycles, events, example, image, monotonic, nothing_again, record,
-                            seed, check_success)
+from lib.cloud_init import (NETWORK_STAGE, RAN, SCRIPT, UNIT, config_drive, cycles, events, example, image, monotonic, nothing_again,
+                            record, seed, check_success)
 from lib.common import wait_for
 from lib.config_drive import heat_user_data
 from lib.hosts import Host
@@ -47,7 +47,7 @@ def test_the_enabled_unit_waits_for_cloud_init_and_holds_up_nothing_itself(boot,
     instance = str(uuid.uuid4())
     slow = {
         # A metadata service that takes its time, as the network stage of cloud-init sees it.
-        "/etc/systemd/system/cloud-init.service.d/slow.conf":
+        f"/etc/systemd/system/{NETWORK_STAGE}.d/slow.conf":
             "[Service]\nExecStartPre=/bin/sh -c 'while [ ! -e /run/go ]; do sleep 0.1; done'\n",
     }
     made = []
@@ -56,7 +56,7 @@ def test_the_enabled_unit_waits_for_cloud_init_and_holds_up_nothing_itself(boot,
     booting.start()
     host = Host("n1")
     try:
-        wait_for(lambda: "cloud-init.service start running" in " ".join(host.sh("systemctl list-jobs --no-legend").split()), 300)
+        wait_for(lambda: f"{NETWORK_STAGE} start running" in " ".join(host.sh("systemctl list-jobs --no-legend").split()), 300)
         jobs = host.sh("systemctl list-jobs --no-legend")
         assert f"{UNIT} start waiting" in " ".join(jobs.split()), jobs
         # By its own order: not everywhere does cloud-init come before sysinit.target, as on Debian.
@@ -66,7 +66,7 @@ def test_the_enabled_unit_waits_for_cloud_init_and_holds_up_nothing_itself(boot,
         assert "its start waits for cloud-init" in host.exec("heat-node-agent", "explain", check=False).stdout
         assert not any(host.exists(path) for path in CFN_INIT_DATA) and not host.is_active(UNIT)
     finally:
-        host.sh("rm -r /etc/systemd/system/cloud-init.service.d; touch /run/go")
+        host.sh(f"rm -r /etc/systemd/system/{NETWORK_STAGE}.d; touch /run/go")
         booting.join()
     assert made, "it did not boot; see above"
     # Booted to its end while Heat has not answered once: neither multi-user.target nor cloud-init's last stage waits for the agent.

@@ -1,7 +1,8 @@
 #!/bin/bash
 # Throw-away hosts whose PID 1 is a real systemd, in systemd-nspawn.
 #
-#   host.sh prepare                     packages, and the cached roots `base`, `node`, `cloud` and `firewalld` (quick once they are there)
+#   host.sh prepare                     packages, and the cached roots `base`, `node`, `cloud` and `firewalld`, of other suites `tools` (quick once they are there)
+#   host.sh versions                    packages of those roots, and their versions
 #   host.sh sources SUITE               apt's sources of this machine, for that suite of Debian
 #   host.sh lab up LAB [IP/LEN] | lab down LAB
 #                                       a network namespace lab-LAB with bridge br0; no link to the machine's own net
@@ -22,16 +23,23 @@
 #
 # The base `image` is the root of the image that tests/image/up.sh made (HNA_IMAGE: of another such file), with its own agent and
 # cloud-init. Needs root. Nothing is registered with a systemd or machined of the machine, which may have none.
-# State, caches and volumes: $HNA_TEST_DIR, by default target/testhost of the repository.
+# State, caches and volumes: $HNA_TEST_DIR, by default target/testhost of the repository. HNA_SUITE: the release of Debian that roots are made
+# of, by default bookworm; bullseye, trixie and forky are known too, each with caches of its own beside bookworm's.
 set -euo pipefail
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 . "$HERE/../lib/proc.sh"
 TH=${HNA_TEST_DIR:-$HERE/../../target/testhost}
 # A set of hosts of their own, so that a test session's sweep does not take what somebody boots by hand.
 SET=${HNA_TEST_SET:-hand}
-mkdir -p "$TH/cache" "$TH/$SET/run" "$TH/$SET/volumes"
+mkdir -p "$TH/$SET/run" "$TH/$SET/volumes"
 IMAGE=${HNA_IMAGE:-$HERE/../../target/image/node.raw}
-TH=$(cd "$TH" && pwd) CACHE=$TH/cache RUN=$TH/$SET/run VOLUMES_DIR=$TH/$SET/volumes
+TH=$(cd "$TH" && pwd) RUN=$TH/$SET/run VOLUMES_DIR=$TH/$SET/volumes
+use_suite() { # the caches are those of this release
+  SUITE=$1
+  if [ "$SUITE" = bookworm ]; then CACHE=$TH/cache; else CACHE=$TH/cache-$SUITE; fi
+  mkdir -p "$CACHE"
+}
+use_suite "${HNA_SUITE:-bookworm}"
 # Names of the machine (namespaces, groups) carry the set, so that two sets may hold hosts of the same name side by side.
 CGROUP_PARENT=hna-testhost-$SET
 die() { echo "host.sh: $*" >&2; exit 1; }
@@ -42,9 +50,11 @@ PACKAGES="systemd-container mmdebstrap util-linux mount iproute2 procps xfsprogs
   containernetworking-plugins"
 BASE_PACKAGES=systemd,systemd-sysv,dbus,udev,libpam-systemd,iproute2,iptables,nftables,conntrack,e2fsprogs,xfsprogs,util-linux,kmod,procps,iputils-ping,ca-certificates,openssl,curl,jq,strace,ethtool,lsof,python3-minimal
 # Off, so that whatever a test boots must switch on what it needs, as on a fresh image.
-NODE_COMMAND='apt-get -qq update
-apt-get -qq install -y --no-install-recommends docker.io containerd etcd-server etcd-client
-systemctl disable --no-reload docker.service docker.socket containerd.service etcd.service
+# Docker's client is a package of its own since trixie.
+case $SUITE in bullseye | bookworm) docker=docker.io ;; *) docker="docker.io docker-cli" ;; esac
+NODE_COMMAND="apt-get -qq update
+apt-get -qq install -y --no-install-recommends $docker containerd etcd-server etcd-client
+"'systemctl disable --no-reload docker.service docker.socket containerd.service etcd.service
 rm -rf /var/lib/etcd/*'
 # The real cloud-init, with what its stock settings want to find. The network is made from outside (`up --net`), and the root
 # has no translations: cloud-init must look for neither. Of SSH keys the first boot makes only one, for the time it takes.
@@ -52,6 +62,10 @@ CLOUD_COMMAND='apt-get -qq update
 apt-get -qq install -y --no-install-recommends cloud-init locales openssh-server sudo
 printf "%s\n" "network: {config: disabled}" "locale: C.UTF-8" "ssh_genkeytypes: [ed25519]" >/etc/cloud/cloud.cfg.d/90-testhost.cfg
 rm -f /etc/ssh/ssh_host_*'
+# What tests take from this machine where both are of the same Debian.
+TOOLS_COMMAND='apt-get -qq update
+apt-get -qq install -y --no-install-recommends lvm2 btrfs-progs
+systemctl mask --no-reload lvm2-monitor.service lvm2-lvmpolld.socket dm-event.socket'
 # Off: a host's firewall is on where a test says so.
 FIREWALLD_COMMAND='apt-get -qq update
 apt-get -qq install -y --no-install-recommends firewalld
@@ -69,17 +83,23 @@ prepare() {
       { nice apt-get -qq -o DPkg::Lock::Timeout=600 update && nice apt-get -qq -o DPkg::Lock::Timeout=600 install -y --no-install-recommends "${missing[@]}"; } >"$CACHE/apt.log" 2>&1 ||
       { tail -n 20 "$CACHE/apt.log" >&2; die "apt-get install ${missing[*]}"; }
   fi
-  base base bookworm "$BASE_PACKAGES"
+  base base "$SUITE" "$BASE_PACKAGES"
   layer node base "$NODE_COMMAND"
   layer cloud node "$CLOUD_COMMAND"
   layer firewalld base "$FIREWALLD_COMMAND"
+  [ "$SUITE" = bookworm ] || layer tools node "$TOOLS_COMMAND"
 }
 # The machine's own apt sources (a mirror or proxy is set there), for another suite.
 sources() {
   local f
   for f in /etc/apt/sources.list.d/debian.sources /etc/apt/sources.list; do
     [ -s "$f" ] || continue
-    sed "s/\bbookworm\b/$1/g" "$f"; return
+    # What is being released has no point updates, and sid no fixes apart.
+    case $1 in
+    sid) sed -E '/^Suites:/s/\bbookworm-[a-z]+//g; s/\bbookworm\b/sid/g' "$f" | awk -v RS= -v ORS='\n\n' '!/\nSuites: *\n/' ;;
+    *) sed "s/\bbookworm\b/$1/g" "$f" ;;
+    esac
+    return
   done
   die "no Debian apt sources on this machine"
 }
@@ -90,8 +110,10 @@ base() { # NAME SUITE PACKAGES: a root made by mmdebstrap; NAME.ok holds what it
   rm -rf "${CACHE:?}/$name" "$CACHE/$name.ok" "$CACHE/$name.tmp"; mkdir -p "$CACHE/$name.tmp"
   # An empty machine-id: each host gets its own at its first boot, which is not "first boot" for presets.
   # /var/log/journal: the journal must outlive a reboot for tests that compare boots.
+  # A mirror that stands still is past its date everywhere alike.
+  local validity=(); mapfile -t validity < <(apt-config dump | sed -n 's/^Acquire::Check-/--aptopt=&/p')
   # shellcheck disable=SC2016 # $1 is for mmdebstrap's hooks
-  sources "$suite" | nice mmdebstrap --quiet --variant=minbase --mode=root --format=directory --include="$packages" \
+  sources "$suite" | nice mmdebstrap --quiet "${validity[@]}" --variant=minbase --mode=root --format=directory --include="$packages" \
     --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/locale/*' --dpkgopt='path-exclude=/usr/share/doc/*' \
     --customize-hook='rm -rf "$1"/etc/apt/sources.list "$1"/etc/apt/sources.list.d/*' \
     --customize-hook='rm -f "$1"/etc/hostname "$1"/etc/resolv.conf; : >"$1"/etc/machine-id; mkdir -p "$1"/var/log/journal' \
@@ -110,7 +132,7 @@ layer() { # NAME PARENT COMMAND: what COMMAND changes in a chroot of PARENT
   rm -rf "$work" "${CACHE:?}/$name" "$CACHE/$name.ok"; mkdir -p "$work"/{root,upper,work}
   mount -t overlay overlay -o "lowerdir=$(lowers "$parent"),upperdir=$work/upper,workdir=$work/work" "$work/root"
   local root=$work/root rc=0
-  sources bookworm >"$root/etc/apt/sources.list.d/debian.sources"
+  sources "$SUITE" >"$root/etc/apt/sources.list.d/debian.sources"
   printf '#!/bin/sh\nexit 101\n' >"$root/usr/sbin/policy-rc.d"; chmod 755 "$root/usr/sbin/policy-rc.d"
   # shellcheck disable=SC2016
   nice unshare -m sh -ec 'mount -t proc proc "$1/proc"; mount --rbind /dev "$1/dev"; cp -L /etc/resolv.conf "$1/etc/resolv.conf" 2>/dev/null || :
@@ -420,6 +442,7 @@ down_all() {
 verb=${1:-}; [ $# = 0 ] || shift
 case $verb in
 prepare) prepare;;
+versions) dpkg-query --admindir="$CACHE/cloud/var/lib/dpkg" --show;;
 sources) sources "$1";;
 lab) lab "$@";;
 up) up "$@";;
@@ -435,5 +458,5 @@ reboot) halt "$1" RTMIN+4 200; boot "$1";; # systemd itself gives up what does n
 down) down "$@";;
 down-all) down_all;;
 list) for d in "$RUN"/*/; do [ ! -d "$d" ] || basename "$d"; done;;
-*) sed -n '2,25p' "$0"; exit 64;;
+*) sed -n '2,27p' "$0"; exit 64;;
 esac

@@ -2,6 +2,7 @@
 from pathlib import Path
 
 from lib import systemd_words
+from lib.hosts import packages
 
 FILES = [
     'A=plain\nB="two words"\nC=\'single $x \\n\'\nD="q \\" b \\\\ d \\$ t \\` n \\n"\n',
@@ -32,7 +33,7 @@ def test_words_are_those_of_systemd(hosts, tmp_path):
     host.exec("systemctl", "daemon-reload")
     host.exec("systemctl", "start", *(f"words-{number}.service" for number in units))
     for number, unit in units.items():
-        model = systemd_words.Service()
+        model = systemd_words.Service(release=int(packages()["systemd"].split(".")[0]))
         model.read(unit)
         real = host.exec("cat", f"/run/words-{number}").stdout.split("\0")[:-1]
         thought = model.words(Path(tmp_path))[0][2:]

@@ -2,7 +2,7 @@
 import json
 from pathlib import Path
 
-from lib.common import REPO, SET, TESTHOST, run, wait_for
+from lib.common import REPO, SET, SUITE, TESTHOST, run, wait_for
 from lib.config_drive import tree
 from lib.hosts import Host, agent_binary, unit_files
 
@@ -11,6 +11,8 @@ EXAMPLES = REPO / "examples/cloud-init"
 # What the examples call Heat, and what a template's `str_replace` would put there.
 EXAMPLE_HEAT = "http://heat.example.org:8000"
 UNIT = "heat-node-agent.service"
+# cloud-init's network stage, whose unit has another name since 24.3.
+NETWORK_STAGE = "cloud-init.service" if SUITE in ("bullseye", "bookworm") else "cloud-init-network.service"
 RAN = "/var/tmp/ran"
 # A deployment that tells that it ran.
 SCRIPT = f"#!/bin/sh\necho $deploy_resource_name >>{RAN}\n"
@@ -102,7 +104,7 @@ def check_success(host, instance: str, console: str | None = None):
     # Known before the agent started: it never had to wait for it.
     assert record(host)["instance"] == {"origin": "cloud-init", "value": instance}
     assert not events(host, "IdentityUnknown")
-    assert monotonic(host, UNIT, "InactiveExit") >= monotonic(host, "cloud-init.service", "ActiveEnter")
+    assert monotonic(host, UNIT, "InactiveExit") >= monotonic(host, NETWORK_STAGE, "ActiveEnter")
 
 
 def nothing_again(host, server, instance: str):

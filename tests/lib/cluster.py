@@ -7,10 +7,12 @@ from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID, ExtensionOID, NameOID
 
 from lib import stand_ins
-from lib.common import SET, TESTHOST, run
+from lib.common import SET, SUITE, TESTHOST, run
+from lib.hosts import packages
 from lib.node import UNIT, signalled, start
 
-VERSION = "1.28.9"
+# containerd 1.4 has no CRI v1, and a kubelet of 1.26 and later nothing else.
+VERSION = "1.25.16" if SUITE == "bullseye" else "1.28.9"
 KUBERNETES, FRONT_PROXY, ETCD = FOLDERS = ("/etc/kubernetes/certs", "/etc/kubernetes/certs/front-proxy", "/etc/etcd/certs")
 END = "-----END CERTIFICATE-----\n"
 RECORD = "/var/lib/heat-node-agent/certificates.json"
@@ -33,7 +35,7 @@ MASTER = [*NODE, ("server", KUBERNETES, "kubernetes", [], True, NAMES + ADDRESSE
 
 def parameters(role: str, name: str, ip: str, master: str, **more) -> dict:
     own = {"ROLE": role, "KUBE_TAG": f"v{VERSION}", "INSTANCE_NAME": name, "KUBE_NODE_IP": ip, "CONTAINER_RUNTIME": "containerd",
-            "CONTAINERD_VERSION": "1.6.20", "DNS_SERVICE_IP": "10.254.0.10", "WAIT_TIMEOUT": 600}
+            "CONTAINERD_VERSION": packages()["containerd"], "DNS_SERVICE_IP": "10.254.0.10", "WAIT_TIMEOUT": 600}
     own |= {"KUBE_API_PRIVATE_ADDRESS": master} if role == "master" else {"KUBE_MASTER_IP": master}
     return own | more
 

@@ -15,6 +15,8 @@ WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
 if WORKER and not os.environ.get("HNA_TEST_SET", "").endswith(WORKER):
     os.environ |= {name: f"{os.environ.get(name, default)}-{WORKER}" for name, default in (("HNA_TEST_SET", "pytest"), ("HB_LAB", "hna"))}
 SET = os.environ.setdefault("HNA_TEST_SET", "pytest")  # host.sh: what is swept
+# The release of Debian that hosts are made of; host.sh reads it too.
+SUITE = os.environ.get("HNA_SUITE", "bookworm")
 PYTHON = "/usr/bin/python3"
 LAB = os.environ.get("HB_LAB", "hna")
 GATEWAY = os.environ.get("HB_IP", "10.77.0.1")

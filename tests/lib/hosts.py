@@ -1,7 +1,9 @@
 """Hosts whose PID 1 is a real systemd (tests/host/host.sh), as objects."""
+import functools
 import io
 import json
 import os
+import re
 import subprocess
 import tarfile
 import time
@@ -19,6 +21,17 @@ BY_SUFFIX = {suffix: "/usr/lib/systemd/system" for suffix in (
 BY_SUFFIX |= {".preset": "/usr/lib/systemd/system-preset", ".catalog": "/usr/lib/systemd/catalog", ".rules": "/usr/lib/udev/rules.d"}
 BY_FOLDER = {name: f"/usr/lib/{name}" for name in ("tmpfiles.d", "sysusers.d", "sysctl.d", "modules-load.d", "tmpfiles", "sysusers")}
 BY_FOLDER |= {"tmpfiles": "/usr/lib/tmpfiles.d", "sysusers": "/usr/lib/sysusers.d"}
+
+
+@functools.cache
+def packages() -> dict[str, str]:
+    """Those of the roots `node` and `cloud`, and of each the version by which its authors call it: 1:1.6.20~ds1-1+b1 is 1.6.20."""
+    lines = run(HOST_SH, "versions").stdout.splitlines()
+    return {name.split(":")[0]: upstream(version) for name, version in (line.split() for line in lines)}
+
+
+def upstream(version: str) -> str:
+    return re.sub(r"[+~-].*", "", version.split(":")[-1])
 
 
 def agent_binary() -> Path:
@@ -178,6 +191,12 @@ class Host:
         """Of the boots in the journal, oldest first."""
         return [line.split()[1] for line in self.exec("journalctl", "--list-boots", "-q").stdout.splitlines()
                 if line.split()[0].lstrip("-").isdigit()]
+
+    def verified(self, *units: str) -> str:
+        """What `systemd-analyze verify` says of our units; it reads others beside them, and complains of the distribution's own."""
+        done = self.exec("systemd-analyze", "verify", "--man=no", *units, check=False)
+        lines = (done.stdout + done.stderr).splitlines()
+        return "\n".join(line for line in lines if not re.match(r"(/usr)?/lib/systemd/system/(?!heat-node)\S+?:\d+: ", line))
 
     def journal(self, unit: str | None = None, boot: int | str | None = None, extended: bool = False, **fields) -> list[dict]:
         """Entries as dicts. fields are journal matches (HNA_EVENT="..."; _TRANSPORT needs **{"_TRANSPORT": ...}).

@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 BLANK = " \t\n\r"
+# The release since which a comment ends with its line, also after a backslash (systemd's NEWS, 254).
+COMMENTS_END = 254
 
 
-def environment_file(text: str) -> dict[str, str]:
-    """An EnvironmentFile=: comments, quotes in pieces, backslashes; nothing is expanded."""
+def environment_file(text: str, release: int = 252) -> dict[str, str]:
+    """An EnvironmentFile=: comments, quotes in pieces, backslashes; nothing is expanded. release: of systemd."""
     found: dict[str, str] = {}
     i, n = 0, len(text)
     while i < n:
@@ -20,7 +22,7 @@ def environment_file(text: str) -> dict[str, str]:
         if i >= n:
             break
         if text[i] in "#;":
-            i = _end_of_comment(text, i)
+            i = _end_of_comment(text, i, goes_on=release < COMMENTS_END)
             continue
         key, i = _key(text, i)
         if key is None:
@@ -31,9 +33,9 @@ def environment_file(text: str) -> dict[str, str]:
     return found
 
 
-def _end_of_comment(text: str, i: int) -> int:
+def _end_of_comment(text: str, i: int, goes_on: bool) -> int:
     while i < len(text) and text[i] not in "\n\r":
-        i += 2 if text[i] == "\\" else 1  # a comment goes on after a backslash at the end of its line
+        i += 2 if goes_on and text[i] == "\\" else 1
     return i
 
 
@@ -150,6 +152,7 @@ def expand(words: list[str], environment: dict[str, str]) -> list[str]:
 class Service:
     """What a unit and its drop-ins come to."""
     settings: dict[str, list[str]] = field(default_factory=dict)
+    release: int = 252
 
     def read(self, text: str):
         section = ""
@@ -172,7 +175,7 @@ class Service:
         for path in self.settings.get("EnvironmentFile", []):
             file = root / path.lstrip("-").replace("%%", "%").lstrip("/")
             if file.exists() or not path.startswith("-"):
-                environment.update(environment_file(file.read_text()))
+                environment.update(environment_file(file.read_text(), self.release))
         lines = self.settings.get("ExecStart", [])
         if len(lines) != 1:
             raise ValueError(f"{len(lines)} ExecStart= lines")

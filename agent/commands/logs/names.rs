@@ -9,12 +9,16 @@ use crate::error::{Error, Result};
 use crate::network::FIREWALL_UNIT;
 
 /// Units beside those of the node whose journals are of use.
-pub(in crate::commands) const UNITS: [&str; 7] = [
+pub(in crate::commands) const UNITS: [&str; 10] = [
     UNIT,
     "heat-node-agent-guard.service",
     "heat-node-pod-network.service",
     FIREWALL_UNIT,
+    "cloud-init-local.service",
     "cloud-init.service",
+    // Since cloud-init 24.3: the process of all stages, and the network stage's new name.
+    "cloud-init-main.service",
+    "cloud-init-network.service",
     "cloud-config.service",
     "cloud-final.service",
 ];

@@ -292,8 +292,21 @@ fn of_flanneld(cluster: &ClusterSpec, desired: &Desired, program: &Program, rele
     }
 }
 
+/// The first containerd with CRI v1 (its release notes).
+const CRI_V1: Version = (1, 6);
+/// The first Kubernetes minor whose kubelet has only that (Kubernetes' changelog of 1.26).
+const CRI_V1_ONLY: u16 = 26;
+
 fn of_containerd(cluster: &ClusterSpec, (major, minor): Version) -> Verdict {
     let RuntimeKind::Containerd(asked, _) = cluster.runtime.kind else { return Verdict::default() };
+    if (major, minor) < CRI_V1 && cluster.minor.number() >= CRI_V1_ONLY {
+        let cause = format!(
+            "containerd {major}.{minor} is installed, which has no CRI v1; the kubelet of {} supports no other",
+            cluster.tag
+        );
+        let remedy = "use an image with containerd 1.6 or later, or set KUBE_TAG below 1.26 in the template and update the stack";
+        return Verdict::refused(cause, remedy.to_owned());
+    }
     let remedy = format!(
         "set CONTAINERD_VERSION to {major}.{minor}.0 in the template and update the stack, or use an image with containerd {asked}"
     );
@@ -425,6 +438,27 @@ mod tests {
             ),
             (&containerd, "containerd", "containerd containerd.io v2.1.3 dafea", None, FITS),
             (&containerd[..1], "containerd", "containerd containerd.io v2.1.3 dafea", None, "odd: still accepts"),
+            (
+                &[asked_new, containerd[0]],
+                "containerd",
+                "containerd github.com/containerd/containerd 1.4.13~ds1 1.4.13~ds1-1~deb11u4",
+                None,
+                "refused: 1.4 is installed, which has no CRI v1",
+            ),
+            (
+                &[asked_new, containerd[0]],
+                "containerd",
+                "containerd github.com/containerd/containerd 1.6.20~ds1 1.6.20~ds1-1+b1",
+                None,
+                FITS,
+            ),
+            (
+                &[asked_old, containerd[0]],
+                "containerd",
+                "containerd github.com/containerd/containerd 1.4.13~ds1 1.4.13~ds1-1~deb11u4",
+                None,
+                FITS,
+            ),
             (&pool, "dockerd", "Docker version 25.0.3, build f417435", None, "refused: docker 25 dropped devicemapper"),
             (&pool, "dockerd", "Docker version 20.10.24+dfsg1, build 297e128", None, FITS),
         ] {

@@ -47,6 +47,9 @@ pub(in crate::kubernetes) fn part(spec: &NodeSpec, cluster: &ClusterSpec, _facts
 
 /// The first version with a directory of registries (config_path).
 const HOSTS: (u16, u16) = (1, 5);
+/// The plugin that unpacks images since 2.0, and the one snapshotter that it has in its list by itself.
+const TRANSFER: &str = "io.containerd.transfer.v1.local";
+const DEFAULT_SNAPSHOTTER: &str = "overlayfs";
 /// The first version that takes several directories of CNI programs, and soon only them.
 const SEVERAL_DIRECTORIES: (u16, u16) = (2, 1);
 
@@ -71,6 +74,11 @@ fn settings(spec: &NodeSpec, cluster: &ClusterSpec, version: (u16, u16)) -> Stri
     let plugins = &mut file["plugins"];
     if new {
         plugins[images]["snapshotter"] = snapshotter.into();
+        if snapshotter != DEFAULT_SNAPSHOTTER {
+            // The transfer service, by which CRI pulls since 2.1, unpacks only for what is listed (containerd's issue 11606); the
+            // architecture is the machine's where none is given.
+            plugins[TRANSFER]["unpack_config"] = json!([{ "platform": "linux", "snapshotter": snapshotter }]);
+        }
     }
     if let Some(image) = &cluster.runtime.sandbox_image {
         if new {
@@ -190,6 +198,10 @@ mod tests {
                 let config = config(&worker(&[("CONTAINERD_VERSION", version), ("DOCKER_STORAGE_DRIVER", driver)]));
                 let found = at(config["plugins"].as_table().unwrap(), path).and_then(::toml::Value::as_str);
                 assert_eq!(found, Some(expected), "{version}");
+                // Without it 2.x pulls images and unpacks none.
+                let listed = config["plugins"].get(TRANSFER).map(|transfer| transfer["unpack_config"][0]["snapshotter"].clone());
+                let wanted = (version == "2.1.0" && driver == "btrfs").then(|| "btrfs".into());
+                assert_eq!(listed, wanted, "{version} {driver}");
             }
         }
     }

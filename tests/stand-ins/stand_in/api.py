@@ -11,6 +11,8 @@ everything but that [source: pkg/registry/core/node/strategy.go, up to labels an
 False or Unknown, and times of RFC 3339 [API reference, core/v1 NodeCondition].
 Not imitated: service accounts' tokens, namespaced roles, a certificate of an unknown authority being answered 401 (the handshake fails).
 """
+from __future__ import annotations
+
 import base64
 import json
 import re

@@ -7,6 +7,8 @@ with a warning for these two API versions; the scheduler falls back for v1alpha1
 hold, so a stand-in refuses it, with the words of the strict decoder. Not imitated: defaulting, unknown feature gates, the fields inside
 KubeSchedulerConfiguration.
 """
+from __future__ import annotations
+
 import os
 
 from stand_in import Refused, files, flags, tables

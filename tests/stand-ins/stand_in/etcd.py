@@ -5,6 +5,8 @@ In the clear by that gateway.
 
 A resourceVersion is etcd's mod_revision, as in the real API server. [source: apiserver's storage/etcd3]
 """
+from __future__ import annotations
+
 import base64
 import http.client
 import json

@@ -9,6 +9,8 @@ routes with -kube-subnet-mgr; only one etcd endpoint is asked at a time, the fir
 A word of its own in the control file: "blind" loses every event while it stands there, in the versions that lose some. What was lost
 stays so until the next start, which reads all leases.
 """
+from __future__ import annotations
+
 import base64
 import http.client
 import ipaddress

@@ -3,6 +3,8 @@
 Known from: as each rule says ([spec] section 5 where a minor is named and nothing else is said). Not imitated: whether a feature gate, an
 API group of --runtime-config, a controller's name or an eviction signal exists; swap; cgroups; what needs the network to be found out.
 """
+from __future__ import annotations
+
 import ipaddress
 import os
 import re

@@ -8,6 +8,8 @@ from 1.19 on]; what a request for a certificate needs in v1 [source: pkg/apis/ce
 Stricter than the real one: a PUT without a resourceVersion is refused, where the real one would overwrite what somebody else wrote.
 Not imitated: fields of the objects beyond those below; watches; owner references; admission; escalation checks of RBAC.
 """
+from __future__ import annotations
+
 import base64
 import binascii
 import json

@@ -9,6 +9,8 @@ does not answer within 10 s; the rest wait for ever. [memory]
 Not imitated: leader election (all serve alike); leases of nodes; reading certificates anew while they run (the API server does from
 1.17 on). Nodes are kept in memory: after a restart of the API the kubelets register again.
 """
+from __future__ import annotations
+
 import http.client
 import platform
 import socket

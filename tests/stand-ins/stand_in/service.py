@@ -2,6 +2,8 @@
 
 Known from: /healthz being exactly "ok" [spec]; /livez and /readyz from 1.16 on [spec 7.2, memory].
 """
+from __future__ import annotations
+
 import json
 import os
 import signal

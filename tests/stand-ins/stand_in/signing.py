@@ -6,6 +6,8 @@ kubeconfig that names it [source: pkg/kubelet/certificate/bootstrap]. Signed is 
 requests stay approved and unsigned.
 Not imitated: rotation of a kubelet's certificate; certificates for serving, which nobody approves by himself.
 """
+from __future__ import annotations
+
 import base64
 import http.client
 import json

@@ -1,4 +1,6 @@
 """TLS of servers and clients, and a request to the API."""
+from __future__ import annotations
+
 import ctypes
 import http.client
 import json
