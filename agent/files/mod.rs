@@ -757,9 +757,10 @@ fn finish_synced(fd: OwnedFd, bytes: &[u8], attributes: Attributes) -> nix::Resu
     if let Some((user, group)) = attributes.owner {
         fchown(&fd, Some(Uid::from_raw(user)), Some(Gid::from_raw(group)))?;
     }
-    fchmod(&fd, mode(attributes.mode))?;
     let mut file = File::from(fd);
     file.write_all(bytes).map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(Errno::EIO as i32)))?;
+    // The last: a new owner and a write take set-user-ID away (chown(2), write(2)).
+    fchmod(&file, mode(attributes.mode))?;
     fsync(&file)
 }
 
