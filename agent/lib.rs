@@ -27,6 +27,7 @@ pub mod http;
 pub mod identity;
 pub mod keepers;
 pub mod kubernetes;
+pub mod legacy;
 pub mod machine;
 pub mod metadata;
 pub mod network;

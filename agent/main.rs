@@ -14,6 +14,9 @@ use heat_node_agent::report::{TRACES, trace_libraries};
 use heat_node_agent::settings::{Loaded, check, load};
 
 fn main() -> ExitCode {
+    if let Some(code) = heat_node_agent::legacy::enter(std::env::args_os()) {
+        return code;
+    }
     let cli = match command_line() {
         Ok(cli) => cli,
         Err(error) => {

@@ -26,7 +26,7 @@ use nix::dir::Dir;
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, Flock, FlockArg, OFlag, OpenHow, ResolveFlag, openat, openat2, readlinkat, renameat};
 use nix::sys::stat::{FileStat, Mode, SFlag, fchmod, fstat, fstatat, mkdirat};
-use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, fsync, symlinkat, unlinkat};
+use nix::unistd::{Gid, Uid, UnlinkatFlags, Whence, fchown, fsync, ftruncate, lseek, symlinkat, unlinkat};
 use serde_json::error::Category;
 
 use crate::budgets::json::{self, Rejection};
@@ -104,7 +104,20 @@ pub struct Tree {
 /// An exclusive lock, held until dropped.
 #[derive(Debug)]
 pub struct Lock {
-    _file: Flock<OwnedFd>,
+    file: Flock<OwnedFd>,
+}
+
+impl Lock {
+    /// Says something in the file that is locked, in the place of what it said.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn note(&self, text: &str) -> Result<()> {
+        let said = ftruncate(&*self.file, 0)
+            .and_then(|()| lseek(&*self.file, 0, Whence::SeekSet))
+            .and_then(|_| nix::unistd::write(&*self.file, text.as_bytes()));
+        said.map(drop).map_err(|errno| Error::from(errno).context("writing to the file that is locked"))
+    }
 }
 
 impl Tree {
@@ -613,7 +626,7 @@ impl Tree {
         let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let fd = openat(&parent, name.as_os_str(), flags, mode(0o600)).at(|| self.doing("locking", path))?;
         match Flock::lock(fd, FlockArg::LockExclusiveNonblock) {
-            Ok(file) => Ok(Some(Lock { _file: file })),
+            Ok(file) => Ok(Some(Lock { file })),
             Err((_, Errno::EWOULDBLOCK)) => Ok(None),
             Err((_, errno)) => Err(self.doing("locking", path).failed(errno)),
         }
@@ -719,6 +732,14 @@ fn not_expected(error: &serde_json::Error) -> Error {
         Category::Eof => "it ends too early",
     };
     Error::permanent(format!("{what}: line {line}, column {column}"))
+}
+
+/// Permission bits as a new file or directory of another program would have them: without those that the process's umask takes away.
+#[must_use]
+pub fn masked(bits: u32) -> u32 {
+    let mask = nix::sys::stat::umask(mode(0o077));
+    nix::sys::stat::umask(mask);
+    bits & !mask.bits()
 }
 
 /// The parts of a path, the first one last.

@@ -10,6 +10,7 @@
 //! Never: a job run twice. The marker `started` is made by exactly one runner (O_EXCL).
 
 mod capture;
+pub mod child;
 pub mod encoded;
 mod hook_answer;
 pub mod lines;

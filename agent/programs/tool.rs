@@ -50,7 +50,7 @@ pub fn ask_end<S: AsRef<str>>(tool: &str, arguments: &[S], input: &str, most: us
     let Some(mut running) = Running::start(tool, arguments, [Stdio::piped(), Stdio::piped(), Stdio::piped()])? else {
         return Ok(None);
     };
-    let (out, err) = communicate(&mut running.0, input, most).context(doing)?;
+    let (out, err) = communicate(&mut running.0, input.as_bytes(), most, SAID).context(doing)?;
     let ended = running.0.wait().context(doing)?;
     let (is_cut, out) = out.text();
     Ok(Some(ToolOutput { ok: ended.success(), out, is_cut, err: err.text().1.trim().to_owned() }))
@@ -93,14 +93,14 @@ impl Drop for Running {
 }
 
 /// Feeds a child and reads both its streams to their ends: one after the other, either side might wait for the other for ever.
-fn communicate(child: &mut Child, input: &str, most: usize) -> std::io::Result<(End, End)> {
+pub(super) fn communicate(child: &mut Child, input: &[u8], most: usize, said: usize) -> std::io::Result<(End, End)> {
     let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
     std::thread::scope(|scope| {
         if let Some(mut stdin) = stdin {
             // One that ends before it has read everything says why by its status.
-            std::thread::Builder::new().spawn_scoped(scope, move || drop(stdin.write_all(input.as_bytes())))?;
+            std::thread::Builder::new().spawn_scoped(scope, move || drop(stdin.write_all(input)))?;
         }
-        let err = std::thread::Builder::new().spawn_scoped(scope, move || End::of(stderr, SAID))?;
+        let err = std::thread::Builder::new().spawn_scoped(scope, move || End::of(stderr, said))?;
         let out = End::of(stdout, most)?;
         let err = err.join().map_err(|_| std::io::Error::other("its standard error was not read"))??;
         Ok((out, err))
@@ -108,9 +108,9 @@ fn communicate(child: &mut Child, input: &str, most: usize) -> std::io::Result<(
 }
 
 /// The last bytes of a stream.
-struct End {
-    bytes: VecDeque<u8>,
-    is_cut: bool,
+pub(super) struct End {
+    pub(super) bytes: VecDeque<u8>,
+    pub(super) is_cut: bool,
 }
 
 impl End {

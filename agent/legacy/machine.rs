@@ -1,0 +1,84 @@
+//! The files of the machine as the replaced tools see them: by names from the current directory, links resolved as the kernel does.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::budgets::{DOCUMENT_MEMORY, json};
+use crate::error::{Context, Error, Result};
+use crate::files::{FileKind, READ_LIMIT, Tree};
+
+/// The machine, and where the tool stands in it.
+pub(super) struct Machine {
+    /// Everything.
+    pub(super) root: Tree,
+    here: PathBuf,
+}
+
+impl Machine {
+    /// This machine.
+    ///
+    /// # Errors
+    /// If the current directory is gone.
+    pub(super) fn new() -> Result<Self> {
+        let here = std::env::current_dir().context(|| "looking for the current directory")?;
+        Ok(Self { root: Tree::open(Path::new("/"))?, here })
+    }
+
+    /// The absolute path of a name.
+    pub(super) fn path(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.here.join(name)
+    }
+
+    /// What is at a path, links followed. What cannot be looked at is not there, as for Python.
+    pub(super) fn kind(&self, name: impl AsRef<Path>) -> Option<FileKind> {
+        self.root.facts_followed(&self.path(name)).ok().flatten().map(|facts| facts.kind)
+    }
+
+    /// The text of a file, with every end of line as one newline; `None` where there is no file.
+    ///
+    /// # Errors
+    /// If it cannot be read, is larger than 16 MiB, or is no UTF-8.
+    pub(super) fn text(&self, name: impl AsRef<Path>) -> Result<Option<String>> {
+        Ok(self
+            .exact_text(name)?
+            .map(|text| if text.contains('\r') { text.replace("\r\n", "\n").replace('\r', "\n") } else { text }))
+    }
+
+    /// The text of a file as it is; `None` where there is no file.
+    ///
+    /// # Errors
+    /// As [`Machine::text`].
+    pub(super) fn exact_text(&self, name: impl AsRef<Path>) -> Result<Option<String>> {
+        let path = self.path(name);
+        let Some(bytes) = self.root.read(&path, READ_LIMIT)? else { return Ok(None) };
+        String::from_utf8(bytes).map(Some).map_err(|_| Error::permanent("it is not UTF-8")).context(|| path.display().to_string())
+    }
+
+    /// The JSON of a file; `None` where there is no file.
+    ///
+    /// # Errors
+    /// If it cannot be read, is no JSON, or would take more memory than a document may.
+    pub(super) fn json(&self, name: impl AsRef<Path>) -> Result<Option<Value>> {
+        let Some(text) = self.exact_text(&name)? else { return Ok(None) };
+        json_of(&text, DOCUMENT_MEMORY).map(Some).context(|| format!("reading {}", self.path(name).display()))
+    }
+}
+
+/// A value from a text, without a word of it in the error.
+///
+/// # Errors
+/// If it is no JSON, or takes more memory than it may.
+pub(super) fn json_of(text: &str, budget: usize) -> Result<Value> {
+    json::value(text.as_bytes(), budget).map_err(|rejection| match rejection {
+        json::Rejection::Json(error) => {
+            Error::permanent(format!("it is not JSON: line {}, column {}", error.line(), error.column()))
+        }
+        other => other.into(),
+    })
+}
+
+/// A variable of the environment, also an empty one.
+pub(super) fn variable(name: &str) -> Option<String> {
+    std::env::var_os(name).map(|value| value.to_string_lossy().into_owned())
+}

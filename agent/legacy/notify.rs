@@ -1,0 +1,163 @@
+//! heat-config-notify: the result of a deployment on standard input goes to Heat (heat-protocol.md 4.4, 7).
+
+use std::io::Read;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+
+use super::arguments::{Outcome, Wrong};
+use super::machine::{Machine, json_of, variable};
+use crate::backoff::Backoff;
+use crate::budgets::DOCUMENT_MEMORY;
+use crate::clock::Clock;
+use crate::collect::OwnCredentials;
+use crate::error::{Context, Error, Kind, Result};
+use crate::files::{READ_LIMIT, Tree};
+use crate::http::{Http, Tls};
+use crate::metadata::{Deployment, SignalTarget, python_json};
+use crate::openstack::keystone::Keystone;
+use crate::output::note;
+use crate::process::runtime;
+use crate::programs::encoded;
+use crate::signal::{Destination, Sender, Verdict, judge};
+
+/// Bytes of a signal as ASCII-escaped JSON: what the replaced tool cut at, below the 1 MiB that Heat takes.
+const BODY: usize = 950_000;
+/// How often a place that does not answer is tried, with growing pauses: two minutes in all.
+const TRIES: u32 = 10;
+const PAUSES: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
+/// What a result tells in texts of any length.
+const STREAMS: [&str; 2] = ["deploy_stdout", "deploy_stderr"];
+
+/// Sends the result on standard input for the deployment in the file that the first argument names.
+pub(super) fn run(arguments: &[String]) -> Outcome {
+    let usage = || "usage: heat-config-notify DEPLOYMENT.json < RESULT.json".to_owned();
+    let Some(file) = arguments.first() else {
+        return Err(Wrong::Failed(1, Error::permanent("it needs the file of a deployment").remedy(usage())));
+    };
+    let mut text = Vec::new();
+    std::io::stdin().take(READ_LIMIT).read_to_end(&mut text).context(|| "reading the result from standard input")?;
+    let machine = Machine::new()?;
+    let entry = machine.json(file)?.ok_or_else(|| Error::permanent(format!("there is no {file}")).remedy(usage()))?;
+    let target = match Deployment::parse(&entry) {
+        Ok(deployment) => deployment.map_or(SignalTarget::None, |deployment| deployment.signal_target()),
+        // What is wrong with it was for its hook to find; where its result goes is known all the same.
+        Err(malformed) => malformed.target,
+    };
+    if let SignalTarget::Unsupported { name } = &target {
+        return Err(Error::permanent(format!("{name} cannot be sent")).into());
+    }
+    let Some(destination) = Destination::of(&target) else { return Ok(0) };
+    let body = Value::Object(cut(read(&String::from_utf8_lossy(&text))));
+    let tls =
+        Tls { ca_file: variable("REQUESTS_CA_BUNDLE").filter(|file| !file.is_empty()).map(Into::into), allow_insecure: false };
+    runtime()?.block_on(deliver(tls, &destination, &body))?;
+    Ok(0)
+}
+
+/// The result, which is nothing where it is no JSON (heat-protocol.md 4.4). What is no object Heat would take for success without a word:
+/// it becomes the text of one (R46).
+fn read(text: &str) -> Map<String, Value> {
+    match json_of(text, DOCUMENT_MEMORY) {
+        Ok(Value::Object(result)) => result,
+        Ok(other) => Map::from_iter([(STREAMS[0].to_owned(), Value::String(python_json(&other)))]),
+        Err(_) => {
+            note("the result on standard input is no JSON: Heat is told of success without details");
+            Map::new()
+        }
+    }
+}
+
+/// The same within what Heat takes: of long texts beginning and end are left (heat-protocol.md R37).
+fn cut(mut result: Map<String, Value>) -> Map<String, Value> {
+    let size = |result: &Map<String, Value>| {
+        result.iter().map(|(name, value)| encoded::size_of_name(name) + encoded::size_of_value(value)).sum::<usize>()
+    };
+    let all = size(&result);
+    if all <= BODY {
+        return result;
+    }
+    // The outputs give way only where the streams alone cannot.
+    let is_stream = |name: &String| STREAMS.contains(&name.as_str());
+    let others: usize = result.iter().filter(|(name, _)| !is_stream(name)).map(|(_, value)| encoded::size_of_value(value)).sum();
+    let names: usize = result.keys().map(|name| encoded::size_of_name(name)).sum();
+    let room = BODY.saturating_sub(names);
+    for (streams, budget) in [(false, room / 2), (true, room.saturating_sub(others.min(room / 2)))] {
+        let sizes = result.iter().filter(|(name, _)| is_stream(name) == streams).map(|(_, value)| encoded::size_of_value(value));
+        let each = encoded::share(sizes, budget);
+        result.iter_mut().filter(|(name, _)| is_stream(name) == streams).for_each(|(_, value)| encoded::cut_value(value, each));
+    }
+    result
+}
+
+/// Tries until Heat takes or refuses it.
+async fn deliver(tls: Tls, destination: &Destination, body: &Value) -> Result<()> {
+    let clock = Clock::system();
+    let http = Http::new(tls, Arc::new(Tree::open(Path::new("/"))?), clock.clone());
+    let sender = Sender::new(http, Keystone::new(clock.clone()), clock.clone());
+    let mut pauses = PAUSES;
+    for attempt in 1.. {
+        let (answer, _) = sender.send(destination, body, &OwnCredentials::default(), None).await;
+        let asked = match judge(&answer) {
+            Verdict::Delivered => return Ok(()),
+            Verdict::Retry(asked) if attempt < TRIES => asked,
+            verdict => {
+                let kind = if verdict == Verdict::Refused { Kind::Permanent } else { Kind::Transient };
+                return Err(Error::new(kind, answer.cause).context(format!("signalling {}", destination.shown())));
+            }
+        };
+        let pause = pauses.next_pause();
+        clock.wait(pause.max(asked.unwrap_or_default().min(pause * 4))).await;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    fn object(value: Value) -> Map<String, Value> {
+        let Value::Object(map) = value else { unreachable!() };
+        map
+    }
+
+    #[test]
+    fn a_result_is_an_object_whatever_it_was() {
+        for (text, result) in [
+            (r#"{"a": 1}"#, json!({"a": 1})),
+            ("5", json!({"deploy_stdout": "5"})),
+            (r#"["x"]"#, json!({"deploy_stdout": "[\"x\"]"})),
+            ("", json!({})),
+            ("not json", json!({})),
+        ] {
+            assert_eq!(Value::Object(read(text)), result, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_short_stays_and_of_what_is_long_both_ends_do() {
+        let long = format!("BEGIN{}END", "x".repeat(2_000_000));
+        let result =
+            cut(object(json!({"out": "kept", "deploy_stdout": long, "deploy_stderr": "short", "deploy_status_code": 3})));
+        let stdout = result["deploy_stdout"].as_str().unwrap();
+        assert!(stdout.starts_with("BEGIN") && stdout.ends_with("END") && stdout.len() > 900_000, "{}", stdout.len());
+        assert_eq!(
+            (&result["out"], &result["deploy_stderr"], &result["deploy_status_code"]),
+            (&json!("kept"), &json!("short"), &json!(3))
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_there_is_fits(lengths in proptest::collection::vec(0_usize..900_000, 4)) {
+            let text = |at: usize, c: &str| c.repeat(lengths[at]);
+            let result = cut(object(json!({"deploy_stdout": text(0, "x"), "deploy_stderr": text(1, "\u{1}"), "a": text(2, "é"), "b": [text(3, "y")]})));
+            prop_assert!(python_json(&Value::Object(result)).len() <= BODY + 100);
+        }
+    }
+}
