@@ -125,12 +125,15 @@ fn watch(limit: Duration, log: Log, is_over: Arc<AtomicBool>) -> Result<()> {
         Clock::system().pause(limit);
         if !is_over.load(Relaxed) {
             log.error(&format!("the time is up after {} s: everything that runs is killed", limit.as_secs()));
-            // Stopped first: a shell whose program is killed before itself would go on with the next one.
-            for signal in [Signal::SIGSTOP, Signal::SIGKILL] {
-                for process in descendants(std::process::id()).unwrap_or_default() {
-                    // One that ended by itself is no trouble.
-                    let _ = kill(process, signal);
-                }
+            let below = || descendants(std::process::id()).unwrap_or_default();
+            // Stopped first: a shell whose program is killed before itself would go on with the next one. One that ended by itself is no
+            // trouble.
+            for process in below() {
+                let _ = kill(process, Signal::SIGSTOP);
+            }
+            // Our own child last: once it is gone this process ends, and with it this thread.
+            for process in below().into_iter().rev() {
+                let _ = kill(process, Signal::SIGKILL);
             }
         }
     };
