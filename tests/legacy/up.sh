@@ -1,14 +1,15 @@
 #!/bin/sh
-# Makes ready what the tests here compare with: os-apply-config from PyPI in target/legacy/venv, and heat-agents, which is not there, in
-# target/legacy/heat-agents.
+# Makes ready what the tests here compare with, from PyPI: the tools in target/legacy/venv, and the source of heat-agents, whose package has no
+# programs, in target/legacy/heat-agents.
 set -eu
 cd "$(dirname "$0")/../.."
-[ -x target/legacy/venv/bin/os-apply-config ] || {
+[ -x target/legacy/venv/bin/pytest ] || {
   python3 -m venv target/legacy/venv
-  target/legacy/venv/bin/pip install -q os-apply-config==14.1.0 pystache==0.6.8 os-refresh-config==14.1.0 dib-utils==0.0.11 requests
+  target/legacy/venv/bin/pip install -q os-apply-config==14.1.0 pystache==0.6.8 os-refresh-config==14.1.0 dib-utils==0.0.11 requests pytest
 }
 [ -e target/legacy/heat-agents ] || {
-  git clone -q https://opendev.org/openstack/heat-agents target/legacy/heat-agents.new
-  git -C target/legacy/heat-agents.new checkout -q e1d9131e
+  target/legacy/venv/bin/pip download -q --no-deps --no-binary :all: --dest target/legacy heat-agents==13.0.0
+  mkdir -p target/legacy/heat-agents.new
+  tar xzf target/legacy/heat_agents-13.0.0.tar.gz --strip-components=1 -C target/legacy/heat-agents.new
   mv target/legacy/heat-agents.new target/legacy/heat-agents
 }

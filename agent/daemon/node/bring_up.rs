@@ -148,6 +148,7 @@ impl Node {
                 return Update { result: Err(failure), laps: Vec::new(), restored: false };
             }
         };
+        let is_interrupted = interrupted.is_some();
         let result = if let Some(failure) = interrupted {
             Err(failure)
         } else {
@@ -167,7 +168,8 @@ impl Node {
                 Update { result: Ok(converged), laps, restored: false }
             }
             Err(failure) => {
-                let time = (&running, deadline);
+                // One that was interrupted has no update before it to save time for, and a node that stays half way helps nobody.
+                let time = (&running, if is_interrupted { deadline.max(super::rollback::LEAST) } else { deadline });
                 let (failure, restored) = self.go_back(way, &plan.desired, failure, generation, &deployment.id, time).await;
                 Update { result: Err(failure), laps, restored }
             }

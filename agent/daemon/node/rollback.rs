@@ -34,8 +34,8 @@ const REPLACED: &str = "replaced.json";
 const ROLLBACK: &str = "rollback.json";
 /// Bytes of files of somebody else that are kept for a node that goes back.
 const KEPT: u64 = 1024 * 1024;
-/// The least time for going back.
-const LEAST: Duration = Duration::from_mins(1);
+/// The least time for going back, where the update has twice as much in all.
+pub(super) const LEAST: Duration = Duration::from_mins(1);
 /// The most time that is set aside for going back.
 const RESERVE: Duration = Duration::from_mins(3);
 
@@ -92,13 +92,14 @@ fn changed_files<'a>(before: &'a Desired, after: &'a Desired) -> BTreeSet<&'a st
     changed.chain(before.files.iter().filter(|file| differs(file, after))).map(|file| file.path.as_str()).collect()
 }
 
-/// Whether a step of the update depends on anything that the update changed.
+/// Whether a step of the update depends on anything that the update changed. One that is neither a unit nor a gate ends an update whose files
+/// are written already: whatever it was, nobody has seen the units run with them.
 fn depends_on_change(before: &Desired, after: &Desired, step: &StepId) -> bool {
     let files = changed_files(before, after);
     let (mut units, mut gates): (Vec<&str>, Vec<&str>) = match step {
         StepId::Unit(name) => (vec![name], Vec::new()),
         StepId::Gate(name) => (Vec::new(), vec![name]),
-        _ => return false,
+        _ => return true,
     };
     let mut seen = BTreeSet::new();
     loop {
@@ -202,16 +203,19 @@ struct RollbackRecord {
 enum FailedStep {
     Unit(String),
     Gate(String),
+    Certificates,
+    Other,
 }
 
 impl RollbackRecord {
-    fn of(generation: u64, deployment: &str, failure: &Failure) -> Option<Self> {
+    fn of(generation: u64, deployment: &str, failure: &Failure) -> Self {
         let step = match &failure.step {
             StepId::Unit(name) => FailedStep::Unit(name.clone()),
             StepId::Gate(name) => FailedStep::Gate(name.clone()),
-            _ => return None,
+            StepId::Certificates => FailedStep::Certificates,
+            _ => FailedStep::Other,
         };
-        Some(Self {
+        Self {
             generation,
             deployment: deployment.to_owned(),
             code: failure.code.entry().code.to_owned(),
@@ -220,7 +224,7 @@ impl RollbackRecord {
             cause: failure.cause.clone(),
             rule: failure.rule.clone(),
             remedy: failure.remedy.clone(),
-        })
+        }
     }
 
     /// The failure that is going to be reported to Heat.
@@ -229,6 +233,8 @@ impl RollbackRecord {
         let step = match &self.step {
             FailedStep::Unit(name) => StepId::Unit(name.clone()),
             FailedStep::Gate(name) => StepId::Gate(name.clone()),
+            FailedStep::Certificates => StepId::Certificates,
+            FailedStep::Other => StepId::Work("the update"),
         };
         let mut failure = Failure::new(code, step, &self.cause).remedy(&self.remedy);
         (failure.unit, failure.rule) = (self.unit.clone(), self.rule.clone());
@@ -259,7 +265,8 @@ pub(super) enum WayBack {
 impl WayBack {
     /// How much of `deadline` an update leaves for going back.
     pub(super) fn reserve(&self, deadline: Duration) -> Duration {
-        if matches!(self, Self::Open(_)) { (deadline / 4).min(RESERVE) } else { Duration::ZERO }
+        let reserve = || (deadline / 4).clamp(LEAST.min(deadline / 2), RESERVE);
+        if matches!(self, Self::Open(_)) { reserve() } else { Duration::ZERO }
     }
 
     /// The generation that a failed update is taken back to; else why it is not, where there is one to speak of.
@@ -280,6 +287,12 @@ impl WayBack {
             _ => Ok(previous),
         }
     }
+}
+
+/// How long going back may take where `elapsed` of the `deadline` of the whole is over. Where that is short it is half of what Heat still waits
+/// (`deadline.rs`), so that as much again comes in time.
+fn for_rollback(elapsed: Duration, deadline: Duration) -> Duration {
+    deadline.saturating_sub(elapsed).max(LEAST.min(deadline))
 }
 
 fn not_rolled_back(number: u64, cause: &str) -> String {
@@ -459,7 +472,7 @@ impl Node {
         let rendered = rendered.map(|desired| previous.desired = desired);
         let result = match rendered.and_then(|()| self.begin_restoring(previous, after, failure, generation, deployment)) {
             Ok(retired) => {
-                let deadline = deadline.saturating_sub(running.elapsed()).max(LEAST);
+                let deadline = for_rollback(running.elapsed(), deadline);
                 let options = RunOptions {
                     deadline,
                     settles: super::bring_up::SETTLES,
@@ -499,10 +512,9 @@ impl Node {
         deployment: &str,
     ) -> Result<Retired> {
         let retired = previous.retired(after)?;
-        if let Some(record) = RollbackRecord::of(generation, deployment, failure) {
-            let record = RollbackRecord { cause: self.host.report.masked(&record.cause).into_owned(), ..record };
-            self.host.state.write_json(Path::new(ROLLBACK), &record, Attributes::mode(0o600))?;
-        }
+        let record = RollbackRecord::of(generation, deployment, failure);
+        let record = RollbackRecord { cause: self.host.report.masked(&record.cause).into_owned(), ..record };
+        self.host.state.write_json(Path::new(ROLLBACK), &record, Attributes::mode(0o600))?;
         Ok(retired)
     }
 }

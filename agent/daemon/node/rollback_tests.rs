@@ -120,8 +120,9 @@ fn only_what_depends_on_the_change_is_a_reason_to_go_back() {
         ("/etc/etcd", gate("api"), true),
         ("/etc/etcd", unit("kubelet.service"), false),
         ("/etc/unread", gate("api"), false),
-        ("/etc/api", StepId::File("/etc/api".into()), false),
-        ("/etc/api", StepId::Certificates, false),
+        // Attack: Magnum was away, the new options were never tried, and the next restart took the API server down.
+        ("/etc/api", StepId::File("/etc/api".into()), true),
+        ("/etc/api", StepId::Certificates, true),
     ] {
         assert_eq!(depends_on_change(&before(), &with_file(path, "2"), &step), depends, "{path} {step}");
     }
@@ -159,6 +160,11 @@ fn a_node_goes_back_only_where_it_may_and_says_why_not() {
     let minutes = Duration::from_mins;
     assert_eq!(closed().reserve(minutes(60)), Duration::ZERO);
     assert_eq!((healthy().reserve(minutes(60)), healthy().reserve(minutes(4))), (RESERVE, minutes(1)));
+    // Attack: of 20 s, half of what Heat waits, an update took 15, and the way back a minute that Heat did not have.
+    let seconds = Duration::from_secs;
+    assert_eq!([20, 100, 200].map(|all| healthy().reserve(seconds(all))), [10, 50, 60].map(seconds));
+    assert_eq!([20, 100, 200].map(|all| for_rollback(seconds(all - 2), seconds(all))), [20, 60, 60].map(seconds));
+    assert_eq!(for_rollback(seconds(10), seconds(200)), seconds(190));
 }
 
 #[test]
@@ -209,11 +215,13 @@ fn files_of_somebody_else_are_kept_or_keep_the_node_from_going_back() {
 #[test]
 fn the_failure_that_a_node_goes_back_from_survives_a_restart() {
     let original = failure(StepId::Gate("api".into())).unit("api.service").rule("a rule");
-    let record = RollbackRecord::of(4, "d", &original).unwrap();
+    let record = RollbackRecord::of(4, "d", &original);
     let text = serde_json::to_string(&record).unwrap();
     let read: RollbackRecord = crate::budgets::json::typed(&text).unwrap();
     assert_eq!((&read, read.failure()), (&record, original));
     let unit = failure(StepId::Unit("x.service".into()));
-    assert_eq!(RollbackRecord::of(4, "d", &unit).unwrap().failure(), unit);
-    assert_eq!(RollbackRecord::of(4, "d", &failure(StepId::Certificates)), None);
+    assert_eq!(RollbackRecord::of(4, "d", &unit).failure(), unit);
+    let certificates = failure(StepId::Certificates);
+    assert_eq!(RollbackRecord::of(4, "d", &certificates).failure(), certificates);
+    assert_eq!(RollbackRecord::of(4, "d", &failure(StepId::File("/x".into()))).failure().cause, certificates.cause);
 }
