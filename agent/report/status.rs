@@ -364,7 +364,7 @@ impl DeploymentStatus {
 pub struct NodeStatus {
     /// Number of the generation.
     pub generation: u64,
-    /// applying, applied, rejected.
+    /// applying, applied, rejected; restoring and restored: the operator had the generation before put back.
     pub state: String,
     /// Number of the generation that the node has instead, whole, where this one failed before it changed anything or was rolled back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -454,20 +454,24 @@ impl NodeStatus {
     /// How far the generation is: one that was rejected for its parameters or failed on the way reads as what it is.
     #[must_use]
     pub fn state_word(&self) -> &str {
-        if self.state == "rejected" { "failed" } else { &self.state }
+        match self.state.as_str() {
+            "rejected" => "failed",
+            "restored" => "rolled back by `rollback`",
+            "restoring" => "being rolled back by `rollback`",
+            state => state,
+        }
     }
 
     /// The same, and which generation the node has where this one failed.
     #[must_use]
     pub(super) fn state_in_words(&self) -> String {
-        let state = self.state_word();
         let in_place = match self.in_place {
             Some(number) => format!(", generation {number} is in place"),
             // A rollback failed too, or there was none.
             None if self.state == "rejected" => ", none is in place as a whole".to_owned(),
             None => String::new(),
         };
-        format!("{state}{in_place}")
+        format!("{}{in_place}", self.state_word())
     }
 
     /// What differs from the parameters, in one line; nothing where that is only that components are down, which they say themselves.
@@ -600,7 +604,7 @@ impl Status {
         let mut listed = self.deployments.iter().filter(|deployment| deployment.listed);
         let unfinished = listed.clone().any(|deployment| deployment.state != "signalled");
         // Whoever only has drift reported waits for its end in vain.
-        let node_failed = self.node.as_ref().is_some_and(|node| node.state == "rejected" || node.drifted);
+        let node_failed = self.node.as_ref().is_some_and(|node| ["rejected", "restored"].contains(&&*node.state) || node.drifted);
         let failed = self.conditions.iter().any(|one| one.name == METADATA && one.state == ConditionState::Failed);
         if failed || listed.any(|deployment| deployment.failed || deployment.undelivered) || (node_failed && !unfinished) {
             return Verdict::Failed;
