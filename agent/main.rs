@@ -78,11 +78,18 @@ fn run(cli: Cli) -> Result<ExitCode> {
             Err(error) => commands::status::explain_settings(&error, json),
         },
         Command::Timeline { svg } => with_settings(&options, |_, loaded| commands::timeline::run(&loaded.settings, svg)),
+        Command::Generations { json } => with_settings(&options, |_, loaded| commands::generations::run(&loaded.settings, json)),
         Command::Plan { metadata, root, json } => with_settings(&with(metadata), |options, loaded| {
             commands::plan::run(options, &loaded.settings, root.as_deref(), json)
         }),
         Command::Support { out } => {
             with_settings(&options, |options, loaded| commands::support::run(options, &loaded.settings, out.as_deref()))
+        }
+        Command::Rollback { generation, dry_run: false } => {
+            order(&options, Order::Rollback, &generation.map(|number| number.to_string()).unwrap_or_default())
+        }
+        Command::Rollback { generation, dry_run: true } => {
+            with_settings(&options, |_, loaded| commands::rollback::preview(&loaded.settings, generation))
         }
         Command::Repair { dry_run: false } => order(&options, Order::Repair, ""),
         Command::Repair { dry_run: true } => with_settings(&options, |_, loaded| commands::repair::preview(&loaded.settings)),

@@ -89,6 +89,28 @@ pub enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// List the node's generations: number, state, when, digest, deployment, which parameters changed, why one failed
+    ///
+    /// The newest first, sixteen at most. Only names of parameters are shown, no values. Works while the daemon is down.
+    Generations {
+        /// Print the list as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Put the generation before the one in place back, at once, whatever Heat asks for
+    ///
+    /// Asks the daemon, and waits until it is done and the gates have passed. The generation stays in place until Heat sends a new
+    /// deployment, or `heat-node-agent rerun ID` applies the newest one again; Heat is told nothing. Only the generation before the newest is
+    /// kept: `heat-node-agent generations` lists which. Refused, before anything is changed, if volumes, certificates or keys, flannel's
+    /// configuration, the etcd member or objects of the cluster's API differ between the two, and while the daemon is down.
+    Rollback {
+        /// Number of the generation; default: the last whole one before the newest
+        #[arg(value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+        generation: Option<u64>,
+        /// Only list what would change, as `plan` does, without the daemon; exits with 2 if there is anything
+        #[arg(long)]
+        dry_run: bool,
+    },
     /// Put back what differs from the node's parameters, now and once, whatever DRIFT says
     ///
     /// Asks the daemon, and waits until it is done: files, modes and owners, units, certificates, as after a deployment, with only the

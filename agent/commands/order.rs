@@ -1,4 +1,4 @@
-//! `rerun ID`, `stop ID`, `forget ID`, `certificates rotate`, `repair`: orders to the daemon; without one they are carried out here.
+//! `rerun ID`, `stop ID`, `forget ID`, `certificates rotate`, `repair`, `rollback`: orders to the daemon; without one they are carried out here.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::{document, print};
 use crate::clock::Clock;
 use crate::daemon::requests::{
-    DIRECTORY, Order, OrderContext, OrderResult, Repairs, Request, answer_to, deliver, make_directory,
+    DIRECTORY, Order, OrderContext, OrderResult, Repairs, Request, Rollbacks, answer_to, deliver, make_directory,
 };
 use crate::deploy::{DeploymentRecord, Ending, Journal};
 use crate::error::{Error, Result};
@@ -25,7 +25,7 @@ use crate::watch::Watch;
 
 /// How long the daemon may take to answer: it answers at once unless a signal is just on its way.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// The same for a repair, which is answered when it is done: after restarts, and when gates have passed.
+/// The same for a repair or a rollback, which is answered when it is done: after restarts, and when gates have passed.
 const REPAIR_PATIENCE: Duration = Duration::from_mins(20);
 /// The net under inotify, and how often it is looked whether the daemon is still there.
 const POLL: Duration = Duration::from_millis(500);
@@ -47,17 +47,18 @@ pub fn run(settings: &Settings, order: Order, deployment: &str) -> Result<ExitCo
     let watch = Watch::open();
     watch.add(&tree.base().join(DIRECTORY));
     let since = clock.start();
-    let patience = if order == Order::Repair { REPAIR_PATIENCE } else { PATIENCE };
+    let patience = if matches!(order, Order::Repair | Order::Rollback) { REPAIR_PATIENCE } else { PATIENCE };
     while since.elapsed() < patience {
         if let Some(answer) = tree.read_json::<OrderResult>(&answer_to(&path))? {
             tree.remove(&answer_to(&path))?;
             return show(&answer);
         }
         // Whoever ends while it holds the lock leaves the order to us, or to the next daemon.
-        match state.lock(Path::new("lock"))? {
-            Some(_held) => serve_here(settings, &state, &clock)?,
-            None => watch.wait(POLL),
+        if let Some(_held) = state.lock(Path::new("lock"))? {
+            serve_here(settings, &state, &clock)?;
         }
+        // Carried out here it is answered, but for a rollback that a daemon has begun and the next one ends.
+        watch.wait(POLL);
     }
     Err(Error::transient(format!("the daemon has not answered within {} s", patience.as_secs()))
         .context(format!("waiting for the answer to {}", tree.base().join(&path).display()))
@@ -124,6 +125,7 @@ fn serve_here(settings: &Settings, state: &Arc<Tree>, clock: &Clock) -> Result<(
         listed: snapshot.deployments.as_deref(),
         daemon: None,
         repairs: &mut Repairs::default(),
+        rollbacks: &mut Rollbacks::default(),
     };
     let mut done = Vec::new();
     let served = context.serve(&mut done);

@@ -9,6 +9,7 @@ use futures_util::future::ready;
 use super::{document, note, print};
 use crate::clock::Clock;
 use crate::converge::{self, offline};
+use crate::daemon;
 use crate::deploy::hooks;
 use crate::desired::Desired;
 use crate::error::{Error, Result};
@@ -46,7 +47,11 @@ pub fn run(options: &Options, settings: &Settings, root: Option<&Path>, json: bo
         })?;
         let inspection = certificates::inspect(&tree, &desired, Clock::system().now())?;
         observed.certificates = inspection.drift.iter().map(ToString::to_string).collect();
-        converge::plan(&desired, &observed)
+        let plan = converge::plan(&desired, &observed);
+        // Without a state nothing was ever in place.
+        let state = document::open_state(settings).ok().filter(|_| !plan.is_empty());
+        let irreversible = state.map(|state| daemon::parts_not_taken_back(&state, &desired, &facts)).unwrap_or_default();
+        converge::Plan { irreversible, ..plan }
     };
     print(&if json { json_page(&plan.document()) } else { plan.render() })?;
     let (refused, remedy) = (verdicts.refused(), verdicts.remedy());

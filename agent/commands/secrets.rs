@@ -22,8 +22,9 @@ pub(super) fn known_secrets(settings: &Settings) -> (KnownSecrets, Option<Error>
     };
     let mut known = KnownSecrets::default();
     let mut entries: Vec<Value> = documents.iter().flat_map(|document| document::entries(document).to_vec()).collect();
-    let of_generation =
-        generation.into_iter().flat_map(|one| one.before.map(|before| before.entry).into_iter().chain([one.entry]));
+    let of_generation = generation
+        .into_iter()
+        .flat_map(|one| [one.before, one.former].into_iter().flatten().map(|kept| kept.entry).chain([one.entry]));
     entries.extend(of_generation.map(Arc::unwrap_or_clone));
     for document in documents {
         known.learn(&Value::Object(document));

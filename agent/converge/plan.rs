@@ -30,6 +30,8 @@ pub struct Plan {
     pub volumes: Vec<String>,
     /// Certificates, keys and authorities to make or to put right: the file, and why.
     pub certificates: Vec<String>,
+    /// What of these changes nothing takes back; nothing where there is no change, or no generation to go back to.
+    pub irreversible: Vec<String>,
 }
 
 /// What changes about a file.

@@ -32,10 +32,14 @@ impl Plan {
         }
         part(self.volumes.len(), "volume", "volumes", "to bring up");
         part(self.certificates.len(), "certificate or key", "certificates or keys", "to create or update");
-        match parts.as_slice() {
+        let summary = match parts.as_slice() {
             [] if self.reload => "systemd's unit files to reload".to_owned(),
             [] => "Nothing to do".to_owned(),
             parts => parts.join(", "),
+        };
+        match self.irreversible.as_slice() {
+            [] => summary,
+            parts => format!("{summary}; a failure will not be rolled back: {} cannot be taken back", parts.join(", ")),
         }
     }
 
@@ -55,6 +59,7 @@ impl Plan {
             "restart": self.restart,
             "volumes": self.volumes,
             "certificates": self.certificates,
+            "irreversible": self.irreversible,
         })
     }
 
@@ -245,12 +250,13 @@ mod tests {
             restart: vec!["docker.service".into()],
             certificates: vec!["/etc/etcd/certs/server.crt: it expired at 2026-01-01T00:00:00Z".into()],
             volumes: vec!["etcd volume 1234 (Heat calls it /dev/vdc): mounted on /var/lib/etcd, formatted if blank".into()],
+            irreversible: vec!["volumes".into(), "the etcd member".into()],
         };
         assert_fits("plan", &plan.document());
         assert_fits("plan", &Plan::default().document());
         let expected = "\
 1 directory to create, 1 file to create, 2 files to change, 1 file to give another mode or owner, 1 unit to enable, 1 unit to run, \
-1 unit to start, 1 unit to restart, 1 volume to bring up, 1 certificate or key to create or update
+1 unit to start, 1 unit to restart, 1 volume to bring up, 1 certificate or key to create or update; a failure will not be rolled back: volumes, the etcd member cannot be taken back
 
 create directory /etc/etcd: mode 0750, owner etcd:etcd
 change file /etc/etcd/etcd.conf: mode 0644 -> 0640, owner 0:0 -> etcd:etcd

@@ -9,8 +9,9 @@ use crate::budgets;
 use crate::certificates::judge::renewal_due;
 use crate::clock::Timestamp;
 use crate::collect::{Snapshot, SourceState};
-use crate::deploy::{DeploymentRecord, Extent, Generation, GenerationState, State};
+use crate::deploy::{DeploymentRecord, Generation, GenerationState, State};
 use crate::error::Error;
+use crate::error::remedy::Remedy;
 use crate::files::Tree;
 use crate::keepers::certificates::{CertificateInspection, Item, RotationProgress, Verdict, next};
 use crate::keepers::volumes::PoolInspection;
@@ -18,10 +19,12 @@ use crate::report::component::headline;
 use crate::report::condition_state::ConditionState;
 use crate::report::follow_up::FollowUp;
 use crate::report::lap::timings;
+use crate::report::reason::Reason;
 use crate::report::status::{
     AgentStatus, BudgetStatus, CertificateEnd, CertificatesStatus, Condition, DeploymentStatus, IdentityStatus, METADATA,
     MetadataStatus, NodeStatus, SCHEMA_VERSION, STATE, SignalStatus, SourceStatus, Status, ThinPoolStatus,
 };
+use crate::report::text::argument;
 use crate::report::{Code, Phase};
 use crate::settings::Warning;
 use crate::signal::Entry;
@@ -198,17 +201,18 @@ fn deployments(records: &[&DeploymentRecord], snapshot: &Snapshot, planned_stop:
 }
 
 fn node(current: &Generation) -> NodeStatus {
+    let by_hand = current.back.is_some_and(|back| back.by_hand);
     let state = match current.state {
         GenerationState::Applying => "applying",
         GenerationState::Applied => "applied",
+        GenerationState::Rejected if by_hand => "restored",
         GenerationState::Rejected => "rejected",
+        GenerationState::Restoring => "restoring",
     };
-    let in_place =
-        current.reference().filter(|reference| reference.extent == Extent::Whole).map(|reference| reference.generation);
     let mut node = NodeStatus {
         generation: current.number,
         state: state.to_owned(),
-        in_place: in_place.filter(|number| *number != current.number),
+        in_place: current.in_place().filter(|number| *number != current.number),
         deployment: Some(current.deployment.clone()),
         timings: if current.state == GenerationState::Applied { timings(&current.laps) } else { Vec::new() },
         laps: current.laps.clone(),
@@ -216,6 +220,10 @@ fn node(current: &Generation) -> NodeStatus {
     };
     if let Some(reason) = &current.reason {
         node.explain(reason);
+    } else if let Some(back) = current.back.filter(|back| back.by_hand && current.state == GenerationState::Rejected) {
+        let line = format!("generation {} is in place by `rollback`, Heat asks for generation {}", back.to, current.number);
+        let remedy = format!("`heat-node-agent rerun {}` applies it again, or update the stack", argument(&current.deployment));
+        node.explain(&Reason { causes: vec![line], remedy: Some(Remedy::said(&remedy)), ..Reason::default() });
     }
     node
 }
@@ -390,6 +398,10 @@ fn identity(agent: &Agent) -> IdentityStatus {
 }
 
 fn summary(agent: &Agent) -> String {
+    let restoring = agent.ledger.generations.current().filter(|current| current.state == GenerationState::Restoring);
+    if let Some(back) = restoring.and_then(|current| current.back) {
+        return format!("rolling the node back to generation {}", back.to);
+    }
     if let Some(id) = agent.node_task.bring_up.about() {
         let generation = agent.ledger.generations.current().map_or(0, |current| current.number);
         return match agent.progress.step_waited_for() {

@@ -1,4 +1,4 @@
-//! Orders of the operator (`rerun`, `stop`, `forget`, `certificates rotate`, `repair`), as files in `requests/` of the state directory;
+//! Orders of the operator (`rerun`, `stop`, `forget`, `certificates rotate`, `repair`, `rollback`), as files in `requests/` of the state directory;
 //! those to `stop` in that of the run directory, because what they end may have filled the disk, and runs no longer than the boot.
 //!
 //! A command writes an order and waits for its answer; whoever holds the state directory carries it out: the daemon, or
@@ -10,10 +10,11 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::node::check_rollback;
 use crate::budgets::json;
 use crate::clock::Timestamp;
 use crate::collect::Entries;
-use crate::deploy::{DeploymentRecord, Ending, Extent, Journal, State, choose, hooks};
+use crate::deploy::{DeploymentRecord, Ending, Extent, Generation, GenerationState, Journal, State, choose, hooks};
 use crate::desired::Rotation;
 use crate::error::{Error, Kind, Result};
 use crate::files::{Attributes, Tree};
@@ -47,6 +48,8 @@ pub enum Order {
     Rotate,
     /// What differs from the node's parameters is put back.
     Repair,
+    /// The generation before is put back.
+    Rollback,
 }
 
 impl Order {
@@ -57,6 +60,7 @@ impl Order {
             Self::Forget => "forget",
             Self::Rotate => "rotate",
             Self::Repair => "repair",
+            Self::Rollback => "rollback",
         }
     }
 }
@@ -67,9 +71,9 @@ impl Order {
 pub(crate) struct Request {
     schema: u32,
     order: Order,
-    /// As the operator wrote it; nothing where the order is about no deployment.
+    /// As the operator wrote it, of a rollback the number of a generation; nothing where the order is about no deployment.
     deployment: String,
-    /// The id that it meant, or the step that it leads to, once that was looked up.
+    /// The id that it meant, the step or the generation that it leads to, once that was looked up.
     #[serde(default)]
     resolved: Option<String>,
     /// When the record that it meant was made: one of another time was made after the order was carried out.
@@ -158,6 +162,7 @@ pub(crate) struct OrderContext<'a> {
     /// `None`: the daemon is down, and a command carries its order out itself.
     pub(crate) daemon: Option<NodeState>,
     pub(crate) repairs: &'a mut Repairs,
+    pub(crate) rollbacks: &'a mut Rollbacks,
 }
 
 /// Between orders to repair the node and the node's task, which does it: an order lies until that has answered. One that is cut off is
@@ -170,12 +175,41 @@ pub(crate) struct Repairs {
     pub(crate) outcome: Option<Result<Vec<String>>>,
 }
 
+/// The same between orders to roll back and the node's task.
+#[derive(Debug, Default)]
+pub(crate) struct Rollbacks {
+    /// The newest generation.
+    pub(crate) current: Option<Generation>,
+    /// An order was taken: the generation before is to be put back.
+    pub(crate) wanted: bool,
+    /// What became of the last rollback, until an order takes it.
+    pub(crate) outcome: Option<Result<Vec<String>>>,
+}
+
+impl Rollbacks {
+    /// What is said of one that has succeeded.
+    pub(crate) fn done(number: u64) -> Vec<String> {
+        vec![
+            format!("generation {number} is in place again, and healthy"),
+            "it stays until Heat sends a new deployment, or `heat-node-agent rerun ID` applies the newest one again".to_owned(),
+        ]
+    }
+
+    /// Whether the node is back at this generation by an order.
+    fn has_put_back(&self, number: &str) -> bool {
+        let back = self.current.as_ref().filter(|current| current.state == GenerationState::Rejected).and_then(|one| one.back);
+        back.is_some_and(|back| back.by_hand && back.to.to_string() == number)
+    }
+}
+
 /// What the daemon is doing with the node.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NodeState {
     /// It is being worked on: what is remembered of its certificates is then in other hands.
     pub(crate) is_busy: bool,
-    /// Nothing of it waits for another deployment: the last one succeeded, or is being applied.
+    /// The result of its deployment is not recorded yet.
+    pub(crate) is_unrecorded: bool,
+    /// Nothing of it waits for another deployment: it has all of a generation, or is being changed.
     pub(crate) is_in_place: bool,
     /// How much of its generation the node has; nothing while it is being changed, and before there is one.
     pub(crate) extent: Option<Extent>,
@@ -202,6 +236,7 @@ impl OrderContext<'_> {
         for path in paths.iter().filter(|path| !hidden(path) && !done(path)).take(AT_ONCE) {
             match Self::read(tree, path) {
                 Ok(Some(request)) if self.waits(request.order) || self.awaits_repair(request.order) => {}
+                Ok(Some(request)) if request.order == Order::Rollback && self.begins_rollback(tree, path, &request)? => {}
                 Ok(Some(request)) => served.push(Served { in_run_dir, ..self.answer(tree, path, request)? }),
                 Ok(None) => {}
                 Err(error) if error.kind() == Kind::Permanent => {
@@ -230,6 +265,9 @@ impl OrderContext<'_> {
 
     /// Whether it is not yet the time for an order.
     fn waits(&self, order: Order) -> bool {
+        if order == Order::Rollback && self.daemon.is_some_and(|node| node.is_busy || node.is_unrecorded) {
+            return true;
+        }
         let is_busy = matches!(order, Order::Rotate | Order::Repair) && self.daemon.is_some_and(|node| node.is_busy);
         is_busy || (self.is_sending && order != Order::Stop)
     }
@@ -239,6 +277,52 @@ impl OrderContext<'_> {
         let awaits = order == Order::Repair && self.repairs.outcome.is_none() && self.refuse_repair().is_ok();
         self.repairs.wanted |= awaits;
         awaits
+    }
+
+    /// Whether a rollback is to be carried out for this order, or is being carried out: that it was taken, and where it leads, is in the
+    /// order first.
+    fn begins_rollback(&mut self, tree: &Tree, path: &Path, request: &Request) -> Result<bool> {
+        if self.daemon.is_none() {
+            // One that was taken is gone on with by the next daemon.
+            return Ok(request.resolved.is_some());
+        }
+        if self.rollbacks.outcome.is_some() {
+            return Ok(false);
+        }
+        if self.rollbacks.wanted || self.rollbacks.current.as_ref().is_some_and(|one| one.state == GenerationState::Restoring) {
+            return Ok(true);
+        }
+        if request.resolved.as_deref().is_some_and(|number| self.rollbacks.has_put_back(number)) {
+            return Ok(false);
+        }
+        let Ok(number) = self.check_rollback(request) else { return Ok(false) };
+        let taken = Request { resolved: Some(number.to_string()), ..Request::new(Order::Rollback, &request.deployment) };
+        tree.write_json(path, &taken, Attributes::mode(0o600))?;
+        self.rollbacks.wanted = true;
+        Ok(true)
+    }
+
+    fn check_rollback(&self, request: &Request) -> Result<u64> {
+        let asked = match request.deployment.as_str() {
+            "" => None,
+            text => Some(text.parse().map_err(|_| Error::refused(format!("{text:?} is no number of a generation")))?),
+        };
+        check_rollback(self.state, self.root, self.rollbacks.current.as_ref(), asked)
+    }
+
+    fn rollback(&mut self, request: &Request) -> Result<Vec<String>> {
+        if self.daemon.is_none() {
+            return Err(Error::refused("the daemon is down, and it alone rolls the node back")
+                .remedy("start it: systemctl start heat-node-agent; `heat-node-agent rollback --dry-run` works without it"));
+        }
+        if let Some(outcome) = self.rollbacks.outcome.take() {
+            return outcome;
+        }
+        if let Some(number) = request.resolved.as_deref().filter(|number| self.rollbacks.has_put_back(number)) {
+            return Ok(Rollbacks::done(number.parse().unwrap_or_default()));
+        }
+        self.check_rollback(request)?;
+        Err(Error::transient("the node has not been rolled back yet"))
     }
 
     /// Only a node that has all that was asked is put back: else that would carry out an update that failed.
@@ -286,6 +370,7 @@ impl OrderContext<'_> {
         let done = match request.order {
             Order::Rotate => self.rotate(tree, path, &mut request).map(|lines| (None, lines)),
             Order::Repair => self.repair().map(|lines| (None, lines)),
+            Order::Rollback => self.rollback(&request).map(|lines| (None, lines)),
             _ => self.carry_out(tree, path, &mut request).map(|(id, lines)| (Some(id), lines)),
         };
         match done {
@@ -297,12 +382,12 @@ impl OrderContext<'_> {
             Err(error) => {
                 let about = match request.order {
                     Order::Rotate => "the CA",
-                    Order::Repair => "the node",
+                    Order::Repair | Order::Rollback => "the node",
                     _ => &request.deployment,
                 };
                 let line = format!("the request to {} {about} was refused", request.order.as_str());
                 // A repair that failed was begun, and what failed was reported where it happened.
-                if request.order != Order::Repair || error.kind() == Kind::Refused {
+                if !matches!(request.order, Order::Repair | Order::Rollback) || error.kind() == Kind::Refused {
                     self.report.emit(Event::new(Code::RequestRefused, line).error(&error));
                 }
                 let answer = OrderResult { done: false, lines: tidy(&error.lines()) };
@@ -364,7 +449,7 @@ impl OrderContext<'_> {
         let lines = match request.order {
             Order::Forget => self.forget(&record)?,
             Order::Stop => self.stop(&record)?,
-            Order::Rerun | Order::Rotate | Order::Repair => self.rerun(path, &record)?,
+            Order::Rerun | Order::Rotate | Order::Repair | Order::Rollback => self.rerun(path, &record)?,
         };
         Ok((id, lines))
     }
@@ -488,7 +573,7 @@ mod tests {
 
     use super::*;
     use crate::clock::Clock;
-    use crate::deploy::Outcome;
+    use crate::deploy::{Generations, Outcome};
     use crate::http::{Http, Tls};
     use crate::metadata::Deployment;
     use crate::openstack::keystone::Keystone;
@@ -502,6 +587,7 @@ mod tests {
         busy: std::cell::Cell<bool>,
         extent: std::cell::Cell<Option<Extent>>,
         repairs: std::cell::RefCell<Repairs>,
+        rollbacks: std::cell::RefCell<Rollbacks>,
         sending: std::cell::Cell<bool>,
     }
 
@@ -518,7 +604,16 @@ mod tests {
         fn new() -> Self {
             let (dir, report) = (tempfile::tempdir().unwrap(), Report::kept());
             let (extent, repairs) = (Some(Extent::Whole).into(), std::cell::RefCell::default());
-            let place = Self { dir, report, now: 1000.into(), busy: false.into(), extent, repairs, sending: false.into() };
+            let place = Self {
+                dir,
+                report,
+                now: 1000.into(),
+                busy: false.into(),
+                extent,
+                repairs,
+                rollbacks: std::cell::RefCell::default(),
+                sending: false.into(),
+            };
             make_directory(&place.open().state).unwrap();
             place
         }
@@ -569,8 +664,14 @@ mod tests {
                 programs: &opened.programs,
                 report: &self.report,
                 listed: listed.as_ref(),
-                daemon: Some(NodeState { is_busy: self.busy.get(), is_in_place: true, extent: self.extent.get() }),
+                daemon: Some(NodeState {
+                    is_busy: self.busy.get(),
+                    is_unrecorded: false,
+                    is_in_place: true,
+                    extent: self.extent.get(),
+                }),
                 repairs: &mut self.repairs.borrow_mut(),
+                rollbacks: &mut self.rollbacks.borrow_mut(),
             };
             let mut served = Vec::new();
             context.serve(&mut served)?;
@@ -808,6 +909,60 @@ mod tests {
         assert!(place.answer("3.json").unwrap().0);
         assert_eq!(ordered(), Some(Rotation::DropOld));
         assert_eq!(place.report.events().iter().filter(|event| event.code == Code::RotationOrdered).count(), 2);
+    }
+
+    #[test]
+    fn a_rollback_is_begun_once_the_node_is_at_rest_and_its_order_survives_the_daemon() {
+        let place = Place::new();
+        let order =
+            |name: &str, number: &str| place.order(name, &json!({"schema": 1, "order": "rollback", "deployment": number}));
+        let wanted = || std::mem::take(&mut place.rollbacks.borrow_mut().wanted);
+        order("1.json", "");
+        place.serve(None);
+        let (done, text) = place.answer("1.json").unwrap();
+        assert!(!done && text.contains("no node is in place"), "{text}");
+        // A node that was updated, with the record of what that replaced.
+        let entry = |id: &str, options: &str| {
+            let config = json!({"ROLE": "minion", "KUBE_MASTER_IP": "192.0.2.1", "KUBE_NODE_IP": "192.0.2.2", "TLS_DISABLED": true,
+                "KUBELET_OPTIONS": options});
+            json!({"id": id, "group": "kubernetes-node", "config": config})
+        };
+        let state = || place.open().state;
+        let mut generations = Generations::open(state(), Clock::system(), &place.report).unwrap();
+        for (id, options) in [("a", "--v=2"), ("b", "--v=3")] {
+            generations.begin(id, id, entry(id, options)).unwrap();
+            generations.end(GenerationState::Applied, None, Vec::new()).unwrap();
+        }
+        let record = json!({"generation": 2, "deployment": "b", "files": {}, "running": [], "enabled": [], "unhealthy": [], "obstacle": null});
+        state().write_json(Path::new("former.json"), &record, Attributes::mode(0o600)).unwrap();
+        let learn = |generations: &Generations| place.rollbacks.borrow_mut().current = generations.current().cloned();
+        learn(&generations);
+        for (number, words) in [("7", "are not kept"), ("2", "is in place already"), ("x", "no number")] {
+            order("2.json", number);
+            place.serve(None);
+            let (done, text) = place.answer("2.json").unwrap();
+            assert!(!done && text.contains(words) && !wanted(), "{text}");
+        }
+        order("3.json", "1");
+        place.busy.set(true);
+        place.serve(None);
+        assert!(!wanted() && place.answer("3.json").is_none(), "it waits while the node is worked on");
+        place.busy.set(false);
+        place.serve(None);
+        assert!(wanted() && place.answer("3.json").is_none());
+        generations.restore().unwrap();
+        learn(&generations);
+        place.serve(None);
+        assert!(!wanted() && place.answer("3.json").is_none(), "it is under way");
+        // The daemon died when it was done, before it had answered.
+        generations.put_back(None, Vec::new()).unwrap();
+        learn(&generations);
+        place.serve(None);
+        let (done, text) = place.answer("3.json").unwrap();
+        assert!(done && text.contains("generation 1 is in place again") && !wanted(), "{text}");
+        order("4.json", "");
+        place.serve(None);
+        assert!(place.answer("4.json").unwrap().1.contains("generation 1 is in place already"), "a new order is another one");
     }
 
     #[test]

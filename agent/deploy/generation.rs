@@ -9,8 +9,10 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::history::{GenerationDetails, GenerationState, PAST, PastGeneration, WentBack, details};
 use crate::budgets::ENTRY_BEFORE;
-use crate::error::Result;
+use crate::clock::Clock;
+use crate::error::{Error, Result};
 use crate::files::{Attributes, Tree};
 use crate::report::lap::Lap;
 use crate::report::reason::Reason;
@@ -18,18 +20,6 @@ use crate::report::{Code, Report};
 
 /// Name of the newest generation's file in the state directory.
 pub const FILE: &str = "node.json";
-
-/// How far a generation is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum GenerationState {
-    /// It is being put in place.
-    Applying,
-    /// It is in place and its gates have passed.
-    Applied,
-    /// It failed.
-    Rejected,
-}
 
 /// What is remembered of the newest generation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -65,6 +55,18 @@ pub struct Generation {
     /// The last one that was in place, until this one is.
     #[serde(default)]
     pub before: Option<PreviousGeneration>,
+    /// Once this one is in place, the one that was before it: what the operator can have put back.
+    #[serde(default)]
+    pub former: Option<PreviousGeneration>,
+    /// To which generation the node went back from this one.
+    #[serde(default)]
+    pub back: Option<WentBack>,
+    /// When, and what it changed.
+    #[serde(default)]
+    pub details: GenerationDetails,
+    /// Those before it, oldest first, without their parameters.
+    #[serde(default)]
+    pub past: Vec<PastGeneration>,
 }
 
 /// A generation that was in place, as far as it takes to look after the node by it.
@@ -110,7 +112,7 @@ impl Generation {
     #[must_use]
     pub fn reference(&self) -> Option<Reference> {
         let (number, entry, extent) = match (self.state, &self.before) {
-            (GenerationState::Applying, _) => return None,
+            (GenerationState::Applying | GenerationState::Restoring, _) => return None,
             (GenerationState::Applied, _) => (self.number, &self.entry, Extent::Whole),
             (GenerationState::Rejected, _) if self.touched => (self.number, &self.entry, Extent::Part),
             (GenerationState::Rejected, Some(before)) => (before.number, &before.entry, Extent::Whole),
@@ -118,12 +120,66 @@ impl Generation {
         };
         Some(Reference { generation: number, entry: Arc::clone(entry), extent })
     }
+
+    /// The generation that the operator can have put back: the last whole one before this one, while anything of this one is on the node.
+    ///
+    /// # Errors
+    /// If there is none, or the node has it already.
+    pub fn restorable(&self) -> Result<&PreviousGeneration> {
+        let refused = |why: String| Err(Error::refused(why).remedy("`heat-node-agent generations` lists what is known"));
+        let before = self.before.as_ref().filter(|before| before.number != self.number);
+        match (self.state, before) {
+            (GenerationState::Applying, _) => refused(format!("generation {} is being applied", self.number)),
+            (GenerationState::Rejected, Some(before)) if !self.touched => {
+                refused(format!("generation {} is in place already", before.number))
+            }
+            (GenerationState::Rejected, Some(before)) if self.whole_before => Ok(before),
+            (GenerationState::Restoring, Some(before)) => Ok(before),
+            (GenerationState::Rejected, Some(before)) => Err(Error::refused(format!(
+                "an update before generation {} failed on its way, so generation {} was not whole any more",
+                self.number, before.number
+            ))
+            .remedy("update the stack with parameters that work")),
+            _ => match &self.former {
+                Some(former) => Ok(former),
+                None => refused(format!("no generation before {} is kept", self.number)),
+            },
+        }
+    }
+}
+
+impl Generation {
+    /// All that are remembered, oldest first, the newest one included.
+    #[must_use]
+    pub fn history(&self) -> Vec<PastGeneration> {
+        self.past.iter().cloned().chain([self.summary()]).collect()
+    }
+
+    /// The generation that the node has as a whole.
+    #[must_use]
+    pub fn in_place(&self) -> Option<u64> {
+        self.reference().filter(|reference| reference.extent == Extent::Whole).map(|reference| reference.generation)
+    }
+
+    fn summary(&self) -> PastGeneration {
+        PastGeneration {
+            number: self.number,
+            digest: self.digest.clone(),
+            deployment: self.deployment.clone(),
+            state: self.state,
+            touched: self.touched,
+            reason: self.reason.clone(),
+            back: self.back,
+            details: self.details.clone(),
+        }
+    }
 }
 
 /// Keeps the newest generation on disk.
 #[derive(Debug)]
 pub struct Generations {
     state: Arc<Tree>,
+    clock: Clock,
     current: Option<Generation>,
 }
 
@@ -132,9 +188,9 @@ impl Generations {
     ///
     /// # Errors
     /// If the file cannot be read or quarantined.
-    pub fn open(state: Arc<Tree>, report: &Report) -> Result<Self> {
+    pub fn open(state: Arc<Tree>, clock: Clock, report: &Report) -> Result<Self> {
         let current = state.read_state(Path::new(FILE), report, Code::StateFileQuarantined)?;
-        Ok(Self { state, current })
+        Ok(Self { state, clock, current })
     }
 
     /// What is in place, for who only looks and holds no lock; nothing where it cannot be read.
@@ -173,8 +229,18 @@ impl Generations {
         let before = self.current.as_ref().and_then(|current| match current.state {
             GenerationState::Applied if current.entry.to_string().len() > ENTRY_BEFORE => None,
             GenerationState::Applied => Some(PreviousGeneration { number: current.number, entry: Arc::clone(&current.entry) }),
-            GenerationState::Applying | GenerationState::Rejected => current.before.clone(),
+            GenerationState::Applying | GenerationState::Rejected | GenerationState::Restoring => current.before.clone(),
         });
+        // The same parameters again: what was in place before them stays what can be put back.
+        let is_again = |current: &&Generation| current.number == number;
+        let former = self.current.as_ref().filter(is_again).and_then(|current| current.former.clone());
+        let known = self.current.as_ref().filter(is_again).map(|current| current.details.clone());
+        let in_place = before.as_ref().map(|before| &*before.entry);
+        let fresh = details(in_place, &entry, self.clock.now());
+        let details = known.map_or(fresh.clone(), |known| GenerationDetails { began: fresh.began, ended: None, ..known });
+        let mut past = self.current.as_ref().map(|current| current.past.clone()).unwrap_or_default();
+        past.extend(self.current.as_ref().filter(|current| !is_again(current)).map(Generation::summary));
+        past.drain(..past.len().saturating_sub(PAST));
         let is_between = |current: &Generation| current.state != GenerationState::Applied && current.touched;
         let torn = self.current.as_ref().is_some_and(is_between);
         let whole_before = self.current.as_ref().is_some_and(|current| {
@@ -196,6 +262,10 @@ impl Generations {
             torn,
             whole_before,
             before,
+            former,
+            back: None,
+            details,
+            past,
         })?;
         Ok(number)
     }
@@ -215,7 +285,40 @@ impl Generations {
     /// If it cannot be written.
     pub fn restored(&mut self) -> Result<()> {
         let Some(current) = self.current.clone() else { return Ok(()) };
-        self.put(Generation { touched: false, torn: false, ..current })
+        let back = current.before.as_ref().map(|before| WentBack { to: before.number, by_hand: false });
+        self.put(Generation { touched: false, torn: false, back, ..current })
+    }
+
+    /// The operator has the generation before put back: from here on the node is on its way there, until [`Self::put_back`].
+    ///
+    /// # Errors
+    /// If there is none, or it cannot be written.
+    pub fn restore(&mut self) -> Result<()> {
+        let Some(current) = self.current.clone() else { return Ok(()) };
+        let before = current.restorable()?.clone();
+        let back = Some(WentBack { to: before.number, by_hand: true });
+        self.put(Generation {
+            state: GenerationState::Restoring,
+            reason: None,
+            laps: Vec::new(),
+            touched: true,
+            whole_before: true,
+            before: Some(before),
+            former: None,
+            back,
+            ..current
+        })
+    }
+
+    /// How that ended: `failure` is why the node is between two generations.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn put_back(&mut self, failure: Option<Reason>, laps: Vec<Lap>) -> Result<()> {
+        let Some(current) = self.current.clone() else { return Ok(()) };
+        let touched = failure.is_some();
+        let back = current.back.filter(|_| !touched);
+        self.put(Generation { state: GenerationState::Rejected, reason: failure, laps, touched, torn: false, back, ..current })
     }
 
     /// Records how it ended.
@@ -224,8 +327,12 @@ impl Generations {
     /// If it cannot be written.
     pub fn end(&mut self, state: GenerationState, reason: Option<Reason>, laps: Vec<Lap>) -> Result<()> {
         let Some(current) = &self.current else { return Ok(()) };
-        let before = current.before.clone().filter(|_| state != GenerationState::Applied);
-        self.put(Generation { state, reason, laps, before, ..current.clone() })
+        let is_applied = state == GenerationState::Applied;
+        let before = current.before.clone().filter(|_| !is_applied);
+        let former = current.before.clone().filter(|before| is_applied && before.number != current.number);
+        let former = former.or_else(|| current.former.clone());
+        let details = GenerationDetails { ended: Some(self.clock.now()), ..current.details.clone() };
+        self.put(Generation { state, reason, laps, before, former, details, ..current.clone() })
     }
 
     fn put(&mut self, generation: Generation) -> Result<()> {
@@ -242,6 +349,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::clock::Timestamp;
 
     /// As the version before laps wrote it.
     #[test]
@@ -252,7 +360,7 @@ mod tests {
             "timings": [["plan", 12], ["total", 40]]});
         tree.write(Path::new(FILE), record.to_string().as_bytes(), Attributes::mode(0o600)).unwrap();
         let report = Report::kept();
-        let read = Generations::open(Arc::new(tree), &report).unwrap();
+        let read = Generations::open(Arc::new(tree), Clock::system(), &report).unwrap();
         let current = read.current().unwrap();
         assert_eq!((current.number, current.laps.len()), (4, 0));
         assert!(current.touched && current.before.is_none(), "nobody knows what it left");
@@ -263,7 +371,7 @@ mod tests {
     fn a_node_is_looked_after_by_what_it_has() {
         let dir = tempfile::tempdir().unwrap();
         let report = Report::kept();
-        let mut generations = Generations::open(Arc::new(Tree::open(dir.path()).unwrap()), &report).unwrap();
+        let mut generations = Generations::open(Arc::new(Tree::open(dir.path()).unwrap()), Clock::system(), &report).unwrap();
         let begin = |generations: &mut Generations, number: u64| {
             assert_eq!(generations.begin(&number.to_string(), &format!("d{number}"), json!(number)).unwrap(), number);
             assert_eq!(generations.current().unwrap().reference(), None);
@@ -312,7 +420,7 @@ mod tests {
     fn whether_a_node_was_whole_before_an_update_survives_a_restart_of_the_agent() {
         let dir = tempfile::tempdir().unwrap();
         let report = Report::kept();
-        let open = || Generations::open(Arc::new(Tree::open(dir.path()).unwrap()), &report).unwrap();
+        let open = || Generations::open(Arc::new(Tree::open(dir.path()).unwrap()), Clock::system(), &report).unwrap();
         let begin = |number: u64, deployment: &str| {
             let mut generations = open();
             generations.begin(&number.to_string(), deployment, json!(number)).unwrap();
@@ -336,10 +444,66 @@ mod tests {
     }
 
     #[test]
+    fn the_generation_before_can_be_put_back_by_hand_once_and_a_new_one_leads_on() {
+        let dir = tempfile::tempdir().unwrap();
+        let report = Report::kept();
+        // Each step finds what the one before it left on disk.
+        let open = || Generations::open(Arc::new(Tree::open(dir.path()).unwrap()), Clock::manual(Timestamp(7)), &report).unwrap();
+        let begin =
+            |number: u64| open().begin(&number.to_string(), &format!("d{number}"), json!({"config": {"A": number}})).unwrap();
+        let apply = |number| {
+            assert_eq!(begin(number), number);
+            open().end(GenerationState::Applied, None, vec![]).unwrap();
+        };
+        let why = || open().restore().unwrap_err().to_string();
+        let by = || open().current().unwrap().reference().map(|one| (one.generation, one.extent));
+        let listed = || -> Vec<String> {
+            let current = open().current().unwrap().clone();
+            current.history().iter().map(|one| format!("{} {}", one.number, one.state_in_words(current.in_place()))).collect()
+        };
+        apply(1);
+        assert_eq!(why(), "no generation before 1 is kept");
+        begin(2);
+        assert_eq!(why(), "generation 2 is being applied");
+        open().end(GenerationState::Applied, None, vec![]).unwrap();
+        // The same parameters once more change nothing about that.
+        apply(2);
+        assert_eq!(open().current().unwrap().restorable().unwrap().number, 1);
+        open().restore().unwrap();
+        assert_eq!((by(), listed()), (None, vec!["1 succeeded".into(), "2 being rolled back to 1 by `rollback`".into()]));
+        // It fails: the node is between the two, and can be told again.
+        open().put_back(Some("why".into()), vec![]).unwrap();
+        assert_eq!((by(), listed()[1].as_str()), (Some((2, Extent::Part)), "2 failed"));
+        open().restore().unwrap();
+        open().put_back(None, vec![]).unwrap();
+        assert_eq!(by(), Some((1, Extent::Whole)));
+        assert_eq!(listed(), ["1 in place", "2 succeeded, then rolled back to 1 by `rollback`"]);
+        assert_eq!(why(), "generation 1 is in place already");
+        // A new one fails on its way and is rolled back to what the operator had put back.
+        begin(3);
+        assert!(open().current().unwrap().whole_before);
+        open().restored().unwrap();
+        open().end(GenerationState::Rejected, Some("why".into()), vec![]).unwrap();
+        assert_eq!((by(), listed()[2].as_str()), (Some((1, Extent::Whole)), "3 failed, rolled back to 1"));
+        // And one fails on its way that is not: the operator may try.
+        begin(4);
+        open().end(GenerationState::Rejected, Some("why".into()), vec![]).unwrap();
+        assert_eq!(open().current().unwrap().restorable().unwrap().number, 1);
+        begin(5);
+        open().end(GenerationState::Rejected, Some("why".into()), vec![]).unwrap();
+        assert!(why().contains("was not whole any more"));
+        assert_eq!(open().current().unwrap().details.changes, ["A"]);
+        for number in 6..40 {
+            apply(number);
+        }
+        assert_eq!(open().current().unwrap().history().len(), 16, "bounded");
+    }
+
+    #[test]
     fn new_parameters_make_a_new_generation_the_same_ones_do_not() {
         let dir = tempfile::tempdir().unwrap();
         let report = Report::kept();
-        let open = || Generations::open(Arc::new(Tree::open(dir.path()).unwrap()), &report).unwrap();
+        let open = || Generations::open(Arc::new(Tree::open(dir.path()).unwrap()), Clock::system(), &report).unwrap();
         assert_eq!(open().begin("one", "a", json!({})).unwrap(), 1);
         let mut generations = open();
         assert_eq!(generations.begin("one", "b", json!({})).unwrap(), 1);

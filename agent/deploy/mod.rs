@@ -5,12 +5,14 @@
 //! Never: a program that is started here, or a signal that is sent.
 
 mod generation;
+mod history;
 pub mod hooks;
 mod journal;
 mod result;
 mod work;
 
-pub use generation::{Extent, FILE as GENERATION, Generation, GenerationState, Generations, Reference};
+pub use generation::{Extent, FILE as GENERATION, Generation, Generations, PreviousGeneration, Reference};
+pub use history::{GenerationState, PastGeneration, WentBack};
 pub use journal::{DeploymentRecord, Ending, Journal, State, choose};
 pub use result::{Outcome, SIGNAL_LIMIT, body, last_words, said_last};
 pub use work::{EntryKind, Policy, Todo, Work, todo};

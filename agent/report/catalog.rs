@@ -379,15 +379,15 @@ messages! {
         "The operator ran `heat-node-agent repair`. What differs from the node's parameters is put back at once, whatever DRIFT says.",
         "`heat-node-agent repair` prints what became of it.";
     RollbackBegun = "HNA-0521", Warning, "5b86ec4e316a4ccb84b9143283cd3e10",
-        "A failed update is being rolled back",
-        "The node returns to the generation that was in place before: its files are restored, what the update brought is removed, and changed units are restarted.",
-        "Wait for the result; Heat receives FAILURE with the update's cause and the outcome of the rollback.";
+        "An update is being rolled back",
+        "It failed, or the operator ran `heat-node-agent rollback`. The node returns to the generation that was in place before: its files are restored, what the update brought is removed, and changed units are restarted.",
+        "Wait for the result. Of a failed update Heat receives FAILURE with the cause and the outcome of the rollback.";
     RolledBack = "HNA-0522", Notice, "0476a9823a674d3f91c4d2ef1c8fc1eb",
-        "A failed update was rolled back",
-        "The generation that was in place before the update is in place again, and its gates have passed. The failed parameters are tried again only by a new deployment or by `heat-node-agent rerun`.",
-        "Correct what made the update fail, then update the stack again.";
+        "An update was rolled back",
+        "The generation that was in place before the update is in place again, and its gates have passed. The parameters of the update are tried again only by a new deployment or by `heat-node-agent rerun`.",
+        "Correct what made the update fail, or why it was taken back, then update the stack again.";
     RollbackFailed = "HNA-0523", Error, "3a1e4e9138b149e9b31d83a9fda3dd11",
-        "A failed update could not be rolled back",
+        "An update could not be rolled back",
         "The node is between two generations. Its components are still measured, and nothing more is changed automatically.",
         "`heat-node-agent status` shows what is wrong now. Correct it, then update the stack, or run `heat-node-agent rerun ID`.";
     UpdateIncomplete = "HNA-0597", Warning, "bb7cf911294f4d6ca2113c21a7c3c165",

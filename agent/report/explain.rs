@@ -218,6 +218,11 @@ fn node(node: &NodeStatus) -> Condition {
         // A component that fails now degrades the node; what an earlier run could not do does not.
         "applied" if node.components.iter().any(|component| component.state == ComponentState::Failed) => all.state = Degraded,
         "applied" => all.state = if all.parts.iter().any(|part| part.state == Waiting) { Waiting } else { Ok },
+        "restored" => {
+            all.state = Degraded;
+            all = all.because(node.why());
+            all.remedy.clone_from(&node.remedy);
+        }
         "rejected" => {
             all.state = Failed;
             // The step that failed says the same in its own words.
@@ -235,6 +240,8 @@ fn node(node: &NodeStatus) -> Condition {
 /// The steps of bringing it up; of a node in place with what its certificates and its network of pods wait for since.
 fn steps(node: &NodeStatus) -> Vec<Condition> {
     let mut steps = node.steps.clone();
+    // Of a node that has a generation as a whole it is said what waits or fails there, whatever became of a newer one.
+    let is_in_place = node.state == "applied" || node.in_place.is_some();
     if node.state == "rejected" {
         // Nobody waits for them any more.
         for step in steps.iter_mut().filter(|step| step.state == Waiting) {
@@ -244,12 +251,12 @@ fn steps(node: &NodeStatus) -> Vec<Condition> {
     let certificates = node.certificates.as_ref().and_then(|all| all.waits.clone());
     let network = node.pod_network.as_ref().and_then(super::status::PodNetworkStatus::condition);
     let pool = node.thin_pool.as_ref().and_then(super::status::ThinPoolStatus::condition);
-    if node.state == "applied" {
+    if is_in_place {
         steps.extend(node.components.iter().filter_map(ComponentStatus::condition));
     }
     // What an authority waits for is of a node that was not put in place whole, too.
-    let of_certificates = certificates.filter(|_| ["applied", "rejected"].contains(&node.state.as_str()));
-    for waits in of_certificates.into_iter().chain(network.into_iter().chain(pool).filter(|_| node.state == "applied")) {
+    let of_certificates = certificates.filter(|_| is_in_place || node.state == "rejected");
+    for waits in of_certificates.into_iter().chain(network.into_iter().chain(pool).filter(|_| is_in_place)) {
         // A step that failed says more.
         if !steps.iter().any(|step| step.name == waits.name && step.state == Failed) {
             steps.retain(|step| step.name != waits.name);
@@ -592,6 +599,19 @@ mod tests {
     }
 
     #[test]
+    fn of_a_node_that_was_rolled_back_what_waits_there_is_said() {
+        let parts = |state, in_place| {
+            let network = PodNetworkStatus { wrong: vec!["no route".into()], ..PodNetworkStatus::default() };
+            let known = NodeStatus { in_place, pod_network: Some(network), ..node(state, vec![]) };
+            super::node(&known).parts.into_iter().map(|part| part.name).collect::<Vec<_>>()
+        };
+        for state in ["rejected", "restored"] {
+            assert_eq!(parts(state, Some(1)), ["pod network"], "{state}");
+        }
+        assert!(parts("rejected", None).is_empty(), "it is between two generations");
+    }
+
+    #[test]
     #[expect(clippy::too_many_lines, reason = "one table")]
     fn the_first_that_fails_is_named_and_else_the_first_that_is_waited_for() {
         use Verdict::{Done, Failed as Bad, Waiting as Wait};
@@ -660,6 +680,15 @@ mod tests {
                 changed(|s| (s.deployments[1].failed, s.deployments[1].reason) = (true, Some("HNA-0502".into()))),
                 true,
                 "FAILED at deployments > name-n",
+                Bad,
+            ),
+            (
+                "taken back by the operator, and healthy",
+                changed(|s| {
+                    s.node = Some(NodeStatus { in_place: Some(1), reason: Some("why".into()), ..node("restored", vec![]) });
+                }),
+                true,
+                "DEGRADED at node",
                 Bad,
             ),
             ("rejected before a restart", changed(|s| s.node = Some(node("rejected", vec![]))), true, "FAILED at node", Bad),

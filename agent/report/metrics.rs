@@ -58,7 +58,8 @@ fn deployments(page: &mut Page, status: &Status) {
 
 fn node(page: &mut Page, node: &NodeStatus) {
     page.single("node_generation", "Number of the node's newest generation of parameters.", Some(node.generation.to_string()));
-    let states = ["applying", "applied", "rejected"].map(|state| (vec![("state", state)], flag(node.state == state)));
+    let states = ["applying", "applied", "rejected", "restoring", "restored"]
+        .map(|state| (vec![("state", state)], flag(node.state == state)));
     page.family("node_state", "What became of that generation: 1 for its state.", states);
     page.single("node_drifted", "Whether the node differs from its parameters.", Some(flag(node.drifted)));
     let took = node.laps.iter().map(super::lap::Lap::ended_ms).max().filter(|_| node.state == "applied");

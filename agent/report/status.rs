@@ -342,7 +342,7 @@ impl DeploymentStatus {
 pub struct NodeStatus {
     /// Number of the generation.
     pub generation: u64,
-    /// applying, applied, rejected.
+    /// applying, applied, rejected; restoring and restored: the operator had the generation before put back.
     pub state: String,
     /// Number of the generation that the node has instead, whole, where this one failed before it changed anything or was rolled back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -433,7 +433,12 @@ impl NodeStatus {
     /// has another one after that, which.
     #[must_use]
     pub(super) fn state_in_words(&self) -> String {
-        let state = if self.state == "rejected" { "failed" } else { &self.state };
+        let state = match self.state.as_str() {
+            "rejected" => "failed",
+            "restored" => "rolled back by `rollback`",
+            "restoring" => "being rolled back by `rollback`",
+            state => state,
+        };
         let in_place = self.in_place.map(|number| format!(", generation {number} is in place"));
         format!("{state}{}", in_place.unwrap_or_default())
     }
@@ -568,7 +573,7 @@ impl Status {
         let mut listed = self.deployments.iter().filter(|deployment| deployment.listed);
         let unfinished = listed.clone().any(|deployment| deployment.state != "signalled");
         // Whoever only has drift reported waits for its end in vain.
-        let node_failed = self.node.as_ref().is_some_and(|node| node.state == "rejected" || node.drifted);
+        let node_failed = self.node.as_ref().is_some_and(|node| ["rejected", "restored"].contains(&&*node.state) || node.drifted);
         let failed = self.conditions.iter().any(|one| one.name == METADATA && one.state == ConditionState::Failed);
         if failed || listed.any(|deployment| deployment.failed || deployment.undelivered) || (node_failed && !unfinished) {
             return Verdict::Failed;

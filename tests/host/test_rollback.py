@@ -33,16 +33,67 @@ def state(host) -> dict:
     return json.loads(host.read("/var/lib/heat-node-agent/node.json"))
 
 
+def command(host, *args, code: int = 0) -> str:
+    done = host.exec("heat-node-agent", *args, check=False)
+    assert done.returncode == code, f"{args}: {done.returncode}\n{done.stdout}{done.stderr}"
+    return done.stdout + done.stderr
+
+
+def put_back_by_hand(host, node: Node, files: str):
+    """A good update, taken back by the operator in spite of kills: it stays so until Heat or `rerun` says otherwise."""
+    assert "no generation before 1 is kept" in command(host, "rollback", code=1)
+    proxy = {"HTTP_PROXY": "http://192.0.2.1:3128"}
+    node.update(KUBELET_OPTIONS="--v=3", **proxy)
+    node.succeeds()
+    assert host.sh("stat -c %a /var/lib/heat-node-agent/former.json").strip() == "600"
+    preview = command(host, "rollback", "--dry-run", code=2)
+    assert "back to generation 1: " in preview and "remove /etc/containerd/proxy.env" in preview, preview
+    assert "is in place already" in command(host, "rollback", "2", code=1) and "are not kept" in command(host, "rollback", "7", code=1)
+    host.sh("(heat-node-agent rollback 1 >/run/rollback.out 2>&1; echo $? >>/run/rollback.out) >/dev/null 2>&1 &")
+    for kill in range(2):
+        host.wait_for(lambda: len(host.journal(HNA_EVENT="RollbackBegun")) > kill, what="the rollback")
+        assert state(host)["state"] == "restoring"
+        host.exec("systemctl", "kill", "-s", "KILL", UNIT)
+    host.wait_for(lambda: host.read("/run/rollback.out").endswith("0\n"), what="the end of the command")
+    assert "generation 1 is in place again, and healthy" in host.read("/run/rollback.out")
+    assert host.sh(FILES) == files and node.healthy()
+    # Neither a poll nor a restart applies it again, and Heat hears nothing more.
+    host.exec("systemctl", "restart", UNIT)
+    host.wait_for(lambda: is_steady(host), what="a steady node")
+    host.exec("systemctl", "kill", "-s", "HUP", UNIT)
+    words = "generation 1 is in place by `rollback`, Heat asks for generation 2"
+    assert node.status()["node"]["reason"].startswith(words), node.status()["node"]
+    for page in ("explain", "status"):
+        assert words in " ".join(host.exec("heat-node-agent", page, check=False).stdout.split()), page
+    assert host.sh(FILES) == files and len(node.server.signals("node", accepted=True)) == 1
+    listed = json.loads(command(host, "generations", "--json"))
+    assert (listed["in_place"], [one["changes"] for one in listed["generations"]]) == (1, [["HTTP_PROXY", "KUBELET_OPTIONS"], []]), listed
+    # It is looked after as any other node.
+    host.sh("echo '# somebody' >>/etc/kubernetes/kubelet")
+    host.exec("systemctl", "kill", "-s", "HUP", UNIT)
+    host.wait_for(lambda: node.status()["node"]["differences"], what="drift")
+    assert "put back: " in command(host, "repair") and host.sh(FILES) == files
+    assert node.status()["node"]["components"], "its components are measured"
+    command(host, "rerun", state(host)["deployment"])
+    host.wait_for(lambda: state(host)["state"] == "applied", what="generation 2")
+    assert host.sh(FILES) != files
+    command(host, "rollback")
+    assert host.sh(FILES) == files
+
+
 def test_a_failed_update_is_rolled_back(hosts, signal_server, magnum):
     host = hosts("m1", ip=MASTER)
     node = Node(host, signal_server(), parameters("master", "m1", MASTER, MASTER, **magnum().parameters())).up()
     host.wait_for(lambda: is_steady(host), what="a steady node")
     files, units = host.sh(FILES), node.started()
 
+    put_back_by_hand(host, node, files)
+    files, units = host.sh(FILES), node.started()
+
     # A flag that no table knows, and beside it a file and rules of the firewall that the generation before does not have.
     host.write("/run/own.nft", OWN)
     host.exec("nft", "-f", "/run/own.nft")
-    node.update(**BAD, **SHORT, HTTP_PROXY="http://192.0.2.1:3128", FIREWALL="nftables")
+    node.update(**BAD, **SHORT, KUBELET_OPTIONS=None, HTTP_PROXY="http://192.0.2.1:3128", FIREWALL="nftables")
     host.wait_for(lambda: "heat-node-agent:" in host.exec("nft", "list", "ruleset").stdout, what="the agent's rules")
     cause = heard(node)
     rules = host.exec("nft", "list", "ruleset").stdout
@@ -54,7 +105,7 @@ def test_a_failed_update_is_rolled_back(hosts, signal_server, magnum):
     assert node.restarted(units) <= {"kube-apiserver", "containerd"}
     begun, done = (host.reported(event)[-1] for event in ("RollbackBegun", "RolledBack"))
     assert begun["HNA_GENERATION"] == done["HNA_GENERATION"] == "1"
-    assert "generation 2 failed" in begun["MESSAGE"] and "--no-such-flag" in begun["HNA_CAUSE"]
+    assert "generation 3 failed" in begun["MESSAGE"] and "--no-such-flag" in begun["HNA_CAUSE"]
     host.wait_for(lambda: is_steady(host), what="a steady node")
     assert (state(host)["state"], state(host)["touched"], state(host)["before"]["number"]) == ("rejected", False, 1)
     print(host.exec("heat-node-agent", "status", check=False).stdout)

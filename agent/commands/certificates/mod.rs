@@ -38,12 +38,14 @@ pub fn run(settings: &Settings, json: bool) -> Result<ExitCode> {
         Error::permanent("no node has been configured on this machine yet")
             .remedy("`heat-node-agent plan` shows what it will get; `heat-node-agent explain` shows what it is waiting for")
     })?;
+    // After an update that was refused or rolled back: those of the generation that the node has.
+    let (number, entry) = generation.reference().map_or((generation.number, generation.entry), |one| (one.generation, one.entry));
     let not_understood = |why: String| {
         Error::permanent(why)
-            .context(format!("reading the parameters of generation {}", generation.number))
+            .context(format!("reading the parameters of generation {number}"))
             .remedy("update the stack: its next kubernetes-node deployment is read from scratch")
     };
-    let deployment = Deployment::parse(&generation.entry).ok().flatten();
+    let deployment = Deployment::parse(&entry).ok().flatten();
     let deployment = deployment.ok_or_else(|| not_understood("they are not a kubernetes-node deployment".to_owned()))?;
     let spec = kubernetes::node_of(&deployment, &ImagePolicy::everything()).map_err(|mistakes| {
         let all: Vec<String> = mistakes.iter().map(ToString::to_string).collect();

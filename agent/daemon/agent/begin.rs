@@ -116,6 +116,10 @@ impl Agent {
     /// A bring-up that Heat replaced by something newer is left where it is: the newer one goes on from there.
     fn drop_superseded_bring_up(&mut self) -> Result<()> {
         let Some(id) = self.node_task.bring_up.about().cloned() else { return Ok(()) };
+        if self.ledger.is_restoring() {
+            // What comes next waits until the node is whole.
+            return Ok(());
+        }
         let snapshot = self.collector.snapshot();
         if !lists_all(snapshot) || snapshot.lists(&id) || !self.is_up_to_date(&id) {
             return Ok(());

@@ -50,7 +50,7 @@ impl Ledger {
     pub(super) fn open(host: Rc<Host>, outbox: Outbox, progress: Progress) -> Result<Self> {
         let (deploy, state) = (&host.settings.deploy, || Arc::clone(&host.state));
         let journal = Journal::open(state(), Some(&deploy.deployed_dir), deploy.keep, host.clock.clone(), &host.report)?;
-        let generations = Generations::open(state(), &host.report)?;
+        let generations = Generations::open(state(), host.clock.clone(), &host.report)?;
         let (outbox, sending, unstored) = (Rc::new(outbox), FuturesUnordered::new(), Trouble::new(Rc::clone(&host)));
         Ok(Self { host, progress, journal, generations, outbox, sending, unrecorded: Vec::new(), unstored })
     }
@@ -63,6 +63,11 @@ impl Ledger {
     /// What the node in place is looked after by.
     pub(super) fn reference(&self) -> Option<Reference> {
         self.generations.current().and_then(Generation::reference)
+    }
+
+    /// Whether the generation before is being put back by the operator's order.
+    pub(super) fn is_restoring(&self) -> bool {
+        self.generations.current().is_some_and(|current| current.state == GenerationState::Restoring)
     }
 
     /// Records a new deployment, or what the metadata says of a known one. `false` if it was run before.

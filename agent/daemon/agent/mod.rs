@@ -42,7 +42,7 @@ use self::view::view;
 use self::worklist::Worklist;
 use super::host::Host;
 use super::node::Node;
-use super::requests::{self, Repairs};
+use super::requests::{self, Repairs, Rollbacks};
 use crate::clock::Timestamp;
 use crate::collect::Collector;
 use crate::deploy::DeploymentRecord;
@@ -62,6 +62,8 @@ struct Orders {
     arrivals: AsyncWatch,
     /// Repairs that were ordered.
     repairs: Repairs,
+    /// Rollbacks that were ordered.
+    rollbacks: Rollbacks,
 }
 
 /// The daemon.
@@ -133,7 +135,7 @@ impl Agent {
             disk: Disk::default(),
             trouble: Trouble::new(Rc::clone(&host)),
             page,
-            orders: Orders { arrivals, repairs: Repairs::default() },
+            orders: Orders { arrivals, repairs: Repairs::default(), rollbacks: Rollbacks::default() },
             host,
         })
     }

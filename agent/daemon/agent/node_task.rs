@@ -7,7 +7,7 @@ use super::node_conditions::NodeConditions;
 use super::task::BackgroundTask;
 use crate::clock::{Clock, Stopwatch};
 use crate::daemon::node::{Done, Node, NodeInspection, Plan};
-use crate::deploy::{Extent, Reference};
+use crate::deploy::{Extent, Generation, Reference};
 use crate::error::Result;
 use crate::metadata::Deployment;
 use crate::report::component::ComponentStatus;
@@ -73,6 +73,13 @@ impl NodeTask {
         self.watch.stop();
         let id = deployment.id.clone();
         self.bring_up.start(id, async move { node.bring_up(deployment, plan, generation, since).await });
+    }
+
+    /// Puts the generation before this one back, in the place of a look.
+    pub(super) fn put_back(&mut self, current: Generation) {
+        let node = Rc::clone(&self.node);
+        self.watch.stop();
+        self.bring_up.start(current.deployment.clone(), async move { node.put_generation_back(current).await });
     }
 
     /// Compares a node with its parameters, unless it is at work; cheap when nothing changed.

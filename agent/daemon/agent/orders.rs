@@ -1,17 +1,21 @@
 //! Orders of the operator beside the running daemon.
 
 use super::Agent;
-use crate::daemon::requests::{NodeState, OrderContext, deliver};
-use crate::deploy::{Generation, GenerationState};
+use crate::daemon::requests::{NodeState, OrderContext, deliver, is_any_waiting};
+use crate::deploy::{Extent, Generation, State};
 use crate::report::{Code, Event};
 
 impl Agent {
     /// Carries out what was ordered. What becomes of a signal on its way is not known yet: orders wait for it, but for those to
     /// stop what runs and has no result yet.
     pub(super) fn serve_orders(&mut self) {
-        let is_in_place = self.ledger.generations.current().is_none_or(|current| current.state != GenerationState::Rejected);
-        let extent = self.ledger.generations.current().and_then(Generation::reference).map(|reference| reference.extent);
-        let node = NodeState { is_busy: self.node_task.is_busy(), is_in_place, extent };
+        let current = self.ledger.generations.current();
+        let extent = current.and_then(Generation::reference).map(|reference| reference.extent);
+        let is_in_place = extent.is_none_or(|extent| extent == Extent::Whole);
+        let record = current.and_then(|current| self.ledger.journal.get(&current.deployment));
+        let is_unrecorded = record.is_some_and(|record| record.state == State::Running);
+        let node = NodeState { is_busy: self.node_task.is_busy(), is_unrecorded, is_in_place, extent };
+        self.orders.rollbacks.current = current.filter(|_| is_any_waiting(&self.host.state)).cloned();
         let is_sending = !self.ledger.is_settled();
         let mut context = OrderContext {
             state: &self.host.state,
@@ -25,12 +29,14 @@ impl Agent {
             listed: self.collector.snapshot().deployments.as_deref(),
             daemon: Some(node),
             repairs: &mut self.orders.repairs,
+            rollbacks: &mut self.orders.rollbacks,
         };
         let mut served = Vec::new();
         let ended = context.serve(&mut served);
         for id in served.iter().filter_map(|one| one.about.as_ref()) {
             self.hook.forget_false_starts(id);
         }
+        let restored = if std::mem::take(&mut self.orders.rollbacks.wanted) { self.ledger.generations.restore() } else { Ok(()) };
         let repairs = std::mem::take(&mut self.orders.repairs.wanted);
         if repairs {
             self.node_task.node.order_repair();
@@ -43,8 +49,19 @@ impl Agent {
             self.publish();
         }
         let delivered = deliver(&self.host.state, self.page.run_dir.as_ref(), &served);
-        if let Err(error) = ended.and(delivered) {
+        if let Err(error) = ended.and(restored).and(delivered) {
             self.trouble.take("carrying out a request", &error);
+        }
+    }
+
+    /// Puts the generation before back where that was ordered, also of an earlier run of the agent, before anything else is begun with
+    /// the node.
+    pub(super) fn go_on_restoring(&mut self) {
+        if self.ledger.is_restoring()
+            && !self.node_task.bring_up.is_busy()
+            && let Some(current) = self.ledger.generations.current().cloned()
+        {
+            self.node_task.put_back(current);
         }
     }
 }

@@ -108,6 +108,7 @@ impl Agent {
             self.record_dispositions(Vec::new());
             // Before anything is begun: an order that was cut off must not meet what it was to change in another shape.
             self.serve_orders();
+            self.go_on_restoring();
             if let Err(error) = self.decide() {
                 self.trouble.take("processing the deployments", &error);
             }

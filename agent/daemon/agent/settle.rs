@@ -9,7 +9,7 @@ use super::view::{gone, ids, lists_all};
 use crate::collect::Change;
 use crate::daemon::node::Done;
 use crate::daemon::reason::reason;
-use crate::daemon::requests::is_any_waiting;
+use crate::daemon::requests::{Rollbacks, is_any_waiting};
 use crate::deploy::{DeploymentRecord, GenerationState, Outcome, State, hooks};
 use crate::error::{Error, Kind, Result};
 use crate::programs::JobResult;
@@ -158,10 +158,24 @@ impl Agent {
 
     pub(super) fn node_ended(&mut self, id: &str, done: Done) {
         self.node_task.inspection.drifted = false;
-        let recorded = self.record_node(id, done);
+        let recorded = if self.ledger.is_restoring() { self.record_put_back(done) } else { self.record_node(id, done) };
         if let Err(error) = recorded {
             self.trouble.take("recording the node's result", &error);
         }
+    }
+
+    /// The generation before is back, by the operator's order, or could not be put back. Heat hears of neither: its deployment ended long
+    /// ago.
+    fn record_put_back(&mut self, done: Done) -> Result<()> {
+        let failure = done.outcome.reason;
+        let number = self.ledger.generations.current().and_then(|current| current.back).map_or(0, |back| back.to);
+        let answer = match &failure {
+            None => Ok(Rollbacks::done(number)),
+            Some(failure) => Err(failure.clone().error().context(format!("rolling back to generation {number}"))),
+        };
+        self.ledger.generations.put_back(failure, done.laps)?;
+        self.orders.rollbacks.outcome = Some(answer);
+        if done.restored { self.node_task.node.forget_former() } else { Ok(()) }
     }
 
     fn record_node(&mut self, id: &str, done: Done) -> Result<()> {
@@ -176,8 +190,8 @@ impl Agent {
         }
         self.ledger.generations.end(state, reason, done.laps)?;
         if state == GenerationState::Applied {
-            // It may hold secrets, and nothing goes back any more.
-            self.node_task.node.forget_replaced()?;
+            let number = self.ledger.generations.current().map_or(0, |current| current.number);
+            self.node_task.node.keep_replaced(number)?;
         }
         // The wait condition's signal is stored before the deployment counts as finished: a crash between the two
         // brings the node up once more, which changes nothing, and stores the same key again.

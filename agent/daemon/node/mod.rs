@@ -21,6 +21,7 @@ mod outline;
 mod part;
 mod plan;
 mod pods;
+mod put_back;
 mod remembered;
 mod renewal;
 mod repair;
@@ -45,6 +46,8 @@ pub(super) use self::inspection::NodeInspection;
 use self::machine::KnownMachine;
 pub(super) use self::outline::Outline;
 pub(crate) use self::plan::{Plan, understand};
+pub(super) use self::put_back::check as check_rollback;
+pub(crate) use self::put_back::{Preview as RollbackPreview, parts_not_taken_back, preview as preview_rollback};
 use self::remembered::Remembered;
 use self::renewal::Renewal;
 pub(super) use self::renewal::WaitReason;
@@ -237,6 +240,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::clock::Clock;
     use crate::deploy::GenerationState;
     use crate::report::Report;
 
@@ -244,7 +248,7 @@ mod tests {
     fn until_a_generation_is_in_place_the_secrets_of_the_one_before_it_are_known_too() {
         let dir = tempfile::tempdir().unwrap();
         let state = Arc::new(Tree::open(dir.path()).unwrap());
-        let mut generations = Generations::open(Arc::clone(&state), &Report::kept()).unwrap();
+        let mut generations = Generations::open(Arc::clone(&state), Clock::system(), &Report::kept()).unwrap();
         let recorded = || recorded(&state).map(|one| one.id).collect::<Vec<_>>();
         assert!(recorded().is_empty());
         let mut begin = |id: &str| {

@@ -132,10 +132,12 @@ pub(crate) struct NodeUnits {
     pub(crate) runtime: Option<&'static str>,
 }
 
-/// What the newest deployment of the node asks for, however far that came; nothing where there is none that this version understands.
+/// What the node has: by the generation in place, else by the newest deployment, however far that came; nothing where there is none that this version understands.
 pub(crate) fn units(state: &Tree, root: &Tree) -> NodeUnits {
     let asked = || {
-        let spec = spec_of(&Generations::inspect(state)?.entry)?;
+        let newest = Generations::inspect(state)?;
+        let entry = newest.reference().map_or(newest.entry, |reference| reference.entry);
+        let spec = spec_of(&entry)?;
         let desired = kubernetes::render(&spec, &facts::of_machine(root)).ok()?;
         let all: Vec<String> = desired.units.into_iter().filter(|unit| !unit.is_start_blocked()).map(|unit| unit.name).collect();
         let runtime = Some(kubernetes::runtime_unit(&spec)).filter(|unit| all.iter().any(|one| one == unit));

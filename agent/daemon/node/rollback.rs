@@ -30,7 +30,10 @@ use crate::progress::StepId;
 use crate::report::{Code, Event, Phase};
 use crate::systemd::Systemd;
 
-const REPLACED: &str = "replaced.json";
+/// What the update under way, or the one that failed, replaced.
+pub(super) const REPLACED: &str = "replaced.json";
+/// The same of the generation in place.
+pub(super) const FORMER: &str = "former.json";
 const ROLLBACK: &str = "rollback.json";
 /// Bytes of files of somebody else that are kept for a node that goes back.
 const KEPT: u64 = 1024 * 1024;
@@ -67,7 +70,7 @@ impl fmt::Display for Irreversible {
 }
 
 /// What of an update nothing takes back.
-fn irreversible(before: &Desired, after: &Desired) -> Vec<Irreversible> {
+pub(super) fn irreversible(before: &Desired, after: &Desired) -> Vec<Irreversible> {
     let order = |desired: &Desired| desired.trust.as_ref().map(|trust| (trust.keys, trust.rotation));
     let is_trust_same = before.authorities == after.authorities
         && before.certificates == after.certificates
@@ -180,6 +183,18 @@ pub(super) struct Replaced {
     obstacle: Option<String>,
 }
 
+impl Replaced {
+    /// Whether it is the record of this update.
+    pub(super) fn is_of(&self, generation: u64) -> bool {
+        self.generation == generation
+    }
+
+    /// What keeps the node from going back.
+    pub(super) fn obstacle(&self) -> Option<&str> {
+        self.obstacle.as_deref()
+    }
+}
+
 /// The node is going back.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct RollbackRecord {
@@ -242,7 +257,7 @@ pub(super) struct Previous {
     pub(super) number: u64,
     pub(super) spec: NodeSpec,
     pub(super) desired: Desired,
-    replaced: Replaced,
+    pub(super) replaced: Replaced,
 }
 
 /// Whether an update may be taken back.
@@ -288,7 +303,7 @@ fn not_rolled_back(number: u64, cause: &str) -> String {
 
 impl Previous {
     /// What of the update is taken away.
-    fn retired(&self, after: &Desired) -> Result<Retired> {
+    pub(super) fn retired(&self, after: &Desired) -> Result<Retired> {
         let is_new = |file: &&File| self.desired.file(&file.path).is_none();
         let mut files = Vec::new();
         for file in after.files.iter().filter(is_new) {
@@ -326,12 +341,28 @@ impl Node {
     /// If what is remembered of it cannot be removed.
     pub(in crate::daemon) fn forget_rollback(&self) -> Result<()> {
         self.host.state.remove(Path::new(ROLLBACK))?;
-        self.forget_replaced()
+        self.host.state.remove(Path::new(REPLACED)).map(|_| ())
     }
 
-    /// The update is in place: what it replaced is not needed any more.
-    pub(in crate::daemon) fn forget_replaced(&self) -> Result<()> {
-        self.host.state.remove(Path::new(REPLACED)).map(|_| ())
+    /// The update is in place: what it replaced is kept for the operator's `rollback`, in the place of what the one before replaced.
+    pub(in crate::daemon) fn keep_replaced(&self, generation: u64) -> Result<()> {
+        let state = &self.host.state;
+        let read = |name| -> Result<Option<Replaced>> {
+            state.read_state(Path::new(name), &self.host.report, Code::StateFileQuarantined)
+        };
+        if let Some(replaced) = read(REPLACED)?.filter(|replaced| replaced.is_of(generation)) {
+            state.write_json(Path::new(FORMER), &replaced, Attributes::mode(0o600))?;
+        } else if read(FORMER)?.is_some_and(|former| !former.is_of(generation)) {
+            // It may hold secrets, and nothing goes back by it any more.
+            state.remove(Path::new(FORMER))?;
+        }
+        state.remove(Path::new(REPLACED)).map(|_| ())
+    }
+
+    /// The node is back, and nothing goes back further.
+    pub(in crate::daemon) fn forget_former(&self) -> Result<()> {
+        self.host.state.remove(Path::new(FORMER))?;
+        self.forget_rollback()
     }
 
     /// Finds the generation that was in place before this one, and records what is replaced, before anything is.
@@ -340,9 +371,6 @@ impl Node {
         let Some(current) = current.filter(|current| current.number == generation) else { return Ok(WayBack::Nothing) };
         let Some(before) = current.before.filter(|before| before.number != generation) else { return Ok(WayBack::Nothing) };
         let closed = |cause: &str| Ok(WayBack::Closed { number: before.number, cause: cause.to_owned() });
-        if !self.host.settings.rollback {
-            return closed("agent.toml says [node] rollback = false");
-        }
         if !current.whole_before {
             return closed("an update before this one failed on its way, so that generation was not whole any more");
         }
@@ -371,8 +399,12 @@ impl Node {
             self.host.state.write_json(Path::new(REPLACED), &replaced, Attributes::mode(0o600))?;
             replaced
         };
-        if let Some(obstacle) = &replaced.obstacle {
+        if let Some(obstacle) = replaced.obstacle() {
             return closed(obstacle);
+        }
+        // The operator may order it all the same.
+        if !self.host.settings.rollback {
+            return closed("agent.toml says [node] rollback = false");
         }
         Ok(WayBack::Open(Box::new(Previous { number: before.number, spec, desired, replaced })))
     }

@@ -59,10 +59,15 @@ pub fn screen(status: &Status, running: bool, now: Timestamp, room: Option<&str>
 fn facts(status: &Status, running: bool, now: Timestamp, sheet: &mut Sheet) {
     if let Some(node) = &status.node {
         let version = node.kube_version.as_ref().map(|version| format!("Kubernetes {version}"));
-        let generation = format!("generation {} {}", node.generation, node.state_in_words());
+        let generation = match node.in_place.filter(|_| node.state == "restored") {
+            Some(number) => {
+                format!("generation {number} is in place by `rollback`, Heat asks for generation {}", node.generation)
+            }
+            None => format!("generation {} {}", node.generation, node.state_in_words()),
+        };
         let all = [node.name.clone(), node.role.clone(), version, Some(generation)];
         sheet.fact("node", &all.into_iter().flatten().collect::<Vec<_>>().join(", "));
-        if let Some(drift) = node.drift().filter(|_| node.drifted && node.state == "applied") {
+        if let Some(drift) = node.drift().filter(|_| node.drifted && (node.state == "applied" || node.in_place.is_some())) {
             sheet.fact("drift", &drift);
             sheet.note("remedy", DRIFT_REMEDY);
         }

@@ -1,0 +1,23 @@
+//! `rollback [N] --dry-run`: what `rollback` would change. The rollback itself is an order (`order.rs`).
+
+use std::process::ExitCode;
+
+use super::{document, print};
+use crate::daemon::{self, RollbackPreview};
+use crate::error::Result;
+use crate::process::{exit, runtime};
+use crate::report::text::harmless;
+use crate::settings::Settings;
+
+/// Prints the plan of the way back, and what only the newest generation asks for; 2 if anything would change.
+///
+/// # Errors
+/// If the rollback would be refused, or the machine cannot be looked at.
+pub fn preview(settings: &Settings, generation: Option<u64>) -> Result<ExitCode> {
+    daemon::check_instance(&settings.state_dir)?;
+    let state = document::open_state(settings)?;
+    let RollbackPreview { number, plan, retired } = runtime()?.block_on(daemon::preview_rollback(&state, generation))?;
+    let retired: String = retired.iter().map(|line| format!("{line}\n")).collect();
+    print(&format!("back to generation {number}: {}{}", plan.render(), harmless(&retired)))?;
+    Ok(if plan.is_empty() && retired.is_empty() { exit::OK } else { exit::pending() })
+}

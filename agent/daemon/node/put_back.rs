@@ -1,0 +1,242 @@
+//! The generation before, put back by the operator's `rollback`: by the rules of a rollback, and with what the update recorded.
+//!
+//! That the node is on its way there is on disk before the first change ([`GenerationState::Restoring`]), and stays until it has
+//! arrived: an agent that finds it goes on, so that a kill ends in one of the two generations.
+
+use std::path::Path;
+
+use super::bring_up::{Done, RunOptions, SETTLES, error_of};
+use super::outline::Outline;
+use super::rollback::{FORMER, Previous, REPLACED, Replaced, irreversible};
+use super::{Node, renewal, spec_of};
+use crate::converge;
+use crate::daemon::reason::reason;
+use crate::deploy::{Extent, Generation, Generations, Outcome};
+use crate::desired::Desired;
+use crate::error::{Error, Result};
+use crate::files::Tree;
+use crate::kubernetes::{self, Facts};
+use crate::machine::facts;
+use crate::metadata::Deployment;
+use crate::report::{Code, Event, Phase};
+use crate::systemd::Systemd;
+
+/// What the operator can have put back, with what the newest generation asks for; `asked`: only this one.
+///
+/// # Errors
+/// If nothing can be put back, with the reason.
+fn way(state: &Tree, current: &Generation, asked: Option<u64>, facts: &Facts) -> Result<(Previous, Desired)> {
+    let in_place = current.in_place();
+    if let Some(asked) = asked.filter(|asked| in_place == Some(*asked)) {
+        return Err(Error::refused(format!("generation {asked} is in place already")));
+    }
+    let kept = current.restorable()?;
+    let (number, newest) = (kept.number, current.number);
+    if let Some(asked) = asked.filter(|asked| *asked != number) {
+        return Err(Error::refused(format!("the parameters of generation {asked} are not kept"))
+            .rule(format!("only the generation before the newest is kept: {number}"))
+            .remedy("update the stack with the parameters of that generation"));
+    }
+    let update = format!("update the stack with the parameters of generation {number}: a deployment may change that");
+    let read = |entry, number: u64| {
+        let unreadable = format!("this version of the agent cannot read the parameters of generation {number}");
+        spec_of(entry).ok_or_else(|| Error::refused(unreadable).remedy(&*update))
+    };
+    let spec = read(&kept.entry, number)?;
+    let desired = kubernetes::render(&spec, facts)?;
+    let after = kubernetes::render(&read(&current.entry, newest)?, facts)?;
+    let parts = irreversible(&desired, &after);
+    if !parts.is_empty() {
+        let parts: Vec<String> = parts.iter().map(ToString::to_string).collect();
+        return Err(Error::refused(format!("between generations {number} and {newest} there are changes of {}", parts.join(", ")))
+            .rule("what nothing takes back is never rolled back: volumes, certificates and keys, flannel's configuration, etcd's member, objects")
+            .remedy(update));
+    }
+    let mut replaced = None;
+    for name in [FORMER, REPLACED] {
+        let record: Option<Replaced> = state.read_json(Path::new(name))?;
+        replaced = replaced.or(record.filter(|record| record.is_of(newest)));
+    }
+    let Some(replaced) = replaced else {
+        return Err(Error::refused(format!("what generation {newest} replaced is not recorded")).remedy(update));
+    };
+    if let Some(obstacle) = replaced.obstacle() {
+        return Err(Error::refused(obstacle).remedy(update));
+    }
+    Ok((Previous { number, spec, desired, replaced }, after))
+}
+
+/// The number of the generation that the operator's order puts back.
+///
+/// # Errors
+/// If it is refused, with the reason.
+pub(in crate::daemon) fn check(state: &Tree, root: &Tree, current: Option<&Generation>, asked: Option<u64>) -> Result<u64> {
+    let current = current.ok_or_else(no_node)?;
+    way(state, current, asked, &facts::of_machine(root)).map(|(previous, _)| previous.number)
+}
+
+fn no_node() -> Error {
+    Error::refused("no node is in place on this machine").remedy("`heat-node-agent explain` shows what the node is waiting for")
+}
+
+/// What a rollback would do; nothing is changed, and no daemon is asked.
+#[derive(Debug)]
+pub(crate) struct Preview {
+    /// The generation that would be in place.
+    pub(crate) number: u64,
+    /// What changes on the way there.
+    pub(crate) plan: converge::Plan,
+    /// What only the generation in place asks for, and goes, in words.
+    pub(crate) retired: Vec<String>,
+}
+
+/// Looks what `rollback` would do.
+///
+/// # Errors
+/// If it would be refused, or the machine cannot be looked at.
+pub(crate) async fn preview(state: &Tree, asked: Option<u64>) -> Result<Preview> {
+    let root = Tree::open(Path::new("/"))?;
+    let current = Generations::read(state)?.ok_or_else(no_node)?;
+    let (previous, after) = way(state, &current, asked, &facts::of_machine(&root))?;
+    let systemd = Systemd::connect().await?;
+    let observed = converge::observe(&previous.desired, &root, &systemd).await?;
+    let retired = previous.retired(&after)?;
+    let file = |file: &converge::RetiredFile| {
+        let verb = if file.original.is_some() { "restore" } else { "remove" };
+        format!("{verb} {}", file.path)
+    };
+    let units =
+        |verb: &'static str, units: &[String]| -> Vec<String> { units.iter().map(|unit| format!("{verb} {unit}")).collect() };
+    let retired: Vec<String> = [units("stop", &retired.stop), units("disable", &retired.disable)]
+        .into_iter()
+        .flatten()
+        .chain(retired.files.iter().map(file))
+        .collect();
+    Ok(Preview { number: previous.number, plan: converge::plan(&previous.desired, &observed), retired })
+}
+
+/// What of an update to `after` nothing takes back, so that a failure of it is not rolled back: nothing where no generation is in place as
+/// a whole, or it cannot be read.
+pub(crate) fn parts_not_taken_back(state: &Tree, after: &Desired, facts: &Facts) -> Vec<String> {
+    let whole = Generations::inspect(state).as_ref().and_then(Generation::reference).filter(|one| one.extent == Extent::Whole);
+    let before = whole.and_then(|whole| kubernetes::render(&spec_of(&whole.entry)?, facts).ok());
+    before.map(|before| irreversible(&before, after).iter().map(ToString::to_string).collect()).unwrap_or_default()
+}
+
+impl Node {
+    /// Puts the generation before `current` back, whose way there is recorded.
+    pub(in crate::daemon) async fn put_generation_back(&self, current: Generation) -> Done {
+        let number = current.back.map_or(0, |back| back.to);
+        let event = |code, line: String| Event::new(code, line).generation(number).step("rollback");
+        let line = format!("rolling the node back to generation {number} at the operator's request");
+        self.host.report.emit(event(Code::RollbackBegun, line).phase(Phase::Units).cause("`heat-node-agent rollback` was run"));
+        self.remembered.forget_left();
+        let result = self.reach_former(&current).await;
+        let laps = self.progress.laps();
+        let outcome = match result {
+            Ok(()) => {
+                let line = format!("the node is back at generation {number}, and healthy");
+                self.host.report.emit(event(Code::RolledBack, line).phase(Phase::Steady));
+                Outcome::default()
+            }
+            Err(error) => {
+                let line = format!("the node could not be rolled back to generation {number}");
+                self.host.report.emit(event(Code::RollbackFailed, line).phase(Phase::Units).error(&error));
+                Outcome::refused(reason(&self.host.report, Code::RollbackFailed, &error))
+            }
+        };
+        let restored = outcome.reason.is_none();
+        Done { outcome, laps, wait: None, touched: true, restored }
+    }
+
+    async fn reach_former(&self, current: &Generation) -> Result<()> {
+        if let Ok(Some(deployment)) = Deployment::parse(&current.entry) {
+            self.know(&deployment);
+        }
+        let (previous, after) = way(&self.host.state, current, None, &self.facts())?;
+        let outline = Outline::of(&previous.spec, &previous.desired, &self.hostname());
+        self.known.outline.replace(Some(outline));
+        let options = RunOptions {
+            deadline: previous.spec.deadline,
+            settles: SETTLES,
+            generation: previous.number,
+            // What is left to do where this fails is to run the deployment again.
+            deployment: Some(current.deployment.clone()),
+            retired: Some(previous.retired(&after)?),
+        };
+        let desired = renewal::none(previous.desired.clone());
+        let converged = Box::pin(self.converge(&previous.spec, &desired, options)).await;
+        converged.map_err(|failure| error_of(&failure))?;
+        self.remembered.take_as_it_is(&previous.desired);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::clock::Clock;
+    use crate::deploy::GenerationState;
+    use crate::files::Attributes;
+    use crate::report::Report;
+
+    fn entry(id: &str, more: &Value) -> Value {
+        let mut config = json!({"ROLE": "minion", "KUBE_MASTER_IP": "192.0.2.1", "KUBE_NODE_IP": "192.0.2.2", "TLS_DISABLED": true,
+            "CLUSTER_UUID": "8c2b6d4e-5a8f-4c43-9d6a-1f6f4c1c2a11"});
+        config.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        json!({"id": id, "group": "kubernetes-node", "config": config})
+    }
+
+    /// A node that was updated by `more`, and the record of what that replaced, of this generation.
+    fn updated(more: &Value, record: u64) -> (tempfile::TempDir, Tree, Generation) {
+        let dir = tempfile::tempdir().unwrap();
+        let tree = || Tree::open(dir.path()).unwrap();
+        let mut generations = Generations::open(Arc::new(tree()), Clock::system(), &Report::kept()).unwrap();
+        for (id, more) in [("a", &json!({})), ("b", more)] {
+            generations.begin(id, id, entry(id, more)).unwrap();
+            generations.end(GenerationState::Applied, None, Vec::new()).unwrap();
+        }
+        let replaced = json!({"generation": record, "deployment": "b", "files": {}, "running": [], "enabled": [], "unhealthy": [],
+            "obstacle": null});
+        tree().write_json(Path::new(FORMER), &replaced, Attributes::mode(0o600)).unwrap();
+        let (state, current) = (tree(), generations.current().unwrap().clone());
+        (dir, state, current)
+    }
+
+    #[test]
+    fn an_order_is_refused_with_its_reason_before_anything_is_changed() {
+        let options = json!({"KUBELET_OPTIONS": "--v=3"});
+        let volume = json!({"DOCKER_VOLUME": "8c2b6d4e-5a8f-4c43-9d6a-1f6f4c1c2a11"});
+        for (why, more, record, asked, expected) in [
+            ("the one before", &options, 2, None, Ok(1)),
+            ("by its number", &options, 2, Some(1), Ok(1)),
+            ("the one in place", &options, 2, Some(2), Err("generation 2 is in place already")),
+            ("one that nobody keeps", &options, 2, Some(7), Err("the parameters of generation 7 are not kept")),
+            ("no record", &options, 1, None, Err("what generation 2 replaced is not recorded")),
+            ("what nothing takes back", &volume, 2, None, Err("between generations 1 and 2 there are changes of volumes")),
+        ] {
+            let (_dir, state, current) = updated(more, record);
+            let got = way(&state, &current, asked, &Facts::default()).map(|(previous, _)| previous.number);
+            match (got, expected) {
+                (Ok(number), Ok(expected)) => assert_eq!(number, expected, "{why}"),
+                (Err(error), Err(expected)) => assert!(error.to_string().contains(expected), "{why}: {error}"),
+                (got, _) => panic!("{why}: {got:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_plan_names_what_of_an_update_nothing_takes_back() {
+        let (_dir, state, _current) = updated(&json!({"KUBELET_OPTIONS": "--v=3"}), 2);
+        let parts = |more: &Value| {
+            let desired = kubernetes::render(&spec_of(&entry("c", more)).unwrap(), &Facts::default()).unwrap();
+            parts_not_taken_back(&state, &desired, &Facts::default())
+        };
+        assert_eq!(parts(&json!({"KUBELET_OPTIONS": "--v=4"})), Vec::<String>::new());
+        assert_eq!(parts(&json!({"DOCKER_VOLUME": "8c2b6d4e-5a8f-4c43-9d6a-1f6f4c1c2a11"})), ["volumes"]);
+    }
+}
