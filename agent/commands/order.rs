@@ -54,9 +54,8 @@ pub fn run(settings: &Settings, order: Order, deployment: &str) -> Result<ExitCo
             return show(&answer);
         }
         // Whoever ends while it holds the lock leaves the order to us, or to the next daemon.
-        match state.lock(Path::new("lock"))? {
-            Some(_held) => serve_here(settings, &state, &clock)?,
-            None => {}
+        if let Some(_held) = state.lock(Path::new("lock"))? {
+            serve_here(settings, &state, &clock)?;
         }
         // Carried out here it is answered, but for a rollback that a daemon has begun and the next one ends.
         watch.wait(POLL);

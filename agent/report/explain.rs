@@ -694,7 +694,7 @@ mod tests {
             (
                 "taken back by the operator, and healthy",
                 changed(|s| {
-                    s.node = Some(NodeStatus { in_place: Some(1), reason: Some("why".into()), ..node("restored", vec![]) })
+                    s.node = Some(NodeStatus { in_place: Some(1), reason: Some("why".into()), ..node("restored", vec![]) });
                 }),
                 true,
                 "DEGRADED at node",
