@@ -76,7 +76,7 @@ pub const BUILT: Timestamp = match option_env!("HNA_BUILD_DATE") {
 };
 
 /// How long the answer of somebody else is waited for. In tests it comes from the test itself, and a machine that stands still for
-/// seconds must turn none: there the limit is but the net under one that hangs.
+/// seconds must turn none: there the limit is only the fallback for one that hangs.
 #[must_use]
 pub const fn patience(limit: Duration) -> Duration {
     if cfg!(test) { Duration::from_mins(2) } else { limit }
@@ -231,7 +231,7 @@ impl Clock {
         }
     }
 
-    /// Waits. Only for deadlines, back-off and the poll that is the net under an event.
+    /// Waits. Only for deadlines, back-off and the poll that is the fallback for an event.
     #[expect(clippy::disallowed_methods, reason = "this is the one clock")]
     pub async fn wait(&self, duration: Duration) {
         match &self.source {

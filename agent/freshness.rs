@@ -9,7 +9,7 @@
 //! asked for nor that it is gone.
 //!
 //! A signal completes what Heat waits for at the time that it arrives. So it leaves only while the newest answer is also young:
-//! its request began not longer than [`LASTS`] ago. Where the source itself takes longer than that to answer, there is
+//! its request began not longer than [`ANSWER_VALIDITY`] ago. Where the source itself takes longer than that to answer, there is
 //! no younger one: see [`ListAnswer`].
 //!
 //! In: [`Moment`]s, which the clock hands out in the order of events, so that no wall clock that is set can confuse them. Out:
@@ -21,9 +21,9 @@ use std::time::Duration;
 use crate::clock::{Clock, Moment, patience};
 
 /// How long after its request began signals may rest on an answer.
-pub const LASTS: Duration = patience(Duration::from_secs(5));
+pub const ANSWER_VALIDITY: Duration = patience(Duration::from_secs(5));
 /// How long after it came signals may rest on an answer of a source that is slow.
-const AFTER_A_SLOW_ONE: Duration = Duration::from_secs(2);
+const SLOW_SOURCE_VALIDITY: Duration = Duration::from_secs(2);
 
 /// An answer with a list of deployments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,12 +35,12 @@ pub struct ListAnswer {
 }
 
 impl ListAnswer {
-    /// Of a request that began then. `took`: how long this answer and the one before it of the same source were on their way. One slow
+    /// Of a request that began then. `durations`: how long this answer and the one before it of the same source were on their way. One slow
     /// answer makes no slow source: the quicker of the two counts.
     #[must_use]
-    pub fn new(began: Moment, took: [Duration; 2]) -> Self {
-        let [this, before] = took;
-        Self { began, lasts: LASTS.max(this.min(before) + AFTER_A_SLOW_ONE) }
+    pub fn new(began: Moment, durations: [Duration; 2]) -> Self {
+        let [this, before] = durations;
+        Self { began, lasts: ANSWER_VALIDITY.max(this.min(before) + SLOW_SOURCE_VALIDITY) }
     }
 }
 
@@ -132,7 +132,7 @@ mod tests {
             clock.set(Timestamp(set));
             assert_eq!(answer.awaits(fact, &clock), None);
         }
-        clock.advance(LASTS);
+        clock.advance(ANSWER_VALIDITY);
         assert_eq!(answer.awaits(fact, &clock), None);
         clock.advance(second);
         clock.set(Timestamp(10_000_000));
@@ -145,13 +145,13 @@ mod tests {
     #[test]
     fn a_source_that_is_slow_each_time_holds_no_signal_up_for_ever_and_a_machine_that_stood_still_is_none() {
         let clock = Clock::manual(Timestamp(10_000));
-        let slow = LASTS + Duration::from_secs(3);
+        let slow = ANSWER_VALIDITY + Duration::from_secs(3);
         for (before, may_leave) in [(Duration::ZERO, false), (slow, true)] {
             let (fact, began) = (clock.moment(), clock.moment());
             clock.advance(slow);
             let answer = Freshness::Answered(ListAnswer::new(began, [slow, before]));
             assert_eq!(answer.awaits(fact, &clock).is_none(), may_leave, "{before:?}");
-            clock.advance(AFTER_A_SLOW_ONE + Duration::from_secs(1));
+            clock.advance(SLOW_SOURCE_VALIDITY + Duration::from_secs(1));
             assert_eq!(answer.awaits(fact, &clock), Some(began));
         }
     }

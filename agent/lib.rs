@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! sources ─► collect ─► deploy ─► kubernetes/network/storage ─► converge ─► signal ─► Heat
-//!  Heat, files  Snapshot   Work          Desired (pure)            Outcome     outbox
+//!  Heat, files  Snapshot   Work          Desired (pure)    DeploymentOutcome   outbox
 //!                            └───────────── journal ◄─────────────────┴──► report
 //! ```
 //!

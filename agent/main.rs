@@ -1,11 +1,11 @@
-//! The table of contents: from the command line to the command.
+//! Dispatches the command line to the commands.
 
 use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Parser;
 use heat_node_agent::commands::command_line::{CertificatesAction, Cli, Command};
-use heat_node_agent::commands::{self, Options, Order, exit, print_error};
+use heat_node_agent::commands::{self, CommonOptions, Order, exit, print_error};
 use heat_node_agent::daemon;
 use heat_node_agent::error::Result;
 use heat_node_agent::files::Tree;
@@ -48,7 +48,7 @@ fn command_line() -> std::result::Result<Cli, clap::Error> {
 }
 
 fn run(cli: Cli) -> Result<ExitCode> {
-    let mut options = Options { settings: cli.settings, state: cli.state, metadata: None };
+    let mut options = CommonOptions { settings: cli.settings, state: cli.state, metadata: None };
     let mut with = |metadata| {
         options.metadata = metadata;
         options.clone()
@@ -125,12 +125,12 @@ fn run(cli: Cli) -> Result<ExitCode> {
     }
 }
 
-fn order(options: &Options, order: Order, deployment: &str) -> Result<ExitCode> {
+fn order(options: &CommonOptions, order: Order, deployment: &str) -> Result<ExitCode> {
     with_settings(options, |_, loaded| commands::order::run(&loaded.settings, order, deployment))
 }
 
 /// Runs a command with the settings; without them it is one error, by an exit code that systemd does not restart on.
-fn with_settings(options: &Options, command: impl FnOnce(&Options, Loaded) -> Result<ExitCode>) -> Result<ExitCode> {
+fn with_settings(options: &CommonOptions, command: impl FnOnce(&CommonOptions, Loaded) -> Result<ExitCode>) -> Result<ExitCode> {
     match settings(options) {
         Ok(loaded) => command(options, loaded),
         Err(error) => {
@@ -141,15 +141,15 @@ fn with_settings(options: &Options, command: impl FnOnce(&Options, Loaded) -> Re
 }
 
 /// The settings with their mistakes listed, not refused.
-fn checked(options: &Options) -> Result<Loaded> {
+fn checked(options: &CommonOptions) -> Result<Loaded> {
     Ok(with_state(check(&Tree::open(Path::new("/"))?, options.settings.as_deref())?, options))
 }
 
-fn settings(options: &Options) -> Result<Loaded> {
+fn settings(options: &CommonOptions) -> Result<Loaded> {
     Ok(with_state(load(&Tree::open(Path::new("/"))?, options.settings.as_deref())?, options))
 }
 
-fn with_state(mut loaded: Loaded, options: &Options) -> Loaded {
+fn with_state(mut loaded: Loaded, options: &CommonOptions) -> Loaded {
     if let Some(state) = &options.state {
         loaded.settings.state_dir.clone_from(state);
     }

@@ -42,7 +42,7 @@ fn harmless_but_styles(text: &str) -> String {
     out
 }
 
-/// The same; whether there is still a reader, for who would go on for ever.
+/// The same; whether there is still a reader, for who would go on forever.
 pub(super) fn pass_on(text: &str) -> Result<bool> {
     put(&if std::io::stdout().is_terminal() { Cow::Owned(harmless(text)) } else { Cow::Borrowed(text) })
 }

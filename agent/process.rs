@@ -8,7 +8,7 @@ use crate::error::Result;
 
 /// Options that every command understands.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Options {
+pub struct CommonOptions {
     /// Settings file in place of those of the system.
     pub settings: Option<PathBuf>,
     /// State directory in place of the one in the settings.

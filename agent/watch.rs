@@ -1,5 +1,5 @@
 //! News about directories, by inotify, and about devices, by udev's netlink socket. Nobody may rely on it alone: every
-//! waiter has a poll as the net under it.
+//! waiter has a poll as the fallback.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::path::Path;
@@ -80,7 +80,7 @@ impl AsyncWatch {
         }
     }
 
-    /// Waits for news; for ever where there is no inotify. Safe to drop.
+    /// Waits for news; forever where there is no inotify. Safe to drop.
     pub async fn changed(&self) {
         let Some(fd) = &self.0 else { return std::future::pending().await };
         let Ok(mut ready) = fd.readable().await else { return std::future::pending().await };
@@ -107,7 +107,7 @@ impl DeviceNews {
         Self(bound.and_then(|socket| AsyncFd::new(socket).ok()))
     }
 
-    /// Waits for news; for ever where there is no socket. Safe to drop. Who sent it and what it says is not looked at: who
+    /// Waits for news; forever where there is no socket. Safe to drop. Who sent it and what it says is not looked at: who
     /// was woken looks at the devices themselves.
     pub async fn changed(&self) {
         let Some(fd) = &self.0 else { return std::future::pending().await };

@@ -28,7 +28,7 @@ const PIECE: usize = 24;
 
 /// Why a text is not taken.
 #[derive(Debug)]
-pub enum Rejection {
+pub enum JsonRejection {
     /// It would take more memory than it may, in bytes.
     TooLarge(usize),
     /// Its lists and objects are nested deeper than [`DEPTH`].
@@ -37,7 +37,7 @@ pub enum Rejection {
     Json(serde_json::Error),
 }
 
-impl Rejection {
+impl JsonRejection {
     /// The error for an operator: which budget, and by which rule.
     #[must_use]
     pub fn over(budget: usize) -> Error {
@@ -47,14 +47,14 @@ impl Rejection {
     }
 }
 
-impl From<Rejection> for Error {
-    fn from(rejection: Rejection) -> Self {
+impl From<JsonRejection> for Error {
+    fn from(rejection: JsonRejection) -> Self {
         match rejection {
-            Rejection::TooLarge(budget) => Rejection::over(budget),
-            Rejection::TooDeep => Self::permanent(format!("the JSON is nested more than {DEPTH} levels deep"))
+            JsonRejection::TooLarge(budget) => JsonRejection::over(budget),
+            JsonRejection::TooDeep => Self::permanent(format!("the JSON is nested more than {DEPTH} levels deep"))
                 .rule("the agent limits the depth of its input, so that it can store it and read it again")
                 .remedy("give the deepest part as a text that holds JSON"),
-            Rejection::Json(error) => Self::permanent(error),
+            JsonRejection::Json(error) => Self::permanent(error),
         }
     }
 }
@@ -63,7 +63,7 @@ impl From<Rejection> for Error {
 ///
 /// # Errors
 /// If it would take more, or is not JSON.
-pub fn value(bytes: &[u8], budget: usize) -> Result<Value, Rejection> {
+pub fn value(bytes: &[u8], budget: usize) -> Result<Value, JsonRejection> {
     read(bytes, budget, DEPTH, true)
 }
 
@@ -77,7 +77,7 @@ pub fn small(bytes: &[u8]) -> Option<Value> {
 ///
 /// # Errors
 /// If it would take more than an answer may, or is not JSON.
-pub fn answer(bytes: &[u8]) -> Result<Value, Rejection> {
+pub fn answer(bytes: &[u8]) -> Result<Value, JsonRejection> {
     value(bytes, ANSWER_MEMORY)
 }
 
@@ -85,7 +85,7 @@ pub fn answer(bytes: &[u8]) -> Result<Value, Rejection> {
 ///
 /// # Errors
 /// If it would take more than an answer may, is not JSON, or is not what the type wants.
-pub fn typed<T: DeserializeOwned>(text: impl AsRef<[u8]>) -> Result<T, Rejection> {
+pub fn typed<T: DeserializeOwned>(text: impl AsRef<[u8]>) -> Result<T, JsonRejection> {
     counted(text.as_ref(), ANSWER_MEMORY)
 }
 
@@ -93,18 +93,18 @@ pub fn typed<T: DeserializeOwned>(text: impl AsRef<[u8]>) -> Result<T, Rejection
 ///
 /// # Errors
 /// If it would take more than such a file may, is not JSON, or is not what the type wants.
-pub fn state<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Rejection> {
+pub fn state<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, JsonRejection> {
     counted(bytes, STATE_FILE_MEMORY)
 }
 
 #[expect(clippy::disallowed_methods, reason = "this is the one reader of JSON; the values are counted before")]
-fn counted<T: DeserializeOwned>(bytes: &[u8], budget: usize) -> Result<T, Rejection> {
+fn counted<T: DeserializeOwned>(bytes: &[u8], budget: usize) -> Result<T, JsonRejection> {
     check(bytes, budget)?;
-    serde_json::from_slice(bytes).map_err(Rejection::Json)
+    serde_json::from_slice(bytes).map_err(JsonRejection::Json)
 }
 
 /// Whether a text can be read into any type within the budget.
-fn check(bytes: &[u8], budget: usize) -> Result<(), Rejection> {
+fn check(bytes: &[u8], budget: usize) -> Result<(), JsonRejection> {
     // A value has at least two bytes of text: what is short cannot be too large.
     if bytes.len() / 2 * MEMBER_READ < budget {
         return Ok(());
@@ -117,11 +117,13 @@ fn check(bytes: &[u8], budget: usize) -> Result<(), Rejection> {
 /// # Errors
 /// If it is not a single object, or its names alone would take more than an answer may.
 #[expect(clippy::disallowed_methods, reason = "this is the one reader of JSON, and it counts")]
-pub fn members(text: &str) -> Result<Vec<(String, &str)>, Rejection> {
+pub fn members(text: &str) -> Result<Vec<(String, &str)>, JsonRejection> {
     let meter = Meter::new(ANSWER_MEMORY);
     let mut from = serde_json::Deserializer::from_str(text);
     let members = from.deserialize_map(Members { meter: &meter }).and_then(|members| from.end().map(|()| members));
-    members.map_err(|error| if meter.over.get().is_some() { Rejection::TooLarge(ANSWER_MEMORY) } else { Rejection::Json(error) })
+    members.map_err(
+        |error| if meter.over.get().is_some() { JsonRejection::TooLarge(ANSWER_MEMORY) } else { JsonRejection::Json(error) },
+    )
 }
 
 /// For `#[serde(deserialize_with)]`: the document of a cache.
@@ -137,14 +139,14 @@ pub fn document<'de, D: Deserializer<'de>>(from: D) -> Result<Map<String, Value>
 }
 
 #[expect(clippy::disallowed_methods, reason = "this is the one reader of JSON, and it counts")]
-fn read(bytes: &[u8], budget: usize, depth: usize, keep: bool) -> Result<Value, Rejection> {
+fn read(bytes: &[u8], budget: usize, depth: usize, keep: bool) -> Result<Value, JsonRejection> {
     let meter = Meter::new(budget);
     let mut text = serde_json::Deserializer::from_slice(bytes);
     let value = Seed { meter: &meter, left: depth, keep }.deserialize(&mut text).and_then(|value| text.end().map(|()| value));
     value.map_err(|error| match meter.over.get() {
-        Some(LimitExceeded::Memory) => Rejection::TooLarge(budget),
-        Some(LimitExceeded::Depth) => Rejection::TooDeep,
-        None => Rejection::Json(error),
+        Some(LimitExceeded::Memory) => JsonRejection::TooLarge(budget),
+        Some(LimitExceeded::Depth) => JsonRejection::TooDeep,
+        None => JsonRejection::Json(error),
     })
 }
 
@@ -348,7 +350,7 @@ mod tests {
             assert_eq!(read.to_string(), text.parse::<Value>().unwrap().to_string());
         }
         for text in ["", "{", "[1,]", "{} x", "nul"] {
-            assert!(matches!(value(text.as_bytes(), DOCUMENT_MEMORY), Err(Rejection::Json(_))), "{text}");
+            assert!(matches!(value(text.as_bytes(), DOCUMENT_MEMORY), Err(JsonRejection::Json(_))), "{text}");
         }
     }
 
@@ -359,12 +361,12 @@ mod tests {
         let deep = of(&format!("{}0{}", "{\"a\":".repeat(60), "}".repeat(60)), 3_000);
         for (name, text) in [("zeros", of("0", 500_000)), ("lists", of("[]", 500_000)), ("wide", wide), ("deep", deep)] {
             assert!(text.len() < 2 << 20, "{name}");
-            assert!(matches!(value(text.as_bytes(), DOCUMENT_MEMORY), Err(Rejection::TooLarge(_))), "{name}");
-            assert!(matches!(typed::<IgnoredAny>(&text), Err(Rejection::TooLarge(_))), "{name}");
-            assert!(matches!(state::<IgnoredAny>(text.as_bytes()), Err(Rejection::TooLarge(_))), "{name}");
+            assert!(matches!(value(text.as_bytes(), DOCUMENT_MEMORY), Err(JsonRejection::TooLarge(_))), "{name}");
+            assert!(matches!(typed::<IgnoredAny>(&text), Err(JsonRejection::TooLarge(_))), "{name}");
+            assert!(matches!(state::<IgnoredAny>(text.as_bytes()), Err(JsonRejection::TooLarge(_))), "{name}");
         }
         let long = json!("x".repeat(DOCUMENT_MEMORY)).to_string();
-        assert!(matches!(value(long.as_bytes(), DOCUMENT_MEMORY), Err(Rejection::TooLarge(_))));
+        assert!(matches!(value(long.as_bytes(), DOCUMENT_MEMORY), Err(JsonRejection::TooLarge(_))));
         assert!(small(long.as_bytes()).is_none());
     }
 
@@ -381,7 +383,7 @@ mod tests {
             assert_eq!(state::<Value>(stored.to_string().as_bytes()).unwrap(), stored);
             for levels in [DEPTH + 1, 127] {
                 let rejection = value(nested(open, close, levels).as_bytes(), DOCUMENT_MEMORY);
-                assert!(matches!(rejection, Err(Rejection::TooDeep)), "{levels}: {rejection:?}");
+                assert!(matches!(rejection, Err(JsonRejection::TooDeep)), "{levels}: {rejection:?}");
             }
         }
         // What was stored is only counted, however deep it is.

@@ -63,7 +63,7 @@ pub const RECORDS_MEMORY: usize = 2 * MIB;
 /// A result of more bytes than this is kept on disk alone: the record in memory has its status and reason.
 pub const RESULT_IN_MEMORY: usize = KIB;
 
-/// Bytes of a result, as JSON in its dearest form: far more than Heat takes (1 MiB), and far less than what is read of any file. What a
+/// Bytes of a result, as JSON in its longest form: far more than Heat takes (1 MiB), and far less than what is read of any file. What a
 /// job's runner keeps of a program's outputs is bounded by it while they are read.
 pub const RESULT_BYTES: usize = 4 * MIB;
 

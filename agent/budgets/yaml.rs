@@ -16,7 +16,7 @@ use crate::error::Error;
 
 /// A value with the place where it begins.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Node {
+pub struct YamlNode {
     /// The line, counted from 1; 0 where it is not known: in JSON.
     pub line: usize,
     /// What it is.
@@ -29,7 +29,7 @@ pub enum Content {
     /// Null, true or false, a number, a text.
     Scalar(Value),
     /// A list.
-    List(Vec<Node>),
+    List(Vec<YamlNode>),
     /// A map in the order of the document; each name once.
     Map(Vec<Member>),
 }
@@ -42,42 +42,42 @@ pub struct Member {
     /// The line of the name.
     pub line: usize,
     /// The value.
-    pub value: Node,
+    pub value: YamlNode,
 }
 
 /// A document.
 #[derive(Debug, PartialEq)]
 pub struct Document {
     /// The whole.
-    pub root: Node,
+    pub root: YamlNode,
     /// Names that a map has twice, each with the line of the second one, which counts.
     pub twice: Vec<(String, usize)>,
 }
 
 /// Why a text is not taken.
 #[derive(Debug)]
-pub enum Rejection {
+pub enum YamlRejection {
     /// It would take more memory than it may.
     TooLarge,
     /// It is not YAML, or has something that has no place in such a document: its line, and what is wrong.
     Yaml(usize, String),
 }
 
-impl From<Rejection> for Error {
-    fn from(rejection: Rejection) -> Self {
+impl From<YamlRejection> for Error {
+    fn from(rejection: YamlRejection) -> Self {
         match rejection {
-            Rejection::TooLarge => {
+            YamlRejection::TooLarge => {
                 Self::permanent(format!("the YAML would take more than {} KiB of memory", DOCUMENT_MEMORY / 1024))
                     .rule("the agent limits the size of its input to bound its memory")
                     .remedy("split the document")
             }
-            Rejection::Yaml(line, what) => Self::permanent(format!("the YAML is broken at line {line}: {what}"))
+            YamlRejection::Yaml(line, what) => Self::permanent(format!("the YAML is broken at line {line}: {what}"))
                 .rule(format!("YAML 1.1, one document, nested at most {DEPTH} levels deep")),
         }
     }
 }
 
-impl Node {
+impl YamlNode {
     /// A JSON value as a node without lines.
     #[must_use]
     pub fn of_json(value: Value) -> Self {
@@ -111,7 +111,7 @@ impl Node {
 
     /// The items, where it is a list.
     #[must_use]
-    pub fn items(&self) -> Option<&[Node]> {
+    pub fn items(&self) -> Option<&[YamlNode]> {
         if let Content::List(items) = &self.content { Some(items) } else { None }
     }
 
@@ -135,7 +135,7 @@ impl Node {
 
     /// The value of a name; null counts as absent.
     #[must_use]
-    pub fn get(&self, name: &str) -> Option<&Node> {
+    pub fn get(&self, name: &str) -> Option<&YamlNode> {
         self.member(name).map(|member| &member.value).filter(|value| !value.is_null())
     }
 
@@ -163,7 +163,7 @@ struct Open {
 }
 
 enum Partial {
-    List(Vec<Node>),
+    List(Vec<YamlNode>),
     /// With the name whose value comes next.
     Map(Vec<Member>, Option<(String, usize)>),
 }
@@ -173,44 +173,44 @@ enum Partial {
 /// # Errors
 /// If it would take more memory than a document may, is not YAML, or has several documents, a tag of another type, or an alias
 /// of what it is itself in.
-pub fn read(text: &str) -> Result<Document, Rejection> {
+pub fn read(text: &str) -> Result<Document, YamlRejection> {
     if text.len() > DOCUMENT_BYTES {
-        return Err(Rejection::TooLarge);
+        return Err(YamlRejection::TooLarge);
     }
     let mut reader = Reader { left: DOCUMENT_MEMORY, anchors: BTreeMap::new(), open: Vec::new(), root: None, twice: Vec::new() };
     let mut documents = 0;
     for event in Parser::new_from_str(text) {
-        let (event, span) = event.map_err(|error| Rejection::Yaml(error.marker().line(), error.info().to_owned()))?;
+        let (event, span) = event.map_err(|error| YamlRejection::Yaml(error.marker().line(), error.info().to_owned()))?;
         let line = span.start.line();
         if matches!(event, Event::DocumentStart(_)) {
             documents += 1;
         }
         if documents > 1 {
-            return Err(Rejection::Yaml(line, "a second document begins".to_owned()));
+            return Err(YamlRejection::Yaml(line, "a second document begins".to_owned()));
         }
         reader.take_event(event, line)?;
     }
-    let root = reader.root.unwrap_or(Node { line: 1, content: Content::Scalar(Value::Null) });
+    let root = reader.root.unwrap_or(YamlNode { line: 1, content: Content::Scalar(Value::Null) });
     Ok(Document { root, twice: reader.twice })
 }
 
 /// The limit is that of JSON: what `verify` takes an agent takes too.
-fn too_deep(line: usize) -> Rejection {
-    Rejection::Yaml(line, format!("it is nested more than {DEPTH} levels deep, aliases included"))
+fn too_deep(line: usize) -> YamlRejection {
+    YamlRejection::Yaml(line, format!("it is nested more than {DEPTH} levels deep, aliases included"))
 }
 
 struct Reader {
     /// Bytes that may still be taken.
     left: usize,
     /// Each with its levels of lists and maps.
-    anchors: BTreeMap<usize, (Node, usize)>,
+    anchors: BTreeMap<usize, (YamlNode, usize)>,
     open: Vec<Open>,
-    root: Option<Node>,
+    root: Option<YamlNode>,
     twice: Vec<(String, usize)>,
 }
 
 impl Reader {
-    fn take_event(&mut self, event: Event<'_>, line: usize) -> Result<(), Rejection> {
+    fn take_event(&mut self, event: Event<'_>, line: usize) -> Result<(), YamlRejection> {
         match event {
             Event::Nothing | Event::StreamStart | Event::StreamEnd | Event::DocumentStart(_) | Event::DocumentEnd => Ok(()),
             Event::Scalar(word, style, anchor, tag) => {
@@ -219,13 +219,13 @@ impl Reader {
                     *name = Some((word.into_owned(), line));
                     return self.take(bytes);
                 }
-                self.take(json::weight_of_item(&word) + size_of::<Node>())?;
-                let value = scalar(word, style, tag.as_deref()).map_err(|what| Rejection::Yaml(line, what))?;
-                self.put(Node { line, content: Content::Scalar(value) }, anchor, 0)
+                self.take(json::weight_of_item(&word) + size_of::<YamlNode>())?;
+                let value = scalar(word, style, tag.as_deref()).map_err(|what| YamlRejection::Yaml(line, what))?;
+                self.put(YamlNode { line, content: Content::Scalar(value) }, anchor, 0)
             }
             Event::Alias(anchor) => {
                 let Some((node, height)) = self.anchors.get(&anchor).cloned() else {
-                    return Err(Rejection::Yaml(line, "an alias of a value that it stands in".to_owned()));
+                    return Err(YamlRejection::Yaml(line, "an alias of a value that it stands in".to_owned()));
                 };
                 if self.open.len() + height > DEPTH {
                     return Err(too_deep(line));
@@ -241,28 +241,28 @@ impl Reader {
                     Partial::List(items) => Content::List(items),
                     Partial::Map(members, _) => Content::Map(self.merged(members)?),
                 };
-                self.put(Node { line, content }, anchor, height + 1)
+                self.put(YamlNode { line, content }, anchor, height + 1)
             }
         }
     }
 
-    fn begin(&mut self, content: Partial, line: usize, anchor: usize, tag: Option<&Tag>, own: &str) -> Result<(), Rejection> {
+    fn begin(&mut self, content: Partial, line: usize, anchor: usize, tag: Option<&Tag>, own: &str) -> Result<(), YamlRejection> {
         if let Some(tag) = tag.filter(|tag| !(tag.is_yaml_core_schema() && tag.suffix == own)) {
-            return Err(Rejection::Yaml(line, format!("the tag {tag} has no place here")));
+            return Err(YamlRejection::Yaml(line, format!("the tag {tag} has no place here")));
         }
         if let Some(Open { content: Partial::Map(_, None), .. }) = self.open.last() {
-            return Err(Rejection::Yaml(line, "a list or a map in the place of a name".to_owned()));
+            return Err(YamlRejection::Yaml(line, "a list or a map in the place of a name".to_owned()));
         }
         if self.open.len() >= DEPTH {
             return Err(too_deep(line));
         }
-        self.take(json::weight_of_item("") + size_of::<Node>())?;
+        self.take(json::weight_of_item("") + size_of::<YamlNode>())?;
         self.open.push(Open { line, anchor, content, height: 0 });
         Ok(())
     }
 
     /// A whole value goes to where it belongs.
-    fn put(&mut self, node: Node, anchor: usize, height: usize) -> Result<(), Rejection> {
+    fn put(&mut self, node: YamlNode, anchor: usize, height: usize) -> Result<(), YamlRejection> {
         if anchor > 0 {
             self.take(weight(&node))?;
             self.anchors.insert(anchor, (node.clone(), height));
@@ -275,14 +275,14 @@ impl Reader {
             Some(Partial::List(items)) => items.push(node),
             Some(Partial::Map(members, name)) => match name.take() {
                 Some((name, line)) => members.push(Member { name, line, value: node }),
-                None => return Err(Rejection::Yaml(node.line, "an alias in the place of a name".to_owned())),
+                None => return Err(YamlRejection::Yaml(node.line, "an alias in the place of a name".to_owned())),
             },
         }
         Ok(())
     }
 
     /// Each name once: the last one counts. What `<<` brings counts least.
-    fn merged(&mut self, members: Vec<Member>) -> Result<Vec<Member>, Rejection> {
+    fn merged(&mut self, members: Vec<Member>) -> Result<Vec<Member>, YamlRejection> {
         let mut places: BTreeMap<String, usize> = BTreeMap::new();
         let mut all: Vec<Member> = Vec::with_capacity(members.len());
         let mut brought = Vec::new();
@@ -303,11 +303,11 @@ impl Reader {
         for Member { line, value, .. } in brought {
             let maps = match value.content {
                 Content::List(items) => items,
-                content => vec![Node { line, content }],
+                content => vec![YamlNode { line, content }],
             };
             for map in maps {
                 let Content::Map(members) = map.content else {
-                    return Err(Rejection::Yaml(line, "<< takes a map, or a list of maps".to_owned()));
+                    return Err(YamlRejection::Yaml(line, "<< takes a map, or a list of maps".to_owned()));
                 };
                 for member in members {
                     if !places.contains_key(&member.name) {
@@ -320,15 +320,15 @@ impl Reader {
         Ok(all)
     }
 
-    fn take(&mut self, bytes: usize) -> Result<(), Rejection> {
-        self.left = self.left.checked_sub(bytes).ok_or(Rejection::TooLarge)?;
+    fn take(&mut self, bytes: usize) -> Result<(), YamlRejection> {
+        self.left = self.left.checked_sub(bytes).ok_or(YamlRejection::TooLarge)?;
         Ok(())
     }
 }
 
 /// What a node takes, in the measure of the reader.
-fn weight(node: &Node) -> usize {
-    let own = size_of::<Node>() + json::weight_of_item("");
+fn weight(node: &YamlNode) -> usize {
+    let own = size_of::<YamlNode>() + json::weight_of_item("");
     own + match &node.content {
         Content::Scalar(Value::String(text)) => text.len(),
         Content::Scalar(_) => 0,
@@ -389,14 +389,14 @@ fn whole(word: &str) -> Option<i64> {
         ('0', Some("b")) => of(plain.get(2..)?, 2),
         ('0', Some("x")) => of(plain.get(2..)?, 16),
         ('0', _) => of(plain.get(1..)?, 8),
-        _ if plain.contains(':') => sixties(&plain),
+        _ if plain.contains(':') => sexagesimal(&plain),
         _ => of(&plain, 10),
     };
     number.map(|number| sign * number)
 }
 
 /// `1:30` is ninety.
-fn sixties(word: &str) -> Option<i64> {
+fn sexagesimal(word: &str) -> Option<i64> {
     let mut parts = word.split(':');
     let first: i64 = parts.next()?.parse().ok()?;
     parts.try_fold(first, |sum, part| {
@@ -501,7 +501,7 @@ mod tests {
         assert_eq!((member("config").line, member("flow").line, member("list").line), (5, 12, 14));
         assert_eq!(member("list").value.items().unwrap()[1].line, 16);
         assert_eq!(document.twice, [("doubled".to_owned(), 23)]);
-        let back = Node::of_json(document.root.to_json());
+        let back = YamlNode::of_json(document.root.to_json());
         assert_eq!((back.to_json(), back.line), (document.root.to_json(), 0));
     }
 
@@ -519,7 +519,9 @@ mod tests {
             ("a:\n  <<: 3\n", 2, "takes a map"),
         ] {
             match read(text) {
-                Err(Rejection::Yaml(found, what)) => assert!(found == line && what.contains(words), "{text:?}: {found} {what}"),
+                Err(YamlRejection::Yaml(found, what)) => {
+                    assert!(found == line && what.contains(words), "{text:?}: {found} {what}");
+                }
                 other => panic!("{text:?}: {other:?}"),
             }
         }
@@ -554,7 +556,7 @@ mod tests {
                     let json = document.root.to_json().to_string();
                     assert!(levels <= DEPTH && json::value(json.as_bytes(), DOCUMENT_MEMORY).is_ok(), "{levels}: {shown}");
                 }
-                Err(Rejection::Yaml(_, what)) => {
+                Err(YamlRejection::Yaml(_, what)) => {
                     assert!(levels > DEPTH && what.contains("96 levels"), "{levels}: {shown}: {what}");
                 }
                 Err(other) => panic!("{levels}: {shown}: {other:?}"),
@@ -577,10 +579,10 @@ mod tests {
             ("names", (0..200_000).map(|n| format!("{n}:\n")).collect()),
             ("bytes", format!("a: {}", "x".repeat(DOCUMENT_BYTES))),
         ] {
-            assert!(matches!(read(&text), Err(Rejection::TooLarge)), "{name}");
+            assert!(matches!(read(&text), Err(YamlRejection::TooLarge)), "{name}");
         }
         for deep in ["[".repeat(5_000), "a: {".repeat(5_000), "- ".repeat(5_000)] {
-            assert!(matches!(read(&deep), Err(Rejection::Yaml(1, _))), "{}", &deep[..4]);
+            assert!(matches!(read(&deep), Err(YamlRejection::Yaml(1, _))), "{}", &deep[..4]);
         }
     }
 }

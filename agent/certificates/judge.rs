@@ -59,7 +59,7 @@ pub enum Flaw {
 
 /// How far a certificate is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Life {
+pub enum ValidityPhase {
     /// Before two thirds of it.
     Fresh,
     /// Past two thirds of it: to be renewed.
@@ -70,13 +70,13 @@ pub enum Life {
 
 /// Where in its life a certificate is.
 #[must_use]
-pub fn life(certificate: &X509, now: Timestamp) -> Life {
+pub fn life(certificate: &X509, now: Timestamp) -> ValidityPhase {
     if seconds(now) > seconds(certificate.not_after) {
-        Life::Over
+        ValidityPhase::Over
     } else if now >= renewal_due(certificate) {
-        Life::NearEnd
+        ValidityPhase::NearEnd
     } else {
-        Life::Fresh
+        ValidityPhase::Fresh
     }
 }
 
@@ -155,7 +155,7 @@ fn check_time(certificate: &X509, now: Timestamp) -> Result<(), Flaw> {
     if seconds(now) < seconds(certificate.not_before) {
         return Err(Flaw::NotYetValid(certificate.not_before));
     }
-    if life(certificate, now) == Life::Over {
+    if life(certificate, now) == ValidityPhase::Over {
         return Err(Flaw::Expired(certificate.not_after));
     }
     Ok(())
@@ -490,11 +490,11 @@ mod tests {
         let ca = SigningAuthority::create("cluster", NOW.after(DAY), 3 * YEAR).unwrap().certificate;
         assert_eq!(renewal_due(&ca), NOW.after(2 * YEAR));
         for (at, stage) in [
-            (Timestamp(0), Life::Fresh),
-            (Timestamp(NOW.after(2 * YEAR).0 - 1), Life::Fresh),
-            (NOW.after(2 * YEAR), Life::NearEnd),
-            (NOW.after(3 * YEAR), Life::NearEnd),
-            (NOW.after(3 * YEAR + Duration::from_secs(1)), Life::Over),
+            (Timestamp(0), ValidityPhase::Fresh),
+            (Timestamp(NOW.after(2 * YEAR).0 - 1), ValidityPhase::Fresh),
+            (NOW.after(2 * YEAR), ValidityPhase::NearEnd),
+            (NOW.after(3 * YEAR), ValidityPhase::NearEnd),
+            (NOW.after(3 * YEAR + Duration::from_secs(1)), ValidityPhase::Over),
         ] {
             assert_eq!(life(&ca, at), stage);
         }

@@ -9,7 +9,7 @@ use super::section::DEPLOYMENTS;
 use super::source_set::Stored;
 use crate::budgets::json;
 use crate::clock::Timestamp;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::files::{Attributes, Tree};
 use crate::report::{Code, Event, Report};
 use crate::settings::source_name::SourceName;
@@ -24,7 +24,8 @@ pub(super) struct Cached {
     /// When the poll began that it answered.
     pub(super) fetched_at: Timestamp,
     /// Digest of the local settings under which it was fetched.
-    pub(super) basis: String,
+    #[serde(rename = "basis")]
+    pub(super) files_digest: String,
     /// The settings by which it was fetched; none where an earlier version fetched it.
     #[serde(default)]
     pub(super) asked: Option<Stored>,
@@ -55,7 +56,7 @@ pub(super) fn read(state: &Tree, source: SourceName) -> Result<Option<Cached>> {
 /// Puts away what cannot be understood, which is the same as none then, and logs it (heat-protocol.md R2).
 pub(super) fn quarantine(state: &Tree, source: SourceName, report: &Report, why: &Error) {
     let path = path(source);
-    let done = if why.kind() == Kind::Permanent {
+    let done = if why.kind() == ErrorKind::Permanent {
         state.quarantine(&path, report, Code::StateFileQuarantined, why)
     } else {
         Err(why.clone())
@@ -72,12 +73,13 @@ pub(super) fn store(
     state: &Tree,
     source: SourceName,
     fetched_at: Timestamp,
-    basis: &str,
+    files_digest: &str,
     asked: Option<&Stored>,
     document: &Map<String, Value>,
     deployments: Option<&Entries>,
 ) -> Result<()> {
-    let head = serde_json::json!({"version": VERSION, "fetched_at": fetched_at, "basis": basis, "asked": asked}).to_string();
+    let head =
+        serde_json::json!({"version": VERSION, "fetched_at": fetched_at, "basis": files_digest, "asked": asked}).to_string();
     // Written by hand: the deployments are texts already.
     let mut text = format!("{},\"document\":{{", head.strip_suffix('}').unwrap_or(&head));
     // A list below this key that is not one of the keys in use must not come back as the list in force.
@@ -127,7 +129,7 @@ mod tests {
         let file = Path::new("cache/cfn.json");
         assert_eq!(state.facts(file).unwrap().unwrap().mode, 0o600);
         let cached = read().unwrap().unwrap();
-        assert_eq!((cached.fetched_at, cached.basis.as_str(), cached.document), (Timestamp(5), "b", document));
+        assert_eq!((cached.fetched_at, cached.files_digest.as_str(), cached.document), (Timestamp(5), "b", document));
         assert!(report.events().is_empty());
         for bad in [
             "",

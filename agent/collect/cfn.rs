@@ -6,7 +6,7 @@ use futures_util::future::join_all;
 use serde_json::{Map, Value};
 
 use super::document;
-use super::poll::{FetchedDocument, Memory, Tools, refusal};
+use super::poll::{FetchedDocument, PollCache, Tools, refusal};
 use super::section::{DEPLOYMENT_KEY, Section};
 use crate::budgets::json;
 use crate::digest;
@@ -24,7 +24,7 @@ pub(super) const NEEDED: [&str; 5] = ["metadata_url", "access_key_id", "secret_a
 
 /// Whom to ask for what.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Endpoint {
+pub(super) struct CfnEndpoint {
     metadata_url: String,
     keys: Keys,
     stack: String,
@@ -33,7 +33,7 @@ pub(super) struct Endpoint {
     pub(super) ca: Option<String>,
 }
 
-impl Endpoint {
+impl CfnEndpoint {
     pub(super) fn new(section: &Section) -> Result<Option<Self>> {
         // A hint file alone is left by cloud-init for other tools.
         if ["access_key_id", "secret_access_key", "path"].iter().all(|key| section.get(key).is_none()) {
@@ -69,7 +69,7 @@ impl Endpoint {
     }
 
     /// Asks, one request a path, side by side.
-    pub(super) async fn fetch(&self, tools: &Tools, memory: &mut Memory) -> Result<FetchedDocument> {
+    pub(super) async fn fetch(&self, tools: &Tools, memory: &mut PollCache) -> Result<FetchedDocument> {
         let answers = join_all(self.paths.iter().map(|path| self.fetch_path(tools, path))).await;
         let bodies = answers.into_iter().collect::<Result<Vec<_>>>()?;
         let digests: String = bodies.iter().map(|body| digest::hex(body)).collect();

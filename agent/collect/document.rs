@@ -49,7 +49,7 @@ fn parse_within(bytes: &[u8], budget: usize) -> Result<Value> {
             .remedy("if it was fetched over the network, check that the address leads to Heat itself and not to a proxy"));
     }
     json::value(bytes, budget).or_else(|rejection| parse_large(bytes, budget, &rejection).ok_or(rejection)).map_err(|rejection| {
-        let json::Rejection::Json(error) = rejection else { return rejection.into() };
+        let json::JsonRejection::Json(error) = rejection else { return rejection.into() };
         let why = match error.classify() {
             serde_json::error::Category::Eof => "ends too early".to_owned(),
             _ => format!("is broken at line {} column {}", error.line(), error.column()),
@@ -60,9 +60,9 @@ fn parse_within(bytes: &[u8], budget: usize) -> Result<Value> {
 
 /// Reads a document again with the numbers that are beyond what a computer counts with (`1e999`) as texts, as they are written:
 /// one such value makes no whole document unreadable. Nothing where there is none, or something else is wrong too.
-fn parse_large(bytes: &[u8], budget: usize, rejection: &json::Rejection) -> Option<Value> {
+fn parse_large(bytes: &[u8], budget: usize, rejection: &json::JsonRejection) -> Option<Value> {
     let too_large = |error: &serde_json::Error| error.to_string().starts_with("number out of range");
-    if !matches!(rejection, json::Rejection::Json(error) if too_large(error)) {
+    if !matches!(rejection, json::JsonRejection::Json(error) if too_large(error)) {
         return None;
     }
     let number = |byte: &u8| byte.is_ascii_digit() || matches!(byte, b'+' | b'-' | b'.' | b'e' | b'E');
@@ -126,13 +126,13 @@ pub(super) fn kind(value: &Value) -> &'static str {
 /// Parts of a document that are of the wrong kind: places for `MetadataPartInvalid`.
 pub(super) fn invalid_parts(document: &Map<String, Value>, deployment_keys: &[String]) -> Vec<String> {
     let lists = deployment_keys.iter().map(|key| (key.as_str(), Value::is_array as fn(&Value) -> bool, "a list"));
-    let mut odd = Vec::new();
+    let mut warnings = Vec::new();
     for (key, good, wanted) in lists.chain([("os-collect-config", Value::is_object as fn(&Value) -> bool, "an object")]) {
         if let Some(value) = document.get(key).filter(|value| !value.is_null() && !good(value)) {
-            odd.push(format!("{key} is {}, not {wanted}; it is ignored", kind(value)));
+            warnings.push(format!("{key} is {}, not {wanted}; it is ignored", kind(value)));
         }
     }
-    odd
+    warnings
 }
 
 #[cfg(test)]

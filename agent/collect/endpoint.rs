@@ -1,15 +1,15 @@
 //! A source over the network: where it is asked, and one poll of it.
 
-use super::poll::{FetchedDocument, Memory, Tools};
+use super::poll::{FetchedDocument, PollCache, Tools};
 use super::{cfn, heat, request};
 use crate::error::Result;
 
 /// Whom to ask for what.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Endpoint {
-    Cfn(cfn::Endpoint),
-    Heat(heat::Endpoint),
-    Request(request::Endpoint),
+    Cfn(cfn::CfnEndpoint),
+    Heat(heat::HeatEndpoint),
+    Request(request::TempUrlEndpoint),
 }
 
 impl Endpoint {
@@ -53,7 +53,7 @@ impl Endpoint {
     ///
     /// # Errors
     /// No answer, or none that can be used; `Error::asked_pause` is what the server asks us to wait.
-    pub(super) async fn fetch(&self, tools: &Tools, memory: &mut Memory) -> Result<FetchedDocument> {
+    pub(super) async fn fetch(&self, tools: &Tools, memory: &mut PollCache) -> Result<FetchedDocument> {
         match self {
             Self::Cfn(endpoint) => endpoint.fetch(tools, memory).await,
             Self::Heat(endpoint) => endpoint.fetch(tools, memory).await,

@@ -4,7 +4,7 @@
 use serde_json::{Map, Value};
 
 use super::document;
-use super::poll::{FetchedDocument, Memory, Tools, refusal};
+use super::poll::{FetchedDocument, PollCache, Tools, refusal};
 use super::section::{DEPLOYMENT_KEY, Section};
 use crate::budgets::json;
 use crate::digest;
@@ -35,7 +35,7 @@ const SERVICE: &str = "orchestration";
 
 /// Whom to ask for what.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Endpoint {
+pub(super) struct HeatEndpoint {
     credentials: Credentials,
     /// `name/uuid`.
     stack: String,
@@ -43,7 +43,7 @@ pub(super) struct Endpoint {
     pub(super) ca: Option<String>,
 }
 
-impl Endpoint {
+impl HeatEndpoint {
     pub(super) fn new(section: &Section) -> Result<Option<Self>> {
         // Heat leaves region_name where it takes the rest away.
         if ["user_id", "password", "stack_id", "resource_name"].iter().all(|key| section.get(key).is_none()) {
@@ -70,7 +70,7 @@ impl Endpoint {
         format!("Heat at {}, stack {} {}", redacted(&self.credentials.auth_url), self.stack, self.resource)
     }
 
-    pub(super) async fn fetch(&self, tools: &Tools, memory: &mut Memory) -> Result<FetchedDocument> {
+    pub(super) async fn fetch(&self, tools: &Tools, memory: &mut PollCache) -> Result<FetchedDocument> {
         let stack = match &memory.stack {
             Some(known) => known.clone(),
             None => self.full_stack_id(tools).await?,

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 use super::local::LocalFiles;
 use super::section::{DEPLOYMENT_KEY, DEPLOYMENTS, Section};
-use super::source_set::{Origin, SourceSet, keys, needed};
+use super::source_set::{HintOrigin, SourceSet, keys, needed};
 use crate::digest;
 use crate::error::{Context, Error, Result};
 use crate::report::{Code, Event, Phase};
@@ -22,7 +22,7 @@ const CA: &str = "ca_certificate";
 
 /// What one document says of the sources. Never shown: most of it is secret.
 pub(super) struct SourceHints {
-    origin: Origin,
+    origin: HintOrigin,
     sections: BTreeMap<SourceName, Section>,
     /// The sources of which it has a setting that they need, were it only an empty text.
     mentioned: Vec<SourceName>,
@@ -31,7 +31,7 @@ pub(super) struct SourceHints {
 }
 
 impl SourceHints {
-    fn nothing(origin: Origin) -> Self {
+    fn nothing(origin: HintOrigin) -> Self {
         Self { origin, sections: BTreeMap::new(), mentioned: Vec::new(), collectors: Vec::new() }
     }
 
@@ -40,13 +40,13 @@ impl SourceHints {
     /// written out, which means the sources that happen to be configured; the hint file is left by cloud-init for other tools.
     fn names(&self, source: SourceName) -> bool {
         let lists = |name: SourceName| self.collectors.iter().any(|one| one == name.as_str());
-        let is_file = matches!(self.origin, Origin::BootCopy | Origin::Config);
+        let is_file = matches!(self.origin, HintOrigin::BootCopy | HintOrigin::Config);
         let is_listed = lists(source) && !lists(SourceName::HeatLocal);
         is_listed || (is_file && self.collectors.is_empty() && self.mentioned.contains(&source))
     }
 
     /// What a server's metadata says of its sources.
-    pub(super) fn by_document(origin: Origin, document: &Map<String, Value>) -> Self {
+    pub(super) fn by_document(origin: HintOrigin, document: &Map<String, Value>) -> Self {
         let mut hints = Self::nothing(origin);
         let Some(all) = document.get("os-collect-config") else { return hints };
         for source in SourceName::REMOTE {
@@ -68,7 +68,7 @@ impl SourceHints {
     pub(super) fn carried(ways: &[(SourceName, &SourceSet)], answering: &[SourceName]) -> Self {
         let sections = ways.iter().map(|(source, set)| (*source, set.section().clone())).collect();
         let collectors = answering.iter().map(|source| source.as_str().to_owned()).collect();
-        Self { sections, collectors, ..Self::nothing(Origin::Before) }
+        Self { sections, collectors, ..Self::nothing(HintOrigin::Before) }
     }
 
     /// Whether it says nothing of any source.
@@ -91,7 +91,7 @@ impl SourceHints {
     }
 
     /// Why this answer of `new` lets none of the ways go that it is to replace. It has to be Heat's word for this server: with a
-    /// deployment, or with something about the sources. And it must not lead back, or the two would replace each other for ever.
+    /// deployment, or with something about the sources. And it must not lead back, or the two would replace each other forever.
     ///
     /// # Errors
     /// Permanent, if it is not.
@@ -116,7 +116,7 @@ impl SourceHints {
     }
 
     fn by_config(config: &OsCollectConfig) -> Self {
-        let mut hints = Self::nothing(Origin::Config);
+        let mut hints = Self::nothing(HintOrigin::Config);
         for source in SourceName::REMOTE {
             for key in keys(source) {
                 let values = |section| config.all(section, key).map(str::to_owned).collect();
@@ -141,10 +141,10 @@ impl SourceHints {
             let base = hint.trim_end_matches('/').trim_end_matches("/v1");
             hinted.take("metadata_url", vec![format!("{base}/v1/")]);
             let sections = BTreeMap::from([(SourceName::Cfn, hinted.clone())]);
-            all.push(Self { sections, ..Self::nothing(Origin::Hint) });
+            all.push(Self { sections, ..Self::nothing(HintOrigin::Hint) });
         }
         let boot = files.boot.as_ref().and_then(|boot| boot.as_ref().ok());
-        all.extend(boot.map(|boot| Self::by_document(Origin::BootCopy, &boot.document)));
+        all.extend(boot.map(|boot| Self::by_document(HintOrigin::BootCopy, &boot.document)));
         all.push(Self::by_config(&files.config));
         // Where a file of this machine names keys and no address, it means the one that cloud-init left beside it.
         let names_keys =
@@ -220,7 +220,7 @@ pub(super) struct KnownSources {
     may_leave_https: bool,
     sets: BTreeMap<SourceName, SourceSet>,
     /// Why the strongest document that names a source does not count.
-    partial_pair: BTreeMap<SourceName, Error>,
+    incomplete: BTreeMap<SourceName, Error>,
     extras: BTreeMap<SourceName, Extras>,
     /// The sources that whoever spoke last asks for; empty where nobody said.
     collectors: Vec<String>,
@@ -237,7 +237,7 @@ impl KnownSources {
             order: order.iter().copied().filter(|source| source.is_remote()).collect(),
             may_leave_https,
             sets: BTreeMap::new(),
-            partial_pair: BTreeMap::new(),
+            incomplete: BTreeMap::new(),
             extras: BTreeMap::new(),
             collectors: Vec::new(),
             downgrades: Vec::new(),
@@ -258,7 +258,7 @@ impl KnownSources {
         } else if let Some(source) = next.leaves_https(&self.sets, &self.wanted()) {
             self.refuse(hints.origin, source, &next);
         } else {
-            if matches!(hints.origin, Origin::Answer(_)) {
+            if matches!(hints.origin, HintOrigin::Answer(_)) {
                 next.drop_plain_beside_https(hints.origin, self);
             }
             *self = next;
@@ -267,7 +267,7 @@ impl KnownSources {
 
     /// Where https is in use already, an answer adds no source over http: whoever answers there could list anything. Those that
     /// this machine's files name, or that have answered before, stay. The rest of the answer is followed.
-    fn drop_plain_beside_https(&mut self, origin: Origin, before: &Self) {
+    fn drop_plain_beside_https(&mut self, origin: HintOrigin, before: &Self) {
         let is_https = |known: &Self, source: &SourceName| known.sets.get(source).is_some_and(SourceSet::is_https);
         let (wanted, wanted_before) = (self.wanted(), before.wanted());
         let in_use = wanted_before.iter().any(|source| is_https(before, source)) || self.proven.values().any(|https| *https);
@@ -293,7 +293,7 @@ impl KnownSources {
             if !deployment_keys.is_empty() {
                 extras.deployment_keys = deployment_keys;
             }
-            if hints.origin == Origin::Config {
+            if hints.origin == HintOrigin::Config {
                 extras.ca = section.get(CA).map(str::to_owned);
             }
             let asked_for = hints.collectors.iter().any(|one| one == source.as_str());
@@ -302,14 +302,14 @@ impl KnownSources {
                 // Where another document has what it needs, its name alone is enough.
                 Ok(None) if named && !next.sets.contains_key(&source) => {
                     let bare = section.check(source, needed(source)).context(|| format!("reading {}", hints.origin));
-                    next.partial_pair.extend(bare.err().map(|error| (source, error)));
+                    next.incomplete.extend(bare.err().map(|error| (source, error)));
                 }
                 Ok(None) => {}
                 Ok(Some(set)) => {
-                    next.partial_pair.remove(&source);
+                    next.incomplete.remove(&source);
                     next.sets.insert(source, set);
                 }
-                Err(error) => drop(next.partial_pair.insert(source, error)),
+                Err(error) => drop(next.incomplete.insert(source, error)),
             }
         }
         if !hints.collectors.is_empty() {
@@ -326,10 +326,10 @@ impl KnownSources {
         // One that is in force already is left when another one answers.
         let Some(source) = self.leaves_https(&answered, &before).filter(|_| !self.may_leave_https) else { return };
         let next = self.clone();
-        let origin = next.sets.get(&source).or_else(|| next.sets.values().next()).map_or(Origin::Before, |set| set.origin);
+        let origin = next.sets.get(&source).or_else(|| next.sets.values().next()).map_or(HintOrigin::Before, |set| set.origin);
         self.collectors = answered.keys().map(|source| source.as_str().to_owned()).collect();
         for (source, set) in answered {
-            self.partial_pair.remove(&source);
+            self.incomplete.remove(&source);
             self.sets.insert(source, set);
         }
         self.refuse(origin, source, &next);
@@ -352,7 +352,7 @@ impl KnownSources {
         wanted.first().copied().filter(|_| left)
     }
 
-    fn refuse(&mut self, origin: Origin, source: SourceName, next: &Self) {
+    fn refuse(&mut self, origin: HintOrigin, source: SourceName, next: &Self) {
         let place = next.sets.get(&source).map(SourceSet::place).unwrap_or_default();
         let kept = self.wanted().into_iter().find_map(|source| Some((source, self.sets.get(&source)?)));
         let instead = kept.map_or_else(String::new, |(source, set)| {
@@ -381,7 +381,7 @@ impl KnownSources {
                 remedy: error.suggested_remedy().unwrap_or_default().to_owned(),
             })
         };
-        self.partial_pair
+        self.incomplete
             .iter()
             .filter(|(source, _)| self.order.contains(source))
             .filter_map(half)
@@ -413,7 +413,7 @@ impl KnownSources {
         if !self.wants(source) {
             return Ok(None);
         }
-        match (self.sets.get(&source), self.partial_pair.get(&source)) {
+        match (self.sets.get(&source), self.incomplete.get(&source)) {
             (None, Some(error)) => Err(error),
             (set, _) => Ok(set),
         }
@@ -434,7 +434,7 @@ impl KnownSources {
 
     /// Whether documents name a source, completely or not.
     pub(super) fn names(&self, source: SourceName) -> bool {
-        self.sets.contains_key(&source) || self.partial_pair.contains_key(&source)
+        self.sets.contains_key(&source) || self.incomplete.contains_key(&source)
     }
 
     /// Tells by what a source is asked from anything else, without showing it; empty where it is not asked.

@@ -24,7 +24,7 @@ fn with(pointer: &str, value: Value) -> Value {
     document
 }
 
-fn by(origin: Origin, document: &Value) -> SourceHints {
+fn by(origin: HintOrigin, document: &Value) -> SourceHints {
     SourceHints::by_document(origin, document.as_object().unwrap())
 }
 
@@ -34,7 +34,7 @@ fn nothing() -> KnownSources {
 
 fn known_sources(document: &Value) -> KnownSources {
     let mut known_sources = nothing();
-    known_sources.take(&by(Origin::BootCopy, document));
+    known_sources.take(&by(HintOrigin::BootCopy, document));
     known_sources
 }
 
@@ -104,7 +104,7 @@ fn what_says_nothing_changes_nothing_and_a_whole_set_replaces_a_whole_set() {
     let mut known_sources = known_sources(&complete());
     let mut overlay = |settings: Value| {
         let before = ORDER.map(|source| known_sources.key(source));
-        known_sources.take(&by(Origin::Answer(Cfn), &json!({"os-collect-config": settings})));
+        known_sources.take(&by(HintOrigin::Answer(Cfn), &json!({"os-collect-config": settings})));
         let changed = |at: usize| known_sources.key(ORDER[at]) != before[at];
         ([changed(0), changed(1), changed(2)], known_sources.clone())
     };
@@ -159,7 +159,7 @@ fn half_a_configuration_is_a_failure_and_none_is_silence() {
     // What Heat leaves of another transport names nothing; a file of this machine means it.
     let left = json!({"os-collect-config": {"heat": {"region_name": "RegionOne", "auth_url": "http://k", "password": null}}});
     let mut answered = nothing();
-    answered.take(&by(Origin::Answer(Cfn), &left));
+    answered.take(&by(HintOrigin::Answer(Cfn), &left));
     assert!(answered.set(Heat).unwrap().is_none());
     for bare in [left, json!({"os-collect-config": {"collectors": ["heat"], "heat": {"auth_url": null}}})] {
         assert!(known_sources(&bare).set(Heat).unwrap_err().to_string().contains("lack"), "{bare}");
@@ -201,7 +201,7 @@ fn https_is_never_left_for_http_by_whatever_document() {
     for from in ["cfn", "heat", "request"] {
         for to in ["cfn", "heat", "request"] {
             for (second, origin) in
-                [(http(to), Origin::Answer(Cfn)), (http(to), Origin::Config), (https(to), Origin::Answer(Heat))]
+                [(http(to), HintOrigin::Answer(Cfn)), (http(to), HintOrigin::Config), (https(to), HintOrigin::Answer(Heat))]
             {
                 let secure = second == https(to);
                 let known = known_sources(&https(from));
@@ -238,7 +238,7 @@ fn https_is_never_left_for_http_by_whatever_document() {
     let mut known = known_sources(&both);
     assert_eq!((known.wanted(), known.refusals()), (vec![Cfn, Heat], vec![]));
     // In two steps it is the same: what is left at last is http.
-    known.take(&by(Origin::Answer(Heat), &json!({"os-collect-config": {"collectors": ["cfn"]}})));
+    known.take(&by(HintOrigin::Answer(Heat), &json!({"os-collect-config": {"collectors": ["cfn"]}})));
     assert_eq!((known.wanted(), known.refusals().len()), (vec![Cfn, Heat], 1));
 }
 
@@ -275,7 +275,7 @@ fn a_set_comes_back_from_the_cache_as_it_was() {
         let set = &known.sets[&source];
         let stored = serde_json::to_string(&set.stored()).unwrap();
         let back = SourceSet::from_stored(source, crate::budgets::json::typed(&stored).unwrap()).unwrap();
-        assert!(back.is_same_way(set) && back.place() == set.place() && back.origin == Origin::Before);
+        assert!(back.is_same_way(set) && back.place() == set.place() && back.origin == HintOrigin::Before);
     }
     let other = crate::budgets::json::typed(r#"{"of_another_version": ["x"]}"#).unwrap();
     assert!(SourceSet::from_stored(Cfn, other).is_none());
@@ -295,7 +295,7 @@ fn who_is_asked_is_who_is_named_last_and_everybody_where_nobody_is() {
         (json!([]), vec!["cfn", "request"]),
         (json!(["ec2", "zaqar", "local"]), vec!["cfn", "heat", "request"]),
     ] {
-        known.take(&by(Origin::Answer(Cfn), &json!({"os-collect-config": {"collectors": collectors}})));
+        known.take(&by(HintOrigin::Answer(Cfn), &json!({"os-collect-config": {"collectors": collectors}})));
         assert_eq!(wanted(&known, &ORDER), names, "{collectors}");
     }
     assert!(known.asks_for("zaqar"));

@@ -46,13 +46,13 @@ pub(super) struct Boot {
     pub(super) raw: String,
     pub(super) document: Map<String, Value>,
     /// Files that could not be used.
-    pub(super) odd: Vec<String>,
+    pub(super) warnings: Vec<String>,
 }
 
 impl std::fmt::Debug for Boot {
     /// Without the document, which holds passwords.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Boot").field("odd", &self.odd).finish_non_exhaustive()
+        f.debug_struct("Boot").field("warnings", &self.warnings).finish_non_exhaustive()
     }
 }
 
@@ -68,9 +68,9 @@ impl LocalFiles {
         self.left_over.clear();
         self.file_digests.clear();
         self.refresh_boot(root, sources);
-        let odd = self.refresh_config(root, &sources.os_collect_config);
+        let warnings = self.refresh_config(root, &sources.os_collect_config);
         self.local = self.read_local(root).transpose();
-        odd
+        warnings
     }
 
     /// The content of a file that leads to a server; nothing, while it is as the instance had it that the disk was
@@ -122,7 +122,7 @@ impl LocalFiles {
                     boot.document.extend(document);
                 }
                 Err(error) => {
-                    boot.odd.push(error.to_string());
+                    boot.warnings.push(error.to_string());
                     first_error.get_or_insert(error);
                 }
             }
@@ -156,12 +156,12 @@ impl LocalFiles {
             self.config_leads = self.config.names_a_server();
         }
         let own = content.map(|bytes| !self.config_leads || self.own(path, Some(bytes)).is_some());
-        let mut odd = Vec::new();
+        let mut warnings = Vec::new();
         match own {
             Ok(true) if changed => {
                 let lines = self.config.suspicious_lines.iter();
-                odd.extend(lines.map(|line| format!("{} line {line}: neither a section nor key = value", path.display())));
-                odd.extend(self.config.odd_numbers().map(|what| format!("{} {what}", path.display())));
+                warnings.extend(lines.map(|line| format!("{} line {line}: neither a section nor key = value", path.display())));
+                warnings.extend(self.config.invalid_numbers().map(|what| format!("{} {what}", path.display())));
             }
             Ok(false) => self.config = OsCollectConfig::default(),
             // What it said last stays in force where it cannot be read.
@@ -170,12 +170,12 @@ impl LocalFiles {
         // It names Heat, and no server.
         let hint = self.config.get("cfn", "heat_metadata_hint").unwrap_or(HINT);
         let content = read_safe(root, Path::new(hint), 4096).unwrap_or_else(|error| {
-            odd.push(format!("{hint} is ignored: {error}"));
+            warnings.push(format!("{hint} is ignored: {error}"));
             None
         });
         let content = content.unwrap_or_default();
         self.hint = std::str::from_utf8(&content).ok().map(str::trim).filter(|text| !text.is_empty()).map(str::to_owned);
-        odd
+        warnings
     }
 }
 
@@ -238,7 +238,7 @@ impl LocalFiles {
         }
         // Only Heat asks for deployments.
         if local.document.shift_remove("deployments").is_some() {
-            local.odd.push("deployments in local data are ignored".to_owned());
+            local.warnings.push("deployments in local data are ignored".to_owned());
         }
         Ok(Some(local))
     }
@@ -316,7 +316,7 @@ mod tests {
         put(&tree, "/var/lib/cloud/data/cfn-init-data", "{\"a\": 1}");
         files.refresh(&tree, &sources);
         let boot = files.boot.clone().unwrap().unwrap();
-        assert_eq!((Value::Object(boot.document), boot.odd.len()), (json!({"a": 1}), 1));
+        assert_eq!((Value::Object(boot.document), boot.warnings.len()), (json!({"a": 1}), 1));
         put(&tree, "/var/lib/heat-cfntools/cfn-init-data", "{\"a\": 2, \"b\": 3}");
         files.refresh(&tree, &sources);
         assert_eq!(Value::Object(files.boot.clone().unwrap().unwrap().document), json!({"a": 1, "b": 3}));
@@ -346,7 +346,7 @@ mod tests {
         let mut files = LocalFiles::default();
         let mut read = |tree: &Tree| {
             files.refresh(tree, &sources);
-            files.local.clone().transpose().map(|local| local.map(|local| (Value::Object(local.document), local.odd.len())))
+            files.local.clone().transpose().map(|local| local.map(|local| (Value::Object(local.document), local.warnings.len())))
         };
         assert_eq!(read(&tree), Ok(None));
         tree.create_dir_all(Path::new(LOCAL_DATA), Attributes::mode(0o750)).unwrap();
@@ -428,11 +428,11 @@ mod tests {
         ] {
             tree.set_attributes(Path::new(path), Attributes::mode(mode)).unwrap();
             let mut files = LocalFiles::default();
-            let odd = files.refresh(&tree, &sources);
+            let warnings = files.refresh(&tree, &sources);
             assert_eq!(files.hint.as_deref(), hint, "{path} {mode:o}");
             let reported =
-                odd.iter().any(|line| line.starts_with(HINT) && line.contains("can be changed by users other than root"));
-            assert_eq!(reported, hint.is_none(), "{odd:?}");
+                warnings.iter().any(|line| line.starts_with(HINT) && line.contains("can be changed by users other than root"));
+            assert_eq!(reported, hint.is_none(), "{warnings:?}");
         }
     }
 

@@ -1,7 +1,7 @@
 //! Polls every source of metadata and keeps one [`Snapshot`] of what they say together.
 //!
 //! In: what cloud-init, Heat and the image left on this machine, the answers of Heat, and the document
-//! of `--metadata`. Out: the snapshot, and a [`Change`] whenever a poll brought something to act on.
+//! of `--metadata`. Out: the snapshot, and a [`SnapshotChange`] whenever a poll brought something to act on.
 //! Never: it runs nothing, and nothing that a source says can end the agent: a source that fails keeps
 //! what it said last (heat-protocol.md R1, R11).
 
@@ -10,16 +10,16 @@ mod cfn;
 mod document;
 mod endpoint;
 mod entries;
-mod following;
-mod former;
 mod heat;
 mod known_sources;
 mod local;
 mod own_credentials;
 mod poll;
+mod previous_endpoint;
 mod request;
 mod schedule;
 mod section;
+mod selection;
 mod snapshot;
 mod source;
 mod source_set;
@@ -42,7 +42,7 @@ use crate::files::{Attributes, Tree};
 use crate::http::Http;
 use crate::identity::{InstanceRecord, LEARNT, Leftovers};
 use crate::openstack::keystone::Keystone;
-use crate::report::damper::Damper;
+use crate::report::reported_once::ReportedOnce;
 use crate::report::status::left_over_remedy;
 use crate::report::{Code, Event, Phase, Report};
 use crate::settings::Settings;
@@ -53,20 +53,20 @@ use known_sources::{KnownSources, Refusal};
 use local::LocalFiles;
 pub use local::{read_document, read_file};
 pub use own_credentials::OwnCredentials;
-use poll::{Memory, PollResult, Tools};
+use poll::{AnswerStanding, PollCache, Tools};
 use section::DEPLOYMENTS;
-pub use snapshot::{Authority, Snapshot, SourceState};
-use source::{Outcome, Polled, Source};
+pub use snapshot::{AuthoritativeAnswer, Snapshot, SourceState};
+use source::{PollOutcome, Polled, Source};
 
 /// How often files are looked for while no source is known at all.
-const LOOKING: Duration = Duration::from_secs(5);
+const FILE_POLL: Duration = Duration::from_secs(5);
 
 /// How many things that are not followed are remembered as reported: more than all sources can say at a time.
 const REFUSED: usize = 32;
 
 /// What polls brought.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Change {
+pub struct SnapshotChange {
     /// The merged metadata differs from what it was.
     pub metadata: bool,
     /// An authoritative source answered: [`Snapshot::authority`] is newer, and with a list [`Snapshot::listing`].
@@ -75,7 +75,7 @@ pub struct Change {
     pub sources: bool,
 }
 
-impl Change {
+impl SnapshotChange {
     fn any(self) -> bool {
         self.metadata || self.answered || self.sources
     }
@@ -113,23 +113,23 @@ pub struct Collector {
     /// What the files and the answers say of the sources; `None` where one of them is new.
     known: Option<Arc<KnownSources>>,
     /// Digest of what the files said of the sources at the last poll.
-    basis: String,
+    files_digest: String,
     /// How many answers there were.
-    turns: u64,
+    answer_count: u64,
     snapshot: Snapshot,
     nothing_known: bool,
     /// Heat wants the server to look where this version cannot.
     unsupported: bool,
     /// What documents say and is not followed.
-    refused: Damper<Refusal>,
+    refused: ReportedOnce<Refusal>,
     /// With what the server may speak to Heat itself, as of the last look.
     own_credentials: OwnCredentials,
     /// Of the files that lead to a server, as stored for a copy of this disk.
     stored_digests: Option<Leftovers>,
     /// Files of another instance.
-    left_over: Damper<String>,
+    left_over: ReportedOnce<String>,
     /// Why os-collect-config.conf cannot be read.
-    unread: Damper<String>,
+    unread: ReportedOnce<String>,
     /// Why what a source said last is not known although it was kept.
     unreadable: Vec<(SourceName, Error)>,
 }
@@ -182,16 +182,16 @@ impl Collector {
             in_flight: JoinSet::new(),
             own_http: BTreeMap::new(),
             known: None,
-            basis: String::new(),
-            turns: 0,
+            files_digest: String::new(),
+            answer_count: 0,
             snapshot: Snapshot::default(),
             nothing_known: false,
             unsupported: false,
-            refused: Damper::with_limit(REFUSED),
+            refused: ReportedOnce::with_limit(REFUSED),
             own_credentials: OwnCredentials::default(),
             stored_digests: None,
-            left_over: Damper::default(),
-            unread: Damper::default(),
+            left_over: ReportedOnce::default(),
+            unread: ReportedOnce::default(),
             unreadable,
         };
         collector.merge(true);
@@ -269,7 +269,7 @@ impl Collector {
     /// fact: an answer to a later one is wanted. Who has not answered at all, or fails, is asked at its own pace.
     pub fn ask(&mut self, fact: Moment) {
         let Some(name) = self.asked() else { return };
-        let fact = self.snapshot.doubted.unwrap_or_default().max(fact);
+        let fact = self.snapshot.contested_at.unwrap_or_default().max(fact);
         let sources = self.sources.iter_mut().filter(|source| source.name.as_str() == name);
         sources.for_each(|source| source.want(fact));
     }
@@ -288,7 +288,7 @@ impl Collector {
     }
 
     /// Polls every source now, side by side, each with its own deadline.
-    pub async fn poll_once(&mut self) -> Change {
+    pub async fn poll_once(&mut self) -> SnapshotChange {
         let mut change = self.start(true);
         while let Some(polled) = self.in_flight.join_next().await {
             change.absorb(self.handle_poll(polled));
@@ -298,7 +298,7 @@ impl Collector {
 
     /// Waits until a source is due, polls it, and returns when that brought something. Safe to drop at
     /// any await: requests under way go on, and the next call takes their answers.
-    pub async fn changed(&mut self) -> Change {
+    pub async fn changed(&mut self) -> SnapshotChange {
         loop {
             let change = self.start(false);
             if change.any() {
@@ -326,8 +326,8 @@ impl Collector {
     }
 
     /// Starts the polls that are due (or all); those of local files are done at once.
-    fn start(&mut self, all: bool) -> Change {
-        let mut change = Change::default();
+    fn start(&mut self, all: bool) -> SnapshotChange {
+        let mut change = SnapshotChange::default();
         let due: Vec<_> = if all {
             self.sources.iter().filter(|source| !source.in_flight).map(|source| source.name).collect()
         } else {
@@ -385,8 +385,8 @@ impl Collector {
     fn refresh_files(&mut self) {
         const CONFIG: &str = "os-collect-config.conf";
         self.known = None;
-        let odd = self.files.refresh(&self.root, &self.settings.sources);
-        self.report_odd(CONFIG, &odd);
+        let warnings = self.files.refresh(&self.root, &self.settings.sources);
+        self.report_warnings(CONFIG, &warnings);
         let unread = self.files.config_unread.as_ref().map(Error::to_string);
         if !self.unread.news(unread.as_slice()).is_empty()
             && let Some(error) = &self.files.config_unread
@@ -427,8 +427,8 @@ impl Collector {
         }
     }
 
-    fn poll_file(&mut self, name: SourceName) -> Change {
-        let Some(source) = self.sources.iter().find(|source| source.name == name) else { return Change::default() };
+    fn poll_file(&mut self, name: SourceName) -> SnapshotChange {
+        let Some(source) = self.sources.iter().find(|source| source.name == name) else { return SnapshotChange::default() };
         let (started, began) = (self.clock.now(), self.clock.moment());
         let mut memory = source.memory_for("");
         let given = self.metadata_file.as_ref().filter(|_| name == SourceName::File);
@@ -440,18 +440,18 @@ impl Collector {
             let paths: Vec<_> = self.settings.sources.cfn_init_data.iter().map(|path| path.display().to_string()).collect();
             (paths.join(" "), Source::take_boot(self.files.boot.as_ref(), &mut memory))
         };
-        let (key, basis, deployment_keys) = (String::new(), String::new(), vec![DEPLOYMENTS.to_owned()]);
-        let (set, former, took) = (None, false, Duration::ZERO);
+        let (key, files_digest, deployment_keys) = (String::new(), String::new(), vec![DEPLOYMENTS.to_owned()]);
+        let (set, former, duration) = (None, false, Duration::ZERO);
         self.settle(Polled {
             source: name,
             started,
             began,
-            took,
+            duration,
             place,
             key,
             set,
             former,
-            basis,
+            files_digest,
             memory,
             deployment_keys,
             outcome,
@@ -459,13 +459,13 @@ impl Collector {
     }
 
     /// Asks a source over the network, if it is due or the settings say something new of it.
-    fn start_remote(&mut self, name: SourceName, known_sources: &KnownSources, due: bool) -> Change {
+    fn start_remote(&mut self, name: SourceName, known_sources: &KnownSources, due: bool) -> SnapshotChange {
         let key = known_sources.key(name);
         let Some(source) = self.sources.iter_mut().find(|source| source.name == name && !source.in_flight) else {
-            return Change::default();
+            return SnapshotChange::default();
         };
         if !due && !source.was_asked_otherwise(&key) {
-            return Change::default();
+            return SnapshotChange::default();
         }
         let memory = source.memory_for(&key);
         let mut polled = Polled {
@@ -475,19 +475,19 @@ impl Collector {
             place: String::new(),
             key,
             set: None,
-            took: Duration::ZERO,
+            duration: Duration::ZERO,
             former: false,
-            basis: self.basis.clone(),
+            files_digest: self.files_digest.clone(),
             memory,
             deployment_keys: known_sources.deployment_keys(name),
-            outcome: Outcome::Absent,
+            outcome: PollOutcome::Absent,
         };
         polled.place = known_sources.place(name);
         match known_sources.set(name) {
             Ok(Some(set)) => polled.set = Some(set.clone()),
             Ok(None) => return self.settle(polled),
             Err(error) => {
-                polled.outcome = Outcome::Failed(error.clone());
+                polled.outcome = PollOutcome::Failed(error.clone());
                 return self.settle(polled);
             }
         }
@@ -499,7 +499,7 @@ impl Collector {
             self.report.emit(event);
             self.merge(false);
         }
-        Change { sources, ..Change::default() }
+        SnapshotChange { sources, ..SnapshotChange::default() }
     }
 
     /// Asks a source by the way that it answered last, where another one is to take its place.
@@ -515,13 +515,13 @@ impl Collector {
             place: former.set.place(),
             key: String::new(),
             set: Some(former.set.clone()),
-            took: Duration::ZERO,
+            duration: Duration::ZERO,
             former: true,
             // Somebody who has pointed the server elsewhere by hand is not led back.
-            basis: former.basis.clone(),
+            files_digest: former.files_digest.clone(),
             memory: former.memory.clone(),
             deployment_keys: known_sources.deployment_keys(name),
-            outcome: Outcome::Absent,
+            outcome: PollOutcome::Absent,
         };
         self.send(polled, known_sources.ca(name));
     }
@@ -534,11 +534,11 @@ impl Collector {
         let clock = self.clock.clone();
         self.in_flight.spawn(async move {
             let (fetched, stood) = clock.watched(endpoint.fetch(&tools, &mut polled.memory)).await;
-            polled.took = clock.since(polled.began).saturating_sub(stood);
+            polled.duration = clock.since(polled.began).saturating_sub(stood);
             polled.outcome = match fetched {
-                Ok(Some(read)) => Outcome::Unread(Box::new(|| read().map(|document| (document, Vec::new())))),
-                Ok(None) => Outcome::Same,
-                Err(error) => Outcome::Failed(error),
+                Ok(Some(read)) => PollOutcome::Unread(Box::new(|| read().map(|document| (document, Vec::new())))),
+                Ok(None) => PollOutcome::Same,
+                Err(error) => PollOutcome::Failed(error),
             };
             polled
         });
@@ -567,7 +567,7 @@ impl Collector {
         }
     }
 
-    fn handle_poll(&mut self, polled: Result<Polled, tokio::task::JoinError>) -> Change {
+    fn handle_poll(&mut self, polled: Result<Polled, tokio::task::JoinError>) -> SnapshotChange {
         if let Ok(polled) = polled {
             return self.settle(polled);
         }
@@ -575,21 +575,21 @@ impl Collector {
         for source in &mut self.sources {
             source.in_flight = false;
         }
-        Change::default()
+        SnapshotChange::default()
     }
 
     /// Takes over what a poll brought.
-    fn settle(&mut self, mut polled: Polled) -> Change {
+    fn settle(&mut self, mut polled: Polled) -> SnapshotChange {
         let poll_result = self.standing_of(&polled);
-        if poll_result != PollResult::AsAsked
+        if poll_result != AnswerStanding::AsAsked
             && let Some(source) = self.sources.iter_mut().find(|source| source.name == polled.source)
         {
             source.drop_answer(&self.clock);
         }
         match poll_result {
-            PollResult::AsAsked => {}
-            PollResult::ByFormerWay => polled.former = true,
-            PollResult::TakenBack => return Change::default(),
+            AnswerStanding::AsAsked => {}
+            AnswerStanding::ByFormerWay => polled.former = true,
+            AnswerStanding::TakenBack => return SnapshotChange::default(),
         }
         // Of one that nobody names and that never said anything nothing can change.
         let is_nothing = |source: &Source| polled.set.is_none() && source.document.is_none() && source.answered_by.is_none();
@@ -607,22 +607,24 @@ impl Collector {
         polled.read(&before, beside);
         if let Err(error) = self.check_handover(&polled) {
             // As if it had not answered; nor is it what the next answer is compared with.
-            polled.memory = Memory { stack: polled.memory.stack.take(), ..before };
-            polled.outcome = Outcome::Failed(error);
+            polled.memory = PollCache { stack: polled.memory.stack.take(), ..before };
+            polled.outcome = PollOutcome::Failed(error);
         }
         let nothing_known = self.sources.iter().all(|source| !source.configured);
-        let Some(source) = self.sources.iter_mut().find(|source| source.name == polled.source) else { return Change::default() };
+        let Some(source) = self.sources.iter_mut().find(|source| source.name == polled.source) else {
+            return SnapshotChange::default();
+        };
         let former = polled.former;
         let mut settled = if former { source.settle_former(polled, &self.clock) } else { source.settle(polled, &self.clock) };
         if nothing_known && !source.configured {
-            source.at_most(LOOKING, &self.clock);
+            source.at_most(FILE_POLL, &self.clock);
         }
         let (polled_by, name) = (source.name, source.name.as_str());
         if source.name.is_remote() {
             source.keep(&self.state, &self.report);
             if settled.answered {
-                self.turns += 1;
-                source.turn = self.turns;
+                self.answer_count += 1;
+                source.answer_number = self.answer_count;
                 let kept = source.kept;
                 // The way that is to be replaced replaces nothing.
                 if !former {
@@ -633,7 +635,7 @@ impl Collector {
         for event in settled.events {
             self.report.emit(event);
         }
-        self.report_odd(name, &settled.odd);
+        self.report_warnings(name, &settled.warnings);
         let had = (self.snapshot.digest.clone(), self.snapshot.deployments.as_ref().map(|list| list.len()));
         self.merge(settled.reshaped);
         let metadata = self.snapshot.digest != had.0;
@@ -643,7 +645,7 @@ impl Collector {
             let message = format!("the metadata changed: {} (previously {})", shown(now), shown(had.1));
             self.report.emit(Event::new(Code::MetadataChanged, message).phase(Phase::Metadata).source(name));
         }
-        Change { metadata, answered: settled.answered && polled_by.speaks_for_heat(), sources: settled.sources }
+        SnapshotChange { metadata, answered: settled.answered && polled_by.speaks_for_heat(), sources: settled.sources }
     }
 
     /// Reads what cloud-init and the operator left on this machine, which no cache holds. Asks nobody over the network.
@@ -707,8 +709,8 @@ impl Collector {
         }
     }
 
-    fn report_odd(&self, source: &str, odd: &[String]) {
-        for what in odd {
+    fn report_warnings(&self, source: &str, warnings: &[String]) {
+        for what in warnings {
             let event = Event::new(Code::MetadataPartInvalid, format!("{source}: {what}")).phase(Phase::Metadata).source(source);
             self.report.emit(event.step(what.clone()).cause(what.clone()));
         }

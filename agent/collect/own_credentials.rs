@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde_json::{Map, Value};
 
 use super::known_sources::SourceHints;
-use super::source_set::{Origin, SourceSet};
+use super::source_set::{HintOrigin, SourceSet};
 use crate::openstack::aws_signature::Keys;
 use crate::openstack::keystone::{Credentials, Scope};
 use crate::settings::source_name::SourceName;
@@ -36,7 +36,7 @@ impl OwnCredentials {
     /// What one document names, that of `--metadata`: signals need no more of a set than an address and the credentials for it.
     #[must_use]
     pub fn of_document(document: &Map<String, Value>) -> Self {
-        let hints = SourceHints::by_document(Origin::Given, document);
+        let hints = SourceHints::by_document(HintOrigin::Given, document);
         let text = |source, key| hints.of(source)?.get(key).map(str::to_owned);
         let cfn = || {
             let keys =

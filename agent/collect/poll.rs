@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 
 use crate::error::remedy::Remedy;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::http::{Http, Response};
 use crate::openstack::keystone::Keystone;
 
@@ -20,7 +20,7 @@ pub(super) struct Tools {
 /// What the answer before left for the next poll of the same endpoint. It dies with the process: what a cache file holds
 /// need not be what the server said last.
 #[derive(Clone, Default)]
-pub(super) struct Memory {
+pub(super) struct PollCache {
     /// Digest of the bytes.
     pub(super) raw: Option<String>,
     /// A header that asks for the document only if it is another one.
@@ -35,14 +35,15 @@ pub(super) type FetchedDocument = Option<Box<dyn FnOnce() -> Result<Map<String, 
 /// An answer that stands for a failure.
 pub(super) fn refusal(response: &Response, who: &str, document: &str, remedy: impl Into<Remedy>) -> Error {
     let status = response.status;
-    let kind = if (400..500).contains(&status) && status != 408 && status != 429 { Kind::Permanent } else { Kind::Transient };
+    let kind =
+        if (400..500).contains(&status) && status != 408 && status != 429 { ErrorKind::Permanent } else { ErrorKind::Transient };
     let document = if document.is_empty() { "no details" } else { document };
     Error::new(kind, format!("{who} answered {status} {document}")).remedy(remedy).retry_after(response.retry_after())
 }
 
 /// What an answer counts as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum PollResult {
+pub(super) enum AnswerStanding {
     /// As the one of the way that it was asked by.
     AsAsked,
     /// As one of a way that answered before and is to be replaced: it says what it says, and replaces nothing.

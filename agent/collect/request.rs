@@ -2,7 +2,7 @@
 //! heat-protocol.md 2.5).
 
 use super::document;
-use super::poll::{FetchedDocument, Memory, Tools, refusal};
+use super::poll::{FetchedDocument, PollCache, Tools, refusal};
 use super::section::{DEPLOYMENT_KEY, Section};
 use crate::digest;
 use crate::error::{Error, Result};
@@ -15,19 +15,19 @@ pub(super) const NEEDED: [&str; 1] = ["metadata_url"];
 
 /// Whom to ask.
 #[derive(Clone, PartialEq, Eq)]
-pub(super) struct Endpoint {
+pub(super) struct TempUrlEndpoint {
     /// Whoever has it can read the metadata.
     url: String,
     pub(super) ca: Option<String>,
 }
 
-impl std::fmt::Debug for Endpoint {
+impl std::fmt::Debug for TempUrlEndpoint {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.place())
     }
 }
 
-impl Endpoint {
+impl TempUrlEndpoint {
     pub(super) fn new(section: &Section) -> Option<Self> {
         let url = section.get("metadata_url")?.to_owned();
         Some(Self { url, ca: section.get("ca_certificate").map(str::to_owned) })
@@ -42,7 +42,7 @@ impl Endpoint {
         redacted(&self.url)
     }
 
-    pub(super) async fn fetch(&self, tools: &Tools, memory: &mut Memory) -> Result<FetchedDocument> {
+    pub(super) async fn fetch(&self, tools: &Tools, memory: &mut PollCache) -> Result<FetchedDocument> {
         let mut request = Request::new("GET", &self.url, tools.deadline);
         if let Some((name, value)) = &memory.condition {
             request = request.header(name, value);

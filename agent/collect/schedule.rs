@@ -27,7 +27,7 @@ pub(super) fn slot_of(name: &str) -> f64 {
 
 /// What the poll brought, as far as the pause depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum After {
+pub(super) enum PollNews {
     /// Nothing new.
     Steady,
     /// Something new.
@@ -68,13 +68,13 @@ impl Schedule {
     }
 
     /// The pause from `now` to the next poll; `random` is in `0.0..1.0`.
-    pub(super) fn next(&mut self, after: After, random: f64, now: Timestamp) -> Duration {
+    pub(super) fn next(&mut self, after: PollNews, random: f64, now: Timestamp) -> Duration {
         match after {
-            After::Changed => {
+            PollNews::Changed => {
                 self.failures = 0;
                 self.start_fast_polling(random)
             }
-            After::Steady => {
+            PollNews::Steady => {
                 self.failures = 0;
                 if self.step < self.max {
                     let pause = between(self.step, (self.step * 2).min(self.max), random);
@@ -84,7 +84,7 @@ impl Schedule {
                     self.to_slot(now).saturating_sub(self.max.mul_f64(JITTER)) + self.max.mul_f64(2.0 * JITTER * random)
                 }
             }
-            After::Failed(asked) => {
+            PollNews::Failed(asked) => {
                 self.failures = self.failures.saturating_add(1);
                 let ceiling = Backoff::new(self.step, FAILED_CAP).after(self.failures).max(self.min);
                 let pause = between(self.min, ceiling, random);
@@ -132,16 +132,16 @@ mod tests {
         let pauses = |schedule: &mut Schedule, random| {
             let mut now = START;
             let mut next = || {
-                let pause = schedule.next(After::Steady, random, now);
+                let pause = schedule.next(PollNews::Steady, random, now);
                 now = now.after(pause);
                 pause.as_secs()
             };
             (0..9).map(|_| next()).collect::<Vec<_>>()
         };
-        assert_eq!(schedule.next(After::Changed, 0.0, START), s(1));
+        assert_eq!(schedule.next(PollNews::Changed, 0.0, START), s(1));
         // From 62 s on: to 1:30 less 3 s of jitter, half an interval away at least, and from there in steps of a minute.
         assert_eq!(pauses(&mut schedule, 0.0), [2, 4, 8, 16, 32, 85, 60, 60, 60]);
-        assert_eq!(schedule.next(After::Changed, 0.999, START).as_secs(), 1);
+        assert_eq!(schedule.next(PollNews::Changed, 0.999, START).as_secs(), 1);
         assert_eq!(pauses(&mut schedule, 0.9999), [3, 7, 15, 31, 59, 33, 60, 60, 60]);
         assert!(schedule.start_fast_polling(0.5) <= s(2));
     }
@@ -150,7 +150,7 @@ mod tests {
     fn a_node_keeps_its_slot_over_restarts_and_near_names_lie_far_apart() {
         let slot = |name| {
             let mut schedule = Schedule::new(s(60), s(60), slot_of(name));
-            schedule.next(After::Steady, 0.5, START).as_millis() % 60_000
+            schedule.next(PollNews::Steady, 0.5, START).as_millis() % 60_000
         };
         let (a, b) = ("4f8b2c1d-93a2-4b86-8d55-2f60c6b1a9e4/cfn", "4f8b2c1d-93a2-4b86-8d55-2f60c6b1a9e5/cfn");
         assert_eq!(slot(a), slot(a));
@@ -158,7 +158,7 @@ mod tests {
         // Started at any time, it polls at the same second of the minute.
         for late in [0, 7, 29, 31, 59] {
             let now = START.after(s(late));
-            let pause = Schedule::new(s(60), s(60), slot_of(a)).next(After::Steady, 0.5, now);
+            let pause = Schedule::new(s(60), s(60), slot_of(a)).next(PollNews::Steady, 0.5, now);
             assert_eq!(u128::from(now.after(pause).0 - START.0) % 60_000, slot(a), "{late}");
             assert!(pause >= s(30) && pause < s(90), "{late} {pause:?}");
         }
@@ -168,36 +168,36 @@ mod tests {
     fn failures_pause_longer_and_longer_up_to_five_minutes() {
         let mut schedule = Schedule::new(s(1), s(60), 0.0);
         let failed = |schedule: &mut Schedule| {
-            (0..6).map(|_| schedule.next(After::Failed(None), 0.9999, START).as_secs()).collect::<Vec<_>>()
+            (0..6).map(|_| schedule.next(PollNews::Failed(None), 0.9999, START).as_secs()).collect::<Vec<_>>()
         };
         assert_eq!(failed(&mut schedule), [1, 3, 7, 15, 31, 63]);
         for _ in 0..12 {
-            schedule.next(After::Steady, 0.0, START);
+            schedule.next(PollNews::Steady, 0.0, START);
         }
         assert_eq!(failed(&mut schedule), [119, 239, 299, 299, 299, 299]);
         // Full jitter: anywhere from the shortest pause to the ceiling.
         for _ in 0..100 {
-            assert_eq!(schedule.next(After::Failed(None), 0.0, START), s(1));
+            assert_eq!(schedule.next(PollNews::Failed(None), 0.0, START), s(1));
         }
     }
 
     #[test]
     fn a_server_that_asks_for_a_pause_gets_it_within_reason() {
         let mut schedule = Schedule::new(s(1), s(60), 0.0);
-        assert_eq!(schedule.next(After::Failed(Some(s(120))), 0.0, START), s(120));
-        assert_eq!(schedule.next(After::Failed(Some(s(120))), 0.5, START), s(126));
-        assert_eq!(schedule.next(After::Failed(Some(s(u64::MAX))), 0.0, START), s(300));
+        assert_eq!(schedule.next(PollNews::Failed(Some(s(120))), 0.0, START), s(120));
+        assert_eq!(schedule.next(PollNews::Failed(Some(s(120))), 0.5, START), s(126));
+        assert_eq!(schedule.next(PollNews::Failed(Some(s(u64::MAX))), 0.0, START), s(300));
     }
 
     #[test]
     fn odd_intervals_do_no_harm() {
         for (min, max) in [(0, 0), (5, 1), (1, 1), (3600, 3600)] {
             let mut schedule = Schedule::new(s(min), s(max), 0.999_999_999);
-            for after in [After::Changed, After::Steady, After::Steady, After::Failed(None), After::Steady] {
+            for after in [PollNews::Changed, PollNews::Steady, PollNews::Steady, PollNews::Failed(None), PollNews::Steady] {
                 assert!(schedule.next(after, 0.9, START) <= FAILED_CAP.max(s(max) * 2));
             }
             schedule.set_pace(s(max), s(min));
-            assert!(schedule.next(After::Steady, 0.9, START) <= FAILED_CAP.max(s(min) * 2));
+            assert!(schedule.next(PollNews::Steady, 0.9, START) <= FAILED_CAP.max(s(min) * 2));
         }
     }
 
@@ -214,12 +214,12 @@ mod tests {
         for node in 0..10_000 {
             // The worst case for a hash: identities in sequence.
             let mut schedule = Schedule::new(s(1), s(60), slot_of(&format!("4f8b2c1d-93a2-4b86-8d55-{node:012x}/cfn")));
-            let mut at = schedule.next(After::Changed, random(), START);
+            let mut at = schedule.next(PollNews::Changed, random(), START);
             while at < until {
                 if at >= from {
                     windows[usize::try_from(at.saturating_sub(from).as_secs() / 10).unwrap()] += 1;
                 }
-                at += schedule.next(After::Steady, random(), START.after(at));
+                at += schedule.next(PollNews::Steady, random(), START.after(at));
             }
         }
         let mean = f64::from(windows.iter().sum::<u32>()) / 60.0;

@@ -25,11 +25,11 @@ pub struct Snapshot {
     pub sources: BTreeMap<&'static str, SourceState>,
     /// The authoritative source that answered in this process; `None` before the first answer, whatever
     /// the caches hold. Its document may have no list of deployments: see [`Snapshot::listing`].
-    pub authority: Option<Authority>,
+    pub authority: Option<AuthoritativeAnswer>,
     /// Whose answer in this process the list in force is from; `None` where there is no list, or it is from a cache or a
     /// file of this machine. Only this says anything of a deployment: an answer without a list lists nothing and removes
     /// nothing (heat-protocol.md R12).
-    pub listing: Option<Authority>,
+    pub listing: Option<AuthoritativeAnswer>,
     /// When the newest answer arrived whose list was in force. What is in force never goes back in time: another list takes its
     /// place only by an answer to a request that began later.
     pub received: Moment,
@@ -37,7 +37,7 @@ pub struct Snapshot {
     pub awaited: Option<&'static str>,
     /// When the newest such answer arrived. Whatever becomes of its source, nothing rests on a list that was asked for before: Heat may
     /// have moved on.
-    pub doubted: Option<Moment>,
+    pub contested_at: Option<Moment>,
     /// Of metadata and deployments together, SHA-256.
     pub digest: String,
     /// With what the server may speak to Heat.
@@ -67,9 +67,9 @@ pub struct SourceState {
     pub digest: Option<String>,
 }
 
-/// Who answered.
+/// The source whose answer counts, with that answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Authority {
+pub struct AuthoritativeAnswer {
     /// The source.
     pub source: &'static str,
     /// How new its document is.
@@ -98,9 +98,9 @@ impl Layer {
     }
 
     /// As whom it answered in this process, if it speaks for Heat.
-    fn authority(&self) -> Option<Authority> {
+    fn authority(&self) -> Option<AuthoritativeAnswer> {
         let list_answer = self.answered.filter(|_| self.authoritative())?;
-        Some(Authority { source: self.source.as_str(), list_answer })
+        Some(AuthoritativeAnswer { source: self.source.as_str(), list_answer })
     }
 
     /// Whose word counts. The best of equals is the last: that keeps the choice the same while two
@@ -111,7 +111,7 @@ impl Layer {
 }
 
 /// The authoritative source that speaks for Heat now.
-fn authority(layers: &[Layer]) -> Option<Authority> {
+fn authority(layers: &[Layer]) -> Option<AuthoritativeAnswer> {
     layers.iter().filter(|layer| layer.authority().is_some()).max_by_key(|layer| layer.rank())?.authority()
 }
 
@@ -129,10 +129,11 @@ impl Snapshot {
             .filter(|layer| layer.deployments.is_some() && (layer.authoritative() || self.authority.is_none()))
             .max_by_key(|layer| layer.rank());
         let listing = best.and_then(Layer::authority);
-        let is_older = |answer: &&Authority| self.listing.as_ref() != Some(answer) && answer.list_answer.began <= self.received;
+        let is_older =
+            |answer: &&AuthoritativeAnswer| self.listing.as_ref() != Some(answer) && answer.list_answer.began <= self.received;
         if let Some((answer, layer)) = listing.as_ref().filter(is_older).zip(best) {
             self.awaited = Some(answer.source);
-            self.doubted = self.doubted.max(Some(layer.received));
+            self.contested_at = self.contested_at.max(Some(layer.received));
             return false;
         }
         if let Some(layer) = best.filter(|_| listing.is_some()) {
@@ -181,7 +182,7 @@ impl Snapshot {
     #[must_use]
     pub fn freshness(&self) -> Freshness {
         match &self.listing {
-            Some(listing) if self.doubted >= Some(listing.list_answer.began) => Freshness::Awaited,
+            Some(listing) if self.contested_at >= Some(listing.list_answer.began) => Freshness::Awaited,
             Some(listing) => Freshness::Answered(listing.list_answer),
             None if self.is_expected() => Freshness::Awaited,
             None => Freshness::Unasked,

@@ -9,10 +9,10 @@ use serde_json::{Map, Value};
 use super::cache::{self, Cached};
 use super::document::{digest_of, invalid_parts};
 use super::entries::Entries;
-use super::former::PreviousEndpoint;
 use super::local::{self, Boot};
-use super::poll::Memory;
-use super::schedule::{After, slot_of};
+use super::poll::PollCache;
+use super::previous_endpoint::PreviousEndpoint;
+use super::schedule::{PollNews, slot_of};
 use super::section::DEPLOYMENTS;
 use super::snapshot::{Layer, SourceState};
 use super::source_set::SourceSet;
@@ -20,7 +20,7 @@ use super::timer::Timer;
 use crate::budgets::{HELD_MEMORY, METADATA_MEMORY, json};
 use crate::clock::{Clock, Moment, Timestamp};
 use crate::digest;
-use crate::error::{Context, Error, Hitch, Result};
+use crate::error::{ConnectFailure, Context, Error, Result};
 use crate::files::Tree;
 use crate::freshness::ListAnswer;
 use crate::report::follow_up::FollowUp;
@@ -39,7 +39,7 @@ pub(super) struct Polled {
     /// The same in the order of events: its answer says nothing of what came later.
     pub(super) began: Moment,
     /// How long its answer was on its way, without the time for which this process itself stood still.
-    pub(super) took: Duration,
+    pub(super) duration: Duration,
     /// Where it was asked, for people.
     pub(super) place: String,
     /// Distinguishes the settings by which it was asked from others.
@@ -49,22 +49,22 @@ pub(super) struct Polled {
     /// Whether they are those of the [`PreviousEndpoint`].
     pub(super) former: bool,
     /// Digest of what the files say of all sources.
-    pub(super) basis: String,
+    pub(super) files_digest: String,
     /// What the next poll can use.
-    pub(super) memory: Memory,
+    pub(super) memory: PollCache,
     /// Top-level keys whose entries are deployments.
     pub(super) deployment_keys: Vec<String>,
-    pub(super) outcome: Outcome,
+    pub(super) outcome: PollOutcome,
 }
 
 /// How a poll ended.
-pub(super) enum Outcome {
+pub(super) enum PollOutcome {
     /// The source is not configured: silence (heat-protocol.md R24).
     Absent,
     /// Byte for byte what it said before.
     Same,
     /// Something else, to be read.
-    Unread(Unread),
+    Unread(UnparsedDocument),
     /// Something else.
     Document(Box<StoredDocument>),
     /// Nothing; what it said before stays.
@@ -72,19 +72,19 @@ pub(super) enum Outcome {
 }
 
 /// Reads what was delivered, with oddities: one document takes the memory of many answers, so they are read one at a time.
-pub(super) type Unread = Box<dyn FnOnce() -> Result<(Map<String, Value>, Vec<String>)> + Send>;
+pub(super) type UnparsedDocument = Box<dyn FnOnce() -> Result<(Map<String, Value>, Vec<String>)> + Send>;
 
 impl Polled {
     /// Reads what was delivered. `before` is what the answer before left for the next poll; `beside` the memory that what the other
     /// sources said takes.
-    pub(super) fn read(&mut self, before: &Memory, beside: usize) {
-        self.outcome = match std::mem::replace(&mut self.outcome, Outcome::Same) {
-            Outcome::Unread(read) => match read().and_then(|read| StoredDocument::new(read, &self.deployment_keys, beside)) {
-                Ok(document) => Outcome::Document(Box::new(document)),
+    pub(super) fn read(&mut self, before: &PollCache, beside: usize) {
+        self.outcome = match std::mem::replace(&mut self.outcome, PollOutcome::Same) {
+            PollOutcome::Unread(read) => match read().and_then(|read| StoredDocument::new(read, &self.deployment_keys, beside)) {
+                Ok(document) => PollOutcome::Document(Box::new(document)),
                 Err(error) => {
                     // What cannot be read is not what is compared with the next time.
-                    self.memory = Memory { stack: self.memory.stack.take(), ..before.clone() };
-                    Outcome::Failed(error)
+                    self.memory = PollCache { stack: self.memory.stack.take(), ..before.clone() };
+                    PollOutcome::Failed(error)
                 }
             },
             other => other,
@@ -100,13 +100,13 @@ pub(super) struct StoredDocument {
     digest: String,
     /// Memory that the two take.
     weight: usize,
-    odd: Vec<String>,
+    warnings: Vec<String>,
 }
 
 impl StoredDocument {
     /// Entries of several lists of deployments are put together in the order of their keys.
-    fn new((mut document, mut odd): (Map<String, Value>, Vec<String>), keys: &[String], beside: usize) -> Result<Self> {
-        odd.extend(invalid_parts(&document, keys));
+    fn new((mut document, mut warnings): (Map<String, Value>, Vec<String>), keys: &[String], beside: usize) -> Result<Self> {
+        warnings.extend(invalid_parts(&document, keys));
         let mut list = None;
         for key in keys {
             if let Some(Value::Array(items)) = document.shift_remove(key) {
@@ -130,7 +130,7 @@ impl StoredDocument {
         }
         // Without the place of the deployments among the other keys, which the cache does not keep.
         let digest = digest_of(&document, deployments.as_ref());
-        Ok(Self { document, deployments, digest, weight, odd })
+        Ok(Self { document, deployments, digest, weight, warnings })
     }
 }
 
@@ -151,7 +151,7 @@ impl StoredDocument {
 pub(super) struct Settled {
     pub(super) events: Vec<Event>,
     /// Parts of a new document that cannot be understood.
-    pub(super) odd: Vec<String>,
+    pub(super) warnings: Vec<String>,
     /// A document, or whether its source answers, changed: the snapshot must be merged anew.
     pub(super) reshaped: bool,
     pub(super) answered: bool,
@@ -177,7 +177,7 @@ pub(super) struct Source {
     pub(super) in_flight: bool,
     timer: Timer,
     /// What the last answer left for the next poll.
-    memory: Memory,
+    memory: PollCache,
     /// The key of the settings by which that answer was asked for.
     memory_key: String,
     /// Without `deployments`.
@@ -187,21 +187,21 @@ pub(super) struct Source {
     pub(super) weight: usize,
     /// The keys that they stood under.
     deployment_keys: Vec<String>,
-    pub(super) basis: String,
-    /// Whether document and basis are as in the cache.
+    pub(super) files_digest: String,
+    /// Whether document and digest are as in the cache.
     pub(super) kept: bool,
     /// What it answered last, in this process.
     answered: Option<ListAnswer>,
     /// How long that answer was on its way.
-    took: Duration,
+    duration: Duration,
     /// When it arrived.
     received: Moment,
     /// When its newest poll began, whatever became of it.
     asked: Moment,
     /// An answer to a poll that began after this is waited for.
     wanted: Option<Moment>,
-    /// The how manieth answer of all sources its last one was; 0 before the first in this process.
-    pub(super) turn: u64,
+    /// The number of its last answer, counted over all sources; 0 before the first in this process.
+    pub(super) answer_number: u64,
     pub(super) key: String,
     /// The settings by which its document was fetched, in this process or before.
     pub(super) answered_by: Option<SourceSet>,
@@ -210,7 +210,7 @@ pub(super) struct Source {
     /// Whether it is to be asked at all.
     pub(super) demand: Demand,
     /// Digest of what the files said when it took another one's place.
-    pub(super) took_over: Option<String>,
+    pub(super) took_over_digest: Option<String>,
     pace: (Duration, Duration),
     pub(super) state: SourceState,
 }
@@ -222,25 +222,25 @@ impl Source {
             configured: false,
             in_flight: false,
             timer: Timer::new(settings.min_polling_interval, settings.polling_interval, Some(first), clock),
-            memory: Memory::default(),
+            memory: PollCache::default(),
             memory_key: String::new(),
             document: None,
             deployments: None,
             weight: 0,
             deployment_keys: vec![DEPLOYMENTS.to_owned()],
-            basis: String::new(),
+            files_digest: String::new(),
             kept: true,
             answered: None,
-            took: Duration::ZERO,
+            duration: Duration::ZERO,
             received: Moment::EARLIER,
             asked: Moment::EARLIER,
             wanted: None,
-            turn: 0,
+            answer_number: 0,
             key: String::new(),
             answered_by: None,
             former: None,
             demand: Demand::Retired,
-            took_over: None,
+            took_over_digest: None,
             pace: (settings.min_polling_interval, settings.polling_interval),
             state: SourceState::default(),
         }
@@ -250,7 +250,7 @@ impl Source {
     pub(super) fn remember(&mut self, cached: Cached) {
         self.state.last_good = Some(cached.fetched_at);
         self.answered_by = cached.asked.and_then(|stored| SourceSet::from_stored(self.name, stored));
-        self.basis = cached.basis;
+        self.files_digest = cached.files_digest;
         // An earlier version took more than this one: what it kept is then fetched anew.
         if let Ok(document) = StoredDocument::new((cached.document, Vec::new()), &self.deployment_keys, 0) {
             self.take(document);
@@ -263,10 +263,10 @@ impl Source {
         self.deployments = None;
         self.weight = 0;
         self.answered = None;
-        self.memory = Memory::default();
+        self.memory = PollCache::default();
         self.answered_by = None;
         self.former = None;
-        self.took_over = None;
+        self.took_over_digest = None;
         self.state = SourceState { last_try: self.state.last_try, next_try: self.state.next_try, ..SourceState::default() };
     }
 
@@ -278,12 +278,20 @@ impl Source {
         }
     }
 
-    /// Stores document and basis where they are not stored yet; tried again at each poll.
+    /// Stores document and digest where they are not stored yet; tried again at each poll.
     pub(super) fn keep(&mut self, state: &Tree, report: &Report) {
         let (Some(document), false) = (&self.document, self.kept) else { return };
         let fetched_at = self.state.last_good.unwrap_or_default();
         let asked = self.answered_by.as_ref().map(SourceSet::stored);
-        match cache::store(state, self.name, fetched_at, &self.basis, asked.as_ref(), document, self.deployments.as_deref()) {
+        match cache::store(
+            state,
+            self.name,
+            fetched_at,
+            &self.files_digest,
+            asked.as_ref(),
+            document,
+            self.deployments.as_deref(),
+        ) {
             Ok(()) => self.kept = true,
             Err(error) => {
                 let message = format!("the document of {} cannot be cached", self.name.as_str());
@@ -293,37 +301,37 @@ impl Source {
     }
 
     /// Reads the file of `--metadata`.
-    pub(super) fn read_file(path: &Path, memory: &mut Memory) -> Outcome {
-        let mut read = || -> Result<Outcome> {
+    pub(super) fn read_file(path: &Path, memory: &mut PollCache) -> PollOutcome {
+        let mut read = || -> Result<PollOutcome> {
             let bytes = local::read_file(path)?;
             let raw = Some(digest::hex(&bytes));
             if memory.raw == raw {
-                return Ok(Outcome::Same);
+                return Ok(PollOutcome::Same);
             }
             let document = local::parse_document(&bytes).context(|| format!("reading {}", path.display()))?;
             memory.raw = raw;
-            Ok(Outcome::Unread(Box::new(move || Ok((document, Vec::new())))))
+            Ok(PollOutcome::Unread(Box::new(move || Ok((document, Vec::new())))))
         };
-        read().unwrap_or_else(Outcome::Failed)
+        read().unwrap_or_else(PollOutcome::Failed)
     }
 
     /// Takes the boot copies, or local data, as they were just read.
-    pub(super) fn take_boot(boot: Option<&Result<Boot>>, memory: &mut Memory) -> Outcome {
+    pub(super) fn take_boot(boot: Option<&Result<Boot>>, memory: &mut PollCache) -> PollOutcome {
         match boot {
-            None => Outcome::Absent,
-            Some(Err(error)) => Outcome::Failed(error.clone()),
-            Some(Ok(boot)) if memory.raw.as_ref() == Some(&boot.raw) => Outcome::Same,
+            None => PollOutcome::Absent,
+            Some(Err(error)) => PollOutcome::Failed(error.clone()),
+            Some(Ok(boot)) if memory.raw.as_ref() == Some(&boot.raw) => PollOutcome::Same,
             Some(Ok(boot)) => {
                 memory.raw = Some(boot.raw.clone());
-                let (document, odd) = (boot.document.clone(), boot.odd.clone());
-                Outcome::Unread(Box::new(move || Ok((document, odd))))
+                let (document, warnings) = (boot.document.clone(), boot.warnings.clone());
+                PollOutcome::Unread(Box::new(move || Ok((document, warnings))))
             }
         }
     }
 
     /// What the last answer to these settings left for the next poll: what one endpoint answered is nothing to another one.
-    pub(super) fn memory_for(&self, key: &str) -> Memory {
-        if self.memory_key == key { self.memory.clone() } else { Memory::default() }
+    pub(super) fn memory_for(&self, key: &str) -> PollCache {
+        if self.memory_key == key { self.memory.clone() } else { PollCache::default() }
     }
 
     /// Notes where the source is asked; an event where that is new.
@@ -359,7 +367,7 @@ impl Source {
             return None;
         }
         let (fresh, place) = (self.answered.is_some(), answered_by.place());
-        self.former = Some(PreviousEndpoint::new(answered_by.clone(), self.basis.clone(), self.pace, fresh, clock));
+        self.former = Some(PreviousEndpoint::new(answered_by.clone(), self.files_digest.clone(), self.pace, fresh, clock));
         let name = self.name.as_str();
         let instead = match set {
             Some(set) => format!("{name} by {}, from {},", set.place(), set.origin),
@@ -387,8 +395,8 @@ impl Source {
         let Some(former) = self.former.as_mut().filter(same) else { return settled };
         former.memory = polled.memory;
         let after = match polled.outcome {
-            Outcome::Failed(error) => {
-                former.handle_poll(After::Failed(error.asked_pause()), clock);
+            PollOutcome::Failed(error) => {
+                former.reschedule(PollNews::Failed(error.asked_pause()), clock);
                 let name = self.name.as_str();
                 let message = format!("metadata source {name} cannot be read with its former settings either");
                 let event = Event::new(Code::SourceFailed, message).phase(Phase::Metadata).source(name);
@@ -396,13 +404,13 @@ impl Source {
                 settled.events.push(event.error(&error).attempt(former.failures).next_try(next));
                 return settled;
             }
-            Outcome::Document(document) => self.new_document(*document, polled.deployment_keys, &mut settled),
-            Outcome::Absent | Outcome::Same | Outcome::Unread(_) => After::Steady,
+            PollOutcome::Document(document) => self.new_document(*document, polled.deployment_keys, &mut settled),
+            PollOutcome::Absent | PollOutcome::Same | PollOutcome::Unread(_) => PollNews::Steady,
         };
         if let Some(former) = &mut self.former {
-            former.handle_poll(after, clock);
+            former.reschedule(after, clock);
         }
-        self.said_again((polled.started, polled.began, polled.took), polled.basis, &mut settled, clock);
+        self.said_again((polled.started, polled.began, polled.duration), polled.files_digest, &mut settled, clock);
         settled
     }
 
@@ -414,11 +422,11 @@ impl Source {
         self.memory = polled.memory;
         self.memory_key.clone_from(&polled.key);
         let mut settled = Settled::default();
-        if !matches!(polled.outcome, Outcome::Absent) {
+        if !matches!(polled.outcome, PollOutcome::Absent) {
             settled.events.extend(self.set_endpoint(&polled.place, &polled.key));
         }
         let after = match polled.outcome {
-            Outcome::Absent => {
+            PollOutcome::Absent => {
                 if std::mem::take(&mut self.configured) && self.former.is_none() {
                     settled.events.push(self.retired());
                 }
@@ -427,19 +435,19 @@ impl Source {
                 self.state.cause = None;
                 self.state.remedy = None;
                 self.key = polled.key;
-                After::Steady
+                PollNews::Steady
             }
-            Outcome::Failed(error) => self.failed(&error, &mut settled),
-            Outcome::Same => {
-                self.said_again((polled.started, polled.began, polled.took), polled.basis, &mut settled, clock);
+            PollOutcome::Failed(error) => self.failed(&error, &mut settled),
+            PollOutcome::Same => {
+                self.said_again((polled.started, polled.began, polled.duration), polled.files_digest, &mut settled, clock);
                 self.answer(polled.set, &mut settled);
-                After::Steady
+                PollNews::Steady
             }
             // It was read before.
-            Outcome::Unread(_) => After::Steady,
-            Outcome::Document(document) => {
+            PollOutcome::Unread(_) => PollNews::Steady,
+            PollOutcome::Document(document) => {
                 let after = self.new_document(*document, polled.deployment_keys, &mut settled);
-                self.said_again((polled.started, polled.began, polled.took), polled.basis, &mut settled, clock);
+                self.said_again((polled.started, polled.began, polled.duration), polled.files_digest, &mut settled, clock);
                 self.answer(polled.set, &mut settled);
                 after
             }
@@ -461,30 +469,30 @@ impl Source {
         Event::new(Code::SourceRetired, message).phase(Phase::Metadata).source(self.name.as_str())
     }
 
-    fn new_document(&mut self, mut document: StoredDocument, keys: Vec<String>, settled: &mut Settled) -> After {
+    fn new_document(&mut self, mut document: StoredDocument, keys: Vec<String>, settled: &mut Settled) -> PollNews {
         let before = self.state.digest.clone();
-        settled.odd = std::mem::take(&mut document.odd);
+        settled.warnings = std::mem::take(&mut document.warnings);
         let other_keys = self.deployment_keys != keys;
         self.deployment_keys = keys;
         self.take(document);
         let changed = other_keys || self.state.digest != before;
         self.kept &= !changed;
         settled.reshaped = changed;
-        if changed { After::Changed } else { After::Steady }
+        if changed { PollNews::Changed } else { PollNews::Steady }
     }
 
-    fn failed(&mut self, error: &Error, settled: &mut Settled) -> After {
+    fn failed(&mut self, error: &Error, settled: &mut Settled) -> PollNews {
         settled.reshaped = self.state.failures == 0;
         self.state.failures = self.state.failures.saturating_add(1);
         let error = &self.with_place(error);
         let remedy = error.typed_remedy().cloned().unwrap_or_else(|| Code::SourceFailed.remedy());
         let remedy = FollowUp::TriesAgain.of(&remedy);
-        self.state.cause = Some(error.fact_first());
+        self.state.cause = Some(error.cause_first());
         self.state.remedy = Some(remedy.to_string());
         let message = format!("metadata source {} cannot be read", self.name.as_str());
         let event = Event::new(Code::SourceFailed, message).phase(Phase::Metadata).source(self.name.as_str());
         settled.events.push(event.error(error).remedy(remedy).attempt(self.state.failures));
-        After::Failed(error.asked_pause())
+        PollNews::Failed(error.asked_pause())
     }
 
     /// Names whose server cannot be reached, what to start there, and where its address is learnt from.
@@ -497,30 +505,30 @@ impl Source {
         };
         let place = "if the address is wrong, correct /etc/os-collect-config.conf";
         let named = error.clone().context(format!("asking {server}"));
-        match error.hitch() {
-            Some(Hitch::Refused { peer, trial }) => {
+        match error.connect_failure() {
+            Some(ConnectFailure::Refused { peer, trial }) => {
                 let trial = trial.iter().map(|trial| format!("{trial}: ")).collect::<String>();
                 named.remedy(format!("{trial}start {server} at {peer}; {place}"))
             }
-            Some(Hitch::Name(host)) => named
+            Some(ConnectFailure::Name(host)) => named
                 .remedy(format!("`getent hosts {host}` tries it: correct this node's name servers in /etc/resolv.conf; {place}")),
-            Some(Hitch::Authority(_) | Hitch::Silence | Hitch::Clock) | None => named,
+            Some(ConnectFailure::Authority(_) | ConnectFailure::Silence | ConnectFailure::Clock) | None => named,
         }
     }
 
     fn said_again(
         &mut self,
-        (started, began, took): (Timestamp, Moment, Duration),
-        basis: String,
+        (started, began, duration): (Timestamp, Moment, Duration),
+        files_digest: String,
         settled: &mut Settled,
         clock: &Clock,
     ) {
         settled.answered = true;
         // Who answers for the first time, or again, may speak for Heat now.
         settled.reshaped |= self.answered.is_none() || self.state.failures > 0;
-        self.kept &= self.basis == basis;
-        self.basis = basis;
-        self.answered = Some(ListAnswer::new(began, [took, std::mem::replace(&mut self.took, took)]));
+        self.kept &= self.files_digest == files_digest;
+        self.files_digest = files_digest;
+        self.answered = Some(ListAnswer::new(began, [duration, std::mem::replace(&mut self.duration, duration)]));
         self.received = clock.moment();
         self.state.last_good = Some(started);
     }

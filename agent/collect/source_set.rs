@@ -23,7 +23,7 @@ const LARGEST: usize = 64 * 1024;
 
 /// The document that a set was taken from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Origin {
+pub(super) enum HintOrigin {
     /// cloud-init's hint file: it names Heat's host and nobody's credentials.
     Hint,
     /// The boot copy of the metadata.
@@ -38,7 +38,7 @@ pub(super) enum Origin {
     Before,
 }
 
-impl fmt::Display for Origin {
+impl fmt::Display for HintOrigin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Hint => f.write_str("cfn-metadata-server"),
@@ -78,7 +78,7 @@ pub(super) struct Stored(BTreeMap<String, Vec<String>>);
 /// Endpoint and credentials of a source, all from one document.
 #[derive(Clone)]
 pub(super) struct SourceSet {
-    pub(super) origin: Origin,
+    pub(super) origin: HintOrigin,
     section: Section,
     endpoint: Endpoint,
 }
@@ -95,7 +95,7 @@ impl SourceSet {
     ///
     /// # Errors
     /// Permanent, if the document gives a part of what the source needs, or something that cannot be used.
-    pub(super) fn of(source: SourceName, origin: Origin, section: &Section, asked_for: bool) -> Result<Option<Self>> {
+    pub(super) fn of(source: SourceName, origin: HintOrigin, section: &Section, asked_for: bool) -> Result<Option<Self>> {
         let made = || -> Result<Option<Endpoint>> {
             if section.size() > LARGEST {
                 return Err(Error::permanent(format!("the settings of {} are {} bytes long", source.as_str(), section.size()))
@@ -103,9 +103,9 @@ impl SourceSet {
                     .remedy("correct the os-collect-config metadata of the server"));
             }
             let endpoint = match source {
-                SourceName::Cfn => cfn::Endpoint::new(section)?.map(Endpoint::Cfn),
-                SourceName::Heat => heat::Endpoint::new(section)?.map(Endpoint::Heat),
-                SourceName::Request => request::Endpoint::new(section).map(Endpoint::Request),
+                SourceName::Cfn => cfn::CfnEndpoint::new(section)?.map(Endpoint::Cfn),
+                SourceName::Heat => heat::HeatEndpoint::new(section)?.map(Endpoint::Heat),
+                SourceName::Request => request::TempUrlEndpoint::new(section).map(Endpoint::Request),
                 SourceName::HeatLocal | SourceName::Local | SourceName::File => None,
             };
             // Heat leaves an address, or a region, where it takes credentials away: that alone names nothing.
@@ -124,7 +124,7 @@ impl SourceSet {
         for (key, values) in stored.0 {
             section.take(keys(source).iter().find(|known| **known == key)?, values);
         }
-        Self::of(source, Origin::Before, &section, false).ok().flatten()
+        Self::of(source, HintOrigin::Before, &section, false).ok().flatten()
     }
 
     /// The settings themselves. Never shown: they hold credentials.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::schedule::{After, Schedule};
+use super::schedule::{PollNews, Schedule};
 use crate::backoff::random;
 use crate::clock::{Clock, Stopwatch};
 
@@ -41,7 +41,7 @@ impl Timer {
     }
 
     /// Begins the pause that follows a poll, and gives it.
-    pub(super) fn next(&mut self, after: After, clock: &Clock) -> Duration {
+    pub(super) fn next(&mut self, after: PollNews, clock: &Clock) -> Duration {
         let pause = self.schedule.next(after, random(), clock.now());
         self.set(pause, clock);
         pause

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use crate::budgets::yaml::{self, Node};
+use crate::budgets::yaml::{self, YamlNode};
 use crate::budgets::{DOCUMENT_MEMORY, json};
 use crate::clock::Clock;
 use crate::collect::{Collector, read_document, read_file};
@@ -15,14 +15,14 @@ use crate::http::Http;
 use crate::kubernetes::Mistake;
 use crate::kubernetes::parameters::heat_params::{self, HeatParams};
 use crate::metadata::{Deployment, template};
-use crate::process::Options;
+use crate::process::CommonOptions;
 use crate::report::Report;
 use crate::settings::Settings;
 use crate::settings::source_name::SourceName;
 
 /// What a command was given.
 #[derive(Debug)]
-pub(crate) enum Read {
+pub(crate) enum InputDocument {
     /// A server's metadata.
     Document(Map<String, Value>),
     /// A Heat template, which says what servers will get.
@@ -33,10 +33,10 @@ pub(crate) enum Read {
 ///
 /// # Errors
 /// If the file is unreadable or no object or list; if it is a template; if nothing has been collected yet.
-pub(crate) fn read(options: &Options, settings: &Settings) -> Result<Map<String, Value>> {
+pub(crate) fn read(options: &CommonOptions, settings: &Settings) -> Result<Map<String, Value>> {
     match read_any(options, settings)? {
-        Read::Document(document) => Ok(document),
-        Read::Template(_) => Err(Error::refused("the file is a Heat template, and not the metadata of a server")
+        InputDocument::Document(document) => Ok(document),
+        InputDocument::Template(_) => Err(Error::refused("the file is a Heat template, and not the metadata of a server")
             .rule("this command takes a server's metadata, a list of deployments, or heat-params")
             .remedy("check a template by `heat-node-agent verify --metadata FILE`")),
     }
@@ -46,51 +46,51 @@ pub(crate) fn read(options: &Options, settings: &Settings) -> Result<Map<String,
 ///
 /// # Errors
 /// As [`read`], but for templates.
-pub(crate) fn read_any(options: &Options, settings: &Settings) -> Result<Read> {
+pub(crate) fn read_any(options: &CommonOptions, settings: &Settings) -> Result<InputDocument> {
     let Some(file) = &options.metadata else {
-        return merged(&collected(settings, &Report::kept())?).map(Read::Document);
+        return merged(&collected(settings, &Report::kept())?).map(InputDocument::Document);
     };
     let bytes = read_file(file)?;
     let text = std::str::from_utf8(&bytes).unwrap_or_default();
     let doing = || format!("reading {}", file.display());
     if text.trim_start().starts_with('{') && text.contains("heat_template_version") {
-        let root = json::value(&bytes, DOCUMENT_MEMORY).ok().map(Node::of_json).filter(template::is_template);
+        let root = json::value(&bytes, DOCUMENT_MEMORY).ok().map(YamlNode::of_json).filter(template::is_template);
         if let Some(root) = root {
-            return Ok(Read::Template(yaml::Document { root, twice: Vec::new() }));
+            return Ok(InputDocument::Template(yaml::Document { root, twice: Vec::new() }));
         }
     }
     if template::looks_like_template(text) {
         let document = yaml::read(text).map_err(Error::from).context(doing)?;
         if template::is_template(&document.root) {
-            return Ok(Read::Template(document));
+            return Ok(InputDocument::Template(document));
         }
     }
     if let Some(read) = heat_params_in(file)? {
-        return Ok(Read::Document(as_document(&read.parameters)));
+        return Ok(InputDocument::Document(as_document(&read.parameters)));
     }
     // What begins like JSON, or is no text at all, is read as JSON, which says more exactly what is wrong with it.
     if !text.trim_start().starts_with(['{', '[', '<']) && !text.trim().is_empty() {
-        let Node { content, .. } = yaml::read(text).map_err(Error::from).context(doing)?.root;
-        let root = Node { line: 1, content };
+        let YamlNode { content, .. } = yaml::read(text).map_err(Error::from).context(doing)?.root;
+        let root = YamlNode { line: 1, content };
         if ["AWSTemplateFormatVersion", "HeatTemplateFormatVersion"].iter().any(|key| root.member(key).is_some()) {
             return Err(Error::refused("a CloudFormation template is not read")
                 .rule("a server's metadata, a list of deployments, heat-params, or a template with heat_template_version")
                 .context(doing()));
         }
         match root.to_json() {
-            Value::Object(document) => return Ok(Read::Document(document)),
-            list @ Value::Array(_) => return Ok(Read::Document(Map::from_iter([("deployments".to_owned(), list)]))),
+            Value::Object(document) => return Ok(InputDocument::Document(document)),
+            list @ Value::Array(_) => return Ok(InputDocument::Document(Map::from_iter([("deployments".to_owned(), list)]))),
             _ => {}
         }
     }
-    read_document(file).map(Read::Document)
+    read_document(file).map(InputDocument::Document)
 }
 
 /// What the reader of a heat-params file should know.
 ///
 /// # Errors
 /// As [`read`].
-pub(crate) fn warnings(options: &Options) -> Result<Vec<Mistake>> {
+pub(crate) fn warnings(options: &CommonOptions) -> Result<Vec<Mistake>> {
     let read = options.metadata.as_deref().map(heat_params_in).transpose()?.flatten();
     Ok(read.map(|read| read.warnings).unwrap_or_default())
 }
@@ -99,7 +99,7 @@ pub(crate) fn warnings(options: &Options) -> Result<Vec<Mistake>> {
 ///
 /// # Errors
 /// As [`read`].
-pub(crate) fn suspicious_lines(options: &Options) -> Result<Vec<Mistake>> {
+pub(crate) fn suspicious_lines(options: &CommonOptions) -> Result<Vec<Mistake>> {
     let read = options.metadata.as_deref().map(parsed_heat_params).transpose()?.flatten();
     Ok(read.and_then(std::result::Result::err).unwrap_or_default())
 }
@@ -220,13 +220,13 @@ mod tests {
     use super::*;
     use crate::files::Attributes;
 
-    fn read_text(text: &str) -> Result<Read> {
+    fn read_text(text: &str) -> Result<InputDocument> {
         let dir = tempfile::tempdir().unwrap();
         Tree::open(dir.path()).unwrap().write(Path::new("f"), text.as_bytes(), Attributes::mode(0o600)).unwrap();
-        let options = Options { metadata: Some(dir.path().join("f")), ..Options::default() };
+        let options = CommonOptions { metadata: Some(dir.path().join("f")), ..CommonOptions::default() };
         assert_eq!(
             read(&options, &Settings::default()).is_ok(),
-            matches!(read_any(&options, &Settings::default()), Ok(Read::Document(_)))
+            matches!(read_any(&options, &Settings::default()), Ok(InputDocument::Document(_)))
         );
         read_any(&options, &Settings::default())
     }
@@ -240,10 +240,10 @@ mod tests {
             "# as the client prints it\ndeployments:\n- group: script\n  id: a\n",
             "- id: a\n  group: script\n",
         ] {
-            let Ok(Read::Document(document)) = read_text(text) else { panic!("{text}") };
+            let Ok(InputDocument::Document(document)) = read_text(text) else { panic!("{text}") };
             assert_eq!(Value::Object(document), entry, "{text}");
         }
-        let Ok(Read::Document(document)) = read_text("ROLE=\"master\"\n") else { panic!("heat-params") };
+        let Ok(InputDocument::Document(document)) = read_text("ROLE=\"master\"\n") else { panic!("heat-params") };
         assert_eq!(document["deployments"][0]["config"]["ROLE"], "master");
         let script = "      cat <<EOF >/etc/sysconfig/heat-params\n      ROLE=\"x\"\n      EOF\n";
         for text in [
@@ -252,7 +252,7 @@ mod tests {
             "{\"resources\": {}, \"heat_template_version\": \"rocky\"}",
             &format!("heat_template_version: rocky\nresources:\n  a:\n    config: |\n{script}"),
         ] {
-            assert!(matches!(read_text(text), Ok(Read::Template(_))), "{text}");
+            assert!(matches!(read_text(text), Ok(InputDocument::Template(_))), "{text}");
         }
         for (text, words) in [
             ("", "is empty, not JSON"),

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use super::{carry_out, note, print};
 use crate::error::{Error, Result};
 use crate::files::{Attributes, READ_LIMIT, Tree};
-use crate::network::firewall::{self, POLICIES, Policy, Rule};
+use crate::network::firewall::{self, FirewallRule, FirewalldPolicy, POLICIES};
 use crate::network::{FIREWALL, FirewallFile, FirewallTool};
 use crate::process::exit;
 use crate::programs::tool::{ask, output_of};
@@ -36,7 +36,7 @@ pub fn run() -> Result<ExitCode> {
     Ok(exit::OK)
 }
 
-fn apply(root: &Tree, tool: FirewallTool, rules: &[Rule]) -> Result<()> {
+fn apply(root: &Tree, tool: FirewallTool, rules: &[FirewallRule]) -> Result<()> {
     match tool {
         FirewallTool::Nftables => nftables(rules),
         FirewallTool::Firewalld => firewalld(rules),
@@ -62,7 +62,7 @@ fn clear(root: &Tree, tool: FirewallTool) -> Result<()> {
     if is_present { apply(root, tool, &[]) } else { Ok(()) }
 }
 
-fn nftables(rules: &[Rule]) -> Result<()> {
+fn nftables(rules: &[FirewallRule]) -> Result<()> {
     let ruleset = output_of("nft", &["-a", "list", "ruleset"], "")?;
     if !rules.is_empty() && !firewall::nft_is_closed(&ruleset) {
         note("no nftables input chain drops or rejects by its policy or last rule: nothing needs to be opened there");
@@ -76,7 +76,7 @@ fn nftables(rules: &[Rule]) -> Result<()> {
     print(&script)
 }
 
-fn iptables(rules: &[Rule]) -> Result<()> {
+fn iptables(rules: &[FirewallRule]) -> Result<()> {
     // -w: docker or kube-proxy may hold the tables' lock.
     let mut chains = output_of("iptables", &["-w", "-S", "INPUT"], "")?;
     chains.push_str(&output_of("iptables", &["-w", "-S", "FORWARD"], "")?);
@@ -87,7 +87,7 @@ fn iptables(rules: &[Rule]) -> Result<()> {
     Ok(())
 }
 
-fn save(root: &Tree, rules: &[Rule]) -> Result<()> {
+fn save(root: &Tree, rules: &[FirewallRule]) -> Result<()> {
     let file = Path::new(SAVED);
     let (Some(bytes), Some(facts)) = (root.read(file, READ_LIMIT)?, root.facts_followed(file)?) else {
         if !rules.is_empty() {
@@ -106,7 +106,7 @@ fn save(root: &Tree, rules: &[Rule]) -> Result<()> {
 
 /// A new policy is in force from firewalld's next reload on, which is asked for once. Rules of one that is there are changed in
 /// both of its configurations: a reload would drop whatever an operator has not made permanent.
-fn firewalld(rules: &[Rule]) -> Result<()> {
+fn firewalld(rules: &[FirewallRule]) -> Result<()> {
     match ask("firewall-cmd", &["--state"], "")? {
         Some(answer) if answer.ok => {}
         Some(_) => {
@@ -158,7 +158,7 @@ fn firewalld(rules: &[Rule]) -> Result<()> {
 }
 
 /// Makes the rules of a policy these, in the configuration that runs or the permanent one.
-fn change(policy: &Policy, which: &[&str], rich: &[String]) -> Result<()> {
+fn change(policy: &FirewalldPolicy, which: &[&str], rich: &[String]) -> Result<()> {
     let named = format!("--policy={}", policy.name);
     let arguments =
         |option: &str| -> Vec<String> { which.iter().copied().chain([named.as_str(), option]).map(str::to_owned).collect() };

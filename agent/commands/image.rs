@@ -55,8 +55,8 @@ pub(crate) fn check(root: &Tree, settings: &Settings) -> Result<Vec<Finding>> {
     check.agent_is_installed()?;
     check.unit_is_enabled()?;
     check.tools_are_there()?;
-    check.nothing_of_another_machine(settings)?;
-    check.hooks_are_roots_own(settings)?;
+    check.no_machine_specific_files(settings)?;
+    check.hooks_owned_by_root(settings)?;
     Ok(check.findings)
 }
 
@@ -173,7 +173,7 @@ impl Check<'_> {
         Ok(false)
     }
 
-    fn nothing_of_another_machine(&mut self, settings: &Settings) -> Result<()> {
+    fn no_machine_specific_files(&mut self, settings: &Settings) -> Result<()> {
         for (place, what, remedy) in OF_ONE_MACHINE {
             let place = Path::new(place);
             if self.is_something(place)? {
@@ -249,7 +249,7 @@ impl Check<'_> {
     }
 
     /// Hooks and settings run as root: who may write them is root.
-    fn hooks_are_roots_own(&mut self, settings: &Settings) -> Result<()> {
+    fn hooks_owned_by_root(&mut self, settings: &Settings) -> Result<()> {
         let mut places: Vec<PathBuf> = [
             "usr/lib/heat-node-agent",
             "etc/heat-node-agent",

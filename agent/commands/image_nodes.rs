@@ -16,17 +16,17 @@ use crate::daemon;
 use crate::deploy::hooks;
 use crate::error::Result;
 use crate::files::Tree;
-use crate::kubernetes::{Facts, ImagePolicy, Role};
+use crate::kubernetes::{ImagePolicy, MachineFacts, Role};
 use crate::machine::facts;
-use crate::machine::image::{Need, missing};
-use crate::machine::installed::{Machine, Units};
+use crate::machine::image::{MissingItem, missing};
+use crate::machine::installed::{InstalledPrograms, UnitFiles};
 use crate::metadata::Deployment;
 use crate::metadata::template::Template;
 use crate::process::runtime;
 use crate::settings::Loaded;
 
 /// What a document asks for.
-pub(super) enum Asked {
+pub(super) enum RequestedNodes {
     /// A server's metadata.
     Document(Map<String, Value>),
     /// What servers will get.
@@ -38,12 +38,12 @@ pub(super) enum Asked {
 /// The image, and who is looked for.
 struct Image<'a> {
     root: &'a Tree,
-    facts: Facts,
+    facts: MachineFacts,
     loaded: &'a Loaded,
     /// What a program says of its release.
     ask: &'a dyn Fn(&str) -> Result<String>,
     /// Which deployments need what.
-    needs: BTreeMap<Need, BTreeSet<String>>,
+    needs: BTreeMap<MissingItem, BTreeSet<String>>,
     nodes: usize,
 }
 
@@ -53,20 +53,20 @@ struct Image<'a> {
 /// If a file of the image cannot be read.
 pub(super) fn check(
     root: &Tree,
-    asked: &Asked,
+    asked: &RequestedNodes,
     loaded: &Loaded,
     ask: &dyn Fn(&str) -> Result<String>,
     findings: &mut Findings,
 ) -> Result<usize> {
     let mut image = Image { root, facts: facts::of_image(root), loaded, ask, needs: BTreeMap::new(), nodes: 0 };
     match asked {
-        Asked::Document(document) => {
+        RequestedNodes::Document(document) => {
             // What is no deployment is a mistake of the document, which is named already.
             for deployment in document::entries(document).iter().filter_map(|entry| Deployment::parse(entry).ok().flatten()) {
                 image.take(&deployment, [deployment.clone()], findings)?;
             }
         }
-        Asked::Template(read) => {
+        RequestedNodes::Template(read) => {
             for planned in &read.planned {
                 let Some(deployment) = Deployment::parse(&planned.entry).ok().flatten() else { continue };
                 if !planned.open {
@@ -77,7 +77,7 @@ pub(super) fn check(
                 }
             }
         }
-        Asked::Nothing(_) => {}
+        RequestedNodes::Nothing(_) => {}
     }
     findings.extend(image.needs.into_iter().map(|(need, who)| Finding {
         place: need.place,
@@ -116,7 +116,7 @@ impl Image<'_> {
             return Ok(());
         }
         self.nodes += 1;
-        let mut common: Option<BTreeSet<(Need, String)>> = None;
+        let mut common: Option<BTreeSet<(MissingItem, String)>> = None;
         for way in ways {
             let Some(found) = self.of_node(&way, &name)? else { continue };
             // What is missing only for some values is not known to be needed.
@@ -136,7 +136,7 @@ impl Image<'_> {
     }
 
     /// What one node needs and the image lacks; nothing where its parameters are wrong, which was found with the document.
-    fn of_node(&self, deployment: &Deployment, name: &str) -> Result<Option<BTreeSet<(Need, String)>>> {
+    fn of_node(&self, deployment: &Deployment, name: &str) -> Result<Option<BTreeSet<(MissingItem, String)>>> {
         let hook_dirs = &self.loaded.settings.deploy.hook_dirs;
         let policy = ImagePolicy::of(&self.loaded.settings, |group| hooks::runs_code(group, Some(self.root), hook_dirs));
         let Ok(plan) = daemon::understand(deployment, &self.facts, &policy) else { return Ok(None) };
@@ -147,15 +147,15 @@ impl Image<'_> {
             Role::Minion => "minion",
         };
         let who = format!("{name} ({role}{version})");
-        let machine = Machine { root: self.root, units: Units::Image, spec, desired };
+        let machine = InstalledPrograms { root: self.root, units: UnitFiles::Image, spec, desired };
         // What every node needs is looked for whatever the document says.
-        let is_extra = |need: &Need| !TOOLS.contains(&need.place.as_str());
+        let is_extra = |need: &MissingItem| !TOOLS.contains(&need.place.as_str());
         let mut needs = runtime()?.block_on(missing(&machine, &|_, path| Box::pin(ready((self.ask)(&path)))))?;
         needs.retain(is_extra);
         // What the kernel lacks, by the rules that refuse it on a machine.
         needs.extend(plan.lacking(&self.facts).into_iter().map(|mistake| {
             let Finding { key, problem, rule, remedy, .. } = of_mistake("", mistake);
-            Need { place: key, problem, rule, remedy }
+            MissingItem { place: key, problem, rule, remedy }
         }));
         Ok(Some(needs.into_iter().map(|need| (need, who.clone())).collect()))
     }

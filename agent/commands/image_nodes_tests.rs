@@ -36,7 +36,7 @@ fn image(dir: &Path, entries: &[Value]) -> Tree {
     let root = Tree::open(dir).unwrap();
     for entry in entries {
         let deployment = Deployment::parse(entry).unwrap().unwrap();
-        let plan = daemon::understand(&deployment, &Facts::default(), &ImagePolicy::everything()).unwrap();
+        let plan = daemon::understand(&deployment, &MachineFacts::default(), &ImagePolicy::everything()).unwrap();
         for unit in plan.parts().1.units.iter().filter(|unit| !unit.applies_files) {
             let name = unit.name.trim_end_matches(".service");
             let path = format!("/usr/bin/{name}");
@@ -47,12 +47,12 @@ fn image(dir: &Path, entries: &[Value]) -> Tree {
     root
 }
 
-fn document(entries: &[Value]) -> Asked {
-    Asked::Document(Map::from_iter([("deployments".to_owned(), Value::Array(entries.to_vec()))]))
+fn document(entries: &[Value]) -> RequestedNodes {
+    RequestedNodes::Document(Map::from_iter([("deployments".to_owned(), Value::Array(entries.to_vec()))]))
 }
 
 /// How many nodes, and what is found.
-fn found(root: &Tree, asked: &Asked) -> (usize, Vec<Finding>) {
+fn found(root: &Tree, asked: &RequestedNodes) -> (usize, Vec<Finding>) {
     let mut findings = Findings::default();
     let nodes = check(root, asked, &loaded(), &|_| Ok(String::new()), &mut findings).unwrap();
     (nodes, findings.kept)
@@ -107,11 +107,11 @@ fn a_kernel_without_a_module_that_a_parameter_selects_is_named() {
     );
 }
 
-fn template(role: &str) -> Asked {
+fn template(role: &str) -> RequestedNodes {
     let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/master-template.yaml")).unwrap();
     let text = text.replacen("ROLE: master", &format!("ROLE: {role}"), 1);
     let read = read(&yaml::read(&text).unwrap_or_else(|rejection| panic!("{rejection:?}")));
-    Asked::Template(read)
+    RequestedNodes::Template(read)
 }
 
 #[test]
@@ -135,10 +135,10 @@ fn a_template_of_which_nothing_can_be_known_is_not_called_right() {
     let (nodes, all) = found(&root, &template("mistress"));
     assert_eq!((nodes, all.len()), (1, 1), "{all:?}");
     assert!(all[0].problem.contains("cannot be known"), "{all:?}");
-    let Asked::Template(mut open) = template("master") else { panic!() };
+    let RequestedNodes::Template(mut open) = template("master") else { panic!() };
     for planned in &mut open.planned {
         planned.open = true;
     }
-    let (nodes, all) = found(&root, &Asked::Template(open));
+    let (nodes, all) = found(&root, &RequestedNodes::Template(open));
     assert_eq!((nodes, all.len()), (1, 1), "{all:?}");
 }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::{document, print};
 use crate::daemon::masking::masked;
 use crate::error::{Error, Result};
-use crate::process::{Options, exit};
+use crate::process::{CommonOptions, exit};
 use crate::report::text::{escaped, json_page};
 use crate::settings::{Settings, distance};
 
@@ -31,7 +31,7 @@ pub struct Arguments {
 ///
 /// # Errors
 /// If nothing was collected, or the key is not there.
-pub fn run(options: &Options, settings: &Settings, wanted: &Arguments) -> Result<ExitCode> {
+pub fn run(options: &CommonOptions, settings: &Settings, wanted: &Arguments) -> Result<ExitCode> {
     let whole = Value::Object(match &wanted.source {
         Some(source) => document::of_source(settings, source)?,
         None => document::read(options, settings)?,

@@ -33,10 +33,10 @@ mod secrets;
 mod template;
 mod terminal;
 
-pub use crate::daemon::requests::Order;
+pub use crate::daemon::order_files::Order;
 use crate::output::carry_out;
 use crate::output::note;
 use crate::output::pass_on;
 use crate::output::print_styled;
 pub use crate::output::{print, print_error};
-pub use crate::process::{Options, exit};
+pub use crate::process::{CommonOptions, exit};

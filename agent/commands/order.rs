@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use super::{document, print};
 use crate::clock::Clock;
-use crate::daemon::requests::{
-    DIRECTORY, Order, OrderContext, OrderResult, Repairs, Request, Rollbacks, answer_to, deliver, make_directory,
+use crate::daemon::order_files::{
+    DIRECTORY, Order, OrderContext, OrderFile, OrderResult, Repairs, Rollbacks, answer_to, deliver, make_directory,
 };
 use crate::deploy::{DeploymentRecord, Ending, Journal};
 use crate::error::{Error, Result};
@@ -27,7 +27,7 @@ use crate::watch::Watch;
 const PATIENCE: Duration = Duration::from_secs(30);
 /// The same for a repair or a rollback, which is answered when it is done: after restarts, and when gates have passed.
 const REPAIR_PATIENCE: Duration = Duration::from_mins(20);
-/// The net under inotify, and how often it is looked whether the daemon is still there.
+/// The fallback poll for inotify, and how often it is looked whether the daemon is still there.
 const POLL: Duration = Duration::from_millis(500);
 
 /// Gives the order and prints what became of it.
@@ -43,7 +43,7 @@ pub fn run(settings: &Settings, order: Order, deployment: &str) -> Result<ExitCo
     let tree = if order == Order::Stop { Arc::new(run_dir?) } else { Arc::clone(&state) };
     make_directory(&tree)?;
     let path = Path::new(DIRECTORY).join(format!("{:013}-{}.json", clock.now().0, std::process::id()));
-    tree.write_json(&path, &Request::new(order, deployment), Attributes::mode(0o600))?;
+    tree.write_json(&path, &OrderFile::new(order, deployment), Attributes::mode(0o600))?;
     let watch = Watch::open();
     watch.add(&tree.base().join(DIRECTORY));
     let since = clock.start();

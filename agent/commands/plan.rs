@@ -15,10 +15,10 @@ use crate::desired::Desired;
 use crate::error::{Error, Result};
 use crate::files::Tree;
 use crate::keepers::certificates;
-use crate::kubernetes::{self, Facts, ImagePolicy, NodeSpec, Preflight};
+use crate::kubernetes::{self, ImagePolicy, MachineFacts, NodeSpec, Preflight};
 use crate::machine::facts;
-use crate::machine::installed::{self, Machine, RULE, Units, Verdicts};
-use crate::process::{Options, exit, runtime};
+use crate::machine::installed::{self, InstalledPrograms, RULE, UnitFiles, Verdicts};
+use crate::process::{CommonOptions, exit, runtime};
 use crate::programs::tool;
 use crate::report::text::json_page;
 use crate::settings::Settings;
@@ -28,9 +28,9 @@ use crate::systemd::Systemd;
 ///
 /// # Errors
 /// If the parameters are wrong, an installed program is known not to take them, or the machine cannot be looked at.
-pub fn run(options: &Options, settings: &Settings, root: Option<&Path>, json: bool) -> Result<ExitCode> {
+pub fn run(options: &CommonOptions, settings: &Settings, root: Option<&Path>, json: bool) -> Result<ExitCode> {
     let facts = match root {
-        Some(_) => Facts::default(),
+        Some(_) => MachineFacts::default(),
         None => facts::of_machine(&Tree::open(Path::new("/"))?),
     };
     let (spec, desired) = desired(options, settings, &facts)?;
@@ -41,7 +41,7 @@ pub fn run(options: &Options, settings: &Settings, root: Option<&Path>, json: bo
         let tree = Tree::open(Path::new("/"))?;
         let mut observed = runtime()?.block_on(async {
             let systemd = Systemd::connect().await?;
-            let machine = Machine { root: &tree, units: Units::Running(&systemd), spec: &spec, desired: &desired };
+            let machine = InstalledPrograms { root: &tree, units: UnitFiles::Running(&systemd), spec: &spec, desired: &desired };
             verdicts = machine.judge(&|_, path| Box::pin(ready(ask(&path))), None).await;
             converge::observe(&desired, &tree, &systemd).await
         })?;
@@ -51,12 +51,12 @@ pub fn run(options: &Options, settings: &Settings, root: Option<&Path>, json: bo
         // Without a state nothing was ever in place.
         let state = document::open_state(settings).ok().filter(|_| !plan.is_empty());
         let irreversible = state.map(|state| daemon::parts_not_taken_back(&state, &desired, &facts)).unwrap_or_default();
-        converge::Plan { irreversible, ..plan }
+        converge::ChangePlan { irreversible, ..plan }
     };
     print(&if json { json_page(&plan.document()) } else { plan.render() })?;
     let (refused, remedy) = (verdicts.refused(), verdicts.remedy());
-    for (_, verdict) in verdicts.odd {
-        note(&format!("{}; {}", verdict.odd.unwrap_or_default(), verdict.remedy));
+    for (_, verdict) in verdicts.warnings {
+        note(&format!("{}; {}", verdict.warning.unwrap_or_default(), verdict.remedy));
     }
     if !refused.is_empty() {
         return Err(Error::refused(refused)
@@ -74,7 +74,7 @@ pub(super) fn ask(path: &str) -> Result<String> {
 }
 
 /// What the node's deployment asks for.
-pub(crate) fn desired(options: &Options, settings: &Settings, facts: &Facts) -> Result<(NodeSpec, Desired)> {
+pub(crate) fn desired(options: &CommonOptions, settings: &Settings, facts: &MachineFacts) -> Result<(NodeSpec, Desired)> {
     let deployment = document::node(&document::read(options, settings)?)?;
     let policy = ImagePolicy::of(settings, |group| hooks::runs_code(group, None, &settings.deploy.hook_dirs));
     let spec = kubernetes::node_of(&deployment, &policy).map_err(|mistakes| {

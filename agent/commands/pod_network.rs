@@ -16,7 +16,7 @@ use crate::clock::Clock;
 use crate::desired::Peer;
 use crate::error::{Error, Result};
 use crate::files::{Attributes, READ_LIMIT, Tree};
-use crate::network::links::{self, Claim, Words, words};
+use crate::network::links::{self, BridgeOwnership, Words, words};
 use crate::network::subnet_env::{self, Subnet};
 use crate::network::{CNI_NETWORK, DOCKER_OPTIONS, DOCKER_VARIABLE, POD_NETWORK, PodNetworkFile, SUBNET_FILES};
 use crate::process::exit;
@@ -54,26 +54,26 @@ pub fn run() -> Result<ExitCode> {
             let subnet = subnet(&root, network)?;
             write_options(&root, &subnet)?;
             remove_stale(&root, &bridge, subnet.address)?;
-            let_through(Some(network))?;
+            set_forwarding_rules(Some(network))?;
             masquerade(None)?;
         }
         PodNetworkFile::Cni { network } => {
             take_away(None, &[])?;
             subnet(&root, network)?;
-            let_through(Some(network))?;
+            set_forwarding_rules(Some(network))?;
             masquerade(None)?;
         }
         PodNetworkFile::Routes { network, bridge, address, peers } => {
             let peers: Vec<Peer> = peers.into_iter().filter(|peer| peer.subnet != address.trunc()).collect();
             make_bridge(&bridge, address)?;
             take_away(Some(&bridge), &peers)?;
-            let_through(Some(network))?;
+            set_forwarding_rules(Some(network))?;
             masquerade(Some(network))?;
             return keep_trying(&peers, notify);
         }
         PodNetworkFile::Nothing {} => {
             take_away(None, &[])?;
-            let_through(None)?;
+            set_forwarding_rules(None)?;
             masquerade(None)?;
             // The first network in their folder counts for runtimes.
             if root.remove(Path::new(CNI_NETWORK))? {
@@ -175,9 +175,9 @@ fn addresses(interface: &str) -> Result<Option<Vec<Ipv4Net>>> {
 }
 
 /// Nothing that packets of pods pass through must be closed to them.
-fn let_through(network: Option<Ipv4Net>) -> Result<()> {
+fn set_forwarding_rules(network: Option<Ipv4Net>) -> Result<()> {
     let missing = "iptables is not installed: its FORWARD chain is not closed, and no rule is added";
-    set_rules("-S FORWARD", network, links::let_through, missing)
+    set_rules("-S FORWARD", network, links::forwarding_rules, missing)
 }
 
 /// Pods reach what is outside of their network by this node's address, where nobody else sees to that.
@@ -217,7 +217,7 @@ fn waiting(mut words: Words) -> Words {
 /// that something is plugged into stays until the next boot.
 fn take_away(bridge: Option<&str>, peers: &[Peer]) -> Result<()> {
     let found = links::routes(&output_of("ip", &words("-4 -o route show table main"), "")?);
-    carry_out_all("ip", &links::without_strays(&found, peers))?;
+    carry_out_all("ip", &links::stale_route_removals(&found, peers))?;
     let ours = links::our_bridges(&output_of("ip", &words("-d -o link show"), "")?);
     for name in ours.iter().filter(|name| Some(name.as_str()) != bridge) {
         if has_ports(name)? {
@@ -250,18 +250,18 @@ fn make_bridge(bridge: &str, address: Ipv4Net) -> Result<()> {
         return Err(refused("it exists and is not a bridge".to_owned()));
     }
     match links::claim(link, &there, has_ports(bridge)?, address) {
-        Claim::AsWanted => {}
-        Claim::Foreign => {
+        BridgeOwnership::AsWanted => {}
+        BridgeOwnership::Foreign => {
             let has: Vec<String> = there.iter().map(Ipv4Net::to_string).collect();
             let has = if has.is_empty() { "an attached interface".to_owned() } else { has.join(", ") };
             return Err(refused(format!("it exists, the agent did not create it, and it has {has}")));
         }
-        claim @ (Claim::Free | Claim::Ours) => {
+        claim @ (BridgeOwnership::Free | BridgeOwnership::Ours) => {
             // First of all, so that what is given an address is known as ours whenever we are cut off.
-            if claim == Claim::Free {
+            if claim == BridgeOwnership::Free {
                 carry_out_all("ip", &[words(&format!("link set dev {bridge} alias {}", links::ALIAS))])?;
             }
-            carry_out_all("ip", &links::readdress(&there, address, bridge))?;
+            carry_out_all("ip", &links::set_address_commands(&there, address, bridge))?;
         }
     }
     if link.is_up { Ok(()) } else { carry_out_all("ip", &[words(&format!("link set dev {bridge} up"))]) }

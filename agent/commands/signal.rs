@@ -10,20 +10,20 @@ use serde_json::Value;
 
 use super::{document, print};
 use crate::backoff::Backoff;
-use crate::budgets::json::{self, Rejection};
+use crate::budgets::json::{self, JsonRejection};
 use crate::clock::Clock;
 use crate::collect::{OwnCredentials, read_document};
 use crate::daemon::wait_id;
-use crate::error::{Context, Error, Kind, Result};
+use crate::error::{Context, Error, ErrorKind, Result};
 use crate::files::Tree;
 use crate::http::Http;
 use crate::kubernetes;
 use crate::metadata::Deployment;
 use crate::openstack::keystone::Keystone;
-use crate::process::{Options, exit, runtime};
+use crate::process::{CommonOptions, exit, runtime};
 use crate::report::Report;
 use crate::settings::Settings;
-use crate::signal::{DeliveryMethod, Handle, Sender, Status, Verdict, WaitSignal, judge};
+use crate::signal::{DeliveryMethod, Handle, Sender, SignalVerdict, WaitSignal, WaitStatus, judge};
 
 /// How often a place that does not answer is tried, with growing pauses: half a minute in all.
 const TRIES: u32 = 6;
@@ -53,7 +53,7 @@ pub struct Arguments {
 ///
 /// # Errors
 /// If no handle is known or it cannot be understood, or Heat does not take the signal.
-pub fn run(options: &Options, settings: &Settings, wanted: &Arguments) -> Result<ExitCode> {
+pub fn run(options: &CommonOptions, settings: &Settings, wanted: &Arguments) -> Result<ExitCode> {
     // Neither a daemon nor root is needed where the handle is given: then what was collected only helps.
     let collector = document::collected(settings, &Report::kept());
     let collected = match &options.metadata {
@@ -73,7 +73,7 @@ pub fn run(options: &Options, settings: &Settings, wanted: &Arguments) -> Result
         }
         None => of_node(&document::node(&collected?).map_err(|error| error.remedy(NAME_IT))?)?,
     };
-    let status = if wanted.success { Status::Success } else { Status::Failure };
+    let status = if wanted.success { WaitStatus::Success } else { WaitStatus::Failure };
     let signal = WaitSignal {
         status,
         id: wanted.id.clone().unwrap_or(id),
@@ -93,7 +93,9 @@ pub fn run(options: &Options, settings: &Settings, wanted: &Arguments) -> Result
 /// JSON as what it is, any other text as a string.
 fn data(text: &str) -> Result<Value> {
     match json::answer(text.as_bytes()) {
-        Err(rejection @ (Rejection::TooLarge(_) | Rejection::TooDeep)) => Err(Error::from(rejection).context("reading --data")),
+        Err(rejection @ (JsonRejection::TooLarge(_) | JsonRejection::TooDeep)) => {
+            Err(Error::from(rejection).context("reading --data"))
+        }
         read => Ok(read.unwrap_or_else(|_| Value::String(text.to_owned()))),
     }
 }
@@ -111,10 +113,10 @@ async fn deliver(
     for attempt in 1.. {
         let (answer, way) = sender.send(handle.destination(), &body, own, None).await;
         let asked = match judge(&answer) {
-            Verdict::Delivered => return Ok(way),
-            Verdict::Retry(asked) if attempt < TRIES => asked,
+            SignalVerdict::Delivered => return Ok(way),
+            SignalVerdict::Retry(asked) if attempt < TRIES => asked,
             verdict => {
-                let kind = if verdict == Verdict::Refused { Kind::Permanent } else { Kind::Transient };
+                let kind = if verdict == SignalVerdict::Refused { ErrorKind::Permanent } else { ErrorKind::Transient };
                 let remedy =
                     answer.remedy.as_deref().unwrap_or("check with `openstack stack show` that the stack is still waiting");
                 let error = Error::new(kind, answer.cause).remedy(remedy);
@@ -166,7 +168,7 @@ mod tests {
         let sender = Sender::new(http, Keystone::new(clock.clone()), clock.clone());
         let endpoint = format!("{}/v1/p/stacks/s/u/resources/h/signal", fake.base);
         let handle = Handle::parse(&json!({"endpoint": endpoint, "token": "hush"})).unwrap();
-        let signal = WaitSignal { status: Status::Success, id: "n".into(), reason: "r".into(), data: Value::Null };
+        let signal = WaitSignal { status: WaitStatus::Success, id: "n".into(), reason: "r".into(), data: Value::Null };
         let way = deliver(&sender, &clock, &handle, &signal, &OwnCredentials::default()).await;
         (way, fake.requests())
     }
@@ -177,10 +179,10 @@ mod tests {
         assert_eq!((way, requests.len()), (Ok(DeliveryMethod::AsGiven), 3));
         assert!(requests[2].ends_with(r#"{"status":"SUCCESS","reason":"r","data":null,"id":"n"}"#), "{}", requests[2]);
         let (way, requests) = sent(vec![status("503 Busy", "")]).await;
-        assert_eq!((way.unwrap_err().kind(), requests.len()), (Kind::Transient, 6));
+        assert_eq!((way.unwrap_err().kind(), requests.len()), (ErrorKind::Transient, 6));
         let (way, requests) = sent(vec![status("401 Unauthorized", "")]).await;
         let error = way.unwrap_err();
-        assert_eq!((error.kind(), requests.len()), (Kind::Permanent, 1));
+        assert_eq!((error.kind(), requests.len()), (ErrorKind::Permanent, 1));
         assert!(error.cause().contains("the handle's token has expired or was revoked"), "{error}");
         assert!(error.suggested_remedy().is_some() && !error.lines().join(" ").contains("hush"), "{error}");
     }

@@ -14,7 +14,7 @@ use crate::clock::Clock;
 use crate::collect::Snapshot;
 use crate::daemon;
 use crate::daemon::status_file::FILE;
-use crate::deploy::{DeploymentRecord, Generations, Journal, last_words, said_last};
+use crate::deploy::{DeploymentRecord, Generations, Journal, last_lines, last_output_suffix};
 use crate::error::{Error, Result};
 use crate::files::{READ_LIMIT, Tree};
 use crate::process::exit;
@@ -23,13 +23,13 @@ use crate::report::Report;
 use crate::report::condition_state::ConditionState;
 use crate::report::explain::{headline, page, tree};
 use crate::report::screen::{self, screen};
-use crate::report::status::{Condition, DeploymentStatus, SCHEMA_VERSION, Status, Verdict};
+use crate::report::status::{Condition, DeploymentStatus, SCHEMA_VERSION, StatusDocument, WaitProgress};
 use crate::report::text::json_page;
 use crate::settings::Settings;
 use crate::signal::Outbox;
 use crate::watch::Watch;
 
-/// The net under inotify: a daemon that ends writes nothing.
+/// The fallback poll for inotify: a daemon that ends writes nothing.
 const POLL: Duration = Duration::from_secs(1);
 
 /// What the command line of `status` says.
@@ -89,9 +89,9 @@ fn wait(settings: &Settings, limit: Duration, wanted: Arguments) -> Result<ExitC
     let watch = watch(settings);
     loop {
         let known = read(settings);
-        let verdict = known.as_ref().map_or(Verdict::Waiting, |(status, running)| status.verdict(*running));
+        let verdict = known.as_ref().map_or(WaitProgress::Waiting, |(status, running)| status.verdict(*running));
         let left = limit.saturating_sub(since.elapsed());
-        if verdict == Verdict::Waiting && !left.is_zero() {
+        if verdict == WaitProgress::Waiting && !left.is_zero() {
             watch.wait(POLL.min(left));
             continue;
         }
@@ -104,18 +104,20 @@ fn wait(settings: &Settings, limit: Duration, wanted: Arguments) -> Result<ExitC
             Err(error) => print_error(error),
         }
         return Ok(match verdict {
-            Verdict::Done => exit::OK,
-            Verdict::Failed => exit::FAILED,
-            Verdict::Waiting => exit::timed_out(),
+            WaitProgress::Done => exit::OK,
+            WaitProgress::Failed => exit::FAILED,
+            WaitProgress::Waiting => exit::timed_out(),
         });
     }
 }
 
 /// What the wait ended with. Done is what Heat asks for: a drop-in that is skipped, say, does not undo that.
-fn outcome(verdict: Verdict, headline: &str) -> String {
+fn outcome(verdict: WaitProgress, headline: &str) -> String {
     match verdict {
-        Verdict::Done if !headline.starts_with("OK") => format!("OK: everything is done and reported to Heat; but {headline}"),
-        Verdict::Waiting => format!("timed out: {headline}"),
+        WaitProgress::Done if !headline.starts_with("OK") => {
+            format!("OK: everything is done and reported to Heat; but {headline}")
+        }
+        WaitProgress::Waiting => format!("timed out: {headline}"),
         _ => headline.to_owned(),
     }
 }
@@ -126,7 +128,7 @@ fn watch(settings: &Settings) -> Watch {
     watch
 }
 
-fn show(status: &Status, running: bool, wanted: Arguments) -> Result<()> {
+fn show(status: &StatusDocument, running: bool, wanted: Arguments) -> Result<()> {
     let disks = disks(status);
     if !wanted.json {
         let now = Clock::system().now();
@@ -136,7 +138,7 @@ fn show(status: &Status, running: bool, wanted: Arguments) -> Result<()> {
 }
 
 /// The status for programs: the daemon's document, and what can only be said at this moment (docs/schemas/status.json).
-fn document(status: &Status, running: bool, disks: &[Room]) -> Result<Value> {
+fn document(status: &StatusDocument, running: bool, disks: &[DiskSpace]) -> Result<Value> {
     let mut value = serde_json::to_value(status).map_err(Error::permanent)?;
     if let Some(agent) = value.get_mut("agent").and_then(|agent| agent.as_object_mut()) {
         agent.insert("running".to_owned(), running.into());
@@ -145,7 +147,7 @@ fn document(status: &Status, running: bool, disks: &[Room]) -> Result<Value> {
         let (overall, line) = screen::headline(status, running);
         page.insert("stand".to_owned(), overall.as_str().into());
         page.insert("headline".to_owned(), line.into());
-        let disk = |disk: &Room| json!({"path": disk.path, "free_mib": disk.free >> 20, "size_mib": disk.size >> 20});
+        let disk = |disk: &DiskSpace| json!({"path": disk.path, "free_mib": disk.free >> 20, "size_mib": disk.size >> 20});
         page.insert("disks".to_owned(), disks.iter().map(disk).collect());
     }
     Ok(value)
@@ -200,8 +202,8 @@ pub(crate) fn warn_if_foreign_state(settings: &Settings) {
 }
 
 /// What is known, and whether the daemon runs: its status file, or without one what it left on disk.
-pub(crate) fn read(settings: &Settings) -> Result<(Status, bool)> {
-    let reported: Option<Status> = match Tree::open(&settings.run_dir) {
+pub(crate) fn read(settings: &Settings) -> Result<(StatusDocument, bool)> {
+    let reported: Option<StatusDocument> = match Tree::open(&settings.run_dir) {
         Ok(tree) => tree.read_json(Path::new(FILE)).map_err(|error| {
             error.remedy("it is damaged or of another version: systemctl restart heat-node-agent rewrites it")
         })?,
@@ -218,7 +220,7 @@ pub(crate) fn read(settings: &Settings) -> Result<(Status, bool)> {
 }
 
 /// What scripts that failed or still run said last, and when those are ended: for root alone, as the status file is for everybody, and a script may say what nobody else is to see.
-fn quote(settings: &Settings, status: &mut Status) {
+fn quote(settings: &Settings, status: &mut StatusDocument) {
     let is_wanted =
         |one: &&mut DeploymentStatus| one.group != "kubernetes-node" && (one.listed && one.failed || one.state == "running");
     let mut wanted = status.deployments.iter_mut().filter(is_wanted).peekable();
@@ -240,7 +242,7 @@ fn quote(settings: &Settings, status: &mut Status) {
             one.causes = one.why();
             // What it could not even begin is in its reason.
             if let Some(last) = one.causes.last_mut().filter(|cause| !cause.contains(&words)) {
-                last.push_str(&said_last(&words));
+                last.push_str(&last_output_suffix(&words));
             }
         }
     }
@@ -250,13 +252,13 @@ fn quote(settings: &Settings, status: &mut Status) {
 fn follow(state: &Tree, record: &DeploymentRecord, one: &mut DeploymentStatus) {
     let job = record.job();
     // Nothing of this keeps the rest from being shown.
-    one.said_last = Programs::end_of_output(state, &job).ok().flatten().and_then(|end| last_words(&end));
+    one.said_last = Programs::end_of_output(state, &job).ok().flatten().and_then(|end| last_lines(&end));
     let limit = Programs::time_limit(state, &job).ok().flatten();
     one.given_up = record.started.zip(limit).map(|(began, limit)| began.after(limit).rfc3339());
 }
 
 /// Reads the state directory as it is, without the daemon's lock.
-fn of_state(settings: &Settings) -> Result<Status> {
+fn of_state(settings: &Settings) -> Result<StatusDocument> {
     let root = Tree::open(Path::new("/"))?;
     let state = match document::open_state(settings) {
         Ok(state) => state,
@@ -270,28 +272,28 @@ fn of_state(settings: &Settings) -> Result<Status> {
 }
 
 /// Room on a disk.
-struct Room {
+struct DiskSpace {
     path: String,
     free: u64,
     size: u64,
 }
 
 /// Room on the disks that the node's work fills, asked for now: the first thing to look at when a node is unhealthy.
-fn disks(status: &Status) -> Vec<Room> {
+fn disks(status: &StatusDocument) -> Vec<DiskSpace> {
     let volumes = status.node.iter().flat_map(|node| &node.volumes).map(|volume| volume.place.as_str());
     let places: Vec<&str> = ["/", "/var", "/var/lib/docker", "/var/lib/etcd"].into_iter().chain(volumes).collect();
-    let mut found: Vec<Room> = Vec::new();
+    let mut found: Vec<DiskSpace> = Vec::new();
     for disk in Disks::new_with_refreshed_list().iter().flatten() {
         let path = disk.mount_point().display().to_string();
         if places.contains(&path.as_str()) && found.iter().all(|other| other.path != path) {
-            found.push(Room { path, free: disk.available_space(), size: disk.total_space() });
+            found.push(DiskSpace { path, free: disk.available_space(), size: disk.total_space() });
         }
     }
     found
 }
 
 /// `/ 3.1 of 9.8 GiB`, all in one line.
-fn free_space(disks: &[Room]) -> Option<String> {
+fn free_space(disks: &[DiskSpace]) -> Option<String> {
     let tenths = |bytes: u64| bytes.saturating_mul(10) >> 30;
     let gib = |bytes: u64| format!("{}.{}", tenths(bytes) / 10, tenths(bytes) % 10);
     let all: Vec<_> = disks.iter().map(|disk| format!("{} {} of {} GiB", disk.path, gib(disk.free), gib(disk.size))).collect();
@@ -312,7 +314,7 @@ mod tests {
 
     #[test]
     fn documents_fit_their_schemas() {
-        let room = Room { path: "/var".to_owned(), free: 3 << 30, size: 9 << 30 };
+        let room = DiskSpace { path: "/var".to_owned(), free: 3 << 30, size: 9 << 30 };
         for status in screen::tests::all() {
             for running in [true, false] {
                 assert_fits("status", &document(&status, running, std::slice::from_ref(&room)).unwrap());
@@ -324,10 +326,10 @@ mod tests {
 
     #[test]
     fn the_end_of_a_wait_and_its_exit_code_say_the_same() {
-        assert_eq!(outcome(Verdict::Done, "OK: every condition is met"), "OK: every condition is met");
-        assert!(outcome(Verdict::Done, "FAILED at settings").starts_with("OK: "));
-        assert_eq!(outcome(Verdict::Waiting, "FAILED at daemon"), "timed out: FAILED at daemon");
-        assert_eq!(outcome(Verdict::Failed, "FAILED at node"), "FAILED at node");
+        assert_eq!(outcome(WaitProgress::Done, "OK: every condition is met"), "OK: every condition is met");
+        assert!(outcome(WaitProgress::Done, "FAILED at settings").starts_with("OK: "));
+        assert_eq!(outcome(WaitProgress::Waiting, "FAILED at daemon"), "timed out: FAILED at daemon");
+        assert_eq!(outcome(WaitProgress::Failed, "FAILED at node"), "FAILED at node");
     }
 
     #[test]

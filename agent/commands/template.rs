@@ -21,13 +21,13 @@ const WAYS: usize = 24;
 /// Finds what is wrong with a template that stands in `file`.
 pub(super) fn check(template: &Template, file: &str, loaded: &Loaded, findings: &mut Findings) {
     let mut found = Vec::new();
-    found.extend(template.odd.iter().map(|odd| Finding {
-        place: place(file, &odd.location),
-        key: odd.key.clone(),
-        problem: odd.problem.clone(),
-        rule: odd.rule.clone(),
-        remedy: odd.remedy.clone(),
-        warns: odd.warns,
+    found.extend(template.problems.iter().map(|problem| Finding {
+        place: place(file, &problem.location),
+        key: problem.key.clone(),
+        problem: problem.problem.clone(),
+        rule: problem.rule.clone(),
+        remedy: problem.remedy.clone(),
+        warns: problem.warns,
     }));
     let mut nodes: BTreeMap<&str, usize> = BTreeMap::new();
     for planned in &template.planned {

@@ -8,8 +8,8 @@ use crate::clock::{Clock, Timestamp};
 use crate::error::{Error, Result};
 use crate::process::exit;
 use crate::report::condition_state::ConditionState;
-use crate::report::lap::Lap;
 use crate::report::status::NodeStatus;
+use crate::report::step_timing::StepTiming;
 use crate::report::text::shortened;
 use crate::report::timeline::{page, svg};
 use crate::settings::Settings;
@@ -31,7 +31,7 @@ pub fn run(settings: &Settings, picture: bool) -> Result<ExitCode> {
 }
 
 /// The title, and the laps as they are now.
-fn titled_laps(node: &NodeStatus, running: bool, now: Timestamp) -> (String, Vec<Lap>) {
+fn titled_laps(node: &NodeStatus, running: bool, now: Timestamp) -> (String, Vec<StepTiming>) {
     let goes_on = node.state == "applying";
     let mut title = format!("generation {} {}", node.generation, node.state_word());
     if goes_on {
@@ -55,7 +55,7 @@ mod tests {
 
     #[test]
     fn what_goes_on_has_taken_as_long_as_it_has_by_now() {
-        let lap = |step: &str, state| Lap { step: step.into(), took_ms: 500, state, ..Lap::default() };
+        let lap = |step: &str, state| StepTiming { step: step.into(), took_ms: 500, state, ..StepTiming::default() };
         let since = Some("1970-01-01T00:00:10Z".to_owned());
         let mut node = NodeStatus {
             generation: 3,

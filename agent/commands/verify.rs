@@ -6,9 +6,9 @@ use std::process::ExitCode;
 use serde_json::{Value, json};
 
 use super::deployment::{group_not_allowed, malformed, of_hook, of_node};
-use super::document::Read;
+use super::document::InputDocument;
 use super::finding::{Finding, Findings, of_error, of_mistake};
-use super::image_nodes::Asked;
+use super::image_nodes::RequestedNodes;
 use super::plan::ask;
 use super::{document, image, image_nodes, print, template};
 use crate::daemon::masking::without_url_users;
@@ -17,7 +17,7 @@ use crate::files::Tree;
 use crate::http::without_userinfo;
 use crate::metadata::Deployment;
 use crate::metadata::template as hot;
-use crate::process::{Options, exit};
+use crate::process::{CommonOptions, exit};
 use crate::report::text::{escaped, json_page};
 use crate::report::{Code, Report};
 use crate::settings::{KEYS, Loaded, Warning};
@@ -26,28 +26,28 @@ use crate::settings::{KEYS, Loaded, Warning};
 ///
 /// # Errors
 /// If standard output takes no more.
-pub fn run(options: &Options, loaded: &Loaded, as_json: bool) -> Result<ExitCode> {
+pub fn run(options: &CommonOptions, loaded: &Loaded, as_json: bool) -> Result<ExitCode> {
     let mut findings: Findings = loaded.warnings.iter().map(of_setting).collect();
     // Hooks are this machine's: a document from elsewhere is not measured by them.
     let root = if options.metadata.is_none() { Some(Tree::open(Path::new("/"))?) } else { None };
     let checked = match understood(options, loaded, root.as_ref(), &mut findings) {
-        Asked::Document(document) => format!("settings and {} deployments", document::entries(&document).len()),
-        Asked::Template(template) => format!("settings and {} deployments of the template", template.planned.len()),
-        Asked::Nothing(why) => format!("settings{why}"),
+        RequestedNodes::Document(document) => format!("settings and {} deployments", document::entries(&document).len()),
+        RequestedNodes::Template(template) => format!("settings and {} deployments of the template", template.planned.len()),
+        RequestedNodes::Nothing(why) => format!("settings{why}"),
     };
     print(&if as_json { document_of(&findings, &checked) } else { page(&findings, &checked) })?;
     Ok(if findings.mistakes == 0 { exit::OK } else { exit::FAILED })
 }
 
 /// Finds what is wrong with the document. `root`: this machine's, where the document is its own.
-fn understood(options: &Options, loaded: &Loaded, root: Option<&Tree>, findings: &mut Findings) -> Asked {
+fn understood(options: &CommonOptions, loaded: &Loaded, root: Option<&Tree>, findings: &mut Findings) -> RequestedNodes {
     let asked = match document::read_any(options, &loaded.settings) {
-        Ok(Read::Document(document)) => Asked::Document(document),
-        Ok(Read::Template(document)) => {
+        Ok(InputDocument::Document(document)) => RequestedNodes::Document(document),
+        Ok(InputDocument::Template(document)) => {
             let file = options.metadata.as_deref().unwrap_or(Path::new("")).display().to_string();
             let read = hot::read(&document);
             template::check(&read, &file, loaded, findings);
-            Asked::Template(read)
+            RequestedNodes::Template(read)
         }
         Err(error) => match &options.metadata {
             Some(file) => {
@@ -57,10 +57,10 @@ fn understood(options: &Options, loaded: &Loaded, root: Option<&Tree>, findings:
                     findings.push(of_error(&place, "", &error));
                 }
                 findings.extend(odd.into_iter().map(|mistake| of_mistake(&place, mistake)));
-                Asked::Nothing(String::new())
+                RequestedNodes::Nothing(String::new())
             }
             // Without --metadata the settings alone can be checked before anything was ever collected.
-            None => Asked::Nothing(format!(" alone ({error})")),
+            None => RequestedNodes::Nothing(format!(" alone ({error})")),
         },
     };
     if options.metadata.is_none() {
@@ -68,7 +68,7 @@ fn understood(options: &Options, loaded: &Loaded, root: Option<&Tree>, findings:
     }
     let odd = document::warnings(options).unwrap_or_default().into_iter();
     findings.extend(odd.map(|warning| Finding { warns: true, ..of_mistake("heat-params", warning) }));
-    let Asked::Document(document) = &asked else { return asked };
+    let RequestedNodes::Document(document) = &asked else { return asked };
     deployments(document::entries(document), loaded, root, findings);
     if let Some(Value::Object(_) | Value::String(_) | Value::Number(_) | Value::Bool(_)) = document.get("deployments") {
         findings.push(Finding {
@@ -88,7 +88,7 @@ fn understood(options: &Options, loaded: &Loaded, root: Option<&Tree>, findings:
 ///
 /// # Errors
 /// If a file cannot be looked at.
-pub fn image(options: &Options, loaded: &Loaded, as_json: bool) -> Result<ExitCode> {
+pub fn image(options: &CommonOptions, loaded: &Loaded, as_json: bool) -> Result<ExitCode> {
     let mut findings: Findings = loaded.warnings.iter().map(of_setting).collect();
     let root = Tree::open(Path::new("/"))?;
     findings.extend(image::check(&root, &loaded.settings)?);
@@ -97,7 +97,7 @@ pub fn image(options: &Options, loaded: &Loaded, as_json: bool) -> Result<ExitCo
         let asked = understood(options, loaded, None, &mut findings);
         let nodes = image_nodes::check(&root, &asked, loaded, &ask, &mut findings)?;
         checked = format!("settings, the image and what {nodes} kubernetes-node deployments of {} need", file.display());
-        if nodes == 0 && !matches!(asked, Asked::Nothing(_)) {
+        if nodes == 0 && !matches!(asked, RequestedNodes::Nothing(_)) {
             findings.push(Finding {
                 place: file.display().to_string(),
                 problem: "no kubernetes-node deployment is in it that says which programs a node needs".to_owned(),

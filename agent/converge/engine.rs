@@ -10,20 +10,20 @@ use std::time::Duration;
 
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 
-use super::flannel::{KeyKeeper, PodNetwork};
+use super::diagnosis::diagnose;
+use super::flannel::{FlannelConfigWaiter, PodNetwork};
 use super::gates::{GateProgress, Measure, Process};
-use super::graph::{self, Graph, Step};
+use super::graph::{self, Graph, GraphStep};
 use super::observed::{self, Observed, inspect, observe_files};
-use super::plan::{self, AttributeChange, DirectoryChange, FileChange, Plan, needs_of_file};
+use super::plan::{self, AttributeChange, ChangePlan, DirectoryChange, FileChange, needs_of_file};
 use super::units::Starter;
-use super::words::find_out;
 use super::{
-    Certificates, Converged, Failure, FailureDetails, Objects, Outcome, Owners, Prepared, Prober, Retired, Units, Volumes,
-    pending, retire, store, write,
+    Certificates, ConvergeResult, Converged, Failure, FailureDetails, Objects, Owners, Prepared, Prober, Retired, UnitManager,
+    Volumes, pending, retire, store, write,
 };
 use crate::clock::{Clock, Stopwatch};
-use crate::desired::{Desired, Directory, File, Gate, Need, Unit, Volume};
-use crate::error::{Error, Kind, Result};
+use crate::desired::{Dependency, Desired, Directory, File, Gate, Unit, Volume};
+use crate::error::{Error, ErrorKind, Result};
 use crate::files::Tree;
 use crate::network::flannel::Version;
 use crate::progress::{Progress, StepId};
@@ -33,7 +33,7 @@ use crate::report::{Code, Event, Phase};
 const GRACE: Duration = Duration::from_secs(5);
 /// What a run works with.
 #[derive(Debug)]
-pub struct Context<'a, U, V, P, C> {
+pub struct RunContext<'a, U, V, P, C> {
     /// The machine's root directory.
     pub root: &'a Tree,
     /// systemd.
@@ -53,7 +53,7 @@ pub struct Context<'a, U, V, P, C> {
     /// How many times its own deadline a gate may be measured.
     pub patience: u32,
     /// How long a process that this run starts must pass its gate before the run succeeds.
-    pub settles: Duration,
+    pub stability_period: Duration,
     /// The generation that events carry.
     pub generation: u64,
     /// The release of flannel that is installed, where the node has one and it says so.
@@ -68,11 +68,11 @@ pub struct Context<'a, U, V, P, C> {
 ///
 /// # Errors
 /// The first fatal thing: at once where waiting is of no use, else at the deadline.
-pub async fn converge<U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates>(
+pub async fn converge<U: UnitManager, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates>(
     desired: &Desired,
-    context: &Context<'_, U, V, P, C>,
+    context: &RunContext<'_, U, V, P, C>,
     words: &impl FailureDetails,
-) -> Outcome {
+) -> ConvergeResult {
     let running = context.clock.start();
     let mut run = Run {
         desired,
@@ -88,8 +88,8 @@ pub async fn converge<U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C:
         },
         pending: BTreeSet::new(),
         outcome: Converged::default(),
-        at_work: StepId::Checks,
-        touched: false,
+        current_step: StepId::Checks,
+        changed_machine: false,
         written: 0,
     };
     let result = run.all().await;
@@ -100,9 +100,9 @@ pub async fn converge<U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C:
     match result {
         Ok(()) => Ok(run.outcome),
         Err(mut failure) => {
-            failure.touched = run.touched;
+            failure.changed_machine = run.changed_machine;
             if let Some(unit) = failure.unit.as_ref().filter(|_| !failure.unstartable) {
-                let why = find_out(desired, unit, context.root, context.clock, words).await;
+                let why = diagnose(desired, unit, context.root, context.clock, words).await;
                 failure.cause = why.with(&failure.cause);
                 // Where the reason is known nobody needs to look for it.
                 if let Some(remedy) = why.remedy {
@@ -110,7 +110,7 @@ pub async fn converge<U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C:
                 }
             }
             failure.remedy = context.progress.remedy_of_failure(&failure.remedy);
-            context.progress.fail(&run.at_work, &failure.step, &failure.cause, &failure.remedy);
+            context.progress.fail(&run.current_step, &failure.step, &failure.cause, &failure.remedy);
             // Volumes report their own failures.
             if !matches!(failure.step, StepId::Volume(_)) {
                 context.progress.report().emit(failure.event().generation(context.generation));
@@ -122,22 +122,22 @@ pub async fn converge<U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C:
 
 struct Run<'a, U, V, P, C> {
     desired: &'a Desired,
-    context: &'a Context<'a, U, V, P, C>,
+    context: &'a RunContext<'a, U, V, P, C>,
     starter: Starter<'a, U>,
     /// Units whose files changed and that were not restarted yet; noted on disk before a file is written.
     pending: BTreeSet<String>,
     outcome: Converged,
     /// The step that is dealt with: a failure is its.
-    at_work: StepId,
+    current_step: StepId,
     /// Whether anything of the machine may have changed.
-    touched: bool,
+    changed_machine: bool,
     /// Files and directories that were written.
     written: usize,
 }
 
 /// How a step ended.
 struct Ended<'a, R> {
-    step: Step<'a>,
+    step: GraphStep<'a>,
     result: std::result::Result<StepOutcome<R>, Failure>,
 }
 
@@ -161,7 +161,7 @@ enum StepOutcome<R> {
     /// A gate passed for the first time: who needs it goes on.
     Answers(GateProgress),
     /// A gate has passed.
-    PassedGate(GateProgress),
+    Passed(GateProgress),
 }
 
 impl<R> From<bool> for StepOutcome<R> {
@@ -170,7 +170,7 @@ impl<R> From<bool> for StepOutcome<R> {
     }
 }
 
-impl<'a, U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates> Run<'a, U, V, P, C> {
+impl<'a, U: UnitManager, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates> Run<'a, U, V, P, C> {
     async fn all(&mut self) -> std::result::Result<(), Failure> {
         let first_helpers = first_helpers(self.desired);
         let done: BTreeSet<String> = first_helpers.iter().map(|unit| unit.name.clone()).collect();
@@ -181,7 +181,7 @@ impl<'a, U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates
 
         self.begin(StepId::Checks);
         while let Err(error) = self.context.volumes.check_stores(self.desired).await {
-            if error.kind() != Kind::Transient {
+            if error.kind() != ErrorKind::Transient {
                 return Err(store::unsuitable_store(&error));
             }
             self.starter.patience("checking the stores", None, error).await?;
@@ -220,7 +220,7 @@ impl<'a, U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates
         self.pending.clone_from(&observed.pending);
         self.end();
 
-        self.touched = true;
+        self.changed_machine = true;
         self.retire(&mut plan).await?;
         let unowned = self.write_early(&plan)?;
         self.enable_and_reload(&plan).await?;
@@ -236,11 +236,11 @@ impl<'a, U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates
             self.end();
         }
         self.write_unowned(&unowned, &mut observed)?;
-        Box::pin(self.walk(graph, &mut observed)).await
+        Box::pin(self.run_graph(graph, &mut observed)).await
     }
 
     /// What an abandoned generation brought is taken away, before anything that reads it is started.
-    async fn retire(&mut self, plan: &mut Plan) -> std::result::Result<(), Failure> {
+    async fn retire(&mut self, plan: &mut ChangePlan) -> std::result::Result<(), Failure> {
         let retired = self.context.retired;
         if retired.is_empty() {
             return Ok(());
@@ -271,7 +271,7 @@ impl<'a, U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates
     }
 
     /// Directories and files that wait for nothing; those whose owner does not exist yet are given back.
-    fn write_early(&mut self, plan: &Plan) -> std::result::Result<Unowned, Failure> {
+    fn write_early(&mut self, plan: &ChangePlan) -> std::result::Result<Unowned, Failure> {
         self.begin(StepId::Files);
         let is_late = |path: &str| !needs_of_file(self.desired, path).is_empty();
         let of_desired = |path: &str| self.desired.directories.iter().find(|directory| directory.path == path);
@@ -312,16 +312,16 @@ impl<'a, U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates
         self.begin("files with new owners");
         observed.owners = Owners::read(self.context.root).map_err(|error| file_failure("reading users and groups", &error))?;
         for directory in self.desired.directories.iter().filter(|directory| unowned.directories.contains(&directory.path)) {
-            self.late_directory(directory, observed)?;
+            self.write_deferred_directory(directory, observed)?;
         }
         for file in self.desired.files.iter().filter(|file| unowned.files.contains(&file.path)) {
-            self.late_file(file, observed)?;
+            self.write_deferred_file(file, observed)?;
         }
         self.end();
         Ok(())
     }
 
-    async fn enable_and_reload(&mut self, plan: &Plan) -> std::result::Result<(), Failure> {
+    async fn enable_and_reload(&mut self, plan: &ChangePlan) -> std::result::Result<(), Failure> {
         if !plan.enable.is_empty() {
             self.begin("enable");
         }
@@ -334,7 +334,7 @@ impl<'a, U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates
         if !plan.enable.is_empty() {
             self.end();
         }
-        let unbound = self.unbind()?;
+        let unbound = self.remove_requires_links()?;
         // After enabling, so that one reload is enough: systemd reads files and links anew.
         if plan.reload || unbound {
             let taken = self.context.clock.start();
@@ -358,7 +358,7 @@ impl<'a, U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates
     /// The [Install] section of a package may say that another unit of the node requires its own: docker flanneld, on CentOS 7 and
     /// Fedora. flanneld is restarted to mend routes, and ends by itself when its lease is gone; all containers would end with it. Who
     /// needs whom on this node, our drop-ins say.
-    fn unbind(&mut self) -> std::result::Result<bool, Failure> {
+    fn remove_requires_links(&mut self) -> std::result::Result<bool, Failure> {
         let mut is_any = false;
         let failed = |error: Error| file_failure("detaching units", &error);
         for other in &self.desired.units {
@@ -374,7 +374,7 @@ impl<'a, U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates
     }
 
     /// A component that the image lacks is found before a volume is touched.
-    async fn find_units(&self, plan: &Plan, observed: &Observed) -> std::result::Result<(), Failure> {
+    async fn find_units(&self, plan: &ChangePlan, observed: &Observed) -> std::result::Result<(), Failure> {
         for unit in self.desired.units.iter().filter(|unit| !unit.applies_files) {
             let known = observed.units.get(&unit.name);
             if !plan.reload && known.is_some_and(|state| !state.is_missing()) {
@@ -389,7 +389,7 @@ impl<'a, U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates
     }
 
     /// Volumes, what lies on them, certificates, units, gates, objects of the API; then the proof.
-    async fn walk(&mut self, mut graph: Graph<'a>, observed: &mut Observed) -> std::result::Result<(), Failure> {
+    async fn run_graph(&mut self, mut graph: Graph<'a>, observed: &mut Observed) -> std::result::Result<(), Failure> {
         let context = self.context;
         let workers = Workers::new(self.desired, context, self.starter);
         let mut running = FuturesUnordered::new();
@@ -398,23 +398,27 @@ impl<'a, U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates
         loop {
             let mut at_once = false;
             for step in graph.take_ready() {
-                self.at_work = step.id();
-                context.progress.begin(&self.at_work, graph.after(&self.at_work));
+                self.current_step = step.id();
+                context.progress.begin(&self.current_step, graph.after(&self.current_step));
                 match step {
                     // These never wait, so that they are done where they become ready.
-                    Step::Directory(directory) => self.late_directory(directory, observed)?,
-                    Step::File(file) => self.late_file(file, observed)?,
-                    Step::Unit(unit) => {
+                    GraphStep::Directory(directory) => self.write_deferred_directory(directory, observed)?,
+                    GraphStep::File(file) => self.write_deferred_file(file, observed)?,
+                    GraphStep::Unit(unit) => {
                         running.push(workers.perform(step, Task::Begin(self.pending.contains(&unit.name))));
                         continue;
                     }
-                    Step::Volume(_) | Step::Certificates | Step::FlannelKey(_) | Step::Gate(_) | Step::Object(_) => {
+                    GraphStep::Volume(_)
+                    | GraphStep::Certificates
+                    | GraphStep::FlannelKey(_)
+                    | GraphStep::Gate(_)
+                    | GraphStep::Object(_) => {
                         running.push(workers.perform(step, Task::Begin(false)));
                         continue;
                     }
                 }
                 self.end();
-                graph.finish(&self.at_work);
+                graph.finish(&self.current_step);
                 at_once = true;
             }
             if at_once {
@@ -422,25 +426,25 @@ impl<'a, U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates
             }
             context.progress.wait_for(graph.waits());
             let Some(Ended { step, result }) = running.next().await else {
-                let replaced = self.prove(&workers.gates, &passed_gates, &fresh).await;
+                let replaced = self.recheck_processes(&workers.gates, &passed_gates, &fresh).await;
                 if replaced.is_empty() {
                     return Ok(());
                 }
                 for gate in replaced {
                     let id = StepId::Gate(gate.name.clone());
                     context.progress.begin(&id, vec![StepId::Proof]);
-                    running.push(workers.perform(Step::Gate(gate), Task::Again));
+                    running.push(workers.perform(GraphStep::Gate(gate), Task::Again));
                 }
                 continue;
             };
-            self.at_work = step.id();
+            self.current_step = step.id();
             match (result?, step) {
-                (StepOutcome::Answers(gate_progress), Step::Gate(_)) => {
-                    graph.finish(&self.at_work);
+                (StepOutcome::Answers(gate_progress), GraphStep::Gate(_)) => {
+                    graph.finish(&self.current_step);
                     running.push(workers.perform(step, Task::Goes(gate_progress)));
                     continue;
                 }
-                (StepOutcome::PassedGate(gate_progress), Step::Gate(gate)) => {
+                (StepOutcome::Passed(gate_progress), GraphStep::Gate(gate)) => {
                     passed_gates.insert(
                         &gate.name,
                         PassedGate { gate, process: gate_progress.process(), since: gate_progress.good_since().clone() },
@@ -450,26 +454,26 @@ impl<'a, U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates
                 (StepOutcome::Something, _) => {
                     self.outcome.changed = true;
                     match step {
-                        Step::Unit(unit) if !unit.applies_files => drop(fresh.insert(&unit.name)),
-                        Step::Object(_) => {
-                            self.emit(Phase::Gates, Event::new(Code::ObjectWritten, format!("wrote {}", self.at_work)));
+                        GraphStep::Unit(unit) if !unit.applies_files => drop(fresh.insert(&unit.name)),
+                        GraphStep::Object(_) => {
+                            self.emit(Phase::Gates, Event::new(Code::ObjectWritten, format!("wrote {}", self.current_step)));
                         }
                         _ => {}
                     }
                 }
-                (StepOutcome::Nothing | StepOutcome::Answers(_) | StepOutcome::PassedGate(_), _) => {}
+                (StepOutcome::Nothing | StepOutcome::Answers(_) | StepOutcome::Passed(_), _) => {}
             }
-            if let Step::Unit(unit) = step {
+            if let GraphStep::Unit(unit) = step {
                 self.note_restarted(&unit.name)?;
             }
             self.end();
-            graph.finish(&self.at_work);
+            graph.finish(&self.current_step);
         }
     }
 
     /// Gates whose unit has another process than the one that passed: it died in the meantime. What this run started is given
     /// the time to show it.
-    async fn prove(
+    async fn recheck_processes(
         &mut self,
         gates: &Measure<'_, U, P>,
         passed_gates: &BTreeMap<&str, PassedGate<'a>>,
@@ -480,12 +484,12 @@ impl<'a, U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates
         }
         let newest = passed_gates.values().max_by_key(|passed| std::cmp::Reverse(passed.since.elapsed()));
         let after = newest.map(|passed| StepId::Gate(passed.gate.name.clone()));
-        self.at_work = StepId::Proof;
-        self.context.progress.begin(&self.at_work, after.into_iter().collect());
+        self.current_step = StepId::Proof;
+        self.context.progress.begin(&self.current_step, after.into_iter().collect());
         let is_new = |passed: &&PassedGate<'_>| passed.gate.unit.as_deref().is_some_and(|unit| fresh.contains(unit));
         let young = passed_gates.values().filter(is_new).map(|passed| passed.since.elapsed()).min();
         let left = gates.deadline.saturating_sub(gates.running.elapsed());
-        let rest = young.map_or(Duration::ZERO, |young| self.context.settles.saturating_sub(young)).min(left);
+        let rest = young.map_or(Duration::ZERO, |young| self.context.stability_period.saturating_sub(young)).min(left);
         if !rest.is_zero() {
             self.context.clock.wait(rest).await;
         }
@@ -509,7 +513,7 @@ impl<'a, U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates
     }
 
     /// A directory on something that was not there when the plan was made: it is looked at now.
-    fn late_directory(&mut self, directory: &Directory, observed: &mut Observed) -> std::result::Result<(), Failure> {
+    fn write_deferred_directory(&mut self, directory: &Directory, observed: &mut Observed) -> std::result::Result<(), Failure> {
         let seen =
             inspect(self.context.root, &directory.path, false).map_err(|error| file_failure("inspecting a directory", &error))?;
         match seen {
@@ -522,7 +526,7 @@ impl<'a, U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates
         }
     }
 
-    fn late_file(&mut self, file: &File, observed: &mut Observed) -> std::result::Result<(), Failure> {
+    fn write_deferred_file(&mut self, file: &File, observed: &mut Observed) -> std::result::Result<(), Failure> {
         let seen = inspect(self.context.root, &file.path, true).map_err(|error| file_failure("inspecting a file", &error))?;
         match seen {
             Some(seen) => observed.files.insert(file.path.clone(), seen),
@@ -592,11 +596,11 @@ impl<'a, U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates
 
     /// Begins a step that comes before the graph: after the one before it.
     fn begin(&mut self, step: impl Into<StepId>) {
-        self.at_work = self.context.progress.begin_next(step);
+        self.current_step = self.context.progress.begin_next(step);
     }
 
     fn end(&self) {
-        self.context.progress.end(&self.at_work);
+        self.context.progress.end(&self.current_step);
     }
 
     fn emit(&self, phase: Phase, event: Event) {
@@ -614,14 +618,14 @@ struct PassedGate<'a> {
 /// Who carries out the steps that may wait, each by itself.
 struct Workers<'a, U, V, P, C> {
     desired: &'a Desired,
-    context: &'a Context<'a, U, V, P, C>,
+    context: &'a RunContext<'a, U, V, P, C>,
     starter: Starter<'a, U>,
     gates: Measure<'a, U, P>,
-    flannel_key: KeyKeeper<'a, P>,
+    flannel_key: FlannelConfigWaiter<'a, P>,
 }
 
-impl<'a, U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates> Workers<'a, U, V, P, C> {
-    fn new(desired: &'a Desired, context: &'a Context<'a, U, V, P, C>, starter: Starter<'a, U>) -> Self {
+impl<'a, U: UnitManager, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates> Workers<'a, U, V, P, C> {
+    fn new(desired: &'a Desired, context: &'a RunContext<'a, U, V, P, C>, starter: Starter<'a, U>) -> Self {
         let gates = Measure {
             root: context.root,
             units: context.systemd,
@@ -634,7 +638,7 @@ impl<'a, U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates
             patience: context.patience,
             flanneld: context.flanneld,
         };
-        let flannel_key = KeyKeeper {
+        let flannel_key = FlannelConfigWaiter {
             network: context.prober,
             flanneld: context.flanneld,
             clock: context.clock,
@@ -646,34 +650,34 @@ impl<'a, U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates
         Self { desired, context, starter, gates, flannel_key }
     }
 
-    async fn perform(&self, step: Step<'a>, task: Task) -> Ended<'a, C::Record> {
+    async fn perform(&self, step: GraphStep<'a>, task: Task) -> Ended<'a, C::Record> {
         Ended { step, result: self.carry_out(step, task).await }
     }
 
     /// Each kind of step has its future on the heap: as one future they would all be as large as that of a volume, and moving several of
     /// those took 200 KB of stack, which the daemon held from then on.
-    async fn carry_out(&self, step: Step<'a>, task: Task) -> std::result::Result<StepOutcome<C::Record>, Failure> {
+    async fn carry_out(&self, step: GraphStep<'a>, task: Task) -> std::result::Result<StepOutcome<C::Record>, Failure> {
         let (context, starter) = (self.context, self.starter);
         let left = starter.left();
         // Units and gates have deadlines of their own.
-        if matches!(step, Step::Volume(_) | Step::Certificates | Step::Object(_) | Step::FlannelKey(_)) {
+        if matches!(step, GraphStep::Volume(_) | GraphStep::Certificates | GraphStep::Object(_) | GraphStep::FlannelKey(_)) {
             context.progress.give_up_after(&step.id(), left);
         }
         match step {
-            Step::Volume(volume) => {
+            GraphStep::Volume(volume) => {
                 let bring_up = Box::pin(context.volumes.bring_up(volume, left));
                 match context.clock.limit(left + GRACE, bring_up).await {
                     Some(result) => result.map(StepOutcome::from),
-                    None => Err(late_volume(volume, context.progress, context.generation)),
+                    None => Err(volume_deadline_failure(volume, context.progress, context.generation)),
                 }
             }
-            Step::Certificates => {
+            GraphStep::Certificates => {
                 let prepare = Box::pin(context.certificates.prepare(self.desired, left));
                 let prepared = context.clock.limit(left + GRACE, prepare).await;
                 let late = || Failure::new(Code::CertificatesFailed, step.id(), "they did not exist at the deadline");
                 prepared.unwrap_or_else(|| Err(late())).map(StepOutcome::Prepared)
             }
-            Step::Unit(unit) => {
+            GraphStep::Unit(unit) => {
                 let pending = matches!(task, Task::Begin(true));
                 if unit.applies_files {
                     return Box::pin(starter.help(unit, pending)).await.map(StepOutcome::from);
@@ -682,18 +686,18 @@ impl<'a, U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates
                 let starter = starter.within(own);
                 Box::pin(starter.keep_running(unit, pending)).await.map(StepOutcome::from)
             }
-            Step::Gate(gate) => match task {
-                Task::Goes(mut gate_progress) => Box::pin(self.gates.until_passed(gate, &mut gate_progress))
-                    .await
-                    .map(|()| StepOutcome::PassedGate(gate_progress)),
+            GraphStep::Gate(gate) => match task {
+                Task::Goes(mut gate_progress) => {
+                    Box::pin(self.gates.until_passed(gate, &mut gate_progress)).await.map(|()| StepOutcome::Passed(gate_progress))
+                }
                 task => Box::pin(self.gates.until_answer(gate, matches!(task, Task::Again))).await.map(StepOutcome::Answers),
             },
-            Step::Object(object) => {
+            GraphStep::Object(object) => {
                 let failed = |error| Failure::from_error(Code::ObjectFailed, step.id(), &error);
                 Box::pin(context.prober.ensure(object, left)).await.map(StepOutcome::from).map_err(failed)
             }
-            Step::FlannelKey(store) => Box::pin(self.flannel_key.until_present(store)).await.map(StepOutcome::from),
-            Step::Directory(_) | Step::File(_) => Ok(StepOutcome::Nothing),
+            GraphStep::FlannelKey(store) => Box::pin(self.flannel_key.until_present(store)).await.map(StepOutcome::from),
+            GraphStep::Directory(_) | GraphStep::File(_) => Ok(StepOutcome::Nothing),
         }
     }
 }
@@ -706,7 +710,7 @@ fn own_deadline(desired: &Desired, unit: &Unit) -> Option<Duration> {
 }
 
 /// A volume on which something hangs (a disk that does not answer, a program that does not end).
-fn late_volume(volume: &Volume, progress: &Progress, generation: u64) -> Failure {
+fn volume_deadline_failure(volume: &Volume, progress: &Progress, generation: u64) -> Failure {
     let mut failure =
         Failure::new(Code::VolumeFailed, "deadline", "not finished at the deadline").part_of(StepId::Volume(volume.role));
     failure.remedy = progress.remedy_of_failure(&failure.remedy);
@@ -726,8 +730,9 @@ struct Unowned {
 /// they bring, both before the first service.
 fn first_helpers(desired: &Desired) -> Vec<&Unit> {
     let is_helper = |name: &str| desired.units.iter().any(|unit| unit.applies_files && unit.name == name);
-    let only_helpers =
-        |unit: &&Unit| unit.applies_files && unit.needs.iter().all(|need| matches!(need, Need::Unit(name) if is_helper(name)));
+    let only_helpers = |unit: &&Unit| {
+        unit.applies_files && unit.needs.iter().all(|need| matches!(need, Dependency::Unit(name) if is_helper(name)))
+    };
     desired.units.iter().filter(only_helpers).collect()
 }
 

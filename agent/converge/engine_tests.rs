@@ -12,13 +12,13 @@ use tokio::sync::broadcast;
 use super::flannel::PodNetwork;
 use super::flannel::packets::{Question, Replies};
 use super::{
-    Certificates, Context, Failure, FailureDetails, Objects, Original, Outcome, Prepared, Prober, Retired, RetiredFile, Units,
-    Volumes, converge, pending,
+    Certificates, ConvergeResult, Failure, FailureDetails, Objects, Original, Prepared, Prober, Retired, RetiredFile, RunContext,
+    UnitManager, Volumes, converge, pending,
 };
 use crate::clock::{Clock, Timestamp};
 use crate::desired::{
-    Authority, ClientIdentity, Content, Desired, Directory, DiskName, EtcdAccess, File, FlannelStore, FormatPolicy, Gate,
-    Material, Need, Object, Owner, Peer, Peers, PodRoutes, Probe, Signer, Unit, Volume, VolumeRole,
+    CaCertificate, ClientIdentity, Content, Dependency, Desired, Directory, DiskName, EtcdAccess, File, FlannelStore,
+    FormatPolicy, Gate, GateProbe, Material, Object, Owner, Peer, Peers, PodRoutes, Signer, Unit, Volume, VolumeRole,
 };
 use crate::error::{Error, Result};
 use crate::files::{Attributes, Tree};
@@ -137,7 +137,7 @@ impl Fake {
     }
 }
 
-impl Units for Fake {
+impl UnitManager for Fake {
     async fn unit(&self, name: &str) -> Result<UnitState> {
         let mut away = self.away.lock().unwrap();
         if *away > 0 {
@@ -333,14 +333,14 @@ impl Machine {
         Some(String::from_utf8(self.root.read(Path::new(path), 1 << 20).unwrap()?).unwrap())
     }
 
-    async fn converge(&self, desired: &Desired, fake: &Fake) -> Outcome {
+    async fn converge(&self, desired: &Desired, fake: &Fake) -> ConvergeResult {
         self.go_back(desired, fake, &Retired::default()).await
     }
 
     /// The same, and takes these away.
-    async fn go_back(&self, desired: &Desired, fake: &Fake, retired: &Retired) -> Outcome {
+    async fn go_back(&self, desired: &Desired, fake: &Fake, retired: &Retired) -> ConvergeResult {
         self.progress.begin_run(None);
-        let context = Context {
+        let context = RunContext {
             root: &self.root,
             systemd: fake,
             volumes: fake,
@@ -349,7 +349,7 @@ impl Machine {
             clock: &self.clock,
             progress: &self.progress,
             deadline: self.deadline,
-            settles: Duration::from_secs(6),
+            stability_period: Duration::from_secs(6),
             patience: self.patience,
             generation: 7,
             flanneld: None,
@@ -368,7 +368,7 @@ impl Machine {
     }
 }
 
-fn unit(name: &str, restart_on: &[&str], needs: &[Need]) -> Unit {
+fn unit(name: &str, restart_on: &[&str], needs: &[Dependency]) -> Unit {
     Unit {
         name: name.into(),
         enable: true,
@@ -378,11 +378,11 @@ fn unit(name: &str, restart_on: &[&str], needs: &[Need]) -> Unit {
     }
 }
 
-fn gate(name: &str, of: Option<&str>, consecutive: u8, needs: &[Need]) -> Gate {
+fn gate(name: &str, of: Option<&str>, consecutive: u8, needs: &[Dependency]) -> Gate {
     Gate {
         name: name.into(),
         unit: of.map(str::to_owned),
-        probe: Probe::HttpJson {
+        probe: GateProbe::HttpJson {
             url: "http://127.0.0.1/health".into(),
             key: "health".into(),
             value: "true".into(),
@@ -413,7 +413,7 @@ fn volume(role: VolumeRole, mount_point: &str) -> Volume {
 }
 
 /// Carries out a run beside something that happens meanwhile, or looks on; that is polled first each time.
-async fn beside(what: impl Future<Output = ()>, run: impl Future<Output = Outcome>) -> Outcome {
+async fn beside(what: impl Future<Output = ()>, run: impl Future<Output = ConvergeResult>) -> ConvergeResult {
     let what = async {
         what.await;
         std::future::pending::<()>().await;
@@ -429,7 +429,7 @@ async fn beside(what: impl Future<Output = ()>, run: impl Future<Output = Outcom
 fn x_and_its_gate(consecutive: u8) -> Desired {
     Desired {
         units: vec![unit("x.service", &[], &[])],
-        gates: vec![gate("g", Some("x.service"), consecutive, &[Need::Unit("x.service".into())])],
+        gates: vec![gate("g", Some("x.service"), consecutive, &[Dependency::Unit("x.service".into())])],
         ..Desired::default()
     }
 }
@@ -451,7 +451,7 @@ fn node() -> Desired {
             path: "/var/lib/docker/sub".into(),
             mode: 0o700,
             owner: Owner::root(),
-            needs: BTreeSet::from([Need::Volume(VolumeRole::Runtime)]),
+            needs: BTreeSet::from([Dependency::Volume(VolumeRole::Runtime)]),
         }],
         volumes: vec![volume(VolumeRole::Runtime, "/var/lib/docker")],
         units: vec![
@@ -459,19 +459,19 @@ fn node() -> Desired {
             unit(
                 "docker.service",
                 &["/etc/systemd/system/docker.service.d/10.conf"],
-                &[Need::Volume(VolumeRole::Runtime), Need::Directory("/var/lib/docker/sub".into())],
+                &[Dependency::Volume(VolumeRole::Runtime), Dependency::Directory("/var/lib/docker/sub".into())],
             ),
             unit("etcd.service", &["/etc/etcd.conf"], &[]),
         ],
         gates: vec![
-            gate("etcd", Some("etcd.service"), 2, &[Need::Unit("etcd.service".into())]),
+            gate("etcd", Some("etcd.service"), 2, &[Dependency::Unit("etcd.service".into())]),
             Gate {
-                probe: Probe::Docker {
+                probe: GateProbe::Docker {
                     socket: "/run/docker.sock".into(),
                     storage_driver: "overlay2".into(),
                     data_root: "/var/lib/docker".into(),
                 },
-                ..gate("docker", Some("docker.service"), 1, &[Need::Unit("docker.service".into())])
+                ..gate("docker", Some("docker.service"), 1, &[Dependency::Unit("docker.service".into())])
             },
         ],
         ..Desired::default()
@@ -535,8 +535,8 @@ async fn a_lap_names_what_it_waited_for_and_begins_when_that_has_ended() {
         .act("late", &[Act(2000, "done", state("late", "active"))]);
     let mut desired = node();
     // What ends last comes neither first nor last in the Desired.
-    desired.units.insert(0, unit("late", &[], &[Need::Unit("etcd.service".into())]));
-    desired.units.push(unit("api", &[], &["docker.service", "late"].map(|name| Need::Unit(name.into()))));
+    desired.units.insert(0, unit("late", &[], &[Dependency::Unit("etcd.service".into())]));
+    desired.units.push(unit("api", &[], &["docker.service", "late"].map(|name| Dependency::Unit(name.into()))));
     machine.converge(&desired, &fake).await.unwrap();
     let found = laps(&machine);
     let after = |step: &str| {
@@ -561,7 +561,7 @@ async fn a_lap_names_what_it_waited_for_and_begins_when_that_has_ended() {
     assert_eq!(after("unit api"), "unit docker.service, unit late", "in the order of their ends");
     assert_eq!(lap("unit api").began_ms, lap("unit late").ended_ms());
     // What was started has to go on answering, and the critical path says so.
-    let (proof, total) = (lap("final proof"), all.iter().map(crate::report::lap::Lap::ended_ms).max().unwrap());
+    let (proof, total) = (lap("final proof"), all.iter().map(crate::report::step_timing::StepTiming::ended_ms).max().unwrap());
     assert!(proof.took_ms >= 3000 && proof.after.len() == 1 && proof.after[0].starts_with("gate "), "{proof:?}");
     let path: Vec<&str> = critical_path(&all).into_iter().map(|at| all[at].step.as_str()).collect();
     assert_eq!((path.last(), proof.ended_ms()), (Some(&"final proof"), total), "{path:?}");
@@ -621,7 +621,7 @@ async fn only_who_reads_a_changed_file_is_restarted() {
 async fn a_restart_stays_pending_until_it_is_done() {
     let machine = Machine::new(manual());
     let mut desired = node();
-    desired.units[2].needs.insert(Need::Volume(VolumeRole::Runtime));
+    desired.units[2].needs.insert(Dependency::Volume(VolumeRole::Runtime));
     let fake = Fake::new(
         &machine.clock,
         &[("systemd-sysctl.service", "active"), ("docker.service", "active"), ("etcd.service", "active")],
@@ -659,7 +659,7 @@ async fn what_the_image_lacks_is_reported_before_a_volume_is_touched() {
     let fake = Fake::new(&machine.clock, &[("systemd-sysctl.service", "active"), ("etcd.service", "active")]);
     let failure = machine.converge(&node(), &fake).await.unwrap_err();
     assert_eq!((failure.code, failure.unit.as_deref()), (Code::UnitMissing, Some("docker.service")));
-    assert!(failure.touched, "files were written");
+    assert!(failure.changed_machine, "files were written");
     assert!(!fake.take_log().contains(&"volume runtime".to_owned()));
     assert_eq!(machine.codes().last(), Some(&Code::UnitMissing));
     let steps = machine.steps();
@@ -773,7 +773,7 @@ async fn a_gate_has_a_deadline_of_its_own_from_when_it_is_measured() {
         let machine = Machine { patience, ..Machine::new(manual()) };
         let desired = Desired {
             units: vec![unit("x.service", &[], &[])],
-            gates: vec![Gate { deadline, ..gate("g", Some("x.service"), 3, &[Need::Unit("x.service".into())]) }],
+            gates: vec![Gate { deadline, ..gate("g", Some("x.service"), 3, &[Dependency::Unit("x.service".into())]) }],
             ..Desired::default()
         };
         let starts = [Act(starts * 1000, "done", state("x.service", "active"))];
@@ -832,9 +832,9 @@ async fn a_unit_has_as_long_to_come_up_as_its_gate() {
             units: vec![unit("x.service", &[], &[])],
             gates: vec![
                 Gate { deadline: Some(Duration::from_secs(1)), ..of_another },
-                Gate { deadline, ..gate("g", Some("x.service"), 3, &[Need::Unit("x.service".into())]) },
+                Gate { deadline, ..gate("g", Some("x.service"), 3, &[Dependency::Unit("x.service".into())]) },
                 // Registration: as long as the run.
-                gate("later", Some("x.service"), 3, &[Need::Unit("x.service".into())]),
+                gate("later", Some("x.service"), 3, &[Dependency::Unit("x.service".into())]),
             ],
             ..Desired::default()
         };
@@ -960,8 +960,8 @@ async fn what_was_started_last_settles_as_long_as_what_was_started_first() {
     let machine = Machine::new(manual());
     let names = ["a.service", "b.service"];
     let desired = Desired {
-        units: vec![unit("a.service", &[], &[]), unit("b.service", &[], &[Need::Gate("a.service".into())])],
-        gates: names.map(|name| gate(name, Some(name), 1, &[Need::Unit(name.into())])).into(),
+        units: vec![unit("a.service", &[], &[]), unit("b.service", &[], &[Dependency::Gate("a.service".into())])],
+        gates: names.map(|name| gate(name, Some(name), 1, &[Dependency::Unit(name.into())])).into(),
         ..Desired::default()
     };
     let late = [Act(4000, "done", state("b.service", "active"))];
@@ -1065,7 +1065,7 @@ async fn routes_of_pods_are_right_wrong_for_a_while_or_for_good() {
             address: Some("192.0.2.1".parse().unwrap()),
             bridge: "docker0".into(),
         };
-        let gates = vec![Gate { probe: Probe::PodRoutes(pods), ..gate("pod routes", None, 1, &[]) }];
+        let gates = vec![Gate { probe: GateProbe::PodRoutes(pods), ..gate("pod routes", None, 1, &[]) }];
         let fake = Fake { silent: silent.iter().map(ToString::to_string).collect(), ..Fake::new(&machine.clock, &[]) };
         let outcome = machine.converge(&Desired { gates, ..Desired::default() }, &fake).await;
         match (outcome, cause) {
@@ -1088,7 +1088,7 @@ async fn routes_of_pods_are_right_wrong_for_a_while_or_for_good() {
 async fn settings_are_measured_whether_their_unit_is_up_or_not() {
     let machine = Machine::new(manual());
     let sysctl = |least| Gate {
-        probe: Probe::Sysctl(vec![("net/ipv4/ip_forward".into(), least)]),
+        probe: GateProbe::Sysctl(vec![("net/ipv4/ip_forward".into(), least)]),
         ..gate("sysctl", Some("systemd-sysctl.service"), 1, &[])
     };
     machine.write("/proc/sys/net/ipv4/ip_forward", "1\n");
@@ -1146,8 +1146,8 @@ async fn a_unit_that_was_restarted_once_passes_when_it_stays_up() {
 async fn the_first_good_answer_releases_who_waits_and_a_pass_is_asked_for_at_the_end() {
     let machine = Machine::new(manual());
     let desired = Desired {
-        units: vec![unit("a.service", &[], &[]), unit("b.service", &[], &[Need::Gate("g".into())])],
-        gates: vec![gate("g", Some("a.service"), 3, &[Need::Unit("a.service".into())])],
+        units: vec![unit("a.service", &[], &[]), unit("b.service", &[], &[Dependency::Gate("g".into())])],
+        gates: vec![gate("g", Some("a.service"), 3, &[Dependency::Unit("a.service".into())])],
         ..Desired::default()
     };
     let fake = Fake::new(&machine.clock, &[("a.service", "active"), ("b.service", "inactive")]);
@@ -1218,7 +1218,7 @@ async fn who_holds_a_port_of_a_unit_that_failed_is_named() {
     let machine = Machine::new(manual());
     let (key, value) = ("health".to_owned(), "true".to_owned());
     let asks = |url: &str| Gate {
-        probe: Probe::HttpJson { url: url.into(), key: key.clone(), value: value.clone(), identity: None },
+        probe: GateProbe::HttpJson { url: url.into(), key: key.clone(), value: value.clone(), identity: None },
         ..gate("g", Some("x.service"), 1, &[])
     };
     let mut fake = Fake::new(&machine.clock, &[("x.service", "failed"), ("y.service", "active")]);
@@ -1247,7 +1247,7 @@ async fn who_holds_a_port_of_a_unit_that_failed_is_named() {
     }
 }
 
-/// systemd tries again for ever, and so would the wait.
+/// systemd tries again forever, and so would the wait.
 #[tokio::test]
 async fn a_program_that_is_not_there_is_reported_at_once() {
     let lacking = UnitState {
@@ -1435,7 +1435,7 @@ fn a_run_can_be_spawned() {
 
 /// etcd reads an authority's certificate; an object needs its gate.
 fn trusting_node() -> Desired {
-    let authority = Authority {
+    let authority = CaCertificate {
         signer: Signer::Etcd,
         path: "/etc/etcd/certs/ca.crt".into(),
         owner: Owner::root(),
@@ -1451,11 +1451,11 @@ fn trusting_node() -> Desired {
         object: "binding".into(),
         body: Material::Text("{}".into()),
         identity: ClientIdentity { certificate: String::new(), key: String::new(), authority: String::new() },
-        needs: BTreeSet::from([Need::Gate("etcd".into())]),
+        needs: BTreeSet::from([Dependency::Gate("etcd".into())]),
     };
     Desired {
         units: vec![unit("etcd.service", &["/etc/etcd/certs/ca.crt"], &[]), unit("docker.service", &["/etc/docker.json"], &[])],
-        gates: vec![gate("etcd", Some("etcd.service"), 1, &[Need::Unit("etcd.service".into())])],
+        gates: vec![gate("etcd", Some("etcd.service"), 1, &[Dependency::Unit("etcd.service".into())])],
         authorities: vec![authority],
         objects: vec![object],
         ..Desired::default()
@@ -1510,7 +1510,7 @@ fn of_flannel(description: &str) -> Desired {
     let store = FlannelStore { etcd, prefix: "/coreos.com/network".into(), description: description.into(), writes: true };
     Desired {
         files: vec![File::public("/etc/network.json", description)],
-        units: vec![unit("flanneld.service", &["/etc/network.json"], &[Need::FlannelKey])],
+        units: vec![unit("flanneld.service", &["/etc/network.json"], &[Dependency::FlannelKey])],
         flannel: Some(store),
         ..Desired::default()
     }
@@ -1531,7 +1531,7 @@ async fn a_network_that_is_refused_changes_nothing_before() {
     let machine = Machine::new(manual());
     let fake = Fake::new(&machine.clock, &[("flanneld.service", "inactive")]);
     let failure = machine.converge(&of_flannel("refused"), &fake).await.unwrap_err();
-    assert_eq!((failure.code, failure.doing().as_str(), failure.touched), (Code::FlannelKeyFailed, "flannel key", false));
+    assert_eq!((failure.code, failure.doing().as_str(), failure.changed_machine), (Code::FlannelKeyFailed, "flannel key", false));
     assert_eq!(machine.read("/etc/network.json"), None);
     assert_eq!(fake.take_log(), Vec::<String>::new());
 }
@@ -1544,7 +1544,7 @@ async fn going_back_takes_away_what_the_update_brought_and_restarts_who_read_it(
     let desired = Desired {
         files: vec![File::public("/etc/etcd.conf", "a=1\n")],
         units: vec![unit("etcd.service", &["/etc/etcd.conf"], &[])],
-        gates: vec![gate("etcd", Some("etcd.service"), 1, &[Need::Unit("etcd.service".into())])],
+        gates: vec![gate("etcd", Some("etcd.service"), 1, &[Dependency::Unit("etcd.service".into())])],
         ..Desired::default()
     };
     machine.write("/etc/etcd.conf", "a=1\n");

@@ -32,7 +32,7 @@ const NO_LEASE: &str = "0";
 
 /// A key as it was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Entry {
+pub(crate) struct KeyValue {
     pub(crate) key: String,
     pub(crate) value: String,
     /// Of its last change: modifiedIndex, mod_revision.
@@ -41,7 +41,7 @@ pub(crate) struct Entry {
 
 /// A member of the cluster, as etcd lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Member {
+pub(crate) struct ClusterMember {
     pub(crate) id: String,
     /// Empty for one that was added and has not started yet.
     pub(crate) name: String,
@@ -55,7 +55,7 @@ pub(crate) struct Members {
     /// The id of the member that answered.
     pub(crate) own: String,
     /// Those that vote, this one among them.
-    pub(crate) all: Vec<Member>,
+    pub(crate) all: Vec<ClusterMember>,
 }
 
 /// One etcd.
@@ -104,7 +104,7 @@ impl Etcd {
             if texts(member, "peerURLs").iter().any(|url| url == own) {
                 me = Some(id(member));
             }
-            all.push(Member { id: id(member), name, urls: texts(member, "clientURLs") });
+            all.push(ClusterMember { id: id(member), name, urls: texts(member, "clientURLs") });
         }
         let me =
             me.ok_or_else(|| Error::transient(format!("none of its members has the address {own}")).context(self.doing()))?;
@@ -177,18 +177,18 @@ impl Etcd {
     }
 
     /// A key.
-    pub(crate) async fn get(&self, api: Api, key: &str) -> Result<Option<Entry>> {
+    pub(crate) async fn get(&self, api: Api, key: &str) -> Result<Option<KeyValue>> {
         match api {
-            Api::V2 => Ok(self.look_v2(&format!("/v2/keys{key}?quorum=true")).await?.and_then(|node| entry_v2(&node))),
+            Api::V2 => Ok(self.get_v2(&format!("/v2/keys{key}?quorum=true")).await?.and_then(|node| entry_v2(&node))),
             Api::V3 => Ok(self.range(&json!({"key": BASE64.encode(key)})).await?.pop()),
         }
     }
 
     /// The keys right below a directory, or with a prefix that ends like one.
-    pub(crate) async fn list(&self, api: Api, directory: &str) -> Result<Vec<Entry>> {
+    pub(crate) async fn list(&self, api: Api, directory: &str) -> Result<Vec<KeyValue>> {
         match api {
             Api::V2 => {
-                let node = self.look_v2(&format!("/v2/keys{directory}?quorum=true")).await?;
+                let node = self.get_v2(&format!("/v2/keys{directory}?quorum=true")).await?;
                 let nodes = node.as_ref().and_then(|node| node.get("nodes")?.as_array()).into_iter().flatten();
                 Ok(nodes.filter_map(entry_v2).collect())
             }
@@ -201,7 +201,7 @@ impl Etcd {
     }
 
     /// Writes a key if it still is as it was found, or still is not there. `false`: somebody else was faster.
-    pub(crate) async fn put(&self, api: Api, key: &str, value: &str, before: Option<&Entry>) -> Result<bool> {
+    pub(crate) async fn put(&self, api: Api, key: &str, value: &str, before: Option<&KeyValue>) -> Result<bool> {
         self.put_for(api, key, value, before, None).await
     }
 
@@ -211,7 +211,7 @@ impl Etcd {
         api: Api,
         key: &str,
         value: &str,
-        before: Option<&Entry>,
+        before: Option<&KeyValue>,
         life: Option<Duration>,
     ) -> Result<bool> {
         match api {
@@ -275,7 +275,7 @@ impl Etcd {
         Ok(self.ask_v3("kv/txn", body).await?.get("succeeded") == Some(&Value::Bool(true)))
     }
 
-    async fn look_v2(&self, path: &str) -> Result<Option<Value>> {
+    async fn get_v2(&self, path: &str) -> Result<Option<Value>> {
         let answer = self.send("GET", path, None).await?;
         if !answer.is_success() {
             return if error_code(&answer) == Some(NOT_FOUND) { Ok(None) } else { Err(self.refusal(&answer)) };
@@ -283,7 +283,7 @@ impl Etcd {
         Ok(self.json(&answer)?.get_mut("node").map(Value::take))
     }
 
-    async fn range(&self, body: &Value) -> Result<Vec<Entry>> {
+    async fn range(&self, body: &Value) -> Result<Vec<KeyValue>> {
         let answer = self.ask_v3("kv/range", body).await?;
         let entry = |one: &Value| {
             // A value of no length is left out.
@@ -292,7 +292,7 @@ impl Etcd {
             let words =
                 [text("key")?, text("value").unwrap_or_default()].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
             let [key, value] = words;
-            Some(Entry { key, value, revision })
+            Some(KeyValue { key, value, revision })
         };
         Ok(answer.get("kvs").and_then(Value::as_array).into_iter().flatten().filter_map(entry).collect())
     }
@@ -373,9 +373,9 @@ fn error_code(answer: &Response) -> Option<u64> {
     json::small(&answer.body)?.get("errorCode")?.as_u64()
 }
 
-fn entry_v2(node: &Value) -> Option<Entry> {
+fn entry_v2(node: &Value) -> Option<KeyValue> {
     let text = |name: &str| node.get(name)?.as_str().map(str::to_owned);
-    Some(Entry { key: text("key")?, value: text("value")?, revision: node.get("modifiedIndex")?.to_string() })
+    Some(KeyValue { key: text("key")?, value: text("value")?, revision: node.get("modifiedIndex")?.to_string() })
 }
 
 #[cfg(test)]

@@ -32,7 +32,7 @@ pub struct Failure {
     /// What the operator can do.
     pub remedy: Remedy,
     /// Whether anything of the machine may have been changed before it.
-    pub touched: bool,
+    pub changed_machine: bool,
 }
 
 impl Failure {
@@ -48,14 +48,14 @@ impl Failure {
             cause: cause.into(),
             rule: None,
             remedy: code.remedy(),
-            touched: true,
+            changed_machine: true,
         }
     }
 
     /// A failure whose cause, rule and remedy are an error's.
     #[must_use]
     pub fn from_error(code: Code, step: impl Into<StepId>, error: &Error) -> Self {
-        let mut failure = Self::new(code, step, error.fact_first());
+        let mut failure = Self::new(code, step, error.cause_first());
         failure.rule = error.broken_rule().map(str::to_owned);
         if let Some(remedy) = error.typed_remedy() {
             failure.remedy.clone_from(remedy);
@@ -80,7 +80,7 @@ impl Failure {
     /// Says that it came before the first change.
     #[must_use]
     pub fn untouched(mut self) -> Self {
-        self.touched = false;
+        self.changed_machine = false;
         self
     }
 
@@ -144,7 +144,7 @@ impl Failure {
 }
 
 /// What a run of `converge` ends with.
-pub type Outcome = Result<Converged, Failure>;
+pub type ConvergeResult = Result<Converged, Failure>;
 
 #[cfg(test)]
 mod tests {

@@ -14,13 +14,13 @@ use serde_json::Value;
 
 use super::flannel::PodNetwork;
 use super::flannel::inspection::{check_subnet, code, inspect};
-use super::flannel::packets::{self, Verdict};
+use super::flannel::packets::{self, PacketVerdict};
 use super::units::news_of;
-use super::{Failure, Prober, Units, store};
+use super::{Failure, Prober, UnitManager, store};
 use crate::backoff::Backoff;
 use crate::clock::{Clock, Stopwatch};
-use crate::desired::{Gate, Peers, PodRoutes, Probe};
-use crate::error::{Error, Hitch};
+use crate::desired::{Gate, GateProbe, Peers, PodRoutes};
+use crate::error::{ConnectFailure, Error};
 use crate::files::Tree;
 use crate::network::flannel::Version;
 use crate::network::routes::RouteProblem;
@@ -34,12 +34,12 @@ const PAUSES: Backoff = Backoff::new(FIRST_PAUSE, Duration::from_secs(2));
 /// Between good answers.
 const GOOD_PAUSE: Duration = Duration::from_secs(1);
 /// How long a process must have been good whose unit systemd restarted while its gate was measured: longer than the 5 s of
-/// RestartSec= and the few that a service lives that dies of its surroundings.
+/// RestartSec= and the few for which a service runs that exits because of its environment.
 const STAYS_UP: Duration = Duration::from_secs(15);
 /// A measurement that takes longer is a bad one.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
-/// A service that takes no longer until it answers is none to speak of.
-const USUAL: Duration = Duration::from_secs(10);
+/// To wait no longer than this for a service is normal, and logged as a detail.
+const NORMAL_STARTUP: Duration = Duration::from_secs(10);
 /// The most that is quoted of an unexpected answer.
 const QUOTED: usize = 200;
 
@@ -171,14 +171,14 @@ fn wanted(gate: &Gate) -> u32 {
     u32::from(gate.consecutive.max(1))
 }
 
-impl<U: Units, P: Prober + PodNetwork> Measure<'_, U, P> {
+impl<U: UnitManager, P: Prober + PodNetwork> Measure<'_, U, P> {
     /// Waits for the gate's first good answer. `again`: its process was another one before, in this run.
     ///
     /// # Errors
     /// At its own deadline or the run's, with the last answer; before, if the gate's unit failed and systemd leaves it at that.
     pub(crate) async fn until_answer(&self, gate: &Gate, again: bool) -> Result<GateProgress, Failure> {
         let mut gate_progress = GateProgress::new(again, self.clock);
-        if let Probe::Store(store) = &gate.probe {
+        if let GateProbe::Store(store) = &gate.probe {
             // Nothing of it passes by waiting.
             store::check(self.root, store, None).map_err(|error| store::unsuitable_store(&error))?;
             gate_progress.good = wanted(gate);
@@ -205,7 +205,7 @@ impl<U: Units, P: Prober + PodNetwork> Measure<'_, U, P> {
     /// Which process the gate's unit has now, where it is up.
     pub(crate) async fn process_now(&self, gate: &Gate) -> Result<Process, String> {
         let Some(unit) = &gate.unit else { return Ok(None) };
-        let state = self.units.unit(unit).await.map_err(|error| error.fact_first())?;
+        let state = self.units.unit(unit).await.map_err(|error| error.cause_first())?;
         Ok(Some((state.main_pid, state.n_restarts)))
     }
 
@@ -274,7 +274,7 @@ impl<U: Units, P: Prober + PodNetwork> Measure<'_, U, P> {
             let waits = Event::new(Code::GateWaiting, line).attempt(gate_progress.attempt).next_try(pause).cause(cause);
             // Every service takes a moment until it answers. Later on, the message is the agent's: in the unit's own journal it would
             // bury what the unit says.
-            self.emit(gate, if gate_progress.taken.elapsed() < USUAL { waits.detail() } else { waits });
+            self.emit(gate, if gate_progress.taken.elapsed() < NORMAL_STARTUP { waits.detail() } else { waits });
             if changes.is_none() && gate.unit.is_some() {
                 changes = self.units.changes().await.ok();
             }
@@ -308,13 +308,13 @@ impl<U: Units, P: Prober + PodNetwork> Measure<'_, U, P> {
     /// only while these stay. Bad: the cause in words.
     async fn measure(&self, gate: &Gate) -> Result<Process, FailedMeasurement> {
         match &gate.probe {
-            Probe::PodRoutes(pods) => self.pod_routes(pods).await?,
+            GateProbe::PodRoutes(pods) => self.pod_routes(pods).await?,
             probe => ask(self.root, self.prober, probe).await?,
         }
         let Some(unit) = &gate.unit else { return Ok(None) };
-        let state = self.units.unit(unit).await.map_err(|error| error.fact_first())?;
+        let state = self.units.unit(unit).await.map_err(|error| error.cause_first())?;
         // Somebody else may answer in its place. A unit that applied settings has done its work and may be down.
-        if !matches!(gate.probe, Probe::Sysctl(_)) && !state.is_active() {
+        if !matches!(gate.probe, GateProbe::Sysctl(_)) && !state.is_active() {
             return Err(format!("the check passed, but {unit} is {}", state.describe()).into());
         }
         Ok(Some((state.main_pid, state.n_restarts)))
@@ -345,13 +345,13 @@ impl<U: Units, P: Prober + PodNetwork> Measure<'_, U, P> {
         }
         let questions = inspection.questions(self.root, 0).map_err(words)?;
         match packets::verdict(&self.prober.send(&questions).await) {
-            Verdict::Ok => Ok(()),
-            Verdict::Lost(peers) => Err(FailedMeasurement {
+            PacketVerdict::Ok => Ok(()),
+            PacketVerdict::Lost(peers) => Err(FailedMeasurement {
                 cause: packets::lost(pods.network, &peers),
                 code: Some(Code::PodPacketsLost),
                 at_once: false,
             }),
-            Verdict::Silent(peers) => {
+            PacketVerdict::Silent(peers) => {
                 let line = format!("pod traffic does not reach {}", packets::named(&peers));
                 self.progress.report().emit(Event::new(Code::PeerSilent, line).phase(Phase::Gates).generation(self.generation));
                 Ok(())
@@ -384,36 +384,36 @@ impl From<String> for BadAnswer {
 
 impl From<Error> for BadAnswer {
     fn from(error: Error) -> Self {
-        Self { cause: error.fact_first(), is_silence: matches!(error.hitch(), Some(Hitch::Silence)) }
+        Self { cause: error.cause_first(), is_silence: matches!(error.connect_failure(), Some(ConnectFailure::Silence)) }
     }
 }
 
 /// One question: whether the answer is as it should be, else the cause in words.
-async fn ask(root: &Tree, prober: &impl Prober, probe: &Probe) -> Result<(), BadAnswer> {
+async fn ask(root: &Tree, prober: &impl Prober, probe: &GateProbe) -> Result<(), BadAnswer> {
     match probe {
-        Probe::HttpJson { url, key, value, identity } => {
+        GateProbe::HttpJson { url, key, value, identity } => {
             let answer = prober.get_json(url, identity.as_ref()).await?;
             Ok(expect(&answer, key, value)?)
         }
-        Probe::NodeReady { url, identity } => {
+        GateProbe::NodeReady { url, identity } => {
             let answer = prober.get_json(url, identity.as_ref()).await?;
             Ok(is_ready(&answer)?)
         }
-        Probe::NoPendingRequests { url, identity } => {
+        GateProbe::NoPendingRequests { url, identity } => {
             let answer = prober.get_json(url, identity.as_ref()).await?;
             Ok(none_pending(&answer)?)
         }
-        Probe::File(path) => match root.facts_followed(Path::new(path)) {
+        GateProbe::File(path) => match root.facts_followed(Path::new(path)) {
             Ok(Some(_)) => Ok(()),
             Ok(None) => Err(format!("there is no {path}").into()),
             Err(error) => Err(error.into()),
         },
-        Probe::Docker { socket, storage_driver, data_root } => {
+        GateProbe::Docker { socket, storage_driver, data_root } => {
             let info = prober.docker(socket, "/info").await?;
             expect(&info, "Driver", storage_driver)?;
             Ok(expect(&info, "DockerRootDir", data_root)?)
         }
-        Probe::Http { url, body, authority, identity } => {
+        GateProbe::Http { url, body, authority, identity } => {
             let answer = prober.get_text(url, authority.as_deref(), identity.as_ref()).await?;
             match body {
                 Some(body) if answer.trim() != body => {
@@ -422,14 +422,14 @@ async fn ask(root: &Tree, prober: &impl Prober, probe: &Probe) -> Result<(), Bad
                 _ => Ok(()),
             }
         }
-        Probe::Socket(path) => prober.connect(path).await.map_err(|error| error.to_string().into()),
-        Probe::Store(store) => store::check(root, store, None).map_err(|error| error.to_string().into()),
-        Probe::FlannelSubnet { network, bridge } => {
+        GateProbe::Socket(path) => prober.connect(path).await.map_err(|error| error.to_string().into()),
+        GateProbe::Store(store) => store::check(root, store, None).map_err(|error| error.to_string().into()),
+        GateProbe::FlannelSubnet { network, bridge } => {
             check_subnet(root, *network, bridge.as_deref()).map_err(|error| error.to_string().into())
         }
         // Measured with the leases, above.
-        Probe::PodRoutes(_) => Ok(()),
-        Probe::Sysctl(settings) => Ok(settings.iter().try_for_each(|(key, least)| at_least(root, key, *least))?),
+        GateProbe::PodRoutes(_) => Ok(()),
+        GateProbe::Sysctl(settings) => Ok(settings.iter().try_for_each(|(key, least)| at_least(root, key, *least))?),
     }
 }
 
@@ -507,7 +507,7 @@ fn quoted(text: &str) -> String {
 
 fn at_least(root: &Tree, key: &str, least: u64) -> Result<(), String> {
     const LIMIT: u64 = 4096;
-    let bytes = root.read(&Path::new("/proc/sys").join(key), LIMIT).map_err(|error| error.fact_first())?;
+    let bytes = root.read(&Path::new("/proc/sys").join(key), LIMIT).map_err(|error| error.cause_first())?;
     let Some(bytes) = bytes else { return Err(format!("the kernel has no setting {key}")) };
     let text = String::from_utf8_lossy(&bytes);
     match text.trim().parse::<u64>() {
@@ -533,7 +533,7 @@ mod tests {
         Gate {
             name: "g".into(),
             unit: None,
-            probe: Probe::Sysctl(vec![]),
+            probe: GateProbe::Sysctl(vec![]),
             consecutive,
             deadline: None,
             needs: [].into(),
@@ -707,7 +707,7 @@ mod tests {
             Fake::start_tls(vec![starting(), unknown, ok("not ok"), ok("ok\n")], ours.identity("127.0.0.1", (2020, 2090))).await;
         let http = Http::new(Tls::default(), root, Clock::system());
         let url = format!("{}/readyz", server.base);
-        let question = |file: Option<&str>| Probe::Http {
+        let question = |file: Option<&str>| GateProbe::Http {
             url: url.clone(),
             body: Some("ok".to_owned()),
             authority: file.map(str::to_owned),
@@ -747,7 +747,7 @@ mod tests {
         let server = Fake::start_tls(vec![ok("{\"health\": \"true\"}"), ok("ok")], ours.identity_for_clients_of(&ours)).await;
         let http = Http::new(Tls::default(), Arc::clone(&root), Clock::system());
         let [certificate, key, authority] = ["/admin.crt", "/admin.key", "/ca.crt"].map(str::to_owned);
-        let question = |identity| Probe::HttpJson {
+        let question = |identity| GateProbe::HttpJson {
             url: format!("{}/health", server.base),
             key: "health".to_owned(),
             value: "true".to_owned(),
@@ -761,8 +761,8 @@ mod tests {
         assert_eq!(ask(&root, &http, &known).await, Ok(()));
         assert!(ask(&root, &http, &question(None)).await.is_err());
         assert_eq!(server.requests().len(), 1);
-        let Probe::HttpJson { url, identity, .. } = known else { panic!() };
-        let text = |identity| Probe::Http {
+        let GateProbe::HttpJson { url, identity, .. } = known else { panic!() };
+        let text = |identity| GateProbe::Http {
             url: url.clone(),
             body: Some("ok".to_owned()),
             authority: Some("/ca.crt".to_owned()),

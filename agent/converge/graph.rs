@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 
 use super::plan::needs_of_file;
-use crate::desired::{Desired, Directory, File, FlannelStore, Gate, Need, Object, Unit, Volume};
+use crate::desired::{Dependency, Desired, Directory, File, FlannelStore, Gate, Object, Unit, Volume};
 use crate::progress::StepId;
 
 /// One step: what of the `Desired` it makes true.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Step<'a> {
+pub(crate) enum GraphStep<'a> {
     Volume(&'a Volume),
     Directory(&'a Directory),
     File(&'a File),
@@ -21,7 +21,7 @@ pub(crate) enum Step<'a> {
     FlannelKey(&'a FlannelStore),
 }
 
-impl Step<'_> {
+impl GraphStep<'_> {
     pub(crate) fn id(self) -> StepId {
         match self {
             Self::Volume(volume) => StepId::Volume(volume.role),
@@ -40,7 +40,7 @@ impl Step<'_> {
 #[derive(Clone, Debug)]
 struct Waiting<'a> {
     id: StepId,
-    step: Step<'a>,
+    step: GraphStep<'a>,
     needs: BTreeSet<StepId>,
 }
 
@@ -64,7 +64,7 @@ impl<'a> Graph<'a> {
         let ids: BTreeSet<StepId> = steps.iter().map(|(step, _)| step.id()).collect();
         let late_files: BTreeSet<&str> = steps
             .iter()
-            .filter_map(|(step, _)| if let Step::File(file) = step { Some(file.path.as_str()) } else { None })
+            .filter_map(|(step, _)| if let GraphStep::File(file) = step { Some(file.path.as_str()) } else { None })
             .collect();
         let places = desired.trusted_paths();
         let mut waiting: Vec<Waiting<'_>> = Vec::with_capacity(steps.len());
@@ -81,10 +81,10 @@ impl<'a> Graph<'a> {
             }
             match step {
                 // etcd is shown one of them.
-                Step::FlannelKey(store) if store.etcd.identity.is_some() => {
+                GraphStep::FlannelKey(store) if store.etcd.identity.is_some() => {
                     needs.extend(ids.get(&StepId::Certificates).cloned());
                 }
-                Step::Unit(unit) => {
+                GraphStep::Unit(unit) => {
                     let late = unit.restart_on.iter().filter(|path| late_files.contains(path.as_str()));
                     needs.extend(late.map(|path| StepId::File(path.clone())));
                     // Who reads a certificate is started with it.
@@ -101,7 +101,7 @@ impl<'a> Graph<'a> {
     }
 
     /// Takes out the steps that can start now.
-    pub(crate) fn take_ready(&mut self) -> Vec<Step<'a>> {
+    pub(crate) fn take_ready(&mut self) -> Vec<GraphStep<'a>> {
         self.waiting.extract_if(.., |one| one.needs.is_empty()).map(|one| one.step).collect()
     }
 
@@ -149,26 +149,26 @@ impl<'a> Graph<'a> {
 }
 
 /// Every step with its needs as the `Desired` has them.
-fn steps<'a>(desired: &'a Desired, done: &BTreeSet<String>) -> Vec<(Step<'a>, BTreeSet<Need>)> {
+fn steps<'a>(desired: &'a Desired, done: &BTreeSet<String>) -> Vec<(GraphStep<'a>, BTreeSet<Dependency>)> {
     let nothing = BTreeSet::new;
-    let mut steps: Vec<(Step<'_>, BTreeSet<Need>)> = Vec::new();
-    steps.extend(desired.volumes.iter().map(|volume| (Step::Volume(volume), nothing())));
+    let mut steps: Vec<(GraphStep<'_>, BTreeSet<Dependency>)> = Vec::new();
+    steps.extend(desired.volumes.iter().map(|volume| (GraphStep::Volume(volume), nothing())));
     let late = desired.directories.iter().filter(|directory| !directory.needs.is_empty());
-    steps.extend(late.map(|directory| (Step::Directory(directory), directory.needs.clone())));
-    let files = desired.files.iter().map(|file| (Step::File(file), needs_of_file(desired, &file.path)));
+    steps.extend(late.map(|directory| (GraphStep::Directory(directory), directory.needs.clone())));
+    let files = desired.files.iter().map(|file| (GraphStep::File(file), needs_of_file(desired, &file.path)));
     steps.extend(files.filter(|(_, needs)| !needs.is_empty()));
     if !desired.trusted_paths().is_empty() {
-        steps.push((Step::Certificates, nothing()));
+        steps.push((GraphStep::Certificates, nothing()));
     }
     let units = desired.units.iter().filter(|unit| !done.contains(&unit.name));
-    steps.extend(units.map(|unit| (Step::Unit(unit), unit.needs.clone())));
-    steps.extend(desired.gates.iter().map(|gate| (Step::Gate(gate), gate.needs.clone())));
-    steps.extend(desired.objects.iter().map(|object| (Step::Object(object), object.needs.clone())));
+    steps.extend(units.map(|unit| (GraphStep::Unit(unit), unit.needs.clone())));
+    steps.extend(desired.gates.iter().map(|gate| (GraphStep::Gate(gate), gate.needs.clone())));
+    steps.extend(desired.objects.iter().map(|object| (GraphStep::Object(object), object.needs.clone())));
     if let Some(flannel) = &desired.flannel {
         // A member on this node comes first; where it is another's, its address is all there is to wait for.
         let of_etcd = |gate: &&Gate| flannel.writes && gate.name == ETCD;
-        let needs = desired.gates.iter().filter(of_etcd).map(|gate| Need::Gate(gate.name.clone())).collect();
-        steps.push((Step::FlannelKey(flannel), needs));
+        let needs = desired.gates.iter().filter(of_etcd).map(|gate| Dependency::Gate(gate.name.clone())).collect();
+        steps.push((GraphStep::FlannelKey(flannel), needs));
     }
     steps
 }
@@ -178,29 +178,29 @@ const ETCD: &str = "etcd";
 
 /// Every step that is shown, in the order in which people read them.
 pub(crate) fn shown(desired: &Desired) -> Vec<StepId> {
-    let volumes = desired.volumes.iter().map(Step::Volume);
-    let certificates = (!desired.trusted_paths().is_empty()).then_some(Step::Certificates);
-    let flannel = desired.flannel.as_ref().map(Step::FlannelKey);
-    let units = desired.units.iter().filter(|unit| !unit.is_start_blocked()).map(Step::Unit);
-    let gates = desired.gates.iter().map(Step::Gate);
-    let objects = desired.objects.iter().map(Step::Object);
+    let volumes = desired.volumes.iter().map(GraphStep::Volume);
+    let certificates = (!desired.trusted_paths().is_empty()).then_some(GraphStep::Certificates);
+    let flannel = desired.flannel.as_ref().map(GraphStep::FlannelKey);
+    let units = desired.units.iter().filter(|unit| !unit.is_start_blocked()).map(GraphStep::Unit);
+    let gates = desired.gates.iter().map(GraphStep::Gate);
+    let objects = desired.objects.iter().map(GraphStep::Object);
     let steps = volumes.chain(certificates).chain(flannel).chain(units).chain(gates).chain(objects);
     let proof = (!desired.gates.is_empty()).then_some(StepId::Proof);
-    std::iter::once(StepId::Files).chain(steps.map(Step::id)).chain(proof).collect()
+    std::iter::once(StepId::Files).chain(steps.map(GraphStep::id)).chain(proof).collect()
 }
 
 /// The step that provides what is needed, where the `Desired` has it.
-fn find(desired: &Desired, need: &Need) -> Option<StepId> {
+fn find(desired: &Desired, need: &Dependency) -> Option<StepId> {
     let (is_present, id) = match need {
-        Need::Volume(role) => (desired.volumes.iter().any(|volume| volume.role == *role), StepId::Volume(*role)),
-        Need::Directory(path) => {
+        Dependency::Volume(role) => (desired.volumes.iter().any(|volume| volume.role == *role), StepId::Volume(*role)),
+        Dependency::Directory(path) => {
             (desired.directories.iter().any(|directory| directory.path == *path), StepId::Directory(path.clone()))
         }
-        Need::Unit(name) => (desired.units.iter().any(|unit| unit.name == *name), StepId::Unit(name.clone())),
-        Need::Gate(name) => (desired.gates.iter().any(|gate| gate.name == *name), StepId::Gate(name.clone())),
-        Need::Object(name) => (desired.objects.iter().any(|object| object.name == *name), StepId::Object(name.clone())),
-        Need::FlannelKey => (desired.flannel.is_some(), StepId::FlannelKey),
-        Need::Certificates => (!desired.trusted_paths().is_empty(), StepId::Certificates),
+        Dependency::Unit(name) => (desired.units.iter().any(|unit| unit.name == *name), StepId::Unit(name.clone())),
+        Dependency::Gate(name) => (desired.gates.iter().any(|gate| gate.name == *name), StepId::Gate(name.clone())),
+        Dependency::Object(name) => (desired.objects.iter().any(|object| object.name == *name), StepId::Object(name.clone())),
+        Dependency::FlannelKey => (desired.flannel.is_some(), StepId::FlannelKey),
+        Dependency::Certificates => (!desired.trusted_paths().is_empty(), StepId::Certificates),
     };
     is_present.then_some(id)
 }
@@ -217,7 +217,7 @@ mod tests {
             name: name.into(),
             enable: true,
             restart_on: BTreeSet::new(),
-            needs: needs.iter().map(|need| Need::Unit((*need).to_owned())).collect(),
+            needs: needs.iter().map(|need| Dependency::Unit((*need).to_owned())).collect(),
             applies_files: false,
         }
     }
@@ -267,7 +267,7 @@ mod tests {
     #[test]
     fn flannels_key_waits_for_the_certificate_that_etcd_is_shown() {
         let with = |identity: Option<ClientIdentity>| Desired {
-            units: vec![Unit { needs: BTreeSet::from([Need::FlannelKey]), ..unit("flanneld", &[]) }],
+            units: vec![Unit { needs: BTreeSet::from([Dependency::FlannelKey]), ..unit("flanneld", &[]) }],
             certificates: vec![certificate("flanneld", "/c/flanneld")],
             flannel: Some(FlannelStore {
                 etcd: EtcdAccess { endpoint: "https://192.0.2.6:2379".into(), identity },
@@ -292,9 +292,9 @@ mod tests {
             object: "o".into(),
             body: Material::Text("{}".into()),
             identity: ClientIdentity { certificate: String::new(), key: String::new(), authority: String::new() },
-            needs: BTreeSet::from([Need::Unit("api".into())]),
+            needs: BTreeSet::from([Dependency::Unit("api".into())]),
         };
-        let after = Unit { needs: BTreeSet::from([Need::Object("o".into())]), ..unit("after", &[]) };
+        let after = Unit { needs: BTreeSet::from([Dependency::Object("o".into())]), ..unit("after", &[]) };
         let desired = Desired {
             units: vec![reader("api", "/c/server.key"), reader("other", "/c/other"), after],
             certificates: vec![certificate("server", "/c/server")],
@@ -311,7 +311,7 @@ mod tests {
     #[test]
     fn a_file_may_wait_for_certificates() {
         let folder =
-            Directory { path: "/n".into(), mode: 0o755, owner: Owner::root(), needs: BTreeSet::from([Need::Certificates]) };
+            Directory { path: "/n".into(), mode: 0o755, owner: Owner::root(), needs: BTreeSet::from([Dependency::Certificates]) };
         let reader = Unit { restart_on: BTreeSet::from(["/n/names".to_owned()]), ..unit("etcd", &[]) };
         let desired = Desired {
             directories: vec![folder],
@@ -331,7 +331,7 @@ mod tests {
         let unknown = Desired { units: vec![unit("a", &["z"])], ..Desired::default() };
         assert!(order(&unknown, &[]).unwrap_err().starts_with("unit a needs Unit(\"z\")"));
         let object = Desired {
-            units: vec![Unit { needs: BTreeSet::from([Need::Object("o".into())]), ..unit("a", &[]) }],
+            units: vec![Unit { needs: BTreeSet::from([Dependency::Object("o".into())]), ..unit("a", &[]) }],
             ..Desired::default()
         };
         assert!(order(&object, &[]).unwrap_err().starts_with("unit a needs Object(\"o\")"));

@@ -8,7 +8,7 @@ use super::observed::Observed;
 use crate::desired::DiskName;
 use crate::storage::identity::matching;
 
-use crate::desired::{Content, Desired, Probe as Measurement, Volume, VolumeRole};
+use crate::desired::{Content, Desired, GateProbe, Volume, VolumeRole};
 use crate::error::Error;
 use crate::files::Tree;
 use crate::identity::Identity;
@@ -57,7 +57,7 @@ pub fn problems(desired: &Desired, root: &Tree, disks: &[Disk]) -> Vec<StoreProb
     let mut found = Vec::new();
     let on_volumes = desired.volumes.iter().map(|volume| (volume.mount_point.as_str(), Some(volume)));
     let elsewhere = desired.gates.iter().filter_map(|gate| match &gate.probe {
-        Measurement::Store(store) if desired.volumes.iter().all(|volume| volume.mount_point != store.path) => {
+        GateProbe::Store(store) if desired.volumes.iter().all(|volume| volume.mount_point != store.path) => {
             Some((store.path.as_str(), None))
         }
         _ => None,

@@ -12,13 +12,13 @@ const ADMINISTRATOR: &str = "/etc/systemd/system";
 
 /// A symbolic link: where it is and where it points.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Link {
+pub(crate) struct UnitLink {
     pub(crate) path: String,
     pub(crate) target: String,
 }
 
 /// The links of a unit, or in words why there are none.
-pub(crate) type Links = std::result::Result<Vec<Link>, String>;
+pub(crate) type Links = std::result::Result<Vec<UnitLink>, String>;
 
 /// Finds a unit in a tree and says which links enable it, those of `Also=` included.
 pub(crate) fn links(tree: &Tree, unit: &str) -> Result<Links> {
@@ -130,12 +130,12 @@ impl Install {
     }
 
     /// `None` if a name cannot be resolved here.
-    fn links(&self, unit: &str, path: &str) -> Option<Vec<Link>> {
+    fn links(&self, unit: &str, path: &str) -> Option<Vec<UnitLink>> {
         let unit = match (unit.split_once("@."), &self.default_instance) {
             (Some((prefix, kind)), Some(instance)) => format!("{prefix}@{instance}.{kind}"),
             _ => unit.to_owned(),
         };
-        let link = |path: String, target: &str| Link { path, target: target.to_owned() };
+        let link = |path: String, target: &str| UnitLink { path, target: target.to_owned() };
         let mut links = Vec::new();
         for (names, kind) in [(&self.wanted_by, "wants"), (&self.required_by, "requires"), (&self.upheld_by, "upholds")] {
             for name in names {

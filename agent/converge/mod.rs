@@ -1,12 +1,14 @@
 //! Makes a [`Desired`](crate::desired::Desired) true.
 //!
-//! In: a `Desired` and what is there ([`Observed`]). Out: a [`Plan`] (pure, and what the command `plan` shows), and the
+//! In: a `Desired` and what is there ([`Observed`]). Out: a [`ChangePlan`] (pure, and what the command `plan` shows), and the
 //! outcome of carrying it out: [`Converged`] or the first [`Failure`]. Steps that do not depend on each other run
 //! side by side; waits are for events, with polling as a fallback.
 //!
 //! Never: the start of a program, a word to Heat, or knowledge of Kubernetes: what a node needs is in the
 //! `Desired`, whether a volume may be touched is behind [`Volumes`].
 
+mod backends;
+pub(crate) mod diagnosis;
 pub mod engine;
 #[cfg(test)]
 mod engine_tests;
@@ -26,18 +28,16 @@ mod prober;
 mod refused_flag;
 mod render;
 pub mod retire;
-mod rooms;
 pub mod store;
-mod unified;
+mod unified_diff;
 mod units;
-pub(crate) mod words;
 mod write;
 
-pub use engine::{Context, converge};
-pub use failure::{Converged, Failure, Outcome};
+pub use backends::{Certificates, FailureDetails, Objects, Prepared, Prober, UnitManager, Volumes};
+pub use engine::{RunContext, converge};
+pub use failure::{ConvergeResult, Converged, Failure};
 pub use observed::{Observed, observe, observe_files};
 pub use owners::Owners;
 pub use pending::is_pending as has_pending_restart;
-pub use plan::{Plan, plan};
+pub use plan::{ChangePlan, plan};
 pub use retire::{Original, Retired, RetiredFile};
-pub use rooms::{Certificates, FailureDetails, Objects, Prepared, Prober, Units, Volumes};

@@ -6,7 +6,7 @@ use std::path::Path;
 use futures_util::future::try_join_all;
 
 use super::owners::Owners;
-use super::{Units, pending};
+use super::{UnitManager, pending};
 use crate::desired::{Content, Desired, Volume, VolumeRole};
 use crate::error::Result;
 use crate::files::{FileKind, READ_LIMIT, Tree};
@@ -27,7 +27,7 @@ pub enum Ownership {
 
 /// What is at the path of a file or directory.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Seen {
+pub struct PathState {
     /// What kind of thing.
     pub kind: FileKind,
     /// Permission bits.
@@ -38,10 +38,17 @@ pub struct Seen {
     pub content: Option<Vec<u8>>,
 }
 
-impl std::fmt::Debug for Seen {
+impl std::fmt::Debug for PathState {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         // The content may be a secret.
-        write!(f, "Seen({:?}, {:o}, {:?}, {:?} bytes)", self.kind, self.mode, self.owner, self.content.as_ref().map(Vec::len))
+        write!(
+            f,
+            "PathState({:?}, {:o}, {:?}, {:?} bytes)",
+            self.kind,
+            self.mode,
+            self.owner,
+            self.content.as_ref().map(Vec::len)
+        )
     }
 }
 
@@ -49,9 +56,9 @@ impl std::fmt::Debug for Seen {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Observed {
     /// By path; a path where nothing is is absent.
-    pub files: BTreeMap<String, Seen>,
+    pub files: BTreeMap<String, PathState>,
     /// By path; a path where nothing is is absent.
-    pub directories: BTreeMap<String, Seen>,
+    pub directories: BTreeMap<String, PathState>,
     /// By name; empty for a tree without a systemd.
     pub units: BTreeMap<String, UnitState>,
     /// Which volumes have something in their place: mounted, or active as a pool.
@@ -89,7 +96,7 @@ pub fn observe_files(desired: &Desired, tree: &Tree) -> Result<Observed> {
 ///
 /// # Errors
 /// If something is unreadable or systemd cannot be reached.
-pub async fn observe(desired: &Desired, tree: &Tree, units: &impl Units) -> Result<Observed> {
+pub async fn observe(desired: &Desired, tree: &Tree, units: &impl UnitManager) -> Result<Observed> {
     // Mount points first: of what a volume holds that is mounted meanwhile the files would be those that were there before, and look
     // as if somebody had changed them.
     let mut of_units = Observed::default();
@@ -99,7 +106,12 @@ pub async fn observe(desired: &Desired, tree: &Tree, units: &impl Units) -> Resu
 }
 
 /// The part of [`observe`] that asks systemd.
-pub(crate) async fn observe_units(desired: &Desired, tree: &Tree, units: &impl Units, observed: &mut Observed) -> Result<()> {
+pub(crate) async fn observe_units(
+    desired: &Desired,
+    tree: &Tree,
+    units: &impl UnitManager,
+    observed: &mut Observed,
+) -> Result<()> {
     observed.pending = pending::read(tree);
     let states = try_join_all(desired.units.iter().map(|unit| units.unit(&unit.name))).await?;
     observed.units = desired.units.iter().map(|unit| unit.name.clone()).zip(states).collect();
@@ -115,7 +127,7 @@ pub(crate) async fn observe_units(desired: &Desired, tree: &Tree, units: &impl U
 }
 
 /// What is at a path; for a link to a directory the directory's place counts as there, with nothing known of it.
-pub(crate) fn inspect(tree: &Tree, path: &str, content: bool) -> Result<Option<Seen>> {
+pub(crate) fn inspect(tree: &Tree, path: &str, content: bool) -> Result<Option<PathState>> {
     let path = Path::new(path);
     let Some(facts) = tree.facts(path)? else { return Ok(None) };
     let content = match facts.kind {
@@ -127,7 +139,7 @@ pub(crate) fn inspect(tree: &Tree, path: &str, content: bool) -> Result<Option<S
         FileKind::Link => FileKind::Other,
         kind => kind,
     };
-    Ok(Some(Seen { kind, mode: facts.mode, owner: facts.owner, content }))
+    Ok(Some(PathState { kind, mode: facts.mode, owner: facts.owner, content }))
 }
 
 #[cfg(test)]
@@ -143,7 +155,7 @@ mod tests {
     /// A systemd that mounts a volume when it is asked about it: another moment, and it would have been mounted before.
     struct Mounting<'a>(&'a Tree);
 
-    impl Units for Mounting<'_> {
+    impl UnitManager for Mounting<'_> {
         async fn unit(&self, name: &str) -> Result<UnitState> {
             self.0.create_dir_all(Path::new("/var/lib/etcd/member"), Attributes::mode(0o700))?;
             Ok(UnitState { name: name.into(), active_state: "active".into(), ..UnitState::default() })

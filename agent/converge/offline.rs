@@ -7,13 +7,13 @@ use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-use super::install::{self, Link};
+use super::install::{self, UnitLink};
 use super::observed::{Observed, Ownership, observe_files};
 use super::plan::{
-    AttributeChange, Plan, describe_authority, describe_certificate, describe_volume, needs_of_file, plan as compare,
+    AttributeChange, ChangePlan, describe_authority, describe_certificate, describe_volume, needs_of_file, plan as compare,
 };
 use super::write;
-use crate::desired::{Desired, Need};
+use crate::desired::{Dependency, Desired};
 use crate::error::{Context as _, Error, Result};
 use crate::files::{FileKind, Tree};
 
@@ -47,7 +47,7 @@ pub fn open(directory: &Path) -> Result<Tree> {
 ///
 /// # Errors
 /// As [`apply`].
-pub fn plan(desired: &Desired, directory: &Path) -> Result<Plan> {
+pub fn plan(desired: &Desired, directory: &Path) -> Result<ChangePlan> {
     let tree = open(directory)?;
     let mut plan = work_out(desired, &tree)?;
     for unit in desired.units.iter().filter(|unit| unit.enable) {
@@ -82,7 +82,7 @@ pub fn apply(desired: &Desired, directory: &Path) -> Result<Applied> {
         match install::links(&tree, &unit.name)? {
             Err(why) => applied.omitted.push(format!("enable {}: {why}", unit.name)),
             Ok(links) => {
-                for Link { path, target } in links {
+                for UnitLink { path, target } in links {
                     write::parents(&tree, Path::new(&path))?;
                     if tree.link(&target, Path::new(&path))? {
                         applied.done.push(format!("linked {path} to {target}"));
@@ -107,7 +107,7 @@ pub fn apply(desired: &Desired, directory: &Path) -> Result<Applied> {
 }
 
 /// The plan without what has to wait for the node.
-fn work_out(desired: &Desired, tree: &Tree) -> Result<Plan> {
+fn work_out(desired: &Desired, tree: &Tree) -> Result<ChangePlan> {
     let ownership = if nix::unistd::geteuid().is_root() { Ownership::WhereKnown } else { Ownership::Ignored };
     let observed = Observed { ownership, ..observe_files(desired, tree)? };
     let mut plan = compare(desired, &observed);
@@ -121,10 +121,15 @@ fn work_out(desired: &Desired, tree: &Tree) -> Result<Plan> {
 /// Directories and files that need a volume, a unit or a gate, directly or through another directory.
 fn deferred(desired: &Desired) -> BTreeSet<&str> {
     let mut late: BTreeSet<&str> = BTreeSet::new();
-    let waits = |needs: &BTreeSet<Need>, late: &BTreeSet<&str>| {
+    let waits = |needs: &BTreeSet<Dependency>, late: &BTreeSet<&str>| {
         needs.iter().any(|need| match need {
-            Need::Directory(path) => late.contains(path.as_str()),
-            Need::Volume(_) | Need::Unit(_) | Need::Gate(_) | Need::Object(_) | Need::FlannelKey | Need::Certificates => true,
+            Dependency::Directory(path) => late.contains(path.as_str()),
+            Dependency::Volume(_)
+            | Dependency::Unit(_)
+            | Dependency::Gate(_)
+            | Dependency::Object(_)
+            | Dependency::FlannelKey
+            | Dependency::Certificates => true,
         })
     };
     // Parents come before children, but a need may name any directory: as many rounds as the longest chain.
@@ -161,7 +166,7 @@ fn list_requirements(desired: &Desired, tree: &Tree, applied: &mut Applied) -> R
 }
 
 /// Says which owners could not be given: we are not root, or the tree lacks the user.
-fn list_owners(desired: &Desired, plan: &Plan, tree: &Tree, applied: &mut Applied) -> Result<()> {
+fn list_owners(desired: &Desired, plan: &ChangePlan, tree: &Tree, applied: &mut Applied) -> Result<()> {
     let owners = super::Owners::read(tree)?;
     let is_root = nix::unistd::geteuid().is_root();
     let mut list = |path: &str, change: &AttributeChange| {
@@ -184,7 +189,7 @@ fn list_owners(desired: &Desired, plan: &Plan, tree: &Tree, applied: &mut Applie
 }
 
 /// Whether a link is there; where it points is looked at when it is made.
-fn is_linked(tree: &Tree, link: &Link) -> Result<bool> {
+fn is_linked(tree: &Tree, link: &UnitLink) -> Result<bool> {
     Ok(tree.facts(Path::new(&link.path))?.is_some_and(|facts| facts.kind == FileKind::Link))
 }
 
@@ -197,8 +202,8 @@ mod tests {
     fn desired() -> Desired {
         let mut key = File::public("/etc/etcd/key", "secret");
         (key.mode, key.owner) = (0o600, Owner::named("nobody-there"));
-        let on_volume = BTreeSet::from([Need::Volume(VolumeRole::Etcd)]);
-        let directory = |path: &str, needs: &BTreeSet<Need>| Directory {
+        let on_volume = BTreeSet::from([Dependency::Volume(VolumeRole::Etcd)]);
+        let directory = |path: &str, needs: &BTreeSet<Dependency>| Directory {
             path: path.into(),
             mode: 0o750,
             owner: Owner::root(),
@@ -208,7 +213,7 @@ mod tests {
             directories: vec![
                 directory("/etc/etcd", &BTreeSet::new()),
                 directory("/var/lib/etcd/member", &on_volume),
-                directory("/srv/below", &BTreeSet::from([Need::Directory("/var/lib/etcd/member".into())])),
+                directory("/srv/below", &BTreeSet::from([Dependency::Directory("/var/lib/etcd/member".into())])),
             ],
             files: vec![
                 key,
@@ -295,7 +300,7 @@ mod tests {
         tree.link("/", Path::new("root")).unwrap();
         for name in [Path::new("/"), Path::new("/etc/.."), &dir.path().join("root"), &dir.path().join("root/tmp/..")] {
             let error = apply(&desired(), name).unwrap_err();
-            assert_eq!(error.kind(), crate::error::Kind::Refused, "{}", name.display());
+            assert_eq!(error.kind(), crate::error::ErrorKind::Refused, "{}", name.display());
         }
         assert!(apply(&desired(), &dir.path().join("none")).is_err());
     }

@@ -3,15 +3,17 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use super::observed::{Observed, Ownership, Seen};
-use crate::desired::{Authority, Certificate, Content, Desired, Directory, File, FormatPolicy, Need, Owner, Unit, Volume};
+use super::observed::{Observed, Ownership, PathState};
+use crate::desired::{
+    CaCertificate, Certificate, Content, Dependency, Desired, Directory, File, FormatPolicy, Owner, Unit, Volume,
+};
 use crate::files::FileKind;
 use crate::storage::thin_pool::POOL;
 use crate::systemd::UnitState;
 
 /// The difference between a [`Desired`] and what is there. Every list is in the order of the `Desired`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Plan {
+pub struct ChangePlan {
     /// Directories to make or to give another mode or owner.
     pub directories: Vec<DirectoryChange>,
     /// Files to write or to give another mode or owner.
@@ -86,7 +88,7 @@ pub struct AttributeChange {
     pub owner_changes: bool,
 }
 
-impl Plan {
+impl ChangePlan {
     /// Whether everything is as desired.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -97,15 +99,15 @@ impl Plan {
 /// Compares. Volumes count as done where something is mounted in their place; whose it is, is looked at when they
 /// are brought up.
 #[must_use]
-pub fn plan(desired: &Desired, observed: &Observed) -> Plan {
+pub fn plan(desired: &Desired, observed: &Observed) -> ChangePlan {
     let files: Vec<FileChange> = desired.files.iter().filter_map(|file| file_change(file, observed)).collect();
     let changed: BTreeSet<&str> = files.iter().filter(|change| change.rewrites).map(|change| change.path.as_str()).collect();
-    let mut plan = Plan {
+    let mut plan = ChangePlan {
         directories: desired.directories.iter().filter_map(|directory| directory_change(directory, observed)).collect(),
         reload: changed.iter().any(|path| is_unit_file(path)),
         volumes: desired.volumes.iter().filter(|volume| !observed.mounted.contains(&volume.role)).map(describe_volume).collect(),
         certificates: observed.certificates.clone(),
-        ..Plan::default()
+        ..ChangePlan::default()
     };
     for unit in &desired.units {
         let Some(state) = observed.units.get(&unit.name) else { continue };
@@ -131,7 +133,7 @@ pub fn plan(desired: &Desired, observed: &Observed) -> Plan {
 }
 
 /// The certificate of an authority in words, as `plan` shows it.
-pub(crate) fn describe_authority(authority: &Authority) -> String {
+pub(crate) fn describe_authority(authority: &CaCertificate) -> String {
     let signing = authority.signing_path.as_ref().map(|path| format!(", with the signing certificate at {path}"));
     let key = authority.key_path.as_ref().map(|path| format!(" and its key at {path}"));
     let further = [signing, key].into_iter().flatten().collect::<String>();
@@ -176,13 +178,14 @@ pub(crate) fn volume_below<'a>(desired: &'a Desired, path: &str) -> Option<&'a V
 }
 
 /// What has to be there before a file can be written: the volume and the directories with needs that it lies in.
-pub(crate) fn needs_of_file(desired: &Desired, path: &str) -> BTreeSet<Need> {
-    let mut needs: BTreeSet<Need> = volume_below(desired, path).into_iter().map(|volume| Need::Volume(volume.role)).collect();
+pub(crate) fn needs_of_file(desired: &Desired, path: &str) -> BTreeSet<Dependency> {
+    let mut needs: BTreeSet<Dependency> =
+        volume_below(desired, path).into_iter().map(|volume| Dependency::Volume(volume.role)).collect();
     let above = |directory: &&Directory| {
         !directory.needs.is_empty()
             && path.strip_prefix(directory.path.trim_end_matches('/')).is_some_and(|rest| rest.starts_with('/'))
     };
-    needs.extend(desired.directories.iter().filter(above).map(|directory| Need::Directory(directory.path.clone())));
+    needs.extend(desired.directories.iter().filter(above).map(|directory| Dependency::Directory(directory.path.clone())));
     needs
 }
 
@@ -225,7 +228,7 @@ pub(crate) fn directory_change(directory: &Directory, observed: &Observed) -> Op
     }
 }
 
-fn attributes_of(seen: Option<&Seen>, mode: u32, owner: &Owner, observed: &Observed) -> AttributeChange {
+fn attributes_of(seen: Option<&PathState>, mode: u32, owner: &Owner, observed: &Observed) -> AttributeChange {
     let owner_number = match observed.ownership {
         Ownership::Ignored => None,
         Ownership::Exact | Ownership::WhereKnown => observed.owners.resolve(owner),
@@ -246,7 +249,7 @@ fn attributes_of(seen: Option<&Seen>, mode: u32, owner: &Owner, observed: &Obser
     }
 }
 
-fn attribute_change(seen: Option<&Seen>, mode: u32, owner: &Owner, observed: &Observed) -> Option<AttributeChange> {
+fn attribute_change(seen: Option<&PathState>, mode: u32, owner: &Owner, observed: &Observed) -> Option<AttributeChange> {
     let change = attributes_of(seen, mode, owner, observed);
     (change.mode_before != Some(mode) || change.owner_changes).then_some(change)
 }
@@ -288,8 +291,8 @@ mod tests {
         }
     }
 
-    fn seen(content: &str, mode: u32) -> Seen {
-        Seen { kind: FileKind::File, mode, owner: (0, 0), content: Some(content.into()) }
+    fn seen(content: &str, mode: u32) -> PathState {
+        PathState { kind: FileKind::File, mode, owner: (0, 0), content: Some(content.into()) }
     }
 
     #[test]
@@ -416,16 +419,19 @@ mod tests {
                 path: "/var/lib/etcd/data".into(),
                 mode: 0o700,
                 owner: Owner::root(),
-                needs: BTreeSet::from([Need::Volume(VolumeRole::Etcd)]),
+                needs: BTreeSet::from([Dependency::Volume(VolumeRole::Etcd)]),
             }],
             ..Desired::default()
         };
         for (path, needs) in [
             ("/etc/x", vec![]),
             ("/var/library", vec![]),
-            ("/var/lib/x", vec![Need::Volume(VolumeRole::Runtime)]),
-            ("/var/lib/etcd/x", vec![Need::Volume(VolumeRole::Etcd)]),
-            ("/var/lib/etcd/data/x", vec![Need::Volume(VolumeRole::Etcd), Need::Directory("/var/lib/etcd/data".into())]),
+            ("/var/lib/x", vec![Dependency::Volume(VolumeRole::Runtime)]),
+            ("/var/lib/etcd/x", vec![Dependency::Volume(VolumeRole::Etcd)]),
+            (
+                "/var/lib/etcd/data/x",
+                vec![Dependency::Volume(VolumeRole::Etcd), Dependency::Directory("/var/lib/etcd/data".into())],
+            ),
         ] {
             assert_eq!(needs_of_file(&desired, path), needs.into_iter().collect(), "{path}");
         }

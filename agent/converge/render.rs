@@ -2,15 +2,15 @@
 
 use serde_json::{Value, json};
 
-use super::plan::{AttributeChange, DirectoryChange, FileChange, Plan};
-use super::unified;
+use super::plan::{AttributeChange, ChangePlan, DirectoryChange, FileChange};
+use super::unified_diff;
 use crate::http::without_userinfo;
 use crate::report::text::escaped;
 
 /// Of larger files only the size is shown: nobody reads such a diff, and comparing takes long.
 const DIFF_LIMIT: usize = 256 * 1024;
 
-impl Plan {
+impl ChangePlan {
     /// In one line: how many of what.
     #[must_use]
     pub fn summary(&self) -> String {
@@ -43,7 +43,7 @@ impl Plan {
         }
     }
 
-    /// For programs: the same as [`Plan::render`] says, and nothing that it masks.
+    /// For programs: the same as [`ChangePlan::render`] says, and nothing that it masks.
     #[must_use]
     pub fn document(&self) -> Value {
         json!({
@@ -128,7 +128,8 @@ impl FileChange {
         }
         let path = escaped(&self.path);
         let old = if self.before.is_some() { path.as_str() } else { "/dev/null" };
-        let text = format!("--- {old}\n+++ {path}\n{}", unified::hunks(self.before.as_deref().unwrap_or_default(), &self.after));
+        let text =
+            format!("--- {old}\n+++ {path}\n{}", unified_diff::hunks(self.before.as_deref().unwrap_or_default(), &self.after));
         // The file that is there may hold anything: it must not move the cursor.
         let row = |row: &str| without_userinfo(row).split('\t').map(escaped).collect::<Vec<_>>().join("\t");
         Some(text.lines().map(row).collect())
@@ -235,7 +236,7 @@ mod tests {
 
     #[test]
     fn a_plan_reads_like_a_diff_and_hides_secrets() {
-        let plan = Plan {
+        let plan = ChangePlan {
             directories: vec![DirectoryChange { path: "/etc/etcd".into(), new: true, attributes: attributes(None, 0o750) }],
             files: vec![
                 change("/etc/etcd/etcd.conf", Some("a=1\nb=\x1b[2J\t2\nc=3\n"), "a=1\nb=4\nc=3", false),
@@ -253,7 +254,7 @@ mod tests {
             irreversible: vec!["volumes".into(), "the etcd member".into()],
         };
         assert_fits("plan", &plan.document());
-        assert_fits("plan", &Plan::default().document());
+        assert_fits("plan", &ChangePlan::default().document());
         let expected = "\
 1 directory to create, 1 file to create, 2 files to change, 1 file to give another mode or owner, 1 unit to enable, 1 unit to run, \
 1 unit to start, 1 unit to restart, 1 volume to bring up, 1 certificate or key to create or update; a failure will not be rolled back: volumes, the etcd member cannot be taken back
@@ -300,14 +301,14 @@ create or update /etc/etcd/certs/server.crt: it expired at 2026-01-01T00:00:00Z
             (&json!("0750"), &json!("etcd:etcd"))
         );
         assert_eq!((&document["changes"], &document["restart"]), (&json!(true), &json!(["docker.service"])));
-        assert_eq!(Plan::default().document()["changes"], false);
-        assert_eq!(Plan::default().render(), "Nothing to do.\n");
+        assert_eq!(ChangePlan::default().document()["changes"], false);
+        assert_eq!(ChangePlan::default().render(), "Nothing to do.\n");
     }
 
     #[test]
     fn a_huge_file_is_reported_by_size() {
         let huge = "x\n".repeat(DIFF_LIMIT);
-        let plan = Plan { files: vec![change("/etc/huge", None, &huge, false)], ..Plan::default() };
+        let plan = ChangePlan { files: vec![change("/etc/huge", None, &huge, false)], ..ChangePlan::default() };
         assert!(plan.render().ends_with("(0 bytes before, 524288 bytes after: too large to show)\n"));
     }
 }

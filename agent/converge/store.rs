@@ -11,7 +11,7 @@ use crate::desired::{ContainerEngine, Store};
 use crate::error::{Context, Error, Result};
 use crate::files::Tree;
 use crate::report::Code;
-use crate::storage::driver::{Seen, check_store};
+use crate::storage::driver::{StoreSigns, check_store};
 
 /// The failure that a refusal is.
 pub(crate) fn unsuitable_store(error: &Error) -> Failure {
@@ -30,7 +30,7 @@ pub fn check(root: &Tree, store: &Store, last: Option<&str>) -> Result<()> {
 ///
 /// # Errors
 /// If something of it cannot be read.
-fn inspect(root: &Tree, store: &Store) -> Result<Seen> {
+fn inspect(root: &Tree, store: &Store) -> Result<StoreSigns> {
     let mut place = Path::new(&store.path);
     while root.facts(place)?.is_none()
         && let Some(above) = place.parent().filter(|above| above.parent().is_some())
@@ -42,7 +42,7 @@ fn inspect(root: &Tree, store: &Store) -> Result<Seen> {
     let doing = || format!("inspecting {}", path.display());
     let kind = statfs(path).context(doing)?.filesystem_type();
     let flags = statvfs(path).context(doing)?.flags();
-    Ok(Seen {
+    Ok(StoreSigns {
         btrfs: kind == BTRFS_SUPER_MAGIC,
         file_types: Some(root.reports_file_types(place)?),
         read_only: flags.contains(FsFlags::ST_RDONLY),

@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use futures_util::stream::{BoxStream, StreamExt as _};
 
-use super::{Failure, Units};
+use super::{Failure, UnitManager};
 use crate::clock::{Clock, Stopwatch};
 use crate::desired::Unit;
-use crate::error::{Error, Kind};
+use crate::error::{Error, ErrorKind};
 use crate::progress::{Progress, StepId};
 use crate::report::{Code, Event, Phase};
 use crate::systemd::{Enabled, JobOutcome, UnitState};
 
-/// The net under lost signals, and the pause after a bus that does not answer.
+/// The fallback poll for lost signals, and the pause after a bus that does not answer.
 const POLL: Duration = Duration::from_secs(1);
 /// How often a job is queued again after somebody else's replaced it.
 const CANCELED_TRIES: u32 = 3;
@@ -48,7 +48,7 @@ enum UnitAction {
     Restart,
 }
 
-impl<U: Units> Starter<'_, U> {
+impl<U: UnitManager> Starter<'_, U> {
     /// For a unit that has so long to come up, from now on.
     pub(crate) fn within(self, own: Option<Duration>) -> Self {
         let end = |own| self.running.elapsed().saturating_add(own);
@@ -97,7 +97,7 @@ impl<U: Units> Starter<'_, U> {
                     }
                     return Ok(enabled);
                 }
-                Err(error) if error.kind() == Kind::Transient => self.patience("enabling units", Some(name), error).await?,
+                Err(error) if error.kind() == ErrorKind::Transient => self.patience("enabling units", Some(name), error).await?,
                 Err(error) => {
                     if self.inspect(name).await?.is_missing() {
                         return Err(missing(name));
@@ -197,7 +197,7 @@ impl<U: Units> Starter<'_, U> {
                 return Ok(false);
             }
             self.progress.give_up_after(&StepId::Unit(name.clone()), self.left());
-            let Some(outcome) = self.do_it(&before, action).await? else { continue };
+            let Some(outcome) = self.run_unit_job(&before, action).await? else { continue };
             let after = self.settled(name).await?;
             if after.is_active() {
                 let (code, verb) =
@@ -209,12 +209,12 @@ impl<U: Units> Starter<'_, U> {
                 canceled += 1;
                 continue;
             }
-            return Err(not_up(&after, &outcome));
+            return Err(unit_not_running(&after, &outcome));
         }
     }
 
     /// One job; `None` if the bus was away and it is to be tried again.
-    async fn do_it(&self, before: &UnitState, action: UnitAction) -> Result<Option<JobOutcome>, Failure> {
+    async fn run_unit_job(&self, before: &UnitState, action: UnitAction) -> Result<Option<JobOutcome>, Failure> {
         let name = &before.name;
         if before.is_failed() {
             // Or the start limit that made it fail refuses this start, too. If it cannot be reset, the start says why.
@@ -261,7 +261,7 @@ impl<U: Units> Starter<'_, U> {
     /// Waits a moment for a bus that is away, while there is time; any other error is a failure.
     pub(crate) async fn patience(&self, doing: &'static str, unit: Option<&str>, error: Error) -> Result<(), Failure> {
         let left = self.left();
-        if error.kind() == Kind::Transient && !left.is_zero() {
+        if error.kind() == ErrorKind::Transient && !left.is_zero() {
             self.clock.wait(POLL.min(left)).await;
             return Ok(());
         }
@@ -334,7 +334,7 @@ fn startable(state: &UnitState) -> Result<(), Failure> {
 }
 
 /// Why a unit is not up after its job ended, and systemd leaves it at that.
-fn not_up(state: &UnitState, outcome: &JobOutcome) -> Failure {
+fn unit_not_running(state: &UnitState, outcome: &JobOutcome) -> Failure {
     let name = &state.name;
     let program = if state.program.is_empty() { "its program" } else { &state.program };
     let cause = if state.cannot_be_run() {

@@ -13,15 +13,15 @@ use crate::desired::Desired;
 use crate::error::{Error, Result};
 use crate::files::Tree;
 use crate::identity::{Identity, InstanceRecord, claim, owner, prune_beside, succeed};
-use crate::kubernetes::{self, Facts};
+use crate::kubernetes::{self, MachineFacts};
 use crate::output::print_error;
 use crate::report::notify::Notify;
 use crate::report::{Code, Event, Phase};
 use crate::storage::mount_unit;
-use crate::storage::probe::{Mount, Probe};
+use crate::storage::probe::{DiskProbe, Mount};
 
 /// How often an unknown identity is looked for: two small files.
-const LOOKING: Duration = Duration::from_secs(1);
+const IDENTITY_POLL: Duration = Duration::from_secs(1);
 /// How often it is said that it is still unknown.
 const REMIND: u32 = 300;
 /// Longest time for stopping a unit of another instance.
@@ -69,7 +69,7 @@ impl Host {
 
     fn unknown(&self, error: &Error) {
         let event = Event::new(Code::IdentityUnknown, "the identity of this instance is not known yet: nothing is run or sent");
-        self.report.emit(event.phase(Phase::Settings).step("identity").error(error).next_try(LOOKING));
+        self.report.emit(event.phase(Phase::Settings).step("identity").error(error).next_try(IDENTITY_POLL));
     }
 
     /// Ready as far as systemd is concerned, and alive; all else waits.
@@ -94,7 +94,7 @@ impl Host {
                 _ = terminate.recv() => break,
                 _ = interrupt.recv() => break,
                 _ = reload.recv() => {}
-                () = self.clock.wait(LOOKING) => {}
+                () = self.clock.wait(IDENTITY_POLL) => {}
             }
             notify.alive(&self.clock);
             match Identity::of_machine(&self.root) {
@@ -114,7 +114,7 @@ impl Host {
         // Stopping may take longer than systemd waits for a start.
         Notify::default().ready();
         self.retire_units().await;
-        let beside = beside(&self.root, &self.settings.deploy.deployed_dir, &machine, &Probe::machine().read_mounts()?)?;
+        let beside = beside(&self.root, &self.settings.deploy.deployed_dir, &machine, &DiskProbe::machine().read_mounts()?)?;
         let record = succeed(&self.state, &beside, old, machine, self.clock.now())?;
         let gone = prune_beside(&self.settings.deploy.deployed_dir)?;
         if !gone.is_empty() {
@@ -191,7 +191,7 @@ fn beside(root: &Tree, deployed: &Path, machine: &Identity, mounts: &[Mount]) ->
 
 /// What the generation in place asks for.
 fn former_node(state: &Tree) -> Option<Desired> {
-    kubernetes::render(&spec_of(&Generations::inspect(state)?.entry)?, &Facts::default()).ok()
+    kubernetes::render(&spec_of(&Generations::inspect(state)?.entry)?, &MachineFacts::default()).ok()
 }
 
 /// Refused, if the state in `state_dir` is of another instance than this machine. Nothing is said where either is unknown,
@@ -211,7 +211,7 @@ pub(crate) fn check(state_dir: &Path) -> Result<()> {
 mod tests {
     use super::*;
     use crate::files::Attributes;
-    use crate::identity::Origin;
+    use crate::identity::IdentityOrigin;
 
     #[test]
     fn a_membership_goes_with_the_disk_that_it_lies_on() {
@@ -255,6 +255,6 @@ mod tests {
     }
 
     fn machine(value: &str) -> Identity {
-        Identity { origin: Origin::CloudInit, value: value.to_owned() }
+        Identity { origin: IdentityOrigin::CloudInit, value: value.to_owned() }
     }
 }

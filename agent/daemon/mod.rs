@@ -8,10 +8,10 @@ mod host;
 mod instance;
 pub(super) mod masking;
 mod node;
+pub(super) mod order_files;
 mod page;
 mod pause;
 mod reason;
-pub(super) mod requests;
 pub(crate) mod status_file;
 
 use std::path::Path;
@@ -26,7 +26,7 @@ use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::files::{Lock, Tree};
 use crate::output::print_error;
-use crate::process::{Options, exit, runtime};
+use crate::process::{CommonOptions, exit, runtime};
 use crate::report::{Code, Event, Report};
 use crate::settings::{Loaded, Warning};
 use crate::systemd::Systemd;
@@ -50,7 +50,7 @@ pub(crate) const RESET: &str = "reset.json";
 ///
 /// # Errors
 /// If the state directory cannot be used. Bad input from outside is never an error.
-pub fn run(options: &Options, loaded: Loaded, once: bool) -> Result<ExitCode> {
+pub fn run(options: &CommonOptions, loaded: Loaded, once: bool) -> Result<ExitCode> {
     let runtime = runtime()?;
     let report = Report::to_journal(loaded.settings.console && !once);
     let run_dir = loaded.settings.run_dir.clone();
@@ -75,7 +75,7 @@ fn publish_stop_reason(run_dir: &Path, error: &Error) {
     drop(status_file::write(&tree, &page::of_stopped(before, error, &root, Clock::system().now())));
 }
 
-async fn serve(options: &Options, loaded: Loaded, once: bool, report: &Report) -> Result<ExitCode> {
+async fn serve(options: &CommonOptions, loaded: Loaded, once: bool, report: &Report) -> Result<ExitCode> {
     if !once {
         // R6: at any time, and systemd may send it from READY=1 on, before anybody waits for it: tokio never takes a handler back.
         drop(signal(SignalKind::hangup())?);
@@ -86,8 +86,8 @@ async fn serve(options: &Options, loaded: Loaded, once: bool, report: &Report) -
     }
     let settings = loaded.settings;
     let root = Arc::new(Tree::open(Path::new("/"))?);
-    let no_root = |error: Error| if geteuid().is_root() { error } else { error.remedy("run this command as root") };
-    let state = Arc::new(Tree::open_or_create(&settings.state_dir, 0o700).map_err(no_root)?);
+    let permission_hint = |error: Error| if geteuid().is_root() { error } else { error.remedy("run this command as root") };
+    let state = Arc::new(Tree::open_or_create(&settings.state_dir, 0o700).map_err(permission_hint)?);
     let Some(_lock) = take_lock(&state, &clock).await? else {
         let line = format!("another agent has locked {}", settings.state_dir.display());
         if once {

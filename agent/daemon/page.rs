@@ -9,42 +9,42 @@ use crate::budgets;
 use crate::certificates::judge::renewal_due;
 use crate::clock::Timestamp;
 use crate::collect::{Snapshot, SourceState};
-use crate::deploy::{DeploymentRecord, Generation, GenerationState, State};
+use crate::deploy::{DeploymentRecord, DeploymentState, Generation, GenerationState};
 use crate::error::Error;
 use crate::error::remedy::Remedy;
 use crate::files::Tree;
-use crate::keepers::certificates::{CertificateInspection, Item, RotationProgress, Verdict, next};
+use crate::keepers::certificates::{CertificateInspection, CertificateVerdict, InspectedCertificate, RotationProgress, next};
 use crate::keepers::volumes::PoolInspection;
 use crate::report::component::headline;
 use crate::report::condition_state::ConditionState;
 use crate::report::follow_up::FollowUp;
-use crate::report::lap::timings;
-use crate::report::reason::Reason;
+use crate::report::reason::FailureReason;
 use crate::report::status::{
     AgentStatus, BudgetStatus, CertificateEnd, CertificatesStatus, Condition, DeploymentStatus, IdentityStatus, METADATA,
-    MetadataStatus, NodeStatus, SCHEMA_VERSION, STATE, SignalStatus, SourceStatus, Status, ThinPoolStatus,
+    MetadataStatus, NodeStatus, SCHEMA_VERSION, STATE, SignalStatus, SourceStatus, StatusDocument, ThinPoolStatus,
 };
+use crate::report::step_timing::timings;
 use crate::report::text::argument;
 use crate::report::{Code, Phase};
 use crate::settings::Warning;
-use crate::signal::Entry;
+use crate::signal::QueuedSignal;
 use crate::storage::thin_pool::percent;
 
 /// Deployments shown that the metadata does not list any more; older ones are in the journal.
 const SHOWN: usize = 50;
 
 /// What there is to show.
-pub(super) fn of(agent: &Agent) -> Status {
+pub(super) fn of(agent: &Agent) -> StatusDocument {
     let snapshot = agent.collector.snapshot();
     let identity = identity(agent);
     let waits = snapshot.authority.is_none();
     let planned_stop =
         agent.running().and_then(|record| agent.hook.planned_stop(record, agent.host.settings.deploy.replaced_grace));
-    Status {
+    StatusDocument {
         schema_version: SCHEMA_VERSION,
         agent: this_process(agent.started),
         identity: Some(identity.clone()),
-        phase: agent.page.phase,
+        phase: agent.publisher.phase,
         summary: summary(agent),
         sources: sources(snapshot),
         deployments: deployments(&agent.ledger.journal.all(), snapshot, planned_stop.as_deref()),
@@ -124,10 +124,10 @@ pub(crate) fn of_state(
     snapshot: &Snapshot,
     records: &[DeploymentRecord],
     generation: Option<&Generation>,
-    waiting: &[Entry],
+    waiting: &[QueuedSignal],
     root: &Tree,
-) -> Status {
-    Status {
+) -> StatusDocument {
+    StatusDocument {
         schema_version: SCHEMA_VERSION,
         agent: AgentStatus { version: env!("CARGO_PKG_VERSION").to_owned(), pid: 0, started: "never since boot".to_owned() },
         phase: Phase::Settings,
@@ -175,7 +175,7 @@ fn deployments(records: &[&DeploymentRecord], snapshot: &Snapshot, planned_stop:
         code: None,
         causes: Vec::new(),
         remedy: None,
-        note: if record.state == State::Running && record.is_job() {
+        note: if record.state == DeploymentState::Running && record.is_job() {
             planned_stop.map(str::to_owned)
         } else {
             record.note.clone()
@@ -223,13 +223,13 @@ fn node(current: &Generation) -> NodeStatus {
     } else if let Some(back) = current.back.filter(|back| back.by_hand && current.state == GenerationState::Rejected) {
         let line = format!("generation {} is in place by `rollback`, Heat asks for generation {}", back.to, current.number);
         let remedy = format!("`heat-node-agent rerun {}` applies it again, or update the stack", argument(&current.deployment));
-        node.explain(&Reason { causes: vec![line], remedy: Some(Remedy::said(&remedy)), ..Reason::default() });
+        node.explain(&FailureReason { causes: vec![line], remedy: Some(Remedy::said(&remedy)), ..FailureReason::default() });
     }
     node
 }
 
-fn signals(waiting: &[Entry]) -> Vec<SignalStatus> {
-    let signal = |entry: &Entry| SignalStatus {
+fn signals(waiting: &[QueuedSignal]) -> Vec<SignalStatus> {
+    let signal = |entry: &QueuedSignal| SignalStatus {
         to: entry.destination.shown(),
         deployment: entry.about.as_ref().map(|about| about.id.clone()),
         tries: entry.tries,
@@ -265,7 +265,8 @@ fn certificates(
 ) -> Option<CertificatesStatus> {
     let ends = inspection.items.iter().filter_map(|item| Some((item.end?, &item.name)));
     let (first_end, first_to_end) = ends.min_by_key(|(end, _)| *end)?;
-    let near: Vec<_> = inspection.items.iter().filter(|item| item.verdict == Verdict::NearEnd || item.is_expired()).collect();
+    let near: Vec<_> =
+        inspection.items.iter().filter(|item| item.verdict == CertificateVerdict::NearEnd || item.is_expired()).collect();
     let waits = |cause: String, code: Code, since: Option<Timestamp>| Condition {
         name: Phase::Certificates.as_str().to_owned(),
         state: ConditionState::Waiting,
@@ -281,7 +282,7 @@ fn certificates(
             Some(waits(cause, Code::RotationWaiting, Some(since)))
         }
         None if !near.is_empty() => {
-            let verb = |item: &Item| if item.is_expired() { "expired" } else { "ends" };
+            let verb = |item: &InspectedCertificate| if item.is_expired() { "expired" } else { "ends" };
             let names_and_ends =
                 near.iter().filter_map(|item| Some(format!("{} {} at {}", item.name, verb(item), item.end?.rfc3339())));
             let names_and_ends = names_and_ends.collect::<Vec<_>>().join(", ");
@@ -299,7 +300,7 @@ fn certificates(
         }
         None => None,
     };
-    let end = |item: &Item| Some(CertificateEnd { name: item.name.clone(), end: item.end?.rfc3339() });
+    let end = |item: &InspectedCertificate| Some(CertificateEnd { name: item.name.clone(), end: item.end?.rfc3339() });
     let ends = inspection.items.iter().filter_map(end).collect();
     Some(CertificatesStatus { first_to_end: first_to_end.clone(), first_end: first_end.rfc3339(), waits, ends })
 }
@@ -341,13 +342,13 @@ pub(super) fn conditions(warnings: &[Warning], systemd: bool, now: Timestamp) ->
 }
 
 /// What there is to show before it is known which instance this is.
-pub(super) fn without_identity(started: Timestamp, error: &Error) -> Status {
+pub(super) fn without_identity(started: Timestamp, error: &Error) -> StatusDocument {
     let identity = IdentityStatus {
         cause: Some(error.cause().to_owned()),
         remedy: error.suggested_remedy().map(str::to_owned),
         ..IdentityStatus::default()
     };
-    Status {
+    StatusDocument {
         schema_version: SCHEMA_VERSION,
         agent: this_process(started),
         conditions: vec![identity.condition(true)],
@@ -365,7 +366,7 @@ pub(super) fn without_identity(started: Timestamp, error: &Error) -> Status {
 }
 
 /// What there is to show of a daemon that cannot continue: what it, or one before it, said last, and why it is not there.
-pub(super) fn of_stopped(before: Option<Status>, error: &Error, root: &Tree, now: Timestamp) -> Status {
+pub(super) fn of_stopped(before: Option<StatusDocument>, error: &Error, root: &Tree, now: Timestamp) -> StatusDocument {
     let mut status = before.unwrap_or_else(|| of_state(&Snapshot::default(), &[], None, &[], root));
     status.agent = this_process(now);
     status.summary = format!("the agent cannot continue: {error}");
@@ -417,7 +418,7 @@ fn summary(agent: &Agent) -> String {
     }
     let snapshot = agent.collector.snapshot();
     let failing = snapshot.sources.iter().find(|(_, source)| source.failures > 0);
-    match (agent.page.phase, failing) {
+    match (agent.publisher.phase, failing) {
         (_, Some((name, source))) => format!("source {name} fails: {}", source.cause.as_deref().unwrap_or("unknown")),
         (Phase::Metadata, None) => "waiting for metadata".to_owned(),
         (Phase::Signal, None) => format!("{} signals are waiting for Heat", agent.ledger.outbox.waiting().len()),
@@ -437,7 +438,7 @@ mod tests {
     use crate::certificates::authority::SigningAuthority;
     use crate::clock::Clock;
     use crate::collect::Entries;
-    use crate::deploy::{Journal, Outcome};
+    use crate::deploy::{DeploymentOutcome, Journal};
     use crate::desired::Rotation;
     use crate::metadata::SignalTarget;
     use crate::report::Report;
@@ -455,7 +456,8 @@ mod tests {
         let now = Timestamp(1_772_366_400_000);
         let status = of_stopped(None, &full.context("writing lock"), &root, now);
         assert_eq!(status.agent.pid, std::process::id());
-        let failed = |status: &Status| status.conditions.iter().filter(|one| one.name == STATE).cloned().collect::<Vec<_>>();
+        let failed =
+            |status: &StatusDocument| status.conditions.iter().filter(|one| one.name == STATE).cloned().collect::<Vec<_>>();
         let [condition] = &failed(&status)[..] else { panic!("one reason") };
         assert!(condition.cause.as_ref().unwrap().starts_with("writing lock: ") && status.summary.contains("writing lock: "));
         assert!(condition.remedy.as_ref().unwrap().contains("Free space"), "{condition:?}");
@@ -465,7 +467,7 @@ mod tests {
             "{page}"
         );
         // Another one, later: the newest reason, beside what was known before.
-        let known = Status {
+        let known = StatusDocument {
             summary: "watching".to_owned(),
             set_aside: vec![SetAsideStatus { path: "/x".into(), bytes: 1, is_all: true, remove: String::new() }],
             ..status
@@ -481,7 +483,7 @@ mod tests {
         let state = Arc::new(Tree::open(dir.path()).unwrap());
         let mut journal = Journal::open(state, None, 200, Clock::manual(Timestamp(0)), &Report::kept()).unwrap();
         for number in 0..SHOWN + 10 {
-            let outcome = Outcome::refused("HNA-0406 why".to_owned());
+            let outcome = DeploymentOutcome::refused("HNA-0406 why".to_owned());
             journal.refuse(&format!("d{number:02}"), "", SignalTarget::None, None, outcome).unwrap();
         }
         let shown = deployments(&journal.all(), &listing(vec![json!({"id": "d01"})]), None);
@@ -496,12 +498,13 @@ mod tests {
         let item = |name: &str, days: u32, verdict| {
             let authority = SigningAuthority::create(name, begin, days * day).unwrap().certificate;
             let end = Some(authority.not_after);
-            Item { name: name.into(), path: String::new(), verdict, chain: vec![authority], end }
+            InspectedCertificate { name: name.into(), path: String::new(), verdict, chain: vec![authority], end }
         };
-        let missing = Item { chain: vec![], end: None, ..item("none", 1, Verdict::Missing(String::new())) };
+        let missing =
+            InspectedCertificate { chain: vec![], end: None, ..item("none", 1, CertificateVerdict::Missing(String::new())) };
         let mut inspection = CertificateInspection { items: vec![missing], ..CertificateInspection::default() };
         assert_eq!(certificates(&inspection, None, None), None);
-        inspection.items.extend([item("a", 900, Verdict::Right), item("b", 300, Verdict::NearEnd)]);
+        inspection.items.extend([item("a", 900, CertificateVerdict::Right), item("b", 300, CertificateVerdict::NearEnd)]);
         let near = certificates(&inspection, None, None).unwrap();
         assert_eq!((near.first_to_end.as_str(), near.first_end.as_str()), ("b", "2026-12-25T12:00:00Z"));
         let waits = near.waits.unwrap();

@@ -21,7 +21,7 @@ const LONGEST_BESIDE: Duration = Duration::from_mins(10);
 
 /// Why the node is touched. Another reason does not wait for the last one's pause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Reason {
+pub(super) struct TouchReason {
     pub(super) generation: u64,
     /// The step of a change of authority that the operator ordered.
     pub(super) ordered: Option<Rotation>,
@@ -33,7 +33,7 @@ pub(super) struct Reason {
     pub(super) beside: u64,
 }
 
-impl Reason {
+impl TouchReason {
     fn is_any(self) -> bool {
         self.beside != 0 || self.is_about_certificates()
     }
@@ -46,11 +46,11 @@ impl Reason {
 
 /// What the last try leaves.
 #[derive(Debug, Default)]
-pub(super) struct Pause(RefCell<Option<Last>>);
+pub(super) struct RetryPause(RefCell<Option<Last>>);
 
 #[derive(Debug)]
 struct Last {
-    reason: Reason,
+    reason: TouchReason,
     since: Stopwatch,
     pause: Duration,
     /// The pauses behind this one.
@@ -58,9 +58,9 @@ struct Last {
     failed: bool,
 }
 
-impl Pause {
+impl RetryPause {
     /// Whether a try has to wait; without a reason for one, what was is forgotten.
-    pub(super) fn holds(&self, reason: Reason) -> bool {
+    pub(super) fn holds(&self, reason: TouchReason) -> bool {
         let mut last = self.0.borrow_mut();
         if !reason.is_any() {
             *last = None;
@@ -74,7 +74,7 @@ impl Pause {
     }
 
     /// A try begins: it counts as failed until it ended, because it may be cut off.
-    pub(super) fn begin(&self, reason: Reason, clock: &Clock) {
+    pub(super) fn begin(&self, reason: TouchReason, clock: &Clock) {
         let mut last = self.0.borrow_mut();
         let before = last.as_ref().filter(|last| last.reason == reason && last.failed);
         let longest = if reason.is_about_certificates() { LONGEST } else { LONGEST_BESIDE };
@@ -101,13 +101,13 @@ mod tests {
     use super::*;
     use crate::clock::Timestamp;
 
-    const NOTHING: Reason = Reason { generation: 1, ordered: None, renews: false, drifted: false, beside: 0 };
-    const RENEWAL: Reason = Reason { renews: true, ..NOTHING };
-    const REPAIR: Reason = Reason { beside: 7, ..NOTHING };
-    const ORDER: Reason = Reason { ordered: Some(Rotation::Switch), ..NOTHING };
+    const NOTHING: TouchReason = TouchReason { generation: 1, ordered: None, renews: false, drifted: false, beside: 0 };
+    const RENEWAL: TouchReason = TouchReason { renews: true, ..NOTHING };
+    const REPAIR: TouchReason = TouchReason { beside: 7, ..NOTHING };
+    const ORDER: TouchReason = TouchReason { ordered: Some(Rotation::Switch), ..NOTHING };
 
     /// How many tries a look every half a minute makes in a day.
-    fn tries(pause: &Pause, reason: Reason, failed: bool) -> u32 {
+    fn tries(pause: &RetryPause, reason: TouchReason, failed: bool) -> u32 {
         let clock = Clock::manual(Timestamp(0));
         let mut tries = 0;
         for _ in 0..2 * 60 * 24 {
@@ -126,29 +126,32 @@ mod tests {
     #[test]
     fn what_fails_or_comes_to_nothing_is_tried_ever_more_seldom() {
         for (reason, failed, most) in [(RENEWAL, true, 30), (ORDER, true, 30), (RENEWAL, false, 24), (REPAIR, true, 160)] {
-            let tries = tries(&Pause::default(), reason, failed);
+            let tries = tries(&RetryPause::default(), reason, failed);
             assert!((20..=most).contains(&tries), "{tries}: {reason:?} {failed}");
         }
     }
 
     #[test]
     fn another_reason_is_not_held_back_nor_the_next_one_after_nothing_was_due() {
-        let (pause, clock) = (Pause::default(), Clock::manual(Timestamp(0)));
+        let (pause, clock) = (RetryPause::default(), Clock::manual(Timestamp(0)));
         let fail = |reason| {
             pause.begin(reason, &clock);
             pause.end(true, &clock);
         };
         fail(RENEWAL);
         assert!(pause.holds(RENEWAL));
-        for other in
-            [ORDER, Reason { drifted: true, ..RENEWAL }, Reason { beside: 7, ..RENEWAL }, Reason { generation: 2, ..RENEWAL }]
-        {
+        for other in [
+            ORDER,
+            TouchReason { drifted: true, ..RENEWAL },
+            TouchReason { beside: 7, ..RENEWAL },
+            TouchReason { generation: 2, ..RENEWAL },
+        ] {
             assert!(!pause.holds(other), "{other:?}");
         }
         assert!(!pause.holds(NOTHING));
         assert!(!pause.holds(RENEWAL) && !pause.has_failed());
         // What was put back may be put back again at once.
-        let drift = Reason { drifted: true, ..NOTHING };
+        let drift = TouchReason { drifted: true, ..NOTHING };
         pause.begin(drift, &clock);
         assert!(pause.holds(drift), "cut off");
         pause.end(false, &clock);

@@ -3,13 +3,13 @@
 use crate::error::remedy::Remedy;
 use crate::error::{BETWEEN, Error};
 use crate::kubernetes::Mistake;
-use crate::report::reason::Reason;
+use crate::report::reason::FailureReason;
 use crate::report::{Code, Report};
 
 /// A reason stays readable in Heat's resource list and below the size of its column.
 pub(super) const REASON_LIMIT: usize = 2000;
 
-/// Bytes of the mistakes that one journal entry names. Those of any honest deployment fit; `verify` lists all.
+/// Bytes of the mistakes that one journal entry names. Those of any realistic deployment fit; `verify` lists all.
 const CAUSE_LIMIT: usize = 16 * 1024;
 
 /// Every mistake in one error, as far as they fit into a journal entry.
@@ -31,8 +31,8 @@ pub(super) fn bad_parameters(mistakes: &[Mistake]) -> Error {
 }
 
 /// Why something failed, for Heat and the records: masked, and no longer than Heat shows.
-pub(super) fn reason(report: &Report, code: Code, error: &Error) -> Reason {
-    Reason::of(error).with_code(code.entry().code).map(|text| report.masked(text).into_owned()).shortened(REASON_LIMIT)
+pub(super) fn reason(report: &Report, code: Code, error: &Error) -> FailureReason {
+    FailureReason::of(error).with_code(code.entry().code).map(|text| report.masked(text).into_owned()).shortened(REASON_LIMIT)
 }
 
 #[cfg(test)]

@@ -5,13 +5,13 @@ use std::path::Path;
 use super::masking::without_url_users;
 use crate::error::{Error, Result};
 use crate::files::{Attributes, Tree};
-use crate::report::status::Status;
+use crate::report::status::StatusDocument;
 
 /// Name of the status file in the run directory.
 pub(crate) const FILE: &str = "status.json";
 
 /// Writes the document where everybody may read it.
-pub(super) fn write(run_dir: &Tree, page: &Status) -> Result<()> {
+pub(super) fn write(run_dir: &Tree, page: &StatusDocument) -> Result<()> {
     let shown = without_url_users(serde_json::to_value(page).map_err(Error::permanent)?);
     run_dir.write_json(Path::new(FILE), &shown, Attributes::mode(0o644))
 }
@@ -35,7 +35,7 @@ mod tests {
         write(&tree, &page).unwrap();
         let text = std::fs::read_to_string(dir.path().join(FILE)).unwrap();
         assert!(!text.contains("hu") && text.contains("http://******@h/v1/"), "{text}");
-        let shown: Status = budgets::json::typed(&text).unwrap();
-        assert_eq!(shown, Status { summary: shown.summary.clone(), conditions: shown.conditions.clone(), ..page });
+        let shown: StatusDocument = budgets::json::typed(&text).unwrap();
+        assert_eq!(shown, StatusDocument { summary: shown.summary.clone(), conditions: shown.conditions.clone(), ..page });
     }
 }

@@ -14,8 +14,8 @@ use crate::budgets::ENTRY_BEFORE;
 use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::files::{Attributes, Tree};
-use crate::report::lap::Lap;
-use crate::report::reason::Reason;
+use crate::report::reason::FailureReason;
+use crate::report::step_timing::StepTiming;
 use crate::report::{Code, Report};
 
 /// Name of the newest generation's file in the state directory.
@@ -38,20 +38,23 @@ pub struct Generation {
     pub entry: Arc<Value>,
     /// Step, cause and remedy of a rejected one.
     #[serde(default)]
-    pub reason: Option<Reason>,
+    pub reason: Option<FailureReason>,
     /// Its steps against time; of a rejected one up to its failure. Records of earlier versions have none.
     #[serde(default)]
-    pub laps: Vec<Lap>,
+    pub laps: Vec<StepTiming>,
     /// Whether anything of it may have reached the node. Of an earlier version's records nobody knows.
     #[serde(default = "yes")]
-    pub touched: bool,
+    #[serde(rename = "touched")]
+    pub changed_machine: bool,
     /// Whether one before it failed on its way, so that the node was between two generations already.
     #[serde(default)]
-    pub torn: bool,
+    #[serde(rename = "torn")]
+    pub partly_applied_before: bool,
     /// Whether the node was as `before` asks when this one began, so that it can be rolled back to it. Unknown in an earlier version's
     /// records.
     #[serde(default)]
-    pub whole_before: bool,
+    #[serde(rename = "whole_before")]
+    pub consistent_before: bool,
     /// Whether it was rejected because its deployment left Heat's list before it ended: should that return, it goes on where it was.
     #[serde(default)]
     pub left: bool,
@@ -93,12 +96,12 @@ pub struct Reference {
     /// Its deployment's entry: the same one for as long as the generation stays.
     pub entry: Arc<Value>,
     /// What the node has of it.
-    pub extent: Extent,
+    pub extent: AppliedExtent,
 }
 
 /// How much of a generation a node has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Extent {
+pub enum AppliedExtent {
     /// All of it.
     Whole,
     /// Some of it: it failed on its way.
@@ -116,10 +119,10 @@ impl Generation {
     pub fn reference(&self) -> Option<Reference> {
         let (number, entry, extent) = match (self.state, &self.before) {
             (GenerationState::Applying | GenerationState::Restoring, _) => return None,
-            (GenerationState::Applied, _) => (self.number, &self.entry, Extent::Whole),
-            (GenerationState::Rejected, _) if self.touched => (self.number, &self.entry, Extent::Part),
-            (GenerationState::Rejected, Some(before)) => (before.number, &before.entry, Extent::Whole),
-            (GenerationState::Rejected, None) => (self.number, &self.entry, Extent::Nothing),
+            (GenerationState::Applied, _) => (self.number, &self.entry, AppliedExtent::Whole),
+            (GenerationState::Rejected, _) if self.changed_machine => (self.number, &self.entry, AppliedExtent::Part),
+            (GenerationState::Rejected, Some(before)) => (before.number, &before.entry, AppliedExtent::Whole),
+            (GenerationState::Rejected, None) => (self.number, &self.entry, AppliedExtent::Nothing),
         };
         Some(Reference { generation: number, entry: Arc::clone(entry), extent })
     }
@@ -135,7 +138,7 @@ impl Generation {
     #[must_use]
     pub fn present_entries(&self) -> Vec<&Arc<Value>> {
         let before = self.before.as_ref().map(|before| &before.entry);
-        let is_absent = self.state == GenerationState::Rejected && !self.touched && before.is_some();
+        let is_absent = self.state == GenerationState::Rejected && !self.changed_machine && before.is_some();
         Some(&self.entry).filter(|_| !is_absent).into_iter().chain(before).collect()
     }
 
@@ -148,10 +151,10 @@ impl Generation {
         let before = self.before.as_ref().filter(|before| before.number != self.number);
         match (self.state, before) {
             (GenerationState::Applying, _) => refused(format!("generation {} is being applied", self.number)),
-            (GenerationState::Rejected, Some(before)) if !self.touched => {
+            (GenerationState::Rejected, Some(before)) if !self.changed_machine => {
                 refused(format!("generation {} is in place already", before.number))
             }
-            (GenerationState::Rejected, Some(before)) if self.whole_before => Ok(before),
+            (GenerationState::Rejected, Some(before)) if self.consistent_before => Ok(before),
             (GenerationState::Restoring, Some(before)) => Ok(before),
             (GenerationState::Rejected, Some(before)) => Err(Error::refused(format!(
                 "an update before generation {} failed on its way, so generation {} was not whole any more",
@@ -176,7 +179,7 @@ impl Generation {
     /// The generation that the node has as a whole.
     #[must_use]
     pub fn in_place(&self) -> Option<u64> {
-        self.reference().filter(|reference| reference.extent == Extent::Whole).map(|reference| reference.generation)
+        self.reference().filter(|reference| reference.extent == AppliedExtent::Whole).map(|reference| reference.generation)
     }
 
     fn summary(&self) -> PastGeneration {
@@ -185,7 +188,7 @@ impl Generation {
             digest: self.digest.clone(),
             deployment: self.deployment.clone(),
             state: self.state,
-            touched: self.touched,
+            changed_machine: self.changed_machine,
             reason: self.reason.clone(),
             back: self.back,
             details: self.details.clone(),
@@ -259,12 +262,12 @@ impl Generations {
         let mut past = self.current.as_ref().map(|current| current.past.clone()).unwrap_or_default();
         past.extend(self.current.as_ref().filter(|current| !is_again(current)).map(Generation::summary));
         past.drain(..past.len().saturating_sub(PAST));
-        let is_between = |current: &Generation| current.state != GenerationState::Applied && current.touched;
-        let torn = self.current.as_ref().is_some_and(is_between);
-        let whole_before = self.current.as_ref().is_some_and(|current| {
+        let is_between = |current: &Generation| current.state != GenerationState::Applied && current.changed_machine;
+        let partly_applied_before = self.current.as_ref().is_some_and(is_between);
+        let consistent_before = self.current.as_ref().is_some_and(|current| {
             // What counts is how it began.
             let is_resumed = current.number == number && current.resumes(deployment);
-            if is_resumed { current.whole_before } else { !is_between(current) && before.is_some() }
+            if is_resumed { current.consistent_before } else { !is_between(current) && before.is_some() }
         });
         self.put(Generation {
             schema: 1,
@@ -275,9 +278,9 @@ impl Generations {
             entry: Arc::new(entry),
             reason: None,
             laps: Vec::new(),
-            touched: true,
-            torn,
-            whole_before,
+            changed_machine: true,
+            partly_applied_before,
+            consistent_before,
             left: false,
             before,
             former,
@@ -294,7 +297,7 @@ impl Generations {
     /// If it cannot be written.
     pub fn untouched(&mut self) -> Result<()> {
         let Some(current) = self.current.clone() else { return Ok(()) };
-        self.put(Generation { touched: current.torn, ..current })
+        self.put(Generation { changed_machine: current.partly_applied_before, ..current })
     }
 
     /// The newest generation failed, and the node is again as the one before it asks.
@@ -304,7 +307,7 @@ impl Generations {
     pub fn restored(&mut self) -> Result<()> {
         let Some(current) = self.current.clone() else { return Ok(()) };
         let back = current.before.as_ref().map(|before| WentBack { to: before.number, by_hand: false });
-        self.put(Generation { touched: false, torn: false, back, ..current })
+        self.put(Generation { changed_machine: false, partly_applied_before: false, back, ..current })
     }
 
     /// The operator has the generation before put back: from here on the node is on its way there, until [`Self::put_back`].
@@ -319,8 +322,8 @@ impl Generations {
             state: GenerationState::Restoring,
             reason: None,
             laps: Vec::new(),
-            touched: true,
-            whole_before: true,
+            changed_machine: true,
+            consistent_before: true,
             before: Some(before),
             former: None,
             back,
@@ -332,18 +335,26 @@ impl Generations {
     ///
     /// # Errors
     /// If it cannot be written.
-    pub fn put_back(&mut self, failure: Option<Reason>, laps: Vec<Lap>) -> Result<()> {
+    pub fn put_back(&mut self, failure: Option<FailureReason>, laps: Vec<StepTiming>) -> Result<()> {
         let Some(current) = self.current.clone() else { return Ok(()) };
-        let touched = failure.is_some();
-        let back = current.back.filter(|_| !touched);
-        self.put(Generation { state: GenerationState::Rejected, reason: failure, laps, touched, torn: false, back, ..current })
+        let changed_machine = failure.is_some();
+        let back = current.back.filter(|_| !changed_machine);
+        self.put(Generation {
+            state: GenerationState::Rejected,
+            reason: failure,
+            laps,
+            changed_machine,
+            partly_applied_before: false,
+            back,
+            ..current
+        })
     }
 
     /// Records how it ended.
     ///
     /// # Errors
     /// If it cannot be written.
-    pub fn end(&mut self, state: GenerationState, reason: Option<Reason>, laps: Vec<Lap>) -> Result<()> {
+    pub fn end(&mut self, state: GenerationState, reason: Option<FailureReason>, laps: Vec<StepTiming>) -> Result<()> {
         let Some(current) = &self.current else { return Ok(()) };
         let is_applied = state == GenerationState::Applied;
         let before = current.before.clone().filter(|_| !is_applied);
@@ -357,7 +368,7 @@ impl Generations {
     ///
     /// # Errors
     /// If it cannot be written.
-    pub fn leave(&mut self, reason: Reason, laps: Vec<Lap>) -> Result<()> {
+    pub fn leave(&mut self, reason: FailureReason, laps: Vec<StepTiming>) -> Result<()> {
         let Some(current) = self.current.clone() else { return Ok(()) };
         self.put(Generation { state: GenerationState::Rejected, reason: Some(reason), laps, left: true, ..current })
     }
@@ -390,7 +401,7 @@ mod tests {
         let read = Generations::open(Arc::new(tree), Clock::system(), &report).unwrap();
         let current = read.current().unwrap();
         assert_eq!((current.number, current.laps.len()), (4, 0));
-        assert!(current.touched && current.before.is_none(), "nobody knows what it left");
+        assert!(current.changed_machine && current.before.is_none(), "nobody knows what it left");
         assert!(report.events().is_empty(), "it was not quarantined");
     }
 
@@ -403,8 +414,8 @@ mod tests {
             assert_eq!(generations.begin(&number.to_string(), &format!("d{number}"), json!(number)).unwrap(), number);
             assert_eq!(generations.current().unwrap().reference(), None);
         };
-        let fail = |generations: &mut Generations, touched: bool| {
-            if !touched {
+        let fail = |generations: &mut Generations, changed_machine: bool| {
+            if !changed_machine {
                 generations.untouched().unwrap();
             }
             generations.end(GenerationState::Rejected, Some("why".into()), vec![]).unwrap();
@@ -417,30 +428,30 @@ mod tests {
         // Nothing was ever there.
         begin(&mut generations, 1);
         fail(&mut generations, false);
-        assert_eq!(by(&generations), (1, Extent::Nothing));
+        assert_eq!(by(&generations), (1, AppliedExtent::Nothing));
         begin(&mut generations, 2);
         generations.end(GenerationState::Applied, None, vec![]).unwrap();
-        assert_eq!(by(&generations), (2, Extent::Whole));
+        assert_eq!(by(&generations), (2, AppliedExtent::Whole));
         // Refused before anything changed, twice: the node is what it was.
         for number in [3, 4] {
             begin(&mut generations, number);
             fail(&mut generations, false);
-            assert_eq!(by(&generations), (2, Extent::Whole));
+            assert_eq!(by(&generations), (2, AppliedExtent::Whole));
         }
         // Once one failed on its way it is that one's, whatever is refused after it.
         begin(&mut generations, 5);
         fail(&mut generations, true);
-        assert_eq!(by(&generations), (5, Extent::Part));
+        assert_eq!(by(&generations), (5, AppliedExtent::Part));
         begin(&mut generations, 6);
         fail(&mut generations, false);
-        assert_eq!(by(&generations), (6, Extent::Part));
+        assert_eq!(by(&generations), (6, AppliedExtent::Part));
         begin(&mut generations, 7);
         generations.end(GenerationState::Applied, None, vec![]).unwrap();
-        assert_eq!((by(&generations), &generations.current().unwrap().before), ((7, Extent::Whole), &None));
+        assert_eq!((by(&generations), &generations.current().unwrap().before), ((7, AppliedExtent::Whole), &None));
         // The same parameters once more are the same generation.
         assert_eq!(generations.begin("7", "again", json!(7)).unwrap(), 7);
         fail(&mut generations, false);
-        assert_eq!(by(&generations), (7, Extent::Whole));
+        assert_eq!(by(&generations), (7, AppliedExtent::Whole));
     }
 
     #[test]
@@ -451,7 +462,7 @@ mod tests {
         let begin = |number: u64, deployment: &str| {
             let mut generations = open();
             generations.begin(&number.to_string(), deployment, json!(number)).unwrap();
-            generations.current().unwrap().whole_before
+            generations.current().unwrap().consistent_before
         };
         let fail = || open().end(GenerationState::Rejected, Some("why".into()), vec![]).unwrap();
         assert!(!begin(1, "a"), "nothing was there");
@@ -474,7 +485,7 @@ mod tests {
         fail();
         assert_eq!(present(), [json!(1)], "what lies at the paths of an update that was taken back is not the agent's");
         let reference = open().current().unwrap().reference().unwrap();
-        assert_eq!((reference.generation, reference.extent), (1, Extent::Whole));
+        assert_eq!((reference.generation, reference.extent), (1, AppliedExtent::Whole));
         assert!(begin(4, "d"));
     }
 
@@ -508,18 +519,18 @@ mod tests {
         assert_eq!((by(), listed()), (None, vec!["1 succeeded".into(), "2 being rolled back to 1 by `rollback`".into()]));
         // It fails: the node is between the two, and can be told again.
         open().put_back(Some("why".into()), vec![]).unwrap();
-        assert_eq!((by(), listed()[1].as_str()), (Some((2, Extent::Part)), "2 failed"));
+        assert_eq!((by(), listed()[1].as_str()), (Some((2, AppliedExtent::Part)), "2 failed"));
         open().restore().unwrap();
         open().put_back(None, vec![]).unwrap();
-        assert_eq!(by(), Some((1, Extent::Whole)));
+        assert_eq!(by(), Some((1, AppliedExtent::Whole)));
         assert_eq!(listed(), ["1 in place", "2 succeeded, then rolled back to 1 by `rollback`"]);
         assert_eq!(why(), "generation 1 is in place already");
         // A new one fails on its way and is rolled back to what the operator had put back.
         begin(3);
-        assert!(open().current().unwrap().whole_before);
+        assert!(open().current().unwrap().consistent_before);
         open().restored().unwrap();
         open().end(GenerationState::Rejected, Some("why".into()), vec![]).unwrap();
-        assert_eq!((by(), listed()[2].as_str()), (Some((1, Extent::Whole)), "3 failed, rolled back to 1"));
+        assert_eq!((by(), listed()[2].as_str()), (Some((1, AppliedExtent::Whole)), "3 failed, rolled back to 1"));
         // And one fails on its way that is not: the operator may try.
         begin(4);
         open().end(GenerationState::Rejected, Some("why".into()), vec![]).unwrap();
@@ -542,7 +553,7 @@ mod tests {
         assert_eq!(open().begin("one", "a", json!({})).unwrap(), 1);
         let mut generations = open();
         assert_eq!(generations.begin("one", "b", json!({})).unwrap(), 1);
-        let lap = Lap { step: "plan".into(), took_ms: 5, ..Lap::default() };
+        let lap = StepTiming { step: "plan".into(), took_ms: 5, ..StepTiming::default() };
         generations.end(GenerationState::Rejected, Some("why".into()), vec![lap.clone()]).unwrap();
         assert_eq!(open().current().unwrap().state, GenerationState::Rejected);
         assert_eq!(open().current().unwrap().laps, [lap], "a run that failed is kept up to its failure");

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::clock::Timestamp;
-use crate::report::reason::Reason;
+use crate::report::reason::FailureReason;
 
 /// Generations that are remembered besides the newest; the oldest are dropped first.
 pub(super) const PAST: usize = 15;
@@ -66,10 +66,11 @@ pub struct PastGeneration {
     /// How far it came.
     pub state: GenerationState,
     /// Whether anything of it may have reached the node.
-    pub touched: bool,
+    #[serde(rename = "touched")]
+    pub changed_machine: bool,
     /// Why it was rejected.
     #[serde(default)]
-    pub reason: Option<Reason>,
+    pub reason: Option<FailureReason>,
     /// To which generation the node went back.
     #[serde(default)]
     pub back: Option<WentBack>,
@@ -91,7 +92,7 @@ impl PastGeneration {
                 format!("succeeded, then rolled back to {to} by `rollback`")
             }
             (GenerationState::Rejected, Some(WentBack { to, by_hand: false })) => format!("failed, rolled back to {to}"),
-            (GenerationState::Rejected, None) if self.touched => "failed".to_owned(),
+            (GenerationState::Rejected, None) if self.changed_machine => "failed".to_owned(),
             (GenerationState::Rejected, None) => "rejected, nothing was changed".to_owned(),
             (GenerationState::Applied, _) => "succeeded".to_owned(),
         };

@@ -12,16 +12,16 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::result::Outcome;
+use super::result::DeploymentOutcome;
 use crate::budgets::{LEGACY_MARKS, RECORDS_MEMORY, RESULT_IN_MEMORY};
 use crate::clock::{Clock, Moment, Timestamp};
 use crate::digest::key_of;
 use crate::error::remedy::Remedy;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::files::{Attributes, FileKind, Tree};
 use crate::metadata::{Deployment, Output, SignalTarget};
 use crate::programs::{JobResult, RESULT};
-use crate::report::reason::Reason;
+use crate::report::reason::FailureReason;
 use crate::report::{Code, Event, Phase, Report};
 
 const DIRECTORY: &str = "deployments";
@@ -38,7 +38,7 @@ const SUGGESTED: usize = 8;
 /// How far a deployment is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum State {
+pub enum DeploymentState {
     /// Recorded, nothing done yet.
     Seen,
     /// Its work may have begun.
@@ -49,7 +49,7 @@ pub enum State {
     Signalled,
 }
 
-impl State {
+impl DeploymentState {
     /// The word in status and files.
     #[must_use]
     pub fn as_str(self) -> &'static str {
@@ -86,7 +86,7 @@ pub struct DeploymentRecord {
     /// CREATE, UPDATE, …
     pub action: String,
     /// How far it is.
-    pub state: State,
+    pub state: DeploymentState,
     /// Stack and resource: by these a newer run of the same resource is known.
     pub resource: Option<(String, String)>,
     /// Where the result goes.
@@ -109,7 +109,7 @@ pub struct DeploymentRecord {
     pub finished: Option<Timestamp>,
     /// How it ended. Of a long result only status and reason: [`Journal::outcome`] reads the rest.
     #[serde(default)]
-    pub outcome: Option<Outcome>,
+    pub outcome: Option<DeploymentOutcome>,
     /// Set where the result is too long for memory: whether Heat takes it as a failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub long_result_failed: Option<bool>,
@@ -124,7 +124,8 @@ pub struct DeploymentRecord {
     pub order: Option<String>,
     /// Heat asked for it no more when it was in this state; it goes on from there if Heat asks for it again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub let_go: Option<State>,
+    #[serde(rename = "let_go")]
+    pub withdrawn_from: Option<DeploymentState>,
     /// When it last changed: what Heat says of it must have been said after that.
     #[serde(skip)]
     pub since: Moment,
@@ -159,7 +160,7 @@ impl DeploymentRecord {
     }
 
     /// Takes a long result out of memory, and gives it back where there was one.
-    fn shorten(&mut self) -> Option<Outcome> {
+    fn shorten(&mut self) -> Option<DeploymentOutcome> {
         let whole = self.outcome.take_if(|outcome| outcome.weight() > RESULT_IN_MEMORY)?;
         self.long_result_failed.get_or_insert_with(|| whole.fails(&self.outputs));
         self.outcome = Some(whole.shortened(RESULT_IN_MEMORY));
@@ -171,7 +172,7 @@ impl DeploymentRecord {
         let outputs: usize = self.outputs.iter().map(|(name, _)| name.len() + 48).sum();
         let texts = [&self.id, &self.name, &self.group, &self.action].into_iter().chain(&self.note).map(String::len);
         let resource = self.resource.as_ref().map_or(0, |(stack, resource)| stack.len() + resource.len());
-        let outcome = self.outcome.as_ref().map_or(0, Outcome::weight);
+        let outcome = self.outcome.as_ref().map_or(0, DeploymentOutcome::weight);
         size_of::<Self>() + 2 * self.id.len() + outputs + texts.sum::<usize>() + resource + self.target.weight() + outcome
     }
 }
@@ -267,7 +268,7 @@ impl Journal {
 
     /// The scripts and hooks whose work may have begun and has not ended.
     pub fn running_jobs(&self) -> impl Iterator<Item = &DeploymentRecord> {
-        self.records.values().filter(|record| record.state == State::Running && record.is_job())
+        self.records.values().filter(|record| record.state == DeploymentState::Running && record.is_job())
     }
 
     /// All records, oldest first.
@@ -317,7 +318,7 @@ impl Journal {
     ///
     /// # Errors
     /// If it is on disk and cannot be read.
-    pub fn outcome(&self, id: &str) -> Result<Option<Outcome>> {
+    pub fn outcome(&self, id: &str) -> Result<Option<DeploymentOutcome>> {
         self.records.get(id).map_or(Ok(None), |record| Self::whole(&self.state, record))
     }
 
@@ -325,7 +326,7 @@ impl Journal {
     ///
     /// # Errors
     /// If it is on disk and cannot be read.
-    pub fn whole(state: &Tree, record: &DeploymentRecord) -> Result<Option<Outcome>> {
+    pub fn whole(state: &Tree, record: &DeploymentRecord) -> Result<Option<DeploymentOutcome>> {
         if record.long_result_failed.is_none() {
             return Ok(record.outcome.clone());
         }
@@ -334,8 +335,8 @@ impl Journal {
             return Ok(stored);
         }
         let ran = JobResult::read(state, &Path::new("work").join(record.job()))?;
-        let outcome = ran.map(|ran| Outcome::of(&record.group, ran));
-        let short = || record.outcome.clone().map(|short| Outcome { stderr: REMOVED.to_owned(), ..short });
+        let outcome = ran.map(|ran| DeploymentOutcome::of(&record.group, ran));
+        let short = || record.outcome.clone().map(|short| DeploymentOutcome { stderr: REMOVED.to_owned(), ..short });
         Ok(outcome.or_else(short))
     }
 
@@ -379,7 +380,7 @@ impl Journal {
             let result = self.result_beside(&deployment.id)?;
             self.end_lost(&mut record, result);
         } else if is_known {
-            record.state = State::Signalled;
+            record.state = DeploymentState::Signalled;
             let by_mark = mark.starts_with(MARKS);
             record.note = Some(
                 if by_mark { "run here before, and its record was removed" } else { "run by the replaced tools" }.to_owned(),
@@ -394,7 +395,7 @@ impl Journal {
     ///
     /// # Errors
     /// If it cannot be looked for or recorded.
-    pub fn recover(&mut self, id: &str, from: State) -> Result<bool> {
+    pub fn recover(&mut self, id: &str, from: DeploymentState) -> Result<bool> {
         // What the operator has run again has an earlier result there.
         let is_new = |record: &&DeploymentRecord| record.state == from && record.order.is_none() && record.is_job();
         let Some(mut record) = self.records.get(id).filter(is_new).cloned() else { return Ok(false) };
@@ -407,8 +408,8 @@ impl Journal {
     }
 
     /// Ends one whose record was lost with this result, or, where none is left, as one of which nobody knows how it ended.
-    fn end_lost(&self, record: &mut DeploymentRecord, result: Option<Outcome>) {
-        record.state = State::Finished;
+    fn end_lost(&self, record: &mut DeploymentRecord, result: Option<DeploymentOutcome>) {
+        record.state = DeploymentState::Finished;
         record.finished = Some(self.clock.now());
         let found = if result.is_some() { "its result was found beside it" } else { "no result of it is left" };
         record.note = Some(format!("run here before, and its record was lost; {found}"));
@@ -418,7 +419,7 @@ impl Journal {
                  copy; a script is never run twice",
             );
             let lost = lost.remedy(Remedy::stack_update("check how far it got, then update the stack to run it again"));
-            Outcome::refused(Reason::of(&lost).with_code(Code::DeploymentInterrupted.entry().code))
+            DeploymentOutcome::refused(FailureReason::of(&lost).with_code(Code::DeploymentInterrupted.entry().code))
         }));
     }
 
@@ -427,17 +428,17 @@ impl Journal {
         let (Some(legacy), Some(name)) = (&self.legacy, legacy_name(id)) else { return Ok(false) };
         match legacy.read_json::<Value>(&name) {
             Ok(entry) => Ok(entry.is_some_and(|entry| entry.get(OURS).is_some())),
-            Err(error) if error.kind() == Kind::Permanent => Ok(false),
+            Err(error) if error.kind() == ErrorKind::Permanent => Ok(false),
             Err(error) => Err(error),
         }
     }
 
     /// The result that lies beside it; none where that is not there or cannot be understood.
-    fn result_beside(&self, id: &str) -> Result<Option<Outcome>> {
+    fn result_beside(&self, id: &str) -> Result<Option<DeploymentOutcome>> {
         let (Some(legacy), Some(name)) = (&self.legacy, legacy_name(id)) else { return Ok(None) };
         match legacy.read_json::<Map<String, Value>>(&name.with_extension("notify.json")) {
             Ok(body) => Ok(body.map(super::result::of_kept)),
-            Err(error) if error.kind() == Kind::Permanent => Ok(None),
+            Err(error) if error.kind() == ErrorKind::Permanent => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -463,12 +464,12 @@ impl Journal {
         name: &str,
         target: SignalTarget,
         resource: Option<(String, String)>,
-        outcome: Outcome,
+        outcome: DeploymentOutcome,
     ) -> Result<()> {
         let mut record = self.records.get(id).cloned().unwrap_or_else(|| self.new_record(id, name, ""));
         record.target = target;
         record.resource = record.resource.or(resource);
-        (record.state, record.let_go) = (State::Finished, None);
+        (record.state, record.withdrawn_from) = (DeploymentState::Finished, None);
         record.finished = Some(self.clock.now());
         (record.outcome, record.long_result_failed) = (Some(outcome), None);
         self.put(record)
@@ -488,7 +489,7 @@ impl Journal {
         }
         let (now, moment) = (self.clock.now(), self.clock.moment());
         self.change(id, |record| {
-            record.state = State::Running;
+            record.state = DeploymentState::Running;
             if record.started.is_none() {
                 (record.started, record.started_at) = (Some(now), Some(moment));
             }
@@ -499,12 +500,12 @@ impl Journal {
     ///
     /// # Errors
     /// If it cannot be written.
-    pub fn finish(&mut self, id: &str, outcome: Outcome) -> Result<()> {
+    pub fn finish(&mut self, id: &str, outcome: DeploymentOutcome) -> Result<()> {
         let now = self.clock.now();
         let Some(outputs) = self.records.get(id).map(|record| record.outputs.clone()) else { return Ok(()) };
         let body = super::result::kept(&outcome, super::result::body(&outcome, &outputs, super::SIGNAL_LIMIT));
         self.change(id, |record| {
-            record.state = State::Finished;
+            record.state = DeploymentState::Finished;
             record.finished = Some(now);
             (record.outcome, record.long_result_failed) = (Some(outcome), None);
         })?;
@@ -534,10 +535,10 @@ impl Journal {
     ///
     /// # Errors
     /// If it cannot be written.
-    pub fn end_unheard(&mut self, id: &str, outcome: Outcome, note: String) -> Result<()> {
+    pub fn end_without_signal(&mut self, id: &str, outcome: DeploymentOutcome, note: String) -> Result<()> {
         let now = self.clock.now();
         self.change(id, |record| {
-            (record.state, record.let_go) = (State::Signalled, Some(State::Finished));
+            (record.state, record.withdrawn_from) = (DeploymentState::Signalled, Some(DeploymentState::Finished));
             record.finished = Some(now);
             (record.outcome, record.long_result_failed) = (Some(outcome), None);
             record.note = Some(note);
@@ -550,7 +551,7 @@ impl Journal {
     /// If it cannot be written.
     pub fn signalled(&mut self, id: &str, note: Option<String>) -> Result<()> {
         self.change(id, |record| {
-            (record.state, record.let_go) = (State::Signalled, None);
+            (record.state, record.withdrawn_from) = (DeploymentState::Signalled, None);
             // What was noted of the wait condition stays.
             record.note = note.or(record.note.take());
         })
@@ -560,9 +561,9 @@ impl Journal {
     ///
     /// # Errors
     /// If it cannot be written.
-    pub fn mark_withdrawn(&mut self, id: &str, from: State, note: &str) -> Result<()> {
+    pub fn mark_withdrawn(&mut self, id: &str, from: DeploymentState, note: &str) -> Result<()> {
         self.change(id, |record| {
-            (record.state, record.let_go) = (State::Signalled, Some(from));
+            (record.state, record.withdrawn_from) = (DeploymentState::Signalled, Some(from));
             record.note = Some(note.to_owned());
         })
     }
@@ -573,7 +574,7 @@ impl Journal {
     /// If it cannot be written.
     pub fn take_back(&mut self, id: &str) -> Result<()> {
         self.change(id, |record| {
-            if let Some(state) = record.let_go.take() {
+            if let Some(state) = record.withdrawn_from.take() {
                 (record.state, record.note) = (state, None);
             }
         })
@@ -593,7 +594,7 @@ impl Journal {
     /// If it cannot be written.
     pub fn undelivered(&mut self, id: &str, note: String) -> Result<()> {
         self.change(id, |record| {
-            record.state = State::Signalled;
+            record.state = DeploymentState::Signalled;
             record.note = Some(note);
             record.undelivered = true;
         })
@@ -611,11 +612,11 @@ impl Journal {
         self.remove_begun_mark(id)?;
         let (now, moment) = (self.clock.now(), self.clock.moment());
         self.change(id, |record| {
-            record.state = State::Seen;
+            record.state = DeploymentState::Seen;
             (record.seen, record.seen_at, record.started_at) = (now, moment, None);
             (record.started, record.finished, record.outcome, record.note) = (None, None, None, None);
             record.long_result_failed = None;
-            (record.undelivered, record.let_go, record.ending) = (false, None, None);
+            (record.undelivered, record.withdrawn_from, record.ending) = (false, None, None);
             record.order = Some(order.to_owned());
         })
     }
@@ -644,9 +645,9 @@ impl Journal {
     /// # Errors
     /// If a file cannot be removed.
     pub fn prune(&mut self, listed: impl Fn(&DeploymentRecord) -> bool) -> Result<Vec<String>> {
-        let ended = self.all().into_iter().filter(|record| record.state == State::Signalled && !listed(record));
+        let ended = self.all().into_iter().filter(|record| record.state == DeploymentState::Signalled && !listed(record));
         // Those last that have something left to do, should they come back.
-        let (going, gone): (Vec<_>, Vec<_>) = ended.partition(|record| record.let_go.is_some());
+        let (going, gone): (Vec<_>, Vec<_>) = ended.partition(|record| record.withdrawn_from.is_some());
         let ended: Vec<String> = gone.into_iter().chain(going).map(|record| record.id.clone()).collect();
         let mut gone = Vec::new();
         let mut weight: usize = ended.iter().filter_map(|id| self.records.get(id)).map(DeploymentRecord::weight).sum();
@@ -714,8 +715,8 @@ impl Journal {
     ///
     /// # Errors
     /// If it cannot be looked at.
-    pub fn remove_cut_off(&self) -> Result<usize> {
-        self.legacy.as_ref().map_or(Ok(0), |legacy| legacy.remove_cut_off(Path::new("")))
+    pub fn remove_partial_writes(&self) -> Result<usize> {
+        self.legacy.as_ref().map_or(Ok(0), |legacy| legacy.remove_partial_writes(Path::new("")))
     }
 
     /// Bytes of what the replaced tools find of a deployment's result.
@@ -731,7 +732,7 @@ impl Journal {
     ///
     /// # Errors
     /// If it cannot be removed.
-    pub fn shed_legacy(&self, id: &str) -> Result<()> {
+    pub fn remove_legacy_result(&self, id: &str) -> Result<()> {
         let (Some(legacy), Some(name)) = (&self.legacy, legacy_name(id)) else { return Ok(()) };
         legacy.remove(&name.with_extension("notify.json")).map(drop)
     }
@@ -743,7 +744,7 @@ impl Journal {
             name: name.to_owned(),
             group: group.to_owned(),
             action: String::new(),
-            state: State::Seen,
+            state: DeploymentState::Seen,
             resource: None,
             target: SignalTarget::None,
             outputs: Vec::new(),
@@ -757,7 +758,7 @@ impl Journal {
             note: None,
             undelivered: false,
             order: None,
-            let_go: None,
+            withdrawn_from: None,
             since: Moment::EARLIER,
             ending: None,
         }
@@ -793,17 +794,17 @@ impl Journal {
         }
         self.take_out_of_counts(&record.id);
         match record.state {
-            State::Finished => drop(self.finished.insert(record.id.clone())),
-            State::Signalled => self.signalled += 1,
-            State::Seen | State::Running => {}
+            DeploymentState::Finished => drop(self.finished.insert(record.id.clone())),
+            DeploymentState::Signalled => self.signalled += 1,
+            DeploymentState::Seen | DeploymentState::Running => {}
         }
         self.records.insert(record.id.clone(), record);
     }
 
     fn take_out_of_counts(&mut self, id: &str) {
         match self.records.get(id).map(|record| record.state) {
-            Some(State::Finished) => drop(self.finished.remove(id)),
-            Some(State::Signalled) => self.signalled -= 1,
+            Some(DeploymentState::Finished) => drop(self.finished.remove(id)),
+            Some(DeploymentState::Signalled) => self.signalled -= 1,
             _ => {}
         }
     }
@@ -912,16 +913,16 @@ mod tests {
     fn every_step_survives_a_restart() {
         let (place, report) = (TestState::new(), Report::kept());
         assert!(place.journal(&report).register(&deployment("a")).unwrap().is_some());
-        assert_eq!(place.journal(&report).get("a").unwrap().state, State::Seen);
+        assert_eq!(place.journal(&report).get("a").unwrap().state, DeploymentState::Seen);
         place.journal(&report).start("a", &json!({"id": "a"})).unwrap();
-        assert_eq!(place.journal(&report).get("a").unwrap().state, State::Running);
-        let outcome = Outcome { status: 0, stdout: "out".into(), ..Outcome::default() };
+        assert_eq!(place.journal(&report).get("a").unwrap().state, DeploymentState::Running);
+        let outcome = DeploymentOutcome { status: 0, stdout: "out".into(), ..DeploymentOutcome::default() };
         place.journal(&report).finish("a", outcome.clone()).unwrap();
         let journal = place.journal(&report);
         let record = journal.get("a").unwrap();
-        assert_eq!((record.state, record.outcome.as_ref()), (State::Finished, Some(&outcome)));
+        assert_eq!((record.state, record.outcome.as_ref()), (DeploymentState::Finished, Some(&outcome)));
         place.journal(&report).signalled("a", None).unwrap();
-        assert_eq!(place.journal(&report).get("a").unwrap().state, State::Signalled);
+        assert_eq!(place.journal(&report).get("a").unwrap().state, DeploymentState::Signalled);
         let legacy = place.0.path().join("deployed");
         assert!(std::fs::read_to_string(legacy.join("a.notify.json")).unwrap().contains("\"deploy_stdout\": \"out\""));
     }
@@ -932,7 +933,7 @@ mod tests {
         let mut journal = place.journal(&report);
         place.write("deployed/a.json", "");
         assert!(journal.register(&deployment("a")).unwrap().is_none());
-        assert_eq!(journal.get("a").unwrap().state, State::Signalled);
+        assert_eq!(journal.get("a").unwrap().state, DeploymentState::Signalled);
         assert!(journal.register(&deployment("../../x")).unwrap().is_some());
     }
 
@@ -942,9 +943,10 @@ mod tests {
     fn what_this_agent_ran_is_told_from_what_the_replaced_tools_ran() {
         let (place, report) = (TestState::new(), Report::kept());
         let outputs = [("o".to_owned(), json!({"a": 1}))];
-        let failed = Outcome { status: 3, stdout: "out".into(), outputs: outputs.into(), ..Outcome::default() };
+        let failed =
+            DeploymentOutcome { status: 3, stdout: "out".into(), outputs: outputs.into(), ..DeploymentOutcome::default() };
         let why = Error::permanent("why (because)").remedy(Remedy::stack_update("do"));
-        let refused = Outcome::refused(Reason::of(&why).with_code("HNA-0404"));
+        let refused = DeploymentOutcome::refused(FailureReason::of(&why).with_code("HNA-0404"));
         {
             let mut journal = place.journal(&report);
             for (id, outcome) in [("failed", Some(&failed)), ("refused", Some(&refused)), ("cut", None), ("seen", Some(&failed))]
@@ -971,42 +973,48 @@ mod tests {
         let mut journal = place.journal(&report);
         let seen = journal.new_record("seen", "n", "script");
         journal.put(seen).unwrap();
-        assert!(journal.recover("seen", State::Seen).unwrap() && !journal.recover("seen", State::Seen).unwrap());
+        assert!(
+            journal.recover("seen", DeploymentState::Seen).unwrap() && !journal.recover("seen", DeploymentState::Seen).unwrap()
+        );
         for (id, outcome) in [("failed", Some(failed.clone())), ("refused", Some(refused)), ("seen", Some(failed)), ("cut", None)]
         {
             if id != "seen" {
                 assert!(journal.register(&deployment(id)).unwrap().is_none(), "{id} must not run twice");
             }
             let record = journal.get(id).unwrap();
-            assert_eq!(record.state, State::Finished, "{id}");
+            assert_eq!(record.state, DeploymentState::Finished, "{id}");
             let found = record.outcome.clone().unwrap();
             match outcome {
                 Some(outcome) => {
                     let body = |outcome| crate::deploy::body(outcome, &[("o".into(), false)], crate::deploy::SIGNAL_LIMIT);
                     assert_eq!((found.status, body(&found)), (outcome.status, body(&outcome)), "{id}");
-                    assert_eq!((&found.reason, found.is_agents_own), (&outcome.reason, outcome.is_agents_own), "{id}");
+                    assert_eq!((&found.reason, found.from_agent), (&outcome.reason, outcome.from_agent), "{id}");
                 }
                 None => assert!(found.reason.unwrap().code.as_deref() == Some("HNA-0405") && record.failed()),
             }
         }
         assert!(journal.register(&deployment("earlier")).unwrap().is_none());
         let earlier = journal.get("earlier").unwrap().outcome.clone().unwrap();
-        assert_eq!((earlier.status, earlier.is_agents_own), (1, true));
+        assert_eq!((earlier.status, earlier.from_agent), (1, true));
         assert_eq!(earlier.reason.unwrap().to_string(), "HNA-0405 why (because)");
         journal.register(&deployment("theirs")).unwrap();
-        assert_eq!(journal.get("theirs").unwrap().state, State::Signalled);
+        assert_eq!(journal.get("theirs").unwrap().state, DeploymentState::Signalled);
         let node = Deployment::parse(&json!({"id": "node", "group": "kubernetes-node"})).unwrap().unwrap();
         assert!(journal.register(&node).unwrap().is_some(), "a node is brought up again, which changes nothing");
         // Heat's order is new, and so is the run that an operator asked for.
         journal.signalled("failed", None).unwrap();
         // The copy was made while it ran.
-        let running = DeploymentRecord { state: State::Running, outcome: None, ..journal.get("failed").unwrap().clone() };
+        let running =
+            DeploymentRecord { state: DeploymentState::Running, outcome: None, ..journal.get("failed").unwrap().clone() };
         journal.put(running).unwrap();
-        assert!(!journal.recover("failed", State::Seen).unwrap() && journal.recover("failed", State::Running).unwrap());
+        assert!(
+            !journal.recover("failed", DeploymentState::Seen).unwrap()
+                && journal.recover("failed", DeploymentState::Running).unwrap()
+        );
         assert!(journal.get("failed").unwrap().outcome.is_some());
         journal.signalled("failed", None).unwrap();
         journal.rerun("failed", "1").unwrap();
-        assert!(!journal.recover("failed", State::Seen).unwrap());
+        assert!(!journal.recover("failed", DeploymentState::Seen).unwrap());
     }
 
     #[test]
@@ -1019,7 +1027,7 @@ mod tests {
             let mark = PathBuf::from(journal.begun_mark(id).unwrap());
             assert_eq!(mark.parent(), Some(&*place.0.path().join("deployed")), "{id}");
             std::fs::write(&mark, "").unwrap();
-            journal.finish(id, Outcome::refused("no")).unwrap();
+            journal.finish(id, DeploymentOutcome::refused("no")).unwrap();
             mark
         };
         let marks = ["a", "b", "c", "../../x"].map(|id| begin(&mut journal, id));
@@ -1057,20 +1065,20 @@ mod tests {
         let mut journal = place.journal(&report);
         journal.register(&deployment("a")).unwrap();
         journal.start("a", &json!({"id": "a"})).unwrap();
-        journal.finish("a", Outcome::refused("no")).unwrap();
+        journal.finish("a", DeploymentOutcome::refused("no")).unwrap();
         journal.undelivered("a", "Heat is gone".into()).unwrap();
         assert!(place.journal(&report).get("a").unwrap().undelivered);
         journal.rerun("a", "1").unwrap();
         let again = place.journal(&report).get("a").unwrap().clone();
         assert_eq!(
             (again.state, again.started, again.outcome, again.note, again.undelivered),
-            (State::Seen, None, None, None, false)
+            (DeploymentState::Seen, None, None, None, false)
         );
-        journal.finish("a", Outcome::default()).unwrap();
+        journal.finish("a", DeploymentOutcome::default()).unwrap();
         journal.rerun("a", "1").unwrap();
-        assert_eq!(journal.get("a").unwrap().state, State::Finished);
+        assert_eq!(journal.get("a").unwrap().state, DeploymentState::Finished);
         journal.rerun("a", "2").unwrap();
-        assert_eq!(journal.get("a").unwrap().state, State::Seen);
+        assert_eq!(journal.get("a").unwrap().state, DeploymentState::Seen);
     }
 
     #[test]
@@ -1118,7 +1126,11 @@ mod tests {
     #[test]
     fn a_long_result_is_on_disk_alone_and_can_be_read_at_every_step() {
         let (place, report) = (TestState::new(), Report::kept());
-        let long = Outcome { status: 0, outputs: [("o".to_owned(), json!("x".repeat(500_000)))].into(), ..Outcome::default() };
+        let long = DeploymentOutcome {
+            status: 0,
+            outputs: [("o".to_owned(), json!("x".repeat(500_000)))].into(),
+            ..DeploymentOutcome::default()
+        };
         // Of a job, of the agent itself, and as an earlier version left it.
         for (id, has_job) in [("job", true), ("own", false)] {
             let mut journal = place.journal(&report);
@@ -1146,7 +1158,7 @@ mod tests {
             assert!(inspected.iter().all(|record| record.weight() < 2_000));
             journal.forget(id).unwrap();
         }
-        let failing = Outcome { status: 1, stderr: "y".repeat(5_000), ..long };
+        let failing = DeploymentOutcome { status: 1, stderr: "y".repeat(5_000), ..long };
         let mut journal = place.journal(&report);
         journal.register(&deployment("old")).unwrap();
         let mut old: Value = serde_json::to_value(journal.get("old").unwrap()).unwrap();
@@ -1165,7 +1177,7 @@ mod tests {
         journal.keep = usize::MAX;
         for number in 0..3_000 {
             let mut record = journal.new_record(&format!("d{number:04}"), &"n".repeat(1_000), "script");
-            record.state = State::Signalled;
+            record.state = DeploymentState::Signalled;
             journal.insert(record);
         }
         let gone = journal.prune(|record| record.id == "d0000").unwrap();
@@ -1209,7 +1221,7 @@ mod tests {
             assert!(journal.prune(|_| false).unwrap().contains(&id.to_owned()), "{id}");
             let mut journal = place.journal(&report);
             assert!(journal.register(&deployment(id)).unwrap().is_none(), "{id} would run again");
-            assert_eq!(journal.get(id).unwrap().state, State::Signalled, "{id}");
+            assert_eq!(journal.get(id).unwrap().state, DeploymentState::Signalled, "{id}");
             // Only the operator can have it run again.
             journal.forget(id).unwrap();
             assert!(place.journal(&report).register(&deployment(id)).unwrap().is_some(), "{id}");
@@ -1221,7 +1233,7 @@ mod tests {
         let (place, report) = (TestState::new(), Report::kept());
         let mut journal = place.journal(&report);
         journal.register(&deployment("a")).unwrap();
-        journal.finish("a", Outcome::default()).unwrap();
+        journal.finish("a", DeploymentOutcome::default()).unwrap();
         assert!(journal.register(&deployment("a.notify")).unwrap().is_some());
     }
 

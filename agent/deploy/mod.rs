@@ -11,8 +11,8 @@ mod journal;
 mod result;
 mod work;
 
-pub use generation::{Extent, FILE as GENERATION, Generation, Generations, PreviousGeneration, Reference};
+pub use generation::{AppliedExtent, FILE as GENERATION, Generation, Generations, PreviousGeneration, Reference};
 pub use history::{GenerationState, PastGeneration, WentBack};
-pub use journal::{DeploymentRecord, Ending, Journal, State, choose};
-pub use result::{Outcome, SIGNAL_LIMIT, body, last_words, said_last};
-pub use work::{EntryKind, Policy, Todo, Work, todo};
+pub use journal::{DeploymentRecord, DeploymentState, Ending, Journal, choose};
+pub use result::{DeploymentOutcome, SIGNAL_LIMIT, body, last_lines, last_output_suffix};
+pub use work::{EntryKind, GroupPolicy, PendingEntry, Work, todo};

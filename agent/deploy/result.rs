@@ -8,10 +8,10 @@ use serde_json::{Map, Value};
 
 use crate::budgets::json;
 use crate::error::remedy::Remedy;
-use crate::programs::{ANSWER_BYTES, HookAnswer, HookOutput, JobResult, encoded};
+use crate::programs::{ANSWER_BYTES, HookAnswer, HookOutput, JobResult, json_size};
 use crate::report::Code;
 use crate::report::follow_up::FollowUp;
-use crate::report::reason::Reason;
+use crate::report::reason::FailureReason;
 use crate::report::status::{ended_with, script_remedy};
 use crate::report::text::{duration, shortened};
 
@@ -31,7 +31,7 @@ const NO_ANSWER: &str = "the hook's output is not a single JSON object, so its r
 
 /// How a deployment ended.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Outcome {
+pub struct DeploymentOutcome {
     /// 0 is success; negative numbers are signals.
     pub status: i32,
     /// Standard output.
@@ -45,29 +45,30 @@ pub struct Outcome {
     pub outputs: BTreeMap<String, Value>,
     /// Where the agent itself, not the program, decided on failure.
     #[serde(default)]
-    pub reason: Option<Reason>,
+    pub reason: Option<FailureReason>,
     /// Whether the output is the agent's own words, because no program said anything.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub is_agents_own: bool,
+    #[serde(rename = "is_agents_own")]
+    pub from_agent: bool,
 }
 
 /// Why a program was ended.
-fn overrun(millis: u64) -> Reason {
+fn overrun(millis: u64) -> FailureReason {
     let why = format!("it exceeded its time limit and was ended after {}", duration(Duration::from_millis(millis)));
-    Reason::from(why).with_code(Code::DeploymentTimedOut.entry().code)
+    FailureReason::from(why).with_code(Code::DeploymentTimedOut.entry().code)
 }
 
 /// Why a program was not even begun.
-fn not_started(why: Reason) -> Reason {
+fn not_started(why: FailureReason) -> FailureReason {
     let mut causes = why.causes.into_iter();
     let first = causes.next().map(|cause| format!("it could not be started: {cause}"));
     let code = why.code.or_else(|| Some(Code::DeploymentNotStarted.entry().code.to_owned()));
-    Reason { code, causes: first.into_iter().chain(causes).collect(), ..why }
+    FailureReason { code, causes: first.into_iter().chain(causes).collect(), ..why }
 }
 
 /// The last lines of an output that say anything.
 #[must_use]
-pub fn last_words(output: &str) -> Option<String> {
+pub fn last_lines(output: &str) -> Option<String> {
     let lines: Vec<&str> = output.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     let last = lines.get(lines.len().saturating_sub(QUOTED)..).unwrap_or_default().join(" / ");
     (!last.is_empty()).then(|| shortened(&last, QUOTED * 100))
@@ -75,16 +76,16 @@ pub fn last_words(output: &str) -> Option<String> {
 
 /// What a program said last, for the end of a cause.
 #[must_use]
-pub fn said_last(words: &str) -> String {
+pub fn last_output_suffix(words: &str) -> String {
     format!("; it said last: {words}")
 }
 
-impl Outcome {
+impl DeploymentOutcome {
     /// A failure that the agent itself found.
     #[must_use]
-    pub fn refused(reason: impl Into<Reason>) -> Self {
+    pub fn refused(reason: impl Into<FailureReason>) -> Self {
         let reason = reason.into();
-        Self { status: 1, stderr: reason.to_string(), reason: Some(reason), is_agents_own: true, ..Self::default() }
+        Self { status: 1, stderr: reason.to_string(), reason: Some(reason), from_agent: true, ..Self::default() }
     }
 
     /// What a job left, by the group of its deployment.
@@ -97,7 +98,7 @@ impl Outcome {
     #[must_use]
     pub fn weight(&self) -> usize {
         let outputs = self.outputs.iter().map(|(name, value)| name.len() + 96 + json::weight(value));
-        self.stdout.len() + self.stderr.len() + self.reason.as_ref().map_or(0, Reason::weight) + outputs.sum::<usize>()
+        self.stdout.len() + self.stderr.len() + self.reason.as_ref().map_or(0, FailureReason::weight) + outputs.sum::<usize>()
     }
 
     /// Status and reason alone, the reason no longer than this.
@@ -112,14 +113,14 @@ impl Outcome {
     pub fn of_script(ran: JobResult) -> Self {
         // A program that exits with 0 at SIGTERM did not do its work all the same.
         let status = if ran.timed_out && ran.status == 0 { 124 } else { ran.status };
-        let is_agents_own = ran.not_started.is_some();
+        let from_agent = ran.not_started.is_some();
         let reason = if ran.timed_out {
             Some(overrun(ran.duration_ms))
         } else {
-            ran.not_started.map(|why| not_started(*why)).or(ran.unknown.map(Reason::from))
+            ran.not_started.map(|why| not_started(*why)).or(ran.unknown.map(FailureReason::from))
         };
         let outputs = ran.outputs.into_iter().map(|(name, text)| (name, Value::String(text))).collect();
-        Self { status, stdout: ran.stdout, stderr: ran.stderr, outputs, reason, is_agents_own }
+        Self { status, stdout: ran.stdout, stderr: ran.stderr, outputs, reason, from_agent }
     }
 
     /// What an external hook said (heat-protocol.md 4.2 g, R34): its JSON on standard output, but the exit status wins:
@@ -149,7 +150,7 @@ impl Outcome {
             }
         };
         // What the hook itself failed with says more.
-        let unclear = answer.unclear.filter(|_| ran.status == 0).map(|code| {
+        let unclear = answer.invalid_status.filter(|_| ran.status == 0).map(|code| {
             format!(
                 "the hook's deploy_status_code is {}, which is no whole number as JSON has them (RFC 8259, section 6), so its result is unknown; let it answer 0, or the status of what failed",
                 shortened(&code, QUOTED * 100)
@@ -165,8 +166,8 @@ impl Outcome {
             stdout: answer.stdout,
             stderr: if answer.stderr.is_empty() { ran.stderr } else { answer.stderr },
             outputs: answer.outputs.into_iter().collect(),
-            reason: ran.timed_out.then(|| overrun(ran.duration_ms)).or(unclear.map(Reason::from)),
-            is_agents_own: false,
+            reason: ran.timed_out.then(|| overrun(ran.duration_ms)).or(unclear.map(FailureReason::from)),
+            from_agent: false,
         }
     }
 
@@ -179,7 +180,7 @@ impl Outcome {
     /// What a program said last: the end of its errors, else of its output.
     #[must_use]
     pub fn failure_details(&self) -> Option<String> {
-        last_words(&self.stderr).or_else(|| last_words(&self.stdout)).filter(|_| !self.is_agents_own)
+        last_lines(&self.stderr).or_else(|| last_lines(&self.stdout)).filter(|_| !self.from_agent)
     }
 
     /// As Heat is to hear of a script or hook that failed, where no error output is declared in which it says why itself: the reason is
@@ -192,11 +193,11 @@ impl Outcome {
         }
         let words = self.failure_details();
         let mut reason = self.reason.take().unwrap_or_else(|| {
-            let why = Reason::from(ended_with(self.status));
+            let why = FailureReason::from(ended_with(self.status));
             why.with_code(Code::DeploymentFailed.entry().code)
         });
         if let Some(words) = words.filter(|words| !reason.why().contains(words.as_str())) {
-            reason.add(&said_last(&words));
+            reason.add(&last_output_suffix(&words));
         }
         let remedy = reason.remedy.map(|own| FollowUp::Rerun(id).of(&own));
         reason.remedy = Some(remedy.unwrap_or_else(|| Remedy::said(script_remedy(id))));
@@ -220,7 +221,7 @@ impl Outcome {
 /// Heat takes any text but `0` there as failure and prints it (heat-protocol.md 7.0; Heat's
 /// `engine/service_software_config.py`, signal_software_deployment).
 #[must_use]
-pub fn body(outcome: &Outcome, declared: &[(String, bool)], limit: usize) -> Map<String, Value> {
+pub fn body(outcome: &DeploymentOutcome, declared: &[(String, bool)], limit: usize) -> Map<String, Value> {
     let mut body = Map::new();
     for (name, error_output) in declared {
         if let Some(value) = outcome.outputs.get(name) {
@@ -231,28 +232,28 @@ pub fn body(outcome: &Outcome, declared: &[(String, bool)], limit: usize) -> Map
         }
     }
     let mut status = Value::from(outcome.status);
-    if let Some(reason) = outcome.reason.as_ref().filter(|_| outcome.is_failure()).map(Reason::to_string) {
+    if let Some(reason) = outcome.reason.as_ref().filter(|_| outcome.is_failure()).map(FailureReason::to_string) {
         let mut has_output = false;
         for (name, _) in declared.iter().filter(|(_, error_output)| *error_output) {
             has_output = true;
             body.entry(name.clone()).or_insert_with(|| Value::String(reason.clone()));
         }
         if !has_output {
-            let reason = encoded::cut(&reason, limit / 8);
+            let reason = json_size::cut(&reason, limit / 8);
             status = Value::String(format!("{} ({reason})", outcome.status));
         }
     }
     body.insert("deploy_status_code".to_owned(), status);
     body.insert("deploy_stdout".to_owned(), Value::String(String::new()));
     body.insert("deploy_stderr".to_owned(), Value::String(String::new()));
-    if encoded::size_of_value(&Value::Object(body.clone())) > limit / 2 {
+    if json_size::size_of_value(&Value::Object(body.clone())) > limit / 2 {
         trim_outputs(&mut body, declared, limit / 2);
     }
-    let room = limit.saturating_sub(encoded::size_of_value(&Value::Object(body.clone())));
+    let room = limit.saturating_sub(json_size::size_of_value(&Value::Object(body.clone())));
     // The shorter stream is kept whole where it fits half of the room; the longer one gives way.
-    let each = encoded::share([&outcome.stdout, &outcome.stderr].map(|text| encoded::size(text)), room);
-    body.insert("deploy_stdout".to_owned(), Value::String(encoded::cut(&outcome.stdout, each)));
-    body.insert("deploy_stderr".to_owned(), Value::String(encoded::cut(&outcome.stderr, each)));
+    let each = json_size::share([&outcome.stdout, &outcome.stderr].map(|text| json_size::size(text)), room);
+    body.insert("deploy_stdout".to_owned(), Value::String(json_size::cut(&outcome.stdout, each)));
+    body.insert("deploy_stderr".to_owned(), Value::String(json_size::cut(&outcome.stderr, each)));
     body
 }
 
@@ -263,13 +264,13 @@ const TYPED: &str = "heat_node_agent";
 #[derive(Serialize, Deserialize)]
 struct Unshown {
     status: i32,
-    reason: Option<Reason>,
-    is_agents_own: bool,
+    reason: Option<FailureReason>,
+    from_agent: bool,
 }
 
 /// A body as it is kept beside the deployment's entry, from which [`of_kept`] reads the outcome. An output of the same name keeps its place.
-pub(super) fn kept(outcome: &Outcome, mut body: Map<String, Value>) -> Map<String, Value> {
-    let unshown = Unshown { status: outcome.status, reason: outcome.reason.clone(), is_agents_own: outcome.is_agents_own };
+pub(super) fn kept(outcome: &DeploymentOutcome, mut body: Map<String, Value>) -> Map<String, Value> {
+    let unshown = Unshown { status: outcome.status, reason: outcome.reason.clone(), from_agent: outcome.from_agent };
     if let Ok(unshown) = serde_json::to_value(unshown) {
         body.entry(TYPED).or_insert(unshown);
     }
@@ -278,7 +279,7 @@ pub(super) fn kept(outcome: &Outcome, mut body: Map<String, Value>) -> Map<Strin
 
 /// The outcome of a kept result. One of an earlier version has its reason only as the sentence behind the number of the status, which
 /// stays one.
-pub(super) fn of_kept(mut body: Map<String, Value>) -> Outcome {
+pub(super) fn of_kept(mut body: Map<String, Value>) -> DeploymentOutcome {
     let typed = body.get(TYPED).and_then(|unshown| Unshown::deserialize(unshown).ok());
     if typed.is_some() {
         body.shift_remove(TYPED);
@@ -288,8 +289,8 @@ pub(super) fn of_kept(mut body: Map<String, Value>) -> Outcome {
         _ => String::new(),
     };
     let (stdout, stderr, code) = (text("deploy_stdout"), text("deploy_stderr"), body.shift_remove("deploy_status_code"));
-    let Unshown { status, reason, is_agents_own } = typed.unwrap_or_else(|| of_status(code.as_ref(), &stderr));
-    Outcome { status, stdout, stderr, outputs: body.into_iter().collect(), reason, is_agents_own }
+    let Unshown { status, reason, from_agent } = typed.unwrap_or_else(|| of_status(code.as_ref(), &stderr));
+    DeploymentOutcome { status, stdout, stderr, outputs: body.into_iter().collect(), reason, from_agent }
 }
 
 /// What the status of a body of an earlier version says: `3`, `"3"`, or `"1 (the reason)"`.
@@ -301,7 +302,7 @@ fn of_status(code: Option<&Value>, stderr: &str) -> Unshown {
     let reason = reason.strip_prefix('(').and_then(|reason| reason.strip_suffix(')'));
     let given = code.and_then(Value::as_i64).and_then(|status| i32::try_from(status).ok());
     let status = given.or_else(|| number.parse().ok()).unwrap_or(1);
-    Unshown { status, reason: reason.map(Reason::from), is_agents_own: reason == Some(stderr) }
+    Unshown { status, reason: reason.map(FailureReason::from), from_agent: reason == Some(stderr) }
 }
 
 fn is_blank(value: &Value) -> bool {
@@ -314,22 +315,22 @@ fn trim_outputs(body: &mut Map<String, Value>, declared: &[(String, bool)], limi
     let own = |name: &str| OWN.contains(&name);
     let mut named: usize = body
         .iter()
-        .map(|(name, value)| encoded::size_of_name(name) + if own(name) { encoded::size_of_value(value) } else { LEAST })
+        .map(|(name, value)| json_size::size_of_name(name) + if own(name) { json_size::size_of_value(value) } else { LEAST })
         .sum();
     for (name, _) in declared.iter().rev().filter(|(name, error_output)| !error_output && !own(name)) {
         if named <= limit {
             break;
         }
         if body.remove(name).is_some() {
-            named = named.saturating_sub(encoded::size_of_name(name) + LEAST);
+            named = named.saturating_sub(json_size::size_of_name(name) + LEAST);
         }
     }
     let outputs = body.iter().filter(|(name, _)| !own(name));
     let least = outputs.clone().count() * LEAST;
     let room = limit.saturating_sub(named.saturating_sub(least));
-    let each = encoded::share(outputs.map(|(_, value)| encoded::size_of_value(value)), room).max(LEAST);
+    let each = json_size::share(outputs.map(|(_, value)| json_size::size_of_value(value)), room).max(LEAST);
     for (_, value) in body.iter_mut().filter(|(name, _)| !own(name)) {
-        encoded::cut_value(value, each);
+        json_size::cut_value(value, each);
     }
 }
 
@@ -359,28 +360,28 @@ mod tests {
             (0, "", 0),
             (-9, "", -9),
         ] {
-            assert_eq!(Outcome::of_hook(ran(status, stdout)).status, expected, "{status} {stdout}");
+            assert_eq!(DeploymentOutcome::of_hook(ran(status, stdout)).status, expected, "{status} {stdout}");
         }
-        let outcome = Outcome::of_hook(ran(0, r#"{"deploy_stdout": "o", "x": {"a": 1}}"#));
+        let outcome = DeploymentOutcome::of_hook(ran(0, r#"{"deploy_stdout": "o", "x": {"a": 1}}"#));
         assert_eq!((outcome.stdout.as_str(), outcome.stderr.as_str(), &outcome.outputs["x"]), ("o", "err", &json!({"a": 1})));
     }
 
     #[test]
     fn a_status_that_is_no_number_is_the_reason_and_names_the_rule() {
-        let outcome = Outcome::of_hook(ran(0, r#"{"deploy_status_code": NaN, "load": Infinity}"#));
+        let outcome = DeploymentOutcome::of_hook(ran(0, r#"{"deploy_status_code": NaN, "load": Infinity}"#));
         assert_eq!((outcome.status, &outcome.outputs["load"]), (1, &json!("Infinity")));
         let reason = outcome.reason.unwrap().to_string();
         assert!(reason.contains("deploy_status_code is NaN") && reason.contains("RFC 8259"), "{reason}");
         // What the hook failed with says more.
-        assert_eq!(Outcome::of_hook(ran(7, r#"{"deploy_status_code": NaN}"#)).reason, None);
+        assert_eq!(DeploymentOutcome::of_hook(ran(7, r#"{"deploy_status_code": NaN}"#)).reason, None);
     }
 
     #[test]
     fn the_body_holds_declared_outputs_and_only_those_that_exist() {
-        let outcome = Outcome {
+        let outcome = DeploymentOutcome {
             outputs: [("a", json!("1")), ("undeclared", json!("2")), ("e", json!(" "))].map(|(k, v)| (k.to_owned(), v)).into(),
             stdout: "out".into(),
-            ..Outcome::default()
+            ..DeploymentOutcome::default()
         };
         let declared = [("a".to_owned(), false), ("b".to_owned(), false), ("e".to_owned(), true)];
         assert_eq!(
@@ -391,7 +392,7 @@ mod tests {
 
     #[test]
     fn heat_can_show_the_agents_own_reason() {
-        let refused = Outcome::refused("HNA-0502: KUBE_API_PORT: not a port");
+        let refused = DeploymentOutcome::refused("HNA-0502: KUBE_API_PORT: not a port");
         let plain = body(&refused, &[], SIGNAL_LIMIT);
         assert_eq!(plain["deploy_status_code"], json!("1 (HNA-0502: KUBE_API_PORT: not a port)"));
         let declared = body(&refused, &[("error".to_owned(), true), ("x".to_owned(), false)], SIGNAL_LIMIT);
@@ -402,11 +403,15 @@ mod tests {
 
     #[test]
     fn a_large_output_keeps_its_end_and_fits() {
-        let outcome =
-            Outcome { stdout: "é".repeat(1_000_000) + "END", stderr: "x".repeat(100), status: 1, ..Outcome::default() };
+        let outcome = DeploymentOutcome {
+            stdout: "é".repeat(1_000_000) + "END",
+            stderr: "x".repeat(100),
+            status: 1,
+            ..DeploymentOutcome::default()
+        };
         let body = body(&outcome, &[], SIGNAL_LIMIT);
         assert!(body["deploy_stdout"].as_str().unwrap().ends_with("END"));
-        assert!(encoded::size_of_value(&Value::Object(body)) <= SIGNAL_LIMIT);
+        assert!(json_size::size_of_value(&Value::Object(body)) <= SIGNAL_LIMIT);
     }
 
     #[test]
@@ -419,9 +424,9 @@ mod tests {
             large("error", json!("\u{1}".repeat(400_000))),
         ];
         let declared: Vec<_> = outputs.iter().map(|(name, _)| (name.clone(), name == "error")).collect();
-        let outcome = Outcome { outputs: outputs.into(), stdout: "said".into(), ..Outcome::default() };
+        let outcome = DeploymentOutcome { outputs: outputs.into(), stdout: "said".into(), ..DeploymentOutcome::default() };
         let all = body(&outcome, &declared, SIGNAL_LIMIT);
-        assert!(encoded::size_of_value(&Value::Object(all.clone())) <= SIGNAL_LIMIT);
+        assert!(json_size::size_of_value(&Value::Object(all.clone())) <= SIGNAL_LIMIT);
         assert_eq!((&all["small"], &all["deploy_stdout"]), (&json!("whole"), &json!("said")));
         let text = |name: &str| all[name].as_str().unwrap();
         assert!(text("text").starts_with("BEGIN") && text("text").ends_with("END"), "{}", text("text").len());
@@ -429,16 +434,16 @@ mod tests {
         // More names than a signal holds.
         let declared: Vec<_> = (0..20_000).map(|number| (format!("output-{number}"), number == 19_999)).collect();
         let outputs = declared.iter().map(|(name, _)| (name.clone(), json!("v")));
-        let outcome = Outcome { outputs: outputs.collect(), ..Outcome::default() };
+        let outcome = DeploymentOutcome { outputs: outputs.collect(), ..DeploymentOutcome::default() };
         let some = body(&outcome, &declared, SIGNAL_LIMIT);
-        assert!(encoded::size_of_value(&Value::Object(some.clone())) <= SIGNAL_LIMIT && some.len() > 5000);
+        assert!(json_size::size_of_value(&Value::Object(some.clone())) <= SIGNAL_LIMIT && some.len() > 5000);
         assert!(some.contains_key("output-19999") && some.contains_key("output-0"));
     }
 
     proptest! {
         #[test]
         fn no_outcome_makes_a_body_over_the_limit(out in ".{0,400}", err in ".{0,400}", value in ".{0,900}", limit in 600_usize..2000) {
-            let outcome = Outcome { stdout: out, stderr: err, outputs: [("o".to_owned(), Value::String(value))].into(), ..Outcome::default() };
+            let outcome = DeploymentOutcome { stdout: out, stderr: err, outputs: [("o".to_owned(), Value::String(value))].into(), ..DeploymentOutcome::default() };
             let body = Value::Object(body(&outcome, &[("o".to_owned(), false)], limit));
             prop_assert!(body.to_string().len() <= limit.max(700), "{}", body.to_string().len());
         }

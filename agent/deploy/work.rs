@@ -4,12 +4,12 @@ use std::collections::{HashSet, VecDeque};
 
 use serde_json::Value;
 
-use super::journal::{DeploymentRecord, State};
+use super::journal::{DeploymentRecord, DeploymentState};
 use crate::metadata::Deployment;
 
 /// What the image builder allows (design.md 4).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Policy {
+pub struct GroupPolicy {
     /// Groups that may run; `None`: all.
     pub groups: Option<Vec<String>>,
 }
@@ -44,21 +44,21 @@ impl Work {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EntryKind {
     /// To be begun, or gone on with.
-    Do(Work),
+    Run(Work),
     /// Its group is not allowed here.
     Forbidden,
     /// More than one kubernetes-node deployment that has not ended: none of them is done (design.md 5).
-    Twice,
+    DuplicateNode,
     /// It cannot be understood.
     Malformed,
     /// It cannot be understood, and has the id of another entry that can: it is nothing of its own.
-    Copy,
+    DuplicateId,
 }
 
 /// An entry that asks for something. The entry itself stays in the list, from which it is read when its turn comes: the list may
 /// be long.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Todo {
+pub struct PendingEntry {
     /// Its place in the list.
     pub at: usize,
     /// Its id; empty where it has none.
@@ -71,8 +71,8 @@ pub struct Todo {
 pub fn todo<'a>(
     entries: impl Iterator<Item = Value>,
     known: impl Fn(&str) -> Option<&'a DeploymentRecord>,
-    policy: &Policy,
-) -> VecDeque<Todo> {
+    policy: &GroupPolicy,
+) -> VecDeque<PendingEntry> {
     let mut ids = HashSet::new();
     let mut nodes = HashSet::new();
     let mut list = VecDeque::new();
@@ -81,7 +81,7 @@ pub fn todo<'a>(
             Ok(Some(deployment)) => deployment,
             Ok(None) => continue,
             Err(malformed) => {
-                list.push_back(Todo { at, id: malformed.id.unwrap_or_default(), what: EntryKind::Malformed });
+                list.push_back(PendingEntry { at, id: malformed.id.unwrap_or_default(), what: EntryKind::Malformed });
                 continue;
             }
         };
@@ -93,7 +93,7 @@ pub fn todo<'a>(
             continue;
         }
         let state = known(&deployment.id).map(|record| record.state);
-        if state.is_some_and(|state| state >= State::Finished) {
+        if state.is_some_and(|state| state >= DeploymentState::Finished) {
             continue;
         }
         // DELETE, SUSPEND and RESUME of an old one may stand beside a new one; two that bring a node up may not. One that has
@@ -102,20 +102,24 @@ pub fn todo<'a>(
             nodes.insert(deployment.id.clone());
         }
         let allowed = policy.groups.as_ref().is_none_or(|groups| groups.contains(&deployment.group));
-        list.push_back(Todo { at, id: deployment.id, what: if allowed { EntryKind::Do(work) } else { EntryKind::Forbidden } });
+        list.push_back(PendingEntry {
+            at,
+            id: deployment.id,
+            what: if allowed { EntryKind::Run(work) } else { EntryKind::Forbidden },
+        });
     }
     if nodes.len() > 1 {
         for item in &mut list {
-            if item.what == EntryKind::Do(Work::Node) && nodes.contains(&item.id) {
-                item.what = EntryKind::Twice;
+            if item.what == EntryKind::Run(Work::Node) && nodes.contains(&item.id) {
+                item.what = EntryKind::DuplicateNode;
             }
         }
     }
-    let is_done = |id: &str| known(id).is_some_and(|record| record.state >= State::Finished);
+    let is_done = |id: &str| known(id).is_some_and(|record| record.state >= DeploymentState::Finished);
     // Of what has ended nothing is said again; this comes before the judgement on copies.
     list.retain(|item| item.what != EntryKind::Malformed || !is_done(&item.id));
     for item in list.iter_mut().filter(|item| item.what == EntryKind::Malformed && ids.contains(&item.id)) {
-        item.what = EntryKind::Copy;
+        item.what = EntryKind::DuplicateId;
     }
     list
 }
@@ -132,15 +136,19 @@ mod tests {
         json!({"id": id, "name": "same", "group": group, "config": "x", "inputs": [{"name": "deploy_action", "value": action}]})
     }
 
-    fn names(entries: &[Value], policy: &Policy) -> Vec<String> {
+    fn names(entries: &[Value], policy: &GroupPolicy) -> Vec<String> {
         names_with(entries, |_| None, policy)
     }
 
-    fn names_with<'a>(entries: &[Value], known: impl Fn(&str) -> Option<&'a DeploymentRecord>, policy: &Policy) -> Vec<String> {
+    fn names_with<'a>(
+        entries: &[Value],
+        known: impl Fn(&str) -> Option<&'a DeploymentRecord>,
+        policy: &GroupPolicy,
+    ) -> Vec<String> {
         let list = todo(entries.iter().cloned(), known, policy);
         assert!(list.iter().all(|item| entries[item.at]["id"].as_str().unwrap_or_default() == item.id));
-        let name = |item: &Todo| match item.what {
-            EntryKind::Do(work) => format!("{} {work:?}", item.id),
+        let name = |item: &PendingEntry| match item.what {
+            EntryKind::Run(work) => format!("{} {work:?}", item.id),
             what => format!("{} {what:?}", item.id).to_lowercase(),
         };
         list.iter().map(name).collect()
@@ -156,12 +164,12 @@ mod tests {
             entry("a", "script", "CREATE"),
             json!({"id": 5, "name": "x"}),
         ];
-        assert_eq!(names(&entries, &Policy::default()), ["a Script", "b Hook", "c Node", " malformed"]);
+        assert_eq!(names(&entries, &GroupPolicy::default()), ["a Script", "b Hook", "c Node", " malformed"]);
     }
 
     #[test]
     fn groups_that_the_image_does_not_allow_are_named() {
-        let policy = Policy { groups: Some(vec!["kubernetes-node".to_owned()]) };
+        let policy = GroupPolicy { groups: Some(vec!["kubernetes-node".to_owned()]) };
         let entries = [entry("a", "script", "CREATE"), entry("b", "kubernetes-node", "CREATE")];
         assert_eq!(names(&entries, &policy), ["a forbidden", "b Node"]);
     }
@@ -169,12 +177,15 @@ mod tests {
     #[test]
     fn two_nodes_are_none_but_the_end_of_an_old_one_may_stand_beside_a_new_one() {
         let node = |id, action| entry(id, "kubernetes-node", action);
-        assert_eq!(names(&[node("a", "CREATE"), node("b", "UPDATE")], &Policy::default()), ["a twice", "b twice"]);
-        assert_eq!(names(&[node("a", "DELETE"), node("b", "CREATE")], &Policy::default()), ["a Node", "b Node"]);
+        assert_eq!(
+            names(&[node("a", "CREATE"), node("b", "UPDATE")], &GroupPolicy::default()),
+            ["a duplicatenode", "b duplicatenode"]
+        );
+        assert_eq!(names(&[node("a", "DELETE"), node("b", "CREATE")], &GroupPolicy::default()), ["a Node", "b Node"]);
     }
 
     /// Records of `a`, in this state.
-    fn known(state: State) -> DeploymentRecord {
+    fn known(state: DeploymentState) -> DeploymentRecord {
         serde_json::from_value(
             json!({"schema": 1, "id": "a", "name": "same", "group": "kubernetes-node", "action": "CREATE", "state": state,
             "resource": null, "target": {"transport": "none"}, "outputs": [], "seen": 1}),
@@ -186,13 +197,13 @@ mod tests {
     fn a_node_that_takes_over_from_one_that_ended_is_brought_up() {
         let entries = [entry("a", "kubernetes-node", "CREATE"), entry("b", "kubernetes-node", "CREATE")];
         for (state, expected) in [
-            (State::Seen, &["a twice", "b twice"][..]),
-            (State::Running, &["a twice", "b twice"]),
-            (State::Finished, &["b Node"]),
-            (State::Signalled, &["b Node"]),
+            (DeploymentState::Seen, &["a duplicatenode", "b duplicatenode"][..]),
+            (DeploymentState::Running, &["a duplicatenode", "b duplicatenode"]),
+            (DeploymentState::Finished, &["b Node"]),
+            (DeploymentState::Signalled, &["b Node"]),
         ] {
             let record = known(state);
-            assert_eq!(names_with(&entries, |id| (id == "a").then_some(&record), &Policy::default()), expected, "{state:?}");
+            assert_eq!(names_with(&entries, |id| (id == "a").then_some(&record), &GroupPolicy::default()), expected, "{state:?}");
         }
     }
 
@@ -207,15 +218,15 @@ mod tests {
             json!({"id": "a", "name": "copy", "group": "component", "config": component, "inputs": action}),
         ] {
             for entries in [[bad.clone(), entry("a", "script", "CREATE")], [entry("a", "script", "CREATE"), bad.clone()]] {
-                let names: BTreeSet<_> = names(&entries, &Policy::default()).into_iter().collect();
-                assert_eq!(names, ["a copy", "a Script"].map(str::to_owned).into(), "{bad}");
-                let record = known(State::Signalled);
+                let names: BTreeSet<_> = names(&entries, &GroupPolicy::default()).into_iter().collect();
+                assert_eq!(names, ["a duplicateid", "a Script"].map(str::to_owned).into(), "{bad}");
+                let record = known(DeploymentState::Signalled);
                 assert!(
-                    names_with(&entries, |_| Some(&record), &Policy::default()).is_empty(),
+                    names_with(&entries, |_| Some(&record), &GroupPolicy::default()).is_empty(),
                     "nothing is said of what has ended"
                 );
             }
-            assert_eq!(names(&[bad], &Policy::default()), ["a malformed"]);
+            assert_eq!(names(&[bad], &GroupPolicy::default()), ["a malformed"]);
         }
     }
 }

@@ -18,8 +18,8 @@ use serde::{Deserialize, Serialize};
 pub use network::{EtcdAccess, EtcdMember, FlannelStore, Peer, Peers, PodRoutes};
 pub use owner::Owner;
 pub use trust::{
-    Authority, Certificate, ClientIdentity, Issuer, Key, KeyType, MagnumAccess, MagnumUser, Material, Pair, Rotation, Share,
-    Signer, Trust,
+    CaCertificate, Certificate, CertificatePolicy, ClientIdentity, GivenPair, Issuer, KeyRequest, KeyType, MagnumAccess,
+    MagnumUser, Material, RenewalSlot, Rotation, Signer,
 };
 
 /// Everything that one generation of a node's parameters asks for.
@@ -40,14 +40,14 @@ pub struct Desired {
     #[serde(skip)]
     pub watched: Vec<Gate>,
     /// Certificates of authorities that must lie on the node.
-    pub authorities: Vec<Authority>,
+    pub authorities: Vec<CaCertificate>,
     /// Certificates, each with its key, that the node must have; `keepers` provides them.
     pub certificates: Vec<Certificate>,
     /// Private keys without a certificate, which the node makes for itself.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub keys: Vec<Key>,
+    pub keys: Vec<KeyRequest>,
     /// Who signs them, and how; `None` where the node wants none.
-    pub trust: Option<Trust>,
+    pub trust: Option<CertificatePolicy>,
     /// Objects that the cluster's API must hold.
     pub objects: Vec<Object>,
     /// The description of flannel's network in etcd: written by masters, waited for by the others.
@@ -143,7 +143,7 @@ pub struct Directory {
     /// Owner and group.
     pub owner: Owner,
     /// What must be true before it is made, e.g. the volume that it lies on.
-    pub needs: BTreeSet<Need>,
+    pub needs: BTreeSet<Dependency>,
 }
 
 /// A file with exact content, mode and owner.
@@ -378,7 +378,7 @@ pub struct Unit {
     /// Files of this `Desired` whose change needs a restart of the unit.
     pub restart_on: BTreeSet<String>,
     /// What must be true before it is started.
-    pub needs: BTreeSet<Need>,
+    pub needs: BTreeSet<Dependency>,
     /// A unit that applies files once (systemd-sysctl): restarted only when one of `restart_on` changed, and its
     /// failure is no failure of the node, because a gate looks at the effect.
     pub applies_files: bool,
@@ -395,7 +395,7 @@ impl Unit {
 
 /// Something that one step waits for.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub enum Need {
+pub enum Dependency {
     /// The volume is mounted and ours.
     Volume(VolumeRole),
     /// The directory is there.
@@ -428,7 +428,7 @@ pub struct Object {
     /// As whom the API is asked.
     pub identity: ClientIdentity,
     /// What must be true before it is made.
-    pub needs: BTreeSet<Need>,
+    pub needs: BTreeSet<Dependency>,
 }
 
 /// A measurement that must be good.
@@ -439,7 +439,7 @@ pub struct Gate {
     /// The unit that it speaks for, if any.
     pub unit: Option<String>,
     /// How it is measured.
-    pub probe: Probe,
+    pub probe: GateProbe,
     /// How many good answers in a row make it pass: one good answer of a service that keeps restarting is no health. The first
     /// of them releases who needs the gate.
     pub consecutive: u8,
@@ -447,14 +447,14 @@ pub struct Gate {
     /// `None`: as long as the run, because another machine decides when it is good, or because it is never waited for.
     pub deadline: Option<Duration>,
     /// What must be true before it is measured.
-    pub needs: BTreeSet<Need>,
+    pub needs: BTreeSet<Dependency>,
     /// What an operator looks at when it does not pass.
     pub remedy: String,
 }
 
 /// How a gate is measured.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub enum Probe {
+pub enum GateProbe {
     /// GET answers 2xx with a JSON object whose `key` is `value` (as text).
     HttpJson {
         /// What is asked.

@@ -39,7 +39,7 @@ impl fmt::Display for Signer {
 
 /// The certificate of an authority at one place.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Authority {
+pub struct CaCertificate {
     /// Which one.
     pub signer: Signer,
     /// Absolute path.
@@ -81,12 +81,12 @@ pub struct Certificate {
     /// Owner of both.
     pub owner: Owner,
     /// Certificate and key, where the parameters give them; else the issuer signs.
-    pub given: Option<Pair>,
+    pub given: Option<GivenPair>,
 }
 
 /// A private key that is nobody's certificate's: it is made once, and one that lies in its place stays, whatever kind it is of.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Key {
+pub struct KeyRequest {
     /// Short name: `service-accounts`.
     pub name: String,
     /// Absolute path, mode 0600.
@@ -99,7 +99,7 @@ pub struct Key {
 
 /// A certificate and its key as the parameters give them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Pair {
+pub struct GivenPair {
     /// The certificate, perhaps with those between it and the authority behind it.
     pub certificate: Material,
     /// Its key.
@@ -126,7 +126,7 @@ impl fmt::Debug for Material {
 
 /// How certificates are signed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Trust {
+pub struct CertificatePolicy {
     /// Who signs what the parameters do not give.
     pub issuer: Issuer,
     /// Kind of the keys that are made.
@@ -139,12 +139,12 @@ pub struct Trust {
     /// How far a change of authority may go on this node.
     pub rotation: Rotation,
     /// When in the time that is left for a renewal this node renews.
-    pub share: Share,
+    pub share: RenewalSlot,
 }
 
 /// A node's place among those that renew the same certificates: nodes with different places do not renew at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Share {
+pub struct RenewalSlot {
     /// From 0.
     pub at: u32,
     /// How many places there are; at least 1.
@@ -153,7 +153,7 @@ pub struct Share {
     pub spread: Duration,
 }
 
-impl Share {
+impl RenewalSlot {
     /// Nobody else: it renews as soon as a renewal is due.
     pub const ALONE: Self = Self { at: 0, of: 1, spread: Duration::ZERO };
 }
@@ -163,7 +163,7 @@ impl Share {
 pub enum Issuer {
     /// Magnum's certificate API (magnum-node.md 4.1).
     Magnum(MagnumAccess),
-    /// This node itself, with the keys of [`Authority::signing_key`]; without one all certificates are given.
+    /// This node itself, with the keys of [`CaCertificate::signing_key`]; without one all certificates are given.
     Given,
 }
 

@@ -1,7 +1,7 @@
 //! What can go wrong, in a form that a caller can decide on and an operator can act on.
 //!
 //! An [`Error`] says what was being done (and to what), why it failed, by whose rule, and what to
-//! do about it; its [`Kind`] tells a caller whether trying again makes sense. Layers add context
+//! do about it; its [`ErrorKind`] tells a caller whether trying again makes sense. Layers add context
 //! with [`Error::context`]; `main` prints the chain, one line each.
 //!
 //! In: an error of the kernel, the network, a parser, or words. Out: an [`Error`]. Never: a decision about what follows.
@@ -18,7 +18,7 @@ use remedy::Remedy;
 
 /// Whether trying the same thing again can help.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum ErrorKind {
     /// The other side or the machine may recover: try again later.
     Transient,
     /// The same try gives the same answer until somebody changes something.
@@ -30,7 +30,7 @@ pub enum Kind {
 /// What stood in the way, where that is one of a few kinds on which somebody decides: whoever knows where an address comes from can name
 /// the place to correct.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Hitch {
+pub enum ConnectFailure {
     /// This name cannot be resolved.
     Name(String),
     /// Nobody listens there.
@@ -60,7 +60,7 @@ pub struct Error(Box<Inner>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Inner {
-    kind: Kind,
+    kind: ErrorKind,
     /// Outermost first.
     doing: Vec<String>,
     cause: String,
@@ -73,31 +73,31 @@ struct Inner {
     unsent: bool,
     bus: bool,
     errno: Option<Errno>,
-    hitch: Option<Hitch>,
+    connect_failure: Option<ConnectFailure>,
 }
 
 impl Error {
     /// A failure that may pass by itself.
     #[must_use]
     pub fn transient(cause: impl fmt::Display) -> Self {
-        Self::new(Kind::Transient, cause)
+        Self::new(ErrorKind::Transient, cause)
     }
 
     /// A failure that stays until somebody changes something.
     #[must_use]
     pub fn permanent(cause: impl fmt::Display) -> Self {
-        Self::new(Kind::Permanent, cause)
+        Self::new(ErrorKind::Permanent, cause)
     }
 
     /// Something that we refuse to do.
     #[must_use]
     pub fn refused(cause: impl fmt::Display) -> Self {
-        Self::new(Kind::Refused, cause)
+        Self::new(ErrorKind::Refused, cause)
     }
 
     /// A failure of the given kind.
     #[must_use]
-    pub fn new(kind: Kind, cause: impl fmt::Display) -> Self {
+    pub fn new(kind: ErrorKind, cause: impl fmt::Display) -> Self {
         Self(Box::new(Inner {
             kind,
             doing: Vec::new(),
@@ -110,7 +110,7 @@ impl Error {
             unsent: false,
             bus: false,
             errno: None,
-            hitch: None,
+            connect_failure: None,
         }))
     }
 
@@ -125,7 +125,7 @@ impl Error {
 
     /// Names the directory whose absence is behind it, with how it comes to be.
     #[must_use]
-    pub fn for_want_of(self, directory: &Path) -> Self {
+    pub fn with_missing_directory(self, directory: &Path) -> Self {
         self.remedy(system::missing(directory))
     }
 
@@ -180,27 +180,27 @@ impl Error {
 
     /// Notes that the system bus, or systemd on it, did not answer.
     #[must_use]
-    pub fn of_the_bus(mut self) -> Self {
+    pub fn as_bus_error(mut self) -> Self {
         self.0.bus = true;
         self
     }
 
     /// Notes what stood in the way.
     #[must_use]
-    pub fn hindered(mut self, hitch: Hitch) -> Self {
-        self.0.hitch = Some(hitch);
+    pub fn with_connect_failure(mut self, connect_failure: ConnectFailure) -> Self {
+        self.0.connect_failure = Some(connect_failure);
         self
     }
 
     /// What stood in the way, where that is one of a few kinds.
     #[must_use]
-    pub fn hitch(&self) -> Option<&Hitch> {
-        self.0.hitch.as_ref()
+    pub fn connect_failure(&self) -> Option<&ConnectFailure> {
+        self.0.connect_failure.as_ref()
     }
 
     /// Whether trying again can help.
     #[must_use]
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
 
@@ -255,13 +255,13 @@ impl Error {
 
     /// Whether the system bus, or systemd on it, did not answer.
     #[must_use]
-    pub fn is_of_the_bus(&self) -> bool {
+    pub fn is_bus_error(&self) -> bool {
         self.0.bus
     }
 
     /// Whether the kernel refused a call because no space is left, on the disk or in a quota.
     #[must_use]
-    pub fn is_for_want_of_space(&self) -> bool {
+    pub fn is_out_of_space(&self) -> bool {
         matches!(self.0.errno, Some(Errno::ENOSPC | Errno::EDQUOT))
     }
 
@@ -273,14 +273,14 @@ impl Error {
 
     /// Whether the kernel refused a call, which for the agent's own state means the disk or its permissions.
     #[must_use]
-    pub fn is_of_the_kernel(&self) -> bool {
+    pub fn is_kernel_error(&self) -> bool {
         self.0.errno.is_some()
     }
 
     /// The same as the displayed chain with the fact first, for people: what was being done follows in brackets, so that a text that is cut
     /// off keeps what matters.
     #[must_use]
-    pub fn fact_first(&self) -> String {
+    pub fn cause_first(&self) -> String {
         let Some(first) = self.0.doing.first() else { return self.to_string() };
         let is_deed = first.split(' ').next().is_some_and(|word| word.ends_with("ing"));
         format!("{} ({}{})", self.0.cause.trim_end_matches('.'), if is_deed { "while " } else { "" }, self.0.doing.join(": "))
@@ -353,9 +353,9 @@ mod tests {
             .rule("every unit must exist")
             .remedy("install etcd");
         assert_eq!(error.to_string(), "bringing the node up: starting etcd.service: no such unit");
-        assert_eq!(error.fact_first(), "no such unit (while bringing the node up: starting etcd.service)");
-        assert_eq!(Error::permanent("gone").context("GET http://h/").fact_first(), "gone (GET http://h/)");
-        assert_eq!(Error::permanent("gone.").fact_first(), "gone.");
+        assert_eq!(error.cause_first(), "no such unit (while bringing the node up: starting etcd.service)");
+        assert_eq!(Error::permanent("gone").context("GET http://h/").cause_first(), "gone (GET http://h/)");
+        assert_eq!(Error::permanent("gone.").cause_first(), "gone.");
         assert_eq!(
             error.lines(),
             [

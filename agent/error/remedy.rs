@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// What follows once a remedy was carried out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Then {
+pub enum AfterRemedy {
     /// What was given up is to be run again, what is tried again goes on: whoever shows the remedy knows which of them.
     #[default]
     Resume,
@@ -28,7 +28,7 @@ pub enum Then {
 #[serde(from = "Stored")]
 pub struct Remedy {
     text: Box<str>,
-    then: Then,
+    then: AfterRemedy,
 }
 
 /// As records have it; those of earlier versions have the text alone, which says what follows.
@@ -39,14 +39,14 @@ enum Stored {
     Whole {
         text: String,
         #[serde(default)]
-        then: Then,
+        then: AfterRemedy,
     },
 }
 
 impl From<Stored> for Remedy {
     fn from(stored: Stored) -> Self {
         match stored {
-            Stored::Text(text) => Self::new(text, Then::Said),
+            Stored::Text(text) => Self::new(text, AfterRemedy::Said),
             Stored::Whole { text, then } => Self::new(text, then),
         }
     }
@@ -55,26 +55,26 @@ impl From<Stored> for Remedy {
 impl Remedy {
     /// A remedy after which this follows.
     #[must_use]
-    pub fn new(text: impl Into<String>, then: Then) -> Self {
+    pub fn new(text: impl Into<String>, then: AfterRemedy) -> Self {
         Self { text: text.into().into_boxed_str(), then }
     }
 
     /// An update of the stack, and nothing else.
     #[must_use]
     pub fn stack_update(text: impl Into<String>) -> Self {
-        Self::new(text, Then::StackUpdate)
+        Self::new(text, AfterRemedy::StackUpdate)
     }
 
     /// Several ways, of which one is an update of the stack.
     #[must_use]
     pub fn stack_update_or(text: impl Into<String>) -> Self {
-        Self::new(text, Then::StackUpdateOrResume)
+        Self::new(text, AfterRemedy::StackUpdateOrResume)
     }
 
     /// A text that says itself what follows.
     #[must_use]
     pub fn said(text: impl Into<String>) -> Self {
-        Self::new(text, Then::Said)
+        Self::new(text, AfterRemedy::Said)
     }
 
     /// The text.
@@ -85,7 +85,7 @@ impl Remedy {
 
     /// What follows.
     #[must_use]
-    pub fn then(&self) -> Then {
+    pub fn then(&self) -> AfterRemedy {
         self.then
     }
 
@@ -112,19 +112,19 @@ impl fmt::Display for Remedy {
 
 impl From<&str> for Remedy {
     fn from(text: &str) -> Self {
-        Self::new(text, Then::Resume)
+        Self::new(text, AfterRemedy::Resume)
     }
 }
 
 impl From<String> for Remedy {
     fn from(text: String) -> Self {
-        Self::new(text, Then::Resume)
+        Self::new(text, AfterRemedy::Resume)
     }
 }
 
 impl From<&String> for Remedy {
     fn from(text: &String) -> Self {
-        Self::new(text, Then::Resume)
+        Self::new(text, AfterRemedy::Resume)
     }
 }
 

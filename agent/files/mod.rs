@@ -9,7 +9,7 @@
 //! In: paths below a [`Tree`], contents, owners and modes. Out: files on disk, facts about them, or an [`Error`] that names the path. Never:
 //! a path outside the tree, or half a file.
 
-mod doing;
+mod error_context;
 mod reserve;
 mod trusted;
 
@@ -29,10 +29,10 @@ use nix::sys::stat::{FileStat, Mode, SFlag, fchmod, fstat, fstatat, mkdirat};
 use nix::unistd::{Gid, Uid, UnlinkatFlags, Whence, fchown, fsync, ftruncate, lseek, symlinkat, unlinkat};
 use serde_json::error::Category;
 
-use crate::budgets::json::{self, Rejection};
-use crate::error::{Error, Kind, Result};
+use crate::budgets::json::{self, JsonRejection};
+use crate::error::{Error, ErrorKind, Result};
 use crate::report::{Code, Event, Report};
-use doing::{At, Operation};
+use error_context::{At, Operation};
 
 /// Largest file that [`Tree::read`] takes into memory unless told otherwise, in bytes.
 pub const READ_LIMIT: u64 = 16 * 1024 * 1024;
@@ -79,7 +79,7 @@ pub enum FileKind {
 
 /// Facts about a path, of the path itself where it is a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Facts {
+pub struct PathMetadata {
     /// What it is.
     pub kind: FileKind,
     /// Permission bits.
@@ -129,7 +129,7 @@ impl Tree {
         let root = openat(nix::fcntl::AT_FDCWD, base, OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())
             .map_err(|errno| {
                 let error = Operation { verb: "opening directory", path: base.to_owned() }.failed(errno);
-                if errno == Errno::ENOENT { error.for_want_of(base) } else { error }
+                if errno == Errno::ENOENT { error.with_missing_directory(base) } else { error }
             })?;
         Ok(Self { root, base: base.to_owned(), changes: None })
     }
@@ -266,13 +266,13 @@ impl Tree {
     /// Reads a JSON file of ours; `None` if there is none.
     ///
     /// # Errors
-    /// If it is unreadable, would take too much memory, or is not the expected JSON; the latter is [`crate::error::Kind::Permanent`].
+    /// If it is unreadable, would take too much memory, or is not the expected JSON; the latter is [`crate::error::ErrorKind::Permanent`].
     pub fn read_json<T: serde::de::DeserializeOwned>(&self, path: &Path) -> Result<Option<T>> {
         let Some(bytes) = self.read(path, READ_LIMIT)? else { return Ok(None) };
         json::state(&bytes).map(Some).map_err(|rejection| {
             let error = match rejection {
-                Rejection::Json(error) => not_expected(&error),
-                Rejection::TooLarge(_) | Rejection::TooDeep => rejection.into(),
+                JsonRejection::Json(error) => not_expected(&error),
+                JsonRejection::TooLarge(_) | JsonRejection::TooDeep => rejection.into(),
             };
             error.context(self.doing("reading", path))
         })
@@ -285,7 +285,7 @@ impl Tree {
     /// If it can be neither read nor quarantined.
     pub fn read_state<T: serde::de::DeserializeOwned>(&self, path: &Path, report: &Report, code: Code) -> Result<Option<T>> {
         match self.read_json(path) {
-            Err(error) if error.kind() == Kind::Permanent => self.quarantine(path, report, code, &error).map(|()| None),
+            Err(error) if error.kind() == ErrorKind::Permanent => self.quarantine(path, report, code, &error).map(|()| None),
             other => other,
         }
     }
@@ -418,7 +418,7 @@ impl Tree {
     ///
     /// # Errors
     /// If the path cannot be looked at.
-    pub fn facts(&self, path: &Path) -> Result<Option<Facts>> {
+    pub fn facts(&self, path: &Path) -> Result<Option<PathMetadata>> {
         let (parent, name) = match self.try_parent(path) {
             Ok(found) => found,
             Err(Errno::ENOENT | Errno::ENOTDIR) => return Ok(None),
@@ -435,7 +435,7 @@ impl Tree {
     ///
     /// # Errors
     /// If the path cannot be looked at.
-    pub fn facts_followed(&self, path: &Path) -> Result<Option<Facts>> {
+    pub fn facts_followed(&self, path: &Path) -> Result<Option<PathMetadata>> {
         match self.open_at(path, OFlag::O_PATH) {
             Ok(fd) => Ok(Some(facts_of(&fstat(&fd).at(|| self.doing("inspecting", path))?))),
             Err(Errno::ENOENT | Errno::ENOTDIR) => Ok(None),
@@ -527,7 +527,7 @@ impl Tree {
     ///
     /// # Errors
     /// If the directory cannot be looked at, or something cannot be removed.
-    pub fn remove_cut_off(&self, directory: &Path) -> Result<usize> {
+    pub fn remove_partial_writes(&self, directory: &Path) -> Result<usize> {
         let mut gone = 0;
         for name in self.list(directory)? {
             let target = name.to_str().and_then(|name| name.strip_prefix('.')?.strip_suffix(NEW));
@@ -635,7 +635,7 @@ impl Tree {
     fn parent(&self, path: &Path) -> Result<(OwnedFd, OsString)> {
         self.try_parent(path).map_err(|errno| {
             let error = self.doing("opening the directory of", path).failed(errno);
-            if errno == Errno::ENOENT { error.for_want_of(&self.missing_above(path)) } else { error }
+            if errno == Errno::ENOENT { error.with_missing_directory(&self.missing_above(path)) } else { error }
         })
     }
 
@@ -768,7 +768,7 @@ fn mode(bits: u32) -> Mode {
     Mode::from_bits_truncate(bits)
 }
 
-fn facts_of(stat: &FileStat) -> Facts {
+fn facts_of(stat: &FileStat) -> PathMetadata {
     let kind = match SFlag::from_bits_truncate(stat.st_mode & SFlag::S_IFMT.bits()) {
         SFlag::S_IFREG => FileKind::File,
         SFlag::S_IFDIR => FileKind::Directory,
@@ -777,7 +777,7 @@ fn facts_of(stat: &FileStat) -> Facts {
     };
     let size = u64::try_from(stat.st_size).unwrap_or(0);
     let stamp = (stat.st_ino, stat.st_ctime, stat.st_ctime_nsec);
-    Facts { kind, mode: stat.st_mode & 0o7777, owner: (stat.st_uid, stat.st_gid), size, stamp }
+    PathMetadata { kind, mode: stat.st_mode & 0o7777, owner: (stat.st_uid, stat.st_gid), size, stamp }
 }
 
 #[cfg(test)]
@@ -821,7 +821,7 @@ mod tests {
             let error = tree.read_json::<BTreeMap<String, Vec<String>>>(path).unwrap_err();
             let report = error.lines().join("\n");
             assert!(report.contains(words) && !report.contains("hush"), "{text}: {report}");
-            assert_eq!(error.kind(), Kind::Permanent);
+            assert_eq!(error.kind(), ErrorKind::Permanent);
         }
     }
 

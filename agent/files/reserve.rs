@@ -8,7 +8,7 @@ use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::Mode;
 use nix::unistd::fsync;
 
-use super::doing::At;
+use super::error_context::At;
 use super::{Tree, mode};
 use crate::error::Result;
 

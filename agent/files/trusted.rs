@@ -8,8 +8,8 @@ use nix::fcntl::{OFlag, openat, readlinkat};
 use nix::sys::stat::{Mode, fstat};
 use nix::unistd::geteuid;
 
-use super::doing::At;
-use super::{Facts, FileKind, LINKS, Tree, facts_of, parts_backwards};
+use super::error_context::At;
+use super::{FileKind, LINKS, PathMetadata, Tree, facts_of, parts_backwards};
 use crate::error::{Error, Result};
 
 /// What goes with root's powers is taken only from where nobody else can put anything.
@@ -60,7 +60,7 @@ impl Tree {
         Ok(())
     }
 
-    fn check_own(&self, path: &Path, facts: &Facts) -> Result<()> {
+    fn check_own(&self, path: &Path, facts: &PathMetadata) -> Result<()> {
         let me = geteuid().as_raw();
         let (is_own, is_link) = ([0, me].contains(&facts.owner.0), facts.kind == FileKind::Link);
         // A link's mode says nothing: whoever writes its directory may replace it.

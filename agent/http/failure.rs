@@ -1,12 +1,12 @@
 //! Failures of a request in an operator's words.
 
 use std::error::Error as StdError;
-use std::io::ErrorKind;
+use std::io;
 use std::time::Duration;
 
 use rustls::{AlertDescription, CertificateError};
 
-use crate::error::{Error, Hitch, Kind};
+use crate::error::{ConnectFailure, Error, ErrorKind};
 
 /// Whom we talked to, for messages.
 #[derive(Clone, Debug, Default)]
@@ -52,7 +52,7 @@ pub(super) fn no_answer(peer: &Peer, limit: Duration) -> Error {
     let tenths = (limit.as_secs_f32() * 10.0).round() / 10.0;
     Error::transient(format!("no answer from {} within {tenths} s", peer.shown()))
         .remedy(peer.trial("check route, security groups and load"))
-        .hindered(Hitch::Silence)
+        .with_connect_failure(ConnectFailure::Silence)
 }
 
 /// What the client library says, without URL.
@@ -68,7 +68,7 @@ pub(super) fn describe(error: reqwest::Error, peer: &Peer, connect_limit: Durati
                 "`getent hosts {}` tries it: correct the name, or this node's name servers in /etc/resolv.conf",
                 peer.host
             ))
-            .hindered(Hitch::Name(peer.host.clone()));
+            .with_connect_failure(ConnectFailure::Name(peer.host.clone()));
     }
     if error.is_timeout() {
         return Error::transient(format!("no connection to {shown} within {} s", connect_limit.as_secs()))
@@ -82,18 +82,18 @@ pub(super) fn describe(error: reqwest::Error, peer: &Peer, connect_limit: Durati
         return cut_off(&shown);
     }
     match find_io(&error) {
-        Some(ErrorKind::ConnectionRefused) => Error::transient(format!("connection refused by {shown}"))
+        Some(io::ErrorKind::ConnectionRefused) => Error::transient(format!("connection refused by {shown}"))
             .remedy(peer.trial("start the service, or correct host and port of the endpoint"))
-            .hindered(Hitch::Refused { peer: shown, trial: peer.command() }),
-        Some(ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable) => {
+            .with_connect_failure(ConnectFailure::Refused { peer: shown, trial: peer.command() }),
+        Some(io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable) => {
             Error::transient(format!("no route to {shown}")).remedy(peer.trial("check the routes: `ip route`"))
         }
-        Some(ErrorKind::NotFound) => {
+        Some(io::ErrorKind::NotFound) => {
             Error::transient(format!("{shown} does not exist")).remedy("check that its service is running")
         }
-        Some(ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::UnexpectedEof) => cut_off(&shown),
+        Some(io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe | io::ErrorKind::UnexpectedEof) => cut_off(&shown),
         // So the client library describes chunks that are none.
-        Some(ErrorKind::InvalidInput | ErrorKind::InvalidData) => not_http(&error, &shown),
+        Some(io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData) => not_http(&error, &shown),
         _ if error.is_builder() => Error::permanent(format!("the request cannot be built: {}", innermost(&error))),
         _ => Error::transient(format!("talking to {shown} failed: {}", innermost(&error))),
     }
@@ -148,12 +148,14 @@ fn describe_tls(error: &rustls::Error, peer: &Peer) -> Error {
     };
     // At a first boot the clock may be behind until it is set from the network: that passes.
     let passes = matches!(why, CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. });
-    let kind = if passes { Kind::Transient } else { Kind::Permanent };
+    let kind = if passes { ErrorKind::Transient } else { ErrorKind::Permanent };
     let error = Error::new(kind, format!("the certificate of {shown} {cause}"))
         .rule(format!("TLS certificates are verified: {error}"))
         .remedy(remedy);
     match why {
-        CertificateError::UnknownIssuer | CertificateError::BadSignature => error.hindered(Hitch::Authority(peer.name.clone())),
+        CertificateError::UnknownIssuer | CertificateError::BadSignature => {
+            error.with_connect_failure(ConnectFailure::Authority(peer.name.clone()))
+        }
         _ => error,
     }
 }
@@ -193,7 +195,7 @@ fn describe_refusal(alert: AlertDescription, peer: &Peer) -> Error {
 /// The chain of causes, looking into I/O errors too: they do not name what they wrap as their source.
 fn chain<'a>(error: &'a (dyn StdError + 'static)) -> impl Iterator<Item = &'a (dyn StdError + 'static)> {
     std::iter::successors(Some(error), |&error| {
-        let wrapped = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+        let wrapped = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
         wrapped.map(|wrapped| wrapped as &(dyn StdError + 'static)).or_else(|| error.source())
     })
 }
@@ -202,8 +204,8 @@ pub(super) fn find<T: StdError + 'static>(error: &reqwest::Error) -> Option<&T> 
     chain(error).find_map(|error| error.downcast_ref())
 }
 
-fn find_io(error: &reqwest::Error) -> Option<ErrorKind> {
-    chain(error).filter_map(|error| error.downcast_ref::<std::io::Error>()).map(std::io::Error::kind).last()
+fn find_io(error: &reqwest::Error) -> Option<io::ErrorKind> {
+    chain(error).filter_map(|error| error.downcast_ref::<io::Error>()).map(io::Error::kind).last()
 }
 
 /// The last cause: the layers above it say only "error sending request".
@@ -220,7 +222,7 @@ mod tests {
     fn a_certificate_that_is_not_valid_yet_is_waited_for_and_one_that_has_expired_is_not() {
         let peer = Peer { name: "h:5000".into(), host: "h".into(), ..Peer::default() };
         let kind = |why| describe_tls(&rustls::Error::InvalidCertificate(why), &peer).kind();
-        assert_eq!(kind(CertificateError::NotValidYet), Kind::Transient);
-        assert_eq!([CertificateError::Expired, CertificateError::UnknownIssuer].map(kind), [Kind::Permanent; 2]);
+        assert_eq!(kind(CertificateError::NotValidYet), ErrorKind::Transient);
+        assert_eq!([CertificateError::Expired, CertificateError::UnknownIssuer].map(kind), [ErrorKind::Permanent; 2]);
     }
 }

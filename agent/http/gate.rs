@@ -14,16 +14,16 @@ use super::failure;
 use crate::error::{Error, Result};
 
 /// Whether a request may still leave; if not, why.
-pub type Gate = Arc<dyn Fn() -> Result<()> + Send + Sync>;
+pub type SendGuard = Arc<dyn Fn() -> Result<()> + Send + Sync>;
 
 /// A body in one piece, and what is asked before it is handed out.
 struct Gated {
     body: Option<Bytes>,
-    gate: Gate,
+    gate: SendGuard,
 }
 
 /// A body that is taken only while the gate is open.
-pub(super) fn behind(body: Vec<u8>, gate: &Gate) -> reqwest::Body {
+pub(super) fn behind(body: Vec<u8>, gate: &SendGuard) -> reqwest::Body {
     reqwest::Body::wrap(Gated { body: Some(body.into()), gate: Arc::clone(gate) })
 }
 

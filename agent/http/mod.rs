@@ -6,7 +6,7 @@
 //! a redirect to another host (design.md 7); an unverified certificate unless the settings and the
 //! caller both ask for it; a query string or a user name in an error, because they hold signatures.
 
-mod echo;
+mod echo_filter;
 mod failure;
 #[cfg(test)]
 pub(crate) mod fake;
@@ -28,9 +28,9 @@ use crate::clock::{Clock, patience};
 use crate::desired::{ClientIdentity, Material};
 use crate::error::{Context, Error, Result};
 use crate::files::{READ_LIMIT, Tree};
-use echo::Echoes;
+use echo_filter::Echoes;
 use failure::Peer;
-pub use gate::Gate;
+pub use gate::SendGuard;
 pub use response::{LONGEST_ASKED, Response};
 use url::Target;
 pub use url::{CUT, MASK, Parts, has_userinfo, redacted, split, without_userinfo};
@@ -79,7 +79,7 @@ pub struct Request<'a> {
     pub follow: bool,
     /// Asked right before the first byte leaves, when the connection stands, each time that it does: what the request rests on may
     /// have changed while a token, a name or a handshake was waited for. Only for a request with a body.
-    pub gate: Option<Gate>,
+    pub gate: Option<SendGuard>,
 }
 
 /// What a request carries that nothing may show: tokens, and the values of its URL's query, which sign it. As they are written, and as a
@@ -130,7 +130,7 @@ impl<'a> Request<'a> {
 /// How certificates are treated; each has its own client, made when first needed, because reading
 /// the system's roots takes longer than a whole poll over plain HTTP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Trust {
+enum TlsVerification {
     /// No TLS is spoken: no roots are read.
     Plain,
     Verified,
@@ -139,8 +139,8 @@ enum Trust {
 
 /// How one endpoint differs from all others.
 #[derive(Clone, Debug, Default)]
-struct Endpoint {
-    authority: Option<Authority>,
+struct EndpointOptions {
+    authority: Option<TrustedCa>,
     /// Certificate and key by which this node shows who it is.
     identity: Option<(PathBuf, PathBuf)>,
     /// All requests go through this socket, whatever their URL says.
@@ -149,7 +149,7 @@ struct Endpoint {
 
 /// An endpoint's own authority.
 #[derive(Clone, Debug)]
-struct Authority {
+struct TrustedCa {
     certificates: Material,
     /// No other is believed, not the system's either.
     alone: bool,
@@ -162,19 +162,19 @@ pub struct Http(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     tls: Tls,
-    endpoint: Endpoint,
+    endpoint: EndpointOptions,
     /// Where the files of certificates and keys are read from.
     root: Arc<Tree>,
     clock: Clock,
     /// By trust and by whether proxies are left out.
-    clients: Mutex<BTreeMap<(Trust, bool), Client>>,
+    clients: Mutex<BTreeMap<(TlsVerification, bool), Client>>,
 }
 
 impl Http {
     /// A client that reads authorities below `root` and measures deadlines by `clock`. Reads nothing yet.
     #[must_use]
     pub fn new(tls: Tls, root: Arc<Tree>, clock: Clock) -> Self {
-        Self(Arc::new(Inner { tls, endpoint: Endpoint::default(), root, clock, clients: Mutex::default() }))
+        Self(Arc::new(Inner { tls, endpoint: EndpointOptions::default(), root, clock, clients: Mutex::default() }))
     }
 
     /// The same for an endpoint with an authority of its own (`ca_certificate` of os-collect-config), believed beside the system's.
@@ -200,18 +200,18 @@ impl Http {
     #[must_use]
     pub fn with_identity(&self, identity: &ClientIdentity) -> Self {
         let ClientIdentity { certificate, key, authority } = identity;
-        let authority = Some(Authority { certificates: Material::File(authority.clone()), alone: true });
-        self.derived(Endpoint { authority, identity: Some((certificate.into(), key.into())), socket: None })
+        let authority = Some(TrustedCa { certificates: Material::File(authority.clone()), alone: true });
+        self.derived(EndpointOptions { authority, identity: Some((certificate.into(), key.into())), socket: None })
     }
 
     /// The same over a local socket (a container runtime's), e.g. with `http://localhost/_ping` as URL.
     #[must_use]
     pub fn over_unix_socket(&self, socket: &Path) -> Self {
-        self.derived(Endpoint { socket: Some(socket.to_owned()), ..Endpoint::default() })
+        self.derived(EndpointOptions { socket: Some(socket.to_owned()), ..EndpointOptions::default() })
     }
 
     fn with_authority(&self, certificates: Material, alone: bool) -> Self {
-        self.derived(Endpoint { authority: Some(Authority { certificates, alone }), ..Endpoint::default() })
+        self.derived(EndpointOptions { authority: Some(TrustedCa { certificates, alone }), ..EndpointOptions::default() })
     }
 
     /// The clock that deadlines are measured by.
@@ -237,7 +237,7 @@ impl Http {
         self.0.tls.allow_insecure
     }
 
-    fn derived(&self, endpoint: Endpoint) -> Self {
+    fn derived(&self, endpoint: EndpointOptions) -> Self {
         let Inner { tls, root, clock, .. } = &*self.0;
         let (tls, root, clock) = (tls.clone(), Arc::clone(root), clock.clone());
         Self(Arc::new(Inner { tls, endpoint, root, clock, clients: Mutex::default() }))
@@ -328,7 +328,7 @@ impl Http {
             let is_unsent = error.is_connect();
             let error = failure::describe(error, &peer, CONNECT_LIMIT);
             let error = if is_unsent { error.unsent() } else { error };
-            if error.kind() == crate::error::Kind::Permanent {
+            if error.kind() == crate::error::ErrorKind::Permanent {
                 // The next try reads the authorities again: somebody may have put the right one there.
                 self.clients().remove(&(trust, direct));
             }
@@ -341,19 +341,19 @@ impl Http {
     }
 
     /// Which client a target needs.
-    fn class(&self, target: &Target, insecure: bool) -> (Trust, bool) {
+    fn class(&self, target: &Target, insecure: bool) -> (TlsVerification, bool) {
         let direct = self.0.endpoint.socket.is_some() || self.sole_authority().is_some() || target.never_proxied();
         // A proxy that is itself spoken to over TLS needs the roots for plain URLs too.
         let trust = match (target.secure || (!direct && url::proxy_over_tls()), insecure) {
-            (false, _) => Trust::Plain,
-            (true, false) => Trust::Verified,
-            (true, true) => Trust::Unverified,
+            (false, _) => TlsVerification::Plain,
+            (true, false) => TlsVerification::Verified,
+            (true, true) => TlsVerification::Unverified,
         };
         (trust, direct)
     }
 
     fn peer(&self, target: &Target, direct: bool) -> Peer {
-        let Endpoint { socket, identity, .. } = &self.0.endpoint;
+        let EndpointOptions { socket, identity, .. } = &self.0.endpoint;
         Peer {
             name: socket.as_ref().map_or_else(|| target.authority.clone(), |socket| socket.display().to_string()),
             host: target.host.clone(),
@@ -371,11 +371,11 @@ impl Http {
         Target::new(url).map_or_else(|_| Peer::default(), |target| self.peer(&target, self.class(&target, false).1))
     }
 
-    fn clients(&self) -> std::sync::MutexGuard<'_, BTreeMap<(Trust, bool), Client>> {
+    fn clients(&self) -> std::sync::MutexGuard<'_, BTreeMap<(TlsVerification, bool), Client>> {
         self.0.clients.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn client(&self, trust: Trust, direct: bool) -> Result<Client> {
+    fn client(&self, trust: TlsVerification, direct: bool) -> Result<Client> {
         if let Some(client) = self.clients().get(&(trust, direct)) {
             return Ok(client.clone());
         }
@@ -389,12 +389,12 @@ impl Http {
             builder = builder.unix_socket(socket.as_path());
         }
         builder = match trust {
-            Trust::Plain => builder.tls_backend_preconfigured(without_tls()),
-            Trust::Verified if self.sole_authority().is_some() => builder.tls_certs_only(self.authorities()?),
-            Trust::Verified => builder.tls_certs_merge(self.authorities()?),
-            Trust::Unverified => builder.tls_danger_accept_invalid_certs(true),
+            TlsVerification::Plain => builder.tls_backend_preconfigured(without_tls()),
+            TlsVerification::Verified if self.sole_authority().is_some() => builder.tls_certs_only(self.authorities()?),
+            TlsVerification::Verified => builder.tls_certs_merge(self.authorities()?),
+            TlsVerification::Unverified => builder.tls_danger_accept_invalid_certs(true),
         };
-        if let Some((certificate, key)) = self.0.endpoint.identity.as_ref().filter(|_| trust != Trust::Plain) {
+        if let Some((certificate, key)) = self.0.endpoint.identity.as_ref().filter(|_| trust != TlsVerification::Plain) {
             builder = builder.identity(self.identity(certificate, key)?);
         }
         let client = builder.build().map_err(|error| self.unprepared(&failure::innermost(&error)))?;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use reqwest::header::{DATE, HeaderMap, RETRY_AFTER};
 
-use super::echo::Echoes;
+use super::echo_filter::Echoes;
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
 

@@ -8,7 +8,7 @@ use base64::prelude::BASE64_STANDARD;
 
 use super::fake::{Act, Authority, Fake, ok, status};
 use super::*;
-use crate::error::Kind;
+use crate::error::ErrorKind;
 use crate::files::Attributes;
 
 /// A net: nobody waits for it.
@@ -141,14 +141,14 @@ async fn what_goes_wrong_is_said_in_words_and_without_secrets() {
     let unencrypted = || Act::Answer("302 Found", vec!["Location: //127.0.0.1:1/x".into()], Vec::new());
     let back = || Act::Answer("307 Temporary Redirect", vec!["Location: /again".into()], Vec::new());
     for (act, kind, words) in [
-        (Act::Cut(100, b"{".to_vec()), Kind::Transient, "closed the connection before its answer was complete"),
-        (Act::Close, Kind::Transient, "127.0.0.1"),
-        (Act::Endless(b"HTTP/1.1 200 OK\r\n\r\n".to_vec(), b' '), Kind::Permanent, "the answer is larger than 10000 bytes"),
-        (ok(vec![b'x'; 10_001]), Kind::Permanent, "the answer is larger than 10000 bytes"),
-        (Act::Slow(LIMIT, Box::new(ok(""))), Kind::Transient, "within 0.3 s"),
-        (elsewhere(), Kind::Permanent, "redirected to http://elsewhere.example/?…, which is not followed"),
-        (unencrypted(), Kind::Permanent, "redirected to http://127.0.0.1:1/x, which is not followed"),
-        (back(), Kind::Permanent, "more than 3 redirects"),
+        (Act::Cut(100, b"{".to_vec()), ErrorKind::Transient, "closed the connection before its answer was complete"),
+        (Act::Close, ErrorKind::Transient, "127.0.0.1"),
+        (Act::Endless(b"HTTP/1.1 200 OK\r\n\r\n".to_vec(), b' '), ErrorKind::Permanent, "the answer is larger than 10000 bytes"),
+        (ok(vec![b'x'; 10_001]), ErrorKind::Permanent, "the answer is larger than 10000 bytes"),
+        (Act::Slow(LIMIT, Box::new(ok(""))), ErrorKind::Transient, "within 0.3 s"),
+        (elsewhere(), ErrorKind::Permanent, "redirected to http://elsewhere.example/?…, which is not followed"),
+        (unencrypted(), ErrorKind::Permanent, "redirected to http://127.0.0.1:1/x, which is not followed"),
+        (back(), ErrorKind::Permanent, "more than 3 redirects"),
     ] {
         let fake = Fake::start(vec![act]).await;
         let (_dir, http) = client();
@@ -171,10 +171,10 @@ async fn a_host_that_is_not_there_is_named() {
     bound.bind(([127, 0, 0, 1], 0).into()).unwrap();
     let gone = bound.local_addr().unwrap();
     let error = http.request(Request::new("GET", &format!("http://{gone}/?s=hush"), LIMIT)).await.unwrap_err();
-    assert_eq!((error.cause(), error.kind()), (format!("connection refused by {gone}").as_str(), Kind::Transient));
+    assert_eq!((error.cause(), error.kind()), (format!("connection refused by {gone}").as_str(), ErrorKind::Transient));
     assert_eq!(error.to_string(), format!("GET http://{gone}/?…: connection refused by {gone}"));
     let error = http.request(Request::new("TRACE", "http://127.0.0.1/", LIMIT)).await.unwrap_err();
-    assert_eq!(error.kind(), Kind::Permanent);
+    assert_eq!(error.kind(), ErrorKind::Permanent);
 }
 
 #[tokio::test]
@@ -230,11 +230,11 @@ async fn certificates_are_verified_unless_settings_and_caller_both_say_otherwise
     // The right file makes it work at the next try, without a restart.
     tree.write(Path::new("/ca.pem"), ca.as_bytes(), Attributes::mode(0o644)).unwrap();
     assert_eq!(ask(http.clone(), false).await.unwrap().body, b"hi");
-    assert_eq!(ask(http, true).await.unwrap_err().kind(), Kind::Refused);
+    assert_eq!(ask(http, true).await.unwrap_err().kind(), ErrorKind::Refused);
 
     let (dir, unaware) = with(Tls { ca_file: None, allow_insecure: true });
     if let Err(error) = ask(unaware.clone(), false).await {
-        assert_eq!(error.kind(), Kind::Permanent, "{error}");
+        assert_eq!(error.kind(), ErrorKind::Permanent, "{error}");
         assert!(error.suggested_remedy().unwrap().contains("ca_file"), "{error}");
         assert!(!error.lines().join("").contains("hush"));
     }
@@ -310,7 +310,7 @@ async fn a_server_that_wants_to_know_who_asks_is_shown_the_certificate() {
         ("/other.crt", "/other.key", "/ours.ca", "does not accept this node's certificate /other.crt: "),
     ] {
         let error = cluster.ask(&server, certificate, key, authority).await.unwrap_err();
-        assert!(error.to_string().contains(words) && error.kind() == Kind::Permanent, "{words}: {error}");
+        assert!(error.to_string().contains(words) && error.kind() == ErrorKind::Permanent, "{words}: {error}");
         assert!(error.suggested_remedy().unwrap().contains("`heat-node-agent certificates`"), "{error:?}");
         assert!(!error.lines().join("").contains("PRIVATE KEY"), "{error}");
     }

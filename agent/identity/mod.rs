@@ -37,7 +37,7 @@ const NO_INSTANCES: [&str; 2] = ["iid-datasource-none", "nocloud"];
 /// Where an identity comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Origin {
+pub enum IdentityOrigin {
     /// SMBIOS: Nova sets it to the server's UUID.
     Smbios,
     /// The data source of cloud-init.
@@ -48,7 +48,7 @@ pub enum Origin {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
     /// Who says so.
-    pub origin: Origin,
+    pub origin: IdentityOrigin,
     /// A UUID in small letters, or cloud-init's word.
     pub value: String,
 }
@@ -63,11 +63,11 @@ impl Identity {
         if !in_container
             && let Some(value) = line(root, PRODUCT_UUID)?.map(|text| text.to_ascii_lowercase()).filter(|text| is_own_uuid(text))
         {
-            return Ok(Self { origin: Origin::Smbios, value });
+            return Ok(Self { origin: IdentityOrigin::Smbios, value });
         }
         if let Some(value) = line(root, INSTANCE_ID)?.filter(|text| is_instance_id(text)) {
             let value = if is_uuid(&value) { value.to_ascii_lowercase() } else { value };
-            return Ok(Self { origin: Origin::CloudInit, value });
+            return Ok(Self { origin: IdentityOrigin::CloudInit, value });
         }
         let smbios = if in_container { "a container shows its host's SMBIOS" } else { "SMBIOS has no UUID of this machine" };
         Err(Error::transient(format!("{smbios}, and cloud-init has not recorded an instance id in this boot"))
@@ -98,8 +98,8 @@ impl Identity {
 impl fmt::Display for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let origin = match self.origin {
-            Origin::Smbios => "SMBIOS",
-            Origin::CloudInit => "cloud-init",
+            IdentityOrigin::Smbios => "SMBIOS",
+            IdentityOrigin::CloudInit => "cloud-init",
         };
         write!(f, "{} ({origin})", self.value)
     }
@@ -163,14 +163,14 @@ mod tests {
         let named = (INSTANCE_ID, "i-00000001\n");
         let smbios = (PRODUCT_UUID, upper.as_str());
         for (files, found) in [
-            (vec![smbios, named, stale], Some((Origin::Smbios, UUID))),
-            (vec![smbios], Some((Origin::Smbios, UUID))),
-            (vec![smbios, named, ("/run/systemd/container", "systemd-nspawn")], Some((Origin::CloudInit, "i-00000001"))),
-            (vec![smbios, named, ("/.dockerenv", "")], Some((Origin::CloudInit, "i-00000001"))),
+            (vec![smbios, named, stale], Some((IdentityOrigin::Smbios, UUID))),
+            (vec![smbios], Some((IdentityOrigin::Smbios, UUID))),
+            (vec![smbios, named, ("/run/systemd/container", "systemd-nspawn")], Some((IdentityOrigin::CloudInit, "i-00000001"))),
+            (vec![smbios, named, ("/.dockerenv", "")], Some((IdentityOrigin::CloudInit, "i-00000001"))),
             (vec![smbios, ("/run/systemd/container", "lxc"), stale], None),
-            (vec![named], Some((Origin::CloudInit, "i-00000001"))),
-            (vec![(INSTANCE_ID, upper.as_str())], Some((Origin::CloudInit, UUID))),
-            (vec![(PRODUCT_UUID, "Not Settable\n"), named], Some((Origin::CloudInit, "i-00000001"))),
+            (vec![named], Some((IdentityOrigin::CloudInit, "i-00000001"))),
+            (vec![(INSTANCE_ID, upper.as_str())], Some((IdentityOrigin::CloudInit, UUID))),
+            (vec![(PRODUCT_UUID, "Not Settable\n"), named], Some((IdentityOrigin::CloudInit, "i-00000001"))),
             (vec![(PRODUCT_UUID, "00000000-0000-0000-0000-000000000000\n"), stale], None),
             (vec![(PRODUCT_UUID, "FFFFFFFF-FFFF-FFFF-FFFF-FFFFFFFFFFFF\n")], None),
             (vec![(PRODUCT_UUID, "03000200-0400-0500-0006-000700080009\n")], None),
@@ -188,10 +188,10 @@ mod tests {
 
     #[test]
     fn the_byte_order_of_old_tables_is_no_other_instance() {
-        let of = |value: &str| Identity { origin: Origin::Smbios, value: value.to_owned() };
+        let of = |value: &str| Identity { origin: IdentityOrigin::Smbios, value: value.to_owned() };
         assert_eq!(swapped("00112233-4455-6677-8899-aabbccddeeff").unwrap(), "33221100-5544-7766-8899-aabbccddeeff");
         assert!(of(UUID).is(&of(UUID)) && of(UUID).is(&of(&swapped(UUID).unwrap())));
-        assert!(of(UUID).is(&Identity { origin: Origin::CloudInit, value: UUID.to_owned() }), "Nova gives both the same");
+        assert!(of(UUID).is(&Identity { origin: IdentityOrigin::CloudInit, value: UUID.to_owned() }), "Nova gives both the same");
         assert!(!of(UUID).is(&of("4f8b2c1d-93a2-4b86-8d55-2f60c6b1a9e5")) && !of("i-1").is(&of("i-2")));
     }
 }

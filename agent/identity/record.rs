@@ -285,10 +285,10 @@ pub fn prune_beside(path: &Path) -> Result<Vec<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::identity::Origin;
+    use crate::identity::IdentityOrigin;
 
     fn id(value: &str) -> Identity {
-        Identity { origin: Origin::CloudInit, value: value.to_owned() }
+        Identity { origin: IdentityOrigin::CloudInit, value: value.to_owned() }
     }
 
     /// A disk with the state of instance `a`, and the replaced tools' record beside it.

@@ -11,10 +11,10 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::objects::error_message;
-use crate::budgets::json::{self, Rejection};
+use crate::budgets::json::{self, JsonRejection};
 use crate::clock::{Timestamp, patience};
 use crate::desired::ClientIdentity;
-use crate::error::{Context, Error, Kind, Result};
+use crate::error::{Context, Error, ErrorKind, Result};
 use crate::http::{Http, Request, Response};
 use crate::report::node_conditions::NodeCondition;
 
@@ -117,10 +117,10 @@ async fn send(http: &Http, method: &str, url: &str, body: Option<&Value>) -> Res
     if answer.status == 200 { Ok(answer) } else { Err(refusal(method, &answer)) }
 }
 
-fn unreadable(rejection: &Rejection) -> Error {
+fn unreadable(rejection: &JsonRejection) -> Error {
     let what = match rejection {
-        Rejection::Json(_) => "is not JSON",
-        Rejection::TooLarge(_) | Rejection::TooDeep => "is too large, or nested too deeply, to be read",
+        JsonRejection::Json(_) => "is not JSON",
+        JsonRejection::TooLarge(_) | JsonRejection::TooDeep => "is too large, or nested too deeply, to be read",
     };
     Error::transient(format!("the answer {what}")).context(DOING)
 }
@@ -129,17 +129,19 @@ fn refusal(method: &str, response: &Response) -> Error {
     let status = response.status;
     let (kind, remedy) = match status {
         401 => (
-            Kind::Permanent,
+            ErrorKind::Permanent,
             "the API server does not trust the kubelet's certificate: compare the CA that signed it with --client-ca-file",
         ),
         403 => (
-            Kind::Permanent,
+            ErrorKind::Permanent,
             "use the authorization mode Node with the admission plugin NodeRestriction, which let a kubelet patch the status of its own \
              node, or bind the ClusterRole system:node to its user",
         ),
-        404 => (Kind::Transient, "the agent writes them once the kubelet has registered the node"),
-        408 | 409 | 429 | 500.. => (Kind::Transient, "check the journals of the API server and etcd; the agent retries"),
-        _ => (Kind::Permanent, "check the API server's journal; [report] node_conditions = false turns these conditions off"),
+        404 => (ErrorKind::Transient, "the agent writes them once the kubelet has registered the node"),
+        408 | 409 | 429 | 500.. => (ErrorKind::Transient, "check the journals of the API server and etcd; the agent retries"),
+        _ => {
+            (ErrorKind::Permanent, "check the API server's journal; [report] node_conditions = false turns these conditions off")
+        }
     };
     Error::new(kind, format!("the API answered {status} to {method}: {}", error_message(response, std::iter::empty())))
         .rule("Kubernetes: Node authorization and NodeRestriction, nodes/status")

@@ -158,13 +158,13 @@ async fn a_refusal_says_what_the_api_says_and_which_rule_it_is() {
     let api = Api::start().await;
     let reported = r#"{"kind": "Status", "message": "nodes \"n\" is forbidden:\u0007 node \"m\" is not allowed\nmore"}"#;
     for (act, kind, answered, words) in [
-        (status("403 Forbidden", reported), Kind::Permanent, Some(403), "403 to GET: nodes \"n\" is forbidden:"),
-        (status("401 Unauthorized", "Unauthorized"), Kind::Permanent, Some(401), "401 to GET: no details"),
-        (status("404 Not Found", "{}"), Kind::Transient, Some(404), "404"),
-        (status("503 Service Unavailable", "{}"), Kind::Transient, Some(503), "503"),
-        (status("302 Found", ""), Kind::Permanent, Some(302), "302"),
-        (ok("no JSON"), Kind::Transient, None, "not JSON"),
-        (Act::Close, Kind::Transient, None, "writing conditions"),
+        (status("403 Forbidden", reported), ErrorKind::Permanent, Some(403), "403 to GET: nodes \"n\" is forbidden:"),
+        (status("401 Unauthorized", "Unauthorized"), ErrorKind::Permanent, Some(401), "401 to GET: no details"),
+        (status("404 Not Found", "{}"), ErrorKind::Transient, Some(404), "404"),
+        (status("503 Service Unavailable", "{}"), ErrorKind::Transient, Some(503), "503"),
+        (status("302 Found", ""), ErrorKind::Permanent, Some(302), "302"),
+        (ok("no JSON"), ErrorKind::Transient, None, "not JSON"),
+        (Act::Close, ErrorKind::Transient, None, "writing conditions"),
     ] {
         api.fake.play(vec![act]);
         let error = write(&api.http, &api.object(), &[condition(KIND, true, "x")], None).await.unwrap_err();

@@ -12,7 +12,7 @@ use crate::budgets::json;
 use crate::clock::patience;
 use crate::converge::Objects;
 use crate::desired::Object;
-use crate::error::{Context, Error, Kind, Result};
+use crate::error::{Context, Error, ErrorKind, Result};
 use crate::http::{Http, Request, Response};
 use crate::report::text::{escaped, shortened};
 
@@ -36,7 +36,7 @@ impl Objects for Http {
             };
             let left = deadline.saturating_sub(running.elapsed());
             match pause_before_deadline(pauses.next_pause(), error.asked_pause(), left) {
-                Some(pause) if error.kind() == Kind::Transient => self.clock().wait(pause).await,
+                Some(pause) if error.kind() == ErrorKind::Transient => self.clock().wait(pause).await,
                 _ => return Err(error),
             }
         }
@@ -99,28 +99,28 @@ impl<'a> Api<'a> {
         let certificate = &self.object.identity.certificate;
         let (kind, remedy) = match (status, method) {
             (401, _) => (
-                Kind::Permanent,
+                ErrorKind::Permanent,
                 format!("the API server does not trust {certificate}: compare the CA that signed it with --client-ca-file"),
             ),
             (403, _) => (
-                Kind::Permanent,
+                ErrorKind::Permanent,
                 format!(
                     "RBAC does not allow this to the subject of {certificate}; members of the group system:masters may do everything"
                 ),
             ),
             // Made or changed by somebody else at the same time; or its namespace is not there yet.
-            (404 | 409, _) => (Kind::Transient, "the agent checks again".to_owned()),
+            (404 | 409, _) => (ErrorKind::Transient, "the agent checks again".to_owned()),
             (422, "PUT") => (
-                Kind::Refused,
+                ErrorKind::Refused,
                 format!(
                     "a part of it is immutable, such as a binding's roleRef: inspect it with kubectl and remove it (kubectl delete {}); \
                          the agent recreates it",
                     self.object.name
                 ),
             ),
-            (408 | 429 | 500.., _) => (Kind::Transient, "check the journals of the API server and etcd".to_owned()),
+            (408 | 429 | 500.., _) => (ErrorKind::Transient, "check the journals of the API server and etcd".to_owned()),
             _ => (
-                Kind::Permanent,
+                ErrorKind::Permanent,
                 "check the API server's journal; it does not accept the object in the form of this Kubernetes version".to_owned(),
             ),
         };
@@ -143,7 +143,7 @@ pub(super) fn error_message<'a>(response: &Response, mut secrets: impl Iterator<
     let body = json::small(&response.body);
     let message = body.as_ref().and_then(|body| body.get("message")?.as_str()).unwrap_or("no details");
     if secrets.any(|secret| message.contains(secret)) {
-        return "an unprintable message".to_owned();
+        return "a message that contains a secret, not shown".to_owned();
     }
     escaped(&shortened(message.lines().next().unwrap_or_default(), 300))
 }

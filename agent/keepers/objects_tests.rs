@@ -156,7 +156,7 @@ async fn an_api_that_is_away_is_waited_for_until_the_deadline() {
     let error = master.ensure(&server, &binding()).await.unwrap_err();
     // The last try has but the seconds that are left, by the machine's clock, which may stand still as long.
     let reported = |words| error.cause().contains(words);
-    assert!(error.kind() == Kind::Transient && (reported("the API answered 503") || reported("no answer from")), "{error}");
+    assert!(error.kind() == ErrorKind::Transient && (reported("the API answered 503") || reported("no answer from")), "{error}");
     assert!(since.elapsed() <= DEADLINE && since.elapsed() + Duration::from_secs(6) > DEADLINE, "{:?}", since.elapsed());
 }
 
@@ -167,36 +167,36 @@ async fn what_is_refused_is_reported_once_with_what_to_do() {
     for (script, kind, words, remedy) in [
         (
             vec![refused("401 Unauthorized", "Unauthorized")],
-            Kind::Permanent,
+            ErrorKind::Permanent,
             "inspecting clusterrolebinding heat-node-agent:x",
             "--client-ca-file",
         ),
         (
             vec![refused("403 Forbidden", "User \"admin\" cannot get")],
-            Kind::Permanent,
+            ErrorKind::Permanent,
             "403: User \"admin\" cannot get",
             "RBAC does not allow this to the subject of /admin.crt",
         ),
         (
             vec![absent(), refused("403 Forbidden", "no")],
-            Kind::Permanent,
+            ErrorKind::Permanent,
             "making clusterrolebinding heat-node-agent:x",
             "system:masters",
         ),
         (
             vec![other, refused("422 Unprocessable Entity", "roleRef: Invalid value: cannot change roleRef")],
-            Kind::Refused,
+            ErrorKind::Refused,
             "cannot change roleRef",
             "kubectl delete clusterrolebinding heat-node-agent:x",
         ),
-        (vec![absent(), refused("400 Bad Request", "no kind")], Kind::Permanent, "400: no kind", "this Kubernetes version"),
+        (vec![absent(), refused("400 Bad Request", "no kind")], ErrorKind::Permanent, "400: no kind", "this Kubernetes version"),
         (
             vec![absent(), refused("422 Unprocessable Entity", "data: bad aHVzaA==")],
-            Kind::Permanent,
-            "an unprintable message",
+            ErrorKind::Permanent,
+            "a message that contains a secret, not shown",
             "version",
         ),
-        (vec![ok("x".repeat(ANSWER_LIMIT + 1))], Kind::Permanent, "larger than", ""),
+        (vec![ok("x".repeat(ANSWER_LIMIT + 1))], ErrorKind::Permanent, "larger than", ""),
     ] {
         let count = script.len();
         let server = master.serve(script).await;

@@ -16,16 +16,16 @@ use super::parts::certificates::{
     SIGNING_AUTHORITY, has_front_proxy, service_account_keys,
 };
 use super::parts::directories::{add_directory, directory};
-use super::spec::cluster::{CERTIFICATES, ClusterSpec, EtcdCluster, Facts};
+use super::spec::cluster::{CERTIFICATES, ClusterSpec, EtcdCluster, MachineFacts};
 use super::spec::node::NodeSpec;
 use super::spec::words::CertificateSource;
 use super::spec::words::Role;
-use crate::desired::{Authority, Certificate, Desired, File, Key, Material, Owner, Share, Signer};
+use crate::desired::{CaCertificate, Certificate, Desired, File, KeyRequest, Material, Owner, RenewalSlot, Signer};
 use crate::digest::key_of;
 
 /// Keys of a node without a certificate.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct KeysBeside {
+pub struct StandaloneKeys {
     /// What a kubelet that joins by TLS bootstrap gets from the cluster and renews by itself: certificate and key in one file.
     pub kubelet: Option<&'static str>,
     /// What a master signs tokens of service accounts by.
@@ -43,11 +43,11 @@ pub struct TokenKey {
 
 /// Where they lie.
 #[must_use]
-pub fn keys_beside(spec: &NodeSpec, facts: &Facts) -> KeysBeside {
-    let Some(cluster) = &spec.kubernetes else { return KeysBeside::default() };
+pub fn standalone_keys(spec: &NodeSpec, facts: &MachineFacts) -> StandaloneKeys {
+    let Some(cluster) = &spec.kubernetes else { return StandaloneKeys::default() };
     let master = spec.role == Role::Master;
     let bootstrap = cluster.certificates == CertificateSource::Bootstrap && cluster.wants_certificates() && !master;
-    KeysBeside {
+    StandaloneKeys {
         kubelet: bootstrap.then_some(super::worker::kubelet::OWN_CERTIFICATE),
         service_accounts: service_account_keys(cluster, facts).filter(|_| master).map(|keys| TokenKey {
             path: keys.sign.to_owned(),
@@ -76,14 +76,14 @@ pub(super) fn wanted(cluster: &ClusterSpec, role: Role) -> Vec<(&'static str, Si
 }
 
 /// Adds the desired certificates, and the keys that the parameters give.
-pub(super) fn part(spec: &NodeSpec, cluster: &ClusterSpec, facts: &Facts) -> Desired {
+pub(super) fn part(spec: &NodeSpec, cluster: &ClusterSpec, facts: &MachineFacts) -> Desired {
     let mut part = Desired::default();
     part.directories.push(directory(CERTIFICATES));
     if spec.role == Role::Master {
         add_given_keys(cluster, &mut part);
         if let Some((keys, kind)) = service_account_keys(cluster, facts).and_then(|keys| keys.made.map(|kind| (keys, kind))) {
             let (name, path) = ("service-accounts".to_owned(), keys.sign.to_owned());
-            part.keys.push(Key { name, path, owner: Owner::root(), kind });
+            part.keys.push(KeyRequest { name, path, owner: Owner::root(), kind });
         }
     }
     if !cluster.tls {
@@ -128,7 +128,7 @@ const PLACES: u32 = 1024;
 
 /// When this node renews among the others. Masters come one after the other by `MASTER_INDEX`; without it, and on workers, by their
 /// names.
-fn share(spec: &NodeSpec, cluster: &ClusterSpec) -> Share {
+fn share(spec: &NodeSpec, cluster: &ClusterSpec) -> RenewalSlot {
     let masters = match &cluster.etcd.cluster {
         EtcdCluster::Static(members) => members.len(),
         EtcdCluster::Discovery(_) | EtcdCluster::Single => 0,
@@ -139,13 +139,13 @@ fn share(spec: &NodeSpec, cluster: &ClusterSpec) -> Share {
         u32::from_str_radix(name.get(..6).unwrap_or_default(), 16).unwrap_or_default() % PLACES
     };
     match (spec.role, cluster.master_index) {
-        (Role::Master, _) if !cluster.has_several_masters() => Share::ALONE,
+        (Role::Master, _) if !cluster.has_several_masters() => RenewalSlot::ALONE,
         (Role::Master, Some(at)) => {
             let of = masters.max(at + 1);
-            Share { at, of, spread: A_DAY * of }
+            RenewalSlot { at, of, spread: A_DAY * of }
         }
-        (Role::Master, None) => Share { at: by_name(), of: PLACES, spread: A_DAY * masters.max(3) },
-        (Role::Minion, _) => Share { at: by_name(), of: PLACES, spread: A_DAY },
+        (Role::Master, None) => RenewalSlot { at: by_name(), of: PLACES, spread: A_DAY * masters.max(3) },
+        (Role::Minion, _) => RenewalSlot { at: by_name(), of: PLACES, spread: A_DAY },
     }
 }
 
@@ -160,7 +160,7 @@ fn add_authority(signer: Signer, cluster: &ClusterSpec, role: Role, part: &mut D
     // does not match (magnum-node.md 2.8).
     let already_matches = signer == Signer::Kubernetes && role == Role::Master && cluster.signs();
     let signs = role == Role::Master && cluster.certificates == CertificateSource::Given;
-    part.authorities.push(Authority {
+    part.authorities.push(CaCertificate {
         signer,
         path: path.to_owned(),
         owner: Owner::root(),
@@ -294,7 +294,7 @@ fn add_given_keys(cluster: &ClusterSpec, part: &mut Desired) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::desired::Probe;
+    use crate::desired::GateProbe;
     use crate::kubernetes::fixtures::{arguments, certificate, file, master, node, value};
     use crate::kubernetes::versions::Minor;
 
@@ -365,7 +365,7 @@ mod tests {
     fn every_certificate_has_a_reader_and_what_is_read_is_desired() {
         for (what, desired) in nodes() {
             let identities = desired.gates.iter().filter_map(|gate| match &gate.probe {
-                Probe::HttpJson { identity, .. } | Probe::Http { identity, .. } => identity.as_ref(),
+                GateProbe::HttpJson { identity, .. } | GateProbe::Http { identity, .. } => identity.as_ref(),
                 _ => None,
             });
             let asked: Vec<&str> =

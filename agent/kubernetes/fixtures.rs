@@ -5,8 +5,8 @@ use serde_json::{Map, Value, json};
 use super::parameters::read::Parameters;
 use super::spec::node::NodeSpec;
 use super::versions::split;
-use super::{Facts, render};
-use crate::desired::{Certificate, Desired, File, Gate, Probe};
+use super::{MachineFacts, render};
+use crate::desired::{Certificate, Desired, File, Gate, GateProbe};
 use crate::metadata::Deployment;
 
 /// Every kind of change of the command lines that section 5.7 of magnum-node.md has, and both ends.
@@ -119,7 +119,7 @@ pub(super) fn spec(changes: &[(&str, &str)]) -> NodeSpec {
 }
 
 pub(super) fn node(changes: &[(&str, &str)]) -> Desired {
-    render(&spec(changes), &Facts::default()).unwrap()
+    render(&spec(changes), &MachineFacts::default()).unwrap()
 }
 
 /// A master of a minor.
@@ -181,7 +181,7 @@ pub(super) fn gate<'a>(desired: &'a Desired, name: &str) -> Option<&'a Gate> {
 /// What a gate asks.
 pub(super) fn asked<'a>(desired: &'a Desired, name: &str) -> Option<&'a str> {
     match &gate(desired, name)?.probe {
-        Probe::Http { url, .. } | Probe::HttpJson { url, .. } => Some(url),
+        GateProbe::Http { url, .. } | GateProbe::HttpJson { url, .. } => Some(url),
         _ => None,
     }
 }

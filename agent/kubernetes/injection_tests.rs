@@ -9,10 +9,10 @@ use proptest::sample::Index;
 use serde_json::{Map, Value, json};
 
 use super::parameters::heat_params;
-use super::parameters::kinds::Kind;
+use super::parameters::kinds::ParameterKind;
 use super::parameters::table::{Parameter, TABLE};
 use super::versions::Minor;
-use super::{Facts, node_of, render};
+use super::{MachineFacts, node_of, render};
 use crate::metadata::Deployment;
 
 /// Values that an attacker or a typing error would try, without a comma, which makes a list longer.
@@ -21,7 +21,15 @@ const HOSTILE: &str = "[a-z\"'\\\\$%#;:=\\[\\]{}<>|&`!*?~^()@/ \t-]{1,24}|--[a-z
 /// The parameters whose value is nearly free.
 fn free() -> Vec<&'static Parameter> {
     // Options are flags by their nature; each is checked by the table of versions.
-    TABLE.iter().filter(|row| matches!(row.kind, Kind::Word | Kind::Text | Kind::List | Kind::HostPort | Kind::Url)).collect()
+    TABLE
+        .iter()
+        .filter(|row| {
+            matches!(
+                row.kind,
+                ParameterKind::Word | ParameterKind::Text | ParameterKind::List | ParameterKind::HostPort | ParameterKind::Url
+            )
+        })
+        .collect()
 }
 
 pub(super) fn sample(name: &str) -> Map<String, Value> {
@@ -33,7 +41,7 @@ pub(super) fn sample(name: &str) -> Map<String, Value> {
 fn shape(config: &Map<String, Value>) -> Option<BTreeMap<String, Vec<String>>> {
     let entry = json!({"id": "i", "group": "kubernetes-node", "config": config});
     let spec = node_of(&Deployment::parse(&entry).unwrap().unwrap(), &crate::kubernetes::ImagePolicy::everything()).ok()?;
-    let desired = render(&spec, &Facts::default()).unwrap();
+    let desired = render(&spec, &MachineFacts::default()).unwrap();
     let files = desired.files.into_iter().map(|file| {
         let lines = file.content.split('\n').map(skeleton).collect();
         (file.path, lines)
@@ -88,7 +96,7 @@ proptest! {
         config.insert("HTTP_PROXY".to_owned(), json!("http://proxy.example.org:3128"));
         config.insert("KUBELET_OPTIONS".to_owned(), json!(""));
         let (plain, value) = match row.kind {
-            Kind::Url => ("http://x.example.org/".to_owned(), format!("http://x.example.org/{value}")),
+            ParameterKind::Url => ("http://x.example.org/".to_owned(), format!("http://x.example.org/{value}")),
             _ => ("plain".to_owned(), value),
         };
         // Nothing but white space is as if it were not given.

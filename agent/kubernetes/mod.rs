@@ -17,8 +17,8 @@ mod networks;
 #[cfg(test)]
 mod pair_tests;
 pub mod parameters;
+mod parse;
 mod parts;
-mod reading;
 mod render;
 #[cfg(test)]
 mod restart_tests;
@@ -30,17 +30,17 @@ mod url_credential_tests;
 pub mod versions;
 mod worker;
 
-pub use certificates::{KeysBeside, TokenKey, keys_beside};
+pub use certificates::{StandaloneKeys, TokenKey, standalone_keys};
 pub use checks::guarded_options::ImagePolicy;
 pub use checks::kernel::{MODULES, lacking};
 pub use checks::preflight::preflight;
 pub use control_plane::apiserver::{SERVER_KEY, SERVICE_ACCOUNT_KEY, SETTINGS as API_SERVER_SETTINGS};
 pub use parameters::mistake::Mistake;
-pub use parameters::possible::values as possible_values;
 pub use parameters::read::Parameters;
+pub use parameters::samples::values as possible_values;
 pub use parts::paths::GUARD;
 pub use render::render;
-pub use spec::cluster::{Facts, Tokens};
+pub use spec::cluster::{MachineFacts, Tokens};
 pub use spec::node::{NodeSpec, Preflight};
 pub use spec::words::{Role, Secret};
 pub use worker::kubelet::REGISTRATION;
@@ -206,7 +206,7 @@ mod tests {
         ] {
             let spec = sample(name, changes).unwrap_or_else(|mistakes| panic!("{name} {changes}: {mistakes:?}"));
             assert_eq!(spec.role == Role::Master, name.ends_with("master"));
-            let desired = render(&spec, &Facts::default()).unwrap();
+            let desired = render(&spec, &MachineFacts::default()).unwrap();
             assert!(desired.files.iter().all(|file| file.path.starts_with('/')));
         }
         for minor in 19..=versions::Minor::NEWEST.number() {

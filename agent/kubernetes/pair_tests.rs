@@ -11,13 +11,13 @@ use ipnet::IpNet;
 use serde_json::{Map, Value, json};
 
 use super::fixtures::{add_certificates, arguments, content, file, value};
-use super::parameters::kinds::Kind;
+use super::parameters::kinds::ParameterKind;
 use super::parameters::table::{Parameter, TABLE};
 use super::spec::cluster::ClusterSpec;
 use super::spec::node::NodeSpec;
 use super::spec::words::Role;
-use super::{Facts, ImagePolicy, Mistake, node_of, render};
-use crate::desired::{Desired, Need};
+use super::{ImagePolicy, MachineFacts, Mistake, node_of, render};
+use crate::desired::{Dependency, Desired};
 use crate::metadata::Deployment;
 
 /// One pair of so many is taken, unless HNA_PAIRS says another number.
@@ -107,26 +107,26 @@ fn values(parameter: &Parameter) -> Vec<String> {
         return given.iter().map(|value| (*value).to_owned()).collect();
     }
     let all: Vec<String> = match parameter.kind {
-        Kind::Bool => vec!["true".to_owned(), "false".to_owned()],
-        Kind::Choice(words) => words.iter().map(|word| (*word).to_owned()).collect(),
-        Kind::Number(least, most) => vec![least.to_string(), most.to_string()],
-        Kind::Port => vec!["6443".to_owned()],
-        Kind::Ip => vec!["192.0.2.99".to_owned()],
-        Kind::Cidr => vec!["10.77.0.0/16".to_owned()],
-        Kind::Url => vec!["https://u.example.org/v1".to_owned()],
-        Kind::Uuid => vec!["7c1f4d0e-93a2-4b86-8d55-2f60c6b1a9e4".to_owned()],
-        Kind::Label => vec!["other-name".to_owned()],
-        Kind::Domain => vec!["other.example".to_owned()],
-        Kind::HostPort => vec!["h.example.org:5000".to_owned()],
-        Kind::List => vec!["a,b".to_owned()],
-        Kind::Map => vec!["{}".to_owned()],
-        Kind::Material => vec!["/given/other.pem".to_owned()],
-        Kind::Pem => vec!["-----BEGIN CERTIFICATE-----\nAA\n-----END CERTIFICATE-----".to_owned()],
-        Kind::BootstrapToken => vec!["abcdef.0123456789abcdef".to_owned()],
-        Kind::Version => vec!["v1.28.9".to_owned()],
-        Kind::Word | Kind::Text => vec!["v1.2.3".to_owned()],
-        Kind::Options => vec!["--v=2".to_owned()],
-        Kind::Handle => vec!["https://h.example.org/".to_owned()],
+        ParameterKind::Bool => vec!["true".to_owned(), "false".to_owned()],
+        ParameterKind::Choice(words) => words.iter().map(|word| (*word).to_owned()).collect(),
+        ParameterKind::Number(least, most) => vec![least.to_string(), most.to_string()],
+        ParameterKind::Port => vec!["6443".to_owned()],
+        ParameterKind::Ip => vec!["192.0.2.99".to_owned()],
+        ParameterKind::Cidr => vec!["10.77.0.0/16".to_owned()],
+        ParameterKind::Url => vec!["https://u.example.org/v1".to_owned()],
+        ParameterKind::Uuid => vec!["7c1f4d0e-93a2-4b86-8d55-2f60c6b1a9e4".to_owned()],
+        ParameterKind::Label => vec!["other-name".to_owned()],
+        ParameterKind::Domain => vec!["other.example".to_owned()],
+        ParameterKind::HostPort => vec!["h.example.org:5000".to_owned()],
+        ParameterKind::List => vec!["a,b".to_owned()],
+        ParameterKind::Map => vec!["{}".to_owned()],
+        ParameterKind::Material => vec!["/given/other.pem".to_owned()],
+        ParameterKind::Pem => vec!["-----BEGIN CERTIFICATE-----\nAA\n-----END CERTIFICATE-----".to_owned()],
+        ParameterKind::BootstrapToken => vec!["abcdef.0123456789abcdef".to_owned()],
+        ParameterKind::Version => vec!["v1.28.9".to_owned()],
+        ParameterKind::Word | ParameterKind::Text => vec!["v1.2.3".to_owned()],
+        ParameterKind::Options => vec!["--v=2".to_owned()],
+        ParameterKind::Handle => vec!["https://h.example.org/".to_owned()],
     };
     assert!(all.iter().all(|value| parameter.kind.normalised(value).is_some()), "{}", parameter.name);
     all
@@ -191,13 +191,13 @@ impl Judge<'_> {
         for (who, needs) in of_units.chain(of_gates) {
             for need in needs {
                 let is_present = match need {
-                    Need::Unit(name) => desired.units.iter().any(|unit| unit.name == *name),
-                    Need::Gate(name) => desired.gates.iter().any(|gate| gate.name == *name),
-                    Need::Volume(role) => desired.volumes.iter().any(|volume| volume.role == *role),
-                    Need::Directory(path) => desired.directories.iter().any(|one| one.path == *path),
-                    Need::Object(name) => desired.objects.iter().any(|object| object.name == *name),
-                    Need::FlannelKey => desired.flannel.is_some(),
-                    Need::Certificates => !desired.certificates.is_empty(),
+                    Dependency::Unit(name) => desired.units.iter().any(|unit| unit.name == *name),
+                    Dependency::Gate(name) => desired.gates.iter().any(|gate| gate.name == *name),
+                    Dependency::Volume(role) => desired.volumes.iter().any(|volume| volume.role == *role),
+                    Dependency::Directory(path) => desired.directories.iter().any(|one| one.path == *path),
+                    Dependency::Object(name) => desired.objects.iter().any(|object| object.name == *name),
+                    Dependency::FlannelKey => desired.flannel.is_some(),
+                    Dependency::Certificates => !desired.certificates.is_empty(),
                 };
                 if !is_present {
                     self.wrong(format!("{who} needs {need:?}, which does not exist"));
@@ -399,7 +399,7 @@ impl Judge<'_> {
 
 fn judged(spec: &NodeSpec) -> Vec<String> {
     let Some(cluster) = &spec.kubernetes else { return Vec::new() };
-    let desired = render(spec, &Facts::default()).unwrap();
+    let desired = render(spec, &MachineFacts::default()).unwrap();
     Judge { spec, cluster, desired: &desired, found: Vec::new() }.all()
 }
 

@@ -7,7 +7,7 @@ use super::networks::{firewall, flannel, pod_network};
 use super::parameters::mistake::{Mistake, PRIVATE_KEY};
 use super::parts::daemon;
 use super::runtimes::{containerd, cri_dockerd, crio, docker, registry};
-use super::spec::cluster::{ClusterSpec, Facts, Options};
+use super::spec::cluster::{ClusterSpec, MachineFacts, UserOptions};
 use super::spec::node::NodeSpec;
 use super::spec::words::Role;
 use super::versions::given;
@@ -19,13 +19,13 @@ use crate::http::has_userinfo;
 ///
 /// # Errors
 /// Two parts have one file, unit or gate: a mistake of this program.
-pub fn render(spec: &NodeSpec, facts: &Facts) -> Result<Desired, Mistake> {
+pub fn render(spec: &NodeSpec, facts: &MachineFacts) -> Result<Desired, Mistake> {
     let mut desired = merged(spec, facts).map_err(|what| twice(&what))?;
     close(&mut desired);
     Ok(desired)
 }
 
-fn merged(spec: &NodeSpec, facts: &Facts) -> Result<Desired, String> {
+fn merged(spec: &NodeSpec, facts: &MachineFacts) -> Result<Desired, String> {
     let mut desired = host::part(spec, facts);
     if let (Role::Master, Some(address)) = (spec.role, spec.address) {
         desired.merge(etcd::part(spec, address))?;
@@ -56,8 +56,8 @@ fn close(desired: &mut Desired) {
     }
 }
 
-fn add_cluster(spec: &NodeSpec, cluster: &ClusterSpec, facts: &Facts, desired: &mut Desired) -> Result<(), String> {
-    type Part = fn(&NodeSpec, &ClusterSpec, &Facts) -> Desired;
+fn add_cluster(spec: &NodeSpec, cluster: &ClusterSpec, facts: &MachineFacts, desired: &mut Desired) -> Result<(), String> {
+    type Part = fn(&NodeSpec, &ClusterSpec, &MachineFacts) -> Desired;
     const EVERYWHERE: &[Part] = &[
         containerd::part,
         crio::part,
@@ -91,10 +91,10 @@ fn add_cluster(spec: &NodeSpec, cluster: &ClusterSpec, facts: &Facts, desired: &
         desired.merge(part(spec, cluster, facts))?;
     }
     certificates::add_readers(desired);
-    let read = Options::COMPONENTS.into_iter().filter(|component| Options::are_read(*component, spec.role));
+    let read = UserOptions::COMPONENTS.into_iter().filter(|component| UserOptions::is_component_on(*component, spec.role));
     desired.given_flags.extend(read.map(|component| GivenFlags {
         unit: format!("{}.service", component.as_str()),
-        parameter: Options::parameter(component),
+        parameter: UserOptions::parameter(component),
         names: given(cluster.options.of(component)).into_iter().map(|(name, _)| name.replace('_', "-")).collect(),
     }));
     Ok(())
@@ -117,7 +117,7 @@ mod tests {
     fn rendered(deployment: &Value) -> Desired {
         let deployment = Deployment::parse(deployment).unwrap().unwrap();
         let parameters = Parameters::from_deployment(&deployment).unwrap();
-        render(&NodeSpec::from_parameters(&parameters).unwrap(), &Facts::default()).unwrap()
+        render(&NodeSpec::from_parameters(&parameters).unwrap(), &MachineFacts::default()).unwrap()
     }
 
     #[test]
@@ -305,7 +305,7 @@ mod tests {
 
     #[test]
     fn every_need_is_fulfilled_by_something_that_is_desired() {
-        use crate::desired::Need;
+        use crate::desired::Dependency;
         for document in [
             include_str!("../../examples/master.json"),
             include_str!("../../examples/minion.json"),
@@ -321,13 +321,13 @@ mod tests {
             for need in all.chain(desired.gates.iter().flat_map(|one| &one.needs)) {
                 assert!(
                     match need {
-                        Need::Volume(role) => desired.volumes.iter().any(|one| one.role == *role),
-                        Need::Directory(path) => desired.directories.iter().any(|one| one.path == *path),
-                        Need::Unit(name) => desired.units.iter().any(|one| one.name == *name),
-                        Need::Gate(name) => desired.gates.iter().any(|one| one.name == *name),
-                        Need::Object(name) => desired.objects.iter().any(|one| one.name == *name),
-                        Need::FlannelKey => desired.flannel.is_some(),
-                        Need::Certificates => !desired.certificates.is_empty(),
+                        Dependency::Volume(role) => desired.volumes.iter().any(|one| one.role == *role),
+                        Dependency::Directory(path) => desired.directories.iter().any(|one| one.path == *path),
+                        Dependency::Unit(name) => desired.units.iter().any(|one| one.name == *name),
+                        Dependency::Gate(name) => desired.gates.iter().any(|one| one.name == *name),
+                        Dependency::Object(name) => desired.objects.iter().any(|one| one.name == *name),
+                        Dependency::FlannelKey => desired.flannel.is_some(),
+                        Dependency::Certificates => !desired.certificates.is_empty(),
                     },
                     "{need:?}"
                 );
@@ -357,7 +357,7 @@ mod tests {
 
     #[test]
     fn every_name_that_the_code_asks_for_is_in_the_table() {
-        let source = include_str!("reading/node.rs");
+        let source = include_str!("parse/node.rs");
         let asked = source.split('"').filter(|part| part.len() > 3 && part.bytes().all(|b| b.is_ascii_uppercase() || b == b'_'));
         let names: Vec<_> = asked.collect();
         assert!(names.len() > 20);

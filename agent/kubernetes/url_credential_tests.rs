@@ -6,9 +6,9 @@ use serde_json::json;
 
 use super::fixtures::problems;
 use super::injection_tests::sample;
-use super::parameters::kinds::Kind;
+use super::parameters::kinds::ParameterKind;
 use super::parameters::table::{Parameter, TABLE};
-use super::{Facts, ImagePolicy, node_of, readable_parameters, render};
+use super::{ImagePolicy, MachineFacts, node_of, readable_parameters, render};
 use crate::metadata::Deployment;
 
 /// A password that no quoting leaves as it is, and one that all of them do.
@@ -16,8 +16,17 @@ const PASSWORDS: [&str; 3] = ["hush-hush", "hush'\"hush", "hush$hush%20`hush"];
 
 /// Every parameter that may be a URL: by its kind, or because its value is free.
 fn urls() -> Vec<&'static Parameter> {
-    let may =
-        |row: &&Parameter| matches!(row.kind, Kind::Url | Kind::Text | Kind::Word | Kind::List | Kind::HostPort | Kind::Options);
+    let may = |row: &&Parameter| {
+        matches!(
+            row.kind,
+            ParameterKind::Url
+                | ParameterKind::Text
+                | ParameterKind::Word
+                | ParameterKind::List
+                | ParameterKind::HostPort
+                | ParameterKind::Options
+        )
+    };
     TABLE.iter().filter(may).collect()
 }
 
@@ -26,7 +35,7 @@ fn no_password_of_a_url_is_where_others_can_read_it() {
     let mut written = BTreeSet::new();
     for row in urls() {
         for (sample_name, minor) in ["2026-master", "2026-worker"].into_iter().flat_map(|name| [(name, 9), (name, 28)]) {
-            for password in PASSWORDS.into_iter().take(if row.kind == Kind::Url { 3 } else { 1 }) {
+            for password in PASSWORDS.into_iter().take(if row.kind == ParameterKind::Url { 3 } else { 1 }) {
                 let url = format!("http://someone:{password}@h.example.org:1234/x");
                 let mut config = sample(sample_name);
                 config.insert("KUBE_TAG".to_owned(), json!(format!("v1.{minor}.1")));
@@ -36,7 +45,7 @@ fn no_password_of_a_url_is_where_others_can_read_it() {
                     config.insert("CONTAINER_RUNTIME".to_owned(), json!("docker"));
                 }
                 config.insert("REGISTRY_ENABLED".to_owned(), json!(true));
-                let value = if row.kind == Kind::Options { format!("--some-url={url}") } else { url.clone() };
+                let value = if row.kind == ParameterKind::Options { format!("--some-url={url}") } else { url.clone() };
                 config.insert(row.name.to_owned(), json!(value));
                 let deployment = Deployment::parse(&json!({"id": "i", "config": config})).unwrap().unwrap();
                 let parameters = readable_parameters(&deployment);
@@ -50,7 +59,7 @@ fn no_password_of_a_url_is_where_others_can_read_it() {
                         continue;
                     }
                 };
-                let desired = render(&spec, &Facts::default()).unwrap();
+                let desired = render(&spec, &MachineFacts::default()).unwrap();
                 for file in desired.files.iter().filter(|file| file.content.contains("hush")) {
                     assert!(file.mode & 0o700 == file.mode && file.secret, "{}: {} {:o}", row.name, file.path, file.mode);
                     // systemd shows what units say to everybody, whatever the mode of their files.
@@ -59,9 +68,9 @@ fn no_password_of_a_url_is_where_others_can_read_it() {
                 }
                 let rest = format!("{:?} {:?} {:?} {:?}", desired.directories, desired.units, desired.volumes, desired.gates);
                 // A word or a list is no URL: what stands in a unit's or a volume's name is no secret.
-                let may = matches!(row.kind, Kind::Word | Kind::List | Kind::HostPort);
+                let may = matches!(row.kind, ParameterKind::Word | ParameterKind::List | ParameterKind::HostPort);
                 assert!(may || !rest.contains("hush"), "{}", row.name);
-                if row.kind == Kind::Url && password == PASSWORDS[0] {
+                if row.kind == ParameterKind::Url && password == PASSWORDS[0] {
                     assert!(
                         parameters.given(row.name).is_none() || parameters.secrets().iter().any(|one| one == password),
                         "{}",

@@ -8,7 +8,7 @@ use crate::output::{print, print_error};
 pub(super) const RELEASE: &str = "14.1.0";
 
 /// What a tool ends with: its status, or why it could not do its work.
-pub(super) type Outcome = Result<u8, Wrong>;
+pub(super) type ToolResult = Result<u8, Wrong>;
 
 /// How many values an option takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +63,7 @@ impl Given {
 }
 
 /// Ends a tool: says what is wrong, and as what status.
-pub(super) fn status(tool: &str, outcome: Outcome) -> u8 {
+pub(super) fn status(tool: &str, outcome: ToolResult) -> u8 {
     match outcome {
         Ok(status) => status,
         Err(Wrong::Usage { usage, what }) => {

@@ -71,7 +71,7 @@ impl Machine {
 /// If it is no JSON, or takes more memory than it may.
 pub(super) fn json_of(text: &str, budget: usize) -> Result<Value> {
     json::value(text.as_bytes(), budget).map_err(|rejection| match rejection {
-        json::Rejection::Json(error) => {
+        json::JsonRejection::Json(error) => {
             Error::permanent(format!("it is not JSON: line {}, column {}", error.line(), error.column()))
         }
         other => other.into(),

@@ -18,7 +18,7 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
 
-use arguments::Outcome;
+use arguments::ToolResult;
 
 /// Runs the tool whose name this program was started by; `None` where it is none of them.
 #[must_use]
@@ -32,7 +32,7 @@ pub fn enter(arguments: impl IntoIterator<Item = OsString>) -> Option<ExitCode> 
     Some(ExitCode::from(arguments::status(&name, tool(&arguments))))
 }
 
-fn tool(name: &str) -> Option<fn(&[String]) -> Outcome> {
+fn tool(name: &str) -> Option<fn(&[String]) -> ToolResult> {
     match name {
         "os-apply-config" | "os-config-applier" => Some(apply_config::run),
         "heat-config-notify" => Some(notify::run),

@@ -7,21 +7,21 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-use super::arguments::{Outcome, Wrong};
+use super::arguments::{ToolResult, Wrong};
 use super::machine::{Machine, json_of, variable};
 use crate::backoff::Backoff;
 use crate::budgets::DOCUMENT_MEMORY;
 use crate::clock::Clock;
 use crate::collect::OwnCredentials;
-use crate::error::{Context, Error, Kind, Result};
+use crate::error::{Context, Error, ErrorKind, Result};
 use crate::files::{READ_LIMIT, Tree};
 use crate::http::{Http, Tls};
 use crate::metadata::{Deployment, SignalTarget, python_json};
 use crate::openstack::keystone::Keystone;
 use crate::output::note;
 use crate::process::runtime;
-use crate::programs::encoded;
-use crate::signal::{Destination, Sender, Verdict, judge};
+use crate::programs::json_size;
+use crate::signal::{Destination, Sender, SignalVerdict, judge};
 
 /// Bytes of a signal as ASCII-escaped JSON: what the replaced tool cut at, below the 1 MiB that Heat takes.
 const BODY: usize = 950_000;
@@ -32,7 +32,7 @@ const PAUSES: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs
 const STREAMS: [&str; 2] = ["deploy_stdout", "deploy_stderr"];
 
 /// Sends the result on standard input for the deployment in the file that the first argument names.
-pub(super) fn run(arguments: &[String]) -> Outcome {
+pub(super) fn run(arguments: &[String]) -> ToolResult {
     let usage = || "usage: heat-config-notify DEPLOYMENT.json < RESULT.json".to_owned();
     let Some(file) = arguments.first() else {
         return Err(Wrong::Failed(1, Error::permanent("it needs the file of a deployment").remedy(usage())));
@@ -73,7 +73,7 @@ fn read(text: &str) -> Map<String, Value> {
 /// The same within what Heat takes: of long texts beginning and end are left (heat-protocol.md R37).
 fn cut(mut result: Map<String, Value>) -> Map<String, Value> {
     let size = |result: &Map<String, Value>| {
-        result.iter().map(|(name, value)| encoded::size_of_name(name) + encoded::size_of_value(value)).sum::<usize>()
+        result.iter().map(|(name, value)| json_size::size_of_name(name) + json_size::size_of_value(value)).sum::<usize>()
     };
     let all = size(&result);
     if all <= BODY {
@@ -81,13 +81,15 @@ fn cut(mut result: Map<String, Value>) -> Map<String, Value> {
     }
     // The outputs give way only where the streams alone cannot.
     let is_stream = |name: &String| STREAMS.contains(&name.as_str());
-    let others: usize = result.iter().filter(|(name, _)| !is_stream(name)).map(|(_, value)| encoded::size_of_value(value)).sum();
-    let names: usize = result.keys().map(|name| encoded::size_of_name(name)).sum();
+    let others: usize =
+        result.iter().filter(|(name, _)| !is_stream(name)).map(|(_, value)| json_size::size_of_value(value)).sum();
+    let names: usize = result.keys().map(|name| json_size::size_of_name(name)).sum();
     let room = BODY.saturating_sub(names);
     for (streams, budget) in [(false, room / 2), (true, room.saturating_sub(others.min(room / 2)))] {
-        let sizes = result.iter().filter(|(name, _)| is_stream(name) == streams).map(|(_, value)| encoded::size_of_value(value));
-        let each = encoded::share(sizes, budget);
-        result.iter_mut().filter(|(name, _)| is_stream(name) == streams).for_each(|(_, value)| encoded::cut_value(value, each));
+        let sizes =
+            result.iter().filter(|(name, _)| is_stream(name) == streams).map(|(_, value)| json_size::size_of_value(value));
+        let each = json_size::share(sizes, budget);
+        result.iter_mut().filter(|(name, _)| is_stream(name) == streams).for_each(|(_, value)| json_size::cut_value(value, each));
     }
     result
 }
@@ -101,10 +103,10 @@ async fn deliver(tls: Tls, destination: &Destination, body: &Value) -> Result<()
     for attempt in 1.. {
         let (answer, _) = sender.send(destination, body, &OwnCredentials::default(), None).await;
         let asked = match judge(&answer) {
-            Verdict::Delivered => return Ok(()),
-            Verdict::Retry(asked) if attempt < TRIES => asked,
+            SignalVerdict::Delivered => return Ok(()),
+            SignalVerdict::Retry(asked) if attempt < TRIES => asked,
             verdict => {
-                let kind = if verdict == Verdict::Refused { Kind::Permanent } else { Kind::Transient };
+                let kind = if verdict == SignalVerdict::Refused { ErrorKind::Permanent } else { ErrorKind::Transient };
                 return Err(Error::new(kind, answer.cause).context(format!("signalling {}", destination.shown())));
             }
         };

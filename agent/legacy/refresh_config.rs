@@ -11,7 +11,7 @@ use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::arguments::{self, Outcome, Switch, Takes, Wrong};
+use super::arguments::{self, Switch, Takes, ToolResult, Wrong};
 use super::machine::{Machine, variable};
 use crate::clock::Clock;
 use crate::error::{Context, Error, Result};
@@ -36,7 +36,7 @@ const SWITCHES: &[Switch] = &[
 ];
 
 /// Runs the tool.
-pub(super) fn run(arguments: &[String]) -> Outcome {
+pub(super) fn run(arguments: &[String]) -> ToolResult {
     let Some(given) = arguments::read("os-refresh-config", "", SWITCHES, arguments)? else { return Ok(0) };
     let level = given.value("log-level").unwrap_or("INFO");
     let Some(level) = LEVELS.iter().position(|known| *known == level) else {

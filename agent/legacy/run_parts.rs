@@ -8,7 +8,7 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::unistd::{AccessFlags, access};
 
-use super::arguments::Outcome;
+use super::arguments::ToolResult;
 use super::machine::{Machine, variable};
 use crate::clock::Clock;
 use crate::error::{Context, Error, Result};
@@ -25,7 +25,7 @@ const SOURCE: &str = r#"set -ue -o pipefail; program=$1 directory=$2; shift 2; f
 const NAMES: u64 = 16 * 1024 * 1024;
 
 /// Runs the tool.
-pub(super) fn run(arguments: &[String]) -> Outcome {
+pub(super) fn run(arguments: &[String]) -> ToolResult {
     let mut words = arguments.iter().map(String::as_str);
     let (first, second) = (words.next(), words.next());
     let (option, directory) = match first {

@@ -7,9 +7,9 @@ use sysinfo::{CpuRefreshKind, Disk, Disks, MemoryRefreshKind, RefreshKind, Syste
 
 use crate::files::{READ_LIMIT, Tree};
 use crate::kubernetes::versions::two_numbers;
-use crate::kubernetes::{API_SERVER_SETTINGS, Facts, MODULES, SERVER_KEY, SERVICE_ACCOUNT_KEY, Tokens};
+use crate::kubernetes::{API_SERVER_SETTINGS, MODULES, MachineFacts, SERVER_KEY, SERVICE_ACCOUNT_KEY, Tokens};
 use crate::network::links::ALIAS;
-use crate::network::{FIREWALL, FirewallFile, FirewallTool, Interface, Made, POD_NETWORK, routes};
+use crate::network::{FIREWALL, FirewallFile, FirewallTool, Interface, POD_NETWORK, PreviousNetwork, routes};
 use crate::systemd::UNIT_DIRECTORIES;
 
 /// What resolved writes for whoever asks the servers directly.
@@ -23,7 +23,7 @@ const KERNELS: &str = "/lib/modules";
 /// Where the image's flannel has its settings.
 const FLANNEL: &str = "/etc/sysconfig/flanneld";
 /// What the agent writes for flanneld as a unit, and to keep it off.
-const FLANNELS_DROP_IN: &str = "/etc/systemd/system/flanneld.service.d/50-heat-node-agent.conf";
+const FLANNEL_DROP_INS: &str = "/etc/systemd/system/flanneld.service.d/50-heat-node-agent.conf";
 /// The API server's flag for the keys that tokens are verified by.
 const VERIFIES: &str = "service-account-key-file";
 /// Steps in which memory is reported, in MiB: firmware and kernel take a little more or less from boot to boot, and a node's
@@ -31,7 +31,7 @@ const VERIFIES: &str = "service-account-key-file";
 const STEP: u64 = 64;
 
 /// Looks at the running machine.
-pub(crate) fn of_machine(root: &Tree) -> Facts {
+pub(crate) fn of_machine(root: &Tree) -> MachineFacts {
     let kinds = RefreshKind::nothing().with_memory(MemoryRefreshKind::everything()).with_cpu(CpuRefreshKind::nothing());
     let system = System::new_with_specifics(kinds).ok();
     let memory = system.as_ref().map(|system| system.total_memory() / (1024 * 1024) / STEP * STEP);
@@ -43,7 +43,7 @@ pub(crate) fn of_machine(root: &Tree) -> Facts {
     // makes docker refuse to start.
     let unit = docker_unit(root);
     let release = text(root, RELEASE).trim().to_owned();
-    Facts {
+    MachineFacts {
         // The file is at the top of the tree only where no controller is left to version 1.
         unified_cgroups: root.facts(Path::new("/sys/fs/cgroup/cgroup.controllers")).ok().flatten().is_some(),
         swap,
@@ -63,18 +63,18 @@ pub(crate) fn of_machine(root: &Tree) -> Facts {
 }
 
 /// The same machine, with what changes while the agent runs looked at anew.
-pub(crate) fn anew(root: &Tree, machine: Facts) -> Facts {
-    Facts { made: made(root), tokens: tokens(root), interfaces: interfaces(root), ..machine }
+pub(crate) fn anew(root: &Tree, machine: MachineFacts) -> MachineFacts {
+    MachineFacts { made: made(root), tokens: tokens(root), interfaces: interfaces(root), ..machine }
 }
 
 /// What the agent made for earlier parameters. A file that cannot be read says nothing; its unit says what is wrong with it.
-fn made(root: &Tree) -> Made {
+fn made(root: &Tree) -> PreviousNetwork {
     let firewall: Option<FirewallFile> = root.read_json(Path::new(FIREWALL)).ok().flatten();
     let firewalls = firewall.map(|file| file.cleared.into_iter().chain(file.tool)).into_iter().flatten();
     let is_present = |path: &str| root.facts(Path::new(path)).ok().flatten().is_some();
     let (firewalls, pod_network) = (firewalls.collect(), is_present(POD_NETWORK));
     let firewalls: BTreeSet<FirewallTool> = firewalls;
-    Made { firewalls: firewalls.into_iter().collect(), pod_network, flannel: is_present(FLANNELS_DROP_IN) }
+    PreviousNetwork { firewalls: firewalls.into_iter().collect(), pod_network, flannel: is_present(FLANNEL_DROP_INS) }
 }
 
 /// By which keys service accounts' tokens are verified here, and whether the node has a key of its own for them.
@@ -184,15 +184,15 @@ pub(crate) fn lacking_in_image<'a>(root: &Tree, modules: &[&'a str]) -> Vec<&'a 
 }
 
 /// What an image says of the machines that will boot it: nothing of their size, their addresses, or the kernel that runs now.
-pub(crate) fn of_image(root: &Tree) -> Facts {
+pub(crate) fn of_image(root: &Tree) -> MachineFacts {
     let unit = docker_unit(root);
-    Facts {
+    MachineFacts {
         docker_sysconfig: unit.contains("$DOCKER_STORAGE_OPTIONS"),
         docker_command: command_of(&unit),
         flannel_prefix: flannel_prefix(&text(root, FLANNEL)),
         kernel: kernels(root).iter().filter_map(|release| two_numbers(release)).max(),
         lacking_modules: lacking_in_image(root, &MODULES),
-        ..Facts::default()
+        ..MachineFacts::default()
     }
 }
 
@@ -295,7 +295,7 @@ mod tests {
     fn what_the_agent_made_and_whose_interfaces_are_is_read_anew() {
         let folder = tempfile::tempdir().unwrap();
         let root = Tree::open(folder.path()).unwrap();
-        assert_eq!((made(&root), interfaces(&root)), (Made::default(), vec![]));
+        assert_eq!((made(&root), interfaces(&root)), (PreviousNetwork::default(), vec![]));
         let write = |path: &str, text: &str| {
             let tree = Tree::open_or_create(folder.path().join(path).parent().unwrap(), 0o755).unwrap();
             tree.write(Path::new(path.rsplit('/').next().unwrap()), text.as_bytes(), Attributes::mode(0o644)).unwrap();

@@ -9,17 +9,17 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::facts::{command_of, lacking_in_image};
-use super::installed::{Ask, Machine, PLACES, found, is_program, lacking_cni, unit_file};
-use crate::desired::{Content, Probe};
+use super::installed::{Ask, InstalledPrograms, PLACES, found, is_program, lacking_cni, unit_file};
+use crate::desired::{Content, GateProbe};
 use crate::error::Result;
 use crate::files::Tree;
 use crate::kubernetes::checks::installed::{FORWARDER, command, programs};
-use crate::storage::{driver, making};
+use crate::storage::{driver, mkfs};
 use crate::systemd::UNIT_DIRECTORIES;
 
 /// What an image lacks, or has in a release that does not fit.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Need {
+pub(crate) struct MissingItem {
     /// The path or name of it.
     pub(crate) place: String,
     /// What is wrong, and where it was looked for.
@@ -30,7 +30,7 @@ pub(crate) struct Need {
     pub(crate) remedy: String,
 }
 
-impl Need {
+impl MissingItem {
     fn new(place: impl Into<String>, problem: impl Into<String>, rule: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self { place: place.into(), problem: problem.into(), rule: rule.into(), remedy: remedy.into() }
     }
@@ -40,7 +40,7 @@ impl Need {
 ///
 /// # Errors
 /// If a file of the image cannot be read.
-pub(crate) async fn missing(machine: &Machine<'_>, ask: &Ask<'_>) -> Result<BTreeSet<Need>> {
+pub(crate) async fn missing(machine: &InstalledPrograms<'_>, ask: &Ask<'_>) -> Result<BTreeSet<MissingItem>> {
     let mut needs = BTreeSet::new();
     for unit in machine.desired.units.iter().filter(|unit| !unit.applies_files).map(|unit| unit.name.as_str()) {
         match of_unit(machine, unit) {
@@ -50,27 +50,32 @@ pub(crate) async fn missing(machine: &Machine<'_>, ask: &Ask<'_>) -> Result<BTre
     }
     needs.extend(lacking_cni(machine.root, machine.desired).into_iter().map(|path| {
         let rule = "the container runtime runs it for each pod: without it no pod gets a network";
-        Need::new(path, "the CNI plugin is missing", rule, "install the CNI project's plugins, and flannel's own for flannel")
+        MissingItem::new(
+            path,
+            "the CNI plugin is missing",
+            rule,
+            "install the CNI project's plugins, and flannel's own for flannel",
+        )
     }));
     needs.extend(of_volumes(machine));
     needs.extend(of_modules(machine));
     let verdicts = machine.judge(ask, None).await;
     if let Some((program, verdict)) = verdicts.lacking {
         let rule = format!("{} runs it", program.unit);
-        let problem = format!("{}; looked for in {}", verdict.odd.unwrap_or_default(), PLACES.join(", "));
-        needs.insert(Need::new(FORWARDER, problem, rule, verdict.remedy));
+        let problem = format!("{}; looked for in {}", verdict.warning.unwrap_or_default(), PLACES.join(", "));
+        needs.insert(MissingItem::new(FORWARDER, problem, rule, verdict.remedy));
     }
     for (program, verdict) in verdicts.refusals {
         // Plugins are named one by one above.
         let Some(program) = program else { continue };
         let rule = format!("{} gets only settings that its release supports", program.unit);
-        needs.extend(verdict.refused.iter().map(|cause| Need::new(program.name, cause, &rule, &verdict.remedy)));
+        needs.extend(verdict.refused.iter().map(|cause| MissingItem::new(program.name, cause, &rule, &verdict.remedy)));
     }
     Ok(needs)
 }
 
 /// A unit that is in no place, or masked.
-fn of_unit(machine: &Machine<'_>, unit: &str) -> Option<Need> {
+fn of_unit(machine: &InstalledPrograms<'_>, unit: &str) -> Option<MissingItem> {
     let ours = format!("{}/{unit}", UNIT_DIRECTORIES[0]);
     if machine.desired.file(&ours).is_some() {
         return None;
@@ -78,7 +83,7 @@ fn of_unit(machine: &Machine<'_>, unit: &str) -> Option<Need> {
     let rule = format!("the node runs {unit}");
     let Some(path) = unit_file(machine.root, unit) else {
         let problem = format!("the unit is missing; looked for in {}", UNIT_DIRECTORIES.join(", "));
-        return Some(Need::new(unit, problem, rule, format!("install the package that has {unit}")));
+        return Some(MissingItem::new(unit, problem, rule, format!("install the package that has {unit}")));
     };
     // systemd takes an empty file, and a link to /dev/null, for a mask.
     let target = machine.root.read_link(Path::new(&path)).ok().flatten();
@@ -94,11 +99,11 @@ fn of_unit(machine: &Machine<'_>, unit: &str) -> Option<Need> {
         }
         Err(error) => (format!("the unit cannot be read: {}", error.cause()), install()),
     };
-    Some(Need::new(path, problem, rule, remedy))
+    Some(MissingItem::new(path, problem, rule, remedy))
 }
 
 /// The programs that a unit's command line names and that cannot be run: the first word, and the component itself behind a shell.
-fn of_command(machine: &Machine<'_>, unit: &str, text: &str) -> Vec<Need> {
+fn of_command(machine: &InstalledPrograms<'_>, unit: &str, text: &str) -> Vec<MissingItem> {
     let line = command_of(text);
     let first =
         line.as_deref().and_then(|line| line.trim_start_matches(['@', '-', ':', '+', '!', '|']).split_whitespace().next());
@@ -109,7 +114,7 @@ fn of_command(machine: &Machine<'_>, unit: &str, text: &str) -> Vec<Need> {
 }
 
 /// A program by its path or name that cannot be run.
-fn of_program(root: &Tree, word: &str, rule: &str) -> Option<Need> {
+fn of_program(root: &Tree, word: &str, rule: &str) -> Option<MissingItem> {
     // What systemd fills in is not known here.
     if word.contains(['%', '$']) {
         return None;
@@ -117,18 +122,20 @@ fn of_program(root: &Tree, word: &str, rule: &str) -> Option<Need> {
     let remedy = || format!("install {} in the image", word.rsplit('/').next().unwrap_or(word));
     match found(root, word) {
         Some(path) if is_program(root, &path) => None,
-        Some(path) => Some(Need::new(path, "the program cannot be executed", rule, "chmod 0755")),
-        None if word.starts_with('/') => Some(Need::new(word, "the program is missing", rule, remedy())),
-        None => Some(Need::new(word, format!("the program is missing; looked for in {}", PLACES.join(", ")), rule, remedy())),
+        Some(path) => Some(MissingItem::new(path, "the program cannot be executed", rule, "chmod 0755")),
+        None if word.starts_with('/') => Some(MissingItem::new(word, "the program is missing", rule, remedy())),
+        None => {
+            Some(MissingItem::new(word, format!("the program is missing; looked for in {}", PLACES.join(", ")), rule, remedy()))
+        }
     }
 }
 
 /// What makes and grows the node's volumes.
-fn of_volumes(machine: &Machine<'_>) -> Vec<Need> {
+fn of_volumes(machine: &InstalledPrograms<'_>) -> Vec<MissingItem> {
     let of = |volume: &crate::desired::Volume| {
         let grows = !matches!(volume.content, Content::ThinPool);
-        let growing = grows.then(|| ("grows", making::growing(volume.content.kind(), "", "")));
-        let programs = [("makes", making::argv(volume, "", "", false))].into_iter().chain(growing);
+        let growing = grows.then(|| ("grows", mkfs::growing(volume.content.kind(), "", "")));
+        let programs = [("makes", mkfs::argv(volume, "", "", false))].into_iter().chain(growing);
         let need = |(does, argv): (&str, Vec<String>)| {
             of_program(machine.root, argv.first()?, &format!("it {does} the {} volume", volume.role))
         };
@@ -138,9 +145,9 @@ fn of_volumes(machine: &Machine<'_>) -> Vec<Need> {
 }
 
 /// Kernel modules of the runtime's storage driver and of volumes' file systems that no kernel of the image has.
-fn of_modules(machine: &Machine<'_>) -> Vec<Need> {
+fn of_modules(machine: &InstalledPrograms<'_>) -> Vec<MissingItem> {
     let stores = machine.desired.gates.iter().filter_map(|gate| match &gate.probe {
-        Probe::Store(store) => {
+        GateProbe::Store(store) => {
             Some((driver::module(store.driver).0, format!("the storage driver {} needs it", store.driver.as_str())))
         }
         _ => None,
@@ -154,7 +161,7 @@ fn of_modules(machine: &Machine<'_>) -> Vec<Need> {
     let lacking = lacking_in_image(machine.root, &names);
     let need = |(name, rule): &(&str, String)| {
         let remedy = "use an image whose kernel has it";
-        Need::new(*name, "no kernel of the image has this module; looked for in /lib/modules", rule, remedy)
+        MissingItem::new(*name, "no kernel of the image has this module; looked for in /lib/modules", rule, remedy)
     };
     wanted.iter().filter(|(name, _)| lacking.contains(name)).map(need).collect()
 }

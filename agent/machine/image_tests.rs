@@ -7,8 +7,8 @@ use super::*;
 use crate::desired::Desired;
 use crate::error::Error;
 use crate::files::Attributes;
-use crate::kubernetes::{self, Facts, ImagePolicy, NodeSpec};
-use crate::machine::installed::Units;
+use crate::kubernetes::{self, ImagePolicy, MachineFacts, NodeSpec};
+use crate::machine::installed::UnitFiles;
 use crate::metadata::Deployment;
 
 const KERNEL: &str = "/lib/modules/6.1.0";
@@ -29,7 +29,7 @@ fn node(changes: &serde_json::Value) -> (NodeSpec, Desired) {
     let deployment = Deployment::parse(&entry).unwrap().unwrap();
     let spec = kubernetes::node_of(&deployment, &ImagePolicy::everything());
     let spec = spec.unwrap_or_else(|mistakes| panic!("{mistakes:?}"));
-    let desired = kubernetes::render(&spec, &Facts::default()).unwrap();
+    let desired = kubernetes::render(&spec, &MachineFacts::default()).unwrap();
     (spec, desired)
 }
 
@@ -94,8 +94,8 @@ impl Image {
         self.root.remove(Path::new(path)).unwrap();
     }
 
-    async fn missing(&self) -> Vec<Need> {
-        let machine = Machine { root: &self.root, units: Units::Image, spec: &self.spec, desired: &self.desired };
+    async fn missing(&self) -> Vec<MissingItem> {
+        let machine = InstalledPrograms { root: &self.root, units: UnitFiles::Image, spec: &self.spec, desired: &self.desired };
         let ask = |name: &'static str, _| -> futures_util::future::LocalBoxFuture<'_, Result<String>> {
             let output = self.releases.get(name).map(|output| (*output).to_owned());
             Box::pin(ready(output.ok_or_else(|| Error::permanent("it does not answer"))))
@@ -111,7 +111,7 @@ async fn an_image_with_everything_lacks_nothing() {
     // The test means something: there is something to be missed of each kind.
     assert!(image.desired.units.iter().filter(|unit| !unit.applies_files).count() > 6);
     assert!(!kubernetes::checks::installed::cni_programs(&image.desired).is_empty() && !image.desired.volumes.is_empty());
-    assert!(image.desired.gates.iter().any(|gate| matches!(gate.probe, Probe::Store(_))));
+    assert!(image.desired.gates.iter().any(|gate| matches!(gate.probe, GateProbe::Store(_))));
 }
 
 #[tokio::test]
@@ -199,7 +199,7 @@ async fn each_thing_that_is_missing_is_named_alone_with_where_it_was_looked_for_
                 image.releases.insert("containerd", "containerd version 0.2.3");
             },
             "containerd",
-            "containerd 0.2 is installed, but config.toml would be written for containerd 1",
+            "containerd 0.2 is installed, which has no CRI v1",
             "containerd.service gets only settings that its release supports",
         ),
     ];

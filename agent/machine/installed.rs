@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::files::{FileKind, READ_LIMIT, Tree};
 use crate::kubernetes::NodeSpec;
 use crate::kubernetes::checks::installed::{
-    FORWARDER, Program, Verdict, cni_programs, command, judge, lacks_cni, lacks_forwarder, needs_forwarder, programs,
+    FORWARDER, Program, ProgramVerdict, cni_programs, command, judge, lacks_cni, lacks_forwarder, needs_forwarder, programs,
 };
 use crate::network::flannel::{Version, version_of};
 use crate::systemd::{Systemd, UNIT_DIRECTORIES};
@@ -22,14 +22,14 @@ pub(crate) const RULE: &str = "a program gets only settings that its release sup
 
 /// Who says which file a unit is.
 #[derive(Clone, Copy)]
-pub(crate) enum Units<'a> {
+pub(crate) enum UnitFiles<'a> {
     /// The systemd that runs.
     Running(&'a Systemd),
     /// An image, where none runs.
     Image,
 }
 
-impl Units<'_> {
+impl UnitFiles<'_> {
     /// The file of a unit; `None` where there is no such unit.
     async fn file(self, root: &Tree, unit: &str) -> Result<Option<String>> {
         match self {
@@ -48,9 +48,9 @@ pub(crate) fn unit_file(root: &Tree, unit: &str) -> Option<String> {
 }
 
 /// Whose programs are asked.
-pub(crate) struct Machine<'a> {
+pub(crate) struct InstalledPrograms<'a> {
     pub(crate) root: &'a Tree,
-    pub(crate) units: Units<'a>,
+    pub(crate) units: UnitFiles<'a>,
     pub(crate) spec: &'a NodeSpec,
     pub(crate) desired: &'a Desired,
 }
@@ -64,11 +64,11 @@ pub(crate) struct Verdicts {
     /// The release of flannel, where the node has one and it says so.
     pub(crate) flanneld: Option<Version>,
     /// What may be other than meant.
-    pub(crate) odd: Vec<(Program, Verdict)>,
+    pub(crate) warnings: Vec<(Program, ProgramVerdict)>,
     /// A program that one of them runs and that is not there, without which the node works but for one thing.
-    pub(crate) lacking: Option<(Program, Verdict)>,
+    pub(crate) lacking: Option<(Program, ProgramVerdict)>,
     /// Why the node is not begun, with the program where it is one.
-    pub(crate) refusals: Vec<(Option<Program>, Verdict)>,
+    pub(crate) refusals: Vec<(Option<Program>, ProgramVerdict)>,
 }
 
 impl Verdicts {
@@ -85,7 +85,7 @@ impl Verdicts {
     }
 }
 
-impl Machine<'_> {
+impl InstalledPrograms<'_> {
     /// Asks each program. `flanneld`: its release, where it is known already.
     pub(crate) async fn judge(&self, ask: &Ask<'_>, flanneld: Option<Version>) -> Verdicts {
         let output = |program: Program| async move {
@@ -107,15 +107,15 @@ impl Machine<'_> {
         for (program, output) in all {
             let verdict = match output {
                 Some(Ok(output)) => judge(self.spec, self.desired, &program, &output, verdicts.flanneld),
-                Some(Err(error)) => Verdict {
-                    odd: Some(format!("{} does not report its release: {error}", program.name)),
+                Some(Err(error)) => ProgramVerdict {
+                    warning: Some(format!("{} does not report its release: {error}", program.name)),
                     remedy: format!("check whether `{} --version` works; its flags are not checked", program.name),
-                    ..Verdict::default()
+                    ..ProgramVerdict::default()
                 },
                 None => continue,
             };
-            if verdict.odd.is_some() {
-                verdicts.odd.push((program, verdict));
+            if verdict.warning.is_some() {
+                verdicts.warnings.push((program, verdict));
             } else if !verdict.refused.is_empty() {
                 verdicts.refusals.push((Some(program), verdict));
             }

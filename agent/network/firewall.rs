@@ -18,7 +18,7 @@ const LONGEST: usize = 48;
 
 /// One rule that lets packets pass.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rule {
+pub struct FirewallRule {
     /// What it is known by, and all that it says: `heat-node-agent: etcd clients tcp 2379 from 192.0.2.0/24`.
     pub comment: String,
     /// Whether it is about packets that the node forwards, in place of those that are for itself.
@@ -31,7 +31,7 @@ pub struct Rule {
     ports: Option<(&'static str, u16, u16)>,
 }
 
-impl Rule {
+impl FirewallRule {
     /// The rule in nft's words, for a table of the family ip or inet.
     fn nft(&self) -> String {
         let mut text = "meta nfproto ipv4".to_owned();
@@ -90,7 +90,7 @@ fn range(first: u16, last: u16, between: char) -> String {
 ///
 /// # Errors
 /// If a name does not fit into a comment, ports are missing or turned round, or forwarded packets of no network are meant.
-pub fn rules(open: &[Opening]) -> Result<Vec<Rule>> {
+pub fn rules(open: &[Opening]) -> Result<Vec<FirewallRule>> {
     let mut rules = Vec::new();
     for Opening { what, protocol, ports, from } in open {
         let wrong = |why: &str| Err(Error::permanent(why).context(format!("opening the firewall for {what:?}")));
@@ -107,7 +107,7 @@ pub fn rules(open: &[Opening]) -> Result<Vec<Rule>> {
                 };
                 for (direction, from, to) in [("from", Some(*network), None), ("to", None, Some(*network))] {
                     let comment = format!("{MARK}{what} {direction} {network}");
-                    rules.push(Rule { comment, forwarded: true, from, to, ports: None });
+                    rules.push(FirewallRule { comment, forwarded: true, from, to, ports: None });
                 }
                 continue;
             }
@@ -119,13 +119,13 @@ pub fn rules(open: &[Opening]) -> Result<Vec<Rule>> {
         if let Some(from) = from {
             let _ = write!(comment, " from {from}");
         }
-        rules.push(Rule { comment, forwarded: false, from: *from, to: None, ports: Some((protocol, first, last)) });
+        rules.push(FirewallRule { comment, forwarded: false, from: *from, to: None, ports: Some((protocol, first, last)) });
     }
     Ok(rules)
 }
 
 /// Which of the wanted rules are not there, and the places of those of ours that are too many: not wanted, or there twice.
-fn difference<'a>(there: &[Option<&str>], wanted: &[&'a Rule]) -> (Vec<&'a Rule>, Vec<usize>) {
+fn difference<'a>(there: &[Option<&str>], wanted: &[&'a FirewallRule]) -> (Vec<&'a FirewallRule>, Vec<usize>) {
     let wants = |comment: &str| wanted.iter().any(|rule| rule.comment == comment);
     let mut surplus = Vec::new();
     for (place, comment) in there.iter().enumerate() {
@@ -165,12 +165,12 @@ struct Chain<'a> {
 ///
 /// The tables of iptables-nft are left to iptables, which does not understand a table any more that nft has written to.
 #[must_use]
-pub fn nft_script(output: &str, wanted: &[Rule]) -> String {
+pub fn nft_script(output: &str, wanted: &[FirewallRule]) -> String {
     let mut script = String::new();
     for chain in chains(output) {
         let hook = chain.hook == "forward";
         // A chain that was opened for us and is not closed any more keeps nothing of ours.
-        let wanted: Vec<&Rule> = wanted.iter().filter(|rule| chain.closed && rule.forwarded == hook).collect();
+        let wanted: Vec<&FirewallRule> = wanted.iter().filter(|rule| chain.closed && rule.forwarded == hook).collect();
         let there: Vec<_> = chain.rules.iter().map(|rule| comment(rule, "comment ")).collect();
         let (missing, surplus) = difference(&there, &wanted);
         for rule in missing {
@@ -251,13 +251,13 @@ fn takes_all(rule: &str) -> bool {
 ///
 /// Rules are removed by their number, the last one first; new ones go to the top, above the final reject.
 #[must_use]
-pub fn iptables_commands(output: &str, wanted: &[Rule]) -> Vec<Vec<String>> {
+pub fn iptables_commands(output: &str, wanted: &[FirewallRule]) -> Vec<Vec<String>> {
     let mut commands = Vec::new();
     for chain in ["INPUT", "FORWARD"] {
         let begin = format!("-A {chain} ");
         let there: Vec<_> =
             output.lines().filter(|line| line.starts_with(&begin)).map(|line| comment(line, "--comment ")).collect();
-        let wanted: Vec<&Rule> = wanted.iter().filter(|rule| rule.chain() == chain).collect();
+        let wanted: Vec<&FirewallRule> = wanted.iter().filter(|rule| rule.chain() == chain).collect();
         let (missing, surplus) = difference(&there, &wanted);
         let number = |place: &usize| vec!["-D".to_owned(), chain.to_owned(), (place + 1).to_string()];
         commands.extend(surplus.iter().rev().map(number));
@@ -277,7 +277,7 @@ pub fn iptables_commands(output: &str, wanted: &[Rule]) -> Vec<Vec<String>> {
 /// Only lines of ours change. What `iptables-save` would write is more: what docker and kube-proxy have made since would come back at
 /// the next boot, stale. Without a table `filter` in it a restore closes nothing, and nothing is added.
 #[must_use]
-pub fn saved(text: &str, wanted: &[Rule]) -> String {
+pub fn saved(text: &str, wanted: &[FirewallRule]) -> String {
     let (mut out, mut in_filter, mut missing) = (String::new(), false, Vec::new());
     for line in text.lines() {
         // With counters a line begins by them: `[0:0] -A INPUT …`.
@@ -289,7 +289,7 @@ pub fn saved(text: &str, wanted: &[Rule]) -> String {
         // Before the first rule, behind the declarations of the chains.
         if in_filter && (rule.starts_with("-A ") || line.trim_end() == "COMMIT") {
             for rule in missing.drain(..) {
-                let Rule { comment, .. } = rule;
+                let FirewallRule { comment, .. } = rule;
                 let _ = writeln!(out, "-A {} {}-m comment --comment \"{comment}\" -j ACCEPT", rule.chain(), rule.iptables());
             }
         }
@@ -308,7 +308,7 @@ pub fn saved(text: &str, wanted: &[Rule]) -> String {
 /// In a zone our rules could not be told from others', for rich rules have no comments; and which zone an interface is in is the
 /// operator's. A policy's rules are looked at before those of zones (firewalld.policies(5), priority).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Policy {
+pub struct FirewalldPolicy {
     /// Its name: 17 letters at most.
     pub name: &'static str,
     /// The zone that packets go to.
@@ -317,16 +317,16 @@ pub struct Policy {
 }
 
 /// The two of them.
-pub const POLICIES: [Policy; 2] = [
-    Policy { name: "heat-node-agent", egress: "HOST", forwarded: false },
-    Policy { name: "heat-node-pods", egress: "ANY", forwarded: true },
+pub const POLICIES: [FirewalldPolicy; 2] = [
+    FirewalldPolicy { name: "heat-node-agent", egress: "HOST", forwarded: false },
+    FirewalldPolicy { name: "heat-node-pods", egress: "ANY", forwarded: true },
 ];
 
-impl Policy {
+impl FirewalldPolicy {
     /// Its rich rules.
     #[must_use]
-    pub fn rich_rules(&self, wanted: &[Rule]) -> Vec<String> {
-        wanted.iter().filter(|rule| rule.forwarded == self.forwarded).map(Rule::rich).collect()
+    pub fn rich_rules(&self, wanted: &[FirewallRule]) -> Vec<String> {
+        wanted.iter().filter(|rule| rule.forwarded == self.forwarded).map(FirewallRule::rich).collect()
     }
 
     /// What makes its rules these, as options of `firewall-cmd`, from `--list-rich-rules`.
@@ -350,7 +350,7 @@ mod tests {
         Opening { what: what.to_owned(), protocol, ports, from: from.map(|from| from.parse().unwrap()) }
     }
 
-    fn wanted() -> Vec<Rule> {
+    fn wanted() -> Vec<FirewallRule> {
         rules(&[
             opening("etcd clients", Protocol::Tcp, Some((2379, 2380)), Some("192.0.2.0/24")),
             opening("flannel", Protocol::Udp, Some((8472, 8472)), None),
@@ -450,7 +450,7 @@ table ip6 six { # handle 4
         let with = |rules: &str| RULESET.replacen("\t\tiif", &format!("{rules}\t\tiif"), 1);
         let etcd = format!("\t\tip saddr 192.0.2.0/24 tcp dport 2379-2380 accept comment \"{ETCD}\" # handle 20\n");
         let both = format!("{etcd}\t\tmeta nfproto ipv4 udp dport 8472 accept comment \"{FLANNEL}\" # handle 21\n");
-        let wanted: Vec<Rule> = wanted().into_iter().filter(|rule| !rule.forwarded).collect();
+        let wanted: Vec<FirewallRule> = wanted().into_iter().filter(|rule| !rule.forwarded).collect();
         assert_eq!(nft_script(&with(&both), &wanted), "");
         // Twice by two runs at once, and one for a port of earlier parameters. An operator's own comment is no business of ours.
         let more = format!(

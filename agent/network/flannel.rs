@@ -1,7 +1,7 @@
 //! The description of flannel's network (`PREFIX/config` in etcd): what may stand in it, by backend and by version of flanneld
 //! (seed-systems.md 8a, 8b).
 //!
-//! flanneld's own reader skips what it does not know and waits for ever on what is wrong, alive and without a word to systemd. So
+//! flanneld's own reader skips what it does not know and waits forever on what is wrong, alive and without a word to systemd. So
 //! everything is checked before it is written.
 
 use std::collections::BTreeSet;

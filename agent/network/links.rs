@@ -36,7 +36,7 @@ pub fn addresses(output: &str) -> Vec<Ipv4Net> {
 
 /// What is said of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Link {
+pub struct InterfaceState {
     /// Whether it was set up; it may lack a carrier.
     pub is_up: bool,
     /// Whether it is a bridge, and no port of one.
@@ -47,11 +47,11 @@ pub struct Link {
 
 /// An interface, from `ip -d -o link show dev NAME`.
 #[must_use]
-pub fn link(output: &str) -> Link {
+pub fn link(output: &str) -> InterfaceState {
     let flags = output.split_once('<').and_then(|(_, rest)| rest.split_once('>'));
     // The alias is a line of its own, and any text.
     let (alias, output): (Vec<&str>, Vec<&str>) = output.split('\\').partition(|line| line.trim_start().starts_with("alias "));
-    Link {
+    InterfaceState {
         is_ours: alias.iter().any(|line| line.trim().strip_prefix("alias ") == Some(ALIAS)),
         is_up: flags.is_some_and(|(flags, _)| flags.split(',').any(|flag| flag == "UP")),
         // Its kind stands alone, behind the address; `-o` writes a backslash for the end of a line.
@@ -69,7 +69,7 @@ pub fn our_bridges(output: &str) -> Vec<String> {
 
 /// What a bridge that is there is to the one that is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Claim {
+pub enum BridgeOwnership {
     /// We made it: its addresses are ours to change.
     Ours,
     /// Nobody uses it: no address, nothing plugged in. It becomes ours.
@@ -82,22 +82,22 @@ pub enum Claim {
 
 /// Whose a bridge is.
 #[must_use]
-pub fn claim(link: Link, addresses: &[Ipv4Net], has_ports: bool, wanted: Ipv4Net) -> Claim {
+pub fn claim(link: InterfaceState, addresses: &[Ipv4Net], has_ports: bool, wanted: Ipv4Net) -> BridgeOwnership {
     if link.is_ours {
-        Claim::Ours
+        BridgeOwnership::Ours
     } else if *addresses == [wanted] {
-        Claim::AsWanted
+        BridgeOwnership::AsWanted
     } else if addresses.is_empty() && !has_ports {
-        Claim::Free
+        BridgeOwnership::Free
     } else {
-        Claim::Foreign
+        BridgeOwnership::Foreign
     }
 }
 
 /// What makes an interface have exactly this address. What is there goes first: with it goes every address that the kernel
 /// counts as its second (net.ipv4.conf.*.promote_secondaries).
 #[must_use]
-pub fn readdress(found: &[Ipv4Net], wanted: Ipv4Net, interface: &str) -> Vec<Words> {
+pub fn set_address_commands(found: &[Ipv4Net], wanted: Ipv4Net, interface: &str) -> Vec<Words> {
     if *found == [wanted] {
         return Vec::new();
     }
@@ -107,7 +107,7 @@ pub fn readdress(found: &[Ipv4Net], wanted: Ipv4Net, interface: &str) -> Vec<Wor
 
 /// How packets get to an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum NextHop {
     /// It is on the link of this interface; packets go out from this address.
     OnLink(String, Ipv4Addr),
     /// Only through this router, from this address.
@@ -118,14 +118,14 @@ pub enum Way {
 
 /// The way to an address, from `ip -4 -o route get ADDRESS`; `None` where that says none.
 #[must_use]
-pub fn way(output: &str) -> Option<Way> {
+pub fn way(output: &str) -> Option<NextHop> {
     let source = after(output, "src")?.parse().ok()?;
     if output.starts_with("local ") {
-        return Some(Way::Own);
+        return Some(NextHop::Own);
     }
     match after(output, "via") {
-        Some(router) => Some(Way::Through(router.parse().ok()?, source)),
-        None => Some(Way::OnLink(after(output, "dev")?.to_owned(), source)),
+        Some(router) => Some(NextHop::Through(router.parse().ok()?, source)),
+        None => Some(NextHop::OnLink(after(output, "dev")?.to_owned(), source)),
     }
 }
 
@@ -133,16 +133,16 @@ pub fn way(output: &str) -> Option<Way> {
 ///
 /// # Errors
 /// Where it is on none: packets to its pods would go to a router that does not know them.
-pub fn interface_to(peer: &Peer, way: Option<Way>) -> Result<String> {
+pub fn interface_to(peer: &Peer, way: Option<NextHop>) -> Result<String> {
     let Peer { subnet, node } = peer;
     let error = match way {
-        Some(Way::OnLink(interface, _)) => return Ok(interface),
-        Some(Way::Through(router, own)) => {
+        Some(NextHop::OnLink(interface, _)) => return Ok(interface),
+        Some(NextHop::Through(router, own)) => {
             Error::permanent(format!("{node} is not on the network segment of this node's {own}: it is reached through {router}"))
                 .rule("a route to a node's pods goes through that node's own address, on the same segment")
                 .remedy("put all nodes on one Neutron subnet, or use flannel with the vxlan backend")
         }
-        Some(Way::Own) => {
+        Some(NextHop::Own) => {
             Error::permanent(format!("{node} is this node's own address, but {subnet} is listed as another node's"))
                 .rule("the node's own subnet must not be routed: traffic to local pods would leave the node")
                 .remedy("correct the subnets of the nodes in the parameters")
@@ -154,7 +154,7 @@ pub fn interface_to(peer: &Peer, way: Option<Way>) -> Result<String> {
 
 /// A route of the main table.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Route {
+pub struct MainTableRoute {
     /// Where to.
     pub subnet: Ipv4Net,
     /// Through whom, where it is not on the link.
@@ -167,13 +167,13 @@ pub struct Route {
 
 /// Routes, from `ip -4 -o route show table main`.
 #[must_use]
-pub fn routes(output: &str) -> Vec<Route> {
+pub fn routes(output: &str) -> Vec<MainTableRoute> {
     output
         .lines()
         .filter_map(|line| {
             let to = line.split_whitespace().next()?;
             let subnet = to.parse().or_else(|_| to.parse::<Ipv4Addr>().map(Ipv4Net::from)).ok()?;
-            Some(Route {
+            Some(MainTableRoute {
                 subnet,
                 via: after(line, "via").and_then(|via| via.parse().ok()),
                 interface: after(line, "dev")?.to_owned(),
@@ -187,7 +187,7 @@ pub fn routes(output: &str) -> Vec<Route> {
 ///
 /// # Errors
 /// Where somebody else has made another route to the same subnet.
-pub fn route_to(peer: &Peer, interface: &str, found: &[Route]) -> Result<Option<Words>> {
+pub fn route_to(peer: &Peer, interface: &str, found: &[MainTableRoute]) -> Result<Option<Words>> {
     let Peer { subnet, node } = peer;
     let mut verb = "add";
     for route in found.iter().filter(|route| route.subnet == *subnet) {
@@ -211,8 +211,8 @@ pub fn route_to(peer: &Peer, interface: &str, found: &[Route]) -> Result<Option<
 
 /// What removes those of our routes that lead to no peer any more.
 #[must_use]
-pub fn without_strays(found: &[Route], peers: &[Peer]) -> Vec<Words> {
-    let stray = |route: &&Route| route.ours && !peers.iter().any(|peer| peer.subnet == route.subnet);
+pub fn stale_route_removals(found: &[MainTableRoute], peers: &[Peer]) -> Vec<Words> {
+    let stray = |route: &&MainTableRoute| route.ours && !peers.iter().any(|peer| peer.subnet == route.subnet);
     found.iter().filter(stray).map(|route| words(&format!("route del {} proto {ROUTE_PROTOCOL}", route.subnet))).collect()
 }
 
@@ -224,7 +224,7 @@ pub fn without_strays(found: &[Route], peers: &[Peer]) -> Vec<Words> {
 ///
 /// Without a network ours are taken away.
 #[must_use]
-pub fn let_through(output: &str, network: Option<Ipv4Net>) -> Vec<Words> {
+pub fn forwarding_rules(output: &str, network: Option<Ipv4Net>) -> Vec<Words> {
     let tail = format!("-m comment --comment {COMMENT} -j ACCEPT");
     let both = |network: Ipv4Net| [format!("-s {network} {tail}"), format!("-d {network} {tail}")];
     let wanted: Vec<String> = network.map(both).into_iter().flatten().collect();
@@ -294,7 +294,7 @@ mod tests {
                 &["addr del 10.0.1.1/16 dev kbr0", "addr add 10.0.1.1/24 broadcast 10.0.1.255 dev kbr0"],
             ),
         ] {
-            assert_eq!(lines(&readdress(&addresses(found), net("10.0.1.1/24"), "kbr0")), wanted, "{found}");
+            assert_eq!(lines(&set_address_commands(&addresses(found), net("10.0.1.1/24"), "kbr0")), wanted, "{found}");
         }
     }
 
@@ -312,7 +312,7 @@ mod tests {
             ("<BROADCAST,MULTICAST,UP,LOWER_UP>", other, true, false, false),
         ] {
             let output = format!("4: kbr0: {flags} mtu 1500 qdisc noqueue state DOWN mode DEFAULT group default {details}");
-            assert_eq!(link(&output), Link { is_up, is_bridge, is_ours }, "{output}");
+            assert_eq!(link(&output), InterfaceState { is_up, is_bridge, is_ours }, "{output}");
         }
         let line = |name: &str, details: &str| {
             format!("4: {name}: <UP> mtu 1500 qdisc noqueue state DOWN mode DEFAULT group default {details}\n")
@@ -326,16 +326,16 @@ mod tests {
     fn a_bridge_is_ours_by_its_alias_alone() {
         let wanted = net("10.0.1.1/24");
         for (is_ours, addresses, has_ports, expected) in [
-            (true, &["10.0.9.1/24"][..], true, Claim::Ours),
-            (false, &[], false, Claim::Free),
-            (false, &[], true, Claim::Foreign),
-            (false, &["192.0.2.11/24"], true, Claim::Foreign),
-            (false, &["192.0.2.11/24"], false, Claim::Foreign),
-            (false, &["10.0.1.1/24"], true, Claim::AsWanted),
-            (false, &["10.0.1.1/24", "192.0.2.11/24"], true, Claim::Foreign),
+            (true, &["10.0.9.1/24"][..], true, BridgeOwnership::Ours),
+            (false, &[], false, BridgeOwnership::Free),
+            (false, &[], true, BridgeOwnership::Foreign),
+            (false, &["192.0.2.11/24"], true, BridgeOwnership::Foreign),
+            (false, &["192.0.2.11/24"], false, BridgeOwnership::Foreign),
+            (false, &["10.0.1.1/24"], true, BridgeOwnership::AsWanted),
+            (false, &["10.0.1.1/24", "192.0.2.11/24"], true, BridgeOwnership::Foreign),
         ] {
             let addresses: Vec<_> = addresses.iter().map(|text| net(text)).collect();
-            let link = Link { is_up: true, is_bridge: true, is_ours };
+            let link = InterfaceState { is_up: true, is_bridge: true, is_ours };
             assert_eq!(claim(link, &addresses, has_ports, wanted), expected, "{is_ours} {addresses:?} {has_ports}");
         }
     }
@@ -390,7 +390,7 @@ mod tests {
             assert!(error.contains(words), "{error}");
         }
         let peers = [peer("10.0.2.0/24", "192.0.2.12"), peer("10.0.3.0/24", "192.0.2.13")];
-        assert_eq!(lines(&without_strays(&found, &peers)), ["route del 10.0.7.0/24 proto 72"]);
+        assert_eq!(lines(&stale_route_removals(&found, &peers)), ["route del 10.0.7.0/24 proto 72"]);
     }
 
     #[test]
@@ -414,10 +414,10 @@ mod tests {
                 vec!["-D FORWARD -s 10.2.0.0/16 -m comment --comment heat-node-agent -j ACCEPT"],
             ),
         ] {
-            assert_eq!(lines(&let_through(&output, Some(network))), wanted, "{output}");
+            assert_eq!(lines(&forwarding_rules(&output, Some(network))), wanted, "{output}");
         }
         // No network at all takes ours away, and nobody else's.
-        let gone = lines(&let_through(&format!("{docker}{others}{both}"), None));
+        let gone = lines(&forwarding_rules(&format!("{docker}{others}{both}"), None));
         assert_eq!(gone, [add[1], add[0]].map(|rule| rule.replace("-I", "-D")));
     }
 

@@ -78,7 +78,7 @@ pub struct FirewallFile {
 
 /// What the agent made on this node by earlier parameters, as the files that it wrote for its units say.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Made {
+pub struct PreviousNetwork {
     /// Firewalls that may hold rules of ours.
     pub firewalls: Vec<FirewallTool>,
     /// Whether there is a description of the network of pods.

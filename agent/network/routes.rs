@@ -14,7 +14,7 @@ const REJECT: u32 = 0x200;
 
 /// A route of the kernel's main table.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Route {
+pub struct ProcRoute {
     /// `eth0`; `*` where packets are refused.
     pub interface: String,
     /// Where to.
@@ -27,7 +27,7 @@ pub struct Route {
     pub rejects: bool,
 }
 
-impl Route {
+impl ProcRoute {
     /// Whether those whom it leads to are on the segment of its interface.
     fn is_direct(&self) -> bool {
         self.gateway.is_none() && !self.rejects
@@ -44,11 +44,11 @@ impl Route {
 
 /// Reads `/proc/net/route`: addresses are the bytes of the network's order, printed as a number of the machine's (proc(5)).
 #[must_use]
-pub fn parse(text: &str) -> Vec<Route> {
+pub fn parse(text: &str) -> Vec<ProcRoute> {
     text.lines().skip(1).filter_map(route).collect()
 }
 
-fn route(line: &str) -> Option<Route> {
+fn route(line: &str) -> Option<ProcRoute> {
     let mut words = line.split_ascii_whitespace();
     let interface = words.next()?.to_owned();
     let mut hex = || u32::from_str_radix(words.next()?, 16).ok();
@@ -57,7 +57,7 @@ fn route(line: &str) -> Option<Route> {
     let mask = address(u32::from_str_radix(words.next()?, 16).ok()?);
     let to = Ipv4Net::with_netmask(to, mask).ok()?;
     let gateway = Some(gateway).filter(|gateway| !gateway.is_unspecified());
-    (flags & UP != 0).then_some(Route { interface, to, gateway, metric, rejects: flags & REJECT != 0 })
+    (flags & UP != 0).then_some(ProcRoute { interface, to, gateway, metric, rejects: flags & REJECT != 0 })
 }
 
 fn address(number: u32) -> Ipv4Addr {
@@ -66,14 +66,14 @@ fn address(number: u32) -> Ipv4Addr {
 
 /// The route that packets to an address take.
 #[must_use]
-pub fn best(routes: &[Route], to: Ipv4Addr) -> Option<&Route> {
+pub fn best(routes: &[ProcRoute], to: Ipv4Addr) -> Option<&ProcRoute> {
     let leads = routes.iter().filter(|route| route.to.contains(&to));
     leads.min_by_key(|route| (u8::MAX - route.to.prefix_len(), route.metric))
 }
 
 /// The segment of the interface that has an address.
 #[must_use]
-pub fn segment(routes: &[Route], own: Ipv4Addr) -> Option<&Route> {
+pub fn segment(routes: &[ProcRoute], own: Ipv4Addr) -> Option<&ProcRoute> {
     best(routes, own).filter(|route| route.is_direct())
 }
 
@@ -113,9 +113,9 @@ pub enum RouteProblem {
     /// There is none.
     Missing(Peer),
     /// It leads somewhere else.
-    Elsewhere(Peer, Route),
+    Elsewhere(Peer, ProcRoute),
     /// The node's own subnet is sent elsewhere (seed-systems.md 6b, and flannel 0.5.0).
-    Own(Route),
+    Own(ProcRoute),
     /// The peer's node is not on this node's segment: no route can lead there.
     OffSegment {
         /// Who.
@@ -126,7 +126,7 @@ pub enum RouteProblem {
         segment: Option<(Ipv4Net, String)>,
     },
     /// It leads to a node that is gone.
-    LeftOver(Route),
+    LeftOver(ProcRoute),
 }
 
 impl fmt::Display for RouteProblem {
@@ -182,20 +182,20 @@ impl RouteQuery<'_> {
 
 /// What of the routes is not as it is asked for.
 #[must_use]
-pub fn compare(asked: &RouteQuery<'_>, routes: &[Route]) -> Vec<RouteProblem> {
+pub fn compare(asked: &RouteQuery<'_>, routes: &[ProcRoute]) -> Vec<RouteProblem> {
     let own = asked.own_address();
     let mut wrong = Vec::new();
-    let sent_away = |route: &&Route| route.gateway.is_some() && asked.subnet == Some(route.to);
+    let sent_away = |route: &&ProcRoute| route.gateway.is_some() && asked.subnet == Some(route.to);
     wrong.extend(routes.iter().find(sent_away).map(|route| RouteProblem::Own(route.clone())));
     for peer in asked.others() {
-        if !best(routes, peer.node).is_some_and(Route::is_direct) {
+        if !best(routes, peer.node).is_some_and(ProcRoute::is_direct) {
             let segment = own.and_then(|own| segment(routes, own)).map(|route| (route.to, route.interface.clone()));
             wrong.push(RouteProblem::OffSegment { peer: *peer, own, segment });
             continue;
         }
         // A longer route inside of the subnet takes packets, too.
         let mut inside = routes.iter().filter(|route| peer.subnet.contains(&route.to));
-        let leads = |route: &&Route| route.gateway == Some(peer.node) && !route.rejects;
+        let leads = |route: &&ProcRoute| route.gateway == Some(peer.node) && !route.rejects;
         if best(routes, peer.subnet.addr()).is_none_or(|route| !peer.subnet.contains(&route.to)) {
             wrong.push(RouteProblem::Missing(*peer));
         } else if let Some(route) = inside.find(|route| !leads(route) && is_first(route, routes)) {
@@ -212,7 +212,7 @@ pub fn compare(asked: &RouteQuery<'_>, routes: &[Route]) -> Vec<RouteProblem> {
 }
 
 /// Of several routes to one place only the first takes packets.
-fn is_first(route: &Route, routes: &[Route]) -> bool {
+fn is_first(route: &ProcRoute, routes: &[ProcRoute]) -> bool {
     routes.iter().all(|other| other.to != route.to || other.metric >= route.metric)
 }
 
@@ -254,7 +254,7 @@ eth0\t0003640A\t0D0200C0\t0003\t0\t0\t0\t00FFFFFF\t0\t0\t0
         assert_eq!(routes.len(), 5);
         assert_eq!(
             routes[3],
-            Route {
+            ProcRoute {
                 interface: "eth0".into(),
                 to: "10.100.2.0/24".parse().unwrap(),
                 gateway: Some("192.0.2.12".parse().unwrap()),
@@ -269,7 +269,7 @@ eth0\t0003640A\t0D0200C0\t0003\t0\t0\t0\t00FFFFFF\t0\t0\t0
         }
         // A blackhole, and a route that is down.
         let odd = "Iface\n*\t0000640A\t00000000\t0201\t0\t0\t0\t0000FFFF\t0\t0\t0\neth0\t0000640A\t00000000\t0000\t0\t0\t0\t0000FFFF\t0\t0\t0\n";
-        assert!(matches!(parse(odd).as_slice(), [Route { rejects: true, gateway: None, .. }]));
+        assert!(matches!(parse(odd).as_slice(), [ProcRoute { rejects: true, gateway: None, .. }]));
     }
 
     #[test]

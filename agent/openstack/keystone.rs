@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use crate::budgets::json;
 use crate::clock::{Clock, Stopwatch, Timestamp};
 use crate::error::remedy::Remedy;
-use crate::error::{Context, Error, Kind, Result};
+use crate::error::{Context, Error, ErrorKind, Result};
 use crate::http::{self, Http, Request, Response};
 use crate::report::text::{escaped, shortened};
 
@@ -119,7 +119,7 @@ impl Credentials {
 pub struct Session {
     /// For `X-Auth-Token`; a secret.
     pub token: String,
-    endpoints: Arc<Vec<Endpoint>>,
+    endpoints: Arc<Vec<CatalogEndpoint>>,
     /// Runs since before the token was asked for.
     age: Stopwatch,
     life: Duration,
@@ -127,7 +127,7 @@ pub struct Session {
 
 /// A public endpoint of one of [`SERVICES`].
 #[derive(Debug)]
-struct Endpoint {
+struct CatalogEndpoint {
     service_type: String,
     /// `region_id` and its older name.
     regions: [String; 2],
@@ -188,11 +188,11 @@ struct Slot {
     key: (String, String, Scope, String),
     /// Held while a token is asked for: whoever comes meanwhile waits for the same answer.
     asking: tokio::sync::Mutex<()>,
-    state: Mutex<State>,
+    state: Mutex<TokenState>,
 }
 
 #[derive(Default)]
-struct State {
+struct TokenState {
     session: Option<Session>,
     /// How often a token was asked for.
     tries: u64,
@@ -201,7 +201,7 @@ struct State {
 }
 
 impl Slot {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, TokenState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -389,7 +389,7 @@ fn session(response: &Response, age: Stopwatch) -> Result<Session> {
         for endpoint in list(service.get("endpoints")).filter(|endpoint| text(endpoint, "interface") == "public") {
             let regions = ["region_id", "region"].map(|key| text(endpoint, key).to_owned());
             let [service_type, url] = [text(service, "type"), text(endpoint, "url")].map(str::to_owned);
-            endpoints.push(Endpoint { service_type, regions, url });
+            endpoints.push(CatalogEndpoint { service_type, regions, url });
         }
     }
     Ok(Session { token, endpoints: Arc::new(endpoints), age, life })
@@ -411,19 +411,23 @@ fn refusal(response: &Response, credentials: &Credentials) -> Error {
     let known = message.is_some();
     let message = message.unwrap_or("no details");
     // Keystone repeats what it was sent where that does not fit its schema; what is too short for the HTTP client to know again is here.
-    let message = if message.contains(&credentials.password) { "an unprintable message".to_owned() } else { tidy(message) };
+    let message = if message.contains(&credentials.password) {
+        "a message that contains a secret, not shown".to_owned()
+    } else {
+        tidy(message)
+    };
     let trustee = !matches!(credentials.scope, Scope::Project(_));
     let (kind, remedy) = match status {
-        401 | 403 | 404 if trustee && known => (Kind::Permanent, of_trustee(credentials)),
+        401 | 403 | 404 if trustee && known => (ErrorKind::Permanent, of_trustee(credentials)),
         401 => (
-            Kind::Permanent,
+            ErrorKind::Permanent,
             "Heat disables the user while the stack is suspended and removes it with the stack: resume the stack, or update it so that \
              the server gets new credentials; check `openstack stack show`"
                 .into(),
         ),
-        404 => (Kind::Permanent, "auth_url does not lead to Keystone's v3 API (http://HOST:5000/v3): correct it".into()),
-        408 | 429 | 500.. => (Kind::Transient, "Keystone or its load balancer is overloaded or down; the agent retries".into()),
-        _ => (Kind::Permanent, "check auth_url, user_id, and project_id or trust".into()),
+        404 => (ErrorKind::Permanent, "auth_url does not lead to Keystone's v3 API (http://HOST:5000/v3): correct it".into()),
+        408 | 429 | 500.. => (ErrorKind::Transient, "Keystone or its load balancer is overloaded or down; the agent retries".into()),
+        _ => (ErrorKind::Permanent, "check auth_url, user_id, and project_id or trust".into()),
     };
     Error::new(kind, format!("Keystone answered {status}: {message}"))
         .remedy(remedy)

@@ -298,14 +298,20 @@ async fn what_keystone_refuses_is_said_without_a_secret() {
     let echo = status("400 Bad Request", r#"{"error":{"message":"Invalid input for field 'identity/password': hush"}}"#);
     let bare = |body: &str| Act::Answer("201 Created", vec!["X-Subject-Token: geheim".to_owned()], body.as_bytes().to_vec());
     for (act, kind, words, remedy, pause) in [
-        (refused(), Kind::Permanent, "token for user u from Keystone: Keystone answered 401: The request you", "suspended", None),
-        (page, Kind::Permanent, "Keystone answered 404: no details", "correct it", None),
-        (echo, Kind::Permanent, "Keystone answered 400: an unprintable message", "user_id", None),
-        (busy, Kind::Transient, "Keystone answered 429", "retries", Some(77)),
-        (status("503 Service Unavailable", ""), Kind::Transient, "Keystone answered 503", "retries", None),
-        (ok("{}"), Kind::Permanent, "the answer contains no token", "Keystone itself", None),
-        (bare("hush"), Kind::Permanent, "the answer is not JSON", "Keystone itself", None),
-        (Act::Cut(900, b"{\"token\":".to_vec()), Kind::Transient, "closed the connection", "", None),
+        (
+            refused(),
+            ErrorKind::Permanent,
+            "token for user u from Keystone: Keystone answered 401: The request you",
+            "suspended",
+            None,
+        ),
+        (page, ErrorKind::Permanent, "Keystone answered 404: no details", "correct it", None),
+        (echo, ErrorKind::Permanent, "Keystone answered 400: a message that contains a secret, not shown", "user_id", None),
+        (busy, ErrorKind::Transient, "Keystone answered 429", "retries", Some(77)),
+        (status("503 Service Unavailable", ""), ErrorKind::Transient, "Keystone answered 503", "retries", None),
+        (ok("{}"), ErrorKind::Permanent, "the answer contains no token", "Keystone itself", None),
+        (bare("hush"), ErrorKind::Permanent, "the answer is not JSON", "Keystone itself", None),
+        (Act::Cut(900, b"{\"token\":".to_vec()), ErrorKind::Transient, "closed the connection", "", None),
     ] {
         let keystone = Fake::start(vec![act]).await;
         let error = Node::new().error(&user(&keystone.base, "u")).await;
@@ -361,7 +367,7 @@ async fn a_token_got_over_https_is_not_sent_in_clear_because_the_catalog_says_so
             .await;
         assert_eq!((answer.is_ok(), heat.requests().len() > asked), (taken, taken), "{answer:?}");
         if let Err(error) = answer {
-            assert!(error.kind() == Kind::Refused && error.cause().contains("its token would travel in clear"), "{error}");
+            assert!(error.kind() == ErrorKind::Refused && error.cause().contains("its token would travel in clear"), "{error}");
             assert!(error.suggested_remedy().unwrap().contains("allow_insecure"));
         }
     }

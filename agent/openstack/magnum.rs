@@ -12,7 +12,7 @@ use super::keystone::{Credentials, Keystone, Scope};
 use crate::budgets::json;
 use crate::desired::{MagnumAccess, MagnumUser, Signer};
 use crate::error::remedy::Remedy;
-use crate::error::{Context, Error, Hitch, Kind, Result};
+use crate::error::{ConnectFailure, Context, Error, ErrorKind, Result};
 use crate::http::{Http, Request, Response};
 use crate::report::text::{escaped, shortened};
 
@@ -112,18 +112,18 @@ impl<'a> Magnum<'a> {
     /// other.
     fn with_place(&self, error: Error) -> Error {
         let parameter = |host: &str| if self.access.url.contains(host) { "MAGNUM_URL" } else { "AUTH_URL" };
-        let remedy = match error.hitch() {
-            Some(Hitch::Name(host)) => Remedy::stack_update_or(format!(
+        let remedy = match error.connect_failure() {
+            Some(ConnectFailure::Name(host)) => Remedy::stack_update_or(format!(
                 "`getent hosts {host}` finds no address on this node. If the name is wrong (`openstack endpoint list` shows the right one), correct \
                  {} in the template and update the stack; if it is right, correct this node's name servers, which usually come from its Neutron \
                  subnet",
                 parameter(host)
             )),
-            Some(Hitch::Refused { peer, .. }) => Remedy::stack_update_or(format!(
+            Some(ConnectFailure::Refused { peer, .. }) => Remedy::stack_update_or(format!(
                 "start the service at {peer}; if the address is wrong, correct {} in the template and update the stack",
                 parameter(peer)
             )),
-            Some(Hitch::Authority(peer)) => {
+            Some(ConnectFailure::Authority(peer)) => {
                 let state = if self.access.authority.is_some() { "is another CA" } else { "is empty" };
                 Remedy::stack_update(format!(
                     "OPENSTACK_CA in the template {state}. `openssl s_client -connect {peer} -showcerts </dev/null` names the issuer: if {peer} is this \
@@ -131,7 +131,7 @@ impl<'a> Magnum<'a> {
                      if not, correct AUTH_URL or MAGNUM_URL"
                 ))
             }
-            Some(Hitch::Silence | Hitch::Clock) | None => return error,
+            Some(ConnectFailure::Silence | ConnectFailure::Clock) | None => return error,
         };
         error.remedy(remedy)
     }
@@ -157,14 +157,14 @@ impl<'a> Magnum<'a> {
     fn refusal(&self, response: &Response) -> Error {
         let status = response.status;
         let message = error_message(response).unwrap_or_else(|| "no details".to_owned());
-        let permanent = |remedy: &str| (Kind::Permanent, Remedy::from(remedy));
+        let permanent = |remedy: &str| (ErrorKind::Permanent, Remedy::from(remedy));
         let (kind, remedy) = match status {
             400 => permanent(
                 "check that the cluster in the parameters exists (`openstack coe cluster show`), and that [x509] in magnum.conf allows \
                  subjectAltName, keyUsage and extendedKeyUsage",
             ),
             401 if self.user.is_none() => (
-                Kind::Permanent,
+                ErrorKind::Permanent,
                 Remedy::stack_update(
                     "USER_TOKEN has expired: update the stack so that the node gets a new one, or provide the certificates \
                      (CERTIFICATES=given)",
@@ -175,14 +175,14 @@ impl<'a> Magnum<'a> {
                  Magnum uses ([keystone_authtoken] in magnum.conf)",
             ),
             403 if self.user.as_ref().is_some_and(|user| user.scope == Scope::None) => (
-                Kind::Permanent,
+                ErrorKind::Permanent,
                 Remedy::stack_update_or(format!(
                     "TRUST_ID is empty, which Magnum 17 and later do not accept: set it in the template and update the stack. On an older \
                      Magnum: {POLICY}"
                 )),
             ),
             403 => (
-                Kind::Permanent,
+                ErrorKind::Permanent,
                 Remedy::stack_update_or(format!(
                     "{POLICY}. If none lacks it, TRUSTEE_USER_ID is wrong: correct it in the template and update the stack"
                 )),
@@ -194,7 +194,7 @@ impl<'a> Magnum<'a> {
                 permanent("this Magnum accepts no API version that this node supports: check that MAGNUM_URL leads to Magnum")
             }
             408 | 409 | 429 | 500.. => (
-                Kind::Transient,
+                ErrorKind::Transient,
                 "the fault is in Magnum, not on this node: `openstack coe service list` shows whether magnum-conductor is up; the reason \
                  is in the log of magnum-conductor on Magnum's hosts"
                     .into(),

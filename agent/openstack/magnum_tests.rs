@@ -176,7 +176,7 @@ async fn a_dead_token_is_replaced_once() {
 #[tokio::test]
 async fn whatever_magnum_says_there_is_one_cause_and_a_remedy() {
     let keystone = Fake::start(vec![token("geheim")]).await;
-    let (permanent, transient) = (Kind::Permanent, Kind::Transient);
+    let (permanent, transient) = (ErrorKind::Permanent, ErrorKind::Transient);
     let busy = Act::Answer("503 Service Unavailable", vec!["Retry-After: 7".to_owned()], Vec::new());
     for (act, kind, cause, remedy) in [
         (
@@ -224,7 +224,7 @@ async fn what_is_slow_ends_at_the_deadline_and_what_keystone_refuses_is_reported
     node.keystone.session(&node.http, asked.user.as_ref().unwrap(), DEADLINE).await.unwrap();
     let error = asked.fetch_authority(Signer::Etcd, Duration::from_millis(300)).await.unwrap_err();
     assert_eq!(keystone.requests().len(), 1);
-    assert!(error.cause().contains("no answer from") && error.kind() == Kind::Transient, "{error}");
+    assert!(error.cause().contains("no answer from") && error.kind() == ErrorKind::Transient, "{error}");
     let refusal = |line, message: &str| status(line, json!({"error": {"message": message}}).to_string());
     for (act, cause) in [
         (refusal("401 Unauthorized", "The request you have made requires authentication."), "Keystone answered 401: The request"),
@@ -234,7 +234,7 @@ async fn what_is_slow_ends_at_the_deadline_and_what_keystone_refuses_is_reported
         let keystone = Fake::start(vec![act]).await;
         let access = access_to(&slow, trustee(&keystone, Some("t")));
         let error = node.magnum(&access).fetch_authority(Signer::Etcd, DEADLINE).await.unwrap_err();
-        assert!(error.cause().starts_with(cause) && error.kind() == Kind::Permanent, "{error}");
+        assert!(error.cause().starts_with(cause) && error.kind() == ErrorKind::Permanent, "{error}");
         assert!(error.suggested_remedy().unwrap().contains("TRUSTEE_PASSWORD and TRUST_ID"), "{error:?}");
     }
 }
@@ -253,7 +253,7 @@ async fn the_authority_of_the_parameters_is_believed_by_magnum_and_keystone_alik
     node.magnum(&access).fetch_authority(Signer::Etcd, DEADLINE).await.unwrap();
     // Parameters alone do not turn verification off.
     (access.authority, access.insecure) = (None, true);
-    assert_eq!(node.magnum(&access).fetch_authority(Signer::Etcd, DEADLINE).await.unwrap_err().kind(), Kind::Refused);
+    assert_eq!(node.magnum(&access).fetch_authority(Signer::Etcd, DEADLINE).await.unwrap_err().kind(), ErrorKind::Refused);
     let node = Node::new(Tls { ca_file: None, allow_insecure: true });
     node.magnum(&access).fetch_authority(Signer::Etcd, DEADLINE).await.unwrap();
     assert_eq!(keystone.requests().len(), 2);

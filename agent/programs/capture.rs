@@ -59,12 +59,12 @@ impl HeadAndTail {
 
 /// All of a stream, if it is no longer than [`ANSWER_BYTES`].
 #[derive(Debug, Default)]
-pub(super) struct Whole {
+pub(super) struct BoundedCapture {
     bytes: Vec<u8>,
     is_over: bool,
 }
 
-impl Whole {
+impl BoundedCapture {
     fn add(&mut self, bytes: &[u8]) {
         self.is_over |= self.bytes.len() + bytes.len() > ANSWER_BYTES;
         if self.is_over {
@@ -86,7 +86,7 @@ pub(super) struct CapturedStream {
     /// With its secrets masked.
     pub(super) masked: HeadAndTail,
     /// As it was said, where that is asked for.
-    pub(super) plain: Option<Whole>,
+    pub(super) plain: Option<BoundedCapture>,
 }
 
 /// The output file that both streams share.

@@ -6,11 +6,11 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::encoded;
+use super::json_size;
 use super::mask::Mask;
 use crate::budgets::ANSWER_MEMORY;
-use crate::budgets::json::{self, Rejection};
-use crate::report::text::with_own_names;
+use crate::budgets::json::{self, JsonRejection};
+use crate::report::text::with_unique_names;
 
 /// How a program's standard output was read.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,7 +46,8 @@ pub struct HookAnswer {
     pub outputs: Map<String, Value>,
     /// `deploy_status_code` as it was written, where that is no number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub unclear: Option<String>,
+    #[serde(rename = "unclear")]
+    pub invalid_status: Option<String>,
 }
 
 impl HookAnswer {
@@ -56,13 +57,13 @@ impl HookAnswer {
     ///
     /// # Errors
     /// If it is not a single JSON object, or has more members than can be held.
-    pub fn read(text: &str) -> Result<Self, Rejection> {
+    pub fn read(text: &str) -> Result<Self, JsonRejection> {
         // RFC 8259, section 8.1: a reader may ignore a byte order mark, and Python's does.
         let text = text.trim_start_matches('\u{feff}');
-        let stood_in = without_odd_numbers(text);
+        let stood_in = without_non_json_numbers(text);
         let members = match json::members(text) {
             // Where all that is wrong with it are those numbers, each value is where it was.
-            Err(Rejection::Json(_)) if stood_in != text => {
+            Err(JsonRejection::Json(_)) if stood_in != text => {
                 json::members(&stood_in)?.into_iter().map(|(name, value)| (name, as_written(text, &stood_in, value))).collect()
             }
             other => other?,
@@ -81,21 +82,24 @@ impl HookAnswer {
         };
         let (stdout, stderr) = (text("deploy_stdout"), text("deploy_stderr"));
         let code = outputs.shift_remove("deploy_status_code").unwrap_or_default();
-        let (status, unclear) = match status(&code) {
+        let (status, invalid_status) = match status(&code) {
             Some(status) => (status, None),
             // A text that JSON lacks a number for is shown as it was written.
-            None => {
-                (1, Some(code.as_str().filter(|code| ODD_NUMBERS.contains(code)).map_or_else(|| code.to_string(), str::to_owned)))
-            }
+            None => (
+                1,
+                Some(
+                    code.as_str().filter(|code| NON_JSON_NUMBERS.contains(code)).map_or_else(|| code.to_string(), str::to_owned),
+                ),
+            ),
         };
-        Ok(Self { status, stdout, stderr, outputs, unclear })
+        Ok(Self { status, stdout, stderr, outputs, invalid_status })
     }
 
     /// The same with the secrets masked in every value, and in the names within values.
     pub(super) fn masked(mut self, mask: &Mask) -> Self {
         self.stdout = mask.hide_text(&self.stdout);
         self.stderr = mask.hide_text(&self.stderr);
-        self.unclear = self.unclear.map(|code| mask.hide_text(&code));
+        self.invalid_status = self.invalid_status.map(|code| mask.hide_text(&code));
         for value in self.outputs.values_mut() {
             match value {
                 Value::String(text) => *text = mask.hide_text(text),
@@ -110,21 +114,21 @@ impl HookAnswer {
 
     /// What each of its texts takes in JSON.
     pub(super) fn sizes(&self) -> impl Iterator<Item = usize> {
-        let texts = [&self.stdout, &self.stderr].into_iter().chain(&self.unclear).map(|text| encoded::size(text));
-        texts.chain(self.outputs.values().map(encoded::size_of_value))
+        let texts = [&self.stdout, &self.stderr].into_iter().chain(&self.invalid_status).map(|text| json_size::size(text));
+        texts.chain(self.outputs.values().map(json_size::size_of_value))
     }
 
     /// What the names of its members take in JSON.
     pub(super) fn names(&self) -> usize {
-        self.outputs.keys().map(|name| encoded::size_of_name(name)).sum()
+        self.outputs.keys().map(|name| json_size::size_of_name(name)).sum()
     }
 
     /// Cuts each text and each value that is larger than this in JSON.
     pub(super) fn cut(&mut self, each: usize) {
-        for text in [&mut self.stdout, &mut self.stderr].into_iter().chain(&mut self.unclear) {
-            *text = encoded::cut(text, each);
+        for text in [&mut self.stdout, &mut self.stderr].into_iter().chain(&mut self.invalid_status) {
+            *text = json_size::cut(text, each);
         }
-        self.outputs.values_mut().for_each(|value| encoded::cut_value(value, each));
+        self.outputs.values_mut().for_each(|value| json_size::cut_value(value, each));
     }
 }
 
@@ -140,16 +144,16 @@ fn status(code: &Value) -> Option<i32> {
 }
 
 /// What Python's `json` writes where JSON has no number: the one with a sign before the other, which it ends with.
-const ODD_NUMBERS: [&str; 3] = ["-Infinity", "Infinity", "NaN"];
+const NON_JSON_NUMBERS: [&str; 3] = ["-Infinity", "Infinity", "NaN"];
 
 /// A text with a number of as many digits in the place of each of those: what is JSON then differs in nothing else, and every value stands
 /// where it stood. Only what a Python would read as one is replaced: nothing that a number, a word or a text has within it.
-fn without_odd_numbers(text: &str) -> String {
+fn without_non_json_numbers(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let (mut rest, mut in_text) = (text, false);
     let mut follows_word = false;
     while let Some(next) = rest.chars().next() {
-        let odd = ODD_NUMBERS.into_iter().find(|odd| !in_text && !follows_word && rest.starts_with(odd));
+        let odd = NON_JSON_NUMBERS.into_iter().find(|odd| !in_text && !follows_word && rest.starts_with(odd));
         let taken = odd.map_or(next.len_utf8(), str::len);
         // What an escape stands for within a text is passed over with it.
         let taken = if in_text && next == '\\' { taken + rest.chars().nth(1).map_or(0, char::len_utf8) } else { taken };
@@ -191,7 +195,7 @@ fn hide_within(value: &mut Value, mask: &Mask) {
                 hide_within(&mut value, mask);
                 (mask.hide_text(&name), value)
             });
-            *members = with_own_names(hidden);
+            *members = with_unique_names(hidden);
         }
     }
 }
@@ -220,7 +224,7 @@ mod tests {
             assert_eq!(HookAnswer::read(text).unwrap().status, status, "{text}");
         }
         for text in ["", "[1]", "5", "{", "id\n{}", "{}{}"] {
-            assert!(matches!(HookAnswer::read(text), Err(Rejection::Json(_))), "{text}");
+            assert!(matches!(HookAnswer::read(text), Err(JsonRejection::Json(_))), "{text}");
         }
         let answer = HookAnswer::read(r#"{"b": 1, "deploy_stdout": [1], "deploy_stderr": null, "a": {"x": "1"}}"#).unwrap();
         assert_eq!((answer.stdout.as_str(), answer.stderr.as_str()), ("[1]", ""));
@@ -250,7 +254,7 @@ mod tests {
         let answer = HookAnswer::read(&format!("{{{lists}\"deploy_status_code\": 3}}")).unwrap();
         assert!(answer.outputs["0"].is_array() && answer.outputs["19"].is_string() && answer.status == 3);
         let names = format!("{{{}\"deploy_status_code\": 0}}", (0..30_000).map(|n| format!("\"{n}\":0,")).collect::<String>());
-        assert!(matches!(HookAnswer::read(&names), Err(Rejection::TooLarge(_))));
+        assert!(matches!(HookAnswer::read(&names), Err(JsonRejection::TooLarge(_))));
     }
 
     /// Attack: a hook that succeeded was reported as failed for a NaN of Python's, and nobody heard why.
@@ -258,14 +262,14 @@ mod tests {
     fn what_python_writes_for_numbers_that_json_lacks_is_kept_as_text() {
         let text = r#"{"load": NaN, "most": [1, Infinity], "least": {"a": -Infinity, "NaN": "\"NaN: [NaN, \\"}, "n": "NaN", "deploy_status_code": 0}"#;
         let answer = HookAnswer::read(text).unwrap();
-        assert_eq!((answer.status, &answer.unclear), (0, &None));
+        assert_eq!((answer.status, &answer.invalid_status), (0, &None));
         let expected =
             json!({"load": "NaN", "most": "[1, Infinity]", "least": r#"{"a": -Infinity, "NaN": "\"NaN: [NaN, \\"}"#, "n": "NaN"});
         assert_eq!(Value::Object(answer.outputs), expected);
         for text in
             ["NaN", "{NaN: 1}", r#"{"a": -NaN}"#, r#"{"a": 1NaN}"#, r#"{"a": NaN1}"#, r#"{"a": Infinity.5}"#, r#"{"a": nan}"#]
         {
-            assert!(matches!(HookAnswer::read(text), Err(Rejection::Json(_))), "{text}");
+            assert!(matches!(HookAnswer::read(text), Err(JsonRejection::Json(_))), "{text}");
         }
     }
 
@@ -275,11 +279,11 @@ mod tests {
         for (code, shown) in [("NaN", "NaN"), ("Infinity", "Infinity"), (r#""many""#, "\"many\""), ("[1]", "[1]"), ("0.5", "0.5")]
         {
             let answer = HookAnswer::read(&format!(r#"{{"deploy_status_code": {code}}}"#)).unwrap();
-            assert_eq!((answer.status, answer.unclear.as_deref()), (1, Some(shown)), "{code}");
+            assert_eq!((answer.status, answer.invalid_status.as_deref()), (1, Some(shown)), "{code}");
         }
         let secret = HookAnswer::read(r#"{"deploy_status_code": "hunter2222"}"#).unwrap().masked(&hiding(&["hunter2222"]));
-        assert_eq!(secret.unclear.as_deref(), Some("\"******\""));
-        assert_eq!(HookAnswer::read(r#"{"deploy_status_code": "3"}"#).unwrap().unclear, None);
+        assert_eq!(secret.invalid_status.as_deref(), Some("\"******\""));
+        assert_eq!(HookAnswer::read(r#"{"deploy_status_code": "3"}"#).unwrap().invalid_status, None);
     }
 
     /// Attack: a secret that is part of `deploy_status_code` made a failed hook a success.

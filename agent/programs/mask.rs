@@ -1,7 +1,7 @@
 //! Hiding secrets in what a program says.
 
 use crate::budgets::SECRET_TEXTS;
-use crate::report::finder::{Finder, Stream};
+use crate::report::secret_finder::{Finder, Stream};
 use crate::report::text::secret_texts;
 
 /// The secrets of a job, to be looked for in whatever it says.
@@ -13,8 +13,8 @@ pub(crate) struct Mask {
 
 impl Mask {
     /// What a job must not show: these texts, or nothing at all where that is withheld.
-    pub(super) fn of(secrets: &[String], withheld: bool) -> Self {
-        if withheld { Self { finder: None } } else { Self::hiding(secrets) }
+    pub(super) fn of(secrets: &[String], hide_output: bool) -> Self {
+        if hide_output { Self { finder: None } } else { Self::hiding(secrets) }
     }
 
     pub(crate) fn hiding(secrets: &[String]) -> Self {

@@ -11,8 +11,8 @@
 
 mod capture;
 pub mod child;
-pub mod encoded;
 mod hook_answer;
+pub mod json_size;
 pub mod lines;
 mod mask;
 pub mod runner;
@@ -37,9 +37,9 @@ use serde::{Deserialize, Serialize};
 use crate::backoff::Backoff;
 use crate::clock::Clock;
 use crate::error::remedy::Remedy;
-use crate::error::{Context, Error, Kind, Result};
+use crate::error::{Context, Error, ErrorKind, Result};
 use crate::files::{Attributes, Tree};
-use crate::report::reason::Reason;
+use crate::report::reason::FailureReason;
 use crate::systemd::{Systemd, TransientService};
 
 const JOB: &str = "job.json";
@@ -95,10 +95,12 @@ pub struct Job {
     pub secrets: Vec<String>,
     /// There are more of them than can be masked: nothing that the program says is shown.
     #[serde(default)]
-    pub withheld: bool,
+    #[serde(rename = "withheld")]
+    pub hide_output: bool,
     /// It is a hook: its standard output is read as [`HookAnswer`].
     #[serde(default)]
-    pub says_json: bool,
+    #[serde(rename = "says_json")]
+    pub stdout_is_json: bool,
     /// Absolute path of an empty file outside of the state, made right before the start. Where it is there already, the job has begun in
     /// a run that this state does not know of, being older, and does not begin again.
     #[serde(default)]
@@ -136,7 +138,7 @@ pub struct JobResult {
     pub timed_out: bool,
     /// Why it could not be started at all.
     #[serde(default)]
-    pub not_started: Option<Box<Reason>>,
+    pub not_started: Option<Box<FailureReason>>,
     /// Why nobody knows how it ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unknown: Option<String>,
@@ -153,7 +155,7 @@ impl JobResult {
     /// If the disk cannot be read, which may pass.
     pub fn read(state: &Tree, directory: &Path) -> Result<Option<Self>> {
         match state.read_json(&directory.join(RESULT)) {
-            Err(error) if error.kind() == Kind::Permanent => {
+            Err(error) if error.kind() == ErrorKind::Permanent => {
                 Ok(Some(Self::unknown(format!("its result cannot be read: {error}"))))
             }
             other => other,
@@ -176,7 +178,7 @@ struct Postponed {
 
 /// What is found of a job after a restart.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum JobState {
     /// It ended; here is its result.
     Ended(JobResult),
     /// It runs.
@@ -247,26 +249,26 @@ impl Programs {
     ///
     /// # Errors
     /// If its directory or systemd cannot be asked.
-    pub async fn inspect(&self, key: &str) -> Result<Found> {
+    pub async fn inspect(&self, key: &str) -> Result<JobState> {
         let directory = Path::new("work").join(key);
         if let Some(ran) = self.result(&directory)? {
-            return Ok(Found::Ended(ran));
+            return Ok(JobState::Ended(ran));
         }
         if let Some(systemd) = &self.systemd {
             let unit = systemd.unit(&Self::unit(key)).await?;
             if unit.is_active() || unit.is_settling() {
-                return Ok(Found::Running);
+                return Ok(JobState::Running);
             }
         }
         if self.is_locked(key)? {
-            return Ok(Found::Running);
+            return Ok(JobState::Running);
         }
         // It may have ended between the two looks.
         if let Some(ran) = self.result(&directory)? {
-            return Ok(Found::Ended(ran));
+            return Ok(JobState::Ended(ran));
         }
         let started = self.state.facts(&directory.join(STARTED))?.is_some();
-        Ok(if started { Found::Lost } else { Found::NotStarted })
+        Ok(if started { JobState::Lost } else { JobState::NotStarted })
     }
 
     /// Starts a prepared job unless it runs or ran, and waits for its end. `None`: it was started, now or
@@ -276,16 +278,16 @@ impl Programs {
     /// If it cannot be started or watched; nothing has run then that would not be found by the next call.
     pub async fn run(&self, key: &str) -> Result<Option<JobResult>> {
         let watched = match self.inspect(key).await? {
-            Found::Ended(ran) => return Ok(Some(ran)),
-            Found::Lost => return Ok(None),
-            Found::NotStarted => self.start(key).await?,
-            Found::Running => Watched::Adopted,
+            JobState::Ended(ran) => return Ok(Some(ran)),
+            JobState::Lost => return Ok(None),
+            JobState::NotStarted => self.start(key).await?,
+            JobState::Running => Watched::Adopted,
         };
         match self.found_after(key, watched).await? {
-            Found::Ended(ran) => Ok(Some(ran)),
-            Found::Lost => Ok(None),
-            Found::NotStarted => Err(self.not_started(key)),
-            Found::Running => Err(Error::transient("it is still running").context(format!("running {key}"))),
+            JobState::Ended(ran) => Ok(Some(ran)),
+            JobState::Lost => Ok(None),
+            JobState::NotStarted => Err(self.not_started(key)),
+            JobState::Running => Err(Error::transient("it is still running").context(format!("running {key}"))),
         }
     }
 
@@ -316,13 +318,13 @@ impl Programs {
     /// If it cannot be watched.
     pub async fn follow(&self, key: &str) -> Result<Option<JobResult>> {
         let mut found = self.inspect(key).await?;
-        if found == Found::Running {
+        if found == JobState::Running {
             found = self.found_after(key, Watched::Adopted).await?;
         }
         match found {
-            Found::Ended(ran) => Ok(Some(ran)),
-            Found::Lost | Found::NotStarted => Ok(None),
-            Found::Running => Err(Error::transient("it is still running").context(format!("watching {key}"))),
+            JobState::Ended(ran) => Ok(Some(ran)),
+            JobState::Lost | JobState::NotStarted => Ok(None),
+            JobState::Running => Err(Error::transient("it is still running").context(format!("watching {key}"))),
         }
     }
 
@@ -354,7 +356,7 @@ impl Programs {
     /// # Errors
     /// If it cannot be ended, or not be seen to end. It can be asked again.
     pub async fn end(&self, key: &str) -> Result<Option<JobResult>> {
-        if let Found::Ended(ran) = self.inspect(key).await? {
+        if let JobState::Ended(ran) = self.inspect(key).await? {
             return Ok(Some(ran));
         }
         let directory = Path::new("work").join(key);
@@ -390,7 +392,7 @@ impl Programs {
         Err(Error::transient("it does not exit").context(format!("ending {key}")))
     }
 
-    async fn found_after(&self, key: &str, watched: Watched) -> Result<Found> {
+    async fn found_after(&self, key: &str, watched: Watched) -> Result<JobState> {
         match (&self.systemd, watched) {
             (Some(systemd), _) => {
                 systemd.wait_until_stopped(&Self::unit(key)).await?;
@@ -441,7 +443,7 @@ impl Programs {
     ///
     /// # Errors
     /// If something cannot be removed.
-    pub fn shed_output(&self, key: &str) -> Result<()> {
+    pub fn discard_output_keep_result(&self, key: &str) -> Result<()> {
         let directory = Path::new("work").join(key);
         if self.state.facts(&directory.join(RESULT))?.is_some() {
             self.state.remove(&directory.join(JOB))?;
@@ -545,7 +547,7 @@ mod tests {
         assert_eq!(programs.end("new").await.unwrap(), None);
         runner::run(&programs.directory("new"), &Clock::system()).unwrap();
         assert!(!ran.exists());
-        assert_eq!((programs.follow("new").await.unwrap(), programs.inspect("new").await.unwrap()), (None, Found::Lost));
+        assert_eq!((programs.follow("new").await.unwrap(), programs.inspect("new").await.unwrap()), (None, JobState::Lost));
 
         programs.prepare("hung", &script("sleep 600 & echo $!; wait; sleep 600")).unwrap();
         let directory = programs.directory("hung");
@@ -556,10 +558,10 @@ mod tests {
             assert!(begun.elapsed() < Duration::from_mins(1), "it has not begun");
             Clock::system().wait(Duration::from_millis(10)).await;
         }
-        assert_eq!(programs.inspect("hung").await.unwrap(), Found::Running);
+        assert_eq!(programs.inspect("hung").await.unwrap(), JobState::Running);
         assert_eq!(programs.end("hung").await.unwrap(), None);
         runner.join().unwrap().unwrap();
-        let Found::Ended(ended) = programs.inspect("hung").await.unwrap() else { panic!("no result") };
+        let JobState::Ended(ended) = programs.inspect("hung").await.unwrap() else { panic!("no result") };
         // It may be asked to end before it has said its first word.
         if let Ok(background) = ended.stdout.trim().parse::<u32>() {
             let stat = format!("/proc/{background}/stat");

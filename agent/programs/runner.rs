@@ -18,28 +18,28 @@ use nix::errno::Errno;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
-use super::capture::{CapturedStream, ForwardedOutput, Log, Whole, drain};
+use super::capture::{BoundedCapture, CapturedStream, ForwardedOutput, Log, drain};
 use super::mask::Mask;
 use super::{
     GROUP, GROUP_RESERVE, HookAnswer, HookOutput, Job, JobResult, LOCK, OUTPUT, POSTPONED, Postponed, RESULT, RESULT_RESERVE,
-    RESULT_RESERVE_BYTES, STARTED, encoded, reserve_all,
+    RESULT_RESERVE_BYTES, STARTED, json_size, reserve_all,
 };
 use crate::backoff::Backoff;
-use crate::budgets::json::Rejection;
+use crate::budgets::json::JsonRejection;
 use crate::budgets::{OUTPUTS, RESULT_BYTES};
 use crate::clock::Clock;
 use crate::error::remedy::Remedy;
 use crate::error::{Context, Error, Result};
 use crate::files::{Attributes, FileKind, Lock, Tree};
-use crate::report::reason::Reason;
+use crate::report::reason::FailureReason;
 use crate::report::text::{escaped, shortened};
 
 /// How long a program has after SIGTERM at its time limit.
 const GRACE: Duration = Duration::from_secs(10);
 /// How long background processes of an ended program may keep its output open before we go on without them.
 const STRAGGLERS: Duration = Duration::from_secs(2);
-/// How long what the program said may take to be passed on: a journal or a disk that stands still must not keep its result for ever.
-const PASSED_ON: Duration = Duration::from_mins(1);
+/// How long what the program said may take to be passed on: a journal or a disk that stands still must not keep its result forever.
+const OUTPUT_DRAIN_LIMIT: Duration = Duration::from_mins(1);
 /// Largest output file that goes to Heat, in bytes; Heat takes 1 MiB for everything.
 const OUTPUT_FILE_LIMIT: u64 = 512 * 1024;
 /// What a result has in JSON beside its texts, in bytes.
@@ -60,14 +60,13 @@ fn run_in(tree: &Tree, root: &Tree, clock: &Clock) -> Result<()> {
     let job: Job = tree
         .read_json(Path::new("job.json"))?
         .ok_or_else(|| Error::permanent("there is no job.json").context(tree.base().display()))?;
-    let begun =
-        begin(tree, root, &job).map_err(|error| if error.is_for_want_of_space() { postponed(tree, &error) } else { error })?;
+    let begun = begin(tree, root, &job).map_err(|error| if error.is_out_of_space() { postponed(tree, &error) } else { error })?;
     let Some(Begun { _lock, log }) = begun else { return Ok(()) };
     let watch = clock.start();
     let mut ran = log.and_then(|log| run_program(tree, root, &job, &log)).unwrap_or_else(|error| JobResult {
         status: 127,
-        stderr: Reason::of(&error).to_string(),
-        not_started: Some(Box::new(Reason::of(&error))),
+        stderr: FailureReason::of(&error).to_string(),
+        not_started: Some(Box::new(FailureReason::of(&error))),
         ..JobResult::default()
     });
     ran.duration_ms = watch.millis();
@@ -99,7 +98,7 @@ fn begin(tree: &Tree, root: &Tree, job: &Job) -> Result<Option<Begun>> {
     reserve_all(tree, Path::new(""))?;
     let output = || tree.append(Path::new(OUTPUT), Attributes::mode(0o600)).map(Log::new);
     let log = match prepare(root, job).and_then(|()| output()) {
-        Err(error) if error.is_for_want_of_space() => return Err(error),
+        Err(error) if error.is_out_of_space() => return Err(error),
         log => log,
     };
     if !tree.create_new(Path::new(STARTED), b"", Attributes::mode(0o600))? {
@@ -110,7 +109,7 @@ fn begin(tree: &Tree, root: &Tree, job: &Job) -> Result<Option<Begun>> {
         Ok(true) => log,
         // It has begun, without a result here: only what lies beside the mark may say how it ended.
         Ok(false) => return Ok(None),
-        Err(error) if error.is_for_want_of_space() => {
+        Err(error) if error.is_out_of_space() => {
             tree.remove(Path::new(STARTED))?;
             return Err(error);
         }
@@ -167,7 +166,7 @@ fn write_result(tree: &Tree, ran: &JobResult) -> Result<()> {
 }
 
 fn run_program(tree: &Tree, root: &Tree, job: &Job, log: &Arc<Mutex<Log>>) -> Result<JobResult> {
-    let mask = Mask::of(&job.secrets, job.withheld);
+    let mask = Mask::of(&job.secrets, job.hide_output);
     let (enough, waited) = std::io::pipe()?;
     let enough = Arc::new(enough);
     let mut child = spawn(job)?;
@@ -179,8 +178,8 @@ fn run_program(tree: &Tree, root: &Tree, job: &Job, log: &Arc<Mutex<Log>>) -> Re
     }
     feed(&mut child, job.stdin.clone());
     let (streams, drained) = channel();
-    let kept =
-        [job.says_json, false].map(|plain| CapturedStream { plain: plain.then(Whole::default), ..CapturedStream::default() });
+    let kept = [job.stdout_is_json, false]
+        .map(|plain| CapturedStream { plain: plain.then(BoundedCapture::default), ..CapturedStream::default() });
     let [stdout, stderr] = kept.map(|kept| Arc::new(Mutex::new(kept)));
     keep(child.stdout.take(), &enough, ForwardedOutput::new(std::io::stdout()), log, &mask, &streams, &stdout);
     keep(child.stderr.take(), &enough, ForwardedOutput::new(std::io::stderr()), log, &mask, &streams, &stderr);
@@ -211,8 +210,8 @@ fn run_program(tree: &Tree, root: &Tree, job: &Job, log: &Arc<Mutex<Log>>) -> Re
 fn answer_in(text: Option<&str>, mask: &Mask) -> HookOutput {
     match text.map(HookAnswer::read) {
         Some(Ok(answer)) => HookOutput::Answer(Box::new(answer.masked(mask))),
-        Some(Err(Rejection::Json(_))) => HookOutput::NoAnswer,
-        Some(Err(Rejection::TooLarge(_) | Rejection::TooDeep)) | None => HookOutput::TooLarge,
+        Some(Err(JsonRejection::Json(_))) => HookOutput::NoAnswer,
+        Some(Err(JsonRejection::TooLarge(_) | JsonRejection::TooDeep)) | None => HookOutput::TooLarge,
     }
 }
 
@@ -344,7 +343,7 @@ fn wait_for_streams(drained: &Receiver<()>, waited: PipeWriter) {
     // Nothing is ever sent: a wait ends when all senders are gone, or at its limit.
     if drained.recv_timeout(STRAGGLERS) == Err(RecvTimeoutError::Timeout) {
         drop(waited);
-        let _ = drained.recv_timeout(PASSED_ON);
+        let _ = drained.recv_timeout(OUTPUT_DRAIN_LIMIT);
     }
 }
 
@@ -358,7 +357,7 @@ fn outputs(root: &Tree, job: &Job, mask: &Mask) -> BTreeMap<String, String> {
     let there = job.outputs.iter().filter_map(|(name, path)| Some((name, path, size(path)?)));
     let there: Vec<_> = there.map(|(name, path, size)| (name, path, size.min(OUTPUT_FILE_LIMIT))).collect();
     let mut left = RESULT_BYTES;
-    let each = encoded::share(there.iter().map(|(.., size)| usize::try_from(*size).unwrap_or(usize::MAX)), left);
+    let each = json_size::share(there.iter().map(|(.., size)| usize::try_from(*size).unwrap_or(usize::MAX)), left);
     let mut found = BTreeMap::new();
     for (name, path, _) in there.iter().take(OUTPUTS) {
         let text = match root.read(Path::new(path), OUTPUT_FILE_LIMIT) {
@@ -367,7 +366,7 @@ fn outputs(root: &Tree, job: &Job, mask: &Mask) -> BTreeMap<String, String> {
             Err(error) => format!("[heat-node-agent could not read this output: {error}]"),
         };
         // A file may have grown since, or not report its size at all.
-        let text = if text.len() > each.min(left) { encoded::cut(&text, each.min(left)) } else { text };
+        let text = if text.len() > each.min(left) { json_size::cut(&text, each.min(left)) } else { text };
         left -= text.len();
         found.insert((*name).clone(), text);
     }
@@ -385,13 +384,13 @@ fn outputs(root: &Tree, job: &Job, mask: &Mask) -> BTreeMap<String, String> {
 /// alone are larger.
 fn bound(ran: &mut JobResult, limit: usize) -> bool {
     let answer = if let HookOutput::Answer(answer) = &mut ran.answer { Some(answer) } else { None };
-    let names = ran.outputs.keys().map(|name| encoded::size_of_name(name)).sum::<usize>()
+    let names = ran.outputs.keys().map(|name| json_size::size_of_name(name)).sum::<usize>()
         + answer.as_ref().map_or(0, |answer| answer.names());
-    let texts = [&ran.stdout, &ran.stderr].into_iter().chain(ran.outputs.values()).map(|text| encoded::size(text));
+    let texts = [&ran.stdout, &ran.stderr].into_iter().chain(ran.outputs.values()).map(|text| json_size::size(text));
     let sizes = texts.chain(answer.iter().flat_map(|answer| answer.sizes()));
-    let each = encoded::share(sizes, limit.saturating_sub(names));
+    let each = json_size::share(sizes, limit.saturating_sub(names));
     for text in [&mut ran.stdout, &mut ran.stderr].into_iter().chain(ran.outputs.values_mut()) {
-        *text = encoded::cut(text, each);
+        *text = json_size::cut(text, each);
     }
     if let Some(answer) = answer {
         answer.cut(each);
@@ -405,7 +404,7 @@ mod tests {
 
     use super::super::mask::tests::hiding;
     use super::*;
-    use crate::deploy::{Outcome, SIGNAL_LIMIT, body};
+    use crate::deploy::{DeploymentOutcome, SIGNAL_LIMIT, body};
     use crate::files::READ_LIMIT;
     use crate::programs::JobFile;
     use crate::watch::Watch;
@@ -554,7 +553,7 @@ mod tests {
         let left = dir.path().join("left").display().to_string();
         let mut job = shell(&format!("echo one; echo two; echo three >&2; echo four > {left}; exit 3"));
         job.outputs.insert("left".to_owned(), left);
-        job.withheld = true;
+        job.hide_output = true;
         let (directory, ran) = run_job(&job);
         let log = std::fs::read_to_string(directory.path().join(OUTPUT)).unwrap();
         assert_eq!((ran.status, log.matches("withheld").count()), (3, 2));
@@ -571,20 +570,20 @@ mod tests {
         let answer = r#"{"deploy_stderr": "hunter2222 failed", "deploy_status_code": 2, "out": "hunter2222"}"#;
         let mut job = shell(&format!("echo '{answer}'"));
         job.secrets = ["deploy", "hunter2222"].map(str::to_owned).to_vec();
-        job.says_json = true;
-        for withheld in [false, true] {
-            job.withheld = withheld;
+        job.stdout_is_json = true;
+        for hide_output in [false, true] {
+            job.hide_output = hide_output;
             let (directory, ran) = run_job(&job);
             let log = std::fs::read_to_string(directory.path().join(OUTPUT)).unwrap();
             assert!(!log.contains("hunter2222") && !format!("{ran:?}").contains("hunter2222"), "{log} {ran:?}");
-            let outcome = Outcome::of_hook(ran);
+            let outcome = DeploymentOutcome::of_hook(ran);
             assert_eq!((outcome.status, outcome.outputs.len(), outcome.reason), (2, 1, None));
         }
         // What becomes an object by being masked was none: nobody knows how the hook ended.
         let mut job = shell("printf '%s' '{\"deploy_stdout\": \"a\"b\"c\", \"deploy_status_code\": 2}'");
         job.secrets = ["a\"b\"c", "deploy_status_code"].map(str::to_owned).to_vec();
-        job.says_json = true;
-        let outcome = Outcome::of_hook(run_job(&job).1);
+        job.stdout_is_json = true;
+        let outcome = DeploymentOutcome::of_hook(run_job(&job).1);
         assert_eq!(outcome.status, 1, "{outcome:?}");
     }
 
@@ -602,9 +601,9 @@ mod tests {
             std::fs::write(&answer, format!(r#"{{"deploy_status_code": 0, "deploy_stdout": "said", "out": {value}}}"#)).unwrap();
             let mut job = shell(&format!("cat {}", answer.display()));
             job.secrets = vec!["70000001".to_owned()];
-            job.says_json = true;
-            for withheld in [false, true] {
-                job.withheld = withheld;
+            job.stdout_is_json = true;
+            for hide_output in [false, true] {
+                job.hide_output = hide_output;
                 let (directory, ran) = run_job(&job);
                 let written = std::fs::metadata(directory.path().join(RESULT)).unwrap().len();
                 assert!(written <= RESULT_BYTES as u64 + 4096, "{name}: {written}");
@@ -613,8 +612,8 @@ mod tests {
                 assert!(!bound(&mut ran.clone(), 5), "{name}");
                 assert!(serde_json::to_vec(&short).unwrap().len() <= RESULT_RESERVE_BYTES, "{name}");
                 for ran in [ran, short] {
-                    let outcome = Outcome::of_hook(ran);
-                    assert_eq!((outcome.status, outcome.outputs.len(), outcome.reason), (0, 1, None), "{name} {withheld}");
+                    let outcome = DeploymentOutcome::of_hook(ran);
+                    assert_eq!((outcome.status, outcome.outputs.len(), outcome.reason), (0, 1, None), "{name} {hide_output}");
                 }
             }
         }
@@ -746,7 +745,7 @@ mod tests {
         // From the second on the note of the one before is removed first.
         for (changes, file) in [(0, OUTPUT), (2, STARTED), (3, STARTED)] {
             let error = run_in(&tree.full_after(changes).unwrap(), &root, &Clock::system()).unwrap_err();
-            assert!(error.is_for_want_of_space() && error.to_string().contains(&format!("/{file}")), "{error}");
+            assert!(error.is_out_of_space() && error.to_string().contains(&format!("/{file}")), "{error}");
             assert_eq!((tree.facts(Path::new(STARTED)).unwrap(), runs()), (None, 0), "{changes}");
         }
         run_in(&tree, &root, &Clock::system()).unwrap();
@@ -821,7 +820,7 @@ mod tests {
         assert!(written <= RESULT_BYTES as u64 + 4096 && written < READ_LIMIT, "{written}");
         assert_eq!((ran.status, ran.outputs.len()), (0, 6));
         let declared: Vec<(String, bool)> = names.into_iter().map(|name| (name, false)).collect();
-        let outcome = Outcome::of_script(ran);
+        let outcome = DeploymentOutcome::of_script(ran);
         assert!(!outcome.fails(&declared));
         let signal = serde_json::Value::Object(body(&outcome, &declared, SIGNAL_LIMIT));
         assert!(signal.to_string().len() <= SIGNAL_LIMIT && signal["deploy_status_code"] == 0);

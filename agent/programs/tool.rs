@@ -92,28 +92,33 @@ impl Drop for Running {
     }
 }
 
-/// Feeds a child and reads both its streams to their ends: one after the other, either side might wait for the other for ever.
-pub(super) fn communicate(child: &mut Child, input: &[u8], most: usize, said: usize) -> std::io::Result<(End, End)> {
+/// Feeds a child and reads both its streams to their ends: one after the other, either side might wait for the other forever.
+pub(super) fn communicate(
+    child: &mut Child,
+    input: &[u8],
+    most: usize,
+    said: usize,
+) -> std::io::Result<(StreamTail, StreamTail)> {
     let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
     std::thread::scope(|scope| {
         if let Some(mut stdin) = stdin {
             // One that ends before it has read everything says why by its status.
             std::thread::Builder::new().spawn_scoped(scope, move || drop(stdin.write_all(input)))?;
         }
-        let err = std::thread::Builder::new().spawn_scoped(scope, move || End::of(stderr, said))?;
-        let out = End::of(stdout, most)?;
+        let err = std::thread::Builder::new().spawn_scoped(scope, move || StreamTail::of(stderr, said))?;
+        let out = StreamTail::of(stdout, most)?;
         let err = err.join().map_err(|_| std::io::Error::other("its standard error was not read"))??;
         Ok((out, err))
     })
 }
 
 /// The last bytes of a stream.
-pub(super) struct End {
+pub(super) struct StreamTail {
     pub(super) bytes: VecDeque<u8>,
     pub(super) is_cut: bool,
 }
 
-impl End {
+impl StreamTail {
     fn of(stream: Option<impl Read>, most: usize) -> std::io::Result<Self> {
         let mut end = Self { bytes: VecDeque::new(), is_cut: false };
         let Some(mut stream) = stream else { return Ok(end) };

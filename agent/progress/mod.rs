@@ -20,8 +20,8 @@ use crate::error::remedy::Remedy;
 use crate::report::catalog::Priority;
 use crate::report::condition_state::ConditionState;
 use crate::report::follow_up::FollowUp;
-use crate::report::lap::Lap;
 use crate::report::status::Condition;
+use crate::report::step_timing::StepTiming;
 use crate::report::text::duration;
 use crate::report::{Code, Event, Phase, Report};
 
@@ -41,7 +41,7 @@ struct Inner {
 struct Run {
     began: Stopwatch,
     /// What is shown, in the order of the `Desired`.
-    steps: Vec<Step>,
+    steps: Vec<StepRecord>,
     /// What was timed, in the order of the beginnings. A gate whose process was replaced has more than one.
     laps: Vec<Timed>,
     /// The deployment that asked for it; nothing where the agent puts the node back.
@@ -52,7 +52,7 @@ struct Run {
 
 /// A step that is shown.
 #[derive(Clone, Debug)]
-struct Step {
+struct StepRecord {
     id: StepId,
     state: ConditionState,
     since: Option<Timestamp>,
@@ -74,7 +74,7 @@ struct Timed {
     state: ConditionState,
 }
 
-impl Step {
+impl StepRecord {
     fn new(id: StepId) -> Self {
         Self {
             id,
@@ -117,7 +117,7 @@ fn texts(steps: &[StepId]) -> Vec<String> {
 }
 
 impl Run {
-    fn step(&mut self, id: &StepId) -> Option<&mut Step> {
+    fn step(&mut self, id: &StepId) -> Option<&mut StepRecord> {
         self.steps.iter_mut().find(|step| step.id == *id)
     }
 
@@ -160,7 +160,7 @@ impl Progress {
 
     /// These are the run's steps, in the order in which they are shown.
     pub fn expect(&self, steps: Vec<StepId>) {
-        self.run().steps = steps.into_iter().map(Step::new).collect();
+        self.run().steps = steps.into_iter().map(StepRecord::new).collect();
         self.0.news.notify_one();
     }
 
@@ -239,10 +239,10 @@ impl Progress {
         }
     }
 
-    /// The run ended with a failure. `at_work`: what was timed; `step`: what the failure is about. One that nobody expected is shown
+    /// The run ended with a failure. `current_step`: what was timed; `step`: what the failure is about. One that nobody expected is shown
     /// before those that did not begin.
-    pub fn fail(&self, at_work: &StepId, step: &StepId, cause: &str, remedy: &str) {
-        self.end_lap(at_work, ConditionState::Failed);
+    pub fn fail(&self, current_step: &StepId, step: &StepId, cause: &str, remedy: &str) {
+        self.end_lap(current_step, ConditionState::Failed);
         let mut run = self.run();
         let shown = if step.is_of_files() && run.step(step).is_none() && run.step(&StepId::Files).is_some() {
             &StepId::Files
@@ -251,7 +251,7 @@ impl Progress {
         };
         if run.step(shown).is_none() {
             let at = run.steps.iter().position(|step| step.state == ConditionState::Pending).unwrap_or(run.steps.len());
-            run.steps.insert(at, Step::new(shown.clone()));
+            run.steps.insert(at, StepRecord::new(shown.clone()));
         }
         if let Some(step) = run.step(shown) {
             step.enter(ConditionState::Failed, self.0.clock.now());
@@ -269,7 +269,7 @@ impl Progress {
             Priority::Warning | Priority::Notice => {
                 let remedy = event.remedy.take().unwrap_or_else(|| event.code.remedy());
                 event.remedy =
-                    Some(FollowUp::Continues(step.looks_again_within()).of(&remedy)).filter(|remedy| !remedy.is_empty());
+                    Some(FollowUp::Continues(step.max_recheck_delay()).of(&remedy)).filter(|remedy| !remedy.is_empty());
                 self.receive(step, &event);
             }
             Priority::Info => self.place(step, &mut event),
@@ -281,13 +281,13 @@ impl Progress {
     /// The steps of the newest run, as far as they are.
     #[must_use]
     pub fn steps(&self) -> Vec<Condition> {
-        self.run().steps.iter().map(Step::condition).collect()
+        self.run().steps.iter().map(StepRecord::condition).collect()
     }
 
     /// The laps of the newest run, as far as it is.
     #[must_use]
-    pub fn laps(&self) -> Vec<Lap> {
-        let lap = |timed: &Timed| Lap {
+    pub fn laps(&self) -> Vec<StepTiming> {
+        let lap = |timed: &Timed| StepTiming {
             step: timed.id.to_string(),
             began_ms: timed.began_ms,
             took_ms: timed.took_ms,
@@ -302,7 +302,7 @@ impl Progress {
     #[must_use]
     pub fn phase(&self) -> Phase {
         let run = self.run();
-        let in_state = |state| move |step: &&Step| step.state == state;
+        let in_state = |state| move |step: &&StepRecord| step.state == state;
         let at = run.steps.iter().find(in_state(ConditionState::Waiting));
         at.or_else(|| run.steps.iter().rfind(in_state(ConditionState::Ok))).map_or(Phase::Plan, |step| step.id.phase())
     }

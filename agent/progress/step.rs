@@ -52,7 +52,7 @@ impl StepId {
 
     /// The longest pause before it is tried again, or measured, while it is waited for.
     #[must_use]
-    pub fn looks_again_within(&self) -> Duration {
+    pub fn max_recheck_delay(&self) -> Duration {
         Duration::from_secs(if *self == Self::Certificates { 30 } else { 10 })
     }
 

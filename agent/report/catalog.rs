@@ -30,9 +30,9 @@ macro_rules! messages {
 
             /// Everything that the table says of this message.
             #[must_use]
-            pub const fn entry(self) -> &'static Entry {
+            pub const fn entry(self) -> &'static CatalogEntry {
                 match self {
-                    $(Self::$name => &Entry {
+                    $(Self::$name => &CatalogEntry {
                         name: stringify!($name), code: $code, priority: Priority::$priority,
                         message_id: $id, subject: $subject, body: $body, remedy: $remedy,
                     },)*
@@ -44,7 +44,7 @@ macro_rules! messages {
 
 /// One row of the table.
 #[derive(Clone, Copy, Debug)]
-pub struct Entry {
+pub struct CatalogEntry {
     /// `HNA_EVENT`.
     pub name: &'static str,
     /// `HNA_CODE`.
@@ -625,7 +625,7 @@ messages! {
     ComponentHangs = "HNA-0726", Error, "8652b7f9b4484fb68dfa27e44f89f051",
         "A component of the node does not answer",
         "Its process runs and does not answer the questions of its health gate in time, twice in a row.",
-        "`journalctl -u` of the unit that the message names may show why. `systemctl restart` of it ends the hang; nothing is restarted by this message.";
+        "`journalctl -u` of the unit that the message names may show why. `systemctl restart` of it ends the hang; nothing is restarted by this message, nor by DRIFT=repair.";
     NodeConditionsWritten = "HNA-0730", Info, "ccdad9c9ffa24e17b3641623fec9700e",
         "The node's conditions in Kubernetes are up to date",
         "[report] node_conditions is on: the agent writes what it finds to the conditions of its own node, on changes and every 5 minutes.",

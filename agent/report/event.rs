@@ -75,9 +75,9 @@ impl Code {
     /// The message for a failure of the agent's own: which one depends on what refused.
     #[must_use]
     pub fn of_trouble(error: &Error) -> Self {
-        if error.is_of_the_bus() {
+        if error.is_bus_error() {
             Self::BusUnreachable
-        } else if error.is_of_the_kernel() {
+        } else if error.is_kernel_error() {
             Self::StateWriteFailed
         } else {
             Self::StepFailed
@@ -273,8 +273,8 @@ impl Event {
     #[must_use]
     pub fn error(mut self, error: &Error) -> Self {
         self.cause = Some(match error.broken_rule() {
-            Some(rule) => format!("{} (rule: {rule})", error.fact_first()),
-            None => error.fact_first(),
+            Some(rule) => format!("{} (rule: {rule})", error.cause_first()),
+            None => error.cause_first(),
         });
         if let Some(remedy) = error.typed_remedy() {
             self.remedy = Some(remedy.clone());
@@ -290,7 +290,7 @@ mod tests {
     #[test]
     fn a_failure_of_our_own_is_named_after_what_refused() {
         let full: Error = std::io::Error::from_raw_os_error(28).into();
-        let bus = Error::transient("the system bus cannot be reached").of_the_bus();
+        let bus = Error::transient("the system bus cannot be reached").as_bus_error();
         for (error, code) in [
             (full.context("recording a result"), Code::StateWriteFailed),
             (bus.context("comparing the node with its parameters"), Code::BusUnreachable),

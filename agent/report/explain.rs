@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use super::catalog::Code;
 use super::component::{ComponentState, ComponentStatus};
 use super::condition_state::ConditionState;
-use super::status::{Condition, DRIFT_REMEDY, DeploymentStatus, NodeStatus, STATE, Status};
+use super::status::{Condition, DRIFT_REMEDY, DeploymentStatus, NodeStatus, STATE, StatusDocument};
 use super::text::{argument, duration, escaped, shortened, wrapped};
 use crate::clock::Timestamp;
 
@@ -25,7 +25,7 @@ const NARROWEST: usize = 40;
 
 /// Every condition, in the order in which a node needs them, with the one marked that everything else waits for.
 #[must_use]
-pub fn tree(status: &Status, running: bool) -> Vec<Condition> {
+pub fn tree(status: &StatusDocument, running: bool) -> Vec<Condition> {
     let (settings, early): (Vec<_>, Vec<_>) = status.conditions.iter().cloned().partition(|one| one.name == "settings");
     let mut all = settings;
     all.push(daemon(status, running));
@@ -47,7 +47,7 @@ pub fn tree(status: &Status, running: bool) -> Vec<Condition> {
 
 /// Puts the node below the deployment that it is the work of; gives it back where there is none. A deployment that was
 /// refused before it made a generation has its own cause.
-fn nest(node: Condition, status: &Status, deployments: &mut Condition) -> Option<Condition> {
+fn nest(node: Condition, status: &StatusDocument, deployments: &mut Condition) -> Option<Condition> {
     let known = status.node.as_ref().map(|node| (node.state.as_str(), node.deployment.as_deref()));
     let asks = |one: &&DeploymentStatus| match known {
         Some((state, id)) if id == Some(one.id.as_str()) => {
@@ -98,7 +98,7 @@ fn sum(name: &str, parts: Vec<Condition>) -> Condition {
     Condition { parts, ..condition(name, state) }
 }
 
-fn daemon(status: &Status, running: bool) -> Condition {
+fn daemon(status: &StatusDocument, running: bool) -> Condition {
     if running {
         let detail = Some(format!("version {}, pid {}", status.agent.version, status.agent.pid));
         return Condition { detail, since: Some(status.agent.started.clone()), ..condition("daemon", Ok) };
@@ -126,7 +126,7 @@ fn daemon(status: &Status, running: bool) -> Condition {
     Condition { cause: Some(cause.to_owned()), remedy: Some(remedy.to_owned()), ..condition("daemon", Failed) }
 }
 
-fn sources(status: &Status) -> Condition {
+fn sources(status: &StatusDocument) -> Condition {
     let parts: Vec<_> = status
         .sources
         .iter()
@@ -170,7 +170,7 @@ fn sources(status: &Status) -> Condition {
     all
 }
 
-fn deployments(status: &Status) -> Condition {
+fn deployments(status: &StatusDocument) -> Condition {
     let is_ignored = status.identity.as_ref().is_some_and(|identity| !identity.left_over.is_empty());
     let Some(listed) = status.metadata.listed else {
         if status.sources.is_empty() && is_ignored {
@@ -270,7 +270,7 @@ fn steps(node: &NodeStatus) -> Vec<Condition> {
     steps
 }
 
-fn signals(status: &Status) -> Condition {
+fn signals(status: &StatusDocument) -> Condition {
     let waiting = status.signals.iter().map(|signal| Condition {
         attempt: signal.tries,
         since: signal.since.clone(),
@@ -496,7 +496,7 @@ mod tests {
     use crate::report::Phase;
     use crate::report::status::{
         AgentStatus, CertificatesStatus, METADATA, MetadataStatus, PodNetworkStatus, SCHEMA_VERSION, STATE, SignalStatus,
-        SourceStatus, ThinPoolStatus, Verdict,
+        SourceStatus, ThinPoolStatus, WaitProgress,
     };
 
     const AT: &str = "2026-03-01T12:00:00Z";
@@ -542,7 +542,7 @@ mod tests {
     }
 
     /// A node in place, one of whose components is so.
-    fn with_component(state: ComponentState) -> Status {
+    fn with_component(state: ComponentState) -> StatusDocument {
         let component = ComponentStatus { name: "kubelet".into(), state, since: AT.into(), ..ComponentStatus::default() };
         changed(|s| s.node.as_mut().unwrap().components = vec![component])
     }
@@ -553,7 +553,7 @@ mod tests {
             [(ComponentState::Healthy, false), (ComponentState::Degraded, true), (ComponentState::Failed, true)]
         {
             let status = with_component(state);
-            assert_eq!((status.is_degraded(), status.verdict(true)), (degraded, Verdict::Done), "{state:?}");
+            assert_eq!((status.is_degraded(), status.verdict(true)), (degraded, WaitProgress::Done), "{state:?}");
         }
     }
 
@@ -580,8 +580,8 @@ mod tests {
         }
     }
 
-    fn finished() -> Status {
-        Status {
+    fn finished() -> StatusDocument {
+        StatusDocument {
             schema_version: SCHEMA_VERSION,
             agent: AgentStatus { version: "1".into(), pid: 7, started: AT.into() },
             identity: None,
@@ -601,7 +601,7 @@ mod tests {
         }
     }
 
-    fn changed(change: impl FnOnce(&mut Status)) -> Status {
+    fn changed(change: impl FnOnce(&mut StatusDocument)) -> StatusDocument {
         let mut status = finished();
         change(&mut status);
         status
@@ -623,7 +623,7 @@ mod tests {
     #[test]
     #[expect(clippy::too_many_lines, reason = "one table")]
     fn the_first_that_fails_is_named_and_else_the_first_that_is_waited_for() {
-        use Verdict::{Done, Failed as Bad, Waiting as Wait};
+        use WaitProgress::{Done, Failed as Bad, Waiting as Wait};
         let failing_gate = || node("rejected", vec![step("files", Ok), step("gate etcd", Failed), step("gate docker", Pending)]);
         let applying = |steps| changed(|s| (s.node, s.deployments[1].state) = (Some(node("applying", steps)), "running".into()));
         for (case, status, running, headline_, verdict) in vec![
@@ -781,7 +781,7 @@ mod tests {
             (nothing_received, "FAILED at metadata"),
         ] {
             let tree = tree(&status, true);
-            assert_eq!((headline(&tree).as_str(), status.verdict(true)), (headline_, Verdict::Failed));
+            assert_eq!((headline(&tree).as_str(), status.verdict(true)), (headline_, WaitProgress::Failed));
             let text = page(&tree, Timestamp(0), true, 200);
             assert!(!text.contains("waiting") && text.contains("remedy:") == (headline_ != "FAILED at metadata"), "{text}");
         }

@@ -17,8 +17,8 @@ use super::Code;
 use super::catalog::Priority;
 use super::console::Console;
 use super::event::Event;
-use super::fold::Folder;
 use super::text::escaped;
+use super::throttle::RepeatThrottle;
 use crate::error::{Error, Result};
 
 /// Messages that may wait for the journal.
@@ -94,7 +94,7 @@ fn write_all(items: &Receiver<Item>, console: bool) {
     let subscriber =
         tracing_subscriber::registry().with(entries.with_filter(only(TARGET))).with(details.with_filter(only(DETAIL)));
     let mut console = if console { Console::open() } else { Console::none() };
-    let mut folder = Folder::default();
+    let mut folder = RepeatThrottle::default();
     tracing::subscriber::with_default(subscriber, || {
         while let Ok(item) = items.recv() {
             match item {
@@ -248,7 +248,7 @@ mod tests {
         for error in [plain.clone(), plain.clone().context("reading (a) /x"), plain.context("GET http://h/").context("asking h")]
         {
             for error in [error.clone(), error.rule(rule)] {
-                let short = error.fact_first();
+                let short = error.cause_first();
                 for message in [
                     format!("installed programs: {fact}"),
                     format!("installed programs: {error}"),

@@ -5,7 +5,7 @@
 
 use super::component::{ComponentState, ComponentStatus};
 use super::event::Phase;
-use super::status::{NodeStatus, Status};
+use super::status::{NodeStatus, StatusDocument};
 use crate::clock::Timestamp;
 
 /// What every name begins with.
@@ -13,7 +13,7 @@ const PREFIX: &str = "heat_node_agent";
 
 /// The whole file.
 #[must_use]
-pub fn page(status: &Status) -> String {
+pub fn page(status: &StatusDocument) -> String {
     let mut page = Page(String::new());
     page.family("build_info", "Version of the agent; always 1.", [(vec![("version", &*status.agent.version)], "1".to_owned())]);
     page.single("start_time_seconds", "When the agent started, since the epoch.", seconds(&status.agent.started));
@@ -41,7 +41,7 @@ pub fn page(status: &Status) -> String {
     page.0
 }
 
-fn deployments(page: &mut Page, status: &Status) {
+fn deployments(page: &mut Page, status: &StatusDocument) {
     let listed = || status.deployments.iter().filter(|one| one.listed);
     let counts = ["seen", "running", "finished", "signalled"].map(|state| {
         let count = listed().filter(|one| one.state == state).count();
@@ -62,7 +62,7 @@ fn node(page: &mut Page, node: &NodeStatus) {
         .map(|state| (vec![("state", state)], flag(node.state == state)));
     page.family("node_state", "What became of that generation: 1 for its state.", states);
     page.single("node_drifted", "Whether the node differs from its parameters.", Some(flag(node.drifted)));
-    let took = node.laps.iter().map(super::lap::Lap::ended_ms).max().filter(|_| node.state == "applied");
+    let took = node.laps.iter().map(super::step_timing::StepTiming::ended_ms).max().filter(|_| node.state == "applied");
     page.single("node_bring_up_seconds", "How long the newest bring-up of the node took.", took.map(from_ms));
     let up = node.components.iter().map(|one| (component(one), flag(one.state == ComponentState::Healthy)));
     page.family("component_up", "Whether a component of the node is healthy now, as measured.", up);
@@ -120,17 +120,17 @@ fn from_ms(ms: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::lap::Lap;
     use crate::report::status::{
         AgentStatus, CertificateEnd, CertificatesStatus, DeploymentStatus, MetadataStatus, SCHEMA_VERSION, SignalStatus,
         SourceStatus,
     };
+    use crate::report::step_timing::StepTiming;
 
     fn deployment(state: &str, listed: bool, failed: bool) -> DeploymentStatus {
         DeploymentStatus { state: state.into(), listed, failed, undelivered: failed, ..DeploymentStatus::signalled() }
     }
 
-    fn status() -> Status {
+    fn status() -> StatusDocument {
         let source = |name: &str, last_good: Option<&str>, failures| SourceStatus {
             name: name.into(),
             last_good: last_good.map(str::to_owned),
@@ -141,8 +141,8 @@ mod tests {
             next_try: None,
         };
         let end = |name: &str| CertificateEnd { name: name.into(), end: "2027-01-01T00:00:00Z".into() };
-        let lap = |began_ms, took_ms| Lap { step: "gate etcd".into(), began_ms, took_ms, ..Lap::default() };
-        Status {
+        let lap = |began_ms, took_ms| StepTiming { step: "gate etcd".into(), began_ms, took_ms, ..StepTiming::default() };
+        StatusDocument {
             schema_version: SCHEMA_VERSION,
             agent: AgentStatus { version: "0.1 \"x\\y\n".into(), pid: 7, started: "2026-03-01T12:00:00Z".into() },
             identity: None,
@@ -251,7 +251,7 @@ mod tests {
 
     #[test]
     fn what_is_not_known_is_left_out() {
-        let page = page(&Status { node: None, signals: Vec::new(), sources: Vec::new(), ..status() });
+        let page = page(&StatusDocument { node: None, signals: Vec::new(), sources: Vec::new(), ..status() });
         for name in ["agent_node_", "certificate_expiry", "oldest", "source_"] {
             assert!(!page.contains(name), "{name} in {page}");
         }

@@ -9,24 +9,24 @@ pub mod component;
 pub mod condition;
 pub mod condition_state;
 mod console;
-pub mod damper;
 pub mod event;
 pub mod explain;
-pub(crate) mod finder;
-mod fold;
 pub mod follow_up;
-mod hidden;
 mod journal;
-pub mod lap;
+mod known_secrets;
 pub mod metrics;
 pub mod node_conditions;
 pub mod notify;
 pub mod reason;
+pub mod reported_once;
 #[cfg(test)]
 pub(crate) mod schema;
 pub mod screen;
+pub(crate) mod secret_finder;
 pub mod status;
+pub mod step_timing;
 pub mod text;
+mod throttle;
 pub mod timeline;
 pub mod volume;
 
@@ -35,8 +35,8 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 pub use catalog::Code;
 pub use event::{Event, Phase};
-use hidden::Hidden;
 pub use journal::{TRACES, trace_libraries};
+use known_secrets::Hidden;
 use text::shortened;
 
 /// The handle by which every room reports what happened. Cheap to clone.

@@ -7,7 +7,7 @@
 
 use super::component::{ComponentState, ComponentStatus};
 use super::condition_state::ConditionState;
-use super::status::{NodeStatus, Status};
+use super::status::{NodeStatus, StatusDocument};
 use super::text::{escaped, shortened};
 
 /// Most characters of a message: conditions are read in a table.
@@ -29,39 +29,45 @@ pub struct NodeCondition {
 }
 
 /// A type, and its reason and message where there is no problem.
-struct Kind {
+struct ConditionType {
     name: &'static str,
     fine: &'static str,
     text: &'static str,
 }
 
-const COMPONENTS: Kind =
-    Kind { name: "HeatNodeComponentProblem", fine: "ComponentsAreHealthy", text: "every component of the node is healthy" };
-const DRIFT: Kind =
-    Kind { name: "HeatNodeDriftProblem", fine: "NodeMatchesParameters", text: "the node is as its parameters say" };
-const CERTIFICATES: Kind = Kind {
+const COMPONENTS: ConditionType = ConditionType {
+    name: "HeatNodeComponentProblem",
+    fine: "ComponentsAreHealthy",
+    text: "every component of the node is healthy",
+};
+const DRIFT: ConditionType =
+    ConditionType { name: "HeatNodeDriftProblem", fine: "NodeMatchesParameters", text: "the node is as its parameters say" };
+const CERTIFICATES: ConditionType = ConditionType {
     name: "HeatNodeCertificateProblem",
     fine: "CertificatesAreCurrent",
     text: "no certificate is near its end, and no CA rotation waits",
 };
-const VOLUMES: Kind =
-    Kind { name: "HeatNodeVolumeProblem", fine: "VolumesAreInPlace", text: "every volume of the node is in place" };
-const POD_NETWORK: Kind = Kind {
+const VOLUMES: ConditionType =
+    ConditionType { name: "HeatNodeVolumeProblem", fine: "VolumesAreInPlace", text: "every volume of the node is in place" };
+const POD_NETWORK: ConditionType = ConditionType {
     name: "HeatNodePodNetworkProblem",
     fine: "PodNetworkIsCorrect",
     text: "the routes to the pods of other nodes are correct",
 };
-const DEPLOYMENTS: Kind =
-    Kind { name: "HeatNodeDeploymentProblem", fine: "DeploymentsSucceeded", text: "no deployment of this server has failed" };
-const HEAT: Kind =
-    Kind { name: "HeatNodeOrchestrationProblem", fine: "HeatIsReachable", text: "Heat answers, and no signal waits" };
-const AGENT: Kind = Kind { name: "HeatNodeAgentProblem", fine: "AgentIsHealthy", text: "the agent works" };
+const DEPLOYMENTS: ConditionType = ConditionType {
+    name: "HeatNodeDeploymentProblem",
+    fine: "DeploymentsSucceeded",
+    text: "no deployment of this server has failed",
+};
+const HEAT: ConditionType =
+    ConditionType { name: "HeatNodeOrchestrationProblem", fine: "HeatIsReachable", text: "Heat answers, and no signal waits" };
+const AGENT: ConditionType = ConditionType { name: "HeatNodeAgentProblem", fine: "AgentIsHealthy", text: "the agent works" };
 
 /// Every type that is ever written.
 pub const KINDS: [&str; 8] =
     [COMPONENTS.name, DRIFT.name, CERTIFICATES.name, VOLUMES.name, POD_NETWORK.name, DEPLOYMENTS.name, HEAT.name, AGENT.name];
 
-impl Kind {
+impl ConditionType {
     /// Of problems, each with its reason; the first one's is shown.
     fn of(&self, problems: Vec<(&'static str, String)>) -> NodeCondition {
         let reason = problems.first().map(|(reason, _)| *reason);
@@ -78,7 +84,7 @@ impl Kind {
 
 /// What is to be written; nothing before the components of a node in place were measured.
 #[must_use]
-pub fn of(status: &Status) -> Vec<NodeCondition> {
+pub fn of(status: &StatusDocument) -> Vec<NodeCondition> {
     let Some(node) = status.node.as_ref().filter(|node| !node.components.is_empty()) else { return Vec::new() };
     let mut all = vec![COMPONENTS.of(node.components.iter().filter_map(component).collect()), DRIFT.of(drift(node))];
     if let Some(certificates) = &node.certificates {
@@ -126,7 +132,7 @@ fn volumes(node: &NodeStatus) -> Option<NodeCondition> {
     (!inspected.is_empty() || pool.is_some()).then(|| VOLUMES.of(problems))
 }
 
-fn deployments(status: &Status, node: &NodeStatus) -> Vec<(&'static str, String)> {
+fn deployments(status: &StatusDocument, node: &NodeStatus) -> Vec<(&'static str, String)> {
     let of_node =
         (node.state == "rejected").then(|| ("UpdateFailed", format!("generation {} of the node failed", node.generation)));
     let failed = status.deployments.iter().filter(|one| one.listed && one.failed && one.group != "kubernetes-node");
@@ -134,7 +140,7 @@ fn deployments(status: &Status, node: &NodeStatus) -> Vec<(&'static str, String)
     of_node.into_iter().chain(failed).collect()
 }
 
-fn heat(status: &Status) -> Vec<(&'static str, String)> {
+fn heat(status: &StatusDocument) -> Vec<(&'static str, String)> {
     let away = status.sources.iter().filter(|source| source.failures >= TRIES);
     let away = away.map(|one| ("SourceUnreachable", format!("metadata source {} does not answer", one.name)));
     let waiting = status.signals.iter().filter(|signal| signal.tries >= TRIES).count();
@@ -146,7 +152,7 @@ fn heat(status: &Status) -> Vec<(&'static str, String)> {
 }
 
 /// What keeps the agent itself from its work.
-fn agent(status: &Status) -> Vec<(&'static str, String)> {
+fn agent(status: &StatusDocument) -> Vec<(&'static str, String)> {
     let failed = status.conditions.iter().filter(|one| one.state == ConditionState::Failed);
     failed.map(|one| ("AgentNeedsAttention", format!("{} failed", one.name))).collect()
 }

@@ -13,7 +13,7 @@ fn component(name: &str, state: ComponentState, problem: Option<&str>) -> Compon
 }
 
 /// A node of which everything is known, and nothing is wrong.
-fn fine() -> Status {
+fn fine() -> StatusDocument {
     let node = NodeStatus {
         generation: 4,
         state: "applied".into(),
@@ -32,7 +32,7 @@ fn fine() -> Status {
         }],
         ..NodeStatus::default()
     };
-    Status {
+    StatusDocument {
         schema_version: SCHEMA_VERSION,
         agent: AgentStatus { version: "0.1".into(), pid: 7, started: "2026-03-01T12:00:00Z".into() },
         identity: None,
@@ -70,7 +70,7 @@ fn deployment(group: &str, failed: bool, listed: bool) -> DeploymentStatus {
     DeploymentStatus { id: "1f".into(), group: group.into(), listed, failed, ..DeploymentStatus::signalled() }
 }
 
-fn with(change: impl FnOnce(&mut Status, &mut NodeStatus)) -> Vec<NodeCondition> {
+fn with(change: impl FnOnce(&mut StatusDocument, &mut NodeStatus)) -> Vec<NodeCondition> {
     let mut status = fine();
     let mut node = status.node.take().unwrap();
     change(&mut status, &mut node);
@@ -99,7 +99,7 @@ fn certificates_that_need_attention_say_what_for() {
 
 #[test]
 fn each_fact_is_a_problem_of_one_condition_and_says_what_it_is_about() {
-    type Change = fn(&mut Status, &mut NodeStatus);
+    type Change = fn(&mut StatusDocument, &mut NodeStatus);
     let table: [(Change, &str, &str, &str); 15] = [
         (
             |_, node| node.components[1] = component("kubelet", ComponentState::Failed, Some("crash-looping (11 restarts)")),
@@ -203,7 +203,7 @@ fn what_is_not_known_is_left_out_and_before_anything_was_measured_that_is_all() 
     let kinds: Vec<_> = all.iter().map(|one| one.kind).collect();
     assert_eq!(kinds, [COMPONENTS.name, DRIFT.name, DEPLOYMENTS.name, HEAT.name, AGENT.name]);
     assert_eq!(with(|_, node| node.components.clear()), []);
-    assert_eq!(of(&Status { node: None, ..fine() }), []);
+    assert_eq!(of(&StatusDocument { node: None, ..fine() }), []);
     // What Heat no longer asks for is no problem.
     assert!(with(|status, _| status.deployments = vec![deployment("script", true, false)]).iter().all(|one| !one.is_problem));
 }

@@ -11,7 +11,7 @@ use crate::error::{BETWEEN, Error};
 /// Code, causes, rule and remedy of a failure. It reads as one sentence: `HNA-0502 one mistake | another; remedy: what to do`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "Stored")]
-pub struct Reason {
+pub struct FailureReason {
     /// `HNA-0502`, where the failure is one of the catalog.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
@@ -42,7 +42,7 @@ enum Stored {
     },
 }
 
-impl From<Stored> for Reason {
+impl From<Stored> for FailureReason {
     fn from(stored: Stored) -> Self {
         match stored {
             Stored::Sentence(sentence) => sentence.into(),
@@ -51,7 +51,7 @@ impl From<Stored> for Reason {
     }
 }
 
-impl Reason {
+impl FailureReason {
     /// Cause and remedy of an error, without a code.
     #[must_use]
     pub fn of(error: &Error) -> Self {
@@ -147,7 +147,7 @@ impl Reason {
     }
 }
 
-impl fmt::Display for Reason {
+impl fmt::Display for FailureReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(code) = &self.code {
             write!(f, "{code} ")?;
@@ -160,13 +160,13 @@ impl fmt::Display for Reason {
     }
 }
 
-impl From<String> for Reason {
+impl From<String> for FailureReason {
     fn from(cause: String) -> Self {
         Self { causes: vec![cause], ..Self::default() }
     }
 }
 
-impl From<&str> for Reason {
+impl From<&str> for FailureReason {
     fn from(cause: &str) -> Self {
         cause.to_owned().into()
     }
@@ -178,9 +178,9 @@ mod tests {
 
     use super::*;
 
-    fn two_mistakes() -> Reason {
+    fn two_mistakes() -> FailureReason {
         let error = Error::permanent("ROLE: is wrong").and("NAME: is wrong; remedy: none").rule("a rule").remedy("correct them");
-        Reason::of(&error).with_code("HNA-0502")
+        FailureReason::of(&error).with_code("HNA-0502")
     }
 
     #[test]
@@ -196,21 +196,21 @@ mod tests {
     #[test]
     fn records_keep_the_parts_and_the_sentence_of_an_earlier_version_is_shown_as_it_is() {
         let reason = two_mistakes();
-        assert_eq!(serde_json::from_value::<Reason>(json!(reason)).unwrap(), reason);
+        assert_eq!(serde_json::from_value::<FailureReason>(json!(reason)).unwrap(), reason);
         let old = "HNA-0502 ROLE: is wrong; remedy: correct it";
-        assert_eq!(serde_json::from_value::<Reason>(json!(old)).unwrap().to_string(), old);
+        assert_eq!(serde_json::from_value::<FailureReason>(json!(old)).unwrap().to_string(), old);
     }
 
     #[test]
     fn a_reason_that_is_too_long_keeps_its_code_and_what_to_do() {
-        let long = Reason { causes: vec!["x".repeat(500), "y".repeat(500)], ..two_mistakes() };
+        let long = FailureReason { causes: vec!["x".repeat(500), "y".repeat(500)], ..two_mistakes() };
         for limit in [200, 400, 1000] {
             let short = long.shortened(limit);
             assert!(short.to_string().chars().count() <= limit, "{limit}: {short}");
             assert_eq!((short.code.as_deref(), short.remedy.as_deref()), (Some("HNA-0502"), Some("correct them")));
         }
         let remedy = Some(Remedy::from("z".repeat(900)));
-        let both = Reason { remedy, ..long };
+        let both = FailureReason { remedy, ..long };
         let short = both.shortened(400);
         assert!(short.to_string().chars().count() <= 400 && short.causes[0].starts_with("xxxx"), "{short}");
     }

@@ -10,8 +10,8 @@ pub use super::condition::Condition;
 use super::condition_state::ConditionState;
 use super::event::Phase;
 use super::follow_up::FollowUp;
-use super::lap::Lap;
-use super::reason::Reason;
+use super::reason::FailureReason;
+use super::step_timing::StepTiming;
 use super::text::{argument, duration, shortened};
 use super::volume::VolumeStatus;
 use crate::clock::Timestamp;
@@ -33,7 +33,7 @@ const DIFFERENCES: usize = 4;
 
 /// Everything that is shown.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Status {
+pub struct StatusDocument {
     /// [`SCHEMA_VERSION`] of the writer.
     pub schema_version: u32,
     /// The agent itself.
@@ -250,7 +250,7 @@ pub fn left_over_remedy(file: &str) -> String {
 }
 
 /// A reason as one sentence, its code, its causes, and what to do about it where the deployment of this id is to be run again.
-fn parts_of(reason: &Reason, id: &str) -> (Option<String>, Option<String>, Vec<String>, Option<String>) {
+fn parts_of(reason: &FailureReason, id: &str) -> (Option<String>, Option<String>, Vec<String>, Option<String>) {
     let id = shortened(id, 64);
     let remedy = reason.remedy.as_ref().map(|remedy| FollowUp::Rerun(&id).of(remedy).to_string());
     (Some(reason.to_string()), reason.code.clone(), reason.lines(), remedy)
@@ -267,8 +267,8 @@ pub fn ended_with(status: i32) -> String {
 pub fn script_remedy(id: &str) -> String {
     let id = argument(id);
     format!(
-        "`heat-node-agent logs {id}` shows its output. If the cause is on this node, put it right and run `heat-node-agent rerun {id}` (the \
-         whole script runs again); if it is in the script, correct the template and update the stack"
+        "`heat-node-agent logs {id}` shows its output. Cause on this node: put it right, then `heat-node-agent rerun {id}`; else correct \
+         the template and update the stack"
     )
 }
 
@@ -307,7 +307,7 @@ impl DeploymentStatus {
     }
 
     /// Takes over code, causes and remedy of a failure.
-    pub fn explain(&mut self, reason: &Reason) {
+    pub fn explain(&mut self, reason: &FailureReason) {
         (self.reason, self.code, self.causes, self.remedy) = parts_of(reason, &self.id);
     }
 
@@ -387,7 +387,7 @@ pub struct NodeStatus {
     pub timings: Vec<(String, u64)>,
     /// Its steps against time: of the newest bring-up, also one that goes on or failed.
     #[serde(default)]
-    pub laps: Vec<Lap>,
+    pub laps: Vec<StepTiming>,
     /// Whether the machine differs from the parameters.
     pub drifted: bool,
     /// What differs.
@@ -441,7 +441,7 @@ pub struct ThinPoolStatus {
 
 impl NodeStatus {
     /// Takes over code, causes and remedy of the failure for which it was rejected.
-    pub fn explain(&mut self, reason: &Reason) {
+    pub fn explain(&mut self, reason: &FailureReason) {
         (self.reason, self.code, self.causes, self.remedy) = parts_of(reason, self.deployment.as_deref().unwrap_or_default());
     }
 
@@ -588,7 +588,7 @@ pub struct SignalStatus {
 
 /// What `status --wait` waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum WaitProgress {
     /// Everything that Heat asks for is done, and Heat knows.
     Done,
     /// Something is on its way, or is tried again.
@@ -597,20 +597,24 @@ pub enum Verdict {
     Failed,
 }
 
-impl Status {
+impl StatusDocument {
     /// How things stand, for who waits.
     #[must_use]
-    pub fn verdict(&self, running: bool) -> Verdict {
+    pub fn verdict(&self, running: bool) -> WaitProgress {
         let mut listed = self.deployments.iter().filter(|deployment| deployment.listed);
         let unfinished = listed.clone().any(|deployment| deployment.state != "signalled");
         // Whoever only has drift reported waits for its end in vain.
         let node_failed = self.node.as_ref().is_some_and(|node| ["rejected", "restored"].contains(&&*node.state) || node.drifted);
         let failed = self.conditions.iter().any(|one| one.name == METADATA && one.state == ConditionState::Failed);
         if failed || listed.any(|deployment| deployment.failed || deployment.undelivered) || (node_failed && !unfinished) {
-            return Verdict::Failed;
+            return WaitProgress::Failed;
         }
         let nothing_received = self.metadata.listed.is_none() || (self.metadata.expected && self.metadata.source.is_none());
-        if !running || nothing_received || unfinished || self.is_tried_again() { Verdict::Waiting } else { Verdict::Done }
+        if !running || nothing_received || unfinished || self.is_tried_again() {
+            WaitProgress::Waiting
+        } else {
+            WaitProgress::Done
+        }
     }
 
     /// Whether something failed, is waiting to be said, or waits for somebody: the exit code 2 of `status`.

@@ -154,7 +154,7 @@ pub(crate) fn secret_texts(secrets: &[String]) -> impl Iterator<Item = &str> {
 }
 
 /// Members whose names were masked: two that look alike then are still two.
-pub(crate) fn with_own_names(members: impl Iterator<Item = (String, Value)>) -> Map<String, Value> {
+pub(crate) fn with_unique_names(members: impl Iterator<Item = (String, Value)>) -> Map<String, Value> {
     let mut shown = Map::new();
     let mut alike = 1;
     for (name, value) in members {

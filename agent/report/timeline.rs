@@ -4,10 +4,10 @@
 use std::time::Duration;
 
 use super::condition_state::ConditionState;
-use super::lap::Lap;
+use super::step_timing::StepTiming;
 use super::text::{duration, escaped, shortened};
 
-impl Lap {
+impl StepTiming {
     /// When it ended.
     #[must_use]
     pub fn ended_ms(&self) -> u64 {
@@ -18,9 +18,9 @@ impl Lap {
 /// The places of the laps that the run could not be shorter than: from the one that ended last, or failed, back through
 /// the need that ended last. In the order of time.
 #[must_use]
-pub fn critical_path(laps: &[Lap]) -> Vec<usize> {
+pub fn critical_path(laps: &[StepTiming]) -> Vec<usize> {
     let failed = laps.iter().position(|lap| lap.state == ConditionState::Failed);
-    let last = || (0..laps.len()).max_by_key(|at| laps.get(*at).map(Lap::ended_ms));
+    let last = || (0..laps.len()).max_by_key(|at| laps.get(*at).map(StepTiming::ended_ms));
     let mut path = Vec::new();
     let mut next = failed.or_else(last);
     // A record from elsewhere might go in a circle.
@@ -35,8 +35,8 @@ pub fn critical_path(laps: &[Lap]) -> Vec<usize> {
 
 /// How long the whole took, and how much of that the critical path accounts for. One that released the next before its
 /// own end counts up to there.
-fn sums(laps: &[Lap], path: &[usize]) -> (u64, u64) {
-    let total = laps.iter().map(Lap::ended_ms).max().unwrap_or_default();
+fn sums(laps: &[StepTiming], path: &[usize]) -> (u64, u64) {
+    let total = laps.iter().map(StepTiming::ended_ms).max().unwrap_or_default();
     let mut sum = 0_u64;
     for (place, lap) in path.iter().filter_map(|at| laps.get(*at)).enumerate() {
         let next = path.get(place + 1).and_then(|at| laps.get(*at));
@@ -47,7 +47,7 @@ fn sums(laps: &[Lap], path: &[usize]) -> (u64, u64) {
 }
 
 /// What is said of a lap beside its bar: how it stands, and where there is room what released it.
-fn words(lap: &Lap, is_wide: bool) -> String {
+fn words(lap: &StepTiming, is_wide: bool) -> String {
     let state = match lap.state {
         ConditionState::Failed | ConditionState::Degraded => "FAILED",
         ConditionState::Waiting | ConditionState::Pending => "not done",
@@ -92,11 +92,11 @@ const NARROW: usize = 70;
 
 /// The page for a terminal of so many columns: a row a step, `#` on the critical path.
 #[must_use]
-pub fn page(title: &str, laps: &[Lap], width: usize) -> String {
+pub fn page(title: &str, laps: &[StepTiming], width: usize) -> String {
     let width = width.clamp(40, 400);
     let path = critical_path(laps);
     let (total, sum) = sums(laps, &path);
-    let longest = |texts: &dyn Fn(&Lap) -> usize| laps.iter().map(texts).max().unwrap_or_default();
+    let longest = |texts: &dyn Fn(&StepTiming) -> usize| laps.iter().map(texts).max().unwrap_or_default();
     let names = longest(&|lap| escaped(&lap.step).chars().count()).min(width * 3 / 10);
     let is_wide = width >= NARROW;
     let details = longest(&|lap| words(lap, is_wide).chars().count()).min(width / 3);
@@ -133,7 +133,7 @@ pub fn page(title: &str, laps: &[Lap], width: usize) -> String {
 }
 
 /// From where to where a bar goes; one place at least.
-fn bar(lap: &Lap, total: u64, room: usize) -> (usize, usize) {
+fn bar(lap: &StepTiming, total: u64, room: usize) -> (usize, usize) {
     let from = place(lap.began_ms, total, room).min(room.saturating_sub(1));
     (from, place(lap.ended_ms(), total, room).clamp(from + 1, room.max(from + 1)))
 }
@@ -165,7 +165,7 @@ const STYLE: &str = "text{font:13px monospace;fill:#1b1f24}.g{fill:#fff}.l{strok
 
 /// The picture: SVG that needs nothing else. The critical path has another colour, thick bars that are joined, bold names.
 #[must_use]
-pub fn svg(title: &str, laps: &[Lap]) -> String {
+pub fn svg(title: &str, laps: &[StepTiming]) -> String {
     let path = critical_path(laps);
     let (total, sum) = sums(laps, &path);
     let height = TOP + laps.len() * ROW + 40;

@@ -5,13 +5,13 @@ use proptest::prelude::*;
 use super::*;
 use ConditionState::{Failed, Ok as Done, Waiting};
 
-fn lap(step: &str, began_ms: u64, ended_ms: u64, after: &[&str]) -> Lap {
+fn lap(step: &str, began_ms: u64, ended_ms: u64, after: &[&str]) -> StepTiming {
     let after = after.iter().map(|need| (*need).to_owned()).collect();
-    Lap { step: step.into(), began_ms, took_ms: ended_ms - began_ms, after, state: Done }
+    StepTiming { step: step.into(), began_ms, took_ms: ended_ms - began_ms, after, state: Done }
 }
 
 /// A master: etcd is what everything waits for.
-fn master() -> Vec<Lap> {
+fn master() -> Vec<StepTiming> {
     vec![
         lap("checks", 0, 2, &[]),
         lap("plan", 2, 40, &["checks"]),
@@ -25,7 +25,7 @@ fn master() -> Vec<Lap> {
     ]
 }
 
-fn path_of(laps: &[Lap]) -> Vec<&str> {
+fn path_of(laps: &[StepTiming]) -> Vec<&str> {
     critical_path(laps).into_iter().map(|at| laps[at].step.as_str()).collect()
 }
 
@@ -189,12 +189,13 @@ fn read_xml(document: &str) -> Vec<String> {
 }
 
 /// Laps as a run records them: each begins a little after the last of what it needs ended.
-fn run() -> impl Strategy<Value = Vec<Lap>> {
+fn run() -> impl Strategy<Value = Vec<StepTiming>> {
     let step = (0..5_u64, 0..50_u64, proptest::collection::vec(any::<proptest::sample::Index>(), 0..4));
     proptest::collection::vec(step, 1..20).prop_map(|steps| {
-        let mut laps: Vec<Lap> = Vec::new();
+        let mut laps: Vec<StepTiming> = Vec::new();
         for (number, (pause, took, needs)) in steps.into_iter().enumerate() {
-            let mut needs: Vec<&Lap> = needs.iter().filter(|_| number > 0).map(|need| &laps[need.index(number.max(1))]).collect();
+            let mut needs: Vec<&StepTiming> =
+                needs.iter().filter(|_| number > 0).map(|need| &laps[need.index(number.max(1))]).collect();
             needs.sort_by_key(|need| need.ended_ms());
             let began = needs.last().map_or(0, |need| need.ended_ms() + pause);
             let after: Vec<&str> = needs.iter().map(|need| need.step.as_str()).collect();
@@ -225,9 +226,9 @@ proptest! {
         laps in proptest::collection::vec((".*", any::<u64>(), any::<u64>(), proptest::collection::vec("[a-c]", 0..3)), 0..6),
         width: usize,
     ) {
-        let laps: Vec<Lap> = laps
+        let laps: Vec<StepTiming> = laps
             .into_iter()
-            .map(|(step, began_ms, took_ms, after)| Lap { step, began_ms, took_ms, after, state: ConditionState::default() })
+            .map(|(step, began_ms, took_ms, after)| StepTiming { step, began_ms, took_ms, after, state: ConditionState::default() })
             .collect();
         read_xml(&svg("t", &laps));
         let _ = page("t", &laps, width);

@@ -9,7 +9,7 @@ use super::source_name::SourceName;
 
 /// What a value must be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Rule {
+pub(super) enum ValueRule {
     /// A whole number in a range.
     Number(u64, u64),
     /// `true` or `false`.
@@ -32,17 +32,17 @@ pub(super) enum Rule {
 
 /// One key: the source of the checks, of the manual page and of `verify`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Key {
+pub struct SettingKey {
     /// As in the file, tables joined by dots.
     pub path: &'static str,
-    rule: Rule,
+    rule: ValueRule,
     /// In TOML; empty where leaving the key out means something that no value says.
     pub default: &'static str,
     /// For people.
     pub meaning: &'static str,
 }
 
-impl Key {
+impl SettingKey {
     /// What a value must be, in words.
     #[must_use]
     pub fn rule(&self) -> String {
@@ -51,108 +51,108 @@ impl Key {
     }
 }
 
-const fn key(path: &'static str, rule: Rule, default: &'static str, meaning: &'static str) -> Key {
-    Key { path, rule, default, meaning }
+const fn key(path: &'static str, rule: ValueRule, default: &'static str, meaning: &'static str) -> SettingKey {
+    SettingKey { path, rule, default, meaning }
 }
 
 /// Every key.
-pub const KEYS: &[Key] = &[
-    key("polling_interval", Rule::Number(1, 3600), "60", "Seconds between two polls of a source while nothing changes."),
+pub const KEYS: &[SettingKey] = &[
+    key("polling_interval", ValueRule::Number(1, 3600), "60", "Seconds between two polls of a source while nothing changes."),
     key(
         "min_polling_interval",
-        Rule::Number(1, 3600),
+        ValueRule::Number(1, 3600),
         "1",
         "Seconds until the next poll after a change; doubled at each poll up to polling_interval.",
     ),
-    key("splay", Rule::Number(0, 3600), "0", "The first network poll after a boot is delayed by up to this many seconds."),
-    key("state.dir", Rule::Path, "\"/var/lib/heat-node-agent\"", "Directory for journal, outbox and caches; mode 0700."),
-    key("run.dir", Rule::Path, "\"/run/heat-node-agent\"", "status.json."),
+    key("splay", ValueRule::Number(0, 3600), "0", "The first network poll after a boot is delayed by up to this many seconds."),
+    key("state.dir", ValueRule::Path, "\"/var/lib/heat-node-agent\"", "Directory for journal, outbox and caches; mode 0700."),
+    key("run.dir", ValueRule::Path, "\"/run/heat-node-agent\"", "status.json."),
     key(
         "sources.order",
-        Rule::Sources,
+        ValueRule::Sources,
         "[\"heat_local\", \"local\", \"cfn\", \"heat\", \"request\", \"file\"]",
         "Sources in use; a later one overrides an earlier one.",
     ),
     key(
         "sources.cfn_init_data",
-        Rule::Paths,
+        ValueRule::Paths,
         "[\"/var/lib/heat-cfntools/cfn-init-data\", \"/var/lib/cloud/data/cfn-init-data\"]",
         "Where cloud-init or Ignition leave the server's first metadata.",
     ),
     key(
         "sources.os_collect_config",
-        Rule::Path,
+        ValueRule::Path,
         "\"/etc/os-collect-config.conf\"",
         "Settings of os-collect-config, which are followed.",
     ),
     key(
         "sources.timeout",
-        Rule::Number(1, 600),
+        ValueRule::Number(1, 600),
         "10",
         "Time limit in seconds for one request to a source, from name lookup to last byte.",
     ),
-    key("deploy.groups", Rule::Words, "", "Deployment groups that this image allows; default: all."),
-    key("deploy.time_limit", Rule::Number(0, 7 * 86_400), "0", "Time limit of a hook in seconds; 0 for no limit."),
+    key("deploy.groups", ValueRule::Words, "", "Deployment groups that this image allows; default: all."),
+    key("deploy.time_limit", ValueRule::Number(0, 7 * 86_400), "0", "Time limit of a hook in seconds; 0 for no limit."),
     key(
         "deploy.replaced_grace",
-        Rule::Number(0, 3600),
+        ValueRule::Number(0, 3600),
         "30",
         "Seconds that a script or hook may keep running once Heat has replaced or removed its deployment; then its unit is stopped.",
     ),
     key(
         "deploy.hook_dirs",
-        Rule::Paths,
+        ValueRule::Paths,
         "[\"/usr/libexec/heat-config/hooks\", \"/var/lib/heat-config/hooks\"]",
         "Directories in which hooks are searched; the first match wins.",
     ),
     key(
         "deploy.deployed_dir",
-        Rule::Path,
+        ValueRule::Path,
         "\"/var/lib/heat-config/deployed\"",
         "The replaced tools' record of what was run, respected and kept up to date.",
     ),
-    key("deploy.keep", Rule::Number(1, 100_000), "200", "How many records of finished deployments are kept."),
-    key("tls.ca_file", Rule::Path, "", "PEM file of CAs to trust in addition to the system's."),
+    key("deploy.keep", ValueRule::Number(1, 100_000), "200", "How many records of finished deployments are kept."),
+    key("tls.ca_file", ValueRule::Path, "", "PEM file of CAs to trust in addition to the system's."),
     key(
         "tls.allow_insecure",
-        Rule::Switch,
+        ValueRule::Switch,
         "false",
         "Whether parameters may turn off the verification of an endpoint's certificate.",
     ),
     key(
         "node.source",
-        Rule::OneOf(&["deployment", "heat-params"]),
+        ValueRule::OneOf(&["deployment", "heat-params"]),
         "\"deployment\"",
         "What configures the node: a kubernetes-node deployment; heat-params is not supported by this version and gives a warning.",
     ),
     key(
         "node.patience",
-        Rule::Number(1, 100),
+        ValueRule::Number(1, 100),
         "1",
         "Factor by which the services' deadlines for becoming healthy are multiplied; the wait condition's deadline is unaffected.",
     ),
     key(
         "node.rollback",
-        Rule::Switch,
+        ValueRule::Switch,
         "true",
         "Whether a node goes back to the generation before where an update fails and nothing irreversible is part of it.",
     ),
     key(
         "node.allow_options",
-        Rule::Options,
+        ValueRule::Options,
         "[]",
         "Options that parameters may set although they override the agent's safety settings, or bring code: [\"kubelet:--config\"].",
     ),
-    key("report.console", Rule::Switch, "true", "Whether each phase prints a line on the console."),
+    key("report.console", ValueRule::Switch, "true", "Whether each phase prints a line on the console."),
     key(
         "report.metrics",
-        Rule::MetricsFile,
+        ValueRule::MetricsFile,
         "",
         "File with metrics for the textfile collector of Prometheus' node_exporter; \"\" for none; default: heat-node-agent.prom in run.dir.",
     ),
     key(
         "report.node_conditions",
-        Rule::Switch,
+        ValueRule::Switch,
         "false",
         "Whether the agent writes what it finds to the conditions of its own node in Kubernetes.",
     ),
@@ -333,7 +333,7 @@ fn check_table(table: &toml::Table, prefix: &str, mistakes: &mut Vec<Mistake>) {
     }
 }
 
-impl Rule {
+impl ValueRule {
     fn check(self, value: &toml::Value) -> Result<(), String> {
         let path = |value: &toml::Value| {
             value
@@ -398,7 +398,7 @@ fn shown(value: &toml::Value) -> String {
 /// The known key that the written one was probably meant to be.
 fn nearest(written: &str) -> Option<&'static str> {
     let last = |path: &str| path.rsplit('.').next().unwrap_or_default().to_owned();
-    let score = |key: &Key| {
+    let score = |key: &SettingKey| {
         let whole = distance(written, key.path);
         // The right key in the wrong section, or the beginning of one.
         if last(written) == last(key.path) || (written.len() > 3 && key.path.starts_with(written)) { whole.min(1) } else { whole }
@@ -435,15 +435,15 @@ mod tests {
             .iter()
             .map(|key| {
                 let value = match key.rule {
-                    Rule::Number(_, max) => max.to_string(),
-                    Rule::Switch => (key.default == "false").to_string(),
-                    Rule::Path => "\"/other\"".to_owned(),
-                    Rule::Paths => "[\"/other\"]".to_owned(),
-                    Rule::Words => "[\"other\"]".to_owned(),
-                    Rule::Sources => "[\"cfn\"]".to_owned(),
-                    Rule::Options => "[\"kubelet:--config\"]".to_owned(),
-                    Rule::MetricsFile => "\"\"".to_owned(),
-                    Rule::OneOf(words) => format!("\"{}\"", words[1]),
+                    ValueRule::Number(_, max) => max.to_string(),
+                    ValueRule::Switch => (key.default == "false").to_string(),
+                    ValueRule::Path => "\"/other\"".to_owned(),
+                    ValueRule::Paths => "[\"/other\"]".to_owned(),
+                    ValueRule::Words => "[\"other\"]".to_owned(),
+                    ValueRule::Sources => "[\"cfn\"]".to_owned(),
+                    ValueRule::Options => "[\"kubelet:--config\"]".to_owned(),
+                    ValueRule::MetricsFile => "\"\"".to_owned(),
+                    ValueRule::OneOf(words) => format!("\"{}\"", words[1]),
                 };
                 format!("{} = {value}", key.path)
             })

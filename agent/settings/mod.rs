@@ -13,9 +13,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-pub use fragment::{KEYS, Key, distance};
+pub use fragment::{KEYS, SettingKey, distance};
 
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::files::{FileKind, Tree};
 use crate::http::Tls;
 use fragment::{Fragment, Mistake};
@@ -44,7 +44,7 @@ pub struct Settings {
     /// Where `status.json` lives.
     pub run_dir: PathBuf,
     /// Which of the numbers for polling the files say; os-collect-config.conf counts for the others.
-    pub explicit: Explicit,
+    pub explicit: ExplicitSettings,
     /// Where metadata comes from.
     pub sources: Sources,
     /// How deployments are run.
@@ -70,7 +70,7 @@ pub struct Settings {
 /// Which numbers the settings files say.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "a set of names, each asked for by itself")]
-pub struct Explicit {
+pub struct ExplicitSettings {
     /// `polling_interval`.
     pub polling_interval: bool,
     /// `min_polling_interval`.
@@ -266,7 +266,7 @@ fn read_drop_in(root: &Tree, path: &Path, warnings: &mut Vec<Warning>) -> Option
     let bytes = match root.read(path, FILE_LIMIT) {
         Ok(bytes) => bytes?,
         // A link to /dev/null, or to anything else that is no file: the customary way to mask a name.
-        Err(error) if error.kind() == Kind::Permanent && is_link(root, path) => return None,
+        Err(error) if error.kind() == ErrorKind::Permanent && is_link(root, path) => return None,
         Err(error) => {
             warnings.push(whole_file(path, error.cause()));
             return None;
@@ -288,7 +288,7 @@ impl From<Fragment> for Settings {
         let Fragment { polling_interval, min_polling_interval, splay, state, run, sources, deploy, tls, node, report } = merged;
         let seconds = |given: Option<u64>, or: u64| Duration::from_secs(given.unwrap_or(or));
         let paths = |given: Option<Vec<PathBuf>>, or: &[&str]| given.unwrap_or_else(|| or.iter().map(PathBuf::from).collect());
-        let explicit = Explicit {
+        let explicit = ExplicitSettings {
             polling_interval: polling_interval.is_some(),
             min_polling_interval: min_polling_interval.is_some(),
             splay: splay.is_some(),
@@ -425,7 +425,7 @@ mod tests {
             let checked = check(&tree, None).unwrap();
             assert!(checked.warnings.iter().all(|warning| warning.skipped) && !checked.warnings.is_empty());
             assert_eq!(checked.settings, Settings::default());
-            assert_eq!(error.kind(), Kind::Permanent);
+            assert_eq!(error.kind(), ErrorKind::Permanent);
             assert!(error.to_string().contains("agent.toml"), "{error}");
         }
         let (_dir, tree) = tree(&[]);
@@ -449,6 +449,6 @@ mod tests {
         let lines: Vec<_> = reported.map(|key| format!("{} = {}", key.path, key.default)).collect();
         let (fragment, mistakes) = Fragment::parse(lines.join("\n").as_bytes());
         assert_eq!(mistakes.iter().map(ToString::to_string).collect::<Vec<_>>(), [""; 0]);
-        assert_eq!(Settings { explicit: Explicit::default(), ..fragment.into() }, Settings::default());
+        assert_eq!(Settings { explicit: ExplicitSettings::default(), ..fragment.into() }, Settings::default());
     }
 }

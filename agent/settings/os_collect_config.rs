@@ -96,7 +96,7 @@ impl OsCollectConfig {
     }
 
     /// The numbers that cannot be used, each with its rule.
-    pub fn odd_numbers(&self) -> impl Iterator<Item = String> {
+    pub fn invalid_numbers(&self) -> impl Iterator<Item = String> {
         let odd =
             SECONDS.iter().filter(|(section, key)| self.get(section, key).is_some() && self.seconds(section, key).is_none());
         odd.map(|(section, key)| format!("[{section}] {key} is not a number of seconds from 0 to 3600; it is ignored"))
@@ -173,7 +173,7 @@ mod tests {
         let parsed = OsCollectConfig::parse(b"[DEFAULT]\npolling_interval = 7.5\nsplay = nan\n[cfn]\ntimeout = 3601\n");
         assert_eq!(parsed.seconds("DEFAULT", "polling_interval"), Some(Duration::from_millis(7500)));
         assert_eq!((parsed.seconds("DEFAULT", "splay"), parsed.seconds("cfn", "timeout")), (None, None));
-        let odd: Vec<_> = parsed.odd_numbers().collect();
+        let odd: Vec<_> = parsed.invalid_numbers().collect();
         assert!(odd.len() == 2 && odd[0].starts_with("[DEFAULT] splay is not a number"), "{odd:?}");
         assert!(!parsed.names_a_server() && OsCollectConfig::parse(b"[heat]\nuser_id = u\n").names_a_server());
     }

@@ -25,7 +25,7 @@ pub struct SignalResponse {
 
 /// What follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum SignalVerdict {
     /// Heat has it.
     Delivered,
     /// It may go better later, at the earliest after this time.
@@ -41,12 +41,12 @@ pub(super) const REFUSAL_SPAN: Duration = Duration::from_mins(15);
 
 /// Judges an answer.
 #[must_use]
-pub fn judge(answer: &SignalResponse) -> Verdict {
+pub fn judge(answer: &SignalResponse) -> SignalVerdict {
     match answer.code {
-        Some(200..=299) => Verdict::Delivered,
+        Some(200..=299) => SignalVerdict::Delivered,
         // 401: what can be renewed was renewed before it came to this; but Keystone itself may answer so while it restarts.
-        Some(400 | 401 | 403 | 404 | 405 | 410 | 413) => Verdict::Refused,
-        _ => Verdict::Retry(answer.retry_after),
+        Some(400 | 401 | 403 | 404 | 405 | 410 | 413) => SignalVerdict::Refused,
+        _ => SignalVerdict::Retry(answer.retry_after),
     }
 }
 
@@ -77,26 +77,26 @@ mod tests {
     #[test]
     fn answers_mean_what_the_design_says() {
         for (code, verdict) in [
-            (200, Verdict::Delivered),
-            (201, Verdict::Delivered),
-            (204, Verdict::Delivered),
-            (400, Verdict::Refused),
-            (401, Verdict::Refused),
-            (403, Verdict::Refused),
-            (404, Verdict::Refused),
-            (409, Verdict::Retry(None)),
-            (429, Verdict::Retry(None)),
-            (500, Verdict::Retry(None)),
-            (503, Verdict::Retry(None)),
-            (302, Verdict::Retry(None)),
+            (200, SignalVerdict::Delivered),
+            (201, SignalVerdict::Delivered),
+            (204, SignalVerdict::Delivered),
+            (400, SignalVerdict::Refused),
+            (401, SignalVerdict::Refused),
+            (403, SignalVerdict::Refused),
+            (404, SignalVerdict::Refused),
+            (409, SignalVerdict::Retry(None)),
+            (429, SignalVerdict::Retry(None)),
+            (500, SignalVerdict::Retry(None)),
+            (503, SignalVerdict::Retry(None)),
+            (302, SignalVerdict::Retry(None)),
         ] {
             assert_eq!(judge(&SignalResponse::status(code, None, "")), verdict, "{code}");
         }
         let later = Some(Duration::from_secs(7));
-        assert_eq!(judge(&SignalResponse::status(503, later, "")), Verdict::Retry(later));
+        assert_eq!(judge(&SignalResponse::status(503, later, "")), SignalVerdict::Retry(later));
         let unreachable = Error::transient("refused");
-        assert_eq!(judge(&SignalResponse::none(&unreachable, "refused")), Verdict::Retry(None));
+        assert_eq!(judge(&SignalResponse::none(&unreachable, "refused")), SignalVerdict::Retry(None));
         let untrusted = Error::permanent("the certificate is signed by a CA that this node does not know");
-        assert_eq!(judge(&SignalResponse::none(&untrusted, "TLS")), Verdict::Retry(None), "certificates are renewed");
+        assert_eq!(judge(&SignalResponse::none(&untrusted, "TLS")), SignalVerdict::Retry(None), "certificates are renewed");
     }
 }

@@ -19,7 +19,7 @@ pub(super) fn made(url: &str) -> Option<Timestamp> {
 
 /// The same resource at the API of the server's own settings, signed with its keys and without a time, which Keystone then
 /// does not check. No other host gets such a signature, whatever the URL says.
-pub(super) fn afresh(url: &str, verb: &str, metadata_url: &str, keys: &Keys) -> Option<String> {
+pub(super) fn resigned_url(url: &str, verb: &str, metadata_url: &str, keys: &Keys) -> Option<String> {
     let (given, own) = (split(url)?, split(metadata_url)?);
     let given = given.target.split('?').next().unwrap_or_default();
     let at = given.find("/signal/arn%3A").or_else(|| given.find("/waitcondition/arn%3A"))?;
@@ -101,7 +101,7 @@ mod tests {
     #[test]
     fn a_url_signed_afresh_is_the_one_that_heat_checks() {
         let old = format!("{WAIT}?SignatureMethod=HmacSHA256&AWSAccessKeyId=x&Timestamp=2026-03-01T11%3A59%3A58Z&Signature=old");
-        let fresh = afresh(&old, "PUT", "http://heat.example:8000/v1/", &keys()).unwrap();
+        let fresh = resigned_url(&old, "PUT", "http://heat.example:8000/v1/", &keys()).unwrap();
         // What a real Heat 27 took: the ARN's colons plain, the names in it quoted twice, as in the URL.
         let checked = "/v1/waitcondition/arn:openstack:heat::7e2f0a:stacks/my%20stack/0b1c-2d3e/resources/wait%20handle";
         let params = [("AWSAccessKeyId", "AK1"), ("SignatureMethod", "HmacSHA256"), ("SignatureVersion", "2")];
@@ -110,7 +110,7 @@ mod tests {
             fresh,
             format!("{WAIT}?AWSAccessKeyId=AK1&SignatureMethod=HmacSHA256&SignatureVersion=2&Signature={signature}")
         );
-        assert_ne!(afresh(&old, "POST", "http://heat.example:8000/v1/", &keys()).unwrap(), fresh);
+        assert_ne!(resigned_url(&old, "POST", "http://heat.example:8000/v1/", &keys()).unwrap(), fresh);
     }
 
     #[test]
@@ -120,7 +120,7 @@ mod tests {
             ["http://evil.example:8000/v1/", "https://heat.example:8000@evil.example/v1/", "http://u:p@heat.example/x/"]
         {
             let fresh =
-                afresh(&format!("{elsewhere}{arn}?Signature=x"), "POST", "http://heat.example:8000/v1/", &keys()).unwrap();
+                resigned_url(&format!("{elsewhere}{arn}?Signature=x"), "POST", "http://heat.example:8000/v1/", &keys()).unwrap();
             assert!(fresh.starts_with(&format!("http://heat.example:8000/v1/{arn}?AWSAccessKeyId=AK1&")), "{fresh}");
         }
         for (url, metadata_url) in [
@@ -133,7 +133,7 @@ mod tests {
             ("http://h/v1/signal/arn%3Aa", "http://h/v1/?a"),
             ("http://h/v1/signal/arn%3Aa", ""),
         ] {
-            assert_eq!(afresh(url, "POST", metadata_url, &keys()), None, "{url}");
+            assert_eq!(resigned_url(url, "POST", metadata_url, &keys()), None, "{url}");
         }
     }
 
@@ -174,7 +174,7 @@ mod tests {
 
         #[test]
         fn no_url_panics(url in "http://h:8000/v1/(signal|waitcondition)/(arn%3A)?[ -~]{0,60}") {
-            let _ = (afresh(&url, "POST", "http://h:8000/v1/", &keys()), native_path(&url), made(&url));
+            let _ = (resigned_url(&url, "POST", "http://h:8000/v1/", &keys()), native_path(&url), made(&url));
         }
     }
 }

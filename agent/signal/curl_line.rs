@@ -49,7 +49,7 @@ pub(super) struct CurlLine {
 
 impl CurlLine {
     /// Whether a text means to be one.
-    pub(super) fn is_meant(text: &str) -> bool {
+    pub(super) fn looks_like_curl(text: &str) -> bool {
         text.split_whitespace().next().is_some_and(|program| program == "curl" || program.ends_with("/curl"))
     }
 
@@ -165,7 +165,7 @@ mod tests {
             ("curl -s -w '%{http_code}' -e http://from/ -H 'X-Auth-Token: 5f0e_-' URL", false),
         ] {
             let line = line.replace("URL", url);
-            assert!(CurlLine::is_meant(&line));
+            assert!(CurlLine::looks_like_curl(&line));
             let parsed = CurlLine::parse(&line).unwrap();
             assert_eq!(
                 (parsed.url.as_str(), parsed.token.as_deref(), parsed.insecure),
@@ -182,7 +182,7 @@ mod tests {
         for bad in ["curl", "curl -X POST", "curl http://a http://b", "curl 'http://a", "curl http://a -H", "curl --url"] {
             assert!(CurlLine::parse(bad).is_none(), "{bad}");
         }
-        assert!(!CurlLine::is_meant("wget http://a") && !CurlLine::is_meant(""));
+        assert!(!CurlLine::looks_like_curl("wget http://a") && !CurlLine::looks_like_curl(""));
     }
 
     proptest! {

@@ -5,21 +5,21 @@ use serde_json::{Map, Value, json};
 
 use super::curl_line::CurlLine;
 use super::destination::Destination;
-use crate::budgets::json::{self, Rejection};
+use crate::budgets::json::{self, JsonRejection};
 use crate::error::{Error, Result};
 use crate::openstack::keystone::{Credentials, Scope};
 
 /// SUCCESS or FAILURE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
-pub enum Status {
+pub enum WaitStatus {
     /// It succeeded.
     Success,
     /// It is not.
     Failure,
 }
 
-impl Status {
+impl WaitStatus {
     /// Heat's word.
     #[must_use]
     pub fn as_str(self) -> &'static str {
@@ -43,7 +43,7 @@ pub enum Handle {
 #[derive(Clone, Debug, PartialEq)]
 pub struct WaitSignal {
     /// How it went.
-    pub status: Status,
+    pub status: WaitStatus,
     /// One entry per id: the same id overwrites, so a retry is harmless (R49).
     pub id: String,
     /// One sentence.
@@ -74,14 +74,14 @@ impl Handle {
         if text.starts_with('{') {
             // The parser's words could show parts of the handle.
             let value = json::answer(text.as_bytes()).map_err(|rejection| match rejection {
-                Rejection::Json(error) => not_understood().context(format!("reading it as JSON, column {}", error.column())),
-                Rejection::TooLarge(_) | Rejection::TooDeep => {
+                JsonRejection::Json(error) => not_understood().context(format!("reading it as JSON, column {}", error.column())),
+                JsonRejection::TooLarge(_) | JsonRejection::TooDeep => {
                     not_understood().context("reading it as JSON, which is far larger than any handle")
                 }
             })?;
             return value.as_object().ok_or_else(not_understood).and_then(Self::parse_map);
         }
-        if CurlLine::is_meant(text) {
+        if CurlLine::looks_like_curl(text) {
             return Self::parse_curl(text);
         }
         Self::from_url(text, false)
@@ -283,7 +283,7 @@ mod tests {
 
     #[test]
     fn the_resource_type_decides_the_body() {
-        let signal = WaitSignal { status: Status::Failure, id: "node-1".into(), reason: "why".into(), data: json!({"a": 1}) };
+        let signal = WaitSignal { status: WaitStatus::Failure, id: "node-1".into(), reason: "why".into(), data: json!({"a": 1}) };
         assert_eq!(
             Handle::Heat(url("http://h")).body(&signal),
             json!({"status": "FAILURE", "reason": "why", "data": {"a": 1}, "id": "node-1"})

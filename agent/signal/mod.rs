@@ -1,4 +1,4 @@
-//! Whatever happens, Heat hears.
+//! Delivers results and wait-condition signals to Heat.
 //!
 //! In: results of deployments and wait conditions. Out: HTTP requests, from an [`Outbox`] that survives
 //! crashes and reboots. Never: a result that Heat no longer asks for, or a second final signal for a
@@ -12,8 +12,8 @@ mod handle;
 mod outbox;
 mod send;
 
-pub use answer::{SignalResponse, Verdict, judge};
+pub use answer::{SignalResponse, SignalVerdict, judge};
 pub use destination::Destination;
-pub use handle::{Handle, Status, WaitSignal};
-pub use outbox::{About, Disposition, Entry, Outbox, Sending, Sent, View};
+pub use handle::{Handle, WaitSignal, WaitStatus};
+pub use outbox::{Disposition, MetadataView, Outbox, QueuedSignal, Sending, Sent, SignalSubject};
 pub use send::{DeliveryMethod, Sender};

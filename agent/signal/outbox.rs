@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::sync::Semaphore;
 
-use super::answer::{REFUSAL_SPAN, REFUSALS, SignalResponse, Verdict, judge};
+use super::answer::{REFUSAL_SPAN, REFUSALS, SignalResponse, SignalVerdict, judge};
 use super::destination::Destination;
 use super::send::{DeliveryMethod, Sender};
 use crate::backoff::{Backoff, random, spread};
@@ -24,8 +24,8 @@ use crate::digest::key_of;
 use crate::error::remedy::Remedy;
 use crate::error::{Error, Result};
 use crate::files::{Attributes, Tree};
-use crate::freshness::{Freshness, LASTS};
-use crate::http::Gate;
+use crate::freshness::{ANSWER_VALIDITY, Freshness};
+use crate::http::SendGuard;
 use crate::report::follow_up::FollowUp;
 use crate::report::{Code, Event, Phase, Report};
 
@@ -45,7 +45,7 @@ const LONGEST_ASKED: Duration = Duration::from_secs(30);
 
 /// The deployment that a signal speaks of.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct About {
+pub struct SignalSubject {
     /// Its id.
     pub id: String,
     /// Its name, for messages.
@@ -58,13 +58,13 @@ pub struct About {
 
 /// A stored signal.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Entry {
+pub struct QueuedSignal {
     /// Format of this file.
     pub schema: u32,
     /// What it is the signal of: the same key is stored once.
     pub key: String,
     /// The deployment behind it.
-    pub about: Option<About>,
+    pub about: Option<SignalSubject>,
     /// Where it goes.
     pub destination: Destination,
     /// What is sent. Of a stored signal it is on disk alone: [`Outbox::body`].
@@ -103,7 +103,7 @@ pub struct Entry {
     pub not_before: Timestamp,
     /// What it is held back by.
     #[serde(default)]
-    pause: Pause,
+    pause: HoldBack,
     /// What answered last.
     #[serde(default)]
     pub cause: Option<String>,
@@ -112,10 +112,10 @@ pub struct Entry {
     pub remedy: Option<Remedy>,
 }
 
-impl Entry {
+impl QueuedSignal {
     /// A signal that has not been sent yet.
     #[must_use]
-    pub fn new(key: String, about: Option<About>, destination: Destination, body: Value, now: Timestamp) -> Self {
+    pub fn new(key: String, about: Option<SignalSubject>, destination: Destination, body: Value, now: Timestamp) -> Self {
         Self {
             schema: 1,
             key,
@@ -133,7 +133,7 @@ impl Entry {
             withdrawn: false,
             since: Moment::EARLIER,
             not_before: Timestamp(0),
-            pause: Pause::default(),
+            pause: HoldBack::default(),
             cause: None,
             remedy: None,
         }
@@ -141,7 +141,7 @@ impl Entry {
 
     /// Holds it back for so long from now on.
     pub fn hold(&mut self, pause: Duration, clock: &Clock) {
-        self.pause = Pause { since: clock.moment(), length_ms: u64::try_from(pause.as_millis()).unwrap_or(u64::MAX) };
+        self.pause = HoldBack { since: clock.moment(), length_ms: u64::try_from(pause.as_millis()).unwrap_or(u64::MAX) };
         self.not_before = clock.now().after(pause);
     }
 
@@ -165,14 +165,14 @@ impl Entry {
 
 /// A pause before a try, counted in one run of the agent by the clock that nobody sets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-struct Pause {
+struct HoldBack {
     /// When it began. One that an earlier run began is counted from the beginning of this one.
     #[serde(skip)]
     since: Moment,
     length_ms: u64,
 }
 
-impl Pause {
+impl HoldBack {
     fn left(self, clock: &Clock) -> Duration {
         Duration::from_millis(self.length_ms).saturating_sub(clock.since(self.since))
     }
@@ -180,7 +180,7 @@ impl Pause {
 
 /// What the newest metadata says, as far as signals care.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct View {
+pub struct MetadataView {
     /// Ids of the listed deployments; `None`: no list of Heat's own in this run of the agent.
     pub listed: Option<Arc<BTreeSet<String>>>,
     /// The newest deployment id for each stack and resource; several that are of the same second.
@@ -193,7 +193,7 @@ pub struct View {
     pub own: OwnCredentials,
 }
 
-impl View {
+impl MetadataView {
     /// Whether Heat asks for a deployment: it is listed, and nothing newer of the same stack and resource is. Without a list
     /// nothing is said against it.
     #[must_use]
@@ -205,7 +205,7 @@ impl View {
 
 /// What Heat, as far as it was heard, says of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum HeatView {
+enum HeatDemand {
     Asked,
     /// Nothing that began after the entry's last fact.
     Unknown,
@@ -216,7 +216,7 @@ enum HeatView {
 
 /// What is to be done with an entry now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+enum NextAction {
     Send,
     /// Not before so long.
     Wait(Duration),
@@ -246,32 +246,32 @@ pub struct Outbox {
     sender: Sender,
     clock: Clock,
     report: Report,
-    entries: RefCell<BTreeMap<String, Entry>>,
+    entries: RefCell<BTreeMap<String, QueuedSignal>>,
     /// Those that are kept for a deployment that may be asked for again.
-    withdrawn: RefCell<BTreeMap<String, Entry>>,
+    withdrawn: RefCell<BTreeMap<String, QueuedSignal>>,
     /// Runs since the outbox was opened.
     watch: Stopwatch,
     /// Limits the bodies in memory: one permit per KiB.
     room: Semaphore,
     /// What Heat was heard to say last. Each request of a signal asks again before it leaves.
-    received: Arc<Mutex<View>>,
+    received: Arc<Mutex<MetadataView>>,
     /// Where a signal is on its way to.
     busy: RefCell<BTreeSet<String>>,
 }
 
 /// What left the outbox, and whether all of it could be kept on disk.
-pub type Sent = (Vec<(Entry, Disposition)>, Result<()>);
+pub type Sent = (Vec<(QueuedSignal, Disposition)>, Result<()>);
 
 /// A signal on its way.
 pub type Sending = Pin<Box<dyn Future<Output = Sent>>>;
 
 /// One signal per place at a time.
-struct Busy {
+struct HostGuard {
     outbox: Rc<Outbox>,
     place: String,
 }
 
-impl Drop for Busy {
+impl Drop for HostGuard {
     fn drop(&mut self) {
         self.outbox.busy.borrow_mut().remove(&self.place);
     }
@@ -290,7 +290,7 @@ impl Outbox {
             if path.extension().is_none_or(|extension| extension != "json") {
                 continue;
             }
-            if let Some(mut entry) = state.read_state::<Entry>(&path, &report, Code::OutboxEntryCorrupt)? {
+            if let Some(mut entry) = state.read_state::<QueuedSignal>(&path, &report, Code::OutboxEntryCorrupt)? {
                 entry.bytes = state.facts(&path)?.map_or(0, |facts| usize::try_from(facts.size).unwrap_or(usize::MAX));
                 entry.body = Value::Null;
                 entry.take_up_pause(clock.now());
@@ -316,11 +316,11 @@ impl Outbox {
     }
 
     /// Takes in what the newest metadata says. No further request leaves of a signal that it does not ask for.
-    pub fn receive(&self, view: View) {
+    pub fn receive(&self, view: MetadataView) {
         *self.view() = view;
     }
 
-    fn view(&self) -> MutexGuard<'_, View> {
+    fn view(&self) -> MutexGuard<'_, MetadataView> {
         self.received.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -328,13 +328,13 @@ impl Outbox {
     ///
     /// # Errors
     /// If the directory cannot be read.
-    pub fn inspect(state: &Tree) -> Result<Vec<Entry>> {
+    pub fn inspect(state: &Tree) -> Result<Vec<QueuedSignal>> {
         let names = state.list(Path::new(DIRECTORY))?;
         // What was quarantined, or was on its way to being written, is no signal.
         let paths = names.iter().map(|name| Path::new(DIRECTORY).join(name));
         let stored = paths.filter(|path| path.extension().is_some_and(|end| end == "json"));
-        let read = |path: PathBuf| Some(Entry { body: Value::Null, ..state.read_json(&path).ok().flatten()? });
-        let mut entries: Vec<Entry> = stored.filter_map(read).collect();
+        let read = |path: PathBuf| Some(QueuedSignal { body: Value::Null, ..state.read_json(&path).ok().flatten()? });
+        let mut entries: Vec<QueuedSignal> = stored.filter_map(read).collect();
         entries.retain(|entry| !entry.withdrawn);
         entries.sort_by(|one, other| (one.created, &one.key).cmp(&(other.created, &other.key)));
         Ok(entries)
@@ -344,7 +344,7 @@ impl Outbox {
     ///
     /// # Errors
     /// If it cannot be written or the outbox is full.
-    pub fn put(&self, mut entry: Entry) -> Result<()> {
+    pub fn put(&self, mut entry: QueuedSignal) -> Result<()> {
         if self.entries.borrow().contains_key(&entry.key) {
             return Ok(());
         }
@@ -377,9 +377,9 @@ impl Outbox {
     /// If a file cannot be written or removed.
     pub fn take_back(&self) -> Result<()> {
         let view = self.view();
-        let withdrawn: Vec<Entry> = self.withdrawn.borrow().values().cloned().collect();
+        let withdrawn: Vec<QueuedSignal> = self.withdrawn.borrow().values().cloned().collect();
         for mut entry in withdrawn {
-            let asked = |about: &About| view.asks_for(&about.id, about.resource.as_ref());
+            let asked = |about: &SignalSubject| view.asks_for(&about.id, about.resource.as_ref());
             if self.age(&entry) > LIFE {
                 self.state.remove(&path_of(&entry.key))?;
             } else if view.listed.is_some() && view.freshness.covers(entry.since) && entry.about.as_ref().is_some_and(asked) {
@@ -398,7 +398,7 @@ impl Outbox {
     }
 
     /// Writes an entry, its body as it is on disk where it is not at hand, and takes the body out of memory.
-    fn store(&self, entry: &mut Entry) -> Result<()> {
+    fn store(&self, entry: &mut QueuedSignal) -> Result<()> {
         if entry.body.is_null() {
             entry.body = self.body(entry)?;
         }
@@ -414,8 +414,8 @@ impl Outbox {
     ///
     /// # Errors
     /// If it cannot be read.
-    pub fn body(&self, entry: &Entry) -> Result<Value> {
-        let stored = self.state.read_json::<Entry>(&path_of(&entry.key))?;
+    pub fn body(&self, entry: &QueuedSignal) -> Result<Value> {
+        let stored = self.state.read_json::<QueuedSignal>(&path_of(&entry.key))?;
         stored.map(|stored| stored.body).ok_or_else(|| {
             Error::permanent("the stored signal is gone from the disk")
                 .remedy("restart heat-node-agent.service: it recreates a deployment's result from its record")
@@ -433,8 +433,8 @@ impl Outbox {
     /// # Errors
     /// If a file cannot be removed.
     pub fn withdraw(&self, deployment: &str) -> Result<()> {
-        let speaks_of = |entry: &Entry| entry.about.as_ref().is_some_and(|about| about.id == deployment);
-        let kept: Vec<Entry> = self.withdrawn.borrow().values().cloned().collect();
+        let speaks_of = |entry: &QueuedSignal| entry.about.as_ref().is_some_and(|about| about.id == deployment);
+        let kept: Vec<QueuedSignal> = self.withdrawn.borrow().values().cloned().collect();
         for entry in self.waiting().into_iter().chain(kept).filter(speaks_of) {
             self.state.remove(&path_of(&entry.key))?;
             self.entries.borrow_mut().remove(&entry.key);
@@ -457,7 +457,7 @@ impl Outbox {
 
     /// The waiting signals, oldest first.
     #[must_use]
-    pub fn waiting(&self) -> Vec<Entry> {
+    pub fn waiting(&self) -> Vec<QueuedSignal> {
         let mut all: Vec<_> = self.entries.borrow().values().cloned().collect();
         all.sort_by(|one, other| (one.created, &one.key).cmp(&(other.created, &other.key)));
         all
@@ -480,10 +480,10 @@ impl Outbox {
             .borrow()
             .values()
             .filter(|entry| busy.is_empty() || !busy.contains(&entry.destination.place()))
-            .filter_map(|entry| match self.step(entry, &view) {
-                Step::Wait(left) => Some(left),
-                Step::NeedPoll => None,
-                Step::Send | Step::Superseded | Step::Expired => Some(Duration::ZERO),
+            .filter_map(|entry| match self.next_action(entry, &view) {
+                NextAction::Wait(left) => Some(left),
+                NextAction::NeedPoll => None,
+                NextAction::Send | NextAction::Superseded | NextAction::Expired => Some(Duration::ZERO),
             })
             .min()
     }
@@ -491,7 +491,7 @@ impl Outbox {
     /// Whether a signal that was never sent is held back for a moment.
     #[must_use]
     pub fn holds_a_first_try(&self) -> bool {
-        let is_held = |entry: &Entry| entry.tries == 0 && !entry.pause.left(&self.clock).is_zero();
+        let is_held = |entry: &QueuedSignal| entry.tries == 0 && !entry.pause.left(&self.clock).is_zero();
         self.entries.borrow().values().any(is_held)
     }
 
@@ -504,7 +504,7 @@ impl Outbox {
         entries
             .values()
             .filter(|entry| busy.is_empty() || !busy.contains(&entry.destination.place()))
-            .filter(|entry| self.step(entry, &view) == Step::NeedPoll)
+            .filter(|entry| self.next_action(entry, &view) == NextAction::NeedPoll)
             .filter_map(|entry| view.freshness.awaits(entry.since, &self.clock))
             .max()
     }
@@ -515,41 +515,42 @@ impl Outbox {
     /// # Errors
     /// Each, if the outbox cannot be written.
     pub fn start(self: &Rc<Self>) -> Vec<Sending> {
-        let mut places: BTreeMap<String, Vec<Entry>> = BTreeMap::new();
+        let mut places: BTreeMap<String, Vec<QueuedSignal>> = BTreeMap::new();
         for entry in self.waiting() {
             places.entry(entry.destination.place()).or_default().push(entry);
         }
-        let is_due = |entry: &Entry| !matches!(self.step(entry, &self.view()), Step::Wait(_) | Step::NeedPoll);
+        let is_due =
+            |entry: &QueuedSignal| !matches!(self.next_action(entry, &self.view()), NextAction::Wait(_) | NextAction::NeedPoll);
         places.retain(|place, queue| !self.busy.borrow().contains(place) && queue.iter().any(is_due));
-        let begin = |(place, queue): (String, Vec<Entry>)| {
+        let begin = |(place, queue): (String, Vec<QueuedSignal>)| {
             self.busy.borrow_mut().insert(place.clone());
-            let lane = Busy { outbox: Rc::clone(self), place };
-            Box::pin(async move { lane.outbox.send_first(queue).await }) as Sending
+            let host_guard = HostGuard { outbox: Rc::clone(self), place };
+            Box::pin(async move { host_guard.outbox.send_first(queue).await }) as Sending
         };
         places.into_iter().map(begin).collect()
     }
 
     /// Sends the first of a place that is due, and drops what is not wanted before it: by the next one the metadata may say
     /// something newer.
-    async fn send_first(&self, queue: Vec<Entry>) -> Sent {
+    async fn send_first(&self, queue: Vec<QueuedSignal>) -> Sent {
         let mut gone = Vec::new();
         let done = self.send_first_of(queue, &mut gone).await;
         // What left the outbox has left it, whatever happened to the rest.
         (gone, done)
     }
 
-    async fn send_first_of(&self, queue: Vec<Entry>, gone: &mut Vec<(Entry, Disposition)>) -> Result<()> {
+    async fn send_first_of(&self, queue: Vec<QueuedSignal>, gone: &mut Vec<(QueuedSignal, Disposition)>) -> Result<()> {
         for mut entry in queue {
-            let step = self.step(&entry, &self.view());
+            let step = self.next_action(&entry, &self.view());
             match step {
-                Step::Wait(_) | Step::NeedPoll => {}
-                Step::Superseded => self.leave(entry, Disposition::Superseded, gone)?,
-                Step::Expired => self.leave(entry, Disposition::Expired, gone)?,
-                Step::Send => {
+                NextAction::Wait(_) | NextAction::NeedPoll => {}
+                NextAction::Superseded => self.leave(entry, Disposition::Superseded, gone)?,
+                NextAction::Expired => self.leave(entry, Disposition::Expired, gone)?,
+                NextAction::Send => {
                     // As many at a time as their bodies have room in memory. It is never closed.
                     let _room = self.room.acquire_many(kib(&entry)).await.map_err(Error::transient)?;
                     // What was heard may be too old by now.
-                    if self.step(&entry, &self.view()) != Step::Send {
+                    if self.next_action(&entry, &self.view()) != NextAction::Send {
                         return Ok(());
                     }
                     let Some(disposition) = self.try_once(&mut entry).await? else {
@@ -566,11 +567,11 @@ impl Outbox {
 
     /// One try. It may take several requests, a token first, another way after a refusal: each of them asks before it leaves
     /// whether Heat, as far as it was heard by then, still wants the signal.
-    async fn try_once(&self, entry: &mut Entry) -> Result<Option<Disposition>> {
+    async fn try_once(&self, entry: &mut QueuedSignal) -> Result<Option<Disposition>> {
         let (answer, way) = self.send(entry).await?;
         let verdict = judge(&answer);
-        let heat_view = Self::heat_view(entry, &self.view(), &self.clock);
-        if matches!(verdict, Verdict::Retry(_)) && heat_view == HeatView::Superseded {
+        let heat_demand = Self::heat_demand(entry, &self.view(), &self.clock);
+        if matches!(verdict, SignalVerdict::Retry(_)) && heat_demand == HeatDemand::Superseded {
             return Ok(Some(Disposition::Superseded));
         }
         let keystone_answers = self.view().asked_keystone;
@@ -580,24 +581,24 @@ impl Outbox {
             self.report.emit(entry.event(Code::SignalFallback, note));
         }
         if disposition.is_none() {
-            let code = if verdict == Verdict::Refused { Code::SignalRefused } else { Code::SignalRetry };
-            self.say_retry(entry, code, answer.remedy);
+            let code = if verdict == SignalVerdict::Refused { Code::SignalRefused } else { Code::SignalRetry };
+            self.report_retry(entry, code, answer.remedy);
         }
         Ok(disposition)
     }
 
-    async fn send(&self, entry: &Entry) -> Result<(SignalResponse, DeliveryMethod)> {
+    async fn send(&self, entry: &QueuedSignal) -> Result<(SignalResponse, DeliveryMethod)> {
         let (body, own) = (self.body(entry)?, self.view().own.clone());
         let (received, asked, clock) =
-            (Arc::clone(&self.received), Entry { body: Value::Null, ..entry.clone() }, self.clock.clone());
-        let gate: Gate = Arc::new(move || {
-            let heat_view = Self::heat_view(&asked, &received.lock().unwrap_or_else(PoisonError::into_inner), &clock);
-            let why = match heat_view {
-                HeatView::Asked => return Ok(()),
-                HeatView::Superseded => "Heat asks for something newer by now".to_owned(),
-                HeatView::Unknown => "no answer of Heat says yet which deployments it asks for now".to_owned(),
-                HeatView::LongAgo => {
-                    let lasts = LASTS.as_secs();
+            (Arc::clone(&self.received), QueuedSignal { body: Value::Null, ..entry.clone() }, self.clock.clone());
+        let gate: SendGuard = Arc::new(move || {
+            let heat_demand = Self::heat_demand(&asked, &received.lock().unwrap_or_else(PoisonError::into_inner), &clock);
+            let why = match heat_demand {
+                HeatDemand::Asked => return Ok(()),
+                HeatDemand::Superseded => "Heat asks for something newer by now".to_owned(),
+                HeatDemand::Unknown => "no answer of Heat says yet which deployments it asks for now".to_owned(),
+                HeatDemand::LongAgo => {
+                    let lasts = ANSWER_VALIDITY.as_secs();
                     format!("it could not leave within {lasts} s of reading the metadata, which is read again first")
                 }
             };
@@ -607,35 +608,35 @@ impl Outbox {
     }
 
     /// How long the agent has had it, running.
-    fn age(&self, entry: &Entry) -> Duration {
+    fn age(&self, entry: &QueuedSignal) -> Duration {
         Duration::from_millis(entry.age_ms + self.watch.millis().saturating_sub(entry.aged_at_ms))
     }
 
-    fn step(&self, entry: &Entry, view: &View) -> Step {
+    fn next_action(&self, entry: &QueuedSignal, view: &MetadataView) -> NextAction {
         if self.age(entry) > LIFE {
-            return Step::Expired;
+            return NextAction::Expired;
         }
-        let heat_view = Self::heat_view(entry, view, &self.clock);
-        if heat_view == HeatView::Superseded {
-            return Step::Superseded;
+        let heat_demand = Self::heat_demand(entry, view, &self.clock);
+        if heat_demand == HeatDemand::Superseded {
+            return NextAction::Superseded;
         }
         let left = entry.pause.left(&self.clock);
         if !left.is_zero() {
-            return Step::Wait(left);
+            return NextAction::Wait(left);
         }
-        if heat_view == HeatView::Asked { Step::Send } else { Step::NeedPoll }
+        if heat_demand == HeatDemand::Asked { NextAction::Send } else { NextAction::NeedPoll }
     }
 
-    fn heat_view(entry: &Entry, view: &View, clock: &Clock) -> HeatView {
+    fn heat_demand(entry: &QueuedSignal, view: &MetadataView, clock: &Clock) -> HeatDemand {
         // What is not about a deployment rests on nothing that Heat says of one.
-        let Some(about) = &entry.about else { return HeatView::Asked };
+        let Some(about) = &entry.about else { return HeatDemand::Asked };
         if !view.freshness.covers(entry.since) {
-            return HeatView::Unknown;
+            return HeatDemand::Unknown;
         }
         match view.asks_for(&about.id, about.resource.as_ref()) {
-            false => HeatView::Superseded,
-            true if view.freshness.awaits(entry.since, clock).is_some() => HeatView::LongAgo,
-            true => HeatView::Asked,
+            false => HeatDemand::Superseded,
+            true if view.freshness.awaits(entry.since, clock).is_some() => HeatDemand::LongAgo,
+            true => HeatDemand::Asked,
         }
     }
 
@@ -643,9 +644,9 @@ impl Outbox {
     /// `keystone_answers`: whether something shows that Keystone answered lately.
     fn apply_answer(
         &self,
-        entry: &mut Entry,
+        entry: &mut QueuedSignal,
         answer: &SignalResponse,
-        verdict: Verdict,
+        verdict: SignalVerdict,
         keystone_answers: bool,
     ) -> Option<Disposition> {
         let (now, age) = (self.clock.now(), self.age(entry));
@@ -655,12 +656,12 @@ impl Outbox {
         (entry.last_try, entry.since) = (Some(now), self.clock.moment());
         (entry.cause, entry.remedy) = (Some(answer.cause.clone()), answer.remedy.clone());
         let pause = match verdict {
-            Verdict::Delivered => return Some(Disposition::Delivered),
-            Verdict::Refused if !keystone_answers && Sender::is_doubtful(&entry.destination, answer) => {
+            SignalVerdict::Delivered => return Some(Disposition::Delivered),
+            SignalVerdict::Refused if !keystone_answers && Sender::is_doubtful(&entry.destination, answer) => {
                 entry.cause = Some(format!("{}; {DOUBT}", answer.cause));
                 REFUSAL_SPAN / (REFUSALS - 1)
             }
-            Verdict::Refused => {
+            SignalVerdict::Refused => {
                 entry.refusals += 1;
                 let first = Duration::from_millis(*entry.first_refusal_ms.get_or_insert(entry.age_ms));
                 if entry.refusals >= REFUSALS && age.saturating_sub(first) >= REFUSAL_SPAN {
@@ -668,7 +669,7 @@ impl Outbox {
                 }
                 REFUSAL_SPAN / (REFUSALS - 1)
             }
-            Verdict::Retry(asked) => {
+            SignalVerdict::Retry(asked) => {
                 let pause = spread(PAUSES.after(entry.tries), random());
                 // Spread as well: a fleet hears the same answer at the same moment.
                 pause.max(asked.unwrap_or_default().min(LONGEST_ASKED).mul_f64(1.0 + 0.1 * random()))
@@ -678,7 +679,7 @@ impl Outbox {
         None
     }
 
-    fn leave(&self, entry: Entry, disposition: Disposition, gone: &mut Vec<(Entry, Disposition)>) -> Result<()> {
+    fn leave(&self, entry: QueuedSignal, disposition: Disposition, gone: &mut Vec<(QueuedSignal, Disposition)>) -> Result<()> {
         // Out of memory first: a file that cannot be removed is sent again by the next run of the agent, not by this one.
         self.entries.borrow_mut().remove(&entry.key);
         let removed = self.keep_or_remove(&entry, &disposition);
@@ -702,12 +703,12 @@ impl Outbox {
 
     /// A result can be made again from the deployment's record, a wait condition's signal cannot: it is kept where Heat may ask
     /// for the deployment again.
-    fn keep_or_remove(&self, entry: &Entry, disposition: &Disposition) -> Result<()> {
+    fn keep_or_remove(&self, entry: &QueuedSignal, disposition: &Disposition) -> Result<()> {
         let path = path_of(&entry.key);
         if *disposition != Disposition::Superseded || entry.about.as_ref().is_none_or(|about| about.result) {
             return self.state.remove(&path).map(drop);
         }
-        let mut kept = Entry { withdrawn: true, since: self.clock.moment(), ..entry.clone() };
+        let mut kept = QueuedSignal { withdrawn: true, since: self.clock.moment(), ..entry.clone() };
         self.store(&mut kept)?;
         let mut withdrawn = self.withdrawn.borrow_mut();
         withdrawn.insert(kept.key.clone(), kept);
@@ -719,7 +720,7 @@ impl Outbox {
         Ok(())
     }
 
-    fn say_retry(&self, entry: &Entry, code: Code, remedy: Option<Remedy>) {
+    fn report_retry(&self, entry: &QueuedSignal, code: Code, remedy: Option<Remedy>) {
         let mut event = entry
             .event(code, format!("the signal was not accepted ({})", entry.destination.shown()))
             .next_try(entry.pause.left(&self.clock));
@@ -736,7 +737,7 @@ const DOUBT: &str =
     "a Keystone failure looks the same, and no metadata source shows that Keystone answers: the agent retries for 7 days";
 
 /// The memory that a body takes while it is sent.
-fn kib(entry: &Entry) -> u32 {
+fn kib(entry: &QueuedSignal) -> u32 {
     u32::try_from(entry.bytes.min(SIGNALS_IN_FLIGHT) / 1024).unwrap_or(u32::MAX)
 }
 

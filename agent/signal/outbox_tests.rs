@@ -17,18 +17,18 @@ fn outbox(dir: &Path, clock: &Clock, report: &Report) -> Rc<Outbox> {
     Rc::new(Outbox::open(state, sender, clock.clone(), report.clone()).unwrap())
 }
 
-fn about(id: &str) -> About {
-    About { id: id.into(), name: "n".into(), resource: Some(("s/1".into(), "r".into())), result: true }
+fn about(id: &str) -> SignalSubject {
+    SignalSubject { id: id.into(), name: "n".into(), resource: Some(("s/1".into(), "r".into())), result: true }
 }
 
-fn entry(id: &str, now: Timestamp) -> Entry {
+fn entry(id: &str, now: Timestamp) -> QueuedSignal {
     // Port 9 (discard) of the loopback: nothing listens there.
     let destination = Destination::Url {
         url: "http://127.0.0.1:9/v1/signal/a%3Ab?Timestamp=1970-01-01T00%3A00%3A01Z&Signature=x".into(),
         verb: "POST".into(),
         insecure: false,
     };
-    Entry::new(format!("deployment {id}"), Some(about(id)), destination, json!({"deploy_status_code": 0}), now)
+    QueuedSignal::new(format!("deployment {id}"), Some(about(id)), destination, json!({"deploy_status_code": 0}), now)
 }
 
 /// An answer to a poll that began now, and came at once.
@@ -37,8 +37,8 @@ fn answered(clock: &Clock) -> Freshness {
 }
 
 /// What a poll that began now says.
-fn view(ids: &[&str], newest: &str, clock: &Clock) -> View {
-    View {
+fn view(ids: &[&str], newest: &str, clock: &Clock) -> MetadataView {
+    MetadataView {
         listed: Some(Arc::new(ids.iter().map(|id| (*id).to_owned()).collect())),
         newest: Arc::new([(("s/1".to_owned(), "r".to_owned()), [newest.to_owned()].into())].into()),
         freshness: answered(clock),
@@ -48,7 +48,7 @@ fn view(ids: &[&str], newest: &str, clock: &Clock) -> View {
 }
 
 /// The outbox when it has heard this.
-fn received<'outbox>(outbox: &'outbox Rc<Outbox>, view: &View) -> &'outbox Rc<Outbox> {
+fn received<'outbox>(outbox: &'outbox Rc<Outbox>, view: &MetadataView) -> &'outbox Rc<Outbox> {
     outbox.receive(view.clone());
     outbox
 }
@@ -72,31 +72,31 @@ fn a_try_needs_an_answer_to_a_poll_that_began_after_the_fact_and_a_stale_result_
     let before = view(&["a"], "a", &clock);
     outbox.put(entry("a", clock.now())).unwrap();
     let mut entry = outbox.waiting().remove(0);
-    let none = View::default();
-    let step = |entry: &Entry, view: &View| outbox.step(entry, view);
-    assert_eq!(step(&entry, &none), Step::NeedPoll, "nobody answered in this run");
-    assert_eq!(step(&entry, &before), Step::NeedPoll);
+    let none = MetadataView::default();
+    let step = |entry: &QueuedSignal, view: &MetadataView| outbox.next_action(entry, view);
+    assert_eq!(step(&entry, &none), NextAction::NeedPoll, "nobody answered in this run");
+    assert_eq!(step(&entry, &before), NextAction::NeedPoll);
     assert_eq!((received(&outbox, &before).needs_answer(), outbox.due()), (Some(entry.since), None));
-    assert_eq!(step(&entry, &view(&["a"], "a", &clock)), Step::Send);
-    assert_eq!(step(&entry, &view(&["b"], "b", &clock)), Step::Superseded);
-    assert_eq!(step(&entry, &view(&["a", "b"], "b", &clock)), Step::Superseded);
+    assert_eq!(step(&entry, &view(&["a"], "a", &clock)), NextAction::Send);
+    assert_eq!(step(&entry, &view(&["b"], "b", &clock)), NextAction::Superseded);
+    assert_eq!(step(&entry, &view(&["a", "b"], "b", &clock)), NextAction::Superseded);
     // An answer of before does not know of it either.
-    assert_eq!(step(&entry, &View { listed: Some(Arc::default()), ..before }), Step::NeedPoll);
+    assert_eq!(step(&entry, &MetadataView { listed: Some(Arc::default()), ..before }), NextAction::NeedPoll);
     // The same once more after each try.
     let first = view(&["a"], "a", &clock);
     let none_came = SignalResponse::none(&Error::transient("refused"), "refused");
-    assert_eq!(outbox.apply_answer(&mut entry, &none_came, Verdict::Retry(None), true), None);
-    assert!(matches!(step(&entry, &first), Step::Wait(_)));
+    assert_eq!(outbox.apply_answer(&mut entry, &none_came, SignalVerdict::Retry(None), true), None);
+    assert!(matches!(step(&entry, &first), NextAction::Wait(_)));
     clock.advance(Duration::from_mins(10));
-    assert_eq!(step(&entry, &first), Step::NeedPoll);
-    assert_eq!(step(&entry, &none), Step::NeedPoll);
-    assert_eq!(step(&entry, &view(&["a"], "a", &clock)), Step::Send);
-    let unasked = View { freshness: Freshness::Unasked, ..View::default() };
-    assert_eq!(step(&entry, &unasked), Step::Send, "no source could ever answer");
+    assert_eq!(step(&entry, &first), NextAction::NeedPoll);
+    assert_eq!(step(&entry, &none), NextAction::NeedPoll);
+    assert_eq!(step(&entry, &view(&["a"], "a", &clock)), NextAction::Send);
+    let unasked = MetadataView { freshness: Freshness::Unasked, ..MetadataView::default() };
+    assert_eq!(step(&entry, &unasked), NextAction::Send, "no source could ever answer");
     entry.about = None;
-    assert_eq!(step(&entry, &first), Step::Send, "it is about no deployment");
+    assert_eq!(step(&entry, &first), NextAction::Send, "it is about no deployment");
     clock.advance(LIFE);
-    assert_eq!(step(&entry, &none), Step::Expired);
+    assert_eq!(step(&entry, &none), NextAction::Expired);
 }
 
 #[test]
@@ -109,9 +109,12 @@ fn one_answer_serves_all_that_ended_before_its_request() {
         outbox.put(entry).unwrap();
     }
     let fresh = view(&["a", "b"], "a", &clock);
-    assert!(outbox.waiting().iter().all(|entry| outbox.step(entry, &fresh) == Step::Send));
+    assert!(outbox.waiting().iter().all(|entry| outbox.next_action(entry, &fresh) == NextAction::Send));
     assert_eq!(received(&outbox, &fresh).needs_answer(), None);
-    assert_eq!(received(&outbox, &View::default()).needs_answer(), outbox.waiting().iter().map(|entry| entry.since).max());
+    assert_eq!(
+        received(&outbox, &MetadataView::default()).needs_answer(),
+        outbox.waiting().iter().map(|entry| entry.since).max()
+    );
 }
 
 #[test]
@@ -122,10 +125,10 @@ fn after_a_restart_nothing_is_sent_before_the_metadata_was_read() {
     let clock = Clock::manual(Timestamp(20_000));
     let outbox = outbox(dir.path(), &clock, &report);
     let stored = outbox.waiting().remove(0);
-    let none = View::default();
-    assert_eq!(outbox.step(&stored, &none), Step::NeedPoll);
+    let none = MetadataView::default();
+    assert_eq!(outbox.next_action(&stored, &none), NextAction::NeedPoll);
     assert!(received(&outbox, &none).needs_answer().is_some() && outbox.due().is_none());
-    assert_eq!(outbox.step(&stored, &view(&["a"], "a", &clock)), Step::Send);
+    assert_eq!(outbox.next_action(&stored, &view(&["a"], "a", &clock)), NextAction::Send);
 }
 
 #[test]
@@ -134,11 +137,11 @@ fn a_clock_that_is_set_makes_no_answer_fresh_and_none_stale() {
     let outbox = outbox(dir.path(), &clock, &report);
     let mut entry = entry("a", clock.now());
     let before = view(&["a"], "a", &clock);
-    outbox.apply_answer(&mut entry, &refused(500), Verdict::Retry(None), true);
+    outbox.apply_answer(&mut entry, &refused(500), SignalVerdict::Retry(None), true);
     // The try was at 999 s, then the clock was set back.
-    (entry.last_try, entry.pause) = (Some(Timestamp(999_000)), Pause::default());
-    assert_eq!(outbox.step(&entry, &before), Step::NeedPoll);
-    assert_eq!(outbox.step(&entry, &view(&["a"], "a", &clock)), Step::Send);
+    (entry.last_try, entry.pause) = (Some(Timestamp(999_000)), HoldBack::default());
+    assert_eq!(outbox.next_action(&entry, &before), NextAction::NeedPoll);
+    assert_eq!(outbox.next_action(&entry, &view(&["a"], "a", &clock)), NextAction::Send);
 }
 
 #[test]
@@ -155,11 +158,11 @@ fn a_wait_conditions_signal_is_kept_for_a_deployment_that_comes_back() {
         first.leave(entry, Disposition::Superseded, &mut gone).unwrap();
     }
     assert!(first.is_empty() && Outbox::inspect(&first.state).unwrap().is_empty(), "it waits no more");
-    let stale = View {
+    let stale = MetadataView {
         freshness: Freshness::Answered(ListAnswer::new(Moment::EARLIER, [Duration::ZERO; 2])),
         ..view(&["a"], "a", &clock)
     };
-    for nothing in [stale, view(&["b"], "b", &clock), view(&["a", "b"], "b", &clock), View::default()] {
+    for nothing in [stale, view(&["b"], "b", &clock), view(&["a", "b"], "b", &clock), MetadataView::default()] {
         received(&first, &nothing).take_back().unwrap();
         assert!(first.is_empty(), "{nothing:?}");
     }
@@ -190,7 +193,7 @@ fn of_what_is_kept_for_later_there_is_a_bound_and_an_end() {
     let files = || dir.path().join(DIRECTORY).read_dir().unwrap().count();
     assert_eq!((files(), outbox.withdrawn.borrow().contains_key("deployment 002")), (WITHDRAWN, false));
     clock.advance(LIFE);
-    received(&outbox, &View::default()).take_back().unwrap();
+    received(&outbox, &MetadataView::default()).take_back().unwrap();
     assert_eq!(files(), 0);
 }
 
@@ -228,11 +231,11 @@ fn three_refusals_over_a_quarter_of_an_hour_are_final_not_three_in_a_moment() {
     let outbox = outbox(dir.path(), &clock, &report);
     let mut entry = entry("a", clock.now());
     for _ in 0..4 {
-        assert_eq!(outbox.apply_answer(&mut entry, &refused(403), Verdict::Refused, true), None);
+        assert_eq!(outbox.apply_answer(&mut entry, &refused(403), SignalVerdict::Refused, true), None);
     }
     clock.advance(REFUSAL_SPAN);
     assert_eq!(
-        outbox.apply_answer(&mut entry, &refused(404), Verdict::Refused, true),
+        outbox.apply_answer(&mut entry, &refused(404), SignalVerdict::Refused, true),
         Some(Disposition::Undeliverable("Heat answered 404".into()))
     );
 }
@@ -244,13 +247,13 @@ fn pauses_grow_with_jitter_and_respect_retry_after() {
     let mut entry = entry("a", clock.now());
     let mut longest = Duration::ZERO;
     for _ in 0..12 {
-        outbox.apply_answer(&mut entry, &refused(500), Verdict::Retry(None), true);
+        outbox.apply_answer(&mut entry, &refused(500), SignalVerdict::Retry(None), true);
         longest = longest.max(entry.not_before.since(clock.now()));
     }
     assert!(longest > LONGEST_PAUSE / 3 && longest <= LONGEST_PAUSE, "{longest:?}");
     for (asked, least) in [(20, 20), (30, 30), (300, 30), (u64::MAX, 30)] {
         let mut entry = self::entry("b", clock.now());
-        outbox.apply_answer(&mut entry, &refused(503), Verdict::Retry(Some(Duration::from_secs(asked))), true);
+        outbox.apply_answer(&mut entry, &refused(503), SignalVerdict::Retry(Some(Duration::from_secs(asked))), true);
         let (pause, least) = (entry.not_before.since(clock.now()), Duration::from_secs(least));
         assert!(pause >= least && pause <= least.mul_f64(1.11), "{asked}: {pause:?}: Heat may wait for no more than a minute");
     }
@@ -279,19 +282,19 @@ fn a_clock_that_is_set_makes_no_signal_older_but_time_with_the_agent_does() {
     first.put(entry("a", clock.now())).unwrap();
     let mut stored = first.waiting().remove(0);
     clock.advance(LIFE / 2);
-    first.apply_answer(&mut stored, &refused(500), Verdict::Retry(None), true);
+    first.apply_answer(&mut stored, &refused(500), SignalVerdict::Retry(None), true);
     first.state.write_json(&path_of(&stored.key), &stored, Attributes::mode(0o600)).unwrap();
     // Rebooted, and the clock was set from 1970 to now.
     let clock = Clock::manual(Timestamp::parse_rfc3339("2026-03-01T12:00:00Z").unwrap());
     let second = outbox(dir.path(), &clock, &report);
     let stored = second.waiting().remove(0);
     let fresh = view(&["a"], "a", &clock);
-    assert_eq!((stored.created, second.step(&stored, &fresh)), (Timestamp(5_000), Step::Send));
+    assert_eq!((stored.created, second.next_action(&stored, &fresh)), (Timestamp(5_000), NextAction::Send));
     clock.advance(LIFE / 2);
     let fresh = view(&["a"], "a", &clock);
-    assert_eq!(second.step(&stored, &fresh), Step::Send);
+    assert_eq!(second.next_action(&stored, &fresh), NextAction::Send);
     clock.advance(Duration::from_secs(1));
-    assert_eq!(second.step(&stored, &fresh), Step::Expired);
+    assert_eq!(second.next_action(&stored, &fresh), NextAction::Expired);
 }
 
 #[test]
@@ -311,7 +314,7 @@ fn a_pause_is_as_long_as_it_is_whatever_the_clock_is_set_to_and_a_restart_keeps_
             second * 2
         } else {
             clock.advance(second * 2);
-            first.apply_answer(&mut stored, &refused(503), Verdict::Retry(Some(second * 30)), true);
+            first.apply_answer(&mut stored, &refused(503), SignalVerdict::Retry(Some(second * 30)), true);
             let pause = stored.not_before.since(clock.now());
             assert!((second * 30..second * 34).contains(&pause), "{pause:?}");
             pause
@@ -319,22 +322,22 @@ fn a_pause_is_as_long_as_it_is_whatever_the_clock_is_set_to_and_a_restart_keeps_
         first.store(&mut stored).unwrap();
         clock.set(jump);
         let asks = || view(&["a"], "a", &clock);
-        assert_eq!(first.step(&stored, &asks()), Step::Wait(pause), "{case} {jump:?}");
+        assert_eq!(first.next_action(&stored, &asks()), NextAction::Wait(pause), "{case} {jump:?}");
         clock.advance(pause.saturating_sub(second));
-        assert_eq!(first.step(&stored, &asks()), Step::Wait(second), "{case} {jump:?}");
+        assert_eq!(first.next_action(&stored, &asks()), NextAction::Wait(second), "{case} {jump:?}");
         clock.advance(second);
-        assert_eq!(first.step(&stored, &asks()), Step::Send, "{case} {jump:?}");
+        assert_eq!(first.next_action(&stored, &asks()), NextAction::Send, "{case} {jump:?}");
         // Another run of the agent knows no more than the wall clock.
         let clock = Clock::manual(jump);
         let second_run = outbox(dir.path(), &clock, &report);
         let stored = second_run.waiting().remove(0);
-        let left = second_run.step(&stored, &view(&["a"], "a", &clock));
+        let left = second_run.next_action(&stored, &view(&["a"], "a", &clock));
         let is_later = jump > start;
-        let expected = if case == "retry" && is_later { Step::Send } else { Step::Wait(pause) };
+        let expected = if case == "retry" && is_later { NextAction::Send } else { NextAction::Wait(pause) };
         assert_eq!(left, expected, "{case} {jump:?}");
         assert_eq!(second_run.holds_a_first_try(), case == "first");
         clock.advance(pause);
-        assert_eq!(second_run.step(&stored, &view(&["a"], "a", &clock)), Step::Send);
+        assert_eq!(second_run.next_action(&stored, &view(&["a"], "a", &clock)), NextAction::Send);
     }
 }
 
@@ -344,7 +347,7 @@ async fn an_expired_url_goes_another_way_once_and_by_the_rules_of_the_outbox() {
     let (outbox, heat) = (outbox(dir.path(), &clock, &report), Fake::start(vec![status("403 Forbidden", "")]).await);
     let keys = Keys { access: "AK1".into(), secret: "hush".into() };
     let own = OwnCredentials { cfn: Some((format!("{}/v1/", heat.base), keys)), ..OwnCredentials::default() };
-    let view = |ids: &[&str], newest| View { own: own.clone(), ..view(ids, newest, &clock) };
+    let view = |ids: &[&str], newest| MetadataView { own: own.clone(), ..view(ids, newest, &clock) };
     let mut entry = entry("a", clock.now());
     let arn = "arn%3Aopenstack%3Aheat%3A%3Ap%3Astacks/s/u/resources/r";
     let url = format!("{}/v1/signal/{arn}?Timestamp=1970-01-01T00%3A00%3A01Z&Signature=hush", heat.base);
@@ -370,7 +373,7 @@ async fn an_expired_url_goes_another_way_once_and_by_the_rules_of_the_outbox() {
     assert_eq!((dispositions[0].1.clone(), heat.requests().len()), (Disposition::Delivered, 3));
     let codes: Vec<_> = report.events().iter().map(|event| event.code).collect();
     let (first, second) = (
-        [Code::SignalQueued, Code::SignalRetry, Code::SignalSuperseded],
+        [Code::SignalQueued, Code::SignalRefused, Code::SignalSuperseded],
         [Code::SignalQueued, Code::SignalUrlOld, Code::SignalFallback, Code::SignalDelivered],
     );
     assert_eq!(codes, [&first[..], &second[..]].concat());
@@ -400,7 +403,7 @@ async fn no_further_request_of_a_try_leaves_once_heat_is_heard_to_have_moved_on(
     let resource = "/stacks/s/u/resources/r/signal";
     let arn = "arn%3Aopenstack%3Aheat%3A%3Ap%3Astacks/s/u/resources/r";
     let held = |until: &Arc<Notify>, act: Act| Act::Held(Arc::clone(until), Box::new(act));
-    let nothing = |clock: &Clock| View { freshness: Freshness::Awaited, ..view(&["a"], "a", clock) };
+    let nothing = |clock: &Clock| MetadataView { freshness: Freshness::Awaited, ..view(&["a"], "a", clock) };
     for (case, moves_on) in (0..4).flat_map(|case| [(case, true), (case, false)]) {
         let (dir, clock, report) = (tempfile::tempdir().unwrap(), Clock::manual(Timestamp(10_000)), Report::kept());
         let (outbox, heat, until) =
@@ -428,14 +431,14 @@ async fn no_further_request_of_a_try_leaves_once_heat_is_heard_to_have_moved_on(
         let mut entry = entry("a", clock.now());
         entry.destination = destination;
         outbox.put(entry).unwrap();
-        let asks = View { own: own.clone(), ..view(&["a"], "a", &clock) };
+        let asks = MetadataView { own: own.clone(), ..view(&["a"], "a", &clock) };
         received(&outbox, &asks);
         let news = async {
             while heat.requests().len() < before {
                 tokio::task::yield_now().await;
             }
             // What says the same holds nothing up.
-            outbox.receive(View { own: own.clone(), ..view(&["a"], "a", &clock) });
+            outbox.receive(MetadataView { own: own.clone(), ..view(&["a"], "a", &clock) });
             tokio::task::yield_now().await;
             outbox.receive(if moves_on { view(&["b"], "b", &clock) } else { nothing(&clock) });
             until.notify_one();
@@ -460,7 +463,7 @@ async fn no_further_request_of_a_try_leaves_once_heat_is_heard_to_have_moved_on(
         // The next answer with a list lets it go.
         heat.play(vec![ok("")]);
         clock.advance(LONGEST_PAUSE);
-        let asks = View { own: own.clone(), ..view(&["a"], "a", &clock) };
+        let asks = MetadataView { own: own.clone(), ..view(&["a"], "a", &clock) };
         heat.play(if case == 0 || case == 3 { vec![token("two", &heat.base), ok("")] } else { vec![ok("")] });
         assert_eq!(sent(received(&outbox, &asks)).await.0[0].1, Disposition::Delivered, "case {case}");
     }
@@ -469,14 +472,14 @@ async fn no_further_request_of_a_try_leaves_once_heat_is_heard_to_have_moved_on(
 #[tokio::test]
 async fn who_waited_long_for_a_token_looks_at_the_metadata_once_more() {
     let second = Duration::from_secs(1);
-    for (waited, tries) in [(LASTS.saturating_sub(second), 1), (LASTS + second, 2)] {
+    for (waited, tries) in [(ANSWER_VALIDITY.saturating_sub(second), 1), (ANSWER_VALIDITY + second, 2)] {
         let (dir, clock, report) = (tempfile::tempdir().unwrap(), Clock::manual(Timestamp(10_000)), Report::kept());
         let (outbox, until) = (outbox(dir.path(), &clock, &report), Arc::new(Notify::new()));
         let heat = Fake::start(vec![ok("")]).await;
         heat.play(vec![Act::Held(Arc::clone(&until), Box::new(token("one", &heat.base))), ok("")]);
         let credentials = own(None, Some(&heat.base)).user.unwrap();
         let destination = Destination::User { credentials, to: "/stacks/s/u/resources/r/signal".into() };
-        outbox.put(Entry { destination, ..entry("a", clock.now()) }).unwrap();
+        outbox.put(QueuedSignal { destination, ..entry("a", clock.now()) }).unwrap();
         let slow = async {
             while heat.requests().is_empty() {
                 tokio::task::yield_now().await;
@@ -505,7 +508,7 @@ async fn a_signal_leaves_only_on_a_look_that_began_just_before_first_tries_and_r
     let heat = Fake::start(vec![Act::Held(Arc::clone(&until), Box::new(status("503 Busy", ""))), ok("")]).await;
     for id in ["a", "b"] {
         let destination = Destination::Url { url: format!("{}/signal/{id}", heat.base), verb: "POST".into(), insecure: false };
-        let mut entry = Entry { destination, ..entry(id, clock.now()) };
+        let mut entry = QueuedSignal { destination, ..entry(id, clock.now()) };
         entry.about.as_mut().unwrap().resource = None;
         outbox.put(entry).unwrap();
         clock.advance(Duration::from_millis(1));
@@ -517,7 +520,7 @@ async fn a_signal_leaves_only_on_a_look_that_began_just_before_first_tries_and_r
             tokio::task::yield_now().await;
         }
         assert!(outbox.needs_answer().is_none(), "fresh enough");
-        clock.advance(LASTS + Duration::from_secs(1));
+        clock.advance(ANSWER_VALIDITY + Duration::from_secs(1));
         assert!(outbox.needs_answer().is_none(), "while the place is busy another look would serve nobody");
         until.notify_one();
     };
@@ -539,19 +542,23 @@ async fn a_signal_leaves_only_on_a_look_that_began_just_before_first_tries_and_r
 
 #[tokio::test]
 async fn a_signal_that_has_left_is_waited_for_whatever_is_heard_meanwhile() {
-    for meanwhile in [View::default(), View { listed: Some(Arc::default()), ..View::default() }] {
+    for meanwhile in [MetadataView::default(), MetadataView { listed: Some(Arc::default()), ..MetadataView::default() }] {
         let (dir, clock, report) = (tempfile::tempdir().unwrap(), Clock::manual(Timestamp(10_000)), Report::kept());
         let (outbox, until) = (outbox(dir.path(), &clock, &report), Arc::new(Notify::new()));
         let heat = Fake::start(vec![Act::Held(Arc::clone(&until), Box::new(ok("")))]).await;
         let url = format!("{}/signal", heat.base);
         let destination = Destination::Url { url, verb: "POST".into(), insecure: false };
-        outbox.put(Entry { destination, ..entry("a", clock.now()) }).unwrap();
+        outbox.put(QueuedSignal { destination, ..entry("a", clock.now()) }).unwrap();
         let news = async {
             while heat.requests().is_empty() {
                 tokio::task::yield_now().await;
             }
             let freshness = answered(&clock);
-            outbox.receive(if meanwhile.listed.is_some() { View { freshness, ..meanwhile.clone() } } else { meanwhile.clone() });
+            outbox.receive(if meanwhile.listed.is_some() {
+                MetadataView { freshness, ..meanwhile.clone() }
+            } else {
+                meanwhile.clone()
+            });
             until.notify_one();
         };
         let ((gone, kept), ()) = tokio::join!(sent(received(&outbox, &view(&["a"], "a", &clock))), news);
@@ -603,7 +610,7 @@ fn a_corrupt_entry_is_quarantined_and_logged() {
 fn bodies_are_on_disk_alone_and_bounded_in_sum() {
     let (dir, clock, report) = (tempfile::tempdir().unwrap(), Clock::manual(Timestamp(10_000)), Report::kept());
     let first = outbox(dir.path(), &clock, &report);
-    let large = |id: usize| Entry { body: json!({"x": "y".repeat(900_000)}), ..entry(&format!("d{id:02}"), clock.now()) };
+    let large = |id: usize| QueuedSignal { body: json!({"x": "y".repeat(900_000)}), ..entry(&format!("d{id:02}"), clock.now()) };
     let taken = (0..100).take_while(|id| first.put(large(*id)).is_ok()).count();
     assert!((50..56).contains(&taken) && first.bytes() <= OUTBOX_DISK, "{taken}");
     let second = outbox(dir.path(), &clock, &report);

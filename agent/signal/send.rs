@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::answer::{RESEND, SignalResponse, Verdict, judge};
-use super::cfn_url::{URL_LIFE, afresh, made, native_path};
+use super::answer::{RESEND, SignalResponse, SignalVerdict, judge};
+use super::cfn_url::{URL_LIFE, made, native_path, resigned_url};
 use super::destination::Destination;
 use crate::budgets::json;
 use crate::clock::{Clock, patience};
 use crate::collect::OwnCredentials;
 use crate::error::remedy::Remedy;
-use crate::http::{Gate, Http, Request, split};
+use crate::http::{Http, Request, SendGuard, split};
 use crate::openstack::keystone::Keystone;
 use crate::report::Code;
 use crate::report::text::{duration, escaped, shortened};
@@ -25,7 +25,7 @@ const DEADLINE: Duration = patience(Duration::from_secs(10));
 const ANSWER_LIMIT: usize = 64 * 1024;
 
 /// In the operator's words.
-const KEYSTONES_LIMIT: &str =
+const KEYSTONE_LIMIT: &str =
     "by default Keystone refuses pre-signed URLs 15 minutes after their Timestamp ([credential] auth_ttl)";
 
 /// A bare URL does not show its handle's type. Heat 27 does not answer to keys of the other type for a minute, then 500.
@@ -38,7 +38,7 @@ pub enum DeliveryMethod {
     /// As Heat gave it.
     AsGiven,
     /// By the same URL, re-signed with the server's own keys.
-    SignedAfresh,
+    ResignedUrl,
     /// By Heat's native API, with a token of the server's own user.
     OwnToken,
 }
@@ -49,7 +49,7 @@ impl DeliveryMethod {
     pub fn shown(self) -> &'static str {
         match self {
             Self::AsGiven => "as Heat gave it",
-            Self::SignedAfresh => "re-signed with the server's own keys",
+            Self::ResignedUrl => "re-signed with the server's own keys",
             Self::OwnToken => "with a token of the server's own user",
         }
     }
@@ -63,11 +63,11 @@ impl DeliveryMethod {
 fn other_ways(own: &OwnCredentials, destination: &Destination) -> Vec<(DeliveryMethod, Destination)> {
     let mut ways = Vec::new();
     if let (Some((base, keys)), Destination::Url { url: given, verb, insecure }) = (&own.cfn, destination)
-        && let Some(url) = afresh(given, verb, base, keys)
+        && let Some(url) = resigned_url(given, verb, base, keys)
     {
         // What a curl line says of its own host's certificate says nothing of another host's.
         let insecure = *insecure && split(&url).map(|parts| parts.authority) == split(given).map(|parts| parts.authority);
-        ways.push((DeliveryMethod::SignedAfresh, Destination::Url { url, verb: verb.clone(), insecure }));
+        ways.push((DeliveryMethod::ResignedUrl, Destination::Url { url, verb: verb.clone(), insecure }));
     }
     if let (Some(credentials), Destination::Url { url, .. } | Destination::Token { endpoint: url, .. }) = (&own.user, destination)
         && let Some(to) = native_path(url)
@@ -118,7 +118,7 @@ impl Sender {
         destination: &Destination,
         body: &Value,
         own: &OwnCredentials,
-        gate: Option<Gate>,
+        gate: Option<SendGuard>,
     ) -> (SignalResponse, DeliveryMethod) {
         let started = self.clock.start();
         let mut ways = other_ways(own, destination);
@@ -134,10 +134,10 @@ impl Sender {
             // heat-api-cfn answers 500 to keys that are gone. What did not reach Heat did nothing there. But where it may have
             // and there is no answer, nobody knows what was done: a fresh look at the metadata comes first.
             let is_closed = method != DeliveryMethod::AsGiven && (answer.unsent || answer.code == Some(500));
-            let mut goes_on = verdict == Verdict::Refused || is_closed;
+            let mut goes_on = verdict == SignalVerdict::Refused || is_closed;
             if method != DeliveryMethod::AsGiven {
                 answer.cause = format!("{}: {}", method.shown(), answer.cause);
-            } else if let Some((why, remedy)) = self.unaccepted(&to, &answer).filter(|_| verdict == Verdict::Refused) {
+            } else if let Some((why, remedy)) = self.unaccepted(&to, &answer).filter(|_| verdict == SignalVerdict::Refused) {
                 answer.cause = format!("{}; {why}", answer.cause);
                 answer.remedy = Some(remedy);
             } else {
@@ -149,7 +149,7 @@ impl Sender {
                 return (answer, method);
             }
             // A way that may be open later counts; where all are refused, what is said of Heat's own address.
-            let retry = |answer: &SignalResponse| matches!(judge(answer), Verdict::Retry(_));
+            let retry = |answer: &SignalResponse| matches!(judge(answer), SignalVerdict::Retry(_));
             if best.as_ref().is_none_or(|best| !retry(best) && (method == DeliveryMethod::AsGiven || retry(&answer))) {
                 best = Some(answer);
             }
@@ -189,7 +189,7 @@ impl Sender {
                 };
                 let made = format!("it was made {} ago", duration(age));
                 return Some(if age > URL_LIFE {
-                    (format!("the signal URL has expired or was revoked: {made}, and {KEYSTONES_LIMIT}"), old)
+                    (format!("the signal URL has expired or was revoked: {made}, and {KEYSTONE_LIMIT}"), old)
                 } else {
                     let who = "Heat refuses the user who signed the URL: the stack is suspended or deleted, or that user is gone";
                     (format!("{who} (the URL was made {} ago)", duration(age)), of_stack(url))
@@ -212,7 +212,7 @@ impl Sender {
         destination: &Destination,
         body: &Value,
         deadline: Duration,
-        gate: Option<Gate>,
+        gate: Option<SendGuard>,
     ) -> SignalResponse {
         let (verb, url, insecure) = match destination {
             Destination::Url { url, verb, insecure } => (verb.as_str(), url, *insecure),

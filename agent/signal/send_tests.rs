@@ -72,7 +72,7 @@ async fn heat_signal_asks_for_one_token_and_uses_it_for_every_deployment_of_its_
         let to = format!("/stacks/my%20stack/0a1b/resources/r{resource}/signal");
         let destination = Destination::User { credentials: user(&fake.base), to };
         let (answer, way) = sender.send(&destination, &body(), &OwnCredentials::default(), None).await;
-        assert_eq!((judge(&answer), way), (Verdict::Delivered, DeliveryMethod::AsGiven), "{answer:?}");
+        assert_eq!((judge(&answer), way), (SignalVerdict::Delivered, DeliveryMethod::AsGiven), "{answer:?}");
     }
     let seen = seen(&fake);
     assert_eq!(seen.len(), 11);
@@ -92,7 +92,7 @@ async fn a_dead_token_costs_one_new_one_and_then_heat_is_believed() {
     fake.play(vec![token("one", &fake.base), ok("null"), unauthorized(), token("two", &fake.base), ok("null"), unauthorized()]);
     let sender = sender("2026-11-21T09:03:26Z");
     let destination = Destination::User { credentials: user(&fake.base), to: native };
-    for verdict in [Verdict::Delivered, Verdict::Delivered] {
+    for verdict in [SignalVerdict::Delivered, SignalVerdict::Delivered] {
         assert_eq!(judge(&sender.send(&destination, &body(), &OwnCredentials::default(), None).await.0), verdict);
     }
     let path = "POST /v1/p/stacks/s/u/resources/h/signal";
@@ -101,7 +101,7 @@ async fn a_dead_token_costs_one_new_one_and_then_heat_is_believed() {
     assert_eq!(seen(&fake), expected);
     // From here on Heat and Keystone answer 401 to everything: the user is disabled.
     let (answer, _) = sender.send(&destination, &body(), &OwnCredentials::default(), None).await;
-    assert_eq!(judge(&answer), Verdict::Refused, "{answer:?}");
+    assert_eq!(judge(&answer), SignalVerdict::Refused, "{answer:?}");
     assert!(answer.cause.contains("Keystone answered 401") && answer.remedy.is_some(), "{answer:?}");
     assert_eq!(fake.requests().len(), 7, "one try with the old token, one for a new one");
 }
@@ -112,10 +112,10 @@ async fn keystone_that_is_down_or_busy_is_waited_for() {
     let sender = sender("2026-11-21T09:03:26Z");
     let to = |base: &str| Destination::User { credentials: user(base), to: "/stacks/s/u/resources/r/signal".to_owned() };
     let (answer, _) = sender.send(&to(&fake.base), &body(), &OwnCredentials::default(), None).await;
-    assert_eq!(judge(&answer), Verdict::Retry(Some(Duration::from_secs(9))));
+    assert_eq!(judge(&answer), SignalVerdict::Retry(Some(Duration::from_secs(9))));
     // Port 9 (discard): nothing listens there.
     let (answer, _) = sender.send(&to("http://127.0.0.1:9"), &body(), &OwnCredentials::default(), None).await;
-    assert_eq!(judge(&answer), Verdict::Retry(None));
+    assert_eq!(judge(&answer), SignalVerdict::Retry(None));
     assert!(answer.cause.contains("from Keystone") && !format!("{answer:?}").contains("hush"), "{answer:?}");
 }
 
@@ -124,7 +124,7 @@ async fn a_refused_url_is_signed_afresh_at_once_with_the_servers_own_keys() {
     // Two minutes old by this clock, and refused all the same.
     let fake = Fake::start(vec![forbidden(), ok("")]).await;
     let (answer, way) = sender("2026-03-01T12:02:00Z").send(&url(&fake.base), &body(), &keys(&fake.base), None).await;
-    assert_eq!((judge(&answer), way), (Verdict::Delivered, DeliveryMethod::SignedAfresh));
+    assert_eq!((judge(&answer), way), (SignalVerdict::Delivered, DeliveryMethod::ResignedUrl));
     let requests = fake.requests();
     assert!(
         requests[0].contains("Signature=hush%3D") && requests[0].starts_with(&format!("POST /v1/signal/{HANDLE}?Timestamp="))
@@ -138,12 +138,12 @@ async fn a_refused_url_is_signed_afresh_at_once_with_the_servers_own_keys() {
 async fn a_url_that_is_too_old_is_not_tried_first_but_tried() {
     let now = "2026-03-01T12:20:00Z";
     let fake = Fake::start(vec![ok("")]).await;
-    assert_eq!(sender(now).send(&url(&fake.base), &body(), &keys(&fake.base), None).await.1, DeliveryMethod::SignedAfresh);
+    assert_eq!(sender(now).send(&url(&fake.base), &body(), &keys(&fake.base), None).await.1, DeliveryMethod::ResignedUrl);
     assert_eq!(fake.requests().len(), 1, "one request did it");
     // The server's keys are of another stack, and Keystone takes URLs for a day.
     let fake = Fake::start(vec![status("400 Bad Request", ""), ok("")]).await;
     let (answer, way) = sender(now).send(&url(&fake.base), &body(), &keys(&fake.base), None).await;
-    assert_eq!((judge(&answer), way), (Verdict::Delivered, DeliveryMethod::AsGiven));
+    assert_eq!((judge(&answer), way), (SignalVerdict::Delivered, DeliveryMethod::AsGiven));
     // Without keys of its own it is just sent.
     let fake = Fake::start(vec![ok("")]).await;
     assert_eq!(sender(now).send(&url(&fake.base), &body(), &OwnCredentials::default(), None).await.1, DeliveryMethod::AsGiven);
@@ -155,7 +155,7 @@ async fn a_server_that_polls_heat_itself_sends_by_its_own_user() {
     fake.play(vec![forbidden(), token("one", &fake.base), ok("null")]);
     let own = OwnCredentials { user: Some(user(&fake.base)), ..OwnCredentials::default() };
     let (answer, way) = sender("2026-03-01T12:02:00Z").send(&url(&fake.base), &body(), &own, None).await;
-    assert_eq!((judge(&answer), way), (Verdict::Delivered, DeliveryMethod::OwnToken));
+    assert_eq!((judge(&answer), way), (SignalVerdict::Delivered, DeliveryMethod::OwnToken));
     assert_eq!(
         seen(&fake),
         [format!("POST /v1/signal/{HANDLE}").as_str(), "POST /v3/auth/tokens", "POST /v1/p/stacks/s/u/resources/r/signal one"]
@@ -170,14 +170,14 @@ async fn a_server_that_polls_heat_itself_sends_by_its_own_user() {
     );
     fake.play(vec![unauthorized(), token("two", &fake.base), ok("null")]);
     let (answer, way) = sender("2026-03-01T12:02:00Z").send(&handle, &body(), &own, None).await;
-    assert_eq!((judge(&answer), way), (Verdict::Delivered, DeliveryMethod::OwnToken), "{answer:?}");
+    assert_eq!((judge(&answer), way), (SignalVerdict::Delivered, DeliveryMethod::OwnToken), "{answer:?}");
 }
 
 #[tokio::test]
 async fn where_no_way_is_open_the_cause_names_them_all_and_no_secret() {
     let fake = Fake::start(vec![forbidden()]).await;
     let (answer, way) = sender("2026-03-01T12:20:00Z").send(&url(&fake.base), &body(), &keys(&fake.base), None).await;
-    assert_eq!((judge(&answer), way), (Verdict::Refused, DeliveryMethod::AsGiven));
+    assert_eq!((judge(&answer), way), (SignalVerdict::Refused, DeliveryMethod::AsGiven));
     assert_eq!(
         answer.cause,
         "re-signed with the server's own keys: Heat answered 403: User is not authorized to perform action; Heat answered 403: User is \
@@ -190,7 +190,7 @@ async fn where_no_way_is_open_the_cause_names_them_all_and_no_secret() {
     // Keys that were deleted: heat-api-cfn answers 500 to them.
     let fake = Fake::start(vec![forbidden(), status("500 Internal Server Error", "")]).await;
     let (answer, _) = sender("2026-03-01T12:02:00Z").send(&url(&fake.base), &body(), &keys(&fake.base), None).await;
-    assert_eq!(judge(&answer), Verdict::Retry(None));
+    assert_eq!(judge(&answer), SignalVerdict::Retry(None));
     assert!(
         answer.cause.contains("Heat refuses the user who signed the URL")
             && answer.cause.contains("(the URL was made 2m02s ago)")
@@ -205,16 +205,16 @@ async fn keys_that_are_gone_close_no_other_way() {
     // By a clock that is wrong the URL is old, and Keystone would still take it.
     let fake = Fake::start(vec![broken(), ok("")]).await;
     let (answer, way) = sender("2026-03-01T12:20:00Z").send(&url(&fake.base), &body(), &keys(&fake.base), None).await;
-    assert_eq!((judge(&answer), way), (Verdict::Delivered, DeliveryMethod::AsGiven), "{answer:?}");
+    assert_eq!((judge(&answer), way), (SignalVerdict::Delivered, DeliveryMethod::AsGiven), "{answer:?}");
     let fake = Fake::start(vec![ok("")]).await;
     fake.play(vec![forbidden(), broken(), token("one", &fake.base), ok("null")]);
     let own = OwnCredentials { user: Some(user(&fake.base)), ..keys(&fake.base) };
     let (answer, way) = sender("2026-03-01T12:02:00Z").send(&url(&fake.base), &body(), &own, None).await;
-    assert_eq!((judge(&answer), way), (Verdict::Delivered, DeliveryMethod::OwnToken), "{answer:?}");
+    assert_eq!((judge(&answer), way), (SignalVerdict::Delivered, DeliveryMethod::OwnToken), "{answer:?}");
     // The 500 may as well be Heat's trouble: what is refused beside it is not final.
     let fake = Fake::start(vec![broken(), forbidden()]).await;
     let (answer, _) = sender("2026-03-01T12:20:00Z").send(&url(&fake.base), &body(), &keys(&fake.base), None).await;
-    assert_eq!((judge(&answer), fake.requests().len()), (Verdict::Retry(None), 2), "{answer:?}");
+    assert_eq!((judge(&answer), fake.requests().len()), (SignalVerdict::Retry(None), 2), "{answer:?}");
 }
 
 #[tokio::test]
@@ -229,16 +229,16 @@ async fn a_way_that_does_not_reach_heat_closes_no_other_one() {
     ] {
         let fake = Fake::start(vec![ok("")]).await;
         let (answer, way) = sender("2026-03-01T12:20:00Z").send(&url(&fake.base), &body(), &own, None).await;
-        assert_eq!((judge(&answer), way), (Verdict::Delivered, DeliveryMethod::AsGiven), "{answer:?}");
+        assert_eq!((judge(&answer), way), (SignalVerdict::Delivered, DeliveryMethod::AsGiven), "{answer:?}");
         // Heat's own address is refused: the other way may be open later.
         let fake = Fake::start(vec![forbidden()]).await;
         let (answer, _) = sender("2026-03-01T12:20:00Z").send(&url(&fake.base), &body(), &own, None).await;
-        assert_eq!(judge(&answer), Verdict::Retry(None), "{answer:?}");
+        assert_eq!(judge(&answer), SignalVerdict::Retry(None), "{answer:?}");
     }
     // Heat may have taken what it did not answer to.
     let (silent, fake) = (Fake::start(vec![Act::Close]).await, Fake::start(vec![ok("")]).await);
     let (answer, way) = sender("2026-03-01T12:20:00Z").send(&url(&fake.base), &body(), &keys(&silent.base), None).await;
-    assert_eq!((judge(&answer), way), (Verdict::Retry(None), DeliveryMethod::SignedAfresh), "{answer:?}");
+    assert_eq!((judge(&answer), way), (SignalVerdict::Retry(None), DeliveryMethod::ResignedUrl), "{answer:?}");
     assert_eq!(fake.requests().len(), 0);
 }
 
@@ -251,7 +251,7 @@ fn a_curl_line_speaks_of_the_certificate_of_its_own_host_alone() {
     for (base, expected) in [("https://heat.example:8000", true), ("https://elsewhere.example:8000", false)] {
         let ways = other_ways(&keys("https://heat.example:8000"), &line(base));
         assert!(
-            matches!(ways[..], [(DeliveryMethod::SignedAfresh, Destination::Url { insecure, .. })] if insecure == expected),
+            matches!(ways[..], [(DeliveryMethod::ResignedUrl, Destination::Url { insecure, .. })] if insecure == expected),
             "{ways:?}"
         );
     }
@@ -282,7 +282,7 @@ async fn a_temporary_url_is_put_and_nothing_else_gets_the_servers_keys() {
     let destination = Destination::Url { url: swift, verb: "PUT".to_owned(), insecure: false };
     let own = OwnCredentials { user: Some(user(&fake.base)), ..keys(&fake.base) };
     let (answer, _) = sender("2026-03-01T12:02:00Z").send(&destination, &body(), &own, None).await;
-    assert_eq!((judge(&answer), fake.requests().len()), (Verdict::Refused, 1));
+    assert_eq!((judge(&answer), fake.requests().len()), (SignalVerdict::Refused, 1));
     assert!(answer.cause.contains("temporary URL has expired"), "{answer:?}");
     assert!(fake.requests()[0].starts_with("PUT /v1/AUTH_1/stacks/o?temp_url_sig=hush&"));
 }
@@ -302,7 +302,7 @@ async fn no_answer_to_an_aws_body_may_mean_another_type_of_handle() {
     ] {
         let fake = Fake::start(vec![act]).await;
         let (answer, _) = sender("2026-03-01T12:02:00Z").send(&wait(&fake.base), body, &OwnCredentials::default(), None).await;
-        assert_eq!(judge(&answer), Verdict::Retry(None));
+        assert_eq!(judge(&answer), SignalVerdict::Retry(None));
         assert_eq!(answer.remedy.is_some_and(|remedy| remedy.contains("get_attr: [handle, signal]")), hinted, "{}", answer.cause);
     }
 }

@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 
 /// What was seen of a store's directory, or of the one that it will be made in.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Seen {
+pub struct StoreSigns {
     /// Whether it lies on btrfs.
     pub btrfs: bool,
     /// Whether its directories report the types of files; `None` where nobody could see.
@@ -81,7 +81,7 @@ pub fn check_version(driver: StorageDriver, version: (u16, u16)) -> Result<()> {
 ///
 /// # Errors
 /// The refusal.
-pub fn check_store(store: &Store, seen: &Seen, last: Option<&str>) -> Result<()> {
+pub fn check_store(store: &Store, seen: &StoreSigns, last: Option<&str>) -> Result<()> {
     let (path, wanted) = (&store.path, store.driver.name_for(store.engine));
     if seen.read_only {
         return Err(Error::refused(format!("{path} cannot be written"))
@@ -105,7 +105,7 @@ pub fn check_store(store: &Store, seen: &Seen, last: Option<&str>) -> Result<()>
 }
 
 /// Images of another driver stay where they are, but nobody sees them any more: that is asked for or refused.
-fn check_change(store: &Store, wanted: &str, seen: &Seen, last: Option<&str>) -> Result<()> {
+fn check_change(store: &Store, wanted: &str, seen: &StoreSigns, last: Option<&str>) -> Result<()> {
     let has = |name: &str| seen.with_data.iter().any(|one| one == name);
     let current = match last {
         Some(last) => Some(last).filter(|last| has(last)),
@@ -155,15 +155,15 @@ mod tests {
     #[test]
     fn a_store_that_the_driver_cannot_use_is_refused() {
         use StorageDriver::{Btrfs, Devicemapper, Overlay2};
-        let good = Seen { file_types: Some(true), ..Seen::default() };
+        let good = StoreSigns { file_types: Some(true), ..StoreSigns::default() };
         for (driver, seen, expected) in [
             (Overlay2, good.clone(), None),
-            (Overlay2, Seen { file_types: None, ..Seen::default() }, None),
-            (Overlay2, Seen { file_types: Some(false), ..Seen::default() }, Some("do not record file types")),
-            (Devicemapper, Seen { file_types: Some(false), ..Seen::default() }, None),
+            (Overlay2, StoreSigns { file_types: None, ..StoreSigns::default() }, None),
+            (Overlay2, StoreSigns { file_types: Some(false), ..StoreSigns::default() }, Some("do not record file types")),
+            (Devicemapper, StoreSigns { file_types: Some(false), ..StoreSigns::default() }, None),
             (Btrfs, good.clone(), Some("is not on btrfs")),
-            (Btrfs, Seen { btrfs: true, ..good.clone() }, None),
-            (Overlay2, Seen { read_only: true, ..good }, Some("cannot be written")),
+            (Btrfs, StoreSigns { btrfs: true, ..good.clone() }, None),
+            (Overlay2, StoreSigns { read_only: true, ..good }, Some("cannot be written")),
         ] {
             let found = check_store(&store(driver, None), &seen, None).err().map(|error| error.to_string());
             assert_eq!(found.is_some(), expected.is_some(), "{driver:?} {seen:?}: {found:?}");
@@ -190,7 +190,7 @@ mod tests {
             (&[], Some("overlay2"), None, false),
         ] {
             let with_data = with_data.iter().map(|one| (*one).to_owned()).collect();
-            let seen = Seen { btrfs: true, file_types: Some(true), with_data, ..Seen::default() };
+            let seen = StoreSigns { btrfs: true, file_types: Some(true), with_data, ..StoreSigns::default() };
             let found = check_store(&store(StorageDriver::Btrfs, leaves), &seen, last);
             assert_eq!(found.is_err(), refused, "{seen:?} {last:?} {leaves:?}: {found:?}");
         }

@@ -5,13 +5,13 @@
 //! uses the disk, then what is on it. Each refusal says what was found and the one command or
 //! parameter that overrides it.
 
-use super::making;
-use super::marker::{Marker, State, VolumeRecord};
+use super::marker::{VolumeMarker, VolumeRecord, VolumeState};
+use super::mkfs;
 use super::signatures::Signature;
-use super::survey::{Survey, Unexpected, Wanted, place};
+use super::survey::{Survey, SurveyFinding, SurveyTarget, place};
 use super::thin_pool;
 use crate::desired::{Content, DiskName, FormatPolicy, Volume};
-use crate::error::remedy::{Remedy, Then};
+use crate::error::remedy::{AfterRemedy, Remedy};
 
 /// Everything that was read of the machine for one volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub struct Evidence {
     /// The disk, where exactly one matches.
     pub disk: DiskEvidence,
     /// What lies at the mount point while the disk is not mounted there.
-    pub below: Below,
+    pub below: MountPointContent,
     /// Our record of this volume, if there is one for its disk.
     pub record: Option<VolumeRecord>,
     /// The marker in the root of the file system.
@@ -66,7 +66,7 @@ pub struct DiskEvidence {
 
 /// What lies at the mount point under the volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Below {
+pub enum MountPointContent {
     /// Nothing, or an empty directory.
     #[default]
     Empty,
@@ -91,12 +91,12 @@ pub enum MarkerEvidence {
     /// The file system can be mounted, so it was made to the end, and a marker may be there, but says nothing.
     Damaged(String),
     /// There is one.
-    Found(Marker),
+    Found(VolumeMarker),
 }
 
 /// What to do with a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Decision {
+pub enum FormatDecision {
     /// Not there yet, or not ready: look again later.
     Wait(String),
     /// Make a file system. Forced only over the remains of our own torn mkfs.
@@ -107,7 +107,7 @@ pub enum Decision {
     /// Mount read-only without replaying its log, read the marker, decide again.
     ReadMarker,
     /// Nothing is known of it at its ends: read it in depth, decide again.
-    Survey(Wanted),
+    Survey(SurveyTarget),
     /// Use the file system as it is.
     Reuse,
     /// Leave it alone.
@@ -126,14 +126,14 @@ const KINDS: &str = "a store must be on a single file system of the driver's typ
 
 /// Decides.
 #[must_use]
-pub fn decide(volume: &Volume, evidence: &Evidence) -> Decision {
+pub fn decide(volume: &Volume, evidence: &Evidence) -> FormatDecision {
     let device = match evidence.matches.as_slice() {
         [] => {
             let lacks = match &volume.disk {
-                DiskName::Cinder(id) => format!("volume {id} is not attached to this server (no disk has that id as its serial"),
+                DiskName::Cinder(id) => format!("volume {id} is not attached (no disk has that serial"),
                 DiskName::Link(name) | DiskName::Label(name) => format!("{name} is not on this server (no disk has that name"),
             };
-            return Decision::Wait(format!("{lacks}; present are: {})", evidence.present));
+            return FormatDecision::Wait(format!("{lacks}; present: {})", evidence.present));
         }
         [device] => device,
         several => {
@@ -150,7 +150,7 @@ pub fn decide(volume: &Volume, evidence: &Evidence) -> Decision {
 }
 
 /// Mounted in its place already, or in the way of something there.
-fn at_the_mount_point(volume: &Volume, evidence: &Evidence, device: &str) -> Option<Decision> {
+fn at_the_mount_point(volume: &Volume, evidence: &Evidence, device: &str) -> Option<FormatDecision> {
     let disk = &evidence.disk;
     // Further mounts do not matter then: docker, for one, mounts parts of its store onto themselves.
     if disk.mounts.contains(&volume.mount_point) {
@@ -178,29 +178,29 @@ fn at_the_mount_point(volume: &Volume, evidence: &Evidence, device: &str) -> Opt
 
 /// The refusal to mount over something that is in use or kept below; `None` if nothing is there.
 #[must_use]
-pub fn over_store(volume: &Volume, below: &Below) -> Option<Decision> {
+pub fn over_store(volume: &Volume, below: &MountPointContent) -> Option<FormatDecision> {
     let point = &volume.mount_point;
     let (found, remedy) = match below {
-        Below::Empty => return None,
-        Below::Store => (
+        MountPointContent::Empty => return None,
+        MountPointContent::Store => (
             format!("{point} is not empty"),
             format!(
                 "`systemctl stop {}; mv {point} {point}.before`; build the image so that nothing writes to it",
                 volume.users.join(" ")
             ),
         ),
-        Below::Running(unit) => {
+        MountPointContent::Running(unit) => {
             (format!("{unit} is running with its store in {point} on another disk"), format!("`systemctl stop {unit}`"))
         }
-        Below::OtherMount(source) => (format!("{source} is mounted at {point}"), umount(volume)),
+        MountPointContent::OtherMount(source) => (format!("{source} is mounted at {point}"), umount(volume)),
     };
     Some(refuse(found, "a volume is never mounted over a live store", remedy))
 }
 
 /// Whatever says that somebody else uses the disk, or that it cannot be used.
-fn in_use(volume: &Volume, disk: &DiskEvidence, device: &str) -> Option<Decision> {
+fn in_use(volume: &Volume, disk: &DiskEvidence, device: &str) -> Option<FormatDecision> {
     if disk.size == 0 {
-        return Some(Decision::Wait(format!("{device} has no size yet")));
+        return Some(FormatDecision::Wait(format!("{device} has no size yet")));
     }
     let (found, remedy) = if let Some(error) = &disk.unreadable {
         (format!("{device} cannot be read: {error}"), "`journalctl -k`; then detach and attach the volume".to_owned())
@@ -226,9 +226,9 @@ fn in_use(volume: &Volume, disk: &DiskEvidence, device: &str) -> Option<Decision
     Some(refuse(found, "a disk is only touched if it is readable, writable and unused", remedy))
 }
 
-fn by_content(volume: &Volume, evidence: &Evidence, device: &str) -> Decision {
+fn by_content(volume: &Volume, evidence: &Evidence, device: &str) -> FormatDecision {
     let disk = &evidence.disk;
-    if let Some(record) = evidence.record.as_ref().filter(|record| record.state == State::Formatting)
+    if let Some(record) = evidence.record.as_ref().filter(|record| record.state == VolumeState::Formatting)
         && is_recorded(record, disk)
         && volume.format != FormatPolicy::Never
     {
@@ -236,8 +236,10 @@ fn by_content(volume: &Volume, evidence: &Evidence, device: &str) -> Decision {
         // have refused the disk, for what it sees and we do not. What carries a marker, even a damaged one, or a member
         // was in use since: the record is older than the volume, as on a server that was restored from a snapshot.
         return match &evidence.marker {
-            MarkerEvidence::Unread => Decision::ReadMarker,
-            MarkerEvidence::Absent | MarkerEvidence::Unreadable(_) if !evidence.etcd_member => Decision::Format { force: true },
+            MarkerEvidence::Unread => FormatDecision::ReadMarker,
+            MarkerEvidence::Absent | MarkerEvidence::Unreadable(_) if !evidence.etcd_member => {
+                FormatDecision::Format { force: true }
+            }
             _ => by_marker(volume, evidence, device),
         };
     }
@@ -248,7 +250,7 @@ fn by_content(volume: &Volume, evidence: &Evidence, device: &str) -> Decision {
             format!("{}=if-blank", volume.format_parameter),
         ),
         [] => match &evidence.survey {
-            None => Decision::Survey(wanted(volume, evidence)),
+            None => FormatDecision::Survey(wanted(volume, evidence)),
             Some(survey) => by_survey(volume, evidence, survey, device),
         },
         [one] if serves(volume, one) => by_marker(volume, evidence, device),
@@ -261,22 +263,22 @@ fn by_content(volume: &Volume, evidence: &Evidence, device: &str) -> Decision {
 }
 
 /// What a survey has to look for.
-fn wanted(volume: &Volume, evidence: &Evidence) -> Wanted {
+fn wanted(volume: &Volume, evidence: &Evidence) -> SurveyTarget {
     // A record alone proves nothing, but what carries the UUID that was drawn for it is our own torn mkfs.
-    let torn = evidence.record.as_ref().filter(|record| record.state == State::Formatting);
-    let ours = torn.map(|record| making::uuid_bytes(volume.content, &record.fs_uuid)).filter(|uuid| !uuid.is_empty());
-    Wanted { noise: takes_noise(volume, evidence), ours }
+    let torn = evidence.record.as_ref().filter(|record| record.state == VolumeState::Formatting);
+    let ours = torn.map(|record| mkfs::uuid_bytes(volume.content, &record.fs_uuid)).filter(|uuid| !uuid.is_empty());
+    SurveyTarget { unknown_data: accepts_unknown_data(volume, evidence), ours }
 }
 
 /// Whether data of no known kind may be formatted over.
-fn takes_noise(volume: &Volume, evidence: &Evidence) -> bool {
+fn accepts_unknown_data(volume: &Volume, evidence: &Evidence) -> bool {
     volume.format == FormatPolicy::IfNoSignature && !was_made(evidence)
 }
 
 /// A disk without a signature of its own: is there anything on it?
-fn by_survey(volume: &Volume, evidence: &Evidence, survey: &Survey, device: &str) -> Decision {
+fn by_survey(volume: &Volume, evidence: &Evidence, survey: &Survey, device: &str) -> FormatDecision {
     let data = match &survey.found {
-        Some(Unexpected::Begins(at, signature)) => {
+        Some(SurveyFinding::Begins(at, signature)) => {
             return refuse(
                 format!(
                     "{device} contains {} that begins at {}, but no partition table lists it: the table seems to have been wiped",
@@ -290,19 +292,19 @@ fn by_survey(volume: &Volume, evidence: &Evidence, survey: &Survey, device: &str
                 ),
             );
         }
-        Some(Unexpected::Mark(at, signature)) => {
+        Some(SurveyFinding::Mark(at, signature)) => {
             return refuse(
                 format!("{device} has a signature of {} at {}", signature.description(), place(*at)),
                 "a volume with a signature of any kind is never formatted, wherever it is",
                 format!("`wipefs {device}` may show more; to destroy its data: {}", erase_command(volume, device)),
             );
         }
-        Some(Unexpected::Data(at)) => format!("{device} contains unknown data at {}", place(*at)),
-        None if evidence.disk.blank => return Decision::Format { force: false },
+        Some(SurveyFinding::Data(at)) => format!("{device} contains unknown data at {}", place(*at)),
+        None if evidence.disk.blank => return FormatDecision::Format { force: false },
         None => format!("{device} contains unknown data"),
     };
-    if takes_noise(volume, evidence) {
-        return Decision::Format { force: false };
+    if accepts_unknown_data(volume, evidence) {
+        return FormatDecision::Format { force: false };
     }
     if was_made(evidence) {
         return refuse(
@@ -324,7 +326,7 @@ fn by_survey(volume: &Volume, evidence: &Evidence, survey: &Survey, device: &str
 
 /// Whether the disk was in use here before, so that whatever allowed to format noise was used up then.
 fn was_made(evidence: &Evidence) -> bool {
-    evidence.record.as_ref().is_some_and(|record| record.state != State::Formatting)
+    evidence.record.as_ref().is_some_and(|record| record.state != VolumeState::Formatting)
 }
 
 /// Whether what is on the disk is of the kind that the volume is to hold.
@@ -337,17 +339,17 @@ fn serves(volume: &Volume, one: &Signature) -> bool {
 }
 
 /// One file system that we can mount, or one member of a volume group: is it ours?
-fn by_marker(volume: &Volume, evidence: &Evidence, device: &str) -> Decision {
+fn by_marker(volume: &Volume, evidence: &Evidence, device: &str) -> FormatDecision {
     let recorded = evidence.record.as_ref().is_some_and(|record| {
-        record.state != State::Formatting && record.cluster == volume.cluster && is_recorded(record, &evidence.disk)
+        record.state != VolumeState::Formatting && record.cluster == volume.cluster && is_recorded(record, &evidence.disk)
     });
     if recorded {
-        return Decision::Reuse;
+        return FormatDecision::Reuse;
     }
     let adopted = volume.adopt.as_ref().is_some_and(|serial| names_disk(serial, volume, &evidence.disk));
     let what = evidence.disk.signatures.first().map_or_else(|| "a file system".to_owned(), Signature::description);
     let (found, foreign) = match &evidence.marker {
-        MarkerEvidence::Unread => return Decision::ReadMarker,
+        MarkerEvidence::Unread => return FormatDecision::ReadMarker,
         MarkerEvidence::Absent => (format!("{device} contains {what}, which this agent did not make"), true),
         MarkerEvidence::Unreadable(why) => (format!("{device} contains {what}, which cannot be inspected: {why}"), true),
         MarkerEvidence::Damaged(why) => (format!("{device} contains {what}, but {why}"), true),
@@ -357,7 +359,7 @@ fn by_marker(volume: &Volume, evidence: &Evidence, device: &str) -> Decision {
         MarkerEvidence::Found(marker) if marker.volume != volume.disk.as_str() => {
             (format!("{device} contains a copy of volume {}", marker.volume), false)
         }
-        MarkerEvidence::Found(_) => return Decision::Reuse,
+        MarkerEvidence::Found(_) => return FormatDecision::Reuse,
     };
     if foreign && evidence.etcd_member {
         // Not even VOLUME_ADOPT: the member would join, or split, the cluster that it came from.
@@ -381,7 +383,7 @@ fn by_marker(volume: &Volume, evidence: &Evidence, device: &str) -> Decision {
         MarkerEvidence::Unreadable(_) => {
             format!("inspect it by hand: `mount -o ro {device} /mnt`; or to destroy its data: {}", erase_command(volume, device))
         }
-        _ if adopted => return Decision::Reuse,
+        _ if adopted => return FormatDecision::Reuse,
         _ => {
             let look = match &volume.disk {
                 DiskName::Cinder(id) => format!("`openstack volume show {id}`, `lsblk -f {device}`"),
@@ -397,7 +399,7 @@ fn by_marker(volume: &Volume, evidence: &Evidence, device: &str) -> Decision {
             );
             let remedy = match &volume.disk {
                 DiskName::Label(_) => Remedy::stack_update(format!("{ways} in the template and update the stack")),
-                DiskName::Cinder(_) | DiskName::Link(_) => Remedy::new(ways, Then::LastWayResumes),
+                DiskName::Cinder(_) | DiskName::Link(_) => Remedy::new(ways, AfterRemedy::LastWayResumes),
             };
             return refuse(found, MARKED, remedy);
         }
@@ -442,8 +444,8 @@ pub fn erase_command(volume: &Volume, device: &str) -> String {
     }
 }
 
-fn refuse(found: String, rule: &str, remedy: impl Into<Remedy>) -> Decision {
-    Decision::Refuse { found, rule: rule.to_owned(), remedy: remedy.into() }
+fn refuse(found: String, rule: &str, remedy: impl Into<Remedy>) -> FormatDecision {
+    FormatDecision::Refuse { found, rule: rule.to_owned(), remedy: remedy.into() }
 }
 
 #[cfg(test)]

@@ -20,19 +20,19 @@ fn holds(evidence: &mut Evidence, kinds: &[&'static str]) {
     evidence.disk.signatures = kinds.iter().map(one).collect();
 }
 
-fn saw(evidence: &mut Evidence, found: Unexpected) {
+fn saw(evidence: &mut Evidence, found: SurveyFinding) {
     evidence.survey = Some(Survey { found: Some(found), ..Survey::default() });
 }
 
-fn begins(at: u64) -> Unexpected {
-    Unexpected::Begins(at, Signature { kind: "ext4", uuid: Some("u1".into()), ..Signature::default() })
+fn begins(at: u64) -> SurveyFinding {
+    SurveyFinding::Begins(at, Signature { kind: "ext4", uuid: Some("u1".into()), ..Signature::default() })
 }
 
 fn gpt() -> Signature {
     Signature { kind: "gpt", ..Signature::default() }
 }
 
-fn record(evidence: &mut Evidence, state: State, uuid: &str) {
+fn record(evidence: &mut Evidence, state: VolumeState, uuid: &str) {
     evidence.record = Some(VolumeRecord {
         schema: 1,
         role: VolumeRole::Etcd,
@@ -50,21 +50,21 @@ fn record(evidence: &mut Evidence, state: State, uuid: &str) {
 fn marker(evidence: &mut Evidence, cluster: &str, role: VolumeRole, volume: &str) {
     let (cluster, volume) = (cluster.to_owned(), volume.to_owned());
     evidence.marker =
-        MarkerEvidence::Found(Marker { schema: 1, cluster, role, volume, fs_uuid: "u1".into(), made_at: String::new() });
+        MarkerEvidence::Found(VolumeMarker { schema: 1, cluster, role, volume, fs_uuid: "u1".into(), made_at: String::new() });
 }
 
 /// One word for a decision, so that a row of a table is one line.
-fn word(decision: &Decision) -> String {
+fn word(decision: &FormatDecision) -> String {
     match decision {
-        Decision::Wait(_) => "wait".to_owned(),
-        Decision::Format { force: false } => "format".to_owned(),
-        Decision::Format { force: true } => "format again".to_owned(),
-        Decision::ReadMarker => "read marker".to_owned(),
-        Decision::Survey(Wanted { noise: true, .. }) => "survey through noise".to_owned(),
-        Decision::Survey(Wanted { ours: Some(_), .. }) => "survey for ours".to_owned(),
-        Decision::Survey(_) => "survey".to_owned(),
-        Decision::Reuse => "reuse".to_owned(),
-        Decision::Refuse { found, remedy, .. } => format!("{found} => {remedy}"),
+        FormatDecision::Wait(_) => "wait".to_owned(),
+        FormatDecision::Format { force: false } => "format".to_owned(),
+        FormatDecision::Format { force: true } => "format again".to_owned(),
+        FormatDecision::ReadMarker => "read marker".to_owned(),
+        FormatDecision::Survey(SurveyTarget { unknown_data: true, .. }) => "survey through noise".to_owned(),
+        FormatDecision::Survey(SurveyTarget { ours: Some(_), .. }) => "survey for ours".to_owned(),
+        FormatDecision::Survey(_) => "survey".to_owned(),
+        FormatDecision::Reuse => "reuse".to_owned(),
+        FormatDecision::Refuse { found, remedy, .. } => format!("{found} => {remedy}"),
     }
 }
 
@@ -75,19 +75,19 @@ type Row = (FormatPolicy, bool, fn(&mut Evidence), &'static str);
 #[test]
 fn the_whole_interlock() {
     use FormatPolicy::{IfBlank, IfNoSignature, Never};
-    use State::{Formatted, Formatting, InPlace};
+    use VolumeState::{Formatted, Formatting, InPlace};
     use VolumeRole::{Etcd, Runtime};
     let rows: &[Row] = &[
         // Which disk.
         (IfBlank, false, |e| e.matches.clear(), "wait"),
         (IfBlank, true, |e| e.matches.push("/dev/sda".into()), "2 disks have 7c1f4d0e-93a2-4b86-8d55-2f60c6b1a9e4: /dev/vdc, /dev/sda => "),
         // The mount point.
-        (IfBlank, false, |e| e.below = Below::Store, "/var/lib/etcd is not empty => `systemctl stop etcd.service; mv /var/lib/etcd /var/lib/etcd.before`"),
-        (IfBlank, false, |e| e.below = Below::Running("etcd.service".into()), "etcd.service is running with its store in /var/lib/etcd on another disk => `systemctl stop etcd.service`"),
-        (IfBlank, false, |e| e.below = Below::OtherMount("/dev/vdd".into()), "/dev/vdd is mounted at /var/lib/etcd => `umount /var/lib/etcd`"),
+        (IfBlank, false, |e| e.below = MountPointContent::Store, "/var/lib/etcd is not empty => `systemctl stop etcd.service; mv /var/lib/etcd /var/lib/etcd.before`"),
+        (IfBlank, false, |e| e.below = MountPointContent::Running("etcd.service".into()), "etcd.service is running with its store in /var/lib/etcd on another disk => `systemctl stop etcd.service`"),
+        (IfBlank, false, |e| e.below = MountPointContent::OtherMount("/dev/vdd".into()), "/dev/vdd is mounted at /var/lib/etcd => `umount /var/lib/etcd`"),
         (IfBlank, true, |e| e.disk.mounts.push("/mnt".into()), "/dev/vdc is mounted at /mnt => `umount /mnt`"),
         (IfBlank, false, |e| { e.disk.mounts = vec!["/var/lib/etcd".into(), "/var/lib/etcd/x".into()]; record(e, Formatted, "u1"); holds(e, &["xfs"]); }, "reuse"),
-        (IfBlank, false, |e| { e.disk.mounts.push("/var/lib/etcd".into()); holds(e, &["xfs"]); record(e, InPlace, "u1"); e.disk.busy = true; e.below = Below::Store; }, "reuse"),
+        (IfBlank, false, |e| { e.disk.mounts.push("/var/lib/etcd".into()); holds(e, &["xfs"]); record(e, InPlace, "u1"); e.disk.busy = true; e.below = MountPointContent::Store; }, "reuse"),
         (IfBlank, false, |e| { e.disk.mounts.push("/var/lib/etcd".into()); holds(e, &["xfs"]); }, "read marker"),
         (IfBlank, false, |e| { e.disk.mounts.push("/var/lib/etcd".into()); holds(e, &["xfs"]); marker(e, "c0ffee", Etcd, ID); }, "reuse"),
         (IfBlank, false, |e| { e.disk.mounts.push("/var/lib/etcd".into()); holds(e, &["xfs"]); e.marker = MarkerEvidence::Absent; }, "/dev/vdc contains xfs (UUID u1), which this agent did not make => `openstack volume show "),
@@ -118,12 +118,12 @@ fn the_whole_interlock() {
         (Never, false, |e| e.survey = None, "/dev/vdc has no file system"),
         (IfBlank, true, |e| saw(e, begins(1 << 20)), "/dev/vdc contains ext4 (UUID u1) that begins at 1 MiB, but no partition table lists it: the table seems to have been wiped => `losetup --find --show --read-only --offset 1048576 /dev/vdc` makes it available for inspection; to destroy its data: `blkdiscard"),
         (IfNoSignature, true, |e| saw(e, begins(63 * 512)), "/dev/vdc contains ext4 (UUID u1) that begins at sector 63, but no"),
-        (IfNoSignature, true, |e| saw(e, Unexpected::Mark(5 << 30, gpt())), "/dev/vdc has a signature of gpt at 5 GiB => `wipefs /dev/vdc` may show more; to destroy its data: `blkdiscard"),
-        (IfBlank, true, |e| saw(e, Unexpected::Data(3 << 29)), "/dev/vdc contains unknown data at 1536 MiB => ETCD_VOLUME_FORMAT=if-no-signature, if it is encrypted"),
-        (IfBlank, true, |e| { saw(e, Unexpected::Data(77)); record(e, Formatting, "u1"); }, "/dev/vdc contains unknown data at byte 77 => "),
-        (IfBlank, true, |e| { saw(e, Unexpected::Data(77)); record(e, InPlace, "u1"); }, "/dev/vdc contains unknown data at byte 77, but this agent created or used a file system there => inspect it"),
-        (IfNoSignature, false, |e| saw(e, Unexpected::Data(1 << 20)), "format"),
-        (IfNoSignature, false, |e| { saw(e, Unexpected::Data(1 << 20)); record(e, Formatted, "u1"); }, "/dev/vdc contains unknown data at 1 MiB, but this agent"),
+        (IfNoSignature, true, |e| saw(e, SurveyFinding::Mark(5 << 30, gpt())), "/dev/vdc has a signature of gpt at 5 GiB => `wipefs /dev/vdc` may show more; to destroy its data: `blkdiscard"),
+        (IfBlank, true, |e| saw(e, SurveyFinding::Data(3 << 29)), "/dev/vdc contains unknown data at 1536 MiB => ETCD_VOLUME_FORMAT=if-no-signature, if it is encrypted"),
+        (IfBlank, true, |e| { saw(e, SurveyFinding::Data(77)); record(e, Formatting, "u1"); }, "/dev/vdc contains unknown data at byte 77 => "),
+        (IfBlank, true, |e| { saw(e, SurveyFinding::Data(77)); record(e, InPlace, "u1"); }, "/dev/vdc contains unknown data at byte 77, but this agent created or used a file system there => inspect it"),
+        (IfNoSignature, false, |e| saw(e, SurveyFinding::Data(1 << 20)), "format"),
+        (IfNoSignature, false, |e| { saw(e, SurveyFinding::Data(1 << 20)); record(e, Formatted, "u1"); }, "/dev/vdc contains unknown data at 1 MiB, but this agent"),
         // Something that is no store.
         (IfNoSignature, true, |e| holds(e, &["LVM2_member"]), "/dev/vdc contains LVM2_member (UUID u1) => to destroy its data: `blkdiscard --force --zeroout /dev/vdc`"),
         (IfNoSignature, true, |e| holds(e, &["swap"]), "/dev/vdc contains swap"),
@@ -133,15 +133,15 @@ fn the_whole_interlock() {
         (IfBlank, false, |e| record(e, Formatting, "u1"), "format"),
         (IfBlank, false, |e| { record(e, Formatting, "u1"); e.disk.blank = false; }, "/dev/vdc contains unknown data => ETCD_VOLUME_FORMAT=if-no-signature, if it is encrypted below this machine; or to destroy its data: `blkdiscard"),
         (IfNoSignature, false, |e| { record(e, Formatting, "u1"); e.disk.blank = false; }, "format"),
-        (Never, false, |e| { record(e, Formatting, "u1"); holds(e, &["xfs"]); e.marker = MarkerEvidence::Absent; }, "/dev/vdc contains xfs (UUID u1) without"),
+        (Never, false, |e| { record(e, Formatting, "u1"); holds(e, &["xfs"]); e.marker = MarkerEvidence::Absent; }, "/dev/vdc contains xfs (UUID u1), which this agent did not make"),
         (IfBlank, false, |e| { record(e, Formatting, "u1"); holds(e, &["xfs"]); }, "read marker"),
         (IfBlank, false, |e| { record(e, Formatting, "u1"); holds(e, &["xfs"]); e.marker = MarkerEvidence::Absent; }, "format again"),
         (IfBlank, false, |e| { record(e, Formatting, "u1"); holds(e, &["xfs"]); e.marker = MarkerEvidence::Unreadable("torn".into()); }, "format again"),
         (IfBlank, false, |e| { record(e, Formatting, "u1"); holds(e, &["xfs"]); marker(e, "c0ffee", Etcd, ID); }, "reuse"),
         (IfBlank, false, |e| { record(e, Formatting, "u1"); holds(e, &["xfs"]); marker(e, "other", Etcd, ID); }, "/dev/vdc contains the etcd store of cluster other"),
         (IfBlank, false, |e| { record(e, Formatting, "u1"); holds(e, &["xfs"]); e.marker = MarkerEvidence::Absent; e.etcd_member = true; }, "/dev/vdc contains xfs (UUID u1), which this agent did not make, with an etcd member in it"),
-        (IfBlank, false, |e| { record(e, Formatting, "u2"); holds(e, &["xfs"]); e.marker = MarkerEvidence::Absent; }, "/dev/vdc contains xfs (UUID u1) without"),
-        (IfBlank, false, |e| { record(e, Formatting, "u1"); holds(e, &["ext4"]); e.marker = MarkerEvidence::Absent; }, "/dev/vdc contains ext4 (UUID u1) without"),
+        (IfBlank, false, |e| { record(e, Formatting, "u2"); holds(e, &["xfs"]); e.marker = MarkerEvidence::Absent; }, "/dev/vdc contains xfs (UUID u1), which this agent did not make"),
+        (IfBlank, false, |e| { record(e, Formatting, "u1"); holds(e, &["ext4"]); e.marker = MarkerEvidence::Absent; }, "/dev/vdc contains ext4 (UUID u1), which this agent did not make"),
         (IfBlank, false, |e| { record(e, Formatting, "u1"); holds(e, &["xfs", "dos"]); }, "/dev/vdc contains xfs (UUID u1) and dos"),
         (Never, false, |e| record(e, Formatting, "u1"), "/dev/vdc has no file system"),
         // A file system of ours, known by the record.
@@ -217,7 +217,7 @@ fn another_serial_adopts_nothing() {
         holds(e, &["xfs"]);
         e.marker = MarkerEvidence::Absent;
     });
-    assert!(matches!(decide(&volume, &found), Decision::Refuse { .. }));
+    assert!(matches!(decide(&volume, &found), FormatDecision::Refuse { .. }));
 }
 
 proptest::proptest! {
@@ -233,11 +233,11 @@ proptest::proptest! {
         found.disk = DiskEvidence { read_only, swap, busy, blank, ..found.disk };
         found.disk.mounts = ["/var/lib/etcd", "/mnt"][..mounted].iter().map(|s| (*s).to_owned()).collect();
         found.etcd_member = member;
-        match recorded { 0 => {}, 1 => record(&mut found, State::Formatting, "u2"), _ => record(&mut found, State::InPlace, "u2") }
+        match recorded { 0 => {}, 1 => record(&mut found, VolumeState::Formatting, "u2"), _ => record(&mut found, VolumeState::InPlace, "u2") }
         match read { 0 => {}, 1 => found.marker = MarkerEvidence::Absent, 2 => marker(&mut found, "c0ffee", VolumeRole::Etcd, ID), _ => marker(&mut found, "x", VolumeRole::Etcd, ID) }
         let format = [FormatPolicy::IfBlank, FormatPolicy::IfNoSignature, FormatPolicy::Never][policy];
         let volume = Volume { format, adopt: adopt.then(|| SERIAL.to_owned()), ..volume() };
-        let formatted = matches!(decide(&volume, &found), Decision::Format { .. });
+        let formatted = matches!(decide(&volume, &found), FormatDecision::Format { .. });
         proptest::prop_assert!(!formatted);
     }
 
@@ -246,11 +246,11 @@ proptest::proptest! {
     fn nothing_is_formatted_unread(blank: bool, policy in 0..3_usize, adopt: bool, recorded in 0..4_usize, seen in 0..4_usize) {
         let mut found = evidence(|_| ());
         found.disk.blank = blank;
-        match recorded { 0 => {}, 1 => record(&mut found, State::Formatting, "u1"), 2 => record(&mut found, State::Formatted, "u1"), _ => record(&mut found, State::InPlace, "u1") }
-        match seen { 0 => found.survey = None, 1 => saw(&mut found, begins(1 << 20)), 2 => saw(&mut found, Unexpected::Mark(7, gpt())), _ => saw(&mut found, Unexpected::Data(9)) }
+        match recorded { 0 => {}, 1 => record(&mut found, VolumeState::Formatting, "u1"), 2 => record(&mut found, VolumeState::Formatted, "u1"), _ => record(&mut found, VolumeState::InPlace, "u1") }
+        match seen { 0 => found.survey = None, 1 => saw(&mut found, begins(1 << 20)), 2 => saw(&mut found, SurveyFinding::Mark(7, gpt())), _ => saw(&mut found, SurveyFinding::Data(9)) }
         let format = [FormatPolicy::IfBlank, FormatPolicy::IfNoSignature, FormatPolicy::Never][policy];
         let volume = Volume { format, adopt: adopt.then(|| SERIAL.to_owned()), ..volume() };
-        let formatted = matches!(decide(&volume, &found), Decision::Format { .. });
+        let formatted = matches!(decide(&volume, &found), FormatDecision::Format { .. });
         proptest::prop_assert!(!formatted || (seen == 3 && format == FormatPolicy::IfNoSignature && recorded < 2));
     }
 
@@ -265,14 +265,14 @@ proptest::proptest! {
         holds(&mut found, &kinds.iter().map(|at| known[*at]).collect::<Vec<_>>());
         found.disk.blank = blank;
         let uuid = if same { "u1" } else { "u2" };
-        match recorded { 0 => {}, 1 => record(&mut found, State::Formatting, uuid), 2 => record(&mut found, State::Formatted, uuid), _ => record(&mut found, State::InPlace, uuid) }
+        match recorded { 0 => {}, 1 => record(&mut found, VolumeState::Formatting, uuid), 2 => record(&mut found, VolumeState::Formatted, uuid), _ => record(&mut found, VolumeState::InPlace, uuid) }
         match read { 0 => {}, 1 => found.marker = MarkerEvidence::Absent, 3 => found.marker = MarkerEvidence::Damaged(String::new()), _ => marker(&mut found, "c0ffee", VolumeRole::Etcd, ID) }
         let format = [FormatPolicy::IfBlank, FormatPolicy::IfNoSignature, FormatPolicy::Never][policy];
         let volume = Volume { format, adopt: adopt.then(|| SERIAL.to_owned()), ..volume() };
-        if decide(&volume, &found) == (Decision::Format { force: true }) {
+        if decide(&volume, &found) == (FormatDecision::Format { force: true }) {
             proptest::prop_assert!(format != FormatPolicy::Never);
             proptest::prop_assert!(!matches!(found.marker, MarkerEvidence::Found(_) | MarkerEvidence::Damaged(_) | MarkerEvidence::Unread));
-            proptest::prop_assert!(found.record.is_some_and(|record| record.state == State::Formatting && is_recorded(&record, &found.disk)));
+            proptest::prop_assert!(found.record.is_some_and(|record| record.state == VolumeState::Formatting && is_recorded(&record, &found.disk)));
         }
     }
 }

@@ -12,7 +12,7 @@ pub const SCHEMA: u32 = 1;
 
 /// Content of the marker file.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Marker {
+pub struct VolumeMarker {
     /// [`SCHEMA`].
     pub schema: u32,
     /// Cluster that the store belongs to.
@@ -43,7 +43,7 @@ pub struct VolumeRecord {
     /// UUID of the file system: chosen before a mkfs, read where one is reused.
     pub fs_uuid: String,
     /// How far.
-    pub state: State,
+    pub state: VolumeState,
     /// What the mount unit mounts, once the volume is in its place: udev may know another name for the disk at each look.
     #[serde(default)]
     pub what: Option<String>,
@@ -57,7 +57,7 @@ pub struct VolumeRecord {
 /// How far the agent came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum State {
+pub enum VolumeState {
     /// A mkfs was about to start; it may have written anything from nothing to everything.
     Formatting,
     /// The mkfs succeeded.

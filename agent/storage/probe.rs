@@ -12,7 +12,7 @@ use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use super::identity::Names;
 use super::interlock::DiskEvidence;
 use super::signatures::{LUKS2_SECOND, SECOND_HEADERS, SPAN, find, is_zero, luks2_second};
-use super::survey::{Progress, Survey, Wanted, survey};
+use super::survey::{Survey, SurveyProgress, SurveyTarget, survey};
 use crate::clock::Stopwatch;
 use crate::error::{Context, Result};
 
@@ -24,7 +24,7 @@ const TABLE: usize = 16 * 1024;
 
 /// Where the kernel lists devices; a test gives a tree of its own.
 #[derive(Clone, Debug)]
-pub struct Probe {
+pub struct DiskProbe {
     sys: PathBuf,
     dev: PathBuf,
     proc: PathBuf,
@@ -54,7 +54,7 @@ pub struct Mount {
     pub source: String,
 }
 
-impl Probe {
+impl DiskProbe {
     /// The machine's own.
     #[must_use]
     pub fn machine() -> Self {
@@ -144,7 +144,7 @@ impl Probe {
     ///
     /// # Errors
     /// If it cannot be read.
-    pub fn survey(&self, disk: &Disk, wanted: &Wanted, watch: &Stopwatch, progress: &Progress) -> io::Result<Survey> {
+    pub fn survey(&self, disk: &Disk, wanted: &SurveyTarget, watch: &Stopwatch, progress: &SurveyProgress) -> io::Result<Survey> {
         let file = open(disk, 0)?;
         // What is read here is not read again: neither ahead of it nor after it does the cache hold anything. Advice alone.
         let advise = |at: u64, length: usize, advice| {
@@ -409,7 +409,7 @@ pub(crate) mod tests {
         put(dir.path(), "dev/disk/by-id/x", b"");
         std::os::unix::fs::symlink("../../loop3", dir.path().join("dev/disk/by-id/virtio-3b8e6c52-7f10-4d2a-9")).unwrap();
         std::os::unix::fs::symlink("../../gone", dir.path().join("dev/disk/by-id/virtio-gone")).unwrap();
-        let disks = Probe::at(dir.path()).read_disks().unwrap();
+        let disks = DiskProbe::at(dir.path()).read_disks().unwrap();
         let names: Vec<_> = disks.iter().map(|disk| disk.names.clone()).collect();
         let node = |id: &str| {
             matching(&DiskName::Cinder(id.into()), &names)
@@ -448,7 +448,7 @@ pub(crate) mod tests {
             }
             let dir = tempfile::tempdir().unwrap();
             machine(dir.path(), &content);
-            let probe = Probe::at(dir.path());
+            let probe = DiskProbe::at(dir.path());
             let disk = probe.read_disks().unwrap().into_iter().find(|disk| disk.node.ends_with("vdb")).unwrap();
             let evidence = probe.read_evidence(&disk, &ID[..20]).unwrap();
             let found: Vec<_> = evidence.signatures.iter().map(|one| one.kind).collect();
@@ -467,7 +467,7 @@ pub(crate) mod tests {
         for (link, target) in [("own", "../../vdb"), ("copy", "../../vdc"), ("gone", "../../vdd")] {
             std::os::unix::fs::symlink(target, dir.path().join("dev/disk/by-uuid").join(link)).unwrap();
         }
-        let probe = Probe::at(dir.path());
+        let probe = DiskProbe::at(dir.path());
         let disk = probe.read_disks().unwrap().into_iter().find(|disk| disk.node.ends_with("vdb")).unwrap();
         for (link, leads) in [("own", Some(true)), ("copy", Some(false)), ("gone", None), ("none", None)] {
             assert_eq!(probe.leads_to(&format!("/dev/disk/by-uuid/{link}"), &disk), leads, "{link}");
@@ -484,7 +484,7 @@ pub(crate) mod tests {
         put(dir.path(), "proc/self/mountinfo", b"30 22 252:16 / /mnt/a\\040b rw - xfs /dev/vdb rw\nodd\n");
         let node = dir.path().join("dev/vdb");
         put(dir.path(), "proc/swaps", format!("Filename\n{} partition 1 0 -2\n", node.display()).as_bytes());
-        let probe = Probe::at(dir.path());
+        let probe = DiskProbe::at(dir.path());
         let disk = probe.read_disks().unwrap().into_iter().find(|disk| disk.node == node).unwrap();
         let evidence = probe.read_evidence(&disk, "").unwrap();
         assert_eq!((evidence.partitions, evidence.holders), (vec!["vdb1".to_owned()], vec!["dm-0".to_owned()]));

@@ -50,12 +50,12 @@ pub struct Survey {
     /// Evenly spread places that were left out for lack of time.
     pub left_out: u64,
     /// The first thing that is not zero; a signature where there is one.
-    pub found: Option<Unexpected>,
+    pub found: Option<SurveyFinding>,
 }
 
 /// Something on a disk that was thought to be blank.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Unexpected {
+pub enum SurveyFinding {
     /// A file system or the like, by the place where it begins.
     Begins(u64, Signature),
     /// The mark of something that ends about here, or lies around it.
@@ -66,18 +66,18 @@ pub enum Unexpected {
 
 /// What is looked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Wanted {
+pub struct SurveyTarget {
     /// Bytes may be anything, as on a volume that is encrypted below the guest; only signatures count.
-    pub noise: bool,
+    pub unknown_data: bool,
     /// What stands in everything that our own torn mkfs left: its UUID.
     pub ours: Option<Vec<u8>>,
 }
 
 /// Shared by a survey and who waits for it: how many places were read. A survey that nobody waits for any more ends.
 #[derive(Clone, Debug, Default)]
-pub struct Progress(Arc<AtomicU64>);
+pub struct SurveyProgress(Arc<AtomicU64>);
 
-impl Progress {
+impl SurveyProgress {
     /// Places read so far.
     #[must_use]
     pub fn places(&self) -> u64 {
@@ -109,9 +109,9 @@ impl Survey {
 /// The first error of the reader, or that nobody waits for the answer.
 pub fn survey(
     size: u64,
-    wanted: &Wanted,
+    wanted: &SurveyTarget,
     watch: &Stopwatch,
-    progress: &Progress,
+    progress: &SurveyProgress,
     read: impl FnMut(&mut [u8], u64) -> io::Result<()>,
 ) -> io::Result<Survey> {
     let buffer = vec![0; usize::try_from(MIB).unwrap_or_default()];
@@ -147,8 +147,8 @@ pub fn survey(
 
 struct Reading<'a, R> {
     read: R,
-    wanted: &'a Wanted,
-    progress: &'a Progress,
+    wanted: &'a SurveyTarget,
+    progress: &'a SurveyProgress,
     buffer: Vec<u8>,
     survey: Survey,
 }
@@ -156,12 +156,12 @@ struct Reading<'a, R> {
 impl<R: FnMut(&mut [u8], u64) -> io::Result<()>> Reading<'_, R> {
     /// A signature was found: nothing else can change what becomes of the disk.
     fn is_named(&self) -> bool {
-        matches!(self.survey.found, Some(Unexpected::Begins(..) | Unexpected::Mark(..)))
+        matches!(self.survey.found, Some(SurveyFinding::Begins(..) | SurveyFinding::Mark(..)))
     }
 
     /// Nothing else that is found can change what becomes of the disk.
     fn is_settled(&self) -> bool {
-        self.is_named() || (self.survey.found.is_some() && !self.wanted.noise)
+        self.is_named() || (self.survey.found.is_some() && !self.wanted.unknown_data)
     }
 
     /// How many bytes there are from a place on, up to `length`.
@@ -191,7 +191,7 @@ impl<R: FnMut(&mut [u8], u64) -> io::Result<()>> Reading<'_, R> {
         }
         let first = at + bytes.iter().position(|byte| *byte != 0).unwrap_or_default() as u64;
         // A whole MiB says more; where everything is noise it would be the whole disk.
-        if length < MIB && !self.wanted.noise {
+        if length < MIB && !self.wanted.unknown_data {
             there = self.fill(at, MIB)?;
         }
         let bytes = self.buffer.get(..there).unwrap_or_default();
@@ -203,11 +203,11 @@ impl<R: FnMut(&mut [u8], u64) -> io::Result<()>> Reading<'_, R> {
         // Marks have places that are multiples of up to 4 KiB.
         let mark = || find_mark(bytes).filter(|_| there as u64 > PIECE && at.is_multiple_of(MIB));
         if let Some(signature) = find_inside(bytes) {
-            self.survey.found = Some(Unexpected::Begins(at, signature));
+            self.survey.found = Some(SurveyFinding::Begins(at, signature));
         } else if let Some((inside, signature)) = mark() {
-            self.survey.found = Some(Unexpected::Mark(at + inside as u64, signature));
+            self.survey.found = Some(SurveyFinding::Mark(at + inside as u64, signature));
         } else if self.survey.found.is_none() {
-            self.survey.found = Some(Unexpected::Data(first));
+            self.survey.found = Some(SurveyFinding::Data(first));
         }
         Ok(())
     }

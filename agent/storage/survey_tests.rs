@@ -31,15 +31,15 @@ impl Disk {
         Ok(())
     }
 
-    fn survey(&self, wanted: &Wanted) -> Survey {
-        let progress = Progress::default();
+    fn survey(&self, wanted: &SurveyTarget) -> Survey {
+        let progress = SurveyProgress::default();
         let watch = Clock::manual(Timestamp(0)).start();
         survey(self.size, wanted, &watch, &progress.clone(), |buffer, at| self.read(buffer, at)).unwrap()
     }
 }
 
-const BLANK: Wanted = Wanted { noise: false, ours: None };
-const NOISE: Wanted = Wanted { noise: true, ours: None };
+const BLANK: SurveyTarget = SurveyTarget { unknown_data: false, ours: None };
+const NOISE: SurveyTarget = SurveyTarget { unknown_data: true, ours: None };
 
 /// Bytes with their places.
 type Bytes = &'static [(u64, &'static [u8])];
@@ -94,7 +94,7 @@ fn whatever_begins_where_a_partition_may_begin_is_found_by_name() {
             let content: Vec<_> = bytes.iter().map(|(at, bytes)| (start + at, *bytes)).collect();
             for wanted in [BLANK, NOISE] {
                 let found = Disk::of(100 * GIB, &content).survey(&wanted).found;
-                let Some(Unexpected::Begins(at, signature)) = &found else { panic!("{kind} at {name}: {found:?}") };
+                let Some(SurveyFinding::Begins(at, signature)) = &found else { panic!("{kind} at {name}: {found:?}") };
                 assert_eq!((signature.kind, at, place(*at).as_str()), (*kind, start, *name));
             }
         }
@@ -113,7 +113,7 @@ fn a_blank_disk_is_read_in_thousands_of_places() {
     // What both ends make up is read to the last byte.
     for size in [SECTOR, 3 * MIB + SECTOR, 16 * MIB, 32 * MIB] {
         let survey = Disk::of(size, &[(size - 1, b"x")]).survey(&BLANK);
-        assert_eq!(survey.found, Some(Unexpected::Data(size - 1)), "{size}");
+        assert_eq!(survey.found, Some(SurveyFinding::Data(size - 1)), "{size}");
     }
     let survey = Survey { places: 7512, bytes: 570 * MIB, size: 100 * GIB, left_out: 1200, found: None };
     assert_eq!(survey.summary(), "7,512 places were read, 570 of 102,400 MiB (1,200 samples left out: the disk is slow)");
@@ -123,7 +123,7 @@ fn a_blank_disk_is_read_in_thousands_of_places() {
 fn data_of_no_known_kind_is_found_in_depth_and_in_any_larger_piece() {
     let size = 100 * GIB;
     for at in [SECTOR, MIB - 1, 9 * MIB + 77, 16 * MIB - 1, 700 * MIB + 5, size - 16 * MIB, size - 2 * MIB - 1, size - 1] {
-        assert_eq!(Disk::of(size, &[(at, b"x")]).survey(&BLANK).found, Some(Unexpected::Data(at)), "{at}");
+        assert_eq!(Disk::of(size, &[(at, b"x")]).survey(&BLANK).found, Some(SurveyFinding::Data(at)), "{at}");
     }
     // No hole between samples is larger than a share of the disk.
     let mut all: Vec<u64> = samples(size).into_iter().chain(beginnings(size)).collect();
@@ -151,7 +151,9 @@ fn marks_at_the_end_of_what_is_gone_are_known() {
         (5 * MIB + 131_072, b"\x0c\xb1\xba\0\0\0\0\0", "zfs_member"),
     ] {
         let found = Disk::of(size, &[(at, bytes)]).survey(&BLANK).found;
-        let Some(Unexpected::Mark(_, signature) | Unexpected::Begins(_, signature)) = &found else { panic!("{kind}: {found:?}") };
+        let Some(SurveyFinding::Mark(_, signature) | SurveyFinding::Begins(_, signature)) = &found else {
+            panic!("{kind}: {found:?}")
+        };
         assert_eq!(signature.kind, kind);
     }
 }
@@ -169,9 +171,9 @@ fn noise_is_no_signature() {
             Ok(())
         }
     };
-    let (progress, watch) = (Progress::default(), Clock::manual(Timestamp(0)).start());
+    let (progress, watch) = (SurveyProgress::default(), Clock::manual(Timestamp(0)).start());
     let survey = survey(4 * GIB, &NOISE, &watch, &progress.clone(), noise(4 * GIB, 7)).unwrap();
-    assert_eq!(survey.found, Some(Unexpected::Data(34 * SECTOR)));
+    assert_eq!(survey.found, Some(SurveyFinding::Data(34 * SECTOR)));
     // Two bytes that a format has make no signature of noise.
     for (at, bytes) in [(1080, &b"\x53\xef"[..]), (1030, b"\x34\x34"), (510, b"\x55\xaa")] {
         let mut content = vec![0xa5; 72 << 10];
@@ -185,16 +187,16 @@ fn what_carries_the_uuid_that_was_drawn_for_it_is_ours() {
     let uuid = *b"\x0b\x7e\x11\x22\x33\x44\x55\x66\x77\x88\x99\xaa\xbb\xcc\xdd\xee";
     let header = [&b"XFSB"[..], &[0; 28], &uuid].concat();
     let disk = Disk::of(8 * GIB, &[(2 * GIB, &header), (4 * GIB, b"log"), (4 * GIB + 300, &uuid)]);
-    let ours = Wanted { noise: false, ours: Some(uuid.to_vec()) };
+    let ours = SurveyTarget { unknown_data: false, ours: Some(uuid.to_vec()) };
     assert_eq!(disk.survey(&ours).found, None);
-    assert!(matches!(disk.survey(&BLANK).found, Some(Unexpected::Begins(at, _)) if at == 2 * GIB));
-    let another = Wanted { ours: Some(vec![7; 16]), ..BLANK };
+    assert!(matches!(disk.survey(&BLANK).found, Some(SurveyFinding::Begins(at, _)) if at == 2 * GIB));
+    let another = SurveyTarget { ours: Some(vec![7; 16]), ..BLANK };
     assert!(disk.survey(&another).found.is_some());
 }
 
 #[test]
 fn a_slow_disk_is_read_as_far_as_it_must_be_and_that_is_said() {
-    let (clock, progress) = (Clock::manual(Timestamp(0)), Progress::default());
+    let (clock, progress) = (Clock::manual(Timestamp(0)), SurveyProgress::default());
     let read = |buffer: &mut [u8], _: u64| {
         clock.advance(Duration::from_millis(20));
         buffer.fill(0);
@@ -214,7 +216,7 @@ fn a_survey_ends_at_an_error_or_when_nobody_waits() {
         buffer.fill(0);
         Ok(())
     };
-    let alone = Progress::default();
+    let alone = SurveyProgress::default();
     assert_eq!(survey(GIB, &BLANK, &watch, &alone, zeros).unwrap_err().kind(), io::ErrorKind::Interrupted);
     let awaited = alone.clone();
     assert!(survey(GIB, &BLANK, &watch, &awaited, zeros).is_ok());

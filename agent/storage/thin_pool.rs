@@ -4,7 +4,7 @@
 //! A volume group has no root directory for a marker file, so the marker is in the group's tags.
 
 use super::identity::{Names, carries};
-use super::marker::Marker;
+use super::marker::VolumeMarker;
 use crate::desired::{DiskName, Volume, VolumeRole};
 use crate::error::Error;
 use crate::systemd::escape_path;
@@ -32,7 +32,7 @@ const EVERY_DISK: [&str; 2] = ["--config", "devices/use_devicesfile=0"];
 
 /// What LVM says of a disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Member {
+pub struct PhysicalVolume {
     /// Name of its volume group.
     pub group: Option<String>,
     /// The group's UUID, as LVM writes it.
@@ -45,7 +45,7 @@ pub struct Member {
 
 /// What is to be done next.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Next {
+pub enum PoolStep {
     /// Make the group.
     MakeGroup,
     /// Take away what a torn lvcreate left.
@@ -61,20 +61,20 @@ pub enum Next {
 /// Decides. `volumes`: name and kind of each logical volume of the group; `unfinished`: our record says that the pool was
 /// never in use.
 #[must_use]
-pub fn next(member: &Member, volumes: &[(String, String)], unfinished: bool) -> Next {
+pub fn next(member: &PhysicalVolume, volumes: &[(String, String)], unfinished: bool) -> PoolStep {
     match member.group.as_deref() {
-        None => return Next::MakeGroup,
+        None => return PoolStep::MakeGroup,
         Some(GROUP) => {}
-        Some(other) => return Next::Refuse(format!("the disk belongs to the volume group {other}, not {GROUP}")),
+        Some(other) => return PoolStep::Refuse(format!("the disk belongs to the volume group {other}, not {GROUP}")),
     }
     let pool = POOL.rsplit('/').next().unwrap_or(POOL);
     if volumes.iter().any(|(name, kind)| name == pool && kind == "thin-pool") {
-        return Next::Activate;
+        return PoolStep::Activate;
     }
     match volumes.first() {
-        None => Next::MakePool,
-        Some(_) if unfinished => Next::Clear,
-        Some((name, kind)) => Next::Refuse(format!("the volume group {GROUP} contains {name} ({kind}) and no {POOL}")),
+        None => PoolStep::MakePool,
+        Some(_) if unfinished => PoolStep::Clear,
+        Some((name, kind)) => PoolStep::Refuse(format!("the volume group {GROUP} contains {name} ({kind}) and no {POOL}")),
     }
 }
 
@@ -86,12 +86,12 @@ pub fn ask_member(device: &str) -> Vec<String> {
 
 /// Its answer.
 #[must_use]
-pub fn member(answer: &str) -> Member {
+pub fn member(answer: &str) -> PhysicalVolume {
     let mut fields = answer.trim().split('|').map(str::trim);
     let mut next = || fields.next().unwrap_or_default();
     let group = Some(next().to_owned()).filter(|group| !group.is_empty());
     let tags = next().split(',').map(|tag| tag.trim().to_owned()).filter(|tag| !tag.is_empty()).collect();
-    Member { group, tags, uuid: next().to_owned(), size: next().parse().unwrap_or(0) }
+    PhysicalVolume { group, tags, uuid: next().to_owned(), size: next().parse().unwrap_or(0) }
 }
 
 /// What asks LVM for all groups of our name, with the disks that they lie on.
@@ -103,7 +103,7 @@ pub fn ask_groups() -> Vec<String> {
 /// Another group of our name, if the answer names one: LVM's calls take groups by their names, and which of two it takes
 /// differs between its versions.
 #[must_use]
-pub fn namesake(member: &Member, device: &str, answer: &str) -> Option<(String, String)> {
+pub fn namesake(member: &PhysicalVolume, device: &str, answer: &str) -> Option<(String, String)> {
     let lines = answer.lines().filter_map(|line| line.trim().split_once('|'));
     let (uuid, disk) = lines.map(|(uuid, disk)| (uuid.trim(), disk.trim())).find(|(uuid, _)| *uuid != member.uuid)?;
     let ours = if member.uuid.is_empty() { format!("to be created on {device}") } else { format!("{} on {device}", member.uuid) };
@@ -192,7 +192,7 @@ pub fn sizes(answer: &str) -> Option<Sizes> {
 
 /// How full the pool is, in hundredths of a percent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fill {
+pub struct PoolUsage {
     /// Bytes for data.
     pub size: u64,
     /// Bytes for metadata.
@@ -215,7 +215,7 @@ pub fn ask_fill() -> Vec<String> {
 
 /// Its answer; `None` if it is none. A pool that is not active has no percentages.
 #[must_use]
-pub fn fill(answer: &str) -> Option<Fill> {
+pub fn fill(answer: &str) -> Option<PoolUsage> {
     let mut fields = answer.trim().split('|').map(str::trim);
     let (size, metadata_size) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
     let hundredths = |text: &str| {
@@ -224,7 +224,7 @@ pub fn fill(answer: &str) -> Option<Fill> {
         let rest: u32 = format!("{rest:0<2}").get(..2)?.parse().ok()?;
         Some(whole.parse::<u32>().ok()?.checked_mul(100)? + rest)
     };
-    Some(Fill { size, metadata_size, data: hundredths(fields.next()?)?, metadata: hundredths(fields.next()?)? })
+    Some(PoolUsage { size, metadata_size, data: hundredths(fields.next()?)?, metadata: hundredths(fields.next()?)? })
 }
 
 /// `43.10`.
@@ -235,7 +235,7 @@ pub fn percent(hundredths: u32) -> String {
 
 /// What is wrong with a pool that is nearly full.
 #[must_use]
-pub fn shortage(fill: &Fill, volume: &Volume) -> Option<Error> {
+pub fn shortage(fill: &PoolUsage, volume: &Volume) -> Option<Error> {
     let room = [("data", fill.data, fill.size), ("metadata", fill.metadata, fill.metadata_size)];
     let short = room.into_iter().filter(|(_, used, _)| *used >= NEARLY_FULL);
     let parts: Vec<String> =
@@ -301,10 +301,10 @@ fn tags(volume: &Volume) -> [String; 3] {
 
 /// The marker that tags are; `None` where one is missing.
 #[must_use]
-pub fn marker(tags: &[String], uuid: &str) -> Option<Marker> {
+pub fn marker(tags: &[String], uuid: &str) -> Option<VolumeMarker> {
     let value = |name: &str| tags.iter().find_map(|tag| tag.strip_prefix("hna.")?.strip_prefix(name)?.strip_prefix('.'));
     let role = [VolumeRole::Runtime, VolumeRole::Etcd].into_iter().find(|role| value("role") == Some(role.as_str()))?;
-    Some(Marker {
+    Some(VolumeMarker {
         schema: super::marker::SCHEMA,
         cluster: decoded(value("cluster")?)?,
         role,
@@ -402,17 +402,17 @@ mod tests {
 
     #[test]
     fn each_state_of_a_group_has_its_next_step() {
-        let of = |group: Option<&str>| Member { group: group.map(str::to_owned), ..Member::default() };
+        let of = |group: Option<&str>| PhysicalVolume { group: group.map(str::to_owned), ..PhysicalVolume::default() };
         let pool = ("docker-pool", "thin-pool");
-        let refuse = |text: &str| Next::Refuse(text.to_owned());
+        let refuse = |text: &str| PoolStep::Refuse(text.to_owned());
         for (group, volumes, unfinished, expected) in [
-            (None, &[][..], true, Next::MakeGroup),
-            (Some("docker"), &[], true, Next::MakePool),
-            (Some("docker"), &[], false, Next::MakePool),
-            (Some("docker"), &[pool], true, Next::Activate),
-            (Some("docker"), &[("root", "linear"), pool], false, Next::Activate),
-            (Some("docker"), &[("lvol0", "linear")], true, Next::Clear),
-            (Some("docker"), &[("docker-pool", "linear")], true, Next::Clear),
+            (None, &[][..], true, PoolStep::MakeGroup),
+            (Some("docker"), &[], true, PoolStep::MakePool),
+            (Some("docker"), &[], false, PoolStep::MakePool),
+            (Some("docker"), &[pool], true, PoolStep::Activate),
+            (Some("docker"), &[("root", "linear"), pool], false, PoolStep::Activate),
+            (Some("docker"), &[("lvol0", "linear")], true, PoolStep::Clear),
+            (Some("docker"), &[("docker-pool", "linear")], true, PoolStep::Clear),
             (
                 Some("docker"),
                 &[("docker-pool", "linear")],
@@ -439,8 +439,8 @@ mod tests {
                 (cluster, volume.disk.as_str().to_owned(), volume.role)
             );
         }
-        assert_eq!(member("  ||| 4290772992\n"), Member { size: 4_290_772_992, ..Member::default() });
-        assert_eq!(member(""), Member::default());
+        assert_eq!(member("  ||| 4290772992\n"), PhysicalVolume { size: 4_290_772_992, ..PhysicalVolume::default() });
+        assert_eq!(member(""), PhysicalVolume::default());
         assert_eq!(marker(&["hna.role.etcd".into(), "hna.cluster.a".into()], "u"), None);
         assert_eq!(decoded("_zz"), None);
         assert_eq!(volumes("  docker-pool|thin-pool\n  x|linear\n").len(), 2);
@@ -458,8 +458,8 @@ mod tests {
 
     #[test]
     fn a_group_of_the_same_name_is_distinguished_by_its_uuid() {
-        let ours = Member { group: Some("docker".into()), uuid: "oUr-1".into(), ..Member::default() };
-        let none = Member::default();
+        let ours = PhysicalVolume { group: Some("docker".into()), uuid: "oUr-1".into(), ..PhysicalVolume::default() };
+        let none = PhysicalVolume::default();
         for (member, answer, expected) in [
             (&ours, "  oUr-1|/dev/vdb\n", None),
             (&ours, "  oUr-1|/dev/vdb\n  oUr-1|/dev/vdc\n", None),

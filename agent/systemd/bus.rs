@@ -9,7 +9,7 @@ use zbus::zvariant::{DynamicType, Signature, Structure};
 use zbus::{Connection, Message};
 
 use crate::clock::Clock;
-use crate::error::{Error, Kind};
+use crate::error::{Error, ErrorKind};
 
 /// systemd's name on the bus.
 pub(super) const SYSTEMD: &str = "org.freedesktop.systemd1";
@@ -65,7 +65,7 @@ impl Fault {
 impl From<Fault> for Error {
     fn from(fault: Fault) -> Self {
         match fault {
-            Fault::Late(after) => Self::transient(format!("systemd did not answer within {} s", after.as_secs())).of_the_bus(),
+            Fault::Late(after) => Self::transient(format!("systemd did not answer within {} s", after.as_secs())).as_bus_error(),
             Fault::Bus(zbus::Error::MethodError(name, text, _)) => {
                 let text = text.unwrap_or_default();
                 Self::new(kind_of(&name), if text.is_empty() { name.to_string() } else { text })
@@ -74,9 +74,9 @@ impl From<Fault> for Error {
                 zbus::Error::InputOutput(_)
                 | zbus::Error::Connection(..)
                 | zbus::Error::Handshake(_)
-                | zbus::Error::Failure(_) => Self::transient(format!("the system bus cannot be reached: {error}")).of_the_bus(),
+                | zbus::Error::Failure(_) => Self::transient(format!("the system bus cannot be reached: {error}")).as_bus_error(),
                 // The bus answers in zbus's own words where systemd's name has no owner for a moment.
-                zbus::Error::FDO(error) => Self::transient(error).of_the_bus(),
+                zbus::Error::FDO(error) => Self::transient(error).as_bus_error(),
                 error => Self::permanent(error),
             },
         }
@@ -84,7 +84,7 @@ impl From<Fault> for Error {
 }
 
 /// Whether an error that was answered can pass by itself. What is not known does not.
-fn kind_of(name: &str) -> Kind {
+fn kind_of(name: &str) -> ErrorKind {
     match name {
         // systemd is away for a moment: daemon-reexec, dbus restart, start of the machine, too many reloads.
         "org.freedesktop.DBus.Error.ServiceUnknown"
@@ -103,8 +103,8 @@ fn kind_of(name: &str) -> Kind {
         | "System.Error.ENOTCONN"
         | "System.Error.ECONNRESET"
         | "System.Error.EAGAIN"
-        | "System.Error.EBUSY" => Kind::Transient,
-        _ => Kind::Permanent,
+        | "System.Error.EBUSY" => ErrorKind::Transient,
+        _ => ErrorKind::Permanent,
     }
 }
 
@@ -155,14 +155,14 @@ impl Serialize for Arguments {
 
 /// Where the bus is, and the connection for calls: made at the first call, and again after it broke.
 #[derive(Debug)]
-pub(super) struct Link {
+pub(super) struct BusConnection {
     /// `None`: the system bus.
     address: Option<String>,
     calls: Mutex<Option<Connection>>,
     clock: Clock,
 }
 
-impl Link {
+impl BusConnection {
     pub(super) fn new(address: Option<&str>) -> Self {
         Self { address: address.map(str::to_owned), calls: Mutex::new(None), clock: Clock::system() }
     }
@@ -242,11 +242,11 @@ mod tests {
     #[test]
     fn what_passes_by_itself_is_distinguished_from_what_stays() {
         for (name, kind) in [
-            ("org.freedesktop.DBus.Error.NoReply", Kind::Transient),
-            ("org.freedesktop.DBus.Error.NameHasNoOwner", Kind::Transient),
-            ("org.freedesktop.systemd1.NoSuchUnit", Kind::Permanent),
-            ("org.freedesktop.systemd1.UnitMasked", Kind::Permanent),
-            ("org.freedesktop.DBus.Error.AccessDenied", Kind::Permanent),
+            ("org.freedesktop.DBus.Error.NoReply", ErrorKind::Transient),
+            ("org.freedesktop.DBus.Error.NameHasNoOwner", ErrorKind::Transient),
+            ("org.freedesktop.systemd1.NoSuchUnit", ErrorKind::Permanent),
+            ("org.freedesktop.systemd1.UnitMasked", ErrorKind::Permanent),
+            ("org.freedesktop.DBus.Error.AccessDenied", ErrorKind::Permanent),
         ] {
             assert_eq!(kind_of(name), kind, "{name}");
         }
@@ -275,8 +275,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_bus_that_is_not_there_is_a_transient_error() {
-        let link = Link::new(Some("unix:path=/nonexistent/bus"));
+        let link = BusConnection::new(Some("unix:path=/nonexistent/bus"));
         let fault = link.ask(ANSWER, &Call::to_manager("Subscribe", Arguments::NONE)).await.unwrap_err();
-        assert_eq!(Error::from(fault).kind(), Kind::Transient);
+        assert_eq!(Error::from(fault).kind(), ErrorKind::Transient);
     }
 }

@@ -3,7 +3,7 @@
 //! In: names of units and what to do with them. Out: states and results in systemd's own words, as plain strings:
 //! newer versions add words, and none of them may cost an answer (219 to 257 are spoken to).
 //!
-//! A job's end is an event, with a poll as the net under it: signals are lost over a daemon-reload, a daemon-reexec
+//! A job's end is an event, with a poll as the fallback: signals are lost over a daemon-reload, a daemon-reexec
 //! or a restart of the bus. A bus that goes away is a transient error; the next call makes a new connection.
 //!
 //! Never: a property out of a cache, metadata in a unit's properties, or a decision.
@@ -25,12 +25,12 @@ use zbus::zvariant::{Endian, ObjectPath};
 
 use crate::clock::uptime;
 use crate::error::{Context as _, Error, Result};
-use bus::{ANSWER, Arguments, Call, Fault, Link, RELOAD_ANSWER, SYSTEMD_PATH};
+use bus::{ANSWER, Arguments, BusConnection, Call, Fault, RELOAD_ANSWER, SYSTEMD_PATH};
 use events::{EventOutcome, Events, Hub, Signal};
 pub use names::{escape_path, mount_unit};
 use transient::{Dialect, Property};
 pub use transient::{TransientService, TransientStart};
-use unit::Seen;
+use unit::UnitWithJob;
 pub use unit::{Enabled, JobOutcome, UnitState};
 
 /// Where systemd looks for units, strongest first (systemd.unit(5)); above them are only the drop-ins of `systemctl set-property`.
@@ -61,7 +61,7 @@ pub struct Systemd(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    link: Link,
+    link: BusConnection,
     /// Lives as long as somebody listens.
     hub: Mutex<Weak<Hub>>,
 }
@@ -97,7 +97,7 @@ impl Systemd {
     /// Connects to the system bus.
     ///
     /// # Errors
-    /// If there is no bus or no systemd on it; [`crate::error::Kind::Transient`].
+    /// If there is no bus or no systemd on it; [`crate::error::ErrorKind::Transient`].
     pub async fn connect() -> Result<Self> {
         Self::at(None).await
     }
@@ -111,7 +111,7 @@ impl Systemd {
     }
 
     async fn at(address: Option<&str>) -> Result<Self> {
-        let systemd = Self(Arc::new(Inner { link: Link::new(address), hub: Mutex::new(Weak::new()) }));
+        let systemd = Self(Arc::new(Inner { link: BusConnection::new(address), hub: Mutex::new(Weak::new()) }));
         let ping =
             Call { path: SYSTEMD_PATH, interface: "org.freedesktop.DBus.Peer", method: "Ping", arguments: Arguments::NONE };
         systemd.0.link.ask(ANSWER, &ping).await.context(|| "connecting to systemd over the system bus")?;
@@ -340,7 +340,7 @@ impl Systemd {
         follow.await.context(|| "subscribing to the signals of the node's units")
     }
 
-    async fn inspect(&self, name: &str) -> Result<Seen> {
+    async fn inspect(&self, name: &str) -> Result<UnitWithJob> {
         let path = names::object_path(name);
         // An empty interface name asks for the properties of all of them, so that one call serves every kind of unit.
         let call = Call {
@@ -353,7 +353,7 @@ impl Systemd {
             let body = answer.body();
             let little_endian = body.data().context().endian() == Endian::Little;
             let seen = (*body.signature() == "a{sv}")
-                .then(|| Seen::from_properties(name, body.data(), little_endian, uptime()))
+                .then(|| UnitWithJob::from_properties(name, body.data(), little_endian, uptime()))
                 .flatten();
             seen.ok_or_else(|| Fault::Bus(zbus::Error::Failure("systemd's answer is not a valid D-Bus reply".to_owned())))
         });
@@ -445,7 +445,7 @@ impl Systemd {
 /// Lets a look that failed pass, as long as it may pass by itself and it was not too often in a row.
 fn tolerate(lost: &mut u32, error: Error) -> Result<()> {
     *lost += 1;
-    if error.kind() == crate::error::Kind::Transient && *lost < LOST_INSPECTIONS { Ok(()) } else { Err(error) }
+    if error.kind() == crate::error::ErrorKind::Transient && *lost < LOST_INSPECTIONS { Ok(()) } else { Err(error) }
 }
 
 /// The object path of the job that systemd answered with.
@@ -499,7 +499,7 @@ mod tests {
     #[tokio::test]
     async fn without_a_bus_there_is_a_transient_error() {
         let error = Systemd::connect_to("unix:path=/nonexistent/bus").await.unwrap_err();
-        assert_eq!(error.kind(), crate::error::Kind::Transient);
+        assert_eq!(error.kind(), crate::error::ErrorKind::Transient);
         assert!(error.to_string().starts_with("connecting to systemd over the system bus: "), "{error}");
     }
 }

@@ -4,7 +4,7 @@
 
 /// A value of a kind that is read. All other kinds are passed over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Shown<'a> {
+pub(super) enum PropertyValue<'a> {
     /// A string or an object path. The bus lets only UTF-8 through.
     Text(&'a [u8]),
     Unsigned(u32),
@@ -24,7 +24,7 @@ const COMMANDS: &[u8] = b"a(sasbttttuii)";
 const DEPTH: usize = 64;
 
 /// Tells `take` the name and value of each property; `None` where the body is not as D-Bus asks for.
-pub(super) fn read<'a>(body: &'a [u8], little_endian: bool, mut take: impl FnMut(&'a [u8], Shown<'a>)) -> Option<()> {
+pub(super) fn read<'a>(body: &'a [u8], little_endian: bool, mut take: impl FnMut(&'a [u8], PropertyValue<'a>)) -> Option<()> {
     let mut reader = Reader { body, at: 0, little_endian };
     let length = reader.length()?;
     reader.align(8)?;
@@ -33,21 +33,21 @@ pub(super) fn read<'a>(body: &'a [u8], little_endian: bool, mut take: impl FnMut
         reader.align(8)?;
         let name = reader.text()?;
         match reader.signature()? {
-            b"s" | b"o" => take(name, Shown::Text(reader.text()?)),
-            b"u" => take(name, Shown::Unsigned(reader.u32()?)),
-            b"t" => take(name, Shown::Long(reader.u64()?)),
-            b"i" => take(name, Shown::Signed(reader.u32()?.cast_signed())),
-            b"b" => take(name, Shown::Flag(reader.u32()? != 0)),
+            b"s" | b"o" => take(name, PropertyValue::Text(reader.text()?)),
+            b"u" => take(name, PropertyValue::Unsigned(reader.u32()?)),
+            b"t" => take(name, PropertyValue::Long(reader.u64()?)),
+            b"i" => take(name, PropertyValue::Signed(reader.u32()?.cast_signed())),
+            b"b" => take(name, PropertyValue::Flag(reader.u32()? != 0)),
             b"(uo)" => {
                 reader.align(8)?;
-                take(name, Shown::Job(reader.u32()?, reader.text()?));
+                take(name, PropertyValue::Job(reader.u32()?, reader.text()?));
             }
             COMMANDS => {
                 let length = reader.length()?;
                 reader.align(8)?;
                 let end = reader.at.checked_add(length)?;
                 if length > 0 {
-                    take(name, Shown::Program(reader.text()?));
+                    take(name, PropertyValue::Program(reader.text()?));
                 }
                 (reader.at <= end && end <= body.len()).then_some(())?;
                 reader.at = end;
@@ -233,8 +233,8 @@ mod tests {
                 for endian in [Endian::Little, Endian::Big] {
                     let body = body(&properties, endian);
                     let all = shown(&body, endian).unwrap();
-                    assert_eq!(all.get(b"Q".as_slice()), expected.map(|path| Shown::Program(path.as_bytes())).as_ref());
-                    assert_eq!(all.get(b"Z".as_slice()), Some(&Shown::Text(b"end")));
+                    assert_eq!(all.get(b"Q".as_slice()), expected.map(|path| PropertyValue::Program(path.as_bytes())).as_ref());
+                    assert_eq!(all.get(b"Z".as_slice()), Some(&PropertyValue::Text(b"end")));
                 }
             }
         }
@@ -244,7 +244,7 @@ mod tests {
         to_bytes(Context::new_dbus(endian, 0), properties).unwrap().to_vec()
     }
 
-    fn shown(body: &[u8], endian: Endian) -> Option<BTreeMap<&[u8], Shown<'_>>> {
+    fn shown(body: &[u8], endian: Endian) -> Option<BTreeMap<&[u8], PropertyValue<'_>>> {
         let mut all = BTreeMap::new();
         read(body, endian == Endian::Little, |name, value| {
             all.insert(name, value);
@@ -257,13 +257,14 @@ mod tests {
         for endian in [Endian::Little, Endian::Big] {
             let body = body(&any(), endian);
             let expected = BTreeMap::from([
-                (b"Id".as_slice(), Shown::Text(b"etcd.service")),
-                (b"Empty", Shown::Text(b"")),
-                (b"Following", Shown::Text(b"/")),
-                (b"MainPID", Shown::Unsigned(4_000_000_000)),
-                (b"ExecMainStatus", Shown::Signed(-3)),
-                (b"CanStart", Shown::Flag(true)),
-                (b"Job", Shown::Job(7, b"/org/freedesktop/systemd1/job/7")),
+                (b"Id".as_slice(), PropertyValue::Text(b"etcd.service")),
+                (b"Empty", PropertyValue::Text(b"")),
+                (b"Following", PropertyValue::Text(b"/")),
+                (b"MainPID", PropertyValue::Unsigned(4_000_000_000)),
+                (b"ExecMainStatus", PropertyValue::Signed(-3)),
+                (b"CanStart", PropertyValue::Flag(true)),
+                (b"Job", PropertyValue::Job(7, b"/org/freedesktop/systemd1/job/7")),
+                (b"UnsignedLong", PropertyValue::Long(u64::MAX)),
             ]);
             assert_eq!(shown(&body, endian), Some(expected));
         }
@@ -278,7 +279,7 @@ mod tests {
                 let properties = BTreeMap::from([(pad, Value::from(value)), ("Z", Value::from("end"))]);
                 let body = body(&properties, Endian::Little);
                 let all = shown(&body, Endian::Little).unwrap();
-                assert_eq!(all.get(b"Z".as_slice()), Some(&Shown::Text(b"end")), "{name} {pad}");
+                assert_eq!(all.get(b"Z".as_slice()), Some(&PropertyValue::Text(b"end")), "{name} {pad}");
             }
         }
     }

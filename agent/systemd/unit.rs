@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::properties::{self, Shown};
+use super::properties::{self, PropertyValue};
 
 /// What systemd takes for the exit status of a program that it could not run.
 const EXIT_EXEC: i32 = 203;
@@ -103,32 +103,32 @@ impl UnitState {
 
 /// A unit's state with the job that is queued for it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Seen {
+pub(super) struct UnitWithJob {
     pub(super) state: UnitState,
     /// Object path of the queued job.
     pub(super) job: Option<String>,
 }
 
-impl Seen {
+impl UnitWithJob {
     /// From `Properties.GetAll` over all interfaces of the unit. `uptime`: what the machine's monotonic clock shows.
     pub(super) fn from_properties(name: &str, body: &[u8], little_endian: bool, uptime: Duration) -> Option<Self> {
         let mut state = UnitState { name: name.to_owned(), ..UnitState::default() };
         let (mut job, mut came_up) = (None, Duration::ZERO);
         let text = |text| String::from_utf8_lossy(text).into_owned();
         properties::read(body, little_endian, |key, value| match (key, value) {
-            (b"LoadState", Shown::Text(word)) => state.load_state = text(word),
-            (b"ActiveState", Shown::Text(word)) => state.active_state = text(word),
-            (b"SubState", Shown::Text(word)) => state.sub_state = text(word),
-            (b"UnitFileState", Shown::Text(word)) => state.unit_file_state = text(word),
-            (b"Result", Shown::Text(word)) => state.result = text(word),
-            (b"FragmentPath", Shown::Text(path)) => state.fragment_path = text(path),
-            (b"ExecMainStatus", Shown::Signed(status)) => state.exec_main_status = status,
-            (b"ExecStart", Shown::Program(path)) => state.program = text(path),
-            (b"NeedDaemonReload", Shown::Flag(flag)) => state.need_daemon_reload = flag,
-            (b"MainPID", Shown::Unsigned(pid)) => state.main_pid = pid,
-            (b"NRestarts", Shown::Unsigned(count)) => state.n_restarts = count,
-            (b"ActiveEnterTimestampMonotonic", Shown::Long(at)) => came_up = Duration::from_micros(at),
-            (b"Job", Shown::Job(id, path)) if id != 0 => job = Some(text(path)),
+            (b"LoadState", PropertyValue::Text(word)) => state.load_state = text(word),
+            (b"ActiveState", PropertyValue::Text(word)) => state.active_state = text(word),
+            (b"SubState", PropertyValue::Text(word)) => state.sub_state = text(word),
+            (b"UnitFileState", PropertyValue::Text(word)) => state.unit_file_state = text(word),
+            (b"Result", PropertyValue::Text(word)) => state.result = text(word),
+            (b"FragmentPath", PropertyValue::Text(path)) => state.fragment_path = text(path),
+            (b"ExecMainStatus", PropertyValue::Signed(status)) => state.exec_main_status = status,
+            (b"ExecStart", PropertyValue::Program(path)) => state.program = text(path),
+            (b"NeedDaemonReload", PropertyValue::Flag(flag)) => state.need_daemon_reload = flag,
+            (b"MainPID", PropertyValue::Unsigned(pid)) => state.main_pid = pid,
+            (b"NRestarts", PropertyValue::Unsigned(count)) => state.n_restarts = count,
+            (b"ActiveEnterTimestampMonotonic", PropertyValue::Long(at)) => came_up = Duration::from_micros(at),
+            (b"Job", PropertyValue::Job(id, path)) if id != 0 => job = Some(text(path)),
             _ => {}
         })?;
         state.job_queued = job.is_some();
@@ -219,7 +219,7 @@ mod tests {
         ]);
         let seen = |properties: &HashMap<&str, Value<'_>>| {
             let body = to_bytes(Context::new_dbus(LE, 0), properties).unwrap();
-            Seen::from_properties("x.service", &body, true, Duration::from_secs(100)).unwrap()
+            UnitWithJob::from_properties("x.service", &body, true, Duration::from_secs(100)).unwrap()
         };
         let first = seen(&properties);
         assert_eq!(first.job.as_deref(), Some("/org/freedesktop/systemd1/job/7"));

@@ -175,7 +175,7 @@ def test_cloud_init_must_not_wait_for_what_waits_for_it(boot, server):
         f"  - [sh, -c, 'timeout {seconds} systemctl start {option} {UNIT}; echo $? >/run/start{option}']\n"
         for option, seconds in (("", 10), ("--no-block", 120)))
     host = boot(heat_user_data(server.settings(), data), instance, enabled=False)
-    assert host.read("/run/start") == "124\n", "it would wait for ever"
+    assert host.read("/run/start") == "124\n", "it would wait forever"
     assert host.read("/run/start--no-block") == "0\n"
     assert signalled(server, "hello")["deploy_status_code"] == 0
     check_success(host, instance)

@@ -206,7 +206,7 @@ leader() { # asked afresh each time: a reboot from inside makes a new one
 }
 inside() { # HOST CMD...
   local l; l=$(leader "$1"); shift
-  # the net namespace too, or udevadm waits for ever
+  # the net namespace too, or udevadm waits forever
   nsenter -t "$l" -m -u -i -n -p -C -r -w -- \
     env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root TERM=dumb LANG=C.UTF-8 "$@"
 }

@@ -37,7 +37,7 @@ def foreign_and_missing_volume(master: Master, before):
     foreign.shows("FAILED", "at volume runtime", "ext4", heat="node", failed=True)
     foreign.mended(until=("WAITING for volume etcd",))
     missing = master.stage.failure("missing-volume", after=foreign)
-    missing.shows("WAITING for volume etcd", "is not attached to this server", beside=("runtime in place", "docker up"))
+    missing.shows("WAITING for volume etcd", "is not attached (no disk has that serial", beside=("runtime in place", "docker up"))
     missing.mended("attach the volume", lambda: master.host.attach("vdc", "1G", VDC))
 
 

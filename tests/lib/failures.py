@@ -24,7 +24,7 @@ LINES, WIDTH = 12, 100
 MENDED = 300
 
 FACTS = ("node ", "drift ", "agent ", "instance ", "others ", "deployments ", "certificates ", "pod network ", "thin pool ", "free space ")
-NOTE = re.compile(r"^ +(why|remedy|note|to|WRONG|IGNORED): |^ +and \d+ more ")
+NOTE = re.compile(r"^ +(why|remedy|note|to|WRONG|IGNORED): |^ +gives up in |^ +and \d+ more ")
 FINE = re.compile(r"^\S+ +(healthy|up|ok|in place|succeeded|pending|unknown)\b")
 # What is another one at each run.
 CHANGES = [
@@ -57,7 +57,7 @@ CHANGES = [
     (r"\bUUID [0-9a-f-]{36}", "UUID <uuid>"),
     (r"\bdeployment-[0-9a-f]{32}", "deployment-<hash>"),
     (r"/dev/loop\d+", "/dev/loop<n>"),
-    (r"; present are: .*?(?=; rule|\"|$)", "; present are: <disks>"),
+    (r"; present: .*?(?=; rule|\"|$)", "; present: <disks>"),
     (r"\b(tried|failed|sent|it died|restarted it) (\d+ times|once)", r"\1 <n> times"),
     (r"\b\d+ restarts", "<n> restarts"),
     (r"\b\d+\.\d+ of \d+\.\d+ GiB", "<n> of <n> GiB"),

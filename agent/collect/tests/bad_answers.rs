@@ -75,7 +75,7 @@ impl Scene {
         let began = self.machine.clock.moment();
         let change = self.collector.poll_once().await;
         let row = format!("{} {row}", self.way.source);
-        assert_eq!(change, Change { sources: true, ..Change::default() }, "{row}");
+        assert_eq!(change, SnapshotChange { sources: true, ..SnapshotChange::default() }, "{row}");
         let (state, now) = (self.state(), self.machine.clock.now());
         let shown = state.cause.as_deref().unwrap_or_default();
         assert!(shown.contains(cause), "{row}: {shown}");
@@ -96,7 +96,7 @@ impl Scene {
     async fn recovers(&mut self, row: &str) {
         self.server.play(vec![self.way.good()]);
         let change = self.collector.poll_once().await;
-        assert_eq!(change, Change { metadata: false, answered: true, sources: true }, "{row}: {:?}", self.state());
+        assert_eq!(change, SnapshotChange { metadata: false, answered: true, sources: true }, "{row}: {:?}", self.state());
         assert_eq!(self.machine.codes().pop(), Some(Code::SourceRecovered), "{row}");
         assert_eq!((self.state().failures, &self.state().cause), (0, &None), "{row}");
     }
@@ -330,7 +330,7 @@ async fn a_storm_of_failures_is_met_with_fewer_and_fewer_polls() {
         for (line, asked, least) in [
             ("503 Service Unavailable", "240", 240),
             ("429 Too Many Requests", "900", 300),
-            // Nobody is made to wait for ever.
+            // Nobody is made to wait forever.
             ("503 Service Unavailable", "99999999999", 300),
         ] {
             scene.server.play(vec![Act::Answer(line, vec![format!("Retry-After: {asked}")], Vec::new())]);

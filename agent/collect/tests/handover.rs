@@ -1,4 +1,4 @@
-//! When a source that takes another one's place has answered, and what stays true afterwards: two never replace each other for ever.
+//! When a source that takes another one's place has answered, and what stays true afterwards: two never replace each other forever.
 
 use super::replaced::{count, naming, pass, whole};
 use super::transports::{header, heat_keys};

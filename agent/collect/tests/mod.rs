@@ -18,8 +18,8 @@ use super::*;
 use crate::clock::{Moment, Timestamp};
 use crate::files::Attributes;
 use crate::http::fake::{Act, Fake, ok, status};
-use crate::identity::{Identity, Origin, Predecessor};
-use crate::settings::Explicit;
+use crate::identity::{Identity, IdentityOrigin, Predecessor};
+use crate::settings::ExplicitSettings;
 
 const BOOT: &str = "/var/lib/cloud/data/cfn-init-data";
 const CONF: &str = "/etc/os-collect-config.conf";
@@ -107,7 +107,7 @@ async fn a_node_finds_heat_by_what_cloud_init_left_and_follows_its_list() {
     machine.put(BOOT, &boot(&heat.base));
     let mut collector = machine.collector();
     let began = machine.clock.moment();
-    assert_eq!(collector.poll_once().await, Change { metadata: true, answered: true, sources: true });
+    assert_eq!(collector.poll_once().await, SnapshotChange { metadata: true, answered: true, sources: true });
     assert!(collector.snapshot().lists("a") && collector.snapshot().freshness().covers(began));
     assert_eq!(collector.snapshot().authority.as_ref().unwrap().source, "cfn");
     assert!(collector.snapshot().metadata.contains_key("os-collect-config"));
@@ -119,7 +119,7 @@ async fn a_node_finds_heat_by_what_cloud_init_left_and_follows_its_list() {
     let events = machine.report.events().len();
 
     machine.clock.advance(Duration::from_mins(1));
-    assert_eq!(collector.poll_once().await, Change { metadata: false, answered: true, sources: false });
+    assert_eq!(collector.poll_once().await, SnapshotChange { metadata: false, answered: true, sources: false });
     assert_eq!(machine.report.events().len(), events, "a steady poll is silent");
     assert!(!collector.snapshot().freshness().covers(machine.clock.moment()));
     assert!(collector.poll_once().await.metadata);
@@ -269,7 +269,7 @@ async fn a_machine_without_any_source_says_so_once_and_goes_on_looking() {
     machine.put(CONF, "[DEFAULT]\ncollectors = [\"ec2\", \"zaqar\"]\n");
     let mut collector = machine.collector();
     for _ in 0..3 {
-        assert_eq!(collector.poll_once().await, Change::default());
+        assert_eq!(collector.poll_once().await, SnapshotChange::default());
     }
     let events = machine.report.events();
     assert_eq!(events.iter().map(|event| event.code).collect::<Vec<_>>(), [Code::NoSource]);
@@ -279,7 +279,7 @@ async fn a_machine_without_any_source_says_so_once_and_goes_on_looking() {
     machine.put(BOOT, &boot(&heat.base));
     let before = machine.clock.now();
     assert!(collector.changed().await.sources && collector.snapshot().sources.contains_key("cfn"));
-    assert!(machine.clock.now().since(before) <= LOOKING, "{:?}", machine.clock.now().since(before));
+    assert!(machine.clock.now().since(before) <= FILE_POLL, "{:?}", machine.clock.now().since(before));
     while !collector.snapshot().lists("a") {
         collector.changed().await;
     }
@@ -438,7 +438,7 @@ fn a_command_reads_what_is_on_this_machine_and_asks_nobody() {
 }
 
 fn instance(value: &str) -> InstanceRecord {
-    InstanceRecord::new(Identity { origin: Origin::Smbios, value: value.to_owned() }, Timestamp(0))
+    InstanceRecord::new(Identity { origin: IdentityOrigin::Smbios, value: value.to_owned() }, Timestamp(0))
 }
 
 #[tokio::test]
@@ -538,7 +538,7 @@ async fn the_first_poll_is_splayed_once_a_boot_and_the_replaced_collectors_pace_
     assert!(!waits(&collector), "the second start");
     // A timeout is that of its section.
     assert_eq!(collector.deadline(SourceName::Cfn), machine.settings.sources.timeout, "agent.toml wins");
-    machine.settings.explicit = Explicit::default();
+    machine.settings.explicit = ExplicitSettings::default();
     let mut collector = machine.collector();
     collector.belong_to(&instance("i"), Some(&run));
     assert_eq!(collector.deadline(SourceName::Cfn), Duration::from_secs(33));
@@ -550,7 +550,8 @@ async fn the_first_poll_is_splayed_once_a_boot_and_the_replaced_collectors_pace_
         machine.clock.advance(pause);
         collector.poll_once().await;
     }
-    machine.settings.explicit = Explicit { polling_interval: true, min_polling_interval: true, splay: true, timeout: true };
+    machine.settings.explicit =
+        ExplicitSettings { polling_interval: true, min_polling_interval: true, splay: true, timeout: true };
     let mut collector = machine.collector();
     collector.belong_to(&instance("i"), None);
     assert!(!waits(&collector), "agent.toml says no splay");
@@ -568,7 +569,7 @@ async fn local_data_is_weaker_than_heat_and_asks_for_nothing() {
     let machine = Machine::new();
     machine.put("/var/lib/os-collect-config/local-data/mine", "{\"a\": \"mine\", \"b\": 1, \"deployments\": [{\"id\": \"x\"}]}");
     let mut collector = machine.collector();
-    assert_eq!(collector.poll_once().await, Change { metadata: true, answered: false, sources: true });
+    assert_eq!(collector.poll_once().await, SnapshotChange { metadata: true, answered: false, sources: true });
     let snapshot = collector.snapshot();
     assert!(snapshot.deployments.is_none() && snapshot.authority.is_none() && snapshot.metadata["a"] == "mine");
     assert!(machine.codes().contains(&Code::MetadataPartInvalid));

@@ -54,13 +54,13 @@ async fn heat_is_asked_once_a_poll_and_keystone_once_a_life_of_a_token() {
     let (heat, keystone, machine) = polling_heat().await;
     let mut collector = machine.collector();
     let began = machine.clock.moment();
-    assert_eq!(collector.poll_once().await, Change { metadata: true, answered: true, sources: true });
+    assert_eq!(collector.poll_once().await, SnapshotChange { metadata: true, answered: true, sources: true });
     assert!(collector.snapshot().lists("a") && collector.snapshot().freshness().covers(began));
     assert_eq!(collector.snapshot().authority.as_ref().unwrap().source, "heat");
     let events = machine.report.events().len();
     for _ in 0..50 {
         machine.clock.advance(Duration::from_mins(1));
-        assert_eq!(collector.poll_once().await, Change { answered: true, ..Change::default() });
+        assert_eq!(collector.poll_once().await, SnapshotChange { answered: true, ..SnapshotChange::default() });
     }
     assert_eq!((heat.requests().len(), keystone.requests().len()), (51, 1));
     assert_eq!((heat.connections(), keystone.connections(), machine.report.events().len()), (1, 1, events));
@@ -92,7 +92,7 @@ async fn a_revoked_token_costs_one_new_one_and_no_failure() {
     collector.poll_once().await;
     let events = machine.report.events().len();
     heat.play(vec![refused(), metadata(&listed(&["a", "b"]))]);
-    assert_eq!(collector.poll_once().await, Change { metadata: true, answered: true, sources: false });
+    assert_eq!(collector.poll_once().await, SnapshotChange { metadata: true, answered: true, sources: false });
     assert!(collector.snapshot().lists("b"));
     assert_eq!(machine.report.events().len(), events + 1, "that the metadata changed, nothing else");
     collector.poll_once().await;
@@ -139,7 +139,7 @@ async fn whatever_goes_wrong_with_heat_is_said_and_the_last_good_document_stays(
         if words.starts_with("no answer") {
             collector.settings.sources.timeout = Duration::from_millis(500);
         }
-        assert_eq!(collector.poll_once().await, Change { sources: true, ..Change::default() }, "{words}");
+        assert_eq!(collector.poll_once().await, SnapshotChange { sources: true, ..SnapshotChange::default() }, "{words}");
         collector.settings.sources.timeout = patience;
         let state = &collector.snapshot().sources["heat"];
         assert!(state.cause.as_ref().unwrap().contains(words), "{words}: {:?}", state.cause);
@@ -149,7 +149,7 @@ async fn whatever_goes_wrong_with_heat_is_said_and_the_last_good_document_stays(
         assert!(collector.snapshot().lists("a") && collector.snapshot().digest == before, "{words}");
         assert!(!format!("{:?}", machine.report.events()).contains("hush"));
         heat.play(vec![metadata(&listed(&["a"]))]);
-        assert_eq!(collector.poll_once().await, Change { metadata: false, answered: true, sources: true });
+        assert_eq!(collector.poll_once().await, SnapshotChange { metadata: false, answered: true, sources: true });
         assert_eq!(machine.codes().pop(), Some(Code::SourceRecovered));
     }
 }
@@ -480,7 +480,7 @@ async fn whatever_the_object_store_answers_the_last_good_document_stays() {
         let mut collector = machine.collector();
         collector.poll_once().await;
         swift.play(vec![act]);
-        assert_eq!(collector.poll_once().await, Change { sources: true, ..Change::default() }, "{words}");
+        assert_eq!(collector.poll_once().await, SnapshotChange { sources: true, ..SnapshotChange::default() }, "{words}");
         let state = &collector.snapshot().sources["request"];
         assert!(state.cause.as_ref().unwrap().contains(words), "{words}: {:?}", state.cause);
         assert!(state.remedy.as_deref().unwrap_or_default().contains(remedy), "{words}: {:?}", state.remedy);

@@ -3,20 +3,20 @@
 
 use std::path::Path;
 
-use crate::certificates::judge::{self, Flaw, Life};
+use crate::certificates::judge::{self, Flaw, ValidityPhase};
 use crate::certificates::key::PrivateKey;
 use crate::certificates::x509::X509;
 use crate::clock::Timestamp;
-use crate::desired::{Authority, Certificate, Desired, Unit};
+use crate::desired::{CaCertificate, Certificate, Desired, Unit};
 use crate::error::Error;
 use crate::files::{READ_LIMIT, Tree};
 use crate::keepers::certificates as keeper;
-use crate::keepers::certificates::{CertificateInspection, Verdict};
-use crate::kubernetes::{KeysBeside, TokenKey};
+use crate::keepers::certificates::{CertificateInspection, CertificateVerdict};
+use crate::kubernetes::{StandaloneKeys, TokenKey};
 
 /// How a certificate is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Health {
+pub(super) enum CertificateHealth {
     /// As it should be.
     Ok,
     /// Past two thirds of its life.
@@ -31,7 +31,7 @@ pub(super) enum Health {
 
 /// What is listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum RowKind {
     /// An authority's certificate, one of those in its file.
     Authority,
     /// A certificate with its key.
@@ -44,11 +44,11 @@ pub(super) enum Kind {
 
 /// One line of the list.
 #[derive(Clone, Debug)]
-pub(super) struct Item {
-    pub(super) kind: Kind,
+pub(super) struct CertificateRow {
+    pub(super) kind: RowKind,
     pub(super) name: String,
     pub(super) path: String,
-    pub(super) health: Health,
+    pub(super) health: CertificateHealth,
     pub(super) cause: Option<String>,
     pub(super) remedy: Option<&'static str>,
     /// As far as it can be read.
@@ -62,7 +62,7 @@ pub(super) struct Item {
 }
 
 /// How it is, and why where something is wrong with it.
-type Finding = (Health, Option<String>);
+type Finding = (CertificateHealth, Option<String>);
 
 /// A kubelet renews its certificate at a random moment between 70 and 90 percent of its life (its certificate manager's
 /// deadline): before that it is not late.
@@ -75,10 +75,10 @@ const PUT_RIGHT: &str = "a stack update, or DRIFT=repair, repairs it; `heat-node
 pub(super) fn list(
     inspection: &CertificateInspection,
     desired: &Desired,
-    beside: &KeysBeside,
+    beside: &StandaloneKeys,
     root: &Tree,
     now: Timestamp,
-) -> Vec<Item> {
+) -> Vec<CertificateRow> {
     let mut items = Vec::new();
     for found in &inspection.items {
         if let Some(wanted) = desired.certificates.iter().find(|wanted| wanted.name == found.name) {
@@ -93,12 +93,12 @@ pub(super) fn list(
 }
 
 fn of_authority(
-    authority: &Authority,
-    found: &keeper::Item,
+    authority: &CaCertificate,
+    found: &keeper::InspectedCertificate,
     inspection: &CertificateInspection,
     desired: &Desired,
     now: Timestamp,
-) -> Vec<Item> {
+) -> Vec<CertificateRow> {
     let several = found.chain.len();
     let paths: Vec<&str> =
         [&authority.path].into_iter().chain(&authority.key_path).chain(&authority.signing_path).map(String::as_str).collect();
@@ -108,14 +108,14 @@ fn of_authority(
             None => of_verdict(&found.verdict),
         };
         let remedy = match health {
-            Health::Ok => None,
-            Health::NearEnd | Health::Expired => {
+            CertificateHealth::Ok => None,
+            CertificateHealth::NearEnd | CertificateHealth::Expired => {
                 Some("rotate the cluster's CA (openstack coe ca rotate, or CA_CERTIFICATE and CA_KEY with CA_ROTATION)")
             }
-            Health::Missing | Health::Flawed => Some(PUT_RIGHT),
+            CertificateHealth::Missing | CertificateHealth::Flawed => Some(PUT_RIGHT),
         };
-        Item {
-            kind: Kind::Authority,
+        CertificateRow {
+            kind: RowKind::Authority,
             name: if several > 1 { format!("{} ({} of {several})", found.name, at + 1) } else { found.name.clone() },
             path: authority.path.clone(),
             health,
@@ -130,23 +130,28 @@ fn of_authority(
     if several == 0 { vec![item(0, None)] } else { found.chain.iter().enumerate().map(|(at, one)| item(at, Some(one))).collect() }
 }
 
-fn of_certificate(wanted: &Certificate, found: &keeper::Item, inspection: &CertificateInspection, desired: &Desired) -> Item {
+fn of_certificate(
+    wanted: &Certificate,
+    found: &keeper::InspectedCertificate,
+    inspection: &CertificateInspection,
+    desired: &Desired,
+) -> CertificateRow {
     let paths = [wanted.path.as_str(), wanted.key.as_str()];
     let (health, cause) = drifted(of_verdict(&found.verdict), inspection, &paths);
     let renews = desired.trust.as_ref().is_some_and(|trust| trust.renew);
     let remedy = match health {
-        Health::Ok => None,
-        Health::NearEnd | Health::Expired if wanted.given.is_some() => {
+        CertificateHealth::Ok => None,
+        CertificateHealth::NearEnd | CertificateHealth::Expired if wanted.given.is_some() => {
             Some("put a newer pair into the template and update the stack")
         }
-        Health::NearEnd | Health::Expired if renews => {
+        CertificateHealth::NearEnd | CertificateHealth::Expired if renews => {
             Some("the daemon renews it at its next check; `heat-node-agent explain` shows what prevents that")
         }
-        Health::NearEnd => Some("set CERTIFICATE_RENEWAL=renew in the template and update the stack"),
-        Health::Expired | Health::Missing | Health::Flawed => Some(PUT_RIGHT),
+        CertificateHealth::NearEnd => Some("set CERTIFICATE_RENEWAL=renew in the template and update the stack"),
+        CertificateHealth::Expired | CertificateHealth::Missing | CertificateHealth::Flawed => Some(PUT_RIGHT),
     };
-    Item {
-        kind: Kind::Certificate,
+    CertificateRow {
+        kind: RowKind::Certificate,
         name: wanted.name.clone(),
         path: wanted.path.clone(),
         health,
@@ -159,25 +164,27 @@ fn of_certificate(wanted: &Certificate, found: &keeper::Item, inspection: &Certi
     }
 }
 
-fn of_kubelet(path: &str, root: &Tree, now: Timestamp) -> Item {
+fn of_kubelet(path: &str, root: &Tree, now: Timestamp) -> CertificateRow {
     let chain =
         text_of(path, root).and_then(|text| X509::all_from_pem(&certificates_alone(&text)).map_err(|error| flawed(path, &error)));
     let certificate = chain.as_ref().ok().and_then(|chain| chain.first()).cloned();
     let (health, cause) = match (&certificate, chain.err()) {
-        (Some(own), _) if own.not_after <= now => (Health::Expired, Some(Flaw::Expired(own.not_after).to_string())),
-        (Some(own), _) if is_late(own, now) => (Health::NearEnd, Some("the kubelet has not renewed it in time".to_owned())),
-        (Some(_), _) | (None, None) => (Health::Ok, None),
+        (Some(own), _) if own.not_after <= now => (CertificateHealth::Expired, Some(Flaw::Expired(own.not_after).to_string())),
+        (Some(own), _) if is_late(own, now) => {
+            (CertificateHealth::NearEnd, Some("the kubelet has not renewed it in time".to_owned()))
+        }
+        (Some(_), _) | (None, None) => (CertificateHealth::Ok, None),
         (None, Some(finding)) => finding,
     };
     let remedy = "the kubelet requests it itself: check `journalctl -u kubelet` here and `kubectl get csr` on a master; \
                   BOOTSTRAP_TOKEN must be set on the masters too";
-    Item {
-        kind: Kind::Bootstrap,
+    CertificateRow {
+        kind: RowKind::Bootstrap,
         name: "kubelet (by itself)".to_owned(),
         path: path.to_owned(),
         health,
         cause,
-        remedy: (health != Health::Ok).then_some(remedy),
+        remedy: (health != CertificateHealth::Ok).then_some(remedy),
         certificate,
         key: None,
         is_own_key: false,
@@ -191,20 +198,20 @@ fn is_late(certificate: &X509, now: Timestamp) -> bool {
     now.since(certificate.not_before).as_secs().saturating_mul(100) > life.saturating_mul(LATE)
 }
 
-fn of_service_accounts(keys: &TokenKey, desired: &Desired, root: &Tree) -> Item {
+fn of_service_accounts(keys: &TokenKey, desired: &Desired, root: &Tree) -> CertificateRow {
     let path = keys.path.as_str();
     let key = text_of(path, root).and_then(|text| PrivateKey::from_pem(&text).map_err(|error| flawed(path, &error)));
     let (key, (health, cause)) = match key {
-        Ok(key) => (Some(key.fingerprint()), (Health::Ok, None)),
+        Ok(key) => (Some(key.fingerprint()), (CertificateHealth::Ok, None)),
         Err(finding) => (None, finding),
     };
-    Item {
-        kind: Kind::ServiceAccounts,
+    CertificateRow {
+        kind: RowKind::ServiceAccounts,
         name: "service accounts".to_owned(),
         path: path.to_owned(),
         health,
         cause,
-        remedy: (health != Health::Ok).then_some(PUT_RIGHT),
+        remedy: (health != CertificateHealth::Ok).then_some(PUT_RIGHT),
         certificate: None,
         key,
         is_own_key: !keys.is_given,
@@ -215,13 +222,13 @@ fn of_service_accounts(keys: &TokenKey, desired: &Desired, root: &Tree) -> Item 
 fn text_of(path: &str, root: &Tree) -> Result<String, Finding> {
     match root.read(Path::new(path), READ_LIMIT) {
         Ok(Some(bytes)) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
-        Ok(None) => Err((Health::Missing, Some(format!("there is no {path}")))),
-        Err(error) => Err((Health::Flawed, Some(error.to_string()))),
+        Ok(None) => Err((CertificateHealth::Missing, Some(format!("there is no {path}")))),
+        Err(error) => Err((CertificateHealth::Flawed, Some(error.to_string()))),
     }
 }
 
 fn flawed(path: &str, error: &Error) -> Finding {
-    (Health::Flawed, Some(format!("{path}: {error}")))
+    (CertificateHealth::Flawed, Some(format!("{path}: {error}")))
 }
 
 /// A kubelet keeps its key in the same file.
@@ -235,23 +242,23 @@ fn certificates_alone(text: &str) -> String {
     text.lines().filter(keeps).flat_map(|line| [line, "\n"]).collect()
 }
 
-fn of_verdict(verdict: &Verdict) -> Finding {
+fn of_verdict(verdict: &CertificateVerdict) -> Finding {
     match verdict {
-        Verdict::Right => judged(Ok(()), Life::Fresh),
-        Verdict::NearEnd => judged(Ok(()), Life::NearEnd),
-        Verdict::Missing(why) => (Health::Missing, Some(why.clone())),
-        Verdict::Unreadable(why) => (Health::Flawed, Some(why.clone())),
-        Verdict::Flawed(flaw) => judged(Err(flaw.clone()), Life::Fresh),
+        CertificateVerdict::Right => judged(Ok(()), ValidityPhase::Fresh),
+        CertificateVerdict::NearEnd => judged(Ok(()), ValidityPhase::NearEnd),
+        CertificateVerdict::Missing(why) => (CertificateHealth::Missing, Some(why.clone())),
+        CertificateVerdict::Unreadable(why) => (CertificateHealth::Flawed, Some(why.clone())),
+        CertificateVerdict::Flawed(flaw) => judged(Err(flaw.clone()), ValidityPhase::Fresh),
     }
 }
 
-fn judged(checked: Result<(), Flaw>, life: Life) -> Finding {
+fn judged(checked: Result<(), Flaw>, life: ValidityPhase) -> Finding {
     match (checked, life) {
-        (Err(flaw @ Flaw::Expired(_)), _) => (Health::Expired, Some(flaw.to_string())),
-        (Err(flaw), _) => (Health::Flawed, Some(flaw.to_string())),
-        (Ok(()), Life::Fresh) => (Health::Ok, None),
-        (Ok(()), Life::NearEnd | Life::Over) => {
-            (Health::NearEnd, Some("two thirds of its validity period have passed".to_owned()))
+        (Err(flaw @ Flaw::Expired(_)), _) => (CertificateHealth::Expired, Some(flaw.to_string())),
+        (Err(flaw), _) => (CertificateHealth::Flawed, Some(flaw.to_string())),
+        (Ok(()), ValidityPhase::Fresh) => (CertificateHealth::Ok, None),
+        (Ok(()), ValidityPhase::NearEnd | ValidityPhase::Over) => {
+            (CertificateHealth::NearEnd, Some("two thirds of its validity period have passed".to_owned()))
         }
     }
 }
@@ -260,7 +267,9 @@ fn judged(checked: Result<(), Flaw>, life: Life) -> Finding {
 fn drifted(finding: Finding, inspection: &CertificateInspection, paths: &[&str]) -> Finding {
     let drift = inspection.drift.iter().find(|drift| paths.contains(&drift.path.as_str()));
     match (finding.0, drift) {
-        (Health::Ok | Health::NearEnd, Some(drift)) => (Health::Flawed, Some(format!("{}: {}", drift.path, drift.why))),
+        (CertificateHealth::Ok | CertificateHealth::NearEnd, Some(drift)) => {
+            (CertificateHealth::Flawed, Some(format!("{}: {}", drift.path, drift.why)))
+        }
         _ => finding,
     }
 }
@@ -277,7 +286,7 @@ pub(super) mod tests {
 
     use super::*;
     use crate::certificates::authority::SigningAuthority;
-    use crate::desired::{Issuer, KeyType, Material, Owner, Pair, Rotation, Share, Signer, Trust};
+    use crate::desired::{CertificatePolicy, GivenPair, Issuer, KeyType, Material, Owner, RenewalSlot, Rotation, Signer};
     use crate::files::Attributes;
 
     pub(in super::super) const NOW: Timestamp = Timestamp(1_772_366_400_000);
@@ -323,16 +332,16 @@ pub(super) mod tests {
                 needs: BTreeSet::new(),
                 applies_files: false,
             };
-            let trust = Trust {
+            let trust = CertificatePolicy {
                 issuer: Issuer::Given,
                 keys: KeyType::EcdsaP256,
                 keys_asked: false,
                 renew: false,
                 rotation: Rotation::TrustBoth,
-                share: Share::ALONE,
+                share: RenewalSlot::ALONE,
             };
             let desired = Desired {
-                authorities: vec![Authority {
+                authorities: vec![CaCertificate {
                     signer: Signer::Kubernetes,
                     path: "/c/ca.crt".into(),
                     owner: Owner::root(),
@@ -362,8 +371,8 @@ pub(super) mod tests {
             place
         }
 
-        pub(in super::super) fn list(&self, after: Duration) -> Vec<Item> {
-            let beside = KeysBeside {
+        pub(in super::super) fn list(&self, after: Duration) -> Vec<CertificateRow> {
+            let beside = StandaloneKeys {
                 kubelet: Some("/k/own.pem"),
                 service_accounts: Some(TokenKey { path: "/c/sa.key".into(), is_given: true }),
             };
@@ -383,17 +392,17 @@ pub(super) mod tests {
             assert!(self.root.remove_dir_all(Path::new(path)).unwrap(), "{path}");
         }
 
-        fn states(&self, after: Duration) -> Vec<Health> {
+        fn states(&self, after: Duration) -> Vec<CertificateHealth> {
             self.list(after).iter().map(|item| item.health).collect()
         }
     }
 
     #[test]
     fn each_is_judged_by_itself_with_its_cause_and_a_remedy() {
-        use Health::{Expired, Flawed, Missing, NearEnd, Ok};
+        use CertificateHealth::{Expired, Flawed, Missing, NearEnd, Ok};
         type Change = fn(&mut TestNode);
         let same: Change = |_| {};
-        let cases: [(&str, Change, u32, [Health; 4], &str); 13] = [
+        let cases: [(&str, Change, u32, [CertificateHealth; 4], &str); 13] = [
             ("healthy", same, 0, [Ok; 4], ""),
             ("two thirds are over", same, 2 * 365 + 30, [Ok, NearEnd, Ok, Ok], "two thirds"),
             ("a kubelet is late", same, 3 * 365 - 30, [Ok, NearEnd, NearEnd, Ok], "has not renewed"),
@@ -461,7 +470,7 @@ pub(super) mod tests {
         place.desired.trust.as_mut().unwrap().renew = true;
         assert!(remedy(&place).contains("the daemon renews it"));
         let material = Material::File("/given".into());
-        place.desired.certificates[0].given = Some(Pair { certificate: material.clone(), key: material });
+        place.desired.certificates[0].given = Some(GivenPair { certificate: material.clone(), key: material });
         assert!(remedy(&place).contains("into the template"));
     }
 
@@ -476,7 +485,7 @@ pub(super) mod tests {
             names,
             ["CA kubernetes (1 of 2)", "CA kubernetes (2 of 2)", "server", "kubelet (by itself)", "service accounts"]
         );
-        assert_eq!(place.states(Duration::ZERO), [Health::Ok; 5], "signed by either");
+        assert_eq!(place.states(Duration::ZERO), [CertificateHealth::Ok; 5], "signed by either");
         assert_eq!(items[0].readers, ["kube-apiserver.service", "kubelet.service"]);
         assert_eq!(items[2].readers, ["kube-apiserver.service"]);
         assert_eq!(items[3].readers, ["kubelet.service", "kube-proxy.service"]);

@@ -57,7 +57,7 @@ pub fn run(settings: &Settings, json: bool) -> Result<ExitCode> {
     let now = Clock::system().now();
     let inspection = keeper::inspect(&root, &desired, now)?;
     let page = Page {
-        items: list(&inspection, &desired, &kubernetes::keys_beside(&spec, &facts), &root, now),
+        items: list(&inspection, &desired, &kubernetes::standalone_keys(&spec, &facts), &root, now),
         // Above its last step nobody waits for anything.
         rotation: keeper::CertificateRecord::inspect(&state).rotation.and_then(|turn| Some((turn, next(turn.step)?))),
         now,

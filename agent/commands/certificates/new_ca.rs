@@ -22,7 +22,7 @@ const NAME_LIMIT: usize = 48;
 const PARAMETERS: &str = "parameters.yaml";
 
 /// A file in the making; a parameter's name, where its content is one.
-struct Made {
+struct GeneratedFile {
     file: &'static str,
     mode: u32,
     parameter: &'static str,
@@ -65,7 +65,7 @@ fn token_key(kind: &str) -> Result<PrivateKey> {
     PrivateKey::from_pem(&ran.out).context(doing)
 }
 
-fn set(name: &str, days: u32, key: &PrivateKey, now: Timestamp) -> Result<Vec<Made>> {
+fn set(name: &str, days: u32, key: &PrivateKey, now: Timestamp) -> Result<Vec<GeneratedFile>> {
     if name.is_empty() || name.chars().count() > NAME_LIMIT || name.chars().any(char::is_control) {
         return Err(Error::refused(format!("--name {name:?} cannot be used"))
             .rule(format!("1 to {NAME_LIMIT} printable characters"))
@@ -86,16 +86,16 @@ fn set(name: &str, days: u32, key: &PrivateKey, now: Timestamp) -> Result<Vec<Ma
         let authority = SigningAuthority::create(&common_name, now, life)?;
         let contents = [authority.certificate.to_pem(), authority.key.to_pem().to_owned()];
         for (((file, parameter), content), mode) in files.into_iter().zip(parameters).zip(contents).zip([0o644, 0o600]) {
-            made.push(Made { file, mode, parameter, content });
+            made.push(GeneratedFile { file, mode, parameter, content });
         }
     }
-    made.push(Made {
+    made.push(GeneratedFile {
         file: "service_account.key",
         mode: 0o644,
         parameter: "KUBE_SERVICE_ACCOUNT_KEY",
         content: key.public_pem(),
     });
-    made.push(Made {
+    made.push(GeneratedFile {
         file: "service_account_private.key",
         mode: 0o600,
         parameter: "KUBE_SERVICE_ACCOUNT_PRIVATE_KEY",
@@ -104,7 +104,7 @@ fn set(name: &str, days: u32, key: &PrivateKey, now: Timestamp) -> Result<Vec<Ma
     Ok(made)
 }
 
-fn write(tree: &Tree, made: &[Made], now: Timestamp) -> Result<()> {
+fn write(tree: &Tree, made: &[GeneratedFile], now: Timestamp) -> Result<()> {
     let parameters = parameters(made, now);
     let all = || made.iter().map(|one| (one.file, one.mode, &one.content)).chain([(PARAMETERS, 0o600, &parameters)]);
     let mut there = Vec::new();
@@ -139,7 +139,7 @@ fn refused(tree: &Tree, there: &[&str]) -> Error {
 }
 
 /// A Heat environment with each file as a parameter.
-fn parameters(made: &[Made], now: Timestamp) -> String {
+fn parameters(made: &[GeneratedFile], now: Timestamp) -> String {
     let mut text = format!(
         "# Made by heat-node-agent at {}. Whoever has this file can act as anybody in the cluster.\n\
          # All of it is for masters. Workers get only the certificates, never a CA's key.\n\
@@ -153,7 +153,7 @@ fn parameters(made: &[Made], now: Timestamp) -> String {
     text
 }
 
-fn summary(directory: &Path, made: &[Made], days: u32) -> String {
+fn summary(directory: &Path, made: &[GeneratedFile], days: u32) -> String {
     let shown = |file: &str| PathBuf::from(directory).join(file).display().to_string();
     let mut text = format!("created, valid for {days} days:\n");
     for one in made {

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::inspection::{Health, Item, Kind};
+use super::inspection::{CertificateHealth, CertificateRow, RowKind};
 use crate::certificates::judge;
 use crate::certificates::x509::{Name, X509};
 use crate::clock::Timestamp;
@@ -19,7 +19,7 @@ const DAY: u64 = 24 * 60 * 60;
 
 /// What there is to show.
 pub(super) struct Page {
-    pub(super) items: Vec<Item>,
+    pub(super) items: Vec<CertificateRow>,
     /// A change of authority that is under way, and the step that it waits for.
     pub(super) rotation: Option<(RotationProgress, Rotation)>,
     pub(super) now: Timestamp,
@@ -28,7 +28,7 @@ pub(super) struct Page {
 impl Page {
     /// Whether nobody has to look.
     pub(super) fn is_ok(&self) -> bool {
-        self.rotation.is_none() && self.items.iter().all(|item| item.health == Health::Ok)
+        self.rotation.is_none() && self.items.iter().all(|item| item.health == CertificateHealth::Ok)
     }
 
     /// For people.
@@ -63,7 +63,7 @@ impl Page {
     }
 }
 
-fn add(item: &Item, now: Timestamp, out: &mut String) {
+fn add(item: &CertificateRow, now: Timestamp, out: &mut String) {
     out.push_str(&format!("{:<INDENT$}{}: {}\n", word(item.health), escaped(&item.name), escaped(&item.path)));
     for line in details(item, now) {
         wrap(&escaped(&line), out);
@@ -71,11 +71,11 @@ fn add(item: &Item, now: Timestamp, out: &mut String) {
 }
 
 /// What there is to say in one line.
-fn summary(items: &[Item], now: Timestamp) -> String {
+fn summary(items: &[CertificateRow], now: Timestamp) -> String {
     if items.is_empty() {
         return "the node's parameters require no certificates".to_owned();
     }
-    let unhealthy = items.iter().filter(|item| item.health != Health::Ok).count();
+    let unhealthy = items.iter().filter(|item| item.health != CertificateHealth::Ok).count();
     let verdict = if unhealthy == 0 { "OK".to_owned() } else { format!("{unhealthy} of {} NOT OK", items.len()) };
     let ends = items.iter().filter_map(|item| Some((item.certificate.as_ref()?.not_after, &item.name)));
     match ends.min_by_key(|(end, _)| *end) {
@@ -84,17 +84,17 @@ fn summary(items: &[Item], now: Timestamp) -> String {
     }
 }
 
-fn word(health: Health) -> &'static str {
+fn word(health: CertificateHealth) -> &'static str {
     match health {
-        Health::Ok => "ok",
-        Health::NearEnd => "NEAR END",
-        Health::Expired => "EXPIRED",
-        Health::Missing => "MISSING",
-        Health::Flawed => "FLAWED",
+        CertificateHealth::Ok => "ok",
+        CertificateHealth::NearEnd => "NEAR END",
+        CertificateHealth::Expired => "EXPIRED",
+        CertificateHealth::Missing => "MISSING",
+        CertificateHealth::Flawed => "FLAWED",
     }
 }
 
-fn details(item: &Item, now: Timestamp) -> Vec<String> {
+fn details(item: &CertificateRow, now: Timestamp) -> Vec<String> {
     let mut lines = Vec::new();
     if let Some(own) = &item.certificate {
         lines.push(own.subject.to_string());
@@ -102,7 +102,7 @@ fn details(item: &Item, now: Timestamp) -> Vec<String> {
             lines.push(format!("for {}", reached_as(own).join(", ")));
         }
         // By its name alone an authority cannot be told from another: Magnum's three have the same (magnum-node.md 4.1).
-        if item.kind == Kind::Authority {
+        if item.kind == RowKind::Authority {
             lines.push(format!("SHA-256 {:.16}", own.fingerprint()));
         } else {
             lines.push(format!("signed by {}", own.issuer));
@@ -162,19 +162,19 @@ fn wrap(line: &str, out: &mut String) {
     out.push('\n');
 }
 
-fn of_item(item: &Item, now: Timestamp) -> Value {
+fn of_item(item: &CertificateRow, now: Timestamp) -> Value {
     let kind = match item.kind {
-        Kind::Authority => "authority",
-        Kind::Certificate => "certificate",
-        Kind::Bootstrap => "bootstrap",
-        Kind::ServiceAccounts => "service-accounts",
+        RowKind::Authority => "authority",
+        RowKind::Certificate => "certificate",
+        RowKind::Bootstrap => "bootstrap",
+        RowKind::ServiceAccounts => "service-accounts",
     };
     let health = match item.health {
-        Health::Ok => "ok",
-        Health::NearEnd => "near-end",
-        Health::Expired => "expired",
-        Health::Missing => "missing",
-        Health::Flawed => "flawed",
+        CertificateHealth::Ok => "ok",
+        CertificateHealth::NearEnd => "near-end",
+        CertificateHealth::Expired => "expired",
+        CertificateHealth::Missing => "missing",
+        CertificateHealth::Flawed => "flawed",
     };
     let name = |name: &Name| json!({"common_name": name.common_name, "organisations": name.organisations});
     let certificate = item.certificate.as_ref().map(|own| {
@@ -271,7 +271,7 @@ mod tests {
     fn documents_fit_their_schema() {
         let nothing = Page { items: Vec::new(), ..page(0) };
         let lacking = Page {
-            items: TestNode::new().list(DAY).into_iter().map(|item| Item { certificate: None, ..item }).collect(),
+            items: TestNode::new().list(DAY).into_iter().map(|item| CertificateRow { certificate: None, ..item }).collect(),
             ..page(0)
         };
         for page in [page(0), page(800), page(1100), nothing, lacking] {

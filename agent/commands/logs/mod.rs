@@ -15,7 +15,7 @@ use std::time::Duration;
 use self::names::Selection;
 use super::{document, note, print};
 use crate::daemon::{self, NodeUnits};
-use crate::deploy::{DeploymentRecord, Journal, State};
+use crate::deploy::{DeploymentRecord, DeploymentState, Journal};
 use crate::error::{Context, Error, Result};
 use crate::files::Tree;
 use crate::http::without_userinfo;
@@ -26,7 +26,7 @@ use crate::report::text::harmless;
 use crate::settings::Settings;
 use crate::watch::Watch;
 
-/// The net under inotify.
+/// The fallback poll for inotify.
 const POLL: Duration = Duration::from_secs(1);
 
 /// Bytes of the longest piece of a line that is in memory.
@@ -146,14 +146,14 @@ fn whole_characters(line: &[u8]) -> usize {
 fn stored(record: &DeploymentRecord) -> String {
     match &record.outcome {
         Some(outcome) => harmless(&format!("{}{}", outcome.stdout, outcome.stderr)) + &unprinted(record),
-        None if record.state == State::Seen => "it has not run yet\n".to_owned(),
+        None if record.state == DeploymentState::Seen => "it has not run yet\n".to_owned(),
         None => format!("no output; {}\n", record.note.as_deref().unwrap_or("it may have just started")),
     }
 }
 
 /// Why it failed, where its output cannot say so: it was not started, ended at its limit, or interrupted.
 fn unprinted(record: &DeploymentRecord) -> String {
-    let outcome = record.outcome.as_ref().filter(|outcome| !outcome.is_agents_own);
+    let outcome = record.outcome.as_ref().filter(|outcome| !outcome.from_agent);
     let reason = outcome.and_then(|outcome| outcome.reason.as_ref());
     reason.map_or(String::new(), |reason| format!("heat-node-agent: {}\n", escaped(&reason.to_string())))
 }
@@ -177,7 +177,7 @@ mod tests {
 
     use super::*;
     use crate::clock::{Clock, Timestamp};
-    use crate::deploy::Outcome;
+    use crate::deploy::DeploymentOutcome;
     use crate::metadata::SignalTarget;
     use crate::report::Report;
 
@@ -216,7 +216,7 @@ mod tests {
         let state = Arc::new(Tree::open(dir.path()).unwrap());
         let mut journal = Journal::open(Arc::clone(&state), None, 9, Clock::manual(Timestamp(0)), &Report::kept()).unwrap();
         let url = "https://usr:hush@proxy.example.org";
-        journal.refuse(url, url, SignalTarget::None, None, Outcome::default()).unwrap();
+        journal.refuse(url, url, SignalTarget::None, None, DeploymentOutcome::default()).unwrap();
         let shown = list(&state, &Journal::inspect(&state).unwrap(), &NodeUnits::default()).unwrap();
         assert!(shown.contains("https://******@proxy.example.org") && !shown.contains("hush"), "{shown}");
     }
@@ -226,11 +226,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let state = Arc::new(Tree::open(dir.path()).unwrap());
         let mut journal = Journal::open(state, None, 9, Clock::manual(Timestamp(0)), &Report::kept()).unwrap();
-        let silent = Outcome { status: 127, reason: Some("not started: \x1b[2J".into()), ..Outcome::default() };
+        let silent =
+            DeploymentOutcome { status: 127, reason: Some("not started: \x1b[2J".into()), ..DeploymentOutcome::default() };
         for (id, outcome, shown) in [
             ("a", silent, "heat-node-agent: not started: \\u{1b}[2J\n"),
-            ("b", Outcome::refused("HNA-0406 why"), "HNA-0406 why"),
-            ("c", Outcome { stdout: "done\n".into(), ..Outcome::default() }, "done\n"),
+            ("b", DeploymentOutcome::refused("HNA-0406 why"), "HNA-0406 why"),
+            ("c", DeploymentOutcome { stdout: "done\n".into(), ..DeploymentOutcome::default() }, "done\n"),
         ] {
             journal.refuse(id, "", SignalTarget::None, None, outcome).unwrap();
             assert_eq!(stored(journal.get(id).unwrap()).trim_end(), shown.trim_end());

@@ -101,7 +101,7 @@ mod tests {
 
     use super::*;
     use crate::clock::{Clock, Timestamp};
-    use crate::deploy::{Journal, Outcome};
+    use crate::deploy::{DeploymentOutcome, Journal};
     use crate::files::Tree;
     use crate::metadata::SignalTarget;
     use crate::report::Report;
@@ -111,7 +111,7 @@ mod tests {
         let state = Arc::new(Tree::open(dir.path()).unwrap());
         let mut journal = Journal::open(state, None, 9, Clock::manual(Timestamp(0)), &Report::kept()).unwrap();
         let mut record = |(id, name): &(&str, &str)| {
-            journal.refuse(id, name, SignalTarget::None, None, Outcome::default()).unwrap();
+            journal.refuse(id, name, SignalTarget::None, None, DeploymentOutcome::default()).unwrap();
             journal.get(id).unwrap().clone()
         };
         ids_and_names.iter().map(&mut record).collect()

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::marker::Marker;
-use super::plan::Step;
+use super::marker::ResetMarker;
+use super::plan::ResetStep;
 use crate::clock::Clock;
 use crate::converge::etcd::Etcd;
 use crate::daemon::{RESET, UNIT, take_lock};
@@ -22,7 +22,7 @@ use crate::report::Report;
 use crate::settings::Settings;
 use crate::storage::identity::matching;
 use crate::storage::mount_unit;
-use crate::storage::probe::{Disk, Probe};
+use crate::storage::probe::{Disk, DiskProbe};
 use crate::systemd::Systemd;
 
 /// As causes call it.
@@ -42,22 +42,22 @@ pub(super) struct Execution<'a> {
     pub(super) clock: &'a Clock,
     pub(super) report: &'a Report,
     pub(super) asked: &'a [Desired],
-    pub(super) marker: Marker,
+    pub(super) marker: ResetMarker,
     pub(super) lock: Option<Lock>,
 }
 
 impl Execution<'_> {
-    pub(super) async fn carry_out(&mut self, step: &Step) -> Result<()> {
+    pub(super) async fn carry_out(&mut self, step: &ResetStep) -> Result<()> {
         match step {
-            Step::StopAgent => self.stop_agent().await,
-            Step::LeaveEtcd(id) => self.leave_etcd(id).await,
-            Step::ClearFirewall => self.clear_firewall().await,
-            Step::StopUnits(units) => self.stop_units(units).await,
-            Step::RemoveMemberships => self.remove_memberships(),
-            Step::Unmount(places) => self.unmount(places).await,
-            Step::RemoveFiles => self.remove_files().await,
-            Step::Wipe(disk) => wipe(disk),
-            Step::RemoveState => self.remove_state(),
+            ResetStep::StopAgent => self.stop_agent().await,
+            ResetStep::LeaveEtcd(id) => self.leave_etcd(id).await,
+            ResetStep::ClearFirewall => self.clear_firewall().await,
+            ResetStep::StopUnits(units) => self.stop_units(units).await,
+            ResetStep::RemoveMemberships => self.remove_memberships(),
+            ResetStep::Unmount(places) => self.unmount(places).await,
+            ResetStep::RemoveFiles => self.remove_files().await,
+            ResetStep::Wipe(disk) => wipe(disk),
+            ResetStep::RemoveState => self.remove_state(),
         }
     }
 
@@ -122,7 +122,7 @@ impl Execution<'_> {
 
     /// Those on the root disk; of a volume only the data of a member that has left: with it etcd would never start again.
     fn remove_memberships(&self) -> Result<()> {
-        let mounts = Probe::machine().read_mounts()?;
+        let mounts = DiskProbe::machine().read_mounts()?;
         for membership in MEMBERSHIPS {
             let is_ours = self.root.facts(Path::new(membership.drop_in))?.is_some();
             let on_root = !mounts.iter().any(|mount| mount.point == membership.store);
@@ -201,7 +201,7 @@ fn unit_failed(unit: &str, result: &str) -> Error {
 
 /// Zeros everywhere: what the next bring-up takes for blank.
 fn wipe(name: &DiskName) -> Result<()> {
-    let probe = Probe::machine();
+    let probe = DiskProbe::machine();
     let disks = probe.read_disks()?;
     let names: Vec<_> = disks.iter().map(|disk| disk.names.clone()).collect();
     let selected: Vec<&Disk> = matching(name, &names).into_iter().filter_map(|at| disks.get(at)).collect();

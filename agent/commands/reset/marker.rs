@@ -9,7 +9,7 @@ use crate::files::{Attributes, Tree};
 /// How far a reset is.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Marker {
+pub(super) struct ResetMarker {
     schema: u32,
     /// Whether nothing has to be asked of etcd any more: the member has left, or was abandoned.
     pub(super) etcd_is_left: bool,
@@ -17,18 +17,18 @@ pub(super) struct Marker {
     pub(super) data_is_of_nobody: bool,
 }
 
-impl Default for Marker {
+impl Default for ResetMarker {
     fn default() -> Self {
         Self { schema: 1, etcd_is_left: false, data_is_of_nobody: false }
     }
 }
 
-impl Marker {
+impl ResetMarker {
     pub(super) fn read(state: &Tree) -> Result<Option<Self>> {
         state.read_json(Path::new(RESET)).map_err(|error| {
             let path = state.base().join(RESET);
             error.remedy(format!(
-                "run `rm {}`, then `heat-node-agent reset` again: it begins anew and does what is left",
+                "run `rm {}`, then `heat-node-agent reset` again: it starts over and completes the remaining steps",
                 path.display()
             ))
         })

@@ -18,13 +18,13 @@ use std::sync::Arc;
 use nix::unistd::geteuid;
 
 use self::execute::{ETCD, Execution};
-use self::marker::Marker;
-use self::plan::{EtcdMembership, Found, Member, Step, steps};
+use self::marker::ResetMarker;
+use self::plan::{EtcdMembership, Member, ResetFacts, ResetStep, steps};
 use super::{document, print};
 use crate::clock::Clock;
 use crate::converge::etcd::Etcd;
 use crate::daemon;
-use crate::deploy::{Journal, State};
+use crate::deploy::{DeploymentState, Journal};
 use crate::desired::{Desired, EtcdAccess, EtcdMember};
 use crate::error::{Error, Result};
 use crate::files::Tree;
@@ -35,7 +35,7 @@ use crate::process::{exit, runtime};
 use crate::report::text::harmless;
 use crate::report::{Code, Event, Report};
 use crate::settings::Settings;
-use crate::storage::probe::Probe;
+use crate::storage::probe::DiskProbe;
 use crate::systemd::Systemd;
 
 pub use self::plan::Arguments;
@@ -54,13 +54,14 @@ pub fn run(settings: &Settings, wanted: &Arguments) -> Result<ExitCode> {
         return nothing();
     }
     let state = Arc::new(document::open_state(settings)?);
-    let marker = Marker::read(&state)?;
+    let marker = ResetMarker::read(&state)?;
     let root = Arc::new(Tree::open(Path::new("/"))?);
     let asked = daemon::asked_of_node(&state, &root)?;
     if asked.is_empty() && marker.is_none() {
         return nothing();
     }
-    let running = Journal::inspect(&state)?.into_iter().filter(|record| record.state == State::Running && record.is_job());
+    let running =
+        Journal::inspect(&state)?.into_iter().filter(|record| record.state == DeploymentState::Running && record.is_job());
     let running = running.map(|record| record.id).collect();
     let report = Report::to_journal(false);
     let done = runtime()?.block_on(async {
@@ -73,7 +74,7 @@ pub fn run(settings: &Settings, wanted: &Arguments) -> Result<ExitCode> {
             Some(own) => member(&http, &root, &asked, own).await,
             None => Member::None,
         };
-        let found = Found { asked, running, member };
+        let found = ResetFacts { asked, running, member };
         let steps = steps(&found, wanted)?;
         if wanted.dry_run {
             let lines: Vec<String> = steps.iter().map(|step| format!("would {}\n", step.text())).collect();
@@ -100,10 +101,10 @@ pub fn run(settings: &Settings, wanted: &Arguments) -> Result<ExitCode> {
     done
 }
 
-async fn carry_out(execution: &mut Execution<'_>, steps: &[Step]) -> Result<()> {
+async fn carry_out(execution: &mut Execution<'_>, steps: &[ResetStep]) -> Result<()> {
     for (at, step) in steps.iter().enumerate() {
         if let Err(error) = execution.carry_out(step).await {
-            let left: Vec<String> = steps.iter().skip(at).map(Step::text).collect();
+            let left: Vec<String> = steps.iter().skip(at).map(ResetStep::text).collect();
             let again =
                 "remove the cause and run `heat-node-agent reset` again with the same options: what is done is not done twice";
             let remedy = error.suggested_remedy().map_or_else(|| again.to_owned(), |own| format!("{own}; then {again}"));
@@ -125,7 +126,7 @@ async fn carry_out(execution: &mut Execution<'_>, steps: &[Step]) -> Result<()> 
 /// What etcd says of the node's own member.
 async fn member(http: &Http, root: &Tree, asked: &[Desired], own: &EtcdMember) -> Member {
     let has_data = root.facts(Path::new(kubernetes::ETCD_DATA)).ok().flatten().is_some();
-    let mounts = Probe::machine().read_mounts().unwrap_or_default();
+    let mounts = DiskProbe::machine().read_mounts().unwrap_or_default();
     let is_away = asked.iter().flat_map(|desired| &desired.volumes).any(|volume| {
         Path::new(kubernetes::ETCD_DATA).starts_with(&volume.mount_point)
             && !mounts.iter().any(|mount| mount.point == volume.mount_point)

@@ -41,7 +41,7 @@ pub(super) struct EtcdMembership {
 
 /// What was found on the machine.
 #[derive(Clone, Debug)]
-pub(super) struct Found {
+pub(super) struct ResetFacts {
     /// What the newest generation asks for, and the one before it until the newest is in place.
     pub(super) asked: Vec<Desired>,
     /// Scripts and hooks that run now.
@@ -52,7 +52,7 @@ pub(super) struct Found {
 
 /// One thing that is done.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum ResetStep {
     /// The agent is stopped and disabled.
     StopAgent,
     /// The member of this id leaves etcd's cluster.
@@ -73,7 +73,7 @@ pub(super) enum Step {
     RemoveState,
 }
 
-impl Step {
+impl ResetStep {
     /// As one reads it.
     pub(super) fn text(&self) -> String {
         match self {
@@ -96,7 +96,7 @@ impl Step {
 ///
 /// # Errors
 /// If the reset must not be done as it is asked for; nothing was changed then.
-pub(super) fn steps(found: &Found, wanted: &Arguments) -> Result<Vec<Step>> {
+pub(super) fn steps(found: &ResetFacts, wanted: &Arguments) -> Result<Vec<ResetStep>> {
     if let Some(name) = found.running.first() {
         let id = argument(name);
         return Err(Error::refused(format!("deployment {} is running", escaped(name)))
@@ -113,13 +113,13 @@ pub(super) fn steps(found: &Found, wanted: &Arguments) -> Result<Vec<Step>> {
             }
             all
         });
-    let mut steps = vec![Step::StopAgent];
-    steps.extend(leaves.map(Step::LeaveEtcd));
-    steps.extend([Step::ClearFirewall, Step::StopUnits(units), Step::RemoveMemberships]);
-    steps.extend(Some(places).filter(|places| !places.is_empty()).map(Step::Unmount));
-    steps.push(Step::RemoveFiles);
-    steps.extend(wiped.into_iter().map(Step::Wipe));
-    steps.push(Step::RemoveState);
+    let mut steps = vec![ResetStep::StopAgent];
+    steps.extend(leaves.map(ResetStep::LeaveEtcd));
+    steps.extend([ResetStep::ClearFirewall, ResetStep::StopUnits(units), ResetStep::RemoveMemberships]);
+    steps.extend(Some(places).filter(|places| !places.is_empty()).map(ResetStep::Unmount));
+    steps.push(ResetStep::RemoveFiles);
+    steps.extend(wiped.into_iter().map(ResetStep::Wipe));
+    steps.push(ResetStep::RemoveState);
     Ok(steps)
 }
 
@@ -157,7 +157,7 @@ fn leaves(member: &Member, abandons: bool) -> Result<Option<String>> {
 }
 
 /// The volumes to wipe: all that the node has, each by the serial that was typed.
-fn wiped(found: &Found, wanted: &Arguments) -> Result<Vec<DiskName>> {
+fn wiped(found: &ResetFacts, wanted: &Arguments) -> Result<Vec<DiskName>> {
     let mut disks: Vec<&Volume> = Vec::new();
     for volume in volumes(&found.asked) {
         if !disks.iter().any(|one| one.disk == volume.disk) {
@@ -204,18 +204,18 @@ fn units(asked: &[Desired]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kubernetes::{self, Facts, ImagePolicy};
+    use crate::kubernetes::{self, ImagePolicy, MachineFacts};
     use crate::metadata::Deployment;
 
     const VDB: &str = "7c1f4d0e-93a2-4b86-8d55-2f60c6b1a9e4";
     const VDC: &str = "e41b7f92-0c6d-4f0a-b1d7-58a2f3c9d610";
 
-    fn found(member: Member) -> Found {
+    fn found(member: Member) -> ResetFacts {
         let inputs = serde_json::json!({"ROLE": "master", "INSTANCE_NAME": "m", "KUBE_NODE_IP": "192.0.2.1", "CLUSTER_UUID": VDC,
             "TLS_DISABLED": "True", "DOCKER_VOLUME": VDB, "ETCD_VOLUME": VDC});
         let entry = serde_json::json!({"id": "i", "group": "kubernetes-node", "config": inputs});
         let spec = kubernetes::node_of(&Deployment::parse(&entry).unwrap().unwrap(), &ImagePolicy::everything()).unwrap();
-        Found { asked: vec![kubernetes::render(&spec, &Facts::default()).unwrap()], running: Vec::new(), member }
+        ResetFacts { asked: vec![kubernetes::render(&spec, &MachineFacts::default()).unwrap()], running: Vec::new(), member }
     }
 
     fn of(all: usize, unhealthy: &[&str]) -> Member {
@@ -229,16 +229,16 @@ mod tests {
         assert_eq!(
             steps,
             [
-                Step::StopAgent,
-                Step::LeaveEtcd("77".into()),
-                Step::ClearFirewall,
-                Step::StopUnits(vec!["docker.service".into(), "etcd.service".into()]),
-                Step::RemoveMemberships,
-                Step::Unmount(vec!["/var/lib/etcd".into(), "/var/lib/docker".into()]),
-                Step::RemoveFiles,
-                Step::Wipe(DiskName::Cinder(VDC.into())),
-                Step::Wipe(DiskName::Cinder(VDB.into())),
-                Step::RemoveState,
+                ResetStep::StopAgent,
+                ResetStep::LeaveEtcd("77".into()),
+                ResetStep::ClearFirewall,
+                ResetStep::StopUnits(vec!["docker.service".into(), "etcd.service".into()]),
+                ResetStep::RemoveMemberships,
+                ResetStep::Unmount(vec!["/var/lib/etcd".into(), "/var/lib/docker".into()]),
+                ResetStep::RemoveFiles,
+                ResetStep::Wipe(DiskName::Cinder(VDC.into())),
+                ResetStep::Wipe(DiskName::Cinder(VDB.into())),
+                ResetStep::RemoveState,
             ]
         );
     }
@@ -263,7 +263,7 @@ mod tests {
             match (steps(&found(member.clone()), &wanted), expected) {
                 (Ok(steps), Ok(id)) => {
                     let left =
-                        steps.iter().find_map(|step| if let Step::LeaveEtcd(id) = step { Some(id.as_str()) } else { None });
+                        steps.iter().find_map(|step| if let ResetStep::LeaveEtcd(id) = step { Some(id.as_str()) } else { None });
                     assert_eq!(left, id, "{member:?}");
                 }
                 (Err(error), Err(words)) => assert!(error.cause().contains(words), "{error}"),
@@ -274,7 +274,7 @@ mod tests {
 
     #[test]
     fn a_volume_is_wiped_only_by_its_own_serial_and_nothing_while_a_script_runs() {
-        let refused = |found: Found, volumes, serials: &[&str]| {
+        let refused = |found: ResetFacts, volumes, serials: &[&str]| {
             let serials = serials.iter().map(|&serial| serial.to_owned()).collect();
             steps(&found, &Arguments { volumes, serials, ..Arguments::default() }).err().map(|error| error.cause().to_owned())
         };
@@ -283,15 +283,15 @@ mod tests {
         assert_eq!(refused(node(), true, &[VDB, VDC]), None);
         assert!(refused(node(), true, &[VDB]).unwrap().contains("without the serial of the etcd volume"));
         assert!(refused(node(), true, &[VDB, VDC, "7c1f4d0e"]).unwrap().contains("7c1f4d0e is no volume of this node"));
-        let busy = Found { running: vec!["setup".into()], ..node() };
+        let busy = ResetFacts { running: vec!["setup".into()], ..node() };
         assert!(refused(busy, false, &[]).unwrap().contains("setup is running"));
-        let hostile = Found { running: vec!["$(reboot)".into()], ..node() };
+        let hostile = ResetFacts { running: vec!["$(reboot)".into()], ..node() };
         let remedy = steps(&hostile, &Arguments::default()).unwrap_err().suggested_remedy().unwrap_or_default().to_owned();
         assert!(remedy.ends_with("`heat-node-agent stop '$(reboot)'`"), "{remedy}");
         let mut pool = node();
         pool.asked[0].volumes[0].content = Content::ThinPool;
         assert!(refused(pool.clone(), true, &[VDB, VDC]).unwrap().contains("thin pool"));
         let unmounted = steps(&pool, &Arguments::default()).unwrap();
-        assert!(unmounted.contains(&Step::Unmount(vec!["/var/lib/docker".into()])), "{unmounted:?}");
+        assert!(unmounted.contains(&ResetStep::Unmount(vec!["/var/lib/docker".into()])), "{unmounted:?}");
     }
 }

@@ -21,7 +21,7 @@ use crate::daemon;
 use crate::daemon::masking::{KnownSecrets, TextMask};
 use crate::error::{Error, Result};
 use crate::files::{Attributes, Tree};
-use crate::process::{Options, exit};
+use crate::process::{CommonOptions, exit};
 use crate::programs::tool::{ToolOutput, ask_end, line};
 use crate::report::text::harmless;
 use crate::settings::Settings;
@@ -105,7 +105,7 @@ enum Origin {
 ///
 /// # Errors
 /// If this is not root, the file exists, or it cannot be written.
-pub fn run(options: &Options, settings: &Settings, out: Option<&Path>) -> Result<ExitCode> {
+pub fn run(options: &CommonOptions, settings: &Settings, out: Option<&Path>) -> Result<ExitCode> {
     if !geteuid().is_root() {
         return Err(Error::permanent("only root can read the agent's state and the journals: run this command as root"));
     }
@@ -139,7 +139,7 @@ pub fn run(options: &Options, settings: &Settings, out: Option<&Path>) -> Result
 fn write_archive(
     directory: &Tree,
     name: &Path,
-    options: &Options,
+    options: &CommonOptions,
     settings: &Settings,
     (known, unread): (&KnownSecrets, Option<&Error>),
     now: Timestamp,
@@ -180,7 +180,7 @@ fn wanted(settings: &Settings) -> Vec<(Origin, String, Vec<String>)> {
 }
 
 /// A part as it is: nothing of this leaves the process but by [`Archive::add`].
-fn part_of(origin: &Origin, name: &str, words: &[String], options: &Options) -> Part {
+fn part_of(origin: &Origin, name: &str, words: &[String], options: &CommonOptions) -> Part {
     if *origin != Origin::Own {
         return limited(name, words);
     }

@@ -10,7 +10,7 @@ use crate::desired::{Peer, Peers, PodRoutes};
 use crate::error::{Context, Error, Result};
 use crate::files::{READ_LIMIT, Tree};
 use crate::network::SUBNET_FILES;
-use crate::network::routes::{Route, RouteProblem, RouteQuery, best, compare, locals, parse, segment};
+use crate::network::routes::{ProcRoute, RouteProblem, RouteQuery, best, compare, locals, parse, segment};
 use crate::network::subnet_env::{self, Subnet};
 use crate::report::Code;
 
@@ -30,7 +30,7 @@ pub struct SubnetInspection {
     pub wrong: Vec<RouteProblem>,
     /// This node's own address, where a lease or the parameters say it.
     own: Option<Ipv4Addr>,
-    routes: Vec<Route>,
+    routes: Vec<ProcRoute>,
 }
 
 /// Holds the kernel's routes against what is asked for. `leases`: who has one, where flannel deals them out.
@@ -42,8 +42,9 @@ pub fn inspect(root: &Tree, pods: &PodRoutes, leases: &[Peer]) -> Result<SubnetI
     let (subnet, peers) = match &pods.peers {
         Peers::Leases(_) => (Some(subnet(root)?.address.trunc()), leases),
         Peers::Given(peers) => {
-            let of_bridge =
-                |route: &&Route| route.interface == pods.bridge && route.gateway.is_none() && pods.network.contains(&route.to);
+            let of_bridge = |route: &&ProcRoute| {
+                route.interface == pods.bridge && route.gateway.is_none() && pods.network.contains(&route.to)
+            };
             (routes.iter().find(of_bridge).map(|route| route.to), peers.as_slice())
         }
     };
@@ -124,7 +125,7 @@ pub fn check_subnet(root: &Tree, network: Ipv4Net, bridge: Option<&str>) -> Resu
     }
     let Some(bridge) = bridge else { return Ok(()) };
     let routes = parse(&read(root, ROUTES)?);
-    let of_bridge = |route: &Route| route.interface == bridge && route.to == address.trunc();
+    let of_bridge = |route: &ProcRoute| route.interface == bridge && route.to == address.trunc();
     if segment(&routes, address.addr()).is_some_and(of_bridge) && locals(&read(root, ADDRESSES)?).contains(&address.addr()) {
         return Ok(());
     }

@@ -7,7 +7,7 @@ use crate::backoff::Backoff;
 use crate::clock::{Clock, Stopwatch};
 use crate::converge::Failure;
 use crate::desired::FlannelStore;
-use crate::error::Kind;
+use crate::error::ErrorKind;
 use crate::network::flannel::Version;
 use crate::progress::{Progress, StepId};
 use crate::report::{Code, Event};
@@ -16,7 +16,7 @@ use crate::report::{Code, Event};
 const PAUSES: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(5));
 
 /// What the step works with.
-pub(crate) struct KeyKeeper<'a, P> {
+pub(crate) struct FlannelConfigWaiter<'a, P> {
     pub(crate) network: &'a P,
     pub(crate) flanneld: Option<Version>,
     pub(crate) clock: &'a Clock,
@@ -26,7 +26,7 @@ pub(crate) struct KeyKeeper<'a, P> {
     pub(crate) deadline: Duration,
 }
 
-impl<P: PodNetwork> KeyKeeper<'_, P> {
+impl<P: PodNetwork> FlannelConfigWaiter<'_, P> {
     /// Waits until etcd has the description; true if this node wrote it.
     ///
     /// # Errors
@@ -47,7 +47,7 @@ impl<P: PodNetwork> KeyKeeper<'_, P> {
                 Err(error) => error,
             };
             let left = self.deadline.saturating_sub(self.running.elapsed());
-            if error.kind() != Kind::Transient || left.is_zero() {
+            if error.kind() != ErrorKind::Transient || left.is_zero() {
                 return Err(Failure::from_error(Code::FlannelKeyFailed, StepId::FlannelKey, &error));
             }
             let line = "flannel's network configuration is not in etcd yet";

@@ -7,10 +7,10 @@
 use serde_json::{Map, Value, json};
 
 use crate::budgets::json;
-use crate::converge::etcd::{Entry, Etcd};
+use crate::converge::etcd::{Etcd, KeyValue};
 use crate::desired::FlannelStore;
 use crate::error::remedy::Remedy;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::network::flannel::{Api, Version, api, check};
 use crate::network::routes;
 use crate::report::text::{escaped, shortened};
@@ -72,7 +72,7 @@ pub(super) async fn refuse(etcd: &Etcd, store: &FlannelStore, flanneld: Option<V
         let Ok(Some(entry)) = etcd.get(api, &path(store)).await else { continue };
         let there = parse(&entry.value);
         if let Err(error) = keep_leases(etcd, store, api, there.as_ref(), &wanted).await
-            && error.kind() == Kind::Refused
+            && error.kind() == ErrorKind::Refused
         {
             return Err(error);
         }
@@ -151,7 +151,7 @@ async fn keep_leases(
     ))))
 }
 
-fn lease(entry: &Entry) -> String {
+fn lease(entry: &KeyValue) -> String {
     match routes::lease(&entry.key, &entry.value) {
         Some(peer) => format!("{} of node {}", peer.subnet, peer.node),
         None => shortened(&escaped(entry.key.rsplit('/').next().unwrap_or_default()), 50),

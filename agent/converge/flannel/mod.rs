@@ -20,7 +20,7 @@ use crate::http::Http;
 use crate::network::flannel::{Api, Version, api};
 use crate::network::routes;
 use crate::reach;
-pub(super) use keeper::KeyKeeper;
+pub(super) use keeper::FlannelConfigWaiter;
 use packets::{Question, Replies};
 
 /// As causes call it.

@@ -60,7 +60,7 @@ pub fn far(subnet: Ipv4Net) -> Ipv4Addr {
 
 /// What it means.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum PacketVerdict {
     /// Packets arrive, or nobody is there who could show it.
     Ok,
     /// Packets of pods are dropped on the way to everybody.
@@ -71,16 +71,16 @@ pub enum Verdict {
 
 /// Judges the answers of one look.
 #[must_use]
-pub fn verdict(received: &[Replies]) -> Verdict {
+pub fn verdict(received: &[Replies]) -> PacketVerdict {
     // A firewall of this machine, or a bridge that is not there yet, says nothing of the way.
     let dropped = |one: &&Replies| one.control.is_heard() && one.far == PacketOutcome::Silence && !one.arrives();
     let silent: Vec<Peer> = received.iter().filter(dropped).map(|one| one.peer).collect();
     if silent.is_empty() {
-        Verdict::Ok
+        PacketVerdict::Ok
     } else if received.iter().any(Replies::arrives) {
-        Verdict::Silent(silent)
+        PacketVerdict::Silent(silent)
     } else {
-        Verdict::Lost(silent)
+        PacketVerdict::Lost(silent)
     }
 }
 
@@ -109,17 +109,17 @@ mod tests {
 
     #[test]
     fn only_what_is_dropped_for_its_source_is_lost() {
-        let lost = |ids: &[u8]| Verdict::Lost(ids.iter().map(|id| peer(*id)).collect());
-        let silent = |ids: &[u8]| Verdict::Silent(ids.iter().map(|id| peer(*id)).collect());
+        let lost = |ids: &[u8]| PacketVerdict::Lost(ids.iter().map(|id| peer(*id)).collect());
+        let silent = |ids: &[u8]| PacketVerdict::Silent(ids.iter().map(|id| peer(*id)).collect());
         for (case, answers, expected) in [
-            ("nobody there", vec![], Verdict::Ok),
-            ("they arrive", vec![[TurnedBack, TurnedBack, Arrived]], Verdict::Ok),
-            ("a firewall on the peer", vec![[TurnedBack, TurnedBack, Silence]], Verdict::Ok),
-            ("one that says no", vec![[TurnedBack, Silence, TurnedBack]], Verdict::Ok),
-            ("the peer is down", vec![[Silence, Silence, Silence]], Verdict::Ok),
-            ("the peer does not forward yet", vec![[Silence, Silence, Arrived]], Verdict::Ok),
-            ("the kernel's search for the peer ended", vec![[TurnedBack, TurnedBack, TurnedBack]], Verdict::Ok),
-            ("this node's bridge does not exist", vec![[TurnedBack, NotAsked, NotAsked]], Verdict::Ok),
+            ("nobody there", vec![], PacketVerdict::Ok),
+            ("they arrive", vec![[TurnedBack, TurnedBack, Arrived]], PacketVerdict::Ok),
+            ("a firewall on the peer", vec![[TurnedBack, TurnedBack, Silence]], PacketVerdict::Ok),
+            ("one that says no", vec![[TurnedBack, Silence, TurnedBack]], PacketVerdict::Ok),
+            ("the peer is down", vec![[Silence, Silence, Silence]], PacketVerdict::Ok),
+            ("the peer does not forward yet", vec![[Silence, Silence, Arrived]], PacketVerdict::Ok),
+            ("the kernel's search for the peer ended", vec![[TurnedBack, TurnedBack, TurnedBack]], PacketVerdict::Ok),
+            ("this node's bridge does not exist", vec![[TurnedBack, NotAsked, NotAsked]], PacketVerdict::Ok),
             ("port security", vec![[TurnedBack, Silence, Silence]], lost(&[0])),
             ("port security, one down", vec![[Silence; 3], [TurnedBack, Silence, Silence]], lost(&[1])),
             ("a peer that is odd", vec![[TurnedBack, Silence, Silence], [TurnedBack, TurnedBack, Arrived]], silent(&[0])),

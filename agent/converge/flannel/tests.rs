@@ -11,7 +11,7 @@ use super::inspection::{check_subnet, inspect};
 use super::{Leases, PodNetwork};
 use crate::clock::Clock;
 use crate::desired::{ClientIdentity, EtcdAccess, FlannelStore, Peer, Peers, PodRoutes};
-use crate::error::{Kind, Result};
+use crate::error::{ErrorKind, Result};
 use crate::files::{Attributes, Tree};
 use crate::http::fake::{Act, Authority, Fake, ok, status};
 use crate::http::{Http, Tls};
@@ -208,7 +208,7 @@ async fn another_range_is_refused_while_nodes_have_leases_of_the_old_one() {
     ] {
         let (result, asked) = play(script, true, flanneld).await;
         let error = result.unwrap_err();
-        assert_eq!(error.kind(), Kind::Refused);
+        assert_eq!(error.kind(), ErrorKind::Refused);
         assert_eq!(
             error.to_string(),
             "the pod network cannot change from 10.32.0.0/12 in subnets of /24 to 10.100.0.0/16 in subnets of /24 while nodes have \
@@ -227,7 +227,7 @@ async fn another_range_is_refused_while_nodes_have_leases_of_the_old_one() {
     ] {
         let server = Fake::start(script).await;
         let result = http(&root).refuse(&store(&server.base, true), V2).await;
-        assert_eq!(result.is_err_and(|error| error.kind() == Kind::Refused), refused);
+        assert_eq!(result.is_err_and(|error| error.kind() == ErrorKind::Refused), refused);
     }
     http(&root).refuse(&store("http://127.0.0.1:9", true), None).await.unwrap();
     // Their length is a part of the range.
@@ -249,7 +249,7 @@ async fn a_race_that_is_lost_is_inspected_again() {
     for (flanneld, script) in lost {
         let (result, _) = play(script, true, flanneld).await;
         let error = result.unwrap_err();
-        assert_eq!(error.kind(), Kind::Transient, "{error}");
+        assert_eq!(error.kind(), ErrorKind::Transient, "{error}");
         assert!(error.to_string().contains("another master wrote /coreos.com/network/config"), "{error}");
     }
 }
@@ -261,7 +261,7 @@ async fn what_flanneld_would_not_take_is_refused_before_etcd_is_asked() {
     let server = Fake::start(vec![v2_key(WANTED)]).await;
     let narrow = FlannelStore { description: WANTED.replace("24", "17"), ..store(&server.base, true) };
     let error = http(&root).describe(&narrow, V2).await.unwrap_err();
-    assert_eq!((error.kind(), server.requests().len()), (Kind::Refused, 0), "{error}");
+    assert_eq!((error.kind(), server.requests().len()), (ErrorKind::Refused, 0), "{error}");
     assert!(error.to_string().contains("SubnetLen") && error.broken_rule().is_some());
 }
 
@@ -288,7 +288,7 @@ async fn others_wait_until_it_is_there_and_means_the_same() {
             None => assert_eq!(result, Ok(false), "{asked:?}"),
             Some(words) => {
                 let error = result.unwrap_err();
-                assert_eq!(error.kind(), Kind::Transient);
+                assert_eq!(error.kind(), ErrorKind::Transient);
                 assert!(error.to_string().contains(words), "{error}");
             }
         }
@@ -303,11 +303,11 @@ async fn an_etcd_without_the_api_that_flanneld_reads_is_reported_by_name() {
         (V2, vec![status("401 Unauthorized", r#"{"message":"Insufficient credentials"}"#)], "answered 401", "grant-permission"),
     ] {
         let error = play(script, true, flanneld).await.0.unwrap_err();
-        assert_eq!(error.kind(), Kind::Permanent, "{error}");
+        assert_eq!(error.kind(), ErrorKind::Permanent, "{error}");
         assert!(error.to_string().contains(words) && error.suggested_remedy().unwrap().contains(remedy), "{error:?}");
     }
     let error = play(vec![status("500 Internal Server Error", "etcdserver: no leader")], true, V2).await.0.unwrap_err();
-    assert_eq!((error.kind(), error.cause()), (Kind::Transient, "it answered 500: etcdserver: no leader"));
+    assert_eq!((error.kind(), error.cause()), (ErrorKind::Transient, "it answered 500: etcdserver: no leader"));
 }
 
 #[tokio::test]

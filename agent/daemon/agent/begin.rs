@@ -3,10 +3,13 @@
 use serde_json::Value;
 
 use super::Agent;
-use super::view::lists_all;
+use super::view::is_heats_list;
 use crate::daemon::node;
 use crate::daemon::reason::{bad_parameters, reason};
-use crate::deploy::{DeploymentRecord, EntryKind, Generation, GenerationState, Outcome, Policy, State, Todo, Work, hooks, todo};
+use crate::deploy::{
+    DeploymentOutcome, DeploymentRecord, DeploymentState, EntryKind, Generation, GenerationState, GroupPolicy, PendingEntry,
+    Work, hooks, todo,
+};
 use crate::error::{Error, Result};
 use crate::kubernetes::{self, ImagePolicy, Mistake};
 use crate::metadata::{Deployment, Malformed};
@@ -33,25 +36,25 @@ impl Agent {
     fn begin(&mut self) -> Result<()> {
         self.drop_superseded_bring_up()?;
         self.plan_work();
-        let mut ended = self.refuse_wrong()?;
-        self.worklist.goes_on = ended >= AT_ONCE;
+        let mut ended = self.refuse_rejected()?;
+        self.worklist.has_more = ended >= AT_ONCE;
         // Once a script waits for its turn, those behind it wait too; what is wrong with a node is said at once all the same.
         let (mut at, mut busy) = (0, false);
-        while let Some(Todo { id, what: EntryKind::Do(work), .. }) = self.worklist.rest.get(at).cloned() {
+        while let Some(PendingEntry { id, what: EntryKind::Run(work), .. }) = self.worklist.rest.get(at).cloned() {
             if ended >= AT_ONCE {
-                self.worklist.goes_on = true;
+                self.worklist.has_more = true;
                 return Ok(());
             }
-            if busy && (work != Work::Node || self.worklist.is_judged) {
+            if busy && (work != Work::Node || self.worklist.nodes_checked) {
                 at += 1;
-                if self.worklist.nodes == 0 || self.worklist.is_judged {
+                if self.worklist.nodes == 0 || self.worklist.nodes_checked {
                     break;
                 }
                 continue;
             }
             let state = self.ledger.journal.get(&id).map(|record| record.state);
             let deployment = self.worklist.entry(at).and_then(|entry| Deployment::parse(&entry).ok().flatten());
-            let Some(deployment) = deployment.filter(|_| state.is_none_or(|state| state < State::Finished)) else {
+            let Some(deployment) = deployment.filter(|_| state.is_none_or(|state| state < DeploymentState::Finished)) else {
                 self.worklist.done(at);
                 continue;
             };
@@ -63,7 +66,7 @@ impl Agent {
                 self.start_node(deployment, state)?;
             }
         }
-        self.worklist.is_judged |= busy;
+        self.worklist.nodes_checked |= busy;
         Ok(())
     }
 
@@ -74,21 +77,21 @@ impl Agent {
         if self.worklist.is_of(&entries, revision) {
             return;
         }
-        let policy = Policy { groups: self.host.settings.deploy.groups.clone() };
+        let policy = GroupPolicy { groups: self.host.settings.deploy.groups.clone() };
         let list = todo(entries.values(), |id| self.ledger.journal.get(id), &policy);
         self.worklist.renew(entries, revision, list);
     }
 
     /// What cannot be done is said at once, whoever waits before it.
-    fn refuse_wrong(&mut self) -> Result<usize> {
+    fn refuse_rejected(&mut self) -> Result<usize> {
         let (mut at, mut ended) = (0, 0);
-        while let Some((item, entry)) = self.worklist.wrong_at(at).filter(|_| ended < AT_ONCE) {
+        while let Some((item, entry)) = self.worklist.rejected_at(at).filter(|_| ended < AT_ONCE) {
             ended += 1;
             let parsed = Deployment::parse(&entry);
             match (item.what, parsed) {
-                _ if self.ledger.journal.get(&item.id).is_some_and(|record| record.state >= State::Finished) => {}
+                _ if self.ledger.journal.get(&item.id).is_some_and(|record| record.state >= DeploymentState::Finished) => {}
                 (EntryKind::Malformed, Err(malformed)) => self.refuse_malformed(&malformed, &entry)?,
-                (EntryKind::Copy, Err(malformed)) => self.report_once(&malformed, &entry),
+                (EntryKind::DuplicateId, Err(malformed)) => self.report_once(&malformed, &entry),
                 (EntryKind::Forbidden, Ok(Some(deployment))) => {
                     let rule = self.host.settings.deploy.groups.clone().unwrap_or_default().join(", ");
                     let error = Error::refused(format!("group {:?} is not allowed on this image", deployment.group))
@@ -96,7 +99,7 @@ impl Agent {
                         .remedy("use an allowed group, or have the image allow it");
                     self.refuse(&deployment, Code::DeploymentForbidden, &error)?;
                 }
-                (EntryKind::Twice, Ok(Some(deployment))) => {
+                (EntryKind::DuplicateNode, Ok(Some(deployment))) => {
                     if self.node_task.bring_up.about() == Some(&deployment.id) {
                         (at, ended) = (at + 1, ended - 1);
                         continue;
@@ -108,7 +111,7 @@ impl Agent {
                 }
                 _ => {}
             }
-            self.worklist.wrong.remove(at);
+            self.worklist.rejected.remove(at);
         }
         Ok(ended)
     }
@@ -121,7 +124,7 @@ impl Agent {
             return Ok(());
         }
         let snapshot = self.collector.snapshot();
-        if !lists_all(snapshot) || snapshot.lists(&id) || !self.is_up_to_date(&id) {
+        if !is_heats_list(snapshot) || snapshot.lists(&id) || !self.is_up_to_date(&id) {
             return Ok(());
         }
         self.node_task.bring_up.stop();
@@ -141,13 +144,13 @@ impl Agent {
     }
 
     /// Whether a script or hook may be begun. One that has begun is only taken up: that needs nobody's word.
-    fn may_begin(&mut self, id: &str, state: Option<State>) -> Result<bool> {
-        let job = self.ledger.journal.get(id).filter(|_| state == Some(State::Running)).map(DeploymentRecord::job);
+    fn may_begin(&mut self, id: &str, state: Option<DeploymentState>) -> Result<bool> {
+        let job = self.ledger.journal.get(id).filter(|_| state == Some(DeploymentState::Running)).map(DeploymentRecord::job);
         Ok(job.map_or(Ok(false), |job| self.programs.has_begun(&job))? || self.is_up_to_date(id))
     }
 
     /// `true` if the next one may be looked at.
-    fn start_hook(&mut self, deployment: Deployment, work: Work, state: Option<State>) -> Result<bool> {
+    fn start_hook(&mut self, deployment: Deployment, work: Work, state: Option<DeploymentState>) -> Result<bool> {
         // Those behind it keep their turn.
         if !self.may_begin(&deployment.id, state)? {
             return Ok(false);
@@ -174,7 +177,7 @@ impl Agent {
         let key = record.job();
         let unit = Programs::unit(&key);
         self.programs.prepare(&key, &job)?;
-        let event = if state == Some(State::Running) {
+        let event = if state == Some(DeploymentState::Running) {
             Event::new(Code::DeploymentReattached, format!("deployment {} is resumed", deployment.name))
         } else {
             self.ledger.journal.start(&deployment.id, &deployment.to_hook_json())?;
@@ -191,7 +194,8 @@ impl Agent {
         if self.hook.id() == Some(id) || self.node_task.bring_up.about().is_some_and(|one| one == id) {
             return Ok(true);
         }
-        let job = self.ledger.journal.get(id).filter(|record| record.state == State::Running).map(DeploymentRecord::job);
+        let job =
+            self.ledger.journal.get(id).filter(|record| record.state == DeploymentState::Running).map(DeploymentRecord::job);
         let Some(job) = job else { return Ok(false) };
         let has_begun = self.programs.has_begun(&job)?;
         if has_begun && self.hook.id().is_none() {
@@ -200,9 +204,9 @@ impl Agent {
         Ok(has_begun)
     }
 
-    fn start_node(&mut self, deployment: Deployment, state: Option<State>) -> Result<()> {
+    fn start_node(&mut self, deployment: Deployment, state: Option<DeploymentState>) -> Result<()> {
         // One that was begun goes on from what Heat said last; nothing new is begun on what may be out of date.
-        if state != Some(State::Running) && !self.is_up_to_date(&deployment.id) {
+        if state != Some(DeploymentState::Running) && !self.is_up_to_date(&deployment.id) {
             return Ok(());
         }
         if !self.ledger.register(&deployment, state)? {
@@ -212,17 +216,19 @@ impl Agent {
         if !matches!(deployment.action(), "CREATE" | "UPDATE" | "") {
             // The node stays as it is; Heat only wants to know that this was heard.
             self.ledger.journal.start(&deployment.id, &entry)?;
-            return self.ledger.end(&deployment.id, Outcome::default());
+            return self.ledger.end(&deployment.id, DeploymentOutcome::default());
         }
         let rejected = |current: &&Generation| current.deployment == deployment.id && current.state == GenerationState::Rejected;
-        if let Some(current) = self.ledger.generations.current().filter(|_| state == Some(State::Running)).filter(rejected) {
+        if let Some(current) =
+            self.ledger.generations.current().filter(|_| state == Some(DeploymentState::Running)).filter(rejected)
+        {
             // Cut off after it failed: Heat may have heard of that, and must not hear otherwise from a second try.
             let reason = current.reason.clone().unwrap_or_default();
             self.ledger.store_wait(
                 &deployment,
                 self.node_task.node.wait_failed(&deployment, reason.to_string(), Value::Null).as_ref(),
             )?;
-            return self.ledger.end(&deployment.id, Outcome::refused(reason));
+            return self.ledger.end(&deployment.id, DeploymentOutcome::refused(reason));
         }
         let plan = match self.plan_of(&deployment) {
             Ok(plan) => plan,
@@ -241,7 +247,7 @@ impl Agent {
             );
         }
         let is_resumed = self.ledger.generations.current().is_some_and(|current| current.resumes(&deployment.id));
-        if state != Some(State::Running) && !is_resumed {
+        if state != Some(DeploymentState::Running) && !is_resumed {
             self.node_task.node.forget_rollback()?;
         }
         // In this order: one that runs and is rejected was cut off at its end, not before it was tried again.
@@ -253,13 +259,13 @@ impl Agent {
                 .generation(generation)
                 .deployment(&deployment.id, &deployment.name),
         );
-        let since = self.ledger.asked_ago(&deployment, plan.spec.timeout);
+        let since = self.ledger.heat_waiting_for(&deployment, plan.spec.timeout);
         self.node_task.start(deployment, plan, generation, since);
         Ok(())
     }
 
     /// What a node's deployment asks for, if this machine can be so.
-    fn plan_of(&self, deployment: &Deployment) -> std::result::Result<node::Plan, Vec<Mistake>> {
+    fn plan_of(&self, deployment: &Deployment) -> std::result::Result<node::NodePlan, Vec<Mistake>> {
         let facts = self.node_task.node.facts();
         let deploy = &self.host.settings.deploy;
         let runs_code = |group: &str| hooks::runs_code(group, Some(&self.host.root), &deploy.hook_dirs);
@@ -281,7 +287,7 @@ impl Agent {
         );
         let why = reason(&self.host.report, Code::DeploymentMalformed, &error);
         self.ledger.reject_generation(id, &why)?;
-        let outcome = Outcome::refused(why);
+        let outcome = DeploymentOutcome::refused(why);
         self.ledger.journal.refuse(id, &malformed.name, malformed.target.clone(), malformed.resource.clone(), outcome)?;
         self.ledger.store_result_of(id);
         Ok(())
@@ -314,7 +320,7 @@ impl Agent {
         );
         let why = reason(&self.host.report, code, error);
         self.ledger.reject_generation(&deployment.id, &why)?;
-        self.ledger.end(&deployment.id, Outcome::refused(why))
+        self.ledger.end(&deployment.id, DeploymentOutcome::refused(why))
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use crate::budgets::{JOBS_DISK, UNREADABLE_DISK, UNREADABLE_FILES};
 use crate::daemon::host::Host;
 use crate::deploy::hooks::script;
-use crate::deploy::{DeploymentRecord, Journal, State};
+use crate::deploy::{DeploymentRecord, DeploymentState, Journal};
 use crate::error::Result;
 use crate::files::{FileKind, Tree};
 use crate::identity::{ASIDE, bytes_aside};
@@ -44,7 +44,7 @@ pub(super) struct RetainedData<'a> {
 impl Disk {
     /// Looks at what is there, once at the start.
     pub(super) fn measure(&mut self, kept: &mut RetainedData<'_>) -> Result<()> {
-        let measured = kept.remove_cut_off().and_then(|()| self.measure_all(kept)).and_then(|()| {
+        let measured = kept.remove_partial_writes().and_then(|()| self.measure_all(kept)).and_then(|()| {
             self.aside = bytes_aside(&kept.host.state)?;
             self.unreadable = bound_unreadable(&kept.host.state, &kept.host.report)?;
             self.set_aside = set_aside(&kept.host.root)?;
@@ -91,7 +91,7 @@ impl Disk {
         self.measure_all(kept)?;
         let before = self.sum;
         let mut shed = BTreeSet::new();
-        let bounded = self.shed_oldest(&mut shed, kept);
+        let bounded = self.remove_oldest(&mut shed, kept);
         // In one pass over the directory, and whatever else went wrong: it is counted as gone.
         script::forget(&kept.host.root, &shed.iter().cloned().collect::<Vec<_>>())?;
         bounded?;
@@ -105,12 +105,12 @@ impl Disk {
 
     /// Removes what the oldest ended deployments left; whose, beside what lies outside of the state. Results that Heat may ask for
     /// go last, and those that wait for Heat never: the outbox bounds them.
-    fn shed_oldest(&mut self, shed: &mut BTreeSet<String>, kept: &mut RetainedData<'_>) -> Result<()> {
+    fn remove_oldest(&mut self, shed: &mut BTreeSet<String>, kept: &mut RetainedData<'_>) -> Result<()> {
         let ended: Vec<&DeploymentRecord> =
-            kept.journal.all().into_iter().filter(|record| record.state >= State::Finished).collect();
-        let is_over = |record: &DeploymentRecord| record.state == State::Signalled && record.let_go.is_none();
+            kept.journal.all().into_iter().filter(|record| record.state >= DeploymentState::Finished).collect();
+        let is_over = |record: &DeploymentRecord| record.state == DeploymentState::Signalled && record.withdrawn_from.is_none();
         let first = ended.iter().map(|record| (record.id.clone(), record.job(), is_over(record)));
-        let superseded = ended.iter().filter(|record| record.let_go == Some(State::Finished));
+        let superseded = ended.iter().filter(|record| record.withdrawn_from == Some(DeploymentState::Finished));
         let last = superseded.map(|record| (record.id.clone(), record.job(), true));
         for (id, job, with_result) in first.chain(last).collect::<Vec<_>>() {
             // Some room, so that the next one need not do the same.
@@ -124,9 +124,9 @@ impl Disk {
             if with_result {
                 kept.programs.discard_output(&job)?;
             } else {
-                kept.programs.shed_output(&job)?;
+                kept.programs.discard_output_keep_result(&job)?;
             }
-            kept.journal.shed_legacy(&id)?;
+            kept.journal.remove_legacy_result(&id)?;
             self.count(&id, &BTreeMap::new(), kept)?;
             if self.jobs.get(&id).is_some_and(|rest| *rest < bytes) {
                 shed.insert(id);
@@ -139,8 +139,8 @@ impl Disk {
 impl RetainedData<'_> {
     /// Removes what writes left that were cut off by a kill: nothing else would where the same name is not written again. An agent
     /// that starts writes nothing yet, but jobs of an earlier one may.
-    fn remove_cut_off(&self) -> Result<()> {
-        let gone = self.journal.remove_cut_off()? + self.remove_cut_off_below(Path::new(""))?;
+    fn remove_partial_writes(&self) -> Result<()> {
+        let gone = self.journal.remove_partial_writes()? + self.remove_partial_writes_below(Path::new(""))?;
         if gone > 0 {
             let line = format!("{gone} temporary files of interrupted writes were removed");
             self.host.report.emit(Event::new(Code::LeftoversRemoved, line).phase(Phase::Settings));
@@ -148,8 +148,8 @@ impl RetainedData<'_> {
         Ok(())
     }
 
-    fn remove_cut_off_below(&self, directory: &Path) -> Result<usize> {
-        let mut gone = self.host.state.remove_cut_off(directory)?;
+    fn remove_partial_writes_below(&self, directory: &Path) -> Result<usize> {
+        let mut gone = self.host.state.remove_partial_writes(directory)?;
         for name in self.host.state.list(directory)? {
             let path = directory.join(&name);
             let is_jobs = directory == Path::new("work");
@@ -160,7 +160,7 @@ impl RetainedData<'_> {
             {
                 continue;
             }
-            gone += self.remove_cut_off_below(&path)?;
+            gone += self.remove_partial_writes_below(&path)?;
         }
         Ok(gone)
     }
@@ -233,8 +233,8 @@ mod tests {
 
     use super::*;
     use crate::daemon::agent::Agent;
-    use crate::daemon::agent::settle::tests::{BOOT, open_in};
-    use crate::deploy::Outcome;
+    use crate::daemon::agent::completions::completions_tests::{BOOT, open_in};
+    use crate::deploy::DeploymentOutcome;
     use crate::files::Attributes;
     use crate::metadata::Deployment;
     use crate::programs::JobResult;
@@ -283,7 +283,7 @@ mod tests {
             let outputs = [("o".to_owned(), "x".repeat(5_000))].into();
             let ran = JobResult { status: 3, outputs, ..JobResult::default() };
             self.tree.write_json(Path::new(&format!("{directory}/result.json")), &ran, Attributes::mode(0o600)).unwrap();
-            self.agent.ledger.journal.finish(id, Outcome::of("script", ran)).unwrap();
+            self.agent.ledger.journal.finish(id, DeploymentOutcome::of("script", ran)).unwrap();
             directory
         }
     }
@@ -295,7 +295,12 @@ mod tests {
         for number in 0..12 {
             let id = format!("d{number:02}");
             jobs.push(place.ended(&id, 10 * MIB, 5 * MIB));
-            place.agent.ledger.journal.mark_withdrawn(&id, State::Finished, "superseded before Heat could be told").unwrap();
+            place
+                .agent
+                .ledger
+                .journal
+                .mark_withdrawn(&id, DeploymentState::Finished, "superseded before Heat could be told")
+                .unwrap();
         }
         place.agent.measure_disk();
         let left = place.bytes("state/work") + place.bytes(RUN);
@@ -305,7 +310,7 @@ mod tests {
         assert!(place.has(&format!("{}/output.log", jobs[11])) && place.has(&format!("{RUN}/d11.o")));
         assert!(place.has(&format!("{}/started", jobs[0])), "it never runs again");
         // Should Heat ask for it again, it goes on from there, with its whole result.
-        assert_eq!(place.agent.ledger.journal.get("d00").unwrap().let_go, Some(State::Finished));
+        assert_eq!(place.agent.ledger.journal.get("d00").unwrap().withdrawn_from, Some(DeploymentState::Finished));
         assert_eq!(place.agent.ledger.journal.outcome("d00").unwrap().unwrap().outputs.len(), 1);
         let reported: Vec<_> = place.report.events().into_iter().filter(|event| event.code == Code::OutputsRemoved).collect();
         assert_eq!(reported.len(), 1);
@@ -320,7 +325,12 @@ mod tests {
             let id = format!("d{number}");
             let directory = place.ended(&id, 0, 0);
             place.put(&format!("{directory}/result.json"), 30 * MIB);
-            place.agent.ledger.journal.mark_withdrawn(&id, State::Finished, "superseded before Heat could be told").unwrap();
+            place
+                .agent
+                .ledger
+                .journal
+                .mark_withdrawn(&id, DeploymentState::Finished, "superseded before Heat could be told")
+                .unwrap();
         }
         place.agent.measure_disk();
         assert!(place.bytes("state/work") <= JOBS_DISK as u64);

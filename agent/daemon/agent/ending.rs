@@ -8,10 +8,10 @@
 
 use super::Agent;
 use super::hook::GraceState;
-use super::view::lists_all;
+use super::view::is_heats_list;
 use crate::clock::Clock;
 use crate::daemon::reason::reason;
-use crate::deploy::{DeploymentRecord, Ending, Outcome, State};
+use crate::deploy::{DeploymentOutcome, DeploymentRecord, DeploymentState, Ending};
 use crate::error::{Error, Result};
 use crate::programs::{JobResult, Programs};
 use crate::report::text::{argument, duration};
@@ -28,7 +28,7 @@ impl Agent {
 
     /// Keeps one in the task whose end was decided and is not recorded: it is ended, or found ended, once more.
     pub(super) fn keep_ending(&mut self, id: &str) {
-        let ends = |record: &DeploymentRecord| record.state == State::Running && record.ending.is_some();
+        let ends = |record: &DeploymentRecord| record.state == DeploymentState::Running && record.ending.is_some();
         if self.hook.id().is_none() && self.ledger.journal.get(id).is_some_and(ends) {
             self.hook.keep(id);
         }
@@ -43,7 +43,7 @@ impl Agent {
         let snapshot = self.collector.snapshot();
         let unlisted = |record: &DeploymentRecord| {
             // Before Heat has answered, and beside a file of `--metadata`, only what certainly runs is in the way of others.
-            let counts = lists_all(snapshot) || self.programs.is_locked(&record.job()).unwrap_or(false);
+            let counts = is_heats_list(snapshot) || self.programs.is_locked(&record.job()).unwrap_or(false);
             snapshot.deployments.is_some() && !snapshot.lists(&record.id) && counts
         };
         let left = self.ledger.journal.running_jobs().find(|record| record.ending.is_some() || unlisted(record));
@@ -57,7 +57,7 @@ impl Agent {
     fn end_replaced(&mut self) {
         let Some(record) = self.running().filter(|record| record.ending.is_none()).cloned() else { return };
         let Some(why) = self.hook.judge(&record, self.collector.snapshot()) else {
-            if self.hook.goes_on() {
+            if self.hook.cancel_grace() {
                 let message = format!("deployment {} is listed again and continues", record.name);
                 self.host.report.emit(job_event(Code::DeploymentReattached, &record, message));
             }
@@ -84,7 +84,7 @@ impl Agent {
 
     /// Ends the running one where that was decided.
     fn carry_out_ending(&mut self) {
-        let decided = self.running().filter(|record| record.ending.is_some() && !self.hook.ends).cloned();
+        let decided = self.running().filter(|record| record.ending.is_some() && !self.hook.is_ending).cloned();
         if let Some(record) = decided {
             self.hook.end(&record);
         }
@@ -105,9 +105,15 @@ impl Agent {
             (Ending::Replaced(why), ran) => {
                 let after = ran_for(record, &self.host.clock);
                 let message = format!("deployment {} was stopped{after}", record.name);
-                let outcome =
-                    ran.map_or_else(|| Outcome::refused(format!("stopped: {why}")), |ran| Outcome::of(&record.group, ran));
-                self.ledger.journal.end_unheard(&record.id, outcome, format!("stopped: {why}; Heat no longer waits for it"))?;
+                let outcome = ran.map_or_else(
+                    || DeploymentOutcome::refused(format!("stopped: {why}")),
+                    |ran| DeploymentOutcome::of(&record.group, ran),
+                );
+                self.ledger.journal.end_without_signal(
+                    &record.id,
+                    outcome,
+                    format!("stopped: {why}; Heat no longer waits for it"),
+                )?;
                 self.host.report.emit(job_event(Code::ReplacedDeploymentStopped, record, message).cause(why.clone()));
             }
         }
@@ -133,13 +139,13 @@ fn ran_for(record: &DeploymentRecord, clock: &Clock) -> String {
 }
 
 /// What is said of one that the operator stopped, and what Heat hears.
-pub(crate) fn stopped(record: &DeploymentRecord, clock: &Clock, report: &Report) -> (Event, Outcome) {
+pub(crate) fn stopped(record: &DeploymentRecord, clock: &Clock, report: &Report) -> (Event, DeploymentOutcome) {
     let error = Error::permanent(format!("stopped by the operator{}", ran_for(record, clock))).remedy(format!(
         "`heat-node-agent logs {}` on the node shows how far it got; update the stack to run it again",
         argument(&record.id)
     ));
     let event = job_event(Code::DeploymentStopped, record, format!("deployment {} was stopped", record.name)).error(&error);
-    (event, Outcome::refused(reason(report, Code::DeploymentStopped, &error)))
+    (event, DeploymentOutcome::refused(reason(report, Code::DeploymentStopped, &error)))
 }
 
 #[cfg(test)]

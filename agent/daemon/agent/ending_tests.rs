@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::super::settle::tests::{BOOT, open_in};
+use super::super::completions::completions_tests::{BOOT, open_in};
 use super::*;
-use crate::daemon::requests::DIRECTORY;
+use crate::daemon::order_files::DIRECTORY;
 use crate::files::Attributes;
 use crate::http::fake::{Act, Fake, ok, status};
 use crate::metadata::Deployment;
@@ -111,10 +111,10 @@ async fn a_hung_script_that_heat_replaced_is_ended_once_heat_says_so_after_the_g
     agent.collector.poll_once().await;
     agent.decide().unwrap();
     assert_eq!(ending(&agent), Some(Ending::Replaced("Heat replaced it by 2".to_owned())));
-    assert!(agent.hook.ends && agent.ledger.journal.get("2").is_none(), "the newer one waits for its turn");
+    assert!(agent.hook.is_ending && agent.ledger.journal.get("2").is_none(), "the newer one waits for its turn");
     task_ends(&mut agent).await;
     let record = agent.ledger.journal.get("1").unwrap();
-    assert_eq!((record.state, says(&report, Code::ReplacedDeploymentStopped)), (State::Signalled, 1));
+    assert_eq!((record.state, says(&report, Code::ReplacedDeploymentStopped)), (DeploymentState::Signalled, 1));
     assert!(record.note.as_ref().unwrap().contains("Heat replaced it by 2"), "{record:?}");
     assert!(agent.ledger.outbox.waiting().is_empty());
     // A runner that was on its way finds the job begun already.
@@ -142,14 +142,14 @@ async fn of_one_that_was_ended_and_is_listed_again_heat_hears_that_it_failed_and
     task_ends(&mut agent).await;
     assert_eq!(
         (agent.ledger.journal.get("1").unwrap().state, says(&report, Code::ReplacedDeploymentStopped)),
-        (State::Signalled, 1)
+        (DeploymentState::Signalled, 1)
     );
     assert!(agent.ledger.outbox.waiting().is_empty(), "nobody waits for it");
     let change = agent.collector.poll_once().await;
     agent.polled(change);
     agent.decide().unwrap();
     let record = agent.ledger.journal.get("1").unwrap();
-    assert_eq!((record.state, record.failed(), agent.hook.id()), (State::Finished, true, None), "{record:?}");
+    assert_eq!((record.state, record.failed(), agent.hook.id()), (DeploymentState::Finished, true, None), "{record:?}");
     assert!(record.outcome.as_ref().unwrap().reason.as_ref().unwrap().why().contains("removed from the metadata"), "{record:?}");
     assert_eq!(agent.ledger.outbox.waiting().len(), 1);
     assert!(!Path::new(&scene.at("ran")).exists());
@@ -168,7 +168,7 @@ async fn one_that_was_missing_from_an_answer_or_whose_source_fails_goes_on() {
             agent.decide().unwrap();
         }
         assert_eq!(says(&report, Code::DeploymentReplaced), replaced);
-        assert_eq!((&agent.ledger.journal.get("1").unwrap().ending, agent.hook.ends), (&None, false));
+        assert_eq!((&agent.ledger.journal.get("1").unwrap().ending, agent.hook.is_ending), (&None, false));
     }
     // Nor within its grace, however often Heat says the same.
     let scene = Scene::new(vec![answer(&["2"])]).await;
@@ -212,7 +212,7 @@ async fn a_cut_off_at_any_step_of_an_ending_ends_in_the_same_record() {
             let record = agent.ledger.journal.get("1").unwrap();
             assert_eq!(
                 (record.state, says(&report, Code::DeploymentStarted) > 0),
-                (State::Signalled, listed == ["2"]),
+                (DeploymentState::Signalled, listed == ["2"]),
                 "{steps} {listed:?}"
             );
             assert!(agent.ledger.outbox.waiting().is_empty() && !Path::new(&scene.at("ran")).exists(), "{steps} {listed:?}");
@@ -230,7 +230,7 @@ async fn one_that_was_left_running_and_is_listed_no_more_is_watched_and_never_st
     drop(agent);
     let (mut agent, report) = scene.agent(Duration::ZERO).await;
     agent.collector.poll_once().await;
-    agent.polled(crate::collect::Change { metadata: true, ..Default::default() });
+    agent.polled(crate::collect::SnapshotChange { metadata: true, ..Default::default() });
     agent.decide().unwrap();
     assert_eq!((agent.hook.id(), agent.ledger.journal.get("2")), (Some("1"), None));
     assert_eq!((says(&report, Code::DeploymentReattached), says(&report, Code::DeploymentReplaced)), (1, 1));
@@ -238,7 +238,7 @@ async fn one_that_was_left_running_and_is_listed_no_more_is_watched_and_never_st
     drop(held);
     task_ends(&mut agent).await;
     let record = agent.ledger.journal.get("1").unwrap();
-    assert_eq!((record.state, record.outcome.is_some()), (State::Signalled, false));
+    assert_eq!((record.state, record.outcome.is_some()), (DeploymentState::Signalled, false));
     assert_eq!(record.note.as_deref(), Some("Heat replaced it by 2, before it ended"));
     assert!(agent.ledger.outbox.waiting().is_empty() && !Path::new(&scene.at("ran")).exists());
 }
@@ -258,7 +258,7 @@ async fn one_that_the_operator_stops_fails_and_heat_hears_of_it() {
         agent.decide().unwrap();
         task_ends(&mut agent).await;
         let record = agent.ledger.journal.get("1").unwrap();
-        assert_eq!((record.state, record.failed()), (State::Finished, true));
+        assert_eq!((record.state, record.failed()), (DeploymentState::Finished, true));
         let waiting = agent.ledger.outbox.waiting();
         let kept = agent.host.state.list(Path::new("outbox")).unwrap();
         let signal = agent.host.state.read(&Path::new("outbox").join(&kept[0]), 1 << 20).unwrap().unwrap();
@@ -326,7 +326,7 @@ async fn an_end_that_cannot_be_recorded_comes_all_the_same_and_is_recorded_once_
                 agent.decide().unwrap();
             }
         }
-        assert!(agent.hook.ends && agent.ledger.journal.get("1").unwrap().ending.is_some(), "it may be what fills the disk");
+        assert!(agent.hook.is_ending && agent.ledger.journal.get("1").unwrap().ending.is_some(), "it may be what fills the disk");
         for _ in 0..2 {
             task_ends(&mut agent).await;
             agent.decide().unwrap();
@@ -346,7 +346,10 @@ async fn an_end_that_cannot_be_recorded_comes_all_the_same_and_is_recorded_once_
         }
         task_ends(&mut agent).await;
         let record = agent.ledger.journal.get("1").unwrap();
-        assert_eq!((record.state, says(&report, Code::ReplacedDeploymentStopped)), (State::Signalled, usize::from(!cut_off)));
+        assert_eq!(
+            (record.state, says(&report, Code::ReplacedDeploymentStopped)),
+            (DeploymentState::Signalled, usize::from(!cut_off))
+        );
         assert!(record.note.as_ref().unwrap().contains("Heat replaced it by 2"), "{record:?}");
         runner::run(&agent.programs.directory(&record.job()), &agent.host.clock).unwrap();
         assert!(agent.ledger.outbox.waiting().is_empty() && !Path::new(&scene.at("ran")).exists());
@@ -364,7 +367,7 @@ async fn an_order_to_stop_needs_no_room_and_waits_for_no_signal() {
     hang(&mut agent, "1");
     in_the_way(&agent, "1");
     let destination = crate::signal::Destination::Url { url: "http://192.0.2.1/".into(), verb: "POST".into(), insecure: false };
-    let sent = crate::signal::Entry::new("result 0".into(), None, destination, Value::Null, crate::clock::Timestamp(1));
+    let sent = crate::signal::QueuedSignal::new("result 0".into(), None, destination, Value::Null, crate::clock::Timestamp(1));
     agent.ledger.unrecorded.push((sent, crate::signal::Disposition::Delivered));
     let order = |order: &str| json!({"schema": 1, "order": order, "deployment": "n-1"});
     let at = |name: &str| Path::new(DIRECTORY).join(name);
@@ -377,5 +380,5 @@ async fn an_order_to_stop_needs_no_room_and_waits_for_no_signal() {
     assert!(agent.host.state.facts(&at("2.json")).unwrap().is_some(), "what may change a result waits");
     assert_eq!(agent.ledger.journal.get("1").unwrap().ending, Some(Ending::Stopped));
     agent.decide().unwrap();
-    assert!(agent.hook.ends);
+    assert!(agent.hook.is_ending);
 }

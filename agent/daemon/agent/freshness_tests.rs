@@ -63,7 +63,10 @@ async fn a_result_is_not_sent_on_an_answer_that_is_older_than_it() {
     // One look more before the result of each, and no word of the old one.
     assert_eq!(asked(&fake), ["GET /metadata", "GET /metadata", "GET /metadata", "POST /signal/r2"]);
     let notes: Vec<_> = records.iter().map(|record| (record.state, record.note.as_deref())).collect();
-    assert_eq!(notes, [(State::Signalled, Some("superseded before it was reported to Heat")), (State::Signalled, None)]);
+    assert_eq!(
+        notes,
+        [(DeploymentState::Signalled, Some("superseded before it was reported to Heat")), (DeploymentState::Signalled, None)]
+    );
 }
 
 #[tokio::test]
@@ -93,7 +96,7 @@ async fn a_pass_does_not_wait_for_an_answer_that_does_not_come() {
     let one = [run_of(&fake.base, "a", 1)];
     fake.play(vec![lists(&fake.base, &one), status("503 Busy", "")]);
     let (_dir, _, records) = pass(BOOT, &boot(&fake.base, &[])).await;
-    assert_eq!((asked(&fake), records[0].state), (vec!["GET /metadata".to_owned(); 2], State::Finished));
+    assert_eq!((asked(&fake), records[0].state), (vec!["GET /metadata".to_owned(); 2], DeploymentState::Finished));
 }
 
 /// An agent whose two scripts ended, with their results on their way to two places: one answers, the other as `slow` says.
@@ -119,7 +122,7 @@ async fn two_on_their_way(dir: &Path, [fast, slow]: [&Fake; 2], answer: Act) -> 
 }
 
 fn is_signalled(agent: &Agent, id: &str) -> bool {
-    agent.ledger.journal.get(id).unwrap().state == State::Signalled
+    agent.ledger.journal.get(id).unwrap().state == DeploymentState::Signalled
 }
 
 #[tokio::test]
@@ -181,8 +184,8 @@ async fn what_leaves_the_list_for_one_answer_is_reported_when_it_comes_back() {
         poll(&mut agent, &fake, &[]).await;
         let record = agent.ledger.journal.get("id-a1").unwrap();
         assert_eq!(
-            (record.state, record.let_go, agent.ledger.outbox.is_empty()),
-            (State::Signalled, Some(State::Finished), true)
+            (record.state, record.withdrawn_from, agent.ledger.outbox.is_empty()),
+            (DeploymentState::Signalled, Some(DeploymentState::Finished), true)
         );
         if restarts {
             agent = open_in(dir.path(), BOOT, &boot(&fake.base, &[])).await.0;
@@ -193,7 +196,7 @@ async fn what_leaves_the_list_for_one_answer_is_reported_when_it_comes_back() {
         let polls = ["GET /metadata"; 4];
         assert_eq!(asked(&fake)[before..], [&polls[..], &["POST /signal/a1"]].concat(), "{restarts}");
         let record = agent.ledger.journal.get("id-a1").unwrap();
-        assert_eq!((record.state, record.let_go, record.note.as_deref()), (State::Signalled, None, None));
+        assert_eq!((record.state, record.withdrawn_from, record.note.as_deref()), (DeploymentState::Signalled, None, None));
         // Told once: whatever leaves and comes back now is done.
         for list in [&[][..], &one, &one] {
             poll(&mut agent, &fake, list).await;
@@ -229,8 +232,8 @@ async fn a_script_that_leaves_and_comes_back_is_taken_up_where_it_was() {
     let mut agent = open_at(dir.path(), &fake, &[]).await;
     agent.ledger.register(&parsed, None).unwrap();
     poll(&mut agent, &fake, &[]).await;
-    let let_go = |agent: &Agent| agent.ledger.journal.get("id-s1").unwrap().let_go;
-    assert_eq!(let_go(&agent), Some(State::Seen), "it never ran");
+    let withdrawn_from = |agent: &Agent| agent.ledger.journal.get("id-s1").unwrap().withdrawn_from;
+    assert_eq!(withdrawn_from(&agent), Some(DeploymentState::Seen), "it never ran");
     poll(&mut agent, &fake, &script).await;
     assert!(agent.hook.id().is_none(), "not on that same answer");
     poll(&mut agent, &fake, &script).await;
@@ -239,7 +242,7 @@ async fn a_script_that_leaves_and_comes_back_is_taken_up_where_it_was() {
     drop(agent);
     let mut agent = open_at(dir.path(), &fake, &[]).await;
     poll(&mut agent, &fake, &[]).await;
-    let watched = (let_go(&agent), agent.hook.id());
+    let watched = (withdrawn_from(&agent), agent.hook.id());
     assert_eq!(watched, (None, Some("id-s1")), "it is watched as long as it may run, and not let go before");
     let job = Path::new("state/work").join(agent.ledger.journal.get("id-s1").unwrap().job());
     let ran = JobResult { stdout: "once\n".into(), ..JobResult::default() };
@@ -323,7 +326,7 @@ async fn a_malformed_entry_with_the_id_of_what_runs_changes_nothing_of_it() {
     for list in [script.to_vec(), [script, bad].concat(), [bad, script].concat(), bad.to_vec()] {
         poll(&mut agent, &fake, &list).await;
         let state = agent.ledger.journal.get("id-s1").unwrap().state;
-        assert_eq!((agent.hook.id(), state), (Some("id-s1"), State::Running), "{list:?}");
+        assert_eq!((agent.hook.id(), state), (Some("id-s1"), DeploymentState::Running), "{list:?}");
     }
     let reported = report.events().into_iter().filter(|event| event.code == Code::DeploymentMalformed);
     assert_eq!(reported.count(), 1);
@@ -368,7 +371,7 @@ async fn how_long_heat_waits_is_counted_from_when_it_made_the_deployment() {
     entry["creation_time"] = json!(made.rfc3339());
     let node = Deployment::parse(&entry).unwrap().unwrap();
     agent.ledger.register(&node, None).unwrap();
-    let ago = |agent: &Agent| agent.ledger.asked_ago(&node, Duration::from_hours(1)).as_secs() / 60;
+    let ago = |agent: &Agent| agent.ledger.heat_waiting_for(&node, Duration::from_hours(1)).as_secs() / 60;
     assert_eq!(ago(&agent), 10);
     // What the operator has run again is nothing that Heat waits for.
     agent.ledger.journal.rerun("id-n", "1").unwrap();
@@ -404,7 +407,7 @@ async fn a_server_whose_metadata_has_no_list_waits_for_nothing() {
     let (agent, _) = open_in(dir.path(), BOOT, &boot(&fake.base, &[])).await;
     let url = format!("{}/wait", fake.base);
     let to = Destination::Url { url, verb: "PUT".into(), insecure: false };
-    agent.ledger.outbox.put(Entry::new("wait".into(), None, to, json!({}), agent.host.clock.now())).unwrap();
+    agent.ledger.outbox.put(QueuedSignal::new("wait".into(), None, to, json!({}), agent.host.clock.now())).unwrap();
     let code = Box::pin(agent.run_once()).await.unwrap();
     assert_eq!(format!("{code:?}"), format!("{:?}", std::process::ExitCode::SUCCESS));
     assert_eq!(asked(&fake)[..2], ["GET /metadata", "PUT /wait"]);

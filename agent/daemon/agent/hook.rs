@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use super::task::BackgroundTask;
-use super::view::gone;
+use super::view::withdrawal_reason;
 use crate::clock::{Clock, Moment, Stopwatch};
 use crate::collect::Snapshot;
 use crate::daemon::node::deadline::DeadlineInputs;
@@ -31,7 +31,7 @@ pub(in crate::daemon) struct HookTask {
     /// Heat waits for it no more, since then.
     grace: Option<Grace>,
     /// It is being ended.
-    pub(super) ends: bool,
+    pub(super) is_ending: bool,
     /// How often a job ended before its program was started, by deployment.
     false_starts: BTreeMap<String, u32>,
 }
@@ -63,7 +63,7 @@ pub(super) enum GraceState {
 impl HookTask {
     pub(super) fn new(programs: Rc<Programs>) -> Self {
         let (judged, grace, false_starts) = (None, None, BTreeMap::new());
-        Self { programs, task: BackgroundTask::default(), judged, grace, ends: false, false_starts }
+        Self { programs, task: BackgroundTask::default(), judged, grace, is_ending: false, false_starts }
     }
 
     /// Id of the deployment whose script or hook runs.
@@ -86,19 +86,19 @@ impl HookTask {
     /// Ends a job, in the place of who only watched it.
     pub(super) fn end(&mut self, record: &DeploymentRecord) {
         let (programs, key) = (Rc::clone(&self.programs), record.job());
-        self.ends = true;
+        self.is_ending = true;
         self.task.start(record.id.clone(), async move { programs.end(&key).await });
     }
 
     /// The end of what runs, after which the task is empty.
     pub(super) async fn ended(&mut self) -> (String, Result<Option<JobResult>>) {
         let ended = self.task.ended().await;
-        (self.judged, self.grace, self.ends) = (None, None, false);
+        (self.judged, self.grace, self.is_ending) = (None, None, false);
         ended
     }
 
     /// Counts a job that ended before its program was started; `true` when that is no accident any more.
-    pub(super) fn false_start(&mut self, id: &str) -> bool {
+    pub(super) fn count_failed_start(&mut self, id: &str) -> bool {
         let count = self.false_starts.entry(id.to_owned()).or_default();
         *count += 1;
         *count >= FALSE_START_LIMIT
@@ -106,8 +106,8 @@ impl HookTask {
 
     /// Whether a job that found no space for its files has waited for it long enough, and was tried more than once.
     pub(super) fn waited_for_space(&mut self, record: &DeploymentRecord, clock: &Clock) -> bool {
-        let is_tried = self.programs.is_postponed(&record.job()) && self.false_start(&record.id);
-        is_tried && DeadlineInputs { made: "", seen: record.seen, timeout: SPACE_LIMIT }.how_long_ago(clock.now()) >= SPACE_LIMIT
+        let is_tried = self.programs.is_postponed(&record.job()) && self.count_failed_start(&record.id);
+        is_tried && DeadlineInputs { made: "", seen: record.seen, timeout: SPACE_LIMIT }.waiting_time(clock.now()) >= SPACE_LIMIT
     }
 
     /// It is run again by order of the operator.
@@ -122,7 +122,7 @@ impl HookTask {
         if let Some(judged) = known {
             return judged.gone.clone();
         }
-        let gone = gone(snapshot, record);
+        let gone = withdrawal_reason(snapshot, record);
         self.judged = Some(Judged { id: record.id.clone(), answer, gone: gone.clone() });
         gone
     }
@@ -141,13 +141,13 @@ impl HookTask {
     }
 
     /// Heat waits for it. Whether it did not before.
-    pub(super) fn goes_on(&mut self) -> bool {
+    pub(super) fn cancel_grace(&mut self) -> bool {
         self.grace.take().is_some()
     }
 
     /// How long until the running one has had its grace.
     pub(super) fn until_grace_is_over(&self, limit: Duration) -> Option<Duration> {
-        let grace = self.grace.as_ref().filter(|grace| grace.over.is_none() && !self.ends)?;
+        let grace = self.grace.as_ref().filter(|grace| grace.over.is_none() && !self.is_ending)?;
         Some(limit.saturating_sub(grace.since.elapsed()))
     }
 

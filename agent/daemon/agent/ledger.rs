@@ -7,27 +7,28 @@ use std::time::Duration;
 use futures_util::stream::FuturesUnordered;
 use serde_json::Value;
 
-use super::trouble::Trouble;
+use super::failure_pause::FailurePause;
 use super::view::result_key;
 use crate::daemon::host::Host;
 use crate::daemon::node::Wait;
 use crate::daemon::node::deadline::DeadlineInputs;
 use crate::deploy::{
-    self, DeploymentRecord, Generation, GenerationState, Generations, Journal, Outcome, Reference, SIGNAL_LIMIT, State,
+    self, DeploymentOutcome, DeploymentRecord, DeploymentState, Generation, GenerationState, Generations, Journal, Reference,
+    SIGNAL_LIMIT,
 };
 use crate::error::{Error, Result};
 use crate::metadata::{Deployment, SignalTarget};
 use crate::progress::Progress;
-use crate::report::reason::Reason;
+use crate::report::reason::FailureReason;
 use crate::report::{Code, Event, Phase};
-use crate::signal::{About, Destination, Disposition, Entry, Outbox, Sending};
+use crate::signal::{Destination, Disposition, Outbox, QueuedSignal, Sending, SignalSubject};
 
 /// Heat takes no notice of a temporary URL's object of the same second as its own change of the deployment, which has
 /// whole seconds (heat-protocol.md 7.2). It made that change before we could see it.
-const UNNOTICED: Duration = Duration::from_secs(2);
+const SAME_SECOND_DELAY: Duration = Duration::from_secs(2);
 
 /// Whether Heat may take no notice of a result that comes right after its own change.
-fn may_be_unnoticed(target: &SignalTarget, action: &str) -> bool {
+fn may_be_ignored_by_heat(target: &SignalTarget, action: &str) -> bool {
     matches!(target, SignalTarget::Url { verb, .. } if verb == "PUT") && action != "CREATE"
 }
 
@@ -41,9 +42,9 @@ pub(in crate::daemon) struct Ledger {
     /// Signals on their way.
     pub(super) sending: FuturesUnordered<Sending>,
     /// What left the outbox and could not be recorded, e.g. on a full disk: it must not be sent again.
-    pub(super) unrecorded: Vec<(Entry, Disposition)>,
+    pub(super) unrecorded: Vec<(QueuedSignal, Disposition)>,
     /// A result that could not be stored: it is tried again, and everything else goes on.
-    pub(in crate::daemon) unstored: Trouble,
+    pub(in crate::daemon) unstored: FailurePause,
 }
 
 impl Ledger {
@@ -51,7 +52,7 @@ impl Ledger {
         let (deploy, state) = (&host.settings.deploy, || Arc::clone(&host.state));
         let journal = Journal::open(state(), Some(&deploy.deployed_dir), deploy.keep, host.clock.clone(), &host.report)?;
         let generations = Generations::open(state(), host.clock.clone(), &host.report)?;
-        let (outbox, sending, unstored) = (Rc::new(outbox), FuturesUnordered::new(), Trouble::new(Rc::clone(&host)));
+        let (outbox, sending, unstored) = (Rc::new(outbox), FuturesUnordered::new(), FailurePause::new(Rc::clone(&host)));
         Ok(Self { host, progress, journal, generations, outbox, sending, unrecorded: Vec::new(), unstored })
     }
 
@@ -71,10 +72,10 @@ impl Ledger {
     }
 
     /// Records a new deployment, or what the metadata says of a known one. `false` if it was run before.
-    pub(super) fn register(&mut self, deployment: &Deployment, state: Option<State>) -> Result<bool> {
+    pub(super) fn register(&mut self, deployment: &Deployment, state: Option<DeploymentState>) -> Result<bool> {
         if state.is_some() {
             self.journal.renew(deployment)?;
-            if !self.journal.recover(&deployment.id, State::Seen)? {
+            if !self.journal.recover(&deployment.id, DeploymentState::Seen)? {
                 return Ok(true);
             }
         }
@@ -95,17 +96,17 @@ impl Ledger {
     }
 
     /// How long Heat has been waiting for a deployment.
-    pub(super) fn asked_ago(&self, deployment: &Deployment, timeout: Duration) -> Duration {
+    pub(super) fn heat_waiting_for(&self, deployment: &Deployment, timeout: Duration) -> Duration {
         let Some(record) = self.journal.get(&deployment.id) else { return Duration::ZERO };
         // Of what the operator has run again Heat has heard already.
         let made = if record.order.is_none() { deployment.creation_time.as_str() } else { "" };
-        DeadlineInputs { made, seen: record.seen, timeout }.how_long_ago(self.host.clock.now())
+        DeadlineInputs { made, seen: record.seen, timeout }.waiting_time(self.host.clock.now())
     }
 
     /// Results without a signal get theirs stored: after a start, and after a disk was full. One that is on its way is in the outbox
     /// until its fate is recorded or among those that could not be. One that cannot be stored holds nothing else up.
     pub(super) fn store_missing_signals(&mut self) {
-        if !self.unstored.try_again() {
+        if !self.unstored.resume_if_due() {
             return;
         }
         let is_unrecorded = |id: &str| self.unrecorded.iter().any(|(entry, _)| entry.key == result_key(id));
@@ -114,8 +115,8 @@ impl Ledger {
         for record in &finished {
             self.store_result(record);
         }
-        if !self.unstored.lasts() {
-            self.unstored.passed();
+        if !self.unstored.is_paused() {
+            self.unstored.clear();
         }
     }
 
@@ -127,7 +128,7 @@ impl Ledger {
     /// Records that Heat asks for a deployment no more before it ended, and from where it goes on if Heat does again: a script
     /// where it was, because it never runs twice; a node that was cut off before it had a result, from the beginning.
     pub(super) fn mark_withdrawn(&mut self, record: &DeploymentRecord, why: &str) -> Result<()> {
-        let from = if self.leave_generation(&record.id, &why.into())? { State::Seen } else { record.state };
+        let from = if self.leave_generation(&record.id, &why.into())? { DeploymentState::Seen } else { record.state };
         let line = format!("deployment {} is withdrawn: {why}", record.name);
         let event = Event::new(Code::DeploymentWithdrawn, line).phase(Phase::Deploy).deployment(&record.id, &record.name);
         self.host.report.emit(event.cause(why));
@@ -135,7 +136,7 @@ impl Ledger {
     }
 
     /// Ends a generation that was being put in place for a deployment that is refused now; whether there was one.
-    pub(super) fn reject_generation(&mut self, deployment: &str, why: &Reason) -> Result<bool> {
+    pub(super) fn reject_generation(&mut self, deployment: &str, why: &FailureReason) -> Result<bool> {
         let is_applying = self.is_applying(deployment);
         if is_applying {
             self.generations.end(GenerationState::Rejected, Some(why.clone()), self.progress.laps())?;
@@ -144,7 +145,7 @@ impl Ledger {
     }
 
     /// The same for a deployment that Heat lists no more, and may list again: it then goes on where it was.
-    fn leave_generation(&mut self, deployment: &str, why: &Reason) -> Result<bool> {
+    fn leave_generation(&mut self, deployment: &str, why: &FailureReason) -> Result<bool> {
         let is_applying = self.is_applying(deployment);
         if is_applying {
             self.generations.leave(why.clone(), self.progress.laps())?;
@@ -157,14 +158,14 @@ impl Ledger {
         self.generations.current().is_some_and(is_of)
     }
 
-    pub(super) fn end(&mut self, id: &str, outcome: Outcome) -> Result<()> {
+    pub(super) fn end(&mut self, id: &str, outcome: DeploymentOutcome) -> Result<()> {
         self.journal.finish(id, outcome)?;
         self.store_result_of(id);
         Ok(())
     }
 
     pub(super) fn store_result_of(&mut self, id: &str) {
-        if let Some(record) = self.journal.get(id).filter(|record| record.state == State::Finished).cloned() {
+        if let Some(record) = self.journal.get(id).filter(|record| record.state == DeploymentState::Finished).cloned() {
             self.store_result(&record);
         }
     }
@@ -172,7 +173,7 @@ impl Ledger {
     /// Stores a finished deployment's result for Heat, or says why it cannot be stored yet: [`Ledger::store_missing_signals`] tries it again.
     fn store_result(&mut self, record: &DeploymentRecord) {
         if let Err(error) = self.store_signal(record) {
-            self.unstored.take(&format!("storing the result of deployment {} for Heat", record.name), &error);
+            self.unstored.record(&format!("storing the result of deployment {} for Heat", record.name), &error);
         }
     }
 
@@ -182,16 +183,20 @@ impl Ledger {
             return Ok(());
         }
         if let Some(destination) = Destination::of(&record.target) {
-            let about =
-                About { id: record.id.clone(), name: record.name.clone(), resource: record.resource.clone(), result: true };
+            let about = SignalSubject {
+                id: record.id.clone(),
+                name: record.name.clone(),
+                resource: record.resource.clone(),
+                result: true,
+            };
             let mut outcome = self.journal.outcome(&record.id)?.unwrap_or_default();
             if record.is_job() {
                 outcome = outcome.explained(&record.outputs, &record.id);
             }
             let body = Value::Object(deploy::body(&outcome, &record.outputs, SIGNAL_LIMIT));
-            let mut entry = Entry::new(result_key(&record.id), Some(about), destination, body, self.host.clock.now());
-            if may_be_unnoticed(&record.target, &record.action) {
-                entry.hold(UNNOTICED.saturating_sub(self.host.clock.since(record.seen_at)), &self.host.clock);
+            let mut entry = QueuedSignal::new(result_key(&record.id), Some(about), destination, body, self.host.clock.now());
+            if may_be_ignored_by_heat(&record.target, &record.action) {
+                entry.hold(SAME_SECOND_DELAY.saturating_sub(self.host.clock.since(record.seen_at)), &self.host.clock);
             }
             return self.outbox.put(entry);
         }
@@ -217,14 +222,15 @@ impl Ledger {
 
     pub(super) fn store_wait_of(&mut self, id: &str, wait: &Wait) -> Result<()> {
         let Some(record) = self.journal.get(id) else { return Ok(()) };
-        let about = About { id: record.id.clone(), name: record.name.clone(), resource: record.resource.clone(), result: false };
+        let about =
+            SignalSubject { id: record.id.clone(), name: record.name.clone(), resource: record.resource.clone(), result: false };
         let body = wait.handle.body(&wait.signal);
         let key = format!("wait {} {}", record.id, wait.signal.id);
-        self.outbox.put(Entry::new(key, Some(about), wait.handle.destination().clone(), body, self.host.clock.now()))
+        self.outbox.put(QueuedSignal::new(key, Some(about), wait.handle.destination().clone(), body, self.host.clock.now()))
     }
 
     /// Records what became of signals; what cannot be written is kept for the next time.
-    pub(super) fn record_dispositions(&mut self, dispositions: Vec<(Entry, Disposition)>) -> Vec<Error> {
+    pub(super) fn record_dispositions(&mut self, dispositions: Vec<(QueuedSignal, Disposition)>) -> Vec<Error> {
         let mut errors = Vec::new();
         for (entry, disposition) in std::mem::take(&mut self.unrecorded).into_iter().chain(dispositions) {
             if let Err(error) = self.record_disposition(&entry, &disposition) {
@@ -235,15 +241,15 @@ impl Ledger {
         errors
     }
 
-    fn record_disposition(&mut self, entry: &Entry, disposition: &Disposition) -> Result<()> {
-        let Some(About { id, result, .. }) = &entry.about else { return Ok(()) };
+    fn record_disposition(&mut self, entry: &QueuedSignal, disposition: &Disposition) -> Result<()> {
+        let Some(SignalSubject { id, result, .. }) = &entry.about else { return Ok(()) };
         match (disposition, result) {
             (Disposition::Delivered, true) => self.journal.signalled(id, None),
             (Disposition::Undeliverable(cause), true) => {
                 self.journal.undelivered(id, format!("Heat refused the signal: {cause}"))
             }
             (Disposition::Superseded, true) => {
-                self.journal.mark_withdrawn(id, State::Finished, "superseded before it was reported to Heat")
+                self.journal.mark_withdrawn(id, DeploymentState::Finished, "superseded before it was reported to Heat")
             }
             (Disposition::Expired, true) => {
                 self.journal.undelivered(id, "it could not be reported to Heat for 7 days".to_owned())

@@ -5,15 +5,17 @@
 //! * the node is brought up or looked after (`node_task.rs`),
 //! * signals are sent (`signal`).
 //!
-//! Whenever one of them moves, what came of it is taken in (`settle.rs`), and [`Agent::decide`] looks at the whole picture afresh and
+//! Whenever one of them moves, what came of it is taken in (`completions.rs`), and [`Agent::decide`] looks at the whole picture afresh and
 //! starts what may be started (`begin.rs`). All that must not be lost is on disk before the next step begins (`ledger.rs`).
 //!
 //! In: polls, ended hooks, the node's results, answers of Heat, orders of the operator. Out: what is started next, records, signals, the
 //! status. Never: anything that blocks the loop, or a start that is not recorded yet.
 
 mod begin;
+mod completions;
 mod disk;
 pub(crate) mod ending;
+mod failure_pause;
 mod hook;
 mod ledger;
 mod node_conditions;
@@ -21,9 +23,7 @@ mod node_task;
 mod orders;
 mod publisher;
 mod run;
-mod settle;
 mod task;
-mod trouble;
 pub(super) mod view;
 mod worklist;
 
@@ -32,17 +32,17 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use self::disk::{Disk, RetainedData};
+use self::failure_pause::FailurePause;
 use self::hook::HookTask;
 use self::ledger::Ledger;
 use self::node_conditions::NodeConditions;
 use self::node_task::NodeTask;
 use self::publisher::Publisher;
-use self::trouble::Trouble;
 use self::view::view;
 use self::worklist::Worklist;
 use super::host::Host;
 use super::node::Node;
-use super::requests::{self, Repairs, Rollbacks};
+use super::order_files::{self, Repairs, Rollbacks};
 use crate::clock::Timestamp;
 use crate::collect::Collector;
 use crate::deploy::DeploymentRecord;
@@ -53,7 +53,7 @@ use crate::progress::Progress;
 use crate::report::status::Condition;
 use crate::report::{Code, Event, Phase, Report};
 use crate::settings::{NodeSource, Settings};
-use crate::signal::{Outbox, Sender, View};
+use crate::signal::{MetadataView, Outbox, Sender};
 use crate::watch::AsyncWatch;
 
 /// Orders of the operator.
@@ -85,8 +85,8 @@ pub(super) struct Agent {
     pub(super) progress: Progress,
     /// What is on disk.
     pub(super) disk: Disk,
-    pub(super) trouble: Trouble,
-    pub(super) page: Publisher,
+    pub(super) trouble: FailurePause,
+    pub(super) publisher: Publisher,
     orders: Orders,
 }
 
@@ -96,7 +96,7 @@ impl Agent {
         let Host { settings, root, state, systemd, clock, report } = &*host;
         let http = Rc::new(Http::new(settings.tls.clone(), Arc::clone(root), clock.clone()));
         let progress = Progress::new(report.clone(), clock.clone());
-        let page = Publisher::open(Rc::clone(&host));
+        let publisher = Publisher::open(Rc::clone(&host));
         let mut collector = Collector::new(
             settings.clone(),
             Arc::clone(root),
@@ -107,7 +107,7 @@ impl Agent {
             metadata,
         );
         collector.quarantine_unreadable();
-        collector.belong_to(&instance, page.run_dir.as_ref());
+        collector.belong_to(&instance, publisher.run_dir.as_ref());
         let keystone = collector.keystone().clone();
         let sender = Sender::new((*http).clone(), keystone.clone(), clock.clone());
         let outbox = Outbox::open(Arc::clone(state), sender, clock.clone(), report.clone())?;
@@ -115,7 +115,7 @@ impl Agent {
         let programs = Rc::new(Programs::new(Arc::clone(state), systemd.clone(), clock.clone())?);
         let conditions = NodeConditions::new(Rc::clone(&host), Rc::clone(&http));
         let node = Node::new(Rc::clone(&host), http, keystone, Rc::clone(&programs), progress.clone());
-        let arrivals = requests::watch(state, page.run_dir.as_ref())?;
+        let arrivals = order_files::watch(state, publisher.run_dir.as_ref())?;
         warn_of_settings(settings, report);
         report.emit(
             Event::new(Code::AgentStarted, format!("heat-node-agent {} started", env!("CARGO_PKG_VERSION")))
@@ -133,8 +133,8 @@ impl Agent {
             programs,
             progress,
             disk: Disk::default(),
-            trouble: Trouble::new(Rc::clone(&host)),
-            page,
+            trouble: FailurePause::new(Rc::clone(&host)),
+            publisher,
             orders: Orders { arrivals, repairs: Repairs::default(), rollbacks: Rollbacks::default() },
             host,
         })
@@ -144,7 +144,7 @@ impl Agent {
     pub(super) fn measure_disk(&mut self) {
         let mut kept = RetainedData { host: &self.host, programs: &self.programs, journal: &mut self.ledger.journal };
         if let Err(error) = self.disk.measure(&mut kept) {
-            self.trouble.take("measuring the deployments' output", &error);
+            self.trouble.record("measuring the deployments' output", &error);
         }
     }
 
@@ -155,7 +155,7 @@ impl Agent {
     }
 
     /// What signals need to know of the newest metadata.
-    fn view(&self) -> View {
+    fn view(&self) -> MetadataView {
         view(self.collector.snapshot())
     }
 
@@ -167,7 +167,7 @@ impl Agent {
 
 impl std::fmt::Debug for Agent {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Agent").field("phase", &self.page.phase).finish_non_exhaustive()
+        f.debug_struct("Agent").field("phase", &self.publisher.phase).finish_non_exhaustive()
     }
 }
 

@@ -11,23 +11,23 @@ use crate::backoff::Backoff;
 use crate::clock::{Clock, Stopwatch};
 use crate::daemon::host::Host;
 use crate::daemon::node::Node;
-use crate::deploy::{Extent, Reference};
+use crate::deploy::{AppliedExtent, Reference};
 use crate::error::{Error, Result};
 use crate::http::Http;
 use crate::keepers::node_conditions::{NodeObject, Transitions, write};
 use crate::report::node_conditions::{NodeCondition, of};
-use crate::report::status::Status;
+use crate::report::status::StatusDocument;
 use crate::report::{Code, Event};
 
 /// A heartbeat: node-problem-detector's is as long.
 const HEARTBEAT: Duration = Duration::from_mins(5);
 /// From the first measurement on until a condition is called fine: a process that hangs is known by its second bad answer, each of which
 /// takes up to 5 s, and one that the agent found running counts as young for a minute. What is wrong before that is written at once.
-const SETTLES: Duration = Duration::from_secs(75);
+const FIRST_REPORT_DELAY: Duration = Duration::from_secs(75);
 /// Between two writes where a condition became another one: each costs the API a write of the whole node.
-const CHANGE: Duration = Duration::from_secs(5);
+const STATE_CHANGE_PAUSE: Duration = Duration::from_secs(5);
 /// Between two where only a message did.
-const WORDS: Duration = Duration::from_mins(1);
+const MESSAGE_CHANGE_PAUSE: Duration = Duration::from_mins(1);
 /// Between two tries in vain.
 const PAUSES: Backoff = Backoff::new(Duration::from_secs(5), Duration::from_mins(5));
 /// What the API answers for a node that is not registered.
@@ -42,7 +42,7 @@ pub(super) struct NodeConditions {
     /// Since the node has been measured.
     measured: Option<Stopwatch>,
     /// Where they are written to, for a generation and how much of it there is.
-    node: Option<((u64, Extent), Option<NodeObject>)>,
+    node: Option<((u64, AppliedExtent), Option<NodeObject>)>,
     /// Of the object that `schedule` and `known` are about.
     url: Option<String>,
     schedule: Schedule,
@@ -77,9 +77,9 @@ impl Schedule {
         let pause = if written == wanted {
             HEARTBEAT
         } else if written.len() == wanted.len() && written.iter().zip(wanted).all(|(one, other)| is_same(one, other)) {
-            WORDS
+            MESSAGE_CHANGE_PAUSE
         } else {
-            CHANGE
+            STATE_CHANGE_PAUSE
         };
         pause.saturating_sub(since.elapsed())
     }
@@ -111,7 +111,7 @@ impl NodeConditions {
     }
 
     /// Takes over what a page shows.
-    pub(super) fn follow(&mut self, page: &Status) {
+    pub(super) fn follow(&mut self, page: &StatusDocument) {
         if self.host.settings.node_conditions {
             let mask = |one: NodeCondition| NodeCondition { message: self.host.report.masked(&one.message).into_owned(), ..one };
             self.wanted = of(page).into_iter().map(mask).collect();
@@ -121,7 +121,8 @@ impl NodeConditions {
 
     /// What is certain by now, and how long until the rest is.
     fn certain(&self) -> (Vec<NodeCondition>, Option<Duration>) {
-        let rest = self.measured.as_ref().map(|since| SETTLES.saturating_sub(since.elapsed())).filter(|rest| !rest.is_zero());
+        let rest =
+            self.measured.as_ref().map(|since| FIRST_REPORT_DELAY.saturating_sub(since.elapsed())).filter(|rest| !rest.is_zero());
         (self.wanted.iter().filter(|one| one.is_problem || rest.is_none()).cloned().collect(), rest)
     }
 
@@ -141,7 +142,7 @@ impl NodeConditions {
         if !self.host.settings.node_conditions {
             return;
         }
-        let Some(reference) = reference.filter(|reference| reference.extent != Extent::Nothing) else {
+        let Some(reference) = reference.filter(|reference| reference.extent != AppliedExtent::Nothing) else {
             self.node = None;
             return;
         };
@@ -150,14 +151,14 @@ impl NodeConditions {
             match node.object(reference) {
                 Ok(object) => self.write_to(about, object),
                 // Asked again: it may be read the next time.
-                Err(error) => return self.complain(&error),
+                Err(error) => return self.report_write_failure(&error),
             }
         }
         self.start();
     }
 
     /// What is known of another node's object says nothing of this one.
-    fn write_to(&mut self, about: (u64, Extent), object: Option<NodeObject>) {
+    fn write_to(&mut self, about: (u64, AppliedExtent), object: Option<NodeObject>) {
         if let Some(object) = object.as_ref().filter(|object| self.url.as_ref() != Some(&object.url)) {
             self.url = Some(object.url.clone());
             (self.known, self.schedule) = (None, Schedule::new());
@@ -181,7 +182,7 @@ impl NodeConditions {
     }
 
     /// Takes that in.
-    pub(super) fn took(&mut self, written: Vec<NodeCondition>, result: Result<Transitions>) {
+    pub(super) fn record_write(&mut self, written: Vec<NodeCondition>, result: Result<Transitions>) {
         let clock = &self.host.clock;
         match result {
             Ok(known) => {
@@ -201,13 +202,13 @@ impl NodeConditions {
                 if error.answered() == Some(NOT_FOUND) {
                     return;
                 }
-                self.complain(&error);
+                self.report_write_failure(&error);
             }
         }
     }
 
     /// Says why they cannot be written, once a cause.
-    fn complain(&mut self, error: &Error) {
+    fn report_write_failure(&mut self, error: &Error) {
         // What a server says of the same failure may differ each time.
         let cause = error.answered().map_or_else(|| error.cause().to_owned(), |status| status.to_string());
         if self.cause.as_ref() != Some(&cause) {

@@ -58,15 +58,15 @@ fn task(dir: &Path, is_on: bool, url: &str) -> NodeConditions {
     let http = Rc::new(Http::new(settings.tls.clone(), Arc::clone(&tree), clock.clone()));
     let host = Host { settings, root: Arc::clone(&tree), state: tree, systemd: None, clock, report };
     let mut task = NodeConditions::new(Rc::new(host), http);
-    task.node = Some(((1, Extent::Whole), Some(NodeObject { url: format!("{url}/api/v1/nodes/n"), identity: None })));
+    task.node = Some(((1, AppliedExtent::Whole), Some(NodeObject { url: format!("{url}/api/v1/nodes/n"), identity: None })));
     task
 }
 
 /// A page with a node whose components were measured.
-fn page(dir: &Path) -> Status {
+fn page(dir: &Path) -> StatusDocument {
     let node = NodeStatus { components: vec![ComponentStatus::default()], state: "applied".into(), ..NodeStatus::default() };
     let page = of_state(&Snapshot::default(), &[], None, &[], &Tree::open(dir).unwrap());
-    Status { node: Some(node), ..page }
+    StatusDocument { node: Some(node), ..page }
 }
 
 #[test]
@@ -75,11 +75,11 @@ fn what_is_known_of_one_object_says_nothing_of_another() {
     let mut task = task(dir.path(), true, "http://api");
     let object = |name: &str| Some(NodeObject { url: format!("http://api/{name}"), identity: None });
     let wanted = [condition(true, "x")];
-    task.write_to((1, Extent::Whole), object("a"));
+    task.write_to((1, AppliedExtent::Whole), object("a"));
     task.schedule.wrote(wanted.to_vec(), &task.host.clock);
     task.known = Some(Transitions::default());
     for (generation, name, is_kept) in [(2, "a", true), (3, "b", false)] {
-        task.write_to((generation, Extent::Whole), object(name));
+        task.write_to((generation, AppliedExtent::Whole), object(name));
         assert_eq!((task.known.is_some(), task.schedule.until_due(&wanted) == HEARTBEAT), (is_kept, is_kept), "{name}");
     }
 }
@@ -97,27 +97,27 @@ async fn with_the_setting_off_nothing_is_ever_sent() {
     on.start();
     assert!(!on.task.is_busy(), "nothing was measured");
     on.follow(&page(dir.path()));
-    assert_eq!(on.until_due(), Some(SETTLES));
+    assert_eq!(on.until_due(), Some(FIRST_REPORT_DELAY));
     on.start();
     assert!(!on.task.is_busy(), "nobody calls healthy what was seen once");
-    on.host.clock.advance(SETTLES);
+    on.host.clock.advance(FIRST_REPORT_DELAY);
     on.follow(&page(dir.path()));
     on.start();
     assert!(on.task.is_busy() && on.until_due().is_none(), "one at a time");
     let (written, result) = on.ended().await;
-    on.took(written, result);
+    on.record_write(written, result);
     assert_eq!((fake.requests().len(), on.until_due()), (2, Some(HEARTBEAT)));
     // A node whose kubelet does not register itself has no object of ours.
-    on.node = Some(((2, Extent::Whole), None));
+    on.node = Some(((2, AppliedExtent::Whole), None));
     assert!(on.until_due().is_none());
     // A bring-up measures anew.
     on.node = task(dir.path(), true, &fake.base).node;
-    let unmeasured = Status { node: None, ..page(dir.path()) };
+    let unmeasured = StatusDocument { node: None, ..page(dir.path()) };
     on.follow(&unmeasured);
     assert!(on.until_due().is_none());
     on.host.clock.advance(HEARTBEAT);
     on.follow(&page(dir.path()));
-    assert_eq!(on.until_due(), Some(SETTLES));
+    assert_eq!(on.until_due(), Some(FIRST_REPORT_DELAY));
 }
 
 #[tokio::test]
@@ -126,7 +126,7 @@ async fn a_failure_is_reported_once_as_long_as_its_cause_stays_and_so_is_its_end
     let fake = Fake::start(vec![ok("{}")]).await;
     let mut task = task(dir.path(), true, &fake.base);
     task.follow(&page(dir.path()));
-    task.host.clock.advance(SETTLES);
+    task.host.clock.advance(FIRST_REPORT_DELAY);
     let gone = || vec![status("404 Not Found", "{}")];
     let forbidden = || vec![status("403 Forbidden", r#"{"message": "is forbidden"}"#)];
     let away = || vec![status("503 Service Unavailable", "{}")];
@@ -139,7 +139,7 @@ async fn a_failure_is_reported_once_as_long_as_its_cause_stays_and_so_is_its_end
         task.start();
         assert!(task.task.is_busy());
         let (written, result) = task.ended().await;
-        task.took(written, result);
+        task.record_write(written, result);
         reported.push(task.host.report.events().iter().map(|event| event.code.entry().code).collect::<Vec<_>>());
     }
     let (failed, written) = ("HNA-0731", "HNA-0730");
@@ -162,14 +162,14 @@ async fn a_problem_is_written_at_once_and_what_is_fine_once_that_is_certain() {
     drifted.node.as_mut().unwrap().drifted = true;
     task.follow(&drifted);
     let mut kinds = Vec::new();
-    for pause in [0, SETTLES.as_secs()] {
+    for pause in [0, FIRST_REPORT_DELAY.as_secs()] {
         assert_eq!(task.until_due(), Some(Duration::from_secs(pause)));
         task.host.clock.advance(Duration::from_secs(pause));
         task.start();
         assert!(task.task.is_busy());
         let (written, result) = task.ended().await;
         kinds.push(written.iter().map(|one| (one.kind, one.is_problem)).collect::<Vec<_>>());
-        task.took(written, result);
+        task.record_write(written, result);
     }
     assert_eq!(kinds[0], [("HeatNodeDriftProblem", true)]);
     assert!(kinds[1].len() > 3 && kinds[1].contains(&("HeatNodeComponentProblem", false)), "{kinds:?}");

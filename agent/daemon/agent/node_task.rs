@@ -6,15 +6,15 @@ use std::time::Duration;
 use super::node_conditions::NodeConditions;
 use super::task::BackgroundTask;
 use crate::clock::{Clock, Stopwatch};
-use crate::daemon::node::{Done, Node, NodeInspection, Plan};
-use crate::deploy::{Extent, Generation, Reference};
+use crate::daemon::node::{Done, Node, NodeInspection, NodePlan};
+use crate::deploy::{AppliedExtent, Generation, Reference};
 use crate::error::Result;
 use crate::metadata::Deployment;
 use crate::report::component::ComponentStatus;
 use crate::report::status::PodNetworkStatus;
 
 /// The shortest interval at which a node is looked at without a poll that says anything.
-const LOOK: Duration = Duration::from_mins(1);
+const MIN_INSPECTION_INTERVAL: Duration = Duration::from_mins(1);
 
 /// What is done with the node, and what is known of it.
 pub(in crate::daemon) struct NodeTask {
@@ -22,14 +22,14 @@ pub(in crate::daemon) struct NodeTask {
     /// The node that is being brought up, by the deployment's id.
     pub(in crate::daemon) bring_up: BackgroundTask<String, Done>,
     /// The node that is being compared with its parameters.
-    pub(super) watch: BackgroundTask<(), Result<NodeInspection>>,
+    pub(super) inspection_task: BackgroundTask<(), Result<NodeInspection>>,
     /// Since the last time that this was due.
     since_inspection: Stopwatch,
     /// The newest look.
     pub(in crate::daemon) inspection: NodeInspection,
     pub(in crate::daemon) pod_network: PodNetworkTask,
     /// The components of the node in place are measured, for which generation and how much of it.
-    pub(super) health: BackgroundTask<(u64, Extent), ()>,
+    pub(super) health: BackgroundTask<(u64, AppliedExtent), ()>,
     /// The conditions of the node's object in Kubernetes are kept.
     pub(super) conditions: NodeConditions,
 }
@@ -48,7 +48,7 @@ impl NodeTask {
         Self {
             node: Rc::new(node),
             bring_up: BackgroundTask::default(),
-            watch: BackgroundTask::default(),
+            inspection_task: BackgroundTask::default(),
             since_inspection: clock.start(),
             inspection: NodeInspection::default(),
             pod_network: PodNetworkTask::default(),
@@ -64,13 +64,13 @@ impl NodeTask {
 
     /// Whether the node is brought up or looked at now.
     pub(super) fn is_busy(&self) -> bool {
-        self.bring_up.is_busy() || self.watch.is_busy()
+        self.bring_up.is_busy() || self.inspection_task.is_busy()
     }
 
     /// Brings the node up as planned, in the place of a look. `since`: how long Heat has been waiting.
-    pub(super) fn start(&mut self, deployment: Deployment, plan: Plan, generation: u64, since: Duration) {
+    pub(super) fn start(&mut self, deployment: Deployment, plan: NodePlan, generation: u64, since: Duration) {
         let node = Rc::clone(&self.node);
-        self.watch.stop();
+        self.inspection_task.stop();
         let id = deployment.id.clone();
         self.bring_up.start(id, async move { node.bring_up(deployment, plan, generation, since).await });
     }
@@ -78,7 +78,7 @@ impl NodeTask {
     /// Puts the generation before this one back, in the place of a look.
     pub(super) fn put_back(&mut self, current: Generation) {
         let node = Rc::clone(&self.node);
-        self.watch.stop();
+        self.inspection_task.stop();
         self.bring_up.start(current.deployment.clone(), async move { node.put_generation_back(current).await });
     }
 
@@ -87,18 +87,18 @@ impl NodeTask {
         self.since_inspection = clock.start();
         let Some(reference) = reference.filter(|_| !self.is_busy()) else { return };
         let node = Rc::clone(&self.node);
-        self.watch.start((), async move { node.inspect(&reference).await });
+        self.inspection_task.start((), async move { node.inspect(&reference).await });
     }
 
     /// How long until the node is looked at although no poll brought anything: a boot copy that does not change brings nothing.
     pub(super) fn until_inspection(&self, polling_interval: Duration) -> Duration {
-        let at_most = polling_interval.max(LOOK) * 2;
+        let at_most = polling_interval.max(MIN_INSPECTION_INTERVAL) * 2;
         if self.is_busy() { at_most } else { at_most.saturating_sub(self.since_inspection.elapsed()) }
     }
 
     /// Measures the components of the node, whatever came of the last deployment; not while it is brought up, which has its own gates.
     pub(super) fn watch_components(&mut self, reference: Option<&Reference>) {
-        let is_present = |reference: &&Reference| reference.extent != Extent::Nothing && !self.bring_up.is_busy();
+        let is_present = |reference: &&Reference| reference.extent != AppliedExtent::Nothing && !self.bring_up.is_busy();
         let Some(reference) = reference.filter(is_present) else {
             self.health.stop();
             return;
@@ -113,7 +113,7 @@ impl NodeTask {
     /// Keeps watch on the network of pods, whatever came of the last deployment; not while the node is brought up, when units come
     /// and go.
     pub(super) fn watch_pods(&mut self, reference: Option<Reference>) {
-        let is_present = |reference: &Reference| reference.extent != Extent::Nothing && !self.bring_up.is_busy();
+        let is_present = |reference: &Reference| reference.extent != AppliedExtent::Nothing && !self.bring_up.is_busy();
         let Some(reference) = reference.filter(is_present) else {
             self.pod_network = PodNetworkTask::default();
             return;
@@ -129,7 +129,7 @@ impl NodeTask {
 
 impl PodNetworkTask {
     /// Takes in what was seen.
-    pub(super) fn saw(&mut self, seen: Option<PodNetworkStatus>) {
+    pub(super) fn record(&mut self, seen: Option<PodNetworkStatus>) {
         // Nothing to watch: until there is another generation.
         if seen.is_some() {
             (self.status, self.of) = (seen, None);

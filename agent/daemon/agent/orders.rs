@@ -1,8 +1,8 @@
 //! Orders of the operator beside the running daemon.
 
 use super::Agent;
-use crate::daemon::requests::{NodeState, OrderContext, deliver, is_any_waiting};
-use crate::deploy::{Extent, Generation, State};
+use crate::daemon::order_files::{NodeState, OrderContext, deliver, is_any_waiting};
+use crate::deploy::{AppliedExtent, DeploymentState, Generation};
 use crate::report::{Code, Event};
 
 impl Agent {
@@ -11,15 +11,15 @@ impl Agent {
     pub(super) fn serve_orders(&mut self) {
         let current = self.ledger.generations.current();
         let extent = current.and_then(Generation::reference).map(|reference| reference.extent);
-        let is_in_place = extent.is_none_or(|extent| extent == Extent::Whole);
+        let is_in_place = extent.is_none_or(|extent| extent == AppliedExtent::Whole);
         let record = current.and_then(|current| self.ledger.journal.get(&current.deployment));
-        let is_unrecorded = record.is_some_and(|record| record.state == State::Running);
+        let is_unrecorded = record.is_some_and(|record| record.state == DeploymentState::Running);
         let node = NodeState { is_busy: self.node_task.is_busy(), is_unrecorded, is_in_place, extent };
         self.orders.rollbacks.current = current.filter(|_| is_any_waiting(&self.host.state)).cloned();
         let is_sending = !self.ledger.is_settled();
         let mut context = OrderContext {
             state: &self.host.state,
-            run_dir: self.page.run_dir.as_ref(),
+            run_dir: self.publisher.run_dir.as_ref(),
             is_sending,
             root: &self.host.root,
             journal: &mut self.ledger.journal,
@@ -48,9 +48,9 @@ impl Agent {
         if !served.is_empty() {
             self.publish();
         }
-        let delivered = deliver(&self.host.state, self.page.run_dir.as_ref(), &served);
+        let delivered = deliver(&self.host.state, self.publisher.run_dir.as_ref(), &served);
         if let Err(error) = ended.and(restored).and(delivered) {
-            self.trouble.take("carrying out a request", &error);
+            self.trouble.record("carrying out a request", &error);
         }
     }
 

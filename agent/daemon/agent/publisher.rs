@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use crate::clock::Stopwatch;
 use crate::daemon::host::Host;
-use crate::daemon::requests::make_directory;
+use crate::daemon::order_files::make_directory;
 use crate::daemon::status_file;
 use crate::error::{Error, Result};
 use crate::files::{Attributes, Tree};
 use crate::report::metrics;
 use crate::report::notify::Notify;
-use crate::report::status::Status;
+use crate::report::status::StatusDocument;
 use crate::report::{Code, Event, Phase};
 
 /// For each deployment on the page, the pause before it is made anew, where there are more than a few.
@@ -31,7 +31,7 @@ pub(in crate::daemon) struct Publisher {
     pub(super) run_dir: Option<Tree>,
     pub(super) notify: Notify,
     pub(in crate::daemon) phase: Phase,
-    pub(super) page: Option<Status>,
+    pub(super) page: Option<StatusDocument>,
     /// Since the page was last made, and whether something moved since.
     since: Stopwatch,
     is_old: bool,
@@ -49,7 +49,7 @@ struct Metrics {
 }
 
 impl Metrics {
-    fn write(path: &Path, page: &Status) -> Result<()> {
+    fn write(path: &Path, page: &StatusDocument) -> Result<()> {
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
             return Err(Error::permanent(format!("{} is no path of a file", path.display())));
         };
@@ -100,7 +100,7 @@ impl Publisher {
         (self.since, self.is_old, self.phase) = (self.host.clock.start(), false, phase);
     }
 
-    fn write_metrics(&mut self, page: &Status) {
+    fn write_metrics(&mut self, page: &StatusDocument) {
         let Some(path) = &self.metrics.path else { return };
         self.metrics.since = self.host.clock.start();
         let error = Metrics::write(path, page).err();
@@ -115,7 +115,7 @@ impl Publisher {
     }
 
     /// The status file and systemd's line, where they changed.
-    pub(super) fn publish(&mut self, page: Status) {
+    pub(super) fn publish(&mut self, page: StatusDocument) {
         self.notify.status(&page.summary);
         let is_same = self.page.as_ref() == Some(&page);
         if !is_same || self.metrics.since.elapsed() >= METRICS_AGE {

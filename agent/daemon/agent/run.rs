@@ -20,12 +20,12 @@ use crate::report::{Code, Event, Phase};
 /// A pass that has not ended after this is given up: no wait condition lives longer.
 const PASS_LIMIT: Duration = Duration::from_hours(24);
 /// How long signals that are on their way may take once the agent is to stop: it stops within a second (design.md 7).
-const FINISH: Duration = Duration::from_millis(600);
+const SEND_DRAIN_LIMIT: Duration = Duration::from_millis(600);
 
 impl Agent {
     /// Until SIGTERM or SIGINT.
     pub(in crate::daemon) async fn run(mut self) -> Result<ExitCode> {
-        self.page.notify.ready();
+        self.publisher.notify.ready();
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut reload = signal(SignalKind::hangup())?;
@@ -46,7 +46,7 @@ impl Agent {
                 () = self.turn() => {}
             }
         }
-        self.page.notify.stopping();
+        self.publisher.notify.stopping();
         self.finish_sending().await;
         self.host.report.emit(Event::new(Code::AgentStopping, "the agent is stopping"));
         Ok(exit::OK)
@@ -61,7 +61,7 @@ impl Agent {
                 self.sent(sent);
             }
         };
-        clock.limit(FINISH, finish).await;
+        clock.limit(SEND_DRAIN_LIMIT, finish).await;
     }
 
     /// One full pass: every source once, every deployment that it lists, every signal that can be sent.
@@ -71,7 +71,7 @@ impl Agent {
         self.received(change);
         while since.elapsed() < PASS_LIMIT {
             self.step();
-            if self.is_idle() || self.trouble.is_too_much() {
+            if self.is_idle() || self.trouble.has_given_up() {
                 break;
             }
             self.turn().await;
@@ -82,11 +82,11 @@ impl Agent {
         let waiting = !self.ledger.outbox.is_empty();
         let snapshot = self.collector.snapshot();
         let nothing_received = snapshot.authority.is_none() && snapshot.sources.values().any(|source| source.failures > 0);
-        let troubled = self.trouble.is_too_much() || self.ledger.unstored.lasts() || self.worklist.was_malformed();
+        let troubled = self.trouble.has_given_up() || self.ledger.unstored.is_paused() || self.worklist.was_malformed();
         if !(failed || waiting || nothing_received || troubled) {
             return Ok(exit::OK);
         }
-        let why = self.page.page.as_ref().map(|page| headline(&tree(page, true))).unwrap_or_default();
+        let why = self.publisher.page.as_ref().map(|page| headline(&tree(page, true))).unwrap_or_default();
         let remedy = "see `heat-node-agent status`; its actions are in the journal: journalctl -t heat-node-agent";
         print_error(&Error::permanent(why).context("something failed").remedy(remedy));
         Ok(exit::FAILED)
@@ -99,21 +99,21 @@ impl Agent {
         // A first try that is held back for a moment belongs to this pass.
         let held = self.ledger.outbox.holds_a_first_try();
         // One more answer is asked for before a result is sent.
-        let asks = self.collector.is_answering() || self.worklist.goes_on;
-        !is_busy && !sendable && !held && !asks && !self.trouble.lasts()
+        let asks = self.collector.is_answering() || self.worklist.has_more;
+        !is_busy && !sendable && !held && !asks && !self.trouble.is_paused()
     }
 
     fn step(&mut self) {
-        if self.trouble.try_again() {
+        if self.trouble.resume_if_due() {
             self.record_dispositions(Vec::new());
             // Before anything is begun: an order that was cut off must not meet what it was to change in another shape.
             self.serve_orders();
             self.go_on_restoring();
             if let Err(error) = self.decide() {
-                self.trouble.take("processing the deployments", &error);
+                self.trouble.record("processing the deployments", &error);
             }
-            if !self.trouble.lasts() {
-                self.trouble.passed();
+            if !self.trouble.is_paused() {
+                self.trouble.clear();
             }
         }
         let reference = self.ledger.reference();
@@ -122,7 +122,7 @@ impl Agent {
         self.node_task.conditions.begin(in_place, &self.node_task.node);
         self.node_task.watch_pods(reference);
         let phase = self.current_phase();
-        if self.page.is_due(self.ledger.journal.len(), phase) {
+        if self.publisher.is_due(self.ledger.journal.len(), phase) {
             self.publish();
         }
     }
@@ -132,12 +132,12 @@ impl Agent {
         let node = Rc::clone(&self.node_task.node);
         // In trouble nothing is begun or sent before its end: what is due would only spin.
         let due = self.ledger.outbox.due();
-        let unstored = self.ledger.unstored.rest();
-        let wake = self.trouble.rest().or_else(|| [due, unstored].into_iter().flatten().min());
+        let unstored = self.ledger.unstored.remaining();
+        let wake = self.trouble.remaining().or_else(|| [due, unstored].into_iter().flatten().min());
         let watchdog = Notify::interval();
-        let page = self.page.until_due(self.ledger.journal.len());
-        let more = (self.worklist.goes_on && !self.trouble.lasts()).then_some(Duration::ZERO);
-        let grace = self.hook.until_grace_is_over(self.host.settings.deploy.replaced_grace).filter(|_| !self.trouble.lasts());
+        let page = self.publisher.until_due(self.ledger.journal.len());
+        let more = (self.worklist.has_more && !self.trouble.is_paused()).then_some(Duration::ZERO);
+        let grace = self.hook.until_grace_is_over(self.host.settings.deploy.replaced_grace).filter(|_| !self.trouble.is_paused());
         let conditions = self.node_task.conditions.until_due();
         let pause =
             [wake, watchdog, page, more, grace, conditions].into_iter().flatten().min().unwrap_or(Duration::from_hours(1));
@@ -145,19 +145,19 @@ impl Agent {
             change = self.collector.changed() => self.polled(change),
             (id, ran) = self.hook.ended() => self.hook_ended(&id, ran),
             (id, done) = self.node_task.bring_up.ended() => self.node_ended(&id, done),
-            ((), inspection) = self.node_task.watch.ended() => self.inspected(inspection),
-            ((), seen) = self.node_task.pod_network.task.ended() => self.node_task.pod_network.saw(seen),
+            ((), inspection) = self.node_task.inspection_task.ended() => self.inspected(inspection),
+            ((), seen) = self.node_task.pod_network.task.ended() => self.node_task.pod_network.record(seen),
             // It never ends by itself: what it finds is the next one's news.
             (_, ()) = self.node_task.health.ended() => {}
             () = node.component_changed() => {}
-            (written, result) = self.node_task.conditions.ended() => self.node_task.conditions.took(written, result),
+            (written, result) = self.node_task.conditions.ended() => self.node_task.conditions.record_write(written, result),
             Some(sent) = self.ledger.sending.next() => self.sent(sent),
             () = self.orders.arrivals.changed() => {}
             // The page is made anew at the end of the turn.
             () = self.progress.changed() => {}
             () = self.host.clock.wait(pause) => {}
         }
-        self.page.notify.alive(&self.host.clock);
+        self.publisher.notify.alive(&self.host.clock);
     }
 
     fn current_phase(&self) -> Phase {
@@ -180,7 +180,7 @@ impl Agent {
         }
         match inspection {
             Ok(inspection) => self.node_task.inspection = inspection,
-            Err(error) => self.trouble.take("comparing the node with its parameters", &error),
+            Err(error) => self.trouble.record("comparing the node with its parameters", &error),
         }
     }
 
@@ -191,9 +191,9 @@ impl Agent {
 
     /// The status file and systemd's line, where they changed.
     pub(super) fn publish(&mut self) {
-        self.page.begin(self.current_phase());
+        self.publisher.begin(self.current_phase());
         let page = page::of(self);
         self.node_task.conditions.follow(&page);
-        self.page.publish(page);
+        self.publisher.publish(page);
     }
 }

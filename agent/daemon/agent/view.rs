@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use crate::collect::{Authority, Snapshot};
+use crate::collect::{AuthoritativeAnswer, Snapshot};
 use crate::deploy::DeploymentRecord;
 use crate::settings::source_name::SourceName;
-use crate::signal::View;
+use crate::signal::MetadataView;
 
 /// The outbox' key of a deployment's result.
 pub(super) fn result_key(id: &str) -> String {
@@ -15,8 +15,8 @@ pub(super) fn result_key(id: &str) -> String {
 
 /// Whether what is not in the list is gone for Heat. No list is not an empty list (heat-protocol.md R12), a cached one may be
 /// out of date, and a file of `--metadata` does not speak for what Heat asked for before.
-pub(super) fn lists_all(snapshot: &Snapshot) -> bool {
-    let heat = |listing: &Authority| listing.source != SourceName::File.as_str();
+pub(super) fn is_heats_list(snapshot: &Snapshot) -> bool {
+    let heat = |listing: &AuthoritativeAnswer| listing.source != SourceName::File.as_str();
     snapshot.deployments.is_some() && snapshot.listing.as_ref().is_some_and(heat)
 }
 
@@ -32,8 +32,8 @@ fn asks_keystone(source: &str) -> bool {
 
 /// Why Heat waits for a deployment no more: its entry is gone, or one of the same resource is newer. `None` while it may
 /// wait, or where no answer of Heat's own says so.
-pub(super) fn gone(snapshot: &Snapshot, record: &DeploymentRecord) -> Option<String> {
-    let list = snapshot.deployments.as_ref().filter(|_| lists_all(snapshot))?;
+pub(super) fn withdrawal_reason(snapshot: &Snapshot, record: &DeploymentRecord) -> Option<String> {
+    let list = snapshot.deployments.as_ref().filter(|_| is_heats_list(snapshot))?;
     let is_listed = list.lists(&record.id);
     let newest = record.resource.as_ref().and_then(|resource| list.newest().get(resource).cloned());
     match newest.filter(|newest| !newest.contains(&record.id)).and_then(|newest| newest.into_iter().next()) {
@@ -44,14 +44,14 @@ pub(super) fn gone(snapshot: &Snapshot, record: &DeploymentRecord) -> Option<Str
 }
 
 /// What the outbox needs of a snapshot.
-pub(super) fn view(snapshot: &Snapshot) -> View {
+pub(super) fn view(snapshot: &Snapshot) -> MetadataView {
     let (freshness, own) = (snapshot.freshness(), snapshot.own_credentials.clone());
     let asked_keystone = snapshot.authority.as_ref().is_some_and(|authority| asks_keystone(authority.source));
-    if !lists_all(snapshot) {
-        return View { freshness, asked_keystone, own, ..View::default() };
+    if !is_heats_list(snapshot) {
+        return MetadataView { freshness, asked_keystone, own, ..MetadataView::default() };
     }
     let (listed, newest) = snapshot.deployments.as_ref().map(|list| (list.ids(), list.newest())).unwrap_or_default();
-    View { listed: Some(listed), newest, freshness, asked_keystone, own }
+    MetadataView { listed: Some(listed), newest, freshness, asked_keystone, own }
 }
 
 #[cfg(test)]
@@ -76,8 +76,8 @@ mod tests {
         Snapshot {
             deployments: entries.map(|entries| Arc::new(Entries::new(entries.iter().map(entry).collect()).unwrap())),
             sources: [("cfn", SourceState::default())].into(),
-            authority: source.map(|source| Authority { source, list_answer: answer() }),
-            listing: source.filter(|_| entries.is_some()).map(|source| Authority { source, list_answer: answer() }),
+            authority: source.map(|source| AuthoritativeAnswer { source, list_answer: answer() }),
+            listing: source.filter(|_| entries.is_some()).map(|source| AuthoritativeAnswer { source, list_answer: answer() }),
             ..Snapshot::default()
         }
     }
@@ -127,7 +127,7 @@ mod tests {
         .unwrap();
         let target = crate::metadata::SignalTarget::None;
         let resource = Some(("s/1".to_owned(), "r".to_owned()));
-        journal.refuse("a", "a", target, resource, crate::deploy::Outcome::default()).unwrap();
+        journal.refuse("a", "a", target, resource, crate::deploy::DeploymentOutcome::default()).unwrap();
         let record = journal.get("a").unwrap();
         for (source, entries, expected) in [
             (Some("cfn"), Some(&[("a", "1")][..]), None),
@@ -141,7 +141,7 @@ mod tests {
             (Some("file"), Some(&[]), None),
             (None, Some(&[]), None),
         ] {
-            assert_eq!(gone(&snapshot(source, entries), record).as_deref(), expected, "{source:?} {entries:?}");
+            assert_eq!(withdrawal_reason(&snapshot(source, entries), record).as_deref(), expected, "{source:?} {entries:?}");
         }
     }
 

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::collect::Entries;
-use crate::deploy::{EntryKind, Todo, Work};
+use crate::deploy::{EntryKind, PendingEntry, Work};
 use crate::digest::key_of;
-use crate::report::damper::Damper;
+use crate::report::reported_once::ReportedOnce;
 
 /// How many malformed entries without an id are remembered as reported.
 const REPORTED_LIMIT: usize = 256;
@@ -19,24 +19,24 @@ pub(super) struct Worklist {
     /// Of the journal, when the list was gone through.
     revision: u64,
     /// What cannot be done.
-    pub(super) wrong: VecDeque<Todo>,
+    pub(super) rejected: VecDeque<PendingEntry>,
     /// In the order of the list. What ended leaves it, mostly at its front.
-    pub(super) rest: VecDeque<Todo>,
+    pub(super) rest: VecDeque<PendingEntry>,
     /// How many of these bring a node up.
     pub(super) nodes: usize,
     /// Whether it was seen that nothing is wrong with a node that waits for its turn.
-    pub(super) is_judged: bool,
+    pub(super) nodes_checked: bool,
     /// Whether there is more to do at once than was done in this turn.
-    pub(super) goes_on: bool,
+    pub(super) has_more: bool,
     /// Digests of malformed entries without an id of their own that were reported; a new list does not change that.
-    damper: Damper<String>,
+    reported_once: ReportedOnce<String>,
 }
 
 impl Worklist {
     pub(super) fn new() -> Self {
-        let (entries, wrong, rest) = (Arc::default(), VecDeque::new(), VecDeque::new());
-        let damper = Damper::with_limit(REPORTED_LIMIT);
-        Self { entries, revision: 0, wrong, rest, nodes: 0, is_judged: false, goes_on: false, damper }
+        let (entries, rejected, rest) = (Arc::default(), VecDeque::new(), VecDeque::new());
+        let reported_once = ReportedOnce::with_limit(REPORTED_LIMIT);
+        Self { entries, revision: 0, rejected, rest, nodes: 0, nodes_checked: false, has_more: false, reported_once }
     }
 
     /// Whether this list was gone through, with the journal as it is.
@@ -45,34 +45,34 @@ impl Worklist {
     }
 
     /// Begins with a list that was gone through.
-    pub(super) fn renew(&mut self, entries: Arc<Entries>, revision: u64, list: VecDeque<Todo>) {
-        (self.rest, self.wrong) = list.into_iter().partition(|item| matches!(item.what, EntryKind::Do(_)));
-        self.nodes = self.rest.iter().filter(|item| item.what == EntryKind::Do(Work::Node)).count();
-        (self.entries, self.revision, self.is_judged, self.goes_on) = (entries, revision, false, false);
+    pub(super) fn renew(&mut self, entries: Arc<Entries>, revision: u64, list: VecDeque<PendingEntry>) {
+        (self.rest, self.rejected) = list.into_iter().partition(|item| matches!(item.what, EntryKind::Run(_)));
+        self.nodes = self.rest.iter().filter(|item| item.what == EntryKind::Run(Work::Node)).count();
+        (self.entries, self.revision, self.nodes_checked, self.has_more) = (entries, revision, false, false);
     }
 
     /// Whether a malformed entry without an id of its own was not reported yet.
     pub(super) fn is_news(&mut self, entry: &Value) -> bool {
-        self.damper.is_news(&key_of(&entry.to_string()))
+        self.reported_once.is_news(&key_of(&entry.to_string()))
     }
 
     /// Whether any such entry was reported.
     pub(super) fn was_malformed(&self) -> bool {
-        !self.damper.reported().is_empty()
+        !self.reported_once.reported().is_empty()
     }
 
     pub(super) fn entry(&self, at: usize) -> Option<Value> {
         self.entries.get(self.rest.get(at)?.at)
     }
 
-    pub(super) fn wrong_at(&self, at: usize) -> Option<(Todo, Value)> {
-        let item = self.wrong.get(at)?.clone();
+    pub(super) fn rejected_at(&self, at: usize) -> Option<(PendingEntry, Value)> {
+        let item = self.rejected.get(at)?.clone();
         let entry = self.entries.get(item.at)?;
         Some((item, entry))
     }
 
     pub(super) fn done(&mut self, at: usize) {
-        if self.rest.remove(at).is_some_and(|item| item.what == EntryKind::Do(Work::Node)) {
+        if self.rest.remove(at).is_some_and(|item| item.what == EntryKind::Run(Work::Node)) {
             self.nodes -= 1;
         }
     }

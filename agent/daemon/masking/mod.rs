@@ -8,13 +8,13 @@ use serde_json::{Map, Value};
 use crate::budgets::json;
 use crate::http::{MASK, redacted, without_userinfo};
 use crate::kubernetes::{config_as_yaml, is_broken_url, readable_config};
-use crate::report::text::with_own_names;
+use crate::report::text::with_unique_names;
 
-mod page;
-mod words;
+mod by_name;
+mod by_value;
 
-pub(crate) use page::{EntryMask, KnownSecrets, TextMask};
-use words::{is_secret, masked_words};
+use by_name::{is_secret, masked_words};
+pub(crate) use by_value::{EntryMask, KnownSecrets, TextMask};
 
 /// The group, or the tool of a component's part, whose config is parameters.
 const NODE_GROUP: &str = "kubernetes-node";
@@ -36,7 +36,7 @@ pub(crate) fn without_url_users(value: Value) -> Value {
         Value::Array(items) => items.into_iter().map(without_url_users).collect(),
         Value::Object(members) => {
             let shown = members.into_iter().map(|(key, value)| (without_userinfo(&key).into_owned(), without_url_users(value)));
-            Value::Object(with_own_names(shown))
+            Value::Object(with_unique_names(shown))
         }
         scalar => scalar,
     }
@@ -91,7 +91,7 @@ fn masked_members(members: &Map<String, Value>) -> Map<String, Value> {
         // What is in the place of a name may be a text with a secret.
         (masked_text(key), shown)
     });
-    with_own_names(shown)
+    with_unique_names(shown)
 }
 
 /// A config as text: as YAML, without its comments, which may hold anything. One that cannot be read is not shown at all.

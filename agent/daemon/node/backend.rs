@@ -15,7 +15,7 @@ use crate::keepers::volumes::{self, ProgramOutput};
 use crate::machine::listeners::Holder;
 use crate::openstack::keystone::Keystone;
 use crate::openstack::magnum::Magnum;
-use crate::programs::{Found, Job, Programs};
+use crate::programs::{Job, JobState, Programs};
 use crate::systemd::{JobOutcome, Systemd};
 
 /// Longest time for making a file system, or a key of 4096 bits on a slow machine.
@@ -38,7 +38,7 @@ fn time_limit_ms(key: &str) -> Option<u64> {
 
 /// Carries out on the machine what the interlock decided.
 #[derive(Clone, Debug)]
-pub(in crate::daemon) struct Backend {
+pub(in crate::daemon) struct MachineBackend {
     pub(in crate::daemon) systemd: Systemd,
     pub(in crate::daemon) programs: Rc<Programs>,
     pub(in crate::daemon) root: Arc<Tree>,
@@ -46,9 +46,9 @@ pub(in crate::daemon) struct Backend {
     pub(in crate::daemon) secrets: Vec<String>,
 }
 
-impl Backend {
+impl MachineBackend {
     async fn ran(&self, key: &str, job: &Job) -> Result<ProgramOutput> {
-        if self.programs.inspect(key).await? != Found::Running {
+        if self.programs.inspect(key).await? != JobState::Running {
             self.programs.forget(key)?;
             self.programs.prepare(key, job)?;
         }
@@ -63,7 +63,7 @@ impl Backend {
     }
 }
 
-impl FailureDetails for Backend {
+impl FailureDetails for MachineBackend {
     async fn failure_details(&self, unit: &str) -> Vec<String> {
         let own = format!("_SYSTEMD_UNIT={unit}");
         let of_systemd = format!("UNIT={unit}");
@@ -117,7 +117,7 @@ fn done(what: &str, outcome: &JobOutcome) -> Result<()> {
     Err(error.context(what).remedy(format!("check `journalctl -u {what}`")))
 }
 
-impl volumes::Backend for Backend {
+impl volumes::VolumeBackend for MachineBackend {
     async fn reload(&self) -> Result<()> {
         self.systemd.reload().await
     }
@@ -157,18 +157,18 @@ impl volumes::Backend for Backend {
 /// Who signs certificates, and who makes keys that the agent itself cannot make.
 #[derive(Debug)]
 pub(in crate::daemon) struct Issuers {
-    pub(in crate::daemon) backend: Backend,
+    pub(in crate::daemon) backend: MachineBackend,
     pub(in crate::daemon) http: Rc<Http>,
     pub(in crate::daemon) keystone: Keystone,
 }
 
-impl certificates::Backend for Issuers {
-    fn magnum<'a>(&'a self, access: &'a MagnumAccess) -> impl certificates::Issuing + 'a {
+impl certificates::CertificateBackend for Issuers {
+    fn magnum<'a>(&'a self, access: &'a MagnumAccess) -> impl certificates::CertificateSigner + 'a {
         Magnum::new(&self.http, &self.keystone, access)
     }
 
     async fn run(&self, key: &str, argv: Vec<String>) -> Result<ProgramOutput> {
-        volumes::Backend::run(&self.backend, key, argv).await
+        volumes::VolumeBackend::run(&self.backend, key, argv).await
     }
 }
 

@@ -10,34 +10,34 @@ use serde_json::{Map, Value, json};
 use super::backend::Issuers;
 use super::deadline::time_left;
 use super::outline::Outline;
-use super::plan::Plan;
+use super::plan::NodePlan;
 use super::wait::{Wait, wait_id};
 use super::{Node, renewal};
 use crate::clock::BUILT;
 use crate::converge::gates::passes;
-use crate::converge::{self, Context, Failure, Retired};
+use crate::converge::{self, Failure, Retired, RunContext};
 use crate::daemon::reason::reason;
-use crate::deploy::Outcome;
-use crate::desired::{Desired, Probe};
+use crate::deploy::DeploymentOutcome;
+use crate::desired::{Desired, GateProbe};
 use crate::error::Error;
 use crate::keepers::certificates::CertificateKeeper;
 use crate::kubernetes::{self, NodeSpec};
-use crate::machine::installed::{Machine, Units};
+use crate::machine::installed::{InstalledPrograms, UnitFiles};
 use crate::metadata::{Deployment, SignalTarget};
 use crate::progress::StepId;
-use crate::report::lap::{Lap, timings};
+use crate::report::step_timing::{StepTiming, timings};
 use crate::report::{Code, Event, Phase};
-use crate::signal::{Handle, Status, WaitSignal};
+use crate::signal::{Handle, WaitSignal, WaitStatus};
 
 /// How long what was started must pass its gates before Heat hears of it: a service that dies of its surroundings does so within
 /// seconds, and what was reported to Heat cannot be taken back.
-pub(super) const SETTLES: Duration = Duration::from_secs(6);
+pub(super) const STABILITY_PERIOD: Duration = Duration::from_secs(6);
 
 /// How one run is carried out.
 pub(super) struct RunOptions {
     pub(super) deadline: Duration,
-    /// How long units that were started must stay up before it counts as healthy ([`Context::settles`]).
-    pub(super) settles: Duration,
+    /// How long units that were started must stay up before it counts as healthy ([`RunContext::stability_period`]).
+    pub(super) stability_period: Duration,
     pub(super) generation: u64,
     /// The one that asks for it; nothing where the node is put back.
     pub(super) deployment: Option<String>,
@@ -48,20 +48,20 @@ pub(super) struct RunOptions {
 /// How bringing the node up ended.
 #[derive(Debug)]
 pub(in crate::daemon) struct Done {
-    pub(in crate::daemon) outcome: Outcome,
-    pub(in crate::daemon) laps: Vec<Lap>,
+    pub(in crate::daemon) outcome: DeploymentOutcome,
+    pub(in crate::daemon) laps: Vec<StepTiming>,
     pub(in crate::daemon) wait: Option<Wait>,
     /// Whether anything of the machine may have been changed.
-    pub(in crate::daemon) touched: bool,
+    pub(in crate::daemon) changed_machine: bool,
     /// Whether the node was rolled back, and is as the generation before asked.
     pub(in crate::daemon) restored: bool,
 }
 
 /// What became of an update.
 struct Update {
-    result: converge::Outcome,
+    result: converge::ConvergeResult,
     /// The steps of the update itself, without those of a rollback.
-    laps: Vec<Lap>,
+    laps: Vec<StepTiming>,
     /// Whether it was rolled back.
     restored: bool,
 }
@@ -76,23 +76,30 @@ impl Node {
     pub(in crate::daemon) fn wait_failed(&self, deployment: &Deployment, reason: String, data: Value) -> Option<Wait> {
         let handle = Handle::parse(&kubernetes::readable_parameters(deployment).wait_handle()?).ok()?;
         let id = wait_id(deployment, &self.hostname());
-        Some(Wait { handle, signal: WaitSignal { status: Status::Failure, id, reason, data } })
+        Some(Wait { handle, signal: WaitSignal { status: WaitStatus::Failure, id, reason, data } })
     }
 
     /// Brings the node up as planned. `since`: how long Heat has been waiting.
-    pub(in crate::daemon) async fn bring_up(&self, deployment: Deployment, plan: Plan, generation: u64, since: Duration) -> Done {
+    pub(in crate::daemon) async fn bring_up(
+        &self,
+        deployment: Deployment,
+        plan: NodePlan,
+        generation: u64,
+        since: Duration,
+    ) -> Done {
         let name = plan.spec.node_name(&self.hostname());
         let address = plan.spec.address.map(|address| address.to_string()).unwrap_or_default();
         let deadline = time_left(plan.spec.timeout, plan.spec.deadline, since);
         // A deployment asks for everything anew.
         self.volume_memory.growths.forget();
-        self.know(&deployment);
+        self.set_secrets(&deployment);
         let is_reported = plan.wait.is_some() || !matches!(deployment.signal_target(), SignalTarget::None);
-        let settles = if is_reported { SETTLES } else { Duration::ZERO };
+        let stability_period = if is_reported { STABILITY_PERIOD } else { Duration::ZERO };
         self.known.outline.replace(Some(Outline::of(&plan.spec, &plan.desired, &self.hostname())));
         self.remembered.forget_left();
-        let Update { result, laps, restored } = Box::pin(self.update(&plan, &deployment, generation, (deadline, settles))).await;
-        let touched = result.as_ref().map_or_else(|failure| failure.touched, |_| true);
+        let Update { result, laps, restored } =
+            Box::pin(self.update(&plan, &deployment, generation, (deadline, stability_period))).await;
+        let changed_machine = result.as_ref().map_or_else(|failure| failure.changed_machine, |_| true);
         let (outcome, timings, status, reason) = match result {
             Ok(converged) => {
                 let code = if converged.changed { Code::NodeConverged } else { Code::NodeUnchanged };
@@ -103,7 +110,12 @@ impl Node {
                 let timings = timings(&laps);
                 let mut outputs = outputs(&name, &address, plan.spec.kube_version.as_deref(), generation, &timings);
                 outputs.extend(self.readiness(&plan.desired).await);
-                (Outcome { outputs, ..Outcome::default() }, timings, Status::Success, format!("node {name} is healthy"))
+                (
+                    DeploymentOutcome { outputs, ..DeploymentOutcome::default() },
+                    timings,
+                    WaitStatus::Success,
+                    format!("node {name} is healthy"),
+                )
             }
             Err(failure) => {
                 // What exactly failed was reported where it happened; this line ties it to the deployment.
@@ -117,26 +129,26 @@ impl Node {
                 );
                 let why = reason(&self.host.report, failure.code, &error);
                 let sentence = why.to_string();
-                (Outcome::refused(why), Vec::new(), Status::Failure, sentence)
+                (DeploymentOutcome::refused(why), Vec::new(), WaitStatus::Failure, sentence)
             }
         };
         let id = wait_id(&deployment, &self.hostname());
         let data = wait_data(&name, &address, generation, &timings);
         let wait = plan.wait.map(|handle| Wait { handle, signal: WaitSignal { status, id, reason, data } });
-        Done { outcome, laps, wait, touched, restored }
+        Done { outcome, laps, wait, changed_machine, restored }
     }
 
     /// Carries the plan out, and goes back to the generation before where that fails and may be taken back; with the steps of the
     /// update itself.
     async fn update(
         &self,
-        plan: &Plan,
+        plan: &NodePlan,
         deployment: &Deployment,
         generation: u64,
-        (deadline, settles): (Duration, Duration),
+        (deadline, stability_period): (Duration, Duration),
     ) -> Update {
         let running = self.host.clock.start();
-        let prepared = match self.way_back(&plan.desired, generation, &deployment.id).await {
+        let prepared = match self.plan_rollback(&plan.desired, generation, &deployment.id).await {
             Ok(way) => self.interrupted_rollback(generation, &deployment.id).map(|interrupted| (way, interrupted)),
             Err(error) => Err(error),
         };
@@ -154,7 +166,7 @@ impl Node {
         } else {
             let options = RunOptions {
                 deadline: deadline.saturating_sub(way.reserve(deadline)),
-                settles,
+                stability_period,
                 generation,
                 deployment: Some(deployment.id.clone()),
                 retired: None,
@@ -164,7 +176,7 @@ impl Node {
         let laps = self.progress.laps();
         match result {
             Ok(converged) => {
-                self.remembered.take_as_it_is(&plan.desired);
+                self.remembered.accept_current_state(&plan.desired);
                 Update { result: Ok(converged), laps, restored: false }
             }
             Err(failure) => {
@@ -182,8 +194,8 @@ impl Node {
         let mut outputs = BTreeMap::new();
         for gate in desired.gates.iter().chain(&desired.watched) {
             let name = match gate.probe {
-                Probe::NodeReady { .. } => "node_ready",
-                Probe::NoPendingRequests { .. } | Probe::File(_) => "certificate_requests",
+                GateProbe::NodeReady { .. } => "node_ready",
+                GateProbe::NoPendingRequests { .. } | GateProbe::File(_) => "certificate_requests",
                 _ => continue,
             };
             let answer = passes(&self.host.root, &*self.http, &self.host.clock, gate).await;
@@ -201,8 +213,8 @@ impl Node {
         &self,
         spec: &NodeSpec,
         desired: &Desired,
-        RunOptions { deadline, settles, generation, deployment, retired }: RunOptions,
-    ) -> converge::Outcome {
+        RunOptions { deadline, stability_period, generation, deployment, retired }: RunOptions,
+    ) -> converge::ConvergeResult {
         // Those of an earlier run are not this one's, which may end before it begins.
         self.progress.begin_run(deployment.as_deref());
         let is_update = deployment.is_some() && retired.is_none();
@@ -215,7 +227,7 @@ impl Node {
         };
         // Many futures: on the heap.
         let backend = self.backend(systemd);
-        let machine = Machine { root: &self.host.root, units: Units::Running(systemd), spec, desired };
+        let machine = InstalledPrograms { root: &self.host.root, units: UnitFiles::Running(systemd), spec, desired };
         let asking = self.known.machine.check_programs(&machine, &backend, &self.host, &self.progress, generation);
         Box::pin(asking).await.map_err(Failure::untouched)?;
         let issuers = Issuers { backend: backend.clone(), http: Rc::clone(&self.http), keystone: self.keystone.clone() };
@@ -230,7 +242,7 @@ impl Node {
             is_update,
         };
         let volumes = self.volumes(systemd);
-        let context = Context {
+        let context = RunContext {
             root: &self.host.root,
             systemd,
             volumes: &volumes,
@@ -240,7 +252,7 @@ impl Node {
             progress: &self.progress,
             deadline,
             patience: self.host.settings.patience,
-            settles,
+            stability_period,
             generation,
             flanneld: match &desired.flannel {
                 // As large as what follows, and on the heap as well.
@@ -253,12 +265,12 @@ impl Node {
         let backend = self.backend(systemd);
         let outcome = Box::pin(converge::converge(desired, &context, &backend));
         let deaths = Box::pin(self.watch_deaths(desired, systemd, generation));
-        let touched = MaintenanceGuard::begin(self);
+        let guard = MaintenanceGuard::begin(self);
         let outcome = tokio::select! {
             outcome = outcome => outcome,
             never = deaths => match never {},
         };
-        drop(touched);
+        drop(guard);
         outcome
     }
 }

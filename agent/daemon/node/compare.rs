@@ -4,16 +4,16 @@ use std::time::Duration;
 
 use super::Node;
 use super::bring_up::{RunOptions, error_of};
-use super::decision::{Facts, FirstAction, LastAttempt, Verdict};
+use super::decision::{DriftFacts, DriftVerdict, FirstAction, LastAttempt};
 use super::drift::{self, Cause, SortedCauses};
 use super::inspection::MachineInspection;
 use super::renewal;
-use crate::daemon::pause::Reason;
+use crate::daemon::pause::TouchReason;
 use crate::daemon::reason::REASON_LIMIT;
 use crate::desired::Desired;
 use crate::error::Result;
 use crate::error::remedy::Remedy;
-use crate::keepers::certificates::quorum::{self, HeldTurn, Permission};
+use crate::keepers::certificates::quorum::{self, Permission, RenewalLease};
 use crate::keepers::certificates::{self, Due};
 use crate::kubernetes::NodeSpec;
 use crate::report::status::DRIFT_REMEDY;
@@ -33,7 +33,7 @@ impl Node {
         let sorted = self.remembered.sorted(&found, spec.repair && !is_asked);
         let record = certificates::CertificateRecord::inspect(&self.host.state);
         let ordered = record.ordered.filter(|_| !is_arriving && record.is_ordered());
-        let facts = Facts {
+        let facts = DriftFacts {
             found,
             sorted,
             is_arriving,
@@ -47,7 +47,8 @@ impl Node {
         }
         self.repair.finds(&facts.found);
         let SortedCauses { contested, repairs } = &facts.sorted;
-        let reason = Reason { generation, ordered, renews: due.is_now(), drifted: is_flawed, beside: drift::digest(repairs) };
+        let reason =
+            TouchReason { generation, ordered, renews: due.is_now(), drifted: is_flawed, beside: drift::digest(repairs) };
         let failed = self.pause.has_failed();
         let tried = LastAttempt { holds: self.pause.holds(reason) && !is_asked, failed };
         // A file that another tool writes stays as that tool wants it. Certificates are renewed in their own time.
@@ -67,17 +68,17 @@ impl Node {
             too_small.extend(volumes.grow(volume, &disks).await.err().map(|failure| failure.cause));
         }
         match facts.verdict(tried, too_small) {
-            Verdict::Same { drifted, repaired } => {
+            DriftVerdict::Same { drifted, repaired } => {
                 if repaired {
                     self.progress.expect(Vec::new());
                 }
                 Ok(drifted)
             }
-            Verdict::Differs { differences, repairs: false, .. } => {
+            DriftVerdict::Differs { differences, repairs: false, .. } => {
                 self.report_drift(generation, &differences, contested);
                 Ok(true)
             }
-            Verdict::Differs { differences, repairs: true, rest } => {
+            DriftVerdict::Differs { differences, repairs: true, rest } => {
                 self.report_drift(generation, &differences, contested);
                 Ok(!self.put_back(spec, &without_contested(), reason, repairs).await || rest)
             }
@@ -101,7 +102,7 @@ impl Node {
     }
 
     /// Makes the node what it should be; whether that succeeded. Where certificates are the reason, the next try is held back.
-    async fn put_back(&self, spec: &NodeSpec, desired: &Desired, reason: Reason, repairs: &[Cause]) -> bool {
+    async fn put_back(&self, spec: &NodeSpec, desired: &Desired, reason: TouchReason, repairs: &[Cause]) -> bool {
         self.put_back_within(spec.deadline, spec, desired, reason, repairs).await
     }
 
@@ -111,12 +112,17 @@ impl Node {
         deadline: Duration,
         spec: &NodeSpec,
         desired: &Desired,
-        reason: Reason,
+        reason: TouchReason,
         repairs: &[Cause],
     ) -> bool {
         self.pause.begin(reason, &self.host.clock);
-        let options =
-            RunOptions { deadline, settles: Duration::ZERO, generation: reason.generation, deployment: None, retired: None };
+        let options = RunOptions {
+            deadline,
+            stability_period: Duration::ZERO,
+            generation: reason.generation,
+            deployment: None,
+            retired: None,
+        };
         let failure = self.converge(spec, desired, options).await.err();
         let failed = failure.is_some();
         if let Some(failure) = failure {
@@ -132,7 +138,7 @@ impl Node {
     }
 
     /// Renews what is due, and puts these back with it; whether that succeeded. Nothing where it has to wait, which is reported.
-    async fn renew(&self, spec: &NodeSpec, desired: &Desired, reason: Reason, repairs: &[Cause], due: Due) -> Option<bool> {
+    async fn renew(&self, spec: &NodeSpec, desired: &Desired, reason: TouchReason, repairs: &[Cause], due: Due) -> Option<bool> {
         let Due::Now { late } = due else {
             // Only what has expired: nothing else is restarted beside it, and nobody is asked.
             return Some(self.put_back(spec, &renewal::none(desired.clone()), reason, repairs).await);
@@ -143,16 +149,16 @@ impl Node {
                 Ok(Permission::Wait(cause)) => return self.renewal_waits(&cause, reason.generation),
                 Err(error) => return self.renewal_waits(&error.to_string(), reason.generation),
             },
-            None => HeldTurn::Nothing,
+            None => RenewalLease::Nothing,
         };
         self.renewal.begins();
-        if !held.is_something() {
+        if !held.has_lease() {
             return Some(self.put_back(spec, desired, reason, repairs).await);
         }
         let limit = spec.deadline.min(quorum::RUN_LIMIT);
         let succeeded = self.put_back_within(limit, spec, desired, reason, repairs).await;
         if let Some(etcd) = &desired.etcd
-            && let Err(error) = quorum::give_back(&self.http, etcd, held).await
+            && let Err(error) = quorum::release_lease(&self.http, etcd, held).await
         {
             // The others wait until the key's life is over.
             let line = "the renewal lock in etcd is left to expire";

@@ -28,7 +28,7 @@ impl DeadlineInputs<'_> {
     /// A time in the future of the first look cannot be right: one of the two clocks is wrong. Nor does one count that lies
     /// `WAIT_TIMEOUT` or more before the first look: Heat has given up by then, and whoever has its old deployments before it
     /// for the first time is a server that was rebuilt, for which nobody waits.
-    pub(in crate::daemon) fn how_long_ago(self, now: Timestamp) -> Duration {
+    pub(in crate::daemon) fn waiting_time(self, now: Timestamp) -> Duration {
         // A time from before the clock was right says nothing.
         let seen = if self.seen >= BUILT { self.seen } else { now };
         let made = Timestamp::parse_rfc3339(self.made);
@@ -68,7 +68,7 @@ mod tests {
             ("no time that anybody could read", "noon", at(25), at(30), 5),
             ("the clock was set back", NOON, at(25), at(20), 20),
         ] {
-            let ago = DeadlineInputs { made, seen, timeout: hour }.how_long_ago(now);
+            let ago = DeadlineInputs { made, seen, timeout: hour }.waiting_time(now);
             assert_eq!(ago, Duration::from_mins(minutes), "{why}");
         }
     }

@@ -6,7 +6,7 @@ use crate::keepers::certificates::Due;
 /// What is known of the node.
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own, and the decision is a table over them")]
-pub(super) struct Facts {
+pub(super) struct DriftFacts {
     /// What differs from the parameters.
     pub(super) found: Vec<Cause>,
     /// The same by what was put back before.
@@ -46,7 +46,7 @@ pub(super) enum FirstAction {
 
 /// How the node is, with all that may be done without a word done.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum DriftVerdict {
     /// Nothing differs.
     Same {
         /// The last try failed, and its pause lasts.
@@ -64,7 +64,7 @@ pub(super) enum Verdict {
     },
 }
 
-impl Facts {
+impl DriftFacts {
     /// Nothing can be judged yet: units are on their way, and no file differs.
     pub(super) fn is_early(&self) -> bool {
         self.is_arriving && self.found.is_empty() && !self.due.is_now()
@@ -85,7 +85,7 @@ impl Facts {
     }
 
     /// `too_small`: volumes that could not be grown, which nothing that is put back makes larger.
-    pub(super) fn verdict(&self, tried: LastAttempt, too_small: Vec<String>) -> Verdict {
+    pub(super) fn verdict(&self, tried: LastAttempt, too_small: Vec<String>) -> DriftVerdict {
         let SortedCauses { contested, repairs } = &self.sorted;
         let mut differences: Vec<String> = self.found.iter().map(|cause| cause.text.clone()).collect();
         if self.due.is_now() && !repairs.is_empty() && !self.repairs {
@@ -96,15 +96,15 @@ impl Facts {
         differences.extend(too_small);
         // What is left of a plan then (unit files that systemd is to read again) changes nothing that runs.
         if differences.is_empty() {
-            return Verdict::Same { drifted: tried.holds && tried.failed, repaired: tried.failed && !tried.holds };
+            return DriftVerdict::Same { drifted: tried.holds && tried.failed, repaired: tried.failed && !tried.holds };
         }
-        Verdict::Differs { differences, repairs: self.repairs && !tried.holds && !repairs.is_empty(), rest }
+        DriftVerdict::Differs { differences, repairs: self.repairs && !tried.holds && !repairs.is_empty(), rest }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::drift::Kind;
+    use super::super::drift::CauseKind;
     use super::*;
     use crate::clock::Timestamp;
 
@@ -114,7 +114,7 @@ mod tests {
     const DUE: Due = Due::Now { late: false };
 
     fn ours(name: &str) -> Cause {
-        Cause::new(Kind::File, name, "changed", name.to_owned())
+        Cause::new(CauseKind::File, name, "changed", name.to_owned())
     }
 
     fn theirs() -> Cause {
@@ -122,10 +122,10 @@ mod tests {
     }
 
     /// These differ, of which another tool keeps writing `contested`.
-    fn facts(found: &[Cause], contested: &[Cause], due: Due, repairs: bool) -> Facts {
+    fn facts(found: &[Cause], contested: &[Cause], due: Due, repairs: bool) -> DriftFacts {
         let repaired = found.iter().filter(|cause| !cause.is_foreign() && !contested.contains(cause)).cloned().collect();
         let sorted = SortedCauses { contested: contested.to_vec(), repairs: repaired };
-        Facts { found: found.to_vec(), sorted, is_arriving: false, is_unhealthy: false, due, is_ordered: false, repairs }
+        DriftFacts { found: found.to_vec(), sorted, is_arriving: false, is_unhealthy: false, due, is_ordered: false, repairs }
     }
 
     #[test]
@@ -164,8 +164,8 @@ mod tests {
         let (one, other) = ([a.clone()], [foreign.clone()]);
         let all = [a.clone(), foreign.clone()];
         let hint = "no certificate is renewed until this is fixed";
-        let same = |drifted, repaired| Verdict::Same { drifted, repaired };
-        let differs = |differences: &[&str], repairs, rest| Verdict::Differs {
+        let same = |drifted, repaired| DriftVerdict::Same { drifted, repaired };
+        let differs = |differences: &[&str], repairs, rest| DriftVerdict::Differs {
             differences: differences.iter().map(|&text| text.to_owned()).collect(),
             repairs,
             rest,
@@ -187,13 +187,13 @@ mod tests {
             let facts = facts(found, contested, due, repairs);
             assert_eq!(facts.verdict(tried, small.map(str::to_owned).into_iter().collect()), expected, "{why}");
         }
-        let unhealthy = Facts { is_unhealthy: true, ..facts(&one, &[], Due::Nothing, true) };
+        let unhealthy = DriftFacts { is_unhealthy: true, ..facts(&one, &[], Due::Nothing, true) };
         assert_eq!(unhealthy.verdict(FRESH, Vec::new()), differs(&["a"], true, true), "its other problems are not put back");
     }
 
     #[test]
     fn units_on_their_way_are_waited_for_unless_a_file_differs_or_a_certificate_has_expired() {
-        let is_early = |found: &[Cause], due| Facts { is_arriving: true, ..facts(found, &[], due, true) }.is_early();
+        let is_early = |found: &[Cause], due| DriftFacts { is_arriving: true, ..facts(found, &[], due, true) }.is_early();
         assert!(is_early(&[], Due::Nothing));
         assert!(!is_early(&[ours("a")], Due::Nothing) && !is_early(&[], Due::Expired));
         assert!(!facts(&[], &[], Due::Nothing, true).is_early(), "they have arrived");

@@ -1,7 +1,7 @@
 //! Drift of a node in place: what it is, what is put back, and what lies beside the node's own files.
 //!
 //! A cause is put back once. If it comes back something else writes it, and from then on it is only reported: two tools that
-//! correct each other would restart the node's services for ever. What somebody else added is reported and never removed.
+//! correct each other would restart the node's services forever. What somebody else added is reported and never removed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
 use crate::converge::plan::AttributeChange;
-use crate::converge::{Observed, Plan};
-use crate::desired::{Desired, Probe};
+use crate::converge::{ChangePlan, Observed};
+use crate::desired::{Desired, GateProbe};
 use crate::digest::key_of;
 use crate::error::Result;
 use crate::files::{Attributes, FileKind, READ_LIMIT, Tree};
@@ -25,7 +25,7 @@ const MOST: usize = 64;
 /// How long a repair is remembered where it is no file: a service may go down for another reason the next day.
 const DAY: Duration = Duration::from_hours(24);
 /// How often one thing is put back within a day, whatever is found there.
-const TIMES: u32 = 3;
+const REPAIRS_PER_DAY: u32 = 3;
 
 /// Where `systemctl set-property` leaves drop-ins, which are stronger than all others.
 const CONTROL: [&str; 2] = ["/etc/systemd/system.control", "/run/systemd/system.control"];
@@ -39,13 +39,13 @@ pub(in crate::daemon) struct Cause {
     pub(in crate::daemon) what: String,
     /// What is found there.
     state: String,
-    kind: Kind,
+    kind: CauseKind,
     /// In words.
     pub(in crate::daemon) text: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum CauseKind {
     /// A file or directory of the node's.
     File,
     /// A unit, or certificates.
@@ -57,44 +57,44 @@ pub(super) enum Kind {
 }
 
 impl Cause {
-    pub(super) fn new(kind: Kind, what: &str, state: impl Into<String>, text: String) -> Self {
+    pub(super) fn new(kind: CauseKind, what: &str, state: impl Into<String>, text: String) -> Self {
         Self { what: what.to_owned(), state: state.into(), kind, text }
     }
 
     /// Something of a volume, which is tried whenever it is found.
     pub(in crate::daemon) fn of_volume(text: &str) -> Self {
-        Self::new(Kind::Effect, text, "", text.to_owned())
+        Self::new(CauseKind::Effect, text, "", text.to_owned())
     }
 
-    /// A unit that systemd starts again and again, or for ever: it is reported, and starting it is systemd's.
+    /// A unit that systemd starts again and again, or forever: it is reported, and starting it is systemd's.
     pub(in crate::daemon) fn of_systemd(unit: &str, text: String) -> Self {
-        Self::new(Kind::Foreign, unit, "", text)
+        Self::new(CauseKind::Foreign, unit, "", text)
     }
 
     /// Whether a file or directory of the node's is not as it should be.
     pub(in crate::daemon) fn is_file(&self) -> bool {
-        self.kind == Kind::File
+        self.kind == CauseKind::File
     }
 
     /// Whether it passes by itself, or not at all.
     pub(in crate::daemon) fn is_effect(&self) -> bool {
-        self.kind == Kind::Effect
+        self.kind == CauseKind::Effect
     }
 
     /// What tells it from others where it is compared with what a failed update left: of a file its state as well. A unit that is
     /// down may be found in several states, and is down in all of them.
     fn mark(&self) -> String {
         match self.kind {
-            Kind::Effect => format!("{} effect", self.what),
-            Kind::File => format!("{} {}", self.what, self.state),
-            Kind::Foreign if self.what.starts_with('/') || self.state == "masked" => format!("{} {}", self.what, self.state),
-            Kind::Foreign | Kind::State => self.what.clone(),
+            CauseKind::Effect => format!("{} effect", self.what),
+            CauseKind::File => format!("{} {}", self.what, self.state),
+            CauseKind::Foreign if self.what.starts_with('/') || self.state == "masked" => format!("{} {}", self.what, self.state),
+            CauseKind::Foreign | CauseKind::State => self.what.clone(),
         }
     }
 
     /// Whether it is left alone, whatever DRIFT says.
     pub(in crate::daemon) fn is_foreign(&self) -> bool {
-        self.kind == Kind::Foreign
+        self.kind == CauseKind::Foreign
     }
 }
 
@@ -103,7 +103,7 @@ impl Cause {
 #[serde(default)]
 pub(in crate::daemon) struct DriftRecord {
     /// What was put back since the last deployment, oldest first.
-    repairs: Vec<Repair>,
+    repairs: Vec<RepairRecord>,
     /// What lay beside the node's files when it was brought up, and its digest; absent where nobody looked.
     beside: Option<BTreeMap<String, String>>,
     /// What the last update left undone, where it failed on its way.
@@ -122,7 +122,7 @@ struct UnfinishedUpdate {
 
 /// What a look after a failed update found.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(in crate::daemon) struct Found {
+pub(in crate::daemon) struct UpdateRemains {
     /// What the update left undone, at the first look that saw all of it.
     pub(in crate::daemon) left: Vec<Cause>,
     /// What differs since.
@@ -131,7 +131,7 @@ pub(in crate::daemon) struct Found {
 
 /// Something that was put back.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Repair {
+struct RepairRecord {
     what: String,
     state: String,
     is_file: bool,
@@ -162,7 +162,12 @@ impl DriftRecord {
 
     /// Tells what an update left undone from what was changed after it failed; `is_whole`: units have arrived and were judged, too.
     /// True: what is remembered changed.
-    pub(in crate::daemon) fn sort_out(&mut self, generation: u64, causes: Vec<Cause>, is_whole: bool) -> (Found, bool) {
+    pub(in crate::daemon) fn separate_remains(
+        &mut self,
+        generation: u64,
+        causes: Vec<Cause>,
+        is_whole: bool,
+    ) -> (UpdateRemains, bool) {
         let before = self.left.take().filter(|left| left.generation == generation);
         let is_first = before.is_none();
         let mut left = before.clone().unwrap_or(UnfinishedUpdate { generation, ..UnfinishedUpdate::default() });
@@ -178,7 +183,7 @@ impl DriftRecord {
         }
         let changed = before.as_ref() != Some(&left);
         self.left = Some(left);
-        (Found { left: if is_reported { Vec::new() } else { undone }, news }, changed)
+        (UpdateRemains { left: if is_reported { Vec::new() } else { undone }, news }, changed)
     }
 
     /// Forgets what an update left undone. True: there was something.
@@ -188,24 +193,24 @@ impl DriftRecord {
 
     /// Whether the cause was put back and came back.
     pub(in crate::daemon) fn holds(&self, cause: &Cause, now: Timestamp) -> bool {
-        if !matches!(cause.kind, Kind::File | Kind::State) {
+        if !matches!(cause.kind, CauseKind::File | CauseKind::State) {
             return false;
         }
         self.repairs.iter().filter(|repair| repair.what == cause.what).any(|repair| {
             let is_recent = now.since(repair.at) < DAY;
-            (repair.state == cause.state && (is_recent || repair.is_file)) || (repair.times >= TIMES && is_recent)
+            (repair.state == cause.state && (is_recent || repair.is_file)) || (repair.times >= REPAIRS_PER_DAY && is_recent)
         })
     }
 
     /// These were put back.
     pub(in crate::daemon) fn repaired(&mut self, causes: &[Cause], now: Timestamp) {
-        for cause in causes.iter().filter(|cause| matches!(cause.kind, Kind::File | Kind::State)) {
+        for cause in causes.iter().filter(|cause| matches!(cause.kind, CauseKind::File | CauseKind::State)) {
             let before = self.repairs.iter().position(|repair| repair.what == cause.what).map(|place| self.repairs.remove(place));
             let times = before.filter(|repair| now.since(repair.at) < DAY).map_or(0, |repair| repair.times);
-            self.repairs.push(Repair {
+            self.repairs.push(RepairRecord {
                 what: cause.what.clone(),
                 state: cause.state.clone(),
-                is_file: cause.kind == Kind::File,
+                is_file: cause.kind == CauseKind::File,
                 times: times + 1,
                 at: now,
             });
@@ -222,8 +227,8 @@ impl DriftRecord {
             return (Vec::new(), true);
         };
         let news = beside.into_iter().filter_map(|(path, digest)| match before.get(&path) {
-            None => Some(Cause::new(Kind::Foreign, &path, digest, format!("{path} was added"))),
-            Some(old) if *old != digest => Some(Cause::new(Kind::Foreign, &path, digest, format!("{path} was changed"))),
+            None => Some(Cause::new(CauseKind::Foreign, &path, digest, format!("{path} was added"))),
+            Some(old) if *old != digest => Some(Cause::new(CauseKind::Foreign, &path, digest, format!("{path} was changed"))),
             Some(_) => None,
         });
         (news.collect(), false)
@@ -231,13 +236,13 @@ impl DriftRecord {
 }
 
 /// What a plan would do, as causes.
-pub(in crate::daemon) fn causes(plan: &Plan, observed: &Observed) -> Vec<Cause> {
+pub(in crate::daemon) fn causes(plan: &ChangePlan, observed: &Observed) -> Vec<Cause> {
     let digest = |path: &str| {
         let content = observed.files.get(path).and_then(|seen| seen.content.as_deref());
         content.map_or_else(|| "nothing".to_owned(), |content| key_of(&String::from_utf8_lossy(content)))
     };
     // What lies on a volume is gone with it, and comes back with it.
-    let kind = if plan.volumes.is_empty() { Kind::File } else { Kind::Effect };
+    let kind = if plan.volumes.is_empty() { CauseKind::File } else { CauseKind::Effect };
     let mut all = Vec::new();
     for change in &plan.files {
         let state = format!("{} {}", digest(&change.path), found(&change.attributes));
@@ -248,11 +253,11 @@ pub(in crate::daemon) fn causes(plan: &Plan, observed: &Observed) -> Vec<Cause> 
         let verb = if change.new { "is gone" } else { "differs" };
         all.push(Cause::new(kind, &change.path, found(&change.attributes), format!("{} {verb}", change.path)));
     }
-    all.extend(plan.certificates.iter().map(|text| Cause::new(Kind::State, text, "", text.clone())));
+    all.extend(plan.certificates.iter().map(|text| Cause::new(CauseKind::State, text, "", text.clone())));
     let state = |unit: &str| observed.units.get(unit);
     for unit in &plan.enable {
         let word = state(unit).map(|state| state.unit_file_state.clone()).unwrap_or_default();
-        all.push(Cause::new(Kind::State, &format!("{unit} at boot"), word, format!("{unit} is not enabled")));
+        all.push(Cause::new(CauseKind::State, &format!("{unit} at boot"), word, format!("{unit} is not enabled")));
     }
     for unit in &plan.start {
         if let Some(state) = state(unit).filter(|state| state.is_settling()) {
@@ -262,12 +267,12 @@ pub(in crate::daemon) fn causes(plan: &Plan, observed: &Observed) -> Vec<Cause> 
         // Nobody but who masked it makes it run.
         let masked = state(unit).is_some_and(|state| state.load_state == "masked");
         let word = state(unit).map(|state| state.active_state.clone()).unwrap_or_default();
-        let kind = if masked { Kind::Foreign } else { Kind::State };
+        let kind = if masked { CauseKind::Foreign } else { CauseKind::State };
         all.push(Cause::new(kind, unit, word, format!("{unit} is not running")));
     }
     for (unit, state) in &observed.units {
         if state.load_state == "masked" || state.unit_file_state.starts_with("masked") {
-            all.push(Cause::new(Kind::Foreign, unit, "masked", format!("{unit} is masked (systemctl unmask {unit})")));
+            all.push(Cause::new(CauseKind::Foreign, unit, "masked", format!("{unit} is masked (systemctl unmask {unit})")));
         }
     }
     // Who reads a file that differs, and who was not restarted when it was put back.
@@ -275,7 +280,7 @@ pub(in crate::daemon) fn causes(plan: &Plan, observed: &Observed) -> Vec<Cause> 
     let helpers = plan.helpers.iter().map(|unit| (unit, format!("{unit} has not applied its files")));
     for (unit, text) in restart.chain(helpers) {
         if observed.pending.contains(unit) {
-            all.push(Cause::new(Kind::Effect, unit, "", text));
+            all.push(Cause::new(CauseKind::Effect, unit, "", text));
         }
     }
     all.extend(plan.volumes.iter().map(|text| Cause::of_volume(text)));
@@ -343,7 +348,7 @@ pub(in crate::daemon) fn beside(desired: &Desired, root: &Tree) -> Result<BTreeM
         }
     }
     let measured = desired.gates.iter().filter_map(|gate| match &gate.probe {
-        Probe::Sysctl(keys) => Some(keys),
+        GateProbe::Sysctl(keys) => Some(keys),
         _ => None,
     });
     let keys: Vec<&str> = measured.flatten().map(|(key, _)| key.as_str()).collect();
@@ -387,11 +392,11 @@ mod tests {
     use crate::systemd::UnitState;
 
     fn file(path: &str, state: &str) -> Cause {
-        Cause::new(Kind::File, path, state, format!("{path} differs"))
+        Cause::new(CauseKind::File, path, state, format!("{path} differs"))
     }
 
     fn unit(name: &str) -> Cause {
-        Cause::new(Kind::State, name, "inactive", format!("{name} is not running"))
+        Cause::new(CauseKind::State, name, "inactive", format!("{name} is not running"))
     }
 
     /// How often a week of passes, one a minute, puts back what another tool does before each of them.
@@ -416,20 +421,22 @@ mod tests {
         assert_eq!(repairs_of_a_week(|_| file("/etc/x", "theirs")), 1, "the same content each time");
         assert_eq!(repairs_of_a_week(|_| unit("etcd.service")), 7, "a unit is stopped each time: once a day");
         let changing = repairs_of_a_week(|pass| file("/etc/x", &pass.to_string()));
-        assert_eq!(changing, 7 * TIMES, "each time another content, as of a file with a date in it");
+        assert_eq!(changing, 7 * REPAIRS_PER_DAY, "each time another content, as of a file with a date in it");
         let two = repairs_of_a_week(|pass| file("/etc/x", if pass % 2 == 0 { "one" } else { "other" }));
-        assert!(two <= 7 * TIMES, "two tools");
+        assert!(two <= 7 * REPAIRS_PER_DAY, "two tools");
     }
 
     #[test]
     fn what_a_failed_update_left_is_reported_once_and_what_changes_later_is_drift() {
-        let down = |state: &str| Cause::new(Kind::State, "kubelet.service", state, "kubelet.service is not running".to_owned());
-        let unread = Cause::new(Kind::Effect, "kubelet.service", "", "kubelet.service has not reloaded its files".to_owned());
+        let down =
+            |state: &str| Cause::new(CauseKind::State, "kubelet.service", state, "kubelet.service is not running".to_owned());
+        let unread =
+            Cause::new(CauseKind::Effect, "kubelet.service", "", "kubelet.service has not reloaded its files".to_owned());
         let (written, changed) = (file("/etc/x", "a"), file("/etc/x", "b"));
         let mut record = DriftRecord::default();
         let mut inspection = |generation, causes: &[&Cause], is_whole| {
             let texts = |causes: Vec<Cause>| causes.into_iter().map(|cause| cause.what + " " + &cause.state).collect::<Vec<_>>();
-            let (found, _) = record.sort_out(generation, causes.iter().copied().cloned().collect(), is_whole);
+            let (found, _) = record.separate_remains(generation, causes.iter().copied().cloned().collect(), is_whole);
             (texts(found.left).join(", "), texts(found.news).join(", "))
         };
         let is = |left: &str, news: &str| (left.to_owned(), news.to_owned());
@@ -448,7 +455,7 @@ mod tests {
         // Another update, and the same one again.
         assert_eq!(inspection(3, &[&written], true), is("/etc/x a", ""));
         assert!(record.forget_left() && !record.forget_left());
-        assert_eq!(record.sort_out(3, vec![written], true).0.left.len(), 1);
+        assert_eq!(record.separate_remains(3, vec![written], true).0.left.len(), 1);
     }
 
     #[test]
@@ -474,7 +481,7 @@ mod tests {
     fn what_is_fought_over_or_not_ours_keeps_no_renewal_waiting() {
         let now = Timestamp(1);
         let (theirs, gone) = (file("/etc/x", "theirs"), unit("etcd.service"));
-        let foreign = Cause::new(Kind::Foreign, "/etc/y", "", "/etc/y was added".to_owned());
+        let foreign = Cause::new(CauseKind::Foreign, "/etc/y", "", "/etc/y was added".to_owned());
         let store = Cause::of_volume("the store is read-only");
         let all = [theirs.clone(), gone.clone(), foreign.clone(), store.clone()];
         let is = |found: &[Cause], record: Option<&DriftRecord>, contested: &[&Cause], repairs: &[&Cause]| {
@@ -508,7 +515,7 @@ mod tests {
                 .to_vec(),
             ..Desired::default()
         };
-        let seen = |content: &str| converge::observed::Seen {
+        let seen = |content: &str| converge::observed::PathState {
             kind: FileKind::File,
             mode: 0o644,
             owner: (0, 0),
@@ -563,7 +570,7 @@ mod tests {
         let record = DriftRecord::default();
         let mut repaired = record.clone();
         observed.files.clear();
-        let plan = Plan { volumes: vec!["volume".into()], ..converge::plan(&desired, &observed) };
+        let plan = ChangePlan { volumes: vec!["volume".into()], ..converge::plan(&desired, &observed) };
         let files: Vec<Cause> = super::causes(&plan, &observed).into_iter().filter(|cause| cause.what.starts_with('/')).collect();
         repaired.repaired(&files, Timestamp(1));
         assert!(!files.is_empty() && repaired == record);
@@ -592,7 +599,7 @@ mod tests {
             gates: vec![Gate {
                 name: "sysctl".into(),
                 unit: None,
-                probe: Probe::Sysctl(vec![("net/ipv4/ip_forward".into(), 1)]),
+                probe: GateProbe::Sysctl(vec![("net/ipv4/ip_forward".into(), 1)]),
                 consecutive: 1,
                 deadline: None,
                 needs: BTreeSet::new(),

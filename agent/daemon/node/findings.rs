@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::clock::Timestamp;
 use crate::report::Code;
-use crate::report::damper::Damper;
+use crate::report::reported_once::ReportedOnce;
 
 /// Between two looks, and up to half a second more, so that the nodes of a cluster do not ask etcd at the same moment.
 pub(super) const EVERY: Duration = Duration::from_secs(4);
@@ -24,7 +24,7 @@ pub(super) struct Finding {
 
 /// What a look leads to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Effect {
+pub(super) enum RouteAction {
     /// It is wrong for the second time.
     Report(Finding),
     /// The unit that sets routes is restarted for this cause.
@@ -35,34 +35,35 @@ pub(super) enum Effect {
 
 /// What was found before.
 #[derive(Debug, Default)]
-pub(super) struct Memory {
+pub(super) struct FindingHistory {
     last: Vec<Finding>,
-    pub(super) damper: Damper<Finding>,
+    pub(super) reported_once: ReportedOnce<Finding>,
     repaired: Vec<(String, Timestamp)>,
 }
 
-impl Memory {
+impl FindingHistory {
     /// Whether something was wrong at the last look alone.
     pub(super) fn is_unsure(&self) -> bool {
-        self.last.iter().any(|finding| !self.damper.reported().contains(finding))
+        self.last.iter().any(|finding| !self.reported_once.reported().contains(finding))
     }
 
     /// Takes in what a look found.
-    pub(super) fn take(&mut self, found: Vec<Finding>, repair: bool, now: Timestamp) -> Vec<Effect> {
+    pub(super) fn take(&mut self, found: Vec<Finding>, repair: bool, now: Timestamp) -> Vec<RouteAction> {
         let confirmed: Vec<Finding> = found.iter().filter(|finding| self.last.contains(finding)).cloned().collect();
         // One of several causes that went says nothing of the others.
-        let has_recovered = found.is_empty() && !self.damper.reported().is_empty();
-        let mut effects: Vec<Effect> = self.damper.news(&confirmed).into_iter().map(Effect::Report).collect();
-        effects.extend(has_recovered.then_some(Effect::Recovered));
+        let has_recovered = found.is_empty() && !self.reported_once.reported().is_empty();
+        let mut effects: Vec<RouteAction> = self.reported_once.news(&confirmed).into_iter().map(RouteAction::Report).collect();
+        effects.extend(has_recovered.then_some(RouteAction::Recovered));
         self.repaired.retain(|(_, at)| now.since(*at) < REPAIRED_FOR);
         let rests = self.repaired.iter().any(|(_, at)| now.since(*at) < BETWEEN_REPAIRS);
         let is_new = |finding: &&Finding| {
             matches!(finding.code, Code::RouteMissing | Code::RouteMisdirected | Code::OwnSubnetRouted)
                 && !self.repaired.iter().any(|(cause, _)| *cause == finding.cause)
         };
-        let causes: Vec<String> = self.damper.reported().iter().filter(is_new).map(|finding| finding.cause.clone()).collect();
+        let causes: Vec<String> =
+            self.reported_once.reported().iter().filter(is_new).map(|finding| finding.cause.clone()).collect();
         if let Some(first) = causes.first().filter(|_| repair && !rests) {
-            effects.push(Effect::Repair(first.clone()));
+            effects.push(RouteAction::Repair(first.clone()));
             // One restart is for all of them.
             self.repaired.extend(causes.iter().map(|cause| (cause.clone(), now)));
         }
@@ -80,7 +81,7 @@ mod tests {
     }
 
     /// What each look, 4 s after the last one, leads to.
-    fn looks(memory: &mut Memory, repair: bool, found: &[&[Finding]]) -> Vec<Vec<Effect>> {
+    fn looks(memory: &mut FindingHistory, repair: bool, found: &[&[Finding]]) -> Vec<Vec<RouteAction>> {
         let mut now = Timestamp(0);
         let mut inspection = |found: &&[Finding]| {
             now = now.after(EVERY);
@@ -92,11 +93,11 @@ mod tests {
     #[test]
     fn what_is_wrong_twice_is_reported_once_and_its_end_too() {
         let (a, b) = (missing("a"), missing("b"));
-        let report = |finding: &Finding| Effect::Report(finding.clone());
+        let report = |finding: &Finding| RouteAction::Report(finding.clone());
         let only = |finding: &Finding| vec![finding.clone()];
         let both = [a.clone(), b.clone()];
         let effects = looks(
-            &mut Memory::default(),
+            &mut FindingHistory::default(),
             false,
             &[&[], &only(&a), &[], &only(&a), &only(&a), &only(&a), &both, &both, &only(&b), &[], &[]],
         );
@@ -111,7 +112,7 @@ mod tests {
             none(),
             vec![report(&b)],
             none(),
-            vec![Effect::Recovered],
+            vec![RouteAction::Recovered],
             none(),
         ];
         assert_eq!(effects, expected);
@@ -119,7 +120,7 @@ mod tests {
 
     #[test]
     fn what_was_wrong_once_is_looked_at_again_soon() {
-        let (mut memory, a) = (Memory::default(), missing("a"));
+        let (mut memory, a) = (FindingHistory::default(), missing("a"));
         let found: [(&[Finding], bool); 4] =
             [(&[], false), (std::slice::from_ref(&a), true), (std::slice::from_ref(&a), false), (&[], false)];
         for (found, unsure) in found {
@@ -131,26 +132,27 @@ mod tests {
     #[test]
     fn a_unit_is_restarted_once_for_a_cause_and_never_in_a_loop() {
         let a = [missing("a")];
-        let count =
-            |effects: &[Vec<Effect>]| effects.iter().flatten().filter(|effect| matches!(effect, Effect::Repair(_))).count();
+        let count = |effects: &[Vec<RouteAction>]| {
+            effects.iter().flatten().filter(|effect| matches!(effect, RouteAction::Repair(_))).count()
+        };
         // For ten minutes, as it stays and as it comes and goes.
         let stays: Vec<&[Finding]> = vec![&a; 150];
-        assert_eq!(count(&looks(&mut Memory::default(), true, &stays)), 1);
-        assert_eq!(count(&looks(&mut Memory::default(), false, &stays)), 0);
+        assert_eq!(count(&looks(&mut FindingHistory::default(), true, &stays)), 1);
+        assert_eq!(count(&looks(&mut FindingHistory::default(), false, &stays)), 0);
         let comes: Vec<&[Finding]> = [&a[..], &a, &[], &[]].repeat(40);
-        assert_eq!(count(&looks(&mut Memory::default(), true, &comes)), 1);
+        assert_eq!(count(&looks(&mut FindingHistory::default(), true, &comes)), 1);
         // What no restart mends.
         for code in [Code::PeerOffSegment, Code::PodPacketsLost, Code::LeasesUnknown, Code::RouteLeftOver, Code::PeerSilent] {
             let other = [Finding { code, cause: "x".to_owned() }];
             let stays: Vec<&[Finding]> = vec![&other; 10];
-            assert_eq!(count(&looks(&mut Memory::default(), true, &stays)), 0, "{code:?}");
+            assert_eq!(count(&looks(&mut FindingHistory::default(), true, &stays)), 0, "{code:?}");
         }
         // Two at once are one restart; another one later waits a minute.
         let two = [missing("a"), missing("b")];
         let stays: Vec<&[Finding]> = vec![&two; 40];
-        assert_eq!(count(&looks(&mut Memory::default(), true, &stays)), 1);
+        assert_eq!(count(&looks(&mut FindingHistory::default(), true, &stays)), 1);
         let later: Vec<&[Finding]> = [vec![&two[..1]; 5], vec![&two; 25]].concat();
-        let effects = looks(&mut Memory::default(), true, &later);
+        let effects = looks(&mut FindingHistory::default(), true, &later);
         let at: Vec<usize> = (0..effects.len()).filter(|at| count(&effects[*at..=*at]) == 1).collect();
         assert!(at.len() == 2 && EVERY * u32::try_from(at[1] - at[0]).unwrap() >= BETWEEN_REPAIRS, "{at:?}");
     }

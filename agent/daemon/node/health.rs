@@ -9,37 +9,37 @@ use std::time::Duration;
 
 use crate::backoff::{Backoff, spread};
 use crate::clock::Timestamp;
+use crate::converge::diagnosis::CrashCause;
 use crate::converge::gates::BadAnswer;
-use crate::converge::words::DeathCause;
-use crate::desired::{Desired, Gate, Need, Probe};
+use crate::desired::{Dependency, Desired, Gate, GateProbe};
 use crate::error::remedy::Remedy;
 use crate::report::Code;
 use crate::report::component::{ComponentState, ComponentStatus};
-use crate::report::damper::Damper;
 use crate::report::follow_up::FollowUp;
+use crate::report::reported_once::ReportedOnce;
 use crate::systemd::UnitState;
 
 /// Between two measurements of a healthy node, at the most: one that hangs is seen at the second bad answer, each of which may take
 /// 5 s, and that is less than a minute and a half after it hung.
 const EVERY: Duration = Duration::from_secs(40);
-/// Between two where something is wrong: what recovers without a word of systemd's is seen soon, and not asked for ever so often.
-const TROUBLED: Backoff = Backoff::new(Duration::from_secs(5), EVERY);
+/// Between two where something is wrong: what recovers without a word of systemd's is seen soon, and not asked forever so often.
+const PROBLEM_INTERVALS: Backoff = Backoff::new(Duration::from_secs(5), EVERY);
 /// Until the second look at what may be wrong.
-const AGAIN: Duration = Duration::from_secs(3);
+const RECHECK_DELAY: Duration = Duration::from_secs(3);
 /// When somebody who put a component right sees that at the latest.
 const AT_LATEST: Duration = Duration::from_mins(1);
 /// Bad answers in a row that count.
-const BAD: u32 = 2;
+const BAD_ANSWERS: u32 = 2;
 /// So many restarts within this time are a crash loop. Every component starts again after 5 s or less.
-const LOOP: (u32, Duration) = (3, Duration::from_mins(10));
+const CRASH_LOOP: (u32, Duration) = (3, Duration::from_mins(10));
 /// How long a process must have stayed up before a crash loop counts as over.
 const STAYS_UP: Duration = Duration::from_secs(30);
 /// How long what came back has to stay away, each time longer.
-const CALM: Backoff = Backoff::new(Duration::from_secs(30), Duration::from_mins(30));
+const RECOVERY_PERIODS: Backoff = Backoff::new(Duration::from_secs(30), Duration::from_mins(30));
 /// What comes back after this long is something else.
 const FORGOTTEN: Duration = Duration::from_hours(1);
 /// A process younger than this may still be reading what it keeps.
-const YOUNG: Duration = Duration::from_mins(1);
+const STARTUP_PERIOD: Duration = Duration::from_mins(1);
 /// How long something may be on its way up, or be asked for in vain, before that is news.
 const PATIENCE: Duration = Duration::from_mins(5);
 
@@ -49,7 +49,7 @@ pub(super) enum ProblemKind {
     /// It is on its way up.
     Starting,
     /// It died, and systemd is about to start it again.
-    FailingUnit,
+    Restarting,
     /// A gate that asks others has failed, or one of its own that waits for what has failed.
     Waits,
     /// It is up and does not answer as it should.
@@ -67,7 +67,7 @@ pub(super) enum ProblemKind {
 impl ProblemKind {
     pub(super) fn state(self) -> ComponentState {
         match self {
-            Self::Starting | Self::FailingUnit | Self::Waits => ComponentState::Degraded,
+            Self::Starting | Self::Restarting | Self::Waits => ComponentState::Degraded,
             Self::Wrong | Self::Hanging | Self::Stopped | Self::Down | Self::Looping => ComponentState::Failed,
         }
     }
@@ -76,15 +76,15 @@ impl ProblemKind {
     fn counts_after(self) -> Duration {
         match self {
             // Of a restart by hand nobody need hear.
-            Self::Starting | Self::Stopped => AGAIN,
-            Self::Down | Self::FailingUnit | Self::Waits | Self::Wrong | Self::Hanging | Self::Looping => Duration::ZERO,
+            Self::Starting | Self::Stopped => RECHECK_DELAY,
+            Self::Down | Self::Restarting | Self::Waits | Self::Wrong | Self::Hanging | Self::Looping => Duration::ZERO,
         }
     }
 
     /// How long it must have counted before it is news.
     fn reported_after(self) -> Duration {
         match self {
-            Self::Starting | Self::FailingUnit | Self::Waits => PATIENCE,
+            Self::Starting | Self::Restarting | Self::Waits => PATIENCE,
             Self::Wrong | Self::Hanging | Self::Stopped | Self::Down | Self::Looping => Duration::ZERO,
         }
     }
@@ -92,7 +92,7 @@ impl ProblemKind {
     /// The message that reports it.
     pub(super) fn code(self) -> Code {
         match self {
-            Self::Starting | Self::FailingUnit | Self::Waits => Code::ComponentDegraded,
+            Self::Starting | Self::Restarting | Self::Waits => Code::ComponentDegraded,
             Self::Wrong | Self::Down => Code::ComponentFailed,
             Self::Hanging => Code::ComponentHangs,
             Self::Stopped => Code::ComponentStopped,
@@ -101,8 +101,8 @@ impl ProblemKind {
     }
 
     /// Whether its last lines say why.
-    pub(super) fn has_words(self) -> bool {
-        matches!(self, Self::Down | Self::Looping | Self::FailingUnit)
+    pub(super) fn quotes_last_lines(self) -> bool {
+        matches!(self, Self::Down | Self::Looping | Self::Restarting)
     }
 }
 
@@ -117,7 +117,7 @@ pub(super) struct Problem {
 
 /// What a judgement leads to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Effect {
+pub(super) enum HealthEvent {
     /// Something is wrong with this component, and that was not reported yet.
     Report(String, ProblemKind),
     /// It is healthy again.
@@ -126,7 +126,7 @@ pub(super) enum Effect {
 
 /// A gate of a component.
 #[derive(Debug)]
-struct Part {
+struct ComponentGate {
     gate: Gate,
     /// A bad answer is the component's own fault.
     is_own: bool,
@@ -142,7 +142,7 @@ struct Bad {
     answer: BadAnswer,
 }
 
-impl Part {
+impl ComponentGate {
     fn of(gate: &Gate) -> Self {
         // Without a deadline another machine decides when it passes: `registration`; but for what is asked how it is itself.
         let is_itself = gate.unit.as_ref().is_none_or(|unit| unit.trim_end_matches(".service").ends_with(&gate.name));
@@ -150,7 +150,7 @@ impl Part {
     }
 
     fn has_failed(&self) -> bool {
-        self.bad.as_ref().is_some_and(|bad| bad.times >= BAD)
+        self.bad.as_ref().is_some_and(|bad| bad.times >= BAD_ANSWERS)
     }
 }
 
@@ -186,10 +186,10 @@ struct Measured {
 
 /// A component and what was seen of it.
 #[derive(Debug)]
-struct Component {
+struct MonitoredComponent {
     name: String,
     unit: Option<String>,
-    parts: Vec<Part>,
+    parts: Vec<ComponentGate>,
     /// Gates that its unit is started after.
     needs: Vec<String>,
     /// As systemd said last.
@@ -201,16 +201,16 @@ struct Component {
     problem: Option<Problem>,
     since: Timestamp,
     /// What may follow the problem, or the lack of one, since then.
-    doubt: Option<(Option<ProblemKind>, Timestamp)>,
-    damper: Damper<ProblemKind>,
+    pending_change: Option<(Option<ProblemKind>, Timestamp)>,
+    reported_once: ReportedOnce<ProblemKind>,
     recovery: Recovery,
     /// Why it died.
-    why: DeathCause,
+    why: CrashCause,
     /// How its process ended last.
     last_end: Option<String>,
 }
 
-impl Component {
+impl MonitoredComponent {
     fn new(name: String, unit: Option<String>, now: Timestamp) -> Self {
         Self {
             name,
@@ -223,22 +223,22 @@ impl Component {
             restarts: Restarts::default(),
             problem: None,
             since: now,
-            doubt: None,
-            damper: Damper::default(),
-            recovery: Recovery { at: None, quiet_period: CALM, hold: Duration::ZERO },
-            why: DeathCause::default(),
+            pending_change: None,
+            reported_once: ReportedOnce::default(),
+            recovery: Recovery { at: None, quiet_period: RECOVERY_PERIODS, hold: Duration::ZERO },
+            why: CrashCause::default(),
             last_end: None,
         }
     }
 
-    fn saw(&mut self, state: UnitState, now: Timestamp) {
+    fn record_state(&mut self, state: UnitState, now: Timestamp) {
         let before = self.state.as_ref().map(|before| (before.n_restarts, before.main_pid));
         match before {
             Some((restarts, _)) if state.n_restarts > restarts => {
                 let more = state.n_restarts - restarts;
                 self.restarts.count = self.restarts.count.saturating_add(more);
-                self.restarts.recent.extend((0..more.min(LOOP.0)).map(|_| now));
-                self.restarts.recent.drain(..self.restarts.recent.len().saturating_sub(LOOP.0 as usize));
+                self.restarts.recent.extend((0..more.min(CRASH_LOOP.0)).map(|_| now));
+                self.restarts.recent.drain(..self.restarts.recent.len().saturating_sub(CRASH_LOOP.0 as usize));
             }
             // Somebody started it by hand.
             Some((restarts, _)) if state.n_restarts < restarts => self.forget_restarts(),
@@ -277,7 +277,7 @@ impl Component {
     }
 
     fn is_young(&self, now: Timestamp) -> bool {
-        self.unit.is_some() && self.has_been_up(now) < YOUNG
+        self.unit.is_some() && self.has_been_up(now) < STARTUP_PERIOD
     }
 
     /// What is wrong at this moment. `failed`: gates that do not pass.
@@ -288,13 +288,13 @@ impl Component {
 
     fn of_unit(&self, unit: &str, state: &UnitState, now: Timestamp) -> Option<Problem> {
         let looks = format!("`systemctl status {unit}`; `journalctl -u {unit} -n 50`");
-        let recent = self.restarts.recent.iter().filter(|at| now.since(**at) < LOOP.1).count();
-        let is_loop = recent >= LOOP.0 as usize && self.has_been_up(now) < STAYS_UP;
+        let recent = self.restarts.recent.iter().filter(|at| now.since(**at) < CRASH_LOOP.1).count();
+        let is_loop = recent >= CRASH_LOOP.0 as usize && self.has_been_up(now) < STAYS_UP;
         let (kind, summary, cause, remedy) = if is_loop {
             let summary = format!("crash-looping ({} restarts)", state.n_restarts);
             let died = self.last_end.as_deref().unwrap_or("ended");
             let cause = format!("{unit} {died} again and again; systemd restarted it {} times", state.n_restarts);
-            (ProblemKind::Looping, summary, cause, after_death(unit))
+            (ProblemKind::Looping, summary, cause, crash_remedy(unit))
         } else if state.load_state == "masked" && !state.may_run() {
             let remedy = format!(
                 "somebody masked it, so that it cannot start. If it may run again: `systemctl unmask {unit}`, then `systemctl start {unit}`"
@@ -304,7 +304,7 @@ impl Component {
             return None;
         } else if state.sub_state == "auto-restart" {
             let cause = format!("{unit} {} and is about to be restarted", ended(state));
-            (ProblemKind::FailingUnit, "restarting".to_owned(), cause, after_death(unit))
+            (ProblemKind::Restarting, "restarting".to_owned(), cause, crash_remedy(unit))
         } else if state.is_settling() {
             let cause = format!("{unit} is {}", state.describe());
             (ProblemKind::Starting, "starting".to_owned(), cause, format!("`systemctl list-jobs`; {looks}").into())
@@ -321,7 +321,7 @@ impl Component {
         Some(Problem { kind, summary, cause, remedy })
     }
 
-    fn of_gate(&self, part: &Part, failed: &[String], now: Timestamp) -> Option<Problem> {
+    fn of_gate(&self, part: &ComponentGate, failed: &[String], now: Timestamp) -> Option<Problem> {
         let Bad { answer: BadAnswer { cause, is_silence }, .. } =
             part.bad.as_ref().filter(|_| part.has_failed() && self.is_measured())?;
         let name = &part.gate.name;
@@ -349,14 +349,14 @@ impl Component {
     }
 
     /// Takes over what is wrong at this moment once it has lasted, and says what is news.
-    fn judge(&mut self, failed: &[String], now: Timestamp) -> Option<Effect> {
+    fn judge(&mut self, failed: &[String], now: Timestamp) -> Option<HealthEvent> {
         let is_first = self.state.is_some() && !std::mem::replace(&mut self.measured.is_judged, true);
         let seen = self.problem_now(failed, now);
         let (shown, kind) = (self.problem.as_ref().map(|one| one.kind), seen.as_ref().map(|one| one.kind));
-        let lasts = match self.doubt {
+        let lasts = match self.pending_change {
             Some((of, since)) if of == kind => now.since(since),
             _ => {
-                self.doubt = Some((kind, now));
+                self.pending_change = Some((kind, now));
                 Duration::ZERO
             }
         };
@@ -380,15 +380,15 @@ impl Component {
         }
     }
 
-    fn news_of(&mut self, kind: ProblemKind, lasts: Duration, now: Timestamp) -> Option<Effect> {
+    fn news_of(&mut self, kind: ProblemKind, lasts: Duration, now: Timestamp) -> Option<HealthEvent> {
         if lasts < kind.reported_after() {
             return None;
         }
         let is_more = kind == ProblemKind::Looping
             && self.restarts.reported > 0
             && self.restarts.count >= self.restarts.reported.saturating_mul(2);
-        let is_first = self.damper.reported().is_empty();
-        if !self.damper.is_news(&kind) && !is_more {
+        let is_first = self.reported_once.reported().is_empty();
+        if !self.reported_once.is_news(&kind) && !is_more {
             return None;
         }
         if kind == ProblemKind::Looping {
@@ -403,33 +403,33 @@ impl Component {
                 }
             }
         }
-        Some(Effect::Report(self.name.clone(), kind))
+        Some(HealthEvent::Report(self.name.clone(), kind))
     }
 
-    fn recover(&mut self, now: Timestamp) -> Option<Effect> {
+    fn recover(&mut self, now: Timestamp) -> Option<HealthEvent> {
         if self.has_been_up(now) >= STAYS_UP {
             self.forget_restarts();
         }
-        self.why = DeathCause::default();
-        let was_reported = !self.damper.reported().is_empty();
-        self.damper.clear();
+        self.why = CrashCause::default();
+        let was_reported = !self.reported_once.reported().is_empty();
+        self.reported_once.clear();
         self.recovery.hold = Duration::ZERO;
         was_reported.then(|| {
             self.recovery.at = Some(now);
-            Effect::Recovered(self.name.clone())
+            HealthEvent::Recovered(self.name.clone())
         })
     }
 
     /// Whether another look will show more, soon.
     fn is_unsure(&self) -> bool {
         let shown = self.problem.as_ref().map(|one| one.kind);
-        self.doubt.is_some_and(|(kind, _)| kind != shown && (kind.is_some() || self.recovery.hold <= AGAIN))
-            || self.parts.iter().any(|part| part.bad.as_ref().is_some_and(|bad| bad.times < BAD))
+        self.pending_change.is_some_and(|(kind, _)| kind != shown && (kind.is_some() || self.recovery.hold <= RECHECK_DELAY))
+            || self.parts.iter().any(|part| part.bad.as_ref().is_some_and(|bad| bad.times < BAD_ANSWERS))
     }
 
     fn status(&self) -> ComponentStatus {
         let problem = self.problem.as_ref().filter(|_| !self.measured.is_touched);
-        let is_why = problem.is_some_and(|one| one.kind.has_words());
+        let is_why = problem.is_some_and(|one| one.kind.quotes_last_lines());
         let why = Some(&self.why).filter(|_| is_why);
         ComponentStatus {
             name: self.name.clone(),
@@ -452,27 +452,27 @@ impl Component {
     }
 }
 
-fn gates_of(needs: &BTreeSet<Need>) -> impl Iterator<Item = &String> {
-    needs.iter().filter_map(|need| if let Need::Gate(gate) = need { Some(gate) } else { None })
+fn gates_of(needs: &BTreeSet<Dependency>) -> impl Iterator<Item = &String> {
+    needs.iter().filter_map(|need| if let Dependency::Gate(gate) = need { Some(gate) } else { None })
 }
 
 /// Every component of a node.
 #[derive(Debug, Default)]
-pub(super) struct Health {
-    components: Vec<Component>,
+pub(super) struct ComponentHealth {
+    components: Vec<MonitoredComponent>,
     /// All of them were measured.
     is_whole: bool,
     pauses: Option<Backoff>,
 }
 
-impl Health {
+impl ComponentHealth {
     /// The components of a node. What was seen of one before stays, where it is still one.
     pub(super) fn begin(&mut self, desired: &Desired, now: Timestamp) {
-        let mut before: BTreeMap<String, Component> =
+        let mut before: BTreeMap<String, MonitoredComponent> =
             std::mem::take(&mut self.components).into_iter().map(|one| (one.name.clone(), one)).collect();
         let mut take = |name: &str, unit: Option<&str>| {
             let mut component =
-                before.remove(name).unwrap_or_else(|| Component::new(name.to_owned(), unit.map(str::to_owned), now));
+                before.remove(name).unwrap_or_else(|| MonitoredComponent::new(name.to_owned(), unit.map(str::to_owned), now));
             component.parts.clear();
             component
         };
@@ -482,14 +482,14 @@ impl Health {
             self.components.push(component);
         }
         // Routes to pods are watched by `pods.rs`.
-        for gate in desired.gates.iter().chain(&desired.watched).filter(|gate| !matches!(gate.probe, Probe::PodRoutes(_))) {
+        for gate in desired.gates.iter().chain(&desired.watched).filter(|gate| !matches!(gate.probe, GateProbe::PodRoutes(_))) {
             let at = self.components.iter().position(|one| one.unit.is_some() && one.unit == gate.unit);
             let at = at.unwrap_or_else(|| {
                 self.components.push(take(&gate.name, None));
                 self.components.len() - 1
             });
             if let Some(component) = self.components.get_mut(at) {
-                component.parts.push(Part::of(gate));
+                component.parts.push(ComponentGate::of(gate));
             }
         }
     }
@@ -497,7 +497,7 @@ impl Health {
     /// The node was just touched: what its units did meanwhile was reported there.
     pub(super) fn forget(&mut self) {
         for component in &mut self.components {
-            (component.state, component.up, component.doubt) = (None, None, None);
+            (component.state, component.up, component.pending_change) = (None, None, None);
             component.measured.is_touched = true;
             component.forget_restarts();
             component.parts.iter_mut().for_each(|part| part.bad = None);
@@ -516,15 +516,15 @@ impl Health {
     }
 
     /// What systemd says of a unit. True: it came up, or another process did.
-    pub(super) fn saw(&mut self, state: UnitState, now: Timestamp) -> bool {
+    pub(super) fn record_state(&mut self, state: UnitState, now: Timestamp) -> bool {
         let Some(component) = self.components.iter_mut().find(|one| one.unit.as_ref() == Some(&state.name)) else { return false };
         let before = component.up;
-        component.saw(state, now);
+        component.record_state(state, now);
         component.up.is_some() && component.up != before
     }
 
     /// What a gate answered.
-    pub(super) fn gate_answered(&mut self, gate: &str, answer: &Result<(), BadAnswer>) {
+    pub(super) fn record_gate_answer(&mut self, gate: &str, answer: &Result<(), BadAnswer>) {
         let parts = self.components.iter_mut().flat_map(|one| one.parts.iter_mut());
         for part in parts.filter(|part| part.gate.name == gate) {
             part.has_passed |= answer.is_ok();
@@ -541,9 +541,9 @@ impl Health {
     }
 
     /// Takes over what was seen; what of it is news.
-    pub(super) fn judge(&mut self, now: Timestamp) -> Vec<Effect> {
+    pub(super) fn judge(&mut self, now: Timestamp) -> Vec<HealthEvent> {
         // A gate of a unit that is down does not pass either.
-        let has_failed = |one: &Component, part: &Part| part.has_failed() || !one.is_measured();
+        let has_failed = |one: &MonitoredComponent, part: &ComponentGate| part.has_failed() || !one.is_measured();
         let failed: Vec<String> = self
             .components
             .iter()
@@ -553,7 +553,7 @@ impl Health {
     }
 
     /// Why a component died, which is shown with it.
-    pub(super) fn explain(&mut self, name: &str, why: DeathCause) {
+    pub(super) fn explain(&mut self, name: &str, why: CrashCause) {
         if let Some(component) = self.components.iter_mut().find(|one| one.name == name) {
             component.why = why;
         }
@@ -561,11 +561,11 @@ impl Health {
 
     /// How long until everything is measured again; `random` is in `0.0..1.0`.
     pub(super) fn pause(&mut self, random: f64) -> Duration {
-        if self.components.iter().any(Component::is_unsure) {
-            return AGAIN;
+        if self.components.iter().any(MonitoredComponent::is_unsure) {
+            return RECHECK_DELAY;
         }
         if self.components.iter().any(|one| one.problem.is_some()) {
-            return self.pauses.get_or_insert(TROUBLED).next_pause();
+            return self.pauses.get_or_insert(PROBLEM_INTERVALS).next_pause();
         }
         self.pauses = None;
         spread(EVERY, random)
@@ -573,12 +573,12 @@ impl Health {
 
     /// How they are; nothing before all of them were measured.
     pub(super) fn status(&self) -> Vec<ComponentStatus> {
-        if self.is_whole { self.components.iter().map(Component::status).collect() } else { Vec::new() }
+        if self.is_whole { self.components.iter().map(MonitoredComponent::status).collect() } else { Vec::new() }
     }
 
     /// How one of them is.
     pub(super) fn of(&self, name: &str) -> Option<ComponentStatus> {
-        self.components.iter().find(|one| one.name == name).map(Component::status)
+        self.components.iter().find(|one| one.name == name).map(MonitoredComponent::status)
     }
 }
 
@@ -601,7 +601,7 @@ struct FailingUnit {
 impl Deaths {
     /// What is seen of a unit: how often it died since the first look, and whether that is news: the first time, from the third on as a
     /// crash loop, and then each time the number has doubled.
-    pub(super) fn saw(&mut self, state: &UnitState) -> (u32, bool) {
+    pub(super) fn record_state(&mut self, state: &UnitState) -> (u32, bool) {
         let new = FailingUnit { first: state.n_restarts, last: state.n_restarts, reported: 0, up_with: None, end: None };
         let dying = self.0.entry(state.name.clone()).or_insert(new);
         if state.n_restarts < dying.last {
@@ -615,7 +615,7 @@ impl Deaths {
         let died = state.n_restarts.saturating_sub(dying.first) + u32::from(state.sub_state == "auto-restart");
         let next = match dying.reported {
             0 => 1,
-            reported if reported < LOOP.0 => LOOP.0,
+            reported if reported < CRASH_LOOP.0 => CRASH_LOOP.0,
             reported => reported.saturating_mul(2),
         };
         let is_news = died >= next;
@@ -631,7 +631,7 @@ impl Deaths {
     }
 
     /// Whether it was up at this look and at the one before it, and did not die between them.
-    pub(super) fn has_calmed(&mut self, state: &UnitState) -> bool {
+    pub(super) fn has_stabilised(&mut self, state: &UnitState) -> bool {
         let Some(dying) = self.0.get_mut(&state.name) else { return false };
         let up_with = state.is_active().then_some(state.n_restarts);
         let before = std::mem::replace(&mut dying.up_with, up_with);
@@ -640,7 +640,7 @@ impl Deaths {
 }
 
 /// What to do about a unit that dies and whose last lines are quoted beside this.
-pub(super) fn after_death(unit: &str) -> Remedy {
+pub(super) fn crash_remedy(unit: &str) -> Remedy {
     Remedy::said(format!(
         "`journalctl -u {unit} -n 50` shows more than its last lines. If a flag or a setting is wrong, correct its parameter in the template and \
          update the stack; if something is missing on this node (a mount, a file, a port), put that right here. systemd restarts the unit, and \
@@ -650,7 +650,7 @@ pub(super) fn after_death(unit: &str) -> Remedy {
 
 /// In words, how often a unit died while the node was brought up, and how it ended last.
 fn died(unit: &str, end: &str, times: u32) -> String {
-    if times >= LOOP.0 {
+    if times >= CRASH_LOOP.0 {
         format!("{unit} is crash-looping: {times} times it {end}")
     } else {
         format!("{unit} {end} and systemd restarts it")

@@ -19,10 +19,10 @@ fn gate(name: &str, unit: Option<&str>, needs: &[&str], deadline: Option<Duratio
     Gate {
         name: name.to_owned(),
         unit: unit.map(str::to_owned),
-        probe: Probe::Socket("/run/x".to_owned()),
+        probe: GateProbe::Socket("/run/x".to_owned()),
         consecutive: 3,
         deadline,
-        needs: needs.iter().map(|gate| Need::Gate((*gate).to_owned())).collect(),
+        needs: needs.iter().map(|gate| Dependency::Gate((*gate).to_owned())).collect(),
         remedy: format!("`look at {name}`"),
     }
 }
@@ -45,7 +45,7 @@ fn node() -> Desired {
 
 /// A node that is measured, with a clock that the test sets.
 struct Watch {
-    health: Health,
+    health: ComponentHealth,
     now: Timestamp,
     states: BTreeMap<String, UnitState>,
     failed: BTreeMap<&'static str, &'static str>,
@@ -54,7 +54,7 @@ struct Watch {
 impl Watch {
     /// One that has been healthy for two minutes.
     fn new() -> Self {
-        let mut health = Health::default();
+        let mut health = ComponentHealth::default();
         let now = Timestamp(0);
         health.begin(&node(), now);
         let up = |name: String| (name.clone(), state(&name, "active", "running", 0));
@@ -66,30 +66,30 @@ impl Watch {
     }
 
     /// So many seconds later everything is measured; what of it is news.
-    fn measure(&mut self, after: u64) -> Vec<Effect> {
+    fn measure(&mut self, after: u64) -> Vec<HealthEvent> {
         self.now = self.now.after(Duration::from_secs(after));
         for state in self.states.values() {
-            self.health.saw(state.clone(), self.now);
+            self.health.record_state(state.clone(), self.now);
         }
         for name in self.health.gates(None) {
             let bad = |cause: &&str| BadAnswer { cause: (*cause).to_owned(), is_silence: cause.starts_with("no answer") };
             let answer = self.failed.get(name.as_str()).map_or(Ok(()), |cause| Err(bad(cause)));
-            self.health.gate_answered(&name, &answer);
+            self.health.record_gate_answer(&name, &answer);
         }
         self.health.complete();
         self.health.judge(self.now)
     }
 
     /// systemd reports on a unit.
-    fn receive(&mut self, after: u64, state: UnitState) -> Vec<Effect> {
+    fn receive(&mut self, after: u64, state: UnitState) -> Vec<HealthEvent> {
         self.now = self.now.after(Duration::from_secs(after));
         self.states.insert(state.name.clone(), state.clone());
-        self.health.saw(state, self.now);
+        self.health.record_state(state, self.now);
         self.health.judge(self.now)
     }
 
     /// etcd dies, and is restarted 5 s later for the `count`th time.
-    fn die(&mut self, count: u32) -> Vec<Effect> {
+    fn die(&mut self, count: u32) -> Vec<HealthEvent> {
         let mut died = state(ETCD, "activating", "auto-restart", count - 1);
         (died.result, died.exec_main_status) = ("exit-code".to_owned(), 1);
         let mut effects = self.receive(1, died);
@@ -121,28 +121,29 @@ fn state(name: &str, active: &str, sub: &str, n_restarts: u32) -> UnitState {
     }
 }
 
-fn report(name: &str, kind: ProblemKind) -> Vec<Effect> {
-    vec![Effect::Report(name.to_owned(), kind)]
+fn report(name: &str, kind: ProblemKind) -> Vec<HealthEvent> {
+    vec![HealthEvent::Report(name.to_owned(), kind)]
 }
 
-fn recovered(name: &str) -> Vec<Effect> {
-    vec![Effect::Recovered(name.to_owned())]
+fn recovered(name: &str) -> Vec<HealthEvent> {
+    vec![HealthEvent::Recovered(name.to_owned())]
 }
 
 #[test]
 fn components_are_the_units_that_run_and_gates_that_speak_for_none_of_them() {
-    let mut health = Health::default();
+    let mut health = ComponentHealth::default();
     health.begin(&node(), Timestamp(0));
     assert!(health.status().is_empty(), "nothing is known before the first measurement");
     health.complete();
-    let names = |health: &Health| health.status().into_iter().map(|one| (one.name, one.unit.is_some())).collect::<Vec<_>>();
+    let names =
+        |health: &ComponentHealth| health.status().into_iter().map(|one| (one.name, one.unit.is_some())).collect::<Vec<_>>();
     let expected =
         [("etcd", true), ("kube-apiserver", true), ("kubelet", true), ("sysctl", false)].map(|(name, of)| (name.to_owned(), of));
     assert_eq!(names(&health), expected);
     // What is down is not asked, and what speaks for no unit always is.
     assert_eq!(health.gates(None), ["sysctl"]);
-    assert!(health.saw(state("kubelet.service", "active", "running", 0), Timestamp(0)), "it came up");
-    assert!(!health.saw(state("kubelet.service", "active", "running", 0), Timestamp(1)), "it is the same process");
+    assert!(health.record_state(state("kubelet.service", "active", "running", 0), Timestamp(0)), "it came up");
+    assert!(!health.record_state(state("kubelet.service", "active", "running", 0), Timestamp(1)), "it is the same process");
     assert_eq!(health.gates(Some("kubelet.service")), ["kubelet", "registration"]);
     // Another generation, which has no kubelet.
     let mut other = node();
@@ -171,7 +172,7 @@ fn what_systemd_says_of_a_unit_is_a_verdict() {
         let expected = (expected.0, expected.1.to_owned());
         assert_eq!(watch.of("etcd") == expected, at_once, "{active} {sub}: {:?}", watch.of("etcd"));
         if !at_once {
-            assert_eq!(watch.health.pause(0.5), AGAIN, "it is looked at again soon");
+            assert_eq!(watch.health.pause(0.5), RECHECK_DELAY, "it is looked at again soon");
         }
         watch.measure(3);
         assert_eq!(watch.of("etcd"), expected, "{active} {sub}");
@@ -185,7 +186,7 @@ fn what_was_stopped_is_started_by_its_remedy_after_a_look_and_its_last_lines_are
     watch.measure(3);
     watch
         .health
-        .explain("etcd", DeathCause { quote: " (last lines of etcd.service: serving)".to_owned(), ..DeathCause::default() });
+        .explain("etcd", CrashCause { quote: " (last lines of etcd.service: serving)".to_owned(), ..CrashCause::default() });
     let found = watch.health.of("etcd").unwrap();
     assert_eq!(found.cause.unwrap(), "etcd.service is inactive (dead): it was stopped, or ended by itself without an error");
     assert!(found.remedy.unwrap().contains("If nobody stopped it on purpose: `systemctl start etcd.service`"));
@@ -195,7 +196,7 @@ fn what_was_stopped_is_started_by_its_remedy_after_a_look_and_its_last_lines_are
 fn a_component_whose_unit_needs_one_that_is_down_waits_for_it() {
     let mut needing = node();
     for unit in needing.units.iter_mut().filter(|unit| unit.name == "kubelet.service") {
-        unit.needs = BTreeSet::from([Need::Gate("etcd".to_owned())]);
+        unit.needs = BTreeSet::from([Dependency::Gate("etcd".to_owned())]);
     }
     let mut watch = Watch::new();
     watch.health.begin(&needing, watch.now);
@@ -271,7 +272,7 @@ fn a_process_that_hangs_is_reported_at_its_second_bad_answer() {
     let mut watch = Watch::new();
     watch.failed.insert("etcd", "no answer within 5 s");
     assert!(watch.measure(40).is_empty() && watch.is_healthy());
-    assert_eq!(watch.health.pause(0.5), AGAIN);
+    assert_eq!(watch.health.pause(0.5), RECHECK_DELAY);
     // Who needs it is not blamed, and not reported beside it.
     watch.failed.insert("apiserver", "answered 500");
     assert_eq!(watch.measure(3), report("etcd", ProblemKind::Hanging));
@@ -299,7 +300,7 @@ fn a_process_that_hangs_is_reported_at_its_second_bad_answer() {
 #[test]
 fn it_is_seen_within_90_seconds_that_a_process_hangs() {
     let answer = Duration::from_secs(5);
-    assert!(EVERY + answer + AGAIN + answer < Duration::from_secs(90));
+    assert!(EVERY + answer + RECHECK_DELAY + answer < Duration::from_secs(90));
     let mut watch = Watch::new();
     let pauses = [0.0, 0.999].map(|random| watch.health.pause(random).as_secs());
     assert_eq!(pauses, [20, 39]);
@@ -311,7 +312,7 @@ fn it_is_seen_within_90_seconds_that_a_process_hangs() {
 #[test]
 fn a_process_that_hung_before_the_agent_was_restarted_is_not_taken_as_one_that_starts() {
     for (up_for, expected) in [(None, "starting"), (Some(3600), "not answering"), (Some(20), "starting")] {
-        let mut watch = Watch { health: Health::default(), ..Watch::new() };
+        let mut watch = Watch { health: ComponentHealth::default(), ..Watch::new() };
         watch.health.begin(&node(), watch.now);
         for state in watch.states.values_mut() {
             state.up_for = up_for.map(Duration::from_secs);
@@ -357,15 +358,15 @@ fn what_systemd_says_first_after_a_restart_of_the_agent_counts_at_once() {
         // At a boot its turn has not come.
         (UnitState { job_queued: true, ..state(ETCD, "inactive", "dead", 0) }, ComponentState::Healthy, false),
     ] {
-        let mut health = Health::default();
+        let mut health = ComponentHealth::default();
         health.begin(&node(), Timestamp(0));
-        health.saw(first.clone(), Timestamp(0));
+        health.record_state(first.clone(), Timestamp(0));
         let effects = health.judge(Timestamp(0));
         assert_eq!(health.of("etcd").unwrap().state, expected, "{first:?}");
         assert_eq!(!effects.is_empty(), reported, "{effects:?}");
         // A restart by hand, later, is no news before it lasts.
         if expected == ComponentState::Healthy && !first.job_queued {
-            health.saw(state(ETCD, "inactive", "dead", 0), Timestamp(10_000));
+            health.record_state(state(ETCD, "inactive", "dead", 0), Timestamp(10_000));
             assert!(health.judge(Timestamp(10_000)).is_empty());
             assert_eq!(health.judge(Timestamp(13_000)), report("etcd", ProblemKind::Stopped));
         }
@@ -375,16 +376,16 @@ fn what_systemd_says_first_after_a_restart_of_the_agent_counts_at_once() {
 /// A node that was just brought up was shown as DEGRADED for a moment, by what was found before that.
 #[test]
 fn what_was_wrong_before_a_node_was_touched_is_shown_again_only_once_it_was_measured() {
-    let mut health = Health::default();
+    let mut health = ComponentHealth::default();
     health.begin(&node(), Timestamp(0));
     let stopped = || state(ETCD, "inactive", "dead", 0);
-    health.saw(stopped(), Timestamp(0));
+    health.record_state(stopped(), Timestamp(0));
     health.judge(Timestamp(0));
-    let shown = |health: &Health| health.of("etcd").unwrap().state;
+    let shown = |health: &ComponentHealth| health.of("etcd").unwrap().state;
     assert_eq!(shown(&health), ComponentState::Failed);
     health.forget();
     assert_eq!(shown(&health), ComponentState::Healthy);
-    health.saw(stopped(), Timestamp(1_000));
+    health.record_state(stopped(), Timestamp(1_000));
     health.judge(Timestamp(1_000));
     health.judge(Timestamp(5_000));
     assert_eq!(shown(&health), ComponentState::Failed);
@@ -405,22 +406,22 @@ fn deaths_while_the_node_is_brought_up_are_reported_at_the_first_and_third_and_e
     let mut deaths = Deaths::default();
     let mut reported = Vec::new();
     for count in 0..13 {
-        let (_, up) = deaths.saw(&state(ETCD, "active", "running", count));
-        let (died, down) = deaths.saw(&state(ETCD, "activating", "auto-restart", count));
+        let (_, up) = deaths.record_state(&state(ETCD, "active", "running", count));
+        let (died, down) = deaths.record_state(&state(ETCD, "activating", "auto-restart", count));
         reported.extend((up || down).then_some(died));
     }
     assert_eq!(reported, [1, 3, 6, 12]);
     // Up twice in a row with the same count: it has calmed.
     let up = state(ETCD, "active", "running", 13);
-    assert!(!deaths.has_calmed(&up) && deaths.has_calmed(&up));
-    assert!(!deaths.has_calmed(&state(ETCD, "activating", "auto-restart", 13)) && !deaths.has_calmed(&up));
+    assert!(!deaths.has_stabilised(&up) && deaths.has_stabilised(&up));
+    assert!(!deaths.has_stabilised(&state(ETCD, "activating", "auto-restart", 13)) && !deaths.has_stabilised(&up));
     // Somebody starts it by hand; it was looping before anybody looked.
-    assert_eq!(deaths.saw(&state(ETCD, "active", "running", 0)), (0, false));
-    assert_eq!(deaths.saw(&state(ETCD, "activating", "auto-restart", 0)), (1, true));
-    assert_eq!(Deaths::default().saw(&state(ETCD, "active", "running", 40)), (0, false));
+    assert_eq!(deaths.record_state(&state(ETCD, "active", "running", 0)), (0, false));
+    assert_eq!(deaths.record_state(&state(ETCD, "activating", "auto-restart", 0)), (1, true));
+    assert_eq!(Deaths::default().record_state(&state(ETCD, "active", "running", 40)), (0, false));
     let failed = UnitState { result: "exit-code".into(), exec_main_status: 7, ..state(ETCD, "activating", "auto-restart", 2) };
-    deaths.saw(&failed);
-    deaths.saw(&state(ETCD, "active", "running", 3));
+    deaths.record_state(&failed);
+    deaths.record_state(&state(ETCD, "active", "running", 3));
     assert_eq!(deaths.words(ETCD, 3), "etcd.service is crash-looping: 3 times it ended with status 7");
     assert_eq!(deaths.words(ETCD, 1), "etcd.service ended with status 7 and systemd restarts it");
 }

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::desired::Desired;
 use crate::error::Result;
-use crate::kubernetes::{self, Facts, ImagePolicy, NodeSpec};
+use crate::kubernetes::{self, ImagePolicy, MachineFacts, NodeSpec};
 use crate::metadata::Deployment;
 
 /// What an entry that was carried out asks for, whatever the image permits today; `None` where this version of the agent cannot read it.
@@ -21,13 +21,13 @@ pub(in crate::daemon) fn spec_of(entry: &Value) -> Option<NodeSpec> {
 #[derive(Debug)]
 pub(super) struct InPlace {
     entry: Arc<Value>,
-    facts: Facts,
+    facts: MachineFacts,
     pub(super) spec: NodeSpec,
     pub(super) desired: Desired,
 }
 
 impl InPlace {
-    fn new(entry: &Arc<Value>, facts: Facts) -> Result<Option<Self>> {
+    fn new(entry: &Arc<Value>, facts: MachineFacts) -> Result<Option<Self>> {
         let Some(spec) = spec_of(entry) else { return Ok(None) };
         let desired = kubernetes::render(&spec, &facts)?;
         Ok(Some(Self { entry: Arc::clone(entry), facts, spec, desired }))
@@ -44,7 +44,7 @@ impl Rendered {
     ///
     /// # Errors
     /// If the machine cannot be made such a node.
-    pub(super) fn get(&self, entry: &Arc<Value>, facts: Facts) -> Result<Option<Rc<InPlace>>> {
+    pub(super) fn get(&self, entry: &Arc<Value>, facts: MachineFacts) -> Result<Option<Rc<InPlace>>> {
         let mut newest = self.0.borrow_mut();
         // An entry that is the same one in memory is equal: comparing texts of a megabyte would take longer than it saves.
         let is_same = |known: &Rc<InPlace>| Arc::ptr_eq(&known.entry, entry) && known.facts == facts;
@@ -72,12 +72,12 @@ mod tests {
 
     #[test]
     fn a_node_is_rendered_again_where_its_parameters_or_the_machine_changed_and_only_there() {
-        let (rendered, facts) = (Rendered::default(), Facts::default());
-        let get = |entry: &Arc<Value>, facts: &Facts| rendered.get(entry, facts.clone()).unwrap().unwrap();
+        let (rendered, facts) = (Rendered::default(), MachineFacts::default());
+        let get = |entry: &Arc<Value>, facts: &MachineFacts| rendered.get(entry, facts.clone()).unwrap().unwrap();
         let (one, other) = (entry("node-1"), entry("node-2"));
         let first = get(&one, &facts);
         assert!(Rc::ptr_eq(&first, &get(&one, &facts)));
-        let swapping = Facts { unified_cgroups: true, ..facts.clone() };
+        let swapping = MachineFacts { unified_cgroups: true, ..facts.clone() };
         let second = get(&one, &swapping);
         assert!(!Rc::ptr_eq(&first, &second));
         assert_eq!(second.desired, kubernetes::render(&second.spec, &swapping).unwrap());
@@ -89,7 +89,7 @@ mod tests {
     #[test]
     fn an_entry_that_cannot_be_read_is_no_node_and_keeps_none() {
         let rendered = Rendered::default();
-        let facts = Facts::default();
+        let facts = MachineFacts::default();
         assert!(rendered.get(&entry("node-1"), facts.clone()).unwrap().is_some());
         let unread = Arc::new(json!({"id": "i", "group": "kubernetes-node", "config": {"ROLE": "x"}}));
         assert!(rendered.get(&unread, facts.clone()).unwrap().is_none());

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use super::Node;
-use super::backend::Backend;
+use super::backend::MachineBackend;
 use super::drift::{self, Cause};
 use super::in_place::InPlace;
 use super::outline::Outline;
@@ -11,7 +11,7 @@ use super::renewal::WaitReason;
 use crate::clock::BUILT;
 use crate::converge;
 use crate::converge::health::{StoreProblem, problems};
-use crate::deploy::{Extent, Reference};
+use crate::deploy::{AppliedExtent, Reference};
 use crate::desired::{Content, Desired, Volume};
 use crate::error::Result;
 use crate::keepers::certificates::{self, RotationProgress};
@@ -69,7 +69,7 @@ impl Node {
         if self.known.secrets.borrow().is_none()
             && let Some(deployment) = Deployment::parse(&reference.entry).ok().flatten()
         {
-            self.know(&deployment);
+            self.set_secrets(&deployment);
         }
         let Some(node) = self.in_place(reference)? else {
             // A newer agent may understand parameters differently; the next deployment shows it.
@@ -78,16 +78,16 @@ impl Node {
         let InPlace { spec, desired, .. } = &*node;
         self.known.outline.replace(Some(Outline::of(spec, desired, &self.hostname())));
         let drifted = match reference.extent {
-            Extent::Whole => self.compare(spec, desired, systemd, generation).await?,
-            Extent::Part => self.compare_part(desired, systemd, generation).await?,
-            Extent::Nothing => false,
+            AppliedExtent::Whole => self.compare(spec, desired, systemd, generation).await?,
+            AppliedExtent::Part => self.compare_part(desired, systemd, generation).await?,
+            AppliedExtent::Nothing => false,
         };
         let seen = self.inspect_certificates(desired, generation)?;
         let turn = certificates::CertificateRecord::inspect(&self.host.state).rotation;
-        let renewal = self.renewal.waits().filter(|_| reference.extent == Extent::Whole);
+        let renewal = self.renewal.waits().filter(|_| reference.extent == AppliedExtent::Whole);
         let certificates = seen.map(|inspection| SeenCertificates { inspection, turn, renewal });
         let thin_pool = Box::pin(self.inspect_pool(desired, systemd)).await?;
-        Ok(NodeInspection { drifted, is_whole: reference.extent == Extent::Whole, certificates, thin_pool })
+        Ok(NodeInspection { drifted, is_whole: reference.extent == AppliedExtent::Whole, certificates, thin_pool })
     }
 
     /// How full docker's thin pool is.
@@ -102,7 +102,7 @@ impl Node {
     pub(super) async fn inspect_machine<'a>(
         &self,
         desired: &'a Desired,
-        volumes: &VolumeKeeper<Backend>,
+        volumes: &VolumeKeeper<MachineBackend>,
         systemd: &Systemd,
         generation: u64,
     ) -> Result<Option<MachineInspection<'a>>> {
@@ -115,7 +115,7 @@ impl Node {
                 drop(systemd.start(&unit.name).await);
             }
         }
-        // What has lost its disk may be on its way for ever, and cannot be read.
+        // What has lost its disk may be on its way forever, and cannot be read.
         let disks = if desired.volumes.is_empty() { Vec::new() } else { volumes.probe.read_disks()? };
         let mut problems = problems(desired, &self.host.root, &disks);
         problems.retain(|problem| problem.lost().is_none_or(|role| volumes.was_in_place(role)));

@@ -9,16 +9,16 @@ use std::time::Duration;
 
 use futures_util::future::LocalBoxFuture;
 
-use super::backend::Backend;
+use super::backend::MachineBackend;
 use crate::converge::Failure;
 use crate::daemon::host::Host;
 use crate::error::remedy::Remedy;
 use crate::error::{Error, Result};
 use crate::files::Tree;
 use crate::keepers::volumes;
-use crate::kubernetes::Facts;
+use crate::kubernetes::MachineFacts;
 use crate::machine::facts;
-use crate::machine::installed::{Machine, RULE, found, release};
+use crate::machine::installed::{InstalledPrograms, RULE, found, release};
 use crate::network::flannel::{Version, version_of};
 use crate::progress::Progress;
 use crate::report::{Code, Event, Phase};
@@ -32,7 +32,7 @@ type Stamp = (u64, i64, i64);
 /// What the machine is, and what the node's programs say of their releases.
 #[derive(Debug, Default)]
 pub(super) struct KnownMachine {
-    facts: OnceCell<Facts>,
+    facts: OnceCell<MachineFacts>,
     /// Answers by path.
     answers: RefCell<BTreeMap<String, (Stamp, String)>>,
     /// The release of flannel that is installed.
@@ -41,15 +41,15 @@ pub(super) struct KnownMachine {
 
 impl KnownMachine {
     /// What the machine is, looked at once, when the first node asks for it; and what is on it now.
-    pub(super) fn facts(&self, root: &Tree) -> Facts {
+    pub(super) fn facts(&self, root: &Tree) -> MachineFacts {
         facts::anew(root, self.facts.get_or_init(|| facts::of_machine(root)).clone())
     }
 
     /// Asks each program that changed since it was asked, and refuses what it is known not to take.
     pub(super) async fn check_programs(
         &self,
-        machine: &Machine<'_>,
-        backend: &Backend,
+        machine: &InstalledPrograms<'_>,
+        backend: &MachineBackend,
         host: &Host,
         progress: &Progress,
         generation: u64,
@@ -59,9 +59,9 @@ impl KnownMachine {
         let verdicts = machine.judge(&ask, self.flanneld.get()).await;
         self.flanneld.set(verdicts.flanneld);
         let (refused, remedy) = (verdicts.refused(), verdicts.remedy());
-        let differing = verdicts.odd.into_iter().map(|of| (Code::ProgramReleaseDiffers, of));
+        let differing = verdicts.warnings.into_iter().map(|of| (Code::ProgramReleaseDiffers, of));
         for (code, (program, verdict)) in differing.chain(verdicts.lacking.map(|of| (Code::HelperMissing, of))) {
-            let cause = verdict.odd.unwrap_or_default();
+            let cause = verdict.warning.unwrap_or_default();
             let event = Event::new(code, cause.clone()).phase(Phase::Units).generation(generation);
             host.report.emit(event.unit(program.unit).cause(cause).remedy(verdict.remedy));
         }
@@ -77,7 +77,7 @@ impl KnownMachine {
     }
 
     /// The release of flannel, where its program says one; the pods' network is looked at by the API that it reads.
-    pub(super) async fn flanneld(&self, backend: &Backend, host: &Host) -> Option<Version> {
+    pub(super) async fn flanneld(&self, backend: &MachineBackend, host: &Host) -> Option<Version> {
         if self.flanneld.get().is_none() {
             // One that is not there is missed by its unit.
             let reported = self.ask("flanneld-of-pods", found(&host.root, "flanneld")?, backend, host).await.ok()?;
@@ -86,7 +86,7 @@ impl KnownMachine {
         self.flanneld.get()
     }
 
-    async fn ask(&self, name: &str, path: String, backend: &Backend, host: &Host) -> Result<String> {
+    async fn ask(&self, name: &str, path: String, backend: &MachineBackend, host: &Host) -> Result<String> {
         let stamp = host.root.facts_followed(Path::new(&path))?.map(|facts| facts.stamp).unwrap_or_default();
         let known = self.answers.borrow().get(&path).filter(|(of, _)| *of == stamp).map(|(_, reported)| reported.clone());
         if let Some(reported) = known {
@@ -95,7 +95,7 @@ impl KnownMachine {
         let argv = vec![path.clone(), "--version".to_owned()];
         let key = format!("program-{name}-release");
         // Large, and rarely needed: on the heap.
-        let asking = Box::pin(volumes::Backend::run(backend, &key, argv));
+        let asking = Box::pin(volumes::VolumeBackend::run(backend, &key, argv));
         let ran = host.clock.limit(PATIENCE, asking).await;
         let ran = ran.ok_or_else(|| Error::transient(format!("it has said nothing for {} seconds", PATIENCE.as_secs())))??;
         let reported = release(ran.stdout, ran.stderr);

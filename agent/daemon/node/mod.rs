@@ -11,6 +11,7 @@ mod compare;
 pub(super) mod deadline;
 mod decision;
 mod drift;
+mod drift_memory;
 mod findings;
 mod health;
 mod in_place;
@@ -18,11 +19,10 @@ mod inspection;
 mod machine;
 mod monitor;
 mod outline;
-mod part;
+mod partial;
 mod plan;
 mod pods;
 mod put_back;
-mod remembered;
 mod renewal;
 mod repair;
 mod rollback;
@@ -36,42 +36,42 @@ use std::sync::Arc;
 use serde_json::Value;
 use tokio::sync::Notify;
 
-use self::backend::Backend;
+use self::backend::MachineBackend;
 pub(super) use self::bring_up::Done;
-use self::findings::Memory;
-use self::health::Health;
+use self::drift_memory::Remembered;
+use self::findings::FindingHistory;
+use self::health::ComponentHealth;
 pub(super) use self::in_place::spec_of;
 use self::in_place::{InPlace, Rendered};
 pub(super) use self::inspection::NodeInspection;
 use self::machine::KnownMachine;
 pub(super) use self::outline::Outline;
-pub(crate) use self::plan::{Plan, understand};
+pub(crate) use self::plan::{NodePlan, understand};
 pub(super) use self::put_back::check as check_rollback;
 pub(crate) use self::put_back::{Preview as RollbackPreview, parts_not_taken_back, preview as preview_rollback};
-use self::remembered::Remembered;
 use self::renewal::Renewal;
 pub(super) use self::renewal::WaitReason;
 pub(crate) use self::repair::NodeUnits;
-use self::repair::Repair;
+use self::repair::OrderedRepair;
 pub(crate) use self::repair::{asked as asked_of_node, in_place, preview as preview_repair, units as units_of_node};
 use self::unsettled::UnsettledUnits;
 pub(super) use self::wait::Wait;
 pub(crate) use self::wait::wait_id;
 use super::host::Host;
 use super::masking::KnownSecrets;
-use super::pause::Pause;
+use super::pause::RetryPause;
 use crate::deploy::{Generations, Reference};
 use crate::error::{Error, Result};
 use crate::files::Tree;
 use crate::http::Http;
 use crate::keepers::certificates;
-use crate::keepers::volumes::{Fills, Growths, VolumeKeeper};
-use crate::kubernetes::{self, Facts};
+use crate::keepers::volumes::{GrowthRetries, PoolUsageCache, VolumeKeeper};
+use crate::kubernetes::{self, MachineFacts};
 use crate::metadata::Deployment;
 use crate::openstack::keystone::Keystone;
 use crate::programs::Programs;
 use crate::progress::Progress;
-use crate::storage::probe::Probe;
+use crate::storage::probe::DiskProbe;
 use crate::systemd::Systemd;
 
 /// What the task works with.
@@ -86,13 +86,13 @@ pub(super) struct Node {
     known: KnownState,
     certificates: certificates::Watcher,
     unsettled: UnsettledUnits,
-    pause: Pause,
+    pause: RetryPause,
     renewal: Renewal,
-    repair: Repair,
+    repair: OrderedRepair,
     remembered: Remembered,
     volume_memory: VolumeMemory,
     /// What was found of the network of pods.
-    pods: RefCell<Memory>,
+    pods: RefCell<FindingHistory>,
     monitor: HealthMonitor,
 }
 
@@ -113,15 +113,15 @@ struct KnownState {
 /// What is remembered of volumes from one look to the next.
 #[derive(Debug, Default)]
 struct VolumeMemory {
-    growths: Rc<Growths>,
+    growths: Rc<GrowthRetries>,
     /// How full docker's thin pool is.
-    fills: Fills,
+    fills: PoolUsageCache,
 }
 
 /// How the node's components are, who waits for a change of it, and whether they are being touched now.
 #[derive(Debug, Default)]
 struct HealthMonitor {
-    health: RefCell<Health>,
+    health: RefCell<ComponentHealth>,
     news: Notify,
     is_converging: Cell<bool>,
 }
@@ -138,9 +138,9 @@ impl Node {
             known: KnownState::default(),
             certificates: certificates::Watcher::default(),
             unsettled: UnsettledUnits::default(),
-            pause: Pause::default(),
+            pause: RetryPause::default(),
             renewal: Renewal::default(),
-            repair: Repair::default(),
+            repair: OrderedRepair::default(),
             volume_memory: VolumeMemory::default(),
             pods: RefCell::default(),
             monitor: HealthMonitor::default(),
@@ -148,7 +148,7 @@ impl Node {
     }
 
     /// What the machine is.
-    pub(super) fn facts(&self) -> Facts {
+    pub(super) fn facts(&self) -> MachineFacts {
         self.known.machine.facts(&self.host.root)
     }
 
@@ -168,7 +168,7 @@ impl Node {
     }
 
     /// The secrets of this deployment and of those that may be on the node with it: nothing that the agent or a program says shows them.
-    fn know(&self, deployment: &Deployment) {
+    fn set_secrets(&self, deployment: &Deployment) {
         let (mut values, mut secrets) = (Vec::new(), Vec::new());
         for deployment in [deployment.clone()].into_iter().chain(recorded(&self.host.state)) {
             let parameters = kubernetes::readable_parameters(&deployment);
@@ -191,8 +191,8 @@ impl Node {
         self.repair.ends(inspection)
     }
 
-    fn backend(&self, systemd: &Systemd) -> Backend {
-        Backend {
+    fn backend(&self, systemd: &Systemd) -> MachineBackend {
+        MachineBackend {
             systemd: systemd.clone(),
             programs: Rc::clone(&self.programs),
             root: Arc::clone(&self.host.root),
@@ -200,10 +200,10 @@ impl Node {
         }
     }
 
-    fn volumes(&self, systemd: &Systemd) -> VolumeKeeper<Backend> {
+    fn volumes(&self, systemd: &Systemd) -> VolumeKeeper<MachineBackend> {
         VolumeKeeper {
             backend: self.backend(systemd),
-            probe: Probe::machine(),
+            probe: DiskProbe::machine(),
             root: Arc::clone(&self.host.root),
             state: Arc::clone(&self.host.state),
             clock: self.host.clock.clone(),

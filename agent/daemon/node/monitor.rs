@@ -12,12 +12,12 @@ use futures_util::future::{join_all, try_join_all};
 use futures_util::stream::{BoxStream, StreamExt as _};
 
 use super::Node;
-use super::health::{Deaths, Effect, after_death};
+use super::health::{Deaths, HealthEvent, crash_remedy};
 use crate::backoff::random;
+use crate::converge::diagnosis::diagnose;
 use crate::converge::gates::passes;
-use crate::converge::words::find_out;
-use crate::deploy::{Extent, Reference};
-use crate::desired::{Desired, Probe};
+use crate::deploy::{AppliedExtent, Reference};
+use crate::desired::{Desired, GateProbe};
 use crate::error::Result;
 use crate::error::remedy::Remedy;
 use crate::keepers::node_conditions::NodeObject;
@@ -32,8 +32,8 @@ use crate::systemd::{Systemd, UnitState};
 const BUSY: Duration = Duration::from_secs(2);
 /// systemd reports one change in several signals: one look for all of them.
 const ONE_CHANGE: Duration = Duration::from_millis(100);
-/// The net under lost signals, while the node is brought up.
-const NET: Duration = Duration::from_secs(10);
+/// The fallback poll for lost signals, while the node is brought up.
+const FALLBACK_POLL: Duration = Duration::from_secs(10);
 
 /// News of units.
 type Changes = Option<BoxStream<'static, String>>;
@@ -75,7 +75,7 @@ impl Node {
         let Some(node) = self.in_place(reference)? else { return Ok(None) };
         let gates = node.desired.gates.iter().chain(&node.desired.watched);
         Ok(gates.filter(|gate| gate.name == REGISTRATION).find_map(|gate| match &gate.probe {
-            Probe::HttpJson { url, identity, .. } => Some(NodeObject { url: url.clone(), identity: identity.clone() }),
+            GateProbe::HttpJson { url, identity, .. } => Some(NodeObject { url: url.clone(), identity: identity.clone() }),
             _ => None,
         }))
     }
@@ -124,7 +124,7 @@ impl Node {
         for (state, unit) in states.into_iter().zip(units) {
             // systemd reports an alias under the name that was asked for.
             let state = UnitState { name: unit.clone(), ..state };
-            self.monitor.health.borrow_mut().saw(state, self.host.clock.now());
+            self.monitor.health.borrow_mut().record_state(state, self.host.clock.now());
         }
         self.ask(desired, None).await;
         self.monitor.health.borrow_mut().complete();
@@ -133,7 +133,7 @@ impl Node {
     /// One unit that systemd named; what came up is asked how it is.
     async fn take(&self, desired: &Desired, state: UnitState) {
         let unit = state.name.clone();
-        let is_new = self.monitor.health.borrow_mut().saw(state, self.host.clock.now());
+        let is_new = self.monitor.health.borrow_mut().record_state(state, self.host.clock.now());
         if is_new {
             self.ask(desired, Some(&unit)).await;
         }
@@ -144,7 +144,7 @@ impl Node {
         let known = desired.gates.iter().chain(&desired.watched).filter(|gate| gates.contains(&gate.name));
         let ask = async |gate| (gate, passes(&self.host.root, &*self.http, &self.host.clock, gate).await);
         for (gate, answer) in join_all(known.map(ask)).await {
-            self.monitor.health.borrow_mut().gate_answered(&gate.name, &answer);
+            self.monitor.health.borrow_mut().record_gate_answer(&gate.name, &answer);
         }
     }
 
@@ -154,18 +154,18 @@ impl Node {
         let effects = self.monitor.health.borrow_mut().judge(self.host.clock.now());
         for effect in effects {
             match effect {
-                Effect::Report(name, kind) => {
+                HealthEvent::Report(name, kind) => {
                     let unit = self.monitor.health.borrow().of(&name).and_then(|component| component.unit);
-                    if let Some(unit) = unit.filter(|_| kind.has_words())
+                    if let Some(unit) = unit.filter(|_| kind.quotes_last_lines())
                         && let Some(systemd) = &self.host.systemd
                     {
                         let backend = self.backend(systemd);
-                        let why = find_out(desired, &unit, &self.host.root, &self.host.clock, &backend).await;
+                        let why = diagnose(desired, &unit, &self.host.root, &self.host.clock, &backend).await;
                         self.monitor.health.borrow_mut().explain(&name, why);
                     }
                     self.report_component(&name, kind.code(), reference);
                 }
-                Effect::Recovered(name) => self.report_component(&name, Code::ComponentRecovered, reference),
+                HealthEvent::Recovered(name) => self.report_component(&name, Code::ComponentRecovered, reference),
             }
         }
         if self.components() != before {
@@ -183,7 +183,7 @@ impl Node {
         let problem = component.problem.iter().map(|problem| format!(": {problem}")).collect::<String>();
         let mut event = Event::new(code, format!("component {name} {verb}{problem}")).generation(reference.generation);
         // What an update that failed left undone was reported, and is no news on the console.
-        if reference.extent == Extent::Whole {
+        if reference.extent == AppliedExtent::Whole {
             event = event.phase(Phase::Steady);
         }
         event = match &component.unit {
@@ -200,15 +200,15 @@ impl Node {
         let units: Vec<String> = desired.units.iter().filter(|unit| !unit.applies_files).map(|unit| unit.name.clone()).collect();
         let (mut deaths, mut changes, mut reported) = (Deaths::default(), None, BTreeMap::new());
         loop {
-            let news = news(self, systemd, &units, &mut changes, NET).await;
+            let news = news(self, systemd, &units, &mut changes, FALLBACK_POLL).await;
             for unit in units.iter().filter(|unit| news.as_ref().is_none_or(|news| news == *unit)) {
                 let Ok(state) = systemd.unit(unit).await else { continue };
                 let state = UnitState { name: unit.clone(), ..state };
-                let (times, is_news) = deaths.saw(&state);
+                let (times, is_news) = deaths.record_state(&state);
                 if is_news {
                     reported
                         .insert(unit, self.report_death(desired, systemd, unit, &deaths.words(unit, times), generation).await);
-                } else if news.is_none() && deaths.has_calmed(&state) {
+                } else if news.is_none() && deaths.has_stabilised(&state) {
                     reported.remove(unit);
                 }
                 // Its gate may have begun since.
@@ -229,10 +229,10 @@ impl Node {
         line: &str,
         generation: u64,
     ) -> (String, String) {
-        let why = find_out(desired, unit, &self.host.root, &self.host.clock, &self.backend(systemd)).await;
+        let why = diagnose(desired, unit, &self.host.root, &self.host.clock, &self.backend(systemd)).await;
         let cause = why.with(line);
-        let remedy = why.remedy.unwrap_or_else(|| after_death(unit));
-        let remedy = FollowUp::Continues(StepId::Unit(unit.to_owned()).looks_again_within()).of(&remedy);
+        let remedy = why.remedy.unwrap_or_else(|| crash_remedy(unit));
+        let remedy = FollowUp::Continues(StepId::Unit(unit.to_owned()).max_recheck_delay()).of(&remedy);
         let event = Event::new(Code::UnitDiedInBringUp, line).phase(Phase::Units).generation(generation).unit(unit);
         self.host.report.emit(event.cause(&cause).remedy(&remedy));
         (cause, remedy.to_string())

@@ -4,13 +4,13 @@ use serde_json::json;
 
 use crate::desired::Desired;
 use crate::digest::key_of;
-use crate::kubernetes::{self, Facts, ImagePolicy, Mistake, NodeSpec, Preflight};
+use crate::kubernetes::{self, ImagePolicy, MachineFacts, Mistake, NodeSpec, Preflight};
 use crate::metadata::Deployment;
 use crate::signal::Handle;
 
 /// A deployment whose parameters are right.
 #[derive(Debug)]
-pub(crate) struct Plan {
+pub(crate) struct NodePlan {
     pub(in crate::daemon) spec: NodeSpec,
     pub(in crate::daemon) desired: Desired,
     pub(in crate::daemon) digest: String,
@@ -18,7 +18,7 @@ pub(crate) struct Plan {
 }
 
 /// Checks parameters and wait handle.
-pub(crate) fn understand(deployment: &Deployment, facts: &Facts, policy: &ImagePolicy) -> Result<Plan, Vec<Mistake>> {
+pub(crate) fn understand(deployment: &Deployment, facts: &MachineFacts, policy: &ImagePolicy) -> Result<NodePlan, Vec<Mistake>> {
     let handle = kubernetes::readable_parameters(deployment).wait_handle().map(|value| Handle::parse(&value)).transpose();
     let (spec, handle) = match (kubernetes::node_of(deployment, policy), handle) {
         (Ok(spec), Ok(handle)) => (spec, handle),
@@ -35,7 +35,7 @@ pub(crate) fn understand(deployment: &Deployment, facts: &Facts, policy: &ImageP
     };
     let desired = kubernetes::render(&spec, facts).map_err(|mistake| vec![mistake])?;
     let digest = digest(&desired, spec.kube_version.as_deref());
-    Ok(Plan { spec, desired, digest, wait: handle })
+    Ok(NodePlan { spec, desired, digest, wait: handle })
 }
 
 /// What a generation is known by: what the node looks like; where its signals go is not part of it. A version of the agent that
@@ -44,9 +44,9 @@ fn digest(desired: &Desired, kube_version: Option<&str>) -> String {
     key_of(&json!([desired, kube_version]).to_string())
 }
 
-impl Plan {
+impl NodePlan {
     /// The same plan, if this machine can carry it out.
-    pub(in crate::daemon) fn supported_by(self, facts: &Facts) -> Result<Self, Vec<Mistake>> {
+    pub(in crate::daemon) fn supported_by(self, facts: &MachineFacts) -> Result<Self, Vec<Mistake>> {
         let mut mistakes = self.lacking(facts);
         if self.spec.preflight == Preflight::Refuse {
             mistakes.extend(kubernetes::preflight(&self.spec, facts));
@@ -60,7 +60,7 @@ impl Plan {
     }
 
     /// What is asked for and the running kernel lacks.
-    pub(crate) fn lacking(&self, facts: &Facts) -> Vec<Mistake> {
+    pub(crate) fn lacking(&self, facts: &MachineFacts) -> Vec<Mistake> {
         kubernetes::lacking(&self.spec, facts)
     }
 
@@ -70,7 +70,7 @@ impl Plan {
     }
 
     /// What the reader should know, although the node is brought up.
-    pub(crate) fn warnings(&self, facts: &Facts) -> Vec<Mistake> {
+    pub(crate) fn warnings(&self, facts: &MachineFacts) -> Vec<Mistake> {
         let small = if self.spec.preflight == Preflight::Off { Vec::new() } else { kubernetes::preflight(&self.spec, facts) };
         self.spec.warnings.iter().cloned().chain(small).collect()
     }
@@ -82,13 +82,14 @@ mod tests {
 
     use super::*;
     use crate::desired::{
-        Authority, Certificate, Directory, EtcdAccess, EtcdMember, File, FlannelStore, Gate, Issuer, Key, KeyType, MagnumAccess,
-        MagnumUser, Material, Need, Object, Owner, Probe, Rotation, Share, Signer, Trust, Unit,
+        CaCertificate, Certificate, CertificatePolicy, Dependency, Directory, EtcdAccess, EtcdMember, File, FlannelStore, Gate,
+        GateProbe, Issuer, KeyRequest, KeyType, MagnumAccess, MagnumUser, Material, Object, Owner, RenewalSlot, Rotation, Signer,
+        Unit,
     };
     use crate::signal::Destination;
 
-    fn authority(given: &str) -> Authority {
-        Authority {
+    fn authority(given: &str) -> CaCertificate {
+        CaCertificate {
             signer: Signer::Etcd,
             path: "/ca.crt".into(),
             owner: Owner::root(),
@@ -99,7 +100,7 @@ mod tests {
         }
     }
 
-    fn trust(password: &str) -> Trust {
+    fn trust(password: &str) -> CertificatePolicy {
         let user = MagnumUser::Trustee {
             auth_url: "https://keystone".into(),
             user_id: "u".into(),
@@ -108,13 +109,13 @@ mod tests {
         };
         let (url, cluster) = ("https://magnum".to_owned(), "c".to_owned());
         let access = MagnumAccess { url, cluster, bay: false, user, authority: None, insecure: false };
-        Trust {
+        CertificatePolicy {
             issuer: Issuer::Magnum(access),
             keys: KeyType::Rsa(4096),
             keys_asked: true,
             renew: true,
             rotation: Rotation::Switch,
-            share: Share::ALONE,
+            share: RenewalSlot::ALONE,
         }
     }
 
@@ -155,7 +156,7 @@ mod tests {
                 ..small()
             },
             Desired {
-                keys: vec![Key { name: "k".into(), path: path(), owner: Owner::root(), kind: KeyType::EcdsaP256 }],
+                keys: vec![KeyRequest { name: "k".into(), path: path(), owner: Owner::root(), kind: KeyType::EcdsaP256 }],
                 ..small()
             },
             Desired {
@@ -163,7 +164,7 @@ mod tests {
                     name: "x.service".into(),
                     enable: true,
                     restart_on: BTreeSet::new(),
-                    needs: BTreeSet::from([Need::FlannelKey]),
+                    needs: BTreeSet::from([Dependency::FlannelKey]),
                     applies_files: false,
                 }],
                 ..small()
@@ -172,7 +173,7 @@ mod tests {
                 gates: vec![Gate {
                     name: "x".into(),
                     unit: None,
-                    probe: Probe::Socket(path()),
+                    probe: GateProbe::Socket(path()),
                     consecutive: 3,
                     deadline: None,
                     needs: BTreeSet::new(),
@@ -233,7 +234,7 @@ mod tests {
             let config =
                 json!({"ROLE": "minion", "KUBE_MASTER_IP": "192.0.2.1", "KUBE_NODE_IP": "192.0.2.2", "TLS_DISABLED": true});
             let entry = json!({"id": "i", "group": "kubernetes-node", "config": config, "inputs": inputs});
-            understand(&Deployment::parse(&entry).unwrap().unwrap(), &Facts::default(), &ImagePolicy::everything())
+            understand(&Deployment::parse(&entry).unwrap().unwrap(), &MachineFacts::default(), &ImagePolicy::everything())
         };
         let understood = |curl| understood_as("WAIT_CURL", curl);
         let line = "curl -i -X POST -H 'X-Auth-Token: 5f0e' -H 'Accept: application/json' https://h:8004/v1/p/stacks/s/u/resources/r/signal";

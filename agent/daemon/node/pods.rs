@@ -5,14 +5,14 @@ use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::time::Duration;
 
 use super::Node;
-use super::findings::{EVERY, Effect, Finding, SPREAD_MS};
+use super::findings::{EVERY, Finding, RouteAction, SPREAD_MS};
 use crate::clock::Stopwatch;
 use crate::converge::flannel::inspection::{SubnetInspection, code, inspect};
-use crate::converge::flannel::packets::{self, Verdict};
+use crate::converge::flannel::packets::{self, PacketVerdict};
 use crate::converge::flannel::{Leases, PodNetwork as _};
 use crate::converge::has_pending_restart;
-use crate::deploy::{Extent, Reference};
-use crate::desired::{Peers, PodRoutes, Probe};
+use crate::deploy::{AppliedExtent, Reference};
+use crate::desired::{GateProbe, Peers, PodRoutes};
 use crate::error::Error;
 use crate::network::POD_NETWORK_UNIT;
 use crate::report::status::PodNetworkStatus;
@@ -38,13 +38,13 @@ impl Watched {
         let in_place = node.in_place(reference).ok().flatten()?;
         let repair = in_place.spec.repair;
         let mut watched = in_place.desired.gates.iter().find_map(|gate| match &gate.probe {
-            Probe::PodRoutes(pods) => {
+            GateProbe::PodRoutes(pods) => {
                 Some(Self { pods: pods.clone(), gate: gate.name.clone(), repair, generation: reference.generation })
             }
             _ => None,
         })?;
         // After a failed update a restart may be what would carry it out.
-        watched.repair &= reference.extent == Extent::Whole || !has_pending_restart(&node.host.root, watched.unit());
+        watched.repair &= reference.extent == AppliedExtent::Whole || !has_pending_restart(&node.host.root, watched.unit());
         Some(watched)
     }
 
@@ -127,7 +127,7 @@ impl Node {
             for effect in effects {
                 self.carry_out(&watched, &effect).await;
             }
-            let mut status = watched.status(&inspection, self.pods.borrow().damper.reported());
+            let mut status = watched.status(&inspection, self.pods.borrow().reported_once.reported());
             if let Some(shown) = &shown {
                 if is_unknown {
                     (status.subnet, status.peers) = (shown.subnet.clone(), shown.peers);
@@ -147,25 +147,27 @@ impl Node {
     async fn packets(&self, watched: &Watched, inspection: &SubnetInspection, turn: usize) -> Option<Finding> {
         let questions = inspection.questions(&self.host.root, turn).unwrap_or_default();
         match packets::verdict(&self.http.send(&questions).await) {
-            Verdict::Ok => None,
-            Verdict::Lost(peers) => {
+            PacketVerdict::Ok => None,
+            PacketVerdict::Lost(peers) => {
                 Some(Finding { code: Code::PodPacketsLost, cause: packets::lost(watched.pods.network, &peers) })
             }
-            Verdict::Silent(peers) => {
+            PacketVerdict::Silent(peers) => {
                 let cause = format!("pod traffic does not reach {}", packets::named(&peers));
                 Some(Finding { code: Code::PeerSilent, cause })
             }
         }
     }
 
-    async fn carry_out(&self, watched: &Watched, effect: &Effect) {
+    async fn carry_out(&self, watched: &Watched, effect: &RouteAction) {
         match effect {
-            Effect::Report(finding) => {
+            RouteAction::Report(finding) => {
                 let remedy = finding.code.remedy();
                 self.host.report.emit(watched.event(finding.code, &finding.cause).cause(&finding.cause).remedy(remedy));
             }
-            Effect::Recovered => self.host.report.emit(watched.event(Code::PodNetworkRecovered, "the pod network has recovered")),
-            Effect::Repair(cause) => {
+            RouteAction::Recovered => {
+                self.host.report.emit(watched.event(Code::PodNetworkRecovered, "the pod network has recovered"));
+            }
+            RouteAction::Repair(cause) => {
                 let unit = watched.unit();
                 self.host
                     .report

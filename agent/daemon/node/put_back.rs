@@ -5,17 +5,17 @@
 
 use std::path::Path;
 
-use super::bring_up::{Done, RunOptions, SETTLES, error_of};
+use super::bring_up::{Done, RunOptions, STABILITY_PERIOD, error_of};
 use super::outline::Outline;
 use super::rollback::{FORMER, Previous, REPLACED, Replaced, irreversible};
 use super::{Node, renewal, spec_of};
 use crate::converge;
 use crate::daemon::reason::reason;
-use crate::deploy::{Extent, Generation, Generations, Outcome};
+use crate::deploy::{AppliedExtent, DeploymentOutcome, Generation, Generations};
 use crate::desired::Desired;
 use crate::error::{Error, Result};
 use crate::files::Tree;
-use crate::kubernetes::{self, Facts};
+use crate::kubernetes::{self, MachineFacts};
 use crate::machine::facts;
 use crate::metadata::Deployment;
 use crate::report::{Code, Event, Phase};
@@ -25,7 +25,7 @@ use crate::systemd::Systemd;
 ///
 /// # Errors
 /// If nothing can be put back, with the reason.
-fn way(state: &Tree, current: &Generation, asked: Option<u64>, facts: &Facts) -> Result<(Previous, Desired)> {
+fn way(state: &Tree, current: &Generation, asked: Option<u64>, facts: &MachineFacts) -> Result<(Previous, Desired)> {
     let in_place = current.in_place();
     if let Some(asked) = asked.filter(|asked| in_place == Some(*asked)) {
         return Err(Error::refused(format!("generation {asked} is in place already")));
@@ -85,7 +85,7 @@ pub(crate) struct Preview {
     /// The generation that would be in place.
     pub(crate) number: u64,
     /// What changes on the way there.
-    pub(crate) plan: converge::Plan,
+    pub(crate) plan: converge::ChangePlan,
     /// What only the generation in place asks for, and goes, in words.
     pub(crate) retired: Vec<String>,
 }
@@ -117,8 +117,9 @@ pub(crate) async fn preview(state: &Tree, asked: Option<u64>) -> Result<Preview>
 
 /// What of an update to `after` nothing takes back, so that a failure of it is not rolled back: nothing where no generation is in place as
 /// a whole, or it cannot be read.
-pub(crate) fn parts_not_taken_back(state: &Tree, after: &Desired, facts: &Facts) -> Vec<String> {
-    let whole = Generations::inspect(state).as_ref().and_then(Generation::reference).filter(|one| one.extent == Extent::Whole);
+pub(crate) fn parts_not_taken_back(state: &Tree, after: &Desired, facts: &MachineFacts) -> Vec<String> {
+    let whole =
+        Generations::inspect(state).as_ref().and_then(Generation::reference).filter(|one| one.extent == AppliedExtent::Whole);
     let before = whole.and_then(|whole| kubernetes::render(&spec_of(&whole.entry)?, facts).ok());
     before.map(|before| irreversible(&before, after).iter().map(ToString::to_string).collect()).unwrap_or_default()
 }
@@ -137,28 +138,28 @@ impl Node {
             Ok(()) => {
                 let line = format!("the node is back at generation {number}, and healthy");
                 self.host.report.emit(event(Code::RolledBack, line).phase(Phase::Steady));
-                Outcome::default()
+                DeploymentOutcome::default()
             }
             Err(error) => {
                 let line = format!("the node could not be rolled back to generation {number}");
                 self.host.report.emit(event(Code::RollbackFailed, line).phase(Phase::Units).error(&error));
-                Outcome::refused(reason(&self.host.report, Code::RollbackFailed, &error))
+                DeploymentOutcome::refused(reason(&self.host.report, Code::RollbackFailed, &error))
             }
         };
         let restored = outcome.reason.is_none();
-        Done { outcome, laps, wait: None, touched: true, restored }
+        Done { outcome, laps, wait: None, changed_machine: true, restored }
     }
 
     async fn reach_former(&self, current: &Generation) -> Result<()> {
         if let Ok(Some(deployment)) = Deployment::parse(&current.entry) {
-            self.know(&deployment);
+            self.set_secrets(&deployment);
         }
         let (previous, after) = way(&self.host.state, current, None, &self.facts())?;
         let outline = Outline::of(&previous.spec, &previous.desired, &self.hostname());
         self.known.outline.replace(Some(outline));
         let options = RunOptions {
             deadline: previous.spec.deadline,
-            settles: SETTLES,
+            stability_period: STABILITY_PERIOD,
             generation: previous.number,
             // What is left to do where this fails is to run the deployment again.
             deployment: Some(current.deployment.clone()),
@@ -167,7 +168,7 @@ impl Node {
         let desired = renewal::none(previous.desired.clone());
         let converged = Box::pin(self.converge(&previous.spec, &desired, options)).await;
         converged.map_err(|failure| error_of(&failure))?;
-        self.remembered.take_as_it_is(&previous.desired);
+        self.remembered.accept_current_state(&previous.desired);
         Ok(())
     }
 }
@@ -220,7 +221,7 @@ mod tests {
             ("what nothing takes back", &volume, 2, None, Err("between generations 1 and 2 there are changes of volumes")),
         ] {
             let (_dir, state, current) = updated(more, record);
-            let got = way(&state, &current, asked, &Facts::default()).map(|(previous, _)| previous.number);
+            let got = way(&state, &current, asked, &MachineFacts::default()).map(|(previous, _)| previous.number);
             match (got, expected) {
                 (Ok(number), Ok(expected)) => assert_eq!(number, expected, "{why}"),
                 (Err(error), Err(expected)) => assert!(error.to_string().contains(expected), "{why}: {error}"),
@@ -233,8 +234,8 @@ mod tests {
     fn a_plan_names_what_of_an_update_nothing_takes_back() {
         let (_dir, state, _current) = updated(&json!({"KUBELET_OPTIONS": "--v=3"}), 2);
         let parts = |more: &Value| {
-            let desired = kubernetes::render(&spec_of(&entry("c", more)).unwrap(), &Facts::default()).unwrap();
-            parts_not_taken_back(&state, &desired, &Facts::default())
+            let desired = kubernetes::render(&spec_of(&entry("c", more)).unwrap(), &MachineFacts::default()).unwrap();
+            parts_not_taken_back(&state, &desired, &MachineFacts::default())
         };
         assert_eq!(parts(&json!({"KUBELET_OPTIONS": "--v=4"})), Vec::<String>::new());
         assert_eq!(parts(&json!({"DOCKER_VOLUME": "8c2b6d4e-5a8f-4c43-9d6a-1f6f4c1c2a11"})), ["volumes"]);

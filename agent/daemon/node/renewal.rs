@@ -4,7 +4,7 @@ use std::cell::RefCell;
 
 use super::drift::Cause;
 use crate::clock::Timestamp;
-use crate::desired::{Desired, Trust};
+use crate::desired::{CertificatePolicy, Desired};
 use crate::keepers::certificates::{CertificateInspection, Due, due};
 
 /// What a renewal waits for.
@@ -68,7 +68,7 @@ pub(super) fn leaving(desired: &Desired, causes: &[Cause]) -> Desired {
 
 /// The same node, of whose certificates only those that are wrong are made anew.
 pub(super) fn none(mut desired: Desired) -> Desired {
-    desired.trust = desired.trust.map(|trust| Trust { renew: false, ..trust });
+    desired.trust = desired.trust.map(|trust| CertificatePolicy { renew: false, ..trust });
     desired
 }
 

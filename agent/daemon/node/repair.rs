@@ -10,7 +10,7 @@ use super::drift::{self, Cause, DriftRecord};
 use super::in_place::spec_of;
 use crate::clock::Clock;
 use crate::converge;
-use crate::deploy::{Extent, GENERATION, Generation, Generations};
+use crate::deploy::{AppliedExtent, GENERATION, Generation, Generations};
 use crate::desired::Desired;
 use crate::error::{Error, Result};
 use crate::files::Tree;
@@ -38,17 +38,17 @@ impl Differences {
 
 /// The repair that is carried out by the next look.
 #[derive(Debug, Default)]
-pub(super) struct Repair(RefCell<Option<Trial>>);
+pub(super) struct OrderedRepair(RefCell<Option<RepairRun>>);
 
 #[derive(Debug, Default)]
-struct Trial {
+struct RepairRun {
     found: Option<Differences>,
     failure: Option<Error>,
 }
 
-impl Repair {
+impl OrderedRepair {
     pub(super) fn order(&self) {
-        self.0.replace(Some(Trial::default()));
+        self.0.replace(Some(RepairRun::default()));
     }
 
     pub(super) fn is_ordered(&self) -> bool {
@@ -73,7 +73,7 @@ impl Repair {
     pub(super) fn ends(&self, inspection: Option<&Error>) -> Option<Result<Vec<String>>> {
         let trial = self.0.take()?;
         if let Some(error) = inspection {
-            return Some(Err(Error::permanent(error.to_string()).context("looking at the node")));
+            return Some(Err(Error::permanent(error.to_string()).context("inspecting the node")));
         }
         let Some(found) = trial.found else {
             let cause = "units of the node are still starting, or something else is wrong with it, so it cannot be compared";
@@ -97,10 +97,10 @@ fn lines(found: &Differences) -> Vec<String> {
 ///
 /// # Errors
 /// If no node is in place, or this version cannot read what it was asked.
-pub(crate) fn in_place(state: &Tree, root: &Tree) -> Result<(Desired, Extent)> {
+pub(crate) fn in_place(state: &Tree, root: &Tree) -> Result<(Desired, AppliedExtent)> {
     let no_node = || Error::refused("no node is in place on this machine").remedy("`heat-node-agent explain` shows why");
     let reference = Generations::inspect(state).as_ref().and_then(Generation::reference).ok_or_else(no_node)?;
-    if reference.extent == Extent::Nothing {
+    if reference.extent == AppliedExtent::Nothing {
         return Err(no_node());
     }
     let spec = spec_of(&reference.entry);
@@ -149,7 +149,7 @@ pub(crate) fn units(state: &Tree, root: &Tree) -> NodeUnits {
 pub(crate) async fn preview(state: &Tree) -> Result<Differences> {
     let root = Tree::open(Path::new("/"))?;
     let (desired, extent) = in_place(state, &root)?;
-    if extent == Extent::Part {
+    if extent == AppliedExtent::Part {
         return Err(Error::refused("the node's last update failed on the way, and a repair would carry it out")
             .remedy("try the update again: heat-node-agent rerun ID (`heat-node-agent status` lists the ids)"));
     }
@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn an_order_is_answered_by_what_was_put_back_what_was_left_or_why_it_failed() {
-        let repair = Repair::default();
+        let repair = OrderedRepair::default();
         let ours = Cause::of_volume("/etc/x differs");
         let theirs = Cause::of_systemd("etcd", "etcd fails to start".to_owned());
         repair.finds(std::slice::from_ref(&ours));

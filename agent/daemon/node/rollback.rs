@@ -21,9 +21,9 @@ use super::renewal;
 use crate::clock::Stopwatch;
 use crate::converge::{Failure, Original, Retired, RetiredFile};
 use crate::deploy::Generations;
-use crate::desired::{Desired, File, Need};
+use crate::desired::{Dependency, Desired, File};
 use crate::error::remedy::Remedy;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::files::{Attributes, FileKind, Tree};
 use crate::kubernetes::{self, NodeSpec};
 use crate::progress::StepId;
@@ -106,7 +106,7 @@ fn depends_on_change(before: &Desired, after: &Desired, step: &StepId) -> bool {
     };
     let mut seen = BTreeSet::new();
     loop {
-        let needs: Vec<&Need> = if let Some(name) = units.pop() {
+        let needs: Vec<&Dependency> = if let Some(name) = units.pop() {
             let Some(unit) = after.units.iter().find(|unit| unit.name == name).filter(|_| seen.insert(("unit", name))) else {
                 continue;
             };
@@ -129,8 +129,8 @@ fn depends_on_change(before: &Desired, after: &Desired, step: &StepId) -> bool {
         };
         for need in needs {
             match need {
-                Need::Unit(name) => units.push(name),
-                Need::Gate(name) => gates.push(name),
+                Dependency::Unit(name) => units.push(name),
+                Dependency::Gate(name) => gates.push(name),
                 _ => {}
             }
         }
@@ -268,7 +268,7 @@ pub(super) struct Previous {
 
 /// Whether an update may be taken back.
 #[derive(Debug)]
-pub(super) enum WayBack {
+pub(super) enum RollbackPlan {
     /// No other generation was in place.
     Nothing,
     /// To this one.
@@ -277,7 +277,7 @@ pub(super) enum WayBack {
     Closed { number: u64, cause: String },
 }
 
-impl WayBack {
+impl RollbackPlan {
     /// How much of `deadline` an update leaves for going back.
     pub(super) fn reserve(&self, deadline: Duration) -> Duration {
         let reserve = || (deadline / 4).clamp(LEAST.min(deadline / 2), RESERVE);
@@ -384,15 +384,15 @@ impl Node {
     }
 
     /// Finds the generation that was in place before this one, and records what is replaced, before anything is.
-    pub(super) async fn way_back(&self, after: &Desired, generation: u64, deployment: &str) -> Result<WayBack> {
+    pub(super) async fn plan_rollback(&self, after: &Desired, generation: u64, deployment: &str) -> Result<RollbackPlan> {
         let current = Generations::inspect(&self.host.state);
-        let Some(current) = current.filter(|current| current.number == generation) else { return Ok(WayBack::Nothing) };
-        let Some(before) = current.before.filter(|before| before.number != generation) else { return Ok(WayBack::Nothing) };
-        let closed = |cause: &str| Ok(WayBack::Closed { number: before.number, cause: cause.to_owned() });
-        if !current.whole_before {
+        let Some(current) = current.filter(|current| current.number == generation) else { return Ok(RollbackPlan::Nothing) };
+        let Some(before) = current.before.filter(|before| before.number != generation) else { return Ok(RollbackPlan::Nothing) };
+        let closed = |cause: &str| Ok(RollbackPlan::Closed { number: before.number, cause: cause.to_owned() });
+        if !current.consistent_before {
             return closed("an update before this one failed on its way, so that generation was not whole any more");
         }
-        let Some(systemd) = &self.host.systemd else { return Ok(WayBack::Nothing) };
+        let Some(systemd) = &self.host.systemd else { return Ok(RollbackPlan::Nothing) };
         let Some(spec) = spec_of(&before.entry) else { return closed("this version of the agent cannot read its parameters") };
         let desired = kubernetes::render(&spec, &self.facts())?;
         let parts = irreversible(&desired, after);
@@ -401,7 +401,7 @@ impl Node {
             return closed(&format!("the update changes {}, which is never taken back automatically", parts.join(", ")));
         }
         let known: Option<Replaced> = match self.host.state.read_json(Path::new(REPLACED)) {
-            Err(error) if error.kind() == Kind::Permanent => {
+            Err(error) if error.kind() == ErrorKind::Permanent => {
                 // What lay there before is not known any more, and what lies there now may be the update's own.
                 self.host.state.quarantine(Path::new(REPLACED), &self.host.report, Code::StateFileQuarantined, &error)?;
                 return closed("the record of what the update replaced is damaged");
@@ -424,7 +424,7 @@ impl Node {
         if !self.host.settings.rollback && !self.is_going_back() {
             return closed("agent.toml says [node] rollback = false");
         }
-        Ok(WayBack::Open(Box::new(Previous { number: before.number, spec, desired, replaced })))
+        Ok(RollbackPlan::Open(Box::new(Previous { number: before.number, spec, desired, replaced })))
     }
 
     /// What an update is going to replace that the generation before does not ask for.
@@ -459,14 +459,14 @@ impl Node {
     /// and `deadline` are those of the whole.
     pub(super) async fn go_back(
         &self,
-        way: WayBack,
+        way: RollbackPlan,
         after: &Desired,
         mut failure: Failure,
         generation: u64,
         deployment: &str,
         (running, deadline): (&Stopwatch, Duration),
     ) -> (Failure, bool) {
-        if !failure.touched {
+        if !failure.changed_machine {
             return (failure, false);
         }
         let mut is_restored = false;
@@ -512,7 +512,7 @@ impl Node {
                 let deadline = for_rollback(running.elapsed(), deadline);
                 let options = RunOptions {
                     deadline,
-                    settles: super::bring_up::SETTLES,
+                    stability_period: super::bring_up::STABILITY_PERIOD,
                     generation: number,
                     // What is left to do where this fails, too, is to run the deployment again.
                     deployment: Some(deployment.to_owned()),
@@ -526,7 +526,7 @@ impl Node {
         };
         match &result {
             Ok(()) => {
-                self.remembered.take_as_it_is(&previous.desired);
+                self.remembered.accept_current_state(&previous.desired);
                 self.known.outline.replace(Some(Outline::of(&previous.spec, &previous.desired, &self.hostname())));
                 let line = format!("the node is back at generation {number}, and healthy");
                 self.host.report.emit(event(Code::RolledBack, line).phase(Phase::Steady));

@@ -1,9 +1,10 @@
 use super::*;
 use crate::desired::{
-    ClientIdentity, Content, DiskName, FormatPolicy, Gate, Key, KeyType, Material, Object, Owner, Probe, Unit, Volume, VolumeRole,
+    ClientIdentity, Content, DiskName, FormatPolicy, Gate, GateProbe, KeyRequest, KeyType, Material, Object, Owner, Unit, Volume,
+    VolumeRole,
 };
 
-fn new_unit(name: &str, reads: &[&str], needs: &[Need]) -> Unit {
+fn new_unit(name: &str, reads: &[&str], needs: &[Dependency]) -> Unit {
     Unit {
         name: name.into(),
         enable: true,
@@ -13,11 +14,11 @@ fn new_unit(name: &str, reads: &[&str], needs: &[Need]) -> Unit {
     }
 }
 
-fn gate(name: &str, of: Option<&str>, needs: &[Need]) -> Gate {
+fn gate(name: &str, of: Option<&str>, needs: &[Dependency]) -> Gate {
     Gate {
         name: name.into(),
         unit: of.map(str::to_owned),
-        probe: Probe::Socket("/run/x".into()),
+        probe: GateProbe::Socket("/run/x".into()),
         consecutive: 1,
         deadline: None,
         needs: needs.iter().cloned().collect(),
@@ -27,12 +28,12 @@ fn gate(name: &str, of: Option<&str>, needs: &[Need]) -> Gate {
 
 /// etcd, an API server that needs it, and a kubelet of its own.
 fn before() -> Desired {
-    let needs_unit = |name: &str| Need::Unit(name.to_owned());
+    let needs_unit = |name: &str| Dependency::Unit(name.to_owned());
     Desired {
         files: vec![File::public("/etc/etcd", "1"), File::public("/etc/api", "1"), File::public("/etc/kubelet", "1")],
         units: vec![
             new_unit("etcd.service", &["/etc/etcd"], &[]),
-            new_unit("api.service", &["/etc/api"], &[Need::Gate("etcd".into())]),
+            new_unit("api.service", &["/etc/api"], &[Dependency::Gate("etcd".into())]),
             new_unit("kubelet.service", &["/etc/kubelet"], &[]),
         ],
         gates: vec![
@@ -58,9 +59,9 @@ fn failure(step: StepId) -> Failure {
     Failure::new(Code::GateTimedOut, step, "no answer").remedy("look at it")
 }
 
-fn previous(replaced: Replaced) -> WayBack {
+fn previous(replaced: Replaced) -> RollbackPlan {
     let spec = test_spec();
-    WayBack::Open(Box::new(Previous { number: 3, spec, desired: before(), replaced }))
+    RollbackPlan::Open(Box::new(Previous { number: 3, spec, desired: before(), replaced }))
 }
 
 /// Any node.
@@ -95,7 +96,7 @@ fn what_nothing_takes_back_is_known_by_its_part() {
         identity: ClientIdentity { certificate: String::new(), key: String::new(), authority: String::new() },
         needs: BTreeSet::new(),
     };
-    let key = Key { name: "k".into(), path: "/k".into(), owner: Owner::root(), kind: KeyType::EcdsaP256 };
+    let key = KeyRequest { name: "k".into(), path: "/k".into(), owner: Owner::root(), kind: KeyType::EcdsaP256 };
     for (after, parts) in [
         (with_file("/etc/api", "2"), &[][..]),
         (Desired { volumes: vec![volume], ..before() }, &[Irreversible::Volumes]),
@@ -144,12 +145,12 @@ fn only_what_depends_on_the_change_is_a_reason_to_go_back() {
 #[test]
 fn a_node_goes_back_only_where_it_may_and_says_why_not() {
     let after = with_file("/etc/api", "2");
-    let judge = |way: WayBack, step: StepId| way.judge(&after, &failure(step)).map(|previous| previous.number);
+    let judge = |way: RollbackPlan, step: StepId| way.judge(&after, &failure(step)).map(|previous| previous.number);
     let healthy = || previous(Replaced::default());
     assert_eq!(judge(healthy(), StepId::Gate("api".into())), Ok(3));
-    assert_eq!(judge(WayBack::Nothing, StepId::Gate("api".into())), Err(None));
-    let why = |way: WayBack, step: StepId| judge(way, step).unwrap_err().unwrap();
-    let closed = || WayBack::Closed { number: 2, cause: "the update changes volumes".into() };
+    assert_eq!(judge(RollbackPlan::Nothing, StepId::Gate("api".into())), Err(None));
+    let why = |way: RollbackPlan, step: StepId| judge(way, step).unwrap_err().unwrap();
+    let closed = || RollbackPlan::Closed { number: 2, cause: "the update changes volumes".into() };
     assert_eq!(why(closed(), StepId::Gate("api".into())), "not rolled back to generation 2: the update changes volumes");
     assert!(why(healthy(), StepId::Gate("kubelet".into())).ends_with("what failed does not depend on what the update changed"));
     // By its unit: a gate and the unit behind it are one component.
@@ -184,7 +185,7 @@ fn what_the_update_brought_is_taken_away_and_what_it_found_is_left() {
         enabled: set("enabled.service"),
         ..Replaced::default()
     };
-    let WayBack::Open(previous) = previous(replaced) else { unreachable!() };
+    let RollbackPlan::Open(previous) = previous(replaced) else { unreachable!() };
     let retired = previous.retired(&after).unwrap();
     let original = Original { content: b"theirs".to_vec(), mode: 0o640, owner: (7, 8) };
     let file = |path: &str, written: &str, original| RetiredFile { path: path.into(), written: written.into(), original };

@@ -34,8 +34,8 @@ pub fn external(
             argv: vec![path],
             stdin: deployment.to_hook_json().to_string(),
             time_limit_ms: limit_ms,
-            says_json: true,
-            withheld: secrets.is_none(),
+            stdout_is_json: true,
+            hide_output: secrets.is_none(),
             secrets: secrets.unwrap_or_default(),
             ..Job::default()
         });

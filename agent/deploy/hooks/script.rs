@@ -49,9 +49,9 @@ pub fn job(deployment: &Deployment, limit_ms: Option<u64>, is_secret: impl Fn(&s
         outputs,
         directories: vec![REAL_OUTPUTS.to_owned()],
         time_limit_ms: limit_ms,
-        says_json: false,
+        stdout_is_json: false,
         begun_mark: None,
-        withheld: secrets.is_none(),
+        hide_output: secrets.is_none(),
         secrets: secrets.unwrap_or_default(),
     })
 }

@@ -5,23 +5,23 @@
 
 use std::collections::BTreeMap;
 
-use super::places::{Found, Pair, Places};
+use super::places::{InstalledPair, PairFiles, Places};
 use super::record::{CertificateRecord, KnownKey};
 use super::rotation;
-use crate::certificates::judge::{Flaw, Life, check, check_authority, life, signer};
+use crate::certificates::judge::{Flaw, ValidityPhase, check, check_authority, life, signer};
 use crate::certificates::key::PrivateKey;
 use crate::certificates::x509::X509;
 use crate::clock::Timestamp;
-use crate::desired::{Certificate, Desired, KeyType, Rotation, Signer, Trust};
+use crate::desired::{Certificate, CertificatePolicy, Desired, KeyType, Rotation, Signer};
 use crate::error::{Error, Result};
 
 /// What is done about one certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum CertificateAction {
     /// What is in use stays.
-    Keep(Box<Pair>),
+    Keep(Box<InstalledPair>),
     /// A pair that was given, or that a run which was cut off left.
-    Take(Box<Pair>),
+    Take(Box<InstalledPair>),
     /// A certificate is signed for this key, or for a new one.
     Sign(Option<PrivateKey>),
 }
@@ -30,20 +30,20 @@ pub(super) enum CertificateAction {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DecisionFacts<'a> {
     pub(super) desired: &'a Desired,
-    pub(super) trust: &'a Trust,
+    pub(super) trust: &'a CertificatePolicy,
     pub(super) places: &'a Places,
     pub(super) record: &'a CertificateRecord,
     pub(super) generation: u64,
     pub(super) now: Timestamp,
     /// Pairs of the parameters, by the certificate's name.
-    pub(super) given: &'a BTreeMap<String, Pair>,
+    pub(super) given: &'a BTreeMap<String, InstalledPair>,
     /// Public keys of the signing keys that are put beside an authority, by its path.
     pub(super) signing: &'a BTreeMap<String, Vec<u8>>,
 }
 
 /// What is to be done about all of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Decision {
+pub(super) struct CertificateDecision {
     /// What each authority's file holds, by its path.
     pub(super) bundles: BTreeMap<String, Vec<X509>>,
     /// In the order of the desired certificates.
@@ -56,7 +56,7 @@ pub(super) struct Decision {
     pub(super) begins: bool,
 }
 
-impl Decision {
+impl CertificateDecision {
     /// Whether nobody has to be asked for anything.
     pub(super) fn is_all_kept(&self) -> bool {
         self.actions.iter().all(|action| matches!(action, CertificateAction::Keep(_)))
@@ -68,7 +68,7 @@ impl DecisionFacts<'_> {
     ///
     /// # Errors
     /// An authority that is none or expired; a signing key that belongs to none of those that stay.
-    pub(super) fn decide(&self, issuer: &BTreeMap<Signer, Vec<X509>>) -> Result<Decision> {
+    pub(super) fn decide(&self, issuer: &BTreeMap<Signer, Vec<X509>>) -> Result<CertificateDecision> {
         let now = self.now;
         let mut changing = false;
         let mut news = false;
@@ -81,10 +81,10 @@ impl DecisionFacts<'_> {
         }
         let step = changing.then(|| rotation::step(self.record, self.trust.rotation, self.generation, news));
         let mut decision =
-            Decision { bundles: BTreeMap::new(), actions: Vec::new(), signers: BTreeMap::new(), step, begins: news };
+            CertificateDecision { bundles: BTreeMap::new(), actions: Vec::new(), signers: BTreeMap::new(), step, begins: news };
         for authority in &self.desired.authorities {
             let (path, signer) = (&authority.path, authority.signer);
-            let known = living(issuer.get(&signer).map(Vec::as_slice).unwrap_or_default(), now)
+            let known = unexpired(issuer.get(&signer).map(Vec::as_slice).unwrap_or_default(), now)
                 .map_err(|flaw| Error::permanent(flaw).context(format!("the certificate of the CA {signer}")))?;
             let first = self.signing.get(path).map(Vec::as_slice);
             let trusted = rotation::trusted(&known, self.in_place(path, signer), step.unwrap_or_default(), first, now)
@@ -116,18 +116,18 @@ impl DecisionFacts<'_> {
 
     fn action(&self, wanted: &Certificate, issuer: &[X509], signers: &[X509]) -> CertificateAction {
         let in_use = self.places.pair(wanted);
-        let right = |pair: &&Pair| check(wanted, &pair.chain, &pair.private, signers, self.now).is_ok();
+        let right = |pair: &&InstalledPair| check(wanted, &pair.chain, &pair.private, signers, self.now).is_ok();
         // What is the old authority's and right yet waits until all nodes trust the new one.
-        let is_old = |pair: &Pair| !is_signed(wanted, pair, issuer, self.now);
+        let is_old = |pair: &InstalledPair| !is_signed(wanted, pair, issuer, self.now);
         if let Some(given) = self.given.get(&wanted.name) {
-            let stays = |pair: &&Pair| {
+            let stays = |pair: &&InstalledPair| {
                 (&pair.chain, &pair.private) == (&given.chain, &given.private) || (right(pair) && is_old(pair) && !is_old(given))
             };
             let kept = in_use.filter(stays).cloned().map(|pair| CertificateAction::Keep(Box::new(pair)));
             return kept.unwrap_or_else(|| CertificateAction::Take(Box::new(given.clone())));
         }
-        let stays = |pair: &&Pair| {
-            let is_near_end = pair.chain.first().is_some_and(|leaf| life(leaf, self.now) != Life::Fresh);
+        let stays = |pair: &&InstalledPair| {
+            let is_near_end = pair.chain.first().is_some_and(|leaf| life(leaf, self.now) != ValidityPhase::Fresh);
             !(self.trust.renew && is_near_end && !is_old(pair)) && self.is_kind(wanted, &pair.private)
         };
         if let Some(pair) = in_use.filter(right).filter(stays) {
@@ -154,7 +154,7 @@ impl DecisionFacts<'_> {
 }
 
 /// Those of an issuer's authorities that live.
-fn living(all: &[X509], now: Timestamp) -> std::result::Result<Vec<X509>, Flaw> {
+fn unexpired(all: &[X509], now: Timestamp) -> std::result::Result<Vec<X509>, Flaw> {
     let living: Vec<X509> = all.iter().filter(|one| check_authority(one, now).is_ok()).cloned().collect();
     match all.first() {
         Some(first) if living.is_empty() => check_authority(first, now).map(|()| living),
@@ -164,13 +164,13 @@ fn living(all: &[X509], now: Timestamp) -> std::result::Result<Vec<X509>, Flaw> 
 }
 
 /// Whether one of these authorities signed a certificate whose key is beside it.
-fn belongs_to(pair: &Pair, authorities: &[X509]) -> bool {
+fn belongs_to(pair: &InstalledPair, authorities: &[X509]) -> bool {
     let has_key = |leaf: &X509| leaf.public_key == pair.private.public_key();
     pair.chain.first().is_some_and(has_key) && signer(&pair.chain, authorities).is_ok()
 }
 
 /// Whether one of these authorities signed a certificate that lives and whose key is beside it, whatever its names are.
-fn is_signed(wanted: &Certificate, pair: &Pair, authorities: &[X509], now: Timestamp) -> bool {
+fn is_signed(wanted: &Certificate, pair: &InstalledPair, authorities: &[X509], now: Timestamp) -> bool {
     let Some(leaf) = pair.chain.first() else { return false };
     let as_it_is = Certificate {
         common_name: leaf.subject.common_name.clone().unwrap_or_default(),
@@ -196,7 +196,7 @@ fn foreign_signing_key(signer: Signer) -> Error {
 
 /// How a certificate is, for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum CertificateVerdict {
     /// All is right.
     Right,
     /// All is right, and two thirds of its validity period have passed.
@@ -210,16 +210,16 @@ pub enum Verdict {
 }
 
 /// Judges what is in use for a certificate by the authorities that lie beside it.
-pub(super) fn verdict(wanted: &Certificate, found: &Found, authorities: &[X509], now: Timestamp) -> Verdict {
+pub(super) fn verdict(wanted: &Certificate, found: &PairFiles, authorities: &[X509], now: Timestamp) -> CertificateVerdict {
     let pair = match found {
-        Found::Missing(why) => return Verdict::Missing(why.clone()),
-        Found::Unreadable(why) => return Verdict::Unreadable(why.clone()),
-        Found::Pair(pair) => pair,
+        PairFiles::Missing(why) => return CertificateVerdict::Missing(why.clone()),
+        PairFiles::Unreadable(why) => return CertificateVerdict::Unreadable(why.clone()),
+        PairFiles::Pair(pair) => pair,
     };
     match check(wanted, &pair.chain, &pair.private, authorities, now) {
-        Err(flaw) => Verdict::Flawed(flaw),
-        Ok(()) if pair.chain.first().is_some_and(|leaf| life(leaf, now) == Life::Fresh) => Verdict::Right,
-        Ok(()) => Verdict::NearEnd,
+        Err(flaw) => CertificateVerdict::Flawed(flaw),
+        Ok(()) if pair.chain.first().is_some_and(|leaf| life(leaf, now) == ValidityPhase::Fresh) => CertificateVerdict::Right,
+        Ok(()) => CertificateVerdict::NearEnd,
     }
 }
 
@@ -249,7 +249,7 @@ mod tests {
         let key = PrivateKey::generate().unwrap();
         let renamed = Certificate { names: vec!["other".into()], ..server() };
         let signed = |by: &SigningAuthority, wanted: &Certificate, since: Timestamp, life| {
-            Pair::parse(by.sign(wanted, &key, since, life).unwrap(), key.to_pem().to_owned()).unwrap()
+            InstalledPair::parse(by.sign(wanted, &key, since, life).unwrap(), key.to_pem().to_owned()).unwrap()
         };
         let right = signed(&authority, &server(), now(), day * 90);
         let near_end = signed(&authority, &server(), now(), Duration::from_hours(1));
@@ -291,13 +291,13 @@ mod tests {
             }
             match there {
                 Existing::Nothing | Existing::KeyAlone => {}
-                Existing::InUse => drop(places.in_use.insert(wanted.name.clone(), Found::Pair(Box::new(pair.clone())))),
+                Existing::InUse => drop(places.in_use.insert(wanted.name.clone(), PairFiles::Pair(Box::new(pair.clone())))),
                 Existing::Pending => drop(places.pending.insert(wanted.name.clone(), vec![pair.clone()])),
             }
             if there != Existing::Nothing {
                 places.keys.insert(wanted.name.clone(), vec![key.clone()]);
             }
-            let trust = Trust { keys: kind, renew, ..desired().trust.unwrap() };
+            let trust = CertificatePolicy { keys: kind, renew, ..desired().trust.unwrap() };
             let known = DecisionFacts {
                 desired: &desired(),
                 trust: &trust,
@@ -326,15 +326,15 @@ mod tests {
         let authority = SigningAuthority::create("cluster", now(), Duration::from_hours(240)).unwrap();
         let key = rsa_key();
         let signed = authority.sign(&server(), &key, now(), Duration::from_hours(240)).unwrap();
-        let pair = Pair::parse(signed, key.to_pem().to_owned()).unwrap();
+        let pair = InstalledPair::parse(signed, key.to_pem().to_owned()).unwrap();
         let mut places = Places::default();
-        places.in_use.insert("server".into(), Found::Pair(Box::new(pair.clone())));
+        places.in_use.insert("server".into(), PairFiles::Pair(Box::new(pair.clone())));
         let mut record = CertificateRecord::default();
         record.remember("server", key.fingerprint(), true);
         for (keys_asked, expected) in [(false, CertificateAction::Keep(Box::new(pair))), (true, CertificateAction::Sign(None))] {
             let known = DecisionFacts {
                 desired: &desired(),
-                trust: &Trust { keys_asked, ..desired().trust.unwrap() },
+                trust: &CertificatePolicy { keys_asked, ..desired().trust.unwrap() },
                 places: &places,
                 record: &record,
                 generation: 1,

@@ -6,12 +6,12 @@ use std::fmt;
 use std::path::Path;
 use std::rc::Rc;
 
-use super::decide::{Verdict, verdict};
+use super::decide::{CertificateVerdict, verdict};
 use super::places::{Places, private};
 use super::record::CertificateRecord;
 
 use super::sets::{KEY_MODE, PUBLIC_MODE};
-use crate::certificates::judge::{Life, check_authority, life, renewal_due};
+use crate::certificates::judge::{ValidityPhase, check_authority, life, renewal_due};
 use crate::certificates::x509::X509;
 use crate::clock::Timestamp;
 use crate::converge::Owners;
@@ -22,13 +22,13 @@ use crate::report::{Code, Event, Phase, Report};
 
 /// One certificate or authority as it lies on the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Item {
+pub struct InspectedCertificate {
     /// `server`, `authority etcd`.
     pub name: String,
     /// Its file.
     pub path: String,
     /// How it is.
-    pub verdict: Verdict,
+    pub verdict: CertificateVerdict,
     /// What is in the file: the node's certificate first, or all authorities.
     pub chain: Vec<X509>,
     /// When it ends.
@@ -54,7 +54,7 @@ impl fmt::Display for Drift {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CertificateInspection {
     /// In the order of the desired certificates, authorities first.
-    pub items: Vec<Item>,
+    pub items: Vec<InspectedCertificate>,
     /// What is to be put back.
     pub drift: Vec<Drift>,
 }
@@ -63,7 +63,7 @@ impl CertificateInspection {
     /// Names and ends of what is past two thirds of its life.
     #[must_use]
     pub fn near_ends(&self) -> BTreeMap<String, Timestamp> {
-        let near = self.items.iter().filter(|item| item.verdict == Verdict::NearEnd);
+        let near = self.items.iter().filter(|item| item.verdict == CertificateVerdict::NearEnd);
         near.filter_map(|item| Some((item.name.clone(), item.end?))).collect()
     }
 
@@ -95,12 +95,12 @@ pub fn inspect(root: &Tree, desired: &Desired, now: Timestamp) -> Result<Certifi
     for authority in &desired.authorities {
         let chain = places.authorities.get(&authority.path).map(Vec::as_slice).unwrap_or_default();
         trusted.entry(authority.signer).or_insert(chain);
-        let item = Item {
+        let item = InspectedCertificate {
             name: name_of(authority.signer),
             path: authority.path.clone(),
             verdict: of_authority(&authority.path, chain, now),
             chain: chain.to_vec(),
-            end: foremost(chain, now).or(chain.first()).map(|one| one.not_after),
+            end: first_valid(chain, now).or(chain.first()).map(|one| one.not_after),
         };
         inspection.add(item, root, &owners, [(authority.path.as_str(), PUBLIC_MODE)], &authority.owner)?;
         if let Some(path) = &authority.key_path {
@@ -116,7 +116,7 @@ pub fn inspect(root: &Tree, desired: &Desired, now: Timestamp) -> Result<Certifi
         let chain = found.pair().map(|pair| pair.chain.clone()).unwrap_or_default();
         let end = chain.first().map(|leaf| leaf.not_after);
         let verdict = verdict(wanted, found, authorities, now);
-        let item = Item { name: wanted.name.clone(), path: wanted.path.clone(), verdict, chain, end };
+        let item = InspectedCertificate { name: wanted.name.clone(), path: wanted.path.clone(), verdict, chain, end };
         inspection.add(
             item,
             root,
@@ -140,16 +140,16 @@ pub fn inspect(root: &Tree, desired: &Desired, now: Timestamp) -> Result<Certifi
 impl CertificateInspection {
     fn add<const N: usize>(
         &mut self,
-        item: Item,
+        item: InspectedCertificate,
         root: &Tree,
         owners: &Owners,
         files: [(&str, u32); N],
         owner: &Owner,
     ) -> Result<()> {
         let why = match &item.verdict {
-            Verdict::Right | Verdict::NearEnd => None,
-            Verdict::Missing(why) | Verdict::Unreadable(why) => Some(why.clone()),
-            Verdict::Flawed(flaw) => Some(flaw.to_string()),
+            CertificateVerdict::Right | CertificateVerdict::NearEnd => None,
+            CertificateVerdict::Missing(why) | CertificateVerdict::Unreadable(why) => Some(why.clone()),
+            CertificateVerdict::Flawed(flaw) => Some(flaw.to_string()),
         };
         match why {
             Some(why) => self.drift.push(Drift { path: item.path.clone(), why }),
@@ -183,22 +183,24 @@ pub(super) fn name_of(signer: Signer) -> String {
 }
 
 /// The first of a bundle that lives.
-pub(super) fn foremost(bundle: &[X509], now: Timestamp) -> Option<&X509> {
+pub(super) fn first_valid(bundle: &[X509], now: Timestamp) -> Option<&X509> {
     bundle.iter().find(|one| check_authority(one, now).is_ok())
 }
 
-fn of_authority(path: &str, chain: &[X509], now: Timestamp) -> Verdict {
-    match (foremost(chain, now), chain.first()) {
-        (Some(one), _) if life(one, now) == Life::Fresh => Verdict::Right,
-        (Some(_), _) => Verdict::NearEnd,
-        (None, Some(first)) => check_authority(first, now).map_or_else(Verdict::Flawed, |()| Verdict::Right),
-        (None, None) => Verdict::Missing(format!("{path} contains no certificate")),
+fn of_authority(path: &str, chain: &[X509], now: Timestamp) -> CertificateVerdict {
+    match (first_valid(chain, now), chain.first()) {
+        (Some(one), _) if life(one, now) == ValidityPhase::Fresh => CertificateVerdict::Right,
+        (Some(_), _) => CertificateVerdict::NearEnd,
+        (None, Some(first)) => {
+            check_authority(first, now).map_or_else(CertificateVerdict::Flawed, |()| CertificateVerdict::Right)
+        }
+        (None, None) => CertificateVerdict::Missing(format!("{path} contains no certificate")),
     }
 }
 
 /// Those that are past two thirds of their lives, with their ends.
 pub(super) fn near_ends<'a>(all: impl Iterator<Item = (String, &'a X509)>, now: Timestamp) -> BTreeMap<String, Timestamp> {
-    all.filter(|(_, one)| life(one, now) != Life::Fresh).map(|(name, one)| (name, one.not_after)).collect()
+    all.filter(|(_, one)| life(one, now) != ValidityPhase::Fresh).map(|(name, one)| (name, one.not_after)).collect()
 }
 
 /// Tells of each end once.
@@ -271,7 +273,12 @@ impl Watcher {
 }
 
 /// The certificates that the issuer may sign again: not the authorities, and not what is given.
-pub(super) fn signed<'a>(inspection: &'a CertificateInspection, desired: &'a Desired) -> impl Iterator<Item = &'a Item> {
-    let signed = |item: &&Item| desired.certificates.iter().any(|wanted| wanted.name == item.name && wanted.given.is_none());
+pub(super) fn signed<'a>(
+    inspection: &'a CertificateInspection,
+    desired: &'a Desired,
+) -> impl Iterator<Item = &'a InspectedCertificate> {
+    let signed = |item: &&InspectedCertificate| {
+        desired.certificates.iter().any(|wanted| wanted.name == item.name && wanted.given.is_none())
+    };
     inspection.items.iter().filter(signed)
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use futures_util::future::{join_all, try_join_all};
 
-use super::keeper::{Backend, CertificateKeeper, Issuing, REQUEST_LIMIT, Stopped};
-use super::places::{OwnKey, Pair, given, private};
+use super::keeper::{CertificateBackend, CertificateKeeper, CertificateSigner, IssueFailure, REQUEST_LIMIT};
+use super::places::{InstalledPair, OwnKey, given, private};
 use super::record::CertificateRecord;
 use super::sets::{KEY_MODE, every, resolve, split, stage};
 
@@ -19,8 +19,8 @@ use crate::certificates::request::request;
 use crate::certificates::x509::X509;
 use crate::clock::Timestamp;
 use crate::converge::Owners;
-use crate::desired::{Authority, Certificate, Desired, Key, KeyType, Owner, Signer, Trust};
-use crate::error::{Context as _, Error, Hitch, Result};
+use crate::desired::{CaCertificate, Certificate, CertificatePolicy, Desired, KeyRequest, KeyType, Owner, Signer};
+use crate::error::{ConnectFailure, Context as _, Error, Result};
 use crate::files::{Attributes, FileKind, Tree};
 use crate::report::text::duration;
 use crate::report::{Code, Event, Phase};
@@ -39,19 +39,19 @@ pub(super) enum Signers<'a, M> {
 }
 
 /// A certificate that has to be signed, and the key that is there for it.
-pub(super) struct Task<'a> {
+pub(super) struct SigningTask<'a> {
     pub(super) wanted: &'a Certificate,
     pub(super) key: Option<PrivateKey>,
 }
 
-impl<H: Backend> CertificateKeeper<H> {
+impl<H: CertificateBackend> CertificateKeeper<H> {
     /// The issuer's authorities, by who signs. Magnum is asked, side by side; what the parameters give is read.
     pub(super) async fn issuers(
         &self,
         desired: &Desired,
-        magnum: Option<&impl Issuing>,
+        magnum: Option<&impl CertificateSigner>,
         left: Duration,
-    ) -> std::result::Result<BTreeMap<Signer, Vec<X509>>, Stopped> {
+    ) -> std::result::Result<BTreeMap<Signer, Vec<X509>>, IssueFailure> {
         let mut known: BTreeMap<Signer, Vec<X509>> = BTreeMap::new();
         let mut asked: Vec<Signer> = Vec::new();
         for authority in &desired.authorities {
@@ -69,9 +69,9 @@ impl<H: Backend> CertificateKeeper<H> {
             Some(magnum) => {
                 let limit = left.min(REQUEST_LIMIT);
                 let asking = asked.iter().map(async |signer| {
-                    let answer = magnum.fetch_authority(*signer, limit).await.map_err(Stopped::outside)?;
+                    let answer = magnum.fetch_authority(*signer, limit).await.map_err(IssueFailure::outside)?;
                     let doing = || format!("the CA {signer} that Magnum returned");
-                    Ok::<_, Stopped>((*signer, X509::all_from_pem(&answer).context(doing)?))
+                    Ok::<_, IssueFailure>((*signer, X509::all_from_pem(&answer).context(doing)?))
                 });
                 known.extend(try_join_all(asking).await?);
             }
@@ -87,14 +87,14 @@ impl<H: Backend> CertificateKeeper<H> {
     }
 
     /// The keys that this node signs with, and those that it puts beside an authority's certificate.
-    pub(super) fn signing_key(&self, authority: &Authority) -> Result<Option<PrivateKey>> {
+    pub(super) fn signing_key(&self, authority: &CaCertificate) -> Result<Option<PrivateKey>> {
         let Some(material) = &authority.signing_key else { return Ok(None) };
         let doing = || format!("the key of the CA {}", authority.signer);
         PrivateKey::from_pem(&given(&self.root, material).context(doing)?).context(doing).map(Some)
     }
 
     /// Who signs for this node.
-    pub(super) fn signers<'a, M: Issuing>(
+    pub(super) fn signers<'a, M: CertificateSigner>(
         &self,
         desired: &Desired,
         magnum: Option<&'a M>,
@@ -120,13 +120,13 @@ impl<H: Backend> CertificateKeeper<H> {
     /// Issues certificates side by side. What was done is kept if one of them fails.
     pub(super) async fn issue(
         &self,
-        tasks: Vec<Task<'_>>,
-        trust: &Trust,
-        signers: &Signers<'_, impl Issuing>,
+        tasks: Vec<SigningTask<'_>>,
+        trust: &CertificatePolicy,
+        signers: &Signers<'_, impl CertificateSigner>,
         trusted: &BTreeMap<Signer, Vec<X509>>,
         record: &mut CertificateRecord,
         left: Duration,
-    ) -> std::result::Result<BTreeMap<String, Pair>, Stopped> {
+    ) -> std::result::Result<BTreeMap<String, InstalledPair>, IssueFailure> {
         let started = self.clock.start();
         let owners = Owners::read(&self.root)?;
         let tasks = self.with_keys(tasks, trust.keys, &owners, record).await?;
@@ -139,27 +139,29 @@ impl<H: Backend> CertificateKeeper<H> {
                 Signers::Magnum(magnum) => {
                     let request = request(wanted, key).context(doing)?;
                     let answer = magnum.sign(wanted.signer, &request, limit).await;
-                    answer.map_err(|error| Stopped::outside(error.context(doing())))?
+                    answer.map_err(|error| IssueFailure::outside(error.context(doing())))?
                 }
                 Signers::Own(own) => match own.get(&wanted.signer) {
                     Some(authority) => authority.sign(wanted, key, now, SIGNED_LIFE).context(doing)?,
                     None => return Err(nobody_signs(wanted).into()),
                 },
             };
-            let pair = Pair::parse(format!("{}\n", text.trim_end()), key.to_pem().to_owned()).context(doing)?;
+            let pair = InstalledPair::parse(format!("{}\n", text.trim_end()), key.to_pem().to_owned()).context(doing)?;
             let authorities = trusted.get(&wanted.signer).map(Vec::as_slice).unwrap_or_default();
             examine(wanted, &pair, authorities, now, "as it was signed")?;
             let owner = resolve(&owners, &wanted.owner, &wanted.path)?;
             stage(&self.root, &wanted.path, pair.certificate.as_bytes(), owner, false)?;
-            Ok::<_, Stopped>((wanted.name.clone(), pair))
+            Ok::<_, IssueFailure>((wanted.name.clone(), pair))
         });
         let mut done = BTreeMap::new();
-        let mut failed: Option<Stopped> = None;
+        let mut failed: Option<IssueFailure> = None;
         for result in join_all(signing).await {
             match result {
                 Ok((name, pair)) => drop(done.insert(name, pair)),
                 // What stays wrong is reported before what may pass.
-                Err(stopped) if failed.as_ref().is_none_or(|first| first.passing && !stopped.passing) => failed = Some(stopped),
+                Err(stopped) if failed.as_ref().is_none_or(|first| first.is_transient && !stopped.is_transient) => {
+                    failed = Some(stopped);
+                }
                 Err(_) => {}
             }
         }
@@ -169,7 +171,7 @@ impl<H: Backend> CertificateKeeper<H> {
     /// Makes the keys that are missing; each is on the disk, and known as ours, before anybody hears of it.
     async fn with_keys<'a>(
         &self,
-        tasks: Vec<Task<'a>>,
+        tasks: Vec<SigningTask<'a>>,
         kind: KeyType,
         owners: &Owners,
         record: &mut CertificateRecord,
@@ -194,7 +196,7 @@ impl<H: Backend> CertificateKeeper<H> {
             record.write(&self.state)?;
         }
         let mut all = Vec::new();
-        for Task { wanted, key } in tasks {
+        for SigningTask { wanted, key } in tasks {
             let is_new = key.is_none();
             let Some(key) = key.or_else(|| made.remove(wanted.name.as_str())) else { continue };
             stage(&self.root, &wanted.key, key.to_pem().as_bytes(), resolve(owners, &wanted.owner, &wanted.key)?, true)?;
@@ -236,7 +238,7 @@ impl<H: Backend> CertificateKeeper<H> {
         Ok(keys)
     }
 
-    async fn make_key(&self, wanted: &Key, owners: &Owners, record: &mut CertificateRecord) -> Result<PrivateKey> {
+    async fn make_key(&self, wanted: &KeyRequest, owners: &Owners, record: &mut CertificateRecord) -> Result<PrivateKey> {
         let key = match wanted.kind {
             KeyType::EcdsaP256 => PrivateKey::generate()?,
             KeyType::Rsa(bits) => {
@@ -315,7 +317,13 @@ const CLOCKS: &str = "`timedatectl` says whether this node's clock is synchroniz
 ///
 /// # Errors
 /// Its first flaw.
-pub(super) fn examine(wanted: &Certificate, pair: &Pair, authorities: &[X509], now: Timestamp, origin: &str) -> Result<()> {
+pub(super) fn examine(
+    wanted: &Certificate,
+    pair: &InstalledPair,
+    authorities: &[X509],
+    now: Timestamp,
+    origin: &str,
+) -> Result<()> {
     check(wanted, &pair.chain, &pair.private, authorities, now).map_err(|flaw| {
         let error = match flaw {
             Flaw::NotYetValid(from) => Error::permanent(format!(
@@ -325,7 +333,7 @@ pub(super) fn examine(wanted: &Certificate, pair: &Pair, authorities: &[X509], n
                 duration(from.since(now))
             ))
             .remedy(CLOCKS)
-            .hindered(Hitch::Clock),
+            .with_connect_failure(ConnectFailure::Clock),
             flaw => Error::permanent(flaw)
                 .rule("a certificate is installed only if key, chain, validity, subject, names and usage are correct"),
         };

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::clock::{Clock, Timestamp};
 use crate::desired::{MagnumAccess, Signer};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::files::Tree;
 use crate::keepers::volumes::ProgramOutput;
 use crate::openstack::magnum::Magnum;
@@ -15,14 +15,14 @@ use crate::progress::Progress;
 pub(super) const REQUEST_LIMIT: Duration = Duration::from_mins(1);
 
 /// Who signs at another place: Magnum.
-pub trait Issuing {
+pub trait CertificateSigner {
     /// The certificate of an authority as PEM.
     fn fetch_authority(&self, signer: Signer, deadline: Duration) -> impl Future<Output = Result<String>>;
     /// Has a request signed; the certificate as PEM.
     fn sign(&self, signer: Signer, request: &str, deadline: Duration) -> impl Future<Output = Result<String>>;
 }
 
-impl Issuing for Magnum<'_> {
+impl CertificateSigner for Magnum<'_> {
     async fn fetch_authority(&self, signer: Signer, deadline: Duration) -> Result<String> {
         Magnum::fetch_authority(self, signer, deadline).await
     }
@@ -33,9 +33,9 @@ impl Issuing for Magnum<'_> {
 }
 
 /// What the keeper asks of other rooms: who signs, and programs.
-pub trait Backend {
+pub trait CertificateBackend {
     /// Magnum, for all requests of one try.
-    fn magnum<'a>(&'a self, access: &'a MagnumAccess) -> impl Issuing + 'a;
+    fn magnum<'a>(&'a self, access: &'a MagnumAccess) -> impl CertificateSigner + 'a;
     /// Runs an external program as a transient unit, which goes on under its key when the agent ends.
     fn run(&self, key: &str, argv: Vec<String>) -> impl Future<Output = Result<ProgramOutput>>;
 }
@@ -63,22 +63,22 @@ pub struct CertificateKeeper<H> {
 }
 
 /// Why a try ended.
-pub(super) struct Stopped {
+pub(super) struct IssueFailure {
     pub(super) error: Error,
     /// Whether it may pass by itself: somebody outside does not answer.
-    pub(super) passing: bool,
+    pub(super) is_transient: bool,
 }
 
-impl Stopped {
+impl IssueFailure {
     /// By what somebody outside answered.
     pub(super) fn outside(error: Error) -> Self {
-        Self { passing: error.kind() == Kind::Transient, error }
+        Self { is_transient: error.kind() == ErrorKind::Transient, error }
     }
 }
 
 /// What goes wrong on this machine stays wrong.
-impl From<Error> for Stopped {
+impl From<Error> for IssueFailure {
     fn from(error: Error) -> Self {
-        Self { error, passing: false }
+        Self { error, is_transient: false }
     }
 }

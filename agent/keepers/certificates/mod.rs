@@ -1,6 +1,6 @@
 //! Provides the desired certificates: inspects, requests, makes, checks, and swaps sets of files as a whole.
 //!
-//! In: the certificates of a `Desired`, what lies on the node, who signs ([`Backend`]). Out: sets that are in place, and what is
+//! In: the certificates of a `Desired`, what lies on the node, who signs ([`CertificateBackend`]). Out: sets that are in place, and what is
 //! remembered of them ([`CertificateRecord`]). Never: a change of what is in use before everything was found to belong together, or a
 //! new request for what is right already.
 
@@ -21,24 +21,24 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
 
-pub use decide::Verdict;
-pub use inspection::{CertificateInspection, Drift, Item, Watcher, inspect};
-pub use keeper::{Backend, CertificateKeeper, Issuing};
-pub use places::Pair;
+pub use decide::CertificateVerdict;
+pub use inspection::{CertificateInspection, Drift, InspectedCertificate, Watcher, inspect};
+pub use keeper::{CertificateBackend, CertificateKeeper, CertificateSigner};
+pub use places::InstalledPair;
 pub use record::{CertificateRecord, KnownKey, RotationProgress, next, order_next_step};
 pub use renewal::{Due, due};
 pub(crate) use sets::remove_sets;
 
-use self::decide::{CertificateAction, Decision, DecisionFacts};
-use self::issue::{Task, examine};
-use self::keeper::{REQUEST_LIMIT, Stopped};
+use self::decide::{CertificateAction, CertificateDecision, DecisionFacts};
+use self::issue::{SigningTask, examine};
+use self::keeper::{IssueFailure, REQUEST_LIMIT};
 use self::places::{OwnKey, Places, given};
-use self::sets::{Wanted, put_in_place};
+use self::sets::{WantedFile, put_in_place};
 use crate::backoff::{Backoff, pause_before_deadline};
 use crate::certificates::x509::X509;
 use crate::converge::{Certificates, Failure, Owners, Prepared};
-use crate::desired::{Certificate, Desired, Issuer, Rotation, Signer, Trust};
-use crate::error::{Context as _, Error, Hitch, Result};
+use crate::desired::{Certificate, CertificatePolicy, Desired, Issuer, Rotation, Signer};
+use crate::error::{ConnectFailure, Context as _, Error, Result};
 use crate::files::READ_LIMIT;
 use crate::progress::StepId;
 use crate::report::{Code, Event};
@@ -53,16 +53,16 @@ const NAMED: usize = 4;
 const PAUSES: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
 
 fn failed(error: &Error) -> Failure {
-    let code = match (error.hitch(), error.answered()) {
-        (Some(Hitch::Authority(_)), _) => Code::CertificateIssuerUntrusted,
-        (Some(Hitch::Clock), _) => Code::CertificateNotYetValid,
+    let code = match (error.connect_failure(), error.answered()) {
+        (Some(ConnectFailure::Authority(_)), _) => Code::CertificateIssuerUntrusted,
+        (Some(ConnectFailure::Clock), _) => Code::CertificateNotYetValid,
         (_, Some(401 | 403)) => Code::CertificatesRefused,
         _ => Code::CertificatesFailed,
     };
     Failure::from_error(code, StepId::Certificates, error)
 }
 
-impl<H: Backend> Certificates for CertificateKeeper<H> {
+impl<H: CertificateBackend> Certificates for CertificateKeeper<H> {
     type Record = CertificateRecord;
 
     async fn prepare(&self, desired: &Desired, deadline: Duration) -> std::result::Result<Prepared<CertificateRecord>, Failure> {
@@ -85,7 +85,7 @@ impl<H: Backend> Certificates for CertificateKeeper<H> {
             };
             let left = deadline.saturating_sub(started.elapsed());
             let wait = pause_before_deadline(pauses.next_pause(), stopped.error.asked_pause(), left);
-            let Some(wait) = wait.filter(|_| stopped.passing) else { return Err(failed(&stopped.error)) };
+            let Some(wait) = wait.filter(|_| stopped.is_transient) else { return Err(failed(&stopped.error)) };
             let event = Event::new(Code::CertificatesWaiting, format!("waiting for certificates: {}", stopped.error));
             self.emit(event.error(&stopped.error).attempt(attempt).next_try(wait));
             self.clock.wait(wait).await;
@@ -117,7 +117,7 @@ fn summary(paths: &BTreeSet<String>) -> String {
     format!("{} keys and certificates in {}", paths.len(), places.into_iter().collect::<Vec<_>>().join(", "))
 }
 
-impl<H: Backend> CertificateKeeper<H> {
+impl<H: CertificateBackend> CertificateKeeper<H> {
     /// Certificates are judged by the clock: one that shows a time before the agent was built is waited for.
     async fn wait_for_clock(&self, deadline: Duration) -> std::result::Result<(), Failure> {
         let started = self.clock.start();
@@ -146,14 +146,14 @@ impl<H: Backend> CertificateKeeper<H> {
     async fn attempt(
         &self,
         desired: &Desired,
-        trust: &Trust,
+        trust: &CertificatePolicy,
         left: Duration,
-    ) -> std::result::Result<Prepared<CertificateRecord>, Stopped> {
+    ) -> std::result::Result<Prepared<CertificateRecord>, IssueFailure> {
         let started = self.clock.start();
         let mut record = CertificateRecord::open(&self.state, self.progress.report())?;
         let mut places = Places::all(&self.root, desired)?;
         if record.foreign {
-            places.disown();
+            places.remove_in_use();
         }
         let magnum = match &trust.issuer {
             Issuer::Magnum(access) => Some(self.backend.magnum(access)),
@@ -172,18 +172,18 @@ impl<H: Backend> CertificateKeeper<H> {
             signing: &signing,
         };
         let local = self.is_known(&known).then(|| known.decide(&in_place(desired, &places)).ok()).flatten();
-        let (decision, issuer) = if let Some(decision) = local.filter(Decision::is_all_kept) {
+        let (decision, issuer) = if let Some(decision) = local.filter(CertificateDecision::is_all_kept) {
             (decision, None)
         } else {
             let issuer = self.issuers(desired, magnum.as_ref(), left).await?;
             (known.decide(&issuer)?, Some(issuer))
         };
-        let tasks: Vec<Task<'_>> = desired
+        let tasks: Vec<SigningTask<'_>> = desired
             .certificates
             .iter()
             .zip(&decision.actions)
             .filter_map(|(wanted, action)| match action {
-                CertificateAction::Sign(key) => Some(Task { wanted, key: key.clone() }),
+                CertificateAction::Sign(key) => Some(SigningTask { wanted, key: key.clone() }),
                 CertificateAction::Keep(_) | CertificateAction::Take(_) => None,
             })
             .collect();
@@ -217,12 +217,12 @@ impl<H: Backend> CertificateKeeper<H> {
     }
 
     /// The pairs that the parameters give.
-    fn given(&self, desired: &Desired) -> Result<BTreeMap<String, Pair>> {
+    fn given(&self, desired: &Desired) -> Result<BTreeMap<String, InstalledPair>> {
         let mut pairs = BTreeMap::new();
         for wanted in &desired.certificates {
             let Some(pair) = &wanted.given else { continue };
             let read = |material| given(&self.root, material).map(|text| format!("{}\n", text.trim_end()));
-            let parsed = read(&pair.certificate).and_then(|certificate| Pair::parse(certificate, read(&pair.key)?));
+            let parsed = read(&pair.certificate).and_then(|certificate| InstalledPair::parse(certificate, read(&pair.key)?));
             pairs.insert(wanted.name.clone(), parsed.context(|| format!("certificate {}, from the parameters", wanted.name))?);
         }
         Ok(pairs)
@@ -244,8 +244,8 @@ impl<H: Backend> CertificateKeeper<H> {
         &self,
         desired: &Desired,
         places: &Places,
-        decision: &Decision,
-        (pairs, keys): (&[(&Certificate, Pair)], &[OwnKey<'_>]),
+        decision: &CertificateDecision,
+        (pairs, keys): (&[(&Certificate, InstalledPair)], &[OwnKey<'_>]),
         record: CertificateRecord,
     ) -> Result<Prepared<CertificateRecord>> {
         let mut files = Vec::new();
@@ -259,22 +259,22 @@ impl<H: Backend> CertificateKeeper<H> {
                 Some(text) => String::from_utf8_lossy(&text).into_owned(),
                 None => bundle.iter().map(X509::to_pem).collect(),
             };
-            files.push(Wanted { path, content, owner, secret: false });
+            files.push(WantedFile { path, content, owner, secret: false });
             if let (Some(path), Some(key)) = (&authority.key_path, &authority.signing_key) {
                 let content = format!("{}\n", given(&self.root, key)?.trim_end());
-                files.push(Wanted { path, content, owner, secret: true });
+                files.push(WantedFile { path, content, owner, secret: true });
             }
             // The signing key's own comes first in the bundle.
             if let (Some(path), Some(first)) = (&authority.signing_path, bundle.first()) {
-                files.push(Wanted { path, content: first.to_pem(), owner, secret: false });
+                files.push(WantedFile { path, content: first.to_pem(), owner, secret: false });
             }
         }
         for (wanted, pair) in pairs {
-            files.push(Wanted { path: &wanted.path, content: pair.certificate.clone(), owner: &wanted.owner, secret: false });
-            files.push(Wanted { path: &wanted.key, content: pair.key.clone(), owner: &wanted.owner, secret: true });
+            files.push(WantedFile { path: &wanted.path, content: pair.certificate.clone(), owner: &wanted.owner, secret: false });
+            files.push(WantedFile { path: &wanted.key, content: pair.key.clone(), owner: &wanted.owner, secret: true });
         }
         for (wanted, key) in keys {
-            files.push(Wanted { path: &wanted.path, content: key.to_pem().to_owned(), owner: &wanted.owner, secret: true });
+            files.push(WantedFile { path: &wanted.path, content: key.to_pem().to_owned(), owner: &wanted.owner, secret: true });
         }
         let mut prepared = Prepared { record: Some(record), ..Prepared::default() };
         for set in sets::sets(files, &Owners::read(&self.root)?)? {
@@ -291,8 +291,8 @@ impl<H: Backend> CertificateKeeper<H> {
         &self,
         mut record: CertificateRecord,
         desired: &Desired,
-        decision: &Decision,
-        pairs: &[(&Certificate, Pair)],
+        decision: &CertificateDecision,
+        pairs: &[(&Certificate, InstalledPair)],
         alone: &[OwnKey<'_>],
         asked: bool,
     ) -> CertificateRecord {
@@ -312,7 +312,7 @@ impl<H: Backend> CertificateKeeper<H> {
         }
         let leaves = pairs.iter().filter_map(|(wanted, pair)| Some((wanted.name.clone(), pair.chain.first()?)));
         let authorities = desired.authorities.iter().filter_map(|authority| {
-            Some((inspection::name_of(authority.signer), inspection::foremost(decision.bundles.get(&authority.path)?, now)?))
+            Some((inspection::name_of(authority.signer), inspection::first_valid(decision.bundles.get(&authority.path)?, now)?))
         });
         record.reported = inspection::near_ends(leaves.chain(authorities), now);
         record
@@ -365,8 +365,12 @@ fn in_place(desired: &Desired, places: &Places) -> BTreeMap<Signer, Vec<X509>> {
 }
 
 /// Each desired certificate with the pair for it.
-fn pairs<'a>(desired: &'a Desired, decision: &Decision, mut signed: BTreeMap<String, Pair>) -> Vec<(&'a Certificate, Pair)> {
-    let pair = |wanted: &Certificate, action: &CertificateAction, signed: &mut BTreeMap<String, Pair>| match action {
+fn pairs<'a>(
+    desired: &'a Desired,
+    decision: &CertificateDecision,
+    mut signed: BTreeMap<String, InstalledPair>,
+) -> Vec<(&'a Certificate, InstalledPair)> {
+    let pair = |wanted: &Certificate, action: &CertificateAction, signed: &mut BTreeMap<String, InstalledPair>| match action {
         CertificateAction::Keep(pair) | CertificateAction::Take(pair) => Some((**pair).clone()),
         CertificateAction::Sign(_) => signed.remove(&wanted.name),
     };

@@ -7,7 +7,7 @@ use std::path::Path;
 use super::sets::{every, split};
 use crate::certificates::key::PrivateKey;
 use crate::certificates::x509::X509;
-use crate::desired::{Certificate, Desired, Key, Material};
+use crate::desired::{Certificate, Desired, KeyRequest, Material};
 use crate::error::{Context as _, Error, Result};
 use crate::files::Tree;
 
@@ -16,7 +16,7 @@ const LIMIT: u64 = 1024 * 1024;
 
 /// A certificate with those between it and the authority, and its key.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Pair {
+pub struct InstalledPair {
     /// As PEM, byte for byte as it was read or given.
     pub certificate: String,
     /// As PEM.
@@ -27,13 +27,13 @@ pub struct Pair {
     pub private: PrivateKey,
 }
 
-impl fmt::Debug for Pair {
+impl fmt::Debug for InstalledPair {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Pair({:?}, {:?})", self.chain.first().map(X509::fingerprint), self.private)
+        write!(f, "InstalledPair({:?}, {:?})", self.chain.first().map(X509::fingerprint), self.private)
     }
 }
 
-impl Pair {
+impl InstalledPair {
     /// Reads both.
     ///
     /// # Errors
@@ -46,21 +46,21 @@ impl Pair {
 }
 
 /// A key without a certificate, and its private half.
-pub(super) type OwnKey<'a> = (&'a Key, PrivateKey);
+pub(super) type OwnKey<'a> = (&'a KeyRequest, PrivateKey);
 
 /// What is found for one certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Found {
+pub(super) enum PairFiles {
     /// Neither certificate nor key, or one of them alone.
     Missing(String),
     /// Files that cannot be understood.
     Unreadable(String),
     /// Both.
-    Pair(Box<Pair>),
+    Pair(Box<InstalledPair>),
 }
 
-impl Found {
-    pub(super) fn pair(&self) -> Option<&Pair> {
+impl PairFiles {
+    pub(super) fn pair(&self) -> Option<&InstalledPair> {
         match self {
             Self::Pair(pair) => Some(pair),
             Self::Missing(_) | Self::Unreadable(_) => None,
@@ -74,9 +74,9 @@ pub(super) struct Places {
     /// Certificates at the path of an authority; nothing where they cannot be understood.
     pub(super) authorities: BTreeMap<String, Vec<X509>>,
     /// By the certificate's name.
-    pub(super) in_use: BTreeMap<String, Found>,
+    pub(super) in_use: BTreeMap<String, PairFiles>,
     /// Pairs of all sets, also of those that are not in use, by the certificate's name.
-    pub(super) pending: BTreeMap<String, Vec<Pair>>,
+    pub(super) pending: BTreeMap<String, Vec<InstalledPair>>,
     /// Keys by the certificate's name, the one in use first: their certificates are perhaps not there.
     pub(super) keys: BTreeMap<String, Vec<PrivateKey>>,
 }
@@ -106,7 +106,7 @@ impl Places {
             for set in every(tree, of_key)? {
                 keys.extend(private(tree, &set.join(key))?);
                 if directory == of_key
-                    && let Found::Pair(pair) = found(tree, &set.join(name), &set.join(key))?
+                    && let PairFiles::Pair(pair) = found(tree, &set.join(name), &set.join(key))?
                 {
                     places.pending.entry(wanted.name.clone()).or_default().push(*pair);
                 }
@@ -117,26 +117,26 @@ impl Places {
     }
 
     /// Takes away what is in use: it is another instance's.
-    pub(super) fn disown(&mut self) {
+    pub(super) fn remove_in_use(&mut self) {
         (self.authorities, self.in_use) = Default::default();
     }
 
     /// The pair in use for a certificate.
-    pub(super) fn pair(&self, wanted: &Certificate) -> Option<&Pair> {
+    pub(super) fn pair(&self, wanted: &Certificate) -> Option<&InstalledPair> {
         self.in_use.get(&wanted.name)?.pair()
     }
 }
 
-fn found(tree: &Tree, certificate: &Path, key: &Path) -> Result<Found> {
-    let missing = |path: &Path| Ok(Found::Missing(format!("{} is missing", path.display())));
+fn found(tree: &Tree, certificate: &Path, key: &Path) -> Result<PairFiles> {
+    let missing = |path: &Path| Ok(PairFiles::Missing(format!("{} is missing", path.display())));
     let (certificate, key) = match (text(tree, certificate)?, text(tree, key)?) {
         (Some(found), Some(key)) => (found, key),
         (None, _) => return missing(certificate),
         (_, None) => return missing(key),
     };
-    Ok(match Pair::parse(certificate, key) {
-        Ok(pair) => Found::Pair(Box::new(pair)),
-        Err(error) => Found::Unreadable(error.to_string()),
+    Ok(match InstalledPair::parse(certificate, key) {
+        Ok(pair) => PairFiles::Pair(Box::new(pair)),
+        Err(error) => PairFiles::Unreadable(error.to_string()),
     })
 }
 
@@ -150,7 +150,7 @@ fn text(tree: &Tree, path: &Path) -> Result<Option<String>> {
     match tree.read(path, LIMIT) {
         Ok(bytes) => Ok(bytes.and_then(|bytes| String::from_utf8(bytes).ok())),
         // A directory, a device, a disk image: not what is looked for.
-        Err(error) if error.kind() == crate::error::Kind::Permanent => Ok(None),
+        Err(error) if error.kind() == crate::error::ErrorKind::Permanent => Ok(None),
         Err(error) => Err(error),
     }
 }

@@ -1,4 +1,4 @@
-//! Leave for a master to restart its own member of etcd: who else is healthy, and a key in etcd that one master holds at a time.
+//! Permission for a master to restart its own member of etcd: who else is healthy, and a key in etcd that one master holds at a time.
 //!
 //! The key has a life, so that a master that died with it holds up the others no longer than that. Nothing here changes etcd but
 //! that key.
@@ -37,14 +37,14 @@ const ETCD: &str = "the node's etcd";
 #[derive(Debug, PartialEq, Eq)]
 pub enum Permission {
     /// It may; what it holds is to be given back afterwards.
-    Go(HeldTurn),
+    Go(RenewalLease),
     /// Not now, for this cause.
     Wait(String),
 }
 
 /// That it is this master's turn, where there are others: by a key in etcd, or by the clock.
 #[derive(Debug, PartialEq, Eq)]
-pub enum HeldTurn {
+pub enum RenewalLease {
     /// Nobody else is there, or nobody is asked.
     Nothing,
     /// Its turn by the clock.
@@ -53,10 +53,10 @@ pub enum HeldTurn {
     Key(Api, String),
 }
 
-impl HeldTurn {
+impl RenewalLease {
     /// Whether the turn ends, so that the renewal has to be done in time.
     #[must_use]
-    pub fn is_something(&self) -> bool {
+    pub fn has_lease(&self) -> bool {
         *self != Self::Nothing
     }
 }
@@ -71,7 +71,7 @@ pub async fn ask(http: &Http, member: &EtcdMember, late: bool) -> Result<Permiss
     let members = Etcd::new(http, &peers, ETCD).members(&member.peer).await?;
     let quorum_state = |lock, unhealthy| QuorumState { members: members.all.len(), unhealthy, lock, late };
     match judge(&quorum_state(Lock::Unasked, unhealthy(&etcd, &members).await)) {
-        RestartPermission::Go => return Ok(Permission::Go(HeldTurn::Nothing)),
+        RestartPermission::Go => return Ok(Permission::Go(RenewalLease::Nothing)),
         RestartPermission::Wait(cause) => return Ok(Permission::Wait(cause)),
         RestartPermission::Lock => {}
     }
@@ -81,7 +81,7 @@ pub async fn ask(http: &Http, member: &EtcdMember, late: bool) -> Result<Permiss
         let lock = turn(http.clock().now(), &members.own, &ids).map_or(Lock::Ours, Lock::NotYet);
         return Ok(match judge(&quorum_state(lock, Vec::new())) {
             RestartPermission::Wait(cause) => Permission::Wait(cause),
-            RestartPermission::Go | RestartPermission::Lock => Permission::Go(HeldTurn::Clock),
+            RestartPermission::Go | RestartPermission::Lock => Permission::Go(RenewalLease::Clock),
         });
     }
     let (api, name) = (etcd.api().await?, own_name(&members));
@@ -96,7 +96,7 @@ pub async fn ask(http: &Http, member: &EtcdMember, late: bool) -> Result<Permiss
             }
             Ok(Permission::Wait(cause))
         }
-        RestartPermission::Go | RestartPermission::Lock => Ok(Permission::Go(HeldTurn::Key(api, name))),
+        RestartPermission::Go | RestartPermission::Lock => Ok(Permission::Go(RenewalLease::Key(api, name))),
     }
 }
 
@@ -104,8 +104,8 @@ pub async fn ask(http: &Http, member: &EtcdMember, late: bool) -> Result<Permiss
 ///
 /// # Errors
 /// If etcd cannot be asked.
-pub async fn give_back(http: &Http, member: &EtcdMember, held: HeldTurn) -> Result<()> {
-    let HeldTurn::Key(api, name) = held else { return Ok(()) };
+pub async fn release_lease(http: &Http, member: &EtcdMember, held: RenewalLease) -> Result<()> {
+    let RenewalLease::Key(api, name) = held else { return Ok(()) };
     // A new connection, which shows the new certificate.
     let etcd = Etcd::new(http, &member.access, ETCD);
     if etcd.member_is_healthy().await { etcd.remove(api, KEY, &name).await } else { Ok(()) }
@@ -266,7 +266,7 @@ mod tests {
         let inspected = ["GET /version", "POST /v3/cluster/member/list"];
         let took =
             ["POST /v3/kv/range", "POST /v3/lease/grant \"900\"", "POST /v3/kv/txn put m1 (member 1) \"7587869013464921875\""];
-        let held = || Permission::Go(HeldTurn::Key(Api::V3, M1.to_owned()));
+        let held = || Permission::Go(RenewalLease::Key(Api::V3, M1.to_owned()));
         let on = || ok("{}");
         let (answer, asked) = play(vec![on(), key(None), granted(), txn(true)], [all_healthy(), all_healthy()]).await;
         assert_eq!(
@@ -300,7 +300,7 @@ mod tests {
     async fn a_single_member_asks_for_no_lock_and_the_keys_api_is_the_old_one_before_3() {
         let (_dir, http) = http();
         let alone = peers(&[]).await;
-        assert_eq!(ask(&http, &member(&alone, &alone), false).await.unwrap(), Permission::Go(HeldTurn::Nothing));
+        assert_eq!(ask(&http, &member(&alone, &alone), false).await.unwrap(), Permission::Go(RenewalLease::Nothing));
 
         let other = Fake::start(vec![healthy(), healthy()]).await;
         let peers = peers(&[&other.base]).await;
@@ -317,14 +317,14 @@ mod tests {
         // It is given back by a member that is healthy again, and stays where that one is not.
         let gone = ok(r#"{"action":"compareAndDelete"}"#);
         let server = Fake::start(vec![healthy(), gone]).await;
-        give_back(&http, &member(&server, &peers), held).await.unwrap();
+        release_lease(&http, &member(&server, &peers), held).await.unwrap();
         assert!(
             server.requests()[1].starts_with("DELETE /v2/keys/heat-node-agent/renewal?prevValue=m1"),
             "{:?}",
             server.requests()
         );
         let server = Fake::start(vec![status("503 Service Unavailable", "")]).await;
-        give_back(&http, &member(&server, &peers), HeldTurn::Key(Api::V2, M1.to_owned())).await.unwrap();
+        release_lease(&http, &member(&server, &peers), RenewalLease::Key(Api::V2, M1.to_owned())).await.unwrap();
         assert_eq!(server.requests().len(), 1);
     }
 
@@ -333,7 +333,7 @@ mod tests {
         let off = status("404 Not Found", "404 page not found");
         let (answer, asked) = play(vec![off], [vec![healthy()], vec![healthy()]]).await;
         match answer.unwrap() {
-            Permission::Go(held) => assert!(held.is_something()),
+            Permission::Go(held) => assert!(held.has_lease()),
             Permission::Wait(cause) => assert!(cause.contains("this one's turn begins at "), "{cause}"),
         }
         assert_eq!(asked.len(), 2, "no key is asked for: {asked:?}");

@@ -144,7 +144,7 @@ pub fn order_next_step(state: &Tree) -> Result<Rotation> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::identity::{Identity, Origin, Predecessor};
+    use crate::identity::{Identity, IdentityOrigin, Predecessor};
 
     fn state() -> (tempfile::TempDir, Tree) {
         let dir = tempfile::tempdir().unwrap();
@@ -155,7 +155,7 @@ mod tests {
     #[test]
     fn a_step_is_ordered_only_while_a_change_is_under_way() {
         let (_dir, tree) = state();
-        assert_eq!(order_next_step(&tree).unwrap_err().kind(), crate::error::Kind::Refused);
+        assert_eq!(order_next_step(&tree).unwrap_err().kind(), crate::error::ErrorKind::Refused);
         for (done, ordered) in [
             (Rotation::TrustBoth, Some(Rotation::Switch)),
             (Rotation::Switch, Some(Rotation::DropOld)),
@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn only_a_copied_disk_without_a_record_makes_what_lies_there_anothers() {
-        let identity = |value: &str| Identity { origin: Origin::Smbios, value: value.into() };
+        let identity = |value: &str| Identity { origin: IdentityOrigin::Smbios, value: value.into() };
         let before =
             Predecessor { instance: identity("a"), until: Timestamp(0), aside: 1, files: identity::Leftovers::default() };
         let copied =

@@ -1,15 +1,15 @@
 //! When a node renews its certificates by itself, and whether a master may do so now: pure functions of what was read.
 //!
 //! A renewal restarts who reads the certificates, etcd and the API server among them. Masters come one after the other, each in its
-//! own place of the time that is left ([`Share`]), and never while etcd would lose its quorum by it.
+//! own place of the time that is left ([`RenewalSlot`]), and never while etcd would lose its quorum by it.
 
-use super::decide::Verdict;
+use super::decide::CertificateVerdict;
 use super::inspection::signed;
-use super::inspection::{CertificateInspection, Item};
+use super::inspection::{CertificateInspection, InspectedCertificate};
 use crate::certificates::judge::{Flaw, renewal_due};
 use crate::certificates::x509::X509;
 use crate::clock::Timestamp;
-use crate::desired::{Desired, Share};
+use crate::desired::{Desired, RenewalSlot};
 
 /// What is due of a node's renewals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,11 +45,11 @@ pub fn due(inspection: &CertificateInspection, desired: &Desired, now: Timestamp
         if item.is_expired() {
             return Due::Expired;
         }
-        if item.verdict != Verdict::NearEnd {
+        if item.verdict != CertificateVerdict::NearEnd {
             continue;
         }
         let slot = slot(leaf, trust.share);
-        let late = now >= half(leaf);
+        let late = now >= renewal_midpoint(leaf);
         due = match due {
             Due::Now { late: before } => Due::Now { late: before || late && now >= slot },
             _ if now >= slot => Due::Now { late },
@@ -60,24 +60,24 @@ pub fn due(inspection: &CertificateInspection, desired: &Desired, now: Timestamp
     due
 }
 
-impl Item {
+impl InspectedCertificate {
     /// Whether its time is over, and nothing else is known to be wrong with it.
     #[must_use]
     pub fn is_expired(&self) -> bool {
-        matches!(self.verdict, Verdict::Flawed(Flaw::Expired(_)))
+        matches!(self.verdict, CertificateVerdict::Flawed(Flaw::Expired(_)))
     }
 }
 
 /// When this node's place in the time that is left for a renewal begins. The second half of that time is nobody's place: it is for
 /// those who had to wait.
-fn slot(leaf: &X509, share: Share) -> Timestamp {
+fn slot(leaf: &X509, share: RenewalSlot) -> Timestamp {
     let due = renewal_due(leaf);
     let spread = (leaf.not_after.since(due) / 2).min(share.spread);
     due.after(spread * share.at.min(share.of) / share.of.max(1))
 }
 
 /// Half of the time that is left for a renewal is over then.
-fn half(leaf: &X509) -> Timestamp {
+fn renewal_midpoint(leaf: &X509) -> Timestamp {
     let due = renewal_due(leaf);
     due.after(leaf.not_after.since(due) / 2)
 }
@@ -152,12 +152,12 @@ mod tests {
     use super::*;
     use crate::certificates::authority::SigningAuthority;
     use crate::certificates::key::PrivateKey;
-    use crate::desired::{Material, Pair, Trust};
+    use crate::desired::{CertificatePolicy, GivenPair, Material};
 
     const DAY: Duration = Duration::from_hours(24);
 
     /// The server's certificate of a look, which began this long ago and lives this long.
-    fn item(age: Duration, life: Duration) -> Item {
+    fn item(age: Duration, life: Duration) -> InspectedCertificate {
         let authority = SigningAuthority::create("c", Timestamp(0), DAY * 36500).unwrap();
         let key = PrivateKey::generate().unwrap();
         // What is signed begins a day before.
@@ -165,23 +165,23 @@ mod tests {
         let leaf =
             X509::all_from_pem(&authority.sign(&server(), &key, signed, life.saturating_sub(DAY)).unwrap()).unwrap().remove(0);
         let verdict = match (now() >= leaf.not_after, now() >= renewal_due(&leaf)) {
-            (true, _) => Verdict::Flawed(Flaw::Expired(leaf.not_after)),
-            (false, true) => Verdict::NearEnd,
-            (false, false) => Verdict::Right,
+            (true, _) => CertificateVerdict::Flawed(Flaw::Expired(leaf.not_after)),
+            (false, true) => CertificateVerdict::NearEnd,
+            (false, false) => CertificateVerdict::Right,
         };
-        Item { name: "server".into(), path: String::new(), verdict, end: Some(leaf.not_after), chain: vec![leaf] }
+        InspectedCertificate { name: "server".into(), path: String::new(), verdict, end: Some(leaf.not_after), chain: vec![leaf] }
     }
 
-    fn found(items: Vec<Item>, share: Share, change: impl FnOnce(&mut Desired)) -> Due {
+    fn found(items: Vec<InspectedCertificate>, share: RenewalSlot, change: impl FnOnce(&mut Desired)) -> Due {
         let mut desired = desired();
-        desired.trust = desired.trust.map(|trust| Trust { renew: true, share, ..trust });
+        desired.trust = desired.trust.map(|trust| CertificatePolicy { renew: true, share, ..trust });
         change(&mut desired);
         due(&CertificateInspection { items, ..CertificateInspection::default() }, &desired, now())
     }
 
     #[test]
     fn each_master_has_a_day_of_its_own_and_what_expired_is_due_at_once() {
-        let share = |at| Share { at, of: 3, spread: DAY * 3 };
+        let share = |at| RenewalSlot { at, of: 3, spread: DAY * 3 };
         let in_days = |days: u32| Due::Later(now().after(DAY * days));
         // Age and life in days, place: what is due. 300 days are renewed from the 200th on.
         for (age, life, at, expected) in [
@@ -205,22 +205,22 @@ mod tests {
         // One of several is enough, and who is alone waits for nobody.
         let both = || vec![item(DAY * 10, DAY * 300), item(DAY * 301, DAY * 300)];
         assert_eq!(found(both(), share(2), |_| ()), Due::Expired);
-        assert_eq!(found(vec![item(DAY * 200, DAY * 300)], Share::ALONE, |_| ()), Due::Now { late: false });
+        assert_eq!(found(vec![item(DAY * 200, DAY * 300)], RenewalSlot::ALONE, |_| ()), Due::Now { late: false });
     }
 
     #[test]
     fn what_is_given_or_only_reported_is_never_due() {
         let expired = || vec![item(DAY * 301, DAY * 300)];
-        assert_eq!(found(expired(), Share::ALONE, |desired| desired.trust.as_mut().unwrap().renew = false), Due::Nothing);
+        assert_eq!(found(expired(), RenewalSlot::ALONE, |desired| desired.trust.as_mut().unwrap().renew = false), Due::Nothing);
         let given = |desired: &mut Desired| {
             let text = || Material::Text(String::new());
-            desired.certificates[0].given = Some(Pair { certificate: text(), key: text() });
+            desired.certificates[0].given = Some(GivenPair { certificate: text(), key: text() });
         };
-        assert_eq!(found(expired(), Share::ALONE, given), Due::Nothing);
+        assert_eq!(found(expired(), RenewalSlot::ALONE, given), Due::Nothing);
         // A flaw beside the time is for a repair.
         let mut foreign = item(DAY * 10, DAY * 300);
-        foreign.verdict = Verdict::Flawed(Flaw::ForeignKey);
-        assert_eq!(found(vec![foreign], Share::ALONE, |_| ()), Due::Nothing);
+        foreign.verdict = CertificateVerdict::Flawed(Flaw::ForeignKey);
+        assert_eq!(found(vec![foreign], RenewalSlot::ALONE, |_| ()), Due::Nothing);
     }
 
     #[test]

@@ -31,7 +31,7 @@ pub(super) const PUBLIC_MODE: u32 = 0o644;
 
 /// One file of a set.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Entry {
+pub(super) struct SetFile {
     /// Keys last: no key comes into use without its certificate.
     mode: u32,
     name: String,
@@ -39,9 +39,9 @@ pub(super) struct Entry {
     owner: (u32, u32),
 }
 
-impl std::fmt::Debug for Entry {
+impl std::fmt::Debug for SetFile {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Entry({}, {:o}, {} bytes)", self.name, self.mode, self.content.len())
+        write!(f, "SetFile({}, {:o}, {} bytes)", self.name, self.mode, self.content.len())
     }
 }
 
@@ -49,11 +49,11 @@ impl std::fmt::Debug for Entry {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Set {
     pub(super) directory: String,
-    entries: Vec<Entry>,
+    entries: Vec<SetFile>,
 }
 
 /// What a path is to hold.
-pub(super) struct Wanted<'a> {
+pub(super) struct WantedFile<'a> {
     pub(super) path: &'a str,
     pub(super) content: String,
     pub(super) owner: &'a Owner,
@@ -72,13 +72,13 @@ pub(super) fn split(path: &str) -> Result<(&str, &str)> {
 ///
 /// # Errors
 /// If the machine lacks an owner.
-pub(super) fn sets(files: Vec<Wanted<'_>>, owners: &Owners) -> Result<Vec<Set>> {
+pub(super) fn sets(files: Vec<WantedFile<'_>>, owners: &Owners) -> Result<Vec<Set>> {
     let mut sets: Vec<Set> = Vec::new();
     for file in files {
         let (directory, name) = split(file.path)?;
         let mode = if file.secret { KEY_MODE } else { PUBLIC_MODE };
         let owner = resolve(owners, file.owner, file.path)?;
-        let entry = Entry { mode, name: name.to_owned(), content: file.content.into_bytes(), owner };
+        let entry = SetFile { mode, name: name.to_owned(), content: file.content.into_bytes(), owner };
         match sets.iter_mut().find(|set| set.directory == directory) {
             Some(set) => set.entries.push(entry),
             None => sets.push(Set { directory: directory.to_owned(), entries: vec![entry] }),
@@ -99,7 +99,7 @@ pub(super) fn resolve(owners: &Owners, owner: &Owner, path: &str) -> Result<(u32
 }
 
 /// Ordinary files before keys.
-fn sort_entries(entries: &mut [Entry]) {
+fn sort_entries(entries: &mut [SetFile]) {
     entries.sort_by(|one, other| other.mode.cmp(&one.mode).then_with(|| one.name.cmp(&other.name)));
 }
 
@@ -158,14 +158,15 @@ pub(super) fn stage(tree: &Tree, path: &str, bytes: &[u8], owner: (u32, u32), se
     let next = Path::new(directory).join(NEXT);
     tree.create_dir_all(&next, Attributes::mode(MODE))?;
     let mode = if secret { KEY_MODE } else { PUBLIC_MODE };
-    Entry { mode, name: name.to_owned(), content: bytes.to_vec(), owner }.put(tree, &next)
+    SetFile { mode, name: name.to_owned(), content: bytes.to_vec(), owner }.put(tree, &next)
 }
 
-impl Entry {
+impl SetFile {
     fn is_present(&self, tree: &Tree, directory: &Path) -> Result<bool> {
         let path = directory.join(&self.name);
-        let right =
-            |facts: crate::files::Facts| facts.kind == FileKind::File && facts.mode == self.mode && facts.owner == self.owner;
+        let right = |facts: crate::files::PathMetadata| {
+            facts.kind == FileKind::File && facts.mode == self.mode && facts.owner == self.owner
+        };
         Ok(tree.facts(&path)?.is_some_and(right) && tree.read(&path, READ_LIMIT)?.as_deref() == Some(self.content.as_slice()))
     }
 
@@ -316,7 +317,7 @@ fn adopt(tree: &Tree, directory: &str, names: &[String]) -> Result<String> {
     for name in names {
         let path = Path::new(directory).join(name);
         if let (Some(facts), Some(content)) = (tree.facts_followed(&path)?, tree.read(&path, READ_LIMIT)?) {
-            entries.push(Entry { mode: facts.mode, name: name.clone(), content, owner: facts.owner });
+            entries.push(SetFile { mode: facts.mode, name: name.clone(), content, owner: facts.owner });
         }
     }
     sort_entries(&mut entries);

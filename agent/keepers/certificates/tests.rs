@@ -13,9 +13,9 @@ use super::*;
 use crate::certificates::authority::SigningAuthority;
 use crate::certificates::key::PrivateKey;
 use crate::clock::{Clock, Timestamp};
-use crate::desired::{Authority, Key, KeyType, MagnumAccess, MagnumUser, Material, Owner, Pair as GivenPair, Share};
+use crate::desired::{CaCertificate, GivenPair, KeyRequest, KeyType, MagnumAccess, MagnumUser, Material, Owner, RenewalSlot};
 use crate::files::{Attributes, FileKind, Tree};
-use crate::identity::{Identity, InstanceRecord as Whose, Origin};
+use crate::identity::{Identity, IdentityOrigin, InstanceRecord as Whose};
 use crate::keepers::volumes::ProgramOutput;
 use crate::progress::Progress;
 use crate::report::Report;
@@ -108,7 +108,7 @@ impl Outside {
     }
 }
 
-impl Issuing for Rc<Outside> {
+impl CertificateSigner for Rc<Outside> {
     async fn fetch_authority(&self, signer: Signer, _deadline: Duration) -> Result<String> {
         self.asked.borrow_mut().push(format!("CA {signer}"));
         if let Some(clock) = &*self.clock.borrow() {
@@ -143,8 +143,8 @@ impl Issuing for Rc<Outside> {
     }
 }
 
-impl Backend for Rc<Outside> {
-    fn magnum<'a>(&'a self, _access: &'a MagnumAccess) -> impl Issuing + 'a {
+impl CertificateBackend for Rc<Outside> {
+    fn magnum<'a>(&'a self, _access: &'a MagnumAccess) -> impl CertificateSigner + 'a {
         Self::clone(self)
     }
 
@@ -188,9 +188,9 @@ pub(super) fn server() -> Certificate {
     }
 }
 
-fn authority(signer: Signer, directory: &str) -> Authority {
+fn authority(signer: Signer, directory: &str) -> CaCertificate {
     let path = format!("{directory}/ca.crt");
-    Authority { signer, path, owner: Owner::root(), given: None, signing_key: None, key_path: None, signing_path: None }
+    CaCertificate { signer, path, owner: Owner::root(), given: None, signing_key: None, key_path: None, signing_path: None }
 }
 
 fn magnum() -> Issuer {
@@ -212,13 +212,13 @@ pub(super) fn desired() -> Desired {
     Desired {
         authorities: vec![authority(Signer::Kubernetes, KUBERNETES), authority(Signer::Etcd, ETCD)],
         certificates: vec![server(), admin, wanted_certificate("etcd-server", Signer::Etcd, ETCD, "server", "etcd")],
-        trust: Some(Trust {
+        trust: Some(CertificatePolicy {
             issuer: magnum(),
             keys: KeyType::EcdsaP256,
             keys_asked: false,
             renew: false,
             rotation: Rotation::TrustBoth,
-            share: Share::ALONE,
+            share: RenewalSlot::ALONE,
         }),
         ..Desired::default()
     }
@@ -226,7 +226,7 @@ pub(super) fn desired() -> Desired {
 
 fn rotating(rotation: Rotation) -> Desired {
     let desired = desired();
-    Desired { trust: desired.trust.clone().map(|trust| Trust { rotation, ..trust }), ..desired }
+    Desired { trust: desired.trust.clone().map(|trust| CertificatePolicy { rotation, ..trust }), ..desired }
 }
 
 /// A machine in a directory, whose root is whoever runs the tests.
@@ -341,7 +341,7 @@ impl Node {
         for wanted in &desired.certificates {
             let Some(key) = self.read(&wanted.key) else { continue };
             let certificate = self.read(&wanted.path).unwrap_or_else(|| panic!("{when}: {} without its certificate", wanted.key));
-            let pair = Pair::parse(certificate, key).unwrap();
+            let pair = InstalledPair::parse(certificate, key).unwrap();
             assert_eq!(pair.chain[0].public_key, pair.private.public_key(), "{when}: {} is another one's", wanted.key);
         }
     }
@@ -363,7 +363,10 @@ async fn a_fresh_node_gets_what_it_needs_once_and_asks_nobody_again() {
     let asked: BTreeSet<String> = node.outside.take_asked().into_iter().collect();
     assert_eq!(asked.len(), 4, "{asked:?}");
     let inspection = node.inspect(&desired);
-    assert!(inspection.drift.is_empty() && inspection.items.iter().all(|item| item.verdict == Verdict::Right), "{inspection:?}");
+    assert!(
+        inspection.drift.is_empty() && inspection.items.iter().all(|item| item.verdict == CertificateVerdict::Right),
+        "{inspection:?}"
+    );
     for (path, mode) in [("server.crt", 0o644), ("server.key", 0o600), ("ca.crt", 0o644), ("admin.key", 0o600)] {
         let path = Path::new(KUBERNETES).join(path);
         assert_eq!(node.root.facts(&path).unwrap().unwrap().kind, FileKind::Link);
@@ -619,7 +622,7 @@ async fn a_copied_disk_keeps_no_key_and_trusts_no_authority_of_the_other_instanc
     let node = Node::new();
     node.run(&desired(), 1).await.unwrap();
     let (state, before) = (node.state(), node.keys(&desired()));
-    let identity = |value: &str| Identity { origin: Origin::Smbios, value: value.into() };
+    let identity = |value: &str| Identity { origin: IdentityOrigin::Smbios, value: value.into() };
     Whose::new(identity("a"), now()).write(&state).unwrap();
     crate::identity::succeed(&state, &[], Whose::open(&state, &node.report).unwrap().unwrap(), identity("b"), now()).unwrap();
     node.outside.rotate();
@@ -877,7 +880,12 @@ async fn given_pairs_are_checked_and_put_in_place_by_text_or_by_file() {
 async fn a_key_without_a_certificate_is_made_once_and_lies_in_the_set_of_its_directory() {
     let path = format!("{KUBERNETES}/service_account_private.key");
     let wanted = Desired {
-        keys: vec![Key { name: "service-accounts".into(), path: path.clone(), owner: Owner::root(), kind: KeyType::Rsa(2048) }],
+        keys: vec![KeyRequest {
+            name: "service-accounts".into(),
+            path: path.clone(),
+            owner: Owner::root(),
+            kind: KeyType::Rsa(2048),
+        }],
         ..desired()
     };
     let node = Node::new();

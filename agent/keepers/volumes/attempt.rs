@@ -6,10 +6,10 @@ use crate::clock::Stopwatch;
 use crate::converge::Failure;
 use crate::desired::{DiskName, Volume};
 use crate::error::remedy::Remedy;
-use crate::error::{Error, Kind};
+use crate::error::{Error, ErrorKind};
 use crate::report::{Code, Event, Phase};
-use crate::storage::interlock::{Decision, Evidence};
-use crate::storage::marker::State;
+use crate::storage::interlock::{Evidence, FormatDecision};
+use crate::storage::marker::VolumeState;
 use crate::storage::probe::Disk;
 
 /// Largest unit file that is read, in bytes.
@@ -23,29 +23,29 @@ pub(super) const FLEETING: Duration = Duration::from_secs(8);
 const FLEETING_AT_LAST: Duration = Duration::from_secs(3);
 
 /// What a step ends with.
-pub(super) type Outcome<T> = Result<T, Stopped>;
+pub(super) type AttemptResult<T> = Result<T, AttemptFailure>;
 
 /// A failure, and whether it may pass by itself.
 #[derive(Debug)]
-pub(super) struct Stopped {
+pub(super) struct AttemptFailure {
     pub(super) failure: Box<Failure>,
-    pub(super) passing: bool,
+    pub(super) is_transient: bool,
 }
 
 /// Most failures stay until somebody changes something.
-impl From<Failure> for Stopped {
+impl From<Failure> for AttemptFailure {
     fn from(failure: Failure) -> Self {
-        Self { failure: Box::new(failure), passing: false }
+        Self { failure: Box::new(failure), is_transient: false }
     }
 }
 
 /// The failure of a look or of a question to systemd: one that may pass is tried again.
-pub(super) fn transient_stop(step: &'static str, error: &Error) -> Stopped {
-    Stopped { failure: Box::new(failed(step, error)), passing: error.kind() == Kind::Transient }
+pub(super) fn transient_stop(step: &'static str, error: &Error) -> AttemptFailure {
+    AttemptFailure { failure: Box::new(failed(step, error)), is_transient: error.kind() == ErrorKind::Transient }
 }
 
 /// A volume with the disk that carries it.
-pub(super) struct Found {
+pub(super) struct ReadyDisk {
     pub(super) disk: Disk,
     pub(super) fs_type: String,
     pub(super) fs_uuid: String,
@@ -93,9 +93,9 @@ pub(super) fn attach(id: &str, server: &str, parameter: &str) -> Remedy {
 }
 
 /// The failure that a refusal of the interlock is.
-pub(super) fn refused(decision: Decision) -> Failure {
+pub(super) fn refused(decision: FormatDecision) -> Failure {
     let (found, rule, remedy) = match decision {
-        Decision::Refuse { found, rule, remedy } => (found, Some(rule), remedy),
+        FormatDecision::Refuse { found, rule, remedy } => (found, Some(rule), remedy),
         other => (format!("{other:?}"), None, Remedy::default()),
     };
     Failure { rule, remedy, ..Failure::new(Code::VolumeRefused, "check", found) }
@@ -108,7 +108,7 @@ pub(super) fn failed(step: &'static str, error: &Error) -> Failure {
 /// Whether what speaks against a disk, and has done so for this long, may be gone at the next look.
 pub(super) fn is_fleeting(evidence: &Evidence, since: Duration, attempts: &Attempts) -> bool {
     let disk = &evidence.disk;
-    let is_formatting = evidence.record.as_ref().is_some_and(|record| record.state == State::Formatting);
+    let is_formatting = evidence.record.as_ref().is_some_and(|record| record.state == VolumeState::Formatting);
     // Nobody but our own mkfs is likely to hold a disk that we were about to format.
     let is_ours = disk.busy && is_formatting && disk.mounts.is_empty() && !attempts.left().is_zero();
     let limit = if attempts.left().is_zero() { FLEETING_AT_LAST } else { FLEETING };

@@ -4,32 +4,32 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::attempt::{
-    Attempts, FLEETING, Found, Outcome, UNIT_LIMIT, event, failed, is_fleeting, missing, refused, transient_stop,
+    AttemptResult, Attempts, FLEETING, ReadyDisk, UNIT_LIMIT, event, failed, is_fleeting, missing, refused, transient_stop,
 };
 use super::evidence::inspection_point;
 use super::format::mkfs_key;
-use super::keeper::{Backend, POLL, VolumeKeeper};
+use super::keeper::{POLL, VolumeBackend, VolumeKeeper};
 use super::place::is_mounted_from_its_disk;
 use crate::converge::{Failure, Volumes};
 use crate::desired::{Content, Desired, Volume};
 use crate::error::Result;
 use crate::progress::StepId;
 use crate::report::Code;
-use crate::storage::interlock::Decision;
-use crate::storage::marker::{State, VolumeRecord};
+use crate::storage::interlock::FormatDecision;
+use crate::storage::marker::{VolumeRecord, VolumeState};
 use crate::storage::mount_unit;
 use crate::watch::DeviceNews;
 
 /// How long a try may go on behind the deadline, so that it reports its own cause: the engine waits for 5 s and knows less.
 const LAST_WORDS: Duration = Duration::from_secs(4);
 
-impl<H: Backend> Volumes for VolumeKeeper<H> {
+impl<H: VolumeBackend> Volumes for VolumeKeeper<H> {
     async fn check_stores(&self, desired: &Desired) -> Result<()> {
         self.check_stores_early(desired).await
     }
 
     async fn check_places(&self, desired: &Desired, deadline: Duration) -> std::result::Result<(), Failure> {
-        self.keep_stores_on_their_volumes(desired)?;
+        self.refuse_orphaned_store(desired)?;
         let check = |volume| {
             self.carry_out(volume, deadline, async move |attempts: &mut Attempts| self.check_place(volume, attempts).await)
         };
@@ -41,19 +41,19 @@ impl<H: Backend> Volumes for VolumeKeeper<H> {
     }
 }
 
-impl<H: Backend> VolumeKeeper<H> {
+impl<H: VolumeBackend> VolumeKeeper<H> {
     /// Tries until it is done, or nothing passes by itself any more; a failure is reported.
     async fn carry_out<T>(
         &self,
         volume: &Volume,
         deadline: Duration,
-        attempt: impl AsyncFn(&mut Attempts) -> Outcome<T>,
+        attempt: impl AsyncFn(&mut Attempts) -> AttemptResult<T>,
     ) -> std::result::Result<T, Failure> {
         let mut attempts = Attempts { started: self.clock.start(), deadline, found: false, waiting: false };
         let mut outcome = loop {
             match self.clock.limit(attempts.left() + LAST_WORDS, attempt(&mut attempts)).await {
                 // systemd or the bus is away for a moment. What was done is on record, and the next try goes on there.
-                Some(Err(stopped)) if stopped.passing && !attempts.left().is_zero() => {
+                Some(Err(stopped)) if stopped.is_transient && !attempts.left().is_zero() => {
                     self.report_waiting(volume, &mut attempts, stopped.failure.cause);
                     self.clock.wait(POLL.min(attempts.left())).await;
                 }
@@ -62,7 +62,7 @@ impl<H: Backend> VolumeKeeper<H> {
             }
         };
         if let Err(failure) = &mut outcome {
-            self.add_who_is_stopped(volume, failure).await;
+            self.add_stopped_units(volume, failure).await;
             failure.remedy = self.progress.remedy_of_failure(&failure.remedy);
             let message = format!("volume {} ({}): {}", volume.disk, volume.role, failure.cause);
             let mut event = event(failure.code, volume, message).step(failure.doing()).cause(failure.cause.clone());
@@ -72,10 +72,10 @@ impl<H: Backend> VolumeKeeper<H> {
         outcome.map_err(|failure| failure.part_of(StepId::Volume(volume.role)))
     }
 
-    async fn try_bring_up(&self, volume: &Volume, attempts: &mut Attempts) -> Outcome<bool> {
+    async fn try_bring_up(&self, volume: &Volume, attempts: &mut Attempts) -> AttemptResult<bool> {
         let record = self.record(volume).map_err(|error| failed("record", &error))?;
         match record {
-            Some(record) if self.is_in_place(volume, &record).map_err(|error| transient_stop("look", &error))? => {
+            Some(record) if self.is_in_place(volume, &record).map_err(|error| transient_stop("inspect", &error))? => {
                 Ok(self.follow_disk_now(volume, record).await)
             }
             record => {
@@ -91,21 +91,21 @@ impl<H: Backend> VolumeKeeper<H> {
         volume: &Volume,
         record: Option<VolumeRecord>,
         attempts: &mut Attempts,
-    ) -> Outcome<VolumeRecord> {
-        self.clear_up(volume, record.as_ref(), attempts).await?;
-        let moves = self.has_data_below(volume).map_err(|error| transient_stop("look", &error))?;
+    ) -> AttemptResult<VolumeRecord> {
+        self.clean_up(volume, record.as_ref(), attempts).await?;
+        let moves = self.has_data_below(volume).map_err(|error| transient_stop("inspect", &error))?;
         let news = DeviceNews::open();
         let mut fleeting = None;
         let found = loop {
             let (mut evidence, disk) =
-                self.read_evidence(volume, record.clone()).await.map_err(|error| transient_stop("look", &error))?;
+                self.read_evidence(volume, record.clone()).await.map_err(|error| transient_stop("inspect", &error))?;
             if let Some(disk) = disk.as_ref().filter(|_| !attempts.found) {
                 attempts.found = true;
                 let message = format!("volume {} is {}", volume.disk, disk.node.display());
                 self.emit(volume, event(Code::VolumeFound, volume, message).duration(attempts.started.elapsed()));
             }
             let decision = self.judge(volume, disk.as_ref(), &mut evidence).await?;
-            if let Decision::Refuse { found, .. } = &decision {
+            if let FormatDecision::Refuse { found, .. } = &decision {
                 let since = fleeting.get_or_insert_with(|| self.clock.start()).elapsed();
                 if is_fleeting(&evidence, since, attempts) {
                     if since >= FLEETING {
@@ -118,16 +118,21 @@ impl<H: Backend> VolumeKeeper<H> {
                 fleeting = None;
             }
             match (decision, disk) {
-                (Decision::Format { force }, Some(disk)) => break self.format(volume, disk, force, &evidence).await?,
-                (Decision::Reuse, Some(disk)) => {
+                (FormatDecision::Format { force }, Some(disk)) => break self.format(volume, disk, force, &evidence).await?,
+                (FormatDecision::Reuse, Some(disk)) => {
                     let one = evidence.disk.signatures.first();
                     let fs_uuid = one.and_then(|one| one.uuid.clone()).unwrap_or_default();
                     let size = one.and_then(|one| one.size).unwrap_or_default();
                     self.emit(volume, event(Code::VolumeReused, volume, format!("volume {} is used as it is", volume.disk)));
-                    break Found { disk, fs_type: one.map_or(volume.content.kind(), |one| one.kind).to_owned(), fs_uuid, size };
+                    break ReadyDisk {
+                        disk,
+                        fs_type: one.map_or(volume.content.kind(), |one| one.kind).to_owned(),
+                        fs_uuid,
+                        size,
+                    };
                 }
-                (refusal @ Decision::Refuse { .. }, _) => return Err(refused(refusal).into()),
-                (Decision::Wait(reason), _) => {
+                (refusal @ FormatDecision::Refuse { .. }, _) => return Err(refused(refusal).into()),
+                (FormatDecision::Wait(reason), _) => {
                     if attempts.left().is_zero() {
                         return Err(missing(volume, &reason, attempts.deadline, &self.server()).into());
                     }
@@ -147,10 +152,10 @@ impl<H: Backend> VolumeKeeper<H> {
         }
         let what = self.mount(volume, &found, attempts).await?;
         self.mark(volume, &found, &volume.mount_point).map_err(|error| failed("mark", &error))?;
-        self.own_root(volume).map_err(|error| failed("mark", &error))?;
+        self.set_root_owner(volume).map_err(|error| failed("mark", &error))?;
         // Before the volume counts as in place: nobody looks at a move after that.
         self.end_move(volume).map_err(|error| failed("move", &error))?;
-        let record = self.write_record(volume, &found.fs_type, &found.fs_uuid, found.size, State::InPlace, Some(what))?;
+        let record = self.write_record(volume, &found.fs_type, &found.fs_uuid, found.size, VolumeState::InPlace, Some(what))?;
         let message = format!("volume {} is mounted at {}", volume.disk, volume.mount_point);
         let unit = mount_unit::name(&volume.mount_point);
         self.emit(volume, event(Code::VolumeMounted, volume, message).unit(unit).duration(attempts.started.elapsed()));
@@ -158,12 +163,12 @@ impl<H: Backend> VolumeKeeper<H> {
     }
 
     /// What an agent left that was ended in the middle: its mkfs or copy, which goes on, and its look into the file system.
-    async fn clear_up(&self, volume: &Volume, record: Option<&VolumeRecord>, attempts: &Attempts) -> Outcome<()> {
+    async fn clean_up(&self, volume: &Volume, record: Option<&VolumeRecord>, attempts: &Attempts) -> AttemptResult<()> {
         self.wait_for_pool_jobs(volume, attempts).await?;
-        if record.is_some_and(|record| record.state == State::Formatting) {
+        if record.is_some_and(|record| record.state == VolumeState::Formatting) {
             self.wait_for_job(&mkfs_key(volume), "a mkfs", "mkfs", attempts).await?;
         }
-        self.clear_up_move(volume, attempts).await?;
+        self.clean_up_move(volume, attempts).await?;
         let inspection = mount_unit::name(&inspection_point(volume));
         if self.backend.may_run(&inspection).await.map_err(|error| transient_stop("inspect", &error))? {
             self.backend.stop(&inspection).await.map_err(|error| transient_stop("inspect", &error))?;
@@ -173,7 +178,7 @@ impl<H: Backend> VolumeKeeper<H> {
 
     /// Recorded as ours, mounted from the right disk, its unit as it should be.
     pub(super) fn is_in_place(&self, volume: &Volume, record: &VolumeRecord) -> Result<bool> {
-        if record.state != State::InPlace || record.cluster != volume.cluster {
+        if record.state != VolumeState::InPlace || record.cluster != volume.cluster {
             return Ok(false);
         }
         let Some(what) = &record.what else { return Ok(false) };

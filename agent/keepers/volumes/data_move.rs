@@ -10,16 +10,16 @@ use std::path::{Path, PathBuf};
 use nix::sys::statvfs::statvfs;
 use serde::{Deserialize, Serialize};
 
-use super::attempt::{Attempts, Found, Outcome, Stopped, event, failed, refused, transient_stop};
-use super::keeper::{Backend, ProgramOutput, VolumeKeeper};
+use super::attempt::{AttemptFailure, AttemptResult, Attempts, ReadyDisk, event, failed, refused, transient_stop};
+use super::keeper::{ProgramOutput, VolumeBackend, VolumeKeeper};
 use crate::clock::Timestamp;
 use crate::converge::Failure;
 use crate::desired::{Volume, VolumeRole};
-use crate::error::remedy::{Remedy, Then};
+use crate::error::remedy::{AfterRemedy, Remedy};
 use crate::error::{Context, Error, Result};
 use crate::files::Attributes;
 use crate::report::Code;
-use crate::storage::interlock::Decision;
+use crate::storage::interlock::FormatDecision;
 use crate::storage::marker::SCHEMA;
 use crate::storage::mount_unit;
 use crate::storage::probe::size;
@@ -41,7 +41,7 @@ struct StartedMove {
     at: Timestamp,
 }
 
-impl<H: Backend> VolumeKeeper<H> {
+impl<H: VolumeBackend> VolumeKeeper<H> {
     /// Whether a member's data lies below the mount point, on the root disk.
     pub(super) fn has_data_below(&self, volume: &Volume) -> Result<bool> {
         if volume.role != VolumeRole::Etcd || self.probe.read_mounts()?.iter().any(|mount| mount.point == volume.mount_point) {
@@ -51,7 +51,7 @@ impl<H: Backend> VolumeKeeper<H> {
     }
 
     /// What an agent left that was ended in a move: a copy that goes on, and the volume in the place where it is copied to.
-    pub(super) async fn clear_up_move(&self, volume: &Volume, attempts: &Attempts) -> Outcome<()> {
+    pub(super) async fn clean_up_move(&self, volume: &Volume, attempts: &Attempts) -> AttemptResult<()> {
         let of_move = |error: &Error| transient_stop("move", error);
         if self.state.facts(&record_path(volume)).map_err(|error| of_move(&error))?.is_none() {
             return Ok(());
@@ -65,11 +65,11 @@ impl<H: Backend> VolumeKeeper<H> {
     }
 
     /// Moves the data onto the volume, which is not mounted yet, and leaves the mount point empty.
-    pub(super) async fn move_data(&self, volume: &Volume, found: &Found) -> Outcome<()> {
+    pub(super) async fn move_data(&self, volume: &Volume, found: &ReadyDisk) -> AttemptResult<()> {
         let of_move = |error: &Error| transient_stop("move", error);
         let started = self.clock.start();
         let old = Path::new(&volume.mount_point).join(DATA);
-        self.nothing_else_below(volume)?;
+        self.check_mount_point_empty(volume)?;
         let (held, _) = self.root.bytes_below(&old, &mut usize::MAX.clone()).map_err(|error| of_move(&error))?;
         let needed = held.saturating_add(SPARE);
         let has = size(&found.disk).unwrap_or(0);
@@ -94,11 +94,11 @@ impl<H: Backend> VolumeKeeper<H> {
     }
 
     /// The mount would hide it, and is refused for that: better before anything is stopped.
-    fn nothing_else_below(&self, volume: &Volume) -> Outcome<()> {
+    fn check_mount_point_empty(&self, volume: &Volume) -> AttemptResult<()> {
         let names = self.root.list(Path::new(&volume.mount_point)).map_err(|error| transient_stop("move", &error))?;
         let Some(other) = names.iter().find(|name| *name != DATA) else { return Ok(()) };
         let other = Path::new(&volume.mount_point).join(other);
-        Err(refused(Decision::Refuse {
+        Err(refused(FormatDecision::Refuse {
             found: format!("{} is beside {DATA}", other.display()),
             rule: "only a member's data is moved to its volume, and a volume is never mounted over anything else".to_owned(),
             remedy: format!("move it elsewhere: `mv {} /root/`", other.display()).into(),
@@ -107,7 +107,7 @@ impl<H: Backend> VolumeKeeper<H> {
     }
 
     /// All that can be refused while the member still runs. The volume is mounted at `place`.
-    async fn make_ready(&self, volume: &Volume, found: &Found, old: &Path, place: &str, needed: u64) -> Outcome<()> {
+    async fn make_ready(&self, volume: &Volume, found: &ReadyDisk, old: &Path, place: &str, needed: u64) -> AttemptResult<()> {
         let of_move = |error: &Error| transient_stop("move", error);
         let tree = self.root.subtree(Path::new(place)).map_err(|error| of_move(&error))?;
         if tree.facts(Path::new(DATA)).map_err(|error| of_move(&error))?.is_some() {
@@ -120,14 +120,14 @@ impl<H: Backend> VolumeKeeper<H> {
         }
         // Ours from here on, also for an agent that finds a member on it.
         self.mark(volume, found, place).map_err(|error| failed("mark", &error))?;
-        self.must(&["rm", "-rf", "--", &format!("{place}/{COPY}")]).await?;
+        self.run_checked(&["rm", "-rf", "--", &format!("{place}/{COPY}")]).await?;
         let path = self.root.base().join(place.trim_start_matches('/'));
         let space = statvfs(&path).context(|| format!("inspecting {place}")).map_err(|error| of_move(&error))?;
         let free = space.blocks_available().saturating_mul(space.fragment_size());
         if free < needed { Err(too_small(volume, old, "has free", free, needed)) } else { Ok(()) }
     }
 
-    async fn stop_and_copy(&self, volume: &Volume, old: &Path, place: &str) -> Outcome<()> {
+    async fn stop_and_copy(&self, volume: &Volume, old: &Path, place: &str) -> AttemptResult<()> {
         let of_move = |error: &Error| transient_stop("move", error);
         let message =
             format!("moving {} to volume {}; {} is stopped meanwhile", old.display(), volume.disk, volume.users.join(", "));
@@ -143,7 +143,7 @@ impl<H: Backend> VolumeKeeper<H> {
 
     /// Adds whom a move that is not over keeps stopped. Its unit asserts the mount, and a node whose deployment failed is not
     /// looked after: nobody goes on unasked.
-    pub(super) async fn add_who_is_stopped(&self, volume: &Volume, failure: &mut Failure) {
+    pub(super) async fn add_stopped_units(&self, volume: &Volume, failure: &mut Failure) {
         if !matches!(self.state.facts(&record_path(volume)), Ok(Some(_))) {
             return;
         }
@@ -154,7 +154,7 @@ impl<H: Backend> VolumeKeeper<H> {
             }
         }
         failure.cause.push_str(&format!("; {} stays stopped until the move continues", volume.users.join(", ")));
-        failure.remedy = Remedy::new(failure.remedy.as_str(), Then::LastWayResumes);
+        failure.remedy = Remedy::new(failure.remedy.as_str(), AfterRemedy::LastWayResumes);
     }
 
     /// Forgets the move, if there was one.
@@ -162,7 +162,7 @@ impl<H: Backend> VolumeKeeper<H> {
         self.state.remove(&record_path(volume)).map(drop)
     }
 
-    fn begin(&self, volume: &Volume) -> Outcome<()> {
+    fn begin(&self, volume: &Volume) -> AttemptResult<()> {
         let begun = StartedMove { schema: SCHEMA, volume: volume.disk.as_str().to_owned(), at: self.clock.now() };
         let write = || {
             self.state.create_dir(Path::new("volumes"), Attributes::mode(0o700))?;
@@ -172,7 +172,7 @@ impl<H: Backend> VolumeKeeper<H> {
     }
 
     /// Copies and compares; what is on the volume already is compared only.
-    async fn copy(&self, old: &Path, place: &str) -> Outcome<()> {
+    async fn copy(&self, old: &Path, place: &str) -> AttemptResult<()> {
         let of_move = |error: &Error| transient_stop("move", error);
         let (from, to, copy) = (old.display().to_string(), format!("{place}/{DATA}"), format!("{place}/{COPY}"));
         let volume = self.root.subtree(Path::new(place)).map_err(|error| of_move(&error))?;
@@ -181,14 +181,14 @@ impl<H: Backend> VolumeKeeper<H> {
             // If they are, a move was cut off after its last rename.
             return if same.status == 0 { Ok(()) } else { Err(two_members(old, place)) };
         }
-        self.must(&["cp", "-a", "--", &from, &copy]).await?;
-        self.must(&["diff", "-r", "--no-dereference", &from, &copy]).await?;
-        self.must(&["sync", "-f", place]).await?;
+        self.run_checked(&["cp", "-a", "--", &from, &copy]).await?;
+        self.run_checked(&["diff", "-r", "--no-dereference", &from, &copy]).await?;
+        self.run_checked(&["sync", "-f", place]).await?;
         volume.rename(Path::new(COPY), Path::new(DATA)).map_err(|error| failed("move", &error).into())
     }
 
     /// A program that has to succeed.
-    async fn must(&self, argv: &[&str]) -> Outcome<()> {
+    async fn run_checked(&self, argv: &[&str]) -> AttemptResult<()> {
         let ran = self.program(argv).await?;
         if ran.status == 0 {
             return Ok(());
@@ -198,14 +198,14 @@ impl<H: Backend> VolumeKeeper<H> {
         Err(failed("move", &error.remedy("nothing was changed on the root disk; the next attempt copies again")).into())
     }
 
-    async fn program(&self, argv: &[&str]) -> Outcome<ProgramOutput> {
+    async fn program(&self, argv: &[&str]) -> AttemptResult<ProgramOutput> {
         let argv = argv.iter().map(|word| (*word).to_owned()).collect();
         self.backend.run(KEY, argv).await.map_err(|error| transient_stop("move", &error))
     }
 
     /// The original leaves the mount point; the directory that it is kept in. Only the data is renamed: a directory of the
     /// image cannot be on every file system (rename(2), EXDEV of overlayfs).
-    fn set_aside(&self, volume: &Volume) -> Outcome<String> {
+    fn set_aside(&self, volume: &Volume) -> AttemptResult<String> {
         let old = Path::new(&volume.mount_point).join(DATA);
         let aside = || -> Result<String> {
             let mut number = 1;
@@ -229,9 +229,9 @@ fn staging(volume: &Volume) -> String {
     format!("/run/heat-node-agent/move/{}", volume.role)
 }
 
-fn two_members(old: &Path, place: &str) -> Stopped {
+fn two_members(old: &Path, place: &str) -> AttemptFailure {
     let from = old.display();
-    refused(Decision::Refuse {
+    refused(FormatDecision::Refuse {
         found: format!("both {from} and the volume ({place}/{DATA}) contain an etcd member, and they differ"),
         rule: "only one of the two data directories can be this member's; another member's is never started".to_owned(),
         remedy: format!("find out which one is right, and rename the other: `mv {from} {from}.before`").into(),
@@ -239,7 +239,7 @@ fn two_members(old: &Path, place: &str) -> Stopped {
     .into()
 }
 
-fn too_small(volume: &Volume, old: &Path, has: &str, found: u64, needed: u64) -> Stopped {
+fn too_small(volume: &Volume, old: &Path, has: &str, found: u64, needed: u64) -> AttemptFailure {
     let (name, old) = (&volume.disk, old.display());
     let words = format!("volume {name} {has} {} MiB, and {old} with its spare room needs {} MiB", found >> 20, needed >> 20);
     Failure::from_error(Code::VolumeRefused, "move", &Error::refused(words).remedy("use a larger ETCD_VOLUME")).into()

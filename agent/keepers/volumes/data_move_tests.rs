@@ -60,7 +60,7 @@ impl Machine {
     }
 }
 
-impl Backend for Machine {
+impl VolumeBackend for Machine {
     async fn reload(&self) -> Result<()> {
         Ok(())
     }

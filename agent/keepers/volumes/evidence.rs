@@ -5,19 +5,19 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use super::attempt::{Outcome, event, transient_stop};
-use super::keeper::{Backend, VolumeKeeper};
+use super::attempt::{AttemptResult, event, transient_stop};
+use super::keeper::{VolumeBackend, VolumeKeeper};
 use super::place::find;
 use crate::budgets::json;
 use crate::desired::{Content, DiskName, Volume};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::report::Code;
 use crate::storage::identity::CUT;
-use crate::storage::interlock::{Below, Decision, DiskEvidence, Evidence, MarkerEvidence, decide};
-use crate::storage::marker::{FILE, Marker, SCHEMA, VolumeRecord};
-use crate::storage::probe::{Disk, Probe, describe};
-use crate::storage::survey::{Progress, Wanted};
-use crate::storage::{making, mount_unit};
+use crate::storage::interlock::{DiskEvidence, Evidence, FormatDecision, MarkerEvidence, MountPointContent, decide};
+use crate::storage::marker::{FILE, SCHEMA, VolumeMarker, VolumeRecord};
+use crate::storage::probe::{Disk, DiskProbe, describe};
+use crate::storage::survey::{SurveyProgress, SurveyTarget};
+use crate::storage::{mkfs, mount_unit};
 
 /// How long a disk may take to be read at both ends, or in a survey to answer at all.
 const READ_LIMIT: Duration = Duration::from_mins(1);
@@ -56,7 +56,7 @@ impl Drop for ThreadPermit {
 /// Largest marker that is read, in bytes.
 const MARKER_LIMIT: u64 = 64 * 1024;
 
-impl<H: Backend> VolumeKeeper<H> {
+impl<H: VolumeBackend> VolumeKeeper<H> {
     pub(super) async fn read_evidence(&self, volume: &Volume, record: Option<VolumeRecord>) -> Result<(Evidence, Option<Disk>)> {
         let (matches, disk) = find(&self.probe, volume)?;
         let mut evidence = Evidence { matches, record, ..Evidence::default() };
@@ -78,14 +78,14 @@ impl<H: Backend> VolumeKeeper<H> {
 
     pub(super) async fn read_disk(&self, disk: &Disk, serial: &str) -> Result<DiskEvidence> {
         let serial = serial.to_owned();
-        self.beside_the_loop(disk, move |probe, disk| probe.read_evidence(disk, &serial)).await
+        self.run_blocking(disk, move |probe, disk| probe.read_evidence(disk, &serial)).await
     }
 
     /// Off the loop and bounded in time and in threads: a disk whose storage is gone may never answer.
-    pub(super) async fn beside_the_loop<T: Send + 'static>(
+    pub(super) async fn run_blocking<T: Send + 'static>(
         &self,
         disk: &Disk,
-        work: impl FnOnce(&Probe, &Disk) -> Result<T> + Send + 'static,
+        work: impl FnOnce(&DiskProbe, &Disk) -> Result<T> + Send + 'static,
     ) -> Result<T> {
         let node = disk.node.display().to_string();
         let place = ThreadPermit::at(&node).ok_or_else(|| silent(&node))?;
@@ -98,25 +98,30 @@ impl<H: Backend> VolumeKeeper<H> {
     }
 
     /// What the interlock says of a volume, after whatever else it wants to know.
-    pub(super) async fn judge(&self, volume: &Volume, disk: Option<&Disk>, evidence: &mut Evidence) -> Outcome<Decision> {
+    pub(super) async fn judge(
+        &self,
+        volume: &Volume,
+        disk: Option<&Disk>,
+        evidence: &mut Evidence,
+    ) -> AttemptResult<FormatDecision> {
         let mut decision = decide(volume, evidence);
-        if let (Decision::ReadMarker, Some(disk)) = (&decision, disk) {
+        if let (FormatDecision::ReadMarker, Some(disk)) = (&decision, disk) {
             self.inspect_inside(volume, disk, evidence).await?;
             decision = decide(volume, evidence);
         }
-        if let (Decision::Survey(wanted), Some(disk)) = (&decision, disk) {
-            self.survey(volume, disk, wanted, evidence).await.map_err(|error| transient_stop("look", &error))?;
+        if let (FormatDecision::Survey(wanted), Some(disk)) = (&decision, disk) {
+            self.survey(volume, disk, wanted, evidence).await.map_err(|error| transient_stop("inspect", &error))?;
             decision = decide(volume, evidence);
         }
         Ok(decision)
     }
 
     /// Reads the disk in depth. That may take minutes; what counts as silent is a disk that does not answer one question.
-    async fn survey(&self, volume: &Volume, disk: &Disk, wanted: &Wanted, evidence: &mut Evidence) -> Result<()> {
+    async fn survey(&self, volume: &Volume, disk: &Disk, wanted: &SurveyTarget, evidence: &mut Evidence) -> Result<()> {
         let node = disk.node.display().to_string();
         let place = ThreadPermit::at(&node).ok_or_else(|| silent(&node))?;
         let (probe, disk, wanted) = (self.probe.clone(), disk.clone(), wanted.clone());
-        let (watch, progress) = (self.clock.start(), Progress::default());
+        let (watch, progress) = (self.clock.start(), SurveyProgress::default());
         let (started, shared) = (watch.clone(), progress.clone());
         let mut working = tokio::task::spawn_blocking(move || {
             let _place = place;
@@ -136,7 +141,7 @@ impl<H: Backend> VolumeKeeper<H> {
                 let message = format!("{node} was scanned for volume {}: {}, {outcome}", volume.disk, survey.summary());
                 self.progress
                     .report()
-                    .emit(event(Code::VolumeSurveyed, volume, message).step("look").duration(started.elapsed()).detail());
+                    .emit(event(Code::VolumeSurveyed, volume, message).step("inspect").duration(started.elapsed()).detail());
                 evidence.survey = Some(survey);
             }
             Err(error) => evidence.disk.unreadable = Some(error.to_string()),
@@ -144,20 +149,24 @@ impl<H: Backend> VolumeKeeper<H> {
         Ok(())
     }
 
-    pub(super) async fn read_below(&self, volume: &Volume) -> Result<Below> {
+    pub(super) async fn read_below(&self, volume: &Volume) -> Result<MountPointContent> {
         if let Some(other) = self.probe.read_mounts()?.into_iter().find(|mount| mount.point == volume.mount_point) {
-            return Ok(Below::OtherMount(other.source));
+            return Ok(MountPointContent::OtherMount(other.source));
         }
         for unit in &volume.users {
             if self.backend.may_run(unit).await? {
-                return Ok(Below::Running(unit.clone()));
+                return Ok(MountPointContent::Running(unit.clone()));
             }
         }
-        Ok(if self.root.list(Path::new(&volume.mount_point))?.is_empty() { Below::Empty } else { Below::Store })
+        Ok(if self.root.list(Path::new(&volume.mount_point))?.is_empty() {
+            MountPointContent::Empty
+        } else {
+            MountPointContent::Store
+        })
     }
 
     /// Reads the marker, where the file system is mounted or by a mount that changes no byte of it.
-    pub(super) async fn inspect_inside(&self, volume: &Volume, disk: &Disk, evidence: &mut Evidence) -> Outcome<()> {
+    pub(super) async fn inspect_inside(&self, volume: &Volume, disk: &Disk, evidence: &mut Evidence) -> AttemptResult<()> {
         if evidence.disk.mounts.contains(&volume.mount_point) {
             (evidence.marker, evidence.etcd_member) = self.read_marker(&volume.mount_point);
             return Ok(());
@@ -169,14 +178,14 @@ impl<H: Backend> VolumeKeeper<H> {
         let fs_type = evidence.disk.signatures.first().map_or(volume.content.kind(), |one| one.kind);
         let place = inspection_point(volume);
         let device = disk.node.display().to_string();
-        for options in making::look_options(fs_type) {
+        for options in mkfs::inspection_mount_options(fs_type) {
             let options = format!("ro,nosuid,nodev,noexec,{options}");
             match self.backend.mount(&device, &place, fs_type, &options).await {
                 Ok(()) => {
                     (evidence.marker, evidence.etcd_member) = self.read_marker(&place);
                     return self.backend.stop(&mount_unit::name(&place)).await.map_err(|error| transient_stop("inspect", &error));
                 }
-                Err(error) if error.kind() == Kind::Transient => return Err(transient_stop("inspect", &error)),
+                Err(error) if error.kind() == ErrorKind::Transient => return Err(transient_stop("inspect", &error)),
                 Err(error) => evidence.marker = MarkerEvidence::Unreadable(error.to_string()),
             }
         }
@@ -196,7 +205,7 @@ impl<H: Backend> VolumeKeeper<H> {
         match read() {
             Err(error) => (MarkerEvidence::Damaged(format!("its marker cannot be read: {error}")), false),
             Ok((None, member)) => (MarkerEvidence::Absent, member),
-            Ok((Some(bytes), member)) => match json::typed::<Marker>(&bytes) {
+            Ok((Some(bytes), member)) => match json::typed::<VolumeMarker>(&bytes) {
                 Ok(marker) if marker.schema == SCHEMA => (MarkerEvidence::Found(marker), member),
                 Ok(marker) => (MarkerEvidence::Damaged(format!("its marker has the unknown schema {}", marker.schema)), member),
                 Err(rejection) => (MarkerEvidence::Damaged(format!("its marker is damaged: {}", Error::from(rejection))), member),

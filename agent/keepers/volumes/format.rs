@@ -2,50 +2,56 @@
 
 use ring::rand::{SecureRandom, SystemRandom};
 
-use super::attempt::{Found, Outcome, Stopped, event, failed, transient_stop};
-use super::keeper::{Backend, VolumeKeeper};
+use super::attempt::{AttemptFailure, AttemptResult, ReadyDisk, event, failed, transient_stop};
+use super::keeper::{VolumeBackend, VolumeKeeper};
 use super::record::record_path;
 use crate::converge::Failure;
 use crate::desired::Volume;
 use crate::error::{Error, Result};
 use crate::report::Code;
-use crate::storage::interlock::{Decision, DiskEvidence, Evidence, decide, erase_command};
-use crate::storage::making;
-use crate::storage::marker::State;
-use crate::storage::probe::{Disk, Probe};
+use crate::storage::interlock::{DiskEvidence, Evidence, FormatDecision, decide, erase_command};
+use crate::storage::marker::VolumeState;
+use crate::storage::mkfs;
+use crate::storage::probe::{Disk, DiskProbe};
 
-impl<H: Backend> VolumeKeeper<H> {
-    pub(super) async fn format(&self, volume: &Volume, disk: Disk, force: bool, decided_on: &Evidence) -> Outcome<Found> {
+impl<H: VolumeBackend> VolumeKeeper<H> {
+    pub(super) async fn format(
+        &self,
+        volume: &Volume,
+        disk: Disk,
+        force: bool,
+        decided_on: &Evidence,
+    ) -> AttemptResult<ReadyDisk> {
         let device = disk.node.display().to_string();
         let started = self.clock.start();
         // mkfs gets a kernel name: while the disk is held open, that name is given to no other one. What was decided
         // on is looked at again behind it.
-        let hold = self.beside_the_loop(&disk, Probe::hold).await.map_err(|error| transient_stop("look", &error))?;
+        let hold = self.run_blocking(&disk, DiskProbe::hold).await.map_err(|error| transient_stop("inspect", &error))?;
         let record = decided_on.record.as_ref();
         let (mut before, again) =
-            self.read_evidence(volume, record.cloned()).await.map_err(|error| transient_stop("look", &error))?;
+            self.read_evidence(volume, record.cloned()).await.map_err(|error| transient_stop("inspect", &error))?;
         if before.disk == decided_on.disk {
             // The same bytes at both ends: what was seen inside holds.
             (before.marker, before.etcd_member) = (decided_on.marker.clone(), decided_on.etcd_member);
             before.survey.clone_from(&decided_on.survey);
         }
         let same = again.is_some_and(|again| again.number == disk.number && again.node == disk.node);
-        if !same || decide(volume, &before) != (Decision::Format { force }) {
-            return Err(transient_stop("look", &Error::transient(format!("{device} changed while it was being inspected"))));
+        if !same || decide(volume, &before) != (FormatDecision::Format { force }) {
+            return Err(transient_stop("inspect", &Error::transient(format!("{device} changed while it was being inspected"))));
         }
         let fs_uuid = match record.filter(|_| force) {
             Some(record) => record.fs_uuid.clone(),
-            None => making::uuid_on_disk(volume.content, &random_uuid().map_err(|error| transient_stop("mkfs", &error))?),
+            None => mkfs::uuid_on_disk(volume.content, &random_uuid().map_err(|error| transient_stop("mkfs", &error))?),
         };
         let kind = volume.content.kind();
-        self.write_record(volume, kind, &fs_uuid, 0, State::Formatting, None)?;
+        self.write_record(volume, kind, &fs_uuid, 0, VolumeState::Formatting, None)?;
         let mut message = format!("formatting {device} for volume {}", volume.disk);
         let holds_data = !before.disk.blank || before.survey.as_ref().is_some_and(|survey| survey.found.is_some());
         if holds_data && !force {
             message.push_str(&format!(", discarding what is on it: {} allows it, this once", volume.format_parameter));
         }
         self.progress.report().emit(event(Code::VolumeFormatting, volume, message).step("mkfs"));
-        let argv = making::argv(volume, &fs_uuid, &device, force);
+        let argv = mkfs::argv(volume, &fs_uuid, &device, force);
         let program = argv.first().cloned().unwrap_or_default();
         let ran = self.backend.run(&mkfs_key(volume), argv).await.map_err(|error| transient_stop("mkfs", &error))?;
         if ran.status != 0 {
@@ -68,10 +74,10 @@ impl<H: Backend> VolumeKeeper<H> {
                 return Err(failed("mkfs", &error).into());
             }
         };
-        self.write_record(volume, kind, &fs_uuid, size, State::Formatted, None)?;
+        self.write_record(volume, kind, &fs_uuid, size, VolumeState::Formatted, None)?;
         let message = format!("{device} was formatted for volume {}", volume.disk);
         self.progress.report().emit(event(Code::VolumeFormatted, volume, message).step("mkfs").duration(started.elapsed()));
-        Ok(Found { disk, fs_type: kind.to_owned(), fs_uuid, size })
+        Ok(ReadyDisk { disk, fs_type: kind.to_owned(), fs_uuid, size })
     }
 
     /// A mkfs that wrote nothing refused the disk: it sees something that we do not know, and nothing of ours is on it.
@@ -82,7 +88,7 @@ impl<H: Backend> VolumeKeeper<H> {
         force: bool,
         before: &DiskEvidence,
         words: &str,
-    ) -> Stopped {
+    ) -> AttemptFailure {
         let device = disk.node.display();
         let error = Error::permanent(words);
         let is_untouched = |after: &DiskEvidence| after.digest.is_some() && after.digest == before.digest;

@@ -4,23 +4,23 @@
 //! begins; it can be done twice, so a crash in it costs nothing: the record is written behind it. A growth that fails leaves
 //! a volume that works with its old size. So it fails nothing else, and is tried again ever more seldom.
 
-use super::attempt::{Outcome, event, failed, transient_stop};
-use super::keeper::{Backend, VolumeKeeper};
+use super::attempt::{AttemptResult, event, failed, transient_stop};
+use super::keeper::{VolumeBackend, VolumeKeeper};
 use super::place::{is_mounted, is_pool_active};
 use crate::converge::Failure;
 use crate::converge::health::carriers;
 use crate::desired::{Content, Volume};
 use crate::error::{Error, Result};
 use crate::report::Code;
-use crate::storage::making;
-use crate::storage::marker::{State, VolumeRecord};
+use crate::storage::marker::{VolumeRecord, VolumeState};
+use crate::storage::mkfs;
 use crate::storage::probe::{Disk, size};
 
 /// What a file system may leave free at the end of its disk, in bytes: XFS makes no allocation group smaller than this
 /// (`mkfs.xfs(8)`, agsize).
 const SLACK: u64 = 16 << 20;
 
-impl<H: Backend> VolumeKeeper<H> {
+impl<H: VolumeBackend> VolumeKeeper<H> {
     /// Grows what lies on a volume, one of the disks, that was extended while it is in use; true if that was necessary. A look
     /// at the record, and at most the mount table, where it was not.
     ///
@@ -46,7 +46,7 @@ impl<H: Backend> VolumeKeeper<H> {
         }
     }
 
-    async fn follow_disk(&self, volume: &Volume, record: VolumeRecord, disks: &[Disk]) -> Outcome<bool> {
+    async fn follow_disk(&self, volume: &Volume, record: VolumeRecord, disks: &[Disk]) -> AttemptResult<bool> {
         let Some((disk, size)) = self.outgrown(volume, &record, disks).map_err(|error| transient_stop("grow", &error))? else {
             self.growths.done(volume.role);
             return Ok(false);
@@ -74,7 +74,7 @@ impl<H: Backend> VolumeKeeper<H> {
         self.progress.report().emit(event.cause(failure.cause.clone()).remedy(failure.remedy.clone()));
     }
 
-    async fn try_grow(&self, volume: &Volume, record: VolumeRecord, disk: &Disk, size: u64) -> Outcome<()> {
+    async fn try_grow(&self, volume: &Volume, record: VolumeRecord, disk: &Disk, size: u64) -> AttemptResult<()> {
         let started = self.clock.start();
         let growth_event = |code, words: String| event(code, volume, format!("volume {}: {words}", volume.disk)).step("grow");
         let smaller = format!("its disk has {} MiB, its {} only {}: growing it", size >> 20, record.fs_type, record.size >> 20);
@@ -84,7 +84,7 @@ impl<H: Backend> VolumeKeeper<H> {
             self.grow_pool(volume, &device).await?;
         } else {
             // It is about what is in place, which is what was checked.
-            let argv = making::growing(&record.fs_type, &volume.mount_point, &device);
+            let argv = mkfs::growing(&record.fs_type, &volume.mount_point, &device);
             let command = argv.join(" ");
             let ran = self
                 .backend
@@ -96,7 +96,7 @@ impl<H: Backend> VolumeKeeper<H> {
                 return Err(failed("grow", &error.remedy(format!("`{command}`; until then the store keeps its old size"))).into());
             }
         }
-        self.write_record(volume, &record.fs_type, &record.fs_uuid, size, State::InPlace, record.what)?;
+        self.write_record(volume, &record.fs_type, &record.fs_uuid, size, VolumeState::InPlace, record.what)?;
         self.progress
             .report()
             .emit(growth_event(Code::VolumeGrown, format!("its file system has {} MiB", size >> 20)).duration(started.elapsed()));
@@ -105,7 +105,7 @@ impl<H: Backend> VolumeKeeper<H> {
 
     /// The disk and its size in bytes, if the file system on it is ours, mounted, and smaller.
     fn outgrown(&self, volume: &Volume, record: &VolumeRecord, disks: &[Disk]) -> Result<Option<(Disk, u64)>> {
-        if record.state != State::InPlace || record.cluster != volume.cluster {
+        if record.state != VolumeState::InPlace || record.cluster != volume.cluster {
             return Ok(None);
         }
         let [disk] = carriers(disks, &volume.disk)[..] else { return Ok(None) };

@@ -4,8 +4,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::attempt::{Attempts, Outcome, attach, event, failed, transient_stop};
-use super::growths::Growths;
+use super::attempt::{AttemptResult, Attempts, attach, event, failed, transient_stop};
+use super::growth_retries::GrowthRetries;
 use crate::clock::Clock;
 use crate::desired::{DiskName, Owner, Volume};
 use crate::error::{Error, Result};
@@ -13,10 +13,10 @@ use crate::files::Tree;
 use crate::identity::Identity;
 use crate::progress::{Progress, StepId};
 use crate::report::{Code, Event};
-use crate::storage::probe::Probe;
+use crate::storage::probe::DiskProbe;
 use crate::watch::DeviceNews;
 
-/// The net under the events of udev: how often the disks are looked at while one is missing.
+/// The fallback poll for the events of udev: how often the disks are looked at while one is missing.
 pub(super) const POLL: Duration = Duration::from_secs(1);
 
 /// Output of an external program.
@@ -53,7 +53,7 @@ impl ProgramOutput {
 }
 
 /// What the keeper asks of other rooms: systemd, programs, the passwd file.
-pub trait Backend {
+pub trait VolumeBackend {
     /// Lets systemd reloaded its unit files.
     fn reload(&self) -> impl Future<Output = Result<()>>;
     /// Starts a unit and waits; any job result but `done` is an error.
@@ -79,7 +79,7 @@ pub struct VolumeKeeper<H> {
     /// The other rooms.
     pub backend: H,
     /// The reader of devices.
-    pub probe: Probe,
+    pub probe: DiskProbe,
     /// The machine's root directory.
     pub root: Arc<Tree>,
     /// The agent's state directory.
@@ -89,12 +89,12 @@ pub struct VolumeKeeper<H> {
     /// Where the run's progress is kept, and its events go.
     pub progress: Progress,
     /// Growths that failed.
-    pub growths: Rc<Growths>,
+    pub growths: Rc<GrowthRetries>,
 }
 
-impl<H: Backend> VolumeKeeper<H> {
+impl<H: VolumeBackend> VolumeKeeper<H> {
     /// Waits for a program that an earlier agent started, and that goes on.
-    pub(super) async fn wait_for_job(&self, key: &str, what: &str, step: &'static str, attempts: &Attempts) -> Outcome<()> {
+    pub(super) async fn wait_for_job(&self, key: &str, what: &str, step: &'static str, attempts: &Attempts) -> AttemptResult<()> {
         let unfinished = || Error::permanent(format!("{what} that was started earlier is still running at the deadline"));
         match self.clock.limit(attempts.left(), self.backend.wait_stopped(key)).await {
             Some(waited) => waited.map_err(|error| transient_stop(step, &error)),

@@ -11,16 +11,16 @@
 mod attempt;
 mod bring_up;
 mod data_move;
-mod early;
 mod evidence;
-mod fill;
 mod format;
 mod growth;
-mod growths;
+mod growth_retries;
 mod keeper;
 mod mounting;
 mod place;
 mod pool;
+mod pool_usage;
+mod preflight;
 mod record;
 mod stores;
 #[cfg(test)]
@@ -29,7 +29,7 @@ mod test_keeper;
 mod tests;
 
 pub use self::data_move::KEY as MOVE_KEY;
-pub use self::fill::{Fills, PoolInspection};
-pub use self::growths::Growths;
-pub use self::keeper::{Backend, ProgramOutput, VolumeKeeper};
+pub use self::growth_retries::GrowthRetries;
+pub use self::keeper::{ProgramOutput, VolumeBackend, VolumeKeeper};
 pub use self::place::misplaced;
+pub use self::pool_usage::{PoolInspection, PoolUsageCache};

@@ -2,25 +2,25 @@
 
 use std::path::Path;
 
-use super::attempt::{Attempts, Found, Outcome, Stopped, UNIT_LIMIT, failed, refused, transient_stop};
-use super::keeper::{Backend, VolumeKeeper};
+use super::attempt::{AttemptFailure, AttemptResult, Attempts, ReadyDisk, UNIT_LIMIT, failed, refused, transient_stop};
+use super::keeper::{VolumeBackend, VolumeKeeper};
 use super::place::is_mounted;
 use crate::converge::Failure;
 use crate::desired::Volume;
 use crate::error::{Error, Result};
 use crate::files::Attributes;
 use crate::storage::interlock::{MarkerEvidence, over_store};
-use crate::storage::marker::{FILE, Marker, SCHEMA};
+use crate::storage::marker::{FILE, SCHEMA, VolumeMarker};
 use crate::storage::mount_unit;
 use crate::watch::DeviceNews;
 
-impl<H: Backend> VolumeKeeper<H> {
+impl<H: VolumeBackend> VolumeKeeper<H> {
     /// Mounts; what the unit mounts is given back for the record.
-    pub(super) async fn mount(&self, volume: &Volume, found: &Found, attempts: &Attempts) -> Outcome<String> {
+    pub(super) async fn mount(&self, volume: &Volume, found: &ReadyDisk, attempts: &Attempts) -> AttemptResult<String> {
         let unit = mount_unit::name(&volume.mount_point);
         let stopped = |error: &Error| {
             let stopped = transient_stop("mount", error);
-            Stopped { failure: Box::new(stopped.failure.unit(&unit)), ..stopped }
+            AttemptFailure { failure: Box::new(stopped.failure.unit(&unit)), ..stopped }
         };
         let of_file = |error: &Error| Failure { unit: Some(unit.clone()), ..failed("mount", error) };
         let what = mount_unit::source(volume, &found.disk.names, &found.fs_uuid);
@@ -54,7 +54,7 @@ impl<H: Backend> VolumeKeeper<H> {
 
     /// Waits for the link that the mount unit names (udev makes one by UUID only after a mkfs), and requires that it leads
     /// to the disk that was checked.
-    pub(super) async fn wait_for_link(&self, what: &str, found: &Found, attempts: &Attempts) -> Result<()> {
+    pub(super) async fn wait_for_link(&self, what: &str, found: &ReadyDisk, attempts: &Attempts) -> Result<()> {
         let news = DeviceNews::open();
         loop {
             match self.probe.leads_to(what, &found.disk) {
@@ -70,9 +70,9 @@ impl<H: Backend> VolumeKeeper<H> {
     }
 
     /// Writes the marker into the root of the file system, which is mounted at `place`.
-    pub(super) fn mark(&self, volume: &Volume, found: &Found, place: &str) -> Result<()> {
+    pub(super) fn mark(&self, volume: &Volume, found: &ReadyDisk, place: &str) -> Result<()> {
         let tree = self.root.subtree(Path::new(place))?;
-        let mut marker = Marker {
+        let mut marker = VolumeMarker {
             schema: SCHEMA,
             cluster: volume.cluster.clone(),
             role: volume.role,
@@ -90,14 +90,14 @@ impl<H: Backend> VolumeKeeper<H> {
         tree.write_json(Path::new(FILE), &marker, Attributes::mode(0o600))
     }
 
-    pub(super) fn own_root(&self, volume: &Volume) -> Result<()> {
+    pub(super) fn set_root_owner(&self, volume: &Volume) -> Result<()> {
         let owner = Some(self.backend.ids(&volume.root_owner)?);
         self.root.set_attributes(Path::new(&volume.mount_point), Attributes { mode: volume.root_mode, owner })
     }
 }
 
 /// The link leads to a copy of the volume, or to whatever somebody turned it to.
-fn another_disk(what: &str, found: &Found) -> Error {
+fn another_disk(what: &str, found: &ReadyDisk) -> Error {
     Error::refused(format!("{what} leads to a different disk than {}, one with the same UUID", found.disk.node.display()))
         .remedy(format!("find it with `blkid --match-token UUID={}` and detach the copy of the volume", found.fs_uuid))
 }

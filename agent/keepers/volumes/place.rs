@@ -3,12 +3,12 @@
 use crate::converge::health::carriers;
 use crate::desired::{Content, Volume};
 use crate::error::Result;
-use crate::storage::probe::{Disk, Mount, Probe};
+use crate::storage::probe::{Disk, DiskProbe, Mount};
 use crate::storage::thin_pool::DATA;
 
 /// Whether the disk that carries the volume's id is the one that is mounted in its place. Costs a look at sysfs and the
 /// mount table.
-pub(super) fn is_mounted_from_its_disk(probe: &Probe, volume: &Volume) -> Result<bool> {
+pub(super) fn is_mounted_from_its_disk(probe: &DiskProbe, volume: &Volume) -> Result<bool> {
     Ok(misplaced(probe, &probe.read_disks()?, &[volume])?.is_empty())
 }
 
@@ -16,7 +16,7 @@ pub(super) fn is_mounted_from_its_disk(probe: &Probe, volume: &Volume) -> Result
 ///
 /// # Errors
 /// If the mount table cannot be read.
-pub fn misplaced<'a>(probe: &Probe, disks: &[Disk], volumes: &[&'a Volume]) -> Result<Vec<&'a Volume>> {
+pub fn misplaced<'a>(probe: &DiskProbe, disks: &[Disk], volumes: &[&'a Volume]) -> Result<Vec<&'a Volume>> {
     if volumes.is_empty() {
         return Ok(Vec::new());
     }
@@ -34,7 +34,7 @@ pub(super) fn is_mounted(mounts: &[Mount], volume: &Volume, disk: &Disk) -> bool
 }
 
 /// The nodes of all disks that carry the id, and the disk if it is one.
-pub(super) fn find(probe: &Probe, volume: &Volume) -> Result<(Vec<String>, Option<Disk>)> {
+pub(super) fn find(probe: &DiskProbe, volume: &Volume) -> Result<(Vec<String>, Option<Disk>)> {
     let disks = probe.read_disks()?;
     let found = carriers(&disks, &volume.disk);
     let nodes = found.iter().map(|disk| disk.node.display().to_string()).collect();
@@ -43,6 +43,6 @@ pub(super) fn find(probe: &Probe, volume: &Volume) -> Result<(Vec<String>, Optio
 }
 
 /// Whether the pool's data lies on this disk, as the kernel sees it.
-pub(super) fn is_pool_active(probe: &Probe, disk: &Disk) -> bool {
+pub(super) fn is_pool_active(probe: &DiskProbe, disk: &Disk) -> bool {
     probe.holders(disk).iter().any(|holder| holder == DATA)
 }

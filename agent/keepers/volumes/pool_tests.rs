@@ -12,7 +12,7 @@ use crate::converge::Volumes;
 use crate::desired::{Content, Owner, Volume, VolumeRole};
 use crate::error::{Error, Result};
 use crate::report::Code;
-use crate::storage::marker::State;
+use crate::storage::marker::VolumeState;
 use crate::storage::mount_unit::tests::volume as etcd_volume;
 use crate::storage::probe::tests::{machine, put};
 use crate::storage::thin_pool::DATA;
@@ -60,7 +60,7 @@ impl Machine {
     }
 }
 
-impl Backend for Machine {
+impl VolumeBackend for Machine {
     async fn reload(&self) -> Result<()> {
         self.call("reload")
     }
@@ -221,7 +221,7 @@ async fn a_blank_volume_becomes_the_pool_and_is_then_left_alone() {
 async fn how_full_the_pool_is_is_asked_now_and_then_and_reported_when_it_nears_its_end() {
     let dir = tempfile::tempdir().unwrap();
     let keeper = keeper(dir.path());
-    let fills = Fills::default();
+    let fills = PoolUsageCache::default();
     let inspection = async || {
         let disks = keeper.probe.read_disks().unwrap();
         keeper.inspect_pool(&volume(), &disks, &fills).await
@@ -278,7 +278,7 @@ async fn an_end_after_any_call_converges() {
         let uuid = keeper.record(&volume()).unwrap().unwrap().fs_uuid;
         assert_eq!(keeper.bring_up(&volume(), MINUTE).await, Ok(true), "{at}");
         let record = keeper.record(&volume()).unwrap().unwrap();
-        assert_eq!((record.fs_uuid, record.state), (uuid, State::InPlace));
+        assert_eq!((record.fs_uuid, record.state), (uuid, VolumeState::InPlace));
         let again: &[&str] = match at {
             0 => &["pvcreate", "vgcreate", "lvcreate", "reload", "start"],
             1 => &["lvcreate", "reload", "start"],
@@ -314,7 +314,7 @@ async fn a_group_of_the_same_name_on_another_disk_is_refused_before_anything_is_
         if calls == 1 {
             *keeper.backend.stage.lock().unwrap() = "label";
             let uuid = keeper.record(&volume()).unwrap().unwrap();
-            keeper.write_record(&volume(), &uuid.fs_type, &uuid.fs_uuid, 0, State::Formatted, None).unwrap();
+            keeper.write_record(&volume(), &uuid.fs_type, &uuid.fs_uuid, 0, VolumeState::Formatted, None).unwrap();
         }
         log(&keeper);
         keeper.backend.others = others;

@@ -2,16 +2,16 @@
 
 use std::path::{Path, PathBuf};
 
-use super::attempt::{Outcome, failed};
-use super::keeper::{Backend, VolumeKeeper};
+use super::attempt::{AttemptResult, failed};
+use super::keeper::{VolumeBackend, VolumeKeeper};
 use crate::converge::Failure;
 use crate::desired::{Volume, VolumeRole};
 use crate::error::Result;
 use crate::files::Attributes;
 use crate::report::Code;
-use crate::storage::marker::{SCHEMA, State, VolumeRecord};
+use crate::storage::marker::{SCHEMA, VolumeRecord, VolumeState};
 
-impl<H: Backend> VolumeKeeper<H> {
+impl<H: VolumeBackend> VolumeKeeper<H> {
     /// What is recorded of a role, whatever volume has it. A damaged record says nothing: without it less is allowed, never more.
     pub(super) fn record_of(&self, role: VolumeRole) -> Result<Option<VolumeRecord>> {
         let record: Option<VolumeRecord> =
@@ -36,9 +36,9 @@ impl<H: Backend> VolumeKeeper<H> {
         fs_type: &str,
         fs_uuid: &str,
         size: u64,
-        state: State,
+        state: VolumeState,
         what: Option<String>,
-    ) -> Outcome<VolumeRecord> {
+    ) -> AttemptResult<VolumeRecord> {
         let record = VolumeRecord {
             schema: SCHEMA,
             role: volume.role,

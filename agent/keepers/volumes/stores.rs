@@ -3,14 +3,14 @@
 
 use std::path::Path;
 
-use super::keeper::{Backend, VolumeKeeper};
+use super::keeper::{VolumeBackend, VolumeKeeper};
 use crate::converge::store::check;
-use crate::desired::{ContainerEngine, Content, Desired, Probe as Measurement, StorageDriver, Store, VolumeRole};
+use crate::desired::{ContainerEngine, Content, Desired, GateProbe, StorageDriver, Store, VolumeRole};
 use crate::error::{Error, Result};
 use crate::files::{READ_LIMIT, Tree};
 use crate::storage::driver::{lists, module, no_module};
 
-impl<H: Backend> VolumeKeeper<H> {
+impl<H: VolumeBackend> VolumeKeeper<H> {
     /// Everything that can be known before the first file is written: modules, versions, and the store where it can be seen.
     ///
     /// # Errors
@@ -18,7 +18,7 @@ impl<H: Backend> VolumeKeeper<H> {
     pub(super) async fn check_stores_early(&self, desired: &Desired) -> Result<()> {
         let (backend, root, probe) = (&self.backend, &*self.root, &self.probe);
         for gate in &desired.gates {
-            let Measurement::Store(store) = &gate.probe else { continue };
+            let GateProbe::Store(store) = &gate.probe else { continue };
             check_machine(store, backend, root).await?;
             let volume = desired.volumes.iter().find(|volume| volume.role == VolumeRole::Runtime);
             let mounts = probe.read_mounts()?;
@@ -33,7 +33,7 @@ impl<H: Backend> VolumeKeeper<H> {
     }
 }
 
-async fn check_machine<H: Backend>(store: &Store, backend: &H, root: &Tree) -> Result<()> {
+async fn check_machine<H: VolumeBackend>(store: &Store, backend: &H, root: &Tree) -> Result<()> {
     let (module, brings) = module(store.driver);
     let filesystems = read(root, "/proc/filesystems")?;
     let loaded = format!("/sys/module/{}", module.replace('-', "_"));

@@ -9,7 +9,7 @@ use crate::clock::{Clock, Timestamp};
 use crate::files::{Attributes, Tree};
 use crate::progress::Progress;
 use crate::report::Report;
-use crate::storage::probe::Probe;
+use crate::storage::probe::DiskProbe;
 use crate::storage::probe::tests::put;
 
 /// The link by which udev names the volume's disk.
@@ -24,7 +24,7 @@ pub(super) fn keeper<H>(root: &Path, backend: H) -> VolumeKeeper<H> {
     let clock = Clock::manual(Timestamp(1_772_366_399_000));
     VolumeKeeper {
         backend,
-        probe: Probe::at(root),
+        probe: DiskProbe::at(root),
         state: Arc::new(tree.subtree(Path::new("state")).unwrap()),
         root: Arc::new(tree),
         progress: Progress::new(Report::kept(), clock.clone()),

@@ -16,10 +16,10 @@ use crate::error::{Error, Result};
 use crate::files::{Attributes, Tree};
 use crate::report::Code;
 use crate::storage::interlock::{DiskEvidence, Evidence};
-use crate::storage::marker::{FILE, Marker, State, VolumeRecord};
+use crate::storage::marker::{FILE, VolumeMarker, VolumeRecord, VolumeState};
 use crate::storage::mount_unit::tests::volume;
 use crate::storage::probe::tests::{machine, put};
-use crate::storage::probe::{Disk, Probe};
+use crate::storage::probe::{Disk, DiskProbe};
 
 const NODE: &str = "dev/vdb";
 const TABLE: &str = "proc/self/mountinfo";
@@ -69,7 +69,7 @@ impl Machine {
     }
 }
 
-impl Backend for Machine {
+impl VolumeBackend for Machine {
     async fn reload(&self) -> Result<()> {
         self.bus()?;
         self.say("reload".into());
@@ -125,7 +125,7 @@ impl Backend for Machine {
             Tree::open(&self.root.join("state")).unwrap().read_json(Path::new("volumes/etcd.json")).unwrap().unwrap();
         assert_eq!(
             (record.state, argv.contains(&format!("uuid={}", record.fs_uuid))),
-            (State::Formatting, true),
+            (VolumeState::Formatting, true),
             "the record comes first"
         );
         match self.mkfs {
@@ -171,7 +171,7 @@ fn keeper(root: &Path, content: &[u8]) -> VolumeKeeper<Machine> {
     keeper_with(root, backend)
 }
 
-fn recorded(keeper: &VolumeKeeper<Machine>, state: State) {
+fn recorded(keeper: &VolumeKeeper<Machine>, state: VolumeState) {
     keeper.write_record(&volume(), "xfs", UUID, SIZE as u64, state, None).unwrap();
 }
 
@@ -184,7 +184,7 @@ fn log(keeper: &VolumeKeeper<Machine>) -> Vec<String> {
 }
 
 fn marker_of(volume: &str) -> String {
-    let marker = Marker {
+    let marker = VolumeMarker {
         schema: 1,
         cluster: "c0ffee".into(),
         role: VolumeRole::Etcd,
@@ -208,10 +208,10 @@ async fn a_blank_volume_is_recorded_formatted_mounted_marked_and_then_left_alone
     assert_eq!(reported[2..], [Code::VolumeFormatting, Code::VolumeFormatted, Code::VolumeMounted]);
     let read = keeper.progress.report().events().iter().find(|event| event.code == Code::VolumeSurveyed).unwrap().message.clone();
     assert!(read.ends_with("places were read, 5 of 4 MiB, all zeros"), "{read}");
-    let marker: Marker = keeper.root.read_json(Path::new("var/lib/etcd/.heat-node-agent")).unwrap().unwrap();
+    let marker: VolumeMarker = keeper.root.read_json(Path::new("var/lib/etcd/.heat-node-agent")).unwrap().unwrap();
     let record = keeper.record(&volume()).unwrap().unwrap();
     assert_eq!((marker.cluster.as_str(), marker.volume, marker.fs_uuid), ("c0ffee", volume().disk.to_string(), record.fs_uuid));
-    assert_eq!(record.state, State::InPlace);
+    assert_eq!(record.state, VolumeState::InPlace);
     assert_eq!(keeper.root.facts(Path::new("var/lib/etcd")).unwrap().unwrap().mode, 0o700);
 
     assert_eq!(keeper.bring_up(&volume(), MINUTE).await, Ok(false));
@@ -234,16 +234,16 @@ async fn a_disk_that_never_answers_keeps_two_threads_and_no_other_disk_from_bein
     let mut tries = Vec::new();
     for _ in 0..4 {
         let mut disk_io = disk_io.try_clone().unwrap();
-        let work = move |_: &Probe, _: &Disk| Ok(disk_io.read(&mut [0]).map(drop)?);
+        let work = move |_: &DiskProbe, _: &Disk| Ok(disk_io.read(&mut [0]).map(drop)?);
         // A try that is given up before its time leaves its thread behind all the same.
-        tries.push(keeper.clock.limit(Duration::from_millis(50), keeper.beside_the_loop(disk("vdb"), work)).await);
+        tries.push(keeper.clock.limit(Duration::from_millis(50), keeper.run_blocking(disk("vdb"), work)).await);
     }
     let silent = Err(Error::transient(format!("{} does not answer within 60 s", disk("vdb").node.display())));
     assert_eq!(tries, [None, None, Some(silent.clone()), Some(silent)]);
-    assert_eq!(keeper.beside_the_loop(disk("vda"), |_, _| Ok(())).await, Ok(()));
+    assert_eq!(keeper.run_blocking(disk("vda"), |_, _| Ok(())).await, Ok(()));
     drop(answers);
     // The threads end in their own time.
-    while keeper.beside_the_loop(disk("vdb"), |_, _| Ok(())).await.is_err() {
+    while keeper.run_blocking(disk("vdb"), |_, _| Ok(())).await.is_err() {
         tokio::task::yield_now().await;
     }
 }
@@ -287,7 +287,7 @@ async fn what_a_broken_mkfs_left_is_forced_only_if_it_carries_the_recorded_uuid(
         let failure = keeper.bring_up(&volume(), MINUTE).await.unwrap_err();
         assert!(failure.cause.contains(cause) && failure.code == Code::VolumeFailed, "{failure:?}");
         let record = keeper.record(&volume()).unwrap().unwrap();
-        assert_eq!(record.state, State::Formatting);
+        assert_eq!(record.state, VolumeState::Formatting);
         keeper.backend.mkfs = "good";
         log(&keeper);
         put(dir.path(), NODE, &[b"torn".to_vec(), vec![0; SIZE - 4]].concat());
@@ -307,7 +307,7 @@ async fn what_a_broken_mkfs_left_is_forced_only_if_it_carries_the_recorded_uuid(
 async fn a_blank_disk_after_a_crash_before_mkfs_takes_the_ordinary_path() {
     let dir = tempfile::tempdir().unwrap();
     let keeper = keeper(dir.path(), &vec![0; SIZE]);
-    recorded(&keeper, State::Formatting);
+    recorded(&keeper, VolumeState::Formatting);
     assert_eq!(keeper.bring_up(&volume(), MINUTE).await, Ok(true));
     assert_eq!(log(&keeper)[..2], ["wait program-mkfs-etcd", "mkfs.xfs -q -K -n ftype=1 -m uuid=U -L hna-etcd NODE"]);
 }
@@ -330,7 +330,7 @@ async fn a_bus_that_is_away_costs_time_and_nothing_else() {
 async fn a_link_to_another_disk_is_never_mounted() {
     let dir = tempfile::tempdir().unwrap();
     let keeper = keeper(dir.path(), &xfs(UUID));
-    recorded(&keeper, State::Formatted);
+    recorded(&keeper, VolumeState::Formatted);
     keeper.root.remove(Path::new(LINK)).unwrap();
     put(dir.path(), "dev/vdc", b"");
     let by_uuid = format!("dev/disk/by-uuid/{UUID}");
@@ -408,10 +408,10 @@ async fn what_was_extended_is_grown_once() {
     assert!(log(&keeper).is_empty());
     // Another kind of file system, and a volume that is not mounted.
     let what = keeper.record(&volume()).unwrap().unwrap().what;
-    keeper.write_record(&volume(), "ext4", UUID, 1, State::InPlace, what.clone()).unwrap();
+    keeper.write_record(&volume(), "ext4", UUID, 1, VolumeState::InPlace, what.clone()).unwrap();
     assert_eq!(grow(&keeper).await, Ok(true));
     assert_eq!(log(&keeper), ["resize2fs /dev/vdb"]);
-    keeper.write_record(&volume(), "ext4", UUID, 1, State::InPlace, what).unwrap();
+    keeper.write_record(&volume(), "ext4", UUID, 1, VolumeState::InPlace, what).unwrap();
     keeper.backend.stop("var-lib-etcd.mount").await.unwrap();
     assert_eq!(grow(&keeper).await, Ok(false));
 }
@@ -490,10 +490,10 @@ async fn what_begins_inside_a_disk_is_refused_by_name_and_left_as_it_is() {
             "contains xfs (UUID 0b7e1122-3344-4566-b788-99aabbccddee) that begins at 1 MiB",
         ),
         (torn(UUID), None, "contains unknown data at 2 MiB"),
-        (torn("1b7e1122-3344-4566-b788-99aabbccddee"), Some(State::Formatting), "contains unknown data at 2 MiB"),
+        (torn("1b7e1122-3344-4566-b788-99aabbccddee"), Some(VolumeState::Formatting), "contains unknown data at 2 MiB"),
         // What our own mkfs left behind a power cut is nobody else's.
-        (torn(UUID), Some(State::Formatting), ""),
-        (torn(UUID), Some(State::Formatted), "contains unknown data at 2 MiB, but this agent created"),
+        (torn(UUID), Some(VolumeState::Formatting), ""),
+        (torn(UUID), Some(VolumeState::Formatted), "contains unknown data at 2 MiB, but this agent created"),
     ] {
         let dir = tempfile::tempdir().unwrap();
         let keeper = keeper(dir.path(), &content);
@@ -538,7 +538,7 @@ async fn a_marked_volume_is_looked_into_and_used_without_a_byte_changed() {
                 (Ok(true), 4, vec![Code::VolumeFound, Code::VolumeReused, Code::VolumeMounted]),
                 "{name}"
             );
-            let marker: Marker = keeper.root.read_json(Path::new("var/lib/etcd/.heat-node-agent")).unwrap().unwrap();
+            let marker: VolumeMarker = keeper.root.read_json(Path::new("var/lib/etcd/.heat-node-agent")).unwrap().unwrap();
             assert_eq!(marker.made_at, "then");
         } else {
             let failure = found.unwrap_err();
@@ -571,7 +571,7 @@ async fn a_missing_disk_is_waited_for_until_the_deadline_and_reported_once() {
     let failure = keeper.bring_up(&volume(), Duration::from_secs(5)).await.unwrap_err();
     assert_eq!(failure.code, Code::VolumeMissing);
     assert!(
-        failure.cause.contains("volume 7c1f4d0e-93a2-4b86-8d55-2f60c6b1a9e4 is not attached to this server (no disk has that id as its serial; present are: vda (4 MiB, serial root, no bus), vdb (4 MiB, serial another, no bus)), for 5 s by now"),
+        failure.cause.contains("volume 7c1f4d0e-93a2-4b86-8d55-2f60c6b1a9e4 is not attached (no disk has that serial; present: vda (4 MiB, serial root, no bus), vdb (4 MiB, serial another, no bus)), for 5 s by now"),
         "{}",
         failure.cause
     );
@@ -607,7 +607,7 @@ async fn a_mount_that_fails_names_its_unit() {
 fn uuids_are_random_and_of_version_4() {
     let (one, other) = (random_uuid().unwrap(), random_uuid().unwrap());
     assert_ne!(one, other);
-    assert!(crate::kubernetes::parameters::kinds::Kind::Uuid.normalised(&one).is_some(), "{one}");
+    assert!(crate::kubernetes::parameters::kinds::ParameterKind::Uuid.normalised(&one).is_some(), "{one}");
     assert!(one.get(14..15) == Some("4") && one.get(19..20).is_some_and(|digit| "89ab".contains(digit)), "{one}");
 }
 
@@ -676,7 +676,7 @@ async fn no_store_is_taken_off_its_volume_by_parameters_that_leave_it_out() {
     let dir = tempfile::tempdir().unwrap();
     let keeper = keeper(dir.path(), &vec![0; SIZE]);
     assert_eq!(keeper.check_places(&desired(&[]), MINUTE).await, Ok(()));
-    recorded(&keeper, State::InPlace);
+    recorded(&keeper, VolumeState::InPlace);
     assert_eq!(keeper.check_places(&desired(&[]), MINUTE).await, Ok(()), "nothing is mounted");
     keeper.backend.mount_at("/var/lib/etcd").unwrap();
     assert_eq!(keeper.check_places(&desired(&[volume()]), MINUTE).await, Ok(()));

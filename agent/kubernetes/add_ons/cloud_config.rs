@@ -8,7 +8,7 @@ use reqwest::Url;
 
 use crate::desired::{Desired, File, Owner};
 use crate::kubernetes::parts::paths::OPENSTACK_AUTHORITY;
-use crate::kubernetes::spec::cluster::{Cloud, CloudUser, ClusterSpec, FIRST_WITH_TRUSTS, Facts};
+use crate::kubernetes::spec::cluster::{Cloud, CloudUser, ClusterSpec, FIRST_WITH_TRUSTS, MachineFacts};
 use crate::kubernetes::spec::node::NodeSpec;
 use crate::kubernetes::spec::words::Role;
 use crate::kubernetes::text::gcfg::{line, section};
@@ -65,7 +65,7 @@ pub(in crate::kubernetes) fn built_in(cluster: &ClusterSpec) -> bool {
 }
 
 /// Adds its part: root's alone, because it holds a password (magnum-node.md 7.1 no. 1).
-pub(in crate::kubernetes) fn part(spec: &NodeSpec, cluster: &ClusterSpec, _facts: &Facts) -> Desired {
+pub(in crate::kubernetes) fn part(spec: &NodeSpec, cluster: &ClusterSpec, _facts: &MachineFacts) -> Desired {
     let mut part = Desired::default();
     let Some(cloud) = &cluster.cloud else { return part };
     let master = spec.role == Role::Master;

@@ -7,12 +7,12 @@ use std::collections::BTreeSet;
 
 use reqwest::Url;
 
-use crate::desired::{Desired, File, Need, Owner, Unit};
+use crate::desired::{Dependency, Desired, File, Owner, Unit};
 use crate::kubernetes::parameters::mistake::Mistake;
 use crate::kubernetes::parts::daemon::Flags;
 use crate::kubernetes::parts::directories::directory;
 use crate::kubernetes::parts::paths::GUARDED;
-use crate::kubernetes::spec::cluster::{CloudUser, ClusterSpec, Facts};
+use crate::kubernetes::spec::cluster::{CloudUser, ClusterSpec, MachineFacts};
 use crate::kubernetes::spec::node::NodeSpec;
 use crate::kubernetes::text::gcfg::{line, section};
 
@@ -66,7 +66,7 @@ pub(in crate::kubernetes) fn check(cluster: &ClusterSpec, mistakes: &mut Vec<Mis
 }
 
 /// Its part of the node.
-pub(in crate::kubernetes) fn part(_spec: &NodeSpec, cluster: &ClusterSpec, _facts: &Facts) -> Desired {
+pub(in crate::kubernetes) fn part(_spec: &NodeSpec, cluster: &ClusterSpec, _facts: &MachineFacts) -> Desired {
     let mut part = Desired::default();
     let Some(bridge) = &cluster.kubestack else { return part };
     part.directories.push(directory("/etc/systemd/system/kubestack.service.d"));
@@ -96,7 +96,7 @@ RestartSec=5
         name: UNIT.to_owned(),
         enable: true,
         restart_on: BTreeSet::from([SETTINGS.to_owned(), DROP_IN.to_owned()]),
-        needs: BTreeSet::<Need>::new(),
+        needs: BTreeSet::<Dependency>::new(),
         applies_files: false,
     });
     part

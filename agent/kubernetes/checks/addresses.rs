@@ -27,7 +27,7 @@ const SPECIAL: &[(&str, &str)] = &[
 ];
 
 /// The network that docker gives its own bridge.
-const DOCKERS_OWN: &str = "172.17.0.0/16";
+const DOCKER_DEFAULT_NETWORK: &str = "172.17.0.0/16";
 
 /// A controller manager deals out at most 2^16 subnets (`ErrCIDRRangeTooBig` of its cidrset).
 const MOST_SUBNETS: u8 = 16;
@@ -43,7 +43,7 @@ fn special(network: IpNet) -> Option<(IpNet, &'static str)> {
 }
 
 /// What is wrong with an address of a host, as a problem; nothing where a host can have it.
-pub(in crate::kubernetes) fn not_a_hosts(address: IpAddr) -> Option<String> {
+pub(in crate::kubernetes) fn not_a_host_address(address: IpAddr) -> Option<String> {
     // The broadcast address lies in no other network of the list.
     special(IpNet::from(address)).map(|(network, name)| {
         if network.prefix_len() == network.max_prefix_len() {
@@ -92,7 +92,7 @@ impl Checks<'_> {
         for (name, address) in self.hosts() {
             // A worker may have a balancer of its operator's on itself. KUBE_NODE_IP's own mistake is `node_spec`'s.
             let may_be_itself = address.is_loopback() && matches!(name, "KUBE_MASTER_IP" | "ETCD_SERVER_IP");
-            if let Some(problem) = not_a_hosts(address).filter(|_| name != "KUBE_NODE_IP" && !may_be_itself) {
+            if let Some(problem) = not_a_host_address(address).filter(|_| name != "KUBE_NODE_IP" && !may_be_itself) {
                 self.wrong(name, problem, "the address by which others reach the host", "give the host's own address");
             }
             let is_edge = |nodes: &IpNet| {
@@ -127,7 +127,7 @@ impl Checks<'_> {
         let by_option = option(&self.spec.options.api_server, "advertise-address").filter(|_| self.role == Role::Master);
         let Some(text) = by_option else { return };
         let problem = match text.parse() {
-            Ok(address) => not_a_hosts(address),
+            Ok(address) => not_a_host_address(address),
             Err(_) => Some("is no address".to_owned()),
         };
         if let Some(problem) = problem {
@@ -209,7 +209,7 @@ impl Checks<'_> {
         self.dns();
         self.parts_of_nodes();
         self.check_overridden_pod_networks();
-        self.dockers_bridge();
+        self.docker_bridge_overlap();
         let families =
             [("KUBE_NODE_IP", self.address.map(|address| address.is_ipv6())), (pods_name, Some(matches!(pods, IpNet::V6(_))))];
         for (name, family) in families {
@@ -241,11 +241,12 @@ impl Checks<'_> {
     }
 
     /// Where docker makes a bridge of its own beside the pods', its network is in the way of pods that have the same addresses.
-    fn dockers_bridge(&mut self) {
+    fn docker_bridge_overlap(&mut self) {
         let (spec, name) = (self.spec, self.pods_name());
         let own = spec.runtime.kind == RuntimeKind::Docker && spec.uses_cni();
-        if own && DOCKERS_OWN.parse().is_ok_and(|dockers| overlap(dockers, spec.networks.pods)) {
-            let problem = format!("{} overlaps {DOCKERS_OWN}, the network of docker's default bridge", spec.networks.pods);
+        if own && DOCKER_DEFAULT_NETWORK.parse().is_ok_and(|dockers| overlap(dockers, spec.networks.pods)) {
+            let problem =
+                format!("{} overlaps {DOCKER_DEFAULT_NETWORK}, the network of docker's default bridge", spec.networks.pods);
             let rule = "packets to a pod with an address in that network never leave their node";
             self.warnings.push(Mistake::general(name, problem, rule, "give another network"));
         }

@@ -9,7 +9,7 @@ use crate::kubernetes::control_plane::etcd_access::{self, CLIENT_NAME, Clients};
 use crate::kubernetes::parameters::mistake::Mistake;
 use crate::kubernetes::parts::certificates::{FIRST_WITH_ECDSA_TOKENS, SERVER, service_account_keys};
 use crate::kubernetes::parts::etcd_release;
-use crate::kubernetes::spec::cluster::{ClusterSpec, EtcdCluster, Facts};
+use crate::kubernetes::spec::cluster::{ClusterSpec, EtcdCluster, MachineFacts};
 use crate::kubernetes::spec::trust::{AUTHORITIES, PAIRS, PartialPair, parameters_of};
 use crate::kubernetes::spec::words::CertificateSource;
 use crate::kubernetes::spec::words::Role;
@@ -37,7 +37,7 @@ impl Checks<'_> {
             CertificateSource::Bootstrap => self.bootstrap(),
             CertificateSource::Magnum => {
                 self.magnum();
-                self.nothing_beside_magnum();
+                self.refuse_given_with_magnum();
             }
             CertificateSource::Given => self.given(),
         }
@@ -188,7 +188,7 @@ impl Checks<'_> {
         }
     }
 
-    fn nothing_beside_magnum(&mut self) {
+    fn refuse_given_with_magnum(&mut self) {
         let authorities = AUTHORITIES.into_iter().flat_map(|(_, certificate, key)| [certificate.to_owned(), key.to_owned()]);
         let pairs = PAIRS.into_iter().map(parameters_of).flat_map(|(certificate, key)| [certificate, key]);
         // Magnum itself gives CA_KEY, for CERT_MANAGER_API.
@@ -319,7 +319,7 @@ impl Checks<'_> {
                 self.wrong(name, format!("is an EC key, which {minor} cannot use for service accounts"), rule, "give an RSA key");
             }
         }
-        if public || private || service_account_keys(self.spec, &Facts::default()).is_none() {
+        if public || private || service_account_keys(self.spec, &MachineFacts::default()).is_none() {
             return;
         }
         let name = "KUBE_SERVICE_ACCOUNT_PRIVATE_KEY";
@@ -339,7 +339,7 @@ impl Checks<'_> {
 
 /// On a master whose tokens are verified by `SERVER_KEY`: the API server would not start with one that it cannot take for that. For TLS
 /// it is good in either form.
-pub(in crate::kubernetes) fn unusable_for_tokens(cluster: &ClusterSpec, of: Role, facts: &Facts) -> Option<Mistake> {
+pub(in crate::kubernetes) fn unusable_for_tokens(cluster: &ClusterSpec, of: Role, facts: &MachineFacts) -> Option<Mistake> {
     let keys = service_account_keys(cluster, facts).filter(|_| of == Role::Master)?;
     let Some(Material::Text(own)) = cluster.trust.partial_pair("server").key.filter(|_| keys.verify.contains(&SERVER.key)) else {
         return None;
@@ -610,7 +610,7 @@ mod tests {
             ("v1.5.3", &rsa, &[], by_server, None),
         ] {
             let spec = spec(&[EVERY_PAIR, &[("KUBE_TAG", tag), ("SERVER_KEY", key)], more]).unwrap();
-            let found = crate::kubernetes::lacking(&spec, &Facts { tokens, ..Facts::default() });
+            let found = crate::kubernetes::lacking(&spec, &MachineFacts { tokens, ..MachineFacts::default() });
             let found: Vec<_> = found.iter().map(ToString::to_string).collect();
             assert_eq!(found.len(), usize::from(expected.is_some()), "{tag} {expected:?}: {found:?}");
             assert!(found.iter().all(|one| one.starts_with(expected.unwrap())), "{tag} {expected:?}: {found:?}");

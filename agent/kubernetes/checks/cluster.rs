@@ -5,11 +5,11 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use crate::kubernetes::control_plane::{apiserver, podmaster};
-use crate::kubernetes::parameters::kinds::Kind;
+use crate::kubernetes::parameters::kinds::ParameterKind;
 use crate::kubernetes::parameters::mistake::{LISTED, Mistake};
 use crate::kubernetes::parameters::read::Parameters;
 use crate::kubernetes::parts::certificates::service_account_keys;
-use crate::kubernetes::spec::cluster::{ClusterSpec, EtcdCluster, Facts, Options};
+use crate::kubernetes::spec::cluster::{ClusterSpec, EtcdCluster, MachineFacts, UserOptions};
 use crate::kubernetes::spec::words::Role;
 use crate::kubernetes::spec::words::RuntimeKind;
 use crate::kubernetes::versions::two_numbers;
@@ -62,7 +62,7 @@ impl Checks<'_> {
         self.etcd();
         self.runtime();
         self.node();
-        self.said_otherwise();
+        self.conflicting_options();
         self.control_plane();
         self.service_accounts();
         self.registry();
@@ -208,7 +208,7 @@ impl Checks<'_> {
             let rule = "Kubernetes up to 1.5 needs etcd's v2 API, which was removed in 3.6";
             self.wrong("ETCD_TAG", "names an etcd release without the v2 API", rule, "give etcd 3.5 or older");
         } else if let Some(version) = version {
-            self.flannels_etcd(version);
+            self.flannel_etcd_api(version);
         }
         if version.is_some_and(|version| version < (3, 0)) && minor.number() >= 6 {
             let rule = "since 1.6 the API server stores its objects through etcd's v3 API";
@@ -402,7 +402,7 @@ impl Checks<'_> {
                 ));
             }
         }
-        if service_account_keys(self.spec, &Facts::default()).is_none() {
+        if service_account_keys(self.spec, &MachineFacts::default()).is_none() {
             let options = given(&self.spec.options.api_server);
             let lists =
                 options.iter().filter(|(name, _)| matches!(name.as_str(), "enable-admission-plugins" | "admission-control"));
@@ -431,11 +431,11 @@ impl Checks<'_> {
     fn registry(&mut self) {
         let Some(registry) = &self.spec.registry else { return };
         let insecure = registry.insecure;
-        if !registry.auth_url.is_empty() && Kind::Url.normalised(&registry.auth_url).is_none() {
+        if !registry.auth_url.is_empty() && ParameterKind::Url.normalised(&registry.auth_url).is_none() {
             self.wrong(
                 "REGISTRY_AUTH_URL",
                 "is not an http URL",
-                Kind::Url.rule(),
+                ParameterKind::Url.rule(),
                 "correct it, or set REGISTRY_ENABLED to False",
             );
         }
@@ -467,8 +467,8 @@ impl Checks<'_> {
 
     fn options(&mut self) {
         let role = self.role;
-        for component in Options::COMPONENTS.into_iter().filter(|component| Options::are_read(*component, role)) {
-            let (name, text) = (Options::parameter(component), self.spec.options.of(component));
+        for component in UserOptions::COMPONENTS.into_iter().filter(|component| UserOptions::is_component_on(*component, role)) {
+            let (name, text) = (UserOptions::parameter(component), self.spec.options.of(component));
             if text.is_empty() {
                 continue;
             }

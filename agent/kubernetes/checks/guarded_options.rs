@@ -6,7 +6,7 @@
 
 use crate::kubernetes::parameters::mistake::Mistake;
 use crate::kubernetes::parameters::read::Parameters;
-use crate::kubernetes::spec::cluster::Options;
+use crate::kubernetes::spec::cluster::UserOptions;
 use crate::kubernetes::spec::words::role;
 use crate::kubernetes::versions::{Component, Minor, given, items, port, truth};
 use crate::settings::Settings;
@@ -245,8 +245,8 @@ pub(in crate::kubernetes) fn mistakes(parameters: &Parameters, policy: &ImagePol
     let mut mistakes = Vec::new();
     // What no unit of the node reads does no harm.
     let role = role(parameters);
-    for component in Options::COMPONENTS.into_iter().filter(|component| Options::are_read(*component, role)) {
-        let name = Options::parameter(component);
+    for component in UserOptions::COMPONENTS.into_iter().filter(|component| UserOptions::is_component_on(*component, role)) {
+        let name = UserOptions::parameter(component);
         for (flag, value) in given(parameters.get(name).unwrap_or_default()) {
             let Some(why) = harm(component, minor, &flag, &value, parameters.is_true("TLS_DISABLED")) else { continue };
             let option = format!("{component}:--{flag}");

@@ -1,6 +1,6 @@
 //! Whether the programs that are installed take what the parameters ask of them, before anything is written or stopped.
 //!
-//! In: a rendered node, and what each of its programs says of its release. Out: a [`Verdict`] a program. Only what a release is
+//! In: a rendered node, and what each of its programs says of its release. Out: a [`ProgramVerdict`] a program. Only what a release is
 //! known not to take is refused. Programs in containers (podman, system containers) are not asked: their release is that of an
 //! image, which `KUBE_TAG` itself names.
 
@@ -27,11 +27,11 @@ pub struct Program {
     pub unit: &'static str,
     /// Its file's name.
     pub name: &'static str,
-    kind: Kind,
+    kind: ProgramKind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum ProgramKind {
     Kubernetes(Component),
     Etcd,
     Flanneld,
@@ -46,30 +46,30 @@ const PROGRAMS: [Program; 9] = [
     kubernetes("kube-scheduler.service", Component::Scheduler),
     kubernetes("kubelet.service", Component::Kubelet),
     kubernetes("kube-proxy.service", Component::Proxy),
-    Program { unit: "etcd.service", name: "etcd", kind: Kind::Etcd },
-    Program { unit: "flanneld.service", name: "flanneld", kind: Kind::Flanneld },
-    Program { unit: docker::UNIT, name: "dockerd", kind: Kind::Docker },
-    Program { unit: "containerd.service", name: "containerd", kind: Kind::Containerd },
+    Program { unit: "etcd.service", name: "etcd", kind: ProgramKind::Etcd },
+    Program { unit: "flanneld.service", name: "flanneld", kind: ProgramKind::Flanneld },
+    Program { unit: docker::UNIT, name: "dockerd", kind: ProgramKind::Docker },
+    Program { unit: "containerd.service", name: "containerd", kind: ProgramKind::Containerd },
 ];
 
 const fn kubernetes(unit: &'static str, component: Component) -> Program {
-    Program { unit, name: component.as_str(), kind: Kind::Kubernetes(component) }
+    Program { unit, name: component.as_str(), kind: ProgramKind::Kubernetes(component) }
 }
 
 /// What is to be made of an installed program.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Verdict {
+pub struct ProgramVerdict {
     /// What it is known not to take: the node is not begun.
     pub refused: Vec<String>,
     /// What may be other than meant.
-    pub odd: Option<String>,
+    pub warning: Option<String>,
     /// What the operator can do.
     pub remedy: String,
 }
 
-impl Verdict {
-    fn odd(cause: String, remedy: String) -> Self {
-        Self { odd: Some(cause), remedy, ..Self::default() }
+impl ProgramVerdict {
+    fn warning(cause: String, remedy: String) -> Self {
+        Self { warning: Some(cause), remedy, ..Self::default() }
     }
 
     fn refused(cause: String, remedy: String) -> Self {
@@ -80,7 +80,7 @@ impl Verdict {
 /// The programs of a node's units, as far as it matters of which release they are.
 pub fn programs<'a>(spec: &'a NodeSpec, desired: &'a Desired) -> impl Iterator<Item = Program> + 'a {
     let matters = |program: &Program| match program.kind {
-        Kind::Docker => dropped_by(spec.storage.driver).is_some(),
+        ProgramKind::Docker => dropped_by(spec.storage.driver).is_some(),
         _ => spec.kubernetes.is_some(),
     };
     // One whose start is blocked is not run.
@@ -117,12 +117,12 @@ pub fn cni_programs(desired: &Desired) -> Vec<String> {
 
 /// What it means that some of them are not there.
 #[must_use]
-pub fn lacks_cni(missing: &[String]) -> Verdict {
+pub fn lacks_cni(missing: &[String]) -> ProgramVerdict {
     let cause = format!("these CNI plugins are not installed: {}", missing.join(", "));
     let remedy = format!(
         "install them in the image (the CNI project's plugins, and flannel's own for flannel), or link {CNI_PROGRAMS} to where they are; without them no pod gets a network"
     );
-    Verdict::refused(cause, remedy)
+    ProgramVerdict::refused(cause, remedy)
 }
 
 /// The program that forwards ports of pods (`kubectl port-forward`) where the kubelet speaks to docker itself, up to 1.23: it looks for it
@@ -138,8 +138,8 @@ pub fn needs_forwarder(spec: &NodeSpec) -> bool {
 
 /// What it means that it is not there.
 #[must_use]
-pub fn lacks_forwarder() -> Verdict {
-    Verdict::odd(
+pub fn lacks_forwarder() -> ProgramVerdict {
+    ProgramVerdict::warning(
         format!("{FORWARDER} is not installed: `kubectl port-forward` to pods of this node fails"),
         format!("install {FORWARDER} in the image; the kubelet runs it where it uses docker without cri-dockerd"),
     )
@@ -166,19 +166,19 @@ const SHOWN: usize = 80;
 /// What an installed program makes of what is asked of it. `reported` is what it says of its release, `flanneld` the release of
 /// flannel that is installed, if that is known.
 #[must_use]
-pub fn judge(spec: &NodeSpec, desired: &Desired, program: &Program, reported: &str, flanneld: Option<Version>) -> Verdict {
+pub fn judge(spec: &NodeSpec, desired: &Desired, program: &Program, reported: &str, flanneld: Option<Version>) -> ProgramVerdict {
     let name = program.name;
     let Some(release) = version_of(reported) else {
         let cause = format!("`{name} --version` prints no release: \"{}\"", escaped(&shortened(reported.trim(), SHOWN)));
-        return Verdict::odd(cause, format!("check what is installed as {name}; its flags are not checked"));
+        return ProgramVerdict::warning(cause, format!("check what is installed as {name}; its flags are not checked"));
     };
     match (program.kind, &spec.kubernetes) {
-        (Kind::Kubernetes(component), Some(cluster)) => of_kubernetes(cluster, desired, program, component, release),
-        (Kind::Etcd, Some(cluster)) => of_etcd(cluster, desired, release, flanneld),
-        (Kind::Flanneld, Some(cluster)) => of_flanneld(cluster, desired, program, release),
-        (Kind::Containerd, Some(cluster)) => of_containerd(cluster, release),
-        (Kind::Docker, _) => of_docker(spec, release),
-        _ => Verdict::default(),
+        (ProgramKind::Kubernetes(component), Some(cluster)) => of_kubernetes(cluster, desired, program, component, release),
+        (ProgramKind::Etcd, Some(cluster)) => of_etcd(cluster, desired, release, flanneld),
+        (ProgramKind::Flanneld, Some(cluster)) => of_flanneld(cluster, desired, program, release),
+        (ProgramKind::Containerd, Some(cluster)) => of_containerd(cluster, release),
+        (ProgramKind::Docker, _) => of_docker(spec, release),
+        _ => ProgramVerdict::default(),
     }
 }
 
@@ -188,30 +188,30 @@ fn of_kubernetes(
     program: &Program,
     component: Component,
     (major, minor): Version,
-) -> Verdict {
+) -> ProgramVerdict {
     let asked = cluster.minor;
     if (major, minor) == (1, asked.number()) {
-        return Verdict::default();
+        return ProgramVerdict::default();
     }
     let what = format!("{component} {major}.{minor} is installed, but KUBE_TAG is {}", cluster.tag);
     let remedy = format!(
         "set KUBE_TAG to v{major}.{minor} in the template and update the stack, or use an image with {component} {asked}"
     );
-    let Some(installed) = Minor::of_tag(&format!("v{major}.{minor}")) else { return Verdict::odd(what, remedy) };
+    let Some(installed) = Minor::of_tag(&format!("v{major}.{minor}")) else { return ProgramVerdict::warning(what, remedy) };
     let text = words(desired, program.unit).iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ");
     let checked = CommandLine::new(component, installed).add_user_options(&text);
     let refused: Vec<String> = checked.mistakes.into_iter().map(|(cause, ..)| cause).collect();
     if refused.is_empty() {
-        return Verdict::odd(format!("{what}; it supports every flag that is required"), remedy);
+        return ProgramVerdict::warning(format!("{what}; it supports every flag that is required"), remedy);
     }
-    Verdict { refused: vec![format!("{what}: {}", refused.join("; "))], odd: None, remedy }
+    ProgramVerdict { refused: vec![format!("{what}: {}", refused.join("; "))], warning: None, remedy }
 }
 
 /// Against an etcd that takes every client of its authority.
 const ETCD_REMEDY: &str = "use an image with etcd 3.4 or later, or give etcd its own CA (ETCD_CA_CERTIFICATE and CA_CERTIFICATE as text, with different keys)";
 
 /// What etcd does not know of its environment it passes over: also that clients must show certificates, or that the v2 API is on.
-fn of_etcd(cluster: &ClusterSpec, desired: &Desired, release: Version, flanneld: Option<Version>) -> Verdict {
+fn of_etcd(cluster: &ClusterSpec, desired: &Desired, release: Version, flanneld: Option<Version>) -> ProgramVerdict {
     let (major, minor) = release;
     let remedy =
         format!("set ETCD_TAG to {major}.{minor} in the template and update the stack, or use an image with another etcd");
@@ -222,12 +222,12 @@ fn of_etcd(cluster: &ClusterSpec, desired: &Desired, release: Version, flanneld:
         let flag = key.trim_start_matches("ETCD_").to_ascii_lowercase().replace('_', "-");
         let gone = major >= 3 && companion_flag(Companion::Etcd, minor, &flag) == Some(false);
         if gone || (release < etcd_release::TRUSTED_CA && key.ends_with("TRUSTED_CA_FILE")) {
-            return Verdict::refused(format!("{installed}, which ignores {key}"), remedy);
+            return ProgramVerdict::refused(format!("{installed}, which ignores {key}"), remedy);
         }
     }
     let unnamed = unnamed_clients(desired, release);
     if let Some(cause) = unnamed.as_ref().filter(|_| cluster.lets_join_by_token()) {
-        return Verdict::refused(format!("{cause}; anyone with BOOTSTRAP_TOKEN can get one"), ETCD_REMEDY.to_owned());
+        return ProgramVerdict::refused(format!("{cause}; anyone with BOOTSTRAP_TOKEN can get one"), ETCD_REMEDY.to_owned());
     }
     // flanneld itself says best by which API it asks.
     let by_flannel = match flanneld {
@@ -240,22 +240,26 @@ fn of_etcd(cluster: &ClusterSpec, desired: &Desired, release: Version, flanneld:
         let off = companion_flag(Companion::Etcd, minor, "enable-v2") == Some(false);
         if major >= 3 && off {
             let cause = format!("{installed}, which has no v2 API (no --enable-v2); {who} uses it");
-            return Verdict::refused(cause, "use an image with etcd 3.5 or older, or with flanneld 0.18 or later".to_owned());
+            return ProgramVerdict::refused(
+                cause,
+                "use an image with etcd 3.5 or older, or with flanneld 0.18 or later".to_owned(),
+            );
         }
         if etcd::HIDDEN_V2.contains(&release) && variable(desired, etcd::SETTINGS, etcd::ENABLE_V2).is_none() {
             let cause =
                 format!("{installed}, where the v2 API is off; {who} uses it, and ETCD_TAG names a release where it is on");
-            return Verdict::refused(cause, remedy);
+            return ProgramVerdict::refused(cause, remedy);
         }
     }
     if let Some(cause) = unnamed {
-        return Verdict::odd(cause, ETCD_REMEDY.to_owned());
+        return ProgramVerdict::warning(cause, ETCD_REMEDY.to_owned());
     }
     match etcd_release::asked(cluster) {
-        Some(asked) if asked != release => {
-            Verdict::odd(format!("{installed}, but ETCD_TAG is {}.{}; it supports every setting", asked.0, asked.1), remedy)
-        }
-        _ => Verdict::default(),
+        Some(asked) if asked != release => ProgramVerdict::warning(
+            format!("{installed}, but ETCD_TAG is {}.{}; it supports every setting", asked.0, asked.1),
+            remedy,
+        ),
+        _ => ProgramVerdict::default(),
     }
 }
 
@@ -269,7 +273,7 @@ fn unnamed_clients(desired: &Desired, (major, minor): Version) -> Option<String>
     })
 }
 
-fn of_flanneld(cluster: &ClusterSpec, desired: &Desired, program: &Program, release: Version) -> Verdict {
+fn of_flanneld(cluster: &ClusterSpec, desired: &Desired, program: &Program, release: Version) -> ProgramVerdict {
     let installed = format!("flanneld {}.{} is installed", release.0, release.1);
     let asked = cluster.networks.flannel.tag.as_deref().and_then(version_of);
     let remedy = format!(
@@ -282,13 +286,13 @@ fn of_flanneld(cluster: &ClusterSpec, desired: &Desired, program: &Program, rele
         .filter(|flag| release.0 == 0 && companion_flag(Companion::Flanneld, release.1, flag) == Some(false))
         .collect();
     if !unknown.is_empty() {
-        return Verdict::refused(format!("{installed}, which has no flag -{}", unknown.join(", -")), remedy);
+        return ProgramVerdict::refused(format!("{installed}, which has no flag -{}", unknown.join(", -")), remedy);
     }
     match asked {
         Some(asked) if asked != release => {
-            Verdict::odd(format!("{installed}, but FLANNEL_TAG is {}.{}", asked.0, asked.1), remedy)
+            ProgramVerdict::warning(format!("{installed}, but FLANNEL_TAG is {}.{}", asked.0, asked.1), remedy)
         }
-        _ => Verdict::default(),
+        _ => ProgramVerdict::default(),
     }
 }
 
@@ -297,31 +301,33 @@ const CRI_V1: Version = (1, 6);
 /// The first Kubernetes minor whose kubelet has only that (Kubernetes' changelog of 1.26).
 const CRI_V1_ONLY: u16 = 26;
 
-fn of_containerd(cluster: &ClusterSpec, (major, minor): Version) -> Verdict {
-    let RuntimeKind::Containerd(asked, _) = cluster.runtime.kind else { return Verdict::default() };
+fn of_containerd(cluster: &ClusterSpec, (major, minor): Version) -> ProgramVerdict {
+    let RuntimeKind::Containerd(asked, _) = cluster.runtime.kind else { return ProgramVerdict::default() };
     if (major, minor) < CRI_V1 && cluster.minor.number() >= CRI_V1_ONLY {
         let cause = format!(
             "containerd {major}.{minor} is installed, which has no CRI v1; the kubelet of {} supports no other",
             cluster.tag
         );
         let remedy = "use an image with containerd 1.6 or later, or set KUBE_TAG below 1.26 in the template and update the stack";
-        return Verdict::refused(cause, remedy.to_owned());
+        return ProgramVerdict::refused(cause, remedy.to_owned());
     }
     let remedy = format!(
         "set CONTAINERD_VERSION to {major}.{minor}.0 in the template and update the stack, or use an image with containerd {asked}"
     );
     let what = format!("containerd {major}.{minor} is installed, but config.toml would be written for containerd {asked}");
     match major.cmp(&asked) {
-        std::cmp::Ordering::Less => Verdict::refused(format!("{what}, in a format that the older release rejects"), remedy),
-        std::cmp::Ordering::Equal => Verdict::default(),
-        std::cmp::Ordering::Greater => Verdict::odd(format!("{what}, in an old format that it still accepts"), remedy),
+        std::cmp::Ordering::Less => {
+            ProgramVerdict::refused(format!("{what}, in a format that the older release rejects"), remedy)
+        }
+        std::cmp::Ordering::Equal => ProgramVerdict::default(),
+        std::cmp::Ordering::Greater => ProgramVerdict::warning(format!("{what}, in an old format that it still accepts"), remedy),
     }
 }
 
-fn of_docker(spec: &NodeSpec, release: Version) -> Verdict {
-    let Err(error) = check_version(spec.storage.driver, release) else { return Verdict::default() };
+fn of_docker(spec: &NodeSpec, release: Version) -> ProgramVerdict {
+    let Err(error) = check_version(spec.storage.driver, release) else { return ProgramVerdict::default() };
     let cause = format!("{}; {}", error.cause(), error.broken_rule().unwrap_or_default());
-    Verdict::refused(cause, error.suggested_remedy().unwrap_or_default().to_owned())
+    ProgramVerdict::refused(cause, error.suggested_remedy().unwrap_or_default().to_owned())
 }
 
 /// The flags that a unit's program gets: the variables that its command line names, out of its environment files.
@@ -344,11 +350,11 @@ fn variable(desired: &Desired, path: &str, name: &str) -> Option<String> {
 mod tests {
     use super::*;
     use crate::kubernetes::fixtures::{ETCDS_OWN, MINORS, spec};
-    use crate::kubernetes::{Facts, render};
+    use crate::kubernetes::{MachineFacts, render};
 
-    fn verdict(changes: &[(&str, &str)], name: &str, reported: &str, flanneld: Option<Version>) -> Verdict {
+    fn verdict(changes: &[(&str, &str)], name: &str, reported: &str, flanneld: Option<Version>) -> ProgramVerdict {
         let spec = spec(changes);
-        let desired = render(&spec, &Facts::default()).unwrap();
+        let desired = render(&spec, &MachineFacts::default()).unwrap();
         let program =
             programs(&spec, &desired).find(|program| program.name == name).unwrap_or_else(|| panic!("no {name}: {changes:?}"));
         judge(&spec, &desired, &program, reported, flanneld)
@@ -371,7 +377,7 @@ mod tests {
             (&[("KUBE_TAG", "v1.20.4"), containerd], ""),
             (&[("KUBE_TAG", "v1.20.4"), containerd, ("NETWORK_DRIVER", "calico")], ""),
         ] {
-            let desired = render(&spec(changes), &Facts::default()).unwrap();
+            let desired = render(&spec(changes), &MachineFacts::default()).unwrap();
             let found: Vec<_> = cni_programs(&desired).iter().map(|path| path.replace("/opt/cni/bin/", "")).collect();
             assert_eq!(found.join(" "), expected, "{changes:?}");
         }
@@ -388,11 +394,11 @@ mod tests {
             [asked_old, ("DOCKER_STORAGE_DRIVER", "devicemapper"), ("DOCKER_VOLUME", "7c1f4d0e-93a2-4b86-8d55-2f60c6b1a9e4")];
         let flannel = ("KUBE_TAG", "v1.9.6");
         let own = [&[asked_new, TOKEN], ETCDS_OWN].concat();
-        // What is asked, the program, what it says, the release of flannel; "refused: " or "odd: ", and words of why.
+        // What is asked, the program, what it says, the release of flannel; "refused: " or "warning: ", and words of why.
         for (changes, name, reported, flanneld, expected) in [
             (&[asked_new][..], "kube-apiserver", new, None, FITS),
-            (&[asked_new], "kube-scheduler", "Kubernetes v1.30.9", None, "odd: it supports every flag"),
-            (&[asked_new], "kubelet", "sorry\n", None, "odd: prints no release"),
+            (&[asked_new], "kube-scheduler", "Kubernetes v1.30.9", None, "warning: it supports every flag"),
+            (&[asked_new], "kubelet", "sorry\n", None, "warning: prints no release"),
             (
                 &[asked_new, ("KUBEAPI_OPTIONS", "--shutdown-send-retry-after=true")],
                 "kube-apiserver",
@@ -407,10 +413,10 @@ mod tests {
                 None,
                 "refused: was removed: kubelet 1.23 is the last",
             ),
-            (&[asked_old], "kube-proxy", "Kubernetes v0.19.3", None, "odd: kube-proxy 0.19 is installed"),
+            (&[asked_old], "kube-proxy", "Kubernetes v0.19.3", None, "warning: kube-proxy 0.19 is installed"),
             (&[asked_new], "etcd", "etcd Version: 3.4.23\nGit SHA: Not provided\n", None, FITS),
-            (&[asked_new, ("ETCD_TAG", "3.5.12")], "etcd", "etcd Version: 3.4.23", None, "odd: ETCD_TAG is 3.5"),
-            (&[asked_new], "etcd", "etcd Version: 3.3.25", None, "odd: ETCD_CLIENT_CERT_ALLOWED_HOSTNAME: any certificate"),
+            (&[asked_new, ("ETCD_TAG", "3.5.12")], "etcd", "etcd Version: 3.4.23", None, "warning: ETCD_TAG is 3.5"),
+            (&[asked_new], "etcd", "etcd Version: 3.3.25", None, "warning: ETCD_CLIENT_CERT_ALLOWED_HOSTNAME: any certificate"),
             (&[asked_new, TOKEN], "etcd", "etcd Version: 3.3.25", None, "refused: ignores ETCD_CLIENT_CERT_ALLOWED_HOSTNAME"),
             (&[asked_new, TOKEN], "etcd", "etcd Version: 3.4.0", None, FITS),
             (&own[..], "etcd", "etcd Version: 3.3.25", None, FITS),
@@ -428,7 +434,7 @@ mod tests {
             ),
             (&[flannel, ("ETCD_TAG", "3.3.10")], "etcd", "etcd Version: 3.3.25", Some((0, 9)), FITS),
             (&[flannel, ("FLANNEL_TAG", "v0.9.1")], "flanneld", "v0.9.0", None, FITS),
-            (&[flannel, ("FLANNEL_TAG", "v0.9.1")], "flanneld", "flannel v0.15.1", None, "odd: FLANNEL_TAG is 0.9"),
+            (&[flannel, ("FLANNEL_TAG", "v0.9.1")], "flanneld", "flannel v0.15.1", None, "warning: FLANNEL_TAG is 0.9"),
             (
                 &containerd,
                 "containerd",
@@ -437,7 +443,7 @@ mod tests {
                 "refused: older",
             ),
             (&containerd, "containerd", "containerd containerd.io v2.1.3 dafea", None, FITS),
-            (&containerd[..1], "containerd", "containerd containerd.io v2.1.3 dafea", None, "odd: still accepts"),
+            (&containerd[..1], "containerd", "containerd containerd.io v2.1.3 dafea", None, "warning: still accepts"),
             (
                 &[asked_new, containerd[0]],
                 "containerd",
@@ -463,8 +469,8 @@ mod tests {
             (&pool, "dockerd", "Docker version 20.10.24+dfsg1, build 297e128", None, FITS),
         ] {
             let found = verdict(changes, name, reported, flanneld);
-            let text = match (&found.odd, found.refused.is_empty()) {
-                (Some(odd), true) => format!("odd: {odd}"),
+            let text = match (&found.warning, found.refused.is_empty()) {
+                (Some(warning), true) => format!("warning: {warning}"),
                 (None, false) => format!("refused: {}", found.refused.join("; ")),
                 (None, true) => String::new(),
                 (Some(_), false) => panic!("{found:?}"),
@@ -487,10 +493,10 @@ mod tests {
                 let given = [("KUBE_TAG", tag.as_str()), ("ROLE", role), ("CERTIFICATES", "given")];
                 let addresses = [("KUBE_MASTER_IP", "192.0.2.5"), ("ETCD_SERVER_IP", "192.0.2.6")];
                 let spec = spec(&[&given[..], &addresses].concat());
-                let desired = render(&spec, &Facts::default()).unwrap();
+                let desired = render(&spec, &MachineFacts::default()).unwrap();
                 let mut asked = 0;
                 for program in programs(&spec, &desired) {
-                    let Kind::Kubernetes(component) = program.kind else { continue };
+                    let ProgramKind::Kubernetes(component) = program.kind else { continue };
                     let text = words(&desired, program.unit).iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ");
                     asked += usize::from(!text.is_empty());
                     let mistakes =
@@ -523,12 +529,12 @@ mod tests {
         let keystone = [("AUTH_URL", "https://k.example.org/v3"), ("USERNAME", "u"), ("PASSWORD", "p"), ("TENANT_NAME", "t")];
         let changes = [("KUBE_TAG", "v1.2.0"), ("TLS_DISABLED", "true"), ("CERTIFICATES", ""), ("KUBESTACK", "true")];
         let spec = spec(&[&changes[..], &keystone].concat());
-        let desired = render(&spec, &Facts::default()).unwrap();
+        let desired = render(&spec, &MachineFacts::default()).unwrap();
         let words = words(&desired, "kube-controller-manager.service");
         assert!(words.iter().any(|word| word.starts_with("--network-provider=")), "{words:?}");
         let program = programs(&spec, &desired).find(|program| program.name == "kube-controller-manager").unwrap();
         let found = judge(&spec, &desired, &program, "Kubernetes v1.3.0", None);
-        assert!(found.refused.is_empty() && found.odd.is_some(), "{found:?}");
+        assert!(found.refused.is_empty() && found.warning.is_some(), "{found:?}");
     }
 
     #[test]
@@ -545,7 +551,7 @@ mod tests {
             ),
         ] {
             let spec = spec(changes);
-            let desired = render(&spec, &Facts::default()).unwrap();
+            let desired = render(&spec, &MachineFacts::default()).unwrap();
             let found: Vec<&str> = programs(&spec, &desired).map(|program| program.name).collect();
             assert_eq!(found.join(" "), names);
         }

@@ -3,7 +3,7 @@
 use super::certificates;
 use crate::kubernetes::networks::pod_network;
 use crate::kubernetes::parameters::mistake::Mistake;
-use crate::kubernetes::spec::cluster::{ClusterSpec, Facts, NetworkDriver};
+use crate::kubernetes::spec::cluster::{ClusterSpec, MachineFacts, NetworkDriver};
 use crate::kubernetes::spec::node::NodeSpec;
 use crate::kubernetes::worker::host::flannel_modules;
 use crate::kubernetes::worker::kube_proxy;
@@ -14,7 +14,7 @@ pub const MODULES: [&str; 9] = ["ip_vs", "ip_vs_rr", "ip_vs_wrr", "ip_vs_sh", "n
 
 /// What is asked for and the machine cannot give; nothing where it is not known.
 #[must_use]
-pub fn lacking(spec: &NodeSpec, facts: &Facts) -> Vec<Mistake> {
+pub fn lacking(spec: &NodeSpec, facts: &MachineFacts) -> Vec<Mistake> {
     let Some(cluster) = &spec.kubernetes else { return Vec::new() };
     let mut mistakes = kube_proxy::lacking(cluster, facts);
     mistakes.extend(of_flannel(cluster, facts));
@@ -24,8 +24,8 @@ pub fn lacking(spec: &NodeSpec, facts: &Facts) -> Vec<Mistake> {
     mistakes
 }
 
-/// flanneld would wait for its device for ever.
-fn of_flannel(cluster: &ClusterSpec, facts: &Facts) -> Option<Mistake> {
+/// flanneld would wait for its device forever.
+fn of_flannel(cluster: &ClusterSpec, facts: &MachineFacts) -> Option<Mistake> {
     let backend =
         Some(cluster.networks.flannel.backend.as_str()).filter(|_| cluster.networks.driver == NetworkDriver::Flannel)?;
     let missing = flannel_modules(backend).iter().find(|module| facts.lacking_modules.contains(module))?;
@@ -44,9 +44,9 @@ mod tests {
 
     #[test]
     fn what_the_kernel_lacks_is_refused_by_name_and_the_unknown_is_not() {
-        let none = Facts::default();
-        let bare = Facts { kernel: Some((4, 18)), lacking_modules: MODULES.to_vec(), ..Facts::default() };
-        let full = Facts { kernel: Some((6, 1)), ..Facts::default() };
+        let none = MachineFacts::default();
+        let bare = MachineFacts { kernel: Some((4, 18)), lacking_modules: MODULES.to_vec(), ..MachineFacts::default() };
+        let full = MachineFacts { kernel: Some((6, 1)), ..MachineFacts::default() };
         for (changes, expected) in [
             (&[][..], &[][..]),
             (&[("PROXY_MODE", "iptables")], &[]),

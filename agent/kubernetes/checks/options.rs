@@ -1,15 +1,15 @@
 //! Options of components that contradict what the parameters say of the whole node.
 
-use super::addresses::not_a_hosts;
+use super::addresses::not_a_host_address;
 use super::cluster::Checks;
 use crate::kubernetes::runtimes::engine;
-use crate::kubernetes::spec::cluster::Options;
+use crate::kubernetes::spec::cluster::UserOptions;
 use crate::kubernetes::versions::{Component, given, option, truth};
 
 impl Checks<'_> {
     /// Options that say otherwise than the parameter that the rest of the node goes by: the kubelet would end, or be another node
     /// than its certificate says.
-    pub(in crate::kubernetes) fn said_otherwise(&mut self) {
+    pub(in crate::kubernetes) fn conflicting_options(&mut self) {
         let spec = self.spec;
         let knows_names = spec.tls && spec.minor.number() >= 7;
         let runtime = if engine::endpoint(spec).is_some() { "remote" } else { "docker" };
@@ -53,12 +53,12 @@ impl Checks<'_> {
             if let Some(set) = set.filter(|set| !is_same(set)) {
                 let problem = format!("--{flag} is {set}, but the node is set up with {expected}");
                 let remedy = format!("remove --{flag}; {parameter} sets it for the whole node");
-                self.wrong(Options::parameter(component), problem, rule, remedy);
+                self.wrong(UserOptions::parameter(component), problem, rule, remedy);
             }
         }
         for address in option(&spec.options.kubelet, "node-ip").iter().flat_map(|list| list.split(',')) {
             let problem = match address.parse() {
-                Ok(address) => not_a_hosts(address),
+                Ok(address) => not_a_host_address(address),
                 Err(_) => Some("is no address".to_owned()),
             };
             if let Some(problem) = problem {

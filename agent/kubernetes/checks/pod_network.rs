@@ -182,7 +182,7 @@ impl Checks<'_> {
     }
 
     /// Which APIs of etcd flannel as a unit needs (seed-systems.md 8a).
-    pub(in crate::kubernetes) fn flannels_etcd(&mut self, version: (u16, u16)) {
+    pub(in crate::kubernetes) fn flannel_etcd_api(&mut self, version: (u16, u16)) {
         if !self.spec.has_flannel_unit() {
             return;
         }

@@ -3,7 +3,7 @@
 use super::cluster::Checks;
 use crate::kubernetes::parameters::kinds::port_range;
 use crate::kubernetes::spec::cluster::node_ports;
-use crate::kubernetes::spec::cluster::{ClusterSpec, NetworkDriver, Options};
+use crate::kubernetes::spec::cluster::{ClusterSpec, NetworkDriver, UserOptions};
 use crate::kubernetes::spec::words::Role;
 use crate::kubernetes::versions::{Availability, Component, flag, option};
 use crate::network::flannel;
@@ -60,7 +60,7 @@ impl Listeners<'_> {
         default: u16,
         parameter: Option<&'static str>,
     ) {
-        let (options, of_options) = (self.cluster.options.of(component), Options::parameter(component));
+        let (options, of_options) = (self.cluster.options.of(component), UserOptions::parameter(component));
         // `…-bind-address` holds both: `127.0.0.1:10249`.
         let port_of = |text: String| text.rsplit(':').next().and_then(|port| port.parse::<u16>().ok());
         match option(options, name).and_then(port_of) {

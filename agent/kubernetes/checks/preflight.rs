@@ -1,7 +1,7 @@
 //! Whether the machine is large enough for its role.
 
 use crate::kubernetes::parameters::mistake::Mistake;
-use crate::kubernetes::spec::cluster::Facts;
+use crate::kubernetes::spec::cluster::MachineFacts;
 use crate::kubernetes::spec::node::NodeSpec;
 use crate::kubernetes::spec::words::Role;
 
@@ -14,7 +14,7 @@ const LEAST_DISK: u64 = 2048;
 
 /// What the machine lacks; nothing where it is not known.
 #[must_use]
-pub fn preflight(spec: &NodeSpec, facts: &Facts) -> Vec<Mistake> {
+pub fn preflight(spec: &NodeSpec, facts: &MachineFacts) -> Vec<Mistake> {
     let mut lacks = Vec::new();
     let mut lack = |what: String, rule: String, remedy: &str| lacks.push(Mistake::general("PREFLIGHT", what, rule, remedy));
     let who = if spec.role == Role::Master { "master" } else { "worker" };
@@ -52,7 +52,7 @@ mod tests {
     use super::*;
     use crate::metadata::Deployment;
 
-    fn lacks(config: &serde_json::Value, facts: &Facts) -> Vec<String> {
+    fn lacks(config: &serde_json::Value, facts: &MachineFacts) -> Vec<String> {
         let entry = json!({"id": "i", "group": "kubernetes-node", "config": config});
         let spec = crate::kubernetes::node_of(
             &Deployment::parse(&entry).unwrap().unwrap(),
@@ -71,11 +71,11 @@ mod tests {
             config[more.split('=').next().unwrap()] = json!(more.split('=').nth(1));
             config
         };
-        let facts = Facts { unified_cgroups: true, swap: Some(512), ..Facts::default() };
+        let facts = MachineFacts { unified_cgroups: true, swap: Some(512), ..MachineFacts::default() };
         assert_eq!(lacks(&node("v1.18.2", "ROLE=minion"), &facts), ["finds only cgroup v2", "finds 512 MiB of swap"]);
         assert_eq!(lacks(&node("v1.28.9", "ROLE=minion"), &facts), ["finds 512 MiB of swap"]);
         assert!(lacks(&node("v1.28.9", "SWAP=allow"), &facts).is_empty());
-        assert!(lacks(&node("v1.28.9", "ROLE=minion"), &Facts { swap: Some(0), ..facts }).is_empty());
+        assert!(lacks(&node("v1.28.9", "ROLE=minion"), &MachineFacts { swap: Some(0), ..facts }).is_empty());
     }
 
     #[test]
@@ -83,13 +83,13 @@ mod tests {
         let master = json!({"KUBE_NODE_IP": "192.0.2.11", "TLS_DISABLED": true});
         let minion = json!({"ROLE": "minion"});
         let volume = json!({"ROLE": "minion", "DOCKER_VOLUME": "7c1f4d0e-93a2-4b86-8d55-2f60c6b1a9e4", "CLUSTER_UUID": "c0ffee00-1111-4222-8333-444455556666"});
-        let small = Facts { memory: Some(990), cpus: Some(1), disk: Some(100), ..Facts::default() };
-        let large = Facts { memory: Some(2048), cpus: Some(2), disk: Some(20_000), ..Facts::default() };
+        let small = MachineFacts { memory: Some(990), cpus: Some(1), disk: Some(100), ..MachineFacts::default() };
+        let large = MachineFacts { memory: Some(2048), cpus: Some(2), disk: Some(20_000), ..MachineFacts::default() };
         assert_eq!(lacks(&master, &small), ["finds 1 CPUs", "finds 990 MiB of memory", "finds 100 MiB free"]);
         assert_eq!(lacks(&minion, &small), ["finds 100 MiB free"]);
         assert!(lacks(&volume, &small).is_empty());
         for document in [&master, &minion] {
-            assert!(lacks(document, &large).is_empty() && lacks(document, &Facts::default()).is_empty());
+            assert!(lacks(document, &large).is_empty() && lacks(document, &MachineFacts::default()).is_empty());
         }
     }
 }

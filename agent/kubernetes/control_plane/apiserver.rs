@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use super::etcd;
-use crate::desired::{Desired, File, Need};
+use crate::desired::{Dependency, Desired, File};
 use crate::kubernetes::parts::api_server::GATE;
 use crate::kubernetes::parts::certificates::{
     ADMIN, AUTHORITY, ETCD_AUTHORITY, ETCD_CLIENT, FRONT_PROXY, FRONT_PROXY_AUTHORITY, FRONT_PROXY_NAME, SERVER,
@@ -13,7 +13,7 @@ use crate::kubernetes::parts::certificates::{
 use crate::kubernetes::parts::daemon::{
     Daemon, Flags, ProbeIdentity, Variables, deadline, has_variables, ok_gate, read_files, unless_cloud,
 };
-use crate::kubernetes::spec::cluster::{CLOUD_CONFIG, ClusterSpec, Facts};
+use crate::kubernetes::spec::cluster::{CLOUD_CONFIG, ClusterSpec, MachineFacts};
 use crate::kubernetes::spec::node::NodeSpec;
 use crate::kubernetes::spec::words::Role;
 use crate::kubernetes::text::kubeconfig::{self, Identity};
@@ -64,7 +64,7 @@ const RECOMMENDED: [&str; 4] = ["NamespaceLifecycle", "LimitRanger", SERVICE_ACC
 
 /// Its part of the node.
 /// `given`: what other parts of the node write.
-pub(in crate::kubernetes) fn part(spec: &NodeSpec, cluster: &ClusterSpec, facts: &Facts, given: &[File]) -> Desired {
+pub(in crate::kubernetes) fn part(spec: &NodeSpec, cluster: &ClusterSpec, facts: &MachineFacts, given: &[File]) -> Desired {
     let mut part = Desired::default();
     let mut flags = flags(spec, cluster, facts);
     // What is wrong with the options was said when the parameters were read.
@@ -77,7 +77,7 @@ pub(in crate::kubernetes) fn part(spec: &NodeSpec, cluster: &ClusterSpec, facts:
     // The keys are root's.
     daemon.service_lines.push_str("User=root\nGroup=root\nLimitNOFILE=65536\n");
     daemon.service_lines.push_str(STOP);
-    daemon.needs = BTreeSet::from([Need::Gate("etcd".to_owned())]);
+    daemon.needs = BTreeSet::from([Dependency::Gate("etcd".to_owned())]);
     if keystone {
         part.files.push(kubeconfig::file(KEYSTONE_CONFIG, KEYSTONE, Some(AUTHORITY), "webhook", &Identity::Nobody));
     }
@@ -91,7 +91,7 @@ pub(in crate::kubernetes) fn part(spec: &NodeSpec, cluster: &ClusterSpec, facts:
     part
 }
 
-fn flags(spec: &NodeSpec, cluster: &ClusterSpec, facts: &Facts) -> Flags {
+fn flags(spec: &NodeSpec, cluster: &ClusterSpec, facts: &MachineFacts) -> Flags {
     let mut flags = Flags::new(Component::ApiServer, cluster.minor);
     flags.set("etcd-servers", etcd::url_of_the_api_server(spec));
     if cluster.tls {
@@ -283,7 +283,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::desired::{ClientIdentity, KeyType, Probe};
+    use crate::desired::{ClientIdentity, GateProbe, KeyType};
     use crate::kubernetes::fixtures::{MINORS, arguments, asked, content, file, gate, master, node, spec, value};
     use crate::kubernetes::render;
     use crate::kubernetes::spec::cluster::Tokens;
@@ -474,7 +474,7 @@ mod tests {
                 key: "/etc/kubernetes/certs/admin.key".to_owned(),
                 authority: "/etc/kubernetes/certs/ca.crt".to_owned(),
             });
-            let probe = Probe::Http { url: url.to_owned(), body: Some("ok".to_owned()), authority: None, identity };
+            let probe = GateProbe::Http { url: url.to_owned(), body: Some("ok".to_owned()), authority: None, identity };
             let found = gate(&desired, GATE).unwrap();
             assert_eq!((&found.probe, found.unit.as_deref()), (&probe, Some(UNIT)), "{minor}");
             // magnum-node.md 7.2 no. 22
@@ -556,7 +556,7 @@ mod tests {
         ] {
             let what = format!("{tag} {asked:?} {tokens:?}");
             let spec = spec(&[("KUBE_TAG", tag), ("SERVICE_ACCOUNT_KEYS", asked)]);
-            let desired = render(&spec, &Facts { tokens, ..Facts::default() }).unwrap();
+            let desired = render(&spec, &MachineFacts { tokens, ..MachineFacts::default() }).unwrap();
             let words = arguments(&desired, UNIT);
             let found: Vec<_> = words.iter().filter_map(|word| word.strip_prefix("--service-account-key-file=")).collect();
             assert_eq!(found, verifies, "{what}");

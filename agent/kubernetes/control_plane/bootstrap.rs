@@ -15,10 +15,10 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
 
-use crate::desired::{Desired, Material, Need, Object};
+use crate::desired::{Dependency, Desired, Material, Object};
 use crate::kubernetes::parts::api_server;
 use crate::kubernetes::parts::certificates::ADMIN;
-use crate::kubernetes::spec::cluster::{ClusterSpec, Facts};
+use crate::kubernetes::spec::cluster::{ClusterSpec, MachineFacts};
 use crate::kubernetes::spec::node::NodeSpec;
 use crate::kubernetes::spec::words::Role;
 
@@ -42,7 +42,7 @@ const BINDINGS: [(&str, &str, &str); 4] = [
 ];
 
 /// Its part of the node.
-pub(in crate::kubernetes) fn part(_spec: &NodeSpec, cluster: &ClusterSpec, _facts: &Facts) -> Desired {
+pub(in crate::kubernetes) fn part(_spec: &NodeSpec, cluster: &ClusterSpec, _facts: &MachineFacts) -> Desired {
     let mut part = Desired::default();
     let token = cluster.bootstrap_token.as_ref().filter(|_| cluster.lets_join_by_token() && cluster.is_first_master);
     let Some((id, secret)) = token.and_then(|token| token.reveal().split_once('.')) else { return part };
@@ -54,7 +54,7 @@ pub(in crate::kubernetes) fn part(_spec: &NodeSpec, cluster: &ClusterSpec, _fact
             object: name.to_owned(),
             body: Material::Text(body.to_string()),
             identity: ADMIN.client(),
-            needs: BTreeSet::from([Need::Gate(api_server::GATE.to_owned())]),
+            needs: BTreeSet::from([Dependency::Gate(api_server::GATE.to_owned())]),
         });
     };
     let name = format!("bootstrap-token-{id}");
@@ -129,7 +129,7 @@ mod tests {
                 ]
             );
             for object in &desired.objects {
-                assert_eq!(object.needs, BTreeSet::from([Need::Gate("apiserver".to_owned())]), "{}", object.name);
+                assert_eq!(object.needs, BTreeSet::from([Dependency::Gate("apiserver".to_owned())]), "{}", object.name);
                 assert_eq!(body(object)["metadata"]["name"], object.object.as_str());
                 assert!(!format!("{object:?}").contains("0123456789abcdef"), "{object:?}");
             }

@@ -7,7 +7,7 @@ use ipnet::IpNet;
 
 use super::apiserver;
 use super::podmaster;
-use crate::desired::{Desired, File, Need};
+use crate::desired::{Dependency, Desired, File};
 use crate::kubernetes::add_ons;
 use crate::kubernetes::parts::api_server;
 use crate::kubernetes::parts::certificates::{
@@ -16,7 +16,7 @@ use crate::kubernetes::parts::certificates::{
 use crate::kubernetes::parts::daemon::{
     Daemon, Flags, ProbeIdentity, Variables, deadline, has_variables, ok_gate, read_files, unless_cloud,
 };
-use crate::kubernetes::spec::cluster::{CLOUD_CONFIG, ClusterSpec, Facts, NetworkDriver, host_of};
+use crate::kubernetes::spec::cluster::{CLOUD_CONFIG, ClusterSpec, MachineFacts, NetworkDriver, host_of};
 use crate::kubernetes::spec::words::Role;
 use crate::kubernetes::text::kubeconfig::{self, Identity};
 use crate::kubernetes::versions::Component;
@@ -35,7 +35,7 @@ pub(in crate::kubernetes) const VARIABLES: Variables =
 
 /// Its part of the node.
 /// `given`: what other parts of the node write.
-pub(in crate::kubernetes) fn part(cluster: &ClusterSpec, facts: &Facts, given: &[File]) -> Desired {
+pub(in crate::kubernetes) fn part(cluster: &ClusterSpec, facts: &MachineFacts, given: &[File]) -> Desired {
     let mut part = Desired::default();
     if podmaster::elects(cluster) {
         return part;
@@ -75,7 +75,7 @@ pub(in crate::kubernetes) fn node_prefix(cluster: &ClusterSpec) -> Option<u8> {
     Some(asked.max(networks.pods.prefix_len()))
 }
 
-fn set_own(cluster: &ClusterSpec, facts: &Facts, flags: &mut Flags) {
+fn set_own(cluster: &ClusterSpec, facts: &MachineFacts, flags: &mut Flags) {
     let networks = &cluster.networks;
     if !cluster.control_plane.cluster_name.is_empty() {
         flags.set("cluster-name", cluster.control_plane.cluster_name.clone());
@@ -168,7 +168,7 @@ impl LocalComponent {
         // The keys are root's.
         daemon.service_lines.push_str("User=root\nGroup=root\n");
         // It would end at once, and come again only after a pause.
-        daemon.needs = BTreeSet::from([Need::Gate(api_server::GATE.to_owned())]);
+        daemon.needs = BTreeSet::from([Dependency::Gate(api_server::GATE.to_owned())]);
         if cluster.tls {
             let identity = Identity::Certificate { certificate: self.pair.certificate, key: self.pair.key };
             let user = format!("system:{}", self.component.as_str());
@@ -345,7 +345,7 @@ mod tests {
                 "{:?}",
                 unit.restart_on
             );
-            assert_eq!(unit.needs, BTreeSet::from([Need::Gate("apiserver".to_owned())]));
+            assert_eq!(unit.needs, BTreeSet::from([Dependency::Gate("apiserver".to_owned())]));
         }
     }
 

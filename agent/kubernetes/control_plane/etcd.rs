@@ -10,10 +10,11 @@ use std::net::IpAddr;
 
 use super::etcd_access;
 use crate::desired::{
-    ClientIdentity, Content, Desired, Directory, EtcdAccess, EtcdMember, File, Gate, Need, Owner, Probe, Unit, Volume, VolumeRole,
+    ClientIdentity, Content, Dependency, Desired, Directory, EtcdAccess, EtcdMember, File, Gate, GateProbe, Owner, Unit, Volume,
+    VolumeRole,
 };
 use crate::kubernetes::parts::certificates::{ETCD_AUTHORITY, ETCD_SERVER};
-use crate::kubernetes::parts::daemon::{GOOD_IN_A_ROW, MADE, NO_START_TIMEOUT, curl_options, deadline, room_first};
+use crate::kubernetes::parts::daemon::{GOOD_IN_A_ROW, MADE, NO_START_TIMEOUT, curl_options, deadline, wait_for_space};
 use crate::kubernetes::parts::directories::directory;
 use crate::kubernetes::parts::etcd::client_identity;
 use crate::kubernetes::parts::etcd_release::{TRUSTED_CA, Version, version};
@@ -113,7 +114,7 @@ pub(in crate::kubernetes) fn part(spec: &NodeSpec, address: IpAddr) -> Desired {
     let mut store_needs = BTreeSet::new();
     if let Some(volume) = &spec.etcd_volume {
         part.volumes.push(store_volume(volume, &spec.cluster));
-        store_needs.insert(Need::Volume(VolumeRole::Etcd));
+        store_needs.insert(Dependency::Volume(VolumeRole::Etcd));
     } else {
         part.directories.push(private(STORE, BTreeSet::new()));
     }
@@ -131,7 +132,7 @@ pub(in crate::kubernetes) fn part(spec: &NodeSpec, address: IpAddr) -> Desired {
         etcd_access::add(cluster, &mut part);
         restart_on.insert(etcd_access::FILE.to_owned());
     }
-    store_needs.insert(Need::Directory(DATA.to_owned()));
+    store_needs.insert(Dependency::Directory(DATA.to_owned()));
     part.units.push(Unit {
         name: UNIT.to_owned(),
         enable: true,
@@ -150,11 +151,11 @@ pub(in crate::kubernetes) fn part(spec: &NodeSpec, address: IpAddr) -> Desired {
         name: "etcd".to_owned(),
         unit: Some(UNIT.to_owned()),
         remedy: format!("`journalctl -u {UNIT} -n 50`; `curl {}{health}`", curl_options(identity.as_ref())),
-        probe: Probe::HttpJson { url: health, key: "health".to_owned(), value: "true".to_owned(), identity },
+        probe: GateProbe::HttpJson { url: health, key: "health".to_owned(), value: "true".to_owned(), identity },
         consecutive: GOOD_IN_A_ROW,
         // One of several is healthy when most of them are.
         deadline: Some(deadline::STORE).filter(|_| !has_others),
-        needs: BTreeSet::from([Need::Unit(UNIT.to_owned())]),
+        needs: BTreeSet::from([Dependency::Unit(UNIT.to_owned())]),
     });
     part
 }
@@ -264,13 +265,13 @@ fn proxy_for<'a>(proxy: &'a Proxy, url: &Secret) -> Option<&'a Secret> {
 
 fn drop_in(spec: &NodeSpec) -> String {
     // The assertion holds also in the moments before the mount unit is there.
-    // A file system that the kernel made read-only after I/O errors is no reason to start for ever, either.
+    // A file system that the kernel made read-only after I/O errors is no reason to start forever, either.
     let assertion = if spec.etcd_volume.is_some() {
         format!("AssertPathIsMountPoint={STORE}\nAssertPathIsReadWrite={STORE}\n")
     } else {
         String::new()
     };
-    let room = room_first(STORE);
+    let room = wait_for_space(STORE);
     let bootstrap = if discovery(spec).is_none() { format!("EnvironmentFile={BOOTSTRAP}\n") } else { String::new() };
     // It comes after the certificates; a member that runs goes on running until then.
     let names = spec.kubernetes.as_ref().filter(|cluster| etcd_access::is_named_at_all(cluster));
@@ -320,7 +321,7 @@ fn store_volume(volume: &VolumeSpec, cluster: &str) -> Volume {
     }
 }
 
-fn private(path: &str, needs: BTreeSet<Need>) -> Directory {
+fn private(path: &str, needs: BTreeSet<Dependency>) -> Directory {
     Directory { path: path.to_owned(), mode: 0o700, owner: Owner::named("etcd"), needs }
 }
 
@@ -376,7 +377,7 @@ mod tests {
                 key: "/etc/etcd/certs/admin.key".to_owned(),
                 authority: "/etc/etcd/certs/ca.crt".to_owned(),
             };
-            let Probe::HttpJson { url, identity: shown, .. } = &gate(&desired, "etcd").unwrap().probe else { panic!() };
+            let GateProbe::HttpJson { url, identity: shown, .. } = &gate(&desired, "etcd").unwrap().probe else { panic!() };
             assert_eq!((url, shown), (&health, &Some(identity)), "{minor} {tag}");
             assert_eq!(get(&settings, "ETCD_LISTEN_METRICS_URLS"), None, "health is served to nobody in the clear");
             for whom in ["", "PEER_"] {

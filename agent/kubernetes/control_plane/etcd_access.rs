@@ -11,7 +11,7 @@
 use std::collections::BTreeSet;
 
 use crate::certificates::x509::X509;
-use crate::desired::{Desired, Directory, File, Material, Need, Signer};
+use crate::desired::{Dependency, Desired, Directory, File, Material, Signer};
 use crate::kubernetes::parts::certificates::ETCD_NAME;
 use crate::kubernetes::parts::daemon::MADE;
 use crate::kubernetes::parts::directories::directory;
@@ -113,7 +113,7 @@ pub(in crate::kubernetes) fn add(cluster: &ClusterSpec, part: &mut Desired) {
         // etcd is the gateway's client, and fails to verify itself: it would try again and again.
         content.push_str(&line("ETCD_ENABLE_GRPC_GATEWAY", "false"));
     }
-    part.directories.push(Directory { needs: BTreeSet::from([Need::Certificates]), ..directory(FOLDER) });
+    part.directories.push(Directory { needs: BTreeSet::from([Dependency::Certificates]), ..directory(FOLDER) });
     part.files.push(File::public(FILE, content));
 }
 
@@ -259,7 +259,7 @@ mod tests {
     fn the_names_are_written_after_the_certificates_that_bear_them() {
         let desired = master(28, &[]);
         let folder = desired.directories.iter().find(|one| one.path == FOLDER).unwrap();
-        assert_eq!(folder.needs, BTreeSet::from([Need::Certificates]));
+        assert_eq!(folder.needs, BTreeSet::from([Dependency::Certificates]));
         let drop_in = content(&desired, super::super::etcd::DROP_IN);
         assert!(drop_in.contains(&format!("\nEnvironmentFile=-{FILE}\n")), "{drop_in}");
         let unit = desired.units.iter().find(|one| one.name == "etcd.service").unwrap();

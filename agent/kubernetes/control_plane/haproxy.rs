@@ -12,7 +12,7 @@ use crate::kubernetes::parts::certificates::AUTHORITY;
 use crate::kubernetes::parts::daemon::{ProbeIdentity, ok_gate};
 use crate::kubernetes::parts::directories::directory;
 use crate::kubernetes::parts::paths::GUARDED;
-use crate::kubernetes::spec::cluster::{ClusterSpec, Facts, host_of};
+use crate::kubernetes::spec::cluster::{ClusterSpec, MachineFacts, host_of};
 use crate::kubernetes::spec::node::NodeSpec;
 use crate::kubernetes::spec::words::Role;
 use crate::kubernetes::worker::kubelet;
@@ -22,7 +22,7 @@ const SETTINGS: &str = "/etc/haproxy/haproxy.cfg";
 const DROP_IN: &str = "/etc/systemd/system/haproxy.service.d/50-heat-node-agent.conf";
 
 /// Its part of the node.
-pub(in crate::kubernetes) fn part(spec: &NodeSpec, cluster: &ClusterSpec, _facts: &Facts) -> Desired {
+pub(in crate::kubernetes) fn part(spec: &NodeSpec, cluster: &ClusterSpec, _facts: &MachineFacts) -> Desired {
     let mut part = Desired::default();
     if spec.role != Role::Minion || !cluster.api.balancer {
         return part;
@@ -130,7 +130,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::desired::{Gate, Probe};
+    use crate::desired::{Gate, GateProbe};
     use crate::kubernetes::fixtures::{self, asked, content, file, node, spec};
 
     fn worker(minor: u16, changes: &[(&str, &str)]) -> Desired {
@@ -181,7 +181,7 @@ mod tests {
                 None => (None, false),
             };
             assert_eq!(text.lines().find_map(|line| line.trim().strip_prefix("http-check expect ")), expected, "{minor}");
-            if let Some(Gate { probe: Probe::Http { identity, .. }, .. }) = fixtures::gate(&desired, "haproxy") {
+            if let Some(Gate { probe: GateProbe::Http { identity, .. }, .. }) = fixtures::gate(&desired, "haproxy") {
                 let certificate = identity.as_ref().map(|one| one.certificate.as_str());
                 assert_eq!(certificate, shows.then_some("/etc/kubernetes/certs/kubelet.crt"), "{minor}");
             }

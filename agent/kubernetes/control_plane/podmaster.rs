@@ -10,7 +10,7 @@ use super::etcd;
 use crate::desired::{Desired, File};
 use crate::kubernetes::parts::certificates::{AUTHORITY, service_account_keys};
 use crate::kubernetes::parts::directories::directory;
-use crate::kubernetes::spec::cluster::{CERTIFICATES, ClusterSpec, Facts, MANIFESTS};
+use crate::kubernetes::spec::cluster::{CERTIFICATES, ClusterSpec, MANIFESTS, MachineFacts};
 use crate::kubernetes::spec::node::NodeSpec;
 use crate::kubernetes::text::yaml;
 use crate::kubernetes::versions::Minor;
@@ -28,7 +28,7 @@ pub(in crate::kubernetes) fn elects(cluster: &ClusterSpec) -> bool {
 }
 
 /// Its part of the node.
-pub(in crate::kubernetes) fn part(spec: &NodeSpec, cluster: &ClusterSpec, facts: &Facts) -> Desired {
+pub(in crate::kubernetes) fn part(spec: &NodeSpec, cluster: &ClusterSpec, facts: &MachineFacts) -> Desired {
     let mut part = Desired::default();
     if !elects(cluster) {
         return part;

@@ -11,7 +11,7 @@ use super::pod_network::FOLDER;
 use crate::desired::{Desired, File, Unit};
 use crate::kubernetes::parts::directories::add_directory;
 use crate::kubernetes::spec::cluster;
-use crate::kubernetes::spec::cluster::{ClusterSpec, Facts, NetworkDriver};
+use crate::kubernetes::spec::cluster::{ClusterSpec, MachineFacts, NetworkDriver};
 use crate::kubernetes::spec::node::NodeSpec;
 use crate::kubernetes::spec::words::Role;
 use crate::kubernetes::versions::option;
@@ -19,7 +19,7 @@ use crate::network::{FIREWALL, FIREWALL_UNIT, FirewallFile, FirewallTool, Openin
 
 /// Adds its part. Where another firewall, or none, is named than before, the unit takes away what it made of the earlier one's
 /// rules, and keeps on doing so: a firewall that is started later may bring them back from its own files.
-pub(in crate::kubernetes) fn part(spec: &NodeSpec, cluster: &ClusterSpec, facts: &Facts) -> Desired {
+pub(in crate::kubernetes) fn part(spec: &NodeSpec, cluster: &ClusterSpec, facts: &MachineFacts) -> Desired {
     let mut part = Desired::default();
     let tool = cluster.firewall;
     let cleared: Vec<FirewallTool> = facts.made.firewalls.iter().copied().filter(|made| Some(*made) != tool).collect();
@@ -132,7 +132,7 @@ mod tests {
     use super::*;
     use crate::kubernetes::fixtures::{content, file, node, spec};
     use crate::kubernetes::render;
-    use crate::network::Made;
+    use crate::network::PreviousNetwork;
 
     fn listed(changes: &[(&str, &str)]) -> Vec<String> {
         let changes: Vec<_> = [("FIREWALL", "nftables")].into_iter().chain(changes.iter().copied()).collect();
@@ -215,7 +215,10 @@ mod tests {
             (vec![Nftables], "firewalld", Some(Firewalld), Some(vec![Nftables])),
             (vec![Nftables, IptablesServices], "iptables-services", Some(IptablesServices), Some(vec![Nftables])),
         ] {
-            let facts = |firewalls| Facts { made: Made { firewalls, ..Made::default() }, ..Facts::default() };
+            let facts = |firewalls| MachineFacts {
+                made: PreviousNetwork { firewalls, ..PreviousNetwork::default() },
+                ..MachineFacts::default()
+            };
             let spec = spec(&[("FIREWALL", asked)]);
             let desired = render(&spec, &facts(made.clone())).unwrap();
             let written = file(&desired, FIREWALL).map(|file| file.content.clone());

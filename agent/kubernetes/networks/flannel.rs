@@ -9,15 +9,15 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use crate::desired::{Desired, EtcdAccess, File, FlannelStore, Need};
-use crate::desired::{Gate, Probe};
+use crate::desired::{Dependency, Desired, EtcdAccess, File, FlannelStore};
+use crate::desired::{Gate, GateProbe};
 use crate::kubernetes::parts::certificates::{ETCD_AUTHORITY, ETCD_CLIENT};
 use crate::kubernetes::parts::daemon::{Daemon, NO_START_TIMEOUT};
 use crate::kubernetes::parts::directories::add_directory;
 use crate::kubernetes::parts::etcd::client_identity;
 use crate::kubernetes::parts::runtime_units;
 use crate::kubernetes::spec::cluster::pods;
-use crate::kubernetes::spec::cluster::{ClusterSpec, Facts, NetworkDriver, Networks, host_of};
+use crate::kubernetes::spec::cluster::{ClusterSpec, MachineFacts, NetworkDriver, Networks, host_of};
 use crate::kubernetes::spec::node::NodeSpec;
 use crate::kubernetes::spec::words::Role;
 use crate::kubernetes::versions::quoted;
@@ -31,7 +31,7 @@ const SETTINGS: &str = "/etc/sysconfig/flanneld";
 pub(in crate::kubernetes) const NETWORK: &str = "/etc/sysconfig/flannel-network.json";
 
 /// Its part of the node.
-pub(in crate::kubernetes) fn part(spec: &NodeSpec, cluster: &ClusterSpec, facts: &Facts) -> Desired {
+pub(in crate::kubernetes) fn part(spec: &NodeSpec, cluster: &ClusterSpec, facts: &MachineFacts) -> Desired {
     let mut part = Desired::default();
     if !cluster.has_flannel_unit() {
         block(cluster, facts, &mut part);
@@ -60,7 +60,7 @@ pub(in crate::kubernetes) fn part(spec: &NodeSpec, cluster: &ClusterSpec, facts:
     let words: Vec<String> = words.iter().map(|word| quoted(word)).collect();
     let mut daemon = Daemon::new(UNIT, "flanneld", SETTINGS);
     // What Fedora's own scripts and people read: the names of the first packages and of later ones (magnum-node.md 1.6).
-    daemon.for_others = vec![
+    daemon.unexpanded = vec![
         ("FLANNEL_ETCD", endpoint.clone()),
         ("FLANNEL_ETCD_KEY", prefix.clone()),
         ("FLANNEL_ETCD_ENDPOINTS", endpoint.clone()),
@@ -68,7 +68,7 @@ pub(in crate::kubernetes) fn part(spec: &NodeSpec, cluster: &ClusterSpec, facts:
     ];
     daemon.variables.push(("FLANNEL_OPTIONS", words.join(" ")));
     daemon.restart_on.push(NETWORK.to_owned());
-    daemon.needs.insert(Need::FlannelKey);
+    daemon.needs.insert(Dependency::FlannelKey);
     // It ends when its lease is gone, and is started again (seed-systems.md 8d). It says when it has a subnet. Fedora's unit writes
     // docker's options by itself, where ours writes them.
     daemon.service_lines.push_str(&format!("Type=notify\n{NO_START_TIMEOUT}ExecStartPost=\n"));
@@ -80,7 +80,7 @@ pub(in crate::kubernetes) fn part(spec: &NodeSpec, cluster: &ClusterSpec, facts:
 
 /// Where flannel's configuration is, and what it says, where the node runs flanneld as a unit. The checks have refused
 /// what lacks the network or etcd's address.
-pub(in crate::kubernetes) fn store(spec: &NodeSpec, cluster: &ClusterSpec, facts: &Facts) -> Option<FlannelStore> {
+pub(in crate::kubernetes) fn store(spec: &NodeSpec, cluster: &ClusterSpec, facts: &MachineFacts) -> Option<FlannelStore> {
     if !cluster.has_flannel_unit() {
         return None;
     }
@@ -100,7 +100,7 @@ pub(in crate::kubernetes) fn store(spec: &NodeSpec, cluster: &ClusterSpec, facts
 
 /// Keeps flanneld off where the network of pods is another one, or where flannel is an add-on: beside it, it would lease a subnet
 /// for the node and set routes of its own. With NETWORK_DRIVER=none a unit that the agent never set up is the operator's.
-fn block(cluster: &ClusterSpec, facts: &Facts, part: &mut Desired) {
+fn block(cluster: &ClusterSpec, facts: &MachineFacts, part: &mut Desired) {
     if cluster.networks.driver == NetworkDriver::None && !facts.made.flannel {
         return;
     }
@@ -132,10 +132,10 @@ pub(in crate::kubernetes) fn add_flannel_gate(cluster: &ClusterSpec, part: &mut 
     part.gates.push(Gate {
         name: FLANNEL_GATE.to_owned(),
         unit: Some(UNIT.to_owned()),
-        probe: Probe::FlannelSubnet { network, bridge: None },
+        probe: GateProbe::FlannelSubnet { network, bridge: None },
         consecutive: 1,
         deadline: None,
-        needs: BTreeSet::from([Need::Unit(UNIT.to_owned())]),
+        needs: BTreeSet::from([Dependency::Unit(UNIT.to_owned())]),
         remedy: format!("`journalctl -u {UNIT} -n 50`"),
     });
 }
@@ -250,8 +250,8 @@ mod tests {
                 assert_eq!(store.etcd.identity.as_ref().unwrap().certificate, "/etc/etcd/certs/admin.crt");
                 assert_eq!(store.description, content(desired, NETWORK));
                 let unit = desired.units.iter().find(|unit| unit.name == UNIT).unwrap();
-                assert!(unit.needs.contains(&Need::FlannelKey) && unit.restart_on.contains(NETWORK) && unit.enable);
-                assert!(gate(desired, "flannel").unwrap().needs.contains(&Need::Unit(UNIT.to_owned())));
+                assert!(unit.needs.contains(&Dependency::FlannelKey) && unit.restart_on.contains(NETWORK) && unit.enable);
+                assert!(gate(desired, "flannel").unwrap().needs.contains(&Dependency::Unit(UNIT.to_owned())));
                 let drop_in = content(desired, "/etc/systemd/system/flanneld.service.d/50-heat-node-agent.conf");
                 for line in ["Restart=always\n", "Type=notify\n", "ExecStartPost=\n", "EnvironmentFile=/etc/sysconfig/flanneld\n"]
                 {
@@ -269,9 +269,9 @@ mod tests {
         use crate::kubernetes::fixtures::spec;
         use crate::kubernetes::render;
 
-        let fedora = Facts { flannel_prefix: Some("/atomic.io/network".to_owned()), ..Facts::default() };
+        let fedora = MachineFacts { flannel_prefix: Some("/atomic.io/network".to_owned()), ..MachineFacts::default() };
         for (changes, facts, prefix) in [
-            (&[][..], Facts::default(), "/coreos.com/network"),
+            (&[][..], MachineFacts::default(), "/coreos.com/network"),
             (&[], fedora.clone(), "/atomic.io/network"),
             (&[("FLANNEL_ETCD_PREFIX", "/blue/network")], fedora, "/blue/network"),
         ] {

@@ -13,14 +13,14 @@ use serde_json::{Value, json};
 
 use super::flannel;
 use super::flannel::FLANNEL_GATE;
-use crate::desired::{Desired, File, Gate, Need, Peer, Peers, PodRoutes, Probe, Unit};
+use crate::desired::{Dependency, Desired, File, Gate, GateProbe, Peer, Peers, PodRoutes, Unit};
 use crate::kubernetes::parameters::mistake::Mistake;
-use crate::kubernetes::parts::daemon::{deadline, room_first};
+use crate::kubernetes::parts::daemon::{deadline, wait_for_space};
 use crate::kubernetes::parts::directories::add_directory;
 use crate::kubernetes::parts::docker;
 use crate::kubernetes::parts::runtime_units;
 use crate::kubernetes::spec::cluster::pods;
-use crate::kubernetes::spec::cluster::{ClusterSpec, Facts, NetworkDriver};
+use crate::kubernetes::spec::cluster::{ClusterSpec, MachineFacts, NetworkDriver};
 use crate::kubernetes::spec::node::NodeSpec;
 use crate::network::{CNI_NETWORK, DOCKER_OPTIONS, DOCKER_VARIABLE, POD_NETWORK, POD_NETWORK_UNIT};
 
@@ -48,7 +48,7 @@ fn routes(spec: &NodeSpec, cluster: &ClusterSpec) -> Option<Routes> {
 }
 
 /// Its part of the node.
-pub(in crate::kubernetes) fn part(spec: &NodeSpec, cluster: &ClusterSpec, facts: &Facts) -> Desired {
+pub(in crate::kubernetes) fn part(spec: &NodeSpec, cluster: &ClusterSpec, facts: &MachineFacts) -> Desired {
     let mut part = Desired::default();
     add_network(spec, cluster, facts, &mut part);
     if facts.made.pod_network && part.file(POD_NETWORK).is_none() {
@@ -59,7 +59,7 @@ pub(in crate::kubernetes) fn part(spec: &NodeSpec, cluster: &ClusterSpec, facts:
     part
 }
 
-fn add_network(spec: &NodeSpec, cluster: &ClusterSpec, facts: &Facts, part: &mut Desired) {
+fn add_network(spec: &NodeSpec, cluster: &ClusterSpec, facts: &MachineFacts, part: &mut Desired) {
     let Some(network) = pods(cluster) else { return };
     let shown = network.to_string();
     if cluster.has_flannel_unit() {
@@ -74,10 +74,10 @@ fn add_network(spec: &NodeSpec, cluster: &ClusterSpec, facts: &Facts, part: &mut
             part.gates.push(Gate {
                 name: "pod bridge".to_owned(),
                 unit: Some(docker::UNIT.to_owned()),
-                probe: Probe::FlannelSubnet { network, bridge: Some(DOCKER_BRIDGE.to_owned()) },
+                probe: GateProbe::FlannelSubnet { network, bridge: Some(DOCKER_BRIDGE.to_owned()) },
                 consecutive: 1,
                 deadline: Some(deadline::STORE),
-                needs: BTreeSet::from([Need::Unit(docker::UNIT.to_owned())]),
+                needs: BTreeSet::from([Dependency::Unit(docker::UNIT.to_owned())]),
                 remedy: format!(
                     "`ip address show {DOCKER_BRIDGE}`; `cat {DOCKER_OPTIONS}`; `systemctl cat {}`: its command must have \
                      ${DOCKER_VARIABLE}",
@@ -117,7 +117,7 @@ fn add_network(spec: &NodeSpec, cluster: &ClusterSpec, facts: &Facts, part: &mut
 
 /// An interface of this machine that has the name of the pods' bridge and is not the agent's: its addresses are somebody's, and
 /// are not touched.
-pub(in crate::kubernetes) fn in_the_way(spec: &NodeSpec, cluster: &ClusterSpec, facts: &Facts) -> Option<Mistake> {
+pub(in crate::kubernetes) fn in_the_way(spec: &NodeSpec, cluster: &ClusterSpec, facts: &MachineFacts) -> Option<Mistake> {
     let own = routes(spec, cluster)?.own.subnet;
     let bridge = cluster.networks.routes.bridge.as_str();
     let there = facts.interfaces.iter().find(|interface| interface.name == bridge)?;
@@ -149,7 +149,7 @@ fn add_unit(content: &Value, after: Option<&str>, part: &mut Desired) {
         );
         part.files.push(File::public(drop_in.clone(), text));
         restart_on.extend([drop_in, flannel::NETWORK.to_owned()]);
-        needs.insert(Need::Gate(FLANNEL_GATE.to_owned()));
+        needs.insert(Dependency::Gate(FLANNEL_GATE.to_owned()));
     }
     part.units.push(Unit { name: POD_NETWORK_UNIT.to_owned(), enable: true, restart_on, needs, applies_files: false });
 }
@@ -172,10 +172,10 @@ fn add_route_gate(spec: &NodeSpec, cluster: &ClusterSpec, network: Ipv4Net, peer
     part.gates.push(Gate {
         name: "pod routes".to_owned(),
         unit: None,
-        probe: Probe::PodRoutes(PodRoutes { network, peers, address: own_address(spec), bridge: bridge.to_owned() }),
+        probe: GateProbe::PodRoutes(PodRoutes { network, peers, address: own_address(spec), bridge: bridge.to_owned() }),
         consecutive: 1,
         deadline: None,
-        needs: [before, POD_NETWORK_UNIT].map(|unit| Need::Unit(unit.to_owned())).into(),
+        needs: [before, POD_NETWORK_UNIT].map(|unit| Dependency::Unit(unit.to_owned())).into(),
         remedy: "`ip route`; `heat-node-agent explain`".to_owned(),
     });
 }
@@ -195,7 +195,7 @@ pub(in crate::kubernetes) struct OfDocker {
     /// Lines of the service section.
     pub(in crate::kubernetes) service_lines: String,
     /// What it waits for.
-    pub(in crate::kubernetes) needs: BTreeSet<Need>,
+    pub(in crate::kubernetes) needs: BTreeSet<Dependency>,
     /// Further files that it is restarted for.
     pub(in crate::kubernetes) restart_on: Vec<String>,
     /// The bridge of daemon.json, where it is not docker's own.
@@ -205,10 +205,10 @@ pub(in crate::kubernetes) struct OfDocker {
 }
 
 /// docker's part, where pods are on its bridge.
-pub(in crate::kubernetes) fn of_docker(spec: &NodeSpec, facts: &Facts) -> OfDocker {
+pub(in crate::kubernetes) fn of_docker(spec: &NodeSpec, facts: &MachineFacts) -> OfDocker {
     let Some(cluster) = spec.kubernetes.as_ref().filter(|cluster| !cluster.uses_cni()) else { return OfDocker::default() };
     let unit_lines = format!("Wants={POD_NETWORK_UNIT}\nAfter={POD_NETWORK_UNIT}\n");
-    let needs = BTreeSet::from([Need::Unit(POD_NETWORK_UNIT.to_owned())]);
+    let needs = BTreeSet::from([Dependency::Unit(POD_NETWORK_UNIT.to_owned())]);
     if cluster.has_flannel_unit() && pods(cluster).is_some() {
         return OfDocker {
             // Whatever it lacks its options for, it is tried again: the limit of the image's unit (three in a minute, by Debian)
@@ -217,7 +217,7 @@ pub(in crate::kubernetes) fn of_docker(spec: &NodeSpec, facts: &Facts) -> OfDock
             service_lines: format!(
                 "# Without its subnet it does not start: its pods would conflict with other nodes' pods.\n\
                  EnvironmentFile={DOCKER_OPTIONS}\n{}Restart=always\nRestartSec=5\n{}",
-                room_first(docker::STORE),
+                wait_for_space(docker::STORE),
                 command(facts.docker_command.as_deref())
             ),
             needs,
@@ -253,7 +253,7 @@ mod tests {
     use super::*;
     use crate::kubernetes::fixtures::{arguments, content, file, gate, node, spec, value};
     use crate::kubernetes::render;
-    use crate::network::{Interface, Made, PodNetworkFile};
+    use crate::network::{Interface, PodNetworkFile, PreviousNetwork};
 
     const DOCKER: &str = "/etc/systemd/system/docker.service.d/50-heat-node-agent.conf";
     const CNI: &str = "/etc/cni/net.d/10-heat-node-agent.conflist";
@@ -310,7 +310,7 @@ mod tests {
             ),
             (card, Some("names kbr0, an existing interface that is not a bridge")),
         ] {
-            let facts = Facts { interfaces: vec![interface], ..Facts::default() };
+            let facts = MachineFacts { interfaces: vec![interface], ..MachineFacts::default() };
             let found = crate::kubernetes::lacking(&spec(&changes), &facts);
             assert_eq!(found.first().map(|mistake| mistake.problem.as_str()), expected, "{facts:?}");
             // Where nothing is asked of the bridge, it is nobody's business.
@@ -322,7 +322,10 @@ mod tests {
     #[test]
     fn an_earlier_network_is_removed_and_disabled() {
         const FLANNELD: &str = "flanneld.service";
-        let made = Facts { made: Made { pod_network: true, flannel: true, ..Made::default() }, ..Facts::default() };
+        let made = MachineFacts {
+            made: PreviousNetwork { pod_network: true, flannel: true, ..PreviousNetwork::default() },
+            ..MachineFacts::default()
+        };
         for (changes, off, off_after) in [
             (&[("KUBE_TAG", "v1.9.3")][..], false, false),
             (&[("KUBE_TAG", "v1.10.3")], true, true),
@@ -333,7 +336,7 @@ mod tests {
             (&[("NETWORK_DRIVER", "none")], false, true),
         ] {
             let spec = spec(changes);
-            let (first, after) = (render(&spec, &Facts::default()).unwrap(), render(&spec, &made).unwrap());
+            let (first, after) = (render(&spec, &MachineFacts::default()).unwrap(), render(&spec, &made).unwrap());
             assert_eq!((is_start_blocked(&first, FLANNELD), is_start_blocked(&after, FLANNELD)), (off, off_after), "{changes:?}");
             let is_unit = spec.kubernetes.as_ref().unwrap().has_flannel_unit();
             assert_eq!(described(&first).is_some(), is_unit, "{changes:?}");
@@ -364,8 +367,8 @@ mod tests {
             assert!(settings.get("bridge").is_none() && settings.get("bip").is_none());
             let (flannel, docker) = ("/etc/sysconfig/flannel-network.json", unit(&desired, "docker.service"));
             let own = unit(&desired, POD_NETWORK_UNIT);
-            assert!(own.enable && own.needs.contains(&Need::Gate("flannel".to_owned())));
-            assert!(docker.needs.contains(&Need::Unit(POD_NETWORK_UNIT.to_owned())));
+            assert!(own.enable && own.needs.contains(&Dependency::Gate("flannel".to_owned())));
+            assert!(docker.needs.contains(&Dependency::Unit(POD_NETWORK_UNIT.to_owned())));
             for unit in [own, docker] {
                 assert!(unit.restart_on.contains(flannel) && unit.restart_on.contains(POD_NETWORK), "{}", unit.name);
             }
@@ -374,9 +377,9 @@ mod tests {
             let restarted: Vec<_> = desired.units.iter().filter(|unit| unit.restart_on.contains(flannel)).collect();
             assert_eq!(restarted.len(), 3, "{restarted:?}");
             let bridge = gate(&desired, "pod bridge").unwrap();
-            assert_eq!(bridge.probe, Probe::FlannelSubnet { network, bridge: Some("docker0".to_owned()) });
+            assert_eq!(bridge.probe, GateProbe::FlannelSubnet { network, bridge: Some("docker0".to_owned()) });
             // What docker waits for does not wait for docker.
-            assert_eq!(gate(&desired, "flannel").unwrap().probe, Probe::FlannelSubnet { network, bridge: None });
+            assert_eq!(gate(&desired, "flannel").unwrap().probe, GateProbe::FlannelSubnet { network, bridge: None });
             assert_eq!(file(&desired, CNI), None);
             assert_eq!(value(&arguments(&desired, "kubelet.service"), "network-plugin"), None);
         }
@@ -394,7 +397,7 @@ mod tests {
             (None, "ExecStart=\nExecStart=dockerd -H fd:// $DOCKER_NETWORK_OPTIONS\n"),
         ] {
             assert_eq!(command(of_image), expected);
-            let facts = Facts { docker_command: of_image.map(str::to_owned), ..Facts::default() };
+            let facts = MachineFacts { docker_command: of_image.map(str::to_owned), ..MachineFacts::default() };
             let desired = render(&spec(&[("KUBE_TAG", "v1.9.3")]), &facts).unwrap();
             assert!(content(&desired, DOCKER).ends_with(&format!("Restart=always\nRestartSec=5\n{expected}")));
         }
@@ -435,7 +438,7 @@ mod tests {
         ] {
             let desired = node(changes);
             let found = gate(&desired, "pod routes").map(|gate| match &gate.probe {
-                Probe::PodRoutes(routes) => {
+                GateProbe::PodRoutes(routes) => {
                     assert_eq!(routes.peers, Peers::Leases(desired.flannel.clone().unwrap()));
                     assert_eq!(routes.address, Some("192.0.2.11".parse().unwrap()));
                     routes.bridge.as_str()
@@ -466,7 +469,7 @@ mod tests {
             };
             assert_eq!(described(&desired), Some(expected), "{changes:?}");
             match &gate(&desired, "pod routes").unwrap().probe {
-                Probe::PodRoutes(routes) => assert_eq!(routes.peers, Peers::Given(others.clone())),
+                GateProbe::PodRoutes(routes) => assert_eq!(routes.peers, Peers::Given(others.clone())),
                 other => panic!("{other:?}"),
             }
             assert_eq!(file(&desired, CNI).is_some(), !on_docker);

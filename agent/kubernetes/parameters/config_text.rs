@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use super::mistake::Mistake;
 use super::table::find;
 use crate::budgets::ANSWER_MEMORY;
-use crate::budgets::json::{self, Rejection};
+use crate::budgets::json::{self, JsonRejection};
 
 /// The config as a map.
 pub(in crate::kubernetes) fn map(config: &Value) -> Result<Map<String, Value>, Mistake> {
@@ -20,9 +20,9 @@ pub(in crate::kubernetes) fn map(config: &Value) -> Result<Map<String, Value>, M
         Value::String(text) if text.trim_start().starts_with('{') => match json::answer(text.as_bytes()) {
             Ok(Value::Object(map)) => Ok(map),
             Ok(_) => Err(bad("is not a map")),
-            Err(Rejection::TooLarge(_)) => Err(bad("is too long")),
-            Err(Rejection::TooDeep) => Err(bad("is nested too deeply")),
-            Err(Rejection::Json(error)) => Err(bad(&format!("is not JSON: line {} column {}", error.line(), error.column()))),
+            Err(JsonRejection::TooLarge(_)) => Err(bad("is too long")),
+            Err(JsonRejection::TooDeep) => Err(bad("is nested too deeply")),
+            Err(JsonRejection::Json(error)) => Err(bad(&format!("is not JSON: line {} column {}", error.line(), error.column()))),
         },
         Value::String(text) => yaml(text),
         _ => Err(bad("is neither a map nor text")),

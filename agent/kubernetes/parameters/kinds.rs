@@ -14,7 +14,7 @@ use crate::http::split;
 
 /// The form of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum ParameterKind {
     /// `True` or `False` in any letter case, as Heat renders booleans.
     Bool,
     /// One word: tags, identifiers, image prefixes.
@@ -59,7 +59,7 @@ pub enum Kind {
     Map,
 }
 
-impl Kind {
+impl ParameterKind {
     /// The rule in words.
     #[must_use]
     pub fn rule(self) -> String {
@@ -190,7 +190,7 @@ fn number(text: &str) -> Option<u32> {
 
 /// `30000-32767`: first and last, in this order.
 pub(in crate::kubernetes) fn port_range(text: &str) -> Option<(u16, u16)> {
-    let port = |text| Kind::Port.normalised(text)?.parse().ok();
+    let port = |text| ParameterKind::Port.normalised(text)?.parse().ok();
     let (first, last) = text.split_once('-')?;
     Some((port(first)?, port(last)?)).filter(|(first, last)| first <= last)
 }
@@ -218,7 +218,7 @@ fn is_host_port(text: &str) -> bool {
         Some(inner) => inner.parse::<Ipv6Addr>().is_ok(),
         None => host.len() <= 253 && host.to_ascii_lowercase().split('.').all(is_label),
     };
-    host_is_good && port.is_none_or(|port| Kind::Port.normalised(port).is_some())
+    host_is_good && port.is_none_or(|port| ParameterKind::Port.normalised(port).is_some())
 }
 
 fn is_uuid(text: &str) -> bool {
@@ -279,32 +279,32 @@ mod tests {
     fn each_kind_takes_what_heat_sends_and_refuses_the_rest() {
         let id = "7c1f4d0e-93a2-4b86-8d55-2f60c6b1a9e4";
         for (kind, good, bad) in [
-            (Kind::Bool, &["True", "false", "TRUE"][..], &["yes", "1", "", "truе"][..]),
-            (Kind::Word, &["v1.23.3-rancher1", "mirror.example.org/rancher/"], &["a b", "a\"b", "$(x)", "é"]),
-            (Kind::Text, &["pa ss$'\"`"], &["a\nb", "\u{7f}"]),
-            (Kind::List, &["a,b", "10.0.0.0/8,.svc"], &["a, b", "a\\b"]),
-            (Kind::Label, &["bay-master-0", "a"], &["A", "-a", "a-", "a_b", "a.b", ""]),
-            (Kind::Domain, &["cluster.local"], &["cluster..local", ".", "a/b"]),
-            (Kind::Ip, &["192.0.2.1", "2001:db8::1"], &["192.0.2", "192.0.2.256", "host", "192.0.2.1/24"]),
+            (ParameterKind::Bool, &["True", "false", "TRUE"][..], &["yes", "1", "", "truе"][..]),
+            (ParameterKind::Word, &["v1.23.3-rancher1", "mirror.example.org/rancher/"], &["a b", "a\"b", "$(x)", "é"]),
+            (ParameterKind::Text, &["pa ss$'\"`"], &["a\nb", "\u{7f}"]),
+            (ParameterKind::List, &["a,b", "10.0.0.0/8,.svc"], &["a, b", "a\\b"]),
+            (ParameterKind::Label, &["bay-master-0", "a"], &["A", "-a", "a-", "a_b", "a.b", ""]),
+            (ParameterKind::Domain, &["cluster.local"], &["cluster..local", ".", "a/b"]),
+            (ParameterKind::Ip, &["192.0.2.1", "2001:db8::1"], &["192.0.2", "192.0.2.256", "host", "192.0.2.1/24"]),
             (
-                Kind::Cidr,
+                ParameterKind::Cidr,
                 &["10.100.0.0/16", "0.0.0.0/0", "2001:db8::/64"],
                 &["10.100.0.0/33", "10.100.0.0", "10.0.0.0/016", "10.0.0.0/+8", "2001:db8::/129", "10.0.0/8"],
             ),
-            (Kind::Port, &["1", "65535"], &["0", "65536", "-1", "+80", "8o"]),
+            (ParameterKind::Port, &["1", "65535"], &["0", "65536", "-1", "+80", "8o"]),
             (
-                Kind::HostPort,
+                ParameterKind::HostPort,
                 &["registry.example.org:5000", "192.0.2.1", "[2001:db8::1]:5000"],
                 &["http://x", "x:0", "a b:1", ""],
             ),
-            (Kind::Uuid, &[id], &["7C1F4D0E-93A2-4B86-8D55-2F60C6B1A9E4", "7c1f4d0e93a24b868d552f60c6b1a9e4", ""]),
+            (ParameterKind::Uuid, &[id], &["7C1F4D0E-93A2-4B86-8D55-2F60C6B1A9E4", "7c1f4d0e93a24b868d552f60c6b1a9e4", ""]),
             (
-                Kind::Url,
+                ParameterKind::Url,
                 &["http://192.0.2.1:8000/v1?a=b", "https://u:p@proxy.example.org"],
                 &["ftp://x", "x", "http://", "http://a\tb/", "http://a b/", "file:///etc/passwd", "http:\\\\x"],
             ),
             (
-                Kind::Url,
+                ParameterKind::Url,
                 &["HTTPS://u:p@h"],
                 &[
                     "https:/u:p@h",
@@ -316,21 +316,21 @@ mod tests {
                     "https://u:p%40h",
                 ],
             ),
-            (Kind::Number(0, 30), &["0", "30"], &["31", "-1", "1.5", "", "99999999999999999999"]),
-            (Kind::Choice(&["a-b", "c"]), &["a-b", "C"], &["d", ""]),
-            (Kind::Version, &["v1.23.3-rancher1", "1.31", "v1.2.0"], &["latest", "v2.0", "v1", "v1..3", "v1.2 --x"]),
+            (ParameterKind::Number(0, 30), &["0", "30"], &["31", "-1", "1.5", "", "99999999999999999999"]),
+            (ParameterKind::Choice(&["a-b", "c"]), &["a-b", "C"], &["d", ""]),
+            (ParameterKind::Version, &["v1.23.3-rancher1", "1.31", "v1.2.0"], &["latest", "v2.0", "v1", "v1..3", "v1.2 --x"]),
             (
-                Kind::Pem,
+                ParameterKind::Pem,
                 &["-----BEGIN CERTIFICATE-----\\nAA\\n-----END CERTIFICATE-----"],
                 &["AA", "-----BEGIN X-----\0-----END X-----"],
             ),
             (
-                Kind::Material,
+                ParameterKind::Material,
                 &["-----BEGIN CERTIFICATE-----\\nAA\\n-----END CERTIFICATE-----", "/etc/pki/ca.crt"],
                 &["ca.crt", "/", "/etc/../ca.crt", "/etc/pki/", "/etc/a b", "/etc/a\nb", "AA"],
             ),
             (
-                Kind::BootstrapToken,
+                ParameterKind::BootstrapToken,
                 &["abcdef.0123456789abcdef"],
                 &[
                     "abcdef",
@@ -340,10 +340,10 @@ mod tests {
                     "abcdef-0123456789abcdef",
                 ],
             ),
-            (Kind::Map, &[r#"{"VNI": 7, "GBP": true}"#, "{}"], &["[]", "VNI", r#"{"a": {}}"#, r#"{"a": -1}"#, ""]),
-            (Kind::Options, &["--v=2 --feature-gates=A=true"], &["--v=2\n--x"]),
+            (ParameterKind::Map, &[r#"{"VNI": 7, "GBP": true}"#, "{}"], &["[]", "VNI", r#"{"a": {}}"#, r#"{"a": -1}"#, ""]),
+            (ParameterKind::Options, &["--v=2 --feature-gates=A=true"], &["--v=2\n--x"]),
             (
-                Kind::Handle,
+                ParameterKind::Handle,
                 &["http://192.0.2.1:8000/v1/waitcondition/x", "{\"alarm_url\": \"http://x\"}"],
                 &["wget http://x", "token"],
             ),
@@ -359,18 +359,18 @@ mod tests {
 
     #[test]
     fn one_spelling_for_one_value() {
-        assert_eq!(Kind::Bool.normalised("True").as_deref(), Some("true"));
-        assert_eq!(Kind::Number(0, 99).normalised("007").as_deref(), Some("7"));
-        assert_eq!(Kind::Ip.normalised("2001:DB8:0::1").as_deref(), Some("2001:db8::1"));
-        assert_eq!(Kind::Map.normalised("{\"VNI\": 7}").as_deref(), Some("{\"VNI\":7}"));
-        assert_eq!(Kind::Cidr.normalised("10.100.7.9/16").as_deref(), Some("10.100.0.0/16"));
+        assert_eq!(ParameterKind::Bool.normalised("True").as_deref(), Some("true"));
+        assert_eq!(ParameterKind::Number(0, 99).normalised("007").as_deref(), Some("7"));
+        assert_eq!(ParameterKind::Ip.normalised("2001:DB8:0::1").as_deref(), Some("2001:db8::1"));
+        assert_eq!(ParameterKind::Map.normalised("{\"VNI\": 7}").as_deref(), Some("{\"VNI\":7}"));
+        assert_eq!(ParameterKind::Cidr.normalised("10.100.7.9/16").as_deref(), Some("10.100.0.0/16"));
     }
 
     proptest::proptest! {
         #[test]
         fn no_value_can_end_a_line(text in ".{0,40}[\n\r\0].{0,40}") {
-            for kind in [Kind::Bool, Kind::Word, Kind::Text, Kind::List, Kind::Label, Kind::Domain, Kind::Ip, Kind::Cidr, Kind::Port,
-                Kind::HostPort, Kind::Uuid, Kind::Url, Kind::Number(0, 9), Kind::Choice(&["a"]), Kind::Version, Kind::BootstrapToken, Kind::Options, Kind::Handle, Kind::Map] {
+            for kind in [ParameterKind::Bool, ParameterKind::Word, ParameterKind::Text, ParameterKind::List, ParameterKind::Label, ParameterKind::Domain, ParameterKind::Ip, ParameterKind::Cidr, ParameterKind::Port,
+                ParameterKind::HostPort, ParameterKind::Uuid, ParameterKind::Url, ParameterKind::Number(0, 9), ParameterKind::Choice(&["a"]), ParameterKind::Version, ParameterKind::BootstrapToken, ParameterKind::Options, ParameterKind::Handle, ParameterKind::Map] {
                 proptest::prop_assert_eq!(kind.normalised(&text), None);
             }
         }

@@ -7,6 +7,6 @@ pub(super) mod config_text;
 pub mod heat_params;
 pub mod kinds;
 pub mod mistake;
-pub mod possible;
 pub mod read;
+pub mod samples;
 pub mod table;

@@ -8,7 +8,7 @@ use reqwest::Url;
 use serde_json::{Map, Value};
 
 use super::config_text;
-use super::kinds::Kind;
+use super::kinds::ParameterKind;
 use super::mistake::{CORRECT, LISTED, Mistake, PRIVATE_KEY};
 use super::table::{Parameter, TABLE, find, nearest};
 use crate::budgets::json;
@@ -16,7 +16,7 @@ use crate::http::without_userinfo;
 use crate::metadata::{Deployment, python_text};
 
 /// Inputs that Heat adds by itself to every deployment begin with this (heat-protocol.md 3.4); they are no parameters.
-const HEATS_OWN: &str = "deploy_";
+const HEAT_INPUT_PREFIX: &str = "deploy_";
 
 /// Longest name that no parameter has and that a mistake repeats, in characters.
 const LONGEST_NAME: usize = 64;
@@ -63,7 +63,7 @@ impl Parameters {
         };
         let mut given = BTreeMap::new();
         let config: Vec<(&str, &Value)> = config.iter().map(|(name, value)| (name.as_str(), value)).collect();
-        let inputs = deployment.inputs.iter().filter(|input| !input.name.starts_with(HEATS_OWN));
+        let inputs = deployment.inputs.iter().filter(|input| !input.name.starts_with(HEAT_INPUT_PREFIX));
         let inputs: Vec<(&str, &Value)> = inputs.map(|input| (input.name.as_str(), &input.value)).collect();
         let secrets = config.iter().chain(&inputs).filter(|(name, _)| is_secret(name));
         let secrets: Vec<String> = secrets.map(|(_, value)| python_text(value).trim().to_owned()).collect();
@@ -226,8 +226,8 @@ fn collect(
 fn text_of(parameter: &Parameter, value: &Value) -> Option<String> {
     match (value, parameter.kind) {
         (Value::Null, _) => Some(String::new()),
-        (Value::Object(_), Kind::Handle | Kind::Map) => Some(value.to_string()),
-        (Value::Array(items), Kind::List) if items.iter().all(|item| !item.is_array() && !item.is_object()) => {
+        (Value::Object(_), ParameterKind::Handle | ParameterKind::Map) => Some(value.to_string()),
+        (Value::Array(items), ParameterKind::List) if items.iter().all(|item| !item.is_array() && !item.is_object()) => {
             Some(items.iter().map(python_text).collect::<Vec<_>>().join(","))
         }
         (Value::Array(_) | Value::Object(_), _) => None,

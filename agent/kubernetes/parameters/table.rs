@@ -2,8 +2,8 @@
 //! heat-params, from its first release to its last Heat driver, and the agent's own. Documentation
 //! and `verify` are made from it.
 
-use super::kinds::Kind;
-use super::kinds::Kind::{
+use super::kinds::ParameterKind;
+use super::kinds::ParameterKind::{
     Bool, BootstrapToken, Choice, Cidr, Domain, Handle, HostPort, Ip, Label, List, Map, Material, Number, Options, Pem, Port,
     Text, Url, Uuid, Version, Word,
 };
@@ -15,7 +15,7 @@ pub struct Parameter {
     /// Name in upper case; metadata may use any letter case.
     pub name: &'static str,
     /// Form of the value.
-    pub kind: Kind,
+    pub kind: ParameterKind,
     /// Whether the value is never shown.
     pub secret: bool,
     /// What holds where the parameter is absent or empty; empty: nothing does.
@@ -24,11 +24,11 @@ pub struct Parameter {
     pub meaning: &'static str,
 }
 
-const fn p(name: &'static str, kind: Kind, default: &'static str, meaning: &'static str) -> Parameter {
+const fn p(name: &'static str, kind: ParameterKind, default: &'static str, meaning: &'static str) -> Parameter {
     Parameter { name, kind, secret: false, default, meaning }
 }
 
-const fn secret(name: &'static str, kind: Kind, meaning: &'static str) -> Parameter {
+const fn secret(name: &'static str, kind: ParameterKind, meaning: &'static str) -> Parameter {
     Parameter { name, kind, secret: true, default: "", meaning }
 }
 

@@ -1,7 +1,7 @@
 //! Where certificates and keys lie, and who has which; `certificates` asks for them.
 
 use crate::desired::{ClientIdentity, KeyType, Material};
-use crate::kubernetes::spec::cluster::{ClusterSpec, Facts};
+use crate::kubernetes::spec::cluster::{ClusterSpec, MachineFacts};
 
 /// A certificate and its key.
 pub(in crate::kubernetes) struct Pair {
@@ -80,7 +80,10 @@ pub(in crate::kubernetes) struct ServiceAccountKeys<'a> {
 /// `SERVICE_ACCOUNT_KEYS` says otherwise: RS256 is what every verifier of tokens knows. One whose tokens are signed by the API server's
 /// own key, as on Magnum's nodes up to 6.x, keeps that key until the parameter asks for another; the API server then goes on taking what
 /// the old one signed. Below 1.6 keys have to be RSA.
-pub(in crate::kubernetes) fn service_account_keys<'a>(cluster: &'a ClusterSpec, facts: &Facts) -> Option<ServiceAccountKeys<'a>> {
+pub(in crate::kubernetes) fn service_account_keys<'a>(
+    cluster: &'a ClusterSpec,
+    facts: &MachineFacts,
+) -> Option<ServiceAccountKeys<'a>> {
     let control_plane = &cluster.control_plane;
     if let Some(private) = &control_plane.service_account_private_key {
         let sign = path_of(private, SERVICE_ACCOUNT_PRIVATE);

@@ -1,4 +1,4 @@
-//! A component that runs as a unit: its environment file, the drop-in that bends the unit to it, the unit itself.
+//! A component that runs as a unit: its environment file, the drop-in that adapts the unit to it, the unit itself.
 //!
 //! The drop-in drops the command line and the environment files of whatever unit the image has and gives ours: so no
 //! flag is lost because a distribution's unit lacks a variable (magnum-node.md 7.3 no. 25). systemd looks up a program
@@ -7,10 +7,10 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::desired::{ClientIdentity, Desired, File, Gate, Need, Owner, Probe, Unit};
+use crate::desired::{ClientIdentity, Dependency, Desired, File, Gate, GateProbe, Owner, Unit};
 use crate::kubernetes::parts::directories::directory;
 use crate::kubernetes::parts::paths::GUARDED;
-use crate::kubernetes::spec::cluster::{ClusterSpec, Facts};
+use crate::kubernetes::spec::cluster::{ClusterSpec, MachineFacts};
 use crate::kubernetes::spec::node::NodeSpec;
 use crate::kubernetes::text::environment::line;
 use crate::kubernetes::versions::{Availability, Checked, CommandLine, Component, Minor, flag, quoted};
@@ -114,13 +114,13 @@ pub(in crate::kubernetes) struct Daemon {
     /// Variables of those files, which the command line names first.
     pub(in crate::kubernetes) shared_variables: Vec<&'static str>,
     /// Further assignments of the environment file, which the command line does not expand.
-    pub(in crate::kubernetes) for_others: Vec<(&'static str, String)>,
+    pub(in crate::kubernetes) unexpanded: Vec<(&'static str, String)>,
     /// Whether the environment file holds a secret.
     pub(in crate::kubernetes) secret: bool,
     /// Further files whose change needs a restart.
     pub(in crate::kubernetes) restart_on: Vec<String>,
     /// What must be there before it is started.
-    pub(in crate::kubernetes) needs: BTreeSet<Need>,
+    pub(in crate::kubernetes) needs: BTreeSet<Dependency>,
     /// Units that it is ordered after at boot.
     pub(in crate::kubernetes) after: Vec<&'static str>,
     /// Further lines of the unit section.
@@ -138,7 +138,7 @@ impl Daemon {
             variables: Vec::new(),
             shared: &[],
             shared_variables: Vec::new(),
-            for_others: Vec::new(),
+            unexpanded: Vec::new(),
             secret: false,
             restart_on: Vec::new(),
             needs: BTreeSet::new(),
@@ -172,7 +172,7 @@ impl Daemon {
         let folder = format!("/etc/systemd/system/{}.d", self.unit);
         let drop_in = format!("{folder}/50-heat-node-agent.conf");
         let mut settings = String::from(MADE);
-        for (key, value) in self.for_others.iter().chain(&self.variables) {
+        for (key, value) in self.unexpanded.iter().chain(&self.variables) {
             settings.push_str(&line(key, value));
         }
         part.directories.push(directory(&folder));
@@ -218,7 +218,7 @@ pub(in crate::kubernetes) const MADE: &str =
 
 /// `/etc/kubernetes/config`: what every component of the first releases reads (magnum-node.md 1.0). With TLS the server
 /// stands in each component's kubeconfig.
-pub(in crate::kubernetes) fn shared_part(spec: &NodeSpec, cluster: &ClusterSpec, _facts: &Facts) -> Desired {
+pub(in crate::kubernetes) fn shared_part(spec: &NodeSpec, cluster: &ClusterSpec, _facts: &MachineFacts) -> Desired {
     if !has_variables(cluster.minor) {
         return Desired::default();
     }
@@ -250,7 +250,7 @@ fn name_of(word: &str) -> &str {
 pub(in crate::kubernetes) const NO_START_TIMEOUT: &str = "TimeoutStartSec=0\n";
 
 /// Waits for room on a store before its program starts, which would end at once, again and again. A `df` that fails holds up nobody.
-pub(in crate::kubernetes) fn room_first(store: &str) -> String {
+pub(in crate::kubernetes) fn wait_for_space(store: &str) -> String {
     let least = LEAST_FREE >> 10;
     format!(
         "ExecStartPre=/bin/sh -c 'while set -- $$(df -Pk {store} | tail -n 1); [ \"$$4\" -lt {least} ]; do \
@@ -310,14 +310,14 @@ pub(in crate::kubernetes) fn ok_gate(
         name: name.to_owned(),
         unit: Some(unit.to_owned()),
         remedy: format!("`journalctl -u {unit} -n 50`; `curl {with}{url}`"),
-        probe: Probe::Http { url, body: Some("ok".to_owned()), authority: authority.map(str::to_owned), identity },
+        probe: GateProbe::Http { url, body: Some("ok".to_owned()), authority: authority.map(str::to_owned), identity },
         consecutive: GOOD_IN_A_ROW,
         deadline,
-        needs: BTreeSet::from([Need::Unit(unit.to_owned())]),
+        needs: BTreeSet::from([Dependency::Unit(unit.to_owned())]),
     }
 }
 
-/// What has curl show this identity and not wait for ever for a process that hangs, with a space behind it.
+/// What has curl show this identity and not wait forever for a process that hangs, with a space behind it.
 pub(in crate::kubernetes) fn curl_options(identity: Option<&ClientIdentity>) -> String {
     let options = |one: &ClientIdentity| format!("--cacert {} --cert {} --key {} ", one.authority, one.certificate, one.key);
     format!("--max-time 5 {}", identity.map(options).unwrap_or_default())
@@ -329,7 +329,7 @@ mod tests {
 
     use super::*;
     use crate::kubernetes::fixtures::{MINORS, arguments, assignments, content, master, node, spec};
-    use crate::kubernetes::{Facts, render};
+    use crate::kubernetes::{MachineFacts, render};
 
     #[test]
     fn the_first_releases_read_variables_and_the_later_ones_one() {
@@ -395,13 +395,13 @@ mod tests {
                 let all = all.chain(desired.units.iter().flat_map(|one| &one.needs));
                 for need in all.chain(desired.gates.iter().flat_map(|one| &one.needs)) {
                     let there = match need {
-                        Need::Volume(role) => desired.volumes.iter().any(|one| one.role == *role),
-                        Need::Directory(path) => desired.directories.iter().any(|one| one.path == *path),
-                        Need::Unit(name) => desired.units.iter().any(|one| one.name == *name),
-                        Need::Gate(name) => desired.gates.iter().any(|one| one.name == *name),
-                        Need::Object(name) => desired.objects.iter().any(|one| one.name == *name),
-                        Need::FlannelKey => desired.flannel.is_some(),
-                        Need::Certificates => !desired.certificates.is_empty(),
+                        Dependency::Volume(role) => desired.volumes.iter().any(|one| one.role == *role),
+                        Dependency::Directory(path) => desired.directories.iter().any(|one| one.path == *path),
+                        Dependency::Unit(name) => desired.units.iter().any(|one| one.name == *name),
+                        Dependency::Gate(name) => desired.gates.iter().any(|one| one.name == *name),
+                        Dependency::Object(name) => desired.objects.iter().any(|one| one.name == *name),
+                        Dependency::FlannelKey => desired.flannel.is_some(),
+                        Dependency::Certificates => !desired.certificates.is_empty(),
                     };
                     assert!(there, "{need:?} {minor}");
                 }
@@ -436,10 +436,10 @@ mod tests {
             options in "(--v=[0-9] )?(--[a-z-]{1,12}=\"?[ -~]{0,30}\"? ?){0,3}",
         ) {
             let mut spec = spec(&[("KUBE_TAG", &format!("v1.{minor}.3"))]);
-            let plain = render(&spec, &Facts::default()).unwrap();
+            let plain = render(&spec, &MachineFacts::default()).unwrap();
             // Past the checks of parameters, which refuse most of it.
             spec.kubernetes.as_mut().unwrap().options.api_server.clone_from(&options);
-            let desired = render(&spec, &Facts::default()).unwrap();
+            let desired = render(&spec, &MachineFacts::default()).unwrap();
             let path = "/etc/kubernetes/apiserver";
             let keys = |desired| assignments(content(desired, path)).into_iter().map(|(key, _)| key).collect::<Vec<_>>();
             prop_assert_eq!(keys(&desired), keys(&plain));

@@ -10,7 +10,7 @@ use crate::desired::{ContainerEngine, Desired, File};
 use crate::kubernetes::networks::pod_network::OfDocker;
 use crate::kubernetes::parts::directories::add_directory;
 use crate::kubernetes::parts::paths::{CNI_NETWORKS, CNI_PROGRAMS};
-use crate::kubernetes::spec::cluster::{ClusterSpec, Facts};
+use crate::kubernetes::spec::cluster::{ClusterSpec, MachineFacts};
 use crate::kubernetes::spec::node::NodeSpec;
 use crate::kubernetes::spec::words::RuntimeKind;
 use crate::kubernetes::text::toml;
@@ -20,7 +20,7 @@ pub(in crate::kubernetes) const STORE: &str = "/var/lib/containerd";
 const REGISTRIES: &str = "/etc/containerd/certs.d";
 
 /// Its part of the node.
-pub(in crate::kubernetes) fn part(spec: &NodeSpec, cluster: &ClusterSpec, _facts: &Facts) -> Desired {
+pub(in crate::kubernetes) fn part(spec: &NodeSpec, cluster: &ClusterSpec, _facts: &MachineFacts) -> Desired {
     let mut part = Desired::default();
     let RuntimeKind::Containerd(major, minor) = cluster.runtime.kind else { return part };
     engine::block_others(cluster, &mut part);
@@ -126,7 +126,7 @@ fn hosts(registry: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::desired::Need;
+    use crate::desired::Dependency;
     use crate::kubernetes::fixtures::{content, file, node};
 
     fn worker(changes: &[(&str, &str)]) -> Desired {
@@ -259,7 +259,7 @@ capabilities = [\"pull\", \"resolve\", \"push\"]\n"
                     && proxy.content.contains("\nHTTPS_PROXY=\"http://u:p%40@proxy.example.org:3128\"\n")
             );
             let found = desired.units.iter().find(|one| one.name == unit).unwrap();
-            assert!(found.enable && found.needs.contains(&Need::Volume(crate::desired::VolumeRole::Runtime)));
+            assert!(found.enable && found.needs.contains(&Dependency::Volume(crate::desired::VolumeRole::Runtime)));
             assert!(found.restart_on.contains(path));
         }
     }

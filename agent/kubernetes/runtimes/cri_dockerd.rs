@@ -1,9 +1,9 @@
 //! cri-dockerd: docker for kubelets from 1.24 on, which no longer speak to it by themselves.
 
-use crate::desired::{Desired, Need, Unit};
+use crate::desired::{Dependency, Desired, Unit};
 use crate::kubernetes::parts::daemon::Daemon;
 use crate::kubernetes::parts::paths::{CNI_NETWORKS, CNI_PROGRAMS};
-use crate::kubernetes::spec::cluster::{ClusterSpec, Facts};
+use crate::kubernetes::spec::cluster::{ClusterSpec, MachineFacts};
 use crate::kubernetes::spec::node::NodeSpec;
 use crate::kubernetes::versions::quoted;
 
@@ -12,7 +12,7 @@ const SOCKET: &str = "cri-docker.socket";
 const DOCKER: &str = "docker.service";
 
 /// Its part of the node.
-pub(in crate::kubernetes) fn part(_spec: &NodeSpec, cluster: &ClusterSpec, _facts: &Facts) -> Desired {
+pub(in crate::kubernetes) fn part(_spec: &NodeSpec, cluster: &ClusterSpec, _facts: &MachineFacts) -> Desired {
     let mut part = Desired::default();
     if !cluster.runtime.cri_dockerd {
         return part;
@@ -37,7 +37,7 @@ pub(in crate::kubernetes) fn part(_spec: &NodeSpec, cluster: &ClusterSpec, _fact
     let words: Vec<String> = words.iter().map(|word| quoted(word)).collect();
     let mut daemon = Daemon::new(UNIT, "cri-dockerd", "/etc/kubernetes/cri-dockerd");
     daemon.variables.push(("CRI_DOCKERD_ARGS", words.join(" ")));
-    daemon.needs = [Need::Unit(DOCKER.to_owned()), Need::Unit(SOCKET.to_owned())].into();
+    daemon.needs = [Dependency::Unit(DOCKER.to_owned()), Dependency::Unit(SOCKET.to_owned())].into();
     daemon.after = vec![DOCKER, SOCKET];
     daemon.unit_lines = format!("Requires={SOCKET}\n");
     daemon.service_lines.push_str("Type=notify\n");

@@ -10,7 +10,7 @@ use crate::desired::{ContainerEngine, Desired, File};
 use crate::kubernetes::networks::pod_network::OfDocker;
 use crate::kubernetes::parts::directories::add_directory;
 use crate::kubernetes::parts::paths::{CNI_NETWORKS, CNI_PROGRAMS};
-use crate::kubernetes::spec::cluster::{ClusterSpec, Facts};
+use crate::kubernetes::spec::cluster::{ClusterSpec, MachineFacts};
 use crate::kubernetes::spec::node::NodeSpec;
 use crate::kubernetes::spec::words::RuntimeKind;
 use crate::kubernetes::text::toml;
@@ -20,7 +20,7 @@ pub(in crate::kubernetes) const STORE: &str = "/var/lib/containers";
 const REGISTRIES: &str = "/etc/containers/registries.conf.d";
 
 /// Its part of the node.
-pub(in crate::kubernetes) fn part(spec: &NodeSpec, cluster: &ClusterSpec, _facts: &Facts) -> Desired {
+pub(in crate::kubernetes) fn part(spec: &NodeSpec, cluster: &ClusterSpec, _facts: &MachineFacts) -> Desired {
     let mut part = Desired::default();
     if cluster.runtime.kind != RuntimeKind::CriO {
         return part;

@@ -5,13 +5,13 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value, json};
 
 use super::engine::{self, Engine};
-use crate::desired::{ContainerEngine, Desired, File, Gate, Need, Probe, StorageDriver};
+use crate::desired::{ContainerEngine, Dependency, Desired, File, Gate, GateProbe, StorageDriver};
 use crate::kubernetes::networks::pod_network::{self, OfDocker};
 use crate::kubernetes::parts::daemon::{GOOD_IN_A_ROW, deadline};
 use crate::kubernetes::parts::directories::add_directory;
 use crate::kubernetes::parts::docker::{STORE, UNIT};
 use crate::kubernetes::parts::runtime_units;
-use crate::kubernetes::spec::cluster::Facts;
+use crate::kubernetes::spec::cluster::MachineFacts;
 use crate::kubernetes::spec::node::NodeSpec;
 use crate::kubernetes::spec::words::RuntimeKind;
 use crate::kubernetes::text::environment::line;
@@ -23,7 +23,7 @@ const SOCKET: &str = "/run/docker.sock";
 const SYSCONFIG: &str = "/etc/sysconfig";
 
 /// Adds docker's part, where it is the runtime: a node without Kubernetes has no other.
-pub(in crate::kubernetes) fn part(spec: &NodeSpec, facts: &Facts) -> Desired {
+pub(in crate::kubernetes) fn part(spec: &NodeSpec, facts: &MachineFacts) -> Desired {
     let mut part = Desired::default();
     if let Some(cluster) = &spec.kubernetes {
         if cluster.runtime.kind != RuntimeKind::Docker {
@@ -54,14 +54,14 @@ pub(in crate::kubernetes) fn part(spec: &NodeSpec, facts: &Facts) -> Desired {
     part.gates.push(Gate {
         name: "docker".to_owned(),
         unit: Some(UNIT.to_owned()),
-        probe: Probe::Docker {
+        probe: GateProbe::Docker {
             socket: SOCKET.to_owned(),
             storage_driver: driver.as_str().to_owned(),
             data_root: STORE.to_owned(),
         },
         consecutive: GOOD_IN_A_ROW,
         deadline: Some(deadline::STORE),
-        needs: BTreeSet::from([Need::Unit(UNIT.to_owned())]),
+        needs: BTreeSet::from([Dependency::Unit(UNIT.to_owned())]),
         remedy: format!("`journalctl -u {UNIT} -n 50`; `docker info`"),
     });
     part
@@ -69,7 +69,7 @@ pub(in crate::kubernetes) fn part(spec: &NodeSpec, facts: &Facts) -> Desired {
 
 /// daemon.json. A setting that the daemon's command line also has makes docker refuse to start, so only what the
 /// parameters or Magnum's nodes ask for is in it (magnum-node.md 2.4: log options).
-fn settings(spec: &NodeSpec, facts: &Facts, network: &OfDocker) -> String {
+fn settings(spec: &NodeSpec, facts: &MachineFacts, network: &OfDocker) -> String {
     let mut settings = Map::new();
     if !facts.docker_sysconfig {
         let driver = spec.storage.driver;
@@ -181,7 +181,7 @@ mod tests {
         assert!(drop_in.contains("Requires=docker-thin-pool.service\nAfter=docker-thin-pool.service\n"), "{drop_in}");
         assert!(!drop_in.contains("AssertPathIsMountPoint"), "{drop_in}");
 
-        let fedora = Facts { docker_sysconfig: true, ..Facts::default() };
+        let fedora = MachineFacts { docker_sysconfig: true, ..MachineFacts::default() };
         let variables = render(&spec(&pool), &fedora).unwrap();
         let settings = parsed(&variables);
         assert!(settings.get("storage-driver").is_none() && settings.get("storage-opts").is_none());

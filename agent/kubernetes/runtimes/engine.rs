@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::desired::{ContainerEngine, Content, Desired, File, Gate, Need, Owner, Probe, Unit, Volume, VolumeRole};
+use crate::desired::{ContainerEngine, Content, Dependency, Desired, File, Gate, GateProbe, Owner, Unit, Volume, VolumeRole};
 use crate::kubernetes::networks::pod_network::OfDocker;
 use crate::kubernetes::parts::daemon::{GOOD_IN_A_ROW, deadline};
 use crate::kubernetes::parts::directories::add_directory;
@@ -60,22 +60,22 @@ impl Engine {
                 cluster: spec.cluster.clone(),
                 users: vec![self.unit.to_owned()],
             });
-            needs.insert(Need::Volume(VolumeRole::Runtime));
+            needs.insert(Dependency::Volume(VolumeRole::Runtime));
         }
         part.gates.push(Gate {
             name: STORAGE.to_owned(),
             unit: None,
-            probe: Probe::Store(spec.storage.store(self.whose, self.store)),
+            probe: GateProbe::Store(spec.storage.store(self.whose, self.store)),
             consecutive: 1,
             deadline: None,
             needs: needs.clone(),
             remedy: format!("`findmnt -T {}`", self.store),
         });
         // Nothing of a running engine is stopped for a store that it could not use.
-        needs.insert(Need::Gate(STORAGE.to_owned()));
+        needs.insert(Dependency::Gate(STORAGE.to_owned()));
         if self.unit == docker::UNIT {
             // An engine that finds forwarding off switches it on and drops what is forwarded (magnum-node.md 7.4 no. 52).
-            needs.insert(Need::Unit(SYSCTL_UNIT.to_owned()));
+            needs.insert(Dependency::Unit(SYSCTL_UNIT.to_owned()));
         }
         if let Some(socket) = socket(self.whose) {
             part.gates.push(socket_gate(self.unit, socket));
@@ -114,7 +114,7 @@ RequiresMountsFor={store}
                 out.push_str(&format!("Requires={pool}\nAfter={pool}\nAssertPathExists={}\n", thin_pool::DEVICE));
             }
             // Also in the moments before the mount unit is there. A file system that the kernel made read-only after I/O
-            // errors would have the engine start for ever.
+            // errors would have the engine start forever.
             (Some(_), Content::Xfs | Content::Btrfs) => {
                 out.push_str(&format!("AssertPathIsMountPoint={store}\nAssertPathIsReadWrite={store}\n"));
             }
@@ -142,10 +142,10 @@ fn socket_gate(unit: &str, socket: &str) -> Gate {
     Gate {
         name: unit.trim_end_matches(".service").to_owned(),
         unit: Some(unit.to_owned()),
-        probe: Probe::Socket(socket.to_owned()),
+        probe: GateProbe::Socket(socket.to_owned()),
         consecutive: GOOD_IN_A_ROW,
         deadline: Some(deadline::STORE),
-        needs: BTreeSet::from([Need::Unit(unit.to_owned())]),
+        needs: BTreeSet::from([Dependency::Unit(unit.to_owned())]),
         remedy: format!("`journalctl -u {unit} -n 50`; `crictl --runtime-endpoint unix://{socket} info`"),
     }
 }

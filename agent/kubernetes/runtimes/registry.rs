@@ -5,9 +5,9 @@
 
 use serde_json::{Map, json};
 
-use crate::desired::{Desired, File, Need, Owner};
+use crate::desired::{Dependency, Desired, File, Owner};
 use crate::kubernetes::parts::daemon::Daemon;
-use crate::kubernetes::spec::cluster::{ClusterSpec, Facts, Registry};
+use crate::kubernetes::spec::cluster::{ClusterSpec, MachineFacts, Registry};
 use crate::kubernetes::spec::node::NodeSpec;
 use crate::kubernetes::spec::words::RuntimeKind;
 use crate::kubernetes::text::yaml;
@@ -22,7 +22,7 @@ const IMAGE: &str = "registry:2";
 const PORT_IN_CONTAINER: u16 = 5000;
 
 /// Its part of the node.
-pub(in crate::kubernetes) fn part(_spec: &NodeSpec, cluster: &ClusterSpec, _facts: &Facts) -> Desired {
+pub(in crate::kubernetes) fn part(_spec: &NodeSpec, cluster: &ClusterSpec, _facts: &MachineFacts) -> Desired {
     let mut part = Desired::default();
     let Some(registry) = &cluster.registry else { return part };
     let by_docker = cluster.runtime.kind == RuntimeKind::Docker;
@@ -51,7 +51,7 @@ pub(in crate::kubernetes) fn part(_spec: &NodeSpec, cluster: &ClusterSpec, _fact
     daemon.variables.push(("REGISTRY_ARGS", words.join(" ")));
     daemon.restart_on.push(CONFIGURATION.to_owned());
     if by_docker {
-        daemon.needs.insert(Need::Unit("docker.service".to_owned()));
+        daemon.needs.insert(Dependency::Unit("docker.service".to_owned()));
         daemon.after.push("docker.service");
         // One that a cut of power left behind has the name still.
         daemon.service_lines.push_str("ExecStartPre=-docker rm --force registry\n");

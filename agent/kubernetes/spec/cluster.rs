@@ -12,7 +12,7 @@ use crate::kubernetes::parameters::kinds::port_range;
 use crate::kubernetes::spec::words::{Role, Secret};
 use crate::kubernetes::versions::option;
 use crate::kubernetes::versions::{Availability, Component, Minor, flag};
-use crate::network::{FirewallTool, Interface, Made};
+use crate::network::{FirewallTool, Interface, PreviousNetwork};
 
 /// Where everything of the control plane lies.
 pub(in crate::kubernetes) const CERTIFICATES: &str = "/etc/kubernetes/certs";
@@ -79,7 +79,7 @@ pub struct ClusterSpec {
     /// `CLUSTER_SUBNET_CIDR`, where it was given: where the nodes are.
     pub nodes: Option<Ipv4Net>,
     /// Users' further flags.
-    pub options: Options,
+    pub options: UserOptions,
 }
 
 /// The API and how it is reached.
@@ -441,7 +441,7 @@ pub struct Registry {
 
 /// `*_OPTIONS`: further flags, one text a component.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Options {
+pub struct UserOptions {
     /// `KUBELET_OPTIONS`.
     pub kubelet: String,
     /// `KUBEAPI_OPTIONS`.
@@ -454,7 +454,7 @@ pub struct Options {
     pub proxy: String,
 }
 
-impl Options {
+impl UserOptions {
     /// Whose they are, in the order in which they are judged.
     pub(in crate::kubernetes) const COMPONENTS: [Component; 5] =
         [Component::Kubelet, Component::Proxy, Component::ApiServer, Component::ControllerManager, Component::Scheduler];
@@ -485,14 +485,14 @@ impl Options {
 
     /// Whether a node of this role runs the component, so that its options are read there.
     #[must_use]
-    pub(in crate::kubernetes) fn are_read(component: Component, role: Role) -> bool {
+    pub(in crate::kubernetes) fn is_component_on(component: Component, role: Role) -> bool {
         role == Role::Master || matches!(component, Component::Kubelet | Component::Proxy)
     }
 }
 
 /// What the machine is, as far as its files depend on it; all unknown where it is another machine's tree.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Facts {
+pub struct MachineFacts {
     /// Memory in MiB.
     pub memory: Option<u64>,
     /// Number of CPUs.
@@ -516,7 +516,7 @@ pub struct Facts {
     /// Those of [`MODULES`](crate::kubernetes::MODULES) that the kernel has neither built in nor as a module; empty where it is not known.
     pub lacking_modules: Vec<&'static str>,
     /// What the agent made here before.
-    pub made: Made,
+    pub made: PreviousNetwork,
     /// What tokens of service accounts were signed and verified by here before.
     pub tokens: Tokens,
     /// Interfaces; nothing that is rendered depends on them.

@@ -1,7 +1,9 @@
 //! What the parameters say of certificates: which of them they give, who signs the others, and how those are made.
 
 use super::words::CertificateSource;
-use crate::desired::{Issuer, KeyType, MagnumAccess, MagnumUser, Material, Pair, Rotation, Share, Signer, Trust};
+use crate::desired::{
+    CertificatePolicy, GivenPair, Issuer, KeyType, MagnumAccess, MagnumUser, Material, RenewalSlot, Rotation, Signer,
+};
 use crate::kubernetes::parameters::read::Parameters;
 
 /// Every certificate that parameters may give: by its name, of which theirs are made (`ETCD_SERVER_KEY`).
@@ -85,7 +87,7 @@ impl TrustSpec {
     }
 
     /// How certificates are signed. Without a given authority a worker that joins by a token asks Magnum for it.
-    pub(in crate::kubernetes) fn signing_policy(&self, source: CertificateSource, share: Share) -> Trust {
+    pub(in crate::kubernetes) fn signing_policy(&self, source: CertificateSource, share: RenewalSlot) -> CertificatePolicy {
         let from_magnum = match source {
             CertificateSource::Magnum => true,
             CertificateSource::Bootstrap => self.authority(Signer::Kubernetes).certificate.is_none(),
@@ -93,7 +95,7 @@ impl TrustSpec {
         };
         let magnum = self.magnum.clone().filter(|_| from_magnum);
         let issuer = magnum.map_or(Issuer::Given, Issuer::Magnum);
-        Trust {
+        CertificatePolicy {
             keys: self.keys,
             keys_asked: self.keys_asked,
             renew: self.renew.unwrap_or_else(|| self.can_renew(&issuer)),
@@ -140,9 +142,9 @@ impl TrustSpec {
     }
 
     /// A certificate that is given, with its key.
-    pub(in crate::kubernetes) fn pair(&self, name: &str) -> Option<Pair> {
+    pub(in crate::kubernetes) fn pair(&self, name: &str) -> Option<GivenPair> {
         let partial_pair = self.partial_pair(name);
-        partial_pair.certificate.zip(partial_pair.key).map(|(certificate, key)| Pair { certificate, key })
+        partial_pair.certificate.zip(partial_pair.key).map(|(certificate, key)| GivenPair { certificate, key })
     }
 }
 
@@ -203,9 +205,9 @@ mod tests {
     const CA: &str = "-----BEGIN CERTIFICATE-----\\nAA\\n-----END CERTIFICATE-----\\n";
     const MAGNUM: &[(&str, &str)] = &[("CERTIFICATES", "magnum"), ("MAGNUM_URL", "https://magnum.example.org:9511/v1/")];
 
-    fn trust(changes: &[&[(&str, &str)]]) -> Trust {
+    fn trust(changes: &[&[(&str, &str)]]) -> CertificatePolicy {
         let cluster = spec(&changes.concat()).kubernetes.unwrap();
-        cluster.trust.signing_policy(cluster.certificates, Share::ALONE)
+        cluster.trust.signing_policy(cluster.certificates, RenewalSlot::ALONE)
     }
 
     #[test]
@@ -217,7 +219,10 @@ mod tests {
         {
             let kinds = [&certificate, &key].map(|name| find(name).unwrap_or_else(|| panic!("{name}")));
             assert_eq!(kinds.map(|row| row.secret), [false, true], "{certificate} {key}");
-            assert!(kinds.iter().all(|row| row.kind == crate::kubernetes::parameters::kinds::Kind::Material), "{certificate}");
+            assert!(
+                kinds.iter().all(|row| row.kind == crate::kubernetes::parameters::kinds::ParameterKind::Material),
+                "{certificate}"
+            );
         }
     }
 

@@ -1,6 +1,6 @@
 //! The command line of a component: only what its minor knows.
 
-use super::words::{items, port, quoted, split, truth};
+use super::shell_words::{items, port, quoted, split, truth};
 use super::{Availability, Component, Minor, admission_plugin, flag};
 use crate::report::text::shortened;
 

@@ -16,14 +16,14 @@ pub(crate) fn two_numbers(tag: &str) -> Option<(u16, u16)> {
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
 }
 
+mod shell_words;
 #[cfg(test)]
 mod tests;
-mod words;
 
 use std::fmt;
 
 pub use command_line::{Checked, CommandLine, given};
-pub use words::{items, option, port, quoted, split, truth};
+pub use shell_words::{items, option, port, quoted, split, truth};
 
 /// A minor release of Kubernetes 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

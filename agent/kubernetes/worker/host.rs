@@ -6,12 +6,12 @@
 use std::collections::BTreeSet;
 
 use super::kube_proxy;
-use crate::desired::{Desired, File, Gate, Need, Probe, Unit};
+use crate::desired::{Dependency, Desired, File, Gate, GateProbe, Unit};
 use crate::kubernetes::parts::daemon::deadline;
 use crate::kubernetes::parts::directories::{add_directory, directory};
 use crate::kubernetes::parts::paths::{CNI_NETWORKS, CNI_PROGRAMS};
 use crate::kubernetes::parts::paths::{OPENSTACK_AUTHORITY, SYSCTL_UNIT};
-use crate::kubernetes::spec::cluster::{ClusterSpec, Facts, NetworkDriver};
+use crate::kubernetes::spec::cluster::{ClusterSpec, MachineFacts, NetworkDriver};
 use crate::kubernetes::spec::node::NodeSpec;
 use crate::kubernetes::spec::words::Role;
 
@@ -37,7 +37,7 @@ net.bridge.bridge-nf-call-ip6tables = 1
 ";
 
 /// Adds the host's part.
-pub(in crate::kubernetes) fn part(spec: &NodeSpec, facts: &Facts) -> Desired {
+pub(in crate::kubernetes) fn part(spec: &NodeSpec, facts: &MachineFacts) -> Desired {
     let mut part = Desired::default();
     for path in ["/etc/kubernetes", "/srv/kubernetes"] {
         part.directories.push(directory(path));
@@ -63,21 +63,21 @@ pub(in crate::kubernetes) fn part(spec: &NodeSpec, facts: &Facts) -> Desired {
     part.units.push(helper(MODULES_UNIT, modules.clone(), BTreeSet::new()));
     // The bridge settings exist only once br_netfilter is loaded, so new modules mean that settings are applied again.
     let settings = modules.into_iter().chain([SYSCTL_FILE.to_owned()]).collect();
-    part.units.push(helper(SYSCTL_UNIT, settings, BTreeSet::from([Need::Unit(MODULES_UNIT.to_owned())])));
+    part.units.push(helper(SYSCTL_UNIT, settings, BTreeSet::from([Dependency::Unit(MODULES_UNIT.to_owned())])));
     part.gates.push(Gate {
         name: "sysctl".to_owned(),
         unit: Some(SYSCTL_UNIT.to_owned()),
-        probe: Probe::Sysctl(measured),
+        probe: GateProbe::Sysctl(measured),
         consecutive: 1,
         deadline: Some(deadline::KERNEL),
-        needs: BTreeSet::from([Need::Unit(SYSCTL_UNIT.to_owned())]),
+        needs: BTreeSet::from([Dependency::Unit(SYSCTL_UNIT.to_owned())]),
         remedy: format!("`journalctl -u {MODULES_UNIT} -u {SYSCTL_UNIT}`; check for a file in /etc/sysctl.d that sorts after 90-heat-node-agent.conf"),
     });
     part
 }
 
 /// Why, and which, by pod network and by the way services are balanced.
-fn further_modules(cluster: &ClusterSpec, facts: &Facts) -> Vec<(&'static str, Vec<&'static str>)> {
+fn further_modules(cluster: &ClusterSpec, facts: &MachineFacts) -> Vec<(&'static str, Vec<&'static str>)> {
     let networks = &cluster.networks;
     let of_network = match networks.driver {
         NetworkDriver::Flannel => ("flannel's backend", flannel_modules(&networks.flannel.backend)),
@@ -175,7 +175,7 @@ fn add_files(cluster: &ClusterSpec, part: &mut Desired) {
     }
 }
 
-fn helper(name: &str, restart_on: BTreeSet<String>, needs: BTreeSet<Need>) -> Unit {
+fn helper(name: &str, restart_on: BTreeSet<String>, needs: BTreeSet<Dependency>) -> Unit {
     // The distribution enables these by itself.
     Unit { name: name.to_owned(), enable: false, restart_on, needs, applies_files: true }
 }
@@ -226,7 +226,7 @@ mod tests {
         use crate::kubernetes::render;
 
         for (kernel, there) in [(Some((4, 18)), true), (Some((4, 19)), false), (Some((6, 1)), false), (None, false)] {
-            let facts = Facts { kernel, ..Facts::default() };
+            let facts = MachineFacts { kernel, ..MachineFacts::default() };
             let desired = render(&spec(&[("PROXY_MODE", "ipvs")]), &facts).unwrap();
             assert_eq!(plain(content(&desired, MODULES_FILE)).contains(&"nf_conntrack_ipv4"), there, "{kernel:?}");
         }
@@ -250,7 +250,7 @@ mod tests {
     #[test]
     fn calico_needs_more_of_the_host() {
         let gate = |desired: &Desired| match &desired.gates.iter().find(|gate| gate.name == "sysctl").unwrap().probe {
-            Probe::Sysctl(keys) => keys.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>(),
+            GateProbe::Sysctl(keys) => keys.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>(),
             _ => Vec::new(),
         };
         let calico = worker(&[("NETWORK_DRIVER", "calico")]);

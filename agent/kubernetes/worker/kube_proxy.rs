@@ -6,12 +6,12 @@
 use serde_json::json;
 
 use super::kubelet::{self, OWN_CERTIFICATE};
-use crate::desired::{Desired, File, Need};
+use crate::desired::{Dependency, Desired, File};
 use crate::kubernetes::parameters::mistake::Mistake;
 use crate::kubernetes::parts::certificates::{AUTHORITY, PROXY};
 use crate::kubernetes::parts::daemon::{Daemon, ProbeIdentity, Variables, deadline, ok_gate};
 use crate::kubernetes::parts::settings::Settings;
-use crate::kubernetes::spec::cluster::{ClusterSpec, Facts};
+use crate::kubernetes::spec::cluster::{ClusterSpec, MachineFacts};
 use crate::kubernetes::spec::node::NodeSpec;
 use crate::kubernetes::spec::words::CertificateSource;
 use crate::kubernetes::spec::words::Role;
@@ -31,7 +31,7 @@ const FIRST_WITH_OWN_ADDRESS: u16 = 9;
 const VARIABLES: Variables = &[("KUBE_LOGTOSTDERR", &[]), ("KUBE_LOG_LEVEL", &[])];
 
 /// Its part of the node.
-pub(in crate::kubernetes) fn part(spec: &NodeSpec, cluster: &ClusterSpec, facts: &Facts) -> Desired {
+pub(in crate::kubernetes) fn part(spec: &NodeSpec, cluster: &ClusterSpec, facts: &MachineFacts) -> Desired {
     let mut part = Desired::default();
     let settings = settings(spec, cluster);
     let mut daemon = Daemon::new(UNIT, "kube-proxy", "/etc/kubernetes/proxy");
@@ -53,7 +53,7 @@ pub(in crate::kubernetes) fn part(spec: &NodeSpec, cluster: &ClusterSpec, facts:
     // has registered. At a boot they are there already.
     daemon.after.push(kubelet::UNIT);
     if kubelet::registers(spec, cluster, facts) {
-        daemon.needs.insert(Need::Gate(kubelet::REGISTRATION.to_owned()));
+        daemon.needs.insert(Dependency::Gate(kubelet::REGISTRATION.to_owned()));
     }
     daemon.service_lines.push_str("User=root\n");
     daemon.add(&mut part);
@@ -67,7 +67,7 @@ pub(in crate::kubernetes) fn part(spec: &NodeSpec, cluster: &ClusterSpec, facts:
         // It does not serve before the API told it of its node (in newer releases, and where it takes pods' addresses from there).
         if spec.role == Role::Master {
             gate.deadline = Some(deadline::SERVICE);
-            gate.needs.insert(Need::Gate(crate::kubernetes::parts::api_server::GATE.to_owned()));
+            gate.needs.insert(Dependency::Gate(crate::kubernetes::parts::api_server::GATE.to_owned()));
         }
         part.gates.push(gate);
     }
@@ -157,7 +157,7 @@ fn unsupported(asked: &str, minor: Minor) -> Option<(String, bool)> {
 
 /// What the running kernel lacks for the mode; nothing where it is not known. kube-proxy would fall back to another mode without
 /// a word, or end.
-pub(in crate::kubernetes) fn lacking(cluster: &ClusterSpec, facts: &Facts) -> Vec<Mistake> {
+pub(in crate::kubernetes) fn lacking(cluster: &ClusterSpec, facts: &MachineFacts) -> Vec<Mistake> {
     let Some(mode) = mode(cluster) else { return Vec::new() };
     let needed = match mode.as_str() {
         "ipvs" => IPVS_MODULES,
@@ -297,7 +297,7 @@ mod tests {
     fn it_starts_once_its_node_is_registered_and_knows_its_address_by_itself() {
         let needs = |desired: &Desired| {
             let unit = desired.units.iter().find(|unit| unit.name == UNIT).unwrap();
-            unit.needs.contains(&Need::Gate("registration".to_owned()))
+            unit.needs.contains(&Dependency::Gate("registration".to_owned()))
         };
         for (minor, changes, waits, address) in [
             (20, &[][..], true, Some("192.0.2.11")),

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value, json};
 
 use super::reservations;
-use crate::desired::{ClientIdentity, Desired, Directory, File, Gate, Need, Probe};
+use crate::desired::{ClientIdentity, Dependency, Desired, Directory, File, Gate, GateProbe};
 use crate::kubernetes::add_ons::{self, cloud_config};
 use crate::kubernetes::parts::api_server;
 use crate::kubernetes::parts::certificates::{ADMIN, AUTHORITY, KUBELET, Pair};
@@ -21,7 +21,7 @@ use crate::kubernetes::parts::runtime_units;
 use crate::kubernetes::parts::settings::Settings;
 use crate::kubernetes::runtimes::engine;
 use crate::kubernetes::spec::cluster;
-use crate::kubernetes::spec::cluster::{ClusterSpec, Facts, MANIFESTS, NetworkDriver};
+use crate::kubernetes::spec::cluster::{ClusterSpec, MANIFESTS, MachineFacts, NetworkDriver};
 use crate::kubernetes::spec::node::NodeSpec;
 use crate::kubernetes::spec::words::CertificateSource;
 use crate::kubernetes::spec::words::Role;
@@ -63,7 +63,7 @@ const VARIABLES: Variables = &[
 ];
 
 /// Its part of the node.
-pub(in crate::kubernetes) fn part(spec: &NodeSpec, cluster: &ClusterSpec, facts: &Facts) -> Desired {
+pub(in crate::kubernetes) fn part(spec: &NodeSpec, cluster: &ClusterSpec, facts: &MachineFacts) -> Desired {
     let mut part = Desired::default();
     // As the kubelet itself makes it.
     part.directories.push(Directory { mode: 0o750, ..directory(STATE) });
@@ -85,7 +85,7 @@ pub(in crate::kubernetes) fn part(spec: &NodeSpec, cluster: &ClusterSpec, facts:
     }
     daemon.take(&settings.flags, cluster, VARIABLES, "KUBELET_ARGS");
     let runtime = engine::unit(cluster);
-    daemon.needs.insert(Need::Unit(runtime.to_owned()));
+    daemon.needs.insert(Dependency::Unit(runtime.to_owned()));
     daemon.after.push(runtime);
     daemon.service_lines = format!("User=root\nWorkingDirectory={STATE}\n");
     daemon.add(&mut part);
@@ -125,10 +125,10 @@ fn ready(spec: &NodeSpec, cluster: &ClusterSpec, registration: &Gate) -> Gate {
             "`kubectl describe node` on a master shows the conditions of the node; `journalctl -u {UNIT} -n 50`; `curl {}{url}`",
             curl_options(identity.as_ref())
         ),
-        probe: Probe::NodeReady { url, identity },
+        probe: GateProbe::NodeReady { url, identity },
         consecutive: 1,
         deadline: None,
-        needs: BTreeSet::from([Need::Gate(registration.name.clone())]),
+        needs: BTreeSet::from([Dependency::Gate(registration.name.clone())]),
     }
 }
 
@@ -149,13 +149,13 @@ fn requests(spec: &NodeSpec, cluster: &ClusterSpec) -> Option<Gate> {
     };
     match spec.role {
         Role::Minion if cluster.certificates == CertificateSource::Bootstrap => {
-            Some(gate(Probe::File(OWN_SERVING_CERTIFICATE.to_owned()), Need::Unit(UNIT.to_owned())))
+            Some(gate(GateProbe::File(OWN_SERVING_CERTIFICATE.to_owned()), Dependency::Unit(UNIT.to_owned())))
         }
         Role::Master if cluster.lets_join_by_token() => {
             let version = if cluster.minor.number() >= FIRST_WITH_STABLE_REQUESTS { "v1" } else { "v1beta1" };
             let url = format!("{}/apis/certificates.k8s.io/{version}/certificatesigningrequests", cluster.server(spec.role));
-            let probe = Probe::NoPendingRequests { url, identity: Some(ADMIN.client()) };
-            Some(gate(probe, Need::Gate(api_server::GATE.to_owned())))
+            let probe = GateProbe::NoPendingRequests { url, identity: Some(ADMIN.client()) };
+            Some(gate(probe, Dependency::Gate(api_server::GATE.to_owned())))
         }
         _ => None,
     }
@@ -182,20 +182,20 @@ fn registration(spec: &NodeSpec, cluster: &ClusterSpec, settings: &Settings) -> 
     flag("hostname-override").filter(|name| Some(name) == cluster.node_name.as_ref())?;
     let (url, identity) = node_object(spec, cluster);
     // On a master the API is its own: behind its gate nobody asks in vain.
-    let api = (spec.role == Role::Master).then(|| Need::Gate(api_server::GATE.to_owned()));
+    let api = (spec.role == Role::Master).then(|| Dependency::Gate(api_server::GATE.to_owned()));
     Some(Gate {
         name: REGISTRATION.to_owned(),
         unit: Some(UNIT.to_owned()),
         remedy: format!("`journalctl -u {UNIT} -n 50`; `curl {}{url}`", curl_options(identity.as_ref())),
-        probe: Probe::HttpJson { url, key: "kind".to_owned(), value: "Node".to_owned(), identity },
+        probe: GateProbe::HttpJson { url, key: "kind".to_owned(), value: "Node".to_owned(), identity },
         consecutive: GOOD_IN_A_ROW,
         deadline: None,
-        needs: std::iter::once(Need::Unit(UNIT.to_owned())).chain(api).collect(),
+        needs: std::iter::once(Dependency::Unit(UNIT.to_owned())).chain(api).collect(),
     })
 }
 
 /// Whether there is such a gate.
-pub(super) fn registers(spec: &NodeSpec, cluster: &ClusterSpec, facts: &Facts) -> bool {
+pub(super) fn registers(spec: &NodeSpec, cluster: &ClusterSpec, facts: &MachineFacts) -> bool {
     registration(spec, cluster, &settings(spec, cluster, facts)).is_some()
 }
 
@@ -207,7 +207,7 @@ pub(in crate::kubernetes) fn client_identity(cluster: &ClusterSpec) -> ClientIde
     }
 }
 
-fn settings(spec: &NodeSpec, cluster: &ClusterSpec, facts: &Facts) -> Settings {
+fn settings(spec: &NodeSpec, cluster: &ClusterSpec, facts: &MachineFacts) -> Settings {
     let minor = cluster.minor;
     let mut settings = Settings::new(Component::Kubelet, ConfigKind::Kubelet, minor, false);
     identity(spec, cluster, &mut settings);
@@ -291,7 +291,7 @@ fn security(cluster: &ClusterSpec, settings: &mut Settings) {
     settings.set("readOnlyPort", "read-only-port", json!(0));
 }
 
-fn networking(spec: &NodeSpec, cluster: &ClusterSpec, facts: &Facts, settings: &mut Settings) {
+fn networking(spec: &NodeSpec, cluster: &ClusterSpec, facts: &MachineFacts, settings: &mut Settings) {
     if let Some(address) = spec.address {
         settings.set("address", "address", json!(address.to_string()));
     }
@@ -418,7 +418,7 @@ mod tests {
         let base =
             [("KUBE_TAG", tag.as_str()), ("CGROUP_DRIVER", driver), ("CERTIFICATES", "given"), ("KUBE_MASTER_IP", "192.0.2.5")];
         let all: Vec<_> = base.into_iter().chain(changes.iter().copied()).collect();
-        let facts = Facts { memory: Some(4096), cpus: Some(2), resolved: true, ..Facts::default() };
+        let facts = MachineFacts { memory: Some(4096), cpus: Some(2), resolved: true, ..MachineFacts::default() };
         render(&NodeSpec::from_parameters(&parameters(&all)).unwrap(), &facts).unwrap()
     }
 
@@ -570,8 +570,9 @@ mod tests {
             assert_eq!(sorted(found), sorted(expected.split(", ").map(str::to_owned).collect()));
         }
         // On a master kube-proxy's time begins when the API is there, which it asks.
-        let waits =
-            |desired: &Desired| gate(desired, "kube-proxy").unwrap().needs.contains(&Need::Gate(api_server::GATE.to_owned()));
+        let waits = |desired: &Desired| {
+            gate(desired, "kube-proxy").unwrap().needs.contains(&Dependency::Gate(api_server::GATE.to_owned()))
+        };
         assert!(waits(&master(31, &[name])) && !waits(&worker(31, &[name])));
     }
 
@@ -588,12 +589,12 @@ mod tests {
             (worker(15, &plain), "http://192.0.2.5:8080/api/v1/nodes/node-1", None, false),
         ] {
             let found = gate(&desired, "registration").unwrap();
-            let Probe::HttpJson { url: asked, identity, .. } = &found.probe else { panic!() };
+            let GateProbe::HttpJson { url: asked, identity, .. } = &found.probe else { panic!() };
             assert_eq!(asked, url);
             let shown = identity.as_ref().map(|one| (one.certificate.as_str(), one.key.as_str()));
             assert_eq!(shown, pair, "{url}");
-            assert_eq!(found.needs.contains(&Need::Gate(api_server::GATE.to_owned())), needs_api, "{url}");
-            assert!(found.needs.contains(&Need::Unit(UNIT.to_owned())));
+            assert_eq!(found.needs.contains(&Dependency::Gate(api_server::GATE.to_owned())), needs_api, "{url}");
+            assert!(found.needs.contains(&Dependency::Unit(UNIT.to_owned())));
         }
         // Whose name is not known, or who does not register itself, is not asked for.
         let other_name = worker(15, &[&plain[..], &[("KUBELET_OPTIONS", "--hostname-override=other")]].concat());
@@ -639,9 +640,9 @@ mod tests {
                 "{changes:?}"
             );
             let ready = desired.gates.iter().chain(&desired.watched).find(|gate| gate.name == "ready").unwrap();
-            let Probe::NodeReady { url, identity } = &ready.probe else { panic!() };
+            let GateProbe::NodeReady { url, identity } = &ready.probe else { panic!() };
             assert_eq!((url.as_str(), identity.is_some()), ("https://192.0.2.5:6443/api/v1/nodes/node-1", true));
-            assert_eq!(ready.needs, BTreeSet::from([Need::Gate("registration".to_owned())]));
+            assert_eq!(ready.needs, BTreeSet::from([Dependency::Gate("registration".to_owned())]));
         }
         let unregistered = worker(20, &[name, ("KUBELET_OPTIONS", "--register-node=false")]);
         assert!(unregistered.watched.is_empty() && gate(&unregistered, "ready").is_none());
@@ -665,11 +666,11 @@ mod tests {
         ] {
             let found = desired.watched.iter().find(|gate| gate.name == "certificate requests");
             let asked = found.map(|gate| match &gate.probe {
-                Probe::NoPendingRequests { url, identity } => {
+                GateProbe::NoPendingRequests { url, identity } => {
                     assert_eq!(identity.as_ref().map(|one| one.key.as_str()), Some(ADMIN.key));
                     url.as_str()
                 }
-                Probe::File(path) => path,
+                GateProbe::File(path) => path,
                 other => panic!("{other:?}"),
             });
             assert_eq!(asked, expected);
@@ -797,7 +798,7 @@ mod tests {
     #[test]
     fn an_unknown_machine_gets_no_reservations() {
         let parameters = parameters(&[("CERTIFICATES", "given"), ("CONTAINER_RUNTIME", "containerd")]);
-        let desired = render(&NodeSpec::from_parameters(&parameters).unwrap(), &Facts::default()).unwrap();
+        let desired = render(&NodeSpec::from_parameters(&parameters).unwrap(), &MachineFacts::default()).unwrap();
         let config = content(&desired, CONFIGURATION);
         assert!(!config.contains("Reserved") && !config.contains("resolvConf"), "{config}");
     }

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::kubernetes::parameters::mistake::Mistake;
-use crate::kubernetes::spec::cluster::{ClusterSpec, Facts};
+use crate::kubernetes::spec::cluster::{ClusterSpec, MachineFacts};
 use crate::kubernetes::versions::option;
 
 /// What is kept; nothing where the machine is not known.
@@ -26,7 +26,7 @@ const SMALLEST: u64 = 255;
 const CPUS: &[(u64, u64)] = &[(1, 600), (2, 100), (4, 50), (u64::MAX, 25)];
 
 /// Computed from the machine.
-pub(in crate::kubernetes) fn of(facts: &Facts) -> Reserved {
+pub(in crate::kubernetes) fn of(facts: &MachineFacts) -> Reserved {
     let (Some(memory), Some(cpus)) = (facts.memory, facts.cpus) else { return Reserved::default() };
     let kept = if memory < 1024 { SMALLEST } else { steps(MEMORY, memory) / 100 };
     // Of a CPU, 10000 hundredths of a per cent are 1000 thousandths.
@@ -39,7 +39,7 @@ pub(in crate::kubernetes) fn of(facts: &Facts) -> Reserved {
 const EVICTS: u64 = 100;
 
 /// What is reserved beyond what the machine has: a kubelet ends on it, or leaves no pod any room.
-pub(in crate::kubernetes) fn too_large(cluster: &ClusterSpec, facts: &Facts) -> Vec<Mistake> {
+pub(in crate::kubernetes) fn too_large(cluster: &ClusterSpec, facts: &MachineFacts) -> Vec<Mistake> {
     let computed = of(facts);
     // A user's flag takes the place of ours.
     let asked = |flag: &str, parameter: &'static str, given: &Option<String>, computed: &Option<Map<String, Value>>| {
@@ -147,11 +147,11 @@ mod tests {
 
     #[test]
     fn more_than_the_machine_has_is_refused() {
-        let small = Facts { memory: Some(2048), cpus: Some(2), ..Facts::default() };
+        let small = MachineFacts { memory: Some(2048), cpus: Some(2), ..MachineFacts::default() };
         for (changes, facts, expected) in [
             (&[][..], &small, ""),
             (&[("KUBE_RESERVED", "cpu=100m,memory=256Mi")], &small, ""),
-            (&[("KUBE_RESERVED", "memory=3Gi")], &Facts::default(), ""),
+            (&[("KUBE_RESERVED", "memory=3Gi")], &MachineFacts::default(), ""),
             (
                 &[("KUBE_RESERVED", "memory=3Gi")],
                 &small,
@@ -208,10 +208,10 @@ mod tests {
             (16_384, 8, ("90m", "2662Mi"), "819Mi"),
             (262_144, 64, ("230m", "12165Mi"), "1024Mi"),
         ] {
-            let reserved = of(&Facts { memory: Some(memory), cpus: Some(cpus), ..Facts::default() });
+            let reserved = of(&MachineFacts { memory: Some(memory), cpus: Some(cpus), ..MachineFacts::default() });
             assert_eq!(reserved.kubernetes.unwrap(), *json!({"cpu": kubernetes.0, "memory": kubernetes.1}).as_object().unwrap());
             assert_eq!(reserved.system.unwrap(), *json!({"cpu": "100m", "memory": system}).as_object().unwrap());
         }
-        assert_eq!(of(&Facts { memory: Some(2048), ..Facts::default() }), Reserved::default());
+        assert_eq!(of(&MachineFacts { memory: Some(2048), ..MachineFacts::default() }), Reserved::default());
     }
 }

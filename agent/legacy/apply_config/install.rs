@@ -147,7 +147,7 @@ impl Templates<'_> {
                 Some((owner.unwrap_or(user), group.unwrap_or(its_group)))
             }
         };
-        let is_same = |facts: crate::files::Facts| {
+        let is_same = |facts: crate::files::PathMetadata| {
             facts.kind == FileKind::File && facts.mode == mode && owner.is_none_or(|owner| owner == facts.owner)
         };
         if own.is_some_and(is_same) && root.read(path, READ_LIMIT)?.is_some_and(|bytes| bytes == file.body.as_bytes()) {

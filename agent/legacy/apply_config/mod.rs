@@ -6,7 +6,7 @@ mod key;
 mod metadata;
 mod types;
 
-use super::arguments::{self, Given, Outcome, RELEASE, Switch, Takes};
+use super::arguments::{self, Given, RELEASE, Switch, Takes, ToolResult};
 use super::log::Log;
 use super::machine::{Machine, variable};
 use crate::error::{Error, Result};
@@ -40,7 +40,7 @@ const SWITCHES: &[Switch] = &[
 ];
 
 /// Runs the tool.
-pub(super) fn run(arguments: &[String]) -> Outcome {
+pub(super) fn run(arguments: &[String]) -> ToolResult {
     let Some(given) = arguments::read("os-apply-config", "", SWITCHES, arguments)? else { return Ok(0) };
     if let Some(word) = given.words.first() {
         return Err(arguments::Wrong::Usage {

@@ -11,7 +11,7 @@ use std::io::Read;
 
 use serde_json::{Map, Value};
 
-use super::arguments::Outcome;
+use super::arguments::ToolResult;
 use super::machine::{Machine, json_of};
 use crate::budgets::DOCUMENT_MEMORY;
 use crate::error::{Context, Error, Result};
@@ -24,7 +24,7 @@ use shared::Answer;
 type Hook = fn(&Machine, &Map<String, Value>) -> Result<Answer>;
 
 /// The hook of a group.
-pub(super) fn of(group: &str) -> Option<fn(&[String]) -> Outcome> {
+pub(super) fn of(group: &str) -> Option<fn(&[String]) -> ToolResult> {
     match group {
         "script" => Some(|_| run(script::run)),
         "json-file" => Some(|_| run(json_file::run)),
@@ -34,7 +34,7 @@ pub(super) fn of(group: &str) -> Option<fn(&[String]) -> Outcome> {
     }
 }
 
-fn run(hook: Hook) -> Outcome {
+fn run(hook: Hook) -> ToolResult {
     let mut text = String::new();
     std::io::stdin().take(READ_LIMIT).read_to_string(&mut text).context(|| "reading the deployment from standard input")?;
     let read = json_of(&text, DOCUMENT_MEMORY).context(|| "reading the deployment from standard input")?;
@@ -45,11 +45,11 @@ fn run(hook: Hook) -> Outcome {
 }
 
 /// The metadata is that of the machine: what is on standard input is not looked at.
-fn apply_config() -> Outcome {
+fn apply_config() -> ToolResult {
     answer(apply_config::run()?)
 }
 
-fn answer(answer: Answer) -> Outcome {
+fn answer(answer: Answer) -> ToolResult {
     print(&python_json(&Value::Object(answer)))?;
     Ok(0)
 }

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
-use super::words::{Location, Resource, Walk};
+use super::walk::{Location, Resource, Walk};
 use crate::budgets::json as budget;
-use crate::budgets::yaml::{Content, Node};
+use crate::budgets::yaml::{Content, YamlNode};
 use crate::report::text::shortened;
 
 /// Characters of a name of the template that are shown.
@@ -94,12 +94,12 @@ impl<'a> Scope<'a> {
 
 /// Where a reference leads.
 enum ReferenceTarget<'a> {
-    To(&'a Node),
+    To(&'a YamlNode),
     Nowhere,
 }
 
 /// Name and argument of a call.
-pub(super) fn of(node: &Node) -> Option<(&str, &Node)> {
+pub(super) fn of(node: &YamlNode) -> Option<(&str, &YamlNode)> {
     match node.members() {
         Some([one]) if FUNCTIONS.contains(&one.name.as_str()) || one.name.starts_with("Fn::") => Some((&one.name, &one.value)),
         _ => None,
@@ -108,7 +108,7 @@ pub(super) fn of(node: &Node) -> Option<(&str, &Node)> {
 
 impl<'a> Walk<'a> {
     /// The value of a node, if all of it is known.
-    pub(super) fn resolve(&self, node: &'a Node, scope: &Scope<'_>, depth: usize) -> Given {
+    pub(super) fn resolve(&self, node: &'a YamlNode, scope: &Scope<'_>, depth: usize) -> Given {
         if depth > FARTHEST || !self.step() {
             return Given::Unknown;
         }
@@ -118,7 +118,7 @@ impl<'a> Walk<'a> {
         {
             // An input without a value is null.
             let value = one.value.text().and_then(|name| inputs.get(name)).cloned();
-            return self.weighed(value.unwrap_or(Given::Known(Value::Null)));
+            return self.within_budget(value.unwrap_or(Given::Known(Value::Null)));
         }
         if let Some((function, argument)) = of(node) {
             return match (function, self.target(function, argument, scope)) {
@@ -135,7 +135,7 @@ impl<'a> Walk<'a> {
         match &node.content {
             Content::Scalar(Value::String(text)) => {
                 let word = scope.index.filter(|word| !word.is_empty() && text.contains(word));
-                self.weighed(Given::Known(Value::String(word.map_or_else(|| text.clone(), |word| text.replace(word, "0")))))
+                self.within_budget(Given::Known(Value::String(word.map_or_else(|| text.clone(), |word| text.replace(word, "0")))))
             }
             Content::Scalar(value) => Given::Known(value.clone()),
             Content::List(items) => {
@@ -148,13 +148,13 @@ impl<'a> Walk<'a> {
                     members.iter().map(|member| (member.name.clone(), self.resolve(&member.value, scope, depth + 1))).collect();
                 let known: Option<Map<String, Value>> =
                     all.into_iter().map(|(name, value)| Some((name, known(value)?))).collect();
-                self.weighed(known.map_or(Given::Unknown, |members| Given::Known(Value::Object(members))))
+                self.within_budget(known.map_or(Given::Unknown, |members| Given::Known(Value::Object(members))))
             }
         }
     }
 
     /// The values of a deployment, each by itself.
-    pub(super) fn inputs(&self, node: &'a Node, scope: &Scope<'_>, inputs: &mut Inputs, depth: usize) {
+    pub(super) fn inputs(&self, node: &'a YamlNode, scope: &Scope<'_>, inputs: &mut Inputs, depth: usize) {
         if depth > FARTHEST || !self.step() {
             inputs.open = true;
             return;
@@ -198,7 +198,7 @@ impl<'a> Walk<'a> {
     }
 
     /// What a reference refers to in the template itself. A name that is not there is a mistake.
-    fn target(&self, function: &str, argument: &'a Node, scope: &Scope<'_>) -> ReferenceTarget<'a> {
+    fn target(&self, function: &str, argument: &'a YamlNode, scope: &Scope<'_>) -> ReferenceTarget<'a> {
         let (name, path) = match argument.items() {
             Some([name, path @ ..]) => (name, path),
             Some([]) => return ReferenceTarget::Nowhere,
@@ -225,7 +225,7 @@ impl<'a> Walk<'a> {
                 };
                 // An empty default stands for what is given when the stack is made.
                 let default = declared.value.get("default").filter(|default| default.text() != Some(""));
-                default.and_then(|default| along(default, path)).map_or(ReferenceTarget::Nowhere, ReferenceTarget::To)
+                default.and_then(|default| follow_path(default, path)).map_or(ReferenceTarget::Nowhere, ReferenceTarget::To)
             }
             "get_resource" | "get_attr" => {
                 let Some(resource) = self.resources.iter().find(|member| member.name == name) else {
@@ -238,11 +238,11 @@ impl<'a> Walk<'a> {
                     );
                     return ReferenceTarget::Nowhere;
                 };
-                let is_value = resource.value.get("type").and_then(Node::text) == Some("OS::Heat::Value");
+                let is_value = resource.value.get("type").and_then(YamlNode::text) == Some("OS::Heat::Value");
                 let value = resource.value.get("properties").and_then(|properties| properties.get("value"));
                 match path.split_first() {
                     Some((attribute, path)) if function == "get_attr" && is_value && attribute.text() == Some("value") => {
-                        value.and_then(|value| along(value, path)).map_or(ReferenceTarget::Nowhere, ReferenceTarget::To)
+                        value.and_then(|value| follow_path(value, path)).map_or(ReferenceTarget::Nowhere, ReferenceTarget::To)
                     }
                     _ => ReferenceTarget::Nowhere,
                 }
@@ -252,19 +252,19 @@ impl<'a> Walk<'a> {
     }
 
     /// The default of a parameter whose type makes something else of its text.
-    fn default_of(&self, function: &str, argument: &Node, default: &Node) -> Option<Given> {
+    fn default_of(&self, function: &str, argument: &YamlNode, default: &YamlNode) -> Option<Given> {
         let name = argument.text().filter(|_| function == "get_param")?;
         let kind = self.parameters?.get(name)?.get("type")?.text()?;
         match (kind, default.text()?) {
             ("comma_delimited_list", text) => {
-                Some(self.weighed(Given::Known(text.split(',').map(|item| Value::from(item.trim())).collect())))
+                Some(self.within_budget(Given::Known(text.split(',').map(|item| Value::from(item.trim())).collect())))
             }
             ("json", _) => Some(Given::Unknown),
             _ => None,
         }
     }
 
-    fn merge(&self, argument: &'a Node, scope: &Scope<'_>, depth: usize) -> Given {
+    fn merge(&self, argument: &'a YamlNode, scope: &Scope<'_>, depth: usize) -> Given {
         let mut all = Map::new();
         for map in argument.items().unwrap_or_default() {
             match self.resolve(map, scope, depth + 1) {
@@ -277,7 +277,7 @@ impl<'a> Walk<'a> {
     }
 
     /// The arguments of a function that is not carried out: names in it that are not there are mistakes all the same.
-    fn check_nested(&self, argument: &'a Node, scope: &Scope<'_>, depth: usize) {
+    fn check_nested(&self, argument: &'a YamlNode, scope: &Scope<'_>, depth: usize) {
         if depth > FARTHEST {
             return;
         }
@@ -293,7 +293,7 @@ impl<'a> Walk<'a> {
     }
 
     /// The value, if there is room for it.
-    fn weighed(&self, given: Given) -> Given {
+    fn within_budget(&self, given: Given) -> Given {
         let Given::Known(value) = &given else { return given };
         if self.take(budget::weight(value)) {
             return given;
@@ -317,7 +317,7 @@ fn known(given: Given) -> Option<Value> {
 }
 
 /// The member that a path of names and numbers leads to.
-fn along<'a>(node: &'a Node, path: &[Node]) -> Option<&'a Node> {
+fn follow_path<'a>(node: &'a YamlNode, path: &[YamlNode]) -> Option<&'a YamlNode> {
     path.iter().try_fold(node, |node, step| match &step.content {
         Content::Scalar(Value::String(name)) => node.get(name),
         Content::Scalar(Value::Number(number)) => node.items()?.get(usize::try_from(number.as_u64()?).ok()?),

@@ -6,26 +6,26 @@
 
 mod functions;
 mod software;
-mod words;
+mod walk;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
-use crate::budgets::yaml::{Document, Node};
+use crate::budgets::yaml::{Document, YamlNode};
 use crate::budgets::{DEPLOYMENTS, DOCUMENT_MEMORY, json as budget};
 use functions::{Given, Inputs, Scope, short};
-use software::{Config, Kind};
-pub use words::{Location, Planned, Template, TemplateProblem};
-use words::{Resource, VERSION, Walk};
+use software::{Config, ResourceKind};
+pub use walk::{Location, Planned, Template, TemplateProblem};
+use walk::{Resource, VERSION, Walk};
 
 /// How deep groups may stand in each other.
 const DEEPEST_GROUP: usize = 16;
 
 /// Whether the document is a template.
 #[must_use]
-pub fn is_template(document: &Node) -> bool {
+pub fn is_template(document: &YamlNode) -> bool {
     document.member(VERSION).is_some()
 }
 
@@ -50,17 +50,17 @@ pub fn read(document: &Document) -> Template {
         );
     }
     walk.all();
-    Template { planned: walk.planned.into_inner(), odd: walk.odd.into_inner() }
+    Template { planned: walk.planned.into_inner(), problems: walk.problems.into_inner() }
 }
 
 impl<'a> Walk<'a> {
-    fn new(root: &'a Node) -> Self {
+    fn new(root: &'a YamlNode) -> Self {
         let walk = Self {
             parameters: root.get("parameters"),
-            resources: root.get("resources").and_then(Node::members).unwrap_or_default(),
+            resources: root.get("resources").and_then(YamlNode::members).unwrap_or_default(),
             left: Cell::new(DOCUMENT_MEMORY),
             planned: RefCell::default(),
-            odd: RefCell::default(),
+            problems: RefCell::default(),
         };
         for section in ["parameters", "resources"] {
             if let Some(value) = root.get(section).filter(|value| value.members().is_none()) {
@@ -80,8 +80,8 @@ impl<'a> Walk<'a> {
             all.iter().filter_map(|one| Some((one.location.resource.as_str(), Config::read(self, one)?))).collect();
         let mut used = BTreeSet::new();
         for one in &all {
-            match Kind::of(one.kind) {
-                Some(Kind::Deployment { .. }) => {
+            match ResourceKind::of(one.kind) {
+                Some(ResourceKind::Deployment { .. }) => {
                     if let Some(name) = self.deployment(one, &configs) {
                         used.insert(name);
                     }
@@ -93,7 +93,7 @@ impl<'a> Walk<'a> {
                     "each template is checked by itself",
                     "run verify --metadata with that file too",
                 ),
-                Some(Kind::Config) | None => {}
+                Some(ResourceKind::Config) | None => {}
             }
         }
         for (name, config) in configs.iter().filter(|(name, _)| !used.contains(**name)) {
@@ -102,9 +102,9 @@ impl<'a> Walk<'a> {
     }
 
     /// The resource itself, and the one that it makes several of.
-    fn resource(&self, name: &str, line: usize, value: &'a Node, index: Option<&'a str>, all: &mut Vec<Resource<'a>>) {
+    fn resource(&self, name: &str, line: usize, value: &'a YamlNode, index: Option<&'a str>, all: &mut Vec<Resource<'a>>) {
         let location = Location { resource: name.to_owned(), line };
-        let Some(kind) = value.get("type").and_then(Node::text) else {
+        let Some(kind) = value.get("type").and_then(YamlNode::text) else {
             return self.mistake(location, "type", "is missing", "a resource is a map with a type", "correct the template");
         };
         let properties = value.get("properties");
@@ -118,7 +118,7 @@ impl<'a> Walk<'a> {
         {
             let word = match properties.and_then(|properties| properties.get("index_var")) {
                 None if inner == "resource_def" => Some("%index%"),
-                given => given.and_then(Node::text),
+                given => given.and_then(YamlNode::text),
             };
             self.resource(&format!("{name}.{inner}"), member.line, &member.value, word.or(index), all);
         }
@@ -166,15 +166,16 @@ impl<'a> Walk<'a> {
         }
         let server = property("server").and_then(functions::of).filter(|(function, _)| *function == "get_resource");
         let server = server.and_then(|(_, name)| name.text()).map(str::to_owned);
-        let actions = property("actions").and_then(Node::items).unwrap_or_default();
-        let actions: Vec<&str> = actions.iter().filter_map(Node::text).collect();
+        let actions = property("actions").and_then(YamlNode::items).unwrap_or_default();
+        let actions: Vec<&str> = actions.iter().filter_map(YamlNode::text).collect();
         let action = if actions.is_empty() || actions.contains(&"CREATE") {
             "CREATE"
         } else {
             actions.first().copied().unwrap_or("CREATE")
         };
-        let shown = property("name").and_then(Node::text).unwrap_or(&one.location.resource).to_owned();
-        let config = if let Some(key) = property("input_key").and_then(Node::text) { found.with_key(key) } else { found.clone() };
+        let shown = property("name").and_then(YamlNode::text).unwrap_or(&one.location.resource).to_owned();
+        let config =
+            if let Some(key) = property("input_key").and_then(YamlNode::text) { found.with_key(key) } else { found.clone() };
         self.plan(one.location.clone(), &config, &inputs, server, action, &shown);
         Some(*name)
     }

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 
 use super::functions::{self, Given, Scope, short};
-use super::words::{Location, Planned, Resource, Walk};
-use crate::budgets::yaml::{Content, Node};
+use super::walk::{Location, Planned, Resource, Walk};
+use crate::budgets::yaml::{Content, YamlNode};
 
 /// Types of an input or output.
 const TYPES: [&str; 5] = ["String", "Number", "CommaDelimitedList", "Json", "Boolean"];
@@ -19,12 +19,12 @@ const OF_OUTPUT: &[&str] = &["name", "description", "type", "error_output"];
 const UNGROUPED: &str = "Heat::Ungrouped";
 
 /// What a resource type is for the walk.
-pub(super) enum Kind {
+pub(super) enum ResourceKind {
     Config,
     Deployment { group: bool, structured: bool },
 }
 
-impl Kind {
+impl ResourceKind {
     pub(super) fn of(kind: &str) -> Option<Self> {
         let deployment = |group, structured| Some(Self::Deployment { group, structured });
         match kind {
@@ -56,7 +56,7 @@ pub(super) struct Config<'a> {
     pub(super) inputs: Vec<Declared>,
     pub(super) outputs: Vec<String>,
     form: Form,
-    content: Option<&'a Node>,
+    content: Option<&'a YamlNode>,
     index: Option<&'a str>,
     /// The function that gets an input.
     key: String,
@@ -120,11 +120,11 @@ impl<'a> Config<'a> {
         }
         let outputs = walk.declared(resource, "outputs", OF_OUTPUT);
         for (item, name, _) in &outputs {
-            if let Some(odd) = item.get("error_output").filter(|value| !is_bool(value)) {
+            if let Some(value) = item.get("error_output").filter(|value| !is_bool(value)) {
                 walk.mistake(
-                    at(&resource.location, odd),
+                    at(&resource.location, value),
                     name,
-                    format!("error_output is {}", odd.kind()),
+                    format!("error_output is {}", value.kind()),
                     "true or false",
                     "correct the template",
                 );
@@ -143,7 +143,7 @@ impl<'a> Config<'a> {
 
 impl<'a> Walk<'a> {
     /// Items of `inputs` or `outputs` that have a name: the item, its name and its type.
-    fn declared(&self, resource: &Resource<'a>, key: &str, allowed: &[&str]) -> Vec<(&'a Node, &'a str, &'a str)> {
+    fn declared(&self, resource: &Resource<'a>, key: &str, allowed: &[&str]) -> Vec<(&'a YamlNode, &'a str, &'a str)> {
         let Some(list) = resource.properties.and_then(|properties| properties.get(key)) else { return Vec::new() };
         let rule = format!("{key} is a list of maps with a name, a type and more");
         // A function that makes the list.
@@ -175,7 +175,7 @@ impl<'a> Walk<'a> {
                 continue;
             };
             self.names(Some(item), &resource.location, &format!("{key}.{}: ", short(name)), allowed);
-            let kind = item.get("type").and_then(Node::text).unwrap_or("String");
+            let kind = item.get("type").and_then(YamlNode::text).unwrap_or("String");
             if let Some(given) = item
                 .get("type")
                 .filter(|given| functions::of(given).is_none() && !given.text().is_some_and(|kind| TYPES.contains(&kind)))
@@ -196,8 +196,8 @@ impl<'a> Walk<'a> {
     }
 
     /// Names that Heat does not take: it refuses the template.
-    fn names(&self, map: Option<&'a Node>, location: &Location, place: &str, allowed: &[&str]) {
-        for member in map.and_then(Node::members).unwrap_or_default() {
+    fn names(&self, map: Option<&'a YamlNode>, location: &Location, place: &str, allowed: &[&str]) {
+        for member in map.and_then(YamlNode::members).unwrap_or_default() {
             if !allowed.contains(&member.name.as_str()) {
                 let location = Location { line: member.line, ..location.clone() };
                 let rule = format!("Heat takes {}", allowed.join(", "));
@@ -213,7 +213,7 @@ impl<'a> Walk<'a> {
     }
 
     pub(super) fn check_deployment(&self, resource: &Resource<'a>) {
-        let Some(Kind::Deployment { group, structured }) = Kind::of(resource.kind) else { return };
+        let Some(ResourceKind::Deployment { group, structured }) = ResourceKind::of(resource.kind) else { return };
         let mut allowed = vec!["actions", "config", "input_values", "name", "signal_transport"];
         allowed.push(if group { "servers" } else { "server" });
         if structured {
@@ -237,7 +237,7 @@ impl<'a> Walk<'a> {
 
     /// The config of the entry. What is not known of it leaves the entry open.
     pub(super) fn content(&self, config: &Config<'a>, values: &BTreeMap<String, Given>, planned: &mut Planned) -> Value {
-        let location = |node: &Node| Location { line: node.line, ..config.location.clone() };
+        let location = |node: &YamlNode| Location { line: node.line, ..config.location.clone() };
         // What Heat makes of a config that is not given (heat-protocol.md 3.2).
         let Some(node) = config.content else {
             return if config.form == Form::Software { Value::from("") } else { json!({}) };
@@ -266,10 +266,10 @@ impl<'a> Walk<'a> {
             }
             Form::Component => {
                 let parts = node.items().unwrap_or_default().iter().map(|part| {
-                    let actions = part.get("actions").map_or(Value::Null, Node::to_json);
+                    let actions = part.get("actions").map_or(Value::Null, YamlNode::to_json);
                     let content =
                         part.get("config").map_or(Value::from(""), |content| self.text(config, content, &scope, planned));
-                    json!({"actions": actions, "tool": part.get("tool").map_or(Value::Null, Node::to_json), "config": content})
+                    json!({"actions": actions, "tool": part.get("tool").map_or(Value::Null, YamlNode::to_json), "config": content})
                 });
                 json!({"configs": parts.collect::<Vec<_>>()})
             }
@@ -277,7 +277,7 @@ impl<'a> Walk<'a> {
     }
 
     /// A config that is text.
-    fn text(&self, config: &Config<'a>, node: &'a Node, scope: &Scope<'_>, planned: &mut Planned) -> Value {
+    fn text(&self, config: &Config<'a>, node: &'a YamlNode, scope: &Scope<'_>, planned: &mut Planned) -> Value {
         match self.resolve(node, scope, 0) {
             Given::Known(Value::Object(_) | Value::Array(_)) => {
                 let rule = "Heat takes a text here";
@@ -295,12 +295,12 @@ impl<'a> Walk<'a> {
     }
 }
 
-fn at(location: &Location, node: &Node) -> Location {
+fn at(location: &Location, node: &YamlNode) -> Location {
     Location { line: node.line, ..location.clone() }
 }
 
 /// As Heat reads a boolean; one that only Heat knows passes.
-fn is_bool(node: &Node) -> bool {
+fn is_bool(node: &YamlNode) -> bool {
     match &node.content {
         Content::Scalar(Value::Bool(_)) => true,
         Content::Scalar(Value::String(word)) => ["true", "false"].contains(&word.to_ascii_lowercase().as_str()),

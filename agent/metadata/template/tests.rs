@@ -24,18 +24,18 @@ fn with(parameters: &str, config: &str, deployment: &str) -> Template {
 
 const NODE: &str = "group: kubernetes-node";
 
-fn odd(template: &Template) -> Vec<String> {
-    let of = |odd: &TemplateProblem| {
+fn problems(template: &Template) -> Vec<String> {
+    let of = |problem: &TemplateProblem| {
         format!(
             "{}{}:{} {}: {}",
-            if odd.warns { "note " } else { "" },
-            odd.location.resource,
-            odd.location.line,
-            odd.key,
-            odd.problem
+            if problem.warns { "note " } else { "" },
+            problem.location.resource,
+            problem.location.line,
+            problem.key,
+            problem.problem
         )
     };
-    template.odd.iter().map(of).collect()
+    template.problems.iter().map(of).collect()
 }
 
 fn value(template: &Template, name: &str) -> Value {
@@ -73,7 +73,7 @@ fn each_value_is_known_or_named_as_not_known() {
         ("{url: x, get_param: y}", Some(json!({"url": "x", "get_param": "y"}))),
     ] {
         let read = with(parameters, &format!("{NODE}\ninputs: [{{name: X}}]"), &format!("input_values: {{X: {written}}}"));
-        assert_eq!(odd(&read), Vec::<String>::new(), "{written}");
+        assert_eq!(problems(&read), Vec::<String>::new(), "{written}");
         let [planned] = &read.planned[..] else { panic!("{written}") };
         assert_eq!(planned.unknown.contains("X"), expected.is_none(), "{written}");
         assert_eq!(value(&read, "X"), expected.unwrap_or_default(), "{written}");
@@ -97,7 +97,7 @@ fn the_whole_of_the_values_may_come_from_functions() {
     ] {
         let read = with(parameters, &inputs, &format!("input_values: {values}"));
         assert_eq!((value(&read, "A"), value(&read, "B"), read.planned[0].open), (a, b, open), "{values}");
-        assert!(value(&read, "C").is_null() && odd(&read).is_empty(), "{values}: {:?}", odd(&read));
+        assert!(value(&read, "C").is_null() && problems(&read).is_empty(), "{values}: {:?}", problems(&read));
         let names: Vec<_> = read.planned[0].entry["inputs"].as_array().unwrap().iter().map(|one| one["name"].clone()).collect();
         assert_eq!(names, ["A", "B", "C", "deploy_action"], "no function is taken for a name");
     }
@@ -140,7 +140,7 @@ fn what_heat_would_not_take_is_named_with_its_line() {
         ("", "input_values:\n  a: 1\n  b: 2", "note deployment:14 input_values: 2 inputs are not declared: a …"),
         ("", "name: a\nname: b", "note :14 name: is given twice"),
     ] {
-        assert_eq!(odd(&with("x: {type: string}", config, deployment)), [expected], "{config} {deployment}");
+        assert_eq!(problems(&with("x: {type: string}", config, deployment)), [expected], "{config} {deployment}");
     }
     for (text, expected) in [
         ("resources: [a]", ":2 resources: is a list"),
@@ -156,7 +156,7 @@ fn what_heat_would_not_take_is_named_with_its_line() {
         ),
         ("resources:\n  a: {type: master.yaml}", "note a:3 type: master.yaml is a template of its own, which is not looked into"),
     ] {
-        assert_eq!(odd(&template(&format!("heat_template_version: rocky\n{text}\n"))), [expected], "{text}");
+        assert_eq!(problems(&template(&format!("heat_template_version: rocky\n{text}\n"))), [expected], "{text}");
     }
 }
 
@@ -177,7 +177,7 @@ fn groups_are_walked_and_their_numbers_known() {
         .collect();
     assert_eq!(found, [("nodes.resource_def", 10, json!("minion-0")), ("inner.resource.resource_def", 24, json!("n0"))]);
     assert_eq!(read.planned[0].locations["INSTANCE_NAME"], Location { resource: "nodes.resource_def".into(), line: 16 });
-    assert!(odd(&read).is_empty(), "{:?}", odd(&read));
+    assert!(problems(&read).is_empty(), "{:?}", problems(&read));
 }
 
 #[test]
@@ -193,7 +193,7 @@ fn values_of_other_resources_and_structured_configs_are_followed() {
     assert_eq!(planned.entry["config"], json!({"FROM": 1, "NONE": null, "OPEN": null, "DEEP": [{"x": 1}]}));
     assert_eq!(planned.unknown, BTreeSet::from(["L".to_owned(), "OPEN".to_owned()]));
     assert_eq!(planned.locations["FROM"], Location { resource: "config".into(), line: 11 });
-    assert_eq!(odd(&read), ["note d:3 B: is not declared in the inputs of config"]);
+    assert_eq!(problems(&read), ["note d:3 B: is not declared in the inputs of config"]);
 }
 
 /// A config of its own is looked at too: its inputs may be wrong.
@@ -231,7 +231,11 @@ fn what_is_resolved_is_bounded_in_sum() {
     );
     for text in [grows, many] {
         let read = template(&text);
-        assert!(odd(&read)[0].starts_with(":0 heat_template_version: the template takes more than"), "{:?}", odd(&read));
+        assert!(
+            problems(&read)[0].starts_with(":0 heat_template_version: the template takes more than"),
+            "{:?}",
+            problems(&read)
+        );
         let sum: usize = read.planned.iter().map(|one| budget::weight(&one.entry)).sum();
         assert!(sum <= DOCUMENT_MEMORY, "{sum}");
     }

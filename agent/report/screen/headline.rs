@@ -2,10 +2,10 @@
 
 use std::borrow::Cow;
 
-use super::sheet::Tone;
+use super::layout::Severity;
 use crate::report::component::{self, ComponentState, ComponentStatus};
 use crate::report::condition_state::ConditionState;
-use crate::report::status::{Condition, DeploymentStatus, IdentityStatus, NodeStatus, STATE, Status};
+use crate::report::status::{Condition, DeploymentStatus, IdentityStatus, NodeStatus, STATE, StatusDocument};
 
 /// How everything stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,18 +35,18 @@ impl OverallState {
         }
     }
 
-    pub(super) fn tone(self) -> Tone {
+    pub(super) fn tone(self) -> Severity {
         match self {
-            Self::Ready => Tone::Good,
-            Self::Waiting | Self::Degraded => Tone::Odd,
-            Self::Failed | Self::Down => Tone::Bad,
+            Self::Ready => Severity::Good,
+            Self::Waiting | Self::Degraded => Severity::Odd,
+            Self::Failed | Self::Down => Severity::Bad,
         }
     }
 }
 
 /// How everything stands, and the line that says so.
 #[must_use]
-pub fn headline(status: &Status, running: bool) -> (OverallState, String) {
+pub fn headline(status: &StatusDocument, running: bool) -> (OverallState, String) {
     if running {
         return judge(status);
     }
@@ -58,7 +58,7 @@ pub fn headline(status: &Status, running: bool) -> (OverallState, String) {
     (OverallState::Down, line)
 }
 
-fn judge(status: &Status) -> (OverallState, String) {
+fn judge(status: &StatusDocument) -> (OverallState, String) {
     let (overall, what) =
         [of_agent, of_failures, of_work, of_troubles, of_waiting].iter().find_map(|part| part(status)).unwrap_or_else(|| {
             // Whatever it is: the exit code says the same.
@@ -78,7 +78,7 @@ fn judge(status: &Status) -> (OverallState, String) {
 }
 
 /// What keeps the agent from its work.
-fn of_agent(status: &Status) -> Option<(OverallState, String)> {
+fn of_agent(status: &StatusDocument) -> Option<(OverallState, String)> {
     if status.identity.as_ref().is_some_and(|identity| identity.instance.is_none()) {
         return Some((OverallState::Waiting, "the identity of this instance".to_owned()));
     }
@@ -94,7 +94,7 @@ fn of_agent(status: &Status) -> Option<(OverallState, String)> {
 }
 
 /// What ended badly.
-fn of_failures(status: &Status) -> Option<(OverallState, String)> {
+fn of_failures(status: &StatusDocument) -> Option<(OverallState, String)> {
     let node = status.node.as_ref();
     if let Some(node) = node.filter(|node| node.state == "rejected") {
         return Some((OverallState::Failed, generation(node)));
@@ -127,7 +127,7 @@ fn of_components(node: &NodeStatus, is: impl Fn(&ComponentStatus) -> bool) -> Op
 }
 
 /// What is on its way.
-fn of_work(status: &Status) -> Option<(OverallState, String)> {
+fn of_work(status: &StatusDocument) -> Option<(OverallState, String)> {
     if let Some(node) = status.node.as_ref().filter(|node| node.state == "applying") {
         return Some((OverallState::Waiting, step_of(node)));
     }
@@ -153,7 +153,7 @@ fn awaited(step: &str) -> Cow<'_, str> {
 }
 
 /// What works, but not as it should.
-fn of_troubles(status: &Status) -> Option<(OverallState, String)> {
+fn of_troubles(status: &StatusDocument) -> Option<(OverallState, String)> {
     let node = status.node.as_ref();
     let degraded = |what: String| Some((OverallState::Degraded, what));
     if let Some(what) = node.and_then(|node| of_components(node, ComponentStatus::is_unhealthy)) {
@@ -174,7 +174,7 @@ fn of_troubles(status: &Status) -> Option<(OverallState, String)> {
         if node.pod_network.as_ref().is_some_and(|network| !network.wrong.is_empty()) {
             return Some("the network of pods");
         }
-        node.certificates.as_ref().is_some_and(|all| all.waits.is_some()).then_some("certificates wait for somebody")
+        node.certificates.as_ref().is_some_and(|all| all.waits.is_some()).then_some("certificates wait for an operator")
     };
     if let Some(what) = node.and_then(of_node) {
         return degraded(what.to_owned());
@@ -187,11 +187,11 @@ fn of_troubles(status: &Status) -> Option<(OverallState, String)> {
 }
 
 /// What is waited for before everything is done.
-fn of_waiting(status: &Status) -> Option<(OverallState, String)> {
+fn of_waiting(status: &StatusDocument) -> Option<(OverallState, String)> {
     let waiting = |what: String| Some((OverallState::Waiting, what));
     if status.sources.is_empty() {
         let ignored = status.identity.as_ref().and_then(IdentityStatus::ignored);
-        return waiting(ignored.map_or("metadata: no source is known yet".to_owned(), |why| format!("somebody: {why}")));
+        return waiting(ignored.map_or("metadata: no source is known yet".to_owned(), |why| format!("an operator: {why}")));
     }
     if status.metadata.expected && status.metadata.source.is_none() {
         return waiting("metadata: no source has answered yet".to_owned());

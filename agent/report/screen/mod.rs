@@ -6,7 +6,7 @@
 //! read here, or a control character out of the status.
 
 mod headline;
-mod sheet;
+mod layout;
 #[cfg(test)]
 pub(crate) mod tests;
 
@@ -15,18 +15,18 @@ use super::condition_state::ConditionState;
 use super::event::Phase;
 use super::status::{
     CertificatesStatus, Condition, DRIFT_REMEDY, DeploymentStatus, IdentityStatus, NodeStatus, PodNetworkStatus, SourceStatus,
-    Status, ThinPoolStatus, left_over_remedy,
+    StatusDocument, ThinPoolStatus, left_over_remedy,
 };
 use super::volume::VolumeStatus;
 use crate::clock::Timestamp;
 pub use headline::{OverallState, headline};
-pub use sheet::Style;
-use sheet::{Row, Sheet, Tone};
+pub use layout::Style;
+use layout::{PageWriter, Row, Severity};
 
 /// The page. `room`: how much of the machine's disks is free.
 #[must_use]
-pub fn screen(status: &Status, running: bool, now: Timestamp, room: Option<&str>, style: Style) -> String {
-    let mut sheet = Sheet::new(style);
+pub fn screen(status: &StatusDocument, running: bool, now: Timestamp, room: Option<&str>, style: Style) -> String {
+    let mut sheet = PageWriter::new(style);
     let (overall, line) = headline(status, running);
     sheet.headline(&line, overall.tone());
     let ignored = status.identity.as_ref().and_then(IdentityStatus::ignored);
@@ -56,7 +56,7 @@ pub fn screen(status: &Status, running: bool, now: Timestamp, room: Option<&str>
 }
 
 /// Who the node is, and what its agent says of itself.
-fn facts(status: &Status, running: bool, now: Timestamp, sheet: &mut Sheet) {
+fn facts(status: &StatusDocument, running: bool, now: Timestamp, sheet: &mut PageWriter) {
     if let Some(node) = &status.node {
         let version = node.kube_version.as_ref().map(|version| format!("Kubernetes {version}"));
         let generation = match node.in_place.filter(|_| node.state == "restored") {
@@ -92,13 +92,13 @@ fn facts(status: &Status, running: bool, now: Timestamp, sheet: &mut Sheet) {
     }
 }
 
-fn remedy(remedy: Option<&String>, sheet: &mut Sheet) {
+fn remedy(remedy: Option<&String>, sheet: &mut PageWriter) {
     if let Some(remedy) = remedy {
         sheet.note("remedy", remedy);
     }
 }
 
-fn identity(identity: &IdentityStatus, sheet: &mut Sheet) {
+fn identity(identity: &IdentityStatus, sheet: &mut PageWriter) {
     match (&identity.instance, &identity.cause) {
         (Some(instance), _) if sheet.is_verbose() || identity.copy_of.is_some() => sheet.fact("instance", instance),
         (Some(_), _) => {}
@@ -145,14 +145,14 @@ fn component_rows(node: &NodeStatus, now: Timestamp) -> Vec<Row> {
 
 fn measured(component: &ComponentStatus, now: Timestamp) -> Row {
     let (word, tone) = match component.state {
-        ComponentState::Healthy => ("healthy", Tone::Good),
-        ComponentState::Degraded => ("degraded", Tone::Odd),
-        ComponentState::Failed => ("FAILED", Tone::Bad),
+        ComponentState::Healthy => ("healthy", Severity::Good),
+        ComponentState::Degraded => ("degraded", Severity::Odd),
+        ComponentState::Failed => ("FAILED", Severity::Bad),
     };
-    let tone_of_restarts = if component.restarts > 0 { Tone::Odd } else { Tone::Plain };
+    let tone_of_restarts = if component.restarts > 0 { Severity::Odd } else { Severity::Plain };
     Row::new(&component.name)
         .cell(word, tone)
-        .cell(ago(Some(&component.since), now), Tone::Plain)
+        .cell(ago(Some(&component.since), now), Severity::Plain)
         .cell(component.restarts.to_string(), tone_of_restarts)
         .detail(component.problem.clone().unwrap_or_default())
         .note("why", component.cause.as_ref())
@@ -184,13 +184,13 @@ fn rank(step: &Condition) -> u8 {
 
 fn step_row(name: &str, step: &Condition, is_given_up: bool, now: Timestamp) -> Row {
     let (word, tone) = match step.state {
-        ConditionState::Ok => ("up", Tone::Good),
-        ConditionState::Pending => ("pending", Tone::Plain),
-        ConditionState::Waiting if is_given_up => ("pending", Tone::Plain),
-        ConditionState::Waiting => ("waiting", Tone::Odd),
-        ConditionState::Failed | ConditionState::Degraded => ("FAILED", Tone::Bad),
+        ConditionState::Ok => ("up", Severity::Good),
+        ConditionState::Pending => ("pending", Severity::Plain),
+        ConditionState::Waiting if is_given_up => ("pending", Severity::Plain),
+        ConditionState::Waiting => ("waiting", Severity::Odd),
+        ConditionState::Failed | ConditionState::Degraded => ("FAILED", Severity::Bad),
     };
-    let row = Row::new(name).cell(word, tone).cell(ago(step.since.as_ref(), now), Tone::Plain).cell("", Tone::Plain);
+    let row = Row::new(name).cell(word, tone).cell(ago(step.since.as_ref(), now), Severity::Plain).cell("", Severity::Plain);
     match step.state {
         ConditionState::Ok => row,
         ConditionState::Pending if step.waits_for.is_empty() => row,
@@ -217,7 +217,7 @@ fn tries(step: &Condition, now: Timestamp) -> String {
 }
 
 /// Why a node was refused that no step says.
-fn reason(node: &NodeStatus, sheet: &mut Sheet) {
+fn reason(node: &NodeStatus, sheet: &mut PageWriter) {
     let has_failed_step = node.steps.iter().any(|step| step.state == ConditionState::Failed);
     if node.state == "rejected" && !has_failed_step {
         for cause in node.why() {
@@ -230,11 +230,11 @@ fn reason(node: &NodeStatus, sheet: &mut Sheet) {
 fn volume_rows(node: &NodeStatus, now: Timestamp) -> Vec<Row> {
     let row = |volume: &VolumeStatus| {
         let (word, tone) = match volume.state {
-            Some(ConditionState::Ok) => ("in place", Tone::Good),
-            Some(ConditionState::Waiting) => ("waiting", Tone::Odd),
-            Some(ConditionState::Failed | ConditionState::Degraded) => ("FAILED", Tone::Bad),
-            Some(ConditionState::Pending) => ("pending", Tone::Plain),
-            None => ("unknown", Tone::Plain),
+            Some(ConditionState::Ok) => ("in place", Severity::Good),
+            Some(ConditionState::Waiting) => ("waiting", Severity::Odd),
+            Some(ConditionState::Failed | ConditionState::Degraded) => ("FAILED", Severity::Bad),
+            Some(ConditionState::Pending) => ("pending", Severity::Plain),
+            None => ("unknown", Severity::Plain),
         };
         let is_open = matches!(volume.state, Some(ConditionState::Waiting | ConditionState::Failed));
         let is_own = |step: &&Condition| step.name.strip_prefix("volume ") == Some(&volume.name);
@@ -242,8 +242,8 @@ fn volume_rows(node: &NodeStatus, now: Timestamp) -> Vec<Row> {
         let of_step = step.map(|step| tries(step, now));
         Row::new(&volume.name)
             .cell(word, tone)
-            .cell(ago(volume.since.as_ref(), now), Tone::Plain)
-            .cell(volume.disk.clone(), Tone::Plain)
+            .cell(ago(volume.since.as_ref(), now), Severity::Plain)
+            .cell(volume.disk.clone(), Severity::Plain)
             .detail(volume.place.clone())
             .note("", of_step.as_ref())
             .note("why", volume.cause.as_ref().filter(|_| is_open))
@@ -252,16 +252,16 @@ fn volume_rows(node: &NodeStatus, now: Timestamp) -> Vec<Row> {
     node.volumes.iter().map(row).collect()
 }
 
-fn source_rows(status: &Status, now: Timestamp) -> Vec<Row> {
+fn source_rows(status: &StatusDocument, now: Timestamp) -> Vec<Row> {
     let row = |source: &SourceStatus| {
         let answered =
             source.last_good.as_ref().map_or("never".to_owned(), |_| format!("{} ago", ago(source.last_good.as_ref(), now)));
         let (word, tone) = match (source.failures, &source.last_good) {
-            (0, Some(_)) => ("ok", Tone::Good),
-            (0, None) => ("waiting", Tone::Odd),
-            _ => ("FAILED", Tone::Bad),
+            (0, Some(_)) => ("ok", Severity::Good),
+            (0, None) => ("waiting", Severity::Odd),
+            _ => ("FAILED", Severity::Bad),
         };
-        let row = Row::new(&source.name).cell(word, tone).cell(answered, Tone::Plain);
+        let row = Row::new(&source.name).cell(word, tone).cell(answered, Severity::Plain);
         if source.failures == 0 {
             let older = if source.older { "a newer list stays in force until it answers again" } else { "" };
             return row.detail(older);
@@ -274,7 +274,7 @@ fn source_rows(status: &Status, now: Timestamp) -> Vec<Row> {
 }
 
 /// What is not done or ended badly, a row each; the rest is counted.
-fn deployments(status: &Status, now: Timestamp, sheet: &mut Sheet) {
+fn deployments(status: &StatusDocument, now: Timestamp, sheet: &mut PageWriter) {
     let all = sheet.is_verbose();
     let is_open = |one: &DeploymentStatus| one.listed && (one.failed || one.undelivered || one.state != "signalled");
     let is_shown = |one: &&DeploymentStatus| all || is_open(one) || one.state == "running";
@@ -305,13 +305,13 @@ fn deployments(status: &Status, now: Timestamp, sheet: &mut Sheet) {
 fn deployment_row(one: &DeploymentStatus, node: Option<&NodeStatus>, all: bool, now: Timestamp) -> Row {
     let ended = one.state == "finished" || one.state == "signalled";
     let (word, tone) = match one.state.as_str() {
-        _ if ended && one.failed => ("FAILED", Tone::Bad),
-        _ if ended && one.undelivered => ("unheard", Tone::Bad),
-        "signalled" => ("succeeded", Tone::Good),
+        _ if ended && one.failed => ("FAILED", Severity::Bad),
+        _ if ended && one.undelivered => ("unheard", Severity::Bad),
+        "signalled" => ("succeeded", Severity::Good),
         // Its result waits in the outbox.
-        "finished" => ("finished", Tone::Odd),
-        "running" => ("running", Tone::Odd),
-        _ => ("waiting", Tone::Plain),
+        "finished" => ("finished", Severity::Odd),
+        "running" => ("running", Severity::Odd),
+        _ => ("waiting", Severity::Plain),
     };
     // Why it failed is below.
     let code = one.status_code.filter(|code| *code != 0 && !one.failed).map(|code| format!("status {code}"));
@@ -319,8 +319,8 @@ fn deployment_row(one: &DeploymentStatus, node: Option<&NodeStatus>, all: bool, 
     let detail: Vec<String> = code.into_iter().chain(gone).collect();
     let row = Row::new(&one.name)
         .cell(word, tone)
-        .cell(ago(one.since.as_ref(), now), Tone::Plain)
-        .cell(one.id.clone(), Tone::Plain)
+        .cell(ago(one.since.as_ref(), now), Severity::Plain)
+        .cell(one.id.clone(), Severity::Plain)
         .detail(detail.join("; "));
     // The node's own rows say why.
     let is_of_node = !all && node.is_some_and(|node| node.deployment.as_ref() == Some(&one.id) && node.state == "rejected");
@@ -331,7 +331,7 @@ fn deployment_row(one: &DeploymentStatus, node: Option<&NodeStatus>, all: bool, 
         .note("remedy", one.remedy().filter(|_| is_own).as_ref())
 }
 
-fn signals(status: &Status, now: Timestamp, sheet: &mut Sheet) {
+fn signals(status: &StatusDocument, now: Timestamp, sheet: &mut PageWriter) {
     let row = |signal: &super::status::SignalStatus| {
         let named = |id: &String| status.deployments.iter().find(|one| one.id == *id).map(|one| one.name.clone());
         let about = signal.deployment.as_ref().and_then(named);
@@ -342,7 +342,7 @@ fn signals(status: &Status, now: Timestamp, sheet: &mut Sheet) {
             tries => format!("sent {tries} times{next}"),
         };
         Row::new(about.as_deref().unwrap_or("wait condition"))
-            .cell(ago(signal.since.as_ref(), now), Tone::Plain)
+            .cell(ago(signal.since.as_ref(), now), Severity::Plain)
             .detail(tried)
             .note("to", Some(&signal.to))
             .note("why", signal.cause.as_ref())
@@ -352,7 +352,7 @@ fn signals(status: &Status, now: Timestamp, sheet: &mut Sheet) {
 }
 
 /// What is said of the node below the tables.
-fn below(node: &NodeStatus, now: Timestamp, sheet: &mut Sheet) {
+fn below(node: &NodeStatus, now: Timestamp, sheet: &mut PageWriter) {
     if let Some(all) = &node.certificates {
         certificates(all, now, sheet);
     }
@@ -364,7 +364,7 @@ fn below(node: &NodeStatus, now: Timestamp, sheet: &mut Sheet) {
     }
 }
 
-fn certificates(all: &CertificatesStatus, now: Timestamp, sheet: &mut Sheet) {
+fn certificates(all: &CertificatesStatus, now: Timestamp, sheet: &mut PageWriter) {
     let date = all.first_end.split('T').next().unwrap_or_default();
     let line = match ahead(Some(&all.first_end), now) {
         Some(left) => format!("the next to expire is {}, in {left} ({date})", all.first_to_end),
@@ -377,7 +377,7 @@ fn certificates(all: &CertificatesStatus, now: Timestamp, sheet: &mut Sheet) {
     }
 }
 
-fn pod_network(network: &PodNetworkStatus, sheet: &mut Sheet) {
+fn pod_network(network: &PodNetworkStatus, sheet: &mut PageWriter) {
     let subnet = network.subnet.as_deref().unwrap_or("unknown");
     sheet.fact("pod network", &format!("{}, subnet {subnet}, other nodes: {}", network.driver, network.peers));
     for wrong in &network.wrong {
@@ -386,7 +386,7 @@ fn pod_network(network: &PodNetworkStatus, sheet: &mut Sheet) {
     remedy(network.remedy.as_ref(), sheet);
 }
 
-fn thin_pool(pool: &ThinPoolStatus, sheet: &mut Sheet) {
+fn thin_pool(pool: &ThinPoolStatus, sheet: &mut PageWriter) {
     let unknown = || "unknown".to_owned();
     let shown = |percent: &Option<String>| percent.as_ref().map_or_else(unknown, |percent| format!("{percent} %"));
     let size = pool.size_mib.map_or_else(unknown, |size| format!("{size} MiB"));
@@ -401,7 +401,7 @@ fn thin_pool(pool: &ThinPoolStatus, sheet: &mut Sheet) {
 }
 
 /// What only who asks for everything wants to see.
-fn everything(status: &Status, sheet: &mut Sheet) {
+fn everything(status: &StatusDocument, sheet: &mut PageWriter) {
     sheet.fact("started", &status.agent.started);
     for budget in &status.budgets {
         let amount_of =

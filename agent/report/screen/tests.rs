@@ -16,7 +16,7 @@ fn style() -> Style {
     Style { width: 100, color: false, verbose: false }
 }
 
-fn page(status: &Status) -> String {
+fn page(status: &StatusDocument) -> String {
     screen(status, true, now(), Some("/ 3.1 of 9.8 GiB"), style())
 }
 
@@ -60,8 +60,8 @@ fn volume(state: Option<ConditionState>) -> VolumeStatus {
     }
 }
 
-fn ready() -> Status {
-    Status {
+fn ready() -> StatusDocument {
+    StatusDocument {
         schema_version: SCHEMA_VERSION,
         agent: AgentStatus { version: "0.1.0".into(), pid: 7, started: at(4 * DAY) },
         identity: Some(IdentityStatus { instance: Some("7ee5 (SMBIOS)".into()), ..IdentityStatus::default() }),
@@ -102,7 +102,7 @@ fn ready() -> Status {
     }
 }
 
-fn with_node(change: impl FnOnce(&mut NodeStatus)) -> Status {
+fn with_node(change: impl FnOnce(&mut NodeStatus)) -> StatusDocument {
     let mut status = ready();
     status.node.as_mut().into_iter().for_each(|node| {
         node.name = Some("blue-master-0".into());
@@ -116,7 +116,7 @@ fn step(name: &str, state: ConditionState) -> Condition {
 }
 
 /// etcd's volume is not attached; the first that it holds up are shown, too.
-fn waiting() -> Status {
+fn waiting() -> StatusDocument {
     let volume_step = Condition {
         cause: Some("no disk with the Cinder id 8c2b6d4e-5a8f-4c43-9d6a-1f6f4c1c2a11; present: vda (10 GiB)".into()),
         remedy: Some("`openstack server volume list SERVER` shows what is attached".into()),
@@ -149,7 +149,7 @@ fn waiting() -> Status {
 }
 
 /// A foreign file system.
-fn failed() -> Status {
+fn failed() -> StatusDocument {
     let mut status = with_node(|node| {
         node.state = "rejected".into();
         node.components.clear();
@@ -194,13 +194,13 @@ fn the_screens_are_as_they_were_read() {
 }
 
 /// Every status that is drawn here.
-pub(crate) fn all() -> Vec<Status> {
+pub(crate) fn all() -> Vec<StatusDocument> {
     let degraded = with_node(|node| node.components[1] = crash_loop());
     [ready(), waiting(), failed(), degraded].into_iter().chain(troubles().into_iter().map(|(_, status)| status)).collect()
 }
 
-fn troubles() -> Vec<(&'static str, Status)> {
-    let changed = |change: &dyn Fn(&mut Status)| {
+fn troubles() -> Vec<(&'static str, StatusDocument)> {
+    let changed = |change: &dyn Fn(&mut StatusDocument)| {
         let mut status = ready();
         change(&mut status);
         status
@@ -220,7 +220,7 @@ fn troubles() -> Vec<(&'static str, Status)> {
         ("DEGRADED: the node differs from what the stack asks for", with_node(|node| node.drifted = true)),
         ("DEGRADED: the network of pods", with_node(wrong)),
         (
-            "DEGRADED: certificates wait for somebody",
+            "DEGRADED: certificates wait for an operator",
             with_node(|node| {
                 node.certificates.as_mut().unwrap().waits = Some(step("certificates", ConditionState::Waiting));
             }),

@@ -5,7 +5,7 @@ Known from: [spec] for ports (10251 and 10252 without TLS, gone with 1.24; 10257
 READY=1: kube-apiserver in every version (kubernetes pull 8764 of 2015), kubelet from 1.10 on (release notes of 1.10, pull 60654), the
 others never.
 kube-apiserver is ready once its etcd is healthy and ends itself when that takes too long; kube-controller-manager ends when the API
-does not answer within 10 s; the rest wait for ever. [memory]
+does not answer within 10 s; the rest wait forever. [memory]
 Not imitated: leader election (all serve alike); leases of nodes; reading certificates anew while they run (the API server does from
 1.17 on). Nodes are kept in memory: after a restart of the API the kubelets register again.
 """

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::words::masked_words;
+use super::by_name::masked_words;
 use super::{json_within, masked, masked_text};
 use crate::budgets::KNOWN_SECRETS;
 use crate::http::{MASK, redacted, without_userinfo};

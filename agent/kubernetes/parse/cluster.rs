@@ -15,7 +15,7 @@ use crate::kubernetes::parts::certificates::FIRST_WITH_ECDSA_TOKENS;
 use crate::kubernetes::spec::cluster::node_subnet;
 use crate::kubernetes::spec::cluster::{
     Api, Cloud, CloudUser, ClusterSpec, ControlPlane, Etcd, EtcdCluster, FIRST_WITH_TRUSTS, Flannel, LAST_WITH_FLANNEL_UNIT,
-    NetworkDriver, Networks, NodeSettings, Octavia, Options, Registry, Runtime, StaticRoutes,
+    NetworkDriver, Networks, NodeSettings, Octavia, Registry, Runtime, StaticRoutes, UserOptions,
 };
 use crate::kubernetes::spec::trust::{TrustSpec, key_type, material};
 use crate::kubernetes::spec::words::{CertificateSource, RuntimeKind};
@@ -130,7 +130,7 @@ impl ClusterSpec {
             },
             nodes: parameters.given("CLUSTER_SUBNET_CIDR").and_then(|text| text.parse().ok()),
             image_prefix: text("CONTAINER_INFRA_PREFIX").or_else(|| text("HYPERKUBE_PREFIX")),
-            options: Options {
+            options: UserOptions {
                 kubelet: options("KUBELET_OPTIONS"),
                 api_server: options("KUBEAPI_OPTIONS"),
                 controller_manager: options("KUBECONTROLLER_OPTIONS"),

@@ -7,7 +7,7 @@ use super::condition_state::ConditionState;
 /// One step of a run. A run's laps are in the order of their beginnings.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Lap {
+pub struct StepTiming {
     /// `gate etcd`.
     pub step: String,
     /// When everything that it needs was there, in milliseconds after the beginning of the run.
@@ -22,7 +22,7 @@ pub struct Lap {
 
 /// How long each step of a run took and the whole run, in milliseconds, for Heat and for `status`.
 #[must_use]
-pub fn timings(laps: &[Lap]) -> Vec<(String, u64)> {
+pub fn timings(laps: &[StepTiming]) -> Vec<(String, u64)> {
     let mut timings: Vec<(String, u64)> = Vec::new();
     for lap in laps {
         // A gate whose process was replaced was measured more than once.
@@ -31,7 +31,7 @@ pub fn timings(laps: &[Lap]) -> Vec<(String, u64)> {
             None => timings.push((lap.step.clone(), lap.took_ms)),
         }
     }
-    let total = laps.iter().map(Lap::ended_ms).max();
+    let total = laps.iter().map(StepTiming::ended_ms).max();
     timings.extend(total.map(|total| ("total".to_owned(), total)));
     timings
 }
@@ -42,7 +42,8 @@ mod tests {
 
     #[test]
     fn timings_have_each_step_once_and_the_whole_run() {
-        let lap = |step: &str, began_ms, took_ms| Lap { step: step.to_owned(), began_ms, took_ms, ..Lap::default() };
+        let lap =
+            |step: &str, began_ms, took_ms| StepTiming { step: step.to_owned(), began_ms, took_ms, ..StepTiming::default() };
         let laps = [lap("gate a", 0, 40), lap("unit b", 40, 10), lap("gate a", 60, 5)];
         let expected = [("gate a", 45), ("unit b", 10), ("total", 65)].map(|(step, ms)| (step.to_owned(), ms));
         assert_eq!(timings(&laps), expected);

@@ -2,18 +2,18 @@
 
 /// Remembers which facts were reported.
 #[derive(Debug)]
-pub struct Damper<T> {
+pub struct ReportedOnce<T> {
     reported: Vec<T>,
     limit: usize,
 }
 
-impl<T> Default for Damper<T> {
+impl<T> Default for ReportedOnce<T> {
     fn default() -> Self {
         Self::with_limit(usize::MAX)
     }
 }
 
-impl<T> Damper<T> {
+impl<T> ReportedOnce<T> {
     /// Remembers this many at most, the oldest forgotten first: facts that come from outside may be without number.
     #[must_use]
     pub fn with_limit(limit: usize) -> Self {
@@ -32,7 +32,7 @@ impl<T> Damper<T> {
     }
 }
 
-impl<T: PartialEq + Clone> Damper<T> {
+impl<T: PartialEq + Clone> ReportedOnce<T> {
     /// Whether a fact is to be reported. It is remembered until it is forgotten.
     pub fn is_news(&mut self, fact: &T) -> bool {
         let is_news = !self.reported.contains(fact);
@@ -56,19 +56,22 @@ mod tests {
 
     #[test]
     fn a_fact_is_news_once_as_long_as_it_holds() {
-        let mut damper = Damper::default();
-        assert_eq!(damper.news(&["a", "b", "a"]), ["a", "b"]);
-        assert_eq!(damper.news(&["c", "b"]), ["c"]);
-        assert_eq!(damper.reported(), ["b", "c"]);
-        assert_eq!(damper.news(&["a", "c"]), ["a"], "it passed and came back");
-        assert!(damper.news(&[]).is_empty() && damper.reported().is_empty());
+        let mut reported_once = ReportedOnce::default();
+        assert_eq!(reported_once.news(&["a", "b", "a"]), ["a", "b"]);
+        assert_eq!(reported_once.news(&["c", "b"]), ["c"]);
+        assert_eq!(reported_once.reported(), ["b", "c"]);
+        assert_eq!(reported_once.news(&["a", "c"]), ["a"], "it passed and came back");
+        assert!(reported_once.news(&[]).is_empty() && reported_once.reported().is_empty());
     }
 
     #[test]
     fn a_fact_that_is_asked_for_alone_is_remembered_up_to_the_limit() {
-        let mut damper = Damper::with_limit(2);
-        assert_eq!(["a", "b", "a", "c", "b", "a"].map(|fact| damper.is_news(&fact)), [true, true, false, true, false, true]);
-        damper.clear();
-        assert!(damper.is_news(&"a"));
+        let mut reported_once = ReportedOnce::with_limit(2);
+        assert_eq!(
+            ["a", "b", "a", "c", "b", "a"].map(|fact| reported_once.is_news(&fact)),
+            [true, true, false, true, false, true]
+        );
+        reported_once.clear();
+        assert!(reported_once.is_news(&"a"));
     }
 }

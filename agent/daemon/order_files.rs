@@ -14,9 +14,11 @@ use super::node::check_rollback;
 use crate::budgets::json;
 use crate::clock::Timestamp;
 use crate::collect::Entries;
-use crate::deploy::{DeploymentRecord, Ending, Extent, Generation, GenerationState, Journal, State, choose, hooks};
+use crate::deploy::{
+    AppliedExtent, DeploymentRecord, DeploymentState, Ending, Generation, GenerationState, Journal, choose, hooks,
+};
 use crate::desired::Rotation;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::files::{Attributes, Tree};
 use crate::keepers::certificates::{self, order_next_step};
 use crate::programs::Programs;
@@ -68,7 +70,7 @@ impl Order {
 /// An order.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Request {
+pub(crate) struct OrderFile {
     schema: u32,
     order: Order,
     /// As the operator wrote it, of a rollback the number of a generation; nothing where the order is about no deployment.
@@ -81,7 +83,7 @@ pub(crate) struct Request {
     seen: Option<Timestamp>,
 }
 
-impl Request {
+impl OrderFile {
     pub(crate) fn new(order: Order, deployment: &str) -> Self {
         Self { schema: 1, order, deployment: deployment.to_owned(), resolved: None, seen: None }
     }
@@ -212,7 +214,7 @@ pub(crate) struct NodeState {
     /// Nothing of it waits for another deployment: it has all of a generation, or is being changed.
     pub(crate) is_in_place: bool,
     /// How much of its generation the node has; nothing while it is being changed, and before there is one.
-    pub(crate) extent: Option<Extent>,
+    pub(crate) extent: Option<AppliedExtent>,
 }
 
 impl OrderContext<'_> {
@@ -239,7 +241,7 @@ impl OrderContext<'_> {
                 Ok(Some(request)) if request.order == Order::Rollback && self.begins_rollback(tree, path, &request)? => {}
                 Ok(Some(request)) => served.push(Served { in_run_dir, ..self.answer(tree, path, request)? }),
                 Ok(None) => {}
-                Err(error) if error.kind() == Kind::Permanent => {
+                Err(error) if error.kind() == ErrorKind::Permanent => {
                     self.report
                         .emit(Event::new(Code::RequestUnreadable, format!("{} was quarantined", path.display())).error(&error));
                     tree.rename(path, &path.with_extension("unreadable"))?;
@@ -281,7 +283,7 @@ impl OrderContext<'_> {
 
     /// Whether a rollback is to be carried out for this order, or is being carried out: that it was taken, and where it leads, is in the
     /// order first.
-    fn begins_rollback(&mut self, tree: &Tree, path: &Path, request: &Request) -> Result<bool> {
+    fn begins_rollback(&mut self, tree: &Tree, path: &Path, request: &OrderFile) -> Result<bool> {
         if self.daemon.is_none() {
             // One that was taken is gone on with by the next daemon.
             return Ok(request.resolved.is_some());
@@ -296,13 +298,13 @@ impl OrderContext<'_> {
             return Ok(false);
         }
         let Ok(number) = self.check_rollback(request) else { return Ok(false) };
-        let taken = Request { resolved: Some(number.to_string()), ..Request::new(Order::Rollback, &request.deployment) };
+        let taken = OrderFile { resolved: Some(number.to_string()), ..OrderFile::new(Order::Rollback, &request.deployment) };
         tree.write_json(path, &taken, Attributes::mode(0o600))?;
         self.rollbacks.wanted = true;
         Ok(true)
     }
 
-    fn check_rollback(&self, request: &Request) -> Result<u64> {
+    fn check_rollback(&self, request: &OrderFile) -> Result<u64> {
         let asked = match request.deployment.as_str() {
             "" => None,
             text => Some(text.parse().map_err(|_| Error::refused(format!("{text:?} is no number of a generation")))?),
@@ -310,7 +312,7 @@ impl OrderContext<'_> {
         check_rollback(self.state, self.root, self.rollbacks.current.as_ref(), asked)
     }
 
-    fn rollback(&mut self, request: &Request) -> Result<Vec<String>> {
+    fn rollback(&mut self, request: &OrderFile) -> Result<Vec<String>> {
         if self.daemon.is_none() {
             return Err(Error::refused("the daemon is down, and it alone rolls the node back")
                 .remedy("start it: systemctl start heat-node-agent; `heat-node-agent rollback --dry-run` works without it"));
@@ -332,12 +334,12 @@ impl OrderContext<'_> {
                 "the daemon is down, and it alone repairs the node",
                 "start it: systemctl start heat-node-agent; `heat-node-agent repair --dry-run` works without it",
             ),
-            Some(Some(Extent::Whole)) => return Ok(()),
-            Some(Some(Extent::Part)) => (
+            Some(Some(AppliedExtent::Whole)) => return Ok(()),
+            Some(Some(AppliedExtent::Part)) => (
                 "the node's last update failed on the way, and a repair would carry it out",
                 "try the update again: heat-node-agent rerun ID (`heat-node-agent status` lists the ids)",
             ),
-            Some(Some(Extent::Nothing) | None) => {
+            Some(Some(AppliedExtent::Nothing) | None) => {
                 ("no node is in place on this machine", "`heat-node-agent explain` shows what the node is waiting for")
             }
         };
@@ -350,12 +352,12 @@ impl OrderContext<'_> {
         outcome.unwrap_or_else(|| Err(Error::transient("the node has not been repaired yet")))
     }
 
-    fn read(tree: &Tree, path: &Path) -> Result<Option<Request>> {
+    fn read(tree: &Tree, path: &Path) -> Result<Option<OrderFile>> {
         if path.extension().is_none_or(|end| end != "json") {
             return Err(Error::permanent("its name does not end in .json").context(format!("reading {}", path.display())));
         }
         let Some(bytes) = tree.read(path, LIMIT)? else { return Ok(None) };
-        let request: Request =
+        let request: OrderFile =
             json::typed(&bytes).map_err(|rejection| Error::from(rejection).context(format!("reading {}", path.display())))?;
         if request.schema != 1 {
             return Err(
@@ -365,7 +367,7 @@ impl OrderContext<'_> {
         Ok(Some(request))
     }
 
-    fn answer(&mut self, tree: &Tree, path: &Path, mut request: Request) -> Result<Served> {
+    fn answer(&mut self, tree: &Tree, path: &Path, mut request: OrderFile) -> Result<Served> {
         let rotates = request.order == Order::Rotate;
         let done = match request.order {
             Order::Rotate => self.rotate(tree, path, &mut request).map(|lines| (None, lines)),
@@ -378,7 +380,7 @@ impl OrderContext<'_> {
                 let answer = OrderResult { done: true, lines: tidy(&lines) };
                 Ok(Served { in_run_dir: false, path: path.to_owned(), answer, about, node: rotates })
             }
-            Err(error) if error.kind() == Kind::Transient => Err(error),
+            Err(error) if error.kind() == ErrorKind::Transient => Err(error),
             Err(error) => {
                 let about = match request.order {
                     Order::Rotate => "the CA",
@@ -387,7 +389,7 @@ impl OrderContext<'_> {
                 };
                 let line = format!("the request to {} {about} was refused", request.order.as_str());
                 // A repair that failed was begun, and what failed was reported where it happened.
-                if !matches!(request.order, Order::Repair | Order::Rollback) || error.kind() == Kind::Refused {
+                if !matches!(request.order, Order::Repair | Order::Rollback) || error.kind() == ErrorKind::Refused {
                     self.report.emit(Event::new(Code::RequestRefused, line).error(&error));
                 }
                 let answer = OrderResult { done: false, lines: tidy(&error.lines()) };
@@ -397,7 +399,7 @@ impl OrderContext<'_> {
     }
 
     /// Which step is meant is written into the order first: where that is no longer the next one, it was taken.
-    fn rotate(&mut self, tree: &Tree, path: &Path, request: &mut Request) -> Result<Vec<String>> {
+    fn rotate(&mut self, tree: &Tree, path: &Path, request: &mut OrderFile) -> Result<Vec<String>> {
         let next = certificates::CertificateRecord::inspect(self.state).next_step();
         let meant = request.resolved.as_deref().and_then(Rotation::from_word);
         let step = if let Some(taken) = meant.filter(|step| next != Some(*step)) {
@@ -425,7 +427,7 @@ impl OrderContext<'_> {
         Ok(vec![format!("requested on this node: {} ({what})", step.as_str()), when.to_owned()])
     }
 
-    fn carry_out(&mut self, tree: &Tree, path: &Path, request: &mut Request) -> Result<(String, Vec<String>)> {
+    fn carry_out(&mut self, tree: &Tree, path: &Path, request: &mut OrderFile) -> Result<(String, Vec<String>)> {
         let id = if let Some(id) = &request.resolved {
             id.clone()
         } else {
@@ -459,7 +461,7 @@ impl OrderContext<'_> {
         let DeploymentRecord { id, name, group, .. } = record;
         if record.order.as_deref() != Some(&*order) {
             self.refuse_running(record)?;
-            if record.state == State::Seen {
+            if record.state == DeploymentState::Seen {
                 return Err(Error::refused(format!("deployment {name} ({id}) has not run yet: it waits for its turn"))
                     .remedy("`heat-node-agent explain` shows what it is waiting for"));
             }
@@ -484,12 +486,16 @@ impl OrderContext<'_> {
         let DeploymentRecord { id, name, group, state, .. } = record;
         if record.ending.is_none() {
             let refusal = match state {
-                State::Seen => Some(("has not started: there is nothing to stop", "update the stack to have it replaced")),
-                State::Finished | State::Signalled => Some(("has already ended", "`heat-node-agent logs` shows its output")),
-                State::Running if !record.is_job() => {
+                DeploymentState::Seen => {
+                    Some(("has not started: there is nothing to stop", "update the stack to have it replaced"))
+                }
+                DeploymentState::Finished | DeploymentState::Signalled => {
+                    Some(("has already ended", "`heat-node-agent logs` shows its output"))
+                }
+                DeploymentState::Running if !record.is_job() => {
                     Some(("configures the node and cannot be stopped", "update the stack: a newer deployment replaces it"))
                 }
-                State::Running => None,
+                DeploymentState::Running => None,
             };
             if let Some((why, remedy)) = refusal {
                 return Err(Error::refused(format!("deployment {name} ({id}) {why}")).remedy(remedy));
@@ -539,7 +545,7 @@ impl OrderContext<'_> {
     }
 
     fn refuse_running(&self, record: &DeploymentRecord) -> Result<()> {
-        if record.state == State::Running || self.programs.is_locked(&record.job())? {
+        if record.state == DeploymentState::Running || self.programs.is_locked(&record.job())? {
             let DeploymentRecord { id, name, .. } = record;
             return Err(Error::refused(format!("deployment {name} ({id}) is running now"))
                 .rule("a deployment never runs twice at the same time")
@@ -573,11 +579,11 @@ mod tests {
 
     use super::*;
     use crate::clock::Clock;
-    use crate::deploy::{Generations, Outcome};
+    use crate::deploy::{DeploymentOutcome, Generations};
     use crate::http::{Http, Tls};
     use crate::metadata::Deployment;
     use crate::openstack::keystone::Keystone;
-    use crate::signal::{About, Destination, Entry, Sender};
+    use crate::signal::{Destination, QueuedSignal, Sender, SignalSubject};
 
     /// A state directory as a daemon leaves it, reopened for every order as after a crash.
     struct Place {
@@ -585,7 +591,7 @@ mod tests {
         report: Report,
         now: std::cell::Cell<u64>,
         busy: std::cell::Cell<bool>,
-        extent: std::cell::Cell<Option<Extent>>,
+        extent: std::cell::Cell<Option<AppliedExtent>>,
         repairs: std::cell::RefCell<Repairs>,
         rollbacks: std::cell::RefCell<Rollbacks>,
         sending: std::cell::Cell<bool>,
@@ -603,7 +609,7 @@ mod tests {
     impl Place {
         fn new() -> Self {
             let (dir, report) = (tempfile::tempdir().unwrap(), Report::kept());
-            let (extent, repairs) = (Some(Extent::Whole).into(), std::cell::RefCell::default());
+            let (extent, repairs) = (Some(AppliedExtent::Whole).into(), std::cell::RefCell::default());
             let place = Self {
                 dir,
                 report,
@@ -696,15 +702,18 @@ mod tests {
                 Deployment::parse(&json!({"id": id, "name": "setup", "group": "script", "config": "x"})).unwrap().unwrap();
             opened.journal.register(&deployment).unwrap();
             opened.journal.start(id, &json!({})).unwrap();
-            opened.journal.finish(id, Outcome::refused("no")).unwrap();
+            opened.journal.finish(id, DeploymentOutcome::refused("no")).unwrap();
             let job = opened.journal.get(id).unwrap().job();
             opened.programs.prepare(&job, &crate::programs::Job::default()).unwrap();
-            let about = About { id: id.into(), name: "setup".into(), resource: None, result: true };
+            let about = SignalSubject { id: id.into(), name: "setup".into(), resource: None, result: true };
             let destination = Destination::Url { url: "http://192.0.2.1/".into(), verb: "POST".into(), insecure: false };
-            opened.outbox.put(Entry::new(format!("result {id}"), Some(about), destination, json!({}), Timestamp(1))).unwrap();
+            opened
+                .outbox
+                .put(QueuedSignal::new(format!("result {id}"), Some(about), destination, json!({}), Timestamp(1)))
+                .unwrap();
         }
 
-        fn state_of(&self, id: &str) -> Option<State> {
+        fn state_of(&self, id: &str) -> Option<DeploymentState> {
             self.open().journal.get(id).map(|record| record.state)
         }
     }
@@ -718,15 +727,15 @@ mod tests {
         let (done, text) = place.answer("1.json").unwrap();
         assert!(done && text.contains("setup (a1, script) is run again"), "{text}");
         let mut opened = place.open();
-        assert_eq!(opened.journal.get("a1").unwrap().state, State::Seen);
+        assert_eq!(opened.journal.get("a1").unwrap().state, DeploymentState::Seen);
         assert!(opened.outbox.waiting().is_empty());
         assert!(!opened.programs.directory(&opened.journal.get("a1").unwrap().job()).exists());
         assert!(opened.state.list(Path::new(DIRECTORY)).unwrap().iter().all(|name| name != "1.json"));
         // Cut off before the order was removed, and the new run has ended since: it is not run a third time.
-        opened.journal.finish("a1", Outcome::default()).unwrap();
+        opened.journal.finish("a1", DeploymentOutcome::default()).unwrap();
         place.order("1.json", &json!({"schema": 1, "order": "rerun", "deployment": "setup", "resolved": "a1"}));
         place.serve(Some(true));
-        assert_eq!(place.state_of("a1"), Some(State::Finished));
+        assert_eq!(place.state_of("a1"), Some(DeploymentState::Finished));
         assert!(place.answer("1.json").unwrap().0);
     }
 
@@ -762,7 +771,10 @@ mod tests {
             let (done, text) = place.answer(name).unwrap();
             assert!(!done && text.contains(words), "{name}: {text}");
         }
-        assert_eq!((place.state_of("a1"), place.state_of("b2")), (Some(State::Finished), Some(State::Running)));
+        assert_eq!(
+            (place.state_of("a1"), place.state_of("b2")),
+            (Some(DeploymentState::Finished), Some(DeploymentState::Running))
+        );
         assert_eq!(place.open().outbox.waiting().len(), 2);
         assert!(place.report.events().iter().all(|event| event.code != Code::DeploymentRerun));
     }
@@ -797,15 +809,15 @@ mod tests {
         }
         assert_eq!(["run", "end", "seen", "node"].map(ending), [Some(Ending::Stopped), None, None, None]);
         let reported = |code| place.report.events().iter().filter(|event| event.code == code).count();
-        assert_eq!((reported(Code::DeploymentStopping), place.state_of("run")), (1, Some(State::Running)));
+        assert_eq!((reported(Code::DeploymentStopping), place.state_of("run")), (1, Some(DeploymentState::Running)));
         // Cut off before its answer, and the script has ended since: the same order means no other run.
-        place.open().journal.finish("run", Outcome::refused("stopped")).unwrap();
+        place.open().journal.finish("run", DeploymentOutcome::refused("stopped")).unwrap();
         place.order("7.json", &json!({"schema": 1, "order": "stop", "deployment": "run", "resolved": "run"}));
         place.serve(None);
         assert!(place.answer("7.json").unwrap().0);
         place.order("8.json", &json!({"schema": 1, "order": "rerun", "deployment": "run"}));
         place.serve(Some(true));
-        assert_eq!((place.state_of("run"), ending("run")), (Some(State::Seen), None));
+        assert_eq!((place.state_of("run"), ending("run")), (Some(DeploymentState::Seen), None));
     }
 
     #[test]
@@ -835,7 +847,7 @@ mod tests {
             assert!(place.dir.path().join("state/requests").join(name).with_extension("unreadable").exists(), "{name}");
         }
         assert_eq!(place.report.events().iter().filter(|event| event.code == Code::RequestUnreadable).count(), 4);
-        assert_eq!(place.state_of("a1"), Some(State::Finished));
+        assert_eq!(place.state_of("a1"), Some(DeploymentState::Finished));
         let opened = place.open();
         for number in 0..=KEPT {
             let (answer, aside) = (format!("{number:03}.answer"), format!("z{number:03}.unreadable"));
@@ -857,7 +869,7 @@ mod tests {
         place.order("1.json", &json!({"schema": 1, "order": "forget", "deployment": "a1"}));
         let (opened, answer) = (place.open(), Path::new(DIRECTORY).join("1.answer"));
         opened.state.create_dir(&answer, Attributes::mode(0o700)).unwrap();
-        assert_eq!(place.try_serve(None).unwrap_err().kind(), Kind::Transient);
+        assert_eq!(place.try_serve(None).unwrap_err().kind(), ErrorKind::Transient);
         assert_eq!(place.state_of("a1"), None);
         // Meanwhile the deployment runs as a new one; that is not what the order meant.
         place.now.set(2000);
@@ -865,7 +877,7 @@ mod tests {
         opened.state.remove_dir_all(&answer).unwrap();
         place.serve(None);
         assert!(place.answer("1.json").unwrap().0);
-        assert_eq!(place.state_of("a1"), Some(State::Finished));
+        assert_eq!(place.state_of("a1"), Some(DeploymentState::Finished));
         assert_eq!(place.report.events().iter().filter(|event| event.code == Code::DeploymentForgotten).count(), 1);
     }
 
@@ -993,7 +1005,7 @@ mod tests {
         let (done, text) = place.answer("2.json").unwrap();
         assert!(!done && text.contains("etcd does not answer"), "{text}");
         for (extent, words) in
-            [(Some(Extent::Part), "rerun ID"), (Some(Extent::Nothing), "no node is in place"), (None, "no node")]
+            [(Some(AppliedExtent::Part), "rerun ID"), (Some(AppliedExtent::Nothing), "no node is in place"), (None, "no node")]
         {
             place.extent.set(extent);
             order("3.json");

@@ -8,7 +8,7 @@ use std::ops::Range;
 use base64::Engine as _;
 use base64::prelude::{BASE64_STANDARD_NO_PAD, BASE64_URL_SAFE_NO_PAD};
 
-use crate::report::finder::masked_at;
+use crate::report::secret_finder::masked_at;
 
 /// Characters of a value that are known again wherever they stand together.
 const PIECE: usize = 8;

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use crate::desired::{DiskName, FormatPolicy};
-use crate::kubernetes::checks::addresses::not_a_hosts;
+use crate::kubernetes::checks::addresses::not_a_host_address;
 use crate::kubernetes::parameters::mistake::Mistake;
 use crate::kubernetes::parameters::read::Parameters;
 use crate::kubernetes::spec::cluster::ClusterSpec;
@@ -186,7 +186,7 @@ fn address(parameters: &Parameters, role: Role, mistakes: &mut Vec<Mistake>) -> 
         }
         // etcd would tell its peers an address at which they reach themselves.
         Some(ip) => {
-            if let Some(problem) = not_a_hosts(ip) {
+            if let Some(problem) = not_a_host_address(ip) {
                 mistakes.push(Mistake::general("KUBE_NODE_IP", problem, reason, "give the fixed address of the port"));
             }
         }

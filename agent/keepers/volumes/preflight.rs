@@ -3,8 +3,8 @@
 
 use std::path::Path;
 
-use super::attempt::{Attempts, Outcome, UNIT_LIMIT, failed, missing, refused, transient_stop};
-use super::keeper::{Backend, VolumeKeeper};
+use super::attempt::{AttemptResult, Attempts, UNIT_LIMIT, failed, missing, refused, transient_stop};
+use super::keeper::{VolumeBackend, VolumeKeeper};
 use super::place::{is_mounted, is_pool_active};
 use crate::converge::Failure;
 use crate::converge::health::carriers;
@@ -13,8 +13,8 @@ use crate::error::Result;
 use crate::error::remedy::Remedy;
 use crate::progress::StepId;
 use crate::report::{Event, Phase};
-use crate::storage::interlock::{Decision, decide};
-use crate::storage::marker::{State, VolumeRecord};
+use crate::storage::interlock::{FormatDecision, decide};
+use crate::storage::marker::{VolumeRecord, VolumeState};
 use crate::storage::probe::{Disk, Mount};
 use crate::storage::thin_pool;
 use crate::watch::DeviceNews;
@@ -27,13 +27,13 @@ const STORES: [(VolumeRole, &str); 4] = [
     (VolumeRole::Etcd, "/var/lib/etcd"),
 ];
 
-impl<H: Backend> VolumeKeeper<H> {
+impl<H: VolumeBackend> VolumeKeeper<H> {
     /// No store is taken off its volume by parameters that leave the volume out: who serves it would go on from an empty
     /// directory, and Heat, which hears of a success, deletes the volume.
-    pub(super) fn keep_stores_on_their_volumes(&self, desired: &Desired) -> std::result::Result<(), Failure> {
+    pub(super) fn refuse_orphaned_store(&self, desired: &Desired) -> std::result::Result<(), Failure> {
         let inspection = || -> Result<Option<(VolumeRole, VolumeRecord, bool)>> {
             for role in [VolumeRole::Runtime, VolumeRole::Etcd] {
-                let Some(record) = self.record_of(role)?.filter(|record| record.state == State::InPlace) else { continue };
+                let Some(record) = self.record_of(role)?.filter(|record| record.state == VolumeState::InPlace) else { continue };
                 let of_role = || desired.volumes.iter().filter(|volume| volume.role == role);
                 if of_role().any(|volume| volume.disk.as_str() == record.volume) {
                     continue;
@@ -53,14 +53,14 @@ impl<H: Backend> VolumeKeeper<H> {
             }
             Ok(None)
         };
-        let Some((role, record, is_pool)) = inspection().map_err(|error| failed("look", &error))? else { return Ok(()) };
+        let Some((role, record, is_pool)) = inspection().map_err(|error| failed("inspect", &error))? else { return Ok(()) };
         let by_hand = if is_pool {
             "if its images are not needed: `systemctl stop docker.service docker-thin-pool.service; vgchange --activate n docker`"
         } else {
             "stop the unit, move the data and unmount the volume"
         };
         let found = format!("the {role} store is on volume {}, which the parameters no longer name", record.volume);
-        let failure = refused(Decision::Refuse {
+        let failure = refused(FormatDecision::Refuse {
             found,
             rule: "a store stays on its volume until it is moved by hand".to_owned(),
             remedy: self.progress.remedy_of_failure(&Remedy::stack_update_or(format!(
@@ -75,10 +75,10 @@ impl<H: Backend> VolumeKeeper<H> {
 
     /// Waits for the disk, where somebody runs who would not start again without it; refuses what could only be refused after
     /// that was stopped.
-    pub(super) async fn check_place(&self, volume: &Volume, attempts: &mut Attempts) -> Outcome<()> {
+    pub(super) async fn check_place(&self, volume: &Volume, attempts: &mut Attempts) -> AttemptResult<()> {
         let record = self.record(volume).map_err(|error| failed("record", &error))?;
         if let Some(record) = &record
-            && self.is_in_place(volume, record).map_err(|error| transient_stop("look", &error))?
+            && self.is_in_place(volume, record).map_err(|error| transient_stop("inspect", &error))?
         {
             return Ok(());
         }
@@ -86,10 +86,10 @@ impl<H: Backend> VolumeKeeper<H> {
         loop {
             match self.obstacle(volume, record.clone()).await? {
                 None => return Ok(()),
-                Some(Decision::Wait(reason)) if attempts.left().is_zero() => {
+                Some(FormatDecision::Wait(reason)) if attempts.left().is_zero() => {
                     return Err(missing(volume, &reason, attempts.deadline, &self.server()).into());
                 }
-                Some(Decision::Wait(reason)) => {
+                Some(FormatDecision::Wait(reason)) => {
                     if !attempts.waiting {
                         self.progress.begin_early(&StepId::Volume(volume.role));
                     }
@@ -101,28 +101,28 @@ impl<H: Backend> VolumeKeeper<H> {
         }
     }
 
-    async fn obstacle(&self, volume: &Volume, record: Option<VolumeRecord>) -> Outcome<Option<Decision>> {
-        if let Some(refusal) = self.in_another_place(volume).map_err(|error| transient_stop("look", &error))? {
+    async fn obstacle(&self, volume: &Volume, record: Option<VolumeRecord>) -> AttemptResult<Option<FormatDecision>> {
+        if let Some(refusal) = self.in_another_place(volume).map_err(|error| transient_stop("inspect", &error))? {
             return Ok(Some(refusal));
         }
-        if !self.runs_without(volume).await.map_err(|error| transient_stop("look", &error))? {
+        if !self.runs_without(volume).await.map_err(|error| transient_stop("inspect", &error))? {
             return Ok(None);
         }
-        let (mut evidence, disk) = self.read_evidence(volume, record).await.map_err(|error| transient_stop("look", &error))?;
+        let (mut evidence, disk) = self.read_evidence(volume, record).await.map_err(|error| transient_stop("inspect", &error))?;
         // What may be gone in seconds is judged when its turn comes.
         if evidence.disk.busy || evidence.disk.unreadable.is_some() {
             return Ok(None);
         }
         let decision = match decide(volume, &evidence) {
             // Nobody looks into a file system here: a mount is a change.
-            Decision::Survey(_) => self.judge(volume, disk.as_ref(), &mut evidence).await?,
+            FormatDecision::Survey(_) => self.judge(volume, disk.as_ref(), &mut evidence).await?,
             decision => decision,
         };
-        Ok(Some(decision).filter(|decision| matches!(decision, Decision::Wait(_) | Decision::Refuse { .. })))
+        Ok(Some(decision).filter(|decision| matches!(decision, FormatDecision::Wait(_) | FormatDecision::Refuse { .. })))
     }
 
     /// The refusal of a volume that is another store, or one in another form.
-    fn in_another_place(&self, volume: &Volume) -> Result<Option<Decision>> {
+    fn in_another_place(&self, volume: &Volume) -> Result<Option<FormatDecision>> {
         let (mounts, disks) = (self.probe.read_mounts()?, self.probe.read_disks()?);
         let [disk] = carriers(&disks, &volume.disk)[..] else { return Ok(None) };
         // Of a pool nothing is mounted.
@@ -132,7 +132,7 @@ impl<H: Backend> VolumeKeeper<H> {
         let is_store = |mount: &&Mount| mount.number == disk.number && STORES.iter().any(|(_, place)| *place == mount.point);
         let place = mounts.iter().find(is_store).map(|mount| mount.point.as_str());
         let is_pool = volume.content != Content::ThinPool && is_pool_active(&self.probe, disk);
-        Ok(place.or(is_pool.then_some("docker's thin pool")).map(|place| Decision::Refuse {
+        Ok(place.or(is_pool.then_some("docker's thin pool")).map(|place| FormatDecision::Refuse {
             found: format!(
                 "it is in use as {place}, but the parameters require {} at {}",
                 volume.content.kind(),

@@ -18,20 +18,20 @@ const LIMIT: u32 = 3;
 
 /// What failed last, until it succeeds again.
 #[derive(Debug)]
-pub(in crate::daemon) struct Trouble {
+pub(in crate::daemon) struct FailurePause {
     host: Rc<Host>,
     since: Option<Stopwatch>,
     count: u32,
     condition: Option<Condition>,
 }
 
-impl Trouble {
+impl FailurePause {
     pub(super) fn new(host: Rc<Host>) -> Self {
         Self { host, since: None, count: 0, condition: None }
     }
 
     /// Takes in that something failed, and reports it.
-    pub(super) fn take(&mut self, doing: &str, error: &Error) {
+    pub(super) fn record(&mut self, doing: &str, error: &Error) {
         let remedy = error.typed_remedy().cloned().unwrap_or_else(|| Code::of_trouble(error).remedy());
         let remedy = FollowUp::Continues(PAUSE * 2).of(&remedy);
         let event = Event::new(Code::of_trouble(error), format!("failed: {doing}")).phase(Phase::Deploy).step(doing).error(error);
@@ -45,25 +45,25 @@ impl Trouble {
             since: before.since.or_else(|| Some(self.host.clock.now().rfc3339())),
             attempt: before.attempt.saturating_add(1),
             fact: Some(error.cause().to_owned()),
-            cause: Some(error.clone().context(doing).fact_first()),
+            cause: Some(error.clone().context(doing).cause_first()),
             remedy: Some(remedy.to_string()),
             ..Condition::default()
         });
     }
 
     /// Whether nothing is begun or sent.
-    pub(super) fn lasts(&self) -> bool {
+    pub(super) fn is_paused(&self) -> bool {
         self.since.is_some()
     }
 
     /// What is left of the pause; `None` without trouble.
-    pub(super) fn rest(&self) -> Option<Duration> {
+    pub(super) fn remaining(&self) -> Option<Duration> {
         self.since.as_ref().map(|since| PAUSE.saturating_sub(since.elapsed()))
     }
 
     /// Everything is tried anew; `false` while the pause lasts.
-    pub(super) fn try_again(&mut self) -> bool {
-        let is_over = self.rest().is_none_or(|rest| rest.is_zero());
+    pub(super) fn resume_if_due(&mut self) -> bool {
+        let is_over = self.remaining().is_none_or(|rest| rest.is_zero());
         if is_over {
             self.since = None;
         }
@@ -71,12 +71,12 @@ impl Trouble {
     }
 
     /// All that was tried anew succeeded.
-    pub(super) fn passed(&mut self) {
+    pub(super) fn clear(&mut self) {
         self.condition = None;
     }
 
     /// Whether a single pass gives up.
-    pub(super) fn is_too_much(&self) -> bool {
+    pub(super) fn has_given_up(&self) -> bool {
         self.count >= LIMIT
     }
 

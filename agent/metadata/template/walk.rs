@@ -5,13 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use crate::budgets::yaml::{Member, Node};
+use crate::budgets::yaml::{Member, YamlNode};
 use crate::budgets::{DEPLOYMENTS, DOCUMENT_MEMORY};
 
 /// The key by which a template is known.
 pub(super) const VERSION: &str = "heat_template_version";
 /// What is found of one template at most; more is of no use to a reader, and is counted by who asks.
-const MOST_ODD: usize = 2_000;
+const PROBLEM_LIMIT: usize = 2_000;
 
 /// What a template says.
 #[derive(Debug, Default)]
@@ -19,7 +19,7 @@ pub struct Template {
     /// In the order of the document; at their end configs that no deployment uses.
     pub planned: Vec<Planned>,
     /// What is wrong, or other than it looks.
-    pub odd: Vec<TemplateProblem>,
+    pub problems: Vec<TemplateProblem>,
 }
 
 /// A place in the template.
@@ -69,18 +69,18 @@ pub struct Planned {
 pub(super) struct Resource<'a> {
     pub(super) location: Location,
     pub(super) kind: &'a str,
-    pub(super) properties: Option<&'a Node>,
+    pub(super) properties: Option<&'a YamlNode>,
     /// The word that a group replaces by the number of its member.
     pub(super) index: Option<&'a str>,
 }
 
 pub(super) struct Walk<'a> {
-    pub(super) parameters: Option<&'a Node>,
+    pub(super) parameters: Option<&'a YamlNode>,
     pub(super) resources: &'a [Member],
     /// Memory that what is resolved may still take.
     pub(super) left: Cell<usize>,
     pub(super) planned: RefCell<Vec<Planned>>,
-    pub(super) odd: RefCell<Vec<TemplateProblem>>,
+    pub(super) problems: RefCell<Vec<TemplateProblem>>,
 }
 
 impl Walk<'_> {
@@ -91,7 +91,7 @@ impl Walk<'_> {
     }
 
     pub(super) fn too_large(&self) {
-        let already = self.odd.borrow().iter().any(|odd| odd.key == VERSION);
+        let already = self.problems.borrow().iter().any(|problem| problem.key == VERSION);
         if !already {
             self.mistake(
                 Location::default(),
@@ -126,10 +126,10 @@ impl Walk<'_> {
     }
 
     fn found(&self, location: Location, key: &str, problem: String, rule: String, remedy: String, warns: bool) {
-        let odd = TemplateProblem { location, key: key.to_owned(), problem, rule, remedy, warns };
-        let mut all = self.odd.borrow_mut();
-        if all.len() < MOST_ODD && !all.contains(&odd) {
-            all.push(odd);
+        let found = TemplateProblem { location, key: key.to_owned(), problem, rule, remedy, warns };
+        let mut all = self.problems.borrow_mut();
+        if all.len() < PROBLEM_LIMIT && !all.contains(&found) {
+            all.push(found);
         }
     }
 }

@@ -15,7 +15,7 @@ const PAUSES: Backoff = Backoff::new(Duration::from_mins(1), Duration::from_hour
 
 /// Growths that failed, each with the pause until its next try. It outlives the keepers, each of which looks once.
 #[derive(Debug, Default)]
-pub struct Growths(RefCell<Vec<FailedGrowth>>);
+pub struct GrowthRetries(RefCell<Vec<FailedGrowth>>);
 
 #[derive(Debug)]
 struct FailedGrowth {
@@ -30,7 +30,7 @@ struct FailedGrowth {
     failure: Failure,
 }
 
-impl Growths {
+impl GrowthRetries {
     /// Nothing is held back any more: somebody asks for all of it anew.
     pub fn forget(&self) {
         self.0.borrow_mut().clear();

@@ -10,9 +10,9 @@ const REMEMBERED: usize = 256;
 
 /// What has been said of what, in which words, how often.
 #[derive(Debug, Default)]
-pub(super) struct Folder(HashMap<(Code, String, String), u64>);
+pub(super) struct RepeatThrottle(HashMap<(Code, String, String), u64>);
 
-impl Folder {
+impl RepeatThrottle {
     /// The event as it is to be written, or nothing where it is folded away.
     pub(super) fn pass(&mut self, mut event: Event) -> Option<Event> {
         let subject = subject(&event);
@@ -54,7 +54,7 @@ mod tests {
 
     #[test]
     fn repeats_are_written_at_powers_of_two_until_something_good_happens() {
-        let mut folder = Folder::default();
+        let mut folder = RepeatThrottle::default();
         let failed = || Event::new(Code::SourceFailed, "no answer").source("cfn");
         let written: Vec<_> = (1..=9).filter_map(|n| folder.pass(failed()).map(|event| (n, event.message))).collect();
         assert_eq!(written.iter().map(|(n, _)| *n).collect::<Vec<_>>(), [1, 2, 4, 8]);

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::time::Duration;
 
 use super::attempt::event;
-use super::keeper::{Backend, VolumeKeeper};
+use super::keeper::{VolumeBackend, VolumeKeeper};
 use super::place::is_pool_active;
 use super::pool::complaint;
 use crate::clock::{Stopwatch, Timestamp};
@@ -13,7 +13,7 @@ use crate::desired::{Content, Volume};
 use crate::error::{Error, Result};
 use crate::report::Code;
 use crate::storage::probe::Disk;
-use crate::storage::thin_pool::{self, Fill, POOL};
+use crate::storage::thin_pool::{self, POOL, PoolUsage};
 
 /// Between two questions.
 const PAUSE: Duration = Duration::from_mins(5);
@@ -24,22 +24,22 @@ const LIMIT: Duration = Duration::from_secs(30);
 
 /// What was seen of the pool last. It outlives the keepers, each of which looks once.
 #[derive(Debug, Default)]
-pub struct Fills(RefCell<Option<(Stopwatch, PoolInspection)>>);
+pub struct PoolUsageCache(RefCell<Option<(Stopwatch, PoolInspection)>>);
 
 /// What a look at the pool came to.
 #[derive(Clone, Debug)]
 pub struct PoolInspection {
     /// How full it is, where LVM says it.
-    pub fill: Option<Fill>,
+    pub fill: Option<PoolUsage>,
     /// What is wrong, with the remedy.
     pub wrong: Option<Error>,
     /// Since when something is wrong, or nothing.
     pub since: Timestamp,
 }
 
-impl<H: Backend> VolumeKeeper<H> {
+impl<H: VolumeBackend> VolumeKeeper<H> {
     /// How full the pool on a volume is, by a question that is a few minutes old at most; none where there is no pool in use.
-    pub async fn inspect_pool(&self, volume: &Volume, disks: &[Disk], fills: &Fills) -> Option<PoolInspection> {
+    pub async fn inspect_pool(&self, volume: &Volume, disks: &[Disk], fills: &PoolUsageCache) -> Option<PoolInspection> {
         let in_use = match carriers(disks, &volume.disk)[..] {
             [disk] if volume.content == Content::ThinPool => is_pool_active(&self.probe, disk),
             _ => false,
@@ -69,14 +69,14 @@ impl<H: Backend> VolumeKeeper<H> {
         let is_as_before = |before: &PoolInspection| before.wrong.is_some() == wrong.is_some();
         let since = before.as_ref().filter(|before| is_as_before(before)).map_or_else(|| self.clock.now(), |before| before.since);
         if let Some(error) = wrong.as_ref().filter(|_| before.is_none_or(|before| before.wrong.is_none())) {
-            self.progress.report().emit(event(Code::PoolNearlyFull, volume, error.fact_first()).error(error));
+            self.progress.report().emit(event(Code::PoolNearlyFull, volume, error.cause_first()).error(error));
         }
         let inspection = PoolInspection { fill, wrong, since };
         fills.0.replace(Some((self.clock.start(), inspection.clone())));
         Some(inspection)
     }
 
-    async fn ask_fill(&self) -> Result<Fill> {
+    async fn ask_fill(&self) -> Result<PoolUsage> {
         let ran = self.backend.run("program-lvm-fill", thin_pool::ask_fill()).await?;
         if ran.status != 0 {
             return Err(Error::transient(complaint(&ran)));

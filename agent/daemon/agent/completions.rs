@@ -5,49 +5,49 @@ use std::time::Duration;
 
 use super::Agent;
 use super::ending::job_event;
-use super::view::{gone, ids, lists_all};
-use crate::collect::Change;
+use super::view::{ids, is_heats_list, withdrawal_reason};
+use crate::collect::SnapshotChange;
 use crate::daemon::node::Done;
+use crate::daemon::order_files::{Rollbacks, is_any_waiting};
 use crate::daemon::reason::reason;
-use crate::daemon::requests::{Rollbacks, is_any_waiting};
-use crate::deploy::{DeploymentRecord, GenerationState, Outcome, State, hooks};
-use crate::error::{Error, Kind, Result};
+use crate::deploy::{DeploymentOutcome, DeploymentRecord, DeploymentState, GenerationState, hooks};
+use crate::error::{Error, ErrorKind, Result};
 use crate::programs::JobResult;
 use crate::report::{Code, Event, Phase};
-use crate::signal::{Disposition, Entry, Sent};
+use crate::signal::{Disposition, QueuedSignal, Sent};
 
 impl Agent {
-    pub(super) fn polled(&mut self, change: Change) {
+    pub(super) fn polled(&mut self, change: SnapshotChange) {
         self.maintain_node();
         self.received(change);
     }
 
     /// Takes in what Heat lists now. An answer that says what the one before said may be the first that covers what happened.
-    pub(super) fn received(&mut self, change: Change) {
+    pub(super) fn received(&mut self, change: SnapshotChange) {
         // First of all: a signal that is on its way goes no further than what is known.
         self.ledger.outbox.receive(self.view());
-        if !(change.metadata || change.answered) || !lists_all(self.collector.snapshot()) {
+        if !(change.metadata || change.answered) || !is_heats_list(self.collector.snapshot()) {
             return;
         }
         if let Err(error) = self.take_back() {
-            self.trouble.take("resuming deployments", &error);
+            self.trouble.record("resuming deployments", &error);
         }
         let listed = ids(self.collector.snapshot());
-        self.let_go_of_unlisted(&listed);
+        self.withdraw_unlisted(&listed);
         let freshness = self.collector.snapshot().freshness();
         match self.ledger.journal.prune(|record| listed.contains(&record.id) || !freshness.covers(record.since)) {
             Ok(gone) => {
                 for id in &gone {
                     let job = format!("deployment-{}", crate::digest::key_of(id));
                     if let Err(error) = self.programs.forget(&job).and_then(|()| self.ledger.forget_signals(id)) {
-                        self.trouble.take("forgetting an old job", &error);
+                        self.trouble.record("forgetting an old job", &error);
                     }
                 }
                 if let Err(error) = hooks::script::forget(&self.host.root, &gone) {
-                    self.trouble.take("forgetting what old scripts left", &error);
+                    self.trouble.record("forgetting what old scripts left", &error);
                 }
             }
-            Err(error) => self.trouble.take("forgetting old records", &error),
+            Err(error) => self.trouble.record("forgetting old records", &error),
         }
     }
 
@@ -56,12 +56,14 @@ impl Agent {
         let view = self.view();
         self.ledger.outbox.take_back()?;
         let is_asked = |record: &&DeploymentRecord| {
-            record.let_go.is_some() && view.freshness.covers(record.since) && view.asks_for(&record.id, record.resource.as_ref())
+            record.withdrawn_from.is_some()
+                && view.freshness.covers(record.since)
+                && view.asks_for(&record.id, record.resource.as_ref())
         };
         let back: Vec<DeploymentRecord> = self.ledger.journal.all().into_iter().filter(is_asked).cloned().collect();
         for record in back {
             self.ledger.journal.take_back(&record.id)?;
-            let state = record.let_go.map(State::as_str).unwrap_or_default();
+            let state = record.withdrawn_from.map(DeploymentState::as_str).unwrap_or_default();
             let line = format!("deployment {} is in the metadata again and resumes where it was: {state}", record.name);
             let event = Event::new(Code::DeploymentRelisted, line).phase(Phase::Deploy);
             self.host.report.emit(event.deployment(&record.id, &record.name));
@@ -71,12 +73,12 @@ impl Agent {
 
     /// Work of an earlier run of the agent whose deployment is gone: nobody waits for its result any more. A script or hook that
     /// may still run is taken over and ended first.
-    fn let_go_of_unlisted(&mut self, listed: &BTreeSet<String>) {
+    fn withdraw_unlisted(&mut self, listed: &BTreeSet<String>) {
         let freshness = self.collector.snapshot().freshness();
         let is_under_way = |id: &String| self.hook.id() == Some(id) || self.node_task.bring_up.about() == Some(id);
-        let may_run = |record: &DeploymentRecord| record.state == State::Running && record.is_job();
+        let may_run = |record: &DeploymentRecord| record.state == DeploymentState::Running && record.is_job();
         let orphaned = |record: &&DeploymentRecord| {
-            record.state <= State::Running
+            record.state <= DeploymentState::Running
                 && !may_run(record)
                 && !listed.contains(&record.id)
                 && !is_under_way(&record.id)
@@ -85,7 +87,7 @@ impl Agent {
         let orphans: Vec<DeploymentRecord> = self.ledger.journal.all().into_iter().filter(orphaned).cloned().collect();
         for record in orphans {
             if let Err(error) = self.ledger.mark_withdrawn(&record, "removed from the metadata before it ended") {
-                self.trouble.take("withdrawing a deployment", &error);
+                self.trouble.record("withdrawing a deployment", &error);
             }
         }
     }
@@ -95,18 +97,18 @@ impl Agent {
         let recorded = match (&record.ending, ran) {
             (Some(ending), Ok(ran)) => self.ended_early(&record, ending, ran),
             (None, Err(error))
-                if (error.kind() == Kind::Permanent && self.hook.false_start(id))
+                if (error.kind() == ErrorKind::Permanent && self.hook.count_failed_start(id))
                     || self.hook.waited_for_space(&record, &self.host.clock) =>
             {
                 let message = format!("deployment {} could not be started", record.name);
                 self.host.report.emit(job_event(Code::DeploymentNotStarted, &record, message).error(&error));
-                self.ledger.end(id, Outcome::refused(reason(&self.host.report, Code::DeploymentNotStarted, &error)))
+                self.ledger.end(id, DeploymentOutcome::refused(reason(&self.host.report, Code::DeploymentNotStarted, &error)))
             }
             (_, Err(error)) => {
-                self.trouble.take(&format!("running deployment {}", record.name), &error);
+                self.trouble.record(&format!("running deployment {}", record.name), &error);
                 return self.keep_ending(id);
             }
-            (None, Ok(None)) => match gone(self.collector.snapshot(), &record) {
+            (None, Ok(None)) => match withdrawal_reason(self.collector.snapshot(), &record) {
                 Some(why) => self.ledger.mark_withdrawn(&record, &format!("{why}, before it ended")),
                 None => self.interrupted(&record),
             },
@@ -116,14 +118,14 @@ impl Agent {
             }
         };
         if let Err(error) = recorded.and_then(|()| self.count_output(id)) {
-            self.trouble.take("recording a result", &error);
+            self.trouble.record("recording a result", &error);
         }
         self.keep_ending(id);
     }
 
     fn interrupted(&mut self, record: &DeploymentRecord) -> Result<()> {
         // Of a state directory that was restored from a copy that was made while it ran.
-        if self.ledger.journal.recover(&record.id, State::Running)? {
+        if self.ledger.journal.recover(&record.id, DeploymentState::Running)? {
             let note = self.ledger.journal.get(&record.id).and_then(|record| record.note.clone()).unwrap_or_default();
             let message = format!("deployment {} was {note}", record.name);
             self.host.report.emit(job_event(Code::DeploymentAlreadyRun, record, message));
@@ -134,14 +136,14 @@ impl Agent {
             .remedy("check how far it got, then update the stack to run it again");
         let message = format!("deployment {} was interrupted", record.name);
         self.host.report.emit(job_event(Code::DeploymentInterrupted, record, message).error(&error));
-        self.ledger.end(&record.id, Outcome::refused(reason(&self.host.report, Code::DeploymentInterrupted, &error)))
+        self.ledger.end(&record.id, DeploymentOutcome::refused(reason(&self.host.report, Code::DeploymentInterrupted, &error)))
     }
 
     /// What became of a script or hook that ended by itself, which is said.
-    pub(super) fn outcome_of(&self, record: &DeploymentRecord, ran: JobResult) -> Outcome {
+    pub(super) fn outcome_of(&self, record: &DeploymentRecord, ran: JobResult) -> DeploymentOutcome {
         let (timed_out, duration) = (ran.timed_out, Duration::from_millis(ran.duration_ms));
         let was_started = ran.not_started.is_none();
-        let outcome = Outcome::of(&record.group, ran);
+        let outcome = DeploymentOutcome::of(&record.group, ran);
         let code = match (outcome.fails(&record.outputs), timed_out) {
             (false, _) => Code::DeploymentSucceeded,
             (true, true) => Code::DeploymentTimedOut,
@@ -162,7 +164,7 @@ impl Agent {
         self.node_task.inspection.drifted = false;
         let recorded = if self.ledger.is_restoring() { self.record_put_back(done) } else { self.record_node(id, done) };
         if let Err(error) = recorded {
-            self.trouble.take("recording the node's result", &error);
+            self.trouble.record("recording the node's result", &error);
         }
     }
 
@@ -187,7 +189,7 @@ impl Agent {
         };
         if done.restored {
             self.ledger.generations.restored()?;
-        } else if !done.touched {
+        } else if !done.changed_machine {
             self.ledger.generations.untouched()?;
         }
         self.ledger.generations.end(state, reason, done.laps)?;
@@ -226,7 +228,7 @@ impl Agent {
 
     pub(super) fn sent(&mut self, (dispositions, kept): Sent) {
         if let Err(error) = kept {
-            self.trouble.take("maintaining the outbox", &error);
+            self.trouble.record("maintaining the outbox", &error);
         }
         // What depends on a deployment that Heat heard of comes into the metadata next.
         if dispositions.iter().any(|(_, disposition)| *disposition == Disposition::Delivered) {
@@ -236,13 +238,13 @@ impl Agent {
     }
 
     /// Records what became of signals, and of those that could not be recorded before.
-    pub(super) fn record_dispositions(&mut self, dispositions: Vec<(Entry, Disposition)>) {
+    pub(super) fn record_dispositions(&mut self, dispositions: Vec<(QueuedSignal, Disposition)>) {
         for error in self.ledger.record_dispositions(dispositions) {
-            self.trouble.take("recording a signal", &error);
+            self.trouble.record("recording a signal", &error);
         }
     }
 }
 
 #[cfg(test)]
-#[path = "settle_tests.rs"]
-pub(super) mod tests;
+#[path = "completions_tests.rs"]
+pub(super) mod completions_tests;

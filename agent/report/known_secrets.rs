@@ -4,13 +4,13 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use super::finder::masked_at;
+use super::secret_finder::masked_at;
 use super::text::{says_something, secret_texts};
 use crate::http::{CUT, MASK};
 
 /// The values, each once.
 ///
-/// They are looked for one by one: texts are short and few, and a [`super::finder::Finder`] takes 24 bytes of memory for each of theirs.
+/// They are looked for one by one: texts are short and few, and a [`super::secret_finder::Finder`] takes 24 bytes of memory for each of theirs.
 #[derive(Debug, Default)]
 pub(super) struct Hidden(Vec<String>);
 

@@ -9,7 +9,7 @@ use nix::sys::statvfs::statvfs;
 use super::FailureDetails;
 use super::refused_flag::{self, refused_flag};
 use crate::clock::Clock;
-use crate::desired::{Desired, Probe};
+use crate::desired::{Desired, GateProbe};
 use crate::error::remedy::Remedy;
 use crate::files::Tree;
 use crate::machine::listeners::{Holder, refused_ports};
@@ -22,19 +22,19 @@ const WORDS: (usize, usize) = (5, 280);
 /// Characters of one of them.
 const LINE: usize = 200;
 /// The most lines that are quoted where the reason is known.
-const PROOF: usize = 2;
+const QUOTE_WITH_CAUSE: usize = 2;
 
 /// What the C library says of ENOSPC, which programs repeat with or without its capital.
 const NO_SPACE: &str = "no space left on device";
 /// Where the services of a node write, beside its volumes. One of each file system is named: the first.
-const WRITTEN: [&str; 7] =
+const WRITTEN_PATHS: [&str; 7] =
     ["/var/lib/etcd", "/var/lib/docker", "/var/lib/containerd", "/var/lib/kubelet", "/var/log", "/run", "/"];
 /// With less than this a file system is full for whoever writes more than a few lines: some of it is kept for root.
-const NOTHING: u64 = 1024 * 1024;
+const FULL_BELOW: u64 = 1024 * 1024;
 
 /// Why a unit died, as far as can be seen from outside.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct DeathCause {
+pub(crate) struct CrashCause {
     /// What was found out, which comes before how the unit ended.
     pub(crate) fact: String,
     /// What the unit said last, which comes after it.
@@ -43,7 +43,7 @@ pub(crate) struct DeathCause {
     pub(crate) remedy: Option<Remedy>,
 }
 
-impl DeathCause {
+impl CrashCause {
     /// The cause with what is known of it.
     pub(crate) fn with(&self, cause: &str) -> String {
         let between = if self.fact.is_empty() { "" } else { "; " };
@@ -52,21 +52,21 @@ impl DeathCause {
 }
 
 /// Finds out why a unit died.
-pub(crate) async fn find_out(
+pub(crate) async fn diagnose(
     desired: &Desired,
     unit: &str,
     root: &Tree,
     clock: &Clock,
     words: &impl FailureDetails,
-) -> DeathCause {
-    let output = essential(&clock.limit(WORDS_LIMIT, words.failure_details(unit)).await.unwrap_or_default());
-    let mut why = DeathCause::default();
+) -> CrashCause {
+    let output = without_stack_traces(&clock.limit(WORDS_LIMIT, words.failure_details(unit)).await.unwrap_or_default());
+    let mut why = CrashCause::default();
     let full = if lacks_space(&output) { full_places(desired, root) } else { Vec::new() };
     if let Some(first) = full.first() {
         why.fact = format!("no space is left on {}", full.join(", "));
         why.remedy = Some(format!("Free space or inodes there (`df -h {first}`, `df -i {first}`).").into());
     }
-    let taken = name_holders(desired, unit, &output, words);
+    let taken = find_port_holder(desired, unit, &output, words);
     if let Some(holder) = clock.limit(WORDS_LIMIT, taken).await.flatten() {
         let before = if why.fact.is_empty() { String::new() } else { format!("{}; ", why.fact) };
         why.fact = format!("{before}{}", holder.summary());
@@ -80,14 +80,14 @@ pub(crate) async fn find_out(
         why.remedy = refused_flag(&output).and_then(|flag| refused_flag::remedy(desired, unit, &flag));
     }
     // What is known of it needs no long proof.
-    let lines = if why.fact.is_empty() { WORDS.0 } else { PROOF };
-    why.quote = quoted_words(unit, &output, lines);
+    let lines = if why.fact.is_empty() { WORDS.0 } else { QUOTE_WITH_CAUSE };
+    why.quote = last_lines_suffix(unit, &output, lines);
     why
 }
 
 /// The last lines without Go's traces: a Kubernetes program that ends by a fatal log line (exit status 255) or a panic (2) writes the
 /// stack of each goroutine after it, dozens of lines that would take the place of the cause.
-fn essential(output: &[String]) -> Vec<String> {
+fn without_stack_traces(output: &[String]) -> Vec<String> {
     let is_place = |line: Option<&String>| line.is_some_and(|line| line.starts_with('\t'));
     let is_head = |line: &str| line.starts_with("goroutine ") && line.ends_with("]:");
     let is_trace = |at: usize, line: &String| is_head(line) || is_place(Some(line)) || is_place(output.get(at + 1));
@@ -112,16 +112,16 @@ fn full_places(desired: &Desired, root: &Tree) -> Vec<String> {
         let path = root.base().join(Path::new(place).strip_prefix("/").unwrap_or(Path::new(place)));
         statvfs(&path).is_ok_and(|space| {
             let free = space.blocks_available().saturating_mul(space.fragment_size());
-            let is_full = free < NOTHING || (space.files() > 0 && space.files_available() == 0);
+            let is_full = free < FULL_BELOW || (space.files() > 0 && space.files_available() == 0);
             seen.insert(space.filesystem_id()) && is_full
         })
     };
-    volumes.chain(WRITTEN).filter(is_full).map(str::to_owned).collect()
+    volumes.chain(WRITTEN_PATHS).filter(is_full).map(str::to_owned).collect()
 }
 
 /// What a unit said last, for the end of a cause: the newest lines, as many as are short enough. What it says at each try stands
 /// there once.
-fn quoted_words(unit: &str, output: &[String], count: usize) -> String {
+fn last_lines_suffix(unit: &str, output: &[String], count: usize) -> String {
     let mut lines: Vec<&str> = output.iter().map(|line| line.trim()).filter(|line| !line.is_empty()).collect();
     lines.dedup();
     let mut words = String::new();
@@ -140,7 +140,7 @@ fn quoted_words(unit: &str, output: &[String], count: usize) -> String {
 
 /// Who else holds a port of a unit that failed: one that the unit itself said it could not listen on, or the one of a gate of its
 /// own, which somebody may answer in its place.
-async fn name_holders(desired: &Desired, unit: &str, output: &[String], words: &impl FailureDetails) -> Option<Holder> {
+async fn find_port_holder(desired: &Desired, unit: &str, output: &[String], words: &impl FailureDetails) -> Option<Holder> {
     let refused = refused_ports(output);
     let of_gates =
         desired.gates.iter().filter(|gate| gate.unit.as_deref() == Some(unit)).filter_map(|gate| own_port(&gate.probe));
@@ -160,8 +160,8 @@ async fn name_holders(desired: &Desired, unit: &str, output: &[String], words: &
 }
 
 /// The port of this machine that a gate asks.
-fn own_port(probe: &Probe) -> Option<u16> {
-    let (Probe::Http { url, .. } | Probe::HttpJson { url, .. }) = probe else { return None };
+fn own_port(probe: &GateProbe) -> Option<u16> {
+    let (GateProbe::Http { url, .. } | GateProbe::HttpJson { url, .. }) = probe else { return None };
     let (_, rest) = url.split_once("://")?;
     let (host, port) = rest.split('/').next()?.rsplit_once(':')?;
     let is_own = host.starts_with("127.") || host == "localhost" || host == "[::1]";
@@ -175,7 +175,7 @@ mod tests {
     #[test]
     fn a_fact_comes_before_how_a_unit_ended() {
         let why = |fact: &str, quote: &str| {
-            DeathCause { fact: fact.to_owned(), quote: quote.to_owned(), remedy: None }.with("x.service ended")
+            CrashCause { fact: fact.to_owned(), quote: quote.to_owned(), remedy: None }.with("x.service ended")
         };
         assert_eq!(why("", ""), "x.service ended");
         assert_eq!(why("", " (last lines of x.service: a; b)"), "x.service ended (last lines of x.service: a; b)");
@@ -213,13 +213,13 @@ mod tests {
             ]);
         }
         output.push(exited);
-        let kept = essential(&output.iter().map(|line| (*line).to_owned()).collect::<Vec<_>>());
+        let kept = without_stack_traces(&output.iter().map(|line| (*line).to_owned()).collect::<Vec<_>>());
         assert_eq!(kept, ["Started kubelet.", fatal, more, exited]);
         let panic: Vec<String> =
             ["panic: boom", "goroutine 7 [running]:", "main.main()", "\t/x.go:1 +0x1"].map(str::to_owned).to_vec();
-        assert_eq!(essential(&panic), ["panic: boom"]);
+        assert_eq!(without_stack_traces(&panic), ["panic: boom"]);
         let many: Vec<String> = (0..9).map(|at| format!("line {at}")).collect();
-        assert_eq!(essential(&many), ["line 4", "line 5", "line 6", "line 7", "line 8"]);
+        assert_eq!(without_stack_traces(&many), ["line 4", "line 5", "line 6", "line 7", "line 8"]);
     }
 
     #[test]

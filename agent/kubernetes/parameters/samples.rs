@@ -2,7 +2,7 @@
 //!
 //! They are samples, not all that there are: whoever uses them must not conclude anything about a parameter that is not known itself.
 
-use super::kinds::Kind;
+use super::kinds::ParameterKind;
 use super::table::find;
 
 /// Values by which other parameters are allowed or not.
@@ -25,29 +25,29 @@ pub fn values(name: &str) -> Vec<String> {
     let examples = EXAMPLES.iter().find(|(name, _)| *name == parameter.name).map(|(_, values)| *values);
     let number = |least: u32, most: u32| vec![least.to_string(), (least / 2 + most / 2).to_string(), most.to_string()];
     let given = examples.or(match parameter.kind {
-        Kind::Choice(words) => Some(words),
-        Kind::Bool => Some(&["true", "false"]),
-        Kind::Number(..) | Kind::Handle => None,
-        Kind::Port => Some(&["6443", "8080", "443"]),
-        Kind::Ip => Some(&["192.0.2.11", "198.51.100.7", "2001:db8::11"]),
-        Kind::Cidr => Some(&["192.0.2.0/24", "10.77.0.0/16", "172.20.0.0/16", "2001:db8::/64"]),
-        Kind::Url => Some(&["https://u.example.org/v1", "http://192.0.2.5:8000/v3"]),
-        Kind::Uuid => Some(&["7c1f4d0e-93a2-4b86-8d55-2f60c6b1a9e4", "c0ffee00-1111-4222-8333-444455556666"]),
-        Kind::Label => Some(&["node-1", "other-name"]),
-        Kind::Domain => Some(&["cluster.local", "other.example"]),
-        Kind::HostPort => Some(&["registry.example.org:5000", "192.0.2.7"]),
-        Kind::List => Some(&["a,b", "192.0.2.11"]),
-        Kind::Map => Some(&["{}"]),
-        Kind::Material => Some(&["/given/one.pem", "/given/other.pem"]),
-        Kind::Pem => Some(&["-----BEGIN CERTIFICATE-----\nAA\n-----END CERTIFICATE-----"]),
-        Kind::BootstrapToken => Some(&["abcdef.0123456789abcdef"]),
-        Kind::Version => Some(&["v1.28.9"]),
-        Kind::Word | Kind::Text => Some(&["v1.2.3", "other"]),
-        Kind::Options => Some(&["--v=2", "--v=3"]),
+        ParameterKind::Choice(words) => Some(words),
+        ParameterKind::Bool => Some(&["true", "false"]),
+        ParameterKind::Number(..) | ParameterKind::Handle => None,
+        ParameterKind::Port => Some(&["6443", "8080", "443"]),
+        ParameterKind::Ip => Some(&["192.0.2.11", "198.51.100.7", "2001:db8::11"]),
+        ParameterKind::Cidr => Some(&["192.0.2.0/24", "10.77.0.0/16", "172.20.0.0/16", "2001:db8::/64"]),
+        ParameterKind::Url => Some(&["https://u.example.org/v1", "http://192.0.2.5:8000/v3"]),
+        ParameterKind::Uuid => Some(&["7c1f4d0e-93a2-4b86-8d55-2f60c6b1a9e4", "c0ffee00-1111-4222-8333-444455556666"]),
+        ParameterKind::Label => Some(&["node-1", "other-name"]),
+        ParameterKind::Domain => Some(&["cluster.local", "other.example"]),
+        ParameterKind::HostPort => Some(&["registry.example.org:5000", "192.0.2.7"]),
+        ParameterKind::List => Some(&["a,b", "192.0.2.11"]),
+        ParameterKind::Map => Some(&["{}"]),
+        ParameterKind::Material => Some(&["/given/one.pem", "/given/other.pem"]),
+        ParameterKind::Pem => Some(&["-----BEGIN CERTIFICATE-----\nAA\n-----END CERTIFICATE-----"]),
+        ParameterKind::BootstrapToken => Some(&["abcdef.0123456789abcdef"]),
+        ParameterKind::Version => Some(&["v1.28.9"]),
+        ParameterKind::Word | ParameterKind::Text => Some(&["v1.2.3", "other"]),
+        ParameterKind::Options => Some(&["--v=2", "--v=3"]),
     });
     let mut all: Vec<String> = match (given, parameter.kind) {
         (Some(given), _) => given.iter().map(|value| (*value).to_owned()).collect(),
-        (None, Kind::Number(least, most)) => number(least, most),
+        (None, ParameterKind::Number(least, most)) => number(least, most),
         (None, _) => vec!["https://h.example.org/v1/wait".to_owned()],
     };
     all.push(String::new());

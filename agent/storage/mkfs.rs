@@ -53,7 +53,7 @@ pub fn uuid_bytes(content: Content, on_disk: &str) -> Vec<u8> {
 /// told not to, and the original of a copy may be mounted. Several are tried in turn: btrfs has the first spelling since Linux
 /// 5.9 (btrfs(5), rescue), and lost the other one later.
 #[must_use]
-pub fn look_options(kind: &str) -> &'static [&'static str] {
+pub fn inspection_mount_options(kind: &str) -> &'static [&'static str] {
     match kind {
         "xfs" => &["norecovery,nouuid"],
         "btrfs" => &["rescue=nologreplay", "nologreplay"],

@@ -9,7 +9,7 @@ const MEMBER: usize = 6;
 /// Stands where the middle of a text was left out.
 const NOTE: &str = "\n[… cut by heat-node-agent …]\n";
 
-/// Bytes that a text takes in ASCII-escaped JSON, the dearest form that a server may count in, without its quotes.
+/// Bytes that a text takes in ASCII-escaped JSON, the longest form that a server may count in, without its quotes.
 #[must_use]
 pub fn size(text: &str) -> usize {
     text.chars().map(size_of_char).sum()

@@ -4,8 +4,8 @@
 
 use std::time::Duration;
 
-use super::poll::Memory;
-use super::schedule::After;
+use super::poll::PollCache;
+use super::schedule::PollNews;
 use super::source_set::SourceSet;
 use super::timer::Timer;
 use crate::clock::{Clock, Moment};
@@ -17,8 +17,8 @@ const SLOWER: u32 = 4;
 pub(super) struct PreviousEndpoint {
     pub(super) set: SourceSet,
     /// Digest of the local files when it answered first: what it says counts only while they are so.
-    pub(super) basis: String,
-    pub(super) memory: Memory,
+    pub(super) files_digest: String,
+    pub(super) memory: PollCache,
     /// Whether a request is under way.
     pub(super) in_flight: bool,
     /// When its last request began.
@@ -32,12 +32,12 @@ pub(super) struct PreviousEndpoint {
 
 impl PreviousEndpoint {
     /// `fresh`: it answered just now; else it is asked at once.
-    pub(super) fn new(set: SourceSet, basis: String, pace: (Duration, Duration), fresh: bool, clock: &Clock) -> Self {
+    pub(super) fn new(set: SourceSet, files_digest: String, pace: (Duration, Duration), fresh: bool, clock: &Clock) -> Self {
         let first = (!fresh).then_some(Duration::ZERO);
         Self {
             set,
-            basis,
-            memory: Memory::default(),
+            files_digest,
+            memory: PollCache::default(),
             in_flight: false,
             asked: Moment::EARLIER,
             answers: true,
@@ -51,9 +51,9 @@ impl PreviousEndpoint {
     }
 
     /// Sets when it is asked next.
-    pub(super) fn handle_poll(&mut self, after: After, clock: &Clock) {
+    pub(super) fn reschedule(&mut self, after: PollNews, clock: &Clock) {
         self.in_flight = false;
-        self.answers = !matches!(after, After::Failed(_));
+        self.answers = !matches!(after, PollNews::Failed(_));
         self.failures = if self.answers { 0 } else { self.failures.saturating_add(1) };
         self.timer.next(after, clock);
     }

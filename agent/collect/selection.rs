@@ -3,17 +3,17 @@
 use std::sync::Arc;
 
 use super::known_sources::{KnownSources, SourceHints};
-use super::poll::PollResult;
-use super::source::{Demand, Outcome, Polled, Source};
-use super::source_set::{Origin, SourceSet};
-use super::{Change, Collector, OwnCredentials};
+use super::poll::AnswerStanding;
+use super::source::{Demand, PollOutcome, Polled, Source};
+use super::source_set::{HintOrigin, SourceSet};
+use super::{Collector, OwnCredentials, SnapshotChange};
 use crate::error::Result;
 use crate::settings::source_name::SourceName;
 
 impl Collector {
     /// Notes for each source by what it is to be asked from now on.
-    pub(super) fn follow(&mut self, known_sources: &KnownSources) -> Change {
-        let mut change = Change::default();
+    pub(super) fn follow(&mut self, known_sources: &KnownSources) -> SnapshotChange {
+        let mut change = SnapshotChange::default();
         for source in self.sources.iter_mut().filter(|source| source.name.is_remote()) {
             let set = known_sources.set(source.name).ok().flatten();
             let is_wanted = known_sources.wants(source.name) && known_sources.names(source.name);
@@ -68,19 +68,19 @@ impl Collector {
         let mut known_sources = KnownSources::new(&self.settings.sources.order, self.settings.tls.allow_insecure);
         known_sources.prove(self.sources.iter().filter_map(|source| Some((source.name, source.answered_by.as_ref()?))));
         let files = SourceHints::by_files(&self.files);
-        self.basis = SourceHints::digest(&files);
+        self.files_digest = SourceHints::digest(&files);
         for hints in &files {
             known_sources.take(hints);
         }
         let complete = known_sources.is_complete();
-        let counts = |source: &&Source| source.name.is_remote() && (source.basis == self.basis || !complete);
+        let counts = |source: &&Source| source.name.is_remote() && (source.files_digest == self.files_digest || !complete);
         let mut answered: Vec<_> = self.sources.iter().filter(counts).collect();
-        answered.sort_by_key(|source| (source.turn, source.state.last_good));
+        answered.sort_by_key(|source| (source.answer_number, source.state.last_good));
         if let Some(carried) = self.carried(&answered, &known_sources) {
             known_sources.take(&carried);
         }
         for (source, document) in answered.iter().filter_map(|source| Some((source.name, source.document.as_ref()?))) {
-            known_sources.take(&SourceHints::by_document(Origin::Answer(source), document));
+            known_sources.take(&SourceHints::by_document(HintOrigin::Answer(source), document));
         }
         known_sources.hold(self.sources.iter().filter_map(|source| Some((source.name, source.answered_by.as_ref()?))));
         known_sources
@@ -92,12 +92,12 @@ impl Collector {
         let proven: Vec<_> = sources.iter().filter_map(|source| Some((*source, source.answered_by.as_ref()?))).collect();
         let is_silent = |source: &Source| {
             let document = source.document.as_ref();
-            document.is_some_and(|document| SourceHints::by_document(Origin::Answer(source.name), document).is_silent())
+            document.is_some_and(|document| SourceHints::by_document(HintOrigin::Answer(source.name), document).is_silent())
         };
         let is_carried = |(source, by): &&(&Source, &SourceSet)| {
-            source.basis == self.basis
+            source.files_digest == self.files_digest
                 && is_silent(source)
-                && (source.took_over.as_ref() == Some(&self.basis) || !files.leads_to(source.name, by))
+                && (source.took_over_digest.as_ref() == Some(&self.files_digest) || !files.leads_to(source.name, by))
         };
         let carried: Vec<_> = proven.iter().filter(is_carried).map(|(source, by)| (source.name, *by)).collect();
         let answering: Vec<_> = proven.iter().map(|(source, _)| source.name).collect();
@@ -106,18 +106,18 @@ impl Collector {
 
     /// What the answer of a poll counts as, by what is known when it lands: what led to its way may have been taken back, by Heat or
     /// by somebody on this machine, while the request was under way.
-    pub(super) fn standing_of(&mut self, polled: &Polled) -> PollResult {
-        let (Some(set), false) = (&polled.set, polled.former) else { return PollResult::AsAsked };
+    pub(super) fn standing_of(&mut self, polled: &Polled) -> AnswerStanding {
+        let (Some(set), false) = (&polled.set, polled.former) else { return AnswerStanding::AsAsked };
         let known_sources = self.known_sources();
         if known_sources.set(polled.source).ok().flatten().is_some_and(|now| now.is_same_way(set)) {
-            return PollResult::AsAsked;
+            return AnswerStanding::AsAsked;
         }
         if self.sources.iter().any(|source| source.name == polled.source && source.answered_by(set)) {
             // Its former way is known from here on, if it was not before.
             self.follow(&known_sources);
-            return PollResult::ByFormerWay;
+            return AnswerStanding::ByFormerWay;
         }
-        PollResult::TakenBack
+        AnswerStanding::TakenBack
     }
 
     /// Whether an answer may count that is the first by its way and would replace other ways. Somebody who has edited this machine's
@@ -126,21 +126,22 @@ impl Collector {
     /// # Errors
     /// Permanent, if it leads nowhere, or back.
     pub(super) fn check_handover(&self, polled: &Polled) -> Result<()> {
-        let (Outcome::Document(document), Some(set), false) = (&polled.outcome, &polled.set, polled.former) else {
+        let (PollOutcome::Document(document), Some(set), false) = (&polled.outcome, &polled.set, polled.former) else {
             return Ok(());
         };
         let Some(source) = self.sources.iter().find(|source| source.name == polled.source) else { return Ok(()) };
         if source.answered_by(set) {
             return Ok(());
         }
-        let own = source.answered_by.iter().filter(|_| source.basis == polled.basis).map(|by| (source.name, by));
-        let is_replaced = |other: &&Source| other.name != source.name && other.is_replaced() && other.basis == polled.basis;
+        let own = source.answered_by.iter().filter(|_| source.files_digest == polled.files_digest).map(|by| (source.name, by));
+        let is_replaced =
+            |other: &&Source| other.name != source.name && other.is_replaced() && other.files_digest == polled.files_digest;
         let others = self.sources.iter().filter(is_replaced).filter_map(|other| Some((other.name, other.answered_by.as_ref()?)));
         let replaced: Vec<_> = own.chain(others).collect();
         if replaced.is_empty() {
             return Ok(());
         }
-        let hints = SourceHints::by_document(Origin::Answer(source.name), document.document());
+        let hints = SourceHints::by_document(HintOrigin::Answer(source.name), document.document());
         hints.check_handover(source.name, document.lists_any(), &replaced)
     }
 
@@ -151,11 +152,12 @@ impl Collector {
         if !self.sources.iter().any(|source| source.name == by && source.demand == Demand::Followed) {
             return false;
         }
-        let basis = self.sources.iter().find(|source| source.name == by).map(|source| source.basis.clone()).unwrap_or_default();
+        let files_digest =
+            self.sources.iter().find(|source| source.name == by).map(|source| source.files_digest.clone()).unwrap_or_default();
         for source in self.sources.iter_mut().filter(|source| source.is_replaced()) {
             any = true;
             // Not because the files say something else now.
-            gone_by_document |= source.basis == basis;
+            gone_by_document |= source.files_digest == files_digest;
             if source.answered_by.is_some() {
                 self.report.emit(source.retired());
             }
@@ -165,7 +167,7 @@ impl Collector {
             }
         }
         if gone_by_document && let Some(source) = self.sources.iter_mut().find(|source| source.name == by) {
-            source.took_over = Some(basis);
+            source.took_over_digest = Some(files_digest);
         }
         any
     }

@@ -93,7 +93,7 @@ pub trait FailureDetails {
 }
 
 /// What converge asks of systemd. [`Systemd`] is the one implementation outside tests.
-pub trait Units {
+pub trait UnitManager {
     /// [`Systemd::unit`].
     fn unit(&self, name: &str) -> impl Future<Output = Result<UnitState>>;
     /// [`Systemd::start`].
@@ -114,7 +114,7 @@ pub trait Units {
     fn changes(&self) -> impl Future<Output = Result<BoxStream<'static, String>>>;
 }
 
-impl Units for Systemd {
+impl UnitManager for Systemd {
     async fn unit(&self, name: &str) -> Result<UnitState> {
         Self::unit(self, name).await
     }

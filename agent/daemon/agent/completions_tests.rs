@@ -19,7 +19,7 @@ use crate::http::fake::{Act, Fake, ok, status, token};
 use crate::metadata::Deployment;
 use crate::report::Report;
 use crate::settings::Settings;
-use crate::signal::{About, Destination};
+use crate::signal::{Destination, SignalSubject};
 
 /// Where a pass reads its document: what `--metadata` names, or what cloud-init left.
 const GIVEN: &str = "document.json";
@@ -96,7 +96,7 @@ async fn every_transport_gets_its_result_or_is_reported_once_as_impossible() {
             "none" => Some("no signal requested"),
             _ => None,
         };
-        assert_eq!((record.state, record.note.as_deref()), (State::Signalled, note), "{}", record.name);
+        assert_eq!((record.state, record.note.as_deref()), (DeploymentState::Signalled, note), "{}", record.name);
     }
     let impossible: Vec<_> = events.iter().filter(|event| event.code == Code::SignalUndeliverable).collect();
     assert_eq!(impossible.len(), 2);
@@ -123,7 +123,7 @@ async fn what_an_older_agent_took_up_goes_where_this_one_can_send_it() {
     (record["state"], record["note"], record["group"]) = (json!("seen"), Value::Null, json!(""));
     tree.write_json(Path::new(&path), &record, Attributes::mode(0o600)).unwrap();
     let (_, records) = pass_in(dir.path(), GIVEN, &json!({"deployments": [deployment("late", &user)]})).await;
-    assert_eq!((records[0].state, records[0].note.as_deref()), (State::Signalled, None));
+    assert_eq!((records[0].state, records[0].note.as_deref()), (DeploymentState::Signalled, None));
     assert_eq!(records[0].group, "none");
     assert!(fake.requests()[1].starts_with("POST /v1/p/stacks/s/0a1b/resources/late/signal "), "{:?}", fake.requests());
 }
@@ -189,7 +189,7 @@ async fn a_generation_that_nobody_goes_on_with_is_not_on_its_way_for_ever() {
         if is_listed {
             agent.decide().unwrap();
         } else {
-            agent.let_go_of_unlisted(&BTreeSet::new());
+            agent.withdraw_unlisted(&BTreeSet::new());
         }
         let current = agent.ledger.generations.current().unwrap();
         assert_eq!(current.state, GenerationState::Rejected);
@@ -202,9 +202,9 @@ async fn a_wait_condition_that_is_never_signalled_is_noted_and_fails_no_deployme
     let document = json!({"deployments": [deployment("node", &[])]});
     let (dir, _, records) = pass(GIVEN, &document).await;
     let (mut agent, _) = open_in(dir.path(), GIVEN, &document).await;
-    let about = About { id: records[0].id.clone(), name: "node".into(), resource: None, result: false };
+    let about = SignalSubject { id: records[0].id.clone(), name: "node".into(), resource: None, result: false };
     let to = Destination::Url { url: "http://192.0.2.1/".into(), verb: "PUT".into(), insecure: false };
-    let entry = Entry::new("wait".into(), Some(about), to, json!({}), agent.host.clock.now());
+    let entry = QueuedSignal::new("wait".into(), Some(about), to, json!({}), agent.host.clock.now());
     let sent = |agent: &mut Agent, disposition| agent.sent((vec![(entry.clone(), disposition)], Ok(())));
     let note = |agent: &Agent| agent.ledger.journal.get("id-node").unwrap().note.clone().unwrap();
     let (before, delivered) = (note(&agent), Disposition::Delivered);
@@ -223,7 +223,7 @@ async fn what_heat_took_is_not_sent_again_because_it_could_not_be_recorded() {
     let (mut agent, _) = open_in(dir.path(), GIVEN, &document).await;
     let entry = document["deployments"][0].clone();
     agent.ledger.register(&Deployment::parse(&entry).unwrap().unwrap(), None).unwrap();
-    agent.ledger.end("id-late", Outcome::default()).unwrap();
+    agent.ledger.end("id-late", DeploymentOutcome::default()).unwrap();
     let sent = agent.ledger.outbox.waiting().remove(0);
     agent.ledger.outbox.withdraw("id-late").unwrap();
     // Nothing can be renamed over a directory.
@@ -231,13 +231,16 @@ async fn what_heat_took_is_not_sent_again_because_it_could_not_be_recorded() {
     tree(dir.path()).remove(&path).unwrap();
     tree(dir.path()).create_dir(&path, Attributes::mode(0o700)).unwrap();
     agent.sent((vec![(sent, Disposition::Delivered)], Ok(())));
-    assert!(agent.trouble.lasts());
+    assert!(agent.trouble.is_paused());
     agent.ledger.store_missing_signals();
     assert!(agent.ledger.outbox.waiting().is_empty());
     tree(dir.path()).remove_dir_all(&path).unwrap();
     agent.record_dispositions(Vec::new());
     agent.ledger.store_missing_signals();
-    assert_eq!((agent.ledger.journal.get("id-late").unwrap().state, agent.ledger.outbox.waiting().len()), (State::Signalled, 0));
+    assert_eq!(
+        (agent.ledger.journal.get("id-late").unwrap().state, agent.ledger.outbox.waiting().len()),
+        (DeploymentState::Signalled, 0)
+    );
 }
 
 #[tokio::test]
@@ -253,25 +256,25 @@ async fn a_result_that_cannot_be_stored_holds_nothing_else_up() {
     agent.collector.poll_once().await;
     for entry in &entries[..2] {
         agent.ledger.register(&Deployment::parse(entry).unwrap().unwrap(), None).unwrap();
-        agent.ledger.journal.finish(entry["id"].as_str().unwrap(), Outcome::default()).unwrap();
+        agent.ledger.journal.finish(entry["id"].as_str().unwrap(), DeploymentOutcome::default()).unwrap();
     }
     agent.decide().unwrap();
     let stored = |agent: &Agent| {
         ["id-first", "id-next", "id-other"].map(|id| agent.ledger.outbox.has(&super::super::view::result_key(id)))
     };
     // The third one is refused by this very turn.
-    assert_eq!((stored(&agent), agent.trouble.lasts()), ([false, true, true], false));
+    assert_eq!((stored(&agent), agent.trouble.is_paused()), ([false, true, true], false));
     let reported = |event: &Event| event.message.contains("storing the result of deployment first");
     assert!(report.events().iter().filter(|event| reported(event)).count() == 1 && agent.ledger.unstored.condition().is_some());
     agent.host.state.remove_dir_all(&in_the_way).unwrap();
     agent.decide().unwrap();
     assert_eq!(stored(&agent), [false, true, true], "not at each turn");
-    agent.ledger.unstored = crate::daemon::agent::trouble::Trouble::new(Rc::clone(&agent.host));
+    agent.ledger.unstored = crate::daemon::agent::failure_pause::FailurePause::new(Rc::clone(&agent.host));
     agent.decide().unwrap();
     assert_eq!(stored(&agent), [true; 3]);
 }
 
-/// Attack: a script larger than the space of /var/lib/heat-config was tried for ever, and Heat heard nothing.
+/// Attack: a script larger than the space of /var/lib/heat-config was tried forever, and Heat heard nothing.
 #[tokio::test]
 async fn a_script_that_finds_no_space_for_its_files_fails_in_time() {
     let document = json!({"deployments": [deployment("large", &[("deploy_signal_id", "http://192.0.2.1/")])]});
@@ -298,17 +301,17 @@ async fn a_script_that_finds_no_space_for_its_files_fails_in_time() {
     long_ago(&mut agent, 120);
     // Another trouble than that is none of the script's.
     for _ in 0..9 {
-        assert_eq!(postponed(&mut agent), State::Running);
+        assert_eq!(postponed(&mut agent), DeploymentState::Running);
     }
     agent.host.state.write_json(&job.join("postponed.json"), &why, Attributes::mode(0o600)).unwrap();
     long_ago(&mut agent, 45);
     for _ in 0..9 {
-        assert_eq!(postponed(&mut agent), State::Running, "space may come");
+        assert_eq!(postponed(&mut agent), DeploymentState::Running, "space may come");
     }
     let condition = agent.trouble.condition().unwrap();
     assert!(condition.cause.as_ref().unwrap().contains("running deployment large"), "{condition:?}");
     long_ago(&mut agent, 51);
-    assert_eq!(postponed(&mut agent), State::Finished);
+    assert_eq!(postponed(&mut agent), DeploymentState::Finished);
     let record = agent.ledger.journal.get("id-large").unwrap();
     let reason = record.outcome.as_ref().unwrap().reason.clone().unwrap().to_string();
     assert!(
@@ -329,7 +332,7 @@ async fn an_expired_url_is_signed_with_the_keys_of_the_metadata() {
     let deployments = [deployment("late", &[("deploy_signal_id", &url), ("deploy_signal_verb", "POST")])];
     let (_dir, events, records) = pass(GIVEN, &json!({"os-collect-config": {"cfn": cfn}, "deployments": deployments})).await;
     assert!(fake.requests()[1].starts_with(&format!("POST /v1/signal/{arn}?AWSAccessKeyId=AK&")));
-    assert_eq!((records[0].state, records[0].note.as_deref()), (State::Signalled, None));
+    assert_eq!((records[0].state, records[0].note.as_deref()), (DeploymentState::Signalled, None));
     assert!(events.iter().any(|event| event.code == Code::SignalFallback));
     assert!(!format!("{events:?}").contains("hush"));
 }
@@ -358,7 +361,7 @@ async fn a_server_that_polls_heat_with_a_token_signals_with_the_same_one() {
     ];
     assert_eq!(seen, expected);
     assert!(fake.requests()[4].contains("x-auth-token: tok\r\n"));
-    assert_eq!((records[0].state, records[0].note.as_deref()), (State::Signalled, None));
+    assert_eq!((records[0].state, records[0].note.as_deref()), (DeploymentState::Signalled, None));
     assert!(events.iter().any(|event| event.code == Code::SignalFallback));
 }
 

@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use super::drift::{self, Cause, DriftRecord, Found, SortedCauses};
+use super::drift::{self, Cause, DriftRecord, SortedCauses, UpdateRemains};
 use crate::daemon::host::Host;
 use crate::desired::Desired;
 use crate::error::Result;
@@ -27,9 +27,9 @@ impl Remembered {
         self.ask(|record| Ok(record.compare(drift::beside(desired, &self.host.root)?)))
     }
 
-    /// Tells what an update left undone from what was changed after it failed ([`DriftRecord::sort_out`]).
-    pub(super) fn sort_out(&self, generation: u64, causes: Vec<Cause>, is_whole: bool) -> Result<Found> {
-        self.ask(|record| Ok(record.sort_out(generation, causes, is_whole)))
+    /// Tells what an update left undone from what was changed after it failed ([`DriftRecord::separate_remains`]).
+    pub(super) fn separate_remains(&self, generation: u64, causes: Vec<Cause>, is_whole: bool) -> Result<UpdateRemains> {
+        self.ask(|record| Ok(record.separate_remains(generation, causes, is_whole)))
     }
 
     /// Sorts causes by what was put back before; where nothing is put back (`repairs`), nobody is fought with.
@@ -51,7 +51,7 @@ impl Remembered {
     }
 
     /// A node was brought up: what lies beside its files was measured with it, and no repair of before counts.
-    pub(super) fn take_as_it_is(&self, desired: &Desired) {
+    pub(super) fn accept_current_state(&self, desired: &Desired) {
         self.report_failure(drift::beside(desired, &self.host.root).and_then(|beside| {
             let record = DriftRecord::of_new(beside);
             record.write(&self.host.state)?;

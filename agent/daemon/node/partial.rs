@@ -2,7 +2,7 @@
 //! nothing is put back. That would carry out the update that failed.
 
 use super::Node;
-use super::drift::{Cause, Found};
+use super::drift::{Cause, UpdateRemains};
 use crate::desired::Desired;
 use crate::error::Result;
 use crate::report::{Code, Event};
@@ -17,7 +17,7 @@ impl Node {
         let volumes = self.volumes(systemd);
         let Some(inspection) = self.inspect_machine(desired, &volumes, systemd, generation).await? else { return Ok(true) };
         let (is_whole, is_unhealthy) = (!inspection.is_arriving, inspection.is_unhealthy);
-        let Found { left, news } = self.remembered.sort_out(generation, inspection.found, is_whole)?;
+        let UpdateRemains { left, news } = self.remembered.separate_remains(generation, inspection.found, is_whole)?;
         let emit = |code, message, causes: &[Cause]| {
             let texts: Vec<&str> = causes.iter().map(|cause| cause.text.as_str()).collect();
             let event = Event::new(code, message).generation(generation).step("drift");

@@ -24,7 +24,7 @@ pub struct Style {
 
 /// What a word means for who reads it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Tone {
+pub(super) enum Severity {
     #[default]
     Plain,
     Good,
@@ -32,7 +32,7 @@ pub(super) enum Tone {
     Bad,
 }
 
-impl Tone {
+impl Severity {
     fn paint(self, text: &str, color: bool) -> String {
         let code = match self {
             Self::Good => "32",
@@ -47,7 +47,7 @@ impl Tone {
 /// A row of a table: a word a column, and what does not fit into any.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Row {
-    pub(super) cells: Vec<(String, Tone)>,
+    pub(super) cells: Vec<(String, Severity)>,
     /// In the last column, or below the row where it is long.
     pub(super) detail: String,
     /// Below the row, each with its label.
@@ -56,10 +56,10 @@ pub(super) struct Row {
 
 impl Row {
     pub(super) fn new(name: &str) -> Self {
-        Self { cells: vec![(name.to_owned(), Tone::Plain)], ..Self::default() }
+        Self { cells: vec![(name.to_owned(), Severity::Plain)], ..Self::default() }
     }
 
-    pub(super) fn cell(mut self, text: impl Into<String>, tone: Tone) -> Self {
+    pub(super) fn cell(mut self, text: impl Into<String>, tone: Severity) -> Self {
         self.cells.push((text.into(), tone));
         self
     }
@@ -83,14 +83,14 @@ impl Row {
 
 /// The page in the making.
 #[derive(Debug)]
-pub(super) struct Sheet {
+pub(super) struct PageWriter {
     style: Style,
     lines: Vec<String>,
     /// What was said: nothing is said twice.
     reported: BTreeSet<String>,
 }
 
-impl Sheet {
+impl PageWriter {
     pub(super) fn new(style: Style) -> Self {
         Self { style: Style { width: style.width.max(NARROWEST), ..style }, lines: Vec::new(), reported: BTreeSet::new() }
     }
@@ -105,7 +105,7 @@ impl Sheet {
     }
 
     /// The first line.
-    pub(super) fn headline(&mut self, text: &str, tone: Tone) {
+    pub(super) fn headline(&mut self, text: &str, tone: Severity) {
         self.know(text);
         let lines = wrapped(&escaped(text), self.style.width);
         self.lines.extend(lines.iter().map(|line| tone.paint(line, self.style.color)));
@@ -120,17 +120,17 @@ impl Sheet {
 
     /// A label and a text beside it.
     pub(super) fn fact(&mut self, label: &str, text: &str) {
-        self.set(&format!("{label:<13} "), text, Tone::Plain);
+        self.set(&format!("{label:<13} "), text, Severity::Plain);
     }
 
     /// Below a row: why it is so, or what to do.
     pub(super) fn note(&mut self, label: &str, text: &str) {
         let label = if label.is_empty() { String::new() } else { format!("{label}: ") };
-        self.set(&format!("    {label}"), text, Tone::Plain);
+        self.set(&format!("    {label}"), text, Severity::Plain);
     }
 
     /// A text with a hanging indent, unless it was said.
-    fn set(&mut self, lead: &str, text: &str, tone: Tone) {
+    fn set(&mut self, lead: &str, text: &str, tone: Severity) {
         let text = escaped(text);
         if text.is_empty() || !self.reported.insert(text.clone()) {
             return;
@@ -172,7 +172,7 @@ impl Sheet {
             let mut line = String::new();
             for at in (0..columns).filter(|at| filled.get(*at) == Some(&true)) {
                 let width = widths.get(at).copied().unwrap_or(0);
-                let tone = row.cells.get(at).map_or(Tone::Plain, |(_, tone)| *tone);
+                let tone = row.cells.get(at).map_or(Severity::Plain, |(_, tone)| *tone);
                 let text = cell(row, at);
                 let blank = " ".repeat(width.saturating_sub(text.chars().count()) + 2);
                 line.push_str(&format!("{}{blank}", tone.paint(&text, self.style.color)));
@@ -201,16 +201,19 @@ impl Sheet {
 mod tests {
     use super::*;
 
-    fn sheet(color: bool) -> Sheet {
-        Sheet::new(Style { width: 40, color, verbose: false })
+    fn sheet(color: bool) -> PageWriter {
+        PageWriter::new(Style { width: 40, color, verbose: false })
     }
 
     #[test]
     fn long_texts_are_wrapped_and_no_line_is_longer_than_the_terminal() {
         let mut sheet = sheet(false);
         let long = "word ".repeat(60);
-        sheet.headline(&long, Tone::Plain);
-        sheet.table(&["NAME", "STATE", "DETAIL"], &[Row::new(&"n".repeat(90)).cell("ok", Tone::Good).detail(format!("x{long}"))]);
+        sheet.headline(&long, Severity::Plain);
+        sheet.table(
+            &["NAME", "STATE", "DETAIL"],
+            &[Row::new(&"n".repeat(90)).cell("ok", Severity::Good).detail(format!("x{long}"))],
+        );
         sheet.note("remedy", &format!("y{long}"));
         let text = sheet.text();
         assert!(text.lines().all(|line| line.chars().count() <= 48), "{text}");
@@ -220,7 +223,8 @@ mod tests {
     #[test]
     fn the_same_text_is_said_once() {
         let mut sheet = sheet(false);
-        let row = |name: &str| Row::new(name).cell("bad", Tone::Bad).detail("refused").note("remedy", Some(&"do it".to_owned()));
+        let row =
+            |name: &str| Row::new(name).cell("bad", Severity::Bad).detail("refused").note("remedy", Some(&"do it".to_owned()));
         sheet.table(&["NAME", "STATE", "DETAIL"], &[row("a"), row("b")]);
         assert_eq!(sheet.text(), "NAME  STATE  DETAIL\na     bad    refused\n    remedy: do it\nb     bad\n");
     }
@@ -230,7 +234,7 @@ mod tests {
         let mut sheet = sheet(true);
         sheet.table(
             &["NAME", "SINCE", "STATE", "DETAIL"],
-            &[Row::new("a").cell("", Tone::Plain).cell("ok", Tone::Good).detail("x\x1b")],
+            &[Row::new("a").cell("", Severity::Plain).cell("ok", Severity::Good).detail("x\x1b")],
         );
         assert_eq!(sheet.text(), "NAME  STATE  DETAIL\na     \x1b[32mok\x1b[0m     x\\u{1b}\n");
     }
