@@ -246,12 +246,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let root = Tree::open(dir.path()).unwrap();
         let deployed = dir.path().join("deployed");
-        let beside = |instance| beside(&root, &deployed, &machine(instance), &[]).unwrap();
-        assert_eq!(beside("b"), [deployed.clone()], "it does not say whose it is");
+        let found = |instance| beside(&root, &deployed, &machine(instance), &[]).unwrap();
+        assert_eq!(found("b"), std::slice::from_ref(&deployed), "it does not say whose it is");
         claim(&deployed, &machine("b")).unwrap();
-        assert_eq!((beside("b"), beside("a")), (vec![], vec![deployed.clone()]));
+        assert_eq!((found("b"), found("a")), (vec![], vec![deployed.clone()]));
         claim(&deployed, &machine("a")).unwrap();
-        assert_eq!((beside("b"), beside("a")), (vec![deployed.clone()], vec![]));
+        assert_eq!((found("b"), found("a")), (vec![deployed.clone()], vec![]));
     }
 
     fn machine(value: &str) -> Identity {

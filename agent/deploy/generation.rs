@@ -22,6 +22,10 @@ use crate::report::{Code, Report};
 pub const FILE: &str = "node.json";
 
 /// What is remembered of the newest generation.
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "facts of a record on disk, each of which came with a version and has its own default"
+)]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Generation {
     /// Format of this file.

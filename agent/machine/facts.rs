@@ -198,7 +198,7 @@ pub(crate) fn of_image(root: &Tree) -> MachineFacts {
 
 /// The image's docker.service; empty where it has none.
 fn docker_unit(root: &Tree) -> String {
-    let mut units = UNIT_DIRECTORIES.iter().map(|directory| text(root, &format!("{directory}/{DOCKER}")));
+    let mut units = UNIT_DIRECTORIES.iter().map(|directory| text(root, format!("{directory}/{DOCKER}")));
     units.find(|unit| !unit.is_empty()).unwrap_or_default()
 }
 

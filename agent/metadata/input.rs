@@ -109,7 +109,9 @@ impl Traces {
                 }
                 signatures(text).for_each(|value| self.add(value));
                 if text.len() <= SHELL_QUOTED {
-                    shell_quoted(text).iter().for_each(|quoted| self.add(quoted));
+                    for quoted in &shell_quoted(text) {
+                        self.add(quoted);
+                    }
                 }
                 self.add(text);
             }

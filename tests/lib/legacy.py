@@ -1,6 +1,6 @@
 """The replaced tools and ours by the same names, each run on copies of the same directory.
 
-    tests/legacy/up.sh && target/legacy/venv/bin/pytest -q tests/legacy      with the debug build; HNA_BINARY names another one
+    tests/legacy/up.sh && /usr/bin/python3 -m pytest -q tests/legacy      with the debug build; HNA_BINARY names another one
 """
 import os
 import subprocess

@@ -11,6 +11,7 @@ use crate::daemon::node::Done;
 use crate::daemon::order_files::{Rollbacks, is_any_waiting};
 use crate::daemon::reason::reason;
 use crate::deploy::{DeploymentOutcome, DeploymentRecord, DeploymentState, GenerationState, hooks};
+use crate::error::remedy::Remedy;
 use crate::error::{Error, ErrorKind, Result};
 use crate::programs::JobResult;
 use crate::report::{Code, Event, Phase};
@@ -133,7 +134,7 @@ impl Agent {
             return Ok(());
         }
         let error = Error::permanent("interrupted: its unit ended without a result, and a script is never run twice")
-            .remedy("check how far it got, then update the stack to run it again");
+            .remedy(Remedy::stack_update("check how far it got, then update the stack to run it again"));
         let message = format!("deployment {} was interrupted", record.name);
         self.host.report.emit(job_event(Code::DeploymentInterrupted, record, message).error(&error));
         self.ledger.end(&record.id, DeploymentOutcome::refused(reason(&self.host.report, Code::DeploymentInterrupted, &error)))

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::clock::{BUILT, Timestamp};
 
 /// The shortest time for bringing a node up, where the wait condition's timeout allows it.
-const LEAST: Duration = Duration::from_mins(1);
+pub(super) const LEAST: Duration = Duration::from_mins(1);
 
 /// What there is to judge by.
 #[derive(Clone, Copy, Debug)]

@@ -38,7 +38,7 @@ const ROLLBACK: &str = "rollback.json";
 /// Bytes of files of somebody else that are kept for a node that goes back.
 const KEPT: u64 = 1024 * 1024;
 /// The least time for going back, where the update has twice as much in all.
-pub(super) const LEAST: Duration = Duration::from_mins(1);
+const LEAST: Duration = Duration::from_mins(1);
 /// The most time that is set aside for going back.
 const RESERVE: Duration = Duration::from_mins(3);
 

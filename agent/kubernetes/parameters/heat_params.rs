@@ -135,13 +135,14 @@ fn joins_assignment(text: &str) -> bool {
     text.split("\\\n").skip(1).any(|next| assignment(next.trim_start()).is_some())
 }
 
+const JOINED: &str = "a backslash at the end of a line joins it with another assignment";
+
 /// One word of a shell that begins in this line, and what stands behind it on its line.
 fn word(text: &str, line: usize, has_lines: bool) -> Result<(Word, &str), String> {
     let open_quote = |at: usize| {
         let line = line + text.get(..at).unwrap_or_default().matches('\n').count();
         format!("the quote opened in line {line} is not closed before line {}", line + 1)
     };
-    const JOINED: &str = "a backslash at the end of a line joins it with another assignment";
     let mut out = Word::default();
     let (mut from, mut chars) = (0, text.char_indices());
     while let Some((at, c)) = chars.next() {
