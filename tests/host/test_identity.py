@@ -97,7 +97,7 @@ def all_of_the_original_is_kept(host):
     assert host.sh(f"ls {STATE}/aside/1/outbox/ {STATE}/aside/1/deployments/ | grep -c json").strip() != "0"
     assert host.exists("/var/lib/heat-config/deployed.aside-1") and host.exists("/var/lib/etcd/default.etcd.aside-1/member")
     assert not host.exists("/var/lib/etcd/default.etcd")
-    assert host.sh("ls -A /var/lib/heat-config/deployed").strip() == ""
+    assert host.sh("ls -A /var/lib/heat-config/deployed").strip() == ".heat-node-agent-instance"
     status = host.exec("heat-node-agent", "status", check=False)
     assert status.returncode == 2
     for words in ("instance      copy (cloud-init)", "belongs to instance original", "/etc/os-collect-config.conf is ignored", "remedy:"):
@@ -257,7 +257,7 @@ def test_a_kill_while_the_state_is_put_aside_loses_nothing_of_it(hosts):
         [ "$(ls aside)" = 1 ] && [ "$(ls -A /var/lib/heat-config)" = "$(printf 'deployed\ndeployed.aside-1')" ]
         for f in outbox/1.json deployments/1.json work/job/job.json cache/cfn.json node.json; do grep -qx "old $f" aside/1/$f; done
         grep -qx old /var/lib/heat-config/deployed.aside-1/1.json && grep -qx old /var/lib/etcd/default.etcd.aside-1/member/db
-        [ -z "$(ls -A /var/lib/heat-config/deployed outbox deployments)" ] && [ ! -e node.json ] && [ ! -e /var/lib/etcd/default.etcd ]
+        [ "$(ls -A /var/lib/heat-config/deployed)" = .heat-node-agent-instance ] && [ -z "$(ls -A outbox deployments)" ] && [ ! -e node.json ] && [ ! -e /var/lib/etcd/default.etcd ]
         grep -q '"original"' aside/1/identity.json
         jq -e '.instance.value == "copy" and .predecessor.instance.value == "original" and .predecessor.aside == 1 and
                .predecessor.files["/etc/os-collect-config.conf"] == "digest" and .leaving == null' identity.json >/dev/null"""
