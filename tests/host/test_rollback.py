@@ -9,8 +9,8 @@ from lib.node import UNIT, is_steady, signalled
 MASTER = GATEWAY.rsplit(".", 1)[0] + ".21"
 # The API server dies of it at once, again and again.
 BAD = {"KUBEAPI_OPTIONS": "--no-such-flag=1"}
-# A failed update is given up after half of this.
-SHORT = {"WAIT_TIMEOUT": 40}
+# A failed update is given up after a quarter of this: half is what the node has in all, half of that is kept for going back.
+SHORT = {"WAIT_TIMEOUT": 60}
 # A firewall that drops what nobody accepts.
 OWN = """table inet own {
  chain input { type filter hook input priority 0; policy accept; ct state established accept; iif lo accept; ip saddr 10.77.0.0/16 accept; }
