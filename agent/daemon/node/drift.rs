@@ -339,7 +339,8 @@ pub(in crate::daemon) fn beside(desired: &Desired, root: &Tree) -> Result<BTreeM
     };
     let units = desired.units.iter().filter(|unit| !unit.applies_files).map(|unit| unit.name.as_str());
     for name in units.chain(["service"]) {
-        for folder in CONTROL.into_iter().chain(UNIT_DIRECTORIES) {
+        // /lib is a link to /usr/lib where /usr is merged: its units would be noted by two paths.
+        for folder in CONTROL.into_iter().chain(UNIT_DIRECTORIES).filter(|folder| !folder.starts_with("/lib/")) {
             note(format!("{folder}/{name}"))?;
             let drop_ins = format!("{folder}/{name}.d");
             for path in conf_files(root, &drop_ins)? {
@@ -611,6 +612,7 @@ mod tests {
         put(settings, "net.ipv4.ip_forward = 1\n");
         put("/usr/lib/systemd/system/etcd.service", "[Service]\n");
         put("/usr/lib/systemd/system/etcd.service.d/image.conf", "[Service]\n");
+        tree.link("usr/lib", Path::new("/lib")).unwrap();
         let mut record = DriftRecord::default();
         assert_eq!(record.compare(beside(&desired, &tree).unwrap()), (vec![], true));
         assert_eq!(record.compare(beside(&desired, &tree).unwrap()), (vec![], false));
