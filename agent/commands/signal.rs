@@ -14,7 +14,7 @@ use crate::budgets::json::{self, JsonRejection};
 use crate::clock::Clock;
 use crate::collect::{OwnCredentials, read_document};
 use crate::daemon::wait_id;
-use crate::error::{Context, Error, ErrorKind, Result};
+use crate::error::{Context, Error, Result};
 use crate::files::Tree;
 use crate::http::Http;
 use crate::kubernetes;
@@ -23,7 +23,7 @@ use crate::openstack::keystone::Keystone;
 use crate::process::{CommonOptions, exit, runtime};
 use crate::report::Report;
 use crate::settings::Settings;
-use crate::signal::{DeliveryMethod, Handle, Sender, SignalVerdict, WaitSignal, WaitStatus, judge};
+use crate::signal::{DeliveryMethod, Handle, Sender, WaitSignal, WaitStatus};
 
 /// How often a place that does not answer is tried, with growing pauses: half a minute in all.
 const TRIES: u32 = 6;
@@ -82,8 +82,8 @@ pub fn run(options: &CommonOptions, settings: &Settings, wanted: &Arguments) -> 
     };
     let clock = Clock::system();
     let http = Http::new(settings.tls.clone(), Arc::new(Tree::open(Path::new("/"))?), clock.clone());
-    let sender = Sender::new(http, Keystone::new(clock.clone()), clock.clone());
-    let way = runtime()?.block_on(deliver(&sender, &clock, &handle, &signal, &own))?;
+    let sender = Sender::new(http, Keystone::new(clock.clone()), clock);
+    let way = runtime()?.block_on(deliver(&sender, &handle, &signal, &own))?;
     let shown = handle.destination().shown();
     let how = if way == DeliveryMethod::AsGiven { String::new() } else { format!(", {}", way.shown()) };
     print(&format!("{} accepted by {shown}{how}\n", status.as_str()))?;
@@ -101,32 +101,13 @@ fn data(text: &str) -> Result<Value> {
 }
 
 /// Tries until Heat takes or refuses it, half a minute at most.
-async fn deliver(
-    sender: &Sender,
-    clock: &Clock,
-    handle: &Handle,
-    signal: &WaitSignal,
-    own: &OwnCredentials,
-) -> Result<DeliveryMethod> {
-    let body = handle.body(signal);
-    let mut pauses = PAUSES;
-    for attempt in 1.. {
-        let (answer, way) = sender.send(handle.destination(), &body, own, None).await;
-        let asked = match judge(&answer) {
-            SignalVerdict::Delivered => return Ok(way),
-            SignalVerdict::Retry(asked) if attempt < TRIES => asked,
-            verdict => {
-                let kind = if verdict == SignalVerdict::Refused { ErrorKind::Permanent } else { ErrorKind::Transient };
-                let remedy =
-                    answer.remedy.as_deref().unwrap_or("check with `openstack stack show` that the stack is still waiting");
-                let error = Error::new(kind, answer.cause).remedy(remedy);
-                return Err(error.context(format!("signalling {}", handle.destination().shown())));
-            }
-        };
-        let pause = pauses.next_pause();
-        clock.wait(pause.max(asked.unwrap_or_default().min(pause * 4))).await;
-    }
-    Ok(DeliveryMethod::AsGiven)
+async fn deliver(sender: &Sender, handle: &Handle, signal: &WaitSignal, own: &OwnCredentials) -> Result<DeliveryMethod> {
+    let sent = sender.deliver(handle.destination(), &handle.body(signal), own, PAUSES, TRIES).await;
+    sent.map_err(|(kind, answer)| {
+        let remedy = answer.remedy.as_deref().unwrap_or("check with `openstack stack show` that the stack is still waiting");
+        let error = Error::new(kind, answer.cause).remedy(remedy);
+        error.context(format!("signalling {}", handle.destination().shown()))
+    })
 }
 
 fn host_name() -> String {
@@ -158,6 +139,7 @@ mod tests {
 
     use super::*;
     use crate::clock::Timestamp;
+    use crate::error::ErrorKind;
     use crate::http::Tls;
     use crate::http::fake::{Act, Fake, ok, status};
 
@@ -165,11 +147,11 @@ mod tests {
         let fake = Fake::start(script).await;
         let clock = Clock::manual(Timestamp(0));
         let http = Http::new(Tls::default(), Arc::new(Tree::open(Path::new("/")).unwrap()), clock.clone());
-        let sender = Sender::new(http, Keystone::new(clock.clone()), clock.clone());
+        let sender = Sender::new(http, Keystone::new(clock.clone()), clock);
         let endpoint = format!("{}/v1/p/stacks/s/u/resources/h/signal", fake.base);
         let handle = Handle::parse(&json!({"endpoint": endpoint, "token": "hush"})).unwrap();
         let signal = WaitSignal { status: WaitStatus::Success, id: "n".into(), reason: "r".into(), data: Value::Null };
-        let way = deliver(&sender, &clock, &handle, &signal, &OwnCredentials::default()).await;
+        let way = deliver(&sender, &handle, &signal, &OwnCredentials::default()).await;
         (way, fake.requests())
     }
 

@@ -13,7 +13,7 @@ use crate::backoff::Backoff;
 use crate::budgets::DOCUMENT_MEMORY;
 use crate::clock::Clock;
 use crate::collect::OwnCredentials;
-use crate::error::{Context, Error, ErrorKind, Result};
+use crate::error::{Context, Error, Result};
 use crate::files::{READ_LIMIT, Tree};
 use crate::http::{Http, Tls};
 use crate::metadata::{Deployment, SignalTarget, python_json};
@@ -21,7 +21,7 @@ use crate::openstack::keystone::Keystone;
 use crate::output::note;
 use crate::process::runtime;
 use crate::programs::json_size;
-use crate::signal::{Destination, Sender, SignalVerdict, judge};
+use crate::signal::{Destination, Sender};
 
 /// Bytes of a signal as ASCII-escaped JSON: what the replaced tool cut at, below the 1 MiB that Heat takes.
 const BODY: usize = 950_000;
@@ -98,22 +98,11 @@ fn cut(mut result: Map<String, Value>) -> Map<String, Value> {
 async fn deliver(tls: Tls, destination: &Destination, body: &Value) -> Result<()> {
     let clock = Clock::system();
     let http = Http::new(tls, Arc::new(Tree::open(Path::new("/"))?), clock.clone());
-    let sender = Sender::new(http, Keystone::new(clock.clone()), clock.clone());
-    let mut pauses = PAUSES;
-    for attempt in 1.. {
-        let (answer, _) = sender.send(destination, body, &OwnCredentials::default(), None).await;
-        let asked = match judge(&answer) {
-            SignalVerdict::Delivered => return Ok(()),
-            SignalVerdict::Retry(asked) if attempt < TRIES => asked,
-            verdict => {
-                let kind = if verdict == SignalVerdict::Refused { ErrorKind::Permanent } else { ErrorKind::Transient };
-                return Err(Error::new(kind, answer.cause).context(format!("signalling {}", destination.shown())));
-            }
-        };
-        let pause = pauses.next_pause();
-        clock.wait(pause.max(asked.unwrap_or_default().min(pause * 4))).await;
+    let sender = Sender::new(http, Keystone::new(clock.clone()), clock);
+    match sender.deliver(destination, body, &OwnCredentials::default(), PAUSES, TRIES).await {
+        Ok(_) => Ok(()),
+        Err((kind, answer)) => Err(Error::new(kind, answer.cause).context(format!("signalling {}", destination.shown()))),
     }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -25,7 +25,7 @@ pub struct SignalResponse {
 
 /// What follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SignalVerdict {
+pub(super) enum SignalVerdict {
     /// Heat has it.
     Delivered,
     /// It may go better later, at the earliest after this time.
@@ -41,7 +41,7 @@ pub(super) const REFUSAL_SPAN: Duration = Duration::from_mins(15);
 
 /// Judges an answer.
 #[must_use]
-pub fn judge(answer: &SignalResponse) -> SignalVerdict {
+pub(super) fn judge(answer: &SignalResponse) -> SignalVerdict {
     match answer.code {
         Some(200..=299) => SignalVerdict::Delivered,
         // 401: what can be renewed was renewed before it came to this; but Keystone itself may answer so while it restarts.

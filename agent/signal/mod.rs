@@ -12,7 +12,7 @@ mod handle;
 mod outbox;
 mod send;
 
-pub use answer::{SignalResponse, SignalVerdict, judge};
+pub use answer::SignalResponse;
 pub use destination::Destination;
 pub use handle::{Handle, WaitSignal, WaitStatus};
 pub use outbox::{Disposition, MetadataView, Outbox, QueuedSignal, Sending, Sent, SignalSubject};

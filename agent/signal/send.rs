@@ -9,9 +9,11 @@ use serde_json::Value;
 use super::answer::{RESEND, SignalResponse, SignalVerdict, judge};
 use super::cfn_url::{URL_LIFE, made, native_path, resigned_url};
 use super::destination::Destination;
+use crate::backoff::Backoff;
 use crate::budgets::json;
 use crate::clock::{Clock, patience};
 use crate::collect::OwnCredentials;
+use crate::error::ErrorKind;
 use crate::error::remedy::Remedy;
 use crate::http::{Http, Request, SendGuard, split};
 use crate::openstack::keystone::Keystone;
@@ -102,6 +104,34 @@ impl Sender {
         match &*kept {
             Some((known, http)) if known == ca => http.clone(),
             _ => kept.insert((ca.clone(), self.http.with_endpoint_ca(ca))).1.clone(),
+        }
+    }
+
+    /// Sends a body until Heat takes or refuses it, `tries` times at most: for whoever keeps no outbox. Retry-After is heeded up to four
+    /// pauses.
+    ///
+    /// # Errors
+    /// What was answered last; permanent where it is a refusal.
+    pub async fn deliver(
+        &self,
+        destination: &Destination,
+        body: &Value,
+        own: &OwnCredentials,
+        mut pauses: Backoff,
+        tries: u32,
+    ) -> Result<DeliveryMethod, (ErrorKind, SignalResponse)> {
+        let mut attempt = 0;
+        loop {
+            let (answer, way) = self.send(destination, body, own, None).await;
+            attempt += 1;
+            let asked = match judge(&answer) {
+                SignalVerdict::Delivered => return Ok(way),
+                SignalVerdict::Retry(asked) if attempt < tries => asked,
+                SignalVerdict::Refused => return Err((ErrorKind::Permanent, answer)),
+                SignalVerdict::Retry(_) => return Err((ErrorKind::Transient, answer)),
+            };
+            let pause = pauses.next_pause();
+            self.clock.wait(pause.max(asked.unwrap_or_default().min(pause * 4))).await;
         }
     }
 
