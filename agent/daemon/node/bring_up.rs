@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 
 use super::backend::Issuers;
-use super::deadline::time_left;
+use super::deadline::{LEAST, time_left};
 use super::outline::Outline;
 use super::plan::NodePlan;
 use super::wait::{Wait, wait_id};
@@ -181,7 +181,7 @@ impl Node {
             }
             Err(failure) => {
                 // One that was interrupted has no update before it to save time for, and a node that stays half way helps nobody.
-                let time = (&running, if is_interrupted { deadline.max(super::deadline::LEAST) } else { deadline });
+                let time = (&running, if is_interrupted { deadline.max(LEAST) } else { deadline });
                 let (failure, restored) = self.go_back(way, &plan.desired, failure, generation, &deployment.id, time).await;
                 Update { result: Err(failure), laps, restored }
             }

@@ -5,10 +5,10 @@
 
 use std::path::Path;
 
-use super::bring_up::{Done, RunOptions, STABILITY_PERIOD, error_of};
+use super::bring_up::{Done, error_of};
 use super::outline::Outline;
-use super::rollback::{FORMER, Previous, REPLACED, Replaced, irreversible};
-use super::{Node, renewal, spec_of};
+use super::rollback::{FORMER, Previous, REPLACED, Replaced, event, in_words, irreversible, rollback_failed, rolled_back};
+use super::{Node, spec_of};
 use crate::converge;
 use crate::daemon::reason::reason;
 use crate::deploy::{AppliedExtent, DeploymentOutcome, Generation, Generations};
@@ -18,7 +18,7 @@ use crate::files::Tree;
 use crate::kubernetes::{self, MachineFacts};
 use crate::machine::facts;
 use crate::metadata::Deployment;
-use crate::report::{Code, Event, Phase};
+use crate::report::{Code, Phase};
 use crate::systemd::Systemd;
 
 /// What the operator can have put back, with what the newest generation asks for; `asked`: only this one.
@@ -47,8 +47,7 @@ fn way(state: &Tree, current: &Generation, asked: Option<u64>, facts: &MachineFa
     let after = kubernetes::render(&read(&current.entry, newest)?, facts)?;
     let parts = irreversible(&desired, &after);
     if !parts.is_empty() {
-        let parts: Vec<String> = parts.iter().map(ToString::to_string).collect();
-        return Err(Error::refused(format!("between generations {number} and {newest} there are changes of {}", parts.join(", ")))
+        return Err(Error::refused(format!("between generations {number} and {newest} there are changes of {}", in_words(&parts)))
             .rule("what nothing takes back is never rolled back: volumes, certificates and keys, flannel's configuration, etcd's member, objects")
             .remedy(update));
     }
@@ -128,21 +127,20 @@ impl Node {
     /// Puts the generation before `current` back, whose way there is recorded.
     pub(in crate::daemon) async fn put_generation_back(&self, current: Generation) -> Done {
         let number = current.back.map_or(0, |back| back.to);
-        let event = |code, line: String| Event::new(code, line).generation(number).step("rollback");
         let line = format!("rolling the node back to generation {number} at the operator's request");
-        self.host.report.emit(event(Code::RollbackBegun, line).phase(Phase::Units).cause("`heat-node-agent rollback` was run"));
+        self.host
+            .report
+            .emit(event(Code::RollbackBegun, number, line).phase(Phase::Units).cause("`heat-node-agent rollback` was run"));
         self.remembered.forget_left();
         let result = self.reach_former(&current).await;
         let laps = self.progress.laps();
         let outcome = match result {
             Ok(()) => {
-                let line = format!("the node is back at generation {number}, and healthy");
-                self.host.report.emit(event(Code::RolledBack, line).phase(Phase::Steady));
+                self.host.report.emit(rolled_back(number));
                 DeploymentOutcome::default()
             }
             Err(error) => {
-                let line = format!("the node could not be rolled back to generation {number}");
-                self.host.report.emit(event(Code::RollbackFailed, line).phase(Phase::Units).error(&error));
+                self.host.report.emit(rollback_failed(number).error(&error));
                 DeploymentOutcome::refused(reason(&self.host.report, Code::RollbackFailed, &error))
             }
         };
@@ -157,19 +155,9 @@ impl Node {
         let (previous, after) = way(&self.host.state, current, None, &self.facts())?;
         let outline = Outline::of(&previous.spec, &previous.desired, &self.hostname());
         self.known.outline.replace(Some(outline));
-        let options = RunOptions {
-            deadline: previous.spec.deadline,
-            stability_period: STABILITY_PERIOD,
-            generation: previous.number,
-            // What is left to do where this fails is to run the deployment again.
-            deployment: Some(current.deployment.clone()),
-            retired: Some(previous.retired(&after)?),
-        };
-        let desired = renewal::none(previous.desired.clone());
-        let converged = Box::pin(self.converge(&previous.spec, &desired, options)).await;
-        converged.map_err(|failure| error_of(&failure))?;
-        self.remembered.accept_current_state(&previous.desired);
-        Ok(())
+        let retired = previous.retired(&after)?;
+        let reached = self.reach(&previous, retired, previous.spec.deadline, &current.deployment).await;
+        reached.map_err(|failure| error_of(&failure))
     }
 }
 

@@ -14,7 +14,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 
 use super::Node;
-use super::bring_up::RunOptions;
+use super::bring_up::{RunOptions, STABILITY_PERIOD};
 use super::in_place::spec_of;
 use super::outline::Outline;
 use super::renewal;
@@ -67,6 +67,11 @@ impl fmt::Display for Irreversible {
             Self::Objects => "objects of the cluster's API",
         })
     }
+}
+
+/// Parts of an update in words.
+pub(super) fn in_words(parts: &[Irreversible]) -> String {
+    parts.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
 /// What of an update nothing takes back.
@@ -310,6 +315,22 @@ fn for_rollback(elapsed: Duration, deadline: Duration) -> Duration {
     deadline.saturating_sub(elapsed).max(LEAST.min(deadline))
 }
 
+/// Of a way back to this generation.
+pub(super) fn event(code: Code, number: u64, line: String) -> Event {
+    Event::new(code, line).generation(number).step("rollback")
+}
+
+/// It has succeeded.
+pub(super) fn rolled_back(number: u64) -> Event {
+    event(Code::RolledBack, number, format!("the node is back at generation {number}, and healthy")).phase(Phase::Steady)
+}
+
+/// It has failed; the cause is still to be said.
+pub(super) fn rollback_failed(number: u64) -> Event {
+    let line = format!("the node could not be rolled back to generation {number}");
+    event(Code::RollbackFailed, number, line).phase(Phase::Units)
+}
+
 fn not_rolled_back(number: u64, cause: &str) -> String {
     format!("not rolled back to generation {number}: {cause}")
 }
@@ -397,8 +418,7 @@ impl Node {
         let desired = kubernetes::render(&spec, &self.facts())?;
         let parts = irreversible(&desired, after);
         if !parts.is_empty() {
-            let parts: Vec<String> = parts.iter().map(ToString::to_string).collect();
-            return closed(&format!("the update changes {}, which is never taken back automatically", parts.join(", ")));
+            return closed(&format!("the update changes {}, which is never taken back automatically", in_words(&parts)));
         }
         let known: Option<Replaced> = match self.host.state.read_json(Path::new(REPLACED)) {
             Err(error) if error.kind() == ErrorKind::Permanent => {
@@ -500,9 +520,8 @@ impl Node {
         (running, deadline): (&Stopwatch, Duration),
     ) -> std::result::Result<(), String> {
         let number = previous.number;
-        let event = |code, line: String| Event::new(code, line).generation(number).step("rollback");
         let line = format!("rolling the node back to generation {number}, because generation {generation} failed");
-        self.host.report.emit(event(Code::RollbackBegun, line).phase(Phase::Units).cause(&failure.cause));
+        self.host.report.emit(event(Code::RollbackBegun, number, line).phase(Phase::Units).cause(&failure.cause));
         // What the update made outside of files (a firewall's rules, a bridge) is known by the machine as it is now, and only a node
         // that is rendered for it takes that away.
         let rendered = kubernetes::render(&previous.spec, &self.facts()).map_err(Error::from);
@@ -510,33 +529,41 @@ impl Node {
         let result = match rendered.and_then(|()| self.begin_restoring(previous, after, failure, generation, deployment)) {
             Ok(retired) => {
                 let deadline = for_rollback(running.elapsed(), deadline);
-                let options = RunOptions {
-                    deadline,
-                    stability_period: super::bring_up::STABILITY_PERIOD,
-                    generation: number,
-                    // What is left to do where this fails, too, is to run the deployment again.
-                    deployment: Some(deployment.to_owned()),
-                    retired: Some(retired),
-                };
-                let desired = renewal::none(previous.desired.clone());
-                let converged = Box::pin(self.converge(&previous.spec, &desired, options)).await;
-                converged.map(|_| ()).map_err(|failure| format!("{}: {}", failure.doing(), failure.cause))
+                let reached = self.reach(previous, retired, deadline, deployment).await;
+                reached.map_err(|failure| format!("{}: {}", failure.doing(), failure.cause))
             }
             Err(error) => Err(error.to_string()),
         };
         match &result {
             Ok(()) => {
-                self.remembered.accept_current_state(&previous.desired);
                 self.known.outline.replace(Some(Outline::of(&previous.spec, &previous.desired, &self.hostname())));
-                let line = format!("the node is back at generation {number}, and healthy");
-                self.host.report.emit(event(Code::RolledBack, line).phase(Phase::Steady));
+                self.host.report.emit(rolled_back(number));
             }
-            Err(why) => {
-                let line = format!("the node could not be rolled back to generation {number}");
-                self.host.report.emit(event(Code::RollbackFailed, line).phase(Phase::Units).cause(why));
-            }
+            Err(why) => self.host.report.emit(rollback_failed(number).cause(why)),
         }
         result
+    }
+
+    /// Does what the generation before asked for, and takes away what only the update did.
+    pub(super) async fn reach(
+        &self,
+        previous: &Previous,
+        retired: Retired,
+        deadline: Duration,
+        deployment: &str,
+    ) -> std::result::Result<(), Failure> {
+        let options = RunOptions {
+            deadline,
+            stability_period: STABILITY_PERIOD,
+            generation: previous.number,
+            // What is left to do where this fails, too, is to run the deployment again.
+            deployment: Some(deployment.to_owned()),
+            retired: Some(retired),
+        };
+        let desired = renewal::none(previous.desired.clone());
+        Box::pin(self.converge(&previous.spec, &desired, options)).await?;
+        self.remembered.accept_current_state(&previous.desired);
+        Ok(())
     }
 
     /// Records that the node goes back, before the first step of that.
