@@ -126,6 +126,7 @@ fn serve_here(settings: &Settings, state: &Arc<Tree>, clock: &Clock) -> Result<(
         daemon: None,
         repairs: &mut Repairs::default(),
         rollbacks: &mut Rollbacks::default(),
+        generation: None,
     };
     let mut done = Vec::new();
     let served = context.serve(&mut done);

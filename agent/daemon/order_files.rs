@@ -165,6 +165,8 @@ pub(crate) struct OrderContext<'a> {
     pub(crate) daemon: Option<NodeState>,
     pub(crate) repairs: &'a mut Repairs,
     pub(crate) rollbacks: &'a mut Rollbacks,
+    /// The newest generation of the node.
+    pub(crate) generation: Option<&'a Generation>,
 }
 
 /// Between orders to repair the node and the node's task, which does it: an order lies until that has answered. One that is cut off is
@@ -180,8 +182,6 @@ pub(crate) struct Repairs {
 /// The same between orders to roll back and the node's task.
 #[derive(Debug, Default)]
 pub(crate) struct Rollbacks {
-    /// The newest generation.
-    pub(crate) current: Option<Generation>,
     /// An order was taken: the generation before is to be put back.
     pub(crate) wanted: bool,
     /// What became of the last rollback, until an order takes it.
@@ -195,12 +195,6 @@ impl Rollbacks {
             format!("generation {number} is in place again, and healthy"),
             "it stays until Heat sends a new deployment, or `heat-node-agent rerun ID` applies the newest one again".to_owned(),
         ]
-    }
-
-    /// Whether the node is back at this generation by an order.
-    fn has_put_back(&self, number: &str) -> bool {
-        let back = self.current.as_ref().filter(|current| current.state == GenerationState::Rejected).and_then(|one| one.back);
-        back.is_some_and(|back| back.by_hand && back.to.to_string() == number)
     }
 }
 
@@ -291,10 +285,10 @@ impl OrderContext<'_> {
         if self.rollbacks.outcome.is_some() {
             return Ok(false);
         }
-        if self.rollbacks.wanted || self.rollbacks.current.as_ref().is_some_and(|one| one.state == GenerationState::Restoring) {
+        if self.rollbacks.wanted || self.generation.is_some_and(|one| one.state == GenerationState::Restoring) {
             return Ok(true);
         }
-        if request.resolved.as_deref().is_some_and(|number| self.rollbacks.has_put_back(number)) {
+        if request.resolved.as_deref().is_some_and(|number| self.has_put_back(number)) {
             return Ok(false);
         }
         let Ok(number) = self.check_rollback(request) else { return Ok(false) };
@@ -304,12 +298,18 @@ impl OrderContext<'_> {
         Ok(true)
     }
 
+    /// Whether the node is back at this generation by an order.
+    fn has_put_back(&self, number: &str) -> bool {
+        let back = self.generation.filter(|current| current.state == GenerationState::Rejected).and_then(|one| one.back);
+        back.is_some_and(|back| back.by_hand && back.to.to_string() == number)
+    }
+
     fn check_rollback(&self, request: &OrderFile) -> Result<u64> {
         let asked = match request.deployment.as_str() {
             "" => None,
             text => Some(text.parse().map_err(|_| Error::refused(format!("{text:?} is no number of a generation")))?),
         };
-        check_rollback(self.state, self.root, self.rollbacks.current.as_ref(), asked)
+        check_rollback(self.state, self.root, self.generation, asked)
     }
 
     fn rollback(&mut self, request: &OrderFile) -> Result<Vec<String>> {
@@ -320,7 +320,7 @@ impl OrderContext<'_> {
         if let Some(outcome) = self.rollbacks.outcome.take() {
             return outcome;
         }
-        if let Some(number) = request.resolved.as_deref().filter(|number| self.rollbacks.has_put_back(number)) {
+        if let Some(number) = request.resolved.as_deref().filter(|number| self.has_put_back(number)) {
             return Ok(Rollbacks::done(number.parse().unwrap_or_default()));
         }
         self.check_rollback(request)?;
@@ -594,6 +594,7 @@ mod tests {
         extent: std::cell::Cell<Option<AppliedExtent>>,
         repairs: std::cell::RefCell<Repairs>,
         rollbacks: std::cell::RefCell<Rollbacks>,
+        generation: std::cell::RefCell<Option<Generation>>,
         sending: std::cell::Cell<bool>,
     }
 
@@ -618,6 +619,7 @@ mod tests {
                 extent,
                 repairs,
                 rollbacks: std::cell::RefCell::default(),
+                generation: std::cell::RefCell::default(),
                 sending: false.into(),
             };
             make_directory(&place.open().state).unwrap();
@@ -660,6 +662,7 @@ mod tests {
             let mut opened = self.open();
             let ids = opened.journal.all().into_iter().map(|record| json!({"id": record.id})).filter(|_| listed == Some(true));
             let listed = listed.map(|_| Entries::new(ids.collect()).unwrap());
+            let generation = self.generation.borrow();
             let mut context = OrderContext {
                 state: &opened.state,
                 run_dir: Some(&opened.run_dir),
@@ -678,6 +681,7 @@ mod tests {
                 }),
                 repairs: &mut self.repairs.borrow_mut(),
                 rollbacks: &mut self.rollbacks.borrow_mut(),
+                generation: generation.as_ref(),
             };
             let mut served = Vec::new();
             context.serve(&mut served)?;
@@ -947,7 +951,7 @@ mod tests {
         }
         let record = json!({"generation": 2, "deployment": "b", "files": {}, "running": [], "enabled": [], "unhealthy": [], "obstacle": null});
         state().write_json(Path::new("former.json"), &record, Attributes::mode(0o600)).unwrap();
-        let learn = |generations: &Generations| place.rollbacks.borrow_mut().current = generations.current().cloned();
+        let learn = |generations: &Generations| *place.generation.borrow_mut() = generations.current().cloned();
         learn(&generations);
         for (number, words) in [("7", "are not kept"), ("2", "is in place already"), ("x", "no number")] {
             order("2.json", number);

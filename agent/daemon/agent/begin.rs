@@ -119,12 +119,12 @@ impl Agent {
     /// A bring-up that Heat replaced by something newer is left where it is: the newer one goes on from there.
     fn drop_superseded_bring_up(&mut self) -> Result<()> {
         let Some(id) = self.node_task.bring_up.about().cloned() else { return Ok(()) };
-        if self.ledger.is_restoring() || self.node_task.node.is_going_back() {
-            // What comes next waits until the node is whole.
+        let snapshot = self.collector.snapshot();
+        if !is_heats_list(snapshot) || snapshot.lists(&id) {
             return Ok(());
         }
-        let snapshot = self.collector.snapshot();
-        if !is_heats_list(snapshot) || snapshot.lists(&id) || !self.is_up_to_date(&id) {
+        // What comes next waits until the node is whole. That reads the disk, and is asked only where something is superseded.
+        if self.ledger.is_restoring() || self.node_task.node.is_going_back() || !self.is_up_to_date(&id) {
             return Ok(());
         }
         self.node_task.bring_up.stop();

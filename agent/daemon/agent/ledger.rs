@@ -135,16 +135,15 @@ impl Ledger {
         self.journal.mark_withdrawn(&record.id, from, why)
     }
 
-    /// Ends a generation that was being put in place for a deployment that is refused now; whether there was one.
-    pub(super) fn reject_generation(&mut self, deployment: &str, why: &FailureReason) -> Result<bool> {
-        let is_applying = self.is_applying(deployment);
-        if is_applying {
+    /// Ends a generation that was being put in place for a deployment that is refused now.
+    pub(super) fn reject_generation(&mut self, deployment: &str, why: &FailureReason) -> Result<()> {
+        if self.is_applying(deployment) {
             self.generations.end(GenerationState::Rejected, Some(why.clone()), self.progress.laps())?;
         }
-        Ok(is_applying)
+        Ok(())
     }
 
-    /// The same for a deployment that Heat lists no more, and may list again: it then goes on where it was.
+    /// The same for a deployment that Heat lists no more, and may list again: it then goes on where it was. Whether there was one.
     fn leave_generation(&mut self, deployment: &str, why: &FailureReason) -> Result<bool> {
         let is_applying = self.is_applying(deployment);
         if is_applying {

@@ -1,7 +1,7 @@
 //! Orders of the operator beside the running daemon.
 
 use super::Agent;
-use crate::daemon::order_files::{NodeState, OrderContext, deliver, is_any_waiting};
+use crate::daemon::order_files::{NodeState, OrderContext, deliver};
 use crate::deploy::{AppliedExtent, DeploymentState, Generation};
 use crate::report::{Code, Event};
 
@@ -15,7 +15,6 @@ impl Agent {
         let record = current.and_then(|current| self.ledger.journal.get(&current.deployment));
         let is_unrecorded = record.is_some_and(|record| record.state == DeploymentState::Running);
         let node = NodeState { is_busy: self.node_task.is_busy(), is_unrecorded, is_in_place, extent };
-        self.orders.rollbacks.current = current.filter(|_| is_any_waiting(&self.host.state)).cloned();
         let is_sending = !self.ledger.is_settled();
         let mut context = OrderContext {
             state: &self.host.state,
@@ -30,6 +29,7 @@ impl Agent {
             daemon: Some(node),
             repairs: &mut self.orders.repairs,
             rollbacks: &mut self.orders.rollbacks,
+            generation: current,
         };
         let mut served = Vec::new();
         let ended = context.serve(&mut served);
