@@ -171,9 +171,7 @@ impl Generation {
             },
         }
     }
-}
 
-impl Generation {
     /// All that are remembered, oldest first, the newest one included.
     #[must_use]
     pub fn history(&self) -> Vec<PastGeneration> {

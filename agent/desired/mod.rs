@@ -104,6 +104,20 @@ impl Desired {
         self.files.iter().find(|file| file.path == path)
     }
 
+    /// Whether something is asked for that this stands for.
+    #[cfg(test)]
+    pub(crate) fn provides(&self, need: &Dependency) -> bool {
+        match need {
+            Dependency::Volume(role) => self.volumes.iter().any(|one| one.role == *role),
+            Dependency::Directory(path) => self.directories.iter().any(|one| one.path == *path),
+            Dependency::Unit(name) => self.units.iter().any(|one| one.name == *name),
+            Dependency::Gate(name) => self.gates.iter().any(|one| one.name == *name),
+            Dependency::Object(name) => self.objects.iter().any(|one| one.name == *name),
+            Dependency::FlannelKey => self.flannel.is_some(),
+            Dependency::Certificates => !self.certificates.is_empty(),
+        }
+    }
+
     /// Where certificates, their keys, those of authorities and those without a certificate lie.
     #[must_use]
     pub fn trusted_paths(&self) -> BTreeSet<&str> {

@@ -305,7 +305,6 @@ mod tests {
 
     #[test]
     fn every_need_is_fulfilled_by_something_that_is_desired() {
-        use crate::desired::Dependency;
         for document in [
             include_str!("../../examples/master.json"),
             include_str!("../../examples/minion.json"),
@@ -319,18 +318,7 @@ mod tests {
             let all =
                 desired.directories.iter().flat_map(|one| &one.needs).chain(desired.units.iter().flat_map(|one| &one.needs));
             for need in all.chain(desired.gates.iter().flat_map(|one| &one.needs)) {
-                assert!(
-                    match need {
-                        Dependency::Volume(role) => desired.volumes.iter().any(|one| one.role == *role),
-                        Dependency::Directory(path) => desired.directories.iter().any(|one| one.path == *path),
-                        Dependency::Unit(name) => desired.units.iter().any(|one| one.name == *name),
-                        Dependency::Gate(name) => desired.gates.iter().any(|one| one.name == *name),
-                        Dependency::Object(name) => desired.objects.iter().any(|one| one.name == *name),
-                        Dependency::FlannelKey => desired.flannel.is_some(),
-                        Dependency::Certificates => !desired.certificates.is_empty(),
-                    },
-                    "{need:?}"
-                );
+                assert!(desired.provides(need), "{need:?}");
             }
             for unit in &desired.units {
                 let there = |path: &String| {

@@ -248,4 +248,4 @@ impl Agent {
 
 #[cfg(test)]
 #[path = "completions_tests.rs"]
-pub(super) mod completions_tests;
+pub(super) mod tests;

@@ -233,7 +233,7 @@ mod tests {
 
     use super::*;
     use crate::daemon::agent::Agent;
-    use crate::daemon::agent::completions::completions_tests::{BOOT, open_in};
+    use crate::daemon::agent::completions::tests::{BOOT, open_in};
     use crate::deploy::DeploymentOutcome;
     use crate::files::Attributes;
     use crate::metadata::Deployment;
@@ -271,6 +271,12 @@ mod tests {
             self.tree.bytes_below(Path::new(path), &mut COUNTED.clone()).unwrap().0
         }
 
+        /// Heat asks for something newer before it has this one's result.
+        fn supersede(&mut self, id: &str) {
+            let journal = &mut self.agent.ledger.journal;
+            journal.mark_withdrawn(id, DeploymentState::Finished, "superseded before Heat could be told").unwrap();
+        }
+
         /// A script that ended, with so much of each kind left; its job's directory.
         fn ended(&mut self, id: &str, log: u64, output: u64) -> String {
             let entry = json!({"id": id, "name": id, "group": "script", "config": "x", "outputs": [{"name": "o"}]});
@@ -295,12 +301,7 @@ mod tests {
         for number in 0..12 {
             let id = format!("d{number:02}");
             jobs.push(place.ended(&id, 10 * MIB, 5 * MIB));
-            place
-                .agent
-                .ledger
-                .journal
-                .mark_withdrawn(&id, DeploymentState::Finished, "superseded before Heat could be told")
-                .unwrap();
+            place.supersede(&id);
         }
         place.agent.measure_disk();
         let left = place.bytes("state/work") + place.bytes(RUN);
@@ -325,12 +326,7 @@ mod tests {
             let id = format!("d{number}");
             let directory = place.ended(&id, 0, 0);
             place.put(&format!("{directory}/result.json"), 30 * MIB);
-            place
-                .agent
-                .ledger
-                .journal
-                .mark_withdrawn(&id, DeploymentState::Finished, "superseded before Heat could be told")
-                .unwrap();
+            place.supersede(&id);
         }
         place.agent.measure_disk();
         assert!(place.bytes("state/work") <= JOBS_DISK as u64);

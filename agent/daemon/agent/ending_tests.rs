@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::super::completions::completions_tests::{BOOT, open_in};
+use super::super::completions::tests::{BOOT, open_in};
 use super::*;
 use crate::daemon::order_files::DIRECTORY;
 use crate::files::Attributes;

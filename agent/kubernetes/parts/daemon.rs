@@ -394,16 +394,7 @@ mod tests {
                 let all = desired.directories.iter().flat_map(|one| &one.needs);
                 let all = all.chain(desired.units.iter().flat_map(|one| &one.needs));
                 for need in all.chain(desired.gates.iter().flat_map(|one| &one.needs)) {
-                    let there = match need {
-                        Dependency::Volume(role) => desired.volumes.iter().any(|one| one.role == *role),
-                        Dependency::Directory(path) => desired.directories.iter().any(|one| one.path == *path),
-                        Dependency::Unit(name) => desired.units.iter().any(|one| one.name == *name),
-                        Dependency::Gate(name) => desired.gates.iter().any(|one| one.name == *name),
-                        Dependency::Object(name) => desired.objects.iter().any(|one| one.name == *name),
-                        Dependency::FlannelKey => desired.flannel.is_some(),
-                        Dependency::Certificates => !desired.certificates.is_empty(),
-                    };
-                    assert!(there, "{need:?} {minor}");
+                    assert!(desired.provides(need), "{need:?} {minor}");
                 }
                 for unit in &desired.units {
                     for path in &unit.restart_on {
