@@ -667,9 +667,9 @@ messages! {
         "Neither Heat nor its metadata could be reached before the signal expired.",
         "Check the network between this node and Heat, then update the stack.";
     OutboxEntryCorrupt = "HNA-0807", Warning, "941e7dbaef874f6f80deafa4bf09b5db",
-        "A stored signal was unreadable and was quarantined",
-        "It was renamed, not deleted.",
-        "Check the disk that holds /var/lib/heat-node-agent. Send the signal by hand with `heat-node-agent signal` if Heat is still waiting.";
+        "A stored signal was gone or unreadable",
+        "A file that cannot be read was renamed, not deleted. A deployment's result is made again from its record and sent; the signal of a wait condition is not.",
+        "Check the disk that holds /var/lib/heat-node-agent. If Heat still waits for a wait condition, `heat-node-agent rerun ID` makes it again; or send it by hand with `heat-node-agent signal`.";
     SignalUrlOld = "HNA-0808", Warning, "89a8d035fd0a4a328f51c4b3b53c3287",
         "A signal URL is older than Keystone accepts by default",
         "Keystone refuses pre-signed URLs 15 minutes after they were made ([credential] auth_ttl). The agent re-signs it with the server's own keys, or sends the signal with a token of the server's own user, if it has either.",

@@ -237,6 +237,18 @@ pub enum Disposition {
     Superseded,
     /// It grew too old.
     Expired,
+    /// Its file is gone, or cannot be understood: somebody deleted it, or a disk lost it.
+    Unreadable,
+}
+
+/// What is stored at a place: none where nothing is, or where it is not the signal of this place, whole. Such a file is quarantined.
+fn read_stored(state: &Tree, path: &Path, report: &Report) -> Result<Option<QueuedSignal>> {
+    let Some(stored) = state.read_state::<QueuedSignal>(path, report, Code::OutboxEntryCorrupt)? else { return Ok(None) };
+    if path_of(&stored.key) == path && !stored.body.is_null() {
+        return Ok(Some(stored));
+    }
+    state.quarantine(path, report, Code::OutboxEntryCorrupt, &Error::permanent("it is not the signal whose name it has"))?;
+    Ok(None)
 }
 
 /// The queue. Shared by the loop and the sending side of one thread.
@@ -290,7 +302,7 @@ impl Outbox {
             if path.extension().is_none_or(|extension| extension != "json") {
                 continue;
             }
-            if let Some(mut entry) = state.read_state::<QueuedSignal>(&path, &report, Code::OutboxEntryCorrupt)? {
+            if let Some(mut entry) = read_stored(&state, &path, &report)? {
                 entry.bytes = state.facts(&path)?.map_or(0, |facts| usize::try_from(facts.size).unwrap_or(usize::MAX));
                 entry.body = Value::Null;
                 entry.take_up_pause(clock.now());
@@ -553,12 +565,22 @@ impl Outbox {
                     if self.next_action(&entry, &self.view()) != NextAction::Send {
                         return Ok(());
                     }
-                    let Some(disposition) = self.try_once(&mut entry).await? else {
-                        // In memory first: on a full disk too the next try keeps its pause and asks for a fresh poll.
-                        self.entries.borrow_mut().insert(entry.key.clone(), entry.clone());
-                        return self.store(&mut entry);
+                    // In memory first: on a full disk too the next try keeps its pause and asks for a fresh poll.
+                    let keep = |entry: &QueuedSignal| self.entries.borrow_mut().insert(entry.key.clone(), entry.clone());
+                    return match self.try_once(&mut entry).await {
+                        Ok(Some(disposition)) => self.leave(entry, disposition, gone),
+                        Ok(None) => {
+                            keep(&entry);
+                            self.store(&mut entry)
+                        }
+                        Err(error) => {
+                            // Those behind it have their turn while it waits.
+                            entry.tries += 1;
+                            entry.hold(PAUSES.after(entry.tries), &self.clock);
+                            keep(&entry);
+                            Err(error)
+                        }
                     };
-                    return self.leave(entry, disposition, gone);
                 }
             }
         }
@@ -568,7 +590,10 @@ impl Outbox {
     /// One try. It may take several requests, a token first, another way after a refusal: each of them asks before it leaves
     /// whether Heat, as far as it was heard by then, still wants the signal.
     async fn try_once(&self, entry: &mut QueuedSignal) -> Result<Option<Disposition>> {
-        let (answer, way) = self.send(entry).await?;
+        let Some(stored) = read_stored(&self.state, &path_of(&entry.key), &self.report)? else {
+            return Ok(Some(Disposition::Unreadable));
+        };
+        let (answer, way) = self.send(entry, stored.body).await;
         let verdict = judge(&answer);
         let heat_demand = Self::heat_demand(entry, &self.view(), &self.clock);
         if matches!(verdict, SignalVerdict::Retry(_)) && heat_demand == HeatDemand::Superseded {
@@ -587,8 +612,8 @@ impl Outbox {
         Ok(disposition)
     }
 
-    async fn send(&self, entry: &QueuedSignal) -> Result<(SignalResponse, DeliveryMethod)> {
-        let (body, own) = (self.body(entry)?, self.view().own.clone());
+    async fn send(&self, entry: &QueuedSignal, body: Value) -> (SignalResponse, DeliveryMethod) {
+        let own = self.view().own.clone();
         let (received, asked, clock) =
             (Arc::clone(&self.received), QueuedSignal { body: Value::Null, ..entry.clone() }, self.clock.clone());
         let gate: SendGuard = Arc::new(move || {
@@ -604,7 +629,7 @@ impl Outbox {
             };
             Err(Error::transient(why))
         });
-        Ok(self.sender.send(&entry.destination, &body, &own, Some(gate)).await)
+        self.sender.send(&entry.destination, &body, &own, Some(gate)).await
     }
 
     /// How long the agent has had it, running.
@@ -694,6 +719,9 @@ impl Outbox {
             }
             Disposition::Expired => {
                 entry.event(Code::SignalExpired, format!("the signal to {to} was dropped: it is older than 7 days"))
+            }
+            Disposition::Unreadable => {
+                entry.event(Code::OutboxEntryCorrupt, format!("the stored signal to {to} is gone from the disk, or unreadable"))
             }
         };
         self.report.emit(event);

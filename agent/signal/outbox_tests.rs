@@ -283,7 +283,7 @@ fn a_clock_that_is_set_makes_no_signal_older_but_time_with_the_agent_does() {
     let mut stored = first.waiting().remove(0);
     clock.advance(LIFE / 2);
     first.apply_answer(&mut stored, &refused(500), SignalVerdict::Retry(None), true);
-    first.state.write_json(&path_of(&stored.key), &stored, Attributes::mode(0o600)).unwrap();
+    first.store(&mut stored).unwrap();
     // Rebooted, and the clock was set from 1970 to now.
     let clock = Clock::manual(Timestamp::parse_rfc3339("2026-03-01T12:00:00Z").unwrap());
     let second = outbox(dir.path(), &clock, &report);
@@ -338,6 +338,58 @@ fn a_pause_is_as_long_as_it_is_whatever_the_clock_is_set_to_and_a_restart_keeps_
         assert_eq!(second_run.holds_a_first_try(), case == "first");
         clock.advance(pause);
         assert_eq!(second_run.next_action(&stored, &view(&["a"], "a", &clock)), NextAction::Send);
+    }
+}
+
+/// Attack: two files that changed places sent each result to the other's URL.
+#[tokio::test]
+async fn a_file_that_is_not_the_signal_of_its_name_is_not_sent() {
+    let (dir, clock, report) = (tempfile::tempdir().unwrap(), Clock::manual(Timestamp(10_000)), Report::kept());
+    let tree = Tree::open(dir.path()).unwrap();
+    for is_running in [true, false] {
+        let first_run = outbox(dir.path(), &clock, &report);
+        let [one, other] = ["a", "b"].map(|id| entry(id, clock.now()));
+        first_run.put(one.clone()).unwrap();
+        first_run.put(other.clone()).unwrap();
+        let text = tree.read(&path_of(&one.key), 1 << 20).unwrap().unwrap();
+        tree.write(&path_of(&other.key), &text, Attributes::mode(0o600)).unwrap();
+        let outbox = if is_running { first_run } else { outbox(dir.path(), &clock, &report) };
+        let gone = if is_running { sent(received(&outbox, &view(&["b"], "b", &clock))).await.0 } else { Vec::new() };
+        assert!(
+            gone.iter().any(|(entry, end)| entry.key == other.key && *end == Disposition::Unreadable) == is_running,
+            "{gone:?}"
+        );
+        assert!(!outbox.has(&other.key) && tree.facts(&path_of(&other.key)).unwrap().is_none());
+        outbox.withdraw("a").unwrap();
+    }
+}
+
+/// Attack: one signal whose file was gone, or torn, held up every other one to the same host until the agent was restarted.
+#[tokio::test]
+async fn a_signal_that_cannot_be_read_leaves_and_those_behind_it_have_their_turn() {
+    for torn in [false, true] {
+        let (dir, clock, report) = (tempfile::tempdir().unwrap(), Clock::manual(Timestamp(10_000)), Report::kept());
+        let (outbox, heat) = (outbox(dir.path(), &clock, &report), Fake::start(vec![ok("")]).await);
+        for id in ["a", "b"] {
+            let url = format!("{}/v1/signal/{id}", heat.base);
+            let destination = Destination::Url { url, verb: "POST".into(), insecure: false };
+            // Each of a resource of its own, so that neither takes the other's place.
+            let about = SignalSubject { resource: Some(("s/1".into(), id.into())), ..about(id) };
+            outbox.put(QueuedSignal { destination, about: Some(about), ..entry(id, clock.now()) }).unwrap();
+            clock.advance(Duration::from_secs(1));
+        }
+        let first = outbox.waiting().remove(0);
+        let (tree, path) = (Tree::open(dir.path()).unwrap(), path_of(&first.key));
+        tree.write(&path, b"{torn", Attributes::mode(0o600)).unwrap();
+        assert!(torn || tree.remove(&path).unwrap());
+        let newest = ["a", "b"].map(|id| (("s/1".to_owned(), id.to_owned()), [id.to_owned()].into()));
+        let view = MetadataView { newest: Arc::new(newest.into()), ..view(&["a", "b"], "b", &clock) };
+        let gone = sent(received(&outbox, &view)).await.0;
+        assert_eq!((gone.len(), &gone[0].0.key, &gone[0].1), (1, &first.key, &Disposition::Unreadable), "torn: {torn}");
+        assert_eq!(dir.path().join(path_of(&first.key)).with_extension("unreadable").exists(), torn);
+        let gone = sent(received(&outbox, &view)).await.0;
+        assert_eq!((gone.len(), &gone[0].1), (1, &Disposition::Delivered), "torn: {torn}");
+        assert!(outbox.waiting().is_empty() && report.events().iter().any(|event| event.code == Code::OutboxEntryCorrupt));
     }
 }
 

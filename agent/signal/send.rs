@@ -153,6 +153,7 @@ impl Sender {
         let started = self.clock.start();
         let mut ways = other_ways(own, destination);
         let at = if self.is_old(destination) { ways.len() } else { 0 };
+        let is_only_way = ways.is_empty();
         ways.insert(at, (DeliveryMethod::AsGiven, destination.clone()));
         let (mut best, mut causes, http) = (None::<SignalResponse>, Vec::new(), self.http(own));
         for (place, (method, to)) in ways.into_iter().enumerate() {
@@ -167,7 +168,9 @@ impl Sender {
             let mut goes_on = verdict == SignalVerdict::Refused || is_closed;
             if method != DeliveryMethod::AsGiven {
                 answer.cause = format!("{}: {}", method.shown(), answer.cause);
-            } else if let Some((why, remedy)) = self.unaccepted(&to, &answer).filter(|_| verdict == SignalVerdict::Refused) {
+            } else if let Some((why, remedy)) =
+                self.unaccepted(&to, &answer, is_only_way).filter(|_| verdict == SignalVerdict::Refused)
+            {
                 answer.cause = format!("{}; {why}", answer.cause);
                 answer.remedy = Some(remedy);
             } else {
@@ -208,7 +211,7 @@ impl Sender {
     }
 
     /// Why an address is not accepted any more, and what to do: where it is that and not the signal that was refused.
-    fn unaccepted(&self, destination: &Destination, answer: &SignalResponse) -> Option<(String, Remedy)> {
+    fn unaccepted(&self, destination: &Destination, answer: &SignalResponse, is_only_way: bool) -> Option<(String, Remedy)> {
         let handle =
             Remedy::stack_update("update the stack to get a new handle; for long waits set signal_transport: HEAT_SIGNAL on it");
         let (why, remedy) = match (destination, answer.code?) {
@@ -221,8 +224,14 @@ impl Sender {
                 return Some(if age > URL_LIFE {
                     (format!("the signal URL has expired or was revoked: {made}, and {KEYSTONE_LIMIT}"), old)
                 } else {
+                    // Nothing in the answer tells a shorter limit of Keystone's from a user who is gone; another way shows which it is.
+                    let expired = if is_only_way {
+                        format!(", or the URL, made {} ago, has expired by a shortened [credential] auth_ttl", duration(age))
+                    } else {
+                        format!(" (the URL was made {} ago)", duration(age))
+                    };
                     let who = "Heat refuses the user who signed the URL: the stack is suspended or deleted, or that user is gone";
-                    (format!("{who} (the URL was made {} ago)", duration(age)), of_stack(url))
+                    (format!("{who}{expired}"), of_stack(url))
                 });
             }
             (Destination::Url { .. }, 401 | 403) => {
@@ -281,8 +290,8 @@ fn of_stack(url: &str) -> Remedy {
     let part = |at: usize| path.split('/').nth(at).unwrap_or_default();
     let (stack, resource) = (part(3), part(5));
     Remedy::said(format!(
-        "`openstack stack show {stack}`: if suspended, resume it; if not found, ask the cloud's admin whether it was deleted; else \
-         `openstack stack resource mark unhealthy {stack} {resource}` and a stack update make its user anew, and run {resource} again. {RESEND}"
+        "`openstack stack show {stack}`: if suspended, resume it. {RESEND}. If not found, it was deleted: delete this server too. Else \
+         `openstack stack resource mark unhealthy {stack} {resource}` and a stack update, which makes its user anew and runs {resource} again"
     ))
 }
 

@@ -260,7 +260,11 @@ impl Ledger {
             (Disposition::Expired, false) => {
                 self.journal.note(id, "the wait condition could not be signalled for 7 days".to_owned())
             }
-            (Disposition::Delivered | Disposition::Superseded, false) => Ok(()),
+            (Disposition::Unreadable, false) => self
+                .journal
+                .note(id, "the stored signal to the wait condition was lost: `heat-node-agent rerun` makes it again".to_owned()),
+            // It is made again from the record.
+            (Disposition::Unreadable, true) | (Disposition::Delivered | Disposition::Superseded, false) => Ok(()),
         }
     }
 }
