@@ -48,48 +48,68 @@ fn parse_within(bytes: &[u8], budget: usize) -> Result<Value> {
             .rule("RFC 8259")
             .remedy("if it was fetched over the network, check that the address leads to Heat itself and not to a proxy"));
     }
-    json::value(bytes, budget).or_else(|rejection| parse_large(bytes, budget, &rejection).ok_or(rejection)).map_err(|rejection| {
-        let json::JsonRejection::Json(error) = rejection else { return rejection.into() };
-        let why = match error.classify() {
-            serde_json::error::Category::Eof => "ends too early".to_owned(),
-            _ => format!("is broken at line {} column {}", error.line(), error.column()),
-        };
-        Error::permanent(format!("the JSON {why}")).rule("RFC 8259")
-    })
+    json::value(bytes, budget).or_else(|rejection| parse_as_python(bytes, budget, &rejection).ok_or(rejection)).map_err(
+        |rejection| {
+            let json::JsonRejection::Json(error) = rejection else { return rejection.into() };
+            let why = match error.classify() {
+                serde_json::error::Category::Eof => "ends too early".to_owned(),
+                _ => format!("is broken at line {} column {}", error.line(), error.column()),
+            };
+            Error::permanent(format!("the JSON {why}")).rule("RFC 8259")
+        },
+    )
 }
 
-/// Reads a document again with the numbers that are beyond what a computer counts with (`1e999`) as texts, as they are written:
-/// one such value makes no whole document unreadable. Nothing where there is none, or something else is wrong too.
-fn parse_large(bytes: &[u8], budget: usize, rejection: &json::JsonRejection) -> Option<Value> {
-    let too_large = |error: &serde_json::Error| error.to_string().starts_with("number out of range");
-    if !matches!(rejection, json::JsonRejection::Json(error) if too_large(error)) {
+/// Reads a document again with what Python's `json` takes and JSON has not: numbers that are beyond what a computer counts with (`1e999`),
+/// `NaN`, `Infinity` and `-Infinity` as texts, as they are written, and half a surrogate pair as U+FFFD. One such value makes no whole
+/// document unreadable. Nothing where there is none, or something else is wrong too.
+fn parse_as_python(bytes: &[u8], budget: usize, rejection: &json::JsonRejection) -> Option<Value> {
+    if !matches!(rejection, json::JsonRejection::Json(error) if !error.is_eof()) {
         return None;
     }
-    let number = |byte: &u8| byte.is_ascii_digit() || matches!(byte, b'+' | b'-' | b'.' | b'e' | b'E');
-    let mut out = Vec::new();
+    let mut out = Vec::with_capacity(bytes.len());
     let (mut rest, mut in_text) = (bytes, false);
-    while let Some((first, behind)) = rest.split_first() {
-        let length = if in_text { 0 } else { rest.iter().take_while(|byte| number(byte)).count() };
-        let (word, after) = rest.split_at(length);
-        let value = std::str::from_utf8(word).ok().and_then(|word| word.parse::<f64>().ok());
-        if value.is_some_and(f64::is_infinite) {
-            out.push(b'"');
-            out.extend_from_slice(word);
-            out.push(b'"');
-            rest = after;
-            continue;
-        }
-        let taken = match (first, behind.first()) {
-            _ if length > 0 => length,
-            (b'\\', Some(_)) if in_text => 2,
-            _ => 1,
+    while !rest.is_empty() {
+        let (taken, is_non_json) = if in_text { (0, false) } else { number(rest) };
+        let (taken, replacement) = match rest {
+            [b'"', ..] => (1, None),
+            [b'\\', b'u', ..] if in_text => escape(rest),
+            [b'\\', _, ..] if in_text => (2, None),
+            _ => (taken.max(1), None),
         };
-        in_text ^= taken == 1 && *first == b'"';
+        in_text ^= rest.first() == Some(&b'"');
         let (copied, after) = rest.split_at(taken);
-        out.extend_from_slice(copied);
+        out.extend(is_non_json.then_some(b'"'));
+        out.extend_from_slice(replacement.unwrap_or(copied));
+        out.extend(is_non_json.then_some(b'"'));
         rest = after;
     }
     json::value(&out, budget).ok()
+}
+
+/// Bytes of the number at the beginning, 0 where there is none, and whether it is one that JSON has not.
+fn number(rest: &[u8]) -> (usize, bool) {
+    let words: [&[u8]; 3] = [b"-Infinity", b"Infinity", b"NaN"];
+    if let Some(word) = words.into_iter().find(|word| rest.starts_with(word)) {
+        return (word.len(), true);
+    }
+    let is_of_number = |byte: &u8| byte.is_ascii_digit() || matches!(byte, b'+' | b'-' | b'.' | b'e' | b'E');
+    let length = rest.iter().take_while(|byte| is_of_number(byte)).count();
+    let value = rest.get(..length).and_then(|word| std::str::from_utf8(word).ok()).and_then(|word| word.parse::<f64>().ok());
+    (length, value.is_some_and(f64::is_infinite))
+}
+
+/// Bytes of the `\u` escape at the beginning, a pair of two as one, and what stands in for one that is half a pair.
+fn escape(rest: &[u8]) -> (usize, Option<&'static [u8]>) {
+    let unit = |at: usize| {
+        let digits = rest.get(at..at + 6)?.strip_prefix(b"\\u")?;
+        u16::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
+    };
+    match (unit(0), unit(6)) {
+        (Some(0xd800..=0xdbff), Some(0xdc00..=0xdfff)) => (12, None),
+        (Some(0xd800..=0xdfff), _) => (6, Some(b"\\ufffd")),
+        _ => (2, None),
+    }
 }
 
 /// What a document is that is not even text of the right kind.
@@ -156,6 +176,20 @@ mod tests {
             assert!(!error.to_string().contains("hush"));
         }
         assert!(object(&[b'{', b'"', 0xff, b'"', b':', b'1', b'}']).is_err());
+    }
+
+    /// Attack: one of these anywhere in an answer took the whole source away, and every deployment with it.
+    #[test]
+    fn what_pythons_json_takes_refuses_nothing_else() {
+        let text = r#"{"a": NaN, "b": [-Infinity, Infinity, 1], "c": "NaN \" -Infinity \\", "NaN": "\ud800x", "d": "\ud83d\ude00 \udc00\\ud800"}"#;
+        let read = Value::Object(object(text.as_bytes()).unwrap());
+        let expected = serde_json::json!({"a": "NaN", "b": ["-Infinity", "Infinity", 1], "c": "NaN \" -Infinity \\", "NaN": "\u{fffd}x",
+            "d": "\u{1f600} \u{fffd}\\ud800"});
+        assert_eq!(read, expected);
+        for bad in ["{\"a\": nan}", "{\"a\": NaN1}", "{\"a\": xNaN}", "{\"a\": --Infinity}", "{\"a\": NaN", "{\"a\": \"\\ud80\"}"]
+        {
+            assert!(object(bad.as_bytes()).unwrap_err().cause().starts_with("the JSON "), "{bad}");
+        }
     }
 
     #[test]
