@@ -11,6 +11,7 @@ use super::arguments::{ToolResult, Wrong};
 use super::machine::{Machine, json_of, variable};
 use crate::backoff::Backoff;
 use crate::budgets::DOCUMENT_MEMORY;
+use crate::budgets::json::JsonRejection;
 use crate::clock::Clock;
 use crate::collect::OwnCredentials;
 use crate::error::{Context, Error, Result};
@@ -20,7 +21,7 @@ use crate::metadata::{Deployment, SignalTarget, python_json};
 use crate::openstack::keystone::Keystone;
 use crate::output::note;
 use crate::process::runtime;
-use crate::programs::json_size;
+use crate::programs::{json_size, lenient_object};
 use crate::signal::{Destination, Sender};
 
 /// Bytes of a signal as ASCII-escaped JSON: what the replaced tool cut at, below the 1 MiB that Heat takes.
@@ -38,7 +39,7 @@ pub(super) fn run(arguments: &[String]) -> ToolResult {
         return Err(Wrong::Failed(1, Error::permanent("it needs the file of a deployment").remedy(usage())));
     };
     let mut text = Vec::new();
-    std::io::stdin().take(READ_LIMIT).read_to_end(&mut text).context(|| "reading the result from standard input")?;
+    std::io::stdin().take(READ_LIMIT + 1).read_to_end(&mut text).context(|| "reading the result from standard input")?;
     let machine = Machine::new()?;
     let entry = machine.json(file)?.ok_or_else(|| Error::permanent(format!("there is no {file}")).remedy(usage()))?;
     let target = match Deployment::parse(&entry) {
@@ -50,7 +51,9 @@ pub(super) fn run(arguments: &[String]) -> ToolResult {
         return Err(Error::permanent(format!("{name} cannot be sent")).into());
     }
     let Some(destination) = Destination::of(&target) else { return Ok(0) };
-    let body = Value::Object(cut(read(&String::from_utf8_lossy(&text))));
+    let is_whole = u64::try_from(text.len()).is_ok_and(|length| length <= READ_LIMIT);
+    let result = if is_whole { read(&String::from_utf8_lossy(&text)) } else { unreadable("has more than 16 MiB") };
+    let body = Value::Object(cut(result));
     let tls =
         Tls { ca_file: variable("REQUESTS_CA_BUNDLE").filter(|file| !file.is_empty()).map(Into::into), allow_insecure: false };
     runtime()?.block_on(deliver(tls, &destination, &body))?;
@@ -58,16 +61,26 @@ pub(super) fn run(arguments: &[String]) -> ToolResult {
 }
 
 /// The result, which is nothing where it is no JSON (heat-protocol.md 4.4). What is no object Heat would take for success without a word:
-/// it becomes the text of one (R46).
+/// it becomes the text of one (R46). What the replaced tool reads and this one cannot is no success: nobody knows what it says.
 fn read(text: &str) -> Map<String, Value> {
-    match json_of(text, DOCUMENT_MEMORY) {
-        Ok(Value::Object(result)) => result,
-        Ok(other) => Map::from_iter([(STREAMS[0].to_owned(), Value::String(python_json(&other)))]),
-        Err(_) => {
-            note("the result on standard input is no JSON: Heat is told of success without details");
-            Map::new()
+    match lenient_object(text) {
+        Ok(result) => result,
+        Err(JsonRejection::Json(_)) => {
+            let Ok(other) = json_of(text, DOCUMENT_MEMORY) else {
+                note("the result on standard input is no JSON: Heat is told of success without details");
+                return Map::new();
+            };
+            Map::from_iter([(STREAMS[0].to_owned(), Value::String(python_json(&other)))])
         }
+        Err(refused) => unreadable(&format!("cannot be held: {}", Error::from(refused))),
     }
+}
+
+/// A failure in the place of a result that nobody can read.
+fn unreadable(why: &str) -> Map<String, Value> {
+    let text = format!("heat-config-notify: the result on standard input {why}: it counts as failed");
+    note(&text);
+    Map::from_iter([("deploy_status_code".to_owned(), Value::from(1)), (STREAMS[1].to_owned(), Value::String(text))])
 }
 
 /// The same within what Heat takes: of long texts beginning and end are left (heat-protocol.md R37).
@@ -125,9 +138,26 @@ mod tests {
             (r#"["x"]"#, json!({"deploy_stdout": "[\"x\"]"})),
             ("", json!({})),
             ("not json", json!({})),
+            // Attack: Python's json writes and reads these, and Heat heard of success.
+            (r#"{"deploy_status_code": 1, "load": NaN}"#, json!({"deploy_status_code": 1, "load": "NaN"})),
+            (r#"{"deploy_status_code": 1, "load": 1e999}"#, json!({"deploy_status_code": 1, "load": "1e999"})),
+            (
+                r#"{"deploy_status_code": 1, "deploy_stdout": "\udcff"}"#,
+                json!({"deploy_status_code": 1, "deploy_stdout": r#""\udcff""#}),
+            ),
         ] {
             assert_eq!(Value::Object(read(text)), result, "{text}");
         }
+    }
+
+    #[test]
+    fn what_cannot_be_held_is_no_success() {
+        let names: String = (0..30_000).map(|n| format!("\"{n}\":0,")).collect();
+        let result = read(&format!("{{{names}\"deploy_status_code\": 0}}"));
+        assert_eq!(result["deploy_status_code"], 1, "{result:?}");
+        let deep = format!("{}0{}", "[".repeat(500), "]".repeat(500));
+        let result = read(&format!("{{\"deploy_status_code\": 1, \"out\": {deep}}}"));
+        assert_eq!((&result["deploy_status_code"], result["out"].is_string()), (&json!(1), true));
     }
 
     #[test]
@@ -144,6 +174,8 @@ mod tests {
     }
 
     proptest! {
+        // Each of these makes and counts megabytes.
+        #![proptest_config(ProptestConfig::with_cases(24))]
         #[test]
         fn whatever_there_is_fits(lengths in proptest::collection::vec(0_usize..900_000, 4)) {
             let text = |at: usize, c: &str| c.repeat(lengths[at]);

@@ -51,30 +51,12 @@ pub struct HookAnswer {
 }
 
 impl HookAnswer {
-    /// The answer in a text. A value that is JSON and cannot be taken (too large, too deep, a number beyond what a computer counts with)
-    /// becomes the text that it is written as: it must not cost the hook its status. So does one with the `NaN`, `Infinity` or `-Infinity`
-    /// that Python's `json` writes and reads (heat-protocol.md 4.2 g), although JSON has no such numbers (RFC 8259, section 6).
+    /// The answer in a text.
     ///
     /// # Errors
-    /// If it is not a single JSON object, or has more members than can be held.
+    /// As [`lenient_object`].
     pub fn read(text: &str) -> Result<Self, JsonRejection> {
-        // RFC 8259, section 8.1: a reader may ignore a byte order mark, and Python's does.
-        let text = text.trim_start_matches('\u{feff}');
-        let stood_in = without_non_json_numbers(text);
-        let members = match json::members(text) {
-            // Where all that is wrong with it are those numbers, each value is where it was.
-            Err(JsonRejection::Json(_)) if stood_in != text => {
-                json::members(&stood_in)?.into_iter().map(|(name, value)| (name, as_written(text, &stood_in, value))).collect()
-            }
-            other => other?,
-        };
-        let mut outputs = Map::with_capacity(members.len());
-        let mut left = ANSWER_MEMORY;
-        for (name, text) in members {
-            let value = json::value(text.as_bytes(), left).unwrap_or_else(|_| Value::String(text.to_owned()));
-            left = left.saturating_sub(json::weight(&value));
-            outputs.insert(name, value);
-        }
+        let mut outputs = lenient_object(text)?;
         let mut text = |name: &str| match outputs.shift_remove(name) {
             Some(Value::String(text)) => text,
             Some(Value::Null) | None => String::new(),
@@ -130,6 +112,33 @@ impl HookAnswer {
         }
         self.outputs.values_mut().for_each(|value| json_size::cut_value(value, each));
     }
+}
+
+/// The members of one JSON object. A value that is JSON and cannot be taken (too large, too deep, a number beyond what a computer counts
+/// with) becomes the text that it is written as: it must not cost the hook its status. So does one with the `NaN`, `Infinity` or `-Infinity`
+/// that Python's `json` writes and reads (heat-protocol.md 4.2 g), although JSON has no such numbers (RFC 8259, section 6).
+///
+/// # Errors
+/// If it is not a single JSON object, or has more members than can be held.
+pub fn lenient_object(text: &str) -> Result<Map<String, Value>, JsonRejection> {
+    // RFC 8259, section 8.1: a reader may ignore a byte order mark, and Python's does.
+    let text = text.trim_start_matches('\u{feff}');
+    let stood_in = without_non_json_numbers(text);
+    let members = match json::members(text) {
+        // Where all that is wrong with it are those numbers, each value is where it was.
+        Err(JsonRejection::Json(_)) if stood_in != text => {
+            json::members(&stood_in)?.into_iter().map(|(name, value)| (name, as_written(text, &stood_in, value))).collect()
+        }
+        other => other?,
+    };
+    let mut outputs = Map::with_capacity(members.len());
+    let mut left = ANSWER_MEMORY;
+    for (name, text) in members {
+        let value = json::value(text.as_bytes(), left).unwrap_or_else(|_| Value::String(text.to_owned()));
+        left = left.saturating_sub(json::weight(&value));
+        outputs.insert(name, value);
+    }
+    Ok(outputs)
 }
 
 /// A status as a hook may write it; an empty one is none. Nothing for what is no whole number that a status can be.

@@ -19,7 +19,7 @@ pub mod runner;
 pub mod tool;
 
 pub use capture::ANSWER_BYTES;
-pub use hook_answer::{HookAnswer, HookOutput};
+pub use hook_answer::{HookAnswer, HookOutput, lenient_object};
 pub(crate) use mask::Mask;
 
 use std::collections::BTreeMap;
