@@ -124,7 +124,9 @@ const SHELL_QUOTED: usize = 4 * 1024;
 
 /// A text as shells show it, without the quotes around it: `set -x` and `${X@Q}` of bash, `export -p` of dash, `declare -p`, `printf %q`, and
 /// the `$'…'` of the last two.
-fn shell_quoted(text: &str) -> [String; 5] {
+///
+/// bash writes by their bytes, in octal, what its locale cannot show: in that of C, which a unit without `LANG` has, all that is not ASCII.
+fn shell_quoted(text: &str) -> [String; 6] {
     let with_backslashes = |special: fn(char) -> bool| {
         text.chars().fold(String::new(), |mut out, c| {
             out.extend(special(c).then_some('\\'));
@@ -132,24 +134,56 @@ fn shell_quoted(text: &str) -> [String; 5] {
             out
         })
     };
-    let ansi = text.chars().fold(String::new(), |mut out, c| {
-        match c {
-            '\\' | '\'' => out.extend(['\\', c]),
-            '\n' => out.push_str("\\n"),
-            '\t' => out.push_str("\\t"),
-            '\r' => out.push_str("\\r"),
-            c if c.is_ascii_control() => out.push_str(&format!("\\{:03o}", c as u32)),
-            c => out.push(c),
-        }
-        out
-    });
+    let ansi = |in_octal: fn(char) -> bool| {
+        text.chars().fold(String::new(), |mut out, c| {
+            let letter = ANSI_ESCAPES.iter().find(|(of, _)| *of == c).map(|(_, letter)| *letter);
+            match letter {
+                Some(letter) => out.extend(['\\', letter]),
+                None if c.is_ascii_control() || in_octal(c) => out.push_str(&octal(c)),
+                None => out.push(c),
+            }
+            out
+        })
+    };
+    // dash puts apostrophes that follow each other between one pair of quotation marks.
+    let mut of_dash = String::new();
+    let mut rest = text;
+    while let Some(at) = rest.find('\'') {
+        let (before, from) = rest.split_at(at);
+        let behind = from.trim_start_matches('\'');
+        let (run, _) = from.split_at(from.len() - behind.len());
+        of_dash.extend([before, "'\"", run, "\"'"]);
+        rest = behind;
+    }
+    of_dash.push_str(rest);
+    // A tilde is special at the beginning of a path, of which a text may have several.
+    let of_printf = with_backslashes(|c| " \t!\"$&'()*,;<>?[\\]^`{|}".contains(c));
     [
         text.replace('\'', r"'\''"),
-        text.replace('\'', "'\"'\"'"),
+        of_dash,
         with_backslashes(|c| matches!(c, '"' | '$' | '`' | '\\')),
-        with_backslashes(|c| " \t!\"$&'()*,;<>?[\\]^`{|}".contains(c)),
-        ansi,
+        of_printf.replace(":~", ":\\~").replace("=~", "=\\~"),
+        ansi(|c| c.is_control() || matches!(c, '\u{2028}' | '\u{2029}')),
+        ansi(|c| !c.is_ascii()),
     ]
+}
+
+/// The letters of bash's `$'…'`.
+const ANSI_ESCAPES: [(char, char); 10] = [
+    ('\\', '\\'),
+    ('\'', '\''),
+    ('\x07', 'a'),
+    ('\x08', 'b'),
+    ('\t', 't'),
+    ('\n', 'n'),
+    ('\x0b', 'v'),
+    ('\x0c', 'f'),
+    ('\r', 'r'),
+    ('\x1b', 'E'),
+];
+
+fn octal(c: char) -> String {
+    c.encode_utf8(&mut [0; 4]).bytes().map(|byte| format!("\\{byte:03o}")).collect()
 }
 
 /// Least length of a value in a URL's query that counts as its signature: that of Heat's signed URLs has 44 characters, of Swift's 40.
@@ -196,6 +230,41 @@ mod tests {
         ] {
             let input = Input { name: "x".into(), kind: kind.into(), value: value.clone() };
             assert_eq!(input.environment_text(), text, "{kind} {value}");
+        }
+    }
+
+    /// Attack: of 120 secrets 30 were shown by what shells write of them.
+    #[test]
+    fn what_shells_and_python_write_of_a_secret_has_a_trace_of_it_whole() {
+        let script = |shell: &str| match shell {
+            "bash" => "set +x; printf '%q\\n' \"$X\"; echo \"${X@Q}\"; declare -p X; set -x; : \"$X\"",
+            "dash" => "export -p; set -x; : \"$X\"",
+            _ => "import os; print(repr(os.environ['X']))",
+        };
+        for secret in [
+            "P\u{e4}sswort-Geheim77",
+            "user:~Geheim77",
+            "a=~b c",
+            "ab''cd'e",
+            "tab\tbell\x07esc\x1b\x0b\x01end",
+            "l\u{2028}m\u{85}n\u{a0}o",
+            "$`\"\\x",
+        ] {
+            let input = Input { name: "x".into(), kind: "String".into(), value: json!(secret) };
+            let traces = traces_of(&input).unwrap();
+            for (program, locale) in [("bash", "C"), ("bash", "C.UTF-8"), ("dash", "C"), ("python3", "C.UTF-8")] {
+                #[expect(clippy::disallowed_methods, reason = "a test asks the programs themselves")]
+                let mut command = std::process::Command::new(program);
+                command.args(["-c", script(program)]).env_clear();
+                let done = command.envs([("X", secret), ("LC_ALL", locale), ("PATH", "/usr/bin:/bin")]).output().unwrap();
+                let said = String::from_utf8_lossy(&[done.stdout, done.stderr].concat()).into_owned();
+                // Each line that shows it shows it in a form that is looked for: whatever is left is what stands around it.
+                let hidden = traces.iter().fold(said.clone(), |text, trace| text.replace(trace.as_str(), "***"));
+                for piece in secret.split(|c: char| !c.is_ascii_alphanumeric()).filter(|piece| piece.len() > 3) {
+                    assert!(!hidden.contains(piece), "{program} {locale}: {piece} in {hidden}\n{traces:?}");
+                }
+                assert!(hidden.contains("***"), "{program} {locale}: {said}");
+            }
         }
     }
 

@@ -41,7 +41,11 @@ pub(super) fn python_quoted(text: &str) -> String {
                 out.push('\\');
                 out.push(c);
             }
-            c if (c as u32) < 0x20 || c as u32 == 0x7f => out.push_str(&format!("\\x{:02x}", c as u32)),
+            // Not printable, of those that texts have: controls, and all blanks but the one.
+            c if c.is_control() || (c.is_whitespace() && c != ' ') => match c as u32 {
+                code @ ..0x100 => out.push_str(&format!("\\x{code:02x}")),
+                code => out.push_str(&format!("\\u{code:04x}")),
+            },
             c => out.push(c),
         }
     }
