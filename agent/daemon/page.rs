@@ -168,6 +168,7 @@ fn deployments(records: &[&DeploymentRecord], snapshot: &Snapshot, planned_stop:
         id: record.id.clone(),
         name: record.name.clone(),
         group: record.group.clone(),
+        stack: record.resource.as_ref().map(|(stack, _)| stack.clone()),
         action: record.action.clone(),
         state: record.state.as_str().to_owned(),
         status_code: record.outcome.as_ref().map(|outcome| outcome.status),

@@ -54,7 +54,10 @@ pub struct DeploymentOutcome {
 
 /// Why a program was ended.
 fn overrun(millis: u64) -> FailureReason {
-    let why = format!("it exceeded its time limit and was ended after {}", duration(Duration::from_millis(millis)));
+    let why = format!(
+        "it exceeded its time limit ([deploy] time_limit in agent.toml) and was ended after {}",
+        duration(Duration::from_millis(millis))
+    );
     FailureReason::from(why).with_code(Code::DeploymentTimedOut.entry().code)
 }
 

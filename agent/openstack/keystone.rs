@@ -439,10 +439,11 @@ fn refusal(response: &Response, credentials: &Credentials) -> Error {
 /// when credentials are rotated (magnum-node.md 4.2). Nobody can read the password.
 fn of_trustee(credentials: &Credentials) -> Remedy {
     let user = tidy(&credentials.user_id);
+    let trust = if let Scope::Trust(id) = &credentials.scope { format!(" {}", tidy(id)) } else { String::new() };
     Remedy::stack_update(format!(
-        "check as cloud admin: if `openstack user show {user}` finds no user, Magnum has replaced TRUSTEE_USER_ID, TRUSTEE_PASSWORD and TRUST_ID: \
-         take all three from the cluster; if `openstack trust list --trustee {user}` does not list TRUST_ID, correct TRUST_ID; if both are \
-         there, correct TRUSTEE_PASSWORD. Do that in the template and update the stack"
+        "check as cloud admin: if `openstack user show {user}` finds an enabled user and `openstack trust list --trustee {user}` lists \
+         TRUST_ID{trust}, TRUSTEE_PASSWORD is wrong; else Magnum has replaced user and trust. Take TRUSTEE_USER_ID, TRUSTEE_PASSWORD and TRUST_ID \
+         from Magnum's database (table cluster) into the template and update the stack"
     ))
 }
 

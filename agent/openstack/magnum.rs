@@ -124,10 +124,14 @@ impl<'a> Magnum<'a> {
                 parameter(peer)
             )),
             Some(ConnectFailure::Authority(peer)) => {
-                let state = if self.access.authority.is_some() { "is another CA" } else { "is empty" };
+                let state = if self.access.authority.is_some() {
+                    "is another CA, or the server does not send its intermediate certificates"
+                } else {
+                    "is empty"
+                };
                 Remedy::stack_update(format!(
-                    "OPENSTACK_CA in the template {state}. `openssl s_client -connect {peer} -showcerts </dev/null` names the issuer: if {peer} is this \
-                     cloud's, get that CA's certificate from its operators (not from this output), set OPENSTACK_CA to it and update the stack; \
+                    "OPENSTACK_CA in the template {state}. `openssl s_client -connect {peer} -showcerts </dev/null` shows what it sends: if {peer} is this \
+                     cloud's, get the certificate of the CA at its end from its operators (not from this output), set OPENSTACK_CA to it and update the stack; \
                      if not, correct AUTH_URL or MAGNUM_URL"
                 ))
             }
@@ -184,7 +188,9 @@ impl<'a> Magnum<'a> {
             403 => (
                 ErrorKind::Permanent,
                 Remedy::stack_update_or(format!(
-                    "{POLICY}. If none lacks it, TRUSTEE_USER_ID is wrong: correct it in the template and update the stack"
+                    "{POLICY}. If none lacks it, trustee {} is another cluster's: correct CLUSTER_UUID, or TRUSTEE_USER_ID, TRUSTEE_PASSWORD and \
+                     TRUST_ID, and update the stack",
+                    self.user.as_ref().map_or("of USER_TOKEN", |user| &user.user_id)
                 )),
             ),
             404 => permanent(
@@ -209,8 +215,8 @@ impl<'a> Magnum<'a> {
 }
 
 /// Who may have certificates of a cluster, in Magnum's default policy and in one of its operator's: the cluster's trustee needs no role.
-const POLICY: &str = "if /etc/magnum/policy.yaml on Magnum's hosts has certificate:get or certificate:create, add \"or rule:cluster_user\" (the \
-                      cluster's trustee) to each that lacks it";
+const POLICY: &str = "if /etc/magnum/policy.yaml on Magnum's hosts has certificate:get or certificate:create, add \"or rule:cluster_user\" to \
+                      each that lacks it";
 
 /// The certificate in an answer, or several.
 fn pem(response: &Response) -> Result<String> {

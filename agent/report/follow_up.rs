@@ -21,6 +21,12 @@ pub enum FollowUp<'a> {
     IsMeasured(Duration),
 }
 
+/// A resource that has failed takes no result (heat-protocol.md 7.0): what is run again mends the node, and Heat sees it by an update.
+const STAYS_FAILED: &str = "Heat shows the failure until the stack's next update";
+
+/// Heat's convergence engine takes an update of a stack in progress.
+const IN_PROGRESS: &str = "A stack in progress may be updated";
+
 impl FollowUp<'_> {
     /// The remedy with what follows at its end. One that says so already stays as it is.
     #[must_use]
@@ -39,7 +45,10 @@ impl FollowUp<'_> {
                 format!("The agent carries out a stack update by itself; after anything else run `heat-node-agent rerun {id}`")
             }
             (AfterRemedy::StackUpdate, Self::Rerun(_)) => "The agent then carries it out by itself".to_owned(),
-            (AfterRemedy::Resume, Self::Rerun(_)) => format!("Then run `heat-node-agent rerun {id}`"),
+            (AfterRemedy::Resume, Self::Rerun(_)) => format!("Then run `heat-node-agent rerun {id}`. {STAYS_FAILED}"),
+            (AfterRemedy::StackUpdate, Self::Continues(_) | Self::TriesAgain) => {
+                format!("{IN_PROGRESS}; the agent carries that out by itself")
+            }
             (_, Self::Continues(within)) => format!("The agent then continues by itself within {} s", within.as_secs()),
             (_, Self::TriesAgain) => "The agent then tries again by itself".to_owned(),
             (_, Self::IsMeasured(within)) => format!("The agent notices by itself within {} s", within.as_secs()),
@@ -80,6 +89,7 @@ impl Code {
             | Self::ComponentCrashLoops
             | Self::ComponentHangs
             | Self::UnitDiedInBringUp
+            | Self::OutboxEntryCorrupt
             | Self::SignalExpired => AfterRemedy::Said,
             _ => AfterRemedy::Resume,
         };
@@ -96,8 +106,16 @@ mod tests {
         let (rerun, waits) = (FollowUp::Rerun("d1"), FollowUp::Continues(Duration::from_secs(30)));
         let update = Remedy::stack_update;
         for (follow_up, remedy, expected) in [
-            (rerun, "start it".into(), "start it. Then run `heat-node-agent rerun d1`"),
-            (rerun, "Start it.".into(), "Start it. Then run `heat-node-agent rerun d1`"),
+            (
+                rerun,
+                "start it".into(),
+                "start it. Then run `heat-node-agent rerun d1`. Heat shows the failure until the stack's next update",
+            ),
+            (
+                rerun,
+                "Start it.".into(),
+                "Start it. Then run `heat-node-agent rerun d1`. Heat shows the failure until the stack's next update",
+            ),
             (
                 rerun,
                 update("correct X and update the stack"),
@@ -116,7 +134,7 @@ mod tests {
             ),
             (rerun, "".into(), ""),
             (waits, "attach it".into(), "attach it. The agent then continues by itself within 30 s"),
-            (waits, update("correct X"), "correct X. The agent then continues by itself within 30 s"),
+            (waits, update("correct X"), "correct X. A stack in progress may be updated; the agent carries that out by itself"),
             (FollowUp::TriesAgain, "start Heat".into(), "start Heat. The agent then tries again by itself"),
             (waits, Remedy::said("systemd restarts it"), "systemd restarts it"),
             // Words alone decide nothing.

@@ -201,6 +201,9 @@ pub struct DeploymentStatus {
     pub name: String,
     /// Group.
     pub group: String,
+    /// The stack that it belongs to, as Heat writes it: name, slash, id.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stack: Option<String>,
     /// CREATE, UPDATE, …
     pub action: String,
     /// seen, running, finished, signalled.
@@ -243,9 +246,9 @@ pub struct DeploymentStatus {
 #[must_use]
 pub fn left_over_remedy(file: &str) -> String {
     format!(
-        "`cat {file}` names a stack and a resource. If `openstack stack resource show STACK RESOURCE` has this server's id as \
-         physical_resource_id, confirm: `echo >>{file}` (adds an empty line). If not, never confirm, or this server acts as the other one: write \
-         its own settings into the file (its resource's attribute os_collect_config). The agent then continues by itself within 30 s"
+        "`cat {file}` names STACK and RESOURCE. If `openstack stack resource show STACK RESOURCE` has this server's id as physical_resource_id, \
+         confirm: `echo >>{file}` (adds an empty line). Else never confirm, or this server acts as the other one: write its own settings \
+         (--with-attr os_collect_config) into the file, or disable heat-node-agent.service if it has none. The agent continues within 30 s"
     )
 }
 
@@ -267,8 +270,8 @@ pub fn ended_with(status: i32) -> String {
 pub fn script_remedy(id: &str) -> String {
     let id = argument(id);
     format!(
-        "`heat-node-agent logs {id}` shows its output. Cause on this node: put it right, then `heat-node-agent rerun {id}`; else correct \
-         the template and update the stack"
+        "`heat-node-agent logs {id}` shows its output. If the cause is on this node, remove it and run `heat-node-agent rerun {id}`; else \
+         correct the template and update the stack, which clears the failure in Heat too"
     )
 }
 
@@ -280,6 +283,7 @@ impl DeploymentStatus {
             id: "1".into(),
             name: "n".into(),
             group: "script".into(),
+            stack: None,
             action: "CREATE".into(),
             state: "signalled".into(),
             status_code: None,
@@ -355,7 +359,11 @@ impl DeploymentStatus {
         let given_up = self.given_up.as_deref().and_then(Timestamp::parse_rfc3339);
         let limit = given_up.map_or(String::new(), |at| format!(", its time limit ends it in {}", duration(at.since(now))));
         let said = self.said_last.iter().map(|words| format!("; it said last: {words}")).collect::<String>();
-        Some(format!("has been running for {}{limit}{said}; `{}` ends it now", duration(now.since(since)), self.stop_command()?))
+        let (logs, stop) = (format!("heat-node-agent logs {}", argument(&self.id)), self.stop_command()?);
+        Some(format!(
+            "has been running for {}{limit}{said}; `{logs}` shows its output, `{stop}` ends it now as failed",
+            duration(now.since(since))
+        ))
     }
 }
 

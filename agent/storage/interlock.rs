@@ -209,7 +209,7 @@ fn in_use(volume: &Volume, disk: &DiskEvidence, device: &str) -> Option<FormatDe
     } else if !disk.partitions.is_empty() {
         (
             format!("{device} has partitions: {}", disk.partitions.join(", ")),
-            format!("to discard them: `sfdisk --delete {device} && blkdiscard --force --zeroout {device}`"),
+            format!("to discard them: `sfdisk --delete {device} && wipefs -a {device} && blkdiscard -z {device}`"),
         )
     } else if volume.content == Content::ThinPool && thin_pool::holds_alone(&disk.holders) {
         // LVM activates what it knows at every boot.
@@ -391,7 +391,7 @@ fn by_marker(volume: &Volume, evidence: &Evidence, device: &str) -> FormatDecisi
             };
             let ways = format!(
                 "{look}: whose data is it? Wrong volume: correct {} in the template. To use its data as {}: set VOLUME_ADOPT={} \
-                 there. Then update the stack. Only if nobody needs its data, DESTROY it: {}",
+                 there. Then update the stack. Only if nobody needs it, DESTROY it: {}",
                 volume.parameter(),
                 volume.mount_point,
                 adoptable(volume, &evidence.disk),
@@ -440,7 +440,7 @@ fn umount(volume: &Volume) -> String {
 pub fn erase_command(volume: &Volume, device: &str) -> String {
     match &volume.disk {
         DiskName::Label(label) => format!("`mkfs.xfs -f -L {label} {device}`, then VOLUME_ADOPT={label}"),
-        DiskName::Cinder(_) | DiskName::Link(_) => format!("`blkdiscard --force --zeroout {device}`"),
+        DiskName::Cinder(_) | DiskName::Link(_) => format!("`wipefs -a {device} && blkdiscard -z {device}`"),
     }
 }
 

@@ -642,9 +642,9 @@ impl Deaths {
 /// What to do about a unit that dies and whose last lines are quoted beside this.
 pub(super) fn crash_remedy(unit: &str) -> Remedy {
     Remedy::said(format!(
-        "`journalctl -u {unit} -n 50` shows more than its last lines. If a flag or a setting is wrong, correct its parameter in the template and \
-         update the stack; if something is missing on this node (a mount, a file, a port), put that right here. systemd restarts the unit, and \
-         the agent notices by itself"
+        "`journalctl -u {unit} -n 50` shows more than its last lines. If they complain of this node (a mount, a file, a port), mend that here; \
+         if of a flag or a setting, correct its parameter in the template and update the stack. systemd restarts the unit, and the agent \
+         notices by itself"
     ))
 }
 

@@ -17,11 +17,15 @@ use super::status::{
     CertificatesStatus, Condition, DRIFT_REMEDY, DeploymentStatus, IdentityStatus, NodeStatus, PodNetworkStatus, SourceStatus,
     StatusDocument, ThinPoolStatus, left_over_remedy,
 };
+use super::text::shortened;
 use super::volume::VolumeStatus;
 use crate::clock::Timestamp;
 pub use headline::{OverallState, headline};
 pub use layout::Style;
 use layout::{PageWriter, Row, Severity};
+
+/// A server is rarely in more; each takes a line.
+const STACKS: usize = 3;
 
 /// The page. `room`: how much of the machine's disks is free.
 #[must_use]
@@ -72,6 +76,9 @@ fn facts(status: &StatusDocument, running: bool, now: Timestamp, sheet: &mut Pag
             sheet.note("remedy", DRIFT_REMEDY);
         }
     }
+    if let Some(stacks) = stacks(status) {
+        sheet.fact("stack", &stacks);
+    }
     let agent = if running {
         let since = ago(Some(&status.agent.started), now);
         let pid = if sheet.is_verbose() { format!(", pid {}", status.agent.pid) } else { String::new() };
@@ -90,6 +97,23 @@ fn facts(status: &StatusDocument, running: bool, now: Timestamp, sheet: &mut Pag
     if let Some(identity) = &status.identity {
         self::identity(identity, sheet);
     }
+}
+
+/// Which stacks remedies mean that ask for an update: those of the deployments that Heat lists.
+fn stacks(status: &StatusDocument) -> Option<String> {
+    let mut all: Vec<&str> = status.deployments.iter().filter(|one| one.listed).filter_map(|one| one.stack.as_deref()).collect();
+    all.sort_unstable();
+    all.dedup();
+    let named = |stack: &&str| match stack.split_once('/') {
+        Some((name, id)) => shortened(&format!("{name} ({id})"), 96),
+        None => shortened(stack, 96),
+    };
+    let more = all.len().saturating_sub(STACKS);
+    let mut shown: Vec<String> = all.iter().take(STACKS).map(named).collect();
+    if more > 0 {
+        shown.push(format!("{more} more"));
+    }
+    (!shown.is_empty()).then(|| shown.join(", "))
 }
 
 fn remedy(remedy: Option<&String>, sheet: &mut PageWriter) {

@@ -336,12 +336,14 @@ fn a_script_that_runs_says_how_long_and_what_stops_it() {
         ..deployment("prepare", "running", false)
     };
     let text = page(&status);
-    let lines = "has been running for 4m05s; `heat-node-agent stop id-of-prepare` ends it now\n    note: Heat replaced it by b\n";
-    assert!(text.contains(lines), "{text}");
+    let lines = "has been running for 4m05s; `heat-node-agent logs id-of-prepare` shows its output, `heat-node-agent stop id-of-prepare` ends it \
+                 now as failed note: Heat replaced it by b";
+    let joined = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(joined.contains(lines), "{text}");
     status.deployments[0].said_last = Some("waiting for the licence".into());
     status.deployments[0].given_up = Some(Timestamp(now().0 + 115_000).rfc3339());
     let text = page(&status).split_whitespace().collect::<Vec<_>>().join(" ");
-    let lines = "has been running for 4m05s, its time limit ends it in 1m55s; it said last: waiting for the licence; `heat-node-agent stop";
+    let lines = "has been running for 4m05s, its time limit ends it in 1m55s; it said last: waiting for the licence; `heat-node-agent logs";
     assert!(text.contains(lines), "{text}");
     status.deployments[0].group = "kubernetes-node".into();
     assert!(!page(&status).contains(" stop "), "nobody stops a node");
