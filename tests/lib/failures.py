@@ -23,7 +23,7 @@ LINES, WIDTH = 12, 100
 # For a remedy: what it starts may have to come up.
 MENDED = 300
 
-FACTS = ("node ", "drift ", "agent ", "instance ", "others ", "deployments ", "certificates ", "pod network ", "thin pool ", "free space ")
+FACTS = ("stack ", "node ", "drift ", "agent ", "instance ", "others ", "deployments ", "certificates ", "pod network ", "thin pool ", "free space ")
 NOTE = re.compile(r"^ +(why|remedy|note|to|WRONG|IGNORED): |^ +gives up in |^ +and \d+ more ")
 FINE = re.compile(r"^\S+ +(healthy|up|ok|in place|succeeded|pending|unknown)\b")
 # What is another one at each run.
