@@ -116,6 +116,9 @@ pub struct DeploymentRecord {
     /// Why there was no signal, where there was none.
     #[serde(default)]
     pub note: Option<String>,
+    /// The signal to its wait condition that was stored, by its key in the outbox, until it is known what became of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wait_signal: Option<String>,
     /// Whether Heat was to hear of the result and never will.
     #[serde(default)]
     pub undelivered: bool,
@@ -588,6 +591,17 @@ impl Journal {
         self.change(id, |record| record.note = Some(note))
     }
 
+    /// Records that a signal to its wait condition is stored, or that it is known what became of it.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn keep_wait_signal(&mut self, id: &str, key: Option<String>) -> Result<()> {
+        if self.get(id).is_none_or(|record| record.wait_signal == key) {
+            return Ok(());
+        }
+        self.change(id, |record| record.wait_signal = key)
+    }
+
     /// Records why Heat, which was to hear of the result, never will.
     ///
     /// # Errors
@@ -759,6 +773,7 @@ impl Journal {
             undelivered: false,
             order: None,
             withdrawn_from: None,
+            wait_signal: None,
             since: Moment::EARLIER,
             ending: None,
         }

@@ -244,7 +244,7 @@ pub enum Disposition {
 /// What is stored at a place: none where nothing is, or where it is not the signal of this place, whole. Such a file is quarantined.
 fn read_stored(state: &Tree, path: &Path, report: &Report) -> Result<Option<QueuedSignal>> {
     let Some(stored) = state.read_state::<QueuedSignal>(path, report, Code::OutboxEntryCorrupt)? else { return Ok(None) };
-    if path_of(&stored.key) == path && !stored.body.is_null() {
+    if path_of(&stored.key) == path && stored.body.is_object() {
         return Ok(Some(stored));
     }
     state.quarantine(path, report, Code::OutboxEntryCorrupt, &Error::permanent("it is not the signal whose name it has"))?;
@@ -387,26 +387,45 @@ impl Outbox {
     ///
     /// # Errors
     /// If a file cannot be written or removed.
-    pub fn take_back(&self) -> Result<()> {
+    pub fn take_back(&self) -> (Vec<(QueuedSignal, Disposition)>, Result<()>) {
         let view = self.view();
         let withdrawn: Vec<QueuedSignal> = self.withdrawn.borrow().values().cloned().collect();
-        for mut entry in withdrawn {
-            let asked = |about: &SignalSubject| view.asks_for(&about.id, about.resource.as_ref());
-            if self.age(&entry) > LIFE {
-                self.state.remove(&path_of(&entry.key))?;
-            } else if view.listed.is_some() && view.freshness.covers(entry.since) && entry.about.as_ref().is_some_and(asked) {
-                (entry.withdrawn, entry.since) = (false, self.clock.moment());
-                self.store(&mut entry)?;
-                let line =
-                    format!("the signal to {} is sent after all: Heat lists its deployment again", entry.destination.shown());
-                self.report.emit(entry.event(Code::SignalQueued, line));
-                self.entries.borrow_mut().insert(entry.key.clone(), entry.clone());
-            } else {
-                continue;
+        let (mut gone, mut done) = (Vec::new(), Ok(()));
+        for entry in withdrawn {
+            match self.take_back_one(&entry, &view) {
+                Ok(true) => {}
+                Ok(false) => gone.push((entry, Disposition::Unreadable)),
+                // Those behind it have their turn.
+                Err(error) => done = done.and(Err(error)),
             }
-            self.withdrawn.borrow_mut().remove(&entry.key);
         }
-        Ok(())
+        (gone, done)
+    }
+
+    /// The same with one of them. False: it is lost.
+    fn take_back_one(&self, entry: &QueuedSignal, view: &MetadataView) -> Result<bool> {
+        let mut entry = entry.clone();
+        let asked = |about: &SignalSubject| view.asks_for(&about.id, about.resource.as_ref());
+        if self.age(&entry) > LIFE {
+            self.state.remove(&path_of(&entry.key))?;
+        } else if view.listed.is_some() && view.freshness.covers(entry.since) && entry.about.as_ref().is_some_and(asked) {
+            let Some(stored) = read_stored(&self.state, &path_of(&entry.key), &self.report)? else {
+                self.withdrawn.borrow_mut().remove(&entry.key);
+                let to = entry.destination.shown();
+                let line = format!("the stored signal to {to} is gone from the disk, or unreadable");
+                self.report.emit(entry.event(Code::OutboxEntryCorrupt, line));
+                return Ok(false);
+            };
+            (entry.withdrawn, entry.since, entry.body) = (false, self.clock.moment(), stored.body);
+            self.store(&mut entry)?;
+            let line = format!("the signal to {} is sent after all: Heat lists its deployment again", entry.destination.shown());
+            self.report.emit(entry.event(Code::SignalQueued, line));
+            self.entries.borrow_mut().insert(entry.key.clone(), entry.clone());
+        } else {
+            return Ok(true);
+        }
+        self.withdrawn.borrow_mut().remove(&entry.key);
+        Ok(true)
     }
 
     /// Writes an entry, its body as it is on disk where it is not at hand, and takes the body out of memory.
@@ -459,6 +478,12 @@ impl Outbox {
     #[must_use]
     pub fn has(&self, key: &str) -> bool {
         self.entries.borrow().contains_key(key)
+    }
+
+    /// Whether a signal of this key is kept for a deployment that may be asked for again.
+    #[must_use]
+    pub fn keeps(&self, key: &str) -> bool {
+        self.withdrawn.borrow().contains_key(key)
     }
 
     /// Whether no signal waits.

@@ -163,7 +163,7 @@ fn a_wait_conditions_signal_is_kept_for_a_deployment_that_comes_back() {
         ..view(&["a"], "a", &clock)
     };
     for nothing in [stale, view(&["b"], "b", &clock), view(&["a", "b"], "b", &clock), MetadataView::default()] {
-        received(&first, &nothing).take_back().unwrap();
+        received(&first, &nothing).take_back().1.unwrap();
         assert!(first.is_empty(), "{nothing:?}");
     }
     // By the next run of the agent, too. The result is made again from the deployment's record.
@@ -171,12 +171,12 @@ fn a_wait_conditions_signal_is_kept_for_a_deployment_that_comes_back() {
     let second = outbox(dir.path(), &clock, &report);
     assert!(second.is_empty());
     let back = view(&["a"], "a", &clock);
-    received(&second, &back).take_back().unwrap();
+    received(&second, &back).take_back().1.unwrap();
     let keys: Vec<_> = second.waiting().iter().map(|entry| entry.key.clone()).collect();
     assert_eq!((keys, second.needs_answer().is_some()), (vec!["wait".to_owned()], true), "not on that same answer");
     second.leave(second.waiting().remove(0), Disposition::Superseded, &mut gone).unwrap();
     second.withdraw("a").unwrap();
-    received(&second, &view(&["a"], "a", &clock)).take_back().unwrap();
+    received(&second, &view(&["a"], "a", &clock)).take_back().1.unwrap();
     assert!(second.is_empty() && dir.path().join(DIRECTORY).read_dir().unwrap().next().is_none());
 }
 
@@ -193,7 +193,7 @@ fn of_what_is_kept_for_later_there_is_a_bound_and_an_end() {
     let files = || dir.path().join(DIRECTORY).read_dir().unwrap().count();
     assert_eq!((files(), outbox.withdrawn.borrow().contains_key("deployment 002")), (WITHDRAWN, false));
     clock.advance(LIFE);
-    received(&outbox, &MetadataView::default()).take_back().unwrap();
+    received(&outbox, &MetadataView::default()).take_back().1.unwrap();
     assert_eq!(files(), 0);
 }
 
@@ -339,6 +339,28 @@ fn a_pause_is_as_long_as_it_is_whatever_the_clock_is_set_to_and_a_restart_keeps_
         clock.advance(pause);
         assert_eq!(second_run.next_action(&stored, &view(&["a"], "a", &clock)), NextAction::Send);
     }
+}
+
+/// Attack: a signal that was kept for a deployment, and was gone when that one was listed again, held up all that were.
+#[test]
+fn of_signals_that_are_asked_for_again_one_that_is_lost_holds_up_no_other() {
+    let (dir, clock, report) = (tempfile::tempdir().unwrap(), Clock::manual(Timestamp(10_000)), Report::kept());
+    let outbox = outbox(dir.path(), &clock, &report);
+    for id in ["a", "b"] {
+        // A wait condition's: a result would be made again.
+        let about = SignalSubject { result: false, resource: Some(("s/1".into(), id.into())), ..about(id) };
+        let mut one = QueuedSignal { about: Some(about), ..entry(id, clock.now()) };
+        outbox.store(&mut one).unwrap();
+        outbox.keep_or_remove(&one, &Disposition::Superseded).unwrap();
+    }
+    Tree::open(dir.path()).unwrap().remove(&path_of("deployment a")).unwrap();
+    clock.advance(Duration::from_secs(1));
+    let newest = ["a", "b"].map(|id| (("s/1".to_owned(), id.to_owned()), [id.to_owned()].into()));
+    let view = MetadataView { newest: Arc::new(newest.into()), ..view(&["a", "b"], "b", &clock) };
+    let (gone, done) = received(&outbox, &view).take_back();
+    done.unwrap();
+    assert_eq!((gone.len(), gone[0].0.key.as_str(), &gone[0].1), (1, "deployment a", &Disposition::Unreadable));
+    assert!(outbox.has("deployment b") && !outbox.has("deployment a") && outbox.withdrawn.borrow().is_empty());
 }
 
 /// Attack: two files that changed places sent each result to the other's URL.

@@ -55,7 +55,10 @@ impl Agent {
     /// What was let go because one answer of Heat did not list it, and is asked for again: it goes on where it was.
     fn take_back(&mut self) -> Result<()> {
         let view = self.view();
-        self.ledger.outbox.take_back()?;
+        let (lost, sending) = self.ledger.outbox.take_back();
+        for error in self.ledger.record_dispositions(lost) {
+            self.trouble.record("recording what became of signals", &error);
+        }
         let is_asked = |record: &&DeploymentRecord| {
             record.withdrawn_from.is_some()
                 && view.freshness.covers(record.since)
@@ -69,7 +72,7 @@ impl Agent {
             let event = Event::new(Code::DeploymentRelisted, line).phase(Phase::Deploy);
             self.host.report.emit(event.deployment(&record.id, &record.name));
         }
-        Ok(())
+        sending
     }
 
     /// Work of an earlier run of the agent whose deployment is gone: nobody waits for its result any more. A script or hook that

@@ -216,6 +216,37 @@ async fn a_wait_condition_that_is_never_signalled_is_noted_and_fails_no_deployme
     assert!(!agent.ledger.journal.get("id-node").unwrap().undelivered);
 }
 
+/// Attack: a wait condition's signal whose file was lost while the agent was down was neither sent nor named.
+#[tokio::test]
+async fn a_wait_conditions_signal_that_is_gone_after_a_restart_is_noted_once() {
+    let document = json!({"deployments": [deployment("node", &[])]});
+    let (dir, _, records) = pass(GIVEN, &document).await;
+    let id = records[0].id.clone();
+    let (mut agent, _) = open_in(dir.path(), GIVEN, &document).await;
+    let about = SignalSubject { id: id.clone(), name: "node".into(), resource: None, result: false };
+    let to = Destination::Url { url: "http://192.0.2.1/".into(), verb: "PUT".into(), insecure: false };
+    let entry = QueuedSignal::new("wait".into(), Some(about), to, json!({}), agent.host.clock.now());
+    agent.ledger.outbox.put(entry).unwrap();
+    agent.ledger.journal.keep_wait_signal(&id, Some("wait".into())).unwrap();
+    drop(agent);
+    let lost = |report: &Report| report.events().iter().filter(|event| event.code == Code::OutboxEntryCorrupt).count();
+    // It is there.
+    let (agent, report) = open_in(dir.path(), GIVEN, &document).await;
+    assert_eq!(lost(&report), 0);
+    agent.ledger.outbox.withdraw(&id).unwrap();
+    drop(agent);
+    let (agent, report) = open_in(dir.path(), GIVEN, &document).await;
+    let note = agent.ledger.journal.get(&id).unwrap().note.clone();
+    assert_eq!(
+        (lost(&report), note.as_deref().is_some_and(|note| note.contains("was lost: `heat-node-agent rerun`"))),
+        (1, true),
+        "{note:?}"
+    );
+    drop(agent);
+    let (_, report) = open_in(dir.path(), GIVEN, &document).await;
+    assert_eq!(lost(&report), 0);
+}
+
 #[tokio::test]
 async fn what_heat_took_is_not_sent_again_because_it_could_not_be_recorded() {
     let document = json!({"deployments": [deployment("late", &[("deploy_signal_id", "http://192.0.2.1/")])]});

@@ -27,6 +27,9 @@ use crate::signal::{Destination, Disposition, Outbox, QueuedSignal, Sending, Sig
 /// whole seconds (heat-protocol.md 7.2). It made that change before we could see it.
 const SAME_SECOND_DELAY: Duration = Duration::from_secs(2);
 
+/// What is said of a deployment whose wait condition may never hear.
+const WAIT_SIGNAL_LOST: &str = "the stored signal to the wait condition was lost: `heat-node-agent rerun` makes it again";
+
 /// Whether Heat may take no notice of a result that comes right after its own change.
 fn may_be_ignored_by_heat(target: &SignalTarget, action: &str) -> bool {
     matches!(target, SignalTarget::Url { verb, .. } if verb == "PUT") && action != "CREATE"
@@ -53,7 +56,27 @@ impl Ledger {
         let journal = Journal::open(state(), Some(&deploy.deployed_dir), deploy.keep, host.clock.clone(), &host.report)?;
         let generations = Generations::open(state(), host.clock.clone(), &host.report)?;
         let (outbox, sending, unstored) = (Rc::new(outbox), FuturesUnordered::new(), FailurePause::new(Rc::clone(&host)));
-        Ok(Self { host, progress, journal, generations, outbox, sending, unrecorded: Vec::new(), unstored })
+        let mut ledger = Self { host, progress, journal, generations, outbox, sending, unrecorded: Vec::new(), unstored };
+        ledger.miss_wait_signals()?;
+        Ok(ledger)
+    }
+
+    /// A wait condition's signal cannot be made again: where its file is gone the operator has to know. After a kill right behind its
+    /// delivery nobody knows that it arrived.
+    fn miss_wait_signals(&mut self) -> Result<()> {
+        let is_missed = |record: &&DeploymentRecord| {
+            let is_gone = |key: &String| !self.outbox.has(key) && !self.outbox.keeps(key);
+            record.withdrawn_from.is_none() && record.wait_signal.as_ref().is_some_and(is_gone)
+        };
+        let missed: Vec<DeploymentRecord> = self.journal.all().into_iter().filter(is_missed).cloned().collect();
+        for DeploymentRecord { id, name, .. } in missed {
+            let event =
+                Event::new(Code::OutboxEntryCorrupt, format!("the stored signal to the wait condition of {name} is gone"));
+            self.host.report.emit(event.phase(Phase::Signal).deployment(&id, &name));
+            self.journal.note(&id, WAIT_SIGNAL_LOST.to_owned())?;
+            self.journal.keep_wait_signal(&id, None)?;
+        }
+        Ok(())
     }
 
     /// Whether what became of every signal that was sent is on disk.
@@ -225,7 +248,9 @@ impl Ledger {
             SignalSubject { id: record.id.clone(), name: record.name.clone(), resource: record.resource.clone(), result: false };
         let body = wait.handle.body(&wait.signal);
         let key = format!("wait {} {}", record.id, wait.signal.id);
-        self.outbox.put(QueuedSignal::new(key, Some(about), wait.handle.destination().clone(), body, self.host.clock.now()))
+        let destination = wait.handle.destination().clone();
+        self.outbox.put(QueuedSignal::new(key.clone(), Some(about), destination, body, self.host.clock.now()))?;
+        self.journal.keep_wait_signal(id, Some(key))
     }
 
     /// Records what became of signals; what cannot be written is kept for the next time.
@@ -242,6 +267,9 @@ impl Ledger {
 
     fn record_disposition(&mut self, entry: &QueuedSignal, disposition: &Disposition) -> Result<()> {
         let Some(SignalSubject { id, result, .. }) = &entry.about else { return Ok(()) };
+        if !result && *disposition != Disposition::Superseded {
+            self.journal.keep_wait_signal(id, None)?;
+        }
         match (disposition, result) {
             (Disposition::Delivered, true) => self.journal.signalled(id, None),
             (Disposition::Undeliverable(cause), true) => {
@@ -260,9 +288,7 @@ impl Ledger {
             (Disposition::Expired, false) => {
                 self.journal.note(id, "the wait condition could not be signalled for 7 days".to_owned())
             }
-            (Disposition::Unreadable, false) => self
-                .journal
-                .note(id, "the stored signal to the wait condition was lost: `heat-node-agent rerun` makes it again".to_owned()),
+            (Disposition::Unreadable, false) => self.journal.note(id, WAIT_SIGNAL_LOST.to_owned()),
             // It is made again from the record.
             (Disposition::Unreadable, true) | (Disposition::Delivered | Disposition::Superseded, false) => Ok(()),
         }
