@@ -126,7 +126,7 @@ const SHELL_QUOTED: usize = 4 * 1024;
 /// the `$'…'` of the last two.
 ///
 /// bash writes by their bytes, in octal, what its locale cannot show: in that of C, which a unit without `LANG` has, all that is not ASCII.
-fn shell_quoted(text: &str) -> [String; 6] {
+fn shell_quoted(text: &str) -> [String; 7] {
     let with_backslashes = |special: fn(char) -> bool| {
         text.chars().fold(String::new(), |mut out, c| {
             out.extend(special(c).then_some('\\'));
@@ -160,6 +160,8 @@ fn shell_quoted(text: &str) -> [String; 6] {
     let of_printf = with_backslashes(|c| " \t!\"$&'()*,;<>?[\\]^`{|}".contains(c));
     [
         text.replace('\'', r"'\''"),
+        // Python's shlex.quote.
+        text.replace('\'', "'\"'\"'"),
         of_dash,
         with_backslashes(|c| matches!(c, '"' | '$' | '`' | '\\')),
         of_printf.replace(":~", ":\\~").replace("=~", "=\\~"),
@@ -239,7 +241,7 @@ mod tests {
         let script = |shell: &str| match shell {
             "bash" => "set +x; printf '%q\\n' \"$X\"; echo \"${X@Q}\"; declare -p X; set -x; : \"$X\"",
             "dash" => "export -p; set -x; : \"$X\"",
-            _ => "import os; print(repr(os.environ['X']))",
+            _ => "import os, shlex; print(repr(os.environ['X']), shlex.quote(os.environ['X']))",
         };
         for secret in [
             "P\u{e4}sswort-Geheim77",
