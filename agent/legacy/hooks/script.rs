@@ -9,6 +9,7 @@ use super::shared::{Answer, STREAM, directory, plain, prepare, result};
 use crate::error::{Error, Result};
 use crate::files::{Attributes, READ_LIMIT};
 use crate::metadata::python_json;
+use crate::output::note;
 use crate::programs::child::Child;
 
 /// Runs the script of a deployment.
@@ -41,7 +42,7 @@ pub(super) fn run(machine: &Machine, deployment: &Map<String, Value>) -> Result<
     let mut answer = Answer::new();
     for output in deployment.get("outputs").and_then(Value::as_array).into_iter().flatten() {
         let Some(name) = output.get("name").and_then(Value::as_str) else { continue };
-        if let Some(value) = written(machine, &outputs, name)? {
+        if let Some(value) = written(machine, &outputs, name) {
             answer.insert(name.to_owned(), Value::String(value));
         }
     }
@@ -57,14 +58,18 @@ fn environment_text(value: &Value) -> String {
     }
 }
 
-/// An output, if the script wrote it.
-fn written(machine: &Machine, outputs: &Path, name: &str) -> Result<Option<String>> {
-    let Ok(name) = plain(name, "output") else { return Ok(None) };
+/// An output, if the script wrote it. One that is no file, or too large, costs the script neither its status nor its other outputs.
+fn written(machine: &Machine, outputs: &Path, name: &str) -> Option<String> {
+    let name = plain(name, "output").ok()?;
     let mut path = outputs.as_os_str().to_owned();
     path.push(format!(".{name}"));
-    let Some(bytes) = machine.root.read(Path::new(&path), READ_LIMIT)? else { return Ok(None) };
-    let text = String::from_utf8_lossy(&bytes);
-    Ok(Some(text.replace("\r\n", "\n").replace('\r', "\n")))
+    match machine.root.read(Path::new(&path), READ_LIMIT) {
+        Ok(bytes) => bytes.map(|bytes| String::from_utf8_lossy(&bytes).replace("\r\n", "\n").replace('\r', "\n")),
+        Err(error) => {
+            note(&format!("the output {name} cannot be read: {error}"));
+            None
+        }
+    }
 }
 
 fn text<'v>(deployment: &'v Map<String, Value>, name: &str) -> Result<&'v str> {
