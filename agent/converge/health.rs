@@ -44,6 +44,12 @@ impl StoreProblem {
         self.without_disk.is_some_and(|role| !observed.mounted.contains(&role))
     }
 
+    /// What to do about it.
+    #[must_use]
+    pub fn remedy(&self) -> Option<String> {
+        self.error.suggested_remedy().map(str::to_owned)
+    }
+
     /// In one line.
     #[must_use]
     pub fn cause(&self) -> String {

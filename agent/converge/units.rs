@@ -351,8 +351,8 @@ fn unit_not_running(state: &UnitState, outcome: &JobOutcome) -> Failure {
     };
     if state.cannot_be_run() {
         return Failure { code: Code::UnitProgramMissing, ..failed(name, cause) }.unstartable(name).remedy(format!(
-            "`systemctl cat {name}` shows how it is started. Put {program} back on this node in the image's release (`journalctl -u {name} | grep -i \
-             version` may name the one that ran), and into the image for later servers"
+            "`systemctl cat {name}` shows how it is started. Put {program} back on this node in the release that ran (`journalctl -u {name} | grep -i \
+             version`), and into the image for later servers"
         ));
     }
     failed(name, cause)

@@ -75,6 +75,7 @@ fn node_now(agent: &Agent, current: &Generation) -> NodeStatus {
     let known = NodeStatus {
         drifted: inspection.drifted,
         differences: if inspection.drifted { agent.node_task.node.differences() } else { Vec::new() },
+        difference_remedy: agent.node_task.node.difference_remedy().filter(|_| inspection.drifted),
         steps: agent.progress.steps(),
         // Until it ends they are on no disk.
         laps: if current.state == GenerationState::Applying { agent.progress.laps() } else { current.laps.clone() },

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use super::catalog::Code;
 use super::component::{ComponentState, ComponentStatus};
 use super::condition_state::ConditionState;
-use super::status::{Condition, DRIFT_REMEDY, DeploymentStatus, NodeStatus, STATE, StatusDocument};
+use super::status::{Condition, DeploymentStatus, NodeStatus, STATE, StatusDocument};
 use super::text::{argument, duration, escaped, shortened, wrapped};
 use crate::clock::Timestamp;
 
@@ -216,7 +216,7 @@ fn node(node: &NodeStatus) -> Condition {
             all.state = Degraded;
             all.cause = node.drift();
             all.detail = Some(format!("generation {} is in place, but the machine differs from it", node.generation));
-            all.remedy = all.cause.as_ref().map(|_| DRIFT_REMEDY.to_owned());
+            all.remedy = all.cause.as_ref().map(|_| node.drift_remedy());
         }
         // What waits for somebody once it is in place: its certificates, its network of pods.
         // A component that fails now degrades the node; what an earlier run could not do does not.

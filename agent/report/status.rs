@@ -247,8 +247,8 @@ pub struct DeploymentStatus {
 pub fn left_over_remedy(file: &str) -> String {
     format!(
         "`cat {file}` names STACK and RESOURCE. If `openstack stack resource show STACK RESOURCE` has this server's id as physical_resource_id, \
-         confirm: `echo >>{file}` (adds an empty line). Else never confirm, or this server acts as the other one: write its own settings \
-         (--with-attr os_collect_config) into the file, or disable heat-node-agent.service if it has none. The agent continues within 30 s"
+         confirm: `echo >>{file}`. Else never confirm, or this server acts as the other one: write the settings of its own resource (--with-attr \
+         os_collect_config shows them) into the file, or disable heat-node-agent.service if it has none. The agent continues within 30 s"
     )
 }
 
@@ -270,8 +270,8 @@ pub fn ended_with(status: i32) -> String {
 pub fn script_remedy(id: &str) -> String {
     let id = argument(id);
     format!(
-        "`heat-node-agent logs {id}` shows its output. If the cause is on this node, remove it and run `heat-node-agent rerun {id}`; else \
-         correct the template and update the stack, which clears the failure in Heat too"
+        "`heat-node-agent logs {id}` shows its output. If the cause lies outside the script, remove it and run `heat-node-agent rerun \
+         {id}`; else correct the template and update the stack"
     )
 }
 
@@ -401,6 +401,9 @@ pub struct NodeStatus {
     /// What differs.
     #[serde(default)]
     pub differences: Vec<String>,
+    /// What to do first about what differs, where putting it back does not mend it: a store that is full, or has lost its disk.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub difference_remedy: Option<String>,
     /// The steps of bringing it up, in the newest run of the agent that did.
     #[serde(default)]
     pub steps: Vec<Condition>,
@@ -480,6 +483,11 @@ impl NodeStatus {
             None => String::new(),
         };
         format!("{}{in_place}", self.state_word())
+    }
+
+    /// What to do about what differs.
+    pub(super) fn drift_remedy(&self) -> String {
+        self.difference_remedy.as_deref().unwrap_or(DRIFT_REMEDY).to_owned()
     }
 
     /// What differs from the parameters, in one line; nothing where that is only that components are down, which they say themselves.

@@ -60,7 +60,7 @@ pub fn problem(path: &str, signs: &StoreObservation) -> Option<Error> {
     let free = signs.free.filter(|free| *free < LEAST_FREE)?;
     let more = volume.map_or_else(
         || "use a volume for the store, or a larger root disk for the server".to_owned(),
-        |volume| format!("extend {volume} with `openstack volume set --size`"),
+        |volume| format!("extend the volume: `openstack volume set --size GIB {volume}`"),
     );
     Some(
         Error::permanent(format!("{path} on {disk} is full: {} MiB are free", free >> 20))

@@ -25,7 +25,7 @@ impl Node {
     pub(super) async fn compare(&self, spec: &NodeSpec, desired: &Desired, systemd: &Systemd, generation: u64) -> Result<bool> {
         let volumes = self.volumes(systemd);
         let Some(inspection) = self.inspect_machine(desired, &volumes, systemd, generation).await? else { return Ok(true) };
-        self.known.differences.replace(inspection.found.iter().map(|cause| cause.text.clone()).collect());
+        self.known.differences.replace(inspection.found.clone());
         let due = self.renewal.due(inspection.certificates.as_deref(), desired, inspection.is_arriving, self.host.clock.now());
         let MachineInspection { found, is_arriving, is_unhealthy, is_flawed, mounted, disks, .. } = inspection;
         // What the operator asks for by name is put back whoever else writes it, and however young the last try is.
@@ -87,7 +87,11 @@ impl Node {
 
     fn report_drift(&self, generation: u64, differences: &[String], contested: &[Cause]) {
         let emit = |code: Code, message, texts: &[&str]| {
-            let remedy = if code == Code::NodeDrift { Remedy::said(DRIFT_REMEDY) } else { code.remedy() };
+            let remedy = match self.difference_remedy() {
+                _ if code != Code::NodeDrift => code.remedy(),
+                Some(remedy) => Remedy::said(remedy),
+                None => Remedy::said(DRIFT_REMEDY),
+            };
             let cause = self.host.report.cut(&texts.join(", "), REASON_LIMIT);
             self.host.report.emit(
                 Event::new(code, message).generation(generation).step("drift").phase(Phase::Steady).cause(cause).remedy(remedy),

@@ -10,6 +10,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
+use crate::converge::health::StoreProblem;
 use crate::converge::plan::AttributeChange;
 use crate::converge::{ChangePlan, Observed};
 use crate::desired::{Desired, GateProbe};
@@ -42,6 +43,8 @@ pub(in crate::daemon) struct Cause {
     kind: CauseKind,
     /// In words.
     pub(in crate::daemon) text: String,
+    /// What to do about it, where putting files and units back does not mend it.
+    pub(in crate::daemon) remedy: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,12 +61,17 @@ pub(super) enum CauseKind {
 
 impl Cause {
     pub(super) fn new(kind: CauseKind, what: &str, state: impl Into<String>, text: String) -> Self {
-        Self { what: what.to_owned(), state: state.into(), kind, text }
+        Self { what: what.to_owned(), state: state.into(), kind, text, remedy: None }
     }
 
     /// Something of a volume, which is tried whenever it is found.
     pub(in crate::daemon) fn of_volume(text: &str) -> Self {
         Self::new(CauseKind::Effect, text, "", text.to_owned())
+    }
+
+    /// A store that is full, read-only, or without its disk.
+    pub(in crate::daemon) fn of_store(problem: &StoreProblem) -> Self {
+        Self { remedy: problem.remedy(), ..Self::of_volume(&problem.cause()) }
     }
 
     /// A unit that systemd starts again and again, or forever: it is reported, and starting it is systemd's.

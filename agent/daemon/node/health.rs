@@ -312,7 +312,7 @@ impl MonitoredComponent {
             let cause = format!("{unit} is {}", state.describe());
             (ProblemKind::Down, "failed".to_owned(), cause, format!("{looks}; `systemctl start {unit}` starts it").into())
         } else {
-            let cause = format!("{unit} is {}: it was stopped, or ended by itself without an error", state.describe());
+            let cause = format!("{unit} is {}: it was stopped, was not started, or ended without an error", state.describe());
             let remedy = format!(
                 "`journalctl -u {unit} -n 50` shows whether it was stopped or ended by itself. If nobody stopped it on purpose: `systemctl start {unit}`"
             );

@@ -188,7 +188,10 @@ fn what_was_stopped_is_started_by_its_remedy_after_a_look_and_its_last_lines_are
         .health
         .explain("etcd", CrashCause { quote: " (last lines of etcd.service: serving)".to_owned(), ..CrashCause::default() });
     let found = watch.health.of("etcd").unwrap();
-    assert_eq!(found.cause.unwrap(), "etcd.service is inactive (dead): it was stopped, or ended by itself without an error");
+    assert_eq!(
+        found.cause.unwrap(),
+        "etcd.service is inactive (dead): it was stopped, was not started, or ended without an error"
+    );
     assert!(found.remedy.unwrap().contains("If nobody stopped it on purpose: `systemctl start etcd.service`"));
 }
 

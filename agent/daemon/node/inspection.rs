@@ -150,7 +150,7 @@ impl Node {
             for volume in misplaced(&volumes.probe, &disks, &mounted)? {
                 found.push(Cause::of_volume(&format!("volume {} is not what is at {}", volume.disk, volume.mount_point)));
             }
-            found.extend(problems.iter().map(|problem| Cause::of_volume(&problem.cause())));
+            found.extend(problems.iter().map(Cause::of_store));
             found.extend(unsettled.unwrap_or_default());
             found.extend(added);
         }

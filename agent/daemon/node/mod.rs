@@ -107,7 +107,7 @@ struct KnownState {
     /// Who the node is and what it consists of, once a deployment or a look said so.
     outline: RefCell<Option<Outline>>,
     /// What differed from the parameters at the newest look.
-    differences: RefCell<Vec<String>>,
+    differences: RefCell<Vec<drift::Cause>>,
 }
 
 /// What is remembered of volumes from one look to the next.
@@ -159,7 +159,12 @@ impl Node {
 
     /// What differed from the parameters at the newest look.
     pub(super) fn differences(&self) -> Vec<String> {
-        self.known.differences.borrow().clone()
+        self.known.differences.borrow().iter().map(|cause| cause.text.clone()).collect()
+    }
+
+    /// What to do first about what differed, where that is not to put it back.
+    pub(super) fn difference_remedy(&self) -> Option<String> {
+        self.known.differences.borrow().iter().find_map(|cause| cause.remedy.clone())
     }
 
     /// Who the node is and what it consists of.

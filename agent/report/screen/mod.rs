@@ -14,8 +14,8 @@ use super::component::{ComponentState, ComponentStatus};
 use super::condition_state::ConditionState;
 use super::event::Phase;
 use super::status::{
-    CertificatesStatus, Condition, DRIFT_REMEDY, DeploymentStatus, IdentityStatus, NodeStatus, PodNetworkStatus, SourceStatus,
-    StatusDocument, ThinPoolStatus, left_over_remedy,
+    CertificatesStatus, Condition, DeploymentStatus, IdentityStatus, NodeStatus, PodNetworkStatus, SourceStatus, StatusDocument,
+    ThinPoolStatus, left_over_remedy,
 };
 use super::text::shortened;
 use super::volume::VolumeStatus;
@@ -73,7 +73,7 @@ fn facts(status: &StatusDocument, running: bool, now: Timestamp, sheet: &mut Pag
         sheet.fact("node", &all.into_iter().flatten().collect::<Vec<_>>().join(", "));
         if let Some(drift) = node.drift().filter(|_| node.drifted && (node.state == "applied" || node.in_place.is_some())) {
             sheet.fact("drift", &drift);
-            sheet.note("remedy", DRIFT_REMEDY);
+            sheet.note("remedy", &node.drift_remedy());
         }
     }
     if let Some(stacks) = stacks(status) {
