@@ -439,11 +439,10 @@ fn refusal(response: &Response, credentials: &Credentials) -> Error {
 /// when credentials are rotated (magnum-node.md 4.2). Nobody can read the password.
 fn of_trustee(credentials: &Credentials) -> Remedy {
     let user = tidy(&credentials.user_id);
-    let trust = if let Scope::Trust(id) = &credentials.scope { format!(" {}", tidy(id)) } else { String::new() };
-    Remedy::stack_update(format!(
-        "check as cloud admin: if `openstack user show {user}` finds an enabled user and `openstack trust list --trustee {user}` lists \
-         TRUST_ID{trust}, TRUSTEE_PASSWORD is wrong; else Magnum has replaced user and trust. Take TRUSTEE_USER_ID, TRUSTEE_PASSWORD and TRUST_ID \
-         from Magnum's database (table cluster) into the template and update the stack"
+    Remedy::stack_update_or(format!(
+        "as admin, `openstack user show {user}`: if disabled, enable it; if gone, or `openstack trust list --trustee {user}` lacks \
+         TRUST_ID, Magnum has replaced both; else TRUSTEE_PASSWORD is wrong. Correct them by Magnum's database \
+         (table cluster) and update the stack"
     ))
 }
 

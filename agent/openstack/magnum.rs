@@ -125,7 +125,7 @@ impl<'a> Magnum<'a> {
             )),
             Some(ConnectFailure::Authority(peer)) => {
                 let state = if self.access.authority.is_some() {
-                    "is another CA, or the server does not send its intermediate certificates"
+                    "is another CA (or the server lacks its intermediate certificates)"
                 } else {
                     "is empty"
                 };

@@ -56,8 +56,8 @@ impl SignalResponse {
     pub fn status(code: u16, retry_after: Option<Duration>, message: &str) -> Self {
         let cause = if message.is_empty() { format!("Heat answered {code}") } else { format!("Heat answered {code}: {message}") };
         let is_down = "on Heat's hosts, see whether heat-api-cfn and heat-api run and what their logs say of it, and by `openstack orchestration \
-                       service list` whether heat-engine does: start or restart the one that fails. A load balancer in front of them answers so for them: \
-                       leave it alone";
+                       service list` whether heat-engine does: start or restart the one that fails. If all run, see whether the load balancer in front of \
+                       them reaches them";
         let remedy = (code >= 500).then(|| Remedy::said(format!("{is_down}. {RESEND}")));
         Self { code: Some(code), retry_after, unsent: false, cause, remedy }
     }

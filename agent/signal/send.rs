@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::answer::{RESEND, SignalResponse, SignalVerdict, judge};
+use super::answer::{SignalResponse, SignalVerdict, judge};
 use super::cfn_url::{URL_LIFE, made, native_path, resigned_url};
 use super::destination::Destination;
 use crate::backoff::Backoff;
@@ -290,8 +290,9 @@ fn of_stack(url: &str) -> Remedy {
     let part = |at: usize| path.split('/').nth(at).unwrap_or_default();
     let (stack, resource) = (part(3), part(5));
     Remedy::said(format!(
-        "`openstack stack show {stack}`: if suspended, resume it. {RESEND}. If not found, it was deleted: delete this server too. Else \
-         `openstack stack resource mark unhealthy {stack} {resource}` and a stack update, which makes its user anew and runs {resource} again"
+        "`openstack stack show {stack}`: if suspended, resume it, and `systemctl reload heat-node-agent` here. If DELETE_COMPLETE, or not found \
+         in its own project: nobody waits, ask the server's owner. Else, once not in progress, `openstack stack resource mark unhealthy \
+         {stack} {resource}` and a stack update, which runs {resource} again"
     ))
 }
 
