@@ -83,11 +83,21 @@ prepare() {
       { nice apt-get -qq -o DPkg::Lock::Timeout=600 update && nice apt-get -qq -o DPkg::Lock::Timeout=600 install -y --no-install-recommends "${missing[@]}"; } >"$CACHE/apt.log" 2>&1 ||
       { tail -n 20 "$CACHE/apt.log" >&2; die "apt-get install ${missing[*]}"; }
   fi
+  promtool
   base base "$SUITE" "$BASE_PACKAGES"
   layer node base "$NODE_COMMAND"
   layer cloud node "$CLOUD_COMMAND"
   layer firewalld base "$FIREWALLD_COMMAND"
   [ "$SUITE" = bookworm ] || layer tools node "$TOOLS_COMMAND"
+}
+# Prometheus' own reader of metrics, out of its package: installed, that would start a server.
+promtool() {
+  [ ! -x "$TH/promtool" ] || return 0
+  local folder; folder=$(mktemp -d)
+  (cd "$folder" && { nice apt-get -qq download prometheus || { nice apt-get -qq -o DPkg::Lock::Timeout=600 update && nice apt-get -qq download prometheus; }; }) \
+    >"$CACHE/apt.log" 2>&1 || { tail -n 20 "$CACHE/apt.log" >&2; die "apt-get download prometheus"; }
+  dpkg-deb --fsys-tarfile "$folder"/*.deb | tar -xO ./usr/bin/promtool >"$TH/promtool.new"
+  chmod 755 "$TH/promtool.new"; mv "$TH/promtool.new" "$TH/promtool"; rm -rf "$folder"
 }
 # The machine's own apt sources (a mirror or proxy is set there), for another suite.
 sources() {

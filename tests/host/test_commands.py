@@ -3,7 +3,7 @@ import json
 import re
 
 import jsonschema
-from lib.common import REPO
+from lib.common import REPO, TESTHOST, run
 from lib.node import IP, NODE, UNIT, VDB, signalled, start
 
 WORKER = {"ROLE": "worker", "INSTANCE_NAME": "w-1", "KUBE_NODE_IP": IP, "CLUSTER_UUID": NODE["CLUSTER_UUID"], "DOCKER_VOLUME": VDB,
@@ -168,6 +168,7 @@ def what_others_read(host):
     assert hna(host, "repair", "--dry-run") == "nothing differs from the node's parameters\n"
     metrics = host.read("/run/heat-node-agent/heat-node-agent.prom")
     assert 'heat_node_agent_node_state{state="applied"} 1\n' in metrics and "heat_node_agent_signals_waiting 0\n" in metrics
+    run(TESTHOST / "promtool", "check", "metrics", input=metrics)
     host.sh(f"printf '10.9.9.9 {SECRET}\\n' >>/etc/hosts; printf '# password=hidden-as-well\\n' >>/etc/hosts")
     hna(host, "support", "--out", "/var/tmp/support.tar")
     assert "exists" in hna(host, "support", "--out", "/var/tmp/support.tar", code=1)

@@ -48,6 +48,18 @@ def etcd_stopped(master: Master):
     failure.mended()
 
 
+def full_volume(master: Master):
+    """The store of a node that was in order fills up: etcd dies at its next write, and says why among its last lines."""
+    failure = master.stage.failure("full-volume", HANGS)
+    # What is written is more than what is left.
+    master.host.sh("fallocate -l $(($(df --output=avail -B1 /var/lib/etcd | tail -n 1) - 4000000)) /var/lib/etcd/filler; "
+                   "head -c 1000000 /dev/urandom >/run/value; for n in {1..40}; do ETCDCTL_API=3 etcdctl --endpoints=http://127.0.0.1:2379 "
+                   "--command-timeout=5s put /filler/$n </run/value >/dev/null || break; done", check=False)
+    # It ends, is started again after a moment, and then waits for room.
+    failure.shows("DEGRADED: etcd starting", "/var/lib/etcd on volume", "is full", failed=True)
+    failure.mended("remove what fills it", lambda: master.host.remove("/var/lib/etcd/filler"))
+
+
 def files_changed(master: Master):
     failure = master.stage.failure("file-removed", HANGS)
     master.host.remove("/etc/etcd/etcd.conf")
@@ -100,6 +112,7 @@ def test_failures_of_a_node(hosts, signal_server, stages):
     start(host, server, SETTINGS)
     foreign_and_missing_volume(master, wrong_parameters(master))
     etcd_stopped(master)
+    full_volume(master)
     files_changed(master)
     masked_unit(master)
     missing_binary(master)

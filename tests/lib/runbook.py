@@ -58,6 +58,7 @@ SECTIONS = [
         ("kubelet-hangs", "A component hangs", "systemd shows it as running. Seen within a minute and a half."),
         ("kubelet-stopped", "A component was stopped", ""),
         ("etcd-stopped", "etcd was stopped", ""),
+        ("full-volume", "A service's volume is full", "The service has died of it. It is started again by itself once there is room."),
         ("file-removed", "A file of the node is gone", ""),
         ("file-edited", "A file of the node was edited", "With DRIFT=repair the agent puts it back by itself."),
     ]),
