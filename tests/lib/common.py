@@ -62,7 +62,8 @@ def wait_for(condition, seconds: float = 300, what: str = "", every: float = 0.1
             value = condition()
             if value:
                 return value
-        except (AssertionError, Failed, HTTPException, LookupError, OSError, ValueError, subprocess.TimeoutExpired) as e:
+        # TypeError: a page that has nothing yet where the condition looks for something.
+        except (AssertionError, Failed, HTTPException, LookupError, OSError, TypeError, ValueError, subprocess.TimeoutExpired) as e:
             error = e
         if is_last:
             raise AssertionError(f"not within {seconds} s: {what or getattr(condition, '__name__', condition)}; last: {error or value!r}") from error
