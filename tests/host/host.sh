@@ -324,8 +324,8 @@ boot() { # HOST
   ) &
   local s=$! l=; record "$d/nspawn.pid" $s; disown
   ended() { alive $s || { tail -n 5 "$d/console.log" >&2; die "$h: nspawn ended"; }; }
-  until [ -n "$l" ] && [ "$(cat "/proc/$l/comm" 2>/dev/null)" = systemd ]; do ended; sleep 0.02; l=$(leader_of $s); done
-  until [ -S "/proc/$l/root/run/dbus/system_bus_socket" ]; do ended; sleep 0.02; done
+  until [ -n "$l" ] && [ "$(cat "/proc/$l/comm" 2>/dev/null)" = systemd ]; do ended; sleep 0.1; l=$(leader_of $s); done
+  until [ -S "/proc/$l/root/run/dbus/system_bus_socket" ]; do ended; sleep 0.1; done
   local state; state=$(inside "$h" systemctl is-system-running --wait || true)
   inside "$h" udevadm settle -t 300 || true # jobs are done; udev may still make links to volumes
   echo "$h $state $(echo "$EPOCHREALTIME - $t0" | bc)s"
@@ -404,11 +404,11 @@ halt() { # HOST SIGNAL-TO-PID-1 SECONDS: then it is killed
     [ -S "/proc/$l/root/run/dbus/system_bus_socket" ] || signal=KILL
     # shellcheck disable=SC2086 # none or one
     kill -s "$signal" ${l:-$n $s} 2>/dev/null || :
-    while alive "$s" && [ $SECONDS -lt $end ]; do sleep 0.02; done
+    while alive "$s" && [ $SECONDS -lt $end ]; do sleep 0.1; done
     # shellcheck disable=SC2086
     ! alive "$s" || kill -KILL "$s" $n $l 2>/dev/null || :
     # What it has mounted and open goes with it.
-    for _ in $(seq 1500); do alive "${l:-$s}" || alive "$s" || break; sleep 0.02; done
+    for _ in $(seq 300); do alive "${l:-$s}" || alive "$s" || break; sleep 0.1; done
   fi
   drop_cgroups "$1"
   rm -f "$RUN/$1/nspawn.pid"
