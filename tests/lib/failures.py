@@ -268,12 +268,13 @@ class Failure:
             steps.append(f"by hand: {by_hand}")
             do()
 
-        def gone() -> bool:
-            page = " ".join(self.stage.page("status").split())
-            assert page.startswith(until[0]) and all(word in page for word in until), page
-            return True
-        wait_for(gone, MENDED, f"the end of {self.name}")
-        self.compare(steps, self.stage.page("status").splitlines()[0])
+        def gone() -> str:
+            page = self.stage.page("status")
+            words = " ".join(page.split())
+            assert words.startswith(until[0]) and all(word in words for word in until), words
+            return page
+        # The page that shows it: by the next one what follows may have begun.
+        self.compare(steps, wait_for(gone, MENDED, f"the end of {self.name}").splitlines()[0])
 
     def compare(self, steps: list[str], after: str):
         """With what a person has read."""
