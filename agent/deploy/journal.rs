@@ -583,23 +583,29 @@ impl Journal {
         })
     }
 
-    /// Notes what became of something beside the result.
+    /// Records that a signal to its wait condition is stored.
     ///
     /// # Errors
     /// If it cannot be written.
-    pub fn note(&mut self, id: &str, note: String) -> Result<()> {
-        self.change(id, |record| record.note = Some(note))
-    }
-
-    /// Records that a signal to its wait condition is stored, or that it is known what became of it.
-    ///
-    /// # Errors
-    /// If it cannot be written.
-    pub fn keep_wait_signal(&mut self, id: &str, key: Option<String>) -> Result<()> {
-        if self.get(id).is_none_or(|record| record.wait_signal == key) {
+    pub fn keep_wait_signal(&mut self, id: &str, key: String) -> Result<()> {
+        if self.get(id).is_some_and(|record| record.wait_signal.as_ref() == Some(&key)) {
             return Ok(());
         }
-        self.change(id, |record| record.wait_signal = key)
+        self.change(id, |record| record.wait_signal = Some(key))
+    }
+
+    /// Records that it is known what became of that signal, with what there is to say of it.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn end_wait_signal(&mut self, id: &str, note: Option<String>) -> Result<()> {
+        if note.is_none() && self.get(id).is_none_or(|record| record.wait_signal.is_none()) {
+            return Ok(());
+        }
+        self.change(id, |record| {
+            record.wait_signal = None;
+            record.note = note.or(record.note.take());
+        })
     }
 
     /// Records why Heat, which was to hear of the result, never will.

@@ -392,29 +392,26 @@ impl Outbox {
         let withdrawn: Vec<QueuedSignal> = self.withdrawn.borrow().values().cloned().collect();
         let (mut gone, mut done) = (Vec::new(), Ok(()));
         for entry in withdrawn {
-            match self.take_back_one(&entry, &view) {
-                Ok(true) => {}
-                Ok(false) => gone.push((entry, Disposition::Unreadable)),
-                // Those behind it have their turn.
-                Err(error) => done = done.and(Err(error)),
-            }
+            // Those behind one that fails have their turn.
+            done = done.and(self.take_back_one(entry, &view, &mut gone));
         }
         (gone, done)
     }
 
-    /// The same with one of them. False: it is lost.
-    fn take_back_one(&self, entry: &QueuedSignal, view: &MetadataView) -> Result<bool> {
-        let mut entry = entry.clone();
+    /// The same with one of them.
+    fn take_back_one(
+        &self,
+        mut entry: QueuedSignal,
+        view: &MetadataView,
+        gone: &mut Vec<(QueuedSignal, Disposition)>,
+    ) -> Result<()> {
         let asked = |about: &SignalSubject| view.asks_for(&about.id, about.resource.as_ref());
         if self.age(&entry) > LIFE {
             self.state.remove(&path_of(&entry.key))?;
         } else if view.listed.is_some() && view.freshness.covers(entry.since) && entry.about.as_ref().is_some_and(asked) {
             let Some(stored) = read_stored(&self.state, &path_of(&entry.key), &self.report)? else {
                 self.withdrawn.borrow_mut().remove(&entry.key);
-                let to = entry.destination.shown();
-                let line = format!("the stored signal to {to} is gone from the disk, or unreadable");
-                self.report.emit(entry.event(Code::OutboxEntryCorrupt, line));
-                return Ok(false);
+                return self.leave(entry, Disposition::Unreadable, gone);
             };
             (entry.withdrawn, entry.since, entry.body) = (false, self.clock.moment(), stored.body);
             self.store(&mut entry)?;
@@ -422,10 +419,10 @@ impl Outbox {
             self.report.emit(entry.event(Code::SignalQueued, line));
             self.entries.borrow_mut().insert(entry.key.clone(), entry.clone());
         } else {
-            return Ok(true);
+            return Ok(());
         }
         self.withdrawn.borrow_mut().remove(&entry.key);
-        Ok(true)
+        Ok(())
     }
 
     /// Writes an entry, its body as it is on disk where it is not at hand, and takes the body out of memory.

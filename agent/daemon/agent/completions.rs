@@ -56,9 +56,7 @@ impl Agent {
     fn take_back(&mut self) -> Result<()> {
         let view = self.view();
         let (lost, sending) = self.ledger.outbox.take_back();
-        for error in self.ledger.record_dispositions(lost) {
-            self.trouble.record("recording what became of signals", &error);
-        }
+        self.record_dispositions(lost);
         let is_asked = |record: &&DeploymentRecord| {
             record.withdrawn_from.is_some()
                 && view.freshness.covers(record.since)

@@ -227,7 +227,7 @@ async fn a_wait_conditions_signal_that_is_gone_after_a_restart_is_noted_once() {
     let to = Destination::Url { url: "http://192.0.2.1/".into(), verb: "PUT".into(), insecure: false };
     let entry = QueuedSignal::new("wait".into(), Some(about), to, json!({}), agent.host.clock.now());
     agent.ledger.outbox.put(entry).unwrap();
-    agent.ledger.journal.keep_wait_signal(&id, Some("wait".into())).unwrap();
+    agent.ledger.journal.keep_wait_signal(&id, "wait".into()).unwrap();
     drop(agent);
     let lost = |report: &Report| report.events().iter().filter(|event| event.code == Code::OutboxEntryCorrupt).count();
     // It is there.

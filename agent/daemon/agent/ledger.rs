@@ -73,8 +73,7 @@ impl Ledger {
             let event =
                 Event::new(Code::OutboxEntryCorrupt, format!("the stored signal to the wait condition of {name} is gone"));
             self.host.report.emit(event.phase(Phase::Signal).deployment(&id, &name));
-            self.journal.note(&id, WAIT_SIGNAL_LOST.to_owned())?;
-            self.journal.keep_wait_signal(&id, None)?;
+            self.journal.end_wait_signal(&id, Some(WAIT_SIGNAL_LOST.to_owned()))?;
         }
         Ok(())
     }
@@ -250,7 +249,7 @@ impl Ledger {
         let key = format!("wait {} {}", record.id, wait.signal.id);
         let destination = wait.handle.destination().clone();
         self.outbox.put(QueuedSignal::new(key.clone(), Some(about), destination, body, self.host.clock.now()))?;
-        self.journal.keep_wait_signal(id, Some(key))
+        self.journal.keep_wait_signal(id, key)
     }
 
     /// Records what became of signals; what cannot be written is kept for the next time.
@@ -267,9 +266,6 @@ impl Ledger {
 
     fn record_disposition(&mut self, entry: &QueuedSignal, disposition: &Disposition) -> Result<()> {
         let Some(SignalSubject { id, result, .. }) = &entry.about else { return Ok(()) };
-        if !result && *disposition != Disposition::Superseded {
-            self.journal.keep_wait_signal(id, None)?;
-        }
         match (disposition, result) {
             (Disposition::Delivered, true) => self.journal.signalled(id, None),
             (Disposition::Undeliverable(cause), true) => {
@@ -283,14 +279,15 @@ impl Ledger {
             }
             // Heat may wait for it no more, e.g. at an update: that does not make a failure of the deployment.
             (Disposition::Undeliverable(cause), false) => {
-                self.journal.note(id, format!("Heat refused the signal to the wait condition: {cause}"))
+                self.journal.end_wait_signal(id, Some(format!("Heat refused the signal to the wait condition: {cause}")))
             }
             (Disposition::Expired, false) => {
-                self.journal.note(id, "the wait condition could not be signalled for 7 days".to_owned())
+                self.journal.end_wait_signal(id, Some("the wait condition could not be signalled for 7 days".to_owned()))
             }
-            (Disposition::Unreadable, false) => self.journal.note(id, WAIT_SIGNAL_LOST.to_owned()),
-            // It is made again from the record.
-            (Disposition::Unreadable, true) | (Disposition::Delivered | Disposition::Superseded, false) => Ok(()),
+            (Disposition::Unreadable, false) => self.journal.end_wait_signal(id, Some(WAIT_SIGNAL_LOST.to_owned())),
+            (Disposition::Delivered, false) => self.journal.end_wait_signal(id, None),
+            // The one is made again from the record, the other is kept.
+            (Disposition::Unreadable, true) | (Disposition::Superseded, false) => Ok(()),
         }
     }
 }
