@@ -89,8 +89,7 @@ fn parse_as_python(bytes: &[u8], budget: usize, rejection: &json::JsonRejection)
 
 /// Bytes of the number at the beginning, 0 where there is none, and whether it is one that JSON has not.
 fn number(rest: &[u8]) -> (usize, bool) {
-    let words: [&[u8]; 3] = [b"-Infinity", b"Infinity", b"NaN"];
-    if let Some(word) = words.into_iter().find(|word| rest.starts_with(word)) {
+    if let Some(word) = json::NON_JSON_NUMBERS.into_iter().find(|word| rest.starts_with(word.as_bytes())) {
         return (word.len(), true);
     }
     let is_of_number = |byte: &u8| byte.is_ascii_digit() || matches!(byte, b'+' | b'-' | b'.' | b'e' | b'E');

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use super::json_size;
 use super::mask::Mask;
 use crate::budgets::ANSWER_MEMORY;
-use crate::budgets::json::{self, JsonRejection};
+use crate::budgets::json::{self, JsonRejection, NON_JSON_NUMBERS};
 use crate::report::text::with_unique_names;
 
 /// How a program's standard output was read.
@@ -151,9 +151,6 @@ fn status(code: &Value) -> Option<i32> {
         _ => None,
     }
 }
-
-/// What Python's `json` writes where JSON has no number: the one with a sign before the other, which it ends with.
-const NON_JSON_NUMBERS: [&str; 3] = ["-Infinity", "Infinity", "NaN"];
 
 /// A text with a number of as many digits in the place of each of those: what is JSON then differs in nothing else, and every value stands
 /// where it stood. Only what a Python would read as one is replaced: nothing that a number, a word or a text has within it.
