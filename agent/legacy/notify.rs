@@ -67,7 +67,7 @@ fn read(text: &str) -> Map<String, Value> {
         Ok(result) => result,
         Err(JsonRejection::Json(_)) => {
             let Ok(other) = json_of(text, DOCUMENT_MEMORY) else {
-                note("the result on standard input is no JSON: Heat is told of success without details");
+                note("the result on standard input is no JSON: it is reported to Heat as a success without details");
                 return Map::new();
             };
             Map::from_iter([(STREAMS[0].to_owned(), Value::String(python_json(&other)))])

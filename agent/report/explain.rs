@@ -216,7 +216,7 @@ fn node(node: &NodeStatus) -> Condition {
             all.state = Degraded;
             all.cause = node.drift();
             all.detail = Some(format!("generation {} is in place, but the machine differs from it", node.generation));
-            all.remedy = all.cause.as_ref().map(|_| node.drift_remedy());
+            all.remedy = all.cause.as_ref().map(|_| node.drift_remedy().to_owned());
         }
         // What waits for somebody once it is in place: its certificates, its network of pods.
         // A component that fails now degrades the node; what an earlier run could not do does not.

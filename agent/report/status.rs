@@ -486,8 +486,8 @@ impl NodeStatus {
     }
 
     /// What to do about what differs.
-    pub(super) fn drift_remedy(&self) -> String {
-        self.difference_remedy.as_deref().unwrap_or(DRIFT_REMEDY).to_owned()
+    pub(super) fn drift_remedy(&self) -> &str {
+        self.difference_remedy.as_deref().unwrap_or(DRIFT_REMEDY)
     }
 
     /// What differs from the parameters, in one line; nothing where that is only that components are down, which they say themselves.

@@ -210,7 +210,8 @@ impl Sender {
         answer.code == Some(403) && native_path(url).is_some()
     }
 
-    /// Why an address is not accepted any more, and what to do: where it is that and not the signal that was refused.
+    /// Why an address is not accepted any more, and what to do: where it is that and not the signal that was refused. `is_only_way`: no
+    /// other way to Heat shows whether the URL has expired.
     fn unaccepted(&self, destination: &Destination, answer: &SignalResponse, is_only_way: bool) -> Option<(String, Remedy)> {
         let handle =
             Remedy::stack_update("update the stack to get a new handle; for long waits set signal_transport: HEAT_SIGNAL on it");
@@ -224,7 +225,7 @@ impl Sender {
                 return Some(if age > URL_LIFE {
                     (format!("the signal URL has expired or was revoked: {made}, and {KEYSTONE_LIMIT}"), old)
                 } else {
-                    // Nothing in the answer tells a shorter limit of Keystone's from a user who is gone; another way shows which it is.
+                    // The answer is the same for a shorter limit of Keystone's and for a user who is gone.
                     let expired = if is_only_way {
                         format!(", or the URL, made {} ago, has expired by a shortened [credential] auth_ttl", duration(age))
                     } else {

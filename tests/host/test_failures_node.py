@@ -51,7 +51,7 @@ def etcd_stopped(master: Master):
 def full_volume(master: Master):
     """The store of a node that was in order fills up: etcd dies at its next write, and says why among its last lines."""
     failure = master.stage.failure("full-volume", HANGS)
-    # What is written is more than what is left.
+    # What is written is more than what is left: the last of these writes has to fail.
     master.host.sh("fallocate -l $(($(df --output=avail -B1 /var/lib/etcd | tail -n 1) - 4000000)) /var/lib/etcd/filler; "
                    "head -c 1000000 /dev/urandom >/run/value; for n in {1..40}; do ETCDCTL_API=3 etcdctl --endpoints=http://127.0.0.1:2379 "
                    "--command-timeout=5s put /filler/$n </run/value >/dev/null || break; done", check=False)

@@ -73,7 +73,7 @@ fn facts(status: &StatusDocument, running: bool, now: Timestamp, sheet: &mut Pag
         sheet.fact("node", &all.into_iter().flatten().collect::<Vec<_>>().join(", "));
         if let Some(drift) = node.drift().filter(|_| node.drifted && (node.state == "applied" || node.in_place.is_some())) {
             sheet.fact("drift", &drift);
-            sheet.note("remedy", &node.drift_remedy());
+            sheet.note("remedy", node.drift_remedy());
         }
     }
     if let Some(stacks) = stacks(status) {
