@@ -24,6 +24,7 @@ from lib.heat import Heat, unique  # noqa: E402
 from lib.hosts import Host  # noqa: E402
 from lib.magnum import Magnum  # noqa: E402
 from lib.signal_server import SignalServer  # noqa: E402
+from lib.sweep import share  # noqa: E402
 
 
 def pytest_configure():
@@ -33,6 +34,10 @@ def pytest_configure():
     def end(*_):
         raise KeyboardInterrupt  # so that finalizers run
     signal.signal(signal.SIGTERM, end)
+
+
+def pytest_report_header() -> str:
+    return "kill sweeps: every point" if share()[1] == 1 else "kill sweeps: HNA_SWEEP={}/{}".format(*share())
 
 
 @pytest.hookimpl(hookwrapper=True, tryfirst=True)
