@@ -26,9 +26,6 @@ const MEMBER_READ: usize = 2 * (size_of::<String>() + SLOT);
 /// What the allocator adds to a piece of memory.
 const PIECE: usize = 24;
 
-/// What Python's `json` writes where JSON has no number: the one with a sign before the other, which it ends with.
-pub const NON_JSON_NUMBERS: [&str; 3] = ["-Infinity", "Infinity", "NaN"];
-
 /// Why a text is not taken.
 #[derive(Debug)]
 pub enum JsonRejection {

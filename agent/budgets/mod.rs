@@ -7,6 +7,7 @@
 //! which limit it exceeds. Never: a text from outside that is read without being counted.
 
 pub mod json;
+pub mod python_json;
 pub mod yaml;
 
 /// Bytes in a kibibyte.

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::entries::Entries;
-use crate::budgets::{DOCUMENT_MEMORY, json};
+use crate::budgets::{DOCUMENT_MEMORY, json, python_json};
 use crate::digest::Sha256;
 use crate::error::{Error, Result};
 
@@ -48,67 +48,14 @@ fn parse_within(bytes: &[u8], budget: usize) -> Result<Value> {
             .rule("RFC 8259")
             .remedy("if it was fetched over the network, check that the address leads to Heat itself and not to a proxy"));
     }
-    json::value(bytes, budget).or_else(|rejection| parse_as_python(bytes, budget, &rejection).ok_or(rejection)).map_err(
-        |rejection| {
-            let json::JsonRejection::Json(error) = rejection else { return rejection.into() };
-            let why = match error.classify() {
-                serde_json::error::Category::Eof => "ends too early".to_owned(),
-                _ => format!("is broken at line {} column {}", error.line(), error.column()),
-            };
-            Error::permanent(format!("the JSON {why}")).rule("RFC 8259")
-        },
-    )
-}
-
-/// Reads a document again with what Python's `json` takes and JSON has not: numbers that are beyond what a computer counts with (`1e999`),
-/// `NaN`, `Infinity` and `-Infinity` as texts, as they are written, and half a surrogate pair as U+FFFD. One such value makes no whole
-/// document unreadable. Nothing where there is none, or something else is wrong too.
-fn parse_as_python(bytes: &[u8], budget: usize, rejection: &json::JsonRejection) -> Option<Value> {
-    if !matches!(rejection, json::JsonRejection::Json(error) if !error.is_eof()) {
-        return None;
-    }
-    let mut out = Vec::with_capacity(bytes.len());
-    let (mut rest, mut in_text) = (bytes, false);
-    while !rest.is_empty() {
-        let (taken, is_non_json) = if in_text { (0, false) } else { number(rest) };
-        let (taken, replacement) = match rest {
-            [b'"', ..] => (1, None),
-            [b'\\', b'u', ..] if in_text => escape(rest),
-            [b'\\', _, ..] if in_text => (2, None),
-            _ => (taken.max(1), None),
+    python_json::value(bytes, budget).map_err(|rejection| {
+        let json::JsonRejection::Json(error) = rejection else { return rejection.into() };
+        let why = match error.classify() {
+            serde_json::error::Category::Eof => "ends too early".to_owned(),
+            _ => format!("is broken at line {} column {}", error.line(), error.column()),
         };
-        in_text ^= rest.first() == Some(&b'"');
-        let (copied, after) = rest.split_at(taken);
-        out.extend(is_non_json.then_some(b'"'));
-        out.extend_from_slice(replacement.unwrap_or(copied));
-        out.extend(is_non_json.then_some(b'"'));
-        rest = after;
-    }
-    json::value(&out, budget).ok()
-}
-
-/// Bytes of the number at the beginning, 0 where there is none, and whether it is one that JSON has not.
-fn number(rest: &[u8]) -> (usize, bool) {
-    if let Some(word) = json::NON_JSON_NUMBERS.into_iter().find(|word| rest.starts_with(word.as_bytes())) {
-        return (word.len(), true);
-    }
-    let is_of_number = |byte: &u8| byte.is_ascii_digit() || matches!(byte, b'+' | b'-' | b'.' | b'e' | b'E');
-    let length = rest.iter().take_while(|byte| is_of_number(byte)).count();
-    let value = rest.get(..length).and_then(|word| std::str::from_utf8(word).ok()).and_then(|word| word.parse::<f64>().ok());
-    (length, value.is_some_and(f64::is_infinite))
-}
-
-/// Bytes of the `\u` escape at the beginning, a pair of two as one, and what stands in for one that is half a pair.
-fn escape(rest: &[u8]) -> (usize, Option<&'static [u8]>) {
-    let unit = |at: usize| {
-        let digits = rest.get(at..at + 6)?.strip_prefix(b"\\u")?;
-        u16::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
-    };
-    match (unit(0), unit(6)) {
-        (Some(0xd800..=0xdbff), Some(0xdc00..=0xdfff)) => (12, None),
-        (Some(0xd800..=0xdfff), _) => (6, Some(b"\\ufffd")),
-        _ => (2, None),
-    }
+        Error::permanent(format!("the JSON {why}")).rule("RFC 8259")
+    })
 }
 
 /// What a document is that is not even text of the right kind.
@@ -178,18 +125,6 @@ mod tests {
     }
 
     /// Attack: one of these anywhere in an answer took the whole source away, and every deployment with it.
-    #[test]
-    fn what_pythons_json_takes_refuses_nothing_else() {
-        let text = r#"{"a": NaN, "b": [-Infinity, Infinity, 1], "c": "NaN \" -Infinity \\", "NaN": "\ud800x", "d": "\ud83d\ude00 \udc00\\ud800"}"#;
-        let read = Value::Object(object(text.as_bytes()).unwrap());
-        let expected = serde_json::json!({"a": "NaN", "b": ["-Infinity", "Infinity", 1], "c": "NaN \" -Infinity \\", "NaN": "\u{fffd}x",
-            "d": "\u{1f600} \u{fffd}\\ud800"});
-        assert_eq!(read, expected);
-        for bad in ["{\"a\": nan}", "{\"a\": NaN1}", "{\"a\": xNaN}", "{\"a\": --Infinity}", "{\"a\": NaN", "{\"a\": \"\\ud80\"}"]
-        {
-            assert!(object(bad.as_bytes()).unwrap_err().cause().starts_with("the JSON "), "{bad}");
-        }
-    }
 
     #[test]
     fn a_number_beyond_all_bounds_stays_as_it_is_written_and_refuses_nothing_else() {

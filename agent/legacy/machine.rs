@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::budgets::{DOCUMENT_MEMORY, json};
+use crate::budgets::{DOCUMENT_MEMORY, json, python_json};
 use crate::error::{Context, Error, Result};
 use crate::files::{FileKind, READ_LIMIT, Tree};
 
@@ -63,6 +63,13 @@ impl Machine {
         let Some(text) = self.exact_text(&name)? else { return Ok(None) };
         json_of(&text, DOCUMENT_MEMORY).map(Some).context(|| format!("reading {}", self.path(name).display()))
     }
+
+    /// The same of a file that Python's `json` may have written.
+    pub(super) fn python_json(&self, name: impl AsRef<Path>) -> Result<Option<Value>> {
+        let Some(text) = self.exact_text(&name)? else { return Ok(None) };
+        let value = python_json::value(text.as_bytes(), DOCUMENT_MEMORY).map_err(without_content);
+        value.map(Some).context(|| format!("reading {}", self.path(name).display()))
+    }
 }
 
 /// A value from a text, without a word of it in the error.
@@ -70,12 +77,16 @@ impl Machine {
 /// # Errors
 /// If it is no JSON, or takes more memory than it may.
 pub(super) fn json_of(text: &str, budget: usize) -> Result<Value> {
-    json::value(text.as_bytes(), budget).map_err(|rejection| match rejection {
+    json::value(text.as_bytes(), budget).map_err(without_content)
+}
+
+fn without_content(rejection: json::JsonRejection) -> Error {
+    match rejection {
         json::JsonRejection::Json(error) => {
             Error::permanent(format!("it is not JSON: line {}, column {}", error.line(), error.column()))
         }
         other => other.into(),
-    })
+    }
 }
 
 /// A variable of the environment, also an empty one.

@@ -8,10 +8,10 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 
 use super::arguments::{ToolResult, Wrong};
-use super::machine::{Machine, json_of, variable};
+use super::machine::{Machine, variable};
 use crate::backoff::Backoff;
-use crate::budgets::DOCUMENT_MEMORY;
 use crate::budgets::json::JsonRejection;
+use crate::budgets::{DOCUMENT_MEMORY, python_json};
 use crate::clock::Clock;
 use crate::collect::OwnCredentials;
 use crate::error::{Context, Error, Result};
@@ -41,7 +41,7 @@ pub(super) fn run(arguments: &[String]) -> ToolResult {
     let mut text = Vec::new();
     std::io::stdin().take(READ_LIMIT + 1).read_to_end(&mut text).context(|| "reading the result from standard input")?;
     let machine = Machine::new()?;
-    let entry = machine.json(file)?.ok_or_else(|| Error::permanent(format!("there is no {file}")).remedy(usage()))?;
+    let entry = machine.python_json(file)?.ok_or_else(|| Error::permanent(format!("there is no {file}")).remedy(usage()))?;
     let target = match Deployment::parse(&entry) {
         Ok(deployment) => deployment.map_or(SignalTarget::None, |deployment| deployment.signal_target()),
         // What is wrong with it was for its hook to find; where its result goes is known all the same.
@@ -66,7 +66,7 @@ fn read(text: &str) -> Map<String, Value> {
     match lenient_object(text) {
         Ok(result) => result,
         Err(JsonRejection::Json(_)) => {
-            let Ok(other) = json_of(text, DOCUMENT_MEMORY) else {
+            let Ok(other) = python_json::value(text.as_bytes(), DOCUMENT_MEMORY) else {
                 note("the result on standard input is no JSON: it is reported to Heat as a success without details");
                 return Map::new();
             };

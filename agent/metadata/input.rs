@@ -250,6 +250,7 @@ mod tests {
             "ab''cd'e",
             "tab\tbell\x07esc\x1b\x0b\x01end",
             "l\u{2028}m\u{85}n\u{a0}o",
+            "Geheim\u{feff}Wort\u{200b}rund\u{202e}acht\u{e0001}zehn\u{ad}drei\u{e000}\u{301}\u{110bd}",
             "$`\"\\x",
         ] {
             let input = Input { name: "x".into(), kind: "String".into(), value: json!(secret) };

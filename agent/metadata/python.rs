@@ -41,16 +41,22 @@ pub(super) fn python_quoted(text: &str) -> String {
                 out.push('\\');
                 out.push(c);
             }
-            // Not printable, of those that texts have: controls, and all blanks but the one.
-            c if c.is_control() || (c.is_whitespace() && c != ' ') => match c as u32 {
+            c if !is_printable(c) => match c as u32 {
                 code @ ..0x100 => out.push_str(&format!("\\x{code:02x}")),
-                code => out.push_str(&format!("\\u{code:04x}")),
+                code @ ..0x1_0000 => out.push_str(&format!("\\u{code:04x}")),
+                code => out.push_str(&format!("\\U{code:08x}")),
             },
             c => out.push(c),
         }
     }
     out.push(quote);
     out
+}
+
+/// Whether Python writes a character as it is. Its rule and that of Rust's `escape_debug` are one: all categories of Unicode but "other" and
+/// "separator", of which the blank alone is printable. A letter before it, as a mark that combines is escaped only where it begins.
+fn is_printable(c: char) -> bool {
+    if c.is_ascii() { !c.is_ascii_control() } else { format!("a{c}").escape_debug().nth(1) == Some(c) }
 }
 
 /// JSON text with `, ` and `: ` between, as Python's encoder writes it (heat-protocol.md 5, script).

@@ -9,7 +9,8 @@ use serde_json::{Map, Value};
 use super::json_size;
 use super::mask::Mask;
 use crate::budgets::ANSWER_MEMORY;
-use crate::budgets::json::{self, JsonRejection, NON_JSON_NUMBERS};
+use crate::budgets::json::{self, JsonRejection};
+use crate::budgets::python_json::{self, NON_JSON_NUMBERS};
 use crate::report::text::with_unique_names;
 
 /// How a program's standard output was read.
@@ -115,22 +116,15 @@ impl HookAnswer {
 }
 
 /// The members of one JSON object. A value that is JSON and cannot be taken (too large, too deep, a number beyond what a computer counts
-/// with) becomes the text that it is written as: it must not cost the hook its status. So does one with the `NaN`, `Infinity` or `-Infinity`
-/// that Python's `json` writes and reads (heat-protocol.md 4.2 g), although JSON has no such numbers (RFC 8259, section 6).
+/// with) becomes the text that it is written as: it must not cost the hook its status. So does what Python's `json` writes and reads
+/// (heat-protocol.md 4.2 g) and JSON has not.
 ///
 /// # Errors
 /// If it is not a single JSON object, or has more members than can be held.
 pub fn lenient_object(text: &str) -> Result<Map<String, Value>, JsonRejection> {
     // RFC 8259, section 8.1: a reader may ignore a byte order mark, and Python's does.
     let text = text.trim_start_matches('\u{feff}');
-    let stood_in = without_non_json_numbers(text);
-    let members = match json::members(text) {
-        // Where all that is wrong with it are those numbers, each value is where it was.
-        Err(JsonRejection::Json(_)) if stood_in != text => {
-            json::members(&stood_in)?.into_iter().map(|(name, value)| (name, as_written(text, &stood_in, value))).collect()
-        }
-        other => other?,
-    };
+    let members = python_json::members(text)?;
     let mut outputs = Map::with_capacity(members.len());
     let mut left = ANSWER_MEMORY;
     for (name, text) in members {
@@ -150,38 +144,6 @@ fn status(code: &Value) -> Option<i32> {
         Value::String(code) => code.parse().ok(),
         _ => None,
     }
-}
-
-/// A text with a number of as many digits in the place of each of those: what is JSON then differs in nothing else, and every value stands
-/// where it stood. Only what a Python would read as one is replaced: nothing that a number, a word or a text has within it.
-fn without_non_json_numbers(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    let (mut rest, mut in_text) = (text, false);
-    let mut follows_word = false;
-    while let Some(next) = rest.chars().next() {
-        let odd = NON_JSON_NUMBERS.into_iter().find(|odd| !in_text && !follows_word && rest.starts_with(odd));
-        let taken = odd.map_or(next.len_utf8(), str::len);
-        // What an escape stands for within a text is passed over with it.
-        let taken = if in_text && next == '\\' { taken + rest.chars().nth(1).map_or(0, char::len_utf8) } else { taken };
-        let (piece, behind) = rest.split_at(taken);
-        let is_whole = odd.is_some() && !behind.starts_with(is_of_word);
-        out.extend(piece.chars().map(|c| if is_whole && c != '-' { '1' } else { c }));
-        in_text ^= next == '"';
-        follows_word = piece.ends_with(is_of_word);
-        rest = behind;
-    }
-    out
-}
-
-/// Whether a character may be part of a number or a name without quotes.
-fn is_of_word(c: char) -> bool {
-    c.is_alphanumeric() || matches!(c, '.' | '+' | '-' | '_')
-}
-
-/// What stands in a text where a piece of another one as long stands.
-fn as_written<'a>(text: &'a str, other: &str, piece: &str) -> &'a str {
-    let from = piece.as_ptr().addr().saturating_sub(other.as_ptr().addr());
-    text.get(from..from + piece.len()).unwrap_or_default()
 }
 
 fn hide_within(value: &mut Value, mask: &Mask) {
