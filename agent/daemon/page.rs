@@ -180,7 +180,7 @@ fn deployments(records: &[&DeploymentRecord], snapshot: &Snapshot, planned_stop:
         note: if record.state == DeploymentState::Running && record.is_job() {
             planned_stop.map(str::to_owned)
         } else {
-            record.note.clone()
+            record.notes().map(str::to_owned)
         },
         listed: listed.contains(&record.id),
         failed: record.failed(),

@@ -119,6 +119,9 @@ pub struct DeploymentRecord {
     /// The signal to its wait condition that was stored, by its key in the outbox, until it is known what became of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wait_signal: Option<String>,
+    /// Why its wait condition was not signalled, where it was not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wait_note: Option<String>,
     /// Whether Heat was to hear of the result and never will.
     #[serde(default)]
     pub undelivered: bool,
@@ -163,6 +166,12 @@ impl DeploymentRecord {
     }
 
     /// Takes a long result out of memory, and gives it back where there was one.
+    /// What there is to say of its signals: of one that Heat asks for, first of all that its wait condition was not signalled.
+    #[must_use]
+    pub fn notes(&self) -> Option<&str> {
+        self.wait_note.as_deref().filter(|_| self.withdrawn_from.is_none()).or(self.note.as_deref())
+    }
+
     fn shorten(&mut self) -> Option<DeploymentOutcome> {
         let whole = self.outcome.take_if(|outcome| outcome.weight() > RESULT_IN_MEMORY)?;
         self.long_result_failed.get_or_insert_with(|| whole.fails(&self.outputs));
@@ -173,7 +182,11 @@ impl DeploymentRecord {
     /// About the memory that it takes.
     fn weight(&self) -> usize {
         let outputs: usize = self.outputs.iter().map(|(name, _)| name.len() + 48).sum();
-        let texts = [&self.id, &self.name, &self.group, &self.action].into_iter().chain(&self.note).map(String::len);
+        let texts = [&self.id, &self.name, &self.group, &self.action]
+            .into_iter()
+            .chain(&self.note)
+            .chain(&self.wait_note)
+            .map(String::len);
         let resource = self.resource.as_ref().map_or(0, |(stack, resource)| stack.len() + resource.len());
         let outcome = self.outcome.as_ref().map_or(0, DeploymentOutcome::weight);
         size_of::<Self>() + 2 * self.id.len() + outputs + texts.sum::<usize>() + resource + self.target.weight() + outcome
@@ -229,9 +242,15 @@ impl Journal {
             if path.extension().is_none_or(|extension| extension != "json") {
                 continue;
             }
-            if let Some(mut record) = state.read_state::<DeploymentRecord>(&path, report, Code::StateFileQuarantined)? {
+            let Some(mut record) = state.read_state::<DeploymentRecord>(&path, report, Code::StateFileQuarantined)? else {
+                continue;
+            };
+            if path_of(&record.id) == path {
                 record.shorten();
                 journal.insert(record);
+            } else {
+                let error = Error::permanent("it is not the record of the deployment whose name it has");
+                state.quarantine(&path, report, Code::StateFileQuarantined, &error)?;
             }
         }
         Ok(journal)
@@ -333,7 +352,8 @@ impl Journal {
         if record.long_result_failed.is_none() {
             return Ok(record.outcome.clone());
         }
-        let stored = state.read_json::<DeploymentRecord>(&path_of(&record.id))?.and_then(|stored| stored.outcome);
+        let stored = state.read_json::<DeploymentRecord>(&path_of(&record.id))?.filter(|stored| stored.id == record.id);
+        let stored = stored.and_then(|stored| stored.outcome);
         if stored.as_ref().is_some_and(|stored| Some(stored) != record.outcome.as_ref()) {
             return Ok(stored);
         }
@@ -505,8 +525,7 @@ impl Journal {
     /// If it cannot be written.
     pub fn finish(&mut self, id: &str, outcome: DeploymentOutcome) -> Result<()> {
         let now = self.clock.now();
-        let Some(outputs) = self.records.get(id).map(|record| record.outputs.clone()) else { return Ok(()) };
-        let body = super::result::kept(&outcome, super::result::body(&outcome, &outputs, super::SIGNAL_LIMIT));
+        let Some(body) = self.records.get(id).map(|record| body_beside(&outcome, record)) else { return Ok(()) };
         self.change(id, |record| {
             record.state = DeploymentState::Finished;
             record.finished = Some(now);
@@ -516,6 +535,22 @@ impl Journal {
             write_legacy(legacy, &name.with_extension("notify.json"), &Value::Object(body))?;
         }
         Ok(())
+    }
+
+    /// Writes the result of a finished deployment beside it, where that is not there: the agent was cut off before it.
+    ///
+    /// # Errors
+    /// If it cannot be read or written.
+    pub fn complete(&self, id: &str) -> Result<()> {
+        let (Some(legacy), Some(name), Some(record)) = (&self.legacy, legacy_name(id), self.records.get(id)) else {
+            return Ok(());
+        };
+        let beside = name.with_extension("notify.json");
+        if legacy.facts(&beside)?.is_some() {
+            return Ok(());
+        }
+        let Some(outcome) = Self::whole(&self.state, record)? else { return Ok(()) };
+        write_legacy(legacy, &beside, &Value::Object(body_beside(&outcome, record)))
     }
 
     /// Records that a script or hook is to be ended, before anything is done about it. The first reason stays.
@@ -555,7 +590,7 @@ impl Journal {
     pub fn signalled(&mut self, id: &str, note: Option<String>) -> Result<()> {
         self.change(id, |record| {
             (record.state, record.withdrawn_from) = (DeploymentState::Signalled, None);
-            // What was noted of the wait condition stays.
+            // What was noted of an earlier loss stays.
             record.note = note.or(record.note.take());
         })
     }
@@ -591,7 +626,7 @@ impl Journal {
         if self.get(id).is_some_and(|record| record.wait_signal.as_ref() == Some(&key)) {
             return Ok(());
         }
-        self.change(id, |record| record.wait_signal = Some(key))
+        self.change(id, |record| (record.wait_signal, record.wait_note) = (Some(key), None))
     }
 
     /// Records that it is known what became of that signal, with what there is to say of it.
@@ -604,7 +639,7 @@ impl Journal {
         }
         self.change(id, |record| {
             record.wait_signal = None;
-            record.note = note.or(record.note.take());
+            record.wait_note = note.or(record.wait_note.take());
         })
     }
 
@@ -634,8 +669,8 @@ impl Journal {
         self.change(id, |record| {
             record.state = DeploymentState::Seen;
             (record.seen, record.seen_at, record.started_at) = (now, moment, None);
-            (record.started, record.finished, record.outcome, record.note) = (None, None, None, None);
-            record.long_result_failed = None;
+            (record.started, record.finished, record.outcome) = (None, None, None);
+            (record.note, record.wait_signal, record.wait_note, record.long_result_failed) = (None, None, None, None);
             (record.undelivered, record.withdrawn_from, record.ending) = (false, None, None);
             record.order = Some(order.to_owned());
         })
@@ -776,6 +811,7 @@ impl Journal {
             outcome: None,
             long_result_failed: None,
             note: None,
+            wait_note: None,
             undelivered: false,
             order: None,
             withdrawn_from: None,
@@ -877,6 +913,11 @@ fn path_of(id: &str) -> PathBuf {
     Path::new(DIRECTORY).join(format!("{}.json", key_of(id)))
 }
 
+/// A result as it lies beside the replaced tools' file of its deployment.
+fn body_beside(outcome: &DeploymentOutcome, record: &DeploymentRecord) -> Map<String, Value> {
+    super::result::kept(outcome, super::result::body(outcome, &record.outputs, super::SIGNAL_LIMIT))
+}
+
 /// Writes a file of the replaced tools, in their form: people and scripts read it by line.
 fn write_legacy(legacy: &Tree, name: &Path, value: &Value) -> Result<()> {
     let text = serde_json::to_vec_pretty(value).map_err(Error::permanent)?;
@@ -942,10 +983,15 @@ mod tests {
         let journal = place.journal(&report);
         let record = journal.get("a").unwrap();
         assert_eq!((record.state, record.outcome.as_ref()), (DeploymentState::Finished, Some(&outcome)));
+        let beside = place.0.path().join("deployed/a.notify.json");
+        let is_whole = || std::fs::read_to_string(&beside).is_ok_and(|text| text.contains("\"deploy_stdout\": \"out\""));
+        assert!(is_whole());
+        // The agent may be cut off between the two.
+        std::fs::remove_file(&beside).unwrap();
+        journal.complete("a").unwrap();
+        assert!(is_whole());
         place.journal(&report).signalled("a", None).unwrap();
         assert_eq!(place.journal(&report).get("a").unwrap().state, DeploymentState::Signalled);
-        let legacy = place.0.path().join("deployed");
-        assert!(std::fs::read_to_string(legacy.join("a.notify.json")).unwrap().contains("\"deploy_stdout\": \"out\""));
     }
 
     #[test]
@@ -1078,6 +1124,23 @@ mod tests {
         assert!(place.journal(&report).get("a").is_none());
         assert!(file.with_extension("unreadable").exists());
         assert_eq!(report.events()[0].code, Code::StateFileQuarantined);
+    }
+
+    /// Attack: two records changed places, and Heat was told of each what the other had done.
+    #[test]
+    fn a_record_is_that_of_the_deployment_whose_name_it_has() {
+        let (place, report) = (TestState::new(), Report::kept());
+        let mut journal = place.journal(&report);
+        for (id, status) in [("a", 0), ("b", 3)] {
+            journal.register(&deployment(id)).unwrap();
+            journal.finish(id, DeploymentOutcome { status, stdout: "x".repeat(5_000), ..DeploymentOutcome::default() }).unwrap();
+        }
+        let text = std::fs::read(place.0.path().join("state").join(path_of("b"))).unwrap();
+        std::fs::write(place.0.path().join("state").join(path_of("a")), text).unwrap();
+        assert_eq!(journal.outcome("a").unwrap().unwrap().status, 0, "the running agent knows better");
+        let journal = place.journal(&report);
+        assert_eq!((journal.get("a"), journal.outcome("b").unwrap().unwrap().status), (None, 3));
+        assert!(report.events().iter().any(|event| event.code == Code::StateFileQuarantined));
     }
 
     #[test]

@@ -364,7 +364,8 @@ impl Outbox {
             return Err(Error::transient(format!("{BOUND} signals are already waiting"))
                 .remedy("find out why Heat accepts none: heat-node-agent status"));
         }
-        let (used, size) = (self.bytes(), entry.body.to_string().len());
+        let body = entry.body.take();
+        let (used, size) = (self.bytes(), body.to_string().len());
         if used + size > OUTBOX_DISK {
             return Err(Error::transient(format!("{} KiB of signals are already waiting", used / 1024))
                 .rule("the outbox may use a bounded part of the disk: `heat-node-agent status --json`, budgets")
@@ -372,7 +373,7 @@ impl Outbox {
         }
         entry.aged_at_ms = self.watch.millis();
         entry.since = self.clock.moment();
-        self.store(&mut entry)?;
+        self.store(&mut entry, body)?;
         self.report.emit(entry.event(Code::SignalQueued, format!("a signal to {} was stored", entry.destination.shown())));
         if let Some(age) = self.sender.age(&entry.destination).filter(|_| self.sender.is_old(&entry.destination)) {
             let note = format!("the signal URL was made {} ago", crate::report::text::duration(age));
@@ -409,12 +410,12 @@ impl Outbox {
         if self.age(&entry) > LIFE {
             self.state.remove(&path_of(&entry.key))?;
         } else if view.listed.is_some() && view.freshness.covers(entry.since) && entry.about.as_ref().is_some_and(asked) {
-            let Some(stored) = read_stored(&self.state, &path_of(&entry.key), &self.report)? else {
+            let Some(body) = self.body(&entry)? else {
                 self.withdrawn.borrow_mut().remove(&entry.key);
                 return self.leave(entry, Disposition::Unreadable, gone);
             };
-            (entry.withdrawn, entry.since, entry.body) = (false, self.clock.moment(), stored.body);
-            self.store(&mut entry)?;
+            (entry.withdrawn, entry.since) = (false, self.clock.moment());
+            self.store(&mut entry, body)?;
             let line = format!("the signal to {} is sent after all: Heat lists its deployment again", entry.destination.shown());
             self.report.emit(entry.event(Code::SignalQueued, line));
             self.entries.borrow_mut().insert(entry.key.clone(), entry.clone());
@@ -425,29 +426,20 @@ impl Outbox {
         Ok(())
     }
 
-    /// Writes an entry, its body as it is on disk where it is not at hand, and takes the body out of memory.
-    fn store(&self, entry: &mut QueuedSignal) -> Result<()> {
-        if entry.body.is_null() {
-            entry.body = self.body(entry)?;
-        }
-        let path = path_of(&entry.key);
-        let text = serde_json::to_vec(&entry).map_err(Error::permanent);
-        entry.body = Value::Null;
-        let text = text?;
+    /// Writes an entry with its body, which is not kept in memory.
+    fn store(&self, entry: &mut QueuedSignal, body: Value) -> Result<()> {
+        let text = serde_json::to_vec(&QueuedSignal { body, ..entry.clone() }).map_err(Error::permanent)?;
         entry.bytes = text.len();
-        self.state.write(&path, &text, Attributes::mode(0o600))
+        self.state.write(&path_of(&entry.key), &text, Attributes::mode(0o600))
     }
 
-    /// What is sent. It is read when it is: 500 bodies would be more than the agent may hold.
+    /// What is sent; none where it is gone, or another's lies in its place. It is read when it is sent: 500 bodies would be more than the
+    /// agent may hold.
     ///
     /// # Errors
     /// If it cannot be read.
-    pub fn body(&self, entry: &QueuedSignal) -> Result<Value> {
-        let stored = self.state.read_json::<QueuedSignal>(&path_of(&entry.key))?;
-        stored.map(|stored| stored.body).ok_or_else(|| {
-            Error::permanent("the stored signal is gone from the disk")
-                .remedy("restart heat-node-agent.service: it recreates a deployment's result from its record")
-        })
+    pub fn body(&self, entry: &QueuedSignal) -> Result<Option<Value>> {
+        Ok(read_stored(&self.state, &path_of(&entry.key), &self.report)?.map(|stored| stored.body))
     }
 
     /// Bytes on disk of all that waits.
@@ -589,12 +581,15 @@ impl Outbox {
                     }
                     // In memory first: on a full disk too the next try keeps its pause and asks for a fresh poll.
                     let keep = |entry: &QueuedSignal| self.entries.borrow_mut().insert(entry.key.clone(), entry.clone());
-                    return match self.try_once(&mut entry).await {
-                        Ok(Some(disposition)) => self.leave(entry, disposition, gone),
-                        Ok(None) => {
-                            keep(&entry);
-                            self.store(&mut entry)
-                        }
+                    return match self.body(&entry) {
+                        Ok(Some(body)) => match self.try_once(&mut entry, &body).await {
+                            Some(disposition) => self.leave(entry, disposition, gone),
+                            None => {
+                                keep(&entry);
+                                self.store(&mut entry, body)
+                            }
+                        },
+                        Ok(None) => self.leave(entry, Disposition::Unreadable, gone),
                         Err(error) => {
                             // Those behind it have their turn while it waits.
                             entry.tries += 1;
@@ -611,15 +606,12 @@ impl Outbox {
 
     /// One try. It may take several requests, a token first, another way after a refusal: each of them asks before it leaves
     /// whether Heat, as far as it was heard by then, still wants the signal.
-    async fn try_once(&self, entry: &mut QueuedSignal) -> Result<Option<Disposition>> {
-        let Some(stored) = read_stored(&self.state, &path_of(&entry.key), &self.report)? else {
-            return Ok(Some(Disposition::Unreadable));
-        };
-        let (answer, way) = self.send(entry, stored.body).await;
+    async fn try_once(&self, entry: &mut QueuedSignal, body: &Value) -> Option<Disposition> {
+        let (answer, way) = self.send(entry, body).await;
         let verdict = judge(&answer);
         let heat_demand = Self::heat_demand(entry, &self.view(), &self.clock);
         if matches!(verdict, SignalVerdict::Retry(_)) && heat_demand == HeatDemand::Superseded {
-            return Ok(Some(Disposition::Superseded));
+            return Some(Disposition::Superseded);
         }
         let keystone_answers = self.view().asked_keystone;
         let disposition = self.apply_answer(entry, &answer, verdict, keystone_answers);
@@ -631,13 +623,12 @@ impl Outbox {
             let code = if verdict == SignalVerdict::Refused { Code::SignalRefused } else { Code::SignalRetry };
             self.report_retry(entry, code, answer.remedy);
         }
-        Ok(disposition)
+        disposition
     }
 
-    async fn send(&self, entry: &QueuedSignal, body: Value) -> (SignalResponse, DeliveryMethod) {
+    async fn send(&self, entry: &QueuedSignal, body: &Value) -> (SignalResponse, DeliveryMethod) {
         let own = self.view().own.clone();
-        let (received, asked, clock) =
-            (Arc::clone(&self.received), QueuedSignal { body: Value::Null, ..entry.clone() }, self.clock.clone());
+        let (received, asked, clock) = (Arc::clone(&self.received), entry.clone(), self.clock.clone());
         let gate: SendGuard = Arc::new(move || {
             let heat_demand = Self::heat_demand(&asked, &received.lock().unwrap_or_else(PoisonError::into_inner), &clock);
             let why = match heat_demand {
@@ -651,7 +642,7 @@ impl Outbox {
             };
             Err(Error::transient(why))
         });
-        self.sender.send(&entry.destination, &body, &own, Some(gate)).await
+        self.sender.send(&entry.destination, body, &own, Some(gate)).await
     }
 
     /// How long the agent has had it, running.
@@ -758,8 +749,9 @@ impl Outbox {
         if *disposition != Disposition::Superseded || entry.about.as_ref().is_none_or(|about| about.result) {
             return self.state.remove(&path).map(drop);
         }
+        let body = self.body(entry)?.ok_or_else(|| Error::permanent("the stored signal is gone from the disk"))?;
         let mut kept = QueuedSignal { withdrawn: true, since: self.clock.moment(), ..entry.clone() };
-        self.store(&mut kept)?;
+        self.store(&mut kept, body)?;
         let mut withdrawn = self.withdrawn.borrow_mut();
         withdrawn.insert(kept.key.clone(), kept);
         while withdrawn.len() > WITHDRAWN {

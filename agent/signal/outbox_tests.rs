@@ -187,6 +187,7 @@ fn of_what_is_kept_for_later_there_is_a_bound_and_an_end() {
     for n in 0..WITHDRAWN + 3 {
         let mut entry = entry(&format!("{n:03}"), clock.now());
         entry.about.as_mut().unwrap().result = false;
+        outbox.store(&mut entry, json!({})).unwrap();
         outbox.leave(entry, Disposition::Superseded, &mut gone).unwrap();
         clock.advance(Duration::from_secs(1));
     }
@@ -283,7 +284,8 @@ fn a_clock_that_is_set_makes_no_signal_older_but_time_with_the_agent_does() {
     let mut stored = first.waiting().remove(0);
     clock.advance(LIFE / 2);
     first.apply_answer(&mut stored, &refused(500), SignalVerdict::Retry(None), true);
-    first.store(&mut stored).unwrap();
+    let body = first.body(&stored).unwrap().unwrap();
+    first.store(&mut stored, body).unwrap();
     // Rebooted, and the clock was set from 1970 to now.
     let clock = Clock::manual(Timestamp::parse_rfc3339("2026-03-01T12:00:00Z").unwrap());
     let second = outbox(dir.path(), &clock, &report);
@@ -319,7 +321,8 @@ fn a_pause_is_as_long_as_it_is_whatever_the_clock_is_set_to_and_a_restart_keeps_
             assert!((second * 30..second * 34).contains(&pause), "{pause:?}");
             pause
         };
-        first.store(&mut stored).unwrap();
+        let body = first.body(&stored).unwrap().unwrap();
+        first.store(&mut stored, body).unwrap();
         clock.set(jump);
         let asks = || view(&["a"], "a", &clock);
         assert_eq!(first.next_action(&stored, &asks()), NextAction::Wait(pause), "{case} {jump:?}");
@@ -350,7 +353,7 @@ fn of_signals_that_are_asked_for_again_one_that_is_lost_holds_up_no_other() {
         // A wait condition's: a result would be made again.
         let about = SignalSubject { result: false, resource: Some(("s/1".into(), id.into())), ..about(id) };
         let mut one = QueuedSignal { about: Some(about), ..entry(id, clock.now()) };
-        outbox.store(&mut one).unwrap();
+        outbox.store(&mut one, json!({})).unwrap();
         outbox.keep_or_remove(&one, &Disposition::Superseded).unwrap();
     }
     Tree::open(dir.path()).unwrap().remove(&path_of("deployment a")).unwrap();
@@ -384,6 +387,32 @@ async fn a_file_that_is_not_the_signal_of_its_name_is_not_sent() {
         assert!(!outbox.has(&other.key) && tree.facts(&path_of(&other.key)).unwrap().is_none());
         outbox.withdraw("a").unwrap();
     }
+}
+
+/// Attack: files of two signals changed places while a try was under way; the one was stored again with the other's body.
+#[tokio::test]
+async fn a_signal_is_stored_again_with_the_body_that_was_sent() {
+    let (dir, clock, report) = (tempfile::tempdir().unwrap(), Clock::manual(Timestamp(10_000)), Report::kept());
+    let outbox = outbox(dir.path(), &clock, &report);
+    let [one, other] = ["a", "b"].map(|id| QueuedSignal { body: json!({"of": id}), ..entry(id, clock.now()) });
+    outbox.put(one.clone()).unwrap();
+    outbox.put(other.clone()).unwrap();
+    let (tree, view) = (Tree::open(dir.path()).unwrap(), view(&["a", "b"], "a", &clock));
+    received(&outbox, &view);
+    // Nobody answers there: it is sent again later.
+    let mut sending = outbox.start();
+    let swap = async {
+        let text = tree.read(&path_of(&other.key), 1 << 20).unwrap().unwrap();
+        tree.write(&path_of(&one.key), &text, Attributes::mode(0o600)).unwrap();
+    };
+    let send = async {
+        for one in &mut sending {
+            assert!(one.await.0.is_empty());
+        }
+    };
+    // The first poll of a try reads its body; then its file is another's.
+    tokio::join!(biased; send, swap);
+    assert_eq!(outbox.body(&one).unwrap(), Some(one.body.clone()));
 }
 
 /// Attack: one signal whose file was gone, or torn, held up every other one to the same host until the agent was restarted.
@@ -693,8 +722,9 @@ fn bodies_are_on_disk_alone_and_bounded_in_sum() {
         let mut waiting = outbox.waiting();
         assert!(waiting.iter().all(|entry| entry.body.is_null()));
         waiting[0].tries = 7;
-        outbox.store(&mut waiting[0]).unwrap();
-        assert_eq!(outbox.body(&waiting[0]).unwrap(), large(0).body, "it stays when something else is written");
+        let body = outbox.body(&waiting[0]).unwrap().unwrap();
+        outbox.store(&mut waiting[0], body).unwrap();
+        assert_eq!(outbox.body(&waiting[0]).unwrap(), Some(large(0).body), "it stays when something else is written");
     }
     assert_eq!(outbox(dir.path(), &clock, &report).waiting()[0].tries, 7);
     assert!(Outbox::inspect(&first.state).unwrap()[0].body.is_null());

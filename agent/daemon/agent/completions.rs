@@ -64,7 +64,7 @@ impl Agent {
         };
         let back: Vec<DeploymentRecord> = self.ledger.journal.all().into_iter().filter(is_asked).cloned().collect();
         for record in back {
-            self.ledger.journal.take_back(&record.id)?;
+            self.ledger.take_back(&record.id)?;
             let state = record.withdrawn_from.map(DeploymentState::as_str).unwrap_or_default();
             let line = format!("deployment {} is in the metadata again and resumes where it was: {state}", record.name);
             let event = Event::new(Code::DeploymentRelisted, line).phase(Phase::Deploy);

@@ -149,7 +149,7 @@ async fn a_node_that_was_cut_off_after_it_failed_stays_failed() {
     agent.decide().unwrap();
     assert!(!agent.node_task.bring_up.is_busy() && agent.ledger.journal.get("n").unwrap().failed());
     let waiting = agent.ledger.outbox.waiting();
-    let body = agent.ledger.outbox.body(&waiting[0]).unwrap();
+    let body = agent.ledger.outbox.body(&waiting[0]).unwrap().unwrap();
     assert_eq!((waiting.len(), &body["Status"], &body["Reason"]), (1, &json!("FAILURE"), &json!("HNA-0502 why")));
     // By order of the operator it is tried again.
     agent.ledger.journal.rerun("n", "1").unwrap();
@@ -206,7 +206,7 @@ async fn a_wait_condition_that_is_never_signalled_is_noted_and_fails_no_deployme
     let to = Destination::Url { url: "http://192.0.2.1/".into(), verb: "PUT".into(), insecure: false };
     let entry = QueuedSignal::new("wait".into(), Some(about), to, json!({}), agent.host.clock.now());
     let sent = |agent: &mut Agent, disposition| agent.sent((vec![(entry.clone(), disposition)], Ok(())));
-    let note = |agent: &Agent| agent.ledger.journal.get("id-node").unwrap().note.clone().unwrap();
+    let note = |agent: &Agent| agent.ledger.journal.get("id-node").unwrap().notes().unwrap().to_owned();
     let (before, delivered) = (note(&agent), Disposition::Delivered);
     sent(&mut agent, delivered);
     assert_eq!(note(&agent), before);
@@ -231,20 +231,50 @@ async fn a_wait_conditions_signal_that_is_gone_after_a_restart_is_noted_once() {
     drop(agent);
     let lost = |report: &Report| report.events().iter().filter(|event| event.code == Code::OutboxEntryCorrupt).count();
     // It is there.
-    let (agent, report) = open_in(dir.path(), GIVEN, &document).await;
+    let (mut agent, report) = open_in(dir.path(), GIVEN, &document).await;
+    agent.ledger.store_missing_signals();
     assert_eq!(lost(&report), 0);
     agent.ledger.outbox.withdraw(&id).unwrap();
     drop(agent);
-    let (agent, report) = open_in(dir.path(), GIVEN, &document).await;
-    let note = agent.ledger.journal.get(&id).unwrap().note.clone();
-    assert_eq!(
-        (lost(&report), note.as_deref().is_some_and(|note| note.contains("was lost: `heat-node-agent rerun`"))),
-        (1, true),
-        "{note:?}"
-    );
+    let is_named = |agent: &Agent| {
+        let notes = agent.ledger.journal.get(&id).unwrap().notes();
+        notes.is_some_and(|notes| notes.contains("was lost: `heat-node-agent rerun`"))
+    };
+    // Where it cannot be recorded, the agent starts all the same, and tries again.
+    let key = crate::digest::key_of(&id);
+    let in_the_way = Path::new("state/deployments").join(format!(".{key}.json.hna-new"));
+    let tree = Tree::open(dir.path()).unwrap();
+    tree.create_dir_all(&in_the_way.join("x"), Attributes::mode(0o700)).unwrap();
+    let (mut agent, report) = open_in(dir.path(), GIVEN, &document).await;
+    agent.ledger.store_missing_signals();
+    assert_eq!((lost(&report), is_named(&agent), agent.ledger.unstored.is_paused()), (0, false, true));
+    assert!(!agent.trouble.is_paused());
+    tree.remove_dir_all(&in_the_way).unwrap();
+    agent.ledger.store_missing_signals();
+    assert!(!is_named(&agent), "not at each turn");
+    agent.ledger.unstored = crate::daemon::agent::failure_pause::FailurePause::new(Rc::clone(&agent.host));
+    agent.ledger.store_missing_signals();
+    assert_eq!((lost(&report), is_named(&agent)), (1, true));
     drop(agent);
-    let (_, report) = open_in(dir.path(), GIVEN, &document).await;
-    assert_eq!(lost(&report), 0);
+    let (mut agent, report) = open_in(dir.path(), GIVEN, &document).await;
+    agent.ledger.store_missing_signals();
+    assert_eq!((lost(&report), is_named(&agent)), (0, true));
+    // Heat lists the deployment no more for one answer: what was lost stays lost.
+    let withdraw = |agent: &mut Agent| {
+        let record = agent.ledger.journal.get(&id).unwrap().clone();
+        agent.ledger.mark_withdrawn(&record, "Heat does not list it").unwrap();
+    };
+    withdraw(&mut agent);
+    agent.ledger.take_back(&id).unwrap();
+    assert!(is_named(&agent));
+    // One that is lost meanwhile is named when the deployment is back.
+    agent.ledger.journal.keep_wait_signal(&id, "wait".into()).unwrap();
+    withdraw(&mut agent);
+    agent.ledger.store_missing_signals();
+    assert_eq!((lost(&report), is_named(&agent)), (0, false));
+    agent.ledger.take_back(&id).unwrap();
+    agent.ledger.store_missing_signals();
+    assert_eq!((lost(&report), is_named(&agent)), (1, true));
 }
 
 #[tokio::test]

@@ -48,6 +48,8 @@ pub(in crate::daemon) struct Ledger {
     pub(super) unrecorded: Vec<(QueuedSignal, Disposition)>,
     /// A result that could not be stored: it is tried again, and everything else goes on.
     pub(in crate::daemon) unstored: FailurePause,
+    /// Whether each signal to a wait condition that is recorded as waiting was found.
+    knows_wait_signals: bool,
 }
 
 impl Ledger {
@@ -56,26 +58,49 @@ impl Ledger {
         let journal = Journal::open(state(), Some(&deploy.deployed_dir), deploy.keep, host.clock.clone(), &host.report)?;
         let generations = Generations::open(state(), host.clock.clone(), &host.report)?;
         let (outbox, sending, unstored) = (Rc::new(outbox), FuturesUnordered::new(), FailurePause::new(Rc::clone(&host)));
-        let mut ledger = Self { host, progress, journal, generations, outbox, sending, unrecorded: Vec::new(), unstored };
-        ledger.miss_wait_signals()?;
-        Ok(ledger)
+        Ok(Self {
+            host,
+            progress,
+            journal,
+            generations,
+            outbox,
+            sending,
+            unrecorded: Vec::new(),
+            unstored,
+            knows_wait_signals: false,
+        })
     }
 
     /// A wait condition's signal cannot be made again: where its file is gone the operator has to know. After a kill right behind its
-    /// delivery nobody knows that it arrived.
-    fn miss_wait_signals(&mut self) -> Result<()> {
+    /// delivery nobody knows that it arrived. Asked after a start, and of deployments that Heat lists again; what cannot be recorded
+    /// holds nothing up and is tried again.
+    fn miss_wait_signals(&mut self) {
+        let is_unrecorded = |key: &String| self.unrecorded.iter().any(|(entry, _)| entry.key == *key);
         let is_missed = |record: &&DeploymentRecord| {
-            let is_gone = |key: &String| !self.outbox.has(key) && !self.outbox.keeps(key);
+            let is_gone = |key: &String| !self.outbox.has(key) && !self.outbox.keeps(key) && !is_unrecorded(key);
             record.withdrawn_from.is_none() && record.wait_signal.as_ref().is_some_and(is_gone)
         };
         let missed: Vec<DeploymentRecord> = self.journal.all().into_iter().filter(is_missed).cloned().collect();
+        self.knows_wait_signals = true;
         for DeploymentRecord { id, name, .. } in missed {
-            let event =
-                Event::new(Code::OutboxEntryCorrupt, format!("the stored signal to the wait condition of {name} is gone"));
-            self.host.report.emit(event.phase(Phase::Signal).deployment(&id, &name));
-            self.journal.end_wait_signal(&id, Some(WAIT_SIGNAL_LOST.to_owned()))?;
+            let line = format!("the stored signal to the wait condition of {name} is gone");
+            match self.journal.end_wait_signal(&id, Some(WAIT_SIGNAL_LOST.to_owned())) {
+                Ok(()) => {
+                    let event = Event::new(Code::OutboxEntryCorrupt, line).phase(Phase::Signal);
+                    self.host.report.emit(event.deployment(&id, &name));
+                }
+                Err(error) => {
+                    self.knows_wait_signals = false;
+                    self.unstored.record(&format!("recording that {line}"), &error);
+                }
+            }
         }
-        Ok(())
+    }
+
+    /// Takes a deployment back that Heat asks for again. Its signal to a wait condition may have been lost meanwhile.
+    pub(super) fn take_back(&mut self, id: &str) -> Result<()> {
+        self.knows_wait_signals = false;
+        self.journal.take_back(id)
     }
 
     /// Whether what became of every signal that was sent is on disk.
@@ -130,6 +155,9 @@ impl Ledger {
     pub(super) fn store_missing_signals(&mut self) {
         if !self.unstored.resume_if_due() {
             return;
+        }
+        if !self.knows_wait_signals {
+            self.miss_wait_signals();
         }
         let is_unrecorded = |id: &str| self.unrecorded.iter().any(|(entry, _)| entry.key == result_key(id));
         let bare = |record: &&DeploymentRecord| !self.outbox.has(&result_key(&record.id)) && !is_unrecorded(&record.id);
@@ -203,6 +231,7 @@ impl Ledger {
         if record.outcome.is_none() {
             return Ok(());
         }
+        self.journal.complete(&record.id)?;
         if let Some(destination) = Destination::of(&record.target) {
             let about = SignalSubject {
                 id: record.id.clone(),
