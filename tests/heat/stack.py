@@ -2,8 +2,11 @@
 """A very small heat client for the tests (standard library only); run it in the namespace of Heat.
 
 stack.py ready                       exit 0 when an engine answers (one RPC through the API)
-stack.py create NAME FILE [k=v ...]  start a stack, print its id (k=@FILE reads a value from a file)
+stack.py create NAME FILE [k=v ...]  start a stack, print its id (k=@FILE reads a value from a file; -e=FILE is an environment).
+                                     Templates that FILE names by `type: NAME.yaml` go along, from its directory
 stack.py update NAME FILE [k=v ...]
+stack.py preview NAME FILE [k=v ...] what create would make, as JSON
+stack.py validate FILE [k=v ...]     what Heat says of the template and of those that it names, as JSON
 stack.py wait NAME [SECONDS]         wait for the end of the running action, print status and reason
 stack.py show NAME                   the stack, as JSON
 stack.py resources NAME              its resources, as JSON
@@ -15,8 +18,10 @@ stack.py poll-url NAME [OUTPUT]      the signed DescribeStackResource URL that a
                                      its os_collect_config (the stack's output OUTPUT, by default occ)
 stack.py poll NAME [OUTPUT]          what it gets by it: resource metadata as the server sees it
 stack.py delete NAME [SECONDS]       delete and wait
+stack.py servers NAME                metadata of all servers of Nova in the stack and its nested ones, as the owner sees it
 stack.py list                        names of the stacks
 stack.py token                       a demo token
+stack.py cloud URL                   as admin: Nova, Neutron, Cinder, Glance and Octavia are at URL (cloud.py); -: there are none
 stack.py revoke USER...              as admin: all tokens that these users have (they can ask for new ones)
 
 OS_AUTH_URL and OS_PASSWORD (and OS_USERNAME, OS_PROJECT_NAME, by default demo) say as whom;
@@ -27,11 +32,15 @@ import hashlib
 import hmac
 import json
 import os
+import re
 import sys
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
+
+
+CLOUD = {"compute": "compute/v2.1", "network": "network", "volumev3": "volume/v3/project", "image": "image", "load-balancer": "load-balancer"}
 
 
 class Refused(Exception):
@@ -93,12 +102,34 @@ def from_environment() -> Session:
     return s
 
 
-def parameters(args) -> dict:
-    out = {}
+def body_of(file: str, args) -> dict:
+    """Template, environments, parameters and the files that they name."""
+    given, environments, files = {}, [], {}
+
+    def collect(text: str, folder: str):
+        for name in re.findall(r"(?m)^\s*(?:\"?[\w:]+\"?: |type: )(\S+\.yaml)$", text):
+            if name not in files:
+                with open(os.path.join(folder, name)) as f:
+                    files[name] = f.read()
+                collect(files[name], folder)
     for a in args:
         k, _, v = a.partition("=")
-        out[k] = open(v[1:]).read() if v.startswith("@") else v
-    return out
+        if k == "-e":
+            environments.append(v)
+            with open(v) as f:
+                files[v] = f.read()
+            collect(files[v], os.path.dirname(v))
+        else:
+            given[k] = open(v[1:]).read() if v.startswith("@") else v
+    with open(file) as f:
+        template = f.read()
+    collect(template, os.path.dirname(file))
+    body = {"template": template, "parameters": given, "files": files}
+    if environments:
+        # Heat lets environments win over parameters, so that these become the last of them.
+        files["given.json"] = json.dumps({"parameters": given})
+        body |= {"parameters": {}, "environment_files": [*environments, "given.json"]}
+    return body
 
 
 def poll_url(occ: dict) -> str:
@@ -157,10 +188,25 @@ def main(cmd: str, *a: str) -> int:
                 s.request("PATCH", f"{s.auth_url}/users/{user}", {"user": {"enabled": enabled}})
             time.sleep(1.1)
         return 0
+    if cmd == "cloud":
+        for service in s.get(f"{s.auth_url}/services")["services"]:
+            if service["type"] in CLOUD:
+                s.request("DELETE", f"{s.auth_url}/services/{service['id']}")
+        for kind, path in CLOUD.items() if a[0] != "-" else ():
+            service = s.request("POST", f"{s.auth_url}/services", {"service": {"name": kind, "type": kind}})[0]["service"]["id"]
+            for interface in ("public", "internal", "admin"):
+                s.request("POST", f"{s.auth_url}/endpoints", {"endpoint": {
+                    "service_id": service, "interface": interface, "url": f"{a[0]}/{path}", "region_id": os.environ["OS_REGION_NAME"]}})
+        return 0
+    if cmd == "validate":
+        show(s.request("POST", f"{url}/validate", body_of(a[0], a[1:]), {"show_nested": "True"})[0])
+        return 0
     name = a[0]
+    if cmd == "preview":
+        show(s.request("POST", f"{url}/stacks/preview", {"stack_name": name, **body_of(a[1], a[2:])})[0]["stack"])
+        return 0
     if cmd == "create":
-        body = {"stack_name": name, "template": open(a[1]).read(), "parameters": parameters(a[2:]),
-                "timeout_mins": 60, "disable_rollback": True}
+        body = {"stack_name": name, **body_of(a[1], a[2:]), "timeout_mins": 60, "disable_rollback": True}
         print(s.request("POST", f"{url}/stacks", body)[0]["stack"]["id"])
         return 0
     try:
@@ -177,7 +223,7 @@ def main(cmd: str, *a: str) -> int:
             sys.exit(o["output_error"])
         return o["output_value"]
     if cmd == "update":
-        s.request("PUT", base, {"template": open(a[1]).read(), "parameters": parameters(a[2:]), "timeout_mins": 60, "disable_rollback": True})
+        s.request("PUT", base, {**body_of(a[1], a[2:]), "timeout_mins": 60, "disable_rollback": True})
     elif cmd == "action":
         s.request("POST", f"{base}/actions", {a[1]: None})
     elif cmd == "wait":
@@ -193,6 +239,10 @@ def main(cmd: str, *a: str) -> int:
         show(st)
     elif cmd == "resources":
         show(s.get(f"{base}/resources")["resources"])
+    elif cmd == "servers":
+        links = [link["href"] for r in s.get(f"{base}/resources", nested_depth=3)["resources"] if r["resource_type"] == "OS::Nova::Server"
+                 for link in r["links"] if link["rel"] == "self"]
+        show([s.get(f"{link}/metadata")["metadata"] for link in links])
     elif cmd == "output":
         show(output(a[1]))
     elif cmd == "outputs":

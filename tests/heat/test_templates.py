@@ -1,0 +1,261 @@
+"""The templates of examples/heat: by themselves, and by a real Heat with the real resource types.
+
+Nova, Neutron, Cinder, Glance and Octavia are one stand-in (cloud.py), which takes everything: what Heat checks is checked, what those refuse is not."""
+import json
+import os
+import re
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import pytest
+import yaml
+from conftest import HOSTS
+from lib import stand_ins
+from lib.cloud import ENVIRONMENTS, EXAMPLES, Cloud
+from lib.common import GATEWAY, REPO, run, wait_for
+from lib.heat import HEAT_DIR, inputs
+from lib.hosts import Host, agent_binary
+from lib.pod_network import together
+
+CLUSTER = EXAMPLES / "kubecluster.yaml"
+TEMPLATES = {path.name: yaml.safe_load(path.read_text().replace("heat_template_version: ", "heat_template_version: !!str "))
+             for path in sorted(EXAMPLES.glob("*.yaml"))}
+# name → whether it is never shown
+KNOWN = {m[1]: "(never shown)" in m[0] for m in re.finditer(r"(?m)^\| `([A-Z_0-9]+)` \|.*$", (REPO / "docs/parameters.md").read_text())}
+# What the agent sends to Heat (agent/daemon/node/bring_up.rs).
+OUTPUTS = {"node_name", "node_address", "kube_version", "generation", "timings", "node_ready", "certificate_requests", "error"}
+
+
+def walk(value):
+    """Every map in it, with the names that lead there."""
+    if isinstance(value, dict):
+        yield value
+    for child in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from walk(child)
+
+
+def resources(template: dict):
+    for name, resource in template["resources"].items():
+        yield name, resource
+        if definition := resource.get("properties", {}).get("resource_def"):
+            yield f"{name}.resource_def", definition
+
+
+def parameters_in(value) -> set[str]:
+    named = [found["get_param"] for found in walk(value) if "get_param" in found]
+    return {name if isinstance(name, str) else name[0] for name in named}
+
+
+def node_inputs(template: dict):
+    """name → value of what becomes an input of kubernetes-node."""
+    sources = [r["properties"]["value"] for name, r in resources(template) if name == "settings"]
+    sources += [r["properties"][key] for _, r in resources(template) for key in ("settings", "secrets", "input_values") if key in r.get("properties", {})]
+    for source in sources:
+        for found in walk(source):
+            yield from ((name, value) for name, value in found.items() if re.fullmatch("[A-Z][A-Z0-9_]+", name) and name != "SCHEME")
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_a_template_is_complete_and_hides_its_secrets(name):
+    template = TEMPLATES[name]
+    assert template["heat_template_version"] >= "2018-08-31"
+    for parameter, what in template.get("parameters", {}).items():
+        assert what.get("description", "").endswith((".", ".\n")), parameter
+        assert not KNOWN.get(parameter.upper()) or what.get("hidden"), parameter
+    for output, what in template.get("outputs", {}).items():
+        assert what.get("description"), output
+    if groups := template.get("parameter_groups"):
+        assert sorted(p for group in groups for p in group["parameters"]) == sorted(template["parameters"])
+    used = parameters_in([template["resources"], template.get("conditions", {}), template.get("outputs", {})])
+    assert used - {"OS::stack_id", "OS::stack_name"} == set(template.get("parameters", {}))
+    for resource, what in resources(template):
+        if (nested := what["type"]) in TEMPLATES:
+            takes, given = TEMPLATES[nested]["parameters"], set(what.get("properties", {}))
+            assert given <= set(takes), resource
+            assert {p for p, of in takes.items() if "default" not in of} <= given, resource
+            for parameter in given:
+                # What is hidden here must not come out there.
+                hidden = {p for p in parameters_in(what["properties"][parameter]) if template["parameters"].get(p, {}).get("hidden")}
+                assert not hidden or takes[parameter].get("hidden"), (resource, parameter)
+        if what["type"] == "OS::Heat::SoftwareConfig":
+            assert {o["name"] for o in what["properties"]["outputs"]} <= OUTPUTS
+            assert {i["name"] for i in what["properties"].get("inputs", [])} <= set(KNOWN)
+    for given, value in node_inputs(template):
+        assert given in KNOWN, given
+        if KNOWN[given]:
+            assert all(template["parameters"][p].get("hidden") for p in parameters_in(value)), given
+
+
+@pytest.mark.parametrize("path", ENVIRONMENTS, ids=lambda path: path.stem)
+def test_an_environment_gives_what_there_is_and_what_is_needed(path):
+    given = yaml.safe_load(path.read_text())["parameters"]
+    takes = TEMPLATES[CLUSTER.name]["parameters"]
+    assert set(given) <= set(takes)
+    assert {p for p, of in takes.items() if "default" not in of} <= set(given)
+
+
+def test_the_user_data_of_a_node_without_deployments_makes_a_node(tmp_path):
+    values = {"$id": "c0ffee00-1111-4222-8333-444455556666", "$name": "kube-master-0", "$kube_tag": "v1.31.4", "$address": "192.0.2.11",
+              "$container_runtime": "containerd", "$wait_timeout": "3600", "$handle": json.dumps({"alarm_url": "http://192.0.2.1/signal", "user_id": "u",
+              "auth_url": "http://192.0.2.1:5000/v3", "password": "p'\\\"#: {x", "project_id": "p"})}
+    replace = TEMPLATES["wait-condition.yaml"]["resources"]["server"]["properties"]["user_data"]["str_replace"]
+    assert set(replace["params"]) == set(values)
+    text = re.sub(r"\$[a-z_]+", lambda found: values[found[0]], replace["template"])
+    written = {file["path"]: file for file in yaml.safe_load(text)["write_files"]}
+    document = written["/etc/heat-node-agent/node.yaml"]
+    assert document["permissions"] == "0600"
+    assert "run --metadata /etc/heat-node-agent/node.yaml" in written["/etc/systemd/system/heat-node-agent.service.d/metadata.conf"]["content"]
+    file, root = tmp_path / "node.yaml", tmp_path / "root"
+    file.write_text(document["content"])
+    root.mkdir()
+    assert "no mistakes" in run(agent_binary(), "verify", "--metadata", file).stdout
+    assert run(agent_binary(), "plan", "--metadata", file, "--root", root, check=False).returncode == 2
+
+
+def test_no_type_or_property_is_deprecated(heat_services):
+    used = {}
+    for template in TEMPLATES.values():
+        for _, what in resources(template):
+            if what["type"] not in TEMPLATES:
+                used.setdefault(what["type"], set()).update(what.get("properties", {}))
+    code = """
+import json, sys
+from heat.engine import resources
+for kind, given in json.load(sys.stdin).items():
+    one = resources.global_env().get_class(kind)
+    for name, status in [(kind, one.support_status)] + [(f"{kind}: {p}", one.properties_schema[p].support_status) for p in given]:
+        if status.status != "SUPPORTED":
+            print(name, status.status, status.message)
+"""
+    wanted = {kind: sorted(given) for kind, given in used.items()}
+    done = subprocess.run([HEAT_DIR / "cache/venv/bin/python", "-B", "-c", code], input=json.dumps(wanted), capture_output=True, text=True, check=True)
+    assert done.stdout == "" and len(wanted) > 10
+
+
+@pytest.fixture
+def cloud(heat, tmp_path):
+    made = Cloud(heat, tmp_path)
+    yield made.start()
+    # While there is a cloud: without one Heat cannot delete.
+    for stack in list(heat.stacks):
+        heat.delete(stack)
+    made.stop()
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory):
+    """The environment that `certificates new-ca` makes."""
+    folder = tmp_path_factory.mktemp("authority") / "ca"
+    run(agent_binary(), "certificates", "new-ca", "--out", folder)
+    return folder / "parameters.yaml"
+
+
+def every(things, action):
+    """Two at a time: Heat has two engines here."""
+    with ThreadPoolExecutor(2) as pool:
+        return list(pool.map(action, things))
+
+
+def test_heat_takes_every_template_and_environment(cloud, authority):
+    def with_authority(path):
+        return [path] if path.stem == "legacy" else [path, authority]
+    said = cloud.validate(CLUSTER, *with_authority(EXAMPLES / "environments/minimal.yaml"))
+    assert set(said["NestedParameters"]) >= {"own_network", "security", "master_ports", "minion_ports", "master_nodes", "minion_nodes"}, said
+    assert said["Parameters"]["CA_KEY"]["NoEcho"] == "true"
+
+    def preview(path):
+        return path.stem, cloud.preview(CLUSTER, *with_authority(path))
+    made = dict(every(ENVIRONMENTS, preview))
+    kinds = {name: [r["resource_type"] for r in walk(found["resources"]) if "resource_type" in r] for name, found in made.items()}
+    counted = {name: (types.count("OS::Nova::Server"), types.count("OS::Cinder::VolumeAttachment"), types.count("OS::Octavia::PoolMember"))
+               for name, types in kinds.items()}
+    assert counted == {"minimal": (2, 1, 0), "single-node": (1, 2, 0), "ha": (6, 9, 3), "air-gapped": (2, 1, 0), "legacy": (2, 1, 0),
+                       "own-network": (5, 3, 0)}
+    assert "OS::Neutron::Net" not in kinds["own-network"] and "OS::Neutron::FloatingIP" in kinds["minimal"]
+    found = cloud.preview(EXAMPLES / "wait-condition.yaml", image="kubernetes", flavor="m1.medium", network="private", kube_tag="v1.31.4")
+    assert "OS::Heat::WaitCondition" in [r["resource_type"] for r in found["resources"]]
+    # A constraint of a parameter that has no service behind it, and one that has.
+    for wrong in ({"masters": 2}, {"image": "nothing"}, {"api_cidr": "everybody"}):
+        with pytest.raises(Exception, match="(?i)" + next(iter(wrong))):
+            cloud.preview(CLUSTER, EXAMPLES / "environments/minimal.yaml", **wrong)
+
+
+def check_nodes(told: dict[str, dict], tmp_path) -> dict[str, dict]:
+    """What the agent makes of the metadata: no mistake, and a plan; gives back the inputs."""
+    found = {}
+    for name, metadata in told.items():
+        file, root = tmp_path / f"{name}.json", tmp_path / f"root-{name}"
+        file.write_text(json.dumps(metadata))
+        root.mkdir()
+        said = run(agent_binary(), "verify", "--metadata", file)
+        assert "no mistakes" in said.stdout, said.stdout
+        plan = run(agent_binary(), "plan", "--metadata", file, "--root", root, check=False)
+        assert plan.returncode == 2, plan.stderr
+        [deployment] = metadata["deployments"]
+        found[name] = inputs(deployment)
+    return found
+
+
+LONG = pytest.mark.skipif(not os.environ.get("HNA_TEMPLATES"), reason="only with HNA_TEMPLATES=1: two minutes and more for each")
+
+
+@LONG
+@pytest.mark.parametrize("name, masters, minions", [("minimal", 1, 1), ("single-node", 1, 0), ("legacy", 1, 1), ("ha", 3, 3)])
+def test_what_heat_tells_the_nodes_has_no_mistake(cloud, authority, stack_name, tmp_path, name, masters, minions):
+    environment = EXAMPLES / f"environments/{name}.yaml"
+    cloud.create(stack_name, CLUSTER, environment, *([] if name == "legacy" else [authority]))
+    expected = {f"kube-master-{i}" for i in range(masters)} | {f"kube-minion-{i}" for i in range(minions)}
+    told = wait_for(lambda: (seen := cloud.servers(stack_name)).keys() == expected and seen, 600, f"deployments of {expected}", every=3)
+    found = check_nodes(told, tmp_path)
+    master = found["kube-master-0"]
+    assert len(master["ETCD_INITIAL_CLUSTER"].split(",")) == masters
+    for node, given in found.items():
+        assert {n for n, v in given.items() if n.endswith("CA_KEY") and v} == (
+            {"CA_KEY", "ETCD_CA_KEY", "FRONT_PROXY_CA_KEY"} if "master" in node and name != "legacy" else set())
+        assert given["CLUSTER_UUID"] == master["CLUSTER_UUID"]
+        if name != "legacy":
+            assert given["BOOTSTRAP_TOKEN"] == master["BOOTSTRAP_TOKEN"]
+            assert len(given["NODE_SUBNETS"].split(",")) == masters + minions
+
+
+@LONG
+def test_the_minimal_environment_becomes_a_cluster(cloud, authority, stack_name, tmp_path, request):
+    """Each server of the stand-in's Nova is booted as a host, with its port's address, its volume and what Heat tells it. Kubernetes' programs
+    are stand-ins; etcd, containerd, certificates, routes and Heat are real."""
+    packages = {"kube_tag": "v1.31.4", "containerd_version": "1.6.20", "etcd_tag": "v3.4.23", "subnet_cidr": "10.77.0.0/24"}
+    minimal = EXAMPLES / "environments/minimal.yaml"
+    cloud.create(stack_name, CLUSTER, minimal, authority, **packages)
+    names = ("kube-master-0", "kube-minion-0")
+    told = wait_for(lambda: (seen := cloud.servers(stack_name)).keys() == set(names) and seen, 900, "deployments", every=3)
+    found = check_nodes(told, tmp_path)
+    hosts = {name: Host(name.removeprefix("kube-")) for name in names}
+    request.node.stash[HOSTS] = list(hosts.values())
+
+    def boot(name: str):
+        host, given = hosts[name], found[name]
+        host.up(ip=given["KUBE_NODE_IP"], gateway=GATEWAY, volumes={"vdc": ("1G", given["ETCD_VOLUME"])} if given.get("ETCD_VOLUME") else {})
+        stand_ins.into(host, "1.31.4")
+        host.put(stand_ins.CNI_PROGRAMS)
+        host.install_agent()
+        host.sh("mkdir -p -m 700 /var/lib/heat-cfntools")
+        document = {"os-collect-config": told[name]["os-collect-config"], "deployments": []}
+        host.write("/var/lib/heat-cfntools/cfn-init-data", json.dumps(document), 0o600)
+        host.exec("systemctl", "enable", "-q", "heat-node-agent.service")
+        host.exec("systemctl", "start", "--no-block", "heat-node-agent.service")
+    try:
+        together(*(partial(boot, name) for name in names))
+        cloud.heat.wait(stack_name, seconds=1800)
+        out = cloud.heat.outputs(stack_name)
+        assert out["versions"] == {"masters": {"0": "v1.31.4"}, "minions": {"0": "v1.31.4"}}
+        assert {kind: {index: str(n) for index, n in of.items()} for kind, of in out["generations"].items()} == {"masters": {"0": "1"}, "minions": {"0": "1"}}
+        assert set(json.loads(out["wait_data"])) == set(names)
+        assert out["masters"] == {"0": found[names[0]]["KUBE_NODE_IP"]} and out["api_address"].startswith("https://203.0.113.")
+        # A changed parameter reaches the nodes one by one, and Heat hears of it.
+        cloud.update(stack_name, CLUSTER, minimal, authority, **packages, node_parameters={"NODE_LABELS": "rack=7"})
+        cloud.heat.wait(stack_name, "UPDATE_COMPLETE", seconds=1800)
+        out = cloud.heat.outputs(stack_name)
+        assert {str(n) for of in out["generations"].values() for n in of.values()} == {"2"}
+    finally:
+        for host in hosts.values():
+            host.down()
