@@ -96,6 +96,10 @@ pub trait FailureDetails {
 pub trait UnitManager {
     /// [`Systemd::unit`].
     fn unit(&self, name: &str) -> impl Future<Output = Result<UnitState>>;
+    /// [`Systemd::is_active`].
+    fn is_active(&self, name: &str) -> impl Future<Output = Result<bool>> {
+        async move { Ok(self.unit(name).await?.is_active()) }
+    }
     /// [`Systemd::start`].
     fn start(&self, name: &str) -> impl Future<Output = Result<JobOutcome>>;
     /// [`Systemd::restart`].
@@ -117,6 +121,10 @@ pub trait UnitManager {
 impl UnitManager for Systemd {
     async fn unit(&self, name: &str) -> Result<UnitState> {
         Self::unit(self, name).await
+    }
+
+    async fn is_active(&self, name: &str) -> Result<bool> {
+        Self::is_active(self, name).await
     }
 
     async fn start(&self, name: &str) -> Result<JobOutcome> {

@@ -120,8 +120,8 @@ pub(crate) async fn observe_units(
         Content::ThinPool => thin_pool::UNIT.to_owned(),
     };
     let names: Vec<String> = desired.volumes.iter().map(unit_of).collect();
-    let mounts = try_join_all(names.iter().map(|name| units.unit(name))).await?;
-    let mounted = desired.volumes.iter().zip(mounts).filter(|(_, state)| state.is_active());
+    let mounts = try_join_all(names.iter().map(|name| units.is_active(name))).await?;
+    let mounted = desired.volumes.iter().zip(mounts).filter(|(_, is_active)| *is_active);
     observed.mounted = mounted.map(|(volume, _)| volume.role).collect();
     Ok(())
 }

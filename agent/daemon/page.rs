@@ -1,7 +1,5 @@
 //! The daemon's state as the status document.
 
-use std::path::Path;
-
 use super::agent::Agent;
 use super::agent::view::ids;
 use super::node::{Outline, WaitReason};
@@ -101,7 +99,7 @@ fn budgets(agent: &Agent) -> Vec<BudgetStatus> {
     };
     let listed = agent.collector.snapshot().deployments.as_ref().map_or(0, |list| list.len());
     vec![
-        of("memory", "bytes", most_memory(), budgets::MEMORY),
+        of("memory", "bytes", agent.publisher.most_memory(), budgets::MEMORY),
         of("metadata in memory", "bytes", agent.collector.weight() as u64, budgets::HELD_MEMORY),
         of("deployments listed", "items", listed as u64, budgets::DEPLOYMENTS),
         of("records in memory", "bytes", agent.ledger.journal.weight() as u64, 2 * budgets::RECORDS_MEMORY),
@@ -110,14 +108,6 @@ fn budgets(agent: &Agent) -> Vec<BudgetStatus> {
         of("states of other instances on disk", "bytes", agent.disk.aside, budgets::ASIDE_DISK),
         of("unreadable files on disk", "bytes", agent.disk.unreadable, budgets::UNREADABLE_DISK),
     ]
-}
-
-/// The most memory that this process had, in whole MiB: the page is not to change by less.
-fn most_memory() -> u64 {
-    let status = Tree::open(Path::new("/proc/self")).and_then(|tree| tree.read(Path::new("status"), 64 * 1024));
-    let text = String::from_utf8(status.ok().flatten().unwrap_or_default()).unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:")?.split_whitespace().next()?.parse::<u64>().ok());
-    line.unwrap_or_default().div_ceil(1024) * 1024 * 1024
 }
 
 /// What is known on disk where no daemon has run since the boot: the same page, without a process.

@@ -5,6 +5,7 @@ use std::path::Path;
 use super::masking::without_url_users;
 use crate::error::{Error, Result};
 use crate::files::{Attributes, Tree};
+use crate::http::may_have_userinfo;
 use crate::report::status::StatusDocument;
 
 /// Name of the status file in the run directory.
@@ -12,8 +13,13 @@ pub(crate) const FILE: &str = "status.json";
 
 /// Writes the document where everybody may read it.
 pub(super) fn write(run_dir: &Tree, page: &StatusDocument) -> Result<()> {
-    let shown = without_url_users(serde_json::to_value(page).map_err(Error::permanent)?);
-    run_dir.write_json(Path::new(FILE), &shown, Attributes::mode(0o644))
+    let mut text = serde_json::to_string(page).map_err(Error::permanent)?;
+    // A page is written at each poll, and hardly any has something to mask. JSON as it is written here escapes neither mark.
+    if may_have_userinfo(&text) {
+        text = without_url_users(serde_json::to_value(page).map_err(Error::permanent)?).to_string();
+    }
+    text.push('\n');
+    run_dir.write(Path::new(FILE), text.as_bytes(), Attributes::mode(0o644))
 }
 
 #[cfg(test)]
@@ -29,6 +35,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let tree = Tree::open(dir.path()).unwrap();
         let mut page = of_state(&Snapshot::default(), &[], None, &[], &tree);
+        write(&tree, &page).unwrap();
+        let whole = std::fs::read_to_string(dir.path().join(FILE)).unwrap();
+        assert_eq!(whole, format!("{}\n", without_url_users(serde_json::to_value(&page).unwrap())), "nothing is to be masked");
         page.summary = "source cfn fails: http://u:hush@h/v1/ \"x\"".to_owned();
         let cause = Some("gate: GET https://u:hu\"sh@h".to_owned());
         page.conditions = vec![Condition { cause, ..Condition::default() }];

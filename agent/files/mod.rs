@@ -431,6 +431,29 @@ impl Tree {
         }
     }
 
+    /// Those of these names that a directory has, a link that leads nowhere too; none where there is no such directory. It asks for nothing
+    /// but the names, so that looking for many of them costs little.
+    ///
+    /// # Errors
+    /// If the directory cannot be looked at.
+    pub fn present<'n>(&self, directory: &Path, names: &'n [String]) -> Result<Vec<&'n str>> {
+        let doing = || self.doing("inspecting", directory);
+        let fd = match self.open_at(directory, OFlag::O_RDONLY | OFlag::O_DIRECTORY) {
+            Ok(fd) => fd,
+            Err(Errno::ENOENT | Errno::ENOTDIR) => return Ok(Vec::new()),
+            Err(errno) => return Err(doing().failed(errno)),
+        };
+        let mut found = Vec::new();
+        for name in names {
+            match fstatat(&fd, name.as_str(), AtFlags::AT_SYMLINK_NOFOLLOW) {
+                Ok(_) => found.push(name.as_str()),
+                Err(Errno::ENOENT) => {}
+                Err(errno) => return Err(doing().failed(errno)),
+            }
+        }
+        Ok(found)
+    }
+
     /// What a path leads to, links followed inside the tree; `None` if nothing.
     ///
     /// # Errors
@@ -972,6 +995,25 @@ mod tests {
         assert!(tree.read(Path::new("dir"), 4).is_err());
         assert!(!tree.remove(Path::new("none")).unwrap());
         assert!(tree.remove_dir_all(Path::new("dir")).unwrap());
+    }
+
+    #[test]
+    fn names_are_looked_for_without_following_them() {
+        let (_dir, tree) = tree();
+        tree.create_dir_all(Path::new("a/b.d"), Attributes::mode(0o755)).unwrap();
+        tree.write(Path::new("a/file"), b"x", Attributes::mode(0o600)).unwrap();
+        tree.link("/nowhere", Path::new("a/link")).unwrap();
+        tree.link("a", Path::new("to-a")).unwrap();
+        let names = ["b.d", "c", "file", "link"].map(str::to_owned);
+        for (directory, found) in [
+            ("a", &["b.d", "file", "link"][..]),
+            ("/to-a", &["b.d", "file", "link"]),
+            ("none", &[]),
+            ("a/file", &[]),
+            ("a/link", &[]),
+        ] {
+            assert_eq!(tree.present(Path::new(directory), &names).unwrap(), found, "{directory}");
+        }
     }
 
     #[test]

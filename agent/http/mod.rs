@@ -33,7 +33,7 @@ use failure::Peer;
 pub use gate::SendGuard;
 pub use response::{LONGEST_ASKED, Response};
 use url::Target;
-pub use url::{CUT, MASK, Parts, has_userinfo, redacted, split, without_userinfo};
+pub use url::{CUT, MASK, Parts, has_userinfo, may_have_userinfo, redacted, split, without_userinfo};
 
 /// Largest body that is taken into memory unless the request says otherwise, in bytes.
 pub const BODY_LIMIT: usize = crate::budgets::DOCUMENT_BYTES;

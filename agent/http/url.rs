@@ -62,7 +62,7 @@ pub const MASK: &str = "******";
 /// resembles a URL more is masked than need be, never less.
 #[must_use]
 pub fn without_userinfo(text: &str) -> Cow<'_, str> {
-    if !text.contains(['@', CUT]) {
+    if !may_have_userinfo(text) {
         return Cow::Borrowed(text);
     }
     let mut out = String::new();
@@ -88,6 +88,12 @@ pub fn without_userinfo(text: &str) -> Cow<'_, str> {
     }
     out.push_str(rest);
     Cow::Owned(out)
+}
+
+/// Whether there may be anything that [`without_userinfo`] masks: a quick look, at many texts at once where they stand in one.
+#[must_use]
+pub fn may_have_userinfo(text: &str) -> bool {
+    text.contains(['@', CUT])
 }
 
 /// Whether `http` or `https` stands at the end of what is before a colon.

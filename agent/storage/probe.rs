@@ -1,11 +1,13 @@
 //! The one reader of devices: sysfs, /dev, the mount table, the two ends of a disk, and the places of a survey (`survey.rs`). It
 //! never writes, and opens nothing but the disk that was asked for.
 
+use std::cell::RefCell;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
 use std::mem;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 
@@ -41,6 +43,47 @@ pub struct Disk {
     sys: PathBuf,
     /// Its names.
     pub names: Names,
+}
+
+/// The disks as the newest look found them, for whoever looks again and again: they are read anew once the kernel has announced a device
+/// since, or a name in one of the directories of names has changed.
+#[derive(Debug, Default)]
+pub struct KnownDisks(RefCell<Option<Listing>>);
+
+#[derive(Debug)]
+struct Listing {
+    mark: DeviceMark,
+    /// Two looks found the same mark. What happened between the first one's mark and its end need not show in the second's: a device is
+    /// announced before it is gone, and a directory that changes twice within a tick of the clock shows one time of change.
+    is_settled: bool,
+    disks: Rc<[Disk]>,
+}
+
+/// What is another one after each change of a device or of one of its names: how many events the kernel has announced, and of each
+/// directory of names inode and time of change.
+#[derive(Debug, PartialEq, Eq)]
+struct DeviceMark {
+    announced: String,
+    directories: [Option<(u64, u64, i64, i64)>; 3],
+}
+
+impl KnownDisks {
+    /// [`DiskProbe::read_disks`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn read(&self, probe: &DiskProbe) -> Result<Rc<[Disk]>> {
+        let mark = probe.mark();
+        let mut newest = self.0.borrow_mut();
+        let known = newest.take().filter(|known| mark.as_ref() == Some(&known.mark));
+        let is_settled = known.is_some();
+        let disks = match known.filter(|known| known.is_settled) {
+            Some(known) => known.disks,
+            None => Rc::from(probe.read_disks()?),
+        };
+        *newest = mark.map(|mark| Listing { mark, is_settled, disks: Rc::clone(&disks) });
+        Ok(disks)
+    }
 }
 
 /// A line of the mount table.
@@ -88,6 +131,17 @@ impl DiskProbe {
         self.add_links("disk/by-id", &mut disks, |names| &mut names.links);
         self.add_links("disk/by-label", &mut disks, |names| &mut names.labels);
         Ok(disks)
+    }
+
+    /// `None` where the kernel does not say how many events it has announced.
+    fn mark(&self) -> Option<DeviceMark> {
+        let announced = line(&self.sys.join("kernel/uevent_seqnum"))?;
+        // Nodes, and what udev makes of an event some time later.
+        let directories = ["", "disk/by-id", "disk/by-label"].map(|directory| {
+            let meta = std::fs::metadata(self.dev.join(directory)).ok()?;
+            Some((meta.dev(), meta.ino(), meta.ctime(), meta.ctime_nsec()))
+        });
+        Some(DeviceMark { announced, directories })
     }
 
     /// A link is matched by the device number of the node that it leads to: in a container nodes may lie under names
@@ -430,6 +484,44 @@ pub(crate) mod tests {
         let expected = "vda (0 MiB, serial root, no bus), vdb (20480 MiB, serial 7c1f4d0e-93a2-4b86-8, virtio)";
         assert_eq!(describe(&disks), expected);
         assert_eq!(describe(&[]), "no disks");
+    }
+
+    #[test]
+    fn known_disks_are_read_anew_after_each_event_and_each_change_of_a_name() {
+        let dir = tempfile::tempdir().unwrap();
+        machine(dir.path(), &[0; 4096]);
+        put(dir.path(), "dev/disk/by-id/x", b"");
+        let (probe, known) = (DiskProbe::at(dir.path()), KnownDisks::default());
+        let announce = |count: &str| put(dir.path(), "sys/kernel/uevent_seqnum", count.as_bytes());
+        // What no event tells of, so that it shows whether the disks were read.
+        let add = |name: &str| put(dir.path(), &format!("sys/class/block/{name}/dev"), b"7:9\n");
+        let read = || known.read(&probe).unwrap().len();
+        assert_eq!(read(), 3);
+        add("a");
+        assert_eq!(read(), 4, "nothing is known of events");
+        announce("100\n");
+        assert_eq!(read(), 4);
+        add("b");
+        assert_eq!(read(), 5, "one look is no reason to believe the next");
+        add("c");
+        assert_eq!(read(), 5, "nothing was announced");
+        announce("101\n");
+        assert_eq!(read(), 6);
+        add("d");
+        assert_eq!((read(), read()), (7, 7));
+        for (number, directory) in ["dev/disk/by-id", "dev/disk/by-label", "dev"].into_iter().enumerate() {
+            add(&format!("e{number}"));
+            assert_eq!(read(), 7 + number, "{directory}");
+            // Not within the tick of the clock in which it changed last.
+            let before = probe.mark();
+            let is_later = |_| {
+                put(dir.path(), &format!("{directory}/new"), b"");
+                probe.mark() != before
+            };
+            assert!((0..100_000).any(is_later), "{directory}");
+            assert_eq!(read(), 8 + number, "{directory}");
+            assert_eq!((read(), read()), (8 + number, 8 + number));
+        }
     }
 
     #[test]

@@ -40,6 +40,11 @@ pub struct UnitState {
     pub up_for: Option<Duration>,
 }
 
+/// Whether a unit in this ActiveState is up.
+pub(super) fn is_active(active_state: &str) -> bool {
+    matches!(active_state, "active" | "reloading" | "refreshing")
+}
+
 impl UnitState {
     /// Whether no unit file of this name exists (and nothing else made the unit).
     #[must_use]
@@ -50,7 +55,7 @@ impl UnitState {
     /// Whether it is up; one that reloads is.
     #[must_use]
     pub fn is_active(&self) -> bool {
-        matches!(self.active_state.as_str(), "active" | "reloading" | "refreshing")
+        is_active(&self.active_state)
     }
 
     /// Whether something of it may run; also in states that only newer versions know.

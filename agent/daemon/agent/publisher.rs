@@ -19,6 +19,10 @@ use crate::report::{Code, Event, Phase};
 const PAUSE: Duration = Duration::from_micros(500);
 const SHORT_LIST: u32 = 40;
 
+/// The most memory that the process had is asked for again after this: a look at the node makes several pages, and the kernel's answer takes
+/// as long as some of them.
+const MEMORY_AGE: Duration = Duration::from_secs(1);
+
 /// The metrics are written at least so often, also while they stay the same, whenever the agent turns: whoever collects them sees by
 /// the age of the file that it is alive.
 const METRICS_AGE: Duration = Duration::from_mins(1);
@@ -36,6 +40,7 @@ pub(in crate::daemon) struct Publisher {
     since: Stopwatch,
     is_old: bool,
     metrics: Metrics,
+    most_memory: (Option<Stopwatch>, u64),
 }
 
 /// The file of metrics.
@@ -72,6 +77,7 @@ impl Publisher {
             since: host.clock.start(),
             is_old: false,
             metrics: Metrics { path: host.settings.metrics_file(), since: host.clock.start(), cause: None },
+            most_memory: (None, 0),
             host,
         }
     }
@@ -98,6 +104,14 @@ impl Publisher {
     /// The page is about to be made.
     pub(super) fn begin(&mut self, phase: Phase) {
         (self.since, self.is_old, self.phase) = (self.host.clock.start(), false, phase);
+        if self.most_memory.0.as_ref().is_none_or(|since| since.elapsed() >= MEMORY_AGE) {
+            self.most_memory = (Some(self.host.clock.start()), most_memory());
+        }
+    }
+
+    /// The most memory that this process had, in bytes.
+    pub(in crate::daemon) fn most_memory(&self) -> u64 {
+        self.most_memory.1
     }
 
     fn write_metrics(&mut self, page: &StatusDocument) {
@@ -132,6 +146,14 @@ impl Publisher {
         }
         self.page = Some(page);
     }
+}
+
+/// The most memory that this process had, in whole MiB: the page is not to change by less.
+fn most_memory() -> u64 {
+    let status = Tree::open(Path::new("/proc/self")).and_then(|tree| tree.read(Path::new("status"), 64 * 1024));
+    let text = String::from_utf8(status.ok().flatten().unwrap_or_default()).unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:")?.split_whitespace().next()?.parse::<u64>().ok());
+    line.unwrap_or_default().div_ceil(1024) * 1024 * 1024
 }
 
 #[cfg(test)]

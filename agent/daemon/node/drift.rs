@@ -30,6 +30,8 @@ const REPAIRS_PER_DAY: u32 = 3;
 
 /// Where `systemctl set-property` leaves drop-ins, which are stronger than all others.
 const CONTROL: [&str; 2] = ["/etc/systemd/system.control", "/run/systemd/system.control"];
+/// The end of the name of a directory of drop-ins.
+const DROP_INS: &str = ".d";
 /// Where kernel settings are read, those of a later name over those of an earlier one.
 const SYSCTL_FOLDERS: [&str; 3] = ["/etc/sysctl.d", "/run/sysctl.d", "/usr/lib/sysctl.d"];
 
@@ -346,12 +348,16 @@ pub(in crate::daemon) fn beside(desired: &Desired, root: &Tree) -> Result<BTreeM
         Ok(())
     };
     let units = desired.units.iter().filter(|unit| !unit.applies_files).map(|unit| unit.name.as_str());
-    for name in units.chain(["service"]) {
-        // /lib is a link to /usr/lib where /usr is merged: its units would be noted by two paths.
-        for folder in CONTROL.into_iter().chain(UNIT_DIRECTORIES).filter(|folder| !folder.starts_with("/lib/")) {
-            note(format!("{folder}/{name}"))?;
-            let drop_ins = format!("{folder}/{name}.d");
-            for path in conf_files(root, &drop_ins)? {
+    let names: Vec<String> = units.chain(["service"]).flat_map(|name| [name.to_owned(), format!("{name}{DROP_INS}")]).collect();
+    // /lib is a link to /usr/lib where /usr is merged: its units would be noted by two paths.
+    for folder in CONTROL.into_iter().chain(UNIT_DIRECTORIES).filter(|folder| !folder.starts_with("/lib/")) {
+        for name in root.present(Path::new(folder), &names)? {
+            let path = format!("{folder}/{name}");
+            if name.ends_with(DROP_INS) {
+                for path in conf_files(root, &path)? {
+                    note(path)?;
+                }
+            } else {
                 note(path)?;
             }
         }

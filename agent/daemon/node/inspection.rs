@@ -56,7 +56,7 @@ pub(in crate::daemon) struct MachineInspection<'a> {
     pub(in crate::daemon) is_flawed: bool,
     pub(in crate::daemon) certificates: Option<Rc<certificates::CertificateInspection>>,
     pub(in crate::daemon) mounted: Vec<&'a Volume>,
-    pub(in crate::daemon) disks: Vec<Disk>,
+    pub(in crate::daemon) disks: Rc<[Disk]>,
 }
 
 impl Node {
@@ -94,7 +94,7 @@ impl Node {
     async fn inspect_pool(&self, desired: &Desired, systemd: &Systemd) -> Result<Option<volumes::PoolInspection>> {
         let Some(volume) = desired.volumes.iter().find(|volume| volume.content == Content::ThinPool) else { return Ok(None) };
         let volumes = self.volumes(systemd);
-        let disks = volumes.probe.read_disks()?;
+        let disks = self.volume_memory.disks.read(&volumes.probe)?;
         Ok(volumes.inspect_pool(volume, &disks, &self.volume_memory.fills).await)
     }
 
@@ -116,7 +116,7 @@ impl Node {
             }
         }
         // What has lost its disk may be on its way forever, and cannot be read.
-        let disks = if desired.volumes.is_empty() { Vec::new() } else { volumes.probe.read_disks()? };
+        let disks = if desired.volumes.is_empty() { Rc::default() } else { self.volume_memory.disks.read(&volumes.probe)? };
         let mut problems = problems(desired, &self.host.root, &disks);
         problems.retain(|problem| problem.lost().is_none_or(|role| volumes.was_in_place(role)));
         let report = |problems: &[StoreProblem]| {

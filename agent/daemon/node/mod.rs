@@ -71,7 +71,7 @@ use crate::metadata::Deployment;
 use crate::openstack::keystone::Keystone;
 use crate::programs::Programs;
 use crate::progress::Progress;
-use crate::storage::probe::DiskProbe;
+use crate::storage::probe::{DiskProbe, KnownDisks};
 use crate::systemd::Systemd;
 
 /// What the task works with.
@@ -114,6 +114,7 @@ struct KnownState {
 #[derive(Debug, Default)]
 struct VolumeMemory {
     growths: Rc<GrowthRetries>,
+    disks: KnownDisks,
     /// How full docker's thin pool is.
     fills: PoolUsageCache,
 }
