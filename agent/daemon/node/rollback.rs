@@ -176,8 +176,6 @@ impl fmt::Debug for SavedFile {
 pub(super) struct Replaced {
     /// The update.
     generation: u64,
-    /// The deployment that asks for it.
-    deployment: String,
     /// Files that lay where only the update writes. They may hold secrets.
     files: BTreeMap<String, SavedFile>,
     /// Of the units that only the update asks for: those that ran, and those that were enabled.
@@ -345,7 +343,7 @@ impl Previous {
                 Some(saved) => Some(Original {
                     content: STANDARD
                         .decode(&saved.content)
-                        .map_err(|error| Error::permanent(format!("{REPLACED} is damaged: {error}")))?,
+                        .map_err(|error| Error::permanent(format!("what lay at {} cannot be decoded: {error}", file.path)))?,
                     mode: saved.mode,
                     owner: saved.owner,
                 }),
@@ -405,13 +403,13 @@ impl Node {
     }
 
     /// Finds the generation that was in place before this one, and records what is replaced, before anything is.
-    pub(super) async fn plan_rollback(&self, after: &Desired, generation: u64, deployment: &str) -> Result<RollbackPlan> {
+    pub(super) async fn plan_rollback(&self, after: &Desired, generation: u64) -> Result<RollbackPlan> {
         let current = Generations::inspect(&self.host.state);
         let Some(current) = current.filter(|current| current.number == generation) else { return Ok(RollbackPlan::Nothing) };
         let Some(before) = current.before.filter(|before| before.number != generation) else { return Ok(RollbackPlan::Nothing) };
         let closed = |cause: &str| Ok(RollbackPlan::Closed { number: before.number, cause: cause.to_owned() });
         if !current.consistent_before {
-            return closed("an update before this one failed on its way, so that generation was not whole any more");
+            return closed("an update before this one was not completed, so that generation was not whole any more");
         }
         let Some(systemd) = &self.host.systemd else { return Ok(RollbackPlan::Nothing) };
         let Some(spec) = spec_of(&before.entry) else { return closed("this version of the agent cannot read its parameters") };
@@ -428,12 +426,11 @@ impl Node {
             }
             known => known?,
         };
-        let is_ours = |known: &Replaced| known.generation == generation && known.deployment == deployment;
-        let replaced = if let Some(known) = known.filter(is_ours) {
+        // Of the same generation it is the record of this very update: one that begins anew is preceded by `forget_rollback`.
+        let replaced = if let Some(known) = known.filter(|known| known.is_of(generation)) {
             known
         } else {
-            let replaced = self.replaced(&desired, after, systemd).await?;
-            let replaced = Replaced { generation, deployment: deployment.to_owned(), ..replaced };
+            let replaced = Replaced { generation, ..self.replaced(&desired, after, systemd).await? };
             self.host.state.write_json(Path::new(REPLACED), &replaced, Attributes::mode(0o600))?;
             replaced
         };
@@ -468,7 +465,10 @@ impl Node {
     }
 
     /// The failure of an update that the node was going back from when the agent ended.
-    pub(super) fn interrupted_rollback(&self, generation: u64, deployment: &str) -> Result<Option<Failure>> {
+    ///
+    /// # Errors
+    /// If what is remembered of it can be neither read nor quarantined.
+    pub(in crate::daemon) fn interrupted_rollback(&self, generation: u64, deployment: &str) -> Result<Option<Failure>> {
         let record: Option<RollbackRecord> =
             self.host.state.read_state(Path::new(ROLLBACK), &self.host.report, Code::StateFileQuarantined)?;
         let record = record.filter(|record| record.generation == generation && record.deployment == deployment);
