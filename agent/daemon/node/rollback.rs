@@ -21,7 +21,7 @@ use super::renewal;
 use crate::clock::Stopwatch;
 use crate::converge::{Failure, Original, Retired, RetiredFile};
 use crate::deploy::Generations;
-use crate::desired::{Dependency, Desired, File};
+use crate::desired::{Dependency, Desired, File, Unit};
 use crate::error::remedy::Remedy;
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::{Attributes, FileKind, Tree};
@@ -142,6 +142,12 @@ fn depends_on_change(before: &Desired, after: &Desired, step: &StepId) -> bool {
     }
 }
 
+/// Whether the generation before did not enable a unit, which it may have known all the same: of the runtimes of containers one runs, and the
+/// others are kept from running.
+fn is_newly_enabled(before: &Desired, unit: &Unit) -> bool {
+    unit.enable && !before.units.iter().any(|other| other.name == unit.name && other.enable)
+}
+
 /// The component that a step is about, as the health of components names it.
 fn component<'a>(desired: &'a Desired, step: &'a StepId) -> Option<&'a str> {
     let of_unit = |unit: &'a str| unit.trim_end_matches(".service");
@@ -178,8 +184,9 @@ pub(super) struct Replaced {
     generation: u64,
     /// Files that lay where only the update writes. They may hold secrets.
     files: BTreeMap<String, SavedFile>,
-    /// Of the units that only the update asks for: those that ran, and those that were enabled.
+    /// Of the units that only the update asks for: those that ran.
     running: BTreeSet<String>,
+    /// Of the units that only the update wants enabled: those that were.
     enabled: BTreeSet<String>,
     /// Components that were not healthy before.
     unhealthy: BTreeSet<String>,
@@ -356,7 +363,9 @@ impl Previous {
             after.units.iter().partition(|unit| self.desired.units.iter().any(|other| other.name == unit.name));
         let readers = common.into_iter().filter(|unit| unit.restart_on.iter().any(reads_retired));
         let stop = new.iter().filter(|unit| !unit.applies_files && !self.replaced.running.contains(&unit.name));
-        let disable = new.iter().filter(|unit| unit.enable && !self.replaced.enabled.contains(&unit.name));
+        let is_newly_enabled =
+            |unit: &&Unit| is_newly_enabled(&self.desired, unit) && !self.replaced.enabled.contains(&unit.name);
+        let disable = after.units.iter().filter(is_newly_enabled);
         Ok(Retired {
             readers: readers.map(|unit| unit.name.clone()).collect(),
             stop: stop.map(|unit| unit.name.clone()).collect(),
@@ -452,12 +461,17 @@ impl Node {
         let components = self.components();
         let unhealthy = components.iter().filter(|component| component.is_unhealthy()).map(|component| component.name.clone());
         let mut replaced = Replaced { files, obstacle, unhealthy: unhealthy.collect(), ..Replaced::default() };
-        for unit in after.units.iter().filter(|unit| before.units.iter().all(|other| other.name != unit.name)) {
+        for unit in &after.units {
+            let is_new = before.units.iter().all(|other| other.name != unit.name);
+            let is_newly_enabled = is_newly_enabled(before, unit);
+            if !is_new && !is_newly_enabled {
+                continue;
+            }
             let state = systemd.unit(&unit.name).await?;
-            if state.is_active() || state.is_settling() {
+            if is_new && (state.is_active() || state.is_settling()) {
                 replaced.running.insert(unit.name.clone());
             }
-            if state.unit_file_state.starts_with("enabled") {
+            if is_newly_enabled && state.unit_file_state.starts_with("enabled") {
                 replaced.enabled.insert(unit.name.clone());
             }
         }
