@@ -596,6 +596,7 @@ mod tests {
         rollbacks: std::cell::RefCell<Rollbacks>,
         generation: std::cell::RefCell<Option<Generation>>,
         sending: std::cell::Cell<bool>,
+        down: std::cell::Cell<bool>,
     }
 
     struct Opened {
@@ -621,6 +622,7 @@ mod tests {
                 rollbacks: std::cell::RefCell::default(),
                 generation: std::cell::RefCell::default(),
                 sending: false.into(),
+                down: false.into(),
             };
             make_directory(&place.open().state).unwrap();
             place
@@ -673,7 +675,7 @@ mod tests {
                 programs: &opened.programs,
                 report: &self.report,
                 listed: listed.as_ref(),
-                daemon: Some(NodeState {
+                daemon: (!self.down.get()).then(|| NodeState {
                     is_busy: self.busy.get(),
                     is_unrecorded: false,
                     is_in_place: true,
@@ -959,6 +961,23 @@ mod tests {
             let (done, text) = place.answer("2.json").unwrap();
             assert!(!done && text.contains(words) && !wanted(), "{text}");
         }
+        // Without a daemon nothing is begun, whatever is asked for.
+        place.down.set(true);
+        for number in ["", "1", "7"] {
+            order("2.json", number);
+            place.serve(None);
+            let (done, text) = place.answer("2.json").unwrap();
+            assert!(!done && text.contains("the daemon is down") && text.contains("systemctl start heat-node-agent"), "{text}");
+        }
+        place.down.set(false);
+        let record = Path::new("former.json");
+        let whole = state().read(record, LIMIT).unwrap().unwrap();
+        state().write(record, b"{", Attributes::mode(0o600)).unwrap();
+        order("2.json", "1");
+        place.serve(None);
+        let (done, text) = place.answer("2.json").unwrap();
+        assert!(!done && text.contains("is damaged") && text.contains("remedy: update the stack") && !wanted(), "{text}");
+        state().write(record, &whole, Attributes::mode(0o600)).unwrap();
         order("3.json", "1");
         place.busy.set(true);
         place.serve(None);
@@ -970,6 +989,10 @@ mod tests {
         learn(&generations);
         place.serve(None);
         assert!(!wanted() && place.answer("3.json").is_none(), "it is under way");
+        place.down.set(true);
+        place.serve(None);
+        assert!(place.answer("3.json").is_none(), "it is left to the next daemon, which goes on with it");
+        place.down.set(false);
         // The daemon died when it was done, before it had answered.
         generations.put_back(None, Vec::new()).unwrap();
         learn(&generations);

@@ -131,10 +131,16 @@ impl Generation {
         Some(Reference { generation: number, entry: Arc::clone(entry), extent })
     }
 
-    /// Whether this deployment goes on with it: the agent ended in the middle of it, or Heat lists the deployment again.
+    /// Whether a deployment that asks for these parameters goes on with it: the agent ended in the middle of it, Heat lists the deployment
+    /// again, or asks for the same parameters by another one before it ended.
     #[must_use]
-    pub fn resumes(&self, deployment: &str) -> bool {
-        (self.state == GenerationState::Applying || self.left) && self.deployment == deployment
+    pub fn resumes(&self, deployment: &str, digest: &str) -> bool {
+        self.is_unfinished() && (self.deployment == deployment || self.digest == digest)
+    }
+
+    /// Whether it began and neither succeeded nor failed.
+    fn is_unfinished(&self) -> bool {
+        self.state == GenerationState::Applying || self.left
     }
 
     /// The entries of which anything may be on the machine, the newest first. Of one that failed before it changed anything, or was
@@ -161,7 +167,7 @@ impl Generation {
             (GenerationState::Rejected, Some(before)) if self.consistent_before => Ok(before),
             (GenerationState::Restoring, Some(before)) => Ok(before),
             (GenerationState::Rejected, Some(before)) => Err(Error::refused(format!(
-                "an update before generation {} failed on its way, so generation {} was not whole any more",
+                "an update before generation {} was not completed, so generation {} was not whole any more",
                 self.number, before.number
             ))
             .remedy("update the stack with parameters that work")),
@@ -268,7 +274,7 @@ impl Generations {
         let partly_applied_before = self.current.as_ref().is_some_and(is_between);
         let consistent_before = self.current.as_ref().is_some_and(|current| {
             // What counts is how it began.
-            let is_resumed = current.number == number && current.resumes(deployment);
+            let is_resumed = current.number == number && current.is_unfinished();
             if is_resumed { current.consistent_before } else { !is_between(current) && before.is_some() }
         });
         self.put(Generation {
@@ -472,10 +478,16 @@ mod tests {
         assert!(begin(2, "b"));
         assert!(begin(2, "b"), "gone on with after a crash");
         open().leave("left the list".into(), vec![]).unwrap();
-        assert!(open().current().unwrap().resumes("b") && !open().current().unwrap().resumes("c"));
+        let resumes = |deployment: &str, digest: &str| open().current().unwrap().resumes(deployment, digest);
+        assert!(resumes("b", "2") && !resumes("c", "3"));
         assert!(begin(2, "b"), "gone on with once Heat lists it again");
         assert!(!open().current().unwrap().left);
+        // Attack: the same stack update was sent once more while the first one was applied; when it failed, nothing was rolled back.
+        assert!(resumes("b2", "2") && begin(2, "b2"), "the same parameters again, in the middle of it");
+        open().leave("superseded".into(), vec![]).unwrap();
+        assert!(resumes("b", "2") && begin(2, "b"), "and again, after Heat let the one before go");
         fail();
+        assert!(!resumes("b3", "2"), "it has failed");
         assert!(!begin(2, "b"), "tried again, on what the first try left");
         fail();
         assert!(!begin(3, "c"), "another one, on what that left");

@@ -700,6 +700,13 @@ mod tests {
                 "DEGRADED at node",
                 Bad,
             ),
+            (
+                "being taken back by the operator",
+                changed(|s| s.node = Some(node("restoring", vec![step("gate etcd", Waiting)]))),
+                true,
+                "waiting for node > gate etcd",
+                Wait,
+            ),
             ("rejected before a restart", changed(|s| s.node = Some(node("rejected", vec![]))), true, "FAILED at node", Bad),
             ("drift", changed(|s| s.node.as_mut().unwrap().drifted = true), true, "DEGRADED at node", Bad),
             (

@@ -54,11 +54,18 @@ def put_back_by_hand(host, node: Node, files: str):
         host.wait_for(lambda: len(host.journal(HNA_EVENT="RollbackBegun")) > kill, what="the rollback")
         assert state(host)["state"] == "restoring"
         host.exec("systemctl", "kill", "-s", "KILL", UNIT)
+    host.sh("(heat-node-agent status --wait=300 >/run/wait.out 2>&1 || echo $? >>/run/wait.out) >/dev/null 2>&1 &")
     host.wait_for(lambda: host.read("/run/rollback.out").endswith("0\n"), what="the end of the command")
     assert "generation 1 is in place again, and healthy" in host.read("/run/rollback.out")
     assert host.sh(FILES) == files and node.healthy()
+    # Who waits for what Heat asks for waits until the node is back, and then in vain.
+    host.wait_for(lambda: host.read("/run/wait.out").endswith("\n1\n"), what="the end of the wait")
+    assert "DEGRADED at node" in host.read("/run/wait.out") and "DEGRADED at node" in command(host, "status", "--wait=60", code=1)
     # Neither a poll nor a restart applies it again, and Heat hears nothing more.
-    host.exec("systemctl", "restart", UNIT)
+    host.exec("systemctl", "stop", UNIT)
+    said = command(host, "rollback", code=1)
+    assert "the daemon is down" in said and "systemctl start heat-node-agent" in said, said
+    host.exec("systemctl", "start", UNIT)
     host.wait_for(lambda: is_steady(host), what="a steady node")
     host.exec("systemctl", "kill", "-s", "HUP", UNIT)
     words = "generation 1 is in place by `rollback`, Heat asks for generation 2"
@@ -77,6 +84,7 @@ def put_back_by_hand(host, node: Node, files: str):
     command(host, "rerun", state(host)["deployment"])
     host.wait_for(lambda: state(host)["state"] == "applied", what="generation 2")
     assert host.sh(FILES) != files
+    command(host, "status", "--wait=60")
     command(host, "rollback")
     assert host.sh(FILES) == files
 
@@ -133,6 +141,26 @@ def test_a_failed_update_is_rolled_back(hosts, signal_server, magnum):
         wait_for(lambda: len(node.server.polls()) > polls, 30, "a poll")
     cause = heard(node)
     assert "--no-such-flag" in cause and "rolled back: generation 1 is in place again" in cause, cause
+    assert host.sh(FILES) == files and node.healthy()
+
+    # Killed while the node goes back, and Heat does not list the deployment any more when the next agent asks: the node is not left half way.
+    begun, done = (len(host.journal(HNA_EVENT=event)) for event in ("RollbackBegun", "RolledBack"))
+    node.update(**BAD, **SHORT)
+    host.wait_for(lambda: len(host.journal(HNA_EVENT="RollbackBegun")) > begun, what="the rollback")
+    node.server.document["deployments"] = []
+    node.server.publish()
+    host.exec("systemctl", "kill", "-s", "KILL", UNIT)
+    host.wait_for(lambda: len(host.journal(HNA_EVENT="RolledBack")) > done, what="the end of the rollback")
+    host.wait_for(lambda: state(host)["state"] == "rejected", what="its record")
+    assert (state(host)["touched"], state(host)["back"]) == (False, {"to": 1, "by_hand": False})
+    assert host.sh(FILES) == files and node.healthy()
+    assert "failed, rolled back to 1" in command(host, "generations")
+
+    # The same parameters once more, while they are being applied: it is the same update.
+    node.update(**BAD, **SHORT)
+    host.wait_for(lambda: "--no-such-flag" in host.read("/etc/kubernetes/apiserver"), what="the update")
+    node.update()
+    assert "rolled back: generation 1 is in place again" in heard(node)
     assert host.sh(FILES) == files and node.healthy()
 
     # Killed on its way there: the update is tried again, and then taken back.

@@ -1,6 +1,6 @@
 """Which points of a kill sweep a run takes: all of them take half an hour, so that a run of everything takes every third.
 
-HNA_SWEEP=K/N is every Nth point, beginning with the Kth; 1/1 is all (tests/run sweeps). Without it K follows the date, so that runs on
+HNA_SWEEP=K/N is every Nth point, beginning with the Kth; 1/1 is all (tests/run host-longer). Without it K follows the date, so that runs on
 three days in a row take every point once."""
 import datetime
 import os

@@ -132,6 +132,25 @@ impl Agent {
         self.ledger.mark_withdrawn(&record, "superseded while it was being applied")
     }
 
+    /// Goes on with a rollback that an earlier run of the agent had begun, whatever Heat lists by now: the node is not left between two
+    /// generations.
+    pub(super) fn go_on_going_back(&mut self) {
+        if let Some((deployment, plan, generation)) = self.interrupted_rollback() {
+            let since = self.ledger.heat_waiting_for(&deployment, plan.spec.timeout);
+            self.node_task.start(deployment, plan, generation, since);
+        }
+    }
+
+    /// The update that the node was going back from when the agent ended, until that is gone on with.
+    pub(super) fn interrupted_rollback(&self) -> Option<(Deployment, node::NodePlan, u64)> {
+        let is_applying = |current: &&Generation| current.state == GenerationState::Applying;
+        let current = self.ledger.generations.current().filter(is_applying).filter(|_| !self.node_task.bring_up.is_busy())?;
+        self.node_task.node.interrupted_rollback(current.number, &current.deployment).ok().flatten()?;
+        let deployment = Deployment::parse(&current.entry).ok().flatten()?;
+        let plan = self.plan_of(&deployment).ok()?;
+        Some((deployment, plan, current.number))
+    }
+
     /// Whether what the metadata says of a deployment was said after the last step that was taken with it; if not, Heat is asked
     /// (design.md 9, Freshness).
     fn is_up_to_date(&mut self, id: &str) -> bool {
@@ -246,7 +265,7 @@ impl Agent {
                     .remedy(warning.remedy),
             );
         }
-        let is_resumed = self.ledger.generations.current().is_some_and(|current| current.resumes(&deployment.id));
+        let is_resumed = self.ledger.generations.current().is_some_and(|current| current.resumes(&deployment.id, &plan.digest));
         if state != Some(DeploymentState::Running) && !is_resumed {
             self.node_task.node.forget_rollback()?;
         }

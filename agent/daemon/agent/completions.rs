@@ -86,7 +86,11 @@ impl Agent {
                 && !is_under_way(&record.id)
                 && freshness.covers(record.since)
         };
-        let orphans: Vec<DeploymentRecord> = self.ledger.journal.all().into_iter().filter(orphaned).cloned().collect();
+        let mut orphans: Vec<DeploymentRecord> = self.ledger.journal.all().into_iter().filter(orphaned).cloned().collect();
+        // Nobody waits for it, but the node is on its way back from it.
+        if let Some((update, ..)) = self.interrupted_rollback().filter(|_| !orphans.is_empty()) {
+            orphans.retain(|record| record.id != update.id);
+        }
         for record in orphans {
             if let Err(error) = self.ledger.mark_withdrawn(&record, "removed from the metadata before it ended") {
                 self.trouble.record("withdrawing a deployment", &error);

@@ -197,6 +197,55 @@ async fn a_generation_that_nobody_goes_on_with_is_not_on_its_way_for_ever() {
     }
 }
 
+/// Attack: the agent was killed while the node went back from an update, and Heat's list had another deployment, or none, at the next
+/// start: the rollback was dropped half way.
+#[tokio::test]
+async fn a_rollback_that_has_begun_is_gone_on_with_although_heat_lists_its_deployment_no_more() {
+    let entry = |id: &str, options: &str| {
+        let config = json!({"ROLE": "minion", "KUBE_MASTER_IP": "192.0.2.1", "KUBE_NODE_IP": "192.0.2.2", "TLS_DISABLED": true,
+            "KUBELET_OPTIONS": options});
+        json!({"id": id, "name": id, "group": "kubernetes-node", "config": config, "inputs": []})
+    };
+    for listed in [vec![], vec![entry("newer", "--v=4")]] {
+        let dir = tempfile::tempdir().unwrap();
+        let update = Deployment::parse(&entry("update", "--v=3")).unwrap().unwrap();
+        let document = json!({ "deployments": listed });
+        let (mut agent, _) = open_in(dir.path(), GIVEN, &document).await;
+        agent.ledger.generations.begin("1", "first", entry("first", "--v=2")).unwrap();
+        agent.ledger.generations.end(GenerationState::Applied, None, Vec::new()).unwrap();
+        agent.ledger.register(&update, None).unwrap();
+        agent.ledger.journal.start("update", &json!({})).unwrap();
+        agent.ledger.generations.begin("2", "update", update.to_hook_json()).unwrap();
+        let record = json!({"generation": 2, "deployment": "update", "code": "HNA-0502", "step": {"gate": "kubelet"}, "unit": null,
+            "cause": "no answer", "rule": null, "remedy": serde_json::to_value(Remedy::said("look at it")).unwrap()});
+        agent.host.state.write_json(Path::new("rollback.json"), &record, Attributes::mode(0o600)).unwrap();
+        drop(agent);
+        let (mut agent, report) = open_in(dir.path(), GIVEN, &document).await;
+        Rc::make_mut(&mut agent.host).settings.deploy.groups = None;
+        let change = agent.collector.poll_once().await;
+        agent.received(change);
+        agent.withdraw_unlisted(&BTreeSet::new());
+        assert_eq!(agent.ledger.journal.get("update").unwrap().state, DeploymentState::Running, "it is not withdrawn");
+        agent.go_on_going_back();
+        agent.decide().unwrap();
+        assert_eq!(agent.node_task.bring_up.about().map(String::as_str), Some("update"));
+        // How that ends is a matter for a machine with systemd; here what failed is all that is known.
+        while agent.node_task.bring_up.is_busy() {
+            agent.turn().await;
+        }
+        let current = agent.ledger.generations.current().unwrap().clone();
+        assert_eq!((current.number, current.state), (2, GenerationState::Rejected));
+        assert!(current.reason.unwrap().why().contains("no answer"));
+        assert!(report.events().iter().any(|event| event.code == Code::NodeFailed));
+        // Once, and whoever is newer comes next.
+        agent.go_on_going_back();
+        assert!(!agent.node_task.bring_up.is_busy());
+        agent.collector.poll_once().await;
+        agent.decide().unwrap();
+        assert_eq!(agent.node_task.bring_up.about().map(String::as_str), (!listed.is_empty()).then_some("newer"));
+    }
+}
+
 #[tokio::test]
 async fn a_wait_condition_that_is_never_signalled_is_noted_and_fails_no_deployment() {
     let document = json!({"deployments": [deployment("node", &[])]});

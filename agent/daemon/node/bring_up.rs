@@ -148,7 +148,7 @@ impl Node {
         (deadline, stability_period): (Duration, Duration),
     ) -> Update {
         let running = self.host.clock.start();
-        let prepared = match self.plan_rollback(&plan.desired, generation, &deployment.id).await {
+        let prepared = match self.plan_rollback(&plan.desired, generation).await {
             Ok(way) => self.interrupted_rollback(generation, &deployment.id).map(|interrupted| (way, interrupted)),
             Err(error) => Err(error),
         };

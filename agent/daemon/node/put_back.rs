@@ -13,7 +13,7 @@ use crate::converge;
 use crate::daemon::reason::reason;
 use crate::deploy::{AppliedExtent, DeploymentOutcome, Generation, Generations};
 use crate::desired::Desired;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::files::Tree;
 use crate::kubernetes::{self, MachineFacts};
 use crate::machine::facts;
@@ -51,18 +51,36 @@ fn way(state: &Tree, current: &Generation, asked: Option<u64>, facts: &MachineFa
             .rule("what nothing takes back is never rolled back: volumes, certificates and keys, flannel's configuration, etcd's member, objects")
             .remedy(update));
     }
-    let mut replaced = None;
-    for name in [FORMER, REPLACED] {
-        let record: Option<Replaced> = state.read_json(Path::new(name))?;
-        replaced = replaced.or(record.filter(|record| record.is_of(newest)));
-    }
-    let Some(replaced) = replaced else {
-        return Err(Error::refused(format!("what generation {newest} replaced is not recorded")).remedy(update));
+    let damaged = |error: Error| match error.kind() {
+        ErrorKind::Permanent => {
+            let cause = format!("the record of what generation {newest} replaced is damaged: {error}");
+            Error::refused(cause).remedy(&*update)
+        }
+        _ => error,
+    };
+    let Some(replaced) = record_of(state, newest).map_err(damaged)? else {
+        return Err(Error::refused(format!("what generation {newest} replaced is not recorded")).remedy(&*update));
     };
     if let Some(obstacle) = replaced.obstacle() {
-        return Err(Error::refused(obstacle).remedy(update));
+        return Err(Error::refused(obstacle).remedy(&*update));
     }
-    Ok((Previous { number, spec, desired, replaced }, after))
+    let previous = Previous { number, spec, desired, replaced };
+    // It can be read as a whole, before anything is begun.
+    previous.retired(&after).map_err(damaged)?;
+    Ok((previous, after))
+}
+
+/// What this generation replaced, where one of the two files says so.
+fn record_of(state: &Tree, generation: u64) -> Result<Option<Replaced>> {
+    let mut damaged = None;
+    for name in [FORMER, REPLACED] {
+        match state.read_json::<Replaced>(Path::new(name)) {
+            Ok(Some(record)) if record.is_of(generation) => return Ok(Some(record)),
+            Err(error) if error.kind() == ErrorKind::Permanent => damaged = Some(error),
+            other => drop(other?),
+        }
+    }
+    damaged.map_or(Ok(None), Err)
 }
 
 /// The number of the generation that the operator's order puts back.
@@ -216,6 +234,33 @@ mod tests {
                 (got, _) => panic!("{why}: {got:?}"),
             }
         }
+    }
+
+    /// Attack: the record's content was damaged, and a rollback that could not be carried out left the node as one that had failed.
+    #[test]
+    fn an_order_is_refused_where_the_record_of_what_was_replaced_is_damaged() {
+        let (_dir, state, current) = updated(&json!({"HTTP_PROXY": "http://192.0.2.1:3128"}), 2);
+        let found = || way(&state, &current, None, &MachineFacts::default());
+        let (previous, after) = found().unwrap();
+        let path = previous.retired(&after).unwrap().files[0].path.clone();
+        let whole = state.read(Path::new(FORMER), 1 << 20).unwrap().unwrap();
+        let mut undecodable: Value = crate::budgets::json::typed(&whole).unwrap();
+        undecodable["files"] = json!({path: {"content": "%", "mode": 0o600, "owner": [0, 0]}});
+        let put = |name: &str, bytes: &[u8]| state.write(Path::new(name), bytes, Attributes::mode(0o600)).unwrap();
+        for damaged in [b"{".to_vec(), b"[]".to_vec(), undecodable.to_string().into_bytes()] {
+            put(FORMER, &damaged);
+            let error = found().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
+            assert!(error.to_string().contains("the record of what generation 2 replaced is damaged: "), "{error}");
+            assert!(
+                error.suggested_remedy().unwrap().contains("update the stack with the parameters of generation 1"),
+                "{error}"
+            );
+        }
+        // The same record lies in the other file until the update's end is written down whole.
+        put(FORMER, b"{");
+        put(REPLACED, &whole);
+        assert_eq!(found().unwrap().0.number, 1);
     }
 
     #[test]

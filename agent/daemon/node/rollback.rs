@@ -21,7 +21,7 @@ use super::renewal;
 use crate::clock::Stopwatch;
 use crate::converge::{Failure, Original, Retired, RetiredFile};
 use crate::deploy::Generations;
-use crate::desired::{Dependency, Desired, File};
+use crate::desired::{Dependency, Desired, File, Unit};
 use crate::error::remedy::Remedy;
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::{Attributes, FileKind, Tree};
@@ -142,6 +142,12 @@ fn depends_on_change(before: &Desired, after: &Desired, step: &StepId) -> bool {
     }
 }
 
+/// Whether the generation before did not enable a unit, which it may have known all the same: of the runtimes of containers one runs, and the
+/// others are kept from running.
+fn is_newly_enabled(before: &Desired, unit: &Unit) -> bool {
+    unit.enable && !before.units.iter().any(|other| other.name == unit.name && other.enable)
+}
+
 /// The component that a step is about, as the health of components names it.
 fn component<'a>(desired: &'a Desired, step: &'a StepId) -> Option<&'a str> {
     let of_unit = |unit: &'a str| unit.trim_end_matches(".service");
@@ -176,12 +182,11 @@ impl fmt::Debug for SavedFile {
 pub(super) struct Replaced {
     /// The update.
     generation: u64,
-    /// The deployment that asks for it.
-    deployment: String,
     /// Files that lay where only the update writes. They may hold secrets.
     files: BTreeMap<String, SavedFile>,
-    /// Of the units that only the update asks for: those that ran, and those that were enabled.
+    /// Of the units that only the update asks for: those that ran.
     running: BTreeSet<String>,
+    /// Of the units that only the update wants enabled: those that were.
     enabled: BTreeSet<String>,
     /// Components that were not healthy before.
     unhealthy: BTreeSet<String>,
@@ -345,7 +350,7 @@ impl Previous {
                 Some(saved) => Some(Original {
                     content: STANDARD
                         .decode(&saved.content)
-                        .map_err(|error| Error::permanent(format!("{REPLACED} is damaged: {error}")))?,
+                        .map_err(|error| Error::permanent(format!("what lay at {} cannot be decoded: {error}", file.path)))?,
                     mode: saved.mode,
                     owner: saved.owner,
                 }),
@@ -358,7 +363,9 @@ impl Previous {
             after.units.iter().partition(|unit| self.desired.units.iter().any(|other| other.name == unit.name));
         let readers = common.into_iter().filter(|unit| unit.restart_on.iter().any(reads_retired));
         let stop = new.iter().filter(|unit| !unit.applies_files && !self.replaced.running.contains(&unit.name));
-        let disable = new.iter().filter(|unit| unit.enable && !self.replaced.enabled.contains(&unit.name));
+        let is_newly_enabled =
+            |unit: &&Unit| is_newly_enabled(&self.desired, unit) && !self.replaced.enabled.contains(&unit.name);
+        let disable = after.units.iter().filter(is_newly_enabled);
         Ok(Retired {
             readers: readers.map(|unit| unit.name.clone()).collect(),
             stop: stop.map(|unit| unit.name.clone()).collect(),
@@ -405,13 +412,13 @@ impl Node {
     }
 
     /// Finds the generation that was in place before this one, and records what is replaced, before anything is.
-    pub(super) async fn plan_rollback(&self, after: &Desired, generation: u64, deployment: &str) -> Result<RollbackPlan> {
+    pub(super) async fn plan_rollback(&self, after: &Desired, generation: u64) -> Result<RollbackPlan> {
         let current = Generations::inspect(&self.host.state);
         let Some(current) = current.filter(|current| current.number == generation) else { return Ok(RollbackPlan::Nothing) };
         let Some(before) = current.before.filter(|before| before.number != generation) else { return Ok(RollbackPlan::Nothing) };
         let closed = |cause: &str| Ok(RollbackPlan::Closed { number: before.number, cause: cause.to_owned() });
         if !current.consistent_before {
-            return closed("an update before this one failed on its way, so that generation was not whole any more");
+            return closed("an update before this one was not completed, so that generation was not whole any more");
         }
         let Some(systemd) = &self.host.systemd else { return Ok(RollbackPlan::Nothing) };
         let Some(spec) = spec_of(&before.entry) else { return closed("this version of the agent cannot read its parameters") };
@@ -428,12 +435,11 @@ impl Node {
             }
             known => known?,
         };
-        let is_ours = |known: &Replaced| known.generation == generation && known.deployment == deployment;
-        let replaced = if let Some(known) = known.filter(is_ours) {
+        // Of the same generation it is the record of this very update: one that begins anew is preceded by `forget_rollback`.
+        let replaced = if let Some(known) = known.filter(|known| known.is_of(generation)) {
             known
         } else {
-            let replaced = self.replaced(&desired, after, systemd).await?;
-            let replaced = Replaced { generation, deployment: deployment.to_owned(), ..replaced };
+            let replaced = Replaced { generation, ..self.replaced(&desired, after, systemd).await? };
             self.host.state.write_json(Path::new(REPLACED), &replaced, Attributes::mode(0o600))?;
             replaced
         };
@@ -455,12 +461,17 @@ impl Node {
         let components = self.components();
         let unhealthy = components.iter().filter(|component| component.is_unhealthy()).map(|component| component.name.clone());
         let mut replaced = Replaced { files, obstacle, unhealthy: unhealthy.collect(), ..Replaced::default() };
-        for unit in after.units.iter().filter(|unit| before.units.iter().all(|other| other.name != unit.name)) {
+        for unit in &after.units {
+            let is_new = before.units.iter().all(|other| other.name != unit.name);
+            let is_newly_enabled = is_newly_enabled(before, unit);
+            if !is_new && !is_newly_enabled {
+                continue;
+            }
             let state = systemd.unit(&unit.name).await?;
-            if state.is_active() || state.is_settling() {
+            if is_new && (state.is_active() || state.is_settling()) {
                 replaced.running.insert(unit.name.clone());
             }
-            if state.unit_file_state.starts_with("enabled") {
+            if is_newly_enabled && state.unit_file_state.starts_with("enabled") {
                 replaced.enabled.insert(unit.name.clone());
             }
         }
@@ -468,7 +479,10 @@ impl Node {
     }
 
     /// The failure of an update that the node was going back from when the agent ended.
-    pub(super) fn interrupted_rollback(&self, generation: u64, deployment: &str) -> Result<Option<Failure>> {
+    ///
+    /// # Errors
+    /// If what is remembered of it can be neither read nor quarantined.
+    pub(in crate::daemon) fn interrupted_rollback(&self, generation: u64, deployment: &str) -> Result<Option<Failure>> {
         let record: Option<RollbackRecord> =
             self.host.state.read_state(Path::new(ROLLBACK), &self.host.report, Code::StateFileQuarantined)?;
         let record = record.filter(|record| record.generation == generation && record.deployment == deployment);

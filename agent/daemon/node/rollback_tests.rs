@@ -170,6 +170,7 @@ fn a_node_goes_back_only_where_it_may_and_says_why_not() {
 
 #[test]
 fn what_the_update_brought_is_taken_away_and_what_it_found_is_left() {
+    let mut known = before();
     let mut after = with_file("/etc/api", "2");
     after.files.push(File::public("/etc/new", "n"));
     after.files.push(File::public("/etc/theirs", "o"));
@@ -177,22 +178,28 @@ fn what_the_update_brought_is_taken_away_and_what_it_found_is_left() {
     for name in ["new.service", "ran.service", "enabled.service"] {
         after.units.push(new_unit(name, &["/etc/new"], &[]));
     }
+    // Attack: of a runtime that both generations know, and only the update ran, the rollback left the unit enabled.
+    for name in ["kept.service", "image.service"] {
+        let unit = Unit { applies_files: true, enable: false, ..new_unit(name, &[], &[]) };
+        known.units.push(unit);
+        after.units.push(new_unit(name, &[], &[]));
+    }
     let saved = SavedFile { content: STANDARD.encode("theirs"), mode: 0o640, owner: (7, 8) };
     let set = |name: &str| BTreeSet::from([name.to_owned()]);
     let replaced = Replaced {
         files: BTreeMap::from([("/etc/theirs".to_owned(), saved)]),
         running: set("ran.service"),
-        enabled: set("enabled.service"),
+        enabled: ["enabled.service", "image.service"].map(str::to_owned).into(),
         ..Replaced::default()
     };
-    let RollbackPlan::Open(previous) = previous(replaced) else { unreachable!() };
+    let previous = Previous { number: 3, spec: test_spec(), desired: known, replaced };
     let retired = previous.retired(&after).unwrap();
     let original = Original { content: b"theirs".to_vec(), mode: 0o640, owner: (7, 8) };
     let file = |path: &str, written: &str, original| RetiredFile { path: path.into(), written: written.into(), original };
     assert_eq!(retired.files, [file("/etc/new", "n", None), file("/etc/theirs", "o", Some(original))]);
     assert_eq!(retired.readers, set("api.service"));
     assert_eq!(retired.stop, ["new.service", "enabled.service"]);
-    assert_eq!(retired.disable, ["new.service", "ran.service"]);
+    assert_eq!(retired.disable, ["new.service", "ran.service", "kept.service"]);
     assert!(!format!("{retired:?}").contains("theirs\""), "contents are no text for logs");
 }
 
