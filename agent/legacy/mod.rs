@@ -7,6 +7,7 @@
 mod apply_config;
 mod arguments;
 mod collect_config;
+mod heat_config;
 mod hooks;
 mod log;
 mod machine;
@@ -38,6 +39,7 @@ fn tool(name: &str) -> Option<fn(&[String]) -> ToolResult> {
         "os-apply-config" | "os-config-applier" => Some(apply_config::run),
         "os-collect-config" => Some(collect_config::run),
         "heat-config-notify" => Some(notify::run),
+        "55-heat-config" => Some(heat_config::run),
         "os-refresh-config" => Some(refresh_config::run),
         "dib-run-parts" => Some(run_parts::run),
         // heat-agents calls its files so, and diskimage-builder installs them by the name of the group alone.
