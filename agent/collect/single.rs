@@ -36,7 +36,9 @@ impl SingleSource {
         deadline: Duration,
     ) -> Result<Option<Self>> {
         let mut section = Section::default();
-        keys(name).iter().for_each(|key| section.take(key, values(key)));
+        for key in keys(name) {
+            section.take(key, values(key));
+        }
         let Some(set) = SourceSet::of(name, HintOrigin::Config, &section, false)? else { return Ok(None) };
         let endpoint = set.endpoint(None);
         let http = endpoint.ca().map_or_else(|| http.clone(), |ca| http.with_endpoint_ca(Path::new(ca)));

@@ -119,6 +119,7 @@ impl Collector {
 }
 
 /// What is asked for, checked.
+#[expect(clippy::struct_excessive_bools, reason = "each is an option of its own")]
 pub(super) struct Options {
     given: Given,
     file: OsCollectConfig,
@@ -285,15 +286,12 @@ impl Options {
             };
             let known = ["cachedir", "backup_cachedir"].contains(&name);
             let found = known.then(|| self.all("DEFAULT", name).pop().unwrap_or_else(|| default(name)));
-            match found {
-                Some(found) => {
-                    out += &found;
-                    rest = left;
-                }
-                None => {
-                    out.push('$');
-                    rest = behind;
-                }
+            if let Some(found) = found {
+                out += &found;
+                rest = left;
+            } else {
+                out.push('$');
+                rest = behind;
             }
         }
         out + rest
@@ -373,7 +371,10 @@ fn files(machine: &Machine, given: &Given) -> Result<Vec<(String, bool)>> {
 
 fn files_in(machine: &Machine, directory: &str) -> Result<Vec<(String, bool)>> {
     let names = machine.root.list(&machine.path(directory)).context(|| format!("looking for settings in {directory}"))?;
-    let names = names.iter().filter_map(|name| name.to_str()).filter(|name| name.ends_with(".conf") && !name.starts_with('.'));
+    let names = names
+        .iter()
+        .filter_map(|name| name.to_str())
+        .filter(|name| Path::new(name).extension().is_some_and(|end| end == "conf") && !name.starts_with('.'));
     Ok(names.map(|name| (Path::new(directory).join(name).display().to_string(), false)).collect())
 }
 

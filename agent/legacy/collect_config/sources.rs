@@ -85,7 +85,9 @@ impl Sources {
         let answers = join_all(asking).await;
         let mut all = Documents::new();
         for (source, (answer, remarks)) in self.sources.iter_mut().zip(answers) {
-            remarks.iter().for_each(|remark| log.warning(remark));
+            for remark in &remarks {
+                log.warning(remark);
+            }
             let name = source.collector.as_str();
             match answer {
                 None => source.last = None,
@@ -155,7 +157,7 @@ impl Source {
 impl Collector {
     /// The document of a source, and behind it those of its deployments that no hook runs (heat-protocol.md 2.8).
     fn documents(self, document: Value, options: &Options, remarks: &mut Vec<String>) -> Documents {
-        let mut documents = vec![(self.as_str().to_owned(), Value::Null)];
+        let mut documents = Documents::new();
         if !matches!(self, Self::HeatLocal | Self::Ec2) {
             for key in options.deployment_keys(self.as_str()) {
                 match document.get(&key) {
@@ -165,7 +167,7 @@ impl Collector {
                 }
             }
         }
-        documents[0].1 = document;
+        documents.insert(0, (self.as_str().to_owned(), document));
         documents
     }
 }
