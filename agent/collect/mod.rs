@@ -20,6 +20,7 @@ mod request;
 mod schedule;
 mod section;
 mod selection;
+mod single;
 mod snapshot;
 mod source;
 mod source_set;
@@ -55,6 +56,7 @@ pub use local::{read_document, read_file};
 pub use own_credentials::OwnCredentials;
 use poll::{AnswerStanding, PollCache, Tools};
 use section::DEPLOYMENTS;
+pub use single::SingleSource;
 pub use snapshot::{AuthoritativeAnswer, Snapshot, SourceState};
 use source::{PollOutcome, Polled, Source};
 

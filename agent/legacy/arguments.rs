@@ -38,7 +38,7 @@ impl From<Error> for Wrong {
 }
 
 /// What is on a command line.
-#[derive(Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Given {
     options: Vec<(&'static str, Vec<String>)>,
     /// Words that belong to no option.
@@ -59,6 +59,17 @@ impl Given {
     /// The values of an option, those that were given last.
     pub(super) fn list(&self, name: &str) -> Option<&[String]> {
         self.options.iter().rev().find(|(given, _)| *given == name).map(|(_, values)| values.as_slice())
+    }
+
+    /// What these options were given, all of it, in the order of the command line.
+    pub(super) fn in_order(&self, names: &[&str]) -> impl Iterator<Item = (&'static str, &str)> {
+        let given = self.options.iter().filter(|(given, _)| names.contains(given));
+        given.flat_map(|(given, values)| values.iter().map(|value| (*given, value.as_str())))
+    }
+
+    /// Which of two options that are each other's opposite was given last; none where neither was.
+    pub(super) fn last_of(&self, names: [&str; 2]) -> Option<&'static str> {
+        self.options.iter().rev().map(|(given, _)| *given).find(|given| names.contains(given))
     }
 }
 

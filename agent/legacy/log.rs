@@ -18,6 +18,11 @@ pub(super) struct Log {
 }
 
 impl Log {
+    /// To standard error alone.
+    pub(super) fn new() -> Self {
+        Self { clock: Clock::system(), file: None }
+    }
+
     /// To a file too, where the process is root's. A file that cannot be opened keeps nobody from working.
     pub(super) fn with_file(machine: &Machine, path: &Path) -> Self {
         let mode = machine.root.facts(path).ok().flatten().map_or(0o600, |facts| facts.mode & 0o777);

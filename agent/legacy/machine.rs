@@ -6,7 +6,10 @@ use serde_json::Value;
 
 use crate::budgets::{DOCUMENT_MEMORY, json, python_json};
 use crate::error::{Context, Error, Result};
-use crate::files::{FileKind, READ_LIMIT, Tree};
+use crate::files::{Attributes, FileKind, READ_LIMIT, Tree, masked};
+
+/// How deep a tree is copied: a link may lead in a circle.
+const DEPTH: usize = 32;
 
 /// The machine, and where the tool stands in it.
 pub(super) struct Machine {
@@ -69,6 +72,33 @@ impl Machine {
         let Some(text) = self.exact_text(&name)? else { return Ok(None) };
         let value = python_json::value(text.as_bytes(), DOCUMENT_MEMORY).map_err(without_content);
         value.map(Some).context(|| format!("reading {}", self.path(name).display()))
+    }
+
+    /// Copies a directory with its files, links followed, to where nothing is yet; those above it are made as anybody would.
+    ///
+    /// # Errors
+    /// If something cannot be read or written.
+    pub(super) fn copy(&self, from: &Path, to: &Path) -> Result<()> {
+        if let Some(above) = to.parent() {
+            self.root.create_dir_all(above, Attributes::mode(masked(0o777)))?;
+        }
+        self.copy_within(from, to, DEPTH).context(|| format!("copying {} to {}", from.display(), to.display()))
+    }
+
+    fn copy_within(&self, from: &Path, to: &Path, depth: usize) -> Result<()> {
+        let depth = depth.checked_sub(1).ok_or_else(|| Error::permanent("its directories have no end"))?;
+        let Some(facts) = self.root.facts_followed(from)? else { return Ok(()) };
+        match facts.kind {
+            FileKind::Directory => {
+                self.root.create_dir(to, Attributes::mode(facts.mode))?;
+                self.root.list(from)?.iter().try_for_each(|name| self.copy_within(&from.join(name), &to.join(name), depth))
+            }
+            FileKind::File => match self.root.read(from, READ_LIMIT)? {
+                Some(bytes) => self.root.write(to, &bytes, Attributes::mode(facts.mode & 0o777)),
+                None => Ok(()),
+            },
+            FileKind::Link | FileKind::Other => Ok(()),
+        }
     }
 }
 

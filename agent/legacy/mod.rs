@@ -6,6 +6,8 @@
 
 mod apply_config;
 mod arguments;
+mod collect_config;
+mod heat_config;
 mod hooks;
 mod log;
 mod machine;
@@ -35,7 +37,9 @@ pub fn enter(arguments: impl IntoIterator<Item = OsString>) -> Option<ExitCode> 
 fn tool(name: &str) -> Option<fn(&[String]) -> ToolResult> {
     match name {
         "os-apply-config" | "os-config-applier" => Some(apply_config::run),
+        "os-collect-config" => Some(collect_config::run),
         "heat-config-notify" => Some(notify::run),
+        "55-heat-config" => Some(heat_config::run),
         "os-refresh-config" => Some(refresh_config::run),
         "dib-run-parts" => Some(run_parts::run),
         // heat-agents calls its files so, and diskimage-builder installs them by the name of the group alone.
@@ -52,9 +56,17 @@ mod tests {
 
     #[test]
     fn only_the_names_of_the_tools_enter() {
-        for name in
-            ["os-apply-config", "os-config-applier", "heat-config-notify", "script", "hook-script", "hook-json-file.py", "hiera"]
-        {
+        for name in [
+            "os-apply-config",
+            "os-config-applier",
+            "os-collect-config",
+            "55-heat-config",
+            "heat-config-notify",
+            "script",
+            "hook-script",
+            "hook-json-file.py",
+            "hiera",
+        ] {
             assert!(tool(name).is_some(), "{name}");
         }
         for name in ["heat-node-agent", "script.py", "hook-", "os-apply-config.py", "hook-hook-script", ""] {

@@ -10,4 +10,4 @@ pub mod template;
 
 pub use deployment::{Deployment, Malformed, Output, SignalTarget};
 pub use input::{Input, Traces};
-pub use python::{python_json, python_json_sorted, python_text};
+pub use python::{python_json, python_json_lines, python_json_sorted, python_text};

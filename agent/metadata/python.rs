@@ -77,11 +77,19 @@ pub fn python_json(value: &Value) -> String {
 #[must_use]
 pub fn python_json_sorted(value: &Value, indent: usize) -> String {
     let mut out = String::new();
-    put(&mut out, value, indent, 0);
+    put(&mut out, value, indent, true, 0);
     out
 }
 
-fn put(out: &mut String, value: &Value, indent: usize, level: usize) {
+/// The same with the keys in the order that they have (heat-protocol.md 1.7, 4.2 e).
+#[must_use]
+pub fn python_json_lines(value: &Value, indent: usize) -> String {
+    let mut out = String::new();
+    put(&mut out, value, indent, false, 0);
+    out
+}
+
+fn put(out: &mut String, value: &Value, indent: usize, is_sorted: bool, level: usize) {
     let line = |out: &mut String, level: usize| {
         out.push('\n');
         out.extend(std::iter::repeat_n(' ', indent * level));
@@ -91,18 +99,18 @@ fn put(out: &mut String, value: &Value, indent: usize, level: usize) {
             for (at, item) in items.iter().enumerate() {
                 out.push_str(if at == 0 { "[" } else { "," });
                 line(out, level + 1);
-                put(out, item, indent, level + 1);
+                put(out, item, indent, is_sorted, level + 1);
             }
             line(out, level);
             out.push(']');
         }
         Value::Object(members) if !members.is_empty() => {
-            for (at, (key, item)) in sorted(members).into_iter().enumerate() {
+            for (at, (key, item)) in ordered(members, is_sorted).into_iter().enumerate() {
                 out.push_str(if at == 0 { "{" } else { "," });
                 line(out, level + 1);
                 out.push_str(&ascii_json(key));
                 out.push_str(": ");
-                put(out, item, indent, level + 1);
+                put(out, item, indent, is_sorted, level + 1);
             }
             line(out, level);
             out.push('}');
@@ -111,10 +119,12 @@ fn put(out: &mut String, value: &Value, indent: usize, level: usize) {
     }
 }
 
-/// By code points, as Python compares texts; so do bytes of UTF-8.
-fn sorted(members: &Map<String, Value>) -> Vec<(&String, &Value)> {
+/// Where they are sorted, by code points, as Python compares texts; so do bytes of UTF-8.
+fn ordered(members: &Map<String, Value>, is_sorted: bool) -> Vec<(&String, &Value)> {
     let mut members: Vec<_> = members.iter().collect();
-    members.sort_by_key(|(key, _)| *key);
+    if is_sorted {
+        members.sort_by_key(|(key, _)| *key);
+    }
     members
 }
 
@@ -198,5 +208,7 @@ mod tests {
         let text = "{\n    \"A\": true,\n    \"a\": \"\\u007f\\u00e9\\ud83d\\ude00\\\"\",\n    \"b\": [\n        1,\n        [],\n        {},\n        {\n            \"y\": null\n        }\n    ]\n}";
         assert_eq!(python_json_sorted(&value, 4), text);
         assert_eq!(python_json_sorted(&json!([]), 4), "[]");
+        // json.dumps(…, indent=1).
+        assert_eq!(python_json_lines(&json!({"b": [1], "a": {}}), 1), "{\n \"b\": [\n  1\n ],\n \"a\": {}\n}");
     }
 }

@@ -76,6 +76,14 @@ impl OsCollectConfig {
         parsed
     }
 
+    /// Takes over what a later file says: its values stand behind those that are there.
+    pub fn extend(&mut self, later: Self) {
+        for (key, values) in later.values {
+            self.values.entry(key).or_default().extend(values);
+        }
+        self.suspicious_lines.extend(later.suspicious_lines);
+    }
+
     /// The last value of a key that is not empty.
     #[must_use]
     pub fn get(&self, section: &str, key: &str) -> Option<&str> {

@@ -3,9 +3,9 @@
 # programs, in target/legacy/heat-agents.
 set -eu
 cd "$(dirname "$0")/../.."
-[ -x target/legacy/venv/bin/os-apply-config ] || {
+[ -x target/legacy/venv/bin/os-collect-config ] || {
   python3 -m venv target/legacy/venv
-  target/legacy/venv/bin/pip install -q os-apply-config==14.1.0 pystache==0.6.8 os-refresh-config==14.1.0 dib-utils==0.0.11 requests
+  target/legacy/venv/bin/pip install -q os-apply-config==14.1.0 pystache==0.6.8 os-refresh-config==14.1.0 os-collect-config==14.1.0 dib-utils==0.0.11 requests
 }
 [ -e target/legacy/heat-agents ] || {
   target/legacy/venv/bin/pip download -q --no-deps --no-binary :all: --dest target/legacy heat-agents==13.0.0

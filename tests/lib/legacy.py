@@ -12,6 +12,7 @@ REAL = ROOT / "target/legacy/venv/bin"
 AGENTS = ROOT / "target/legacy/heat-agents"
 # Where heat-agents has what is installed by other names.
 IN_AGENTS = {f"hook-{group}.py": f"heat-config-{group}/install.d/hook-{group}.py" for group in ("script", "json-file", "apply-config", "hiera")}
+IN_AGENTS["55-heat-config"] = "heat-config/os-refresh-config/configure.d/55-heat-config"
 IN_AGENTS["heat-config-notify"] = "heat-config/bin/heat-config-notify"
 
 

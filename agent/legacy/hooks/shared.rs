@@ -10,7 +10,7 @@ use crate::files::{Attributes, FileKind, masked};
 use crate::programs::child::Heard;
 
 /// Bytes of each stream of a program that a result has, at most: the last ones. heat-config-notify cuts further, to what Heat takes.
-pub(super) const STREAM: u64 = 4 * 1024 * 1024;
+pub(in super::super) const STREAM: u64 = 4 * 1024 * 1024;
 
 /// What a hook answers.
 pub(super) type Answer = Map<String, Value>;
@@ -61,7 +61,7 @@ pub(super) fn harmless<'t>(name: &'t str, what: &str) -> Result<&'t str> {
 }
 
 /// The same for one that has no directories in it.
-pub(super) fn plain<'t>(name: &'t str, what: &str) -> Result<&'t str> {
+pub(in super::super) fn plain<'t>(name: &'t str, what: &str) -> Result<&'t str> {
     match harmless(name, what)? {
         name if name.contains('/') => Err(Error::permanent(format!("the {what} {name:?} cannot be the name of a file"))),
         name => Ok(name),

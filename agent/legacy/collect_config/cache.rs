@@ -1,0 +1,196 @@
+//! What was collected, as files: each document as it is, as it was first, and as it was at the last command that succeeded
+//! (heat-protocol.md 1.7).
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::super::log::Log;
+use super::super::machine::Machine;
+use super::options::Options;
+use crate::digest;
+use crate::error::Result;
+use crate::files::{Attributes, READ_LIMIT, masked};
+use crate::metadata::{python_json, python_json_lines};
+
+/// Its file lists the others.
+const LIST: &str = "os_config_files";
+/// Bytes of the longest name that is taken as it is: NAME_MAX less what is put around it. In the place of a longer one stands its digest.
+const LONGEST: usize = 200;
+
+/// The directory of the files.
+pub(super) struct Cache<'a> {
+    pub(super) machine: &'a Machine,
+    pub(super) options: &'a Options,
+}
+
+/// What a round has written.
+#[derive(Debug, Default)]
+pub(super) struct Stored {
+    /// The files, in order.
+    pub(super) paths: Vec<String>,
+    /// Of them those that no command has seen yet.
+    pub(super) changed: Vec<String>,
+}
+
+impl Cache<'_> {
+    /// Writes the documents of a round; where one is new, their list and the copy of everything too.
+    ///
+    /// # Errors
+    /// If something cannot be written.
+    pub(super) fn store(&self, documents: &[(String, Value)], log: &mut Log) -> Result<Stored> {
+        let root = &self.machine.root;
+        let mut stored = Stored::default();
+        let mut taken = BTreeSet::from([LIST.to_owned()]);
+        for (key, document) in documents {
+            if self.machine.kind(self.directory()).is_none() {
+                root.create_dir(&self.directory(), Attributes::mode(masked(0o777)))?;
+            }
+            let path = self.path(&file_name(key, &mut taken));
+            let text = python_json_lines(document, 1);
+            let there = self.machine.path(&path);
+            let (first, last) = (beside(&there, "orig"), beside(&there, "last"));
+            let is_new = root.facts(&first)?.is_none();
+            if is_new {
+                root.write(&first, text.as_bytes(), Attributes::mode(0o600))?;
+            }
+            // What did not change is not written again.
+            if root.read(&there, READ_LIMIT).ok().flatten().as_deref() != Some(text.as_bytes()) {
+                root.write(&there, text.as_bytes(), Attributes::mode(0o600))?;
+            }
+            if is_new || !self.is_known(&last, document, log) {
+                stored.changed.push(path.clone());
+            }
+            stored.paths.push(path);
+        }
+        if !stored.changed.is_empty() {
+            let list = Value::from(stored.paths.clone());
+            root.write(&self.machine.path(self.path(LIST)), python_json(&list).as_bytes(), Attributes::mode(0o600))?;
+            self.back_up(log)?;
+        }
+        Ok(stored)
+    }
+
+    /// Whether the last command that succeeded has seen a document. What cannot be read says nothing (heat-protocol.md R2).
+    fn is_known(&self, last: &Path, document: &Value, log: &mut Log) -> bool {
+        match self.machine.json(last) {
+            Ok(seen) => seen.as_ref() == Some(document),
+            Err(error) => {
+                log.warning(&format!("{error}: it counts as changed"));
+                false
+            }
+        }
+    }
+
+    /// Records that a command has seen these files.
+    ///
+    /// # Errors
+    /// If something cannot be written.
+    pub(super) fn commit(&self, changed: &[String]) -> Result<()> {
+        for path in changed {
+            let path = self.machine.path(path);
+            if let Some(bytes) = self.machine.root.read(&path, READ_LIMIT)? {
+                self.machine.root.write(&beside(&path, "last"), &bytes, Attributes::mode(0o600))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What a source said last, as far as it was kept; `None` where nothing is or can be read.
+    pub(super) fn kept(&self, key: &str) -> Option<Value> {
+        self.machine.json(self.path(key)).ok().flatten()
+    }
+
+    fn directory(&self) -> PathBuf {
+        self.machine.path(&self.options.cachedir)
+    }
+
+    /// As the original writes it: the directory as it is given.
+    fn path(&self, name: &str) -> String {
+        Path::new(&self.options.cachedir).join(format!("{name}.json")).display().to_string()
+    }
+
+    /// Copies the directory anew to where it is kept until the machine is started again.
+    fn back_up(&self, log: &mut Log) -> Result<()> {
+        let (from, to) = (self.directory(), self.machine.path(&self.options.backup));
+        // What is there is removed first, and neither may be within the other.
+        if from.starts_with(&to) || to.starts_with(&from) {
+            log.warning(&format!("nothing is copied to {}: it and {} overlap", to.display(), from.display()));
+            return Ok(());
+        }
+        self.machine.root.remove_dir_all(&to)?;
+        self.machine.copy(&from, &to)
+    }
+}
+
+fn beside(path: &Path, end: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".");
+    name.push(end);
+    name.into()
+}
+
+/// A name for the file of a document, within its directory (heat-protocol.md R21) and of no other document (R20).
+fn file_name(key: &str, taken: &mut BTreeSet<String>) -> String {
+    let mut name: String = key.chars().map(|c| if c == '/' || c == '\0' { '_' } else { c }).collect();
+    if name.len() > LONGEST {
+        name = digest::hex(name.as_bytes());
+    }
+    let numbered = (2..).map(|number: u32| format!("{name}.{number}"));
+    let free = std::iter::once(name.clone()).chain(numbered).find(|name| !taken.contains(name)).unwrap_or_else(|| name.clone());
+    taken.insert(free.clone());
+    free
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::files::Tree;
+
+    #[test]
+    fn what_no_command_has_seen_is_changed_and_a_copy_never_removes_its_source() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name).display().to_string();
+        let machine = Machine::new().unwrap();
+        let line = ["--config-file", "/dev/null", "--cachedir", &at("cache"), "--backup-cachedir", &at("copies/of")];
+        let mut options = Options::load(&machine, super::super::read(&line)).unwrap();
+        let documents = [("a".to_owned(), json!({"x": 1, "y": 2})), ("../b".to_owned(), json!("text"))];
+        let mut log = Log::new();
+        let read = |name: &str| Tree::open(dir.path()).unwrap().read(Path::new(name), READ_LIMIT).unwrap();
+        {
+            let cache = Cache { machine: &machine, options: &options };
+            let both = [at("cache/a.json"), at("cache/.._b.json")];
+            for _ in 0..2 {
+                assert_eq!(cache.store(&documents, &mut log).unwrap().changed, both, "no command has succeeded");
+            }
+            cache.commit(&both).unwrap();
+            let reordered = [("a".to_owned(), json!({"y": 2, "x": 1})), documents[1].clone()];
+            let stored = cache.store(&reordered, &mut log).unwrap();
+            assert_eq!((stored.changed, stored.paths), (Vec::new(), both.to_vec()));
+            assert_eq!(read("copies/of/a.json"), Some(b"{\n \"x\": 1,\n \"y\": 2\n}".to_vec()));
+            // A power cut in the middle of a commit.
+            machine.root.write(&dir.path().join("cache/a.json.last"), b"{\"x\"", Attributes::mode(0o600)).unwrap();
+            assert_eq!(cache.store(&documents, &mut log).unwrap().changed, both[..1]);
+            assert_eq!((cache.kept("a"), cache.kept("none")), (Some(documents[0].1.clone()), None));
+        }
+        for overlapping in ["", "cache", "cache/within"] {
+            options.backup = at(overlapping);
+            let changed = [("a".to_owned(), json!(overlapping))];
+            let stored = Cache { machine: &machine, options: &options }.store(&changed, &mut log).unwrap();
+            assert!(stored.changed.len() == 1 && read("cache/a.json").is_some() && read("cache/within/a.json").is_none());
+        }
+    }
+
+    #[test]
+    fn names_stay_in_the_directory_and_are_used_once() {
+        let mut taken = BTreeSet::from([LIST.to_owned()]);
+        let long = "é".repeat(300);
+        let names: Vec<_> = ["a", "../a", "a", "a.2", "a", LIST, ".."].iter().map(|key| file_name(key, &mut taken)).collect();
+        assert_eq!(names, ["a", ".._a", "a.2", "a.2.2", "a.3", "os_config_files.2", ".."]);
+        let (one, two) = (file_name(&long, &mut taken), file_name(&format!("{long}x"), &mut taken));
+        assert!(one != two && one.len() == 64, "{one}");
+    }
+}

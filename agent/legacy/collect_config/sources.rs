@@ -1,0 +1,287 @@
+//! The sources of os-collect-config, asked side by side, and what each said last (heat-protocol.md 2).
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use nix::unistd::getuid;
+use serde_json::{Map, Value};
+
+use super::super::log::Log;
+use super::super::machine::{Machine, variable};
+use super::cache::Cache;
+use super::ec2;
+use super::options::{Collector, Options};
+use crate::clock::Clock;
+use crate::collect::SingleSource;
+use crate::error::{Context, Error, Result};
+use crate::files::{FileKind, Tree};
+use crate::http::{Http, Tls};
+use crate::openstack::keystone::Keystone;
+use crate::settings::source_name::SourceName;
+
+const HEAT_LOCAL: &str = "/var/lib/heat-cfntools/cfn-init-data";
+const LOCAL: &str = "/var/lib/os-collect-config/local-data";
+const HINT: &str = "/var/lib/heat-cfntools/cfn-metadata-server";
+/// Groups whose deployments are documents of their own: no hook runs them.
+const UNGROUPED: &str = "Heat::Ungrouped";
+const APPLIED: &str = "os-apply-config";
+
+/// Documents by the names of their files, in order.
+pub(super) type Documents = Vec<(String, Value)>;
+
+/// One source.
+struct Source {
+    collector: Collector,
+    /// Over the network: whom to ask; why nobody can be asked.
+    remote: Option<Result<SingleSource>>,
+    /// What it said last.
+    last: Option<Documents>,
+}
+
+/// What asking a source came to; nothing where it is not configured.
+type Asked = Option<Result<Documents>>;
+
+/// All sources that are asked, in order.
+pub(super) struct Sources {
+    http: Http,
+    sources: Vec<Source>,
+}
+
+impl Sources {
+    /// The sources that the options name.
+    ///
+    /// # Errors
+    /// If the machine's root cannot be opened, or a time limit is no number.
+    pub(super) fn new(machine: &Machine, options: &Options, clock: &Clock) -> Result<Self> {
+        let ca_file = variable("REQUESTS_CA_BUNDLE").filter(|file| !file.is_empty()).map(Into::into);
+        let tls = Tls { ca_file, allow_insecure: false };
+        let http = Http::new(tls, Arc::new(Tree::open(Path::new("/"))?), clock.clone());
+        let keystone = Keystone::new(clock.clone());
+        let mut sources = Vec::new();
+        for collector in options.collectors.iter().copied() {
+            let remote = match collector {
+                Collector::Cfn => remote(machine, options, SourceName::Cfn, &http, &keystone),
+                Collector::Heat => remote(machine, options, SourceName::Heat, &http, &keystone),
+                Collector::Request => remote(machine, options, SourceName::Request, &http, &keystone),
+                Collector::HeatLocal | Collector::Ec2 | Collector::Local | Collector::Zaqar => Ok(None),
+            };
+            sources.push(Source { collector, remote: remote.transpose(), last: None });
+        }
+        Ok(Self { http, sources })
+    }
+
+    /// Asks all of them. Where `cache` is given, one that does not answer says what it said last (heat-protocol.md R11).
+    pub(super) async fn collect(
+        &mut self,
+        machine: &Machine,
+        options: &Options,
+        cache: Option<&Cache<'_>>,
+        log: &mut Log,
+    ) -> Documents {
+        let http = &self.http;
+        let asking = self.sources.iter_mut().map(|source| source.ask(machine, options, http));
+        let answers = join_all(asking).await;
+        let mut all = Documents::new();
+        for (source, (answer, remarks)) in self.sources.iter_mut().zip(answers) {
+            for remark in &remarks {
+                log.warning(remark);
+            }
+            let name = source.collector.as_str();
+            match answer {
+                None => source.last = None,
+                Some(Ok(documents)) => source.last = Some(documents),
+                Some(Err(error)) => {
+                    log.warning(&format!("Source [{name}] Unavailable: {error}"));
+                    let Some(cache) = cache else { continue };
+                    // Of `local` each file has its own name, and none is that of the source.
+                    let kept = || Some(source.collector.documents(cache.kept(name)?, options, &mut Vec::new()));
+                    source.last = source.last.take().or_else(|| kept().filter(|_| source.collector != Collector::Local));
+                }
+            }
+            all.extend(source.last.iter().flatten().cloned());
+        }
+        all
+    }
+}
+
+/// The settings of a source over the network.
+fn remote(
+    machine: &Machine,
+    options: &Options,
+    name: SourceName,
+    http: &Http,
+    keystone: &Keystone,
+) -> Result<Option<SingleSource>> {
+    let group = name.as_str();
+    let values = |key: &'static str| {
+        let values = options.all(group, key);
+        if values.is_empty() && (group, key) == ("cfn", "metadata_url") {
+            hinted(machine, options).into_iter().collect()
+        } else {
+            values
+        }
+    };
+    SingleSource::new(name, values, http, keystone.clone(), options.seconds(group, "timeout", 10.0)?)
+}
+
+/// Where heat-api-cfn is, by the file that cloud-init leaves (heat-protocol.md 2.3).
+fn hinted(machine: &Machine, options: &Options) -> Option<String> {
+    let file = options.all("cfn", "heat_metadata_hint").pop().unwrap_or_else(|| HINT.to_owned());
+    let host = machine.text(&file).ok().flatten()?;
+    Some(format!("{}/v1/", host.trim()))
+}
+
+impl Source {
+    /// What it says now, and what is to be said of that.
+    async fn ask(&mut self, machine: &Machine, options: &Options, http: &Http) -> (Asked, Vec<String>) {
+        let mut remarks = Vec::new();
+        let asked = match self.collector {
+            Collector::HeatLocal => Some(heat_local(machine, options, &mut remarks)),
+            Collector::Local => Some(local(machine, options, &mut remarks)),
+            Collector::Ec2 => Some(ec2(machine, options, http).await),
+            Collector::Zaqar => zaqar(options),
+            Collector::Cfn | Collector::Heat | Collector::Request => match &mut self.remote {
+                None => None,
+                Some(Err(error)) => Some(Err(error.clone())),
+                Some(Ok(source)) => Some(
+                    source.ask().await.map(|document| self.collector.documents(Value::Object(document), options, &mut remarks)),
+                ),
+            },
+        };
+        (asked, remarks)
+    }
+}
+
+impl Collector {
+    /// The document of a source, and behind it those of its deployments that no hook runs (heat-protocol.md 2.8).
+    fn documents(self, document: Value, options: &Options, remarks: &mut Vec<String>) -> Documents {
+        let mut documents = Documents::new();
+        if !matches!(self, Self::HeatLocal | Self::Ec2) {
+            for key in options.deployment_keys(self.as_str()) {
+                match document.get(&key) {
+                    None => {}
+                    Some(Value::Array(list)) => documents.extend(list.iter().filter_map(|one| applied(one, &key, remarks))),
+                    Some(_) => remarks.push(format!("{key} of {} is no list of deployments", self.as_str())),
+                }
+            }
+        }
+        documents.insert(0, (self.as_str().to_owned(), document));
+        documents
+    }
+}
+
+/// Name and config of a deployment, if it is one that no hook runs.
+fn applied(deployment: &Value, key: &str, remarks: &mut Vec<String>) -> Option<(String, Value)> {
+    let Some(name) = deployment.get("name").and_then(Value::as_str) else {
+        remarks.push(format!("a deployment in {key} has no name"));
+        return None;
+    };
+    if !matches!(deployment.get("group").map_or(Some(UNGROUPED), Value::as_str), Some(UNGROUPED | APPLIED)) {
+        return None;
+    }
+    let config = deployment.get("config");
+    if config.is_none() {
+        remarks.push(format!("the deployment {name} has no config"));
+    }
+    Some((name.to_owned(), config?.clone()))
+}
+
+/// The boot copies, one over the other.
+fn heat_local(machine: &Machine, options: &Options, remarks: &mut Vec<String>) -> Result<Documents> {
+    let mut all = Map::new();
+    for path in options.paths("heat_local", HEAT_LOCAL) {
+        match machine.json(&path) {
+            Ok(None) => {}
+            Ok(Some(Value::Object(document))) => all.extend(document),
+            Ok(Some(_)) => remarks.push(format!("{path} is no JSON object")),
+            Err(error) => remarks.push(error.to_string()),
+        }
+    }
+    if all.is_empty() {
+        return Err(Error::permanent("there is no boot copy of the metadata"));
+    }
+    Ok(vec![(Collector::HeatLocal.as_str().to_owned(), Value::Object(all))])
+}
+
+/// The operator's own documents, by the names of their files (heat-protocol.md 2.6). One that is not as it must be stands for all: what it
+/// was to replace is not known.
+fn local(machine: &Machine, options: &Options, remarks: &mut Vec<String>) -> Result<Documents> {
+    let mut documents = Documents::new();
+    for directory in options.paths("local", LOCAL) {
+        let path = machine.path(&directory);
+        let Some(facts) = machine.root.facts_followed(&path)? else {
+            remarks.push(format!("{directory} not found. Skipping"));
+            continue;
+        };
+        if facts.owner.0 != getuid().as_raw() || facts.mode & 0o002 != 0 {
+            return Err(changed_by_others(&directory));
+        }
+        for name in machine.root.list(&path)? {
+            let Some(name) = name.to_str().filter(|name| !name.starts_with('.')) else { continue };
+            let file = path.join(name);
+            let Some(facts) = machine.root.facts_followed(&file)?.filter(|facts| facts.kind != FileKind::Directory) else {
+                continue;
+            };
+            if facts.mode & 0o002 != 0 {
+                return Err(changed_by_others(&format!("{directory}/{name}")));
+            }
+            if let Some(document) = machine.json(&file)? {
+                documents.push((name.to_owned(), document));
+            }
+        }
+    }
+    documents.sort_by(|one, other| one.0.cmp(&other.0));
+    Ok(documents)
+}
+
+fn changed_by_others(path: &str) -> Error {
+    Error::refused(format!("{path} can be changed by other users"))
+        .remedy(format!("give it to the user of os-collect-config, and chmod o-w {path}"))
+}
+
+/// The metadata service; what it once said stays, as an instance's metadata does.
+async fn ec2(machine: &Machine, options: &Options, http: &Http) -> Result<Documents> {
+    let name = Collector::Ec2.as_str();
+    let is_something = |value: &Value| value.as_object().is_some_and(|members| !members.is_empty());
+    if let Some(kept) = (Cache { machine, options }).kept(name).filter(is_something) {
+        return Ok(vec![(name.to_owned(), kept)]);
+    }
+    let url = options.all(name, "metadata_url").pop().unwrap_or_else(|| ec2::USUAL.to_owned());
+    let deadline: Duration = options.seconds(name, "timeout", 10.0)?;
+    Ok(vec![(name.to_owned(), ec2::metadata(http, &url, deadline).await.context(|| "asking the metadata service")?)])
+}
+
+/// Queues cannot be read: who configures one should know.
+fn zaqar(options: &Options) -> Asked {
+    let needed = ["auth_url", "password", "project_id", "user_id", "queue_id"];
+    let is_configured = needed.iter().all(|key| !options.all("zaqar", key).is_empty());
+    is_configured.then(|| {
+        Err(Error::permanent("this version cannot read queues of Zaqar")
+            .remedy("set software_config_transport of this server to POLL_SERVER_CFN, POLL_SERVER_HEAT or POLL_TEMP_URL"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn deployments_that_no_hook_runs_are_documents_of_their_own() {
+        let options = Options::load(&Machine::new().unwrap(), super::super::read(&["--config-file", "/dev/null"])).unwrap();
+        let document = json!({"x": 1, "deployments": [
+            {"name": "a", "config": {"k": 1}}, {"name": "b", "group": "script", "config": "c"},
+            {"name": "c", "group": "os-apply-config", "config": "text"}, {"name": "d"}, {"config": {}}, 7, {"name": "e", "group": null}]});
+        let mut remarks = Vec::new();
+        let documents = Collector::Heat.documents(document.clone(), &options, &mut remarks);
+        let expected = [("heat", document.clone()), ("a", json!({"k": 1})), ("c", json!("text"))];
+        assert_eq!(documents, expected.map(|(name, value)| (name.to_owned(), value)));
+        assert_eq!(remarks.len(), 3, "{remarks:?}");
+        assert_eq!(Collector::HeatLocal.documents(document, &options, &mut remarks).len(), 1);
+        let odd = json!({"deployments": {"a": 1}});
+        assert_eq!((Collector::Cfn.documents(odd, &options, &mut remarks).len(), remarks.len()), (1, 4));
+    }
+}

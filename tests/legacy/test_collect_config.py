@@ -1,0 +1,349 @@
+"""os-collect-config beside its original. What differs is in docs/legacy.md."""
+import json
+import signal
+import subprocess
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from lib.legacy import tree
+
+# The original reads local data in no other locale (R3).
+C = {"LC_ALL": "C"}
+# Two paths of the options, so that nothing of this machine is looked at.
+CACHE = ["--cachedir", "cache", "--backup-cachedir", "backup/of"]
+# A dollar is two in a command: the original puts options in the place of their names.
+SHOW = "echo \"$$OS_CONFIG_FILES\"; for f in $(echo $$OS_CONFIG_FILES | tr : ' '); do cat $$f; done"
+
+DOCUMENT = {"os-collect-config": {"collectors": ["heat"]}, "ü": [1, 2.5, None, {}, []], "deployments": [
+    {"name": "a", "config": {"k": "v"}}, {"name": "b", "group": "script", "config": "#!/bin/sh"},
+    {"name": "c", "group": "os-apply-config", "config": {"x": {"y": 1}}}, {"group": "x", "config": 1}, {"name": "d", "group": "Heat::Ungrouped", "config": "text"}]}
+
+
+def once(pair, *arguments, **options):
+    return pair.same("os-collect-config", *arguments, env={**C, **options.pop("env", {})}, **options)
+
+
+def files(pair):
+    pair.write("local/20.json", '{"a": {"b": [1, "é"]}, "c": 1.0}')
+    pair.write("local/10", '3')
+    pair.write("local/.hidden", 'no json')
+    pair.write("local/sub/x", 'no json')
+    pair.write("boot.json", json.dumps(DOCUMENT))
+
+
+def test_print(pair):
+    files(pair)
+    assert once(pair, "--local-path", "local", "local") == 0
+    assert once(pair, "--local-path", "local", "--heat_local-path=boot.json", "heat_local", "local") == 0
+    assert once(pair, "--local-path", "local", "local", "--print", "-c", "echo never", *CACHE) == 0
+    assert once(pair, "--local-path", "gone", "local") == 0
+    assert once(pair, "--heat_local-path", "gone", "heat_local") == 0
+    pair.write("not.json", "{")
+    assert once(pair, "--heat_local-path", "gone", "--heat_local-path", "not.json", "--heat_local-path", "boot.json", "--heat_local-path", "local/20.json", "heat_local") == 0
+    # What is not configured says nothing.
+    assert once(pair, "cfn", "heat", "request", "zaqar") == 0
+    for directory, mode in (("local", 0o777), ("local/10", 0o646)):
+        pair.each(lambda side: (side / directory).chmod(mode))
+        assert once(pair, "--local-path", "local", "local") == 0
+        pair.each(lambda side: (side / directory).chmod(0o755))
+    pair.write("local/30", "{")
+    assert once(pair, "--local-path", "local", "local") == 0
+
+
+def test_command_lines(pair):
+    files(pair)
+    for arguments, status in [
+        (["--print-cachedir"], 0), (["--print-cachedir", "--cachedir", "x"], 0), (["--print-cachedir", "--noprint-cachedir", "local", "--local-path", "local"], 0),
+        (["--print-cachedir", "nobody"], 0), (["nobody"], 1), (["--nothing"], 2), (["--command"], 2), (["--print=1"], 2), (["--splay", "soon"], 1),
+        (["--polling-interval=", "local", "--local-path", "local"], 0), (["-d", "--nouse-syslog", "local", "--local-path", "local"], 0),
+        (["--config-file", "gone"], 1), (["--config-dir", "gone"], 1),
+    ]:
+        assert once(pair, *arguments) == status, arguments
+    real, ours = pair.run("os-collect-config", "--version", env=C)
+    assert (real[0], ours[0]) == (0, 0) and ours[1].startswith(real[1].strip())
+
+
+def test_settings(pair):
+    files(pair)
+    pair.write("other/x", "4")
+    local = "[DEFAULT]\ncollectors = local\n"
+    for text in ("[local]\npath = local\n", "[local]\npath = local\npath = other\n", "[DEFAULT]\ncachedir = local\n[local]\npath = $cachedir\n",
+                 "[DEFAULT]\ncachedir = local\n[local]\npath = ${cachedir}\n", "[DEFAULT]\n# comment\nunknown = 1\n[else]\nx = y\n[local]\npath: local\n", "[DEFAULT]\nforce = yes\n[local]\npath = 'local'\n"):
+        pair.write("a.conf", local + text.removeprefix("[DEFAULT]\n"))
+        assert once(pair, "--config-file", "a.conf") == 0, text
+    for text in ("[DEFAULT]\nnonsense\n", "[DEFAULT]\nsplay = x\n", "[DEFAULT]\nforce = maybe\n", "[DEFAULT]\ncollectors = nobody\n"):
+        pair.write("a.conf", text)
+        assert once(pair, "--config-file", "a.conf", "--print") == 1, text
+    pair.write("a.conf", local + "[local]\npath = local\n")
+    pair.write("d/20.conf", "[local]\npath = other\n")
+    pair.write("d/10.conf", "[DEFAULT]\ncachedir = of-10\ncommand = of-10\n")
+    pair.write("d/30.other", "nonsense\n")
+    for arguments in (["--config-file", "a.conf", "--config-dir", "d"], ["--config-dir", "d", "--config-file", "a.conf"]):
+        assert once(pair, *arguments, "--print") == 0
+        assert once(pair, *arguments, "--print-cachedir") == 0
+    # The home directory comes first.
+    for home in ("home", "nowhere"):
+        pair.write("home/os-collect-config.conf", local + "cachedir = of-home\n")
+        pair.write("home/os-collect-config.conf.d/x.conf", "[DEFAULT]\nbackup_cachedir = x\n")
+        assert once(pair, "--print-cachedir", env={"HOME": home}) == 0
+    for name, value in {"OS_DEFAULT__CACHEDIR": "of-environment", "OS_DEFAULT__PRINT_ONLY": "true"}.items():
+        once(pair, "--config-file", "a.conf", "--print-cachedir", env={name: value})
+    assert once(pair, "--config-file", "a.conf", "--cachedir", "of-line", "--print-cachedir", env={"OS_DEFAULT__CACHEDIR": "of-environment"}) == 0
+
+
+def test_the_command_and_the_cache(pair):
+    files(pair)
+    start = ["--local-path", "local", "--heat_local-path", "boot.json", "heat_local", "local", "--one-time", *CACHE, "-c"]
+    assert once(pair, *start, SHOW) == 0
+    names = tree(pair.sides[1])
+    assert names["cache/heat_local.json"][1] == 0o600 and "cache/20.json.json.last" in names and "backup/of/os_config_files.json" in names
+    assert once(pair, *start, "echo not again") == 0
+    assert once(pair, *start, "echo again", "--force") == 0
+    pair.write("local/20.json", '{"c": 1.0, "a": {"b": [1, "é"]}}')
+    assert once(pair, *start, "echo the same in another order") == 0
+    pair.write("local/20.json", "{}")
+    assert once(pair, *start, "echo fails; exit 7") == 7
+    assert once(pair, *start, "echo is killed; kill -9 \\$\\$") == 247
+    assert once(pair, *start, "echo \"$$HOME|$$PWD\" | sed s,/ours,/real,; cat", stdin=b"of the caller\n", env={"HOME": "/home/x"}) == 0
+    assert once(pair, *start, "echo done") == 0
+    assert once(pair, *start, "no-such-command", "--force") == 127
+    pair.each(lambda side: (side / "local/10").unlink())
+    assert once(pair, *start, "echo gone is no change") == 0
+    pair.write("cache/heat_local.json.last", "[]")
+    assert once(pair, *start, SHOW) == 0
+    assert once(pair, "--local-path", "local", "local", "--one-time", "--cachedir", "no/such", "-c", "echo never") == 1
+
+
+def test_a_damaged_cache_counts_as_changed(pair):
+    """R2: the original never starts again."""
+    files(pair)
+    start = ["--local-path", "local", "local", "--one-time", *CACHE, "-c", "echo ran"]
+    assert once(pair, *start) == 0
+    pair.write("cache/10.json.last", "garbage")
+    real, ours = pair.run("os-collect-config", *start, env=C)
+    assert (real[0], ours[:2]) == (1, (0, b"ran\n"))
+
+
+def test_what_the_original_ends_with(pair):
+    """R5, R23, R29."""
+    files(pair)
+    for text, arguments, out in [
+        ("[DEFAULT]\ncollectors = [\"local\"]\n[local]\npath = local\n", [], b'{\n "10": 3'),
+        ("[request]\nmetadata_url =\n", ["request"], b"{}\n"),
+        ("[DEFAULT]\ncommand = x=1; echo $x-$(echo 2)\n[local]\npath = local\n", ["local", "--one-time", *CACHE], b"1-2\n"),
+    ]:
+        pair.write("a.conf", text)
+        real, ours = pair.run("os-collect-config", "--config-file", "a.conf", *arguments, env=C)
+        assert (real[0], ours[0]) == (1, 0) and ours[1].startswith(out), (text, ours)
+
+
+def test_without_a_locale(pair):
+    """R3: the original's source fails, with the whole tool."""
+    files(pair)
+    _, ours = pair.run("os-collect-config", "--local-path", "local", "local", env={"LC_ALL": "C.UTF-8"})
+    assert ours[0] == 0 and list(json.loads(ours[1])) == ["10", "20.json"]
+
+
+def test_names_stay_in_the_cache_and_apart(pair):
+    """R20, R21."""
+    heat = Server({"/m": json.dumps({"deployments": [{"name": "../out", "config": {"a": 1}}, {"name": "twice", "config": {"a": 2}}, {"name": "twice", "config": {"a": 3}}, {"name": "none"}]})})
+    start = ["--request-metadata-url", heat.url("/m"), "request", "--one-time", *CACHE, "-c"]
+    real, ours = pair.run("os-collect-config", *start, "echo $$OS_CONFIG_FILES", env=C)
+    assert real[0] == 1 and not (pair.sides[1] / "out.json").exists()
+    assert ours[:2] == (0, b"cache/request.json:cache/.._out.json:cache/twice.json:cache/twice.2.json\n")
+    _, ours = pair.run("os-collect-config", *start, "echo flaps", env=C)
+    assert ours[:2] == (0, b"")
+
+
+class Server(ThreadingHTTPServer):
+    """Answers with what its table has for a path; what it was asked is kept."""
+
+    def __init__(self, answers):
+        self.answers, self.asked = answers, []
+        super().__init__(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    def url(self, path):
+        return f"http://127.0.0.1:{self.server_port}{path}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def answer(self):
+        server = self.server
+        self.rfile.read(int(self.headers.get("content-length", 0)))
+        path = self.path.split("?")[0]
+        server.asked.append((self.command, self.path, self.headers.get("if-none-match")))
+        body = server.answers.get(path)
+        body = body(server, self.path) if callable(body) else body
+        tag = f'"{hash(body)}"'
+        if body is not None and self.headers.get("if-none-match") == tag:
+            self.send_response(304)
+            self.send_header("content-length", "0")
+            self.end_headers()
+            return
+        data = (body or "").encode()
+        self.send_response(404 if body is None else 201 if self.command == "POST" else 200)
+        self.send_header("content-length", str(len(data)))
+        self.send_header("content-type", "application/json")
+        self.send_header("etag", tag)
+        self.send_header("x-subject-token", "a-token")
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(data)
+
+    do_GET = do_HEAD = do_POST = answer
+
+    def log_message(self, *_):
+        pass
+
+
+def test_request(pair):
+    heat = Server({"/m": json.dumps(DOCUMENT), "/list": "[1]", "/text": "no json"})
+    assert once(pair, "--request-metadata-url", heat.url("/m?sig=hush"), "request") == 0
+    assert once(pair, "--request-metadata-url", heat.url("/m"), "request", "--deployment-key", "else", "--print") == 0
+    start = ["request", "--one-time", *CACHE, "-c", SHOW]
+    assert once(pair, "--request-metadata-url", heat.url("/m"), *start) == 0
+    assert once(pair, "--request-metadata-url", heat.url("/text"), "request") == 0
+    assert once(pair, "--request-metadata-url", heat.url("/gone"), "request") == 0
+    real, ours = pair.run("os-collect-config", "--request-metadata-url", heat.url("/gone?sig=hush"), "request", env=C)
+    assert (real[0], ours[0]) == (0, 0) and b"hush" not in ours[2]
+    # R1: the original ends with a traceback.
+    real, ours = pair.run("os-collect-config", "--request-metadata-url", heat.url("/list"), "request", env=C)
+    assert (real[0], ours[:2]) == (1, (0, b"{}\n"))
+
+
+def test_a_source_that_fails_keeps_what_it_said(pair):
+    """R11: the original forgets it."""
+    files(pair)
+    heat = Server({"/m": json.dumps(DOCUMENT)})
+    start = ["--local-path", "local", "--request-metadata-url", heat.url("/m"), "request", "local", "--one-time", *CACHE, "-c", "echo $$OS_CONFIG_FILES"]
+    assert once(pair, *start) == 0
+    heat.answers.clear()
+    pair.write("local/10", "5")
+    real, ours = pair.run("os-collect-config", *start, env=C)
+    assert real[:2] == (0, b"cache/10.json:cache/20.json.json\n")
+    assert ours[:2] == (0, b"cache/request.json:cache/a.json:cache/c.json:cache/d.json:cache/10.json:cache/20.json.json\n")
+
+
+def test_ec2(pair):
+    tree_of = {"/l/": "ami-id\npublic-keys/\nblock/", "/l/ami-id": "ami-1\n", "/l/public-keys/": "0=mine", "/l/public-keys/0/": "openssh-key", "/l/public-keys/0/openssh-key": "ssh-rsa x",
+               "/l/block/": "é", "/l/block/%C3%A9": "ü"}
+    service = Server(tree_of)
+    start = ["--ec2-metadata-url", service.url("/l"), "ec2", *CACHE]
+    assert once(pair, *start) == 0
+    assert once(pair, *start, "-c", SHOW, "--one-time") == 0
+    service.answers["/l/ami-id"] = "ami-2"
+    assert once(pair, *start) == 0
+    pair.write("cache/ec2.json", "{}")
+    del service.answers["/l/ami-id"]
+    assert once(pair, *start) == 0
+
+
+def cfn(server, path):
+    inner = json.dumps(server.document).replace("&", "&amp;").replace("<", "&lt;")
+    if "ContentType=JSON" in path:
+        return json.dumps({"DescribeStackResourceResponse": {"DescribeStackResourceResult": {"StackResourceDetail": {"Metadata": server.document}}}})
+    return f"<DescribeStackResourceResponse><DescribeStackResourceResult><StackResourceDetail><Metadata>{inner}</Metadata></StackResourceDetail></DescribeStackResourceResult></DescribeStackResourceResponse>"
+
+
+def test_cfn(pair):
+    heat = Server({"/v1/": cfn})
+    heat.document = DOCUMENT
+    pair.write("hint", heat.url("") + "\n")
+    pair.write("a.conf", f"[cfn]\nmetadata_url = {heat.url('/v1/')}\nstack_name = s\naccess_key_id = a\nsecret_access_key = s\npath = server.Metadata\n")
+    pair.write("hinted.conf", "[cfn]\nheat_metadata_hint = hint\nstack_name = s\naccess_key_id = a\nsecret_access_key = s\npath = server.Metadata\n")
+    for conf in ("a.conf", "hinted.conf"):
+        assert once(pair, "--config-file", conf, "cfn") == 0
+        assert len(heat.asked) == 2 and all("LogicalResourceId=server" in path for _, path, _ in heat.asked)
+        heat.asked.clear()
+    assert once(pair, "--config-file", "a.conf", "--cfn-path", "server.Metadata.os-collect-config", "cfn") == 0
+    assert once(pair, "--config-file", "a.conf", "--cfn-deployment-key", "else", "cfn", "--one-time", *CACHE, "-c", SHOW) == 0
+
+
+def test_heat(pair):
+    keystone = Server({"/v1/p/stacks/s/u/resources/r/metadata": json.dumps({"metadata": DOCUMENT})})
+    versions = {"versions": {"values": [{"id": "v3.14", "status": "stable", "links": [{"rel": "self", "href": keystone.url("/v3/")}], "media-types": []}]}}
+    catalog = [{"type": "orchestration", "name": "heat", "id": "x", "endpoints": [{"id": "e", "interface": "public", "region": "One", "region_id": "One", "url": keystone.url("/v1/p")}]}]
+    token = {"token": {"methods": ["password"], "issued_at": "2026-01-01T00:00:00.000000Z", "expires_at": "2099-01-01T00:00:00.000000Z", "user": {"id": "u", "name": "u", "domain": {"id": "d", "name": "d"}},
+                       "project": {"id": "p", "name": "p", "domain": {"id": "d", "name": "d"}}, "roles": [], "catalog": catalog}}
+    keystone.answers |= {"/v3/auth/tokens": json.dumps(token), "/v3": json.dumps({"version": versions["versions"]["values"][0]}), "/v3/": json.dumps({"version": versions["versions"]["values"][0]}), "/": json.dumps(versions)}
+    pair.write("a.conf", f"[heat]\nauth_url = {keystone.url('/v3')}\nuser_id = u\npassword = a#b\nproject_id = p\nstack_id = s/u\nresource_name = r\nregion_name =\n")
+    assert once(pair, "--config-file", "a.conf", "heat") == 0
+    assert b"os-collect-config" in pair.run("os-collect-config", "--config-file", "a.conf", "heat", env=C)[1][1]
+    assert once(pair, "--config-file", "a.conf", "heat", "--one-time", *CACHE, "-c", SHOW) == 0
+    assert once(pair, "--config-file", "a.conf", "--heat-region-name", "Two", "heat") == 0
+
+
+@pytest.fixture
+def started(pair):
+    """Runs both until they are ended."""
+    begun = []
+
+    def start(*arguments):
+        pair.run("os-collect-config", "--version", env=C)
+        for side, bins in zip(pair.sides, pair.bins):
+            # The original begins itself anew by the path that it was called by.
+            begun.append(subprocess.Popen([bins / "os-collect-config", *arguments], cwd=side, env={"PATH": f"{bins}:/usr/bin:/bin", **C}, stderr=subprocess.DEVNULL))
+        return begun
+    yield start
+    for process in begun:
+        process.kill()
+        process.wait()
+
+
+def until(what, seconds=40):
+    end = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+def test_it_goes_on_until_it_is_ended(pair, started):
+    files(pair)
+    pair.write("a.conf", "[DEFAULT]\ncommand = cat local/10 >> ran\ncollectors = local\nmin_polling_interval = 0.2\npolling_interval = 0.4\ncachedir = cache\nbackup_cachedir = backup\n[local]\npath = local\n")
+    processes = started("--config-file", "a.conf")
+    ran = lambda text: all((side / "ran").exists() and (side / "ran").read_text() == text for side in pair.sides)
+    until(lambda: ran("3"))
+    time.sleep(1)
+    pair.write("local/10", "4")
+    until(lambda: ran("34"))
+    # What fails is tried again, until it succeeds.
+    pair.write("local/10", "5")
+    pair.write("a.conf", (pair.sides[0] / "a.conf").read_text().replace("cat local/10", "test -e allowed && cat local/10"))
+    # R6: the original looks at its settings only where the command ran.
+    until(lambda: ran("345"))
+    processes[1].send_signal(signal.SIGHUP)
+    time.sleep(0.5)
+    pair.write("local/10", "6")
+    time.sleep(2)
+    assert ran("345")
+    pair.write("allowed", "")
+    until(lambda: ran("3456"))
+    assert [process.poll() for process in processes] == [None, None]
+    processes[1].terminate()
+    assert processes[1].wait(10) == -signal.SIGTERM
+
+
+def test_an_object_that_did_not_change_is_not_sent_again(pair, started):
+    """R14: the original sends HEAD and GET each time."""
+    heat = Server({"/m": json.dumps(DOCUMENT)})
+    started("--request-metadata-url", heat.url("/m"), "--min-polling-interval", "0.3", "--polling-interval", "0.3", "request", *CACHE, "-c", "true")
+    until(lambda: sum(1 for _, _, tag in heat.asked if tag) >= 3)
+
+
+def test_from_boot_to_a_rendered_file(pair):
+    """All tools by link, the way they follow each other on a server."""
+    templates = "var/templates"
+    pair.write(f"{templates}/heat-config", "{{deployments}}")
+    pair.write("boot.json", json.dumps({**DOCUMENT, "deployments": [{"id": "1", "name": "x", "group": "script", "config": "#!/bin/sh\necho ran\n", "inputs": [], "outputs": []}]}))
+    pair.write("base/configure.d/20-os-apply-config", "#!/bin/sh\nexec os-apply-config --os-config-files cache/os_config_files.json -t $PWD/var/templates -o $PWD/out --fallback-metadata none\n", 0o755)
+    for tool in ("os-refresh-config", "os-apply-config", "dib-run-parts", "heat-config-notify"):
+        pair.run(tool, "--help")
+    pair.each(lambda side: (side / "base/lock").write_text(""))
+    once(pair, "--heat_local-path", "boot.json", "heat_local", "--one-time", *CACHE, "-c", "os-refresh-config --lockfile base/lock", env={"OS_REFRESH_CONFIG_BASE_DIR": "base"})
+    assert json.loads((pair.sides[1] / "out/heat-config").read_text())[0]["id"] == "1"

@@ -1,0 +1,152 @@
+"""55-heat-config beside its original. What differs is in docs/legacy.md."""
+import json
+
+import pytest
+
+from lib.legacy import tree
+
+HOOK = """#!/bin/sh
+cat > "hook-$(basename "$0")-$(ls | wc -l)"
+{text}
+"""
+NOTIFY = "#!/bin/sh\necho \"${1##*/}\" >> notified; cat >> notified; echo >> notified; exit ${STATUS:-0}\n"
+
+
+def ready(pair, text="echo '{\"deploy_stdout\": \"out\", \"deploy_status_code\": 0, \"n\": [1.5, null]}'", **hooks):
+    pair.write("notify", NOTIFY, 0o755)
+    for group, own in {"script": None, "other_group-1": None, **hooks}.items():
+        pair.write(f"hooks/{group}", HOOK.format(text=own or text), 0o755)
+
+
+def deployment(id, **members):
+    return {"id": id, "name": id, "group": "script", "config": "c é", "options": {}, "inputs": [], "outputs": [], **members}
+
+
+def run(pair, entries, *, same=True, **env):
+    pair.write("list", entries if isinstance(entries, str) else json.dumps(entries))
+    environment = lambda side: {"HEAT_SHELL_CONFIG": "list", "HEAT_CONFIG_HOOKS": "hooks", "HEAT_CONFIG_DEPLOYED": "var/deployed", "HEAT_CONFIG_DEPLOYED_OLD": "old", "HEAT_CONFIG_NOTIFY": str(side / "notify"), **env}
+    if same:
+        return pair.same("55-heat-config", env=environment)
+    return pair.run("55-heat-config", env=environment)
+
+
+def notified(side):
+    return (side / "notified").read_text() if (side / "notified").exists() else None
+
+
+def test_each_is_run_once(pair):
+    ready(pair)
+    entries = [deployment("b"), deployment("a", group="other group-1!".replace(" ", "_")), deployment("c", config={"x": [1]}), deployment("d", group="os-apply-config"), deployment("e", options=None, outputs=None)]
+    assert run(pair, entries) == 0
+    assert notified(pair.sides[1]).count("\n") == 8
+    files = tree(pair.sides[1])
+    assert files["list"][1] == 0o600 and files["var/deployed"][1] == 0o700 and files["var/deployed/b.notify.json"][1] == 0o600
+    assert run(pair, entries) == 0
+    pair.each(lambda side: (side / "var/deployed/b.json").unlink())
+    pair.write("var/deployed/f.json", "")
+    assert run(pair, [*entries, deployment("f")]) == 0
+    assert notified(pair.sides[1]).count("\n") == 10
+
+
+def test_inputs(pair):
+    ready(pair)
+    inputs = [{"name": "s", "type": "String", "value": value} for value in ("text", 1, 2.0, True, None, [1, {"a": None, "b": "x'y"}], {"k": "é"})]
+    inputs += [{"name": "n", "type": "Number", "value": 3}, {"name": "u", "value": [True]}, {"name": "j", "type": "Json", "value": None}]
+    assert run(pair, [deployment("a", inputs=inputs)]) == 0
+
+
+def test_components(pair):
+    ready(pair)
+    config = {"configs": [{"actions": ["CREATE", "UPDATE"], "tool": "script", "config": "one"}, {"actions": ["DELETE"], "tool": "other_group-1", "config": {"two": 2}}]}
+    entries = [deployment(action, group="component", config=config, inputs=[{"name": "deploy_action", "type": "String", "value": action}]) for action in ("UPDATE", "DELETE", "SUSPEND")]
+    assert run(pair, [*entries, deployment("none", group="component", config={})]) == 0
+    assert notified(pair.sides[1]).count("\n") == 4
+
+
+@pytest.mark.parametrize("text", ["exit 0", "echo err >&2; exit 3", "echo '{\"deploy_stdout\": \"x\", \"deploy_status_code\": \"7\"}'; exit 3", "echo text; exit 4", "kill -9 $$",
+                                  "printf 'a\\377'; exit 1", "echo '{}'"])
+def test_how_hooks_end(pair, text):
+    ready(pair, text)
+    assert run(pair, [deployment("a"), deployment("b")]) == 0
+
+
+@pytest.mark.parametrize("text, status", [("echo '{\"deploy_stdout\": \"x\"}'; exit 3", 3), ("echo 5", 1), ("echo id; echo '{}'", 1), ("echo '{\"deploy_status_code\": 0}'; kill -9 $$", -9)])
+def test_what_failed_is_no_success(pair, text, status):
+    """R13, R34: the original tells Heat of a success."""
+    ready(pair, text)
+    run(pair, [deployment("a")], same=False)
+    result = [json.loads((side / "var/deployed/a.notify.json").read_text()) for side in pair.sides]
+    assert not isinstance(result[0], dict) or result[0].get("deploy_status_code", 0) == 0
+    assert result[1]["deploy_status_code"] == status
+
+
+def test_heat_hears_of_what_cannot_be_run(pair):
+    """R33: the original says nothing to Heat. R21, R56: it writes and runs anything."""
+    ready(pair, late="echo '{}'")
+    pair.each(lambda side: (side / "hooks/late").chmod(0o777))
+    pair.write("hooks/plain", "no program", 0o644)
+    entries = [deployment("no-hook", group="nobody"), deployment("no-value", inputs=[{"name": "x"}]), deployment("no-inputs", inputs=None), deployment("writable", group="late"), deployment("plain", group="plain"),
+               deployment("../escaped"), {"group": "script"}, 7, deployment("ungrouped", group="Heat::Ungrouped"), deployment("good")]
+    real, ours = run(pair, entries, same=False)
+    assert (real[0], ours[0]) == (0, 0)
+    for name in ("no-hook", "no-value", "no-inputs", "writable", "plain"):
+        result = json.loads((pair.sides[1] / f"var/deployed/{name}.notify.json").read_text())
+        assert result["deploy_status_code"] == 1 and result["deploy_stderr"] and f"{name}.json" in notified(pair.sides[1]), name
+    assert not (pair.sides[1] / "var/escaped.json").exists() and not (pair.sides[1] / "var/deployed/ungrouped.json").exists()
+    assert (pair.sides[1] / "var/deployed/good.notify.json").exists()
+
+
+def test_lists_that_are_none(pair):
+    ready(pair)
+    for text in ("", "no json", "[]", "{}"):
+        assert run(pair, text) == 0
+    pair.each(lambda side: (side / "list").unlink())
+    environment = {"HEAT_SHELL_CONFIG": "list"}
+    assert pair.same("55-heat-config", env=environment) == 1
+
+
+def test_what_was_deployed_elsewhere_is_taken_over(pair):
+    ready(pair)
+    pair.write("old/a.json", "{}", 0o600)
+    pair.each(lambda side: (side / "old").chmod(0o700))
+    pair.each(lambda side: (side / "var").mkdir())
+    assert run(pair, [deployment("a"), deployment("b")]) == 0
+    assert notified(pair.sides[1]).count("\n") == 2 and not (pair.sides[1] / "old").exists()
+
+
+def test_a_signal_that_fails_stops_nothing(pair):
+    ready(pair)
+    assert run(pair, [deployment("a"), deployment("b")], STATUS="1") == 0
+    assert run(pair, [deployment("c"), deployment("d")], HEAT_CONFIG_NOTIFY="/no/such/tool") == 0
+
+
+def test_passwords_are_not_logged(pair):
+    """R52: the original logs what hooks say on standard error."""
+    ready(pair, "echo hush >&2; echo '{}'")
+    real, ours = run(pair, [deployment("a", inputs=[{"name": "deploy_password", "value": "hush"}])], same=False)
+    assert (real[0], ours[0]) == (0, 0) and b"hush" in real[2] and b"hush" not in ours[2]
+
+
+def test_scripts_need_no_hook_and_no_notifier(pair):
+    """R10: the original runs what the image has, and nothing where that is missing."""
+    pair.write("list", json.dumps([deployment("a", config="#!/bin/sh\necho ran > ran\n")]))
+    environment = lambda side: {"HEAT_SHELL_CONFIG": "list", "HEAT_CONFIG_HOOKS": "hooks", "HEAT_CONFIG_DEPLOYED": "deployed", "HEAT_SCRIPT_WORKING": str(side / "work"), "HEAT_SCRIPT_OUTPUTS": str(side / "outputs")}
+    real, ours = pair.run("55-heat-config", env=environment)
+    assert (real[0], ours[0]) == (0, 0)
+    assert json.loads((pair.sides[1] / "deployed/a.notify.json").read_text())["deploy_status_code"] == 0 and (pair.sides[1] / "work/ran").exists()
+
+
+def test_in_the_phase_of_os_refresh_config(pair):
+    """As configure.d/55-heat-config, by link, from another directory."""
+    ready(pair)
+    pair.write("list", json.dumps([deployment("a")]))
+    pair.write("lock", "")
+    for tool in ("os-refresh-config", "dib-run-parts", "55-heat-config"):
+        pair.run(tool, "--help")
+    from lib.legacy import AGENTS, BINARY, IN_AGENTS
+    for side, program in zip(pair.sides, (AGENTS / IN_AGENTS["55-heat-config"], BINARY)):
+        (side / "base/configure.d").mkdir(parents=True)
+        (side / "base/configure.d/55-heat-config").symlink_to(program)
+    environment = lambda side: {"OS_REFRESH_CONFIG_BASE_DIR": "base", "HEAT_SHELL_CONFIG": "list", "HEAT_CONFIG_HOOKS": "hooks", "HEAT_CONFIG_DEPLOYED": "var/deployed", "HEAT_CONFIG_NOTIFY": str(side / "notify")}
+    results = pair.run("os-refresh-config", "--lockfile", "lock", env=environment)
+    assert [status for status, _, _ in results] == [0, 0] and notified(pair.sides[1]) == notified(pair.sides[0]) != None
