@@ -983,11 +983,15 @@ mod tests {
         let journal = place.journal(&report);
         let record = journal.get("a").unwrap();
         assert_eq!((record.state, record.outcome.as_ref()), (DeploymentState::Finished, Some(&outcome)));
-        let beside = place.0.path().join("deployed/a.notify.json");
-        let is_whole = || std::fs::read_to_string(&beside).is_ok_and(|text| text.contains("\"deploy_stdout\": \"out\""));
+        let beside = Path::new("deployed/a.notify.json");
+        let tree = Tree::open(place.0.path()).unwrap();
+        let is_whole = || {
+            let text = tree.read(beside, 1 << 20).unwrap().unwrap_or_default();
+            String::from_utf8(text).unwrap().contains("\"deploy_stdout\": \"out\"")
+        };
         assert!(is_whole());
         // The agent may be cut off between the two.
-        std::fs::remove_file(&beside).unwrap();
+        tree.remove(beside).unwrap();
         journal.complete("a").unwrap();
         assert!(is_whole());
         place.journal(&report).signalled("a", None).unwrap();
@@ -1135,8 +1139,9 @@ mod tests {
             journal.register(&deployment(id)).unwrap();
             journal.finish(id, DeploymentOutcome { status, stdout: "x".repeat(5_000), ..DeploymentOutcome::default() }).unwrap();
         }
-        let text = std::fs::read(place.0.path().join("state").join(path_of("b"))).unwrap();
-        std::fs::write(place.0.path().join("state").join(path_of("a")), text).unwrap();
+        let (tree, place_of) = (Tree::open(place.0.path()).unwrap(), |id| Path::new("state").join(path_of(id)));
+        let text = tree.read(&place_of("b"), 1 << 20).unwrap().unwrap();
+        tree.write(&place_of("a"), &text, Attributes::mode(0o600)).unwrap();
         assert_eq!(journal.outcome("a").unwrap().unwrap().status, 0, "the running agent knows better");
         let journal = place.journal(&report);
         assert_eq!((journal.get("a"), journal.outcome("b").unwrap().unwrap().status), (None, 3));

@@ -581,23 +581,22 @@ impl Outbox {
                     }
                     // In memory first: on a full disk too the next try keeps its pause and asks for a fresh poll.
                     let keep = |entry: &QueuedSignal| self.entries.borrow_mut().insert(entry.key.clone(), entry.clone());
-                    return match self.body(&entry) {
-                        Ok(Some(body)) => match self.try_once(&mut entry, &body).await {
-                            Some(disposition) => self.leave(entry, disposition, gone),
-                            None => {
-                                keep(&entry);
-                                self.store(&mut entry, body)
-                            }
-                        },
-                        Ok(None) => self.leave(entry, Disposition::Unreadable, gone),
+                    let body = match self.body(&entry) {
+                        Ok(Some(body)) => body,
+                        Ok(None) => return self.leave(entry, Disposition::Unreadable, gone),
                         Err(error) => {
                             // Those behind it have their turn while it waits.
                             entry.tries += 1;
                             entry.hold(PAUSES.after(entry.tries), &self.clock);
                             keep(&entry);
-                            Err(error)
+                            return Err(error);
                         }
                     };
+                    if let Some(disposition) = self.try_once(&mut entry, &body).await {
+                        return self.leave(entry, disposition, gone);
+                    }
+                    keep(&entry);
+                    return self.store(&mut entry, body);
                 }
             }
         }

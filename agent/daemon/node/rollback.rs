@@ -27,11 +27,13 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::files::{Attributes, FileKind, Tree};
 use crate::kubernetes::{self, NodeSpec};
 use crate::progress::StepId;
-use crate::report::{Code, Event, Phase};
+use crate::report::{Code, Event, Phase, Report};
 use crate::systemd::Systemd;
 
 /// What the update under way, or the one that failed, replaced.
 pub(super) const REPLACED: &str = "replaced.json";
+/// That there is such a record of the update under way.
+const RECORDED: &str = "recorded.json";
 /// The same of the generation in place.
 pub(super) const FORMER: &str = "former.json";
 const ROLLBACK: &str = "rollback.json";
@@ -382,7 +384,7 @@ impl Node {
     /// If what is remembered of it cannot be removed.
     pub(in crate::daemon) fn forget_rollback(&self) -> Result<()> {
         self.host.state.remove(Path::new(ROLLBACK))?;
-        self.host.state.remove(Path::new(REPLACED)).map(|_| ())
+        self.forget_replaced()
     }
 
     /// Whether a rollback has begun and not ended.
@@ -402,7 +404,13 @@ impl Node {
             // It may hold secrets, and nothing goes back by it any more.
             state.remove(Path::new(FORMER))?;
         }
-        state.remove(Path::new(REPLACED)).map(|_| ())
+        self.forget_replaced()
+    }
+
+    /// What the update replaced is asked for no more. First that there is a record, as what is begun anew has none yet.
+    fn forget_replaced(&self) -> Result<()> {
+        self.host.state.remove(Path::new(RECORDED))?;
+        self.host.state.remove(Path::new(REPLACED)).map(|_| ())
     }
 
     /// The node is back, and nothing goes back further.
@@ -436,12 +444,17 @@ impl Node {
             known => known?,
         };
         // Of the same generation it is the record of this very update: one that begins anew is preceded by `forget_rollback`.
-        let replaced = if let Some(known) = known.filter(|known| known.is_of(generation)) {
-            known
-        } else {
-            let replaced = Replaced { generation, ..self.replaced(&desired, after, systemd).await? };
-            self.host.state.write_json(Path::new(REPLACED), &replaced, Attributes::mode(0o600))?;
-            replaced
+        let known = known.filter(|known| known.is_of(generation));
+        let replaced = match known {
+            Some(known) => known,
+            None if is_recorded(&self.host.state, generation, &self.host.report)? => {
+                return closed("the record of what the update replaced is gone");
+            }
+            None => {
+                let replaced = Replaced { generation, ..self.replaced(&desired, after, systemd).await? };
+                record(&self.host.state, &replaced)?;
+                replaced
+            }
         };
         if let Some(obstacle) = replaced.obstacle() {
             return closed(obstacle);
@@ -595,6 +608,24 @@ impl Node {
         self.host.state.write_json(Path::new(ROLLBACK), &record, Attributes::mode(0o600))?;
         Ok(retired)
     }
+}
+
+/// That what an update replaces was recorded.
+#[derive(Debug, Serialize, Deserialize)]
+struct Recorded {
+    generation: u64,
+}
+
+/// Whether what an update replaces was recorded before: what is found now may be the update's own.
+fn is_recorded(state: &Tree, generation: u64, report: &Report) -> Result<bool> {
+    let recorded: Option<Recorded> = state.read_state(Path::new(RECORDED), report, Code::StateFileQuarantined)?;
+    Ok(recorded.is_some_and(|recorded| recorded.generation == generation))
+}
+
+/// Records what an update replaces, and then that it did: nothing is changed before both.
+fn record(state: &Tree, replaced: &Replaced) -> Result<()> {
+    state.write_json(Path::new(REPLACED), replaced, Attributes::mode(0o600))?;
+    state.write_json(Path::new(RECORDED), &Recorded { generation: replaced.generation }, Attributes::mode(0o600))
 }
 
 /// Files of somebody else at these paths, and what keeps one of them from being kept.

@@ -203,6 +203,18 @@ fn what_the_update_brought_is_taken_away_and_what_it_found_is_left() {
     assert!(!format!("{retired:?}").contains("theirs\""), "contents are no text for logs");
 }
 
+/// Attack: a record that was lost while the update was under way was made anew, of what the update had written by then.
+#[test]
+fn what_an_update_replaces_is_recorded_once() {
+    let (dir, report) = (tempfile::tempdir().unwrap(), Report::kept());
+    let state = Tree::open(dir.path()).unwrap();
+    assert!(!is_recorded(&state, 4, &report).unwrap());
+    record(&state, &Replaced { generation: 4, ..Replaced::default() }).unwrap();
+    state.remove(Path::new(REPLACED)).unwrap();
+    assert!(is_recorded(&state, 4, &report).unwrap(), "it is gone, and not new");
+    assert!(!is_recorded(&state, 5, &report).unwrap(), "that is another update");
+}
+
 #[test]
 fn files_of_somebody_else_are_kept_or_keep_the_node_from_going_back() {
     let folder = tempfile::tempdir().unwrap();
