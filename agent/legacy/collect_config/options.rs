@@ -412,10 +412,9 @@ mod tests {
         let line = ["--noforce", "-i3", "--cfn-path", "c.Metadata", "--cfn-deployment-key=own", "local", "heat", "local"];
         let options = load(text, &line).unwrap();
         assert!(!options.force && !options.one_time && options.collectors == [Collector::Local, Collector::Heat]);
-        assert_eq!(
-            (options.all("cfn", "path"), options.deployment_keys("cfn")),
-            (vec!["c.Metadata".to_owned()], vec!["own".to_owned()])
-        );
+        // Paths of both are asked, those of the file first.
+        assert_eq!(options.all("cfn", "path"), ["a.Metadata", "b.Metadata", "c.Metadata"]);
+        assert_eq!(options.deployment_keys("cfn"), ["own"]);
         assert_eq!(options.pauses, (Duration::from_secs(1), Duration::from_secs(3)));
     }
 
