@@ -145,6 +145,7 @@ mod tests {
                 r#"{"deploy_status_code": 1, "deploy_stdout": "\udcff"}"#,
                 json!({"deploy_status_code": 1, "deploy_stdout": r#""\udcff""#}),
             ),
+            (r#"{"deploy_status_code": 1, "\udcff": "x"}"#, json!({"deploy_status_code": 1, "\u{fffd}": "x"})),
         ] {
             assert_eq!(Value::Object(read(text)), result, "{text}");
         }
@@ -158,6 +159,8 @@ mod tests {
         let deep = format!("{}0{}", "[".repeat(500), "]".repeat(500));
         let result = read(&format!("{{\"deploy_status_code\": 1, \"out\": {deep}}}"));
         assert_eq!((&result["deploy_status_code"], result["out"].is_string()), (&json!(1), true));
+        let long = "x".repeat(3_000_000);
+        assert_eq!(read(&json!({"deploy_stdout": long}).to_string())["deploy_stdout"], long, "a text is no JSON of a text");
     }
 
     #[test]

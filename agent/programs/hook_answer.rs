@@ -115,6 +115,9 @@ impl HookAnswer {
     }
 }
 
+/// What a text takes in memory beside its bytes.
+const TEXT: usize = 128;
+
 /// The members of one JSON object. A value that is JSON and cannot be taken (too large, too deep, a number beyond what a computer counts
 /// with) becomes the text that it is written as: it must not cost the hook its status. So does what Python's `json` writes and reads
 /// (heat-protocol.md 4.2 g) and JSON has not.
@@ -128,7 +131,9 @@ pub fn lenient_object(text: &str) -> Result<Map<String, Value>, JsonRejection> {
     let mut outputs = Map::with_capacity(members.len());
     let mut left = ANSWER_MEMORY;
     for (name, text) in members {
-        let value = json::value(text.as_bytes(), left).unwrap_or_else(|_| Value::String(text.to_owned()));
+        // A text as a whole takes no more than what it is written as.
+        let room = if text.starts_with('"') { left.max(text.len() + TEXT) } else { left };
+        let value = json::value(text.as_bytes(), room).unwrap_or_else(|_| Value::String(text.to_owned()));
         left = left.saturating_sub(json::weight(&value));
         outputs.insert(name, value);
     }

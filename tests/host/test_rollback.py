@@ -130,7 +130,7 @@ def test_a_failed_update_is_rolled_back(hosts, signal_server, magnum):
 
     # Heat's list lacks the deployment for one answer meanwhile: the node goes back all the same.
     count = len(host.journal(HNA_EVENT="RollbackBegun"))
-    node.update(**BAD, **SHORT)
+    node.update(**BAD, **SHORT, KUBELET_OPTIONS="--v=4")  # one like the last would be folded into what was said of that
     host.wait_for(lambda: len(host.journal(HNA_EVENT="RollbackBegun")) > count, what="the rollback")
     listed = node.server.document["deployments"]
     for deployments in ([], listed):
@@ -145,7 +145,7 @@ def test_a_failed_update_is_rolled_back(hosts, signal_server, magnum):
 
     # Killed while the node goes back, and Heat does not list the deployment any more when the next agent asks: the node is not left half way.
     begun, done = (len(host.journal(HNA_EVENT=event)) for event in ("RollbackBegun", "RolledBack"))
-    node.update(**BAD, **SHORT)
+    node.update(**BAD, **SHORT, KUBELET_OPTIONS="--v=5")
     host.wait_for(lambda: len(host.journal(HNA_EVENT="RollbackBegun")) > begun, what="the rollback")
     node.server.document["deployments"] = []
     node.server.publish()
