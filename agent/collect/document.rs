@@ -125,7 +125,6 @@ mod tests {
     }
 
     /// Attack: one of these anywhere in an answer took the whole source away, and every deployment with it.
-
     #[test]
     fn a_number_beyond_all_bounds_stays_as_it_is_written_and_refuses_nothing_else() {
         let text = r#"{"a": 1e999, "b": [-1E+400, 2.5, 1e-999], "c": "1e999 \" 1e999", "d": {"1e999": 12345678901234567890123}}"#;

@@ -46,12 +46,6 @@ impl SingleSource {
         Ok(Some(Self { endpoint, tools, memory: PollCache::default(), document: Map::new() }))
     }
 
-    /// For people, without secrets.
-    #[must_use]
-    pub fn place(&self) -> String {
-        self.endpoint.place()
-    }
-
     /// Asks once: what the source says now.
     ///
     /// # Errors

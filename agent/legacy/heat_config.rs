@@ -9,12 +9,13 @@ use super::arguments::ToolResult;
 use super::hooks;
 use super::log::Log;
 use super::machine::{Machine, variable};
-use crate::collect::read_document;
+use crate::budgets::json::JsonRejection;
+use crate::budgets::{DOCUMENT_MEMORY, python_json};
 use crate::error::{Context, Error, Result};
-use crate::files::{Attributes, FileKind, masked};
-use crate::metadata::{python_json, python_json_lines, python_text};
+use crate::files::{Attributes, FileKind, READ_LIMIT, masked};
+use crate::metadata::{python_json as json_text, python_json_lines, python_text};
 use crate::programs::child::{Child, Heard};
-use crate::programs::{HookAnswer, lenient_object};
+use crate::programs::lenient_object;
 
 const FILE: &str = "/var/run/heat-config/heat-config";
 const DEPLOYED: &str = "/var/lib/heat-config/deployed";
@@ -23,6 +24,8 @@ const HOOKS: [&str; 2] = ["/usr/libexec/heat-config/hooks", "/var/lib/heat-confi
 const NOTIFY: &str = "heat-config-notify";
 /// Groups whose deployments are data for os-apply-config: nobody runs them, and nobody waits.
 const DATA: [&str; 2] = ["os-apply-config", "Heat::Ungrouped"];
+/// The group of the agent itself, which reports it to Heat.
+const NODE: &str = "kubernetes-node";
 /// Where the deployment says which part of a component is meant.
 const ACTION: &str = "deploy_action";
 
@@ -38,16 +41,19 @@ pub(super) fn run(_: &[String]) -> ToolResult {
     machine.root.set_attributes(&file, Attributes::mode(0o600))?;
     let deployed = machine.path(place("HEAT_CONFIG_DEPLOYED", DEPLOYED));
     prepare(&machine, &deployed)?;
+    let bytes = machine.root.read(&file, READ_LIMIT)?.unwrap_or_default();
     let mut tool = Tool { machine, deployed, log: Log::new() };
-    let document = match read_document(&file) {
-        Ok(document) => document,
-        Err(error) => {
+    let deployments = match python_json::value(&bytes, DOCUMENT_MEMORY) {
+        Ok(Value::Array(deployments)) => deployments,
+        Ok(_) | Err(JsonRejection::Json(_)) => {
             // Where the metadata has no deployments, os-apply-config leaves an empty file.
-            tool.log.info(&format!("nothing is deployed: {error}"));
+            tool.log.info(&format!("nothing is deployed: {} is no list in JSON", file.display()));
             return Ok(0);
         }
+        // Heat waits for what is in it: the command that runs this tool has not succeeded.
+        Err(refused) => return Err(Error::from(refused).context(format!("reading {}", file.display())).into()),
     };
-    for entry in document.get("deployments").and_then(Value::as_array).into_iter().flatten() {
+    for entry in &deployments {
         if let Err(error) = tool.deploy(entry) {
             tool.log.error(&error.to_string());
         }
@@ -66,7 +72,11 @@ fn prepare(machine: &Machine, deployed: &Path) -> Result<()> {
     }
     let old = machine.path(place("HEAT_CONFIG_DEPLOYED_OLD", OLD_DEPLOYED));
     if old != deployed && machine.kind(&old) == Some(FileKind::Directory) {
-        machine.copy(&old, deployed)?;
+        // Whole, or not at all: what is not in it runs again.
+        let new = deployed.with_extension("new");
+        machine.root.remove_dir_all(&new)?;
+        machine.copy(&old, &new)?;
+        machine.root.rename(&new, deployed)?;
         return machine.root.remove_dir_all(&old).map(drop);
     }
     // As Python makes them: those above as anybody would.
@@ -101,21 +111,32 @@ impl Tool {
         if is_data(entry) {
             return Ok(());
         }
+        if entry.get("group").and_then(Value::as_str) == Some(NODE) {
+            self.log.info(&format!("{id} is left to heat-node-agent.service"));
+            return Ok(());
+        }
         let mut entry = entry.clone();
         let checked = checked(&mut entry);
-        if checked == Ok(false) || is_data(&entry) {
+        if checked == Ok(false) {
             self.log.warning(&format!("{id} has nothing for this action"));
             return Ok(());
         }
-        if self.machine.kind(&path).is_some() {
-            self.log.info(&format!("{id} is deployed already; to deploy it again, remove {}", path.display()));
+        if is_data(&entry) {
             return Ok(());
         }
         let hook = checked.and_then(|_| self.hook(entry.get("group").and_then(Value::as_str).unwrap_or_default()));
         let entry = Value::Object(entry);
-        // What is begun is never begun again, whatever becomes of it.
-        self.write(&path, &entry)?;
+        // What is begun is never begun again, whatever becomes of it, and by one alone.
+        if !self.machine.root.create_new(&path, text_of(&entry).as_bytes(), Attributes::mode(0o600))? {
+            self.log.info(&format!("{id} is deployed already; to deploy it again, remove {}", path.display()));
+            return Ok(());
+        }
         let result = match hook.and_then(|hook| self.heard(&hook, &entry)) {
+            Ok(heard) if heard.is_cut => {
+                let error = Error::permanent("its hook wrote more than 16 MiB");
+                self.log.error(&format!("{id}: {error}"));
+                failure(&error)
+            }
             Ok(heard) => result(&heard),
             // Heat would wait for it in vain (heat-protocol.md R33).
             Err(error) => {
@@ -128,7 +149,7 @@ impl Tool {
     }
 
     fn write(&self, path: &Path, value: &Value) -> Result<()> {
-        self.machine.root.write(path, python_json_lines(value, 2).as_bytes(), Attributes::mode(0o600))
+        self.machine.root.write(path, text_of(value).as_bytes(), Attributes::mode(0o600))
     }
 
     /// The hook of a group: the first file of its harmless letters.
@@ -138,34 +159,23 @@ impl Tool {
         let directories: Vec<_> = own.into_iter().chain(HOOKS.map(str::to_owned)).map(|name| self.machine.path(name)).collect();
         let found = directories.iter().map(|directory| directory.join(&name)).find(|path| self.machine.kind(path).is_some());
         match found.filter(|_| !name.is_empty()) {
-            Some(path) => self.check(&path).map(|()| Hook::File(path)),
+            // What root runs nobody else may have put there (heat-protocol.md R56).
+            Some(path) if geteuid().is_root() => self.machine.root.check_only_root_changes(&path).map(|()| Hook::File(path)),
+            Some(path) => Ok(Hook::File(path)),
             None if hooks::of(&name).is_some() => Ok(Hook::Own(name)),
             None => Err(Error::permanent(format!("there is no hook for the group {group}"))
                 .remedy("put one into the image, or correct the group in the template")),
         }
     }
 
-    /// What root runs nobody else may have put there (heat-protocol.md R56).
-    fn check(&self, hook: &Path) -> Result<()> {
-        let places = [Some(hook), hook.parent()].into_iter().flatten().filter(|_| geteuid().is_root());
-        for place in places {
-            if let Some(facts) = self.machine.root.facts_followed(place)?
-                && (facts.owner.0 != 0 || facts.mode & 0o022 != 0)
-            {
-                return Err(Error::refused(format!("{} can be changed by users other than root", place.display()))
-                    .remedy(format!("chown root {0} && chmod go-w {0}", place.display())));
-            }
-        }
-        Ok(())
-    }
-
     fn heard(&mut self, hook: &Hook, entry: &Value) -> Result<Heard> {
         let (child, shown) = match hook {
             Hook::File(path) => (Child::new(path), path.display().to_string()),
-            Hook::Own(group) => (own(&format!("hook-{group}"))?, format!("the agent's own hook {group}")),
+            Hook::Own(group) => (Child::own(&format!("hook-{group}")), format!("the agent's own hook {group}")),
         };
         self.log.info(&format!("Running {shown}"));
-        let heard = child.hear(python_json(entry).as_bytes(), hooks::STREAM)?;
+        // As much as heat-config-notify reads.
+        let heard = child.hear(json_text(entry).as_bytes(), READ_LIMIT)?;
         self.log.info(&format!("{shown} ended with status {}", heard.status));
         Ok(heard)
     }
@@ -173,8 +183,8 @@ impl Tool {
     /// Has the result sent to Heat.
     fn notify(&mut self, deployed: &Path, result: &Value) -> Result<()> {
         let foreign = variable("HEAT_CONFIG_NOTIFY");
-        let child = foreign.as_ref().map_or_else(|| own(NOTIFY), |command| Ok(Child::new(command)))?;
-        let heard = child.argument(deployed).hear(python_json(result).as_bytes(), hooks::STREAM)?;
+        let child = foreign.as_ref().map_or_else(|| Child::own(NOTIFY), Child::new);
+        let heard = child.argument(deployed).hear(json_text(result).as_bytes(), hooks::STREAM)?;
         if heard.status != 0 {
             self.log.error(&format!(
                 "{NOTIFY} ended with status {}: Heat does not have the result of {}",
@@ -190,9 +200,9 @@ impl Tool {
     }
 }
 
-/// This program by the name of another tool.
-fn own(name: &str) -> Result<Child> {
-    Ok(Child::new(std::env::current_exe().context(|| "looking for this program")?).called(name))
+/// A value as a file has it that people may read.
+fn text_of(value: &Value) -> String {
+    python_json_lines(value, 2)
 }
 
 /// Gives the inputs the form that hooks know (heat-protocol.md 3.3), and of a component the part that its action means (3.7). `false`
@@ -234,10 +244,22 @@ fn result(heard: &Heard) -> Value {
     }
     let is_failed = heard.status != 0;
     let Ok(mut result) = lenient_object(&out) else { return as_it_is(if is_failed { heard.status } else { 1 }) };
-    if is_failed && HookAnswer::read(&out).is_ok_and(|answer| answer.status == 0) {
+    if is_failed && is_success(result.get("deploy_status_code").unwrap_or(&Value::Null)) {
         result.insert("deploy_status_code".to_owned(), heard.status.into());
     }
     Value::Object(result)
+}
+
+/// Whether Heat takes a status for success: what Python takes for false, and the text `0` (heat-protocol.md 7).
+fn is_success(status: &Value) -> bool {
+    match status {
+        Value::Null | Value::Bool(false) => true,
+        Value::Bool(true) => false,
+        Value::Number(number) => number.as_f64() == Some(0.0),
+        Value::String(text) => text.is_empty() || text == "0",
+        Value::Array(items) => items.is_empty(),
+        Value::Object(members) => members.is_empty(),
+    }
 }
 
 fn failure(error: &Error) -> Value {
@@ -257,6 +279,9 @@ mod tests {
             (3, "", json!({"deploy_stdout": "", "deploy_stderr": "e", "deploy_status_code": 3})),
             (0, r#"{"a": 1, "deploy_status_code": "-1"}"#, json!({"a": 1, "deploy_status_code": "-1"})),
             (3, r#"{"a": 1}"#, json!({"a": 1, "deploy_status_code": 3})),
+            (3, r#"{"deploy_status_code": false}"#, json!({"deploy_status_code": 3})),
+            (3, r#"{"deploy_status_code": 0.0}"#, json!({"deploy_status_code": 3})),
+            (3, r#"{"deploy_status_code": "no room"}"#, json!({"deploy_status_code": "no room"})),
             (3, r#"{"deploy_status_code": 7}"#, json!({"deploy_status_code": 7})),
             (-9, r#"{"deploy_status_code": "0"}"#, json!({"deploy_status_code": -9})),
             (0, "5", json!({"deploy_stdout": "5", "deploy_stderr": "e", "deploy_status_code": 1})),

@@ -115,8 +115,7 @@ fn phases(machine: &Machine, base: &str, log: Log) -> Result<u8> {
 }
 
 fn run_parts(directory: &Path) -> Result<i32> {
-    let own = std::env::current_exe().context(|| "looking for this program")?;
-    Child::new(own).called("dib-run-parts").argument(directory).pass()
+    Child::own("dib-run-parts").argument(directory).pass()
 }
 
 /// Kills everything that runs below this process, once, when the time is up.

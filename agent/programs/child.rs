@@ -38,6 +38,12 @@ impl Child {
         Self { program, command }
     }
 
+    /// This program by the name of another tool, also where its file was replaced since it was started.
+    #[must_use]
+    pub fn own(name: &str) -> Self {
+        Self::new("/proc/self/exe").called(name)
+    }
+
     /// By another name than that of its file, which it finds as its first argument.
     #[must_use]
     pub fn called(mut self, name: &str) -> Self {

@@ -59,7 +59,9 @@ impl Cache<'_> {
             if root.read(&there, READ_LIMIT).ok().flatten().as_deref() != Some(text.as_bytes()) {
                 root.write(&there, text.as_bytes(), Attributes::mode(0o600))?;
             }
-            if is_new || !self.is_known(&last, document, log) {
+            // The same bytes first: a number may be another one after it was written and read.
+            let is_same = root.read(&last, READ_LIMIT).ok().flatten().as_deref() == Some(text.as_bytes());
+            if is_new || !(is_same || self.is_known(&last, document, log)) {
                 stored.changed.push(path.clone());
             }
             stored.paths.push(path);
@@ -114,13 +116,22 @@ impl Cache<'_> {
     /// Copies the directory anew to where it is kept until the machine is started again.
     fn back_up(&self, log: &mut Log) -> Result<()> {
         let (from, to) = (self.directory(), self.machine.path(&self.options.backup));
-        // What is there is removed first, and neither may be within the other.
-        if from.starts_with(&to) || to.starts_with(&from) {
+        // What is there is removed first, and neither may be within the other, by whatever names and links they are given.
+        let (here, there) = (resolved(&from), resolved(&to));
+        if here.starts_with(&there) || there.starts_with(&here) {
             log.warning(&format!("nothing is copied to {}: it and {} overlap", to.display(), from.display()));
             return Ok(());
         }
         self.machine.root.remove_dir_all(&to)?;
         self.machine.copy(&from, &to)
+    }
+}
+
+/// Where a path leads, as far as it is there.
+fn resolved(path: &Path) -> PathBuf {
+    match (path.canonicalize(), path.parent(), path.file_name()) {
+        (Err(_), Some(above), Some(name)) => resolved(above).join(name),
+        (found, ..) => found.unwrap_or_else(|_| path.to_owned()),
     }
 }
 

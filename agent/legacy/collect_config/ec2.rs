@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
+use crate::clock::Clock;
 use crate::error::{Context, Error, Result};
 use crate::http::{Http, Request, redacted};
 
@@ -15,6 +16,9 @@ pub(super) const USUAL: &str = "http://169.254.169.254/latest/meta-data";
 const REQUESTS: usize = 500;
 const BYTES: usize = 1024 * 1024;
 const DEPTH: usize = 16;
+
+/// The time limits of so many requests are that of a walk.
+const WALK: u32 = 6;
 
 /// One walk.
 struct Walk<'a> {
@@ -28,9 +32,11 @@ struct Walk<'a> {
 ///
 /// # Errors
 /// If anything cannot be fetched, or there is more than an instance's metadata can be.
-pub(super) async fn metadata(http: &Http, url: &str, deadline: Duration) -> Result<Value> {
+pub(super) async fn metadata(http: &Http, clock: &Clock, url: &str, deadline: Duration) -> Result<Value> {
     let mut walk = Walk { http, deadline, requests: REQUESTS, bytes: BYTES };
-    walk.at(format!("{url}/"), DEPTH).await.context(|| format!("reading {}", redacted(url)))
+    let found = clock.limit(deadline * WALK, walk.at(format!("{url}/"), DEPTH)).await;
+    let found = found.unwrap_or_else(|| Err(Error::transient("the service answers too slowly")));
+    found.context(|| format!("reading {}", redacted(url)))
 }
 
 impl Walk<'_> {

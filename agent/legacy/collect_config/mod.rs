@@ -14,7 +14,7 @@ use super::log::Log;
 use super::machine::Machine;
 use crate::backoff::{Backoff, random};
 use crate::clock::Clock;
-use crate::error::{Context, Result};
+use crate::error::{Context, Error, Result};
 use crate::metadata::python_json_lines;
 use crate::output::print;
 use crate::process::runtime;
@@ -40,7 +40,7 @@ pub(super) fn run(arguments: &[String]) -> ToolResult {
         return Ok(0);
     }
     let clock = Clock::system();
-    let sources = Sources::new(&machine, &options, &clock)?;
+    let sources = Sources::new(&options, &clock)?;
     let tool = Tool { machine, options, sources, clock, log: Log::new(), status: 0 };
     Ok(runtime()?.block_on(tool.serve())?)
 }
@@ -75,7 +75,9 @@ impl Tool {
                 return Ok(self.status);
             }
             // Where something changed more may follow at once: deployments wait for each other (heat-protocol.md R7).
-            if is_changed || self.reload(false) {
+            // Also behind a command that failed: what mends it may be in them.
+            let is_reloaded = self.reload(false);
+            if is_changed || is_reloaded {
                 pauses = self.pauses();
             }
             tokio::select! {
@@ -94,7 +96,7 @@ impl Tool {
         Backoff::new(first.max(Duration::from_millis(100)), longest.max(Duration::from_millis(100)))
     }
 
-    /// Collects once, and runs the command where something changed. Whether it did.
+    /// Collects once, and runs the command where something changed. Whether it did, and the command succeeded.
     async fn round(&mut self, command: &str) -> Result<bool> {
         let cache = Cache { machine: &self.machine, options: &self.options };
         let documents = self.sources.collect(&self.machine, &self.options, Some(&cache), &mut self.log).await;
@@ -113,7 +115,7 @@ impl Tool {
             // As the system cuts it.
             self.status = status.to_le_bytes()[0];
         }
-        Ok(!changed.is_empty())
+        Ok(status == 0 && !changed.is_empty())
     }
 
     /// Reads the settings anew, and takes them over where they are others, or that is asked for. Whether it did. Those that cannot be used leave what
@@ -124,7 +126,11 @@ impl Tool {
             if options.digest == self.options.digest && !is_asked {
                 return Ok(false);
             }
-            self.sources = Sources::new(&self.machine, &options, &self.clock)?;
+            // A file that is empty or missing for a moment: the metadata, with its passwords, would go to the output.
+            if options.print || options.command.is_none() {
+                return Err(Error::permanent("they name no command any more"));
+            }
+            self.sources = Sources::new(&options, &self.clock)?;
             self.options = options;
             Ok(true)
         });

@@ -46,30 +46,23 @@ type Asked = Option<Result<Documents>>;
 /// All sources that are asked, in order.
 pub(super) struct Sources {
     http: Http,
-    sources: Vec<Source>,
+    keystone: Keystone,
+    clock: Clock,
+    all: Vec<Source>,
 }
 
 impl Sources {
     /// The sources that the options name.
     ///
     /// # Errors
-    /// If the machine's root cannot be opened, or a time limit is no number.
-    pub(super) fn new(machine: &Machine, options: &Options, clock: &Clock) -> Result<Self> {
+    /// If the machine's root cannot be opened.
+    pub(super) fn new(options: &Options, clock: &Clock) -> Result<Self> {
         let ca_file = variable("REQUESTS_CA_BUNDLE").filter(|file| !file.is_empty()).map(Into::into);
         let tls = Tls { ca_file, allow_insecure: false };
         let http = Http::new(tls, Arc::new(Tree::open(Path::new("/"))?), clock.clone());
-        let keystone = Keystone::new(clock.clone());
-        let mut sources = Vec::new();
-        for collector in options.collectors.iter().copied() {
-            let remote = match collector {
-                Collector::Cfn => remote(machine, options, SourceName::Cfn, &http, &keystone),
-                Collector::Heat => remote(machine, options, SourceName::Heat, &http, &keystone),
-                Collector::Request => remote(machine, options, SourceName::Request, &http, &keystone),
-                Collector::HeatLocal | Collector::Ec2 | Collector::Local | Collector::Zaqar => Ok(None),
-            };
-            sources.push(Source { collector, remote: remote.transpose(), last: None });
-        }
-        Ok(Self { http, sources })
+        let source = |&collector: &Collector| Source { collector, remote: None, last: None };
+        let all = options.collectors.iter().map(source).collect();
+        Ok(Self { http, keystone: Keystone::new(clock.clone()), clock: clock.clone(), all })
     }
 
     /// Asks all of them. Where `cache` is given, one that does not answer says what it said last (heat-protocol.md R11).
@@ -80,11 +73,14 @@ impl Sources {
         cache: Option<&Cache<'_>>,
         log: &mut Log,
     ) -> Documents {
-        let http = &self.http;
-        let asking = self.sources.iter_mut().map(|source| source.ask(machine, options, http));
+        let (http, keystone, clock) = (&self.http, &self.keystone, &self.clock);
+        let asking = self.all.iter_mut().map(|source| {
+            source.configure(machine, options, http, keystone);
+            source.ask(machine, options, http, clock)
+        });
         let answers = join_all(asking).await;
         let mut all = Documents::new();
-        for (source, (answer, remarks)) in self.sources.iter_mut().zip(answers) {
+        for (source, (answer, remarks)) in self.all.iter_mut().zip(answers) {
             for remark in &remarks {
                 log.warning(remark);
             }
@@ -134,13 +130,26 @@ fn hinted(machine: &Machine, options: &Options) -> Option<String> {
 }
 
 impl Source {
+    /// Finds whom to ask over the network, where that was not known: cloud-init may write later where Heat is.
+    fn configure(&mut self, machine: &Machine, options: &Options, http: &Http, keystone: &Keystone) {
+        let name = match self.collector {
+            Collector::Cfn => SourceName::Cfn,
+            Collector::Heat => SourceName::Heat,
+            Collector::Request => SourceName::Request,
+            Collector::HeatLocal | Collector::Ec2 | Collector::Local | Collector::Zaqar => return,
+        };
+        if !matches!(self.remote, Some(Ok(_))) {
+            self.remote = remote(machine, options, name, http, keystone).transpose();
+        }
+    }
+
     /// What it says now, and what is to be said of that.
-    async fn ask(&mut self, machine: &Machine, options: &Options, http: &Http) -> (Asked, Vec<String>) {
+    async fn ask(&mut self, machine: &Machine, options: &Options, http: &Http, clock: &Clock) -> (Asked, Vec<String>) {
         let mut remarks = Vec::new();
         let asked = match self.collector {
             Collector::HeatLocal => Some(heat_local(machine, options, &mut remarks)),
             Collector::Local => Some(local(machine, options, &mut remarks)),
-            Collector::Ec2 => Some(ec2(machine, options, http).await),
+            Collector::Ec2 => Some(ec2(machine, options, http, clock).await),
             Collector::Zaqar => zaqar(options),
             Collector::Cfn | Collector::Heat | Collector::Request => match &mut self.remote {
                 None => None,
@@ -192,7 +201,7 @@ fn applied(deployment: &Value, key: &str, remarks: &mut Vec<String>) -> Option<(
 fn heat_local(machine: &Machine, options: &Options, remarks: &mut Vec<String>) -> Result<Documents> {
     let mut all = Map::new();
     for path in options.paths("heat_local", HEAT_LOCAL) {
-        match machine.json(&path) {
+        match machine.python_json(&path) {
             Ok(None) => {}
             Ok(Some(Value::Object(document))) => all.extend(document),
             Ok(Some(_)) => remarks.push(format!("{path} is no JSON object")),
@@ -227,7 +236,7 @@ fn local(machine: &Machine, options: &Options, remarks: &mut Vec<String>) -> Res
             if facts.mode & 0o002 != 0 {
                 return Err(changed_by_others(&format!("{directory}/{name}")));
             }
-            if let Some(document) = machine.json(&file)? {
+            if let Some(document) = machine.python_json(&file)? {
                 documents.push((name.to_owned(), document));
             }
         }
@@ -242,7 +251,7 @@ fn changed_by_others(path: &str) -> Error {
 }
 
 /// The metadata service; what it once said stays, as an instance's metadata does.
-async fn ec2(machine: &Machine, options: &Options, http: &Http) -> Result<Documents> {
+async fn ec2(machine: &Machine, options: &Options, http: &Http, clock: &Clock) -> Result<Documents> {
     let name = Collector::Ec2.as_str();
     let is_something = |value: &Value| value.as_object().is_some_and(|members| !members.is_empty());
     if let Some(kept) = (Cache { machine, options }).kept(name).filter(is_something) {
@@ -250,7 +259,7 @@ async fn ec2(machine: &Machine, options: &Options, http: &Http) -> Result<Docume
     }
     let url = options.all(name, "metadata_url").pop().unwrap_or_else(|| ec2::USUAL.to_owned());
     let deadline: Duration = options.seconds(name, "timeout", 10.0)?;
-    Ok(vec![(name.to_owned(), ec2::metadata(http, &url, deadline).await.context(|| "asking the metadata service")?)])
+    Ok(vec![(name.to_owned(), ec2::metadata(http, clock, &url, deadline).await.context(|| "asking the metadata service")?)])
 }
 
 /// Queues cannot be read: who configures one should know.

@@ -2,14 +2,14 @@
 
 use super::super::machine::variable;
 use super::shared::{Answer, STREAM, result};
-use crate::error::{Context, Result};
+use crate::error::Result;
 use crate::programs::child::Child;
 
 /// Runs os-apply-config: the one that the environment names, else this program's own.
 pub(super) fn run() -> Result<Answer> {
     let child = match variable("HEAT_APPLY_CONFIG_CMD") {
         Some(command) => Child::new(command),
-        None => Child::new(std::env::current_exe().context(|| "looking for this program")?).called("os-apply-config"),
+        None => Child::own("os-apply-config"),
     };
     Ok(result(Answer::new(), &child.hear(b"", STREAM)?))
 }

@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 use super::super::machine::{Machine, variable};
 use super::shared::{Answer, STREAM, directory, harmless, prepare, result, write};
-use crate::error::{Context, Error, Result};
+use crate::error::{Error, Result};
 use crate::metadata::{python_json_sorted, python_text};
 use crate::programs::child::{Child, Heard};
 
@@ -20,7 +20,7 @@ pub(super) fn run(machine: &Machine, deployment: &Map<String, Value>) -> Result<
         Some(Value::Array(items)) if items.is_empty() => &none,
         _ => return Err(Error::permanent("the config is no map")),
     };
-    if has_legacy_data()? {
+    if has_legacy_data() {
         return Ok(result(Answer::new(), &Heard { status: 1, err: REFUSED.into(), ..Heard::default() }));
     }
     let data = directory(machine, "HEAT_PUPPET_HIERA_DATADIR", "/etc/puppet/hieradata");
@@ -45,15 +45,14 @@ pub(super) fn run(machine: &Machine, deployment: &Map<String, Value>) -> Result<
 }
 
 /// Whether os-apply-config, or what the environment names, finds data of the old way. What is not installed finds nothing.
-fn has_legacy_data() -> Result<bool> {
+fn has_legacy_data() -> bool {
     let child = if let Some(command) = variable("HEAT_HIERA_ELEMENT_CHECK_CMD") {
         let (program, arguments) =
             command.split_once(' ').map_or((command.as_str(), None), |(program, rest)| (program, Some(rest)));
         arguments.into_iter().flat_map(|rest| rest.split(' ')).fold(Child::new(program), Child::argument)
     } else {
-        let own = Child::new(std::env::current_exe().context(|| "looking for this program")?).called("os-apply-config");
-        ["--key", "hiera.datafiles", "--type", "raw", "--key-default", "empty"].into_iter().fold(own, Child::argument)
+        let words = ["--key", "hiera.datafiles", "--type", "raw", "--key-default", "empty"];
+        words.into_iter().fold(Child::own("os-apply-config"), Child::argument)
     };
-    let Ok(heard) = child.hear(b"", STREAM) else { return Ok(false) };
-    Ok(String::from_utf8_lossy(&heard.out).trim_end() != "empty")
+    child.hear(b"", STREAM).is_ok_and(|heard| String::from_utf8_lossy(&heard.out).trim_end() != "empty")
 }
