@@ -351,7 +351,7 @@ fn unit_not_running(state: &UnitState, outcome: &JobOutcome) -> Failure {
     };
     if state.cannot_be_run() {
         return Failure { code: Code::UnitProgramMissing, ..failed(name, cause) }.unstartable(name).remedy(format!(
-            "`systemctl cat {name}` shows how it is started. Put {program} back on this node in the release that ran (`journalctl -u {name} | grep -i \
+            "`systemctl cat {name}` shows how it is started. Reinstall {program} on this node, in the release that last ran (`journalctl -u {name} | grep -i \
              version`), and into the image for later servers"
         ));
     }

@@ -299,6 +299,17 @@ impl Generations {
         Ok(number)
     }
 
+    /// Another one is going to begin, and what this one replaced is forgotten: if it is taken up again before that, it is not rolled back.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn abandon(&mut self) -> Result<()> {
+        match self.current.clone().filter(Generation::is_unfinished) {
+            Some(current) => self.put(Generation { consistent_before: false, ..current }),
+            None => Ok(()),
+        }
+    }
+
     /// The newest generation failed before it changed anything. Where one before it failed later, the node stays what that one left.
     ///
     /// # Errors

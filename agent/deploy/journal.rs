@@ -165,13 +165,13 @@ impl DeploymentRecord {
         self.long_result_failed.unwrap_or_else(|| self.outcome.as_ref().is_some_and(|outcome| outcome.fails(&self.outputs)))
     }
 
-    /// Takes a long result out of memory, and gives it back where there was one.
     /// What there is to say of its signals: of one that Heat asks for, first of all that its wait condition was not signalled.
     #[must_use]
     pub fn notes(&self) -> Option<&str> {
         self.wait_note.as_deref().filter(|_| self.withdrawn_from.is_none()).or(self.note.as_deref())
     }
 
+    /// Takes a long result out of memory, and gives it back where there was one.
     fn shorten(&mut self) -> Option<DeploymentOutcome> {
         let whole = self.outcome.take_if(|outcome| outcome.weight() > RESULT_IN_MEMORY)?;
         self.long_result_failed.get_or_insert_with(|| whole.fails(&self.outputs));
@@ -541,7 +541,7 @@ impl Journal {
     ///
     /// # Errors
     /// If it cannot be read or written.
-    pub fn complete(&self, id: &str) -> Result<()> {
+    pub fn write_missing_result(&self, id: &str) -> Result<()> {
         let (Some(legacy), Some(name), Some(record)) = (&self.legacy, legacy_name(id), self.records.get(id)) else {
             return Ok(());
         };
@@ -634,13 +634,11 @@ impl Journal {
     /// # Errors
     /// If it cannot be written.
     pub fn end_wait_signal(&mut self, id: &str, note: Option<String>) -> Result<()> {
-        if note.is_none() && self.get(id).is_none_or(|record| record.wait_signal.is_none()) {
+        let is_new = |record: &DeploymentRecord| record.wait_signal.is_some() || record.wait_note != note;
+        if !self.get(id).is_some_and(is_new) {
             return Ok(());
         }
-        self.change(id, |record| {
-            record.wait_signal = None;
-            record.wait_note = note.or(record.wait_note.take());
-        })
+        self.change(id, |record| (record.wait_signal, record.wait_note) = (None, note))
     }
 
     /// Records why Heat, which was to hear of the result, never will.
@@ -665,6 +663,10 @@ impl Journal {
             return Ok(());
         }
         self.remove_begun_mark(id)?;
+        if let (Some(legacy), Some(name)) = (&self.legacy, legacy_name(id)) {
+            // The next result is written where none is.
+            legacy.remove(&name.with_extension("notify.json"))?;
+        }
         let (now, moment) = (self.clock.now(), self.clock.moment());
         self.change(id, |record| {
             record.state = DeploymentState::Seen;
@@ -992,7 +994,7 @@ mod tests {
         assert!(is_whole());
         // The agent may be cut off between the two.
         tree.remove(beside).unwrap();
-        journal.complete("a").unwrap();
+        journal.write_missing_result("a").unwrap();
         assert!(is_whole());
         place.journal(&report).signalled("a", None).unwrap();
         assert_eq!(place.journal(&report).get("a").unwrap().state, DeploymentState::Signalled);

@@ -188,8 +188,8 @@ impl<'a> Magnum<'a> {
             403 => (
                 ErrorKind::Permanent,
                 Remedy::stack_update_or(format!(
-                    "{POLICY}. If none lacks it, trustee {} is another cluster's: correct CLUSTER_UUID, or TRUSTEE_USER_ID, TRUSTEE_PASSWORD and \
-                     TRUST_ID, and update the stack",
+                    "{POLICY}. Else trustee {} is another cluster's: set CLUSTER_UUID, TRUSTEE_* and TRUST_ID to \
+                     what Magnum's database has (table cluster), and update the stack",
                     self.user.as_ref().map_or("of USER_TOKEN", |user| &user.user_id)
                 )),
             ),

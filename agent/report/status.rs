@@ -270,7 +270,7 @@ pub fn ended_with(status: i32) -> String {
 pub fn script_remedy(id: &str) -> String {
     let id = argument(id);
     format!(
-        "`heat-node-agent logs {id}` shows its output. If the cause lies outside the script, remove it and run `heat-node-agent rerun \
+        "`heat-node-agent logs {id}` shows its output. If the cause lies outside the script, mend that and run `heat-node-agent rerun \
          {id}`; else correct the template and update the stack"
     )
 }

@@ -408,7 +408,8 @@ impl Outbox {
     ) -> Result<()> {
         let asked = |about: &SignalSubject| view.asks_for(&about.id, about.resource.as_ref());
         if self.age(&entry) > LIFE {
-            self.state.remove(&path_of(&entry.key))?;
+            self.withdrawn.borrow_mut().remove(&entry.key);
+            return self.leave(entry, Disposition::Expired, gone);
         } else if view.listed.is_some() && view.freshness.covers(entry.since) && entry.about.as_ref().is_some_and(asked) {
             let Some(body) = self.body(&entry)? else {
                 self.withdrawn.borrow_mut().remove(&entry.key);
@@ -572,6 +573,8 @@ impl Outbox {
                 NextAction::Wait(_) | NextAction::NeedPoll => {}
                 NextAction::Superseded => self.leave(entry, Disposition::Superseded, gone)?,
                 NextAction::Expired => self.leave(entry, Disposition::Expired, gone)?,
+                // First that is recorded: who looks meanwhile finds what has left neither here nor there.
+                NextAction::Send if !gone.is_empty() => return Ok(()),
                 NextAction::Send => {
                     // As many at a time as their bodies have room in memory. It is never closed.
                     let _room = self.room.acquire_many(kib(&entry)).await.map_err(Error::transient)?;
@@ -750,7 +753,8 @@ impl Outbox {
         }
         let body = self.body(entry)?.ok_or_else(|| Error::permanent("the stored signal is gone from the disk"))?;
         let mut kept = QueuedSignal { withdrawn: true, since: self.clock.moment(), ..entry.clone() };
-        self.store(&mut kept, body)?;
+        // In memory first: where it cannot be written, its file is still what it was.
+        let stored = self.store(&mut kept, body);
         let mut withdrawn = self.withdrawn.borrow_mut();
         withdrawn.insert(kept.key.clone(), kept);
         while withdrawn.len() > WITHDRAWN {
@@ -758,7 +762,7 @@ impl Outbox {
             self.state.remove(&path_of(&oldest))?;
             withdrawn.remove(&oldest);
         }
-        Ok(())
+        stored
     }
 
     fn report_retry(&self, entry: &QueuedSignal, code: Code, remedy: Option<Remedy>) {

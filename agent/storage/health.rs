@@ -60,12 +60,12 @@ pub fn problem(path: &str, signs: &StoreObservation) -> Option<Error> {
     let free = signs.free.filter(|free| *free < LEAST_FREE)?;
     let more = volume.map_or_else(
         || "use a volume for the store, or a larger root disk for the server".to_owned(),
-        |volume| format!("extend the volume: `openstack volume set --size GIB {volume}`"),
+        |volume| format!("extend the volume: `openstack --os-volume-api-version 3.42 volume set --size GIB {volume}`; its file system grows with it"),
     );
     Some(
         Error::permanent(format!("{path} on {disk} is full: {} MiB are free", free >> 20))
             .rule(format!("a store needs {} MiB of free space", LEAST_FREE >> 20))
-            .remedy(format!("remove what is not needed, or {more}")),
+            .remedy(format!("delete no file of it by hand: {more}")),
     )
 }
 

@@ -147,7 +147,7 @@ fn stored(record: &DeploymentRecord) -> String {
     match &record.outcome {
         Some(outcome) => harmless(&format!("{}{}", outcome.stdout, outcome.stderr)) + &unprinted(record),
         None if record.state == DeploymentState::Seen => "it has not run yet\n".to_owned(),
-        None => format!("no output; {}\n", record.note.as_deref().unwrap_or("it may have just started")),
+        None => format!("no output; {}\n", record.notes().unwrap_or("it may have just started")),
     }
 }
 

@@ -134,21 +134,27 @@ impl Agent {
 
     /// Goes on with a rollback that an earlier run of the agent had begun, whatever Heat lists by now: the node is not left between two
     /// generations.
-    pub(super) fn go_on_going_back(&mut self) {
-        if let Some((deployment, plan, generation)) = self.interrupted_rollback() {
-            let since = self.ledger.heat_waiting_for(&deployment, plan.spec.timeout);
-            self.node_task.start(deployment, plan, generation, since);
+    pub(super) fn resume_rollback(&mut self) {
+        let Some((deployment, plan)) = self.interrupted_update() else { return };
+        // It is the same generation. Of an end that was cut off nothing stays: the node is between two generations until it has arrived.
+        match self.ledger.generations.begin(&plan.digest, &deployment.id, deployment.to_hook_json()) {
+            Ok(generation) => {
+                let since = self.ledger.heat_waiting_for(&deployment, plan.spec.timeout);
+                self.node_task.start(deployment, plan, generation, since);
+            }
+            Err(error) => self.trouble.record("resuming a rollback", &error),
         }
     }
 
-    /// The update that the node was going back from when the agent ended, until that is gone on with.
-    pub(super) fn interrupted_rollback(&self) -> Option<(Deployment, node::NodePlan, u64)> {
+    /// The update that the node was going back from when the agent ended, until that is resumed.
+    pub(super) fn interrupted_update(&self) -> Option<(Deployment, node::NodePlan)> {
         let is_applying = |current: &&Generation| current.state == GenerationState::Applying;
         let current = self.ledger.generations.current().filter(is_applying).filter(|_| !self.node_task.bring_up.is_busy())?;
         self.node_task.node.interrupted_rollback(current.number, &current.deployment).ok().flatten()?;
         let deployment = Deployment::parse(&current.entry).ok().flatten()?;
-        let plan = self.plan_of(&deployment).ok()?;
-        Some((deployment, plan, current.number))
+        // Whether the machine has room for the update is no question any more.
+        let plan = self.understood(&deployment).ok()?;
+        Some((deployment, plan))
     }
 
     /// Whether what the metadata says of a deployment was said after the last step that was taken with it; if not, Heat is asked
@@ -267,6 +273,11 @@ impl Agent {
         }
         let is_resumed = self.ledger.generations.current().is_some_and(|current| current.resumes(&deployment.id, &plan.digest));
         if state != Some(DeploymentState::Running) && !is_resumed {
+            if let Some(applied) = self.ledger.generations.current().filter(|one| one.state == GenerationState::Applied) {
+                // The agent may have been cut off before it.
+                self.node_task.node.keep_replaced(applied.number)?;
+            }
+            self.ledger.generations.abandon()?;
             self.node_task.node.forget_rollback()?;
         }
         // In this order: one that runs and is rejected was cut off at its end, not before it was tried again.
@@ -285,10 +296,15 @@ impl Agent {
 
     /// What a node's deployment asks for, if this machine can be so.
     fn plan_of(&self, deployment: &Deployment) -> std::result::Result<node::NodePlan, Vec<Mistake>> {
+        self.understood(deployment)?.supported_by(&self.node_task.node.facts())
+    }
+
+    /// What a node's deployment asks for.
+    fn understood(&self, deployment: &Deployment) -> std::result::Result<node::NodePlan, Vec<Mistake>> {
         let facts = self.node_task.node.facts();
         let deploy = &self.host.settings.deploy;
         let runs_code = |group: &str| hooks::runs_code(group, Some(&self.host.root), &deploy.hook_dirs);
-        node::understand(deployment, &facts, &ImagePolicy::of(&self.host.settings, runs_code))?.supported_by(&facts)
+        node::understand(deployment, &facts, &ImagePolicy::of(&self.host.settings, runs_code))
     }
 
     fn refuse_malformed(&mut self, malformed: &Malformed, entry: &Value) -> Result<()> {

@@ -88,7 +88,9 @@ impl Agent {
         };
         let mut orphans: Vec<DeploymentRecord> = self.ledger.journal.all().into_iter().filter(orphaned).cloned().collect();
         // Nobody waits for it, but the node is on its way back from it.
-        if let Some((update, ..)) = self.interrupted_rollback().filter(|_| !orphans.is_empty()) {
+        if !orphans.is_empty()
+            && let Some((update, _)) = self.interrupted_update()
+        {
             orphans.retain(|record| record.id != update.id);
         }
         for record in orphans {

@@ -226,7 +226,7 @@ async fn a_rollback_that_has_begun_is_gone_on_with_although_heat_lists_its_deplo
         agent.received(change);
         agent.withdraw_unlisted(&BTreeSet::new());
         assert_eq!(agent.ledger.journal.get("update").unwrap().state, DeploymentState::Running, "it is not withdrawn");
-        agent.go_on_going_back();
+        agent.resume_rollback();
         agent.decide().unwrap();
         assert_eq!(agent.node_task.bring_up.about().map(String::as_str), Some("update"));
         // How that ends is a matter for a machine with systemd; here what failed is all that is known.
@@ -238,7 +238,7 @@ async fn a_rollback_that_has_begun_is_gone_on_with_although_heat_lists_its_deplo
         assert!(current.reason.unwrap().why().contains("no answer"));
         assert!(report.events().iter().any(|event| event.code == Code::NodeFailed));
         // Once, and whoever is newer comes next.
-        agent.go_on_going_back();
+        agent.resume_rollback();
         assert!(!agent.node_task.bring_up.is_busy());
         agent.collector.poll_once().await;
         agent.decide().unwrap();

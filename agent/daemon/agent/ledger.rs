@@ -49,7 +49,7 @@ pub(in crate::daemon) struct Ledger {
     /// A result that could not be stored: it is tried again, and everything else goes on.
     pub(in crate::daemon) unstored: FailurePause,
     /// Whether each signal to a wait condition that is recorded as waiting was found.
-    knows_wait_signals: bool,
+    has_checked_wait_signals: bool,
 }
 
 impl Ledger {
@@ -67,21 +67,21 @@ impl Ledger {
             sending,
             unrecorded: Vec::new(),
             unstored,
-            knows_wait_signals: false,
+            has_checked_wait_signals: false,
         })
     }
 
     /// A wait condition's signal cannot be made again: where its file is gone the operator has to know. After a kill right behind its
     /// delivery nobody knows that it arrived. Asked after a start, and of deployments that Heat lists again; what cannot be recorded
     /// holds nothing up and is tried again.
-    fn miss_wait_signals(&mut self) {
+    fn report_lost_wait_signals(&mut self) {
         let is_unrecorded = |key: &String| self.unrecorded.iter().any(|(entry, _)| entry.key == *key);
         let is_missed = |record: &&DeploymentRecord| {
             let is_gone = |key: &String| !self.outbox.has(key) && !self.outbox.keeps(key) && !is_unrecorded(key);
             record.withdrawn_from.is_none() && record.wait_signal.as_ref().is_some_and(is_gone)
         };
         let missed: Vec<DeploymentRecord> = self.journal.all().into_iter().filter(is_missed).cloned().collect();
-        self.knows_wait_signals = true;
+        self.has_checked_wait_signals = true;
         for DeploymentRecord { id, name, .. } in missed {
             let line = format!("the stored signal to the wait condition of {name} is gone");
             match self.journal.end_wait_signal(&id, Some(WAIT_SIGNAL_LOST.to_owned())) {
@@ -90,7 +90,7 @@ impl Ledger {
                     self.host.report.emit(event.deployment(&id, &name));
                 }
                 Err(error) => {
-                    self.knows_wait_signals = false;
+                    self.has_checked_wait_signals = false;
                     self.unstored.record(&format!("recording that {line}"), &error);
                 }
             }
@@ -99,7 +99,7 @@ impl Ledger {
 
     /// Takes a deployment back that Heat asks for again. Its signal to a wait condition may have been lost meanwhile.
     pub(super) fn take_back(&mut self, id: &str) -> Result<()> {
-        self.knows_wait_signals = false;
+        self.has_checked_wait_signals = false;
         self.journal.take_back(id)
     }
 
@@ -150,14 +150,14 @@ impl Ledger {
         DeadlineInputs { made, seen: record.seen, timeout }.waiting_time(self.host.clock.now())
     }
 
-    /// Results without a signal get theirs stored: after a start, and after a disk was full. One that is on its way is in the outbox
+    /// Results without a signal get theirs stored, and signals to wait conditions that are gone are named: after a start, and after a disk was full. One that is on its way is in the outbox
     /// until its fate is recorded or among those that could not be. One that cannot be stored holds nothing else up.
     pub(super) fn store_missing_signals(&mut self) {
         if !self.unstored.resume_if_due() {
             return;
         }
-        if !self.knows_wait_signals {
-            self.miss_wait_signals();
+        if !self.has_checked_wait_signals {
+            self.report_lost_wait_signals();
         }
         let is_unrecorded = |id: &str| self.unrecorded.iter().any(|(entry, _)| entry.key == result_key(id));
         let bare = |record: &&DeploymentRecord| !self.outbox.has(&result_key(&record.id)) && !is_unrecorded(&record.id);
@@ -226,12 +226,16 @@ impl Ledger {
         }
     }
 
-    /// Puts a finished deployment's result into the outbox, or records that nobody waits for it.
+    /// Puts a finished deployment's result into the outbox, or records that nobody waits for it. The file of the result for the replaced
+    /// tools is written where it is missing.
     fn store_signal(&mut self, record: &DeploymentRecord) -> Result<()> {
         if record.outcome.is_none() {
             return Ok(());
         }
-        self.journal.complete(&record.id)?;
+        if let Err(error) = self.journal.write_missing_result(&record.id) {
+            // For Heat it is no matter.
+            self.unstored.record(&format!("writing the result of deployment {} beside it", record.name), &error);
+        }
         if let Some(destination) = Destination::of(&record.target) {
             let about = SignalSubject {
                 id: record.id.clone(),

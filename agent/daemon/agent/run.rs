@@ -109,7 +109,7 @@ impl Agent {
             // Before anything is begun: an order that was cut off must not meet what it was to change in another shape.
             self.serve_orders();
             self.go_on_restoring();
-            self.go_on_going_back();
+            self.resume_rollback();
             if let Err(error) = self.decide() {
                 self.trouble.record("processing the deployments", &error);
             }

@@ -1,8 +1,9 @@
 //! Going back to the generation before, where an update failed on its way: what it takes, when it is done, and how it ends.
 //!
 //! A node goes back only where the failed step was good before the update, depends on what the update changed, and nothing that cannot
-//! be taken back is part of it. Everything that this needs is on disk before the first change (`replaced.json`), and that the node is
-//! going back, with the cause, before the first step of that (`rollback.json`): whoever finds the second goes on going back.
+//! be taken back is part of it. Everything that this needs is on disk before the first change (`replaced.json`, and that it was recorded:
+//! `recorded.json`), and that the node is going back, with the cause, before the first step of that (`rollback.json`): whoever finds that
+//! one goes on going back.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -446,7 +447,10 @@ impl Node {
         // Of the same generation it is the record of this very update: one that begins anew is preceded by `forget_rollback`.
         let known = known.filter(|known| known.is_of(generation));
         let replaced = match known {
-            Some(known) => known,
+            Some(known) => {
+                record(&self.host.state, &known)?;
+                known
+            }
             None if is_recorded(&self.host.state, generation, &self.host.report)? => {
                 return closed("the record of what the update replaced is gone");
             }
