@@ -473,6 +473,31 @@ mod tests {
         assert_eq!(by(&generations), (7, AppliedExtent::Whole));
     }
 
+    /// Attack: the agent was killed between what an update replaced was forgotten and the next one began, and the update was listed again.
+    #[test]
+    fn an_update_whose_record_is_forgotten_is_not_taken_up_as_one_that_can_be_rolled_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let report = Report::kept();
+        let open = || Generations::open(Arc::new(Tree::open(dir.path()).unwrap()), Clock::system(), &report).unwrap();
+        open().begin("1", "a", json!(1)).unwrap();
+        open().end(GenerationState::Applied, None, vec![]).unwrap();
+        open().abandon().unwrap();
+        assert_eq!(open().current().unwrap().state, GenerationState::Applied, "it has nothing to forget");
+        for is_left in [false, true] {
+            open().begin("2", "b", json!(2)).unwrap();
+            assert!(open().current().unwrap().consistent_before);
+            if is_left {
+                open().leave("left the list".into(), vec![]).unwrap();
+            }
+            open().abandon().unwrap();
+            open().begin("2", "b", json!(2)).unwrap();
+            assert!(!open().current().unwrap().consistent_before, "left: {is_left}");
+            open().end(GenerationState::Applied, None, vec![]).unwrap();
+            open().begin("1", "a", json!(1)).unwrap();
+            open().end(GenerationState::Applied, None, vec![]).unwrap();
+        }
+    }
+
     #[test]
     fn whether_a_node_was_whole_before_an_update_survives_a_restart_of_the_agent() {
         let dir = tempfile::tempdir().unwrap();

@@ -194,8 +194,29 @@ fn of_what_is_kept_for_later_there_is_a_bound_and_an_end() {
     let files = || dir.path().join(DIRECTORY).read_dir().unwrap().count();
     assert_eq!((files(), outbox.withdrawn.borrow().contains_key("deployment 002")), (WITHDRAWN, false));
     clock.advance(LIFE);
-    received(&outbox, &MetadataView::default()).take_back().1.unwrap();
+    let (expired, done) = received(&outbox, &MetadataView::default()).take_back();
+    done.unwrap();
+    assert!(expired.len() == WITHDRAWN && expired.iter().all(|(_, end)| *end == Disposition::Expired), "none is said to be lost");
     assert_eq!(files(), 0);
+}
+
+/// A full disk: the signal that is kept for a deployment is what it was before, and known.
+#[test]
+fn a_signal_that_cannot_be_kept_for_later_is_not_forgotten() {
+    let (dir, clock, report) = (tempfile::tempdir().unwrap(), Clock::manual(Timestamp(10_000)), Report::kept());
+    let (outbox, mut gone) = (outbox(dir.path(), &clock, &report), Vec::new());
+    let mut entry = entry("a", clock.now());
+    entry.about.as_mut().unwrap().result = false;
+    outbox.put(entry.clone()).unwrap();
+    let in_the_way = Path::new(DIRECTORY).join(format!(".{}.json.hna-new", key_of(&entry.key)));
+    let tree = Tree::open(dir.path()).unwrap();
+    tree.create_dir_all(&in_the_way.join("x"), Attributes::mode(0o700)).unwrap();
+    assert!(outbox.leave(outbox.waiting().remove(0), Disposition::Superseded, &mut gone).is_err());
+    assert!(outbox.keeps(&entry.key));
+    tree.remove_dir_all(&in_the_way).unwrap();
+    clock.advance(Duration::from_secs(1));
+    received(&outbox, &view(&["a"], "a", &clock)).take_back().1.unwrap();
+    assert!(outbox.has(&entry.key), "it is sent once Heat lists its deployment again");
 }
 
 #[test]

@@ -329,6 +329,21 @@ def test_it_goes_on_until_it_is_ended(pair, started):
     assert processes[1].wait(10) == -signal.SIGTERM
 
 
+def test_settings_are_read_behind_a_command_that_fails(pair, started):
+    """What mends the command may be in them. An empty file leaves what there was, and prints nothing."""
+    files(pair)
+    conf = "[DEFAULT]\ncommand = echo tried >> tries; test -e allowed && echo done >> ran\ncollectors = local\nmin_polling_interval = 0.2\npolling_interval = 0.4\ncachedir = cache\nbackup_cachedir = backup\n[local]\npath = local\n"
+    pair.write("a.conf", conf)
+    processes = started("--config-file", "a.conf")
+    until(lambda: all((side / "tries").exists() for side in pair.sides))
+    ours = pair.sides[1]
+    (ours / "a.conf").write_text("")
+    time.sleep(1.5)
+    assert [process.poll() for process in processes] == [None, None]
+    (ours / "a.conf").write_text(conf.replace("test -e allowed && ", ""))
+    until(lambda: (ours / "ran").exists())
+
+
 def test_an_object_that_did_not_change_is_not_sent_again(pair, started):
     """R14: the original sends HEAD and GET each time."""
     heat = Server({"/m": json.dumps(DOCUMENT)})

@@ -80,6 +80,27 @@ def test_what_failed_is_no_success(pair, text, status):
     assert result[1]["deploy_status_code"] == status
 
 
+def test_what_the_agent_does_itself_is_left_to_it(pair):
+    """The original marks it as run, without a hook."""
+    ready(pair)
+    run(pair, [deployment("node", group="kubernetes-node"), deployment("a")], same=False)
+    ours = pair.sides[1] / "var/deployed"
+    assert sorted(file.name for file in ours.iterdir()) == ["a.json", "a.notify.json"] and "node" not in notified(pair.sides[1])
+
+
+def test_what_is_too_deep_is_no_empty_list(pair):
+    ready(pair)
+    real, ours = run(pair, json.dumps([deployment("a", config="x")])[:-1] + ', {"id": "b", "x": ' + "[" * 200 + "]" * 200 + "}]", same=False)
+    assert ours[0] == 1 and "96 levels" in ours[2] and notified(pair.sides[1]) is None
+
+
+def test_much_output_is_no_failure(pair):
+    ready(pair, "head -c 5000000 /dev/zero | tr '\\0' x | sed 's/^/{\"deploy_status_code\": 0, \"deploy_stdout\": \"/; s/$/\"}/'")
+    run(pair, [deployment("a")], same=False)
+    result = json.loads((pair.sides[1] / "var/deployed/a.notify.json").read_text())
+    assert result["deploy_status_code"] == 0 and len(result["deploy_stdout"]) == 5_000_000
+
+
 def test_heat_hears_of_what_cannot_be_run(pair):
     """R33: the original says nothing to Heat. R21, R56: it writes and runs anything."""
     ready(pair, late="echo '{}'")
