@@ -57,13 +57,13 @@ pub fn problem(path: &str, signs: &StoreObservation) -> Option<Error> {
                 .remedy(format!("check `journalctl -k` for the errors; {again}")),
         );
     }
-    let free = signs.free.filter(|free| *free < LEAST_FREE)?;
+    signs.free.filter(|free| *free < LEAST_FREE)?;
     let more = volume.map_or_else(
         || "use a volume for the store, or a larger root disk for the server".to_owned(),
         |volume| format!("extend the volume: `openstack --os-volume-api-version 3.42 volume set --size GIB {volume}`; its file system grows with it"),
     );
     Some(
-        Error::permanent(format!("{path} on {disk} is full: {} MiB are free", free >> 20))
+        Error::permanent(format!("{path} on {disk} is full: less than {} MiB are free", LEAST_FREE >> 20))
             .rule(format!("a store needs {} MiB of free space", LEAST_FREE >> 20))
             .remedy(format!("delete no file of it by hand: {more}")),
     )
@@ -93,7 +93,7 @@ mod tests {
             (StoreObservation { read_only: true, ..on_volume.clone() }, "/s on volume 7c1f is read-only", "journalctl -k"),
             (
                 StoreObservation { free: Some(63 << 20), ..on_volume },
-                "/s on volume 7c1f is full: 63 MiB are free",
+                "/s on volume 7c1f is full: less than 64 MiB are free",
                 "volume set --size",
             ),
             (

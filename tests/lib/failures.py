@@ -32,7 +32,6 @@ CHANGES = [
     (r"\b\d{4}/\d\d/\d\d \d\d:\d\d:\d\d(\.\d+)?", "<time>"),
     (r"\b(\d+h)?(\d+m)?\d+(\.\d+)?(ms|s)\b|\b\d+h\d\dm\b|\b\d+[mhd]\b(?= ago|,|$| | +)", "<t>"),
     (r"\bpid \d+", "pid <n>"),
-    (r"\d+ MiB are free", "<n> MiB are free"),
     (r"((?:healthy|FAILED|degraded) +<t> +)\d+\b", r"\1<n>"),
     (r"server add volume [0-9a-f-]{36}", "server add volume <this server>"),
     # Whether a unit that dies again and again is up in this moment.
