@@ -91,7 +91,7 @@ def test_what_the_agent_does_itself_is_left_to_it(pair):
 def test_what_is_too_deep_is_no_empty_list(pair):
     ready(pair)
     real, ours = run(pair, json.dumps([deployment("a", config="x")])[:-1] + ', {"id": "b", "x": ' + "[" * 200 + "]" * 200 + "}]", same=False)
-    assert ours[0] == 1 and "96 levels" in ours[2] and notified(pair.sides[1]) is None
+    assert ours[0] == 1 and b"96 levels" in ours[2] and notified(pair.sides[1]) is None
 
 
 def test_much_output_is_no_failure(pair):
