@@ -9,6 +9,7 @@ import statistics
 import sys
 import tempfile
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 REPO = Path(__file__).resolve().parents[1]
@@ -40,6 +41,32 @@ def cpu_ms(host: Host) -> float:
     return int(host.show("heat-node-agent.service", "CPUUsageNSec")["CPUUsageNSec"]) / 1e6
 
 
+@contextmanager
+def master(binary: Path):
+    """A host with the agent of this file, its volumes, and a server that it polls; nothing is started."""
+    host_module.prepare()
+    Host.down_all()
+    host_module.lab_up(address=f"{GATEWAY}/24")
+    host = Host("n1")
+    with tempfile.TemporaryDirectory() as folder:
+        server = SignalServer(Path(folder)).start()
+        try:
+            host.up(ip=IP, volumes={"vdb": ("2G", VDB), "vdc": ("1G", VDC)})
+            host.install_agent(binary)
+            cfn = server.settings()["cfn"]
+            host.write("/etc/os-collect-config.conf", "[cfn]\n" + "".join(f"{k} = {v}\n" for k, v in cfn.items()), 0o600)
+            yield host, server
+        finally:
+            host.down()
+            server.stop()
+            host_module.lab_down()
+
+
+def deploy(server: SignalServer):
+    """The node, and a script."""
+    server.deploy(server.deployment("node", group="kubernetes-node", inputs=NODE), server.deployment("s", config="#!/bin/sh\necho x\n"))
+
+
 def first_request(host: Host, server: SignalServer) -> list[float]:
     """Milliseconds from exec to the request at the server."""
     took = []
@@ -64,35 +91,21 @@ def main():
     rows = []
     binary = agent_binary()
     rows.append(("file", f"{binary.stat().st_size / 1e6:.2f} MB", "8 MB"))
-    host_module.prepare()
-    Host.down_all()
-    host_module.lab_up(address=f"{GATEWAY}/24")
-    host = Host("n1")
-    with tempfile.TemporaryDirectory() as folder:
-        server = SignalServer(Path(folder)).start()
-        try:
-            host.up(ip=IP, volumes={"vdb": ("2G", VDB), "vdc": ("1G", VDC)})
-            host.install_agent()
-            cfn = server.settings()["cfn"]
-            host.write("/etc/os-collect-config.conf", "[cfn]\n" + "".join(f"{k} = {v}\n" for k, v in cfn.items()), 0o600)
-            took = first_request(host, server)
-            rows.append(("exec to first request", f"{min(took):.1f} ms (median {statistics.median(took):.1f})", "15 ms"))
-            server.deploy(server.deployment("node", group="kubernetes-node", inputs=NODE), server.deployment("s", config="#!/bin/sh\necho x\n"))
-            began = time.time()
-            host.exec("systemctl", "enable", "--now", "heat-node-agent.service")
-            signal = wait_for(lambda: server.signals("node", accepted=True), 120)[0]
-            rows.append(("start to a healthy node's signal", f"{signal.time - began:.2f} s", "-"))
-            rows.append(("a pass in which nothing changed", f"{passes(host, server):.2f} ms CPU", "5 ms"))
-            rss, pss = memory(host)
-            rows.append(("idle RSS", f"{rss / 1024:.1f} MiB", "8 MiB"))
-            rows.append(("idle PSS", f"{pss / 1024:.1f} MiB", "6.5 MiB"))
-            began = time.monotonic()
-            host.exec("systemctl", "stop", "heat-node-agent.service")
-            rows.append(("SIGTERM to exit (with systemctl)", f"{time.monotonic() - began:.2f} s", "1 s"))
-        finally:
-            host.down()
-            server.stop()
-            host_module.lab_down()
+    with master(binary) as (host, server):
+        took = first_request(host, server)
+        rows.append(("exec to first request", f"{min(took):.1f} ms (median {statistics.median(took):.1f})", "15 ms"))
+        deploy(server)
+        began = time.time()
+        host.exec("systemctl", "enable", "--now", "heat-node-agent.service")
+        signal = wait_for(lambda: server.signals("node", accepted=True), 120)[0]
+        rows.append(("start to a healthy node's signal", f"{signal.time - began:.2f} s", "-"))
+        rows.append(("a pass in which nothing changed", f"{passes(host, server):.2f} ms CPU", "5 ms"))
+        rss, pss = memory(host)
+        rows.append(("idle RSS", f"{rss / 1024:.1f} MiB", "8 MiB"))
+        rows.append(("idle PSS", f"{pss / 1024:.1f} MiB", "6.5 MiB"))
+        began = time.monotonic()
+        host.exec("systemctl", "stop", "heat-node-agent.service")
+        rows.append(("SIGTERM to exit (with systemctl)", f"{time.monotonic() - began:.2f} s", "1 s"))
     for name, value, budget in rows:
         print(f"{name:36} {value:32} {budget}")
 

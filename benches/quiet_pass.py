@@ -10,18 +10,16 @@ passes are measured of each start (12), --smaps: where the memory is, of the las
 import argparse
 import statistics
 import sys
-import tempfile
 import time
 from pathlib import Path
 
 REPO = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(REPO / "tests"), str(REPO / "benches")]
 
-from lib import hosts as host_module  # noqa: E402
-from lib.common import GATEWAY, wait_for  # noqa: E402
+from lib.common import wait_for  # noqa: E402
 from lib.hosts import Host, agent_binary  # noqa: E402
 from lib.signal_server import SignalServer  # noqa: E402
-from measure import IP, NODE, VDB, VDC, cpu_ms, memory, pid  # noqa: E402
+from measure import cpu_ms, deploy, master, memory, pid  # noqa: E402
 
 UNIT = "heat-node-agent.service"
 # The look at the node comes after the answer; what a start does once, and the first measurements of all components, is over after this.
@@ -70,30 +68,16 @@ def main():
     took: dict[Path, list[float]] = {binary: [] for binary in binaries}
     held: dict[Path, list[tuple[int, int]]] = {binary: [] for binary in binaries}
     maps: dict[Path, list[str]] = {}
-    host_module.prepare()
-    Host.down_all()
-    host_module.lab_up(address=f"{GATEWAY}/24")
-    host = Host("n1")
-    with tempfile.TemporaryDirectory() as folder:
-        server = SignalServer(Path(folder)).start()
-        try:
-            host.up(ip=IP, volumes={"vdb": ("2G", VDB), "vdc": ("1G", VDC)})
-            host.install_agent(binaries[0])
-            cfn = server.settings()["cfn"]
-            host.write("/etc/os-collect-config.conf", "[cfn]\n" + "".join(f"{k} = {v}\n" for k, v in cfn.items()), 0o600)
-            server.deploy(server.deployment("node", group="kubernetes-node", inputs=NODE), server.deployment("s", config="#!/bin/sh\necho x\n"))
-            # The first of them brings the node up; it is started again to be measured, as all others.
-            start(host, server, binaries[0])
-            for _ in range(options.rounds):
-                for binary in binaries:
-                    start(host, server, binary)
-                    took[binary] += [one_pass(host, server) for _ in range(options.passes)]
-                    held[binary].append(memory(host))
-                    maps[binary] = mappings(host)
-        finally:
-            host.down()
-            server.stop()
-            host_module.lab_down()
+    with master(binaries[0]) as (host, server):
+        deploy(server)
+        # The first of them brings the node up; it is started again to be measured, as all others.
+        start(host, server, binaries[0])
+        for _ in range(options.rounds):
+            for binary in binaries:
+                start(host, server, binary)
+                took[binary] += [one_pass(host, server) for _ in range(options.passes)]
+                held[binary].append(memory(host))
+                maps[binary] = mappings(host)
     first = statistics.median(took[binaries[0]])
     print(f"{'ms CPU a pass:':>22} {'median':>6} {'least':>6} {'mean':>6} {'ratio':>6}   {'RSS':>5} {'PSS':>5} MiB  file")
     for binary, all_of_it in took.items():

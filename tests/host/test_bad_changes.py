@@ -6,7 +6,7 @@ import pytest
 from lib.cluster import Node, parameters
 from lib.common import GATEWAY
 from lib.failures import slack
-from lib.node import is_steady, signalled
+from lib.node import is_steady
 
 MASTER = GATEWAY.rsplit(".", 1)[0] + ".21"
 TIMEOUT = 60
@@ -48,7 +48,7 @@ def test_each_bad_change_is_rolled_back(hosts, signal_server, magnum):
         since = time.monotonic()
         node.update(**{one: base.get(one) for one in changed} | change | {"WAIT_TIMEOUT": TIMEOUT})
         changed = change
-        cause, seconds = str(signalled(node.server, "node")["deploy_status_code"]), time.monotonic() - since
+        cause, seconds = node.result(), time.monotonic() - since
         print(f"{name}: {seconds:.0f} s: {cause}", flush=True)
         if not all(word in cause for word in (*words, "rolled back: generation 1 is in place again, and healthy")):
             wrong.append(f"{name}: {cause}")

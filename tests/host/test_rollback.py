@@ -4,7 +4,7 @@ import json
 
 from lib.cluster import Node, parameters
 from lib.common import GATEWAY, wait_for
-from lib.node import UNIT, is_steady, signalled
+from lib.node import UNIT, is_steady
 
 MASTER = GATEWAY.rsplit(".", 1)[0] + ".21"
 # The API server dies of it at once, again and again.
@@ -22,11 +22,6 @@ FILES = "find /etc/systemd/system /etc/kubernetes /etc/etcd /etc/containerd /etc
         "-exec sha256sum {} + | sort -k 2; find /etc/systemd/system -type l -not -name 'heat-node-firewall*' | sort"
 # Of the stand-in's: what is in it is obeyed.
 ORDERS = "/run/heat-node-agent-stand-ins/kube-scheduler"
-
-
-def heard(node: Node) -> str:
-    """What Heat hears of a failed update: one text, however often it was sent."""
-    return str(signalled(node.server, "node")["deploy_status_code"])
 
 
 def state(host) -> dict:
@@ -103,7 +98,7 @@ def test_a_failed_update_is_rolled_back(hosts, signal_server, magnum):
     host.exec("nft", "-f", "/run/own.nft")
     node.update(**BAD, **SHORT, KUBELET_OPTIONS=None, HTTP_PROXY="http://192.0.2.1:3128", FIREWALL="nftables")
     host.wait_for(lambda: "heat-node-agent:" in host.exec("nft", "list", "ruleset").stdout, what="the agent's rules")
-    cause = heard(node)
+    cause = node.result()
     rules = host.exec("nft", "list", "ruleset").stdout
     assert "heat-node-agent:" not in rules and "chain last" in rules, rules
     assert "kube-apiserver" in cause and "--no-such-flag" in cause, cause
@@ -123,7 +118,7 @@ def test_a_failed_update_is_rolled_back(hosts, signal_server, magnum):
     node.update(**BAD, **SHORT, KUBELET_OPTIONS="--v=3", HTTP_PROXY=None)
     host.wait_for(lambda: len(host.journal(HNA_EVENT="RollbackBegun")) > count, what="the rollback")
     host.exec("systemctl", "kill", "-s", "KILL", UNIT)
-    cause = heard(node)
+    cause = node.result()
     assert "--no-such-flag" in cause and "rolled back: generation 1 is in place again" in cause, cause
     assert host.sh(FILES) == files and node.healthy()
     assert len(node.server.signals("node", accepted=True)) == 1
@@ -139,7 +134,7 @@ def test_a_failed_update_is_rolled_back(hosts, signal_server, magnum):
         node.server.publish()
         host.exec("systemctl", "reload", UNIT)
         wait_for(lambda: len(node.server.polls()) > polls, 30, "a poll")
-    cause = heard(node)
+    cause = node.result()
     assert "--no-such-flag" in cause and "rolled back: generation 1 is in place again" in cause, cause
     assert host.sh(FILES) == files and node.healthy()
 
@@ -160,21 +155,21 @@ def test_a_failed_update_is_rolled_back(hosts, signal_server, magnum):
     node.update(**BAD, **SHORT)
     host.wait_for(lambda: "--no-such-flag" in host.read("/etc/kubernetes/apiserver"), what="the update")
     node.update()
-    assert "rolled back: generation 1 is in place again" in heard(node)
+    assert "rolled back: generation 1 is in place again" in node.result()
     assert host.sh(FILES) == files and node.healthy()
 
     # Killed on its way there: the update is tried again, and then taken back.
     node.update(**BAD, **SHORT)
     host.wait_for(lambda: "--no-such-flag" in host.read("/etc/kubernetes/apiserver"), what="the update")
     host.exec("systemctl", "kill", "-s", "KILL", UNIT)
-    assert "rolled back: generation 1 is in place again" in heard(node)
+    assert "rolled back: generation 1 is in place again" in node.result()
     assert host.sh(FILES) == files and node.healthy()
 
     # What failed has nothing to do with the update.
     host.sh(f"mkdir -p {ORDERS.rsplit('/', 1)[0]}; echo die 7 told to die >{ORDERS}")
     host.wait_for(lambda: any(one["state"] == "failed" for one in node.status()["node"]["components"]), what="a scheduler that dies")
     node.update(KUBEAPI_OPTIONS=None, KUBELET_OPTIONS="--v=4", **SHORT)
-    cause = heard(node)
+    cause = node.result()
     assert "kube-scheduler" in cause and "not rolled back to generation 1: what failed does not depend on what the update changed" in cause, cause
     host.remove(ORDERS)
     node.update(WAIT_TIMEOUT=600)
@@ -182,7 +177,7 @@ def test_a_failed_update_is_rolled_back(hosts, signal_server, magnum):
 
     # Certificates for another name are part of it: nothing takes that back, and a good update leads on.
     node.update(**BAD, **SHORT, MASTER_HOSTNAME="api.example.org")
-    cause = heard(node)
+    cause = node.result()
     assert "the update changes certificates or keys, which is never taken back automatically" in cause, cause
     assert state(host)["touched"]
     node.update(KUBEAPI_OPTIONS=None, WAIT_TIMEOUT=600)
@@ -194,5 +189,5 @@ def test_a_failed_update_is_rolled_back(hosts, signal_server, magnum):
     host.sh("mkdir -p /etc/heat-node-agent/agent.toml.d; printf '[node]\\nrollback = false\\n' >/etc/heat-node-agent/agent.toml.d/50-test.toml")
     host.exec("systemctl", "restart", UNIT)
     node.update(**BAD, **SHORT)
-    cause = heard(node)
+    cause = node.result()
     assert "agent.toml says [node] rollback = false" in cause and host.sh(FILES) != files, cause
