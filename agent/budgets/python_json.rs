@@ -17,7 +17,8 @@ pub const NON_JSON_NUMBERS: [&str; 3] = ["-Infinity", "Infinity", "NaN"];
 pub fn value(bytes: &[u8], budget: usize) -> Result<Value, JsonRejection> {
     json::value(bytes, budget).or_else(|rejection| {
         let may_be_pythons = matches!(&rejection, JsonRejection::Json(error) if !error.is_eof());
-        let read = may_be_pythons.then(|| json::value(&in_json(bytes), budget).ok()).flatten();
+        let quoted = |number: &[u8]| [b"\"", number, b"\""].concat();
+        let read = may_be_pythons.then(|| json::value(&rewritten(bytes, quoted), budget).ok()).flatten();
         read.ok_or(rejection)
     })
 }
@@ -31,31 +32,33 @@ pub fn members(text: &str) -> Result<Vec<(String, &str)>, JsonRejection> {
         Err(rejection @ JsonRejection::Json(_)) => rejection,
         other => return other,
     };
-    let stood_in = with_stand_ins(text);
-    if stood_in == text {
-        return Err(rejection);
-    }
-    // Where all that is wrong with it are those numbers and halves, each value is where it was.
-    Ok(json::members(&stood_in)?.into_iter().map(|(name, value)| (name, as_written(text, &stood_in, value))).collect())
+    // Something as long in the place of each number, a value that is no name: where those and halves of pairs are all that is wrong with the
+    // text, each value is where it was.
+    let stand_in = |number: &[u8]| [b"[", " ".repeat(number.len().saturating_sub(2)).as_bytes(), b"]"].concat();
+    let stood_in = rewritten(text.as_bytes(), stand_in);
+    let Ok(stood_in) = std::str::from_utf8(&stood_in) else { return Err(rejection) };
+    Ok(json::members(stood_in)?.into_iter().map(|(name, value)| (name, as_written(text, stood_in, value))).collect())
 }
 
-/// A text of Python's as JSON.
-fn in_json(bytes: &[u8]) -> Vec<u8> {
+/// A text of Python's as JSON, with this in the place of each number that JSON has not, and U+FFFD in that of half a surrogate pair.
+fn rewritten(bytes: &[u8], replaced: impl Fn(&[u8]) -> Vec<u8>) -> Vec<u8> {
     let mut out = Vec::with_capacity(bytes.len());
     let (mut rest, mut in_text) = (bytes, false);
     while !rest.is_empty() {
-        let (taken, is_non_json) = if in_text { (0, false) } else { number(rest) };
-        let (taken, replacement) = match rest {
+        let (length, is_non_json) = if in_text { (0, false) } else { number(rest) };
+        let (taken, half) = match rest {
             [b'"', ..] => (1, None),
             [b'\\', b'u', ..] if in_text => escape(rest),
             [b'\\', _, ..] if in_text => (2, None),
-            _ => (taken.max(1), None),
+            _ => (length.max(1), None),
         };
         in_text ^= rest.first() == Some(&b'"');
         let (copied, after) = rest.split_at(taken);
-        out.extend(is_non_json.then_some(b'"'));
-        out.extend_from_slice(replacement.unwrap_or(copied));
-        out.extend(is_non_json.then_some(b'"'));
+        if is_non_json {
+            out.extend(replaced(copied));
+        } else {
+            out.extend_from_slice(half.unwrap_or(copied));
+        }
         rest = after;
     }
     out
@@ -88,41 +91,6 @@ fn escape(rest: &[u8]) -> (usize, Option<&'static [u8]>) {
     }
 }
 
-/// The same text with something as long in the place of what JSON has not: a number of as many digits, a whole character for half a pair.
-/// What is JSON then differs in nothing else, and every value stands where it stood. Only what a Python would read as a number is replaced:
-/// nothing that a number, a word or a text has within it.
-fn with_stand_ins(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    let (mut rest, mut in_text) = (text, false);
-    let mut follows_word = false;
-    while let Some(next) = rest.chars().next() {
-        let odd = NON_JSON_NUMBERS.into_iter().find(|odd| !in_text && !follows_word && rest.starts_with(odd));
-        let taken = odd.map_or(next.len_utf8(), str::len);
-        // What an escape stands for within a text is passed over with it.
-        let (taken, replacement) = match next {
-            '\\' if in_text && rest.starts_with("\\u") => escape(rest.as_bytes()),
-            '\\' if in_text => (taken + rest.chars().nth(1).map_or(0, char::len_utf8), None),
-            _ => (taken, None),
-        };
-        let (piece, behind) = rest.split_at(taken);
-        let is_whole = odd.is_some() && !behind.starts_with(is_of_word);
-        if replacement.is_some() {
-            out.push_str(HALF_A_PAIR);
-        } else {
-            out.extend(piece.chars().map(|c| if is_whole && c != '-' { '1' } else { c }));
-        }
-        in_text ^= next == '"';
-        follows_word = piece.ends_with(is_of_word);
-        rest = behind;
-    }
-    out
-}
-
-/// Whether a character may be part of a number or a name without quotes.
-fn is_of_word(c: char) -> bool {
-    c.is_alphanumeric() || matches!(c, '.' | '+' | '-' | '_')
-}
-
 /// What stands in a text where a piece of another one as long stands.
 fn as_written<'a>(text: &'a str, other: &str, piece: &str) -> &'a str {
     let from = piece.as_ptr().addr().saturating_sub(other.as_ptr().addr());
@@ -143,6 +111,9 @@ mod tests {
         {
             assert!(matches!(value(bad.as_bytes(), 1 << 20), Err(JsonRejection::Json(_))), "{bad}");
             assert!(members(bad).is_err() || bad.contains("ud80"), "{bad}");
+        }
+        for bad in ["{NaN: 1}", "{\"a\": 1NaN}", "{\"a\": NaN NaN}", "{\"a\": -NaN}"] {
+            assert!(members(bad).is_err(), "{bad}");
         }
     }
 
