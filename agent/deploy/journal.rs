@@ -663,10 +663,8 @@ impl Journal {
             return Ok(());
         }
         self.remove_begun_mark(id)?;
-        if let (Some(legacy), Some(name)) = (&self.legacy, legacy_name(id)) {
-            // The next result is written where none is.
-            legacy.remove(&name.with_extension("notify.json"))?;
-        }
+        // The next result is written where none is.
+        self.remove_legacy_result(id)?;
         let (now, moment) = (self.clock.now(), self.clock.moment());
         self.change(id, |record| {
             record.state = DeploymentState::Seen;
@@ -683,9 +681,7 @@ impl Journal {
     /// # Errors
     /// If a file cannot be removed.
     pub fn forget(&mut self, id: &str) -> Result<()> {
-        if let (Some(legacy), Some(name)) = (&self.legacy, legacy_name(id)) {
-            legacy.remove(&name.with_extension("notify.json"))?;
-        }
+        self.remove_legacy_result(id)?;
         let (tree, mark) = self.mark(id);
         tree.remove(&mark)?;
         self.remove_begun_mark(id)?;

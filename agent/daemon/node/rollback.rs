@@ -447,19 +447,18 @@ impl Node {
         // Of the same generation it is the record of this very update: one that begins anew is preceded by `forget_rollback`.
         let known = known.filter(|known| known.is_of(generation));
         let replaced = match known {
-            Some(known) => {
-                record(&self.host.state, &known)?;
-                known
-            }
+            Some(known) => known,
             None if is_recorded(&self.host.state, generation, &self.host.report)? => {
                 return closed("the record of what the update replaced is gone");
             }
             None => {
                 let replaced = Replaced { generation, ..self.replaced(&desired, after, systemd).await? };
-                record(&self.host.state, &replaced)?;
+                self.host.state.write_json(Path::new(REPLACED), &replaced, Attributes::mode(0o600))?;
                 replaced
             }
         };
+        // Nothing is changed before both are on disk.
+        mark_recorded(&self.host.state, generation)?;
         if let Some(obstacle) = replaced.obstacle() {
             return closed(obstacle);
         }
@@ -626,10 +625,9 @@ fn is_recorded(state: &Tree, generation: u64, report: &Report) -> Result<bool> {
     Ok(recorded.is_some_and(|recorded| recorded.generation == generation))
 }
 
-/// Records what an update replaces, and then that it did: nothing is changed before both.
-fn record(state: &Tree, replaced: &Replaced) -> Result<()> {
-    state.write_json(Path::new(REPLACED), replaced, Attributes::mode(0o600))?;
-    state.write_json(Path::new(RECORDED), &Recorded { generation: replaced.generation }, Attributes::mode(0o600))
+/// Records that what an update replaces is recorded.
+fn mark_recorded(state: &Tree, generation: u64) -> Result<()> {
+    state.write_json(Path::new(RECORDED), &Recorded { generation }, Attributes::mode(0o600))
 }
 
 /// Files of somebody else at these paths, and what keeps one of them from being kept.
