@@ -57,10 +57,10 @@ impl std::fmt::Debug for Boot {
 }
 
 /// Where the replaced collector's source `local` looked, unless os-collect-config.conf names other directories.
-const LOCAL_DATA: &str = "/var/lib/os-collect-config/local-data";
+pub const LOCAL_DATA: &str = "/var/lib/os-collect-config/local-data";
 
 /// Where [`LocalFiles::hint`] is unless os-collect-config.conf names another file.
-const HINT: &str = "/var/lib/heat-cfntools/cfn-metadata-server";
+pub const HINT: &str = "/var/lib/heat-cfntools/cfn-metadata-server";
 
 impl LocalFiles {
     /// Reads the files anew. Gives oddities of os-collect-config.conf when it changed.

@@ -52,7 +52,7 @@ use endpoint::Endpoint;
 pub use entries::Entries;
 use known_sources::{KnownSources, Refusal};
 use local::LocalFiles;
-pub use local::{read_document, read_file};
+pub use local::{HINT, LOCAL_DATA, read_document, read_file};
 pub use own_credentials::OwnCredentials;
 use poll::{AnswerStanding, PollCache, Tools};
 use section::DEPLOYMENTS;

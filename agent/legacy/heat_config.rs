@@ -11,8 +11,10 @@ use super::log::Log;
 use super::machine::{Machine, variable};
 use crate::budgets::json::JsonRejection;
 use crate::budgets::{DOCUMENT_MEMORY, python_json};
+use crate::deploy::Work;
+use crate::deploy::hooks::file_name;
 use crate::error::{Context, Error, Result};
-use crate::files::{Attributes, FileKind, READ_LIMIT, masked};
+use crate::files::{Attributes, FileKind, READ_LIMIT};
 use crate::metadata::{python_json as json_text, python_json_lines, python_text};
 use crate::programs::child::{Child, Heard};
 use crate::programs::lenient_object;
@@ -22,24 +24,20 @@ const DEPLOYED: &str = "/var/lib/heat-config/deployed";
 const OLD_DEPLOYED: &str = "/var/run/heat-config/deployed";
 const HOOKS: [&str; 2] = ["/usr/libexec/heat-config/hooks", "/var/lib/heat-config/hooks"];
 const NOTIFY: &str = "heat-config-notify";
-/// Groups whose deployments are data for os-apply-config: nobody runs them, and nobody waits.
-const DATA: [&str; 2] = ["os-apply-config", "Heat::Ungrouped"];
-/// The group of the agent itself, which reports it to Heat.
-const NODE: &str = "kubernetes-node";
 /// Where the deployment says which part of a component is meant.
 const ACTION: &str = "deploy_action";
 
 /// Runs the tool; it takes no arguments.
 pub(super) fn run(_: &[String]) -> ToolResult {
     let machine = Machine::new()?;
-    let file = machine.path(place("HEAT_SHELL_CONFIG", FILE));
+    let file = hooks::directory(&machine, "HEAT_SHELL_CONFIG", FILE);
     if machine.kind(&file).is_none() {
         return Err(Error::permanent(format!("there is no {}", file.display())).into());
     }
     // It holds passwords. A link is followed, as by the original.
     let file = file.canonicalize().context(|| format!("resolving {}", file.display()))?;
     machine.root.set_attributes(&file, Attributes::mode(0o600))?;
-    let deployed = machine.path(place("HEAT_CONFIG_DEPLOYED", DEPLOYED));
+    let deployed = hooks::directory(&machine, "HEAT_CONFIG_DEPLOYED", DEPLOYED);
     prepare(&machine, &deployed)?;
     let bytes = machine.root.read(&file, READ_LIMIT)?.unwrap_or_default();
     let mut tool = Tool { machine, deployed, log: Log::new() };
@@ -61,16 +59,12 @@ pub(super) fn run(_: &[String]) -> ToolResult {
     Ok(0)
 }
 
-fn place(name: &str, usual: &str) -> String {
-    variable(name).unwrap_or_else(|| usual.to_owned())
-}
-
 /// Makes the directory of what is deployed, from where it once was if that is there.
 fn prepare(machine: &Machine, deployed: &Path) -> Result<()> {
     if machine.kind(deployed) == Some(FileKind::Directory) {
         return Ok(());
     }
-    let old = machine.path(place("HEAT_CONFIG_DEPLOYED_OLD", OLD_DEPLOYED));
+    let old = hooks::directory(machine, "HEAT_CONFIG_DEPLOYED_OLD", OLD_DEPLOYED);
     if old != deployed && machine.kind(&old) == Some(FileKind::Directory) {
         // Whole, or not at all: what is not in it runs again.
         let new = deployed.with_extension("new");
@@ -79,11 +73,7 @@ fn prepare(machine: &Machine, deployed: &Path) -> Result<()> {
         machine.root.rename(&new, deployed)?;
         return machine.root.remove_dir_all(&old).map(drop);
     }
-    // As Python makes them: those above as anybody would.
-    if let Some(above) = deployed.parent() {
-        machine.root.create_dir_all(above, Attributes::mode(masked(0o777)))?;
-    }
-    machine.root.create_dir(deployed, Attributes::mode(0o700))
+    hooks::prepare(machine, deployed)
 }
 
 struct Tool {
@@ -106,14 +96,15 @@ impl Tool {
         let entry = entry.as_object().ok_or_else(|| Error::permanent("a deployment is no JSON object"))?;
         let id = entry.get("id").and_then(Value::as_str).ok_or_else(|| Error::permanent("a deployment has no id"))?;
         let id = hooks::plain(id, "id")?.to_owned();
-        let is_data = |entry: &Map<String, Value>| DATA.contains(&entry.get("group").and_then(Value::as_str).unwrap_or(DATA[1]));
+        let work = |entry: &Map<String, Value>| entry.get("group").and_then(Value::as_str).map_or(Work::Data, Work::of);
         let path = self.deployed.join(format!("{id}.json"));
-        if is_data(entry) {
-            return Ok(());
-        }
-        if entry.get("group").and_then(Value::as_str) == Some(NODE) {
-            self.log.info(&format!("{id} is left to heat-node-agent.service"));
-            return Ok(());
+        match work(entry) {
+            Work::Data => return Ok(()),
+            Work::Node => {
+                self.log.info(&format!("{id} is left to heat-node-agent.service"));
+                return Ok(());
+            }
+            Work::Script | Work::Hook => {}
         }
         let mut entry = entry.clone();
         let checked = checked(&mut entry);
@@ -121,7 +112,7 @@ impl Tool {
             self.log.warning(&format!("{id} has nothing for this action"));
             return Ok(());
         }
-        if is_data(&entry) {
+        if work(&entry) == Work::Data {
             return Ok(());
         }
         let hook = checked.and_then(|_| self.hook(entry.get("group").and_then(Value::as_str).unwrap_or_default()));
@@ -154,7 +145,7 @@ impl Tool {
 
     /// The hook of a group: the first file of its harmless letters.
     fn hook(&self, group: &str) -> Result<Hook> {
-        let name: String = group.chars().filter(|c| c.is_alphanumeric() || matches!(c, '-' | '_')).collect();
+        let name = file_name(group);
         let own = variable("HEAT_CONFIG_HOOKS").filter(|directory| !directory.is_empty());
         let directories: Vec<_> = own.into_iter().chain(HOOKS.map(str::to_owned)).map(|name| self.machine.path(name)).collect();
         let found = directories.iter().map(|directory| directory.join(&name)).find(|path| self.machine.kind(path).is_some());

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
+use crate::budgets::json::JsonRejection;
 use crate::budgets::{DOCUMENT_MEMORY, json, python_json};
 use crate::error::{Context, Error, Result};
 use crate::files::{Attributes, FileKind, READ_LIMIT, Tree, masked};
@@ -63,14 +64,21 @@ impl Machine {
     /// # Errors
     /// If it cannot be read, is no JSON, or would take more memory than a document may.
     pub(super) fn json(&self, name: impl AsRef<Path>) -> Result<Option<Value>> {
-        let Some(text) = self.exact_text(&name)? else { return Ok(None) };
-        json_of(&text, DOCUMENT_MEMORY).map(Some).context(|| format!("reading {}", self.path(name).display()))
+        self.value(name, json::value)
     }
 
     /// The same of a file that Python's `json` may have written.
     pub(super) fn python_json(&self, name: impl AsRef<Path>) -> Result<Option<Value>> {
+        self.value(name, python_json::value)
+    }
+
+    fn value(
+        &self,
+        name: impl AsRef<Path>,
+        read: fn(&[u8], usize) -> std::result::Result<Value, JsonRejection>,
+    ) -> Result<Option<Value>> {
         let Some(text) = self.exact_text(&name)? else { return Ok(None) };
-        let value = python_json::value(text.as_bytes(), DOCUMENT_MEMORY).map_err(without_content);
+        let value = read(text.as_bytes(), DOCUMENT_MEMORY).map_err(without_content);
         value.map(Some).context(|| format!("reading {}", self.path(name).display()))
     }
 
@@ -110,9 +118,9 @@ pub(super) fn json_of(text: &str, budget: usize) -> Result<Value> {
     json::value(text.as_bytes(), budget).map_err(without_content)
 }
 
-fn without_content(rejection: json::JsonRejection) -> Error {
+fn without_content(rejection: JsonRejection) -> Error {
     match rejection {
-        json::JsonRejection::Json(error) => {
+        JsonRejection::Json(error) => {
             Error::permanent(format!("it is not JSON: line {}, column {}", error.line(), error.column()))
         }
         other => other.into(),

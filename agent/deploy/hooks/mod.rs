@@ -46,9 +46,15 @@ pub fn external(
         .remedy("install the hook in the image, or use the group script"))
 }
 
-/// The file of a group's hook, by the harmless characters of its name.
+/// How the file of a group's hook is called: the harmless characters of its name, which may be none.
+#[must_use]
+pub fn file_name(group: &str) -> String {
+    group.chars().filter(|c| c.is_alphanumeric() || matches!(c, '-' | '_')).collect()
+}
+
+/// The file of a group's hook.
 fn find(group: &str, root: &Tree, directories: &[PathBuf]) -> Result<Option<String>> {
-    let name: String = group.chars().filter(|c| c.is_alphanumeric() || matches!(c, '-' | '_')).collect();
+    let name = file_name(group);
     for directory in directories.iter().filter(|_| !name.is_empty()) {
         let path = format!("{}/{name}", directory.display());
         if root.facts_followed(Path::new(&path))?.is_some_and(|facts| facts.kind != FileKind::Directory) {

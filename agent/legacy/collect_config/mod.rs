@@ -121,7 +121,7 @@ impl Tool {
     /// Reads the settings anew, and takes them over where they are others, or that is asked for. Whether it did. Those that cannot be used leave what
     /// there was.
     fn reload(&mut self, is_asked: bool) -> bool {
-        let loaded = Options::load(&self.machine, self.options.given().clone());
+        let loaded = Options::load(&self.machine, self.options.values.given().clone());
         let taken = loaded.and_then(|options| {
             if options.digest == self.options.digest && !is_asked {
                 return Ok(false);

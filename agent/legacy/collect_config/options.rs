@@ -118,11 +118,16 @@ impl Collector {
     }
 }
 
+/// The values of options, wherever they are given.
+pub(super) struct Values {
+    given: Given,
+    file: OsCollectConfig,
+}
+
 /// What is asked for, checked.
 #[expect(clippy::struct_excessive_bools, reason = "each is an option of its own")]
 pub(super) struct Options {
-    given: Given,
-    file: OsCollectConfig,
+    pub(super) values: Values,
     /// Of the files of settings.
     pub(super) digest: String,
     /// An empty one is none.
@@ -148,39 +153,32 @@ impl Options {
     /// If a file or a directory that is named is not there, a line of one is neither section nor setting, or a value is not of its type.
     pub(super) fn load(machine: &Machine, given: Given) -> Result<Self> {
         let (file, digest) = read_files(machine, &given)?;
-        let mut options = Self {
-            given,
-            file,
-            digest,
-            command: None,
-            cachedir: String::new(),
-            backup: String::new(),
-            collectors: Vec::new(),
-            one_time: false,
-            force: false,
-            print: false,
-            print_cachedir: false,
-            pauses: (Duration::ZERO, Duration::ZERO),
-            splay: Duration::ZERO,
-        };
-        options.command = options.text("command");
-        options.cachedir = options.text("cachedir").unwrap_or_else(|| default("cachedir"));
-        options.backup = options.text("backup_cachedir").unwrap_or_else(|| default("backup_cachedir"));
-        options.force = options.is_set("force", ["force", "noforce"])?;
-        options.one_time = options.is_set("one_time", ["one-time", "noone-time"])? || options.force;
+        let values = Values { given, file };
+        let force = values.is_set("force", ["force", "noforce"])?;
+        let one_time = values.is_set("one_time", ["one-time", "noone-time"])? || force;
         // The library of the original calls this one otherwise in files and in the environment.
-        options.print = options.is_set("print_only", ["print", "noprint"])?;
-        options.print_cachedir = options.is_set("print_cachedir", ["print-cachedir", "noprint-cachedir"])?;
-        if !options.print_cachedir {
-            options.collectors = options.collectors()?;
-        }
-        options.pauses =
-            (options.seconds("DEFAULT", "min_polling_interval", 1.0)?, options.seconds("DEFAULT", "polling_interval", 30.0)?);
-        options.splay = options.seconds("DEFAULT", "splay", 0.0)?;
-        Ok(options)
+        let print = values.is_set("print_only", ["print", "noprint"])?;
+        let print_cachedir = values.is_set("print_cachedir", ["print-cachedir", "noprint-cachedir"])?;
+        let polling = |key: &str, usual: f64| values.seconds("DEFAULT", key, usual);
+        Ok(Self {
+            digest,
+            command: values.text("command"),
+            cachedir: values.text("cachedir").unwrap_or_else(|| default("cachedir")),
+            backup: values.text("backup_cachedir").unwrap_or_else(|| default("backup_cachedir")),
+            collectors: if print_cachedir { Vec::new() } else { values.collectors()? },
+            one_time,
+            force,
+            print,
+            print_cachedir,
+            pauses: (polling("min_polling_interval", 1.0)?, polling("polling_interval", 30.0)?),
+            splay: polling("splay", 0.0)?,
+            values,
+        })
     }
+}
 
-    /// The command line that these were read with.
+impl Values {
+    /// The command line.
     pub(super) fn given(&self) -> &Given {
         &self.given
     }
@@ -397,10 +395,10 @@ mod tests {
         let options = load(text, &[]).unwrap();
         assert_eq!(options.command.as_deref(), Some("x /c /var/run/os-collect-config/y $ $HOME $(date) $HOME ${"));
         assert_eq!(
-            (options.paths("local", "/usual"), options.all("heat", "password")),
+            (options.values.paths("local", "/usual"), options.values.all("heat", "password")),
             (vec!["/c/l".to_owned()], vec!["$cachedir$$".to_owned()])
         );
-        assert_eq!(options.paths("heat_local", "/usual"), ["/usual"]);
+        assert_eq!(options.values.paths("heat_local", "/usual"), ["/usual"]);
     }
 
     #[test]
@@ -408,13 +406,13 @@ mod tests {
         let text = "[DEFAULT]\nforce = yes\npolling_interval = 7\ncollectors = heat\ncollectors = cfn\ndeployment_key = k\n[cfn]\npath = a.Metadata\npath = b.Metadata\n";
         let options = load(text, &[]).unwrap();
         assert!(options.force && options.one_time && options.collectors == [Collector::Heat, Collector::Cfn]);
-        assert_eq!((options.all("cfn", "path").len(), options.deployment_keys("cfn")), (2, vec!["k".to_owned()]));
+        assert_eq!((options.values.all("cfn", "path").len(), options.values.deployment_keys("cfn")), (2, vec!["k".to_owned()]));
         let line = ["--noforce", "-i3", "--cfn-path", "c.Metadata", "--cfn-deployment-key=own", "local", "heat", "local"];
         let options = load(text, &line).unwrap();
         assert!(!options.force && !options.one_time && options.collectors == [Collector::Local, Collector::Heat]);
         // Paths of both are asked, those of the file first.
-        assert_eq!(options.all("cfn", "path"), ["a.Metadata", "b.Metadata", "c.Metadata"]);
-        assert_eq!(options.deployment_keys("cfn"), ["own"]);
+        assert_eq!(options.values.all("cfn", "path"), ["a.Metadata", "b.Metadata", "c.Metadata"]);
+        assert_eq!(options.values.deployment_keys("cfn"), ["own"]);
         assert_eq!(options.pauses, (Duration::from_secs(1), Duration::from_secs(3)));
     }
 

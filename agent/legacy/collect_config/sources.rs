@@ -14,7 +14,8 @@ use super::cache::Cache;
 use super::ec2;
 use super::options::{Collector, Options};
 use crate::clock::Clock;
-use crate::collect::SingleSource;
+use crate::collect::{HINT, LOCAL_DATA, SingleSource};
+use crate::deploy::Work;
 use crate::error::{Context, Error, Result};
 use crate::files::{FileKind, Tree};
 use crate::http::{Http, Tls};
@@ -22,11 +23,6 @@ use crate::openstack::keystone::Keystone;
 use crate::settings::source_name::SourceName;
 
 const HEAT_LOCAL: &str = "/var/lib/heat-cfntools/cfn-init-data";
-const LOCAL: &str = "/var/lib/os-collect-config/local-data";
-const HINT: &str = "/var/lib/heat-cfntools/cfn-metadata-server";
-/// Groups whose deployments are documents of their own: no hook runs them.
-const UNGROUPED: &str = "Heat::Ungrouped";
-const APPLIED: &str = "os-apply-config";
 
 /// Documents by the names of their files, in order.
 pub(super) type Documents = Vec<(String, Value)>;
@@ -112,19 +108,19 @@ fn remote(
 ) -> Result<Option<SingleSource>> {
     let group = name.as_str();
     let values = |key: &'static str| {
-        let values = options.all(group, key);
+        let values = options.values.all(group, key);
         if values.is_empty() && (group, key) == ("cfn", "metadata_url") {
             hinted(machine, options).into_iter().collect()
         } else {
             values
         }
     };
-    SingleSource::new(name, values, http, keystone.clone(), options.seconds(group, "timeout", 10.0)?)
+    SingleSource::new(name, values, http, keystone.clone(), options.values.seconds(group, "timeout", 10.0)?)
 }
 
 /// Where heat-api-cfn is, by the file that cloud-init leaves (heat-protocol.md 2.3).
 fn hinted(machine: &Machine, options: &Options) -> Option<String> {
-    let file = options.all("cfn", "heat_metadata_hint").pop().unwrap_or_else(|| HINT.to_owned());
+    let file = options.values.all("cfn", "heat_metadata_hint").pop().unwrap_or_else(|| HINT.to_owned());
     let host = machine.text(&file).ok().flatten()?;
     Some(format!("{}/v1/", host.trim()))
 }
@@ -168,7 +164,7 @@ impl Collector {
     fn documents(self, document: Value, options: &Options, remarks: &mut Vec<String>) -> Documents {
         let mut documents = Documents::new();
         if !matches!(self, Self::HeatLocal | Self::Ec2) {
-            for key in options.deployment_keys(self.as_str()) {
+            for key in options.values.deployment_keys(self.as_str()) {
                 match document.get(&key) {
                     None => {}
                     Some(Value::Array(list)) => documents.extend(list.iter().filter_map(|one| applied(one, &key, remarks))),
@@ -187,7 +183,7 @@ fn applied(deployment: &Value, key: &str, remarks: &mut Vec<String>) -> Option<(
         remarks.push(format!("a deployment in {key} has no name"));
         return None;
     };
-    if !matches!(deployment.get("group").map_or(Some(UNGROUPED), Value::as_str), Some(UNGROUPED | APPLIED)) {
+    if deployment.get("group").map_or(Some(Work::Data), |group| group.as_str().map(Work::of)) != Some(Work::Data) {
         return None;
     }
     let config = deployment.get("config");
@@ -200,7 +196,7 @@ fn applied(deployment: &Value, key: &str, remarks: &mut Vec<String>) -> Option<(
 /// The boot copies, one over the other.
 fn heat_local(machine: &Machine, options: &Options, remarks: &mut Vec<String>) -> Result<Documents> {
     let mut all = Map::new();
-    for path in options.paths("heat_local", HEAT_LOCAL) {
+    for path in options.values.paths("heat_local", HEAT_LOCAL) {
         match machine.python_json(&path) {
             Ok(None) => {}
             Ok(Some(Value::Object(document))) => all.extend(document),
@@ -218,7 +214,7 @@ fn heat_local(machine: &Machine, options: &Options, remarks: &mut Vec<String>) -
 /// was to replace is not known.
 fn local(machine: &Machine, options: &Options, remarks: &mut Vec<String>) -> Result<Documents> {
     let mut documents = Documents::new();
-    for directory in options.paths("local", LOCAL) {
+    for directory in options.values.paths("local", LOCAL_DATA) {
         let path = machine.path(&directory);
         let Some(facts) = machine.root.facts_followed(&path)? else {
             remarks.push(format!("{directory} not found. Skipping"));
@@ -257,15 +253,15 @@ async fn ec2(machine: &Machine, options: &Options, http: &Http, clock: &Clock) -
     if let Some(kept) = (Cache { machine, options }).kept(name).filter(is_something) {
         return Ok(vec![(name.to_owned(), kept)]);
     }
-    let url = options.all(name, "metadata_url").pop().unwrap_or_else(|| ec2::USUAL.to_owned());
-    let deadline: Duration = options.seconds(name, "timeout", 10.0)?;
+    let url = options.values.all(name, "metadata_url").pop().unwrap_or_else(|| ec2::USUAL.to_owned());
+    let deadline: Duration = options.values.seconds(name, "timeout", 10.0)?;
     Ok(vec![(name.to_owned(), ec2::metadata(http, clock, &url, deadline).await.context(|| "asking the metadata service")?)])
 }
 
 /// Queues cannot be read: who configures one should know.
 fn zaqar(options: &Options) -> Asked {
     let needed = ["auth_url", "password", "project_id", "user_id", "queue_id"];
-    let is_configured = needed.iter().all(|key| !options.all("zaqar", key).is_empty());
+    let is_configured = needed.iter().all(|key| !options.values.all("zaqar", key).is_empty());
     is_configured.then(|| {
         Err(Error::permanent("this version cannot read queues of Zaqar")
             .remedy("set software_config_transport of this server to POLL_SERVER_CFN, POLL_SERVER_HEAT or POLL_TEMP_URL"))

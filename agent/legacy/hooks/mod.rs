@@ -19,7 +19,7 @@ use crate::files::READ_LIMIT;
 use crate::metadata::python_json;
 use crate::output::print;
 use shared::Answer;
-pub(super) use shared::{STREAM, plain};
+pub(super) use shared::{STREAM, directory, plain, prepare};
 
 /// A hook: from a deployment to its result.
 type Hook = fn(&Machine, &Map<String, Value>) -> Result<Answer>;

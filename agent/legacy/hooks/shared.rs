@@ -24,13 +24,13 @@ pub(super) fn result(mut outputs: Answer, heard: &Heard) -> Answer {
     outputs
 }
 
-/// A directory that a variable of the environment may name.
-pub(super) fn directory(machine: &Machine, name: &str, usual: &str) -> PathBuf {
+/// A place that a variable of the environment may name.
+pub(in super::super) fn directory(machine: &Machine, name: &str, usual: &str) -> PathBuf {
     machine.path(variable(name).unwrap_or_else(|| usual.to_owned()))
 }
 
 /// Makes a directory for root alone; those above it as anybody would.
-pub(super) fn prepare(machine: &Machine, directory: &Path) -> Result<()> {
+pub(in super::super) fn prepare(machine: &Machine, directory: &Path) -> Result<()> {
     if machine.kind(directory) == Some(FileKind::Directory) {
         return Ok(());
     }
