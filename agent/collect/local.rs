@@ -59,7 +59,7 @@ impl std::fmt::Debug for Boot {
 /// Where the replaced collector's source `local` looked, unless os-collect-config.conf names other directories.
 pub const LOCAL_DATA: &str = "/var/lib/os-collect-config/local-data";
 
-/// Where [`LocalFiles::hint`] is unless os-collect-config.conf names another file.
+/// The file that names the endpoint of Heat's metadata server, unless os-collect-config.conf names another one.
 pub const HINT: &str = "/var/lib/heat-cfntools/cfn-metadata-server";
 
 impl LocalFiles {
