@@ -32,6 +32,20 @@ const WRITTEN_PATHS: [&str; 7] =
 /// With less than this a file system is full for whoever writes more than a few lines: some of it is kept for root.
 const FULL_BELOW: u64 = 1024 * 1024;
 
+/// What a kubelet that cannot run says of the node, without capitals, and what mends that (pkg/kubelet/cm and cmd/kubelet/app of
+/// Kubernetes 1.20; the words are those of 1.5 to 1.34).
+const KNOWN_LINES: [(&str, &str); 2] = [
+    (
+        "mountpoint for cpu not found",
+        "No cgroup controller `cpu` is mounted (`mount -t cgroup,cgroup2`). If somebody unmounted it, `reboot` mounts it again. If cgroup2 alone is, \
+         Kubernetes below 1.19 needs an image that boots with systemd.unified_cgroup_hierarchy=0.",
+    ),
+    (
+        "running with swap on is not supported",
+        "Swap is on (`swapon --show`): `swapoff -a`, and take it out of /etc/fstab and the image. systemd restarts the unit by itself.",
+    ),
+];
+
 /// Why a unit died, as far as can be seen from outside.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CrashCause {
@@ -79,6 +93,9 @@ pub(crate) async fn diagnose(
     if why.remedy.is_none() {
         why.remedy = refused_flag(&output).and_then(|flag| refused_flag::remedy(desired, unit, &flag));
     }
+    if why.remedy.is_none() {
+        why.remedy = known_line(&output).map(Remedy::from);
+    }
     // What is known of it needs no long proof.
     let lines = if why.fact.is_empty() { WORDS.0 } else { QUOTE_WITH_CAUSE };
     why.quote = last_lines_suffix(unit, &output, lines);
@@ -98,6 +115,12 @@ fn without_stack_traces(output: &[String]) -> Vec<String> {
         .map(|(_, line)| line.clone())
         .collect();
     kept.into_iter().rev().take(WORDS.0).rev().collect()
+}
+
+/// What mends the node where one of these lines says what it lacks.
+fn known_line(output: &[String]) -> Option<&'static str> {
+    let has = |text: &str| output.iter().any(|line| line.to_ascii_lowercase().contains(text));
+    KNOWN_LINES.iter().find(|(text, _)| has(text)).map(|(_, remedy)| *remedy)
 }
 
 fn lacks_space(output: &[String]) -> bool {
@@ -193,6 +216,18 @@ mod tests {
             assert_eq!(lacks_space(&["starting".to_owned(), line.to_owned()]), lacks, "{line}");
         }
         assert!(!lacks_space(&[]));
+    }
+
+    #[test]
+    fn what_a_kubelet_lacks_on_its_node_has_its_own_remedy() {
+        for (line, remedy) in [
+            ("failed to run Kubelet: mountpoint for cpu not found", Some("No cgroup controller")),
+            ("failed to run Kubelet: Running with swap on is not supported, please disable swap!", Some("Swap is on")),
+            ("failed to run Kubelet: mountpoint for cpu found", None),
+        ] {
+            let found = known_line(&["starting".to_owned(), line.to_owned()]);
+            assert_eq!(found.map(|text| remedy.is_some_and(|begin| text.starts_with(begin))), remedy.map(|_| true), "{line}");
+        }
     }
 
     /// As kubelet 1.20.2 ends at a label that it may not set: status 255, and its last fifty lines are stacks.

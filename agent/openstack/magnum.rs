@@ -114,7 +114,7 @@ impl<'a> Magnum<'a> {
         let parameter = |host: &str| if self.access.url.contains(host) { "MAGNUM_URL" } else { "AUTH_URL" };
         let remedy = match error.connect_failure() {
             Some(ConnectFailure::Name(host)) => Remedy::stack_update_or(format!(
-                "`getent hosts {host}` finds no address on this node. If the name is wrong (`openstack endpoint list` shows the right one), correct \
+                "`getent hosts {host}` finds no address on this node. If the name is wrong (`openstack endpoint list` has it), correct \
                  {} in the template and update the stack; if it is right, correct this node's name servers, which usually come from its Neutron \
                  subnet",
                 parameter(host)
@@ -124,15 +124,14 @@ impl<'a> Magnum<'a> {
                 parameter(peer)
             )),
             Some(ConnectFailure::Authority(peer)) => {
-                let state = if self.access.authority.is_some() {
-                    "is another CA (or the server lacks its intermediate certificates)"
+                let (state, chain) = if self.access.authority.is_some() {
+                    ("names another CA", " (if it is that one, the server lacks its intermediates)")
                 } else {
-                    "is empty"
+                    ("is empty", "")
                 };
                 Remedy::stack_update(format!(
-                    "OPENSTACK_CA in the template {state}. `openssl s_client -connect {peer} -showcerts </dev/null` shows what it sends: if {peer} is this \
-                     cloud's, get the certificate of the CA at its end from its operators (not from this output), set OPENSTACK_CA to it and update the stack; \
-                     if not, correct AUTH_URL or MAGNUM_URL"
+                    "OPENSTACK_CA in the template {state}. If {peer} is in `openstack endpoint list`: set OPENSTACK_CA to the CA that the last `i:` line of \
+                     `openssl s_client -connect {peer} </dev/null` names{chain} and update the stack. If not: correct AUTH_URL or MAGNUM_URL"
                 ))
             }
             Some(ConnectFailure::Silence | ConnectFailure::Clock) | None => return error,

@@ -26,7 +26,7 @@ pub const STATE: &str = "state";
 pub const METADATA: &str = "metadata";
 
 /// What to do about a node that differs from its parameters.
-pub const DRIFT_REMEDY: &str = "`heat-node-agent plan` shows the difference and what is restarted to undo it; `heat-node-agent repair` undoes it, and nothing else is needed. To keep an edit instead, set the parameter that gives it in the template and update the stack";
+pub const DRIFT_REMEDY: &str = "`heat-node-agent plan` shows the difference and what is restarted to undo it; `heat-node-agent repair` undoes it, so that an edit is lost. If an edit is to stay, set its parameter in the template and update the stack";
 
 /// Differences that are named; the rest is counted.
 const DIFFERENCES: usize = 4;
@@ -246,9 +246,9 @@ pub struct DeploymentStatus {
 #[must_use]
 pub fn left_over_remedy(file: &str) -> String {
     format!(
-        "`cat {file}` names STACK and RESOURCE. If `openstack stack resource show STACK RESOURCE` has this server's id as physical_resource_id, \
-         confirm: `echo >>{file}`. Else never confirm, or this server acts as the other one: write the settings of its own resource (--with-attr \
-         os_collect_config shows them) into the file, or disable heat-node-agent.service if it has none. The agent continues within 30 s"
+        "if `openstack stack resource show STACK RESOURCE` (`cat {file}`: stack_name, and path up to .Metadata) has this server's id as \
+         physical_resource_id, confirm by a blank line: `echo >>{file}`. Else don't, or this server acts as that one: put the settings of its own \
+         resource into the file, or disable heat-node-agent.service if it has none. The agent continues within 30 s"
     )
 }
 

@@ -55,9 +55,8 @@ impl SignalResponse {
     #[must_use]
     pub fn status(code: u16, retry_after: Option<Duration>, message: &str) -> Self {
         let cause = if message.is_empty() { format!("Heat answered {code}") } else { format!("Heat answered {code}: {message}") };
-        let is_down = "on Heat's hosts, see whether heat-api-cfn and heat-api run and what their logs say of it, and by `openstack orchestration \
-                       service list` whether heat-engine does: start or restart the one that fails. If all run, see whether the load balancer in front of \
-                       them reaches them";
+        let is_down = "on Heat's hosts, check heat-api-cfn and heat-api (`systemctl status`, their logs), and heat-engine by `openstack \
+                       orchestration service list`: start the one that fails. If all run, check the load balancer in front of them";
         let remedy = (code >= 500).then(|| Remedy::said(format!("{is_down}. {RESEND}")));
         Self { code: Some(code), retry_after, unsent: false, cause, remedy }
     }

@@ -31,7 +31,7 @@ pub use names::{escape_path, mount_unit};
 use transient::{Dialect, Property};
 pub use transient::{TransientService, TransientStart};
 use unit::UnitWithJob;
-pub use unit::{Enabled, JobOutcome, UnitState};
+pub use unit::{Departure, Enabled, JobOutcome, UnitState};
 
 /// Where systemd looks for units, strongest first (systemd.unit(5)); above them are only the drop-ins of `systemctl set-property`.
 pub const UNIT_DIRECTORIES: [&str; 5] = [

@@ -38,6 +38,17 @@ pub struct UnitState {
     pub job_queued: bool,
     /// How long it has been up, where it is (org.freedesktop.systemd1(5), `ActiveEnterTimestampMonotonic`).
     pub up_for: Option<Duration>,
+    /// How it went down last, since boot; nothing where it was never up.
+    pub left: Option<Departure>,
+}
+
+/// How a unit went down, apart from failures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Departure {
+    /// A job stopped it: `systemctl stop`, or that of a unit that it is bound to.
+    Stopped,
+    /// Its main process ended, and nobody had asked systemd for that.
+    Ended,
 }
 
 /// Whether a unit in this ActiveState is up.
@@ -119,6 +130,7 @@ impl UnitWithJob {
     pub(super) fn from_properties(name: &str, body: &[u8], little_endian: bool, uptime: Duration) -> Option<Self> {
         let mut state = UnitState { name: name.to_owned(), ..UnitState::default() };
         let (mut job, mut came_up) = (None, Duration::ZERO);
+        let (mut left_at, mut process_ended_at) = (0, 0);
         let text = |text| String::from_utf8_lossy(text).into_owned();
         properties::read(body, little_endian, |key, value| match (key, value) {
             (b"LoadState", PropertyValue::Text(word)) => state.load_state = text(word),
@@ -133,11 +145,19 @@ impl UnitWithJob {
             (b"MainPID", PropertyValue::Unsigned(pid)) => state.main_pid = pid,
             (b"NRestarts", PropertyValue::Unsigned(count)) => state.n_restarts = count,
             (b"ActiveEnterTimestampMonotonic", PropertyValue::Long(at)) => came_up = Duration::from_micros(at),
+            (b"ActiveExitTimestampMonotonic", PropertyValue::Long(at)) => left_at = at,
+            (b"ExecMainExitTimestampMonotonic", PropertyValue::Long(at)) => process_ended_at = at,
             (b"Job", PropertyValue::Job(id, path)) if id != 0 => job = Some(text(path)),
             _ => {}
         })?;
         state.job_queued = job.is_some();
         state.up_for = (state.is_active() && !came_up.is_zero()).then(|| uptime.saturating_sub(came_up));
+        // A stop takes a unit out of `active` before it asks its process to end.
+        state.left = (left_at > 0 && !state.is_active()).then_some(if (1..=left_at).contains(&process_ended_at) {
+            Departure::Ended
+        } else {
+            Departure::Stopped
+        });
         Some(Self { state, job })
     }
 
@@ -233,7 +253,20 @@ mod tests {
         assert_eq!(first.state.up_for, None);
         let mut up = properties.clone();
         up.extend([("ActiveState", Value::from("active")), ("ActiveEnterTimestampMonotonic", Value::from(40_000_000_u64))]);
-        assert_eq!(seen(&up).state.up_for, Some(Duration::from_mins(1)));
+        assert_eq!((seen(&up).state.up_for, seen(&up).state.left), (Some(Duration::from_mins(1)), None));
+        assert_eq!(first.state.left, None);
+        for (left_at, process_ended_at, left) in [
+            (50_u64, 60_u64, Departure::Stopped),
+            (50, 50, Departure::Ended),
+            (50, 49, Departure::Ended),
+            // It has no main process.
+            (50, 0, Departure::Stopped),
+        ] {
+            let mut down = properties.clone();
+            down.insert("ActiveExitTimestampMonotonic", Value::from(left_at));
+            down.insert("ExecMainExitTimestampMonotonic", Value::from(process_ended_at));
+            assert_eq!(seen(&down).state.left, Some(left), "{left_at} {process_ended_at}");
+        }
         properties.insert("Job", job(0));
         let second = seen(&properties);
         assert!(second.is_stopped() && !second.state.is_settling());

@@ -57,7 +57,7 @@ CHANGES = [
     (r"\bUUID [0-9a-f-]{36}", "UUID <uuid>"),
     (r"\bdeployment-[0-9a-f]{32}", "deployment-<hash>"),
     (r"/dev/loop\d+", "/dev/loop<n>"),
-    (r"; present: .*?(?=; rule|\"|$)", "; present: <disks>"),
+    (r"; present: .*?(?=\)(?:; rule|\"|$)|; rule|\"|$)", "; present: <disks>"),
     (r"\b(tried|failed|sent|it died|restarted it) (\d+ times|once)", r"\1 <n> times"),
     (r"\b\d+ restarts", "<n> restarts"),
     (r"\b\d+\.\d+ of \d+\.\d+ GiB", "<n> of <n> GiB"),

@@ -17,7 +17,7 @@ use crate::report::Code;
 use crate::report::component::{ComponentState, ComponentStatus};
 use crate::report::follow_up::FollowUp;
 use crate::report::reported_once::ReportedOnce;
-use crate::systemd::UnitState;
+use crate::systemd::{Departure, UnitState};
 
 /// Between two measurements of a healthy node, at the most: one that hangs is seen at the second bad answer, each of which may take
 /// 5 s, and that is less than a minute and a half after it hung.
@@ -306,16 +306,20 @@ impl MonitoredComponent {
             let cause = format!("{unit} {} and is about to be restarted", ended(state));
             (ProblemKind::Restarting, "restarting".to_owned(), cause, crash_remedy(unit))
         } else if state.is_settling() {
-            let cause = format!("{unit} is {}", state.describe());
-            (ProblemKind::Starting, "starting".to_owned(), cause, format!("`systemctl list-jobs`; {looks}").into())
+            let (cause, remedy) = if state.sub_state == "start-pre" {
+                let cause = format!("{unit} runs a command that comes before its program (start-pre)");
+                (cause, format!("`systemctl status {unit}` shows what that waits for"))
+            } else {
+                (format!("{unit} is {}", state.describe()), format!("`systemctl list-jobs`; {looks}"))
+            };
+            (ProblemKind::Starting, "starting".to_owned(), cause, remedy.into())
         } else if state.is_failed() {
             let cause = format!("{unit} is {}", state.describe());
             (ProblemKind::Down, "failed".to_owned(), cause, format!("{looks}; `systemctl start {unit}` starts it").into())
         } else {
-            let cause = format!("{unit} is {}: it was stopped, was not started, or ended without an error", state.describe());
-            let remedy = format!(
-                "`journalctl -u {unit} -n 50` shows whether it was stopped or ended by itself. If nobody stopped it on purpose: `systemctl start {unit}`"
-            );
+            let cause = format!("{unit} is {}: {}", state.describe(), departure(state));
+            let remedy =
+                format!("`journalctl -u {unit} -n 50` shows when. If nobody stopped it on purpose: `systemctl start {unit}`");
             (ProblemKind::Stopped, "not running".to_owned(), cause, remedy.into())
         };
         Some(Problem { kind, summary, cause, remedy })
@@ -646,6 +650,15 @@ pub(super) fn crash_remedy(unit: &str) -> Remedy {
          if of a flag or a setting, correct its parameter in the template and update the stack. systemd restarts the unit, and the agent \
          notices by itself"
     ))
+}
+
+/// How a unit went down that did not fail.
+fn departure(state: &UnitState) -> &'static str {
+    match state.left {
+        Some(Departure::Stopped) => "it was stopped",
+        Some(Departure::Ended) => "its process ended without an error",
+        None => "it was not started since boot",
+    }
 }
 
 /// In words, how often a unit died while the node was brought up, and how it ended last.

@@ -188,11 +188,29 @@ fn what_was_stopped_is_started_by_its_remedy_after_a_look_and_its_last_lines_are
         .health
         .explain("etcd", CrashCause { quote: " (last lines of etcd.service: serving)".to_owned(), ..CrashCause::default() });
     let found = watch.health.of("etcd").unwrap();
-    assert_eq!(
-        found.cause.unwrap(),
-        "etcd.service is inactive (dead): it was stopped, was not started, or ended without an error"
-    );
+    assert_eq!(found.cause.unwrap(), "etcd.service is inactive (dead): it was not started since boot");
     assert!(found.remedy.unwrap().contains("If nobody stopped it on purpose: `systemctl start etcd.service`"));
+}
+
+#[test]
+fn how_a_unit_went_down_is_named() {
+    for (left, words) in [(Departure::Stopped, "it was stopped"), (Departure::Ended, "its process ended without an error")] {
+        let mut watch = Watch::new();
+        watch.receive(1, UnitState { left: Some(left), ..state(ETCD, "inactive", "dead", 0) });
+        watch.measure(3);
+        let cause = watch.health.of("etcd").unwrap().cause.unwrap();
+        assert_eq!(cause, format!("etcd.service is inactive (dead): {words}"));
+    }
+}
+
+#[test]
+fn what_comes_before_a_program_says_itself_what_it_waits_for() {
+    let mut watch = Watch::new();
+    watch.receive(1, state(ETCD, "activating", "start-pre", 0));
+    watch.measure(3);
+    let found = watch.health.of("etcd").unwrap();
+    assert_eq!(found.cause.unwrap(), "etcd.service runs a command that comes before its program (start-pre)");
+    assert!(found.remedy.unwrap().starts_with("`systemctl status etcd.service` shows what that waits for. "));
 }
 
 #[test]

@@ -156,6 +156,10 @@ fn awaited(step: &str) -> Cow<'_, str> {
 fn of_troubles(status: &StatusDocument) -> Option<(OverallState, String)> {
     let node = status.node.as_ref();
     let degraded = |what: String| Some((OverallState::Degraded, what));
+    // What has a remedy of its own is why components that use it are on their way up.
+    if node.is_some_and(|node| node.difference_remedy.is_some()) {
+        return degraded("a volume needs an operator".to_owned());
+    }
     if let Some(what) = node.and_then(|node| of_components(node, ComponentStatus::is_unhealthy)) {
         return degraded(what);
     }

@@ -218,6 +218,15 @@ fn troubles() -> Vec<(&'static str, StatusDocument)> {
         ("FAILED generation 2 at volume etcd (HNA-0306)", failed()),
         ("DEGRADED: kubelet crash-looping (11 restarts)", with_node(|node| node.components[1] = crash_loop())),
         ("DEGRADED: the node differs from what the stack asks for", with_node(|node| node.drifted = true)),
+        (
+            "DEGRADED: a volume needs an operator",
+            with_node(|node| {
+                node.drifted = true;
+                node.differences = vec!["/var/lib/etcd on volume 1 is full".into()];
+                node.difference_remedy = Some("extend it".into());
+                node.components[0].state = ComponentState::Degraded;
+            }),
+        ),
         ("DEGRADED: the network of pods", with_node(wrong)),
         (
             "DEGRADED: certificates wait for an operator",
@@ -309,7 +318,7 @@ fn a_copied_disk_and_an_unknown_identity_say_what_to_do() {
         "instance      7ee5 (SMBIOS)\n",
         "the other instance's state is kept in /aside/1",
         "/f is ignored: it belongs to instance b, from which this disk was copied",
-        "remedy: `cat /f`",
+        "remedy: if `openstack stack resource show STACK RESOURCE`",
     ] {
         assert!(text.contains(part), "{part} in {text}");
     }
