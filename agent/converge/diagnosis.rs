@@ -37,12 +37,12 @@ const FULL_BELOW: u64 = 1024 * 1024;
 const KNOWN_LINES: [(&str, &str); 2] = [
     (
         "mountpoint for cpu not found",
-        "No cgroup controller `cpu` is mounted (`mount -t cgroup,cgroup2`). If somebody unmounted it, `reboot` mounts it again. If cgroup2 alone is, \
-         Kubernetes below 1.19 needs an image that boots with systemd.unified_cgroup_hierarchy=0.",
+        "no cgroup controller cpu is mounted (`mount -t cgroup,cgroup2`). If somebody unmounted it, a reboot mounts it again. If cgroup2 alone is \
+         mounted, Kubernetes below 1.19 needs an image that boots with systemd.unified_cgroup_hierarchy=0.",
     ),
     (
         "running with swap on is not supported",
-        "Swap is on (`swapon --show`): `swapoff -a`, and take it out of /etc/fstab and the image. systemd restarts the unit by itself.",
+        "swap is on (`swapon --show`): `swapoff -a`, and take it out of /etc/fstab and the image. systemd restarts the unit by itself.",
     ),
 ];
 
@@ -221,8 +221,8 @@ mod tests {
     #[test]
     fn what_a_kubelet_lacks_on_its_node_has_its_own_remedy() {
         for (line, remedy) in [
-            ("failed to run Kubelet: mountpoint for cpu not found", Some("No cgroup controller")),
-            ("failed to run Kubelet: Running with swap on is not supported, please disable swap!", Some("Swap is on")),
+            ("failed to run Kubelet: mountpoint for cpu not found", Some("no cgroup controller")),
+            ("failed to run Kubelet: Running with swap on is not supported, please disable swap!", Some("swap is on")),
             ("failed to run Kubelet: mountpoint for cpu found", None),
         ] {
             let found = known_line(&["starting".to_owned(), line.to_owned()]);

@@ -130,8 +130,8 @@ impl<'a> Magnum<'a> {
                     ("is empty", "")
                 };
                 Remedy::stack_update(format!(
-                    "OPENSTACK_CA in the template {state}. If {peer} is in `openstack endpoint list`: set OPENSTACK_CA to the CA that the last `i:` line of \
-                     `openssl s_client -connect {peer} </dev/null` names{chain} and update the stack. If not: correct AUTH_URL or MAGNUM_URL"
+                    "OPENSTACK_CA in the template {state}. If {peer} is in `openstack endpoint list`: set OPENSTACK_CA to the CA that signed the last certificate in \
+                     `openssl s_client -connect {peer} </dev/null`{chain} and update the stack. If not: correct AUTH_URL or MAGNUM_URL"
                 ))
             }
             Some(ConnectFailure::Silence | ConnectFailure::Clock) | None => return error,

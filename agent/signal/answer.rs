@@ -55,7 +55,7 @@ impl SignalResponse {
     #[must_use]
     pub fn status(code: u16, retry_after: Option<Duration>, message: &str) -> Self {
         let cause = if message.is_empty() { format!("Heat answered {code}") } else { format!("Heat answered {code}: {message}") };
-        let is_down = "on Heat's hosts, check heat-api-cfn and heat-api (`systemctl status`, their logs), and heat-engine by `openstack \
+        let is_down = "on Heat's hosts, check heat-api-cfn and heat-api (systemctl status, logs), and heat-engine by `openstack \
                        orchestration service list`: start the one that fails. If all run, check the load balancer in front of them";
         let remedy = (code >= 500).then(|| Remedy::said(format!("{is_down}. {RESEND}")));
         Self { code: Some(code), retry_after, unsent: false, cause, remedy }
