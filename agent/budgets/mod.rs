@@ -29,6 +29,10 @@ pub const DOCUMENT_BYTES: usize = 3 * MIB;
 /// times its size. One document is read at a time.
 pub const DOCUMENT_MEMORY: usize = 18 * MIB;
 
+/// Bytes of the objects of one add-on, as JSON: the largest that clusters are given, the definitions of calico's resources, take half of it.
+/// They are held while the add-on is applied.
+pub const ADD_ON_BYTES: usize = MIB;
+
 /// Deployments of one document.
 pub const DEPLOYMENTS: usize = 2_500;
 
@@ -107,7 +111,7 @@ pub const UNREADABLE_FILES: usize = 5;
 pub const UNREADABLE_DISK: usize = 32 * MIB;
 
 /// What may be in memory at the same time, and how much of it.
-pub const MEMORY_PARTS: [(&str, usize); 10] = [
+pub const MEMORY_PARTS: [(&str, usize); 11] = [
     ("the process at rest", AT_REST),
     // cfn, heat and request may be asked side by side.
     ("answers on their way", 3 * DOCUMENT_BYTES),
@@ -119,6 +123,7 @@ pub const MEMORY_PARTS: [(&str, usize); 10] = [
     ("the status document", STATUS_MEMORY),
     ("signals on their way", 4 * SIGNALS_IN_FLIGHT),
     ("an answer of another service", ANSWER_MEMORY),
+    ("the objects of an add-on", ADD_ON_BYTES),
 ];
 
 #[cfg(test)]

@@ -174,24 +174,48 @@ enum Partial {
 /// If it would take more memory than a document may, is not YAML, or has several documents, a tag of another type, or an alias
 /// of what it is itself in.
 pub fn read(text: &str) -> Result<Document, YamlRejection> {
+    let (roots, twice) = documents(text, 1)?;
+    let nothing = || YamlNode { line: 1, content: Content::Scalar(Value::Null) };
+    Ok(Document { root: roots.into_iter().next().unwrap_or_else(nothing), twice })
+}
+
+/// Reads every document of a text, within the budget of one. No map may have a name twice.
+///
+/// # Errors
+/// As [`read`], but for the number of documents.
+pub fn read_all(text: &str) -> Result<Vec<YamlNode>, YamlRejection> {
+    let (roots, twice) = documents(text, usize::MAX)?;
+    match twice.into_iter().next() {
+        Some((name, line)) => Err(YamlRejection::Yaml(line, format!("{name} is given twice"))),
+        None => Ok(roots),
+    }
+}
+
+/// Names that a map has twice, each with the line of the second one.
+type NamesGivenTwice = Vec<(String, usize)>;
+
+/// The documents of a text, of which there may be so many, and the names that a map has twice.
+fn documents(text: &str, most: usize) -> Result<(Vec<YamlNode>, NamesGivenTwice), YamlRejection> {
     if text.len() > DOCUMENT_BYTES {
         return Err(YamlRejection::TooLarge);
     }
     let mut reader = Reader { left: DOCUMENT_MEMORY, anchors: BTreeMap::new(), open: Vec::new(), root: None, twice: Vec::new() };
-    let mut documents = 0;
+    let (mut begun, mut roots) = (0, Vec::new());
     for event in Parser::new_from_str(text) {
         let (event, span) = event.map_err(|error| YamlRejection::Yaml(error.marker().line(), error.info().to_owned()))?;
         let line = span.start.line();
         if matches!(event, Event::DocumentStart(_)) {
-            documents += 1;
+            begun += 1;
+            roots.extend(reader.root.take());
+            reader.anchors.clear();
         }
-        if documents > 1 {
+        if begun > most {
             return Err(YamlRejection::Yaml(line, "a second document begins".to_owned()));
         }
         reader.take_event(event, line)?;
     }
-    let root = reader.root.unwrap_or(YamlNode { line: 1, content: Content::Scalar(Value::Null) });
-    Ok(Document { root, twice: reader.twice })
+    roots.extend(reader.root);
+    Ok((roots, reader.twice))
 }
 
 /// The limit is that of JSON: what `verify` takes an agent takes too.
@@ -437,6 +461,19 @@ mod tests {
     }
 
     /// The right-hand sides were printed by PyYAML's safe loader with Heat's one change: dates stay text.
+    #[test]
+    fn documents_of_one_text_share_a_budget_but_no_anchors() {
+        let roots = read_all("a: 1\n---\n---\n- b\n...\n").unwrap();
+        assert_eq!(roots.iter().map(YamlNode::to_json).collect::<Vec<_>>(), [json!({"a": 1}), json!(null), json!(["b"])]);
+        assert_eq!(roots[2].line, 4);
+        assert!(read_all("").unwrap().is_empty());
+        assert!(matches!(read_all("a: 1\n---\nb: 1\nb: 2\n"), Err(YamlRejection::Yaml(4, what)) if what == "b is given twice"));
+        assert!(matches!(read_all("a: &x 1\n---\nb: *x\n"), Err(YamlRejection::Yaml(3, _))));
+        let many = "---\n{a: 1}\n".repeat(DOCUMENT_MEMORY / 200);
+        assert!(matches!(read_all(&many), Err(YamlRejection::TooLarge)));
+        assert!(matches!(read("a: 1\n---\nb: 1\n"), Err(YamlRejection::Yaml(2, what)) if what == "a second document begins"));
+    }
+
     #[test]
     fn plain_words_are_what_heat_makes_of_them() {
         for (word, expected) in [

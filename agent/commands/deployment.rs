@@ -6,7 +6,7 @@ use crate::deploy::hooks;
 use crate::error::Result;
 use crate::files::Tree;
 use crate::kubernetes::ImagePolicy;
-use crate::machine::facts;
+use crate::machine::{add_ons, facts};
 use crate::metadata::{Deployment, Malformed};
 use crate::settings::Loaded;
 
@@ -53,7 +53,9 @@ pub(super) fn of_node(deployment: &Deployment, loaded: &Loaded, root: Option<&Tr
                 let warns = !(refuses && warning.parameter == "PREFLIGHT");
                 Finding { warns, ..of_mistake(place, warning) }
             });
-            lacking.chain(warnings).collect()
+            let add_ons = root.map(|root| add_ons::mistakes(root, plan.parts().1)).unwrap_or_default();
+            let add_ons = add_ons.iter().map(|error| of_error(place, "ADDONS", error));
+            lacking.chain(warnings).chain(add_ons).collect()
         }
         Err(mistakes) => mistakes.into_iter().map(|mistake| of_mistake(place, mistake)).collect(),
     }

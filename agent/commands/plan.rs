@@ -16,8 +16,8 @@ use crate::error::{Error, Result};
 use crate::files::Tree;
 use crate::keepers::certificates;
 use crate::kubernetes::{self, ImagePolicy, MachineFacts, NodeSpec, Preflight};
-use crate::machine::facts;
 use crate::machine::installed::{self, InstalledPrograms, RULE, UnitFiles, Verdicts};
+use crate::machine::{add_ons, facts};
 use crate::process::{CommonOptions, exit, runtime};
 use crate::programs::tool;
 use crate::report::text::json_page;
@@ -54,6 +54,16 @@ pub fn run(options: &CommonOptions, settings: &Settings, root: Option<&Path>, js
         converge::ChangePlan { irreversible, ..plan }
     };
     print(&if json { json_page(&plan.document()) } else { plan.render() })?;
+    if root.is_none() {
+        let tree = Tree::open(Path::new("/"))?;
+        for add_on in &desired.add_ons {
+            let objects = add_ons::read(&tree, add_on)?.len();
+            note(&format!(
+                "add-on {}: {objects} objects, of which the agent writes those that the API lacks or has otherwise",
+                add_on.name
+            ));
+        }
+    }
     let (refused, remedy) = (verdicts.refused(), verdicts.remedy());
     for (_, verdict) in verdicts.warnings {
         note(&format!("{}; {}", verdict.warning.unwrap_or_default(), verdict.remedy));

@@ -7,8 +7,9 @@ use futures_util::stream::BoxStream;
 use serde_json::Value;
 
 use super::failure::Failure;
-use crate::desired::{ClientIdentity, Desired, Object, Volume};
-use crate::error::Result;
+use crate::desired::{AddOn, ClientIdentity, Desired, Object, Volume};
+use crate::error::{Error, Result};
+use crate::files::Tree;
 use crate::machine::listeners::Holder;
 use crate::systemd::{Enabled, JobOutcome, Systemd, UnitState};
 
@@ -63,6 +64,26 @@ pub trait Objects {
     /// Makes sure that the API holds the object; true if something was written. It waits for an API that is away until the
     /// deadline.
     fn ensure(&self, object: &Object, deadline: Duration) -> impl Future<Output = Result<bool>>;
+    /// Makes sure that the API holds every object of an add-on of the image in `root`, one after the other. It waits for an API that is
+    /// away, and for what an object needs, until the deadline; `waits` hears of each try that failed, of the how many-th it was, and of the pause after it.
+    fn apply(
+        &self,
+        add_on: &AddOn,
+        root: &Tree,
+        deadline: Duration,
+        waits: &impl Fn(&Error, u32, Duration),
+    ) -> impl Future<Output = Result<Applied>>;
+}
+
+/// What became of the objects of an add-on: how many were made, changed, or as they should be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Applied {
+    /// Absent before.
+    pub made: usize,
+    /// They differed.
+    pub changed: usize,
+    /// Nothing was written.
+    pub unchanged: usize,
 }
 
 /// Asks the services that gates measure.

@@ -18,13 +18,14 @@ use super::observed::{self, Observed, inspect, observe_files};
 use super::plan::{self, AttributeChange, ChangePlan, DirectoryChange, FileChange, needs_of_file};
 use super::units::Starter;
 use super::{
-    Certificates, ConvergeResult, Converged, Failure, FailureDetails, Objects, Owners, Prepared, Prober, Retired, UnitManager,
-    Volumes, pending, retire, store, write,
+    Applied, Certificates, ConvergeResult, Converged, Failure, FailureDetails, Objects, Owners, Prepared, Prober, Retired,
+    UnitManager, Volumes, pending, retire, store, write,
 };
 use crate::clock::{Clock, Stopwatch};
-use crate::desired::{Dependency, Desired, Directory, File, Gate, Unit, Volume};
+use crate::desired::{AddOn, Dependency, Desired, Directory, File, Gate, Unit, Volume};
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::Tree;
+use crate::machine::add_ons;
 use crate::network::flannel::Version;
 use crate::progress::{Progress, StepId};
 use crate::report::{Code, Event, Phase};
@@ -180,6 +181,10 @@ impl<'a, U: UnitManager, V: Volumes, P: Prober + Objects + PodNetwork, C: Certif
         })?;
 
         self.begin(StepId::Checks);
+        for add_on in &self.desired.add_ons {
+            let failed = |error| Failure::from_error(Code::AddOnFailed, StepId::AddOn(add_on.name.clone()), &error);
+            add_ons::read(self.context.root, add_on).map_err(failed)?;
+        }
         while let Err(error) = self.context.volumes.check_stores(self.desired).await {
             if error.kind() != ErrorKind::Transient {
                 return Err(store::unsuitable_store(&error));
@@ -412,7 +417,8 @@ impl<'a, U: UnitManager, V: Volumes, P: Prober + Objects + PodNetwork, C: Certif
                     | GraphStep::Certificates
                     | GraphStep::FlannelKey(_)
                     | GraphStep::Gate(_)
-                    | GraphStep::Object(_) => {
+                    | GraphStep::Object(_)
+                    | GraphStep::AddOn(_) => {
                         running.push(workers.perform(step, Task::Begin(false)));
                         continue;
                     }
@@ -660,7 +666,7 @@ impl<'a, U: UnitManager, V: Volumes, P: Prober + Objects + PodNetwork, C: Certif
         let (context, starter) = (self.context, self.starter);
         let left = starter.left();
         // Units and gates have deadlines of their own.
-        if matches!(step, GraphStep::Volume(_) | GraphStep::Certificates | GraphStep::Object(_) | GraphStep::FlannelKey(_)) {
+        if !matches!(step, GraphStep::Unit(_) | GraphStep::Gate(_)) {
             context.progress.give_up_after(&step.id(), left);
         }
         match step {
@@ -696,9 +702,34 @@ impl<'a, U: UnitManager, V: Volumes, P: Prober + Objects + PodNetwork, C: Certif
                 let failed = |error| Failure::from_error(Code::ObjectFailed, step.id(), &error);
                 Box::pin(context.prober.ensure(object, left)).await.map(StepOutcome::from).map_err(failed)
             }
+            GraphStep::AddOn(add_on) => Box::pin(self.apply(add_on, left)).await.map(StepOutcome::from),
             GraphStep::FlannelKey(store) => Box::pin(self.flannel_key.until_present(store)).await.map(StepOutcome::from),
             GraphStep::Directory(_) | GraphStep::File(_) => Ok(StepOutcome::Nothing),
         }
+    }
+}
+
+impl<U: UnitManager, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates> Workers<'_, U, V, P, C> {
+    /// Applies an add-on; true if an object was written.
+    async fn apply(&self, add_on: &AddOn, left: Duration) -> std::result::Result<bool, Failure> {
+        let (context, step) = (self.context, StepId::AddOn(add_on.name.clone()));
+        let emit = |event: Event| {
+            context.progress.emit(&step, event.phase(Phase::Gates).generation(context.generation));
+        };
+        let waits = |error: &Error, attempt: u32, pause: Duration| {
+            let cause = error.cause_first();
+            let waits = Event::new(Code::ObjectWaiting, format!("{step} is not applied yet: {cause}"));
+            emit(waits.attempt(attempt).next_try(pause).cause(cause));
+        };
+        let applied = context.prober.apply(add_on, context.root, left, &waits).await;
+        let Applied { made, changed, unchanged } =
+            applied.map_err(|error| Failure::from_error(Code::AddOnFailed, step.clone(), &error))?;
+        if made + changed == 0 {
+            return Ok(false);
+        }
+        let line = format!("applied {step}: {made} objects made, {changed} changed, {unchanged} as they should be");
+        emit(Event::new(Code::ObjectWritten, line));
+        Ok(true)
     }
 }
 

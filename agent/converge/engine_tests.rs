@@ -12,12 +12,12 @@ use tokio::sync::broadcast;
 use super::flannel::PodNetwork;
 use super::flannel::packets::{Question, Replies};
 use super::{
-    Certificates, ConvergeResult, Failure, FailureDetails, Objects, Original, Prepared, Prober, Retired, RetiredFile, RunContext,
-    UnitManager, Volumes, converge, pending,
+    Applied, Certificates, ConvergeResult, Failure, FailureDetails, Objects, Original, Prepared, Prober, Retired, RetiredFile,
+    RunContext, UnitManager, Volumes, converge, pending,
 };
 use crate::clock::{Clock, Timestamp};
 use crate::desired::{
-    CaCertificate, ClientIdentity, Content, Dependency, Desired, Directory, DiskName, EtcdAccess, File, FlannelStore,
+    AddOn, CaCertificate, ClientIdentity, Content, Dependency, Desired, Directory, DiskName, EtcdAccess, File, FlannelStore,
     FormatPolicy, Gate, GateProbe, Material, Object, Owner, Peer, Peers, PodRoutes, Signer, Unit, Volume, VolumeRole,
 };
 use crate::error::{Error, Result};
@@ -243,6 +243,13 @@ impl Objects for Fake {
     async fn ensure(&self, object: &Object, _deadline: Duration) -> Result<bool> {
         self.log(format!("ensure {}", object.name));
         self.objects.lock().unwrap().pop_front().unwrap_or(Ok(false))
+    }
+
+    async fn apply(&self, add_on: &AddOn, _: &Tree, _: Duration, waits: &impl Fn(&Error, u32, Duration)) -> Result<Applied> {
+        self.log(format!("apply {}", add_on.name));
+        waits(&Error::transient("the API is away"), 1, Duration::from_secs(1));
+        let made = self.objects.lock().unwrap().pop_front().unwrap_or(Ok(false))?;
+        Ok(Applied { made: usize::from(made), changed: 0, unchanged: 2 })
     }
 }
 
@@ -1450,7 +1457,7 @@ fn trusting_node() -> Desired {
         collection: "/api".into(),
         object: "binding".into(),
         body: Material::Text("{}".into()),
-        identity: ClientIdentity { certificate: String::new(), key: String::new(), authority: String::new() },
+        identity: None,
         needs: BTreeSet::from([Dependency::Gate("etcd".into())]),
     };
     Desired {
@@ -1502,6 +1509,46 @@ async fn without_its_certificates_nothing_that_reads_them_starts_and_the_first_c
     fake.objects.lock().unwrap().push_back(Err(Error::permanent("403")));
     let failure = machine.converge(&trusting_node(), &fake).await.unwrap_err();
     assert_eq!((failure.code, failure.doing().as_str()), (Code::ObjectFailed, "object binding"));
+}
+
+#[tokio::test]
+async fn an_add_on_is_a_step_behind_what_it_needs_and_its_failure_is_the_nodes() {
+    let machine = Machine::new(manual());
+    let fake = Fake::new(&machine.clock, &[("docker.service", "active"), ("etcd.service", "active")]);
+    let add_on = |name: &str, needs: &[Dependency]| AddOn {
+        name: name.into(),
+        server: "https://127.0.0.1:6443".into(),
+        identity: None,
+        facts: Vec::new(),
+        needs: needs.iter().cloned().collect(),
+    };
+    let add_ons = vec![
+        add_on("dns", &[Dependency::AddOn("network".into())]),
+        add_on("network", &[Dependency::Object("binding".into()), Dependency::Unit("etcd.service".into())]),
+    ];
+    let node = Desired { add_ons, ..trusting_node() };
+    // The image lacks them: found before anything is touched.
+    let failure = machine.converge(&node, &fake).await.unwrap_err();
+    assert_eq!((failure.code, failure.doing().as_str(), failure.changed_machine), (Code::AddOnFailed, "add-on dns", false));
+    assert!(failure.cause.contains("ADDONS names dns") && fake.take_log().is_empty(), "{failure:?}");
+    for name in ["dns", "network"] {
+        let folder = format!("/usr/share/heat-node-agent/addons/{name}");
+        machine.root.create_dir_all(Path::new(&folder), Attributes::mode(0o755)).unwrap();
+        let text = b"{apiVersion: v1, kind: ConfigMap, metadata: {name: a}}";
+        machine.root.write(Path::new(&format!("{folder}/a.yaml")), text, Attributes::mode(0o644)).unwrap();
+    }
+    fake.objects.lock().unwrap().extend([Ok(false), Ok(true), Ok(false)]);
+    assert!(machine.converge(&node, &fake).await.unwrap().changed);
+    let log = fake.take_log();
+    assert_eq!(log[log.len() - 3..], ["ensure binding", "apply network", "apply dns"]);
+    let count = |code| machine.codes().iter().filter(|one| **one == code).count();
+    assert_eq!((count(Code::ObjectWritten), count(Code::ObjectWaiting)), (1, 2));
+    assert!(machine.steps().contains(&"add-on dns Ok".to_owned()), "{:?}", machine.steps());
+    // One that the API refuses fails the node.
+    fake.objects.lock().unwrap().extend([Ok(false), Err(Error::permanent("422"))]);
+    let failure = machine.converge(&node, &fake).await.unwrap_err();
+    assert_eq!((failure.code, failure.doing().as_str()), (Code::AddOnFailed, "add-on network"));
+    assert!(!fake.take_log().contains(&"apply dns".to_owned()));
 }
 
 /// A unit that reads flannel's description, behind the key.

@@ -16,7 +16,7 @@ use super::flannel::PodNetwork;
 use super::flannel::inspection::{check_subnet, code, inspect};
 use super::flannel::packets::{self, PacketVerdict};
 use super::units::news_of;
-use super::{Failure, Prober, UnitManager, store};
+use super::{Failure, Prober, UnitManager, add_ons, store};
 use crate::backoff::Backoff;
 use crate::clock::{Clock, Stopwatch};
 use crate::desired::{Gate, GateProbe, Peers, PodRoutes};
@@ -403,6 +403,7 @@ async fn ask(root: &Tree, prober: &impl Prober, probe: &GateProbe) -> Result<(),
             let answer = prober.get_json(url, identity.as_ref()).await?;
             Ok(none_pending(&answer)?)
         }
+        GateProbe::AddOn(add_on) => Ok(add_ons::ready(root, prober, add_on).await?),
         GateProbe::File(path) => match root.facts_followed(Path::new(path)) {
             Ok(Some(_)) => Ok(()),
             Ok(None) => Err(format!("there is no {path}").into()),

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::plan::needs_of_file;
-use crate::desired::{Dependency, Desired, Directory, File, FlannelStore, Gate, Object, Unit, Volume};
+use crate::desired::{AddOn, Dependency, Desired, Directory, File, FlannelStore, Gate, Object, Unit, Volume};
 use crate::progress::StepId;
 
 /// One step: what of the `Desired` it makes true.
@@ -17,6 +17,7 @@ pub(crate) enum GraphStep<'a> {
     Unit(&'a Unit),
     Gate(&'a Gate),
     Object(&'a Object),
+    AddOn(&'a AddOn),
     /// The description of flannel's network in etcd.
     FlannelKey(&'a FlannelStore),
 }
@@ -31,6 +32,7 @@ impl GraphStep<'_> {
             Self::Unit(unit) => StepId::Unit(unit.name.clone()),
             Self::Gate(gate) => StepId::Gate(gate.name.clone()),
             Self::Object(object) => StepId::Object(object.name.clone()),
+            Self::AddOn(add_on) => StepId::AddOn(add_on.name.clone()),
             Self::FlannelKey(_) => StepId::FlannelKey,
         }
     }
@@ -164,6 +166,7 @@ fn steps<'a>(desired: &'a Desired, done: &BTreeSet<String>) -> Vec<(GraphStep<'a
     steps.extend(units.map(|unit| (GraphStep::Unit(unit), unit.needs.clone())));
     steps.extend(desired.gates.iter().map(|gate| (GraphStep::Gate(gate), gate.needs.clone())));
     steps.extend(desired.objects.iter().map(|object| (GraphStep::Object(object), object.needs.clone())));
+    steps.extend(desired.add_ons.iter().map(|add_on| (GraphStep::AddOn(add_on), add_on.needs.clone())));
     if let Some(flannel) = &desired.flannel {
         // A member on this node comes first; where it is another's, its address is all there is to wait for.
         let of_etcd = |gate: &&Gate| flannel.writes && gate.name == ETCD;
@@ -184,6 +187,7 @@ pub(crate) fn shown(desired: &Desired) -> Vec<StepId> {
     let units = desired.units.iter().filter(|unit| !unit.is_start_blocked()).map(GraphStep::Unit);
     let gates = desired.gates.iter().map(GraphStep::Gate);
     let objects = desired.objects.iter().map(GraphStep::Object);
+    let objects = objects.chain(desired.add_ons.iter().map(GraphStep::AddOn));
     let steps = volumes.chain(certificates).chain(flannel).chain(units).chain(gates).chain(objects);
     let proof = (!desired.gates.is_empty()).then_some(StepId::Proof);
     std::iter::once(StepId::Files).chain(steps.map(GraphStep::id)).chain(proof).collect()
@@ -199,6 +203,7 @@ fn find(desired: &Desired, need: &Dependency) -> Option<StepId> {
         Dependency::Unit(name) => (desired.units.iter().any(|unit| unit.name == *name), StepId::Unit(name.clone())),
         Dependency::Gate(name) => (desired.gates.iter().any(|gate| gate.name == *name), StepId::Gate(name.clone())),
         Dependency::Object(name) => (desired.objects.iter().any(|object| object.name == *name), StepId::Object(name.clone())),
+        Dependency::AddOn(name) => (desired.add_ons.iter().any(|add_on| add_on.name == *name), StepId::AddOn(name.clone())),
         Dependency::FlannelKey => (desired.flannel.is_some(), StepId::FlannelKey),
         Dependency::Certificates => (!desired.trusted_paths().is_empty(), StepId::Certificates),
     };
@@ -291,7 +296,7 @@ mod tests {
             collection: "/api/v1/namespaces".into(),
             object: "o".into(),
             body: Material::Text("{}".into()),
-            identity: ClientIdentity { certificate: String::new(), key: String::new(), authority: String::new() },
+            identity: None,
             needs: BTreeSet::from([Dependency::Unit("api".into())]),
         };
         let after = Unit { needs: BTreeSet::from([Dependency::Object("o".into())]), ..unit("after", &[]) };

@@ -7,6 +7,7 @@
 //! Never: the start of a program, a word to Heat, or knowledge of Kubernetes: what a node needs is in the
 //! `Desired`, whether a volume may be touched is behind [`Volumes`].
 
+mod add_ons;
 mod backends;
 pub(crate) mod diagnosis;
 pub mod engine;
@@ -33,7 +34,7 @@ mod unified_diff;
 mod units;
 mod write;
 
-pub use backends::{Certificates, FailureDetails, Objects, Prepared, Prober, UnitManager, Volumes};
+pub use backends::{Applied, Certificates, FailureDetails, Objects, Prepared, Prober, UnitManager, Volumes};
 pub use engine::{RunContext, converge};
 pub use failure::{ConvergeResult, Converged, Failure};
 pub use observed::{Observed, observe, observe_files};

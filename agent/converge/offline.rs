@@ -128,6 +128,7 @@ fn deferred(desired: &Desired) -> BTreeSet<&str> {
             | Dependency::Unit(_)
             | Dependency::Gate(_)
             | Dependency::Object(_)
+            | Dependency::AddOn(_)
             | Dependency::FlannelKey
             | Dependency::Certificates => true,
         })

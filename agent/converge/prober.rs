@@ -59,7 +59,7 @@ fn question(url: &str) -> Request<'_> {
 /// The JSON of an answer; docker's /_ping answers plain text, which is taken as a string.
 fn json(response: &Response, asked: &str) -> Result<Value> {
     if !(200..300).contains(&response.status) {
-        return Err(Error::transient(format!("{asked} answered {}", response.status)));
+        return Err(Error::transient(format!("{asked} answered {}", response.status)).with_status(response.status));
     }
     let text = String::from_utf8_lossy(&response.body);
     Ok(crate::budgets::json::small(&response.body).unwrap_or_else(|| Value::String(text.into_owned())))

@@ -50,6 +50,9 @@ pub struct Desired {
     pub trust: Option<CertificatePolicy>,
     /// Objects that the cluster's API must hold.
     pub objects: Vec<Object>,
+    /// Add-ons that the cluster's API must hold, each after the one before.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub add_ons: Vec<AddOn>,
     /// The description of flannel's network in etcd: written by masters, waited for by the others.
     pub flannel: Option<FlannelStore>,
     /// Where this node's own member of etcd answers, on masters.
@@ -92,6 +95,7 @@ impl Desired {
         join(&mut self.certificates, part.certificates, "certificate", |certificate| &certificate.name)?;
         join(&mut self.keys, part.keys, "key", |key| &key.name)?;
         join(&mut self.objects, part.objects, "object", |object| &object.name)?;
+        join(&mut self.add_ons, part.add_ons, "add-on", |add_on| &add_on.name)?;
         self.given_flags.extend(part.given_flags);
         join_one(&mut self.trust, part.trust, "trust")?;
         join_one(&mut self.flannel, part.flannel, "flannel's configuration")?;
@@ -113,6 +117,7 @@ impl Desired {
             Dependency::Unit(name) => self.units.iter().any(|one| one.name == *name),
             Dependency::Gate(name) => self.gates.iter().any(|one| one.name == *name),
             Dependency::Object(name) => self.objects.iter().any(|one| one.name == *name),
+            Dependency::AddOn(name) => self.add_ons.iter().any(|one| one.name == *name),
             Dependency::FlannelKey => self.flannel.is_some(),
             Dependency::Certificates => !self.certificates.is_empty(),
         }
@@ -420,6 +425,8 @@ pub enum Dependency {
     Gate(String),
     /// The API holds the object of this name.
     Object(String),
+    /// The API holds every object of the add-on of this name.
+    AddOn(String),
     /// etcd holds the description of flannel's network.
     FlannelKey,
     /// The node's certificates are in place: what a service asks of them may be written down.
@@ -439,9 +446,25 @@ pub struct Object {
     pub object: String,
     /// The whole object as JSON. It may hold a secret.
     pub body: Material,
-    /// As whom the API is asked.
-    pub identity: ClientIdentity,
+    /// As whom the API is asked; nobody in a cluster without TLS.
+    pub identity: Option<ClientIdentity>,
     /// What must be true before it is made.
+    pub needs: BTreeSet<Dependency>,
+}
+
+/// Manifests of the image whose objects the cluster's API must hold. What they say is read when they are applied: the parameters name
+/// them, the image has them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct AddOn {
+    /// The name of its directory: `coredns`.
+    pub name: String,
+    /// Base URL of the API: `https://127.0.0.1:6443`.
+    pub server: String,
+    /// As whom the API is asked; nobody in a cluster without TLS.
+    pub identity: Option<ClientIdentity>,
+    /// What its manifests may name, with the values in this cluster; empty where the cluster has none.
+    pub facts: Vec<(&'static str, String)>,
+    /// What must be true before it is applied.
     pub needs: BTreeSet<Dependency>,
 }
 
@@ -494,6 +517,8 @@ pub enum GateProbe {
         /// Who asks.
         identity: Option<ClientIdentity>,
     },
+    /// What the manifests of an add-on have run by the cluster does run.
+    AddOn(AddOn),
     /// A file is there.
     File(String),
     /// The docker engine answers on its socket and uses this storage driver.

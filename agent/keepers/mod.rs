@@ -3,6 +3,7 @@
 //! In: what the `Desired` asks for and the means of a run. Out: outcomes of steps, and what is in place. Never: the order of steps,
 //! which is for `converge`.
 
+mod add_ons;
 pub mod certificates;
 pub mod node_conditions;
 pub(super) mod objects;

@@ -10,7 +10,6 @@ use serde_json::Value;
 use crate::backoff::{Backoff, pause_before_deadline};
 use crate::budgets::json;
 use crate::clock::patience;
-use crate::converge::Objects;
 use crate::desired::Object;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::http::{Http, Request, Response};
@@ -23,61 +22,101 @@ const PAUSES: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_
 /// An object is short; more is not read.
 const ANSWER_LIMIT: usize = 1024 * 1024;
 
-impl Objects for Http {
-    async fn ensure(&self, object: &Object, deadline: Duration) -> Result<bool> {
-        let api = Api::new(self, object)?;
-        let running = self.clock().start();
-        let mut pauses = PAUSES;
-        loop {
-            let left = deadline.saturating_sub(running.elapsed());
-            let error = match api.settle(left.min(REQUEST_LIMIT)).await {
-                Ok(written) => return Ok(written),
-                Err(error) => error,
-            };
-            let left = deadline.saturating_sub(running.elapsed());
-            match pause_before_deadline(pauses.next_pause(), error.asked_pause(), left) {
-                Some(pause) if error.kind() == ErrorKind::Transient => self.clock().wait(pause).await,
-                _ => return Err(error),
+/// Makes sure that the API holds the object; true if something was written.
+///
+/// # Errors
+/// Transient: the API was away until the deadline. Else what it says.
+pub(super) async fn ensure(http: &Http, object: &Object, deadline: Duration) -> Result<bool> {
+    let api = Api::new(&object.identity.as_ref().map_or_else(|| http.clone(), |one| http.with_identity(one)), object)?;
+    let settled = until_deadline(http, deadline, async |limit| api.settle(limit).await, &|_, _, _| {}).await?;
+    Ok(settled != Settled::Unchanged)
+}
+
+/// Tries again and again what fails for now.
+pub(super) async fn until_deadline<T>(
+    http: &Http,
+    deadline: Duration,
+    mut attempt: impl AsyncFnMut(Duration) -> Result<T>,
+    waits: &impl Fn(&Error, u32, Duration),
+) -> Result<T> {
+    let running = http.clock().start();
+    let (mut pauses, mut attempts) = (PAUSES, 0);
+    loop {
+        let left = deadline.saturating_sub(running.elapsed());
+        let error = match attempt(left.min(REQUEST_LIMIT)).await {
+            Ok(done) => return Ok(done),
+            Err(error) => error,
+        };
+        let left = deadline.saturating_sub(running.elapsed());
+        match pause_before_deadline(pauses.next_pause(), error.asked_pause(), left) {
+            Some(pause) if error.kind() == ErrorKind::Transient => {
+                attempts += 1;
+                waits(&error, attempts, pause);
+                http.clock().wait(pause).await;
             }
+            _ => return Err(error),
         }
     }
 }
 
-/// One object of an API, and as whom that is asked.
-struct Api<'a> {
+/// What became of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Settled {
+    Made,
+    Changed,
+    Unchanged,
+}
+
+/// One object of an API.
+pub(super) struct Api<'a> {
     http: Http,
     object: &'a Object,
     wanted: Value,
+    /// Whether it is left as it is once it is there.
+    made_once: bool,
 }
 
 impl<'a> Api<'a> {
-    fn new(http: &Http, object: &'a Object) -> Result<Self> {
+    /// `http` shows the API who asks.
+    pub(super) fn new(http: &Http, object: &'a Object) -> Result<Self> {
         let body = http.read(&object.body)?;
         // The parser's words could show a part of it.
         let wanted =
             json::answer(&body).map_err(|_| Error::permanent("the object is not JSON").context(doing(object, "reading")))?;
-        Ok(Self { http: http.with_identity(&object.identity), object, wanted })
+        Ok(Self { http: http.clone(), object, wanted, made_once: false })
+    }
+
+    /// An object that is somebody else's as soon as it is there.
+    pub(super) fn made_once(self, made_once: bool) -> Self {
+        Self { made_once, ..self }
     }
 
     /// Looks, and writes what is not as it should be.
-    async fn settle(&self, limit: Duration) -> Result<bool> {
+    pub(super) async fn settle(&self, limit: Duration) -> Result<Settled> {
         let inspected = self.send("GET", None, limit).await?;
-        let (method, body) = match inspected.status {
-            404 => ("POST", self.wanted.clone()),
+        let (method, body, seen) = match inspected.status {
+            404 => ("POST", self.wanted.clone(), None),
+            200 if self.made_once => return Ok(Settled::Unchanged),
             200 => {
                 let found = json::answer(&inspected.body)
                     .map_err(|_| Error::transient("the answer is not JSON").context(doing(self.object, "GET")))?;
                 if covers(&found, &self.wanted) {
-                    return Ok(false);
+                    return Ok(Settled::Unchanged);
                 }
                 // With the resourceVersion that was seen: who changed it meanwhile is not overruled.
-                ("PUT", merged(found, &self.wanted))
+                let seen = version(&found).map(str::to_owned);
+                ("PUT", merged(found, &self.wanted), seen)
             }
             _ => return Err(self.refusal("GET", &inspected)),
         };
         let written = self.send(method, Some(&body), limit).await?;
-        match written.status {
-            200 | 201 => Ok(true),
+        match (written.status, method) {
+            (200 | 201, "POST") => Ok(Settled::Made),
+            // The API writes some values in another way (`0.1` of a CPU is `100m`): then nothing has changed.
+            (200 | 201, _) if seen.is_some() && json::small(&written.body).as_ref().and_then(version) == seen.as_deref() => {
+                Ok(Settled::Unchanged)
+            }
+            (200 | 201, _) => Ok(Settled::Changed),
             _ => Err(self.refusal(method, &written)),
         }
     }
@@ -95,13 +134,17 @@ impl<'a> Api<'a> {
     }
 
     fn refusal(&self, method: &str, response: &Response) -> Error {
-        let status = response.status;
-        let certificate = &self.object.identity.certificate;
+        let (status, message) = (response.status, self.error_message(response));
+        let certificate = self.object.identity.as_ref().map_or("nobody", |identity| identity.certificate.as_str());
         let (kind, remedy) = match (status, method) {
             (401, _) => (
                 ErrorKind::Permanent,
                 format!("the API server does not trust {certificate}: compare the CA that signed it with --client-ca-file"),
             ),
+            // Admission looks for the service account of a pod, which the controller manager makes a moment later.
+            (403, "POST") if message.contains("serviceaccount") && message.contains("not found") => {
+                (ErrorKind::Transient, "the agent checks again".to_owned())
+            }
             (403, _) => (
                 ErrorKind::Permanent,
                 format!(
@@ -115,7 +158,7 @@ impl<'a> Api<'a> {
                 format!(
                     "a part of it is immutable, such as a binding's roleRef: inspect it with kubectl and remove it (kubectl delete {}); \
                          the agent recreates it",
-                    self.object.name
+                    deletion(self.object)
                 ),
             ),
             (408 | 429 | 500.., _) => (ErrorKind::Transient, "check the journals of the API server and etcd".to_owned()),
@@ -124,7 +167,7 @@ impl<'a> Api<'a> {
                 "check the API server's journal; it does not accept the object in the form of this Kubernetes version".to_owned(),
             ),
         };
-        Error::new(kind, format!("the API answered {status}: {}", self.error_message(response)))
+        Error::new(kind, format!("the API answered {status}: {message}"))
             .remedy(remedy)
             .retry_after(response.retry_after())
             .with_status(status)
@@ -146,6 +189,17 @@ pub(super) fn error_message<'a>(response: &Response, mut secrets: impl Iterator<
         return "a message that contains a secret, not shown".to_owned();
     }
     escaped(&shortened(message.lines().next().unwrap_or_default(), 300))
+}
+
+fn version(object: &Value) -> Option<&str> {
+    object.pointer("/metadata/resourceVersion")?.as_str()
+}
+
+/// The object as kubectl takes it.
+fn deletion(object: &Object) -> String {
+    let namespace = object.collection.split_once("/namespaces/").and_then(|(_, rest)| rest.split('/').next());
+    let kind = object.name.split(' ').next().unwrap_or_default();
+    namespace.map_or_else(|| object.name.clone(), |namespace| format!("-n {namespace} {kind} {}", object.object))
 }
 
 fn doing(object: &Object, method: &str) -> String {

@@ -81,10 +81,10 @@ impl Master {
             collection: PATH.to_owned(),
             object: "heat-node-agent:x".to_owned(),
             body: Material::Text(body.to_string()),
-            identity: ClientIdentity { certificate, key, authority },
+            identity: Some(ClientIdentity { certificate, key, authority }),
             needs: std::collections::BTreeSet::new(),
         };
-        self.http.ensure(&object, DEADLINE).await
+        ensure(&self.http, &object, DEADLINE).await
     }
 }
 
@@ -125,6 +125,46 @@ async fn what_differs_is_put_right_and_what_others_added_stays() {
         assert_eq!(sent["metadata"], kept(&[])["metadata"], "the version that was seen, and others' labels");
         assert_eq!(sent["subjects"], binding()["subjects"]);
     }
+}
+
+/// `0.1` of a CPU is `100m` to the API: it is written again and again, and nothing changes.
+#[tokio::test]
+async fn what_the_api_writes_in_another_way_is_no_change() {
+    let master = Master::new(Clock::system());
+    let found = kept(&[("/subjects/0/name", json!("G"))]);
+    let server = master.serve(vec![ok(found.to_string()), ok(found.to_string())]).await;
+    assert!(!master.ensure(&server, &binding()).await.unwrap());
+    assert_eq!(lines(&server)[1], "PUT …/heat-node-agent:x");
+    let changed = kept(&[("/metadata/resourceVersion", json!("8"))]);
+    let server = master.serve(vec![ok(found.to_string()), ok(changed.to_string())]).await;
+    assert!(master.ensure(&server, &binding()).await.unwrap());
+}
+
+#[tokio::test]
+async fn a_service_account_that_is_not_there_yet_is_waited_for() {
+    let master = Master::new(Clock::manual(crate::clock::Timestamp(0)));
+    let early = refused("403 Forbidden", "error looking up service account dns/default: serviceaccount \"default\" not found");
+    let server = master.serve(vec![absent(), early, absent(), answer("201 Created", &kept(&[]))]).await;
+    assert!(master.ensure(&server, &binding()).await.unwrap());
+}
+
+#[test]
+fn an_object_is_named_as_kubectl_takes_it() {
+    let of = |name: &str, collection: &str, object: &str| {
+        deletion(&Object {
+            name: name.into(),
+            server: String::new(),
+            collection: collection.into(),
+            object: object.into(),
+            body: Material::Text(String::new()),
+            identity: None,
+            needs: std::collections::BTreeSet::new(),
+        })
+    };
+    assert_eq!(of("clusterrole a:b", "/apis/rbac.authorization.k8s.io/v1/clusterroles", "a:b"), "clusterrole a:b");
+    assert_eq!(of("deployment dns/a", "/apis/apps/v1/namespaces/dns/deployments", "a"), "-n dns deployment a");
+    // A namespace is none in one.
+    assert_eq!(of("namespace dns", "/api/v1/namespaces", "dns"), "namespace dns");
 }
 
 #[tokio::test]

@@ -195,6 +195,7 @@ impl Judge<'_> {
                     Dependency::Gate(name) => desired.gates.iter().any(|gate| gate.name == *name),
                     Dependency::Volume(role) => desired.volumes.iter().any(|volume| volume.role == *role),
                     Dependency::Directory(path) => desired.directories.iter().any(|one| one.path == *path),
+                    Dependency::AddOn(name) => desired.add_ons.iter().any(|one| one.name == *name),
                     Dependency::Object(name) => desired.objects.iter().any(|object| object.name == *name),
                     Dependency::FlannelKey => desired.flannel.is_some(),
                     Dependency::Certificates => !desired.certificates.is_empty(),

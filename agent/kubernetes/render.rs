@@ -1,6 +1,6 @@
 //! From a node's specification, and what its machine is, to everything that it should look like.
 
-use super::add_ons::{self, cloud_config};
+use super::add_ons::{self, cloud_config, manifests};
 use super::certificates;
 use super::control_plane::{apiserver, bootstrap, controller_manager, etcd, haproxy, podmaster, scheduler};
 use super::networks::{firewall, flannel, pod_network};
@@ -83,7 +83,8 @@ fn add_cluster(spec: &NodeSpec, cluster: &ClusterSpec, facts: &MachineFacts, des
             controller_manager::part(cluster, facts, given),
             scheduler::part(cluster, given),
         ];
-        for part in readers.into_iter().chain([podmaster::part(spec, cluster, facts), bootstrap::part(spec, cluster, facts)]) {
+        let others: [Part; 3] = [podmaster::part, bootstrap::part, manifests::part];
+        for part in readers.into_iter().chain(others.map(|part| part(spec, cluster, facts))) {
             desired.merge(part)?;
         }
     }
@@ -218,6 +219,9 @@ mod tests {
         for one in &desired.objects {
             writeln!(out, "object {} at {}{}/{} needs={:?}", one.name, one.server, one.collection, one.object, one.needs)
                 .unwrap();
+        }
+        for one in &desired.add_ons {
+            writeln!(out, "add-on {} at {} needs={:?} {:?}", one.name, one.server, one.needs, one.facts).unwrap();
         }
         out
     }

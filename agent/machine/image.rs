@@ -1,5 +1,5 @@
-//! What of a node's needs an image lacks: the units, programs, CNI plugins and modules that bringing the node up asks for, before there
-//! is a machine.
+//! What of a node's needs an image lacks: the units, programs, CNI plugins, modules and add-ons that bringing the node up asks for, before
+//! there is a machine.
 //!
 //! In: a rendered node, and the image's root directory. Out: each thing that is not there, with the places where it was looked for. The
 //! tables are those of the bring-up: the units of the `Desired`, the programs whose releases are asked (`installed.rs`), the program that
@@ -8,6 +8,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use super::add_ons::mistakes;
 use super::facts::{command_of, lacking_in_image};
 use super::installed::{Ask, InstalledPrograms, PLACES, found, is_program, lacking_cni, unit_file};
 use crate::desired::{Content, GateProbe};
@@ -59,6 +60,10 @@ pub(crate) async fn missing(machine: &InstalledPrograms<'_>, ask: &Ask<'_>) -> R
     }));
     needs.extend(of_volumes(machine));
     needs.extend(of_modules(machine));
+    needs.extend(mistakes(machine.root, machine.desired).iter().map(|error| {
+        let text = |text: Option<&str>| text.unwrap_or_default().to_owned();
+        MissingItem::new("ADDONS", error.to_string(), text(error.broken_rule()), text(error.suggested_remedy()))
+    }));
     let verdicts = machine.judge(ask, None).await;
     if let Some((program, verdict)) = verdicts.lacking {
         let rule = format!("{} runs it", program.unit);

@@ -115,6 +115,22 @@ async fn an_image_with_everything_lacks_nothing() {
 }
 
 #[tokio::test]
+async fn an_add_on_that_the_image_lacks_is_named() {
+    let image = Image::of("Kubernetes v1.28.9", &json!({"ADDONS": "dns"}));
+    let [lacking] = &image.missing().await[..] else { panic!() };
+    assert_eq!(lacking.place, "ADDONS");
+    assert!(lacking.problem.starts_with("ADDONS names dns, but the image has no directory /usr/share/"), "{lacking:?}");
+    image.write(
+        "/usr/share/heat-node-agent/addons/dns/a.yaml",
+        "{apiVersion: v1, kind: ConfigMap, metadata: {name: a}, data: {a: '{{x}}'}}",
+        0o644,
+    );
+    assert!(image.missing().await[0].problem.contains("a.yaml, line 1: {{x}} is unknown"));
+    image.write("/usr/share/heat-node-agent/addons/dns/a.yaml", "{apiVersion: v1, kind: ConfigMap, metadata: {name: a}}", 0o644);
+    assert_eq!(image.missing().await, []);
+}
+
+#[tokio::test]
 async fn each_thing_that_is_missing_is_named_alone_with_where_it_was_looked_for_and_who_needs_it() {
     type Break = fn(&mut Image);
     let table: [(Break, &str, &str, &str); 12] = [

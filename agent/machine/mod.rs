@@ -3,6 +3,7 @@
 //! In: files, kernel, programs and sockets of the machine. Out: `Facts`, releases of installed programs, who listens where.
 //! Never: a change of the machine, or what follows from what is seen.
 
+pub(super) mod add_ons;
 pub(super) mod facts;
 pub(super) mod image;
 pub(super) mod installed;

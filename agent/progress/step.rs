@@ -29,6 +29,8 @@ pub enum StepId {
     Gate(String),
     /// An object of the cluster's API.
     Object(String),
+    /// An add-on: all of its objects, in one step.
+    AddOn(String),
     /// What was started goes on answering, by the process that was measured.
     Proof,
     /// Work that is none of the above, in words.
@@ -44,9 +46,13 @@ impl StepId {
             Self::Files => Phase::Files,
             Self::Certificates => Phase::Certificates,
             Self::Gate(_) | Self::Proof => Phase::Gates,
-            Self::Directory(_) | Self::File(_) | Self::FlannelKey | Self::Unit(_) | Self::Object(_) | Self::Work(_) => {
-                Phase::Units
-            }
+            Self::Directory(_)
+            | Self::File(_)
+            | Self::FlannelKey
+            | Self::Unit(_)
+            | Self::Object(_)
+            | Self::AddOn(_)
+            | Self::Work(_) => Phase::Units,
         }
     }
 
@@ -81,6 +87,7 @@ impl fmt::Display for StepId {
             Self::Unit(name) => write!(f, "unit {name}"),
             Self::Gate(name) => write!(f, "gate {name}"),
             Self::Object(name) => write!(f, "object {name}"),
+            Self::AddOn(name) => write!(f, "add-on {name}"),
             Self::Proof => f.write_str("final proof"),
             Self::Work(work) => f.write_str(work),
         }

@@ -526,6 +526,14 @@ messages! {
         "Files of the node were written",
         "They differed from what the parameters require. Each has a message of its own (HNA-0601) at debug priority.",
         "";
+    AddOnFailed = "HNA-0635", Error, "468173d5be2c498c87410d2d3f4c89ff",
+        "An add-on could not be applied",
+        "Its manifests in the image are missing or wrong, the API server rejected one of their objects, or the API did not answer in time. Objects that were written before that stay.",
+        "The cause names the manifest and quotes the API server's answer. Correct the image or ADDONS, and update the stack.";
+    AddOnLeft = "HNA-0636", Notice, "610f6c07b47d4b8582f87dc07313f16a",
+        "An add-on is no longer asked for, and its objects stay",
+        "Its name was taken out of ADDONS. The agent applies it no more, and removes nothing from the cluster.",
+        "Leave the objects, or delete those that carry its label heat-node-agent/add-on.";
     LeftoversRemoved = "HNA-0690", Notice, "6a85740bffff49d79378ca4d1d1e08cc",
         "Old quarantined or leftover files were removed",
         "Unreadable state files, earlier records of the replaced tools and empty markers are kept in a bounded number, the newest first. Temporary files of interrupted writes are removed at the start.",

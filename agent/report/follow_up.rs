@@ -70,6 +70,7 @@ impl Code {
             | Self::DeploymentNotStarted
             | Self::CertificatesFailed
             | Self::CertificatesRefused
+            | Self::AddOnFailed
             | Self::ProgramIncompatible
             | Self::ProgramReleaseDiffers
             | Self::SignalUndeliverable => AfterRemedy::StackUpdateOrResume,

@@ -24,7 +24,7 @@ TEMPLATES = {path.name: yaml.safe_load(path.read_text().replace("heat_template_v
 # name → whether it is never shown
 KNOWN = {m[1]: "(never shown)" in m[0] for m in re.finditer(r"(?m)^\| `([A-Z_0-9]+)` \|.*$", (REPO / "docs/parameters.md").read_text())}
 # What the agent sends to Heat (agent/daemon/node/bring_up.rs).
-OUTPUTS = {"node_name", "node_address", "kube_version", "generation", "timings", "node_ready", "certificate_requests", "error"}
+OUTPUTS = {"node_name", "node_address", "kube_version", "generation", "timings", "node_ready", "certificate_requests", "add_ons", "error"}
 
 
 def walk(value):

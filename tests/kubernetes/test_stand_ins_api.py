@@ -133,6 +133,25 @@ def test_objects_are_stored_and_refused(cluster):
     assert ask("DELETE", f"{BINDINGS}/a:b")[0] == 200 and ask("GET", f"{BINDINGS}/a:b")[0] == 404
 
 
+def test_workloads_lie_in_namespaces_and_kinds_are_listed(cluster):
+    ask = cluster.ask
+    kinds = {(k["kind"], k["name"], k["namespaced"]) for k in ask("GET", "/apis/apps/v1")[1]["resources"]}
+    assert kinds == {("Deployment", "deployments", True)} and ask("GET", "/apis/apps/v1beta1")[0] == 404
+    assert ("Namespace", "namespaces", False) in {(k["kind"], k["name"], k["namespaced"]) for k in ask("GET", "/api/v1")[1]["resources"]}
+    place = "/apis/apps/v1/namespaces/dns/deployments"
+    dns = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "dns", "labels": {"a": "b"}}, "spec": {"replicas": 1}}
+    assert ask("POST", place, dns)[0] == 404
+    assert ask("POST", "/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "dns"}})[0] == 201
+    assert "spec.replicas" in ask("POST", place, changed(dns, "spec.replicas", -1))[1]["message"]
+    status, made = ask("POST", place, dns | {"status": {"replicas": 1}})
+    assert (status, made["status"], made["metadata"]["generation"]) == (201, {}, 1)
+    made = ask("PUT", f"{place}/dns/status", changed(made, "status", {"replicas": 1}))[1]
+    assert (made["status"], made["metadata"]["generation"]) == ({"replicas": 1}, 1)
+    made = ask("PUT", f"{place}/dns", changed(changed(made, "spec.replicas", 2), "status", {}))[1]
+    assert (made["status"], made["metadata"]["generation"]) == ({"replicas": 1}, 2)
+    assert [len(ask("GET", f"{place}?labelSelector={s}")[1]["items"]) for s in ("a=b", "a=c", "a=b,c=d")] == [1, 0, 0]
+
+
 def test_a_kubelet_joins_by_tls_bootstrap(cluster):
     cluster.manager()
     refused = cluster.kubelet("abcdef.ffffffffffffffff", "node-2")

@@ -12,16 +12,17 @@ use super::deadline::{LEAST, time_left};
 use super::outline::Outline;
 use super::plan::NodePlan;
 use super::wait::{Wait, wait_id};
-use super::{Node, renewal};
+use super::{Node, renewal, spec_of};
 use crate::clock::BUILT;
 use crate::converge::gates::passes;
 use crate::converge::{self, Failure, Retired, RunContext};
 use crate::daemon::reason::reason;
-use crate::deploy::DeploymentOutcome;
+use crate::deploy::{DeploymentOutcome, Generations};
 use crate::desired::{Desired, GateProbe};
 use crate::error::Error;
 use crate::keepers::certificates::CertificateKeeper;
 use crate::kubernetes::{self, NodeSpec};
+use crate::machine::add_ons::LABEL;
 use crate::machine::installed::{InstalledPrograms, UnitFiles};
 use crate::metadata::{Deployment, SignalTarget};
 use crate::progress::StepId;
@@ -97,6 +98,7 @@ impl Node {
         let stability_period = if is_reported { STABILITY_PERIOD } else { Duration::ZERO };
         self.known.outline.replace(Some(Outline::of(&plan.spec, &plan.desired, &self.hostname())));
         self.remembered.forget_left();
+        let left = self.add_ons_left(&plan.desired, generation);
         let Update { result, laps, restored } =
             Box::pin(self.update(&plan, &deployment, generation, (deadline, stability_period))).await;
         let changed_machine = result.as_ref().map_or_else(|failure| failure.changed_machine, |_| true);
@@ -107,6 +109,13 @@ impl Node {
                 self.host
                     .report
                     .emit(event(code, line, generation, &deployment).phase(Phase::Steady).duration(self.progress.elapsed()));
+                for name in left {
+                    let line = format!("add-on {name} is no longer asked for; its objects stay in the cluster");
+                    let remedy = format!(
+                        "`kubectl get all,configmaps,serviceaccounts,clusterroles,clusterrolebindings -A -l {LABEL}={name}` lists most of them"
+                    );
+                    self.host.report.emit(event(Code::AddOnLeft, line, generation, &deployment).remedy(remedy));
+                }
                 let timings = timings(&laps);
                 let mut outputs = outputs(&name, &address, plan.spec.kube_version.as_deref(), generation, &timings);
                 outputs.extend(self.readiness(&plan.desired).await);
@@ -188,23 +197,43 @@ impl Node {
         }
     }
 
-    /// How the API sees the node, and what waits there for an operator: whether Heat waited for it or not. Nothing where no such
+    /// Add-ons that the generation in place asks for and this one does not.
+    fn add_ons_left(&self, after: &Desired, generation: u64) -> Vec<String> {
+        let current = Generations::inspect(&self.host.state).filter(|current| current.number == generation);
+        let before = current.and_then(|current| current.before).filter(|before| before.number != generation);
+        let cluster = before.and_then(|before| spec_of(&before.entry)?.kubernetes).filter(|cluster| cluster.is_first_master);
+        let names = cluster.map(|cluster| cluster.add_ons.names).unwrap_or_default();
+        names.into_iter().filter(|name| after.add_ons.iter().all(|one| one.name != *name)).collect()
+    }
+
+    /// How the API sees the node, what waits there for an operator, and whether its add-ons run: whether Heat waited for it or not. Nothing where no such
     /// question is known.
     async fn readiness(&self, desired: &Desired) -> BTreeMap<String, Value> {
-        let mut outputs = BTreeMap::new();
+        let (mut outputs, mut add_ons) = (BTreeMap::new(), Map::new());
         for gate in desired.gates.iter().chain(&desired.watched) {
-            let name = match gate.probe {
+            let name = match &gate.probe {
+                GateProbe::AddOn(add_on) => add_on.name.as_str(),
                 GateProbe::NodeReady { .. } => "node_ready",
                 GateProbe::NoPendingRequests { .. } | GateProbe::File(_) => "certificate_requests",
                 _ => continue,
             };
             let answer = passes(&self.host.root, &*self.http, &self.host.clock, gate).await;
+            let is_add_on = matches!(gate.probe, GateProbe::AddOn(_));
             let text = match (answer, name) {
+                (Ok(()), _) if is_add_on => "ready".to_owned(),
                 (Ok(()), "node_ready") => "yes".to_owned(),
                 (Ok(()), _) => "none pending".to_owned(),
                 (Err(bad), _) => format!("no: {}", bad.cause),
             };
-            outputs.insert(name.to_owned(), Value::from(self.host.report.masked(&text).into_owned()));
+            let text = Value::from(self.host.report.masked(&text).into_owned());
+            if is_add_on {
+                add_ons.insert(name.to_owned(), text);
+            } else {
+                outputs.insert(name.to_owned(), text);
+            }
+        }
+        if !add_ons.is_empty() {
+            outputs.insert("add_ons".to_owned(), Value::Object(add_ons));
         }
         outputs
     }

@@ -146,7 +146,9 @@ impl ComponentGate {
     fn of(gate: &Gate) -> Self {
         // Without a deadline another machine decides when it passes: `registration`; but for what is asked how it is itself.
         let is_itself = gate.unit.as_ref().is_none_or(|unit| unit.trim_end_matches(".service").ends_with(&gate.name));
-        Self { gate: gate.clone(), is_own: is_itself || gate.deadline.is_some(), bad: None, has_passed: false }
+        // Whether the cluster's nodes can run an add-on is no fault of this one.
+        let is_own = (is_itself || gate.deadline.is_some()) && !matches!(gate.probe, GateProbe::AddOn(_));
+        Self { gate: gate.clone(), is_own, bad: None, has_passed: false }
     }
 
     fn has_failed(&self) -> bool {

@@ -1,7 +1,7 @@
 use std::collections::BTreeSet;
 
 use super::*;
-use crate::desired::Unit;
+use crate::desired::{AddOn, Unit};
 
 const ETCD: &str = "etcd.service";
 
@@ -445,4 +445,31 @@ fn deaths_while_the_node_is_brought_up_are_reported_at_the_first_and_third_and_e
     deaths.record_state(&state(ETCD, "active", "running", 3));
     assert_eq!(deaths.words(ETCD, 3), "etcd.service is crash-looping: 3 times it ended with status 7");
     assert_eq!(deaths.words(ETCD, 1), "etcd.service ended with status 7 and systemd restarts it");
+}
+
+/// Whether the cluster's nodes take its pods is no failure of this one, and not news while they are on their way.
+#[test]
+fn an_add_on_that_does_not_run_degrades_the_node_and_is_news_after_minutes() {
+    let name = "add-on dns";
+    let add_on = AddOn { name: "dns".into(), server: String::new(), identity: None, facts: Vec::new(), needs: BTreeSet::new() };
+    for deadline in [None, Some(Duration::from_mins(2))] {
+        let gate = Gate { probe: GateProbe::AddOn(add_on.clone()), ..gate(name, None, &["apiserver"], deadline) };
+        let mut watch = Watch::new();
+        watch.health.begin(&Desired { watched: vec![gate], ..node() }, watch.now);
+        watch.failed.insert(name, "deployment dns: 0 of 2 pods are available: pod dns-x: ImagePullBackOff");
+        assert!(watch.measure(1).is_empty() && watch.measure(4).is_empty());
+        assert_eq!(watch.of(name), (ComponentState::Degraded, format!("gate {name} does not pass")));
+        assert!(watch.measure(200).is_empty());
+        assert_eq!(watch.measure(120), report(name, ProblemKind::Waits));
+        assert!(watch.health.of(name).unwrap().cause.unwrap().contains("ImagePullBackOff"));
+        // An API that is away says nothing of it.
+        watch.failed.insert("apiserver", "connection refused");
+        watch.measure(40);
+        watch.measure(40);
+        assert_eq!(watch.of(name).1, "waiting for apiserver");
+        watch.failed.clear();
+        watch.measure(40);
+        assert!(watch.measure(60).is_empty() || watch.is_healthy());
+        assert!(watch.is_healthy());
+    }
 }

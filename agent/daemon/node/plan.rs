@@ -82,9 +82,9 @@ mod tests {
 
     use super::*;
     use crate::desired::{
-        CaCertificate, Certificate, CertificatePolicy, Dependency, Directory, EtcdAccess, EtcdMember, File, FlannelStore, Gate,
-        GateProbe, Issuer, KeyRequest, KeyType, MagnumAccess, MagnumUser, Material, Object, Owner, RenewalSlot, Rotation, Signer,
-        Unit,
+        AddOn, CaCertificate, Certificate, CertificatePolicy, Dependency, Directory, EtcdAccess, EtcdMember, File, FlannelStore,
+        Gate, GateProbe, Issuer, KeyRequest, KeyType, MagnumAccess, MagnumUser, Material, Object, Owner, RenewalSlot, Rotation,
+        Signer, Unit,
     };
     use crate::signal::Destination;
 
@@ -208,7 +208,17 @@ mod tests {
                     collection: "/api".into(),
                     object: "x".into(),
                     body: Material::Text("{}".into()),
-                    identity: identity(),
+                    identity: Some(identity()),
+                    needs: BTreeSet::new(),
+                }],
+                ..small()
+            },
+            Desired {
+                add_ons: vec![AddOn {
+                    name: "x".into(),
+                    server: "https://127.0.0.1:6443".into(),
+                    identity: None,
+                    facts: vec![("registry", String::new())],
                     needs: BTreeSet::new(),
                 }],
                 ..small()

@@ -1,7 +1,6 @@
 use super::*;
 use crate::desired::{
-    ClientIdentity, Content, DiskName, FormatPolicy, Gate, GateProbe, KeyRequest, KeyType, Material, Object, Owner, Unit, Volume,
-    VolumeRole,
+    Content, DiskName, FormatPolicy, Gate, GateProbe, KeyRequest, KeyType, Material, Object, Owner, Unit, Volume, VolumeRole,
 };
 
 fn new_unit(name: &str, reads: &[&str], needs: &[Dependency]) -> Unit {
@@ -93,7 +92,7 @@ fn what_nothing_takes_back_is_known_by_its_part() {
         collection: String::new(),
         object: "o".into(),
         body: Material::Text("{}".into()),
-        identity: ClientIdentity { certificate: String::new(), key: String::new(), authority: String::new() },
+        identity: None,
         needs: BTreeSet::new(),
     };
     let key = KeyRequest { name: "k".into(), path: "/k".into(), owner: Owner::root(), kind: KeyType::EcdsaP256 };

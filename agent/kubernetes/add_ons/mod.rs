@@ -8,12 +8,17 @@
 //!   master-config format is no matter of this agent.
 //! * KubeStack: `kubestack` here.
 //!
-//! In: a `NodeSpec` and `Facts`. Out: the cloud's configuration and KubeStack's parts of the `Desired`. Never: objects of the API.
+//! Beside that `manifests`: what the cluster's API is to hold, of the image.
+//!
+//! In: a `NodeSpec` and `Facts`. Out: the cloud's configuration, KubeStack's parts of the `Desired`, and which add-ons the first master applies.
+//! Never: what their manifests say.
 
 pub(super) mod cloud_config;
 mod kubestack;
+pub(super) mod manifests;
 
 pub(super) use kubestack::{check, part, set_network_provider};
+pub(super) use manifests::FIRST_MINOR;
 
 #[cfg(test)]
 mod tests;

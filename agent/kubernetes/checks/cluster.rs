@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use crate::kubernetes::add_ons;
 use crate::kubernetes::control_plane::{apiserver, podmaster};
 use crate::kubernetes::parameters::kinds::ParameterKind;
 use crate::kubernetes::parameters::mistake::{LISTED, Mistake};
@@ -66,6 +67,7 @@ impl Checks<'_> {
         self.control_plane();
         self.service_accounts();
         self.registry();
+        self.add_ons();
         self.ports();
         self.options();
         self.command_lines();
@@ -143,6 +145,26 @@ impl Checks<'_> {
                 "a comma-separated list of addresses",
                 "correct the list",
             );
+        }
+    }
+
+    fn add_ons(&mut self) {
+        let names = &self.spec.add_ons.names;
+        let is_label = |name: &&String| ParameterKind::Label.normalised(name).is_some();
+        let odd: Vec<String> = names.iter().filter(|name| !is_label(name)).cloned().collect();
+        let twice = names.iter().enumerate().find(|(at, name)| names.iter().take(*at).any(|other| other == *name));
+        let twice = twice.map(|(_, name)| name.clone());
+        let too_old = !names.is_empty() && self.spec.minor.number() < add_ons::FIRST_MINOR;
+        if let Some(odd) = odd.first() {
+            let rule = format!("each name is that of a directory of the image: {}", ParameterKind::Label.rule());
+            self.wrong("ADDONS", format!("contains {odd:?}"), rule, "correct the list");
+        }
+        if let Some(twice) = twice {
+            self.wrong("ADDONS", format!("names {twice} twice"), "an add-on is applied once", "name it once");
+        }
+        if too_old {
+            let rule = "the agent follows what an add-on runs by the API group apps/v1, which came with 1.9";
+            self.wrong("ADDONS", format!("is given, and KUBE_TAG selects {}", self.spec.minor), rule, "remove ADDONS");
         }
     }
 

@@ -53,7 +53,7 @@ pub(in crate::kubernetes) fn part(_spec: &NodeSpec, cluster: &ClusterSpec, _fact
             collection: collection.to_owned(),
             object: name.to_owned(),
             body: Material::Text(body.to_string()),
-            identity: ADMIN.client(),
+            identity: Some(ADMIN.client()),
             needs: BTreeSet::from([Dependency::Gate(api_server::GATE.to_owned())]),
         });
     };

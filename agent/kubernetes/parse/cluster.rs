@@ -1,6 +1,7 @@
 //! From parameters to the Kubernetes half of a node's specification, checked against each other.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use ipnet::IpNet;
 
@@ -14,8 +15,8 @@ use crate::kubernetes::parameters::read::Parameters;
 use crate::kubernetes::parts::certificates::FIRST_WITH_ECDSA_TOKENS;
 use crate::kubernetes::spec::cluster::node_subnet;
 use crate::kubernetes::spec::cluster::{
-    Api, Cloud, CloudUser, ClusterSpec, ControlPlane, Etcd, EtcdCluster, FIRST_WITH_TRUSTS, Flannel, LAST_WITH_FLANNEL_UNIT,
-    NetworkDriver, Networks, NodeSettings, Octavia, Registry, Runtime, StaticRoutes, UserOptions,
+    AddOns, Api, Cloud, CloudUser, ClusterSpec, ControlPlane, Etcd, EtcdCluster, FIRST_WITH_TRUSTS, Flannel,
+    LAST_WITH_FLANNEL_UNIT, NetworkDriver, Networks, NodeSettings, Octavia, Registry, Runtime, StaticRoutes, UserOptions,
 };
 use crate::kubernetes::spec::trust::{TrustSpec, key_type, material};
 use crate::kubernetes::spec::words::{CertificateSource, RuntimeKind};
@@ -130,6 +131,13 @@ impl ClusterSpec {
             },
             nodes: parameters.given("CLUSTER_SUBNET_CIDR").and_then(|text| text.parse().ok()),
             image_prefix: text("CONTAINER_INFRA_PREFIX").or_else(|| text("HYPERKUBE_PREFIX")),
+            add_ons: AddOns {
+                names: items("ADDONS").map(str::to_owned).collect(),
+                wait: Duration::from_secs(number("ADDONS_WAIT").into()),
+                registry: text("CONTAINER_INFRA_PREFIX"),
+                coredns_tag: text("COREDNS_TAG"),
+                metrics_server_tag: text("METRICS_SERVER_TAG"),
+            },
             options: UserOptions {
                 kubelet: options("KUBELET_OPTIONS"),
                 api_server: options("KUBEAPI_OPTIONS"),

@@ -1,6 +1,7 @@
 //! The Kubernetes half of a node's specification: there where KUBE_TAG is given.
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
 
 use ipnet::{IpNet, Ipv4Net};
 use serde_json::{Map, Value};
@@ -78,8 +79,25 @@ pub struct ClusterSpec {
     pub firewall: Option<FirewallTool>,
     /// `CLUSTER_SUBNET_CIDR`, where it was given: where the nodes are.
     pub nodes: Option<Ipv4Net>,
+    /// `ADDONS`.
+    pub add_ons: AddOns,
     /// Users' further flags.
     pub options: UserOptions,
+}
+
+/// What the cluster's first master applies beyond nodes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AddOns {
+    /// `ADDONS`: names of directories of the image, in the order in which they are applied.
+    pub names: Vec<String>,
+    /// `ADDONS_WAIT`: how long what they run is waited for; zero where nothing waits.
+    pub wait: Duration,
+    /// `CONTAINER_INFRA_PREFIX`: what names of images begin with.
+    pub registry: Option<String>,
+    /// `COREDNS_TAG`.
+    pub coredns_tag: Option<String>,
+    /// `METRICS_SERVER_TAG`.
+    pub metrics_server_tag: Option<String>,
 }
 
 /// The API and how it is reached.

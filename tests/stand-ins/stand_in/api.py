@@ -22,7 +22,7 @@ import time
 from stand_in import files
 from stand_in.etcd import Etcd
 from stand_in.kubernetes import Program
-from stand_in.objects import Failure, Objects, Target, invalid
+from stand_in.objects import Failure, Objects, Target, invalid, kinds
 from stand_in.service import HEALTH, OK, Service, Who, orders, version
 
 CSR, GROUP = "certificatesigningrequests", "certificates.k8s.io"
@@ -47,6 +47,8 @@ NOBODY = Who("", set())  # an invalid token is nobody's, not anonymous [source: 
 
 
 class Api(Service):
+    takes_query = True
+
     def __init__(self, program: Program):
         super().__init__(program)
         self.nodes: dict[str, dict] = {}
@@ -101,6 +103,7 @@ class Api(Service):
 
     # --- answers ---
     def answer(self, method: str, path: str, body: bytes, who: Who | None, tls: bool, kind: str = "") -> tuple[int, bytes]:
+        path, _, query = path.partition("?")
         if "unhealthy" in orders(self.program.component) and path in HEALTH:
             return 500, b"told to be unhealthy"
         if who is NOBODY:
@@ -120,6 +123,8 @@ class Api(Service):
             return self.node(method, path.removeprefix("/api/v1/nodes").strip("/"), body, who, kind)
         if path == "/api":
             return 200, b'{"kind":"APIVersions","versions":["v1"]}'
+        if method == "GET" and (listed := kinds(path, self.program.minor)):
+            return 200, json.dumps(listed).encode()
         try:
             if path.startswith("/apis/authorization.k8s.io/") and path.endswith("/subjectaccessreviews") and method == "POST":
                 return self.review(body, who)
@@ -127,7 +132,8 @@ class Api(Service):
             resource = f"{target.plural}/{target.sub}" if target.sub else target.plural
             verb = {"POST": "create", "PUT": "update", "DELETE": "delete"}.get(method, "get" if target.name else "list")
             self.demand(who, verb, target.group, resource)
-            return self.objects.answer(method, target, body, who)
+            selector = dict(part.split("=", 1) for part in query.split("&") if "=" in part).get("labelSelector", "")
+            return self.objects.answer(method, target, body, who, selector)
         except Failure as failure:
             return failure.answer()
         except OSError as error:  # etcd is away

@@ -6,6 +6,9 @@ type of secrets, their data being base64, and stringData's folding [source: pkg/
 versions of a group a minor serves [release notes: rbac v1beta1 1.6 to 1.21 and v1 from 1.8 on; certificates v1beta1 1.6 to 1.21 and v1
 from 1.19 on]; what a request for a certificate needs in v1 [source: pkg/apis/certificates/validation].
 Stricter than the real one: a PUT without a resourceVersion is refused, where the real one would overwrite what somebody else wrote.
+Which kinds a version has is listed below its path [API conventions; reference, APIResourceList]; an object of an unknown namespace is
+answered 404; a deployment's generation grows with its spec, and its status is written below /status by itself [API conventions: spec and
+status, metadata.generation]; negative replicas are invalid [source: pkg/apis/apps/validation]; lists are selected by labels, `a=b` alone.
 Not imitated: fields of the objects beyond those below; watches; owner references; admission; escalation checks of RBAC.
 """
 from __future__ import annotations
@@ -27,6 +30,9 @@ RBAC = "/apis/rbac.authorization.k8s.io"
 CERTIFICATES = "/apis/certificates.k8s.io"
 KINDS = (
     ("/api/v1", "Secret", "secrets", True, 2, 99), ("/api/v1", "ConfigMap", "configmaps", True, 2, 99),
+    ("/api/v1", "Namespace", "namespaces", False, 2, 99), ("/api/v1", "ServiceAccount", "serviceaccounts", True, 2, 99),
+    ("/api/v1", "Service", "services", True, 2, 99), ("/api/v1", "Pod", "pods", True, 2, 99),
+    ("/apis/apps/v1", "Deployment", "deployments", True, 9, 99),
     *((f"{RBAC}/{version}", kind, plural, False, first, last) for version, first, last in (("v1beta1", 6, 21), ("v1", 8, 99))
       for kind, plural in (("ClusterRole", "clusterroles"), ("ClusterRoleBinding", "clusterrolebindings"))),
     *((f"{CERTIFICATES}/{version}", "CertificateSigningRequest", "certificatesigningrequests", False, first, last)
@@ -68,7 +74,7 @@ class Target:
             self.version = f"{self.group}/{base.rpartition('/')[2]}" if self.group else "v1"
             self.namespace = found.groupdict().get("namespace") or ""
             self.name, self.sub = found["name"] or "", found["sub"] or ""
-            if self.sub and (kind != "CertificateSigningRequest" or self.sub not in ("approval", "status")):
+            if self.sub not in {"CertificateSigningRequest": ("", "approval", "status"), "Deployment": ("", "status")}.get(kind, ("",)):
                 continue
             return
         raise Failure(404, "NotFound", "the server could not find the requested resource")
@@ -80,6 +86,14 @@ class Target:
     @property
     def said(self) -> str:
         return f"{self.plural}{'.' + self.group if self.group else ''}"
+
+
+def kinds(path: str, minor: int) -> dict | None:
+    """The kinds of a version of a group, where the minor has it."""
+    found = [{"name": plural, "kind": kind, "namespaced": namespaced, "singularName": "", "verbs": ["create", "get", "list", "update"]}
+             for base, kind, plural, namespaced, first, last in KINDS if base == path and first <= minor <= last]
+    version = path.removeprefix("/apis/").removeprefix("/api/")
+    return {"kind": "APIResourceList", "groupVersion": version, "resources": found} if found else None
 
 
 class Objects:
@@ -97,12 +111,14 @@ class Objects:
         found = self.store.read(key)
         return found[0] if found else None
 
-    def answer(self, method: str, target: Target, body: bytes, who: Who) -> tuple[int, bytes]:
-        if target.namespace and target.namespace not in NAMESPACES and method == "POST":
+    def answer(self, method: str, target: Target, body: bytes, who: Who, selector: str = "") -> tuple[int, bytes]:
+        if target.namespace and method == "POST" and target.namespace not in NAMESPACES and not self.one(f"namespaces/{target.namespace}"):
             raise Failure(404, "NotFound", f'namespaces "{target.namespace}" not found')
         with self.lock:
             if method == "GET" and not target.name:
                 items = self.store.read(target.key("") if target.namespace else f"{target.plural}/")
+                wanted = dict(pair.split("=", 1) for pair in selector.split(",") if pair)
+                items = [one for one in items if wanted.items() <= (one["metadata"].get("labels") or {}).items()]
                 return 200, json.dumps({"kind": f"{target.kind}List", "apiVersion": target.version, "items": items}).encode()
             if method == "POST" and not target.name:
                 return self._create(target, self._parsed(target, body), who)
@@ -147,6 +163,8 @@ class Objects:
         if target.kind == "CertificateSigningRequest":
             value["spec"] = (value.get("spec") or {}) | {"username": who.name, "groups": sorted(who.groups)}
             value["status"] = {}
+        if target.kind == "Deployment":
+            value["status"], metadata["generation"] = {}, 1
         self._validate(target, value)
         if not self.store.write(target.key(name), value, 0):
             raise Failure(409, "AlreadyExists", f'{target.said} "{name}" already exists')
@@ -165,6 +183,9 @@ class Objects:
             value = {**old, "status": (old.get("status") or {}) | (value.get("status") or {})}
         elif target.kind == "CertificateSigningRequest":
             value = {**value, "spec": old["spec"], "status": old["status"]}
+        elif target.kind == "Deployment":
+            grown = int(value.get("spec") != old.get("spec"))
+            value = {**value, "status": old["status"], "metadata": {**value["metadata"], "generation": old["metadata"]["generation"] + grown}}
         if value.get("roleRef") != old.get("roleRef"):
             raise invalid(target.kind, name, "roleRef", "Invalid value: cannot change roleRef")
         self._validate(target, value)
@@ -177,6 +198,8 @@ class Objects:
 
     def _validate(self, target: Target, value: dict):
         name = value["metadata"]["name"]
+        if target.kind == "Deployment" and value.get("spec", {}).get("replicas", 1) < 0:
+            raise invalid("Deployment.apps", name, "spec.replicas", f'Invalid value: {value["spec"]["replicas"]}: must be greater than or equal to 0')
         if target.kind == "Secret":
             value.setdefault("type", "Opaque")
             data = value.setdefault("data", {})

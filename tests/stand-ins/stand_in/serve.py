@@ -43,7 +43,8 @@ def handler(service: Service, tls: bool) -> type:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             who = service.identity((self.headers.get("Authorization") or "").removeprefix("Bearer "), who)
             sent = self.headers.get("Content-Type") or ""
-            status, text = service.answer(self.command, self.path.partition("?")[0], body, who, tls, sent.partition(";")[0].strip())
+            path = self.path if service.takes_query else self.path.partition("?")[0]
+            status, text = service.answer(self.command, path, body, who, tls, sent.partition(";")[0].strip())
             self.send_response(status)
             self.send_header("Content-Type", "application/json" if text[:1] == b"{" else "text/plain; charset=utf-8")
             self.send_header("Content-Length", str(len(text)))

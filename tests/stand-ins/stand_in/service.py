@@ -80,6 +80,8 @@ class Who:
 
 class Service:
     """Answers of one program; each port's handler asks it."""
+    # whether `answer` gets the query with the path
+    takes_query = False
 
     def __init__(self, program: Program):
         self.program = program

@@ -1,0 +1,125 @@
+"""Add-ons of the image on a first master of real etcd and containerd, with stand-ins for Kubernetes' programs: what is wrong in the image or the
+parameters, the API away and back, what the API refuses, what does not run, and what is no longer asked for."""
+import json
+
+from lib.cluster import Node, parameters
+from lib.common import GATEWAY, REPO, wait_for
+from lib.node import UNIT, signalled
+
+MASTER = GATEWAY.rsplit(".", 1)[0] + ".21"
+CERTS = "/etc/kubernetes/certs"
+API = "https://127.0.0.1:6443"
+ADDONS = "/usr/share/heat-node-agent/addons"
+NAMESPACE = "/api/v1/namespaces/kube-system"
+DEPLOYMENT = "/apis/apps/v1/namespaces/kube-system/deployments/coredns"
+SETTINGS = "polling_interval = 5\nmin_polling_interval = 5\n"
+THING = "{apiVersion: v1, kind: ConfigMap, metadata: {name: thing, namespace: kube-system}, data: {network: '{{pod_network}}', key: '%s'}}\n"
+
+
+class Cluster(Node):
+    outputs = ("add_ons",)
+
+    def ask(self, path: str, method: str = "GET", body: dict | None = None) -> dict:
+        """By the API server of the host, as its administrator."""
+        more = ["-X", method, "-H", "Content-Type: application/json", "-d", json.dumps(body)] if body else []
+        done = self.host.exec("curl", "-s", "--cacert", f"{CERTS}/ca.crt", "--cert", f"{CERTS}/admin.crt", "--key", f"{CERTS}/admin.key", *more,
+                              API + path, check=False)
+        return json.loads(done.stdout)
+
+    def image(self, name: str, text: str):
+        self.host.sh(f"mkdir -p {ADDONS}/{name}; chmod 755 {ADDONS} {ADDONS}/{name}")
+        self.host.write(f"{ADDONS}/{name}/{name}.yaml", text)
+
+    def run(self, *words: str) -> str:
+        done = self.host.exec("heat-node-agent", *words, check=False)
+        return done.stdout + done.stderr
+
+    def said(self, code: str) -> list[str]:
+        return [e["MESSAGE"] for e in self.host.journal(**{"_SYSTEMD_UNIT": UNIT}) if e.get("HNA_CODE") == code]
+
+    def component(self) -> dict:
+        return next((c for c in self.status()["node"]["components"] if c["name"] == "add-on coredns"), {})
+
+
+
+def test_add_ons_are_applied_once_and_what_is_wrong_with_them_is_told(hosts, signal_server, magnum):
+    host, server = hosts("m1", ip=MASTER), signal_server()
+    node = Cluster(host, server, parameters("master", "m1", MASTER, MASTER, **magnum().parameters()))
+    node.image("coredns", (REPO / "image-build/addons/coredns/coredns.yaml").read_text())
+    node.up(SETTINGS)
+
+    # A name without a directory is found before anything is touched.
+    node.update(ADDONS="coredns,dashboard")
+    missing = f"ADDONS names dashboard, but the image has no directory {ADDONS}/dashboard"
+    assert missing in node.result() and "HNA-0635" in node.result()
+    for words in (("verify",), ("plan",), ("explain",)):
+        assert missing in " ".join(node.run(*words).split()), words
+    assert node.ask(DEPLOYMENT)["code"] == 404
+
+    # The API is away when it is to be applied: it hangs, and comes back.
+    host.exec("systemctl", "kill", "-s", "STOP", "kube-apiserver.service")
+    node.update(ADDONS="coredns")
+    wait_for(lambda: "WAITING" in node.run("status"), 120, "the wait", every=1)
+    host.exec("systemctl", "kill", "-s", "CONT", "kube-apiserver.service")
+    node.succeeds()
+    made = node.ask(DEPLOYMENT)
+    assert made["metadata"]["labels"]["heat-node-agent/add-on"] == "coredns"
+    assert made["spec"]["template"]["spec"]["containers"][0]["image"] == "docker.io/coredns/coredns:1.9.4"
+    service = node.ask(f"{NAMESPACE}/services/kube-dns")
+    assert service["spec"]["clusterIP"] == "10.254.0.10"
+    assert "kubernetes cluster.local " in node.ask(f"{NAMESPACE}/configmaps/coredns")["data"]["Corefile"]
+    assert len(node.ask("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/system:coredns")["subjects"]) == 1
+    # No node takes its pods: that is told, and is no failure of the master.
+    told = signalled(server, "node")["add_ons"]
+    assert told["coredns"].startswith("no: deployment kube-system/coredns: "), told
+    waiting = {"phase": "Pending", "containerStatuses": [{"state": {"waiting": {"reason": "ImagePullBackOff", "message": "Back-off pulling image"}}}]}
+    # There is no controller manager that would make its pods.
+    made = node.ask(f"{DEPLOYMENT}/status", "PUT", made | {"status": {"observedGeneration": 1, "replicas": 2, "updatedReplicas": 2}})
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "coredns-x", "labels": {"k8s-app": "kube-dns"}}, "status": waiting}
+    assert node.ask(f"{NAMESPACE}/pods", "POST", pod)["metadata"]["uid"]
+    shown = wait_for(lambda: "ImagePullBackOff" in str(c := node.component()) and c, 180, "the reason of the pod", every=1)
+    assert shown["state"] == "degraded" and "pod coredns-x: ImagePullBackOff: Back-off pulling image" in shown["cause"], shown
+    assert "pod coredns-x: ImagePullBackOff" in " ".join(node.run("explain").split())
+    made["status"]["availableReplicas"] = 2
+    node.ask(f"{DEPLOYMENT}/status", "PUT", made)
+    wait_for(lambda: node.component()["state"] == "healthy", 180, "the add-on runs", every=1)
+
+    # The same again writes nothing, and what somebody added stays; what the image has otherwise is put right.
+    before = node.ask(DEPLOYMENT)
+    before["metadata"]["labels"]["theirs"] = "1"
+    before = node.ask(DEPLOYMENT, "PUT", before)
+    written = len(node.said("HNA-0620"))
+    node.update()
+    node.succeeds()
+    assert node.ask(DEPLOYMENT) == before and len(node.said("HNA-0620")) == written
+    node.update(COREDNS_TAG="1.10.1", ADDONS_WAIT=300)
+    wait_for(lambda: node.ask(DEPLOYMENT)["metadata"]["generation"] == 2, 300, "the new image", every=1)
+    # It is waited for, as the parameters say.
+    changed = node.ask(DEPLOYMENT)
+    assert changed["metadata"]["labels"]["theirs"] == "1" and not server.signals("node", accepted=True)
+    changed["status"] |= {"observedGeneration": 2}
+    node.ask(f"{DEPLOYMENT}/status", "PUT", changed)
+    node.succeeds()
+    assert signalled(server, "node")["add_ons"] == {"coredns": "ready"}, signalled(server, "node")
+
+    # What the API refuses, with the manifest and its words; corrected in the image, it is applied by order.
+    node.image("thing", THING % "a" + "---\n" + json.dumps(made | {"metadata": {"name": "bad", "namespace": "kube-system"}, "spec": {"replicas": -1}}))
+    node.update(ADDONS="coredns,thing")
+    refusal = node.result()
+    for part in ("HNA-0635", f"{ADDONS}/thing/thing.yaml, line 3", "deployment kube-system/bad", "must be greater than or equal to 0"):
+        assert part in refusal, refusal
+    assert node.ask(f"{NAMESPACE}/configmaps/thing")["data"] == {"network": "10.100.0.0/16", "key": "a"}
+    node.image("thing", THING % "b")
+    server.forget()
+    node.publish("UPDATE")
+    host.exec("systemctl", "kill", "-s", "HUP", UNIT)
+    node.succeeds()
+    assert node.ask(f"{NAMESPACE}/configmaps/thing")["data"]["key"] == "b"
+
+    # What is no longer asked for stays, and that is said once.
+    node.update(ADDONS="coredns")
+    node.succeeds()
+    node.update()
+    node.succeeds()
+    assert node.said("HNA-0636") == ["add-on thing is no longer asked for; its objects stay in the cluster"]
+    assert node.ask(f"{NAMESPACE}/configmaps/thing")["data"]["key"] == "b"
