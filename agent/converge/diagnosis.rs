@@ -37,8 +37,8 @@ const FULL_BELOW: u64 = 1024 * 1024;
 const KNOWN_LINES: [(&str, &str); 2] = [
     (
         "mountpoint for cpu not found",
-        "no cgroup controller cpu is mounted (`mount -t cgroup,cgroup2`). If somebody unmounted it, a reboot mounts it again. If cgroup2 alone is \
-         mounted, Kubernetes below 1.19 needs an image that boots with systemd.unified_cgroup_hierarchy=0.",
+        "no cgroup controller cpu is mounted (`mount -t cgroup,cgroup2`): somebody unmounted it, or the image has cgroup2 alone, which Kubernetes takes from \
+         1.19 on. A reboot mounts it again (masters one by one).",
     ),
     (
         "running with swap on is not supported",

@@ -124,14 +124,11 @@ impl<'a> Magnum<'a> {
                 parameter(peer)
             )),
             Some(ConnectFailure::Authority(peer)) => {
-                let (state, chain) = if self.access.authority.is_some() {
-                    ("names another CA", " (if it is that one, the server lacks its intermediates)")
-                } else {
-                    ("is empty", "")
-                };
+                let state = if self.access.authority.is_some() { "names another CA" } else { "is empty" };
                 Remedy::stack_update(format!(
-                    "OPENSTACK_CA in the template {state}. If {peer} is in `openstack endpoint list`: set OPENSTACK_CA to the CA that signed the last certificate in \
-                     `openssl s_client -connect {peer} </dev/null`{chain} and update the stack. If not: correct AUTH_URL or MAGNUM_URL"
+                    "OPENSTACK_CA in the template {state}. If {peer} is in `openstack endpoint list`: set OPENSTACK_CA to the root CA named by `openssl s_client \
+                     -connect {peer} </dev/null`, got from the cloud's operators, not from that output (if it is that one: the server lacks \
+                     intermediates), and update the stack. If not: correct AUTH_URL or MAGNUM_URL"
                 ))
             }
             Some(ConnectFailure::Silence | ConnectFailure::Clock) | None => return error,

@@ -247,8 +247,8 @@ pub struct DeploymentStatus {
 pub fn left_over_remedy(file: &str) -> String {
     format!(
         "if `openstack stack resource show STACK RESOURCE` (`cat {file}`: stack_name, and path up to .Metadata) has this server's id as \
-         physical_resource_id, confirm by a blank line: `echo >>{file}`. Else don't, or this server acts as that one: put the settings of its own \
-         resource into the file, or disable heat-node-agent.service if it has none. The agent continues within 30 s"
+         physical_resource_id, confirm by a blank line: `echo >>{file}`. Else don't: put its own resource's settings (--with-attr os_collect_config) \
+         there, or disable heat-node-agent.service if it has none. The agent continues within 30 s"
     )
 }
 
