@@ -87,6 +87,16 @@ pub const STATUS_MEMORY: usize = 4 * MIB;
 /// Bytes of bodies of signals that are on their way at one time; each is there up to four times (text, value, request, socket).
 pub const SIGNALS_IN_FLIGHT: usize = MIB;
 
+/// Bytes by which a request that carries a signal counts to [`SIGNALS_IN_FLIGHT`] beside its body, so that four are on their way at one time
+/// at most: the head of an answer (the HTTP client takes 408 KiB) and [`KEYSTONE_ANSWER`] are together less than four times as much.
+pub const REQUEST_IN_FLIGHT: usize = 256 * KIB;
+
+/// Bytes of Keystone's answer to a request for a token: the catalog of a large cloud has some hundred thousand.
+pub const KEYSTONE_ANSWER: usize = 512 * KIB;
+
+/// Memory of the tokens that are kept with their endpoints; those not used for longest go first.
+pub const SESSIONS_MEMORY: usize = MIB;
+
 /// Bytes on disk of what jobs left: outputs, results. The oldest of ended deployments go first.
 pub const JOBS_DISK: usize = 128 * MIB;
 
@@ -107,7 +117,7 @@ pub const UNREADABLE_FILES: usize = 5;
 pub const UNREADABLE_DISK: usize = 32 * MIB;
 
 /// What may be in memory at the same time, and how much of it.
-pub const MEMORY_PARTS: [(&str, usize); 10] = [
+pub const MEMORY_PARTS: [(&str, usize); 11] = [
     ("the process at rest", AT_REST),
     // cfn, heat and request may be asked side by side.
     ("answers on their way", 3 * DOCUMENT_BYTES),
@@ -119,6 +129,7 @@ pub const MEMORY_PARTS: [(&str, usize); 10] = [
     ("the status document", STATUS_MEMORY),
     ("signals on their way", 4 * SIGNALS_IN_FLIGHT),
     ("an answer of another service", ANSWER_MEMORY),
+    ("Keystone's tokens", SESSIONS_MEMORY),
 ];
 
 #[cfg(test)]
@@ -129,6 +140,8 @@ mod tests {
     fn the_parts_add_up_to_no_more_than_the_whole() {
         let sum: usize = MEMORY_PARTS.iter().map(|(_, bytes)| bytes).sum();
         assert!(sum <= MEMORY, "{} KiB", sum / KIB);
+        // 408 KiB: what hyper reads of a head.
+        assert!(KEYSTONE_ANSWER + 408 * KIB <= 4 * REQUEST_IN_FLIGHT);
         // While the state is read nothing else is there.
         let opening = [AT_REST, STATE_FILE_MEMORY, 16 * MIB, RECORDS_MEMORY];
         assert!(opening.iter().sum::<usize>() <= MEMORY);
