@@ -18,8 +18,8 @@ const MIB: usize = 1024 * KIB;
 /// What the agent takes at most, whatever it is given (design.md 8). The unit's `MemoryMax=` is four times as much.
 pub const MEMORY: usize = 64 * MIB;
 
-/// The process at rest, with the system's certificate authorities loaded: 8 MiB measured, and what the allocator holds back.
-pub const AT_REST: usize = 10 * MIB;
+/// The process at rest, with the system's certificate authorities loaded: 7 MiB measured, and what the allocator holds back.
+pub const AT_REST: usize = 9 * MIB;
 
 /// Bytes of one document as it is delivered: three times what Heat takes as a template and its files
 /// (`max_json_body_size` = 1 MiB), and 3,000 deployments of a few lines.
@@ -91,6 +91,16 @@ pub const STATUS_MEMORY: usize = 4 * MIB;
 /// Bytes of bodies of signals that are on their way at one time; each is there up to four times (text, value, request, socket).
 pub const SIGNALS_IN_FLIGHT: usize = MIB;
 
+/// Bytes by which a request that carries a signal counts to [`SIGNALS_IN_FLIGHT`] beside its body, so that four are on their way at one time
+/// at most: the head of an answer (the HTTP client takes 408 KiB) and [`KEYSTONE_ANSWER`] are together less than four times as much.
+pub const REQUEST_IN_FLIGHT: usize = 256 * KIB;
+
+/// Bytes of Keystone's answer to a request for a token: the catalog of a large cloud has some hundred thousand.
+pub const KEYSTONE_ANSWER: usize = 512 * KIB;
+
+/// Memory of the tokens that are kept with their endpoints; those not used for longest go first.
+pub const SESSIONS_MEMORY: usize = MIB;
+
 /// Bytes on disk of what jobs left: outputs, results. The oldest of ended deployments go first.
 pub const JOBS_DISK: usize = 128 * MIB;
 
@@ -111,7 +121,7 @@ pub const UNREADABLE_FILES: usize = 5;
 pub const UNREADABLE_DISK: usize = 32 * MIB;
 
 /// What may be in memory at the same time, and how much of it.
-pub const MEMORY_PARTS: [(&str, usize); 11] = [
+pub const MEMORY_PARTS: [(&str, usize); 12] = [
     ("the process at rest", AT_REST),
     // cfn, heat and request may be asked side by side.
     ("answers on their way", 3 * DOCUMENT_BYTES),
@@ -124,6 +134,7 @@ pub const MEMORY_PARTS: [(&str, usize); 11] = [
     ("signals on their way", 4 * SIGNALS_IN_FLIGHT),
     ("an answer of another service", ANSWER_MEMORY),
     ("the objects of an add-on", ADD_ON_BYTES),
+    ("Keystone's tokens", SESSIONS_MEMORY),
 ];
 
 #[cfg(test)]
@@ -134,6 +145,8 @@ mod tests {
     fn the_parts_add_up_to_no_more_than_the_whole() {
         let sum: usize = MEMORY_PARTS.iter().map(|(_, bytes)| bytes).sum();
         assert!(sum <= MEMORY, "{} KiB", sum / KIB);
+        // 408 KiB: what hyper reads of a head.
+        assert!(KEYSTONE_ANSWER + 408 * KIB <= 4 * REQUEST_IN_FLIGHT);
         // While the state is read nothing else is there.
         let opening = [AT_REST, STATE_FILE_MEMORY, 16 * MIB, RECORDS_MEMORY];
         assert!(opening.iter().sum::<usize>() <= MEMORY);

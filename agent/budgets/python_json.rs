@@ -91,6 +91,25 @@ fn escape(rest: &[u8]) -> (usize, Option<&'static [u8]>) {
     }
 }
 
+/// Bytes of a piece of a JSON text up to the last place where it can be read by itself: within no escape and no character of several bytes.
+#[must_use]
+pub fn whole_characters(piece: &[u8]) -> usize {
+    let mut at = 0;
+    // A pair of surrogates is the longest.
+    while let Some(rest @ [first, ..]) = piece.get(at..).filter(|rest| rest.len() > 12) {
+        let follows = |byte: &&u8| (0x80..0xc0).contains(*byte);
+        at += match first {
+            b'\\' => match escape(rest).0 {
+                2 if rest.get(1) == Some(&b'u') => 6,
+                length => length,
+            },
+            0xc0.. => 1 + rest.iter().skip(1).take(3).take_while(follows).count(),
+            _ => 1,
+        };
+    }
+    at
+}
+
 /// What stands in a text where a piece of another one as long stands.
 fn as_written<'a>(text: &'a str, other: &str, piece: &str) -> &'a str {
     let from = piece.as_ptr().addr().saturating_sub(other.as_ptr().addr());

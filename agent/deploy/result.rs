@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use crate::budgets::json;
 use crate::error::remedy::Remedy;
-use crate::programs::{ANSWER_BYTES, HookAnswer, HookOutput, JobResult, json_size};
+use crate::programs::{HookAnswer, HookOutput, JobResult, json_size};
 use crate::report::Code;
 use crate::report::follow_up::FollowUp;
 use crate::report::reason::FailureReason;
@@ -28,6 +28,9 @@ const QUOTED: usize = 2;
 
 /// Why a hook's result is unknown.
 const NO_ANSWER: &str = "the hook's output is not a single JSON object, so its result is unknown; let it print its answer alone, and all else on standard error";
+
+/// The same of an answer that was not kept.
+const TOO_LARGE: &str = "the hook's output is larger than the agent keeps, so its result is unknown; let it print less";
 
 /// How a deployment ended.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -133,10 +136,7 @@ impl DeploymentOutcome {
         let answer = match std::mem::take(&mut ran.answer) {
             HookOutput::Answer(answer) => Ok(*answer),
             HookOutput::NoAnswer => Err(NO_ANSWER.to_owned()),
-            HookOutput::TooLarge => Err(format!(
-                "the hook's output is larger than {} KiB or has too many members, so its result is unknown; let it print less",
-                ANSWER_BYTES / 1024
-            )),
+            HookOutput::TooLarge => Err(TOO_LARGE.to_owned()),
             HookOutput::Unread => HookAnswer::read(&ran.stdout).map_err(|_| NO_ANSWER.to_owned()),
         };
         let answer = match answer {

@@ -13,7 +13,7 @@ use crate::budgets::json::JsonRejection;
 use crate::budgets::{DOCUMENT_MEMORY, python_json};
 use crate::deploy::Work;
 use crate::deploy::hooks::file_name;
-use crate::error::{Context, Error, Result};
+use crate::error::{Context, Error, ErrorKind, Result};
 use crate::files::{Attributes, FileKind, READ_LIMIT};
 use crate::metadata::{python_json as json_text, python_json_lines, python_text};
 use crate::programs::child::{Child, Heard};
@@ -51,12 +51,17 @@ pub(super) fn run(_: &[String]) -> ToolResult {
         // Heat waits for what is in it: the command that runs this tool has not succeeded.
         Err(refused) => return Err(Error::from(refused).context(format!("reading {}", file.display())).into()),
     };
+    let mut postponed = None;
     for entry in &deployments {
         if let Err(error) = tool.deploy(entry) {
             tool.log.error(&error.to_string());
+            if error.kind() == ErrorKind::Transient {
+                postponed.get_or_insert(error);
+            }
         }
     }
-    Ok(0)
+    // Whoever runs this tool comes again: what was begun is not begun a second time.
+    postponed.map_or(Ok(0), |error| Err(error.context("not every deployment could be begun").into()))
 }
 
 /// Makes the directory of what is deployed, from where it once was if that is there.
@@ -92,6 +97,9 @@ enum Hook {
 
 impl Tool {
     /// Runs a deployment that has not been run, and tells Heat.
+    ///
+    /// # Errors
+    /// If it was not begun; transient where a later run may begin it.
     fn deploy(&mut self, entry: &Value) -> Result<()> {
         let entry = entry.as_object().ok_or_else(|| Error::permanent("a deployment is no JSON object"))?;
         let id = entry.get("id").and_then(Value::as_str).ok_or_else(|| Error::permanent("a deployment has no id"))?;
@@ -135,8 +143,14 @@ impl Tool {
                 failure(&error)
             }
         };
-        self.write(&self.deployed.join(format!("{id}.notify.json")), &result)?;
-        self.notify(&path, &result)
+        // A file for people: Heat waits for the result whether there is room for it or not.
+        let written = self.write(&self.deployed.join(format!("{id}.notify.json")), &result);
+        for done in [written, self.notify(&path, &result)] {
+            if let Err(error) = done {
+                self.log.error(&format!("{id}: {error}"));
+            }
+        }
+        Ok(())
     }
 
     fn write(&self, path: &Path, value: &Value) -> Result<()> {
@@ -174,8 +188,12 @@ impl Tool {
     /// Has the result sent to Heat.
     fn notify(&mut self, deployed: &Path, result: &Value) -> Result<()> {
         let foreign = variable("HEAT_CONFIG_NOTIFY");
-        let child = foreign.as_ref().map_or_else(|| Child::own(NOTIFY), Child::new);
-        let heard = child.argument(deployed).hear(json_text(result).as_bytes(), hooks::STREAM)?;
+        let result = json_text(result);
+        let child = match &foreign {
+            Some(program) => Child::new(program).argument(deployed),
+            None => Child::own(NOTIFY).argument(deployed).argument(result.len().to_string()),
+        };
+        let heard = child.hear(result.as_bytes(), hooks::STREAM)?;
         if heard.status != 0 {
             self.log.error(&format!(
                 "{NOTIFY} ended with status {}: Heat does not have the result of {}",

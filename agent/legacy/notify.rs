@@ -32,7 +32,8 @@ const PAUSES: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs
 /// What a result tells in texts of any length.
 const STREAMS: [&str; 2] = ["deploy_stdout", "deploy_stderr"];
 
-/// Sends the result on standard input for the deployment in the file that the first argument names.
+/// Sends the result on standard input for the deployment in the file that the first argument names. The second one, which 55-heat-config
+/// gives, is its length in bytes: of one that ends before, because 55-heat-config was killed, nobody knows what it says.
 pub(super) fn run(arguments: &[String]) -> ToolResult {
     let usage = || "usage: heat-config-notify DEPLOYMENT.json < RESULT.json".to_owned();
     let Some(file) = arguments.first() else {
@@ -52,7 +53,11 @@ pub(super) fn run(arguments: &[String]) -> ToolResult {
     }
     let Some(destination) = Destination::of(&target) else { return Ok(0) };
     let is_whole = u64::try_from(text.len()).is_ok_and(|length| length <= READ_LIMIT);
-    let result = if is_whole { read(&String::from_utf8_lossy(&text)) } else { unreadable("has more than 16 MiB") };
+    let result = match arguments.get(1) {
+        _ if !is_whole => unreadable("has more than 16 MiB"),
+        Some(length) if *length != text.len().to_string() => unreadable(CUT_OFF),
+        _ => read(&String::from_utf8_lossy(&text)),
+    };
     let body = Value::Object(cut(result));
     let tls =
         Tls { ca_file: variable("REQUESTS_CA_BUNDLE").filter(|file| !file.is_empty()).map(Into::into), allow_insecure: false };
@@ -60,13 +65,19 @@ pub(super) fn run(arguments: &[String]) -> ToolResult {
     Ok(0)
 }
 
-/// The result, which is nothing where it is no JSON (heat-protocol.md 4.4). What is no object Heat would take for success without a word:
+/// Of a result whose end is missing.
+const CUT_OFF: &str = "begins as JSON and ends too early, or is damaged";
+
+/// The result, which is nothing where it is no JSON (heat-protocol.md 4.4), and a failure where it begins as JSON. What is no object Heat would take for success without a word:
 /// it becomes the text of one (R46). What the replaced tool reads and this one cannot is no success: nobody knows what it says.
 fn read(text: &str) -> Map<String, Value> {
     match lenient_object(text) {
         Ok(result) => result,
         Err(JsonRejection::Json(_)) => {
             let Ok(other) = python_json::value(text.as_bytes(), DOCUMENT_MEMORY) else {
+                if text.trim_start_matches('\u{feff}').trim_start().starts_with(['{', '[', '"']) {
+                    return unreadable(CUT_OFF);
+                }
                 note("the result on standard input is no JSON: it is reported to Heat as a success without details");
                 return Map::new();
             };
@@ -148,6 +159,19 @@ mod tests {
             (r#"{"deploy_status_code": 1, "\udcff": "x"}"#, json!({"deploy_status_code": 1, "\u{fffd}": "x"})),
         ] {
             assert_eq!(Value::Object(read(text)), result, "{text}");
+        }
+    }
+
+    /// Attack: of a result whose sender was killed the beginning was read, and Heat heard of success.
+    #[test]
+    fn what_ends_too_early_is_no_success() {
+        for whole in
+            [r#"{"load": NaN, "deploy_stdout": "é\n\ud83d\ude00", "deploy_status_code": 3}"#, r#"["x", {"a": 1}]"#, r#""text""#]
+        {
+            assert!(!read(whole).contains_key("deploy_stderr"), "{whole}");
+            for (at, _) in whole.char_indices().skip(1) {
+                assert_eq!(read(&whole[..at])["deploy_status_code"], 1, "{}", &whole[..at]);
+            }
         }
     }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::budgets::json;
+use crate::budgets::{KEYSTONE_ANSWER, SESSIONS_MEMORY, json};
 use crate::clock::{Clock, Stopwatch, Timestamp};
 use crate::error::remedy::Remedy;
 use crate::error::{Context, Error, ErrorKind, Result};
@@ -33,9 +33,6 @@ const CATALOG_AGE: Duration = Duration::from_mins(5);
 
 /// The services that are spoken to: what else is in a large cloud's catalog would be kept once for each user.
 const SERVICES: [&str; 1] = ["orchestration"];
-
-/// Largest answer, in bytes; the catalog of a large cloud has some hundred thousand.
-const ANSWER_LIMIT: usize = 2 * 1024 * 1024;
 
 /// A stack user, as `os-collect-config` metadata or the inputs of a deployment name it.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -168,6 +165,12 @@ impl Session {
         Err(error.rule("an endpoint is found by its type, interface public, and region"))
     }
 
+    fn weight(&self) -> usize {
+        let texts =
+            |endpoint: &CatalogEndpoint| endpoint.service_type.len() + endpoint.url.len() + endpoint.regions.concat().len();
+        self.token.len() + self.endpoints.iter().map(|endpoint| size_of::<CatalogEndpoint>() + texts(endpoint)).sum::<usize>()
+    }
+
     fn is_usable(&self) -> bool {
         self.age.elapsed() + MARGIN.min(self.life / 10) < self.life
     }
@@ -201,6 +204,17 @@ struct TokenState {
 }
 
 impl Slot {
+    /// About the memory that it takes.
+    fn weight(&self) -> usize {
+        let (url, user, scope, password) = &self.key;
+        let scope = match scope {
+            Scope::Project(id) | Scope::Trust(id) => id.len(),
+            Scope::None => 0,
+        };
+        let session = self.state().session.as_ref().map_or(0, Session::weight);
+        size_of::<Self>() + url.len() + user.len() + scope + password.len() + session
+    }
+
     fn state(&self) -> MutexGuard<'_, TokenState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -252,6 +266,8 @@ impl Keystone {
         state.tries += 1;
         state.session = answer.as_ref().ok().cloned();
         state.failed = answer.as_ref().err().cloned();
+        drop(state);
+        self.bound();
         answer
     }
 
@@ -306,6 +322,15 @@ impl Keystone {
         }
     }
 
+    /// Forgets the tokens that were not used for longest, where all of them take more memory than they may.
+    fn bound(&self) {
+        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sum: usize = slots.iter().map(|slot| slot.weight()).sum();
+        while sum > SESSIONS_MEMORY && !slots.is_empty() {
+            sum -= slots.remove(0).weight();
+        }
+    }
+
     fn slot(&self, credentials: &Credentials) -> Arc<Slot> {
         let Credentials { user_id, password, scope, .. } = credentials;
         let key = (credentials.tokens_url(), user_id.clone(), scope.clone(), password.clone());
@@ -338,7 +363,7 @@ impl Keystone {
         let body = json!({ "auth": auth });
         let url = credentials.tokens_url();
         let mut request = Request::new("POST", &url, deadline).json(body.to_string().into_bytes());
-        request.body_limit = ANSWER_LIMIT;
+        request.body_limit = KEYSTONE_ANSWER;
         request.insecure = insecure;
         request.secrets = vec![&credentials.password];
         // From before the request: the answer may come late.

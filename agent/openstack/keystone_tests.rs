@@ -237,6 +237,25 @@ async fn the_number_of_tokens_is_bounded_and_the_one_in_use_stays() {
     assert_eq!(node.keystone.slots.lock().unwrap().len(), KEPT);
 }
 
+/// Attack: 64 catalogs of 2 MiB were kept.
+#[tokio::test]
+async fn the_memory_of_tokens_is_bounded() {
+    let endpoint =
+        |n: usize| json!({"interface": "public", "region": n.to_string(), "url": format!("http://{}", "h".repeat(20_000))});
+    let catalog = json!([{"type": "orchestration", "endpoints": (0..20).map(endpoint).collect::<Vec<_>>()}]);
+    let answer = token("t", "2026-11-21T09:03:26.000000Z", "2026-11-21T13:03:26.000000Z", &catalog);
+    let server = Fake::start((0..6).map(|_| answer.clone()).collect::<Vec<_>>()).await;
+    let node = Node::new();
+    for id in 0..5 {
+        node.token(&user(&server.base, &id.to_string())).await;
+        let sum: usize = node.keystone.slots.lock().unwrap().iter().map(|slot| slot.weight()).sum();
+        assert!(sum <= SESSIONS_MEMORY, "{sum}");
+    }
+    node.token(&user(&server.base, "4")).await;
+    assert_eq!(server.requests().len(), 5, "the one in use stays");
+    assert_eq!(node.keystone.slots.lock().unwrap().len(), 2);
+}
+
 #[tokio::test]
 async fn the_endpoint_is_public_and_of_the_region() {
     let keystone = Fake::start(vec![good("t", "http://heat")]).await;

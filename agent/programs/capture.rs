@@ -8,6 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
+use super::hook_answer::HookOutput;
+use super::long_answer::AnswerReader;
 use super::mask::Mask;
 use crate::report::text::harmless;
 
@@ -15,8 +17,6 @@ use crate::report::text::harmless;
 const HEAD: usize = 64 * 1024;
 /// Bytes kept of the end of each stream.
 const TAIL: usize = 384 * 1024;
-/// Bytes of a hook's answer at most: Heat takes no larger body (`max_json_body_size`).
-pub const ANSWER_BYTES: usize = 1024 * 1024;
 /// Bytes that the output file may grow to.
 const FILE_LIMIT: u64 = 16 * 1024 * 1024;
 /// A line longer than this is passed on in pieces.
@@ -57,36 +57,13 @@ impl HeadAndTail {
     }
 }
 
-/// All of a stream, if it is no longer than [`ANSWER_BYTES`].
-#[derive(Debug, Default)]
-pub(super) struct BoundedCapture {
-    bytes: Vec<u8>,
-    is_over: bool,
-}
-
-impl BoundedCapture {
-    fn add(&mut self, bytes: &[u8]) {
-        self.is_over |= self.bytes.len() + bytes.len() > ANSWER_BYTES;
-        if self.is_over {
-            self.bytes = Vec::new();
-        } else {
-            self.bytes.extend_from_slice(bytes);
-        }
-    }
-
-    /// As text, bytes that are no UTF-8 replaced; `None` where there was more.
-    pub(super) fn text(&mut self) -> Option<String> {
-        (!self.is_over).then(|| String::from_utf8_lossy(&std::mem::take(&mut self.bytes)).into_owned())
-    }
-}
-
 /// What is kept of a stream.
 #[derive(Debug, Default)]
 pub(super) struct CapturedStream {
     /// With its secrets masked.
     pub(super) masked: HeadAndTail,
-    /// As it was said, where that is asked for.
-    pub(super) plain: Option<BoundedCapture>,
+    /// The answer of a hook, where that is asked for: none until the stream has ended.
+    pub(super) answer: Option<HookOutput>,
 }
 
 /// The output file that both streams share.
@@ -163,6 +140,8 @@ pub(super) fn drain(
     let mut is_blank = true;
     let mut buffer = [0_u8; 8192];
     let mut left = PIPE;
+    let is_answer = kept.lock().unwrap_or_else(PoisonError::into_inner).answer.is_some();
+    let mut answer = is_answer.then(|| AnswerReader::new(mask));
     loop {
         let (is_present, is_enough) = news(&from, enough);
         if !is_present || left == 0 {
@@ -175,8 +154,8 @@ pub(super) fn drain(
             Err(_) => break,
         };
         let read = buffer.get(..count).unwrap_or_default();
-        if let Some(plain) = &mut kept.lock().unwrap_or_else(PoisonError::into_inner).plain {
-            plain.add(read);
+        if let Some(answer) = &mut answer {
+            answer.add(read);
         }
         if is_enough {
             left = left.saturating_sub(count);
@@ -189,6 +168,10 @@ pub(super) fn drain(
                 pass_on(&stream.shown(), to, log, kept);
             }
         }
+    }
+    if let Some(answer) = answer {
+        let answer = answer.end();
+        kept.lock().unwrap_or_else(PoisonError::into_inner).answer = Some(answer);
     }
     match stream {
         Some(stream) => pass_on(&stream.end(), to, log, kept),

@@ -22,7 +22,7 @@ pub enum HookOutput {
     Unread,
     /// It is no JSON object, so nobody knows whether the tool behind the hook succeeded (R13).
     NoAnswer,
-    /// There is more of it than is kept, and nobody knows either.
+    /// Earlier versions kept no more than 1 MiB of it, and nobody knows either.
     TooLarge,
     /// It is one.
     Answer(Box<HookAnswer>),

@@ -14,11 +14,11 @@ pub mod child;
 mod hook_answer;
 pub mod json_size;
 pub mod lines;
+mod long_answer;
 mod mask;
 pub mod runner;
 pub mod tool;
 
-pub use capture::ANSWER_BYTES;
 pub use hook_answer::{HookAnswer, HookOutput, lenient_object};
 pub(crate) use mask::Mask;
 

@@ -18,14 +18,13 @@ use nix::errno::Errno;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
-use super::capture::{BoundedCapture, CapturedStream, ForwardedOutput, Log, drain};
+use super::capture::{CapturedStream, ForwardedOutput, Log, drain};
 use super::mask::Mask;
 use super::{
-    GROUP, GROUP_RESERVE, HookAnswer, HookOutput, Job, JobResult, LOCK, OUTPUT, POSTPONED, Postponed, RESULT, RESULT_RESERVE,
+    GROUP, GROUP_RESERVE, HookOutput, Job, JobResult, LOCK, OUTPUT, POSTPONED, Postponed, RESULT, RESULT_RESERVE,
     RESULT_RESERVE_BYTES, STARTED, json_size, reserve_all,
 };
 use crate::backoff::Backoff;
-use crate::budgets::json::JsonRejection;
 use crate::budgets::{OUTPUTS, RESULT_BYTES};
 use crate::clock::Clock;
 use crate::error::remedy::Remedy;
@@ -179,7 +178,7 @@ fn run_program(tree: &Tree, root: &Tree, job: &Job, log: &Arc<Mutex<Log>>) -> Re
     feed(&mut child, job.stdin.clone());
     let (streams, drained) = channel();
     let kept = [job.stdout_is_json, false]
-        .map(|plain| CapturedStream { plain: plain.then(BoundedCapture::default), ..CapturedStream::default() });
+        .map(|is_answer| CapturedStream { answer: is_answer.then_some(HookOutput::NoAnswer), ..CapturedStream::default() });
     let [stdout, stderr] = kept.map(|kept| Arc::new(Mutex::new(kept)));
     keep(child.stdout.take(), &enough, ForwardedOutput::new(std::io::stdout()), log, &mask, &streams, &stdout);
     keep(child.stderr.take(), &enough, ForwardedOutput::new(std::io::stderr()), log, &mask, &streams, &stderr);
@@ -191,7 +190,7 @@ fn run_program(tree: &Tree, root: &Tree, job: &Job, log: &Arc<Mutex<Log>>) -> Re
     wait_for_streams(&drained, waited);
     let [(stdout, answer), (stderr, _)] = [stdout, stderr].map(|kept| {
         let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
-        (kept.masked.text(), kept.plain.as_mut().map_or(HookOutput::Unread, |plain| answer_in(plain.text().as_deref(), &mask)))
+        (kept.masked.text(), kept.answer.take().unwrap_or_default())
     });
     Ok(JobResult {
         status: status.code().unwrap_or_else(|| -status.signal().unwrap_or(1)),
@@ -204,15 +203,6 @@ fn run_program(tree: &Tree, root: &Tree, job: &Job, log: &Arc<Mutex<Log>>) -> Re
         unknown: None,
         duration_ms: 0,
     })
-}
-
-/// What a hook said, read as it said it, and masked then. Of more than is kept there is no text.
-fn answer_in(text: Option<&str>, mask: &Mask) -> HookOutput {
-    match text.map(HookAnswer::read) {
-        Some(Ok(answer)) => HookOutput::Answer(Box::new(answer.masked(mask))),
-        Some(Err(JsonRejection::Json(_))) => HookOutput::NoAnswer,
-        Some(Err(JsonRejection::TooLarge(_) | JsonRejection::TooDeep)) | None => HookOutput::TooLarge,
-    }
 }
 
 /// Ends a program that cannot be watched.

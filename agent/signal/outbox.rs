@@ -17,7 +17,7 @@ use super::answer::{REFUSAL_SPAN, REFUSALS, SignalResponse, SignalVerdict, judge
 use super::destination::Destination;
 use super::send::{DeliveryMethod, Sender};
 use crate::backoff::{Backoff, random, spread};
-use crate::budgets::{OUTBOX_DISK, SIGNALS_IN_FLIGHT};
+use crate::budgets::{OUTBOX_DISK, REQUEST_IN_FLIGHT, SIGNALS_IN_FLIGHT};
 use crate::clock::{Clock, Moment, Stopwatch, Timestamp};
 use crate::collect::OwnCredentials;
 use crate::digest::key_of;
@@ -576,7 +576,7 @@ impl Outbox {
                 // First that is recorded: who looks meanwhile finds what has left neither here nor there.
                 NextAction::Send if !gone.is_empty() => return Ok(()),
                 NextAction::Send => {
-                    // As many at a time as their bodies have room in memory. It is never closed.
+                    // As many at a time as they and their answers have room in memory. It is never closed.
                     let _room = self.room.acquire_many(kib(&entry)).await.map_err(Error::transient)?;
                     // What was heard may be too old by now.
                     if self.next_action(&entry, &self.view()) != NextAction::Send {
@@ -781,9 +781,9 @@ impl Outbox {
 const DOUBT: &str =
     "a Keystone failure looks the same, and no metadata source shows that Keystone answers: the agent retries for 7 days";
 
-/// The memory that a body takes while it is sent.
+/// The memory that a request takes while it is sent, in KiB of [`SIGNALS_IN_FLIGHT`].
 fn kib(entry: &QueuedSignal) -> u32 {
-    u32::try_from(entry.bytes.min(SIGNALS_IN_FLIGHT) / 1024).unwrap_or(u32::MAX)
+    u32::try_from((entry.bytes + REQUEST_IN_FLIGHT).min(SIGNALS_IN_FLIGHT) / 1024).unwrap_or(u32::MAX)
 }
 
 fn path_of(key: &str) -> PathBuf {

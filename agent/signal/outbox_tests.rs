@@ -387,6 +387,39 @@ fn of_signals_that_are_asked_for_again_one_that_is_lost_holds_up_no_other() {
     assert!(outbox.has("deployment b") && !outbox.has("deployment a") && outbox.withdrawn.borrow().is_empty());
 }
 
+/// Attack: signals to 300 places, each of which answered without an end, took 128 MiB.
+#[tokio::test]
+async fn four_signals_are_on_their_way_at_one_time_however_many_places_there_are() {
+    let (dir, clock, report) = (tempfile::tempdir().unwrap(), Clock::manual(Timestamp(10_000)), Report::kept());
+    let (outbox, until) = (outbox(dir.path(), &clock, &report), Arc::new(Notify::new()));
+    let mut places = Vec::new();
+    for n in 0..7 {
+        let heat = Fake::start(vec![Act::Held(Arc::clone(&until), Box::new(ok("")))]).await;
+        let destination = Destination::Url { url: format!("{}/signal", heat.base), verb: "POST".into(), insecure: false };
+        outbox.put(QueuedSignal { about: None, destination, ..entry(&n.to_string(), clock.now()) }).unwrap();
+        places.push(heat);
+    }
+    let asked = || places.iter().filter(|heat| !heat.requests().is_empty()).count();
+    let watched = async {
+        while asked() < 4 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        assert_eq!(asked(), 4);
+        while asked() < 7 {
+            until.notify_waiters();
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        for _ in 0..20 {
+            until.notify_waiters();
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let ((gone, done), ()) = tokio::join!(sent(received(&outbox, &view(&["a"], "a", &clock))), watched);
+    done.unwrap();
+    assert_eq!(gone.len(), 7);
+}
+
 /// Attack: two files that changed places sent each result to the other's URL.
 #[tokio::test]
 async fn a_file_that_is_not_the_signal_of_its_name_is_not_sent() {

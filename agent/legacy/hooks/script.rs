@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use super::super::machine::Machine;
-use super::shared::{Answer, STREAM, directory, plain, prepare, result};
+use super::shared::{Answer, STREAM, bound, directory, plain, prepare, result};
 use crate::error::{Error, Result};
 use crate::files::{Attributes, READ_LIMIT};
 use crate::metadata::python_json;
@@ -44,6 +44,7 @@ pub(super) fn run(machine: &Machine, deployment: &Map<String, Value>) -> Result<
         let Some(name) = output.get("name").and_then(Value::as_str) else { continue };
         if let Some(value) = written(machine, &outputs, name) {
             answer.insert(name.to_owned(), Value::String(value));
+            bound(&mut answer);
         }
     }
     Ok(result(answer, &heard))

@@ -8,18 +8,31 @@ use super::super::machine::{Machine, variable};
 use crate::error::{Context, Error, Result};
 use crate::files::{Attributes, FileKind, masked};
 use crate::programs::child::Heard;
+use crate::programs::json_size;
 
 /// Bytes of each stream of a program that a result has, at most: the last ones. heat-config-notify cuts further, to what Heat takes.
 pub(in super::super) const STREAM: u64 = 4 * 1024 * 1024;
 
+/// Bytes of an answer as ASCII-escaped JSON: two streams of [`STREAM`] as a rule. 55-heat-config hears twice as much.
+const ANSWER: usize = 8 * 1024 * 1024;
+
 /// What a hook answers.
 pub(super) type Answer = Map<String, Value>;
+
+/// Cuts the longest values of an answer to both ends, so that it can be heard to its end whatever it consists of: a character of an output is
+/// up to six bytes of JSON.
+pub(super) fn bound(answer: &mut Answer) {
+    let names: usize = answer.keys().map(|name| json_size::size_of_name(name)).sum();
+    let each = json_size::share(answer.values().map(json_size::size_of_value), ANSWER.saturating_sub(names));
+    answer.values_mut().for_each(|value| json_size::cut_value(value, each));
+}
 
 /// What a program said and how it ended, after the outputs.
 pub(super) fn result(mut outputs: Answer, heard: &Heard) -> Answer {
     let text = |bytes: &[u8]| Value::String(String::from_utf8_lossy(bytes).into_owned());
     outputs.insert("deploy_stdout".to_owned(), text(&heard.out));
     outputs.insert("deploy_stderr".to_owned(), text(&heard.err));
+    bound(&mut outputs);
     outputs.insert("deploy_status_code".to_owned(), heard.status.into());
     outputs
 }
@@ -71,6 +84,28 @@ pub(in super::super) fn plain<'t>(name: &'t str, what: &str) -> Result<&'t str> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::files::READ_LIMIT;
+
+    /// Attack: a script that succeeded and printed 4 MiB that JSON writes as 24 was reported to Heat as failed, by 55-heat-config.
+    #[test]
+    fn an_answer_can_be_heard_whatever_was_printed_and_written() {
+        for (text, outputs) in [("ж", 0), ("\0", 0), ("x", 3), ("\u{1}", 3)] {
+            let long = format!("BEGIN{}END", text.repeat(4 * 1024 * 1024 / text.len()));
+            let heard = Heard { status: 0, out: long.clone().into(), is_cut: false, err: long.clone().into() };
+            let outputs: Answer = (0..outputs).map(|n| (n.to_string(), long.clone().into())).collect();
+            let answer = result(outputs, &heard);
+            assert_eq!(answer["deploy_status_code"], 0);
+            for text in answer.values().filter_map(Value::as_str) {
+                assert!(text.starts_with("BEGIN") && text.ends_with("END"));
+            }
+            let written = crate::metadata::python_json(&Value::Object(answer));
+            assert!(
+                (ANSWER / 2..=ANSWER + 100).contains(&written.len()) && written.len() as u64 <= READ_LIMIT / 2 + 100,
+                "{}",
+                written.len()
+            );
+        }
+    }
 
     #[test]
     fn names_stay_in_their_directory() {
