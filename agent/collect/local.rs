@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-use super::document;
+use super::{document, node_file};
 use crate::budgets::{DOCUMENT_BYTES, LOCAL_BYTES, LOCAL_MEMORY};
 use crate::digest;
 use crate::error::{Context, Error, Result};
@@ -31,6 +31,10 @@ pub(super) struct LocalFiles {
     pub(super) hint: Option<String>,
     /// The operator's own documents, merged; `None` where there is none.
     pub(super) local: Option<Result<Boot>>,
+    /// The file that configures the node, until its source takes it; `None` where it is not looked for, or is another instance's.
+    pub(super) node: Option<Result<Vec<u8>>>,
+    /// Whether it is looked for.
+    pub(super) has_node: bool,
     /// What the instance had that this disk was copied from.
     pub(super) predecessors: Leftovers,
     /// Files that are still so, and so are not used.
@@ -70,7 +74,17 @@ impl LocalFiles {
         self.refresh_boot(root, sources);
         let warnings = self.refresh_config(root, &sources.os_collect_config);
         self.local = self.read_local(root).transpose();
+        self.node = if self.has_node { self.read_node(root) } else { None };
         warnings
+    }
+
+    fn read_node(&mut self, root: &Tree) -> Option<Result<Vec<u8>>> {
+        let path = Path::new(node_file::HEAT_PARAMS);
+        match read_safe(root, path, LOCAL_BYTES as u64) {
+            Ok(None) => Some(Err(node_file::missing())),
+            Ok(content) => self.own(path, content).map(Ok),
+            Err(error) => Some(Err(error)),
+        }
     }
 
     /// The content of a file that leads to a server; nothing, while it is as the instance had it that the disk was

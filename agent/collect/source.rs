@@ -501,7 +501,7 @@ impl Source {
             SourceName::Cfn => "Heat's metadata service (heat-api-cfn)",
             SourceName::Heat => "Heat (heat-api)",
             SourceName::Request => "Heat's temporary URL",
-            SourceName::HeatLocal | SourceName::Local | SourceName::File => return error.clone(),
+            SourceName::HeatLocal | SourceName::Local | SourceName::File | SourceName::HeatParams => return error.clone(),
         };
         let place = "if the address is wrong, correct /etc/os-collect-config.conf";
         let named = error.clone().context(format!("asking {server}"));
