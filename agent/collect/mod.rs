@@ -28,6 +28,7 @@ mod source_set;
 #[cfg(test)]
 mod tests;
 mod timer;
+mod user_data;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -47,8 +48,8 @@ use crate::openstack::keystone::Keystone;
 use crate::report::reported_once::ReportedOnce;
 use crate::report::status::left_over_remedy;
 use crate::report::{Code, Event, Phase, Report};
-use crate::settings::{NodeSource, Settings};
 use crate::settings::source_name::SourceName;
+use crate::settings::{NodeSource, Settings};
 use endpoint::Endpoint;
 pub use entries::Entries;
 use known_sources::{KnownSources, Refusal};
@@ -415,6 +416,8 @@ impl Collector {
         self.known = None;
         let warnings = self.files.refresh(&self.root, &self.settings.sources);
         self.report_warnings(CONFIG, &warnings);
+        let of_drive = std::mem::take(&mut self.files.drive_warnings);
+        self.report_warnings(SourceName::HeatLocal.as_str(), &of_drive);
         let unread = self.files.config_unread.as_ref().map(Error::to_string);
         if !self.unread.news(unread.as_slice()).is_empty()
             && let Some(error) = &self.files.config_unread
@@ -463,12 +466,13 @@ impl Collector {
         let (place, outcome) = if let Some(path) = given {
             (path.display().to_string(), Source::read_file(path, &mut memory))
         } else if let Some(read) = self.node_reader.filter(|_| name == SourceName::HeatParams) {
-            (HEAT_PARAMS.to_owned(), node_file::take(self.files.node.take(), read, &mut memory))
+            (HEAT_PARAMS.to_owned(), Source::take_node_file(self.files.node.take(), read, &mut memory))
         } else if name == SourceName::Local {
             ("local data".to_owned(), Source::take_boot(self.files.local.as_ref(), &mut memory))
         } else {
             let paths: Vec<_> = self.settings.sources.cfn_init_data.iter().map(|path| path.display().to_string()).collect();
-            (paths.join(" "), Source::take_boot(self.files.boot.as_ref(), &mut memory))
+            let place = if self.files.is_of_drive { local::DRIVE.to_owned() } else { paths.join(" ") };
+            (place, Source::take_boot(self.files.boot.as_ref(), &mut memory))
         };
         let (key, files_digest, deployment_keys) = (String::new(), String::new(), vec![DEPLOYMENTS.to_owned()]);
         let (set, former, duration) = (None, false, Duration::ZERO);

@@ -2,8 +2,6 @@
 
 use serde_json::{Map, Value, json};
 
-use super::poll::PollCache;
-use super::source::PollOutcome;
 use crate::digest;
 use crate::error::{Context, Error, Result};
 use crate::freshness::{Freshness, ListAnswer};
@@ -40,20 +38,13 @@ impl NodeFile {
     }
 }
 
-/// Takes the file as it was just read. `None`: it is not used, and that was said.
-pub(super) fn take(content: Option<Result<Vec<u8>>>, read: ParameterReader, memory: &mut PollCache) -> PollOutcome {
-    let Some(content) = content else { return PollOutcome::Absent };
-    let taken = content.and_then(|bytes| {
-        let raw = Some(digest::hex(&bytes));
-        if memory.raw == raw {
-            return Ok(PollOutcome::Same);
-        }
-        let (parameters, warnings) = parameters(&bytes, read).context(|| format!("reading {HEAT_PARAMS}"))?;
-        memory.raw = raw;
-        let document = document(&parameters);
-        Ok(PollOutcome::Unread(Box::new(move || Ok((document, warnings)))))
-    });
-    taken.unwrap_or_else(PollOutcome::Failed)
+/// The document that the file's bytes stand for, with what its reader should know.
+///
+/// # Errors
+/// If it is no text, has a line that is no assignment, or no parameter.
+pub(super) fn document_of(bytes: &[u8], read: ParameterReader) -> Result<(Map<String, Value>, Vec<String>)> {
+    let (parameters, warnings) = parameters(bytes, read).context(|| format!("reading {HEAT_PARAMS}"))?;
+    Ok((document(&parameters), warnings))
 }
 
 fn parameters(bytes: &[u8], read: ParameterReader) -> Result<(Map<String, Value>, Vec<String>)> {
@@ -107,24 +98,14 @@ mod tests {
             let parameters = text.split_once('=').map(|(name, value)| Map::from_iter([(name.to_owned(), json!(value))]));
             if text.contains('!') { Err(odd()) } else { Ok((parameters.unwrap_or_default(), Vec::new())) }
         };
-        let mut memory = PollCache::default();
-        let mut taken = |content| match take(content, read, &mut memory) {
-            PollOutcome::Failed(error) => error.to_string(),
-            PollOutcome::Absent => "absent".to_owned(),
-            PollOutcome::Same => "same".to_owned(),
-            _ => "new".to_owned(),
-        };
         for (content, expected) in [
-            (Some(Err(missing())), "reading /etc/sysconfig/heat-params: there is no such file"),
-            (Some(Ok(b"\xff".to_vec())), "reading /etc/sysconfig/heat-params: it is not text"),
-            (Some(Ok(Vec::new())), "reading /etc/sysconfig/heat-params: it has no parameters"),
-            (Some(Ok(b"reboot!".to_vec())), "reading /etc/sysconfig/heat-params: line 1"),
-            (Some(Ok(b"A=b".to_vec())), "new"),
-            (Some(Ok(b"A=b".to_vec())), "same"),
-            (None, "absent"),
+            (&b"\xff"[..], "it is not text in UTF-8 (while reading /etc/sysconfig/heat-params)"),
+            (b"", "it has no parameters"),
+            (b"reboot!", "line 1: is not an assignment"),
         ] {
-            let found = taken(content);
+            let found = document_of(content, read).unwrap_err().to_string();
             assert!(found.starts_with(expected), "{found}");
         }
+        assert!(document_of(b"A=b", read).is_ok() && missing().to_string().contains(HEAT_PARAMS));
     }
 }

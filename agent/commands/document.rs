@@ -185,7 +185,8 @@ pub(crate) fn collected_by_anyone(settings: &Settings, report: &Report) -> Resul
     let state = Arc::new(open_state(settings)?);
     let clock = Clock::system();
     let http = Http::new(settings.tls.clone(), Arc::clone(&root), clock.clone());
-    let mut collector = Collector::new(settings.clone(), root, state, http, clock, report.clone(), None).with_node_file(heat_params::read);
+    let mut collector =
+        Collector::new(settings.clone(), root, state, http, clock, report.clone(), None).with_node_file(heat_params::read);
     collector.read_boot_copy();
     Ok(collector)
 }

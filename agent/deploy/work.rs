@@ -187,10 +187,10 @@ mod tests {
     #[test]
     fn where_a_file_configures_the_node_no_deployment_of_heats_does() {
         let node = |id, action| entry(id, "kubernetes-node", action);
-        let entries = [node("file", ""), node("a", "CREATE"), node("b", "UPDATE"), node("c", "DELETE"), entry("d", "script", "CREATE")];
-        let with = |id: Option<&str>| {
-            names(&entries, &GroupPolicy { node_file: Some(id.map(str::to_owned)), ..GroupPolicy::default() })
-        };
+        let entries =
+            [node("file", ""), node("a", "CREATE"), node("b", "UPDATE"), node("c", "DELETE"), entry("d", "script", "CREATE")];
+        let with =
+            |id: Option<&str>| names(&entries, &GroupPolicy { node_file: Some(id.map(str::to_owned)), ..GroupPolicy::default() });
         assert_eq!(with(Some("file")), ["file Node", "a nodeoffile", "b nodeoffile", "c Node", "d Script"]);
         assert_eq!(with(None)[0], "file nodeoffile", "as long as the file cannot be read, nobody's");
     }

@@ -21,8 +21,7 @@ pub enum SourceName {
 
 impl SourceName {
     /// All.
-    pub const ALL: [Self; 7] =
-        [Self::HeatLocal, Self::Local, Self::Cfn, Self::Heat, Self::Request, Self::File, Self::HeatParams];
+    pub const ALL: [Self; 7] = [Self::HeatLocal, Self::Local, Self::Cfn, Self::Heat, Self::Request, Self::File, Self::HeatParams];
 
     /// Those whose documents are merged, weakest first.
     pub const ORDER: [Self; 6] = [Self::HeatLocal, Self::Local, Self::Cfn, Self::Heat, Self::Request, Self::File];

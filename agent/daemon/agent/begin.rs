@@ -4,13 +4,13 @@ use serde_json::Value;
 
 use super::Agent;
 use super::view::is_judged;
+use crate::collect::HEAT_PARAMS;
 use crate::daemon::node;
 use crate::daemon::reason::{bad_parameters, reason};
 use crate::deploy::{
     DeploymentOutcome, DeploymentRecord, DeploymentState, EntryKind, Generation, GenerationState, GroupPolicy, PendingEntry,
     Work, hooks, todo,
 };
-use crate::collect::HEAT_PARAMS;
 use crate::error::{Error, Result};
 use crate::kubernetes::{self, ImagePolicy, Mistake};
 use crate::metadata::{Deployment, Malformed};

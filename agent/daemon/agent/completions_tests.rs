@@ -533,7 +533,8 @@ async fn what_the_file_said_before_is_forgotten_with_its_signal_and_may_be_asked
 #[tokio::test]
 async fn where_the_file_configures_the_node_heat_hears_so_of_its_own_deployment() {
     let dir = tempfile::tempdir().unwrap();
-    let node = json!({"id": "a", "name": "n", "group": "kubernetes-node", "inputs": [{"name": "deploy_action", "value": "CREATE"}]});
+    let node =
+        json!({"id": "a", "name": "n", "group": "kubernetes-node", "inputs": [{"name": "deploy_action", "value": "CREATE"}]});
     let (agent, report) = open_with(dir.path(), BOOT, &json!({"deployments": [node]}), NodeSource::HeatParams).await;
     let (_, records) = run(agent, report).await;
     let outcome = records[0].outcome.as_ref().unwrap().reason.as_ref().unwrap().to_string();

@@ -131,7 +131,11 @@ impl Ledger {
             Event::new(
                 Code::DeploymentRecorded,
                 // One of a file has no action.
-                format!("deployment {} ({}) is new", deployment.name, [&*deployment.group, deployment.action()].join(", ").trim_end_matches(", ")),
+                format!(
+                    "deployment {} ({}) is new",
+                    deployment.name,
+                    [&*deployment.group, deployment.action()].join(", ").trim_end_matches(", ")
+                ),
             )
         } else {
             let note = self.journal.get(&deployment.id).and_then(|record| record.note.as_deref()).unwrap_or("run before");
