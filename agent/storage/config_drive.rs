@@ -154,7 +154,8 @@ mod tests {
         let image = dir.path().join("disk/by-label/config-2");
         let whole = std::fs::read(&image).unwrap();
         let put = |bytes: &[u8]| {
-            std::io::Write::write_all(&mut File::options().write(true).truncate(true).open(&image).unwrap(), bytes).unwrap()
+            let mut file = File::options().write(true).truncate(true).open(&image).unwrap();
+            std::io::Write::write_all(&mut file, bytes).unwrap();
         };
         put(b"mkfs.fat");
         assert!(read(dir.path(), &USER_DATA, 1000).is_err(), "too short");

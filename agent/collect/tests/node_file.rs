@@ -41,7 +41,7 @@ async fn the_file_is_the_only_deployment_where_nobody_speaks_for_heat_and_a_brok
     let fact = machine.clock.moment();
     assert_eq!(collector.poll_once().await, SnapshotChange { metadata: true, answered: true, sources: true });
     let first = file_id(&collector);
-    assert_eq!(ids(&collector), [first.clone()]);
+    assert_eq!(ids(&collector), [first.as_str()]);
     assert!(is_of_file(&first) && collector.node_file_failure().is_none());
     let snapshot = collector.snapshot();
     assert_eq!(snapshot.document()["deployments"][0]["config"], json!({"ROLE": "master"}));
@@ -52,7 +52,7 @@ async fn the_file_is_the_only_deployment_where_nobody_speaks_for_heat_and_a_brok
         machine.put(HEAT_PARAMS, broken);
         let fact = machine.clock.moment();
         collector.poll_once().await;
-        assert_eq!(ids(&collector), [first.clone()], "the last good one stays");
+        assert_eq!(ids(&collector), [first.as_str()], "the last good one stays");
         assert!(!collector.snapshot().freshness_of(&first).covers(fact), "but nothing leaves on it");
     }
     machine.put(HEAT_PARAMS, "ROLE=minion\n");

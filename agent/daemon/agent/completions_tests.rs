@@ -513,11 +513,12 @@ async fn a_temporary_url_of_a_changed_deployment_is_not_written_in_the_second_of
 #[tokio::test]
 async fn what_the_file_said_before_is_forgotten_with_its_signal_and_may_be_asked_for_anew() {
     let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join(crate::collect::HEAT_PARAMS.trim_start_matches('/'));
-    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    let (tree, path) = (Tree::open(dir.path()).unwrap(), Path::new(crate::collect::HEAT_PARAMS));
+    tree.create_dir_all(path.parent().unwrap(), Attributes::mode(0o755)).unwrap();
     let mut ids = Vec::new();
     for (role, is_news) in [("master", true), ("master", false), ("minion", true), ("master", true)] {
-        std::fs::write(&path, format!("ROLE={role}\nWAIT_HANDLE=http://127.0.0.1:9/v1/waitcondition/a\n")).unwrap();
+        let text = format!("ROLE={role}\nWAIT_HANDLE=http://127.0.0.1:9/v1/waitcondition/a\n");
+        tree.write(path, text.as_bytes(), Attributes::mode(0o600)).unwrap();
         let (agent, report) = open_with(dir.path(), BOOT, &json!({}), NodeSource::HeatParams).await;
         let (events, records) = run(agent, report).await;
         let refused = events.iter().filter(|event| event.code == Code::DeploymentForbidden).count();
