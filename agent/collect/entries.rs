@@ -18,9 +18,9 @@ type Newest = BTreeMap<Resource, BTreeSet<String>>;
 /// The list in force, in Heat's order.
 #[derive(Default)]
 pub struct Entries {
-    texts: Vec<Box<str>>,
+    texts: Vec<Arc<str>>,
     /// Of every entry that has one, in the order of the list.
-    ids: Vec<Box<str>>,
+    ids: Vec<Arc<str>>,
     /// How many have none.
     unidentified: usize,
     index: OnceLock<Index>,
@@ -59,6 +59,17 @@ impl Entries {
             entries.texts.push(text.into());
         }
         Ok(entries)
+    }
+
+    /// This list behind another one; the texts of both are shared.
+    pub(super) fn behind(&self, first: &Self) -> Self {
+        let both = |first: &[Arc<str>], then: &[Arc<str>]| first.iter().chain(then).cloned().collect();
+        Self {
+            texts: both(&first.texts, &self.texts),
+            ids: both(&first.ids, &self.ids),
+            unidentified: first.unidentified + self.unidentified,
+            index: OnceLock::new(),
+        }
     }
 
     /// How many there are.

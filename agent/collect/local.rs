@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-use super::document;
+use super::{document, node_file, user_data};
 use crate::budgets::{DOCUMENT_BYTES, LOCAL_BYTES, LOCAL_MEMORY};
 use crate::digest;
 use crate::error::{Context, Error, Result};
@@ -13,6 +13,7 @@ use crate::files::{FileKind, READ_LIMIT, Tree};
 use crate::identity::Leftovers;
 use crate::settings::Sources;
 use crate::settings::os_collect_config::OsCollectConfig;
+use crate::storage::config_drive;
 
 /// What the files say; read again at each poll, parsed again only if a byte changed.
 #[derive(Default)]
@@ -20,6 +21,14 @@ pub(super) struct LocalFiles {
     boot_raw: Option<String>,
     /// The boot copies, merged in order; `None` where there is none.
     pub(super) boot: Option<Result<Boot>>,
+    /// What the config drive says, once it could be read: a drive never changes. Empty where it has nothing of Heat's.
+    drive: Option<Vec<u8>>,
+    /// Why it cannot be read. It may have nothing of Heat's, so that nothing waits for it.
+    drive_unread: Option<String>,
+    /// The same, where that is news.
+    pub(super) drive_warnings: Vec<String>,
+    /// Whether the boot copy is from there.
+    pub(super) is_of_drive: bool,
     config_raw: Option<String>,
     /// os-collect-config.conf.
     pub(super) config: OsCollectConfig,
@@ -31,6 +40,10 @@ pub(super) struct LocalFiles {
     pub(super) hint: Option<String>,
     /// The operator's own documents, merged; `None` where there is none.
     pub(super) local: Option<Result<Boot>>,
+    /// The file that configures the node, until its source takes it; `None` where it is not looked for, or is another instance's.
+    pub(super) node: Option<Result<Vec<u8>>>,
+    /// Whether it is looked for.
+    pub(super) has_node: bool,
     /// What the instance had that this disk was copied from.
     pub(super) predecessors: Leftovers,
     /// Files that are still so, and so are not used.
@@ -56,6 +69,12 @@ impl std::fmt::Debug for Boot {
     }
 }
 
+/// Where the first metadata is where no cloud-init left it on this machine.
+pub(super) const DRIVE: &str = "user data of the config drive";
+
+/// Nova takes no longer user data: 65535 characters of base64, and Heat's is below that.
+const USER_DATA: usize = 64 * 1024;
+
 /// Where the replaced collector's source `local` looked, unless os-collect-config.conf names other directories.
 pub const LOCAL_DATA: &str = "/var/lib/os-collect-config/local-data";
 
@@ -70,7 +89,17 @@ impl LocalFiles {
         self.refresh_boot(root, sources);
         let warnings = self.refresh_config(root, &sources.os_collect_config);
         self.local = self.read_local(root).transpose();
+        self.node = if self.has_node { self.read_node(root) } else { None };
         warnings
+    }
+
+    fn read_node(&mut self, root: &Tree) -> Option<Result<Vec<u8>>> {
+        let path = Path::new(node_file::HEAT_PARAMS);
+        match read_safe(root, path, LOCAL_BYTES as u64) {
+            Ok(None) => Some(Err(node_file::missing())),
+            Ok(content) => self.own(path, content).map(Ok),
+            Err(error) => Some(Err(error)),
+        }
     }
 
     /// The content of a file that leads to a server; nothing, while it is as the instance had it that the disk was
@@ -87,15 +116,22 @@ impl LocalFiles {
 
     fn refresh_boot(&mut self, root: &Tree, sources: &Sources) {
         let read = |path: &PathBuf| read_safe(root, path, LOCAL_BYTES as u64).map(|content| self.own(path, content));
-        let files: Vec<_> = sources.cfn_init_data.iter().zip(sources.cfn_init_data.iter().map(read)).collect();
+        let mut files: Vec<_> = sources.cfn_init_data.iter().zip(sources.cfn_init_data.iter().map(read)).collect();
+        let drive = PathBuf::from(DRIVE);
+        self.is_of_drive = false;
+        if !files.is_empty() && files.iter().all(|(_, content)| matches!(content, Ok(None))) {
+            let content = self.read_drive(root);
+            self.is_of_drive = content.is_some();
+            files.push((&drive, Ok(content)));
+        }
         let mut all = Vec::new();
         for (path, content) in &files {
             all.extend_from_slice(path.as_os_str().as_encoded_bytes());
             all.push(0);
             match content {
                 Ok(content) => {
-                    let digest = content.as_ref().and_then(|_| self.file_digests.get(&path.display().to_string()));
-                    all.extend_from_slice(digest.map_or("", String::as_str).as_bytes());
+                    let digest = content.as_ref().map(|content| digest::hex(content));
+                    all.extend_from_slice(digest.unwrap_or_default().as_bytes());
                 }
                 Err(error) => all.extend_from_slice(error.cause().as_bytes()),
             }
@@ -134,6 +170,20 @@ impl LocalFiles {
             Some(error) => Some(Err(error.remedy("check whether cloud-init completed; the disk may be full or damaged"))),
             None => None,
         };
+    }
+
+    /// The server's metadata on the config drive, which is this instance's and no other one's.
+    fn read_drive(&mut self, root: &Tree) -> Option<Vec<u8>> {
+        if let Some(known) = &self.drive {
+            return Some(known.clone()).filter(|known| !known.is_empty());
+        }
+        let read = config_drive::read(&root.base().join("dev"), &["openstack", "latest", "user_data"], USER_DATA);
+        let unread = read.as_ref().err().map(ToString::to_string);
+        self.drive_warnings = unread.iter().filter(|now| self.drive_unread.as_ref() != Some(now)).cloned().collect();
+        self.drive_unread = unread;
+        let found = read.ok()??;
+        let found = self.drive.insert(user_data::cfn_init_data(&found).unwrap_or_default());
+        Some(found.clone()).filter(|found| !found.is_empty())
     }
 
     fn refresh_config(&mut self, root: &Tree, path: &Path) -> Vec<String> {
@@ -320,6 +370,42 @@ mod tests {
         put(&tree, "/var/lib/heat-cfntools/cfn-init-data", "{\"a\": 2, \"b\": 3}");
         files.refresh(&tree, &sources);
         assert_eq!(Value::Object(files.boot.clone().unwrap().unwrap().document), json!({"a": 1, "b": 3}));
+    }
+
+    /// The drive is made as Nova makes it; without cloud-init nobody else reads it.
+    #[test]
+    fn where_no_cloud_init_left_anything_the_config_drive_is_the_boot_copy() {
+        let dir = tempfile::tempdir().unwrap();
+        let tree = Tree::open(dir.path()).unwrap();
+        let sources = Settings::default().sources;
+        let mut files = LocalFiles::default();
+        put(&tree, "/dev/disk/by-label/config-2", "no file system");
+        files.refresh(&tree, &sources);
+        let said = &files.drive_warnings;
+        assert!(said.len() == 1 && said[0].contains("the config drive"), "{said:?}");
+        files.refresh(&tree, &sources);
+        assert!(files.drive_warnings.is_empty() && files.boot.is_none() && !files.is_unread(), "said once, nothing waits");
+
+        let part = "Content-Type: text/x-cfninitdata\nContent-Disposition: attachment; filename=\"cfn-init-data\"\n\n{\"a\": 1}";
+        let user_data = format!("Content-Type: multipart/mixed; boundary=\"=b\"\n\n--=b\n{part}\n--=b--\n");
+        put(&tree, "/files/openstack/latest/user_data", &user_data);
+        let (image, content) = (dir.path().join("dev/disk/by-label/config-2"), dir.path().join("files"));
+        #[expect(clippy::disallowed_methods, reason = "a test asks the program that Nova uses")]
+        let made = std::process::Command::new("genisoimage")
+            .args(["-quiet", "-ldots", "-allow-lowercase", "-allow-multidot", "-l", "-J", "-r", "-V", "config-2", "-o"])
+            .args([&image, &content])
+            .output();
+        assert!(made.unwrap().status.success());
+        assert!(files.refresh(&tree, &sources).is_empty());
+        assert_eq!(Value::Object(files.boot.clone().unwrap().unwrap().document), json!({"a": 1}));
+        assert!(files.is_of_drive && files.file_digests.is_empty(), "a copied disk does not bring it along");
+        put(&tree, "/var/lib/cloud/data/cfn-init-data", "{\"a\": 2}");
+        files.refresh(&tree, &sources);
+        assert_eq!(
+            Value::Object(files.boot.clone().unwrap().unwrap().document),
+            json!({"a": 2}),
+            "cloud-init's word is the first"
+        );
     }
 
     #[test]

@@ -13,6 +13,7 @@ mod entries;
 mod heat;
 mod known_sources;
 mod local;
+mod node_file;
 mod own_credentials;
 mod poll;
 mod previous_endpoint;
@@ -27,6 +28,7 @@ mod source_set;
 #[cfg(test)]
 mod tests;
 mod timer;
+mod user_data;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -46,13 +48,14 @@ use crate::openstack::keystone::Keystone;
 use crate::report::reported_once::ReportedOnce;
 use crate::report::status::left_over_remedy;
 use crate::report::{Code, Event, Phase, Report};
-use crate::settings::Settings;
 use crate::settings::source_name::SourceName;
+use crate::settings::{NodeSource, Settings};
 use endpoint::Endpoint;
 pub use entries::Entries;
 use known_sources::{KnownSources, Refusal};
 use local::LocalFiles;
 pub use local::{HINT, LOCAL_DATA, read_document, read_file};
+pub use node_file::{HEAT_PARAMS, NodeFile, ParameterReader, is_of_file};
 pub use own_credentials::OwnCredentials;
 use poll::{AnswerStanding, PollCache, Tools};
 use section::DEPLOYMENTS;
@@ -105,6 +108,8 @@ pub struct Collector {
     clock: Clock,
     report: Report,
     metadata_file: Option<PathBuf>,
+    /// What reads the file that configures the node, where one does.
+    node_reader: Option<ParameterReader>,
     files: LocalFiles,
     /// Weakest first.
     sources: Vec<Source>,
@@ -179,6 +184,7 @@ impl Collector {
             clock,
             report,
             metadata_file,
+            node_reader: None,
             files: LocalFiles::default(),
             sources,
             in_flight: JoinSet::new(),
@@ -198,6 +204,16 @@ impl Collector {
         };
         collector.merge(true);
         collector
+    }
+
+    /// Has the node configured by heat-params, where the settings say so; the document of `--metadata` stands in its place too.
+    #[must_use]
+    pub fn with_node_file(mut self, reader: ParameterReader) -> Self {
+        if self.settings.node_source == NodeSource::HeatParams && self.metadata_file.is_none() {
+            self.sources.push(Source::new(SourceName::HeatParams, &self.settings, &self.clock, Duration::ZERO));
+            (self.node_reader, self.files.has_node, self.snapshot.node_file) = (Some(reader), true, Some(NodeFile::default()));
+        }
+        self
     }
 
     /// Why what some source said last is not known although it was kept.
@@ -226,6 +242,15 @@ impl Collector {
             let first = if splay && source.name.is_remote() { wanted.mul_f64(random()) } else { Duration::ZERO };
             source.belong_to(&record.instance.value, first, &self.clock);
         }
+    }
+
+    /// Why the file that configures the node was never read in this run; `None` where there is no such file in use, or it was.
+    #[must_use]
+    pub fn node_file_failure(&self) -> Option<Error> {
+        let state = self.sources.iter().find(|source| source.name == SourceName::HeatParams).map(|source| &source.state)?;
+        let is_read = self.snapshot.node_file.as_ref().is_some_and(|file| file.id.is_some());
+        let cause = state.cause.as_ref().filter(|_| !is_read)?;
+        Some(Error::permanent(cause.clone()).remedy(state.remedy.clone().unwrap_or_default()))
     }
 
     /// Files that are not used because the instance had them so that this disk was copied from.
@@ -270,6 +295,8 @@ impl Collector {
     /// to be next, and where there is none, who answered last. One request serves all facts before it. When that answer's request began is such a
     /// fact: an answer to a later one is wanted. Who has not answered at all, or fails, is asked at its own pace.
     pub fn ask(&mut self, fact: Moment) {
+        // To read a file costs nothing.
+        self.sources.iter_mut().filter(|source| source.name == SourceName::HeatParams).for_each(|source| source.want(fact));
         let Some(name) = self.asked() else { return };
         let fact = self.snapshot.contested_at.unwrap_or_default().max(fact);
         let sources = self.sources.iter_mut().filter(|source| source.name.as_str() == name);
@@ -285,8 +312,8 @@ impl Collector {
     /// Whether an answer that was asked for is still to come, and its source does not fail.
     pub fn is_answering(&self) -> bool {
         let asked = self.asked();
-        let is_asked = |source: &&Source| asked == Some(source.name.as_str());
-        self.sources.iter().find(is_asked).is_some_and(Source::is_answering)
+        let is_asked = |source: &&Source| asked == Some(source.name.as_str()) || source.name == SourceName::HeatParams;
+        self.sources.iter().filter(is_asked).any(Source::is_answering)
     }
 
     /// Polls every source now, side by side, each with its own deadline.
@@ -342,7 +369,7 @@ impl Collector {
         self.read_files();
         // Files first: where the others are asked is learnt from them. They are read already, so their sources need no turn
         // of their own.
-        for name in [SourceName::HeatLocal, SourceName::Local, SourceName::File] {
+        for name in [SourceName::HeatLocal, SourceName::Local, SourceName::File, SourceName::HeatParams] {
             change.absorb(self.poll_file(name));
         }
         let known_sources = self.known_sources();
@@ -389,6 +416,8 @@ impl Collector {
         self.known = None;
         let warnings = self.files.refresh(&self.root, &self.settings.sources);
         self.report_warnings(CONFIG, &warnings);
+        let of_drive = std::mem::take(&mut self.files.drive_warnings);
+        self.report_warnings(SourceName::HeatLocal.as_str(), &of_drive);
         let unread = self.files.config_unread.as_ref().map(Error::to_string);
         if !self.unread.news(unread.as_slice()).is_empty()
             && let Some(error) = &self.files.config_unread
@@ -436,11 +465,14 @@ impl Collector {
         let given = self.metadata_file.as_ref().filter(|_| name == SourceName::File);
         let (place, outcome) = if let Some(path) = given {
             (path.display().to_string(), Source::read_file(path, &mut memory))
+        } else if let Some(read) = self.node_reader.filter(|_| name == SourceName::HeatParams) {
+            (HEAT_PARAMS.to_owned(), Source::take_node_file(self.files.node.take(), read, &mut memory))
         } else if name == SourceName::Local {
             ("local data".to_owned(), Source::take_boot(self.files.local.as_ref(), &mut memory))
         } else {
             let paths: Vec<_> = self.settings.sources.cfn_init_data.iter().map(|path| path.display().to_string()).collect();
-            (paths.join(" "), Source::take_boot(self.files.boot.as_ref(), &mut memory))
+            let place = if self.files.is_of_drive { local::DRIVE.to_owned() } else { paths.join(" ") };
+            (place, Source::take_boot(self.files.boot.as_ref(), &mut memory))
         };
         let (key, files_digest, deployment_keys) = (String::new(), String::new(), vec![DEPLOYMENTS.to_owned()]);
         let (set, former, duration) = (None, false, Duration::ZERO);
@@ -647,7 +679,8 @@ impl Collector {
             let message = format!("the metadata changed: {} (previously {})", shown(now), shown(had.1));
             self.report.emit(Event::new(Code::MetadataChanged, message).phase(Phase::Metadata).source(name));
         }
-        SnapshotChange { metadata, answered: settled.answered && polled_by.speaks_for_heat(), sources: settled.sources }
+        let speaks = polled_by.speaks_for_heat() || polled_by == SourceName::HeatParams;
+        SnapshotChange { metadata, answered: settled.answered && speaks, sources: settled.sources }
     }
 
     /// Reads what cloud-init and the operator left on this machine, which no cache holds. Asks nobody over the network.
@@ -658,6 +691,7 @@ impl Collector {
         self.refresh_files();
         self.poll_file(SourceName::HeatLocal);
         self.poll_file(SourceName::Local);
+        self.poll_file(SourceName::HeatParams);
         let known_sources = self.known_sources();
         self.own_credentials = self.credentials_by(&known_sources);
         self.merge(true);

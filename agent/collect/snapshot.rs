@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 
 use super::document::digest_of;
 use super::entries::Entries;
+use super::node_file::{NodeFile, is_of_file};
 use super::own_credentials::OwnCredentials;
 use crate::clock::{Moment, Timestamp};
 use crate::freshness::{Freshness, ListAnswer};
@@ -44,6 +45,12 @@ pub struct Snapshot {
     pub own_credentials: OwnCredentials,
     /// A file that may name a source that speaks for Heat is there and cannot be read.
     pub is_unread: bool,
+    /// The file that configures the node; `None` where a deployment of Heat's does. Its deployment is the first of the list.
+    pub node_file: Option<NodeFile>,
+    /// That one alone.
+    pub node_entry: Option<Arc<Entries>>,
+    /// The list in force without it.
+    pub heat_list: Option<Arc<Entries>>,
 }
 
 /// How one source fares.
@@ -122,11 +129,36 @@ impl Snapshot {
     /// Of two answers the one is newer whose request began after the other one had arrived. Which source is preferred changes
     /// when one fails, and that alone brings no older list back.
     pub(super) fn receive(&mut self, layers: &[Layer]) -> bool {
+        let is_other = self.receive_list(layers) | self.receive_file(layers);
+        if is_other {
+            self.deployments = match (&self.node_entry, &self.heat_list) {
+                (Some(node), Some(list)) => Some(Arc::new(list.behind(node))),
+                (node, list) => node.clone().or_else(|| list.clone()),
+            };
+        }
+        is_other
+    }
+
+    /// The same with the file that configures the node: it speaks for the node and for nothing else.
+    fn receive_file(&mut self, layers: &[Layer]) -> bool {
+        let Some(file) = &mut self.node_file else { return false };
+        let Some(layer) = layers.iter().find(|layer| layer.source == SourceName::HeatParams) else { return false };
+        let is_other = layer.deployments.as_ref().map(Arc::as_ptr) != self.node_entry.as_ref().map(Arc::as_ptr);
+        file.answer = layer.answered;
+        if is_other {
+            file.id = layer.deployments.as_ref().and_then(|list| list.ids().first().cloned());
+            self.node_entry.clone_from(&layer.deployments);
+        }
+        is_other
+    }
+
+    fn receive_list(&mut self, layers: &[Layer]) -> bool {
         self.authority = authority(layers);
         self.awaited = None;
         let best = layers
             .iter()
-            .filter(|layer| layer.deployments.is_some() && (layer.authoritative() || self.authority.is_none()))
+            .filter(|layer| layer.deployments.is_some() && layer.source != SourceName::HeatParams)
+            .filter(|layer| layer.authoritative() || self.authority.is_none())
             .max_by_key(|layer| layer.rank());
         let listing = best.and_then(Layer::authority);
         let is_older =
@@ -140,8 +172,8 @@ impl Snapshot {
             self.received = self.received.max(layer.received);
         }
         let list = best.and_then(|layer| layer.deployments.clone());
-        let is_other = list.as_ref().map(Arc::as_ptr) != self.deployments.as_ref().map(Arc::as_ptr);
-        (self.deployments, self.listing) = (list, listing);
+        let is_other = list.as_ref().map(Arc::as_ptr) != self.heat_list.as_ref().map(Arc::as_ptr);
+        (self.heat_list, self.listing) = (list, listing);
         is_other
     }
 
@@ -187,6 +219,18 @@ impl Snapshot {
             None if self.is_expected() => Freshness::Awaited,
             None => Freshness::Unasked,
         }
+    }
+
+    /// The same for one deployment: that of the file is as new as the file was read.
+    #[must_use]
+    pub fn freshness_of(&self, id: &str) -> Freshness {
+        self.file_of(id).map_or_else(|| self.freshness(), NodeFile::freshness)
+    }
+
+    /// The file that a deployment is of, or was.
+    #[must_use]
+    pub fn file_of(&self, id: &str) -> Option<&NodeFile> {
+        self.node_file.as_ref().filter(|_| is_of_file(id))
     }
 
     /// The whole document, `deployments` included, as a server's metadata looks.

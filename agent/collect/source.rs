@@ -10,6 +10,7 @@ use super::cache::{self, Cached};
 use super::document::{digest_of, invalid_parts};
 use super::entries::Entries;
 use super::local::{self, Boot};
+use super::node_file::{self, ParameterReader};
 use super::poll::PollCache;
 use super::previous_endpoint::PreviousEndpoint;
 use super::schedule::{PollNews, slot_of};
@@ -329,6 +330,25 @@ impl Source {
         }
     }
 
+    /// Takes the file that configures the node, as it was just read. `None`: it is not used, and that was said.
+    pub(super) fn take_node_file(
+        content: Option<Result<Vec<u8>>>,
+        reader: ParameterReader,
+        memory: &mut PollCache,
+    ) -> PollOutcome {
+        let Some(content) = content else { return PollOutcome::Absent };
+        let taken = content.and_then(|bytes| {
+            let raw = Some(digest::hex(&bytes));
+            if memory.raw == raw {
+                return Ok(PollOutcome::Same);
+            }
+            let read = node_file::document_of(&bytes, reader)?;
+            memory.raw = raw;
+            Ok(PollOutcome::Unread(Box::new(|| Ok(read))))
+        });
+        taken.unwrap_or_else(PollOutcome::Failed)
+    }
+
     /// What the last answer to these settings left for the next poll: what one endpoint answered is nothing to another one.
     pub(super) fn memory_for(&self, key: &str) -> PollCache {
         if self.memory_key == key { self.memory.clone() } else { PollCache::default() }
@@ -501,7 +521,7 @@ impl Source {
             SourceName::Cfn => "Heat's metadata service (heat-api-cfn)",
             SourceName::Heat => "Heat (heat-api)",
             SourceName::Request => "Heat's temporary URL",
-            SourceName::HeatLocal | SourceName::Local | SourceName::File => return error.clone(),
+            SourceName::HeatLocal | SourceName::Local | SourceName::File | SourceName::HeatParams => return error.clone(),
         };
         let place = "if the address is wrong, correct /etc/os-collect-config.conf";
         let named = error.clone().context(format!("asking {server}"));

@@ -57,7 +57,7 @@ pub(super) fn keys(source: SourceName) -> &'static [&'static str] {
         SourceName::Cfn => cfn::KEYS,
         SourceName::Heat => heat::KEYS,
         SourceName::Request => request::KEYS,
-        SourceName::HeatLocal | SourceName::Local | SourceName::File => &[],
+        SourceName::HeatLocal | SourceName::Local | SourceName::File | SourceName::HeatParams => &[],
     }
 }
 
@@ -67,7 +67,7 @@ pub(super) fn needed(source: SourceName) -> &'static [&'static str] {
         SourceName::Cfn => &cfn::NEEDED,
         SourceName::Heat => &heat::NEEDED,
         SourceName::Request => &request::NEEDED,
-        SourceName::HeatLocal | SourceName::Local | SourceName::File => &[],
+        SourceName::HeatLocal | SourceName::Local | SourceName::File | SourceName::HeatParams => &[],
     }
 }
 
@@ -106,7 +106,7 @@ impl SourceSet {
                 SourceName::Cfn => cfn::CfnEndpoint::new(section)?.map(Endpoint::Cfn),
                 SourceName::Heat => heat::HeatEndpoint::new(section)?.map(Endpoint::Heat),
                 SourceName::Request => request::TempUrlEndpoint::new(section).map(Endpoint::Request),
-                SourceName::HeatLocal | SourceName::Local | SourceName::File => None,
+                SourceName::HeatLocal | SourceName::Local | SourceName::File | SourceName::HeatParams => None,
             };
             // Heat leaves an address, or a region, where it takes credentials away: that alone names nothing.
             if endpoint.is_none() && asked_for && needed(source).iter().any(|key| section.get(key).is_some()) {

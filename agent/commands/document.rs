@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use crate::budgets::yaml::{self, YamlNode};
 use crate::budgets::{DOCUMENT_MEMORY, json};
 use crate::clock::Clock;
-use crate::collect::{Collector, read_document, read_file};
+use crate::collect::{Collector, is_of_file, read_document, read_file};
 use crate::error::{Context, Error, Result};
 use crate::files::Tree;
 use crate::http::Http;
@@ -185,7 +185,8 @@ pub(crate) fn collected_by_anyone(settings: &Settings, report: &Report) -> Resul
     let state = Arc::new(open_state(settings)?);
     let clock = Clock::system();
     let http = Http::new(settings.tls.clone(), Arc::clone(&root), clock.clone());
-    let mut collector = Collector::new(settings.clone(), root, state, http, clock, report.clone(), None);
+    let mut collector =
+        Collector::new(settings.clone(), root, state, http, clock, report.clone(), None).with_node_file(heat_params::read);
     collector.read_boot_copy();
     Ok(collector)
 }
@@ -193,6 +194,21 @@ pub(crate) fn collected_by_anyone(settings: &Settings, report: &Report) -> Resul
 /// Every entry of the document's list.
 pub(crate) fn entries(document: &Map<String, Value>) -> &[Value] {
     document.get("deployments").and_then(Value::as_array).map_or(&[], Vec::as_slice)
+}
+
+/// The one that the node is configured by: of the document that was given, of Heat's metadata, or of the file that the settings name.
+///
+/// # Errors
+/// As [`read`] and [`node`]; where that file cannot be read, why.
+pub(crate) fn requested_node(options: &CommonOptions, settings: &Settings) -> Result<Deployment> {
+    if options.metadata.is_some() {
+        return node(&read(options, settings)?);
+    }
+    let collector = collected(settings, &Report::kept())?;
+    match collector.node_file_failure() {
+        Some(error) => Err(error),
+        None => node(&merged(&collector)?),
+    }
 }
 
 /// The one kubernetes-node deployment that brings the node up.
@@ -205,6 +221,10 @@ pub(crate) fn node(document: &Map<String, Value>) -> Result<Deployment> {
         .filter_map(|entry| Deployment::parse(entry).ok().flatten())
         .filter(|one| one.group == "kubernetes-node" && matches!(one.action(), "CREATE" | "UPDATE" | ""))
         .collect();
+    // Where the file configures the node no other one does.
+    if nodes.iter().any(|one| is_of_file(&one.id)) {
+        nodes.retain(|one| is_of_file(&one.id));
+    }
     match (nodes.pop(), nodes.len()) {
         (Some(node), 0) => Ok(node),
         (None, _) => Err(Error::permanent("no kubernetes-node deployment in the metadata")

@@ -85,7 +85,7 @@ pub(super) fn ask(path: &str) -> Result<String> {
 
 /// What the node's deployment asks for.
 pub(crate) fn desired(options: &CommonOptions, settings: &Settings, facts: &MachineFacts) -> Result<(NodeSpec, Desired)> {
-    let deployment = document::node(&document::read(options, settings)?)?;
+    let deployment = document::requested_node(options, settings)?;
     let policy = ImagePolicy::of(settings, |group| hooks::runs_code(group, None, &settings.deploy.hook_dirs));
     let spec = kubernetes::node_of(&deployment, &policy).map_err(|mistakes| {
         let all: Vec<String> = mistakes.iter().map(ToString::to_string).collect();

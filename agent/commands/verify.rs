@@ -11,6 +11,7 @@ use super::finding::{Finding, Findings, of_error, of_mistake};
 use super::image_nodes::RequestedNodes;
 use super::plan::ask;
 use super::{document, image, image_nodes, print, template};
+use crate::collect::{HEAT_PARAMS, is_of_file};
 use crate::daemon::masking::without_url_users;
 use crate::error::Result;
 use crate::files::Tree;
@@ -20,6 +21,7 @@ use crate::metadata::template as hot;
 use crate::process::{CommonOptions, exit};
 use crate::report::text::{escaped, json_page};
 use crate::report::{Code, Report};
+use crate::settings::source_name::SourceName;
 use crate::settings::{KEYS, Loaded, Warning};
 
 /// Prints every mistake with key, rule and remedy.
@@ -173,8 +175,11 @@ fn sources(loaded: &Loaded) -> Vec<Finding> {
         return Vec::new();
     }
     let events = report.events().into_iter().filter(|event| matches!(event.code, Code::MetadataPartInvalid | Code::SourceFailed));
+    // Unknown names in it are ignored.
+    let is_of_node = |source: &Option<String>| source.as_deref() == Some(SourceName::HeatParams.as_str());
     events
         .map(|event| Finding {
+            warns: is_of_node(&event.source) && event.code == Code::MetadataPartInvalid,
             place: format!("source {}", event.source.unwrap_or_default()),
             problem: event.cause.unwrap_or(event.message),
             remedy: event.remedy.unwrap_or_else(|| event.code.remedy()).to_string(),
@@ -185,6 +190,7 @@ fn sources(loaded: &Loaded) -> Vec<Finding> {
 
 fn deployments(entries: &[Value], loaded: &Loaded, root: Option<&Tree>, findings: &mut Findings) {
     let mut nodes = 0;
+    let by_file = entries.iter().any(|entry| entry.get("id").and_then(Value::as_str).is_some_and(is_of_file));
     for (at, entry) in entries.iter().enumerate() {
         let deployment = match Deployment::parse(entry) {
             Ok(Some(deployment)) => deployment,
@@ -197,8 +203,17 @@ fn deployments(entries: &[Value], loaded: &Loaded, root: Option<&Tree>, findings
         };
         let place = format!("deployments.{at}: deployment {} ({})", deployment.name, deployment.id);
         findings.extend(group_not_allowed(&deployment.group, loaded, &place));
-        if deployment.group == "kubernetes-node" {
-            nodes += u32::from(matches!(deployment.action(), "CREATE" | "UPDATE" | ""));
+        let brings_up = matches!(deployment.action(), "CREATE" | "UPDATE" | "");
+        if deployment.group == "kubernetes-node" && brings_up && by_file && !is_of_file(&deployment.id) {
+            findings.push(Finding {
+                place,
+                problem: format!("the node is configured by {HEAT_PARAMS}"),
+                rule: "[node] source = \"heat-params\" in agent.toml".to_owned(),
+                remedy: "remove the deployment from the template, or [node] source from agent.toml".to_owned(),
+                ..Finding::default()
+            });
+        } else if deployment.group == "kubernetes-node" {
+            nodes += u32::from(brings_up);
             findings.extend(of_node(&deployment, loaded, root, &place));
         } else {
             findings.extend(of_hook(&deployment, loaded, root, &place));

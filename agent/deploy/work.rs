@@ -12,6 +12,8 @@ use crate::metadata::Deployment;
 pub struct GroupPolicy {
     /// Groups that may run; `None`: all.
     pub groups: Option<Vec<String>>,
+    /// Where a file configures the node: its deployment, if it can be read.
+    pub node_file: Option<Option<String>>,
 }
 
 /// Kind of work.
@@ -49,6 +51,8 @@ pub enum EntryKind {
     Forbidden,
     /// More than one kubernetes-node deployment that has not ended: none of them is done (design.md 5).
     DuplicateNode,
+    /// It is to bring a node up that a file configures.
+    NodeOfFile,
     /// It cannot be understood.
     Malformed,
     /// It cannot be understood, and has the id of another entry that can: it is nothing of its own.
@@ -98,7 +102,13 @@ pub fn todo<'a>(
         }
         // DELETE, SUSPEND and RESUME of an old one may stand beside a new one; two that bring a node up may not. One that has
         // ended is what the other one takes over from: Heat makes a replacement before it removes what it replaces.
-        if work == Work::Node && matches!(deployment.action(), "CREATE" | "UPDATE" | "") {
+        let brings_up = work == Work::Node && matches!(deployment.action(), "CREATE" | "UPDATE" | "");
+        let is_other = |id: &Option<String>| id.as_ref() != Some(&deployment.id);
+        if brings_up && policy.node_file.as_ref().is_some_and(is_other) {
+            list.push_back(PendingEntry { at, id: deployment.id, what: EntryKind::NodeOfFile });
+            continue;
+        }
+        if brings_up {
             nodes.insert(deployment.id.clone());
         }
         let allowed = policy.groups.as_ref().is_none_or(|groups| groups.contains(&deployment.group));
@@ -169,9 +179,20 @@ mod tests {
 
     #[test]
     fn groups_that_the_image_does_not_allow_are_named() {
-        let policy = GroupPolicy { groups: Some(vec!["kubernetes-node".to_owned()]) };
+        let policy = GroupPolicy { groups: Some(vec!["kubernetes-node".to_owned()]), ..GroupPolicy::default() };
         let entries = [entry("a", "script", "CREATE"), entry("b", "kubernetes-node", "CREATE")];
         assert_eq!(names(&entries, &policy), ["a forbidden", "b Node"]);
+    }
+
+    #[test]
+    fn where_a_file_configures_the_node_no_deployment_of_heats_does() {
+        let node = |id, action| entry(id, "kubernetes-node", action);
+        let entries =
+            [node("file", ""), node("a", "CREATE"), node("b", "UPDATE"), node("c", "DELETE"), entry("d", "script", "CREATE")];
+        let with =
+            |id: Option<&str>| names(&entries, &GroupPolicy { node_file: Some(id.map(str::to_owned)), ..GroupPolicy::default() });
+        assert_eq!(with(Some("file")), ["file Node", "a nodeoffile", "b nodeoffile", "c Node", "d Script"]);
+        assert_eq!(with(None)[0], "file nodeoffile", "as long as the file cannot be read, nobody's");
     }
 
     #[test]

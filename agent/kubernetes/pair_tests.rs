@@ -94,6 +94,8 @@ const VALUES: &[(&str, &[&str])] = &[
     ("ADMISSION_CONTROL_LIST", &["NamespaceLifecycle,NodeRestriction", "PodSecurityPolicy"]),
     ("INSECURE_REGISTRY_URL", &["registry.example.org:5000"]),
     ("WAIT_CURL", &["curl -i -X POST https://h.example.org/v1/wait"]),
+    ("WAIT_HANDLE_ENDPOINT", &["https://h.example.org/v1/wait"]),
+    ("WAIT_HANDLE_TOKEN", &["5f0e"]),
     ("WAIT_HANDLE", &["https://h.example.org/v1/wait"]),
     ("AUTH_URL", &["https://k.example.org:5000/v3", "https://k.example.org:5000/v2.0"]),
     ("NO_PROXY", &["10.0.0.0/8,.example.org"]),

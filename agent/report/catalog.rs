@@ -292,8 +292,8 @@ messages! {
         "";
     DeploymentForbidden = "HNA-0409", Error, "7931d9177be846f686cb90ab323c9ee4",
         "This image does not allow the deployment's group",
-        "[deploy] groups in agent.toml does not list it.",
-        "Use an allowed group, or rebuild the image with the group allowed.";
+        "[deploy] groups in agent.toml does not list it, or [node] source says that a file configures the node.",
+        "Use an allowed group, or rebuild the image with the group allowed. Of a file and a deployment keep one.";
     DeploymentTimedOut = "HNA-0410", Error, "78291c69ac154fa6851c4f0b3a122f4c",
         "A deployment exceeded its time limit",
         "Its whole process group was killed; Heat receives FAILURE with the end of the output.",

@@ -123,7 +123,7 @@ pub const KEYS: &[SettingKey] = &[
         "node.source",
         ValueRule::OneOf(&["deployment", "heat-params"]),
         "\"deployment\"",
-        "What configures the node: a kubernetes-node deployment; heat-params is not supported by this version and gives a warning.",
+        "What configures the node: a kubernetes-node deployment, or /etc/sysconfig/heat-params, the file that cloud-init writes for Magnum.",
     ),
     key(
         "node.patience",
@@ -353,11 +353,11 @@ impl ValueRule {
             Self::Paths => (list(&path), "a list of absolute paths without ..".to_owned()),
             Self::Words => (list(&word), "a list of non-empty strings".to_owned()),
             Self::Sources => {
-                let known = |item: &toml::Value| item.as_str().and_then(SourceName::from_word).is_some();
+                let names = SourceName::ORDER.map(SourceName::as_str);
+                let known = |item: &toml::Value| item.as_str().is_some_and(|word| names.contains(&word));
                 let items = value.as_array().map(Vec::as_slice).unwrap_or_default();
                 let twice = items.iter().enumerate().any(|(at, item)| items.iter().skip(at + 1).any(|other| other == item));
-                let names = SourceName::ALL.map(SourceName::as_str).join(", ");
-                (list(&known) && !twice && !items.is_empty(), format!("a list of one or more of {names}, each once"))
+                (list(&known) && !twice && !items.is_empty(), format!("a list of one or more of {}, each once", names.join(", ")))
             }
             Self::Options => (
                 list(&|item| item.as_str().is_some_and(is_option)),

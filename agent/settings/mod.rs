@@ -304,7 +304,7 @@ impl From<Fragment> for Settings {
             run_dir: run.dir.unwrap_or_else(|| "/run/heat-node-agent".into()),
             explicit,
             sources: Sources {
-                order: order.unwrap_or_else(|| SourceName::ALL.to_vec()),
+                order: order.unwrap_or_else(|| SourceName::ORDER.to_vec()),
                 cfn_init_data: paths(
                     sources.cfn_init_data,
                     &["/var/lib/heat-cfntools/cfn-init-data", "/var/lib/cloud/data/cfn-init-data"],

@@ -15,11 +15,16 @@ pub enum SourceName {
     Request,
     /// The file given by `--metadata`.
     File,
+    /// Magnum's `/etc/sysconfig/heat-params`, where `[node] source` says so: the node, and nothing else.
+    HeatParams,
 }
 
 impl SourceName {
-    /// All, weakest first.
-    pub const ALL: [Self; 6] = [Self::HeatLocal, Self::Local, Self::Cfn, Self::Heat, Self::Request, Self::File];
+    /// All.
+    pub const ALL: [Self; 7] = [Self::HeatLocal, Self::Local, Self::Cfn, Self::Heat, Self::Request, Self::File, Self::HeatParams];
+
+    /// Those whose documents are merged, weakest first.
+    pub const ORDER: [Self; 6] = [Self::HeatLocal, Self::Local, Self::Cfn, Self::Heat, Self::Request, Self::File];
 
     /// Those that are asked over the network.
     pub const REMOTE: [Self; 3] = [Self::Cfn, Self::Heat, Self::Request];
@@ -34,13 +39,14 @@ impl SourceName {
             Self::Heat => "heat",
             Self::Request => "request",
             Self::File => "file",
+            Self::HeatParams => "heat-params",
         }
     }
 
     /// Whether its list of deployments is what Heat asks for now; what was left on this machine is as old as its writing.
     #[must_use]
     pub fn speaks_for_heat(self) -> bool {
-        !matches!(self, Self::HeatLocal | Self::Local)
+        !matches!(self, Self::HeatLocal | Self::Local | Self::HeatParams)
     }
 
     /// Whether it is asked over the network.

@@ -19,7 +19,7 @@ use super::send::{DeliveryMethod, Sender};
 use crate::backoff::{Backoff, random, spread};
 use crate::budgets::{OUTBOX_DISK, REQUEST_IN_FLIGHT, SIGNALS_IN_FLIGHT};
 use crate::clock::{Clock, Moment, Stopwatch, Timestamp};
-use crate::collect::OwnCredentials;
+use crate::collect::{NodeFile, OwnCredentials, is_of_file};
 use crate::digest::key_of;
 use crate::error::remedy::Remedy;
 use crate::error::{Error, Result};
@@ -191,6 +191,8 @@ pub struct MetadataView {
     pub asked_keystone: bool,
     /// What the server itself may speak to Heat with.
     pub own: OwnCredentials,
+    /// The file that configures the node, where one does.
+    pub node_file: Option<NodeFile>,
 }
 
 impl MetadataView {
@@ -198,8 +200,23 @@ impl MetadataView {
     /// nothing is said against it.
     #[must_use]
     pub fn asks_for(&self, id: &str, resource: Option<&(String, String)>) -> bool {
+        if let Some(file) = self.file_of(id) {
+            return file.id.as_deref() == Some(id);
+        }
         let is_newest = resource.and_then(|resource| self.newest.get(resource)).is_none_or(|newest| newest.contains(id));
         is_newest && self.listed.as_ref().is_none_or(|listed| listed.contains(id))
+    }
+}
+
+impl MetadataView {
+    /// How new what is known of a deployment is.
+    fn freshness_of(&self, id: &str) -> Freshness {
+        self.file_of(id).map_or(self.freshness, NodeFile::freshness)
+    }
+
+    /// The file that a deployment is of: what it says now counts, and not what Heat lists.
+    fn file_of(&self, id: &str) -> Option<&NodeFile> {
+        self.node_file.as_ref().filter(|_| is_of_file(id))
     }
 }
 
@@ -532,7 +549,7 @@ impl Outbox {
             .values()
             .filter(|entry| busy.is_empty() || !busy.contains(&entry.destination.place()))
             .filter(|entry| self.next_action(entry, &view) == NextAction::NeedPoll)
-            .filter_map(|entry| view.freshness.awaits(entry.since, &self.clock))
+            .filter_map(|entry| view.freshness_of(&entry.about.as_ref()?.id).awaits(entry.since, &self.clock))
             .max()
     }
 
@@ -670,12 +687,13 @@ impl Outbox {
     fn heat_demand(entry: &QueuedSignal, view: &MetadataView, clock: &Clock) -> HeatDemand {
         // What is not about a deployment rests on nothing that Heat says of one.
         let Some(about) = &entry.about else { return HeatDemand::Asked };
-        if !view.freshness.covers(entry.since) {
+        let freshness = view.freshness_of(&about.id);
+        if !freshness.covers(entry.since) {
             return HeatDemand::Unknown;
         }
         match view.asks_for(&about.id, about.resource.as_ref()) {
             false => HeatDemand::Superseded,
-            true if view.freshness.awaits(entry.since, clock).is_some() => HeatDemand::LongAgo,
+            true if freshness.awaits(entry.since, clock).is_some() => HeatDemand::LongAgo,
             true => HeatDemand::Asked,
         }
     }

@@ -44,6 +44,7 @@ fn view(ids: &[&str], newest: &str, clock: &Clock) -> MetadataView {
         freshness: answered(clock),
         asked_keystone: true,
         own: OwnCredentials::default(),
+        node_file: None,
     }
 }
 
@@ -786,4 +787,28 @@ fn bodies_are_on_disk_alone_and_bounded_in_sum() {
     }
     assert_eq!(outbox(dir.path(), &clock, &report).waiting()[0].tries, 7);
     assert!(Outbox::inspect(&first.state).unwrap()[0].body.is_null());
+}
+
+#[tokio::test]
+async fn a_signal_of_the_file_rests_on_the_file_whatever_heat_lists() {
+    let clock = Clock::manual(Timestamp(10_000));
+    let (old, new) = ("heat-params-1", "heat-params-2");
+    let file = |answer| Some(NodeFile { id: Some(new.to_owned()), answer });
+    let queued = |id: &str| {
+        let mut entry = entry(id, Timestamp(10_000));
+        entry.since = clock.moment();
+        entry
+    };
+    let (one, former, heats) = (queued(new), queued(old), queued("a"));
+    let read_now = Some(ListAnswer::new(clock.moment(), [Duration::ZERO; 2]));
+    let demand = |entry: &QueuedSignal, view: &MetadataView| Outbox::heat_demand(entry, view, &clock);
+    for listed in [None, Some(view(&["a"], "a", &clock))] {
+        let heat = listed.unwrap_or_else(|| MetadataView { freshness: Freshness::Unasked, ..MetadataView::default() });
+        let unread = MetadataView { node_file: file(None), ..heat.clone() };
+        assert_eq!(demand(&one, &unread), HeatDemand::Unknown, "it was not read since");
+        let read = MetadataView { node_file: file(read_now), ..heat };
+        assert_eq!(demand(&one, &read), HeatDemand::Asked);
+        assert_eq!(demand(&former, &read), HeatDemand::Superseded);
+        assert_eq!(demand(&heats, &read), HeatDemand::Asked);
+    }
 }

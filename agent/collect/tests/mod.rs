@@ -6,6 +6,7 @@
 mod awaited;
 mod bad_answers;
 mod handover;
+mod node_file;
 mod replaced;
 mod transports;
 

@@ -3,7 +3,8 @@
 use serde_json::Value;
 
 use super::Agent;
-use super::view::is_heats_list;
+use super::view::is_judged;
+use crate::collect::HEAT_PARAMS;
 use crate::daemon::node;
 use crate::daemon::reason::{bad_parameters, reason};
 use crate::deploy::{
@@ -77,7 +78,8 @@ impl Agent {
         if self.worklist.is_of(&entries, revision) {
             return;
         }
-        let policy = GroupPolicy { groups: self.host.settings.deploy.groups.clone() };
+        let node_file = self.collector.snapshot().node_file.as_ref().map(|file| file.id.clone());
+        let policy = GroupPolicy { groups: self.host.settings.deploy.groups.clone(), node_file };
         let list = todo(entries.values(), |id| self.ledger.journal.get(id), &policy);
         self.worklist.renew(entries, revision, list);
     }
@@ -97,6 +99,12 @@ impl Agent {
                     let error = Error::refused(format!("group {:?} is not allowed on this image", deployment.group))
                         .rule(format!("[deploy] groups in agent.toml allows: {rule}"))
                         .remedy("use an allowed group, or have the image allow it");
+                    self.refuse(&deployment, Code::DeploymentForbidden, &error)?;
+                }
+                (EntryKind::NodeOfFile, Ok(Some(deployment))) => {
+                    let error = Error::refused(format!("the node is configured by {HEAT_PARAMS}"))
+                        .rule("[node] source = \"heat-params\" in agent.toml: no deployment of the group kubernetes-node configures the node")
+                        .remedy("remove the deployment from the template, or [node] source from agent.toml");
                     self.refuse(&deployment, Code::DeploymentForbidden, &error)?;
                 }
                 (EntryKind::DuplicateNode, Ok(Some(deployment))) => {
@@ -120,7 +128,8 @@ impl Agent {
     fn drop_superseded_bring_up(&mut self) -> Result<()> {
         let Some(id) = self.node_task.bring_up.about().cloned() else { return Ok(()) };
         let snapshot = self.collector.snapshot();
-        if !is_heats_list(snapshot) || snapshot.lists(&id) {
+        let is_of_file = snapshot.file_of(&id).is_some();
+        if !is_judged(snapshot, &id) || snapshot.lists(&id) {
             return Ok(());
         }
         // What comes next waits until the node is whole. That reads the disk, and is asked only where something is superseded.
@@ -129,7 +138,8 @@ impl Agent {
         }
         self.node_task.bring_up.stop();
         let Some(record) = self.ledger.journal.get(&id).cloned() else { return Ok(()) };
-        self.ledger.mark_withdrawn(&record, "superseded while it was being applied")
+        self.ledger.mark_withdrawn(&record, "superseded while it was being applied")?;
+        if is_of_file { self.ledger.forget(&id) } else { Ok(()) }
     }
 
     /// Goes on with a rollback that an earlier run of the agent had begun, whatever Heat lists by now: the node is not left between two
@@ -161,7 +171,7 @@ impl Agent {
     /// (design.md 9, Freshness).
     fn is_up_to_date(&mut self, id: &str) -> bool {
         let fact = self.ledger.journal.since(id);
-        let is_fresh = self.collector.snapshot().freshness().covers(fact);
+        let is_fresh = self.collector.snapshot().freshness_of(id).covers(fact);
         if !is_fresh {
             self.collector.ask(fact);
         }

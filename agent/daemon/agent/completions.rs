@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::Agent;
 use super::ending::job_event;
-use super::view::{ids, is_heats_list, withdrawal_reason};
-use crate::collect::SnapshotChange;
+use super::view::{ids, is_heats_list, is_judged, withdrawal_reason};
+use crate::collect::{SnapshotChange, is_of_file};
 use crate::daemon::node::Done;
 use crate::daemon::order_files::{Rollbacks, is_any_waiting};
 use crate::daemon::reason::reason;
@@ -27,7 +27,13 @@ impl Agent {
     pub(super) fn received(&mut self, change: SnapshotChange) {
         // First of all: a signal that is on its way goes no further than what is known.
         self.ledger.outbox.receive(self.view());
-        if !(change.metadata || change.answered) || !is_heats_list(self.collector.snapshot()) {
+        if !(change.metadata || change.answered) {
+            return;
+        }
+        if let Err(error) = self.forget_former_files() {
+            self.trouble.record("forgetting the former parameters of the node", &error);
+        }
+        if !is_heats_list(self.collector.snapshot()) {
             return;
         }
         if let Err(error) = self.take_back() {
@@ -35,8 +41,12 @@ impl Agent {
         }
         let listed = ids(self.collector.snapshot());
         self.withdraw_unlisted(&listed);
-        let freshness = self.collector.snapshot().freshness();
-        match self.ledger.journal.prune(|record| listed.contains(&record.id) || !freshness.covers(record.since)) {
+        let snapshot = self.collector.snapshot();
+        let freshness = snapshot.freshness();
+        let is_kept = |record: &DeploymentRecord| {
+            listed.contains(&record.id) || snapshot.file_of(&record.id).is_some() || !freshness.covers(record.since)
+        };
+        match self.ledger.journal.prune(is_kept) {
             Ok(gone) => {
                 for id in &gone {
                     let job = format!("deployment-{}", crate::digest::key_of(id));
@@ -52,14 +62,43 @@ impl Agent {
         }
     }
 
+    /// What the file that configures the node said before is forgotten with its signals: whoever goes back to that wants it anew. The
+    /// generation that was made of it stays.
+    fn forget_former_files(&mut self) -> Result<()> {
+        let snapshot = self.collector.snapshot();
+        if snapshot.node_file.is_none() || !self.ledger.sending.is_empty() {
+            return Ok(());
+        }
+        let is_former = |record: &&DeploymentRecord| {
+            is_of_file(&record.id)
+                && is_judged(snapshot, &record.id)
+                && !snapshot.lists(&record.id)
+                && self.node_task.bring_up.about() != Some(&record.id)
+        };
+        let mut former: Vec<DeploymentRecord> = self.ledger.journal.all().into_iter().filter(is_former).cloned().collect();
+        if !former.is_empty()
+            && let Some((update, _)) = self.interrupted_update()
+        {
+            former.retain(|record| record.id != update.id);
+        }
+        for record in former {
+            if record.state <= DeploymentState::Running {
+                self.ledger.mark_withdrawn(&record, "the file has other parameters now")?;
+            }
+            self.ledger.forget(&record.id)?;
+        }
+        Ok(())
+    }
+
     /// What was let go because one answer of Heat did not list it, and is asked for again: it goes on where it was.
     fn take_back(&mut self) -> Result<()> {
         let view = self.view();
         let (lost, sending) = self.ledger.outbox.take_back();
         self.record_dispositions(lost);
+        let snapshot = self.collector.snapshot();
         let is_asked = |record: &&DeploymentRecord| {
             record.withdrawn_from.is_some()
-                && view.freshness.covers(record.since)
+                && snapshot.freshness_of(&record.id).covers(record.since)
                 && view.asks_for(&record.id, record.resource.as_ref())
         };
         let back: Vec<DeploymentRecord> = self.ledger.journal.all().into_iter().filter(is_asked).cloned().collect();
@@ -76,13 +115,15 @@ impl Agent {
     /// Work of an earlier run of the agent whose deployment is gone: nobody waits for its result any more. A script or hook that
     /// may still run is taken over and ended first.
     fn withdraw_unlisted(&mut self, listed: &BTreeSet<String>) {
-        let freshness = self.collector.snapshot().freshness();
+        let snapshot = self.collector.snapshot();
+        let freshness = snapshot.freshness();
         let is_under_way = |id: &String| self.hook.id() == Some(id) || self.node_task.bring_up.about() == Some(id);
         let may_run = |record: &DeploymentRecord| record.state == DeploymentState::Running && record.is_job();
         let orphaned = |record: &&DeploymentRecord| {
             record.state <= DeploymentState::Running
                 && !may_run(record)
                 && !listed.contains(&record.id)
+                && snapshot.file_of(&record.id).is_none()
                 && !is_under_way(&record.id)
                 && freshness.covers(record.since)
         };

@@ -18,7 +18,7 @@ use crate::files::{Attributes, Tree};
 use crate::http::fake::{Act, Fake, ok, status, token};
 use crate::metadata::Deployment;
 use crate::report::Report;
-use crate::settings::Settings;
+use crate::settings::{NodeSource, Settings};
 use crate::signal::{Destination, SignalSubject};
 
 /// Where a pass reads its document: what `--metadata` names, or what cloud-init left.
@@ -35,6 +35,11 @@ async fn pass(place: &str, document: &Value) -> (tempfile::TempDir, Vec<Event>, 
 /// The same on what an earlier pass left.
 async fn pass_in(dir: &Path, place: &str, document: &Value) -> (Vec<Event>, Vec<DeploymentRecord>) {
     let (agent, report) = open_in(dir, place, document).await;
+    run(agent, report).await
+}
+
+/// One pass of an agent; what it said, and the records that it leaves.
+async fn run(agent: Agent, report: Report) -> (Vec<Event>, Vec<DeploymentRecord>) {
     let (state, settings) = (Arc::clone(&agent.host.state), agent.host.settings.clone());
     Box::pin(agent.run_once()).await.unwrap();
     let (deployed, keep) = (Some(settings.deploy.deployed_dir.as_path()), settings.deploy.keep);
@@ -44,11 +49,15 @@ async fn pass_in(dir: &Path, place: &str, document: &Value) -> (Vec<Event>, Vec<
 
 /// An agent before its first poll.
 pub(in crate::daemon::agent) async fn open_in(dir: &Path, place: &str, document: &Value) -> (Agent, Report) {
+    open_with(dir, place, document, NodeSource::Deployment).await
+}
+
+async fn open_with(dir: &Path, place: &str, document: &Value, node_source: NodeSource) -> (Agent, Report) {
     let tree = Arc::new(Tree::open(dir).unwrap());
     tree.create_dir_all(Path::new("var/lib/heat-cfntools"), Attributes::mode(0o755)).unwrap();
     tree.write(Path::new(place), document.to_string().as_bytes(), Attributes::mode(0o600)).unwrap();
     let state = Arc::new(Tree::open_or_create(&dir.join("state"), 0o700).unwrap());
-    let mut settings = Settings { state_dir: dir.join("state"), run_dir: dir.join("run"), ..Settings::default() };
+    let mut settings = Settings { state_dir: dir.join("state"), run_dir: dir.join("run"), node_source, ..Settings::default() };
     // Sources are asked once in a pass, however long it takes.
     (settings.polling_interval, settings.min_polling_interval) = (Duration::from_hours(1), Duration::from_hours(1));
     settings.sources.timeout = Duration::from_mins(2);
@@ -498,4 +507,37 @@ async fn a_temporary_url_of_a_changed_deployment_is_not_written_in_the_second_of
     agent.ledger.sending.clear();
     let idle = agent.is_idle();
     assert!(!idle || agent.host.clock.now() >= held("changed"), "a single pass waits for it");
+}
+
+/// With a wait condition that nobody answers for: its signal is that of the parameters in force, or gone.
+#[tokio::test]
+async fn what_the_file_said_before_is_forgotten_with_its_signal_and_may_be_asked_for_anew() {
+    let dir = tempfile::tempdir().unwrap();
+    let (tree, path) = (Tree::open(dir.path()).unwrap(), Path::new(crate::collect::HEAT_PARAMS));
+    tree.create_dir_all(path.parent().unwrap(), Attributes::mode(0o755)).unwrap();
+    let mut ids = Vec::new();
+    for (role, is_news) in [("master", true), ("master", false), ("minion", true), ("master", true)] {
+        let text = format!("ROLE={role}\nWAIT_HANDLE=http://127.0.0.1:9/v1/waitcondition/a\n");
+        tree.write(path, text.as_bytes(), Attributes::mode(0o600)).unwrap();
+        let (agent, report) = open_with(dir.path(), BOOT, &json!({}), NodeSource::HeatParams).await;
+        let (events, records) = run(agent, report).await;
+        let refused = events.iter().filter(|event| event.code == Code::DeploymentForbidden).count();
+        assert_eq!((refused, records.len()), (usize::from(is_news), 1), "{role}: {events:?}");
+        let signals = std::fs::read_dir(dir.path().join("state/outbox")).unwrap();
+        let texts: Vec<String> = signals.map(|entry| std::fs::read_to_string(entry.unwrap().path()).unwrap()).collect();
+        assert!(texts.len() == 1 && texts[0].contains(&records[0].id), "{texts:?}");
+        ids.push(records[0].id.clone());
+    }
+    assert!(ids[0] == ids[1] && ids[1] != ids[2] && ids[2] != ids[3] && ids[0] == ids[3], "{ids:?}");
+}
+
+#[tokio::test]
+async fn where_the_file_configures_the_node_heat_hears_so_of_its_own_deployment() {
+    let dir = tempfile::tempdir().unwrap();
+    let node =
+        json!({"id": "a", "name": "n", "group": "kubernetes-node", "inputs": [{"name": "deploy_action", "value": "CREATE"}]});
+    let (agent, report) = open_with(dir.path(), BOOT, &json!({"deployments": [node]}), NodeSource::HeatParams).await;
+    let (_, records) = run(agent, report).await;
+    let outcome = records[0].outcome.as_ref().unwrap().reason.as_ref().unwrap().to_string();
+    assert!(records.len() == 1 && outcome.contains("the node is configured by /etc/sysconfig/heat-params"), "{outcome}");
 }

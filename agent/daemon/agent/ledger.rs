@@ -130,7 +130,12 @@ impl Ledger {
         let event = if new {
             Event::new(
                 Code::DeploymentRecorded,
-                format!("deployment {} ({}, {}) is new", deployment.name, deployment.group, deployment.action()),
+                // One of a file has no action.
+                format!(
+                    "deployment {} ({}) is new",
+                    deployment.name,
+                    [&*deployment.group, deployment.action()].join(", ").trim_end_matches(", ")
+                ),
             )
         } else {
             let note = self.journal.get(&deployment.id).and_then(|record| record.note.as_deref()).unwrap_or("run before");
@@ -168,6 +173,12 @@ impl Ledger {
         if !self.unstored.is_paused() {
             self.unstored.clear();
         }
+    }
+
+    /// Nobody asks for a deployment any more, and should the same be asked for again it is a new one.
+    pub(super) fn forget(&mut self, id: &str) -> Result<()> {
+        self.forget_signals(id)?;
+        self.journal.forget(id)
     }
 
     /// Nothing of a deployment without a record is sent. What is on its way has left the outbox already.

@@ -48,11 +48,12 @@ use crate::collect::Collector;
 use crate::deploy::DeploymentRecord;
 use crate::error::Result;
 use crate::http::Http;
+use crate::kubernetes::parameters::heat_params;
 use crate::programs::Programs;
 use crate::progress::Progress;
 use crate::report::status::Condition;
 use crate::report::{Code, Event, Phase, Report};
-use crate::settings::{NodeSource, Settings};
+use crate::settings::Settings;
 use crate::signal::{MetadataView, Outbox, Sender};
 use crate::watch::AsyncWatch;
 
@@ -105,7 +106,8 @@ impl Agent {
             clock.clone(),
             report.clone(),
             metadata,
-        );
+        )
+        .with_node_file(heat_params::read);
         collector.quarantine_unreadable();
         collector.belong_to(&instance, publisher.run_dir.as_ref());
         let keystone = collector.keystone().clone();
@@ -176,9 +178,5 @@ fn warn_of_settings(settings: &Settings, report: &Report) {
     if settings.tls.allow_insecure {
         let line = "[tls] allow_insecure lets parameters turn off the verification of certificates";
         report.emit(Event::new(Code::InsecureTls, line).step("tls"));
-    }
-    if settings.node_source == NodeSource::HeatParams {
-        let line = "[node] source = \"heat-params\" is not supported by this version: only deployments of the group kubernetes-node configure the node";
-        report.emit(Event::new(Code::SettingsUnknownKey, line).step("node.source"));
     }
 }

@@ -20,6 +20,11 @@ pub(super) fn is_heats_list(snapshot: &Snapshot) -> bool {
     snapshot.deployments.is_some() && snapshot.listing.as_ref().is_some_and(heat)
 }
 
+/// Whether a deployment that is not in the list is gone: by Heat's word, or by that of the file that it is of.
+pub(super) fn is_judged(snapshot: &Snapshot, id: &str) -> bool {
+    snapshot.file_of(id).map_or_else(|| is_heats_list(snapshot), |file| file.answer.is_some())
+}
+
 /// Ids of the listed deployments.
 pub(in crate::daemon) fn ids(snapshot: &Snapshot) -> Arc<BTreeSet<String>> {
     snapshot.deployments.as_ref().map(|list| list.ids()).unwrap_or_default()
@@ -47,11 +52,12 @@ pub(super) fn withdrawal_reason(snapshot: &Snapshot, record: &DeploymentRecord) 
 pub(super) fn view(snapshot: &Snapshot) -> MetadataView {
     let (freshness, own) = (snapshot.freshness(), snapshot.own_credentials.clone());
     let asked_keystone = snapshot.authority.as_ref().is_some_and(|authority| asks_keystone(authority.source));
+    let node_file = snapshot.node_file.clone();
     if !is_heats_list(snapshot) {
-        return MetadataView { freshness, asked_keystone, own, ..MetadataView::default() };
+        return MetadataView { freshness, asked_keystone, own, node_file, ..MetadataView::default() };
     }
     let (listed, newest) = snapshot.deployments.as_ref().map(|list| (list.ids(), list.newest())).unwrap_or_default();
-    MetadataView { listed: Some(listed), newest, freshness, asked_keystone, own }
+    MetadataView { listed: Some(listed), newest, freshness, asked_keystone, own, node_file }
 }
 
 #[cfg(test)]

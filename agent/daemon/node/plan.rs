@@ -251,6 +251,8 @@ mod tests {
         let endpoint = "https://h:8004/v1/p/stacks/s/u/resources/r/signal".to_owned();
         let token = Destination::Token { endpoint, token: "5f0e".into(), insecure: false };
         assert_eq!(understood(line).unwrap().wait, Some(Handle::Heat(token)));
+        let mistakes = understood_as("WAIT_HANDLE_TOKEN", "5f0e").unwrap_err();
+        assert!(mistakes[0].to_string().starts_with("WAIT_HANDLE or WAIT_CURL: "), "{}", mistakes[0]);
         assert_eq!(understood("").unwrap().wait, None, "Magnum leaves it empty where Heat maps nothing to it");
         let mistakes = understood("curl -X POST").unwrap_err();
         assert!(mistakes[0].to_string().starts_with("WAIT_HANDLE or WAIT_CURL: "), "{}", mistakes[0]);

@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 
 use super::mistake::Mistake;
 use super::table::find;
+use crate::error::Error;
 
 /// Longest file that is read, in bytes; the largest known has 12 KiB.
 const LIMIT: usize = 1 << 20;
@@ -69,6 +70,20 @@ pub fn parse(text: &str) -> Result<HeatParams, Vec<Mistake>> {
         }
     }
     if mistakes.is_empty() { Ok(read) } else { Err(mistakes) }
+}
+
+/// The same for the source of a node's parameters: them, and what their reader should know.
+///
+/// # Errors
+/// One, with every line that is no assignment.
+pub fn read(text: &str) -> Result<(Map<String, Value>, Vec<String>), Error> {
+    let read = parse(text).map_err(|mistakes| {
+        let all: Vec<String> = mistakes.iter().map(|one| format!("{} {}", one.parameter, one.problem)).collect();
+        Error::permanent(all.join(", "))
+            .rule("lines of KEY=\"value\" in shell syntax; nothing is evaluated")
+            .remedy("correct the file, or what writes it; it is read again by itself")
+    })?;
+    Ok((read.parameters, read.warnings.iter().map(ToString::to_string).collect()))
 }
 
 /// The here-document with the parameters in the text of Magnum's script (from 9.x on), as the script would write it: its

@@ -88,11 +88,15 @@ impl Parameters {
         self.given.get(name).map(String::as_str)
     }
 
-    /// WAIT_HANDLE, or Magnum's WAIT_CURL, as it was given, a map where it is one; `signal` understands it. An empty map is
+    /// WAIT_HANDLE, Magnum's WAIT_CURL, or WAIT_HANDLE_ENDPOINT with its token, as it was given, a map where it is one; `signal` understands it. An empty map is
     /// NO_SIGNAL: Heat counts polls.
     #[must_use]
     pub fn wait_handle(&self) -> Option<Value> {
-        let handle = self.get("WAIT_HANDLE").or_else(|| self.get("WAIT_CURL"))?;
+        let Some(handle) = self.get("WAIT_HANDLE").or_else(|| self.get("WAIT_CURL")) else {
+            let (endpoint, token) = (self.get("WAIT_HANDLE_ENDPOINT"), self.get("WAIT_HANDLE_TOKEN"));
+            // One without the other is named as a handle that cannot be understood.
+            return (endpoint.is_some() || token.is_some()).then(|| serde_json::json!({"endpoint": endpoint, "token": token}));
+        };
         let value = if handle.starts_with('{') { json::small(handle.as_bytes()) } else { None };
         value.or_else(|| Some(Value::from(handle))).filter(|value| !value.as_object().is_some_and(Map::is_empty))
     }

@@ -219,6 +219,8 @@ pub const TABLE: &[Parameter] = &[
     secret("TRUSTEE_PASSWORD", Text, "password of that user"),
     secret("TRUST_ID", Text, "trust of that user"),
     secret("WAIT_CURL", Text, "curl command of a wait condition, with a token; parsed if there is no WAIT_HANDLE, never run"),
+    secret("WAIT_HANDLE_ENDPOINT", Text, "address of a wait condition's handle, with WAIT_HANDLE_TOKEN; used if there is neither WAIT_HANDLE nor WAIT_CURL"),
+    secret("WAIT_HANDLE_TOKEN", Text, "Keystone token of that handle"),
     p("HEAT_CONTAINER_AGENT_TAG", Word, "", "image tag of the replaced agent"),
     p("CLOUD_PROVIDER_ENABLED", Bool, "", "whether the external cloud provider runs"),
     p("CLOUD_PROVIDER_TAG", Word, "", "image tag of the cloud provider"),

@@ -415,6 +415,9 @@ mod tests {
             assert_eq!(spec(&[("WAIT_HANDLE", handle)]).unwrap().wait_handle, Some(value));
         }
         assert_eq!(spec(&[("WAIT_HANDLE", "{}")]).unwrap().wait_handle, None);
+        let endpoint = ("WAIT_HANDLE_ENDPOINT", "https://h:8004/v1/p/stacks/s/u/resources/r/signal");
+        let by_token = spec(&[endpoint, ("WAIT_HANDLE_TOKEN", "5f0e")]).unwrap().wait_handle;
+        assert_eq!(by_token, Some(json!({"endpoint": endpoint.1, "token": "5f0e"})));
     }
 
     #[test]

@@ -13,6 +13,7 @@ use super::super::machine::{Machine, variable};
 use super::cache::Cache;
 use super::ec2;
 use super::options::{Collector, Options};
+use crate::budgets::{LOCAL_BYTES, LOCAL_MEMORY, json};
 use crate::clock::Clock;
 use crate::collect::{HINT, LOCAL_DATA, SingleSource};
 use crate::deploy::Work;
@@ -21,6 +22,7 @@ use crate::files::{FileKind, Tree};
 use crate::http::{Http, Tls};
 use crate::openstack::keystone::Keystone;
 use crate::settings::source_name::SourceName;
+use crate::storage::config_drive;
 
 const HEAT_LOCAL: &str = "/var/lib/heat-cfntools/cfn-init-data";
 
@@ -252,6 +254,12 @@ async fn ec2(machine: &Machine, options: &Options, http: &Http, clock: &Clock) -
     let is_something = |value: &Value| value.as_object().is_some_and(|members| !members.is_empty());
     if let Some(kept) = (Cache { machine, options }).kept(name).filter(is_something) {
         return Ok(vec![(name.to_owned(), kept)]);
+    }
+    // The config drive comes first; one that is none, or says nothing, is passed over (heat-protocol.md 2.2).
+    let dev = machine.root.base().join("dev");
+    let drive = config_drive::read(&dev, &["ec2", "latest", "meta-data.json"], LOCAL_BYTES).ok().flatten();
+    if let Some(found) = drive.and_then(|bytes| json::value(&bytes, LOCAL_MEMORY).ok()).filter(is_something) {
+        return Ok(vec![(name.to_owned(), found)]);
     }
     let url = options.values.all(name, "metadata_url").pop().unwrap_or_else(|| ec2::USUAL.to_owned());
     let deadline: Duration = options.values.seconds(name, "timeout", 10.0)?;
