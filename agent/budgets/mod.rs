@@ -146,7 +146,7 @@ mod tests {
         let sum: usize = MEMORY_PARTS.iter().map(|(_, bytes)| bytes).sum();
         assert!(sum <= MEMORY, "{} KiB", sum / KIB);
         // 408 KiB: what hyper reads of a head.
-        assert!(KEYSTONE_ANSWER + 408 * KIB <= 4 * REQUEST_IN_FLIGHT);
+        const { assert!(KEYSTONE_ANSWER + 408 * KIB <= 4 * REQUEST_IN_FLIGHT) };
         // While the state is read nothing else is there.
         let opening = [AT_REST, STATE_FILE_MEMORY, 16 * MIB, RECORDS_MEMORY];
         assert!(opening.iter().sum::<usize>() <= MEMORY);

@@ -167,11 +167,8 @@ impl<'m> Members<'m> {
                     let next = if byte == b',' { Place::BeforeName } else { Place::End };
                     return if self.end_member() { next } else { Place::Broken };
                 }
-                _ if is_blank => {
-                    if self.value.is_empty() {
-                        return Place::Value;
-                    }
-                }
+                _ if is_blank && self.value.is_empty() => return Place::Value,
+                _ if is_blank => {}
                 b'"' => self.in_text = true,
                 b'[' | b'{' => self.depth += 1,
                 b']' | b'}' if self.depth == 0 => return Place::Broken,
@@ -203,14 +200,15 @@ impl<'m> Members<'m> {
             }
             self.size = self.done.iter().map(|(name, value)| MEMBER + name.len() + value.len()).sum();
         }
-        if self.size > KEPT && !is_own {
-            if let Some((name, value)) = self.done.pop() {
-                self.size -= MEMBER + name.len() + value.len();
-                if !std::mem::replace(&mut self.is_over, true) {
-                    let note = Kept::Whole(Value::from(LEFT_OUT).to_string().into_bytes());
-                    self.size += MEMBER + name.len() + note.len();
-                    self.done.push((name, note));
-                }
+        if self.size > KEPT
+            && !is_own
+            && let Some((name, value)) = self.done.pop()
+        {
+            self.size -= MEMBER + name.len() + value.len();
+            if !std::mem::replace(&mut self.is_over, true) {
+                let note = Kept::Whole(Value::from(LEFT_OUT).to_string().into_bytes());
+                self.size += MEMBER + name.len() + note.len();
+                self.done.push((name, note));
             }
         }
         true

@@ -400,20 +400,21 @@ async fn four_signals_are_on_their_way_at_one_time_however_many_places_there_are
         outbox.put(QueuedSignal { about: None, destination, ..entry(&n.to_string(), clock.now()) }).unwrap();
         places.push(heat);
     }
+    let real = Clock::system();
     let asked = || places.iter().filter(|heat| !heat.requests().is_empty()).count();
     let watched = async {
         while asked() < 4 {
-            tokio::time::sleep(Duration::from_millis(5)).await;
+            real.wait(Duration::from_millis(5)).await;
         }
-        tokio::time::sleep(Duration::from_millis(200)).await;
+        real.wait(Duration::from_millis(200)).await;
         assert_eq!(asked(), 4);
         while asked() < 7 {
             until.notify_waiters();
-            tokio::time::sleep(Duration::from_millis(5)).await;
+            real.wait(Duration::from_millis(5)).await;
         }
         for _ in 0..20 {
             until.notify_waiters();
-            tokio::time::sleep(Duration::from_millis(5)).await;
+            real.wait(Duration::from_millis(5)).await;
         }
     };
     let ((gone, done), ()) = tokio::join!(sent(received(&outbox, &view(&["a"], "a", &clock))), watched);
