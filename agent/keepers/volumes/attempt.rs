@@ -87,7 +87,7 @@ pub(super) fn missing(volume: &Volume, reason: &str, deadline: Duration, server:
 pub(super) fn attach(id: &str, server: &str, parameter: &str) -> Remedy {
     Remedy::stack_update_or(format!(
         "`openstack volume show {id}`: if available, `openstack server add volume {server} {id}` attaches it here; if another server has it, ask \
-         its owner; if this one, detach and attach it again; other status: ask the cloud's admin; none in its project: correct {parameter} in the \
+         its owner; if this one, detach and attach it again; other status: ask an admin; none in its project: correct {parameter} in the \
          template and update the stack"
     ))
 }
