@@ -68,8 +68,9 @@ pub(super) fn run(arguments: &[String]) -> ToolResult {
 /// Of a result whose end is missing.
 const CUT_OFF: &str = "begins as JSON and ends too early, or is damaged";
 
-/// The result, which is nothing where it is no JSON (heat-protocol.md 4.4), and a failure where it begins as JSON. What is no object Heat would take for success without a word:
-/// it becomes the text of one (R46). What the replaced tool reads and this one cannot is no success: nobody knows what it says.
+/// The result, which is nothing where it is no JSON (heat-protocol.md 4.4), and a failure where it begins as JSON. What is no object Heat would
+/// take for success without a word: it becomes the text of one (R46). What the replaced tool reads and this one cannot is no success: nobody
+/// knows what it says.
 fn read(text: &str) -> Map<String, Value> {
     match lenient_object(text) {
         Ok(result) => result,
