@@ -119,7 +119,7 @@ impl LocalFiles {
         let mut files: Vec<_> = sources.cfn_init_data.iter().zip(sources.cfn_init_data.iter().map(read)).collect();
         let drive = PathBuf::from(DRIVE);
         self.is_of_drive = false;
-        if !files.is_empty() && files.iter().all(|(_, content)| matches!(content, Ok(None))) {
+        if sources.config_drive && !files.is_empty() && files.iter().all(|(_, content)| matches!(content, Ok(None))) {
             let content = self.read_drive(root);
             self.is_of_drive = content.is_some();
             files.push((&drive, Ok(content)));
@@ -377,9 +377,12 @@ mod tests {
     fn where_no_cloud_init_left_anything_the_config_drive_is_the_boot_copy() {
         let dir = tempfile::tempdir().unwrap();
         let tree = Tree::open(dir.path()).unwrap();
-        let sources = Settings::default().sources;
+        let mut sources = Settings::default().sources;
         let mut files = LocalFiles::default();
         put(&tree, "/dev/disk/by-label/config-2", "no file system");
+        files.refresh(&tree, &sources);
+        assert!(files.drive_warnings.is_empty(), "whoever may attach a disk could name another Heat: the image has to permit it");
+        sources.config_drive = true;
         files.refresh(&tree, &sources);
         let said = &files.drive_warnings;
         assert!(said.len() == 1 && said[0].contains("the config drive"), "{said:?}");

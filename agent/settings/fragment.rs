@@ -86,6 +86,12 @@ pub const KEYS: &[SettingKey] = &[
         "Settings of os-collect-config, which are followed.",
     ),
     key(
+        "sources.config_drive",
+        ValueRule::Switch,
+        "false",
+        "Whether the first metadata is read from a disk labelled config-2 where cloud-init left none; any disk with that label is believed.",
+    ),
+    key(
         "sources.timeout",
         ValueRule::Number(1, 600),
         "10",
@@ -186,6 +192,7 @@ pub(super) struct SourcesFragment {
     pub(super) order: Option<Vec<String>>,
     pub(super) cfn_init_data: Option<Vec<PathBuf>>,
     pub(super) os_collect_config: Option<PathBuf>,
+    pub(super) config_drive: Option<bool>,
     pub(super) timeout: Option<u64>,
 }
 
@@ -279,6 +286,7 @@ impl Fragment {
         take(&mut self.sources.order, stronger.sources.order);
         take(&mut self.sources.cfn_init_data, stronger.sources.cfn_init_data);
         take(&mut self.sources.os_collect_config, stronger.sources.os_collect_config);
+        take(&mut self.sources.config_drive, stronger.sources.config_drive);
         take(&mut self.sources.timeout, stronger.sources.timeout);
         take(&mut self.deploy.groups, stronger.deploy.groups);
         take(&mut self.deploy.time_limit, stronger.deploy.time_limit);

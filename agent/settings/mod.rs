@@ -90,6 +90,9 @@ pub struct Sources {
     pub cfn_init_data: Vec<PathBuf>,
     /// The replaced collector's settings.
     pub os_collect_config: PathBuf,
+    /// Whether a disk with the label of Nova's config drive is believed, where no boot copy is there. Whoever attaches a disk to the server can
+    /// give it that label.
+    pub config_drive: bool,
     /// Deadline of one request.
     pub timeout: Duration,
 }
@@ -310,6 +313,7 @@ impl From<Fragment> for Settings {
                     &["/var/lib/heat-cfntools/cfn-init-data", "/var/lib/cloud/data/cfn-init-data"],
                 ),
                 os_collect_config: sources.os_collect_config.unwrap_or_else(|| "/etc/os-collect-config.conf".into()),
+                config_drive: sources.config_drive.unwrap_or(false),
                 timeout: seconds(sources.timeout, 10),
             },
             deploy: Deploy {

@@ -34,6 +34,7 @@ def test_a_server_without_cloud_init_finds_heat_by_its_config_drive(hosts, signa
     host.sh("dd if=/var/tmp/config.iso of=/dev/vdb status=none conv=fsync && rm /var/tmp/config.iso && "
             "mkdir -p /dev/disk/by-label && ln -sfn /dev/vdb /dev/disk/by-label/config-2")
     server.deploy(server.deployment("10-script", config="#!/bin/sh\necho ran\n"))
+    host.write("/etc/heat-node-agent/agent.toml", "[sources]\nconfig_drive = true\n")
     host.install_agent()
     host.exec("systemctl", "enable", "--now", UNIT)
     assert signalled(server, "10-script")["deploy_stdout"] == "ran\n"
