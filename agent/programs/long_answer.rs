@@ -263,7 +263,10 @@ impl<'m> OpenValue<'m> {
     }
 }
 
-/// A value of which only the ends are kept. Of another than a text what is left out is not looked at further.
+/// In the place of a list or an object that is too long to be kept whole.
+const NO_TEXT: &[u8] = b"(left out: a list or an object that is too long to be sent)";
+
+/// A value of which only the ends are kept, where it is a text. Of another one nothing is kept, and it is not looked at further.
 #[derive(Debug)]
 struct LongValue<'m> {
     is_text: bool,
@@ -280,8 +283,11 @@ impl<'m> LongValue<'m> {
             raw.remove(0);
         }
         let mut ends = Ends { limit, ..Ends::default() };
-        let stream = mask.stream();
-        if stream.is_none() {
+        // In a list or an object a secret stands as JSON writes it, which masking does not know piece by piece.
+        let stream = if is_text { mask.stream() } else { None };
+        if !is_text {
+            ends.add(NO_TEXT);
+        } else if stream.is_none() {
             ends.add(&mask.hide(b"said"));
         }
         Self { is_text, stream, ends }
@@ -454,11 +460,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_text_becomes_the_text_of_its_ends_and_many_members_share_the_room() {
+    fn what_is_no_text_is_left_out_where_it_is_too_long_and_many_members_share_the_room() {
         let said = json!({"list": vec!["]}\""; 900_000], "deploy_status_code": "7", "n": 1});
         let one = answer(&said.to_string(), &hiding(&[]));
         let list = one.outputs["list"].as_str().unwrap();
-        assert!(one.status == 7 && one.outputs["n"] == 1 && list.starts_with("[\"]}\\\"\",") && list.ends_with("\"]}\\\"\"]"));
+        assert_eq!((one.status, &one.outputs["n"], list.as_bytes()), (7, &json!(1), NO_TEXT));
         let texts: serde_json::Map<_, _> = (0..900).map(|n| (n.to_string(), Value::from("x".repeat(5_000)))).collect();
         let many = answer(&format!("{:#}", Value::Object(texts)), &hiding(&[]));
         assert!(many.outputs.len() == 900 && many.outputs.values().all(|text| text.as_str().unwrap().len() < 1_100));
