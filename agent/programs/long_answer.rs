@@ -295,12 +295,15 @@ impl<'m> LongValue<'m> {
 
     /// Takes what can be read by itself, at the end all.
     fn read(&mut self, raw: &mut Vec<u8>, is_end: bool) -> bool {
-        let whole = if is_end || !self.is_text { raw.len() } else { python_json::whole_characters(raw) };
+        if !self.is_text {
+            raw.clear();
+            return true;
+        }
+        let whole = if is_end { raw.len() } else { python_json::whole_characters(raw) };
         let piece: Vec<u8> = raw.drain(..whole).collect();
-        let read = if self.is_text { unescaped(&piece).map(String::into_bytes) } else { Some(piece) };
-        let Some(read) = read else { return false };
+        let Some(text) = unescaped(&piece) else { return false };
         if let Some(stream) = &mut self.stream {
-            stream.add(&read);
+            stream.add(text.as_bytes());
             self.ends.add(&stream.shown());
         }
         true
