@@ -24,7 +24,7 @@ const ON_ITS_WAY: [&str; 2] = ["ContainerCreating", "PodInitializing"];
 pub(super) async fn ready(root: &Tree, prober: &impl Prober, add_on: &AddOn) -> Result<()> {
     for manifest in read(root, add_on)? {
         let Some(plural) = plural(&manifest) else { continue };
-        let namespace = manifest.namespace.as_deref().unwrap_or("default");
+        let namespace = manifest.namespace_or_default();
         let (kind, name) = (manifest.kind.to_lowercase(), &manifest.name);
         let place = format!("{}/apis/{}/namespaces/{namespace}", add_on.server, manifest.api_version);
         let object = match prober.get_json(&format!("{place}/{plural}/{name}"), add_on.identity.as_ref()).await {

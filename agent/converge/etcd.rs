@@ -72,7 +72,7 @@ pub(crate) struct Etcd {
 impl Etcd {
     /// Certificates are read when the first connection is made.
     pub(crate) fn new(http: &Http, access: &EtcdAccess, whose: &'static str) -> Self {
-        let http = access.identity.as_ref().map_or_else(|| http.clone(), |identity| http.with_identity(identity));
+        let http = http.identified_by(access.identity.as_ref());
         Self { http, endpoint: access.endpoint.trim_end_matches('/').to_owned(), whose, gateway: OnceCell::new() }
     }
 

@@ -204,6 +204,12 @@ impl Http {
         self.derived(EndpointOptions { authority, identity: Some((certificate.into(), key.into())), socket: None })
     }
 
+    /// The same as whom an identity names; without one as nobody.
+    #[must_use]
+    pub fn identified_by(&self, identity: Option<&ClientIdentity>) -> Self {
+        identity.map_or_else(|| self.clone(), |identity| self.with_identity(identity))
+    }
+
     /// The same over a local socket (a container runtime's), e.g. with `http://localhost/_ping` as URL.
     #[must_use]
     pub fn over_unix_socket(&self, socket: &Path) -> Self {

@@ -21,8 +21,6 @@ use crate::machine::add_ons::{Manifest, read};
 
 /// A list of kinds is short; more is not read.
 const ANSWER_LIMIT: usize = 1024 * 1024;
-/// Where objects lie whose manifest names no namespace, as with kubectl.
-const NAMESPACE: &str = "default";
 
 /// Kubernetes' own groups with a dot, without `.k8s.io` behind them, which groups of definitions may end with as well (Kubernetes API
 /// reference, 1.9 to 1.37).
@@ -72,7 +70,7 @@ async fn apply(
     waits: &impl Fn(&Error, u32, Duration),
 ) -> Result<Applied> {
     let running = http.clock().start();
-    let http = add_on.identity.as_ref().map_or_else(|| http.clone(), |identity| http.with_identity(identity));
+    let http = http.identified_by(add_on.identity.as_ref());
     let (mut kinds, mut applied) = (Kinds { http: &http, add_on, known: BTreeMap::new() }, Applied::default());
     for manifest in read(root, add_on)? {
         let left = deadline.saturating_sub(running.elapsed());
@@ -112,7 +110,7 @@ struct Kind {
 impl Kinds<'_> {
     /// The object of a manifest, with where it lies.
     async fn object(&mut self, manifest: &Manifest, limit: Duration) -> Result<Object> {
-        let Manifest { api_version, kind, namespace, name, body, .. } = manifest;
+        let Manifest { api_version, kind, name, body, .. } = manifest;
         let base = if api_version.contains('/') { format!("/apis/{api_version}") } else { format!("/api/{api_version}") };
         let found = self.list(&base, api_version, limit).await?.iter().find(|one| one.name == *kind);
         let Some(found) = found else {
@@ -120,7 +118,7 @@ impl Kinds<'_> {
             self.known.remove(api_version);
             return Err(unknown(&format!("the API has no kind {kind} in {api_version}"), api_version));
         };
-        let place = if found.is_namespaced { Some(namespace.as_deref().unwrap_or(NAMESPACE)) } else { None };
+        let place = if found.is_namespaced { Some(manifest.namespace_or_default()) } else { None };
         let word = kind.to_lowercase();
         let collection = match place {
             Some(place) => format!("{base}/namespaces/{place}/{}", found.plural),

@@ -93,7 +93,7 @@ pub async fn write(
     known: Option<Transitions>,
 ) -> Result<Transitions> {
     // The certificate may have been renewed: what is derived anew reads it again.
-    let http = node.identity.as_ref().map_or_else(|| http.clone(), |identity| http.with_identity(identity));
+    let http = http.identified_by(node.identity.as_ref());
     let known = if let Some(known) = known {
         known
     } else {

@@ -27,7 +27,7 @@ const ANSWER_LIMIT: usize = 1024 * 1024;
 /// # Errors
 /// Transient: the API was away until the deadline. Else what it says.
 pub(super) async fn ensure(http: &Http, object: &Object, deadline: Duration) -> Result<bool> {
-    let api = Api::new(&object.identity.as_ref().map_or_else(|| http.clone(), |one| http.with_identity(one)), object)?;
+    let api = Api::new(&http.identified_by(object.identity.as_ref()), object)?;
     let settled = until_deadline(http, deadline, async |limit| api.settle(limit).await, &|_, _, _| {}).await?;
     Ok(settled != Settled::Unchanged)
 }

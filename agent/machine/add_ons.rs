@@ -45,6 +45,13 @@ pub(crate) struct Manifest {
     pub(crate) made_once: bool,
 }
 
+impl Manifest {
+    /// Where it lies if it is of a kind with namespaces: as with kubectl, `default` where it names none.
+    pub(crate) fn namespace_or_default(&self) -> &str {
+        self.namespace.as_deref().unwrap_or("default")
+    }
+}
+
 /// Every object of an add-on, in the order in which they are made.
 ///
 /// # Errors
