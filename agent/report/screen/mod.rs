@@ -156,6 +156,11 @@ fn component_rows(node: &NodeStatus, now: Timestamp) -> Vec<Row> {
     let mut rows: Vec<(String, &Condition)> = Vec::new();
     for step in &node.steps {
         let Some(name) = row_of(step) else { continue };
+        let has_unit = rows.iter().any(|(other, _)| *other == name);
+        // Which of the gates without a unit has been asked by now is chance; what they answered is not.
+        if !has_unit && step.name.starts_with("gate ") && step.state == ConditionState::Waiting && step.cause.is_none() {
+            continue;
+        }
         match rows.iter_mut().find(|(other, _)| *other == name) {
             // Its gate comes after its unit.
             Some((_, worst)) if rank(step) >= rank(worst) => *worst = step,
