@@ -30,8 +30,15 @@ pub const DOCUMENT_BYTES: usize = 3 * MIB;
 pub const DOCUMENT_MEMORY: usize = 18 * MIB;
 
 /// Bytes of the objects of one add-on, as JSON: the largest that clusters are given, the definitions of calico's resources, take half of it.
-/// They are held while the add-on is applied.
+/// They are held as texts while the add-on is applied.
 pub const ADD_ON_BYTES: usize = MIB;
+
+/// Bytes of an object as the API of a cluster answers it: etcd takes requests of 1.5 MiB at most (`--max-request-bytes`).
+pub const OBJECT_BYTES: usize = 2 * MIB;
+
+/// Memory of an object of the API while it is compared with the one that is wanted. What is wanted is at most half as large, and both
+/// together take what a document may: neither is held while another answer or document is read.
+pub const OBJECT_MEMORY: usize = DOCUMENT_MEMORY / 3 * 2;
 
 /// Deployments of one document.
 pub const DEPLOYMENTS: usize = 2_500;

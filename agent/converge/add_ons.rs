@@ -22,8 +22,10 @@ const ON_ITS_WAY: [&str; 2] = ["ContainerCreating", "PodInitializing"];
 /// # Errors
 /// In words: the first workload that is not as it should be, with the reason of a pod of it.
 pub(super) async fn ready(root: &Tree, prober: &impl Prober, add_on: &AddOn) -> Result<()> {
-    for manifest in read(root, add_on)? {
-        let Some(plural) = plural(&manifest) else { continue };
+    // Their texts are not held while the API is asked.
+    let workload = |manifest: Manifest| Some((plural(&manifest)?, Manifest { body: String::new(), ..manifest }));
+    let workloads: Vec<_> = read(root, add_on)?.into_iter().filter_map(workload).collect();
+    for (plural, manifest) in workloads {
         let namespace = manifest.namespace_or_default();
         let (kind, name) = (manifest.kind.to_lowercase(), &manifest.name);
         let place = format!("{}/apis/{}/namespaces/{namespace}", add_on.server, manifest.api_version);

@@ -72,10 +72,12 @@ async fn apply(
     let running = http.clock().start();
     let http = http.identified_by(add_on.identity.as_ref());
     let (mut kinds, mut applied) = (Kinds { http: &http, add_on, known: BTreeMap::new() }, Applied::default());
-    for manifest in read(root, add_on)? {
+    for mut manifest in read(root, add_on)? {
         let left = deadline.saturating_sub(running.elapsed());
+        // Moved: it is there once.
+        let mut object = kinds.object(&manifest.name, Material::Text(std::mem::take(&mut manifest.body)));
         let attempt = async |limit| {
-            let object = kinds.object(&manifest, limit).await?;
+            kinds.place(&mut object, &manifest, limit).await?;
             Api::new(&http, &object)?.made_once(manifest.made_once).settle(limit).await
         };
         let settled = until_deadline(&http, left, attempt, waits).await.map_err(|error| {
@@ -108,9 +110,22 @@ struct Kind {
 }
 
 impl Kinds<'_> {
-    /// The object of a manifest, with where it lies.
-    async fn object(&mut self, manifest: &Manifest, limit: Duration) -> Result<Object> {
-        let Manifest { api_version, kind, name, body, .. } = manifest;
+    /// An object, not placed yet.
+    fn object(&self, name: &str, body: Material) -> Object {
+        Object {
+            name: name.to_owned(),
+            server: self.add_on.server.clone(),
+            collection: String::new(),
+            object: name.to_owned(),
+            body,
+            identity: self.add_on.identity.clone(),
+            needs: std::collections::BTreeSet::new(),
+        }
+    }
+
+    /// Where the object of a manifest lies, and how it is named there.
+    async fn place(&mut self, object: &mut Object, manifest: &Manifest, limit: Duration) -> Result<()> {
+        let Manifest { api_version, kind, name, .. } = manifest;
         let base = if api_version.contains('/') { format!("/apis/{api_version}") } else { format!("/api/{api_version}") };
         let found = self.list(&base, api_version, limit).await?.iter().find(|one| one.name == *kind);
         let Some(found) = found else {
@@ -118,21 +133,14 @@ impl Kinds<'_> {
             self.known.remove(api_version);
             return Err(unknown(&format!("the API has no kind {kind} in {api_version}"), api_version));
         };
-        let place = if found.is_namespaced { Some(manifest.namespace_or_default()) } else { None };
         let word = kind.to_lowercase();
-        let collection = match place {
-            Some(place) => format!("{base}/namespaces/{place}/{}", found.plural),
-            None => format!("{base}/{}", found.plural),
+        (object.name, object.collection) = if found.is_namespaced {
+            let namespace = manifest.namespace_or_default();
+            (format!("{word} {namespace}/{name}"), format!("{base}/namespaces/{namespace}/{}", found.plural))
+        } else {
+            (format!("{word} {name}"), format!("{base}/{}", found.plural))
         };
-        Ok(Object {
-            name: place.map_or_else(|| format!("{word} {name}"), |place| format!("{word} {place}/{name}")),
-            server: self.add_on.server.clone(),
-            collection,
-            object: name.clone(),
-            body: Material::Text(body.clone()),
-            identity: self.add_on.identity.clone(),
-            needs: std::collections::BTreeSet::new(),
-        })
+        Ok(())
     }
 
     async fn list(&mut self, base: &str, api_version: &str, limit: Duration) -> Result<&[Kind]> {

@@ -3,14 +3,16 @@
 //! In: an [`Object`], whole. Out: whether anything was written. Only what the object says is looked at: what the API or somebody
 //! else adds to it stays.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use serde_json::Value;
 
 use crate::backoff::{Backoff, pause_before_deadline};
-use crate::budgets::json;
+use crate::budgets::json::{self, JsonRejection};
+use crate::budgets::{OBJECT_BYTES, OBJECT_MEMORY};
 use crate::clock::patience;
-use crate::desired::Object;
+use crate::desired::{Material, Object};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::http::{Http, Request, Response};
 use crate::report::text::{escaped, shortened};
@@ -19,9 +21,6 @@ use crate::report::text::{escaped, shortened};
 const REQUEST_LIMIT: Duration = patience(Duration::from_secs(10));
 /// Between two tries.
 const PAUSES: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(5));
-/// An object is short; more is not read.
-const ANSWER_LIMIT: usize = 1024 * 1024;
-
 /// Makes sure that the API holds the object; true if something was written.
 ///
 /// # Errors
@@ -67,11 +66,17 @@ pub(super) enum Settled {
     Unchanged,
 }
 
-/// One object of an API.
+/// What is to be written, and the version of the object that it is made from.
+struct Replacement {
+    body: Vec<u8>,
+    seen: Option<String>,
+}
+
+/// One object of an API. It is held as text: as values it would take six times as much memory for as long as the API takes to answer.
 pub(super) struct Api<'a> {
     http: Http,
     object: &'a Object,
-    wanted: Value,
+    wanted: Cow<'a, [u8]>,
     /// Whether it is left as it is once it is there.
     made_once: bool,
 }
@@ -79,11 +84,12 @@ pub(super) struct Api<'a> {
 impl<'a> Api<'a> {
     /// `http` shows the API who asks.
     pub(super) fn new(http: &Http, object: &'a Object) -> Result<Self> {
-        let body = http.read(&object.body)?;
-        // The parser's words could show a part of it.
-        let wanted =
-            json::answer(&body).map_err(|_| Error::permanent("the object is not JSON").context(doing(object, "reading")))?;
-        Ok(Self { http: http.clone(), object, wanted, made_once: false })
+        let wanted = match &object.body {
+            Material::Text(text) => Cow::Borrowed(text.as_bytes()),
+            file @ Material::File(_) => Cow::Owned(http.read(file)?),
+        };
+        let api = Self { http: http.clone(), object, wanted, made_once: false };
+        api.wanted().map(|_| api)
     }
 
     /// An object that is somebody else's as soon as it is there.
@@ -95,25 +101,22 @@ impl<'a> Api<'a> {
     pub(super) async fn settle(&self, limit: Duration) -> Result<Settled> {
         let inspected = self.send("GET", None, limit).await?;
         let (method, body, seen) = match inspected.status {
-            404 => ("POST", self.wanted.clone(), None),
+            404 => ("POST", self.wanted.to_vec(), None),
             200 if self.made_once => return Ok(Settled::Unchanged),
-            200 => {
-                let found = json::answer(&inspected.body)
-                    .map_err(|_| Error::transient("the answer is not JSON").context(doing(self.object, "GET")))?;
-                if covers(&found, &self.wanted) {
-                    return Ok(Settled::Unchanged);
-                }
-                // With the resourceVersion that was seen: who changed it meanwhile is not overruled.
-                let seen = version(&found).map(str::to_owned);
-                ("PUT", merged(found, &self.wanted), seen)
-            }
+            200 => match self.replacement(&inspected.body)? {
+                None => return Ok(Settled::Unchanged),
+                Some(Replacement { body, seen }) => ("PUT", body, seen),
+            },
             _ => return Err(self.refusal("GET", &inspected)),
         };
-        let written = self.send(method, Some(&body), limit).await?;
+        drop(inspected);
+        let written = self.send(method, Some(body), limit).await?;
         match (written.status, method) {
             (200 | 201, "POST") => Ok(Settled::Made),
             // The API writes some values in another way (`0.1` of a CPU is `100m`): then nothing has changed.
-            (200 | 201, _) if seen.is_some() && json::small(&written.body).as_ref().and_then(version) == seen.as_deref() => {
+            (200 | 201, _)
+                if seen.is_some() && self.read("PUT", &written.body).ok().as_ref().and_then(version) == seen.as_deref() =>
+            {
                 Ok(Settled::Unchanged)
             }
             (200 | 201, _) => Ok(Settled::Changed),
@@ -121,14 +124,47 @@ impl<'a> Api<'a> {
         }
     }
 
-    async fn send(&self, method: &str, body: Option<&Value>, limit: Duration) -> Result<Response> {
+    /// The object that is wanted.
+    fn wanted(&self) -> Result<Value> {
+        json::value(&self.wanted, OBJECT_MEMORY / 2)
+            .map_err(|rejection| self.unreadable("reading", ErrorKind::Permanent, rejection))
+    }
+
+    /// An object in an answer of the API.
+    fn read(&self, method: &str, answer: &[u8]) -> Result<Value> {
+        json::value(answer, OBJECT_MEMORY).map_err(|rejection| self.unreadable(method, ErrorKind::Transient, rejection))
+    }
+
+    /// The parser's words could show a part of a secret.
+    fn unreadable(&self, doing_what: &str, kind: ErrorKind, rejection: JsonRejection) -> Error {
+        let error = match rejection {
+            JsonRejection::Json(_) => Error::new(kind, "the object is not JSON"),
+            limit @ (JsonRejection::TooLarge(_) | JsonRejection::TooDeep) => {
+                Error::from(limit).remedy("divide the object into several, or apply it without the agent")
+            }
+        };
+        error.context(doing(self.object, doing_what))
+    }
+
+    /// What takes the place of the object that was found; nothing where that is as it should be.
+    fn replacement(&self, found: &[u8]) -> Result<Option<Replacement>> {
+        let (found, wanted) = (self.read("GET", found)?, self.wanted()?);
+        if covers(&found, &wanted) {
+            return Ok(None);
+        }
+        // With the resourceVersion that was seen: who changed it meanwhile is not overruled.
+        let seen = version(&found).map(str::to_owned);
+        Ok(Some(Replacement { body: merged(found, wanted).to_string().into_bytes(), seen }))
+    }
+
+    async fn send(&self, method: &str, body: Option<Vec<u8>>, limit: Duration) -> Result<Response> {
         let Object { server, collection, object, .. } = self.object;
         let name = if method == "POST" { String::new() } else { format!("/{object}") };
         let url = format!("{server}{collection}{name}");
         let mut request = Request::new(method, &url, limit).header("accept", "application/json");
-        request.body_limit = ANSWER_LIMIT;
+        request.body_limit = OBJECT_BYTES;
         if let Some(body) = body {
-            request = request.json(body.to_string().into_bytes());
+            request = request.json(body);
         }
         self.http.request(request).await.context(|| doing(self.object, method))
     }
@@ -176,7 +212,8 @@ impl<'a> Api<'a> {
 
     /// The message of the API's Status, unless it repeats a part of a secret.
     fn error_message(&self, response: &Response) -> String {
-        let secrets = self.wanted.get("data").and_then(Value::as_object).into_iter().flatten();
+        let wanted = self.wanted().unwrap_or_default();
+        let secrets = wanted.get("data").and_then(Value::as_object).into_iter().flatten();
         error_message(response, secrets.filter_map(|(_, value)| value.as_str()))
     }
 }
@@ -226,16 +263,16 @@ fn covers(found: &Value, wanted: &Value) -> bool {
 }
 
 /// What is there with all that is wanted.
-fn merged(found: Value, wanted: &Value) -> Value {
+fn merged(found: Value, wanted: Value) -> Value {
     match (found, wanted) {
         (Value::Object(mut found), Value::Object(wanted)) => {
             for (key, wanted) in wanted {
-                let before = found.get_mut(key).map(Value::take).unwrap_or_default();
-                found.insert(key.clone(), merged(before, wanted));
+                let before = found.get_mut(&key).map(Value::take).unwrap_or_default();
+                found.insert(key, merged(before, wanted));
             }
             Value::Object(found)
         }
-        (_, wanted) => wanted.clone(),
+        (_, wanted) => wanted,
     }
 }
 

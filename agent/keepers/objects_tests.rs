@@ -236,7 +236,7 @@ async fn what_is_refused_is_reported_once_with_what_to_do() {
             "a message that contains a secret, not shown",
             "version",
         ),
-        (vec![ok("x".repeat(ANSWER_LIMIT + 1))], ErrorKind::Permanent, "larger than", ""),
+        (vec![ok("x".repeat(OBJECT_BYTES + 1))], ErrorKind::Permanent, "larger than", ""),
     ] {
         let count = script.len();
         let server = master.serve(script).await;
@@ -252,4 +252,44 @@ async fn what_is_refused_is_reported_once_with_what_to_do() {
     let server = Fake::start_tls(vec![ok("{}")], unrelated.identity_for_clients_of(&master.authority)).await;
     let error = master.ensure(&server, &binding()).await.unwrap_err();
     assert!(error.cause().contains("is not signed by the CA in /ca.crt"), "{error}");
+}
+
+/// As large as etcd takes them: the definitions of a network's resources.
+#[tokio::test]
+async fn an_object_of_almost_a_mebibyte_is_made_compared_and_changed() {
+    let master = Master::new(Clock::system());
+    let mut wanted = binding();
+    let field = |n: usize| (format!("field-{n}"), json!({"type": "string", "description": "What a field is for. ".repeat(6)}));
+    wanted["spec"] = json!({"properties": (0..5_000).map(field).collect::<serde_json::Map<_, _>>()});
+    assert!((700_000..1_000_000).contains(&wanted.to_string().len()));
+    let mut found = wanted.clone();
+    found["metadata"]["resourceVersion"] = json!("7");
+    // The API adds who owns which field.
+    let owned = |n: usize| (format!("f:field-{n}"), json!({".": {}, "f:type": {}, "f:description": {}}));
+    found["metadata"]["managedFields"] = json!([{"fieldsV1": (0..5_000).map(owned).collect::<serde_json::Map<_, _>>()}]);
+    let mut other = found.clone();
+    other["spec"]["properties"]["field-4999"]["type"] = json!("number");
+    let mut written = found.clone();
+    written["metadata"]["resourceVersion"] = json!("8");
+    for (script, expected) in [
+        (vec![absent(), answer("201 Created", &written)], true),
+        (vec![answer("200 OK", &found)], false),
+        (vec![answer("200 OK", &other), answer("200 OK", &written)], true),
+        // It is stored as it was.
+        (vec![answer("200 OK", &other), answer("200 OK", &found)], false),
+    ] {
+        let server = master.serve(script).await;
+        assert_eq!(master.ensure(&server, &wanted).await.unwrap(), expected);
+    }
+}
+
+#[tokio::test]
+async fn an_object_that_takes_more_memory_than_one_may_is_refused_by_that_rule() {
+    let master = Master::new(Clock::system());
+    let server = master.serve(Vec::new()).await;
+    let mut wanted = binding();
+    wanted["spec"] = json!(vec![0; 200_000]);
+    let error = master.ensure(&server, &wanted).await.unwrap_err();
+    assert!(error.to_string().contains("would take more than 6144 KiB of memory"), "{error}");
+    assert!(error.suggested_remedy().unwrap().contains("divide the object"), "{error:?}");
 }
