@@ -28,7 +28,7 @@ impl Prober for Api {
         unreachable!()
     }
 
-    async fn connect(&self, _socket: &str) -> Result<()> {
+    async fn answers_grpc(&self, _socket: &str) -> Result<()> {
         unreachable!()
     }
 }

@@ -100,8 +100,8 @@ pub trait Prober {
     ) -> impl Future<Output = Result<String>>;
     /// GETs a path from the docker engine behind a socket; the JSON of a 2xx answer.
     fn docker(&self, socket: &str, path: &str) -> impl Future<Output = Result<Value>>;
-    /// Connects to a socket, and that is all.
-    fn connect(&self, socket: &str) -> impl Future<Output = Result<()>>;
+    /// Whether whoever serves gRPC at a socket answers a client that connects.
+    fn answers_grpc(&self, socket: &str) -> impl Future<Output = Result<()>>;
 }
 
 /// Finds out why a unit failed: what it said last, and who is in its way.

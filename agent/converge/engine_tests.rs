@@ -291,7 +291,7 @@ impl Prober for Fake {
         Ok("ok".to_owned())
     }
 
-    async fn connect(&self, _socket: &str) -> Result<()> {
+    async fn answers_grpc(&self, _socket: &str) -> Result<()> {
         Ok(())
     }
 

@@ -423,7 +423,7 @@ async fn ask(root: &Tree, prober: &impl Prober, probe: &GateProbe) -> Result<(),
                 _ => Ok(()),
             }
         }
-        GateProbe::Socket(path) => prober.connect(path).await.map_err(|error| error.to_string().into()),
+        GateProbe::Socket(path) => prober.answers_grpc(path).await.map_err(|error| error.to_string().into()),
         GateProbe::Store(store) => store::check(root, store, None).map_err(|error| error.to_string().into()),
         GateProbe::FlannelSubnet { network, bridge } => {
             check_subnet(root, *network, bridge.as_deref()).map_err(|error| error.to_string().into())

@@ -541,7 +541,7 @@ pub enum GateProbe {
         /// Whom an https server is shown, and by whom it is signed.
         identity: Option<ClientIdentity>,
     },
-    /// Somebody listens at this socket: a runtime that speaks gRPC alone.
+    /// A runtime that speaks gRPC alone answers at this socket.
     Socket(String),
     /// The store is as its driver needs it. What is wrong with it does not pass by waiting.
     Store(Store),
