@@ -91,7 +91,8 @@ impl Console {
             return None;
         }
         // What else goes on beside it is no new beginning.
-        let is_beginning = state == "ok" && matches!(phase, Phase::Deploy | Phase::Plan | Phase::Steady);
+        let is_beginning =
+            event.code == Code::RollbackBegun || (state == "ok" && matches!(phase, Phase::Deploy | Phase::Plan | Phase::Steady));
         if entry.priority == Priority::Error {
             self.failure = Some(why.to_owned());
         } else if is_beginning {
@@ -236,6 +237,24 @@ mod tests {
         assert!(console.line(&Event::new(Code::AgentStarted, "begun").phase(Phase::Plan)).is_some());
         let line = console.line(&Event::new(Code::UnitFailed, long(800)).phase(Phase::Units)).unwrap();
         assert!(line.contains("x…\" remedy=\""), "{line}");
+    }
+
+    #[test]
+    fn after_a_rollback_the_failure_is_the_last_line_again() {
+        let mut console = Console::none();
+        let mut show = |code: Code, phase: Phase, cause: &str| console.line(&Event::new(code, "line").phase(phase).cause(cause));
+        assert!(show(Code::UnitFailed, Phase::Units, "etcd.service is masked").is_some());
+        assert!(show(Code::RollbackBegun, Phase::Units, "etcd.service is masked").unwrap().contains("state=waiting"));
+        let line = show(Code::UnitFailed, Phase::Units, "etcd.service is masked").unwrap();
+        assert!(line.contains("state=failed") && line.contains("masked"), "{line}");
+        let told = [(Code::RollbackFailed, "unit etcd.service: "), (Code::NodeFailed, "")];
+        for (code, before) in told {
+            assert_eq!(show(code, Phase::Units, &format!("{before}etcd.service is masked")), None, "{code:?}");
+        }
+        // Where it succeeds, why it was needed.
+        assert!(show(Code::RollbackBegun, Phase::Units, "no such flag").is_some());
+        assert!(show(Code::RolledBack, Phase::Steady, "the node is back").is_some());
+        assert!(show(Code::NodeFailed, Phase::Units, "no such flag").unwrap().contains("state=failed"));
     }
 
     #[test]
