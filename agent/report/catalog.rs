@@ -133,7 +133,7 @@ messages! {
     StepFailed = "HNA-0119", Error, "0f59af82a51b7af09a0ad94c9b78f17d",
         "A step of the agent itself failed",
         "It is neither the disk nor the system bus: the cause says what failed, and at what. The agent retries.",
-        "Correct what the cause names. If nothing outside the agent explains it, report it as a bug, with `journalctl -u heat-node-agent`.";
+        "Correct what failed, if that lies outside the agent. If nothing outside the agent explains it, report it as a bug, with `journalctl -u heat-node-agent`.";
     OldDataKept = "HNA-0183", Notice, "4e9e8edd96594c02952f44ecb0f58117",
         "A service's old data was moved away and kept",
         "Its disk was copied from another instance, or it was moved to a volume. Nothing uses it; the agent never removes it, because somebody may still need it.",
@@ -145,7 +145,7 @@ messages! {
     SourceFailed = "HNA-0202", Warning, "fdd98955fd474c428c0f58f7399e1fef",
         "A metadata source cannot be read",
         "Its last good document remains in force. The agent keeps retrying with increasing delays.",
-        "The cause says what failed. Check from this node that the endpoint answers, and that the stack still exists.";
+        "Check from this node that the endpoint answers, and that the stack still exists.";
     SourceRecovered = "HNA-0203", Info, "187c2b55f9394722857261fdbb65dad2",
         "A metadata source can be read again",
         "The source responds again after failures.",
@@ -545,7 +545,7 @@ messages! {
     GateWaiting = "HNA-0701", Notice, "a076b0a3c53e4acf8a01291a4456c0b5",
         "A health gate has not passed yet",
         "The agent checks again at each event of the unit, and periodically.",
-        "If this persists, check the unit named here.";
+        "If this persists, `heat-node-agent explain` shows what it waits for and what to do.";
     GatePassed = "HNA-0702", Info, "bec74ff347264962816a75be4f26603a",
         "A health gate passed",
         "The check succeeded several times in a row.",
@@ -553,7 +553,7 @@ messages! {
     GateTimedOut = "HNA-0703", Error, "bbc3b65a9522474c8c0b9026565d4fcd",
         "A health gate did not pass in time",
         "Its own deadline has passed, or that of the node's wait condition is near: the cause says which. The failure is reported to Heat now.",
-        "The cause is the last check; see also the unit's journal.";
+        "`heat-node-agent explain` shows the last check and what to do; `journalctl -u` of the gate's unit shows why it fails.";
     FlannelKeyWritten = "HNA-0704", Notice, "5a90f8cc7e9d4a89902ffc3b8a2a08aa",
         "Flannel's network configuration was written to etcd",
         "It was absent or differed from what the parameters require. Every flanneld in the cluster uses it; this node alone cannot undo that.",
@@ -608,7 +608,7 @@ messages! {
         "If the cause comes back, check the unit's journal.";
     ComponentFailed = "HNA-0720", Error, "4a9d8fcfab8176ff8c862e6df5ff7f67",
         "A component of the node has failed",
-        "It was healthy after the node was brought up. Now its unit has failed, or a health gate of it answers that it is not well. One that was stopped is HNA-0724, one that ends again and again HNA-0725, one that hangs HNA-0726. Nothing is sent to Heat: its resource is complete.",
+        "It was healthy after the node was brought up. Now its unit has failed, or a health gate of it reports that it is unhealthy. One that was stopped is HNA-0724, a crash loop HNA-0725, one that hangs HNA-0726. Nothing is sent to Heat: its resource is complete.",
         "Find the reason in `journalctl -u` of the unit that the message names. Nothing is restarted by this message; DRIFT=repair starts a unit that is down.";
     ComponentDegraded = "HNA-0721", Warning, "734e36e1749f9699075c721543e245fe",
         "A component of the node is degraded",
@@ -627,7 +627,7 @@ messages! {
         "It was healthy after the node was brought up; since then it was stopped or masked, or ended by itself without an error. Nothing is sent to Heat: its resource is complete.",
         "`journalctl -u` of the unit that the message names shows whether it was stopped. Nothing is started by this message; DRIFT=repair starts a unit that is down.";
     ComponentCrashLoops = "HNA-0725", Error, "1c8bd6c3dc0d4bd7ac2ec617232ba1f6",
-        "A component of the node ends again and again",
+        "A component of the node is crash-looping",
         "systemd has restarted it three times within ten minutes. The message quotes its last lines. It is reported again whenever the number of restarts has doubled.",
         "Remove the cause that the message quotes: the next restart of the unit then succeeds by itself.";
     ComponentHangs = "HNA-0726", Error, "8652b7f9b4484fb68dfa27e44f89f051",
@@ -665,7 +665,7 @@ messages! {
     SignalUndeliverable = "HNA-0804", Error, "0c251b5062904f198650d91532b2361d",
         "A signal cannot be delivered",
         "Heat refused it several times over a quarter of an hour; the agent has given up.",
-        "The cause says why. The stack was deleted or suspended, or URL, token or user of the signal expired: update the stack, or have the stack's owner send it (openstack stack resource signal).";
+        "The stack was deleted or suspended, or URL, token or user of the signal expired: update the stack, or have the stack's owner send it (openstack stack resource signal).";
     SignalSuperseded = "HNA-0805", Notice, "09878907237f4fca8024eb80cff05f30",
         "A result was dropped because Heat wants something newer",
         "The deployment is no longer in the metadata, or was replaced; its late result would complete the wrong one.",
@@ -689,7 +689,7 @@ messages! {
     SignalRefused = "HNA-0810", Warning, "2f7d6fe495234d03965788df24450341",
         "Heat refused a signal for now",
         "Heat or Keystone answered that it may not be sent so (400 to 413): the stack is suspended, or the signal's URL, token or user is not accepted. It stays stored and is sent again; after several refusals over a quarter of an hour it is given up (HNA-0804).",
-        "The cause says which. `openstack stack show` tells whether the stack is suspended; `systemctl reload heat-node-agent` sends the signal at once.";
+        "`openstack stack show` shows whether the stack is suspended; `systemctl reload heat-node-agent` sends the signal at once.";
 }
 
 /// The journal catalog in the format of systemd's catalog files.
@@ -761,6 +761,9 @@ mod tests {
             // What needs attention says what to do.
             assert!(!entry.remedy.is_empty() || entry.priority >= Priority::Notice, "{}", entry.code);
             assert!(!entry.remedy.starts_with("Nothing needs"), "{}", entry.code);
+            // A remedy is an action: who reads it has read the cause.
+            let refers = ["named here", "ause says"].iter().any(|words| entry.remedy.contains(words));
+            assert!(!refers, "{}", entry.code);
         }
     }
 }
