@@ -27,6 +27,8 @@ pub struct Failure {
     pub unstartable: bool,
     /// Why.
     pub cause: String,
+    /// What became of the node then: that it was rolled back, or why it was not.
+    pub rollback: Option<String>,
     /// By whose rule.
     pub rule: Option<String>,
     /// What the operator can do.
@@ -46,6 +48,7 @@ impl Failure {
             unit: None,
             unstartable: false,
             cause: cause.into(),
+            rollback: None,
             rule: None,
             remedy: code.remedy(),
             changed_machine: true,

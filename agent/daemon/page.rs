@@ -70,6 +70,7 @@ pub(super) fn of(agent: &Agent) -> StatusDocument {
 fn node_now(agent: &Agent, current: &Generation) -> NodeStatus {
     let inspection = &agent.node_task.inspection;
     let seen = inspection.certificates.as_ref();
+    let of_record = node(current);
     let known = NodeStatus {
         drifted: inspection.drifted,
         differences: if inspection.drifted { agent.node_task.node.differences() } else { Vec::new() },
@@ -81,7 +82,8 @@ fn node_now(agent: &Agent, current: &Generation) -> NodeStatus {
         pod_network: agent.node_task.pod_network.status.clone(),
         thin_pool: inspection.thin_pool.as_ref().map(thin_pool),
         components: agent.node_task.components(),
-        ..node(current)
+        rollback: agent.node_task.node.going_back().or_else(|| of_record.rollback.clone()),
+        ..of_record
     };
     match agent.node_task.node.outline() {
         Some(outline) => outline.show(known, inspection.is_whole && !inspection.drifted),
@@ -212,6 +214,8 @@ fn node(current: &Generation) -> NodeStatus {
     };
     if let Some(reason) = &current.reason {
         node.explain(reason);
+    } else if let Some(back) = current.back.filter(|_| current.state == GenerationState::Restoring) {
+        node.rollback = Some(format!("to generation {} under way, by `heat-node-agent rollback`", back.to));
     } else if let Some(back) = current.back.filter(|back| back.by_hand && current.state == GenerationState::Rejected) {
         let line = format!("generation {} is in place by `rollback`, Heat asks for generation {}", back.to, current.number);
         let remedy = format!("`heat-node-agent rerun {}` applies it again, or update the stack", argument(&current.deployment));

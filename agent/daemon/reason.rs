@@ -32,7 +32,12 @@ pub(super) fn bad_parameters(mistakes: &[Mistake]) -> Error {
 
 /// Why something failed, for Heat and the records: masked, and no longer than Heat shows.
 pub(super) fn reason(report: &Report, code: Code, error: &Error) -> FailureReason {
-    FailureReason::of(error).with_code(code.entry().code).map(|text| report.masked(text).into_owned()).shortened(REASON_LIMIT)
+    bounded(report, code, FailureReason::of(error))
+}
+
+/// A reason as Heat and the records take it.
+pub(super) fn bounded(report: &Report, code: Code, reason: FailureReason) -> FailureReason {
+    reason.with_code(code.entry().code).map(|text| report.masked(text).into_owned()).shortened(REASON_LIMIT)
 }
 
 #[cfg(test)]

@@ -230,7 +230,9 @@ fn node(node: &NodeStatus) -> Condition {
         "rejected" => {
             all.state = Failed;
             // The step that failed says the same in its own words.
-            if !all.parts.iter().any(|step| step.state == Failed) {
+            if all.parts.iter().any(|step| step.state == Failed) {
+                all = all.because(node.beside_failed_step());
+            } else {
                 all = all.because(node.why());
                 let remedy = "update the stack: its next kubernetes-node deployment continues from here";
                 all.remedy = Some(node.remedy.clone().unwrap_or_else(|| remedy.to_owned()));

@@ -17,6 +17,9 @@ pub struct FailureReason {
     pub code: Option<String>,
     /// Why, each cause by itself.
     pub causes: Vec<String>,
+    /// What became of the node then: that it was rolled back, or why it was not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rollback: Option<String>,
     /// By whose rule.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rule: Option<String>,
@@ -36,6 +39,8 @@ enum Stored {
         #[serde(default)]
         causes: Vec<String>,
         #[serde(default)]
+        rollback: Option<String>,
+        #[serde(default)]
         rule: Option<String>,
         #[serde(default)]
         remedy: Option<Remedy>,
@@ -46,7 +51,7 @@ impl From<Stored> for FailureReason {
     fn from(stored: Stored) -> Self {
         match stored {
             Stored::Sentence(sentence) => sentence.into(),
-            Stored::Parts { code, causes, rule, remedy } => Self { code, causes, rule, remedy },
+            Stored::Parts { code, causes, rollback, rule, remedy } => Self { code, causes, rollback, rule, remedy },
         }
     }
 }
@@ -58,6 +63,7 @@ impl FailureReason {
         Self {
             code: None,
             causes: error.causes(),
+            rollback: None,
             rule: error.broken_rule().map(str::to_owned),
             remedy: error.typed_remedy().cloned(),
         }
@@ -73,24 +79,32 @@ impl FailureReason {
     /// The error that it was made of, as far as it is known.
     #[must_use]
     pub fn error(self) -> Error {
-        let mut causes = self.causes.into_iter();
+        let mut causes = self.ended().into_iter();
         let first = Error::permanent(causes.next().unwrap_or_default());
         let error = causes.fold(first, Error::and);
         let error = self.remedy.into_iter().fold(error, Error::remedy);
         self.rule.into_iter().fold(error, Error::rule)
     }
 
-    /// Every cause and the rule, in one line.
+    /// Every cause, what became of the node, and the rule, in one line.
     #[must_use]
     pub fn why(&self) -> String {
-        let rule = self.rule.iter().map(|rule| format!("; rule: {rule}")).collect::<String>();
-        self.causes.join(BETWEEN) + &rule
+        self.lines().join(BETWEEN)
     }
 
-    /// Each cause by itself, with the rule at the end of the last.
+    /// Each cause by itself, with what became of the node at the end of the last.
+    fn ended(&self) -> Vec<String> {
+        let mut lines = self.causes.clone();
+        if let (Some(last), Some(rollback)) = (lines.last_mut(), &self.rollback) {
+            last.push_str(&format!("; {rollback}"));
+        }
+        lines
+    }
+
+    /// The same, and the rule behind it.
     #[must_use]
     pub fn lines(&self) -> Vec<String> {
-        let mut lines = self.causes.clone();
+        let mut lines = self.ended();
         if let (Some(last), Some(rule)) = (lines.last_mut(), &self.rule) {
             last.push_str(&format!("; rule: {rule}"));
         }
@@ -108,7 +122,7 @@ impl FailureReason {
     /// What it takes of memory, in bytes.
     #[must_use]
     pub fn weight(&self) -> usize {
-        let texts = [self.code.as_deref(), self.rule.as_deref(), self.remedy.as_deref()];
+        let texts = [self.code.as_deref(), self.rollback.as_deref(), self.rule.as_deref(), self.remedy.as_deref()];
         texts.into_iter().flatten().map(str::len).sum::<usize>() + self.causes.iter().map(|cause| cause.len() + 24).sum::<usize>()
     }
 
@@ -118,6 +132,7 @@ impl FailureReason {
         Self {
             code: self.code.clone(),
             causes: self.causes.iter().map(|cause| with(cause)).collect(),
+            rollback: self.rollback.as_deref().map(&with),
             rule: self.rule.as_deref().map(&with),
             remedy: self.remedy.as_ref().map(|remedy| remedy.with_text(with(remedy))),
         }
@@ -134,7 +149,8 @@ impl FailureReason {
         let mut short = Self { rule: None, ..self.clone() };
         let over = length(&short).saturating_sub(limit);
         if over > 0 {
-            let causes = short.causes.join(BETWEEN);
+            let causes = short.why();
+            short.rollback = None;
             let room = causes.chars().count().saturating_sub(over);
             // One that leaves no room for its cause is itself too long.
             if room < limit / 4 {

@@ -391,6 +391,9 @@ pub struct NodeStatus {
     /// What to do about it.
     #[serde(default)]
     pub remedy: Option<String>,
+    /// What became of the node after the failure: that it was rolled back, or why it was not; or the rollback under way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rollback: Option<String>,
     /// Steps and their milliseconds.
     pub timings: Vec<(String, u64)>,
     /// Its steps against time: of the newest bring-up, also one that goes on or failed.
@@ -454,6 +457,25 @@ impl NodeStatus {
     /// Takes over code, causes and remedy of the failure for which it was rejected.
     pub fn explain(&mut self, reason: &FailureReason) {
         (self.reason, self.code, self.causes, self.remedy) = parts_of(reason, self.deployment.as_deref().unwrap_or_default());
+        self.rollback.clone_from(&reason.rollback);
+    }
+
+    /// What is said beside a step that failed: what became of the node, and the failure itself where that step is of the rollback.
+    pub(super) fn beside_failed_step(&self) -> Vec<String> {
+        let failed =
+            || self.steps.iter().filter(|step| step.state == ConditionState::Failed).filter_map(|step| step.cause.as_deref());
+        let why = self.why();
+        let is_shown = failed().any(|cause| why.iter().any(|line| line.contains(cause)));
+        match &self.rollback {
+            Some(_) if !is_shown => why,
+            rollback => rollback.iter().cloned().collect(),
+        }
+    }
+
+    /// Whether its components are shown as they were measured: those of a bring-up that goes on, or was given up half way, are its steps.
+    pub(super) fn has_measured_components(&self) -> bool {
+        let has_a_whole_generation = self.state == "applied" || self.in_place.is_some();
+        !self.components.is_empty() && (has_a_whole_generation || self.steps.is_empty())
     }
 
     /// Why it was rejected, each cause by itself.

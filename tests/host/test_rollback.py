@@ -66,7 +66,8 @@ def put_back_by_hand(host, node: Node, files: str):
     words = "generation 1 is in place by `rollback`, Heat asks for generation 2"
     assert node.status()["node"]["reason"].startswith(words), node.status()["node"]
     for page in ("explain", "status"):
-        assert words in " ".join(host.exec("heat-node-agent", page, check=False).stdout.split()), page
+        text = " ".join(host.exec("heat-node-agent", page, check=False).stdout.split())
+        assert words in text and "`heat-node-agent rerun " in text, text
     assert host.sh(FILES) == files and len(node.server.signals("node", accepted=True)) == 1
     listed = json.loads(command(host, "generations", "--json"))
     assert (listed["in_place"], [one["changes"] for one in listed["generations"]]) == (1, [["HTTP_PROXY", "KUBELET_OPTIONS"], []]), listed
@@ -111,7 +112,10 @@ def test_a_failed_update_is_rolled_back(hosts, signal_server, magnum):
     assert "generation 3 failed" in begun["MESSAGE"] and "--no-such-flag" in begun["HNA_CAUSE"]
     host.wait_for(lambda: is_steady(host), what="a steady node")
     assert (state(host)["state"], state(host)["touched"], state(host)["before"]["number"]) == ("rejected", False, 1)
-    print(host.exec("heat-node-agent", "status", check=False).stdout)
+    page = " ".join(host.exec("heat-node-agent", "status", check=False).stdout.split())
+    assert page.startswith("FAILED generation 3 (HNA-0") and "generation 3 failed, generation 1 is in place" in page, page
+    assert "--no-such-flag" in page and "rolled back: generation 1 is in place again, and healthy" in page, page
+    assert "kube-apiserver healthy" in page and "remedy: correct --no-such-flag in KUBEAPI_OPTIONS" in page, page
 
     # Killed while the node goes back: whoever comes next goes on with that, and Heat hears what failed first.
     units, count = node.started(), len(host.journal(HNA_EVENT="RollbackBegun"))

@@ -180,6 +180,8 @@ class Failure:
         if warned:
             wait_for(lambda: re.search(" state=(waiting|degraded) ", self.console()), 60, "the console's line of the complaint")
         self.ids = {d["id"]: f"<id of {d['name']}>" for d in stage.server.document["deployments"]}
+        if heat and failed and " state=failed " not in self.console_lines()[-1]:
+            self.wrong(f"the last line of the console is not the failure: {self.console_lines()[-3:]}")
         self.status, self.explain, self.said = stage.page("status"), stage.page("explain"), self.console()
         for name, page in (("status", self.status), ("explain", self.explain)):
             self.check_page(name, page)
@@ -200,10 +202,14 @@ class Failure:
 
     def console(self) -> str:
         """What was said since of failures; where nothing failed, the last line about what is waited for."""
-        lines = self.stage.console()[self.shown_before:].replace("\r", "").splitlines()
-        failed = [line for line in lines if " state=failed " in line]
+        lines = self.console_lines()
+        # After a rollback the failure is said once more.
+        failed = list(dict.fromkeys(line for line in lines if " state=failed " in line))
         waits = [line for line in lines if re.search(" state=(waiting|degraded) ", line) and " code=HNA-0701 " not in line]
         return "\n".join(failed or waits[-1:])
+
+    def console_lines(self) -> list[str]:
+        return self.stage.console()[self.shown_before:].replace("\r", "").splitlines()
 
     def reason(self, resource: str) -> str:
         """What Heat heard last of this resource."""

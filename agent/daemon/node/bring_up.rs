@@ -16,7 +16,7 @@ use super::{Node, renewal, spec_of};
 use crate::clock::BUILT;
 use crate::converge::gates::passes;
 use crate::converge::{self, Failure, Retired, RunContext};
-use crate::daemon::reason::reason;
+use crate::daemon::reason::{bounded, reason};
 use crate::deploy::{DeploymentOutcome, Generations};
 use crate::desired::{Desired, GateProbe};
 use crate::error::Error;
@@ -26,6 +26,7 @@ use crate::machine::add_ons::LABEL;
 use crate::machine::installed::{InstalledPrograms, UnitFiles};
 use crate::metadata::{Deployment, SignalTarget};
 use crate::progress::StepId;
+use crate::report::reason::FailureReason;
 use crate::report::step_timing::{StepTiming, timings};
 use crate::report::{Code, Event, Phase};
 use crate::signal::{Handle, WaitSignal, WaitStatus};
@@ -129,14 +130,16 @@ impl Node {
             Err(failure) => {
                 // What exactly failed was reported where it happened; this line ties it to the deployment.
                 let error = error_of(&failure);
+                let rollback = failure.rollback.as_ref().map(|note| format!("; {note}")).unwrap_or_default();
                 self.host.report.emit(
                     event(Code::NodeFailed, format!("node {name} could not be brought up"), generation, &deployment)
                         .phase(failure.phase())
                         .step(failure.doing())
                         .error(&error)
-                        .cause(in_one_line(&error)),
+                        .cause(in_one_line(&error) + &rollback),
                 );
-                let why = reason(&self.host.report, failure.code, &error);
+                let why = FailureReason { rollback: failure.rollback.clone(), ..FailureReason::of(&error) };
+                let why = bounded(&self.host.report, failure.code, why);
                 let sentence = why.to_string();
                 (DeploymentOutcome::refused(why), Vec::new(), WaitStatus::Failure, sentence)
             }

@@ -106,6 +106,8 @@ struct KnownState {
     rendered: Rendered,
     /// Who the node is and what it consists of, once a deployment or a look said so.
     outline: RefCell<Option<Outline>>,
+    /// Why a failed update is being rolled back, while it is.
+    going_back: RefCell<Option<String>>,
     /// What differed from the parameters at the newest look.
     differences: RefCell<Vec<drift::Cause>>,
 }

@@ -10,7 +10,7 @@ use super::outline::Outline;
 use super::rollback::{FORMER, Previous, REPLACED, Replaced, event, in_words, irreversible, rollback_failed, rolled_back};
 use super::{Node, spec_of};
 use crate::converge;
-use crate::daemon::reason::reason;
+use crate::daemon::reason::bounded;
 use crate::deploy::{AppliedExtent, DeploymentOutcome, Generation, Generations};
 use crate::desired::Desired;
 use crate::error::{Error, ErrorKind, Result};
@@ -18,6 +18,7 @@ use crate::files::Tree;
 use crate::kubernetes::{self, MachineFacts};
 use crate::machine::facts;
 use crate::metadata::Deployment;
+use crate::report::reason::FailureReason;
 use crate::report::{Code, Phase};
 use crate::systemd::Systemd;
 
@@ -158,8 +159,10 @@ impl Node {
                 DeploymentOutcome::default()
             }
             Err(error) => {
-                self.host.report.emit(rollback_failed(number).error(&error));
-                DeploymentOutcome::refused(reason(&self.host.report, Code::RollbackFailed, &error))
+                self.host.report.emit(rollback_failed(number, &current.deployment).error(&error));
+                let rollback = Some(format!("the rollback to generation {number} failed"));
+                let why = FailureReason { rollback, ..FailureReason::of(&error) };
+                DeploymentOutcome::refused(bounded(&self.host.report, Code::RollbackFailed, why))
             }
         };
         let restored = outcome.reason.is_none();

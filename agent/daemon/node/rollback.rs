@@ -28,6 +28,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::files::{Attributes, FileKind, Tree};
 use crate::kubernetes::{self, NodeSpec};
 use crate::progress::StepId;
+use crate::report::text::{argument, shortened};
 use crate::report::{Code, Event, Phase, Report};
 use crate::systemd::Systemd;
 
@@ -334,9 +335,13 @@ pub(super) fn rolled_back(number: u64) -> Event {
 }
 
 /// It has failed; the cause is still to be said.
-pub(super) fn rollback_failed(number: u64) -> Event {
+pub(super) fn rollback_failed(number: u64, deployment: &str) -> Event {
     let line = format!("the node could not be rolled back to generation {number}");
-    event(Code::RollbackFailed, number, line).phase(Phase::Units)
+    let remedy = format!(
+        "`heat-node-agent status` shows what is wrong now. Correct it, then update the stack, or run `heat-node-agent rerun {}`",
+        argument(&shortened(deployment, 64))
+    );
+    event(Code::RollbackFailed, number, line).phase(Phase::Units).remedy(remedy)
 }
 
 fn not_rolled_back(number: u64, cause: &str) -> String {
@@ -386,6 +391,11 @@ impl Node {
     pub(in crate::daemon) fn forget_rollback(&self) -> Result<()> {
         self.host.state.remove(Path::new(ROLLBACK))?;
         self.forget_replaced()
+    }
+
+    /// Why a failed update is being rolled back, while it is.
+    pub(in crate::daemon) fn going_back(&self) -> Option<String> {
+        self.known.going_back.borrow().clone()
     }
 
     /// Whether a rollback has begun and not ended.
@@ -536,7 +546,7 @@ impl Node {
             Err(Some(why)) => why,
             Err(None) => return (failure, false),
         };
-        failure.cause = format!("{}; {note}", failure.cause);
+        failure.rollback = Some(note);
         (failure, is_restored)
     }
 
@@ -552,6 +562,8 @@ impl Node {
         let number = previous.number;
         let line = format!("rolling the node back to generation {number}, because generation {generation} failed");
         self.host.report.emit(event(Code::RollbackBegun, number, line).phase(Phase::Units).cause(&failure.cause));
+        let why = format!("to generation {number} under way, because of {}: {}", failure.doing(), failure.cause);
+        self.known.going_back.replace(Some(self.host.report.masked(&why).into_owned()));
         // What the update made outside of files (a firewall's rules, a bridge) is known by the machine as it is now, and only a node
         // that is rendered for it takes that away.
         let rendered = kubernetes::render(&previous.spec, &self.facts()).map_err(Error::from);
@@ -569,8 +581,9 @@ impl Node {
                 self.known.outline.replace(Some(Outline::of(&previous.spec, &previous.desired, &self.hostname())));
                 self.host.report.emit(rolled_back(number));
             }
-            Err(why) => self.host.report.emit(rollback_failed(number).cause(why)),
+            Err(why) => self.host.report.emit(rollback_failed(number, deployment).cause(why)),
         }
+        self.known.going_back.replace(None);
         result
     }
 

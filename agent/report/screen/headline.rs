@@ -122,13 +122,13 @@ fn generation(node: &NodeStatus) -> String {
 }
 
 fn of_components(node: &NodeStatus, is: impl Fn(&ComponentStatus) -> bool) -> Option<String> {
-    let found = node.state == "applied" && node.components.iter().any(is);
+    let found = (node.state == "applied" || node.in_place.is_some()) && node.components.iter().any(is);
     found.then(|| component::headline(&node.components)).flatten()
 }
 
 /// What is on its way.
 fn of_work(status: &StatusDocument) -> Option<(OverallState, String)> {
-    if let Some(node) = status.node.as_ref().filter(|node| node.state == "applying") {
+    if let Some(node) = status.node.as_ref().filter(|node| ["applying", "restoring"].contains(&&*node.state)) {
         return Some((OverallState::Waiting, step_of(node)));
     }
     let running = status.deployments.iter().find(|one| one.state == "running")?;
@@ -142,7 +142,9 @@ fn step_of(node: &NodeStatus) -> String {
     let mut waiting = node.steps.iter().filter(waits);
     let first = waiting.clone().find(|step| step.cause.is_some()).or_else(|| waiting.next());
     match first {
+        Some(step) if node.rollback.is_some() => format!("{} (rollback of generation {})", awaited(&step.name), node.generation),
         Some(step) => format!("{} (generation {})", awaited(&step.name), node.generation),
+        None if node.rollback.is_some() => format!("the rollback of generation {}", node.generation),
         None => format!("the node: generation {} is being applied", node.generation),
     }
 }
@@ -162,6 +164,10 @@ fn of_troubles(status: &StatusDocument) -> Option<(OverallState, String)> {
     }
     if let Some(what) = node.and_then(|node| of_components(node, ComponentStatus::is_unhealthy)) {
         return degraded(what);
+    }
+    if let Some(node) = node.filter(|node| node.state == "restored") {
+        let number = node.in_place.unwrap_or_default();
+        return degraded(format!("generation {number} is in place by `rollback`, not generation {}", node.generation));
     }
     if node.is_some_and(|node| node.drifted) {
         return degraded("the node differs from what the stack asks for".to_owned());

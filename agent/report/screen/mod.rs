@@ -42,7 +42,6 @@ pub fn screen(status: &StatusDocument, running: bool, now: Timestamp, room: Opti
         let problems = node.components.iter().filter_map(|component| component.problem.as_ref());
         problems.filter(|problem| line.contains(*problem)).for_each(|problem| sheet.know(problem));
         sheet.table(&["COMPONENT", "STATE", "SINCE", "RESTARTS", "DETAIL"], &component_rows(node, now));
-        reason(node, &mut sheet);
         sheet.table(&["VOLUME", "STATE", "SINCE", "DISK", "PLACE"], &volume_rows(node, now));
     }
     sheet.table(&["SOURCE", "STATE", "ANSWERED", "DETAIL"], &source_rows(status, now));
@@ -71,6 +70,10 @@ fn facts(status: &StatusDocument, running: bool, now: Timestamp, sheet: &mut Pag
         };
         let all = [node.name.clone(), node.role.clone(), version, Some(generation)];
         sheet.fact("node", &all.into_iter().flatten().collect::<Vec<_>>().join(", "));
+        reason(node, sheet);
+        if let Some(rollback) = rollback(node) {
+            sheet.fact("rollback", &rollback);
+        }
         if let Some(drift) = node.drift().filter(|_| node.drifted && (node.state == "applied" || node.in_place.is_some())) {
             sheet.fact("drift", &drift);
             sheet.note("remedy", node.drift_remedy());
@@ -149,9 +152,10 @@ fn identity(identity: &IdentityStatus, sheet: &mut PageWriter) {
 
 /// A row a component as it was measured; of a node on its way, and before the first measurement, as its steps are.
 fn component_rows(node: &NodeStatus, now: Timestamp) -> Vec<Row> {
-    let is_measured = !node.components.is_empty() && (node.state == "applied" || node.steps.is_empty());
-    if is_measured {
-        return node.components.iter().map(|component| measured(component, now)).collect();
+    if node.has_measured_components() {
+        let failed = node.steps.iter().filter(|step| step.state == ConditionState::Failed);
+        let failed = failed.filter_map(|step| Some(step_row(&row_of(step)?, step, true, now)));
+        return node.components.iter().map(|component| measured(component, now)).chain(failed).collect();
     }
     let mut rows: Vec<(String, &Condition)> = Vec::new();
     for step in &node.steps {
@@ -169,7 +173,25 @@ fn component_rows(node: &NodeStatus, now: Timestamp) -> Vec<Row> {
         }
     }
     let is_given_up = node.state == "rejected";
-    rows.into_iter().map(|(name, step)| step_row(&name, step, is_given_up, now)).collect()
+    // What came up before the failure may have failed since.
+    let fails_now = |name: &str, step: &Condition| {
+        let is_over = is_given_up && step.state == ConditionState::Ok;
+        node.components.iter().find(|component| is_over && component.name == name && component.is_unhealthy())
+    };
+    let row = |(name, step): (String, &Condition)| match fails_now(&name, step) {
+        Some(component) => measured(component, now),
+        None => step_row(&name, step, is_given_up, now),
+    };
+    rows.into_iter().map(row).collect()
+}
+
+/// What became of the node after a failure, where no row below says so with its cause.
+fn rollback(node: &NodeStatus) -> Option<String> {
+    if node.state != "rejected" {
+        return node.rollback.clone();
+    }
+    let has_failed_step = node.steps.iter().any(|step| step.state == ConditionState::Failed);
+    (has_failed_step && node.rollback.is_some()).then(|| node.beside_failed_step().join("; "))
 }
 
 fn measured(component: &ComponentStatus, now: Timestamp) -> Row {
@@ -245,15 +267,20 @@ fn tries(step: &Condition, now: Timestamp) -> String {
     parts.join(", ")
 }
 
-/// Why a node was refused that no step says.
+/// Why a node was refused that no step says, and what to do.
 fn reason(node: &NodeStatus, sheet: &mut PageWriter) {
     let has_failed_step = node.steps.iter().any(|step| step.state == ConditionState::Failed);
-    if node.state == "rejected" && !has_failed_step {
-        for cause in node.why() {
-            sheet.note("why", &cause);
+    match node.state.as_str() {
+        "rejected" if !has_failed_step => {
+            for cause in node.why() {
+                sheet.note("why", &cause);
+            }
         }
-        remedy(node.remedy.as_ref(), sheet);
+        // The line above says why.
+        "restored" => {}
+        _ => return,
     }
+    remedy(node.remedy.as_ref(), sheet);
 }
 
 fn volume_rows(node: &NodeStatus, now: Timestamp) -> Vec<Row> {

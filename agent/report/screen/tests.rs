@@ -193,6 +193,89 @@ fn the_screens_are_as_they_were_read() {
     golden("verbose.txt", &screen(&waiting(), false, now(), None, Style { verbose: true, ..style() }));
 }
 
+/// An update that failed at etcd, after which the rollback did so too; the kubelet came up before, and has died since.
+fn rollback_failed() -> StatusDocument {
+    let mut status = with_node(|node| {
+        node.state = "rejected".into();
+        node.code = Some("HNA-0630".into());
+        node.rollback = Some("the rollback to generation 1 failed too, for the same cause".into());
+        node.causes = vec![format!("unit etcd.service: etcd.service is masked; {}", node.rollback.as_deref().unwrap())];
+        node.components[1] = crash_loop();
+        node.volumes.clear();
+        let why = Condition {
+            cause: Some("etcd.service is masked".into()),
+            remedy: Some("`systemctl unmask etcd.service`".into()),
+            ..step("unit etcd.service", ConditionState::Failed)
+        };
+        node.steps =
+            vec![step("unit containerd.service", ConditionState::Ok), why, step("unit kubelet.service", ConditionState::Ok)];
+    });
+    status.deployments[1] =
+        DeploymentStatus { reason: Some("the whole reason".into()), ..deployment("master", "signalled", true) };
+    status
+}
+
+/// An update that failed and was rolled back.
+fn rolled_back() -> StatusDocument {
+    let mut status = rollback_failed();
+    let node = status.node.as_mut().unwrap();
+    node.in_place = Some(1);
+    node.rollback = Some("rolled back: generation 1 is in place again, and healthy".into());
+    node.causes = vec![format!("unit etcd.service: it does not start; {}", node.rollback.as_deref().unwrap())];
+    node.remedy = Some("correct ETCD_OPTIONS and update the stack".into());
+    node.steps.iter_mut().for_each(|step| *step = self::step(&step.name, ConditionState::Ok));
+    node.components[1] = ready().node.unwrap().components[1].clone();
+    status
+}
+
+/// Where the node is, or goes, by the operator's order.
+fn by_hand(state: &str) -> StatusDocument {
+    let mut status = rolled_back();
+    status.deployments[1] = deployment("master", "signalled", false);
+    let node = status.node.as_mut().unwrap();
+    node.state = state.into();
+    if state == "restored" {
+        (node.code, node.rollback) = (None, None);
+        node.causes = vec!["generation 1 is in place by `rollback`, Heat asks for generation 2".into()];
+        node.remedy = Some("`heat-node-agent rerun id-of-master` applies it again, or update the stack".into());
+    } else {
+        (node.in_place, node.code, node.causes, node.remedy) = (None, None, Vec::new(), None);
+        node.rollback = Some("to generation 1 under way, by `heat-node-agent rollback`".into());
+        node.steps[0].state = ConditionState::Waiting;
+    }
+    status
+}
+
+#[test]
+fn what_became_of_a_node_after_a_failure_stands_on_the_page_with_how_it_is_now() {
+    let text = page(&rollback_failed());
+    let flat = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let words = flat(&text);
+    assert!(words.contains("rollback the rollback to generation 1 failed too, for the same cause"), "{text}");
+    assert!(words.contains("etcd FAILED") && words.contains("why: etcd.service is masked"), "{text}");
+    assert!(words.contains("kubelet FAILED") && words.contains("crash-looping (11 restarts)"), "{text}");
+    assert!(words.contains("containerd up"), "{text}");
+    // The failure itself, where the row of the failed step is the rollback's.
+    let mut other = rollback_failed();
+    let node = other.node.as_mut().unwrap();
+    node.causes = vec!["gate kubelet: unknown flag; the rollback to generation 1 failed too: etcd.service is masked".into()];
+    node.steps[1].cause = Some("the disk is full".into());
+    assert!(flat(&page(&other)).contains("rollback gate kubelet: unknown flag; the rollback to generation 1 failed too"));
+    for (status, expected) in [
+        (
+            rolled_back(),
+            &["why: unit etcd.service: it does not start; rolled back: generation 1", "kubelet healthy", "remedy: correct"][..],
+        ),
+        (by_hand("restored"), &["kubelet healthy", "remedy: `heat-node-agent rerun id-of-master`"]),
+        (by_hand("restoring"), &["rollback to generation 1 under way", "containerd waiting"]),
+    ] {
+        let text = page(&status);
+        for words in expected {
+            assert!(flat(&text).contains(words), "{words}: {text}");
+        }
+    }
+}
+
 /// Every status that is drawn here.
 pub(crate) fn all() -> Vec<StatusDocument> {
     let degraded = with_node(|node| node.components[1] = crash_loop());
@@ -227,6 +310,10 @@ fn troubles() -> Vec<(&'static str, StatusDocument)> {
                 node.components[0].state = ComponentState::Degraded;
             }),
         ),
+        ("FAILED generation 2 at unit etcd.service (HNA-0630)", rollback_failed()),
+        ("FAILED generation 2 (HNA-0630)", rolled_back()),
+        ("DEGRADED: generation 1 is in place by `rollback`, not generation 2", by_hand("restored")),
+        ("WAITING for unit containerd.service (rollback of generation 2)", by_hand("restoring")),
         ("DEGRADED: the network of pods", with_node(wrong)),
         (
             "DEGRADED: certificates wait for an operator",
