@@ -249,7 +249,7 @@ impl Reader {
             }
             Event::Alias(anchor) => {
                 let Some((node, height)) = self.anchors.get(&anchor).cloned() else {
-                    return Err(YamlRejection::Yaml(line, "an alias of a value that it stands in".to_owned()));
+                    return Err(YamlRejection::Yaml(line, "an alias that refers to the value containing it".to_owned()));
                 };
                 if self.open.len() + height > DEPTH {
                     return Err(too_deep(line));

@@ -31,9 +31,9 @@ pub enum Command {
         #[arg(long, value_name = "FILE")]
         metadata: Option<PathBuf>,
     },
-    /// Show on one screen what is so now: the node, its components, volumes, sources, deployments, signals
+    /// Show the current state on one screen: the node, its components, volumes, sources, deployments, signals
     ///
-    /// The first line is READY, WAITING for something, DEGRADED, FAILED or NOT RUNNING. What is fine is counted; what waits or fails is
+    /// The first line is READY, WAITING for something, DEGRADED, FAILED or NOT RUNNING. What is healthy is counted; what waits or fails is
     /// shown with its cause, its next try and what to do. Works while the daemon is down. Lines follow the width of the terminal; colours
     /// are for terminals, unless NO_COLOR is set.
     ///
@@ -64,7 +64,7 @@ pub enum Command {
         /// Print the tree as JSON
         #[arg(long)]
         json: bool,
-        /// Show what is fine too, in place of its number
+        /// Also list what is healthy instead of counting it
         #[arg(long, conflicts_with = "json")]
         all: bool,
     },
@@ -100,7 +100,7 @@ pub enum Command {
     /// Put the generation before the one in place back, at once, whatever Heat asks for
     ///
     /// Asks the daemon, and waits until it is done and the gates have passed. The generation stays in place until Heat sends a new
-    /// deployment, or `heat-node-agent rerun ID` applies the newest one again; Heat is told nothing. Only the generation before the newest is
+    /// deployment, or `heat-node-agent rerun ID` applies the newest one again; nothing is sent to Heat. Only the generation before the newest is
     /// kept: `heat-node-agent generations` lists which. Refused, before anything is changed, if volumes, certificates or keys, flannel's
     /// configuration, the etcd member or objects of the cluster's API differ between the two, and while the daemon is down.
     Rollback {
@@ -111,7 +111,7 @@ pub enum Command {
         #[arg(long)]
         dry_run: bool,
     },
-    /// Put back what differs from the node's parameters, now and once, whatever DRIFT says
+    /// Restore what differs from the node's parameters, once, regardless of DRIFT
     ///
     /// Asks the daemon, and waits until it is done: files, modes and owners, units, certificates, as after a deployment, with only the
     /// restarts needed. Also what another tool keeps changing is put back. What somebody added beside the node's files is listed and
@@ -141,7 +141,7 @@ pub enum Command {
         /// Cinder id or link of a volume that is wiped, as `status` shows it; once for each
         #[arg(long, value_name = "SERIAL", requires = "volumes")]
         serial: Vec<String>,
-        /// Go on although etcd loses its quorum, ends with this node, or cannot be asked
+        /// Continue even if etcd loses its quorum, is lost with this node, or cannot be reached
         #[arg(long)]
         abandon_etcd: bool,
     },
@@ -287,7 +287,7 @@ pub enum Command {
         #[command(subcommand)]
         action: Option<CertificatesAction>,
     },
-    /// Write one archive for whoever helps: what the agent and the node say of themselves, with secrets masked
+    /// Write one archive for support: diagnostics of the agent and the node, with secrets masked
     ///
     /// Contains status, explain, timeline, plan, verify, certificates and metadata as the commands print them, the journals of the agent,
     /// of every unit of the node and of the kernel since boot, disks, versions, network. The value of every secret that the metadata

@@ -184,7 +184,7 @@ messages! {
         "If the new source does not answer, correct its settings in Heat: the old source delivers the correction.";
     SourceAnswerOlder = "HNA-0278", Info, "fa5e8411ed034a84b99d09d7d4916a08",
         "A source that answers is not used yet, because its answer is older",
-        "The source that is preferred now answered before the newest list of deployments did, or beside it. The newest list stays in force, so nothing that Heat took back is run or reported.",
+        "The source that is preferred now answered before the newest list of deployments did, or at the same time. The newest list stays in force, so nothing that Heat has withdrawn is run or reported.",
         "The next answer of the source takes over.";
     VolumeFound = "HNA-0301", Info, "11ba224dd2da49cb84bc8fe6578b2262",
         "A volume was found",
@@ -532,7 +532,7 @@ messages! {
         "The cause names the manifest and quotes the API server's answer. Correct the image or ADDONS, and update the stack.";
     AddOnLeft = "HNA-0636", Notice, "610f6c07b47d4b8582f87dc07313f16a",
         "An add-on is no longer asked for, and its objects stay",
-        "Its name was taken out of ADDONS. The agent applies it no more, and removes nothing from the cluster.",
+        "Its name was taken out of ADDONS. The agent no longer applies it, and removes nothing from the cluster.",
         "Leave the objects, or delete those that carry its label heat-node-agent/add-on.";
     LeftoversRemoved = "HNA-0690", Notice, "6a85740bffff49d79378ca4d1d1e08cc",
         "Old quarantined or leftover files were removed",
@@ -640,7 +640,7 @@ messages! {
         "";
     NodeConditionsFailed = "HNA-0731", Warning, "0e0565ec6ce24feb8886a009e184de2d",
         "The node's conditions in Kubernetes cannot be written",
-        "[report] node_conditions is on, and the API refuses the patch of the node's status or is away. The conditions there grow old; nothing else is affected, and the agent keeps retrying.",
+        "[report] node_conditions is on, and the API refuses the patch of the node's status or is unavailable. The conditions there become stale; nothing else is affected, and the agent keeps retrying.",
         "Check with the kubelet's certificate that the API answers, and that a kubelet may patch the status of its own node.";
     NodeReset = "HNA-0745", Notice, "a6ac45233d296efdea6ac4f63e247404",
         "The node was taken out by `heat-node-agent reset`",
@@ -683,12 +683,12 @@ messages! {
         "Keystone refuses pre-signed URLs 15 minutes after they were made ([credential] auth_ttl). The agent re-signs it with the server's own keys, or sends the signal with a token of the server's own user, if it has either.",
         "Use signal_transport HEAT_SIGNAL or TEMP_URL_SIGNAL for long deployments, or raise [credential] auth_ttl in keystone.conf. The stack's owner can send a refused signal: openstack stack resource signal.";
     SignalFallback = "HNA-0809", Notice, "ad237794ecf4bf9153dd9bb7c0dad2f2",
-        "A signal was sent by another way than the one Heat gave",
+        "A signal was sent by a different method than the one Heat gave",
         "Its URL or token had expired or was refused. The same signal was sent with the server's own keys or user, which Heat accepts for any resource of the stack.",
         "Use signal_transport HEAT_SIGNAL or TEMP_URL_SIGNAL to avoid this for long deployments.";
     SignalRefused = "HNA-0810", Warning, "2f7d6fe495234d03965788df24450341",
         "Heat refused a signal for now",
-        "Heat or Keystone answered that it may not be sent so (400 to 413): the stack is suspended, or the signal's URL, token or user is not accepted. It stays stored and is sent again; after several refusals over a quarter of an hour it is given up (HNA-0804).",
+        "Heat or Keystone rejected the request (400 to 413): the stack is suspended, or the signal's URL, token or user is not accepted. It stays stored and is sent again; after several refusals over a quarter of an hour it is given up (HNA-0804).",
         "`openstack stack show` shows whether the stack is suspended; `systemctl reload heat-node-agent` sends the signal at once.";
 }
 
