@@ -95,8 +95,16 @@ pub const SIGNALS_IN_FLIGHT: usize = MIB;
 /// at most: the head of an answer (the HTTP client takes 408 KiB) and [`KEYSTONE_ANSWER`] are together less than four times as much.
 pub const REQUEST_IN_FLIGHT: usize = 256 * KIB;
 
-/// Bytes of Keystone's answer to a request for a token: the catalog of a large cloud has some hundred thousand.
+/// Bytes of Keystone's answer to a request for a token that any number of requests may have at one time: the catalog of a large cloud has some
+/// hundred thousand.
 pub const KEYSTONE_ANSWER: usize = 512 * KIB;
+
+/// Bytes of a larger one, which one request at a time may have. It is walked through piece by piece, and so has the place of
+/// [`ANSWER_MEMORY`].
+pub const LARGE_KEYSTONE_ANSWER: usize = 2 * MIB;
+
+/// Memory of the endpoints that are kept of one catalog: those of one service, in 300 regions.
+pub const ENDPOINTS_MEMORY: usize = 64 * KIB;
 
 /// Memory of the tokens that are kept with their endpoints; those not used for longest go first.
 pub const SESSIONS_MEMORY: usize = MIB;
@@ -146,7 +154,8 @@ mod tests {
         let sum: usize = MEMORY_PARTS.iter().map(|(_, bytes)| bytes).sum();
         assert!(sum <= MEMORY, "{} KiB", sum / KIB);
         // 408 KiB: what hyper reads of a head.
-        const { assert!(KEYSTONE_ANSWER + 408 * KIB <= 4 * REQUEST_IN_FLIGHT) };
+        const { assert!(KEYSTONE_ANSWER + ENDPOINTS_MEMORY + 408 * KIB <= 4 * REQUEST_IN_FLIGHT) };
+        const { assert!(LARGE_KEYSTONE_ANSWER <= ANSWER_MEMORY) };
         // While the state is read nothing else is there.
         let opening = [AT_REST, STATE_FILE_MEMORY, 16 * MIB, RECORDS_MEMORY];
         assert!(opening.iter().sum::<usize>() <= MEMORY);
