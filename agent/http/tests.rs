@@ -170,7 +170,7 @@ async fn an_answers_head_is_bounded() {
     let line = |bytes: usize| format!("x: {}\r\n", "y".repeat(bytes));
     for (act, is_taken) in [
         (answer(line(300 << 10)), true),
-        (answer(line(420 << 10)), false),
+        (answer(line(820 << 10)), false),
         (answer(line(9).repeat(90)), true),
         (answer(line(9).repeat(110)), false),
         (Act::Endless(b"HTTP/1.1 200 OK\r\nx: ".to_vec(), b'y'), false),

@@ -283,7 +283,7 @@ async fn one_large_catalog_at_a_time_is_read_and_no_small_one_waits_for_it() {
         services.push(json!({"type": "orchestration", "endpoints": [{"interface": "public", "url": "http://heat"}]}));
         token("t", "2026-11-21T09:00:00.000000Z", "2026-11-21T10:00:00.000000Z", &json!(services))
     };
-    let (small, large, huge) = (of(400 << 10), of(1900 << 10), of(2200 << 10));
+    let (small, large, huge) = (of(100 << 10), of(1900 << 10), of(2200 << 10));
     let ask = async |act: &Act, limit: Duration| {
         let keystone = Fake::start(vec![act.clone()]).await;
         let node = Node::new();
