@@ -126,6 +126,18 @@ pub fn members(text: &str) -> Result<Vec<(String, &str)>, JsonRejection> {
     )
 }
 
+/// Walks through the items of one list, each as its text, and keeps none of them.
+///
+/// # Errors
+/// If it is not a single list, and what `each` says.
+#[expect(clippy::disallowed_methods, reason = "this is the one reader of JSON; nothing is kept")]
+pub fn items(text: &str, each: &mut dyn FnMut(&str) -> Result<(), JsonRejection>) -> Result<(), JsonRejection> {
+    let mut rejection = None;
+    let mut from = serde_json::Deserializer::from_str(text);
+    let walked = from.deserialize_seq(Items { each, rejection: &mut rejection }).and_then(|()| from.end());
+    walked.map_err(|error| rejection.unwrap_or(JsonRejection::Json(error)))
+}
+
 /// For `#[serde(deserialize_with)]`: the document of a cache.
 ///
 /// # Errors
@@ -309,6 +321,29 @@ impl<'de> Visitor<'de> for Seed<'_> {
     }
 }
 
+struct Items<'a> {
+    each: &'a mut dyn FnMut(&str) -> Result<(), JsonRejection>,
+    rejection: &'a mut Option<JsonRejection>,
+}
+
+impl<'de> Visitor<'de> for Items<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON list")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<(), A::Error> {
+        while let Some(item) = from.next_element::<&RawValue>()? {
+            if let Err(rejection) = (self.each)(item.get()) {
+                *self.rejection = Some(rejection);
+                return Err(A::Error::custom("an item is not taken"));
+            }
+        }
+        Ok(())
+    }
+}
+
 struct Members<'a> {
     meter: &'a Meter,
 }
@@ -368,6 +403,23 @@ mod tests {
         let long = json!("x".repeat(DOCUMENT_MEMORY)).to_string();
         assert!(matches!(value(long.as_bytes(), DOCUMENT_MEMORY), Err(JsonRejection::TooLarge(_))));
         assert!(small(long.as_bytes()).is_none());
+    }
+
+    #[test]
+    fn a_list_is_walked_through_until_an_item_is_not_taken() {
+        let walk = |text: &str| {
+            let mut seen = Vec::new();
+            let walked = items(text, &mut |item| {
+                seen.push(item.to_owned());
+                if item == "3" { Err(JsonRejection::TooDeep) } else { Ok(()) }
+            });
+            (seen.join("|"), walked)
+        };
+        assert!(matches!(walk(r#"[1, {"a": [2]}, null]"#), (seen, Ok(())) if seen == r#"1|{"a": [2]}|null"#));
+        assert!(matches!(walk("[1, 3, 4]"), (seen, Err(JsonRejection::TooDeep)) if seen == "1|3"));
+        for text in ["{}", "[1", "[] 2", "7", ""] {
+            assert!(matches!(walk(text).1, Err(JsonRejection::Json(_))), "{text}");
+        }
     }
 
     /// Attack: a hook's answer of 124 levels was written into a file that nobody could read again.

@@ -15,7 +15,7 @@ mod trusted;
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
@@ -305,16 +305,34 @@ impl Tree {
     /// # Errors
     /// If any step fails; the old content is then still in place.
     pub fn write(&self, path: &Path, bytes: &[u8], attributes: Attributes) -> Result<()> {
+        self.written(path, attributes, |file| file.write_all(bytes))
+    }
+
+    fn written(&self, path: &Path, attributes: Attributes, content: impl FnOnce(&mut File) -> io::Result<()>) -> Result<()> {
         let doing = || self.doing("writing", path);
         let (parent, name) = self.parent(path)?;
         let temporary = self.beside(&parent, &name).at(doing)?;
         self.change().at(doing)?;
-        let made = create(&parent, &temporary).and_then(|fd| finish_synced(fd, bytes, attributes));
+        let made = create(&parent, &temporary).and_then(|fd| finish_synced(fd, content, attributes));
         if made.is_err() {
             // What there is of it must not be what keeps the disk full.
             let _ = unlinkat(&parent, temporary.as_os_str(), UnlinkatFlags::NoRemoveDir);
         }
         made.and_then(|()| self.put(&parent, &temporary, &name)).at(doing)
+    }
+
+    /// Copies a file of any size in pieces, its last link followed, with [`Tree::write`]'s promise. `false` if there is none.
+    ///
+    /// # Errors
+    /// If it is no regular file, or a step fails; what was at `to` is then still in place.
+    pub fn copy_file(&self, from: &Path, to: &Path, attributes: Attributes) -> Result<bool> {
+        let fd = match self.open_at(from, OFlag::O_RDONLY | OFlag::O_NONBLOCK) {
+            Ok(fd) => fd,
+            Err(Errno::ENOENT | Errno::ENOTDIR) => return Ok(false),
+            Err(errno) => return Err(self.doing("reading", from).failed(errno)),
+        };
+        let (mut source, _) = self.regular(fd, from)?;
+        self.written(to, attributes, |file| io::copy(&mut source, file).map(drop)).map(|()| true)
     }
 
     /// Writes a value as JSON with [`Tree::write`].
@@ -336,7 +354,7 @@ impl Tree {
         let (parent, name) = self.parent(path)?;
         let finish = |fd| {
             self.change()?;
-            finish_synced(fd, bytes, attributes)?;
+            finish_synced(fd, |file| file.write_all(bytes), attributes)?;
             fsync(&parent)
         };
         match self.change().and_then(|()| create(&parent, &name)).map(finish) {
@@ -648,6 +666,25 @@ impl Tree {
         let (parent, name) = self.parent(path)?;
         let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let fd = openat(&parent, name.as_os_str(), flags, mode(0o600)).at(|| self.doing("locking", path))?;
+        self.locked(fd, path)
+    }
+
+    /// The same of a file that is there; `None` also if there is none, or whoever had the lock has removed it meanwhile.
+    ///
+    /// # Errors
+    /// If the file cannot be opened.
+    pub fn lock_existing(&self, path: &Path) -> Result<Option<Lock>> {
+        let fd = match self.open_at(path, OFlag::O_RDWR | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK) {
+            Ok(fd) => fd,
+            Err(Errno::ENOENT | Errno::ENOTDIR) => return Ok(None),
+            Err(errno) => return Err(self.doing("locking", path).failed(errno)),
+        };
+        let Some(lock) = self.locked(fd, path)? else { return Ok(None) };
+        let is_there = fstat(&*lock.file).at(|| self.doing("locking", path))?.st_nlink > 0;
+        Ok(Some(lock).filter(|_| is_there))
+    }
+
+    fn locked(&self, fd: OwnedFd, path: &Path) -> Result<Option<Lock>> {
         match Flock::lock(fd, FlockArg::LockExclusiveNonblock) {
             Ok(file) => Ok(Some(Lock { file })),
             Err((_, Errno::EWOULDBLOCK)) => Ok(None),
@@ -776,12 +813,12 @@ fn create(parent: &OwnedFd, name: &OsString) -> nix::Result<OwnedFd> {
     openat(parent, name.as_os_str(), flags, mode(0o600))
 }
 
-fn finish_synced(fd: OwnedFd, bytes: &[u8], attributes: Attributes) -> nix::Result<()> {
+fn finish_synced(fd: OwnedFd, content: impl FnOnce(&mut File) -> io::Result<()>, attributes: Attributes) -> nix::Result<()> {
     if let Some((user, group)) = attributes.owner {
         fchown(&fd, Some(Uid::from_raw(user)), Some(Gid::from_raw(group)))?;
     }
     let mut file = File::from(fd);
-    file.write_all(bytes).map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(Errno::EIO as i32)))?;
+    content(&mut file).map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(Errno::EIO as i32)))?;
     // The last: a new owner and a write take set-user-ID away (chown(2), write(2)).
     fchmod(&file, mode(attributes.mode))?;
     fsync(&file)
@@ -983,6 +1020,40 @@ mod tests {
         assert!(tree.lock(Path::new("lock")).unwrap().is_none());
         drop(held);
         assert!(tree.lock(Path::new("lock")).unwrap().is_some());
+    }
+
+    #[test]
+    fn a_lock_of_a_file_that_is_gone_is_nobodys() {
+        let (_dir, tree) = tree();
+        let lock = Path::new("lock");
+        assert!(tree.lock_existing(lock).unwrap().is_none());
+        let held = tree.lock(lock).unwrap();
+        assert!(tree.lock_existing(lock).unwrap().is_none() && held.is_some());
+        drop(held);
+        let held = tree.lock_existing(lock).unwrap();
+        assert!(held.is_some());
+        tree.remove(lock).unwrap();
+        assert!(tree.lock_existing(lock).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_file_of_any_size_is_copied_whole_or_not_at_all() {
+        let (_dir, tree) = tree();
+        let [from, link, to] = ["from", "link", "to"].map(Path::new);
+        let large = vec![b'x'; 17 << 20];
+        tree.write(from, &large, Attributes::mode(0o600)).unwrap();
+        tree.link("from", link).unwrap();
+        assert!(tree.copy_file(link, to, Attributes::mode(0o640)).unwrap());
+        let facts = tree.facts(to).unwrap().unwrap();
+        assert_eq!((facts.kind, facts.mode, facts.size), (FileKind::File, 0o640, 17 << 20));
+        tree.write(from, b"new", Attributes::mode(0o600)).unwrap();
+        for changes in 0..3 {
+            assert!(tree.full_after(changes).unwrap().copy_file(from, to, Attributes::mode(0o600)).is_err());
+            assert_eq!(tree.facts(to).unwrap().unwrap().size, 17 << 20);
+        }
+        assert!(!tree.copy_file(Path::new("none"), to, Attributes::mode(0o600)).unwrap());
+        tree.create_dir(Path::new("dir"), Attributes::mode(0o700)).unwrap();
+        assert!(tree.copy_file(Path::new("dir"), to, Attributes::mode(0o600)).is_err());
     }
 
     #[test]

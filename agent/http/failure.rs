@@ -75,6 +75,13 @@ pub(super) fn describe(error: reqwest::Error, peer: &Peer, connect_limit: Durati
             .remedy(peer.trial("check route, security groups and floating IP"));
     }
     let protocol = find::<hyper::Error>(&error);
+    // hyper asks for this by a method in its server alone.
+    if protocol.is_some_and(|error| error.is_parse() && error.to_string().contains("head is too large")) {
+        // hyper's bounds, the first of which it looks at between two reads: its buffer may have twice as much. reqwest has no setting for it.
+        return Error::transient(format!("the head of the answer of {shown} has more than 408 KiB or more than 100 lines"))
+            .rule("what comes from outside is bounded in size")
+            .remedy("check that the endpoint's host and port are those of the service");
+    }
     if protocol.is_some_and(hyper::Error::is_parse) {
         return not_http(&error, &shown);
     }

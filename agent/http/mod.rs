@@ -23,6 +23,7 @@ use std::time::Duration;
 
 use reqwest::header::{HOST, HeaderName, HeaderValue, LOCATION};
 use reqwest::{Certificate, Client, ClientBuilder, Identity, Method};
+use tokio::sync::Semaphore;
 
 use crate::clock::{Clock, patience};
 use crate::desired::{ClientIdentity, Material};
@@ -73,6 +74,8 @@ pub struct Request<'a> {
     pub deadline: Duration,
     /// Reading stops beyond this many bytes of body, with an error.
     pub body_limit: usize,
+    /// Beyond `body_limit`: up to so many bytes for the one request that has the permit, until its answer is dropped.
+    pub large: Option<(usize, &'static Semaphore)>,
     /// Whether this endpoint's parameters ask not to verify its certificate; [`Tls::allow_insecure`] must allow it.
     pub insecure: bool,
     /// Whether a redirect within the host is followed, or is the answer.
@@ -106,6 +109,7 @@ impl<'a> Request<'a> {
             secrets: Vec::new(),
             deadline,
             body_limit: BODY_LIMIT,
+            large: None,
             insecure: false,
             follow: true,
             gate: None,
@@ -343,7 +347,7 @@ impl Http {
         // No connection is made for what may not leave anyway.
         request.gate.as_ref().map_or(Ok(()), |gate| gate()).map_err(Error::unsent)?;
         let answer = builder.send().await.map_err(describe)?;
-        response::read(answer, request.body_limit, describe).await
+        response::read(answer, request.body_limit, request.large, describe).await
     }
 
     /// Which client a target needs.

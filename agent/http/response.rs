@@ -1,9 +1,11 @@
 //! The answer to a request.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use reqwest::header::{DATE, HeaderMap, RETRY_AFTER};
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::echo_filter::Echoes;
 use crate::clock::Timestamp;
@@ -17,6 +19,8 @@ pub struct Response {
     headers: HeaderMap,
     /// As it came.
     pub body: Vec<u8>,
+    /// Held for a body beyond its limit.
+    _permit: Option<Arc<SemaphorePermit<'static>>>,
 }
 
 impl fmt::Debug for Response {
@@ -65,22 +69,34 @@ impl Response {
 /// What is read of the body of an error: its first lines become a cause, and hiding what it repeats of the request takes much memory.
 const ERROR_BODY: usize = 64 * 1024;
 
-/// Reads the body: a larger one than `limit` bytes is an error, and one of an error is read up to [`ERROR_BODY`] alone.
+/// Reads the body: a larger one than `limit` bytes is an error, or waits for the permit of `large`, and one of an error is read up to [`ERROR_BODY`] alone.
 pub(super) async fn read(
     mut answer: reqwest::Response,
     limit: usize,
+    large: Option<(usize, &'static Semaphore)>,
     describe: impl Fn(reqwest::Error) -> Error,
 ) -> Result<Response> {
-    let too_large = || {
-        Error::permanent(format!("the answer is larger than {limit} bytes")).rule("what comes from outside is bounded in size")
-    };
+    let most = large.map_or(limit, |(most, _)| most);
+    let too_large =
+        || Error::permanent(format!("the answer is larger than {most} bytes")).rule("what comes from outside is bounded in size");
     let is_error = !answer.status().is_success();
-    if !is_error && answer.content_length().is_some_and(|length| length > limit as u64) {
+    if !is_error && answer.content_length().is_some_and(|length| length > most as u64) {
         return Err(too_large());
     }
-    let limit = if is_error { limit.min(ERROR_BODY) } else { limit };
+    let mut limit = if is_error { limit.min(ERROR_BODY) } else { limit };
+    let mut large = large.filter(|_| !is_error);
+    let mut permit = None;
     let mut body = Vec::new();
     while let Some(chunk) = answer.chunk().await.map_err(&describe)? {
+        if chunk.len() > limit - body.len()
+            && let Some((most, semaphore)) = large.take()
+        {
+            // Nobody closes it.
+            permit = semaphore.acquire().await.ok().map(Arc::new);
+            limit = most;
+            // At once: a body that grows may be twice as large.
+            body.reserve_exact(most - body.len());
+        }
         let left = limit - body.len();
         if chunk.len() > left && !is_error {
             return Err(too_large());
@@ -90,7 +106,8 @@ pub(super) async fn read(
             break;
         }
     }
-    Ok(Response { status: answer.status().as_u16(), headers: std::mem::take(answer.headers_mut()), body })
+    let headers = std::mem::take(answer.headers_mut());
+    Ok(Response { status: answer.status().as_u16(), headers, body, _permit: permit })
 }
 
 #[cfg(test)]
@@ -101,7 +118,7 @@ mod tests {
     fn retry_after_is_read_in_both_forms_and_nothing_secret_is_shown() {
         let response = |headers: &[(&'static str, &'static str)]| {
             let headers = headers.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect();
-            Response { status: 503, headers, body: b"hush".to_vec() }
+            Response { status: 503, headers, body: b"hush".to_vec(), _permit: None }
         };
         assert_eq!(format!("{:?}", response(&[("x-subject-token", "hush")])), "Response(503)");
         let date = ("date", "Sat, 21 Nov 2026 09:03:20 GMT");

@@ -163,6 +163,28 @@ async fn what_goes_wrong_is_said_in_words_and_without_secrets() {
     }
 }
 
+/// The budgets count on it: a later hyper with another bound must be seen.
+#[tokio::test]
+async fn an_answers_head_is_bounded() {
+    let answer = |head: String| Act::Raw(format!("HTTP/1.1 200 OK\r\n{head}content-length: 0\r\n\r\n").into_bytes());
+    let line = |bytes: usize| format!("x: {}\r\n", "y".repeat(bytes));
+    for (act, is_taken) in [
+        (answer(line(300 << 10)), true),
+        (answer(line(820 << 10)), false),
+        (answer(line(9).repeat(90)), true),
+        (answer(line(9).repeat(110)), false),
+        (Act::Endless(b"HTTP/1.1 200 OK\r\nx: ".to_vec(), b'y'), false),
+    ] {
+        let fake = Fake::start(vec![act]).await;
+        let (_dir, http) = client();
+        let answer = http.request(Request::new("GET", &fake.base, LIMIT)).await;
+        assert_eq!(answer.is_ok(), is_taken, "{answer:?}");
+        if let Err(error) = answer {
+            assert!(error.to_string().contains("408 KiB or more than 100 lines"), "{error}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_host_that_is_not_there_is_named() {
     let (_dir, http) = client();

@@ -9,12 +9,13 @@ use super::arguments::ToolResult;
 use super::hooks;
 use super::log::Log;
 use super::machine::{Machine, variable};
+use super::unsent::{self, Unsent};
 use crate::budgets::json::JsonRejection;
 use crate::budgets::{DOCUMENT_MEMORY, python_json};
 use crate::deploy::Work;
 use crate::deploy::hooks::file_name;
 use crate::error::{Context, Error, ErrorKind, Result};
-use crate::files::{Attributes, FileKind, READ_LIMIT};
+use crate::files::{Attributes, FileKind, READ_LIMIT, masked};
 use crate::metadata::{python_json as json_text, python_json_lines, python_text};
 use crate::programs::child::{Child, Heard};
 use crate::programs::lenient_object;
@@ -24,6 +25,10 @@ const DEPLOYED: &str = "/var/lib/heat-config/deployed";
 const OLD_DEPLOYED: &str = "/var/run/heat-config/deployed";
 const HOOKS: [&str; 2] = ["/usr/libexec/heat-config/hooks", "/var/lib/heat-config/hooks"];
 const NOTIFY: &str = "heat-config-notify";
+/// This program, also where its file was replaced since it was started.
+const OWN: &str = "/proc/self/exe";
+const NOT_TOLD: &str = "Heat does not have every result yet";
+const INTERRUPTED: &str = "interrupted: 55-heat-config was ended, or the machine restarted, while it ran; what it did is unknown, and it is not run again";
 /// Where the deployment says which part of a component is meant.
 const ACTION: &str = "deploy_action";
 
@@ -38,9 +43,10 @@ pub(super) fn run(_: &[String]) -> ToolResult {
     let file = file.canonicalize().context(|| format!("resolving {}", file.display()))?;
     machine.root.set_attributes(&file, Attributes::mode(0o600))?;
     let deployed = hooks::directory(&machine, "HEAT_CONFIG_DEPLOYED", DEPLOYED);
-    prepare(&machine, &deployed)?;
+    prepare(&machine, &deployed, &hooks::directory(&machine, "HEAT_CONFIG_DEPLOYED_OLD", OLD_DEPLOYED))?;
     let bytes = machine.root.read(&file, READ_LIMIT)?.unwrap_or_default();
-    let mut tool = Tool { machine, deployed, log: Log::new() };
+    let mut tool =
+        Tool { machine, deployed, hooks: variable("HEAT_CONFIG_HOOKS"), notifier: Notifier::configured(), log: Log::new() };
     let deployments = match python_json::value(&bytes, DOCUMENT_MEMORY) {
         Ok(Value::Array(deployments)) => deployments,
         Ok(_) | Err(JsonRejection::Json(_)) => {
@@ -51,32 +57,29 @@ pub(super) fn run(_: &[String]) -> ToolResult {
         // Heat waits for what is in it: the command that runs this tool has not succeeded.
         Err(refused) => return Err(Error::from(refused).context(format!("reading {}", file.display())).into()),
     };
-    let mut postponed = None;
-    for entry in &deployments {
-        if let Err(error) = tool.deploy(entry) {
-            tool.log.error(&error.to_string());
-            if error.kind() == ErrorKind::Transient {
-                postponed.get_or_insert(error);
-            }
-        }
-    }
-    // Whoever runs this tool comes again: what was begun is not begun a second time.
-    postponed.map_or(Ok(0), |error| Err(error.context("not every deployment could be begun").into()))
+    tool.work(&deployments)?;
+    Ok(0)
 }
 
 /// Makes the directory of what is deployed, from where it once was if that is there.
-fn prepare(machine: &Machine, deployed: &Path) -> Result<()> {
+fn prepare(machine: &Machine, deployed: &Path, old: &Path) -> Result<()> {
     if machine.kind(deployed) == Some(FileKind::Directory) {
         return Ok(());
     }
-    let old = hooks::directory(machine, "HEAT_CONFIG_DEPLOYED_OLD", OLD_DEPLOYED);
-    if old != deployed && machine.kind(&old) == Some(FileKind::Directory) {
-        // Whole, or not at all: what is not in it runs again.
+    if old != deployed && machine.kind(old) == Some(FileKind::Directory) {
+        let is_link = machine.root.facts(old)?.is_some_and(|facts| facts.kind == FileKind::Link);
+        if let Some(above) = deployed.parent().filter(|_| !is_link) {
+            machine.root.create_dir_all(above, Attributes::mode(masked(0o777)))?;
+            if machine.root.rename(old, deployed).is_ok() {
+                return Ok(());
+            }
+        }
+        // On another file system. Whole, or not at all: what is not in it runs again.
         let new = deployed.with_extension("new");
         machine.root.remove_dir_all(&new)?;
-        machine.copy(&old, &new)?;
+        machine.copy(old, &new)?;
         machine.root.rename(&new, deployed)?;
-        return machine.root.remove_dir_all(&old).map(drop);
+        return machine.root.remove_dir_all(old).map(drop);
     }
     hooks::prepare(machine, deployed)
 }
@@ -85,7 +88,35 @@ struct Tool {
     machine: Machine,
     /// Where it is written down what was run.
     deployed: PathBuf,
+    /// Where hooks are looked for first.
+    hooks: Option<String>,
+    notifier: Notifier,
     log: Log,
+}
+
+/// What has a result sent to Heat.
+struct Notifier {
+    command: Vec<String>,
+    /// Whether it is this program, which is told the length, and says whether Heat may take the result later. Another one is asked once.
+    is_own: bool,
+}
+
+impl Notifier {
+    fn configured() -> Self {
+        let foreign = variable("HEAT_CONFIG_NOTIFY");
+        let is_own = foreign.is_none();
+        Self { command: vec![foreign.unwrap_or_else(|| OWN.to_owned())], is_own }
+    }
+}
+
+/// What became of an entry of the list.
+enum Done {
+    /// Nothing is left to do.
+    Told,
+    /// It has run, and a later run tells Heat.
+    Untold,
+    /// An earlier run made this record and did not tell Heat.
+    Before(PathBuf),
 }
 
 /// How the deployments of a group are run.
@@ -96,21 +127,57 @@ enum Hook {
 }
 
 impl Tool {
+    /// Runs what has not been run, and then tells Heat what earlier runs did not.
+    ///
+    /// # Errors
+    /// Transient, if something is left for a later run: whoever runs this tool comes again. What was begun is not begun a second time.
+    fn work(&mut self, deployments: &[Value]) -> Result<()> {
+        let (mut left, mut untold) = (None, Vec::new());
+        for entry in deployments {
+            match self.deploy(entry) {
+                Ok(Done::Told) => {}
+                Ok(Done::Before(path)) => untold.push(path),
+                Ok(Done::Untold) => left = left.or_else(|| Some(Error::transient(NOT_TOLD))),
+                Err(error) => {
+                    self.log.error(&error.to_string());
+                    if error.kind() == ErrorKind::Transient {
+                        left.get_or_insert(error.context("not every deployment could be begun"));
+                    }
+                }
+            }
+        }
+        for path in untold {
+            match self.tell_again(&path) {
+                Ok(true) => {}
+                // Heat is away for the others, too.
+                Ok(false) => {
+                    left.get_or_insert(Error::transient(NOT_TOLD));
+                    break;
+                }
+                Err(error) => {
+                    self.log.error(&error.to_string());
+                    left.get_or_insert(error);
+                }
+            }
+        }
+        left.map_or(Ok(()), Err)
+    }
+
     /// Runs a deployment that has not been run, and tells Heat.
     ///
     /// # Errors
     /// If it was not begun; transient where a later run may begin it.
-    fn deploy(&mut self, entry: &Value) -> Result<()> {
+    fn deploy(&mut self, entry: &Value) -> Result<Done> {
         let entry = entry.as_object().ok_or_else(|| Error::permanent("a deployment is no JSON object"))?;
         let id = entry.get("id").and_then(Value::as_str).ok_or_else(|| Error::permanent("a deployment has no id"))?;
         let id = hooks::plain(id, "id")?.to_owned();
         let work = |entry: &Map<String, Value>| entry.get("group").and_then(Value::as_str).map_or(Work::Data, Work::of);
         let path = self.deployed.join(format!("{id}.json"));
         match work(entry) {
-            Work::Data => return Ok(()),
+            Work::Data => return Ok(Done::Told),
             Work::Node => {
                 self.log.info(&format!("{id} is left to heat-node-agent.service"));
-                return Ok(());
+                return Ok(Done::Told);
             }
             Work::Script | Work::Hook => {}
         }
@@ -118,18 +185,20 @@ impl Tool {
         let checked = checked(&mut entry);
         if checked == Ok(false) {
             self.log.warning(&format!("{id} has nothing for this action"));
-            return Ok(());
+            return Ok(Done::Told);
         }
         if work(&entry) == Work::Data {
-            return Ok(());
+            return Ok(Done::Told);
         }
         let hook = checked.and_then(|_| self.hook(entry.get("group").and_then(Value::as_str).unwrap_or_default()));
         let entry = Value::Object(entry);
-        // What is begun is never begun again, whatever becomes of it, and by one alone.
-        if !self.machine.root.create_new(&path, text_of(&entry).as_bytes(), Attributes::mode(0o600))? {
+        let Some(unsent) = self.begin(&path, &entry)? else {
+            if unsent::is_open(&self.machine, &path) {
+                return Ok(Done::Before(path));
+            }
             self.log.info(&format!("{id} is deployed already; to deploy it again, remove {}", path.display()));
-            return Ok(());
-        }
+            return Ok(Done::Told);
+        };
         let result = match hook.and_then(|hook| self.heard(&hook, &entry)) {
             Ok(heard) if heard.is_cut => {
                 let error = Error::permanent("its hook wrote more than 16 MiB");
@@ -143,14 +212,66 @@ impl Tool {
                 failure(&error)
             }
         };
-        // A file for people: Heat waits for the result whether there is room for it or not.
-        let written = self.write(&self.deployed.join(format!("{id}.notify.json")), &result);
-        for done in [written, self.notify(&path, &result)] {
-            if let Err(error) = done {
-                self.log.error(&format!("{id}: {error}"));
+        Ok(if self.tell(&path, &result, &unsent) { Done::Told } else { Done::Untold })
+    }
+
+    /// Makes the record of a deployment; `None` where there is one. What is begun is never begun again, whatever becomes of it, and by one
+    /// alone; and that its result is to be told is on disk before.
+    fn begin(&self, path: &Path, entry: &Value) -> Result<Option<Unsent>> {
+        if self.machine.kind(path).is_some() {
+            return Ok(None);
+        }
+        let Some(unsent) = Unsent::begin(&self.machine, path)? else { return Ok(None) };
+        let made = self.machine.root.create_new(path, text_of(entry).as_bytes(), Attributes::mode(0o600));
+        if made != Ok(true) {
+            // Nothing has begun, or another process has begun and ended it meanwhile.
+            unsent::settle(&self.machine, path)?;
+        }
+        Ok(made?.then_some(unsent))
+    }
+
+    /// Tells Heat a result. `false` where a later run does it.
+    fn tell(&mut self, path: &Path, result: &Value, unsent: &Unsent) -> bool {
+        // Heat waits for the result whether there is room to keep it or not.
+        if let Err(error) = self.write(&unsent::result_file(path), result) {
+            self.log.error(&error.to_string());
+            if let Err(error) = unsent.keep_status(result, &error.to_string()) {
+                self.log.error(&error.to_string());
             }
         }
-        Ok(())
+        self.hand_over(path, json_text(result).as_bytes())
+    }
+
+    /// Tells Heat what an earlier run of a deployment was to tell. `false` where a later one does it.
+    fn tell_again(&mut self, path: &Path) -> Result<bool> {
+        let Some(unsent) = Unsent::take(&self.machine, path)? else {
+            self.log.info(&format!("another process is at {}", path.display()));
+            return Ok(true);
+        };
+        self.log.warning(&format!("Heat does not have the result of {}: it is sent now", path.display()));
+        match Unsent::result(&self.machine, path) {
+            Ok(Some(result)) => Ok(self.hand_over(path, &result)),
+            Ok(None) => Ok(self.tell(path, &failure(&Error::permanent(INTERRUPTED)), &unsent)),
+            Err(error) if error.kind() == ErrorKind::Transient => Err(error),
+            Err(error) => Ok(self.tell(path, &failure(&error), &unsent)),
+        }
+    }
+
+    /// Has a result sent. `false` where Heat may take it later.
+    fn hand_over(&mut self, path: &Path, result: &[u8]) -> bool {
+        let is_later = match self.notify(path, result) {
+            Ok(status) => self.notifier.is_own && (status < 0 || status == i32::from(unsent::LATER)),
+            Err(error) => {
+                self.log.error(&error.to_string());
+                self.notifier.is_own
+            }
+        };
+        if is_later {
+            self.log.error(&format!("Heat does not have the result of {}: the next run of this tool sends it", path.display()));
+        } else if let Err(error) = unsent::settle(&self.machine, path) {
+            self.log.error(&error.to_string());
+        }
+        !is_later
     }
 
     fn write(&self, path: &Path, value: &Value) -> Result<()> {
@@ -160,7 +281,7 @@ impl Tool {
     /// The hook of a group: the first file of its harmless letters.
     fn hook(&self, group: &str) -> Result<Hook> {
         let name = file_name(group);
-        let own = variable("HEAT_CONFIG_HOOKS").filter(|directory| !directory.is_empty());
+        let own = self.hooks.clone().filter(|directory| !directory.is_empty());
         let directories: Vec<_> = own.into_iter().chain(HOOKS.map(str::to_owned)).map(|name| self.machine.path(name)).collect();
         let found = directories.iter().map(|directory| directory.join(&name)).find(|path| self.machine.kind(path).is_some());
         match found.filter(|_| !name.is_empty()) {
@@ -185,15 +306,18 @@ impl Tool {
         Ok(heard)
     }
 
-    /// Has the result sent to Heat.
-    fn notify(&mut self, deployed: &Path, result: &Value) -> Result<()> {
-        let foreign = variable("HEAT_CONFIG_NOTIFY");
-        let result = json_text(result);
-        let child = match &foreign {
-            Some(program) => Child::new(program).argument(deployed),
-            None => Child::own(NOTIFY).argument(deployed).argument(result.len().to_string()),
-        };
-        let heard = child.hear(result.as_bytes(), hooks::STREAM)?;
+    /// Has the result sent to Heat; the status that the notifier ends with.
+    fn notify(&mut self, deployed: &Path, result: &[u8]) -> Result<i32> {
+        let Notifier { command, is_own } = &self.notifier;
+        let mut child = Child::new(command.first().map_or(OWN, String::as_str));
+        if *is_own {
+            child = child.called(NOTIFY);
+        }
+        child = command.iter().skip(1).fold(child, Child::argument).argument(deployed);
+        if *is_own {
+            child = child.argument(result.len().to_string());
+        }
+        let heard = child.hear(result, hooks::STREAM)?;
         if heard.status != 0 {
             self.log.error(&format!(
                 "{NOTIFY} ended with status {}: Heat does not have the result of {}",
@@ -202,10 +326,10 @@ impl Tool {
             ));
         }
         // Another one may tell signed URLs.
-        if foreign.is_none() && !heard.err.is_empty() {
+        if *is_own && !heard.err.is_empty() {
             self.log.warning(&String::from_utf8_lossy(&heard.err));
         }
-        Ok(())
+        Ok(heard.status)
     }
 }
 
@@ -276,52 +400,5 @@ fn failure(error: &Error) -> Value {
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn the_status_counts_whatever_is_printed() {
-        for (status, out, expected) in [
-            (0, "", json!({})),
-            (3, "", json!({"deploy_stdout": "", "deploy_stderr": "e", "deploy_status_code": 3})),
-            (0, r#"{"a": 1, "deploy_status_code": "-1"}"#, json!({"a": 1, "deploy_status_code": "-1"})),
-            (3, r#"{"a": 1}"#, json!({"a": 1, "deploy_status_code": 3})),
-            (3, r#"{"deploy_status_code": false}"#, json!({"deploy_status_code": 3})),
-            (3, r#"{"deploy_status_code": 0.0}"#, json!({"deploy_status_code": 3})),
-            (3, r#"{"deploy_status_code": "no room"}"#, json!({"deploy_status_code": "no room"})),
-            (3, r#"{"deploy_status_code": 7}"#, json!({"deploy_status_code": 7})),
-            (-9, r#"{"deploy_status_code": "0"}"#, json!({"deploy_status_code": -9})),
-            (0, "5", json!({"deploy_stdout": "5", "deploy_stderr": "e", "deploy_status_code": 1})),
-            (0, "id\n{}", json!({"deploy_stdout": "id\n{}", "deploy_stderr": "e", "deploy_status_code": 1})),
-            (2, "text", json!({"deploy_stdout": "text", "deploy_stderr": "e", "deploy_status_code": 2})),
-        ] {
-            let heard = Heard { status, out: out.into(), err: b"e".to_vec(), is_cut: false };
-            assert_eq!(result(&heard), expected, "{status} {out}");
-        }
-    }
-
-    #[test]
-    fn inputs_are_texts_where_they_are_to_be_and_a_component_is_the_part_of_its_action() {
-        let component = |action: &str| {
-            let parts = json!([{"actions": ["CREATE"], "tool": "script", "config": "c"}, {"actions": ["DELETE"], "tool": "x", "config": {}}]);
-            let inputs = json!([{"name": "deploy_action", "type": "String", "value": action}, {"name": "n", "type": "Number", "value": 1}, {"name": "s", "type": "String", "value": [true, null]}]);
-            json!({"id": "1", "group": "component", "inputs": inputs, "config": {"configs": parts}}).as_object().unwrap().clone()
-        };
-        for (action, expected) in
-            [("CREATE", Some(("script", json!("c")))), ("DELETE", Some(("x", json!({})))), ("SUSPEND", None)]
-        {
-            let mut entry = component(action);
-            assert_eq!(checked(&mut entry), Ok(expected.is_some()), "{action}");
-            if let Some((group, config)) = expected {
-                assert_eq!((&entry["group"], &entry["config"]), (&json!(group), &config));
-            }
-            assert_eq!((&entry["inputs"][1]["value"], &entry["inputs"][2]["value"]), (&json!(1), &json!("[True, None]")));
-        }
-        for odd in [json!({}), json!({"inputs": 1}), json!({"inputs": [{"value": 1}]}), json!({"inputs": [{"name": "a"}]})] {
-            let error = checked(&mut odd.as_object().unwrap().clone()).unwrap_err();
-            assert!(error.to_string().contains("malformed"), "{error}");
-        }
-    }
-}
+#[path = "heat_config_tests.rs"]
+mod tests;

@@ -101,10 +101,7 @@ impl Machine {
                 self.root.create_dir(to, Attributes::mode(facts.mode))?;
                 self.root.list(from)?.iter().try_for_each(|name| self.copy_within(&from.join(name), &to.join(name), depth))
             }
-            FileKind::File => match self.root.read(from, READ_LIMIT)? {
-                Some(bytes) => self.root.write(to, &bytes, Attributes::mode(facts.mode & 0o777)),
-                None => Ok(()),
-            },
+            FileKind::File => self.root.copy_file(from, to, Attributes::mode(facts.mode & 0o777)).map(drop),
             FileKind::Link | FileKind::Other => Ok(()),
         }
     }

@@ -15,6 +15,7 @@ mod mustache;
 mod notify;
 mod refresh_config;
 mod run_parts;
+mod unsent;
 
 use std::ffi::OsString;
 use std::path::Path;

@@ -9,12 +9,13 @@ use serde_json::{Map, Value};
 
 use super::arguments::{ToolResult, Wrong};
 use super::machine::{Machine, variable};
+use super::unsent;
 use crate::backoff::Backoff;
 use crate::budgets::json::JsonRejection;
 use crate::budgets::{DOCUMENT_MEMORY, python_json};
 use crate::clock::Clock;
 use crate::collect::OwnCredentials;
-use crate::error::{Context, Error, Result};
+use crate::error::{Context, Error, ErrorKind, Result};
 use crate::files::{READ_LIMIT, Tree};
 use crate::http::{Http, Tls};
 use crate::metadata::{Deployment, SignalTarget, python_json};
@@ -51,18 +52,36 @@ pub(super) fn run(arguments: &[String]) -> ToolResult {
     if let SignalTarget::Unsupported { name } = &target {
         return Err(Error::permanent(format!("{name} cannot be sent")).into());
     }
+    let deployed = machine.path(file);
     let Some(destination) = Destination::of(&target) else { return Ok(0) };
     let is_whole = u64::try_from(text.len()).is_ok_and(|length| length <= READ_LIMIT);
     let result = match arguments.get(1) {
         _ if !is_whole => unreadable("has more than 16 MiB"),
+        // It is on disk, and the next run tells it.
+        Some(length) if *length != text.len().to_string() && unsent::is_open(&machine, &deployed) => {
+            return Err(Wrong::Failed(
+                unsent::LATER,
+                Error::transient("55-heat-config ended before it had handed the result over"),
+            ));
+        }
         Some(length) if *length != text.len().to_string() => unreadable(CUT_OFF),
         _ => read(&String::from_utf8_lossy(&text)),
     };
     let body = Value::Object(cut(result));
     let tls =
         Tls { ca_file: variable("REQUESTS_CA_BUNDLE").filter(|file| !file.is_empty()).map(Into::into), allow_insecure: false };
-    runtime()?.block_on(deliver(tls, &destination, &body))?;
+    runtime()?.block_on(deliver(tls, &destination, &body)).map_err(|error| status_of(error, arguments.len() > 1))?;
+    // Heat has it, whoever sent it: it is not sent again.
+    if let Err(error) = unsent::settle(&machine, &deployed) {
+        note(&error.to_string());
+    }
     Ok(0)
+}
+
+/// A result that may be taken later is another failure for 55-heat-config, which keeps it, than for whoever calls this tool by hand.
+fn status_of(error: Error, is_kept: bool) -> Wrong {
+    let status = if is_kept && error.kind() == ErrorKind::Transient { unsent::LATER } else { 1 };
+    Wrong::Failed(status, error)
 }
 
 /// Of a result whose end is missing.
@@ -173,6 +192,18 @@ mod tests {
             for (at, _) in whole.char_indices().skip(1) {
                 assert_eq!(read(&whole[..at])["deploy_status_code"], 1, "{}", &whole[..at]);
             }
+        }
+    }
+
+    #[test]
+    fn only_what_is_kept_and_may_be_taken_later_has_a_status_of_its_own() {
+        for (error, is_kept, expected) in [
+            (Error::transient("503"), true, unsent::LATER),
+            (Error::transient("503"), false, 1),
+            (Error::permanent("404"), true, 1),
+        ] {
+            let Wrong::Failed(status, _) = status_of(error, is_kept) else { unreachable!() };
+            assert_eq!(status, expected);
         }
     }
 

@@ -11,8 +11,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use tokio::sync::Semaphore;
 
-use crate::budgets::{KEYSTONE_ANSWER, SESSIONS_MEMORY, json};
+use crate::budgets::json::{self, JsonRejection};
+use crate::budgets::{ENDPOINTS_MEMORY, KEYSTONE_ANSWER, LARGE_KEYSTONE_ANSWER, SESSIONS_MEMORY};
 use crate::clock::{Clock, Stopwatch, Timestamp};
 use crate::error::remedy::Remedy;
 use crate::error::{Context, Error, ErrorKind, Result};
@@ -30,6 +32,9 @@ const USUAL_LIFE: Duration = Duration::from_hours(1);
 
 /// A catalog this old in which an endpoint is missed is asked for anew, with its token: somebody may have registered it.
 const CATALOG_AGE: Duration = Duration::from_mins(5);
+
+/// For the one catalog beyond [`KEYSTONE_ANSWER`] that this process holds.
+static LARGE: Semaphore = Semaphore::const_new(1);
 
 /// The services that are spoken to: what else is in a large cloud's catalog would be kept once for each user.
 const SERVICES: [&str; 1] = ["orchestration"];
@@ -131,6 +136,13 @@ struct CatalogEndpoint {
     url: String,
 }
 
+impl CatalogEndpoint {
+    /// About the memory that it takes.
+    fn weight(&self) -> usize {
+        size_of::<Self>() + self.service_type.len() + self.url.len() + self.regions.iter().map(String::len).sum::<usize>()
+    }
+}
+
 impl fmt::Debug for Session {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Session").field("endpoints", &self.endpoints).field("life", &self.life).finish_non_exhaustive()
@@ -166,9 +178,7 @@ impl Session {
     }
 
     fn weight(&self) -> usize {
-        let texts =
-            |endpoint: &CatalogEndpoint| endpoint.service_type.len() + endpoint.url.len() + endpoint.regions.concat().len();
-        self.token.len() + self.endpoints.iter().map(|endpoint| size_of::<CatalogEndpoint>() + texts(endpoint)).sum::<usize>()
+        self.token.len() + self.endpoints.iter().map(CatalogEndpoint::weight).sum::<usize>()
     }
 
     fn is_usable(&self) -> bool {
@@ -364,6 +374,7 @@ impl Keystone {
         let url = credentials.tokens_url();
         let mut request = Request::new("POST", &url, deadline).json(body.to_string().into_bytes());
         request.body_limit = KEYSTONE_ANSWER;
+        request.large = Some((LARGE_KEYSTONE_ANSWER, &LARGE));
         request.insecure = insecure;
         request.secrets = vec![&credentials.password];
         // From before the request: the answer may come late.
@@ -404,28 +415,83 @@ fn session(response: &Response, age: Stopwatch) -> Result<Session> {
     };
     let token = response.header("x-subject-token").map(str::trim).filter(|token| !token.is_empty());
     let token = token.ok_or_else(|| unlike("contains no token"))?.to_owned();
-    // The parser's words could show parts of the answer.
-    let body = json::answer(&response.body).map_err(|_| unlike("is not JSON"))?;
-    let time = |name: &str| Timestamp::parse_rfc3339(body.pointer(name)?.as_str()?);
-    let life = time("/token/issued_at").zip(time("/token/expires_at")).map(|(from, until)| until.since(from));
-    let life = life.filter(|life| !life.is_zero()).unwrap_or(USUAL_LIFE);
-    let mut endpoints = Vec::new();
-    for service in list(body.pointer("/token/catalog")).filter(|service| SERVICES.contains(&text(service, "type"))) {
-        for endpoint in list(service.get("endpoints")).filter(|endpoint| text(endpoint, "interface") == "public") {
-            let regions = ["region_id", "region"].map(|key| text(endpoint, key).to_owned());
-            let [service_type, url] = [text(service, "type"), text(endpoint, "url")].map(str::to_owned);
-            endpoints.push(CatalogEndpoint { service_type, regions, url });
+    let read = read_token(&response.body);
+    let (life, endpoints) = read.map_err(|rejection| match rejection {
+        // The parser's words could show parts of the answer.
+        JsonRejection::Json(_) => unlike("is not JSON"),
+        JsonRejection::TooDeep => unlike("is nested too deeply"),
+        JsonRejection::TooLarge(budget) => {
+            unlike(&format!("has a catalog that would take more than {} KiB of memory", budget / 1024))
         }
-    }
+    })?;
+    let life = life.filter(|life| !life.is_zero()).unwrap_or(USUAL_LIFE);
     Ok(Session { token, endpoints: Arc::new(endpoints), age, life })
 }
 
-fn list(value: Option<&Value>) -> impl Iterator<Item = &Value> {
-    value.and_then(Value::as_array).into_iter().flatten()
+/// The life of a token and the endpoints of its catalog, of which nothing else is ever in memory but its text.
+fn read_token(body: &[u8]) -> std::result::Result<(Option<Duration>, Vec<CatalogEndpoint>), JsonRejection> {
+    // What is no UTF-8 is no JSON either; the reader says so.
+    let body = std::str::from_utf8(body).unwrap_or_default();
+    let token = Members(json::members(body)?).raw("token");
+    let token = Members::of(token)?;
+    let time = |name: &str| Ok(Timestamp::parse_rfc3339(&token.text(name)?));
+    let life = time("issued_at")?.zip(time("expires_at")?).map(|(from, until)| until.since(from));
+    let catalog = token.list("catalog");
+    drop(token);
+    let (mut endpoints, mut weight) = (Vec::new(), 0);
+    json::items(catalog, &mut |service| {
+        let service = Members::of(service)?;
+        let service_type = service.text("type")?;
+        if !SERVICES.contains(&service_type.as_str()) {
+            return Ok(());
+        }
+        let list = service.list("endpoints");
+        drop(service);
+        json::items(list, &mut |endpoint| {
+            let endpoint = Members::of(endpoint)?;
+            if endpoint.text("interface")? == "public" {
+                let regions = [endpoint.text("region_id")?, endpoint.text("region")?];
+                let endpoint = CatalogEndpoint { service_type: service_type.clone(), regions, url: endpoint.text("url")? };
+                weight += endpoint.weight();
+                if weight > ENDPOINTS_MEMORY {
+                    return Err(JsonRejection::TooLarge(ENDPOINTS_MEMORY));
+                }
+                endpoints.push(endpoint);
+            }
+            Ok(())
+        })
+    })?;
+    Ok((life, endpoints))
 }
 
-fn text<'a>(from: &'a Value, key: &str) -> &'a str {
-    from.get(key).and_then(Value::as_str).unwrap_or_default()
+/// The members of an object, each as the text of its value.
+struct Members<'a>(Vec<(String, &'a str)>);
+
+impl<'a> Members<'a> {
+    /// Those of a value; none of one that is no object.
+    fn of(value: &'a str) -> std::result::Result<Self, JsonRejection> {
+        match json::members(value) {
+            Err(JsonRejection::Json(_)) => Ok(Self(Vec::new())),
+            members => members.map(Self),
+        }
+    }
+
+    fn raw(&self, name: &str) -> &'a str {
+        self.0.iter().rfind(|(known, _)| known == name).map_or("null", |(_, value)| value)
+    }
+
+    /// A member that is a list; an empty one for any other.
+    fn list(&self, name: &str) -> &'a str {
+        Some(self.raw(name)).filter(|value| value.starts_with('[')).unwrap_or("[]")
+    }
+
+    /// A member that is a text; an empty one for any other.
+    fn text(&self, name: &str) -> std::result::Result<String, JsonRejection> {
+        match json::value(self.raw(name).as_bytes(), ENDPOINTS_MEMORY)? {
+            Value::String(text) => Ok(text),
+            _ => Ok(String::new()),
+        }
+    }
 }
 
 fn refusal(response: &Response, credentials: &Credentials) -> Error {

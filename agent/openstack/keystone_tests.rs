@@ -237,23 +237,72 @@ async fn the_number_of_tokens_is_bounded_and_the_one_in_use_stays() {
     assert_eq!(node.keystone.slots.lock().unwrap().len(), KEPT);
 }
 
+/// An answer with so many endpoints of Heat, each with an address of so many bytes.
+fn with_endpoints(number: usize, bytes: usize) -> Act {
+    let endpoint =
+        |n: usize| json!({"interface": "public", "region": n.to_string(), "url": format!("http://{}", "h".repeat(bytes))});
+    let catalog = json!([{"type": "orchestration", "endpoints": (0..number).map(endpoint).collect::<Vec<_>>()}]);
+    token("t", "2026-11-21T09:03:26.000000Z", "2026-11-21T13:03:26.000000Z", &catalog)
+}
+
 /// Attack: 64 catalogs of 2 MiB were kept.
 #[tokio::test]
 async fn the_memory_of_tokens_is_bounded() {
-    let endpoint =
-        |n: usize| json!({"interface": "public", "region": n.to_string(), "url": format!("http://{}", "h".repeat(20_000))});
-    let catalog = json!([{"type": "orchestration", "endpoints": (0..20).map(endpoint).collect::<Vec<_>>()}]);
-    let answer = token("t", "2026-11-21T09:03:26.000000Z", "2026-11-21T13:03:26.000000Z", &catalog);
-    let server = Fake::start((0..6).map(|_| answer.clone()).collect::<Vec<_>>()).await;
+    let answer = with_endpoints(3, 20_000);
+    let server = Fake::start((0..22).map(|_| answer.clone()).collect::<Vec<_>>()).await;
     let node = Node::new();
-    for id in 0..5 {
+    for id in 0..20 {
         node.token(&user(&server.base, &id.to_string())).await;
         let sum: usize = node.keystone.slots.lock().unwrap().iter().map(|slot| slot.weight()).sum();
         assert!(sum <= SESSIONS_MEMORY, "{sum}");
     }
-    node.token(&user(&server.base, "4")).await;
-    assert_eq!(server.requests().len(), 5, "the one in use stays");
-    assert_eq!(node.keystone.slots.lock().unwrap().len(), 2);
+    node.token(&user(&server.base, "19")).await;
+    assert_eq!(server.requests().len(), 20, "the one in use stays");
+    assert_eq!(node.keystone.slots.lock().unwrap().len(), 17);
+}
+
+/// Attack: a catalog beyond its limit was called no JSON.
+#[tokio::test]
+async fn a_catalog_that_would_take_too_much_memory_has_its_own_cause() {
+    for (endpoints, bytes, is_taken) in [(300, 30, true), (4, 20_000, false), (1, 70_000, false), (5_000, 0, false)] {
+        let keystone = Fake::start(vec![with_endpoints(endpoints, bytes)]).await;
+        let answer = Node::new().keystone.session(&Node::new().http, &user(&keystone.base, "u"), DEADLINE).await;
+        assert_eq!(answer.is_ok(), is_taken, "{endpoints} {bytes}: {answer:?}");
+        if let Err(error) = answer {
+            assert!(error.cause().contains("a catalog that would take more than 64 KiB of memory"), "{error}");
+        }
+    }
+}
+
+/// Clouds with catalogs between 512 KiB and 2 MiB were refused; side by side such answers would take more memory than there is for them.
+#[tokio::test]
+async fn one_large_catalog_at_a_time_is_read_and_no_small_one_waits_for_it() {
+    let service = |n: usize| json!({"type": "x".repeat(100), "name": n.to_string(), "endpoints": [{"interface": "public", "url": "http://h"}]});
+    let of = |bytes: usize| {
+        let mut services: Vec<_> = (0..bytes / 175).map(service).collect();
+        services.push(json!({"type": "orchestration", "endpoints": [{"interface": "public", "url": "http://heat"}]}));
+        token("t", "2026-11-21T09:00:00.000000Z", "2026-11-21T10:00:00.000000Z", &json!(services))
+    };
+    let (small, large, huge) = (of(100 << 10), of(1900 << 10), of(2200 << 10));
+    let ask = async |act: &Act, limit: Duration| {
+        let keystone = Fake::start(vec![act.clone()]).await;
+        let node = Node::new();
+        let clock = Clock::system();
+        let http = Http::new(Tls::default(), Arc::new(Tree::open(node._dir.path()).unwrap()), clock.clone());
+        let session = Keystone::new(clock).session(&http, &user(&keystone.base, "u"), limit).await?;
+        session.endpoint("orchestration", None)
+    };
+    for act in [&small, &large] {
+        assert_eq!(ask(act, DEADLINE).await.unwrap(), "http://heat");
+    }
+    let error = ask(&huge, DEADLINE).await.unwrap_err();
+    assert!(error.cause().contains("larger than 2097152 bytes"), "{error}");
+    let other = LARGE.acquire().await.unwrap();
+    assert!(ask(&small, DEADLINE).await.is_ok());
+    let error = ask(&large, Duration::from_secs(2)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Transient, "{error}");
+    drop(other);
+    assert!(ask(&large, DEADLINE).await.is_ok());
 }
 
 #[tokio::test]

@@ -117,6 +117,21 @@ def test_the_command_and_the_cache(pair):
     assert once(pair, "--local-path", "local", "local", "--one-time", "--cachedir", "no/such", "-c", "echo never") == 1
 
 
+def test_a_large_file_beside_the_cache_keeps_nothing_from_running(pair):
+    files(pair)
+    pair.write("cache/core", "x" * (17 << 20))
+    assert once(pair, "--local-path", "local", "local", "--one-time", *CACHE, "-c", "echo ran") == 0
+    assert (pair.sides[1] / "backup/of/core").stat().st_size == 17 << 20
+
+
+def test_a_copy_that_cannot_be_made_keeps_nothing_from_running(pair):
+    """The original ends with a traceback."""
+    files(pair)
+    pair.write("backup", "a file")
+    real, ours = pair.run("os-collect-config", "--local-path", "local", "local", "--one-time", *CACHE, "-c", "echo ran", env=C)
+    assert real[0] == 1 and ours[:2] == (0, b"ran\n") and ours[2].count(b"WARNING") == 1, ours
+
+
 def test_a_damaged_cache_counts_as_changed(pair):
     """R2: the original never starts again."""
     files(pair)

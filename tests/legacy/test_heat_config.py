@@ -1,9 +1,15 @@
 """55-heat-config beside its original. What differs is in docs/legacy.md."""
 import json
+import os
+import signal
+import subprocess
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from lib.legacy import tree
+from lib.legacy import BINARY, tree
 
 HOOK = """#!/bin/sh
 cat > "hook-$(basename "$0")-$(ls | wc -l)"
@@ -171,3 +177,102 @@ def test_in_the_phase_of_os_refresh_config(pair):
     environment = lambda side: {"OS_REFRESH_CONFIG_BASE_DIR": "base", "HEAT_SHELL_CONFIG": "list", "HEAT_CONFIG_HOOKS": "hooks", "HEAT_CONFIG_DEPLOYED": "var/deployed", "HEAT_CONFIG_NOTIFY": str(side / "notify")}
     results = pair.run("os-refresh-config", "--lockfile", "lock", env=environment)
     assert [status for status, _, _ in results] == [0, 0] and notified(pair.sides[1]) == notified(pair.sides[0]) != None
+
+
+class Heat(HTTPServer):
+    """Keeps the results that it is sent; answers them with 503 while it is `away`."""
+
+    def __init__(self):
+        self.heard, self.away = [], False
+        super().__init__(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+
+class Handler(BaseHTTPRequestHandler):
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        self.server.heard.append((body, self.server.away))
+        self.send_response(503 if self.server.away else 200)
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+    def log_message(self, *_):
+        pass
+
+
+def begun(side, heat, script):
+    """55-heat-config by link with one script; it leads a group of processes."""
+    signal_id = {"name": "deploy_signal_id", "type": "String", "value": f"http://127.0.0.1:{heat.server_port}/signal"}
+    (side / "list").write_text(json.dumps([deployment("a", config=f"#!/bin/sh\n{script}\n", inputs=[signal_id])]))
+    (side / "55-heat-config").unlink(missing_ok=True)
+    (side / "55-heat-config").symlink_to(BINARY)
+    environment = {"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8", "HEAT_SHELL_CONFIG": "list", "HEAT_CONFIG_DEPLOYED": "deployed", "HEAT_CONFIG_DEPLOYED_OLD": "old",
+                   "HEAT_SCRIPT_WORKING": str(side / "work"), "HEAT_SCRIPT_OUTPUTS": str(side / "outputs")}
+    return subprocess.Popen([side / "55-heat-config"], cwd=side, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True)
+
+
+def ended(process):
+    _, said = process.communicate(timeout=60)
+    return process.returncode, said
+
+
+def until(what, seconds=40):
+    end = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_heat_hears_of_a_script_that_was_cut_off(pair):
+    """R30: of the original's nobody ever hears."""
+    side, heat = pair.sides[1], Heat()
+    process = begun(side, heat, f"echo once >> {side}/ran; sleep 60")
+    until((side / "ran").exists)
+    beside = begun(side, heat, "true")
+    assert ended(beside)[0] == 0 and heat.heard == [], "it runs: nobody says that it was cut off"
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    for _ in range(2):
+        assert ended(begun(side, heat, "true"))[0] == 0
+    assert len(heat.heard) == 1 and heat.heard[0][0]["deploy_status_code"] == 1 and "interrupted" in heat.heard[0][0]["deploy_stderr"]
+    assert (side / "ran").read_text() == "once\n" and sorted(os.listdir(side / "deployed")) == ["a.json", "a.notify.json"]
+
+
+def test_heat_hears_the_result_that_it_did_not_take(pair):
+    """R31: the original never sends it again. Here the tool is killed meanwhile, so that nobody waits for its two minutes."""
+    side, heat = pair.sides[1], Heat()
+    heat.away = True
+    process = begun(side, heat, "echo out; exit 3")
+    until(lambda: heat.heard)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    heat.away = False
+    for _ in range(2):
+        assert ended(begun(side, heat, "true"))[0] == 0
+    taken = [body for body, away in heat.heard if not away]
+    assert len(taken) == 1 and (taken[0]["deploy_status_code"], taken[0]["deploy_stdout"]) == (3, "out\n")
+
+
+def test_a_result_that_is_not_taken_is_left_for_the_next_run(pair):
+    """Where only heat-config-notify ends before Heat has the result, whoever runs the tool is to come again."""
+    side, heat = pair.sides[1], Heat()
+    heat.away = True
+    process = begun(side, heat, "exit 0")
+    until(lambda: heat.heard)
+    children = open(f"/proc/{process.pid}/task/{process.pid}/children").read().split()
+    assert len(children) == 1
+    os.kill(int(children[0]), signal.SIGKILL)
+    status, said = ended(process)
+    assert status == 1 and "the next run of this tool sends it" in said
+    heat.away = False
+    assert ended(begun(side, heat, "true"))[0] == 0
+    assert heat.heard[-1] == ({**heat.heard[-1][0], "deploy_status_code": 0}, False)
+
+
+def test_large_files_of_before_are_taken_over(pair):
+    ready(pair)
+    pair.write("old/a.json", "{}", 0o600)
+    pair.write("old/a.notify.json", "x" * (17 << 20), 0o600)
+    pair.each(lambda side: (side / "old").chmod(0o700))
+    assert run(pair, [deployment("a"), deployment("b")]) == 0
+    assert notified(pair.sides[1]).count("\n") == 2 and not (pair.sides[1] / "old").exists()

@@ -69,7 +69,10 @@ impl Cache<'_> {
         if !stored.changed.is_empty() {
             let list = Value::from(stored.paths.clone());
             root.write(&self.machine.path(self.path(LIST)), python_json(&list).as_bytes(), Attributes::mode(0o600))?;
-            self.back_up(log)?;
+            // Nobody needs the copy to run the command.
+            if let Err(error) = self.back_up(log) {
+                log.warning(&format!("the copy for this boot is not complete: {error}"));
+            }
         }
         Ok(stored)
     }
@@ -92,9 +95,7 @@ impl Cache<'_> {
     pub(super) fn commit(&self, changed: &[String]) -> Result<()> {
         for path in changed {
             let path = self.machine.path(path);
-            if let Some(bytes) = self.machine.root.read(&path, READ_LIMIT)? {
-                self.machine.root.write(&beside(&path, "last"), &bytes, Attributes::mode(0o600))?;
-            }
+            self.machine.root.copy_file(&path, &beside(&path, "last"), Attributes::mode(0o600))?;
         }
         Ok(())
     }

@@ -70,7 +70,14 @@ impl Tool {
                 print(&format!("{}\n", python_json_lines(&documents.into_iter().collect(), 1)))?;
                 return Ok(0);
             };
-            let is_changed = self.round(&command).await?;
+            let is_changed = match self.round(&command).await {
+                // A disk that is full for now: the next poll tries again.
+                Err(error) if !self.options.one_time => {
+                    self.log.error(&error.to_string());
+                    false
+                }
+                done => done?,
+            };
             if self.options.one_time {
                 return Ok(self.status);
             }

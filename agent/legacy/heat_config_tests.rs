@@ -1,0 +1,210 @@
+//! 55-heat-config without a hook and a Heat of its own; beside its original it is in tests/legacy.
+
+use serde_json::json;
+
+use super::*;
+use crate::files::Tree;
+
+#[test]
+fn the_status_counts_whatever_is_printed() {
+    for (status, out, expected) in [
+        (0, "", json!({})),
+        (3, "", json!({"deploy_stdout": "", "deploy_stderr": "e", "deploy_status_code": 3})),
+        (0, r#"{"a": 1, "deploy_status_code": "-1"}"#, json!({"a": 1, "deploy_status_code": "-1"})),
+        (3, r#"{"a": 1}"#, json!({"a": 1, "deploy_status_code": 3})),
+        (3, r#"{"deploy_status_code": false}"#, json!({"deploy_status_code": 3})),
+        (3, r#"{"deploy_status_code": 0.0}"#, json!({"deploy_status_code": 3})),
+        (3, r#"{"deploy_status_code": "no room"}"#, json!({"deploy_status_code": "no room"})),
+        (3, r#"{"deploy_status_code": 7}"#, json!({"deploy_status_code": 7})),
+        (-9, r#"{"deploy_status_code": "0"}"#, json!({"deploy_status_code": -9})),
+        (0, "5", json!({"deploy_stdout": "5", "deploy_stderr": "e", "deploy_status_code": 1})),
+        (0, "id\n{}", json!({"deploy_stdout": "id\n{}", "deploy_stderr": "e", "deploy_status_code": 1})),
+        (2, "text", json!({"deploy_stdout": "text", "deploy_stderr": "e", "deploy_status_code": 2})),
+    ] {
+        let heard = Heard { status, out: out.into(), err: b"e".to_vec(), is_cut: false };
+        assert_eq!(result(&heard), expected, "{status} {out}");
+    }
+}
+
+#[test]
+fn inputs_are_texts_where_they_are_to_be_and_a_component_is_the_part_of_its_action() {
+    let component = |action: &str| {
+        let parts =
+            json!([{"actions": ["CREATE"], "tool": "script", "config": "c"}, {"actions": ["DELETE"], "tool": "x", "config": {}}]);
+        let inputs = json!([{"name": "deploy_action", "type": "String", "value": action}, {"name": "n", "type": "Number", "value": 1}, {"name": "s", "type": "String", "value": [true, null]}]);
+        json!({"id": "1", "group": "component", "inputs": inputs, "config": {"configs": parts}}).as_object().unwrap().clone()
+    };
+    for (action, expected) in [("CREATE", Some(("script", json!("c")))), ("DELETE", Some(("x", json!({})))), ("SUSPEND", None)] {
+        let mut entry = component(action);
+        assert_eq!(checked(&mut entry), Ok(expected.is_some()), "{action}");
+        if let Some((group, config)) = expected {
+            assert_eq!((&entry["group"], &entry["config"]), (&json!(group), &config));
+        }
+        assert_eq!((&entry["inputs"][1]["value"], &entry["inputs"][2]["value"]), (&json!(1), &json!("[True, None]")));
+    }
+    for odd in [json!({}), json!({"inputs": 1}), json!({"inputs": [{"value": 1}]}), json!({"inputs": [{"name": "a"}]})] {
+        let error = checked(&mut odd.as_object().unwrap().clone()).unwrap_err();
+        assert!(error.to_string().contains("malformed"), "{error}");
+    }
+}
+
+/// A directory with the tool in it; what it tells goes to the file `heard`, and Heat's answer is the status in `answer`.
+struct Place {
+    dir: tempfile::TempDir,
+    /// How many changes the disk takes.
+    room: u32,
+    is_own: bool,
+}
+
+impl Place {
+    fn new() -> Self {
+        let place = Self { dir: tempfile::tempdir().unwrap(), room: u32::MAX, is_own: true };
+        let at = place.at("").display().to_string();
+        place.put("notify", &format!("tr '\\n' ' ' >> {at}/heard; echo \" ${{1##*/}}\" >> {at}/heard; exit $(cat {at}/answer)"));
+        place.put("deployed/none", "");
+        place.answer(0);
+        place
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn put(&self, name: &str, text: &str) {
+        let tree = Tree::open(self.dir.path()).unwrap();
+        tree.create_dir_all(Path::new(name).parent().unwrap(), Attributes::mode(0o700)).unwrap();
+        tree.write(Path::new(name), text.as_bytes(), Attributes::mode(0o600)).unwrap();
+    }
+
+    fn answer(&self, status: u8) {
+        self.put("answer", &status.to_string());
+    }
+
+    fn tool(&self) -> Tool {
+        let mut machine = Machine::new().unwrap();
+        machine.root = machine.root.full_after(self.room).unwrap();
+        let command = vec!["/bin/sh".to_owned(), self.at("notify").display().to_string()];
+        Tool {
+            machine,
+            deployed: self.at("deployed"),
+            hooks: Some("/bin".to_owned()),
+            notifier: Notifier { command, is_own: self.is_own },
+            log: Log::new(),
+        }
+    }
+
+    /// Runs the tool with a deployment whose hook answers with the deployment, that is, with this status.
+    fn run(&self, status: i32) -> Result<()> {
+        self.tool().work(&[json!({"id": "a", "group": "cat", "inputs": [], "deploy_status_code": status})])
+    }
+
+    fn heard(&self) -> Vec<String> {
+        let text = Tree::open(self.dir.path()).unwrap().read(Path::new("heard"), READ_LIMIT).unwrap().unwrap_or_default();
+        String::from_utf8(text).unwrap().lines().map(str::to_owned).collect()
+    }
+
+    fn names(&self) -> Vec<String> {
+        let names = Tree::open(self.dir.path()).unwrap().list(Path::new("deployed")).unwrap();
+        names.into_iter().map(|name| name.into_string().unwrap()).filter(|name| name != "none").collect()
+    }
+}
+
+/// Attack: Heat was away for as long as heat-config-notify tries, and no later run sent the result.
+#[test]
+fn a_result_that_heat_does_not_take_for_now_is_sent_by_the_next_run() {
+    let place = Place::new();
+    place.answer(unsent::LATER);
+    for _ in 0..2 {
+        let error = place.run(3).unwrap_err();
+        assert!(error.kind() == ErrorKind::Transient && error.to_string().contains("every result"), "{error}");
+    }
+    place.answer(0);
+    for _ in 0..2 {
+        assert_eq!(place.run(3), Ok(()));
+    }
+    let heard = place.heard();
+    assert_eq!(heard.len(), 3, "{heard:?}");
+    assert!(heard.iter().all(|line| line.contains("\"deploy_status_code\": 3") && line.ends_with(" a.json")), "{heard:?}");
+    assert_eq!(place.names(), ["a.json", "a.notify.json"]);
+}
+
+#[test]
+fn what_heat_refuses_and_what_another_notifier_does_with_a_result_is_its_last_word() {
+    for (is_own, answer) in [(true, 1), (false, 1), (false, unsent::LATER)] {
+        let place = Place { is_own, ..Place::new() };
+        place.answer(answer);
+        assert_eq!((place.run(3), place.run(3)), (Ok(()), Ok(())));
+        assert_eq!((place.heard().len(), place.names().len()), (1, 2), "{is_own} {answer}");
+    }
+}
+
+/// Attack: 55-heat-config was killed while a script ran, and Heat never heard of it.
+#[test]
+fn what_was_cut_off_is_told_as_interrupted_once_and_not_while_it_runs() {
+    let place = Place::new();
+    let path = place.at("deployed/a.json");
+    let running = place.tool().begin(&path, &json!({})).unwrap();
+    assert!(running.is_some());
+    assert_eq!((place.run(0), place.heard().len()), (Ok(()), 0), "another process runs it");
+    drop(running);
+    place.answer(unsent::LATER);
+    assert!(place.run(0).is_err());
+    place.answer(0);
+    assert_eq!((place.run(0), place.run(0)), (Ok(()), Ok(())));
+    let heard = place.heard();
+    assert_eq!(heard.len(), 2, "{heard:?}");
+    assert!(heard.iter().all(|line| line.contains("interrupted") && line.contains("\"deploy_status_code\": 1")), "{heard:?}");
+    // What the replaced tools or heat-config-rebuild-deployed made says nothing of the kind.
+    place.put("deployed/a.json", "");
+    assert_eq!((place.run(0), place.heard().len()), (Ok(()), 2));
+}
+
+/// A mark without a record is of a deployment that was not begun: it runs, whatever an earlier run of it left.
+#[test]
+fn what_was_not_begun_runs() {
+    let place = Place::new();
+    place.put("deployed/a.unsent", "{}");
+    place.put("deployed/a.notify.json", "{\"deploy_status_code\": 9}");
+    assert_eq!(place.run(5), Ok(()));
+    assert!(place.heard().len() == 1 && place.heard()[0].contains("\"deploy_status_code\": 5"), "{:?}", place.heard());
+}
+
+/// Attack: on a full disk the result was not told, or the status was 0 although nothing had run.
+#[test]
+fn on_a_full_disk_heat_hears_what_ran_and_the_caller_what_did_not() {
+    let mut ran = 0;
+    // Up to the record, to its sync, to the result's file, and beyond it.
+    for room in 0..12 {
+        for answer in [0, unsent::LATER] {
+            let place = Place { room, ..Place::new() };
+            place.answer(answer);
+            let first = place.run(3);
+            if place.names().contains(&"a.json".to_owned()) {
+                ran += 1;
+                assert_eq!((first.is_ok(), place.heard().len()), (answer == 0, 1), "{room}");
+            } else {
+                assert_eq!(first.unwrap_err().kind(), ErrorKind::Transient, "{room}");
+                assert_eq!(place.heard().len(), 0, "{room}");
+            }
+            place.answer(0);
+            let later = Place { room: u32::MAX, ..place };
+            assert_eq!(later.run(3), Ok(()), "{room}");
+            assert!(later.heard().iter().all(|line| line.contains("\"deploy_status_code\": 3")), "{room}: {:?}", later.heard());
+            assert!(!later.names().contains(&"a.unsent".to_owned()), "{room}");
+        }
+    }
+    assert!(ran > 8, "{ran}");
+}
+
+#[test]
+fn what_was_deployed_elsewhere_is_moved_however_large_it_is() {
+    let place = Place::new();
+    let (old, deployed) = (place.at("old"), place.at("var/lib/deployed"));
+    place.put("old/a.json", "{}");
+    place.put("old/a.notify.json", &"x".repeat(17 << 20));
+    let machine = Machine::new().unwrap();
+    prepare(&machine, &deployed, &old).unwrap();
+    assert_eq!(machine.root.list(&deployed).unwrap(), ["a.json", "a.notify.json"]);
+    assert_eq!(machine.root.facts(&deployed.join("a.notify.json")).unwrap().unwrap().size, 17 << 20);
+    assert!(machine.kind(&old).is_none());
+}
