@@ -10,8 +10,8 @@ use crate::files::Tree;
 use crate::machine::add_ons::{Manifest, read};
 use crate::report::text::{escaped, shortened};
 
-/// The most that is quoted of what the API says.
-const QUOTED: usize = 300;
+/// The most that is quoted of what the API says. A container runtime names the image three times before it says why it cannot be pulled.
+const QUOTED: usize = 600;
 /// Pods of one workload that are looked at.
 const PODS: usize = 10;
 /// A pod that has not got far yet; why, only its events say.

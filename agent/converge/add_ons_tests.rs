@@ -104,6 +104,20 @@ async fn an_add_on_is_ready_when_each_of_its_workloads_is() {
 }
 
 #[tokio::test]
+async fn why_an_image_cannot_be_pulled_stands_at_the_end_and_is_not_cut_off() {
+    // As containerd 1.6 says it to a kubelet of 1.20.
+    let image = "registry.example.org/kubernetes/metrics-server";
+    let message = format!(
+        "rpc error: code = Unknown desc = failed to pull and unpack image \"{image}:v0.6.4\": failed to resolve reference \
+         \"{image}:v0.6.4\": failed to do request: Head \"https://registry.example.org/v2/kubernetes/metrics-server/manifests/v0.6.4\": \
+         dial tcp: lookup registry.example.org on 10.77.0.1:53: read udp 10.77.0.31:43412->10.77.0.1:53: read: connection refused"
+    );
+    let one = json!({"phase": "Pending", "containerStatuses": [{"state": {"waiting": {"reason": "ErrImagePull", "message": message}}}]});
+    let found = asked(&[(DEPLOYMENT, deployment(0, 0)), (PODS, json!({"items": [pod(&one)]}))]).await;
+    assert_eq!(found, Err(format!("deployment kube-system/dns: 0 of 2 pods are available: pod dns-x: ErrImagePull: {message}")));
+}
+
+#[tokio::test]
 async fn a_pod_that_does_not_run_is_named_with_its_reason() {
     let waiting = |reason: &str, message: &str| json!([{"state": {"waiting": {"reason": reason, "message": message}}}]);
     let unschedulable = json!({"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable",

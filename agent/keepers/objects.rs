@@ -21,6 +21,10 @@ use crate::report::text::{escaped, shortened};
 const REQUEST_LIMIT: Duration = patience(Duration::from_secs(10));
 /// Between two tries.
 const PAUSES: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(5));
+/// Where an API before 1.23 cannot read an object, its words go on with a piece of the object, which may be a piece of a secret
+/// (json-iterator, `Iterator.ReportError`).
+const QUOTATION: &str = ", error found in #";
+
 /// Makes sure that the API holds the object; true if something was written.
 ///
 /// # Errors
@@ -218,10 +222,11 @@ impl<'a> Api<'a> {
     }
 }
 
-/// What the API says of a failure (`message` of its Status), unless it repeats one of these.
+/// What the API says of a failure (`message` of its Status), unless it repeats one of these; what it quotes of the object is left out.
 pub(super) fn error_message<'a>(response: &Response, mut secrets: impl Iterator<Item = &'a str>) -> String {
     let body = json::small(&response.body);
     let message = body.as_ref().and_then(|body| body.get("message")?.as_str()).unwrap_or("no details");
+    let message = message.split_once(QUOTATION).map_or(message, |(words, _)| words);
     if secrets.any(|secret| message.contains(secret)) {
         return "a message that contains a secret, not shown".to_owned();
     }

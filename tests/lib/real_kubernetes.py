@@ -3,11 +3,17 @@ a scripted Heat for each node, pods from images that were made by hand."""
 import json
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from lib import hosts as hosts_module
 from lib.cluster import Node, parameters
 from lib.common import GATEWAY, REPO, TESTS, run, wait_for
+from lib.hosts import Host
+from lib.magnum import Magnum
 from lib.node import start
+from lib.signal_server import SignalServer
 
 MADE = REPO / "target/real-kubernetes"
 PROGRAMS = Path(os.environ.get("HNA_KUBERNETES") or MADE / "programs").resolve()
@@ -20,6 +26,8 @@ NETWORK = "10.100.0.0/16"
 ADDRESSES = {"m1": "10.77.0.21", "w1": "10.77.0.31", "w2": "10.77.0.32"}
 SUBNETS = {"m1": "10.100.1.0/24", "w1": "10.100.2.0/24", "w2": "10.100.3.0/24"}
 AGNHOST = "k8s.gcr.io/e2e-test-images/agnhost:2.21"
+# Where nobody answers: images of this name are put into each runtime.
+REGISTRY = "registry.example.org/kubernetes/"
 # A host is a container of its own, which has no say in the machine's table of connections. There is no Nova to ask for it.
 HOSTS_OWN = {"KUBEPROXY_OPTIONS": "--conntrack-max-per-core=0 --conntrack-min=0", "CLOUD_PROVIDER_ENABLED": "False"}
 # A net under what hangs: a slow machine starts a pod in a minute.
@@ -172,6 +180,31 @@ class RealCluster:
         said = json.loads(self.nodes["m1"].host.exec("curl", "-sS", "-m", "60", dial).stdout)
         assert not said.get("errors"), said
         return set(said.get("responses", []))
+
+
+@contextmanager
+def cluster_in(folder: Path) -> Iterator[RealCluster]:
+    """One without nodes yet; all that it boots and starts ends with it."""
+    hosts_module.lab_up(address=f"{GATEWAY}/24")
+    ends = []
+
+    def host(name: str, **options) -> Host:
+        one = Host(name)
+        ends.append(one.down)
+        return one.up(**options)
+
+    def server(port: int) -> SignalServer:
+        one = SignalServer(folder / f"signals-{port}", port=port)
+        ends.append(one.stop)
+        return one.start()
+    try:
+        magnum = Magnum(folder / "magnum", port=19511)
+        ends.append(magnum.stop)
+        yield RealCluster(host, server, magnum.start())
+    finally:
+        for end in reversed(ends):
+            end()
+        hosts_module.lab_down()
 
 
 def pod(name: str, node: str, *arguments: str, image: str = AGNHOST, command: list[str] | None = None, labels: dict | None = None, **spec) -> dict:

@@ -1,8 +1,9 @@
 #!/usr/bin/python3 -B
 """Images of static programs, by hand: an archive that both `docker load` and `ctr images import` take.
 
-    images.py FOLDER PAUSE BUSYBOX AGNHOST     pause.tar, busybox.tar and agnhost.tar in FOLDER; in FOLDER/e2e what stands in for the
-                                               web servers that Kubernetes' own tests ask for
+    images.py FOLDER PAUSE BUSYBOX AGNHOST ADD-ONS     pause.tar, busybox.tar and agnhost.tar in FOLDER; in FOLDER/e2e what stands in for the
+                                                       web servers that Kubernetes' own tests ask for, in FOLDER/add-ons for CoreDNS and
+                                                       metrics-server
 
 They carry the names by which the tests, the kubelet and the container runtimes ask for them, none of which is downloaded.
 """
@@ -14,8 +15,11 @@ import sys
 import tarfile
 from pathlib import Path
 
-# By whom they are asked for: docker's kubelet of 1.20 and containerd 1.6.
-PAUSE = ["k8s.gcr.io/pause:3.2", "registry.k8s.io/pause:3.6", "k8s.gcr.io/pause:3.6"]
+# The registry of a cluster with CONTAINER_INFRA_PREFIX (nobody answers there), and the tags that the manifests of image-build/addons default to.
+REGISTRY = "registry.example.org/kubernetes/"
+ADD_ONS = {"coredns": "1.9.4", "metrics-server": "v0.6.4"}
+# By whom they are asked for: docker's kubelet of 1.20, containerd 1.6, and the agent for a cluster with a registry of its own.
+PAUSE = ["k8s.gcr.io/pause:3.2", "registry.k8s.io/pause:3.6", "k8s.gcr.io/pause:3.6", f"{REGISTRY}pause:3.1"]
 AGNHOST = ["k8s.gcr.io/e2e-test-images/agnhost:2.21"]
 BUSYBOX = ["docker.io/library/busybox:1.29"]
 # Web servers, by where each has its pages: busybox's serves them here.
@@ -61,7 +65,7 @@ def image(path: Path, names: list[str], entry: list[str], command: list[str], co
     path.with_suffix(".new").rename(path)
 
 
-def main(folder: Path, pause: Path, busybox: Path, agnhost: Path):
+def main(folder: Path, pause: Path, busybox: Path, agnhost: Path, add_ons: Path):
     tools = subprocess.run([busybox, "--list"], capture_output=True, check=True, text=True).stdout.split()
     shell = {f"bin/{tool}": "busybox" for tool in tools if tool != "busybox"}
     image(folder / "pause.tar", PAUSE, ["/pause"], [], layer({"pause": pause}, {}, {}))
@@ -71,11 +75,15 @@ def main(folder: Path, pause: Path, busybox: Path, agnhost: Path):
         kind = names[0].rsplit("/", 1)[1].split(":")[0]
         content = layer({"bin/busybox": busybox}, shell, {**ACCOUNTS, f"{pages[1:]}/index.html": b"<html><body><h1>It works!</h1></body></html>\n"})
         image(folder / f"e2e/{kind}.tar", names, ["/bin/busybox"], ["httpd", "-f", "-p", "80", "-h", pages], content)
+    (folder / "add-ons").mkdir(exist_ok=True)
+    for name, tag in ADD_ONS.items():
+        # As the real ones: one program at the root, no shell, and no account of its own.
+        image(folder / f"add-ons/{name}.tar", [f"{REGISTRY}{name}:{tag}"], [f"/{name}"], [], layer({name: add_ons}, {}, {}))
     # Its own image has a shell with tools, too, which tests run inside it.
     image(folder / "agnhost.tar", AGNHOST, ["/agnhost"], ["pause"], layer({"agnhost": agnhost, "bin/busybox": busybox}, shell, ACCOUNTS))
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 5:
+    if len(sys.argv) != 6:
         sys.exit(__doc__)
     main(*map(Path, sys.argv[1:]))

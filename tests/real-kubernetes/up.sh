@@ -5,7 +5,7 @@
 #   up.sh e2e    and Kubernetes' own end-to-end tests
 #
 # HNA_KUBERNETES=DIR takes the programs from DIR, whatever their version: kube-apiserver, kube-controller-manager, kube-scheduler, kubelet,
-# kube-proxy, kubectl and, as far as they are wanted, agnhost, e2e.test and ginkgo. Then nothing is compiled that is in DIR.
+# kube-proxy, kubectl and, as far as they are wanted, agnhost, add-ons, e2e.test and ginkgo. Then nothing is compiled that is in DIR.
 #
 # The source comes by apt from where the machine itself gets its packages, and is verified by apt's own signatures. Debian's Go compiles it.
 # Needs root on Debian 12, and nothing prepared.
@@ -102,6 +102,12 @@ compile_agnhost() {
   mkdir -p "$PROGRAMS"
   go build -trimpath -ldflags '-s -w' -o "$PROGRAMS/agnhost" ./test/images/agnhost
 }
+compile_add_ons() {
+  cd "$TREE"
+  mkdir -p cmd/add-ons
+  cp "$HERE/add_ons.go" cmd/add-ons/main.go
+  go build -trimpath -ldflags '-s -w' -o "$DIR/add-ons" ./cmd/add-ons
+}
 compile_e2e() {
   cd "$TREE"
   go-bindata -nometadata -o test/e2e/generated/bindata.go -pkg generated -ignore .jpg -ignore .png -ignore .md -ignore 'BUILD(\.bazel)?' \
@@ -110,10 +116,10 @@ compile_e2e() {
   go build -trimpath -ldflags '-s -w' -o "$PROGRAMS/ginkgo" ./vendor/github.com/onsi/ginkgo/ginkgo
 }
 
-build_images() { # AGNHOST
+build_images() { # AGNHOST ADD-ONS
   mkdir -p "$IMAGES"
   cc -static -Os -s -o "$DIR/pause" "$HERE/pause.c"
-  /usr/bin/python3 -B "$HERE/images.py" "$IMAGES" "$DIR/pause" "$(command -v busybox)" "$1"
+  /usr/bin/python3 -B "$HERE/images.py" "$IMAGES" "$DIR/pause" "$(command -v busybox)" "$1" "$2"
 }
 
 if [ -n "${HNA_KUBERNETES:-}" ]; then
@@ -134,12 +140,15 @@ given() { [ -n "${HNA_KUBERNETES:-}" ] && [ -x "$HNA_KUBERNETES/$1" ]; }
 from_source() { logged "packages" need "${PACKAGES[@]}"; logged "source" get_source; logged "generated code" generate; }
 make_programs() { from_source; logged "programs" compile_programs; }
 make_agnhost() { from_source; logged "agnhost" compile_agnhost; }
-make_images() { logged "packages" need "${PACKAGES[@]}"; logged "images" build_images "$1"; }
+make_add_ons() { from_source; logged "stand-ins of add-ons" compile_add_ons; }
+make_images() { logged "packages" need "${PACKAGES[@]}"; logged "images" build_images "$1" "$2"; }
 FROM="$PACKAGED $(flags)"
 given kubelet || stage programs "$FROM $TAGS $(md5sum <"$HERE/programs.go")" make_programs
 agnhost=$PROGRAMS/agnhost
 if given agnhost; then agnhost=$HNA_KUBERNETES/agnhost; else stage agnhost "$FROM" make_agnhost; fi
-stage images "$(md5sum "$agnhost" "$HERE/pause.c" "$HERE/images.py")" make_images "$agnhost"
+add_ons=$DIR/add-ons
+if given add-ons; then add_ons=$HNA_KUBERNETES/add-ons; else stage add-ons "$FROM $(md5sum <"$HERE/add_ons.go")" make_add_ons; fi
+stage images "$(md5sum "$agnhost" "$add_ons" "$HERE/pause.c" "$HERE/images.py")" make_images "$agnhost" "$add_ons"
 if [ "${1:-}" = e2e ] && ! given e2e.test && ! made e2e "$FROM"; then
   from_source
   # Who wants the cluster alone need not wait for them.
