@@ -68,7 +68,8 @@ fn file(device: &File, path: &[&str], limit: usize) -> Result<Option<Vec<u8>>> {
 }
 
 fn damaged() -> Error {
-    Error::permanent("its directory tree is damaged, or it is not a config drive").remedy("rebuild the server, which recreates the drive")
+    Error::permanent("its directory tree is damaged, or it is not a config drive")
+        .remedy("rebuild the server, which recreates the drive")
 }
 
 fn bytes(device: &File, at: Extent) -> Result<Vec<u8>> {
