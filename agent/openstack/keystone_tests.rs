@@ -39,7 +39,7 @@ fn user(base: &str, id: &str) -> Credentials {
 
 /// A node whose clock stands at 1970.
 struct Node {
-    _dir: tempfile::TempDir,
+    dir: tempfile::TempDir,
     clock: Clock,
     http: Http,
     keystone: Keystone,
@@ -50,7 +50,7 @@ impl Node {
         let dir = tempfile::tempdir().unwrap();
         let clock = Clock::manual(Timestamp(0));
         let http = Http::new(Tls::default(), Arc::new(Tree::open(dir.path()).unwrap()), clock.clone());
-        Self { _dir: dir, keystone: Keystone::new(clock.clone()), http, clock }
+        Self { dir, keystone: Keystone::new(clock.clone()), http, clock }
     }
 
     async fn token(&self, credentials: &Credentials) -> String {
@@ -288,7 +288,7 @@ async fn one_large_catalog_at_a_time_is_read_and_no_small_one_waits_for_it() {
         let keystone = Fake::start(vec![act.clone()]).await;
         let node = Node::new();
         let clock = Clock::system();
-        let http = Http::new(Tls::default(), Arc::new(Tree::open(node._dir.path()).unwrap()), clock.clone());
+        let http = Http::new(Tls::default(), Arc::new(Tree::open(node.dir.path()).unwrap()), clock.clone());
         let session = Keystone::new(clock).session(&http, &user(&keystone.base, "u"), limit).await?;
         session.endpoint("orchestration", None)
     };
