@@ -27,8 +27,6 @@ pub struct Failure {
     pub unstartable: bool,
     /// Why.
     pub cause: String,
-    /// What became of the node then: that it was rolled back, or why it was not.
-    pub rollback: Option<String>,
     /// By whose rule.
     pub rule: Option<String>,
     /// What the operator can do.
@@ -48,7 +46,6 @@ impl Failure {
             unit: None,
             unstartable: false,
             cause: cause.into(),
-            rollback: None,
             rule: None,
             remedy: code.remedy(),
             changed_machine: true,

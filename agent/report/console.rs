@@ -82,17 +82,18 @@ impl Console {
             Priority::Notice | Priority::Info => "ok",
         };
         let why = event.cause.as_deref().unwrap_or(&event.message);
-        // What follows a failure reports it to Heat. The failure itself stays the last line, and is shown once.
+        // What else goes on beside it is no new beginning.
+        let is_beginning =
+            event.code == Code::RollbackBegun || (state == "ok" && matches!(phase, Phase::Deploy | Phase::Plan | Phase::Steady));
+        // What follows a failure reports it to Heat, or ends what was under way beside it. The failure itself stays the last line, and is
+        // shown once.
         let is_of_failure = |failure: &String| match entry.priority {
             Priority::Error => why.contains(failure) || failure.contains(why),
-            _ => phase == Phase::Signal,
+            _ => phase == Phase::Signal || (state == "ok" && !is_beginning),
         };
         if self.failure.as_ref().is_some_and(is_of_failure) {
             return None;
         }
-        // What else goes on beside it is no new beginning.
-        let is_beginning =
-            event.code == Code::RollbackBegun || (state == "ok" && matches!(phase, Phase::Deploy | Phase::Plan | Phase::Steady));
         if entry.priority == Priority::Error {
             self.failure = Some(why.to_owned());
         } else if is_beginning {
@@ -217,6 +218,9 @@ mod tests {
         let mounted = Event::new(Code::VolumeMounted, "mounted").phase(Phase::Volume);
         assert!(console.line(&mounted).unwrap().contains("phase=volume state=ok code=HNA-0307"));
         assert_eq!(console.line(&Event::new(Code::SourceFailed, "no phase")), None);
+        // What was done does not wait.
+        let done = Event::new(Code::CertificatesChanged, "installed").phase(Phase::Certificates);
+        assert!(console.line(&done).unwrap().contains("phase=certificates state=ok code=HNA-0611"));
         // What is waited for is named in a few words; what failed is shown whole, as far as it fits.
         let long = |words: usize| format!("{} address already in use", "x ".repeat(words));
         let line = console.line(&Event::new(Code::GateWaiting, long(300)).phase(Phase::Gates)).unwrap();
@@ -229,9 +233,8 @@ mod tests {
         let failed = Event::new(Code::NodeFailed, "n").phase(Phase::Units).cause(format!("gate etcd: {}", long(450)));
         let sent = Event::new(Code::SignalDelivered, "sent").phase(Phase::Signal);
         assert_eq!((console.line(&failed), console.line(&sent)), (None, None));
-        // What was done does not wait.
         let done = Event::new(Code::CertificatesChanged, "installed").phase(Phase::Certificates);
-        assert!(console.line(&done).unwrap().contains("phase=certificates state=ok code=HNA-0611"));
+        assert_eq!(console.line(&done), None);
         assert_eq!(console.line(&Event::new(Code::FileWritten, "wrote /x").phase(Phase::Files).detail()), None);
         // With a new beginning it is news again.
         assert!(console.line(&Event::new(Code::AgentStarted, "begun").phase(Phase::Plan)).is_some());
@@ -247,8 +250,8 @@ mod tests {
         assert!(show(Code::RollbackBegun, Phase::Units, "etcd.service is masked").unwrap().contains("state=waiting"));
         let line = show(Code::UnitFailed, Phase::Units, "etcd.service is masked").unwrap();
         assert!(line.contains("state=failed") && line.contains("masked"), "{line}");
-        let told = [(Code::RollbackFailed, "unit etcd.service: "), (Code::NodeFailed, "")];
-        for (code, before) in told {
+        let later = [(Code::RollbackFailed, "unit etcd.service: "), (Code::NodeFailed, "")];
+        for (code, before) in later {
             assert_eq!(show(code, Phase::Units, &format!("{before}etcd.service is masked")), None, "{code:?}");
         }
         // Where it succeeds, why it was needed.

@@ -798,7 +798,7 @@ mod tests {
 
     #[test]
     fn degraded_is_what_failed_or_is_tried_again_not_what_is_on_its_way() {
-        for (status, degraded) in [
+        for (status, degraded) in vec![
             (finished(), false),
             (changed(|s| s.deployments[0].state = "running".into()), false),
             (changed(|s| s.deployments[0].failed = true), true),

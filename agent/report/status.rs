@@ -465,11 +465,9 @@ impl NodeStatus {
         let failed =
             || self.steps.iter().filter(|step| step.state == ConditionState::Failed).filter_map(|step| step.cause.as_deref());
         let why = self.why();
-        let is_shown = failed().any(|cause| why.iter().any(|line| line.contains(cause)));
-        match &self.rollback {
-            Some(_) if !is_shown => why,
-            rollback => rollback.iter().cloned().collect(),
-        }
+        let Some(rollback) = &self.rollback else { return Vec::new() };
+        let is_shown = failed().any(|cause| why.iter().any(|line| line.replace(rollback.as_str(), "").contains(cause)));
+        if is_shown { vec![rollback.clone()] } else { why }
     }
 
     /// Whether its components are shown as they were measured: those of a bring-up that goes on, or was given up half way, are its steps.

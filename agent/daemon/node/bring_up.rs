@@ -64,6 +64,8 @@ struct Update {
     result: converge::ConvergeResult,
     /// The steps of the update itself, without those of a rollback.
     laps: Vec<StepTiming>,
+    /// What became of the node where it failed: that it was rolled back, or why it was not.
+    rollback: Option<String>,
     /// Whether it was rolled back.
     restored: bool,
 }
@@ -100,7 +102,7 @@ impl Node {
         self.known.outline.replace(Some(Outline::of(&plan.spec, &plan.desired, &self.hostname())));
         self.remembered.forget_left();
         let left = self.add_ons_left(&plan.desired, generation);
-        let Update { result, laps, restored } =
+        let Update { result, laps, rollback, restored } =
             Box::pin(self.update(&plan, &deployment, generation, (deadline, stability_period))).await;
         let changed_machine = result.as_ref().map_or_else(|failure| failure.changed_machine, |_| true);
         let (outcome, timings, status, reason) = match result {
@@ -130,15 +132,15 @@ impl Node {
             Err(failure) => {
                 // What exactly failed was reported where it happened; this line ties it to the deployment.
                 let error = error_of(&failure);
-                let rollback = failure.rollback.as_ref().map(|note| format!("; {note}")).unwrap_or_default();
+                let then = rollback.as_ref().map(|note| format!("; {note}")).unwrap_or_default();
                 self.host.report.emit(
                     event(Code::NodeFailed, format!("node {name} could not be brought up"), generation, &deployment)
                         .phase(failure.phase())
                         .step(failure.doing())
                         .error(&error)
-                        .cause(in_one_line(&error) + &rollback),
+                        .cause(in_one_line(&error) + &then),
                 );
-                let why = FailureReason { rollback: failure.rollback.clone(), ..FailureReason::of(&error) };
+                let why = FailureReason { rollback, ..FailureReason::of(&error) };
                 let why = bounded(&self.host.report, failure.code, why);
                 let sentence = why.to_string();
                 (DeploymentOutcome::refused(why), Vec::new(), WaitStatus::Failure, sentence)
@@ -169,7 +171,7 @@ impl Node {
             Err(error) => {
                 let error = error.context("recording what the update replaces");
                 let failure = Failure::from_error(Code::NodeFailed, StepId::Checks, &error).untouched();
-                return Update { result: Err(failure), laps: Vec::new(), restored: false };
+                return Update { result: Err(failure), laps: Vec::new(), rollback: None, restored: false };
             }
         };
         let is_interrupted = interrupted.is_some();
@@ -189,13 +191,13 @@ impl Node {
         match result {
             Ok(converged) => {
                 self.remembered.accept_current_state(&plan.desired);
-                Update { result: Ok(converged), laps, restored: false }
+                Update { result: Ok(converged), laps, rollback: None, restored: false }
             }
             Err(failure) => {
                 // One that was interrupted has no update before it to save time for, and a node that stays half way helps nobody.
                 let time = (&running, if is_interrupted { deadline.max(LEAST) } else { deadline });
-                let (failure, restored) = self.go_back(way, &plan.desired, failure, generation, &deployment.id, time).await;
-                Update { result: Err(failure), laps, restored }
+                let (rollback, restored) = self.go_back(way, &plan.desired, &failure, generation, &deployment.id, time).await;
+                Update { result: Err(failure), laps, rollback, restored }
             }
         }
     }

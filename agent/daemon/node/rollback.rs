@@ -515,24 +515,24 @@ impl Node {
         Ok(record.map(|record| record.failure()))
     }
 
-    /// Takes a failed update back, if it may; the failure then says what became of that. True where the node is as it was. `running`
-    /// and `deadline` are those of the whole.
+    /// Takes a failed update back, if it may: what became of that, in words, where the node was changed at all; and true where it is as it
+    /// was. `running` and `deadline` are those of the whole.
     pub(super) async fn go_back(
         &self,
         way: RollbackPlan,
         after: &Desired,
-        mut failure: Failure,
+        failure: &Failure,
         generation: u64,
         deployment: &str,
         (running, deadline): (&Stopwatch, Duration),
-    ) -> (Failure, bool) {
+    ) -> (Option<String>, bool) {
         if !failure.changed_machine {
-            return (failure, false);
+            return (None, false);
         }
         let mut is_restored = false;
-        let note = match way.judge(after, &failure) {
+        let note = match way.judge(after, failure) {
             Ok(mut previous) => {
-                match self.restore(&mut previous, after, &failure, generation, deployment, (running, deadline)).await {
+                match self.restore(&mut previous, after, failure, generation, deployment, (running, deadline)).await {
                     Ok(()) => {
                         is_restored = true;
                         format!("rolled back: generation {} is in place again, and healthy", previous.number)
@@ -544,10 +544,9 @@ impl Node {
                 }
             }
             Err(Some(why)) => why,
-            Err(None) => return (failure, false),
+            Err(None) => return (None, false),
         };
-        failure.rollback = Some(note);
-        (failure, is_restored)
+        (Some(note), is_restored)
     }
 
     async fn restore(
