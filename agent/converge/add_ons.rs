@@ -136,7 +136,7 @@ fn of_pod(pod: &Value) -> Option<(u8, String)> {
     }
     let on = text(pod, "/spec/nodeName").map(|node| format!(" on {node}")).unwrap_or_default();
     let state = match text(pod, "/status/phase") {
-        Some("Pending") => "its containers are being made; a node without a pod network makes none",
+        Some("Pending") => "its containers are being made; a node makes none without a pod network or its sandbox image",
         Some("Running") => "it runs and is not ready",
         Some(other) => other,
         None => "no node has taken it yet",

@@ -150,7 +150,7 @@ async fn a_pod_that_does_not_run_is_named_with_its_reason() {
         ),
         (
             vec![json!({"phase": "Pending", "containerStatuses": waiting("ContainerCreating", "")})],
-            "pod dns-x on worker-0: its containers are being made; a node without a pod network makes none",
+            "pod dns-x on worker-0: its containers are being made; a node makes none without a pod network or its sandbox image",
         ),
         (vec![json!({"phase": "Running"})], "pod dns-x on worker-0: it runs and is not ready"),
     ] {

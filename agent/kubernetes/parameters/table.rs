@@ -89,7 +89,7 @@ pub const TABLE: &[Parameter] = &[
     p("NODE_LABELS", List, "", "additional node labels, key=value"),
     p("NODE_TAINTS", List, "", "additional node taints, key=value:effect"),
     p("STATIC_POD_URL", Url, "", "URL from which the kubelet takes static pods, besides its directory; refused by images that do not allow code from metadata"),
-    p("SANDBOX_IMAGE", Word, "", "image of the pod sandbox (pause); default: the runtime's own"),
+    p("SANDBOX_IMAGE", Word, "", "image of the pod sandbox (pause); default: pause:3.1 of CONTAINER_INFRA_PREFIX, else the runtime's own"),
     p("SWAP", Choice(&["off", "allow"]), "off", "allow: the kubelet starts even if the machine has swap"),
     p("KUBE_RESERVED", List, "", "resources reserved for Kubernetes, e.g. cpu=100m,memory=256Mi; default: computed from the machine's size"),
     p("SYSTEM_RESERVED", List, "", "resources reserved for the system; default: computed from the machine's size"),
