@@ -377,7 +377,7 @@ messages! {
     DriftNotRepaired = "HNA-0513", Warning, "a8699e05d3114b5597751beb95d5976e",
         "A repeated change on the node is not repaired again",
         "Another tool keeps reverting the agent's repair. The agent does not fight it: it repairs each cause once.",
-        "Find what writes the path or stops the unit named here (configuration management, a timer, a person), and let only one of the two manage it. A new deployment, or `heat-node-agent rerun`, allows a new repair.";
+        "Find what writes the path or stops the unit (configuration management, a timer, a person), and let only one of the two manage it. A new deployment, or `heat-node-agent rerun`, allows a new repair.";
     RepairOrdered = "HNA-0517", Notice, "5bfe42dc78ae483181e262c3f7fb176a",
         "A repair of the node was requested",
         "The operator ran `heat-node-agent repair`. What differs from the node's parameters is put back at once, whatever DRIFT says.",

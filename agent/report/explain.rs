@@ -231,7 +231,7 @@ fn node(node: &NodeStatus) -> Condition {
             all.state = Failed;
             // The step that failed says the same in its own words.
             if all.parts.iter().any(|step| step.state == Failed) {
-                all = all.because(node.beside_failed_step());
+                all = all.because(node.failure_before_rollback().unwrap_or_default());
             } else {
                 all = all.because(node.why());
                 let remedy = "update the stack: its next kubernetes-node deployment continues from here";

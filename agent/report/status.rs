@@ -460,14 +460,15 @@ impl NodeStatus {
         self.rollback.clone_from(&reason.rollback);
     }
 
-    /// What is said beside a step that failed: what became of the node, and the failure itself where that step is of the rollback.
-    pub(super) fn beside_failed_step(&self) -> Vec<String> {
-        let failed =
-            || self.steps.iter().filter(|step| step.state == ConditionState::Failed).filter_map(|step| step.cause.as_deref());
+    /// The failure of the update, where a rollback failed for another cause, which its steps show.
+    pub(super) fn failure_before_rollback(&self) -> Option<Vec<String>> {
+        let rollback = self.rollback.as_ref()?;
         let why = self.why();
-        let Some(rollback) = &self.rollback else { return Vec::new() };
-        let is_shown = failed().any(|cause| why.iter().any(|line| line.replace(rollback.as_str(), "").contains(cause)));
-        if is_shown { vec![rollback.clone()] } else { why }
+        let is_shown = |step: &Condition| {
+            let cause = step.cause.as_deref().filter(|_| step.state == ConditionState::Failed);
+            cause.is_some_and(|cause| why.iter().any(|line| line.replace(rollback.as_str(), "").contains(cause)))
+        };
+        (!self.steps.iter().any(is_shown)).then_some(why)
     }
 
     /// Whether its components are shown as they were measured: those of a bring-up that goes on, or was given up half way, are its steps.

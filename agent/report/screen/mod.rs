@@ -161,8 +161,11 @@ fn component_rows(node: &NodeStatus, now: Timestamp) -> Vec<Row> {
     for step in &node.steps {
         let Some(name) = row_of(step) else { continue };
         let has_unit = rows.iter().any(|(other, _)| *other == name);
-        // Which of the gates without a unit has been asked by now is chance; what they answered is not.
-        if !has_unit && step.name.starts_with("gate ") && step.state == ConditionState::Waiting && step.cause.is_none() {
+        // Which of the gates without a row of their unit has been asked by now is chance; what they answered is not.
+        let is_shown =
+            |cause: &String| node.steps.iter().any(|other| other.name != step.name && other.cause.as_ref() == Some(cause));
+        let says_nothing = step.state == ConditionState::Waiting && step.cause.as_ref().is_none_or(is_shown);
+        if !has_unit && step.name.starts_with("gate ") && says_nothing {
             continue;
         }
         match rows.iter_mut().find(|(other, _)| *other == name) {
@@ -187,11 +190,12 @@ fn component_rows(node: &NodeStatus, now: Timestamp) -> Vec<Row> {
 
 /// What became of the node after a failure, where no row below says so with its cause.
 fn rollback(node: &NodeStatus) -> Option<String> {
-    if node.state != "rejected" {
-        return node.rollback.clone();
-    }
     let has_failed_step = node.steps.iter().any(|step| step.state == ConditionState::Failed);
-    (has_failed_step && node.rollback.is_some()).then(|| node.beside_failed_step().join("; "))
+    match node.state.as_str() {
+        "rejected" if !has_failed_step => None,
+        "rejected" => node.failure_before_rollback().map(|why| why.join("; ")).or_else(|| node.rollback.clone()),
+        _ => node.rollback.clone(),
+    }
 }
 
 fn measured(component: &ComponentStatus, now: Timestamp) -> Row {

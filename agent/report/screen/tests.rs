@@ -201,7 +201,7 @@ fn rollback_failed() -> StatusDocument {
         node.rollback = Some("the rollback to generation 1 failed too, for the same cause".into());
         node.causes = vec![format!("unit etcd.service: etcd.service is masked; {}", node.rollback.as_deref().unwrap())];
         node.components[1] = crash_loop();
-        node.volumes.clear();
+        (node.certificates, node.volumes) = (None, Vec::new());
         let why = Condition {
             cause: Some("etcd.service is masked".into()),
             remedy: Some("`systemctl unmask etcd.service`".into()),
