@@ -1,6 +1,6 @@
 //! What this machine is: the one room that looks.
 //!
-//! In: files, kernel, programs and sockets of the machine. Out: `Facts`, releases of installed programs, who listens where.
+//! In: files, kernel, programs and sockets of the machine. Out: `MachineFacts`, releases of installed programs, who listens where.
 //! Never: a change of the machine, or what follows from what is seen.
 
 pub(super) mod add_ons;

@@ -10,7 +10,7 @@
 //!
 //! Beside that `manifests`: what the cluster's API is to hold, of the image.
 //!
-//! In: a `NodeSpec` and `Facts`. Out: the cloud's configuration, KubeStack's parts of the `Desired`, and which add-ons the first master applies.
+//! In: a `NodeSpec` and `MachineFacts`. Out: the cloud's configuration, KubeStack's parts of the `Desired`, and which add-ons the first master applies.
 //! Never: what their manifests say.
 
 pub(super) mod cloud_config;

@@ -1,6 +1,6 @@
 //! What must hold between parameters, machine and installed programs.
 //!
-//! In: parameters, a spec, `Facts`. Out: mistakes, each with rule and remedy. Never: a change of what is rendered.
+//! In: parameters, a spec, `MachineFacts`. Out: mistakes, each with rule and remedy. Never: a change of what is rendered.
 
 pub(super) mod addresses;
 pub(super) mod certificates;

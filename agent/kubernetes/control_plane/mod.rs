@@ -1,6 +1,6 @@
 //! What runs on a master: etcd, the API server and who stands around it.
 //!
-//! In: a `NodeSpec` and `Facts`. Out: their parts of the `Desired`. Never: a read of parameters.
+//! In: a `NodeSpec` and `MachineFacts`. Out: their parts of the `Desired`. Never: a read of parameters.
 
 pub(super) mod apiserver;
 pub(super) mod bootstrap;

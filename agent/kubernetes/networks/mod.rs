@@ -1,6 +1,6 @@
 //! The network of pods and the firewall.
 //!
-//! In: a `NodeSpec` and `Facts`. Out: flannel's, the routes' and the firewall's parts of the `Desired`. Never: a measurement;
+//! In: a `NodeSpec` and `MachineFacts`. Out: flannel's, the routes' and the firewall's parts of the `Desired`. Never: a measurement;
 //! `network` has the rules that it renders.
 
 pub(super) mod firewall;

@@ -1,7 +1,7 @@
 //! Parameters as a deployment gives them.
 //!
 //! In: the config of a deployment. Out: `Parameters` by the one table of names, or every mistake. Never: what follows from two
-//! of them together, which is for `reading` and `checks`.
+//! of them together, which is for `parse` and `checks`.
 
 pub(super) mod config_text;
 pub mod heat_params;

@@ -1,6 +1,6 @@
 //! Container runtimes and their registries.
 //!
-//! In: a `NodeSpec` and `Facts`. Out: the chosen runtime's part of the `Desired`, the others disabled. Never: a network of pods of its own.
+//! In: a `NodeSpec` and `MachineFacts`. Out: the chosen runtime's part of the `Desired`, the others disabled. Never: a network of pods of its own.
 
 pub(super) mod containerd;
 pub(super) mod cri_dockerd;

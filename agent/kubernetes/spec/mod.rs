@@ -1,6 +1,6 @@
 //! What one node and its cluster are to be, as types.
 //!
-//! In: nothing; `reading` fills them. Out: `NodeSpec`, `ClusterSpec` and the questions that they answer by themselves. Never: a
+//! In: nothing; `parse` fills them. Out: `NodeSpec`, `ClusterSpec` and the questions that they answer by themselves. Never: a
 //! mistake, a file, a flag.
 
 pub mod cluster;

@@ -1,4 +1,4 @@
-//! What one node is to be, as types; `reading` fills them.
+//! What one node is to be, as types; `parse` fills them.
 
 use std::net::IpAddr;
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! What runs on every node: its host, the kubelet, kube-proxy.
 //!
-//! In: a `NodeSpec` and `Facts`. Out: their parts of the `Desired`. Never: knowledge of the control plane.
+//! In: a `NodeSpec` and `MachineFacts`. Out: their parts of the `Desired`. Never: knowledge of the control plane.
 
 pub(super) mod host;
 pub(super) mod kube_proxy;
