@@ -8,6 +8,9 @@ use serde::{Deserialize, Serialize};
 use crate::error::remedy::Remedy;
 use crate::error::{BETWEEN, Error};
 
+/// How it reads that a rollback failed for the cause for which its update did.
+pub const SAME_CAUSE: &str = "failed too, for the same cause";
+
 /// Code, causes, rule and remedy of a failure. It reads as one sentence: `HNA-0502 one mistake | another; remedy: what to do`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "Stored")]

@@ -10,7 +10,7 @@ pub use super::condition::Condition;
 use super::condition_state::ConditionState;
 use super::event::Phase;
 use super::follow_up::FollowUp;
-use super::reason::FailureReason;
+use super::reason::{FailureReason, SAME_CAUSE};
 use super::step_timing::StepTiming;
 use super::text::{argument, duration, shortened};
 use super::volume::VolumeStatus;
@@ -462,7 +462,7 @@ impl NodeStatus {
 
     /// The failure of the update, where a rollback failed for another cause, which its steps show.
     pub(super) fn failure_before_rollback(&self) -> Option<Vec<String>> {
-        let rollback = self.rollback.as_ref()?;
+        let rollback = self.rollback.as_ref().filter(|rollback| !rollback.ends_with(SAME_CAUSE))?;
         let why = self.why();
         let is_shown = |step: &Condition| {
             let cause = step.cause.as_deref().filter(|_| step.state == ConditionState::Failed);

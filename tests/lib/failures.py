@@ -203,8 +203,7 @@ class Failure:
     def console(self) -> str:
         """What was said since of failures; where nothing failed, the last line about what is waited for."""
         lines = self.console_lines()
-        # After a rollback the failure is said once more.
-        failed = list(dict.fromkeys(line for line in lines if " state=failed " in line))
+        failed = [line for line in lines if " state=failed " in line]
         waits = [line for line in lines if re.search(" state=(waiting|degraded) ", line) and " code=HNA-0701 " not in line]
         return "\n".join(failed or waits[-1:])
 
@@ -291,7 +290,9 @@ class Failure:
             lines = settled(joined(page)) if name.startswith(("status", "explain")) else page.splitlines()
             # The kernel's settings have a row only until they are measured once.
             lines = [line for line in lines if not re.match(r"(sysctl|storage) +<state>", line)]
-            text += [f"== {name}", *(piece for line in lines for piece in wrapped(normal(line, known))), ""]
+            # After a rollback that failed too the failure is on the console once more, with what was so at that moment.
+            lines = dict.fromkeys(normal(line, known) for line in lines) if name == "console" else [normal(line, known) for line in lines]
+            text += [f"== {name}", *(piece for line in lines for piece in wrapped(line)), ""]
         text += ["== remedy", *(normal(step, known) for step in steps), f"then: {normal(after, known)}", ""]
         path = GOLDEN / f"{self.name}.txt"
         new = "\n".join(text)

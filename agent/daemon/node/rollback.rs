@@ -28,6 +28,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::files::{Attributes, FileKind, Tree};
 use crate::kubernetes::{self, NodeSpec};
 use crate::progress::StepId;
+use crate::report::reason::SAME_CAUSE;
 use crate::report::text::{argument, shortened};
 use crate::report::{Code, Event, Phase, Report};
 use crate::systemd::Systemd;
@@ -344,6 +345,12 @@ pub(super) fn rollback_failed(number: u64, deployment: &str) -> Event {
     event(Code::RollbackFailed, number, line).phase(Phase::Units).remedy(remedy)
 }
 
+/// Whether a rollback failed where its update did, by the same fact, which comes first; what follows it is of the moment.
+fn is_same_cause(why: &str, failure: &Failure) -> bool {
+    let fact = |text: &str| text.split("; ").next().unwrap_or_default().to_owned();
+    fact(why) == fact(&format!("{}: {}", failure.doing(), failure.cause))
+}
+
 fn not_rolled_back(number: u64, cause: &str) -> String {
     format!("not rolled back to generation {number}: {cause}")
 }
@@ -537,8 +544,8 @@ impl Node {
                         is_restored = true;
                         format!("rolled back: generation {} is in place again, and healthy", previous.number)
                     }
-                    Err(why) if why == format!("{}: {}", failure.doing(), failure.cause) => {
-                        format!("the rollback to generation {} failed too, for the same cause", previous.number)
+                    Err(why) if is_same_cause(&why, failure) => {
+                        format!("the rollback to generation {} {SAME_CAUSE}", previous.number)
                     }
                     Err(why) => format!("the rollback to generation {} failed too: {why}", previous.number),
                 }

@@ -245,3 +245,18 @@ fn the_failure_that_a_node_goes_back_from_survives_a_restart() {
     assert_eq!(RollbackRecord::of(4, "d", &certificates).failure(), certificates);
     assert_eq!(RollbackRecord::of(4, "d", &failure(StepId::File("/x".into()))).failure().cause, certificates.cause);
 }
+
+#[test]
+fn a_rollback_that_fails_by_the_same_fact_fails_for_the_same_cause() {
+    let taken = "port 2379 is held by python3 (pid 7, x.service)";
+    let mut update = failure(StepId::Unit("etcd.service".into()));
+    update.cause = format!("{taken}; etcd.service is still activating (start) at the deadline of the run");
+    for (why, expected) in [
+        (format!("unit etcd.service: {taken}; etcd.service is still activating (auto-restart) at the deadline of the run"), true),
+        (format!("unit etcd.service: {taken}"), true),
+        (format!("unit kubelet.service: {taken}"), false),
+        ("unit etcd.service: etcd.service is masked".to_owned(), false),
+    ] {
+        assert_eq!(is_same_cause(&why, &update), expected, "{why}");
+    }
+}

@@ -258,7 +258,8 @@ fn what_became_of_a_node_after_a_failure_stands_on_the_page_with_how_it_is_now()
     // The failure itself, where the row of the failed step is the rollback's.
     let mut other = rollback_failed();
     let node = other.node.as_mut().unwrap();
-    node.causes = vec!["gate kubelet: unknown flag; the rollback to generation 1 failed too: etcd.service is masked".into()];
+    node.rollback = Some("the rollback to generation 1 failed too: volume etcd: the disk is full".into());
+    node.causes = vec![format!("gate kubelet: unknown flag; {}", node.rollback.as_deref().unwrap())];
     node.steps[1].cause = Some("the disk is full".into());
     assert!(flat(&page(&other)).contains("rollback gate kubelet: unknown flag; the rollback to generation 1 failed too"));
     for (status, expected) in [
