@@ -216,6 +216,7 @@ impl<'a> Api<'a> {
 
     /// The message of the API's Status, unless it repeats a part of a secret.
     fn error_message(&self, response: &Response) -> String {
+        // It was read before anything was sent.
         let wanted = self.wanted().unwrap_or_default();
         let secrets = wanted.get("data").and_then(Value::as_object).into_iter().flatten();
         error_message(response, secrets.filter_map(|(_, value)| value.as_str()))

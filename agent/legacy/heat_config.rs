@@ -245,7 +245,7 @@ impl Tool {
     /// Tells Heat what an earlier run of a deployment was to tell. `false` where a later one does it.
     fn tell_again(&mut self, path: &Path) -> Result<bool> {
         let Some(unsent) = Unsent::take(&self.machine, path)? else {
-            self.log.info(&format!("another process is at {}", path.display()));
+            self.log.info(&format!("another process is running {}, or sending its result", path.display()));
             return Ok(true);
         };
         self.log.warning(&format!("Heat does not have the result of {}: it is sent now", path.display()));

@@ -460,15 +460,17 @@ impl NodeStatus {
         self.rollback.clone_from(&reason.rollback);
     }
 
+    /// The steps that failed, of the update or of its rollback.
+    pub(super) fn failed_steps(&self) -> impl Iterator<Item = &Condition> {
+        self.steps.iter().filter(|step| step.state == ConditionState::Failed)
+    }
+
     /// The failure of the update, where a rollback failed for another cause, which its steps show.
     pub(super) fn failure_before_rollback(&self) -> Option<Vec<String>> {
         let rollback = self.rollback.as_ref().filter(|rollback| !rollback.ends_with(SAME_CAUSE))?;
         let why = self.why();
-        let is_shown = |step: &Condition| {
-            let cause = step.cause.as_deref().filter(|_| step.state == ConditionState::Failed);
-            cause.is_some_and(|cause| why.iter().any(|line| line.replace(rollback.as_str(), "").contains(cause)))
-        };
-        (!self.steps.iter().any(is_shown)).then_some(why)
+        let is_shown = |cause: &str| why.iter().any(|line| line.replace(rollback.as_str(), "").contains(cause));
+        (!self.failed_steps().filter_map(|step| step.cause.as_deref()).any(is_shown)).then_some(why)
     }
 
     /// Whether its components are shown as they were measured: those of a bring-up that goes on, or was given up half way, are its steps.

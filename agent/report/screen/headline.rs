@@ -115,7 +115,7 @@ fn of_failures(status: &StatusDocument) -> Option<(OverallState, String)> {
 
 /// `generation 2 at volume etcd (HNA-0306)`.
 fn generation(node: &NodeStatus) -> String {
-    let step = node.steps.iter().find(|step| step.state == ConditionState::Failed);
+    let step = node.failed_steps().next();
     let at = step.map_or(String::new(), |step| format!(" at {}", awaited(&step.name)));
     let code = node.code.as_ref().map_or(String::new(), |code| format!(" ({code})"));
     format!("generation {}{at}{code}", node.generation)

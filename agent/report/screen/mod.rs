@@ -153,25 +153,21 @@ fn identity(identity: &IdentityStatus, sheet: &mut PageWriter) {
 /// A row a component as it was measured; of a node on its way, and before the first measurement, as its steps are.
 fn component_rows(node: &NodeStatus, now: Timestamp) -> Vec<Row> {
     if node.has_measured_components() {
-        let failed = node.steps.iter().filter(|step| step.state == ConditionState::Failed);
-        let failed = failed.filter_map(|step| Some(step_row(&row_of(step)?, step, true, now)));
+        let failed = node.failed_steps().filter_map(|step| Some(step_row(&row_of(step)?, step, true, now)));
         return node.components.iter().map(|component| measured(component, now)).chain(failed).collect();
     }
     let mut rows: Vec<(String, &Condition)> = Vec::new();
     for step in &node.steps {
         let Some(name) = row_of(step) else { continue };
-        let has_unit = rows.iter().any(|(other, _)| *other == name);
         // Which of the gates without a row of their unit has been asked by now is chance; what they answered is not.
         let is_shown =
             |cause: &String| node.steps.iter().any(|other| other.name != step.name && other.cause.as_ref() == Some(cause));
-        let says_nothing = step.state == ConditionState::Waiting && step.cause.as_ref().is_none_or(is_shown);
-        if !has_unit && step.name.starts_with("gate ") && says_nothing {
-            continue;
-        }
+        let is_waiting_gate = step.state == ConditionState::Waiting && step.name.starts_with("gate ");
         match rows.iter_mut().find(|(other, _)| *other == name) {
             // Its gate comes after its unit.
             Some((_, worst)) if rank(step) >= rank(worst) => *worst = step,
             Some(_) => {}
+            None if is_waiting_gate && step.cause.as_ref().is_none_or(is_shown) => {}
             None => rows.push((name, step)),
         }
     }
@@ -190,9 +186,8 @@ fn component_rows(node: &NodeStatus, now: Timestamp) -> Vec<Row> {
 
 /// What became of the node after a failure, where no row below says so with its cause.
 fn rollback(node: &NodeStatus) -> Option<String> {
-    let has_failed_step = node.steps.iter().any(|step| step.state == ConditionState::Failed);
     match node.state.as_str() {
-        "rejected" if !has_failed_step => None,
+        "rejected" if node.failed_steps().next().is_none() => None,
         "rejected" => node.failure_before_rollback().map(|why| why.join("; ")).or_else(|| node.rollback.clone()),
         _ => node.rollback.clone(),
     }
@@ -273,9 +268,8 @@ fn tries(step: &Condition, now: Timestamp) -> String {
 
 /// Why a node was refused that no step says, and what to do.
 fn reason(node: &NodeStatus, sheet: &mut PageWriter) {
-    let has_failed_step = node.steps.iter().any(|step| step.state == ConditionState::Failed);
     match node.state.as_str() {
-        "rejected" if !has_failed_step => {
+        "rejected" if node.failed_steps().next().is_none() => {
             for cause in node.why() {
                 sheet.note("why", &cause);
             }
