@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from conftest import HOSTS
 from lib.common import REPO, wait_for
 from lib.node import UNIT, signalled
 from lib.pod_network import together
@@ -54,7 +53,7 @@ REFUSED = [
 
 
 @pytest.fixture(scope="module")
-def running(programs, testhost, tmp_path_factory) -> Iterator[RealCluster]:
+def shared(programs, testhost, tmp_path_factory) -> Iterator[RealCluster]:
     """Nodes are Ready and the master's deployment has ended; of images there are those of this test's own pods."""
     with cluster_in(tmp_path_factory.mktemp("add-ons")) as cluster:
         for name in NODES:
@@ -66,12 +65,6 @@ def running(programs, testhost, tmp_path_factory) -> Iterator[RealCluster]:
         together(*(node.up for node in cluster.nodes.values()))
         cluster.is_ready(*NODES)
         yield cluster
-
-
-@pytest.fixture
-def cluster(running, request) -> RealCluster:
-    request.node.stash[HOSTS] = [node.host for node in running.nodes.values()]
-    return running
 
 
 def manifests(cluster: RealCluster, name: str) -> list[dict]:
