@@ -9,6 +9,7 @@
 pub mod json;
 pub mod python_json;
 pub mod yaml;
+pub(crate) mod yaml_events;
 
 /// Bytes in a kibibyte.
 const KIB: usize = 1024;

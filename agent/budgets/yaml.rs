@@ -8,9 +8,10 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use saphyr_parser::{Event, Parser, ScalarStyle, Tag};
+use saphyr_parser::{Event, ScalarStyle, Tag};
 use serde_json::{Map, Number, Value};
 
+use super::yaml_events::YamlEvents;
 use super::{DEPTH, DOCUMENT_BYTES, DOCUMENT_MEMORY, json};
 use crate::error::Error;
 
@@ -201,8 +202,9 @@ fn documents(text: &str, most: usize) -> Result<(Vec<YamlNode>, NamesGivenTwice)
     }
     let mut reader = Reader { left: DOCUMENT_MEMORY, anchors: BTreeMap::new(), open: Vec::new(), root: None, twice: Vec::new() };
     let (mut begun, mut roots) = (0, Vec::new());
-    for event in Parser::new_from_str(text) {
-        let (event, span) = event.map_err(|error| YamlRejection::Yaml(error.marker().line(), error.info().to_owned()))?;
+    let mut events = YamlEvents::of(text);
+    while let Some(event) = events.next(reader.left) {
+        let (event, span) = event?;
         let line = span.start.line();
         if matches!(event, Event::DocumentStart(_)) {
             begun += 1;

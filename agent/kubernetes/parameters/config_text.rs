@@ -1,14 +1,17 @@
 //! The config of a deployment as a flat map: a map as it is, the JSON text of one, or YAML.
 
 use std::borrow::Cow;
+use std::cell::Cell;
 
-use saphyr_parser::{Event, Parser, ScalarStyle, Tag};
+use saphyr_parser::{Event, ScalarStyle, Tag};
 use serde_json::{Map, Value};
 
 use super::mistake::Mistake;
 use super::table::find;
 use crate::budgets::ANSWER_MEMORY;
 use crate::budgets::json::{self, JsonRejection};
+use crate::budgets::yaml::YamlRejection;
+use crate::budgets::yaml_events::YamlEvents;
 
 /// The config as a map.
 pub(in crate::kubernetes) fn map(config: &Value) -> Result<Map<String, Value>, Mistake> {
@@ -33,9 +36,9 @@ pub(in crate::kubernetes) fn map(config: &Value) -> Result<Map<String, Value>, M
 /// parameters and is not guessed at: it ends the reading where it begins, so that neither depth nor aliases take memory. What values
 /// take is counted as for JSON.
 fn yaml(text: &str) -> Result<Map<String, Value>, Mistake> {
-    let mut left = ANSWER_MEMORY;
-    let mut take = |bytes: usize| {
-        left = left.checked_sub(bytes).ok_or_else(|| bad("is too long"))?;
+    let left = Cell::new(ANSWER_MEMORY);
+    let take = |bytes: usize| {
+        left.set(left.get().checked_sub(bytes).ok_or_else(|| bad("is too long"))?);
         Ok(())
     };
     if text.len() > ANSWER_MEMORY {
@@ -43,9 +46,12 @@ fn yaml(text: &str) -> Result<Map<String, Value>, Mistake> {
     }
     let mut map = Map::new();
     let mut place = ReaderState::Outside;
-    for event in Parser::new_from_str(text) {
-        let (event, span) =
-            event.map_err(|error| bad(&format!("is not YAML: line {}: {}", error.marker().line(), error.info())))?;
+    let mut events = YamlEvents::of(text);
+    while let Some(event) = events.next(left.get()) {
+        let (event, span) = event.map_err(|rejection| match rejection {
+            YamlRejection::TooLarge => bad("is too long"),
+            YamlRejection::Yaml(line, what) => bad(&format!("is not YAML: line {line}: {what}")),
+        })?;
         let line = span.start.line();
         let odd = |what: &str| bad(&format!("is not a flat map: line {line}: {what}"));
         place = match (place, event) {
