@@ -156,7 +156,7 @@ impl Kinds<'_> {
                     200 => {}
                     404 => return Err(unknown(&format!("the API has no {api_version}"), api_version)),
                     status => {
-                        let message = error_message(&answer, std::iter::empty());
+                        let message = error_message(&answer);
                         let kind = if matches!(status, 401 | 403) { ErrorKind::Permanent } else { ErrorKind::Transient };
                         return Err(Error::new(kind, format!("the API answered {status}: {message}"))
                             .retry_after(answer.retry_after())

@@ -143,7 +143,7 @@ fn refusal(method: &str, response: &Response) -> Error {
             (ErrorKind::Permanent, "check the API server's journal; [report] node_conditions = false turns these conditions off")
         }
     };
-    Error::new(kind, format!("the API answered {status} to {method}: {}", error_message(response, std::iter::empty())))
+    Error::new(kind, format!("the API answered {status} to {method}: {}", error_message(response)))
         .rule("Kubernetes: Node authorization and NodeRestriction, nodes/status")
         .remedy(remedy)
         .retry_after(response.retry_after())

@@ -231,9 +231,22 @@ async fn what_is_refused_is_reported_once_with_what_to_do() {
         ),
         (vec![absent(), refused("400 Bad Request", "no kind")], ErrorKind::Permanent, "400: no kind", "this Kubernetes version"),
         (
-            vec![absent(), refused("422 Unprocessable Entity", "data: bad aHVzaA==")],
+            vec![absent(), refused("422 Unprocessable Entity", "data: bad aHVzaC1odXNoLW5vdw==")],
             ErrorKind::Permanent,
-            "a message that contains a secret, not shown",
+            "422: data: bad ******",
+            "version",
+        ),
+        (
+            // An admission webhook that decodes it.
+            vec![absent(), refused("400 Bad Request", "admission webhook denied: the password hush-hush-now is too short")],
+            ErrorKind::Permanent,
+            "denied: the password ****** is too short",
+            "version",
+        ),
+        (
+            vec![absent(), refused("400 Bad Request", "illegal base64 data near aHVzaC1od")],
+            ErrorKind::Permanent,
+            "400: illegal base64 data near ******",
             "version",
         ),
         (
@@ -255,11 +268,11 @@ async fn what_is_refused_is_reported_once_with_what_to_do() {
         let count = script.len();
         let server = master.serve(script).await;
         let mut wanted = binding();
-        wanted["data"] = json!({"token-secret": "aHVzaA=="});
+        (wanted["kind"], wanted["data"]) = (json!("Secret"), json!({"token-secret": "aHVzaC1odXNoLW5vdw==", "port": "NQ=="}));
         let error = master.ensure(&server, &wanted).await.unwrap_err();
         assert!(error.to_string().contains(words) && error.kind() == kind, "{error:?}");
         assert!(error.suggested_remedy().unwrap_or_default().contains(remedy), "{error:?}");
-        assert!(!format!("{error:?}").contains("zaA="), "{error:?}");
+        assert!(["aHVzaC1", "zaA=", "hush"].iter().all(|part| !format!("{error:?}").contains(part)), "{error:?}");
         assert_eq!(server.requests().len(), count);
     }
     let unrelated = Authority::new("blue");
@@ -306,4 +319,23 @@ async fn an_object_that_takes_more_memory_than_one_may_is_refused_by_that_rule()
     let error = master.ensure(&server, &wanted).await.unwrap_err();
     assert!(error.to_string().contains("would take more than 6144 KiB of memory"), "{error}");
     assert!(error.suggested_remedy().unwrap().contains("divide the object"), "{error:?}");
+}
+
+/// Attack: a value of one letter hid every cause, and one of a mebibyte would have taken 20 MiB to look for.
+#[tokio::test]
+async fn short_values_hide_nothing_and_of_a_large_secret_nothing_is_quoted() {
+    let master = Master::new(Clock::system());
+    let large = "c2VjcmV0".repeat(SECRETS / 8 + 1);
+    for (kind, value, said, expected) in [
+        ("ConfigMap", "a", "an annotation is too long", "400: an annotation is too long"),
+        ("Secret", "YQ==", "an annotation is too long", "400: an annotation is too long"),
+        ("Secret", "", "an annotation is too long", "400: an annotation is too long"),
+        ("Secret", &*large, "bad data secretsecret", "400: not shown, as it may quote the secret"),
+    ] {
+        let server = master.serve(vec![absent(), refused("400 Bad Request", said)]).await;
+        let mut wanted = binding();
+        (wanted["kind"], wanted["data"]) = (json!(kind), json!({"key": value}));
+        let error = master.ensure(&server, &wanted).await.unwrap_err().to_string();
+        assert!(error.contains(expected), "{kind}: {error}");
+    }
 }
