@@ -10,7 +10,7 @@ use tokio::net::UnixStream;
 use super::Prober;
 use crate::clock::patience;
 use crate::desired::ClientIdentity;
-use crate::error::{Error, Result};
+use crate::error::{ConnectFailure, Error, Result};
 use crate::http::{Http, Request, Response};
 
 /// A healthy service answers a question about its health at once.
@@ -52,7 +52,13 @@ impl Prober for Http {
 
     async fn answers_grpc(&self, socket: &str) -> Result<()> {
         let doing = |what: &str, error: std::io::Error| Error::transient(format!("{what} {socket}: {error}"));
-        let mut stream = UnixStream::connect(socket).await.map_err(|error| doing("connecting to", error))?;
+        let mut stream = UnixStream::connect(socket).await.map_err(|error| match error.kind() {
+            // Nobody takes the connections that wait: unix(7), EAGAIN.
+            std::io::ErrorKind::WouldBlock => {
+                Error::transient(format!("{socket} takes no more connections")).with_connect_failure(ConnectFailure::Silence)
+            }
+            _ => doing("connecting to", error),
+        })?;
         // The kernel accepts connections of a process that hangs.
         let mut head = [0; FRAME_HEAD];
         stream.write_all(PREFACE).await.map_err(|error| doing("asking", error))?;
@@ -83,8 +89,10 @@ fn json(response: &Response, asked: &str) -> Result<Value> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsRawFd as _;
     use std::sync::Arc;
 
+    use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket};
     use tokio::net::UnixListener;
 
     use super::*;
@@ -111,6 +119,20 @@ mod tests {
         let answer = Clock::system().limit(Duration::from_millis(500), http.answers_grpc(path.to_str().unwrap())).await;
         serving.abort();
         answer
+    }
+
+    #[tokio::test]
+    async fn a_service_that_takes_no_more_connections_does_not_answer() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s.sock");
+        let listener = socket(AddressFamily::Unix, SockType::Stream, SockFlag::empty(), None).unwrap();
+        bind(listener.as_raw_fd(), &UnixAddr::new(&path).unwrap()).unwrap();
+        listen(&listener, Backlog::new(0).unwrap()).unwrap();
+        let http = Http::new(Tls::default(), Arc::new(Tree::open(dir.path()).unwrap()), Clock::system());
+        let _first = UnixStream::connect(&path).await.unwrap();
+        let error = http.answers_grpc(path.to_str().unwrap()).await.unwrap_err();
+        assert!(matches!(error.connect_failure(), Some(ConnectFailure::Silence)), "{error:?}");
+        assert!(error.to_string().contains("takes no more connections"), "{error}");
     }
 
     #[tokio::test]
