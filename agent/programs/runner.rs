@@ -251,7 +251,35 @@ fn spawn(job: &Job) -> Result<Child> {
     if let Some(directory) = &job.directory {
         command.current_dir(directory);
     }
+    if let Some(name) = missing_env_program(job, program) {
+        return Err(no_interpreter(&format!("{name} (first line: #!/usr/bin/env {name})")));
+    }
     command.spawn().map_err(|error| not_started(job, program, &error))
+}
+
+fn no_interpreter(name: &str) -> Error {
+    Error::permanent(format!("its interpreter {} is not installed", shortened(&escaped(name), 200))).remedy(
+        Remedy::stack_update_or(
+            "install it on this node; or name another interpreter in the script's first line and update the stack",
+        ),
+    )
+}
+
+/// The interpreter that a script has looked up by env(1), where no directory of PATH holds it: env would end with 127, which a script may
+/// end with too.
+fn missing_env_program<'a>(job: &'a Job, program: &str) -> Option<&'a str> {
+    let script = job.files.iter().find(|file| file.path == program)?;
+    let mut words = script.content.lines().next()?.strip_prefix("#!")?.split_whitespace();
+    words.next().filter(|env| ["/usr/bin/env", "/bin/env"].contains(env))?;
+    // Without -S the kernel hands everything over as one name.
+    let name = words.next()?;
+    let is_plain = words.next().is_none() && !name.contains(['/', '=']) && !name.starts_with('-');
+    let path = match job.environment.get("PATH") {
+        Some(path) => path.into(),
+        None => std::env::var_os("PATH")?,
+    };
+    let is_found = || std::env::split_paths(&path).any(|directory| directory.join(name).exists());
+    (is_plain && !is_found()).then_some(name)
 }
 
 /// Why a program did not start. The kernel says of a script without its interpreter only that a file does not exist.
@@ -260,13 +288,7 @@ fn not_started(job: &Job, program: &str, error: &std::io::Error) -> Error {
     let first = script.and_then(|script| script.content.lines().next());
     let interpreter = first.and_then(|line| line.strip_prefix("#!")).and_then(|line| line.split_whitespace().next());
     match (error.raw_os_error(), interpreter) {
-        (Some(2), Some(interpreter)) => {
-            Error::permanent(format!("its interpreter {} is not installed", shortened(&escaped(interpreter), 200))).remedy(
-                Remedy::stack_update_or(
-                    "install it on this node; or name another interpreter in the script's first line and update the stack",
-                ),
-            )
-        }
+        (Some(2), Some(interpreter)) => no_interpreter(interpreter),
         (Some(8), None) if script.is_some() => Error::permanent("its first line names no interpreter")
             .remedy(Remedy::stack_update("begin the script with a line such as #!/bin/sh in the template and update the stack")),
         (number, _) => Error::permanent(error).context(format!("starting {program}")).remedy(match number {
@@ -435,6 +457,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         for (content, expected) in [
             ("#! /opt/bin/ruby -w\nputs 1\n", "its interpreter /opt/bin/ruby is not installed; remedy: install it on this node"),
+            (
+                "#!/usr/bin/env ruby9\nputs 1\n",
+                "its interpreter ruby9 (first line: #!/usr/bin/env ruby9) is not installed; remedy: install it on this node",
+            ),
             ("echo none\n", "its first line names no interpreter; remedy: begin the script with a line such as #!/bin/sh"),
         ] {
             let path = dir.path().join(crate::digest::key_of(content)).display().to_string();
