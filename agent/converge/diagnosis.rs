@@ -37,8 +37,8 @@ const FULL_BELOW: u64 = 1024 * 1024;
 const KNOWN_LINES: [(&str, &str); 2] = [
     (
         "mountpoint for cpu not found",
-        "no cgroup controller cpu is mounted (`mount -t cgroup,cgroup2`): somebody unmounted it, or the image has cgroup2 alone, which Kubernetes takes from \
-         1.19 on. A reboot mounts it again (masters one by one).",
+        "`mount -t cgroup,cgroup2` lists no controller cpu. Where it lists cgroup2 alone, Kubernetes below 1.19 cannot run: the image has to boot with \
+         systemd.unified_cgroup_hierarchy=0. Otherwise somebody unmounted it: reboot (masters one by one).",
     ),
     (
         "running with swap on is not supported",
@@ -100,6 +100,25 @@ pub(crate) async fn diagnose(
     let lines = if why.fact.is_empty() { WORDS.0 } else { QUOTE_WITH_CAUSE };
     why.quote = last_lines_suffix(unit, &output, lines);
     why
+}
+
+/// Why a process does not answer, where the kernel says so: its state in /proc/PID/stat (proc_pid_stat(5)).
+pub(crate) fn hang_cause(unit: &str, stat: &str) -> Option<CrashCause> {
+    // The program's name stands in parentheses, and may hold some.
+    let (_, fields) = stat.rsplit_once(')')?;
+    let (fact, remedy) = match fields.trim_start().chars().next()? {
+        'T' => (
+            "its process was stopped by a signal (state T)",
+            format!("`systemctl kill --kill-who=main -s CONT {unit}` continues it."),
+        ),
+        't' => ("its process is held by a debugger (state t)", format!("End the debugger, or `systemctl restart {unit}`.")),
+        'D' => (
+            "its process waits for a disk or a network file system (state D)",
+            "`journalctl -k -n 50` shows of which. A restart would wait for it too.".to_owned(),
+        ),
+        _ => return None,
+    };
+    Some(CrashCause { fact: fact.to_owned(), quote: String::new(), remedy: Some(remedy.into()) })
 }
 
 /// The last lines without Go's traces: a Kubernetes program that ends by a fatal log line (exit status 255) or a panic (2) writes the
@@ -196,6 +215,23 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_process_that_hangs_has_its_cause_where_the_kernel_knows_it() {
+        let cause = |stat: &str| hang_cause("kubelet.service", stat).map(|why| why.with("kubelet.service hangs"));
+        let stopped = hang_cause("kubelet.service", "7 (kube) let) T 1 7 7 0 -1").unwrap();
+        assert_eq!(stopped.with("it hangs"), "its process was stopped by a signal (state T); it hangs");
+        assert_eq!(stopped.remedy.unwrap().as_str(), "`systemctl kill --kill-who=main -s CONT kubelet.service` continues it.");
+        assert_eq!(
+            cause("7 (kubelet) D 1 7 7").as_deref(),
+            Some("its process waits for a disk or a network file system (state D); kubelet.service hangs")
+        );
+        assert!(cause("7 (kubelet) t 1").unwrap().starts_with("its process is held by a debugger"));
+        // One that sleeps or runs may wait for anything; of one that has ended nothing is known.
+        for unknown in ["7 (kubelet) S 1 7 7", "7 (T) R 1", "", "7 (kubelet)", "rubbish"] {
+            assert_eq!(cause(unknown), None, "{unknown}");
+        }
+    }
+
+    #[test]
     fn a_fact_comes_before_how_a_unit_ended() {
         let why = |fact: &str, quote: &str| {
             CrashCause { fact: fact.to_owned(), quote: quote.to_owned(), remedy: None }.with("x.service ended")
@@ -221,7 +257,7 @@ mod tests {
     #[test]
     fn what_a_kubelet_lacks_on_its_node_has_its_own_remedy() {
         for (line, remedy) in [
-            ("failed to run Kubelet: mountpoint for cpu not found", Some("no cgroup controller")),
+            ("failed to run Kubelet: mountpoint for cpu not found", Some("`mount -t cgroup,cgroup2` lists no controller cpu")),
             ("failed to run Kubelet: Running with swap on is not supported, please disable swap!", Some("swap is on")),
             ("failed to run Kubelet: mountpoint for cpu found", None),
         ] {

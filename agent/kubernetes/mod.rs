@@ -38,6 +38,7 @@ pub use control_plane::apiserver::{SERVER_KEY, SERVICE_ACCOUNT_KEY, SETTINGS as 
 pub use parameters::mistake::Mistake;
 pub use parameters::read::Parameters;
 pub use parameters::samples::values as possible_values;
+pub use parts::daemon::awaited_store;
 pub use parts::paths::GUARD;
 pub use render::render;
 pub use spec::cluster::{MachineFacts, Tokens};

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from lib.common import SUITE, run, wait_for
 from lib.hosts import packages
-from lib.node import IP, NODE, UNIT, VDB, VDC, ask, bring_up, ended, loop_of, once
+from lib.node import IP, NODE, UNIT, VDB, VDC, ask, bring_up, ended, extend, loop_of, once
 
 WORKER = {"ROLE": "worker", "INSTANCE_NAME": "w-1", "KUBE_NODE_IP": IP, "CLUSTER_UUID": NODE["CLUSTER_UUID"], "DOCKER_VOLUME": VDB,
           "WAIT_TIMEOUT": 600}
@@ -176,12 +176,9 @@ def test_dockers_store_on_btrfs_is_made_found_again_and_grown(hosts):
     # A rebuilt server knows it by its marker, which it reads without a byte changed.
     host.sh("systemctl stop docker.service docker.socket var-lib-docker.mount; "
             "rm -rf /etc/systemd/system/var-lib-docker.mount /var/lib/heat-node-agent/* /var/lib/heat-config; systemctl daemon-reload")
-    loop = loop_of(host, "vdb")
-    backing = run("losetup", "-nO", "BACK-FILE", loop).stdout.strip()
     assert once(host, **inputs | {"CLUSTER_UUID": "99999999-8d0e-4c61-9b0e-2f6f6e1d7a10"}) == 1
     assert "store of cluster" in host.reported("VolumeRefused")[-1]["HNA_CAUSE"]
-    run("truncate", "-s", "2G", backing)
-    run("losetup", "-c", loop)
+    extend(host, "vdb", "2G")
     assert once(host, **inputs) == 0, host.exec("heat-node-agent", "status", check=False).stdout
     assert host.reported("VolumeReused") and host.reported("VolumeGrown")
     assert int(host.sh("df -m --output=size /var/lib/docker | tail -n 1")) == 2048

@@ -2,7 +2,7 @@
 and the host loses its power in between. Afterwards a fresh agent brings the volume to its place, with what was on it.
 """
 from lib.common import run
-from lib.node import IP, loop_of, once
+from lib.node import IP, extend, loop_of, once
 from lib.sweep import chosen
 from lib.volume_kills import FORGET, MASTER, STORE, VOLUMES, WRAPPER, blank, killed_at, listed, prepare, problem, take_down, uuid
 
@@ -91,29 +91,26 @@ def test_a_growth_that_is_killed_is_done_by_the_next_agent(hosts):
     host.exec("systemctl", "daemon-reload")
     assert once(host, **MASTER) == 0
     host.sh(f"systemctl stop etcd.service; echo kept >{STORE}/kept")
-    loop = loop_of(host, "vdc")
-    backing = run("losetup", "-nO", "BACK-FILE", loop).stdout.strip()
     size = 1024
 
-    def extend():
+    def extend_again():
         nonlocal size
         size += 32
-        run("truncate", "-s", f"{size}M", backing)
-        run("losetup", "-c", loop)
+        extend(host, "vdc", f"{size}M")
         host.sh(f"{FORGET} || :")
 
     def mib() -> int:
         return int(host.sh(f"xfs_info {STORE} | sed -n 's/^data .* blocks=\\([0-9]*\\).*/\\1/p'")) // 256
     # All its ioctls, of which one grows.
     host.write("/run/growfs-by", "strace -f -qq -o /run/growfs-calls -e trace=ioctl")
-    extend()
+    extend_again()
     assert once(host, **MASTER) == 0 and mib() == size
     calls = host.read("/run/growfs-calls").splitlines()
     assert any("FSGROWFSDATA" in line or "_IOC" in line for line in calls), calls
     torn = 0
     numbers = chosen(range(1, len(calls) + 1))
     for number in numbers:
-        extend()
+        extend_again()
         host.write("/run/growfs-by", f"strace -f -qq -o /dev/null -e trace=ioctl -e inject=ioctl:signal=KILL:when={number}")
         # The node is up all the same, and the store as it is.
         assert once(host, **MASTER) == 0, number

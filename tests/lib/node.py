@@ -2,7 +2,7 @@
 import json
 import uuid
 
-from lib.common import in_lab, wait_for
+from lib.common import in_lab, run, wait_for
 
 IP = "10.77.0.11"
 VDB = "7c1f4d0e-93a2-4b86-8d55-2f60c6b1a9e4"
@@ -87,6 +87,13 @@ def once(host, *prefix: str, deployment: str = "", **inputs) -> int:
     entry = {"id": id, "name": "node", "group": "kubernetes-node", "config": "", "inputs": entries, "outputs": [], "options": {}}
     host.write("/var/tmp/document.json", json.dumps({"deployments": [entry]}))
     return host.exec(*prefix, "/usr/bin/heat-node-agent", "run", "--once", "--metadata", "/var/tmp/document.json", check=False).returncode
+
+
+def extend(host, dev: str, size: str):
+    """What Cinder does to an attached volume: the disk is larger from now on."""
+    loop = loop_of(host, dev)
+    run("truncate", "-s", size, run("losetup", "-nO", "BACK-FILE", loop).stdout.strip())
+    run("losetup", "-c", loop)
 
 
 def loop_of(host, dev: str) -> str:

@@ -23,7 +23,7 @@ const RUN_LIMIT_MS: u64 = 15 * 60 * 1000;
 /// How many lines of a unit are read: a Go program that ends by a fatal log line writes the stacks of its goroutines after it, of which
 /// a kubelet has hundreds; what counts is kept in `converge::words`.
 const LINES: &str = "--lines=2000";
-/// Longest time for reading the journal, and for looking who listens.
+/// Longest time for reading the journal, and for looking who listens or how a process is.
 const JOURNAL_LIMIT_MS: u64 = 10 * 1000;
 /// systemd's messages that it begins to start a unit, and that it did (SD_MESSAGE_UNIT_STARTING, SD_MESSAGE_UNIT_STARTED).
 const STARTS: [&str; 2] = ["MESSAGE_ID=7d4958e842da4a758f6c1cdc7b36dcc5", "MESSAGE_ID=39f53479d3a045ac8e11786248231fbf"];
@@ -60,6 +60,16 @@ impl MachineBackend {
             Some(why) => Err(why.error()),
             None => Ok(ProgramOutput { status: ran.status, stdout: ran.stdout, stderr: ran.stderr }),
         }
+    }
+}
+
+impl MachineBackend {
+    /// What the kernel says of a process (proc_pid_stat(5)), read by a job because the agent's sandbox hides other services' processes;
+    /// nothing where it has ended.
+    pub(in crate::daemon) async fn process_stat(&self, pid: u32) -> String {
+        let argv = vec!["cat".to_owned(), format!("/proc/{pid}/stat")];
+        let job = Job { argv, time_limit_ms: Some(JOURNAL_LIMIT_MS), ..Job::default() };
+        self.ran("program-process-stat", &job).await.map(|ran| ran.stdout).unwrap_or_default()
     }
 }
 

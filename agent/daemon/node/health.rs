@@ -13,10 +13,12 @@ use crate::converge::diagnosis::CrashCause;
 use crate::converge::gates::BadAnswer;
 use crate::desired::{Dependency, Desired, Gate, GateProbe};
 use crate::error::remedy::Remedy;
+use crate::kubernetes::awaited_store;
 use crate::report::Code;
 use crate::report::component::{ComponentState, ComponentStatus};
 use crate::report::follow_up::FollowUp;
 use crate::report::reported_once::ReportedOnce;
+use crate::storage::health::LEAST_FREE;
 use crate::systemd::{Departure, UnitState};
 
 /// Between two measurements of a healthy node, at the most: one that hangs is seen at the second bad answer, each of which may take
@@ -103,6 +105,11 @@ impl ProblemKind {
     /// Whether its last lines say why.
     pub(super) fn quotes_last_lines(self) -> bool {
         matches!(self, Self::Down | Self::Looping | Self::Restarting)
+    }
+
+    /// Whether a closer look at it says why.
+    fn is_explained(self) -> bool {
+        self == Self::Hanging || self.quotes_last_lines()
     }
 }
 
@@ -194,6 +201,8 @@ struct MonitoredComponent {
     parts: Vec<ComponentGate>,
     /// Gates that its unit is started after.
     needs: Vec<String>,
+    /// The store for whose free space it waits before its program starts.
+    awaited_store: Option<String>,
     /// As systemd said last.
     state: Option<UnitState>,
     /// Since when its process is up.
@@ -219,6 +228,7 @@ impl MonitoredComponent {
             unit,
             parts: Vec::new(),
             needs: Vec::new(),
+            awaited_store: None,
             state: None,
             up: None,
             measured: Measured::default(),
@@ -309,7 +319,10 @@ impl MonitoredComponent {
             (ProblemKind::Restarting, "restarting".to_owned(), cause, crash_remedy(unit))
         } else if state.is_settling() {
             let (cause, remedy) = if state.sub_state == "start-pre" {
-                let cause = format!("{unit} runs a command that comes before its program (start-pre)");
+                let cause = match &self.awaited_store {
+                    Some(store) => format!("{unit} waits until {} MiB are free on {store} (start-pre)", LEAST_FREE >> 20),
+                    None => format!("{unit} runs a command that comes before its program (start-pre)"),
+                };
                 (cause, format!("`systemctl status {unit}` shows what that waits for"))
             } else {
                 (format!("{unit} is {}", state.describe()), format!("`systemctl list-jobs`; {looks}"))
@@ -435,7 +448,7 @@ impl MonitoredComponent {
 
     fn status(&self) -> ComponentStatus {
         let problem = self.problem.as_ref().filter(|_| !self.measured.is_touched);
-        let is_why = problem.is_some_and(|one| one.kind.quotes_last_lines());
+        let is_why = problem.is_some_and(|one| one.kind.is_explained());
         let why = Some(&self.why).filter(|_| is_why);
         ComponentStatus {
             name: self.name.clone(),
@@ -485,6 +498,7 @@ impl ComponentHealth {
         for unit in desired.units.iter().filter(|unit| !unit.applies_files) {
             let mut component = take(unit.name.trim_end_matches(".service"), Some(&unit.name));
             component.needs = gates_of(&unit.needs).cloned().collect();
+            component.awaited_store = awaited_store(desired, &unit.name).map(str::to_owned);
             self.components.push(component);
         }
         // Routes to pods are watched by `pods.rs`.
@@ -556,6 +570,12 @@ impl ComponentHealth {
             .flat_map(|one| one.parts.iter().filter(|part| has_failed(one, part)).map(|part| part.gate.name.clone()))
             .collect();
         self.components.iter_mut().filter_map(|one| one.judge(&failed, now)).collect()
+    }
+
+    /// The main process of a component, where it has one.
+    pub(super) fn main_process(&self, name: &str) -> Option<u32> {
+        let component = self.components.iter().find(|one| one.name == name)?;
+        component.state.as_ref().map(|state| state.main_pid).filter(|pid| *pid > 0)
     }
 
     /// Why a component died, which is shown with it.

@@ -214,6 +214,33 @@ fn what_comes_before_a_program_says_itself_what_it_waits_for() {
 }
 
 #[test]
+fn a_unit_that_waits_for_free_space_names_the_store() {
+    let mut watch = Watch::new();
+    watch.health.components.iter_mut().find(|one| one.name == "etcd").unwrap().awaited_store = Some("/var/lib/etcd".to_owned());
+    watch.receive(1, state(ETCD, "activating", "start-pre", 0));
+    watch.measure(3);
+    assert_eq!(
+        watch.health.of("etcd").unwrap().cause.unwrap(),
+        "etcd.service waits until 64 MiB are free on /var/lib/etcd (start-pre)"
+    );
+}
+
+#[test]
+fn why_a_process_hangs_comes_before_that_it_does_and_has_its_own_remedy() {
+    let mut watch = Watch::new();
+    watch.failed.insert("etcd", "no answer within 5 s");
+    watch.measure(1);
+    watch.measure(3);
+    assert_eq!(watch.health.main_process("etcd"), Some(100));
+    let why =
+        CrashCause { fact: "its process is stopped".to_owned(), remedy: Some("`continue it`".into()), ..CrashCause::default() };
+    watch.health.explain("etcd", why);
+    let found = watch.health.of("etcd").unwrap();
+    assert_eq!(found.cause.unwrap(), "its process is stopped; etcd.service runs, but hangs: no answer within 5 s");
+    assert_eq!(found.remedy.unwrap(), "`continue it`. The agent notices by itself within 60 s");
+}
+
+#[test]
 fn a_component_whose_unit_needs_one_that_is_down_waits_for_it() {
     let mut needing = node();
     for unit in needing.units.iter_mut().filter(|unit| unit.name == "kubelet.service") {

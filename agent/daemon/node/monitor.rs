@@ -12,9 +12,9 @@ use futures_util::future::{join_all, try_join_all};
 use futures_util::stream::{BoxStream, StreamExt as _};
 
 use super::Node;
-use super::health::{Deaths, HealthEvent, crash_remedy};
+use super::health::{Deaths, HealthEvent, ProblemKind, crash_remedy};
 use crate::backoff::random;
-use crate::converge::diagnosis::diagnose;
+use crate::converge::diagnosis::{CrashCause, diagnose, hang_cause};
 use crate::converge::gates::passes;
 use crate::deploy::{AppliedExtent, Reference};
 use crate::desired::{Desired, GateProbe};
@@ -156,11 +156,9 @@ impl Node {
             match effect {
                 HealthEvent::Report(name, kind) => {
                     let unit = self.monitor.health.borrow().of(&name).and_then(|component| component.unit);
-                    if let Some(unit) = unit.filter(|_| kind.quotes_last_lines())
-                        && let Some(systemd) = &self.host.systemd
+                    if let Some(unit) = unit
+                        && let Some(why) = self.why(desired, &name, &unit, kind).await
                     {
-                        let backend = self.backend(systemd);
-                        let why = diagnose(desired, &unit, &self.host.root, &self.host.clock, &backend).await;
                         self.monitor.health.borrow_mut().explain(&name, why);
                     }
                     self.report_component(&name, kind.code(), reference);
@@ -171,6 +169,19 @@ impl Node {
         if self.components() != before {
             self.monitor.news.notify_one();
         }
+    }
+
+    /// What a closer look at a unit shows.
+    async fn why(&self, desired: &Desired, name: &str, unit: &str, kind: ProblemKind) -> Option<CrashCause> {
+        let backend = self.backend(self.host.systemd.as_ref()?);
+        if kind == ProblemKind::Hanging {
+            let pid = self.monitor.health.borrow().main_process(name)?;
+            return hang_cause(unit, &backend.process_stat(pid).await);
+        }
+        if !kind.quotes_last_lines() {
+            return None;
+        }
+        Some(diagnose(desired, unit, &self.host.root, &self.host.clock, &backend).await)
     }
 
     fn report_component(&self, name: &str, code: Code, reference: &Reference) {

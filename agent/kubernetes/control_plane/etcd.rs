@@ -328,6 +328,7 @@ fn private(path: &str, needs: BTreeSet<Dependency>) -> Directory {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kubernetes::awaited_store;
     use crate::kubernetes::fixtures::{arguments, asked, assignments, content, file, gate, master, node, problems, value};
 
     fn settings_of(minor: u16, changes: &[(&str, &str)]) -> Vec<(String, String)> {
@@ -398,6 +399,13 @@ mod tests {
         let without_tls = master(15, &[("TLS_DISABLED", "true"), ("CERTIFICATES", "")]);
         assert_eq!(asked(&without_tls, "etcd"), Some("http://127.0.0.1:2379/health"));
         assert!(!open.iter().any(|(key, _)| key.contains("CERT") || key.contains("METRICS")));
+    }
+
+    #[test]
+    fn the_store_that_it_waits_for_is_known_to_others() {
+        let desired = master(28, &[("ETCD_VOLUME", "e41b7f92-0c6d-4f0a-b1d7-58a2f3c9d610")]);
+        assert_eq!(awaited_store(&desired, "etcd.service"), Some("/var/lib/etcd"));
+        assert_eq!(awaited_store(&desired, "kubelet.service"), None);
     }
 
     /// An address or room on the disk that comes late, gigabytes to read, peers that are not there yet.

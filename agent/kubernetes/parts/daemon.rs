@@ -259,6 +259,17 @@ pub(in crate::kubernetes) fn wait_for_space(store: &str) -> String {
     )
 }
 
+/// The store on a volume for whose free space this unit waits before its program starts.
+#[must_use]
+pub fn awaited_store<'a>(desired: &'a Desired, unit: &str) -> Option<&'a str> {
+    let drop_ins = format!("/etc/systemd/system/{unit}.d/");
+    let waits = |store: &&str| {
+        let line = wait_for_space(store);
+        desired.files.iter().any(|file| file.path.starts_with(&drop_ins) && file.content.contains(&line))
+    };
+    desired.volumes.iter().map(|volume| volume.mount_point.as_str()).find(waits)
+}
+
 /// How many good answers in a row make the gate of a service pass (magnum-node.md 7.2 no. 22).
 pub(in crate::kubernetes) const GOOD_IN_A_ROW: u8 = 3;
 
