@@ -11,6 +11,7 @@ use crate::digest;
 use crate::error::{Context, Error, Result};
 use crate::files::{FileKind, READ_LIMIT, Tree};
 use crate::identity::Leftovers;
+use crate::report::text::{argument, escaped};
 use crate::settings::Sources;
 use crate::settings::os_collect_config::OsCollectConfig;
 use crate::storage::config_drive;
@@ -48,6 +49,8 @@ pub(super) struct LocalFiles {
     pub(super) predecessors: Leftovers,
     /// Files that are still so, and so are not used.
     pub(super) left_over: Vec<String>,
+    /// Whose metadata os-collect-config.conf leads to: stack and resource, as words of a command.
+    pub(super) config_resource: Option<String>,
     /// The other ones that lead to a server, as they are now.
     pub(super) file_digests: Leftovers,
 }
@@ -77,6 +80,9 @@ const USER_DATA: usize = 64 * 1024;
 
 /// Where the replaced collector's source `local` looked, unless os-collect-config.conf names other directories.
 pub const LOCAL_DATA: &str = "/var/lib/os-collect-config/local-data";
+
+/// Longer names of stack and resource are not repeated: Heat's have at most 255 characters each (heat/common/short_id.py makes shorter ones).
+const RESOURCE_WORDS: usize = 160;
 
 /// The file that names the endpoint of Heat's metadata server, unless os-collect-config.conf names another one.
 pub const HINT: &str = "/var/lib/heat-cfntools/cfn-metadata-server";
@@ -204,6 +210,7 @@ impl LocalFiles {
         if changed && let Ok(bytes) = &content {
             self.config = OsCollectConfig::parse(bytes);
             self.config_leads = self.config.names_a_server();
+            self.config_resource = resource(&self.config);
         }
         let own = content.map(|bytes| !self.config_leads || self.own(path, Some(bytes)).is_some());
         let mut warnings = Vec::new();
@@ -227,6 +234,13 @@ impl LocalFiles {
         self.hint = std::str::from_utf8(&content).ok().map(str::trim).filter(|text| !text.is_empty()).map(str::to_owned);
         warnings
     }
+}
+
+/// Stack and resource of `[cfn]`, as words of a command.
+fn resource(config: &OsCollectConfig) -> Option<String> {
+    let resource = config.get("cfn", "path")?.strip_suffix(".Metadata")?;
+    let words = format!("{} {}", argument(config.get("cfn", "stack_name")?), argument(resource));
+    (words.len() <= RESOURCE_WORDS && escaped(&words) == words).then_some(words)
 }
 
 impl LocalFiles {
@@ -540,6 +554,7 @@ mod tests {
         files.refresh(&tree, &sources);
         assert!(files.boot.is_none() && files.config.get("cfn", "stack_name").is_none());
         assert_eq!((files.left_over.as_slice(), files.file_digests.len()), (&[boot.to_owned(), conf.to_owned()][..], 0));
+        assert_eq!(files.config_resource, None);
         put(&tree, conf, "# right\n[cfn]\nstack_name = old\naccess_key_id = k\n");
         files.refresh(&tree, &sources);
         assert_eq!((files.config.get("cfn", "stack_name"), files.left_over.len()), (Some("old"), 1));
@@ -548,6 +563,19 @@ mod tests {
         put(&tree, conf, "[DEFAULT]\ncommand = os-refresh-config\npolling_interval = 10\n");
         files.refresh(&tree, &sources);
         assert!(files.file_digests.is_empty() && files.config.seconds("DEFAULT", "polling_interval").is_some());
+    }
+
+    #[test]
+    fn the_resource_of_the_settings_is_named_where_a_command_can_take_it() {
+        let named = |text: &str| resource(&OsCollectConfig::parse(text.as_bytes()));
+        assert_eq!(named("[cfn]\nstack_name = s\npath = node.Metadata\n").as_deref(), Some("s node"));
+        assert_eq!(named("[cfn]\nstack_name = a b;c\npath = node.Metadata\n").as_deref(), Some("'a b;c' node"));
+        let long = format!("[cfn]\nstack_name = {}\npath = node.Metadata\n", "s".repeat(200));
+        for without in
+            ["", "[cfn]\nstack_name = s\n", "[cfn]\npath = node.Metadata\n", "[cfn]\nstack_name = s\npath = node\n", &long]
+        {
+            assert_eq!(named(without), None);
+        }
     }
 
     #[test]

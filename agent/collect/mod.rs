@@ -259,6 +259,13 @@ impl Collector {
         &self.files.left_over
     }
 
+    /// The stack and the resource that they lead to, where os-collect-config.conf is one of them and says so.
+    #[must_use]
+    pub fn left_over_resource(&self) -> Option<&str> {
+        let config = self.settings.sources.os_collect_config.display().to_string();
+        self.files.config_resource.as_deref().filter(|_| self.files.left_over.contains(&config))
+    }
+
     /// Memory that what all sources said takes.
     #[must_use]
     pub fn weight(&self) -> usize {
@@ -404,9 +411,12 @@ impl Collector {
             source.set_pace(min.max(second), max.max(second));
         }
         self.keep_learnt();
+        let resource = self.left_over_resource().map(str::to_owned);
         for path in self.left_over.news(&self.files.left_over) {
             let line = format!("{path} is ignored: it belongs to the instance from which this disk was copied");
-            let event = Event::new(Code::SourceLeftOver, line).phase(Phase::Metadata).remedy(left_over_remedy(&path));
+            let event = Event::new(Code::SourceLeftOver, line)
+                .phase(Phase::Metadata)
+                .remedy(left_over_remedy(&path, resource.as_deref()));
             self.report.emit(event.step(path));
         }
     }

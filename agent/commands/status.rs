@@ -23,7 +23,7 @@ use crate::report::Report;
 use crate::report::condition_state::ConditionState;
 use crate::report::explain::{headline, page, tree};
 use crate::report::screen::{self, screen};
-use crate::report::status::{Condition, DeploymentStatus, SCHEMA_VERSION, StatusDocument, WaitProgress};
+use crate::report::status::{Condition, DeploymentState, DeploymentStatus, SCHEMA_VERSION, StatusDocument, WaitProgress};
 use crate::report::text::json_page;
 use crate::settings::Settings;
 use crate::signal::Outbox;
@@ -221,8 +221,9 @@ pub(crate) fn read(settings: &Settings) -> Result<(StatusDocument, bool)> {
 
 /// What scripts that failed or still run said last, and when those are ended: for root alone, as the status file is for everybody, and a script may say what nobody else is to see.
 fn quote(settings: &Settings, status: &mut StatusDocument) {
-    let is_wanted =
-        |one: &&mut DeploymentStatus| one.group != "kubernetes-node" && (one.listed && one.failed || one.state == "running");
+    let is_wanted = |one: &&mut DeploymentStatus| {
+        one.group != "kubernetes-node" && (one.listed && one.failed || one.state == DeploymentState::Running)
+    };
     let mut wanted = status.deployments.iter_mut().filter(is_wanted).peekable();
     if wanted.peek().is_none() {
         return;
@@ -230,7 +231,7 @@ fn quote(settings: &Settings, status: &mut StatusDocument) {
     let Ok(state) = document::open_state(settings) else { return };
     let Ok(records) = Journal::inspect(&state) else { return };
     for one in wanted {
-        if one.state == "running" {
+        if one.state == DeploymentState::Running {
             if let Some(record) = records.iter().find(|record| record.id == one.id) {
                 follow(&state, record, one);
             }

@@ -8,7 +8,7 @@ use crate::clock::{Clock, Timestamp};
 use crate::error::{Error, Result};
 use crate::process::exit;
 use crate::report::condition_state::ConditionState;
-use crate::report::status::NodeStatus;
+use crate::report::status::{NodeState, NodeStatus};
 use crate::report::step_timing::StepTiming;
 use crate::report::text::shortened;
 use crate::report::timeline::{page, svg};
@@ -32,8 +32,8 @@ pub fn run(settings: &Settings, picture: bool) -> Result<ExitCode> {
 
 /// The title, and the laps as they are now.
 fn titled_laps(node: &NodeStatus, running: bool, now: Timestamp) -> (String, Vec<StepTiming>) {
-    let goes_on = node.state == "applying";
-    let mut title = format!("generation {} {}", node.generation, node.state_word());
+    let goes_on = node.state == NodeState::Applying;
+    let mut title = format!("generation {} {}", node.generation, node.state.in_words());
     if goes_on {
         title.push_str(if running { ", so far" } else { ", until the daemon stopped" });
     }
@@ -59,7 +59,7 @@ mod tests {
         let since = Some("1970-01-01T00:00:10Z".to_owned());
         let mut node = NodeStatus {
             generation: 3,
-            state: "applying".into(),
+            state: NodeState::Applying,
             laps: vec![lap("volume etcd", ConditionState::Waiting), lap("plan", ConditionState::Ok)],
             steps: vec![Condition { name: "volume etcd".into(), since, ..Condition::default() }],
             ..NodeStatus::default()
@@ -70,7 +70,7 @@ mod tests {
         };
         assert_eq!(took(&node, true), ("generation 3 applying, so far".into(), vec![60_000, 500]));
         assert_eq!(took(&node, false).1, [500, 500], "nobody works on it");
-        node.state = "rejected".into();
+        node.state = NodeState::Rejected;
         assert_eq!(took(&node, true), ("generation 3 failed".into(), vec![500, 500]));
     }
 }

@@ -19,7 +19,7 @@ use crate::report::follow_up::FollowUp;
 use crate::report::reason::FailureReason;
 use crate::report::status::{
     AgentStatus, BudgetStatus, CertificateEnd, CertificatesStatus, Condition, DeploymentStatus, IdentityStatus, METADATA,
-    MetadataStatus, NodeStatus, SCHEMA_VERSION, STATE, SignalStatus, SourceStatus, StatusDocument, ThinPoolStatus,
+    MetadataStatus, NodeState, NodeStatus, SCHEMA_VERSION, STATE, SignalStatus, SourceStatus, StatusDocument, ThinPoolStatus,
 };
 use crate::report::step_timing::timings;
 use crate::report::text::argument;
@@ -163,7 +163,7 @@ fn deployments(records: &[&DeploymentRecord], snapshot: &Snapshot, planned_stop:
         group: record.group.clone(),
         stack: record.resource.as_ref().map(|(stack, _)| stack.clone()),
         action: record.action.clone(),
-        state: record.state.as_str().to_owned(),
+        state: record.state,
         status_code: record.outcome.as_ref().map(|outcome| outcome.status),
         reason: None,
         code: None,
@@ -197,15 +197,15 @@ fn deployments(records: &[&DeploymentRecord], snapshot: &Snapshot, planned_stop:
 fn node(current: &Generation) -> NodeStatus {
     let by_hand = current.back.is_some_and(|back| back.by_hand);
     let state = match current.state {
-        GenerationState::Applying => "applying",
-        GenerationState::Applied => "applied",
-        GenerationState::Rejected if by_hand => "restored",
-        GenerationState::Rejected => "rejected",
-        GenerationState::Restoring => "restoring",
+        GenerationState::Applying => NodeState::Applying,
+        GenerationState::Applied => NodeState::Applied,
+        GenerationState::Rejected if by_hand => NodeState::Restored,
+        GenerationState::Rejected => NodeState::Rejected,
+        GenerationState::Restoring => NodeState::Restoring,
     };
     let mut node = NodeStatus {
         generation: current.number,
-        state: state.to_owned(),
+        state,
         in_place: current.in_place().filter(|number| *number != current.number),
         deployment: Some(current.deployment.clone()),
         timings: if current.state == GenerationState::Applied { timings(&current.laps) } else { Vec::new() },
@@ -390,6 +390,7 @@ fn identity(agent: &Agent) -> IdentityStatus {
         put_aside: before
             .map(|before| agent.host.settings.state_dir.join(format!("aside/{}", before.aside)).display().to_string()),
         left_over: agent.collector.left_over().to_vec(),
+        left_over_resource: agent.collector.left_over_resource().map(str::to_owned),
         ..IdentityStatus::default()
     }
 }

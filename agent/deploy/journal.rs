@@ -22,6 +22,7 @@ use crate::files::{Attributes, FileKind, Tree};
 use crate::metadata::{Deployment, Output, SignalTarget};
 use crate::programs::{JobResult, RESULT};
 use crate::report::reason::FailureReason;
+pub use crate::report::states::DeploymentState;
 use crate::report::{Code, Event, Phase, Report};
 
 const DIRECTORY: &str = "deployments";
@@ -34,33 +35,6 @@ const OURS: &str = "heat_node_agent";
 const REMOVED: &str = "[heat-node-agent removed the output of this deployment: the disk has bounded room for it]\n";
 /// How many ids are offered where several match.
 const SUGGESTED: usize = 8;
-
-/// How far a deployment is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum DeploymentState {
-    /// Recorded, nothing done yet.
-    Seen,
-    /// Its work may have begun.
-    Running,
-    /// Its result is known; Heat may not have it yet.
-    Finished,
-    /// Heat has the result, or wants or can get none.
-    Signalled,
-}
-
-impl DeploymentState {
-    /// The word in status and files.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Seen => "seen",
-            Self::Running => "running",
-            Self::Finished => "finished",
-            Self::Signalled => "signalled",
-        }
-    }
-}
 
 /// Why a script or hook is ended before its own end. On disk before anything is done about it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -532,8 +532,8 @@ fn of_trustee(credentials: &Credentials) -> Remedy {
     let user = tidy(&credentials.user_id);
     Remedy::stack_update_or(format!(
         "as admin, `openstack user show {user}`: if disabled, enable it; if gone, or `openstack trust list --trustee {user}` lacks \
-         TRUST_ID, Magnum has replaced both; else TRUSTEE_PASSWORD is wrong. Copy them from Magnum's table \
-         cluster to the template; update the stack"
+         TRUST_ID, Magnum has replaced both; else TRUSTEE_PASSWORD is wrong. Take them \
+         from Magnum's table cluster and update the stack"
     ))
 }
 

@@ -123,14 +123,11 @@ impl<'a> Magnum<'a> {
                 "start the service at {peer}; if the address is wrong, correct {} in the template and update the stack",
                 parameter(peer)
             )),
-            Some(ConnectFailure::Authority(peer)) => {
-                let state = if self.access.authority.is_some() { "names another CA" } else { "is empty" };
-                Remedy::stack_update(format!(
-                    "OPENSTACK_CA in the template {state}. If {peer} is in `openstack endpoint list`: set OPENSTACK_CA to the root CA named by `openssl s_client \
-                     -connect {peer} </dev/null`, got from the cloud's operators, not from that output (if it is that one: the server lacks \
-                     intermediates), and update the stack. If not: correct AUTH_URL or MAGNUM_URL"
-                ))
-            }
+            Some(ConnectFailure::Authority(peer)) => Remedy::stack_update(format!(
+                "if `openstack endpoint list` has {peer}: set OPENSTACK_CA in the template to the root CA named by `openssl s_client -connect {peer} \
+                     </dev/null`, got from the cloud's operators, not from that output (if it has that one: the server lacks intermediates). If \
+                     not: correct AUTH_URL or MAGNUM_URL. Then update the stack"
+            )),
             Some(ConnectFailure::Silence | ConnectFailure::Clock) | None => return error,
         };
         error.remedy(remedy)
@@ -184,8 +181,8 @@ impl<'a> Magnum<'a> {
             403 => (
                 ErrorKind::Permanent,
                 Remedy::stack_update_or(format!(
-                    "{POLICY}. Else trustee {} is another cluster's: set CLUSTER_UUID, TRUSTEE_* and TRUST_ID to \
-                     what Magnum's database has (table cluster), and update the stack",
+                    "{POLICY}. Else trustee {} is another cluster's: set CLUSTER_UUID, TRUSTEE_* and TRUST_ID as in \
+                     Magnum's table cluster, and update the stack",
                     self.user.as_ref().map_or("of USER_TOKEN", |user| &user.user_id)
                 )),
             ),

@@ -100,6 +100,7 @@ impl StepRecord {
             self.why.clone().map_or((self.cause.clone(), self.remedy.clone()), |(why, what)| (Some(why), Some(what)));
         Condition {
             name: self.id.to_string(),
+            subject: self.id.subject(),
             state: self.state,
             since: self.since.map(Timestamp::rfc3339),
             given_up: self.given_up.map(Timestamp::rfc3339),

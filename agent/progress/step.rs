@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::desired::VolumeRole;
 use crate::report::Phase;
+use crate::report::condition::Subject;
 
 /// One step of a run. Its text is what people read: `unit etcd.service`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -53,6 +54,16 @@ impl StepId {
             | Self::Object(_)
             | Self::AddOn(_)
             | Self::Work(_) => Phase::Units,
+        }
+    }
+
+    /// What it is about, for the pages that give that a row of its own.
+    pub(super) fn subject(&self) -> Option<Subject> {
+        match self {
+            Self::Volume(role) => Some(Subject::Volume(role.to_string())),
+            Self::Unit(name) => Some(Subject::Unit(name.clone())),
+            Self::Gate(name) => Some(Subject::Gate(name.clone())),
+            _ => None,
         }
     }
 

@@ -3,6 +3,9 @@
 
 use std::fmt::Write as _;
 
+/// How a command of a remedy ends that takes the id of the deployment which the message is about.
+pub(super) const ID: &str = " ID`";
+
 /// Importance of a message, as in syslog(3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Priority {
@@ -699,7 +702,11 @@ pub fn journal_catalog() -> String {
     for code in Code::ALL {
         let entry = code.entry();
         // What needs attention carries the remedy of the case in a field; the table's is its default.
-        let remedy = if entry.priority < Priority::Info { "@HNA_REMEDY@".to_owned() } else { wrap(entry.remedy) };
+        let remedy = if entry.priority < Priority::Info {
+            "@HNA_REMEDY@".to_owned()
+        } else {
+            wrap(&entry.remedy.replace(ID, " @HNA_DEPLOYMENT_ID@`"))
+        };
         let remedy = if remedy.is_empty() { remedy } else { format!("\n\nWhat to do: {remedy}") };
         // Writing to a String cannot fail.
         let _ = write!(

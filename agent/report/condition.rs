@@ -5,12 +5,27 @@ use serde::{Deserialize, Serialize};
 use super::condition_state::ConditionState;
 use crate::error::BETWEEN;
 
+/// What a step of bringing a node up is about, where that has a row of its own.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Subject {
+    /// A volume, by its role.
+    Volume(String),
+    /// A unit.
+    Unit(String),
+    /// A gate.
+    Gate(String),
+}
+
 /// One condition on the way from source to signal.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Condition {
     /// `gate etcd`.
     pub name: String,
+    /// What it is about, where it is a step.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub subject: Option<Subject>,
     /// Id of the deployment that it is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,

@@ -112,9 +112,9 @@ impl Console {
         }
         let room = if entry.priority == Priority::Error { ROOM_OF_FAILURE } else { ROOM };
         line.push_str(&format!(" msg=\"{}\"", shortened(&escaped(why), room)));
-        let remedy = event.remedy.as_deref().unwrap_or(entry.remedy);
-        if state != "ok" && !remedy.is_empty() && !why.contains(remedy) {
-            line.push_str(&format!(" remedy=\"{}\"", shortened(&escaped(remedy), ROOM_OF_FAILURE)));
+        let remedy = event.remedy_in_words();
+        if state != "ok" && !remedy.is_empty() && !why.contains(&*remedy) {
+            line.push_str(&format!(" remedy=\"{}\"", shortened(&escaped(&remedy), ROOM_OF_FAILURE)));
         }
         line.push_str("\r\n");
         Some(line)

@@ -3,7 +3,8 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use super::catalog::Code;
+use super::catalog::{Code, ID};
+use super::text::argument;
 use crate::error::Error;
 use crate::error::remedy::Remedy;
 use crate::http::without_userinfo;
@@ -269,6 +270,15 @@ impl Event {
         self
     }
 
+    /// What to do about it: its own remedy, or else the catalog's. A command that takes an id has that of this deployment.
+    pub(super) fn remedy_in_words(&self) -> Cow<'_, str> {
+        let words = self.remedy.as_deref().unwrap_or(self.code.entry().remedy);
+        match &self.deployment_id {
+            Some(id) if words.contains(ID) => words.replace(ID, &format!(" {}`", argument(id))).into(),
+            _ => words.into(),
+        }
+    }
+
     /// Takes cause and remedy from an error.
     #[must_use]
     pub fn error(mut self, error: &Error) -> Self {
@@ -286,6 +296,15 @@ impl Event {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_command_of_the_catalog_has_the_id_of_the_deployment_that_the_message_is_about() {
+        let stopped = Event::new(Code::DeploymentStopped, "stopped");
+        assert!(stopped.remedy_in_words().ends_with("or `heat-node-agent rerun ID`."));
+        let of_one = Event { deployment_id: Some("a b".to_owned()), ..stopped };
+        let remedy = of_one.remedy_in_words();
+        assert!(remedy.starts_with("`heat-node-agent logs 'a b'` shows") && remedy.ends_with("rerun 'a b'`."), "{remedy}");
+    }
 
     #[test]
     fn a_failure_of_our_own_is_named_after_what_refused() {

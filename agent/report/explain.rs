@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use super::catalog::Code;
 use super::component::{ComponentState, ComponentStatus};
 use super::condition_state::ConditionState;
-use super::status::{Condition, DeploymentStatus, NodeStatus, STATE, StatusDocument};
+use super::status::{Condition, DeploymentState, DeploymentStatus, NodeState, NodeStatus, STATE, StatusDocument};
 use super::text::{argument, duration, escaped, shortened, wrapped};
 use crate::clock::Timestamp;
 
@@ -48,10 +48,11 @@ pub fn tree(status: &StatusDocument, running: bool) -> Vec<Condition> {
 /// Puts the node below the deployment that it is the work of; gives it back where there is none. A deployment that was
 /// refused before it made a generation has its own cause.
 fn nest(node: Condition, status: &StatusDocument, deployments: &mut Condition) -> Option<Condition> {
-    let known = status.node.as_ref().map(|node| (node.state.as_str(), node.deployment.as_deref()));
+    let known = status.node.as_ref().map(|node| (node.state, node.deployment.as_deref()));
     let asks = |one: &&DeploymentStatus| match known {
         Some((state, id)) if id == Some(one.id.as_str()) => {
-            (one.state == "running" && state == "applying") || (one.failed && state == "rejected")
+            (one.state == DeploymentState::Running && state == NodeState::Applying)
+                || (one.failed && state == NodeState::Rejected)
         }
         _ => false,
     };
@@ -181,7 +182,7 @@ fn deployments(status: &StatusDocument) -> Condition {
             ..condition("deployments", Waiting)
         };
     };
-    let relevant = |one: &&DeploymentStatus| one.listed || one.state == "running";
+    let relevant = |one: &&DeploymentStatus| one.listed || one.state == DeploymentState::Running;
     let mut all = sum("deployments", status.deployments.iter().filter(relevant).map(deployment).collect());
     let done = all.parts.iter().filter(|part| part.state == Ok).count();
     all.detail = Some(format!("{listed} listed, {done} succeeded"));
@@ -189,11 +190,13 @@ fn deployments(status: &StatusDocument) -> Condition {
 }
 
 fn deployment(one: &DeploymentStatus) -> Condition {
-    let ended = one.state == "finished" || one.state == "signalled";
-    let (state, causes, remedy) = match one.state.as_str() {
+    let ended = one.state.has_ended();
+    let (state, causes, remedy) = match one.state {
         _ if ended && one.failed => (Failed, one.why(), one.remedy()),
         _ if ended => (Ok, Vec::new(), None),
-        "running" => (Waiting, vec![one.note.clone().unwrap_or_else(|| "it is running".to_owned())], Some(while_it_runs(one))),
+        DeploymentState::Running => {
+            (Waiting, vec![one.note.clone().unwrap_or_else(|| "it is running".to_owned())], Some(while_it_runs(one)))
+        }
         _ => (Waiting, Vec::new(), None),
     };
     let code = one.code.as_deref().filter(|_| one.failed).unwrap_or_default();
@@ -211,8 +214,8 @@ fn while_it_runs(one: &DeploymentStatus) -> String {
 fn node(node: &NodeStatus) -> Condition {
     let mut all = sum("node", steps(node));
     all.detail = Some(format!("generation {} {}", node.generation, node.state_in_words()));
-    match node.state.as_str() {
-        "applied" if node.drifted => {
+    match node.state {
+        NodeState::Applied if node.drifted => {
             all.state = Degraded;
             all.cause = node.drift();
             all.detail = Some(format!("generation {} is in place, but the machine differs from it", node.generation));
@@ -220,14 +223,16 @@ fn node(node: &NodeStatus) -> Condition {
         }
         // What waits for somebody once it is in place: its certificates, its network of pods.
         // A component that fails now degrades the node; what an earlier run could not do does not.
-        "applied" if node.components.iter().any(|component| component.state == ComponentState::Failed) => all.state = Degraded,
-        "applied" => all.state = if all.parts.iter().any(|part| part.state == Waiting) { Waiting } else { Ok },
-        "restored" => {
+        NodeState::Applied if node.components.iter().any(|component| component.state == ComponentState::Failed) => {
+            all.state = Degraded;
+        }
+        NodeState::Applied => all.state = if all.parts.iter().any(|part| part.state == Waiting) { Waiting } else { Ok },
+        NodeState::Restored => {
             all.state = Degraded;
             all = all.because(node.why());
             all.remedy.clone_from(&node.remedy);
         }
-        "rejected" => {
+        NodeState::Rejected => {
             all.state = Failed;
             // The step that failed says the same in its own words.
             if all.parts.iter().any(|step| step.state == Failed) {
@@ -247,8 +252,8 @@ fn node(node: &NodeStatus) -> Condition {
 fn steps(node: &NodeStatus) -> Vec<Condition> {
     let mut steps = node.steps.clone();
     // Of a node that has a generation as a whole it is said what waits or fails there, whatever became of a newer one.
-    let is_in_place = node.state == "applied" || node.in_place.is_some();
-    if node.state == "rejected" {
+    let is_in_place = node.state == NodeState::Applied || node.in_place.is_some();
+    if node.state == NodeState::Rejected {
         // Nobody waits for them any more.
         for step in steps.iter_mut().filter(|step| step.state == Waiting) {
             *step = condition(&step.name, Pending);
@@ -261,7 +266,7 @@ fn steps(node: &NodeStatus) -> Vec<Condition> {
         steps.extend(node.components.iter().filter_map(ComponentStatus::condition));
     }
     // What an authority waits for is of a node that was not put in place whole, too.
-    let of_certificates = certificates.filter(|_| is_in_place || node.state == "rejected");
+    let of_certificates = certificates.filter(|_| is_in_place || node.state == NodeState::Rejected);
     for waits in of_certificates.into_iter().chain(network.into_iter().chain(pool).filter(|_| is_in_place)) {
         // A step that failed says more.
         if !steps.iter().any(|step| step.name == waits.name && step.state == Failed) {
@@ -515,12 +520,12 @@ mod tests {
         }
     }
 
-    fn deployment(id: &str, group: &str, state: &str, failed: bool) -> DeploymentStatus {
+    fn deployment(id: &str, group: &str, state: DeploymentState, failed: bool) -> DeploymentStatus {
         DeploymentStatus {
             id: id.into(),
             name: format!("name-{id}"),
             group: group.into(),
-            state: state.into(),
+            state,
             status_code: Some(i32::from(failed) * 3),
             failed,
             since: Some(AT.into()),
@@ -532,10 +537,10 @@ mod tests {
         Condition { since: Some(AT.into()), ..condition(name, state) }
     }
 
-    fn node(state: &str, steps: Vec<Condition>) -> NodeStatus {
+    fn node(state: NodeState, steps: Vec<Condition>) -> NodeStatus {
         NodeStatus {
             generation: 2,
-            state: state.into(),
+            state,
             deployment: Some("n".into()),
             reason: Some("HNA-0703 the whole reason".into()),
             steps,
@@ -591,10 +596,10 @@ mod tests {
             summary: String::new(),
             sources: vec![source(0)],
             deployments: vec![
-                deployment("a", "script", "signalled", false),
-                deployment("n", "kubernetes-node", "signalled", false),
+                deployment("a", "script", DeploymentState::Signalled, false),
+                deployment("n", "kubernetes-node", DeploymentState::Signalled, false),
             ],
-            node: Some(node("applied", vec![step("files", Ok), step("gate etcd", Ok)])),
+            node: Some(node(NodeState::Applied, vec![step("files", Ok), step("gate etcd", Ok)])),
             signals: vec![],
             conditions: vec![condition("settings", Ok), condition("bus", Ok)],
             metadata: MetadataStatus { source: Some("cfn".into()), expected: true, listed: Some(2) },
@@ -616,18 +621,21 @@ mod tests {
             let known = NodeStatus { in_place, pod_network: Some(network), ..node(state, vec![]) };
             super::node(&known).parts.into_iter().map(|part| part.name).collect::<Vec<_>>()
         };
-        for state in ["rejected", "restored"] {
-            assert_eq!(parts(state, Some(1)), ["pod network"], "{state}");
+        for state in [NodeState::Rejected, NodeState::Restored] {
+            assert_eq!(parts(state, Some(1)), ["pod network"], "{state:?}");
         }
-        assert!(parts("rejected", None).is_empty(), "it is between two generations");
+        assert!(parts(NodeState::Rejected, None).is_empty(), "it is between two generations");
     }
 
     #[test]
     #[expect(clippy::too_many_lines, reason = "one table")]
     fn the_first_that_fails_is_named_and_else_the_first_that_is_waited_for() {
         use WaitProgress::{Done, Failed as Bad, Waiting as Wait};
-        let failing_gate = || node("rejected", vec![step("files", Ok), step("gate etcd", Failed), step("gate docker", Pending)]);
-        let applying = |steps| changed(|s| (s.node, s.deployments[1].state) = (Some(node("applying", steps)), "running".into()));
+        let failing_gate =
+            || node(NodeState::Rejected, vec![step("files", Ok), step("gate etcd", Failed), step("gate docker", Pending)]);
+        let applying = |steps| {
+            changed(|s| (s.node, s.deployments[1].state) = (Some(node(NodeState::Applying, steps)), DeploymentState::Running))
+        };
         for (case, status, running, headline_, verdict) in vec![
             ("finished", finished(), true, "OK: every condition is met", Done),
             ("no daemon", finished(), false, "FAILED at daemon", Wait),
@@ -648,12 +656,18 @@ mod tests {
             ("no list", changed(|s| s.metadata.listed = None), true, "waiting for deployments", Wait),
             (
                 "a script runs",
-                changed(|s| s.deployments[0].state = "running".into()),
+                changed(|s| s.deployments[0].state = DeploymentState::Running),
                 true,
                 "waiting for deployments > name-a",
                 Wait,
             ),
-            ("one waits", changed(|s| s.deployments[0].state = "seen".into()), true, "waiting for deployments > name-a", Wait),
+            (
+                "one waits",
+                changed(|s| s.deployments[0].state = DeploymentState::Seen),
+                true,
+                "waiting for deployments > name-a",
+                Wait,
+            ),
             ("one failed", changed(|s| s.deployments[0].failed = true), true, "FAILED at deployments > name-a", Bad),
             (
                 "one that nobody asks for any more failed",
@@ -696,7 +710,8 @@ mod tests {
             (
                 "taken back by the operator, and healthy",
                 changed(|s| {
-                    s.node = Some(NodeStatus { in_place: Some(1), reason: Some("why".into()), ..node("restored", vec![]) });
+                    s.node =
+                        Some(NodeStatus { in_place: Some(1), reason: Some("why".into()), ..node(NodeState::Restored, vec![]) });
                 }),
                 true,
                 "DEGRADED at node",
@@ -704,19 +719,26 @@ mod tests {
             ),
             (
                 "being taken back by the operator",
-                changed(|s| s.node = Some(node("restoring", vec![step("gate etcd", Waiting)]))),
+                changed(|s| s.node = Some(node(NodeState::Restoring, vec![step("gate etcd", Waiting)]))),
                 true,
                 "waiting for node > gate etcd",
                 Wait,
             ),
-            ("rejected before a restart", changed(|s| s.node = Some(node("rejected", vec![]))), true, "FAILED at node", Bad),
+            (
+                "rejected before a restart",
+                changed(|s| s.node = Some(node(NodeState::Rejected, vec![]))),
+                true,
+                "FAILED at node",
+                Bad,
+            ),
             ("drift", changed(|s| s.node.as_mut().unwrap().drifted = true), true, "DEGRADED at node", Bad),
             (
                 "a route is missing",
                 changed(|s| {
                     let wrong = vec!["there is no route to 10.100.3.0/24 of node 192.0.2.13".to_owned()];
                     let network = PodNetworkStatus { wrong, remedy: Some("restart".into()), ..PodNetworkStatus::default() };
-                    s.node = Some(NodeStatus { pod_network: Some(network), ..node("applied", vec![step("gate pods", Ok)]) });
+                    s.node =
+                        Some(NodeStatus { pod_network: Some(network), ..node(NodeState::Applied, vec![step("gate pods", Ok)]) });
                 }),
                 true,
                 "waiting for node > pod network",
@@ -726,7 +748,8 @@ mod tests {
                 "a thin pool is nearly full",
                 changed(|s| {
                     let pool = ThinPoolStatus { wrong: Some("91 % are used".into()), ..ThinPoolStatus::default() };
-                    s.node = Some(NodeStatus { thin_pool: Some(pool), ..node("applied", vec![step("gate docker", Ok)]) });
+                    s.node =
+                        Some(NodeStatus { thin_pool: Some(pool), ..node(NodeState::Applied, vec![step("gate docker", Ok)]) });
                 }),
                 true,
                 "waiting for node > thin pool",
@@ -736,7 +759,7 @@ mod tests {
                 "a certificate is near its end",
                 changed(|s| {
                     let steps = vec![step("certificates", Ok), step("gate etcd", Ok)];
-                    s.node = Some(NodeStatus { certificates: Some(near_end()), ..node("applied", steps) });
+                    s.node = Some(NodeStatus { certificates: Some(near_end()), ..node(NodeState::Applied, steps) });
                 }),
                 true,
                 "waiting for node > certificates",
@@ -746,7 +769,7 @@ mod tests {
                 "a step that failed says more than what its certificates wait for",
                 changed(|s| {
                     let steps = vec![step("certificates", Failed), step("gate etcd", Waiting)];
-                    s.node = Some(NodeStatus { certificates: Some(near_end()), ..node("rejected", steps) });
+                    s.node = Some(NodeStatus { certificates: Some(near_end()), ..node(NodeState::Rejected, steps) });
                 }),
                 true,
                 "FAILED at node > certificates",
@@ -780,7 +803,8 @@ mod tests {
 
     #[test]
     fn what_waiting_does_not_fix_has_failed_by_its_own_cause() {
-        let left = || NodeStatus { deployment: Some("old".into()), ..node("rejected", vec![step("volume etcd", Waiting)]) };
+        let left =
+            || NodeStatus { deployment: Some("old".into()), ..node(NodeState::Rejected, vec![step("volume etcd", Waiting)]) };
         let refused = changed(|s| (s.node, s.deployments[1].failed) = (Some(left()), true));
         let superseded = changed(|s| s.node = Some(left()));
         let nothing_received = changed(|s| s.conditions.push(condition(METADATA, Failed)));
@@ -800,13 +824,13 @@ mod tests {
     fn degraded_is_what_failed_or_is_tried_again_not_what_is_on_its_way() {
         for (status, degraded) in vec![
             (finished(), false),
-            (changed(|s| s.deployments[0].state = "running".into()), false),
+            (changed(|s| s.deployments[0].state = DeploymentState::Running), false),
             (changed(|s| s.deployments[0].failed = true), true),
             (changed(|s| s.deployments[0].undelivered = true), true),
             (changed(|s| s.conditions[0].state = Failed), true),
             (changed(|s| s.signals = vec![signal()]), true),
             (changed(|s| s.sources = vec![source(1)]), true),
-            (changed(|s| s.node = Some(node("applying", vec![]))), true),
+            (changed(|s| s.node = Some(node(NodeState::Applying, vec![]))), true),
             (changed(|s| s.sources.clear()), true),
             (changed(|s| s.node.as_mut().unwrap().certificates = Some(near_end())), true),
             (
@@ -825,7 +849,7 @@ mod tests {
     fn the_page_says_since_when_how_often_when_next_why_and_what_to_do() {
         let mut status = changed(|s| s.sources = vec![source(3)]);
         status.sources[0].cause = Some("refused\x1b[2J".into());
-        status.deployments.extend((0..40).map(|n| deployment(&format!("x{n}"), "script", "seen", false)));
+        status.deployments.extend((0..40).map(|n| deployment(&format!("x{n}"), "script", DeploymentState::Seen, false)));
         let text = page(&tree(&status, true), Timestamp::parse_rfc3339("2026-03-01T12:04:05Z").unwrap(), true, 200);
         for part in [
             "DEGRADED at sources > cfn",
@@ -844,12 +868,12 @@ mod tests {
         assert!(folded.ends_with("   ok       7 more, and 40 that come later; --all shows them\n"), "{folded}");
         let mut gate = step("gate etcd", Waiting);
         gate.given_up = Some("2026-03-01T12:20:00Z".into());
-        let status = changed(|s| s.node = Some(node("applying", vec![gate])));
+        let status = changed(|s| s.node = Some(node(NodeState::Applying, vec![gate])));
         let text = page(&tree(&status, true), Timestamp::parse_rfc3339("2026-03-01T12:04:05Z").unwrap(), true, 200);
         assert!(text.contains("gate etcd, since 2026-03-01T12:00:00Z (4m05s), gives up in 15m55s"), "{text}");
         let later = Condition { waits_for: vec!["volume etcd".into(), "certificates".into()], ..condition("unit etcd", Pending) };
         let steps = vec![step("files", Ok), step("volume etcd", Waiting), later];
-        let status = changed(|s| s.node = Some(node("applying", steps)));
+        let status = changed(|s| s.node = Some(node(NodeState::Applying, steps)));
         let text = page(&tree(&status, true), Timestamp(0), true, 200);
         assert!(text.contains("pending    unit etcd (after volume etcd and certificates)"), "{text}");
         let status = changed(|s| s.node.as_mut().unwrap().certificates = Some(near_end()));
@@ -858,8 +882,10 @@ mod tests {
             assert!(text.contains(part), "{part} in\n{text}");
         }
         let running = changed(|s| {
-            s.deployments =
-                vec![deployment("a", "script", "running", false), deployment("n", "kubernetes-node", "running", false)];
+            s.deployments = vec![
+                deployment("a", "script", DeploymentState::Running, false),
+                deployment("n", "kubernetes-node", DeploymentState::Running, false),
+            ];
             s.deployments[0].note = Some("Heat replaced it by b".into());
         });
         let now = Timestamp::parse_rfc3339("2026-03-01T12:04:05Z").unwrap();

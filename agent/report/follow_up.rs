@@ -22,7 +22,7 @@ pub enum FollowUp<'a> {
 }
 
 /// A resource that has failed takes no result (heat-protocol.md 7.0): what is run again mends the node, and Heat sees it by an update.
-const STAYS_FAILED: &str = "Heat shows the failure until the stack's next update";
+const STAYS_FAILED: &str = "Heat shows the failure until the next update";
 
 /// Heat's convergence engine takes an update of a stack in progress.
 const IN_PROGRESS: &str = "A stack in progress may be updated";
@@ -42,7 +42,7 @@ impl FollowUp<'_> {
                 return Remedy::said(format!("{}, then `heat-node-agent rerun {id}`", text.trim_end_matches('.')));
             }
             (AfterRemedy::StackUpdateOrResume, Self::Rerun(_)) => {
-                format!("The agent carries out a stack update by itself; after anything else run `heat-node-agent rerun {id}`")
+                format!("After anything else run `heat-node-agent rerun {id}`. {STAYS_FAILED}")
             }
             (AfterRemedy::StackUpdate, Self::Rerun(_)) => "The agent then carries it out by itself".to_owned(),
             (AfterRemedy::Resume, Self::Rerun(_)) => format!("Then run `heat-node-agent rerun {id}`. {STAYS_FAILED}"),
@@ -110,12 +110,12 @@ mod tests {
             (
                 rerun,
                 "start it".into(),
-                "start it. Then run `heat-node-agent rerun d1`. Heat shows the failure until the stack's next update",
+                "start it. Then run `heat-node-agent rerun d1`. Heat shows the failure until the next update",
             ),
             (
                 rerun,
                 "Start it.".into(),
-                "Start it. Then run `heat-node-agent rerun d1`. Heat shows the failure until the stack's next update",
+                "Start it. Then run `heat-node-agent rerun d1`. Heat shows the failure until the next update",
             ),
             (
                 rerun,
@@ -130,8 +130,8 @@ mod tests {
             (
                 rerun,
                 Remedy::stack_update_or("attach it; or correct its id and update the stack"),
-                "attach it; or correct its id and update the stack. The agent carries out a stack update by itself; after anything else run \
-                 `heat-node-agent rerun d1`",
+                "attach it; or correct its id and update the stack. After anything else run \
+                 `heat-node-agent rerun d1`. Heat shows the failure until the next update",
             ),
             (rerun, "".into(), ""),
             (waits, "attach it".into(), "attach it. The agent then continues by itself within 30 s"),

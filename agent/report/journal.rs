@@ -130,7 +130,9 @@ fn write(event: &Event) {
         };
         ($level:expr, $target:expr) => {{
             let entry = event.code.entry();
-            let general = (entry.priority < Priority::Info && !entry.remedy.is_empty()).then_some(entry.remedy);
+            // What needs no attention has its remedy in the catalog alone.
+            let has_remedy = event.remedy.is_some() || entry.priority < Priority::Info;
+            let remedy = Some(event.remedy_in_words()).filter(|words| has_remedy && !words.is_empty());
             tracing::event!(
                 target: $target,
                 $level,
@@ -152,7 +154,7 @@ fn write(event: &Event) {
                 HNA_WAITED_FOR = event.waited_for.as_deref(),
                 HNA_WAITED_MS = event.waited.map(millis),
                 HNA_CAUSE = event.cause.as_deref(),
-                HNA_REMEDY = event.remedy.as_deref().or(general),
+                HNA_REMEDY = remedy.as_deref(),
                 OBJECT_SYSTEMD_UNIT = event.unit.as_deref().filter(|_| event.own_unit),
             );
         }};

@@ -5,7 +5,7 @@
 
 use super::component::{ComponentState, ComponentStatus};
 use super::event::Phase;
-use super::status::{NodeStatus, StatusDocument};
+use super::status::{DeploymentState, NodeState, NodeStatus, StatusDocument};
 use crate::clock::Timestamp;
 
 /// What every name begins with.
@@ -43,9 +43,9 @@ pub fn page(status: &StatusDocument) -> String {
 
 fn deployments(page: &mut Page, status: &StatusDocument) {
     let listed = || status.deployments.iter().filter(|one| one.listed);
-    let counts = ["seen", "running", "finished", "signalled"].map(|state| {
+    let counts = DeploymentState::ALL.map(|state| {
         let count = listed().filter(|one| one.state == state).count();
-        (vec![("state", state)], count.to_string())
+        (vec![("state", state.as_str())], count.to_string())
     });
     page.family("deployments", "Deployments that the metadata lists, by state.", counts);
     let failed = listed().filter(|one| one.failed).count();
@@ -58,11 +58,10 @@ fn deployments(page: &mut Page, status: &StatusDocument) {
 
 fn node(page: &mut Page, node: &NodeStatus) {
     page.single("node_generation", "Number of the node's newest generation of parameters.", Some(node.generation.to_string()));
-    let states = ["applying", "applied", "rejected", "restoring", "restored"]
-        .map(|state| (vec![("state", state)], flag(node.state == state)));
+    let states = NodeState::ALL.map(|state| (vec![("state", state.as_str())], flag(node.state == state)));
     page.family("node_state", "What became of that generation: 1 for its state.", states);
     page.single("node_drifted", "Whether the node differs from its parameters.", Some(flag(node.drifted)));
-    let took = node.laps.iter().map(super::step_timing::StepTiming::ended_ms).max().filter(|_| node.state == "applied");
+    let took = node.laps.iter().map(super::step_timing::StepTiming::ended_ms).max().filter(|_| node.state == NodeState::Applied);
     page.single("node_bring_up_seconds", "How long the newest bring-up of the node took.", took.map(from_ms));
     let up = node.components.iter().map(|one| (component(one), flag(one.state == ComponentState::Healthy)));
     page.family("component_up", "Whether a component of the node is healthy now, as measured.", up);
@@ -126,8 +125,8 @@ mod tests {
     };
     use crate::report::step_timing::StepTiming;
 
-    fn deployment(state: &str, listed: bool, failed: bool) -> DeploymentStatus {
-        DeploymentStatus { state: state.into(), listed, failed, undelivered: failed, ..DeploymentStatus::signalled() }
+    fn deployment(state: DeploymentState, listed: bool, failed: bool) -> DeploymentStatus {
+        DeploymentStatus { state, listed, failed, undelivered: failed, ..DeploymentStatus::signalled() }
     }
 
     fn status() -> StatusDocument {
@@ -150,13 +149,13 @@ mod tests {
             summary: "ok".into(),
             sources: vec![source("cfn", Some("2026-03-01T12:00:01Z"), 0), source("heat", None, 3)],
             deployments: vec![
-                deployment("signalled", true, false),
-                deployment("finished", true, true),
-                deployment("signalled", false, true),
+                deployment(DeploymentState::Signalled, true, false),
+                deployment(DeploymentState::Finished, true, true),
+                deployment(DeploymentState::Signalled, false, true),
             ],
             node: Some(NodeStatus {
                 generation: 4,
-                state: "applied".into(),
+                state: NodeState::Applied,
                 drifted: true,
                 laps: vec![lap(0, 1500), lap(1500, 38)],
                 components: vec![

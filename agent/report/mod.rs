@@ -23,6 +23,7 @@ pub mod reported_once;
 pub(crate) mod schema;
 pub mod screen;
 pub(crate) mod secret_finder;
+pub mod states;
 pub mod status;
 pub mod step_timing;
 pub mod text;

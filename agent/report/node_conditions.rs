@@ -7,7 +7,7 @@
 
 use super::component::{ComponentState, ComponentStatus};
 use super::condition_state::ConditionState;
-use super::status::{NodeStatus, StatusDocument};
+use super::status::{NodeState, NodeStatus, StatusDocument};
 use super::text::{escaped, shortened};
 
 /// Most characters of a message: conditions are read in a table.
@@ -133,8 +133,8 @@ fn volumes(node: &NodeStatus) -> Option<NodeCondition> {
 }
 
 fn deployments(status: &StatusDocument, node: &NodeStatus) -> Vec<(&'static str, String)> {
-    let of_node =
-        (node.state == "rejected").then(|| ("UpdateFailed", format!("generation {} of the node failed", node.generation)));
+    let of_node = (node.state == NodeState::Rejected)
+        .then(|| ("UpdateFailed", format!("generation {} of the node failed", node.generation)));
     let failed = status.deployments.iter().filter(|one| one.listed && one.failed && one.group != "kubernetes-node");
     let failed = failed.map(|one| ("DeploymentFailed", format!("deployment {} ({}) failed", one.name, one.id)));
     of_node.into_iter().chain(failed).collect()

@@ -16,7 +16,7 @@ fn component(name: &str, state: ComponentState, problem: Option<&str>) -> Compon
 fn fine() -> StatusDocument {
     let node = NodeStatus {
         generation: 4,
-        state: "applied".into(),
+        state: NodeState::Applied,
         components: vec![component("etcd", ComponentState::Healthy, None), component("kubelet", ComponentState::Healthy, None)],
         certificates: Some(CertificatesStatus {
             first_to_end: "server".into(),
@@ -151,7 +151,7 @@ fn each_fact_is_a_problem_of_one_condition_and_says_what_it_is_about() {
             "a; b",
         ),
         (
-            |_, node| node.state = "rejected".into(),
+            |_, node| node.state = NodeState::Rejected,
             "HeatNodeDeploymentProblem",
             "UpdateFailed",
             "generation 4 of the node failed",

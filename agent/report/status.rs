@@ -6,11 +6,12 @@ use serde::{Deserialize, Serialize};
 
 use super::catalog::Code;
 use super::component::ComponentStatus;
-pub use super::condition::Condition;
+pub use super::condition::{Condition, Subject};
 use super::condition_state::ConditionState;
 use super::event::Phase;
 use super::follow_up::FollowUp;
 use super::reason::{FailureReason, SAME_CAUSE};
+pub use super::states::{DeploymentState, NodeState};
 use super::step_timing::StepTiming;
 use super::text::{argument, duration, shortened};
 use super::volume::VolumeStatus;
@@ -139,6 +140,9 @@ pub struct IdentityStatus {
     pub put_aside: Option<String>,
     /// Files that are as that one had them, and so are not used.
     pub left_over: Vec<String>,
+    /// The stack and the resource that they lead to, where os-collect-config.conf is one of them and says so.
+    #[serde(default)]
+    pub left_over_resource: Option<String>,
 }
 
 impl IdentityStatus {
@@ -156,6 +160,11 @@ impl IdentityStatus {
             .then(|| format!("{files} is ignored: it belongs to instance {other}, from which this disk was copied"))
     }
 
+    /// What to do about each of them.
+    pub(super) fn left_over_remedies(&self) -> impl Iterator<Item = String> {
+        self.left_over.iter().map(|file| left_over_remedy(file, self.left_over_resource.as_deref()))
+    }
+
     /// For the tree of conditions.
     #[must_use]
     pub fn condition(&self, unanswered: bool) -> Condition {
@@ -165,7 +174,7 @@ impl IdentityStatus {
             state: if waits { ConditionState::Waiting } else { ConditionState::Ok },
             detail: self.instance.clone(),
             cause: self.cause.clone().or_else(|| self.ignored()).filter(|_| waits),
-            remedy: self.remedy.clone().or_else(|| self.left_over.first().map(|file| left_over_remedy(file))).filter(|_| waits),
+            remedy: self.remedy.clone().or_else(|| self.left_over_remedies().next()).filter(|_| waits),
             ..Condition::default()
         }
     }
@@ -206,8 +215,8 @@ pub struct DeploymentStatus {
     pub stack: Option<String>,
     /// CREATE, UPDATE, …
     pub action: String,
-    /// seen, running, finished, signalled.
-    pub state: String,
+    /// How far it is.
+    pub state: DeploymentState,
     /// Status code once it ended.
     pub status_code: Option<i32>,
     /// The agent's own reason for a failure, in one sentence: code, causes, remedy.
@@ -242,13 +251,19 @@ pub struct DeploymentStatus {
 }
 
 /// What to do about a file that the instance left from which this disk was copied. A blank line changes neither what a file of settings says
-/// nor JSON.
+/// nor JSON. `resource`: stack and resource that it leads to, as words of a command.
 #[must_use]
-pub fn left_over_remedy(file: &str) -> String {
+pub fn left_over_remedy(file: &str, resource: Option<&str>) -> String {
+    let asked = match resource {
+        Some(resource) => format!("`openstack stack resource show {resource}`"),
+        None => {
+            format!("`openstack stack resource show STACK RESOURCE`, with stack_name and path (up to .Metadata) of `cat {file}`")
+        }
+    };
     format!(
-        "if `openstack stack resource show STACK RESOURCE` (`cat {file}`: stack_name, and path up to .Metadata) has this server's id as \
-         physical_resource_id, confirm by a blank line: `echo >>{file}`. Else don't: put its own resource's settings (--with-attr os_collect_config) \
-         there, or disable heat-node-agent.service if it has none. The agent continues within 30 s"
+        "{asked}: if physical_resource_id is this server's id, the file is right: confirm that by a blank line, `echo >>{file}`. If it is another \
+         server's, write this server's own settings there (--with-attr os_collect_config of its resource), or, if it has none, disable \
+         heat-node-agent.service. The agent continues within 30 s"
     )
 }
 
@@ -270,8 +285,8 @@ pub fn ended_with(status: i32) -> String {
 pub fn script_remedy(id: &str) -> String {
     let id = argument(id);
     format!(
-        "`heat-node-agent logs {id}` shows its output. If the cause lies outside the script, mend that and run `heat-node-agent rerun \
-         {id}`; else correct the template and update the stack"
+        "`heat-node-agent logs {id}` shows its output. Supply what it lacks and run `heat-node-agent rerun {id}`, or correct it in the template and \
+         update the stack, which alone clears the failure in Heat"
     )
 }
 
@@ -285,7 +300,7 @@ impl DeploymentStatus {
             group: "script".into(),
             stack: None,
             action: "CREATE".into(),
-            state: "signalled".into(),
+            state: DeploymentState::Signalled,
             status_code: None,
             reason: None,
             code: None,
@@ -306,7 +321,7 @@ impl DeploymentStatus {
     /// The command that ends it, while it is a script or hook that runs.
     #[must_use]
     pub fn stop_command(&self) -> Option<String> {
-        let runs = self.state == "running" && self.group != "kubernetes-node";
+        let runs = self.state == DeploymentState::Running && self.group != "kubernetes-node";
         runs.then(|| format!("heat-node-agent stop {}", argument(&self.id)))
     }
 
@@ -337,7 +352,8 @@ impl DeploymentStatus {
             Some(status) if self.code.is_none() || is(Code::DeploymentFailed) => Some(ended_with(status)),
             _ => None,
         };
-        let both: Vec<String> = words.into_iter().chain(self.code.clone()).collect();
+        let of_script = || Some(Code::DeploymentFailed.entry().code.to_owned()).filter(|_| self.failed && words.is_some());
+        let both: Vec<String> = words.clone().into_iter().chain(self.code.clone().or_else(of_script)).collect();
         (!both.is_empty()).then(|| both.join(", "))
     }
 
@@ -372,8 +388,8 @@ impl DeploymentStatus {
 pub struct NodeStatus {
     /// Number of the generation.
     pub generation: u64,
-    /// applying, applied, rejected; restoring and restored: the operator had the generation before put back.
-    pub state: String,
+    /// How far it is.
+    pub state: NodeState,
     /// Number of the generation that the node has instead, whole, where this one failed before it changed anything or was rolled back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub in_place: Option<u64>,
@@ -475,7 +491,7 @@ impl NodeStatus {
 
     /// Whether its components are shown as they were measured: those of a bring-up that goes on, or was given up half way, are its steps.
     pub(super) fn has_measured_components(&self) -> bool {
-        let has_a_whole_generation = self.state == "applied" || self.in_place.is_some();
+        let has_a_whole_generation = self.state == NodeState::Applied || self.in_place.is_some();
         !self.components.is_empty() && (has_a_whole_generation || self.steps.is_empty())
     }
 
@@ -485,27 +501,22 @@ impl NodeStatus {
         if self.causes.is_empty() { self.reason.clone().into_iter().collect() } else { self.causes.clone() }
     }
 
-    /// How far the generation is: one that was rejected for its parameters or failed on the way reads as what it is.
-    #[must_use]
-    pub fn state_word(&self) -> &str {
-        match self.state.as_str() {
-            "rejected" => "failed",
-            "restored" => "rolled back by `rollback`",
-            "restoring" => "being rolled back by `rollback`",
-            state => state,
-        }
-    }
-
-    /// The same, and which generation the node has where this one failed.
+    /// How far the generation is, and which generation the node has where this one failed.
     #[must_use]
     pub(super) fn state_in_words(&self) -> String {
         let in_place = match self.in_place {
             Some(number) => format!(", generation {number} is in place"),
             // A rollback failed too, or there was none.
-            None if self.state == "rejected" => ", none is in place as a whole".to_owned(),
+            None if self.state == NodeState::Rejected => ", none is in place as a whole".to_owned(),
             None => String::new(),
         };
-        format!("{}{in_place}", self.state_word())
+        format!("{}{in_place}", self.state.in_words())
+    }
+
+    /// The step that brings a volume up.
+    pub(crate) fn step_of_volume(&self, role: &str) -> Option<&Condition> {
+        let is_own = |step: &&Condition| matches!(&step.subject, Some(Subject::Volume(name)) if name == role);
+        self.steps.iter().find(is_own)
     }
 
     /// What to do about what differs.
@@ -641,9 +652,12 @@ impl StatusDocument {
     #[must_use]
     pub fn verdict(&self, running: bool) -> WaitProgress {
         let mut listed = self.deployments.iter().filter(|deployment| deployment.listed);
-        let unfinished = listed.clone().any(|deployment| deployment.state != "signalled");
+        let unfinished = listed.clone().any(|deployment| deployment.state != DeploymentState::Signalled);
         // Whoever only has drift reported waits for its end in vain.
-        let node_failed = self.node.as_ref().is_some_and(|node| ["rejected", "restored"].contains(&&*node.state) || node.drifted);
+        let node_failed = self
+            .node
+            .as_ref()
+            .is_some_and(|node| matches!(node.state, NodeState::Rejected | NodeState::Restored) || node.drifted);
         let failed = self.conditions.iter().any(|one| one.name == METADATA && one.state == ConditionState::Failed);
         if failed || listed.any(|deployment| deployment.failed || deployment.undelivered) || (node_failed && !unfinished) {
             return WaitProgress::Failed;
@@ -674,7 +688,7 @@ impl StatusDocument {
     fn is_tried_again(&self) -> bool {
         self.identity.as_ref().is_some_and(|identity| identity.waits(self.metadata.source.is_none()))
             || self.sources.iter().any(|source| source.failures > 0)
-            || self.node.as_ref().is_some_and(|node| node.state != "applied" || node.drifted)
+            || self.node.as_ref().is_some_and(|node| node.state != NodeState::Applied || node.drifted)
             || self.conditions.iter().any(|one| one.name == STATE && one.state == ConditionState::Failed)
             || !self.signals.is_empty()
     }

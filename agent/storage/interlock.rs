@@ -386,8 +386,8 @@ fn by_marker(volume: &Volume, evidence: &Evidence, device: &str) -> FormatDecisi
         _ if adopted => return FormatDecision::Reuse,
         _ => {
             let look = match &volume.disk {
-                DiskName::Cinder(id) => format!("`openstack volume show {id}`, `lsblk -f {device}`"),
-                DiskName::Link(_) | DiskName::Label(_) => format!("`lsblk -f {device}`"),
+                DiskName::Cinder(id) => format!("`openstack volume show {id}`, `lsblk -fo +SERIAL {device}`"),
+                DiskName::Link(_) | DiskName::Label(_) => format!("`lsblk -fo +SERIAL {device}`"),
             };
             let ways = format!(
                 "{look}: whose data is it? Wrong volume: correct {} in the template. To use its data as {}: set VOLUME_ADOPT={} \

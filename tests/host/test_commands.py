@@ -127,6 +127,7 @@ def a_failed_node_is_explained_and_tried_again(host, server, ids: list[str]):
     assert first(document(host, "explain", code=1)["conditions"]) == ["deployments", "node", "node", "volume runtime"], page
     assert "=> FAILED" in page and "ext4" in page and "remedy: " in page and 5 <= len(page.splitlines()) <= 25, page
     assert document(host, "status", code=2)["node"]["state"] == "rejected"
+    what_a_terminal_gets(host)
     # Put right and tried again, without a new deployment.
     host.sh("wipefs -qa /dev/vdb; blkdiscard -fz /dev/vdb; sync")
     server.forget()
@@ -159,6 +160,21 @@ def what_was_collected(host):
     assert "there is no source" in hna(host, "metadata", "--source", "ec2", code=1)
     assert document(host, "metadata", "--key", "deployments.-1.group")["value"] == "kubernetes-node"
     assert SECRET in host.exec("heat-node-agent", "metadata", "--show-secrets").stdout
+
+
+def what_a_terminal_gets(host):
+    """Its width, and colours where nothing speaks against them; a pipe gets neither."""
+    def shown(columns: int, *command: str) -> str:
+        words = f"stty cols {columns}; {' '.join(command)}"
+        return host.sh(f"script -qec '{words}' /dev/null || :").replace("\r", "")
+    color = "\x1b["
+    wide, narrow = (shown(columns, "TERM=xterm NO_COLOR=1 heat-node-agent status") for columns in (200, 90))
+    assert max(map(len, narrow.splitlines())) <= 90 < max(map(len, wide.splitlines()))
+    assert color not in wide + narrow + host.sh("TERM=xterm heat-node-agent status || :")
+    assert color in shown(200, "TERM=xterm heat-node-agent status")
+    assert color not in shown(200, "TERM=dumb heat-node-agent status")
+    assert ", pid " in hna(host, "status", "-v", code=host.exec("heat-node-agent", "status", check=False).returncode)
+    assert ", pid " not in wide
 
 
 def what_others_read(host):

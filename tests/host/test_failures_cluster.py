@@ -10,10 +10,11 @@ from lib.failures import HANGS
 from lib.node import start
 
 MASTER = GATEWAY.rsplit(".", 1)[0] + ".21"
-KUBELET = "kubelet.service"
+KUBELET, CONTAINERD = "kubelet.service", "containerd.service"
 # Of the stand-in's: what is in it is obeyed.
 ORDERS = "/run/heat-node-agent-stand-ins/kubelet"
 DIES = 'die 7 failed to run Kubelet: mountpoint for cpu not found'
+NO_SPACE = "die 1 failed to create the root directory: mkdir /var/lib/kubelet/pods: no space left on device"
 CERTIFICATES = "/v1/certificates"
 # Magnum's own words.
 SAYS = {403: "Policy doesn't allow certificate:get to be performed.", 500: "An unknown exception occurred."}
@@ -72,9 +73,21 @@ def kubelet(node: Node, stage):
     failure.shows("DEGRADED: kubelet crash-looping", failed=True)
     failure.mended("mount the cgroup again", lambda: host.remove(ORDERS))
 
+    failure = stage.failure("kubelet-no-space", 3 * 10)
+    # It says what the C library says, and where that is so can be seen.
+    host.sh(f"head -c 8M /dev/zero >/var/lib/kubelet/full || :; echo '{NO_SPACE}' >{ORDERS}")
+    host.exec("systemctl", "restart", KUBELET, check=False)
+    failure.shows("DEGRADED: kubelet crash-looping", "no space is left on /var/lib/kubelet", failed=True)
+    failure.mended("make room", lambda: host.sh(f"rm /var/lib/kubelet/full {ORDERS}"), first=False)
+
     failure = stage.failure("kubelet-hangs", HANGS)
     host.exec("systemctl", "kill", "-s", "STOP", KUBELET)
     failure.shows("DEGRADED: kubelet not answering", failed=True)
+    failure.mended()
+
+    failure = stage.failure("containerd-hangs", HANGS)
+    host.exec("systemctl", "kill", "--kill-who=main", "-s", "STOP", CONTAINERD)
+    failure.shows("DEGRADED: containerd not answering", failed=True)
     failure.mended()
 
     failure = stage.failure("kubelet-stopped")
@@ -93,6 +106,8 @@ def test_failures_of_certificates_and_kubelet(hosts, signal_server, magnum, stag
     host, server = hosts("m1", ip=MASTER), signal_server()
     node = Node(host, server, parameters("master", "m1", MASTER, MASTER, **source.parameters()))
     stand_ins.into(host, VERSION)
+    # A small file system of its own, which will be full.
+    host.sh("mkdir -p /var/lib/kubelet; mount -t tmpfs -o size=4m kubelet /var/lib/kubelet")
     # In the place of the add-on: without a network a node is not Ready.
     host.sh("mkdir -p /etc/cni/net.d")
     host.write("/etc/cni/net.d/10-pods.conflist", '{"name": "pods", "cniVersion": "0.3.1", "plugins": [{"type": "loopback"}]}')

@@ -3,7 +3,7 @@ import itertools
 import json
 
 from lib.failures import HANGS
-from lib.node import IP, NODE, VDB, VDC, ask, start
+from lib.node import IP, NODE, VDB, VDC, ask, extend, start
 
 ETCD = "etcd.service"
 TRAP = "/etc/systemd/system/etcd.service.d/99-trap.conf"
@@ -56,8 +56,8 @@ def full_volume(master: Master):
                    "head -c 1000000 /dev/urandom >/run/value; for n in {1..40}; do ETCDCTL_API=3 etcdctl --endpoints=http://127.0.0.1:2379 "
                    "--command-timeout=5s put /filler/$n </run/value >/dev/null || break; done", check=False)
     # It ends, is started again after a moment, and then waits for room.
-    failure.shows("DEGRADED: a volume needs an operator", "(start-pre)", "/var/lib/etcd on volume", "is full", failed=True)
-    failure.mended("remove what fills it", lambda: master.host.remove("/var/lib/etcd/filler"))
+    failure.shows("DEGRADED: a volume needs an operator", "waits until 64 MiB are free", "/var/lib/etcd on volume", "is full", failed=True)
+    failure.mended("extend the volume", lambda: extend(master.host, "vdc", "2G"))
 
 
 def files_changed(master: Master):

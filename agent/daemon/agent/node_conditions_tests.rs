@@ -9,7 +9,7 @@ use crate::files::Tree;
 use crate::http::fake::{Fake, ok, status};
 use crate::report::Report;
 use crate::report::component::ComponentStatus;
-use crate::report::status::NodeStatus;
+use crate::report::status::{NodeState, NodeStatus};
 use crate::settings::Settings;
 
 fn condition(is_problem: bool, message: &str) -> NodeCondition {
@@ -64,7 +64,7 @@ fn task(dir: &Path, is_on: bool, url: &str) -> NodeConditions {
 
 /// A page with a node whose components were measured.
 fn page(dir: &Path) -> StatusDocument {
-    let node = NodeStatus { components: vec![ComponentStatus::default()], state: "applied".into(), ..NodeStatus::default() };
+    let node = NodeStatus { components: vec![ComponentStatus::default()], state: NodeState::Applied, ..NodeStatus::default() };
     let page = of_state(&Snapshot::default(), &[], None, &[], &Tree::open(dir).unwrap());
     StatusDocument { node: Some(node), ..page }
 }

@@ -10,7 +10,7 @@ use crate::files::{READ_LIMIT, Tree};
 use crate::kubernetes::{self, NodeSpec, Role};
 use crate::machine::facts;
 use crate::report::condition_state::ConditionState;
-use crate::report::status::NodeStatus;
+use crate::report::status::{NodeState, NodeStatus};
 use crate::report::volume::VolumeStatus;
 
 /// A node as it is asked for.
@@ -51,11 +51,14 @@ impl Outline {
     /// The node with what is known of it. `is_sound`: whether the newest look found everything in its place.
     pub(in crate::daemon) fn show(&self, node: NodeStatus, is_sound: bool) -> NodeStatus {
         let volume = |known: &VolumeStatus| {
-            let name = format!("volume {}", known.name);
-            let step = node.steps.iter().find(|step| step.name == name);
+            let step = node.step_of_volume(&known.name);
             // Nobody waits for it any more.
             let given_up = |state| {
-                if state == ConditionState::Waiting && node.state == "rejected" { ConditionState::Pending } else { state }
+                if state == ConditionState::Waiting && node.state == NodeState::Rejected {
+                    ConditionState::Pending
+                } else {
+                    state
+                }
             };
             VolumeStatus {
                 state: step.map(|step| given_up(step.state)).or(is_sound.then_some(ConditionState::Ok)),
@@ -82,7 +85,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::report::status::Condition;
+    use crate::report::status::{Condition, Subject};
 
     #[test]
     fn a_node_is_shown_with_who_it_is_and_its_volumes_as_the_steps_or_the_look_say() {
@@ -96,20 +99,25 @@ mod tests {
         assert_eq!(Outline::of_entry(&json!({"id": "i", "group": "kubernetes-node", "config": {"ROLE": "x"}}), &root), None);
         let (ok, waits) = (ConditionState::Ok, ConditionState::Waiting);
         for (node_state, step, is_sound, expected) in [
-            ("applying", Some(waits), false, Some(waits)),
-            ("applied", Some(ok), false, Some(ok)),
-            ("rejected", Some(waits), false, Some(ConditionState::Pending)),
-            ("applied", None, true, Some(ok)),
-            ("applied", None, false, None),
+            (NodeState::Applying, Some(waits), false, Some(waits)),
+            (NodeState::Applied, Some(ok), false, Some(ok)),
+            (NodeState::Rejected, Some(waits), false, Some(ConditionState::Pending)),
+            (NodeState::Applied, None, true, Some(ok)),
+            (NodeState::Applied, None, false, None),
         ] {
             let cause = Some("not attached".to_owned());
-            let step = step.map(|state| Condition { name: "volume etcd".into(), state, cause, ..Condition::default() });
-            let node = NodeStatus { state: node_state.into(), steps: step.into_iter().collect(), ..NodeStatus::default() };
+            let step = step.map(|state| Condition {
+                subject: Some(Subject::Volume("etcd".into())),
+                state,
+                cause,
+                ..Condition::default()
+            });
+            let node = NodeStatus { state: node_state, steps: step.into_iter().collect(), ..NodeStatus::default() };
             let shown = outline.show(node, is_sound);
             let who = (shown.role.as_deref(), shown.name.as_deref(), shown.kube_version.as_deref());
             assert_eq!(who, (Some("master"), Some("m-0"), Some("v1.28.9")));
             let [etcd] = &shown.volumes[..] else { panic!("{:?}", shown.volumes) };
-            assert_eq!((etcd.name.as_str(), etcd.disk.as_str(), etcd.state), ("etcd", volume, expected), "{node_state}");
+            assert_eq!((etcd.name.as_str(), etcd.disk.as_str(), etcd.state), ("etcd", volume, expected), "{node_state:?}");
             assert_eq!(etcd.cause.is_some(), !shown.steps.is_empty());
         }
     }

@@ -5,7 +5,9 @@ use std::borrow::Cow;
 use super::layout::Severity;
 use crate::report::component::{self, ComponentState, ComponentStatus};
 use crate::report::condition_state::ConditionState;
-use crate::report::status::{Condition, DeploymentStatus, IdentityStatus, NodeStatus, STATE, StatusDocument};
+use crate::report::status::{
+    Condition, DeploymentState, DeploymentStatus, IdentityStatus, NodeState, NodeStatus, STATE, StatusDocument, Subject,
+};
 
 /// How everything stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,7 +98,7 @@ fn of_agent(status: &StatusDocument) -> Option<(OverallState, String)> {
 /// What ended badly.
 fn of_failures(status: &StatusDocument) -> Option<(OverallState, String)> {
     let node = status.node.as_ref();
-    if let Some(node) = node.filter(|node| node.state == "rejected") {
+    if let Some(node) = node.filter(|node| node.state == NodeState::Rejected) {
         return Some((OverallState::Failed, generation(node)));
     }
     if let Some(what) = node.and_then(|node| of_components(node, |one| one.state == ComponentState::Failed)) {
@@ -116,22 +118,22 @@ fn of_failures(status: &StatusDocument) -> Option<(OverallState, String)> {
 /// `generation 2 at volume etcd (HNA-0306)`.
 fn generation(node: &NodeStatus) -> String {
     let step = node.failed_steps().next();
-    let at = step.map_or(String::new(), |step| format!(" at {}", awaited(&step.name)));
+    let at = step.map_or(String::new(), |step| format!(" at {}", awaited(step)));
     let code = node.code.as_ref().map_or(String::new(), |code| format!(" ({code})"));
     format!("generation {}{at}{code}", node.generation)
 }
 
 fn of_components(node: &NodeStatus, is: impl Fn(&ComponentStatus) -> bool) -> Option<String> {
-    let found = (node.state == "applied" || node.in_place.is_some()) && node.components.iter().any(is);
+    let found = (node.state == NodeState::Applied || node.in_place.is_some()) && node.components.iter().any(is);
     found.then(|| component::headline(&node.components)).flatten()
 }
 
 /// What is on its way.
 fn of_work(status: &StatusDocument) -> Option<(OverallState, String)> {
-    if let Some(node) = status.node.as_ref().filter(|node| ["applying", "restoring"].contains(&&*node.state)) {
+    if let Some(node) = status.node.as_ref().filter(|node| matches!(node.state, NodeState::Applying | NodeState::Restoring)) {
         return Some((OverallState::Waiting, step_of(node)));
     }
-    let running = status.deployments.iter().find(|one| one.state == "running")?;
+    let running = status.deployments.iter().find(|one| one.state == DeploymentState::Running)?;
     Some((OverallState::Waiting, format!("deployment {}, which is running", running.name)))
 }
 
@@ -142,16 +144,19 @@ fn step_of(node: &NodeStatus) -> String {
     let mut waiting = node.steps.iter().filter(waits);
     let first = waiting.clone().find(|step| step.cause.is_some()).or_else(|| waiting.next());
     match first {
-        Some(step) if node.rollback.is_some() => format!("{} (rollback of generation {})", awaited(&step.name), node.generation),
-        Some(step) => format!("{} (generation {})", awaited(&step.name), node.generation),
+        Some(step) if node.rollback.is_some() => format!("{} (rollback of generation {})", awaited(step), node.generation),
+        Some(step) => format!("{} (generation {})", awaited(step), node.generation),
         None if node.rollback.is_some() => format!("the rollback of generation {}", node.generation),
         None => format!("the node: generation {} is being applied", node.generation),
     }
 }
 
 /// A step as what is waited for.
-fn awaited(step: &str) -> Cow<'_, str> {
-    step.strip_prefix("gate ").map_or(Cow::Borrowed(step), |gate| format!("the health check of {gate}").into())
+fn awaited(step: &Condition) -> Cow<'_, str> {
+    match &step.subject {
+        Some(Subject::Gate(gate)) => format!("the health check of {gate}").into(),
+        _ => Cow::Borrowed(&step.name),
+    }
 }
 
 /// What works, but not as it should.
@@ -165,7 +170,7 @@ fn of_troubles(status: &StatusDocument) -> Option<(OverallState, String)> {
     if let Some(what) = node.and_then(|node| of_components(node, ComponentStatus::is_unhealthy)) {
         return degraded(what);
     }
-    if let Some(node) = node.filter(|node| node.state == "restored") {
+    if let Some(node) = node.filter(|node| node.state == NodeState::Restored) {
         let number = node.in_place.unwrap_or_default();
         return degraded(format!("generation {number} is in place by `rollback`, not generation {}", node.generation));
     }
@@ -218,6 +223,6 @@ fn of_waiting(status: &StatusDocument) -> Option<(OverallState, String)> {
             (several, _) => format!("Heat to take {several} signals"),
         });
     }
-    let turn = status.deployments.iter().find(|one| one.listed && one.state != "signalled")?;
+    let turn = status.deployments.iter().find(|one| one.listed && one.state != DeploymentState::Signalled)?;
     waiting(format!("deployment {}", turn.name))
 }

@@ -14,10 +14,10 @@ use super::component::{ComponentState, ComponentStatus};
 use super::condition_state::ConditionState;
 use super::event::Phase;
 use super::status::{
-    CertificatesStatus, Condition, DeploymentStatus, IdentityStatus, NodeStatus, PodNetworkStatus, SourceStatus, StatusDocument,
-    ThinPoolStatus, left_over_remedy,
+    CertificatesStatus, Condition, DeploymentState, DeploymentStatus, IdentityStatus, NodeState, NodeStatus, PodNetworkStatus,
+    SourceStatus, StatusDocument, Subject, ThinPoolStatus,
 };
-use super::text::shortened;
+use super::text::{escaped, shortened};
 use super::volume::VolumeStatus;
 use crate::clock::Timestamp;
 pub use headline::{OverallState, headline};
@@ -62,7 +62,7 @@ pub fn screen(status: &StatusDocument, running: bool, now: Timestamp, room: Opti
 fn facts(status: &StatusDocument, running: bool, now: Timestamp, sheet: &mut PageWriter) {
     if let Some(node) = &status.node {
         let version = node.kube_version.as_ref().map(|version| format!("Kubernetes {version}"));
-        let generation = match node.in_place.filter(|_| node.state == "restored") {
+        let generation = match node.in_place.filter(|_| node.state == NodeState::Restored) {
             Some(number) => {
                 format!("generation {number} is in place by `rollback`, Heat asks for generation {}", node.generation)
             }
@@ -74,8 +74,11 @@ fn facts(status: &StatusDocument, running: bool, now: Timestamp, sheet: &mut Pag
         if let Some(rollback) = rollback(node) {
             sheet.fact("rollback", &rollback);
         }
-        if let Some(drift) = node.drift().filter(|_| node.drifted && (node.state == "applied" || node.in_place.is_some())) {
-            sheet.fact("drift", &drift);
+        if let Some(drift) =
+            node.drift().filter(|_| node.drifted && (node.state == NodeState::Applied || node.in_place.is_some()))
+        {
+            // What has a remedy of its own is a volume's.
+            sheet.fact(if node.difference_remedy.is_some() { "volume" } else { "drift" }, &drift);
             sheet.note("remedy", node.drift_remedy());
         }
     }
@@ -94,7 +97,7 @@ fn facts(status: &StatusDocument, running: bool, now: Timestamp, sheet: &mut Pag
     };
     sheet.fact("agent", &agent);
     for condition in status.conditions.iter().filter(|one| one.state == ConditionState::Failed) {
-        sheet.fact(&condition.name, condition.cause.as_deref().unwrap_or_default());
+        sheet.fact(&escaped(&condition.name), condition.cause.as_deref().unwrap_or_default());
         remedy(condition.remedy.as_ref(), sheet);
     }
     if let Some(identity) = &status.identity {
@@ -145,8 +148,8 @@ fn identity(identity: &IdentityStatus, sheet: &mut PageWriter) {
     if let Some(ignored) = identity.ignored() {
         sheet.note("why", &ignored);
     }
-    for file in &identity.left_over {
-        sheet.note("remedy", &left_over_remedy(file));
+    for remedy in identity.left_over_remedies() {
+        sheet.note("remedy", &remedy);
     }
 }
 
@@ -162,7 +165,7 @@ fn component_rows(node: &NodeStatus, now: Timestamp) -> Vec<Row> {
         // Which of the gates without a row of their unit has been asked by now is chance; what they answered is not.
         let is_shown =
             |cause: &String| node.steps.iter().any(|other| other.name != step.name && other.cause.as_ref() == Some(cause));
-        let is_waiting_gate = step.state == ConditionState::Waiting && step.name.starts_with("gate ");
+        let is_waiting_gate = step.state == ConditionState::Waiting && matches!(step.subject, Some(Subject::Gate(_)));
         match rows.iter_mut().find(|(other, _)| *other == name) {
             // Its gate comes after its unit.
             Some((_, worst)) if rank(step) >= rank(worst) => *worst = step,
@@ -171,7 +174,7 @@ fn component_rows(node: &NodeStatus, now: Timestamp) -> Vec<Row> {
             None => rows.push((name, step)),
         }
     }
-    let is_given_up = node.state == "rejected";
+    let is_given_up = node.state == NodeState::Rejected;
     // What came up before the failure may have failed since.
     let fails_now = |name: &str, step: &Condition| {
         let is_over = is_given_up && step.state == ConditionState::Ok;
@@ -186,9 +189,9 @@ fn component_rows(node: &NodeStatus, now: Timestamp) -> Vec<Row> {
 
 /// What became of the node after a failure, where no row below says so with its cause.
 fn rollback(node: &NodeStatus) -> Option<String> {
-    match node.state.as_str() {
-        "rejected" if node.failed_steps().next().is_none() => None,
-        "rejected" => node.failure_before_rollback().map(|why| why.join("; ")).or_else(|| node.rollback.clone()),
+    match node.state {
+        NodeState::Rejected if node.failed_steps().next().is_none() => None,
+        NodeState::Rejected => node.failure_before_rollback().map(|why| why.join("; ")).or_else(|| node.rollback.clone()),
         _ => node.rollback.clone(),
     }
 }
@@ -213,14 +216,14 @@ fn measured(component: &ComponentStatus, now: Timestamp) -> Row {
 /// volumes have a table of their own.
 fn row_of(step: &Condition) -> Option<String> {
     let is_open = matches!(step.state, ConditionState::Waiting | ConditionState::Failed);
-    if step.name.starts_with("volume ") {
-        return None;
+    match &step.subject {
+        Some(Subject::Volume(_)) => None,
+        Some(Subject::Unit(unit)) => {
+            (is_open || !unit.starts_with("systemd-")).then(|| unit.trim_end_matches(".service").to_owned())
+        }
+        Some(Subject::Gate(gate)) => is_open.then(|| gate.clone()),
+        None => is_open.then(|| step.name.clone()),
     }
-    if let Some(unit) = step.name.strip_prefix("unit ") {
-        return (is_open || !unit.starts_with("systemd-")).then(|| unit.trim_end_matches(".service").to_owned());
-    }
-    let gate = step.name.strip_prefix("gate ");
-    if is_open { Some(gate.unwrap_or(&step.name).to_owned()) } else { None }
 }
 
 fn rank(step: &Condition) -> u8 {
@@ -268,14 +271,14 @@ fn tries(step: &Condition, now: Timestamp) -> String {
 
 /// Why a node was refused that no step says, and what to do.
 fn reason(node: &NodeStatus, sheet: &mut PageWriter) {
-    match node.state.as_str() {
-        "rejected" if node.failed_steps().next().is_none() => {
+    match node.state {
+        NodeState::Rejected if node.failed_steps().next().is_none() => {
             for cause in node.why() {
                 sheet.note("why", &cause);
             }
         }
         // The line above says why.
-        "restored" => {}
+        NodeState::Restored => {}
         _ => return,
     }
     remedy(node.remedy.as_ref(), sheet);
@@ -291,8 +294,7 @@ fn volume_rows(node: &NodeStatus, now: Timestamp) -> Vec<Row> {
             None => ("unknown", Severity::Plain),
         };
         let is_open = matches!(volume.state, Some(ConditionState::Waiting | ConditionState::Failed));
-        let is_own = |step: &&Condition| step.name.strip_prefix("volume ") == Some(&volume.name);
-        let step = node.steps.iter().find(is_own).filter(|_| volume.state == Some(ConditionState::Waiting));
+        let step = node.step_of_volume(&volume.name).filter(|_| volume.state == Some(ConditionState::Waiting));
         let of_step = step.map(|step| tries(step, now));
         Row::new(&volume.name)
             .cell(word, tone)
@@ -330,8 +332,9 @@ fn source_rows(status: &StatusDocument, now: Timestamp) -> Vec<Row> {
 /// What is not done or ended badly, a row each; the rest is counted.
 fn deployments(status: &StatusDocument, now: Timestamp, sheet: &mut PageWriter) {
     let all = sheet.is_verbose();
-    let is_open = |one: &DeploymentStatus| one.listed && (one.failed || one.undelivered || one.state != "signalled");
-    let is_shown = |one: &&DeploymentStatus| all || is_open(one) || one.state == "running";
+    let is_open =
+        |one: &DeploymentStatus| one.listed && (one.failed || one.undelivered || one.state != DeploymentState::Signalled);
+    let is_shown = |one: &&DeploymentStatus| all || is_open(one) || one.state == DeploymentState::Running;
     let node = status.node.as_ref();
     let rows: Vec<Row> = status.deployments.iter().filter(is_shown).map(|one| deployment_row(one, node, all, now)).collect();
     let (heads, done) =
@@ -357,15 +360,15 @@ fn deployments(status: &StatusDocument, now: Timestamp, sheet: &mut PageWriter) 
 }
 
 fn deployment_row(one: &DeploymentStatus, node: Option<&NodeStatus>, all: bool, now: Timestamp) -> Row {
-    let ended = one.state == "finished" || one.state == "signalled";
-    let (word, tone) = match one.state.as_str() {
+    let ended = one.state.has_ended();
+    let (word, tone) = match one.state {
         _ if ended && one.failed => ("FAILED", Severity::Bad),
         _ if ended && one.undelivered => ("unheard", Severity::Bad),
-        "signalled" => ("succeeded", Severity::Good),
+        DeploymentState::Signalled => ("succeeded", Severity::Good),
         // Its result waits in the outbox.
-        "finished" => ("finished", Severity::Odd),
-        "running" => ("running", Severity::Odd),
-        _ => ("waiting", Severity::Plain),
+        DeploymentState::Finished => ("finished", Severity::Odd),
+        DeploymentState::Running => ("running", Severity::Odd),
+        DeploymentState::Seen => ("waiting", Severity::Plain),
     };
     // Why it failed is below.
     let code = one.status_code.filter(|code| *code != 0 && !one.failed).map(|code| format!("status {code}"));
@@ -377,7 +380,8 @@ fn deployment_row(one: &DeploymentStatus, node: Option<&NodeStatus>, all: bool, 
         .cell(one.id.clone(), Severity::Plain)
         .detail(detail.join("; "));
     // The node's own rows say why.
-    let is_of_node = !all && node.is_some_and(|node| node.deployment.as_ref() == Some(&one.id) && node.state == "rejected");
+    let is_of_node =
+        !all && node.is_some_and(|node| node.deployment.as_ref() == Some(&one.id) && node.state == NodeState::Rejected);
     let is_own = ended && !is_of_node;
     row.note("", one.run_time(now).as_ref())
         .notes("why", if is_own { one.why() } else { Vec::new() })

@@ -36,12 +36,12 @@ fn crash_loop() -> ComponentStatus {
     }
 }
 
-fn deployment(name: &str, state: &str, failed: bool) -> DeploymentStatus {
+fn deployment(name: &str, state: DeploymentState, failed: bool) -> DeploymentStatus {
     DeploymentStatus {
         id: format!("id-of-{name}"),
         name: name.into(),
         group: if name == "master" { "kubernetes-node" } else { "script" }.into(),
-        state: state.into(),
+        state,
         status_code: Some(i32::from(failed) * 3),
         failed,
         since: Some(at(3 * DAY)),
@@ -76,10 +76,13 @@ fn ready() -> StatusDocument {
             remedy: None,
             next_try: None,
         }],
-        deployments: vec![deployment("prepare", "signalled", false), deployment("master", "signalled", false)],
+        deployments: vec![
+            deployment("prepare", DeploymentState::Signalled, false),
+            deployment("master", DeploymentState::Signalled, false),
+        ],
         node: Some(NodeStatus {
             generation: 2,
-            state: "applied".into(),
+            state: NodeState::Applied,
             deployment: Some("id-of-master".into()),
             role: Some("master".into()),
             name: Some("blue-master-0".into()),
@@ -112,7 +115,13 @@ fn with_node(change: impl FnOnce(&mut NodeStatus)) -> StatusDocument {
 }
 
 fn step(name: &str, state: ConditionState) -> Condition {
-    Condition { name: name.into(), state, since: Some(at(90_000)), ..Condition::default() }
+    let subject = name.split_once(' ').and_then(|(kind, of)| match kind {
+        "volume" => Some(Subject::Volume(of.into())),
+        "unit" => Some(Subject::Unit(of.into())),
+        "gate" => Some(Subject::Gate(of.into())),
+        _ => None,
+    });
+    Condition { name: name.into(), subject, state, since: Some(at(90_000)), ..Condition::default() }
 }
 
 /// etcd's volume is not attached; the first that it holds up are shown, too.
@@ -125,7 +134,7 @@ fn waiting() -> StatusDocument {
     };
     let etcd = Condition { waits_for: vec!["volume etcd".into()], ..step("unit etcd.service", ConditionState::Pending) };
     let mut status = with_node(|node| {
-        node.state = "applying".into();
+        node.state = NodeState::Applying;
         node.components.clear();
         node.certificates = None;
         node.volumes = vec![VolumeStatus {
@@ -143,7 +152,7 @@ fn waiting() -> StatusDocument {
             step("gate etcd", ConditionState::Pending),
         ];
     });
-    status.deployments[1].state = "running".into();
+    status.deployments[1].state = DeploymentState::Running;
     status.deployments[1].status_code = None;
     status
 }
@@ -151,7 +160,7 @@ fn waiting() -> StatusDocument {
 /// A foreign file system.
 fn failed() -> StatusDocument {
     let mut status = with_node(|node| {
-        node.state = "rejected".into();
+        node.state = NodeState::Rejected;
         node.components.clear();
         node.reason = Some("HNA-0306 volume etcd: holds ext4 (remedy: wipe it)".into());
         node.code = Some("HNA-0306".into());
@@ -164,8 +173,10 @@ fn failed() -> StatusDocument {
             vec![VolumeStatus { cause: why.cause.clone(), remedy: why.remedy.clone(), ..volume(Some(ConditionState::Failed)) }];
         node.steps = vec![step("unit containerd.service", ConditionState::Ok), why, step("gate etcd", ConditionState::Waiting)];
     });
-    status.deployments[1] =
-        DeploymentStatus { reason: Some("HNA-0306 the whole reason".into()), ..deployment("master", "signalled", true) };
+    status.deployments[1] = DeploymentStatus {
+        reason: Some("HNA-0306 the whole reason".into()),
+        ..deployment("master", DeploymentState::Signalled, true)
+    };
     status
 }
 
@@ -196,7 +207,7 @@ fn the_screens_are_as_they_were_read() {
 /// An update that failed at etcd, after which the rollback did so too; the kubelet came up before, and has died since.
 fn rollback_failed() -> StatusDocument {
     let mut status = with_node(|node| {
-        node.state = "rejected".into();
+        node.state = NodeState::Rejected;
         node.code = Some("HNA-0630".into());
         node.rollback = Some("the rollback to generation 1 failed too, for the same cause".into());
         node.causes = vec![format!("unit etcd.service: etcd.service is masked; {}", node.rollback.as_deref().unwrap())];
@@ -211,7 +222,7 @@ fn rollback_failed() -> StatusDocument {
             vec![step("unit containerd.service", ConditionState::Ok), why, step("unit kubelet.service", ConditionState::Ok)];
     });
     status.deployments[1] =
-        DeploymentStatus { reason: Some("the whole reason".into()), ..deployment("master", "signalled", true) };
+        DeploymentStatus { reason: Some("the whole reason".into()), ..deployment("master", DeploymentState::Signalled, true) };
     status
 }
 
@@ -229,12 +240,12 @@ fn rolled_back() -> StatusDocument {
 }
 
 /// Where the node is, or goes, by the operator's order.
-fn by_hand(state: &str) -> StatusDocument {
+fn by_hand(state: NodeState) -> StatusDocument {
     let mut status = rolled_back();
-    status.deployments[1] = deployment("master", "signalled", false);
+    status.deployments[1] = deployment("master", DeploymentState::Signalled, false);
     let node = status.node.as_mut().unwrap();
-    node.state = state.into();
-    if state == "restored" {
+    node.state = state;
+    if state == NodeState::Restored {
         (node.code, node.rollback) = (None, None);
         node.causes = vec!["generation 1 is in place by `rollback`, Heat asks for generation 2".into()];
         node.remedy = Some("`heat-node-agent rerun id-of-master` applies it again, or update the stack".into());
@@ -267,8 +278,8 @@ fn what_became_of_a_node_after_a_failure_stands_on_the_page_with_how_it_is_now()
             rolled_back(),
             &["why: unit etcd.service: it does not start; rolled back: generation 1", "kubelet healthy", "remedy: correct"][..],
         ),
-        (by_hand("restored"), &["kubelet healthy", "remedy: `heat-node-agent rerun id-of-master`"]),
-        (by_hand("restoring"), &["rollback to generation 1 under way", "containerd waiting"]),
+        (by_hand(NodeState::Restored), &["kubelet healthy", "remedy: `heat-node-agent rerun id-of-master`"]),
+        (by_hand(NodeState::Restoring), &["rollback to generation 1 under way", "containerd waiting"]),
     ] {
         let text = page(&status);
         for words in expected {
@@ -313,8 +324,8 @@ fn troubles() -> Vec<(&'static str, StatusDocument)> {
         ),
         ("FAILED generation 2 at unit etcd.service (HNA-0630)", rollback_failed()),
         ("FAILED generation 2 (HNA-0630)", rolled_back()),
-        ("DEGRADED: generation 1 is in place by `rollback`, not generation 2", by_hand("restored")),
-        ("WAITING for unit containerd.service (rollback of generation 2)", by_hand("restoring")),
+        ("DEGRADED: generation 1 is in place by `rollback`, not generation 2", by_hand(NodeState::Restored)),
+        ("WAITING for unit containerd.service (rollback of generation 2)", by_hand(NodeState::Restoring)),
         ("DEGRADED: the network of pods", with_node(wrong)),
         (
             "DEGRADED: certificates wait for an operator",
@@ -328,11 +339,14 @@ fn troubles() -> Vec<(&'static str, StatusDocument)> {
         ),
         ("DEGRADED: Heat does not have the result of prepare", changed(&|s| s.deployments[0].undelivered = true)),
         ("DEGRADED: a settings file is skipped", changed(&|s| s.conditions = vec![condition("settings")])),
-        ("FAILED deployment prepare (exit status 3)", changed(&|s| s.deployments[0] = deployment("prepare", "signalled", true))),
+        (
+            "FAILED deployment prepare (exit status 3, HNA-0404)",
+            changed(&|s| s.deployments[0] = deployment("prepare", DeploymentState::Signalled, true)),
+        ),
         ("FAILED the agent's own work: why", changed(&|s| s.conditions = vec![condition(STATE)])),
         ("FAILED metadata: the metadata cannot be understood", changed(&|s| s.conditions = vec![condition(METADATA)])),
-        ("WAITING for deployment prepare, which is running", changed(&|s| s.deployments[0].state = "running".into())),
-        ("WAITING for deployment prepare", changed(&|s| s.deployments[0].state = "seen".into())),
+        ("WAITING for deployment prepare, which is running", changed(&|s| s.deployments[0].state = DeploymentState::Running)),
+        ("WAITING for deployment prepare", changed(&|s| s.deployments[0].state = DeploymentState::Seen)),
         ("WAITING for metadata: no source is known yet", changed(&|s| s.sources.clear())),
         ("WAITING for metadata: no source has answered yet", changed(&|s| s.metadata.source = None)),
         ("WAITING for metadata: no list of deployments has come yet", changed(&|s| s.metadata.listed = None)),
@@ -406,10 +420,13 @@ fn a_copied_disk_and_an_unknown_identity_say_what_to_do() {
         "instance      7ee5 (SMBIOS)\n",
         "the other instance's state is kept in /aside/1",
         "/f is ignored: it belongs to instance b, from which this disk was copied",
-        "remedy: if `openstack stack resource show STACK RESOURCE`",
+        "remedy: `openstack stack resource show STACK RESOURCE`, with stack_name and path (up to\n",
     ] {
         assert!(text.contains(part), "{part} in {text}");
     }
+    status.identity.as_mut().unwrap().left_over_resource = Some("s node".into());
+    let text = page(&status);
+    assert!(text.contains("remedy: `openstack stack resource show s node`: if physical_resource_id is this"), "{text}");
     status.identity = Some(IdentityStatus { cause: Some("why".into()), remedy: Some("do".into()), ..IdentityStatus::default() });
     let text = page(&status);
     assert!(text.contains("instance      UNKNOWN, so nothing is run or sent: why\n    remedy: do\n"), "{text}");
@@ -430,7 +447,7 @@ fn a_script_that_runs_says_how_long_and_what_stops_it() {
     status.deployments[0] = DeploymentStatus {
         note: Some("Heat replaced it by b".into()),
         since: Some(at(245_000)),
-        ..deployment("prepare", "running", false)
+        ..deployment("prepare", DeploymentState::Running, false)
     };
     let text = page(&status);
     let lines = "has been running for 4m05s; `heat-node-agent logs id-of-prepare` shows its output, `heat-node-agent stop id-of-prepare` ends it \
