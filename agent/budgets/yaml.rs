@@ -12,8 +12,8 @@ use saphyr_parser::{Event, ScalarStyle, Tag};
 use serde_json::{Map, Number, Value};
 
 use super::yaml_events::YamlEvents;
+pub use super::yaml_events::YamlRejection;
 use super::{DEPTH, DOCUMENT_BYTES, DOCUMENT_MEMORY, json};
-use crate::error::Error;
 
 /// A value with the place where it begins.
 #[derive(Clone, Debug, PartialEq)]
@@ -53,29 +53,6 @@ pub struct Document {
     pub root: YamlNode,
     /// Names that a map has twice, each with the line of the second one, which counts.
     pub twice: Vec<(String, usize)>,
-}
-
-/// Why a text is not taken.
-#[derive(Debug)]
-pub enum YamlRejection {
-    /// It would take more memory than it may.
-    TooLarge,
-    /// It is not YAML, or has something that has no place in such a document: its line, and what is wrong.
-    Yaml(usize, String),
-}
-
-impl From<YamlRejection> for Error {
-    fn from(rejection: YamlRejection) -> Self {
-        match rejection {
-            YamlRejection::TooLarge => {
-                Self::permanent(format!("the YAML would take more than {} KiB of memory", DOCUMENT_MEMORY / 1024))
-                    .rule("the agent limits the size of its input to bound its memory")
-                    .remedy("split the document")
-            }
-            YamlRejection::Yaml(line, what) => Self::permanent(format!("the YAML is broken at line {line}: {what}"))
-                .rule(format!("YAML 1.1, one document, nested at most {DEPTH} levels deep")),
-        }
-    }
 }
 
 impl YamlNode {
@@ -564,7 +541,7 @@ mod tests {
                 other => panic!("{text:?}: {other:?}"),
             }
         }
-        assert!(Error::from(read("a: [").unwrap_err()).to_string().contains("is broken at line"));
+        assert!(crate::error::Error::from(read("a: [").unwrap_err()).to_string().contains("is broken at line"));
         assert_eq!(value(""), json!(null));
     }
 

@@ -10,13 +10,37 @@ use std::str::Chars;
 
 use saphyr_parser::{BufferedInput, Event, Parser, Span};
 
-use super::yaml::YamlRejection;
+use super::{DEPTH, DOCUMENT_MEMORY};
+use crate::error::Error;
 
 /// Memory of the tokens that one character may begin and end (measured: two of 180 bytes, in a queue that grows by doubling).
 const TOKENS: usize = 400;
 
 /// Characters without one of which no token ends where another one begins.
 const SEPARATORS: &str = ",[]{}:?!&*\"'#|>%@`";
+
+/// Why a text is not taken.
+#[derive(Debug)]
+pub enum YamlRejection {
+    /// It would take more memory than it may.
+    TooLarge,
+    /// It is not YAML, or has something that has no place in such a document: its line, and what is wrong.
+    Yaml(usize, String),
+}
+
+impl From<YamlRejection> for Error {
+    fn from(rejection: YamlRejection) -> Self {
+        match rejection {
+            YamlRejection::TooLarge => {
+                Self::permanent(format!("the YAML would take more than {} KiB of memory", DOCUMENT_MEMORY / 1024))
+                    .rule("the agent limits the size of its input to bound its memory")
+                    .remedy("split the document")
+            }
+            YamlRejection::Yaml(line, what) => Self::permanent(format!("the YAML is broken at line {line}: {what}"))
+                .rule(format!("YAML 1.1, one document, nested at most {DEPTH} levels deep")),
+        }
+    }
+}
 
 /// What of a text the parser may still have, and where it stands.
 #[derive(Default)]
@@ -49,16 +73,14 @@ enum Place {
 impl Place {
     fn after(self, c: char) -> Self {
         match (self, c) {
-            (Self::Lead, '|' | '>') => Self::Block,
+            (Self::Lead, '|' | '>') | (Self::Block, _) => Self::Block,
             (Self::Lead, '"' | '\'') => Self::Quoted(c),
-            (Self::Lead, ':' | '-' | '?' | ',') => self,
-            (Self::Lead, c) if c.is_whitespace() => self,
+            (Self::Lead, c) if c.is_whitespace() || ":-?,".contains(c) => Self::Lead,
             (Self::Quoted('"'), '\\') => Self::Escaped,
             (Self::Escaped, _) => Self::Quoted('"'),
             (Self::Quoted('\''), '\'') => Self::Ended,
             (Self::Ended, '\'') => Self::Quoted('\''),
-            (Self::Block, _) => self,
-            (Self::Quoted(quote), c) if quote != c => self,
+            (Self::Quoted(quote), c) if quote != c => Self::Quoted(quote),
             _ => Self::Tokens,
         }
     }

@@ -35,6 +35,8 @@ fn check(root: &Value, schema: &Value, value: &Value, at: &str, wrong: &mut Vec<
             "const" => rule == value,
             "enum" => rule.as_array().unwrap().contains(value),
             "minimum" => value.as_f64().is_none_or(|number| number >= rule.as_f64().unwrap()),
+            "minProperties" => value.as_object().is_none_or(|members| members.len() as u64 >= rule.as_u64().unwrap()),
+            "maxProperties" => value.as_object().is_none_or(|members| members.len() as u64 <= rule.as_u64().unwrap()),
             "minItems" => value.as_array().is_none_or(|items| items.len() as u64 >= rule.as_u64().unwrap()),
             "required" => value
                 .as_object()

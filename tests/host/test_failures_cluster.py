@@ -13,8 +13,9 @@ MASTER = GATEWAY.rsplit(".", 1)[0] + ".21"
 KUBELET, CONTAINERD = "kubelet.service", "containerd.service"
 # Of the stand-in's: what is in it is obeyed.
 ORDERS = "/run/heat-node-agent-stand-ins/kubelet"
+ORDERS_OF_PROXY = "/run/heat-node-agent-stand-ins/kube-proxy"
 DIES = 'die 7 failed to run Kubelet: mountpoint for cpu not found'
-NO_SPACE = "die 1 failed to create the root directory: mkdir /var/lib/kubelet/pods: no space left on device"
+NO_SPACE = "die 1 unable to take the lock: open /var/lib/kubelet/kube-proxy.lock: no space left on device"
 CERTIFICATES = "/v1/certificates"
 # Magnum's own words.
 SAYS = {403: "Policy doesn't allow certificate:get to be performed.", 500: "An unknown exception occurred."}
@@ -73,12 +74,12 @@ def kubelet(node: Node, stage):
     failure.shows("DEGRADED: kubelet crash-looping", failed=True)
     failure.mended("mount the cgroup again", lambda: host.remove(ORDERS))
 
-    failure = stage.failure("kubelet-no-space", 3 * 10)
+    failure = stage.failure("kube-proxy-no-space", 3 * 10)
     # It says what the C library says, and where that is so can be seen.
-    host.sh(f"head -c 8M /dev/zero >/var/lib/kubelet/full || :; echo '{NO_SPACE}' >{ORDERS}")
-    host.exec("systemctl", "restart", KUBELET, check=False)
-    failure.shows("DEGRADED: kubelet crash-looping", "no space is left on /var/lib/kubelet", failed=True)
-    failure.mended("make room", lambda: host.sh(f"rm /var/lib/kubelet/full {ORDERS}"), first=False)
+    host.sh(f"head -c 8M /dev/zero >/var/lib/kubelet/full || :; echo '{NO_SPACE}' >{ORDERS_OF_PROXY}")
+    host.exec("systemctl", "restart", "kube-proxy.service", check=False)
+    failure.shows("DEGRADED: kube-proxy crash-looping", "no space is left on /var/lib/kubelet", failed=True)
+    failure.mended("make room", lambda: host.sh(f"rm /var/lib/kubelet/full {ORDERS_OF_PROXY}"), first=False)
 
     failure = stage.failure("kubelet-hangs", HANGS)
     host.exec("systemctl", "kill", "-s", "STOP", KUBELET)

@@ -55,7 +55,9 @@ SECTIONS = [
     ]),
     ("A node in place", [
         ("kubelet-crash-loop", "A component dies again and again", ""),
-        ("kubelet-hangs", "A component hangs", "systemd shows it as running. Seen within a minute and a half."),
+        ("kube-proxy-no-space", "A component dies because a file system is full", "What is full is looked for where its last lines complain of it."),
+        ("kubelet-hangs", "A component hangs", "systemd shows it as running. Seen within a minute and a half, with why where the kernel knows it."),
+        ("containerd-hangs", "The container runtime hangs", "Its socket accepts connections all the same."),
         ("kubelet-stopped", "A component was stopped", ""),
         ("etcd-stopped", "etcd was stopped", ""),
         ("full-volume", "A service's volume is full", "The service has died of it. It is started again by itself once there is room."),

@@ -193,16 +193,21 @@ struct Measured {
     is_touched: bool,
 }
 
+/// What its unit waits for before its program starts.
+#[derive(Debug, Default)]
+struct Needs {
+    gates: Vec<String>,
+    /// The store of which some has to be free.
+    store: Option<String>,
+}
+
 /// A component and what was seen of it.
 #[derive(Debug)]
 struct MonitoredComponent {
     name: String,
     unit: Option<String>,
     parts: Vec<ComponentGate>,
-    /// Gates that its unit is started after.
-    needs: Vec<String>,
-    /// The store for whose free space it waits before its program starts.
-    awaited_store: Option<String>,
+    needs: Needs,
     /// As systemd said last.
     state: Option<UnitState>,
     /// Since when its process is up.
@@ -227,8 +232,7 @@ impl MonitoredComponent {
             name,
             unit,
             parts: Vec::new(),
-            needs: Vec::new(),
-            awaited_store: None,
+            needs: Needs::default(),
             state: None,
             up: None,
             measured: Measured::default(),
@@ -319,7 +323,7 @@ impl MonitoredComponent {
             (ProblemKind::Restarting, "restarting".to_owned(), cause, crash_remedy(unit))
         } else if state.is_settling() {
             let (cause, remedy) = if state.sub_state == "start-pre" {
-                let cause = match &self.awaited_store {
+                let cause = match &self.needs.store {
                     Some(store) => format!("{unit} waits until {} MiB are free on {store} (start-pre)", LEAST_FREE >> 20),
                     None => format!("{unit} runs a command that comes before its program (start-pre)"),
                 };
@@ -344,7 +348,7 @@ impl MonitoredComponent {
         let Bad { answer: BadAnswer { cause, is_silence }, .. } =
             part.bad.as_ref().filter(|_| part.has_failed() && self.is_measured())?;
         let name = &part.gate.name;
-        let need = gates_of(&part.gate.needs).chain(&self.needs).find(|gate| *gate != name && failed.contains(gate));
+        let need = gates_of(&part.gate.needs).chain(&self.needs.gates).find(|gate| *gate != name && failed.contains(gate));
         let text = format!("gate {name}: {cause}");
         let (kind, summary, cause) = match need {
             Some(need) => {
@@ -497,8 +501,10 @@ impl ComponentHealth {
         };
         for unit in desired.units.iter().filter(|unit| !unit.applies_files) {
             let mut component = take(unit.name.trim_end_matches(".service"), Some(&unit.name));
-            component.needs = gates_of(&unit.needs).cloned().collect();
-            component.awaited_store = awaited_store(desired, &unit.name).map(str::to_owned);
+            component.needs = Needs {
+                gates: gates_of(&unit.needs).cloned().collect(),
+                store: awaited_store(desired, &unit.name).map(str::to_owned),
+            };
             self.components.push(component);
         }
         // Routes to pods are watched by `pods.rs`.

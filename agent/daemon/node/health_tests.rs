@@ -216,7 +216,7 @@ fn what_comes_before_a_program_says_itself_what_it_waits_for() {
 #[test]
 fn a_unit_that_waits_for_free_space_names_the_store() {
     let mut watch = Watch::new();
-    watch.health.components.iter_mut().find(|one| one.name == "etcd").unwrap().awaited_store = Some("/var/lib/etcd".to_owned());
+    watch.health.components.iter_mut().find(|one| one.name == "etcd").unwrap().needs.store = Some("/var/lib/etcd".to_owned());
     watch.receive(1, state(ETCD, "activating", "start-pre", 0));
     watch.measure(3);
     assert_eq!(
