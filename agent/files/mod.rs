@@ -18,6 +18,7 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::FileExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -26,7 +27,7 @@ use nix::dir::Dir;
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, Flock, FlockArg, OFlag, OpenHow, ResolveFlag, openat, openat2, readlinkat, renameat};
 use nix::sys::stat::{FileStat, Mode, SFlag, fchmod, fstat, fstatat, mkdirat};
-use nix::unistd::{Gid, Uid, UnlinkatFlags, Whence, fchown, fsync, ftruncate, lseek, symlinkat, unlinkat};
+use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, fsync, symlinkat, unlinkat};
 use serde_json::error::Category;
 
 use crate::budgets::json::{self, JsonRejection};
@@ -97,26 +98,61 @@ pub struct PathMetadata {
 pub struct Tree {
     root: OwnedFd,
     base: PathBuf,
-    /// How many changes may be made yet; `None`: any number.
-    changes: Option<(Arc<AtomicU32>, Errno)>,
+    changes: Changes,
+}
+
+/// How many changes may be made yet, and how every later one fails; `None`: any number.
+#[derive(Clone, Debug, Default)]
+struct Changes(Option<(Arc<AtomicU32>, Errno)>);
+
+impl Changes {
+    fn of(number: u32, errno: Errno) -> Self {
+        Self(Some((Arc::new(AtomicU32::new(number)), errno)))
+    }
+
+    /// To be asked before each change.
+    fn take(&self) -> nix::Result<()> {
+        let take = |changes: &Arc<AtomicU32>| changes.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok();
+        match &self.0 {
+            Some((changes, errno)) if !take(changes) => Err(*errno),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// An exclusive lock, held until dropped.
 #[derive(Debug)]
 pub struct Lock {
-    file: Flock<OwnedFd>,
+    file: Flock<File>,
+    changes: Changes,
 }
 
 impl Lock {
-    /// Says something in the file that is locked, in the place of what it said.
+    /// Says something in the file that is locked, in the place of what it said, synced. What is not longer than that needs no more room on
+    /// the disk.
     ///
     /// # Errors
     /// If it cannot be written.
     pub fn note(&self, text: &str) -> Result<()> {
-        let said = ftruncate(&*self.file, 0)
-            .and_then(|()| lseek(&*self.file, 0, Whence::SeekSet))
-            .and_then(|_| nix::unistd::write(&*self.file, text.as_bytes()));
-        said.map(drop).map_err(|errno| Error::from(errno).context("writing to the file that is locked"))
+        let length = u64::try_from(text.len()).unwrap_or(u64::MAX);
+        let write = || {
+            if length > self.file.metadata()?.len() {
+                self.changes.take()?;
+            }
+            // The old length last: it is given up only where the new text is there.
+            self.file.write_all_at(text.as_bytes(), 0)?;
+            self.file.set_len(length)?;
+            self.file.sync_all()
+        };
+        write().map_err(|error| Error::from(error).context("writing to the file that is locked"))
+    }
+
+    /// Whether nothing is said in it.
+    ///
+    /// # Errors
+    /// If it cannot be looked at.
+    pub fn is_empty(&self) -> Result<bool> {
+        Ok(self.file.metadata()?.len() == 0)
     }
 }
 
@@ -131,7 +167,7 @@ impl Tree {
                 let error = Operation { verb: "opening directory", path: base.to_owned() }.failed(errno);
                 if errno == Errno::ENOENT { error.with_missing_directory(base) } else { error }
             })?;
-        Ok(Self { root, base: base.to_owned(), changes: None })
+        Ok(Self { root, base: base.to_owned(), changes: Changes::default() })
     }
 
     /// The same directory, in which so many changes (a file made, a new one synced, one renamed, removed) can be made and every later one fails: what
@@ -140,7 +176,7 @@ impl Tree {
     /// # Errors
     /// As [`Tree::open`].
     pub fn breaking_after(&self, changes: u32) -> Result<Self> {
-        Ok(Self { changes: Some((Arc::new(AtomicU32::new(changes)), Errno::EIO)), ..Self::open(&self.base)? })
+        Ok(Self { changes: Changes::of(changes, Errno::EIO), ..Self::open(&self.base)? })
     }
 
     /// The same with a disk that has space for so many changes, for tests.
@@ -148,16 +184,12 @@ impl Tree {
     /// # Errors
     /// As [`Tree::open`].
     pub fn full_after(&self, changes: u32) -> Result<Self> {
-        Ok(Self { changes: Some((Arc::new(AtomicU32::new(changes)), Errno::ENOSPC)), ..Self::open(&self.base)? })
+        Ok(Self { changes: Changes::of(changes, Errno::ENOSPC), ..Self::open(&self.base)? })
     }
 
     /// To be asked before each change.
     fn change(&self) -> nix::Result<()> {
-        let take = |changes: &Arc<AtomicU32>| changes.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok();
-        match &self.changes {
-            Some((changes, errno)) if !take(changes) => Err(*errno),
-            _ => Ok(()),
-        }
+        self.changes.take()
     }
 
     /// The name beside a name under which its next content is made; what a crash left there is removed.
@@ -658,7 +690,8 @@ impl Tree {
         Ok(false)
     }
 
-    /// Takes an exclusive lock on a file (made if needed) without waiting; `None` if somebody has it.
+    /// Takes an exclusive lock on a file (made if needed) without waiting; `None` if somebody has it, or had it and has removed the file
+    /// meanwhile.
     ///
     /// # Errors
     /// If the file cannot be opened or made.
@@ -669,7 +702,7 @@ impl Tree {
         self.locked(fd, path)
     }
 
-    /// The same of a file that is there; `None` also if there is none, or whoever had the lock has removed it meanwhile.
+    /// The same of a file that is there; `None` also if there is none.
     ///
     /// # Errors
     /// If the file cannot be opened.
@@ -679,17 +712,18 @@ impl Tree {
             Err(Errno::ENOENT | Errno::ENOTDIR) => return Ok(None),
             Err(errno) => return Err(self.doing("locking", path).failed(errno)),
         };
-        let Some(lock) = self.locked(fd, path)? else { return Ok(None) };
-        let is_there = fstat(&*lock.file).at(|| self.doing("locking", path))?.st_nlink > 0;
-        Ok(Some(lock).filter(|_| is_there))
+        self.locked(fd, path)
     }
 
     fn locked(&self, fd: OwnedFd, path: &Path) -> Result<Option<Lock>> {
-        match Flock::lock(fd, FlockArg::LockExclusiveNonblock) {
-            Ok(file) => Ok(Some(Lock { file })),
-            Err((_, Errno::EWOULDBLOCK)) => Ok(None),
-            Err((_, errno)) => Err(self.doing("locking", path).failed(errno)),
-        }
+        let file = match Flock::lock(File::from(fd), FlockArg::LockExclusiveNonblock) {
+            Ok(file) => file,
+            Err((_, Errno::EWOULDBLOCK)) => return Ok(None),
+            Err((_, errno)) => return Err(self.doing("locking", path).failed(errno)),
+        };
+        // Whoever had the lock may have removed the file: the next one locks another.
+        let is_there = fstat(&*file).at(|| self.doing("locking", path))?.st_nlink > 0;
+        Ok(is_there.then(|| Lock { file, changes: self.changes.clone() }))
     }
 
     fn parent(&self, path: &Path) -> Result<(OwnedFd, OsString)> {
