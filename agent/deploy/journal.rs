@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::result::DeploymentOutcome;
+use super::unsent::{self, Unsent};
 use crate::budgets::{LEGACY_MARKS, RECORDS_MEMORY, RESULT_IN_MEMORY};
 use crate::clock::{Clock, Moment, Timestamp};
 use crate::digest::key_of;
@@ -357,16 +358,18 @@ impl Journal {
         self.legacy.as_ref().map_or(Ok(()), |legacy| legacy.remove(&begun_name(id)).map(drop))
     }
 
-    /// Records a deployment as seen. `None` if it was run before there was a record of it: it is then recorded as done.
+    /// Records a deployment as seen. `None` if it was run before there was a record of it: it is then recorded as done, or as finished where
+    /// Heat is known not to have its result.
     ///
     /// # Errors
-    /// If it cannot be written; it is then not taken up.
+    /// If it cannot be written, or the replaced tools are at it; it is then not taken up.
     pub fn register(&mut self, deployment: &Deployment) -> Result<Option<&DeploymentRecord>> {
         let mut record = self.new_record(&deployment.id, &deployment.name, &deployment.group);
         describe(&mut record, deployment);
         let (tree, mark) = self.mark(&deployment.id);
         let is_known = tree.facts(&mark)?.is_some();
         let is_ours = is_known && self.is_ours(&deployment.id)?;
+        let unsent = if is_known && !is_ours { self.take_unsent(&deployment.id)? } else { None };
         if is_ours && !record.is_job() {
             // Bringing a node up again changes nothing, and tells Heat how it is.
             self.put(record)?;
@@ -376,6 +379,11 @@ impl Journal {
             record.started = Some(self.clock.now());
             let result = self.result_beside(&deployment.id)?;
             self.end_lost(&mut record, result);
+        } else if let Some(result) = unsent.as_ref().map(|_| self.unsent_result(&deployment.id)).transpose()? {
+            record.state = DeploymentState::Finished;
+            record.finished = Some(self.clock.now());
+            record.note = Some("run by the replaced tools, which had not told Heat its result".to_owned());
+            record.outcome = Some(result);
         } else if is_known {
             record.state = DeploymentState::Signalled;
             let by_mark = mark.starts_with(MARKS);
@@ -384,7 +392,39 @@ impl Journal {
             );
         }
         self.put(record)?;
+        // Only now: until then nothing else says that Heat waits for it.
+        if let (Some(_locked), Some(legacy), Some(name)) = (unsent, &self.legacy, legacy_name(&deployment.id)) {
+            unsent::settle(legacy, &name)?;
+        }
         Ok(self.records.get(&deployment.id).filter(|_| !is_known))
+    }
+
+    /// What the replaced tools left that Heat does not have yet.
+    ///
+    /// # Errors
+    /// Transient while they are at it: what becomes of it is known later.
+    fn take_unsent(&self, id: &str) -> Result<Option<Unsent>> {
+        let (Some(legacy), Some(name)) = (&self.legacy, legacy_name(id)) else { return Ok(None) };
+        let unsent = Unsent::take(legacy, &name)?;
+        if unsent.is_none() && unsent::is_open(legacy, &name)? {
+            return Err(Error::transient(format!("55-heat-config is running the deployment {id}, or sending its result")));
+        }
+        Ok(unsent)
+    }
+
+    /// The result of a deployment that they have not told: as a whole, its status alone, or that they were cut off.
+    fn unsent_result(&self, id: &str) -> Result<DeploymentOutcome> {
+        let kept = match legacy_name(id) {
+            Some(name) => {
+                self.result_beside(id)?.map_or_else(|| self.kept_result(&unsent::mark(&name)), |kept| Ok(Some(kept)))?
+            }
+            None => None,
+        };
+        Ok(kept.unwrap_or_else(|| {
+            let cut_off = Error::permanent(unsent::INTERRUPTED);
+            let cut_off = cut_off.remedy(Remedy::stack_update("check how far it got, then update the stack to run it again"));
+            DeploymentOutcome::refused(FailureReason::of(&cut_off).with_code(Code::DeploymentInterrupted.entry().code))
+        }))
     }
 
     /// Takes the result of a script or hook that ended after its record was written last: the state directory is older than what lies
@@ -432,8 +472,12 @@ impl Journal {
 
     /// The result that lies beside it; none where that is not there or cannot be understood.
     fn result_beside(&self, id: &str) -> Result<Option<DeploymentOutcome>> {
-        let (Some(legacy), Some(name)) = (&self.legacy, legacy_name(id)) else { return Ok(None) };
-        match legacy.read_json::<Map<String, Value>>(&name.with_extension("notify.json")) {
+        legacy_name(id).map_or(Ok(None), |name| self.kept_result(&unsent::result_file(&name)))
+    }
+
+    fn kept_result(&self, file: &Path) -> Result<Option<DeploymentOutcome>> {
+        let Some(legacy) = &self.legacy else { return Ok(None) };
+        match legacy.read_json::<Map<String, Value>>(file) {
             Ok(body) => Ok(body.map(super::result::of_kept)),
             Err(error) if error.kind() == ErrorKind::Permanent => Ok(None),
             Err(error) => Err(error),
@@ -1058,6 +1102,42 @@ mod tests {
         journal.signalled("failed", None).unwrap();
         journal.rerun("failed", "1").unwrap();
         assert!(!journal.recover("failed", DeploymentState::Seen).unwrap());
+    }
+
+    /// Attack: the links gave way to the agent while a result was unsent: `status` said that it had succeeded, and Heat never heard.
+    #[test]
+    fn what_the_replaced_tools_did_not_tell_heat_is_told_by_this_agent() {
+        let (place, report) = (TestState::new(), Report::kept());
+        let room = " ".repeat(4096);
+        let kept = r#"{"deploy_status_code": 3, "deploy_stdout": "out", "o": "output"}"#;
+        for (id, unsent, result) in [
+            ("whole", room.as_str(), Some(kept)),
+            ("of_before", "", Some(kept)),
+            ("short", r#"{"deploy_status_code": 3}  "#, None),
+            ("cut_off", &room, None),
+            ("damaged", &room, Some("{\"deploy_sta")),
+            ("running", &room, None),
+        ] {
+            place.write(&format!("deployed/{id}.json"), &json!({"id": id}).to_string());
+            place.write(&format!("deployed/{id}.unsent"), unsent);
+            if let Some(result) = result {
+                place.write(&format!("deployed/{id}.notify.json"), result);
+            }
+        }
+        let mut journal = place.journal(&report);
+        let deployed = Tree::open(&place.0.path().join("deployed")).unwrap();
+        for (id, status) in [("whole", 3), ("of_before", 3), ("short", 3), ("cut_off", 1), ("damaged", 1)] {
+            assert!(journal.register(&deployment(id)).unwrap().is_none(), "{id} must not run twice");
+            let record = journal.get(id).unwrap();
+            let outcome = record.outcome.clone().unwrap();
+            assert_eq!((record.state, outcome.status, record.failed()), (DeploymentState::Finished, status, true), "{id}");
+            assert_eq!(outcome.stdout == "out", ["whole", "of_before"].contains(&id), "{id}");
+            assert_eq!(outcome.reason.is_some_and(|reason| reason.to_string().contains("interrupted")), status == 1, "{id}");
+            assert!(!unsent::is_open(&deployed, &legacy_name(id).unwrap()).unwrap(), "{id}");
+        }
+        let running = Unsent::take(&deployed, Path::new("running.json")).unwrap();
+        let error = journal.register(&deployment("running")).unwrap_err();
+        assert!(error.kind() == ErrorKind::Transient && journal.get("running").is_none() && running.is_some());
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod history;
 pub mod hooks;
 mod journal;
 mod result;
+pub mod unsent;
 mod work;
 
 pub use generation::{AppliedExtent, FILE as GENERATION, Generation, Generations, PreviousGeneration, Reference};

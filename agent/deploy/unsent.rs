@@ -2,85 +2,223 @@
 //! (heat-protocol.md R30, R31).
 //!
 //! `ID.unsent` is made before the deployment begins, is locked while it runs, and goes when the result is told. One that nobody has locked
-//! belongs to a run that was cut off, or to a result that Heat did not take.
+//! belongs to a run that was cut off, or to a result that Heat did not take. It has room for a status, so that a disk that the deployment
+//! has filled does not lose it.
 
 use std::path::{Path, PathBuf};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use super::machine::Machine;
 use crate::error::Result;
-use crate::files::{Lock, READ_LIMIT};
-use crate::metadata::python_json;
+use crate::files::{Attributes, Lock, READ_LIMIT, Tree};
+use crate::metadata::{python_json, python_json_lines};
+use crate::report::text::shortened;
 
-/// How heat-config-notify ends where the result may be taken later, for 55-heat-config alone (`EX_TEMPFAIL` of sysexits.h).
-pub(super) const LATER: u8 = 75;
+/// What there is to say of a deployment that was cut off.
+pub const INTERRUPTED: &str = "interrupted: 55-heat-config was ended, or the machine restarted, while it ran; what it did is unknown, and it is not run again";
+/// Bytes of the room for a status: a block of most file systems.
+const ROOM: usize = 4096;
+/// Bytes of a status, or of the reason for which the rest of a result is lost: both, encoded, fit into the room.
+const SHORT: usize = 300;
 
 /// The mark of a deployment whose record this is.
-fn mark(deployed: &Path) -> PathBuf {
+#[must_use]
+pub fn mark(deployed: &Path) -> PathBuf {
     deployed.with_extension("unsent")
 }
 
+/// Where a result is also kept for people.
+#[must_use]
+pub fn result_file(deployed: &Path) -> PathBuf {
+    deployed.with_extension("notify.json")
+}
+
 /// Whether the result of a deployment is still to be told.
-pub(super) fn is_open(machine: &Machine, deployed: &Path) -> bool {
-    machine.kind(mark(deployed)).is_some()
+///
+/// # Errors
+/// If that cannot be looked at.
+pub fn is_open(tree: &Tree, deployed: &Path) -> Result<bool> {
+    Ok(tree.facts(&mark(deployed))?.is_some())
 }
 
 /// Takes the mark away: Heat has the result, or never takes it.
 ///
 /// # Errors
 /// If it cannot be removed.
-pub(super) fn settle(machine: &Machine, deployed: &Path) -> Result<()> {
-    machine.root.remove(&mark(deployed)).map(drop)
+pub fn settle(tree: &Tree, deployed: &Path) -> Result<()> {
+    tree.remove(&mark(deployed)).map(drop)
+}
+
+/// A result that is kept.
+#[derive(Debug)]
+pub struct KeptResult {
+    /// JSON.
+    pub text: Vec<u8>,
+    /// When it was written, in seconds since 1970.
+    pub written: i64,
 }
 
 /// A result to tell, which no other process tells meanwhile.
-pub(super) struct Unsent {
+#[derive(Debug)]
+pub struct Unsent {
     lock: Lock,
+    deployed: PathBuf,
 }
 
 impl Unsent {
-    /// Before a deployment begins; `None` where another process is running it.
+    /// Makes the record of a deployment, whole or not at all, and before it the mark. `None` where there is a record, or another process is
+    /// at it: what is begun is never begun again, whatever becomes of it, and by one alone.
     ///
     /// # Errors
-    /// If there is no room for the mark.
-    pub(super) fn begin(machine: &Machine, deployed: &Path) -> Result<Option<Self>> {
-        let Some(lock) = machine.root.lock(&mark(deployed))? else { return Ok(None) };
-        // Of an earlier run of the same deployment.
-        lock.note("")?;
-        machine.root.remove(&result_file(deployed))?;
-        Ok(Some(Self { lock }))
+    /// If there is no room for either; nothing has begun then.
+    pub fn begin(tree: &Tree, deployed: &Path, record: &[u8]) -> Result<Option<Self>> {
+        if tree.facts(deployed)?.is_some() {
+            return Ok(None);
+        }
+        let Some(lock) = tree.lock(&mark(deployed))? else { return Ok(None) };
+        Self::begin_locked(tree, deployed, record, lock)
+    }
+
+    fn begin_locked(tree: &Tree, deployed: &Path, record: &[u8], lock: Lock) -> Result<Option<Self>> {
+        // Another run may have begun it since, and its mark is not empty.
+        if tree.facts(deployed)?.is_some() {
+            if lock.is_empty()? {
+                settle(tree, deployed)?;
+            }
+            return Ok(None);
+        }
+        let begun = lock
+            .note(&" ".repeat(ROOM))
+            // Of an earlier run of the same deployment.
+            .and_then(|()| tree.remove(&result_file(deployed)))
+            .and_then(|_| tree.write(deployed, record, Attributes::mode(0o600)));
+        if begun.is_err() {
+            // The record may be in its place, and only not synced. A mark alone is of nothing that has begun.
+            let _ = tree.remove(deployed).and_then(|_| settle(tree, deployed));
+        }
+        begun.map(|()| Some(Self { lock, deployed: deployed.to_owned() }))
     }
 
     /// What an earlier run left; `None` where there is nothing, or another process is at it.
     ///
     /// # Errors
     /// If it cannot be looked at.
-    pub(super) fn take(machine: &Machine, deployed: &Path) -> Result<Option<Self>> {
-        Ok(machine.root.lock_existing(&mark(deployed))?.map(|lock| Self { lock }))
+    pub fn take(tree: &Tree, deployed: &Path) -> Result<Option<Self>> {
+        Ok(tree.lock_existing(&mark(deployed))?.map(|lock| Self { lock, deployed: deployed.to_owned() }))
     }
 
-    /// The result of the earlier run as text; `None` where that was cut off before there was one.
+    /// The result; `None` where the run was cut off before there was one.
     ///
     /// # Errors
     /// If it cannot be read.
-    pub(super) fn result(machine: &Machine, deployed: &Path) -> Result<Option<Vec<u8>>> {
-        let short = machine.root.read(&mark(deployed), READ_LIMIT)?.filter(|text| !text.is_empty());
-        short.map_or_else(|| machine.root.read(&result_file(deployed), READ_LIMIT), |text| Ok(Some(text)))
+    pub fn result(&self, tree: &Tree) -> Result<Option<KeptResult>> {
+        for file in [result_file(&self.deployed), mark(&self.deployed)] {
+            let (Some(facts), Some(text)) = (tree.facts(&file)?, tree.read(&file, READ_LIMIT)?) else { continue };
+            let text = text.trim_ascii();
+            if !text.is_empty() {
+                return Ok(Some(KeptResult { text: text.to_vec(), written: facts.stamp.1 }));
+            }
+        }
+        Ok(None)
     }
 
-    /// Keeps the status of a result whose file cannot be written.
+    /// Keeps the result, or, where there is no room for it, the status that it says.
     ///
     /// # Errors
-    /// If there is no room for that either.
-    pub(super) fn keep_status(&self, result: &Value, why: &str) -> Result<()> {
-        let status = result.get("deploy_status_code").cloned().unwrap_or_else(|| 0.into());
-        let text = format!("the rest of the result is lost: {why}");
-        self.lock.note(&python_json(&serde_json::json!({"deploy_status_code": status, "deploy_stderr": text})))
+    /// If it is not kept whole.
+    pub fn keep(&self, tree: &Tree, result: &Value) -> Result<()> {
+        let file = result_file(&self.deployed);
+        tree.write(&file, python_json_lines(result, 2).as_bytes(), Attributes::mode(0o600))
+            .or_else(|error| self.lock.note(&short(result, &error.to_string())).and(Err(error)))
     }
 }
 
-/// Where a result is also kept for people.
-pub(super) fn result_file(deployed: &Path) -> PathBuf {
-    deployed.with_extension("notify.json")
+/// What fits into the room of the mark.
+fn short(result: &Value, why: &str) -> String {
+    let status = result.get("deploy_status_code").cloned().unwrap_or_else(|| 0.into());
+    // A longer one is a text, and failure (heat-protocol.md 7).
+    let status = if python_json(&status).len() <= SHORT { status } else { 1.into() };
+    let why = format!("the rest of the result is lost: {}", shortened(why, SHORT));
+    python_json(&json!({"deploy_status_code": status, "deploy_stderr": why}))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+    use crate::budgets::json::value;
+
+    const RECORD: &str = "a.json";
+
+    fn tree() -> (tempfile::TempDir, Tree) {
+        let dir = tempfile::tempdir().unwrap();
+        let tree = Tree::open(dir.path()).unwrap();
+        (dir, tree)
+    }
+
+    fn put(tree: &Tree, name: &str, text: &str) {
+        tree.write(Path::new(name), text.as_bytes(), Attributes::mode(0o600)).unwrap();
+    }
+
+    /// Attack: one run had looked for the record, another one began and was cut off, and the first took its mark away.
+    #[test]
+    fn what_another_run_began_meanwhile_keeps_its_mark() {
+        let (_dir, tree) = tree();
+        let record = Path::new(RECORD);
+        let begin = || {
+            let lock = tree.lock(&mark(record)).unwrap().unwrap();
+            assert!(Unsent::begin_locked(&tree, record, b"{}", lock).unwrap().is_none());
+        };
+        put(&tree, RECORD, "{}");
+        begin();
+        assert!(!is_open(&tree, record).unwrap(), "a mark that it made itself goes again");
+        put(&tree, "a.unsent", &" ".repeat(ROOM));
+        put(&tree, "a.notify.json", "{\"deploy_status_code\": 3}");
+        begin();
+        let left = Unsent::take(&tree, record).unwrap().unwrap();
+        assert_eq!(left.result(&tree).unwrap().unwrap().text, b"{\"deploy_status_code\": 3}");
+    }
+
+    /// Attack: SIGKILL between the making of the record and its content: it was deployed, and nobody could tell where its result goes.
+    #[test]
+    fn nobody_ever_sees_half_a_record() {
+        let (_dir, tree) = tree();
+        let (record, text) = (Path::new(RECORD), vec![b'x'; 4 << 20]);
+        let is_over = AtomicBool::new(false);
+        let seen = std::thread::scope(|scope| {
+            let look = scope.spawn(|| {
+                let mut seen = Vec::new();
+                while !is_over.load(Ordering::Relaxed) {
+                    seen.extend(tree.facts(record).unwrap().map(|facts| facts.size));
+                }
+                seen
+            });
+            for _ in 0..5 {
+                drop(Unsent::begin(&tree, record, &text).unwrap().unwrap());
+                tree.remove(record).unwrap();
+            }
+            is_over.store(true, Ordering::Relaxed);
+            look.join().unwrap()
+        });
+        assert!(seen.iter().all(|size| *size == 4 << 20), "{:?}", seen.iter().min());
+    }
+
+    /// Attack: a script filled the disk and ended well, and Heat heard that it had been interrupted.
+    #[test]
+    fn a_status_needs_no_room_that_was_not_there_before() {
+        for status in [json!(0), json!(-9), json!("7"), json!("x".repeat(9000))] {
+            let (dir, tree) = tree();
+            let record = Path::new(RECORD);
+            drop(Unsent::begin(&tree, record, b"{}").unwrap().unwrap());
+            let full = Tree::open(dir.path()).unwrap().full_after(0).unwrap();
+            let unsent = Unsent::take(&full, record).unwrap().unwrap();
+            let result = json!({"deploy_status_code": status, "deploy_stdout": "out"});
+            assert!(unsent.keep(&full, &result).is_err(), "its file has no room");
+            let kept = value(&unsent.result(&full).unwrap().unwrap().text, 1 << 16).unwrap();
+            let expected = if status.to_string().len() > SHORT { json!(1) } else { status };
+            assert_eq!(kept["deploy_status_code"], expected);
+            assert!(kept["deploy_stderr"].as_str().unwrap().contains("lost"), "{kept}");
+        }
+    }
 }

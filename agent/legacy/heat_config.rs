@@ -9,11 +9,14 @@ use super::arguments::ToolResult;
 use super::hooks;
 use super::log::Log;
 use super::machine::{Machine, variable};
-use super::unsent::{self, Unsent};
+use super::notify::LATER;
+use super::polled::Polled;
 use crate::budgets::json::JsonRejection;
 use crate::budgets::{DOCUMENT_MEMORY, python_json};
+use crate::clock::Clock;
 use crate::deploy::Work;
 use crate::deploy::hooks::file_name;
+use crate::deploy::unsent::{self, INTERRUPTED, Unsent};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::files::{Attributes, FileKind, READ_LIMIT, masked};
 use crate::metadata::{python_json as json_text, python_json_lines, python_text};
@@ -28,7 +31,6 @@ const NOTIFY: &str = "heat-config-notify";
 /// This program, also where its file was replaced since it was started.
 const OWN: &str = "/proc/self/exe";
 const NOT_TOLD: &str = "Heat does not have every result yet";
-const INTERRUPTED: &str = "interrupted: 55-heat-config was ended, or the machine restarted, while it ran; what it did is unknown, and it is not run again";
 /// Where the deployment says which part of a component is meant.
 const ACTION: &str = "deploy_action";
 
@@ -45,8 +47,15 @@ pub(super) fn run(_: &[String]) -> ToolResult {
     let deployed = hooks::directory(&machine, "HEAT_CONFIG_DEPLOYED", DEPLOYED);
     prepare(&machine, &deployed, &hooks::directory(&machine, "HEAT_CONFIG_DEPLOYED_OLD", OLD_DEPLOYED))?;
     let bytes = machine.root.read(&file, READ_LIMIT)?.unwrap_or_default();
-    let mut tool =
-        Tool { machine, deployed, hooks: variable("HEAT_CONFIG_HOOKS"), notifier: Notifier::configured(), log: Log::new() };
+    let mut tool = Tool {
+        machine,
+        deployed,
+        hooks: variable("HEAT_CONFIG_HOOKS"),
+        notifier: Notifier::configured(),
+        polled: Polled::said(),
+        clock: Clock::system(),
+        log: Log::new(),
+    };
     let deployments = match python_json::value(&bytes, DOCUMENT_MEMORY) {
         Ok(Value::Array(deployments)) => deployments,
         Ok(_) | Err(JsonRejection::Json(_)) => {
@@ -91,6 +100,9 @@ struct Tool {
     /// Where hooks are looked for first.
     hooks: Option<String>,
     notifier: Notifier,
+    /// How current the list is.
+    polled: Polled,
+    clock: Clock,
     log: Log,
 }
 
@@ -109,16 +121,6 @@ impl Notifier {
     }
 }
 
-/// What became of an entry of the list.
-enum Done {
-    /// Nothing is left to do.
-    Told,
-    /// It has run, and a later run tells Heat.
-    Untold,
-    /// An earlier run made this record and did not tell Heat.
-    Before(PathBuf),
-}
-
 /// How the deployments of a group are run.
 enum Hook {
     File(PathBuf),
@@ -127,57 +129,42 @@ enum Hook {
 }
 
 impl Tool {
-    /// Runs what has not been run, and then tells Heat what earlier runs did not.
+    /// Runs what has not been run, and tells Heat what earlier runs did not. One that cannot be told keeps none of the others waiting.
     ///
     /// # Errors
     /// Transient, if something is left for a later run: whoever runs this tool comes again. What was begun is not begun a second time.
     fn work(&mut self, deployments: &[Value]) -> Result<()> {
-        let (mut left, mut untold) = (None, Vec::new());
+        let mut left = None;
         for entry in deployments {
             match self.deploy(entry) {
-                Ok(Done::Told) => {}
-                Ok(Done::Before(path)) => untold.push(path),
-                Ok(Done::Untold) => left = left.or_else(|| Some(Error::transient(NOT_TOLD))),
+                Ok(true) => {}
+                Ok(false) => left = left.or_else(|| Some(Error::transient(NOT_TOLD))),
                 Err(error) => {
                     self.log.error(&error.to_string());
                     if error.kind() == ErrorKind::Transient {
-                        left.get_or_insert(error.context("not every deployment could be begun"));
+                        left.get_or_insert(error.context("not every deployment is done"));
                     }
-                }
-            }
-        }
-        for path in untold {
-            match self.tell_again(&path) {
-                Ok(true) => {}
-                // Heat is away for the others, too.
-                Ok(false) => {
-                    left.get_or_insert(Error::transient(NOT_TOLD));
-                    break;
-                }
-                Err(error) => {
-                    self.log.error(&error.to_string());
-                    left.get_or_insert(error);
                 }
             }
         }
         left.map_or(Ok(()), Err)
     }
 
-    /// Runs a deployment that has not been run, and tells Heat.
+    /// Runs a deployment that has not been run, and tells Heat. `false` where a later run does that.
     ///
     /// # Errors
-    /// If it was not begun; transient where a later run may begin it.
-    fn deploy(&mut self, entry: &Value) -> Result<Done> {
+    /// If it was not begun, or what an earlier run left cannot be looked at; transient where a later run may do it.
+    fn deploy(&mut self, entry: &Value) -> Result<bool> {
         let entry = entry.as_object().ok_or_else(|| Error::permanent("a deployment is no JSON object"))?;
         let id = entry.get("id").and_then(Value::as_str).ok_or_else(|| Error::permanent("a deployment has no id"))?;
         let id = hooks::plain(id, "id")?.to_owned();
         let work = |entry: &Map<String, Value>| entry.get("group").and_then(Value::as_str).map_or(Work::Data, Work::of);
         let path = self.deployed.join(format!("{id}.json"));
         match work(entry) {
-            Work::Data => return Ok(Done::Told),
+            Work::Data => return Ok(true),
             Work::Node => {
                 self.log.info(&format!("{id} is left to heat-node-agent.service"));
-                return Ok(Done::Told);
+                return Ok(true);
             }
             Work::Script | Work::Hook => {}
         }
@@ -185,19 +172,19 @@ impl Tool {
         let checked = checked(&mut entry);
         if checked == Ok(false) {
             self.log.warning(&format!("{id} has nothing for this action"));
-            return Ok(Done::Told);
+            return Ok(true);
         }
         if work(&entry) == Work::Data {
-            return Ok(Done::Told);
+            return Ok(true);
         }
         let hook = checked.and_then(|_| self.hook(entry.get("group").and_then(Value::as_str).unwrap_or_default()));
         let entry = Value::Object(entry);
-        let Some(unsent) = self.begin(&path, &entry)? else {
-            if unsent::is_open(&self.machine, &path) {
-                return Ok(Done::Before(path));
+        let Some(unsent) = Unsent::begin(&self.machine.root, &path, text_of(&entry).as_bytes())? else {
+            if unsent::is_open(&self.machine.root, &path)? {
+                return self.tell_again(&path);
             }
             self.log.info(&format!("{id} is deployed already; to deploy it again, remove {}", path.display()));
-            return Ok(Done::Told);
+            return Ok(true);
         };
         let result = match hook.and_then(|hook| self.heard(&hook, &entry)) {
             Ok(heard) if heard.is_cut => {
@@ -212,70 +199,72 @@ impl Tool {
                 failure(&error)
             }
         };
-        Ok(if self.tell(&path, &result, &unsent) { Done::Told } else { Done::Untold })
-    }
-
-    /// Makes the record of a deployment; `None` where there is one. What is begun is never begun again, whatever becomes of it, and by one
-    /// alone; and that its result is to be told is on disk before.
-    fn begin(&self, path: &Path, entry: &Value) -> Result<Option<Unsent>> {
-        if self.machine.kind(path).is_some() {
-            return Ok(None);
-        }
-        let Some(unsent) = Unsent::begin(&self.machine, path)? else { return Ok(None) };
-        let made = self.machine.root.create_new(path, text_of(entry).as_bytes(), Attributes::mode(0o600));
-        if made != Ok(true) {
-            // Nothing has begun, or another process has begun and ended it meanwhile.
-            unsent::settle(&self.machine, path)?;
-        }
-        Ok(made?.then_some(unsent))
-    }
-
-    /// Tells Heat a result. `false` where a later run does it.
-    fn tell(&mut self, path: &Path, result: &Value, unsent: &Unsent) -> bool {
         // Heat waits for the result whether there is room to keep it or not.
-        if let Err(error) = self.write(&unsent::result_file(path), result) {
+        if let Err(error) = unsent.keep(&self.machine.root, &result) {
             self.log.error(&error.to_string());
-            if let Err(error) = unsent.keep_status(result, &error.to_string()) {
-                self.log.error(&error.to_string());
-            }
         }
-        self.hand_over(path, json_text(result).as_bytes())
+        Ok(self.hand_over(&path, json_text(&result).as_bytes()))
     }
 
-    /// Tells Heat what an earlier run of a deployment was to tell. `false` where a later one does it.
+    /// Tells Heat what an earlier run of a deployment was to tell, where Heat is known to have listed it since. `false` where a later run
+    /// does it.
     fn tell_again(&mut self, path: &Path) -> Result<bool> {
-        let Some(unsent) = Unsent::take(&self.machine, path)? else {
+        let root = &self.machine.root;
+        let Some(unsent) = Unsent::take(root, path)? else {
             self.log.info(&format!("another process is running {}, or sending its result", path.display()));
             return Ok(true);
         };
+        let now = Polled::seconds(self.clock.now());
+        // Nobody knows when one ended that was cut off, or whose time the clock has not reached: no later than now.
+        let known = match unsent.result(root) {
+            Ok(Some(kept)) if kept.written <= now => Some(kept),
+            Ok(Some(kept)) => {
+                root.write(&unsent::result_file(path), &kept.text, Attributes::mode(0o600))?;
+                None
+            }
+            Err(error) if error.kind() == ErrorKind::Transient => return Err(error),
+            cut_off => {
+                let error = cut_off.err().unwrap_or_else(|| Error::permanent(INTERRUPTED));
+                unsent.keep(root, &failure(&error))?;
+                None
+            }
+        };
+        let Some(kept) = known.filter(|kept| self.polled.is_after(kept.written)) else { return Ok(self.is_left(path)) };
         self.log.warning(&format!("Heat does not have the result of {}: it is sent now", path.display()));
-        match Unsent::result(&self.machine, path) {
-            Ok(Some(result)) => Ok(self.hand_over(path, &result)),
-            Ok(None) => Ok(self.tell(path, &failure(&Error::permanent(INTERRUPTED)), &unsent)),
-            Err(error) if error.kind() == ErrorKind::Transient => Err(error),
-            Err(error) => Ok(self.tell(path, &failure(&error), &unsent)),
-        }
+        Ok(self.hand_over(path, &kept.text))
     }
 
-    /// Has a result sent. `false` where Heat may take it later.
+    /// Has a result sent. `false` where a later run may do it.
     fn hand_over(&mut self, path: &Path, result: &[u8]) -> bool {
         let is_later = match self.notify(path, result) {
-            Ok(status) => self.notifier.is_own && (status < 0 || status == i32::from(unsent::LATER)),
+            Ok(status) => self.notifier.is_own && (status < 0 || status == i32::from(LATER)),
             Err(error) => {
                 self.log.error(&error.to_string());
                 self.notifier.is_own
             }
         };
         if is_later {
-            self.log.error(&format!("Heat does not have the result of {}: the next run of this tool sends it", path.display()));
-        } else if let Err(error) = unsent::settle(&self.machine, path) {
+            return self.is_left(path);
+        }
+        if let Err(error) = unsent::settle(&self.machine.root, path) {
             self.log.error(&error.to_string());
         }
-        !is_later
+        true
     }
 
-    fn write(&self, path: &Path, value: &Value) -> Result<()> {
-        self.machine.root.write(path, text_of(value).as_bytes(), Attributes::mode(0o600))
+    /// Says that Heat does not have a result. `false` where a later run may send it; `true` where nobody will ever say that Heat still asks
+    /// for it, so that a later run could do no more than this one.
+    fn is_left(&mut self, path: &Path) -> bool {
+        let path = path.display();
+        if self.polled == Polled::Unsaid {
+            let by_hand = format!("heat-config-notify {path} < {}", unsent::result_file(Path::new(&path.to_string())).display());
+            self.log.error(&format!(
+                "Heat does not have the result of {path}, and nothing says whether it still asks for it: if it does, send it by `{by_hand}`"
+            ));
+            return true;
+        }
+        self.log.error(&format!("Heat does not have the result of {path}: it is sent when Heat has listed the deployment again"));
+        false
     }
 
     /// The hook of a group: the first file of its harmless letters.

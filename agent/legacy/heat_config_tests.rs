@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use super::*;
+use crate::clock::Timestamp;
 use crate::files::Tree;
 
 #[test]
@@ -54,11 +55,19 @@ struct Place {
     /// How many changes the disk takes.
     room: u32,
     is_own: bool,
+    polled: Polled,
+    clock: Clock,
 }
 
 impl Place {
     fn new() -> Self {
-        let place = Self { dir: tempfile::tempdir().unwrap(), room: u32::MAX, is_own: true };
+        let place = Self {
+            dir: tempfile::tempdir().unwrap(),
+            room: u32::MAX,
+            is_own: true,
+            polled: Polled::At(i64::MAX),
+            clock: Clock::system(),
+        };
         let at = place.at("").display().to_string();
         place.put("notify", &format!("tr '\\n' ' ' >> {at}/heard; echo \" ${{1##*/}}\" >> {at}/heard; exit $(cat {at}/answer)"));
         place.put("deployed/none", "");
@@ -89,6 +98,8 @@ impl Place {
             deployed: self.at("deployed"),
             hooks: Some("/bin".to_owned()),
             notifier: Notifier { command, is_own: self.is_own },
+            polled: self.polled,
+            clock: self.clock.clone(),
             log: Log::new(),
         }
     }
@@ -103,6 +114,10 @@ impl Place {
         String::from_utf8(text).unwrap().lines().map(str::to_owned).collect()
     }
 
+    fn stamp(&self, name: &str) -> (u64, i64, i64) {
+        Tree::open(self.dir.path()).unwrap().facts(Path::new(name)).unwrap().unwrap().stamp
+    }
+
     fn names(&self) -> Vec<String> {
         let names = Tree::open(self.dir.path()).unwrap().list(Path::new("deployed")).unwrap();
         names.into_iter().map(|name| name.into_string().unwrap()).filter(|name| name != "none").collect()
@@ -113,7 +128,7 @@ impl Place {
 #[test]
 fn a_result_that_heat_does_not_take_for_now_is_sent_by_the_next_run() {
     let place = Place::new();
-    place.answer(unsent::LATER);
+    place.answer(LATER);
     for _ in 0..2 {
         let error = place.run(3).unwrap_err();
         assert!(error.kind() == ErrorKind::Transient && error.to_string().contains("every result"), "{error}");
@@ -130,7 +145,7 @@ fn a_result_that_heat_does_not_take_for_now_is_sent_by_the_next_run() {
 
 #[test]
 fn what_heat_refuses_and_what_another_notifier_does_with_a_result_is_its_last_word() {
-    for (is_own, answer) in [(true, 1), (false, 1), (false, unsent::LATER)] {
+    for (is_own, answer) in [(true, 1), (false, 1), (false, LATER)] {
         let place = Place { is_own, ..Place::new() };
         place.answer(answer);
         assert_eq!((place.run(3), place.run(3)), (Ok(()), Ok(())));
@@ -143,11 +158,13 @@ fn what_heat_refuses_and_what_another_notifier_does_with_a_result_is_its_last_wo
 fn what_was_cut_off_is_told_as_interrupted_once_and_not_while_it_runs() {
     let place = Place::new();
     let path = place.at("deployed/a.json");
-    let running = place.tool().begin(&path, &json!({})).unwrap();
+    let running = Unsent::begin(&place.tool().machine.root, &path, b"{}").unwrap();
     assert!(running.is_some());
     assert_eq!((place.run(0), place.heard().len()), (Ok(()), 0), "another process runs it");
     drop(running);
-    place.answer(unsent::LATER);
+    assert!(place.run(0).is_err());
+    assert_eq!(place.heard().len(), 0, "it may have been cut off behind the poll");
+    place.answer(LATER);
     assert!(place.run(0).is_err());
     place.answer(0);
     assert_eq!((place.run(0), place.run(0)), (Ok(()), Ok(())));
@@ -175,7 +192,7 @@ fn on_a_full_disk_heat_hears_what_ran_and_the_caller_what_did_not() {
     let mut ran = 0;
     // Up to the record, to its sync, to the result's file, and beyond it.
     for room in 0..12 {
-        for answer in [0, unsent::LATER] {
+        for answer in [0, LATER] {
             let place = Place { room, ..Place::new() };
             place.answer(answer);
             let first = place.run(3);
@@ -194,6 +211,68 @@ fn on_a_full_disk_heat_hears_what_ran_and_the_caller_what_did_not() {
         }
     }
     assert!(ran > 8, "{ran}");
+}
+
+/// Attack: Heat had put another deployment in the place of this one while its result could not be told, and took that for the other's.
+#[test]
+fn what_was_not_told_at_once_is_told_only_where_heat_has_listed_it_since() {
+    let now = Polled::seconds(Clock::system().now());
+    let mut place = Place::new();
+    place.answer(LATER);
+    assert!(place.run(3).is_err());
+    place.answer(0);
+    for polled in [Polled::Earlier, Polled::At(0), Polled::At(now - 1)] {
+        place.polled = polled;
+        assert_eq!(place.run(3).unwrap_err().kind(), ErrorKind::Transient, "{polled:?}");
+    }
+    place.polled = Polled::Unsaid;
+    assert_eq!((place.run(3), place.heard().len()), (Ok(()), 1), "nobody ever says it: no later run is asked for");
+    assert!(place.names().contains(&"a.unsent".to_owned()), "the agent's daemon, or os-collect-config by link, takes it");
+    place.polled = Polled::At(i64::MAX);
+    assert_eq!((place.run(3), place.heard().len()), (Ok(()), 2));
+}
+
+/// The first try is made at the end of the script whoever runs the tool, as by the original.
+#[test]
+fn the_first_try_asks_nobody() {
+    for polled in [Polled::Unsaid, Polled::Earlier, Polled::At(0)] {
+        for (answer, is_left) in [(0, false), (LATER, polled != Polled::Unsaid)] {
+            let place = Place { polled, ..Place::new() };
+            place.answer(answer);
+            assert_eq!((place.run(3).is_err(), place.heard().len()), (is_left, 1), "{polled:?} {answer}");
+        }
+    }
+}
+
+/// Attack: one deployment's own place was gone, and no other result was ever told.
+#[test]
+fn what_cannot_be_told_keeps_no_other_waiting() {
+    let place = Place::new();
+    let list: Vec<_> = ["a", "b", "c"].map(|id| json!({"id": id, "group": "cat", "inputs": [], "deploy_status_code": 0})).into();
+    place.answer(LATER);
+    assert!(place.tool().work(&list).is_err() && place.heard().len() == 3);
+    let at = place.at("").display().to_string();
+    place.put("notify", &format!("echo ${{1##*/}} >> {at}/heard; case $1 in */a.json) exit {LATER};; esac"));
+    for told in [3, 1] {
+        let before = place.heard().len();
+        assert!(place.tool().work(&list).is_err());
+        assert_eq!(place.heard().len() - before, told, "each once in a run, and what is told never again");
+    }
+}
+
+/// A clock that was set back must not keep a result for years.
+#[test]
+fn a_result_of_the_future_is_one_of_now() {
+    let mut place = Place::new();
+    place.answer(LATER);
+    assert!(place.run(3).is_err());
+    place.answer(0);
+    let before = place.stamp("deployed/a.notify.json");
+    place.clock = Clock::manual(Timestamp(5000));
+    assert!(place.run(3).is_err() && place.heard().len() == 1);
+    assert_ne!(before, place.stamp("deployed/a.notify.json"), "it is written again");
+    place.clock = Clock::system();
+    assert_eq!((place.run(3), place.heard().len()), (Ok(()), 2));
 }
 
 #[test]

@@ -13,9 +13,9 @@ mod log;
 mod machine;
 mod mustache;
 mod notify;
+mod polled;
 mod refresh_config;
 mod run_parts;
-mod unsent;
 
 use std::ffi::OsString;
 use std::path::Path;

@@ -9,12 +9,12 @@ use serde_json::{Map, Value};
 
 use super::arguments::{ToolResult, Wrong};
 use super::machine::{Machine, variable};
-use super::unsent;
 use crate::backoff::Backoff;
 use crate::budgets::json::JsonRejection;
 use crate::budgets::{DOCUMENT_MEMORY, python_json};
 use crate::clock::Clock;
 use crate::collect::OwnCredentials;
+use crate::deploy::unsent;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::files::{READ_LIMIT, Tree};
 use crate::http::{Http, Tls};
@@ -27,14 +27,17 @@ use crate::signal::{Destination, Sender};
 
 /// Bytes of a signal as ASCII-escaped JSON: what the replaced tool cut at, below the 1 MiB that Heat takes.
 const BODY: usize = 950_000;
-/// How often a place that does not answer is tried, with growing pauses: two minutes in all.
+/// How often a place that does not answer is tried where somebody calls this tool by hand, with growing pauses: two minutes in all.
 const TRIES: u32 = 10;
 const PAUSES: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
+/// How it ends where the result may be taken later, for 55-heat-config alone (`EX_TEMPFAIL` of sysexits.h).
+pub(super) const LATER: u8 = 75;
 /// What a result tells in texts of any length.
 const STREAMS: [&str; 2] = ["deploy_stdout", "deploy_stderr"];
 
 /// Sends the result on standard input for the deployment in the file that the first argument names. The second one, which 55-heat-config
-/// gives, is its length in bytes: of one that ends before, because 55-heat-config was killed, nobody knows what it says.
+/// gives, is its length in bytes: of one that ends before, because 55-heat-config was killed, nobody knows what it says. For 55-heat-config it
+/// is tried once: later Heat may wait for another result at the same place.
 pub(super) fn run(arguments: &[String]) -> ToolResult {
     let usage = || "usage: heat-config-notify DEPLOYMENT.json < RESULT.json".to_owned();
     let Some(file) = arguments.first() else {
@@ -58,11 +61,8 @@ pub(super) fn run(arguments: &[String]) -> ToolResult {
     let result = match arguments.get(1) {
         _ if !is_whole => unreadable("has more than 16 MiB"),
         // It is on disk, and the next run tells it.
-        Some(length) if *length != text.len().to_string() && unsent::is_open(&machine, &deployed) => {
-            return Err(Wrong::Failed(
-                unsent::LATER,
-                Error::transient("55-heat-config ended before it had handed the result over"),
-            ));
+        Some(length) if *length != text.len().to_string() && unsent::is_open(&machine.root, &deployed)? => {
+            return Err(Wrong::Failed(LATER, Error::transient("55-heat-config ended before it had handed the result over")));
         }
         Some(length) if *length != text.len().to_string() => unreadable(CUT_OFF),
         _ => read(&String::from_utf8_lossy(&text)),
@@ -70,9 +70,11 @@ pub(super) fn run(arguments: &[String]) -> ToolResult {
     let body = Value::Object(cut(result));
     let tls =
         Tls { ca_file: variable("REQUESTS_CA_BUNDLE").filter(|file| !file.is_empty()).map(Into::into), allow_insecure: false };
-    runtime()?.block_on(deliver(tls, &destination, &body)).map_err(|error| status_of(error, arguments.len() > 1))?;
+    let is_kept = arguments.len() > 1;
+    let tries = if is_kept { 1 } else { TRIES };
+    runtime()?.block_on(deliver(tls, &destination, &body, tries)).map_err(|error| status_of(error, is_kept))?;
     // Heat has it, whoever sent it: it is not sent again.
-    if let Err(error) = unsent::settle(&machine, &deployed) {
+    if let Err(error) = unsent::settle(&machine.root, &deployed) {
         note(&error.to_string());
     }
     Ok(0)
@@ -80,7 +82,7 @@ pub(super) fn run(arguments: &[String]) -> ToolResult {
 
 /// A result that may be taken later is another failure for 55-heat-config, which keeps it, than for whoever calls this tool by hand.
 fn status_of(error: Error, is_kept: bool) -> Wrong {
-    let status = if is_kept && error.kind() == ErrorKind::Transient { unsent::LATER } else { 1 };
+    let status = if is_kept && error.kind() == ErrorKind::Transient { LATER } else { 1 };
     Wrong::Failed(status, error)
 }
 
@@ -138,12 +140,12 @@ fn cut(mut result: Map<String, Value>) -> Map<String, Value> {
     result
 }
 
-/// Tries until Heat takes or refuses it.
-async fn deliver(tls: Tls, destination: &Destination, body: &Value) -> Result<()> {
+/// Tries so often until Heat takes or refuses it.
+async fn deliver(tls: Tls, destination: &Destination, body: &Value, tries: u32) -> Result<()> {
     let clock = Clock::system();
     let http = Http::new(tls, Arc::new(Tree::open(Path::new("/"))?), clock.clone());
     let sender = Sender::new(http, Keystone::new(clock.clone()), clock);
-    match sender.deliver(destination, body, &OwnCredentials::default(), PAUSES, TRIES).await {
+    match sender.deliver(destination, body, &OwnCredentials::default(), PAUSES, tries).await {
         Ok(_) => Ok(()),
         Err((kind, answer)) => Err(Error::new(kind, answer.cause).context(format!("signalling {}", destination.shown()))),
     }
@@ -197,11 +199,9 @@ mod tests {
 
     #[test]
     fn only_what_is_kept_and_may_be_taken_later_has_a_status_of_its_own() {
-        for (error, is_kept, expected) in [
-            (Error::transient("503"), true, unsent::LATER),
-            (Error::transient("503"), false, 1),
-            (Error::permanent("404"), true, 1),
-        ] {
+        for (error, is_kept, expected) in
+            [(Error::transient("503"), true, LATER), (Error::transient("503"), false, 1), (Error::permanent("404"), true, 1)]
+        {
             let Wrong::Failed(status, _) = status_of(error, is_kept) else { unreachable!() };
             assert_eq!(status, expected);
         }

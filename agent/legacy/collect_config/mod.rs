@@ -12,6 +12,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::arguments::{self, RELEASE, ToolResult};
 use super::log::Log;
 use super::machine::Machine;
+use super::polled::{POLLED, Polled};
 use crate::backoff::{Backoff, random};
 use crate::clock::Clock;
 use crate::error::{Context, Error, Result};
@@ -106,7 +107,9 @@ impl Tool {
     /// Collects once, and runs the command where something changed. Whether it did, and the command succeeded.
     async fn round(&mut self, command: &str) -> Result<bool> {
         let cache = Cache { machine: &self.machine, options: &self.options };
+        let begun = Polled::seconds(self.clock.now());
         let documents = self.sources.collect(&self.machine, &self.options, Some(&cache), &mut self.log).await;
+        let polled = if self.sources.have_just_listed(&self.options) { begun.to_string() } else { String::new() };
         let Stored { paths, changed } = cache.store(&documents, &mut self.log)?;
         if changed.is_empty() && !self.options.force {
             return Ok(false);
@@ -114,7 +117,7 @@ impl Tool {
         let files = paths.join(":");
         self.log.info(&format!("Executing {command} with OS_CONFIG_FILES={files}"));
         let shell = Child::new("/bin/sh").argument("-c").argument(SHIELDED).argument(command);
-        let status = shell.variable("OS_CONFIG_FILES", files).pass()?;
+        let status = shell.variable("OS_CONFIG_FILES", files).variable(POLLED, polled).pass()?;
         if status == 0 {
             cache.commit(&changed)?;
         } else {

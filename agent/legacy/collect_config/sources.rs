@@ -36,6 +36,8 @@ struct Source {
     remote: Option<Result<SingleSource>>,
     /// What it said last.
     last: Option<Documents>,
+    /// Whether it said that in the last round.
+    is_current: bool,
 }
 
 /// What asking a source came to; nothing where it is not configured.
@@ -58,7 +60,7 @@ impl Sources {
         let ca_file = variable("REQUESTS_CA_BUNDLE").filter(|file| !file.is_empty()).map(Into::into);
         let tls = Tls { ca_file, allow_insecure: false };
         let http = Http::new(tls, Arc::new(Tree::open(Path::new("/"))?), clock.clone());
-        let source = |&collector: &Collector| Source { collector, remote: None, last: None };
+        let source = |&collector: &Collector| Source { collector, remote: None, last: None, is_current: false };
         let all = options.collectors.iter().map(source).collect();
         Ok(Self { http, keystone: Keystone::new(clock.clone()), clock: clock.clone(), all })
     }
@@ -83,6 +85,7 @@ impl Sources {
                 log.warning(remark);
             }
             let name = source.collector.as_str();
+            source.is_current = matches!(answer, Some(Ok(_)));
             match answer {
                 None => source.last = None,
                 Some(Ok(documents)) => source.last = Some(documents),
@@ -97,6 +100,13 @@ impl Sources {
             all.extend(source.last.iter().flatten().cloned());
         }
         all
+    }
+
+    /// Whether in the last round all sources that list deployments, and at least one, have answered. What the machine has of its boot does
+    /// not count: Heat says nothing by it any more.
+    pub(super) fn have_just_listed(&self, options: &Options) -> bool {
+        let mut listing = self.all.iter().filter(|source| source.lists_deployments(options)).peekable();
+        listing.peek().is_some() && listing.all(|source| source.is_current)
     }
 }
 
@@ -139,6 +149,16 @@ impl Source {
         if !matches!(self.remote, Some(Ok(_))) {
             self.remote = remote(machine, options, name, http, keystone).transpose();
         }
+    }
+
+    /// Whether what it said last has a list of deployments, also an empty one.
+    fn lists_deployments(&self, options: &Options) -> bool {
+        if matches!(self.collector, Collector::HeatLocal | Collector::Ec2) {
+            return false;
+        }
+        let keys = options.values.deployment_keys(self.collector.as_str());
+        let lists = |document: &Value| keys.iter().any(|key| document.get(key).is_some_and(Value::is_array));
+        self.last.iter().flatten().any(|(_, document)| lists(document))
     }
 
     /// What it says now, and what is to be said of that.
