@@ -245,6 +245,26 @@ def test_a_source_that_fails_keeps_what_it_said(pair):
     assert ours[:2] == (0, b"cache/request.json:cache/a.json:cache/c.json:cache/d.json:cache/10.json:cache/20.json.json\n")
 
 
+def test_the_command_hears_when_the_list_of_deployments_was_asked_for(pair):
+    """Only by that 55-heat-config knows that Heat waits for a result still that it could not send at once."""
+    files(pair)
+    heat = Server({"/m": json.dumps(DOCUMENT)})
+    start = ["--local-path", "none", "--heat_local-path", "boot.json", "--request-metadata-url", heat.url("/m"), "--one-time", "--force", *CACHE, "-c", "echo ${HEAT_NODE_AGENT_POLLED-unset}"]
+
+    def said(*collectors):
+        status, out, _ = pair.run("os-collect-config", *collectors, *start, env={**C, "HEAT_NODE_AGENT_POLLED": "4000000000"})[1]
+        assert status == 0
+        return out.decode().strip()
+
+    begun = int(time.time())
+    assert begun <= int(said("heat_local", "request")) <= time.time()
+    assert said("heat_local") == "", "the machine's own copy, of its boot"
+    heat.answers.clear()
+    assert said("heat_local", "request") == "", "what it said last"
+    heat.answers["/m"] = json.dumps({"x": 1})
+    assert said("heat_local", "request") == "", "no list: that of the boot would count"
+
+
 def test_ec2(pair):
     tree_of = {"/l/": "ami-id\npublic-keys/\nblock/", "/l/ami-id": "ami-1\n", "/l/public-keys/": "0=mine", "/l/public-keys/0/": "openssh-key", "/l/public-keys/0/openssh-key": "ssh-rsa x",
                "/l/block/": "é", "/l/block/%C3%A9": "ü"}
