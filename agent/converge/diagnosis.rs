@@ -37,8 +37,8 @@ const FULL_BELOW: u64 = 1024 * 1024;
 const KNOWN_LINES: [(&str, &str); 2] = [
     (
         "mountpoint for cpu not found",
-        "`mount -t cgroup,cgroup2` lists no controller cpu. Where it lists cgroup2 alone, Kubernetes below 1.19 cannot run: the image has to boot with \
-         systemd.unified_cgroup_hierarchy=0. Otherwise somebody unmounted it: reboot (masters one by one).",
+        "`mount -t cgroup,cgroup2` lists no controller cpu. If it lists cgroup2 alone and Kubernetes is older than 1.19, the image has to boot with \
+         systemd.unified_cgroup_hierarchy=0. In every other case somebody unmounted it: reboot (masters one by one).",
     ),
     (
         "running with swap on is not supported",
@@ -78,7 +78,10 @@ pub(crate) async fn diagnose(
     let full = if lacks_space(&output) { full_places(desired, root) } else { Vec::new() };
     if let Some(first) = full.first() {
         why.fact = format!("no space is left on {}", full.join(", "));
-        why.remedy = Some(format!("Free space or inodes there (`df -h {first}`, `df -i {first}`).").into());
+        why.remedy = Some(
+            format!("`df -h {first}`, `df -i {first}`: free space or inodes there; `du -xhd1 {first}` shows what takes it.")
+                .into(),
+        );
     }
     let taken = find_port_holder(desired, unit, &output, words);
     if let Some(holder) = clock.limit(WORDS_LIMIT, taken).await.flatten() {

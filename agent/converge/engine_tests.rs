@@ -502,6 +502,10 @@ async fn a_fresh_node_comes_up_in_order_and_a_second_run_does_nothing() {
     assert!(at("volume runtime") < at("start docker.service"));
     assert!(at("start etcd.service") > 3);
     assert!(machine.codes().iter().filter(|code| **code == Code::GatePassed).count() == 2);
+    // In one line, however many they are.
+    let events = machine.report.events();
+    let written: Vec<_> = events.iter().filter(|event| event.code == Code::FilesWritten).map(|event| &*event.message).collect();
+    assert_eq!(written, ["wrote 5 files and directories"]);
     assert_eq!(machine.read("/var/lib/docker/on-volume").as_deref(), Some("x"));
     assert!(laps(&machine).iter().any(|lap| lap.0 == "gate docker"), "{:?}", laps(&machine));
     let steps = [

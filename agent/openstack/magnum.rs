@@ -114,8 +114,8 @@ impl<'a> Magnum<'a> {
         let parameter = |host: &str| if self.access.url.contains(host) { "MAGNUM_URL" } else { "AUTH_URL" };
         let remedy = match error.connect_failure() {
             Some(ConnectFailure::Name(host)) => Remedy::stack_update_or(format!(
-                "`getent hosts {host}` finds no address on this node. If the name is wrong (`openstack endpoint list` has it), correct \
-                 {} in the template and update the stack; if it is right, correct this node's name servers, which usually come from its Neutron \
+                "`getent hosts {host}` finds no address on this node. If `openstack endpoint list` shows another name, correct {} in the \
+                 template and update the stack; if it shows this one, correct this node's name servers, which usually come from its Neutron \
                  subnet",
                 parameter(host)
             )),
@@ -125,8 +125,8 @@ impl<'a> Magnum<'a> {
             )),
             Some(ConnectFailure::Authority(peer)) => Remedy::stack_update(format!(
                 "if `openstack endpoint list` has {peer}: set OPENSTACK_CA in the template to the root CA named by `openssl s_client -connect {peer} \
-                     </dev/null`, got from the cloud's operators, not from that output (if it has that one: the server lacks intermediates). If \
-                     not: correct AUTH_URL or MAGNUM_URL. Then update the stack"
+                     </dev/null`, got from the cloud's operators, not from that output (if that one is set already, the server lacks \
+                     intermediates: have its operators add them). If not: correct AUTH_URL or MAGNUM_URL. Then update the stack"
             )),
             Some(ConnectFailure::Silence | ConnectFailure::Clock) | None => return error,
         };

@@ -199,7 +199,7 @@ fn deployment(one: &DeploymentStatus) -> Condition {
         }
         _ => (Waiting, Vec::new(), None),
     };
-    let code = one.code.as_deref().filter(|_| one.failed).unwrap_or_default();
+    let code = one.code_of_failure().unwrap_or_default();
     let words = [one.group.as_str(), &one.action, &one.id, code].into_iter().filter(|word| !word.is_empty());
     let detail = Some(words.collect::<Vec<_>>().join(" "));
     Condition { id: Some(one.id.clone()), detail, since: one.since.clone(), remedy, ..condition(&one.name, state) }
@@ -218,7 +218,9 @@ fn node(node: &NodeStatus) -> Condition {
         NodeState::Applied if node.drifted => {
             all.state = Degraded;
             all.cause = node.drift();
-            all.detail = Some(format!("generation {} is in place, but the machine differs from it", node.generation));
+            // What has a remedy of its own is a volume's.
+            let but = if node.difference_remedy.is_some() { "a volume needs an operator" } else { "the machine differs from it" };
+            all.detail = Some(format!("generation {} is in place, but {but}", node.generation));
             all.remedy = all.cause.as_ref().map(|_| node.drift_remedy().to_owned());
         }
         // What waits for somebody once it is in place: its certificates, its network of pods.

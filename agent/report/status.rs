@@ -157,7 +157,7 @@ impl IdentityStatus {
         let other = self.copy_of.as_deref().unwrap_or("another instance");
         let files = self.left_over.join(", ");
         (!files.is_empty())
-            .then(|| format!("{files} is ignored: it belongs to instance {other}, from which this disk was copied"))
+            .then(|| format!("{files} is ignored: it is as instance {other} had it, from which this disk was copied"))
     }
 
     /// What to do about each of them.
@@ -261,9 +261,9 @@ pub fn left_over_remedy(file: &str, resource: Option<&str>) -> String {
         }
     };
     format!(
-        "{asked}: if physical_resource_id is this server's id, the file is right: confirm that by a blank line, `echo >>{file}`. If it is another \
-         server's, write this server's own settings there (--with-attr os_collect_config of its resource), or, if it has none, disable \
-         heat-node-agent.service. The agent continues within 30 s"
+        "{asked}: if physical_resource_id is this server's id, the file is right for it too: confirm that by a blank line, `echo >>{file}`. If it is \
+         another server's, write this server's own settings there (--with-attr os_collect_config of its resource): the agent then continues within 30 s. If it \
+         has none, disable heat-node-agent.service"
     )
 }
 
@@ -341,6 +341,12 @@ impl DeploymentStatus {
         }
     }
 
+    /// The code of its failure: a script's own has that of every script that fails.
+    pub(super) fn code_of_failure(&self) -> Option<&str> {
+        let of_script = || (self.group != "kubernetes-node").then_some(Code::DeploymentFailed.entry().code);
+        self.code.as_deref().or_else(of_script).filter(|_| self.failed)
+    }
+
     /// How it ended, in a few words with the code of that.
     #[must_use]
     pub(super) fn ended_as(&self) -> Option<String> {
@@ -352,8 +358,7 @@ impl DeploymentStatus {
             Some(status) if self.code.is_none() || is(Code::DeploymentFailed) => Some(ended_with(status)),
             _ => None,
         };
-        let of_script = || Some(Code::DeploymentFailed.entry().code.to_owned()).filter(|_| self.failed && words.is_some());
-        let both: Vec<String> = words.clone().into_iter().chain(self.code.clone().or_else(of_script)).collect();
+        let both: Vec<String> = words.into_iter().chain(self.code_of_failure().map(str::to_owned)).collect();
         (!both.is_empty()).then(|| both.join(", "))
     }
 

@@ -323,11 +323,16 @@ impl MonitoredComponent {
             (ProblemKind::Restarting, "restarting".to_owned(), cause, crash_remedy(unit))
         } else if state.is_settling() {
             let (cause, remedy) = if state.sub_state == "start-pre" {
-                let cause = match &self.needs.store {
-                    Some(store) => format!("{unit} waits until {} MiB are free on {store} (start-pre)", LEAST_FREE >> 20),
-                    None => format!("{unit} runs a command that comes before its program (start-pre)"),
-                };
-                (cause, format!("`systemctl status {unit}` shows what that waits for"))
+                match &self.needs.store {
+                    Some(store) => (
+                        format!("{unit} waits until {} MiB are free on {store} (start-pre)", LEAST_FREE >> 20),
+                        "it starts by itself once there is room".to_owned(),
+                    ),
+                    None => (
+                        format!("{unit} runs a command that comes before its program (start-pre)"),
+                        format!("`systemctl status {unit}` shows what that waits for"),
+                    ),
+                }
             } else {
                 (format!("{unit} is {}", state.describe()), format!("`systemctl list-jobs`; {looks}"))
             };
