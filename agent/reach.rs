@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::sys::socket::{setsockopt, sockopt::Ipv4Ttl};
-use tokio::net::TcpSocket;
+use tokio::net::{TcpSocket, TcpStream};
 
 use crate::clock::Clock;
 
@@ -55,6 +55,40 @@ pub async fn ask(clock: &Clock, from: Ipv4Addr, to: Ipv4Addr, one_hop: bool) -> 
     }
 }
 
+/// As [`LIMIT`], but longer than the kernel's search for a neighbour, whose end is the answer that nobody has the address.
+const LISTEN_LIMIT: Duration = Duration::from_secs(5);
+
+/// Whether anybody takes connections at a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PortOutcome {
+    /// Somebody does.
+    Taken,
+    /// It was refused, the address has nobody, or no packet came back in time.
+    Nobody,
+    /// It is not known: the name has no address, or this machine has no network to ask by.
+    NotAsked,
+}
+
+/// Opens a connection to each address of a name, or to an address, and closes it at once.
+pub async fn listens(clock: &Clock, host: &str, port: u16) -> PortOutcome {
+    let Some(Ok(addresses)) = clock.limit(LISTEN_LIMIT, tokio::net::lookup_host((host, port))).await else {
+        return PortOutcome::NotAsked;
+    };
+    let mut outcome = PortOutcome::NotAsked;
+    for address in addresses {
+        let error = match clock.limit(LISTEN_LIMIT, TcpStream::connect(address)).await {
+            Some(Ok(_)) => return PortOutcome::Taken,
+            Some(Err(error)) => error.raw_os_error().map(Errno::from_raw),
+            None => Some(Errno::ETIMEDOUT),
+        };
+        // Of an address that there is no route to, as IPv6 beside IPv4, nothing is known.
+        if matches!(error, Some(Errno::ECONNREFUSED | Errno::ECONNRESET | Errno::EHOSTUNREACH | Errno::ETIMEDOUT)) {
+            outcome = PortOutcome::Nobody;
+        }
+    }
+    outcome
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -70,6 +104,22 @@ mod tests {
             (unrelated, other, false, PacketOutcome::NotAsked),
         ] {
             assert_eq!(ask(&clock, from, to, one_hop).await, answer, "{from} {to}");
+        }
+    }
+
+    #[tokio::test]
+    async fn who_takes_no_connection_is_nobody_and_who_cannot_be_asked_may_be_somebody() {
+        let clock = Clock::system();
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let taken = listener.local_addr().unwrap().port();
+        for (host, port, answer) in [
+            // One that accepts and never answers.
+            ("127.0.0.1", taken, PortOutcome::Taken),
+            ("localhost", taken, PortOutcome::Taken),
+            ("127.0.0.1", 1, PortOutcome::Nobody),
+            ("no-such-host.invalid", 1, PortOutcome::NotAsked),
+        ] {
+            assert_eq!(listens(&clock, host, port).await, answer, "{host} {port}");
         }
     }
 }

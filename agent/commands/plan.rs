@@ -14,7 +14,7 @@ use crate::deploy::hooks;
 use crate::desired::Desired;
 use crate::error::{Error, Result};
 use crate::files::Tree;
-use crate::keepers::certificates;
+use crate::keepers::{certificates, membership};
 use crate::kubernetes::{self, ImagePolicy, MachineFacts, NodeSpec, Preflight};
 use crate::machine::installed::{self, InstalledPrograms, RULE, UnitFiles, Verdicts};
 use crate::machine::{add_ons, facts};
@@ -56,6 +56,11 @@ pub fn run(options: &CommonOptions, settings: &Settings, root: Option<&Path>, js
     print(&if json { json_page(&plan.document()) } else { plan.render() })?;
     if root.is_none() {
         let tree = Tree::open(Path::new("/"))?;
+        if let Some(join) = &desired.etcd_join
+            && let Some(line) = membership::foretold(&tree, join)?
+        {
+            note(&line);
+        }
         for add_on in &desired.add_ons {
             let objects = add_ons::read(&tree, add_on)?.len();
             note(&format!(

@@ -7,7 +7,7 @@ use futures_util::stream::BoxStream;
 use serde_json::Value;
 
 use super::failure::Failure;
-use crate::desired::{AddOn, ClientIdentity, Desired, Object, Volume};
+use crate::desired::{AddOn, ClientIdentity, Desired, EtcdJoin, Object, Volume};
 use crate::error::{Error, Result};
 use crate::files::Tree;
 use crate::machine::listeners::Holder;
@@ -73,6 +73,72 @@ pub trait Objects {
         deadline: Duration,
         waits: &impl Fn(&Error, u32, Duration),
     ) -> impl Future<Output = Result<Applied>>;
+}
+
+/// Settles how this node's member of etcd starts, before it does: a member without data takes the place that its cluster has for it.
+pub trait EtcdMembership {
+    /// Has etcd not start without data until that is settled, whoever starts it: before a run, and after it whatever came of it.
+    ///
+    /// # Errors
+    /// If its environment file cannot be written.
+    fn hold(&self, root: &Tree, join: &EtcdJoin) -> Result<()>;
+    /// Has etcd never start without data again, if it has some.
+    ///
+    /// # Errors
+    /// As above.
+    fn protect(&self, root: &Tree, join: &EtcdJoin) -> Result<()>;
+    /// Looks once. Where the member may start, the environment file that it reads then says how. Nothing of the cluster's members changes.
+    ///
+    /// # Errors
+    /// Transient while the cluster has to be waited for; refused where this node must not take the place.
+    fn settle(&self, root: &Tree, join: &EtcdJoin, situation: &MemberSituation) -> impl Future<Output = Result<MemberStep>>;
+    /// Changes the cluster's members, one node at a time: it looks again once it is its turn. True if it is done, false if it is not
+    /// needed any more. The member's unit must not run meanwhile.
+    ///
+    /// # Errors
+    /// As above; in whatever state that leaves the cluster, the next look goes on.
+    fn change(
+        &self,
+        root: &Tree,
+        join: &EtcdJoin,
+        situation: &MemberSituation,
+        change: MemberChange,
+    ) -> impl Future<Output = Result<bool>>;
+}
+
+/// What a run knows when it looks at a member that is to start.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MemberSituation {
+    /// For how long nobody was there, at any other member's address, in looks one after the other.
+    pub unheard: Duration,
+    /// A mount unit of the data's directory, or of one above it, that is not active.
+    pub unmounted: Option<String>,
+    /// Whether the member's unit runs.
+    pub is_running: bool,
+    /// Whether it runs, or is about to: systemd starts it again and again.
+    pub is_up: bool,
+    /// Whether the run may change the cluster's members.
+    pub may_change: bool,
+}
+
+/// What comes next for a member that is to start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemberStep {
+    /// It may.
+    Start,
+    /// Nobody else is there yet: it may, as a member of a new cluster, once that has lasted.
+    Unheard,
+    /// The cluster's members are to be changed first.
+    Change(MemberChange),
+}
+
+/// A change of a cluster's members.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemberChange {
+    /// The member of this id goes: it was this node's, and its data is gone.
+    Remove(u64),
+    /// A member of this node's comes, in the place of the one that went.
+    Add,
 }
 
 /// What became of the objects of an add-on: how many were made, changed, or as they should be.

@@ -14,12 +14,13 @@ use super::diagnosis::diagnose;
 use super::flannel::{FlannelConfigWaiter, PodNetwork};
 use super::gates::{GateProgress, Measure, Process};
 use super::graph::{self, Graph, GraphStep};
+use super::membership::MemberWaiter;
 use super::observed::{self, Observed, inspect, observe_files};
 use super::plan::{self, AttributeChange, ChangePlan, DirectoryChange, FileChange, needs_of_file};
 use super::units::Starter;
 use super::{
-    Applied, Certificates, ConvergeResult, Converged, Failure, FailureDetails, Objects, Owners, Prepared, Prober, Retired,
-    UnitManager, Volumes, pending, retire, store, write,
+    Applied, Certificates, ConvergeResult, Converged, EtcdMembership, Failure, FailureDetails, Objects, Owners, Prepared, Prober,
+    Retired, UnitManager, Volumes, pending, retire, store, write,
 };
 use crate::clock::{Clock, Stopwatch};
 use crate::desired::{AddOn, Dependency, Desired, Directory, File, Gate, Unit, Volume};
@@ -59,6 +60,8 @@ pub struct RunContext<'a, U, V, P, C> {
     pub generation: u64,
     /// The release of flannel that is installed, where the node has one and it says so.
     pub flanneld: Option<Version>,
+    /// Whether members of etcd's cluster may be changed: for a deployment, and never in a repair, which nobody asked for.
+    pub may_change_members: bool,
     /// What a generation that is abandoned brought, where the node goes back to the one before it.
     pub retired: &'a Retired,
 }
@@ -69,7 +72,7 @@ pub struct RunContext<'a, U, V, P, C> {
 ///
 /// # Errors
 /// The first fatal thing: at once where waiting is of no use, else at the deadline.
-pub async fn converge<U: UnitManager, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates>(
+pub async fn converge<U: UnitManager, V: Volumes, P: Prober + Objects + PodNetwork + EtcdMembership, C: Certificates>(
     desired: &Desired,
     context: &RunContext<'_, U, V, P, C>,
     words: &impl FailureDetails,
@@ -93,7 +96,11 @@ pub async fn converge<U: UnitManager, V: Volumes, P: Prober + Objects + PodNetwo
         changed_machine: false,
         written: 0,
     };
-    let result = run.all().await;
+    let mut result = run.all().await;
+    if run.changed_machine {
+        // systemd goes on with it: it may get its data, and vote, when nobody looks.
+        result = result.and(run.hold_member());
+    }
     if run.written > 0 {
         let line = format!("wrote {} files and directories", run.written);
         run.emit(Phase::Files, Event::new(Code::FilesWritten, line));
@@ -171,7 +178,7 @@ impl<R> From<bool> for StepOutcome<R> {
     }
 }
 
-impl<'a, U: UnitManager, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates> Run<'a, U, V, P, C> {
+impl<'a, U: UnitManager, V: Volumes, P: Prober + Objects + PodNetwork + EtcdMembership, C: Certificates> Run<'a, U, V, P, C> {
     async fn all(&mut self) -> std::result::Result<(), Failure> {
         let first_helpers = first_helpers(self.desired);
         let done: BTreeSet<String> = first_helpers.iter().map(|unit| unit.name.clone()).collect();
@@ -228,6 +235,8 @@ impl<'a, U: UnitManager, V: Volumes, P: Prober + Objects + PodNetwork, C: Certif
         self.changed_machine = true;
         self.retire(&mut plan).await?;
         let unowned = self.write_early(&plan)?;
+        // From here on a boot may start it.
+        self.hold_member()?;
         self.enable_and_reload(&plan).await?;
         self.begin("reading the units' states");
         self.find_units(&plan, &observed).await?;
@@ -242,6 +251,13 @@ impl<'a, U: UnitManager, V: Volumes, P: Prober + Objects + PodNetwork, C: Certif
         }
         self.write_unowned(&unowned, &mut observed)?;
         Box::pin(self.run_graph(graph, &mut observed)).await
+    }
+
+    /// From here on whoever starts etcd has it start with data alone.
+    fn hold_member(&self) -> std::result::Result<(), Failure> {
+        let Some(join) = &self.desired.etcd_join else { return Ok(()) };
+        let held = self.context.prober.hold(self.context.root, join);
+        held.map_err(|error| Failure::from_error(Code::EtcdMemberFailed, StepId::EtcdMember, &error))
     }
 
     /// What an abandoned generation brought is taken away, before anything that reads it is started.
@@ -416,6 +432,7 @@ impl<'a, U: UnitManager, V: Volumes, P: Prober + Objects + PodNetwork, C: Certif
                     GraphStep::Volume(_)
                     | GraphStep::Certificates
                     | GraphStep::FlannelKey(_)
+                    | GraphStep::EtcdMember(_)
                     | GraphStep::Gate(_)
                     | GraphStep::Object(_)
                     | GraphStep::AddOn(_) => {
@@ -630,7 +647,7 @@ struct Workers<'a, U, V, P, C> {
     flannel_key: FlannelConfigWaiter<'a, P>,
 }
 
-impl<'a, U: UnitManager, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates> Workers<'a, U, V, P, C> {
+impl<'a, U: UnitManager, V: Volumes, P: Prober + Objects + PodNetwork + EtcdMembership, C: Certificates> Workers<'a, U, V, P, C> {
     fn new(desired: &'a Desired, context: &'a RunContext<'a, U, V, P, C>, starter: Starter<'a, U>) -> Self {
         let gates = Measure {
             root: context.root,
@@ -654,6 +671,17 @@ impl<'a, U: UnitManager, V: Volumes, P: Prober + Objects + PodNetwork, C: Certif
             deadline: context.deadline,
         };
         Self { desired, context, starter, gates, flannel_key }
+    }
+
+    fn member_waiter(&self) -> MemberWaiter<'a, U, P> {
+        MemberWaiter {
+            members: self.context.prober,
+            root: self.context.root,
+            progress: self.context.progress,
+            generation: self.context.generation,
+            starter: self.starter,
+            may_change: self.context.may_change_members,
+        }
     }
 
     async fn perform(&self, step: GraphStep<'a>, task: Task) -> Ended<'a, C::Record> {
@@ -690,7 +718,12 @@ impl<'a, U: UnitManager, V: Volumes, P: Prober + Objects + PodNetwork, C: Certif
                 }
                 let own = own_deadline(self.desired, unit).map(|own| own.saturating_mul(context.patience));
                 let starter = starter.within(own);
-                Box::pin(starter.keep_running(unit, pending)).await.map(StepOutcome::from)
+                let running = Box::pin(starter.keep_running(unit, pending));
+                match self.desired.etcd_join.as_ref().filter(|join| join.unit == unit.name) {
+                    Some(join) => Box::pin(self.member_waiter().beside(join, running)).await,
+                    None => running.await,
+                }
+                .map(StepOutcome::from)
             }
             GraphStep::Gate(gate) => match task {
                 Task::Goes(mut gate_progress) => {
@@ -704,12 +737,13 @@ impl<'a, U: UnitManager, V: Volumes, P: Prober + Objects + PodNetwork, C: Certif
             }
             GraphStep::AddOn(add_on) => Box::pin(self.apply(add_on, left)).await.map(StepOutcome::from),
             GraphStep::FlannelKey(store) => Box::pin(self.flannel_key.until_present(store)).await.map(StepOutcome::from),
+            GraphStep::EtcdMember(join) => Box::pin(self.member_waiter().until_settled(join)).await.map(StepOutcome::from),
             GraphStep::Directory(_) | GraphStep::File(_) => Ok(StepOutcome::Nothing),
         }
     }
 }
 
-impl<U: UnitManager, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates> Workers<'_, U, V, P, C> {
+impl<U: UnitManager, V: Volumes, P: Prober + Objects + PodNetwork + EtcdMembership, C: Certificates> Workers<'_, U, V, P, C> {
     /// Applies an add-on; true if an object was written.
     async fn apply(&self, add_on: &AddOn, left: Duration) -> std::result::Result<bool, Failure> {
         let (context, step) = (self.context, StepId::AddOn(add_on.name.clone()));

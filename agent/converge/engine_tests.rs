@@ -12,13 +12,14 @@ use tokio::sync::broadcast;
 use super::flannel::PodNetwork;
 use super::flannel::packets::{Question, Replies};
 use super::{
-    Applied, Certificates, ConvergeResult, Failure, FailureDetails, Objects, Original, Prepared, Prober, Retired, RetiredFile,
-    RunContext, UnitManager, Volumes, converge, pending,
+    Applied, Certificates, ConvergeResult, EtcdMembership, Failure, FailureDetails, MemberChange, MemberSituation, MemberStep,
+    Objects, Original, Prepared, Prober, Retired, RetiredFile, RunContext, UnitManager, Volumes, converge, pending,
 };
 use crate::clock::{Clock, Timestamp};
 use crate::desired::{
-    AddOn, CaCertificate, ClientIdentity, Content, Dependency, Desired, Directory, DiskName, EtcdAccess, File, FlannelStore,
-    FormatPolicy, Gate, GateProbe, Material, Object, Owner, Peer, Peers, PodRoutes, Signer, Unit, Volume, VolumeRole,
+    AddOn, CaCertificate, ClientIdentity, Content, Dependency, Desired, Directory, DiskName, EtcdAccess, EtcdJoin, File,
+    FlannelStore, FormatPolicy, Gate, GateProbe, Material, Object, Owner, Peer, Peers, PodRoutes, Signer, Unit, Volume,
+    VolumeRole,
 };
 use crate::error::{Error, Result};
 use crate::files::{Attributes, Tree};
@@ -53,6 +54,10 @@ struct Fake {
     hangs: bool,
     prepared: Mutex<VecDeque<std::result::Result<Prepared<()>, Failure>>>,
     objects: Mutex<VecDeque<Result<bool>>>,
+    /// What comes next for etcd's member.
+    member_steps: Mutex<VecDeque<Result<MemberStep>>>,
+    /// With what it was asked for.
+    situations: Mutex<Vec<MemberSituation>>,
     /// The note of pending restarts.
     pending: Option<std::path::PathBuf>,
     /// Targets that no enabled unit finds.
@@ -93,6 +98,8 @@ impl Fake {
             hangs: false,
             prepared: Mutex::default(),
             objects: Mutex::default(),
+            member_steps: Mutex::default(),
+            situations: Mutex::default(),
             pending: None,
             absent: Vec::new(),
             words: Vec::new(),
@@ -278,6 +285,29 @@ impl PodNetwork for Fake {
     }
 }
 
+impl EtcdMembership for Fake {
+    fn hold(&self, _: &Tree, join: &EtcdJoin) -> Result<()> {
+        self.log(format!("hold {}", join.name));
+        Ok(())
+    }
+
+    fn protect(&self, _: &Tree, join: &EtcdJoin) -> Result<()> {
+        self.log(format!("protect {}", join.name));
+        Ok(())
+    }
+
+    async fn settle(&self, _: &Tree, join: &EtcdJoin, situation: &MemberSituation) -> Result<MemberStep> {
+        self.log(format!("settle {}", join.name));
+        self.situations.lock().unwrap().push(situation.clone());
+        self.member_steps.lock().unwrap().pop_front().unwrap_or(Ok(MemberStep::Start))
+    }
+
+    async fn change(&self, _: &Tree, _: &EtcdJoin, _: &MemberSituation, change: MemberChange) -> Result<bool> {
+        self.log(format!("{change:?}"));
+        Ok(true)
+    }
+}
+
 impl Prober for Fake {
     async fn get_json(&self, _url: &str, _identity: Option<&ClientIdentity>) -> Result<Value> {
         if self.hangs {
@@ -360,6 +390,7 @@ impl Machine {
             patience: self.patience,
             generation: 7,
             flanneld: None,
+            may_change_members: true,
             retired,
         };
         converge(desired, &context, fake).await
@@ -1575,6 +1606,141 @@ async fn flanneld_is_started_behind_its_key() {
     let calls = fake.take_log();
     let at = |call: &str| calls.iter().position(|one| one.starts_with(call)).unwrap_or_else(|| panic!("no {call} in {calls:?}"));
     assert!(at("describe /coreos.com/network") < at("start flanneld.service"));
+}
+
+/// etcd, which starts when its place is settled.
+fn of_etcd() -> Desired {
+    let peer = "http://192.0.2.11:2380".to_owned();
+    let join = EtcdJoin {
+        name: "m1".into(),
+        members: vec![("m1".into(), peer.clone()), ("m2".into(), "http://192.0.2.12:2380".into())],
+        peer,
+        token: "c".into(),
+        existing: false,
+        identity: None,
+        data: "/var/lib/etcd/default.etcd".into(),
+        file: "/etc/etcd/join.conf".into(),
+        unit: "etcd.service".into(),
+        needs: BTreeSet::new(),
+    };
+    Desired {
+        units: vec![unit("etcd.service", &[], &[Dependency::EtcdMember])],
+        etcd_join: Some(Box::new(join)),
+        ..Desired::default()
+    }
+}
+
+#[tokio::test]
+async fn etcd_starts_when_its_place_is_settled_and_does_not_run_while_members_change() {
+    let machine = Machine::new(manual());
+    let script = |now: &str, steps: &[Result<MemberStep>]| {
+        let stopped = Act(0, "done", state("etcd.service", "inactive"));
+        let fake = Fake::new(&machine.clock, &[("etcd.service", now)]);
+        fake.set(UnitState { unit_file_state: "disabled".into(), ..state("etcd.service", now) });
+        fake.member_steps.lock().unwrap().extend(steps.iter().cloned());
+        // systemd starts it again and again: it is stopped once.
+        if now == "activating" { fake.act("etcd.service", &[stopped]) } else { fake }
+    };
+    let (remove, add) = (MemberStep::Change(MemberChange::Remove(7)), MemberStep::Change(MemberChange::Add));
+    let waits = || Err(Error::transient("etcd has no quorum").remedy("repair these members"));
+    let fake = script("activating", &[waits(), Ok(remove), Ok(add), Ok(MemberStep::Start)]);
+    assert!(machine.converge(&of_etcd(), &fake).await.unwrap().changed);
+    let calls = fake.take_log();
+    let about = |call: &&String| {
+        ["hold", "enable", "settle", "stop", "start", "protect", "Remove", "Add"].iter().any(|word| call.starts_with(word))
+    };
+    let order: Vec<&str> = calls.iter().filter(about).map(String::as_str).collect();
+    assert_eq!(
+        order,
+        [
+            "hold m1",
+            "enable etcd.service",
+            "settle m1",
+            "settle m1",
+            "stop etcd.service",
+            "Remove(7)",
+            "settle m1",
+            "Add",
+            "settle m1",
+            "start etcd.service",
+            "protect m1",
+            "hold m1"
+        ]
+    );
+    let count = |code| machine.codes().iter().filter(|one| **one == code).count();
+    assert_eq!((count(Code::EtcdMemberWaiting), count(Code::EtcdMemberChanged)), (1, 2));
+
+    // One that is heard ends the silence of the others, whatever it says.
+    let unheard = || Ok(MemberStep::Unheard);
+    let fake = script("inactive", &[unheard(), unheard(), unheard(), waits(), unheard(), unheard()]);
+    machine.converge(&of_etcd(), &fake).await.unwrap();
+    let silences: Vec<bool> = fake.situations.lock().unwrap().iter().map(|one| one.unheard.is_zero()).collect();
+    assert_eq!(silences, [true, false, false, false, true, false, false]);
+    assert_eq!(fake.situations.lock().unwrap()[1].unheard, Duration::from_millis(250));
+    let fake = script("inactive", &[unheard(), Err(Error::refused("another cluster"))]);
+    let failure = machine.converge(&of_etcd(), &fake).await.unwrap_err();
+    assert_eq!((failure.code, failure.doing().as_str()), (Code::EtcdMemberFailed, "etcd member"));
+    assert!(!fake.take_log().iter().any(|call| call.starts_with("start etcd.service")));
+    // At the deadline the last cause is what Heat hears.
+    let fake = script("inactive", &vec![waits(); 2000]);
+    let failure = machine.converge(&of_etcd(), &fake).await.unwrap_err();
+    assert!(failure.cause.contains("no quorum") && failure.code == Code::EtcdMemberFailed, "{failure:?}");
+    for steps in [vec![unheard(); 2000], vec![Ok(remove); 2000]] {
+        let failure = machine.converge(&of_etcd(), &script("inactive", &steps)).await.unwrap_err();
+        assert_eq!(failure.code, Code::EtcdMemberFailed, "{failure:?}");
+    }
+}
+
+/// systemd goes on with etcd when nobody looks, and it may get its data and vote by a list by which it could start without.
+#[tokio::test]
+async fn a_run_that_fails_leaves_nothing_by_which_etcd_could_start_without_data() {
+    let machine = Machine::new(manual());
+    let last =
+        |fake: &Fake| fake.take_log().iter().rfind(|call| call.starts_with("start ") || call.starts_with("hold ")).cloned();
+    // Its own start, and another step beside it; a gate behind a unit that is active before its member has data.
+    let failed = || Act(0, "failed", state("etcd.service", "failed"));
+    let fake = Fake::new(&machine.clock, &[("etcd.service", "inactive")]).act("etcd.service", &[failed()]);
+    machine.converge(&of_etcd(), &fake).await.unwrap_err();
+    assert_eq!(last(&fake).as_deref(), Some("hold m1"));
+    let mut beside = of_etcd();
+    beside.units.push(unit("other.service", &[], &[Dependency::Unit("etcd.service".into())]));
+    let fake = Fake::new(&machine.clock, &[("etcd.service", "inactive"), ("other.service", "inactive")])
+        .act("other.service", &[Act(0, "failed", state("other.service", "failed"))]);
+    let failure = machine.converge(&beside, &fake).await.unwrap_err();
+    assert_eq!(failure.unit.as_deref(), Some("other.service"));
+    assert_eq!(last(&fake).as_deref(), Some("hold m1"));
+}
+
+/// A disk that the operator mounts there, and that is late.
+#[tokio::test]
+async fn a_mount_unit_of_the_members_data_that_is_not_active_is_known_to_it() {
+    let machine = Machine::new(manual());
+    for (mount, active, unmounted) in [
+        ("var-lib-etcd.mount", "inactive", true),
+        ("var-lib.mount", "failed", true),
+        ("var-lib-etcd-default.etcd.mount", "activating", true),
+        ("var-lib-etcd.mount", "active", false),
+        ("srv.mount", "inactive", false),
+    ] {
+        let fake = Fake::new(&machine.clock, &[("etcd.service", "inactive"), (mount, active)]);
+        machine.converge(&of_etcd(), &fake).await.unwrap();
+        let situation = fake.situations.lock().unwrap()[0].clone();
+        assert_eq!(situation.unmounted.as_deref(), unmounted.then_some(mount), "{mount} {active}");
+        assert!(!situation.is_running && situation.may_change);
+    }
+}
+
+/// etcd that joins may be tried again and again by a list that has changed since.
+#[tokio::test(start_paused = true)]
+async fn the_list_is_renewed_while_etcd_starts() {
+    let machine = Machine::new(Clock::system());
+    let slow = Act(25_000, "done", state("etcd.service", "active"));
+    let fake = Fake::new(&machine.clock, &[("etcd.service", "inactive")]).act("etcd.service", &[slow]);
+    machine.converge(&of_etcd(), &fake).await.unwrap();
+    let calls = fake.take_log();
+    let at = |call: &str| calls.iter().position(|one| one == call).unwrap();
+    let settled = calls[at("start etcd.service")..at("protect m1")].iter().filter(|call| *call == "settle m1").count();
+    assert_eq!(settled, 2, "{calls:?}");
 }
 
 #[tokio::test]

@@ -49,6 +49,20 @@ pub(crate) struct ClusterMember {
     pub(crate) urls: Vec<String>,
 }
 
+/// A member as others list it, learners among them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ListedMember {
+    pub(crate) id: u64,
+    /// Empty for one that was added and has not started yet.
+    pub(crate) name: String,
+    /// Where its peers reach it.
+    pub(crate) peers: Vec<String>,
+    /// Where it serves clients; none until it has started for the first time.
+    pub(crate) clients: Vec<String>,
+    /// Whether it votes; a learner does not.
+    pub(crate) votes: bool,
+}
+
 /// The members of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Members {
@@ -90,25 +104,47 @@ impl Etcd {
 
     /// The members of its cluster, as it lists them to peers, with or without the gateway; `own`: where it is reached by these.
     pub(crate) async fn members(&self, own: &str) -> Result<Members> {
-        let answer = self.get_json("/members").await?;
-        let id = |member: &Value| member.get("id").map(ToString::to_string).unwrap_or_default();
+        let (_, listed) = self.listed().await?;
+        let listed: Vec<ListedMember> = listed.into_iter().filter(|member| member.votes).collect();
+        let me = listed.iter().find(|member| member.peers.iter().any(|url| url == own)).map(|member| member.id.to_string());
+        let member = |one: ListedMember| ClusterMember { id: one.id.to_string(), name: one.name, urls: one.clients };
+        let all = listed.into_iter().map(member).collect();
+        let me =
+            me.ok_or_else(|| Error::transient(format!("none of its members has the address {own}")).context(self.doing()))?;
+        Ok(Members { own: me, all })
+    }
+
+    /// The cluster's id, where the answer has it, and its members, as the one that is asked lists them to its peers, with or without
+    /// the gateway. It answers without a quorum, too.
+    pub(crate) async fn listed(&self) -> Result<(Option<u64>, Vec<ListedMember>)> {
+        let answer = self.send("GET", "/members", None).await?;
+        if !answer.is_success() {
+            return Err(self.refusal(&answer));
+        }
+        let cluster = answer.header("x-etcd-cluster-id").and_then(|id| u64::from_str_radix(id, 16).ok());
         let texts = |member: &Value, name: &str| {
             let texts = member.get(name).and_then(Value::as_array).into_iter().flatten();
             texts.filter_map(Value::as_str).map(str::to_owned).collect::<Vec<String>>()
         };
-        let votes = |member: &&Value| member.get("isLearner") != Some(&Value::Bool(true));
-        let listed = answer.as_array().into_iter().flatten().filter(votes);
-        let (mut all, mut me) = (Vec::new(), None);
-        for member in listed {
+        let list = self.json(&answer)?;
+        let members = list.as_array().into_iter().flatten().filter_map(|member| {
             let name = member.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
-            if texts(member, "peerURLs").iter().any(|url| url == own) {
-                me = Some(id(member));
-            }
-            all.push(ClusterMember { id: id(member), name, urls: texts(member, "clientURLs") });
-        }
-        let me =
-            me.ok_or_else(|| Error::transient(format!("none of its members has the address {own}")).context(self.doing()))?;
-        Ok(Members { own: me, all })
+            let votes = member.get("isLearner") != Some(&Value::Bool(true));
+            let (peers, clients) = (texts(member, "peerURLs"), texts(member, "clientURLs"));
+            Some(ListedMember { id: member.get("id")?.as_u64()?, name, peers, clients, votes })
+        });
+        Ok((cluster, members.collect()))
+    }
+
+    /// Whether members and keys can be changed here: it is 3.0 or later, and its JSON gateway is on.
+    pub(crate) async fn has_gateway(&self) -> Result<bool> {
+        Ok(self.gateway().await?.is_some() && self.has_keys().await?)
+    }
+
+    /// Adds a voting member that its peers reach at this URL. etcd itself refuses one for which more members would have to be
+    /// started than are.
+    pub(crate) async fn add_member(&self, peer: &str) -> Result<()> {
+        self.ask_v3("cluster/member/add", &json!({"peerURLs": [peer]})).await.map(drop)
     }
 
     /// Removes a member from the cluster, by its id in decimal; one that is not in it any more is removed. By the v3 API where its
@@ -153,11 +189,6 @@ impl Etcd {
     /// Whether the member that it asks is healthy.
     pub(crate) async fn member_is_healthy(&self) -> bool {
         self.is_healthy(&self.endpoint).await
-    }
-
-    async fn get_json(&self, path: &str) -> Result<Value> {
-        let answer = self.send("GET", path, None).await?;
-        if answer.is_success() { self.json(&answer) } else { Err(self.refusal(&answer)) }
     }
 
     fn doing(&self) -> String {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::plan::needs_of_file;
-use crate::desired::{AddOn, Dependency, Desired, Directory, File, FlannelStore, Gate, Object, Unit, Volume};
+use crate::desired::{AddOn, Dependency, Desired, Directory, EtcdJoin, File, FlannelStore, Gate, Object, Unit, Volume};
 use crate::progress::StepId;
 
 /// One step: what of the `Desired` it makes true.
@@ -20,6 +20,8 @@ pub(crate) enum GraphStep<'a> {
     AddOn(&'a AddOn),
     /// The description of flannel's network in etcd.
     FlannelKey(&'a FlannelStore),
+    /// How the node's member of etcd starts.
+    EtcdMember(&'a EtcdJoin),
 }
 
 impl GraphStep<'_> {
@@ -34,6 +36,7 @@ impl GraphStep<'_> {
             Self::Object(object) => StepId::Object(object.name.clone()),
             Self::AddOn(add_on) => StepId::AddOn(add_on.name.clone()),
             Self::FlannelKey(_) => StepId::FlannelKey,
+            Self::EtcdMember(_) => StepId::EtcdMember,
         }
     }
 }
@@ -84,6 +87,9 @@ impl<'a> Graph<'a> {
             match step {
                 // etcd is shown one of them.
                 GraphStep::FlannelKey(store) if store.etcd.identity.is_some() => {
+                    needs.extend(ids.get(&StepId::Certificates).cloned());
+                }
+                GraphStep::EtcdMember(join) if join.identity.is_some() => {
                     needs.extend(ids.get(&StepId::Certificates).cloned());
                 }
                 GraphStep::Unit(unit) => {
@@ -173,6 +179,7 @@ fn steps<'a>(desired: &'a Desired, done: &BTreeSet<String>) -> Vec<(GraphStep<'a
         let needs = desired.gates.iter().filter(of_etcd).map(|gate| Dependency::Gate(gate.name.clone())).collect();
         steps.push((GraphStep::FlannelKey(flannel), needs));
     }
+    steps.extend(desired.etcd_join.iter().map(|join| (GraphStep::EtcdMember(join), join.needs.clone())));
     steps
 }
 
@@ -184,11 +191,12 @@ pub(crate) fn shown(desired: &Desired) -> Vec<StepId> {
     let volumes = desired.volumes.iter().map(GraphStep::Volume);
     let certificates = (!desired.trusted_paths().is_empty()).then_some(GraphStep::Certificates);
     let flannel = desired.flannel.as_ref().map(GraphStep::FlannelKey);
+    let member = desired.etcd_join.as_deref().map(GraphStep::EtcdMember);
     let units = desired.units.iter().filter(|unit| !unit.is_start_blocked()).map(GraphStep::Unit);
     let gates = desired.gates.iter().map(GraphStep::Gate);
     let objects = desired.objects.iter().map(GraphStep::Object);
     let objects = objects.chain(desired.add_ons.iter().map(GraphStep::AddOn));
-    let steps = volumes.chain(certificates).chain(flannel).chain(units).chain(gates).chain(objects);
+    let steps = volumes.chain(certificates).chain(member).chain(flannel).chain(units).chain(gates).chain(objects);
     let proof = (!desired.gates.is_empty()).then_some(StepId::Proof);
     std::iter::once(StepId::Files).chain(steps.map(GraphStep::id)).chain(proof).collect()
 }
@@ -205,6 +213,7 @@ fn find(desired: &Desired, need: &Dependency) -> Option<StepId> {
         Dependency::Object(name) => (desired.objects.iter().any(|object| object.name == *name), StepId::Object(name.clone())),
         Dependency::AddOn(name) => (desired.add_ons.iter().any(|add_on| add_on.name == *name), StepId::AddOn(name.clone())),
         Dependency::FlannelKey => (desired.flannel.is_some(), StepId::FlannelKey),
+        Dependency::EtcdMember => (desired.etcd_join.is_some(), StepId::EtcdMember),
         Dependency::Certificates => (!desired.trusted_paths().is_empty(), StepId::Certificates),
     };
     is_present.then_some(id)

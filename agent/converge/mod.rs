@@ -20,6 +20,7 @@ pub(crate) mod gates;
 pub(crate) mod graph;
 pub mod health;
 mod install;
+mod membership;
 pub mod observed;
 pub mod offline;
 mod owners;
@@ -34,7 +35,10 @@ mod unified_diff;
 mod units;
 mod write;
 
-pub use backends::{Applied, Certificates, FailureDetails, Objects, Prepared, Prober, UnitManager, Volumes};
+pub use backends::{
+    Applied, Certificates, EtcdMembership, FailureDetails, MemberChange, MemberSituation, MemberStep, Objects, Prepared, Prober,
+    UnitManager, Volumes,
+};
 pub use engine::{RunContext, converge};
 pub use failure::{ConvergeResult, Converged, Failure};
 pub use observed::{Observed, observe, observe_files};

@@ -130,6 +130,7 @@ fn deferred(desired: &Desired) -> BTreeSet<&str> {
             | Dependency::Object(_)
             | Dependency::AddOn(_)
             | Dependency::FlannelKey
+            | Dependency::EtcdMember
             | Dependency::Certificates => true,
         })
     };

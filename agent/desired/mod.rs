@@ -57,6 +57,9 @@ pub struct Desired {
     pub flannel: Option<FlannelStore>,
     /// Where this node's own member of etcd answers, on masters.
     pub etcd: Option<EtcdMember>,
+    /// How that member finds the others, on one of several masters that are listed. The same stands in its files.
+    #[serde(skip)]
+    pub etcd_join: Option<Box<EtcdJoin>>,
     /// Which parameter gave which flags, to name it where a program refuses one.
     #[serde(skip)]
     pub given_flags: Vec<GivenFlags>,
@@ -99,7 +102,8 @@ impl Desired {
         self.given_flags.extend(part.given_flags);
         join_one(&mut self.trust, part.trust, "trust")?;
         join_one(&mut self.flannel, part.flannel, "flannel's configuration")?;
-        join_one(&mut self.etcd, part.etcd, "etcd's member")
+        join_one(&mut self.etcd, part.etcd, "etcd's member")?;
+        join_one(&mut self.etcd_join, part.etcd_join, "etcd's members")
     }
 
     /// The file at this path.
@@ -119,6 +123,7 @@ impl Desired {
             Dependency::Object(name) => self.objects.iter().any(|one| one.name == *name),
             Dependency::AddOn(name) => self.add_ons.iter().any(|one| one.name == *name),
             Dependency::FlannelKey => self.flannel.is_some(),
+            Dependency::EtcdMember => self.etcd_join.is_some(),
             Dependency::Certificates => !self.certificates.is_empty(),
         }
     }
@@ -387,6 +392,31 @@ impl Volume {
     }
 }
 
+/// How this node's member finds the others, where the parameters list them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EtcdJoin {
+    /// Its own name.
+    pub name: String,
+    /// Where its peers reach it.
+    pub peer: String,
+    /// Name and peer URL of each member, this one among them.
+    pub members: Vec<(String, String)>,
+    /// The token of which etcd makes the ids of a new cluster and its members.
+    pub token: String,
+    /// Whether the parameters say that the cluster is there already.
+    pub existing: bool,
+    /// As whom the others are asked, where they speak TLS.
+    pub identity: Option<ClientIdentity>,
+    /// Where its data is.
+    pub data: String,
+    /// The environment file that has the last word on how a member without data starts.
+    pub file: String,
+    /// The unit that reads it: it must not run while the cluster's members change.
+    pub unit: String,
+    /// What must be true before it is settled how the member starts: where its data is.
+    pub needs: BTreeSet<Dependency>,
+}
+
 /// A systemd unit to enable and keep running. Never a name from metadata.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Unit {
@@ -429,6 +459,8 @@ pub enum Dependency {
     AddOn(String),
     /// etcd holds the description of flannel's network.
     FlannelKey,
+    /// It is settled how the node's member of etcd starts: its cluster has a place for it, or is a new one.
+    EtcdMember,
     /// The node's certificates are in place: what a service asks of them may be written down.
     Certificates,
 }

@@ -200,6 +200,7 @@ impl Judge<'_> {
                     Dependency::AddOn(name) => desired.add_ons.iter().any(|one| one.name == *name),
                     Dependency::Object(name) => desired.objects.iter().any(|object| object.name == *name),
                     Dependency::FlannelKey => desired.flannel.is_some(),
+                    Dependency::EtcdMember => desired.etcd_join.is_some(),
                     Dependency::Certificates => !desired.certificates.is_empty(),
                 };
                 if !is_present {

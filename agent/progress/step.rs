@@ -24,6 +24,8 @@ pub enum StepId {
     Certificates,
     /// etcd gets, or must have, the configuration of flannel's network.
     FlannelKey,
+    /// It is settled how the node's member of etcd starts.
+    EtcdMember,
     /// A unit is started or restarted.
     Unit(String),
     /// A measurement that must be good.
@@ -50,6 +52,7 @@ impl StepId {
             Self::Directory(_)
             | Self::File(_)
             | Self::FlannelKey
+            | Self::EtcdMember
             | Self::Unit(_)
             | Self::Object(_)
             | Self::AddOn(_)
@@ -95,6 +98,7 @@ impl fmt::Display for StepId {
             Self::File(path) => write!(f, "file {path}"),
             Self::Certificates => f.write_str("certificates"),
             Self::FlannelKey => f.write_str("flannel key"),
+            Self::EtcdMember => f.write_str("etcd member"),
             Self::Unit(name) => write!(f, "unit {name}"),
             Self::Gate(name) => write!(f, "gate {name}"),
             Self::Object(name) => write!(f, "object {name}"),

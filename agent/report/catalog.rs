@@ -537,6 +537,18 @@ messages! {
         "An add-on is no longer asked for, and its objects stay",
         "Its name was taken out of ADDONS. The agent no longer applies it, and removes nothing from the cluster.",
         "Leave the objects, or delete those that carry its label heat-node-agent/add-on.";
+    EtcdMemberChanged = "HNA-0640", Notice, "20f4aea4e2a24ffd9fe3312e6ca58f2f",
+        "A member of etcd's cluster was replaced by this node",
+        "This node's member had lost its data with its machine or volume. It was removed from the cluster, or added to it again, while all other members were healthy. This cannot be undone; the node gets its data from the others.",
+        "";
+    EtcdMemberWaiting = "HNA-0641", Notice, "987a4f2c4c444c2ca391523bca5da258",
+        "The node's member of etcd cannot start yet",
+        "It has no data, and the cluster has no place for it yet, or is not known yet. A dead member is replaced only while all others are healthy, by one master at a time.",
+        "The cause names the members that are missing, or what is to be typed.";
+    EtcdMemberFailed = "HNA-0642", Error, "208206f2dfbb4f45b6870b748faa9d97",
+        "The node's member of etcd cannot take its place",
+        "Its data is of another member or cluster; or it has none, and the place that the parameters name is another's, or the cluster could not give it one in time.",
+        "The cause names what is in the way.";
     LeftoversRemoved = "HNA-0690", Notice, "6a85740bffff49d79378ca4d1d1e08cc",
         "Old quarantined or leftover files were removed",
         "Unreadable state files, earlier records of the replaced tools and empty markers are kept in a bounded number, the newest first. Temporary files of interrupted writes are removed at the start.",

@@ -174,6 +174,7 @@ fn waits(code: Code) -> bool {
             | Code::RenewalWaiting
             | Code::GateWaiting
             | Code::FlannelKeyWaiting
+            | Code::EtcdMemberWaiting
     )
 }
 

@@ -149,7 +149,8 @@ impl Execution<'_> {
     async fn remove_files(&self) -> Result<()> {
         for desired in self.asked {
             let keys = desired.trusted_paths();
-            for path in desired.files.iter().map(|file| file.path.as_str()).chain(keys.iter().copied()) {
+            let join = desired.etcd_join.iter().map(|join| join.file.as_str());
+            for path in desired.files.iter().map(|file| file.path.as_str()).chain(keys.iter().copied()).chain(join) {
                 self.root.remove(Path::new(path))?;
             }
             let directories: BTreeSet<&Path> = keys.iter().filter_map(|path| Path::new(path).parent()).collect();

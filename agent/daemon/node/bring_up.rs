@@ -293,6 +293,7 @@ impl Node {
                 Some(_) => Box::pin(self.known.machine.flanneld(&backend, &self.host)).await,
                 None => None,
             },
+            may_change_members: is_update,
             retired: &retired,
         };
         // A large future: on the heap once, not in every state above.

@@ -9,8 +9,8 @@ use super::in_place::InPlace;
 use super::outline::Outline;
 use super::renewal::WaitReason;
 use crate::clock::BUILT;
-use crate::converge;
 use crate::converge::health::{StoreProblem, problems};
+use crate::converge::{self, EtcdMembership as _};
 use crate::deploy::{AppliedExtent, Reference};
 use crate::desired::{Content, Desired, Volume};
 use crate::error::Result;
@@ -77,6 +77,10 @@ impl Node {
         };
         let InPlace { spec, desired, .. } = &*node;
         self.known.outline.replace(Some(Outline::of(spec, desired, &self.hostname())));
+        if let Some(join) = &desired.etcd_join {
+            // A run that failed, or was cut off, may have left a member that got its data later.
+            self.http.protect(&self.host.root, join)?;
+        }
         let drifted = match reference.extent {
             AppliedExtent::Whole => self.compare(spec, desired, systemd, generation).await?,
             AppliedExtent::Part => self.compare_part(desired, systemd, generation).await?,

@@ -112,6 +112,8 @@ fn depends_on_change(before: &Desired, after: &Desired, step: &StepId) -> bool {
     let (mut units, mut gates): (Vec<&str>, Vec<&str>) = match step {
         StepId::Unit(name) => (vec![name], Vec::new()),
         StepId::Gate(name) => (Vec::new(), vec![name]),
+        // The cluster and the data decide about it, unless the list of members changed.
+        StepId::EtcdMember => return before.etcd_join != after.etcd_join,
         _ => return true,
     };
     let mut seen = BTreeSet::new();

@@ -1,6 +1,7 @@
 use super::*;
 use crate::desired::{
-    Content, DiskName, FormatPolicy, Gate, GateProbe, KeyRequest, KeyType, Material, Object, Owner, Unit, Volume, VolumeRole,
+    Content, DiskName, EtcdJoin, FormatPolicy, Gate, GateProbe, KeyRequest, KeyType, Material, Object, Owner, Unit, Volume,
+    VolumeRole,
 };
 
 fn new_unit(name: &str, reads: &[&str], needs: &[Dependency]) -> Unit {
@@ -123,6 +124,8 @@ fn only_what_depends_on_the_change_is_a_reason_to_go_back() {
         // Attack: Magnum was away, the new options were never tried, and the next restart took the API server down.
         ("/etc/api", StepId::File("/etc/api".into()), true),
         ("/etc/api", StepId::Certificates, true),
+        // The cluster and the member's data decide about it.
+        ("/etc/api", StepId::EtcdMember, false),
     ] {
         assert_eq!(depends_on_change(&before(), &with_file(path, "2"), &step), depends, "{path} {step}");
     }
@@ -139,6 +142,20 @@ fn only_what_depends_on_the_change_is_a_reason_to_go_back() {
     let mut other = before();
     other.gates[3].consecutive = 2;
     assert!(depends_on_change(&before(), &other, &gate("sysctl")));
+    let mut listed = before();
+    listed.etcd_join = Some(Box::new(EtcdJoin {
+        name: "m1".into(),
+        peer: "http://192.0.2.11:2380".into(),
+        members: Vec::new(),
+        token: "c".into(),
+        existing: false,
+        identity: None,
+        data: "/var/lib/etcd/default.etcd".into(),
+        file: "/etc/etcd/join.conf".into(),
+        unit: "etcd.service".into(),
+        needs: BTreeSet::new(),
+    }));
+    assert!(depends_on_change(&before(), &listed, &StepId::EtcdMember));
 }
 
 #[test]

@@ -16,8 +16,8 @@ use crate::http::Http;
 use crate::network::flannel::Api;
 use crate::report::text::{escaped, shortened};
 
-/// The key of the master that renews.
-const KEY: &str = "/heat-node-agent/renewal";
+/// The key of the master that renews, or changes its member.
+pub(in crate::keepers) const KEY: &str = "/heat-node-agent/renewal";
 /// How long etcd keeps it: longer than a renewal may take ([`RUN_LIMIT`]), so that it outlasts every renewal.
 const LIFE: Duration = Duration::from_mins(15);
 /// How long a renewal under the lock may take.
@@ -85,7 +85,7 @@ pub async fn ask(http: &Http, member: &EtcdMember, late: bool) -> Result<Permiss
         });
     }
     let (api, name) = (etcd.api().await?, own_name(&members));
-    let lock = take(&etcd, api, &name).await?;
+    let lock = take(&etcd, api, &name, LIFE).await?.map_or(Lock::Ours, Lock::Theirs);
     let is_ours = lock == Lock::Ours;
     // Somebody may have begun and ended, or died, since they were asked.
     let unhealthy = if is_ours { unhealthy(&etcd, &members).await } else { Vec::new() };
@@ -127,18 +127,18 @@ fn turn(now: Timestamp, own: &str, ids: &[&str]) -> Option<Timestamp> {
     Some(Timestamp(rounds * length * count + open.start))
 }
 
-/// Takes the lock. What this node held when it was cut off is its own.
-async fn take(etcd: &Etcd, api: Api, name: &str) -> Result<Lock> {
+/// Takes the lock for so long; who has it, where that is somebody else. What this node held when it was cut off is its own.
+pub(in crate::keepers) async fn take(etcd: &Etcd, api: Api, name: &str, life: Duration) -> Result<Option<String>> {
     for _ in 0..TRIES {
         let found = etcd.get(api, KEY).await?;
         if let Some(other) = found.as_ref().filter(|entry| entry.value != name) {
-            return Ok(Lock::Theirs(shortened(&escaped(&other.value), 100)));
+            return Ok(Some(shortened(&escaped(&other.value), 100)));
         }
-        if etcd.put_for(api, KEY, name, found.as_ref(), Some(LIFE)).await? {
-            return Ok(Lock::Ours);
+        if etcd.put_for(api, KEY, name, found.as_ref(), Some(life)).await? {
+            return Ok(None);
         }
     }
-    Ok(Lock::Theirs("another node was faster".to_owned()))
+    Ok(Some("another node, which was faster,".to_owned()))
 }
 
 /// The same at each try, and no other member's.

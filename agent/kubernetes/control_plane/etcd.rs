@@ -10,8 +10,8 @@ use std::net::IpAddr;
 
 use super::etcd_access;
 use crate::desired::{
-    ClientIdentity, Content, Dependency, Desired, Directory, EtcdAccess, EtcdMember, File, Gate, GateProbe, Owner, Unit, Volume,
-    VolumeRole,
+    ClientIdentity, Content, Dependency, Desired, Directory, EtcdAccess, EtcdJoin, EtcdMember, File, Gate, GateProbe, Owner,
+    Unit, Volume, VolumeRole,
 };
 use crate::kubernetes::parts::certificates::{ETCD_AUTHORITY, ETCD_SERVER};
 use crate::kubernetes::parts::daemon::{GOOD_IN_A_ROW, MADE, NO_START_TIMEOUT, curl_options, deadline, wait_for_space};
@@ -31,7 +31,11 @@ const UNIT: &str = "etcd.service";
 pub(in crate::kubernetes) const SETTINGS: &str = "/etc/etcd/etcd.conf";
 /// What a member reads only until it has a cluster.
 pub(in crate::kubernetes) const BOOTSTRAP: &str = "/etc/etcd/bootstrap.conf";
+/// The same for a member that takes the place of a dead one: it is made when that is found out, and is not asked for.
+pub(in crate::kubernetes) const JOIN: &str = "/etc/etcd/join.conf";
 pub(in crate::kubernetes) const DROP_IN: &str = "/etc/systemd/system/etcd.service.d/50-heat-node-agent.conf";
+/// A drop-in of its own, whose change restarts nobody: one that has data reads the file in vain.
+pub(in crate::kubernetes) const JOIN_DROP_IN: &str = "/etc/systemd/system/etcd.service.d/60-heat-node-agent-join.conf";
 pub(in crate::kubernetes) const STORE: &str = "/var/lib/etcd";
 pub(in crate::kubernetes) const DATA: &str = "/var/lib/etcd/default.etcd";
 
@@ -133,6 +137,13 @@ pub(in crate::kubernetes) fn part(spec: &NodeSpec, address: IpAddr) -> Desired {
         restart_on.insert(etcd_access::FILE.to_owned());
     }
     store_needs.insert(Dependency::Directory(DATA.to_owned()));
+    part.etcd_join = join(spec, address, &store_needs).map(Box::new);
+    if part.etcd_join.is_some() {
+        // After the other one, so that this file has the last word.
+        let content = format!("# Made by heat-node-agent.\n[Service]\nEnvironmentFile=-{JOIN}\n");
+        part.files.push(File::public(JOIN_DROP_IN, content));
+        store_needs.insert(Dependency::EtcdMember);
+    }
     part.units.push(Unit {
         name: UNIT.to_owned(),
         enable: true,
@@ -158,6 +169,41 @@ pub(in crate::kubernetes) fn part(spec: &NodeSpec, address: IpAddr) -> Desired {
         needs: BTreeSet::from([Dependency::Unit(UNIT.to_owned())]),
     });
     part
+}
+
+/// How the member finds the others, where they are listed.
+fn join(spec: &NodeSpec, address: IpAddr, needs: &BTreeSet<Dependency>) -> Option<EtcdJoin> {
+    let etcd = &spec.kubernetes.as_ref()?.etcd;
+    let listed = listed(spec).filter(|members| members.len() > 1)?;
+    let split = |member: &String| member.split_once('=').map(|(name, url)| (name.to_owned(), url.to_owned()));
+    let members: Vec<(String, String)> = listed.iter().filter_map(split).collect();
+    let listeners = Listeners::of(spec);
+    let name = member_name(spec.name.as_ref(), address);
+    Some(EtcdJoin {
+        peer: listeners.peer(address),
+        members,
+        token: token(spec, &name),
+        existing: etcd.joins,
+        identity: listeners.tls.then(client_identity),
+        data: DATA.to_owned(),
+        file: JOIN.to_owned(),
+        unit: UNIT.to_owned(),
+        needs: needs.clone(),
+        name,
+    })
+}
+
+/// The members, where the parameters list them.
+fn listed(spec: &NodeSpec) -> Option<&[String]> {
+    match &spec.kubernetes.as_ref()?.etcd.cluster {
+        EtcdCluster::Static(members) => Some(members),
+        EtcdCluster::Discovery(_) | EtcdCluster::Single => None,
+    }
+}
+
+/// Members of two clusters never mix up, even if addresses are used again.
+fn token(spec: &NodeSpec, name: &str) -> String {
+    if spec.cluster.is_empty() { name.to_owned() } else { spec.cluster.clone() }
 }
 
 /// The environment file (magnum-node.md 1.3).
@@ -204,8 +250,7 @@ fn bootstrap(spec: &NodeSpec, address: IpAddr) -> String {
     };
     set("ETCD_INITIAL_CLUSTER", &members);
     set("ETCD_INITIAL_CLUSTER_STATE", state);
-    // Members of two clusters never mix up, even if addresses are used again.
-    set("ETCD_INITIAL_CLUSTER_TOKEN", if spec.cluster.is_empty() { &name } else { &spec.cluster });
+    set("ETCD_INITIAL_CLUSTER_TOKEN", &token(spec, &name));
     out
 }
 
@@ -481,13 +526,27 @@ mod tests {
             let desired = master(28, &changes);
             assert!(!content(&desired, SETTINGS).contains("ETCD_INITIAL_CLUSTER"), "a change of it would be a restart");
             let read = format!("\nEnvironmentFile={SETTINGS}\nEnvironmentFile={BOOTSTRAP}\n");
-            assert!(content(&desired, DROP_IN).contains(&read));
+            assert!(content(&desired, DROP_IN).contains(&read) && !content(&desired, DROP_IN).contains(JOIN));
+            assert!(JOIN_DROP_IN > DROP_IN && content(&desired, JOIN_DROP_IN).ends_with(&format!("\nEnvironmentFile=-{JOIN}\n")));
+            let join = desired.etcd_join.as_ref().unwrap();
+            assert_eq!((join.name.as_str(), join.peer.as_str()), ("blue-master-0", "https://192.0.2.11:2380"));
+            assert_eq!(join.members[2], ("blue-master-2".to_owned(), "https://192.0.2.13:2380".to_owned()));
+            assert_eq!((join.token.as_str(), join.existing), ("c0ffee00-1111-4222-8333-444455556666", state == "existing"));
+            let unit = desired.units.iter().find(|unit| unit.name == UNIT).unwrap();
+            assert!(unit.needs.contains(&Dependency::EtcdMember));
+            // An agent that is upgraded brings it to all masters at once.
+            assert!(!unit.restart_on.contains(JOIN) && !unit.restart_on.contains(JOIN_DROP_IN));
             assert_eq!(get(&settings, "ETCD_INITIAL_CLUSTER_TOKEN"), Some("c0ffee00-1111-4222-8333-444455556666"));
         }
         let alone = settings_of(6, &[("INSTANCE_NAME", ""), ("ETCD_TAG", "3.2.26")]);
         assert_eq!(get(&alone, "ETCD_NAME"), Some("192.0.2.11"));
         assert_eq!(get(&alone, "ETCD_INITIAL_CLUSTER"), Some("192.0.2.11=https://192.0.2.11:2380"));
         assert_eq!(get(&alone, "ETCD_INITIAL_CLUSTER_STATE"), Some("new"));
+        // Who is alone, or finds the others by discovery, has nobody to ask.
+        for changes in [&[("INSTANCE_NAME", "m0"), ("ETCD_INITIAL_CLUSTER", "m0=https://192.0.2.11:2380")][..], &[], &discovery] {
+            let desired = master(28, changes);
+            assert!(desired.etcd_join.is_none() && file(&desired, JOIN_DROP_IN).is_none(), "{changes:?}");
+        }
     }
 
     /// The version that a Kubernetes was released with counts where no tag says another.

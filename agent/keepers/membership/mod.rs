@@ -1,0 +1,329 @@
+//! The place of this node's member in etcd's cluster, where the parameters list its members (`decision.rs`, pure, decides).
+//!
+//! The intent to come back is a key in etcd, written before a member is removed and taken away when the new one is listed, so that
+//! neither a crash nor a machine that is replaced once more loses it; all else is found in the list of members. Whoever changes that holds
+//! the lock under which masters renew certificates, too: a member that restarts is none to count on.
+//!
+//! In: the list of the parameters, what the others answer. Out: an environment file for etcd, at most one change of its members at a time.
+//! Never: the removal of a member that may be running, or beside another one that is not healthy; a member without data that starts where its
+//! cluster counts on what it had. Whoever starts etcd: from the beginning of a run on that file keeps it from starting without data, until
+//! it is settled how it may.
+
+mod address;
+mod decision;
+#[cfg(test)]
+mod decision_tests;
+#[cfg(test)]
+mod tests;
+mod wal;
+
+use std::path::Path;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+
+use self::address::{host_and_port, is_same};
+use self::decision::{ClusterView, MemberData, MemberFacts, MemberHealth, NextStep, SeenMember, decide, healthy_url, typed};
+use super::certificates::quorum::{KEY, take};
+use crate::converge::etcd::Etcd;
+use crate::converge::{EtcdMembership, MemberChange, MemberSituation, MemberStep};
+use crate::desired::{EtcdAccess, EtcdJoin};
+use crate::error::{Error, Result};
+use crate::files::{Attributes, Tree};
+use crate::http::Http;
+use crate::network::flannel::Api;
+use crate::reach::{self, PortOutcome};
+
+/// Below it, by the member's name: that it was removed to be added again.
+const INTENTS: &str = "/heat-node-agent/etcd-member";
+/// How long it counts. A member that has started may not have been able to take it away, and must not come back by it when an operator
+/// removes that member later.
+const INTENT_LIFE: Duration = Duration::from_hours(24);
+/// How long etcd keeps the lock of one that died with it, and how long a change under it may take: far less.
+const LIFE: Duration = Duration::from_mins(2);
+const CHANGE_LIMIT: Duration = Duration::from_mins(1);
+/// The environment file is one line for each member.
+const FILE_LIMIT: u64 = 64 * 1024;
+/// As causes call it.
+const ETCD: &str = "etcd's member";
+
+/// First line of the file that keeps etcd from starting until the others were asked; it says nothing of their cluster.
+const HELD: &str = "# Made by heat-node-agent: etcd does not start without data before the other members were asked.";
+const MADE: &str = "# Made by heat-node-agent: how etcd starts without data, where it had a place or has a new one. With data it reads none of this.";
+
+impl EtcdMembership for Http {
+    fn hold(&self, root: &Tree, join: &EtcdJoin) -> Result<()> {
+        let is_present = matches!(data(root, join)?, MemberData::Present(_));
+        // What a list says of the cluster is kept: that it is there.
+        if is_present || root.read(Path::new(&join.file), FILE_LIMIT)?.is_some_and(|file| !file.starts_with(HELD.as_bytes())) {
+            return block(root, join);
+        }
+        write(root, join, HELD, &alone(join))
+    }
+
+    fn protect(&self, root: &Tree, join: &EtcdJoin) -> Result<()> {
+        if matches!(data(root, join)?, MemberData::Present(_)) { block(root, join) } else { Ok(()) }
+    }
+
+    async fn settle(&self, root: &Tree, join: &EtcdJoin, situation: &MemberSituation) -> Result<MemberStep> {
+        let found = inspect(self, root, join, situation).await?;
+        let next = found.next();
+        let is_blank = !matches!(found.data, MemberData::Present(_));
+        let may_start = matches!(next, Ok(NextStep::Start | NextStep::Unheard | NextStep::Join(_)));
+        // Before anything else: the next one to start etcd may be a boot.
+        if is_blank && !may_start && (join.existing || !found.views.is_empty()) {
+            block(root, join)?;
+        }
+        match next? {
+            NextStep::Start if is_blank => root.remove(Path::new(&join.file)).map(|_| MemberStep::Start),
+            NextStep::Start => block(root, join).map(|()| MemberStep::Start),
+            NextStep::Unheard => Ok(MemberStep::Unheard),
+            NextStep::Join(places) => {
+                write(root, join, MADE, &places)?;
+                if let Some(etcd) = found.voter(self) {
+                    // It ends by itself, and where etcd has users nobody may ask for it.
+                    drop(etcd.remove(Api::V3, &intent_key(join), &join.peer).await);
+                }
+                Ok(MemberStep::Start)
+            }
+            NextStep::Remove(id) => found.has_api(self, Some(id)).await.map(|()| MemberStep::Change(MemberChange::Remove(id))),
+            NextStep::Add => found.has_api(self, None).await.map(|()| MemberStep::Change(MemberChange::Add)),
+        }
+    }
+
+    async fn change(&self, root: &Tree, join: &EtcdJoin, situation: &MemberSituation, change: MemberChange) -> Result<bool> {
+        let found = inspect(self, root, join, situation).await?;
+        let Some(etcd) = found.voter(self) else { return Err(nobody_is_healthy()) };
+        let holder = format!("{} (joins etcd)", join.name);
+        if let Some(other) = take(&etcd, Api::V3, &holder, LIFE).await? {
+            return Err(Error::transient(format!("{other} changes or restarts its member of etcd"))
+                .rule("masters do so one at a time")
+                .remedy("wait: its lock ends with its work, or after 15 minutes at most"));
+        }
+        let changing = change_locked(self, root, join, situation, &etcd, change);
+        let done = self.clock().limit(CHANGE_LIMIT, changing).await;
+        // A lock that cannot be given back ends with its life; what was changed is changed all the same.
+        drop(etcd.remove(Api::V3, KEY, &holder).await);
+        let late = || {
+            Error::transient("etcd's members could not be changed in time")
+                .remedy("check `journalctl -u etcd` on the other masters")
+        };
+        done.ok_or_else(late)?
+    }
+}
+
+/// What an update may do to the cluster's members, for whoever plans it: nobody is asked for that.
+///
+/// # Errors
+/// If the data's directory cannot be read.
+pub fn foretold(root: &Tree, join: &EtcdJoin) -> Result<Option<String>> {
+    Ok((data(root, join)? == MemberData::Blank).then(|| {
+        format!(
+            "etcd's member {} has no data in {}: if the other members list it as one that has run, and it does not answer, it is \
+             removed from their cluster and added again, which cannot be undone",
+            join.name, join.data
+        )
+    }))
+}
+
+/// The change, if it still is what comes next now that nobody else changes anything.
+async fn change_locked(
+    http: &Http,
+    root: &Tree,
+    join: &EtcdJoin,
+    situation: &MemberSituation,
+    etcd: &Etcd,
+    change: MemberChange,
+) -> Result<bool> {
+    let found = inspect(http, root, join, situation).await?;
+    match (found.next()?, change) {
+        (NextStep::Remove(id), MemberChange::Remove(wanted)) if id == wanted => {
+            block(root, join)?;
+            let key = intent_key(join);
+            let before = etcd.get(Api::V3, &key).await?;
+            if !etcd.put_for(Api::V3, &key, &join.peer, before.as_ref(), Some(INTENT_LIFE)).await? {
+                return Ok(false);
+            }
+            etcd.remove_member(&id.to_string()).await.map(|()| true)
+        }
+        (NextStep::Add, MemberChange::Add) => etcd.add_member(&join.peer).await.map(|()| true),
+        _ => Ok(false),
+    }
+}
+
+/// What was found at one look.
+#[derive(Debug)]
+struct Found<'a> {
+    join: &'a EtcdJoin,
+    situation: &'a MemberSituation,
+    data: MemberData,
+    views: Vec<ClusterView>,
+    unasked: Vec<String>,
+    has_intent: bool,
+    has_begun: bool,
+}
+
+impl Found<'_> {
+    fn next(&self) -> Result<NextStep> {
+        let facts = MemberFacts {
+            join: self.join,
+            situation: self.situation,
+            data: self.data,
+            views: self.views.clone(),
+            unasked: self.unasked.clone(),
+            has_intent: self.has_intent,
+            has_begun: self.has_begun,
+        };
+        decide(&facts)
+    }
+
+    fn members(&self) -> impl Iterator<Item = &SeenMember> {
+        self.views.iter().flat_map(|view| &view.members)
+    }
+
+    fn voter(&self, http: &Http) -> Option<Etcd> {
+        let endpoint = healthy_url(self.join, self.members())?.to_owned();
+        Some(Etcd::new(http, &EtcdAccess { endpoint, identity: self.join.identity.clone() }, ETCD))
+    }
+
+    /// Whether the members can be changed by the API that the agent speaks.
+    async fn has_api(&self, http: &Http, remove: Option<u64>) -> Result<()> {
+        let Some(etcd) = self.voter(http) else { return Err(nobody_is_healthy()) };
+        if etcd.has_gateway().await? {
+            return Ok(());
+        }
+        Err(Error::transient(
+            "the machine of this node's member of etcd was replaced, and etcd serves no v3 API over its JSON gateway",
+        )
+        .rule(
+            "the agent changes members through that gateway alone; etcd before 3.0 has none, and it is \
+               off where etcd knows its clients by name",
+        )
+        .remedy(typed(self.join, self.members(), remove)))
+    }
+}
+
+fn nobody_is_healthy() -> Error {
+    Error::transient("none of etcd's other members is healthy").remedy("check `journalctl -u etcd` on their masters")
+}
+
+/// What one of the others said, or why nothing.
+enum Heard {
+    List(ClusterView),
+    /// Nobody listens there.
+    Nobody,
+    /// Somebody does, or may, and could not be asked.
+    Unasked(Error),
+}
+
+async fn inspect<'a>(http: &Http, root: &Tree, join: &'a EtcdJoin, situation: &'a MemberSituation) -> Result<Found<'a>> {
+    let data = data(root, join)?;
+    let has_begun = root.read(Path::new(&join.file), FILE_LIMIT)?.is_some_and(|file| !file.starts_with(HELD.as_bytes()));
+    let (views, unasked) = (Vec::new(), Vec::new());
+    let mut found = Found { join, situation, data, views, unasked, has_intent: false, has_begun };
+    if situation.is_running && matches!(data, MemberData::Present(_)) {
+        return Ok(found);
+    }
+    let at =
+        |endpoint: &str| Etcd::new(http, &EtcdAccess { endpoint: endpoint.to_owned(), identity: join.identity.clone() }, ETCD);
+    let others = join.members.iter().map(|(_, peer)| peer).filter(|peer| !is_same(peer, &join.peer));
+    let mut lists = Vec::new();
+    for (peer, heard) in join_all(others.map(async |peer| (peer, ask(http, &at(peer), peer).await))).await {
+        match heard {
+            Heard::List(list) => lists.push(list),
+            Heard::Nobody => {}
+            Heard::Unasked(error) => found.unasked.push(format!("{peer}: {}", error.cause_first())),
+        }
+    }
+    let mut urls: Vec<&String> = lists.iter().flat_map(|list| &list.members).flat_map(|one| &one.listed.clients).collect();
+    urls.sort();
+    urls.dedup();
+    let answers = join_all(urls.iter().map(async |url| {
+        // Where there is TLS nobody is believed in the clear.
+        if (join.identity.is_none() || url.starts_with("https://")) && at(url).is_healthy(url).await {
+            return MemberHealth::Healthy;
+        }
+        // But who listens there may be alive.
+        if is_nobody_at(http, url).await { MemberHealth::Silent } else { MemberHealth::Unhealthy }
+    }))
+    .await;
+    let health: Vec<(String, MemberHealth)> = urls.into_iter().cloned().zip(answers).collect();
+    for member in lists.iter_mut().flat_map(|list| &mut list.members) {
+        let at = |wanted| health.iter().find(|(url, health)| *health == wanted && member.listed.clients.contains(url));
+        let (healthy_at, unhealthy) = (at(MemberHealth::Healthy), at(MemberHealth::Unhealthy));
+        member.health = healthy_at.or(unhealthy).map_or(MemberHealth::Silent, |(_, health)| *health);
+        member.healthy_at = healthy_at.map(|(url, _)| url.clone());
+    }
+    found.views = lists;
+    // A member that is listed says itself what is to be done.
+    let is_listed = found.members().any(|one| one.listed.peers.iter().any(|url| is_same(url, &join.peer)));
+    if !matches!(data, MemberData::Present(_))
+        && !is_listed
+        && let Some(etcd) = found.voter(http)
+        && etcd.has_gateway().await?
+    {
+        found.has_intent = etcd.get(Api::V3, &intent_key(join)).await?.is_some_and(|entry| entry.value == join.peer);
+    }
+    Ok(found)
+}
+
+/// Asks one of the others for its list.
+async fn ask(http: &Http, etcd: &Etcd, peer: &str) -> Heard {
+    let error = match etcd.listed().await {
+        Ok((Some(cluster), members)) => {
+            let seen = |listed| SeenMember { listed, health: MemberHealth::Silent, healthy_at: None };
+            return Heard::List(ClusterView { peer: peer.to_owned(), cluster, members: members.into_iter().map(seen).collect() });
+        }
+        Ok((None, _)) => Error::transient("its list does not say of which cluster it is"),
+        Err(error) => error,
+    };
+    // Whatever failed: who takes a connection is there.
+    if is_nobody_at(http, peer).await { Heard::Nobody } else { Heard::Unasked(error) }
+}
+
+/// Whether certainly nobody listens at a URL, as far as a network can say.
+async fn is_nobody_at(http: &Http, url: &str) -> bool {
+    let Some((host, port)) = host_and_port(url) else { return false };
+    reach::listens(http.clock(), &host, port).await == PortOutcome::Nobody
+}
+
+/// What of a member is in its directory. etcd that refused to start leaves an empty store there, and no log.
+fn data(root: &Tree, join: &EtcdJoin) -> Result<MemberData> {
+    let holds = |folder: &str, suffix: &str| {
+        let place = Path::new(&join.data).join("member").join(folder);
+        if root.facts(&place)?.is_none() {
+            return Ok(false);
+        }
+        Ok::<bool, Error>(root.list(&place)?.iter().any(|name| name.to_string_lossy().ends_with(suffix)))
+    };
+    Ok(match (holds("wal", ".wal")?, holds("snap", ".snap")?) {
+        (true, _) => MemberData::Present(wal::ids(root, &Path::new(&join.data).join("member/wal"))),
+        (false, true) => MemberData::Damaged,
+        (false, false) => MemberData::Blank,
+    })
+}
+
+/// Has etcd, whoever starts it, start with data alone. Without any it would take the place of the removed member, or with the same id
+/// and an empty log the one that it had before: asked to join a cluster that it knows nobody of, it ends at once and writes no log.
+fn block(root: &Tree, join: &EtcdJoin) -> Result<()> {
+    write(root, join, MADE, &alone(join))
+}
+
+fn alone(join: &EtcdJoin) -> [(String, String); 1] {
+    [(join.name.clone(), join.peer.clone())]
+}
+
+/// Has etcd join the cluster of these. What is there already is not written again.
+fn write(root: &Tree, join: &EtcdJoin, head: &str, places: &[(String, String)]) -> Result<()> {
+    let list: Vec<String> = places.iter().map(|(name, url)| format!("{name}={url}")).collect();
+    let content = format!("{head}\nETCD_INITIAL_CLUSTER=\"{}\"\nETCD_INITIAL_CLUSTER_STATE=\"existing\"\n", list.join(","));
+    let path = Path::new(&join.file);
+    if root.read(path, FILE_LIMIT)?.is_some_and(|there| there == content.as_bytes()) {
+        return Ok(());
+    }
+    root.write(path, content.as_bytes(), Attributes::mode(0o644))
+}
+
+fn intent_key(join: &EtcdJoin) -> String {
+    format!("{INTENTS}/{}", join.name)
+}

@@ -1,0 +1,147 @@
+"""A master of three that is replaced by a new machine of the same name and address, without its etcd data, while somebody writes: the new one takes
+the place of its dead member, once, and no write that etcd has acknowledged is lost."""
+import json
+
+import pytest
+from lib.cluster import ETCD
+from lib.common import wait_for
+from lib.masters import IPS, Masters
+from lib.node import UNIT
+
+LOCK = "/heat-node-agent/renewal"
+INTENTS = "/heat-node-agent/etcd-member"
+JOIN = "/etc/etcd/join.conf"
+HELD = "m9 (by hand)"
+
+
+def listed(node, seconds: int = 30) -> dict[str, int]:
+    """Id of each member by its peer URL."""
+    members = json.loads(node.etcdctl("member", "list", "-w", "json", seconds=seconds))["members"]
+    return {member["peerURLs"][0]: member["ID"] for member in members}
+
+
+def changes(node) -> list[str]:
+    return [e["MESSAGE"] for e in node.host.journal(HNA_EVENT="EtcdMemberChanged")]
+
+
+def kill_between(first, third, place: str, go):
+    """SIGKILL for the agent when the old member is removed and the new one is not added: from the look before its turn it goes on a few
+    milliseconds at a time."""
+    host, old = third.host, listed(first)[place]
+    pid = host.show(UNIT, "MainPID")["MainPID"]
+    # Each look writes it where it is not there.
+    stopped = host.popen("nice", "-n", "-20", "bash", "-c",
+                         f"rm -f {JOIN}; until [ -e {JOIN} ]; do :; done; kill -STOP {pid}")
+    assert stopped.wait(120) == 0
+    go()
+    while (now := listed(first).get(place)) == old:
+        host.sh(f"kill -CONT {pid}; sleep 0.03; kill -STOP {pid}")
+    assert now is None, "it was added before it was seen to be removed"
+    # systemd begins it anew.
+    host.sh(f"kill -KILL {pid}")
+    assert first.etcdctl("get", "--prefix", "--keys-only", INTENTS).split() == [f"{INTENTS}/{host.name}"]
+
+
+def does_not_start(host):
+    """Whoever starts etcd: a boot does so, too."""
+    assert f'ETCD_INITIAL_CLUSTER="{host.name}=https://{IPS[host.name]}:2380"\n' in host.read(JOIN)
+    host.sh("systemctl start --no-block etcd; sleep 7")
+    assert not host.is_active("etcd.service") and not host.exists("/var/lib/etcd/default.etcd/member/wal")
+
+
+def test_a_replaced_master_takes_the_place_of_its_dead_member(hosts, signal_server, tmp_path):
+    masters = Masters(hosts, signal_server, tmp_path)
+    first, second, third = masters.nodes
+    ip = IPS["m3"]
+    place = f"https://{ip}:2380"
+
+    # --- one is late for a new cluster: it starts as the member that the others have had from the beginning ---
+    masters.begin(first, second)
+    first.succeeds()
+    second.succeeds()
+    before = listed(first)
+    assert len(before) == 3
+    masters.begin(third)
+    third.succeeds()
+    wait_for(masters.healthy, 120, "etcd of three members")
+    assert listed(first) == before and not any(changes(node) for node in masters.nodes)
+    for node in masters.nodes:
+        assert f'"{node.host.name}=https://{IPS[node.host.name]}:2380"' in node.host.read(JOIN), "it would start without data"
+
+    # --- replaced by one that is told to join, while the one that is left to hear was away when the lost one acknowledged writes: if it
+    # --- started as it was, these two would be a quorum without them ---
+    second.host.link(up=False)
+    wait_for(lambda: first.etcdctl("put", "/kept/0", "0", seconds=4), 60, "a leader among the first and the third")
+    first.host.sh(f"for n in $(seq 1 20); do ETCDCTL_API=3 etcdctl --endpoints https://{IPS['m1']}:2379 --cacert {ETCD}/ca.crt "
+                  f"--cert {ETCD}/admin.crt --key {ETCD}/admin.key put /kept/$n $n; done")
+    kept = {str(number) for number in range(21)}
+    third.host.down()
+    first.host.link(up=False)
+    second.host.link(up=True)
+    third.host = hosts("m3", ip=ip)
+    third.inputs["ETCD_INITIAL_CLUSTER_STATE"] = "existing"
+    masters.begin(third)
+    waits = third.host.reported("EtcdMemberWaiting", words="cannot start yet")[0]
+    assert "cannot be replaced" in waits["HNA_CAUSE"] and "m2" in waits["HNA_CAUSE"], waits
+    does_not_start(third.host)
+    first.host.link(up=True)
+    third.succeeds()
+    wait_for(masters.healthy, 120, "etcd of three members")
+    assert listed(first)[place] != before[place]
+    masters.have("/kept/", kept)
+    third.inputs["ETCD_INITIAL_CLUSTER_STATE"] = "new"
+    before = listed(first)
+
+    with masters.written_to(quorum=False):
+        # --- it is replaced while another one is down: nothing is removed, and it says who is missing ---
+        first.etcdctl("put", LOCK, f"'{HELD}'")
+        second.host.cut()
+        third.host.down()
+        third.host = hosts("m3", ip=ip)
+        masters.begin(third)
+        waits = third.host.reported("EtcdMemberWaiting", words="cannot start yet")[0]
+        assert "cannot be replaced" in waits["HNA_CAUSE"] and "m2" in waits["HNA_CAUSE"], waits
+        shown = third.host.exec("heat-node-agent", "status", check=False).stdout
+        assert "etcd member" in shown and "m2" in shown, shown
+        does_not_start(third.host)
+
+        # --- the other one is back, and somebody has the lock ---
+        second.host.boot()
+        wait_for(lambda: listed(first, 5) == before, 300, "two members of three, which list what they did")
+        wait_for(lambda: any(HELD in e["HNA_CAUSE"] for e in third.host.journal(HNA_EVENT="EtcdMemberWaiting")), 120, "the wait for the lock")
+        assert listed(first) == before
+
+        # --- it is this one's turn, and the agent is killed in the middle ---
+        kill_between(first, third, place, lambda: first.etcdctl("del", LOCK))
+        third.succeeds()
+        wait_for(masters.healthy, 120, "etcd of three members again")
+        after = listed(first)
+        assert {url for url in after} == {url for url in before} and after[place] != before[place], (before, after)
+        said = changes(third)
+        assert len([line for line in said if "added this node" in line]) == 1 and len([line for line in said if "removed" in line]) <= 1, said
+        assert not any(changes(node) for node in (first, second))
+        assert first.etcdctl("get", "--prefix", "--keys-only", "/heat-node-agent").split() == []
+        assert f'"m3={place}"' in third.host.read(JOIN), "a list by which it could start with its old id"
+        masters.have("/kept/", kept)
+
+        # --- its data is lost on the same machine: etcd does not start without, and the next deployment has it take its place again ---
+        third.host.sh("systemctl stop etcd; rm -rf /var/lib/etcd/default.etcd/member")
+        does_not_start(third.host)
+        third.update(WAIT_TIMEOUT=601)
+        third.succeeds()
+        wait_for(masters.healthy, 120, "etcd of three members once more")
+        assert listed(first)[place] not in (before[place], after[place])
+        last, said = listed(first), changes(third)
+        third.update(WAIT_TIMEOUT=602)
+        third.succeeds()
+        assert (listed(first), changes(third)) == (last, said)
+
+        # --- what a run that was cut off left is found by the agent's next look: a list by which etcd could start without data ---
+        third.host.sh(f"systemctl stop heat-node-agent; printf 'ETCD_INITIAL_CLUSTER_STATE=\"new\"\\n' > {JOIN}; systemctl start heat-node-agent")
+        wait_for(lambda: f'"m3={place}"' in third.host.read(JOIN), 120, "a file that keeps etcd from starting without data")
+        assert (listed(first), changes(third)) == (last, said)
+
+    # --- what says that nothing is lost would say it if something were ---
+    first.etcdctl("del", "/kept/7")
+    with pytest.raises(AssertionError, match="'7'"):
+        masters.have("/kept/", kept)
