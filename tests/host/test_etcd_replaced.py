@@ -145,3 +145,11 @@ def test_a_replaced_master_takes_the_place_of_its_dead_member(hosts, signal_serv
     first.etcdctl("del", "/kept/7")
     with pytest.raises(AssertionError, match="'7'"):
         masters.have("/kept/", kept)
+
+    # --- it is taken out: it gives its place in etcd up, and those that are left go on without it ---
+    out = third.host.exec("heat-node-agent", "reset", check=False)
+    assert out.returncode == 0, out.stdout + out.stderr
+    assert set(listed(first)) == set(before) - {place}
+    assert not third.host.is_active("etcd.service") and not third.host.exists("/var/lib/etcd/default.etcd/member")
+    masters.nodes.remove(third)
+    masters.have("/kept/", kept - {"7"})
