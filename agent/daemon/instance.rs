@@ -156,7 +156,7 @@ impl Host {
             Notify::default().alive(&self.clock);
             // Large futures: rarely made, and not to be carried along by every start.
             let stopped = Box::pin(self.clock.limit(STOPPING, async {
-                if !systemd.unit(&unit).await?.may_run() {
+                if !systemd.unit(&unit).await?.may_run_soon() {
                     return Ok(false);
                 }
                 systemd.stop(&unit).await.map(|_| true)

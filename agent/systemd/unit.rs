@@ -75,6 +75,12 @@ impl UnitState {
         !matches!(self.active_state.as_str(), "inactive" | "failed" | "")
     }
 
+    /// The same, or a job is queued for it: between two tries a unit may be inactive, and its start wait for its turn.
+    #[must_use]
+    pub fn may_run_soon(&self) -> bool {
+        self.may_run() || self.job_queued
+    }
+
     /// Whether it is on its way to another state, or waits for its turn.
     #[must_use]
     pub fn is_settling(&self) -> bool {
@@ -225,6 +231,8 @@ mod tests {
             let state = state(word);
             assert_eq!((state.is_active(), state.is_settling(), state.is_failed()), (active, settling, failed), "{word}");
             assert_eq!(state.may_run(), !matches!(word, "inactive" | "failed"), "{word}");
+            assert_eq!(state.may_run_soon(), state.may_run(), "{word}");
+            assert!(UnitState { job_queued: true, ..state.clone() }.may_run_soon(), "{word}");
         }
     }
 

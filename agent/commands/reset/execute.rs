@@ -101,7 +101,7 @@ impl Execution<'_> {
     }
 
     async fn stop(&self, unit: &str) -> Result<()> {
-        if !self.systemd.unit(unit).await?.may_run() {
+        if !self.systemd.unit(unit).await?.may_run_soon() {
             return Ok(());
         }
         let outcome = self.systemd.stop(unit).await?;
