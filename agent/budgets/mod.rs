@@ -59,6 +59,10 @@ pub const LOCAL_MEMORY: usize = MIB;
 /// Memory of any other JSON from outside: answers of Keystone, Magnum, etcd, error pages.
 pub const ANSWER_MEMORY: usize = 2 * MIB;
 
+/// Bytes of a node's parameters as YAML: ten times those of a master with all its certificates. Whatever the parser's scanner may be
+/// made to keep of so much (130 bytes for each) has the place of a document that is read.
+pub const YAML_CONFIG_BYTES: usize = 128 * KIB;
+
 /// Levels of lists and objects in JSON from outside: serde_json reads 127, and what the agent stores of it lies up to 24 levels deeper.
 pub const DEPTH: usize = 96;
 

@@ -296,7 +296,20 @@ pub(super) fn of_kept(mut body: Map<String, Value>) -> DeploymentOutcome {
     DeploymentOutcome { status, stdout, stderr, outputs: body.into_iter().collect(), reason, from_agent }
 }
 
-/// What the status of a body of an earlier version says: `3`, `"3"`, or `"1 (the reason)"`.
+/// Whether Heat takes a status for success: what Python takes for false, and the text `0` (heat-protocol.md 7).
+#[must_use]
+pub fn is_success(status: &Value) -> bool {
+    match status {
+        Value::Null | Value::Bool(false) => true,
+        Value::Bool(true) => false,
+        Value::Number(number) => number.as_f64() == Some(0.0),
+        Value::String(text) => text.is_empty() || text == "0",
+        Value::Array(items) => items.is_empty(),
+        Value::Object(members) => members.is_empty(),
+    }
+}
+
+/// What the status of a body of an earlier version, or of the replaced tools, says: `3`, `"3"`, or `"1 (the reason)"`.
 fn of_status(code: Option<&Value>, stderr: &str) -> Unshown {
     let (number, reason) = match code {
         Some(Value::String(code)) => code.split_once(' ').unwrap_or((code, "")),
@@ -304,6 +317,8 @@ fn of_status(code: Option<&Value>, stderr: &str) -> Unshown {
     };
     let reason = reason.strip_prefix('(').and_then(|reason| reason.strip_suffix(')'));
     let given = code.and_then(Value::as_i64).and_then(|status| i32::try_from(status).ok());
+    // Of a hook that the replaced tools ran: it need not say so.
+    let given = given.or_else(|| is_success(code.unwrap_or(&Value::Null)).then_some(0));
     let status = given.or_else(|| number.parse().ok()).unwrap_or(1);
     Unshown { status, reason: reason.map(FailureReason::from), from_agent: reason == Some(stderr) }
 }
@@ -343,6 +358,29 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    /// Attack: a hook of the replaced tools that succeeded and printed nothing was reported as failed.
+    #[test]
+    fn the_status_of_a_foreign_hook_is_what_heat_makes_of_it() {
+        for (code, status) in [
+            (None, 0),
+            (Some(json!(null)), 0),
+            (Some(json!(false)), 0),
+            (Some(json!("")), 0),
+            (Some(json!("0")), 0),
+            (Some(json!(0.0)), 0),
+            (Some(json!(0)), 0),
+            (Some(json!(3)), 3),
+            (Some(json!("3")), 3),
+            (Some(json!("1 (why)")), 1),
+            (Some(json!(true)), 1),
+            (Some(json!("x")), 1),
+            (Some(json!(1e30)), 1),
+        ] {
+            let body: Map<String, Value> = code.iter().map(|code| ("deploy_status_code".to_owned(), code.clone())).collect();
+            assert_eq!(of_kept(body).status, status, "{code:?}");
+        }
+    }
 
     fn ran(status: i32, stdout: &str) -> JobResult {
         JobResult { status, stdout: stdout.to_owned(), stderr: "err".to_owned(), ..JobResult::default() }

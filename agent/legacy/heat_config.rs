@@ -14,9 +14,9 @@ use super::polled::Polled;
 use crate::budgets::json::JsonRejection;
 use crate::budgets::{DOCUMENT_MEMORY, python_json};
 use crate::clock::Clock;
-use crate::deploy::Work;
 use crate::deploy::hooks::file_name;
 use crate::deploy::unsent::{self, INTERRUPTED, Unsent};
+use crate::deploy::{Work, is_success};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::files::{Attributes, FileKind, READ_LIMIT, masked};
 use crate::metadata::{python_json as json_text, python_json_lines, python_text};
@@ -370,18 +370,6 @@ fn result(heard: &Heard) -> Value {
         result.insert("deploy_status_code".to_owned(), heard.status.into());
     }
     Value::Object(result)
-}
-
-/// Whether Heat takes a status for success: what Python takes for false, and the text `0` (heat-protocol.md 7).
-fn is_success(status: &Value) -> bool {
-    match status {
-        Value::Null | Value::Bool(false) => true,
-        Value::Bool(true) => false,
-        Value::Number(number) => number.as_f64() == Some(0.0),
-        Value::String(text) => text.is_empty() || text == "0",
-        Value::Array(items) => items.is_empty(),
-        Value::Object(members) => members.is_empty(),
-    }
 }
 
 fn failure(error: &Error) -> Value {

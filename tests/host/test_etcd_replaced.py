@@ -49,6 +49,7 @@ def does_not_start(host):
     assert not host.is_active("etcd.service") and not host.exists("/var/lib/etcd/default.etcd/member/wal")
 
 
+@pytest.mark.longer
 def test_a_replaced_master_takes_the_place_of_its_dead_member(hosts, signal_server, tmp_path):
     masters = Masters(hosts, signal_server, tmp_path)
     first, second, third = masters.nodes

@@ -8,10 +8,10 @@ use serde_json::{Map, Value};
 
 use super::mistake::Mistake;
 use super::table::find;
-use crate::budgets::ANSWER_MEMORY;
 use crate::budgets::json::{self, JsonRejection};
 use crate::budgets::yaml::YamlRejection;
 use crate::budgets::yaml_events::YamlEvents;
+use crate::budgets::{ANSWER_MEMORY, YAML_CONFIG_BYTES};
 
 /// The config as a map.
 pub(in crate::kubernetes) fn map(config: &Value) -> Result<Map<String, Value>, Mistake> {
@@ -41,7 +41,7 @@ fn yaml(text: &str) -> Result<Map<String, Value>, Mistake> {
         left.set(left.get().checked_sub(bytes).ok_or_else(|| bad("is too long"))?);
         Ok(())
     };
-    if text.len() > ANSWER_MEMORY {
+    if text.len() > YAML_CONFIG_BYTES {
         return Err(bad("is too long"));
     }
     let mut map = Map::new();
