@@ -1610,19 +1610,8 @@ async fn flanneld_is_started_behind_its_key() {
 
 /// etcd, which starts when its place is settled.
 fn of_etcd() -> Desired {
-    let peer = "http://192.0.2.11:2380".to_owned();
-    let join = EtcdJoin {
-        name: "m1".into(),
-        members: vec![("m1".into(), peer.clone()), ("m2".into(), "http://192.0.2.12:2380".into())],
-        peer,
-        token: "c".into(),
-        existing: false,
-        identity: None,
-        data: "/var/lib/etcd/default.etcd".into(),
-        file: "/etc/etcd/join.conf".into(),
-        unit: "etcd.service".into(),
-        needs: BTreeSet::new(),
-    };
+    let members = [("m1", "http://192.0.2.11:2380"), ("m2", "http://192.0.2.12:2380")];
+    let join = EtcdJoin::first_of(members.map(|(name, peer)| (name.to_owned(), peer.to_owned())).into());
     Desired {
         units: vec![unit("etcd.service", &[], &[Dependency::EtcdMember])],
         etcd_join: Some(Box::new(join)),

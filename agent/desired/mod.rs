@@ -417,6 +417,25 @@ pub struct EtcdJoin {
     pub needs: BTreeSet<Dependency>,
 }
 
+#[cfg(test)]
+impl EtcdJoin {
+    /// Of `m1`, the first of these: a name and a peer URL each.
+    pub(crate) fn first_of(members: Vec<(String, String)>) -> Self {
+        Self {
+            name: "m1".into(),
+            peer: members.first().map(|(_, peer)| peer.clone()).unwrap_or_default(),
+            members,
+            token: "c".into(),
+            existing: false,
+            identity: None,
+            data: "/var/lib/etcd/default.etcd".into(),
+            file: "/etc/etcd/join.conf".into(),
+            unit: "etcd.service".into(),
+            needs: BTreeSet::new(),
+        }
+    }
+}
+
 /// A systemd unit to enable and keep running. Never a name from metadata.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Unit {

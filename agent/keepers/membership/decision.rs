@@ -36,6 +36,13 @@ pub(super) enum MemberData {
     Damaged,
 }
 
+impl MemberData {
+    /// Whether etcd knows its place by it.
+    pub(super) fn is_present(self) -> bool {
+        matches!(self, Self::Present(_))
+    }
+}
+
 /// Whose data it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct MemberIds {
@@ -120,6 +127,13 @@ pub(super) struct MemberFacts<'a> {
     pub(super) has_intent: bool,
     /// Whether this node knows that its cluster is there: it heard of it, or has begun to join it.
     pub(super) has_begun: bool,
+}
+
+impl MemberFacts<'_> {
+    /// All that anybody lists.
+    pub(super) fn members(&self) -> impl Iterator<Item = &SeenMember> {
+        self.views.iter().flat_map(|view| &view.members)
+    }
 }
 
 /// What comes next.
@@ -241,10 +255,7 @@ fn in_cluster(facts: &MemberFacts<'_>, known: &ClusterView) -> Result<NextStep> 
             join.unit
         ))
         .rule("a member that may be running is never removed")
-        .remedy(format!(
-            "`systemctl stop {}` on this node, and it goes on by itself; if somebody else answers there, end that machine",
-            join.unit
-        )));
+        .remedy(format!("`systemctl stop {}` on this node; if somebody else answers there, end that machine", join.unit)));
     }
     if own.health != MemberHealth::Silent {
         return Err(Error::refused(format!(
@@ -484,5 +495,5 @@ pub(super) fn typed<'a>(join: &EtcdJoin, members: impl IntoIterator<Item = &'a S
         let _ = write!(etcdctl, " --cacert {} --cert {} --key {}", identity.authority, identity.certificate, identity.key);
     }
     let remove = remove.map(|id| format!("`{etcdctl} member remove {id:x}`, then ")).unwrap_or_default();
-    format!("on this node {remove}`{etcdctl} member add {} --peer-urls={}`; it goes on by itself", join.name, join.peer)
+    format!("on this node {remove}`{etcdctl} member add {} --peer-urls={}`", join.name, join.peer)
 }

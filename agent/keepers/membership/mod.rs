@@ -53,22 +53,21 @@ const MADE: &str = "# Made by heat-node-agent: how etcd starts without data, whe
 
 impl EtcdMembership for Http {
     fn hold(&self, root: &Tree, join: &EtcdJoin) -> Result<()> {
-        let is_present = matches!(data(root, join)?, MemberData::Present(_));
         // What a list says of the cluster is kept: that it is there.
-        if is_present || root.read(Path::new(&join.file), FILE_LIMIT)?.is_some_and(|file| !file.starts_with(HELD.as_bytes())) {
+        if data(root, join)?.is_present() || knows_cluster(root, join)? {
             return block(root, join);
         }
         write(root, join, HELD, &alone(join))
     }
 
     fn protect(&self, root: &Tree, join: &EtcdJoin) -> Result<()> {
-        if matches!(data(root, join)?, MemberData::Present(_)) { block(root, join) } else { Ok(()) }
+        if data(root, join)?.is_present() { block(root, join) } else { Ok(()) }
     }
 
     async fn settle(&self, root: &Tree, join: &EtcdJoin, situation: &MemberSituation) -> Result<MemberStep> {
         let found = inspect(self, root, join, situation).await?;
-        let next = found.next();
-        let is_blank = !matches!(found.data, MemberData::Present(_));
+        let next = decide(&found);
+        let is_blank = !found.data.is_present();
         let may_start = matches!(next, Ok(NextStep::Start | NextStep::Unheard | NextStep::Join(_)));
         // Before anything else: the next one to start etcd may be a boot.
         if is_blank && !may_start && (join.existing || !found.views.is_empty()) {
@@ -80,20 +79,20 @@ impl EtcdMembership for Http {
             NextStep::Unheard => Ok(MemberStep::Unheard),
             NextStep::Join(places) => {
                 write(root, join, MADE, &places)?;
-                if let Some(etcd) = found.voter(self) {
+                if let Some(etcd) = voter(self, &found) {
                     // It ends by itself, and where etcd has users nobody may ask for it.
                     drop(etcd.remove(Api::V3, &intent_key(join), &join.peer).await);
                 }
                 Ok(MemberStep::Start)
             }
-            NextStep::Remove(id) => found.has_api(self, Some(id)).await.map(|()| MemberStep::Change(MemberChange::Remove(id))),
-            NextStep::Add => found.has_api(self, None).await.map(|()| MemberStep::Change(MemberChange::Add)),
+            NextStep::Remove(id) => has_api(self, &found, Some(id)).await.map(|()| MemberStep::Change(MemberChange::Remove(id))),
+            NextStep::Add => has_api(self, &found, None).await.map(|()| MemberStep::Change(MemberChange::Add)),
         }
     }
 
     async fn change(&self, root: &Tree, join: &EtcdJoin, situation: &MemberSituation, change: MemberChange) -> Result<bool> {
         let found = inspect(self, root, join, situation).await?;
-        let Some(etcd) = found.voter(self) else { return Err(nobody_is_healthy()) };
+        let Some(etcd) = voter(self, &found) else { return Err(nobody_is_healthy()) };
         let holder = format!("{} (joins etcd)", join.name);
         if let Some(other) = take(&etcd, Api::V3, &holder, LIFE).await? {
             return Err(Error::transient(format!("{other} changes or restarts its member of etcd"))
@@ -136,7 +135,7 @@ async fn change_locked(
     change: MemberChange,
 ) -> Result<bool> {
     let found = inspect(http, root, join, situation).await?;
-    match (found.next()?, change) {
+    match (decide(&found)?, change) {
         (NextStep::Remove(id), MemberChange::Remove(wanted)) if id == wanted => {
             block(root, join)?;
             let key = intent_key(join);
@@ -151,56 +150,26 @@ async fn change_locked(
     }
 }
 
-/// What was found at one look.
-#[derive(Debug)]
-struct Found<'a> {
-    join: &'a EtcdJoin,
-    situation: &'a MemberSituation,
-    data: MemberData,
-    views: Vec<ClusterView>,
-    unasked: Vec<String>,
-    has_intent: bool,
-    has_begun: bool,
+/// A healthy one of the others that vote, to ask and to change things at.
+fn voter(http: &Http, facts: &MemberFacts<'_>) -> Option<Etcd> {
+    let endpoint = healthy_url(facts.join, facts.members())?.to_owned();
+    Some(Etcd::new(http, &EtcdAccess { endpoint, identity: facts.join.identity.clone() }, ETCD))
 }
 
-impl Found<'_> {
-    fn next(&self) -> Result<NextStep> {
-        let facts = MemberFacts {
-            join: self.join,
-            situation: self.situation,
-            data: self.data,
-            views: self.views.clone(),
-            unasked: self.unasked.clone(),
-            has_intent: self.has_intent,
-            has_begun: self.has_begun,
-        };
-        decide(&facts)
+/// Whether the members can be changed by the API that the agent speaks.
+async fn has_api(http: &Http, facts: &MemberFacts<'_>, remove: Option<u64>) -> Result<()> {
+    let Some(etcd) = voter(http, facts) else { return Err(nobody_is_healthy()) };
+    if etcd.has_gateway().await? {
+        return Ok(());
     }
-
-    fn members(&self) -> impl Iterator<Item = &SeenMember> {
-        self.views.iter().flat_map(|view| &view.members)
-    }
-
-    fn voter(&self, http: &Http) -> Option<Etcd> {
-        let endpoint = healthy_url(self.join, self.members())?.to_owned();
-        Some(Etcd::new(http, &EtcdAccess { endpoint, identity: self.join.identity.clone() }, ETCD))
-    }
-
-    /// Whether the members can be changed by the API that the agent speaks.
-    async fn has_api(&self, http: &Http, remove: Option<u64>) -> Result<()> {
-        let Some(etcd) = self.voter(http) else { return Err(nobody_is_healthy()) };
-        if etcd.has_gateway().await? {
-            return Ok(());
-        }
-        Err(Error::transient(
-            "the machine of this node's member of etcd was replaced, and etcd serves no v3 API over its JSON gateway",
-        )
-        .rule(
-            "the agent changes members through that gateway alone; etcd before 3.0 has none, and it is \
-               off where etcd knows its clients by name",
-        )
-        .remedy(typed(self.join, self.members(), remove)))
-    }
+    Err(Error::transient(
+        "the machine of this node's member of etcd was replaced, and etcd serves no v3 API over its JSON gateway",
+    )
+    .rule(
+        "the agent changes members through that gateway alone; etcd before 3.0 has none, and it is \
+             off where etcd knows its clients by name",
+    )
+    .remedy(typed(facts.join, facts.members(), remove)))
 }
 
 fn nobody_is_healthy() -> Error {
@@ -216,12 +185,13 @@ enum Heard {
     Unasked(Error),
 }
 
-async fn inspect<'a>(http: &Http, root: &Tree, join: &'a EtcdJoin, situation: &'a MemberSituation) -> Result<Found<'a>> {
+/// Looks once at what is decided by.
+async fn inspect<'a>(http: &Http, root: &Tree, join: &'a EtcdJoin, situation: &'a MemberSituation) -> Result<MemberFacts<'a>> {
     let data = data(root, join)?;
-    let has_begun = root.read(Path::new(&join.file), FILE_LIMIT)?.is_some_and(|file| !file.starts_with(HELD.as_bytes()));
+    let has_begun = knows_cluster(root, join)?;
     let (views, unasked) = (Vec::new(), Vec::new());
-    let mut found = Found { join, situation, data, views, unasked, has_intent: false, has_begun };
-    if situation.is_running && matches!(data, MemberData::Present(_)) {
+    let mut found = MemberFacts { join, situation, data, views, unasked, has_intent: false, has_begun };
+    if situation.is_running && data.is_present() {
         return Ok(found);
     }
     let at =
@@ -257,9 +227,9 @@ async fn inspect<'a>(http: &Http, root: &Tree, join: &'a EtcdJoin, situation: &'
     found.views = lists;
     // A member that is listed says itself what is to be done.
     let is_listed = found.members().any(|one| one.listed.peers.iter().any(|url| is_same(url, &join.peer)));
-    if !matches!(data, MemberData::Present(_))
+    if !data.is_present()
         && !is_listed
-        && let Some(etcd) = found.voter(http)
+        && let Some(etcd) = voter(http, &found)
         && etcd.has_gateway().await?
     {
         found.has_intent = etcd.get(Api::V3, &intent_key(join)).await?.is_some_and(|entry| entry.value == join.peer);
@@ -307,6 +277,11 @@ fn data(root: &Tree, join: &EtcdJoin) -> Result<MemberData> {
 /// and an empty log the one that it had before: asked to join a cluster that it knows nobody of, it ends at once and writes no log.
 fn block(root: &Tree, join: &EtcdJoin) -> Result<()> {
     write(root, join, MADE, &alone(join))
+}
+
+/// Whether the file says that this node has heard of its cluster, or has begun to join it.
+fn knows_cluster(root: &Tree, join: &EtcdJoin) -> Result<bool> {
+    Ok(root.read(Path::new(&join.file), FILE_LIMIT)?.is_some_and(|file| !file.starts_with(HELD.as_bytes())))
 }
 
 fn alone(join: &EtcdJoin) -> [(String, String); 1] {
