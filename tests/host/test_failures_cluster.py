@@ -12,8 +12,7 @@ from lib.node import start
 MASTER = GATEWAY.rsplit(".", 1)[0] + ".21"
 KUBELET, CONTAINERD = "kubelet.service", "containerd.service"
 # Of the stand-in's: what is in it is obeyed.
-ORDERS = "/run/heat-node-agent-stand-ins/kubelet"
-ORDERS_OF_PROXY = "/run/heat-node-agent-stand-ins/kube-proxy"
+ORDERS, ORDERS_OF_PROXY = (f"{stand_ins.CONTROL}/{name}" for name in ("kubelet", "kube-proxy"))
 DIES = 'die 7 failed to run Kubelet: mountpoint for cpu not found'
 NO_SPACE = "die 1 unable to take the lock: open /var/lib/kubelet/kube-proxy.lock: no space left on device"
 CERTIFICATES = "/v1/certificates"
@@ -70,7 +69,7 @@ def certificates(node: Node, stage, magnum, tmp_path):
 def kubelet(node: Node, stage):
     host = node.host
     failure = stage.failure("kubelet-crash-loop", 3 * 10)  # three restarts, with five seconds between them
-    host.sh(f"mkdir -p {ORDERS.rsplit('/', 1)[0]}; echo {DIES} >{ORDERS}")
+    host.sh(f"mkdir -p {stand_ins.CONTROL}; echo {DIES} >{ORDERS}")
     failure.shows("DEGRADED: kubelet crash-looping", failed=True)
     failure.mended("mount the cgroup again", lambda: host.remove(ORDERS))
 

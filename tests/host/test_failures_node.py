@@ -3,7 +3,7 @@ import itertools
 import json
 
 from lib.failures import HANGS
-from lib.node import IP, NODE, VDB, VDC, ask, extend, start
+from lib.node import IP, NODE, VDB, VDC, ask, extend, loop_of, start
 
 ETCD = "etcd.service"
 TRAP = "/etc/systemd/system/etcd.service.d/99-trap.conf"
@@ -57,7 +57,7 @@ def full_volume(master: Master):
                    "--command-timeout=5s put /filler/$n </run/value >/dev/null || break; done", check=False)
     # It ends, is started again after a moment, and then waits for room.
     failure.shows("DEGRADED: a volume needs an operator", "waits until 64 MiB are free", "/var/lib/etcd on volume", "is full", failed=True)
-    failure.mended("extend the volume", lambda: extend(master.host, "vdc", "2G"))
+    failure.mended("extend the volume", lambda: extend(loop_of(master.host, "vdc"), "2G"))
 
 
 def files_changed(master: Master):

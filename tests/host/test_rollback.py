@@ -2,6 +2,7 @@
 with stand-ins for Kubernetes' programs."""
 import json
 
+from lib import stand_ins
 from lib.cluster import Node, parameters
 from lib.common import GATEWAY, wait_for
 from lib.node import UNIT, is_steady
@@ -21,7 +22,7 @@ OWN = """table inet own {
 FILES = "find /etc/systemd/system /etc/kubernetes /etc/etcd /etc/containerd /etc/sysctl.d /etc/modules-load.d /etc/cni -type f -not -path '*/..*' " \
         "-exec sha256sum {} + | sort -k 2; find /etc/systemd/system -type l -not -name 'heat-node-firewall*' | sort"
 # Of the stand-in's: what is in it is obeyed.
-ORDERS = "/run/heat-node-agent-stand-ins/kube-scheduler"
+ORDERS = f"{stand_ins.CONTROL}/kube-scheduler"
 
 
 def state(host) -> dict:
@@ -170,7 +171,7 @@ def test_a_failed_update_is_rolled_back(hosts, signal_server, magnum):
     assert host.sh(FILES) == files and node.healthy()
 
     # What failed has nothing to do with the update.
-    host.sh(f"mkdir -p {ORDERS.rsplit('/', 1)[0]}; echo die 7 told to die >{ORDERS}")
+    host.sh(f"mkdir -p {stand_ins.CONTROL}; echo die 7 told to die >{ORDERS}")
     host.wait_for(lambda: any(one["state"] == "failed" for one in node.status()["node"]["components"]), what="a scheduler that dies")
     node.update(KUBEAPI_OPTIONS=None, KUBELET_OPTIONS="--v=4", **SHORT)
     cause = node.result()

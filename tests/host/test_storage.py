@@ -178,7 +178,7 @@ def test_dockers_store_on_btrfs_is_made_found_again_and_grown(hosts):
             "rm -rf /etc/systemd/system/var-lib-docker.mount /var/lib/heat-node-agent/* /var/lib/heat-config; systemctl daemon-reload")
     assert once(host, **inputs | {"CLUSTER_UUID": "99999999-8d0e-4c61-9b0e-2f6f6e1d7a10"}) == 1
     assert "store of cluster" in host.reported("VolumeRefused")[-1]["HNA_CAUSE"]
-    extend(host, "vdb", "2G")
+    extend(loop_of(host, "vdb"), "2G")
     assert once(host, **inputs) == 0, host.exec("heat-node-agent", "status", check=False).stdout
     assert host.reported("VolumeReused") and host.reported("VolumeGrown")
     assert int(host.sh("df -m --output=size /var/lib/docker | tail -n 1")) == 2048

@@ -96,7 +96,7 @@ def test_a_growth_that_is_killed_is_done_by_the_next_agent(hosts):
     def extend_again():
         nonlocal size
         size += 32
-        extend(host, "vdc", f"{size}M")
+        extend(loop_of(host, "vdc"), f"{size}M")
         host.sh(f"{FORGET} || :")
 
     def mib() -> int:

@@ -1,8 +1,5 @@
 """Volumes on a real systemd host: what nobody need fear."""
-from pathlib import Path
-
-from lib.common import run
-from lib.node import IP, NODE, UNIT, VDB, VDC, ask, bring_up, ended, loop_of, once, start
+from lib.node import IP, NODE, UNIT, VDB, VDC, ask, bring_up, ended, extend, loop_of, once, start
 
 WORKER = {"ROLE": "worker", "INSTANCE_NAME": "w-1", "KUBE_NODE_IP": IP, "CLUSTER_UUID": NODE["CLUSTER_UUID"], "DOCKER_VOLUME": VDB,
           "WAIT_TIMEOUT": 600}
@@ -143,16 +140,11 @@ def test_a_volume_that_is_extended_is_grown_while_it_is_in_use(hosts, signal_ser
     before = host.show("docker.service", "ActiveEnterTimestampMonotonic")
 
     loop = loop_of(host, "vdb")
-    backing = Path(f"/sys/block/{Path(loop).name}/loop/backing_file").read_text().strip()
-
-    def extend(size: str):
-        run("truncate", "-s", size, backing)
-        run("losetup", "-c", loop)
 
     def mib() -> int:
         return int(host.sh("df -m --output=size /var/lib/docker | tail -n 1"))
     assert 900 < mib() < 1024
-    extend("2G")
+    extend(loop, "2G")
     # With the next look at the node, whatever DRIFT says; the next poll brings one.
     host.exec("systemctl", "kill", "-s", "HUP", UNIT)
     host.reported("VolumeGrown")
@@ -160,7 +152,7 @@ def test_a_volume_that_is_extended_is_grown_while_it_is_in_use(hosts, signal_ser
     assert host.show("docker.service", "ActiveEnterTimestampMonotonic") == before
     # Extended while nobody looked: a power cut, and the next agent grows it.
     host.cut()
-    extend("3G")
+    extend(loop, "3G")
     host.boot()
     host.reported("VolumeGrown", 2)
     assert 2900 < mib() < 3072 and host.read("/var/lib/docker/kept") == "kept\n"

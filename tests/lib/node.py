@@ -89,9 +89,8 @@ def once(host, *prefix: str, deployment: str = "", **inputs) -> int:
     return host.exec(*prefix, "/usr/bin/heat-node-agent", "run", "--once", "--metadata", "/var/tmp/document.json", check=False).returncode
 
 
-def extend(host, dev: str, size: str):
-    """What Cinder does to an attached volume: the disk is larger from now on."""
-    loop = loop_of(host, dev)
+def extend(loop: str, size: str):
+    """What Cinder does to an attached volume, by its device: the disk is larger from now on."""
     run("truncate", "-s", size, run("losetup", "-nO", "BACK-FILE", loop).stdout.strip())
     run("losetup", "-c", loop)
 

@@ -21,7 +21,6 @@ PREFIX = "/coreos.com/network"
 FIRST = ipaddress.IPv4Address(GATEWAY) + 20
 # A net: the watch on pods needs seconds, and where it fails to see something nothing else mends it.
 SOON = 300
-CONTROL = "/run/heat-node-agent-stand-ins"
 # Of nothing but sleep.
 IMAGE = "tar -ch /bin/sleep $(ldd /bin/sleep | grep -o '/[^ ]*') 2>/dev/null | docker import - pod >/dev/null"
 FACTS = """
@@ -256,12 +255,12 @@ class PodCluster:
     def blind(self, *names: str):
         """flanneld of these nodes loses the events of etcd meanwhile."""
         for name in names:
-            self.nodes[name].host.sh(f"mkdir -p {CONTROL}; echo blind >{CONTROL}/flanneld")
+            self.nodes[name].host.sh(f"mkdir -p {stand_ins.CONTROL}; echo blind >{stand_ins.CONTROL}/flanneld")
         try:
             yield
         finally:
             for name in names:
-                self.nodes[name].host.remove(f"{CONTROL}/flanneld")
+                self.nodes[name].host.remove(f"{stand_ins.CONTROL}/flanneld")
 
     @contextmanager
     def port_security(self):

@@ -14,6 +14,8 @@ sys.path.insert(0, str(TESTS / "stand-ins"))
 from stand_in import Refused, tables  # noqa: E402
 from stand_in.main import checked  # noqa: E402
 
+# Where one on a host looks for orders: a file of its name, which it obeys.
+CONTROL = "/run/heat-node-agent-stand-ins"
 # By their places on a host: Debian's containernetworking-plugins, which host.sh installs, and flannel's own, which has no package.
 CNI_PROGRAMS = {f"/opt/cni/bin/{name}": (Path("/usr/lib/cni") / name, 0o755) for name in ("bridge", "host-local", "loopback", "portmap")} | \
     {"/opt/cni/bin/flannel": (TESTS / "stand-ins/cni-flannel", 0o755)}
