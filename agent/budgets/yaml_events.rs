@@ -49,8 +49,8 @@ struct Allowance {
     bytes: Cell<usize>,
     /// Characters up to the end of the last event.
     settled: Cell<usize>,
-    /// Flow lists and maps that are open there.
-    flow: Cell<usize>,
+    /// Whether a flow list or map is open there.
+    in_flow: Cell<bool>,
     /// The text was cut off.
     is_cut: Cell<bool>,
 }
@@ -196,7 +196,7 @@ impl Feed<'_> {
     }
 
     fn read(&mut self) -> Option<char> {
-        let in_flow = self.allowance.flow.get() > 0 || self.counter.opened > self.settled.opened;
+        let in_flow = self.allowance.in_flow.get() || self.counter.opened > self.settled.opened;
         self.counter.next(in_flow)
     }
 }
@@ -265,7 +265,7 @@ impl<'a> YamlEvents<'a> {
             Event::SequenceEnd | Event::MappingEnd => drop(self.open.pop()),
             _ => {}
         }
-        self.allowance.flow.set(self.open.iter().filter(|is_flow| **is_flow).count());
+        self.allowance.in_flow.set(self.open.last() == Some(&true));
         self.allowance.settled.set(span.end.index());
     }
 

@@ -111,7 +111,7 @@ impl<U: UnitManager> Starter<'_, U> {
     /// Stops a unit that runs, within the time that is left.
     pub(crate) async fn stop(&self, name: &str) -> Result<(), Failure> {
         let state = self.inspect(name).await?;
-        if state.is_missing() || !(state.is_active() || state.is_settling()) {
+        if state.is_missing() || !state.may_run_soon() {
             return Ok(());
         }
         let failed = |cause: String| {

@@ -382,7 +382,7 @@ impl Journal {
         } else if let Some(result) = unsent.as_ref().map(|_| self.unsent_result(&deployment.id)).transpose()? {
             record.state = DeploymentState::Finished;
             record.finished = Some(self.clock.now());
-            record.note = Some("run by the replaced tools, which had not told Heat its result".to_owned());
+            record.note = Some("run by the replaced tools, which had not sent its result to Heat".to_owned());
             record.outcome = Some(result);
         } else if is_known {
             record.state = DeploymentState::Signalled;

@@ -255,9 +255,9 @@ impl Tool {
     /// Says that Heat does not have a result. `false` where a later run may send it; `true` where nobody will ever say that Heat still asks
     /// for it, so that a later run could do no more than this one.
     fn is_left(&mut self, path: &Path) -> bool {
-        let path = path.display();
+        let (path, result) = (path.display(), unsent::result_file(path));
         if self.polled == Polled::Unsaid {
-            let by_hand = format!("heat-config-notify {path} < {}", unsent::result_file(Path::new(&path.to_string())).display());
+            let by_hand = format!("heat-config-notify {path} < {}", result.display());
             self.log.error(&format!(
                 "Heat does not have the result of {path}, and nothing says whether it still asks for it: if it does, send it by `{by_hand}`"
             ));

@@ -10,6 +10,7 @@ use std::os::fd::AsFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::str::SplitWhitespace;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -21,7 +22,7 @@ use nix::unistd::Pid;
 use super::capture::{CapturedStream, ForwardedOutput, Log, drain};
 use super::mask::Mask;
 use super::{
-    GROUP, GROUP_RESERVE, HookOutput, Job, JobResult, LOCK, OUTPUT, POSTPONED, Postponed, RESULT, RESULT_RESERVE,
+    GROUP, GROUP_RESERVE, HookOutput, Job, JobFile, JobResult, LOCK, OUTPUT, POSTPONED, Postponed, RESULT, RESULT_RESERVE,
     RESULT_RESERVE_BYTES, STARTED, json_size, reserve_all,
 };
 use crate::backoff::Backoff;
@@ -257,6 +258,16 @@ fn spawn(job: &Job) -> Result<Child> {
     command.spawn().map_err(|error| not_started(job, program, &error))
 }
 
+/// The script that is the program itself.
+fn script<'a>(job: &'a Job, program: &str) -> Option<&'a JobFile> {
+    job.files.iter().find(|file| file.path == program)
+}
+
+/// The words of the first line of a script that names its interpreter.
+fn shebang(script: &JobFile) -> Option<SplitWhitespace<'_>> {
+    Some(script.content.lines().next()?.strip_prefix("#!")?.split_whitespace())
+}
+
 fn no_interpreter(name: &str) -> Error {
     Error::permanent(format!("its interpreter {} is not installed", shortened(&escaped(name), 200))).remedy(
         Remedy::stack_update_or(
@@ -268,8 +279,7 @@ fn no_interpreter(name: &str) -> Error {
 /// The interpreter that a script has looked up by env(1), where no directory of PATH holds it: env would end with 127, which a script may
 /// end with too.
 fn missing_env_program<'a>(job: &'a Job, program: &str) -> Option<&'a str> {
-    let script = job.files.iter().find(|file| file.path == program)?;
-    let mut words = script.content.lines().next()?.strip_prefix("#!")?.split_whitespace();
+    let mut words = shebang(script(job, program)?)?;
     words.next().filter(|env| ["/usr/bin/env", "/bin/env"].contains(env))?;
     // Without -S the kernel hands everything over as one name.
     let name = words.next()?;
@@ -284,9 +294,8 @@ fn missing_env_program<'a>(job: &'a Job, program: &str) -> Option<&'a str> {
 
 /// Why a program did not start. The kernel says of a script without its interpreter only that a file does not exist.
 fn not_started(job: &Job, program: &str, error: &std::io::Error) -> Error {
-    let script = job.files.iter().find(|file| file.path == program);
-    let first = script.and_then(|script| script.content.lines().next());
-    let interpreter = first.and_then(|line| line.strip_prefix("#!")).and_then(|line| line.split_whitespace().next());
+    let script = script(job, program);
+    let interpreter = script.and_then(shebang).and_then(|mut words| words.next());
     match (error.raw_os_error(), interpreter) {
         (Some(2), Some(interpreter)) => no_interpreter(interpreter),
         (Some(8), None) if script.is_some() => Error::permanent("its first line names no interpreter")

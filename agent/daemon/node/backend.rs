@@ -24,7 +24,7 @@ const RUN_LIMIT_MS: u64 = 15 * 60 * 1000;
 /// a kubelet has hundreds; what counts is kept in `converge::words`.
 const LINES: &str = "--lines=2000";
 /// Longest time for reading the journal, and for looking who listens or how a process is.
-const JOURNAL_LIMIT_MS: u64 = 10 * 1000;
+const LOOK_LIMIT_MS: u64 = 10 * 1000;
 /// systemd's messages that it begins to start a unit, and that it did (SD_MESSAGE_UNIT_STARTING, SD_MESSAGE_UNIT_STARTED).
 const STARTS: [&str; 2] = ["MESSAGE_ID=7d4958e842da4a758f6c1cdc7b36dcc5", "MESSAGE_ID=39f53479d3a045ac8e11786248231fbf"];
 /// systemd's message that it could not run a program (sd-messages(3), SD_MESSAGE_SPAWN_FAILED): not the unit's own, but its cause.
@@ -64,12 +64,16 @@ impl MachineBackend {
 }
 
 impl MachineBackend {
+    /// What a program that only looks prints, within [`LOOK_LIMIT_MS`]; nothing where it cannot.
+    async fn printed(&self, key: &str, argv: Vec<String>, secrets: Vec<String>) -> String {
+        let job = Job { argv, time_limit_ms: Some(LOOK_LIMIT_MS), secrets, ..Job::default() };
+        self.ran(key, &job).await.map(|ran| ran.stdout).unwrap_or_default()
+    }
+
     /// What the kernel says of a process (proc_pid_stat(5)), read by a job because the agent's sandbox hides other services' processes;
     /// nothing where it has ended.
     pub(in crate::daemon) async fn process_stat(&self, pid: u32) -> String {
-        let argv = vec!["cat".to_owned(), format!("/proc/{pid}/stat")];
-        let job = Job { argv, time_limit_ms: Some(JOURNAL_LIMIT_MS), ..Job::default() };
-        self.ran("program-process-stat", &job).await.map(|ran| ran.stdout).unwrap_or_default()
+        self.printed("program-process-stat", vec!["cat".to_owned(), format!("/proc/{pid}/stat")], Vec::new()).await
     }
 }
 
@@ -80,17 +84,11 @@ impl FailureDetails for MachineBackend {
         let [starting, started] = STARTS;
         let command = ["journalctl", "--quiet", "--boot", "--no-pager", "--output=cat", LINES, &own];
         let of_systemd = ["+", &of_systemd, SPAWN_FAILED, starting, started];
-        let argv: Vec<&str> = command.into_iter().chain(of_systemd).collect();
-        let job = Job {
-            argv: argv.into_iter().map(str::to_owned).collect(),
-            time_limit_ms: Some(JOURNAL_LIMIT_MS),
-            secrets: self.secrets.clone(),
-            ..Job::default()
-        };
+        let argv = command.into_iter().chain(of_systemd).map(str::to_owned).collect();
         // The cause is known without them, so that none is said of a journal that cannot be read.
         // Of each unit by itself: two may be asked about at the same time.
         let key = format!("program-journalctl-{}", unit.trim_end_matches(".service"));
-        let output = self.ran(&key, &job).await.map(|ran| ran.stdout).unwrap_or_default();
+        let output = self.printed(&key, argv, self.secrets.clone()).await;
         let runs_again = self.systemd.unit(unit).await.is_ok_and(|state| state.is_active() && state.n_restarts > 0);
         of_last_run(&output.lines().collect::<Vec<_>>(), runs_again)
     }
@@ -99,8 +97,7 @@ impl FailureDetails for MachineBackend {
         let own = self.programs.executable().display().to_string();
         let ports = ports.iter().map(u16::to_string);
         let argv = [own, "port-holders".to_owned()].into_iter().chain(ports).collect();
-        let job = Job { argv, time_limit_ms: Some(JOURNAL_LIMIT_MS), ..Job::default() };
-        let output = self.ran("program-port-holders", &job).await.map(|ran| ran.stdout).unwrap_or_default();
+        let output = self.printed("program-port-holders", argv, Vec::new()).await;
         json::typed(&output).unwrap_or_default()
     }
 }

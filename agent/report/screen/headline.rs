@@ -7,6 +7,7 @@ use crate::report::component::{self, ComponentState, ComponentStatus};
 use crate::report::condition_state::ConditionState;
 use crate::report::status::{
     Condition, DeploymentState, DeploymentStatus, IdentityStatus, NodeState, NodeStatus, STATE, StatusDocument, Subject,
+    VOLUME_PROBLEM,
 };
 
 /// How everything stands.
@@ -164,8 +165,8 @@ fn of_troubles(status: &StatusDocument) -> Option<(OverallState, String)> {
     let node = status.node.as_ref();
     let degraded = |what: String| Some((OverallState::Degraded, what));
     // What has a remedy of its own is why components that use it are on their way up.
-    if node.is_some_and(|node| node.difference_remedy.is_some()) {
-        return degraded("a volume needs an operator".to_owned());
+    if node.is_some_and(NodeStatus::has_volume_problem) {
+        return degraded(VOLUME_PROBLEM.to_owned());
     }
     if let Some(what) = node.and_then(|node| of_components(node, ComponentStatus::is_unhealthy)) {
         return degraded(what);

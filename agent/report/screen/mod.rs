@@ -77,8 +77,7 @@ fn facts(status: &StatusDocument, running: bool, now: Timestamp, sheet: &mut Pag
         if let Some(drift) =
             node.drift().filter(|_| node.drifted && (node.state == NodeState::Applied || node.in_place.is_some()))
         {
-            // What has a remedy of its own is a volume's.
-            sheet.fact(if node.difference_remedy.is_some() { "volume" } else { "drift" }, &drift);
+            sheet.fact(if node.has_volume_problem() { "volume" } else { "drift" }, &drift);
             sheet.note("remedy", node.drift_remedy());
         }
     }
