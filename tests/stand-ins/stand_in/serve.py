@@ -95,8 +95,8 @@ def run(program: Program) -> int:
     if name == "kube-controller-manager":
         wait_for_api(program)
     tls = server_context(program.certificate, program.client_ca) if any(p.tls for p in program.ports) else None
-    for port in program.ports:
-        listener = Listener(port.address, port.number, service, tls if port.tls else None)
+    # All of them listen before one answers: whoever hears from one port may ask the next.
+    for listener in [Listener(port.address, port.number, service, tls if port.tls else None) for port in program.ports]:
         threading.Thread(target=listener.serve_forever, daemon=True).start()
     if name == "kubelet":
         threading.Thread(target=register, args=[program], daemon=True).start()
