@@ -72,6 +72,13 @@ pub(crate) struct Members {
     pub(crate) all: Vec<ClusterMember>,
 }
 
+impl Members {
+    /// Those but the one that answered.
+    pub(crate) fn others(&self) -> impl Iterator<Item = &ClusterMember> {
+        self.all.iter().filter(|member| member.id != self.own)
+    }
+}
+
 /// One etcd.
 #[derive(Debug)]
 pub(crate) struct Etcd {

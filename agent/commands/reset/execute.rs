@@ -5,9 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::marker::ResetMarker;
-use super::plan::ResetStep;
+use super::member;
+use super::plan::{LeavingMember, ResetStep};
 use crate::clock::Clock;
-use crate::converge::etcd::Etcd;
 use crate::daemon::{RESET, UNIT, take_lock};
 use crate::deploy::Journal;
 use crate::desired::{Desired, DiskName};
@@ -25,8 +25,6 @@ use crate::storage::mount_unit;
 use crate::storage::probe::{Disk, DiskProbe};
 use crate::systemd::Systemd;
 
-/// As causes call it.
-pub(super) const ETCD: &str = "the node's etcd";
 /// Every pod, where systemd makes their control groups.
 const PODS: &str = "kubepods.slice";
 /// Below these a directory that is left empty was the agent's; others may be a package's.
@@ -50,7 +48,7 @@ impl Execution<'_> {
     pub(super) async fn carry_out(&mut self, step: &ResetStep) -> Result<()> {
         match step {
             ResetStep::StopAgent => self.stop_agent().await,
-            ResetStep::LeaveEtcd(id) => self.leave_etcd(id).await,
+            ResetStep::LeaveEtcd(own) => self.leave_etcd(own).await,
             ResetStep::ClearFirewall => self.clear_firewall().await,
             ResetStep::StopUnits(units) => self.stop_units(units).await,
             ResetStep::RemoveMemberships => self.remove_memberships(),
@@ -71,9 +69,11 @@ impl Execution<'_> {
         Err(Error::refused("another agent works with the state directory").remedy("end it: `ps -C heat-node-agent` shows it"))
     }
 
-    async fn leave_etcd(&mut self, id: &str) -> Result<()> {
+    async fn leave_etcd(&mut self, leaving: &LeavingMember) -> Result<()> {
         let Some(own) = self.asked.iter().find_map(|desired| desired.etcd.as_ref()) else { return Ok(()) };
-        Etcd::new(self.http, &own.access, ETCD).remove_member(id).await?;
+        self.marker.leaving = Some(leaving.clone());
+        self.marker.write(self.state)?;
+        member::remove(self.http, &own.access, leaving).await?;
         (self.marker.etcd_is_left, self.marker.data_is_of_nobody) = (true, true);
         self.marker.write(self.state)
     }

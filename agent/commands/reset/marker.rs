@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use super::plan::LeavingMember;
 use crate::daemon::RESET;
 use crate::error::Result;
 use crate::files::{Attributes, Tree};
@@ -15,11 +16,14 @@ pub(super) struct ResetMarker {
     pub(super) etcd_is_left: bool,
     /// Whether etcd's data is that of a member that has left.
     pub(super) data_is_of_nobody: bool,
+    /// The member that is being removed: its own etcd may have ended before this reset could say that it is.
+    #[serde(default)]
+    pub(super) leaving: Option<LeavingMember>,
 }
 
 impl Default for ResetMarker {
     fn default() -> Self {
-        Self { schema: 1, etcd_is_left: false, data_is_of_nobody: false }
+        Self { schema: 1, etcd_is_left: false, data_is_of_nobody: false, leaving: None }
     }
 }
 

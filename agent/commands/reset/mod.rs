@@ -9,6 +9,7 @@
 
 mod execute;
 mod marker;
+mod member;
 mod plan;
 
 use std::path::Path;
@@ -17,25 +18,20 @@ use std::sync::Arc;
 
 use nix::unistd::geteuid;
 
-use self::execute::{ETCD, Execution};
+use self::execute::Execution;
 use self::marker::ResetMarker;
-use self::plan::{EtcdMembership, Member, ResetFacts, ResetStep, steps};
+use self::plan::{Member, ResetFacts, ResetStep, steps};
 use super::{document, print};
 use crate::clock::Clock;
-use crate::converge::etcd::Etcd;
 use crate::daemon;
 use crate::deploy::{DeploymentState, Journal};
-use crate::desired::{Desired, EtcdAccess, EtcdMember};
 use crate::error::{Error, Result};
 use crate::files::Tree;
 use crate::http::Http;
-use crate::keepers::certificates::quorum::unhealthy;
-use crate::kubernetes;
 use crate::process::{exit, runtime};
 use crate::report::text::harmless;
 use crate::report::{Code, Event, Report};
 use crate::settings::Settings;
-use crate::storage::probe::DiskProbe;
 use crate::systemd::Systemd;
 
 pub use self::plan::Arguments;
@@ -71,7 +67,10 @@ pub fn run(settings: &Settings, wanted: &Arguments) -> Result<ExitCode> {
         let is_left = marker.as_ref().is_some_and(|marker| marker.etcd_is_left);
         let own = asked.iter().find_map(|desired| desired.etcd.as_ref()).filter(|_| !is_left);
         let member = match own {
-            Some(own) => member(&http, &root, &asked, own).await,
+            Some(own) => {
+                let leaving = marker.as_ref().and_then(|marker| marker.leaving.clone());
+                member::look(&http, &root, &asked, own, leaving).await
+            }
             None => Member::None,
         };
         let found = ResetFacts { asked, running, member };
@@ -121,27 +120,4 @@ async fn carry_out(execution: &mut Execution<'_>, steps: &[ResetStep]) -> Result
          Left to do: reboot, which ends what is left of pods, their mounts, interfaces and routes; `kubectl delete node` on a master. \
          Files that the image had in the place of the agent's are not put back.\n",
     )
-}
-
-/// What etcd says of the node's own member.
-async fn member(http: &Http, root: &Tree, asked: &[Desired], own: &EtcdMember) -> Member {
-    let has_data = root.facts(Path::new(kubernetes::ETCD_DATA)).ok().flatten().is_some();
-    let mounts = DiskProbe::machine().read_mounts().unwrap_or_default();
-    let is_away = asked.iter().flat_map(|desired| &desired.volumes).any(|volume| {
-        Path::new(kubernetes::ETCD_DATA).starts_with(&volume.mount_point)
-            && !mounts.iter().any(|mount| mount.point == volume.mount_point)
-    });
-    if !has_data && !is_away {
-        return Member::None;
-    }
-    let etcd = Etcd::new(http, &own.access, ETCD);
-    let peers = EtcdAccess { endpoint: own.peer.clone(), identity: own.access.identity.clone() };
-    match Etcd::new(http, &peers, ETCD).members(&own.peer).await {
-        Err(error) => Member::Unknown(error.to_string()),
-        Ok(members) => Member::Of(EtcdMembership {
-            id: members.own.clone(),
-            all: members.all.len(),
-            unhealthy: unhealthy(&etcd, &members).await,
-        }),
-    }
 }

@@ -1,5 +1,7 @@
 //! What a reset does, in which order, and what it refuses: pure.
 
+use serde::{Deserialize, Serialize};
+
 use crate::desired::{Content, Desired, DiskName, Volume};
 use crate::error::{Error, Result};
 use crate::report::text::{argument, escaped};
@@ -24,6 +26,8 @@ pub(super) enum Member {
     None,
     /// Nobody can be asked, for this cause.
     Unknown(String),
+    /// A reset began to remove it, and its etcd, which ends once it is removed, does not answer.
+    Leaving(LeavingMember),
     /// It is one of these.
     Of(EtcdMembership),
 }
@@ -37,6 +41,18 @@ pub(super) struct EtcdMembership {
     pub(super) all: usize,
     /// The others that do not answer as healthy, by name.
     pub(super) unhealthy: Vec<String>,
+    /// Where the others serve clients.
+    pub(super) others: Vec<String>,
+}
+
+/// A member that leaves its cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct LeavingMember {
+    /// The member's id.
+    pub(super) id: String,
+    /// Where the others serve clients: one of them removes it.
+    pub(super) others: Vec<String>,
 }
 
 /// What was found on the machine.
@@ -55,8 +71,8 @@ pub(super) struct ResetFacts {
 pub(super) enum ResetStep {
     /// The agent is stopped and disabled.
     StopAgent,
-    /// The member of this id leaves etcd's cluster.
-    LeaveEtcd(String),
+    /// This member leaves etcd's cluster.
+    LeaveEtcd(LeavingMember),
     /// The agent's rules leave the host's firewall.
     ClearFirewall,
     /// These units are stopped, in this order, and disabled.
@@ -78,7 +94,7 @@ impl ResetStep {
     pub(super) fn text(&self) -> String {
         match self {
             Self::StopAgent => "stop and disable heat-node-agent.service".to_owned(),
-            Self::LeaveEtcd(id) => format!("remove this node's member {id} from etcd's cluster"),
+            Self::LeaveEtcd(own) => format!("remove this node's member {} from etcd's cluster", own.id),
             Self::ClearFirewall => "remove the agent's rules from the host's firewall".to_owned(),
             Self::StopUnits(units) => format!("stop and disable {}", units.join(", ")),
             Self::RemoveMemberships => {
@@ -124,10 +140,11 @@ pub(super) fn steps(found: &ResetFacts, wanted: &Arguments) -> Result<Vec<ResetS
 }
 
 /// The member that leaves.
-fn leaves(member: &Member, abandons: bool) -> Result<Option<String>> {
+fn leaves(member: &Member, abandons: bool) -> Result<Option<LeavingMember>> {
     let membership = match member {
         Member::None => return Ok(None),
-        Member::Unknown(_) if abandons => return Ok(None),
+        Member::Unknown(_) | Member::Leaving(_) if abandons => return Ok(None),
+        Member::Leaving(own) => return Ok(Some(own.clone())),
         Member::Unknown(cause) => {
             return Err(Error::refused(format!("etcd cannot be asked for its members: {cause}"))
                 .rule("a node leaves etcd's cluster before it is taken out: a member that is gone without leaving counts against the quorum")
@@ -145,7 +162,7 @@ fn leaves(member: &Member, abandons: bool) -> Result<Option<String>> {
         (0, true) => Ok(None),
         (0, false) => Err(Error::refused("this node has the only member of etcd: the cluster ends with it")
             .remedy("give --abandon-etcd if that is meant; with its volume kept, etcd's data is there for a node that is brought up again")),
-        _ if healthy > left / 2 => Ok(Some(membership.id.clone())),
+        _ if healthy > left / 2 => Ok(Some(LeavingMember { id: membership.id.clone(), others: membership.others.clone() })),
         (_, true) => Ok(None),
         (_, false) => Err(Error::refused(format!(
             "etcd would lose its quorum: of the {left} other members {healthy} would be healthy (not healthy: {})",
@@ -219,7 +236,12 @@ mod tests {
     }
 
     fn of(all: usize, unhealthy: &[&str]) -> Member {
-        Member::Of(EtcdMembership { id: "77".into(), all, unhealthy: unhealthy.iter().map(|&name| name.to_owned()).collect() })
+        let unhealthy = unhealthy.iter().map(|&name| name.to_owned()).collect();
+        Member::Of(EtcdMembership { id: "77".into(), all, unhealthy, others: leaving().others })
+    }
+
+    fn leaving() -> LeavingMember {
+        LeavingMember { id: "77".into(), others: vec!["https://192.0.2.2:2379".into()] }
     }
 
     #[test]
@@ -230,7 +252,7 @@ mod tests {
             steps,
             [
                 ResetStep::StopAgent,
-                ResetStep::LeaveEtcd("77".into()),
+                ResetStep::LeaveEtcd(leaving()),
                 ResetStep::ClearFirewall,
                 ResetStep::StopUnits(vec!["docker.service".into(), "etcd.service".into()]),
                 ResetStep::RemoveMemberships,
@@ -258,12 +280,15 @@ mod tests {
             (of(1, &[]), true, Ok(None)),
             (unknown(), false, Err("cannot be asked")),
             (unknown(), true, Ok(None)),
+            (Member::Leaving(leaving()), false, Ok(Some("77"))),
+            (Member::Leaving(leaving()), true, Ok(None)),
         ] {
             let wanted = Arguments { abandon_etcd: abandons, ..Arguments::default() };
             match (steps(&found(member.clone()), &wanted), expected) {
                 (Ok(steps), Ok(id)) => {
-                    let left =
-                        steps.iter().find_map(|step| if let ResetStep::LeaveEtcd(id) = step { Some(id.as_str()) } else { None });
+                    let left = steps
+                        .iter()
+                        .find_map(|step| if let ResetStep::LeaveEtcd(own) = step { Some(own.id.as_str()) } else { None });
                     assert_eq!(left, id, "{member:?}");
                 }
                 (Err(error), Err(words)) => assert!(error.cause().contains(words), "{error}"),

@@ -149,7 +149,7 @@ fn own_name(members: &Members) -> String {
 
 /// The other members that do not answer as healthy, by name.
 pub(crate) async fn unhealthy(etcd: &Etcd, members: &Members) -> Vec<String> {
-    let others: Vec<_> = members.all.iter().filter(|member| member.id != members.own).collect();
+    let others: Vec<_> = members.others().collect();
     let answers = join_all(others.iter().map(async |member| {
         // It may have several ways to it; one that works is enough.
         let asked = join_all(member.urls.iter().map(|url| etcd.is_healthy(url))).await;
