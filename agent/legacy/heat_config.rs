@@ -129,20 +129,23 @@ enum Hook {
 }
 
 impl Tool {
-    /// Runs what has not been run, and tells Heat what earlier runs did not. One that cannot be told keeps none of the others waiting.
+    /// Tells Heat what earlier runs did not, then runs what has not been run: while a script runs the list grows old. One that cannot be
+    /// told keeps none of the others waiting.
     ///
     /// # Errors
     /// Transient, if something is left for a later run: whoever runs this tool comes again. What was begun is not begun a second time.
     fn work(&mut self, deployments: &[Value]) -> Result<()> {
         let mut left = None;
-        for entry in deployments {
-            match self.deploy(entry) {
-                Ok(true) => {}
-                Ok(false) => left = left.or_else(|| Some(Error::transient(NOT_TOLD))),
-                Err(error) => {
-                    self.log.error(&error.to_string());
-                    if error.kind() == ErrorKind::Transient {
-                        left.get_or_insert(error.context("not every deployment is done"));
+        for step in [Self::tell_earlier, Self::deploy] {
+            for entry in deployments {
+                match step(self, entry) {
+                    Ok(true) => {}
+                    Ok(false) => left = left.or_else(|| Some(Error::transient(NOT_TOLD))),
+                    Err(error) => {
+                        self.log.error(&error.to_string());
+                        if error.kind() == ErrorKind::Transient {
+                            left.get_or_insert(error.context("not every deployment is done"));
+                        }
                     }
                 }
             }
@@ -150,16 +153,31 @@ impl Tool {
         left.map_or(Ok(()), Err)
     }
 
+    /// Tells Heat what an earlier run of a deployment left. `false` where a later run does that.
+    ///
+    /// # Errors
+    /// If that cannot be looked at.
+    fn tell_earlier(&mut self, entry: &Value) -> Result<bool> {
+        // What is wrong with an entry is said when it is to be run.
+        let Ok(id) = id_of(entry) else { return Ok(true) };
+        let path = self.record_of(&id);
+        let has_begun = self.machine.root.facts(&path)?.is_some();
+        if has_begun && unsent::is_open(&self.machine.root, &path)? { self.tell_again(&path) } else { Ok(true) }
+    }
+
+    fn record_of(&self, id: &str) -> PathBuf {
+        self.deployed.join(format!("{id}.json"))
+    }
+
     /// Runs a deployment that has not been run, and tells Heat. `false` where a later run does that.
     ///
     /// # Errors
     /// If it was not begun, or what an earlier run left cannot be looked at; transient where a later run may do it.
     fn deploy(&mut self, entry: &Value) -> Result<bool> {
-        let entry = entry.as_object().ok_or_else(|| Error::permanent("a deployment is no JSON object"))?;
-        let id = entry.get("id").and_then(Value::as_str).ok_or_else(|| Error::permanent("a deployment has no id"))?;
-        let id = hooks::plain(id, "id")?.to_owned();
+        let id = id_of(entry)?;
         let work = |entry: &Map<String, Value>| entry.get("group").and_then(Value::as_str).map_or(Work::Data, Work::of);
-        let path = self.deployed.join(format!("{id}.json"));
+        let path = self.record_of(&id);
+        let Some(entry) = entry.as_object() else { return Ok(true) };
         match work(entry) {
             Work::Data => return Ok(true),
             Work::Node => {
@@ -181,7 +199,8 @@ impl Tool {
         let entry = Value::Object(entry);
         let Some(unsent) = Unsent::begin(&self.machine.root, &path, text_of(&entry).as_bytes())? else {
             if unsent::is_open(&self.machine.root, &path)? {
-                return self.tell_again(&path);
+                // It was not told before, or another process is at it: a later run looks again, where it may do more than this one.
+                return Ok(self.polled == Polled::Unsaid);
             }
             self.log.info(&format!("{id} is deployed already; to deploy it again, remove {}", path.display()));
             return Ok(true);
@@ -212,6 +231,7 @@ impl Tool {
         let root = &self.machine.root;
         let Some(unsent) = Unsent::take(root, path)? else {
             self.log.info(&format!("another process is running {}, or sending its result", path.display()));
+            // Said where it still is when the others have run.
             return Ok(true);
         };
         let now = Polled::seconds(self.clock.now());
@@ -229,7 +249,7 @@ impl Tool {
                 None
             }
         };
-        let Some(kept) = known.filter(|kept| self.polled.is_after(kept.written)) else { return Ok(self.is_left(path)) };
+        let Some(kept) = known.filter(|kept| self.polled.is_after(kept.written, now)) else { return Ok(self.is_left(path)) };
         self.log.warning(&format!("Heat does not have the result of {}: it is sent now", path.display()));
         Ok(self.hand_over(path, &kept.text))
     }
@@ -320,6 +340,13 @@ impl Tool {
         }
         Ok(heard.status)
     }
+}
+
+/// The id of a deployment.
+fn id_of(entry: &Value) -> Result<String> {
+    let entry = entry.as_object().ok_or_else(|| Error::permanent("a deployment is no JSON object"))?;
+    let id = entry.get("id").and_then(Value::as_str).ok_or_else(|| Error::permanent("a deployment has no id"))?;
+    hooks::plain(id, "id").map(str::to_owned)
 }
 
 /// A value as a file has it that people may read.

@@ -160,7 +160,11 @@ fn what_was_cut_off_is_told_as_interrupted_once_and_not_while_it_runs() {
     let path = place.at("deployed/a.json");
     let running = Unsent::begin(&place.tool().machine.root, &path, b"{}").unwrap();
     assert!(running.is_some());
-    assert_eq!((place.run(0), place.heard().len()), (Ok(()), 0), "another process runs it");
+    assert_eq!((place.run(0).unwrap_err().kind(), place.heard().len()), (ErrorKind::Transient, 0), "another process runs it");
+    let by_hand = Place { polled: Polled::Unsaid, ..Place::new() };
+    let running_by_hand = Unsent::begin(&by_hand.tool().machine.root, &by_hand.at("deployed/a.json"), b"{}").unwrap();
+    assert_eq!((by_hand.run(0), by_hand.heard().len()), (Ok(()), 0), "no later run could do more");
+    drop(running_by_hand);
     drop(running);
     assert!(place.run(0).is_err());
     assert_eq!(place.heard().len(), 0, "it may have been cut off behind the poll");
@@ -258,6 +262,27 @@ fn what_cannot_be_told_keeps_no_other_waiting() {
         assert!(place.tool().work(&list).is_err());
         assert_eq!(place.heard().len() - before, told, "each once in a run, and what is told never again");
     }
+}
+
+/// Attack: a script of half an hour ran first, and Heat had moved on when the kept result was sent behind it.
+#[test]
+fn what_is_left_is_told_before_anything_runs_and_not_by_a_list_that_is_old() {
+    let mut place = Place::new();
+    let one = |id: &str| json!({"id": id, "group": "cat", "inputs": [], "deploy_status_code": 0});
+    place.answer(LATER);
+    assert!(place.tool().work(&[one("b")]).is_err());
+    place.answer(0);
+    assert_eq!(place.tool().work(&[one("a"), one("b")]), Ok(()));
+    let sent: Vec<_> = place.heard().iter().filter_map(|line| line.split_whitespace().last().map(str::to_owned)).collect();
+    assert_eq!(sent, ["b.json", "b.json", "a.json"]);
+    place.answer(LATER);
+    assert!(place.tool().work(&[one("c")]).is_err());
+    place.answer(0);
+    let now = Polled::seconds(Clock::system().now());
+    place.polled = Polled::At(now + 1);
+    place.clock = Clock::manual(Timestamp(u64::try_from(now + 3600).unwrap() * 1000));
+    assert_eq!(place.tool().work(&[one("c")]).unwrap_err().kind(), ErrorKind::Transient);
+    assert_eq!(place.heard().len(), 4);
 }
 
 /// A clock that was set back must not keep a result for years.

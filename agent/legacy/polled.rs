@@ -10,6 +10,9 @@ use crate::clock::Timestamp;
 /// not answered, so that what it said last stands in its place.
 pub(super) const POLLED: &str = "HEAT_NODE_AGENT_POLLED";
 
+/// Seconds from a poll on in which Heat is taken to wait still for what it listed. What runs before 55-heat-config may take minutes.
+const LONGEST: i64 = 600;
+
 /// When the metadata were asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Polled {
@@ -31,9 +34,9 @@ impl Polled {
         text.map_or(Self::Unsaid, |text| text.parse().map_or(Self::Earlier, Self::At))
     }
 
-    /// Whether they were asked for after this second.
-    pub(super) fn is_after(self, second: i64) -> bool {
-        matches!(self, Self::At(at) if at > second)
+    /// Whether they were asked for after this second, and not long before `now`.
+    pub(super) fn is_after(self, second: i64, now: i64) -> bool {
+        matches!(self, Self::At(at) if at > second && now.saturating_sub(at) <= LONGEST)
     }
 
     /// The second of a time, as the variable and the file system count.
@@ -52,8 +55,9 @@ mod tests {
             [None, Some(""), Some("soon"), Some("12")].map(Polled::of),
             [Polled::Unsaid, Polled::Earlier, Polled::Earlier, Polled::At(12)]
         );
-        assert_eq!([11, 12, 13].map(|at| Polled::At(at).is_after(12)), [false, false, true]);
-        assert!(!Polled::Unsaid.is_after(0) && !Polled::Earlier.is_after(0));
+        assert_eq!([11, 12, 13].map(|at| Polled::At(at).is_after(12, 20)), [false, false, true]);
+        assert_eq!([613, 614].map(|now| Polled::At(13).is_after(12, now)), [true, false], "a list that is old");
+        assert!(!Polled::Unsaid.is_after(0, 0) && !Polled::Earlier.is_after(0, 0));
         assert_eq!(Polled::seconds(Timestamp(12_999)), 12);
     }
 }

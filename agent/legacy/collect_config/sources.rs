@@ -1,5 +1,6 @@
 //! The sources of os-collect-config, asked side by side, and what each said last (heat-protocol.md 2).
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -102,11 +103,15 @@ impl Sources {
         all
     }
 
-    /// Whether in the last round all sources that list deployments, and at least one, have answered. What the machine has of its boot does
-    /// not count: Heat says nothing by it any more.
+    /// Whether there is a list of deployments, and in the last round its source has answered: of several that have a list by the same
+    /// name the last one's counts, as where os-apply-config merges them. What the machine has of its boot is none of Heat's any more.
     pub(super) fn have_just_listed(&self, options: &Options) -> bool {
-        let mut listing = self.all.iter().filter(|source| source.lists_deployments(options)).peekable();
-        listing.peek().is_some() && listing.all(|source| source.is_current)
+        let mut lists: BTreeMap<String, bool> = BTreeMap::new();
+        for source in &self.all {
+            let is_by_boot = matches!(source.collector, Collector::HeatLocal | Collector::Ec2);
+            lists.extend(source.lists(options).map(|key| (key, source.is_current && !is_by_boot)));
+        }
+        !lists.is_empty() && lists.values().all(|is_current| *is_current)
     }
 }
 
@@ -151,14 +156,11 @@ impl Source {
         }
     }
 
-    /// Whether what it said last has a list of deployments, also an empty one.
-    fn lists_deployments(&self, options: &Options) -> bool {
-        if matches!(self.collector, Collector::HeatLocal | Collector::Ec2) {
-            return false;
-        }
-        let keys = options.values.deployment_keys(self.collector.as_str());
-        let lists = |document: &Value| keys.iter().any(|key| document.get(key).is_some_and(Value::is_array));
-        self.last.iter().flatten().any(|(_, document)| lists(document))
+    /// The names of the lists of deployments in what it said last, also of empty ones.
+    fn lists(&self, options: &Options) -> impl Iterator<Item = String> {
+        let is_list =
+            |key: &String| self.last.iter().flatten().any(|(_, document)| document.get(key).is_some_and(Value::is_array));
+        options.values.deployment_keys(self.collector.as_str()).into_iter().filter(is_list)
     }
 
     /// What it says now, and what is to be said of that.
@@ -301,6 +303,35 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    /// Attack: a source that was gone for good kept every result from being sent again.
+    #[test]
+    fn the_list_that_is_merged_last_says_whether_heat_was_heard() {
+        let options = Options::load(&Machine::new().unwrap(), super::super::read(&["--config-file", "/dev/null"])).unwrap();
+        let (list, other) = (json!({"deployments": []}), json!({"x": 1}));
+        let source = |(collector, document, is_current): (Collector, &Value, bool)| {
+            let last = Some(vec![("d".to_owned(), document.clone())]);
+            Source { collector, remote: None, last, is_current }
+        };
+        use Collector::{Cfn, Ec2, Heat, HeatLocal};
+        for (all, expected) in [
+            (vec![], false),
+            (vec![(Heat, &other, true)], false),
+            (vec![(Heat, &list, true)], true),
+            (vec![(Heat, &list, false)], false),
+            (vec![(Cfn, &list, false), (Heat, &list, true)], true),
+            (vec![(Cfn, &list, true), (Heat, &list, false)], false),
+            (vec![(Cfn, &list, true), (Heat, &other, false)], true),
+            (vec![(HeatLocal, &list, true), (Heat, &list, true)], true),
+            (vec![(Heat, &list, true), (HeatLocal, &list, true)], false),
+            (vec![(Ec2, &list, true)], false),
+        ] {
+            let names: Vec<_> = all.iter().map(|(collector, _, is_current)| (collector.as_str(), *is_current)).collect();
+            let mut sources = Sources::new(&options, &Clock::system()).unwrap();
+            sources.all = all.into_iter().map(source).collect();
+            assert_eq!(sources.have_just_listed(&options), expected, "{names:?}");
+        }
+    }
 
     #[test]
     fn deployments_that_no_hook_runs_are_documents_of_their_own() {
