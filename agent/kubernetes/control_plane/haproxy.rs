@@ -101,7 +101,7 @@ backend masters
             check = format!("check check-ssl verify required ca-file {AUTHORITY}");
         }
     }
-    out.push_str("    default-server inter 2s fall 3 rise 2\n");
+    out.push_str("    default-server inter 2s fall 3 rise 2 on-marked-down shutdown-sessions\n");
     for (index, master) in masters.into_iter().enumerate() {
         out.push_str(&format!("    server master-{index} {}:{port} {check}\n", host_of(master)));
     }
