@@ -37,8 +37,8 @@ const FULL_BELOW: u64 = 1024 * 1024;
 const KNOWN_LINES: [(&str, &str); 2] = [
     (
         "mountpoint for cpu not found",
-        "`mount -t cgroup,cgroup2` lists no controller cpu. If it lists cgroup2 alone and Kubernetes is older than 1.19, the image has to boot with \
-         systemd.unified_cgroup_hierarchy=0. In every other case somebody unmounted it: reboot (masters one by one).",
+        "`mount -t cgroup,cgroup2` lists no controller cpu: somebody unmounted it; reboot (masters one by one). If it lists cgroup2 alone, and \
+         Kubernetes is older than 1.19, use an image that boots with cgroup v1.",
     ),
     (
         "running with swap on is not supported",

@@ -1,8 +1,8 @@
 //! How each component of a node in place is, from what systemd says of its unit and what its gates answer: pure. The edge is
 //! `monitor.rs`.
 //!
-//! What is wrong for a moment is no news: a state counts once it has lasted, and one that comes back has to stay away longer before
-//! it counts as over.
+//! What is wrong for a moment is no news: a state counts once it has lasted, and that one is over is news only once it has stayed away,
+//! each time longer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -34,9 +34,16 @@ const AT_LATEST: Duration = Duration::from_mins(1);
 const BAD_ANSWERS: u32 = 2;
 /// So many restarts within this time are a crash loop. Every component starts again after 5 s or less.
 const CRASH_LOOP: (u32, Duration) = (3, Duration::from_mins(10));
-/// How long a process must have stayed up before a crash loop counts as over.
-const STAYS_UP: Duration = Duration::from_secs(30);
-/// How long what came back has to stay away, each time longer.
+/// How long a process must have stayed up before a crash loop counts as over: twice as long as it did before, and within these.
+const STAYS_UP: (Duration, Duration) = (Duration::from_secs(30), Duration::from_mins(5));
+/// So many restarts within this time are one too many of a process that stays up for minutes between them: of one that loses its lease, or
+/// runs out of memory.
+const UNSTABLE: (usize, Duration) = (4, Duration::from_hours(1));
+/// Restarts of which it is known when.
+const KNOWN_RESTARTS: usize = 20;
+/// Before it is asked again why a process dies that still does.
+const EXPLAINED_FOR: Duration = Duration::from_mins(1);
+/// How long what came back has to stay away before that is news, each time longer.
 const RECOVERY_PERIODS: Backoff = Backoff::new(Duration::from_secs(30), Duration::from_mins(30));
 /// What comes back after this long is something else.
 const FORGOTTEN: Duration = Duration::from_hours(1);
@@ -54,6 +61,8 @@ pub(super) enum ProblemKind {
     Restarting,
     /// A gate that asks others has failed, or one of its own that waits for what has failed.
     Waits,
+    /// It is up, and has died too often for that to mean much.
+    Unstable,
     /// It is up and does not answer as it should.
     Wrong,
     /// It is up and does not answer at all.
@@ -69,7 +78,7 @@ pub(super) enum ProblemKind {
 impl ProblemKind {
     pub(super) fn state(self) -> ComponentState {
         match self {
-            Self::Starting | Self::Restarting | Self::Waits => ComponentState::Degraded,
+            Self::Starting | Self::Restarting | Self::Waits | Self::Unstable => ComponentState::Degraded,
             Self::Wrong | Self::Hanging | Self::Stopped | Self::Down | Self::Looping => ComponentState::Failed,
         }
     }
@@ -79,7 +88,7 @@ impl ProblemKind {
         match self {
             // Of a restart by hand nobody need hear.
             Self::Starting | Self::Stopped => RECHECK_DELAY,
-            Self::Down | Self::Restarting | Self::Waits | Self::Wrong | Self::Hanging | Self::Looping => Duration::ZERO,
+            _ => Duration::ZERO,
         }
     }
 
@@ -87,14 +96,14 @@ impl ProblemKind {
     fn reported_after(self) -> Duration {
         match self {
             Self::Starting | Self::Restarting | Self::Waits => PATIENCE,
-            Self::Wrong | Self::Hanging | Self::Stopped | Self::Down | Self::Looping => Duration::ZERO,
+            _ => Duration::ZERO,
         }
     }
 
     /// The message that reports it.
     pub(super) fn code(self) -> Code {
         match self {
-            Self::Starting | Self::Restarting | Self::Waits => Code::ComponentDegraded,
+            Self::Starting | Self::Restarting | Self::Waits | Self::Unstable => Code::ComponentDegraded,
             Self::Wrong | Self::Down => Code::ComponentFailed,
             Self::Hanging => Code::ComponentHangs,
             Self::Stopped => Code::ComponentStopped,
@@ -104,7 +113,7 @@ impl ProblemKind {
 
     /// Whether its last lines say why.
     pub(super) fn quotes_last_lines(self) -> bool {
-        matches!(self, Self::Down | Self::Looping | Self::Restarting)
+        matches!(self, Self::Down | Self::Looping | Self::Restarting | Self::Unstable)
     }
 
     /// Whether a closer look at it says why.
@@ -166,9 +175,9 @@ impl ComponentGate {
 /// How often systemd restarted a component.
 #[derive(Debug, Default)]
 struct Restarts {
-    /// When: since it was last healthy, and not too long ago.
+    /// When, of the newest.
     recent: Vec<Timestamp>,
-    /// How many there were since it was healthy.
+    /// How many there were since it was stable.
     count: u32,
     /// How many of them were reported.
     reported: u32,
@@ -182,6 +191,14 @@ struct Recovery {
     /// What that has to last from then on, each time longer.
     quiet_period: Backoff,
     hold: Duration,
+}
+
+/// A closer look at what is wrong.
+#[derive(Clone, Copy, Debug)]
+struct Explained {
+    kind: ProblemKind,
+    restarts: u32,
+    at: Timestamp,
 }
 
 /// What became of measurements.
@@ -222,6 +239,8 @@ struct MonitoredComponent {
     recovery: Recovery,
     /// Why it died.
     why: CrashCause,
+    /// When that was looked at.
+    explained: Option<Explained>,
     /// How its process ended last.
     last_end: Option<String>,
 }
@@ -243,6 +262,7 @@ impl MonitoredComponent {
             reported_once: ReportedOnce::default(),
             recovery: Recovery { at: None, quiet_period: RECOVERY_PERIODS, hold: Duration::ZERO },
             why: CrashCause::default(),
+            explained: None,
             last_end: None,
         }
     }
@@ -253,8 +273,8 @@ impl MonitoredComponent {
             Some((restarts, _)) if state.n_restarts > restarts => {
                 let more = state.n_restarts - restarts;
                 self.restarts.count = self.restarts.count.saturating_add(more);
-                self.restarts.recent.extend((0..more.min(CRASH_LOOP.0)).map(|_| now));
-                self.restarts.recent.drain(..self.restarts.recent.len().saturating_sub(CRASH_LOOP.0 as usize));
+                self.restarts.recent.extend((0..more).map(|_| now).take(KNOWN_RESTARTS));
+                self.restarts.recent.drain(..self.restarts.recent.len().saturating_sub(KNOWN_RESTARTS));
             }
             // Somebody started it by hand.
             Some((restarts, _)) if state.n_restarts < restarts => self.forget_restarts(),
@@ -283,6 +303,25 @@ impl MonitoredComponent {
         self.restarts = Restarts::default();
     }
 
+    /// How far apart its newest restarts were, on average, if so many were within this time.
+    fn restarted(&self, times: usize, within: Duration, now: Timestamp) -> Option<Duration> {
+        let newest = self.restarts.recent.iter().rev().take(times);
+        let first = newest.last().filter(|first| self.restarts.recent.len() >= times && now.since(**first) < within)?;
+        let last = self.restarts.recent.last()?;
+        Some(last.since(*first) / u32::try_from(times.saturating_sub(1)).unwrap_or(1).max(1))
+    }
+
+    /// Whether it has died so often that its being up now says little.
+    fn is_looping(&self, now: Timestamp) -> bool {
+        let apart = self.restarted(CRASH_LOOP.0 as usize, CRASH_LOOP.1, now);
+        apart.is_some_and(|apart| self.has_been_up(now) < (apart * 2).clamp(STAYS_UP.0, STAYS_UP.1))
+    }
+
+    fn is_unstable(&self, now: Timestamp) -> bool {
+        let apart = self.restarted(UNSTABLE.0, UNSTABLE.1, now);
+        apart.is_some_and(|apart| self.has_been_up(now) < (apart * 2).max(STAYS_UP.0))
+    }
+
     /// Whether its gates say anything now.
     fn is_measured(&self) -> bool {
         self.unit.is_none() || self.up.is_some()
@@ -299,14 +338,16 @@ impl MonitoredComponent {
     /// What is wrong at this moment. `failed`: gates that do not pass.
     fn problem_now(&self, failed: &[String], now: Timestamp) -> Option<Problem> {
         let of_unit = self.unit.as_ref().zip(self.state.as_ref()).and_then(|(unit, state)| self.of_unit(unit, state, now));
-        of_unit.or_else(|| self.parts.iter().filter_map(|part| self.of_gate(part, failed, now)).max_by_key(|one| one.kind))
+        if of_unit.as_ref().is_some_and(|one| one.kind != ProblemKind::Unstable) {
+            return of_unit;
+        }
+        let of_gates = self.parts.iter().filter_map(|part| self.of_gate(part, failed, now));
+        of_gates.chain(of_unit).max_by_key(|one| one.kind)
     }
 
     fn of_unit(&self, unit: &str, state: &UnitState, now: Timestamp) -> Option<Problem> {
         let looks = format!("`systemctl status {unit}`; `journalctl -u {unit} -n 50`");
-        let recent = self.restarts.recent.iter().filter(|at| now.since(**at) < CRASH_LOOP.1).count();
-        let is_loop = recent >= CRASH_LOOP.0 as usize && self.has_been_up(now) < STAYS_UP;
-        let (kind, summary, cause, remedy) = if is_loop {
+        let (kind, summary, cause, remedy) = if self.is_looping(now) {
             let summary = format!("crash-looping ({} restarts)", state.n_restarts);
             let died = self.last_end.as_deref().unwrap_or("ended");
             let cause = format!("{unit} {died} again and again; systemd restarted it {} times", state.n_restarts);
@@ -317,7 +358,13 @@ impl MonitoredComponent {
             );
             (ProblemKind::Stopped, "masked".to_owned(), format!("{unit} is masked"), remedy.into())
         } else if state.is_active() {
-            return None;
+            if !self.is_unstable(now) {
+                return None;
+            }
+            let times = self.restarts.recent.iter().filter(|at| now.since(**at) < UNSTABLE.1).count();
+            let died = self.last_end.as_deref().unwrap_or("ended");
+            let cause = format!("{unit} runs, but {died} {times} times in the last hour");
+            (ProblemKind::Unstable, format!("restarted {times} times in the last hour"), cause, crash_remedy(unit))
         } else if state.sub_state == "auto-restart" {
             let cause = format!("{unit} {} and is about to be restarted", ended(state));
             (ProblemKind::Restarting, "restarting".to_owned(), cause, crash_remedy(unit))
@@ -342,8 +389,9 @@ impl MonitoredComponent {
             (ProblemKind::Down, "failed".to_owned(), cause, format!("{looks}; `systemctl start {unit}` starts it").into())
         } else {
             let cause = format!("{unit} is {}: {}", state.describe(), departure(state));
-            let remedy =
-                format!("`journalctl -u {unit} -n 50` shows when. If nobody stopped it on purpose: `systemctl start {unit}`");
+            let remedy = format!(
+                "`journalctl -u {unit} -n 50` shows when. If nobody stopped it on purpose: `systemctl start {unit}`; else this is shown until it is started"
+            );
             (ProblemKind::Stopped, "not running".to_owned(), cause, remedy.into())
         };
         Some(Problem { kind, summary, cause, remedy })
@@ -392,7 +440,7 @@ impl MonitoredComponent {
             // What systemd says first, once the agent runs, is so already: at a boot what waits for its turn has a job.
             Some(ProblemKind::Stopped) if is_first => Duration::ZERO,
             Some(kind) => kind.counts_after(),
-            None => self.recovery.hold,
+            None => Duration::ZERO,
         };
         if kind != shown && lasts < needed {
             return None;
@@ -404,7 +452,7 @@ impl MonitoredComponent {
         self.measured.is_touched = false;
         match kind {
             Some(kind) => self.news_of(kind, lasts, now),
-            None => self.recover(now),
+            None => self.recover(lasts, now),
         }
     }
 
@@ -434,11 +482,15 @@ impl MonitoredComponent {
         Some(HealthEvent::Report(self.name.clone(), kind))
     }
 
-    fn recover(&mut self, now: Timestamp) -> Option<HealthEvent> {
-        if self.has_been_up(now) >= STAYS_UP {
+    /// What is over is so at once, and is news once that has lasted.
+    fn recover(&mut self, lasts: Duration, now: Timestamp) -> Option<HealthEvent> {
+        (self.why, self.explained) = (CrashCause::default(), None);
+        if lasts < self.recovery.hold {
+            return None;
+        }
+        if self.restarts.recent.last().is_some_and(|last| now.since(*last) >= UNSTABLE.1) {
             self.forget_restarts();
         }
-        self.why = CrashCause::default();
         let was_reported = !self.reported_once.reported().is_empty();
         self.reported_once.clear();
         self.recovery.hold = Duration::ZERO;
@@ -448,10 +500,23 @@ impl MonitoredComponent {
         })
     }
 
+    /// What is wrong, if a closer look says why and there was none, or it has died again since.
+    fn unexplained(&self, now: Timestamp) -> Option<ProblemKind> {
+        let kind = self.problem.as_ref().map(|one| one.kind).filter(|kind| kind.is_explained())?;
+        let is_due = self.explained.is_none_or(|explained| {
+            explained.kind != kind || (explained.restarts != self.n_restarts() && now.since(explained.at) >= EXPLAINED_FOR)
+        });
+        is_due.then_some(kind)
+    }
+
+    fn n_restarts(&self) -> u32 {
+        self.state.as_ref().map(|state| state.n_restarts).unwrap_or_default()
+    }
+
     /// Whether another look will show more, soon.
     fn is_unsure(&self) -> bool {
         let shown = self.problem.as_ref().map(|one| one.kind);
-        self.pending_change.is_some_and(|(kind, _)| kind != shown && (kind.is_some() || self.recovery.hold <= RECHECK_DELAY))
+        self.pending_change.is_some_and(|(kind, _)| kind != shown)
             || self.parts.iter().any(|part| part.bad.as_ref().is_some_and(|bad| bad.times < BAD_ANSWERS))
     }
 
@@ -464,7 +529,7 @@ impl MonitoredComponent {
             unit: self.unit.clone(),
             state: problem.map(|one| one.kind.state()).unwrap_or_default(),
             since: self.since.rfc3339(),
-            restarts: self.state.as_ref().map(|state| state.n_restarts).unwrap_or_default(),
+            restarts: self.n_restarts(),
             problem: problem.map(|one| one.summary.clone()),
             cause: problem.map(|one| why.map_or_else(|| one.cause.clone(), |why| why.with(&one.cause))),
             remedy: problem.map(|one| {
@@ -589,9 +654,16 @@ impl ComponentHealth {
         component.state.as_ref().map(|state| state.main_pid).filter(|pid| *pid > 0)
     }
 
-    /// Why a component died, which is shown with it.
-    pub(super) fn explain(&mut self, name: &str, why: CrashCause) {
+    /// The components of which a closer look says why they are as they are: name, unit, and what is wrong.
+    pub(super) fn unexplained(&self, now: Timestamp) -> Vec<(String, String, ProblemKind)> {
+        let of = |one: &MonitoredComponent| Some((one.name.clone(), one.unit.clone()?, one.unexplained(now)?));
+        self.components.iter().filter_map(of).collect()
+    }
+
+    /// What a closer look said of that, which is shown with the component.
+    pub(super) fn explain(&mut self, name: &str, kind: ProblemKind, why: CrashCause, now: Timestamp) {
         if let Some(component) = self.components.iter_mut().find(|one| one.name == name) {
+            component.explained = Some(Explained { kind, restarts: component.n_restarts(), at: now });
             component.why = why;
         }
     }

@@ -184,9 +184,8 @@ fn what_was_stopped_is_started_by_its_remedy_after_a_look_and_its_last_lines_are
     let mut watch = Watch::new();
     watch.receive(1, state(ETCD, "inactive", "dead", 0));
     watch.measure(3);
-    watch
-        .health
-        .explain("etcd", CrashCause { quote: " (last lines of etcd.service: serving)".to_owned(), ..CrashCause::default() });
+    let why = CrashCause { quote: " (last lines of etcd.service: serving)".to_owned(), ..CrashCause::default() };
+    watch.health.explain("etcd", ProblemKind::Stopped, why, watch.now);
     let found = watch.health.of("etcd").unwrap();
     assert_eq!(found.cause.unwrap(), "etcd.service is inactive (dead): it was not started since boot");
     assert!(found.remedy.unwrap().contains("If nobody stopped it on purpose: `systemctl start etcd.service`"));
@@ -234,7 +233,7 @@ fn why_a_process_hangs_comes_before_that_it_does_and_has_its_own_remedy() {
     assert_eq!(watch.health.main_process("etcd"), Some(100));
     let why =
         CrashCause { fact: "its process is stopped".to_owned(), remedy: Some("`continue it`".into()), ..CrashCause::default() };
-    watch.health.explain("etcd", why);
+    watch.health.explain("etcd", ProblemKind::Hanging, why, watch.now);
     let found = watch.health.of("etcd").unwrap();
     assert_eq!(found.cause.unwrap(), "its process is stopped; etcd.service runs, but hangs: no answer within 5 s");
     assert_eq!(found.remedy.unwrap(), "`continue it`. The agent notices by itself within 60 s");
@@ -294,8 +293,80 @@ fn the_third_restart_is_a_crash_loop_until_the_process_stays_up() {
     assert!(watch.is_healthy());
 }
 
+/// Attack: what lost its lease every minute and a half was healthy for ever, as each look at a process that was up forgot that it had died.
 #[test]
-fn what_comes_back_has_to_stay_away_longer_each_time() {
+fn a_slow_crash_loop_is_one_as_well() {
+    let mut watch = Watch::new();
+    let mut effects = Vec::new();
+    for count in 1..=4 {
+        effects.extend(watch.die(count));
+        effects.extend([40, 40].iter().flat_map(|after| watch.measure(*after)).collect::<Vec<_>>());
+    }
+    assert_eq!(effects, report("etcd", ProblemKind::Looping));
+    assert_eq!(watch.of("etcd"), (ComponentState::Failed, "crash-looping (4 restarts)".to_owned()));
+    assert!(watch.measure(80).is_empty() && !watch.is_healthy(), "it is up twice as long as before");
+    // From then on it is one that died often.
+    watch.measure(15);
+    assert_eq!(watch.of("etcd"), (ComponentState::Healthy, String::new()));
+}
+
+#[test]
+fn what_dies_every_few_minutes_is_unstable_until_it_stays_up() {
+    let mut watch = Watch::new();
+    for count in 1..=4 {
+        watch.measure(8 * 60);
+        assert!(watch.is_healthy(), "{count}");
+        let effects = watch.die(count);
+        assert_eq!(effects, if count == 4 { report("etcd", ProblemKind::Unstable) } else { Vec::new() }, "{count}");
+    }
+    assert_eq!(watch.of("etcd"), (ComponentState::Degraded, "restarted 4 times in the last hour".to_owned()));
+    let cause = watch.health.of("etcd").unwrap().cause.unwrap();
+    assert_eq!(cause, "etcd.service runs, but ended with status 1 4 times in the last hour");
+    // One that is up and does not answer is worse.
+    watch.measure(60);
+    watch.failed.insert("etcd", "no answer within 5 s");
+    watch.measure(3);
+    watch.measure(3);
+    assert_eq!(watch.of("etcd"), (ComponentState::Failed, "not answering".to_owned()));
+    watch.failed.clear();
+    assert!(watch.measure(14 * 60).is_empty() && !watch.is_healthy());
+    assert_eq!(watch.measure(120), recovered("etcd"));
+    // Who restarts it by hand begins anew.
+    watch.measure(8 * 60);
+    watch.die(5);
+    watch.receive(1, UnitState { main_pid: 7, ..state(ETCD, "active", "running", 0) });
+    assert!(watch.is_healthy());
+}
+
+#[test]
+fn why_a_process_dies_is_looked_at_at_once_and_again_while_it_does() {
+    let mut watch = Watch::new();
+    let mut died = state(ETCD, "activating", "auto-restart", 0);
+    (died.result, died.exec_main_status) = ("exit-code".to_owned(), 1);
+    watch.receive(1, died);
+    let look = |watch: &mut Watch| {
+        let found = watch.health.unexplained(watch.now);
+        for (name, _, kind) in &found {
+            watch.health.explain(name, *kind, CrashCause { quote: " (why)".to_owned(), ..CrashCause::default() }, watch.now);
+        }
+        found.into_iter().map(|(_, unit, kind)| (unit, kind)).collect::<Vec<_>>()
+    };
+    assert_eq!(look(&mut watch), [(ETCD.to_owned(), ProblemKind::Restarting)]);
+    assert!(watch.health.of("etcd").unwrap().cause.unwrap().ends_with("about to be restarted (why)"));
+    assert!(look(&mut watch).is_empty());
+    watch.receive(5, state(ETCD, "active", "running", 1));
+    assert!(look(&mut watch).is_empty());
+    let looks: Vec<usize> = (2..=20)
+        .map(|count| {
+            watch.die(count);
+            look(&mut watch).len()
+        })
+        .collect();
+    assert_eq!(looks.iter().sum::<usize>(), 2, "{looks:?}");
+}
+
+#[test]
+fn that_something_is_over_is_news_once_it_stays_away_each_time_longer() {
     let mut watch = Watch::new();
     let mut held = Vec::new();
     for _ in 0..4 {
@@ -303,6 +374,7 @@ fn what_comes_back_has_to_stay_away_longer_each_time() {
         let since = watch.now;
         let mut effects = watch.receive(1, state(ETCD, "active", "running", 0));
         while effects.is_empty() {
+            assert!(watch.is_healthy(), "what is over is over at once, though it is no news yet");
             effects = watch.measure(1);
         }
         assert_eq!(effects, recovered("etcd"));

@@ -152,17 +152,14 @@ impl Node {
     async fn settle(&self, desired: &Desired, reference: &Reference) {
         let before = self.components();
         let effects = self.monitor.health.borrow_mut().judge(self.host.clock.now());
+        let unexplained = self.monitor.health.borrow().unexplained(self.host.clock.now());
+        for (name, unit, kind) in unexplained {
+            let why = self.why(desired, &name, &unit, kind).await.unwrap_or_default();
+            self.monitor.health.borrow_mut().explain(&name, kind, why, self.host.clock.now());
+        }
         for effect in effects {
             match effect {
-                HealthEvent::Report(name, kind) => {
-                    let unit = self.monitor.health.borrow().of(&name).and_then(|component| component.unit);
-                    if let Some(unit) = unit
-                        && let Some(why) = self.why(desired, &name, &unit, kind).await
-                    {
-                        self.monitor.health.borrow_mut().explain(&name, why);
-                    }
-                    self.report_component(&name, kind.code(), reference);
-                }
+                HealthEvent::Report(name, kind) => self.report_component(&name, kind.code(), reference),
                 HealthEvent::Recovered(name) => self.report_component(&name, Code::ComponentRecovered, reference),
             }
         }
