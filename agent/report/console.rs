@@ -48,6 +48,8 @@ pub(super) struct Console {
     last: Option<(Phase, &'static str)>,
     /// Why something failed, until something else is begun.
     failure: Option<String>,
+    /// What of a node in place is wrong, by its unit or gate, with its line: the last line says so while anything is.
+    wrong: Vec<(String, String)>,
 }
 
 impl Console {
@@ -55,12 +57,12 @@ impl Console {
     #[expect(clippy::disallowed_methods, reason = "a device, not a file: nothing to write whole or sync")]
     pub(super) fn open() -> Self {
         let device = std::fs::OpenOptions::new().write(true).custom_flags(NO_TERMINAL).open("/dev/console").ok();
-        Self { device, shown: BTreeSet::new(), last: None, failure: None }
+        Self { device, shown: BTreeSet::new(), last: None, failure: None, wrong: Vec::new() }
     }
 
     /// Says nothing.
     pub(super) fn none() -> Self {
-        Self { device: None, shown: BTreeSet::new(), last: None, failure: None }
+        Self { device: None, shown: BTreeSet::new(), last: None, failure: None, wrong: Vec::new() }
     }
 
     /// Shows an event on the console, if it changes the picture.
@@ -111,14 +113,35 @@ impl Console {
             }
         }
         let room = if entry.priority == Priority::Error { ROOM_OF_FAILURE } else { ROOM };
-        line.push_str(&format!(" msg=\"{}\"", shortened(&escaped(why), room)));
+        line.push_str(&format!(" msg=\"{}\"", shortened(&quoted(why), room)));
         let remedy = event.remedy_in_words();
         if state != "ok" && !remedy.is_empty() && !why.contains(&*remedy) {
-            line.push_str(&format!(" remedy=\"{}\"", shortened(&escaped(&remedy), ROOM_OF_FAILURE)));
+            line.push_str(&format!(" remedy=\"{}\"", shortened(&quoted(&remedy), ROOM_OF_FAILURE)));
         }
         line.push_str("\r\n");
-        Some(line)
+        let subject = event.gate.as_ref().or(event.unit.as_ref()).filter(|_| phase == Phase::Steady);
+        Some(match subject {
+            Some(subject) => self.with_what_is_wrong(subject, state, line),
+            None => line,
+        })
     }
+
+    /// The line, and behind one that says that something is well again the newest of those that are not.
+    fn with_what_is_wrong(&mut self, subject: &str, state: &'static str, line: String) -> String {
+        self.wrong.retain(|(other, _)| other != subject);
+        if state != "ok" {
+            self.wrong.push((subject.to_owned(), line.clone()));
+            let surplus = self.wrong.len().saturating_sub(MOST);
+            self.wrong.drain(..surplus);
+            return line;
+        }
+        self.wrong.last().map_or(line.clone(), |(_, wrong)| format!("{line}{wrong}"))
+    }
+}
+
+/// A value between quotation marks, so that a program can take the line apart.
+fn quoted(text: &str) -> String {
+    escaped(text).replace('"', "\\\"")
 }
 
 /// Whether the node works on without what the message says: `status` calls it degraded then, and nothing waits for that.
@@ -241,6 +264,23 @@ mod tests {
         assert!(console.line(&Event::new(Code::AgentStarted, "begun").phase(Phase::Plan)).is_some());
         let line = console.line(&Event::new(Code::UnitFailed, long(800)).phase(Phase::Units)).unwrap();
         assert!(line.contains("x…\" remedy=\""), "{line}");
+    }
+
+    /// Attack: one component recovered, and the last line said "ok" while another one was down.
+    #[test]
+    fn while_anything_is_wrong_the_last_line_says_so() {
+        let mut console = Console::none();
+        let mut show = |code: Code, unit: &str, cause: &str| {
+            let event = Event::new(code, format!("component {unit}")).phase(Phase::Steady).unit(unit).cause(cause);
+            console.line(&event).unwrap_or_default()
+        };
+        assert!(show(Code::ComponentFailed, "kubelet.service", "it said \"no\"").contains("msg=\"it said \\\"no\\\"\""));
+        show(Code::ComponentStopped, "etcd.service", "it was stopped");
+        let lines = show(Code::ComponentRecovered, "etcd.service", "");
+        let lines: Vec<&str> = lines.lines().collect();
+        assert!(lines.len() == 2 && lines[0].contains("state=ok") && lines[1].contains("unit=kubelet.service"), "{lines:?}");
+        let lines = show(Code::ComponentRecovered, "kubelet.service", "");
+        assert!(lines.lines().count() <= 1 && !lines.contains("state=failed"), "{lines}");
     }
 
     #[test]
