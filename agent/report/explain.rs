@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use super::catalog::Code;
 use super::component::{ComponentState, ComponentStatus};
 use super::condition_state::ConditionState;
-use super::status::{Condition, DeploymentState, DeploymentStatus, NodeState, NodeStatus, STATE, StatusDocument, VOLUME_PROBLEM};
+use super::status::{Condition, DeploymentState, DeploymentStatus, NodeState, NodeStatus, STATE, StatusDocument};
 use super::text::{argument, duration, escaped, shortened, wrapped};
 use crate::clock::Timestamp;
 
@@ -218,7 +218,7 @@ fn node(node: &NodeStatus) -> Condition {
         NodeState::Applied if node.drifted => {
             all.state = Degraded;
             all.cause = node.drift();
-            let but = if node.has_volume_problem() { VOLUME_PROBLEM } else { "the machine differs from it" };
+            let but = if node.has_volume_problem() { "a volume needs an operator" } else { "the machine differs from it" };
             all.detail = Some(format!("generation {} is in place, but {but}", node.generation));
             all.remedy = all.cause.as_ref().map(|_| node.drift_remedy().to_owned());
         }

@@ -26,9 +26,6 @@ pub const STATE: &str = "state";
 /// Name of the condition that what Heat asks for can be heard and understood: no waiting helps where it fails.
 pub const METADATA: &str = "metadata";
 
-/// What a volume does that only somebody can put right.
-pub(super) const VOLUME_PROBLEM: &str = "a volume needs an operator";
-
 /// What to do about a node that differs from its parameters.
 pub const DRIFT_REMEDY: &str = "`heat-node-agent plan` shows the difference and what is restarted to undo it; `heat-node-agent repair` undoes it, so that an edit is lost. If an edit is to stay, set its parameter in the template and update the stack";
 
@@ -524,6 +521,12 @@ impl NodeStatus {
     /// Whether what differs is a volume that needs somebody: that alone has a remedy of its own.
     pub(super) fn has_volume_problem(&self) -> bool {
         self.difference_remedy.is_some()
+    }
+
+    /// In a few words, what is wrong with a volume that needs somebody: `/var/lib/etcd on volume ID is full`.
+    pub(super) fn volume_problem(&self) -> Option<&str> {
+        let text = self.differences.first().filter(|_| self.has_volume_problem())?;
+        Some(text.split_once(": ").map_or(text.as_str(), |(fact, _)| fact))
     }
 
     /// The step that brings a volume up.

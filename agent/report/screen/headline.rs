@@ -7,8 +7,8 @@ use crate::report::component::{self, ComponentState, ComponentStatus};
 use crate::report::condition_state::ConditionState;
 use crate::report::status::{
     Condition, DeploymentState, DeploymentStatus, IdentityStatus, NodeState, NodeStatus, STATE, StatusDocument, Subject,
-    VOLUME_PROBLEM,
 };
+use crate::report::text::shortened;
 
 /// How everything stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -165,8 +165,8 @@ fn of_troubles(status: &StatusDocument) -> Option<(OverallState, String)> {
     let node = status.node.as_ref();
     let degraded = |what: String| Some((OverallState::Degraded, what));
     // What has a remedy of its own is why components that use it are on their way up.
-    if node.is_some_and(NodeStatus::has_volume_problem) {
-        return degraded(VOLUME_PROBLEM.to_owned());
+    if let Some(what) = node.and_then(NodeStatus::volume_problem) {
+        return degraded(shortened(what, 80));
     }
     if let Some(what) = node.and_then(|node| of_components(node, ComponentStatus::is_unhealthy)) {
         return degraded(what);

@@ -11,6 +11,9 @@ const NAME: usize = 36;
 /// Lines that a text may take where not everything is asked for.
 const LINES: usize = 5;
 
+/// The label of what to do.
+pub(super) const REMEDY: &str = "remedy";
+
 /// What a terminal takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Style {
@@ -120,27 +123,28 @@ impl PageWriter {
 
     /// A label and a text beside it.
     pub(super) fn fact(&mut self, label: &str, text: &str) {
-        self.set(&format!("{label:<13} "), text, Severity::Plain);
+        self.set(&format!("{label:<13} "), text, LINES);
     }
 
-    /// Below a row: why it is so, or what to do.
+    /// Below a row: why it is so, or what to do. The command that helps may be the last word of a remedy.
     pub(super) fn note(&mut self, label: &str, text: &str) {
+        let lines = if label == REMEDY { usize::MAX } else { LINES };
         let label = if label.is_empty() { String::new() } else { format!("{label}: ") };
-        self.set(&format!("    {label}"), text, Severity::Plain);
+        self.set(&format!("    {label}"), text, lines);
     }
 
-    /// A text with a hanging indent, unless it was said.
-    fn set(&mut self, lead: &str, text: &str, tone: Severity) {
+    /// A text of so many lines at the most, with a hanging indent, unless it was said.
+    fn set(&mut self, lead: &str, text: &str, lines: usize) {
         let text = escaped(text);
         if text.is_empty() || !self.reported.insert(text.clone()) {
             return;
         }
         let indent = lead.chars().count();
         let room = self.style.width.saturating_sub(indent).max(NARROWEST / 2);
-        let text = if self.style.verbose { text } else { shortened(&text, room * LINES) };
+        let text = if self.style.verbose { text } else { shortened(&text, room.saturating_mul(lines)) };
         for (at, line) in wrapped(&text, room).iter().enumerate() {
             let lead = if at == 0 { lead.to_owned() } else { " ".repeat(indent) };
-            self.lines.push(format!("{lead}{}", tone.paint(line, self.style.color)));
+            self.lines.push(format!("{lead}{line}"));
         }
     }
 
@@ -214,8 +218,9 @@ mod tests {
             &["NAME", "STATE", "DETAIL"],
             &[Row::new(&"n".repeat(90)).cell("ok", Severity::Good).detail(format!("x{long}"))],
         );
-        sheet.note("remedy", &format!("y{long}"));
+        sheet.note(REMEDY, &format!("y{long}`rerun it`"));
         let text = sheet.text();
+        assert!(text.ends_with("`rerun it`\n"), "a remedy is whole: {text}");
         assert!(text.lines().all(|line| line.chars().count() <= 48), "{text}");
         assert!(text.contains('…'), "{text}");
     }
@@ -224,7 +229,7 @@ mod tests {
     fn the_same_text_is_said_once() {
         let mut sheet = sheet(false);
         let row =
-            |name: &str| Row::new(name).cell("bad", Severity::Bad).detail("refused").note("remedy", Some(&"do it".to_owned()));
+            |name: &str| Row::new(name).cell("bad", Severity::Bad).detail("refused").note(REMEDY, Some(&"do it".to_owned()));
         sheet.table(&["NAME", "STATE", "DETAIL"], &[row("a"), row("b")]);
         assert_eq!(sheet.text(), "NAME  STATE  DETAIL\na     bad    refused\n    remedy: do it\nb     bad\n");
     }

@@ -22,7 +22,7 @@ use super::volume::VolumeStatus;
 use crate::clock::Timestamp;
 pub use headline::{OverallState, headline};
 pub use layout::Style;
-use layout::{PageWriter, Row, Severity};
+use layout::{PageWriter, REMEDY, Row, Severity};
 
 /// A server is rarely in more; each takes a line.
 const STACKS: usize = 3;
@@ -78,7 +78,7 @@ fn facts(status: &StatusDocument, running: bool, now: Timestamp, sheet: &mut Pag
             node.drift().filter(|_| node.drifted && (node.state == NodeState::Applied || node.in_place.is_some()))
         {
             sheet.fact(if node.has_volume_problem() { "volume" } else { "drift" }, &drift);
-            sheet.note("remedy", node.drift_remedy());
+            sheet.note(REMEDY, node.drift_remedy());
         }
     }
     if let Some(stacks) = stacks(status) {
@@ -123,7 +123,7 @@ fn stacks(status: &StatusDocument) -> Option<String> {
 
 fn remedy(remedy: Option<&String>, sheet: &mut PageWriter) {
     if let Some(remedy) = remedy {
-        sheet.note("remedy", remedy);
+        sheet.note(REMEDY, remedy);
     }
 }
 
@@ -148,7 +148,7 @@ fn identity(identity: &IdentityStatus, sheet: &mut PageWriter) {
         sheet.note("why", &ignored);
     }
     for remedy in identity.left_over_remedies() {
-        sheet.note("remedy", &remedy);
+        sheet.note(REMEDY, &remedy);
     }
 }
 
@@ -208,7 +208,7 @@ fn measured(component: &ComponentStatus, now: Timestamp) -> Row {
         .cell(component.restarts.to_string(), tone_of_restarts)
         .detail(component.problem.clone().unwrap_or_default())
         .note("why", component.cause.as_ref())
-        .note("remedy", component.remedy.as_ref())
+        .note(REMEDY, component.remedy.as_ref())
 }
 
 /// The row of a step: a unit's, with the gate of the same name. What comes before and beside them has one while it is not done, and
@@ -249,10 +249,10 @@ fn step_row(name: &str, step: &Condition, is_given_up: bool, now: Timestamp) -> 
         ConditionState::Pending => row.detail(format!("after {}", step.waits_for.join(" and "))),
         ConditionState::Waiting if is_given_up => row,
         ConditionState::Waiting => {
-            row.detail(tries(step, now)).note("why", step.cause.as_ref()).note("remedy", step.remedy.as_ref())
+            row.detail(tries(step, now)).note("why", step.cause.as_ref()).note(REMEDY, step.remedy.as_ref())
         }
         ConditionState::Failed | ConditionState::Degraded => {
-            row.note("why", step.cause.as_ref()).note("remedy", step.remedy.as_ref())
+            row.note("why", step.cause.as_ref()).note(REMEDY, step.remedy.as_ref())
         }
     }
 }
@@ -302,7 +302,7 @@ fn volume_rows(node: &NodeStatus, now: Timestamp) -> Vec<Row> {
             .detail(volume.place.clone())
             .note("", of_step.as_ref())
             .note("why", volume.cause.as_ref().filter(|_| is_open))
-            .note("remedy", volume.remedy.as_ref().filter(|_| is_open))
+            .note(REMEDY, volume.remedy.as_ref().filter(|_| is_open))
     };
     node.volumes.iter().map(row).collect()
 }
@@ -323,7 +323,7 @@ fn source_rows(status: &StatusDocument, now: Timestamp) -> Vec<Row> {
         }
         let next = ahead(source.next_try.as_ref(), now).map(|wait| format!(", next try in {wait}")).unwrap_or_default();
         let times = if source.failures == 1 { "once".to_owned() } else { format!("{} times", source.failures) };
-        row.detail(format!("failed {times}{next}")).note("why", source.cause.as_ref()).note("remedy", source.remedy.as_ref())
+        row.detail(format!("failed {times}{next}")).note("why", source.cause.as_ref()).note(REMEDY, source.remedy.as_ref())
     };
     status.sources.iter().map(row).collect()
 }
@@ -385,7 +385,7 @@ fn deployment_row(one: &DeploymentStatus, node: Option<&NodeStatus>, all: bool, 
     row.note("", one.run_time(now).as_ref())
         .notes("why", if is_own { one.why() } else { Vec::new() })
         .note("note", one.note.as_ref())
-        .note("remedy", one.remedy().filter(|_| is_own).as_ref())
+        .note(REMEDY, one.remedy().filter(|_| is_own).as_ref())
 }
 
 fn signals(status: &StatusDocument, now: Timestamp, sheet: &mut PageWriter) {
@@ -403,7 +403,7 @@ fn signals(status: &StatusDocument, now: Timestamp, sheet: &mut PageWriter) {
             .detail(tried)
             .note("to", Some(&signal.to))
             .note("why", signal.cause.as_ref())
-            .note("remedy", signal.remedy.as_ref())
+            .note(REMEDY, signal.remedy.as_ref())
     };
     sheet.table(&["PENDING SIGNAL", "SINCE", "DETAIL"], &status.signals.iter().map(row).collect::<Vec<_>>());
 }

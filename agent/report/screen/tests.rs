@@ -314,10 +314,10 @@ fn troubles() -> Vec<(&'static str, StatusDocument)> {
         ("DEGRADED: kubelet crash-looping (11 restarts)", with_node(|node| node.components[1] = crash_loop())),
         ("DEGRADED: the node differs from what the stack asks for", with_node(|node| node.drifted = true)),
         (
-            "DEGRADED: a volume needs an operator",
+            "DEGRADED: /var/lib/etcd on volume 1 is full",
             with_node(|node| {
                 node.drifted = true;
-                node.differences = vec!["/var/lib/etcd on volume 1 is full".into()];
+                node.differences = vec!["/var/lib/etcd on volume 1 is full: less than 64 MiB are free".into()];
                 node.difference_remedy = Some("extend it".into());
                 node.components[0].state = ComponentState::Degraded;
             }),
