@@ -61,7 +61,12 @@ fn overrun(millis: u64) -> FailureReason {
         "it exceeded its time limit ([deploy] time_limit in agent.toml) and was ended after {}",
         duration(Duration::from_millis(millis))
     );
-    FailureReason::from(why).with_code(Code::DeploymentTimedOut.entry().code)
+    let mut reason = FailureReason::from(why).with_code(Code::DeploymentTimedOut.entry().code);
+    reason.remedy = Some(Remedy::stack_update_or(
+        "if it only needs longer, raise [deploy] time_limit in /etc/heat-node-agent/agent.toml and `systemctl restart heat-node-agent`; \
+         if it waits for something, supply that; else correct it in the template and update the stack",
+    ));
+    reason
 }
 
 /// Why a program was not even begun.

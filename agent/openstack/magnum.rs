@@ -123,10 +123,10 @@ impl<'a> Magnum<'a> {
                 "start the service at {peer}; if the address is wrong, correct {} in the template and update the stack",
                 parameter(peer)
             )),
-            Some(ConnectFailure::Authority(peer)) => Remedy::stack_update(format!(
-                "if `openstack endpoint list` has {peer}: set OPENSTACK_CA in the template to the root CA named by `openssl s_client -connect {peer} \
-                     </dev/null`, got from the cloud's operators, not from that output (if that one is set already, the server lacks \
-                     intermediates: have its operators add them). If not: correct AUTH_URL or MAGNUM_URL. Then update the stack"
+            Some(ConnectFailure::Authority(peer)) => Remedy::stack_update_or(format!(
+                "if `openstack endpoint list` lacks {peer}: correct AUTH_URL or MAGNUM_URL in the template. Else set OPENSTACK_CA there to the root \
+                 CA that `openssl s_client -connect {peer} </dev/null` names (get it from the cloud's operators, not from that output). Then \
+                 update the stack. If it is set so already, the server sends no intermediates: have its operators add them"
             )),
             Some(ConnectFailure::Silence | ConnectFailure::Clock) | None => return error,
         };

@@ -246,7 +246,7 @@ pub fn shortage(fill: &PoolUsage, volume: &Volume) -> Option<Error> {
     let prune = "`docker system prune` removes unused data";
     let remedy = if fill.data >= NEARLY_FULL {
         format!(
-            "{prune}; or extend the volume: `openstack --os-volume-api-version 3.42 volume set --size GIB {}`; the pool grows with it",
+            "{prune}; or extend the volume: `openstack --os-volume-api-version 3.42 volume set --size GIB {}`, where GIB is its new size; the pool grows with it",
             volume.disk
         )
     } else {
@@ -530,7 +530,7 @@ mod tests {
             (
                 "102005473280|113246208|85.00|3.5",
                 Some("the thin pool docker/docker-pool is nearly full: 85.00 % of the 97280 MiB for data are used"),
-                "extend the volume: `openstack --os-volume-api-version 3.42 volume set --size GIB 7c1f4d0e-93a2-4b86-8d55-2f60c6b1a9e4`; the pool grows with it",
+                "extend the volume: `openstack --os-volume-api-version 3.42 volume set --size GIB 7c1f4d0e-93a2-4b86-8d55-2f60c6b1a9e4`, where GIB is its new size; the pool grows with it",
             ),
             (
                 "102005473280|113246208|3,5|91,25",

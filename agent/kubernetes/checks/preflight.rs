@@ -35,7 +35,9 @@ pub fn preflight(spec: &NodeSpec, facts: &MachineFacts) -> Vec<Mistake> {
         let minor = cluster.minor;
         if facts.unified_cgroups && minor.number() < 19 {
             let rule = format!("kubelet {minor} needs cgroup v1 and exits without it");
-            lack("finds only cgroup v2".to_owned(), rule, "boot with systemd.unified_cgroup_hierarchy=0");
+            let remedy = "use an image that boots with cgroup v1 (systemd.unified_cgroup_hierarchy=0 on its kernel's command line, \
+                          which systemd 256 and later refuse)";
+            lack("finds only cgroup v2".to_owned(), rule, remedy);
         }
         if let Some(swap) = facts.swap.filter(|swap| *swap > 0 && minor.number() >= 8 && !cluster.node.swap) {
             let rule = "since 1.8 the kubelet exits on a machine with swap".to_owned();
