@@ -19,10 +19,10 @@ HEAD = """# Runbook
 
 <!-- Made by tests/lib/runbook.py from tests/host/transcripts; change it there. -->
 
-From what `heat-node-agent status` shows to the cause and the action. Each failure below was staged on a host; the lines of `status` are what
-was shown, and each command for the node was carried out as it is printed and ended the failure. `status` shows what systemd reports within {reported} s, and a
-process that hangs within {hangs} s; what there is to read of a failure takes at most {lines} lines of {width} columns. The tests hold each to that
-(`tests/lib/failures.py`).
+From what `heat-node-agent status` shows to the cause and the action. Each failure below was staged on a host; the lines of `status` and the
+remedy are what was shown there. Read the whole remedy: it says under which condition each command is right. What was done on the staged host
+is listed below it; commands of the cloud were not run there. `status` shows what systemd reports within {reported} s, and a process that hangs within
+{hangs} s; what there is to read of a failure takes at most {lines} lines of {width} columns. The tests hold each to that (`tests/lib/failures.py`).
 
 Start with `heat-node-agent status`. Its first line says how everything stands; a row that is not as it should be has its cause (`why`) and what
 to do (`remedy`). `heat-node-agent explain` shows the same as a path of conditions, `heat-node-agent logs NAME` what a script or a component
@@ -90,32 +90,57 @@ def parts(name: str) -> dict[str, list[str]]:
     return found
 
 
+# What is said in words of the node itself, above the tables.
+FACT = re.compile(r"^(drift|state|volume) +")
+
+
 def texts_of(lines: list[str]) -> list[str]:
-    """The first line, and what is said below the rows: each text in a line."""
+    """What is said of the node itself, and below the rows: each text in a line."""
     texts: list[str] = []
+    is_fact = False
     for line in lines:
-        if re.match(r"^ {4}\S", line):
-            texts.append(line.strip())
+        if FACT.match(line):
+            texts.append(" ".join(FACT.sub("", line).split()))
+            is_fact = True
+        elif re.match(r"^ {4}\S", line):
+            if is_fact and not re.match(r" +(why|remedy|to): ", line):
+                texts[-1] += " " + line.strip()
+            else:
+                texts.append(line.strip())
+                is_fact = False
         elif line.startswith("     ") and texts:
             texts[-1] += " " + line.strip()
+        else:
+            is_fact = False
     return texts
+
+
+def done_of(step: str) -> str:
+    """What was done for a failure, as one reads it."""
+    if "  -> " not in step:
+        return step.removeprefix("by hand: ")
+    command, status = step.split("  -> ")
+    return f"`{command}`" + ("" if status == "0" else f" (which ended with {status})")
+
+
+def outside_code(text: str) -> str:
+    """What a name in angle brackets needs outside of code."""
+    return "`".join(part if at % 2 else part.replace("<", "&lt;") for at, part in enumerate(text.split("`")))
 
 
 def entry(name: str, title: str, note: str) -> list[str]:
     found = parts(name)
-    status = found["status"]
-    why = [text for text in texts_of(status) if not text.startswith("remedy: ")]
-    own = [" ".join(re.sub(r"^(drift|state) +", "", line).split()) for line in status if re.match(r"^(drift|state) ", line)]
-    lines = [f"### {title}", "", "```text", status[0], *(f"    {text}" for text in own + why), "```", ""]
+    status, texts = found["status"], texts_of(found["status"])
+    why = [text for text in texts if not text.startswith("remedy: ")]
+    remedies = [text.removeprefix("remedy: ") for text in texts if text.startswith("remedy: ")]
+    assert why and remedies, name
+    lines = [f"### {title}", "", "```text", status[0], *(f"    {text}" for text in why), "```", ""]
     lines += [note, ""] if note else []
-    for step in found["remedy"]:
-        if step.startswith("by hand: "):
-            lines.append(f"* {step.removeprefix('by hand: ')}")
-        elif step.startswith("in the cloud: "):
-            lines.append(f"* in the cloud: `{step.removeprefix('in the cloud: ')}`")
-        elif "  -> " in step:
-            lines.append(f"* `{step.split('  -> ')[0]}`")
-    return [*lines, ""]
+    for remedy in remedies:
+        lines += [f"> {outside_code(remedy)}", ""]
+    done = [done_of(step) for step in found["remedy"] if not step.startswith(("in the cloud: ", "then: "))]
+    after = next(step.removeprefix("then: ") for step in found["remedy"] if step.startswith("then: "))
+    return [*lines, f"Done on the staged host: {'; '.join(done)}. After that: `{after}`", ""]
 
 
 def made() -> str:
