@@ -19,7 +19,8 @@ const MIB: usize = 1024 * KIB;
 /// What the agent takes at most, whatever it is given (design.md 8). The unit's `MemoryMax=` is four times as much.
 pub const MEMORY: usize = 64 * MIB;
 
-/// The process at rest, with the system's certificate authorities loaded: 7 MiB measured, and what the allocator holds back.
+/// The process at rest, with the system's certificate authorities loaded: 7 MiB measured, and the largest entries of a node's generations
+/// ([`NODE_ENTRY_MEMORY`]) in the place of the usual ones.
 pub const AT_REST: usize = 9 * MIB;
 
 /// Bytes of one document as it is delivered: three times what Heat takes as a template and its files
@@ -69,9 +70,9 @@ pub const DEPTH: usize = 96;
 /// Memory of one file of the agent's own state while it is read. Only records of versions that kept outputs in them come near.
 pub const STATE_FILE_MEMORY: usize = 20 * MIB;
 
-/// Bytes of the entry of the generation before the newest one, which lies in the same file of the state. Of a larger one nothing is
-/// kept: parameters of a node take a tenth of it.
-pub const ENTRY_BEFORE: usize = 512 * KIB;
+/// Memory of a node's deployment: the parameters of a master with all its certificates take a tenth of it. Up to three of them, those of
+/// the newest generation and of the ones before it, lie in one file of the state.
+pub const NODE_ENTRY_MEMORY: usize = 512 * KIB;
 
 /// Memory of the records of deployments that the metadata does not list any more; the oldest go first. What is listed is bounded
 /// by [`DOCUMENT_BYTES`].
@@ -169,6 +170,8 @@ mod tests {
         // 816 KiB: what hyper reads of a head at worst.
         const { assert!(KEYSTONE_ANSWER + ENDPOINTS_MEMORY + 816 * KIB <= 4 * REQUEST_IN_FLIGHT) };
         const { assert!(LARGE_KEYSTONE_ANSWER <= ANSWER_MEMORY) };
+        // Read, each takes up to twice as much.
+        const { assert!(3 * 2 * NODE_ENTRY_MEMORY + METADATA_MEMORY <= STATE_FILE_MEMORY) };
         // While the state is read nothing else is there.
         let opening = [AT_REST, STATE_FILE_MEMORY, 16 * MIB, RECORDS_MEMORY];
         assert!(opening.iter().sum::<usize>() <= MEMORY);

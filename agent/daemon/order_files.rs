@@ -707,7 +707,7 @@ mod tests {
             let deployment =
                 Deployment::parse(&json!({"id": id, "name": "setup", "group": "script", "config": "x"})).unwrap().unwrap();
             opened.journal.register(&deployment).unwrap();
-            opened.journal.start(id, &json!({})).unwrap();
+            opened.journal.start(id, json!({})).unwrap();
             opened.journal.finish(id, DeploymentOutcome::refused("no")).unwrap();
             let job = opened.journal.get(id).unwrap().job();
             opened.programs.prepare(&job, &crate::programs::Job::default()).unwrap();
@@ -764,7 +764,7 @@ mod tests {
         let place = Place::new();
         place.ended("a1");
         place.ended("b2");
-        place.open().journal.start("b2", &json!({})).unwrap();
+        place.open().journal.start("b2", json!({})).unwrap();
         for (name, order, listed, words) in [
             ("1.json", json!({"schema": 1, "order": "rerun", "deployment": "a1"}), Some(false), "no longer in the metadata"),
             ("2.json", json!({"schema": 1, "order": "rerun", "deployment": "b2"}), Some(true), "is running now"),
@@ -791,14 +791,14 @@ mod tests {
         for id in ["run", "end"] {
             place.ended(id);
         }
-        place.open().journal.start("run", &json!({})).unwrap();
+        place.open().journal.start("run", json!({})).unwrap();
         let entry = |id: &str, group: &str| {
             let entry = json!({"id": id, "name": id, "group": group, "config": "x"});
             Deployment::parse(&entry).unwrap().unwrap()
         };
         place.open().journal.register(&entry("seen", "script")).unwrap();
         place.open().journal.register(&entry("node", "kubernetes-node")).unwrap();
-        place.open().journal.start("node", &json!({})).unwrap();
+        place.open().journal.start("node", json!({})).unwrap();
         let ending = |id: &str| place.open().journal.get(id).unwrap().ending.clone();
         for (name, id, done, words) in [
             ("1.json", "end", false, "has already ended"),

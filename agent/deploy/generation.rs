@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::history::{GenerationDetails, GenerationState, PAST, PastGeneration, WentBack, details};
-use crate::budgets::ENTRY_BEFORE;
+use crate::budgets::{NODE_ENTRY_MEMORY, json};
 use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::files::{Attributes, Tree};
@@ -256,7 +256,8 @@ impl Generations {
             None => 1,
         };
         let before = self.current.as_ref().and_then(|current| match current.state {
-            GenerationState::Applied if current.entry.to_string().len() > ENTRY_BEFORE => None,
+            // Only versions before this bound kept larger ones.
+            GenerationState::Applied if json::weight(&current.entry) > NODE_ENTRY_MEMORY => None,
             GenerationState::Applied => Some(PreviousGeneration { number: current.number, entry: Arc::clone(&current.entry) }),
             GenerationState::Applying | GenerationState::Rejected | GenerationState::Restoring => current.before.clone(),
         });

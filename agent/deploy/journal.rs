@@ -6,6 +6,7 @@
 //! Heat gets the result that lies beside it, or hears that none is left.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::Cursor;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -520,9 +521,8 @@ impl Journal {
     ///
     /// # Errors
     /// If it cannot be written; nothing may be started then.
-    pub fn start(&mut self, id: &str, entry: &Value) -> Result<()> {
+    pub fn start(&mut self, id: &str, mut entry: Value) -> Result<()> {
         if let (Some(legacy), Some(name)) = (&self.legacy, legacy_name(id)) {
-            let mut entry = entry.clone();
             if let Value::Object(members) = &mut entry {
                 members.insert(OURS.to_owned(), Value::from(env!("CARGO_PKG_VERSION")));
             }
@@ -790,16 +790,31 @@ impl Journal {
         self.legacy.as_ref().map_or(Ok(0), |legacy| legacy.remove_partial_writes(Path::new("")))
     }
 
-    /// Bytes of what the replaced tools find of a deployment's result.
+    /// Bytes of what the replaced tools find of a deployment and its result.
     ///
     /// # Errors
     /// If it cannot be looked at.
     pub fn legacy_bytes(&self, id: &str) -> Result<u64> {
         let (Some(legacy), Some(name)) = (&self.legacy, legacy_name(id)) else { return Ok(0) };
-        Ok(legacy.facts(&name.with_extension("notify.json"))?.map_or(0, |facts| facts.size))
+        let bytes = |path: &Path| legacy.facts(path).map(|facts| facts.map_or(0, |facts| facts.size));
+        Ok(bytes(&name)? + bytes(&name.with_extension("notify.json"))?)
     }
 
-    /// Removes it: it took too much of the disk.
+    /// Removes what they find of a deployment that has ended, but for that it was run: it took too much of the disk.
+    ///
+    /// # Errors
+    /// If it cannot be removed.
+    pub fn discard_legacy_files(&self, id: &str) -> Result<()> {
+        let (Some(legacy), Some(name)) = (&self.legacy, legacy_name(id)) else { return Ok(()) };
+        let rest = serde_json::json!({"id": id, OURS: env!("CARGO_PKG_VERSION")});
+        // What was there before this agent ran anything is the replaced tools'.
+        if self.records.get(id).is_some_and(|record| record.started.is_some()) {
+            write_legacy(legacy, &name, &rest)?;
+        }
+        self.remove_legacy_result(id)
+    }
+
+    /// Removes what they find of its result.
     ///
     /// # Errors
     /// If it cannot be removed.
@@ -934,10 +949,16 @@ fn body_beside(outcome: &DeploymentOutcome, record: &DeploymentRecord) -> Map<St
     super::result::kept(outcome, super::result::body(outcome, &record.outputs, super::SIGNAL_LIMIT))
 }
 
-/// Writes a file of the replaced tools, in their form: people and scripts read it by line.
+/// Writes a file of the replaced tools, in their form: people and scripts read it by line. A document that is nested deep would be a hundred
+/// times as large with its lines indented: it stays in one.
 fn write_legacy(legacy: &Tree, name: &Path, value: &Value) -> Result<()> {
-    let text = serde_json::to_vec_pretty(value).map_err(Error::permanent)?;
-    legacy.write(name, &text, Attributes::mode(0o600))
+    let compact = serde_json::to_vec(value).map_err(Error::permanent)?;
+    let mut room = vec![0; compact.len().saturating_mul(2).saturating_add(1024)];
+    let mut pretty = Cursor::new(room.as_mut_slice());
+    let is_short = serde_json::to_writer_pretty(&mut pretty, value).is_ok();
+    let length = usize::try_from(pretty.position()).unwrap_or_default();
+    let text = if is_short { room.get(..length).unwrap_or_default() } else { &compact };
+    legacy.write(name, text, Attributes::mode(0o600))
 }
 
 /// The replaced tools' file name of a deployment; `None` for an id that is no safe file name (R21).
@@ -992,7 +1013,7 @@ mod tests {
         let (place, report) = (TestState::new(), Report::kept());
         assert!(place.journal(&report).register(&deployment("a")).unwrap().is_some());
         assert_eq!(place.journal(&report).get("a").unwrap().state, DeploymentState::Seen);
-        place.journal(&report).start("a", &json!({"id": "a"})).unwrap();
+        place.journal(&report).start("a", json!({"id": "a"})).unwrap();
         assert_eq!(place.journal(&report).get("a").unwrap().state, DeploymentState::Running);
         let outcome = DeploymentOutcome { status: 0, stdout: "out".into(), ..DeploymentOutcome::default() };
         place.journal(&report).finish("a", outcome.clone()).unwrap();
@@ -1039,14 +1060,14 @@ mod tests {
             for (id, outcome) in [("failed", Some(&failed)), ("refused", Some(&refused)), ("cut", None), ("seen", Some(&failed))]
             {
                 journal.register(&deployment(id)).unwrap();
-                journal.start(id, &json!({"id": id, "inputs": []})).unwrap();
+                journal.start(id, json!({"id": id, "inputs": []})).unwrap();
                 if let Some(outcome) = outcome {
                     journal.finish(id, outcome.clone()).unwrap();
                 }
             }
             let node = Deployment::parse(&json!({"id": "node", "group": "kubernetes-node"})).unwrap().unwrap();
             journal.register(&node).unwrap();
-            journal.start("node", &json!({"id": "node"})).unwrap();
+            journal.start("node", json!({"id": "node"})).unwrap();
         }
         // The copy was made before any of this, but for one that was seen.
         let state = Tree::open(&place.0.path().join("state")).unwrap();
@@ -1146,7 +1167,7 @@ mod tests {
         let mut journal = place.journal(&report);
         let begin = |journal: &mut Journal, id: &str| {
             journal.register(&deployment(id)).unwrap();
-            journal.start(id, &json!({"id": id})).unwrap();
+            journal.start(id, json!({"id": id})).unwrap();
             let mark = PathBuf::from(journal.begun_mark(id).unwrap());
             assert_eq!(mark.parent(), Some(&*place.0.path().join("deployed")), "{id}");
             place.write(&format!("deployed/{}", mark.file_name().unwrap().to_str().unwrap()), "");
@@ -1205,7 +1226,7 @@ mod tests {
         let (place, report) = (TestState::new(), Report::kept());
         let mut journal = place.journal(&report);
         journal.register(&deployment("a")).unwrap();
-        journal.start("a", &json!({"id": "a"})).unwrap();
+        journal.start("a", json!({"id": "a"})).unwrap();
         journal.finish("a", DeploymentOutcome::refused("no")).unwrap();
         journal.undelivered("a", "Heat is gone".into()).unwrap();
         assert!(place.journal(&report).get("a").unwrap().undelivered);
@@ -1356,7 +1377,7 @@ mod tests {
             let mut journal = place.journal(&report);
             for id in [id, "z1", "z2", "z3"] {
                 journal.register(&deployment(id)).unwrap();
-                journal.start(id, &json!({})).unwrap();
+                journal.start(id, json!({})).unwrap();
                 journal.signalled(id, None).unwrap();
             }
             assert!(journal.prune(|_| false).unwrap().contains(&id.to_owned()), "{id}");

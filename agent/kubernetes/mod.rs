@@ -48,6 +48,7 @@ pub use worker::kubelet::REGISTRATION;
 
 use serde_json::{Map, Value};
 
+use crate::budgets::{NODE_ENTRY_MEMORY, json};
 use crate::metadata::Deployment;
 use checks::guarded_options;
 use control_plane::etcd;
@@ -87,6 +88,7 @@ pub fn node_of(deployment: &Deployment, policy: &ImagePolicy) -> Result<NodeSpec
     let (parameters, mut mistakes) = Parameters::read(deployment);
     let named: Vec<String> = mistakes.iter().map(|mistake| mistake.parameter.clone()).collect();
     mistakes.extend(guarded_options::mistakes(&parameters, policy));
+    mistakes.extend(too_large(deployment));
     match NodeSpec::from_parameters(&parameters) {
         Ok(spec) if mistakes.is_empty() => Ok(spec),
         Ok(_) => Err(mistakes),
@@ -97,6 +99,17 @@ pub fn node_of(deployment: &Deployment, policy: &ImagePolicy) -> Result<NodeSpec
             Err(mistakes)
         }
     }
+}
+
+/// A generation is kept with its deployment, in memory and on disk.
+fn too_large(deployment: &Deployment) -> Option<Mistake> {
+    let values = deployment.inputs.iter().map(|input| json::weight(&input.value)).sum::<usize>();
+    let sum = values + json::weight(&deployment.config) + json::weight_of(&deployment.options);
+    (sum > NODE_ENTRY_MEMORY).then(|| {
+        let problem = format!("takes {} KiB of memory with the inputs", sum / 1024);
+        let rule = format!("the deployment of a node takes at most {} KiB", NODE_ENTRY_MEMORY / 1024);
+        Mistake::general("config", problem, rule, "remove what is no parameter of the node from the deployment")
+    })
 }
 
 /// The unit of the node's container runtime; docker where no Kubernetes is asked for.
@@ -216,6 +229,22 @@ mod tests {
                 let spec = sample(name, &format!("KUBE_TAG=v1.{minor}.1\nCONTAINERD_VERSION=1.7.20")).unwrap();
                 assert_eq!(spec.kubernetes.unwrap().minor.number(), minor);
             }
+        }
+    }
+
+    /// Attack: two generations of parameters that were mostly zeros were written, and could not be read back.
+    #[test]
+    fn a_deployment_that_could_not_be_kept_is_a_mistake() {
+        let node = |input: serde_json::Value| {
+            let entry = serde_json::json!({"id": "i", "group": "kubernetes-node", "config": {"ROLE": "master", "INSTANCE_NAME": "m",
+                "KUBE_NODE_IP": "192.0.2.1", "CLUSTER_UUID": "c0ffee00-1111-4222-8333-444455556666", "TLS_DISABLED": "True"},
+                "inputs": [{"name": "deploy_x", "type": "Json", "value": input}]});
+            node_of(&Deployment::parse(&entry).unwrap().unwrap(), &ImagePolicy::everything())
+        };
+        assert_eq!(node(serde_json::json!(vec![0; 1000])).map(|_| ()), Ok(()));
+        for input in [serde_json::json!(vec![0; 130_000]), serde_json::json!("x".repeat(NODE_ENTRY_MEMORY))] {
+            let mistakes = node(input).unwrap_err();
+            assert!(mistakes.len() == 1 && mistakes[0].to_string().contains("at most 512 KiB"), "{mistakes:?}");
         }
     }
 

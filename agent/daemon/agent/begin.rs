@@ -215,7 +215,7 @@ impl Agent {
         let event = if state == Some(DeploymentState::Running) {
             Event::new(Code::DeploymentReattached, format!("deployment {} is resumed", deployment.name))
         } else {
-            self.ledger.journal.start(&deployment.id, &deployment.to_hook_json())?;
+            self.ledger.journal.start(&deployment.id, deployment.to_hook_json())?;
             Event::new(Code::DeploymentStarted, format!("deployment {} ({}) starts", deployment.name, deployment.group))
         };
         self.host.report.emit(event.phase(Phase::Deploy).deployment(&deployment.id, &deployment.name).foreign_unit(unit));
@@ -250,7 +250,7 @@ impl Agent {
         let entry = deployment.to_hook_json();
         if !matches!(deployment.action(), "CREATE" | "UPDATE" | "") {
             // The node stays as it is; Heat only wants to know that this was heard.
-            self.ledger.journal.start(&deployment.id, &entry)?;
+            self.ledger.journal.start(&deployment.id, entry)?;
             return self.ledger.end(&deployment.id, DeploymentOutcome::default());
         }
         let rejected = |current: &&Generation| current.deployment == deployment.id && current.state == GenerationState::Rejected;
@@ -292,7 +292,7 @@ impl Agent {
         }
         // In this order: one that runs and is rejected was cut off at its end, not before it was tried again.
         let generation = self.ledger.generations.begin(&plan.digest, &deployment.id, entry.clone())?;
-        self.ledger.journal.start(&deployment.id, &entry)?;
+        self.ledger.journal.start(&deployment.id, entry)?;
         self.host.report.emit(
             Event::new(Code::NodePlanned, format!("applying generation {generation} of the node"))
                 .phase(Phase::Plan)

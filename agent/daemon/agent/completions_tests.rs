@@ -146,7 +146,7 @@ async fn a_node_that_was_cut_off_after_it_failed_stays_failed() {
     let node = Deployment::parse(&document["deployments"][0]).unwrap().unwrap();
     let failed = |agent: &mut Agent| {
         agent.ledger.register(&node, None).unwrap();
-        agent.ledger.journal.start("n", &json!({})).unwrap();
+        agent.ledger.journal.start("n", json!({})).unwrap();
         agent.ledger.generations.begin("digest", "n", json!({})).unwrap();
         agent.ledger.generations.end(GenerationState::Rejected, Some("HNA-0502 why".into()), Vec::new()).unwrap();
     };
@@ -188,7 +188,7 @@ async fn a_generation_that_nobody_goes_on_with_is_not_on_its_way_for_ever() {
         let (mut agent, _) = open_in(dir.path(), GIVEN, &document).await;
         let node = Deployment::parse(&document["deployments"][0]).unwrap().unwrap();
         agent.ledger.register(&node, None).unwrap();
-        agent.ledger.journal.start("n", &json!({})).unwrap();
+        agent.ledger.journal.start("n", json!({})).unwrap();
         agent.ledger.generations.begin("digest", "n", json!({})).unwrap();
         drop(agent);
         let document = json!({"deployments": [entry(&json!({"ROLE": "odd"}))]});
@@ -223,7 +223,7 @@ async fn a_rollback_that_has_begun_is_gone_on_with_although_heat_lists_its_deplo
         agent.ledger.generations.begin("1", "first", entry("first", "--v=2")).unwrap();
         agent.ledger.generations.end(GenerationState::Applied, None, Vec::new()).unwrap();
         agent.ledger.register(&update, None).unwrap();
-        agent.ledger.journal.start("update", &json!({})).unwrap();
+        agent.ledger.journal.start("update", json!({})).unwrap();
         agent.ledger.generations.begin("2", "update", update.to_hook_json()).unwrap();
         let record = json!({"generation": 2, "deployment": "update", "code": "HNA-0502", "step": {"gate": "kubelet"}, "unit": null,
             "cause": "no answer", "rule": null, "remedy": serde_json::to_value(Remedy::said("look at it")).unwrap()});
@@ -400,7 +400,7 @@ async fn a_script_that_finds_no_space_for_its_files_fails_in_time() {
     let (dir, entry) = (tempfile::tempdir().unwrap(), document["deployments"][0].clone());
     let (mut agent, report) = open_in(dir.path(), GIVEN, &document).await;
     agent.ledger.register(&Deployment::parse(&entry).unwrap().unwrap(), None).unwrap();
-    agent.ledger.journal.start("id-large", &entry).unwrap();
+    agent.ledger.journal.start("id-large", entry).unwrap();
     let job = Path::new("work").join(agent.ledger.journal.get("id-large").unwrap().job());
     agent.host.state.create_dir(&job, Attributes::mode(0o700)).unwrap();
     let why = json!({"cause": "it was not started, because there is no space for its files: ENOSPC", "remedy": "make room"});

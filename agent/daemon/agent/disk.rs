@@ -126,7 +126,7 @@ impl Disk {
             } else {
                 kept.programs.discard_output_keep_result(&job)?;
             }
-            kept.journal.remove_legacy_result(&id)?;
+            kept.journal.discard_legacy_files(&id)?;
             self.count(&id, &BTreeMap::new(), kept)?;
             if self.jobs.get(&id).is_some_and(|rest| *rest < bytes) {
                 shed.insert(id);
@@ -281,7 +281,7 @@ mod tests {
         fn ended(&mut self, id: &str, log: u64, output: u64) -> String {
             let entry = json!({"id": id, "name": id, "group": "script", "config": "x", "outputs": [{"name": "o"}]});
             self.agent.ledger.register(&Deployment::parse(&entry).unwrap().unwrap(), None).unwrap();
-            self.agent.ledger.journal.start(id, &json!({})).unwrap();
+            self.agent.ledger.journal.start(id, json!({})).unwrap();
             let directory = format!("state/work/{}", self.agent.ledger.journal.get(id).unwrap().job());
             self.put(&format!("{directory}/started"), 0);
             self.put(&format!("{directory}/output.log"), log);
@@ -317,6 +317,39 @@ mod tests {
         assert_eq!(reported.len(), 1);
         place.agent.measure_disk();
         assert_eq!(place.bytes("state/work") + place.bytes(RUN), left, "a restart finds it so");
+    }
+
+    /// Attack: what the replaced tools find of deployments was counted nowhere, and a document of half a megabyte was written as 47 of them,
+    /// mostly spaces before its lines.
+    #[tokio::test]
+    async fn what_the_replaced_tools_find_is_bounded_with_all_the_rest_and_never_swollen() {
+        let mut place = Place::new().await;
+        let deep = |depth: usize| (0..depth).fold(json!(vec![0; 1000]), |inner, _| json!([inner]));
+        let entry = json!({"id": "deep", "inputs": (0..50).map(|_| deep(80)).collect::<Vec<_>>()});
+        place.ended("deep", 0, 0);
+        place.agent.ledger.journal.start("deep", entry.clone()).unwrap();
+        let size = place.tree.facts(Path::new("deployed/deep.json")).unwrap().unwrap().size;
+        assert!(size <= 2 * entry.to_string().len() as u64 + 1024, "{size}");
+        let text = place.tree.read(Path::new("deployed/deep.json"), 1 << 20).unwrap().unwrap();
+        let written: serde_json::Value = crate::budgets::json::value(&text, 64 << 20).unwrap();
+        assert_eq!(written["inputs"], entry["inputs"]);
+        for number in 0..50 {
+            let id = format!("d{number:02}");
+            place.ended(&id, 0, 0);
+            place.agent.ledger.journal.start(&id, json!({"id": id, "config": "x".repeat(3 * MIB as usize)})).unwrap();
+            place.agent.ledger.journal.finish(&id, DeploymentOutcome::default()).unwrap();
+            place.supersede(&id);
+        }
+        place.agent.measure_disk();
+        let left = place.bytes("deployed");
+        assert!(left <= JOBS_DISK as u64 && left > 60 * MIB, "{left}");
+        // It is not run again by them, and is known as ours.
+        let first = place.tree.read(Path::new("deployed/d00.json"), 1 << 20).unwrap().unwrap();
+        assert!(first.len() < 200 && String::from_utf8_lossy(&first).contains("heat_node_agent"), "{} bytes", first.len());
+        assert!(
+            place.bytes("deployed/d49.json") > MIB
+                || place.tree.facts(Path::new("deployed/d49.json")).unwrap().unwrap().size > MIB
+        );
     }
 
     #[tokio::test]

@@ -62,7 +62,7 @@ impl Scene {
     /// As an agent leaves it that runs this deployment.
     fn begin(&self, agent: &mut Agent, id: &str) {
         agent.ledger.register(&Deployment::parse(&entry(id)).unwrap().unwrap(), None).unwrap();
-        agent.ledger.journal.start(id, &entry(id)).unwrap();
+        agent.ledger.journal.start(id, entry(id)).unwrap();
         let job = Job {
             argv: ["/bin/sh", "-c", "touch ran"].map(str::to_owned).to_vec(),
             directory: Some(self.at("")),
@@ -288,7 +288,7 @@ fn how_long_one_ran_is_no_matter_of_the_wall_clock_and_not_said_where_nobody_kno
     let (clock, second, month) = (Clock::manual(start), Duration::from_secs(1), Duration::from_hours(720));
     let mut journal = open(&clock);
     journal.register(&Deployment::parse(&entry("1")).unwrap().unwrap()).unwrap();
-    journal.start("1", &json!({})).unwrap();
+    journal.start("1", json!({})).unwrap();
     clock.advance(second * 7);
     clock.set(start.after(month));
     assert_eq!(ran_for(journal.get("1").unwrap(), &clock), " after 7.0s");

@@ -441,7 +441,7 @@ impl Node {
 
     /// Finds the generation that was in place before this one, and records what is replaced, before anything is.
     pub(super) async fn plan_rollback(&self, after: &Desired, generation: u64) -> Result<RollbackPlan> {
-        let current = Generations::inspect(&self.host.state);
+        let current = Generations::read(&self.host.state)?;
         let Some(current) = current.filter(|current| current.number == generation) else { return Ok(RollbackPlan::Nothing) };
         let Some(before) = current.before.filter(|before| before.number != generation) else { return Ok(RollbackPlan::Nothing) };
         let closed = |cause: &str| Ok(RollbackPlan::Closed { number: before.number, cause: cause.to_owned() });
