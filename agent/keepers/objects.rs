@@ -234,7 +234,11 @@ fn secrets(object: &Value) -> Vec<String> {
     if values(object).map(str::len).sum::<usize>() > SECRETS {
         return Vec::new();
     }
-    let decoded = |value: &str| String::from_utf8(BASE64_STANDARD.decode(value).ok()?).ok();
+    // The API takes base64 in lines, too.
+    let decoded = |value: &str| {
+        let value: String = value.split_ascii_whitespace().collect();
+        String::from_utf8(BASE64_STANDARD.decode(value).ok()?).ok()
+    };
     values(object).flat_map(|value| [Some(value.to_owned()), decoded(value)]).flatten().collect()
 }
 

@@ -338,4 +338,11 @@ async fn short_values_hide_nothing_and_of_a_large_secret_nothing_is_quoted() {
         let error = master.ensure(&server, &wanted).await.unwrap_err().to_string();
         assert!(error.contains(expected), "{kind}: {error}");
     }
+    // base64 of "a password that nobody may see", in lines as base64(1) makes them.
+    let server = master.serve(vec![absent(), refused("400 Bad Request", "denied: a password that nobody may see")]).await;
+    let mut wanted = binding();
+    let lines = "YSBwYXNzd29yZCB0aGF0IG5v\nYm9keSBtYXkgc2Vl\n";
+    (wanted["kind"], wanted["data"]) = (json!("Secret"), json!({"key": lines}));
+    let error = master.ensure(&server, &wanted).await.unwrap_err().to_string();
+    assert!(error.contains("denied") && !error.contains("password"), "{error}");
 }

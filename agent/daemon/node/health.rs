@@ -194,11 +194,12 @@ struct Recovery {
 }
 
 /// A closer look at what is wrong.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 struct Explained {
     kind: ProblemKind,
     restarts: u32,
     at: Timestamp,
+    why: CrashCause,
 }
 
 /// What became of measurements.
@@ -237,9 +238,7 @@ struct MonitoredComponent {
     pending_change: Option<(Option<ProblemKind>, Timestamp)>,
     reported_once: ReportedOnce<ProblemKind>,
     recovery: Recovery,
-    /// Why it died.
-    why: CrashCause,
-    /// When that was looked at.
+    /// Why it is as it is.
     explained: Option<Explained>,
     /// How its process ended last.
     last_end: Option<String>,
@@ -261,7 +260,6 @@ impl MonitoredComponent {
             pending_change: None,
             reported_once: ReportedOnce::default(),
             recovery: Recovery { at: None, quiet_period: RECOVERY_PERIODS, hold: Duration::ZERO },
-            why: CrashCause::default(),
             explained: None,
             last_end: None,
         }
@@ -484,7 +482,7 @@ impl MonitoredComponent {
 
     /// What is over is so at once, and is news once that has lasted.
     fn recover(&mut self, lasts: Duration, now: Timestamp) -> Option<HealthEvent> {
-        (self.why, self.explained) = (CrashCause::default(), None);
+        self.explained = None;
         if lasts < self.recovery.hold {
             return None;
         }
@@ -503,7 +501,7 @@ impl MonitoredComponent {
     /// What is wrong, if a closer look says why and there was none, or it has died again since.
     fn unexplained(&self, now: Timestamp) -> Option<ProblemKind> {
         let kind = self.problem.as_ref().map(|one| one.kind).filter(|kind| kind.is_explained())?;
-        let is_due = self.explained.is_none_or(|explained| {
+        let is_due = self.explained.as_ref().is_none_or(|explained| {
             explained.kind != kind || (explained.restarts != self.n_restarts() && now.since(explained.at) >= EXPLAINED_FOR)
         });
         is_due.then_some(kind)
@@ -523,7 +521,7 @@ impl MonitoredComponent {
     fn status(&self) -> ComponentStatus {
         let problem = self.problem.as_ref().filter(|_| !self.measured.is_touched);
         let is_why = problem.is_some_and(|one| one.kind.is_explained());
-        let why = Some(&self.why).filter(|_| is_why);
+        let why = self.explained.as_ref().map(|explained| &explained.why).filter(|_| is_why);
         ComponentStatus {
             name: self.name.clone(),
             unit: self.unit.clone(),
@@ -663,8 +661,7 @@ impl ComponentHealth {
     /// What a closer look said of that, which is shown with the component.
     pub(super) fn explain(&mut self, name: &str, kind: ProblemKind, why: CrashCause, now: Timestamp) {
         if let Some(component) = self.components.iter_mut().find(|one| one.name == name) {
-            component.explained = Some(Explained { kind, restarts: component.n_restarts(), at: now });
-            component.why = why;
+            component.explained = Some(Explained { kind, restarts: component.n_restarts(), at: now, why });
         }
     }
 
