@@ -27,7 +27,9 @@ const NARROWEST: usize = 40;
 #[must_use]
 pub fn tree(status: &StatusDocument, running: bool) -> Vec<Condition> {
     let (settings, early): (Vec<_>, Vec<_>) = status.conditions.iter().cloned().partition(|one| one.name == "settings");
-    let mut all = settings;
+    // The agent works on without them.
+    let degraded = |one: Condition| if one.state == Failed { Condition { state: Degraded, ..one } } else { one };
+    let mut all: Vec<Condition> = settings.into_iter().map(degraded).collect();
     all.push(daemon(status, running));
     all.extend(early);
     all.push(sources(status));
@@ -71,7 +73,8 @@ fn mark(conditions: &mut [Condition], state: ConditionState, has_cause: bool) ->
         if condition.state != state && !is_degraded {
             return false;
         }
-        if mark(&mut condition.parts, state, has_cause) {
+        // What is degraded may only wait for something.
+        if mark(&mut condition.parts, state, has_cause) || (is_degraded && mark(&mut condition.parts, Waiting, has_cause)) {
             return true;
         }
         let is_sum = has_cause && condition.parts.iter().any(|part| part.state == state);
@@ -224,10 +227,11 @@ fn node(node: &NodeStatus) -> Condition {
         }
         // What waits for somebody once it is in place: its certificates, its network of pods.
         // A component that fails now degrades the node; what an earlier run could not do does not.
-        NodeState::Applied if node.components.iter().any(|component| component.state == ComponentState::Failed) => {
-            all.state = Degraded;
+        NodeState::Applied => {
+            let is_failed = |component: &ComponentStatus| component.state == ComponentState::Failed;
+            let is_degraded = node.components.iter().any(is_failed) || all.parts.iter().any(|part| part.state == Waiting);
+            all.state = if is_degraded { Degraded } else { Ok };
         }
-        NodeState::Applied => all.state = if all.parts.iter().any(|part| part.state == Waiting) { Waiting } else { Ok },
         NodeState::Restored => {
             all.state = Degraded;
             all = all.because(node.why());
@@ -291,7 +295,7 @@ fn signals(status: &StatusDocument) -> Condition {
         since: one.since.clone(),
         cause: one.note.clone(),
         remedy: Some(Code::SignalUndeliverable.entry().remedy.to_owned()),
-        ..condition(&format!("result of {} ({})", one.name, one.id), Failed)
+        ..condition(&format!("result of {} ({})", one.name, one.id), Degraded)
     });
     sum("signals", lost.chain(waiting).collect())
 }
@@ -641,7 +645,7 @@ mod tests {
             ("finished", finished(), true, "OK: every condition is met", Done),
             ("no daemon", finished(), false, "FAILED at daemon", Wait),
             ("no daemon yet", changed(|s| s.agent.pid = 0), false, "FAILED at daemon", Wait),
-            ("a skipped drop-in", changed(|s| s.conditions[0].state = Failed), true, "FAILED at settings", Done),
+            ("a skipped drop-in", changed(|s| s.conditions[0].state = Failed), true, "DEGRADED at settings", Done),
             ("no systemd", changed(|s| s.conditions[1].state = Failed), true, "FAILED at bus", Done),
             ("a full disk", changed(|s| s.conditions.push(condition(STATE, Failed))), true, "FAILED at state", Wait),
             ("a source fails", changed(|s| s.sources = vec![source(3)]), true, "DEGRADED at sources > cfn", Wait),
@@ -689,7 +693,7 @@ mod tests {
                 "a component is on its way",
                 with_component(ComponentState::Degraded),
                 true,
-                "waiting for node > component kubelet",
+                "DEGRADED at node > component kubelet",
                 Done,
             ),
             ("every component is healthy", with_component(ComponentState::Healthy), true, "OK: every condition is met", Done),
@@ -742,7 +746,7 @@ mod tests {
                         Some(NodeStatus { pod_network: Some(network), ..node(NodeState::Applied, vec![step("gate pods", Ok)]) });
                 }),
                 true,
-                "waiting for node > pod network",
+                "DEGRADED at node > pod network",
                 Done,
             ),
             (
@@ -753,7 +757,7 @@ mod tests {
                         Some(NodeStatus { thin_pool: Some(pool), ..node(NodeState::Applied, vec![step("gate docker", Ok)]) });
                 }),
                 true,
-                "waiting for node > thin pool",
+                "DEGRADED at node > thin pool",
                 Done,
             ),
             (
@@ -763,7 +767,7 @@ mod tests {
                     s.node = Some(NodeStatus { certificates: Some(near_end()), ..node(NodeState::Applied, steps) });
                 }),
                 true,
-                "waiting for node > certificates",
+                "DEGRADED at node > certificates",
                 Done,
             ),
             (
@@ -781,7 +785,7 @@ mod tests {
                 "a signal was refused for good",
                 changed(|s| s.deployments[0].undelivered = true),
                 true,
-                "FAILED at signals > result of name-a (a)",
+                "DEGRADED at signals > result of name-a (a)",
                 Bad,
             ),
             (

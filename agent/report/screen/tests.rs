@@ -1,6 +1,6 @@
 use super::*;
-use crate::report::Phase;
 use crate::report::status::{AgentStatus, METADATA, MetadataStatus, SCHEMA_VERSION, STATE, SignalStatus};
+use crate::report::{Phase, explain};
 
 const DAY: u64 = 86_400_000;
 
@@ -350,7 +350,13 @@ fn troubles() -> Vec<(&'static str, StatusDocument)> {
         ("WAITING for metadata: no source is known yet", changed(&|s| s.sources.clear())),
         ("WAITING for metadata: no source has answered yet", changed(&|s| s.metadata.source = None)),
         ("WAITING for metadata: no list of deployments has come yet", changed(&|s| s.metadata.listed = None)),
-        ("WAITING for the identity of this instance", changed(&|s| s.identity = Some(IdentityStatus::default()))),
+        (
+            "WAITING for the identity of this instance",
+            changed(&|s| {
+                s.conditions.push(IdentityStatus::default().condition(false));
+                s.identity = Some(IdentityStatus::default());
+            }),
+        ),
         (
             "WAITING for Heat to take 1 signal",
             changed(&|s| {
@@ -377,6 +383,16 @@ fn the_first_line_is_what_is_so_and_agrees_with_the_exit_code() {
         assert!(headline(&status, true).0 != OverallState::Ready || !status.is_degraded(), "{line}");
         let (overall, down) = headline(&status, false);
         assert!(overall == OverallState::Down && down.ends_with(&format!("it last said: {line}")), "{down}");
+    }
+}
+
+/// Two words for one state are two states for who reads both.
+#[test]
+fn explain_begins_with_the_same_word() {
+    for (line, status) in troubles() {
+        let explained = explain::headline(&explain::tree(&status, true));
+        let word = explained.split([' ', ':']).next().unwrap().to_uppercase().replace("OK", "READY");
+        assert_eq!(line.split([' ', ':']).next(), Some(word.as_str()), "{line} / {explained}");
     }
 }
 
