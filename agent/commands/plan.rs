@@ -17,12 +17,12 @@ use crate::files::Tree;
 use crate::keepers::{certificates, membership};
 use crate::kubernetes::{self, ImagePolicy, MachineFacts, NodeSpec, Preflight};
 use crate::machine::installed::{self, InstalledPrograms, RULE, UnitFiles, Verdicts};
-use crate::machine::{add_ons, facts};
+use crate::machine::{add_ons, facts, replaced_programs};
 use crate::process::{CommonOptions, exit, runtime};
 use crate::programs::tool;
 use crate::report::text::json_page;
 use crate::settings::Settings;
-use crate::systemd::Systemd;
+use crate::systemd::{Systemd, UnitState};
 
 /// Prints the difference between the node and its parameters.
 ///
@@ -43,7 +43,12 @@ pub fn run(options: &CommonOptions, settings: &Settings, root: Option<&Path>, js
             let systemd = Systemd::connect().await?;
             let machine = InstalledPrograms { root: &tree, units: UnitFiles::Running(&systemd), spec: &spec, desired: &desired };
             verdicts = machine.judge(&|_, path| Box::pin(ready(ask(&path))), None).await;
-            converge::observe(&desired, &tree, &systemd).await
+            let mut observed = converge::observe(&desired, &tree, &systemd).await?;
+            let running = replaced_programs::visible_files(&tree, &replaced_programs::processes(observed.units.values()));
+            let units =
+                observed.units.iter().map(|(name, state)| UnitState { name: name.clone(), ..state.clone() }).collect::<Vec<_>>();
+            observed.pending.extend(replaced_programs::replaced(&tree, &units, &running));
+            Ok::<_, Error>(observed)
         })?;
         let inspection = certificates::inspect(&tree, &desired, Clock::system().now())?;
         observed.certificates = inspection.drift.iter().map(ToString::to_string).collect();

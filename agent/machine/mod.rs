@@ -8,3 +8,4 @@ pub(super) mod facts;
 pub(super) mod image;
 pub(super) mod installed;
 pub mod listeners;
+pub(super) mod replaced_programs;

@@ -71,6 +71,19 @@ def test_each_change_restarts_who_reads_it_and_nobody_else(hosts, signal_server,
     host.wait_for(lambda: is_steady(host), what="the restarted agent's steady state")
     assert asked(host) == once and not master.restarted(before)
 
+    # A package brings another build of etcd: whoever still runs the old one is restarted by the next deployment, and by that alone.
+    host.sh("cp -a /usr/bin/etcd /usr/bin/.etcd && mv /usr/bin/.etcd /usr/bin/etcd")
+    plan = host.exec("heat-node-agent", "plan", check=False)
+    assert plan.returncode == 2 and "restart etcd.service" in plan.stdout, plan.stdout
+    before = master.started()
+    master.update(WAIT_TIMEOUT=602)
+    master.succeeds()
+    assert master.restarted(before) == {"etcd"}
+    before = master.started()
+    master.update(WAIT_TIMEOUT=603)
+    master.succeeds()
+    assert not master.restarted(before)
+
     # Another release in its place, which lacks a flag that is asked for.
     settings = ["/etc/kubernetes/apiserver", "/etc/kubernetes/kubelet", "/etc/etcd/etcd.conf"]
     files = host.sha256(*settings)

@@ -1,6 +1,6 @@
 //! What volumes and certificates need of other rooms: systemd, programs, Magnum, the passwd file.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -13,6 +13,7 @@ use crate::http::Http;
 use crate::keepers::certificates;
 use crate::keepers::volumes::{self, ProgramOutput};
 use crate::machine::listeners::Holder;
+use crate::machine::replaced_programs;
 use crate::openstack::keystone::Keystone;
 use crate::openstack::magnum::Magnum;
 use crate::programs::{Job, JobState, Programs};
@@ -68,6 +69,12 @@ impl MachineBackend {
     async fn printed(&self, key: &str, argv: Vec<String>, secrets: Vec<String>) -> String {
         let job = Job { argv, time_limit_ms: Some(LOOK_LIMIT_MS), secrets, ..Job::default() };
         self.ran(key, &job).await.map(|ran| ran.stdout).unwrap_or_default()
+    }
+
+    /// Which files these processes run, by a job for the same reason.
+    pub(in crate::daemon) async fn running_files(&self, processes: &[u32]) -> BTreeMap<u32, String> {
+        let printed = self.printed("program-process-files", replaced_programs::command(processes), Vec::new()).await;
+        replaced_programs::running_files(&printed)
     }
 
     /// What the kernel says of a process (proc_pid_stat(5)), read by a job because the agent's sandbox hides other services' processes;

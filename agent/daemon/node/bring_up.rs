@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::try_join_all;
 use serde_json::{Map, Value, json};
 
 use super::backend::Issuers;
@@ -15,21 +16,23 @@ use super::wait::{Wait, wait_id};
 use super::{Node, renewal, spec_of};
 use crate::clock::BUILT;
 use crate::converge::gates::passes;
-use crate::converge::{self, Failure, Retired, RunContext};
+use crate::converge::{self, Failure, Retired, RunContext, add_pending_restarts};
 use crate::daemon::reason::{bounded, reason};
 use crate::deploy::{DeploymentOutcome, Generations};
 use crate::desired::{Desired, GateProbe};
-use crate::error::Error;
+use crate::error::{Context, Error, Result};
 use crate::keepers::certificates::CertificateKeeper;
 use crate::kubernetes::{self, NodeSpec};
 use crate::machine::add_ons::LABEL;
 use crate::machine::installed::{InstalledPrograms, UnitFiles};
+use crate::machine::replaced_programs;
 use crate::metadata::{Deployment, SignalTarget};
 use crate::progress::StepId;
 use crate::report::reason::FailureReason;
 use crate::report::step_timing::{StepTiming, timings};
 use crate::report::{Code, Event, Phase};
 use crate::signal::{Handle, WaitSignal, WaitStatus};
+use crate::systemd::UnitState;
 
 /// How long what was started must pass its gates before Heat hears of it: a service that dies of its surroundings does so within
 /// seconds, and what was reported to Heat cannot be taken back.
@@ -113,11 +116,7 @@ impl Node {
                     .report
                     .emit(event(code, line, generation, &deployment).phase(Phase::Steady).duration(self.progress.elapsed()));
                 for name in left {
-                    let line = format!("add-on {name} is no longer asked for; its objects stay in the cluster");
-                    let remedy = format!(
-                        "`kubectl get all,configmaps,serviceaccounts,clusterroles,clusterrolebindings -A -l {LABEL}={name}` lists most of them"
-                    );
-                    self.host.report.emit(event(Code::AddOnLeft, line, generation, &deployment).remedy(remedy));
+                    self.host.report.emit(add_on_left(&name).generation(generation).deployment(&deployment.id, &deployment.name));
                 }
                 let timings = timings(&laps);
                 let mut outputs = outputs(&name, &address, plan.spec.kube_version.as_deref(), generation, &timings);
@@ -185,7 +184,10 @@ impl Node {
                 deployment: Some(deployment.id.clone()),
                 retired: None,
             };
-            self.converge(&plan.spec, &renewal::beside_an_update(&plan.desired), options).await
+            match self.restart_replaced_programs(&plan.desired).await {
+                Ok(()) => self.converge(&plan.spec, &renewal::beside_an_update(&plan.desired), options).await,
+                Err(error) => Err(Failure::from_error(Code::NodeFailed, StepId::Checks, &error).untouched()),
+            }
         };
         let laps = self.progress.laps();
         match result {
@@ -200,6 +202,23 @@ impl Node {
                 Update { result: Err(failure), laps, rollback, restored }
             }
         }
+    }
+
+    /// Has the update restart what runs a program that was replaced since it was started: nothing else of an upgrade within a release may
+    /// have changed.
+    async fn restart_replaced_programs(&self, desired: &Desired) -> Result<()> {
+        let Some(systemd) = &self.host.systemd else { return Ok(()) };
+        let units = try_join_all(desired.units.iter().map(|unit| systemd.unit(&unit.name))).await?;
+        // systemd reports an alias under its own name.
+        let units: Vec<UnitState> =
+            desired.units.iter().zip(units).map(|(unit, state)| UnitState { name: unit.name.clone(), ..state }).collect();
+        let processes = replaced_programs::processes(&units);
+        if processes.is_empty() {
+            return Ok(());
+        }
+        let running = self.backend(systemd).running_files(&processes).await;
+        add_pending_restarts(&self.host.root, replaced_programs::replaced(&self.host.root, &units, &running))
+            .context(|| "recording which programs were replaced")
     }
 
     /// Add-ons that the generation in place asks for and this one does not.
@@ -365,6 +384,13 @@ fn outputs(
         ("timings", Value::Object(timings.iter().map(|(step, ms)| (step.clone(), Value::from(*ms))).collect::<Map<_, _>>())),
     ];
     all.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+/// Nobody asks for an add-on any more, and nothing removes what it brought.
+pub(super) fn add_on_left(name: &str) -> Event {
+    let line = format!("add-on {name} is no longer asked for; its objects stay in the cluster");
+    let kinds = "all,configmaps,serviceaccounts,clusterroles,clusterrolebindings";
+    Event::new(Code::AddOnLeft, line).remedy(format!("`kubectl get {kinds} -A -l {LABEL}={name}` lists most of them"))
 }
 
 fn wait_data(name: &str, address: &str, generation: u64, timings: &[(String, u64)]) -> Value {

@@ -15,7 +15,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 
 use super::Node;
-use super::bring_up::{RunOptions, STABILITY_PERIOD};
+use super::bring_up::{RunOptions, STABILITY_PERIOD, add_on_left};
 use super::in_place::spec_of;
 use super::outline::Outline;
 use super::renewal;
@@ -588,6 +588,10 @@ impl Node {
             Ok(()) => {
                 self.known.outline.replace(Some(Outline::of(&previous.spec, &previous.desired, &self.hostname())));
                 self.host.report.emit(rolled_back(number));
+                let is_new = |name: &&String| previous.desired.add_ons.iter().all(|one| one.name != **name);
+                for name in after.add_ons.iter().map(|one| &one.name).filter(is_new) {
+                    self.host.report.emit(add_on_left(name).generation(number));
+                }
             }
             Err(why) => self.host.report.emit(rollback_failed(number, deployment).cause(why)),
         }
