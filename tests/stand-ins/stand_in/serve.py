@@ -24,7 +24,7 @@ from pathlib import Path
 from stand_in import Refused, files, signing
 from stand_in.api import Api
 from stand_in.kubernetes import Program
-from stand_in.service import Service, Who, notify, obey, wait_for_end
+from stand_in.service import Service, Who, is_mute, notify, obey, wait_for_end
 from stand_in.tls import ask, server_context
 
 ETCD_SECONDS, API_SECONDS = 30, 10
@@ -44,6 +44,8 @@ def handler(service: Service, tls: bool) -> type:
             who = service.identity((self.headers.get("Authorization") or "").removeprefix("Bearer "), who)
             sent = self.headers.get("Content-Type") or ""
             path = self.path if service.takes_query else self.path.partition("?")[0]
+            while is_mute(service.program.component):
+                time.sleep(1)
             status, text = service.answer(self.command, path, body, who, tls, sent.partition(";")[0].strip())
             self.send_response(status)
             self.send_header("Content-Type", "application/json" if text[:1] == b"{" else "text/plain; charset=utf-8")

@@ -45,6 +45,11 @@ def obey(name: str):
         os._exit(int(words[1]) if len(words) > 1 else 1)
 
 
+def is_mute(name: str) -> bool:
+    """Whether it takes requests and answers none, as one whose threads wait for each other: until it is restarted."""
+    return orders(name)[:1] == ["mute"] and (CONTROL / name).stat().st_mtime >= START
+
+
 WATCHES_SECONDS = 60
 
 
