@@ -3,9 +3,11 @@ import json
 import os
 import signal
 import subprocess
+import tempfile
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 
 import pytest
 
@@ -121,6 +123,27 @@ def test_heat_hears_of_what_cannot_be_run(pair):
         assert result["deploy_status_code"] == 1 and result["deploy_stderr"] and f"{name}.json" in notified(pair.sides[1]), name
     assert not (pair.sides[1] / "var/escaped.json").exists() and not (pair.sides[1] / "var/deployed/ungrouped.json").exists()
     assert (pair.sides[1] / "var/deployed/good.notify.json").exists()
+
+
+def test_hooks_that_are_named_may_be_within_tmp(pair):
+    """The suite of heat-agents has them there. What others can change is refused there too."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as named:
+        named = Path(named)
+        (named / "hooks").mkdir()
+        (named / "hooks/script").write_text(HOOK.format(text="echo '{}'"))
+        (named / "hooks/script").chmod(0o755)
+        (named / "hooks/outside").symlink_to(named / "elsewhere")
+        (named / "elsewhere").write_text("#!/bin/sh\necho '{}'\n")
+        (named / "elsewhere").chmod(0o777)
+        ready(pair)
+        run(pair, [deployment("a"), deployment("b", group="outside")], same=False, HEAT_CONFIG_HOOKS=str(named / "hooks"))
+        results = [json.loads((pair.sides[1] / f"var/deployed/{name}.notify.json").read_text()) for name in "ab"]
+        assert results[0] == {}
+        if os.geteuid() == 0:
+            assert "elsewhere can be changed" in results[1]["deploy_stderr"]
+            (named / "hooks").chmod(0o1777)
+            run(pair, [deployment("c")], same=False, HEAT_CONFIG_HOOKS=str(named / "hooks"))
+            assert "hooks can be changed" in json.loads((pair.sides[1] / "var/deployed/c.notify.json").read_text())["deploy_stderr"]
 
 
 def test_lists_that_are_none(pair):
