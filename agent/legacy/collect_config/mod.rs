@@ -15,6 +15,7 @@ use super::machine::Machine;
 use super::polled::{POLLED, Polled};
 use crate::backoff::{Backoff, random};
 use crate::clock::Clock;
+use crate::collect::hide_boot_copies;
 use crate::error::{Context, Error, Result};
 use crate::metadata::python_json_lines;
 use crate::output::print;
@@ -108,6 +109,9 @@ impl Tool {
     /// Collects once, and runs the command where something changed. Whether it did, and the command succeeded.
     async fn round(&mut self, command: &str) -> Result<bool> {
         let cache = Cache { machine: &self.machine, options: &self.options };
+        for line in hide_boot_copies(&self.machine.root) {
+            self.log.info(&line);
+        }
         let owner = Owner::of(&cache);
         if owner.is_another {
             self.log.warning(&format!("what is kept in {} is another server's: it is not used", self.options.cachedir));
