@@ -245,6 +245,17 @@ def test_a_source_that_fails_keeps_what_it_said(pair):
     assert ours[:2] == (0, b"cache/request.json:cache/a.json:cache/c.json:cache/d.json:cache/10.json:cache/20.json.json\n")
 
 
+def test_what_zaqar_said_to_the_original_is_not_used(pair):
+    """Nothing newer would ever take its place, and no result would be sent again."""
+    files(pair)
+    pair.write("cache/zaqar.json", json.dumps({"deployments": []}))
+    heat = Server({"/m": json.dumps(DOCUMENT)})
+    pair.write("a.conf", "[zaqar]\nauth_url = http://127.0.0.1:1\npassword = p\nproject_id = p\nuser_id = u\nqueue_id = q\n")
+    start = ["--config-file", "a.conf", "--request-metadata-url", heat.url("/m"), "request", "zaqar", "--one-time", *CACHE, "-c", "echo $$OS_CONFIG_FILES; test -n \"$HEAT_NODE_AGENT_POLLED\""]
+    status, out, _ = pair.run("os-collect-config", *start, env=C)[1]
+    assert (status, out) == (0, b"cache/request.json:cache/a.json:cache/c.json:cache/d.json\n")
+
+
 def test_the_command_hears_when_the_list_of_deployments_was_asked_for(pair):
     """Only by that 55-heat-config knows that Heat waits for a result still that it could not send at once."""
     files(pair)

@@ -130,8 +130,9 @@ impl Sources {
                 Some(Ok(documents)) => source.last = Some(documents),
                 Some(Err(error)) => {
                     log.warning(&format!("Source [{name}] Unavailable: {error}"));
-                    // Of `local` each file has its own name, and none is that of the source.
-                    if !is_kept || source.collector == Collector::Local {
+                    // Of `local` each file has its own name, and none is that of the source. What the original last took from a queue of Zaqar
+                    // would never be followed by anything newer.
+                    if !is_kept || matches!(source.collector, Collector::Local | Collector::Zaqar) {
                         continue;
                     }
                     let kept = || Some(source.collector.documents(cache.kept(name)?, options, &mut Vec::new()));
