@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
+use nix::unistd::geteuid;
 use serde_json::{Map, Value};
 
 use super::{document, node_file, user_data};
@@ -28,6 +29,8 @@ pub(super) struct LocalFiles {
     drive_unread: Option<String>,
     /// The same, where that is news.
     pub(super) drive_warnings: Vec<String>,
+    /// Boot copies that other users could read, or still can.
+    pub(super) exposed: Vec<String>,
     /// Whether the boot copy is from there.
     pub(super) is_of_drive: bool,
     config_raw: Option<String>,
@@ -71,6 +74,9 @@ impl std::fmt::Debug for Boot {
         f.debug_struct("Boot").field("warnings", &self.warnings).finish_non_exhaustive()
     }
 }
+
+/// Where cloud-init leaves the first metadata.
+const BOOT_COPIES: [&str; 2] = ["/var/lib/heat-cfntools/cfn-init-data", "/var/lib/cloud/data/cfn-init-data"];
 
 /// Where the first metadata is where no cloud-init left it on this machine.
 pub(super) const DRIVE: &str = "user data of the config drive";
@@ -121,8 +127,14 @@ impl LocalFiles {
     }
 
     fn refresh_boot(&mut self, root: &Tree, sources: &Sources) {
-        let read = |path: &PathBuf| read_safe(root, path, LOCAL_BYTES as u64).map(|content| self.own(path, content));
+        let mut exposed = Vec::new();
+        let read = |path: &PathBuf| -> Result<Option<Vec<u8>>> {
+            let content = read_safe(root, path, LOCAL_BYTES as u64)?;
+            exposed.extend(content.as_ref().and_then(|_| hide(root, path)));
+            Ok(self.own(path, content))
+        };
         let mut files: Vec<_> = sources.cfn_init_data.iter().zip(sources.cfn_init_data.iter().map(read)).collect();
+        self.exposed = exposed;
         let drive = PathBuf::from(DRIVE);
         self.is_of_drive = false;
         if sources.config_drive && !files.is_empty() && files.iter().all(|(_, content)| matches!(content, Ok(None))) {
@@ -308,6 +320,23 @@ impl LocalFiles {
     }
 }
 
+/// Keeps the boot copies from other users: they hold the server's password (heat-protocol.md R51). What is to be said of that.
+pub fn hide_boot_copies(root: &Tree) -> Vec<String> {
+    let is_own =
+        |path: &&Path| geteuid().is_root() && root.facts(path).is_ok_and(|facts| facts.is_some()) && safe(root, path).is_ok();
+    BOOT_COPIES.map(Path::new).into_iter().filter(is_own).filter_map(|path| hide(root, path)).collect()
+}
+
+/// Keeps a file, which root alone can change, from other users. What is to be said of that.
+fn hide(root: &Tree, path: &Path) -> Option<String> {
+    let shown = path.display();
+    match root.make_private(path) {
+        Ok(false) => None,
+        Ok(true) => Some(format!("{shown} has mode 0600 now: its mode let other users read it")),
+        Err(error) => Some(format!("{shown} is not for root alone: {error}")),
+    }
+}
+
 /// Whoever may write here may say anything in the name of root.
 fn safe(root: &Tree, path: &Path) -> Result<()> {
     root.check_only_root_changes(path).context(|| format!("reading {}", path.display()))
@@ -384,6 +413,38 @@ mod tests {
         put(&tree, "/var/lib/heat-cfntools/cfn-init-data", "{\"a\": 2, \"b\": 3}");
         files.refresh(&tree, &sources);
         assert_eq!(Value::Object(files.boot.clone().unwrap().unwrap().document), json!({"a": 1, "b": 3}));
+    }
+
+    #[test]
+    fn a_boot_copy_is_for_root_alone() {
+        let sources = Settings::default().sources;
+        let [linked, boot] = BOOT_COPIES;
+        for mode in [0o644, 0o640, 0o604, 0o755] {
+            let dir = tempfile::tempdir().unwrap();
+            let tree = Tree::open(dir.path()).unwrap();
+            let mode_of = |path: &str| tree.facts(Path::new(path)).unwrap().unwrap().mode;
+            put(&tree, boot, "{\"a\": 1}");
+            tree.create_dir_all(Path::new("/var/lib/heat-cfntools"), Attributes::mode(0o755)).unwrap();
+            tree.link(boot, Path::new(linked)).unwrap();
+            for by_link in [false, true] {
+                tree.set_attributes(Path::new(boot), Attributes::mode(mode)).unwrap();
+                let mut files = LocalFiles::default();
+                let mut read = || {
+                    files.refresh(&tree, &sources);
+                    files.exposed.clone()
+                };
+                let said = if by_link { hide_boot_copies(&tree) } else { read() };
+                if by_link && !geteuid().is_root() {
+                    continue;
+                }
+                assert!(said.len() == 1 && said[0].ends_with("has mode 0600 now: its mode let other users read it"), "{said:?}");
+                assert_eq!(mode_of(boot), 0o600);
+                assert!(if by_link { hide_boot_copies(&tree) } else { read() }.is_empty(), "said once");
+            }
+            // What others may write is nobody's word, and where it leads nobody knows.
+            tree.set_attributes(Path::new(boot), Attributes::mode(0o666)).unwrap();
+            assert!(hide_boot_copies(&tree).is_empty() && mode_of(boot) == 0o666);
+        }
     }
 
     /// The drive is made as Nova makes it; without cloud-init nobody else reads it.
@@ -469,7 +530,7 @@ mod tests {
             (0o620, None, "(mode 0620, owner "),
             (0o600, Some((1, 1)), "(mode 0600, owner 1)"),
         ] {
-            if owner.is_some() && !nix::unistd::geteuid().is_root() {
+            if owner.is_some() && !geteuid().is_root() {
                 continue;
             }
             tree.set_attributes(Path::new(&file), Attributes { mode, owner }).unwrap();

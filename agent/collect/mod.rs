@@ -54,7 +54,7 @@ use endpoint::Endpoint;
 pub use entries::Entries;
 use known_sources::{KnownSources, Refusal};
 use local::LocalFiles;
-pub use local::{HINT, LOCAL_DATA, read_document, read_file};
+pub use local::{HINT, LOCAL_DATA, hide_boot_copies, read_document, read_file};
 pub use node_file::{HEAT_PARAMS, NodeFile, ParameterReader, is_of_file};
 pub use own_credentials::OwnCredentials;
 use poll::{AnswerStanding, PollCache, Tools};
@@ -135,6 +135,8 @@ pub struct Collector {
     stored_digests: Option<Leftovers>,
     /// Files of another instance.
     left_over: ReportedOnce<String>,
+    /// Boot copies that other users can read, although they should not.
+    exposed: ReportedOnce<String>,
     /// Why os-collect-config.conf cannot be read.
     unread: ReportedOnce<String>,
     /// Why what a source said last is not known although it was kept.
@@ -199,6 +201,7 @@ impl Collector {
             own_credentials: OwnCredentials::default(),
             stored_digests: None,
             left_over: ReportedOnce::default(),
+            exposed: ReportedOnce::default(),
             unread: ReportedOnce::default(),
             unreadable,
         };
@@ -428,6 +431,9 @@ impl Collector {
         self.report_warnings(CONFIG, &warnings);
         let of_drive = std::mem::take(&mut self.files.drive_warnings);
         self.report_warnings(SourceName::HeatLocal.as_str(), &of_drive);
+        for line in self.exposed.news(&self.files.exposed) {
+            self.report.emit(Event::new(Code::BootCopyExposed, line).phase(Phase::Metadata));
+        }
         let unread = self.files.config_unread.as_ref().map(Error::to_string);
         if !self.unread.news(unread.as_slice()).is_empty()
             && let Some(error) = &self.files.config_unread

@@ -464,6 +464,20 @@ impl Tree {
         fchmod(&fd, mode(attributes.mode)).at(doing)
     }
 
+    /// Takes from group and others whatever they may do with a file; links are followed. Whether they could do anything.
+    ///
+    /// # Errors
+    /// If it is not there, or the change is not allowed.
+    pub fn make_private(&self, path: &Path) -> Result<bool> {
+        let doing = || self.doing("setting the mode of", path);
+        let fd = self.open_at(path, OFlag::O_RDONLY | OFlag::O_NONBLOCK).at(doing)?;
+        let is_open = facts_of(&fstat(&fd).at(doing)?).mode & 0o077 != 0;
+        if is_open {
+            fchmod(&fd, mode(0o600)).at(doing)?;
+        }
+        Ok(is_open)
+    }
+
     /// What is at a path; `None` if nothing. The last component is not followed.
     ///
     /// # Errors

@@ -24,27 +24,63 @@ impl Tree {
     /// # Errors
     /// If somebody else could put something else there, naming the place; if it cannot be looked at.
     pub fn check_only_root_changes(&self, path: &Path) -> Result<()> {
+        self.check_from(path, 0)
+    }
+
+    /// The same of what is in a directory that somebody has named whom the caller obeys: of the way to it (`/tmp`) nothing is asked, of the
+    /// directory itself and of everything from there on all is, also outside of it where a link or `..` leads there. Only there a directory of root's
+    /// with the sticky bit will do on the way to what is there: nobody else can put anything into its place.
+    ///
+    /// # Errors
+    /// As [`Tree::check_only_root_changes`]; `directory` must be absolute and without links.
+    pub fn check_only_root_changes_within(&self, directory: &Path, name: &Path) -> Result<()> {
+        let above = directory.components().filter(|part| matches!(part, Component::Normal(_))).count().saturating_sub(1);
+        self.check_from(&directory.join(name), above)
+    }
+
+    /// `trusted`: of how many directories at the beginning nothing is asked.
+    fn check_from(&self, path: &Path, trusted: usize) -> Result<()> {
         let part = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let doing = || self.doing("inspecting", path);
         let root = fstat(&self.root).map(|stat| facts_of(&stat)).at(doing)?;
         self.check_own(Path::new("/"), &root)?;
+        let (mut unasked, mut is_outside, mut is_in_sticky) = (trusted, false, false);
         // The directories gone down so far, each by its handle and name.
         let mut above: Vec<(OwnedFd, PathBuf)> = Vec::new();
         let mut left = parts_backwards(path);
         let mut links = 0;
         while let Some(name) = left.pop() {
             match Path::new(&name).components().next() {
-                Some(Component::RootDir) => above.clear(),
-                Some(Component::ParentDir) => drop(above.pop()),
+                Some(Component::RootDir) => {
+                    is_outside = trusted > 0 && links > 0;
+                    above.clear();
+                }
+                Some(Component::ParentDir) => {
+                    above.pop();
+                    if above.len() <= trusted && trusted > 0 && !is_outside {
+                        // The way counts again, from its beginning.
+                        is_outside = true;
+                        left.extend(above.drain(..).rev().filter_map(|(_, path)| path.file_name().map(ToOwned::to_owned)));
+                    }
+                }
                 Some(Component::Normal(_)) => {
                     let (at, below) = above.last().map_or((&self.root, Path::new("/")), |(fd, path)| (fd, path));
                     let here = below.join(&name);
                     let fd = match openat(at, name.as_os_str(), part, Mode::empty()) {
-                        Err(Errno::ENOENT | Errno::ENOTDIR) => return Ok(()),
+                        Err(Errno::ENOENT | Errno::ENOTDIR) if !is_in_sticky => return Ok(()),
                         other => other.at(doing)?,
                     };
                     let facts = fstat(&fd).map(|stat| facts_of(&stat)).at(doing)?;
-                    self.check_own(&here, &facts)?;
+                    if facts.kind != FileKind::Directory {
+                        unasked = 0;
+                    }
+                    if unasked > 0 {
+                        unasked -= 1;
+                    } else if is_outside && facts.kind == FileKind::Directory && facts.mode & 0o1000 != 0 && facts.owner.0 == 0 {
+                        is_in_sticky = true;
+                    } else {
+                        self.check_own(&here, &facts)?;
+                    }
                     if facts.kind != FileKind::Link {
                         above.push((fd, here));
                     } else if links == LINKS {
@@ -83,6 +119,63 @@ impl Tree {
 mod tests {
     use super::*;
     use crate::files::Attributes;
+
+    #[test]
+    fn of_a_directory_that_was_named_its_place_does_not_count_but_all_within_does() {
+        let dir = tempfile::tempdir().unwrap();
+        let tree = Tree::open(dir.path()).unwrap();
+        for (folder, mode) in [("/tmp", 0o1777), ("/tmp/named", 0o755), ("/tmp/open", 0o777), ("/etc", 0o755), ("/all", 0o777)] {
+            tree.create_dir(Path::new(folder), Attributes::mode(mode)).unwrap();
+        }
+        for (file, mode) in [
+            ("/tmp/named/own", 0o755),
+            ("/tmp/named/open", 0o757),
+            ("/tmp/open/own", 0o755),
+            ("/tmp/own", 0o755),
+            ("/tmp/writable", 0o777),
+            ("/all/own", 0o755),
+            ("/etc/own", 0o755),
+        ] {
+            tree.write(Path::new(file), b"x", Attributes::mode(mode)).unwrap();
+        }
+        for (target, link) in [
+            ("/etc/own", "safe"),
+            ("own", "near"),
+            ("/tmp/own", "out"),
+            ("../own", "up"),
+            ("../named/own", "back"),
+            ("../../etc/own", "over"),
+            ("../open/own", "beside"),
+            ("/tmp/writable", "writable"),
+            ("/tmp/gone", "gone"),
+            ("/all/own", "all"),
+        ] {
+            tree.link(target, &Path::new("/tmp/named").join(link)).unwrap();
+        }
+        for (directory, name, refused) in [
+            ("/tmp/named", "own", ""),
+            ("/tmp/named", "none", ""),
+            ("/tmp/named", "safe", ""),
+            ("/tmp/named", "near", ""),
+            ("/tmp/named", "open", "/tmp/named/open can be"),
+            ("/tmp/named", "out", ""),
+            ("/tmp/named", "up", ""),
+            ("/tmp/named", "back", ""),
+            ("/tmp/named", "over", ""),
+            ("/tmp/named", "beside", "/tmp/open can be"),
+            ("/tmp/named", "writable", "/tmp/writable can be"),
+            ("/tmp/named", "gone", "/gone"),
+            ("/tmp/named", "all", "/all can be"),
+            ("/all", "own", "/all can be"),
+            ("/tmp/open", "own", "/tmp/open can be"),
+            ("/etc", "own", ""),
+            ("/tmp", "own", "/tmp can be"),
+        ] {
+            let found = tree.check_only_root_changes_within(Path::new(directory), Path::new(name));
+            assert_eq!(found.is_ok(), refused.is_empty(), "{directory} {name}: {found:?}");
+            assert!(found.err().is_none_or(|error| error.to_string().contains(refused)), "{directory} {name}");
+        }
+    }
 
     /// Attack: a hook, or local data, behind a link that others can turn elsewhere.
     #[test]

@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 
-use nix::unistd::geteuid;
 use serde_json::{Map, Value};
 
 use super::arguments::ToolResult;
@@ -291,12 +290,15 @@ impl Tool {
     fn hook(&self, group: &str) -> Result<Hook> {
         let name = file_name(group);
         let own = self.hooks.clone().filter(|directory| !directory.is_empty());
-        let directories: Vec<_> = own.into_iter().chain(HOOKS.map(str::to_owned)).map(|name| self.machine.path(name)).collect();
-        let found = directories.iter().map(|directory| directory.join(&name)).find(|path| self.machine.kind(path).is_some());
-        match found.filter(|_| !name.is_empty()) {
-            // What root runs nobody else may have put there (heat-protocol.md R56).
-            Some(path) if geteuid().is_root() => self.machine.root.check_only_root_changes(&path).map(|()| Hook::File(path)),
-            Some(path) => Ok(Hook::File(path)),
+        let directories = own.iter().map(String::as_str).chain(HOOKS).map(|directory| self.machine.path(directory));
+        let found = directories.filter(|_| !name.is_empty()).find(|directory| self.machine.kind(directory.join(&name)).is_some());
+        match found {
+            Some(directory) => {
+                let path = directory.join(&name);
+                let is_named = own.as_ref().is_some_and(|own| self.machine.path(own) == directory);
+                let within = if is_named { directory.as_path() } else { Path::new("/") };
+                self.machine.check_program(within, &path).map(|()| Hook::File(path))
+            }
             None if hooks::of(&name).is_some() => Ok(Hook::Own(name)),
             None => Err(Error::permanent(format!("there is no hook for the group {group}"))
                 .remedy("put one into the image, or correct the group in the template")),

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use nix::unistd::geteuid;
 use serde_json::Value;
 
 use crate::budgets::json::JsonRejection;
@@ -80,6 +81,20 @@ impl Machine {
         let Some(text) = self.exact_text(&name)? else { return Ok(None) };
         let value = read(text.as_bytes(), DOCUMENT_MEMORY).map_err(without_content);
         value.map(Some).context(|| format!("reading {}", self.path(name).display()))
+    }
+
+    /// Whether what is in a directory that the caller has named may run with our powers: as root only what root alone can change (heat-protocol.md
+    /// R56). Where the directory is, was said by who called.
+    ///
+    /// # Errors
+    /// If somebody else could change it, naming the place.
+    pub(super) fn check_program(&self, directory: impl AsRef<Path>, name: impl AsRef<Path>) -> Result<()> {
+        if !geteuid().is_root() {
+            return Ok(());
+        }
+        let directory = self.path(directory);
+        let directory = directory.canonicalize().context(|| format!("resolving {}", directory.display()))?;
+        self.root.check_only_root_changes_within(&directory, name.as_ref())
     }
 
     /// Copies a directory with its files, links followed, to where nothing is yet; those above it are made as anybody would.

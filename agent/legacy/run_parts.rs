@@ -21,6 +21,8 @@ use crate::report::text::harmless;
 const INSIDE: &str = "--environment-is-read";
 /// Reads those files and goes on. Nothing of them is traced: values may be secrets (heat-protocol.md R52).
 const SOURCE: &str = r#"set -ue -o pipefail; program=$1 directory=$2; shift 2; for file; do source "$file"; done; exec -a dib-run-parts "$program" --environment-is-read "$directory""#;
+/// Where, from a directory of scripts, their environment is.
+const ENVIRONMENT: &str = "../environment.d";
 /// Bytes of names that may pass a filter of the environment's own.
 const NAMES: u64 = 16 * 1024 * 1024;
 
@@ -47,6 +49,9 @@ pub(super) fn run(arguments: &[String]) -> ToolResult {
         return Ok(run_all(&machine, directory)?);
     }
     for file in &environment {
+        machine.check_program(Path::new(directory).join(ENVIRONMENT), Path::new(file).file_name().unwrap_or_default())?;
+    }
+    for file in &environment {
         say(&format!("reading the environment of {file}"));
     }
     let own = std::env::current_exe().context(|| "looking for this program")?;
@@ -58,7 +63,10 @@ pub(super) fn run(arguments: &[String]) -> ToolResult {
 fn run_all(machine: &Machine, directory: &str) -> Result<u8> {
     let clock = Clock::system();
     let mut took: Vec<(String, Duration)> = Vec::new();
-    for name in scripts(machine, directory)? {
+    let scripts = scripts(machine, directory)?;
+    // Before the first one: half of a phase is worse than none of it.
+    scripts.iter().try_for_each(|name| machine.check_program(directory, name))?;
+    for name in scripts {
         let script = format!("{directory}/{name}");
         say(&format!("Running {script}"));
         let since = clock.start();
@@ -121,7 +129,7 @@ fn scripts(machine: &Machine, directory: &str) -> Result<Vec<String>> {
 /// The files of the environment beside a directory, in the order of their bytes: the original sorts by the number at the beginning of
 /// the whole path, where there is none.
 fn environment(machine: &Machine, directory: &str) -> Result<Vec<String>> {
-    let beside = format!("{directory}/../environment.d");
+    let beside = format!("{directory}/{ENVIRONMENT}");
     if machine.kind(&beside) != Some(FileKind::Directory) {
         return Ok(Vec::new());
     }

@@ -173,6 +173,10 @@ messages! {
         "A file left by the instance that this disk was copied from is ignored",
         "Its content is the other instance's and would lead to that server's metadata. It is used as soon as it changes.",
         "Let cloud-init or the operator write it for this server. If the content is correct for this server too, add a comment line (in JSON, a space).";
+    BootCopyExposed = "HNA-0211", Info, "e18f04302e25fb42e94351c15455b466",
+        "The server's first metadata was not for root alone",
+        "cfn-init-data holds the password or the keys with which this server speaks to Heat, and cloud-init leaves it with mode 0644. The agent gives it mode 0600.",
+        "If somebody who must not have them was on this machine, replace the server in the stack: the new one gets credentials of its own.";
     SourceDowngrade = "HNA-0275", Warning, "a6bdc2c47d444188bd486cfd77962d27",
         "A change of a metadata source from https to http is refused",
         "Credentials and metadata would travel in clear text. All source settings in the document are ignored; the agent keeps the ones it has.",

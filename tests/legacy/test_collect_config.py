@@ -245,6 +245,17 @@ def test_a_source_that_fails_keeps_what_it_said(pair):
     assert ours[:2] == (0, b"cache/request.json:cache/a.json:cache/c.json:cache/d.json:cache/10.json:cache/20.json.json\n")
 
 
+def test_what_zaqar_said_to_the_original_is_not_used(pair):
+    """Nothing newer would ever take its place, and no result would be sent again."""
+    files(pair)
+    pair.write("cache/zaqar.json", json.dumps({"deployments": []}))
+    heat = Server({"/m": json.dumps(DOCUMENT)})
+    pair.write("a.conf", "[zaqar]\nauth_url = http://127.0.0.1:1\npassword = p\nproject_id = p\nuser_id = u\nqueue_id = q\n")
+    start = ["--config-file", "a.conf", "--request-metadata-url", heat.url("/m"), "request", "zaqar", "--one-time", *CACHE, "-c", "echo $$OS_CONFIG_FILES; test -n \"$HEAT_NODE_AGENT_POLLED\""]
+    status, out, _ = pair.run("os-collect-config", *start, env=C)[1]
+    assert (status, out) == (0, b"cache/request.json:cache/a.json:cache/c.json:cache/d.json\n")
+
+
 def test_the_command_hears_when_the_list_of_deployments_was_asked_for(pair):
     """Only by that 55-heat-config knows that Heat waits for a result still that it could not send at once."""
     files(pair)
@@ -397,3 +408,56 @@ def test_from_boot_to_a_rendered_file(pair):
     pair.each(lambda side: (side / "base/lock").write_text(""))
     once(pair, "--heat_local-path", "boot.json", "heat_local", "--one-time", *CACHE, "-c", "os-refresh-config --lockfile base/lock", env={"OS_REFRESH_CONFIG_BASE_DIR": "base"})
     assert json.loads((pair.sides[1] / "out/heat-config").read_text())[0]["id"] == "1"
+
+
+def server_of(name, url):
+    """What Heat gives a server: whom to ask, as whom."""
+    return {"os-collect-config": {"collectors": ["ec2", "request", "local"], "request": {"metadata_url": f"{url}?{name}"}}, "deployments": []}
+
+
+def test_a_copied_disk_does_not_follow_the_server_before(pair):
+    """R16: the original believes ec2.json for ever, and the settings that the other server left."""
+    heat = Server({"/m": json.dumps({"x": 1, "deployments": []}), "/l/": "instance-id", "/l/instance-id": "i-1"})
+    render = "cp $$(echo $$OS_CONFIG_FILES | cut -d: -f1) rendered; echo $$OS_CONFIG_FILES"
+    conf = f"[DEFAULT]\ncollectors = {{}}\n[request]\nmetadata_url = {heat.url('/m')}?{{}}\n[heat_local]\npath = boot.json\n[ec2]\nmetadata_url = {heat.url('/l')}\n"
+    start = ["--config-file", "a.conf", "--one-time", *CACHE, "-c"]
+
+    def ours(command, *arguments):
+        status, out, err = pair.run("os-collect-config", *start, command, *arguments, env=C)[1]
+        return status, out.decode().strip(), err.decode()
+
+    pair.write("boot.json", json.dumps(server_of("old", heat.url("/m"))))
+    pair.write("a.conf", conf.format('["heat_local"]', ""))
+    assert ours(render)[:2] == (0, "cache/heat_local.json")
+    pair.write("a.conf", conf.format('["ec2", "request"]', "old"))
+    assert ours(render)[:2] == (0, "cache/ec2.json:cache/request.json")
+
+    # The copy: cloud-init has written this server's boot copy, and the settings are those of the other one still. Its stack may be there, or gone.
+    pair.write("boot.json", json.dumps(server_of("new", heat.url("/m"))))
+    heat.answers["/l/instance-id"] = "i-2"
+    heat.asked.clear()
+    _, printed, _ = ours("true", "--print")
+    assert "i-2" in printed and json.loads(printed)["heat_local"] == server_of("new", heat.url("/m")) and "request" not in json.loads(printed)
+    for times, status in enumerate((3, 0)):
+        code, out, err = ours(f"{render}; exit {status}")
+        assert (code, out) == (status, "cache/heat_local.json:cache/ec2.json"), err
+        assert err.count("another server") == 1 - times, err
+    assert not [path for _, path, _ in heat.asked if "old" in path]
+    assert json.loads((pair.sides[1] / "cache/ec2.json").read_text()) == {"instance-id": "i-2"}
+
+    # What its boot copy says is followed; what it says is kept, as ever.
+    pair.write("a.conf", conf.format('["ec2", "request"]', "new"))
+    assert ours(render)[:2] == (0, "cache/ec2.json:cache/request.json")
+    heat.answers.clear()
+    status, out, err = ours(render, "--force")
+    assert (status, out) == (0, "cache/ec2.json:cache/request.json") and "another server" not in err
+
+
+def test_what_another_server_kept_is_gone_where_heat_does_not_answer(pair):
+    """R16: what stands in for an answer (R11) is this server's own."""
+    heat = Server({"/m": json.dumps({"x": 1})})
+    start = ["--heat_local-path", "boot.json", "heat_local", "request", "--one-time", *CACHE, "-c", "echo $$OS_CONFIG_FILES", "--request-metadata-url"]
+    for name, files in (("old", "cache/heat_local.json:cache/request.json\n"), ("new", "cache/heat_local.json\n")):
+        pair.write("boot.json", json.dumps(server_of(name, heat.url("/m"))))
+        assert pair.run("os-collect-config", *start, heat.url(f"/m?{name}"), env=C)[1][:2] == (0, files.encode())
+        heat.answers.clear()

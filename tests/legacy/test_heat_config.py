@@ -3,9 +3,11 @@ import json
 import os
 import signal
 import subprocess
+import tempfile
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 
 import pytest
 
@@ -123,6 +125,27 @@ def test_heat_hears_of_what_cannot_be_run(pair):
     assert (pair.sides[1] / "var/deployed/good.notify.json").exists()
 
 
+def test_hooks_that_are_named_may_be_within_tmp(pair):
+    """The suite of heat-agents has them there. What others can change is refused there too."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as named:
+        named = Path(named)
+        (named / "hooks").mkdir()
+        (named / "hooks/script").write_text(HOOK.format(text="echo '{}'"))
+        (named / "hooks/script").chmod(0o755)
+        (named / "hooks/outside").symlink_to(named / "elsewhere")
+        (named / "elsewhere").write_text("#!/bin/sh\necho '{}'\n")
+        (named / "elsewhere").chmod(0o777)
+        ready(pair)
+        run(pair, [deployment("a"), deployment("b", group="outside")], same=False, HEAT_CONFIG_HOOKS=str(named / "hooks"))
+        results = [json.loads((pair.sides[1] / f"var/deployed/{name}.notify.json").read_text()) for name in "ab"]
+        assert results[0] == {}
+        if os.geteuid() == 0:
+            assert "elsewhere can be changed" in results[1]["deploy_stderr"]
+            (named / "hooks").chmod(0o1777)
+            run(pair, [deployment("c")], same=False, HEAT_CONFIG_HOOKS=str(named / "hooks"))
+            assert "hooks can be changed" in json.loads((pair.sides[1] / "var/deployed/c.notify.json").read_text())["deploy_stderr"]
+
+
 def test_lists_that_are_none(pair):
     ready(pair)
     for text in ("", "no json", "[]", "{}"):
@@ -236,7 +259,7 @@ def test_heat_hears_of_a_script_that_was_cut_off(pair):
     process = begun(side, heat, f"echo once >> {side}/ran; sleep 60")
     until((side / "ran").exists)
     beside = begun(side, heat, "true")
-    assert ended(beside)[0] == 0 and heat.heard == [], "it runs: nobody says that it was cut off"
+    assert ended(beside)[0] == 1 and heat.heard == [], "it runs: nobody says that it was cut off, and a later run looks again"
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
     status, said = ended(begun(side, heat, "true"))

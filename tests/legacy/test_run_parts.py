@@ -1,6 +1,9 @@
 """dib-run-parts and os-refresh-config beside their originals. What differs is in docs/legacy.md."""
 import fcntl
+import os
+import tempfile
 import time
+from pathlib import Path
 
 import pytest
 
@@ -47,6 +50,32 @@ def test_environment(pair):
     assert pair.same("dib-run-parts", "parts") == 1
     pair.write("environment.d/20-fails", "exit 7\n")
     assert pair.same("dib-run-parts", "parts") == 7
+
+
+@pytest.mark.parametrize("changed", ["parts", "parts/20-x", "environment.d", "environment.d/10-a", "elsewhere"])
+def test_what_others_can_change_is_not_run(pair, changed):
+    """R56: the original runs it; only as root."""
+    if os.geteuid():
+        pytest.skip("as root only")
+    pair.write("environment.d/10-a", "echo sourced\n")
+    for name in ("parts/10-x", "parts/20-x", "elsewhere"):
+        script(pair, name, "#!/bin/sh\necho ran\n")
+    pair.each(lambda side: (side / "parts/30-link").symlink_to("../elsewhere"))
+    assert pair.same("dib-run-parts", "parts") == 0
+    pair.each(lambda side: (side / changed).chmod(0o777))
+    real, ours = pair.run("dib-run-parts", "parts")
+    assert (real[0], ours[0]) == (0, 1) and b"ran" not in ours[1] and f"{changed} can be changed by users other than root".encode() in ours[2], ours
+
+
+def test_what_is_below_tmp_runs(pair):
+    """The suites of the replaced tools have it there."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as base:
+        for name, text in (("parts/10-x", "#!/bin/sh\necho ran\n"), ("environment.d/10-a", "echo sourced\n")):
+            path = Path(base) / name
+            path.parent.mkdir()
+            path.write_text(text)
+            path.chmod(0o755)
+        assert pair.same("dib-run-parts", f"{base}/parts") == 0
 
 
 def test_values_of_the_environment_are_not_logged(pair):

@@ -12,12 +12,18 @@ use super::options::Options;
 use crate::digest;
 use crate::error::Result;
 use crate::files::{Attributes, READ_LIMIT, masked};
+use crate::identity::{Identity, claim, owner};
 use crate::metadata::{python_json, python_json_lines};
 
 /// Its file lists the others.
 const LIST: &str = "os_config_files";
 /// Bytes of the longest name that is taken as it is: NAME_MAX less what is put around it. In the place of a longer one stands its digest.
 const LONGEST: usize = 200;
+/// Documents that are used again without being asked for: on a copied disk they are another server's.
+const USED_AGAIN: [&str; 4] = ["ec2", "cfn", "heat", "request"];
+/// The boot copy, and what of it says whose metadata is to be collected.
+const BOOT: &str = "heat_local";
+const SETTINGS: &str = "os-collect-config";
 
 /// The directory of the files.
 pub(super) struct Cache<'a> {
@@ -100,6 +106,40 @@ impl Cache<'_> {
         Ok(())
     }
 
+    /// Whether another server has kept what is here (heat-protocol.md R16): the instance recorded beside it, or its boot copy, is another one.
+    pub(super) fn is_anothers(&self, instance: Option<&Identity>, boot: Option<&Value>) -> bool {
+        let is_another = |owner: &Identity| instance.is_some_and(|instance| !owner.is(instance));
+        owner(&self.directory()).as_ref().is_some_and(is_another) || other_settings(self.kept(BOOT), boot).is_some()
+    }
+
+    /// Whom the last command that succeeded was told to ask, if the boot copy says something else now.
+    pub(super) fn former(&self, boot: Option<&Value>) -> Option<Value> {
+        other_settings(self.machine.json(beside(Path::new(&self.path(BOOT)), "last")).ok().flatten(), boot)
+    }
+
+    /// Removes what would be used again.
+    ///
+    /// # Errors
+    /// If something cannot be removed.
+    pub(super) fn forget(&self) -> Result<()> {
+        for name in USED_AGAIN {
+            let path = self.machine.path(self.path(name));
+            for path in [&path, &beside(&path, "orig"), &beside(&path, "last")] {
+                self.machine.root.remove(path)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Records whose the files are, where there are any and that is known.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub(super) fn claim(&self, instance: Option<&Identity>) -> Result<()> {
+        let directory = self.directory();
+        instance.filter(|_| self.machine.kind(&directory).is_some()).map_or(Ok(()), |instance| claim(&directory, instance))
+    }
+
     /// What a source said last, as far as it was kept; `None` where nothing is or can be read.
     pub(super) fn kept(&self, key: &str) -> Option<Value> {
         self.machine.json(self.path(key)).ok().flatten()
@@ -126,6 +166,12 @@ impl Cache<'_> {
         self.machine.root.remove_dir_all(&to)?;
         self.machine.copy(&from, &to)
     }
+}
+
+/// Whom a boot copy says to ask, if that of now says to ask somebody else. One that says nothing is no evidence.
+fn other_settings(before: Option<Value>, now: Option<&Value>) -> Option<Value> {
+    let before = before?.get_mut(SETTINGS)?.take();
+    now?.get(SETTINGS).filter(|now| **now != before).map(|_| before)
 }
 
 /// Where a path leads, as far as it is there.
@@ -161,6 +207,7 @@ mod tests {
 
     use super::*;
     use crate::files::Tree;
+    use crate::identity::IdentityOrigin;
 
     #[test]
     fn what_no_command_has_seen_is_changed_and_a_copy_never_removes_its_source() {
@@ -194,6 +241,41 @@ mod tests {
             let stored = Cache { machine: &machine, options: &options }.store(&changed, &mut log).unwrap();
             assert!(stored.changed.len() == 1 && read("cache/a.json").is_some() && read("cache/within/a.json").is_none());
         }
+    }
+
+    #[test]
+    fn what_another_instance_kept_is_told_by_its_id_or_by_the_boot_copy() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = dir.path().join("cache").display().to_string();
+        let machine = Machine::new().unwrap();
+        let options = Options::load(&machine, super::super::read(&["--config-file", "/dev/null", "--cachedir", &at])).unwrap();
+        let cache = Cache { machine: &machine, options: &options };
+        let id = |value: &str| Identity { origin: IdentityOrigin::Smbios, value: value.to_owned() };
+        let (a, b) = (id("a"), id("b"));
+        let (old, new, silent) = (json!({SETTINGS: {"x": 1}}), json!({SETTINGS: {"x": 2}}), json!({"y": 1}));
+        cache.claim(Some(&a)).unwrap();
+        assert!(machine.kind(&at).is_none() && !cache.is_anothers(Some(&a), Some(&old)), "nothing is made for nothing");
+        let documents = [(BOOT.to_owned(), old.clone()), ("cfn".to_owned(), json!(1))];
+        let stored = cache.store(&documents, &mut Log::new()).unwrap();
+        assert!(!cache.is_anothers(Some(&b), None), "nobody said whose it is");
+        cache.claim(Some(&a)).unwrap();
+        for (instance, boot, is_anothers) in [
+            (Some(&a), Some(&old), false),
+            (Some(&a), Some(&silent), false),
+            (Some(&a), Some(&new), true),
+            (Some(&b), Some(&old), true),
+            (Some(&b), None, true),
+            (None, Some(&old), false),
+            (None, None, false),
+            (None, Some(&new), true),
+        ] {
+            assert_eq!(cache.is_anothers(instance, boot), is_anothers, "{instance:?} {boot:?}");
+        }
+        assert_eq!(cache.former(Some(&new)), None, "no command has seen it");
+        cache.commit(&stored.changed).unwrap();
+        assert_eq!((cache.former(Some(&new)), cache.former(Some(&old))), (Some(json!({"x": 1})), None));
+        cache.forget().unwrap();
+        assert!(cache.kept("cfn").is_none() && cache.kept(BOOT).is_some());
     }
 
     #[test]

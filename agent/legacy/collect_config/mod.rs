@@ -15,6 +15,7 @@ use super::machine::Machine;
 use super::polled::{POLLED, Polled};
 use crate::backoff::{Backoff, random};
 use crate::clock::Clock;
+use crate::collect::hide_boot_copies;
 use crate::error::{Context, Error, Result};
 use crate::metadata::python_json_lines;
 use crate::output::print;
@@ -22,7 +23,7 @@ use crate::process::runtime;
 use crate::programs::child::Child;
 use cache::{Cache, Stored};
 use options::{Options, SWITCHES};
-use sources::Sources;
+use sources::{Owner, Sources};
 
 /// As the original's, the command does not end with the terminal: it may be a long one.
 const SHIELDED: &str = "trap '' HUP; exec /bin/sh -c \"$0\"";
@@ -67,7 +68,8 @@ impl Tool {
         let mut pauses = self.pauses();
         loop {
             let Some(command) = self.options.command.clone().filter(|_| !self.options.print) else {
-                let documents = self.sources.collect(&self.machine, &self.options, None, &mut self.log).await;
+                let cache = Cache { machine: &self.machine, options: &self.options };
+                let documents = self.sources.collect(&cache, &Owner::of(&cache), false, &mut self.log).await;
                 print(&format!("{}\n", python_json_lines(&documents.into_iter().collect(), 1)))?;
                 return Ok(0);
             };
@@ -107,10 +109,19 @@ impl Tool {
     /// Collects once, and runs the command where something changed. Whether it did, and the command succeeded.
     async fn round(&mut self, command: &str) -> Result<bool> {
         let cache = Cache { machine: &self.machine, options: &self.options };
+        for line in hide_boot_copies(&self.machine.root) {
+            self.log.info(&line);
+        }
+        let owner = Owner::of(&cache);
+        if owner.is_another {
+            self.log.warning(&format!("what is kept in {} is another server's: it is not used", self.options.cachedir));
+            cache.forget()?;
+        }
         let begun = Polled::seconds(self.clock.now());
-        let documents = self.sources.collect(&self.machine, &self.options, Some(&cache), &mut self.log).await;
+        let documents = self.sources.collect(&cache, &owner, true, &mut self.log).await;
         let polled = if self.sources.have_just_listed(&self.options) { begun.to_string() } else { String::new() };
         let Stored { paths, changed } = cache.store(&documents, &mut self.log)?;
+        cache.claim(owner.instance.as_ref())?;
         if changed.is_empty() && !self.options.force {
             return Ok(false);
         }

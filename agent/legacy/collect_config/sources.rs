@@ -21,6 +21,7 @@ use crate::deploy::Work;
 use crate::error::{Context, Error, Result};
 use crate::files::{FileKind, Tree};
 use crate::http::{Http, Tls};
+use crate::identity::Identity;
 use crate::openstack::keystone::Keystone;
 use crate::settings::source_name::SourceName;
 use crate::storage::config_drive;
@@ -39,6 +40,37 @@ struct Source {
     last: Option<Documents>,
     /// Whether it said that in the last round.
     is_current: bool,
+}
+
+/// Whose the cache is, by what the machine says now.
+pub(super) struct Owner {
+    pub(super) instance: Option<Identity>,
+    /// It is not this server's.
+    pub(super) is_another: bool,
+    /// Whom the server before was to ask, until a command has succeeded with what this one's boot copy says.
+    former: Option<Value>,
+}
+
+impl Owner {
+    pub(super) fn of(cache: &Cache<'_>) -> Self {
+        let boot = heat_local(cache.machine, cache.options, &mut Vec::new()).ok().and_then(|mut found| found.pop());
+        let boot = boot.as_ref().map(|(_, document)| document);
+        let instance = Identity::of_machine(&cache.machine.root).ok();
+        Self { is_another: cache.is_anothers(instance.as_ref(), boot), former: cache.former(boot), instance }
+    }
+
+    /// Whether the settings still are those of the server before: its metadata, deployments and all, would be taken for this one's.
+    fn is_formers(&self, collector: Collector, options: &Options) -> bool {
+        let key = match collector {
+            Collector::Cfn => "access_key_id",
+            Collector::Heat => "user_id",
+            Collector::Request => "metadata_url",
+            Collector::HeatLocal | Collector::Ec2 | Collector::Local | Collector::Zaqar => return false,
+        };
+        let group = collector.as_str();
+        let former = self.former.as_ref().and_then(|former| former.get(group)?.get(key)?.as_str());
+        former.is_some() && former == options.values.all(group, key).last().map(String::as_str)
+    }
 }
 
 /// What asking a source came to; nothing where it is not configured.
@@ -61,23 +93,29 @@ impl Sources {
         let ca_file = variable("REQUESTS_CA_BUNDLE").filter(|file| !file.is_empty()).map(Into::into);
         let tls = Tls { ca_file, allow_insecure: false };
         let http = Http::new(tls, Arc::new(Tree::open(Path::new("/"))?), clock.clone());
-        let source = |&collector: &Collector| Source { collector, remote: None, last: None, is_current: false };
-        let all = options.collectors.iter().map(source).collect();
+        let all = options.collectors.iter().copied().map(Source::new).collect();
         Ok(Self { http, keystone: Keystone::new(clock.clone()), clock: clock.clone(), all })
     }
 
-    /// Asks all of them. Where `cache` is given, one that does not answer says what it said last (heat-protocol.md R11).
-    pub(super) async fn collect(
-        &mut self,
-        machine: &Machine,
-        options: &Options,
-        cache: Option<&Cache<'_>>,
-        log: &mut Log,
-    ) -> Documents {
+    /// Asks all of them. Where `is_kept`, one that does not answer says what it said last (heat-protocol.md R11). On a copied disk the boot copy
+    /// leads: it counts whether it is asked for or not, for the settings that name the sources are the other server's.
+    pub(super) async fn collect(&mut self, cache: &Cache<'_>, owner: &Owner, is_kept: bool, log: &mut Log) -> Documents {
+        let Cache { machine, options } = *cache;
+        if owner.is_another {
+            self.all.iter_mut().for_each(|source| source.last = None);
+        }
+        if (owner.is_another || owner.former.is_some()) && self.all.iter().all(|source| source.collector != Collector::HeatLocal)
+        {
+            self.all.insert(0, Source::new(Collector::HeatLocal));
+        }
         let (http, keystone, clock) = (&self.http, &self.keystone, &self.clock);
         let asking = self.all.iter_mut().map(|source| {
-            source.configure(machine, options, http, keystone);
-            source.ask(machine, options, http, clock)
+            if owner.is_formers(source.collector, options) {
+                source.remote = None;
+            } else {
+                source.configure(machine, options, http, keystone);
+            }
+            source.ask(cache, owner, http, clock)
         });
         let answers = join_all(asking).await;
         let mut all = Documents::new();
@@ -92,10 +130,13 @@ impl Sources {
                 Some(Ok(documents)) => source.last = Some(documents),
                 Some(Err(error)) => {
                     log.warning(&format!("Source [{name}] Unavailable: {error}"));
-                    let Some(cache) = cache else { continue };
-                    // Of `local` each file has its own name, and none is that of the source.
+                    // Of `local` each file has its own name, and none is that of the source. What the original last took from a queue of Zaqar
+                    // would never be followed by anything newer.
+                    if !is_kept || matches!(source.collector, Collector::Local | Collector::Zaqar) {
+                        continue;
+                    }
                     let kept = || Some(source.collector.documents(cache.kept(name)?, options, &mut Vec::new()));
-                    source.last = source.last.take().or_else(|| kept().filter(|_| source.collector != Collector::Local));
+                    source.last = source.last.take().or_else(kept);
                 }
             }
             all.extend(source.last.iter().flatten().cloned());
@@ -143,6 +184,10 @@ fn hinted(machine: &Machine, options: &Options) -> Option<String> {
 }
 
 impl Source {
+    fn new(collector: Collector) -> Self {
+        Self { collector, remote: None, last: None, is_current: false }
+    }
+
     /// Finds whom to ask over the network, where that was not known: cloud-init may write later where Heat is.
     fn configure(&mut self, machine: &Machine, options: &Options, http: &Http, keystone: &Keystone) {
         let name = match self.collector {
@@ -164,12 +209,13 @@ impl Source {
     }
 
     /// What it says now, and what is to be said of that.
-    async fn ask(&mut self, machine: &Machine, options: &Options, http: &Http, clock: &Clock) -> (Asked, Vec<String>) {
+    async fn ask(&mut self, cache: &Cache<'_>, owner: &Owner, http: &Http, clock: &Clock) -> (Asked, Vec<String>) {
+        let Cache { machine, options } = *cache;
         let mut remarks = Vec::new();
         let asked = match self.collector {
             Collector::HeatLocal => Some(heat_local(machine, options, &mut remarks)),
             Collector::Local => Some(local(machine, options, &mut remarks)),
-            Collector::Ec2 => Some(ec2(machine, options, http, clock).await),
+            Collector::Ec2 => Some(ec2(cache, owner, http, clock).await),
             Collector::Zaqar => zaqar(options),
             Collector::Cfn | Collector::Heat | Collector::Request => match &mut self.remote {
                 None => None,
@@ -271,10 +317,11 @@ fn changed_by_others(path: &str) -> Error {
 }
 
 /// The metadata service; what it once said stays, as an instance's metadata does.
-async fn ec2(machine: &Machine, options: &Options, http: &Http, clock: &Clock) -> Result<Documents> {
+async fn ec2(cache: &Cache<'_>, owner: &Owner, http: &Http, clock: &Clock) -> Result<Documents> {
+    let Cache { machine, options } = *cache;
     let name = Collector::Ec2.as_str();
     let is_something = |value: &Value| value.as_object().is_some_and(|members| !members.is_empty());
-    if let Some(kept) = (Cache { machine, options }).kept(name).filter(is_something) {
+    if let Some(kept) = cache.kept(name).filter(|kept| !owner.is_another && is_something(kept)) {
         return Ok(vec![(name.to_owned(), kept)]);
     }
     // The config drive comes first; one that is none, or says nothing, is passed over (heat-protocol.md 2.2).
