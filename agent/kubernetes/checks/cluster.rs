@@ -782,6 +782,19 @@ mod tests {
             ),
             (&[&[("KUBELET_OPTIONS", "--cgroup-driver=cgroupfs")]], "KUBELET_OPTIONS: --cgroup-driver is cgroupfs"),
             (
+                &[&[("KUBEAPI_OPTIONS", "--service-cluster-ip-range=10.96.0.0/12")]],
+                "KUBEAPI_OPTIONS: --service-cluster-ip-range is 10.96.0.0/12, but the node is set up with 10.254.0.0/16",
+            ),
+            (
+                &[&[("KUBECONTROLLER_OPTIONS", "--service-cluster-ip-range=fd00::/108,10.254.0.0/16")]],
+                "KUBECONTROLLER_OPTIONS: --service-cluster-ip-range is fd00::/108,10.254.0.0/16",
+            ),
+            (&[&[("KUBELET_OPTIONS", "--cluster-domain=blue.local")]], "KUBELET_OPTIONS: --cluster-domain is blue.local"),
+            (
+                &[&[("KUBELET_OPTIONS", "--cluster-dns=169.254.20.10,dns.example.org")]],
+                "KUBELET_OPTIONS: --cluster-dns: dns.example.org is no address",
+            ),
+            (
                 &[&[("KUBE_TAG", "v1.20.4"), ("KUBELET_OPTIONS", "--container-runtime=docker")]],
                 "KUBELET_OPTIONS: --container-runtime is docker, but the node is set up with remote",
             ),
@@ -924,8 +937,10 @@ mod tests {
                 ("SWAP", "allow"),
                 (
                     "KUBELET_OPTIONS",
-                    "--hostname-override=bay-master-0 --cgroup-driver=systemd --fail-swap-on=0 --node-ip=10.0.0.11",
+                    "--hostname-override=bay-master-0 --cgroup-driver=systemd --fail-swap-on=0 --node-ip=10.0.0.11 \
+                     --cluster-domain=cluster.local --cluster-dns=169.254.20.10",
                 ),
+                ("KUBEAPI_OPTIONS", "--service-cluster-ip-range=10.254.0.0/16,fd00::/108"),
                 ("KUBEPROXY_OPTIONS", "--hostname-override=bay-master-0 --proxy-mode=ipvs"),
             ]],
             &[&[("KUBE_TAG", "v1.20.4"), ("KUBELET_OPTIONS", "--container-runtime=remote")]],

@@ -1,10 +1,14 @@
 //! Options of components that contradict what the parameters say of the whole node.
 
+use std::net::IpAddr;
+
 use super::addresses::not_a_host_address;
 use super::cluster::Checks;
 use crate::kubernetes::runtimes::engine;
 use crate::kubernetes::spec::cluster::UserOptions;
 use crate::kubernetes::versions::{Component, given, option, truth};
+
+const SERVICES: &str = "service-cluster-ip-range";
 
 impl Checks<'_> {
     /// Options that say otherwise than the parameter that the rest of the node goes by: the kubelet would end, or be another node
@@ -14,6 +18,8 @@ impl Checks<'_> {
         let knows_names = spec.tls && spec.minor.number() >= 7;
         let runtime = if engine::endpoint(spec).is_some() { "remote" } else { "docker" };
         let name = spec.node_name.as_deref().filter(|_| knows_names);
+        let services = spec.networks.services.trunc().to_string();
+        let by_services = "the API's own address, which its certificate names, and the cluster's DNS are in that network";
         let by_name = "since 1.7 the API knows a node by the name in its certificate, INSTANCE_NAME";
         let rows = [
             (Component::Kubelet, "hostname-override", name, by_name, "INSTANCE_NAME"),
@@ -45,16 +51,34 @@ impl Checks<'_> {
                 "SWAP=allow is for nodes with swap, where the kubelet then exits",
                 "SWAP",
             ),
+            (Component::ApiServer, SERVICES, Some(services.as_str()), by_services, "PORTAL_NETWORK_CIDR"),
+            (Component::ControllerManager, SERVICES, Some(services.as_str()), by_services, "PORTAL_NETWORK_CIDR"),
+            (
+                Component::Kubelet,
+                "cluster-domain",
+                Some(spec.networks.domain.as_str()),
+                "the certificate of the API server and the cluster's DNS are made for the domain of the whole cluster",
+                "DNS_CLUSTER_DOMAIN",
+            ),
         ];
         for (component, flag, expected, rule, parameter) in rows {
             let Some(expected) = expected else { continue };
             let set = given(spec.options.of(component)).into_iter().rev().find(|(name, _)| name == flag).map(|(_, value)| value);
-            let is_same = |set: &str| set == expected || (truth(expected).is_some() && truth(set) == truth(expected));
+            // A second network of services, of the other family, may follow.
+            let is_first = |set: &str| flag == SERVICES && set.split(',').next() == Some(expected);
+            let is_same =
+                |set: &str| is_first(set) || set == expected || (truth(expected).is_some() && truth(set) == truth(expected));
             if let Some(set) = set.filter(|set| !is_same(set)) {
                 let problem = format!("--{flag} is {set}, but the node is set up with {expected}");
                 let remedy = format!("remove --{flag}; {parameter} sets it for the whole node");
                 self.wrong(UserOptions::parameter(component), problem, rule, remedy);
             }
+        }
+        let servers = option(&spec.options.kubelet, "cluster-dns");
+        if let Some(server) = servers.iter().flat_map(|list| list.split(',')).find(|server| server.parse::<IpAddr>().is_err()) {
+            let problem = format!("--cluster-dns: {server} is no address");
+            let rule = "each pod asks these addresses: the cluster's DNS, or a cache on the node";
+            self.wrong("KUBELET_OPTIONS", problem, rule, "leave it out: DNS_SERVICE_IP is taken");
         }
         for address in option(&spec.options.kubelet, "node-ip").iter().flat_map(|list| list.split(',')) {
             let problem = match address.parse() {
