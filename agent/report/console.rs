@@ -56,7 +56,8 @@ impl Console {
     /// The machine's console; stays silent where it cannot be opened.
     #[expect(clippy::disallowed_methods, reason = "a device, not a file: nothing to write whole or sync")]
     pub(super) fn open() -> Self {
-        let device = std::fs::OpenOptions::new().write(true).custom_flags(NO_TERMINAL).open("/dev/console").ok();
+        // Where a file takes what would go to the console, what an earlier run wrote stays.
+        let device = std::fs::OpenOptions::new().append(true).custom_flags(NO_TERMINAL).open("/dev/console").ok();
         Self { device, shown: BTreeSet::new(), last: None, failure: None, wrong: Vec::new() }
     }
 
