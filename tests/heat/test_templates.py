@@ -113,6 +113,19 @@ def test_the_user_data_of_a_node_without_deployments_makes_a_node(tmp_path):
     assert run(agent_binary(), "plan", "--metadata", file, "--root", root, check=False).returncode == 2
 
 
+def test_the_stack_waits_longer_than_its_nodes():
+    """Heat's own hour must not end before the agent has said what is wrong."""
+    for name in (CLUSTER.name, "wait-condition.yaml"):
+        assert TEMPLATES[name]["parameters"]["wait_timeout"]["default"] / 60 + 10 <= 60, name
+    node = TEMPLATES[CLUSTER.name]["parameters"]["wait_timeout"]["default"] / 60 + 10
+    commands = re.findall(r"openstack stack (create|update) ([^`\n]*)", (REPO / "docs/heat-templates.md").read_text())
+    assert {action for action, _ in commands} == {"create", "update"}
+    for action, rest in commands:
+        given = re.search(r"--timeout (\d+)", rest)
+        # An update goes from the master to the minion.
+        assert given and int(given[1]) >= node * (2 if action == "update" else 1), (action, rest)
+
+
 def test_no_type_or_property_is_deprecated(heat_services):
     used = {}
     for template in TEMPLATES.values():
