@@ -194,6 +194,77 @@ def test_heat_takes_every_template_and_environment(cloud, authority):
             cloud.preview(CLUSTER, EXAMPLES / "environments/minimal.yaml", **wrong)
 
 
+BOTH = ("masters", "minions")
+NETWORK = "10.100.0.0/16"
+
+
+def among(what: str) -> set[str]:
+    return {f"{to} from {by}: {what}" for to in BOTH for by in BOTH}
+
+
+def made_of(preview: dict, kind: str) -> dict[str, dict]:
+    """name → properties of the resources of a type."""
+    return {r["resource_name"]: r["properties"] for r in walk(preview["resources"]) if r.get("resource_type") == kind}
+
+
+def open_in(preview: dict) -> set[str]:
+    """What the security groups let in. Heat's rule without a protocol is one for TCP; a group's own rules have no such default."""
+    rules = list(made_of(preview, "OS::Neutron::SecurityGroupRule").values())
+    for name, group in made_of(preview, "OS::Neutron::SecurityGroup").items():
+        rules += [{**rule, "security_group": name, "remote_group": name if rule["remote_mode"] == "remote_group_id" else None} for rule in group["rules"]]
+    found = set()
+    for rule in rules:
+        ports = sorted({str(rule[key]) for key in ("port_range_min", "port_range_max") if rule[key]})
+        by = rule["remote_group"] or rule["remote_ip_prefix"]
+        found.add(f"{rule['security_group']} from {by}: {' '.join([rule['protocol'] or 'all', *(['-'.join(ports)] if ports else [])])}")
+    return found
+
+
+# What holds with every network of pods.
+ALWAYS = {"masters from masters: tcp 10250", "minions from masters: tcp 10250", "masters from 203.0.113.0/24: tcp 6443", "masters from masters: tcp 6443", "masters from minions: tcp 6443",
+                               "masters from masters: tcp 2379-2380"}
+# Packets of pods as they are: a group cannot tell a pod from its node, so all nodes are in one that is open to itself.
+ROUTED = {"pods from pods: all", f"pods from {NETWORK}: all"}
+FLANNEL_IN_ETCD = {"masters from minions: tcp 2379"}
+# Of static routes each port sends for its node's own pods, whose subnet no preview knows.
+UNKNOWN = ""
+# parameters, what is open besides, whose packets each port may send
+POD_NETWORKS = [
+    ({}, ROUTED, [UNKNOWN]),
+    ({"network_driver": "flannel"}, FLANNEL_IN_ETCD | among("udp 8472"), []),
+    ({"network_driver": "flannel", "flannel_backend": "host-gw"}, FLANNEL_IN_ETCD | ROUTED, [NETWORK]),
+]
+
+
+def test_ports_and_groups_let_through_what_the_pods_send_and_no_more(cloud):
+    minimal = EXAMPLES / "environments/minimal.yaml"
+    for given, opened, pairs in POD_NETWORKS:
+        found = cloud.preview(CLUSTER, minimal, **given)
+        assert open_in(found) == ALWAYS | opened, given
+        ports = {r["properties"]["name"]: [pair["ip_address"] for pair in r["properties"]["allowed_address_pairs"] or []]
+                 for r in walk(found["resources"]) if r.get("resource_type") == "OS::Neutron::Port"}
+        assert ports == {"kube-master-0": pairs, "kube-minion-0": pairs}, given
+    outside = {"ssh_cidr": "198.51.100.0/24", "node_ports_cidr": "0.0.0.0/0"}
+    found = cloud.preview(CLUSTER, EXAMPLES / "environments/ha.yaml", **outside)
+    assert open_in(found) == ALWAYS | ROUTED | {"masters from 10.0.0.0/24: tcp 6443"} | {
+        f"{to} from {by}" for to in BOTH for by in ("198.51.100.0/24: tcp 22", "0.0.0.0/0: tcp 30000-32767")}
+    policies = {r["name"]: r["policies"] for r in made_of(found, "OS::Nova::ServerGroup").values()}
+    assert policies == {"kube-masters": ["anti-affinity"], "kube-minions": ["soft-anti-affinity"]}
+    servers = {r["properties"]["name"]: r["properties"]["scheduler_hints"]["group"] for r in walk(found["resources"])
+               if r.get("resource_type") == "OS::Nova::Server"}
+    assert len(servers) == 6
+    mountpoints = sorted(r["properties"]["mountpoint"] for r in walk(found["resources"]) if r.get("resource_type") == "OS::Cinder::VolumeAttachment")
+    assert mountpoints == ["/dev/vdb"] * 6 + ["/dev/vdc"] * 3
+
+
+def test_masters_are_changed_one_by_one_and_minions_as_many_as_is_said():
+    nodes = TEMPLATES[CLUSTER.name]["resources"]
+    sizes = {name: nodes[name]["update_policy"]["rolling_update"] for name in ("master_nodes", "minion_nodes")}
+    assert {name: of["max_batch_size"] for name, of in sizes.items()} == {"master_nodes": 1, "minion_nodes": {"get_param": "minions_at_a_time"}}
+    assert all(of["min_in_service"] == 0 for of in sizes.values())
+    assert "batch_create" not in nodes["master_nodes"]["update_policy"], "etcd waits for its quorum"
+
+
 def check_nodes(told: dict[str, dict], tmp_path) -> dict[str, dict]:
     """What the agent makes of the metadata: no mistake, and a plan; gives back the inputs."""
     found = {}
@@ -223,6 +294,15 @@ def test_what_heat_tells_the_nodes_has_no_mistake(cloud, authority, stack_name, 
     found = check_nodes(told, tmp_path)
     master = found["kube-master-0"]
     assert len(master["ETCD_INITIAL_CLUSTER"].split(",")) == masters
+    ports = {port["name"]: port for port in cloud.kept("network", "ports") if port.get("name") in expected}
+    for node, port in ports.items():
+        role, index = node.removeprefix("kube-").split("-")
+        own = f"10.100.{int(index) + (16 if role == 'minion' else 0)}.0/24"
+        assert [pair["ip_address"] for pair in port["allowed_address_pairs"]] == [NETWORK if name == "legacy" else own]
+    # Each is in its role's group and in that of the pods, whose rules have no protocol.
+    assert [len(port["security_groups"]) for port in ports.values()] == [2] * (masters + minions)
+    assert {len([r for r in cloud.kept("network", "security-group-rules") if r["security_group_id"] == group and r.get("protocol") is None])
+            for port in ports.values() for group in port["security_groups"]} == {0, 2}
     for node, given in found.items():
         assert {n for n, v in given.items() if n.endswith("CA_KEY") and v} == (
             {"CA_KEY", "ETCD_CA_KEY", "FRONT_PROXY_CA_KEY"} if "master" in node and name != "legacy" else set())

@@ -58,6 +58,10 @@ class Cloud:
     def update(self, stack: str, template: Path, *environments, **parameters):
         self.heat._client("update", stack, template, *self.arguments(environments, **parameters))
 
+    def kept(self, service: str, kind: str) -> list[dict]:
+        """What the cloud holds of a kind, e.g. Neutron's ports."""
+        return json.loads(in_lab("curl", "-sf", f"http://{GATEWAY}:{PORT}/{service}/{kind}").stdout)[kind.replace("-", "_")]
+
     def servers(self, stack: str) -> dict[str, dict]:
         """What Heat tells each server of the stack that has a deployment, by the node's name."""
         found = json.loads(self.heat._client("servers", stack).stdout)
