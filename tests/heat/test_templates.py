@@ -220,8 +220,8 @@ def open_in(preview: dict) -> set[str]:
     return found
 
 
-# What holds with every network of pods.
-ALWAYS = {"masters from masters: tcp 10250", "minions from masters: tcp 10250", "masters from 203.0.113.0/24: tcp 6443", "masters from masters: tcp 6443", "masters from minions: tcp 6443",
+# What holds with every network of pods. metrics-server, a pod on a minion, asks every kubelet.
+ALWAYS = among("tcp 10250") | {"masters from 203.0.113.0/24: tcp 6443", "masters from masters: tcp 6443", "masters from minions: tcp 6443",
                                "masters from masters: tcp 2379-2380"}
 # Packets of pods as they are: a group cannot tell a pod from its node, so all nodes are in one that is open to itself.
 ROUTED = {"pods from pods: all", f"pods from {NETWORK}: all"}
