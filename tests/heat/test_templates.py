@@ -226,6 +226,7 @@ ALWAYS = among("tcp 10250") | {"masters from 203.0.113.0/24: tcp 6443", "masters
 # Packets of pods as they are: a group cannot tell a pod from its node, so all nodes are in one that is open to itself.
 ROUTED = {"pods from pods: all", f"pods from {NETWORK}: all"}
 FLANNEL_IN_ETCD = {"masters from minions: tcp 2379"}
+CALICO = among("tcp 179") | among("4")
 # Of static routes each port sends for its node's own pods, whose subnet no preview knows.
 UNKNOWN = ""
 # parameters, what is open besides, whose packets each port may send
@@ -233,6 +234,10 @@ POD_NETWORKS = [
     ({}, ROUTED, [UNKNOWN]),
     ({"network_driver": "flannel"}, FLANNEL_IN_ETCD | among("udp 8472"), []),
     ({"network_driver": "flannel", "flannel_backend": "host-gw"}, FLANNEL_IN_ETCD | ROUTED, [NETWORK]),
+    ({"network_driver": "calico"}, CALICO | ROUTED, [NETWORK]),
+    ({"network_driver": "calico", "calico_ipv4pool_ipip": "CrossSubnet"}, CALICO | ROUTED, [NETWORK]),
+    ({"network_driver": "calico", "calico_ipv4pool_ipip": "Always"}, CALICO, []),
+    ({"network_driver": "none"}, ROUTED, [NETWORK]),
 ]
 
 
