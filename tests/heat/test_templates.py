@@ -93,6 +93,9 @@ def test_an_environment_gives_what_there_is_and_what_is_needed(path):
     takes = TEMPLATES[CLUSTER.name]["parameters"]
     assert set(given) <= set(takes)
     assert {p for p, of in takes.items() if "default" not in of} <= set(given)
+    # No pod resolves a service's name without it; without TLS it does not reach the API.
+    assert given.get("addons", []) == ([] if path.stem == "legacy" else ["coredns"])
+    assert (REPO / "image-build/addons/coredns").is_dir()
 
 
 def test_the_user_data_of_a_node_without_deployments_makes_a_node(tmp_path):
@@ -299,6 +302,7 @@ def test_what_heat_tells_the_nodes_has_no_mistake(cloud, authority, stack_name, 
     found = check_nodes(told, tmp_path)
     master = found["kube-master-0"]
     assert len(master["ETCD_INITIAL_CLUSTER"].split(",")) == masters
+    assert {given.get("ADDONS", "") for node, given in found.items() if "master" in node} == {"" if name == "legacy" else "coredns"}
     ports = {port["name"]: port for port in cloud.kept("network", "ports") if port.get("name") in expected}
     for node, port in ports.items():
         role, index = node.removeprefix("kube-").split("-")
@@ -336,6 +340,8 @@ def test_the_minimal_environment_becomes_a_cluster(cloud, authority, stack_name,
         stand_ins.into(host, "1.31.4")
         host.put(stand_ins.CNI_PROGRAMS)
         host.install_agent()
+        host.sh("install -d -m 755 /usr/share/heat-node-agent/addons /usr/share/heat-node-agent/addons/coredns")
+        host.put({"/usr/share/heat-node-agent/addons/coredns/coredns.yaml": (REPO / "image-build/addons/coredns/coredns.yaml", 0o644)})
         host.sh("mkdir -p -m 700 /var/lib/heat-cfntools")
         document = {"os-collect-config": told[name]["os-collect-config"], "deployments": []}
         host.write("/var/lib/heat-cfntools/cfn-init-data", json.dumps(document), 0o600)
@@ -347,7 +353,9 @@ def test_the_minimal_environment_becomes_a_cluster(cloud, authority, stack_name,
         out = cloud.heat.outputs(stack_name)
         assert out["versions"] == {"masters": {"0": "v1.31.4"}, "minions": {"0": "v1.31.4"}}
         assert {kind: {index: str(n) for index, n in of.items()} for kind, of in out["generations"].items()} == {"masters": {"0": "1"}, "minions": {"0": "1"}}
+        # The deployments are signalled after the wait condition.
         assert set(json.loads(out["wait_data"])) == set(names)
+        assert set(out["add_ons"]) == {"coredns"}
         assert out["masters"] == {"0": found[names[0]]["KUBE_NODE_IP"]} and out["api_address"].startswith("https://203.0.113.")
         # A changed parameter reaches the nodes one by one, and Heat hears of it.
         cloud.update(stack_name, CLUSTER, minimal, authority, **packages, node_parameters={"NODE_LABELS": "rack=7"})
