@@ -100,8 +100,9 @@ def test_an_environment_gives_what_there_is_and_what_is_needed(path):
 
 def test_the_user_data_of_a_node_without_deployments_makes_a_node(tmp_path):
     values = {"$id": "c0ffee00-1111-4222-8333-444455556666", "$name": "kube-master-0", "$kube_tag": "v1.31.4", "$address": "192.0.2.11",
-              "$container_runtime": "containerd", "$wait_timeout": "3600", "$handle": json.dumps({"alarm_url": "http://192.0.2.1/signal", "user_id": "u",
-              "auth_url": "http://192.0.2.1:5000/v3", "password": "p'\\\"#: {x", "project_id": "p"})}
+              "$pods_cidr": "10.100.0.0/24", "$container_runtime": "containerd", "$wait_timeout": "3000",
+              "$handle": json.dumps({"alarm_url": "http://192.0.2.1/signal", "user_id": "u", "auth_url": "http://192.0.2.1:5000/v3",
+              "password": "p'\\\"#: {x", "project_id": "p"})}
     replace = TEMPLATES["wait-condition.yaml"]["resources"]["server"]["properties"]["user_data"]["str_replace"]
     assert set(replace["params"]) == set(values)
     text = re.sub(r"\$[a-z_]+", lambda found: values[found[0]], replace["template"])
@@ -113,7 +114,9 @@ def test_the_user_data_of_a_node_without_deployments_makes_a_node(tmp_path):
     file.write_text(document["content"])
     root.mkdir()
     assert "no mistakes" in run(agent_binary(), "verify", "--metadata", file).stdout
-    assert run(agent_binary(), "plan", "--metadata", file, "--root", root, check=False).returncode == 2
+    plan = run(agent_binary(), "plan", "--metadata", file, "--root", root, check=False)
+    # The agent brings the network of pods, and so the node is healthy only once the API calls it Ready.
+    assert plan.returncode == 2 and "create file /etc/cni/net.d/10-heat-node-agent.conflist" in plan.stdout
 
 
 def test_the_stack_waits_longer_than_its_nodes():
@@ -191,6 +194,7 @@ def test_heat_takes_every_template_and_environment(cloud, authority):
     assert "OS::Neutron::Net" not in kinds["own-network"] and "OS::Neutron::FloatingIP" in kinds["minimal"]
     found = cloud.preview(EXAMPLES / "wait-condition.yaml", image="kubernetes", flavor="m1.medium", network="private", kube_tag="v1.31.4")
     assert "OS::Heat::WaitCondition" in [r["resource_type"] for r in found["resources"]]
+    assert [pair["ip_address"] for pair in made_of(found, "OS::Neutron::Port")["port"]["allowed_address_pairs"]] == ["10.100.0.0/24"]
     # A constraint of a parameter that has no service behind it, and one that has.
     for wrong in ({"masters": 2}, {"image": "nothing"}, {"api_cidr": "everybody"}):
         with pytest.raises(Exception, match="(?i)" + next(iter(wrong))):
