@@ -277,6 +277,15 @@ def test_masters_are_changed_one_by_one_and_minions_as_many_as_is_said():
     assert "batch_create" not in nodes["master_nodes"]["update_policy"], "etcd waits for its quorum"
 
 
+def test_the_wait_condition_looks_once_behind_all_nodes():
+    """Whatever an update changes: test_handles.py has what Heat does to a condition that looks earlier or again."""
+    template = TEMPLATES[CLUSTER.name]
+    condition = template["resources"]["wait_condition"]
+    assert set(condition["depends_on"]) == {"master_nodes", "minion_nodes"}
+    given = parameters_in({name: value for name, value in condition["properties"].items() if name != "handle"})
+    assert all(template["parameters"][p].get("immutable") for p in given), given
+
+
 def check_nodes(told: dict[str, dict], tmp_path) -> dict[str, dict]:
     """What the agent makes of the metadata: no mistake, and a plan; gives back the inputs."""
     found = {}
