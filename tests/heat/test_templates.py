@@ -183,6 +183,9 @@ def test_heat_takes_every_template_and_environment(cloud, authority):
     assert set(said["NestedParameters"]) >= {"own_network", "security", "master_ports", "minion_ports", "master_nodes", "minion_nodes"}, said
     assert said["Parameters"]["CA_KEY"]["NoEcho"] == "true"
 
+    for template in TEMPLATES:
+        assert "Error" not in cloud.validate(EXAMPLES / template), template
+
     def preview(path):
         return path.stem, cloud.preview(CLUSTER, *with_authority(path))
     made = dict(every(ENVIRONMENTS, preview))
@@ -305,8 +308,9 @@ def check_nodes(told: dict[str, dict], tmp_path) -> dict[str, dict]:
 LONG = pytest.mark.skipif(not os.environ.get("HNA_TEMPLATES"), reason="only with HNA_TEMPLATES=1: two minutes and more for each")
 
 
-@LONG
-@pytest.mark.parametrize("name, masters, minions", [("minimal", 1, 1), ("single-node", 1, 0), ("legacy", 1, 1), ("ha", 3, 3)])
+@pytest.mark.parametrize("name, masters, minions", [
+    ("minimal", 1, 1), *(pytest.param(*given, marks=LONG) for given in (
+        ("single-node", 1, 0), ("legacy", 1, 1), ("ha", 3, 3), ("air-gapped", 1, 1), ("own-network", 3, 2)))])
 def test_what_heat_tells_the_nodes_has_no_mistake(cloud, authority, stack_name, tmp_path, name, masters, minions):
     environment = EXAMPLES / f"environments/{name}.yaml"
     cloud.create(stack_name, CLUSTER, environment, *([] if name == "legacy" else [authority]))
@@ -329,9 +333,13 @@ def test_what_heat_tells_the_nodes_has_no_mistake(cloud, authority, stack_name, 
         assert {n for n, v in given.items() if n.endswith("CA_KEY") and v} == (
             {"CA_KEY", "ETCD_CA_KEY", "FRONT_PROXY_CA_KEY"} if "master" in node and name != "legacy" else set())
         assert given["CLUSTER_UUID"] == master["CLUSTER_UUID"]
+        assert given.get("API_BALANCER", "none") == ("haproxy" if name == "own-network" and "minion" in node else "none")
+        if name in ("air-gapped", "own-network"):
+            assert given["KUBE_NODE_IP"].startswith("192.0.2.")
         if name != "legacy":
             assert given["BOOTSTRAP_TOKEN"] == master["BOOTSTRAP_TOKEN"]
             assert len(given["NODE_SUBNETS"].split(",")) == masters + minions
+    assert set(cloud.ends(stack_name, "CREATE_COMPLETE")) == expected
 
 
 @LONG
