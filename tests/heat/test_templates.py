@@ -343,6 +343,50 @@ def test_what_heat_tells_the_nodes_has_no_mistake(cloud, authority, stack_name, 
 
 
 @LONG
+def test_minions_come_and_go_and_masters_come_back(cloud, authority, stack_name):
+    """The page's operations, with answers in the nodes' name."""
+    minimal, shell = EXAMPLES / "environments/minimal.yaml", (REPO / "docs/heat-templates.md").read_text()
+
+    def nodes() -> dict[str, dict]:
+        return {server["name"]: server for server in cloud.kept("compute", "servers")}
+
+    def update(status: str = "UPDATE_COMPLETE", **given) -> list[str]:
+        cloud.update(stack_name, CLUSTER, minimal, authority, **given)
+        return cloud.ends(stack_name, status)
+    # A minion that fails is taken out; what it has said stays, until its owner says something else.
+    cloud.create(stack_name, CLUSTER, minimal, authority, minions=2)
+    cloud.ends(stack_name, "CREATE_FAILED", **{"kube-minion-1": "no space"})
+    update("UPDATE_FAILED", minions=1, minions_to_remove="1")
+    assert cloud.heat.resources(stack_name)["wait_condition"]["resource_status_reason"].endswith("no space")
+    [(resource, said)] = re.findall(r"openstack stack resource signal blue (\S+) --data '(.*)'", shell)
+    cloud.heat._client("signal", stack_name, resource, said.replace("kube-minion-2", "kube-minion-1"))
+    assert update(minions=1, minions_to_remove="1") == []
+    assert set(nodes()) == {"kube-master-0", "kube-minion-0"}
+    # More minions: those that are there hear of the new routes, and the index of the one that was does not come back.
+    assert sorted(update(minions=3, minions_to_remove="1")) == ["kube-master-0", *(f"kube-minion-{i}" for i in (0, 2, 3))]
+    told = cloud.servers(stack_name)
+    assert {len(inputs(of["deployments"][0])["NODE_SUBNETS"].split(",")) for of in told.values()} == {4}
+    # One is replaced, and two go.
+    update(minions=3, minions_to_remove="1,2")
+    assert set(nodes()) == {"kube-master-0", *(f"kube-minion-{i}" for i in (0, 3, 4))}
+    update(minions=1, minions_to_remove="1,2,3,4")
+    before = nodes()
+    assert set(before) == {"kube-master-0", "kube-minion-0"}
+    assert len([port for port in cloud.kept("network", "ports") if port.get("name", "").startswith("kube-")]) == 2
+    # A master is replaced, and has its address and its volume again.
+    master = cloud.servers(stack_name)["kube-master-0"]
+    cloud.unhealthy(stack_name, "kube-master-0")
+    assert "kube-master-0" in update(minions=1, minions_to_remove="1,2,3,4")
+    after, again = nodes(), cloud.servers(stack_name)["kube-master-0"]
+    assert after["kube-master-0"]["id"] != before["kube-master-0"]["id"] and after["kube-minion-0"]["id"] == before["kube-minion-0"]["id"]
+    for name in ("KUBE_NODE_IP", "ETCD_VOLUME"):
+        assert inputs(again["deployments"][0])[name] == inputs(master["deployments"][0])[name]
+    [volume] = cloud.kept("volume", "volumes")
+    assert [of["server_id"] for of in volume["attachments"]] == [after["kube-master-0"]["id"]]
+    assert set(json.loads(cloud.heat.outputs(stack_name)["wait_data"])) == {"kube-master-0", *(f"kube-minion-{i}" for i in range(5))}
+
+
+@LONG
 def test_the_minimal_environment_becomes_a_cluster(cloud, authority, stack_name, tmp_path, request):
     """Each server of the stand-in's Nova is booted as a host, with its port's address, its volume and what Heat tells it. Kubernetes' programs
     are stand-ins; etcd, containerd, certificates, routes and Heat are real."""
