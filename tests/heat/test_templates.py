@@ -305,7 +305,7 @@ def check_nodes(told: dict[str, dict], tmp_path) -> dict[str, dict]:
     return found
 
 
-LONG = pytest.mark.skipif(not os.environ.get("HNA_TEMPLATES"), reason="only with HNA_TEMPLATES=1: two minutes and more for each")
+LONG = pytest.mark.skipif(not os.environ.get("HNA_TEMPLATES"), reason="only with HNA_TEMPLATES=1: one to five minutes for each")
 
 
 @pytest.mark.parametrize("name, masters, minions", [
