@@ -143,6 +143,8 @@ class Handler(BaseHTTPRequestHandler):
             kind, parts = "members", ["members", *parts[3:]]
         there, one = STORE.setdefault(kind, {}), SINGULAR.get(kind, kind.removesuffix("s"))
         bare = service == "image"
+        if self.command == "POST" and kind in body:
+            return 201, {kind: [created(kind, given) for given in body[kind]]}
         if self.command == "POST":
             found = created(kind, dict(body[one]))
             return 202 if service in ("compute", "volume") and kind != "server_groups" else 200 if kind == "server_groups" else 201, {one: found}

@@ -19,6 +19,10 @@ stack.py poll-url NAME [OUTPUT]      the signed DescribeStackResource URL that a
 stack.py poll NAME [OUTPUT]          what it gets by it: resource metadata as the server sees it
 stack.py delete NAME [SECONDS]       delete and wait
 stack.py servers NAME                metadata of all servers of Nova in the stack and its nested ones, as the owner sees it
+stack.py answer NAME [NODE=REASON ...]
+                                     as the agents of examples/heat: to each kubernetes-node deployment that waits, and before it to the wait
+                                     handle, SUCCESS; FAILURE from the nodes that are named. Their names, as JSON
+stack.py unhealthy NAME NODE         mark the server of that name unhealthy
 stack.py list                        names of the stacks
 stack.py token                       a demo token
 stack.py cloud URL                   as admin: Nova, Neutron, Cinder, Glance and Octavia are at URL (cloud.py); -: there are none
@@ -166,6 +170,13 @@ def ended(s: Session, stack: str, seconds: float, deleting: bool = False) -> int
         time.sleep(min(0.2 + lasted / 50, 2))  # what takes long must not be slowed down by the question
 
 
+def nested(s: Session, base: str, kind: str):
+    """The resources of a type in a stack and in those that it is made of, each with its address as `self`."""
+    for r in s.get(f"{base}/resources", nested_depth=3)["resources"]:
+        if r["resource_type"] == kind:
+            yield r | {"self": next(link["href"] for link in r["links"] if link["rel"] == "self")}
+
+
 def main(cmd: str, *a: str) -> int:
     s = from_environment()
     url = s.endpoint("orchestration")
@@ -240,9 +251,27 @@ def main(cmd: str, *a: str) -> int:
     elif cmd == "resources":
         show(s.get(f"{base}/resources")["resources"])
     elif cmd == "servers":
-        links = [link["href"] for r in s.get(f"{base}/resources", nested_depth=3)["resources"] if r["resource_type"] == "OS::Nova::Server"
-                 for link in r["links"] if link["rel"] == "self"]
-        show([s.get(f"{link}/metadata")["metadata"] for link in links])
+        show([s.get(f"{r['self']}/metadata")["metadata"] for r in nested(s, base, "OS::Nova::Server")])
+    elif cmd == "answer":
+        failing, answered = dict(word.split("=", 1) for word in a[1:]), []
+        for r in nested(s, base, "OS::Heat::SoftwareDeployment"):
+            if not r["resource_status"].endswith("IN_PROGRESS") or not r["physical_resource_id"]:
+                continue
+            deployment = s.get(f"{url}/software_deployments/{r['physical_resource_id']}")["software_deployment"]
+            if deployment["status"] != "IN_PROGRESS":
+                continue
+            node = deployment["input_values"]["INSTANCE_NAME"]
+            why = failing.get(node)
+            signal = {"id": node, "status": "FAILURE" if why else "SUCCESS", "reason": why or f"node {node} is healthy", "data": {"node": node}}
+            s.request("POST", f"{base}/resources/wait_handle/signal", signal)
+            outcome = {"deploy_status_code": 1, "error": why} if why else {"deploy_status_code": 0, "node_name": node}
+            s.request("POST", f"{r['self']}/signal", outcome)
+            answered.append(node)
+        show(answered)
+    elif cmd == "unhealthy":
+        for r in nested(s, base, "OS::Nova::Server"):
+            if s.get(r["self"])["resource"]["attributes"]["name"] == a[1]:
+                s.request("PATCH", r["self"], {"mark_unhealthy": True, "resource_status_reason": "by hand"})
     elif cmd == "output":
         show(output(a[1]))
     elif cmd == "outputs":

@@ -57,3 +57,74 @@ def test_one_node_that_fails_fails_the_wait_condition(heat, agents, stack_name):
         found = heat.resources(stack_name)[f"{kind}_wait"]
         return found["resource_status"] == "CREATE_FAILED" and "etcd läuft nicht" in found["resource_status_reason"]
     wait_for(lambda: failed("heat") or failed("temp") or failed("aws"), 300)
+
+
+class Nodes:
+    """Two nodes of templates/repaired.yaml, whose signals are sent by hand."""
+
+    def __init__(self, heat, agent, stack: str):
+        self.heat, self.agent, self.stack = heat, agent, stack
+
+    def tell(self, **nodes: str):
+        """Each node's SUCCESS or FAILURE to the handle."""
+        handle = wait_for(lambda: self.heat.output(self.stack, "handle"), 60)
+        for node, status in nodes.items():
+            self.agent.command("signal", status, "--id", node, "--reason", f"{node} says {status}", "--url", "-", input=handle)
+
+    def say(self, **nodes: str):
+        """The same, and then for its deployment, once Heat waits for that."""
+        self.tell(**nodes)
+        for node, status in nodes.items():
+            # In progress before it is there, a deployment loses what is sent to it.
+            wait_for(lambda: self.heat.resource_status(self.stack, node).endswith("IN_PROGRESS") and self.heat.resources(self.stack)[node]["physical_resource_id"],
+                     60, f"deployment {node}", every=0.3)
+            self.heat._client("signal", self.stack, node, json.dumps({"deploy_status_code": 0 if status == "SUCCESS" else 1}))
+
+    def speak_for(self, node: str):
+        """As the stack's owner: `openstack stack resource signal`."""
+        self.heat._client("signal", self.stack, "handle", json.dumps({"id": node, "status": "SUCCESS", "reason": "removed"}))
+
+    def update(self, status: str, said: dict[str, str] | None = None, **parameters) -> str:
+        self.heat.update(self.stack, "repaired", **parameters)
+        self.say(**said or {})
+        self.heat.wait(self.stack, status, seconds=60)
+        [found] = [r for r in self.heat.resources(self.stack).values() if r["resource_type"] == "OS::Heat::WaitCondition"]
+        return f"{found['resource_status']} {found['resource_status_reason']}"
+
+
+def test_what_a_node_said_stays_in_the_handle(heat, agents, stack_name):
+    """Heat's own ways that the wait condition of examples/heat has to live with."""
+    nodes = Nodes(heat, agents("node", {}), stack_name)
+    before = {"waits_before": True, "count": 2}
+    heat.create(stack_name, "repaired", **before)
+    nodes.tell(second="FAILURE", first="SUCCESS")
+    heat.wait(stack_name, "CREATE_FAILED", 60)
+    # A condition that does not wait for the nodes fails again, by what was said before, and before the nodes can say anything else.
+    assert "CREATE_FAILED" in (said := nodes.update("UPDATE_FAILED", text="two", **before)) and "second says FAILURE" in said
+    # So it does if the node is no longer there, until somebody speaks in its place.
+    assert "second says FAILURE" in nodes.update("UPDATE_FAILED", text="two", has_second=False, **before | {"count": 1})
+
+
+def test_a_wait_condition_behind_the_nodes_lets_a_stack_be_repaired(heat, agents, stack_name):
+    nodes = Nodes(heat, agents("node", {}), stack_name)
+    heat.create(stack_name, "repaired")
+    nodes.say(second="FAILURE", first="SUCCESS")
+    heat.wait(stack_name, "CREATE_FAILED", 60)
+    # The node is corrected, and says so.
+    assert nodes.update("UPDATE_COMPLETE", {"first": "SUCCESS", "second": "SUCCESS"}, text="two").startswith("CREATE_COMPLETE")
+    # An update fails by a node, which is then taken away: the condition has not changed, and nobody looks at the handle.
+    nodes.update("UPDATE_FAILED", {"first": "SUCCESS", "second": "FAILURE"}, text="three")
+    assert nodes.update("UPDATE_COMPLETE", text="three", has_second=False).startswith("CREATE_COMPLETE")
+    assert set(json.loads(heat.output(stack_name, "data"))) == {"first", "second"}
+    # One whose timeout changes is made anew, and looks.
+    assert "second says FAILURE" in nodes.update("UPDATE_FAILED", text="three", has_second=False, timeout=601)
+
+
+def test_who_takes_a_failed_node_away_speaks_for_it(heat, agents, stack_name):
+    nodes = Nodes(heat, agents("node", {}), stack_name)
+    heat.create(stack_name, "repaired")
+    nodes.say(second="FAILURE", first="SUCCESS")
+    heat.wait(stack_name, "CREATE_FAILED", 60)
+    assert "second says FAILURE" in nodes.update("UPDATE_FAILED", has_second=False)
+    nodes.speak_for("second")
+    assert nodes.update("UPDATE_COMPLETE", has_second=False).startswith("CREATE_COMPLETE")

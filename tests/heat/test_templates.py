@@ -93,12 +93,16 @@ def test_an_environment_gives_what_there_is_and_what_is_needed(path):
     takes = TEMPLATES[CLUSTER.name]["parameters"]
     assert set(given) <= set(takes)
     assert {p for p, of in takes.items() if "default" not in of} <= set(given)
+    # No pod resolves a service's name without it; without TLS it does not reach the API.
+    assert given.get("addons", []) == ([] if path.stem == "legacy" else ["coredns"])
+    assert (REPO / "image-build/addons/coredns").is_dir()
 
 
 def test_the_user_data_of_a_node_without_deployments_makes_a_node(tmp_path):
     values = {"$id": "c0ffee00-1111-4222-8333-444455556666", "$name": "kube-master-0", "$kube_tag": "v1.31.4", "$address": "192.0.2.11",
-              "$container_runtime": "containerd", "$wait_timeout": "3600", "$handle": json.dumps({"alarm_url": "http://192.0.2.1/signal", "user_id": "u",
-              "auth_url": "http://192.0.2.1:5000/v3", "password": "p'\\\"#: {x", "project_id": "p"})}
+              "$pods_cidr": "10.100.0.0/24", "$container_runtime": "containerd", "$wait_timeout": "3000",
+              "$handle": json.dumps({"alarm_url": "http://192.0.2.1/signal", "user_id": "u", "auth_url": "http://192.0.2.1:5000/v3",
+              "password": "p'\\\"#: {x", "project_id": "p"})}
     replace = TEMPLATES["wait-condition.yaml"]["resources"]["server"]["properties"]["user_data"]["str_replace"]
     assert set(replace["params"]) == set(values)
     text = re.sub(r"\$[a-z_]+", lambda found: values[found[0]], replace["template"])
@@ -110,7 +114,22 @@ def test_the_user_data_of_a_node_without_deployments_makes_a_node(tmp_path):
     file.write_text(document["content"])
     root.mkdir()
     assert "no mistakes" in run(agent_binary(), "verify", "--metadata", file).stdout
-    assert run(agent_binary(), "plan", "--metadata", file, "--root", root, check=False).returncode == 2
+    plan = run(agent_binary(), "plan", "--metadata", file, "--root", root, check=False)
+    # The agent brings the network of pods, and so the node is healthy only once the API calls it Ready.
+    assert plan.returncode == 2 and "create file /etc/cni/net.d/10-heat-node-agent.conflist" in plan.stdout
+
+
+def test_the_stack_waits_longer_than_its_nodes():
+    """Heat's own hour must not end before the agent has said what is wrong."""
+    for name in (CLUSTER.name, "wait-condition.yaml"):
+        assert TEMPLATES[name]["parameters"]["wait_timeout"]["default"] / 60 + 10 <= 60, name
+    node = TEMPLATES[CLUSTER.name]["parameters"]["wait_timeout"]["default"] / 60 + 10
+    commands = re.findall(r"openstack stack (create|update) ([^`\n]*)", (REPO / "docs/heat-templates.md").read_text())
+    assert {action for action, _ in commands} == {"create", "update"}
+    for action, rest in commands:
+        given = re.search(r"--timeout (\d+)", rest)
+        # An update goes from the master to the minion.
+        assert given and int(given[1]) >= node * (2 if action == "update" else 1), (action, rest)
 
 
 def test_no_type_or_property_is_deprecated(heat_services):
@@ -164,6 +183,9 @@ def test_heat_takes_every_template_and_environment(cloud, authority):
     assert set(said["NestedParameters"]) >= {"own_network", "security", "master_ports", "minion_ports", "master_nodes", "minion_nodes"}, said
     assert said["Parameters"]["CA_KEY"]["NoEcho"] == "true"
 
+    for template in TEMPLATES:
+        assert "Error" not in cloud.validate(EXAMPLES / template), template
+
     def preview(path):
         return path.stem, cloud.preview(CLUSTER, *with_authority(path))
     made = dict(every(ENVIRONMENTS, preview))
@@ -175,10 +197,96 @@ def test_heat_takes_every_template_and_environment(cloud, authority):
     assert "OS::Neutron::Net" not in kinds["own-network"] and "OS::Neutron::FloatingIP" in kinds["minimal"]
     found = cloud.preview(EXAMPLES / "wait-condition.yaml", image="kubernetes", flavor="m1.medium", network="private", kube_tag="v1.31.4")
     assert "OS::Heat::WaitCondition" in [r["resource_type"] for r in found["resources"]]
+    assert [pair["ip_address"] for pair in made_of(found, "OS::Neutron::Port")["port"]["allowed_address_pairs"]] == ["10.100.0.0/24"]
     # A constraint of a parameter that has no service behind it, and one that has.
     for wrong in ({"masters": 2}, {"image": "nothing"}, {"api_cidr": "everybody"}):
         with pytest.raises(Exception, match="(?i)" + next(iter(wrong))):
             cloud.preview(CLUSTER, EXAMPLES / "environments/minimal.yaml", **wrong)
+
+
+BOTH = ("masters", "minions")
+NETWORK = "10.100.0.0/16"
+
+
+def among(what: str) -> set[str]:
+    return {f"{to} from {by}: {what}" for to in BOTH for by in BOTH}
+
+
+def made_of(preview: dict, kind: str) -> dict[str, dict]:
+    """name → properties of the resources of a type."""
+    return {r["resource_name"]: r["properties"] for r in walk(preview["resources"]) if r.get("resource_type") == kind}
+
+
+def open_in(preview: dict) -> set[str]:
+    """What the security groups let in. Heat's rule without a protocol is one for TCP; a group's own rules have no such default."""
+    rules = list(made_of(preview, "OS::Neutron::SecurityGroupRule").values())
+    for name, group in made_of(preview, "OS::Neutron::SecurityGroup").items():
+        rules += [{**rule, "security_group": name, "remote_group": name if rule["remote_mode"] == "remote_group_id" else None} for rule in group["rules"]]
+    found = set()
+    for rule in rules:
+        ports = sorted({str(rule[key]) for key in ("port_range_min", "port_range_max") if rule[key]})
+        by = rule["remote_group"] or rule["remote_ip_prefix"]
+        found.add(f"{rule['security_group']} from {by}: {' '.join([rule['protocol'] or 'all', *(['-'.join(ports)] if ports else [])])}")
+    return found
+
+
+# What holds with every network of pods. metrics-server, a pod on a minion, asks every kubelet.
+ALWAYS = among("tcp 10250") | {"masters from 203.0.113.0/24: tcp 6443", "masters from masters: tcp 6443", "masters from minions: tcp 6443",
+                               "masters from masters: tcp 2379-2380"}
+# Packets of pods as they are: a group cannot tell a pod from its node, so all nodes are in one that is open to itself.
+ROUTED = {"pods from pods: all", f"pods from {NETWORK}: all"}
+FLANNEL_IN_ETCD = {"masters from minions: tcp 2379"}
+CALICO = among("tcp 179") | among("4")
+# Of static routes each port sends for its node's own pods, whose subnet no preview knows.
+UNKNOWN = ""
+# parameters, what is open besides, whose packets each port may send
+POD_NETWORKS = [
+    ({}, ROUTED, [UNKNOWN]),
+    ({"network_driver": "flannel"}, FLANNEL_IN_ETCD | among("udp 8472"), []),
+    ({"network_driver": "flannel", "flannel_backend": "host-gw"}, FLANNEL_IN_ETCD | ROUTED, [NETWORK]),
+    ({"network_driver": "calico"}, CALICO | ROUTED, [NETWORK]),
+    ({"network_driver": "calico", "calico_ipv4pool_ipip": "CrossSubnet"}, CALICO | ROUTED, [NETWORK]),
+    ({"network_driver": "calico", "calico_ipv4pool_ipip": "Always"}, CALICO, []),
+    ({"network_driver": "none"}, ROUTED, [NETWORK]),
+]
+
+
+def test_ports_and_groups_let_through_what_the_pods_send_and_no_more(cloud):
+    minimal = EXAMPLES / "environments/minimal.yaml"
+    for given, opened, pairs in POD_NETWORKS:
+        found = cloud.preview(CLUSTER, minimal, **given)
+        assert open_in(found) == ALWAYS | opened, given
+        ports = {r["properties"]["name"]: [pair["ip_address"] for pair in r["properties"]["allowed_address_pairs"] or []]
+                 for r in walk(found["resources"]) if r.get("resource_type") == "OS::Neutron::Port"}
+        assert ports == {"kube-master-0": pairs, "kube-minion-0": pairs}, given
+    outside = {"ssh_cidr": "198.51.100.0/24", "node_ports_cidr": "0.0.0.0/0"}
+    found = cloud.preview(CLUSTER, EXAMPLES / "environments/ha.yaml", **outside)
+    assert open_in(found) == ALWAYS | ROUTED | {"masters from 10.0.0.0/24: tcp 6443"} | {
+        f"{to} from {by}" for to in BOTH for by in ("198.51.100.0/24: tcp 22", "0.0.0.0/0: tcp 30000-32767")}
+    policies = {r["name"]: r["policies"] for r in made_of(found, "OS::Nova::ServerGroup").values()}
+    assert policies == {"kube-masters": ["anti-affinity"], "kube-minions": ["soft-anti-affinity"]}
+    servers = {r["properties"]["name"]: r["properties"]["scheduler_hints"]["group"] for r in walk(found["resources"])
+               if r.get("resource_type") == "OS::Nova::Server"}
+    assert len(servers) == 6
+    mountpoints = sorted(r["properties"]["mountpoint"] for r in walk(found["resources"]) if r.get("resource_type") == "OS::Cinder::VolumeAttachment")
+    assert mountpoints == ["/dev/vdb"] * 6 + ["/dev/vdc"] * 3
+
+
+def test_masters_are_changed_one_by_one_and_minions_as_many_as_is_said():
+    nodes = TEMPLATES[CLUSTER.name]["resources"]
+    sizes = {name: nodes[name]["update_policy"]["rolling_update"] for name in ("master_nodes", "minion_nodes")}
+    assert {name: of["max_batch_size"] for name, of in sizes.items()} == {"master_nodes": 1, "minion_nodes": {"get_param": "minions_at_a_time"}}
+    assert all(of["min_in_service"] == 0 for of in sizes.values())
+    assert "batch_create" not in nodes["master_nodes"]["update_policy"], "etcd waits for its quorum"
+
+
+def test_the_wait_condition_looks_once_behind_all_nodes():
+    """Whatever an update changes: test_handles.py has what Heat does to a condition that looks earlier or again."""
+    template = TEMPLATES[CLUSTER.name]
+    condition = template["resources"]["wait_condition"]
+    assert set(condition["depends_on"]) == {"master_nodes", "minion_nodes"}
+    given = parameters_in({name: value for name, value in condition["properties"].items() if name != "handle"})
+    assert all(template["parameters"][p].get("immutable") for p in given), given
 
 
 def check_nodes(told: dict[str, dict], tmp_path) -> dict[str, dict]:
@@ -197,11 +305,12 @@ def check_nodes(told: dict[str, dict], tmp_path) -> dict[str, dict]:
     return found
 
 
-LONG = pytest.mark.skipif(not os.environ.get("HNA_TEMPLATES"), reason="only with HNA_TEMPLATES=1: two minutes and more for each")
+LONG = pytest.mark.skipif(not os.environ.get("HNA_TEMPLATES"), reason="only with HNA_TEMPLATES=1: one to five minutes for each")
 
 
-@LONG
-@pytest.mark.parametrize("name, masters, minions", [("minimal", 1, 1), ("single-node", 1, 0), ("legacy", 1, 1), ("ha", 3, 3)])
+@pytest.mark.parametrize("name, masters, minions", [
+    ("minimal", 1, 1), *(pytest.param(*given, marks=LONG) for given in (
+        ("single-node", 1, 0), ("legacy", 1, 1), ("ha", 3, 3), ("air-gapped", 1, 1), ("own-network", 3, 2)))])
 def test_what_heat_tells_the_nodes_has_no_mistake(cloud, authority, stack_name, tmp_path, name, masters, minions):
     environment = EXAMPLES / f"environments/{name}.yaml"
     cloud.create(stack_name, CLUSTER, environment, *([] if name == "legacy" else [authority]))
@@ -210,13 +319,71 @@ def test_what_heat_tells_the_nodes_has_no_mistake(cloud, authority, stack_name, 
     found = check_nodes(told, tmp_path)
     master = found["kube-master-0"]
     assert len(master["ETCD_INITIAL_CLUSTER"].split(",")) == masters
+    assert {given.get("ADDONS", "") for node, given in found.items() if "master" in node} == {"" if name == "legacy" else "coredns"}
+    ports = {port["name"]: port for port in cloud.kept("network", "ports") if port.get("name") in expected}
+    for node, port in ports.items():
+        role, index = node.removeprefix("kube-").split("-")
+        own = f"10.100.{int(index) + (16 if role == 'minion' else 0)}.0/24"
+        assert [pair["ip_address"] for pair in port["allowed_address_pairs"]] == [NETWORK if name == "legacy" else own]
+    # Each is in its role's group and in that of the pods, whose rules have no protocol.
+    assert [len(port["security_groups"]) for port in ports.values()] == [2] * (masters + minions)
+    assert {len([r for r in cloud.kept("network", "security-group-rules") if r["security_group_id"] == group and r.get("protocol") is None])
+            for port in ports.values() for group in port["security_groups"]} == {0, 2}
     for node, given in found.items():
         assert {n for n, v in given.items() if n.endswith("CA_KEY") and v} == (
             {"CA_KEY", "ETCD_CA_KEY", "FRONT_PROXY_CA_KEY"} if "master" in node and name != "legacy" else set())
         assert given["CLUSTER_UUID"] == master["CLUSTER_UUID"]
+        assert given.get("API_BALANCER", "none") == ("haproxy" if name == "own-network" and "minion" in node else "none")
+        if name in ("air-gapped", "own-network"):
+            assert given["KUBE_NODE_IP"].startswith("192.0.2.")
         if name != "legacy":
             assert given["BOOTSTRAP_TOKEN"] == master["BOOTSTRAP_TOKEN"]
             assert len(given["NODE_SUBNETS"].split(",")) == masters + minions
+    assert set(cloud.ends(stack_name, "CREATE_COMPLETE")) == expected
+
+
+@LONG
+def test_minions_come_and_go_and_masters_come_back(cloud, authority, stack_name):
+    """The page's operations, with answers in the nodes' name."""
+    minimal, shell = EXAMPLES / "environments/minimal.yaml", (REPO / "docs/heat-templates.md").read_text()
+
+    def nodes() -> dict[str, dict]:
+        return {server["name"]: server for server in cloud.kept("compute", "servers")}
+
+    def update(status: str = "UPDATE_COMPLETE", **given) -> list[str]:
+        cloud.update(stack_name, CLUSTER, minimal, authority, **given)
+        return cloud.ends(stack_name, status)
+    # A minion that fails is taken out; what it has said stays, until its owner says something else.
+    cloud.create(stack_name, CLUSTER, minimal, authority, minions=2)
+    cloud.ends(stack_name, "CREATE_FAILED", **{"kube-minion-1": "no space"})
+    update("UPDATE_FAILED", minions=1, minions_to_remove="1")
+    assert cloud.heat.resources(stack_name)["wait_condition"]["resource_status_reason"].endswith("no space")
+    [(resource, said)] = re.findall(r"openstack stack resource signal blue (\S+) --data '(.*)'", shell)
+    cloud.heat._client("signal", stack_name, resource, said.replace("kube-minion-2", "kube-minion-1"))
+    assert update(minions=1, minions_to_remove="1") == []
+    assert set(nodes()) == {"kube-master-0", "kube-minion-0"}
+    # More minions: those that are there hear of the new routes, and the index of the one that was does not come back.
+    assert sorted(update(minions=3, minions_to_remove="1")) == ["kube-master-0", *(f"kube-minion-{i}" for i in (0, 2, 3))]
+    told = cloud.servers(stack_name)
+    assert {len(inputs(of["deployments"][0])["NODE_SUBNETS"].split(",")) for of in told.values()} == {4}
+    # One is replaced, and two go.
+    update(minions=3, minions_to_remove="1,2")
+    assert set(nodes()) == {"kube-master-0", *(f"kube-minion-{i}" for i in (0, 3, 4))}
+    update(minions=1, minions_to_remove="1,2,3,4")
+    before = nodes()
+    assert set(before) == {"kube-master-0", "kube-minion-0"}
+    assert len([port for port in cloud.kept("network", "ports") if port.get("name", "").startswith("kube-")]) == 2
+    # A master is replaced, and has its address and its volume again.
+    master = cloud.servers(stack_name)["kube-master-0"]
+    cloud.unhealthy(stack_name, "kube-master-0")
+    assert "kube-master-0" in update(minions=1, minions_to_remove="1,2,3,4")
+    after, again = nodes(), cloud.servers(stack_name)["kube-master-0"]
+    assert after["kube-master-0"]["id"] != before["kube-master-0"]["id"] and after["kube-minion-0"]["id"] == before["kube-minion-0"]["id"]
+    for name in ("KUBE_NODE_IP", "ETCD_VOLUME"):
+        assert inputs(again["deployments"][0])[name] == inputs(master["deployments"][0])[name]
+    [volume] = cloud.kept("volume", "volumes")
+    assert [of["server_id"] for of in volume["attachments"]] == [after["kube-master-0"]["id"]]
+    assert set(json.loads(cloud.heat.outputs(stack_name)["wait_data"])) == {"kube-master-0", *(f"kube-minion-{i}" for i in range(5))}
 
 
 @LONG
@@ -238,6 +405,8 @@ def test_the_minimal_environment_becomes_a_cluster(cloud, authority, stack_name,
         stand_ins.into(host, "1.31.4")
         host.put(stand_ins.CNI_PROGRAMS)
         host.install_agent()
+        host.sh("install -d -m 755 /usr/share/heat-node-agent/addons /usr/share/heat-node-agent/addons/coredns")
+        host.put({"/usr/share/heat-node-agent/addons/coredns/coredns.yaml": (REPO / "image-build/addons/coredns/coredns.yaml", 0o644)})
         host.sh("mkdir -p -m 700 /var/lib/heat-cfntools")
         document = {"os-collect-config": told[name]["os-collect-config"], "deployments": []}
         host.write("/var/lib/heat-cfntools/cfn-init-data", json.dumps(document), 0o600)
@@ -249,7 +418,9 @@ def test_the_minimal_environment_becomes_a_cluster(cloud, authority, stack_name,
         out = cloud.heat.outputs(stack_name)
         assert out["versions"] == {"masters": {"0": "v1.31.4"}, "minions": {"0": "v1.31.4"}}
         assert {kind: {index: str(n) for index, n in of.items()} for kind, of in out["generations"].items()} == {"masters": {"0": "1"}, "minions": {"0": "1"}}
+        # The deployments are signalled after the wait condition.
         assert set(json.loads(out["wait_data"])) == set(names)
+        assert set(out["add_ons"]) == {"coredns"}
         assert out["masters"] == {"0": found[names[0]]["KUBE_NODE_IP"]} and out["api_address"].startswith("https://203.0.113.")
         # A changed parameter reaches the nodes one by one, and Heat hears of it.
         cloud.update(stack_name, CLUSTER, minimal, authority, **packages, node_parameters={"NODE_LABELS": "rack=7"})

@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 from lib.common import GATEWAY, LAB, PYTHON, TESTS, in_lab, wait_for
-from lib.heat import HEAT_DIR, Heat
+from lib.heat import HEAT_DIR, NET, Heat
 
 PORT = 8900
 EXAMPLES = TESTS.parent / "examples/heat"
@@ -57,6 +57,25 @@ class Cloud:
 
     def update(self, stack: str, template: Path, *environments, **parameters):
         self.heat._client("update", stack, template, *self.arguments(environments, **parameters))
+
+    def ends(self, stack: str, status: str, **failing: str) -> list[str]:
+        """Answers as the nodes until the stack's action ends, which must be by `status`: nodes that are named fail with that reason. Who answered, in
+        turn."""
+        answered: list[str] = []
+
+        def ended() -> bool:
+            answered.extend(json.loads(self.heat._client("answer", stack, *(f"{name}={why}" for name, why in failing.items())).stdout))
+            return not self.heat.status(stack).endswith("IN_PROGRESS")
+        wait_for(ended, NET, f"end of {stack}", every=0.5)
+        self.heat.wait(stack, status)
+        return answered
+
+    def unhealthy(self, stack: str, server: str):
+        self.heat._client("unhealthy", stack, server)
+
+    def kept(self, service: str, kind: str) -> list[dict]:
+        """What the cloud holds of a kind, e.g. Neutron's ports."""
+        return json.loads(in_lab("curl", "-sf", f"http://{GATEWAY}:{PORT}/{service}/{kind}").stdout)[kind.replace("-", "_")]
 
     def servers(self, stack: str) -> dict[str, dict]:
         """What Heat tells each server of the stack that has a deployment, by the node's name."""
