@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use super::catalog::{Code, ID};
+use super::catalog::{Code, ID, UNIT};
 use super::text::argument;
 use crate::error::Error;
 use crate::error::remedy::Remedy;
@@ -270,12 +270,16 @@ impl Event {
         self
     }
 
-    /// What to do about it: its own remedy, or else the catalog's. A command that takes an id has that of this deployment.
+    /// What to do about it: its own remedy, or else the catalog's. A command that takes an id or a unit has this event's.
     pub(super) fn remedy_in_words(&self) -> Cow<'_, str> {
         let words = self.remedy.as_deref().unwrap_or(self.code.entry().remedy);
-        match &self.deployment_id {
-            Some(id) if words.contains(ID) => words.replace(ID, &format!(" {}`", argument(id))).into(),
+        let words = match &self.deployment_id {
+            Some(id) if words.contains(ID) => Cow::from(words.replace(ID, &format!(" {}`", argument(id)))),
             _ => words.into(),
+        };
+        match &self.unit {
+            Some(unit) if words.contains(UNIT) => words.replace(UNIT, unit).into(),
+            _ => words,
         }
     }
 
@@ -304,6 +308,8 @@ mod tests {
         let of_one = Event { deployment_id: Some("a b".to_owned()), ..stopped };
         let remedy = of_one.remedy_in_words();
         assert!(remedy.starts_with("`heat-node-agent logs 'a b'` shows") && remedy.ends_with("rerun 'a b'`."), "{remedy}");
+        let hangs = Event::new(Code::ComponentHangs, "hangs").unit("kubelet.service");
+        assert!(hangs.remedy_in_words().contains("`systemctl restart kubelet.service` ends the hang"));
     }
 
     #[test]

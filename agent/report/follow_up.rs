@@ -62,9 +62,11 @@ impl Code {
     #[must_use]
     pub fn remedy(self) -> Remedy {
         let then = match self {
-            Self::NodeParametersInvalid | Self::DeploymentInterrupted | Self::RolledBack | Self::CertificateIssuerUntrusted => {
-                AfterRemedy::StackUpdate
-            }
+            Self::NodeParametersInvalid
+            | Self::DeploymentMalformed
+            | Self::DeploymentInterrupted
+            | Self::RolledBack
+            | Self::CertificateIssuerUntrusted => AfterRemedy::StackUpdate,
             Self::VolumeMissing
             | Self::DeploymentFailed
             | Self::DeploymentNotStarted

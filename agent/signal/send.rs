@@ -291,8 +291,8 @@ fn of_stack(url: &str) -> Remedy {
     let part = |at: usize| path.split('/').nth(at).unwrap_or_default();
     let (stack, resource) = (part(3), part(5));
     Remedy::said(format!(
-        "`openstack stack show {stack}`: if suspended, `openstack stack resume {stack}`, and `systemctl reload heat-node-agent` here. If \
-         DELETE_COMPLETE, or not found in its own project: ask the server's owner whether it is needed. Otherwise, once no update is running, \
+        "`openstack stack show {stack}`: if suspended, `openstack stack resume` it, and `systemctl reload heat-node-agent` here. If \
+         DELETE_COMPLETE, or not found in its own project: ask the server's owner whether it is needed. Else, once no update is running, \
          `openstack stack resource mark unhealthy {stack} {resource}` and a stack update, which runs {resource} again"
     ))
 }

@@ -162,7 +162,10 @@ impl Node {
 
     /// What differed from the parameters at the newest look.
     pub(super) fn differences(&self) -> Vec<String> {
-        self.known.differences.borrow().iter().map(|cause| cause.text.clone()).collect()
+        let found = self.known.differences.borrow();
+        // First what has a remedy of its own: it may be why others are there.
+        let (first, rest): (Vec<_>, Vec<_>) = found.iter().partition(|cause| cause.remedy.is_some());
+        first.into_iter().chain(rest).map(|cause| cause.text.clone()).collect()
     }
 
     /// What to do first about what differed, where that is not to put it back.
