@@ -6,7 +6,6 @@
 //! Heat gets the result that lies beside it, or hears that none is left.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::Cursor;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -953,12 +952,23 @@ fn body_beside(outcome: &DeploymentOutcome, record: &DeploymentRecord) -> Map<St
 /// times as large with its lines indented: it stays in one.
 fn write_legacy(legacy: &Tree, name: &Path, value: &Value) -> Result<()> {
     let compact = serde_json::to_vec(value).map_err(Error::permanent)?;
-    let mut room = vec![0; compact.len().saturating_mul(2).saturating_add(1024)];
-    let mut pretty = Cursor::new(room.as_mut_slice());
-    let is_short = serde_json::to_writer_pretty(&mut pretty, value).is_ok();
-    let length = usize::try_from(pretty.position()).unwrap_or_default();
-    let text = if is_short { room.get(..length).unwrap_or_default() } else { &compact };
-    legacy.write(name, text, Attributes::mode(0o600))
+    let text = if indentation(value, 1) <= compact.len() + 1024 {
+        serde_json::to_vec_pretty(value).map_err(Error::permanent)?
+    } else {
+        compact
+    };
+    legacy.write(name, &text, Attributes::mode(0o600))
+}
+
+/// Bytes that a value at this depth takes more where each item has an indented line.
+fn indentation(value: &Value, depth: usize) -> usize {
+    let items: &mut dyn Iterator<Item = &Value> = match value {
+        Value::Array(items) => &mut items.iter(),
+        Value::Object(members) => &mut members.values(),
+        _ => return 0,
+    };
+    // Two spaces a level, a line's end, and in objects a space behind the colon.
+    items.map(|item| 2 * depth + 2 + indentation(item, depth + 1)).sum::<usize>() + 2 * depth
 }
 
 /// The replaced tools' file name of a deployment; `None` for an id that is no safe file name (R21).

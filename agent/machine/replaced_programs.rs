@@ -1,6 +1,6 @@
 //! Units that still run a program which was replaced on disk: by a package, or by a link that leads to another release now.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use crate::files::Tree;
@@ -16,7 +16,7 @@ pub(crate) fn command(processes: &[u32]) -> Vec<String> {
 }
 
 /// By process, what that command printed: `'/proc/7/exe' -> '/usr/bin/etcd (deleted)'`.
-pub(crate) fn running_files(printed: &str) -> BTreeMap<u32, String> {
+pub(crate) fn running_files(printed: &str) -> Vec<(u32, String)> {
     let line = |line: &str| {
         let (link, file) = line.split_once(" -> ")?;
         let pid = link.trim_matches('\'').strip_prefix("/proc/")?.strip_suffix("/exe")?.parse().ok()?;
@@ -26,7 +26,7 @@ pub(crate) fn running_files(printed: &str) -> BTreeMap<u32, String> {
 }
 
 /// The same, for who may look at every process.
-pub(crate) fn visible_files(root: &Tree, processes: &[u32]) -> BTreeMap<u32, String> {
+pub(crate) fn visible_files(root: &Tree, processes: &[u32]) -> Vec<(u32, String)> {
     let file = |pid: &u32| {
         let link = root.read_link(Path::new(&format!("/proc/{pid}/exe"))).ok().flatten()?;
         Some((*pid, link.to_string_lossy().into_owned()))
@@ -43,9 +43,10 @@ pub(crate) fn processes<'a>(units: impl IntoIterator<Item = &'a UnitState>) -> V
 pub(crate) fn replaced<'a>(
     root: &Tree,
     units: impl IntoIterator<Item = &'a UnitState>,
-    running: &BTreeMap<u32, String>,
+    running: &[(u32, String)],
 ) -> BTreeSet<String> {
-    let is_replaced = |unit: &&UnitState| running.get(&unit.main_pid).is_some_and(|file| is_replaced(root, &unit.program, file));
+    let is_replaced =
+        |unit: &&UnitState| running.iter().any(|(pid, file)| *pid == unit.main_pid && is_replaced(root, &unit.program, file));
     units.into_iter().filter(is_replaced).map(|unit| unit.name.clone()).collect()
 }
 
@@ -98,7 +99,7 @@ mod tests {
         let printed =
             "'/proc/7/exe' -> '/usr/bin/etcd (deleted)'\nstat: cannot read\n'/proc/8/exe'\n'/proc/9/exe' -> '/opt/a b/x'\n";
         let expected = [(7, "/usr/bin/etcd (deleted)"), (9, "/opt/a b/x")].map(|(pid, file)| (pid, file.to_owned()));
-        assert_eq!(running_files(printed), BTreeMap::from(expected));
+        assert_eq!(running_files(printed), expected);
         assert_eq!(command(&[7, 9]), ["stat", "--format=%N", "/proc/7/exe", "/proc/9/exe"]);
         let unit = |name: &str, main_pid| UnitState { name: name.to_owned(), main_pid, ..UnitState::default() };
         assert_eq!(processes(&[unit("a", 7), unit("b", 0)]), [7]);

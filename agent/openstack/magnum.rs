@@ -124,9 +124,9 @@ impl<'a> Magnum<'a> {
                 parameter(peer)
             )),
             Some(ConnectFailure::Authority(peer)) => Remedy::stack_update_or(format!(
-                "if `openstack endpoint list` lacks {peer}: correct AUTH_URL or MAGNUM_URL in the template. Else set OPENSTACK_CA there to the root \
-                 CA that `openssl s_client -connect {peer} </dev/null` names (get it from the cloud's operators, not from that output). Then \
-                 update the stack. If it is set so already, the server sends no intermediates: have its operators add them"
+                "if `openstack endpoint list` lacks {peer}, correct AUTH_URL or MAGNUM_URL, else set OPENSTACK_CA to the root CA that \
+                 `openssl s_client -connect {peer} </dev/null` names (get it from the cloud's operators, not from there); update the stack. \
+                 If it is set so, the server sends no intermediates: have its operators add them"
             )),
             Some(ConnectFailure::Silence | ConnectFailure::Clock) | None => return error,
         };

@@ -71,7 +71,7 @@ impl Execution<'_> {
 
     async fn leave_etcd(&mut self, leaving: &LeavingMember) -> Result<()> {
         let Some(own) = self.asked.iter().find_map(|desired| desired.etcd.as_ref()) else { return Ok(()) };
-        self.marker.leaving = Some(leaving.clone());
+        self.marker.begin_leaving(leaving);
         self.marker.write(self.state)?;
         member::remove(self.http, &own.access, leaving).await?;
         (self.marker.etcd_is_left, self.marker.data_is_of_nobody) = (true, true);

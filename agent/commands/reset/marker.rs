@@ -16,14 +16,15 @@ pub(super) struct ResetMarker {
     pub(super) etcd_is_left: bool,
     /// Whether etcd's data is that of a member that has left.
     pub(super) data_is_of_nobody: bool,
-    /// The member that is being removed: its own etcd may have ended before this reset could say that it is.
+    /// The member that is being removed, its id before the URLs of the others: its own etcd may have ended before this reset could say
+    /// that it is.
     #[serde(default)]
-    pub(super) leaving: Option<LeavingMember>,
+    leaving: Vec<String>,
 }
 
 impl Default for ResetMarker {
     fn default() -> Self {
-        Self { schema: 1, etcd_is_left: false, data_is_of_nobody: false, leaving: None }
+        Self { schema: 1, etcd_is_left: false, data_is_of_nobody: false, leaving: Vec::new() }
     }
 }
 
@@ -36,6 +37,15 @@ impl ResetMarker {
                 path.display()
             ))
         })
+    }
+
+    pub(super) fn leaving(&self) -> Option<LeavingMember> {
+        let (id, others) = self.leaving.split_first()?;
+        Some(LeavingMember { id: id.clone(), others: others.to_vec() })
+    }
+
+    pub(super) fn begin_leaving(&mut self, member: &LeavingMember) {
+        self.leaving = [&member.id].into_iter().chain(&member.others).cloned().collect();
     }
 
     pub(super) fn write(&self, state: &Tree) -> Result<()> {

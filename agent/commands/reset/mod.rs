@@ -68,7 +68,7 @@ pub fn run(settings: &Settings, wanted: &Arguments) -> Result<ExitCode> {
         let own = asked.iter().find_map(|desired| desired.etcd.as_ref()).filter(|_| !is_left);
         let member = match own {
             Some(own) => {
-                let leaving = marker.as_ref().and_then(|marker| marker.leaving.clone());
+                let leaving = marker.as_ref().and_then(ResetMarker::leaving);
                 member::look(&http, &root, &asked, own, leaving).await
             }
             None => Member::None,

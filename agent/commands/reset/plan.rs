@@ -1,7 +1,5 @@
 //! What a reset does, in which order, and what it refuses: pure.
 
-use serde::{Deserialize, Serialize};
-
 use crate::desired::{Content, Desired, DiskName, Volume};
 use crate::error::{Error, Result};
 use crate::report::text::{argument, escaped};
@@ -46,8 +44,7 @@ pub(super) struct EtcdMembership {
 }
 
 /// A member that leaves its cluster.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct LeavingMember {
     /// The member's id.
     pub(super) id: String,

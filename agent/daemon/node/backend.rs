@@ -1,6 +1,6 @@
 //! What volumes and certificates need of other rooms: systemd, programs, Magnum, the passwd file.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -72,7 +72,7 @@ impl MachineBackend {
     }
 
     /// Which files these processes run, by a job for the same reason.
-    pub(in crate::daemon) async fn running_files(&self, processes: &[u32]) -> BTreeMap<u32, String> {
+    pub(in crate::daemon) async fn running_files(&self, processes: &[u32]) -> Vec<(u32, String)> {
         let printed = self.printed("program-process-files", replaced_programs::command(processes), Vec::new()).await;
         replaced_programs::running_files(&printed)
     }

@@ -1,6 +1,5 @@
 //! The sources of os-collect-config, asked side by side, and what each said last (heat-protocol.md 2).
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -147,12 +146,14 @@ impl Sources {
     /// Whether there is a list of deployments, and in the last round its source has answered: of several that have a list by the same
     /// name the last one's counts, as where os-apply-config merges them. What the machine has of its boot is none of Heat's any more.
     pub(super) fn have_just_listed(&self, options: &Options) -> bool {
-        let mut lists: BTreeMap<String, bool> = BTreeMap::new();
-        for source in &self.all {
+        let (mut known, mut is_heard) = (Vec::new(), true);
+        for source in self.all.iter().rev() {
             let is_by_boot = matches!(source.collector, Collector::HeatLocal | Collector::Ec2);
-            lists.extend(source.lists(options).map(|key| (key, source.is_current && !is_by_boot)));
+            let new: Vec<String> = source.lists(options).filter(|key| !known.contains(key)).collect();
+            is_heard &= new.is_empty() || (source.is_current && !is_by_boot);
+            known.extend(new);
         }
-        !lists.is_empty() && lists.values().all(|is_current| *is_current)
+        is_heard && !known.is_empty()
     }
 }
 
