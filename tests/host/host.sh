@@ -99,15 +99,17 @@ promtool() {
   dpkg-deb --fsys-tarfile "$folder"/*.deb | tar -xO ./usr/bin/promtool >"$TH/promtool.new"
   chmod 755 "$TH/promtool.new"; mv "$TH/promtool.new" "$TH/promtool"; rm -rf "$folder"
 }
-# The machine's own apt sources (a mirror or proxy is set there), for another suite.
+# The machine's own apt sources (a mirror or proxy is set there), for another suite than its own.
 sources() {
-  local f
+  local f own
+  own=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")
+  [ -n "$own" ] || die "/etc/os-release names no release of Debian"
   for f in /etc/apt/sources.list.d/debian.sources /etc/apt/sources.list; do
     [ -s "$f" ] || continue
     # What is being released has no point updates, and sid no fixes apart.
     case $1 in
-    sid) sed -E '/^Suites:/s/\bbookworm-[a-z]+//g; s/\bbookworm\b/sid/g' "$f" | awk -v RS= -v ORS='\n\n' '!/\nSuites: *\n/' ;;
-    *) sed "s/\bbookworm\b/$1/g" "$f" ;;
+    sid) sed -E "/^Suites:/s/\\b$own-[a-z]+//g; s/\\b$own\\b/sid/g" "$f" | awk -v RS= -v ORS='\n\n' '!/\nSuites: *\n/' ;;
+    *) sed "s/\\b$own\\b/$1/g" "$f" ;;
     esac
     return
   done

@@ -8,6 +8,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from lib.cluster import VERSION
 from lib.common import SUITE, run, wait_for
 from lib.hosts import packages
 from lib.node import IP, NODE, UNIT, VDB, VDC, ask, bring_up, ended, extend, loop_of, once
@@ -238,7 +239,7 @@ def test_containerd_takes_the_config_that_is_rendered_for_its_version(hosts, dri
     host.install_agent()
     give(host, "/usr/sbin/mkfs.btrfs")
     version = host.sh("containerd --version").split()[2].lstrip("v").split("~")[0]
-    inputs = {"ROLE": "minion", "KUBE_MASTER_IP": IP, "KUBE_NODE_IP": IP, "INSTANCE_NAME": "w-1", "KUBE_TAG": "v1.28.9",
+    inputs = {"ROLE": "minion", "KUBE_MASTER_IP": IP, "KUBE_NODE_IP": IP, "INSTANCE_NAME": "w-1", "KUBE_TAG": f"v{VERSION}",
               "CERTIFICATES": "bootstrap", "BOOTSTRAP_TOKEN": "abcdef.0123456789abcdef", "CA_CERTIFICATE": "/given/ca.crt",
               "CONTAINER_RUNTIME": "containerd", "CONTAINERD_VERSION": version, "DOCKER_STORAGE_DRIVER": driver,
               "DOCKER_VOLUME": VDB, "CLUSTER_UUID": NODE["CLUSTER_UUID"]}
