@@ -112,6 +112,30 @@ def test_a_package_holds_what_an_image_gets(deb, tmp_path):
     assert "conffiles" not in run("dpkg-deb", "-I", deb).stdout
 
 
+@pytest.mark.parametrize(("flags", "libc"), [(["-static"], False), ([], True)], ids=["static", "dynamic"])
+def test_a_package_asks_for_the_libc_that_its_program_needs(tmp_path, flags, libc):
+    made = tmp_path / "image"
+    (made / "usr/bin").mkdir(parents=True)
+    (made / "usr/share/man/man8").mkdir(parents=True)
+    (made / "usr/share/man/man8/heat-node-agent.8").write_text(".TH a 8\n")
+    # getrandom is of glibc 2.25.
+    run("cc", *flags, "-x", "c", "-o", made / "usr/bin/heat-node-agent", "-",
+        input="#include <sys/random.h>\nint main(void) { char c; return getrandom(&c, 1, 0) < 0; }\n")
+    found = Path(run(REPO / "image-build/deb", env={"CARGO_TARGET_DIR": str(tmp_path)}).stdout.strip())
+    depends = run("dpkg-deb", "-f", found, "Depends").stdout.strip().split(", ")
+    needed = re.search(r"libc6 \(>= ([\d.]+)\)", ", ".join(depends))
+    assert bool(needed) == libc and "systemd (>= 219)" in depends and "" not in depends, depends
+    if needed:
+        assert tuple(map(int, needed[1].split("."))) >= (2, 25)
+        # Where dpkg-shlibdeps says nothing there is no package.
+        (tmp_path / "bin").mkdir()
+        (tmp_path / "bin/dpkg-shlibdeps").write_text("#!/bin/sh\nexit 1\n")
+        (tmp_path / "bin/dpkg-shlibdeps").chmod(0o755)
+        found.unlink()
+        refused = run(REPO / "image-build/deb", check=False, env={"CARGO_TARGET_DIR": str(tmp_path), "PATH": f"{tmp_path}/bin:{os.environ['PATH']}"})
+        assert refused.returncode == 1 and "libc.so.6" in refused.stderr and not found.exists(), refused
+
+
 def test_the_same_sources_give_the_same_package(deb):
     before = deb.read_bytes()
     again = Path(run("sh", "-c", 'umask 077; exec taskset -c "$1" "$0"', REPO / "image-build/deb", min(os.sched_getaffinity(0))).stdout.strip())
