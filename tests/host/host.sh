@@ -3,6 +3,7 @@
 #
 #   host.sh prepare                     packages, and the cached roots `base`, `node`, `cloud` and `firewalld`, of other suites `tools` (quick once they are there)
 #   host.sh versions                    packages of those roots, and their versions
+#   host.sh starts PROGRAM              whether that of this machine, asked for its --version, starts on the root `base`
 #   host.sh sources SUITE               apt's sources of this machine, for that suite of Debian
 #   host.sh lab up LAB [IP/LEN] | lab down LAB
 #                                       a network namespace lab-LAB with bridge br0; no link to the machine's own net
@@ -455,6 +456,9 @@ verb=${1:-}; [ $# = 0 ] || shift
 case $verb in
 prepare) prepare;;
 versions) dpkg-query --admindir="$CACHE/cloud/var/lib/dpkg" --show;;
+starts)
+  # shellcheck disable=SC2016 # the inner shell expands them
+  unshare -m sh -ec 'mount --bind "$(dirname "$1")" "$2/mnt"; exec chroot "$2" "/mnt/$(basename "$1")" --version' sh "$(realpath "$1")" "$CACHE/base";;
 sources) sources "$1";;
 lab) lab "$@";;
 up) up "$@";;
@@ -470,5 +474,5 @@ reboot) halt "$1" RTMIN+4 200; boot "$1";; # systemd itself gives up what does n
 down) down "$@";;
 down-all) down_all;;
 list) for d in "$RUN"/*/; do [ ! -d "$d" ] || basename "$d"; done;;
-*) sed -n '2,27p' "$0"; exit 64;;
+*) sed -n '2,28p' "$0"; exit 64;;
 esac

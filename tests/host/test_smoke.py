@@ -1,7 +1,5 @@
 """The hosts themselves: what the other tests take for granted."""
-import pytest
-from lib.common import GATEWAY, run
-from lib.hosts import HOST_SH
+from lib.common import GATEWAY
 
 VDB = "3f0e8b5a-52f4-4c3b-9d47-aaaaaaaaaaaa"
 VDC = "9c1d7e60-1b1e-4f3c-8c1a-bbbbbbbbbbbb"
@@ -79,21 +77,3 @@ def test_files_and_the_journal(hosts):
     [entry] = host.wait_for(lambda: host.journal(HNA_EVENT="tested"))
     assert entry["MESSAGE"] == "hello" and entry in host.journal(extended=True)
     assert host.show("systemd-journald.service", "ActiveState", "SubState") == {"ActiveState": "active", "SubState": "running"}
-
-
-@pytest.mark.parametrize("own", ["bookworm", "trixie"])
-def test_roots_of_any_release_are_made_on_any_machine(own, tmp_path):
-    """Whatever release of Debian the machine is, its sources name the one that was asked for."""
-    (tmp_path / "os-release").write_text(f"VERSION_CODENAME={own}\n")
-    (tmp_path / "apt").mkdir()
-    (tmp_path / "apt/debian.sources").write_text("".join(
-        f"Types: deb\nURIs: http://mirror.invalid/{name}\nSuites: {suites}\nComponents: main\n\n"
-        for name, suites in (("debian", f"{own} {own}-updates"), ("security", f"{own}-security"))))
-
-    def suites(wanted: str) -> list[str]:
-        said = run("unshare", "-m", "sh", "-ec", 'mount --bind "$1/os-release" /etc/os-release; mount --bind "$1/apt" /etc/apt/sources.list.d\n'
-                   'exec "$0" sources "$2"', HOST_SH, tmp_path, wanted).stdout
-        return [word for line in said.splitlines() if line.startswith("Suites:") for word in line.split()[1:]]
-    for wanted in ("bookworm", "trixie", "forky"):
-        assert suites(wanted) == [wanted, f"{wanted}-updates", f"{wanted}-security"]
-    assert suites("sid") == ["sid"]
