@@ -64,6 +64,28 @@ def test_a_release_is_of_what_is_committed_and_tagged(tmp_path):
     assert "v1.2.3 is another commit" in asked(folder)
 
 
+@pytest.mark.parametrize(("changes", "message", "code"), [
+    ({"agent/main.rs": "b"}, "agent: b", 1),
+    ({"agent/main.rs": "b"}, "agent: b\n\nRelease-note: none\n", 0),
+    ({"agent/main.rs": "b", "CHANGELOG.md": PAGE.format("\n- More.\n")}, "agent: b", 0),
+    # A line of an old release is none of this one.
+    ({"agent/main.rs": "b", "CHANGELOG.md": PAGE.format("") + "- More.\n"}, "agent: b", 1),
+    ({"agent/rooms/tests/a.rs": "b", "docs/a.md": "b"}, "tests: b", 0),
+    ({"image-build/build": "b"}, "image-build: b", 1),
+])
+def test_what_users_see_needs_a_line_in_the_changelog(tmp_path, changes, message, code):
+    folder = repository(tmp_path, PAGE.format(""))
+    (folder / ".ci").mkdir()
+    shutil.copy(REPO / ".ci/release-note", folder / ".ci")
+    for path, text in changes.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text)
+    run("git", "-C", folder, "add", "-A")
+    run("git", "-C", folder, *GIT, "commit", "-qm", message)
+    done = run("sh", "-c", 'cd "$0" && .ci/release-note HEAD~1', folder, check=False)
+    assert done.returncode == code, done.stdout + done.stderr
+
+
 @pytest.fixture(scope="module")
 def key(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("key")
