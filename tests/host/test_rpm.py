@@ -1,6 +1,7 @@
 """The RPM package: what it holds is the Debian package's; installed, upgraded, erased on a host by a real rpm, without a distribution that uses it."""
 import gzip
 import re
+import shutil
 import stat
 from pathlib import Path
 
@@ -28,8 +29,8 @@ def newer(rpm: Path, folder: Path, version: str) -> Path:
     run("cp", "-a", made / "root", folder / f"root-{version}")
     nil = (word for name in ("__spec_install_pre", "__spec_install_post", "debug_package") for word in ("--define", f"{name} %{{nil}}"))
     run("rpmbuild", "--quiet", "-bb", "--target", "x86_64-linux", "--buildroot", folder / f"root-{version}", "--define", f"_topdir {folder}", *nil,
-        "--define", "_build_id_links none", "--define", "_binary_payload w0.gzdio", "--define", "_rpmfilename %{NAME}-%{VERSION}.rpm",
-        "--define", f"_rpmdir {folder}", spec)
+        "--define", f"_builddir {made}/build", "--define", "_build_id_links none", "--define", "_binary_payload w0.gzdio",
+        "--define", "_rpmfilename %{NAME}-%{VERSION}.rpm", "--define", f"_rpmdir {folder}", spec)
     return folder / f"heat-node-agent-{version}.rpm"
 
 
@@ -60,10 +61,11 @@ def test_it_holds_what_the_debian_package_holds(rpm, deb, tmp_path):
     assert run("rpm", "-qpL", rpm).stdout == "/usr/share/doc/heat-node-agent/third-party-notices.gz\n"
 
 
-def test_the_same_sources_give_the_same_rpm(rpm):
-    before = rpm.read_bytes()
-    again = Path(run("sh", "-c", 'umask 077; exec "$0"', REPO / "image-build/rpm", env={"TZ": "Pacific/Apia"}).stdout.strip())
-    assert again.read_bytes() == before
+def test_the_same_sources_give_the_same_rpm_in_any_folder(rpm, tmp_path):
+    folder = tmp_path / "with a blank"
+    shutil.copytree(rpm.parent / "usr", folder / "image/usr")
+    again = run("sh", "-c", 'umask 077; exec "$0"', REPO / "image-build/rpm", env={"TZ": "Pacific/Apia", "CARGO_TARGET_DIR": str(folder)}).stdout
+    assert Path(again.strip()).read_bytes() == rpm.read_bytes() and Path(again.strip()).parent == folder / "image"
 
 
 @pytest.mark.skipif(SUITE != "bookworm", reason="rpm is this machine's")
