@@ -42,6 +42,8 @@ def asked(folder: Path, *options) -> str:
     (PAGE.format(""), "1.2.4", [], r"the version is 1\.2\.4, and the newest release of CHANGELOG\.md 1\.2\.3"),
     (PAGE.format("\n- More.\n"), "1.2.3", [], r"lines below \[Unreleased\]"),
     (PAGE.format("\n- More.\n"), "1.2.4", ["--unreleased"], "building"),
+    (PAGE.format("\n" + "- More.\n" * 50000), "1.2.4", ["--unreleased"], "building"),
+    (PAGE.format("").replace("- That.\n", "- That.\n\n## [1.2.2] - 2026-11-29\n" * 5000), "1.2.3", [], "building"),
     (PAGE.format(""), "1.2.4", ["--unreleased"], r"says nothing below \[Unreleased\]"),
     (PAGE.format("\n- More.\n"), "1.2.3", ["--unreleased"], r"has 1\.2\.3 already"),
     (PAGE.format("").replace("- That.", "That."), "1.2.3", [], r"says nothing below \[1\.2\.3\]"),
@@ -49,7 +51,7 @@ def asked(folder: Path, *options) -> str:
     (PAGE.format(""), "1.2.3", ["--key", "/nowhere"], "/nowhere cannot be read"),
     (PAGE.format(""), "1.2.3", ["--out", "/usr"], "/usr is not empty"),
     (PAGE.format(""), "1.2.3", ["--key"], "--key FILE"),
-])
+], ids=lambda value: value[:20] if isinstance(value, str) else None)
 def test_what_is_no_release_is_refused_before_anything_is_built(tmp_path, page, version, options, says):
     assert re.search(says, asked(repository(tmp_path, page, version), *options))
 
