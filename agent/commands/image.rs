@@ -46,6 +46,9 @@ const KEYS: &[(&str, u32, &str)] = &[
     ("etc/etcd", 3, ".key"),
 ];
 
+/// What comes after `multi-user.target`, or is it, which wants the unit.
+const TOO_LATE: [&str; 4] = ["cloud-final.service", "cloud-init.target", "multi-user.target", "graphical.target"];
+
 /// Looks at everything.
 ///
 /// # Errors
@@ -54,6 +57,7 @@ pub(crate) fn check(root: &Tree, settings: &Settings) -> Result<Vec<Finding>> {
     let mut check = Check { root, findings: Vec::new() };
     check.agent_is_installed()?;
     check.unit_is_enabled()?;
+    check.unit_is_in_its_place()?;
     check.tools_are_there()?;
     check.no_machine_specific_files(settings)?;
     check.hooks_owned_by_root(settings)?;
@@ -131,6 +135,35 @@ impl Check<'_> {
                     "os-collect-config is enabled too: each deployment would run twice",
                     "remove os-collect-config",
                 );
+            }
+        }
+        Ok(())
+    }
+
+    /// The boot does not wait for the unit, nor the unit for the end of the boot, whatever drop-ins add.
+    fn unit_is_in_its_place(&mut self) -> Result<()> {
+        // Where /lib is no link, the package has nothing in it.
+        for directory in UNIT_DIRECTORIES.iter().filter(|directory| !directory.starts_with("/lib/")) {
+            let folder = Path::new(directory).join("heat-node-agent.service.d");
+            if self.root.facts_followed(&folder)?.is_none_or(|facts| facts.kind != FileKind::Directory) {
+                continue;
+            }
+            for name in self.root.list(&folder)? {
+                let place = folder.join(name);
+                // A link to /dev/null takes one of the same name out.
+                if place.extension().is_none_or(|ending| ending != "conf")
+                    || self.root.facts_followed(&place)?.is_none_or(|facts| facts.kind != FileKind::File)
+                {
+                    continue;
+                }
+                let bytes = self.root.read(&place, crate::files::READ_LIMIT)?.unwrap_or_default();
+                if moves_the_unit(&String::from_utf8_lossy(&bytes)) {
+                    self.refuse(
+                        &place,
+                        "the agent and the end of the boot would wait for each other: systemd leaves one of them out",
+                        "remove After= of cloud-final.service, cloud-init.target and multi-user.target, and DefaultDependencies=yes",
+                    );
+                }
             }
         }
         Ok(())
@@ -293,6 +326,22 @@ fn inside(path: &Path) -> PathBuf {
     path.strip_prefix("/").unwrap_or(path).to_owned()
 }
 
+/// Whether a drop-in orders its unit after the end of the boot, or has that wait for the unit.
+fn moves_the_unit(text: &str) -> bool {
+    let mut is_unit = false;
+    text.replace("\\\n", " ").lines().map(str::trim).any(|line| {
+        if line.starts_with('[') {
+            is_unit = line == "[Unit]";
+        }
+        let (key, value) = line.split_once('=').filter(|_| is_unit).unwrap_or_default();
+        match key.trim_end() {
+            "After" => value.split_whitespace().any(|unit| TOO_LATE.contains(&unit)),
+            "DefaultDependencies" => matches!(value.trim_start(), "yes" | "true" | "on" | "1" | "y" | "t"),
+            _ => false,
+        }
+    })
+}
+
 /// Whether a line `key = something` stands in an INI file.
 fn has_value(bytes: &[u8], key: &str) -> bool {
     String::from_utf8_lossy(bytes)
@@ -382,6 +431,32 @@ mod tests {
         write(&root, "etc/kubernetes/ca.pem", "-----BEGIN CERTIFICATE-----\n", 0o644);
         write(&root, "etc/os-collect-config.conf", "[DEFAULT]\ncommand = x\n[cfn]\nmetadata_url =\n", 0o600);
         root.create_dir_all(Path::new("var/lib/heat-node-agent"), Attributes::mode(0o700)).unwrap();
+        assert_eq!(found(&root), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_drop_in_that_moves_the_unit_in_the_boot_is_refused_by_its_place() {
+        let own = "etc/systemd/system/heat-node-agent.service.d/late.conf";
+        for (place, text, is_refused) in [
+            (own, "[Unit]\nAfter=cloud-final.service\n", true),
+            (own, "[Unit]\nAfter=network.target \\\n  cloud-init.target\n", true),
+            (own, "[Unit]\nDefaultDependencies = yes\nAfter = multi-user.target\n", true),
+            ("usr/lib/systemd/system/heat-node-agent.service.d/late.conf", "[Unit]\nDefaultDependencies=1\n", true),
+            (own, "[Unit]\nDefaultDependencies=no\nAfter=cloud-init.service\n#After=cloud-final.service\n", false),
+            (own, "[Service]\nAfter=cloud-final.service\n[Unit]\nBefore=cloud-final.service\n", false),
+            ("etc/systemd/system/heat-node-agent.service.d/late.conf~", "[Unit]\nAfter=cloud-final.service\n", false),
+            ("etc/systemd/system/etcd.service.d/late.conf", "[Unit]\nAfter=cloud-final.service\n", false),
+        ] {
+            let dir = tempfile::tempdir().unwrap();
+            let root = image(dir.path());
+            write(&root, place, text, 0o644);
+            let expected = is_refused.then(|| format!("/{place}"));
+            assert_eq!(found(&root), expected.into_iter().collect::<Vec<_>>(), "{place}: {text}");
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let root = image(dir.path());
+        root.create_dir_all(Path::new(own).parent().unwrap(), Attributes::mode(0o755)).unwrap();
+        root.link("/dev/null", Path::new(own)).unwrap();
         assert_eq!(found(&root), Vec::<String>::new());
     }
 

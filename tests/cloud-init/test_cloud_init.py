@@ -191,3 +191,6 @@ def test_a_unit_after_all_of_cloud_init_is_a_cycle_and_the_tests_here_see_it(boo
     # systemd ends the cycle by leaving one of them out.
     left_out = [unit for unit in (UNIT, "cloud-final.service", "multi-user.target") if not host.is_active(unit)]
     assert left_out, "all of it runs"
+    # Seen when the image is built.
+    said = json.loads(host.exec("heat-node-agent", "verify", "--image", "--json", check=False).stdout)["mistakes"]
+    assert len([one for one in said if one["place"] in late]) == 1, said

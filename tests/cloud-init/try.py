@@ -48,7 +48,9 @@ def heading(text: str):
 
 def look(host: Host, server: SignalServer, awaited: list[str]) -> int:
     """Shows the journal until cloud-init is through and Heat has heard of the deployments; 0 if both went well."""
-    units = ["heat-node-agent", "heat-node-agent-guard", "cloud-init-local", "cloud-init", "cloud-config", "cloud-final"]
+    units = ["heat-node-agent", "heat-node-agent-guard", "cloud-init-local", cloud_init.NETWORK_STAGE, "cloud-config", "cloud-final"]
+    # From 24.3 on one process has all stages, and says what becomes of them.
+    units += ["cloud-init-main"]
     follow = host.popen("journalctl", "-f", "-n", "all", "-q", "-o", "short-precise", "--no-hostname", *(f"--unit={u}" for u in units),
                         stdin=subprocess.DEVNULL, start_new_session=True)
     try:

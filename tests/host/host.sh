@@ -3,6 +3,7 @@
 #
 #   host.sh prepare                     packages, and the cached roots `base`, `node`, `cloud` and `firewalld`, of other suites `tools` (quick once they are there)
 #   host.sh versions                    packages of those roots, and their versions
+#   host.sh starts PROGRAM              whether that of this machine, asked for its --version, starts on the root `base`
 #   host.sh sources SUITE               apt's sources of this machine, for that suite of Debian
 #   host.sh lab up LAB [IP/LEN] | lab down LAB
 #                                       a network namespace lab-LAB with bridge br0; no link to the machine's own net
@@ -99,15 +100,17 @@ promtool() {
   dpkg-deb --fsys-tarfile "$folder"/*.deb | tar -xO ./usr/bin/promtool >"$TH/promtool.new"
   chmod 755 "$TH/promtool.new"; mv "$TH/promtool.new" "$TH/promtool"; rm -rf "$folder"
 }
-# The machine's own apt sources (a mirror or proxy is set there), for another suite.
+# The machine's own apt sources (a mirror or proxy is set there), for another suite than its own.
 sources() {
-  local f
+  local f own
+  own=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")
+  [ -n "$own" ] || die "/etc/os-release names no release of Debian"
   for f in /etc/apt/sources.list.d/debian.sources /etc/apt/sources.list; do
     [ -s "$f" ] || continue
     # What is being released has no point updates, and sid no fixes apart.
     case $1 in
-    sid) sed -E '/^Suites:/s/\bbookworm-[a-z]+//g; s/\bbookworm\b/sid/g' "$f" | awk -v RS= -v ORS='\n\n' '!/\nSuites: *\n/' ;;
-    *) sed "s/\bbookworm\b/$1/g" "$f" ;;
+    sid) sed -E "/^Suites:/s/\\b$own-[a-z]+//g; s/\\b$own\\b/sid/g" "$f" | awk -v RS= -v ORS='\n\n' '!/\nSuites: *\n/' ;;
+    *) sed "s/\\b$own\\b/$1/g" "$f" ;;
     esac
     return
   done
@@ -453,6 +456,9 @@ verb=${1:-}; [ $# = 0 ] || shift
 case $verb in
 prepare) prepare;;
 versions) dpkg-query --admindir="$CACHE/cloud/var/lib/dpkg" --show;;
+starts)
+  # shellcheck disable=SC2016 # the inner shell expands them
+  unshare -m sh -ec 'mount --bind "$(dirname "$1")" "$2/mnt"; exec chroot "$2" "/mnt/$(basename "$1")" --version' sh "$(realpath "$1")" "$CACHE/base";;
 sources) sources "$1";;
 lab) lab "$@";;
 up) up "$@";;
@@ -468,5 +474,5 @@ reboot) halt "$1" RTMIN+4 200; boot "$1";; # systemd itself gives up what does n
 down) down "$@";;
 down-all) down_all;;
 list) for d in "$RUN"/*/; do [ ! -d "$d" ] || basename "$d"; done;;
-*) sed -n '2,27p' "$0"; exit 64;;
+*) sed -n '2,28p' "$0"; exit 64;;
 esac

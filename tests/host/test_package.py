@@ -1,33 +1,19 @@
 """The Debian package on real systemd hosts: installed, upgraded in the middle of a deployment, removed, purged."""
 import gzip
-import io
 import json
 import os
 import re
 import stat
-import subprocess
-import tarfile
 from pathlib import Path
 
 import pytest
 
 from lib.common import REPO, Failed, run
 from lib.node import IP, NODE, UNIT, VDB, VDC, heard_out, is_steady, signalled
+from lib.packages import COUNT, GUARD, PACKAGE_ONLY, STAND_IN, deb, files_of, is_enabled, job_of, pids, prepare  # noqa: F401
 
-GUARD = "heat-node-agent-guard.service"
-STAND_IN = f"/etc/systemd/system/{GUARD}"
 SERVICES = ("etcd.service", "docker.service")
 DROP_INS = [f"/etc/systemd/system/{unit}.d/50-heat-node-agent.conf" for unit in sorted(SERVICES)]
-# Of the package alone: an image has no package manager to tell.
-PACKAGE_ONLY = {"usr/share/doc/heat-node-agent/changelog.Debian.gz", "usr/share/doc/heat-node-agent/copyright",
-                "usr/share/doc/heat-node-agent/third-party-notices.gz", "usr/share/lintian/overrides/heat-node-agent"}
-COUNT = "#!/bin/sh\necho ran >>/var/tmp/ran\n"
-
-
-@pytest.fixture(scope="session")
-def deb() -> Path:
-    """HNA_DEB, else made of what lies in target/image."""
-    return Path(os.environ.get("HNA_DEB") or run(REPO / "image-build/deb").stdout.strip())
 
 
 def newer(deb: Path, folder: Path, version: str) -> Path:
@@ -44,50 +30,8 @@ def install(host, deb: Path, check: bool = True):
     return host.exec("dpkg", "-i", f"/var/tmp/{deb.name}", check=check)
 
 
-def prepare(host, server):
-    """Whom to ask, as the image or cloud-init leaves it. The roots of these hosts keep no manual pages: here they do."""
-    cfn = server.settings()["cfn"]
-    host.write("/etc/os-collect-config.conf", "[cfn]\n" + "".join(f"{k} = {v}\n" for k, v in cfn.items()), 0o600)
-    host.sh("rm -f /etc/dpkg/dpkg.cfg.d/*")
-
-
-def is_enabled(host) -> str:
-    return host.exec("systemctl", "is-enabled", UNIT, check=False).stdout.strip()
-
-
-def pids(host, *units: str) -> dict[str, str]:
-    return {unit: host.show(unit, "MainPID")["MainPID"] for unit in units}
-
-
-def job_of(host) -> str:
-    """The unit of the one deployment that runs."""
-    def found() -> str:
-        units = host.sh("systemctl list-units --no-legend --plain 'heat-deployment-*' | cut -d' ' -f1").split()
-        return units[0] if len(units) == 1 else ""
-    return host.wait_for(found, what="one running deployment")
-
-
 def is_healthy(host) -> bool:
     return host.exec("heat-node-agent", "status", check=False).returncode == 0
-
-
-def files_of(deb: Path) -> dict[str, tuple[int, bytes]]:
-    """Mode and content of each file; manual pages as they are in an image."""
-    data = subprocess.run(["dpkg-deb", "--fsys-tarfile", deb], check=True, capture_output=True).stdout
-    found = {}
-    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
-        for member in tar:
-            assert (member.uid, member.gid) == (0, 0), member.name
-            if member.isdir():
-                assert member.mode == 0o755, member.name
-                continue
-            assert member.isfile(), f"{member.name} is no plain file"
-            name, content = member.name.removeprefix("./"), tar.extractfile(member).read()
-            if name.startswith("usr/share/man/"):
-                assert name.endswith(".gz"), name
-                name, content = name.removesuffix(".gz"), gzip.decompress(content)
-            found[name] = (member.mode, content)
-    return found
 
 
 def test_a_package_holds_what_an_image_gets(deb, tmp_path):
@@ -104,12 +48,37 @@ def test_a_package_holds_what_an_image_gets(deb, tmp_path):
     library = Path(run("rustc", "--print", "target-libdir", "--target", "x86_64-unknown-linux-musl").stdout.strip())
     assert not needed or not library.is_dir(), needed
     # Whose work it is linked with, down to the texts that only one of them has.
-    notices = gzip.decompress(package["usr/share/doc/heat-node-agent/third-party-notices.gz"][1]).decode()
-    for words in ("\n  ring 0.", "\n  tokio 1.", "\n  subtle 2.", "BoringSSL", "Neither the name of the copyright holder"):
+    notices = gzip.decompress(image["usr/share/doc/heat-node-agent/third-party-notices.gz"][1]).decode()
+    for words in ("\n  ring 0.", "\n  tokio 1.", "\n  subtle 2.", "BoringSSL", "Neither the name of the copyright holder", "APPENDIX: How to apply"):
         assert words in notices, words
     assert "  proptest " not in notices and "  serde_derive " not in notices
     # Settings in /etc are the operator's.
     assert "conffiles" not in run("dpkg-deb", "-I", deb).stdout
+
+
+@pytest.mark.parametrize(("flags", "libc"), [(["-static"], False), ([], True)], ids=["static", "dynamic"])
+def test_a_package_asks_for_the_libc_that_its_program_needs(tmp_path, flags, libc):
+    made = tmp_path / "image"
+    (made / "usr/bin").mkdir(parents=True)
+    for name, text in (("man/man8/heat-node-agent.8", b".TH a 8\n"), ("doc/heat-node-agent/third-party-notices.gz", gzip.compress(b"a\n"))):
+        (made / "usr/share" / name).parent.mkdir(parents=True)
+        (made / "usr/share" / name).write_bytes(text)
+    # getrandom is of glibc 2.25.
+    run("cc", *flags, "-x", "c", "-o", made / "usr/bin/heat-node-agent", "-",
+        input="#include <sys/random.h>\nint main(void) { char c; return getrandom(&c, 1, 0) < 0; }\n")
+    found = Path(run(REPO / "image-build/deb", env={"CARGO_TARGET_DIR": str(tmp_path)}).stdout.strip())
+    depends = run("dpkg-deb", "-f", found, "Depends").stdout.strip().split(", ")
+    needed = re.search(r"libc6 \(>= ([\d.]+)\)", ", ".join(depends))
+    assert bool(needed) == libc and "systemd (>= 219)" in depends and "" not in depends, depends
+    if needed:
+        assert tuple(map(int, needed[1].split("."))) >= (2, 25)
+        # Where dpkg-shlibdeps says nothing there is no package.
+        (tmp_path / "bin").mkdir()
+        (tmp_path / "bin/dpkg-shlibdeps").write_text("#!/bin/sh\nexit 1\n")
+        (tmp_path / "bin/dpkg-shlibdeps").chmod(0o755)
+        found.unlink()
+        refused = run(REPO / "image-build/deb", check=False, env={"CARGO_TARGET_DIR": str(tmp_path), "PATH": f"{tmp_path}/bin:{os.environ['PATH']}"})
+        assert refused.returncode == 1 and "libc.so.6" in refused.stderr and not found.exists(), refused
 
 
 def test_the_same_sources_give_the_same_package(deb):

@@ -8,15 +8,14 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from lib.cluster import VERSION
 from lib.common import SUITE, run, wait_for
-from lib.hosts import packages
+from lib.hosts import TOOLS, give, packages
 from lib.node import IP, NODE, UNIT, VDB, VDC, ask, bring_up, ended, extend, loop_of, once
 
 WORKER = {"ROLE": "worker", "INSTANCE_NAME": "w-1", "KUBE_NODE_IP": IP, "CLUSTER_UUID": NODE["CLUSTER_UUID"], "DOCKER_VOLUME": VDB,
           "WAIT_TIMEOUT": 600}
 MASTER = {name: value for name, value in NODE.items() if name != "ETCD_VOLUME"}
-# The root with LVM's and btrfs's programs, or without: see give().
-TOOLS = "node" if SUITE == "bookworm" else "tools"
 # An image of nothing but a file.
 IMAGE = "mkdir -p /run/i; echo hello >/run/i/hello; tar -C /run/i -c . | docker import - hello"
 # The agent may be looking at it.
@@ -38,15 +37,6 @@ def look(host, server):
 
 def reported(host, words: str):
     return host.reported("VolumeUnhealthy", words=words)
-
-
-def give(host, *programs: str):
-    """Programs of this machine with the libraries that the host's root lacks, where both are of the same Debian."""
-    if TOOLS != "node":
-        return
-    needed = {*programs, *re.findall(r"/\S+(?= \()", run("ldd", *programs).stdout)}
-    host.put({path: (Path(path).resolve(), 0o755) for path in sorted(needed) if not host.exists(path)})
-    host.sh("ldconfig")
 
 
 def tarred(files: dict[str, bytes]) -> bytes:
@@ -238,7 +228,7 @@ def test_containerd_takes_the_config_that_is_rendered_for_its_version(hosts, dri
     host.install_agent()
     give(host, "/usr/sbin/mkfs.btrfs")
     version = host.sh("containerd --version").split()[2].lstrip("v").split("~")[0]
-    inputs = {"ROLE": "minion", "KUBE_MASTER_IP": IP, "KUBE_NODE_IP": IP, "INSTANCE_NAME": "w-1", "KUBE_TAG": "v1.28.9",
+    inputs = {"ROLE": "minion", "KUBE_MASTER_IP": IP, "KUBE_NODE_IP": IP, "INSTANCE_NAME": "w-1", "KUBE_TAG": f"v{VERSION}",
               "CERTIFICATES": "bootstrap", "BOOTSTRAP_TOKEN": "abcdef.0123456789abcdef", "CA_CERTIFICATE": "/given/ca.crt",
               "CONTAINER_RUNTIME": "containerd", "CONTAINERD_VERSION": version, "DOCKER_STORAGE_DRIVER": driver,
               "DOCKER_VOLUME": VDB, "CLUSTER_UUID": NODE["CLUSTER_UUID"]}

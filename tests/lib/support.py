@@ -2,12 +2,18 @@
 
     python3 -B tests/lib/support.py --suites         the releases
     python3 -B tests/lib/support.py --tests          the core, as pytest takes it
-    python3 -B tests/lib/support.py --write FOLDER   writes the page from FOLDER/SUITE.xml (pytest's) and FOLDER/SUITE.versions (host.sh's)
+    python3 -B tests/lib/support.py --write FOLDER   takes the runs in FOLDER into docs/support.json, and writes the page from that
+    python3 -B tests/lib/support.py --check          whether the page is what docs/support.json says
+
+FOLDER has for each release that was run SUITE.about (lines "commit ..." and "build ..."), and either SUITE.versions (host.sh's) and SUITE.xml
+(pytest's), or SUITE.failed: why no test could run. Of the other releases the page says what their last run came to.
 """
+import json
 import re
 import sys
 import xml.etree.ElementTree as ET
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from datetime import datetime, timezone
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -15,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from lib.common import REPO, TESTS  # noqa: E402
 from lib.hosts import upstream  # noqa: E402
 
-PAGE = REPO / "docs/support.md"
+PAGE, RECORD = REPO / "docs/support.md", REPO / "docs/support.json"
 SUITES = {"bullseye": "11", "bookworm": "12", "trixie": "13", "forky": "14, in testing"}
 PACKAGES = {"systemd": "systemd", "cloud-init": "cloud-init", "containerd": "containerd", "docker.io": "docker", "etcd-server": "etcd",
             "iptables": "iptables", "nftables": "nftables"}
@@ -45,20 +51,23 @@ HEAD = """# Releases it was run on
 
 <!-- Made by tests/lib/support.py, at the end of `tests/run suites`. -->
 
-The core of the host tests, on hosts made of each release's packages. *a/b*: of b tests a passed. The hosts share the kernel of the machine that
-runs the tests. `tests/run host --suite NAME` runs all host tests on one release.
+The core of the host tests, on hosts made of each release's packages. *a/b*: of b tests a passed, at the commit and with the build that the first table
+names. The hosts share the kernel of the machine that runs the tests. `tests/run suites --suite NAME` renews one row, `tests/run host --suite NAME` runs all
+host tests on one release.
 """
 
 
 @dataclass
 class Suite:
-    """What one run on one release came to."""
-    versions: dict[str, str]
+    """What the last run on one release came to."""
+    versions: dict[str, str] = field(default_factory=dict)
     day: str = ""
-    passed: dict[str, int] = field(default_factory=dict)
-    ran: dict[str, int] = field(default_factory=dict)
-    not_passed: list[str] = field(default_factory=list)
-    not_run: list[str] = field(default_factory=list)
+    commit: str = ""
+    build: str = ""
+    passed: list[str] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+    # Why a later run came to nothing: the rest is of the run before it.
+    prevented: str = ""
 
 
 def core() -> list[str]:
@@ -70,37 +79,46 @@ def core() -> list[str]:
     return found
 
 
-def area_of(file: str, name: str) -> str:
-    """file: below tests/; name: of the test, with its parameters. A test that is in no area is one that the core does not ask for."""
-    plain = name.split("[")[0]
-    found = [area for area, wanted in CORE.items() for one in wanted if one in (file, f"{file}::{plain}")]
-    if len(found) != 1:
-        raise ValueError(f"{file}::{plain} is in {found or 'no area'}")
-    return found[0]
+def area_of(test: str) -> str | None:
+    """test: FILE::NAME below tests/, with its parameters. None: the core does not ask for it."""
+    plain = test.split("[")[0]
+    return next((area for area, wanted in CORE.items() for one in wanted if one in (plain, plain.split("::")[0])), None)
 
 
-def read(results: Path, versions: Path) -> Suite:
+def read(folder: Path, name: str) -> Suite:
     """A run. What was skipped did not run; an error before or after a test counts against it once."""
-    lines = (line.split() for line in versions.read_text().splitlines())
-    suite = Suite({PACKAGES[name]: upstream(version) for name, version in lines if name in PACKAGES})
-    ended: dict[tuple[str, str], bool] = {}
-    for session in ET.parse(results).getroot().iter("testsuite"):
+    lines = (line.split() for line in (folder / f"{name}.versions").read_text().splitlines())
+    suite = Suite({PACKAGES[package]: upstream(version) for package, version in lines if package in PACKAGES}, **about(folder, name))
+    ended: dict[str, bool] = {}
+    for session in ET.parse(folder / f"{name}.xml").getroot().iter("testsuite"):
         suite.day = session.get("timestamp", "")[:10]
         for case in session.iter("testcase"):
             *folders, file = case.get("classname", "").removeprefix("tests.").split(".")
-            test = "/".join([*folders, f"{file}.py"]), case.get("name", "")
+            test = f"{'/'.join([*folders, file])}.py::{case.get('name', '')}"
             is_skipped, failed = case.find("skipped") is not None, case.find("failure") is not None or case.find("error") is not None
             if not is_skipped:
                 ended[test] = ended.get(test, True) and not failed
-    for (file, name), good in sorted(ended.items()):
-        area = area_of(file, name)
-        suite.ran[area] = suite.ran.get(area, 0) + 1
-        suite.passed[area] = suite.passed.get(area, 0) + good
-        if not good:
-            suite.not_passed.append(f"{file}::{name}")
-    seen = {f"{file}::{name.split('[')[0]}" for file, name in ended}
-    suite.not_run = [test for test in core() if test not in seen]
+    if foreign := [test for test in ended if area_of(test) is None]:
+        raise ValueError(f"the core does not ask for {foreign}")
+    suite.passed, suite.failed = (sorted(test for test, good in ended.items() if good is wanted) for wanted in (True, False))
     return suite
+
+
+def about(folder: Path, name: str) -> dict[str, str]:
+    return dict(line.split(" ", 1) for line in (folder / f"{name}.about").read_text().splitlines())
+
+
+def renewed(suites: dict[str, Suite], folder: Path) -> dict[str, Suite]:
+    """With the runs in folder in place of older ones."""
+    found = dict(suites)
+    for name in SUITES:
+        if (folder / f"{name}.failed").exists():
+            at, why = about(folder, name), " ".join((folder / f"{name}.failed").read_text().split())
+            found[name] = found.get(name) or Suite()
+            found[name].prevented = f"{datetime.now(timezone.utc):%Y-%m-%d}, {at['commit']}, {at['build']}: {why[-400:]}"
+        elif (folder / f"{name}.xml").exists():
+            found[name] = read(folder, name)
+    return {name: found[name] for name in SUITES if name in found}
 
 
 def shortened(tests: list[str]) -> list[str]:
@@ -116,18 +134,28 @@ def table(head: list[str], rows: list[list[str]]) -> list[str]:
 
 def page(suites: dict[str, Suite]) -> str:
     names = list(PACKAGES.values())
-    versions = [[f"Debian {SUITES[name]} ({name})", *(suite.versions.get(one, "") for one in names), suite.day] for name, suite in suites.items()]
-    results = [[name, *(f"{suite.passed[area]}/{suite.ran[area]}" if suite.ran.get(area) else "not run" for area in CORE),
-                f"{sum(suite.passed.values())}/{sum(suite.ran.values())}"] for name, suite in suites.items()]
-    wrong = [f"* {name}: `{test}`" for name, suite in suites.items() for test in suite.not_passed]
-    missing = [f"* {name}: all" for name in SUITES if name not in suites]
-    missing += [f"* {name}: {test}" for name, suite in suites.items() for test in shortened(suite.not_run)]
-    parts = [HEAD, *table(["release", *names, "run on"], versions), "", "## Tests", "", *table(["release", *CORE, "all"], results), ""]
-    if wrong:
-        parts += ["## Failed", "", *wrong, ""]
-    if missing:
-        parts += ["## Not run", "", *missing, ""]
+    versions = [[f"Debian {SUITES[name]} ({name})", *(suite.versions.get(one, "") for one in names), suite.day, suite.commit, suite.build]
+                for name, suite in suites.items()]
+    results, missing = [], [f"* {name}: all" for name in SUITES if name not in suites]
+    for name, suite in suites.items():
+        passed, ran = ([area_of(test) for test in tests] for tests in (suite.passed, suite.passed + suite.failed))
+        # Tests that are gone since count no more.
+        results.append([name, *(f"{passed.count(area)}/{ran.count(area)}" if area in ran else "not run" for area in CORE),
+                        f"{len(passed) - passed.count(None)}/{len(ran) - ran.count(None)}"])
+        seen = {test.split("[")[0] for test in suite.passed + suite.failed}
+        missing += [f"* {name}: {test}" for test in shortened([test for test in core() if test not in seen])]
+    wrong = [f"* {name}: `{test}`" for name, suite in suites.items() for test in suite.failed if area_of(test)]
+    prevented = [f"* {name}: {suite.prevented}" for name, suite in suites.items() if suite.prevented]
+    parts = [HEAD, *table(["release", *names, "run on", "commit", "build"], versions), "", "## Tests", "", *table(["release", *CORE, "all"], results), ""]
+    for title, listed in (("Runs that came to nothing", prevented), ("Failed", wrong), ("Not run", missing)):
+        if listed:
+            parts += [f"## {title}", "", *listed, ""]
     return "\n".join(parts)
+
+
+def recorded() -> dict[str, Suite]:
+    said = json.loads(RECORD.read_text()) if RECORD.exists() else {}
+    return {name: Suite(**said[name]) for name in SUITES if name in said}
 
 
 def main(arguments: list[str]) -> int:
@@ -137,9 +165,13 @@ def main(arguments: list[str]) -> int:
         case ["--tests"]:
             print(*(TESTS / one for wanted in CORE.values() for one in wanted), sep="\n")
         case ["--write", folder]:
-            at = Path(folder)
-            suites = {name: read(at / f"{name}.xml", at / f"{name}.versions") for name in SUITES if (at / f"{name}.xml").exists()}
+            suites = renewed(recorded(), Path(folder))
+            RECORD.write_text(json.dumps({name: asdict(suite) for name, suite in suites.items()}, indent=1) + "\n")
             PAGE.write_text(page(suites))
+        case ["--check"]:
+            if PAGE.read_text() != page(recorded()):
+                print(f"{PAGE} is not what {RECORD} says: tests/lib/support.py --write of an empty folder", file=sys.stderr)
+                return 1
         case _:
             print(__doc__, file=sys.stderr)
             return 64
