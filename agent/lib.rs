@@ -15,6 +15,7 @@ pub mod certificates;
 pub mod clock;
 pub mod collect;
 pub mod commands;
+mod concurrent;
 pub mod converge;
 pub mod daemon;
 pub mod deploy;

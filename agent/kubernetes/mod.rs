@@ -235,7 +235,7 @@ mod tests {
     /// Attack: two generations of parameters that were mostly zeros were written, and could not be read back.
     #[test]
     fn a_deployment_that_could_not_be_kept_is_a_mistake() {
-        let node = |input: serde_json::Value| {
+        let node = |input: Value| {
             let entry = serde_json::json!({"id": "i", "group": "kubernetes-node", "config": {"ROLE": "master", "INSTANCE_NAME": "m",
                 "KUBE_NODE_IP": "192.0.2.1", "CLUSTER_UUID": "c0ffee00-1111-4222-8333-444455556666", "TLS_DISABLED": "True"},
                 "inputs": [{"name": "deploy_x", "type": "Json", "value": input}]});

@@ -3,8 +3,9 @@
 
 use std::path::Path;
 
-use futures_util::future::{LocalBoxFuture, join_all};
+use futures_util::future::LocalBoxFuture;
 
+use crate::concurrent;
 use crate::desired::Desired;
 use crate::error::Result;
 use crate::files::{FileKind, READ_LIMIT, Tree};
@@ -95,7 +96,7 @@ impl InstalledPrograms<'_> {
                 Err(error) => (program, Some(Err(error))),
             }
         };
-        let all = join_all(programs(self.spec, self.desired).map(output)).await;
+        let all = concurrent::all(programs(self.spec, self.desired).map(output)).await;
         let of_flanneld = all.iter().find(|(program, _)| program.name == "flanneld");
         let of_flanneld = of_flanneld.and_then(|(_, output)| version_of(output.as_ref()?.as_ref().ok()?));
         let mut verdicts = Verdicts { flanneld: of_flanneld.or(flanneld), ..Verdicts::default() };

@@ -124,9 +124,9 @@ impl<'a> Magnum<'a> {
                 parameter(peer)
             )),
             Some(ConnectFailure::Authority(peer)) => Remedy::stack_update_or(format!(
-                "if `openstack endpoint list` lacks {peer}, correct AUTH_URL or MAGNUM_URL, else set OPENSTACK_CA to the root CA that \
-                 `openssl s_client -connect {peer} </dev/null` names (get it from the cloud's operators, not from there); update the stack. \
-                 If it is set so, the server sends no intermediates: have its operators add them"
+                "if `openstack endpoint list` lacks {peer}: correct AUTH_URL or MAGNUM_URL. Else set OPENSTACK_CA to the root that \
+                 `openssl s_client -connect {peer} </dev/null` names, got from the cloud's operators, and update the stack; if it is that \
+                 one, have them add the server's intermediates"
             )),
             Some(ConnectFailure::Silence | ConnectFailure::Clock) | None => return error,
         };

@@ -790,7 +790,7 @@ mod tests {
             let refers = ["named here", "names the", "names what", "quotes", "gives the", "say what", "ause says", "says how"];
             let of = ["he cause", "he remedy", "he message", "he step"];
             let is_pointer = |words: &&str| entry.remedy.contains(*words) && of.iter().any(|what| entry.remedy.contains(what));
-            assert!(!refers.iter().any(|words| is_pointer(&words)) && !entry.remedy.contains("named here"), "{}", entry.code);
+            assert!(!refers.iter().any(is_pointer) && !entry.remedy.contains("named here"), "{}", entry.code);
         }
     }
 }

@@ -89,6 +89,8 @@ mod tests {
         (result.is_ok(), asked.collect())
     }
 
+    const REMOVE: &str = "/v3/cluster/member/remove";
+
     #[tokio::test]
     async fn a_healthy_other_member_removes_it_and_its_own_only_if_none_does() {
         let healthy = || ok(r#"{"health": "true"}"#);
@@ -96,7 +98,6 @@ mod tests {
         let stopped = || status("503 Service Unavailable", r#"{"error": "etcdserver: server stopped", "code": 14}"#);
         let gone = || status("404 Not Found", r#"{"error": "etcdserver: member not found", "code": 5}"#);
         let sick = || vec![ok(r#"{"health": "false"}"#)];
-        const REMOVE: &str = "/v3/cluster/member/remove";
         let paths =
             |words: &str| words.split_whitespace().collect::<Vec<_>>().chunks(2).map(|pair| pair.join(" ")).collect::<Vec<_>>();
         // The first that is healthy, and nobody else.

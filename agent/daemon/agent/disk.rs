@@ -336,7 +336,7 @@ mod tests {
         for number in 0..50 {
             let id = format!("d{number:02}");
             place.ended(&id, 0, 0);
-            place.agent.ledger.journal.start(&id, json!({"id": id, "config": "x".repeat(3 * MIB as usize)})).unwrap();
+            place.agent.ledger.journal.start(&id, json!({"id": id, "config": "x".repeat(3 << 20)})).unwrap();
             place.agent.ledger.journal.finish(&id, DeploymentOutcome::default()).unwrap();
             place.supersede(&id);
         }

@@ -5,7 +5,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::try_join_all;
 use serde_json::{Map, Value, json};
 
 use super::backend::Issuers;
@@ -15,6 +14,7 @@ use super::plan::NodePlan;
 use super::wait::{Wait, wait_id};
 use super::{Node, renewal, spec_of};
 use crate::clock::BUILT;
+use crate::concurrent::all;
 use crate::converge::gates::passes;
 use crate::converge::{self, Failure, Retired, RunContext, add_pending_restarts};
 use crate::daemon::reason::{bounded, reason};
@@ -208,7 +208,8 @@ impl Node {
     /// have changed.
     async fn restart_replaced_programs(&self, desired: &Desired) -> Result<()> {
         let Some(systemd) = &self.host.systemd else { return Ok(()) };
-        let units = try_join_all(desired.units.iter().map(|unit| systemd.unit(&unit.name))).await?;
+        let units =
+            all(desired.units.iter().map(|unit| systemd.unit(&unit.name))).await.into_iter().collect::<Result<Vec<_>>>()?;
         // systemd reports an alias under its own name.
         let units: Vec<UnitState> =
             desired.units.iter().zip(units).map(|(unit, state)| UnitState { name: unit.name.clone(), ..state }).collect();

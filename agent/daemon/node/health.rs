@@ -303,9 +303,9 @@ impl MonitoredComponent {
 
     /// How far apart its newest restarts were, on average, if so many were within this time.
     fn restarted(&self, times: usize, within: Duration, now: Timestamp) -> Option<Duration> {
-        let newest = self.restarts.recent.iter().rev().take(times);
-        let first = newest.last().filter(|first| self.restarts.recent.len() >= times && now.since(**first) < within)?;
-        let last = self.restarts.recent.last()?;
+        let recent = &self.restarts.recent;
+        let first = recent.len().checked_sub(times).and_then(|at| recent.get(at)).filter(|first| now.since(**first) < within)?;
+        let last = recent.last()?;
         Some(last.since(*first) / u32::try_from(times.saturating_sub(1)).unwrap_or(1).max(1))
     }
 

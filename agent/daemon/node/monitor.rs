@@ -8,12 +8,12 @@ use std::convert::Infallible;
 use std::future::pending;
 use std::time::Duration;
 
-use futures_util::future::{join_all, try_join_all};
 use futures_util::stream::{BoxStream, StreamExt as _};
 
 use super::Node;
 use super::health::{Deaths, HealthEvent, ProblemKind, crash_remedy};
 use crate::backoff::random;
+use crate::concurrent::all;
 use crate::converge::diagnosis::{CrashCause, diagnose, hang_cause};
 use crate::converge::gates::passes;
 use crate::deploy::{AppliedExtent, Reference};
@@ -120,7 +120,8 @@ impl Node {
     /// All of them.
     async fn measure(&self, desired: &Desired, systemd: &Systemd, units: &[String]) {
         // A bus that is away is reported elsewhere; what is known stays.
-        let Ok(states) = try_join_all(units.iter().map(|unit| systemd.unit(unit))).await else { return };
+        let states = all(units.iter().map(|unit| systemd.unit(unit))).await.into_iter().collect::<Result<Vec<_>>>();
+        let Ok(states) = states else { return };
         for (state, unit) in states.into_iter().zip(units) {
             // systemd reports an alias under the name that was asked for.
             let state = UnitState { name: unit.clone(), ..state };
@@ -143,7 +144,7 @@ impl Node {
         let gates = self.monitor.health.borrow().gates(unit);
         let known = desired.gates.iter().chain(&desired.watched).filter(|gate| gates.contains(&gate.name));
         let ask = async |gate| (gate, passes(&self.host.root, &*self.http, &self.host.clock, gate).await);
-        for (gate, answer) in join_all(known.map(ask)).await {
+        for (gate, answer) in all(known.map(ask)).await {
             self.monitor.health.borrow_mut().record_gate_answer(&gate.name, &answer);
         }
     }

@@ -5,8 +5,6 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use futures_util::future::{join_all, try_join_all};
-
 use super::keeper::{CertificateBackend, CertificateKeeper, CertificateSigner, IssueFailure, REQUEST_LIMIT};
 use super::places::{InstalledPair, OwnKey, given, private};
 use super::record::CertificateRecord;
@@ -18,6 +16,7 @@ use crate::certificates::key::PrivateKey;
 use crate::certificates::request::request;
 use crate::certificates::x509::X509;
 use crate::clock::Timestamp;
+use crate::concurrent::all;
 use crate::converge::Owners;
 use crate::desired::{CaCertificate, Certificate, CertificatePolicy, Desired, KeyRequest, KeyType, Owner, Signer};
 use crate::error::{ConnectFailure, Context as _, Error, Result};
@@ -73,7 +72,7 @@ impl<H: CertificateBackend> CertificateKeeper<H> {
                     let doing = || format!("the CA {signer} that Magnum returned");
                     Ok::<_, IssueFailure>((*signer, X509::all_from_pem(&answer).context(doing)?))
                 });
-                known.extend(try_join_all(asking).await?);
+                known.extend(all(asking).await.into_iter().collect::<std::result::Result<Vec<_>, _>>()?);
             }
             None => {
                 if let Some(signer) = asked.first() {
@@ -155,7 +154,7 @@ impl<H: CertificateBackend> CertificateKeeper<H> {
         });
         let mut done = BTreeMap::new();
         let mut failed: Option<IssueFailure> = None;
-        for result in join_all(signing).await {
+        for result in all(signing).await {
             match result {
                 Ok((name, pair)) => drop(done.insert(name, pair)),
                 // What stays wrong is reported before what may pass.
@@ -185,7 +184,7 @@ impl<H: CertificateBackend> CertificateKeeper<H> {
                     let (name, path, owner) = (format!("certificate {}", wanted.name), wanted.key.clone(), wanted.owner.clone());
                     async move { self.make_rsa(&name, &path, &owner, openssl, bits, owners).await }
                 };
-                try_join_all(missing.iter().map(make)).await?
+                all(missing.iter().map(make)).await.into_iter().collect::<Result<_>>()?
             }
         };
         let mut made: BTreeMap<&str, PrivateKey> = missing.iter().map(|wanted| wanted.name.as_str()).zip(made).collect();

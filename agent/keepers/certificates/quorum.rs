@@ -5,10 +5,9 @@
 
 use std::time::Duration;
 
-use futures_util::future::join_all;
-
 use super::renewal::{Lock, QuorumState, RestartPermission, judge};
 use crate::clock::Timestamp;
+use crate::concurrent::all;
 use crate::converge::etcd::{Etcd, Members};
 use crate::desired::{EtcdAccess, EtcdMember};
 use crate::error::Result;
@@ -150,9 +149,9 @@ fn own_name(members: &Members) -> String {
 /// The other members that do not answer as healthy, by name.
 pub(crate) async fn unhealthy(etcd: &Etcd, members: &Members) -> Vec<String> {
     let others: Vec<_> = members.others().collect();
-    let answers = join_all(others.iter().map(async |member| {
+    let answers = all(others.iter().map(async |member| {
         // It may have several ways to it; one that works is enough.
-        let asked = join_all(member.urls.iter().map(|url| etcd.is_healthy(url))).await;
+        let asked = all(member.urls.iter().map(|url| etcd.is_healthy(url))).await;
         asked.contains(&true)
     }));
     let unhealthy = others.iter().zip(answers.await).filter(|(_, is_healthy)| !is_healthy);

@@ -20,11 +20,10 @@ mod wal;
 use std::path::Path;
 use std::time::Duration;
 
-use futures_util::future::join_all;
-
 use self::address::{host_and_port, is_same};
 use self::decision::{ClusterView, MemberData, MemberFacts, MemberHealth, NextStep, SeenMember, decide, healthy_url, typed};
 use super::certificates::quorum::{KEY, take};
+use crate::concurrent::all;
 use crate::converge::etcd::Etcd;
 use crate::converge::{EtcdMembership, MemberChange, MemberSituation, MemberStep};
 use crate::desired::{EtcdAccess, EtcdJoin};
@@ -198,7 +197,7 @@ async fn inspect<'a>(http: &Http, root: &Tree, join: &'a EtcdJoin, situation: &'
         |endpoint: &str| Etcd::new(http, &EtcdAccess { endpoint: endpoint.to_owned(), identity: join.identity.clone() }, ETCD);
     let others = join.members.iter().map(|(_, peer)| peer).filter(|peer| !is_same(peer, &join.peer));
     let mut lists = Vec::new();
-    for (peer, heard) in join_all(others.map(async |peer| (peer, ask(http, &at(peer), peer).await))).await {
+    for (peer, heard) in all(others.map(async |peer| (peer, ask(http, &at(peer), peer).await))).await {
         match heard {
             Heard::List(list) => lists.push(list),
             Heard::Nobody => {}
@@ -208,7 +207,7 @@ async fn inspect<'a>(http: &Http, root: &Tree, join: &'a EtcdJoin, situation: &'
     let mut urls: Vec<&String> = lists.iter().flat_map(|list| &list.members).flat_map(|one| &one.listed.clients).collect();
     urls.sort();
     urls.dedup();
-    let answers = join_all(urls.iter().map(async |url| {
+    let answers = all(urls.iter().map(async |url| {
         // Where there is TLS nobody is believed in the clear.
         if (join.identity.is_none() || url.starts_with("https://")) && at(url).is_healthy(url).await {
             return MemberHealth::Healthy;

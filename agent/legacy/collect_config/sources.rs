@@ -4,7 +4,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::join_all;
 use nix::unistd::getuid;
 use serde_json::{Map, Value};
 
@@ -16,6 +15,7 @@ use super::options::{Collector, Options};
 use crate::budgets::{LOCAL_BYTES, LOCAL_MEMORY, json};
 use crate::clock::Clock;
 use crate::collect::{HINT, LOCAL_DATA, SingleSource};
+use crate::concurrent;
 use crate::deploy::Work;
 use crate::error::{Context, Error, Result};
 use crate::files::{FileKind, Tree};
@@ -116,7 +116,7 @@ impl Sources {
             }
             source.ask(cache, owner, http, clock)
         });
-        let answers = join_all(asking).await;
+        let answers = concurrent::all(asking).await;
         let mut all = Documents::new();
         for (source, (answer, remarks)) in self.all.iter_mut().zip(answers) {
             for remark in &remarks {
@@ -355,13 +355,15 @@ mod tests {
     /// Attack: a source that was gone for good kept every result from being sent again.
     #[test]
     fn the_list_that_is_merged_last_says_whether_heat_was_heard() {
+        use Collector::{Cfn, Ec2, Heat, HeatLocal};
         let options = Options::load(&Machine::new().unwrap(), super::super::read(&["--config-file", "/dev/null"])).unwrap();
         let (list, other) = (json!({"deployments": []}), json!({"x": 1}));
-        let source = |(collector, document, is_current): (Collector, &Value, bool)| {
-            let last = Some(vec![("d".to_owned(), document.clone())]);
-            Source { collector, remote: None, last, is_current }
+        let said = |(collector, document, is_current): (Collector, &Value, bool)| Source {
+            collector,
+            remote: None,
+            last: Some(vec![("d".to_owned(), document.clone())]),
+            is_current,
         };
-        use Collector::{Cfn, Ec2, Heat, HeatLocal};
         for (all, expected) in [
             (vec![], false),
             (vec![(Heat, &other, true)], false),
@@ -376,7 +378,7 @@ mod tests {
         ] {
             let names: Vec<_> = all.iter().map(|(collector, _, is_current)| (collector.as_str(), *is_current)).collect();
             let mut sources = Sources::new(&options, &Clock::system()).unwrap();
-            sources.all = all.into_iter().map(source).collect();
+            sources.all = all.into_iter().map(said).collect();
             assert_eq!(sources.have_just_listed(&options), expected, "{names:?}");
         }
     }
