@@ -530,8 +530,9 @@ impl Source {
                 let trial = trial.iter().map(|trial| format!("{trial}: ")).collect::<String>();
                 named.remedy(format!("{trial}start {server} at {peer}; {place}"))
             }
-            Some(ConnectFailure::Name(host)) => named
-                .remedy(format!("`getent hosts {host}` tries it: correct this node's name servers in /etc/resolv.conf; {place}")),
+            Some(ConnectFailure::Name(host)) => named.remedy(format!(
+                "`getent hosts {host}` checks it. Correct this node's name servers in /etc/resolv.conf; {place}"
+            )),
             Some(ConnectFailure::Authority(_) | ConnectFailure::Silence | ConnectFailure::Clock) | None => named,
         }
     }

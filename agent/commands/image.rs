@@ -142,6 +142,7 @@ impl Check<'_> {
 
     /// The boot does not wait for the unit, nor the unit for the end of the boot, whatever drop-ins add.
     fn unit_is_in_its_place(&mut self) -> Result<()> {
+        let (mut is_late, mut is_waited_for) = (None, None);
         // Where /lib is no link, the package has nothing in it.
         for directory in UNIT_DIRECTORIES.iter().filter(|directory| !directory.starts_with("/lib/")) {
             let folder = Path::new(directory).join("heat-node-agent.service.d");
@@ -157,14 +158,17 @@ impl Check<'_> {
                     continue;
                 }
                 let bytes = self.root.read(&place, crate::files::READ_LIMIT)?.unwrap_or_default();
-                if moves_the_unit(&String::from_utf8_lossy(&bytes)) {
-                    self.refuse(
-                        &place,
-                        "the agent and the end of the boot would wait for each other: systemd leaves one of them out",
-                        "remove After= of cloud-final.service, cloud-init.target and multi-user.target, and DefaultDependencies=yes",
-                    );
-                }
+                let (waits, is_wanted) = order_of(&String::from_utf8_lossy(&bytes));
+                is_late = is_late.or_else(|| waits.then(|| place.clone()));
+                is_waited_for = is_waited_for.or_else(|| is_wanted.then_some(place));
             }
+        }
+        if let Some((place, _)) = is_late.zip(is_waited_for) {
+            self.refuse(
+                &place,
+                "the agent and the end of the boot would wait for each other: systemd leaves one of them out",
+                "remove After= of cloud-final.service, cloud-init.target and multi-user.target, or DefaultDependencies=yes",
+            );
         }
         Ok(())
     }
@@ -326,20 +330,21 @@ fn inside(path: &Path) -> PathBuf {
     path.strip_prefix("/").unwrap_or(path).to_owned()
 }
 
-/// Whether a drop-in orders its unit after the end of the boot, or has that wait for the unit.
-fn moves_the_unit(text: &str) -> bool {
-    let mut is_unit = false;
-    text.replace("\\\n", " ").lines().map(str::trim).any(|line| {
+/// Whether a drop-in orders its unit after the end of the boot, and whether it has that wait for the unit; both together are a cycle.
+fn order_of(text: &str) -> (bool, bool) {
+    let (mut is_unit, mut is_late, mut is_waited_for) = (false, false, false);
+    for line in text.replace("\\\n", " ").lines().map(str::trim) {
         if line.starts_with('[') {
             is_unit = line == "[Unit]";
         }
         let (key, value) = line.split_once('=').filter(|_| is_unit).unwrap_or_default();
         match key.trim_end() {
-            "After" => value.split_whitespace().any(|unit| TOO_LATE.contains(&unit)),
-            "DefaultDependencies" => matches!(value.trim_start(), "yes" | "true" | "on" | "1" | "y" | "t"),
-            _ => false,
+            "After" => is_late |= value.split_whitespace().any(|unit| TOO_LATE.contains(&unit)),
+            "DefaultDependencies" => is_waited_for = matches!(value.trim_start(), "yes" | "true" | "on" | "1" | "y" | "t"),
+            _ => {}
         }
-    })
+    }
+    (is_late, is_waited_for)
 }
 
 /// Whether a line `key = something` stands in an INI file.
@@ -438,10 +443,11 @@ mod tests {
     fn a_drop_in_that_moves_the_unit_in_the_boot_is_refused_by_its_place() {
         let own = "etc/systemd/system/heat-node-agent.service.d/late.conf";
         for (place, text, is_refused) in [
-            (own, "[Unit]\nAfter=cloud-final.service\n", true),
-            (own, "[Unit]\nAfter=network.target \\\n  cloud-init.target\n", true),
+            // The one alone only makes it late, or the boot longer.
+            (own, "[Unit]\nAfter=cloud-final.service\n", false),
+            (own, "[Unit]\nAfter=network.target \\\n  cloud-init.target\nDefaultDependencies=on\n", true),
             (own, "[Unit]\nDefaultDependencies = yes\nAfter = multi-user.target\n", true),
-            ("usr/lib/systemd/system/heat-node-agent.service.d/late.conf", "[Unit]\nDefaultDependencies=1\n", true),
+            ("usr/lib/systemd/system/heat-node-agent.service.d/late.conf", "[Unit]\nDefaultDependencies=1\n", false),
             (own, "[Unit]\nDefaultDependencies=no\nAfter=cloud-init.service\n#After=cloud-final.service\n", false),
             (own, "[Service]\nAfter=cloud-final.service\n[Unit]\nBefore=cloud-final.service\n", false),
             ("etc/systemd/system/heat-node-agent.service.d/late.conf~", "[Unit]\nAfter=cloud-final.service\n", false),

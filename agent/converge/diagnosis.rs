@@ -37,8 +37,8 @@ const FULL_BELOW: u64 = 1024 * 1024;
 const KNOWN_LINES: [(&str, &str); 2] = [
     (
         "mountpoint for cpu not found",
-        "`mount -t cgroup,cgroup2` lists no controller cpu: somebody unmounted it; reboot (masters one by one). If it lists cgroup2 alone, and \
-         Kubernetes is older than 1.19, use an image that boots with cgroup v1.",
+        "The cgroup controller cpu is not mounted, as `mount -t cgroup,cgroup2` shows. Reboot this node (masters one by one): systemd mounts \
+         it at boot.",
     ),
     (
         "running with swap on is not supported",
@@ -79,7 +79,7 @@ pub(crate) async fn diagnose(
     if let Some(first) = full.first() {
         why.fact = format!("no space is left on {}", full.join(", "));
         why.remedy = Some(
-            format!("`df -h {first}`, `df -i {first}`: free space or inodes there; `du -xhd1 {first}` shows what takes it.")
+            format!("`df -h {first}` and `df -i {first}` show whether space or inodes are used up, `du -xhd1 {first}` by what. Make room there.")
                 .into(),
         );
     }
@@ -260,7 +260,7 @@ mod tests {
     #[test]
     fn what_a_kubelet_lacks_on_its_node_has_its_own_remedy() {
         for (line, remedy) in [
-            ("failed to run Kubelet: mountpoint for cpu not found", Some("`mount -t cgroup,cgroup2` lists no controller cpu")),
+            ("failed to run Kubelet: mountpoint for cpu not found", Some("The cgroup controller cpu is not mounted")),
             ("failed to run Kubelet: Running with swap on is not supported, please disable swap!", Some("swap is on")),
             ("failed to run Kubelet: mountpoint for cpu found", None),
         ] {

@@ -64,6 +64,8 @@ pub struct RunContext<'a, U, V, P, C> {
     pub may_change_members: bool,
     /// What a generation that is abandoned brought, where the node goes back to the one before it.
     pub retired: &'a Retired,
+    /// Units that run a program which was replaced since they were started: they are restarted, although nothing else of them may change.
+    pub replaced: &'a BTreeSet<String>,
 }
 
 /// Makes a `Desired` true and measures that it is.
@@ -228,6 +230,7 @@ impl<'a, U: UnitManager, V: Volumes, P: Prober + Objects + PodNetwork + EtcdMemb
                 Err(error) => self.starter.patience("reading the units' states", None, error).await?,
             }
         }
+        observed.pending.extend(self.context.replaced.iter().cloned());
         let mut plan = plan::plan(self.desired, &observed);
         self.pending.clone_from(&observed.pending);
         self.end();

@@ -340,6 +340,7 @@ struct Machine {
     progress: Progress,
     deadline: Duration,
     patience: u32,
+    replaced: BTreeSet<String>,
 }
 
 impl Machine {
@@ -349,7 +350,8 @@ impl Machine {
         root.create_dir(Path::new("/etc"), Attributes::mode(0o755)).unwrap();
         let report = Report::kept();
         let progress = Progress::new(report.clone(), clock.clone());
-        let machine = Self { _dir: dir, root, clock, report, progress, deadline: Duration::from_secs(30), patience: 1 };
+        let deadline = Duration::from_secs(30);
+        let machine = Self { _dir: dir, root, clock, report, progress, deadline, patience: 1, replaced: BTreeSet::new() };
         machine.users("");
         machine
     }
@@ -392,6 +394,7 @@ impl Machine {
             flanneld: None,
             may_change_members: true,
             retired,
+            replaced: &self.replaced,
         };
         converge(desired, &context, fake).await
     }
@@ -559,6 +562,12 @@ async fn a_fresh_node_comes_up_in_order_and_a_second_run_does_nothing() {
     assert!(!again.changed);
     assert_eq!(fake.take_log(), ["volume runtime"], "nothing is reloaded, enabled, started");
     assert_eq!(machine.codes()[before..], [Code::GatePassed, Code::GatePassed]);
+    assert_eq!(machine.read("/run/heat-node-agent/pending-restarts.json"), None);
+
+    // Nothing of it changed but the program.
+    let machine = Machine { replaced: BTreeSet::from(["etcd.service".to_owned()]), ..machine };
+    assert!(machine.converge(&node(), &fake).await.unwrap().changed);
+    assert_eq!(fake.take_log(), ["volume runtime", "restart etcd.service", "done etcd.service"]);
     assert_eq!(machine.read("/run/heat-node-agent/pending-restarts.json"), None);
 }
 

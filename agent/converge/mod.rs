@@ -43,6 +43,6 @@ pub use engine::{RunContext, converge};
 pub use failure::{ConvergeResult, Converged, Failure};
 pub use observed::{Observed, observe, observe_files};
 pub use owners::Owners;
-pub use pending::{add as add_pending_restarts, is_pending as has_pending_restart};
+pub use pending::is_pending as has_pending_restart;
 pub use plan::{ChangePlan, plan};
 pub use retire::{Original, Retired, RetiredFile};

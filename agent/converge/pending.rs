@@ -25,14 +25,6 @@ pub fn is_pending(root: &Tree, unit: &str) -> bool {
     read(root).contains(unit)
 }
 
-/// Notes units that run something which was replaced, beside those that are noted.
-///
-/// # Errors
-/// If it cannot be written.
-pub fn add(tree: &Tree, units: BTreeSet<String>) -> Result<()> {
-    if units.is_empty() { Ok(()) } else { write(tree, &read(tree).into_iter().chain(units).collect()) }
-}
-
 /// Notes the units with a pending restart; no note where there is none.
 pub(crate) fn write(tree: &Tree, pending: &BTreeSet<String>) -> Result<()> {
     let note = Path::new(NOTE);

@@ -805,12 +805,14 @@ impl Journal {
     /// If it cannot be removed.
     pub fn discard_legacy_files(&self, id: &str) -> Result<()> {
         let (Some(legacy), Some(name)) = (&self.legacy, legacy_name(id)) else { return Ok(()) };
+        self.remove_legacy_result(id)?;
         let rest = serde_json::json!({"id": id, OURS: env!("CARGO_PKG_VERSION")});
+        let is_larger = legacy.facts(&name)?.is_some_and(|facts| facts.size > DISCARDED);
         // What was there before this agent ran anything is the replaced tools'.
-        if self.records.get(id).is_some_and(|record| record.started.is_some()) {
+        if is_larger && self.records.get(id).is_some_and(|record| record.started.is_some()) {
             write_legacy(legacy, &name, &rest)?;
         }
-        self.remove_legacy_result(id)
+        Ok(())
     }
 
     /// Removes what they find of its result.
@@ -947,6 +949,9 @@ fn path_of(id: &str) -> PathBuf {
 fn body_beside(outcome: &DeploymentOutcome, record: &DeploymentRecord) -> Map<String, Value> {
     super::result::kept(outcome, super::result::body(outcome, &record.outputs, super::SIGNAL_LIMIT))
 }
+
+/// Bytes that are not worth being discarded: what says that a deployment was run takes fewer.
+pub const DISCARDED: u64 = 512;
 
 /// Writes a file of the replaced tools, in their form: people and scripts read it by line. A document that is nested deep would be a hundred
 /// times as large with its lines indented: it stays in one.

@@ -64,7 +64,7 @@ fn overrun(millis: u64) -> FailureReason {
     let mut reason = FailureReason::from(why).with_code(Code::DeploymentTimedOut.entry().code);
     reason.remedy = Some(Remedy::stack_update_or(
         "if it only needs longer, raise [deploy] time_limit in /etc/heat-node-agent/agent.toml and `systemctl restart heat-node-agent`; \
-         if it waits for something, supply that; else correct it in the template and update the stack",
+         if it waits for something (its last lines say for what), supply that; else correct it in the template and update the stack",
     ));
     reason
 }

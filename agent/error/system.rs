@@ -17,8 +17,8 @@ pub(super) fn remedy(errno: Errno, path: &Path) -> Option<String> {
     let (whole, above) = (quoted(path), quoted(place(path)));
     Some(match errno {
         Errno::ENOSPC => format!(
-            "`df -h {above}` and `df -i {above}` show the file system, and whether space or inodes are used up: delete what is not needed \
-             elsewhere on it (old logs: `journalctl --vacuum-size=100M`), nothing of {above} itself, or enlarge it"
+            "`df -h {above}` and `df -i {above}` show the file system, and whether space or inodes are used up: make room on it (old logs: \
+             `journalctl --vacuum-size=100M`), but delete nothing in {above}; or enlarge it"
         ),
         Errno::EDQUOT => format!(
             "the disk quota is used up on the file system that holds {above}: `findmnt -T {above}` names it, `df -h {above}` shows \

@@ -42,7 +42,7 @@ impl Peer {
 
     fn command(&self) -> Option<String> {
         let origin = self.origin.as_ref().filter(|_| !self.proxied)?;
-        Some(format!("`curl -sS -m 5 -o /dev/null {origin} && echo it answers` tries it from this node"))
+        Some(format!("`curl -sS -m 5 -o /dev/null {origin} && echo it answers` checks it from this node"))
     }
 }
 
@@ -65,7 +65,7 @@ pub(super) fn describe(error: reqwest::Error, peer: &Peer, connect_limit: Durati
     if error.is_dns() {
         return Error::transient(format!("name {} cannot be resolved", peer.host))
             .remedy(format!(
-                "`getent hosts {}` tries it: correct the name, or this node's name servers in /etc/resolv.conf",
+                "`getent hosts {}` checks it. Correct the name, or this node's name servers in /etc/resolv.conf",
                 peer.host
             ))
             .with_connect_failure(ConnectFailure::Name(peer.host.clone()));

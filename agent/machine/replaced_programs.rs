@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use super::installed::found;
 use crate::files::Tree;
 use crate::systemd::UnitState;
 
@@ -54,9 +55,16 @@ fn is_replaced(root: &Tree, program: &str, running: &str) -> bool {
     let inode = |path: &str| root.facts_followed(Path::new(path)).ok().flatten().map(|facts| facts.stamp.0);
     let (running, is_deleted) = running.strip_suffix(DELETED).map_or((running, false), |path| (path, true));
     let in_its_place = inode(running);
-    // A script that runs the program has another name, and says nothing.
-    let by_link = inode(program).filter(|_| Path::new(program).file_name() == Path::new(running).file_name());
+    // A script that runs the program says nothing, whatever its name is.
+    let is_same =
+        |program: &String| Path::new(program).file_name() == Path::new(running).file_name() && !is_script(root, program);
+    let by_link = found(root, program).filter(is_same).and_then(|program| inode(&program));
     if is_deleted { in_its_place.or(by_link).is_some() } else { by_link.is_some_and(|next| Some(next) != in_its_place) }
+}
+
+/// Programs are larger than what is read here.
+fn is_script(root: &Tree, program: &str) -> bool {
+    root.read(Path::new(program), 64 * 1024).ok().flatten().is_some_and(|bytes| bytes.starts_with(b"#!"))
 }
 
 #[cfg(test)]
@@ -71,6 +79,9 @@ mod tests {
         for path in ["opt/1/kubelet", "opt/2/kubelet", "usr/bin/etcd", "usr/bin/start-etcd", "usr/bin/python3"] {
             root.create_dir_all(Path::new(path).parent().unwrap(), Attributes::mode(0o755)).unwrap();
             root.write(Path::new(path), b"", Attributes::mode(0o755)).unwrap();
+        }
+        for path in ["usr/bin/flanneld", "opt/1/flanneld"] {
+            root.write(Path::new(path), b"#!/bin/sh\nexec /opt/1/flanneld\n", Attributes::mode(0o755)).unwrap();
         }
         root.link("/opt/2/kubelet", Path::new("usr/bin/kubelet")).unwrap();
         root.link("/usr/bin", Path::new("bin")).unwrap();
@@ -88,6 +99,11 @@ mod tests {
             ("/usr/bin/start-etcd", "/usr/bin/etcd", false),
             ("/usr/bin/start-etcd", "/usr/bin/etcd (deleted)", true),
             ("/usr/bin/start-etcd", "/usr/bin/python3", false),
+            ("/usr/bin/flanneld", "/opt/1/flanneld", false),
+            // As the agent's own units have it.
+            ("kubelet", "/opt/1/kubelet", true),
+            ("kubelet", "/opt/2/kubelet", false),
+            ("nothing", "/opt/1/nothing", false),
             ("", "/usr/bin/etcd", false),
         ] {
             assert_eq!(is_replaced(&root, program, running), expected, "{program} {running}");

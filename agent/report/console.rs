@@ -75,7 +75,7 @@ impl Console {
     }
 
     fn line(&mut self, event: &Event) -> Option<String> {
-        let phase = event.phase.filter(|_| !event.is_detail)?;
+        let phase = event.phase?;
         let entry = event.code.entry();
         let state = match entry.priority {
             Priority::Error => "failed",
@@ -84,6 +84,11 @@ impl Console {
             Priority::Notice if waits(event.code) => "waiting",
             Priority::Notice | Priority::Info => "ok",
         };
+        if event.is_detail {
+            // What is over may be no news yet, and is not shown again as wrong all the same.
+            self.note(event, phase, state);
+            return None;
+        }
         let why = event.cause.as_deref().unwrap_or(&event.message);
         // What else goes on beside it is no new beginning.
         let is_beginning =
@@ -102,42 +107,51 @@ impl Console {
         } else if is_beginning {
             self.failure = None;
         }
-        if !self.is_news(phase, state, event, is_beginning) {
-            return None;
+        // A node that is changed, or was, is measured anew.
+        if matches!(event.code, Code::NodePlanned | Code::NodeConverged | Code::NodeUnchanged | Code::RolledBack) {
+            self.wrong.clear();
         }
-        // What goes wrong with a node in place does so in no phase of bringing it up.
-        let of_phase = if phase == Phase::Steady && state != "ok" { String::new() } else { format!(" phase={}", phase.as_str()) };
-        let mut line = format!("heat-node-agent{of_phase} state={state} code={}", entry.code);
-        for (key, value) in [("unit", &event.unit), ("gate", &event.gate), ("deployment", &event.deployment_name)] {
-            if let Some(value) = value {
-                line.push_str(&format!(" {key}={}", escaped(value)));
-            }
-        }
-        let room = if entry.priority == Priority::Error { ROOM_OF_FAILURE } else { ROOM };
-        line.push_str(&format!(" msg=\"{}\"", shortened(&quoted(why), room)));
-        let remedy = event.remedy_in_words();
-        if state != "ok" && !remedy.is_empty() && !why.contains(&*remedy) {
-            line.push_str(&format!(" remedy=\"{}\"", shortened(&quoted(&remedy), ROOM_OF_FAILURE)));
-        }
-        line.push_str("\r\n");
-        let subject = event.gate.as_ref().or(event.unit.as_ref()).filter(|_| phase == Phase::Steady);
-        Some(match subject {
-            Some(subject) => self.with_what_is_wrong(subject, state, line),
-            None => line,
-        })
+        let is_news = self.is_news(phase, state, event, is_beginning);
+        let is_of_component = self.note(event, phase, state);
+        let still_wrong = self.wrong.last().filter(|_| is_of_component && state == "ok").map(|(_, line)| line.as_str());
+        is_news.then(|| text(event, phase, state) + still_wrong.unwrap_or_default())
     }
 
-    /// The line, and behind one that says that something is well again the newest of those that are not.
-    fn with_what_is_wrong(&mut self, subject: &str, state: &'static str, line: String) -> String {
-        self.wrong.retain(|(other, _)| other != subject);
+    /// Keeps what is wrong with a component of a node in place. Whether the event is about one.
+    fn note(&mut self, event: &Event, phase: Phase, state: &'static str) -> bool {
+        let Some(subject) = event.gate.as_ref().or(event.unit.as_ref()).filter(|_| phase == Phase::Steady) else { return false };
+        let is_over = matches!(event.code, Code::ComponentRecovered | Code::PodNetworkRecovered);
+        if is_over || state != "ok" {
+            self.wrong.retain(|(other, _)| other != subject);
+        }
         if state != "ok" {
-            self.wrong.push((subject.to_owned(), line.clone()));
+            self.wrong.push((subject.clone(), text(event, phase, state)));
             let surplus = self.wrong.len().saturating_sub(MOST);
             self.wrong.drain(..surplus);
-            return line;
         }
-        self.wrong.last().map_or(line.clone(), |(_, wrong)| format!("{line}{wrong}"))
+        true
     }
+}
+
+/// An event as one line.
+fn text(event: &Event, phase: Phase, state: &str) -> String {
+    let entry = event.code.entry();
+    let why = event.cause.as_deref().unwrap_or(&event.message);
+    // What goes wrong with a node in place does so in no phase of bringing it up.
+    let of_phase = if phase == Phase::Steady && state != "ok" { String::new() } else { format!(" phase={}", phase.as_str()) };
+    let mut line = format!("heat-node-agent{of_phase} state={state} code={}", entry.code);
+    for (key, value) in [("unit", &event.unit), ("gate", &event.gate), ("deployment", &event.deployment_name)] {
+        if let Some(value) = value {
+            line.push_str(&format!(" {key}={}", escaped(value)));
+        }
+    }
+    let room = if entry.priority == Priority::Error { ROOM_OF_FAILURE } else { ROOM };
+    line.push_str(&format!(" msg=\"{}\"", shortened(&quoted(why), room)));
+    let remedy = event.remedy_in_words();
+    if state != "ok" && !remedy.is_empty() && !why.contains(&*remedy) {
+        line.push_str(&format!(" remedy=\"{}\"", shortened(&quoted(&remedy), ROOM_OF_FAILURE)));
+    }
+    line + "\r\n"
 }
 
 /// A value between quotation marks, so that a program can take the line apart.
@@ -282,6 +296,14 @@ mod tests {
         assert!(lines.len() == 2 && lines[0].contains("state=ok") && lines[1].contains("unit=kubelet.service"), "{lines:?}");
         let lines = show(Code::ComponentRecovered, "kubelet.service", "");
         assert!(lines.lines().count() <= 1 && !lines.contains("state=failed"), "{lines}");
+        // Attack: one that was well again, and said so later, was shown as wrong behind the recovery of another one.
+        show(Code::ComponentFailed, "kubelet.service", "again");
+        show(Code::ComponentStopped, "etcd.service", "again");
+        let quiet =
+            Event::new(Code::ComponentRecovered, "component kubelet").phase(Phase::Steady).unit("kubelet.service").detail();
+        assert_eq!(console.line(&quiet), None);
+        let loud = Event::new(Code::ComponentRecovered, "component etcd").phase(Phase::Steady).unit("etcd.service");
+        assert!(!console.line(&loud).unwrap_or_default().contains("state=failed"));
     }
 
     #[test]

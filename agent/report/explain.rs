@@ -73,8 +73,9 @@ fn mark(conditions: &mut [Condition], state: ConditionState, has_cause: bool) ->
         if condition.state != state && !is_degraded {
             return false;
         }
-        // What is degraded may only wait for something.
-        if mark(&mut condition.parts, state, has_cause) || (is_degraded && mark(&mut condition.parts, Waiting, has_cause)) {
+        // What is degraded for no cause of its own may only wait for something.
+        let only_waits = is_degraded && condition.cause.is_none();
+        if mark(&mut condition.parts, state, has_cause) || (only_waits && mark(&mut condition.parts, Waiting, has_cause)) {
             return true;
         }
         let is_sum = has_cause && condition.parts.iter().any(|part| part.state == state);

@@ -42,7 +42,7 @@ impl FollowUp<'_> {
                 return Remedy::said(format!("{}, then `heat-node-agent rerun {id}`", text.trim_end_matches('.')));
             }
             (AfterRemedy::StackUpdateOrResume, Self::Rerun(_)) => {
-                format!("After anything else (Heat shows it only at the next update) run `heat-node-agent rerun {id}`")
+                format!("If no update was needed (Heat shows the failure until the next one), run `heat-node-agent rerun {id}`")
             }
             (AfterRemedy::StackUpdate, Self::Rerun(_)) => "The agent then carries it out by itself".to_owned(),
             (AfterRemedy::Resume, Self::Rerun(_)) => format!("Then run `heat-node-agent rerun {id}`. {STAYS_FAILED}"),
@@ -132,7 +132,7 @@ mod tests {
             (
                 rerun,
                 Remedy::stack_update_or("attach it; or correct its id and update the stack"),
-                "attach it; or correct its id and update the stack. After anything else (Heat shows it only at the next update) run \
+                "attach it; or correct its id and update the stack. If no update was needed (Heat shows the failure until the next one), run \
                  `heat-node-agent rerun d1`",
             ),
             (rerun, "".into(), ""),

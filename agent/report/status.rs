@@ -27,7 +27,7 @@ pub const STATE: &str = "state";
 pub const METADATA: &str = "metadata";
 
 /// What to do about a node that differs from its parameters.
-pub const DRIFT_REMEDY: &str = "`heat-node-agent plan` shows the difference and what is restarted to undo it; `heat-node-agent repair` undoes it, so that an edit is lost. If an edit is to stay, set its parameter in the template and update the stack";
+pub const DRIFT_REMEDY: &str = "`heat-node-agent plan` shows the difference and what is restarted to undo it; `heat-node-agent repair` undoes it. To keep an edit, set its parameter in the template instead and update the stack";
 
 /// Differences that are named; the rest is counted.
 const DIFFERENCES: usize = 4;
@@ -157,7 +157,7 @@ impl IdentityStatus {
         let other = self.copy_of.as_deref().unwrap_or("another instance");
         let files = self.left_over.join(", ");
         (!files.is_empty())
-            .then(|| format!("{files} is ignored: it is as instance {other} had it, from which this disk was copied"))
+            .then(|| format!("{files} is ignored: it is still that of instance {other}, from whose disk this one was copied"))
     }
 
     /// What to do about each of them.
@@ -261,9 +261,9 @@ pub fn left_over_remedy(file: &str, resource: Option<&str>) -> String {
         }
     };
     format!(
-        "{asked}: if physical_resource_id is this server's id, the file is right for it too: confirm that by a blank line, `echo >>{file}`. If it is \
-         another server's, write this server's own settings there (--with-attr os_collect_config of its resource): the agent then continues within 30 s. If it \
-         has none, disable heat-node-agent.service"
+        "{asked}: if physical_resource_id is this server's id, the file is right: confirm it by a blank line, `echo >>{file}`. If this server \
+         has another resource, write that one's settings into the file (`show` it with --with-attr os_collect_config); the agent then continues \
+         within 30 s. If it has none, `systemctl disable --now heat-node-agent`"
     )
 }
 
@@ -512,7 +512,7 @@ impl NodeStatus {
         let in_place = match self.in_place {
             Some(number) => format!(", generation {number} is in place"),
             // A rollback failed too, or there was none.
-            None if self.state == NodeState::Rejected => ", none is in place as a whole".to_owned(),
+            None if self.state == NodeState::Rejected => ", none is complete here".to_owned(),
             None => String::new(),
         };
         format!("{}{in_place}", self.state.in_words())

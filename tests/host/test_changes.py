@@ -107,4 +107,4 @@ def test_each_change_restarts_who_reads_it_and_nobody_else(hosts, signal_server,
     assert master.restarted(before) == {API, KUBELET}
     plan = host.exec("heat-node-agent", "plan")
     assert f"note: {KUBELET} 1.29 is installed, but KUBE_TAG is v1.28.10" in plan.stderr, plan
-    assert asked(host)[KUBELET] == 3 and asked(host)["etcd"] <= 2
+    assert asked(host)[KUBELET] == 4 and asked(host)["etcd"] <= 2

@@ -46,8 +46,8 @@ BROKEN = {
     "settings": (f"{PUT} {DROP_IN}; echo 'nonsense = 1' >{DROP_IN}", f"/{DROP_IN}", "unknown"),
     "not-enabled": (f"rm {WANTS}/heat-node-agent.service", f"/{WANTS}/heat-node-agent.service", "not enabled"),
     "masked": ("ln -s /dev/null etc/systemd/system/heat-node-agent.service", "/etc/systemd/system/heat-node-agent.service", "masked"),
-    "late": (f"install -D -m 644 /dev/stdin {LATE} <<<$'[Unit]\\nAfter=cloud-final.service'", f"/{LATE}", "wait for each other"),
-    "default-dependencies": (f"install -D -m 644 /dev/stdin {LATE} <<<$'[Unit]\\nDefaultDependencies=yes'", f"/{LATE}", "wait for each other"),
+    "late": (f"install -D -m 644 /dev/stdin {LATE} <<<$'[Unit]\\nAfter=cloud-final.service\\nDefaultDependencies=yes'", f"/{LATE}",
+             "wait for each other"),
     "replaced-agent": (f"ln -s {UNITS}/os-collect-config.service {WANTS}/", f"/{WANTS}/os-collect-config.service", "run twice"),
 }
 

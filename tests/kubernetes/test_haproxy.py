@@ -120,8 +120,11 @@ def test_watches_of_a_master_that_is_down_end_and_the_next_go_to_the_other(tmp_p
             assert held.read() == b""
             other = next(address for address in MASTERS if address != there)
             assert {watch(port)[1] for _ in range(4)} == {other}
+            # None is healthy, and all of them answer: that is no reason to reach none.
+            masters[other].is_healthy = False
+            wait_for(lambda: {watch(port)[1] for _ in range(4)} == set(MASTERS), 60, "masters that are not healthy")
             masters[there].is_healthy = True
-            wait_for(lambda: watch(port)[1] == there, 60, "the master that is back")
+            wait_for(lambda: {watch(port)[1] for _ in range(4)} == {there}, 60, "the master that is back")
     finally:
         for master in masters.values():
             master.end()

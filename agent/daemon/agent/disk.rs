@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use crate::budgets::{JOBS_DISK, UNREADABLE_DISK, UNREADABLE_FILES};
 use crate::daemon::host::Host;
 use crate::deploy::hooks::script;
-use crate::deploy::{DeploymentRecord, DeploymentState, Journal};
+use crate::deploy::{DISCARDED, DeploymentRecord, DeploymentState, Journal};
 use crate::error::Result;
 use crate::files::{FileKind, Tree};
 use crate::identity::{ASIDE, bytes_aside};
@@ -112,13 +112,14 @@ impl Disk {
         let first = ended.iter().map(|record| (record.id.clone(), record.job(), is_over(record)));
         let superseded = ended.iter().filter(|record| record.withdrawn_from == Some(DeploymentState::Finished));
         let last = superseded.map(|record| (record.id.clone(), record.job(), true));
+        let mut failed = None;
         for (id, job, with_result) in first.chain(last).collect::<Vec<_>>() {
             // Some room, so that the next one need not do the same.
             if self.sum <= (JOBS_DISK / 4 * 3) as u64 {
                 break;
             }
             let bytes = self.jobs.get(&id).copied().unwrap_or_default();
-            if bytes == 0 {
+            if bytes <= DISCARDED {
                 continue;
             }
             if with_result {
@@ -126,13 +127,14 @@ impl Disk {
             } else {
                 kept.programs.discard_output_keep_result(&job)?;
             }
-            kept.journal.discard_legacy_files(&id)?;
+            // On a full disk even what is shorter than before may not be written: what others left is removed all the same.
+            failed = failed.or(kept.journal.discard_legacy_files(&id).err());
             self.count(&id, &BTreeMap::new(), kept)?;
             if self.jobs.get(&id).is_some_and(|rest| *rest < bytes) {
                 shed.insert(id);
             }
         }
-        Ok(())
+        failed.map_or(Ok(()), Err)
     }
 }
 

@@ -1,6 +1,6 @@
 //! From a deployment's plan to a node, its result, and what its wait condition is sent.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,11 +16,11 @@ use super::{Node, renewal, spec_of};
 use crate::clock::BUILT;
 use crate::concurrent::all;
 use crate::converge::gates::passes;
-use crate::converge::{self, Failure, Retired, RunContext, add_pending_restarts};
+use crate::converge::{self, Failure, Retired, RunContext};
 use crate::daemon::reason::{bounded, reason};
 use crate::deploy::{DeploymentOutcome, Generations};
 use crate::desired::{Desired, GateProbe};
-use crate::error::{Context, Error, Result};
+use crate::error::{Error, Result};
 use crate::keepers::certificates::CertificateKeeper;
 use crate::kubernetes::{self, NodeSpec};
 use crate::machine::add_ons::LABEL;
@@ -32,7 +32,7 @@ use crate::report::reason::FailureReason;
 use crate::report::step_timing::{StepTiming, timings};
 use crate::report::{Code, Event, Phase};
 use crate::signal::{Handle, WaitSignal, WaitStatus};
-use crate::systemd::UnitState;
+use crate::systemd::{Systemd, UnitState};
 
 /// How long what was started must pass its gates before Heat hears of it: a service that dies of its surroundings does so within
 /// seconds, and what was reported to Heat cannot be taken back.
@@ -184,10 +184,7 @@ impl Node {
                 deployment: Some(deployment.id.clone()),
                 retired: None,
             };
-            match self.restart_replaced_programs(&plan.desired).await {
-                Ok(()) => self.converge(&plan.spec, &renewal::beside_an_update(&plan.desired), options).await,
-                Err(error) => Err(Failure::from_error(Code::NodeFailed, StepId::Checks, &error).untouched()),
-            }
+            self.converge(&plan.spec, &renewal::beside_an_update(&plan.desired), options).await
         };
         let laps = self.progress.laps();
         match result {
@@ -204,10 +201,8 @@ impl Node {
         }
     }
 
-    /// Has the update restart what runs a program that was replaced since it was started: nothing else of an upgrade within a release may
-    /// have changed.
-    async fn restart_replaced_programs(&self, desired: &Desired) -> Result<()> {
-        let Some(systemd) = &self.host.systemd else { return Ok(()) };
+    /// The units that run a program which was replaced since they were started: nothing else of an upgrade within a release may have changed.
+    async fn units_with_replaced_programs(&self, desired: &Desired, systemd: &Systemd) -> Result<BTreeSet<String>> {
         let units =
             all(desired.units.iter().map(|unit| systemd.unit(&unit.name))).await.into_iter().collect::<Result<Vec<_>>>()?;
         // systemd reports an alias under its own name.
@@ -215,11 +210,10 @@ impl Node {
             desired.units.iter().zip(units).map(|(unit, state)| UnitState { name: unit.name.clone(), ..state }).collect();
         let processes = replaced_programs::processes(&units);
         if processes.is_empty() {
-            return Ok(());
+            return Ok(BTreeSet::new());
         }
         let running = self.backend(systemd).running_files(&processes).await;
-        add_pending_restarts(&self.host.root, replaced_programs::replaced(&self.host.root, &units, &running))
-            .context(|| "recording which programs were replaced")
+        Ok(replaced_programs::replaced(&self.host.root, &units, &running))
     }
 
     /// Add-ons that the generation in place asks for and this one does not.
@@ -284,6 +278,12 @@ impl Node {
         let machine = InstalledPrograms { root: &self.host.root, units: UnitFiles::Running(systemd), spec, desired };
         let asking = self.known.machine.check_programs(&machine, &backend, &self.host, &self.progress, generation);
         Box::pin(asking).await.map_err(Failure::untouched)?;
+        // A bus that is away for a moment is waited for where that matters.
+        let replaced = if is_update {
+            self.units_with_replaced_programs(desired, systemd).await.unwrap_or_default()
+        } else {
+            BTreeSet::new()
+        };
         let issuers = Issuers { backend: backend.clone(), http: Rc::clone(&self.http), keystone: self.keystone.clone() };
         let certificates = CertificateKeeper {
             backend: issuers,
@@ -315,6 +315,7 @@ impl Node {
             },
             may_change_members: is_update,
             retired: &retired,
+            replaced: &replaced,
         };
         // A large future: on the heap once, not in every state above.
         let backend = self.backend(systemd);

@@ -42,7 +42,7 @@ const UNSTABLE: (usize, Duration) = (4, Duration::from_hours(1));
 /// Restarts of which it is known when.
 const KNOWN_RESTARTS: usize = 20;
 /// Before it is asked again why a process dies that still does.
-const EXPLAINED_FOR: Duration = Duration::from_mins(1);
+const EXPLAINED_FOR: Duration = Duration::from_mins(5);
 /// How long what came back has to stay away before that is news, each time longer.
 const RECOVERY_PERIODS: Backoff = Backoff::new(Duration::from_secs(30), Duration::from_mins(30));
 /// What comes back after this long is something else.
@@ -138,6 +138,8 @@ pub(super) enum HealthEvent {
     Report(String, ProblemKind),
     /// It is healthy again.
     Recovered(String),
+    /// It is otherwise than before, which is no news (yet).
+    Unreported(String, Option<ProblemKind>),
 }
 
 /// A gate of a component.
@@ -266,6 +268,9 @@ impl MonitoredComponent {
     }
 
     fn record_state(&mut self, state: UnitState, now: Timestamp) {
+        // The clock was set back.
+        self.restarts.recent.retain(|at| *at <= now);
+        self.up = self.up.map(|up| up.min(now));
         let before = self.state.as_ref().map(|before| (before.n_restarts, before.main_pid));
         match before {
             Some((restarts, _)) if state.n_restarts > restarts => {
@@ -345,7 +350,9 @@ impl MonitoredComponent {
 
     fn of_unit(&self, unit: &str, state: &UnitState, now: Timestamp) -> Option<Problem> {
         let looks = format!("`systemctl status {unit}`; `journalctl -u {unit} -n 50`");
-        let (kind, summary, cause, remedy) = if self.is_looping(now) {
+        // Of one that is being stopped, or was, its earlier deaths say nothing.
+        let is_stopped = matches!(state.active_state.as_str(), "deactivating" | "inactive");
+        let (kind, summary, cause, remedy) = if !is_stopped && self.is_looping(now) {
             let summary = format!("crash-looping ({} restarts)", state.n_restarts);
             let died = self.last_end.as_deref().unwrap_or("ended");
             let cause = format!("{unit} {died} again and again; systemd restarted it {} times", state.n_restarts);
@@ -388,7 +395,7 @@ impl MonitoredComponent {
         } else {
             let cause = format!("{unit} is {}: {}", state.describe(), departure(state));
             let remedy = format!(
-                "`journalctl -u {unit} -n 50` shows when. If nobody stopped it on purpose: `systemctl start {unit}`; else this is shown until it is started"
+                "`journalctl -u {unit} -n 50` shows when. If nobody stopped it on purpose, `systemctl start {unit}`. If somebody did, leave it: this stays here until it runs"
             );
             (ProblemKind::Stopped, "not running".to_owned(), cause, remedy.into())
         };
@@ -413,11 +420,11 @@ impl MonitoredComponent {
             }
             None => (ProblemKind::Wrong, format!("gate {name} does not pass"), text),
         };
-        let restart = self
-            .unit
-            .iter()
-            .filter(|_| matches!(kind, ProblemKind::Wrong | ProblemKind::Hanging))
-            .map(|unit| format!(". Then `systemctl restart {unit}` restarts it"));
+        let restart =
+            self.unit.iter().filter(|_| matches!(kind, ProblemKind::Wrong | ProblemKind::Hanging)).map(|unit| match kind {
+                ProblemKind::Hanging => format!(" may show why. Then `systemctl restart {unit}` ends the hang"),
+                _ => format!(". Then `systemctl restart {unit}` restarts it"),
+            });
         let remedy = format!("{}{}", part.gate.remedy.trim_end_matches('.'), restart.collect::<String>()).into();
         Some(Problem { kind, summary, cause, remedy })
     }
@@ -427,6 +434,11 @@ impl MonitoredComponent {
         let is_first = self.state.is_some() && !std::mem::replace(&mut self.measured.is_judged, true);
         let seen = self.problem_now(failed, now);
         let (shown, kind) = (self.problem.as_ref().map(|one| one.kind), seen.as_ref().map(|one| one.kind));
+        // What was not measured since, or has just answered badly once, is not well again.
+        let is_unknown = (self.unit.is_some() && self.state.is_none()) || self.parts.iter().any(|part| part.bad.is_some());
+        if shown.is_some() && kind.is_none() && is_unknown {
+            return None;
+        }
         let lasts = match self.pending_change {
             Some((of, since)) if of == kind => now.since(since),
             _ => {
@@ -443,15 +455,17 @@ impl MonitoredComponent {
         if kind != shown && lasts < needed {
             return None;
         }
-        if seen.as_ref().map(|one| one.kind.state()) != self.problem.as_ref().map(|one| one.kind.state()) {
+        let is_changed = seen.as_ref().map(|one| one.kind.state()) != self.problem.as_ref().map(|one| one.kind.state());
+        if is_changed {
             self.since = now;
         }
         self.problem = seen;
         self.measured.is_touched = false;
-        match kind {
+        let news = match kind {
             Some(kind) => self.news_of(kind, lasts, now),
             None => self.recover(lasts, now),
-        }
+        };
+        news.or_else(|| is_changed.then(|| HealthEvent::Unreported(self.name.clone(), kind)))
     }
 
     fn news_of(&mut self, kind: ProblemKind, lasts: Duration, now: Timestamp) -> Option<HealthEvent> {

@@ -154,14 +154,21 @@ impl Node {
         let before = self.components();
         let effects = self.monitor.health.borrow_mut().judge(self.host.clock.now());
         let unexplained = self.monitor.health.borrow().unexplained(self.host.clock.now());
-        for (name, unit, kind) in unexplained {
-            let why = self.why(desired, &name, &unit, kind).await.unwrap_or_default();
-            self.monitor.health.borrow_mut().explain(&name, kind, why, self.host.clock.now());
+        let explaining = unexplained.iter().map(async |(name, unit, kind)| self.why(desired, name, unit, *kind).await);
+        for ((name, _, kind), why) in unexplained.iter().zip(all(explaining).await) {
+            self.monitor.health.borrow_mut().explain(name, *kind, why.unwrap_or_default(), self.host.clock.now());
+        }
+        // Who changes the node meanwhile reports what becomes of it.
+        if self.monitor.is_converging.get() {
+            return;
         }
         for effect in effects {
             match effect {
-                HealthEvent::Report(name, kind) => self.report_component(&name, kind.code(), reference),
-                HealthEvent::Recovered(name) => self.report_component(&name, Code::ComponentRecovered, reference),
+                HealthEvent::Report(name, kind) => self.report_component(&name, kind.code(), reference, true),
+                HealthEvent::Recovered(name) => self.report_component(&name, Code::ComponentRecovered, reference, true),
+                HealthEvent::Unreported(name, kind) => {
+                    self.report_component(&name, kind.map_or(Code::ComponentRecovered, ProblemKind::code), reference, false);
+                }
             }
         }
         if self.components() != before {
@@ -182,7 +189,7 @@ impl Node {
         Some(diagnose(desired, unit, &self.host.root, &self.host.clock, &backend).await)
     }
 
-    fn report_component(&self, name: &str, code: Code, reference: &Reference) {
+    fn report_component(&self, name: &str, code: Code, reference: &Reference, is_news: bool) {
         let Some(component) = self.monitor.health.borrow().of(name) else { return };
         let verb = match component.state {
             ComponentState::Healthy => "recovered",
@@ -200,7 +207,7 @@ impl Node {
             None => event.gate(name),
         };
         (event.cause, event.remedy) = (component.cause, component.remedy.map(Remedy::said));
-        self.host.report.emit(event);
+        self.host.report.emit(if is_news { event } else { event.detail() });
     }
 
     /// Watches the units of a node that is brought up or put back: what dies is reported at once, and shown where it is waited for. Never

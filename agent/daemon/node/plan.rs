@@ -20,6 +20,10 @@ pub(crate) struct NodePlan {
 /// Checks parameters and wait handle.
 pub(crate) fn understand(deployment: &Deployment, facts: &MachineFacts, policy: &ImagePolicy) -> Result<NodePlan, Vec<Mistake>> {
     let handle = kubernetes::readable_parameters(deployment).wait_handle().map(|value| Handle::parse(&value)).transpose();
+    // Only of what is new: a node in place is looked after, however large what asked for it is.
+    if let Some(mistake) = kubernetes::too_large(deployment) {
+        return Err(vec![mistake]);
+    }
     let (spec, handle) = match (kubernetes::node_of(deployment, policy), handle) {
         (Ok(spec), Ok(handle)) => (spec, handle),
         (spec, handle) => {

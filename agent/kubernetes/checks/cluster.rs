@@ -940,7 +940,7 @@ mod tests {
                     "--hostname-override=bay-master-0 --cgroup-driver=systemd --fail-swap-on=0 --node-ip=10.0.0.11 \
                      --cluster-domain=cluster.local --cluster-dns=169.254.20.10",
                 ),
-                ("KUBEAPI_OPTIONS", "--service-cluster-ip-range=10.254.0.0/16,fd00::/108"),
+                ("KUBEAPI_OPTIONS", "--service-cluster-ip-range=10.254.0.1/16,fd00::/108"),
                 ("KUBEPROXY_OPTIONS", "--hostname-override=bay-master-0 --proxy-mode=ipvs"),
             ]],
             &[&[("KUBE_TAG", "v1.20.4"), ("KUBELET_OPTIONS", "--container-runtime=remote")]],

@@ -2,6 +2,8 @@
 
 use std::net::IpAddr;
 
+use ipnet::IpNet;
+
 use super::addresses::not_a_host_address;
 use super::cluster::Checks;
 use crate::kubernetes::runtimes::engine;
@@ -65,7 +67,8 @@ impl Checks<'_> {
             let Some(expected) = expected else { continue };
             let set = given(spec.options.of(component)).into_iter().rev().find(|(name, _)| name == flag).map(|(_, value)| value);
             // A second network of services, of the other family, may follow.
-            let is_first = |set: &str| flag == SERVICES && set.split(',').next() == Some(expected);
+            let network = |text: &str| text.parse::<IpNet>().ok().map(|network| network.trunc());
+            let is_first = |set: &str| flag == SERVICES && set.split(',').next().and_then(network) == network(expected);
             let is_same =
                 |set: &str| is_first(set) || set == expected || (truth(expected).is_some() && truth(set) == truth(expected));
             if let Some(set) = set.filter(|set| !is_same(set)) {

@@ -102,8 +102,13 @@ backend masters
         }
     }
     out.push_str("    default-server inter 2s fall 3 rise 2 on-marked-down shutdown-sessions\n");
+    for (index, master) in masters.iter().enumerate() {
+        out.push_str(&format!("    server master-{index} {}:{port} {check}\n", host_of(*master)));
+    }
+    // Where none of them is healthy, which etcd without a leader may do to all at once, each is better than nobody.
+    out.push_str("    option allbackups\n");
     for (index, master) in masters.into_iter().enumerate() {
-        out.push_str(&format!("    server master-{index} {}:{port} {check}\n", host_of(master)));
+        out.push_str(&format!("    server unchecked-{index} {}:{port} backup\n", host_of(master)));
     }
     out
 }
@@ -198,7 +203,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the addresses: as many servers as masters, and no line more.
+        /// Whatever the addresses: two lines for each master, and no line more.
         #[test]
         fn no_address_adds_a_line(masters in prop::collection::vec(any::<IpAddr>(), 1..8), port in 1_u16..) {
             let mut spec = spec(&[("ROLE", "minion"), ("API_BALANCER", "haproxy"), ("MASTER_ADDRESSES", "192.0.2.11")]);
@@ -207,7 +212,7 @@ mod tests {
             cluster.api.masters.clone_from(&masters);
             cluster.api.port = port;
             let text = settings(cluster);
-            prop_assert_eq!(text.lines().count(), lines - 1 + masters.len());
+            prop_assert_eq!(text.lines().count(), lines - 2 + 2 * masters.len());
             prop_assert_eq!(text.matches("    server master-").count(), masters.len());
         }
     }
