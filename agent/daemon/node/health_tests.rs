@@ -356,6 +356,7 @@ fn what_was_not_seen_to_be_well_is_not_well() {
     assert!(watch.news().is_empty(), "nobody has measured it");
     assert_ne!(watch.measure(90), recovered("etcd"));
     assert_ne!(watch.measure(3), recovered("etcd"));
+    assert_ne!(watch.measure(3), recovered("etcd"));
     assert!(!watch.is_healthy());
     watch.failed.clear();
     assert_eq!(watch.measure(10), recovered("etcd"));
