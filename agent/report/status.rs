@@ -262,8 +262,8 @@ pub fn left_over_remedy(file: &str, resource: Option<&str>) -> String {
     };
     format!(
         "{asked}: if physical_resource_id is this server's id, the file is right: confirm it by a blank line, `echo >>{file}`. If this server \
-         has another resource, write that one's settings into the file (`show` it with --with-attr os_collect_config); the agent then continues \
-         within 30 s. If it has none, `systemctl disable --now heat-node-agent`"
+         has another resource, write that one's settings into the file (the same command with --with-attr os_collect_config); the agent then continues \
+         within 30 s. If it has none, disable heat-node-agent.service"
     )
 }
 

@@ -78,7 +78,7 @@ def copied_disk(server: Server):
     host.boot(expect="")
     failure = server.stage.failure("copied-disk")
     failure.shown_before = 0
-    failure.shows("as instance original (cloud-init) had it")
+    failure.shows("still that of instance original (cloud-init)")
     failure.mended()
 
 
