@@ -22,7 +22,7 @@ use crate::process::{CommonOptions, exit, runtime};
 use crate::programs::tool;
 use crate::report::text::json_page;
 use crate::settings::Settings;
-use crate::systemd::{Systemd, UnitState};
+use crate::systemd::Systemd;
 
 /// Prints the difference between the node and its parameters.
 ///
@@ -43,13 +43,10 @@ pub fn run(options: &CommonOptions, settings: &Settings, root: Option<&Path>, js
             let systemd = Systemd::connect().await?;
             let machine = InstalledPrograms { root: &tree, units: UnitFiles::Running(&systemd), spec: &spec, desired: &desired };
             verdicts = machine.judge(&|_, path| Box::pin(ready(ask(&path))), None).await;
-            let mut observed = converge::observe(&desired, &tree, &systemd).await?;
-            let running = replaced_programs::visible_files(&tree, &replaced_programs::processes(observed.units.values()));
-            let units =
-                observed.units.iter().map(|(name, state)| UnitState { name: name.clone(), ..state.clone() }).collect::<Vec<_>>();
-            observed.pending.extend(replaced_programs::replaced(&tree, &units, &running));
-            Ok::<_, Error>(observed)
+            converge::observe(&desired, &tree, &systemd).await
         })?;
+        let running = replaced_programs::visible_files(&tree, &replaced_programs::processes(observed.units.values()));
+        observed.pending.extend(replaced_programs::replaced(&tree, observed.units.values(), &running));
         let inspection = certificates::inspect(&tree, &desired, Clock::system().now())?;
         observed.certificates = inspection.drift.iter().map(ToString::to_string).collect();
         let plan = converge::plan(&desired, &observed);

@@ -27,6 +27,8 @@ pub use crate::report::states::DeploymentState;
 use crate::report::{Code, Event, Phase, Report};
 
 const DIRECTORY: &str = "deployments";
+/// Bytes that are not worth being discarded: what says that a deployment was run takes fewer.
+pub const DISCARDED: u64 = 512;
 /// Empty files, by key, of deployments whose record is gone and whose id is no file name.
 const MARKS: &str = "marks";
 /// The member by which a file of the replaced tools is known as written by this agent. They look at none but `inputs` of it, and at whether
@@ -949,9 +951,6 @@ fn path_of(id: &str) -> PathBuf {
 fn body_beside(outcome: &DeploymentOutcome, record: &DeploymentRecord) -> Map<String, Value> {
     super::result::kept(outcome, super::result::body(outcome, &record.outputs, super::SIGNAL_LIMIT))
 }
-
-/// Bytes that are not worth being discarded: what says that a deployment was run takes fewer.
-pub const DISCARDED: u64 = 512;
 
 /// Writes a file of the replaced tools, in their form: people and scripts read it by line. A document that is nested deep would be a hundred
 /// times as large with its lines indented: it stays in one.

@@ -158,7 +158,7 @@ impl Tool {
     /// If that cannot be looked at.
     fn tell_earlier(&mut self, entry: &Value) -> Result<bool> {
         // What is wrong with an entry is said when it is to be run.
-        let Ok(id) = id_of(entry) else { return Ok(true) };
+        let Ok((id, _)) = named(entry) else { return Ok(true) };
         let path = self.record_of(&id);
         let has_begun = self.machine.root.facts(&path)?.is_some();
         if has_begun && unsent::is_open(&self.machine.root, &path)? { self.tell_again(&path) } else { Ok(true) }
@@ -173,10 +173,9 @@ impl Tool {
     /// # Errors
     /// If it was not begun, or what an earlier run left cannot be looked at; transient where a later run may do it.
     fn deploy(&mut self, entry: &Value) -> Result<bool> {
-        let id = id_of(entry)?;
+        let (id, entry) = named(entry)?;
         let work = |entry: &Map<String, Value>| entry.get("group").and_then(Value::as_str).map_or(Work::Data, Work::of);
         let path = self.record_of(&id);
-        let Some(entry) = entry.as_object() else { return Ok(true) };
         match work(entry) {
             Work::Data => return Ok(true),
             Work::Node => {
@@ -230,7 +229,7 @@ impl Tool {
         let root = &self.machine.root;
         let Some(unsent) = Unsent::take(root, path)? else {
             self.log.info(&format!("another process is running {}, or sending its result", path.display()));
-            // Said where it still is when the others have run.
+            // If it still is when its turn to be run comes, a later run looks again.
             return Ok(true);
         };
         let now = Polled::seconds(self.clock.now());
@@ -344,11 +343,11 @@ impl Tool {
     }
 }
 
-/// The id of a deployment.
-fn id_of(entry: &Value) -> Result<String> {
+/// A deployment with its id.
+fn named(entry: &Value) -> Result<(String, &Map<String, Value>)> {
     let entry = entry.as_object().ok_or_else(|| Error::permanent("a deployment is no JSON object"))?;
     let id = entry.get("id").and_then(Value::as_str).ok_or_else(|| Error::permanent("a deployment has no id"))?;
-    hooks::plain(id, "id").map(str::to_owned)
+    hooks::plain(id, "id").map(|id| (id.to_owned(), entry))
 }
 
 /// A value as a file has it that people may read.

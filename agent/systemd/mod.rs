@@ -24,6 +24,7 @@ use zbus::Message;
 use zbus::zvariant::{Endian, ObjectPath, Value};
 
 use crate::clock::uptime;
+use crate::concurrent::all;
 use crate::error::{Context as _, Error, Result};
 use bus::{ANSWER, Arguments, BusConnection, Call, Fault, RELOAD_ANSWER, SYSTEMD_PATH};
 use events::{EventOutcome, Events, Hub, Signal};
@@ -136,12 +137,21 @@ impl Systemd {
         Ok(())
     }
 
-    /// Looks at a unit: one round trip. A unit that does not exist is no error ([`UnitState::is_missing`]).
+    /// Looks at a unit: one round trip. A unit that does not exist is no error ([`UnitState::is_missing`]). Its name is the one that was asked
+    /// for, where systemd reports an alias under its own.
     ///
     /// # Errors
     /// If systemd cannot be reached or the name is no unit name.
     pub async fn unit(&self, name: &str) -> Result<UnitState> {
-        Ok(self.inspect(name).await?.state)
+        Ok(UnitState { name: name.to_owned(), ..self.inspect(name).await?.state })
+    }
+
+    /// Looks at several units side by side.
+    ///
+    /// # Errors
+    /// As [`Systemd::unit`], for the first of them.
+    pub async fn units(&self, names: impl IntoIterator<Item = &String>) -> Result<Vec<UnitState>> {
+        all(names.into_iter().map(|name| self.unit(name))).await.into_iter().collect()
     }
 
     /// Whether a unit is up. Where nothing else is asked this is one word in the place of some two hundred properties.

@@ -14,7 +14,6 @@ use super::plan::NodePlan;
 use super::wait::{Wait, wait_id};
 use super::{Node, renewal, spec_of};
 use crate::clock::BUILT;
-use crate::concurrent::all;
 use crate::converge::gates::passes;
 use crate::converge::{self, Failure, Retired, RunContext};
 use crate::daemon::reason::{bounded, reason};
@@ -32,7 +31,7 @@ use crate::report::reason::FailureReason;
 use crate::report::step_timing::{StepTiming, timings};
 use crate::report::{Code, Event, Phase};
 use crate::signal::{Handle, WaitSignal, WaitStatus};
-use crate::systemd::{Systemd, UnitState};
+use crate::systemd::Systemd;
 
 /// How long what was started must pass its gates before Heat hears of it: a service that dies of its surroundings does so within
 /// seconds, and what was reported to Heat cannot be taken back.
@@ -203,11 +202,7 @@ impl Node {
 
     /// The units that run a program which was replaced since they were started: nothing else of an upgrade within a release may have changed.
     async fn units_with_replaced_programs(&self, desired: &Desired, systemd: &Systemd) -> Result<BTreeSet<String>> {
-        let units =
-            all(desired.units.iter().map(|unit| systemd.unit(&unit.name))).await.into_iter().collect::<Result<Vec<_>>>()?;
-        // systemd reports an alias under its own name.
-        let units: Vec<UnitState> =
-            desired.units.iter().zip(units).map(|(unit, state)| UnitState { name: unit.name.clone(), ..state }).collect();
+        let units = systemd.units(desired.units.iter().map(|unit| &unit.name)).await?;
         let processes = replaced_programs::processes(&units);
         if processes.is_empty() {
             return Ok(BTreeSet::new());

@@ -38,7 +38,7 @@ const CRASH_LOOP: (u32, Duration) = (3, Duration::from_mins(10));
 const STAYS_UP: (Duration, Duration) = (Duration::from_secs(30), Duration::from_mins(5));
 /// So many restarts within this time are one too many of a process that stays up for minutes between them: of one that loses its lease, or
 /// runs out of memory.
-const UNSTABLE: (usize, Duration) = (4, Duration::from_hours(1));
+const UNSTABLE: (u32, Duration) = (4, Duration::from_hours(1));
 /// Restarts of which it is known when.
 const KNOWN_RESTARTS: usize = 20;
 /// Before it is asked again why a process dies that still does.
@@ -88,7 +88,9 @@ impl ProblemKind {
         match self {
             // Of a restart by hand nobody need hear.
             Self::Starting | Self::Stopped => RECHECK_DELAY,
-            _ => Duration::ZERO,
+            Self::Restarting | Self::Waits | Self::Unstable | Self::Wrong | Self::Hanging | Self::Down | Self::Looping => {
+                Duration::ZERO
+            }
         }
     }
 
@@ -96,7 +98,7 @@ impl ProblemKind {
     fn reported_after(self) -> Duration {
         match self {
             Self::Starting | Self::Restarting | Self::Waits => PATIENCE,
-            _ => Duration::ZERO,
+            Self::Unstable | Self::Wrong | Self::Hanging | Self::Stopped | Self::Down | Self::Looping => Duration::ZERO,
         }
     }
 
@@ -307,21 +309,22 @@ impl MonitoredComponent {
     }
 
     /// How far apart its newest restarts were, on average, if so many were within this time.
-    fn restarted(&self, times: usize, within: Duration, now: Timestamp) -> Option<Duration> {
+    fn restarted(&self, (times, within): (u32, Duration), now: Timestamp) -> Option<Duration> {
         let recent = &self.restarts.recent;
-        let first = recent.len().checked_sub(times).and_then(|at| recent.get(at)).filter(|first| now.since(**first) < within)?;
+        let first =
+            recent.len().checked_sub(times as usize).and_then(|at| recent.get(at)).filter(|first| now.since(**first) < within)?;
         let last = recent.last()?;
-        Some(last.since(*first) / u32::try_from(times.saturating_sub(1)).unwrap_or(1).max(1))
+        Some(last.since(*first) / times.saturating_sub(1).max(1))
     }
 
     /// Whether it has died so often that its being up now says little.
     fn is_looping(&self, now: Timestamp) -> bool {
-        let apart = self.restarted(CRASH_LOOP.0 as usize, CRASH_LOOP.1, now);
+        let apart = self.restarted(CRASH_LOOP, now);
         apart.is_some_and(|apart| self.has_been_up(now) < (apart * 2).clamp(STAYS_UP.0, STAYS_UP.1))
     }
 
     fn is_unstable(&self, now: Timestamp) -> bool {
-        let apart = self.restarted(UNSTABLE.0, UNSTABLE.1, now);
+        let apart = self.restarted(UNSTABLE, now);
         apart.is_some_and(|apart| self.has_been_up(now) < (apart * 2).max(STAYS_UP.0))
     }
 

@@ -120,11 +120,8 @@ impl Node {
     /// All of them.
     async fn measure(&self, desired: &Desired, systemd: &Systemd, units: &[String]) {
         // A bus that is away is reported elsewhere; what is known stays.
-        let states = all(units.iter().map(|unit| systemd.unit(unit))).await.into_iter().collect::<Result<Vec<_>>>();
-        let Ok(states) = states else { return };
-        for (state, unit) in states.into_iter().zip(units) {
-            // systemd reports an alias under the name that was asked for.
-            let state = UnitState { name: unit.clone(), ..state };
+        let Ok(states) = systemd.units(units).await else { return };
+        for state in states {
             self.monitor.health.borrow_mut().record_state(state, self.host.clock.now());
         }
         self.ask(desired, None).await;
@@ -219,7 +216,6 @@ impl Node {
             let news = news(self, systemd, &units, &mut changes, FALLBACK_POLL).await;
             for unit in units.iter().filter(|unit| news.as_ref().is_none_or(|news| news == *unit)) {
                 let Ok(state) = systemd.unit(unit).await else { continue };
-                let state = UnitState { name: unit.clone(), ..state };
                 let (times, is_news) = deaths.record_state(&state);
                 if is_news {
                     reported
