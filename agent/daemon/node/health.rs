@@ -213,6 +213,8 @@ struct Measured {
     is_judged: bool,
     /// Who brought the node up, or put it back, has touched it: what was wrong before is not shown until it was measured again.
     is_touched: bool,
+    /// It was healthy once, while this run of the agent looked.
+    was_healthy: bool,
 }
 
 /// What its unit waits for before its program starts.
@@ -462,13 +464,16 @@ impl MonitoredComponent {
         if is_changed {
             self.since = now;
         }
+        // At a boot everything is on its way up for a while: nothing became worse, and nothing recovers.
+        let is_first_start = !self.measured.was_healthy && kind.or(shown) == Some(ProblemKind::Starting);
+        self.measured.was_healthy |= kind.is_none() && self.is_measured();
         self.problem = seen;
         self.measured.is_touched = false;
         let news = match kind {
             Some(kind) => self.news_of(kind, lasts, now),
             None => self.recover(lasts, now),
         };
-        news.or_else(|| is_changed.then(|| HealthEvent::Unreported(self.name.clone(), kind)))
+        news.or_else(|| (is_changed && !is_first_start).then(|| HealthEvent::Unreported(self.name.clone(), kind)))
     }
 
     fn news_of(&mut self, kind: ProblemKind, lasts: Duration, now: Timestamp) -> Option<HealthEvent> {

@@ -89,9 +89,14 @@ impl Watch {
     }
 
     fn news(&mut self) -> Vec<HealthEvent> {
-        let mut events = self.health.judge(self.now);
+        let mut events = self.all_events();
         events.retain(|event| !matches!(event, HealthEvent::Unreported(..)));
         events
+    }
+
+    /// With what is no news.
+    fn all_events(&mut self) -> Vec<HealthEvent> {
+        self.health.judge(self.now)
     }
 
     /// etcd dies, and is restarted 5 s later for the `count`th time.
@@ -124,6 +129,29 @@ fn state(name: &str, active: &str, sub: &str, n_restarts: u32) -> UnitState {
         main_pid: if active == "active" { 100 + n_restarts } else { 0 },
         n_restarts,
         ..UnitState::default()
+    }
+}
+
+#[test]
+fn what_is_on_its_way_up_at_a_boot_did_not_get_worse() {
+    let unit_of = |active, sub| state(ETCD, active, sub, 0);
+    let mut watch = Watch { health: ComponentHealth::default(), ..Watch::new() };
+    watch.health.begin(&node(), watch.now);
+    // Longer than a restart by hand may take unnoticed.
+    for (after, unit) in
+        [(0, unit_of("activating", "start")), (5, unit_of("activating", "start")), (30, unit_of("active", "running"))]
+    {
+        watch.now = watch.now.after(Duration::from_secs(after));
+        watch.health.record_state(unit, watch.now);
+        assert_eq!(watch.all_events(), [], "after {after} s");
+        assert_eq!(watch.of("etcd").0, if after == 5 { ComponentState::Degraded } else { ComponentState::Healthy });
+    }
+    // The same later is another matter.
+    for after in [100, 5] {
+        watch.now = watch.now.after(Duration::from_secs(after));
+        watch.health.record_state(unit_of("activating", "start"), watch.now);
+        let expected = [HealthEvent::Unreported("etcd".to_owned(), Some(ProblemKind::Starting))];
+        assert_eq!(watch.all_events(), expected[usize::from(after == 100)..], "after {after} s more");
     }
 }
 
