@@ -191,7 +191,7 @@ fn beside(root: &Tree, deployed: &Path, machine: &Identity, mounts: &[Mount]) ->
 
 /// What the generation in place asks for.
 fn former_node(state: &Tree) -> Option<Desired> {
-    kubernetes::render(&spec_of(&Generations::inspect(state)?.entry)?, &MachineFacts::default()).ok()
+    kubernetes::render(&spec_of(&Generations::inspect(state)?.entry).ok()?, &MachineFacts::default()).ok()
 }
 
 /// Refused, if the state in `state_dir` is of another instance than this machine. Nothing is said where either is unknown,

@@ -215,7 +215,7 @@ impl Node {
     fn add_ons_left(&self, after: &Desired, generation: u64) -> Vec<String> {
         let current = Generations::inspect(&self.host.state).filter(|current| current.number == generation);
         let before = current.and_then(|current| current.before).filter(|before| before.number != generation);
-        let cluster = before.and_then(|before| spec_of(&before.entry)?.kubernetes).filter(|cluster| cluster.is_first_master);
+        let cluster = before.and_then(|before| spec_of(&before.entry).ok()?.kubernetes).filter(|cluster| cluster.is_first_master);
         let names = cluster.map(|cluster| cluster.add_ons.names).unwrap_or_default();
         names.into_iter().filter(|name| after.add_ons.iter().all(|one| one.name != *name)).collect()
     }

@@ -668,6 +668,17 @@ impl ComponentHealth {
         self.components.iter_mut().filter_map(|one| one.judge(&failed, now)).collect()
     }
 
+    /// Whether an event of a judgement is what a component is now.
+    pub(super) fn still_holds(&self, event: &HealthEvent) -> bool {
+        let (name, kind) = match event {
+            HealthEvent::Report(name, kind) => (name, Some(*kind)),
+            HealthEvent::Recovered(name) => (name, None),
+            HealthEvent::Unreported(name, kind) => (name, *kind),
+        };
+        let component = self.components.iter().find(|one| one.name == *name);
+        component.is_some_and(|one| one.problem.as_ref().map(|problem| problem.kind) == kind)
+    }
+
     /// The main process of a component, where it has one.
     pub(super) fn main_process(&self, name: &str) -> Option<u32> {
         let component = self.components.iter().find(|one| one.name == name)?;

@@ -155,8 +155,11 @@ impl Node {
         self.known.machine.facts(&self.host.root)
     }
 
-    /// What the node in place was asked to be, on the machine as it is now; `None` where this version cannot read its parameters.
-    fn in_place(&self, reference: &Reference) -> Result<Option<Rc<InPlace>>> {
+    /// What the node in place was asked to be, on the machine as it is now.
+    ///
+    /// # Errors
+    /// If this version of the agent does not accept its parameters, or the machine cannot be made such a node.
+    fn in_place(&self, reference: &Reference) -> Result<Rc<InPlace>> {
         self.known.rendered.get(&reference.entry, self.facts())
     }
 
@@ -186,7 +189,7 @@ impl Node {
             values.extend(parameters.secret_values());
             secrets.extend(parameters.secrets());
         }
-        secrets.sort();
+        secrets.sort_unstable();
         secrets.dedup();
         self.host.report.hide(&own_secrets(&values));
         self.known.secrets.replace(Some(secrets));

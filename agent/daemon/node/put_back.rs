@@ -41,7 +41,7 @@ fn way(state: &Tree, current: &Generation, asked: Option<u64>, facts: &MachineFa
     let update = format!("update the stack with the parameters of generation {number}: a deployment may change that");
     let read = |entry, number: u64| {
         let unreadable = format!("this version of the agent cannot read the parameters of generation {number}");
-        spec_of(entry).ok_or_else(|| Error::refused(unreadable).remedy(&*update))
+        spec_of(entry).map_err(|error| Error::refused(format!("{unreadable}: {}", error.cause())).remedy(&*update))
     };
     let spec = read(&kept.entry, number)?;
     let desired = kubernetes::render(&spec, facts)?;
@@ -138,7 +138,7 @@ pub(crate) async fn preview(state: &Tree, asked: Option<u64>) -> Result<Preview>
 pub(crate) fn parts_not_taken_back(state: &Tree, after: &Desired, facts: &MachineFacts) -> Vec<String> {
     let whole =
         Generations::inspect(state).as_ref().and_then(Generation::reference).filter(|one| one.extent == AppliedExtent::Whole);
-    let before = whole.and_then(|whole| kubernetes::render(&spec_of(&whole.entry)?, facts).ok());
+    let before = whole.and_then(|whole| kubernetes::render(&spec_of(&whole.entry).ok()?, facts).ok());
     before.map(|before| irreversible(&before, after).iter().map(ToString::to_string).collect()).unwrap_or_default()
 }
 
