@@ -31,6 +31,8 @@ const DIRECTORY: &str = "deployments";
 pub const DISCARDED: u64 = 512;
 /// Empty files, by key, of deployments whose record is gone and whose id is no file name.
 const MARKS: &str = "marks";
+/// So many new marks after which all are counted: to count them each time would take as long as there are marks, for each.
+const MARKS_COUNTED_AFTER: usize = 250;
 /// The member by which a file of the replaced tools is known as written by this agent. They look at none but `inputs` of it, and at whether
 /// it exists (heat-protocol.md 4.2, 4.4).
 const OURS: &str = "heat_node_agent";
@@ -178,6 +180,8 @@ pub struct Journal {
     records: BTreeMap<String, DeploymentRecord>,
     /// When the operator last had one forgotten.
     forgotten: Moment,
+    /// Empty marks that were written since the last time that all were counted.
+    new_marks: usize,
     /// Ids of those whose result Heat does not have yet.
     finished: BTreeSet<String>,
     /// How many have nothing left to do.
@@ -209,6 +213,7 @@ impl Journal {
             signalled: 0,
             revision: 0,
             forgotten: Moment::EARLIER,
+            new_marks: MARKS_COUNTED_AFTER,
             keep,
             clock,
             report: report.clone(),
@@ -248,7 +253,7 @@ impl Journal {
             record.shorten();
             records.push(record);
         }
-        records.sort_by(|one, other| (one.seen, &one.id).cmp(&(other.seen, &other.id)));
+        records.sort_unstable_by(|one, other| (one.seen, &one.id).cmp(&(other.seen, &other.id)));
         Ok(records)
     }
 
@@ -274,7 +279,7 @@ impl Journal {
     #[must_use]
     pub fn all(&self) -> Vec<&DeploymentRecord> {
         let mut all: Vec<_> = self.records.values().collect();
-        all.sort_by(|one, other| (one.seen, &one.id).cmp(&(other.seen, &other.id)));
+        all.sort_unstable_by(|one, other| (one.seen, &one.id).cmp(&(other.seen, &other.id)));
         all
     }
 
@@ -741,8 +746,10 @@ impl Journal {
             weight = weight.saturating_sub(self.take_out(id));
             gone.push(id.clone());
         }
-        if !gone.is_empty() {
+        self.new_marks += gone.len();
+        if self.new_marks >= MARKS_COUNTED_AFTER {
             self.prune_marks()?;
+            self.new_marks = 0;
         }
         Ok(gone)
     }
@@ -769,7 +776,7 @@ impl Journal {
                 marks.push((facts.stamp.1, facts.stamp.2, path));
             }
         }
-        marks.sort();
+        marks.sort_unstable();
         let gone = marks.len().saturating_sub(LEGACY_MARKS);
         for (_, _, path) in marks.iter().take(gone) {
             tree.remove(path)?;
