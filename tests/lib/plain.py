@@ -3,6 +3,7 @@ it does not take."""
 import json
 import os
 import subprocess
+import time
 from pathlib import Path
 
 from lib.hosts import agent_binary
@@ -60,3 +61,20 @@ def deployments(count: int) -> list[dict]:
                        "creation_time": "2026-03-01T12:00:00Z", "outputs": [],
                        "inputs": [{"name": k, "type": "String", "description": "", "value": v} for k, v in all_inputs.items()]})
     return listed
+
+
+def cost_of(count: int, folder: Path) -> tuple[float, float, float]:
+    """CPU seconds, seconds, and MiB at most, of `run --once` with so many such scripts; the time is the agent's own alone."""
+    document = folder / "document.json"
+    document.write_text(json.dumps({"deployments": deployments(count)}))
+    agent = Plain(folder / "agent")
+    began, cpu, peak = time.monotonic(), 0.0, 0
+    process = agent.start("--once", "--metadata", str(document))
+    while process.poll() is None:
+        try:
+            cpu, peak = cpu_seconds(process.pid), peak_kib(process.pid)
+        except (OSError, StopIteration):
+            pass  # it has just ended
+        time.sleep(0.02)
+    assert process.returncode == 0 and agent.said().count("HNA-0403") == count, f"{count}: exit {process.returncode}\n{agent.said()[-2000:]}"
+    return cpu, time.monotonic() - began, peak / 1024
