@@ -127,7 +127,7 @@ impl DiskProbe {
             let names = Names { serials, is_partition, ..Names::default() };
             disks.push(Disk { number, node: self.dev.join(&name), sys, names });
         }
-        disks.sort_by(|one, other| one.sys.cmp(&other.sys));
+        disks.sort_unstable_by(|one, other| one.sys.cmp(&other.sys));
         self.add_links("disk/by-id", &mut disks, |names| &mut names.links);
         self.add_links("disk/by-label", &mut disks, |names| &mut names.labels);
         Ok(disks)
@@ -166,7 +166,7 @@ impl DiskProbe {
             list(&mut disk.names).push(link);
         }
         for disk in disks {
-            list(&mut disk.names).sort();
+            list(&mut disk.names).sort_unstable();
         }
     }
 
@@ -380,7 +380,7 @@ fn children(directory: &Path, wanted: impl Fn(&Path) -> bool) -> Vec<String> {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     let mut names: Vec<_> =
         entries.filter(|entry| wanted(&entry.path())).filter_map(|entry| entry.file_name().into_string().ok()).collect();
-    names.sort();
+    names.sort_unstable();
     names
 }
 
