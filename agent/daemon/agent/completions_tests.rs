@@ -206,6 +206,33 @@ async fn a_generation_that_nobody_goes_on_with_is_not_on_its_way_for_ever() {
     }
 }
 
+/// Attack: Heat refused signals until the outbox was full, and its list changed every few seconds: records of ended deployments that it
+/// did not list any more piled up, in memory and on disk.
+#[tokio::test]
+async fn a_result_that_found_no_room_in_the_outbox_is_let_go_once_its_deployment_is_listed_no_more() {
+    let dir = tempfile::tempdir().unwrap();
+    let transport = [("deploy_signal_transport", "CFN_SIGNAL"), ("deploy_signal_id", "https://192.0.2.1/signal")];
+    let (mut agent, _) = open_in(dir.path(), GIVEN, &json!({"deployments": []})).await;
+    for name in ["gone", "stored", "listed"] {
+        let entry = Deployment::parse(&deployment(name, &transport)).unwrap().unwrap();
+        agent.ledger.register(&entry, None).unwrap();
+        agent.ledger.journal.start(&entry.id, json!({})).unwrap();
+        agent.ledger.journal.finish(&entry.id, DeploymentOutcome::default()).unwrap();
+    }
+    agent.ledger.store_result_of("id-stored");
+    let state =
+        |agent: &Agent, name: &str| agent.ledger.journal.get(&format!("id-{name}")).map(|one| (one.state, one.withdrawn_from));
+    let listed = BTreeSet::from(["id-listed".to_owned()]);
+    agent.withdraw_unlisted(&listed);
+    assert_eq!(state(&agent, "gone"), Some((DeploymentState::Finished, None)), "no answer is newer than its end");
+    agent.collector.poll_once().await;
+    agent.withdraw_unlisted(&listed);
+    assert_eq!(state(&agent, "gone"), Some((DeploymentState::Signalled, Some(DeploymentState::Finished))));
+    for name in ["stored", "listed"] {
+        assert_eq!(state(&agent, name), Some((DeploymentState::Finished, None)), "{name}");
+    }
+}
+
 /// Attack: the agent was killed while the node went back from an update, and Heat's list had another deployment, or none, at the next
 /// start: the rollback was dropped half way.
 #[tokio::test]
