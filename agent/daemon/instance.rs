@@ -12,7 +12,7 @@ use crate::deploy::Generations;
 use crate::desired::Desired;
 use crate::error::{Error, Result};
 use crate::files::Tree;
-use crate::identity::{Identity, InstanceRecord, claim, owner, prune_beside, succeed};
+use crate::identity::{Identity, InstanceRecord, claim, owner, prune_beside, succeed, take_back};
 use crate::kubernetes::{self, MachineFacts};
 use crate::output::print_error;
 use crate::report::notify::Notify;
@@ -59,6 +59,10 @@ impl Host {
                 record
             }
         };
+        if record.predecessor.is_some() && take_back(&self.state, &record.instance)? {
+            let line = format!("this disk was that of {} before: the scripts that ran there do not run again", record.instance);
+            self.report.emit(Event::new(Code::IdentityRecorded, line).phase(Phase::Settings));
+        }
         // Less is known of a wrong backup then; nothing else depends on it.
         if let Err(error) = claim(&self.settings.deploy.deployed_dir, &record.instance) {
             let line = "the directory of the replaced tools' records cannot be marked as this instance's";

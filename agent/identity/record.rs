@@ -8,6 +8,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::Identity;
 use crate::budgets::ASIDE_DISK;
@@ -25,6 +26,8 @@ pub const LEARNT: &str = "learnt.json";
 pub const ASIDE: &str = "aside";
 /// The newest generation of the node; there once this instance's own metadata asked for one.
 const NODE: &str = "node.json";
+/// The group of the deployments that bring it up.
+const NODE_GROUP: &str = "kubernetes-node";
 /// How many former states are kept.
 const KEEP: usize = 3;
 /// Files that are counted at most: more than the agent ever has.
@@ -169,6 +172,39 @@ pub fn succeed(
     Ok(record)
 }
 
+/// Takes back what says which scripts this instance has run, where its disk was another one's in between, so that nothing runs twice. What
+/// it knew of the node stays set aside: the node's units were disabled since, and its deployment brings it up again. Whether there was
+/// anything; after a kill the next call goes on.
+///
+/// # Errors
+/// If something cannot be looked at or renamed.
+pub fn take_back(state: &Tree, machine: &Identity) -> Result<bool> {
+    let is_own = |place: &PathBuf| {
+        state.read_json::<InstanceRecord>(&place.join(FILE)).ok().flatten().is_some_and(|record| record.instance.is(machine))
+    };
+    let numbers = numbers(state)?;
+    let Some(place) = numbers.iter().rev().map(|number| Path::new(ASIDE).join(number.to_string())).find(is_own) else {
+        return Ok(false);
+    };
+    let is_job = |path: &Path| {
+        let record = state.read_json::<Value>(path).ok().flatten();
+        record.is_some_and(|record| record["group"].as_str().is_some_and(|group| group != NODE_GROUP))
+    };
+    let mut is_any = false;
+    // Before the records what those lead to.
+    for directory in ["marks", "work", "deployments"].map(Path::new) {
+        for name in state.list(&place.join(directory))? {
+            let (from, to) = (place.join(directory).join(&name), directory.join(&name));
+            if state.facts(&to)?.is_none() && (directory != Path::new("deployments") || is_job(&from)) {
+                state.create_dir_all(directory, Attributes::mode(0o700))?;
+                state.rename(&from, &to)?;
+                is_any = true;
+            }
+        }
+    }
+    Ok(is_any)
+}
+
 /// Whether a unit that an agent configured on this disk may start: not with the membership of the instance that the disk
 /// was copied from.
 ///
@@ -240,9 +276,15 @@ fn last(tree: &Tree, directory: &Path, prefix: &str) -> Result<u32> {
     Ok(numbers.max().unwrap_or(0))
 }
 
-fn prune(state: &Tree) -> Result<()> {
+/// Those under which states were set aside, oldest first.
+fn numbers(state: &Tree) -> Result<Vec<u32>> {
     let mut numbers: Vec<u32> = state.list(Path::new(ASIDE))?.iter().filter_map(|name| name.to_str()?.parse().ok()).collect();
     numbers.sort_unstable();
+    Ok(numbers)
+}
+
+fn prune(state: &Tree) -> Result<()> {
+    let numbers = numbers(state)?;
     let mut bytes = 0;
     for (at, number) in numbers.iter().rev().enumerate() {
         let place = Path::new(ASIDE).join(number.to_string());
@@ -361,6 +403,29 @@ mod tests {
             assert_eq!(disk.read(path).as_deref(), Some("a"), "{path}");
         }
         assert!(disk.read("state/aside/1/identity.json").unwrap().contains("\"a\"") && disk.read("deployed/1.json").is_none());
+    }
+
+    /// Attack: a boot volume was attached to another server for a repair, and back: every script ran a second time.
+    #[test]
+    fn a_disk_that_comes_back_to_its_instance_knows_what_ran_there() {
+        let disk = Disk::new();
+        disk.put("state/deployments/1.json", "{\"group\":\"script\"}");
+        disk.put("state/deployments/2.json", "{\"group\":\"kubernetes-node\"}");
+        disk.put("state/work/1/result.json", "a");
+        disk.put("state/marks/!1", "");
+        disk.succeed("b", 2).unwrap();
+        assert!(!take_back(&disk.state, &id("b")).unwrap());
+        disk.put("state/deployments/3.json", "{\"group\":\"script\"}");
+        disk.succeed("a", 3).unwrap();
+        // A kill may have come after the first of them was taken back.
+        disk.state.create_dir_all(Path::new("marks"), Attributes::mode(0o700)).unwrap();
+        disk.state.rename(Path::new("aside/1/marks/!1"), Path::new("marks/!1")).unwrap();
+        assert!(take_back(&disk.state, &id("a")).unwrap());
+        assert_eq!(disk.names(), ["aside", "deployments", "identity.json", "lock", "marks", "work"]);
+        assert_eq!(disk.state.list(Path::new("deployments")).unwrap(), ["1.json"]);
+        assert_eq!(disk.read("state/work/1/result.json").as_deref(), Some("a"));
+        assert!(disk.read("state/aside/2/deployments/3.json").is_some() && disk.read("state/aside/1/node.json").is_some());
+        assert!(!take_back(&disk.state, &id("a")).unwrap(), "once");
     }
 
     #[test]
