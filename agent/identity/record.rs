@@ -188,7 +188,7 @@ pub fn take_back(state: &Tree, machine: &Identity) -> Result<bool> {
     };
     let is_job = |path: &Path| {
         let record = state.read_json::<Value>(path).ok().flatten();
-        record.is_some_and(|record| record["group"].as_str().is_some_and(|group| group != NODE_GROUP))
+        record.as_ref().and_then(|record| record.get("group")?.as_str()).is_some_and(|group| group != NODE_GROUP)
     };
     let mut is_any = false;
     // Before the records what those lead to.
