@@ -126,7 +126,7 @@ pub const SESSIONS_MEMORY: usize = MIB;
 /// Bytes on disk of what jobs left: outputs, results. The oldest of ended deployments go first.
 pub const JOBS_DISK: usize = 128 * MIB;
 
-/// Bytes on disk of the signals not yet delivered to Heat: 50 of the largest. While it is full no script is begun.
+/// Bytes on disk of the signals not yet delivered to Heat: 50 of the largest. While it is full, what ends waits where its job left it.
 pub const OUTBOX_DISK: usize = 48 * MIB;
 
 /// Bytes on disk of the states of other instances; the newest is kept however large it is, which is at most what this one's is.

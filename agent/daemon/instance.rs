@@ -59,7 +59,11 @@ impl Host {
                 record
             }
         };
-        if record.predecessor.is_some() && take_back(&self.state, &record.instance)? {
+        // After a kill there may be thousands of files to move.
+        if record.predecessor.is_some() {
+            Notify::default().ready();
+        }
+        if record.predecessor.is_some() && take_back(&self.state, &self.settings.deploy.deployed_dir, &record.instance)? {
             let line = format!("this disk was that of {} before: the scripts that ran there do not run again", record.instance);
             self.report.emit(Event::new(Code::IdentityRecorded, line).phase(Phase::Settings));
         }
@@ -141,7 +145,14 @@ impl Host {
     /// may need others, or not have its files yet.
     async fn retire_units(&self) {
         let Some(systemd) = &self.systemd else { return };
-        let Some(former) = former_node(&self.state) else { return };
+        let former = match former_node(&self.state) {
+            Ok(Some(former)) => former,
+            Ok(None) => return,
+            Err(error) => {
+                let line = "the units of the other instance are not known, so they are not stopped";
+                return self.report.emit(Event::new(Code::IdentityUnitStopped, line).error(&error));
+            }
+        };
         let units: Vec<_> = former.units.into_iter().filter(|unit| unit.enable).map(|unit| unit.name).collect();
         let disabled = async {
             // The mount point is asked for by a node without a volume too, and this disk is not attached any more.
@@ -193,9 +204,10 @@ fn beside(root: &Tree, deployed: &Path, machine: &Identity, mounts: &[Mount]) ->
     Ok(found)
 }
 
-/// What the generation in place asks for.
-fn former_node(state: &Tree) -> Option<Desired> {
-    kubernetes::render(&spec_of(&Generations::inspect(state)?.entry).ok()?, &MachineFacts::default()).ok()
+/// What the generation in place asks for; nothing where there is none.
+fn former_node(state: &Tree) -> Result<Option<Desired>> {
+    let Some(generation) = Generations::inspect(state) else { return Ok(None) };
+    Ok(Some(kubernetes::render(&spec_of(&generation.entry)?, &MachineFacts::default())?))
 }
 
 /// Refused, if the state in `state_dir` is of another instance than this machine. Nothing is said where either is unknown,

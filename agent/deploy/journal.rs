@@ -341,7 +341,12 @@ impl Journal {
         }
         let ran = JobResult::read(state, &Path::new("work").join(record.job()))?;
         let outcome = ran.map(|ran| DeploymentOutcome::of(&record.group, ran));
-        let short = || record.outcome.clone().map(|short| DeploymentOutcome { stderr: REMOVED.to_owned(), ..short });
+        let short = || {
+            let short = record.outcome.clone()?;
+            // It may have failed by an output that is gone.
+            let status = if record.long_result_failed == Some(true) && short.status == 0 { 1 } else { short.status };
+            Some(DeploymentOutcome { status, stderr: REMOVED.to_owned(), ..short })
+        };
         Ok(outcome.or_else(short))
     }
 

@@ -87,8 +87,10 @@ impl Node {
 
     /// Nothing of the node is looked at: an operator has to know that it is on its own.
     pub(super) fn report_unaccepted(&self, generation: u64, error: &Error) {
-        let texts = [error.cause_first()];
-        self.known.differences.replace(vec![Cause::of_parameters(error)]);
+        let (found, texts) = ([Cause::of_parameters(error)], [error.cause_first()]);
+        self.repair.finds(&found);
+        self.repair.fails(error.clone());
+        self.known.differences.replace(found.into());
         self.report_drift(generation, &texts, &[]);
     }
 

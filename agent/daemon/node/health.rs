@@ -466,7 +466,7 @@ impl MonitoredComponent {
         }
         // At a boot everything is on its way up for a while: nothing became worse, and nothing recovers.
         let is_first_start = !self.measured.was_healthy && kind.or(shown) == Some(ProblemKind::Starting);
-        self.measured.was_healthy |= kind.is_none() && self.is_measured();
+        self.measured.was_healthy |= kind.is_none() && self.is_measured() && self.parts.iter().all(|part| part.has_passed);
         self.problem = seen;
         self.measured.is_touched = false;
         let news = match kind {
@@ -668,15 +668,29 @@ impl ComponentHealth {
         self.components.iter_mut().filter_map(|one| one.judge(&failed, now)).collect()
     }
 
-    /// Whether an event of a judgement is what a component is now.
-    pub(super) fn still_holds(&self, event: &HealthEvent) -> bool {
-        let (name, kind) = match event {
-            HealthEvent::Report(name, kind) => (name, Some(*kind)),
-            HealthEvent::Recovered(name) => (name, None),
-            HealthEvent::Unreported(name, kind) => (name, *kind),
-        };
-        let component = self.components.iter().find(|one| one.name == *name);
-        component.is_some_and(|one| one.problem.as_ref().map(|problem| problem.kind) == kind)
+    /// Which of these events of judgements are what the components are now. Of components that were not measured since somebody touched
+    /// them nothing is known: their events stay. That something recovered is no news where what was wrong never was.
+    pub(super) fn sort_out(&self, events: &mut Vec<HealthEvent>) -> Vec<HealthEvent> {
+        let (mut held, mut dropped) = (Vec::new(), BTreeSet::new());
+        events.retain(|event| {
+            let (name, kind) = match event {
+                HealthEvent::Report(name, kind) => (name, Some(*kind)),
+                HealthEvent::Recovered(name) => (name, None),
+                HealthEvent::Unreported(name, kind) => (name, *kind),
+            };
+            let Some(component) = self.components.iter().find(|one| one.name == *name) else { return false };
+            if component.measured.is_touched {
+                return true;
+            }
+            let holds = component.problem.as_ref().map(|problem| problem.kind) == kind;
+            if !holds {
+                dropped.insert(name.clone());
+            } else if kind.is_some() || !dropped.contains(name) {
+                held.push(event.clone());
+            }
+            false
+        });
+        held
     }
 
     /// The main process of a component, where it has one.

@@ -143,6 +143,7 @@ fn what_is_on_its_way_up_at_a_boot_did_not_get_worse() {
     {
         watch.now = watch.now.after(Duration::from_secs(after));
         watch.health.record_state(unit, watch.now);
+        watch.health.record_gate_answer("etcd", &Ok(()));
         assert_eq!(watch.all_events(), [], "after {after} s");
         assert_eq!(watch.of("etcd").0, if after == 5 { ComponentState::Degraded } else { ComponentState::Healthy });
     }
@@ -153,6 +154,27 @@ fn what_is_on_its_way_up_at_a_boot_did_not_get_worse() {
         let expected = [HealthEvent::Unreported("etcd".to_owned(), Some(ProblemKind::Starting))];
         assert_eq!(watch.all_events(), expected[usize::from(after == 100)..], "after {after} s more");
     }
+}
+
+#[test]
+fn what_could_not_be_reported_is_if_it_still_holds_once_it_was_measured_again() {
+    let mut watch = Watch::new();
+    let down = |kind| HealthEvent::Report("etcd".to_owned(), kind);
+    let mut events = watch.receive(1, state(ETCD, "failed", "failed", 0));
+    assert_eq!(events, [down(ProblemKind::Down)]);
+    // Meanwhile somebody touched the node: what is known is from before.
+    watch.health.forget();
+    assert_eq!(watch.health.sort_out(&mut events), []);
+    assert_eq!(events.len(), 1, "it stays");
+    assert_eq!(watch.measure(1), []);
+    assert_eq!(watch.health.sort_out(&mut events), [down(ProblemKind::Down)]);
+    assert_eq!(events, []);
+    // What was never said to be wrong does not recover.
+    let mut events = vec![down(ProblemKind::Looping), HealthEvent::Recovered("etcd".to_owned())];
+    watch.receive(1, state(ETCD, "active", "running", 0));
+    watch.measure(60);
+    assert_eq!(watch.health.sort_out(&mut events), []);
+    assert_eq!(events, []);
 }
 
 fn report(name: &str, kind: ProblemKind) -> Vec<HealthEvent> {

@@ -17,7 +17,7 @@ use crate::metadata::Deployment;
 /// If this version of the agent does not accept it: an older one has, and rules are added.
 pub(in crate::daemon) fn spec_of(entry: &Value) -> Result<NodeSpec> {
     let refused = |why: &str| {
-        Error::permanent(format!("this version of the agent does not accept the parameters of the node: {why}")).remedy(
+        Error::permanent(format!("this version of the agent does not accept these parameters: {why}")).remedy(
             "correct them in the template and update the stack: until then the node is not checked, repaired or rolled back, \
              and its certificates are not renewed",
         )

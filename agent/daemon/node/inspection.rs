@@ -73,6 +73,7 @@ impl Node {
         }
         let node = match self.in_place(reference) {
             Ok(node) => node,
+            Err(_) if reference.extent == AppliedExtent::Nothing => return Ok(NodeInspection::default()),
             Err(error) => {
                 self.report_unaccepted(generation, &error);
                 return Ok(NodeInspection { drifted: true, ..NodeInspection::default() });

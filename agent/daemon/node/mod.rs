@@ -40,7 +40,7 @@ use self::backend::MachineBackend;
 pub(super) use self::bring_up::Done;
 use self::drift_memory::Remembered;
 use self::findings::FindingHistory;
-use self::health::ComponentHealth;
+use self::health::{ComponentHealth, HealthEvent};
 pub(super) use self::in_place::spec_of;
 use self::in_place::{InPlace, Rendered};
 pub(super) use self::inspection::NodeInspection;
@@ -125,6 +125,8 @@ struct VolumeMemory {
 #[derive(Debug, Default)]
 struct HealthMonitor {
     health: RefCell<ComponentHealth>,
+    /// What could not be reported yet.
+    unreported: RefCell<Vec<HealthEvent>>,
     news: Notify,
     is_converging: Cell<bool>,
 }

@@ -89,7 +89,7 @@ impl Node {
         let desired = &node.desired;
         self.monitor.health.borrow_mut().begin(desired, self.host.clock.now());
         let units = self.monitor.health.borrow().units();
-        let (mut changes, mut unreported): (Changes, _) = (None, Vec::new());
+        let mut changes: Changes = None;
         let (mut since, mut pause) = (self.host.clock.start(), Duration::ZERO);
         loop {
             let unit = news(self, systemd, &units, &mut changes, pause.saturating_sub(since.elapsed())).await;
@@ -108,7 +108,7 @@ impl Node {
                 since = self.host.clock.start();
             }
             if !self.monitor.is_converging.get() {
-                self.settle(desired, reference, &mut unreported).await;
+                self.settle(desired, reference).await;
             }
             pause = self.monitor.health.borrow_mut().pause(random());
         }
@@ -143,10 +143,11 @@ impl Node {
         }
     }
 
-    /// Reports what follows from what was seen. `unreported`: what could not be, as the node was changed meanwhile.
-    async fn settle(&self, desired: &Desired, reference: &Reference, unreported: &mut Vec<HealthEvent>) {
+    /// Reports what follows from what was seen, and what could not be reported before, as the node was changed meanwhile.
+    async fn settle(&self, desired: &Desired, reference: &Reference) {
         let before = self.components();
-        unreported.extend(self.monitor.health.borrow_mut().judge(self.host.clock.now()));
+        let judged = self.monitor.health.borrow_mut().judge(self.host.clock.now());
+        self.monitor.unreported.borrow_mut().extend(judged);
         let unexplained = self.monitor.health.borrow().unexplained(self.host.clock.now());
         let explaining = unexplained.iter().map(async |(name, unit, kind)| self.why(desired, name, unit, *kind).await);
         for ((name, _, kind), why) in unexplained.iter().zip(all(explaining).await) {
@@ -156,7 +157,8 @@ impl Node {
         if self.monitor.is_converging.get() {
             return;
         }
-        for event in unreported.drain(..).filter(|event| self.monitor.health.borrow().still_holds(event)) {
+        let events = self.monitor.health.borrow().sort_out(&mut self.monitor.unreported.borrow_mut());
+        for event in events {
             match event {
                 HealthEvent::Report(name, kind) => self.report_component(&name, kind.code(), reference, true),
                 HealthEvent::Recovered(name) => self.report_component(&name, Code::ComponentRecovered, reference, true),

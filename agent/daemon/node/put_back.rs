@@ -40,8 +40,7 @@ fn way(state: &Tree, current: &Generation, asked: Option<u64>, facts: &MachineFa
     }
     let update = format!("update the stack with the parameters of generation {number}: a deployment may change that");
     let read = |entry, number: u64| {
-        let unreadable = format!("this version of the agent cannot read the parameters of generation {number}");
-        spec_of(entry).map_err(|error| Error::refused(format!("{unreadable}: {}", error.cause())).remedy(&*update))
+        spec_of(entry).map_err(|error| Error::refused(format!("generation {number}: {}", error.cause())).remedy(&*update))
     };
     let spec = read(&kept.entry, number)?;
     let desired = kubernetes::render(&spec, facts)?;
