@@ -25,6 +25,7 @@ stack.py answer NAME [NODE=REASON ...]
 stack.py unhealthy NAME NODE         mark the server of that name unhealthy
 stack.py list                        names of the stacks
 stack.py token                       a demo token
+stack.py get TYPE PATH               what the service of that type in the catalog answers, as JSON
 stack.py cloud URL                   as admin: Nova, Neutron, Cinder, Glance and Octavia are at URL (cloud.py); -: there are none
 stack.py revoke USER...              as admin: all tokens that these users have (they can ask for new ones)
 
@@ -188,6 +189,9 @@ def main(cmd: str, *a: str) -> int:
         return 0
     if cmd == "token":
         print(s.token)
+        return 0
+    if cmd == "get":
+        show(s.get(f"{s.endpoint(a[0])}/{a[1]}"))
         return 0
     if cmd == "list":
         show([x["stack_name"] for x in s.get(f"{url}/stacks")["stacks"]])
