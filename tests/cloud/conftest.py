@@ -14,7 +14,6 @@ def heat_services(lab):
         raise pytest.UsageError("tests/run cloud tells them their folder and namespace")
     openstack.up()
     yield
-    Heat().sweep_all()
     if not os.environ.get("HNA_KEEP_CLOUD"):
         openstack.down()
 

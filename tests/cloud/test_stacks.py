@@ -79,3 +79,45 @@ def test_a_stack_becomes_servers_ports_and_volumes_and_leaves_nothing(cloud, aut
 def of_its_own(node: str) -> str:
     role, index = node.removeprefix("kube-").split("-")
     return f"10.100.{int(index) + (16 if role == 'minion' else 0)}.0/24"
+
+
+def test_servers_are_rebuilt_and_replaced_with_their_ports_and_volumes(cloud, authority, stack_name, tmp_path):
+    """The operations of docs/heat-templates.md at which Nova could refuse: a port or a volume that the server before still has."""
+    minimal = EXAMPLES / "environments/minimal.yaml"
+    (tmp_path / "image").write_text("no image")
+    if "kubernetes-2" not in cloud.named("images"):
+        cloud.client("image", "create", "--disk-format", "raw", "--container-format", "bare", "--file", "image", "kubernetes-2", folder=tmp_path)
+    image = cloud.named("images")["kubernetes-2"]["id"]
+
+    def update(**given) -> list[str]:
+        cloud.update(stack_name, CLUSTER, minimal, authority, minion_docker_volume_size=1, **given)
+        return cloud.ends(stack_name, "UPDATE_COMPLETE")
+
+    def has(node: str) -> tuple:
+        """Server, port and volumes of a node, each of which knows the others."""
+        server, port = cloud.named("servers")[node], cloud.named("ports")[node]
+        assert server["status"] == "ACTIVE" and port["device_id"] == server["id"], node
+        attached = {volume["volumeId"] for volume in cloud.attachments(server["id"])}
+        assert {of["id"]: of["attachments"][0]["server_id"] for of in cloud.kept("volumes") if of["id"] in attached} == dict.fromkeys(attached, server["id"])
+        return server["id"], port["id"], attached
+    cloud.create(stack_name, CLUSTER, minimal, authority, minion_docker_volume_size=1)
+    cloud.ends(stack_name, "CREATE_COMPLETE")
+    master, minion = has("kube-master-0"), has("kube-minion-0")
+    # Another minion, in the group and on the network of the others.
+    assert sorted(update(minions=2)) == ["kube-master-0", "kube-minion-0", "kube-minion-1"]
+    has("kube-minion-1")
+    # A minion is taken out and another takes its place: its port and volume go with it.
+    update(minions=2, minions_to_remove="0")
+    assert set(cloud.named("servers")) == {"kube-master-0", "kube-minion-1", "kube-minion-2"}
+    has("kube-minion-2")
+    assert "kube-minion-0" not in cloud.named("ports") and "kube-minion-0-docker" not in cloud.named("volumes")
+    # A master is replaced and has its address and its volumes again.
+    cloud.unhealthy(stack_name, "kube-master-0")
+    assert "kube-master-0" in update(minions=2, minions_to_remove="0")
+    again = has("kube-master-0")
+    assert again[0] != master[0] and again[1:] == master[1:]
+    # A new image is a rebuild: the server stays, and so do its port and volumes.
+    update(minions=2, minions_to_remove="0", image="kubernetes-2", kube_tag="v1.32.0")
+    assert has("kube-master-0") == again
+    assert {of["image"]["id"] for of in cloud.kept("servers")} == {image}
+    assert minion[0] not in {of["id"] for of in cloud.kept("servers")}

@@ -136,8 +136,11 @@ send_service_user_token = true
 C
   as cinder; as cinder service_user; as cinder nova; } >"$ETC/cinder/cinder.conf"
 
+# Where its conductor cannot say why it refuses, the API waits: a minute by default.
 { common magnum
   cat <<C
+[DEFAULT]
+rpc_response_timeout = 10
 [api]
 host = $HB_IP
 port = $MAGNUM_PORT
