@@ -5,10 +5,10 @@ CL=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 export HNA_HEAT_DIR=${HNA_HEAT_DIR:-$CL/../../target/cloud} HB_LAB=${HB_LAB:-openstack} HB_LOCK=$CL/cloud.lock
 # Three hosts: what must not share one finds room.
 COMPUTES="nova-compute-1 nova-compute-2 nova-compute-3"
-CLOUD="glance placement nova-api nova-metadata nova-conductor nova-scheduler neutron cinder-api cinder-scheduler cinder-volume magnum-api magnum-conductor"
+CLOUD="glance placement nova-api nova-conductor nova-scheduler neutron cinder-api cinder-scheduler cinder-volume magnum-api magnum-conductor"
 export HB_BESIDE="$CLOUD $COMPUTES"
 . "$CL/../heat/lib.sh"
-GLANCE_PORT=9292 PLACEMENT_PORT=8778 NOVA_PORT=8774 METADATA_PORT=8775 NEUTRON_PORT=9696 CINDER_PORT=8776 MAGNUM_PORT=9511
+GLANCE_PORT=9292 PLACEMENT_PORT=8778 NOVA_PORT=8774 NEUTRON_PORT=9696 CINDER_PORT=8776 MAGNUM_PORT=9511
 DATABASES="glance placement nova_api nova_cell0 nova neutron cinder magnum"
 
 serve() { # NAME PORT CONFIG
@@ -20,7 +20,6 @@ other_service() {
   glance) serve glance $GLANCE_PORT "$ETC/glance/glance-api.conf" ;;
   placement) serve placement $PLACEMENT_PORT "$ETC/placement/placement.conf" ;;
   nova-api) serve nova-api $NOVA_PORT "$ETC/nova/nova.conf" ;;
-  nova-metadata) serve nova-metadata $METADATA_PORT "$ETC/nova/nova.conf" ;;
   nova-compute-*) start "$1" "$V/bin/nova-compute" --config-file "$ETC/nova/nova.conf" --config-file "$ETC/nova/${1#nova-}.conf" ;;
   nova-*) start "$1" "$V/bin/$1" --config-file "$ETC/nova/nova.conf" ;;
   neutron) serve neutron $NEUTRON_PORT "$ETC/neutron/neutron.conf" ;;
@@ -37,7 +36,6 @@ other_answering() {
   glance) in_lab curl -s -o /dev/null "http://$HB_IP:$GLANCE_PORT/" ;;
   placement) in_lab curl -sf -o /dev/null "http://$HB_IP:$PLACEMENT_PORT/" ;;
   nova-api) in_lab curl -sf -o /dev/null "http://$HB_IP:$NOVA_PORT/" ;;
-  nova-metadata) in_lab curl -sf -o /dev/null "http://$HB_IP:$METADATA_PORT/" ;;
   neutron) in_lab curl -sf -o /dev/null "http://$HB_IP:$NEUTRON_PORT/" ;;
   cinder-api) in_lab curl -s -o /dev/null "http://$HB_IP:$CINDER_PORT/" ;;
   magnum-api) in_lab curl -sf -o /dev/null "http://$HB_IP:$MAGNUM_PORT/" ;;

@@ -3,7 +3,8 @@
 
 seed.py users NAME:TYPE:URL...   a user, a service and its endpoints for each, and Magnum's domain
 seed.py ready HOST...            wait until Nova's and Cinder's own processes have reported
-seed.py objects                  what examples/heat/environments name: an image, a flavor, the networks public and private
+seed.py objects                  what examples/heat/environments name: an image, a flavor, the network public, and the project's own private;
+                                 and a network that another project shares
 """
 import os
 import sys
@@ -71,10 +72,12 @@ def objects():
     made = s.request("POST", f"{image}/v2/images", {"name": "kubernetes", "disk_format": "raw", "container_format": "bare", "visibility": "public"})[0]
     upload(f"{image}/v2/images/{made['id']}/file")
     s.request("POST", f"{compute}/flavors", {"flavor": {"name": "m1.medium", "ram": 4096, "disk": 40, "vcpus": 2}})
-    for name, cidr, extra in (("public", "203.0.113.0/24", {"router:external": True, "provider:network_type": "flat", "provider:physical_network": "outside"}),
-                              ("private", "192.0.2.0/24", {"shared": True})):
-        made = s.request("POST", f"{network}/networks", {"network": {"name": name, **extra}})[0]["network"]["id"]
-        s.request("POST", f"{network}/subnets", {"subnet": {"name": name, "network_id": made, "cidr": cidr, "ip_version": 4}})
+    demo = Session(v3, "demo", E["DEMO_PASS"], "demo")
+    for name, cidr, owner, extra in (
+            ("public", "203.0.113.0/24", s, {"router:external": True, "provider:network_type": "flat", "provider:physical_network": "outside"}),
+            ("shared", "198.51.100.0/24", s, {"shared": True}), ("private", "192.0.2.0/24", demo, {})):
+        made = owner.request("POST", f"{network}/networks", {"network": {"name": name, **extra}})[0]["network"]["id"]
+        owner.request("POST", f"{network}/subnets", {"subnet": {"name": name, "network_id": made, "cidr": cidr, "ip_version": 4}})
 
 
 def upload(url: str):

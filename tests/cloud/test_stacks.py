@@ -76,6 +76,21 @@ def test_a_stack_becomes_servers_ports_and_volumes_and_leaves_nothing(cloud, aut
     assert cloud.everything() == before
 
 
+def test_a_network_that_another_project_shares_has_no_pods_of_its_own(cloud, authority, stack_name):
+    """Neutron's policy lets nobody but a network's owner give its ports address pairs; where packets of pods are encapsulated none are needed."""
+    shared = {"network": "shared", "subnet": "shared", "subnet_cidr": "198.51.100.0/24"}
+    cloud.create(stack_name, CLUSTER, EXAMPLES / "environments/own-network.yaml", authority, masters=1, minions=1, **shared)
+    assert cloud.ends(stack_name, "CREATE_FAILED") == []
+    why = json.dumps(cloud.heat.resources(stack_name))
+    assert "create_port: allowed_address_pairs" in why and "disallowed by policy" in why
+    cloud.heat.delete(stack_name)
+    encapsulated = {"network_driver": "calico", "calico_ipv4pool_ipip": "Always"}
+    cloud.create(stack_name, CLUSTER, EXAMPLES / "environments/own-network.yaml", authority, masters=1, minions=1, **shared, **encapsulated)
+    assert len(cloud.ends(stack_name, "CREATE_COMPLETE")) == 2
+    ports = cloud.named("ports")
+    assert [ports[node]["allowed_address_pairs"] for node in ("kube-master-0", "kube-minion-0")] == [[], []]
+
+
 def of_its_own(node: str) -> str:
     role, index = node.removeprefix("kube-").split("-")
     return f"10.100.{int(index) + (16 if role == 'minion' else 0)}.0/24"

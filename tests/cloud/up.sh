@@ -176,9 +176,9 @@ lap "cloud's schema" "$t"
 
 # --- services -------------------------------------------------------------------------------------
 t=$EPOCHREALTIME
-ENDPOINTS=(glance:image:http://$HB_IP:$GLANCE_PORT placement:placement:http://$HB_IP:$PLACEMENT_PORT
-  nova:compute:http://$HB_IP:$NOVA_PORT/v2.1 neutron:network:http://$HB_IP:$NEUTRON_PORT
-  "cinder:volumev3:http://$HB_IP:$CINDER_PORT/v3/%(project_id)s" magnum:container-infra:http://$HB_IP:$MAGNUM_PORT/v1)
+ENDPOINTS=("glance:image:http://$HB_IP:$GLANCE_PORT" "placement:placement:http://$HB_IP:$PLACEMENT_PORT"
+  "nova:compute:http://$HB_IP:$NOVA_PORT/v2.1" "neutron:network:http://$HB_IP:$NEUTRON_PORT"
+  "cinder:volumev3:http://$HB_IP:$CINDER_PORT/v3/%(project_id)s" "magnum:container-infra:http://$HB_IP:$MAGNUM_PORT/v1")
 export OS_AUTH_URL=$KS/v3 OS_REGION_NAME=RegionOne
 [ -e "$HB_STATE/.cloud-users" ] || { in_lab "$HB_PY" -B "$CL/seed.py" users "${ENDPOINTS[@]}" && touch "$HB_STATE/.cloud-users"; }
 rm -f "$HB_STATE/token" # it holds a catalog
@@ -186,6 +186,7 @@ rm -f "$HB_STATE/token" # it holds a catalog
 service placement 9>&-; wait_for placement
 for s in $CLOUD $COMPUTES; do service "$s" 9>&-; done
 for s in $CLOUD $COMPUTES; do wait_for "$s"; done
+# shellcheck disable=SC2086 # a list
 in_lab "$HB_PY" -B "$CL/seed.py" ready $COMPUTES
 if [ ! -e "$HB_STATE/.cloud-seeded" ]; then
   in_lab nice "$V/bin/nova-manage" --config-file "$ETC/nova/nova.conf" cell_v2 discover_hosts >>"$LOG/nova-manage.log" 2>&1

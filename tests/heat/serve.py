@@ -17,7 +17,7 @@ app, port, config = sys.argv[1:4]
 # APP → its module, and whether it is told its configuration by arguments
 MODULES = {"keystone": ("keystone.wsgi.api", False), "heat-api": ("heat.wsgi.api", True), "heat-api-cfn": ("heat.wsgi.cfn", True),
            "glance": ("glance.wsgi.api", False), "placement": ("placement.wsgi.api", False), "nova-api": ("nova.wsgi.osapi_compute", False),
-           "nova-metadata": ("nova.wsgi.metadata", False), "neutron": ("neutron.wsgi.api", True), "cinder-api": ("cinder.wsgi.api", True),
+           "neutron": ("neutron.wsgi.api", True), "cinder-api": ("cinder.wsgi.api", True),
            "magnum-api": ("magnum.wsgi.api", True)}
 module, by_arguments = MODULES[app]
 os.environ[f"OS_{app.split('-')[0].upper()}_CONFIG_DIR"] = os.path.dirname(config)

@@ -1,4 +1,5 @@
 """The real services of tests/cloud, told as lib.cloud tells their stand-in."""
+import base64
 import json
 import subprocess
 from pathlib import Path
@@ -37,9 +38,9 @@ class OpenStack(Cloud):
         secrets = dict(line.split("=", 1) for line in (HEAT_DIR / "state/secrets").read_text().splitlines())
         return {"OS_USERNAME": "admin", "OS_PROJECT_NAME": "admin", "OS_PASSWORD": secrets["ADMIN_PASS"], "HB_TOKEN_FILE": str(HEAT_DIR / "state/admin-token")}
 
-    def get(self, service: str, path: str) -> dict:
+    def get(self, service: str, path: str, *version: str) -> dict:
         """As the cloud's administrator."""
-        return json.loads(self.heat._client("get", service, path, env=self.as_admin()).stdout)
+        return json.loads(self.heat._client("get", service, path, *version, env=self.as_admin()).stdout)
 
     def kept(self, kind: str) -> list[dict]:
         """All that the services have of a kind, as their administrator sees it."""
@@ -50,6 +51,10 @@ class OpenStack(Cloud):
 
     def attachments(self, server: str) -> list[dict]:
         return self.get("compute", f"servers/{server}/os-volume_attachments")["volumeAttachments"]
+
+    def user_data(self, server: str) -> str:
+        """As Nova has it for the server's metadata service and its config drive."""
+        return base64.b64decode(self.get("compute", f"servers/{server}", "2.3")["server"]["OS-EXT-SRV-ATTR:user_data"]).decode()
 
     def everything(self) -> dict[str, set[str]]:
         """Ids of all that a stack might leave behind."""
