@@ -29,4 +29,4 @@ def cloud(heat, tmp_path) -> OpenStack:
     made = OpenStack(heat, tmp_path)
     yield made
     for stack in list(heat.stacks):
-        heat.delete(stack)
+        heat.delete(stack, seconds=made.patience)

@@ -72,7 +72,7 @@ def test_a_stack_becomes_servers_ports_and_volumes_and_leaves_nothing(cloud, aut
     public = told["kube-master-0"]["KUBE_NODE_PUBLIC_IP"]
     assert out["api_address"] == (f"http://{public}:8080" if name == "legacy" else f"https://{public}:6443")
 
-    cloud.heat.delete(stack_name)
+    cloud.heat.delete(stack_name, seconds=cloud.patience)
     assert cloud.everything() == before
 
 
@@ -83,7 +83,7 @@ def test_a_network_that_another_project_shares_has_no_pods_of_its_own(cloud, aut
     assert cloud.ends(stack_name, "CREATE_FAILED") == []
     why = json.dumps(cloud.heat.resources(stack_name))
     assert "create_port: allowed_address_pairs" in why and "disallowed by policy" in why
-    cloud.heat.delete(stack_name)
+    cloud.heat.delete(stack_name, seconds=cloud.patience)
     encapsulated = {"network_driver": "calico", "calico_ipv4pool_ipip": "Always"}
     cloud.create(stack_name, CLUSTER, EXAMPLES / "environments/own-network.yaml", authority, masters=1, minions=1, **shared, **encapsulated)
     assert len(cloud.ends(stack_name, "CREATE_COMPLETE")) == 2

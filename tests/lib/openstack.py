@@ -27,6 +27,9 @@ def down():
 
 
 class OpenStack(Cloud):
+    # Each look is a question to seven services that are at work.
+    pause, patience = 5, 1800
+
     def start(self) -> "OpenStack":
         return self
 
