@@ -21,7 +21,6 @@ config, name = sys.argv[1:3]
 E = os.environ
 auth_url = E["OS_AUTH_URL"]
 service.prepare_service(["magnum", "--config-file", config])
-objects.register_all() if hasattr(objects, "register_all") else None
 
 owner = Session(auth_url, "demo", E["OS_PASSWORD"], "demo")
 admin = Session(auth_url, "admin", E["ADMIN_PASS"], "admin")
