@@ -10,11 +10,13 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID, ObjectIdentifier
 
+from lib.cluster import ETCD, KUBERNETES, Node, parameters
 from lib.common import GATEWAY, PYTHON, REPO, TESTS, in_lab
 from lib.heat import HEAT_DIR
 from lib.magnum import Magnum, usage
 
 VERSION = {"OpenStack-API-Version": "container-infra latest"}
+MASTER, WORKER = "10.77.0.21", "10.77.0.31"
 OTHER = "00000000-1111-4222-8333-444455556666"
 UNKNOWN = x509.UnrecognizedExtension(ObjectIdentifier("1.2.3.4.5"), b"\x05\x00")
 NAMES = x509.SubjectAlternativeName([x509.DNSName("kubernetes")])
@@ -232,3 +234,20 @@ def test_magnum_answers_the_same(real, stand_in, agreed):
     differences = compare([name for name in said[0] if name not in STRICTER], *said)
     agreed["Magnum"] = as_rows(said)
     assert not differences, "\n" + "\n".join(differences)
+
+
+def test_a_master_and_a_worker_get_their_certificates(real, hosts, signal_server):
+    """By the trust, from the real ones: what a cluster of Magnum's whose driver is no longer there asks of them for years."""
+    given = {name: value for name, value in real.given.items() if name != "CLUSTER_NAME"}
+    real.authenticate(keystone_rows(real))
+    one = f"{real.given['MAGNUM_URL']}/certificates/{real.given['CLUSTER_UUID']}"
+    asks = [{"method": "GET", "url": f"{one}?ca_cert_type={kind}", "headers": {**VERSION, "X-Auth-Token": real.tokens["trust"]}, "body": None}
+            for kind in ("kubernetes", "etcd", "front-proxy")]
+    authorities = [json.loads(of["text"])["pem"].strip().encode() for of in real.ask(asks)]
+    master = Node(hosts("m1", ip=MASTER), signal_server(port=18000), parameters("master", "m1", MASTER, MASTER, **given)).up("")
+    assert not master.mistakes()
+    assert [master.read(f"{folder}/ca.crt").strip() for folder in (KUBERNETES, ETCD, f"{KUBERNETES}/front-proxy")] == authorities
+    assert "is healthy" in master.etcdctl("endpoint", "health", seconds=60)
+    worker = Node(hosts("w1", ip=WORKER), signal_server(port=18001), parameters("worker", "w1", WORKER, MASTER, **given)).up("")
+    assert not worker.mistakes()
+    assert worker.read(f"{KUBERNETES}/ca.crt").strip() == authorities[0]
