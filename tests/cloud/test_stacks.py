@@ -7,7 +7,7 @@ import json
 import pytest
 
 from lib.cloud import EXAMPLES
-from lib.common import run, wait_for
+from lib.common import run
 from lib.heat import inputs
 from lib.hosts import agent_binary
 
