@@ -4,7 +4,7 @@
 set -eu
 cd "$(dirname "$0")/../.."
 [ -x target/legacy/venv/bin/os-collect-config ] || {
-  python3 -m venv target/legacy/venv
+  /usr/bin/python3 -m venv target/legacy/venv
   target/legacy/venv/bin/pip install -q os-apply-config==14.1.0 pystache==0.6.8 os-refresh-config==14.1.0 os-collect-config==14.1.0 dib-utils==0.0.11 requests
 }
 [ -e target/legacy/heat-agents ] || {
