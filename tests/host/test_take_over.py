@@ -1,13 +1,12 @@
 """docs/migrate.md: the real os-collect-config, os-refresh-config, os-apply-config and heat-agents of PyPI on a host; the package takes over, and removal gives the
 old state back. The commands are those of the page."""
 import json
-import re
 
 import pytest
 
 from lib.common import REPO, SUITE, run
 from lib.legacy import AGENTS, IN_AGENTS, REAL
-from lib.node import IP, UNIT, heard_out, signalled
+from lib.node import IP, UNIT, signalled
 from lib.packages import COUNT, deb, is_enabled  # noqa: F401
 
 # The original tools are of this machine's Python.
@@ -24,8 +23,8 @@ FOLDERS = "/etc /usr/bin /usr/libexec /usr/lib/systemd /var/lib/heat-cfntools /v
 
 def block(heading: str) -> str:
     """The commands below a heading of docs/migrate.md."""
-    page = (REPO / "docs/migrate.md").read_text()
-    return re.search(rf"^### {re.escape(heading)}\n(?:(?!^#).*\n)*?```sh\n(.*?)```", page, re.M | re.S)[1]
+    below = (REPO / "docs/migrate.md").read_text().split(f"\n### {heading}\n")[1].split("\n#")[0]
+    return below.split("```sh\n")[1].split("```")[0]
 
 
 @pytest.fixture(scope="session")
@@ -35,6 +34,12 @@ def originals():
 
 def files(host) -> set[str]:
     return set(host.sh(f"find {FOLDERS} -xdev '(' -type f -exec sha256sum '{{}}' + ')' -o -type l -printf '%l  %p\\n'").splitlines())
+
+
+def polled(host, server):
+    """Whoever polls has had an answer, and taken what it lists."""
+    since = len(server.polls())
+    host.wait_for(lambda: len(server.polls()) > since + 2)
 
 
 def settle(host, deb, server, unit):  # noqa: F811
@@ -63,7 +68,9 @@ def test_the_agent_takes_over_and_goes_again(deb, originals, hosts, signal_serve
     (tmp_path / "empty").touch()
     server = signal_server()
     server.document["os-collect-config"]["polling_interval"] = 2
-    host = hosts("n1", ip=IP, base="cloud", binds_ro={str(REAL.parents[1]): str(REAL.parents[1])}, files={"/etc/cloud/cloud-init.disabled": tmp_path / "empty"})
+    # Without cloud-init nobody makes the keys of its SSH.
+    host = hosts("n1", ip=IP, base="cloud", binds_ro={str(REAL.parents[1]): str(REAL.parents[1])},
+                 files={"/etc/cloud/cloud-init.disabled": tmp_path / "empty"}, expect="")
     first = server.deployment("first", config=f"{COUNT}echo from $0; echo $greeting >/var/tmp/greeting\n", inputs={"greeting": "hello"})
     by_hand = server.deployment("by-hand", config=f"{COUNT}")
     host.put({f"{DEPLOYED}/{by_hand['id']}.json": (b"", 0o600)})
@@ -93,12 +100,12 @@ def test_the_agent_takes_over_and_goes_again(deb, originals, hosts, signal_serve
     ran = "ran\nran\n"
 
     def is_taken_over():
-        host.wait_for(lambda: host.exec("heat-node-agent", "status", check=False).returncode == 0)
-        heard_out(server)
+        polled(host, server)
+        assert host.exec("heat-node-agent", "status", check=False).returncode == 0
         assert host.read("/var/tmp/ran") == ran
         assert all(len({s.body for s in server.signals(name)}) == 1 for name in ("first", "long")) and not server.signals("by-hand")
     is_taken_over()
-    host.reboot()
+    host.reboot(expect="")
     assert host.is_active(UNIT) and not host.is_active(unit)
     is_taken_over()
     listed = host.exec("heat-node-agent", "status", "-v").stdout
@@ -113,9 +120,8 @@ def test_the_agent_takes_over_and_goes_again(deb, originals, hosts, signal_serve
     server.deploy(server.deployment("theirs", config=f"{COUNT}echo by the tools\n"))
     assert signalled(server, "theirs")["deploy_stdout"] == "by the tools\n"
     ran += "ran\n"
-    host.reboot()
-    since = len(server.polls())
-    host.wait_for(lambda: len(server.polls()) > since + 1)
+    host.reboot(expect="")
+    polled(host, server)
     assert host.is_active(unit) and host.read("/var/tmp/ran") == ran
     assert [len({s.body for s in server.signals(name)}) for name in ("first", "long", "ours", "theirs", "by-hand")] == [1, 1, 1, 1, 0]
     assert files(host) == before
