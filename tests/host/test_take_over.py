@@ -62,6 +62,20 @@ def settle(host, deb, server, unit):  # noqa: F811
     host.sh(f"systemctl daemon-reload; systemctl enable --now {unit}")
 
 
+def test_in_an_image_the_next_boot_is_the_agents(deb, originals, hosts, signal_server, tmp_path):  # noqa: F811
+    """The chroot of an image: a copy of the host's root, without a running systemd."""
+    host = hosts("n1", ip=IP, base="base")
+    settle(host, deb, signal_server(), "os-collect-config.service")
+    host.exec("systemctl", "stop", "os-collect-config.service")
+    host.sh("""mount -t tmpfs tmpfs /mnt; mkdir /mnt/upper /mnt/work /mnt/root
+        mount -t overlay overlay -o lowerdir=/,upperdir=/mnt/upper,workdir=/mnt/work /mnt/root
+        rm -rf /mnt/root/run; mkdir /mnt/root/run""")
+    said = host.exec("chroot", "/mnt/root", "bash", "-c", f"cd /root; {block('In an image')}", check=False)
+    # It was booted before, which is said; who starts at the next boot is not among it.
+    assert "/var/lib/heat-cfntools/cfn-init-data" in said.stdout and "multi-user.target.wants" not in said.stdout, said
+    assert host.sh("ls /mnt/root/etc/systemd/system/multi-user.target.wants | grep -E 'collect|heat' || :") == "heat-node-agent.service\n"
+
+
 @pytest.mark.parametrize("unit", UNITS)
 def test_the_agent_takes_over_and_goes_again(deb, originals, hosts, signal_server, tmp_path, unit):  # noqa: F811
     there, back = map(block, UNITS[unit])
@@ -106,8 +120,8 @@ def test_the_agent_takes_over_and_goes_again(deb, originals, hosts, signal_serve
         assert all(len({s.body for s in server.signals(name)}) == 1 for name in ("first", "long")) and not server.signals("by-hand")
     is_taken_over()
     host.reboot(expect="")
-    assert host.is_active(UNIT) and not host.is_active(unit)
     is_taken_over()
+    assert host.is_active(UNIT) and not host.is_active(unit)
     listed = host.exec("heat-node-agent", "status", "-v").stdout
     assert all(name in listed for name in ("first", "long", "by-hand")), listed
     server.deploy(server.deployment("ours", config=f"{COUNT}echo by the agent\n"))
