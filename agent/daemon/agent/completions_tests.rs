@@ -92,16 +92,18 @@ async fn every_transport_gets_its_result_or_is_reported_once_as_impossible() {
     let mut deployments: Vec<_> = (0..10).map(|n| deployment(&format!("heat{n}"), &user)).collect();
     deployments.push(deployment("half", &user[..2]));
     deployments.push(deployment("zaqar", &[&user[..], &[("deploy_queue_id", "q")]].concat()));
+    deployments.push(deployment("queue", &[("deploy_queue_id", "q")]));
     deployments.push(deployment("none", &[]));
     let (dir, events, records) = pass(GIVEN, &json!({ "deployments": deployments })).await;
     let requests = fake.requests();
     let tokens = requests.iter().filter(|request| request.starts_with("POST /v3/auth/tokens ")).count();
-    assert_eq!((tokens, requests.len()), (1, 11), "one token for ten results");
+    assert_eq!((tokens, requests.len()), (1, 12), "one token for eleven results");
     assert!(requests[10].starts_with("POST /v1/p/stacks/s/0a1b/resources/heat9/signal "), "{}", requests[10]);
+    assert!(requests[11].starts_with("POST /v1/p/stacks/s/0a1b/resources/zaqar/signal "), "{}", requests[11]);
     for record in &records {
         let note = match record.name.as_str() {
             "half" => Some("HEAT_SIGNAL without deploy_password, deploy_project_id cannot be sent"),
-            "zaqar" => Some("ZAQAR_SIGNAL cannot be sent"),
+            "queue" => Some("ZAQAR_SIGNAL without deploy_auth_url cannot be sent"),
             "none" => Some("no signal requested"),
             _ => None,
         };
