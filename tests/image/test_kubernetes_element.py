@@ -19,7 +19,7 @@ from lib.common import REPO, SUITE, TESTHOST, run
 from lib.hosts import agent_binary, unit_files
 
 ELEMENT = REPO / "image-build/elements/heat-node-kubernetes"
-PAGE = REPO / "docs/installation.md"
+PAGE = REPO / "docs/heat-templates.md"
 VERSION = "1.31.4"
 NODE, MASTER = ("kubelet", "kube-proxy"), ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
 PLUGINS = ("bridge", "host-local", "loopback", "portmap")
@@ -417,3 +417,61 @@ def test_the_real_programs(built, tmp_path):
     done = built.within(tmp_path / "hooks", f"cp -a /usr/lib/cni root/usr/lib/; {plugins}", "all; chroot root kubelet --version", **given)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout == f"Kubernetes {version}\n" and done.stderr.count(": no mistakes") == 2, done.stderr
+
+
+# --- the page ---------------------------------------------------------------------------------------
+# As diskimage-builder as far as it is ours: elements with those that they depend on, their environment, their hooks outside of the image.
+BUILDER = """#!/bin/bash
+set -euo pipefail
+echo "$*" >words
+export TMP_HOOKS_PATH=$PWD/hooks DIB_IMAGE_CACHE=
+mkdir hooks
+ours=()
+add() {
+  if [ ! -d "$ELEMENTS_PATH/$1" ] || [[ " ${ours[*]} " == *" $1 "* ]]; then return; fi
+  for one in $(cat "$ELEMENTS_PATH/$1/element-deps"); do add "$one"; done
+  ours+=("$1")
+}
+for word in "${@:3}"; do add "$word"; done
+echo "${ours[*]}" >ours
+for one in "${ours[@]}"; do . "$ELEMENTS_PATH/$one"/environment.d/*; done
+for one in "${ours[@]}"; do "$ELEMENTS_PATH/$one"/extra-data.d/*; done
+: >"$2.qcow2"
+"""
+
+
+def test_the_image_that_the_page_makes(tmp_path, agent):
+    """By its commands, word by word. HNA_REAL_BUILD=1: with the real diskimage-builder, which takes minutes; without its own, that of tests/image/up.sh."""
+    step = re.search(r"(?ms)^1\. \*\*An image\*\*.*?(?=^2\. )", PAGE.read_text())[0]
+    first, *commands, upload = re.findall(r"(?m)^       (\S.*)$", step)
+    assert all(os.access(REPO / word, os.X_OK) for word in first.split(" && ")), first
+    assert f"DIB_KUBERNETES_VERSION={VERSION} " in step
+    lay(tmp_path / "programs", plain())
+    (tmp_path / "image-build").symlink_to(REPO / "image-build")
+    (tmp_path / "target/image/root").mkdir(parents=True)
+    run("tar", "-C", tmp_path / "target/image/root", "-xf", agent)
+    (tmp_path / "bin").mkdir()
+    path = [tmp_path / "bin"]
+    environment = {}
+    if os.environ.get("HNA_REAL_BUILD"):
+        cache = tmp_path / "cache"
+        cache.mkdir()
+        uris = re.findall(r"(?m)^URIs: *(\S+)", Path("/etc/apt/sources.list.d/debian.sources").read_text())
+        environment = {"DIB_DISTRIBUTION_MIRROR": uris[0], "DIB_DEBIAN_SECURITY_MIRROR": uris[-1], "DIB_DEBIAN_USE_DEBOOTSTRAP_CACHE": "1",
+                       "TMP_DIR": str(tmp_path), "DIB_IMAGE_CACHE": str(cache), "DIB_NO_TMPFS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+        path = [*([] if "device-mapper" in Path("/proc/misc").read_text() else [REPO / "tests/image/tools"]),
+                Path(os.environ.get("HNA_DIB") or REPO / "target/image/venv") / "bin"]
+    else:
+        (tmp_path / "bin/disk-image-create").write_text(BUILDER)
+        (tmp_path / "bin/disk-image-create").chmod(0o755)
+    environment["PATH"] = ":".join([*map(str, path), os.environ["PATH"]])
+    done = run("bash", "-euo", "pipefail", "-c", f"cd {tmp_path}\n" + "\n".join(commands), env=environment, check=False, timeout=7200)
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
+    made = re.search(r"--file (\S+)", upload)[1]
+    assert upload.startswith("openstack image create ") and (tmp_path / made).exists(), upload
+    if not environment.get("DIB_IMAGE_CACHE"):
+        assert (tmp_path / "ours").read_text() == "heat-node-agent heat-node-kubernetes\n"
+        assert {n for n in tree(tmp_path / "hooks/heat-node-kubernetes") if n.startswith("bin/")} == {f"bin/{n}" for n in SAID}
+    else:
+        assert done.stdout.count("settings, the image and what 1 kubernetes-node deployments") == 2, done.stdout[-5000:]
+        assert "file format: qcow2" in run("qemu-img", "info", tmp_path / made).stdout
