@@ -288,7 +288,10 @@ pub fn describe(disks: &[Disk]) -> String {
         1 => Some("1 disk without a serial".to_owned()),
         more => Some(format!("{more} disks without a serial")),
     };
-    let all: Vec<String> = described.chain(others).collect();
+    // Of disks that are not virtio udev alone reads the serial.
+    let without_udev = (!unidentified.is_empty() && !Path::new("/run/udev/data").exists())
+        .then(|| "no udev has looked at them: `systemctl status systemd-udevd`".to_owned());
+    let all: Vec<String> = described.chain(others).chain(without_udev).collect();
     if all.is_empty() { "no disks".to_owned() } else { all.join(", ") }
 }
 

@@ -11,7 +11,7 @@ SCRIPT = "#!/bin/sh\necho hello\n"
 # than systemd needs.
 HARDENED = """mount -o remount,hidepid=2 /proc
 mount --bind /usr /usr; mount -o remount,bind,ro /usr
-mkdir -p /var/etc/upper /var/etc/work; mount -t overlay overlay -o lowerdir=/etc,upperdir=/var/etc/upper,workdir=/var/etc/work /etc
+mkdir /var/etc; mount -t tmpfs tmpfs /var/etc; mkdir /var/etc/upper /var/etc/work; mount -t overlay overlay -o lowerdir=/etc,upperdir=/var/etc/upper,workdir=/var/etc/work /etc
 mount -o remount,size=20M /run"""
 POLICY = "/usr/share/dbus-1/system.d/org.freedesktop.systemd1.conf"
 DENIAL = "/usr/share/dbus-1/system.d/zz-hardened.conf"
@@ -38,7 +38,7 @@ HOSTILE = {
     "run is full": ("fallocate -l $(($(df --output=avail -B1 /run | tail -n 1) - 16384)) /run/filler", ["node"],
                     ["not enough space available on /run/systemd"], "rm /run/filler"),
     "no udev": (f"systemctl mask -q --now {UDEV}; rm -rf /dev/disk /run/udev/data", ["node"],
-                [f"volume {VDC} is not attached (no disk has that serial", "2 disks without a serial"],
+                [f"volume {VDC} is not attached (no disk has that serial", " disks without a serial"],
                 f"systemctl unmask -q {UDEV}; systemctl start {UDEV}; udevadm trigger --action=add; udevadm settle"),
     "bus policy": (DENIED, ["hello", "node"], ["Rejected send message", 'member="StartTransientUnit"'], f"rm {DENIAL}; systemctl reload dbus"),
     "no mkfs.xfs": ("mv /usr/sbin/mkfs.xfs /usr/sbin/mkfs.away", ["node"], ["starting mkfs.xfs: No such file or directory", "install the program on this node"],
