@@ -4,7 +4,7 @@ import pytest
 
 from lib.common import wait_for
 from lib.hosts import Host
-from lib.node import IP, NODE, UNIT, VDB, VDC, bring_up, is_steady, signalled, start
+from lib.node import IP, NODE, UNIT, VDB, VDC, is_steady, signalled
 
 SCRIPT = "#!/bin/sh\necho hello\n"
 # /proc shows processes to their owners alone, nothing below /usr can be written, what is written to /etc lies elsewhere, /run is no larger
@@ -58,6 +58,14 @@ def is_ready(host: Host):
     return True
 
 
+def install(host: Host, server):
+    """As an image has it that has not booted yet: an image of this kind may not let anybody do it later."""
+    host.install_agent()
+    cfn = server.settings()["cfn"]
+    host.write("/etc/os-collect-config.conf", "[cfn]\n" + "".join(f"{k} = {v}\n" for k, v in cfn.items()), 0o600)
+    host.exec("systemctl", "enable", "-q", UNIT)
+
+
 @pytest.fixture
 def host(hosts) -> Host:
     return hosts("n1", ip=IP, volumes={"vdb": ("512M", VDB), "vdc": ("512M", VDC)})
@@ -65,15 +73,12 @@ def host(hosts) -> Host:
 
 def test_a_hardened_image_makes_a_node(host, signal_server):
     server = signal_server()
+    install(host, server)
     host.sh(HARDENED)
     assert host.exec("runuser", "-u", "nobody", "--", "test", "-e", "/proc/1", check=False).returncode == 1
     host.sh("! touch /usr/bin/x 2>/dev/null")
-    host.sh("mount -o remount,bind,rw /usr")  # for the agent itself, which an image has
-    host.install_agent()
-    host.sh("mount -o remount,bind,ro /usr")
     server.deploy(server.deployment("hello", config=SCRIPT), server.deployment("node", group="kubernetes-node", inputs=NODE))
-    host.install_agent = lambda: None
-    start(host, server)
+    host.exec("systemctl", "start", UNIT)
     assert [signalled(server, name)["deploy_status_code"] for name in ("hello", "node")] == [0, 0]
     wait_for(lambda: is_ready(host), 300, "READY", every=1)
     assert host.exists("/var/etc/upper/docker/daemon.json")
@@ -86,10 +91,10 @@ def test_what_an_image_keeps_from_a_node_is_named(host, signal_server, name):
     server = signal_server()
     both = {"hello": server.deployment("hello", config=SCRIPT),
             "node": server.deployment("node", group="kubernetes-node", inputs=NODE | ({"WAIT_TIMEOUT": 120} if name == "no udev" else {}))}
-    host.install_agent()
+    install(host, server)
     host.sh(image)
     server.deploy(*both.values())
-    start(host, server)
+    host.exec("systemctl", "start", UNIT)
     for one in failing:
         result = signalled(server, one)
         told = f"{result['deploy_status_code']} {result['deploy_stderr']}"
@@ -109,11 +114,8 @@ def test_what_an_image_keeps_from_a_node_is_named(host, signal_server, name):
 def test_without_systemd_s_policy_on_the_bus_the_agent_says_that_nobody_answers(host, signal_server):
     server = signal_server()
     server.deploy(server.deployment("node", group="kubernetes-node", inputs=NODE))
+    install(host, server)
     host.sh(f"mv {POLICY} /var/policy")
-    host.install_agent()
-    cfn = server.settings()["cfn"]
-    host.write("/etc/os-collect-config.conf", "[cfn]\n" + "".join(f"{k} = {v}\n" for k, v in cfn.items()), 0o600)
-    host.sh(f"systemctl enable -q {UNIT}")
     # Nothing of systemd's that others call works then, nor anything that waits for it.
     host.reboot(expect="")
     wait_for(lambda: says(host, "connecting to systemd over the system bus: systemd did not answer within 25 s", "journalctl -b -u dbus.service"),
@@ -128,13 +130,13 @@ def test_without_systemd_s_policy_on_the_bus_the_agent_says_that_nobody_answers(
 def test_what_a_volatile_etc_lost_is_named_and_repaired(host, signal_server):
     """After a boot /etc is the image's again: units, settings and links of the node are gone, its volumes are not."""
     server = signal_server()
-    host.install_agent()
-    host.sh(f"systemctl enable -q {UNIT}; tar -C / -cf /var/etc.tar etc")
-    assert bring_up(host, server) == ""
+    server.deploy(server.deployment("node", group="kubernetes-node", inputs=NODE))
+    install(host, server)
+    host.sh("tar -C / -cf /var/etc.tar etc")
+    host.exec("systemctl", "start", UNIT)
+    assert signalled(server, "node")["deploy_status_code"] == 0
     wait_for(lambda: is_ready(host), 300, "READY", every=1)
-    conf = host.read("/etc/os-collect-config.conf")
     host.sh("find /etc -xdev -mindepth 1 -maxdepth 1 ! -name hostname ! -name hosts -exec rm -rf {} +; tar -C / -xf /var/etc.tar")
-    host.write("/etc/os-collect-config.conf", conf, 0o600)
     host.reboot()
     wait_for(lambda: says(host, "DEGRADED: etcd not running", "/etc/etcd/etcd.conf is gone", "`heat-node-agent repair` undoes it"), 300, "the cause", every=1)
     host.exec("heat-node-agent", "repair", check=False)
