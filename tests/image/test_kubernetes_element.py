@@ -74,7 +74,7 @@ def plain(**said: str) -> dict[str, bytes]:
 
 def published() -> dict[str, bytes]:
     """A source with the archives under the names and with the folders of their projects."""
-    server = {f"kubernetes/server/bin/{n}": d for n, d in programs(*NODE, *MASTER, "kubectl").items()}
+    server = {f"kubernetes/server/bin/{n}": d for n, d in (programs(*NODE, *MASTER, "kubectl") | {"kubeadm": script("kubeadm")}).items()}
     return {"kubernetes-server-linux-amd64.tar.gz": archive(server | {"kubernetes/server/bin/kube-proxy.tar": b"an image", "kubernetes/LICENSES": b"x"}),
             "kubernetes-server-linux-arm64.tar.gz": b"of another architecture",
             "cni-plugins-linux-amd64-v1.6.0.tgz": archive({f"./{n}": script(n) for n in PLUGINS} | {"./README.md": b"x"}),
