@@ -36,11 +36,11 @@ HOSTILE = {
     "noexec": ("mount --bind /var /var; mount -o remount,bind,noexec /var", ["hello"],
                ["Permission denied", "look for a mount option noexec (`findmnt -T /var/lib/heat-config`)"], "mount -o remount,bind,exec /var"),
     "run is full": ("fallocate -l $(($(df --output=avail -B1 /run | tail -n 1) - 16384)) /run/filler", ["node"],
-                    ["not enough space available on /run/systemd"], "rm /run/filler"),
+                    ["not enough space available on /run/systemd", "`df -h /run` shows the file system"], "rm /run/filler"),
     "no udev": (f"systemctl mask -q --now {UDEV}; rm -rf /dev/disk /run/udev/data", ["node"],
-                [f"volume {VDC} is not attached (no disk has that serial", " disks without a serial"],
+                [f"volume {VDC} is not attached (no disk has that serial", " disks without a serial, no udev has looked at them"],
                 f"systemctl unmask -q {UDEV}; systemctl start {UDEV}; udevadm trigger --action=add; udevadm settle"),
-    "bus policy": (DENIED, ["hello", "node"], ["Rejected send message", 'member="StartTransientUnit"'], f"rm {DENIAL}; systemctl reload dbus"),
+    "bus policy": (DENIED, ["hello", "node"], ["Rejected send message", 'member="StartTransientUnit"', "`grep -rl '<deny' /etc/dbus-1 /usr/share/dbus-1`"], f"rm {DENIAL}; systemctl reload dbus"),
     "no mkfs.xfs": ("mv /usr/sbin/mkfs.xfs /usr/sbin/mkfs.away", ["node"], ["starting mkfs.xfs: No such file or directory", "install the program on this node"],
                     "mv /usr/sbin/mkfs.away /usr/sbin/mkfs.xfs"),
     "no xfs": (WITHOUT_XFS, ["node"], ["mount: no xfs in this kernel: unknown filesystem type"], WITH_XFS),
@@ -118,7 +118,7 @@ def test_without_systemd_s_policy_on_the_bus_the_agent_says_that_nobody_answers(
     host.sh(f"mv {POLICY} /var/policy")
     # Nothing of systemd's that others call works then, nor anything that waits for it.
     host.reboot(expect="")
-    wait_for(lambda: says(host, "connecting to systemd over the system bus: systemd did not answer within 25 s", "journalctl -b -u dbus.service"),
+    wait_for(lambda: says(host, "connecting to systemd over the system bus: systemd did not answer within 25 s", "journalctl -b -u dbus.service", POLICY),
              300, "the cause in status", every=2)
     assert not server.signals("node")
     host.sh(f"mv /var/policy {POLICY}")
