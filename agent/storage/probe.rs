@@ -133,6 +133,12 @@ impl DiskProbe {
         Ok(disks)
     }
 
+    /// Whether udev has made names of disks.
+    #[must_use]
+    pub fn has_udev(&self) -> bool {
+        self.dev.join("disk").exists()
+    }
+
     /// `None` where the kernel does not say how many events it has announced.
     fn mark(&self) -> Option<DeviceMark> {
         let announced = line(&self.sys.join("kernel/uevent_seqnum"))?;
@@ -267,9 +273,9 @@ impl DiskProbe {
     }
 }
 
-/// The disks in words, for whoever misses one: kernel name, size, serial, bus.
+/// The disks in words, for whoever misses one: kernel name, size, serial, bus; and where serials may come from udev alone that it is away.
 #[must_use]
-pub fn describe(disks: &[Disk]) -> String {
+pub fn describe(disks: &[Disk], has_udev: bool) -> String {
     let (known, unidentified): (Vec<&Disk>, Vec<&Disk>) = disks
         .iter()
         .filter(|disk| !disk.names.is_partition && size(disk).is_some_and(|size| size > 0))
@@ -288,7 +294,10 @@ pub fn describe(disks: &[Disk]) -> String {
         1 => Some("1 disk without a serial".to_owned()),
         more => Some(format!("{more} disks without a serial")),
     };
-    let all: Vec<String> = described.chain(others).collect();
+    // Of disks that are not virtio it reads the serial.
+    let without_udev = (!unidentified.is_empty() && !has_udev)
+        .then(|| "no udev has looked at them: `systemctl status systemd-udevd`".to_owned());
+    let all: Vec<String> = described.chain(others).chain(without_udev).collect();
     if all.is_empty() { "no disks".to_owned() } else { all.join(", ") }
 }
 
@@ -482,8 +491,12 @@ pub(crate) mod tests {
         std::os::unix::fs::symlink("../../../../bus/virtio", bus).unwrap();
         put(dir.path(), "sys/class/block/vdb/size", b"41943040\n");
         let expected = "vda (0 MiB, serial root, no bus), vdb (20480 MiB, serial 7c1f4d0e-93a2-4b86-8, virtio)";
-        assert_eq!(describe(&disks), expected);
-        assert_eq!(describe(&[]), "no disks");
+        assert_eq!(describe(&disks, false), expected);
+        put(dir.path(), "sys/class/block/loop3/size", b"8\n");
+        assert_eq!(describe(&disks, true), format!("{expected}, 1 disk without a serial"));
+        let remark = "no udev has looked at them: `systemctl status systemd-udevd`";
+        assert_eq!(describe(&disks, false), format!("{expected}, 1 disk without a serial, {remark}"));
+        assert_eq!(describe(&[], false), "no disks");
     }
 
     #[test]
