@@ -227,7 +227,7 @@ impl Agent {
             None => Ok(Rollbacks::done(number)),
             Some(failure) => Err(failure.clone().error().context(format!("rolling back to generation {number}"))),
         };
-        self.ledger.generations.put_back(failure, done.laps)?;
+        self.ledger.generations.put_back(failure, done.step_timings)?;
         self.orders.rollbacks.outcome = Some(answer);
         if done.restored { self.node_task.node.forget_former() } else { Ok(()) }
     }
@@ -242,7 +242,7 @@ impl Agent {
         } else if !done.changed_machine {
             self.ledger.generations.untouched()?;
         }
-        self.ledger.generations.end(state, reason, done.laps)?;
+        self.ledger.generations.end(state, reason, done.step_timings)?;
         if state == GenerationState::Applied {
             let number = self.ledger.generations.current().map_or(0, |current| current.number);
             self.node_task.node.keep_replaced(number)?;

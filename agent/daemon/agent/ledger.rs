@@ -206,7 +206,7 @@ impl Ledger {
     /// Ends a generation that was being put in place for a deployment that is refused now.
     pub(super) fn reject_generation(&mut self, deployment: &str, why: &FailureReason) -> Result<()> {
         if self.is_applying(deployment) {
-            self.generations.end(GenerationState::Rejected, Some(why.clone()), self.progress.laps())?;
+            self.generations.end(GenerationState::Rejected, Some(why.clone()), self.progress.step_timings())?;
         }
         Ok(())
     }
@@ -215,7 +215,7 @@ impl Ledger {
     fn leave_generation(&mut self, deployment: &str, why: &FailureReason) -> Result<bool> {
         let is_applying = self.is_applying(deployment);
         if is_applying {
-            self.generations.leave(why.clone(), self.progress.laps())?;
+            self.generations.leave(why.clone(), self.progress.step_timings())?;
         }
         Ok(is_applying)
     }

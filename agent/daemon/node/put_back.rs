@@ -151,7 +151,7 @@ impl Node {
             .emit(event(Code::RollbackBegun, number, line).phase(Phase::Units).cause("`heat-node-agent rollback` was run"));
         self.remembered.forget_left();
         let result = self.reach_former(&current).await;
-        let laps = self.progress.laps();
+        let step_timings = self.progress.step_timings();
         let outcome = match result {
             Ok(()) => {
                 self.host.report.emit(rolled_back(number));
@@ -165,7 +165,7 @@ impl Node {
             }
         };
         let restored = outcome.reason.is_none();
-        Done { outcome, laps, wait: None, changed_machine: true, restored }
+        Done { outcome, step_timings, wait: None, changed_machine: true, restored }
     }
 
     async fn reach_former(&self, current: &Generation) -> Result<()> {
