@@ -81,10 +81,10 @@ class RealNode(Node):
         self.load_images()
         return self
 
-    def load_images(self, folder: str = "/srv/images"):
+    def load_images(self, *archives: str):
         """Into its runtime, by which no registry is asked for them."""
         command = "docker load -qi" if self.runtime == "docker" else "ctr -n k8s.io images import"
-        self.host.sh(f"for image in {folder}/*.tar; do {command} $image; done", timeout=NET)
+        self.host.sh(f"for image in {' '.join(archives or ('/srv/images/*.tar',))}; do {command} $image; done", timeout=NET)
 
     def is_quiet(self) -> bool:
         """Whether status and plan both find nothing to do."""

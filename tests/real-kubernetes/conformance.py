@@ -40,7 +40,7 @@ def shared(programs, testhost, tmp_path_factory) -> Iterator[RealCluster]:
         master = cluster.nodes["m1"]
         master.outputs = (*master.outputs, "add_ons")
         master.host.put({MANIFEST: (REPO / "image-build/addons/coredns/coredns.yaml", 0o644)})
-        together(*(lambda n=node: (n.up(), n.load_images("/srv/images/add-ons"), n.load_images("/srv/images/e2e")) for node in cluster.nodes.values()))
+        together(*(lambda n=node: (n.up(), n.load_images("/srv/images/add-ons/*.tar"), n.load_images("/srv/images/e2e/*.tar")) for node in cluster.nodes.values()))
         cluster.is_ready(*NODES)
         # Those that had no image yet are tried again by and by; these at once.
         cluster.kubectl("delete", "pods", "-n", "kube-system", "-l", "k8s-app=kube-dns")

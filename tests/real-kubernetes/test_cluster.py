@@ -21,6 +21,7 @@ EXPECTED = [
     ("kubelet", r"skipping pod synchronization"),  # in its first second
     ("kubelet", r"Image garbage collection failed once. Stats initialization may not have completed yet"),  # the same
     ("kubelet", r"Failed to get the info of the filesystem with mountpoint"),  # the same
+    ("kubelet", r'unknown container "/kubepods"|system container "pods" not found in metrics'),  # the same: cAdvisor has not looked yet
     ("kubelet", r"while getting AWS credentials"),  # a provider in the program itself, which this is not
     ("kubelet", r"Failed to set rlimit on max file handles|oom.score"),  # the hosts of these tests have no CAP_SYS_RESOURCE
     ("kubelet", r"(ContainerStatus|DeleteContainer|RemoveContainer|[kK]illContainer).*(NotFound|not found|No such container)"),  # a pod that was just deleted

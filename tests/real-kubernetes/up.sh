@@ -113,7 +113,7 @@ compile_e2e() {
   cd "$TREE"
   go-bindata -nometadata -o test/e2e/generated/bindata.go -pkg generated -ignore .jpg -ignore .png -ignore .md -ignore 'BUILD(\.bazel)?' \
     test/conformance/testdata/... test/e2e/testing-manifests/... test/e2e_node/testing-manifests/... test/images/... test/fixtures/...
-  go test -c -trimpath -ldflags "$(flags)" -o "$PROGRAMS/e2e.test" ./test/e2e
+  go test -c -vet=off -trimpath -ldflags "$(flags)" -o "$PROGRAMS/e2e.test" ./test/e2e
   go build -trimpath -ldflags '-s -w' -o "$PROGRAMS/ginkgo" ./vendor/github.com/onsi/ginkgo/ginkgo
 }
 compile_e2e_pods() {
