@@ -59,10 +59,10 @@ class Outcome:
 
 
 def why(said: str) -> str:
-    """The first words of a failure that say more than where it was."""
-    lines = [line.strip() for line in said.splitlines()]
-    found = [line for line in lines if line and not re.match(r"/\S+:\d+$|\S+\.go:\d+$|Expected$|to (equal|be)", line)]
-    return re.sub(r"^\w{3} +\d+ [\d:.]+: ", "", found[0])[:200] if found else "it does not say why"
+    """The first words of a failure that say more than that and where it was."""
+    lines = [re.sub(r"^\w{3} +\d+ [\d:.]+: (FAIL: )?", "", line.strip()) for line in said.splitlines()]
+    found = [line for line in lines if line and not re.match(r"\S+\.go:\d+|/\S+:\d+$|Unexpected error:|<|[{}]|s: |Expected$|to (equal|be)", line)]
+    return found[0][:200] if found else "it does not say why"
 
 
 def execute(cluster: RealCluster, folder: Path, log: Path, focus: str, skip: str = "", processes: int = 4, minutes: float = 120) -> Outcome:

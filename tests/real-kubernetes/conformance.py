@@ -85,7 +85,7 @@ def test_conformance(cluster, tmp_path: Path):
         wait_for(node.is_quiet, NET, f"nothing to do on {node.name}", every=1)
     unknown = (outcome.passed | set(outcome.failed)) - set(everything)
     assert not unknown, unknown
-    left = {name: EXCLUDED.get(name, f"cut off after {MINUTES:.0f} minutes" if name in wanted else "not asked for")
+    left = {name: EXCLUDED.get(name, "the run was cut off before its end" if name in wanted else "not asked for")
             for name in everything if name not in outcome.passed and name not in outcome.failed}
     runtimes = ", ".join(f"{name} with {node.runtime}" for name, node in cluster.nodes.items())
     text = page(outcome, everything, left, f"Kubernetes {cluster.version}: {runtimes}; {PROCESSES} at a time, and the [Serial] ones after them: "

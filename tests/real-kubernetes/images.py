@@ -27,8 +27,9 @@ ADD_ONS = {"coredns": "1.9.4", "metrics-server": "v0.6.4"}
 PAUSE = ["k8s.gcr.io/pause:3.2", "registry.k8s.io/pause:3.6", "k8s.gcr.io/pause:3.6", f"{REGISTRY}pause:3.1"]
 AGNHOST = ["k8s.gcr.io/e2e-test-images/agnhost:2.21"]
 BUSYBOX = ["docker.io/library/busybox:1.29"]
-# What the real agnhost's image has for the tests that run a shell in it, and busybox has not or in another way.
-TOOLS = ("curl", "nc")
+# What the real agnhost's image has for the tests that run a shell in it, and busybox has not or in another way. The shell is none of busybox's, which
+# takes its own nc before any other.
+TOOLS = ("curl", "dash", "dig", "getent", "nc")
 # Web servers, by where each has its pages: busybox's serves them here.
 SERVERS = {"/usr/local/apache2/htdocs": ["docker.io/library/httpd:2.4.38-alpine", "docker.io/library/httpd:2.4.39-alpine"],
            "/usr/share/nginx/html": ["docker.io/library/nginx:1.14-alpine", "docker.io/library/nginx:1.15-alpine"]}
@@ -102,8 +103,9 @@ def own_images(folder: Path, pause: Path, busybox: Path, agnhost: Path, add_ons:
 def images_of_e2e(folder: Path, busybox: Path, agnhost: Path, etcd: Path, sample_apiserver: Path, nnp: Path, tree: Path):
     links = shell(busybox)
     # Whole: with the key of its own server of TLS as well.
+    own_shell = {**links, "bin/sh": "/usr/bin/dash"}
     key = {path.name: path.read_bytes() for path in (tree / "test/images/agnhost/porter").glob("localhost.*")}
-    content = layer({"agnhost": agnhost, "bin/busybox": busybox, **tools(*TOOLS)}, links, {**ACCOUNTS, **key})
+    content = layer({"agnhost": agnhost, "bin/busybox": busybox, **tools(*TOOLS)}, own_shell, {**ACCOUNTS, **key})
     image(folder / "agnhost.tar", AGNHOST, ["/agnhost"], ["pause"], content)
     for pages, names in SERVERS.items():
         kind = names[0].rsplit("/", 1)[1].split(":")[0]
