@@ -3,7 +3,7 @@ run where it is named, as it takes most of an hour.
 
 HNA_CONFORMANCE_RUNTIMES ("containerd docker"): of the two workers; the master has containerd.
 HNA_CONFORMANCE_FOCUS: a regular expression; of the tests' names, those that it is found in.
-HNA_CONFORMANCE_PROCESSES (4), HNA_CONFORMANCE_MINUTES (120): how many at a time, and when each of the two passes is cut off.
+HNA_CONFORMANCE_PROCESSES (4), HNA_CONFORMANCE_MINUTES (120): how many at a time, and when all of it is cut off.
 HNA_RENEW_CONFORMANCE=1 writes the results into docs/conformance.md; they are in target/real-kubernetes/conformance.txt in any case."""
 import os
 import re
@@ -74,24 +74,25 @@ def test_conformance(cluster, tmp_path: Path):
     outcome, since = Outcome(), time.monotonic()
     for what, (focus, skip) in PASSES.items():
         some = [name for name in wanted if ("[Serial]" in name) == (what == "serial")]
-        if some:
+        left = MINUTES - (time.monotonic() - since) / 60
+        if some and left > 0:
             folder = tmp_path / what
             folder.mkdir()
             # Names in a row take a while to look for, so where all are wanted they are not.
             skip = "|".join(filter(None, (skip, conformance.exactly(list(EXCLUDED)))))
             outcome |= conformance.execute(cluster, folder, MADE / f"conformance-{what}.log", conformance.exactly(some) if FOCUS else focus, skip,
-                                           PROCESSES if what == "parallel" else 1, MINUTES)
-    for node in cluster.nodes.values():
-        wait_for(node.is_quiet, NET, f"nothing to do on {node.name}", every=1)
+                                           PROCESSES if what == "parallel" else 1, left)
     unknown = (outcome.passed | set(outcome.failed)) - set(everything)
     assert not unknown, unknown
-    left = {name: EXCLUDED.get(name, "the run was cut off before its end" if name in wanted else "not asked for")
+    others = {name: EXCLUDED.get(name, "the run was cut off before its end" if name in wanted else "not asked for")
             for name in everything if name not in outcome.passed and name not in outcome.failed}
     runtimes = ", ".join(f"{name} with {node.runtime}" for name, node in cluster.nodes.items())
-    text = page(outcome, everything, left, f"Kubernetes {cluster.version}: {runtimes}; {PROCESSES} at a time, and the [Serial] ones after them: "
-                                           f"{(time.monotonic() - since) / 60:.0f} minutes.")
+    took = (time.monotonic() - since) / 60
+    text = page(outcome, everything, others, f"Kubernetes {cluster.version}: {runtimes}; {PROCESSES} at a time, and the [Serial] ones after them: {took:.0f} minutes.")
     (MADE / "conformance.txt").write_text("\n".join([text, *(f"passed {outcome.seconds.get(n, 0):7.1f} s  {n}" for n in sorted(outcome.passed)), ""]))
     print(text)
     if os.environ.get("HNA_RENEW_CONFORMANCE"):
         PAGE.write_text(PAGE.read_text().split(HEADING)[0] + text)
     assert outcome.passed == set(wanted), f"see {MADE / 'conformance.txt'} and the logs beside it"
+    for node in cluster.nodes.values():
+        wait_for(node.is_quiet, NET, f"nothing to do on {node.name}", every=1)
