@@ -2,7 +2,7 @@
 # Kubernetes 1.20.2 and the images of its pods, made from Debian 12's source package `kubernetes`, for the tests beside this file.
 #
 #   up.sh        programs and images: target/real-kubernetes/programs and .../images; quick once they are there
-#   up.sh e2e    and Kubernetes' own end-to-end tests
+#   up.sh e2e    and Kubernetes' own end-to-end tests, and the images that they ask for
 #
 # HNA_KUBERNETES=DIR takes the programs from DIR, whatever their version: kube-apiserver, kube-controller-manager, kube-scheduler, kubelet,
 # kube-proxy, kubectl and, as far as they are wanted, agnhost, add-ons, e2e.test and ginkgo. Then nothing is compiled that is in DIR.
@@ -128,8 +128,11 @@ build_images() { # AGNHOST ADD-ONS
 }
 build_e2e_images() { # AGNHOST
   # Unpacked and not installed, or this machine would run it.
+  local get=(apt-get -qq -o APT::Sandbox::User=root)
   rm -rf "$DIR/etcd"; mkdir -p "$DIR/etcd"
-  (cd "$DIR/etcd" && chmod 755 . && apt-get -qq -o APT::Sandbox::User=root download etcd-server && dpkg-deb -x etcd-server_*.deb .)
+  cd "$DIR/etcd"
+  "${get[@]}" download etcd-server || { "${get[@]}" update && "${get[@]}" download etcd-server; }
+  dpkg-deb -x etcd-server_*.deb .
   /usr/bin/python3 -B "$HERE/images.py" "$IMAGES/e2e" busybox="$(command -v busybox)" agnhost="$1" etcd="$DIR/etcd/usr/bin/etcd" \
     sample-apiserver="$DIR/sample-apiserver" nnp="$DIR/nnp" tree="$TREE"
 }
