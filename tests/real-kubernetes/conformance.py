@@ -32,7 +32,7 @@ PASSES = {"parallel": (r"\[Conformance\]", r"\[Serial\]"), "serial": (r"\[Serial
 
 
 @pytest.fixture(scope="module")
-def shared(programs, testhost, tmp_path_factory) -> Iterator[RealCluster]:
+def shared(suite, testhost, tmp_path_factory) -> Iterator[RealCluster]:
     """With the add-on for names, and all images in each runtime."""
     with cluster_in(tmp_path_factory.mktemp("conformance")) as cluster:
         for name, more in NODES.items():

@@ -3,8 +3,9 @@ import pytest
 from conftest import HOSTS
 from lib.common import TESTS, run
 from lib.pod_network import together
-from lib.real_kubernetes import RealCluster, cluster_in
+from lib.real_kubernetes import RealCluster, cluster_in, version
 
+SUITE_OF = "1.20.2"
 NODES = {"m1": {}, "w1": {}, "w2": {"CONTAINER_RUNTIME": "docker"}}
 
 
@@ -12,6 +13,14 @@ NODES = {"m1": {}, "w1": {}, "w2": {"CONTAINER_RUNTIME": "docker"}}
 def programs():
     """They are there: minutes the first time, then a moment."""
     run(TESTS / "real-kubernetes/up.sh", timeout=3600)
+
+
+@pytest.fixture(scope="session")
+def suite(programs):
+    """Kubernetes' own tests and their images, as well; they are of one release."""
+    if version() != SUITE_OF:
+        pytest.skip(f"these are the tests of {SUITE_OF}, and the programs are of {version()}")
+    run(TESTS / "real-kubernetes/up.sh", "e2e", timeout=3600)
 
 
 @pytest.fixture(scope="session")

@@ -47,7 +47,7 @@ CORE = """
 IMAGES = ("agnhost", "httpd", "nginx", "nonewprivs")
 
 
-def test_kubernetes_own_tests_of_each_group_pass(cluster, tmp_path):
+def test_kubernetes_own_tests_of_each_group_pass(suite, cluster, tmp_path):
     wanted = {conformance.plain(line) for line in CORE.strip().splitlines()}
     assert wanted <= set(conformance.names())
     together(*(lambda n=node: n.load_images(*(f"/srv/images/e2e/{name}.tar" for name in IMAGES)) for node in cluster.nodes.values()))
