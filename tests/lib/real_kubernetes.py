@@ -97,6 +97,7 @@ class RealCluster:
     def __init__(self, hosts, signal_server, magnum):
         self.hosts, self.signal_server, self.magnum = hosts, signal_server, magnum
         self.nodes: dict[str, RealNode] = {}
+        self.ready_since = 0.0
         self.version = version()
 
     def boot(self, name: str, **more) -> RealNode:

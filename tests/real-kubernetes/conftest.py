@@ -1,4 +1,6 @@
 """One cluster of real programs for the whole session: a master and two workers, by containerd and by docker. test_add_ons.py has one of its own."""
+import time
+
 import pytest
 from conftest import HOSTS
 from lib.common import TESTS, run
@@ -29,6 +31,7 @@ def shared(programs, testhost, tmp_path_factory) -> RealCluster:
     with cluster_in(tmp_path_factory.mktemp("cluster")) as cluster:
         together(*(lambda n=n, m=more: cluster.boot(n, **m).up() for n, more in NODES.items()))
         cluster.is_ready(*NODES)
+        cluster.ready_since = time.time()
         yield cluster
 
 

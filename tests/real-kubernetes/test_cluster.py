@@ -21,7 +21,6 @@ EXPECTED = [
     ("kubelet", r"skipping pod synchronization"),  # in its first second
     ("kubelet", r"Image garbage collection failed once. Stats initialization may not have completed yet"),  # the same
     ("kubelet", r"Failed to get the info of the filesystem with mountpoint"),  # the same
-    ("kubelet", r'unknown container "/kubepods"|system container "pods" not found in metrics'),  # the same: cAdvisor has not looked yet
     ("kubelet", r"while getting AWS credentials"),  # a provider in the program itself, which this is not
     ("kubelet", r"Failed to set rlimit on max file handles|oom.score"),  # the hosts of these tests have no CAP_SYS_RESOURCE
     ("kubelet", r"(ContainerStatus|DeleteContainer|RemoveContainer|[kK]illContainer).*(NotFound|not found|No such container)"),  # a pod that was just deleted
@@ -35,6 +34,12 @@ EXPECTED = [
     ("kube-apiserver", r"Unable to remove old endpoints from kubernetes service: StorageError: key not found"),  # its first start
     ("kube-controller-manager", r"no cloud provider provided"),  # there is none
     ("kube-controller-manager", r"the object has been modified; please apply your changes to the latest version"),  # it tries again
+]
+# The same until all nodes are Ready, and not a moment longer.
+EXPECTED_AT_FIRST = [
+    ("kubelet", r'unknown container "/kubepods"|system container "pods" not found in metrics'),  # cAdvisor has not looked yet
+    ("kubelet", r"Server rejected event "),  # of workers that are there before the API has its namespaces and roles
+    ("kube-proxy", r"Server rejected event |Failed to watch .* is forbidden"),  # the same
 ]
 # Warnings among the events: reason, words.
 WARNINGS = [("InvalidDiskCapacity", "invalid capacity 0 on image filesystem"),  # the kubelet's first second
@@ -210,8 +215,10 @@ def test_components_and_events_say_nothing_bad_without_a_reason(cluster, pods):
         for unit in UNITS:
             for entry in node.host.journal(f"{unit}.service"):
                 text = entry["MESSAGE"] if isinstance(entry.get("MESSAGE"), str) else ""
+                is_early = int(entry["__REALTIME_TIMESTAMP"]) / 1e6 < cluster.ready_since
+                expected = EXPECTED + EXPECTED_AT_FIRST if is_early else EXPECTED
                 if (re.match(r"[EF]\d{4} |panic: ", text) or entry.get("_COMM") == "systemd" and "Failed with result" in text) and not any(
-                        unit == u and re.search(words, text) for u, words in EXPECTED):
+                        unit == u and re.search(words, text) for u, words in expected):
                     bad.append(f"{name} {unit}: {text}")
     for event in cluster.get("events", "--all-namespaces", "--field-selector=type=Warning")["items"]:
         if not any(event["reason"] == reason and words in event["message"] for reason, words in WARNINGS):

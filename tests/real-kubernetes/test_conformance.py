@@ -1,4 +1,5 @@
-"""Some of Kubernetes' own conformance tests on the cluster of this part, a few minutes of them; all are in conformance.py beside this."""
+"""Some of Kubernetes' own conformance tests on the cluster of this part, of each group, a few minutes of them. All are in conformance.py beside this, and
+those that ask for services by name are there alone: here nothing serves names."""
 from lib import conformance
 from lib.pod_network import together
 from lib.real_kubernetes import MADE
@@ -37,14 +38,12 @@ CORE = """
 [sig-network] Networking Granular Checks: Pods should function for intra-pod communication: udp [NodeConformance] [Conformance]
 [sig-network] Networking Granular Checks: Pods should function for node-pod communication: http [LinuxOnly] [NodeConformance] [Conformance]
 [sig-network] Proxy version v1 should proxy through a service and a pod [Conformance]
-[sig-network] Services should be able to create a functioning NodePort service [Conformance]
-[sig-network] Services should have session affinity work for NodePort service [LinuxOnly] [Conformance]
 [sig-storage] EmptyDir volumes should support (non-root,0644,tmpfs) [LinuxOnly] [NodeConformance] [Conformance]
 [sig-storage] Projected secret should be consumable from pods in volume as non-root with defaultMode and fsGroup set [LinuxOnly] [NodeConformance] [Conformance]
 [sig-storage] Subpath Atomic writer volumes should support subpaths with downward pod [LinuxOnly] [Conformance]
 """
 # Of the images that stand in for those that the suite asks for, what these need.
-IMAGES = ("agnhost", "httpd", "nginx", "nonewprivs")
+IMAGES = ("agnhost", "etcd", "httpd", "nginx", "nonewprivs", "sample-apiserver")
 
 
 def test_kubernetes_own_tests_of_each_group_pass(suite, cluster, tmp_path):
