@@ -87,6 +87,11 @@ def execute(cluster: RealCluster, folder: Path, log: Path, focus: str, skip: str
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
+    return outcome_of(log, reports)
+
+
+def outcome_of(log: Path, reports: Path) -> Outcome:
+    """By what ginkgo printed, and by the reports of its processes that came to their end."""
     outcome = Outcome()
     for result, name in ENDED.findall(log.read_text(errors="replace")):
         if result == "PASSED":

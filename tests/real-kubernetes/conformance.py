@@ -25,6 +25,7 @@ MINUTES = float(os.environ.get("HNA_CONFORMANCE_MINUTES", "120"))
 NODES = {"m1": {"ADDONS": "coredns"}, **{f"w{i}": {"CONTAINER_RUNTIME": runtime} for i, runtime in enumerate(RUNTIMES, 1)}}
 PAGE, HEADING = REPO / "docs/conformance.md", "## Results of the last run"
 MANIFEST = "/usr/share/heat-node-agent/addons/coredns/coredns.yaml"
+CUT_OFF = "the run was cut off before its end"
 # Tests that are not run, and why.
 EXCLUDED: dict[str, str] = {}
 # The two passes: what ginkgo takes for each, and whether a test is of it.
@@ -63,8 +64,13 @@ def page(outcome: Outcome, wanted: list[str], left: dict[str, str], about: str) 
              row(groups, "all"), ""]
     if outcome.failed:
         lines += ["| failed | its words |", "|---|---|", *(f"| {name} | {reason.replace('|', chr(92) + '|')} |" for name, reason in sorted(outcome.failed.items())), ""]
+    own = {name: reason for name, reason in left.items() if name in EXCLUDED}
+    rest = sorted({reason for name, reason in left.items() if name not in EXCLUDED})
     if left:
-        lines += ["| not run | why |", "|---|---|", *(f"| {name} | {reason} |" for name, reason in sorted(left.items())), ""]
+        lines += ["| not run | why |", "|---|---|", *(f"| {name} | {reason} |" for name, reason in sorted(own.items())),
+                  *(f"| {list(left.values()).count(reason)} others | {reason} |" for reason in rest), ""]
+    if rest:  # otherwise all others
+        lines += ["| passed |", "|---|", *(f"| {name} |" for name in sorted(outcome.passed)), ""]
     return "\n".join(lines)
 
 
@@ -84,7 +90,7 @@ def test_conformance(cluster, tmp_path: Path):
                                            PROCESSES if what == "parallel" else 1, left)
     unknown = (outcome.passed | set(outcome.failed)) - set(everything)
     assert not unknown, unknown
-    others = {name: EXCLUDED.get(name, "the run was cut off before its end" if name in wanted else "not asked for")
+    others = {name: EXCLUDED.get(name, CUT_OFF if name in wanted else "not asked for")
             for name in everything if name not in outcome.passed and name not in outcome.failed}
     runtimes = ", ".join(f"{name} with {node.runtime}" for name, node in cluster.nodes.items())
     took = (time.monotonic() - since) / 60
