@@ -143,6 +143,8 @@ class RealCluster:
             assert found == {name: "True" for name in names}, found
             return True
         wait_for(ready, NET, f"{names} Ready", every=1)
+        # No pod is taken before its account is there, which is the controller manager's, and may come later than the nodes.
+        wait_for(lambda: self.get("serviceaccount", "default"), NET, "the account of pods", every=1)
 
     def address_of(self, pod: str) -> str:
         """Of a pod that is ready, after a while."""
