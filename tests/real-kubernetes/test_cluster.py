@@ -28,6 +28,7 @@ EXPECTED = [
     ("kubelet", r"failed to sync (secret|configmap) cache: timed out waiting for the condition"),  # the same: it tries again half a second later
     ("kubelet", r"(connection refused|TLS handshake timeout|EOF|i/o timeout|context deadline exceeded|Unauthorized|http2: )"),  # workers may be there before the API
     ("kubelet", r"exiting analyzeLines. OOM events will not be reported"),  # the kernel's log is the machine's, and no host's
+    ("kubelet", r"Error proxying data from client to backend: .*: broken pipe"),  # who forwarded a port has gone
     ("kube-proxy", r"(connection refused|TLS handshake timeout|EOF|i/o timeout)"),  # as for the kubelet
     ("kube-apiserver", r"invalid bearer token"),  # the test of tokens shows a wrong one
     ("kube-apiserver", r"Error proxying data from (backend to client|client to backend)"),  # who forwarded a port has gone
