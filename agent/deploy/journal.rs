@@ -1008,6 +1008,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::budgets::DEPLOYMENTS;
+    use crate::metadata::Output;
 
     struct TestState(tempfile::TempDir);
 
@@ -1371,6 +1373,41 @@ mod tests {
         let gone = journal.prune(|record| record.id == "d0000").unwrap();
         assert!(gone.len() > 1_000 && gone[0] == "d0001" && journal.get("d0000").is_some() && journal.get("d2999").is_some());
         assert!(journal.weight() <= RECORDS_MEMORY + 4_000);
+    }
+
+    /// Attack: one answer of Heat's had no deployments, and the next one all of them again.
+    #[test]
+    fn a_whole_list_that_leaves_and_comes_back_does_not_run_again() {
+        let (place, report) = (TestState::new(), Report::kept());
+        let mut journal = place.journal(&report);
+        let ids: Vec<String> = (0..DEPLOYMENTS).map(|number| format!("d{number:04}")).collect();
+        for id in &ids {
+            let mut record = journal.new_record(id, "n", "script");
+            record.state = DeploymentState::Signalled;
+            journal.insert(record);
+        }
+        assert!(journal.prune(|_| false).unwrap().len() > DEPLOYMENTS / 2);
+        let runs = ids.iter().filter(|id| journal.get(id).is_none() && journal.register(&deployment(id)).unwrap().is_some());
+        assert_eq!(runs.count(), 0);
+    }
+
+    /// Attack: of a result that was removed for room its failure was lost, and Heat heard success.
+    #[test]
+    fn a_result_that_is_gone_fails_as_it_did() {
+        let (place, report) = (TestState::new(), Report::kept());
+        let mut journal = place.journal(&report);
+        let mut entry = deployment("a");
+        entry.outputs = vec![Output { name: "why".to_owned(), error_output: true }];
+        journal.register(&entry).unwrap();
+        journal.start("a", json!({})).unwrap();
+        let ran = JobResult { outputs: [("why".to_owned(), "x".repeat(5_000))].into(), ..JobResult::default() };
+        let result = format!("work/{}/result.json", journal.get("a").unwrap().job());
+        place.write(&format!("state/{result}"), &serde_json::to_string(&ran).unwrap());
+        journal.finish("a", DeploymentOutcome::of("script", ran)).unwrap();
+        assert_eq!(journal.outcome("a").unwrap().unwrap().status, 0);
+        journal.state.remove(Path::new(&result)).unwrap();
+        let outcome = journal.outcome("a").unwrap().unwrap();
+        assert_eq!((outcome.status, outcome.stderr.as_str()), (1, REMOVED));
     }
 
     #[test]
