@@ -59,13 +59,14 @@ impl Host {
                 record
             }
         };
-        // After a kill there may be thousands of files to move.
         if record.predecessor.is_some() {
+            // After a kill there may be thousands of files to move.
             Notify::default().ready();
-        }
-        if record.predecessor.is_some() && take_back(&self.state, &self.settings.deploy.deployed_dir, &record.instance)? {
-            let line = format!("this disk was that of {} before: the scripts that ran there do not run again", record.instance);
-            self.report.emit(Event::new(Code::IdentityRecorded, line).phase(Phase::Settings));
+            if take_back(&self.state, &self.settings.deploy.deployed_dir, &record.instance)? {
+                let line =
+                    format!("this disk was that of {} before: the scripts that ran there do not run again", record.instance);
+                self.report.emit(Event::new(Code::IdentityRecorded, line).phase(Phase::Settings));
+            }
         }
         // Less is known of a wrong backup then; nothing else depends on it.
         if let Err(error) = claim(&self.settings.deploy.deployed_dir, &record.instance) {

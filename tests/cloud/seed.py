@@ -17,18 +17,7 @@ from stack import Refused, Session  # noqa: E402
 
 E = os.environ
 s = Session(E["OS_AUTH_URL"], "admin", E["ADMIN_PASS"], "admin")
-v3 = E["OS_AUTH_URL"]
-
-
-def ensure(kind: str, plural: str, match: dict, **extra) -> str:
-    for o in s.get(f"{v3}/{plural}", **match)[plural]:
-        if all(o.get(k) == v for k, v in match.items()):
-            return o["id"]
-    return s.request("POST", f"{v3}/{plural}", {kind: {**match, **extra}})[0][kind]["id"]
-
-
-def grant(path: str):
-    s.request("PUT", f"{v3}/{path}")
+ensure, grant = s.ensure, s.grant
 
 
 def users(*endpoints: str):
@@ -72,7 +61,7 @@ def objects():
     made = s.request("POST", f"{image}/v2/images", {"name": "kubernetes", "disk_format": "raw", "container_format": "bare", "visibility": "public"})[0]
     upload(f"{image}/v2/images/{made['id']}/file")
     s.request("POST", f"{compute}/flavors", {"flavor": {"name": "m1.medium", "ram": 4096, "disk": 40, "vcpus": 2}})
-    demo = Session(v3, "demo", E["DEMO_PASS"], "demo")
+    demo = Session(s.auth_url, "demo", E["DEMO_PASS"], "demo")
     for name, cidr, owner, extra in (
             ("public", "203.0.113.0/24", s, {"router:external": True, "provider:network_type": "flat", "provider:physical_network": "outside"}),
             ("shared", "198.51.100.0/24", s, {"shared": True}), ("private", "192.0.2.0/24", demo, {})):

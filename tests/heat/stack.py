@@ -87,6 +87,17 @@ class Session:
     def get(self, url: str, **query):
         return self.request("GET", url, query=query)[0]
 
+    def ensure(self, kind: str, plural: str, match: dict, **extra) -> str:
+        """The id of Keystone's object that is so, which is made where there is none."""
+        for o in self.get(f"{self.auth_url}/{plural}", **match)[plural]:
+            if all(o.get(k) == v for k, v in match.items()):
+                return o["id"]
+        return self.request("POST", f"{self.auth_url}/{plural}", {kind: {**match, **extra}})[0][kind]["id"]
+
+    def grant(self, path: str):
+        """A role, which may be granted already."""
+        self.request("PUT", f"{self.auth_url}/{path}")
+
     def endpoint(self, kind: str) -> str:
         return next(e["url"] for s in self.catalog if s["type"] == kind
                     for e in s["endpoints"] if e["interface"] == "public")

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use super::ledger::Ledger;
 use super::view::result_key;
 use crate::budgets::{JOBS_DISK, UNREADABLE_DISK, UNREADABLE_FILES};
 use crate::daemon::host::Host;
@@ -38,10 +39,10 @@ pub(in crate::daemon) struct Disk {
 
 /// Where deployments leave it.
 pub(super) struct RetainedData<'a> {
-    pub(super) host: &'a Host,
-    pub(super) programs: &'a Programs,
-    pub(super) journal: &'a mut Journal,
-    pub(super) outbox: &'a Outbox,
+    host: &'a Host,
+    programs: &'a Programs,
+    journal: &'a mut Journal,
+    outbox: &'a Outbox,
 }
 
 impl Disk {
@@ -147,7 +148,11 @@ impl Disk {
     }
 }
 
-impl RetainedData<'_> {
+impl<'a> RetainedData<'a> {
+    pub(super) fn of(host: &'a Host, programs: &'a Programs, ledger: &'a mut Ledger) -> Self {
+        Self { host, programs, journal: &mut ledger.journal, outbox: &ledger.outbox }
+    }
+
     /// Removes what writes left that were cut off by a kill: nothing else would where the same name is not written again. An agent
     /// that starts writes nothing yet, but jobs of an earlier one may.
     fn remove_partial_writes(&self) -> Result<()> {
