@@ -4,7 +4,8 @@ processes that run them.
 
     benches/growth.py [COUNT…]      as root; HNA_BINARY, else the release build: image-build/build first
 
-Ratios are what to look at: 2,000 deployments cost at most 22 times what 100 do, and 100 at most 0.5 s. tests/host/test_growth.py asserts the growth.
+Ratios are what to look at: 2,000 deployments cost at most 22 times what 100 do, and 100 at most 0.5 s. tests/host/test_growth.py asserts how reads and
+writes grow.
 """
 import sys
 import tempfile
@@ -18,13 +19,14 @@ from lib.plain import cost_of  # noqa: E402
 
 def main():
     counts = [int(word) for word in sys.argv[1:]] or [100, 1_000, 2_000]
-    print(f"{'deployments':>11} {'CPU s':>8} {'ratio':>7} {'wall s':>8} {'peak MiB':>9}")
+    print(f"{'deployments':>11} {'CPU s':>8} {'ratio':>7} {'wall s':>8} {'peak MiB':>9} {'I/O MB':>8}")
     first = None
     for count in counts:
         with tempfile.TemporaryDirectory() as folder:
-            cpu, wall, peak = cost_of(count, Path(folder))
+            cost = cost_of(count, Path(folder))
+        cpu = cost.cpu_seconds
         first = first or cpu
-        print(f"{count:11} {cpu:8.2f} {cpu / first:7.1f} {wall:8.1f} {peak:9.1f}", flush=True)
+        print(f"{count:11} {cpu:8.2f} {cpu / first:7.1f} {cost.seconds:8.1f} {cost.peak_mib:9.1f} {cost.io_bytes / 1e6:8.1f}", flush=True)
 
 
 if __name__ == "__main__":

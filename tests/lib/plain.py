@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from lib.hosts import agent_binary
@@ -63,18 +64,32 @@ def deployments(count: int) -> list[dict]:
     return listed
 
 
-def cost_of(count: int, folder: Path) -> tuple[float, float, float]:
-    """CPU seconds, seconds, and MiB at most, of `run --once` with so many such scripts; the time is the agent's own alone."""
+@dataclass
+class Cost:
+    """Of `run --once`: of the agent's own process, not of those that it started."""
+    cpu_seconds: float
+    seconds: float
+    peak_mib: float
+    # Bytes and calls by which it read and wrote (proc_pid_io(5)): the same on a busy machine.
+    io_bytes: int
+    io_calls: int
+
+
+def cost_of(count: int, folder: Path) -> Cost:
+    """Of so many such scripts."""
     document = folder / "document.json"
     document.write_text(json.dumps({"deployments": deployments(count)}))
     agent = Plain(folder / "agent")
-    began, cpu, peak = time.monotonic(), 0.0, 0
+    began, peak = time.monotonic(), 0
     process = agent.start("--once", "--metadata", str(document))
-    while process.poll() is None:
+    # Not reaped yet, it shows all that it used but its memory.
+    while os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
         try:
-            cpu, peak = cpu_seconds(process.pid), peak_kib(process.pid)
+            peak = peak_kib(process.pid)
         except (OSError, StopIteration):
             pass  # it has just ended
         time.sleep(0.02)
-    assert process.returncode == 0 and agent.said().count("HNA-0403") == count, f"{count}: exit {process.returncode}\n{agent.said()[-2000:]}"
-    return cpu, time.monotonic() - began, peak / 1024
+    seconds, cpu = time.monotonic() - began, cpu_seconds(process.pid)
+    io = dict(line.split(": ") for line in Path(f"/proc/{process.pid}/io").read_text().splitlines())
+    assert process.wait() == 0 and agent.said().count("HNA-0403") == count, f"{count}: exit {process.returncode}\n{agent.said()[-2000:]}"
+    return Cost(cpu, seconds, peak / 1024, int(io["rchar"]) + int(io["wchar"]), int(io["syscr"]) + int(io["syscw"]))
