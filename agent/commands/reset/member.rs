@@ -33,8 +33,7 @@ pub(super) async fn look(
         return Member::None;
     }
     let etcd = Etcd::new(http, &own.access, OWN);
-    let peers = EtcdAccess { endpoint: own.peer.clone(), identity: own.access.identity.clone() };
-    match (Etcd::new(http, &peers, OWN).members(&own.peer).await, leaving) {
+    match (Etcd::new(http, &own.as_peer(), OWN).members(&own.peer).await, leaving) {
         (Err(_), Some(leaving)) => Member::Leaving(leaving),
         (Err(error), None) => Member::Unknown(error.to_string()),
         (Ok(members), _) => Member::Of(EtcdMembership {
