@@ -460,8 +460,10 @@ mod tests {
     /// Attack: etcd's listener for peers turned the clients' certificate away, which has a name, and a member that came late never joined.
     #[test]
     fn members_are_asked_where_they_serve_peers_by_a_certificate_that_is_let_in_there() {
-        let members =
-            ("ETCD_INITIAL_CLUSTER", "m1=https://192.0.2.11:2380,m2=https://192.0.2.12:2380,m3=https://192.0.2.13:2380");
+        let members = (
+            "ETCD_INITIAL_CLUSTER",
+            "blue-master-0=https://192.0.2.11:2380,m2=https://192.0.2.12:2380,m3=https://192.0.2.13:2380",
+        );
         let own = ETCDS_OWN.to_vec();
         for (changes, pair) in [(vec![], "server"), (own, "admin"), (vec![("KUBE_TAG", "v1.9.6")], "admin")] {
             let desired = node(&[&changes[..], &[members]].concat());
