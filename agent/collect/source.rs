@@ -533,7 +533,8 @@ impl Source {
             Some(ConnectFailure::Name(host)) => named.remedy(format!(
                 "`getent hosts {host}` checks it. Correct this node's name servers in /etc/resolv.conf; {place}"
             )),
-            Some(ConnectFailure::Authority(_) | ConnectFailure::Silence | ConnectFailure::Clock) | None => named,
+            Some(ConnectFailure::Authority(_) | ConnectFailure::Silence | ConnectFailure::Clock | ConnectFailure::Expired)
+            | None => named,
         }
     }
 

@@ -128,7 +128,7 @@ impl<'a> Magnum<'a> {
                  `openssl s_client -connect {peer} </dev/null` names, got from the cloud's operators, and update the stack; if it is that \
                  one, have them add the server's intermediates"
             )),
-            Some(ConnectFailure::Silence | ConnectFailure::Clock) | None => return error,
+            Some(ConnectFailure::Silence | ConnectFailure::Clock | ConnectFailure::Expired) | None => return error,
         };
         error.remedy(remedy)
     }

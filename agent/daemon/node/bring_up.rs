@@ -13,7 +13,7 @@ use super::outline::Outline;
 use super::plan::NodePlan;
 use super::wait::{Wait, wait_id};
 use super::{Node, renewal, spec_of};
-use crate::clock::BUILT;
+use crate::clock::{BUILT, CLOCK_SETTLES, uptime};
 use crate::converge::gates::passes;
 use crate::converge::{self, Failure, Retired, RunContext};
 use crate::daemon::reason::{bounded, reason};
@@ -286,6 +286,7 @@ impl Node {
             state: Arc::clone(&self.host.state),
             clock: self.host.clock.clone(),
             built: BUILT,
+            clock_settles: CLOCK_SETTLES.saturating_sub(uptime()),
             progress: self.progress.clone(),
             generation,
             is_update,

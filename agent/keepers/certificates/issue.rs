@@ -323,19 +323,26 @@ pub(super) fn examine(
     now: Timestamp,
     origin: &str,
 ) -> Result<()> {
-    check(wanted, &pair.chain, &pair.private, authorities, now).map_err(|flaw| {
-        let error = match flaw {
-            Flaw::NotYetValid(from) => Error::permanent(format!(
-                "one of two clocks is wrong: the certificate is not valid before {}, and this node's clock shows {}, {} earlier",
-                from.rfc3339(),
-                now.rfc3339(),
-                duration(from.since(now))
-            ))
-            .remedy(CLOCKS)
-            .with_connect_failure(ConnectFailure::Clock),
-            flaw => Error::permanent(flaw)
-                .rule("a certificate is installed only if key, chain, validity, subject, names and usage are correct"),
-        };
-        error.context(format!("certificate {}, {origin}", wanted.name))
-    })
+    check(wanted, &pair.chain, &pair.private, authorities, now)
+        .map_err(|flaw| error_of(flaw, now).context(format!("certificate {}, {origin}", wanted.name)))
+}
+
+/// What is said of a flaw, with what a wrong clock explains marked.
+pub(super) fn error_of(flaw: Flaw, now: Timestamp) -> Error {
+    let is_over = matches!(flaw, Flaw::Expired(_));
+    match flaw {
+        Flaw::NotYetValid(from) => Error::permanent(format!(
+            "one of two clocks is wrong: the certificate is not valid before {}, and this node's clock shows {}, {} earlier",
+            from.rfc3339(),
+            now.rfc3339(),
+            duration(from.since(now))
+        ))
+        .remedy(CLOCKS)
+        .with_connect_failure(ConnectFailure::Clock),
+        flaw => {
+            let error = Error::permanent(flaw)
+                .rule("a certificate is installed only if key, chain, validity, subject, names and usage are correct");
+            if is_over { error.with_connect_failure(ConnectFailure::Expired) } else { error }
+        }
+    }
 }
