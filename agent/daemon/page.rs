@@ -52,7 +52,7 @@ pub(super) fn of(agent: &Agent) -> StatusDocument {
             .conditions
             .iter()
             .chain(agent.trouble.condition().or(agent.ledger.unstored.condition()))
-            .chain(&agent.ledger.held)
+            .chain(agent.held())
             .cloned()
             .chain([identity.condition(waits)])
             .chain(metadata(snapshot, agent.collector.unsupported()))

@@ -15,6 +15,8 @@ use crate::error::{Error, Result};
 use crate::kubernetes::{self, ImagePolicy, Mistake};
 use crate::metadata::{Deployment, Malformed};
 use crate::programs::{Job, Programs};
+use crate::report::condition_state::ConditionState;
+use crate::report::status::Condition;
 use crate::report::{Code, Event, Phase};
 use crate::signal::Destination;
 
@@ -114,16 +116,40 @@ impl Agent {
                         (at, ended) = (at + 1, ended - 1);
                         continue;
                     }
-                    let error = Error::refused("more than one kubernetes-node deployment for this server")
-                        .rule("a server has at most one kubernetes-node deployment")
+                    let error = Error::refused("more than one kubernetes-node deployment for this server, and none is newer")
+                        .rule("a server has one kubernetes-node deployment; of several the one with the latest creation_time counts")
                         .remedy("keep one of them in the template");
                     self.refuse(&deployment, Code::DuplicateNodeDeployment, &error)?;
                 }
+                (EntryKind::WaitingNode, Ok(Some(deployment))) => self.hold_node(&deployment)?,
                 _ => {}
             }
             self.worklist.rejected.remove(at);
         }
         Ok(ended)
+    }
+
+    /// A node's deployment that waits for another one, which is said once: nothing of it is begun, and Heat hears nothing.
+    fn hold_node(&mut self, deployment: &Deployment) -> Result<()> {
+        let state = self.ledger.journal.get(&deployment.id).map(|record| record.state);
+        if !self.ledger.register(deployment, state)? {
+            return Ok(());
+        }
+        let code = Code::DuplicateNodeDeployment;
+        let cause =
+            format!("deployment {} waits: another one of the group kubernetes-node has begun, or is newer", deployment.name);
+        if state.is_none() {
+            let event = Event::new(code, cause.clone()).phase(Phase::Deploy).deployment(&deployment.id, &deployment.name);
+            self.host.report.emit(event.remedy(code.remedy()));
+        }
+        self.worklist.held = Some(Condition {
+            name: "second node".to_owned(),
+            state: ConditionState::Waiting,
+            cause: Some(cause),
+            remedy: Some(code.entry().remedy.to_owned()),
+            ..Condition::default()
+        });
+        Ok(())
     }
 
     /// A bring-up that Heat replaced by something newer is left where it is: the newer one goes on from there.

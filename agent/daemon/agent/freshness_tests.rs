@@ -416,6 +416,54 @@ async fn a_node_takes_over_from_one_that_ended_and_is_still_listed() {
     assert_eq!(agent.ledger.generations.current().unwrap().deployment, "id-new1");
 }
 
+/// Attack: the deployment was renamed in the template before the server's first boot, and Heat lists both until the new one has succeeded:
+/// both were refused for good.
+#[tokio::test]
+async fn of_two_nodes_that_have_not_begun_the_newer_one_is_brought_up_and_the_older_one_waits() {
+    let fake = Fake::start(vec![ok("")]).await;
+    let node = |name: &str, n| {
+        let mut node = run_of(&fake.base, name, n);
+        let config = json!({"ROLE": "minion", "KUBE_MASTER_IP": "192.0.2.1", "KUBE_NODE_IP": "192.0.2.2", "TLS_DISABLED": true});
+        (node["group"], node["config"]) = (json!("kubernetes-node"), config);
+        node
+    };
+    let (old, new, newest) = (node("old", 1), node("new", 2), node("newest", 3));
+    let brings_up = |agent: &Agent| agent.node_task.bring_up.about().map(String::as_str).unwrap_or_default().to_owned();
+    let ends = async |agent: &mut Agent| {
+        let (id, done) = agent.node_task.bring_up.ended().await;
+        agent.node_ended(&id, done);
+        agent.decide().unwrap();
+        agent.decide().unwrap();
+    };
+    let waits = |agent: &Agent| crate::daemon::page::of(agent).conditions.iter().any(|one| one.name == "second node");
+    let dir = tempfile::tempdir().unwrap();
+    let (mut agent, report) = open_in(dir.path(), BOOT, &boot(&fake.base, &[])).await;
+    Rc::make_mut(&mut agent.host).settings.deploy.groups = None;
+    for _ in 0..2 {
+        poll(&mut agent, &fake, &[old.clone(), new.clone()]).await;
+        assert_eq!((&*brings_up(&agent), waits(&agent)), ("id-new2", true));
+    }
+    // A newer one comes while it is brought up: that is not cut off, and the newer one has its turn after it.
+    poll(&mut agent, &fake, &[old.clone(), new.clone(), newest.clone()]).await;
+    assert_eq!(brings_up(&agent), "id-new2");
+    ends(&mut agent).await;
+    poll(&mut agent, &fake, &[old.clone(), new.clone(), newest.clone()]).await;
+    assert_eq!(brings_up(&agent), "id-newest3");
+    ends(&mut agent).await;
+    assert_eq!((&*brings_up(&agent), waits(&agent)), ("", true), "the old one waits for the word of Heat");
+    let state = |agent: &Agent| agent.ledger.journal.get("id-old1").unwrap().state;
+    assert_eq!(state(&agent), DeploymentState::Seen);
+    let told = report.events().iter().filter(|event| event.code == Code::DuplicateNodeDeployment).count();
+    assert_eq!(told, 2, "the old one and the newest one, each once");
+    // Heat went back to it.
+    for _ in 0..2 {
+        poll(&mut agent, &fake, std::slice::from_ref(&old)).await;
+    }
+    assert_eq!((&*brings_up(&agent), waits(&agent)), ("id-old1", false));
+    let signalled = asked(&fake).into_iter().filter(|line| line.starts_with("POST /signal/old")).count();
+    assert_eq!(signalled, 0, "Heat heard nothing of it");
+}
+
 #[tokio::test]
 async fn how_long_heat_waits_is_counted_from_when_it_made_the_deployment() {
     let (dir, document) = (tempfile::tempdir().unwrap(), json!({"deployments": []}));
