@@ -375,9 +375,9 @@ messages! {
         "The node differs from its parameters",
         "A file was changed or a unit stopped. With DRIFT=repair it is restored.",
         "`heat-node-agent plan` shows the differences.";
-    DuplicateNodeDeployment = "HNA-0507", Error, "4a063dd68e474274826d2e594fcfef93",
+    DuplicateNodeDeployment = "HNA-0507", Warning, "4a063dd68e474274826d2e594fcfef93",
         "Two kubernetes-node deployments for one server",
-        "It is ambiguous which one applies; both fail, and nothing is changed.",
+        "The newer one applies; the older one waits until the newer one is removed. If both are of the same second, both fail, and nothing is changed.",
         "Keep one of them in the template.";
     NodeParametersSuspicious = "HNA-0508", Warning, "7d612e472d4abe50580cf5e5b1902e25",
         "A parameter of the node is suspicious",
@@ -711,6 +711,10 @@ messages! {
         "Heat refused a signal for now",
         "Heat or Keystone rejected the request (400 to 413): the stack is suspended, or the signal's URL, token or user is not accepted. It stays stored and is sent again; after several refusals over a quarter of an hour it is given up (HNA-0804).",
         "`openstack stack show` shows whether the stack is suspended; `systemctl reload heat-node-agent` sends the signal at once.";
+    OutboxFull = "HNA-0811", Warning, "dfe6f3d91ca6447d81b20fe5b702f770",
+        "A deployment is not begun while too many signals wait for Heat",
+        "Its result could not be stored. It is begun as soon as there is room; one without a signal is not held back.",
+        "Find out why Heat accepts no signal: `heat-node-agent status -v` shows what answered last.";
 }
 
 /// The journal catalog in the format of systemd's catalog files.

@@ -26,7 +26,7 @@ pub use inspection::{CertificateInspection, Drift, InspectedCertificate, Watcher
 pub use keeper::{CertificateBackend, CertificateKeeper, CertificateSigner};
 pub use places::InstalledPair;
 pub use record::{CertificateRecord, KnownKey, RotationProgress, next, order_next_step};
-pub use renewal::{Due, due};
+pub use renewal::{Due, due, first_end};
 pub(crate) use sets::remove_sets;
 
 use self::decide::{CertificateAction, CertificateDecision, DecisionFacts};
