@@ -105,9 +105,9 @@ impl CfnEndpoint {
         let parts: Vec<_> = [code.as_str(), message.as_str()].into_iter().filter(|part| !part.is_empty()).collect();
         let remedy = match (response.status, code.as_str()) {
             (400, "InvalidParameterValue") => {
+                let stack = &self.stack;
                 format!(
-                    "the stack {} or its resource {resource} does not exist any more: check `openstack stack show`; if the stack was deleted, this server can be deleted too",
-                    self.stack
+                    "the stack {stack} or its resource {resource} does not exist any more: check `openstack stack show {stack}`; if the stack was deleted, this server can be deleted too"
                 )
             }
             (400, "IncompleteSignature") | (403, "MissingAuthenticationToken") => {

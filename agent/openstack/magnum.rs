@@ -154,12 +154,13 @@ impl<'a> Magnum<'a> {
     fn refusal(&self, response: &Response) -> Error {
         let status = response.status;
         let message = error_message(response).unwrap_or_else(|| "no details".to_owned());
+        let cluster = &self.access.cluster;
         let permanent = |remedy: &str| (ErrorKind::Permanent, Remedy::from(remedy));
         let (kind, remedy) = match status {
-            400 => permanent(
-                "check that the cluster in the parameters exists (`openstack coe cluster show`), and that [x509] in magnum.conf allows \
-                 subjectAltName, keyUsage and extendedKeyUsage",
-            ),
+            400 => permanent(&format!(
+                "check that the cluster in the parameters exists (`openstack coe cluster show {cluster}`), and that [x509] in magnum.conf \
+                 allows subjectAltName, keyUsage and extendedKeyUsage"
+            )),
             401 if self.user.is_none() => (
                 ErrorKind::Permanent,
                 Remedy::stack_update(
@@ -186,9 +187,9 @@ impl<'a> Magnum<'a> {
                     self.user.as_ref().map_or("of USER_TOKEN", |user| &user.user_id)
                 )),
             ),
-            404 => permanent(
-                "check that MAGNUM_URL leads to Magnum's v1 API (https://HOST:9511/v1), and the cluster with `openstack coe cluster show`",
-            ),
+            404 => permanent(&format!(
+                "check that MAGNUM_URL leads to Magnum's v1 API (https://HOST:9511/v1), and the cluster with `openstack coe cluster show {cluster}`"
+            )),
             406 => {
                 permanent("this Magnum accepts no API version that this node supports: check that MAGNUM_URL leads to Magnum")
             }

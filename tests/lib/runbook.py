@@ -26,7 +26,7 @@ is listed below it; commands of the cloud were not run there. `status` shows wha
 
 Start with `heat-node-agent status`. Its first line says how everything stands; a row that is not as it should be has its cause (`why`) and what
 to do (`remedy`). `heat-node-agent explain` shows the same as a path of conditions, `heat-node-agent logs NAME` what a script or a component
-said, and the console (`openstack console log show`) has the last failure where nobody can log in. Commands that begin with `openstack` are for a
+said, and the console (`openstack console log show SERVER`) has the last failure where nobody can log in. Commands that begin with `openstack` are for a
 machine with credentials of the cloud, all others are for the node. `heat-node-agent rerun` tries a failed deployment again once its cause is
 gone; Heat takes a result only while it waits for one, so update a stack that has failed already.
 
