@@ -114,7 +114,7 @@ impl<'a> Magnum<'a> {
         let parameter = |host: &str| if self.access.url.contains(host) { "MAGNUM_URL" } else { "AUTH_URL" };
         let remedy = match error.connect_failure() {
             Some(ConnectFailure::Name(host)) => Remedy::stack_update_or(format!(
-                "`getent hosts {host}` finds no address on this node. If `openstack endpoint list` shows another name, correct {} in the \
+                "`getent hosts {host}` finds no address on this node. If `openstack catalog list` shows another name, correct {} in the \
                  template and update the stack; if it shows this one, correct this node's name servers, which usually come from its Neutron \
                  subnet",
                 parameter(host)
@@ -124,7 +124,7 @@ impl<'a> Magnum<'a> {
                 parameter(peer)
             )),
             Some(ConnectFailure::Authority(peer)) => Remedy::stack_update_or(format!(
-                "if `openstack endpoint list` lacks {peer}: correct AUTH_URL or MAGNUM_URL. Else set OPENSTACK_CA to the root that \
+                "if `openstack catalog list` lacks {peer}: correct AUTH_URL or MAGNUM_URL. Else set OPENSTACK_CA to the root that \
                  `openssl s_client -connect {peer} </dev/null` names, got from the cloud's operators, and update the stack; if it is that \
                  one, have them add the server's intermediates"
             )),

@@ -1,11 +1,12 @@
-"""Commands for the cloud, as remedies and pages give them: OpenStack's own client takes them as they stand. Nothing is asked of a cloud."""
+"""Commands for the cloud, as remedies and pages give them: OpenStack's own client takes them as they stand, and a real Heat those of a remedy."""
 import json
 import re
 import shlex
+import signal
 
 import pytest
-from lib.common import REPO, TESTS, run
-from lib.failures import GOLDEN
+from lib.common import REPO, TESTS, run, wait_for
+from lib.failures import GOLDEN, Failure, commands, is_elsewhere
 from lib.heat import HEAT_DIR
 
 PAGES = [*sorted((REPO / "docs").glob("*.md")), REPO / "README.md", *sorted((REPO / "examples/heat").rglob("*.md")), *sorted(GOLDEN.glob("*.txt"))]
@@ -30,7 +31,7 @@ def sources():
             yield path
 
 
-def commands() -> dict[str, str]:
+def given_commands() -> dict[str, str]:
     """command → where it stands"""
     found = {}
     for path in PAGES:
@@ -64,7 +65,7 @@ def test_the_client_refuses_what_it_does_not_know(complaints):
 
 
 def test_every_command_for_the_cloud_is_one_of_the_client(complaints):
-    given = commands()
+    given = given_commands()
     # In remedies as they are shown, in the agent's code, and on pages.
     assert len(given) >= 30 and {"missing-volume.txt", "magnum.rs", "heat-templates.md"} <= set(given.values())
     said = complaints(*(words_of(command) for command in given))
@@ -75,3 +76,52 @@ def test_every_command_for_the_cloud_is_marked_as_one():
     """In backticks, as the others are, so that one sees where it ends."""
     texts = {path.name: code_of(path) for path in sources()}
     assert not {name for name, text in texts.items() if BARE.search(IN_TEXT.sub("", text))}
+
+
+SCRIPT = '#!/bin/sh\nprintf "%s" "$text" >"${heat_outputs_path}.out"\n'
+STACK = {"heat_template_version": "rocky", "parameters": {"text": {"type": "string", "default": "one"}}, "resources": {
+    "server": {"type": "OS::Heat::DeployedServer", "properties": {"software_config_transport": "POLL_SERVER_CFN"}},
+    "config": {"type": "OS::Heat::SoftwareConfig", "depends_on": "server", "properties": {
+        "group": "script", "config": SCRIPT, "inputs": [{"name": "text"}], "outputs": [{"name": "out"}]}},
+    "quick": {"type": "OS::Heat::SoftwareDeployment", "properties": {
+        "name": "quick", "server": {"get_resource": "server"}, "config": {"get_resource": "config"}, "signal_transport": "CFN_SIGNAL",
+        "input_values": {"text": {"get_param": "text"}}}}},
+    "outputs": {"occ": {"value": {"get_attr": ["server", "os_collect_config"]}}, "out": {"value": {"get_attr": ["quick", "out"]}}}}
+
+
+def test_the_remedy_of_a_refused_signal_is_one_for_heat(heat, agents, stack_name, tmp_path):
+    """The stack is suspended while a result waits: the commands, as `status` prints them, by its owner."""
+    file = tmp_path / "template.json"
+    file.write_text(json.dumps(STACK))
+    heat.create(stack_name, file)
+    agent = agents("node", heat.server_settings(stack_name), polling_interval=1).start()
+    heat.wait(stack_name)
+    heat.action(stack_name, "suspend")
+    heat.wait(stack_name, "SUSPEND_COMPLETE")
+    (before,) = agent.status()["deployments"]
+    agent.command("rerun", before["id"])
+
+    def refused() -> str:
+        page = agent.command("status", check=False).stdout
+        assert page.startswith("WAITING for Heat to take the result of quick") and "stack resume" in page, page
+        return page
+    show, resume, reload, mark = commands(Failure.remedy_of(wait_for(refused, 300, "a refused signal")))
+    assert "SUSPEND_COMPLETE" in heat.openstack(show).stdout
+    heat.openstack(resume)
+    heat.wait(stack_name, "RESUME_COMPLETE")
+    # There is no systemd here; what it does.
+    assert reload == "systemctl reload heat-node-agent" and not is_elsewhere(reload)
+    agent.process.send_signal(signal.SIGHUP)
+    wait_for(lambda: agent.status()["deployments"][0]["state"] == "signalled", 300, "the signal")
+    # The other way: it is run again.
+    heat.openstack(mark)
+    heat.update(stack_name, file)
+    heat.wait(stack_name, "UPDATE_COMPLETE")
+    assert [d["state"] for d in agent.status()["deployments"] if d["listed"] and d["id"] != before["id"]] == ["signalled"]
+    # Of a copied disk: which server the resource is, and what its file has to say.
+    shown = heat.openstack(f"openstack stack resource show {stack_name} server --with-attr os_collect_config -f json").stdout
+    assert json.loads(shown)["physical_resource_id"] and heat.server_settings(stack_name)["cfn"]["access_key_id"] in shown
+    # What its owner may ask, and what an administrator.
+    assert "cloudformation" in heat.openstack("openstack catalog list").stdout
+    assert heat.openstack("openstack endpoint list", check=False).returncode != 0
+    assert "heat-engine" in heat.openstack("openstack orchestration service list", admin=True).stdout
