@@ -138,9 +138,19 @@ def entry(name: str, title: str, note: str) -> list[str]:
     lines += [note, ""] if note else []
     for remedy in remedies:
         lines += [f"> {outside_code(remedy)}", ""]
-    done = [done_of(step) for step in found["remedy"] if not step.startswith(("in the cloud: ", "then: "))]
-    after = next(step.removeprefix("then: ") for step in found["remedy"] if step.startswith("then: "))
-    return [*lines, f"Done on the staged host: {'; '.join(done)}. After that: `{after}`", ""]
+    return [*lines, *(f"{one}\n" for one in ways_of(found))]
+
+
+def ways_of(found: dict[str, list[str]]) -> list[str]:
+    """What was done on the host, each way that the remedy gives by itself."""
+    ways = []
+    for name, steps in found.items():
+        if name.startswith("remedy"):
+            said = {kind: [step.removeprefix(kind) for step in steps if step.startswith(kind)] for kind in ("told: ", "then: ", "in the cloud: ")}
+            done = [done_of(step) for step in steps if step and not step.startswith(tuple(said))]
+            where = f"In another run, for \"{outside_code(said['told: '][0])}\"" if said["told: "] else "Done on the staged host"
+            ways.append(f"{where}: {'; '.join(done)}. After that: `{said['then: '][0]}`")
+    return ways
 
 
 def made() -> str:
