@@ -21,7 +21,8 @@ HEAD = """# Runbook
 
 From what `heat-node-agent status` shows to the cause and the action. Each failure below was staged on a host; the lines of `status` and the
 remedy are what was shown there. Read the whole remedy: it says under which condition each command is right. What was done on the staged host
-is listed below it; commands of the cloud were not run there. `status` shows what systemd reports within {reported} s, and a process that hangs within
+is listed below it, each way of the remedy by itself; the commands for the cloud are read by OpenStack's own client
+(`tests/heat/test_client.py`), not run there. `status` and the journal show what systemd reports within {reported} s, and a process that hangs within
 {hangs} s; what there is to read of a failure takes at most {lines} lines of {width} columns. The tests hold each to that (`tests/lib/failures.py`).
 
 Start with `heat-node-agent status`. Its first line says how everything stands; a row that is not as it should be has its cause (`why`) and what
