@@ -239,6 +239,9 @@ class Failure:
         # What is shown after something else was waited for is not measured.
         if self.noted_since and not self.noted_waiting and seconds > self.within * slack():
             self.wrong(f"in the journal after {seconds:.0f} s, not within {self.within}")
+        said = [part for part in re.split(r"; |: | \(", first["MESSAGE"].split(" (last lines of ")[0]) if len(part) > 20]
+        if len(set(said)) < len(said):
+            self.wrong(f"the journal says something twice in a line: {first['MESSAGE']}")
         return f"{PRIORITIES[first['PRIORITY']]}: {first['MESSAGE']}"
 
     def ids_now(self) -> dict[str, str]:
@@ -364,7 +367,7 @@ class Failure:
             lines = dict.fromkeys(normal(line, known) for line in lines) if name == "console" else [normal(line, known) for line in lines]
             text += [f"== {name}", *(piece for line in lines for piece in wrapped(line)), ""]
         for number, way in enumerate([[*steps, f"then: {after}"], *self.ways], 1):
-            text += [f"== remedy{', another way ' + str(number) if number > 1 else ''}", *(normal(step, known) for step in way), ""]
+            text += [f"== remedy{f', way {number}' if number > 1 else ''}", *(normal(step, known) for step in way), ""]
         path = GOLDEN / f"{self.name}.txt"
         new = "\n".join(text)
         if RENEW:
