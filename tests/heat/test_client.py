@@ -6,7 +6,7 @@ import signal
 
 import pytest
 from lib.common import REPO, TESTS, run, wait_for
-from lib.failures import GOLDEN, Failure, commands, is_elsewhere
+from lib.failures import GOLDEN, commands, is_elsewhere
 from lib.heat import HEAT_DIR
 
 PAGES = [*sorted((REPO / "docs").glob("*.md")), REPO / "README.md", *sorted((REPO / "examples/heat").rglob("*.md")), *sorted(GOLDEN.glob("*.txt"))]
@@ -67,7 +67,7 @@ def test_the_client_refuses_what_it_does_not_know(complaints):
 def test_every_command_for_the_cloud_is_one_of_the_client(complaints):
     given = given_commands()
     # In remedies as they are shown, in the agent's code, and on pages.
-    assert len(given) >= 30 and {"missing-volume.txt", "magnum.rs", "heat-templates.md"} <= set(given.values())
+    assert len(given) >= 30 and {"runbook.md", "magnum.rs", "heat-templates.md"} <= set(given.values())
     said = complaints(*(words_of(command) for command in given))
     assert not {f"{where}: {command}": wrong for (command, where), wrong in zip(given.items(), said) if wrong}
 
@@ -78,34 +78,39 @@ def test_every_command_for_the_cloud_is_marked_as_one():
     assert not {name for name, text in texts.items() if BARE.search(IN_TEXT.sub("", text))}
 
 
-SCRIPT = '#!/bin/sh\nprintf "%s" "$text" >"${heat_outputs_path}.out"\n'
-STACK = {"heat_template_version": "rocky", "parameters": {"text": {"type": "string", "default": "one"}}, "resources": {
+SCRIPT = '#!/bin/sh\nuntil [ -e "$gate" ]; do sleep 0.1; done\n'
+STACK = {"heat_template_version": "rocky", "parameters": {"gate": {"type": "string"}}, "resources": {
     "server": {"type": "OS::Heat::DeployedServer", "properties": {"software_config_transport": "POLL_SERVER_CFN"}},
     "config": {"type": "OS::Heat::SoftwareConfig", "depends_on": "server", "properties": {
-        "group": "script", "config": SCRIPT, "inputs": [{"name": "text"}], "outputs": [{"name": "out"}]}},
+        "group": "script", "config": SCRIPT, "inputs": [{"name": "gate"}]}},
     "quick": {"type": "OS::Heat::SoftwareDeployment", "properties": {
         "name": "quick", "server": {"get_resource": "server"}, "config": {"get_resource": "config"}, "signal_transport": "CFN_SIGNAL",
-        "input_values": {"text": {"get_param": "text"}}}}},
-    "outputs": {"occ": {"value": {"get_attr": ["server", "os_collect_config"]}}, "out": {"value": {"get_attr": ["quick", "out"]}}}}
+        "input_values": {"gate": {"get_param": "gate"}}}}},
+    "outputs": {"occ": {"value": {"get_attr": ["server", "os_collect_config"]}}}}
 
 
 def test_the_remedy_of_a_refused_signal_is_one_for_heat(heat, agents, stack_name, tmp_path):
-    """The stack is suspended while a result waits: the commands, as `status` prints them, by its owner."""
-    file = tmp_path / "template.json"
+    """The stack is suspended while a script runs: the commands, as `status` has them, by its owner."""
+    file, gate = tmp_path / "template.json", tmp_path / "gate"
     file.write_text(json.dumps(STACK))
-    heat.create(stack_name, file)
+    gate.touch()
+    heat.create(stack_name, file, gate=str(gate))
     agent = agents("node", heat.server_settings(stack_name), polling_interval=1).start()
     heat.wait(stack_name)
-    heat.action(stack_name, "suspend")
-    heat.wait(stack_name, "SUSPEND_COMPLETE")
+    # What runs when the stack is suspended ends while it is.
+    gate.unlink()
     (before,) = agent.status()["deployments"]
     agent.command("rerun", before["id"])
+    wait_for(lambda: len(agent.said("HNA-0402")) == 2, 300, "a second run")
+    heat.action(stack_name, "suspend")
+    heat.wait(stack_name, "SUSPEND_COMPLETE")
+    gate.touch()
 
     def refused() -> str:
-        page = agent.command("status", check=False).stdout
-        assert page.startswith("WAITING for Heat to take the result of quick") and "stack resume" in page, page
-        return page
-    show, resume, reload, mark = commands(Failure.remedy_of(wait_for(refused, 300, "a refused signal")))
+        (waiting,) = agent.status()["signals"]
+        assert "stack resume" in waiting["remedy"], waiting
+        return waiting["remedy"]
+    show, resume, reload, mark = commands(wait_for(refused, 300, "a refused signal"))
     assert "SUSPEND_COMPLETE" in heat.openstack(show).stdout
     heat.openstack(resume)
     heat.wait(stack_name, "RESUME_COMPLETE")
@@ -115,7 +120,7 @@ def test_the_remedy_of_a_refused_signal_is_one_for_heat(heat, agents, stack_name
     wait_for(lambda: agent.status()["deployments"][0]["state"] == "signalled", 300, "the signal")
     # The other way: it is run again.
     heat.openstack(mark)
-    heat.update(stack_name, file)
+    heat.update(stack_name, file, gate=str(gate))
     heat.wait(stack_name, "UPDATE_COMPLETE")
     assert [d["state"] for d in agent.status()["deployments"] if d["listed"] and d["id"] != before["id"]] == ["signalled"]
     # Of a copied disk: which server the resource is, and what its file has to say.

@@ -41,7 +41,7 @@ def certificates(node: Node, stage, magnum, tmp_path):
     node.update(OPENSTACK_CA=other)
     failure.shows("FAILED", "at certificates", "signed by a CA", heat="node", failed=True)
     failure.mended("update the stack with the right OPENSTACK_CA", lambda: node.update(**right | {"AUTH_URL": "https://keystone.invalid:5000/v3"}),
-                   until=("WAITING for certificates", "keystone.invalid"))
+                   until=("WAITING for certificates", "keystone.invalid"), runs=("openstack ", "openssl "))
 
     failure = stage.failure("dns", after=failure)
     failure.shows("WAITING for certificates", "keystone.invalid")
