@@ -16,7 +16,7 @@ ORDERS, ORDERS_OF_PROXY = (f"{stand_ins.CONTROL}/{name}" for name in ("kubelet",
 DIES = 'die 7 failed to run Kubelet: mountpoint for cpu not found'
 NO_SPACE = "die 1 unable to take the lock: open /var/lib/kubelet/kube-proxy.lock: no space left on device"
 CERTIFICATES = "/v1/certificates"
-# The node's, which knows every name: Magnum's machine has it, without anything at that port.
+# The node's: it has every name itself, and nothing at that port.
 NAME_SERVER = """import socket
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 s.bind(("127.0.0.2", 53))
@@ -24,7 +24,7 @@ while True:
     asked, by = s.recvfrom(512)
     question = asked[12:asked.index(0, 12) + 5]
     known = question[-4:-2] == bytes([0, 1])
-    answer = bytes([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 1, 0, 4]) + socket.inet_aton("{address}") if known else b""
+    answer = bytes([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 1, 0, 4]) + bytes([127, 0, 0, 1]) if known else b""
     s.sendto(asked[:2] + bytes([0x81, 0x80, 0, 1, 0, known, 0, 0, 0, 0]) + question + answer, by)
 """
 # Magnum's own words.
@@ -47,7 +47,7 @@ def certificates(node: Node, stage, magnum, tmp_path):
     failure.shows("WAITING for certificates", "keystone.invalid")
 
     def name_server():
-        node.host.exec("systemd-run", "-q", "--unit=names", "python3", "-c", NAME_SERVER.format(address=GATEWAY))
+        node.host.exec("systemd-run", "-q", "--unit=names", "python3", "-c", NAME_SERVER)
         node.host.wait_for("getent ahostsv4 keystone.invalid -s dns || { echo nameserver 127.0.0.2 >/etc/resolv.conf; false; }")
     failure.way("correct this node's name servers", "give the node a name server that knows the name", name_server, runs=("getent ",),
                 first=False, until=("WAITING for certificates", "connection refused by keystone.invalid:5000"))
