@@ -523,7 +523,7 @@ impl Source {
             SourceName::Request => "Heat's temporary URL",
             SourceName::HeatLocal | SourceName::Local | SourceName::File | SourceName::HeatParams => return error.clone(),
         };
-        let place = "if `openstack endpoint list` shows another address, correct /etc/os-collect-config.conf";
+        let place = "if `openstack catalog list` shows another address, correct /etc/os-collect-config.conf";
         let named = error.clone().context(format!("asking {server}"));
         match error.connect_failure() {
             Some(ConnectFailure::Refused { peer, trial }) => {
