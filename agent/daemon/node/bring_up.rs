@@ -20,6 +20,7 @@ use crate::daemon::reason::{bounded, reason};
 use crate::deploy::{DeploymentOutcome, Generations};
 use crate::desired::{Desired, GateProbe};
 use crate::error::{Error, Result};
+use crate::gather::Gather;
 use crate::keepers::certificates::CertificateKeeper;
 use crate::kubernetes::{self, NodeSpec};
 use crate::machine::add_ons::LABEL;
@@ -381,7 +382,7 @@ fn outputs(
         ("generation", Value::from(generation)),
         ("timings", Value::Object(timings.iter().map(|(step, ms)| (step.clone(), Value::from(*ms))).collect::<Map<_, _>>())),
     ];
-    all.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+    all.into_iter().map(|(name, value)| (name.to_owned(), value)).gather()
 }
 
 /// Nobody asks for an add-on any more, and nothing removes what it brought.

@@ -21,6 +21,7 @@ use crate::converge::Owners;
 use crate::desired::{CaCertificate, Certificate, CertificatePolicy, Desired, KeyRequest, KeyType, Owner, Signer};
 use crate::error::{ConnectFailure, Context as _, Error, Result};
 use crate::files::{Attributes, FileKind, Tree};
+use crate::gather::Gather;
 use crate::report::text::duration;
 use crate::report::{Code, Event, Phase};
 
@@ -187,7 +188,7 @@ impl<H: CertificateBackend> CertificateKeeper<H> {
                 all(missing.iter().map(make)).await.into_iter().collect::<Result<_>>()?
             }
         };
-        let mut made: BTreeMap<&str, PrivateKey> = missing.iter().map(|wanted| wanted.name.as_str()).zip(made).collect();
+        let mut made: BTreeMap<&str, PrivateKey> = missing.iter().map(|wanted| wanted.name.as_str()).zip(made).gather();
         for (name, key) in &made {
             record.remember(name, key.fingerprint(), true);
         }

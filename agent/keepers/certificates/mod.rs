@@ -40,6 +40,7 @@ use crate::converge::{Certificates, Failure, Owners, Prepared};
 use crate::desired::{Certificate, CertificatePolicy, Desired, Issuer, Rotation, Signer};
 use crate::error::{ConnectFailure, Context as _, Error, Result};
 use crate::files::READ_LIMIT;
+use crate::gather::Gather;
 use crate::progress::StepId;
 use crate::report::{Code, Event};
 
@@ -115,7 +116,7 @@ fn summary(paths: &BTreeSet<String>) -> String {
     if paths.len() <= NAMED {
         return paths.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
     }
-    let places: BTreeSet<&str> = paths.iter().filter_map(|path| path.rsplit_once('/')).map(|(place, _)| place).collect();
+    let places: BTreeSet<&str> = paths.iter().filter_map(|path| path.rsplit_once('/')).map(|(place, _)| place).gather();
     format!("{} keys and certificates in {}", paths.len(), places.into_iter().collect::<Vec<_>>().join(", "))
 }
 
@@ -363,7 +364,7 @@ impl<H: CertificateBackend> CertificateKeeper<H> {
 /// The authorities in place, by who signs: what the issuer gave when it was asked last.
 fn in_place(desired: &Desired, places: &Places) -> BTreeMap<Signer, Vec<X509>> {
     let of = |path: &String| places.authorities.get(path).cloned().unwrap_or_default();
-    desired.authorities.iter().map(|authority| (authority.signer, of(&authority.path))).collect()
+    desired.authorities.iter().map(|authority| (authority.signer, of(&authority.path))).gather()
 }
 
 /// Each desired certificate with the pair for it.
