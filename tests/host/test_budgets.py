@@ -155,7 +155,7 @@ def test_the_largest_documents_that_are_taken_fit(agent, server, name):
 
 
 def put_state(state: Path):
-    """As an earlier version left it: 200 results of 500 KB in the records, 50 signals of 900 KB."""
+    """As an earlier version left it: 200 results of 500 KB in the records, 50 signals of 900 KB, which leaves room for two more."""
     text = "x" * 500_000
     for folder, count in (("deployments", 200), ("outbox", 50)):
         (state / folder).mkdir(parents=True)
@@ -227,7 +227,7 @@ resource_name = server
                 server.documents[name] = listed(name, turn)
             server.deliver(listed("request", turn))
             time.sleep(2)
-        wait_for(lambda: agent.said().count("HNA-0403") >= 3, 120, "scripts that ran")
+        wait_for(lambda: agent.said().count("HNA-0403") >= 3 and "HNA-0811" in agent.said(), 120, "scripts that ran, and one without room for its result")
         status = agent.status()
         assert {one["name"]: one["failures"] for one in status["sources"] if one["name"] in server.documents} == dict.fromkeys(server.documents, 0), status["sources"]
         assert all(one["used"] <= one["limit"] for one in status["budgets"]), status["budgets"]
