@@ -308,7 +308,10 @@ impl Programs {
             self.forget(key)?;
             self.prepare(key, job)?;
         }
-        self.run(key).await
+        let ran = self.run(key).await;
+        // It holds the secrets that were masked. What cannot be removed now is removed by the next one.
+        drop(self.forget(key));
+        ran
     }
 
     fn turn(&self, key: &str) -> Arc<Mutex<()>> {
@@ -620,6 +623,7 @@ mod tests {
         for seen in [first, second, third, look().await] {
             assert_eq!(seen.unwrap().map(|seen| seen.stdout).as_deref(), Some("seen"));
         }
+        assert!(!programs.directory("program-journalctl-kubelet").exists(), "its secrets stay nowhere");
     }
 
     /// Attack: a result that could not be read was read again and again, and nothing else ran any more.
