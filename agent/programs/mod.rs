@@ -295,23 +295,22 @@ impl Programs {
         }
     }
 
-    /// Runs a job that only looks at the machine, whatever an earlier one found. Two that ask by the same key at once take turns, or the
-    /// second would remove the directory of the first, which then ends without a result. `None` as from [`Programs::run`].
+    /// Runs a job whatever an earlier one of the same key came to, and forgets it: its directory holds the secrets that are masked. One that
+    /// still runs, of an agent before or of a caller that was dropped, is waited for in its place. Two that ask by the same key at once take
+    /// turns, or the second would remove the directory of the first, which then ends without a result. `None` as from [`Programs::run`].
     ///
     /// # Errors
-    /// As [`Programs::run`].
+    /// As [`Programs::run`], or if it cannot be forgotten.
     pub async fn run_anew(&self, key: &str, job: &Job) -> Result<Option<JobResult>> {
         let turn = self.turn(key);
         let _turn = turn.lock().await;
-        // One that an earlier agent left running may have looked too early, but nothing is there to be read beside it.
         if self.inspect(key).await? != JobState::Running {
             self.forget(key)?;
             self.prepare(key, job)?;
         }
-        let ran = self.run(key).await;
-        // It holds the secrets that were masked. What cannot be removed now is removed by the next one.
-        drop(self.forget(key));
-        ran
+        let ran = self.run(key).await?;
+        self.forget(key)?;
+        Ok(ran)
     }
 
     fn turn(&self, key: &str) -> Arc<Mutex<()>> {

@@ -88,9 +88,8 @@ impl<H: VolumeBackend> VolumeKeeper<H> {
             return Ok(());
         }
         let kind = volume.content.kind();
-        let said = load_module(volume.role.as_str(), kind, Some(kind), &self.backend, &self.root)
-            .await
-            .map_err(|error| transient_stop("mkfs", &error))?;
+        let said =
+            load_module(kind, Some(kind), &self.backend, &self.root).await.map_err(|error| transient_stop("mkfs", &error))?;
         let Some(said) = said else { return Ok(()) };
         let error = Error::permanent(format!("the kernel has no {kind}, and the volume was not formatted: {said}"));
         Err(failed("mkfs", &error.remedy(format!("`modprobe {kind}` shows why; use an image whose kernel has {kind}"))).into())

@@ -35,7 +35,7 @@ impl<H: VolumeBackend> VolumeKeeper<H> {
 
 async fn check_machine<H: VolumeBackend>(store: &Store, backend: &H, root: &Tree) -> Result<()> {
     let (module, brings) = module(store.driver);
-    if let Some(said) = load_module("store", module, brings, backend, root).await? {
+    if let Some(said) = load_module(module, brings, backend, root).await? {
         return Err(no_module(store.driver, &said));
     }
     if store.driver == StorageDriver::Devicemapper {
@@ -45,13 +45,11 @@ async fn check_machine<H: VolumeBackend>(store: &Store, backend: &H, root: &Tree
     Ok(())
 }
 
-/// Has the kernel load a module, unless that or the file system that it brings is there. Where it cannot: what modprobe said. `whose`: of the
-/// job's name, as two volumes may need one at the same moment.
+/// Has the kernel load a module, unless that or the file system that it brings is there. Where it cannot: what modprobe said.
 ///
 /// # Errors
 /// If the kernel's lists cannot be read or modprobe cannot be run.
 pub(super) async fn load_module<H: VolumeBackend>(
-    whose: &str,
     module: &str,
     file_system: Option<&str>,
     backend: &H,
@@ -62,7 +60,7 @@ pub(super) async fn load_module<H: VolumeBackend>(
     if file_system.is_some_and(|name| lists(&filesystems, name)) || root.facts(Path::new(&loaded))?.is_some() {
         return Ok(None);
     }
-    let ran = backend.run(&format!("program-modprobe-{whose}"), words(&["modprobe", module])).await?;
+    let ran = backend.run("program-modprobe", words(&["modprobe", module])).await?;
     Ok((ran.status != 0).then(|| ran.stderr.trim().to_owned()))
 }
 

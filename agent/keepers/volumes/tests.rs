@@ -106,7 +106,7 @@ impl VolumeBackend for Machine {
             let failed = ProgramOutput { status: 1, stdout: String::new(), stderr: "no room\n".into() };
             return Ok(if self.mkfs == "good" { ProgramOutput::default() } else { failed });
         }
-        if key == "program-modprobe-etcd" {
+        if key == "program-modprobe" {
             self.say(argv.join(" "));
             let stderr = "modprobe: FATAL: Module xfs not found in directory /lib/modules/6.1.0\n".into();
             return Ok(if self.mkfs == "good" {
