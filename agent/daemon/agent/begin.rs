@@ -24,6 +24,11 @@ use crate::signal::Destination;
 /// watchdog must not wait for thousands.
 const AT_ONCE: usize = 20;
 
+/// Whether Heat hears of the result of a deployment.
+fn signals(deployment: &Deployment) -> bool {
+    Destination::of(&deployment.signal_target()).is_some()
+}
+
 impl Agent {
     /// Looks at the whole list afresh and starts what may be started: one script or hook at a time, in the order of the
     /// list, and the node beside those that come after it.
@@ -208,15 +213,9 @@ impl Agent {
 
     /// Whether a script or hook may be begun. One that has begun is only taken up: that needs nobody's word.
     fn may_begin(&mut self, deployment: &Deployment, state: Option<DeploymentState>) -> Result<bool> {
-        let job = self
-            .ledger
-            .journal
-            .get(&deployment.id)
-            .filter(|_| state == Some(DeploymentState::Running))
-            .map(DeploymentRecord::job);
-        Ok(job.map_or(Ok(false), |job| self.programs.has_begun(&job))?
-            || (self.is_up_to_date(&deployment.id)
-                && self.ledger.has_room(deployment, Destination::of(&deployment.signal_target()).is_some())))
+        let record = self.ledger.journal.get(&deployment.id).filter(|_| state == Some(DeploymentState::Running));
+        let has_begun = record.map_or(Ok(false), |record| self.programs.has_begun(&record.job()))?;
+        Ok(has_begun || (self.is_up_to_date(&deployment.id) && self.ledger.has_room(deployment, signals(deployment))))
     }
 
     /// `true` if the next one may be looked at.
@@ -277,9 +276,8 @@ impl Agent {
     fn start_node(&mut self, deployment: Deployment, state: Option<DeploymentState>) -> Result<()> {
         // One that was begun goes on from what Heat said last; nothing new is begun on what may be out of date.
         if state != Some(DeploymentState::Running) {
-            let parameters = kubernetes::readable_parameters(&deployment);
-            let signals = Destination::of(&deployment.signal_target()).is_some() || parameters.wait_handle().is_some();
-            if !self.is_up_to_date(&deployment.id) || !self.ledger.has_room(&deployment, signals) {
+            let has_signals = signals(&deployment) || kubernetes::readable_parameters(&deployment).wait_handle().is_some();
+            if !self.is_up_to_date(&deployment.id) || !self.ledger.has_room(&deployment, has_signals) {
                 return Ok(());
             }
         }
