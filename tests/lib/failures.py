@@ -328,6 +328,8 @@ class Failure:
     def carried_out(self, orders: list[str], by_hand: str, do, first: bool, until: tuple[str, ...]) -> tuple[list[str], str]:
         """What was done, and the first line of status once the failure is gone."""
         steps: list[str] = []
+        # What the commands printed: seen where the failure stays.
+        answers: list[str] = []
 
         def act():
             if do:
@@ -344,6 +346,7 @@ class Failure:
                 self.wrong(f"`{command}` ends with {done.returncode}:\n{done.stderr}")
             self.done.add(normal(command, self.known()))
             steps.append(f"{command}  -> {done.returncode}")
+            answers.append(f"{command}  -> {done.returncode}: {done.stdout[-500:]}{done.stderr[-1000:]}")
         if not first:
             act()
 
@@ -352,7 +355,7 @@ class Failure:
             words = " ".join(page.split())
             assert words.startswith(until[0]) and all(word in words for word in until), words
             return page
-        return steps, wait_for(gone, MENDED, f"the end of {self.name}").splitlines()[0]
+        return steps, wait_for(gone, MENDED, "\n".join([f"the end of {self.name} after", *answers])).splitlines()[0]
 
     def compare(self, steps: list[str], after: str):
         """With what a person has read."""
