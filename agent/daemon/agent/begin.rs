@@ -37,7 +37,10 @@ impl Agent {
         self.supervise_hook();
         self.ledger.store_missing_signals();
         // Signals go out even where nothing new can be begun, e.g. on a full disk.
-        let begun = self.begin();
+        let begun = self.record_failure().and_then(|()| self.begin());
+        if let Err(error) = &begun {
+            self.fail_overdue(error);
+        }
         self.start_sending();
         begun
     }
@@ -191,6 +194,10 @@ impl Agent {
 
     /// The update that the node was going back from when the agent ended, until that is resumed.
     pub(super) fn interrupted_update(&self) -> Option<(Deployment, node::NodePlan)> {
+        // One that has failed is only to be recorded.
+        if self.ledger.unrecorded_failure.is_some() {
+            return None;
+        }
         let is_applying = |current: &&Generation| current.state == GenerationState::Applying;
         let current = self.ledger.generations.current().filter(is_applying).filter(|_| !self.node_task.bring_up.is_busy())?;
         self.node_task.node.interrupted_rollback(current.number, &current.deployment).ok().flatten()?;
@@ -347,7 +354,7 @@ impl Agent {
     }
 
     /// What a node's deployment asks for.
-    fn understood(&self, deployment: &Deployment) -> std::result::Result<node::NodePlan, Vec<Mistake>> {
+    pub(super) fn understood(&self, deployment: &Deployment) -> std::result::Result<node::NodePlan, Vec<Mistake>> {
         let facts = self.node_task.node.facts();
         let deploy = &self.host.settings.deploy;
         let runs_code = |group: &str| hooks::runs_code(group, Some(&self.host.root), &deploy.hook_dirs);
@@ -389,7 +396,7 @@ impl Agent {
     }
 
     /// A deployment that is not begun: Heat hears why at once.
-    fn refuse(&mut self, deployment: &Deployment, code: Code, error: &Error) -> Result<()> {
+    pub(super) fn refuse(&mut self, deployment: &Deployment, code: Code, error: &Error) -> Result<()> {
         if deployment.group == "kubernetes-node" {
             self.ledger.store_wait(deployment, self.node_task.node.wait_failure(deployment, code, error).as_ref())?;
         }

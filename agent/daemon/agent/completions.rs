@@ -211,7 +211,11 @@ impl Agent {
 
     pub(super) fn node_ended(&mut self, id: &str, done: Done) {
         self.node_task.inspection.drifted = false;
-        let recorded = if self.ledger.is_restoring() { self.record_put_back(done) } else { self.record_node(id, done) };
+        let recorded = if self.ledger.is_restoring() {
+            self.record_put_back(done)
+        } else {
+            self.record_node(id, &done).inspect_err(|_| self.keep_unrecorded(id, done))
+        };
         if let Err(error) = recorded {
             self.trouble.record("recording the node's result", &error);
         }
@@ -231,7 +235,7 @@ impl Agent {
         if done.restored { self.node_task.node.forget_former() } else { Ok(()) }
     }
 
-    fn record_node(&mut self, id: &str, done: Done) -> Result<()> {
+    pub(super) fn record_node(&mut self, id: &str, done: &Done) -> Result<()> {
         let (state, reason) = match &done.outcome.reason {
             None => (GenerationState::Applied, None),
             Some(reason) => (GenerationState::Rejected, Some(reason.clone())),
@@ -241,7 +245,7 @@ impl Agent {
         } else if !done.changed_machine {
             self.ledger.generations.untouched()?;
         }
-        self.ledger.generations.end(state, reason, done.step_timings)?;
+        self.ledger.generations.end(state, reason, done.step_timings.clone())?;
         if state == GenerationState::Applied {
             let number = self.ledger.generations.current().map_or(0, |current| current.number);
             self.node_task.node.keep_replaced(number)?;
@@ -251,10 +255,10 @@ impl Agent {
         }
         // The wait condition's signal is stored before the deployment counts as finished: a crash between the two
         // brings the node up once more, which changes nothing, and stores the same key again.
-        if let Some(wait) = done.wait {
-            self.ledger.store_wait_of(id, &wait)?;
+        if let Some(wait) = &done.wait {
+            self.ledger.store_wait_of(id, wait)?;
         }
-        self.ledger.end(id, done.outcome)
+        self.ledger.end(id, done.outcome.clone())
     }
 
     pub(super) fn start_sending(&mut self) {
@@ -288,7 +292,12 @@ impl Agent {
 
     /// Records what became of signals, and of those that could not be recorded before.
     pub(super) fn record_dispositions(&mut self, dispositions: Vec<(QueuedSignal, Disposition)>) {
-        for error in self.ledger.record_dispositions(dispositions) {
+        self.ledger.unrecorded.extend(dispositions);
+        // First the end that they speak of.
+        if let Err(error) = self.record_failure() {
+            return self.trouble.record("recording the node's result", &error);
+        }
+        for error in self.ledger.record_dispositions() {
             self.trouble.record("recording a signal", &error);
         }
     }

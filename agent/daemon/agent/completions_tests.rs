@@ -2,6 +2,8 @@
 
 #[path = "freshness_tests.rs"]
 mod freshness;
+#[path = "unrecorded_tests.rs"]
+mod unrecorded;
 
 use std::collections::BTreeSet;
 use std::path::Path;

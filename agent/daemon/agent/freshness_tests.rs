@@ -15,12 +15,12 @@ fn boot(base: &str, deployments: &[Value]) -> Value {
 }
 
 /// Heat's answer with this list.
-fn lists(base: &str, deployments: &[Value]) -> Act {
+pub(super) fn lists(base: &str, deployments: &[Value]) -> Act {
     ok(boot(base, deployments).to_string())
 }
 
 /// The `n`th run of the resource `name`, whose result goes to `base`.
-fn run_of(base: &str, name: &str, n: u32) -> Value {
+pub(super) fn run_of(base: &str, name: &str, n: u32) -> Value {
     let mut entry = deployment(name, &[("deploy_signal_id", &format!("{base}/signal/{name}{n}"))]);
     entry["id"] = json!(format!("id-{name}{n}"));
     entry["creation_time"] = json!(format!("2026-03-01T12:00:0{n}Z"));
@@ -28,13 +28,13 @@ fn run_of(base: &str, name: &str, n: u32) -> Value {
 }
 
 /// Method and path of all requests.
-fn asked(fake: &Fake) -> Vec<String> {
+pub(super) fn asked(fake: &Fake) -> Vec<String> {
     let words = |request: String| request.split(" HTTP/").next().unwrap_or_default().to_owned();
     fake.requests().into_iter().map(words).collect()
 }
 
 /// An agent of a server that reads its metadata at `fake`, where every group may run.
-async fn open_at(dir: &Path, fake: &Fake, deployments: &[Value]) -> Agent {
+pub(super) async fn open_at(dir: &Path, fake: &Fake, deployments: &[Value]) -> Agent {
     let (mut agent, _) = open_in(dir, BOOT, &boot(&fake.base, deployments)).await;
     Rc::make_mut(&mut agent.host).settings.deploy.groups = None;
     agent

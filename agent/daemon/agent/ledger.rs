@@ -10,8 +10,8 @@ use serde_json::Value;
 use super::failure_pause::FailurePause;
 use super::view::result_key;
 use crate::daemon::host::Host;
-use crate::daemon::node::Wait;
 use crate::daemon::node::deadline::DeadlineInputs;
+use crate::daemon::node::{Done, Wait};
 use crate::deploy::{
     self, DeploymentOutcome, DeploymentRecord, DeploymentState, Generation, GenerationState, Generations, Journal, Reference,
     SIGNAL_LIMIT,
@@ -40,6 +40,20 @@ fn may_be_ignored_by_heat(target: &SignalTarget, action: &str) -> bool {
     matches!(target, SignalTarget::Url { verb, .. } if verb == "PUT") && action != "CREATE"
 }
 
+/// What a signal about a deployment speaks of; `result`: of its own result.
+fn subject(record: &DeploymentRecord, result: bool) -> SignalSubject {
+    SignalSubject { id: record.id.clone(), name: record.name.clone(), resource: record.resource.clone(), result }
+}
+
+/// A node's failure that could not be recorded.
+#[derive(Debug)]
+pub(super) enum UnrecordedFailure {
+    /// The node was being brought up for this deployment, and that failed.
+    Ended(String, Box<Done>),
+    /// It could not even be begun until its time was over.
+    NotBegun(Box<Deployment>, Box<Error>),
+}
+
 /// Deployments, from the first look to the last word of Heat.
 pub(in crate::daemon) struct Ledger {
     host: Rc<Host>,
@@ -51,6 +65,8 @@ pub(in crate::daemon) struct Ledger {
     pub(super) sending: FuturesUnordered<Sending>,
     /// What left the outbox and could not be recorded, e.g. on a full disk: it must not be sent again.
     pub(super) unrecorded: Vec<(QueuedSignal, Disposition)>,
+    /// A node's failure that could not be recorded: until it is, nothing else is begun with the node.
+    pub(super) unrecorded_failure: Option<UnrecordedFailure>,
     /// A result that could not be stored: it is tried again, and everything else goes on.
     pub(in crate::daemon) unstored: FailurePause,
     /// Why a deployment waits for room in the outbox, where one does.
@@ -73,6 +89,7 @@ impl Ledger {
             outbox,
             sending,
             unrecorded: Vec::new(),
+            unrecorded_failure: None,
             unstored,
             held: None,
             has_checked_wait_signals: false,
@@ -83,9 +100,8 @@ impl Ledger {
     /// delivery nobody knows that it arrived. Asked after a start, and of deployments that Heat lists again; what cannot be recorded
     /// holds nothing up and is tried again.
     fn report_lost_wait_signals(&mut self) {
-        let is_unrecorded = |key: &String| self.unrecorded.iter().any(|(entry, _)| entry.key == *key);
         let is_missed = |record: &&DeploymentRecord| {
-            let is_gone = |key: &String| !self.outbox.has(key) && !self.outbox.keeps(key) && !is_unrecorded(key);
+            let is_gone = |key: &String| !self.outbox.has(key) && !self.outbox.keeps(key) && !self.is_unrecorded(key);
             record.withdrawn_from.is_none() && record.wait_signal.as_ref().is_some_and(is_gone)
         };
         let missed: Vec<DeploymentRecord> = self.journal.all().into_iter().filter(is_missed).cloned().collect();
@@ -210,9 +226,12 @@ impl Ledger {
     /// Whether a deployment has ended and nothing is stored for Heat of that.
     pub(super) fn is_unstored(&self, record: &DeploymentRecord) -> bool {
         let key = result_key(&record.id);
-        record.state == DeploymentState::Finished
-            && !self.outbox.has(&key)
-            && !self.unrecorded.iter().any(|(entry, _)| entry.key == key)
+        record.state == DeploymentState::Finished && !self.outbox.has(&key) && !self.is_unrecorded(&key)
+    }
+
+    /// Whether a signal has left the outbox, and what became of it is not recorded yet.
+    fn is_unrecorded(&self, key: &str) -> bool {
+        self.unrecorded.iter().any(|(entry, _)| entry.key == key)
     }
 
     /// Nobody asks for a deployment any more, and should the same be asked for again it is a new one.
@@ -265,7 +284,9 @@ impl Ledger {
     }
 
     pub(super) fn store_result_of(&mut self, id: &str) {
-        if let Some(record) = self.journal.get(id).filter(|record| record.state == DeploymentState::Finished).cloned() {
+        // What Heat has already, and is only to be recorded, is not sent again.
+        let ended = self.journal.get(id).filter(|record| record.state == DeploymentState::Finished);
+        if let Some(record) = ended.filter(|record| !self.is_unrecorded(&result_key(&record.id))).cloned() {
             self.store_result(&record);
         }
     }
@@ -288,22 +309,11 @@ impl Ledger {
             self.unstored.record(&format!("writing the result of deployment {} beside it", record.name), &error);
         }
         if let Some(destination) = Destination::of(&record.target) {
-            let about = SignalSubject {
-                id: record.id.clone(),
-                name: record.name.clone(),
-                resource: record.resource.clone(),
-                result: true,
-            };
             let mut outcome = self.journal.outcome(&record.id)?.unwrap_or_default();
             if record.is_job() {
                 outcome = outcome.explained(&record.outputs, &record.id);
             }
-            let body = Value::Object(deploy::body(&outcome, &record.outputs, SIGNAL_LIMIT));
-            let mut entry = QueuedSignal::new(result_key(&record.id), Some(about), destination, body, self.host.clock.now());
-            if may_be_ignored_by_heat(&record.target, &record.action) {
-                entry.hold(SAME_SECOND_DELAY.saturating_sub(self.host.clock.since(record.seen_at)), &self.host.clock);
-            }
-            return self.outbox.put(entry);
+            return self.outbox.put(self.result_signal(record, destination, &outcome));
         }
         let SignalTarget::Unsupported { name } = &record.target else {
             return self.journal.signalled(&record.id, Some("no signal requested".to_owned()));
@@ -319,6 +329,32 @@ impl Ledger {
         self.journal.undelivered(&record.id, error.to_string())
     }
 
+    fn result_signal(&self, record: &DeploymentRecord, destination: Destination, outcome: &DeploymentOutcome) -> QueuedSignal {
+        let body = Value::Object(deploy::body(outcome, &record.outputs, SIGNAL_LIMIT));
+        let about = Some(subject(record, true));
+        let mut entry = QueuedSignal::new(result_key(&record.id), about, destination, body, self.host.clock.now());
+        if may_be_ignored_by_heat(&record.target, &record.action) {
+            entry.hold(SAME_SECOND_DELAY.saturating_sub(self.host.clock.since(record.seen_at)), &self.host.clock);
+        }
+        entry
+    }
+
+    /// Has Heat hear of a node's failure that cannot be recorded; what is sent is stored by the record once that can be written.
+    pub(super) fn send_unrecorded(
+        &self,
+        record: &DeploymentRecord,
+        outcome: &DeploymentOutcome,
+        wait: Option<&Wait>,
+    ) -> Result<()> {
+        if let Some(wait) = wait {
+            self.outbox.put_unstored(self.wait_signal(record, wait))?;
+        }
+        match Destination::of(&record.target) {
+            Some(destination) => self.outbox.put_unstored(self.result_signal(record, destination, outcome)),
+            None => Ok(()),
+        }
+    }
+
     pub(super) fn store_wait(&mut self, deployment: &Deployment, wait: Option<&Wait>) -> Result<()> {
         let Some(wait) = wait else { return Ok(()) };
         self.register(deployment, self.journal.get(&deployment.id).map(|record| record.state))?;
@@ -327,19 +363,24 @@ impl Ledger {
 
     pub(super) fn store_wait_of(&mut self, id: &str, wait: &Wait) -> Result<()> {
         let Some(record) = self.journal.get(id) else { return Ok(()) };
-        let about =
-            SignalSubject { id: record.id.clone(), name: record.name.clone(), resource: record.resource.clone(), result: false };
-        let body = wait.handle.body(&wait.signal);
-        let key = format!("wait {} {}", record.id, wait.signal.id);
-        let destination = wait.handle.destination().clone();
-        self.outbox.put(QueuedSignal::new(key.clone(), Some(about), destination, body, self.host.clock.now()))?;
+        let entry = self.wait_signal(record, wait);
+        let key = entry.key.clone();
+        if !self.is_unrecorded(&key) {
+            self.outbox.put(entry)?;
+        }
         self.journal.keep_wait_signal(id, key)
     }
 
+    fn wait_signal(&self, record: &DeploymentRecord, wait: &Wait) -> QueuedSignal {
+        let (body, destination) = (wait.handle.body(&wait.signal), wait.handle.destination().clone());
+        let key = format!("wait {} {}", record.id, wait.signal.id);
+        QueuedSignal::new(key, Some(subject(record, false)), destination, body, self.host.clock.now())
+    }
+
     /// Records what became of signals; what cannot be written is kept for the next time.
-    pub(super) fn record_dispositions(&mut self, dispositions: Vec<(QueuedSignal, Disposition)>) -> Vec<Error> {
+    pub(super) fn record_dispositions(&mut self) -> Vec<Error> {
         let mut errors = Vec::new();
-        for (entry, disposition) in std::mem::take(&mut self.unrecorded).into_iter().chain(dispositions) {
+        for (entry, disposition) in std::mem::take(&mut self.unrecorded) {
             if let Err(error) = self.record_disposition(&entry, &disposition) {
                 errors.push(error);
                 self.unrecorded.push((entry, disposition));

@@ -24,6 +24,7 @@ mod orders;
 mod publisher;
 mod run;
 mod task;
+mod unrecorded;
 pub(super) mod view;
 mod worklist;
 

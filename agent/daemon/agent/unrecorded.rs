@@ -1,0 +1,90 @@
+//! A node's failure that cannot be recorded, because the state directory is full, read-only or gone: Heat hears of it all the same, and not
+//! from its own timeout. It is recorded as soon as that succeeds; until then nothing new is begun with the node.
+
+use std::time::Duration;
+
+use super::Agent;
+use super::ledger::UnrecordedFailure;
+use crate::daemon::node::deadline::DeadlineInputs;
+use crate::daemon::node::{Done, NodePlan};
+use crate::daemon::reason::reason;
+use crate::deploy::{DeploymentOutcome, DeploymentState};
+use crate::error::{Error, Result};
+use crate::metadata::Deployment;
+use crate::report::Code;
+
+impl Agent {
+    /// Records what could not be recorded before.
+    pub(super) fn record_failure(&mut self) -> Result<()> {
+        let Some(failure) = self.ledger.unrecorded_failure.take() else { return Ok(()) };
+        let recorded = match &failure {
+            UnrecordedFailure::Ended(id, done) => self.record_node(id, done),
+            UnrecordedFailure::NotBegun(deployment, error) => self.refuse(deployment, Code::of_trouble(error), error),
+        };
+        if recorded.is_err() {
+            self.ledger.unrecorded_failure = Some(failure);
+        }
+        recorded
+    }
+
+    /// Keeps the end of a node that `record_node` could not write down. Of a success Heat hears once it is recorded: the node is looked at
+    /// again after a restart, and Heat must not hear of a failure then.
+    pub(super) fn keep_unrecorded(&mut self, id: &str, done: Done) {
+        if done.outcome.reason.is_none() {
+            return;
+        }
+        if let Some(record) = self.ledger.journal.get(id) {
+            let sent = self.ledger.send_unrecorded(record, &done.outcome, done.wait.as_ref());
+            if let Err(error) = sent {
+                self.trouble.record("sending a result that cannot be recorded", &error);
+            }
+        }
+        self.ledger.unrecorded_failure = Some(UnrecordedFailure::Ended(id.to_owned(), Box::new(done)));
+    }
+
+    /// Nothing could be begun, because of `error`: a node's deployment whose time is over has failed by that.
+    pub(super) fn fail_overdue(&mut self, error: &Error) {
+        if self.ledger.unrecorded_failure.is_some() || self.node_task.bring_up.is_busy() {
+            return;
+        }
+        let Some((deployment, plan)) = self.overdue() else { return };
+        let record = self.ledger.journal.get(&deployment.id).cloned().unwrap_or_else(|| self.ledger.journal.draft(&deployment));
+        let code = Code::of_trouble(error);
+        let line = format!("the node's deployment could not be begun within {} s", plan.spec.deadline.as_secs());
+        let error = error.clone().context(line);
+        let outcome = DeploymentOutcome::refused(reason(&self.host.report, code, &error));
+        let wait = self.node_task.node.wait_failure(&deployment, code, &error);
+        if let Err(error) = self.ledger.send_unrecorded(&record, &outcome, wait.as_ref()) {
+            self.trouble.record("sending a result that cannot be recorded", &error);
+        }
+        self.ledger.unrecorded_failure = Some(UnrecordedFailure::NotBegun(Box::new(deployment), Box::new(error)));
+    }
+
+    /// The node's deployment that Heat waits for, and that has had all the time that it may take.
+    fn overdue(&self) -> Option<(Deployment, NodePlan)> {
+        let snapshot = self.collector.snapshot();
+        let journal = &self.ledger.journal;
+        let waits = |deployment: &Deployment| {
+            deployment.group == "kubernetes-node"
+                && matches!(deployment.action(), "CREATE" | "UPDATE" | "")
+                && journal.get(&deployment.id).is_none_or(|record| record.state <= DeploymentState::Running)
+        };
+        let entries = snapshot.deployments.iter().flat_map(|deployments| deployments.values());
+        let mut newest: Vec<Deployment> =
+            entries.filter_map(|entry| Deployment::parse(&entry).ok().flatten()).filter(waits).collect();
+        newest.sort_unstable_by(|one, other| one.creation_time.cmp(&other.creation_time));
+        let deployment = newest.pop()?;
+        let plan = self.understood(&deployment).ok()?;
+        let waiting = match journal.get(&deployment.id) {
+            Some(_) => self.ledger.heat_waiting_for(&deployment, plan.spec.timeout),
+            None => self.waiting_unseen(&deployment, plan.spec.timeout),
+        };
+        (waiting >= plan.spec.deadline).then_some((deployment, plan))
+    }
+
+    /// How long Heat has been waiting for a deployment of which there is no record.
+    fn waiting_unseen(&self, deployment: &Deployment, timeout: Duration) -> Duration {
+        let now = self.host.clock.now();
+        DeadlineInputs { made: &deployment.creation_time, seen: now, timeout }.waiting_time(now)
+    }
+}
