@@ -29,6 +29,11 @@ fn signals(deployment: &Deployment) -> bool {
     Destination::of(&deployment.signal_target()).is_some()
 }
 
+/// Whether Heat hears of the result of a node's, or a wait condition does.
+pub(super) fn has_signals(deployment: &Deployment) -> bool {
+    signals(deployment) || kubernetes::readable_parameters(deployment).wait_handle().is_some()
+}
+
 impl Agent {
     /// Looks at the whole list afresh and starts what may be started: one script or hook at a time, in the order of the
     /// list, and the node beside those that come after it.
@@ -283,8 +288,7 @@ impl Agent {
     fn start_node(&mut self, deployment: Deployment, state: Option<DeploymentState>) -> Result<()> {
         // One that was begun goes on from what Heat said last; nothing new is begun on what may be out of date.
         if state != Some(DeploymentState::Running) {
-            let has_signals = signals(&deployment) || kubernetes::readable_parameters(&deployment).wait_handle().is_some();
-            if !self.is_up_to_date(&deployment.id) || !self.ledger.has_room(&deployment, has_signals) {
+            if !self.is_up_to_date(&deployment.id) || !self.ledger.has_room(&deployment, has_signals(&deployment)) {
                 return Ok(());
             }
         }

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use super::Agent;
+use super::begin::has_signals;
 use super::ledger::UnrecordedFailure;
 use crate::daemon::node::deadline::DeadlineInputs;
 use crate::daemon::node::{Done, NodePlan};
@@ -66,6 +67,7 @@ impl Agent {
         let journal = &self.ledger.journal;
         let waits = |deployment: &Deployment| {
             deployment.group == "kubernetes-node"
+                && has_signals(deployment)
                 && matches!(deployment.action(), "CREATE" | "UPDATE" | "")
                 && journal.get(&deployment.id).is_none_or(|record| record.state <= DeploymentState::Running)
         };
@@ -79,7 +81,8 @@ impl Agent {
             Some(_) => self.ledger.heat_waiting_for(&deployment, plan.spec.timeout),
             None => self.waiting_unseen(&deployment, plan.spec.timeout),
         };
-        (waiting >= plan.spec.deadline).then_some((deployment, plan))
+        // Of what Heat has given up, the node comes up all the same.
+        (plan.spec.deadline..plan.spec.timeout).contains(&waiting).then_some((deployment, plan))
     }
 
     /// How long Heat has been waiting for a deployment of which there is no record.
