@@ -287,10 +287,10 @@ impl Agent {
 
     fn start_node(&mut self, deployment: Deployment, state: Option<DeploymentState>) -> Result<()> {
         // One that was begun goes on from what Heat said last; nothing new is begun on what may be out of date.
-        if state != Some(DeploymentState::Running) {
-            if !self.is_up_to_date(&deployment.id) || !self.ledger.has_room(&deployment, has_signals(&deployment)) {
-                return Ok(());
-            }
+        let may_begin = state == Some(DeploymentState::Running)
+            || (self.is_up_to_date(&deployment.id) && self.ledger.has_room(&deployment, has_signals(&deployment)));
+        if !may_begin {
+            return Ok(());
         }
         if !self.ledger.register(&deployment, state)? {
             return Ok(());

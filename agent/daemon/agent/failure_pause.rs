@@ -1,4 +1,4 @@
-//! Something of our own failed: a full disk, a bus that is gone. For a moment nothing is begun or sent.
+//! Something of our own failed: a full disk, a bus that is gone. For a moment nothing is begun.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -51,7 +51,7 @@ impl FailurePause {
         });
     }
 
-    /// Whether nothing is begun or sent.
+    /// Whether nothing is begun.
     pub(super) fn is_paused(&self) -> bool {
         self.since.is_some()
     }
