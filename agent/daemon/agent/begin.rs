@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::Agent;
-use super::view::is_judged;
+use super::view::{is_judged, withdrawal_reason};
 use crate::collect::HEAT_PARAMS;
 use crate::daemon::node;
 use crate::daemon::reason::{bad_parameters, reason};
@@ -162,7 +162,10 @@ impl Agent {
         let Some(id) = self.node_task.bring_up.about().cloned() else { return Ok(()) };
         let snapshot = self.collector.snapshot();
         let is_of_file = snapshot.file_of(&id).is_some();
-        if !is_judged(snapshot, &id) || snapshot.lists(&id) {
+        // Heat lists what it replaced until the replacement, which waits for this one's end, has succeeded.
+        let replaced = || self.ledger.journal.get(&id).and_then(|record| withdrawal_reason(snapshot, record));
+        let is_asked = snapshot.lists(&id) && (is_of_file || replaced().is_none());
+        if !is_judged(snapshot, &id) || is_asked {
             return Ok(());
         }
         // What comes next waits until the node is whole. That reads the disk, and is asked only where something is superseded.

@@ -416,6 +416,32 @@ async fn a_node_takes_over_from_one_that_ended_and_is_still_listed() {
     assert_eq!(agent.ledger.generations.current().unwrap().deployment, "id-new1");
 }
 
+/// Attack: what Heat had replaced was applied until its deadline, because Heat lists it until its replacement has succeeded.
+#[tokio::test]
+async fn a_node_that_heat_replaced_gives_way_although_it_is_listed_still() {
+    let fake = Fake::start(vec![ok("")]).await;
+    let dir = tempfile::tempdir().unwrap();
+    let [old, new] = [1, 2].map(|n| {
+        let mut node = run_of(&fake.base, "r", n);
+        let config = json!({"ROLE": "minion", "KUBE_MASTER_IP": "192.0.2.1", "KUBE_NODE_IP": "192.0.2.2", "TLS_DISABLED": true});
+        (node["group"], node["config"]) = (json!("kubernetes-node"), config);
+        node
+    });
+    let mut agent = open_at(dir.path(), &fake, &[]).await;
+    let brings_up = |agent: &Agent| agent.node_task.bring_up.about().map(String::as_str).unwrap_or_default().to_owned();
+    for _ in 0..2 {
+        poll(&mut agent, &fake, std::slice::from_ref(&old)).await;
+        assert_eq!(brings_up(&agent), "id-r1");
+    }
+    for _ in 0..2 {
+        poll(&mut agent, &fake, &[old.clone(), new.clone()]).await;
+        assert_eq!(brings_up(&agent), "id-r2");
+    }
+    let record = agent.ledger.journal.get("id-r1").unwrap();
+    assert_eq!((record.state, record.withdrawn_from), (DeploymentState::Signalled, Some(DeploymentState::Seen)));
+    assert!(agent.ledger.outbox.waiting().is_empty(), "Heat hears nothing of it");
+}
+
 /// Attack: the deployment was renamed in the template before the server's first boot, and Heat lists both until the new one has succeeded:
 /// both were refused for good.
 #[tokio::test]
