@@ -134,13 +134,23 @@ impl Agent {
         Ok(ended)
     }
 
-    /// A node's deployment that waits for another one, which is said once: nothing of it is begun, and Heat hears nothing.
+    /// A node's deployment that waits for another one, which is said once: nothing of it is begun, and Heat hears nothing until the other
+    /// one has begun.
     fn hold_node(&mut self, deployment: &Deployment) -> Result<()> {
         let state = self.ledger.journal.get(&deployment.id).map(|record| record.state);
         if !self.ledger.register(deployment, state)? {
             return Ok(());
         }
         let code = Code::DuplicateNodeDeployment;
+        if let Some(taken) = self.taken_node(deployment) {
+            let error = Error::refused(format!("the newer deployment {} configures this server", taken.name))
+                .rule("a server has one kubernetes-node deployment; of several the one with the latest creation_time counts")
+                .remedy(format!("remove {} or {} from the template, and update the stack", deployment.name, taken.name));
+            let event = Event::new(code, format!("deployment {} is refused", deployment.name)).phase(Phase::Deploy);
+            self.host.report.emit(event.deployment(&deployment.id, &deployment.name).error(&error));
+            // No word to a wait condition: both may have the same.
+            return self.ledger.end(&deployment.id, DeploymentOutcome::refused(reason(&self.host.report, code, &error)));
+        }
         let cause =
             format!("deployment {} waits: another one of the group kubernetes-node has begun, or is newer", deployment.name);
         if state.is_none() {
@@ -155,6 +165,17 @@ impl Agent {
             ..Condition::default()
         });
         Ok(())
+    }
+
+    /// The node's deployment in whose place this older one never will be, although Heat waits for it: that one has begun, and Heat lists
+    /// both as different resources, as where a template has two by mistake. Where Heat hears nothing of it, it may still have its turn.
+    fn taken_node(&self, deployment: &Deployment) -> Option<Deployment> {
+        let current = self.ledger.generations.current().filter(|_| signals(deployment))?;
+        let taken = Deployment::parse(&current.entry).ok().flatten()?;
+        let is_newer = taken.id != deployment.id && taken.creation_time > deployment.creation_time;
+        let resource = |id: &str| self.ledger.journal.get(id).and_then(|record| record.resource.clone());
+        let is_other = resource(&taken.id) != resource(&deployment.id);
+        (is_newer && is_other && self.collector.snapshot().lists(&taken.id)).then_some(taken)
     }
 
     /// A bring-up that Heat replaced by something newer is left where it is: the newer one goes on from there.
@@ -341,6 +362,7 @@ impl Agent {
         );
         let since = self.ledger.heat_waiting_for(&deployment, plan.spec.timeout);
         self.node_task.start(deployment, plan, generation, since);
+        self.worklist.node_has_begun();
         Ok(())
     }
 

@@ -453,7 +453,9 @@ async fn of_two_nodes_that_have_not_begun_the_newer_one_is_brought_up_and_the_ol
         (node["group"], node["config"]) = (json!("kubernetes-node"), config);
         node
     };
-    let (old, new, newest) = (node("old", 1), node("new", 2), node("newest", 3));
+    let (mut old, new, newest) = (node("old", 1), node("new", 2), node("newest", 3));
+    // Heat waits for no word of it.
+    old["inputs"] = json!([]);
     let brings_up = |agent: &Agent| agent.node_task.bring_up.about().map(String::as_str).unwrap_or_default().to_owned();
     let ends = async |agent: &mut Agent| {
         let (id, done) = agent.node_task.bring_up.ended().await;
@@ -488,6 +490,29 @@ async fn of_two_nodes_that_have_not_begun_the_newer_one_is_brought_up_and_the_ol
     assert_eq!((&*brings_up(&agent), waits(&agent)), ("id-old1", false));
     let signalled = asked(&fake).into_iter().filter(|line| line.starts_with("POST /signal/old")).count();
     assert_eq!(signalled, 0, "Heat heard nothing of it");
+}
+
+/// Attack: a template with two by mistake ended in Heat's own timeout, and nothing there said why.
+#[tokio::test]
+async fn of_two_nodes_in_a_template_heat_hears_which_one_was_taken_once_that_has_begun() {
+    let fake = Fake::start(vec![ok("")]).await;
+    let [older, newer] = [("older", 1), ("newer", 2)].map(|(name, n)| {
+        let mut node = run_of(&fake.base, name, n);
+        let config = json!({"ROLE": "minion", "KUBE_MASTER_IP": "192.0.2.1", "KUBE_NODE_IP": "192.0.2.2", "TLS_DISABLED": true});
+        (node["group"], node["config"]) = (json!("kubernetes-node"), config);
+        node
+    });
+    let dir = tempfile::tempdir().unwrap();
+    let mut agent = open_at(dir.path(), &fake, &[]).await;
+    for _ in 0..3 {
+        poll(&mut agent, &fake, &[older.clone(), newer.clone()]).await;
+    }
+    assert_eq!(agent.node_task.bring_up.about().map(String::as_str), Some("id-newer2"));
+    let record = agent.ledger.journal.get("id-older1").unwrap();
+    let why = record.outcome.as_ref().and_then(|outcome| outcome.reason.as_ref()).unwrap().to_string();
+    assert!(record.failed() && why.contains("newer") && why.contains("one kubernetes-node deployment"), "{why}");
+    let signalled = asked(&fake).into_iter().filter(|line| line.starts_with("POST /signal/older")).count();
+    assert_eq!(signalled, 1);
 }
 
 #[tokio::test]
