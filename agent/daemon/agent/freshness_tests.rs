@@ -345,10 +345,16 @@ async fn nothing_is_begun_whose_result_has_no_room_in_the_outbox() {
             .map(|one| one.cause.unwrap())
     };
     for entry in [&s, &node] {
-        for _ in 0..2 {
-            poll(&mut agent, &fake, &[large.clone(), entry.clone()]).await;
+        let mut data = run_of(&fake.base, "data", 1);
+        data["group"] = json!("os-apply-config");
+        for list in
+            [vec![large.clone(), entry.clone()], vec![large.clone(), entry.clone(), data], vec![large.clone(), entry.clone()]]
+        {
+            poll(&mut agent, &fake, &list).await;
             assert_eq!((has_begun(&agent), agent.is_idle()), (false, true), "{entry}");
         }
+        let silent = Deployment::parse(&silent).unwrap().unwrap();
+        assert!(agent.ledger.has_room(&silent, false) && held(&agent).is_some(), "what needs no room says nothing of it");
         let (cause, name) = (held(&agent).unwrap(), entry["name"].as_str().unwrap());
         assert!(cause.contains(&format!("deployment {name} is not begun: ")) && cause.contains("1 signals of "), "{cause}");
     }
