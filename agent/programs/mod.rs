@@ -296,7 +296,7 @@ impl Programs {
     }
 
     /// Runs a job whatever an earlier one of the same key came to, and forgets it: its directory holds the secrets that are masked. One that
-    /// still runs, of an agent before or of a caller that was dropped, is waited for in its place. Two that ask by the same key at once take
+    /// still runs, of an agent before or of a caller that was dropped, is waited for in its place, if it was asked the same. Two that ask by the same key at once take
     /// turns, or the second would remove the directory of the first, which then ends without a result. `None` as from [`Programs::run`].
     ///
     /// # Errors
@@ -304,13 +304,25 @@ impl Programs {
     pub async fn run_anew(&self, key: &str, job: &Job) -> Result<Option<JobResult>> {
         let turn = self.turn(key);
         let _turn = turn.lock().await;
-        if self.inspect(key).await? != JobState::Running {
+        let mut found = self.inspect(key).await?;
+        if found == JobState::Running && !self.is_prepared(key, job)? {
+            // It may be about another process, or another port.
+            self.follow(key).await?;
+            found = self.inspect(key).await?;
+        }
+        if found != JobState::Running {
             self.forget(key)?;
             self.prepare(key, job)?;
         }
         let ran = self.run(key).await?;
         self.forget(key)?;
         Ok(ran)
+    }
+
+    /// Whether this job is what was prepared by this key.
+    fn is_prepared(&self, key: &str, job: &Job) -> Result<bool> {
+        let prepared: Option<Job> = self.state.read_json(&Path::new("work").join(key).join(JOB))?;
+        Ok(prepared.as_ref() == Some(job))
     }
 
     fn turn(&self, key: &str) -> Arc<Mutex<()>> {
@@ -623,6 +635,30 @@ mod tests {
             assert_eq!(seen.unwrap().map(|seen| seen.stdout).as_deref(), Some("seen"));
         }
         assert!(!programs.directory("program-journalctl-kubelet").exists(), "its secrets stay nowhere");
+    }
+
+    /// Attack: what an agent before had asked about one process was taken for the answer about another.
+    #[tokio::test]
+    async fn a_job_that_still_runs_is_taken_up_only_by_who_asks_the_same() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = Arc::new(Tree::open(dir.path()).unwrap());
+        let script = "#!/bin/sh\ncd \"$2\" && exec 9>lock && flock 9 && n=$(cat job.json | tr -dc 0-2) && sleep 0.5 && \
+            echo \"{\\\"status\\\": 0, \\\"stdout\\\": \\\"$n\\\", \\\"stderr\\\": \\\"\\\"}\" >result.json\n";
+        state.write(Path::new("runner"), script.as_bytes(), Attributes::mode(0o700)).unwrap();
+        let programs = Programs { executable: dir.path().join("runner"), ..Programs::new(state, None, Clock::system()).unwrap() };
+        let job = |about: &str| Job { argv: vec!["cat".to_owned(), about.to_owned()], ..Job::default() };
+        // One that was dropped, as by the end of an agent.
+        let left = async {
+            while !programs.is_locked("look").unwrap() {
+                Clock::system().wait(Duration::from_millis(5)).await;
+            }
+        };
+        let (first, second) = (job("1"), job("2"));
+        tokio::select! {
+            _ = programs.run_anew("look", &first) => panic!("it takes longer"),
+            () = left => {}
+        }
+        assert_eq!(programs.run_anew("look", &second).await.unwrap().map(|ran| ran.stdout).as_deref(), Some("2"));
     }
 
     /// Attack: a result that could not be read was read again and again, and nothing else ran any more.
