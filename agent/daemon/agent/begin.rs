@@ -271,6 +271,11 @@ impl Agent {
         let unit = Programs::unit(&key);
         self.programs.prepare(&key, &job)?;
         let event = if state == Some(DeploymentState::Running) {
+            // One that has ended is taken up again as long as that cannot be recorded.
+            if !self.hook.is_news(&deployment.id) {
+                self.hook.run(deployment.id, key);
+                return Ok(false);
+            }
             Event::new(Code::DeploymentReattached, format!("deployment {} is resumed", deployment.name))
         } else {
             self.ledger.journal.start(&deployment.id, deployment.to_hook_json())?;
