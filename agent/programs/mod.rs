@@ -66,6 +66,9 @@ const GRACE: Duration = Duration::from_secs(10);
 /// The live output, kept beside the job.
 pub const OUTPUT: &str = "output.log";
 
+/// How the keys of jobs begin that only look.
+const LOOKS: [&str; 3] = ["program-journalctl-", "program-process-", "program-port-holders"];
+
 /// A program to run and what to bring back from it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Job {
@@ -211,6 +214,22 @@ impl Programs {
         state.create_dir(Path::new("work"), Attributes::mode(0o700))?;
         let executable = std::env::current_exe().context(|| "finding the agent's own executable")?;
         Ok(Self { state, systemd, executable, clock, turns: RefCell::default() })
+    }
+
+    /// Removes what looks left that ended after the agent that asked for them: nobody reads their results, which hold what units printed.
+    /// One that still runs stays, and is waited for by who asks the same.
+    ///
+    /// # Errors
+    /// If they cannot be listed or removed.
+    pub fn forget_ended_looks(&self) -> Result<()> {
+        let names = self.state.list(Path::new("work"))?;
+        let is_look = |name: &str| LOOKS.iter().any(|look| name.starts_with(look));
+        for name in names.iter().filter_map(|name| name.to_str()).filter(|name| is_look(name)) {
+            if self.result(&Path::new("work").join(name))?.is_some() {
+                self.forget(name)?;
+            }
+        }
+        Ok(())
     }
 
     /// The agent's own program.
@@ -679,6 +698,27 @@ mod tests {
                 );
             }
         }
+    }
+
+    /// Attack: what units had printed stayed in the state directory after the agent was killed while it read that.
+    #[test]
+    fn looks_that_ended_for_nobody_are_removed_and_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = Arc::new(Tree::open(dir.path()).unwrap());
+        let programs = Programs::new(Arc::clone(&state), None, Clock::system()).unwrap();
+        let (ended, running) =
+            (["program-journalctl-etcd", "program-process-stat", "program-port-holders"], "program-process-files");
+        let others = ["program-mkfs-etcd", "deployment-ab"];
+        for key in ended.into_iter().chain(others).chain([running]) {
+            programs.prepare(key, &Job::default()).unwrap();
+            if key != running {
+                let result = Path::new("work").join(key).join(RESULT);
+                state.write_json(&result, &JobResult::default(), Attributes::mode(0o600)).unwrap();
+            }
+        }
+        programs.forget_ended_looks().unwrap();
+        assert!(ended.iter().all(|key| !programs.directory(key).exists()));
+        assert!(others.iter().chain([&running]).all(|key| programs.directory(key).exists()));
     }
 
     #[test]
