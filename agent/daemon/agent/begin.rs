@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::Agent;
-use super::view::is_judged;
+use super::view::{is_judged, withdrawal_reason};
 use crate::collect::HEAT_PARAMS;
 use crate::daemon::node;
 use crate::daemon::reason::{bad_parameters, reason};
@@ -142,13 +142,23 @@ impl Agent {
         Ok(ended)
     }
 
-    /// A node's deployment that waits for another one, which is said once: nothing of it is begun, and Heat hears nothing.
+    /// A node's deployment that waits for another one, which is said once: nothing of it is begun, and Heat hears nothing until the other
+    /// one has begun.
     fn hold_node(&mut self, deployment: &Deployment) -> Result<()> {
         let state = self.ledger.journal.get(&deployment.id).map(|record| record.state);
         if !self.ledger.register(deployment, state)? {
             return Ok(());
         }
         let code = Code::DuplicateNodeDeployment;
+        if let Some(taken) = self.taken_node(deployment) {
+            let error = Error::refused(format!("the newer deployment {} configures this server", taken.name))
+                .rule("a server has one kubernetes-node deployment; of several the one with the latest creation_time counts")
+                .remedy(format!("remove {} or {} from the template, and update the stack", deployment.name, taken.name));
+            let event = Event::new(code, format!("deployment {} is refused", deployment.name)).phase(Phase::Deploy);
+            self.host.report.emit(event.deployment(&deployment.id, &deployment.name).error(&error));
+            // No word to a wait condition: both may have the same.
+            return self.ledger.end(&deployment.id, DeploymentOutcome::refused(reason(&self.host.report, code, &error)));
+        }
         let cause =
             format!("deployment {} waits: another one of the group kubernetes-node has begun, or is newer", deployment.name);
         if state.is_none() {
@@ -165,12 +175,26 @@ impl Agent {
         Ok(())
     }
 
+    /// The node's deployment in whose place this older one never will be, although Heat waits for it: that one has begun, and Heat lists
+    /// both as different resources, as where a template has two by mistake. Where Heat hears nothing of it, it may still have its turn.
+    fn taken_node(&self, deployment: &Deployment) -> Option<Deployment> {
+        let current = self.ledger.generations.current().filter(|_| signals(deployment))?;
+        let taken = Deployment::parse(&current.entry).ok().flatten()?;
+        let is_newer = taken.id != deployment.id && taken.creation_time > deployment.creation_time;
+        let resource = |id: &str| self.ledger.journal.get(id).and_then(|record| record.resource.clone());
+        let is_other = resource(&taken.id) != resource(&deployment.id);
+        (is_newer && is_other && self.collector.snapshot().lists(&taken.id)).then_some(taken)
+    }
+
     /// A bring-up that Heat replaced by something newer is left where it is: the newer one goes on from there.
     fn drop_superseded_bring_up(&mut self) -> Result<()> {
         let Some(id) = self.node_task.bring_up.about().cloned() else { return Ok(()) };
         let snapshot = self.collector.snapshot();
         let is_of_file = snapshot.file_of(&id).is_some();
-        if !is_judged(snapshot, &id) || snapshot.lists(&id) {
+        // Heat lists what it replaced until the replacement, which waits for this one's end, has succeeded.
+        let replaced = || self.ledger.journal.get(&id).and_then(|record| withdrawal_reason(snapshot, record));
+        let is_asked = snapshot.lists(&id) && (is_of_file || replaced().is_none());
+        if !is_judged(snapshot, &id) || is_asked {
             return Ok(());
         }
         // What comes next waits until the node is whole. That reads the disk, and is asked only where something is superseded.
@@ -259,6 +283,11 @@ impl Agent {
         let unit = Programs::unit(&key);
         self.programs.prepare(&key, &job)?;
         let event = if state == Some(DeploymentState::Running) {
+            // One that has ended is taken up again as long as that cannot be recorded.
+            if !self.hook.is_news(&deployment.id) {
+                self.hook.run(deployment.id, key);
+                return Ok(false);
+            }
             Event::new(Code::DeploymentReattached, format!("deployment {} is resumed", deployment.name))
         } else {
             self.ledger.journal.start(&deployment.id, deployment.to_hook_json())?;
@@ -349,6 +378,7 @@ impl Agent {
         );
         let since = self.ledger.heat_waiting_for(&deployment, plan.spec.timeout);
         self.node_task.start(deployment, plan, generation, since);
+        self.worklist.node_has_begun();
         Ok(())
     }
 

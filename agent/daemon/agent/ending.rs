@@ -95,12 +95,11 @@ impl Agent {
         match (ending, ran) {
             (Ending::Stopped, None) => {
                 let (event, outcome) = stopped(record, &self.host.clock, &self.host.report);
-                self.ledger.end(&record.id, outcome)?;
-                self.host.report.emit(event);
+                self.end_reported(&record.id, outcome, event)?;
             }
             (Ending::Stopped, Some(ran)) => {
-                let outcome = self.outcome_of(record, ran);
-                self.ledger.end(&record.id, outcome)?;
+                let (outcome, event) = self.outcome_of(record, ran);
+                self.end_reported(&record.id, outcome, event)?;
             }
             (Ending::Replaced(why), ran) => {
                 let after = ran_for(record, &self.host.clock);

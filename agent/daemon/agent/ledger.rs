@@ -71,6 +71,8 @@ pub(in crate::daemon) struct Ledger {
     pub(in crate::daemon) unstored: FailurePause,
     /// Why a deployment waits for room in the outbox, where one does.
     pub(in crate::daemon) held: Option<Condition>,
+    /// Which one that was last said of, and since when some wait, for as long as there is no room; the list may change meanwhile.
+    reported_held: Option<(String, String)>,
     /// Whether each signal to a wait condition that is recorded as waiting was found.
     has_checked_wait_signals: bool,
 }
@@ -92,6 +94,7 @@ impl Ledger {
             unrecorded_failure: None,
             unstored,
             held: None,
+            reported_held: None,
             has_checked_wait_signals: false,
         })
     }
@@ -201,17 +204,23 @@ impl Ledger {
     /// Whether there is room in the outbox for the result of a deployment that has not begun, which is said once where there is none. What
     /// has no room stays in its job's directory, so that more and more of them would fill the disk.
     pub(super) fn has_room(&mut self, deployment: &Deployment, signals: bool) -> bool {
+        if !signals {
+            return true;
+        }
         let count = UNDER_WAY + self.journal.finished().filter(|record| self.is_unstored(record)).count();
-        let room = if signals { self.outbox.check_room(count, count * SIGNAL_LIMIT) } else { Ok(()) };
-        let before = self.held.take();
-        let Err(error) = room else { return true };
+        let Err(error) = self.outbox.check_room(count, count * SIGNAL_LIMIT) else {
+            (self.held, self.reported_held) = (None, None);
+            return true;
+        };
         let Deployment { id, name, .. } = deployment;
         let line = format!("deployment {name} is not begun: its result could not be stored for Heat");
-        let since = before.and_then(|before| before.since).unwrap_or_else(|| {
+        let is_news = self.reported_held.as_ref().is_none_or(|(reported, _)| reported != id);
+        let since = self.reported_held.take().map_or_else(|| self.host.clock.now().rfc3339(), |(_, since)| since);
+        if is_news {
             let event = Event::new(Code::OutboxFull, line.clone()).phase(Phase::Signal).deployment(id, name).error(&error);
             self.host.report.emit(event);
-            self.host.clock.now().rfc3339()
-        });
+        }
+        self.reported_held = Some((id.clone(), since.clone()));
         self.held = Some(Condition {
             name: "room for results".to_owned(),
             state: ConditionState::Waiting,
