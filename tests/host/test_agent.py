@@ -264,7 +264,7 @@ def what_fails_on_a_steady_node_is_seen_and_its_end_too(host, server):
     for restarts in ("1", "2", "3"):
         host.exec("systemctl", "kill", "-s", "KILL", "etcd.service")
         host.wait_for(lambda: host.show("etcd.service", "NRestarts", "ActiveState") == {"NRestarts": restarts, "ActiveState": "active"})
-    host.wait_for(lambda: component("etcd").get("problem", "") == "crash-looping (3 restarts)", 60, "the crash loop in the status document")
+    host.wait_for(lambda: component("etcd").get("problem", "") == "crash-looping (3 restarts)", what="the crash loop in the status document")
     code, page = status()
     assert code == 2 and page["summary"].startswith("DEGRADED: etcd crash-looping (3 restarts)"), page["summary"]
     assert "(last lines of etcd.service: " in component("etcd")["cause"] and component("etcd")["state"] == "failed"
@@ -273,7 +273,7 @@ def what_fails_on_a_steady_node_is_seen_and_its_end_too(host, server):
     assert [e["HNA_CODE"] for e in failures] == ["HNA-0725"] and "crash-looping" in failures[0]["MESSAGE"], failures
     host.wait_for(lambda: "state=failed code=HNA-0725 unit=etcd.service" in host.read("/dev/console"), what="the console's line of the failure")
 
-    host.wait_for(lambda: component("docker").get("problem", "") == "not answering", 90, "the hung docker")
+    host.wait_for(lambda: component("docker").get("problem", "") == "not answering", what="the hung docker")
     explained = host.exec("heat-node-agent", "explain", check=False)
     assert explained.returncode == 1 and "component docker: not answering" in explained.stdout, explained.stdout
     assert host.is_active("docker.service") and host.show("etcd.service", "MainPID")["MainPID"] not in ("0", etcd)

@@ -191,9 +191,9 @@ class Failure:
         self.heat = self.reason(heat) if heat else ""
         self.wait(beside, MENDED)
         if failed:
-            wait_for(lambda: " state=failed " in self.console(), 60, "the console's line of the failure")
+            wait_for(lambda: " state=failed " in self.console(), MENDED, "the console's line of the failure")
         if warned:
-            wait_for(lambda: re.search(" state=(waiting|degraded) ", self.console()), 60, "the console's line of the complaint")
+            wait_for(lambda: re.search(" state=(waiting|degraded) ", self.console()), MENDED, "the console's line of the complaint")
         self.ids = self.ids | self.ids_now() if self.waiting else self.ids_now()
         if heat and failed and " state=failed " not in self.console_lines()[-1]:
             self.wrong(f"the last line of the console is not the failure: {self.console_lines()[-3:]}")
@@ -204,7 +204,7 @@ class Failure:
             self.check_page(name, page)
 
     def measure(self, words: tuple[str, ...]):
-        self.wait(words, self.within * SLACK)
+        self.wait(words, max(MENDED, self.within * SLACK))
         seconds = time.monotonic() - self.since
         self.stage.record(self.name, seconds, self.within)
         if seconds > self.within * slack():

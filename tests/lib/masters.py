@@ -96,7 +96,7 @@ class Masters:
         host.exec("systemd-run", "-q", "--unit=writer", "bash", "/root/write")
         yield
         host.sh("touch /run/written")
-        wait_for(lambda: not host.is_active("writer.service"), 60, "the writer's end")
+        wait_for(lambda: not host.is_active("writer.service"), 300, "the writer's end")
         lines = [line.split() for line in host.read("/root/writes").splitlines()]
         taken = {number for number, by in lines if by != "nobody"}
         print(f"{len(lines)} writes, {len(lines) - len(taken)} of them taken by nobody")
