@@ -122,5 +122,6 @@ def test_add_ons_are_applied_once_and_what_is_wrong_with_them_is_told(hosts, sig
     node.update()
     node.succeeds()
     # Once by the rollback of the update that was refused.
+    wait_for(lambda: len(node.said("HNA-0636")) >= 2, 300, "both lines")
     assert node.said("HNA-0636") == ["add-on thing is no longer asked for; its objects stay in the cluster"] * 2
     assert node.ask(f"{NAMESPACE}/configmaps/thing")["data"]["key"] == "b"

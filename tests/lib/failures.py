@@ -17,7 +17,7 @@ from lib.common import TESTS, wait_for
 GOLDEN = TESTS / "host/transcripts"
 RENEW = bool(os.environ.get("HNA_RENEW_GOLDEN"))
 # Seconds within which status must show what systemd reports, and a process that hangs; three times as many while the machine has more to do
-# than it has processors for.
+# than it has processors for, and more where each processor has more than three things to do.
 REPORTED, HANGS, SLACK = 10, 90, 3
 # What a reader at night takes in: so many lines, of the width that is taken where there is no terminal.
 LINES, WIDTH = 12, 100
@@ -112,7 +112,8 @@ def wrapped(line: str) -> list[str]:
 
 def slack() -> int:
     """By how much more time may pass on this machine now."""
-    return SLACK if os.getloadavg()[0] > (os.cpu_count() or 1) else 1
+    busy = os.getloadavg()[0] / (os.cpu_count() or 1)
+    return max(SLACK, round(busy)) if busy > 1 else 1
 
 
 def commands(remedy: str) -> list[str]:
