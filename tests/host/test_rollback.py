@@ -26,7 +26,7 @@ ORDERS, ORDERS_OF_KUBELET = (f"{stand_ins.CONTROL}/{name}" for name in ("kube-sc
 
 def short() -> dict:
     """A failed update is given up after a quarter of this: half is what the node has in all, half of that is kept for going back."""
-    return {"WAIT_TIMEOUT": 60 * slack()}
+    return {"WAIT_TIMEOUT": 60 * min(slack(), 2)}
 
 
 def state(host) -> dict:
