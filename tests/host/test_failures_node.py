@@ -2,7 +2,7 @@
 import itertools
 import json
 
-from lib.failures import HANGS, slack
+from lib.failures import HANGS
 from lib.node import IP, NODE, VDB, VDC, ask, extend, loop_of, start
 
 ETCD = "etcd.service"
@@ -114,7 +114,7 @@ def port_taken(master: Master):
     taken(600)
     failure.seen("WAITING", "port 2379 is held by python3", "squatter.service")
     failure.way("If it is needed, give it another port. The agent then continues by itself", "give it another port", lambda: squat(2479),
-                lambda: taken(60 * slack()))
+                lambda: taken(120))
     failure.shows("FAILED", "port 2379 is held by python3", heat="node", failed=True)
     # It says a secret besides, which nobody gets to see.
     said = [failure.waiting, failure.noted_waiting, failure.shown, failure.explain, failure.said, failure.journal, failure.heat]

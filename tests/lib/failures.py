@@ -41,6 +41,8 @@ CHANGES = [
     (r" \(said \d+ times\)", ""),
     # Whether a unit that dies again and again is up in this moment.
     (r"\bended( with status \d+)? (again and again|and systemd|and is about)", r"ended \2"),
+    # How often it has died by now.
+    (r"\betcd\.service (ended and systemd restarts it|is crash-looping: \d+ times it ended with status \d+)(?= \(last lines)", "etcd.service <ends>"),
     # In which moment of its restarts the deadline finds it, and what it said last by then.
     (r"still activating \((start-pre|start|auto-restart[^)]*)\) at the deadline", "still activating (<moment>) at the deadline"),
     (r"\(last lines of etcd\.service: [^()]*\)", "(last lines of etcd.service: <lines>)"),
