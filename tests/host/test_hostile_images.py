@@ -102,7 +102,7 @@ def test_what_an_image_keeps_from_a_node_is_named(host, signal_server, name):
         assert result["deploy_status_code"] != 0 and all(word in told for word in words), (one, told)
     # Where the file of status itself cannot be written, it is as old as the last that could.
     if name != "run is full":
-        wait_for(lambda: says(host, "FAILED", *words), 60, "the cause in status", every=1)
+        wait_for(lambda: says(host, "FAILED", *words), 300, "the cause in status", every=1)
     server.forget()
     host.sh(mend)
     for one in failing:
