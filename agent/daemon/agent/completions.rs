@@ -163,7 +163,7 @@ impl Agent {
                 None => self.interrupted(&record),
             },
             (None, Ok(Some(ran))) => {
-                let (outcome, event) = self.outcome_of(&record, ran);
+                let (outcome, event) = Self::outcome_of(&record, ran);
                 self.end_reported(id, outcome, event)
             }
         };
@@ -198,7 +198,7 @@ impl Agent {
     }
 
     /// What became of a script or hook that ended by itself, and what there is to say of it.
-    pub(super) fn outcome_of(&self, record: &DeploymentRecord, ran: JobResult) -> (DeploymentOutcome, Event) {
+    pub(super) fn outcome_of(record: &DeploymentRecord, ran: JobResult) -> (DeploymentOutcome, Event) {
         let (timed_out, duration) = (ran.timed_out, Duration::from_millis(ran.duration_ms));
         let was_started = ran.not_started.is_none();
         let outcome = DeploymentOutcome::of(&record.group, ran);

@@ -98,7 +98,7 @@ impl Agent {
                 self.end_reported(&record.id, outcome, event)?;
             }
             (Ending::Stopped, Some(ran)) => {
-                let (outcome, event) = self.outcome_of(record, ran);
+                let (outcome, event) = Self::outcome_of(record, ran);
                 self.end_reported(&record.id, outcome, event)?;
             }
             (Ending::Replaced(why), ran) => {
