@@ -38,7 +38,6 @@ use crate::backoff::{Backoff, pause_before_deadline};
 use crate::certificates::x509::X509;
 use crate::converge::{Certificates, Failure, Owners, Prepared};
 use crate::desired::{Certificate, CertificatePolicy, Desired, Issuer, Rotation, Signer};
-use crate::error::remedy::Remedy;
 use crate::error::{ConnectFailure, Context as _, Error, Result};
 use crate::files::READ_LIMIT;
 use crate::gather::Gather;
@@ -51,9 +50,6 @@ const CLOCK_LIMIT: Duration = Duration::from_mins(10);
 const CLOCK_POLL: Duration = Duration::from_secs(1);
 /// So many files that were installed are named; of more the number is.
 const NAMED: usize = 4;
-/// What to do about a certificate of Magnum's that is not what was asked for.
-const MAGNUM_REMEDY: &str = "`openstack coe ca show CLUSTER` shows the CA that Magnum gives: ask an admin of Magnum why its certificates do \
-                             not fit, and update the stack once they do";
 /// Between two tries.
 const PAUSES: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
 
@@ -65,16 +61,6 @@ fn failed(error: &Error) -> Failure {
         _ => Code::CertificatesFailed,
     };
     Failure::from_error(code, StepId::Certificates, error)
-}
-
-/// The same of what an issuer gave: what Magnum signed is no parameter that could be corrected.
-fn failed_by(issuer: &Issuer, error: &Error) -> Failure {
-    let failure = failed(error);
-    let is_magnums = matches!(issuer, Issuer::Magnum(_)) && failure.code == Code::CertificatesFailed;
-    if is_magnums && error.typed_remedy().is_none() {
-        return Failure { remedy: Remedy::stack_update(MAGNUM_REMEDY), ..failure };
-    }
-    failure
 }
 
 impl<H: CertificateBackend> Certificates for CertificateKeeper<H> {
@@ -102,7 +88,7 @@ impl<H: CertificateBackend> Certificates for CertificateKeeper<H> {
             let wait = pause_before_deadline(pauses.next_pause(), stopped.error.asked_pause(), left);
             let is_of_time = matches!(stopped.error.connect_failure(), Some(ConnectFailure::Clock | ConnectFailure::Expired));
             let may_pass = stopped.is_transient || (is_of_time && started.elapsed() < self.clock_settles);
-            let Some(wait) = wait.filter(|_| may_pass) else { return Err(failed_by(&trust.issuer, &stopped.error)) };
+            let Some(wait) = wait.filter(|_| may_pass) else { return Err(failed(&stopped.error)) };
             let event = Event::new(Code::CertificatesWaiting, format!("waiting for certificates: {}", stopped.error));
             self.emit(event.error(&stopped.error).attempt(attempt).next_try(wait));
             self.clock.wait(wait).await;
