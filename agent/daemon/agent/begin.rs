@@ -42,7 +42,7 @@ impl Agent {
         self.supervise_hook();
         self.ledger.store_missing_signals();
         // Signals go out even where nothing new can be begun, e.g. on a full disk.
-        let begun = self.record_failure().and_then(|()| self.begin());
+        let begun = self.record_failures().and_then(|()| self.begin());
         if let Err(error) = &begun {
             self.fail_overdue(error);
         }
@@ -224,7 +224,7 @@ impl Agent {
     /// The update that the node was going back from when the agent ended, until that is resumed.
     pub(super) fn interrupted_update(&self) -> Option<(Deployment, node::NodePlan)> {
         // One that has failed is only to be recorded.
-        if self.ledger.unrecorded_failure.is_some() {
+        if !self.ledger.unrecorded_failures.is_empty() {
             return None;
         }
         let is_applying = |current: &&Generation| current.state == GenerationState::Applying;

@@ -302,7 +302,7 @@ impl Agent {
     pub(super) fn record_dispositions(&mut self, dispositions: Vec<(QueuedSignal, Disposition)>) {
         self.ledger.unrecorded.extend(dispositions);
         // First the end that they speak of.
-        if let Err(error) = self.record_failure() {
+        if let Err(error) = self.record_failures() {
             return self.trouble.record("recording the node's result", &error);
         }
         for error in self.ledger.record_dispositions() {

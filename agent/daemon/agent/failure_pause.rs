@@ -36,7 +36,8 @@ impl FailurePause {
         let remedy = FollowUp::Continues(PAUSE * 2).of(&remedy);
         let event = Event::new(Code::of_trouble(error), format!("failed: {doing}")).phase(Phase::Deploy).step(doing).error(error);
         self.host.report.emit(event.remedy(&remedy).next_try(PAUSE));
-        self.since = Some(self.host.clock.start());
+        // What fails meanwhile makes the pause no longer: orders, and what has to end, wait for its end.
+        self.since.get_or_insert_with(|| self.host.clock.start());
         self.count += 1;
         let before = self.condition.take().unwrap_or_default();
         self.condition = Some(Condition {

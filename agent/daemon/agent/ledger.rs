@@ -32,6 +32,9 @@ const SAME_SECOND_DELAY: Duration = Duration::from_secs(2);
 /// Signals of what may be under way at one time: a script or hook, and a node with its wait condition.
 const UNDER_WAY: usize = 3;
 
+/// Of how many deployments it is remembered that they were reported to wait for room.
+const REPORTED_HELD: usize = 8;
+
 /// What is said of a deployment whose wait condition may never hear.
 const WAIT_SIGNAL_LOST: &str = "the stored signal to the wait condition was lost: `heat-node-agent rerun` makes it again";
 
@@ -54,6 +57,16 @@ pub(super) enum UnrecordedFailure {
     NotBegun(Box<Deployment>, Box<Error>),
 }
 
+impl UnrecordedFailure {
+    /// The deployment's id.
+    pub(super) fn id(&self) -> &str {
+        match self {
+            Self::Ended(id, _) => id,
+            Self::NotBegun(deployment, _) => &deployment.id,
+        }
+    }
+}
+
 /// Deployments, from the first look to the last word of Heat.
 pub(in crate::daemon) struct Ledger {
     host: Rc<Host>,
@@ -65,14 +78,14 @@ pub(in crate::daemon) struct Ledger {
     pub(super) sending: FuturesUnordered<Sending>,
     /// What left the outbox and could not be recorded, e.g. on a full disk: it must not be sent again.
     pub(super) unrecorded: Vec<(QueuedSignal, Disposition)>,
-    /// A node's failure that could not be recorded: until it is, nothing else is begun with the node.
-    pub(super) unrecorded_failure: Option<UnrecordedFailure>,
+    /// Failures of a node that could not be recorded, oldest first: until they are, nothing else is begun.
+    pub(super) unrecorded_failures: Vec<UnrecordedFailure>,
     /// A result that could not be stored: it is tried again, and everything else goes on.
     pub(in crate::daemon) unstored: FailurePause,
     /// Why a deployment waits for room in the outbox, where one does.
     pub(in crate::daemon) held: Option<Condition>,
-    /// Which one that was last said of, and since when some wait, for as long as there is no room; the list may change meanwhile.
-    reported_held: Option<(String, String)>,
+    /// Which ones that was last said of, newest first, and since when some wait, for as long as there is no room; the list may change meanwhile.
+    reported_held: Option<(Vec<String>, String)>,
     /// Whether each signal to a wait condition that is recorded as waiting was found.
     has_checked_wait_signals: bool,
 }
@@ -91,7 +104,7 @@ impl Ledger {
             outbox,
             sending,
             unrecorded: Vec::new(),
-            unrecorded_failure: None,
+            unrecorded_failures: Vec::new(),
             unstored,
             held: None,
             reported_held: None,
@@ -214,13 +227,15 @@ impl Ledger {
         };
         let Deployment { id, name, .. } = deployment;
         let line = format!("deployment {name} is not begun: its result could not be stored for Heat");
-        let is_news = self.reported_held.as_ref().is_none_or(|(reported, _)| reported != id);
-        let since = self.reported_held.take().map_or_else(|| self.host.clock.now().rfc3339(), |(_, since)| since);
-        if is_news {
+        let (mut reported, since) = self.reported_held.take().unwrap_or_else(|| (Vec::new(), self.host.clock.now().rfc3339()));
+        // A node's and the script at the head of the list are asked about in turn.
+        if !reported.contains(id) {
+            reported.truncate(REPORTED_HELD - 1);
+            reported.insert(0, id.clone());
             let event = Event::new(Code::OutboxFull, line.clone()).phase(Phase::Signal).deployment(id, name).error(&error);
             self.host.report.emit(event);
         }
-        self.reported_held = Some((id.clone(), since.clone()));
+        self.reported_held = Some((reported, since.clone()));
         self.held = Some(Condition {
             name: "room for results".to_owned(),
             state: ConditionState::Waiting,

@@ -14,18 +14,24 @@ use crate::error::{Error, Result};
 use crate::metadata::Deployment;
 use crate::report::Code;
 
+/// How many failures are kept: as many updates as Heat gives up while nothing can be recorded.
+const MOST: usize = 8;
+
 impl Agent {
     /// Records what could not be recorded before.
-    pub(super) fn record_failure(&mut self) -> Result<()> {
-        let Some(failure) = self.ledger.unrecorded_failure.take() else { return Ok(()) };
-        let recorded = match &failure {
-            UnrecordedFailure::Ended(id, done) => self.record_node(id, done),
-            UnrecordedFailure::NotBegun(deployment, error) => self.refuse(deployment, Code::of_trouble(error), error),
-        };
-        if recorded.is_err() {
-            self.ledger.unrecorded_failure = Some(failure);
+    pub(super) fn record_failures(&mut self) -> Result<()> {
+        while !self.ledger.unrecorded_failures.is_empty() {
+            let failure = self.ledger.unrecorded_failures.remove(0);
+            let recorded = match &failure {
+                UnrecordedFailure::Ended(id, done) => self.record_node(id, done),
+                UnrecordedFailure::NotBegun(deployment, error) => self.refuse(deployment, Code::of_trouble(error), error),
+            };
+            if recorded.is_err() {
+                self.ledger.unrecorded_failures.insert(0, failure);
+                return recorded;
+            }
         }
-        recorded
+        Ok(())
     }
 
     /// Keeps the end of a node that `record_node` could not write down. Of a success Heat hears once it is recorded: the node is looked at
@@ -40,12 +46,12 @@ impl Agent {
                 self.trouble.record("sending a result that cannot be recorded", &error);
             }
         }
-        self.ledger.unrecorded_failure = Some(UnrecordedFailure::Ended(id.to_owned(), Box::new(done)));
+        self.ledger.unrecorded_failures.push(UnrecordedFailure::Ended(id.to_owned(), Box::new(done)));
     }
 
     /// Nothing could be begun, because of `error`: a node's deployment whose time is over has failed by that.
     pub(super) fn fail_overdue(&mut self, error: &Error) {
-        if self.ledger.unrecorded_failure.is_some() || self.node_task.bring_up.is_busy() {
+        if self.ledger.unrecorded_failures.len() >= MOST || self.node_task.bring_up.is_busy() {
             return;
         }
         let Some((deployment, plan)) = self.overdue() else { return };
@@ -58,16 +64,18 @@ impl Agent {
         if let Err(error) = self.ledger.send_unrecorded(&record, &outcome, wait.as_ref()) {
             self.trouble.record("sending a result that cannot be recorded", &error);
         }
-        self.ledger.unrecorded_failure = Some(UnrecordedFailure::NotBegun(Box::new(deployment), Box::new(error)));
+        self.ledger.unrecorded_failures.push(UnrecordedFailure::NotBegun(Box::new(deployment), Box::new(error)));
     }
 
     /// The node's deployment that Heat waits for, and that has had all the time that it may take.
     fn overdue(&self) -> Option<(Deployment, NodePlan)> {
         let snapshot = self.collector.snapshot();
         let journal = &self.ledger.journal;
+        let is_failed = |id: &str| self.ledger.unrecorded_failures.iter().any(|failure| failure.id() == id);
         let waits = |deployment: &Deployment| {
             deployment.group == "kubernetes-node"
                 && has_signals(deployment)
+                && !is_failed(&deployment.id)
                 && matches!(deployment.action(), "CREATE" | "UPDATE" | "")
                 && journal.get(&deployment.id).is_none_or(|record| record.state <= DeploymentState::Running)
         };

@@ -35,8 +35,8 @@ impl Obstacle {
 }
 
 /// A minion's deployment whose result and wait condition go to `base`.
-fn minion(base: &str, created: &str) -> Value {
-    let mut node = run_of(base, "n", 1);
+fn minion(base: &str, n: u32, created: &str) -> Value {
+    let mut node = run_of(base, "n", n);
     let config = json!({"ROLE": "minion", "KUBE_MASTER_IP": "192.0.2.1", "KUBE_NODE_IP": "192.0.2.2", "TLS_DISABLED": true,
         "WAIT_TIMEOUT": 600, "WAIT_HANDLE": format!("{base}/wait")});
     (node["group"], node["config"], node["creation_time"]) = (json!("kubernetes-node"), config, json!(created));
@@ -80,7 +80,7 @@ async fn heat_hears_of_a_node_that_failed_although_that_cannot_be_recorded_and_o
     for path in ["node.json", "deployments"] {
         let dir = tempfile::tempdir().unwrap();
         let before = signals(&fake).len();
-        let node = [minion(&fake.base, "2026-03-01T12:00:01Z")];
+        let node = [minion(&fake.base, 1, "2026-03-01T12:00:01Z")];
         let mut agent = open_at(dir.path(), &fake, &[]).await;
         poll(&mut agent, &fake, &node).await;
         assert!(agent.node_task.bring_up.is_busy(), "{path}");
@@ -122,7 +122,7 @@ async fn a_node_that_cannot_be_begun_in_its_time_fails_by_what_keeps_it_from_tha
         let mut agent = open_at(dir.path(), &fake, &[]).await;
         let now = agent.host.clock.now();
         let created = Timestamp(now.0 - u64::try_from(ago.as_millis()).unwrap()).rfc3339();
-        let node = [minion(&fake.base, &created)];
+        let node = [minion(&fake.base, 1, &created)];
         let obstacle = Obstacle::at(dir.path(), &format!("deployments/{}.json", crate::digest::key_of("id-n1")));
         for _ in 0..3 {
             poll(&mut agent, &fake, &node).await;
@@ -143,12 +143,39 @@ async fn a_node_that_cannot_be_begun_in_its_time_fails_by_what_keeps_it_from_tha
     }
 }
 
+/// Heat gives one update up and asks for the next while nothing can be recorded: it hears of both.
+#[tokio::test]
+async fn each_update_that_cannot_be_begun_in_its_time_is_heard_of() {
+    let fake = Fake::start(vec![ok("")]).await;
+    let dir = tempfile::tempdir().unwrap();
+    let mut agent = open_at(dir.path(), &fake, &[]).await;
+    let created = Timestamp(agent.host.clock.now().0 - 590_000).rfc3339();
+    let key = |n: u32| format!("deployments/{}.json", crate::digest::key_of(&format!("id-n{n}")));
+    let obstacles = [1, 2].map(|n| Obstacle::at(dir.path(), &key(n)));
+    for n in [1, 2] {
+        for _ in 0..3 {
+            poll(&mut agent, &fake, &[minion(&fake.base, n, &created)]).await;
+        }
+    }
+    let both = ["POST /signal/n1", "POST /signal/n2", "PUT /wait", "PUT /wait"];
+    assert_eq!(signals(&fake), both);
+    obstacles.into_iter().for_each(Obstacle::goes);
+    agent.record_dispositions(Vec::new());
+    poll(&mut agent, &fake, &[minion(&fake.base, 2, &created)]).await;
+    assert_eq!(signals(&fake), both, "nothing is sent twice");
+    let state = |id: &str| agent.ledger.journal.get(id).map(|record| (record.state, record.failed()));
+    assert_eq!(
+        (state("id-n1"), state("id-n2")),
+        (Some((DeploymentState::Signalled, true)), Some((DeploymentState::Signalled, true)))
+    );
+}
+
 /// What was held in memory is stored with the record, and sent by the next run of the agent.
 #[tokio::test]
 async fn a_failure_that_could_not_be_sent_either_outlives_the_agent_once_it_is_recorded() {
     let fake = Fake::start(vec![ok("")]).await;
     let dir = tempfile::tempdir().unwrap();
-    let node = [minion(&fake.base, "2026-03-01T12:00:01Z")];
+    let node = [minion(&fake.base, 1, "2026-03-01T12:00:01Z")];
     let mut agent = open_at(dir.path(), &fake, &[]).await;
     poll(&mut agent, &fake, &node).await;
     agent.node_task.bring_up.stop();
