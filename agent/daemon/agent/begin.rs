@@ -42,7 +42,8 @@ impl Agent {
         self.supervise_hook();
         self.ledger.store_missing_signals();
         // Signals go out even where nothing new can be begun, e.g. on a full disk.
-        let begun = self.record_failures().and_then(|()| self.begin());
+        let recorded = self.record_ends();
+        let begun = recorded.and(self.begin());
         if let Err(error) = &begun {
             self.fail_overdue(error);
         }
@@ -79,12 +80,17 @@ impl Agent {
             if work != Work::Node {
                 busy = self.hook.id().is_some() || !self.start_hook(deployment, work, state)?;
                 ended += usize::from(!busy);
-            } else if !self.node_task.bring_up.is_busy() && (!busy || self.plan_of(&deployment).is_err()) {
+            } else if self.may_begin_node() && (!busy || self.plan_of(&deployment).is_err()) {
                 self.start_node(deployment, state)?;
             }
         }
         self.worklist.nodes_checked |= busy;
         Ok(())
+    }
+
+    /// Whether a node may be begun: none is, and the end of each before is recorded.
+    fn may_begin_node(&self) -> bool {
+        !self.node_task.bring_up.is_busy() && self.ledger.unrecorded_ends.is_empty()
     }
 
     /// Goes through the list anew where it is another one, or a record went back: with a long list that takes as long as a script.
@@ -224,7 +230,7 @@ impl Agent {
     /// The update that the node was going back from when the agent ended, until that is resumed.
     pub(super) fn interrupted_update(&self) -> Option<(Deployment, node::NodePlan)> {
         // One that has failed is only to be recorded.
-        if !self.ledger.unrecorded_failures.is_empty() {
+        if !self.ledger.unrecorded_ends.is_empty() {
             return None;
         }
         let is_applying = |current: &&Generation| current.state == GenerationState::Applying;
@@ -435,15 +441,18 @@ impl Agent {
             self.ledger.store_wait(deployment, self.node_task.node.wait_failure(deployment, code, error).as_ref())?;
         }
         self.ledger.register(deployment, self.ledger.journal.get(&deployment.id).map(|record| record.state))?;
+        let why = reason(&self.host.report, code, error);
+        self.ledger.reject_generation(&deployment.id, &why)?;
+        self.ledger.journal.finish(&deployment.id, DeploymentOutcome::refused(why))?;
+        // Now that it is recorded: what cannot be is tried again and again.
         self.host.report.emit(
             Event::new(code, format!("deployment {} is refused", deployment.name))
                 .phase(Phase::Deploy)
                 .deployment(&deployment.id, &deployment.name)
                 .error(error),
         );
-        let why = reason(&self.host.report, code, error);
-        self.ledger.reject_generation(&deployment.id, &why)?;
-        self.ledger.end(&deployment.id, DeploymentOutcome::refused(why))
+        self.ledger.store_result_of(&deployment.id);
+        Ok(())
     }
 }
 

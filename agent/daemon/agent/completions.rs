@@ -301,9 +301,8 @@ impl Agent {
     /// Records what became of signals, and of those that could not be recorded before.
     pub(super) fn record_dispositions(&mut self, dispositions: Vec<(QueuedSignal, Disposition)>) {
         self.ledger.unrecorded.extend(dispositions);
-        // First the end that they speak of.
-        if let Err(error) = self.record_failures() {
-            return self.trouble.record("recording the node's result", &error);
+        if let Err(error) = self.record_ends() {
+            self.trouble.record("recording the node's result", &error);
         }
         for error in self.ledger.record_dispositions() {
             self.trouble.record("recording a signal", &error);

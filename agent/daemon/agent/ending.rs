@@ -49,7 +49,9 @@ impl Agent {
         let left = self.ledger.journal.running_jobs().find(|record| record.ending.is_some() || unlisted(record));
         let Some(record) = left.cloned() else { return };
         let message = format!("deployment {}, which outlived the agent, is monitored again", record.name);
-        self.host.report.emit(job_event(Code::DeploymentReattached, &record, message));
+        if self.hook.is_news(&record.id) {
+            self.host.report.emit(job_event(Code::DeploymentReattached, &record, message));
+        }
         self.hook.follow(&record);
     }
 

@@ -48,16 +48,16 @@ fn subject(record: &DeploymentRecord, result: bool) -> SignalSubject {
     SignalSubject { id: record.id.clone(), name: record.name.clone(), resource: record.resource.clone(), result }
 }
 
-/// A node's failure that could not be recorded.
+/// A node's end that could not be recorded.
 #[derive(Debug)]
-pub(super) enum UnrecordedFailure {
-    /// The node was being brought up for this deployment, and that failed.
+pub(super) enum UnrecordedEnd {
+    /// The node was brought up for this deployment, or that failed.
     Ended(String, Box<Done>),
     /// It could not even be begun until its time was over.
     NotBegun(Box<Deployment>, Box<Error>),
 }
 
-impl UnrecordedFailure {
+impl UnrecordedEnd {
     /// The deployment's id.
     pub(super) fn id(&self) -> &str {
         match self {
@@ -78,8 +78,8 @@ pub(in crate::daemon) struct Ledger {
     pub(super) sending: FuturesUnordered<Sending>,
     /// What left the outbox and could not be recorded, e.g. on a full disk: it must not be sent again.
     pub(super) unrecorded: Vec<(QueuedSignal, Disposition)>,
-    /// Failures of a node that could not be recorded, oldest first: until they are, nothing else is begun.
-    pub(super) unrecorded_failures: Vec<UnrecordedFailure>,
+    /// Ends of a node that could not be recorded, oldest first: until they are, nothing else is begun with it.
+    pub(super) unrecorded_ends: Vec<UnrecordedEnd>,
     /// A result that could not be stored: it is tried again, and everything else goes on.
     pub(in crate::daemon) unstored: FailurePause,
     /// Why a deployment waits for room in the outbox, where one does.
@@ -104,7 +104,7 @@ impl Ledger {
             outbox,
             sending,
             unrecorded: Vec::new(),
-            unrecorded_failures: Vec::new(),
+            unrecorded_ends: Vec::new(),
             unstored,
             held: None,
             reported_held: None,
@@ -363,14 +363,15 @@ impl Ledger {
         entry
     }
 
-    /// Has Heat hear of a node's failure that cannot be recorded; what is sent is stored by the record once that can be written.
+    /// Has Heat hear of a node's end that cannot be recorded; what is sent is stored by the record once that can be written.
     pub(super) fn send_unrecorded(
         &self,
         record: &DeploymentRecord,
         outcome: &DeploymentOutcome,
         wait: Option<&Wait>,
     ) -> Result<()> {
-        if let Some(wait) = wait {
+        // One that was stored before the record could not be written may have been sent.
+        if let Some(wait) = wait.filter(|_| record.wait_signal.is_none()) {
             self.outbox.put_unstored(self.wait_signal(record, wait))?;
         }
         match Destination::of(&record.target) {
@@ -404,7 +405,14 @@ impl Ledger {
     /// Records what became of signals; what cannot be written is kept for the next time.
     pub(super) fn record_dispositions(&mut self) -> Vec<Error> {
         let mut errors = Vec::new();
-        for (entry, disposition) in std::mem::take(&mut self.unrecorded) {
+        // First the end that they speak of.
+        let waits = |(entry, _): &(QueuedSignal, Disposition)| {
+            let id = entry.about.as_ref().map(|about| about.id.as_str());
+            self.unrecorded_ends.iter().any(|end| Some(end.id()) == id)
+        };
+        let (waiting, now): (Vec<_>, Vec<_>) = std::mem::take(&mut self.unrecorded).into_iter().partition(waits);
+        self.unrecorded = waiting;
+        for (entry, disposition) in now {
             if let Err(error) = self.record_disposition(&entry, &disposition) {
                 errors.push(error);
                 self.unrecorded.push((entry, disposition));

@@ -1,11 +1,12 @@
-//! A node's failure that cannot be recorded, because the state directory is full, read-only or gone: Heat hears of it all the same, and not
-//! from its own timeout. It is recorded as soon as that succeeds; until then nothing new is begun with the node.
+//! A node's end that cannot be recorded, because the state directory is full, read-only or gone: Heat hears of it all the same, and not
+//! from its own timeout. It is recorded as soon as that succeeds; until then nothing new is begun with the node. Whoever restarts the agent
+//! before that has the node brought up once more.
 
 use std::time::Duration;
 
 use super::Agent;
 use super::begin::has_signals;
-use super::ledger::UnrecordedFailure;
+use super::ledger::UnrecordedEnd;
 use crate::daemon::node::deadline::DeadlineInputs;
 use crate::daemon::node::{Done, NodePlan};
 use crate::daemon::reason::reason;
@@ -14,44 +15,40 @@ use crate::error::{Error, Result};
 use crate::metadata::Deployment;
 use crate::report::Code;
 
-/// How many failures are kept: as many updates as Heat gives up while nothing can be recorded.
+/// How many ends are kept: as many updates as Heat gives up while nothing can be recorded.
 const MOST: usize = 8;
 
 impl Agent {
     /// Records what could not be recorded before.
-    pub(super) fn record_failures(&mut self) -> Result<()> {
-        while !self.ledger.unrecorded_failures.is_empty() {
-            let failure = self.ledger.unrecorded_failures.remove(0);
+    pub(super) fn record_ends(&mut self) -> Result<()> {
+        while !self.ledger.unrecorded_ends.is_empty() {
+            let failure = self.ledger.unrecorded_ends.remove(0);
             let recorded = match &failure {
-                UnrecordedFailure::Ended(id, done) => self.record_node(id, done),
-                UnrecordedFailure::NotBegun(deployment, error) => self.refuse(deployment, Code::of_trouble(error), error),
+                UnrecordedEnd::Ended(id, done) => self.record_node(id, done),
+                UnrecordedEnd::NotBegun(deployment, error) => self.refuse(deployment, Code::of_trouble(error), error),
             };
             if recorded.is_err() {
-                self.ledger.unrecorded_failures.insert(0, failure);
+                self.ledger.unrecorded_ends.insert(0, failure);
                 return recorded;
             }
         }
         Ok(())
     }
 
-    /// Keeps the end of a node that `record_node` could not write down. Of a success Heat hears once it is recorded: the node is looked at
-    /// again after a restart, and Heat must not hear of a failure then.
+    /// Keeps the end of a node that `record_node` could not write down.
     pub(super) fn keep_unrecorded(&mut self, id: &str, done: Done) {
-        if done.outcome.reason.is_none() {
-            return;
-        }
         if let Some(record) = self.ledger.journal.get(id) {
             let sent = self.ledger.send_unrecorded(record, &done.outcome, done.wait.as_ref());
             if let Err(error) = sent {
                 self.trouble.record("sending a result that cannot be recorded", &error);
             }
         }
-        self.ledger.unrecorded_failures.push(UnrecordedFailure::Ended(id.to_owned(), Box::new(done)));
+        self.ledger.unrecorded_ends.push(UnrecordedEnd::Ended(id.to_owned(), Box::new(done)));
     }
 
-    /// Nothing could be begun, because of `error`: a node's deployment whose time is over has failed by that.
+    /// Nothing could be begun, because of `error`, and not for the first time: a node's deployment whose time is over has failed by that.
     pub(super) fn fail_overdue(&mut self, error: &Error) {
-        if self.ledger.unrecorded_failures.len() >= MOST || self.node_task.bring_up.is_busy() {
+        if self.trouble.condition().is_none() || self.ledger.unrecorded_ends.len() >= MOST || self.node_task.bring_up.is_busy() {
             return;
         }
         let Some((deployment, plan)) = self.overdue() else { return };
@@ -64,20 +61,21 @@ impl Agent {
         if let Err(error) = self.ledger.send_unrecorded(&record, &outcome, wait.as_ref()) {
             self.trouble.record("sending a result that cannot be recorded", &error);
         }
-        self.ledger.unrecorded_failures.push(UnrecordedFailure::NotBegun(Box::new(deployment), Box::new(error)));
+        self.ledger.unrecorded_ends.push(UnrecordedEnd::NotBegun(Box::new(deployment), Box::new(error)));
     }
 
-    /// The node's deployment that Heat waits for, and that has had all the time that it may take.
+    /// The node's deployment that Heat waits for, that has not begun, and that has had all the time that it may take. One that has begun is
+    /// resumed, and fails by itself.
     fn overdue(&self) -> Option<(Deployment, NodePlan)> {
         let snapshot = self.collector.snapshot();
         let journal = &self.ledger.journal;
-        let is_failed = |id: &str| self.ledger.unrecorded_failures.iter().any(|failure| failure.id() == id);
+        let is_failed = |id: &str| self.ledger.unrecorded_ends.iter().any(|failure| failure.id() == id);
         let waits = |deployment: &Deployment| {
             deployment.group == "kubernetes-node"
                 && has_signals(deployment)
                 && !is_failed(&deployment.id)
                 && matches!(deployment.action(), "CREATE" | "UPDATE" | "")
-                && journal.get(&deployment.id).is_none_or(|record| record.state <= DeploymentState::Running)
+                && journal.get(&deployment.id).is_none_or(|record| record.state < DeploymentState::Running)
         };
         let entries = snapshot.deployments.iter().flat_map(|deployments| deployments.values());
         let mut newest: Vec<Deployment> =

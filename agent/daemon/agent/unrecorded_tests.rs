@@ -60,7 +60,9 @@ async fn poll(agent: &mut Agent, fake: &Fake, deployments: &[Value]) {
     fake.play(vec![lists(&fake.base, deployments)]);
     let change = agent.collector.poll_once().await;
     agent.received(change);
-    drop(agent.decide());
+    if let Err(error) = agent.decide() {
+        agent.trouble.record("processing the deployments", &error);
+    }
     fake.play(vec![ok("")]);
     while let Some(sent) = agent.ledger.sending.next().await {
         agent.sent(sent);
@@ -90,7 +92,7 @@ async fn heat_hears_of_a_node_that_failed_although_that_cannot_be_recorded_and_o
         let obstacle = Obstacle::at(dir.path(), &path);
         agent.node_ended("id-n1", failed(&fake.base));
         assert!(agent.trouble.is_paused(), "{path}: it is said");
-        for _ in 0..3 {
+        for _ in 0..5 {
             poll(&mut agent, &fake, &node).await;
         }
         let sent = signals(&fake);
@@ -112,6 +114,36 @@ async fn heat_hears_of_a_node_that_failed_although_that_cannot_be_recorded_and_o
     }
 }
 
+/// Review: a node that came up, and whose end could not be recorded, was brought up again, or failed by its time being over.
+#[tokio::test]
+async fn heat_hears_of_a_node_that_came_up_although_that_cannot_be_recorded() {
+    let fake = Fake::start(vec![ok("")]).await;
+    let dir = tempfile::tempdir().unwrap();
+    let mut agent = open_at(dir.path(), &fake, &[]).await;
+    let created = Timestamp(agent.host.clock.now().0 - 590_000).rfc3339();
+    let node = [minion(&fake.base, 1, &created)];
+    poll(&mut agent, &fake, &node).await;
+    agent.node_task.bring_up.stop();
+    let obstacle = Obstacle::at(dir.path(), "node.json");
+    let Done { wait, .. } = failed(&fake.base);
+    let wait = wait.map(|wait| Wait { signal: WaitSignal { status: WaitStatus::Success, ..wait.signal }, ..wait });
+    agent.node_ended("id-n1", Done { outcome: DeploymentOutcome::default(), wait, ..failed(&fake.base) });
+    for _ in 0..5 {
+        poll(&mut agent, &fake, &node).await;
+        assert!(!agent.node_task.bring_up.is_busy());
+    }
+    let both = ["POST /signal/n1", "PUT /wait"];
+    assert_eq!(signals(&fake), both);
+    assert!(!fake.requests().iter().any(|request| request.contains("FAILURE")), "{:?}", fake.requests());
+    obstacle.goes();
+    agent.record_dispositions(Vec::new());
+    poll(&mut agent, &fake, &node).await;
+    let record = agent.ledger.journal.get("id-n1").unwrap();
+    assert_eq!((record.state, record.failed()), (DeploymentState::Signalled, false));
+    assert_eq!(agent.ledger.generations.current().unwrap().state, GenerationState::Applied);
+    assert_eq!(signals(&fake), both, "nothing is sent twice");
+}
+
 /// Attack: an update came while the disk was full, and Heat's timeout was the first news of that.
 #[tokio::test]
 async fn a_node_that_cannot_be_begun_in_its_time_fails_by_what_keeps_it_from_that() {
@@ -124,7 +156,7 @@ async fn a_node_that_cannot_be_begun_in_its_time_fails_by_what_keeps_it_from_tha
         let created = Timestamp(now.0 - u64::try_from(ago.as_millis()).unwrap()).rfc3339();
         let node = [minion(&fake.base, 1, &created)];
         let obstacle = Obstacle::at(dir.path(), &format!("deployments/{}.json", crate::digest::key_of("id-n1")));
-        for _ in 0..3 {
+        for _ in 0..5 {
             poll(&mut agent, &fake, &node).await;
         }
         let sent = signals(&fake).len() - before;
@@ -153,7 +185,7 @@ async fn each_update_that_cannot_be_begun_in_its_time_is_heard_of() {
     let key = |n: u32| format!("deployments/{}.json", crate::digest::key_of(&format!("id-n{n}")));
     let obstacles = [1, 2].map(|n| Obstacle::at(dir.path(), &key(n)));
     for n in [1, 2] {
-        for _ in 0..3 {
+        for _ in 0..5 {
             poll(&mut agent, &fake, &[minion(&fake.base, n, &created)]).await;
         }
     }
@@ -187,7 +219,7 @@ async fn a_failure_that_could_not_be_sent_either_outlives_the_agent_once_it_is_r
     drop(agent);
     let mut agent = open_at(dir.path(), &fake, &[]).await;
     assert_eq!(agent.ledger.outbox.waiting().len(), 2);
-    for _ in 0..3 {
+    for _ in 0..5 {
         poll(&mut agent, &fake, &node).await;
     }
     assert_eq!(signals(&fake), ["POST /signal/n1", "PUT /wait"]);

@@ -61,6 +61,13 @@ impl OrderedRepair {
         is_new
     }
 
+    /// A look begins: what one found that was broken off is not what this one finds.
+    pub(super) fn begins(&self) {
+        if let Some(trial) = &mut *self.0.borrow_mut() {
+            (trial.found, trial.failure) = (None, None);
+        }
+    }
+
     /// How soon the node is looked at (again) for it.
     pub(super) fn interval(&self) -> Option<Duration> {
         self.is_ordered().then_some(INTERVAL)
@@ -226,6 +233,9 @@ mod tests {
         }
         let (repair, clock) = (OrderedRepair::default(), Clock::manual(Timestamp(0)));
         assert!(repair.order(&clock) && repair.ends(Some(&busy)).is_none());
+        repair.finds(&[]);
+        repair.begins();
+        assert!(repair.ends(None).is_none(), "what it found was broken off");
         repair.finds(&[]);
         assert_eq!(repair.ends(None).unwrap().unwrap(), ["nothing differs from the node's parameters"], "the next look saw it");
     }
