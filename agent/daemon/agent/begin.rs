@@ -43,7 +43,9 @@ impl Agent {
         self.ledger.store_missing_signals();
         // Signals go out even where nothing new can be begun, e.g. on a full disk.
         let recorded = self.record_ends();
-        let begun = recorded.and(self.begin());
+        // What cannot be recorded of a node keeps scripts from nothing.
+        let begun = self.begin();
+        let begun = recorded.and(begun);
         if let Err(error) = &begun {
             self.fail_overdue(error);
         }

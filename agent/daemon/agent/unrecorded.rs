@@ -22,13 +22,13 @@ impl Agent {
     /// Records what could not be recorded before.
     pub(super) fn record_ends(&mut self) -> Result<()> {
         while !self.ledger.unrecorded_ends.is_empty() {
-            let failure = self.ledger.unrecorded_ends.remove(0);
-            let recorded = match &failure {
+            let end = self.ledger.unrecorded_ends.remove(0);
+            let recorded = match &end {
                 UnrecordedEnd::Ended(id, done) => self.record_node(id, done),
                 UnrecordedEnd::NotBegun(deployment, error) => self.refuse(deployment, Code::of_trouble(error), error),
             };
             if recorded.is_err() {
-                self.ledger.unrecorded_ends.insert(0, failure);
+                self.ledger.unrecorded_ends.insert(0, end);
                 return recorded;
             }
         }
@@ -69,19 +69,17 @@ impl Agent {
     fn overdue(&self) -> Option<(Deployment, NodePlan)> {
         let snapshot = self.collector.snapshot();
         let journal = &self.ledger.journal;
-        let is_failed = |id: &str| self.ledger.unrecorded_ends.iter().any(|failure| failure.id() == id);
+        let has_ended = |id: &str| self.ledger.unrecorded_ends.iter().any(|end| end.id() == id);
         let waits = |deployment: &Deployment| {
             deployment.group == "kubernetes-node"
                 && has_signals(deployment)
-                && !is_failed(&deployment.id)
+                && !has_ended(&deployment.id)
                 && matches!(deployment.action(), "CREATE" | "UPDATE" | "")
                 && journal.get(&deployment.id).is_none_or(|record| record.state < DeploymentState::Running)
         };
         let entries = snapshot.deployments.iter().flat_map(|deployments| deployments.values());
-        let mut newest: Vec<Deployment> =
-            entries.filter_map(|entry| Deployment::parse(&entry).ok().flatten()).filter(waits).collect();
-        newest.sort_unstable_by(|one, other| one.creation_time.cmp(&other.creation_time));
-        let deployment = newest.pop()?;
+        let listed = entries.filter_map(|entry| Deployment::parse(&entry).ok().flatten());
+        let deployment = listed.filter(waits).max_by(|one, other| one.creation_time.cmp(&other.creation_time))?;
         let plan = self.understood(&deployment).ok()?;
         let waiting = match journal.get(&deployment.id) {
             Some(_) => self.ledger.heat_waiting_for(&deployment, plan.spec.timeout),
