@@ -917,7 +917,7 @@ mod tests {
                 std::fs::write(&one, "").unwrap();
                 let is_over = &is_over;
                 scope.spawn(move || {
-                    while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                    while !is_over.load(Ordering::Relaxed) {
                         std::fs::rename(&one, &other).unwrap();
                         std::fs::rename(&other, &one).unwrap();
                     }
@@ -925,7 +925,7 @@ mod tests {
             }
             let link = Path::new("etc/sysctl.d/99-sysctl.conf");
             let failed = (0..20_000).find_map(|_| tree.facts_followed(link).err());
-            is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+            is_over.store(true, Ordering::Relaxed);
             assert_eq!(failed.map(|error| error.to_string()), None);
         });
     }
