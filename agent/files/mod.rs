@@ -917,7 +917,7 @@ mod tests {
                 std::fs::write(&one, "").unwrap();
                 let is_over = &is_over;
                 scope.spawn(move || {
-                    while !is_over.load(Ordering::Relaxed) {
+                    while !is_over.load(Relaxed) {
                         std::fs::rename(&one, &other).unwrap();
                         std::fs::rename(&other, &one).unwrap();
                     }
@@ -925,7 +925,7 @@ mod tests {
             }
             let link = Path::new("etc/sysctl.d/99-sysctl.conf");
             let failed = (0..20_000).find_map(|_| tree.facts_followed(link).err());
-            is_over.store(true, Ordering::Relaxed);
+            is_over.store(true, Relaxed);
             assert_eq!(failed.map(|error| error.to_string()), None);
         });
     }
