@@ -912,14 +912,13 @@ mod tests {
         std::os::unix::fs::symlink("../sysctl.conf", dir.path().join("etc/sysctl.d/99-sysctl.conf")).unwrap();
         let is_over = std::sync::atomic::AtomicBool::new(false);
         std::thread::scope(|scope| {
-            for n in 0..2 {
-                let (one, other) = (dir.path().join(format!("{n}")), dir.path().join(format!("{n}.new")));
-                std::fs::write(&one, "").unwrap();
-                let is_over = &is_over;
+            for name in ["one", "other"] {
+                tree.write(Path::new(name), b"", Attributes::mode(0o644)).unwrap();
+                let (tree, is_over, away) = (&tree, &is_over, format!("{name}.away"));
                 scope.spawn(move || {
                     while !is_over.load(Relaxed) {
-                        std::fs::rename(&one, &other).unwrap();
-                        std::fs::rename(&other, &one).unwrap();
+                        renameat(&tree.root, name, &tree.root, away.as_str()).unwrap();
+                        renameat(&tree.root, away.as_str(), &tree.root, name).unwrap();
                     }
                 });
             }
