@@ -185,7 +185,7 @@ fn write_plain(event: &Event) {
 /// Message and cause in one line, safe to show.
 fn line(event: &Event) -> String {
     let message = &event.message;
-    let (fact, count) = message.split_at(message.find(" (said ").unwrap_or(message.len()));
+    let (fact, count) = message.split_at(message.find(" (repeated ").unwrap_or(message.len()));
     // Such a cause says the message itself behind what it knows besides: `port 2379 is held by x; y.service ended (last lines …)`.
     let says_all = |cause: &str| cause.split("; ").skip(1).any(|part| part.split(REMARK).next() == Some(fact));
     escaped(&match event.cause.as_deref().map(|cause| left_of(cause, message)) {
@@ -259,7 +259,7 @@ mod tests {
                     format!("installed programs: {fact}"),
                     format!("installed programs: {error}"),
                     format!("installed programs: {short}"),
-                    format!("installed programs: {short} (said 2 times)"),
+                    format!("installed programs: {short} (repeated 2 times)"),
                     error.to_string(),
                     fact.to_owned(),
                     "the node cannot be brought up".to_owned(),
@@ -279,7 +279,7 @@ mod tests {
             }
         }
         let cause = "port 2379 is held by x; a.service ended (last lines of a.service: address in use)";
-        for (message, count) in [("a.service ended", ""), ("a.service ended (said 3 times)", " (said 3 times)")] {
+        for (message, count) in [("a.service ended", ""), ("a.service ended (repeated 3 times)", " (repeated 3 times)")] {
             assert_eq!(line(&Event::new(Code::UnitDiedInBringUp, message).cause(cause)), format!("{cause}{count}"));
         }
         // What only begins alike is another cause.

@@ -38,7 +38,7 @@ CHANGES = [
     (r"((?:healthy|FAILED|degraded) +<t> +)\d+\b", r"\1<n>"),
     (r"server add volume [0-9a-f-]{36}", "server add volume <this server>"),
     # In the journal, where it was said before.
-    (r" \(said \d+ times\)", ""),
+    (r" \(repeated \d+ times\)", ""),
     # Whether a unit that dies again and again is up in this moment.
     (r"\bended( with status \d+)? (again and again|and systemd|and is about)", r"ended \2"),
     # How often it has died by now.
