@@ -71,7 +71,8 @@ impl<H: CertificateBackend> CertificateKeeper<H> {
                 let asking = asked.iter().map(async |signer| {
                     let answer = magnum.fetch_authority(*signer, limit).await.map_err(IssueFailure::outside)?;
                     let doing = || format!("the CA {signer} that Magnum returned");
-                    Ok::<_, IssueFailure>((*signer, X509::all_from_pem(&answer).context(doing)?))
+                    let parsed = X509::all_from_pem(&answer).context(doing).map_err(IssueFailure::wrong_answer)?;
+                    Ok::<_, IssueFailure>((*signer, parsed))
                 });
                 known.extend(all(asking).await.into_iter().collect::<std::result::Result<Vec<_>, _>>()?);
             }
@@ -146,9 +147,14 @@ impl<H: CertificateBackend> CertificateKeeper<H> {
                     None => return Err(nobody_signs(wanted).into()),
                 },
             };
-            let pair = InstalledPair::parse(format!("{}\n", text.trim_end()), key.to_pem().to_owned()).context(doing)?;
             let authorities = trusted.get(&wanted.signer).map(Vec::as_slice).unwrap_or_default();
-            examine(wanted, &pair, authorities, now, "as it was signed")?;
+            let signed = InstalledPair::parse(format!("{}\n", text.trim_end()), key.to_pem().to_owned())
+                .context(doing)
+                .and_then(|pair| examine(wanted, &pair, authorities, now, "as it was signed").map(|()| pair));
+            let pair = signed.map_err(|error| match signers {
+                Signers::Magnum(_) => IssueFailure::wrong_answer(error),
+                Signers::Own(_) => error.into(),
+            })?;
             let owner = resolve(&owners, &wanted.owner, &wanted.path)?;
             stage(&self.root, &wanted.path, pair.certificate.as_bytes(), owner, false)?;
             Ok::<_, IssueFailure>((wanted.name.clone(), pair))
@@ -159,7 +165,7 @@ impl<H: CertificateBackend> CertificateKeeper<H> {
             match result {
                 Ok((name, pair)) => drop(done.insert(name, pair)),
                 // What stays wrong is reported before what may pass.
-                Err(stopped) if failed.as_ref().is_none_or(|first| first.is_transient && !stopped.is_transient) => {
+                Err(stopped) if failed.as_ref().is_none_or(|first| first.retry > stopped.retry) => {
                     failed = Some(stopped);
                 }
                 Err(_) => {}

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::clock::{Clock, Timestamp};
 use crate::desired::{MagnumAccess, Signer};
+use crate::error::remedy::Remedy;
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::Tree;
 use crate::keepers::volumes::ProgramOutput;
@@ -13,6 +14,9 @@ use crate::progress::Progress;
 
 /// How long one request may take: Magnum's own calls between its services end after a minute.
 pub(super) const REQUEST_LIMIT: Duration = Duration::from_mins(1);
+/// What to do about a certificate of Magnum's that is not what was asked for: no parameter can be corrected.
+const WRONG_ANSWER: &str = "give the cause to an admin of Magnum: it was asked twice, and what it returned cannot be used; `openstack coe ca \
+                            show CLUSTER` shows its CA";
 
 /// Who signs at another place: Magnum.
 pub trait CertificateSigner {
@@ -67,20 +71,38 @@ pub struct CertificateKeeper<H> {
 /// Why a try ended.
 pub(super) struct IssueFailure {
     pub(super) error: Error,
-    /// Whether it may pass by itself: somebody outside does not answer.
-    pub(super) is_transient: bool,
+    pub(super) retry: Retry,
+}
+
+/// Whether what failed is tried again.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Retry {
+    Never,
+    /// An answer was wrong. Magnum's CA may have changed between two requests.
+    Once,
+    /// It may pass by itself: somebody outside does not answer.
+    UntilDeadline,
 }
 
 impl IssueFailure {
     /// By what somebody outside answered.
     pub(super) fn outside(error: Error) -> Self {
-        Self { is_transient: error.kind() == ErrorKind::Transient, error }
+        let retry = if error.kind() == ErrorKind::Transient { Retry::UntilDeadline } else { Retry::Never };
+        Self { error, retry }
+    }
+
+    /// By a certificate of an issuer outside that is wrong. What a wrong clock explains is said with the clocks.
+    pub(super) fn wrong_answer(error: Error) -> Self {
+        if error.connect_failure().is_some() {
+            return error.into();
+        }
+        Self { error: error.remedy(Remedy::stack_update_or(WRONG_ANSWER)), retry: Retry::Once }
     }
 }
 
 /// What goes wrong on this machine stays wrong.
 impl From<Error> for IssueFailure {
     fn from(error: Error) -> Self {
-        Self { error, is_transient: false }
+        Self { error, retry: Retry::Never }
     }
 }

@@ -31,7 +31,7 @@ pub(crate) use sets::remove_sets;
 
 use self::decide::{CertificateAction, CertificateDecision, DecisionFacts};
 use self::issue::{SigningTask, examine};
-use self::keeper::{IssueFailure, REQUEST_LIMIT};
+use self::keeper::{IssueFailure, REQUEST_LIMIT, Retry};
 use self::places::{OwnKey, Places, given};
 use self::sets::{WantedFile, put_in_place};
 use crate::backoff::{Backoff, pause_before_deadline};
@@ -78,6 +78,7 @@ impl<H: CertificateBackend> Certificates for CertificateKeeper<H> {
         let deadline = if self.is_update { deadline } else { deadline.min(started.elapsed() + REQUEST_LIMIT * 2) };
         let mut pauses = PAUSES;
         let mut attempt: u32 = 1;
+        let mut was_wrong = false;
         loop {
             let left = deadline.saturating_sub(started.elapsed());
             let stopped = match Box::pin(self.attempt(desired, trust, left)).await {
@@ -87,7 +88,14 @@ impl<H: CertificateBackend> Certificates for CertificateKeeper<H> {
             let left = deadline.saturating_sub(started.elapsed());
             let wait = pause_before_deadline(pauses.next_pause(), stopped.error.asked_pause(), left);
             let is_of_time = matches!(stopped.error.connect_failure(), Some(ConnectFailure::Clock | ConnectFailure::Expired));
-            let may_pass = stopped.is_transient || (is_of_time && started.elapsed() < self.clock_settles);
+            let may_pass = match stopped.retry {
+                Retry::UntilDeadline => true,
+                Retry::Once if !was_wrong => {
+                    was_wrong = true;
+                    true
+                }
+                Retry::Once | Retry::Never => is_of_time && started.elapsed() < self.clock_settles,
+            };
             let Some(wait) = wait.filter(|_| may_pass) else { return Err(failed(&stopped.error)) };
             let event = Event::new(Code::CertificatesWaiting, format!("waiting for certificates: {}", stopped.error));
             self.emit(event.error(&stopped.error).attempt(attempt).next_try(wait));

@@ -516,9 +516,12 @@ async fn what_is_signed_wrongly_has_one_cause_and_replaces_nothing() {
         let mut moved = desired();
         moved.certificates[0].addresses = vec!["192.0.2.2".parse().unwrap()];
         let (before, keys) = (node.everything(), node.keys(&moved));
-        node.outside.wrong.borrow_mut().push_back(wrong);
+        // Magnum's CA may change between two requests: what it returns is asked for once more.
+        let is_final = matches!(wrong, Wrong::Refused | Wrong::Expired | Wrong::NotYetValid);
+        node.outside.wrong.borrow_mut().extend(vec![wrong; if is_final { 1 } else { 2 }]);
         let failure = node.run(&moved, 2).await.unwrap_err();
         assert!(failure.cause.contains(cause), "{wrong:?}: {failure:?}");
+        assert!(node.outside.wrong.borrow().is_empty(), "{wrong:?}");
         let code = match wrong {
             Wrong::Refused => Code::CertificatesRefused,
             Wrong::NotYetValid => Code::CertificateNotYetValid,
@@ -527,7 +530,9 @@ async fn what_is_signed_wrongly_has_one_cause_and_replaces_nothing() {
         assert_eq!((failure.code, failure.doing().as_str()), (code, "certificates"), "{wrong:?}");
         assert!(!failure.cause.contains("PRIVATE KEY") && !failure.remedy.is_empty());
         assert_eq!(node.everything(), before, "{wrong:?}");
+        assert!(is_final || failure.remedy.contains("an admin of Magnum"), "{wrong:?}: {failure:?}");
         // The fault goes: the same key, the new address.
+        node.outside.wrong.borrow_mut().extend(vec![wrong; usize::from(!is_final)]);
         node.run(&moved, 2).await.unwrap();
         assert!(node.inspect(&moved).drift.is_empty());
         assert_eq!(node.keys(&moved), keys);
