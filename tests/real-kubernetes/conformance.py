@@ -2,9 +2,10 @@
 run where it is named, as it takes most of an hour.
 
 HNA_CONFORMANCE_RUNTIMES ("containerd docker"): of the two workers; the master has containerd.
+HNA_CONFORMANCE_AFTER (""): what the cluster has been through before: "power-cut" of all nodes, "rotation" of the CA, in this order if both.
 HNA_CONFORMANCE_FOCUS: a regular expression; of the tests' names, those that it is found in.
 HNA_CONFORMANCE_PROCESSES (4), HNA_CONFORMANCE_MINUTES (120): how many at a time, and when all of it is cut off.
-HNA_RENEW_CONFORMANCE=1 writes the results into docs/conformance.md; they are in target/real-kubernetes/conformance.txt in any case."""
+HNA_RENEW_CONFORMANCE=1 writes the results into docs/conformance.md, a section for each kind of cluster; they are in target/real-kubernetes/conformance.txt in any case."""
 import os
 import re
 import time
@@ -23,7 +24,9 @@ FOCUS = os.environ.get("HNA_CONFORMANCE_FOCUS", "")
 PROCESSES = int(os.environ.get("HNA_CONFORMANCE_PROCESSES", "4"))
 MINUTES = float(os.environ.get("HNA_CONFORMANCE_MINUTES", "120"))
 NODES = {"m1": {"ADDONS": "coredns"}, **{f"w{i}": {"CONTAINER_RUNTIME": runtime} for i, runtime in enumerate(RUNTIMES, 1)}}
-PAGE, HEADING = REPO / "docs/conformance.md", "## Results of the last run"
+AFTER = os.environ.get("HNA_CONFORMANCE_AFTER", "").split()
+PAGE = REPO / "docs/conformance.md"
+TITLE = f"### Workers with {' and '.join(RUNTIMES)}, " + (f"after {' and '.join(AFTER)}" if AFTER else "fresh")
 MANIFEST = "/usr/share/heat-node-agent/addons/coredns/coredns.yaml"
 CUT_OFF = "the run was cut off before its end"
 # Tests that are not run, and why.
@@ -45,8 +48,40 @@ def shared(suite, testhost, tmp_path_factory) -> Iterator[RealCluster]:
         cluster.is_ready(*NODES)
         # Those that had no image yet are tried again by and by; these at once.
         cluster.kubectl("delete", "pods", "-n", "kube-system", "-l", "k8s-app=kube-dns")
+        for what in AFTER:
+            HISTORY[what](cluster)
+            cluster.is_ready(*NODES)
+            for node in cluster.nodes.values():
+                wait_for(node.is_quiet, NET, f"nothing to do on {node.name} after {what}", every=1)
         cluster.kubectl("rollout", "status", "-n", "kube-system", f"--timeout={NET}s", "deployment/coredns")
         yield cluster
+
+
+def cut_all(cluster: RealCluster):
+    together(*(node.host.cut for node in cluster.nodes.values()))
+    for node in cluster.nodes.values():
+        node.host.boot()
+
+
+def rotate(cluster: RealCluster):
+    """The CA's change in its three steps."""
+    nodes = cluster.nodes.values()
+    cluster.magnum.rotate()
+    for step in ({"WAIT_TIMEOUT": 601}, {"CA_ROTATION": "switch"}, {"CA_ROTATION": "drop-old"}):
+        for node in nodes:
+            node.update(**step)
+            node.succeeds()
+    assert {node.read("/etc/kubernetes/certs/ca.crt").count(b"BEGIN CERTIFICATE") for node in nodes} == {1}
+
+
+HISTORY = {"power-cut": cut_all, "rotation": rotate}
+
+
+def with_section(page: str, section: str) -> str:
+    """The page with this section of the results, in the place of an earlier one with its title."""
+    head, *sections = re.split(r"^(?=### Workers with )", page, flags=re.M)
+    kept = [one for one in sections if not one.startswith(f"{TITLE}\n")]
+    return "\n\n".join(part.strip("\n") for part in [head, *sorted([*kept, section])]) + "\n"
 
 
 def group(name: str) -> str:
@@ -54,13 +89,13 @@ def group(name: str) -> str:
 
 
 def page(outcome: Outcome, wanted: list[str], left: dict[str, str], about: str) -> str:
-    """The section of docs/conformance.md that the run writes."""
+    """The section of docs/conformance.md that the run writes below its heading of results."""
     def row(groups: list[str], what: str) -> str:
         of = [name for name in wanted if group(name) in groups]
         passed, failed = (sum(name in found for name in of) for found in (outcome.passed, outcome.failed))
         return f"| {what} | {len(of)} | {passed} | {failed} | {len(of) - passed - failed} |"
     groups = sorted({group(name) for name in wanted})
-    lines = [HEADING, "", about, "", "| group | tests | passed | failed | not run |", "|---|---|---|---|---|", *(row([one], one) for one in groups),
+    lines = [TITLE, "", about, "", "| group | tests | passed | failed | not run |", "|---|---|---|---|---|", *(row([one], one) for one in groups),
              row(groups, "all"), ""]
     if outcome.failed:
         lines += ["| failed | its words |", "|---|---|", *(f"| {name} | {reason.replace('|', chr(92) + '|')} |" for name, reason in sorted(outcome.failed.items())), ""]
@@ -98,7 +133,7 @@ def test_conformance(cluster, tmp_path: Path):
     (MADE / "conformance.txt").write_text("\n".join([text, *(f"passed {outcome.seconds.get(n, 0):7.1f} s  {n}" for n in sorted(outcome.passed)), ""]))
     print(text)
     if os.environ.get("HNA_RENEW_CONFORMANCE"):
-        PAGE.write_text(PAGE.read_text().split(HEADING)[0] + text)
+        PAGE.write_text(with_section(PAGE.read_text(), text))
     assert outcome.passed == set(wanted), f"see {MADE / 'conformance.txt'} and the logs beside it"
     for node in cluster.nodes.values():
         wait_for(node.is_quiet, NET, f"nothing to do on {node.name}", every=1)
