@@ -32,6 +32,8 @@ use crate::kubernetes::versions::{Component, ConfigKind};
 pub(super) const UNIT: &str = "kubelet.service";
 /// The gate that the API knows the node.
 pub const REGISTRATION: &str = "registration";
+/// The first minor whose kubelet refuses to give its own node labels of `node-role.kubernetes.io/`.
+pub(super) const FIRST_WITHOUT_OWN_ROLE: u16 = 16;
 /// Not `kubelet-config.yaml`, which is a kubeconfig on Magnum's nodes (magnum-node.md 2.3).
 const CONFIGURATION: &str = "/etc/kubernetes/kubelet-configuration.yaml";
 const KUBECONFIG: &str = "/etc/kubernetes/kubelet.kubeconfig";
@@ -162,10 +164,14 @@ fn requests(spec: &NodeSpec, cluster: &ClusterSpec) -> Option<Gate> {
     }
 }
 
+/// The name of the node's object in the API, as the kubelet itself spells it.
+pub(super) fn node_object_name(cluster: &ClusterSpec) -> String {
+    cluster.node_name.as_deref().unwrap_or_default().to_ascii_lowercase()
+}
+
 /// The node's object in the API, and as whom its kubelet asks for it.
 fn node_object(spec: &NodeSpec, cluster: &ClusterSpec) -> (String, Option<ClientIdentity>) {
-    // As the kubelet itself spells it.
-    let name = cluster.node_name.as_deref().unwrap_or_default().to_ascii_lowercase();
+    let name = node_object_name(cluster);
     (format!("{}/api/v1/nodes/{name}", cluster.server(spec.role)), cluster.tls.then(|| client_identity(cluster)))
 }
 
@@ -347,10 +353,10 @@ fn pods(spec: &NodeSpec, cluster: &ClusterSpec, settings: &mut Settings) {
     }
 }
 
-/// Labels that the kubelet gives its node. From 1.16 on the master's own is left to the API (magnum-node.md 5.1); others that
-/// a kubelet may not give are refused when the parameters are read.
+/// Labels that the kubelet gives its node. From 1.16 on the master's own are given through the API (`node_role`; magnum-node.md 5.1);
+/// others that a kubelet may not give are refused when the parameters are read.
 fn labels(role: Role, cluster: &ClusterSpec) -> Vec<String> {
-    let own = role == Role::Master && cluster.minor.number() < 16;
+    let own = role == Role::Master && cluster.minor.number() < FIRST_WITHOUT_OWN_ROLE;
     let own = own.then(|| "node-role.kubernetes.io/master=".to_owned());
     let mut labels: Vec<String> = Vec::new();
     for label in own.into_iter().chain(cluster.node.labels.iter().map(|(key, value)| format!("{key}={value}"))) {
