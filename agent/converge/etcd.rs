@@ -68,11 +68,19 @@ pub(crate) struct ListedMember {
 pub(crate) struct Members {
     /// The id of the member that answered.
     pub(crate) own: String,
-    /// Those that vote, this one among them.
+    /// Those that vote, and this one.
     pub(crate) all: Vec<ClusterMember>,
 }
 
 impl Members {
+    /// Those of a list, where the member with this peer URL is among them.
+    pub(crate) fn of(listed: Vec<ListedMember>, own: &str) -> Option<Self> {
+        let own = listed.iter().find(|member| member.peers.iter().any(|url| url == own))?.id;
+        let member = |one: ListedMember| ClusterMember { id: one.id.to_string(), name: one.name, urls: one.clients };
+        let all = listed.into_iter().filter(|member| member.votes || member.id == own).map(member).collect();
+        Some(Self { own: own.to_string(), all })
+    }
+
     /// Those but the one that answered.
     pub(crate) fn others(&self) -> impl Iterator<Item = &ClusterMember> {
         self.all.iter().filter(|member| member.id != self.own)
@@ -111,14 +119,8 @@ impl Etcd {
 
     /// The members of its cluster, as it lists them to peers, with or without the gateway; `own`: where it is reached by these.
     pub(crate) async fn members(&self, own: &str) -> Result<Members> {
-        let (_, listed) = self.listed().await?;
-        let listed: Vec<ListedMember> = listed.into_iter().filter(|member| member.votes).collect();
-        let me = listed.iter().find(|member| member.peers.iter().any(|url| url == own)).map(|member| member.id.to_string());
-        let member = |one: ListedMember| ClusterMember { id: one.id.to_string(), name: one.name, urls: one.clients };
-        let all = listed.into_iter().map(member).collect();
-        let me =
-            me.ok_or_else(|| Error::transient(format!("none of its members has the address {own}")).context(self.doing()))?;
-        Ok(Members { own: me, all })
+        let members = Members::of(self.listed().await?.1, own);
+        members.ok_or_else(|| Error::transient(format!("none of its members has the address {own}")).context(self.doing()))
     }
 
     /// The cluster's id, where the answer has it, and its members, as the one that is asked lists them to its peers, with or without

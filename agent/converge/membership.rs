@@ -137,6 +137,12 @@ impl<U: UnitManager, P: EtcdMembership> MemberWaiter<'_, U, P> {
                     format!("removed etcd's member {} {id:x}, whose data is gone: this node takes its place", join.name)
                 }
                 MemberChange::Add => format!("added this node to etcd's cluster as {}", join.peer),
+                MemberChange::SetAside => {
+                    format!(
+                        "moved the data of etcd's member {}, which was removed from its cluster, to {}/member.removed",
+                        join.name, join.data
+                    )
+                }
             };
             self.emit(Event::new(Code::EtcdMemberChanged, line));
         }

@@ -211,7 +211,14 @@ impl Agent {
 
     pub(super) fn node_ended(&mut self, id: &str, done: Done) {
         self.node_task.inspection.drifted = false;
-        let recorded = if self.ledger.is_restoring() { self.record_put_back(done) } else { self.record_node(id, done) };
+        let recorded = if self.ledger.is_restoring() {
+            self.record_put_back(done)
+        } else if self.ledger.journal.get(id).is_some_and(|record| record.action == "DELETE") {
+            // One that is a member still is looked after.
+            self.ledger.generations.depart(done.changed_machine).and_then(|()| self.ledger.end(id, done.outcome))
+        } else {
+            self.record_node(id, done)
+        };
         if let Err(error) = recorded {
             self.trouble.record("recording the node's result", &error);
         }

@@ -16,6 +16,7 @@ mod findings;
 mod health;
 mod in_place;
 mod inspection;
+mod leave;
 mod machine;
 mod monitor;
 mod outline;

@@ -149,6 +149,8 @@ pub(super) enum NextStep {
     Remove(u64),
     /// A member is added.
     Add,
+    /// The data of a member that was removed is put aside.
+    SetAside,
 }
 
 /// Decides.
@@ -158,7 +160,7 @@ pub(super) enum NextStep {
 pub(super) fn decide(facts: &MemberFacts<'_>) -> Result<NextStep> {
     let join = facts.join;
     if let MemberData::Present(ids) = facts.data {
-        return ids.map_or(Ok(()), |ids| is_own_data(facts, ids)).map(|()| NextStep::Start);
+        return ids.map_or(Ok(NextStep::Start), |ids| with_data(facts, ids));
     }
     if let Some(unit) = &facts.situation.unmounted {
         return Err(Error::transient(format!("{unit} is not active, and {} may be on it", join.data))
@@ -208,15 +210,20 @@ fn all_are_asked(facts: &MemberFacts<'_>) -> Result<()> {
 /// What follows in a cluster that is there.
 fn in_cluster(facts: &MemberFacts<'_>, known: &ClusterView) -> Result<NextStep> {
     let (join, members) = (facts.join, &known.members);
+    let is_ours = known.cluster == first_cluster(&join.members, &join.token)
+        || members.iter().any(|member| member.listed.id == first_id(&member.listed.peers, &join.token));
     let Some(own) = own(join, members)? else {
-        if facts.has_intent {
-            others_are_healthy(members, None)?;
-            may_change(facts, "was removed to be added again")?;
-            return Ok(NextStep::Add);
+        if !facts.has_intent && !is_ours {
+            return Err(other_cluster(join, members, None));
         }
-        return Err(Error::transient(format!("etcd's cluster has no member {}", join.peer))
-            .rule("a member that was taken out of a cluster comes back only if somebody adds it")
-            .remedy(typed(join, members, None)));
+        if members.len() < 2 {
+            return Err(Error::transient(format!("etcd's cluster has no member {}", join.peer))
+                .rule("a second member is added by hand: until it runs, the two have no quorum")
+                .remedy(typed(join, members, None)));
+        }
+        others_are_healthy(members, None)?;
+        may_change(facts, "has no place in its cluster")?;
+        return Ok(NextStep::Add);
     };
     let (name, clients) = (&own.listed.name, &own.listed.clients);
     if own.is_new() {
@@ -229,7 +236,7 @@ fn in_cluster(facts: &MemberFacts<'_>, known: &ClusterView) -> Result<NextStep> 
     let is_of_token = own.listed.id == first_id(&own.listed.peers, &join.token);
     if clients.is_empty() {
         if !is_of_token && !join.existing {
-            return Err(other_cluster(join, members, own));
+            return Err(other_cluster(join, members, Some(own.listed.id)));
         }
         // One that was cut off before this member started does not know that it has.
         let was_formed = facts.has_begun || join.existing || members.iter().any(|member| !member.listed.clients.is_empty());
@@ -265,10 +272,8 @@ fn in_cluster(facts: &MemberFacts<'_>, known: &ClusterView) -> Result<NextStep> 
         .rule("a member that may be running is never removed")
         .remedy("find the machine that has this node's name and address, and end one of the two"));
     }
-    let is_ours = known.cluster == first_cluster(&join.members, &join.token)
-        || members.iter().any(|member| member.listed.id == first_id(&member.listed.peers, &join.token));
     if !is_ours {
-        return Err(other_cluster(join, members, own));
+        return Err(other_cluster(join, members, Some(own.listed.id)));
     }
     if !own.listed.votes {
         return Err(refused_place(
@@ -292,13 +297,13 @@ fn may_change(facts: &MemberFacts<'_>, why: &str) -> Result<()> {
     }
     Err(Error::refused(format!("etcd's member {} {why}", facts.join.name))
         .rule("only a deployment changes the members of etcd's cluster")
-        .remedy(Remedy::said("`heat-node-agent rerun ID` of the node's deployment, or an update of the stack, has it replaced")))
+        .remedy(Remedy::said("`heat-node-agent rerun ID` of the node's deployment, or an update of the stack, does that")))
 }
 
 /// Refuses data of another cluster, or of another member, by what the others list.
-fn is_own_data(facts: &MemberFacts<'_>, ids: MemberIds) -> Result<()> {
+fn with_data(facts: &MemberFacts<'_>, ids: MemberIds) -> Result<NextStep> {
     let join = facts.join;
-    let Some(first) = facts.views.first() else { return Ok(()) };
+    let Some(first) = facts.views.first() else { return Ok(NextStep::Start) };
     if facts.views.iter().all(|view| view.cluster != ids.cluster) {
         return Err(Error::refused(format!(
             "{} is of etcd's cluster {:x}, and the member at {} belongs to cluster {:x}",
@@ -310,20 +315,20 @@ fn is_own_data(facts: &MemberFacts<'_>, ids: MemberIds) -> Result<()> {
             set_aside(join, "other-cluster")
         )));
     }
-    let Some(view) = facts.views.iter().find(|view| view.cluster == ids.cluster && view.is_of_healthy()) else { return Ok(()) };
+    let is_healthy = |view: &&ClusterView| view.cluster == ids.cluster && view.is_of_healthy();
+    let Some(view) = facts.views.iter().find(is_healthy) else { return Ok(NextStep::Start) };
     match view.members.iter().find(|member| member.listed.id == ids.member) {
-        None => Err(Error::transient(format!(
-            "{} is of etcd's member {:x}, which the others do not list: it was removed",
-            join.data, ids.member
-        ))
-        .rule("a member that was removed never comes back with its data")
-        .remedy(format!("{}, and {}", set_aside(join, "removed"), typed(join, &view.members, None)))),
+        // A member that was removed never comes back with its data. One of the others may not know of an addition yet.
+        None => {
+            known(facts)?;
+            may_change(facts, "was removed from its cluster").map(|()| NextStep::SetAside)
+        }
         Some(one) if !one.listed.name.is_empty() && one.listed.name != join.name && !one.is_at(&join.peer) => {
             Err(Error::refused(format!("{} is of etcd's member {}", join.data, quoted(&one.listed.name)))
                 .rule("each member has data of its own")
                 .remedy(format!("attach this node's own etcd volume, or {}", set_aside(join, "other-member"))))
         }
-        Some(_) => Ok(()),
+        Some(_) => Ok(NextStep::Start),
     }
 }
 
@@ -402,7 +407,7 @@ fn refused_place(join: &EtcdJoin, members: &[SeenMember], own: &SeenMember, caus
     ))
 }
 
-fn other_cluster(join: &EtcdJoin, members: &[SeenMember], own: &SeenMember) -> Error {
+fn other_cluster(join: &EtcdJoin, members: &[SeenMember], own: Option<u64>) -> Error {
     Error::refused(format!(
         "the members that are listed are not known to be of cluster {}: none of their ids is made of it",
         join.token
@@ -414,7 +419,7 @@ fn other_cluster(join: &EtcdJoin, members: &[SeenMember], own: &SeenMember) -> E
     .remedy(format!(
         "if `etcdctl member list` on another master shows the right cluster, {}; else correct \
              ETCD_INITIAL_CLUSTER or CLUSTER_UUID and update the stack",
-        typed(join, members, Some(own.listed.id))
+        typed(join, members, own)
     ))
 }
 
@@ -433,11 +438,10 @@ fn others_are_healthy(members: &[SeenMember], gone: Option<u64>) -> Result<()> {
     } else {
         format!("not healthy: {}", unhealthy.join(", "))
     };
-    Err(Error::transient(format!(
-        "this node's dead member of etcd cannot be replaced: {healthy} of {all} members are healthy ({missing})"
-    ))
-    .rule("all other members must be healthy before a dead one is replaced")
-    .remedy("repair these members first: `journalctl -u etcd` on their masters"))
+    let what = gone.map_or("member of etcd cannot be added", |_| "dead member of etcd cannot be replaced");
+    Err(Error::transient(format!("this node's {what}: {healthy} of {all} members are healthy ({missing})"))
+        .rule("all other members must be healthy before one is replaced or added")
+        .remedy("repair these members first: `journalctl -u etcd` on their masters"))
 }
 
 /// Each member as etcd's `initial-cluster` names it: only this node's own name matters there.

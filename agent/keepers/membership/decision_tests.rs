@@ -98,6 +98,7 @@ fn short(decided: &Result<NextStep>) -> String {
         }
         Ok(NextStep::Remove(id)) => format!("remove {id:x}"),
         Ok(NextStep::Add) => "add".into(),
+        Ok(NextStep::SetAside) => "set aside".into(),
         Err(error) => format!("{} {}", if error.kind() == ErrorKind::Transient { "wait:" } else { "refuse:" }, error.cause()),
     }
 }
@@ -186,6 +187,31 @@ fn each_answer_of_a_cluster_has_one_next_step() {
             vec![dead(), member(2, Unhealthy)],
             "wait: this node's dead member of etcd cannot be replaced: 0 of 2 members are healthy (not healthy: m2)",
         ),
+        // One that the cluster does not have: it was taken out, or is new.
+        ("the place is not listed", &three_listed, vec![member(2, Healthy), member(3, Healthy)], "add"),
+        ("it is the sixth", &join_of(6), (2..7).map(|number| member(number, Healthy)).collect(), "add"),
+        (
+            "it is not listed, and one other is dead",
+            &three_listed,
+            vec![member(2, Healthy), member(3, Silent)],
+            "wait: this node's member of etcd cannot be added: 1 of 3 members are healthy (not healthy: m3)",
+        ),
+        (
+            "it is not listed, and another one was added that has not started",
+            &three_listed,
+            vec![member(2, Healthy), member(4, Healthy), {
+                let mut new = formed(3, Silent);
+                new.listed.name.clear();
+                new
+            }],
+            "wait: this node's member of etcd cannot be added: 2 of 4 members are healthy (not healthy: 48d3c1ac06ed8b28, which never started)",
+        ),
+        (
+            "it would be the second",
+            &three_listed,
+            vec![member(2, Healthy)],
+            "wait: etcd's cluster has no member http://192.0.2.11:2380",
+        ),
         // What is added, by this node or somebody.
         ("it was added", &three_listed, three(added(), Healthy, Healthy), &places),
         (
@@ -254,10 +280,10 @@ fn a_place_that_is_not_the_dead_members_own_is_not_taken() {
             "refuse: etcd's member m1 is at http://192.0.2.19:2380, and not at http://192.0.2.11:2380",
         ),
         (
-            "the place is not listed",
-            &three_listed,
+            "the place is not listed, in a cluster of another token",
+            &EtcdJoin { token: "other".into(), ..join_of(3) },
             vec![member(2, Healthy), member(3, Healthy)],
-            "wait: etcd's cluster has no member http://192.0.2.11:2380",
+            "refuse: the members that are listed are not known to be of cluster other: none of their ids is made of it",
         ),
         (
             "it forms a cluster of another token",
@@ -321,7 +347,7 @@ fn what_was_begun_goes_on() {
     let join = join_of(3);
     let removed = |second| MemberFacts { has_intent: true, ..facts(&join, &[member(2, second), member(3, Healthy)]) };
     assert_eq!(short(&decide(&removed(Healthy))), "add");
-    assert!(short(&decide(&removed(Unhealthy))).starts_with("wait: this node's dead member of etcd cannot be replaced: 1 of 3 "));
+    assert!(short(&decide(&removed(Unhealthy))).starts_with("wait: this node's member of etcd cannot be added: 1 of 3 "));
     // One that was cut off when the cluster was new lists this member as it was then; this node knows better.
     let forming = [with(|own| own.clients.clear()), formed(2, Unhealthy), formed(3, Unhealthy)];
     let cut_off = "wait: etcd's members that answer have no leader: whether this node's has ever started is not known";
@@ -432,8 +458,14 @@ fn data_of_another_cluster_or_member_is_refused_by_what_the_others_list() {
     );
     // The volume of another master.
     assert_eq!(decided(member(2, Healthy).listed.id, cluster, &all), "refuse: /var/lib/etcd/default.etcd is of etcd's member m2");
-    let removed = "wait: /var/lib/etcd/default.etcd is of etcd's member 9, which the others do not list: it was removed";
-    assert_eq!(decided(9, cluster, &all), removed);
+    assert_eq!(decided(9, cluster, &all), "set aside", "it was removed");
+    let removed = MemberData::Present(Some(MemberIds { member: 9, cluster }));
+    let repair = MemberFacts { data: removed, situation: &REPAIR, ..facts(&join, &all) };
+    assert_eq!(short(&decide(&repair)), "refuse: etcd's member m1 was removed from its cluster");
+    // One that was just added is not known to all of the others at once.
+    let mut late = MemberFacts { data: removed, ..facts(&join, &all) };
+    late.views[1].members[0].listed.id = 9;
+    assert!(short(&decide(&late)).starts_with("wait: "), "{:?}", decide(&late));
     // One without a leader may not know of it yet, and nobody's silence is no ground.
     for members in [three(dead(), Unhealthy, Unhealthy), vec![]] {
         assert_eq!(decided(9, cluster, &members), "start");
@@ -617,7 +649,7 @@ proptest! {
                     prop_assert!(!has_begun && !existing && !is_unasked && losses == 1);
                     prop_assert!(is_stale || !is_heard);
                 }
-                NextStep::Unheard => prop_assert!(false, "it has lasted"),
+                NextStep::Unheard | NextStep::SetAside => prop_assert!(false, "it has lasted, and its data is its own"),
             }
             prop_assert!(removals <= losses && adds <= removals);
         }

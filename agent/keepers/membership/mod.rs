@@ -13,6 +13,7 @@ mod address;
 mod decision;
 #[cfg(test)]
 mod decision_tests;
+pub(crate) mod leave;
 #[cfg(test)]
 mod tests;
 mod wal;
@@ -86,28 +87,39 @@ impl EtcdMembership for Http {
             }
             NextStep::Remove(id) => has_api(self, &found, Some(id)).await.map(|()| MemberStep::Change(MemberChange::Remove(id))),
             NextStep::Add => has_api(self, &found, None).await.map(|()| MemberStep::Change(MemberChange::Add)),
+            NextStep::SetAside => Ok(MemberStep::Change(MemberChange::SetAside)),
         }
     }
 
     async fn change(&self, root: &Tree, join: &EtcdJoin, situation: &MemberSituation, change: MemberChange) -> Result<bool> {
         let found = inspect(self, root, join, situation).await?;
+        if change == MemberChange::SetAside {
+            return Ok(decide(&found)? == NextStep::SetAside && set_aside(root, join)?);
+        }
         let Some(etcd) = voter(self, &found) else { return Err(nobody_is_healthy()) };
         let holder = format!("{} (joins etcd)", join.name);
         if let Some(other) = take(&etcd, Api::V3, &holder, LIFE).await? {
-            return Err(Error::transient(format!("{other} changes or restarts its member of etcd"))
-                .rule("masters do so one at a time")
-                .remedy("wait: its lock ends with its work, or after 15 minutes at most"));
+            return Err(busy(&other));
         }
         let changing = change_locked(self, root, join, situation, &etcd, change);
         let done = self.clock().limit(CHANGE_LIMIT, changing).await;
-        // A lock that cannot be given back ends with its life; what was changed is changed all the same.
-        drop(etcd.remove(Api::V3, KEY, &holder).await);
-        let late = || {
-            Error::transient("etcd's members could not be changed in time")
-                .remedy("check `journalctl -u etcd` on the other masters")
-        };
-        done.ok_or_else(late)?
+        // Between removal and addition nobody else has its turn: of the members that are left each may be needed.
+        if !matches!((&done, change), (Some(Ok(true)), MemberChange::Remove(_))) {
+            // A lock that cannot be given back ends with its life; what was changed is changed all the same.
+            drop(etcd.remove(Api::V3, KEY, &holder).await);
+        }
+        done.ok_or_else(changed_too_late)?
     }
+}
+
+fn busy(other: &str) -> Error {
+    Error::transient(format!("{other} changes or restarts its member of etcd"))
+        .rule("masters do so one at a time")
+        .remedy("wait: its lock ends with its work, or after 15 minutes at most")
+}
+
+fn changed_too_late() -> Error {
+    Error::transient("etcd's members could not be changed in time").remedy("check `journalctl -u etcd` on the other masters")
 }
 
 /// What an update may do to the cluster's members, for whoever plans it: nobody is asked for that.
@@ -147,6 +159,15 @@ async fn change_locked(
         (NextStep::Add, MemberChange::Add) => etcd.add_member(&join.peer).await.map(|()| true),
         _ => Ok(false),
     }
+}
+
+/// Puts the data of a member that was removed aside, in the place of what an earlier one left. Whoever starts etcd then has it start without
+/// data no more than before.
+fn set_aside(root: &Tree, join: &EtcdJoin) -> Result<bool> {
+    block(root, join)?;
+    let aside = format!("{}/member.removed", join.data);
+    root.remove_dir_all(Path::new(&aside))?;
+    root.rename(&Path::new(&join.data).join("member"), Path::new(&aside)).map(|()| true)
 }
 
 /// A healthy one of the others that vote, to ask and to change things at.

@@ -27,7 +27,7 @@ use crate::kubernetes::text::environment::line;
 use crate::kubernetes::versions::{Availability, Component, flag};
 use crate::network::flannel;
 
-const UNIT: &str = "etcd.service";
+pub(in crate::kubernetes) const UNIT: &str = "etcd.service";
 pub(in crate::kubernetes) const SETTINGS: &str = "/etc/etcd/etcd.conf";
 /// What a member reads only until it has a cluster.
 pub(in crate::kubernetes) const BOOTSTRAP: &str = "/etc/etcd/bootstrap.conf";
