@@ -1,23 +1,15 @@
 """A master of three that is replaced by a new machine of the same name and address, without its etcd data, while somebody writes: the new one takes
 the place of its dead member, once, and no write that etcd has acknowledged is lost."""
-import json
-
 import pytest
 from lib.cluster import ETCD
 from lib.common import wait_for
-from lib.masters import IPS, Masters
+from lib.masters import IPS, Masters, listed
 from lib.node import UNIT
 
 LOCK = "/heat-node-agent/renewal"
 INTENTS = "/heat-node-agent/etcd-member"
 JOIN = "/etc/etcd/join.conf"
 HELD = "m9 (by hand)"
-
-
-def listed(node, seconds: int = 30) -> dict[str, int]:
-    """Id of each member by its peer URL."""
-    members = json.loads(node.etcdctl("member", "list", "-w", "json", seconds=seconds))["members"]
-    return {member["peerURLs"][0]: member["ID"] for member in members}
 
 
 def changes(node) -> list[str]:

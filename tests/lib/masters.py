@@ -1,5 +1,6 @@
 """Three masters with a real etcd, given authorities and a list of members; and somebody who writes to it all the time."""
 import contextlib
+import json
 
 import yaml
 
@@ -25,6 +26,13 @@ while [ ! -e /run/written ]; do
   sleep 0.2
 done
 """
+
+
+def listed(node, seconds: int = 30) -> dict[str, int]:
+    """Id of each member by its peer URL."""
+    members = json.loads(node.etcdctl("member", "list", "-w", "json", seconds=seconds))["members"]
+    return {member["peerURLs"][0]: member["ID"] for member in members}
+
 
 class Masters:
     def __init__(self, hosts, signal_server, folder):

@@ -14,8 +14,8 @@ use crate::keepers::membership::leave::{Departure, Member, Unable, has_left};
 use crate::kubernetes::ETCD_UNIT;
 use crate::report::{Code, Event, Phase};
 
-/// How long the others are waited for: another one that leaves or restarts, an election.
-const LIMIT: Duration = Duration::from_mins(5);
+/// How long the others are waited for: another one that leaves or restarts, an election, the lock of one that died with it.
+const LIMIT: Duration = Duration::from_mins(3);
 /// Between two tries.
 const PAUSES: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(10));
 

@@ -204,7 +204,7 @@ fn each_answer_of_a_cluster_has_one_next_step() {
                 new.listed.name.clear();
                 new
             }],
-            "wait: this node's member of etcd cannot be added: 2 of 4 members are healthy (not healthy: 48d3c1ac06ed8b28, which never started)",
+            "wait: this node's member of etcd cannot be added: 2 of 4 members are healthy (not healthy: a2979bb37aa6bad5, which never started)",
         ),
         (
             "it would be the second",

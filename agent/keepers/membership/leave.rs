@@ -7,7 +7,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::{CHANGE_LIMIT, LIFE, busy, changed_too_late};
+use super::{CHANGE_LIMIT, LIFE, busy, changed_too_late, wal};
 use crate::converge::etcd::{Etcd, Members};
 use crate::desired::{Desired, EtcdAccess, EtcdMember};
 use crate::error::{Error, Result};
@@ -144,12 +144,7 @@ impl<'a> Departure<'a> {
             };
             let asked = list.iter().find(|member| member.peers.contains(peer)).cloned();
             if let Some(members) = Members::of(list, &self.own.peer) {
-                return Ok(Member::Of(OwnMembership {
-                    id: members.own.clone(),
-                    all: members.all.len(),
-                    unhealthy: unhealthy(&own, &members).await,
-                    others: members.others().flat_map(|member| &member.urls).cloned().collect(),
-                }));
+                return self.whose(&own, members).await;
             }
             cause = cause.or_else(|| Some(format!("the one at {peer} does not list {}", self.own.peer)));
             for url in asked.iter().flat_map(|member| &member.clients) {
@@ -164,6 +159,31 @@ impl<'a> Departure<'a> {
             (None, Some(cause)) if self.may_have_data() => Member::Unknown(cause),
             (None, _) => Member::None,
         })
+    }
+
+    /// Whether the member with the own address is this node's: a server that was replaced may hear late that it is deleted.
+    async fn whose(&self, own: &Etcd, members: Members) -> Result<Member> {
+        let log = Path::new(ETCD_DATA).join("member/wal");
+        if self.root.facts(&log)?.is_some() {
+            if wal::ids(self.root, &log).is_some_and(|ids| ids.member.to_string() != members.own) {
+                return Ok(Member::None);
+            }
+        } else if let Some(listed) = members.all.iter().find(|member| member.id == members.own) {
+            for url in &listed.urls {
+                if own.is_healthy(url).await {
+                    return Ok(Member::Unknown(format!(
+                        "the member at {} runs, and its data is not on this machine",
+                        self.own.peer
+                    )));
+                }
+            }
+        }
+        Ok(Member::Of(OwnMembership {
+            id: members.own.clone(),
+            all: members.all.len(),
+            unhealthy: unhealthy(own, &members).await,
+            others: members.others().flat_map(|member| &member.urls).cloned().collect(),
+        }))
     }
 
     fn may_have_data(&self) -> bool {
@@ -308,9 +328,14 @@ mod tests {
             ok(Value::from(ids.map(one).collect::<Vec<_>>()).to_string())
         }
 
+        /// With a log of which nothing is known.
         async fn leave(&self, unable: Unable) -> Result<bool> {
+            self.state().create_dir_all(&Path::new(ETCD_DATA).join("member/wal"), Attributes::mode(0o700)).unwrap();
+            self.leave_as_is(unable).await
+        }
+
+        async fn leave_as_is(&self, unable: Unable) -> Result<bool> {
             let (root, state) = (Arc::new(self.state()), self.state());
-            root.create_dir_all(Path::new(ETCD_DATA), Attributes::mode(0o700)).unwrap();
             let http = Http::new(Tls::default(), Arc::clone(&root), Clock::system());
             let access = EtcdAccess { endpoint: self.own.base.clone(), identity: None };
             let own = EtcdMember { access, peer: self.own.base.clone() };
@@ -404,6 +429,24 @@ mod tests {
         stage.own.play([vec![stage.list(1..=2)], lock(None), vec![stage.list(1..=1)]].concat());
         stage.other.play(vec![healthy(), version(), done()]);
         assert!(!stage.leave(Unable::Alone).await.unwrap());
+    }
+
+    /// Attack: a server whose address and volume another one has heard that its deployment was deleted, and took the other one's member out.
+    #[tokio::test]
+    async fn a_member_that_runs_elsewhere_is_not_this_nodes() {
+        let stage = Stage::new().await;
+        let log = Path::new(ETCD_DATA).join("member/wal");
+        stage.own.play(vec![stage.list(1..=2)]);
+        stage.other.play(vec![healthy()]);
+        stage.state().create_dir_all(&log, Attributes::mode(0o700)).unwrap();
+        // The data of another member, which nobody lists.
+        stage.state().write(&log.join("0-0.wal"), wal::tests::LOG, Attributes::mode(0o600)).unwrap();
+        assert!(!stage.leave(Unable::Alone).await.unwrap());
+        stage.state().remove_dir_all(&log).unwrap();
+        stage.own.play(vec![stage.list(1..=2), healthy()]);
+        let error = stage.leave_as_is(Unable::Alone).await.unwrap_err();
+        assert!(error.to_string().contains("its data is not on this machine"), "{error}");
+        assert!(recorded(&stage.state()).unwrap().is_none());
     }
 
     /// Killed behind the removal, its etcd has ended; or its etcd never came up.

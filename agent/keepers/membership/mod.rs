@@ -182,14 +182,12 @@ async fn has_api(http: &Http, facts: &MemberFacts<'_>, remove: Option<u64>) -> R
     if etcd.has_gateway().await? {
         return Ok(());
     }
-    Err(Error::transient(
-        "the machine of this node's member of etcd was replaced, and etcd serves no v3 API over its JSON gateway",
-    )
-    .rule(
-        "the agent changes members through that gateway alone; etcd before 3.0 has none, and it is \
+    Err(Error::transient("etcd's members have to change for this node's, and etcd serves no v3 API over its JSON gateway")
+        .rule(
+            "the agent changes members through that gateway alone; etcd before 3.0 has none, and it is \
              off where etcd knows its clients by name",
-    )
-    .remedy(typed(facts.join, facts.members(), remove)))
+        )
+        .remedy(typed(facts.join, facts.members(), remove)))
 }
 
 fn nobody_is_healthy() -> Error {
