@@ -23,6 +23,9 @@ pub struct EtcdMember {
     pub access: EtcdAccess,
     /// Where its peers reach it, as it announces itself.
     pub peer: String,
+    /// Whether the parameters name no others.
+    #[serde(skip)]
+    pub is_single: bool,
 }
 
 /// flannel with its network's description and its leases in etcd (seed-systems.md 8a).

@@ -238,7 +238,11 @@ mod tests {
     }
 
     fn member(server: &Fake, peers: &Fake) -> EtcdMember {
-        EtcdMember { access: EtcdAccess { endpoint: server.base.clone(), identity: None }, peer: peers.base.clone() }
+        EtcdMember {
+            access: EtcdAccess { endpoint: server.base.clone(), identity: None },
+            peer: peers.base.clone(),
+            is_single: false,
+        }
     }
 
     /// What is answered, and what etcd was asked for, where each of the two others answers these in turn.

@@ -164,7 +164,9 @@ impl<'a> Departure<'a> {
     /// Whether the member with the own address is this node's: a server that was replaced may hear late that it is deleted.
     async fn whose(&self, own: &Etcd, members: Members) -> Result<Member> {
         let log = Path::new(ETCD_DATA).join("member/wal");
-        if self.root.facts(&log)?.is_some() {
+        let has_log =
+            self.root.facts(&log)?.is_some() && self.root.list(&log)?.iter().any(|name| name.to_string_lossy().ends_with(".wal"));
+        if has_log {
             if wal::ids(self.root, &log).is_some_and(|ids| ids.member.to_string() != members.own) {
                 return Ok(Member::None);
             }
@@ -201,12 +203,12 @@ impl<'a> Departure<'a> {
     /// # Errors
     /// If it must not, or nobody removes it. It may have left all the same, where [`Self::look`] does not find it among the members.
     pub(crate) async fn leave(&self, unable: Unable) -> Result<bool> {
-        let Some(leaving) = leaves(&self.look().await?, unable)? else { return Ok(false) };
+        let Some(leaving) = self.leaving(unable).await? else { return Ok(false) };
         let holder = format!("{} (leaves etcd)", self.own.peer);
         let lock = self.lock(&leaving, &holder).await?;
         // Who was asked through the lock knows of all that was done under it before.
         let removing = async {
-            let Some(leaving) = leaves(&self.look().await?, unable)? else { return Ok(false) };
+            let Some(leaving) = self.leaving(unable).await? else { return Ok(false) };
             record(self.state, &leaving)?;
             self.remove(&leaving).await.map(|()| true)
         };
@@ -220,6 +222,14 @@ impl<'a> Departure<'a> {
             }
         }
         left.ok_or_else(changed_too_late)?
+    }
+
+    async fn leaving(&self, unable: Unable) -> Result<Option<LeavingMember>> {
+        match self.look().await? {
+            // Nobody counts on a member that has no others, in whatever state it is.
+            Member::Unknown(_) if unable == Unable::Alone && self.own.is_single => Ok(None),
+            member => leaves(&member, unable),
+        }
     }
 
     /// Takes the lock where there are keys: by the own member, or one of the others where that does not answer.
@@ -330,15 +340,21 @@ mod tests {
 
         /// With a log of which nothing is known.
         async fn leave(&self, unable: Unable) -> Result<bool> {
-            self.state().create_dir_all(&Path::new(ETCD_DATA).join("member/wal"), Attributes::mode(0o700)).unwrap();
+            let log = Path::new(ETCD_DATA).join("member/wal");
+            self.state().create_dir_all(&log, Attributes::mode(0o700)).unwrap();
+            self.state().write(&log.join("0-0.wal"), b"?", Attributes::mode(0o600)).unwrap();
             self.leave_as_is(unable).await
         }
 
         async fn leave_as_is(&self, unable: Unable) -> Result<bool> {
+            self.leave_of(unable, false).await
+        }
+
+        async fn leave_of(&self, unable: Unable, is_single: bool) -> Result<bool> {
             let (root, state) = (Arc::new(self.state()), self.state());
             let http = Http::new(Tls::default(), Arc::clone(&root), Clock::system());
             let access = EtcdAccess { endpoint: self.own.base.clone(), identity: None };
-            let own = EtcdMember { access, peer: self.own.base.clone() };
+            let own = EtcdMember { access, peer: self.own.base.clone(), is_single };
             let members = vec![("m1".to_owned(), self.own.base.clone()), ("m2".to_owned(), self.other.base.clone())];
             let join = Some(Box::new(crate::desired::EtcdJoin::first_of(members)));
             let asked = [Desired { etcd: Some(own), etcd_join: join, ..Desired::default() }];
@@ -441,7 +457,7 @@ mod tests {
         stage.state().create_dir_all(&log, Attributes::mode(0o700)).unwrap();
         // The data of another member, which nobody lists.
         stage.state().write(&log.join("0-0.wal"), wal::tests::LOG, Attributes::mode(0o600)).unwrap();
-        assert!(!stage.leave(Unable::Alone).await.unwrap());
+        assert!(!stage.leave_as_is(Unable::Alone).await.unwrap());
         stage.state().remove_dir_all(&log).unwrap();
         stage.own.play(vec![stage.list(1..=2), healthy()]);
         let error = stage.leave_as_is(Unable::Alone).await.unwrap_err();
@@ -471,6 +487,9 @@ mod tests {
         assert!(!stage.leave(Unable::Alone).await.unwrap());
         stage.other.play(vec![stage.list(2..=2), ok(r#"{"health": "false"}"#)]);
         assert!(stage.leave(Unable::Alone).await.unwrap_err().to_string().contains("cannot be asked for its members"));
+        // Of the only one, too, but nobody waits for it.
+        assert!(!stage.leave_of(Unable::Alone, true).await.unwrap());
+        assert!(stage.leave_of(Unable::Refuse, true).await.is_err());
     }
 
     async fn removed_by(others: Vec<Vec<Act>>, own: Vec<Act>) -> (bool, Vec<String>) {
@@ -484,7 +503,7 @@ mod tests {
         let leaving = LeavingMember { id: "77".into(), others: servers.iter().map(|server| server.base.clone()).collect() };
         servers.push(Fake::start(own).await);
         let access = EtcdAccess { endpoint: servers.last().unwrap().base.clone(), identity: None };
-        let own = EtcdMember { access, peer: String::new() };
+        let own = EtcdMember { access, peer: String::new(), is_single: false };
         let result = Departure { http: &http, root: &root, state: &root, asked: &[], own: &own }.remove(&leaving).await;
         let path = |request: &String| request.split([' ', '?']).nth(1).unwrap_or_default().to_owned();
         let asked = servers.iter().zip(["a", "b", "own"].into_iter().skip(3 - servers.len())).flat_map(|(server, name)| {

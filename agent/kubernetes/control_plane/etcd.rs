@@ -156,8 +156,8 @@ pub(in crate::kubernetes) fn part(spec: &NodeSpec, address: IpAddr) -> Desired {
     let (url, identity) = Listeners::of(spec).member(address);
     let health = format!("{url}/health");
     let access = EtcdAccess { endpoint: url, identity: identity.clone() };
-    part.etcd = Some(EtcdMember { access, peer: Listeners::of(spec).peer(address) });
     let has_others = spec.etcd_discovery.is_some() || spec.kubernetes.as_ref().is_some_and(ClusterSpec::has_several_masters);
+    part.etcd = Some(EtcdMember { access, peer: Listeners::of(spec).peer(address), is_single: !has_others });
     part.gates.push(Gate {
         name: "etcd".to_owned(),
         unit: Some(UNIT.to_owned()),
