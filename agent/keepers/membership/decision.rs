@@ -123,8 +123,6 @@ pub(super) struct MemberFacts<'a> {
     pub(super) views: Vec<ClusterView>,
     /// The others that are, or may be, there and could not be asked: why not.
     pub(super) unasked: Vec<String>,
-    /// Whether the cluster keeps a note that this node's member was removed to be added again.
-    pub(super) has_intent: bool,
     /// Whether this node knows that its cluster is there: it heard of it, or has begun to join it.
     pub(super) has_begun: bool,
 }
@@ -211,9 +209,10 @@ fn all_are_asked(facts: &MemberFacts<'_>) -> Result<()> {
 fn in_cluster(facts: &MemberFacts<'_>, known: &ClusterView) -> Result<NextStep> {
     let (join, members) = (facts.join, &known.members);
     let is_ours = known.cluster == first_cluster(&join.members, &join.token)
-        || members.iter().any(|member| member.listed.id == first_id(&member.listed.peers, &join.token));
+        // By the others: once its own is removed, it is to be added to the same one.
+        || members.iter().any(|one| !one.is_at(&join.peer) && one.listed.id == first_id(&one.listed.peers, &join.token));
     let Some(own) = own(join, members)? else {
-        if !facts.has_intent && !is_ours {
+        if !is_ours {
             return Err(other_cluster(join, members, None));
         }
         if members.len() < 2 {

@@ -74,7 +74,6 @@ fn facts<'a>(join: &'a EtcdJoin, members: &[SeenMember]) -> MemberFacts<'a> {
         data: MemberData::Blank,
         views: views(join, members),
         unasked: Vec::new(),
-        has_intent: false,
         has_begun: false,
     }
 }
@@ -345,7 +344,7 @@ fn a_member_joins_only_by_a_list_that_all_others_confirm() {
 fn what_was_begun_goes_on() {
     use MemberHealth::{Healthy, Unhealthy};
     let join = join_of(3);
-    let removed = |second| MemberFacts { has_intent: true, ..facts(&join, &[member(2, second), member(3, Healthy)]) };
+    let removed = |second| facts(&join, &[member(2, second), member(3, Healthy)]);
     assert_eq!(short(&decide(&removed(Healthy))), "add");
     assert!(short(&decide(&removed(Unhealthy))).starts_with("wait: this node's member of etcd cannot be added: 1 of 3 "));
     // One that was cut off when the cluster was new lists this member as it was then; this node knows better.
@@ -362,6 +361,10 @@ fn what_was_begun_goes_on() {
     };
     let all: Vec<SeenMember> = vec![renewed(1, MemberHealth::Silent), renewed(2, Healthy), renewed(3, Healthy)];
     assert_eq!(short(&decide(&facts(&join, &all))), "remove 1");
+    // Who could not come back afterwards does not go: its own id alone says whose the cluster is, and goes with it.
+    let mut other = facts(&join, &[dead(), renewed(2, Healthy), renewed(3, Healthy)]);
+    other.views.iter_mut().for_each(|view| view.cluster = 9);
+    assert!(short(&decide(&other)).starts_with("refuse: the members that are listed are not known to be of cluster"));
 }
 
 /// A member without data begins a new cluster only where nobody is there, for long, and this node never heard of its cluster.
@@ -427,9 +430,8 @@ fn the_units_own_tries_are_not_taken_for_another_machine_for_good() {
 #[test]
 fn members_change_for_a_deployment_alone() {
     let (join, healthy) = (join_of(3), MemberHealth::Healthy);
-    for (members, has_intent) in [(three(dead(), healthy, healthy), false), (vec![member(2, healthy), member(3, healthy)], true)]
-    {
-        let found = |situation| MemberFacts { situation, has_intent, ..facts(&join, &members) };
+    for members in [three(dead(), healthy, healthy), vec![member(2, healthy), member(3, healthy)]] {
+        let found = |situation| MemberFacts { situation, ..facts(&join, &members) };
         assert!(matches!(decide(&found(&DEPLOYMENT)), Ok(NextStep::Remove(_) | NextStep::Add)));
         let error = decide(&found(&REPAIR)).unwrap_err();
         assert!(
@@ -574,7 +576,7 @@ proptest! {
     ) {
         let join = EtcdJoin { existing, ..join_of(count) };
         let mut members: Vec<SeenMember> = (1..=count).map(|number| member(number, MemberHealth::Silent)).collect();
-        let (mut has_intent, mut has_begun, mut losses, mut removals, mut adds) = (false, false, 1, 0, 0);
+        let (mut has_begun, mut losses, mut removals, mut adds) = (false, 1, 0, 0);
         let mut has_data = false;
         for (healths, own_answers, is_cut_off, is_unasked, loses, is_stale) in rounds {
             if has_data && loses {
@@ -603,7 +605,7 @@ proptest! {
             let data = if has_data { MemberData::Present(None) } else { MemberData::Blank };
             let is_heard = !others.is_empty();
             let found =
-                MemberFacts { situation: &UNHEARD, data, unasked, has_intent, has_begun, views: others, ..facts(&join, &[]) };
+                MemberFacts { situation: &UNHEARD, data, unasked, has_begun, views: others, ..facts(&join, &[]) };
             let next = decide(&found);
             if !has_data && (existing || is_heard) && !matches!(next, Ok(NextStep::Join(_) | NextStep::Start)) {
                 // What `settle` writes.
@@ -619,14 +621,13 @@ proptest! {
                     let gone = members.iter().find(|member| member.listed.id == id).unwrap();
                     prop_assert!(gone.health == MemberHealth::Silent && gone.listed.peers == [url(1)]);
                     prop_assert!(healthy_others() && members.len() > 2);
-                    has_intent = true;
                     if !is_cut_off {
                         members.retain(|member| member.listed.id != id);
                         removals += 1;
                     }
                 }
                 NextStep::Add => {
-                    prop_assert!(has_intent && healthy_others());
+                    prop_assert!(healthy_others() && members.len() > 1);
                     adds += 1;
                     let id = 1000 + adds;
                     let added = ListedMember { id, name: String::new(), peers: vec![url(1)], clients: vec![], votes: true };
@@ -634,7 +635,6 @@ proptest! {
                 }
                 NextStep::Join(places) => {
                     prop_assert_eq!(places.len(), members.len());
-                    has_intent = false;
                     if !is_cut_off {
                         has_data = true;
                         has_begun = true;

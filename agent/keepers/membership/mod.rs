@@ -1,8 +1,8 @@
 //! The place of this node's member in etcd's cluster, where the parameters list its members (`decision.rs`, pure, decides).
 //!
-//! The intent to come back is a key in etcd, written before a member is removed and taken away when the new one is listed, so that
-//! neither a crash nor a machine that is replaced once more loses it; all else is found in the list of members. Whoever changes that holds
-//! the lock under which masters renew certificates, too: a member that restarts is none to count on.
+//! All is found in the list of members, so that neither a crash nor a machine that is replaced once more loses anything: a member that the
+//! cluster does not have is added. Whoever changes the list holds the lock under which masters renew certificates, too: a member that
+//! restarts is none to count on.
 //!
 //! In: the list of the parameters, what the others answer. Out: an environment file for etcd, at most one change of its members at a time.
 //! Never: the removal of a member that may be running, or beside another one that is not healthy; a member without data that starts where its
@@ -34,11 +34,6 @@ use crate::http::Http;
 use crate::network::flannel::Api;
 use crate::reach::{self, PortOutcome};
 
-/// Below it, by the member's name: that it was removed to be added again.
-const INTENTS: &str = "/heat-node-agent/etcd-member";
-/// How long it counts. A member that has started may not have been able to take it away, and must not come back by it when an operator
-/// removes that member later.
-const INTENT_LIFE: Duration = Duration::from_hours(24);
 /// How long etcd keeps the lock of one that died with it, and how long a change under it may take: far less.
 const LIFE: Duration = Duration::from_mins(2);
 const CHANGE_LIMIT: Duration = Duration::from_mins(1);
@@ -77,14 +72,7 @@ impl EtcdMembership for Http {
             NextStep::Start if is_blank => root.remove(Path::new(&join.file)).map(|_| MemberStep::Start),
             NextStep::Start => block(root, join).map(|()| MemberStep::Start),
             NextStep::Unheard => Ok(MemberStep::Unheard),
-            NextStep::Join(places) => {
-                write(root, join, MADE, &places)?;
-                if let Some(etcd) = voter(self, &found) {
-                    // It ends by itself, and where etcd has users nobody may ask for it.
-                    drop(etcd.remove(Api::V3, &intent_key(join), &join.peer).await);
-                }
-                Ok(MemberStep::Start)
-            }
+            NextStep::Join(places) => write(root, join, MADE, &places).map(|()| MemberStep::Start),
             NextStep::Remove(id) => has_api(self, &found, Some(id)).await.map(|()| MemberStep::Change(MemberChange::Remove(id))),
             NextStep::Add => has_api(self, &found, None).await.map(|()| MemberStep::Change(MemberChange::Add)),
             NextStep::SetAside => Ok(MemberStep::Change(MemberChange::SetAside)),
@@ -149,11 +137,6 @@ async fn change_locked(
     match (decide(&found)?, change) {
         (NextStep::Remove(id), MemberChange::Remove(wanted)) if id == wanted => {
             block(root, join)?;
-            let key = intent_key(join);
-            let before = etcd.get(Api::V3, &key).await?;
-            if !etcd.put_for(Api::V3, &key, &join.peer, before.as_ref(), Some(INTENT_LIFE)).await? {
-                return Ok(false);
-            }
             etcd.remove_member(&id.to_string()).await.map(|()| true)
         }
         (NextStep::Add, MemberChange::Add) => etcd.add_member(&join.peer).await.map(|()| true),
@@ -208,7 +191,7 @@ async fn inspect<'a>(http: &Http, root: &Tree, join: &'a EtcdJoin, situation: &'
     let data = data(root, join)?;
     let has_begun = knows_cluster(root, join)?;
     let (views, unasked) = (Vec::new(), Vec::new());
-    let mut found = MemberFacts { join, situation, data, views, unasked, has_intent: false, has_begun };
+    let mut found = MemberFacts { join, situation, data, views, unasked, has_begun };
     if situation.is_running && data.is_present() {
         return Ok(found);
     }
@@ -243,15 +226,6 @@ async fn inspect<'a>(http: &Http, root: &Tree, join: &'a EtcdJoin, situation: &'
         member.healthy_at = healthy_at.map(|(url, _)| url.clone());
     }
     found.views = lists;
-    // A member that is listed says itself what is to be done.
-    let is_listed = found.members().any(|one| one.listed.peers.iter().any(|url| is_same(url, &join.peer)));
-    if !data.is_present()
-        && !is_listed
-        && let Some(etcd) = voter(http, &found)
-        && etcd.has_gateway().await?
-    {
-        found.has_intent = etcd.get(Api::V3, &intent_key(join)).await?.is_some_and(|entry| entry.value == join.peer);
-    }
     Ok(found)
 }
 
@@ -315,8 +289,4 @@ fn write(root: &Tree, join: &EtcdJoin, head: &str, places: &[(String, String)]) 
         return Ok(());
     }
     root.write(path, content.as_bytes(), Attributes::mode(0o644))
-}
-
-fn intent_key(join: &EtcdJoin) -> String {
-    format!("{INTENTS}/{}", join.name)
 }
