@@ -5,8 +5,6 @@
 
 use std::path::Path;
 
-use serde::{Deserialize, Serialize};
-
 use super::{CHANGE_LIMIT, LIFE, busy, changed_too_late, wal};
 use crate::converge::etcd::{Etcd, Members};
 use crate::desired::{Desired, EtcdAccess, EtcdMember};
@@ -51,7 +49,7 @@ pub(crate) struct OwnMembership {
 }
 
 /// A member that leaves its cluster.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LeavingMember {
     /// The member's id.
     pub(crate) id: String,
@@ -281,13 +279,18 @@ pub(crate) fn has_left(state: &Tree) -> Result<bool> {
     Ok(recorded(state)?.is_some_and(|leaving| leaving.others.is_empty()))
 }
 
-/// The member that leaves, or has left.
+/// The member that leaves, or has left: its id before the URLs of the others.
 fn recorded(state: &Tree) -> Result<Option<LeavingMember>> {
-    state.read_json(Path::new(LEAVING))
+    let record = state.read_json::<Vec<String>>(Path::new(LEAVING))?;
+    Ok(record
+        .as_deref()
+        .and_then(<[String]>::split_first)
+        .map(|(id, others)| LeavingMember { id: id.clone(), others: others.to_vec() }))
 }
 
 fn record(state: &Tree, leaving: &LeavingMember) -> Result<()> {
-    state.write_json(Path::new(LEAVING), leaving, Attributes::mode(0o600))
+    let all: Vec<&String> = [&leaving.id].into_iter().chain(&leaving.others).collect();
+    state.write_json(Path::new(LEAVING), &all, Attributes::mode(0o600))
 }
 
 /// What is asked of the node from here on is a member of its own.

@@ -265,7 +265,7 @@ async fn without_the_gateway_an_operator_is_told_what_to_type() {
     let other = |id: u64, name: &str, peer: &str| json!({"id": id, "name": name, "peerURLs": [peer], "clientURLs": [base]});
     let list = json!([
         {"id": id, "name": "m1", "peerURLs": [OWN], "clientURLs": ["http://127.0.0.1:1"]},
-        other(2, "m2", &base),
+        other(decision::first_id(std::slice::from_ref(&base), "c"), "m2", &base),
         other(3, "m3", "http://192.0.2.13:2380"),
     ]);
     let healthy = || ok(r#"{"health":"true"}"#);
@@ -290,7 +290,7 @@ async fn a_removal_is_prepared_and_made_under_the_lock() {
             7,
             &json!([
                 {"id": id, "name": "m1", "peerURLs": [OWN], "clientURLs": ["http://127.0.0.1:1"]},
-                other(2, "m2", &base),
+                other(decision::first_id(std::slice::from_ref(&base), "c"), "m2", &base),
                 other(3, "m3", "http://192.0.2.13:2380"),
             ]),
         )
