@@ -33,12 +33,12 @@ impl Node {
                 Ok(true) => {
                     let line = "this node has left etcd's cluster: its deployment was deleted";
                     self.host.report.emit(event(Code::EtcdMemberChanged, line));
-                    (done.changed_machine, done.outcome.stdout) = (true, line.to_owned());
+                    done.outcome.stdout += line;
+                    done.changed_machine = true;
                     break;
                 }
                 Ok(false) => {
-                    done.outcome.stdout =
-                        "etcd: nothing was done; this node has no member, or the only one of its cluster".to_owned();
+                    done.outcome.stdout += "etcd: nothing was done; this node has no member, or the only one of its cluster";
                     break;
                 }
                 Err(error) => error.context("leaving etcd's cluster"),

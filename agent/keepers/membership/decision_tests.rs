@@ -186,31 +186,6 @@ fn each_answer_of_a_cluster_has_one_next_step() {
             vec![dead(), member(2, Unhealthy)],
             "wait: this node's dead member of etcd cannot be replaced: 0 of 2 members are healthy (not healthy: m2)",
         ),
-        // One that the cluster does not have: it was taken out, or is new.
-        ("the place is not listed", &three_listed, vec![member(2, Healthy), member(3, Healthy)], "add"),
-        ("it is the sixth", &join_of(6), (2..7).map(|number| member(number, Healthy)).collect(), "add"),
-        (
-            "it is not listed, and one other is dead",
-            &three_listed,
-            vec![member(2, Healthy), member(3, Silent)],
-            "wait: this node's member of etcd cannot be added: 1 of 3 members are healthy (not healthy: m3)",
-        ),
-        (
-            "it is not listed, and another one was added that has not started",
-            &three_listed,
-            vec![member(2, Healthy), member(4, Healthy), {
-                let mut new = formed(3, Silent);
-                new.listed.name.clear();
-                new
-            }],
-            "wait: this node's member of etcd cannot be added: 2 of 4 members are healthy (not healthy: a2979bb37aa6bad5, which never started)",
-        ),
-        (
-            "it would be the second",
-            &three_listed,
-            vec![member(2, Healthy)],
-            "wait: etcd's cluster has no member http://192.0.2.11:2380",
-        ),
         // What is added, by this node or somebody.
         ("it was added", &three_listed, three(added(), Healthy, Healthy), &places),
         (
@@ -236,6 +211,41 @@ fn each_answer_of_a_cluster_has_one_next_step() {
             &three_listed,
             three(unpublished(), Unhealthy, Silent),
             "wait: etcd's members that answer have no leader: whether this node's has ever started is not known",
+        ),
+    ] {
+        check(what, join, &members, expected);
+    }
+}
+
+#[test]
+fn a_member_that_the_cluster_does_not_have_is_added_beside_healthy_ones() {
+    use MemberHealth::{Healthy, Silent};
+    let three_listed = join_of(3);
+    for (what, join, members, expected) in [
+        // It was taken out, or is new.
+        ("the place is not listed", &three_listed, vec![member(2, Healthy), member(3, Healthy)], "add"),
+        ("it is the sixth", &join_of(6), (2..7).map(|number| member(number, Healthy)).collect(), "add"),
+        (
+            "it is not listed, and one other is dead",
+            &three_listed,
+            vec![member(2, Healthy), member(3, Silent)],
+            "wait: this node's member of etcd cannot be added: 1 of 3 members are healthy (not healthy: m3)",
+        ),
+        (
+            "it is not listed, and another one was added that has not started",
+            &three_listed,
+            vec![member(2, Healthy), member(4, Healthy), {
+                let mut new = formed(3, Silent);
+                new.listed.name.clear();
+                new
+            }],
+            "wait: this node's member of etcd cannot be added: 2 of 4 members are healthy (not healthy: a2979bb37aa6bad5, which never started)",
+        ),
+        (
+            "it would be the second",
+            &three_listed,
+            vec![member(2, Healthy)],
+            "wait: etcd's cluster has no member http://192.0.2.11:2380",
         ),
     ] {
         check(what, join, &members, expected);
