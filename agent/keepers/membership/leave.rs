@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use super::{CHANGE_LIMIT, LIFE, busy, changed_too_late, wal};
+use super::{CHANGE_LIMIT, FILE_LIMIT, LIFE, busy, changed_too_late, wal};
 use crate::converge::etcd::{Etcd, Members};
 use crate::desired::{Desired, EtcdAccess, EtcdMember};
 use crate::error::{Error, Result};
@@ -17,7 +17,7 @@ use crate::network::flannel::Api;
 use crate::storage::probe::DiskProbe;
 
 /// In the state directory: the member that leaves, or has left.
-const LEAVING: &str = "etcd-leaving.json";
+const LEAVING: &str = "etcd-leaving";
 /// As causes call them.
 const OWN: &str = "the node's etcd";
 const OTHER: &str = "another member of etcd";
@@ -271,18 +271,17 @@ pub(crate) fn has_left(state: &Tree) -> Result<bool> {
     Ok(recorded(state)?.is_some_and(|leaving| leaving.others.is_empty()))
 }
 
-/// The member that leaves, or has left: its id before the URLs of the others.
+/// The member that leaves, or has left: its id before the URLs of the others, a line each.
 fn recorded(state: &Tree) -> Result<Option<LeavingMember>> {
-    let record = state.read_json::<Vec<String>>(Path::new(LEAVING))?;
-    Ok(record
-        .as_deref()
-        .and_then(<[String]>::split_first)
-        .map(|(id, others)| LeavingMember { id: id.clone(), others: others.to_vec() }))
+    let record = state.read(Path::new(LEAVING), FILE_LIMIT)?;
+    let mut lines =
+        record.iter().flat_map(|bytes| bytes.split(|byte| *byte == b'\n')).map(|line| String::from_utf8_lossy(line).into_owned());
+    Ok(lines.next().map(|id| LeavingMember { id, others: lines.collect() }))
 }
 
 fn record(state: &Tree, leaving: &LeavingMember) -> Result<()> {
-    let all: Vec<&String> = [&leaving.id].into_iter().chain(&leaving.others).collect();
-    state.write_json(Path::new(LEAVING), &all, Attributes::mode(0o600))
+    let record = [std::slice::from_ref(&leaving.id), &leaving.others].concat().join("\n");
+    state.write(Path::new(LEAVING), record.as_bytes(), Attributes::mode(0o600))
 }
 
 /// What is asked of the node from here on is a member of its own.
