@@ -126,15 +126,15 @@ pub const SESSIONS_MEMORY: usize = MIB;
 /// Bytes on disk of what jobs left: outputs, results. The oldest of ended deployments go first.
 pub const JOBS_DISK: usize = 128 * MIB;
 
-/// Bytes on disk of the signals not yet delivered to Heat: 50 of the largest. While it is full no script is begun.
+/// Bytes on disk of the signals not yet delivered to Heat: 50 of the largest. While it is full, what ends waits where its job left it.
 pub const OUTBOX_DISK: usize = 48 * MIB;
 
 /// Bytes on disk of the states of other instances; the newest is kept however large it is, which is at most what this one's is.
 pub const ASIDE_DISK: usize = 128 * MIB;
 
-/// Files of no content that say to the replaced tools that a deployment was run. Those of deployments that are long gone
-/// from the metadata are removed beyond this.
-pub const LEGACY_MARKS: usize = 1_000;
+/// Files of no content that say to the replaced tools, and to the agent once the record is pruned, that a deployment was run. Those of
+/// deployments that are long gone from the metadata are removed beyond this: two whole lists of Heat's may be away and come back.
+pub const LEGACY_MARKS: usize = 2 * DEPLOYMENTS;
 
 /// Files of the state that could not be understood, of which so many are kept in each directory.
 pub const UNREADABLE_FILES: usize = 5;

@@ -282,7 +282,7 @@ impl LocalFiles {
                 },
             ));
         }
-        files.sort();
+        files.sort_unstable();
         let (mut all, mut documents, mut size) = (Vec::new(), Vec::new(), 0);
         for (_, path) in files {
             if root.facts_followed(&path)?.is_none_or(|facts| facts.kind == FileKind::Directory) {

@@ -60,7 +60,7 @@ fn parameters(bytes: &[u8], read: ParameterReader) -> Result<(Map<String, Value>
 /// As a document with one deployment. Its id is that of the parameters: comments and the order of lines are no change.
 fn document(parameters: &Map<String, Value>) -> Map<String, Value> {
     let mut sorted: Vec<_> = parameters.iter().collect();
-    sorted.sort_by_key(|(name, _)| *name);
+    sorted.sort_unstable_by_key(|(name, _)| *name);
     let id = format!("{PREFIX}{}", digest::key_of(&json!(sorted).to_string()));
     let entry = json!({"id": id, "name": "heat-params", "group": "kubernetes-node", "config": parameters});
     Map::from_iter([("deployments".to_owned(), Value::Array(vec![entry]))])

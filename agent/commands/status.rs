@@ -145,7 +145,7 @@ fn document(status: &StatusDocument, running: bool, disks: &[DiskSpace]) -> Resu
     }
     if let Some(page) = value.as_object_mut() {
         let (overall, line) = screen::headline(status, running);
-        page.insert("stand".to_owned(), overall.as_str().into());
+        page.insert("overall".to_owned(), overall.as_str().into());
         page.insert("headline".to_owned(), line.into());
         let disk = |disk: &DiskSpace| json!({"path": disk.path, "free_mib": disk.free >> 20, "size_mib": disk.size >> 20});
         page.insert("disks".to_owned(), disks.iter().map(disk).collect());

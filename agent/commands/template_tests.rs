@@ -95,7 +95,7 @@ fn a_literal_is_checked_as_on_the_node_and_named_with_resource_and_line() {
         (
             "DOCKER_VOLUME: {get_resource: docker_volume}",
             "DOCKER_VOLUME: {get_resource: docker_volume}\n        WAIT_ID: {}",
-            "t.yaml:101: deployment WAIT_ID: \"{}\" is a list or map",
+            "t.yaml:101: deployment WAIT_ID: is a list or map",
         ),
         (
             "      group: kubernetes-node\n",

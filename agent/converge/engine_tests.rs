@@ -541,7 +541,7 @@ async fn a_fresh_node_comes_up_in_order_and_a_second_run_does_nothing() {
     let written: Vec<_> = events.iter().filter(|event| event.code == Code::FilesWritten).map(|event| &*event.message).collect();
     assert_eq!(written, ["wrote 5 files and directories"]);
     assert_eq!(machine.read("/var/lib/docker/on-volume").as_deref(), Some("x"));
-    assert!(laps(&machine).iter().any(|lap| lap.0 == "gate docker"), "{:?}", laps(&machine));
+    assert!(step_timings(&machine).iter().any(|timing| timing.0 == "gate docker"), "{:?}", step_timings(&machine));
     let steps = [
         "files",
         "volume runtime",
@@ -572,8 +572,8 @@ async fn a_fresh_node_comes_up_in_order_and_a_second_run_does_nothing() {
 }
 
 /// What `timeline` draws: each step, what it came after (the last one released it), how it ended.
-fn laps(machine: &Machine) -> Vec<(String, String, ConditionState)> {
-    machine.progress.laps().into_iter().map(|lap| (lap.step, lap.after.join(", "), lap.state)).collect()
+fn step_timings(machine: &Machine) -> Vec<(String, String, ConditionState)> {
+    machine.progress.step_timings().into_iter().map(|timing| (timing.step, timing.after.join(", "), timing.state)).collect()
 }
 
 #[tokio::test]
@@ -589,11 +589,11 @@ async fn a_lap_names_what_it_waited_for_and_begins_when_that_has_ended() {
     desired.units.insert(0, unit("late", &[], &[Dependency::Unit("etcd.service".into())]));
     desired.units.push(unit("api", &[], &["docker.service", "late"].map(|name| Dependency::Unit(name.into()))));
     machine.converge(&desired, &fake).await.unwrap();
-    let found = laps(&machine);
+    let found = step_timings(&machine);
     let after = |step: &str| {
-        let lap = found.iter().find(|lap| lap.0 == step).unwrap_or_else(|| panic!("{step}: {found:?}"));
-        assert_eq!(lap.2, ConditionState::Ok, "{step}");
-        lap.1.as_str()
+        let timing = found.iter().find(|timing| timing.0 == step).unwrap_or_else(|| panic!("{step}: {found:?}"));
+        assert_eq!(timing.2, ConditionState::Ok, "{step}");
+        timing.1.as_str()
     };
     // One after the other, to where the graph begins.
     let early =
@@ -606,19 +606,19 @@ async fn a_lap_names_what_it_waited_for_and_begins_when_that_has_ended() {
     assert_eq!(after("directory /var/lib/docker/sub"), "volume runtime");
     assert_eq!(after("unit docker.service"), "volume runtime, directory /var/lib/docker/sub");
     assert_eq!(after("gate docker"), "unit docker.service");
-    let all = machine.progress.laps();
-    let lap = |step: &str| all.iter().find(|lap| lap.step == step).unwrap();
-    assert!(lap("unit late").ended_ms() > lap("unit docker.service").ended_ms());
+    let all = machine.progress.step_timings();
+    let timing = |step: &str| all.iter().find(|timing| timing.step == step).unwrap();
+    assert!(timing("unit late").ended_ms() > timing("unit docker.service").ended_ms());
     assert_eq!(after("unit api"), "unit docker.service, unit late", "in the order of their ends");
-    assert_eq!(lap("unit api").began_ms, lap("unit late").ended_ms());
+    assert_eq!(timing("unit api").began_ms, timing("unit late").ended_ms());
     // What was started has to go on answering, and the critical path says so.
-    let (proof, total) = (lap("final proof"), all.iter().map(crate::report::step_timing::StepTiming::ended_ms).max().unwrap());
+    let (proof, total) = (timing("final proof"), all.iter().map(crate::report::step_timing::StepTiming::ended_ms).max().unwrap());
     assert!(proof.took_ms >= 3000 && proof.after.len() == 1 && proof.after[0].starts_with("gate "), "{proof:?}");
     let path: Vec<&str> = critical_path(&all).into_iter().map(|at| all[at].step.as_str()).collect();
     assert_eq!((path.last(), proof.ended_ms()), (Some(&"final proof"), total), "{path:?}");
-    for lap in &all {
-        let needs = lap.after.iter().map(|need| all.iter().find(|other| other.step == *need).unwrap().ended_ms());
-        assert!(needs.max().unwrap_or_default() <= lap.began_ms, "{lap:?}");
+    for timing in &all {
+        let needs = timing.after.iter().map(|need| all.iter().find(|other| other.step == *need).unwrap().ended_ms());
+        assert!(needs.max().unwrap_or_default() <= timing.began_ms, "{timing:?}");
     }
     let passed = machine.report.events().into_iter().find(|event| event.gate.as_deref() == Some("etcd")).unwrap();
     assert_eq!(passed.waited_for.as_deref(), Some("unit etcd.service"));
@@ -639,7 +639,7 @@ async fn a_failed_run_keeps_its_laps_with_the_step_that_failed_and_those_that_we
     let fake = fake.act("etcd.service", &[Act(10, "failed", failed)]);
     fake.set(state("etcd.service", "inactive"));
     machine.converge(&node(), &fake).await.unwrap_err();
-    let last: Vec<_> = laps(&machine).into_iter().skip_while(|lap| !lap.0.starts_with("volume")).collect();
+    let last: Vec<_> = step_timings(&machine).into_iter().skip_while(|timing| !timing.0.starts_with("volume")).collect();
     let of = |step: &str, state| (step.to_owned(), "unit systemd-sysctl.service".to_owned(), state);
     assert_eq!(last, [of("volume runtime", ConditionState::Waiting), of("unit etcd.service", ConditionState::Failed)]);
     // What did not begin says what for.
@@ -650,7 +650,7 @@ async fn a_failed_run_keeps_its_laps_with_the_step_that_failed_and_those_that_we
     // A failure before the graph is one of the step that was dealt with.
     *fake.away.lock().unwrap() = u32::MAX;
     machine.converge(&node(), &fake).await.unwrap_err();
-    assert_eq!(laps(&machine).last(), Some(&("plan".into(), "checks".into(), ConditionState::Failed)));
+    assert_eq!(step_timings(&machine).last(), Some(&("plan".into(), "checks".into(), ConditionState::Failed)));
 }
 
 #[tokio::test]
@@ -1532,7 +1532,8 @@ async fn who_reads_a_changed_certificate_is_noted_before_it_changes_and_restarte
     assert_eq!(fake.take_log(), expected);
     assert_eq!(machine.codes().iter().filter(|code| **code == Code::ObjectWritten).count(), 1);
     assert!(
-        laps(&machine).iter().any(|lap| lap.0 == "certificates") && laps(&machine).iter().any(|lap| lap.0 == "object binding")
+        step_timings(&machine).iter().any(|timing| timing.0 == "certificates")
+            && step_timings(&machine).iter().any(|timing| timing.0 == "object binding")
     );
     // The second run changes nothing.
     assert!(!machine.converge(&trusting_node(), &fake).await.unwrap().changed);

@@ -43,7 +43,7 @@ pub(crate) fn links(tree: &Tree, unit: &str) -> Result<Links> {
         found.extend(links);
         names.extend(section.also);
     }
-    found.sort();
+    found.sort_unstable();
     found.dedup();
     if found.is_empty() {
         return Ok(Err(format!("{unit} has no [Install] section: other units start it")));

@@ -12,7 +12,7 @@ use crate::deploy::Generations;
 use crate::desired::Desired;
 use crate::error::{Error, Result};
 use crate::files::Tree;
-use crate::identity::{Identity, InstanceRecord, claim, owner, prune_beside, succeed};
+use crate::identity::{Identity, InstanceRecord, claim, owner, prune_beside, succeed, take_back};
 use crate::kubernetes::{self, MachineFacts};
 use crate::output::print_error;
 use crate::report::notify::Notify;
@@ -59,6 +59,15 @@ impl Host {
                 record
             }
         };
+        if record.predecessor.is_some() {
+            // After a kill there may be thousands of files to move.
+            Notify::default().ready();
+            if take_back(&self.state, &self.settings.deploy.deployed_dir, &record.instance)? {
+                let line =
+                    format!("this disk was that of {} before: the scripts that ran there do not run again", record.instance);
+                self.report.emit(Event::new(Code::IdentityRecorded, line).phase(Phase::Settings));
+            }
+        }
         // Less is known of a wrong backup then; nothing else depends on it.
         if let Err(error) = claim(&self.settings.deploy.deployed_dir, &record.instance) {
             let line = "the directory of the replaced tools' records cannot be marked as this instance's";
@@ -137,7 +146,14 @@ impl Host {
     /// may need others, or not have its files yet.
     async fn retire_units(&self) {
         let Some(systemd) = &self.systemd else { return };
-        let Some(former) = former_node(&self.state) else { return };
+        let former = match former_node(&self.state) {
+            Ok(Some(former)) => former,
+            Ok(None) => return,
+            Err(error) => {
+                let line = "the units of the other instance are not known, so they are not stopped";
+                return self.report.emit(Event::new(Code::IdentityUnitStopped, line).error(&error));
+            }
+        };
         let units: Vec<_> = former.units.into_iter().filter(|unit| unit.enable).map(|unit| unit.name).collect();
         let disabled = async {
             // The mount point is asked for by a node without a volume too, and this disk is not attached any more.
@@ -189,9 +205,10 @@ fn beside(root: &Tree, deployed: &Path, machine: &Identity, mounts: &[Mount]) ->
     Ok(found)
 }
 
-/// What the generation in place asks for.
-fn former_node(state: &Tree) -> Option<Desired> {
-    kubernetes::render(&spec_of(&Generations::inspect(state)?.entry)?, &MachineFacts::default()).ok()
+/// What the generation in place asks for; nothing where there is none.
+fn former_node(state: &Tree) -> Result<Option<Desired>> {
+    let Some(generation) = Generations::inspect(state) else { return Ok(None) };
+    Ok(Some(kubernetes::render(&spec_of(&generation.entry)?, &MachineFacts::default())?))
 }
 
 /// Refused, if the state in `state_dir` is of another instance than this machine. Nothing is said where either is unknown,

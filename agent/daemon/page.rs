@@ -77,7 +77,11 @@ fn node_now(agent: &Agent, current: &Generation) -> NodeStatus {
         difference_remedy: agent.node_task.node.difference_remedy().filter(|_| inspection.drifted),
         steps: agent.progress.steps(),
         // Until it ends they are on no disk.
-        laps: if current.state == GenerationState::Applying { agent.progress.laps() } else { current.laps.clone() },
+        step_timings: if current.state == GenerationState::Applying {
+            agent.progress.step_timings()
+        } else {
+            current.step_timings.clone()
+        },
         certificates: seen.and_then(|seen| certificates(&seen.inspection, seen.turn, seen.renewal.as_ref())),
         pod_network: agent.node_task.pod_network.status.clone(),
         thin_pool: inspection.thin_pool.as_ref().map(thin_pool),
@@ -208,8 +212,8 @@ fn node(current: &Generation) -> NodeStatus {
         state,
         in_place: current.in_place().filter(|number| *number != current.number),
         deployment: Some(current.deployment.clone()),
-        timings: if current.state == GenerationState::Applied { timings(&current.laps) } else { Vec::new() },
-        laps: current.laps.clone(),
+        timings: if current.state == GenerationState::Applied { timings(&current.step_timings) } else { Vec::new() },
+        step_timings: current.step_timings.clone(),
         ..NodeStatus::default()
     };
     if let Some(reason) = &current.reason {
@@ -260,7 +264,7 @@ fn certificates(
     renewal: Option<&WaitReason>,
 ) -> Option<CertificatesStatus> {
     let ends = inspection.items.iter().filter_map(|item| Some((item.end?, &item.name)));
-    let (first_end, first_to_end) = ends.min_by_key(|(end, _)| *end)?;
+    let (first_expiry, first_to_expire) = ends.min_by_key(|(end, _)| *end)?;
     let near: Vec<_> =
         inspection.items.iter().filter(|item| item.verdict == CertificateVerdict::NearEnd || item.is_expired()).collect();
     let waits = |cause: String, code: Code, since: Option<Timestamp>| Condition {
@@ -298,7 +302,7 @@ fn certificates(
     };
     let end = |item: &InspectedCertificate| Some(CertificateEnd { name: item.name.clone(), end: item.end?.rfc3339() });
     let ends = inspection.items.iter().filter_map(end).collect();
-    Some(CertificatesStatus { first_to_end: first_to_end.clone(), first_end: first_end.rfc3339(), waits, ends })
+    Some(CertificatesStatus { first_to_expire: first_to_expire.clone(), first_expiry: first_expiry.rfc3339(), waits, ends })
 }
 
 /// What the metadata has wrong that no source and no deployment shows.
@@ -387,7 +391,7 @@ fn identity(agent: &Agent) -> IdentityStatus {
     IdentityStatus {
         instance: Some(agent.instance.instance.to_string()),
         copy_of: before.map(|before| before.instance.to_string()),
-        put_aside: before
+        moved_to: before
             .map(|before| agent.host.settings.state_dir.join(format!("aside/{}", before.aside)).display().to_string()),
         left_over: agent.collector.left_over().to_vec(),
         left_over_resource: agent.collector.left_over_resource().map(str::to_owned),
@@ -503,7 +507,7 @@ mod tests {
         assert_eq!(certificates(&inspection, None, None), None);
         inspection.items.extend([item("a", 900, CertificateVerdict::Right), item("b", 300, CertificateVerdict::NearEnd)]);
         let near = certificates(&inspection, None, None).unwrap();
-        assert_eq!((near.first_to_end.as_str(), near.first_end.as_str()), ("b", "2026-12-25T12:00:00Z"));
+        assert_eq!((near.first_to_expire.as_str(), near.first_expiry.as_str()), ("b", "2026-12-25T12:00:00Z"));
         let waits = near.waits.unwrap();
         assert_eq!(waits.cause.as_deref(), Some("b ends at 2026-12-25T12:00:00Z"));
         assert_eq!(waits.since.as_deref(), Some("2026-09-16T12:00:00Z"));

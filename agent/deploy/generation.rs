@@ -45,7 +45,7 @@ pub struct Generation {
     pub reason: Option<FailureReason>,
     /// Its steps against time; of a rejected one up to its failure. Records of earlier versions have none.
     #[serde(default)]
-    pub laps: Vec<StepTiming>,
+    pub step_timings: Vec<StepTiming>,
     /// Whether anything of it may have reached the node. Of an earlier version's records nobody knows.
     #[serde(default = "yes")]
     #[serde(rename = "touched")]
@@ -292,7 +292,7 @@ impl Generations {
             state: GenerationState::Applying,
             entry: Arc::new(entry),
             reason: None,
-            laps: Vec::new(),
+            step_timings: Vec::new(),
             changed_machine: true,
             partly_applied_before,
             consistent_before,
@@ -348,7 +348,7 @@ impl Generations {
         self.put(Generation {
             state: GenerationState::Restoring,
             reason: None,
-            laps: Vec::new(),
+            step_timings: Vec::new(),
             changed_machine: true,
             consistent_before: true,
             before: Some(before),
@@ -362,14 +362,14 @@ impl Generations {
     ///
     /// # Errors
     /// If it cannot be written.
-    pub fn put_back(&mut self, failure: Option<FailureReason>, laps: Vec<StepTiming>) -> Result<()> {
+    pub fn put_back(&mut self, failure: Option<FailureReason>, step_timings: Vec<StepTiming>) -> Result<()> {
         let Some(current) = self.current.clone() else { return Ok(()) };
         let changed_machine = failure.is_some();
         let back = current.back.filter(|_| !changed_machine);
         self.put(Generation {
             state: GenerationState::Rejected,
             reason: failure,
-            laps,
+            step_timings,
             changed_machine,
             partly_applied_before: false,
             back,
@@ -381,23 +381,23 @@ impl Generations {
     ///
     /// # Errors
     /// If it cannot be written.
-    pub fn end(&mut self, state: GenerationState, reason: Option<FailureReason>, laps: Vec<StepTiming>) -> Result<()> {
+    pub fn end(&mut self, state: GenerationState, reason: Option<FailureReason>, step_timings: Vec<StepTiming>) -> Result<()> {
         let Some(current) = &self.current else { return Ok(()) };
         let is_applied = state == GenerationState::Applied;
         let before = current.before.clone().filter(|_| !is_applied);
         let former = current.before.clone().filter(|before| is_applied && before.number != current.number);
         let former = former.or_else(|| current.former.clone());
         let details = GenerationDetails { ended: Some(self.clock.now()), ..current.details.clone() };
-        self.put(Generation { state, reason, laps, before, former, details, ..current.clone() })
+        self.put(Generation { state, reason, step_timings, before, former, details, ..current.clone() })
     }
 
     /// Its deployment left Heat's list before it ended.
     ///
     /// # Errors
     /// If it cannot be written.
-    pub fn leave(&mut self, reason: FailureReason, laps: Vec<StepTiming>) -> Result<()> {
+    pub fn leave(&mut self, reason: FailureReason, step_timings: Vec<StepTiming>) -> Result<()> {
         let Some(current) = self.current.clone() else { return Ok(()) };
-        self.put(Generation { state: GenerationState::Rejected, reason: Some(reason), laps, left: true, ..current })
+        self.put(Generation { state: GenerationState::Rejected, reason: Some(reason), step_timings, left: true, ..current })
     }
 
     /// Whether the node gives up its member of etcd, or has.
@@ -425,7 +425,7 @@ mod tests {
     use super::*;
     use crate::clock::Timestamp;
 
-    /// As the version before laps wrote it.
+    /// As the version before step_timings wrote it.
     #[test]
     fn a_record_of_an_earlier_version_is_read() {
         let dir = tempfile::tempdir().unwrap();
@@ -436,7 +436,7 @@ mod tests {
         let report = Report::kept();
         let read = Generations::open(Arc::new(tree), Clock::system(), &report).unwrap();
         let current = read.current().unwrap();
-        assert_eq!((current.number, current.laps.len()), (4, 0));
+        assert_eq!((current.number, current.step_timings.len()), (4, 0));
         assert!(current.changed_machine && current.before.is_none(), "nobody knows what it left");
         assert!(report.events().is_empty(), "it was not quarantined");
     }
@@ -643,12 +643,12 @@ mod tests {
         assert_eq!(open().begin("one", "a", json!({})).unwrap(), 1);
         let mut generations = open();
         assert_eq!(generations.begin("one", "b", json!({})).unwrap(), 1);
-        let lap = StepTiming { step: "plan".into(), took_ms: 5, ..StepTiming::default() };
-        generations.end(GenerationState::Rejected, Some("why".into()), vec![lap.clone()]).unwrap();
+        let timing = StepTiming { step: "plan".into(), took_ms: 5, ..StepTiming::default() };
+        generations.end(GenerationState::Rejected, Some("why".into()), vec![timing.clone()]).unwrap();
         assert_eq!(open().current().unwrap().state, GenerationState::Rejected);
-        assert_eq!(open().current().unwrap().laps, [lap], "a run that failed is kept up to its failure");
+        assert_eq!(open().current().unwrap().step_timings, [timing], "a run that failed is kept up to its failure");
         assert_eq!(open().begin("one", "b", json!({})).unwrap(), 1);
-        assert_eq!(open().current().unwrap().laps, [], "a new run has its own");
+        assert_eq!(open().current().unwrap().step_timings, [], "a new run has its own");
         assert_eq!(open().begin("two", "c", json!({})).unwrap(), 2);
         // Another version of the agent goes on with the same deployment: a change of authority must not take a step by that.
         assert_eq!(open().begin("three", "c", json!({})).unwrap(), 2);

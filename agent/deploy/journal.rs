@@ -31,6 +31,8 @@ const DIRECTORY: &str = "deployments";
 pub const DISCARDED: u64 = 512;
 /// Empty files, by key, of deployments whose record is gone and whose id is no file name.
 const MARKS: &str = "marks";
+/// So many new marks after which all are counted: to count them each time would take as long as there are marks, for each.
+const MARKS_COUNTED_AFTER: usize = 250;
 /// The member by which a file of the replaced tools is known as written by this agent. They look at none but `inputs` of it, and at whether
 /// it exists (heat-protocol.md 4.2, 4.4).
 const OURS: &str = "heat_node_agent";
@@ -178,6 +180,8 @@ pub struct Journal {
     records: BTreeMap<String, DeploymentRecord>,
     /// When the operator last had one forgotten.
     forgotten: Moment,
+    /// Empty marks that were written since the last time that all were counted.
+    new_marks: usize,
     /// Ids of those whose result Heat does not have yet.
     finished: BTreeSet<String>,
     /// How many have nothing left to do.
@@ -209,6 +213,7 @@ impl Journal {
             signalled: 0,
             revision: 0,
             forgotten: Moment::EARLIER,
+            new_marks: MARKS_COUNTED_AFTER,
             keep,
             clock,
             report: report.clone(),
@@ -248,7 +253,7 @@ impl Journal {
             record.shorten();
             records.push(record);
         }
-        records.sort_by(|one, other| (one.seen, &one.id).cmp(&(other.seen, &other.id)));
+        records.sort_unstable_by(|one, other| (one.seen, &one.id).cmp(&(other.seen, &other.id)));
         Ok(records)
     }
 
@@ -274,7 +279,7 @@ impl Journal {
     #[must_use]
     pub fn all(&self) -> Vec<&DeploymentRecord> {
         let mut all: Vec<_> = self.records.values().collect();
-        all.sort_by(|one, other| (one.seen, &one.id).cmp(&(other.seen, &other.id)));
+        all.sort_unstable_by(|one, other| (one.seen, &one.id).cmp(&(other.seen, &other.id)));
         all
     }
 
@@ -336,7 +341,12 @@ impl Journal {
         }
         let ran = JobResult::read(state, &Path::new("work").join(record.job()))?;
         let outcome = ran.map(|ran| DeploymentOutcome::of(&record.group, ran));
-        let short = || record.outcome.clone().map(|short| DeploymentOutcome { stderr: REMOVED.to_owned(), ..short });
+        let short = || {
+            let short = record.outcome.clone()?;
+            // It may have failed by an output that is gone.
+            let status = if record.long_result_failed == Some(true) && short.status == 0 { 1 } else { short.status };
+            Some(DeploymentOutcome { status, stderr: REMOVED.to_owned(), ..short })
+        };
         Ok(outcome.or_else(short))
     }
 
@@ -741,8 +751,10 @@ impl Journal {
             weight = weight.saturating_sub(self.take_out(id));
             gone.push(id.clone());
         }
-        if !gone.is_empty() {
+        self.new_marks += gone.len();
+        if self.new_marks >= MARKS_COUNTED_AFTER {
             self.prune_marks()?;
+            self.new_marks = 0;
         }
         Ok(gone)
     }
@@ -769,7 +781,7 @@ impl Journal {
                 marks.push((facts.stamp.1, facts.stamp.2, path));
             }
         }
-        marks.sort();
+        marks.sort_unstable();
         let gone = marks.len().saturating_sub(LEGACY_MARKS);
         for (_, _, path) in marks.iter().take(gone) {
             tree.remove(path)?;
@@ -996,6 +1008,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::budgets::DEPLOYMENTS;
+    use crate::metadata::Output;
 
     struct TestState(tempfile::TempDir);
 
@@ -1359,6 +1373,41 @@ mod tests {
         let gone = journal.prune(|record| record.id == "d0000").unwrap();
         assert!(gone.len() > 1_000 && gone[0] == "d0001" && journal.get("d0000").is_some() && journal.get("d2999").is_some());
         assert!(journal.weight() <= RECORDS_MEMORY + 4_000);
+    }
+
+    /// Attack: one answer of Heat's had no deployments, and the next one all of them again.
+    #[test]
+    fn a_whole_list_that_leaves_and_comes_back_does_not_run_again() {
+        let (place, report) = (TestState::new(), Report::kept());
+        let mut journal = place.journal(&report);
+        let ids: Vec<String> = (0..DEPLOYMENTS).map(|number| format!("d{number:04}")).collect();
+        for id in &ids {
+            let mut record = journal.new_record(id, "n", "script");
+            record.state = DeploymentState::Signalled;
+            journal.insert(record);
+        }
+        assert!(journal.prune(|_| false).unwrap().len() > DEPLOYMENTS / 2);
+        let runs = ids.iter().filter(|id| journal.get(id).is_none() && journal.register(&deployment(id)).unwrap().is_some());
+        assert_eq!(runs.count(), 0);
+    }
+
+    /// Attack: of a result that was removed for room its failure was lost, and Heat heard success.
+    #[test]
+    fn a_result_that_is_gone_fails_as_it_did() {
+        let (place, report) = (TestState::new(), Report::kept());
+        let mut journal = place.journal(&report);
+        let mut entry = deployment("a");
+        entry.outputs = vec![Output { name: "why".to_owned(), error_output: true }];
+        journal.register(&entry).unwrap();
+        journal.start("a", json!({})).unwrap();
+        let ran = JobResult { outputs: [("why".to_owned(), "x".repeat(5_000))].into(), ..JobResult::default() };
+        let result = format!("work/{}/result.json", journal.get("a").unwrap().job());
+        place.write(&format!("state/{result}"), &serde_json::to_string(&ran).unwrap());
+        journal.finish("a", DeploymentOutcome::of("script", ran)).unwrap();
+        assert_eq!(journal.outcome("a").unwrap().unwrap().status, 0);
+        journal.state.remove(Path::new(&result)).unwrap();
+        let outcome = journal.outcome("a").unwrap().unwrap();
+        assert_eq!((outcome.status, outcome.stderr.as_str()), (1, REMOVED));
     }
 
     #[test]

@@ -660,7 +660,7 @@ impl Tree {
                 names.push(OsString::from_vec(name));
             }
         }
-        names.sort();
+        names.sort_unstable();
         Ok(names)
     }
 

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Context, Error, Result};
 use crate::files::Tree;
 pub use record::{
-    ASIDE, InstanceRecord, LEARNT, Leftovers, Predecessor, bytes_aside, claim, may_start, owner, prune_beside, succeed,
+    ASIDE, InstanceRecord, LEARNT, Leftovers, Predecessor, bytes_aside, claim, may_start, owner, prune_beside, succeed, take_back,
 };
 
 /// Readable by root alone.

@@ -4,10 +4,11 @@
 //! until everything else is set aside, and says under which number; whoever finds it goes on there.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::Identity;
 use crate::budgets::ASIDE_DISK;
@@ -25,6 +26,8 @@ pub const LEARNT: &str = "learnt.json";
 pub const ASIDE: &str = "aside";
 /// The newest generation of the node; there once this instance's own metadata asked for one.
 const NODE: &str = "node.json";
+/// The group of the deployments that bring it up.
+const NODE_GROUP: &str = "kubernetes-node";
 /// How many former states are kept.
 const KEEP: usize = 3;
 /// Files that are counted at most: more than the agent ever has.
@@ -109,8 +112,8 @@ impl InstanceRecord {
     }
 }
 
-/// Puts the state of another instance aside, with what lies `beside` it elsewhere, and records the new one. Nothing is
-/// deleted but states older than those kept.
+/// Puts the state of another instance aside, with what lies `beside` it elsewhere, and records the new one. Nothing is deleted;
+/// [`take_back`] is to follow.
 ///
 /// # Errors
 /// If something cannot be renamed; the next call goes on from there.
@@ -165,8 +168,63 @@ pub fn succeed(
     let predecessor = Some(Predecessor { instance: old.instance, until: now, aside: number, files });
     let record = InstanceRecord { predecessor, ..InstanceRecord::new(machine, now) };
     record.write(state)?;
-    prune(state)?;
     Ok(record)
+}
+
+/// Takes back what says which scripts this instance has run, where its disk was another one's in between, so that nothing runs twice; in
+/// `deployed`, the replaced tools' record, too. What it knew of the node stays set aside: the node's units were disabled since, and its
+/// deployment brings it up again. Then states older than those kept are deleted. Whether there was anything; after a kill the next call
+/// goes on.
+///
+/// # Errors
+/// If something cannot be looked at, renamed or removed.
+pub fn take_back(state: &Tree, deployed: &Path, machine: &Identity) -> Result<bool> {
+    let mut is_any = false;
+    for number in numbers(state)?.into_iter().rev() {
+        let place = Path::new(ASIDE).join(number.to_string());
+        let record = state.read_json::<InstanceRecord>(&place.join(FILE)).ok().flatten();
+        if !record.is_some_and(|record| record.instance.is(machine)) {
+            continue;
+        }
+        let records = place.join("deployments");
+        let mut of_node = Vec::new();
+        for name in state.list(&records)? {
+            let record = state.read_json::<Value>(&records.join(&name)).ok().flatten().unwrap_or_default();
+            let text = |member: &str| record.get(member).and_then(Value::as_str);
+            if text("group").is_none_or(|group| group == NODE_GROUP) {
+                of_node.push((name, text("id").unwrap_or_default().to_owned()));
+            }
+        }
+        // Before the records what those lead to.
+        if let Some(beside) = RelatedDirectory::open(deployed) {
+            let is_nodes = |name: &OsStr| {
+                let name = name.to_str().unwrap_or(OWNER);
+                name == OWNER
+                    || of_node.iter().any(|(_, id)| name.strip_prefix(id.as_str()).is_some_and(|rest| rest.starts_with('.')))
+            };
+            is_any |= move_missing(&beside.parent, &beside.target(number), Path::new(&beside.name), is_nodes)?;
+        }
+        for directory in ["marks", "work"] {
+            is_any |= move_missing(state, &place.join(directory), Path::new(directory), |_| false)?;
+        }
+        let is_nodes = |name: &OsStr| of_node.iter().any(|(file, _)| file == name);
+        is_any |= move_missing(state, &records, Path::new("deployments"), is_nodes)?;
+    }
+    prune(state)?;
+    Ok(is_any)
+}
+
+/// Moves what is in one directory and not in another one there, but for what stays. Whether there was anything.
+fn move_missing(tree: &Tree, from: &Path, to: &Path, stays: impl Fn(&OsStr) -> bool) -> Result<bool> {
+    let mut is_any = false;
+    for name in tree.list(from)?.iter().filter(|name| !stays(name)) {
+        if tree.facts(&to.join(name))?.is_none() {
+            tree.create_dir_all(to, Attributes::mode(0o700))?;
+            tree.rename(&from.join(name), &to.join(name))?;
+            is_any = true;
+        }
+    }
+    Ok(is_any)
 }
 
 /// Whether a unit that an agent configured on this disk may start: not with the membership of the instance that the disk
@@ -240,9 +298,15 @@ fn last(tree: &Tree, directory: &Path, prefix: &str) -> Result<u32> {
     Ok(numbers.max().unwrap_or(0))
 }
 
-fn prune(state: &Tree) -> Result<()> {
+/// Those under which states were set aside, oldest first.
+fn numbers(state: &Tree) -> Result<Vec<u32>> {
     let mut numbers: Vec<u32> = state.list(Path::new(ASIDE))?.iter().filter_map(|name| name.to_str()?.parse().ok()).collect();
     numbers.sort_unstable();
+    Ok(numbers)
+}
+
+fn prune(state: &Tree) -> Result<()> {
+    let numbers = numbers(state)?;
     let mut bytes = 0;
     for (at, number) in numbers.iter().rev().enumerate() {
         let place = Path::new(ASIDE).join(number.to_string());
@@ -335,6 +399,10 @@ mod tests {
             succeed(&self.state, &self.beside(), old, id(machine), Timestamp(now))
         }
 
+        fn take_back(&self, machine: &str) -> bool {
+            take_back(&self.state, &self.dir.path().join("deployed"), &id(machine)).unwrap()
+        }
+
         fn names(&self) -> Vec<OsString> {
             self.state.list(Path::new("")).unwrap()
         }
@@ -361,6 +429,47 @@ mod tests {
             assert_eq!(disk.read(path).as_deref(), Some("a"), "{path}");
         }
         assert!(disk.read("state/aside/1/identity.json").unwrap().contains("\"a\"") && disk.read("deployed/1.json").is_none());
+    }
+
+    /// Attack: what was to be taken back was pruned before.
+    #[test]
+    fn what_is_pruned_is_never_what_is_to_be_taken_back() {
+        let disk = Disk::new();
+        disk.put("state/deployments/1.json", "{\"group\":\"script\"}");
+        for (now, machine) in ["b", "c", "d", "a"].iter().enumerate() {
+            disk.succeed(machine, now as u64).unwrap();
+            assert_eq!(disk.take_back(machine), *machine == "a");
+            disk.fill(machine);
+        }
+        assert_eq!(disk.state.list(Path::new("aside")).unwrap(), ["2", "3", "4"]);
+    }
+
+    /// Attack: a boot volume was attached to another server for a repair, and back: every script ran a second time.
+    #[test]
+    fn a_disk_that_comes_back_to_its_instance_knows_what_ran_there() {
+        let disk = Disk::new();
+        disk.put("state/deployments/1.json", "{\"group\":\"script\"}");
+        disk.put("state/deployments/2.json", "{\"group\":\"kubernetes-node\",\"id\":\"two\"}");
+        disk.put("state/work/1/result.json", "a");
+        disk.put("state/marks/!1", "");
+        disk.succeed("b", 2).unwrap();
+        assert!(!disk.take_back("b"));
+        disk.put("state/deployments/3.json", "{\"group\":\"script\"}");
+        disk.succeed("a", 3).unwrap();
+        disk.put(&format!("deployed.aside-1/{OWNER}"), "{}");
+        disk.put("deployed.aside-1/two.json", "the node's");
+        disk.put("deployed.aside-1/three.json", "");
+        // A kill may have come after the first of them was taken back.
+        disk.state.create_dir_all(Path::new("marks"), Attributes::mode(0o700)).unwrap();
+        disk.state.rename(Path::new("aside/1/marks/!1"), Path::new("marks/!1")).unwrap();
+        assert!(disk.take_back("a"));
+        assert_eq!(disk.read("deployed/three.json").as_deref(), Some(""));
+        assert!(disk.read("deployed/1.json").is_some() && disk.read("deployed/two.json").is_none());
+        assert_eq!(disk.names(), ["aside", "deployments", "identity.json", "lock", "marks", "work"]);
+        assert_eq!(disk.state.list(Path::new("deployments")).unwrap(), ["1.json"]);
+        assert_eq!(disk.read("state/work/1/result.json").as_deref(), Some("a"));
+        assert!(disk.read("state/aside/2/deployments/3.json").is_some() && disk.read("state/aside/1/node.json").is_some());
+        assert!(!disk.take_back("a"), "once");
     }
 
     #[test]
@@ -400,6 +509,7 @@ mod tests {
         disk.put("deployed.aside-1/old.json", "older");
         for (now, machine) in ["b", "c", "d", "e"].iter().enumerate() {
             let record = disk.succeed(machine, now as u64).unwrap();
+            assert!(!disk.take_back(machine));
             assert_eq!(record.predecessor.unwrap().aside as usize, now + 2);
             disk.fill(machine);
         }

@@ -134,7 +134,7 @@ fn environment(machine: &Machine, directory: &str) -> Result<Vec<String>> {
         return Ok(Vec::new());
     }
     let mut names: Vec<_> = files(machine, &beside)?.into_iter().filter(|name| is_usual(name, "_.-")).collect();
-    names.sort();
+    names.sort_unstable();
     Ok(names.into_iter().map(|name| format!("{beside}/{name}")).collect())
 }
 

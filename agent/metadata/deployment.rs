@@ -14,9 +14,6 @@ const NAME_LIMIT: usize = 1024;
 /// Mistakes that are named; the rest is counted.
 const MISTAKES: usize = 20;
 
-/// A transport that is not supported.
-const ZAQAR_SIGNAL: &str = "ZAQAR_SIGNAL";
-
 /// What HEAT_SIGNAL needs beside `deploy_auth_url`.
 const HEAT_SIGNAL: [&str; 5] =
     ["deploy_user_id", "deploy_password", "deploy_project_id", "deploy_stack_id", "deploy_resource_name"];
@@ -73,7 +70,7 @@ pub enum SignalTarget {
     },
     /// NO_SIGNAL.
     None,
-    /// One that cannot be sent: ZAQAR_SIGNAL, or HEAT_SIGNAL with parts missing.
+    /// One that cannot be sent: HEAT_SIGNAL or ZAQAR_SIGNAL with parts missing.
     Unsupported {
         /// What it is.
         name: String,
@@ -175,9 +172,7 @@ impl Deployment {
             }
         }
         let target = deployment.signal_target();
-        if let SignalTarget::Unsupported { name } = &target
-            && name != ZAQAR_SIGNAL
-        {
+        if let SignalTarget::Unsupported { name } = &target {
             mistakes.push(format!("inputs: {name}"));
         }
         if mistakes.is_empty() {
@@ -224,10 +219,13 @@ impl Deployment {
             let verb = self.text_input("deploy_signal_verb").unwrap_or("POST").to_owned();
             return SignalTarget::Url { url: url.to_owned(), verb };
         }
-        if self.text_input("deploy_queue_id").is_some() {
-            return SignalTarget::Unsupported { name: ZAQAR_SIGNAL.to_owned() };
-        }
-        let Some(auth_url) = self.text_input("deploy_auth_url") else { return SignalTarget::None };
+        // ZAQAR_SIGNAL has the same parts and a queue: Heat's own API takes the result whatever the transport is (7.3).
+        let Some(auth_url) = self.text_input("deploy_auth_url") else {
+            return match self.text_input("deploy_queue_id") {
+                Some(_) => SignalTarget::Unsupported { name: "ZAQAR_SIGNAL without deploy_auth_url".to_owned() },
+                None => SignalTarget::None,
+            };
+        };
         let [Some(user_id), Some(password), Some(project_id), Some(stack), Some(resource)] =
             HEAT_SIGNAL.map(|name| self.text_input(name).map(str::to_owned))
         else {
@@ -458,7 +456,9 @@ mod tests {
         assert_eq!(malformed.mistakes, ["inputs: HEAT_SIGNAL without deploy_password, deploy_resource_name"]);
         assert!(matches!(malformed.target, SignalTarget::Unsupported { .. }));
         let zaqar = Deployment::parse(&heat(&[], &[("deploy_queue_id", "q")])).unwrap().unwrap().signal_target();
-        assert_eq!(zaqar, SignalTarget::Unsupported { name: "ZAQAR_SIGNAL".into() });
+        assert_eq!(zaqar, target, "ZAQAR_SIGNAL by Heat's API");
+        let half = Deployment::parse(&heat(&["deploy_auth_url"], &[("deploy_queue_id", "q")])).unwrap_err();
+        assert_eq!(half.mistakes, ["inputs: ZAQAR_SIGNAL without deploy_auth_url"]);
         let url = SignalTarget::Url { url: "http://h/v1/signal/a?Signature=hush".into(), verb: "POST".into() };
         assert_eq!(format!("{url:?}"), "Url(POST http://h/v1/signal/a?…)");
     }

@@ -123,7 +123,7 @@ fn put(out: &mut String, value: &Value, indent: usize, is_sorted: bool, level: u
 fn ordered(members: &Map<String, Value>, is_sorted: bool) -> Vec<(&String, &Value)> {
     let mut members: Vec<_> = members.iter().collect();
     if is_sorted {
-        members.sort_by_key(|(key, _)| *key);
+        members.sort_unstable_by_key(|(key, _)| *key);
     }
     members
 }

@@ -50,7 +50,7 @@ pub fn encode(text: &str) -> String {
 #[must_use]
 pub fn canonical_query(params: &[(&str, &str)]) -> String {
     let mut sorted: Vec<_> = params.iter().filter(|(name, _)| *name != "Signature").collect();
-    sorted.sort();
+    sorted.sort_unstable();
     sorted.iter().map(|(name, value)| format!("{}={}", encode(name), encode(value))).collect::<Vec<_>>().join("&")
 }
 

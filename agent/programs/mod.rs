@@ -22,6 +22,7 @@ pub mod tool;
 pub use hook_answer::{HookAnswer, HookOutput, lenient_object};
 pub(crate) use mask::Mask;
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::process::CommandExt;
@@ -33,6 +34,7 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
+use tokio::sync::Mutex;
 
 use crate::backoff::Backoff;
 use crate::clock::Clock;
@@ -196,6 +198,8 @@ pub struct Programs {
     systemd: Option<Systemd>,
     executable: PathBuf,
     clock: Clock,
+    /// Of each key that is run anew: who holds it has the job's directory for itself.
+    turns: RefCell<Vec<(String, Arc<Mutex<()>>)>>,
 }
 
 impl Programs {
@@ -206,7 +210,7 @@ impl Programs {
     pub fn new(state: Arc<Tree>, systemd: Option<Systemd>, clock: Clock) -> Result<Self> {
         state.create_dir(Path::new("work"), Attributes::mode(0o700))?;
         let executable = std::env::current_exe().context(|| "finding the agent's own executable")?;
-        Ok(Self { state, systemd, executable, clock })
+        Ok(Self { state, systemd, executable, clock, turns: RefCell::default() })
     }
 
     /// The agent's own program.
@@ -289,6 +293,32 @@ impl Programs {
             JobState::NotStarted => Err(self.not_started(key)),
             JobState::Running => Err(Error::transient("it is still running").context(format!("running {key}"))),
         }
+    }
+
+    /// Runs a job that only looks at the machine, whatever an earlier one found. Two that ask by the same key at once take turns, or the
+    /// second would remove the directory of the first, which then ends without a result. `None` as from [`Programs::run`].
+    ///
+    /// # Errors
+    /// As [`Programs::run`].
+    pub async fn run_anew(&self, key: &str, job: &Job) -> Result<Option<JobResult>> {
+        let turn = self.turn(key);
+        let _turn = turn.lock().await;
+        // One that an earlier agent left running may have looked too early, but nothing is there to be read beside it.
+        if self.inspect(key).await? != JobState::Running {
+            self.forget(key)?;
+            self.prepare(key, job)?;
+        }
+        self.run(key).await
+    }
+
+    fn turn(&self, key: &str) -> Arc<Mutex<()>> {
+        let mut turns = self.turns.borrow_mut();
+        if let Some((_, turn)) = turns.iter().find(|(of, _)| of == key) {
+            return Arc::clone(turn);
+        }
+        let turn = Arc::default();
+        turns.push((key.to_owned(), Arc::clone(&turn)));
+        turn
     }
 
     /// Whether the last try to start a job found no space for its files. It has not begun, and is begun by another try.
@@ -572,6 +602,24 @@ mod tests {
             }
         }
         assert_eq!(programs.end("hung").await.unwrap(), Some(ended), "what has ended is not ended again");
+    }
+
+    /// A unit that dies while the node is brought up is looked at by the run and by who watches for deaths: one of them learned nothing.
+    #[tokio::test]
+    async fn two_that_look_at_the_same_thing_at_once_both_see_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = Arc::new(Tree::open(dir.path()).unwrap());
+        let runner = dir.path().join("runner");
+        let script =
+            "#!/bin/sh\ncd \"$2\" && sleep 0.1 && echo '{\"status\": 0, \"stdout\": \"seen\", \"stderr\": \"\"}' >result.json\n";
+        state.write(Path::new("runner"), script.as_bytes(), Attributes::mode(0o700)).unwrap();
+        let programs = Programs { executable: runner, ..Programs::new(state, None, Clock::system()).unwrap() };
+        let job = Job { argv: vec!["/bin/true".to_owned()], ..Job::default() };
+        let look = || programs.run_anew("program-journalctl-kubelet", &job);
+        let (first, second, third) = tokio::join!(look(), look(), look());
+        for seen in [first, second, third, look().await] {
+            assert_eq!(seen.unwrap().map(|seen| seen.stdout).as_deref(), Some("seen"));
+        }
     }
 
     /// Attack: a result that could not be read was read again and again, and nothing else ran any more.

@@ -1,7 +1,7 @@
 //! How far bringing the node up is: the one place where it is kept.
 //!
 //! In: the steps of a run, as whoever carries them out begins and ends them, and what is said about one while it goes on. Out: the
-//! conditions that `status` and `explain` show, the laps that the timeline, the generation and Heat's outputs are made of, and the
+//! conditions that `status` and `explain` show, the step_timings that the timeline, the generation and Heat's outputs are made of, and the
 //! node's phase. Never: a decision, or knowledge of what a step does.
 
 mod step;
@@ -43,7 +43,7 @@ struct Run {
     /// What is shown, in the order of the `Desired`.
     steps: Vec<StepRecord>,
     /// What was timed, in the order of the beginnings. A gate whose process was replaced has more than one.
-    laps: Vec<Timed>,
+    step_timings: Vec<Timed>,
     /// The deployment that asked for it; nothing where the agent puts the node back.
     deployment: Option<String>,
     /// The newest of the steps that are done one after the other.
@@ -122,15 +122,15 @@ impl Run {
         self.steps.iter_mut().find(|step| step.id == *id)
     }
 
-    fn lap(&mut self, id: &StepId) -> Option<&mut Timed> {
-        self.laps.iter_mut().find(|lap| lap.id == *id && lap.state == ConditionState::Waiting)
+    fn timing(&mut self, id: &StepId) -> Option<&mut Timed> {
+        self.step_timings.iter_mut().find(|timing| timing.id == *id && timing.state == ConditionState::Waiting)
     }
 
     /// What goes on has taken so long by now.
     fn go_on(&mut self) {
         let now = self.began.millis();
-        for lap in self.laps.iter_mut().filter(|lap| lap.state == ConditionState::Waiting) {
-            lap.took_ms = now.saturating_sub(lap.began_ms);
+        for timing in self.step_timings.iter_mut().filter(|timing| timing.state == ConditionState::Waiting) {
+            timing.took_ms = now.saturating_sub(timing.began_ms);
         }
     }
 }
@@ -139,7 +139,7 @@ impl Progress {
     /// Before the first run.
     #[must_use]
     pub fn new(report: Report, clock: Clock) -> Self {
-        let run = Run { began: clock.start(), steps: Vec::new(), laps: Vec::new(), deployment: None, newest: None };
+        let run = Run { began: clock.start(), steps: Vec::new(), step_timings: Vec::new(), deployment: None, newest: None };
         Self(Arc::new(Inner { report, clock, run: Mutex::new(run), news: Notify::new() }))
     }
 
@@ -149,13 +149,13 @@ impl Progress {
         &self.0.report
     }
 
-    /// A run begins, with the clock of its laps. The steps of the run before stay until [`Progress::expect`]. `deployment`: the one that
+    /// A run begins, with the clock of its step_timings. The steps of the run before stay until [`Progress::expect`]. `deployment`: the one that
     /// asked for it; nothing where the agent puts the node back.
     pub fn begin_run(&self, deployment: Option<&str>) {
         let mut run = self.run();
         run.deployment = deployment.map(str::to_owned);
         run.began = self.0.clock.start();
-        run.laps.clear();
+        run.step_timings.clear();
         run.newest = None;
     }
 
@@ -193,7 +193,7 @@ impl Progress {
         run.go_on();
         let after = if after.is_empty() { run.newest.iter().filter(|newest| *newest != step).cloned().collect() } else { after };
         let began_ms = run.began.millis();
-        run.laps.push(Timed { id: step.clone(), began_ms, took_ms: 0, after, state: ConditionState::Waiting });
+        run.step_timings.push(Timed { id: step.clone(), began_ms, took_ms: 0, after, state: ConditionState::Waiting });
         drop(run);
         self.enter(step, ConditionState::Waiting);
     }
@@ -285,17 +285,17 @@ impl Progress {
         self.run().steps.iter().map(StepRecord::condition).collect()
     }
 
-    /// The laps of the newest run, as far as it is.
+    /// The step_timings of the newest run, as far as it is.
     #[must_use]
-    pub fn laps(&self) -> Vec<StepTiming> {
-        let lap = |timed: &Timed| StepTiming {
+    pub fn step_timings(&self) -> Vec<StepTiming> {
+        let timing = |timed: &Timed| StepTiming {
             step: timed.id.to_string(),
             began_ms: timed.began_ms,
             took_ms: timed.took_ms,
             after: texts(&timed.after),
             state: timed.state,
         };
-        self.run().laps.iter().map(lap).collect()
+        self.run().step_timings.iter().map(timing).collect()
     }
 
     /// Where a node that is being brought up is: at the first of its steps that is worked on; in between at the last one
@@ -334,8 +334,8 @@ impl Progress {
     fn end_lap(&self, step: &StepId, state: ConditionState) {
         let mut run = self.run();
         run.go_on();
-        if let Some(lap) = run.lap(step) {
-            lap.state = state;
+        if let Some(timing) = run.timing(step) {
+            timing.state = state;
         }
     }
 
@@ -353,9 +353,9 @@ impl Progress {
 
     fn place(&self, step: &StepId, event: &mut Event) {
         let mut run = self.run();
-        let Some(lap) = run.lap(step) else { return };
-        let Some(need) = lap.after.last().map(StepId::to_string) else { return };
-        let waited = Duration::from_millis(lap.began_ms);
+        let Some(timing) = run.timing(step) else { return };
+        let Some(need) = timing.after.last().map(StepId::to_string) else { return };
+        let waited = Duration::from_millis(timing.began_ms);
         // A disk that is found is not the end of its step.
         if let Some(took) = event.duration.filter(|_| event.code != Code::VolumeFound) {
             event.message.push_str(&format!(" ({}, waited {} for {need})", duration(took), duration(waited)));

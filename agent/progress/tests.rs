@@ -94,13 +94,13 @@ fn laps_know_who_goes_on_and_who_failed() {
     progress.end(&unit("a"));
     at(40);
     progress.begin(&unit("c"), vec![unit("a")]);
-    let laps = || progress.laps().iter().map(|lap| (lap.took_ms, lap.state)).collect::<Vec<_>>();
-    assert_eq!(laps(), [(30, ConditionState::Ok), (30, ConditionState::Waiting), (0, ConditionState::Waiting)]);
+    let step_timings = || progress.step_timings().iter().map(|timing| (timing.took_ms, timing.state)).collect::<Vec<_>>();
+    assert_eq!(step_timings(), [(30, ConditionState::Ok), (30, ConditionState::Waiting), (0, ConditionState::Waiting)]);
     at(60);
     progress.fail(&unit("b"), &unit("b"), "why", "what");
-    assert_eq!(laps(), [(30, ConditionState::Ok), (50, ConditionState::Failed), (20, ConditionState::Waiting)]);
+    assert_eq!(step_timings(), [(30, ConditionState::Ok), (50, ConditionState::Failed), (20, ConditionState::Waiting)]);
     progress.begin_run(None);
-    assert!(progress.laps().is_empty());
+    assert!(progress.step_timings().is_empty());
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn what_is_done_one_after_the_other_comes_before_all_that_waits_for_nothing() {
     progress.begin_next("plan");
     progress.begin(&unit("a"), vec![]);
     progress.begin(&gate("a"), vec![unit("a")]);
-    let after: Vec<_> = progress.laps().into_iter().map(|lap| lap.after.join(", ")).collect();
+    let after: Vec<_> = progress.step_timings().into_iter().map(|timing| timing.after.join(", ")).collect();
     assert_eq!(after, ["", "checks", "plan", "unit a"]);
 }
 

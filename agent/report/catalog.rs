@@ -134,7 +134,7 @@ messages! {
     BusUnreachable = "HNA-0118", Error, "295acdea1d793f00c57fd8d6bbc3fbb0",
         "systemd does not answer on the system bus",
         "What needs systemd waits; running units are not affected. The agent retries.",
-        "Check `systemctl status dbus.service` and `journalctl -b -u dbus.service`; `systemctl daemon-reexec` restarts systemd's own manager.";
+        "Check `systemctl status dbus.service` and `journalctl -b -u dbus.service`; `systemctl daemon-reexec` restarts systemd's own manager. Where both are in order, the bus's policy for systemd (/usr/share/dbus-1/system.d/org.freedesktop.systemd1.conf) may be missing.";
     StepFailed = "HNA-0119", Error, "0f59af82a51b7af09a0ad94c9b78f17d",
         "A step of the agent itself failed",
         "It is neither the disk nor the system bus: the cause says what failed, and at what. The agent retries.",

@@ -577,8 +577,8 @@ mod tests {
             remedy: Some("set CERTIFICATE_RENEWAL".into()),
             ..step("certificates", Waiting)
         };
-        let (first_to_end, first_end) = ("server".into(), "2026-06-01T00:00:00Z".into());
-        CertificatesStatus { first_to_end, first_end, waits: Some(waits), ends: Vec::new() }
+        let (first_to_expire, first_expiry) = ("server".into(), "2026-06-01T00:00:00Z".into());
+        CertificatesStatus { first_to_expire, first_expiry, waits: Some(waits), ends: Vec::new() }
     }
 
     fn signal() -> SignalStatus {

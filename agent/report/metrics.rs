@@ -61,7 +61,8 @@ fn node(page: &mut Page, node: &NodeStatus) {
     let states = NodeState::ALL.map(|state| (vec![("state", state.as_str())], flag(node.state == state)));
     page.family("node_state", "What became of that generation: 1 for its state.", states);
     page.single("node_drifted", "Whether the node differs from its parameters.", Some(flag(node.drifted)));
-    let took = node.laps.iter().map(super::step_timing::StepTiming::ended_ms).max().filter(|_| node.state == NodeState::Applied);
+    let took =
+        node.step_timings.iter().map(super::step_timing::StepTiming::ended_ms).max().filter(|_| node.state == NodeState::Applied);
     page.single("node_bring_up_seconds", "How long the newest bring-up of the node took.", took.map(from_ms));
     let up = node.components.iter().map(|one| (component(one), flag(one.state == ComponentState::Healthy)));
     page.family("component_up", "Whether a component of the node is healthy now, as measured.", up);
@@ -140,7 +141,7 @@ mod tests {
             next_try: None,
         };
         let end = |name: &str| CertificateEnd { name: name.into(), end: "2027-01-01T00:00:00Z".into() };
-        let lap = |began_ms, took_ms| StepTiming { step: "gate etcd".into(), began_ms, took_ms, ..StepTiming::default() };
+        let timing = |began_ms, took_ms| StepTiming { step: "gate etcd".into(), began_ms, took_ms, ..StepTiming::default() };
         StatusDocument {
             schema_version: SCHEMA_VERSION,
             agent: AgentStatus { version: "0.1 \"x\\y\n".into(), pid: 7, started: "2026-03-01T12:00:00Z".into() },
@@ -157,7 +158,7 @@ mod tests {
                 generation: 4,
                 state: NodeState::Applied,
                 drifted: true,
-                laps: vec![lap(0, 1500), lap(1500, 38)],
+                step_timings: vec![timing(0, 1500), timing(1500, 38)],
                 components: vec![
                     ComponentStatus { name: "etcd".into(), unit: Some("etcd.service".into()), ..ComponentStatus::default() },
                     ComponentStatus {

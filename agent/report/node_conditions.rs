@@ -88,7 +88,7 @@ pub fn of(status: &StatusDocument) -> Vec<NodeCondition> {
     let Some(node) = status.node.as_ref().filter(|node| !node.components.is_empty()) else { return Vec::new() };
     let mut all = vec![COMPONENTS.of(node.components.iter().filter_map(component).collect()), DRIFT.of(drift(node))];
     if let Some(certificates) = &node.certificates {
-        let expiry = || format!("{} expires first, at {}", certificates.first_to_end, certificates.first_end);
+        let expiry = || format!("{} expires first, at {}", certificates.first_to_expire, certificates.first_expiry);
         let waits = certificates.waits.as_ref().map(|waits| waits.cause.clone().unwrap_or_else(expiry));
         all.push(CERTIFICATES.of(waits.map(|why| ("CertificatesNeedAttention", why)).into_iter().collect()));
     }

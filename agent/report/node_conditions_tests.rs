@@ -19,8 +19,8 @@ fn fine() -> StatusDocument {
         state: NodeState::Applied,
         components: vec![component("etcd", ComponentState::Healthy, None), component("kubelet", ComponentState::Healthy, None)],
         certificates: Some(CertificatesStatus {
-            first_to_end: "server".into(),
-            first_end: "2027-01-01T00:00:00Z".into(),
+            first_to_expire: "server".into(),
+            first_expiry: "2027-01-01T00:00:00Z".into(),
             ..CertificatesStatus::default()
         }),
         pod_network: Some(PodNetworkStatus::default()),

@@ -137,7 +137,7 @@ pub struct IdentityStatus {
     /// The instance that the disk was copied from.
     pub copy_of: Option<String>,
     /// Where that one's state lies.
-    pub put_aside: Option<String>,
+    pub moved_to: Option<String>,
     /// Files that are as that one had them, and so are not used.
     pub left_over: Vec<String>,
     /// The stack and the resource that they lead to, where os-collect-config.conf is one of them and says so.
@@ -419,7 +419,7 @@ pub struct NodeStatus {
     pub timings: Vec<(String, u64)>,
     /// Its steps against time: of the newest bring-up, also one that goes on or failed.
     #[serde(default)]
-    pub laps: Vec<StepTiming>,
+    pub step_timings: Vec<StepTiming>,
     /// Whether the machine differs from the parameters.
     pub drifted: bool,
     /// What differs.
@@ -611,9 +611,9 @@ impl PodNetworkStatus {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CertificatesStatus {
     /// The one that ends first.
-    pub first_to_end: String,
+    pub first_to_expire: String,
     /// Its end (RFC 3339).
-    pub first_end: String,
+    pub first_expiry: String,
     /// What waits for somebody: one that is near its end, a change of authority that waits for its next step.
     pub waits: Option<Condition>,
     /// When each of them ends.

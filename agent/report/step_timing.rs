@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::condition_state::ConditionState;
 
-/// One step of a run. A run's laps are in the order of their beginnings.
+/// One step of a run. A run's step_timings are in the order of their beginnings.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct StepTiming {
@@ -22,16 +22,16 @@ pub struct StepTiming {
 
 /// How long each step of a run took and the whole run, in milliseconds, for Heat and for `status`.
 #[must_use]
-pub fn timings(laps: &[StepTiming]) -> Vec<(String, u64)> {
+pub fn timings(step_timings: &[StepTiming]) -> Vec<(String, u64)> {
     let mut timings: Vec<(String, u64)> = Vec::new();
-    for lap in laps {
+    for timing in step_timings {
         // A gate whose process was replaced was measured more than once.
-        match timings.iter_mut().find(|(step, _)| *step == lap.step) {
-            Some((_, took)) => *took += lap.took_ms,
-            None => timings.push((lap.step.clone(), lap.took_ms)),
+        match timings.iter_mut().find(|(step, _)| *step == timing.step) {
+            Some((_, took)) => *took += timing.took_ms,
+            None => timings.push((timing.step.clone(), timing.took_ms)),
         }
     }
-    let total = laps.iter().map(StepTiming::ended_ms).max();
+    let total = step_timings.iter().map(StepTiming::ended_ms).max();
     timings.extend(total.map(|total| ("total".to_owned(), total)));
     timings
 }
@@ -42,11 +42,11 @@ mod tests {
 
     #[test]
     fn timings_have_each_step_once_and_the_whole_run() {
-        let lap =
+        let timing =
             |step: &str, began_ms, took_ms| StepTiming { step: step.to_owned(), began_ms, took_ms, ..StepTiming::default() };
-        let laps = [lap("gate a", 0, 40), lap("unit b", 40, 10), lap("gate a", 60, 5)];
+        let step_timings = [timing("gate a", 0, 40), timing("unit b", 40, 10), timing("gate a", 60, 5)];
         let expected = [("gate a", 45), ("unit b", 10), ("total", 65)].map(|(step, ms)| (step.to_owned(), ms));
-        assert_eq!(timings(&laps), expected);
+        assert_eq!(timings(&step_timings), expected);
         assert_eq!(timings(&[]), [], "a run that was not timed");
     }
 }

@@ -1,5 +1,5 @@
 //! The steps of bringing a node up against time: what each waited for, how long it took, and the chain of steps that
-//! the whole took as long as. Pure: laps in, a page or a picture for people out.
+//! the whole took as long as. Pure: step_timings in, a page or a picture for people out.
 
 use std::time::Duration;
 
@@ -15,19 +15,19 @@ impl StepTiming {
     }
 }
 
-/// The places of the laps that the run could not be shorter than: from the one that ended last, or failed, back through
+/// The places of the step_timings that the run could not be shorter than: from the one that ended last, or failed, back through
 /// the need that ended last. In the order of time.
 #[must_use]
-pub fn critical_path(laps: &[StepTiming]) -> Vec<usize> {
-    let failed = laps.iter().position(|lap| lap.state == ConditionState::Failed);
-    let last = || (0..laps.len()).max_by_key(|at| laps.get(*at).map(StepTiming::ended_ms));
+pub fn critical_path(step_timings: &[StepTiming]) -> Vec<usize> {
+    let failed = step_timings.iter().position(|timing| timing.state == ConditionState::Failed);
+    let last = || (0..step_timings.len()).max_by_key(|at| step_timings.get(*at).map(StepTiming::ended_ms));
     let mut path = Vec::new();
     let mut next = failed.or_else(last);
     // A record from elsewhere might go in a circle.
     while let Some(at) = next.filter(|at| !path.contains(at)) {
         path.push(at);
-        let after = laps.get(at).map(|lap| lap.after.as_slice()).unwrap_or_default();
-        next = after.iter().rev().find_map(|need| laps.iter().position(|lap| lap.step == *need));
+        let after = step_timings.get(at).map(|timing| timing.after.as_slice()).unwrap_or_default();
+        next = after.iter().rev().find_map(|need| step_timings.iter().position(|timing| timing.step == *need));
     }
     path.reverse();
     path
@@ -35,25 +35,25 @@ pub fn critical_path(laps: &[StepTiming]) -> Vec<usize> {
 
 /// How long the whole took, and how much of that the critical path accounts for. One that released the next before its
 /// own end counts up to there.
-fn sums(laps: &[StepTiming], path: &[usize]) -> (u64, u64) {
-    let total = laps.iter().map(StepTiming::ended_ms).max().unwrap_or_default();
+fn sums(step_timings: &[StepTiming], path: &[usize]) -> (u64, u64) {
+    let total = step_timings.iter().map(StepTiming::ended_ms).max().unwrap_or_default();
     let mut sum = 0_u64;
-    for (place, lap) in path.iter().filter_map(|at| laps.get(*at)).enumerate() {
-        let next = path.get(place + 1).and_then(|at| laps.get(*at));
-        let until = next.map_or(lap.ended_ms(), |next| lap.ended_ms().min(next.began_ms));
-        sum = sum.saturating_add(until.saturating_sub(lap.began_ms));
+    for (place, timing) in path.iter().filter_map(|at| step_timings.get(*at)).enumerate() {
+        let next = path.get(place + 1).and_then(|at| step_timings.get(*at));
+        let until = next.map_or(timing.ended_ms(), |next| timing.ended_ms().min(next.began_ms));
+        sum = sum.saturating_add(until.saturating_sub(timing.began_ms));
     }
     (total, sum)
 }
 
-/// What is said of a lap beside its bar: how it stands, and where there is room what released it.
-fn words(lap: &StepTiming, is_wide: bool) -> String {
-    let state = match lap.state {
+/// What is said of a timing beside its bar: how it stands, and where there is room what released it.
+fn words(timing: &StepTiming, is_wide: bool) -> String {
+    let state = match timing.state {
         ConditionState::Failed | ConditionState::Degraded => "FAILED",
         ConditionState::Waiting | ConditionState::Pending => "not done",
         ConditionState::Ok => "",
     };
-    let after = lap.after.last().filter(|_| is_wide).map(|need| format!("after {}", escaped(need))).unwrap_or_default();
+    let after = timing.after.last().filter(|_| is_wide).map(|need| format!("after {}", escaped(need))).unwrap_or_default();
     let comma = if state.is_empty() || after.is_empty() { "" } else { ", " };
     [state, comma, after.as_str()].concat()
 }
@@ -92,30 +92,33 @@ const NARROW: usize = 70;
 
 /// The page for a terminal of so many columns: a row a step, `#` on the critical path.
 #[must_use]
-pub fn page(title: &str, laps: &[StepTiming], width: usize) -> String {
+pub fn page(title: &str, step_timings: &[StepTiming], width: usize) -> String {
     let width = width.clamp(40, 400);
-    let path = critical_path(laps);
-    let (total, sum) = sums(laps, &path);
-    let longest = |texts: &dyn Fn(&StepTiming) -> usize| laps.iter().map(texts).max().unwrap_or_default();
-    let names = longest(&|lap| escaped(&lap.step).chars().count()).min(width * 3 / 10);
+    let path = critical_path(step_timings);
+    let (total, sum) = sums(step_timings, &path);
+    let longest = |texts: &dyn Fn(&StepTiming) -> usize| step_timings.iter().map(texts).max().unwrap_or_default();
+    let names = longest(&|timing| escaped(&timing.step).chars().count()).min(width * 3 / 10);
     let is_wide = width >= NARROW;
-    let details = longest(&|lap| words(lap, is_wide).chars().count()).min(width / 3);
+    let details = longest(&|timing| words(timing, is_wide).chars().count()).min(width / 3);
     // Beside the bars: marker, name, seven columns of time, words, and what lies between them.
     let room = width.saturating_sub(2 + names + 1 + 1 + 7 + 2 + details);
     let mut out = format!("{}\n{:names$}   {}\n", escaped(title), "", axis(total, room));
-    for (at, lap) in laps.iter().enumerate() {
+    for (at, timing) in step_timings.iter().enumerate() {
         let (marker, ink) = if path.contains(&at) { ('#', "#") } else { (' ', "=") };
-        let (from, to) = bar(lap, total, room);
-        let bar = format!("{}{}", " ".repeat(from), if lap.took_ms == 0 { "|".to_owned() } else { ink.repeat(to - from) });
-        let name = shortened(&escaped(&lap.step), names);
-        let line =
-            format!("{marker} {name:names$} {bar:room$} {:>7}  {}", span(lap.took_ms), shortened(&words(lap, is_wide), details));
+        let (from, to) = bar(timing, total, room);
+        let bar = format!("{}{}", " ".repeat(from), if timing.took_ms == 0 { "|".to_owned() } else { ink.repeat(to - from) });
+        let name = shortened(&escaped(&timing.step), names);
+        let line = format!(
+            "{marker} {name:names$} {bar:room$} {:>7}  {}",
+            span(timing.took_ms),
+            shortened(&words(timing, is_wide), details)
+        );
         out.push_str(line.trim_end());
         out.push('\n');
     }
     out.push_str(&format!("total {}, critical path (#) {}:\n", span(total), span(sum)));
-    let steps = path.iter().filter_map(|at| laps.get(*at));
-    let steps = steps.map(|lap| format!("{} {}", shortened(&escaped(&lap.step), width - 16), span(lap.took_ms)));
+    let steps = path.iter().filter_map(|at| step_timings.get(*at));
+    let steps = steps.map(|timing| format!("{} {}", shortened(&escaped(&timing.step), width - 16), span(timing.took_ms)));
     let mut line = String::from(" ");
     for (number, step) in steps.enumerate() {
         let arrow = if number == 0 { " " } else { " > " };
@@ -133,9 +136,9 @@ pub fn page(title: &str, laps: &[StepTiming], width: usize) -> String {
 }
 
 /// From where to where a bar goes; one place at least.
-fn bar(lap: &StepTiming, total: u64, room: usize) -> (usize, usize) {
-    let from = place(lap.began_ms, total, room).min(room.saturating_sub(1));
-    (from, place(lap.ended_ms(), total, room).clamp(from + 1, room.max(from + 1)))
+fn bar(timing: &StepTiming, total: u64, room: usize) -> (usize, usize) {
+    let from = place(timing.began_ms, total, room).min(room.saturating_sub(1));
+    (from, place(timing.ended_ms(), total, room).clamp(from + 1, room.max(from + 1)))
 }
 
 fn axis(total: u64, room: usize) -> String {
@@ -165,10 +168,10 @@ const STYLE: &str = "text{font:13px monospace;fill:#1b1f24}.g{fill:#fff}.l{strok
 
 /// The picture: SVG that needs nothing else. The critical path has another colour, thick bars that are joined, bold names.
 #[must_use]
-pub fn svg(title: &str, laps: &[StepTiming]) -> String {
-    let path = critical_path(laps);
-    let (total, sum) = sums(laps, &path);
-    let height = TOP + laps.len() * ROW + 40;
+pub fn svg(title: &str, step_timings: &[StepTiming]) -> String {
+    let path = critical_path(step_timings);
+    let (total, sum) = sums(step_timings, &path);
+    let height = TOP + step_timings.len() * ROW + 40;
     let sums = format!("total {}, critical path (thick) {}", span(total), span(sum));
     let mut out = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" height=\"{height}\" role=\"img\">\n\
@@ -186,27 +189,27 @@ pub fn svg(title: &str, laps: &[StepTiming]) -> String {
     // Below the bars: from the end of one to the beginning of the next.
     for pair in path.windows(2) {
         let [one, next] = pair else { continue };
-        let x = laps.get(*next).map_or(LEFT, |lap| LEFT + bar(lap, total, ROOM).0);
+        let x = step_timings.get(*next).map_or(LEFT, |timing| LEFT + bar(timing, total, ROOM).0);
         out.push_str(&format!("<path class=\"h\" d=\"M{x} {}V{}\"/>\n", middle(*one), middle(*next)));
     }
-    for (row, lap) in laps.iter().enumerate() {
+    for (row, timing) in step_timings.iter().enumerate() {
         let critical = path.contains(&row);
-        let (from, to) = bar(lap, total, ROOM);
-        let needs: Vec<String> = lap.after.iter().map(|need| text(need)).collect();
+        let (from, to) = bar(timing, total, ROOM);
+        let needs: Vec<String> = timing.after.iter().map(|need| text(need)).collect();
         out.push_str(&format!(
             "<g><title>{}: began after {}, took {}; {}{}</title>\n",
-            text(&lap.step),
-            span(lap.began_ms),
-            span(lap.took_ms),
+            text(&timing.step),
+            span(timing.began_ms),
+            span(timing.took_ms),
             if needs.is_empty() { "waited for nothing".to_owned() } else { format!("waited for {}", needs.join(", ")) },
             if critical { "; on the critical path" } else { "" }
         ));
-        label(&mut out, (10, middle(row) + 4), if critical { "m" } else { "" }, &shortened(&lap.step, 29));
+        label(&mut out, (10, middle(row) + 4), if critical { "m" } else { "" }, &shortened(&timing.step, 29));
         let (class, high) = if critical { ("c", 14) } else { ("b", 6) };
-        let failed = if lap.state == ConditionState::Failed { " f" } else { "" };
+        let failed = if timing.state == ConditionState::Failed { " f" } else { "" };
         let (x, y, wide) = (LEFT + from, middle(row) - high / 2, to - from);
         out.push_str(&format!("<rect class=\"{class}{failed}\" x=\"{x}\" y=\"{y}\" width=\"{wide}\" height=\"{high}\"/>\n"));
-        let text = format!("{} {}", span(lap.took_ms), words(lap, true));
+        let text = format!("{} {}", span(timing.took_ms), words(timing, true));
         label(&mut out, (LEFT + ROOM + 10, middle(row) + 4), "", &shortened(text.trim_end(), 34));
         out.push_str("</g>\n");
     }

@@ -1,11 +1,11 @@
-//! Laps drawn: golden texts, and what must hold of any laps.
+//! Laps drawn: golden texts, and what must hold of any step_timings.
 
 use proptest::prelude::*;
 
 use super::*;
 use ConditionState::{Failed, Ok as Done, Waiting};
 
-fn lap(step: &str, began_ms: u64, ended_ms: u64, after: &[&str]) -> StepTiming {
+fn timing(step: &str, began_ms: u64, ended_ms: u64, after: &[&str]) -> StepTiming {
     let after = after.iter().map(|need| (*need).to_owned()).collect();
     StepTiming { step: step.into(), began_ms, took_ms: ended_ms - began_ms, after, state: Done }
 }
@@ -13,20 +13,20 @@ fn lap(step: &str, began_ms: u64, ended_ms: u64, after: &[&str]) -> StepTiming {
 /// A master: etcd is what everything waits for.
 fn master() -> Vec<StepTiming> {
     vec![
-        lap("checks", 0, 2, &[]),
-        lap("plan", 2, 40, &["checks"]),
-        lap("files", 40, 100, &["plan"]),
-        lap("volume etcd", 100, 4100, &["files"]),
-        lap("certificates", 100, 1400, &["files"]),
-        lap("unit docker.service", 100, 2100, &["files"]),
-        lap("unit etcd.service", 4120, 5000, &["certificates", "volume etcd"]),
-        lap("gate etcd", 5000, 7000, &["unit etcd.service"]),
-        lap("gate docker", 2100, 2100, &["unit docker.service"]),
+        timing("checks", 0, 2, &[]),
+        timing("plan", 2, 40, &["checks"]),
+        timing("files", 40, 100, &["plan"]),
+        timing("volume etcd", 100, 4100, &["files"]),
+        timing("certificates", 100, 1400, &["files"]),
+        timing("unit docker.service", 100, 2100, &["files"]),
+        timing("unit etcd.service", 4120, 5000, &["certificates", "volume etcd"]),
+        timing("gate etcd", 5000, 7000, &["unit etcd.service"]),
+        timing("gate docker", 2100, 2100, &["unit docker.service"]),
     ]
 }
 
-fn path_of(laps: &[StepTiming]) -> Vec<&str> {
-    critical_path(laps).into_iter().map(|at| laps[at].step.as_str()).collect()
+fn path_of(step_timings: &[StepTiming]) -> Vec<&str> {
+    critical_path(step_timings).into_iter().map(|at| step_timings[at].step.as_str()).collect()
 }
 
 #[test]
@@ -35,33 +35,33 @@ fn the_critical_path_leads_from_the_last_end_back_through_the_need_that_ended_la
     // What fails is what counts, not what ended a moment later.
     (failed[6].state, failed[7].state) = (Failed, Waiting);
     failed.truncate(8);
-    for (case, laps, path) in [
+    for (case, step_timings, path) in [
         ("nothing ran", vec![], vec![]),
-        ("a step without needs", vec![lap("a", 0, 5, &[])], vec!["a"]),
+        ("a step without needs", vec![timing("a", 0, 5, &[])], vec!["a"]),
         ("a master", master(), vec!["checks", "plan", "files", "volume etcd", "unit etcd.service", "gate etcd"]),
         ("it failed", failed, vec!["checks", "plan", "files", "volume etcd", "unit etcd.service"]),
         (
             "needs that ended at the same moment: the one that is listed last released it",
-            vec![lap("a", 0, 5, &[]), lap("b", 0, 5, &[]), lap("c", 5, 9, &["b", "a"])],
+            vec![timing("a", 0, 5, &[]), timing("b", 0, 5, &[]), timing("c", 5, 9, &["b", "a"])],
             vec!["a", "c"],
         ),
         (
             "steps that took no time",
-            vec![lap("a", 0, 0, &[]), lap("b", 0, 0, &["a"]), lap("c", 0, 0, &["b"])],
+            vec![timing("a", 0, 0, &[]), timing("b", 0, 0, &["a"]), timing("c", 0, 0, &["b"])],
             vec!["a", "b", "c"],
         ),
-        ("a need that nobody recorded", vec![lap("a", 0, 3, &[]), lap("b", 3, 4, &["a", "?"])], vec!["a", "b"]),
-        ("a circle, from a damaged record", vec![lap("a", 0, 3, &["b"]), lap("b", 3, 4, &["a"])], vec!["a", "b"]),
+        ("a need that nobody recorded", vec![timing("a", 0, 3, &[]), timing("b", 3, 4, &["a", "?"])], vec!["a", "b"]),
+        ("a circle, from a damaged record", vec![timing("a", 0, 3, &["b"]), timing("b", 3, 4, &["a"])], vec!["a", "b"]),
     ] {
-        assert_eq!(path_of(&laps), path, "{case}");
+        assert_eq!(path_of(&step_timings), path, "{case}");
     }
 }
 
 /// It counts up to where the next one began: a gate that answers releases who needs it before it has passed.
 #[test]
 fn a_step_that_released_the_next_before_its_end_is_not_counted_twice() {
-    let laps = [lap("gate etcd", 0, 50, &[]), lap("unit api", 20, 90, &["gate etcd"])];
-    assert_eq!(sums(&laps, &critical_path(&laps)), (90, 90));
+    let step_timings = [timing("gate etcd", 0, 50, &[]), timing("unit api", 20, 90, &["gate etcd"])];
+    assert_eq!(sums(&step_timings, &critical_path(&step_timings)), (90, 90));
 }
 
 #[test]
@@ -89,10 +89,10 @@ total 7.0s, critical path (#) 6.9s:
 
 #[test]
 fn a_failed_run_and_a_narrow_terminal() {
-    let mut laps = master();
-    laps.truncate(7);
-    (laps[4].state, laps[6].state) = (Waiting, Failed);
-    let text = page("generation 1 rejected", &laps, 50);
+    let mut step_timings = master();
+    step_timings.truncate(7);
+    (step_timings[4].state, step_timings[6].state) = (Waiting, Failed);
+    let text = page("generation 1 rejected", &step_timings, 50);
     assert_eq!(
         text,
         "\
@@ -115,11 +115,11 @@ total 5.0s, critical path (#) 4.9s:
 #[test]
 fn no_line_is_wider_than_the_terminal() {
     let long = "unit a-very-long-name-that-somebody-gave-to-a-component-of-theirs.service";
-    let mut laps = master();
-    laps.push(lap(long, 7000, 8000, &["gate etcd"]));
-    laps.push(lap("gate x\x1b[2J", 8000, 8100, &[long]));
+    let mut step_timings = master();
+    step_timings.push(timing(long, 7000, 8000, &["gate etcd"]));
+    step_timings.push(timing("gate x\x1b[2J", 8000, 8100, &[long]));
     for width in [0, 40, 69, 70, 100, 101, 250] {
-        let page = page("t", &laps, width);
+        let page = page("t", &step_timings, width);
         for line in page.lines() {
             assert!(line.chars().count() <= width.max(40), "{width}: {line}");
         }
@@ -129,15 +129,15 @@ fn no_line_is_wider_than_the_terminal() {
 
 #[test]
 fn the_picture_is_well_formed_and_marks_the_critical_path_by_more_than_its_colour() {
-    let mut laps = master();
-    laps[8].step = "gate <&\"\u{1}\u{ffff}]]>".into();
-    let picture = svg("generation 1 \"applied\" & <ok>", &laps);
+    let mut step_timings = master();
+    step_timings[8].step = "gate <&\"\u{1}\u{ffff}]]>".into();
+    let picture = svg("generation 1 \"applied\" & <ok>", &step_timings);
     let texts = read_xml(&picture);
     for text in ["generation 1 \"applied\" & <ok>", "gate <&\"\\u{1}\u{fffd}]]>", "7.0s"] {
         assert!(texts.iter().any(|one| one.contains(text)), "{text} in {texts:?}");
     }
     let titles = picture.matches("<title>").count();
-    assert_eq!(titles, 1 + laps.len());
+    assert_eq!(titles, 1 + step_timings.len());
     assert_eq!(picture.matches("height=\"14\"").count(), 6, "thick bars");
     assert_eq!(picture.matches("class=\"h\"").count(), 5, "joined");
     assert_eq!(picture.matches("; on the critical path</title>").count(), 6);
@@ -192,45 +192,45 @@ fn read_xml(document: &str) -> Vec<String> {
 fn run() -> impl Strategy<Value = Vec<StepTiming>> {
     let step = (0..5_u64, 0..50_u64, proptest::collection::vec(any::<proptest::sample::Index>(), 0..4));
     proptest::collection::vec(step, 1..20).prop_map(|steps| {
-        let mut laps: Vec<StepTiming> = Vec::new();
+        let mut step_timings: Vec<StepTiming> = Vec::new();
         for (number, (pause, took, needs)) in steps.into_iter().enumerate() {
             let mut needs: Vec<&StepTiming> =
-                needs.iter().filter(|_| number > 0).map(|need| &laps[need.index(number.max(1))]).collect();
+                needs.iter().filter(|_| number > 0).map(|need| &step_timings[need.index(number.max(1))]).collect();
             needs.sort_by_key(|need| need.ended_ms());
             let began = needs.last().map_or(0, |need| need.ended_ms() + pause);
             let after: Vec<&str> = needs.iter().map(|need| need.step.as_str()).collect();
-            let next = lap(&format!("s{number}"), began, began + took, &after);
-            laps.push(next);
+            let next = timing(&format!("s{number}"), began, began + took, &after);
+            step_timings.push(next);
         }
-        laps
+        step_timings
     })
 }
 
 proptest! {
     #[test]
-    fn each_lap_of_the_critical_path_begins_when_the_one_before_it_has_ended(laps in run()) {
-        let path = critical_path(&laps);
+    fn each_lap_of_the_critical_path_begins_when_the_one_before_it_has_ended(step_timings in run()) {
+        let path = critical_path(&step_timings);
         for pair in path.windows(2) {
-            prop_assert!(laps[pair[1]].began_ms >= laps[pair[0]].ended_ms());
+            prop_assert!(step_timings[pair[1]].began_ms >= step_timings[pair[0]].ended_ms());
             // No need of it ended later.
-            let latest = laps[pair[1]].after.iter().map(|need| laps.iter().find(|lap| lap.step == *need).unwrap().ended_ms()).max();
-            prop_assert_eq!(Some(laps[pair[0]].ended_ms()), latest);
+            let latest = step_timings[pair[1]].after.iter().map(|need| step_timings.iter().find(|timing| timing.step == *need).unwrap().ended_ms()).max();
+            prop_assert_eq!(Some(step_timings[pair[0]].ended_ms()), latest);
         }
-        let (total, sum) = sums(&laps, &path);
-        prop_assert!(laps[path[0]].after.is_empty() && laps[*path.last().unwrap()].ended_ms() == total && sum <= total);
+        let (total, sum) = sums(&step_timings, &path);
+        prop_assert!(step_timings[path[0]].after.is_empty() && step_timings[*path.last().unwrap()].ended_ms() == total && sum <= total);
     }
 
     /// A record may be damaged, or of a later version.
     #[test]
     fn any_laps_can_be_drawn(
-        laps in proptest::collection::vec((".*", any::<u64>(), any::<u64>(), proptest::collection::vec("[a-c]", 0..3)), 0..6),
+        step_timings in proptest::collection::vec((".*", any::<u64>(), any::<u64>(), proptest::collection::vec("[a-c]", 0..3)), 0..6),
         width: usize,
     ) {
-        let laps: Vec<StepTiming> = laps
+        let step_timings: Vec<StepTiming> = step_timings
             .into_iter()
             .map(|(step, began_ms, took_ms, after)| StepTiming { step, began_ms, took_ms, after, state: ConditionState::default() })
             .collect();
-        read_xml(&svg("t", &laps));
-        let _ = page("t", &laps, width);
+        read_xml(&svg("t", &step_timings));
+        let _ = page("t", &step_timings, width);
     }
 }

@@ -147,6 +147,6 @@ mod tests {
             SignalTarget::Heat { credentials: credentials(), stack: "my%20stack/0a1b".into(), resource: "join node/é".into() };
         let to = "/stacks/my%20stack/0a1b/resources/join%20node%2F%C3%A9/signal".to_owned();
         assert_eq!(Destination::of(&target), Some(Destination::User { credentials: credentials(), to }));
-        assert_eq!(Destination::of(&SignalTarget::Unsupported { name: "ZAQAR_SIGNAL".into() }), None);
+        assert_eq!(Destination::of(&SignalTarget::Unsupported { name: "HEAT_SIGNAL without deploy_password".into() }), None);
     }
 }

@@ -365,7 +365,7 @@ impl Outbox {
         let read = |path: PathBuf| Some(QueuedSignal { body: Value::Null, ..state.read_json(&path).ok().flatten()? });
         let mut entries: Vec<QueuedSignal> = stored.filter_map(read).collect();
         entries.retain(|entry| !entry.withdrawn);
-        entries.sort_by(|one, other| (one.created, &one.key).cmp(&(other.created, &other.key)));
+        entries.sort_unstable_by(|one, other| (one.created, &one.key).cmp(&(other.created, &other.key)));
         Ok(entries)
     }
 
@@ -503,7 +503,7 @@ impl Outbox {
     #[must_use]
     pub fn waiting(&self) -> Vec<QueuedSignal> {
         let mut all: Vec<_> = self.entries.borrow().values().cloned().collect();
-        all.sort_by(|one, other| (one.created, &one.key).cmp(&(other.created, &other.key)));
+        all.sort_unstable_by(|one, other| (one.created, &one.key).cmp(&(other.created, &other.key)));
         all
     }
 

@@ -127,10 +127,16 @@ impl DiskProbe {
             let names = Names { serials, is_partition, ..Names::default() };
             disks.push(Disk { number, node: self.dev.join(&name), sys, names });
         }
-        disks.sort_by(|one, other| one.sys.cmp(&other.sys));
+        disks.sort_unstable_by(|one, other| one.sys.cmp(&other.sys));
         self.add_links("disk/by-id", &mut disks, |names| &mut names.links);
         self.add_links("disk/by-label", &mut disks, |names| &mut names.labels);
         Ok(disks)
+    }
+
+    /// Whether udev has made names of disks.
+    #[must_use]
+    pub fn has_udev(&self) -> bool {
+        self.dev.join("disk").exists()
     }
 
     /// `None` where the kernel does not say how many events it has announced.
@@ -166,7 +172,7 @@ impl DiskProbe {
             list(&mut disk.names).push(link);
         }
         for disk in disks {
-            list(&mut disk.names).sort();
+            list(&mut disk.names).sort_unstable();
         }
     }
 
@@ -267,9 +273,9 @@ impl DiskProbe {
     }
 }
 
-/// The disks in words, for whoever misses one: kernel name, size, serial, bus.
+/// The disks in words, for whoever misses one: kernel name, size, serial, bus; and where serials may come from udev alone that it is away.
 #[must_use]
-pub fn describe(disks: &[Disk]) -> String {
+pub fn describe(disks: &[Disk], has_udev: bool) -> String {
     let (known, unidentified): (Vec<&Disk>, Vec<&Disk>) = disks
         .iter()
         .filter(|disk| !disk.names.is_partition && size(disk).is_some_and(|size| size > 0))
@@ -288,7 +294,10 @@ pub fn describe(disks: &[Disk]) -> String {
         1 => Some("1 disk without a serial".to_owned()),
         more => Some(format!("{more} disks without a serial")),
     };
-    let all: Vec<String> = described.chain(others).collect();
+    // Of disks that are not virtio it reads the serial.
+    let without_udev = (!unidentified.is_empty() && !has_udev)
+        .then(|| "no udev has looked at them: `systemctl status systemd-udevd`".to_owned());
+    let all: Vec<String> = described.chain(others).chain(without_udev).collect();
     if all.is_empty() { "no disks".to_owned() } else { all.join(", ") }
 }
 
@@ -380,7 +389,7 @@ fn children(directory: &Path, wanted: impl Fn(&Path) -> bool) -> Vec<String> {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     let mut names: Vec<_> =
         entries.filter(|entry| wanted(&entry.path())).filter_map(|entry| entry.file_name().into_string().ok()).collect();
-    names.sort();
+    names.sort_unstable();
     names
 }
 
@@ -482,8 +491,12 @@ pub(crate) mod tests {
         std::os::unix::fs::symlink("../../../../bus/virtio", bus).unwrap();
         put(dir.path(), "sys/class/block/vdb/size", b"41943040\n");
         let expected = "vda (0 MiB, serial root, no bus), vdb (20480 MiB, serial 7c1f4d0e-93a2-4b86-8, virtio)";
-        assert_eq!(describe(&disks), expected);
-        assert_eq!(describe(&[]), "no disks");
+        assert_eq!(describe(&disks, false), expected);
+        put(dir.path(), "sys/class/block/loop3/size", b"8\n");
+        assert_eq!(describe(&disks, true), format!("{expected}, 1 disk without a serial"));
+        let remark = "no udev has looked at them: `systemctl status systemd-udevd`";
+        assert_eq!(describe(&disks, false), format!("{expected}, 1 disk without a serial, {remark}"));
+        assert_eq!(describe(&[], false), "no disks");
     }
 
     #[test]

@@ -68,7 +68,12 @@ impl From<Fault> for Error {
             Fault::Late(after) => Self::transient(format!("systemd did not answer within {} s", after.as_secs())).as_bus_error(),
             Fault::Bus(zbus::Error::MethodError(name, text, _)) => {
                 let text = text.unwrap_or_default();
-                Self::new(kind_of(&name), if text.is_empty() { name.to_string() } else { text })
+                let remedy = remedy_of(&name, &text);
+                let error = Self::new(kind_of(&name), if text.is_empty() { name.to_string() } else { text });
+                match remedy {
+                    Some(remedy) => error.remedy(remedy),
+                    None => error,
+                }
             }
             Fault::Bus(error) => match error {
                 zbus::Error::InputOutput(_)
@@ -106,6 +111,20 @@ fn kind_of(name: &str) -> ErrorKind {
         | "System.Error.EBUSY" => ErrorKind::Transient,
         _ => ErrorKind::Permanent,
     }
+}
+
+/// What to do about a refusal whose own words say only what was refused.
+fn remedy_of(name: &str, text: &str) -> Option<&'static str> {
+    if name == "org.freedesktop.DBus.Error.AccessDenied" {
+        return Some(
+            "a policy of this image forbids it, that of the bus (`grep -rl '<deny' /etc/dbus-1 /usr/share/dbus-1`) or of a security module \
+             (`journalctl -k -g denied`): let root call systemd",
+        );
+    }
+    // systemd keeps 16 MiB of /run free, or it reloads nothing.
+    text.contains("not enough space available on /run").then_some(
+        "`df -h /run` shows the file system: remove what does not belong there, or enlarge it: `mount -o remount,size=20% /run`",
+    )
 }
 
 /// One call of a method of systemd.
@@ -249,6 +268,21 @@ mod tests {
             ("org.freedesktop.DBus.Error.AccessDenied", ErrorKind::Permanent),
         ] {
             assert_eq!(kind_of(name), kind, "{name}");
+        }
+    }
+
+    #[test]
+    fn what_a_policy_or_a_full_run_refuses_has_a_remedy() {
+        let rejected = "Rejected send message, 5 matched rules; type=\"method_call\"";
+        let full = "Refusing to reload, not enough space available on /run/systemd. Currently, 0B are free, but a safety buffer of 16.0M is enforced";
+        for (name, text, command) in [
+            ("org.freedesktop.DBus.Error.AccessDenied", rejected, Some("grep -rl '<deny' /etc/dbus-1")),
+            ("System.Error.ENOSPC", full, Some("df -h /run")),
+            ("org.freedesktop.systemd1.NoSuchUnit", "Unit x.service not found.", None),
+        ] {
+            let remedy = remedy_of(name, text);
+            assert_eq!(remedy.is_some(), command.is_some(), "{name}");
+            assert!(remedy.zip(command).is_none_or(|(remedy, command)| remedy.contains(command)), "{name}: {remedy:?}");
         }
     }
 

@@ -2,7 +2,7 @@
 """A stand-in for Nova, Neutron, Cinder, Glance and Octavia, so that a real Heat makes the real resource types: cloud.py ADDRESS PORT.
 
 It keeps in memory what it is sent, gives it an id and the state that Heat waits for, and answers what Heat's clients ask. It checks no quota, no
-policy and no address: what the real services refuse is not seen here.
+address and, but for the deletion of a server's port, no policy: what the real services refuse is seen by tests/cloud.
 """
 import ipaddress
 import json
@@ -68,7 +68,9 @@ def created(kind: str, given: dict) -> dict:
             nets = given.pop("networks", [])
             ports = [STORE["ports"][n["port"]] for n in nets if isinstance(n, dict) and n.get("port")]
             addresses = {"net": [{"addr": ip["ip_address"], "version": 4, "OS-EXT-IPS:type": "fixed"} for p in ports for ip in p["fixed_ips"]]}
-            given = {"status": "ACTIVE", "addresses": addresses, "metadata": {}, "links": [], **given}
+            given = {"id": str(uuid.uuid4()), "status": "ACTIVE", "addresses": addresses, "metadata": {}, "links": [], **given}
+            for port in ports:
+                port["device_id"] = given["id"]
         case "volumes":
             given = {"status": "available", "attachments": [], "metadata": {}, "bootable": "false", **given}
         case "server_groups":
@@ -156,7 +158,13 @@ class Handler(BaseHTTPRequestHandler):
         if self.command in ("PUT", "PATCH"):
             there[parts[1]].update(body.get(one, {}))
             return 200, {one: there[parts[1]]}
+        # Neutron 29's own default policy.
+        if kind == "ports" and there[parts[1]].get("device_id"):
+            return 403, {"NeutronError": {"type": "PolicyNotAuthorized", "message": "rule:delete_port is disallowed by policy", "detail": ""}}
         del there[parts[1]]
+        for port in STORE.get("ports", {}).values() if kind == "servers" else ():
+            if port.get("device_id") == parts[1]:
+                port["device_id"] = ""
         return 204, None
 
 

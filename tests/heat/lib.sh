@@ -8,6 +8,7 @@ HB_DIR=$(cd "$HB_DIR" && pwd)
 HB_STATE=$HB_DIR/state          # databases, configurations, logs, pids, secrets: removed by down.sh --purge
 HB_CACHE=$HB_DIR/cache          # virtual environment and uv's cache: worth keeping
 HB_PY=${HB_PY:-/usr/bin/python3}
+HB_LOCK=${HB_LOCK:-$HB/heat.lock} # what the virtual environment holds
 # Everything runs in this network namespace, so default ports are free, nothing listens in the machine's
 # own, and hosts on the same bridge reach the endpoints as a guest reaches a cloud's.
 HB_LAB=${HB_LAB:-hna}
@@ -16,7 +17,7 @@ KEYSTONE_PORT=5000 HEAT_PORT=8004 CFN_PORT=8000 SWIFT_PORT=8080 AMQP_PORT=5672 E
 KS=http://$HB_IP:$KEYSTONE_PORT HT=http://$HB_IP:$HEAT_PORT CF=http://$HB_IP:$CFN_PORT SW=http://$HB_IP:$SWIFT_PORT
 V=$HB_CACHE/venv
 RUN=$HB_STATE/run LOG=$HB_STATE/log ETC=$HB_STATE/etc
-OPENSTACK="swift heat-api-cfn heat-api heat-engine keystone"
+OPENSTACK="${HB_BESIDE:-} swift heat-api-cfn heat-api heat-engine keystone"
 export HB_IP
 
 say() { printf '%s %s\n' "$(date +%T)" "$*" >&2; }
@@ -47,9 +48,10 @@ service() {
   heat-api) HB_ACCESS=$LOG/access-heat-api.log start heat-api "$V/bin/python" -B "$HB/serve.py" heat-api "$HEAT_PORT" "$ETC/heat/heat.conf" ;;
   heat-api-cfn) HB_ACCESS=$LOG/access-heat-api-cfn.log start heat-api-cfn "$V/bin/python" -B "$HB/serve.py" heat-api-cfn "$CFN_PORT" "$ETC/heat/heat.conf" ;;
   swift) HB_ACCESS=$LOG/access-swift.log start swift "$V/bin/python" -B "$HB/serve_swift.py" "$SWIFT_PORT" "$ETC/swift" ;;
-  *) die "no service $1" ;;
+  *) other_service "$1" ;;
   esac
 }
+other_service() { die "no service $1"; } # what else runs beside Heat: tests/cloud
 # answering NAME: one look whether it serves
 answering() {
   case $1 in
@@ -60,8 +62,10 @@ answering() {
   heat-api-cfn) in_lab curl -sf -o /dev/null "$CF/healthcheck" ;;
   heat-engine) in_lab "$HB_PY" -B "$HB/stack.py" ready ;;
   swift) in_lab curl -sf -o /dev/null "$SW/healthcheck" ;;
+  *) other_answering "$1" ;;
   esac
 }
+other_answering() { die "no service $1"; }
 wait_for() { # NAME
   local end=$((SECONDS + 600))
   until answering "$1" >/dev/null 2>&1; do

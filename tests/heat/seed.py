@@ -9,20 +9,8 @@ from stack import Session
 
 ks, heat, cfn, swift, region = sys.argv[1:6]
 E = os.environ
-v3 = f"{ks}/v3"
-s = Session(v3, "admin", E["ADMIN_PASS"], "admin")
-
-
-def ensure(kind: str, plural: str, match: dict, **extra) -> str:
-    for o in s.get(f"{v3}/{plural}", **match)[plural]:
-        if all(o.get(k) == v for k, v in match.items()):
-            return o["id"]
-    return s.request("POST", f"{v3}/{plural}", {kind: {**match, **extra}})[0][kind]["id"]
-
-
-def grant(path: str):
-    s.request("PUT", f"{v3}/{path}")
-
+s = Session(f"{ks}/v3", "admin", E["ADMIN_PASS"], "admin")
+ensure, grant = s.ensure, s.grant
 
 project = ensure("project", "projects", {"name": "service", "domain_id": "default"})
 demo = ensure("project", "projects", {"name": "demo", "domain_id": "default"})

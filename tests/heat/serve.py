@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Serve one OpenStack WSGI application on $HB_IP: serve.py APP PORT CONFIG.
 
-APP is keystone, heat-api or heat-api-cfn.  heat's WSGI entry points parse
-sys.argv themselves, so argv is rewritten before they are imported; that is
-also the only way to point them at a configuration file outside /etc/heat.
+APP is keystone, heat-api or heat-api-cfn, or one of tests/cloud.  Most WSGI entry
+points parse sys.argv themselves, so argv is rewritten before they are imported; that
+and variables of the environment point them at a configuration file outside /etc.
 Every request is a line in $HB_ACCESS: end time, server ms, status, bytes in
 and out (bodies), method, path and query, first word of the user agent, address
 of the client.
@@ -14,13 +14,14 @@ import sys
 import time
 
 app, port, config = sys.argv[1:4]
-if app == "keystone":
-    os.environ["OS_KEYSTONE_CONFIG_DIR"] = os.path.dirname(config)
-    module = "keystone.wsgi.api"
-    sys.argv = ["keystone"]
-else:
-    module = {"heat-api": "heat.wsgi.api", "heat-api-cfn": "heat.wsgi.cfn"}[app]
-    sys.argv = [app, "--config-file", config]
+# APP → its module, and whether it is told its configuration by arguments
+MODULES = {"keystone": ("keystone.wsgi.api", False), "heat-api": ("heat.wsgi.api", True), "heat-api-cfn": ("heat.wsgi.cfn", True),
+           "glance": ("glance.wsgi.api", False), "placement": ("placement.wsgi.api", False), "nova-api": ("nova.wsgi.osapi_compute", False),
+           "neutron": ("neutron.wsgi.api", True), "cinder-api": ("cinder.wsgi.api", True),
+           "magnum-api": ("magnum.wsgi.api", True)}
+module, by_arguments = MODULES[app]
+os.environ[f"OS_{app.split('-')[0].upper()}_CONFIG_DIR"] = os.path.dirname(config)
+sys.argv = [app, "--config-file", config] if by_arguments else [app]
 
 import waitress  # noqa: E402
 

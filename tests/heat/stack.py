@@ -25,6 +25,7 @@ stack.py answer NAME [NODE=REASON ...]
 stack.py unhealthy NAME NODE         mark the server of that name unhealthy
 stack.py list                        names of the stacks
 stack.py token                       a demo token
+stack.py get TYPE PATH [VERSION]     what the service of that type in the catalog answers, as JSON; VERSION is Nova's, e.g. 2.3
 stack.py cloud URL                   as admin: Nova, Neutron, Cinder, Glance and Octavia are at URL (cloud.py); -: there are none
 stack.py revoke USER...              as admin: all tokens that these users have (they can ask for new ones)
 
@@ -55,6 +56,7 @@ class Refused(Exception):
 
 class Session:
     """Keystone v3 and what needs its token."""
+    version: str | None = None
 
     def __init__(self, auth_url: str, user: str, password: str, project: str):
         self.token = ""
@@ -73,6 +75,8 @@ class Session:
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
         if self.token:
             headers["X-Auth-Token"] = self.token
+        if self.version:
+            headers["X-OpenStack-Nova-API-Version"] = self.version
         try:
             with urllib.request.urlopen(urllib.request.Request(url, data, headers, method=method), timeout=timeout) as r:
                 text = r.read()
@@ -82,6 +86,17 @@ class Session:
 
     def get(self, url: str, **query):
         return self.request("GET", url, query=query)[0]
+
+    def ensure(self, kind: str, plural: str, match: dict, **extra) -> str:
+        """The id of Keystone's object that is so, which is made where there is none."""
+        for o in self.get(f"{self.auth_url}/{plural}", **match)[plural]:
+            if all(o.get(k) == v for k, v in match.items()):
+                return o["id"]
+        return self.request("POST", f"{self.auth_url}/{plural}", {kind: {**match, **extra}})[0][kind]["id"]
+
+    def grant(self, path: str):
+        """A role, which may be granted already."""
+        self.request("PUT", f"{self.auth_url}/{path}")
 
     def endpoint(self, kind: str) -> str:
         return next(e["url"] for s in self.catalog if s["type"] == kind
@@ -188,6 +203,10 @@ def main(cmd: str, *a: str) -> int:
         return 0
     if cmd == "token":
         print(s.token)
+        return 0
+    if cmd == "get":
+        s.version = a[2] if a[2:] else None
+        show(s.get(f"{s.endpoint(a[0])}/{a[1]}"))
         return 0
     if cmd == "list":
         show([x["stack_name"] for x in s.get(f"{url}/stacks")["stacks"]])

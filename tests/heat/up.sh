@@ -34,10 +34,10 @@ if [ ! -x "$UV" ]; then
   rm -rf "$HB_CACHE/uv"; "$HB_PY" -m venv "$HB_CACHE/uv"
   "$HB_CACHE/uv/bin/pip" install -q --no-cache-dir uv
 fi
-if ! cmp -s "$V/.lock" "$HB/heat.lock"; then
+if ! cmp -s "$V/.lock" "$HB_LOCK"; then
   rm -rf "$V"; "$UV" venv -q -p "$HB_PY" "$V"
-  nice "$UV" pip install -q --compile-bytecode -p "$V/bin/python" -r "$HB/heat.lock"
-  cp "$HB/heat.lock" "$V/.lock"
+  nice "$UV" pip install -q --compile-bytecode -p "$V/bin/python" -r "$HB_LOCK"
+  cp "$HB_LOCK" "$V/.lock"
 fi
 lap "virtual environment" "$t"
 [ "${1:-}" != venv ] || exit 0
@@ -229,9 +229,8 @@ C
 # * Its first object of a TEMP_URL_SIGNAL wait condition, which it reads as bytes, is compared with a text (heat 27): not
 #   equal, so the condition fails on "Failed to parse JSON data: b'in progress'" before anybody signals. (SwiftSignal
 #   decodes it.) On a stock heat no guest can complete such a condition.
-# * It asks Nova whether the server still exists before it waits for a DELETE deployment. There is no Nova here.
+# * It asks Nova whether the server still exists before it waits for a DELETE deployment. There is no Nova here, but in tests/cloud.
 cat >"$ETC/heat/plugins/here.py" <<C
-from heat.engine.clients.os import nova
 from heat.engine.clients.os import swift
 
 
@@ -242,6 +241,10 @@ class Both(str):
 
 
 swift.IN_PROGRESS = Both(swift.IN_PROGRESS)
+C
+[ -n "${HB_BESIDE:-}" ] || cat >>"$ETC/heat/plugins/here.py" <<C
+
+from heat.engine.clients.os import nova
 nova.NovaClientPlugin.get_server = lambda self, server: server
 C
 cp -n "$V"/etc/heat/environment.d/* "$ETC/heat/environment.d/" 2>/dev/null || :

@@ -227,7 +227,7 @@ def test_one_cause_each_and_nothing_is_replaced(cluster, magnum):
     def node() -> dict:
         status = json.loads(worker.host.exec("heat-node-agent", "status", "--json", check=False).stdout)
         return status["node"] if status["agent"]["pid"] == int(worker.host.show(UNIT, "MainPID")["MainPID"]) else {}
-    worker.host.wait_for(lambda: node()["state"] == "rejected" and node()["certificates"]["first_end"], what="a look at the certificates")
+    worker.host.wait_for(lambda: node()["state"] == "rejected" and node()["certificates"]["first_expiry"], what="a look at the certificates")
     # What may pass is waited for, visibly.
     server.behave()
     keys = worker.keys()

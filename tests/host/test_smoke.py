@@ -55,7 +55,7 @@ def test_several_hosts_share_a_bridge(hosts, signal_server):
     # the stand-in for Heat: polled, signalled, misbehaving
     url = server.signal_url("res")
     server.deploy(server.deployment("res", inputs={"who": "world", "n": 3}))
-    answer = n1.sh(f"curl -sf '{server.base}/v1/?Action=DescribeStackResource' | jq -r '.DescribeStackResourceResponse.DescribeStackResourceResult.StackResourceDetail.Metadata.deployments[0].name'")
+    answer = n1.sh(f"curl -sf '{server.base}/v1/?Action=DescribeStackResource&ContentType=JSON' | jq -r '.DescribeStackResourceResponse.DescribeStackResourceResult.StackResourceDetail.Metadata.deployments[0].name'")
     assert answer == "res\n"
     server.answer(503, times=1, method="POST", headers={"Retry-After": "1"})
     server.answer(close=True, times=1, method="POST")

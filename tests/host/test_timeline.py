@@ -14,14 +14,14 @@ def timeline(host, *args) -> str:
     return host.exec("heat-node-agent", "timeline", *args).stdout
 
 
-def laps(host) -> dict[str, dict]:
+def step_timings(host) -> dict[str, dict]:
     status = json.loads(host.exec("heat-node-agent", "status", "--json", check=False).stdout)
     jsonschema.Draft202012Validator(json.loads((REPO / "docs/schemas/status.json").read_text())).validate(status)
-    return {lap["step"]: lap for lap in status["node"]["laps"]}
+    return {timing["step"]: timing for timing in status["node"]["step_timings"]}
 
 
-def end(lap: dict) -> int:
-    return lap["began_ms"] + lap["took_ms"]
+def end(timing: dict) -> int:
+    return timing["began_ms"] + timing["took_ms"]
 
 
 def test_a_bring_up_is_drawn_with_what_each_step_waited_for(hosts, signal_server):
@@ -35,14 +35,14 @@ def test_a_bring_up_is_drawn_with_what_each_step_waited_for(hosts, signal_server
     host.wait_for(lambda: json.loads(host.exec("heat-node-agent", "status", "--json", check=False).stdout)["node"]["state"] == "applied")
 
     # etcd's gate comes after its unit, which comes after its volume; nothing begins before what it waited for.
-    found = laps(host)
-    assert {lap["state"] for lap in found.values()} == {"ok"}
+    found = step_timings(host)
+    assert {timing["state"] for timing in found.values()} == {"ok"}
     assert found["installed programs"]["after"] == [] and found["checks"]["after"] == ["installed programs"]
     assert found["gate etcd"]["after"][-1] == "unit etcd.service" and "volume etcd" in found["unit etcd.service"]["after"]
-    for lap in found.values():
+    for timing in found.values():
         # Who needs a gate may be released by its first good answer.
-        done = [found[need]["began_ms"] if need.startswith("gate ") else end(found[need]) for need in lap["after"]]
-        assert max(done, default=0) <= lap["began_ms"], (lap, found)
+        done = [found[need]["began_ms"] if need.startswith("gate ") else end(found[need]) for need in timing["after"]]
+        assert max(done, default=0) <= timing["began_ms"], (timing, found)
     page = timeline(host)
     rows = page.splitlines()
     width = min(30, max(map(len, found)))
@@ -82,7 +82,7 @@ def test_a_bring_up_that_failed_shows_how_far_it_came(hosts, signal_server):
     host.sh("mkfs.ext4 -q -L old /dev/vdb; sync")
     assert "HNA-0306" in bring_up(host, server)
     host.wait_for(lambda: json.loads(host.exec("heat-node-agent", "status", "--json", check=False).stdout)["node"]["state"] == "rejected")
-    found = laps(host)
+    found = step_timings(host)
     assert found["volume runtime"]["state"] == "failed" and "gate docker" not in found
     page = timeline(host)
     row = next(row for row in page.splitlines() if "volume runtime" in row)

@@ -91,8 +91,8 @@ def test_where_metadata_comes_from(pair):
     pair.write("empty.json", "[]")
     for name, text in {"no": "not json", "array": "[1]", "null": "null", "word": '"x"', "blank": ""}.items():
         pair.write(f"{name}.json", text)
-    for key in ("from", "o", "l"):
-        tail = ["--key", key, "--type", "raw"]
+    pair.write("templates/all", "{{from}} {{o}} {{l}}")
+    for tail in (["-t", "templates", "-o", "out"], ["--key", "o", "--type", "raw"]):
         for arguments, env in [
             (["-m", "a.json", "b.json"], {}), (["-m", "b.json", "a.json", "c.json"], {}), (["-m", "a.json", "-m", "b.json"], {}), (["--meta", "a.json"], {}),
             (["-m", "b.json", "--fallback-metadata", "a.json"], {}), (["--fallback-metadata", "a.json", "b.json"], {"OS_CONFIG_FILES": "c.json"}),
@@ -147,15 +147,14 @@ def test_control_files(pair, body):
     for number, control in enumerate(CONTROLS):
         arguments = ready(pair)
         pair.each(lambda side: (side / "templates").mkdir(exist_ok=True))
-        pair.write("templates/file", body)
-        pair.write("templates/file.oac", control)
-        for there in (None, 0o600):
-            pair.each(lambda side: (side / "out/file").unlink(missing_ok=True))
-            if there:
-                pair.write("out/file", f"before {number}", there)
-            pair.same("os-apply-config", *arguments)
-            owners = [[(stat.st_uid, stat.st_gid) for stat in (path.stat() for path in sorted((side / "out").rglob("*")))] for side in pair.sides]
-            assert owners[0] == owners[1], control
+        for name in ("new", "there"):
+            pair.write(f"templates/{name}", body)
+            pair.write(f"templates/{name}.oac", control)
+        pair.each(lambda side: (side / "out/new").unlink(missing_ok=True))
+        pair.write("out/there", f"before {number}", 0o600)
+        pair.same("os-apply-config", *arguments)
+        owners = [[(stat.st_uid, stat.st_gid) for stat in (path.stat() for path in sorted((side / "out").rglob("*")))] for side in pair.sides]
+        assert owners[0] == owners[1], control
 
 
 def test_what_is_there_already(pair):

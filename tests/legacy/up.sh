@@ -3,8 +3,11 @@
 # programs, in target/legacy/heat-agents.
 set -eu
 cd "$(dirname "$0")/../.."
+mkdir -p target
+exec 9>target/legacy.lock
+flock 9
 [ -x target/legacy/venv/bin/os-collect-config ] || {
-  python3 -m venv target/legacy/venv
+  /usr/bin/python3 -m venv target/legacy/venv
   target/legacy/venv/bin/pip install -q os-apply-config==14.1.0 pystache==0.6.8 os-refresh-config==14.1.0 os-collect-config==14.1.0 dib-utils==0.0.11 requests
 }
 [ -e target/legacy/heat-agents ] || {

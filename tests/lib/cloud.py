@@ -14,6 +14,8 @@ ENVIRONMENTS = sorted((EXAMPLES / "environments").glob("*.yaml"))
 
 
 class Cloud:
+    pause, patience = 0.5, NET  # between two looks at a stack; until its action must have ended
+
     def __init__(self, heat: Heat, folder: Path):
         self.heat, self.log = heat, folder / "cloud.log"
         self.process: subprocess.Popen | None = None
@@ -66,7 +68,7 @@ class Cloud:
         def ended() -> bool:
             answered.extend(json.loads(self.heat._client("answer", stack, *(f"{name}={why}" for name, why in failing.items())).stdout))
             return not self.heat.status(stack).endswith("IN_PROGRESS")
-        wait_for(ended, NET, f"end of {stack}", every=0.5)
+        wait_for(ended, self.patience, f"end of {stack}", every=self.pause)
         self.heat.wait(stack, status)
         return answered
 

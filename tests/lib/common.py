@@ -1,6 +1,7 @@
 """Small things that every part of the test library needs."""
 import os
 import random
+import re
 import socket
 import subprocess
 import time
@@ -46,6 +47,11 @@ def run(*args, check: bool = True, input: str | bytes | None = None, timeout: fl
 
 def in_lab(*args, lab: str = LAB, **options) -> subprocess.CompletedProcess:
     return run("ip", "netns", "exec", f"lab-{lab}", *args, **options)
+
+
+def with_libraries(program: str | Path) -> list[str]:
+    """A program of this machine, and all that its loader gives it; of a static one ldd says so, and fails."""
+    return [str(program), *re.findall(r"(?m)(/\S+) \(0x", run("ldd", program, check=False).stdout)]
 
 
 def wait_for(condition, seconds: float = 300, what: str = "", every: float = 0.1):

@@ -110,7 +110,8 @@ class Heat:
         return reason
 
     def status(self, stack: str) -> str:
-        return self.show(stack)["stack_status"]
+        """Without the outputs, which Heat would work out each time."""
+        return self._client("wait", stack, 0, check=False).stdout.removeprefix("timeout ").split()[0]
 
     def show(self, stack: str) -> dict:
         return json.loads(self._client("show", stack).stdout)

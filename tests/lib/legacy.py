@@ -58,7 +58,7 @@ class Pair:
             program = AGENTS / IN_AGENTS[tool] if bins == REAL and tool in IN_AGENTS else bins / tool
             stdin_here = stdin(side) if callable(stdin) else stdin
             ended = subprocess.run([os.path.relpath(program, side), *arguments], cwd=side, env=environment, input=stdin_here,
-                                   capture_output=True, timeout=60)
+                                   capture_output=True, timeout=600)  # a net: beside other parts it gets little of the processors
             results.append((ended.returncode, ended.stdout, ended.stderr))
         return results
 

@@ -3,6 +3,8 @@ it does not take."""
 import json
 import os
 import subprocess
+import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from lib.hosts import agent_binary
@@ -60,3 +62,34 @@ def deployments(count: int) -> list[dict]:
                        "creation_time": "2026-03-01T12:00:00Z", "outputs": [],
                        "inputs": [{"name": k, "type": "String", "description": "", "value": v} for k, v in all_inputs.items()]})
     return listed
+
+
+@dataclass
+class Cost:
+    """Of `run --once`: of the agent's own process, not of those that it started."""
+    cpu_seconds: float
+    seconds: float
+    peak_mib: float
+    # Bytes and calls by which it read and wrote (proc_pid_io(5)): the same on a busy machine.
+    io_bytes: int
+    io_calls: int
+
+
+def cost_of(count: int, folder: Path) -> Cost:
+    """Of so many such scripts."""
+    document = folder / "document.json"
+    document.write_text(json.dumps({"deployments": deployments(count)}))
+    agent = Plain(folder / "agent")
+    began, peak = time.monotonic(), 0
+    process = agent.start("--once", "--metadata", str(document))
+    # Not reaped yet, it shows all that it used but its memory.
+    while os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+        try:
+            peak = peak_kib(process.pid)
+        except (OSError, StopIteration):
+            pass  # it has just ended
+        time.sleep(0.02)
+    seconds, cpu = time.monotonic() - began, cpu_seconds(process.pid)
+    io = dict(line.split(": ") for line in Path(f"/proc/{process.pid}/io").read_text().splitlines())
+    assert process.wait() == 0 and agent.said().count("HNA-0403") == count, f"{count}: exit {process.returncode}\n{agent.said()[-2000:]}"
+    return Cost(cpu, seconds, peak / 1024, int(io["rchar"]) + int(io["wchar"]), int(io["syscr"]) + int(io["syscw"]))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from lib import hosts as hosts_module
 from lib.cluster import Node, parameters
-from lib.common import GATEWAY, REPO, TESTS, run, wait_for
+from lib.common import GATEWAY, REPO, TESTS, run, wait_for, with_libraries
 from lib.hosts import Host
 from lib.magnum import Magnum
 from lib.node import start
@@ -50,11 +50,6 @@ def may_shield() -> bool:
     return bool(int(effective, 16) >> 24 & 1)
 
 
-def with_libraries(program: str) -> list[str]:
-    """By which the kubelet forwards ports where it speaks to docker itself. It is this machine's, which has the same Debian as a host."""
-    return [program, *re.findall(r"(?m)(/\S+) \(0x", run("ldd", program).stdout)]
-
-
 class RealNode(Node):
     """One of a RealCluster."""
     outputs = ("node_ready", "certificate_requests")
@@ -73,6 +68,7 @@ class RealNode(Node):
             self.host.put({"/usr/local/sbin/runc": (TESTS / "real-kubernetes/runc", 0o755)})
         self.host.sh(f"for name in {' '.join(NAMES)}; do ln -s {FOLDER}/$name /usr/local/bin/$name; done")
         if self.runtime == "docker":
+            # By which the kubelet forwards ports where it speaks to docker itself. It is this machine's, which has the same Debian as a host.
             self.host.put({path: (Path(path), 0o755) for path in with_libraries("/usr/bin/socat") if not self.host.exists(path)})
         # The kubelet hands it on to pods; nobody answers there.
         self.host.write("/etc/resolv.conf", f"nameserver {GATEWAY}\n")
@@ -85,10 +81,10 @@ class RealNode(Node):
         self.load_images()
         return self
 
-    def load_images(self, folder: str = "/srv/images"):
+    def load_images(self, *archives: str):
         """Into its runtime, by which no registry is asked for them."""
         command = "docker load -qi" if self.runtime == "docker" else "ctr -n k8s.io images import"
-        self.host.sh(f"for image in {folder}/*.tar; do {command} $image; done", timeout=NET)
+        self.host.sh(f"for image in {' '.join(archives or ('/srv/images/*.tar',))}; do {command} $image; done", timeout=NET)
 
     def is_quiet(self) -> bool:
         """Whether status and plan both find nothing to do."""
@@ -101,6 +97,7 @@ class RealCluster:
     def __init__(self, hosts, signal_server, magnum):
         self.hosts, self.signal_server, self.magnum = hosts, signal_server, magnum
         self.nodes: dict[str, RealNode] = {}
+        self.ready_since = 0.0
         self.version = version()
 
     def boot(self, name: str, **more) -> RealNode:
@@ -146,6 +143,8 @@ class RealCluster:
             assert found == {name: "True" for name in names}, found
             return True
         wait_for(ready, NET, f"{names} Ready", every=1)
+        # No pod is taken before its account is there, which is the controller manager's, and may come later than the nodes.
+        wait_for(lambda: self.get("serviceaccount", "default"), NET, "the account of pods", every=1)
 
     def address_of(self, pod: str) -> str:
         """Of a pod that is ready, after a while."""

@@ -9,6 +9,7 @@ import sys
 import time
 import uuid
 from pathlib import Path
+from xml.sax.saxutils import escape
 
 from lib.scripted_server import Answer, Handler, Request, Scripted, State, serve, write
 
@@ -81,6 +82,8 @@ class SignalServer(Scripted):
 # --- the process ----------------------------------------------------------------------------------
 class HeatHandler(Handler):
     def usual(self, target: str, body: bytes, rule: dict) -> Answer:
+        if self.command == "GET" and "Action=DescribeStackResource" in target and "ContentType=JSON" not in target:  # as the replaced collector asks
+            return Answer(200, self.describe_in_xml(), "text/xml")
         return Answer(200, self.describe()) if self.command == "GET" else Answer(200, b"", "text/html; charset=UTF-8")
 
     def scripted(self, rule: dict) -> Answer:
@@ -93,6 +96,14 @@ class HeatHandler(Handler):
                   "PhysicalResourceId": str(uuid.UUID(int=2)), "ResourceStatus": "CREATE_COMPLETE", "ResourceStatusReason": "state changed",
                   "ResourceType": "OS::Heat::DeployedServer", "StackName": "stack"}
         return json.dumps({"DescribeStackResourceResponse": {"DescribeStackResourceResult": {"StackResourceDetail": detail}}}).encode()
+
+    def describe_in_xml(self) -> bytes:
+        document = escape(json.dumps(self.state.read("document.json")))
+        inner = ("StackResourceDetail", "DescribeStackResourceResult", "DescribeStackResourceResponse")
+        text = f"<Metadata>{document}</Metadata>"
+        for name in inner:
+            text = f"<{name}>{text}</{name}>"
+        return text.encode()
 
 
 if __name__ == "__main__":

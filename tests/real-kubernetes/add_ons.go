@@ -75,9 +75,10 @@ func inCluster() (*rest.Config, informers.SharedInformerFactory, error) {
 
 // --- CoreDNS ---
 
-// names answers for services of the cluster; what it does not know of other names it asks the node's servers.
+// names answers for services and pods of the cluster; what it does not know of other names it asks the node's servers.
 type names struct {
 	zones     []string
+	pods      bool
 	services  listers.ServiceLister
 	endpoints listers.EndpointsLister
 	upstream  []string
@@ -133,6 +134,9 @@ func serveNames(conf string) error {
 		case "kubernetes":
 			for _, zone := range plugin.Args {
 				all.zones = append(all.zones, dns.Fqdn(zone))
+			}
+			for _, option := range plugin.Options {
+				all.pods = all.pods || option.Name == "pods" && strings.Join(option.Args, " ") == "insecure"
 			}
 		case "forward":
 			config, err := dns.ClientConfigFromFile("/etc/resolv.conf")
@@ -201,40 +205,154 @@ func (n *names) ServeDNS(w dns.ResponseWriter, asked *dns.Msg) {
 	_ = w.WriteMsg(answer)
 }
 
-// A service's address, those of its pods where it has none of its own, or the name of the service that has an address.
+// As long a chain of names as this is followed: one of services may go round in a circle.
+const aliases = 8
+
+// find follows a name that stands for another of the cluster's.
 func (n *names) find(name string, kind uint16) (records []dns.RR, exists bool) {
+	for i := 0; i < aliases; i++ {
+		found, known := n.own(name, kind)
+		records, exists = append(records, found...), exists || known
+		if len(found) != 1 || kind == dns.TypeCNAME {
+			break
+		}
+		alias, is := found[0].(*dns.CNAME)
+		if !is {
+			break
+		}
+		name = alias.Target
+	}
+	return records, exists
+}
+
+// own has services, their ports, the pods behind those without an address of their own, and, where the Corefile says so, pods by their addresses.
+func (n *names) own(name string, kind uint16) ([]dns.RR, bool) {
+	zone := n.zones[0]
 	header := dns.RR_Header{Name: name, Rrtype: kind, Class: dns.ClassINET, Ttl: 30}
+	if !dns.IsSubDomain(zone, name) {
+		return n.reverse(name, header)
+	}
+	words := dns.SplitDomainName(strings.TrimSuffix(name, zone))
+	if len(words) < 3 {
+		return nil, false
+	}
+	words, namespace, under := words[:len(words)-2], words[len(words)-2], words[len(words)-1]
+	if under == "pod" && n.pods && len(words) == 1 {
+		address := net.ParseIP(strings.Replace(words[0], "-", ".", -1))
+		return addresses(header, address), address != nil
+	}
+	words, serviceName := words[:len(words)-1], words[len(words)-1]
+	service, err := n.services.Services(namespace).Get(serviceName)
+	if err != nil || under != "svc" {
+		return nil, false
+	}
+	of := fmt.Sprintf("%s.%s.svc.%s", serviceName, namespace, zone)
+	switch {
+	case len(words) == 0 && service.Spec.Type == corev1.ServiceTypeExternalName:
+		header.Rrtype = dns.TypeCNAME
+		return []dns.RR{&dns.CNAME{Hdr: header, Target: dns.Fqdn(service.Spec.ExternalName)}}, true
+	case len(words) == 0 && service.Spec.ClusterIP != corev1.ClusterIPNone:
+		return addresses(header, net.ParseIP(service.Spec.ClusterIP)), true
+	case len(words) == 2:
+		return n.ports(service, of, header, words[0], words[1])
+	}
+	// Of a service without an address all pods, or the one that has this name in it.
+	var found []net.IP
+	for _, one := range n.behind(service) {
+		if len(words) == 0 || words[0] == nameOf(one.EndpointAddress) {
+			found = append(found, net.ParseIP(one.IP))
+		}
+	}
+	return addresses(header, found...), len(words) == 0 || len(found) > 0
+}
+
+// ports is who serves one, by its name and protocol: the service, or each pod of one without an address.
+func (n *names) ports(service *corev1.Service, of string, header dns.RR_Header, name, protocol string) (records []dns.RR, exists bool) {
+	add := func(port int32, target string) {
+		exists = true
+		if header.Rrtype == dns.TypeSRV {
+			records = append(records, &dns.SRV{Hdr: header, Priority: 0, Weight: 100, Port: uint16(port), Target: target})
+		}
+	}
+	is := func(itsName string, its corev1.Protocol) bool {
+		return name == "_"+itsName && protocol == "_"+strings.ToLower(string(its))
+	}
+	if service.Spec.ClusterIP != corev1.ClusterIPNone {
+		for _, port := range service.Spec.Ports {
+			if is(port.Name, port.Protocol) {
+				add(port.Port, of)
+			}
+		}
+		return records, exists
+	}
+	for _, one := range n.behind(service) {
+		for _, port := range one.ports {
+			if is(port.Name, port.Protocol) {
+				add(port.Port, nameOf(one.EndpointAddress)+"."+of)
+			}
+		}
+	}
+	return records, exists
+}
+
+// reverse has the names of services' addresses, and of pods that have a name in a service.
+func (n *names) reverse(name string, header dns.RR_Header) ([]dns.RR, bool) {
+	is := func(address string) bool {
+		reverse, err := dns.ReverseAddr(address)
+		return err == nil && reverse == name
+	}
 	all, err := n.services.List(labels.Everything())
 	if err != nil {
 		return nil, false
 	}
 	for _, service := range all {
-		own := fmt.Sprintf("%s.%s.svc.%s", service.Name, service.Namespace, n.zones[0])
-		if reverse, err := dns.ReverseAddr(service.Spec.ClusterIP); err == nil && reverse == name {
-			return []dns.RR{&dns.PTR{Hdr: header, Ptr: own}}, true
+		of := fmt.Sprintf("%s.%s.svc.%s", service.Name, service.Namespace, n.zones[0])
+		if is(service.Spec.ClusterIP) {
+			return []dns.RR{&dns.PTR{Hdr: header, Ptr: of}}, true
 		}
-		if own != name {
-			continue
-		}
-		addresses := []string{service.Spec.ClusterIP}
-		if service.Spec.ClusterIP == corev1.ClusterIPNone {
-			addresses = nil
-			if endpoints, err := n.endpoints.Endpoints(service.Namespace).Get(service.Name); err == nil {
-				for _, subset := range endpoints.Subsets {
-					for _, address := range subset.Addresses {
-						addresses = append(addresses, address.IP)
-					}
-				}
+		for _, one := range n.behind(service) {
+			if one.Hostname != "" && is(one.IP) {
+				return []dns.RR{&dns.PTR{Hdr: header, Ptr: one.Hostname + "." + of}}, true
 			}
 		}
-		for _, address := range addresses {
-			if kind == dns.TypeA {
-				records = append(records, &dns.A{Hdr: header, A: net.ParseIP(address)})
-			}
-		}
-		return records, true
 	}
 	return nil, false
+}
+
+// endpoint is one pod behind a service, and what it serves there.
+type endpoint struct {
+	corev1.EndpointAddress
+	ports []corev1.EndpointPort
+}
+
+func (n *names) behind(service *corev1.Service) (found []endpoint) {
+	all, err := n.endpoints.Endpoints(service.Namespace).Get(service.Name)
+	if err != nil {
+		return nil
+	}
+	for _, subset := range all.Subsets {
+		for _, address := range subset.Addresses {
+			found = append(found, endpoint{address, subset.Ports})
+		}
+	}
+	return found
+}
+
+// nameOf is the pod's own in its service, or one of its address.
+func nameOf(address corev1.EndpointAddress) string {
+	if address.Hostname != "" {
+		return address.Hostname
+	}
+	return strings.Replace(address.IP, ".", "-", -1)
+}
+
+func addresses(header dns.RR_Header, all ...net.IP) (records []dns.RR) {
+	for _, one := range all {
+		if header.Rrtype == dns.TypeA {
+			records = append(records, &dns.A{Hdr: header, A: one})
+		}
+	}
+	return records
 }
 
 // --- metrics-server ---

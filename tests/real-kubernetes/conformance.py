@@ -1,78 +1,104 @@
-"""Kubernetes' own conformance tests (test/conformance of its source) on the cluster that the agent made. No part of tests/run: it takes long.
+"""Kubernetes' own conformance tests, all of them, on a cluster with names of its own services: the part `conformance` of tests/run, which is only
+run where it is named, as it takes most of an hour.
 
-    tests/real-kubernetes/up.sh e2e
-    /usr/bin/python3 -B -m pytest -s tests/real-kubernetes/conformance.py
-
-HNA_CONFORMANCE_FOCUS and HNA_CONFORMANCE_SKIP: which tests, as ginkgo takes it; by default all that are no [Serial] ones.
-HNA_CONFORMANCE_PROCESSES (4), HNA_CONFORMANCE_MINUTES (120): how many at a time, and when it is cut off.
-What ran is in target/real-kubernetes/conformance.txt."""
-import json
+HNA_CONFORMANCE_RUNTIMES ("containerd docker"): of the two workers; the master has containerd.
+HNA_CONFORMANCE_FOCUS: a regular expression; of the tests' names, those that it is found in.
+HNA_CONFORMANCE_PROCESSES (4), HNA_CONFORMANCE_MINUTES (120): how many at a time, and when all of it is cut off.
+HNA_RENEW_CONFORMANCE=1 writes the results into docs/conformance.md; they are in target/real-kubernetes/conformance.txt in any case."""
 import os
 import re
-import signal
-import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
-from lib.common import LAB, run
+from lib import conformance
+from lib.common import REPO, wait_for
+from lib.conformance import Outcome
 from lib.pod_network import together
-from lib.real_kubernetes import ADDRESSES, ADMIN, MADE, NET, PROGRAMS
+from lib.real_kubernetes import MADE, NET, REGISTRY, RealCluster, cluster_in
 
-FOCUS = os.environ.get("HNA_CONFORMANCE_FOCUS", r"\[Conformance\]")
-SKIP = os.environ.get("HNA_CONFORMANCE_SKIP", r"\[Serial\]")
-PROCESSES = os.environ.get("HNA_CONFORMANCE_PROCESSES", "4")
+RUNTIMES = os.environ.get("HNA_CONFORMANCE_RUNTIMES", "containerd docker").split()
+FOCUS = os.environ.get("HNA_CONFORMANCE_FOCUS", "")
+PROCESSES = int(os.environ.get("HNA_CONFORMANCE_PROCESSES", "4"))
 MINUTES = float(os.environ.get("HNA_CONFORMANCE_MINUTES", "120"))
-RESULTS = MADE / "conformance.txt"
-# One per test, as it ends: [1] {"msg":"PASSED [sig-…] … [Conformance]","total":-1,…}
-ENDED = re.compile(r'\{"msg":"(PASSED|FAILED) (.*?)","total":')
+NODES = {"m1": {"ADDONS": "coredns"}, **{f"w{i}": {"CONTAINER_RUNTIME": runtime} for i, runtime in enumerate(RUNTIMES, 1)}}
+PAGE, HEADING = REPO / "docs/conformance.md", "## Results of the last run"
+MANIFEST = "/usr/share/heat-node-agent/addons/coredns/coredns.yaml"
+CUT_OFF = "the run was cut off before its end"
+# Tests that are not run, and why.
+EXCLUDED: dict[str, str] = {}
+# The two passes: what ginkgo takes for each, and whether a test is of it.
+PASSES = {"parallel": (r"\[Conformance\]", r"\[Serial\]"), "serial": (r"\[Serial\].*\[Conformance\]", "")}
 
 
-def tool(name: str) -> str:
-    """Which may be among programs that were given, or made here beside those."""
-    return str(next(folder / name for folder in (PROGRAMS, MADE / "programs") if (folder / name).exists()))
+@pytest.fixture(scope="module")
+def shared(suite, testhost, tmp_path_factory) -> Iterator[RealCluster]:
+    """With the add-on for names, and all images in each runtime."""
+    with cluster_in(tmp_path_factory.mktemp("conformance")) as cluster:
+        for name, more in NODES.items():
+            cluster.boot(name, CONTAINER_INFRA_PREFIX=REGISTRY, **more)
+        master = cluster.nodes["m1"]
+        master.outputs = (*master.outputs, "add_ons")
+        master.host.put({MANIFEST: (REPO / "image-build/addons/coredns/coredns.yaml", 0o644)})
+        together(*(lambda n=node: (n.up(), n.load_images("/srv/images/add-ons/*.tar"), n.load_images("/srv/images/e2e/*.tar")) for node in cluster.nodes.values()))
+        cluster.is_ready(*NODES)
+        # Those that had no image yet are tried again by and by; these at once.
+        cluster.kubectl("delete", "pods", "-n", "kube-system", "-l", "k8s-app=kube-dns")
+        cluster.kubectl("rollout", "status", "-n", "kube-system", f"--timeout={NET}s", "deployment/coredns")
+        yield cluster
 
 
-@pytest.fixture
-def kubeconfig(shared, tmp_path) -> str:
-    """The administrator's, with all in one file, for the lab."""
-    config = json.loads(shared.kubectl("config", "view", "--raw", "--flatten", "-o", "json"))
-    config["clusters"][0]["cluster"]["server"] = f"https://{ADDRESSES['m1']}:6443"
-    path = tmp_path / "admin.json"
-    path.touch(0o600)
-    path.write_text(json.dumps(config))
-    return str(path)
+def group(name: str) -> str:
+    return re.match(r"\[(?:k8s\.io\] \[)?([\w.-]+)\]", name)[1]
 
 
-def wanted(kubeconfig: str) -> int:
-    """How many tests that is: of several processes none says so."""
-    words = [tool("e2e.test"), "--ginkgo.dryRun", "--ginkgo.noColor", f"--ginkgo.focus={FOCUS}", *([f"--ginkgo.skip={SKIP}"] if SKIP else []),
-             f"--kubeconfig={kubeconfig}", "--provider=skeleton"]
-    return int(re.search(r"Ran (\d+) of \d+ Specs", run(*words).stdout)[1])
+def page(outcome: Outcome, wanted: list[str], left: dict[str, str], about: str) -> str:
+    """The section of docs/conformance.md that the run writes."""
+    def row(groups: list[str], what: str) -> str:
+        of = [name for name in wanted if group(name) in groups]
+        passed, failed = (sum(name in found for name in of) for found in (outcome.passed, outcome.failed))
+        return f"| {what} | {len(of)} | {passed} | {failed} | {len(of) - passed - failed} |"
+    groups = sorted({group(name) for name in wanted})
+    lines = [HEADING, "", about, "", "| group | tests | passed | failed | not run |", "|---|---|---|---|---|", *(row([one], one) for one in groups),
+             row(groups, "all"), ""]
+    if outcome.failed:
+        lines += ["| failed | its words |", "|---|---|", *(f"| {name} | {reason.replace('|', chr(92) + '|')} |" for name, reason in sorted(outcome.failed.items())), ""]
+    own = {name: reason for name, reason in left.items() if name in EXCLUDED}
+    rest = sorted({reason for name, reason in left.items() if name not in EXCLUDED})
+    if left:
+        lines += ["| not run | why |", "|---|---|", *(f"| {name} | {reason} |" for name, reason in sorted(own.items())),
+                  *(f"| {list(left.values()).count(reason)} others | {reason} |" for reason in rest), ""]
+    if rest:  # otherwise all others
+        lines += ["| passed |", "|---|", *(f"| {name} |" for name in sorted(outcome.passed)), ""]
+    return "\n".join(lines)
 
 
-def test_conformance(cluster, kubeconfig, tmp_path):
-    together(*(lambda n=node: n.load_images("/srv/images/e2e") for node in cluster.nodes.values()))
-    words = [tool("ginkgo"), f"-nodes={PROCESSES}", "-stream", f"-focus={FOCUS}", *([f"-skip={SKIP}"] if SKIP else []), tool("e2e.test"), "--",
-             f"--kubeconfig={kubeconfig}", "--provider=skeleton", f"--kubectl-path={tool('kubectl')}", f"--report-dir={tmp_path}", "--disable-log-dump"]
-    log = MADE / "conformance.log"
-    with open(log, "wb") as out:
-        process = subprocess.Popen(["ip", "netns", "exec", f"lab-{LAB}", *words], stdout=out, stderr=out, stdin=subprocess.DEVNULL, cwd=tmp_path,
-                                   start_new_session=True)
-        try:
-            process.wait(MINUTES * 60)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGINT)
-            try:
-                process.wait(NET)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-    found = {name: result for result, name in ENDED.findall(log.read_text(errors="replace"))}
-    passed, failed = (sorted(n for n, r in found.items() if r == result) for result in ("PASSED", "FAILED"))
-    runtimes = {name: node.runtime for name, node in cluster.nodes.items()}
-    all_of_them = wanted(kubeconfig)
-    text = "\n".join([f"Kubernetes {cluster.version}, {runtimes}, focus {FOCUS}, skip {SKIP}",
-                      f"{len(passed)} passed, {len(failed)} failed, {all_of_them - len(found)} not run", "", *(f"FAILED {n}" for n in failed), "",
-                      *(f"passed {n}" for n in passed)])
-    RESULTS.write_text(text + "\n")
-    print(text.split("\n\npassed")[0])
-    assert found and not failed and len(found) == all_of_them, f"see {RESULTS} and {log}"
+def test_conformance(cluster, tmp_path: Path):
+    everything = conformance.names()
+    wanted = [name for name in everything if re.search(FOCUS, name) and name not in EXCLUDED]
+    outcome, since = Outcome(), time.monotonic()
+    for what, (focus, skip) in PASSES.items():
+        some = [name for name in wanted if ("[Serial]" in name) == (what == "serial")]
+        left = MINUTES - (time.monotonic() - since) / 60
+        if some and left > 0:
+            folder = tmp_path / what
+            folder.mkdir()
+            # Names in a row take a while to look for, so where all are wanted they are not.
+            skip = "|".join(filter(None, (skip, conformance.exactly(list(EXCLUDED)))))
+            outcome |= conformance.execute(cluster, folder, MADE / f"conformance-{what}.log", conformance.exactly(some) if FOCUS else focus, skip,
+                                           PROCESSES if what == "parallel" else 1, left)
+    unknown = (outcome.passed | set(outcome.failed)) - set(everything)
+    assert not unknown, unknown
+    others = {name: EXCLUDED.get(name, CUT_OFF if name in wanted else "not asked for")
+            for name in everything if name not in outcome.passed and name not in outcome.failed}
+    runtimes = ", ".join(f"{name} with {node.runtime}" for name, node in cluster.nodes.items())
+    took = (time.monotonic() - since) / 60
+    text = page(outcome, everything, others, f"Kubernetes {cluster.version}: {runtimes}; {PROCESSES} at a time, and the [Serial] ones after them: {took:.0f} minutes.")
+    (MADE / "conformance.txt").write_text("\n".join([text, *(f"passed {outcome.seconds.get(n, 0):7.1f} s  {n}" for n in sorted(outcome.passed)), ""]))
+    print(text)
+    if os.environ.get("HNA_RENEW_CONFORMANCE"):
+        PAGE.write_text(PAGE.read_text().split(HEADING)[0] + text)
+    assert outcome.passed == set(wanted), f"see {MADE / 'conformance.txt'} and the logs beside it"
+    for node in cluster.nodes.values():
+        wait_for(node.is_quiet, NET, f"nothing to do on {node.name}", every=1)

@@ -1,10 +1,13 @@
 """One cluster of real programs for the whole session: a master and two workers, by containerd and by docker. test_add_ons.py has one of its own."""
+import time
+
 import pytest
 from conftest import HOSTS
 from lib.common import TESTS, run
 from lib.pod_network import together
-from lib.real_kubernetes import RealCluster, cluster_in
+from lib.real_kubernetes import RealCluster, cluster_in, version
 
+SUITE_OF = "1.20.2"
 NODES = {"m1": {}, "w1": {}, "w2": {"CONTAINER_RUNTIME": "docker"}}
 
 
@@ -15,11 +18,20 @@ def programs():
 
 
 @pytest.fixture(scope="session")
+def suite(programs):
+    """Kubernetes' own tests and their images, as well; they are of one release."""
+    if version() != SUITE_OF:
+        pytest.skip(f"these are the tests of {SUITE_OF}, and the programs are of {version()}")
+    run(TESTS / "real-kubernetes/up.sh", "e2e", timeout=3600)
+
+
+@pytest.fixture(scope="session")
 def shared(programs, testhost, tmp_path_factory) -> RealCluster:
     """A master and two workers."""
     with cluster_in(tmp_path_factory.mktemp("cluster")) as cluster:
         together(*(lambda n=n, m=more: cluster.boot(n, **m).up() for n, more in NODES.items()))
         cluster.is_ready(*NODES)
+        cluster.ready_since = time.time()
         yield cluster
 
 

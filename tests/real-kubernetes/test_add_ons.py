@@ -156,7 +156,7 @@ def test_an_image_that_cannot_be_pulled_is_told(cluster):
 
 
 def test_they_run_once_their_images_are_there(cluster):
-    together(*(lambda node=node: node.load_images("/srv/images/add-ons") for node in cluster.nodes.values()))
+    together(*(lambda node=node: node.load_images("/srv/images/add-ons/*.tar") for node in cluster.nodes.values()))
     cluster.kubectl("wait", "--for=condition=Available", "-n", "kube-system", "--timeout=250s", *(f"deployment/{name}" for name in NAMES))
     for name in NAMES:
         wait_for(lambda n=name: component(cluster, n)["state"] == "healthy", NET, f"{name} is healthy", every=1)

@@ -2,7 +2,7 @@
 # Kubernetes 1.20.2 and the images of its pods, made from Debian 12's source package `kubernetes`, for the tests beside this file.
 #
 #   up.sh        programs and images: target/real-kubernetes/programs and .../images; quick once they are there
-#   up.sh e2e    and Kubernetes' own end-to-end tests
+#   up.sh e2e    and Kubernetes' own end-to-end tests, and the images that they ask for
 #
 # HNA_KUBERNETES=DIR takes the programs from DIR, whatever their version: kube-apiserver, kube-controller-manager, kube-scheduler, kubelet,
 # kube-proxy, kubectl and, as far as they are wanted, agnhost, add-ons, e2e.test and ginkgo. Then nothing is compiled that is in DIR.
@@ -17,7 +17,8 @@ mkdir -p "$DIR"
 DIR=$(cd "$DIR" && pwd)
 APT=$DIR/apt TREE=$DIR/gopath/src/k8s.io/kubernetes PROGRAMS=$DIR/programs IMAGES=$DIR/images LOG=$DIR/up.log
 NAMES="kube-apiserver kube-controller-manager kube-scheduler kubelet kube-proxy kubectl"
-PACKAGES=(dpkg-dev golang-1.19-go golang-github-modern-go-reflect2-dev go-bindata busybox-static gcc libc6-dev python3 socat)
+PACKAGES=(dpkg-dev golang-1.19-go golang-github-modern-go-reflect2-dev go-bindata busybox-static gcc libc6-dev python3 socat
+  bind9-dnsutils curl libc-bin netcat-openbsd)
 export PATH=/usr/lib/go-1.19/bin:$PATH GOPATH=$DIR/gopath GOCACHE=$DIR/cache GO111MODULE=off CGO_ENABLED=0 GOFLAGS=-p=2 GOTOOLCHAIN=local
 # Most of what the compiler does with less is to collect garbage.
 export GOGC=400
@@ -112,14 +113,28 @@ compile_e2e() {
   cd "$TREE"
   go-bindata -nometadata -o test/e2e/generated/bindata.go -pkg generated -ignore .jpg -ignore .png -ignore .md -ignore 'BUILD(\.bazel)?' \
     test/conformance/testdata/... test/e2e/testing-manifests/... test/e2e_node/testing-manifests/... test/images/... test/fixtures/...
-  go test -c -trimpath -ldflags "$(flags)" -o "$PROGRAMS/e2e.test" ./test/e2e
+  go test -c -vet=off -trimpath -ldflags "$(flags)" -o "$PROGRAMS/e2e.test" ./test/e2e
   go build -trimpath -ldflags '-s -w' -o "$PROGRAMS/ginkgo" ./vendor/github.com/onsi/ginkgo/ginkgo
+}
+compile_e2e_pods() {
+  cd "$TREE"
+  go build -trimpath -ldflags '-s -w' -o "$DIR/sample-apiserver" ./vendor/k8s.io/sample-apiserver
+  go build -trimpath -ldflags '-s -w' -o "$DIR/nnp" ./test/images/nonewprivs
 }
 
 build_images() { # AGNHOST ADD-ONS
-  mkdir -p "$IMAGES"
   cc -static -Os -s -o "$DIR/pause" "$HERE/pause.c"
-  /usr/bin/python3 -B "$HERE/images.py" "$IMAGES" "$DIR/pause" "$(command -v busybox)" "$1" "$2"
+  /usr/bin/python3 -B "$HERE/images.py" "$IMAGES" pause="$DIR/pause" busybox="$(command -v busybox)" agnhost="$1" add-ons="$2"
+}
+build_e2e_images() { # AGNHOST
+  # Unpacked and not installed, or this machine would run it.
+  local get=(apt-get -qq -o APT::Sandbox::User=root)
+  rm -rf "$DIR/etcd"; mkdir -p "$DIR/etcd"
+  cd "$DIR/etcd"
+  "${get[@]}" download etcd-server || { "${get[@]}" update && "${get[@]}" download etcd-server; }
+  dpkg-deb -x etcd-server_*.deb .
+  /usr/bin/python3 -B "$HERE/images.py" "$IMAGES/e2e" busybox="$(command -v busybox)" agnhost="$1" etcd="$DIR/etcd/usr/bin/etcd" \
+    sample-apiserver="$DIR/sample-apiserver" nnp="$DIR/nnp" tree="$TREE"
 }
 
 if [ -n "${HNA_KUBERNETES:-}" ]; then
@@ -149,9 +164,11 @@ if given agnhost; then agnhost=$HNA_KUBERNETES/agnhost; else stage agnhost "$FRO
 add_ons=$DIR/add-ons
 if given add-ons; then add_ons=$HNA_KUBERNETES/add-ons; else stage add-ons "$FROM $(md5sum <"$HERE/add_ons.go")" make_add_ons; fi
 stage images "$(md5sum "$agnhost" "$add_ons" "$HERE/pause.c" "$HERE/images.py")" make_images "$agnhost" "$add_ons"
-if [ "${1:-}" = e2e ] && ! given e2e.test && ! made e2e "$FROM"; then
-  from_source
-  # Who wants the cluster alone need not wait for them.
-  flock -u 9; exec 8>"$DIR/.lock-e2e"; flock 8
-  stage e2e "$FROM" logged "end-to-end tests" compile_e2e
-fi
+[ "${1:-}" = e2e ] || exit 0
+# Who wants the cluster alone need not wait for them.
+flock -u 9; exec 8>"$DIR/.lock-e2e"; flock 8
+make_e2e() { from_source; logged "end-to-end tests" compile_e2e; }
+make_e2e_pods() { from_source; logged "programs of their pods" compile_e2e_pods; }
+given e2e.test || stage e2e "$FROM" make_e2e
+stage e2e-pods "$FROM" make_e2e_pods
+stage e2e-images "$(md5sum "$agnhost" "$DIR/sample-apiserver" "$DIR/nnp" "$HERE/images.py")" logged "images of their pods" build_e2e_images "$agnhost"

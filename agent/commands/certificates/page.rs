@@ -55,7 +55,7 @@ impl Page {
             "schema_version": SCHEMA_VERSION,
             "summary": summary(&self.items, self.now),
             "ok": self.is_ok(),
-            "first_end": ends.min().map(Timestamp::rfc3339),
+            "first_expiry": ends.min().map(Timestamp::rfc3339),
             "rotation": rotation,
             "certificates": self.items.iter().map(|item| of_item(item, self.now)).collect::<Vec<_>>(),
         });
@@ -258,7 +258,7 @@ mod tests {
         let page = Page { rotation: Some((turn, Rotation::DropOld)), ..page(800) };
         let document: Value = crate::budgets::json::typed(page.document()).unwrap();
         assert_fits("certificates", &document);
-        assert_eq!((document["ok"].as_bool(), &document["first_end"]), (Some(false), &json!("2029-02-28T12:00:00Z")));
+        assert_eq!((document["ok"].as_bool(), &document["first_expiry"]), (Some(false), &json!("2029-02-28T12:00:00Z")));
         assert_eq!(document["rotation"], json!({"done": "switch", "since": "2026-03-01T12:00:00Z", "next": "drop-old"}));
         let one = &document["certificates"][1];
         assert_eq!((&one["state"], &one["certificate"]["days_left"]), (&json!("near-end"), &json!(295)));

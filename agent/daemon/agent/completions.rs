@@ -112,15 +112,15 @@ impl Agent {
         sending
     }
 
-    /// Work of an earlier run of the agent whose deployment is gone: nobody waits for its result any more. A script or hook that
-    /// may still run is taken over and ended first.
+    /// Work of an earlier run of the agent whose deployment is gone, and results for which the outbox has had no room: nobody waits for
+    /// them any more. A script or hook that may still run is taken over and ended first.
     fn withdraw_unlisted(&mut self, listed: &BTreeSet<String>) {
         let snapshot = self.collector.snapshot();
         let freshness = snapshot.freshness();
         let is_under_way = |id: &String| self.hook.id() == Some(id) || self.node_task.bring_up.about() == Some(id);
         let may_run = |record: &DeploymentRecord| record.state == DeploymentState::Running && record.is_job();
         let orphaned = |record: &&DeploymentRecord| {
-            record.state <= DeploymentState::Running
+            (record.state <= DeploymentState::Running || self.ledger.is_unstored(record))
                 && !may_run(record)
                 && !listed.contains(&record.id)
                 && snapshot.file_of(&record.id).is_none()
@@ -135,7 +135,8 @@ impl Agent {
             orphans.retain(|record| record.id != update.id);
         }
         for record in orphans {
-            if let Err(error) = self.ledger.mark_withdrawn(&record, "removed from the metadata before it ended") {
+            let before = if record.state == DeploymentState::Finished { "its result was stored" } else { "it ended" };
+            if let Err(error) = self.ledger.mark_withdrawn(&record, &format!("removed from the metadata before {before}")) {
                 self.trouble.record("withdrawing a deployment", &error);
             }
         }
@@ -233,7 +234,7 @@ impl Agent {
             None => Ok(Rollbacks::done(number)),
             Some(failure) => Err(failure.clone().error().context(format!("rolling back to generation {number}"))),
         };
-        self.ledger.generations.put_back(failure, done.laps)?;
+        self.ledger.generations.put_back(failure, done.step_timings)?;
         self.orders.rollbacks.outcome = Some(answer);
         if done.restored { self.node_task.node.forget_former() } else { Ok(()) }
     }
@@ -248,7 +249,7 @@ impl Agent {
         } else if !done.changed_machine {
             self.ledger.generations.untouched()?;
         }
-        self.ledger.generations.end(state, reason, done.laps)?;
+        self.ledger.generations.end(state, reason, done.step_timings)?;
         if state == GenerationState::Applied {
             let number = self.ledger.generations.current().map_or(0, |current| current.number);
             self.node_task.node.keep_replaced(number)?;

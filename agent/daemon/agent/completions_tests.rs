@@ -92,16 +92,18 @@ async fn every_transport_gets_its_result_or_is_reported_once_as_impossible() {
     let mut deployments: Vec<_> = (0..10).map(|n| deployment(&format!("heat{n}"), &user)).collect();
     deployments.push(deployment("half", &user[..2]));
     deployments.push(deployment("zaqar", &[&user[..], &[("deploy_queue_id", "q")]].concat()));
+    deployments.push(deployment("queue", &[("deploy_queue_id", "q")]));
     deployments.push(deployment("none", &[]));
     let (dir, events, records) = pass(GIVEN, &json!({ "deployments": deployments })).await;
     let requests = fake.requests();
     let tokens = requests.iter().filter(|request| request.starts_with("POST /v3/auth/tokens ")).count();
-    assert_eq!((tokens, requests.len()), (1, 11), "one token for ten results");
+    assert_eq!((tokens, requests.len()), (1, 12), "one token for eleven results");
     assert!(requests[10].starts_with("POST /v1/p/stacks/s/0a1b/resources/heat9/signal "), "{}", requests[10]);
+    assert!(requests[11].starts_with("POST /v1/p/stacks/s/0a1b/resources/zaqar/signal "), "{}", requests[11]);
     for record in &records {
         let note = match record.name.as_str() {
             "half" => Some("HEAT_SIGNAL without deploy_password, deploy_project_id cannot be sent"),
-            "zaqar" => Some("ZAQAR_SIGNAL cannot be sent"),
+            "queue" => Some("ZAQAR_SIGNAL without deploy_auth_url cannot be sent"),
             "none" => Some("no signal requested"),
             _ => None,
         };
@@ -203,6 +205,33 @@ async fn a_generation_that_nobody_goes_on_with_is_not_on_its_way_for_ever() {
         let current = agent.ledger.generations.current().unwrap();
         assert_eq!(current.state, GenerationState::Rejected);
         assert!(current.reason.as_ref().unwrap().why().contains(why), "{current:?}");
+    }
+}
+
+/// Attack: Heat refused signals until the outbox was full, and its list changed every few seconds: records of ended deployments that it
+/// did not list any more piled up, in memory and on disk.
+#[tokio::test]
+async fn a_result_that_found_no_room_in_the_outbox_is_let_go_once_its_deployment_is_listed_no_more() {
+    let dir = tempfile::tempdir().unwrap();
+    let transport = [("deploy_signal_transport", "CFN_SIGNAL"), ("deploy_signal_id", "https://192.0.2.1/signal")];
+    let (mut agent, _) = open_in(dir.path(), GIVEN, &json!({"deployments": []})).await;
+    for name in ["gone", "stored", "listed"] {
+        let entry = Deployment::parse(&deployment(name, &transport)).unwrap().unwrap();
+        agent.ledger.register(&entry, None).unwrap();
+        agent.ledger.journal.start(&entry.id, json!({})).unwrap();
+        agent.ledger.journal.finish(&entry.id, DeploymentOutcome::default()).unwrap();
+    }
+    agent.ledger.store_result_of("id-stored");
+    let state =
+        |agent: &Agent, name: &str| agent.ledger.journal.get(&format!("id-{name}")).map(|one| (one.state, one.withdrawn_from));
+    let listed = BTreeSet::from(["id-listed".to_owned()]);
+    agent.withdraw_unlisted(&listed);
+    assert_eq!(state(&agent, "gone"), Some((DeploymentState::Finished, None)), "no answer is newer than its end");
+    agent.collector.poll_once().await;
+    agent.withdraw_unlisted(&listed);
+    assert_eq!(state(&agent, "gone"), Some((DeploymentState::Signalled, Some(DeploymentState::Finished))));
+    for name in ["stored", "listed"] {
+        assert_eq!(state(&agent, name), Some((DeploymentState::Finished, None)), "{name}");
     }
 }
 

@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use super::ledger::Ledger;
+use super::view::result_key;
 use crate::budgets::{JOBS_DISK, UNREADABLE_DISK, UNREADABLE_FILES};
 use crate::daemon::host::Host;
 use crate::deploy::hooks::script;
@@ -14,6 +16,7 @@ use crate::kubernetes::MEMBERSHIPS;
 use crate::programs::Programs;
 use crate::report::status::SetAsideStatus;
 use crate::report::{Code, Event, Phase, Report};
+use crate::signal::Outbox;
 
 /// Files of a directory that was set aside that are counted: a store of images has millions, and its size in round numbers is
 /// enough.
@@ -36,9 +39,10 @@ pub(in crate::daemon) struct Disk {
 
 /// Where deployments leave it.
 pub(super) struct RetainedData<'a> {
-    pub(super) host: &'a Host,
-    pub(super) programs: &'a Programs,
-    pub(super) journal: &'a mut Journal,
+    host: &'a Host,
+    programs: &'a Programs,
+    journal: &'a mut Journal,
+    outbox: &'a Outbox,
 }
 
 impl Disk {
@@ -104,7 +108,7 @@ impl Disk {
     }
 
     /// Removes what the oldest ended deployments left; whose, beside what lies outside of the state. Results that Heat may ask for
-    /// go last, and those that wait for Heat never: the outbox bounds them.
+    /// go late, and those that wait for Heat last, once the outbox has what is sent of them.
     fn remove_oldest(&mut self, shed: &mut BTreeSet<String>, kept: &mut RetainedData<'_>) -> Result<()> {
         let ended: Vec<&DeploymentRecord> =
             kept.journal.all().into_iter().filter(|record| record.state >= DeploymentState::Finished).collect();
@@ -112,8 +116,14 @@ impl Disk {
         let first = ended.iter().map(|record| (record.id.clone(), record.job(), is_over(record)));
         let superseded = ended.iter().filter(|record| record.withdrawn_from == Some(DeploymentState::Finished));
         let last = superseded.map(|record| (record.id.clone(), record.job(), true));
+        let is_queued = |record: &&&DeploymentRecord| {
+            record.state == DeploymentState::Finished
+                && record.withdrawn_from.is_none()
+                && kept.outbox.has(&result_key(&record.id))
+        };
+        let queued = ended.iter().filter(is_queued).map(|record| (record.id.clone(), record.job(), true));
         let mut failed = None;
-        for (id, job, with_result) in first.chain(last).collect::<Vec<_>>() {
+        for (id, job, with_result) in first.chain(last).chain(queued).collect::<Vec<_>>() {
             // Some room, so that the next one need not do the same.
             if self.sum <= (JOBS_DISK / 4 * 3) as u64 {
                 break;
@@ -138,7 +148,11 @@ impl Disk {
     }
 }
 
-impl RetainedData<'_> {
+impl<'a> RetainedData<'a> {
+    pub(super) fn of(host: &'a Host, programs: &'a Programs, ledger: &'a mut Ledger) -> Self {
+        Self { host, programs, journal: &mut ledger.journal, outbox: &ledger.outbox }
+    }
+
     /// Removes what writes left that were cut off by a kill: nothing else would where the same name is not written again. An agent
     /// that starts writes nothing yet, but jobs of an earlier one may.
     fn remove_partial_writes(&self) -> Result<()> {
@@ -184,7 +198,7 @@ fn bound_unreadable(state: &Tree, report: &Report) -> Result<u64> {
             }
         }
         // By the time at which they were renamed.
-        found.sort_by(|one, other| other.cmp(one));
+        found.sort_unstable_by(|one, other| other.cmp(one));
         let (mut bytes, mut gone) = (0, 0);
         for (at, (_, _, path, size)) in found.iter().enumerate() {
             bytes += size;
@@ -240,6 +254,7 @@ mod tests {
     use crate::files::Attributes;
     use crate::metadata::Deployment;
     use crate::programs::JobResult;
+    use crate::signal::{Destination, QueuedSignal};
 
     const MIB: u64 = 1024 * 1024;
     const RUN: &str = "run/heat-config/heat-config-script";
@@ -277,6 +292,13 @@ mod tests {
         fn supersede(&mut self, id: &str) {
             let journal = &mut self.agent.ledger.journal;
             journal.mark_withdrawn(id, DeploymentState::Finished, "superseded before Heat could be told").unwrap();
+        }
+
+        /// Its signal is stored.
+        fn queue(&self, id: &str) {
+            let to = Destination::Url { url: "https://192.0.2.1/signal".into(), verb: "POST".into(), insecure: false };
+            let entry = QueuedSignal::new(result_key(id), None, to, json!({}), self.agent.host.clock.now());
+            self.agent.ledger.outbox.put(entry).unwrap();
         }
 
         /// A script that ended, with so much of each kind left; its job's directory.
@@ -368,6 +390,28 @@ mod tests {
         let outcome = place.agent.ledger.journal.outcome("d0").unwrap().unwrap();
         assert_eq!((outcome.status, place.agent.ledger.journal.get("d0").unwrap().failed()), (3, true));
         assert!(outcome.stderr.contains("removed"), "{outcome:?}");
+    }
+
+    #[tokio::test]
+    async fn a_result_whose_signal_waits_for_heat_goes_last_and_the_signal_stays() {
+        let mut place = Place::new().await;
+        let mut results = Vec::new();
+        for number in 0..5 {
+            let id = format!("d{number}");
+            results.push(format!("{}/result.json", place.ended(&id, 0, 0)));
+            place.put(&results[number], 30 * MIB);
+            if number > 0 {
+                place.queue(&id);
+            }
+        }
+        place.agent.measure_disk();
+        assert!(place.bytes("state/work") <= JOBS_DISK as u64);
+        assert!(place.has(&results[0]), "nothing is stored of what is to be sent of it");
+        assert!(!place.has(&results[1]) && place.has(&results[4]), "the oldest go first");
+        let ledger = &place.agent.ledger;
+        assert!(
+            ledger.outbox.has(&result_key("d1")) && ledger.journal.outcome("d1").unwrap().unwrap().stderr.contains("removed")
+        );
     }
 
     #[tokio::test]

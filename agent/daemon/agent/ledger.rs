@@ -164,15 +164,22 @@ impl Ledger {
         if !self.has_checked_wait_signals {
             self.report_lost_wait_signals();
         }
-        let is_unrecorded = |id: &str| self.unrecorded.iter().any(|(entry, _)| entry.key == result_key(id));
-        let bare = |record: &&DeploymentRecord| !self.outbox.has(&result_key(&record.id)) && !is_unrecorded(&record.id);
-        let finished: Vec<DeploymentRecord> = self.journal.finished().filter(bare).cloned().collect();
+        let finished: Vec<DeploymentRecord> =
+            self.journal.finished().filter(|record| self.is_unstored(record)).cloned().collect();
         for record in &finished {
             self.store_result(record);
         }
         if !self.unstored.is_paused() {
             self.unstored.clear();
         }
+    }
+
+    /// Whether a deployment has ended and nothing is stored for Heat of that.
+    pub(super) fn is_unstored(&self, record: &DeploymentRecord) -> bool {
+        let key = result_key(&record.id);
+        record.state == DeploymentState::Finished
+            && !self.outbox.has(&key)
+            && !self.unrecorded.iter().any(|(entry, _)| entry.key == key)
     }
 
     /// Nobody asks for a deployment any more, and should the same be asked for again it is a new one.
@@ -199,7 +206,7 @@ impl Ledger {
     /// Ends a generation that was being put in place for a deployment that is refused now.
     pub(super) fn reject_generation(&mut self, deployment: &str, why: &FailureReason) -> Result<()> {
         if self.is_applying(deployment) {
-            self.generations.end(GenerationState::Rejected, Some(why.clone()), self.progress.laps())?;
+            self.generations.end(GenerationState::Rejected, Some(why.clone()), self.progress.step_timings())?;
         }
         Ok(())
     }
@@ -208,7 +215,7 @@ impl Ledger {
     fn leave_generation(&mut self, deployment: &str, why: &FailureReason) -> Result<bool> {
         let is_applying = self.is_applying(deployment);
         if is_applying {
-            self.generations.leave(why.clone(), self.progress.laps())?;
+            self.generations.leave(why.clone(), self.progress.step_timings())?;
         }
         Ok(is_applying)
     }

@@ -144,7 +144,7 @@ impl Agent {
 
     /// Looks at what deployments left on disk, once at the start.
     pub(super) fn measure_disk(&mut self) {
-        let mut kept = RetainedData { host: &self.host, programs: &self.programs, journal: &mut self.ledger.journal };
+        let mut kept = RetainedData::of(&self.host, &self.programs, &mut self.ledger);
         if let Err(error) = self.disk.measure(&mut kept) {
             self.trouble.record("measuring the deployments' output", &error);
         }
@@ -152,7 +152,7 @@ impl Agent {
 
     /// Counts what a deployment left on disk.
     fn count_output(&mut self, id: &str) -> Result<()> {
-        let mut kept = RetainedData { host: &self.host, programs: &self.programs, journal: &mut self.ledger.journal };
+        let mut kept = RetainedData::of(&self.host, &self.programs, &mut self.ledger);
         self.disk.job_ended(id, &mut kept)
     }
 

@@ -148,11 +148,7 @@ impl NodeConditions {
         };
         let about = (reference.generation, reference.extent);
         if self.node.as_ref().is_none_or(|(of, _)| *of != about) {
-            match node.object(reference) {
-                Ok(object) => self.write_to(about, object),
-                // Asked again: it may be read the next time.
-                Err(error) => return self.report_write_failure(&error),
-            }
+            self.write_to(about, node.object(reference));
         }
         self.start();
     }

@@ -68,7 +68,7 @@ impl MachineBackend {
     /// What a program that only looks prints, within [`LOOK_LIMIT_MS`]; nothing where it cannot.
     async fn printed(&self, key: &str, argv: Vec<String>, secrets: Vec<String>) -> String {
         let job = Job { argv, time_limit_ms: Some(LOOK_LIMIT_MS), secrets, ..Job::default() };
-        self.ran(key, &job).await.map(|ran| ran.stdout).unwrap_or_default()
+        self.programs.run_anew(key, &job).await.ok().flatten().map(|ran| ran.stdout).unwrap_or_default()
     }
 
     /// Which files these processes run, by a job for the same reason.

@@ -53,7 +53,7 @@ pub(super) struct RunOptions {
 #[derive(Debug)]
 pub(in crate::daemon) struct Done {
     pub(in crate::daemon) outcome: DeploymentOutcome,
-    pub(in crate::daemon) laps: Vec<StepTiming>,
+    pub(in crate::daemon) step_timings: Vec<StepTiming>,
     pub(in crate::daemon) wait: Option<Wait>,
     /// Whether anything of the machine may have been changed.
     pub(in crate::daemon) changed_machine: bool,
@@ -65,7 +65,7 @@ pub(in crate::daemon) struct Done {
 struct Update {
     result: converge::ConvergeResult,
     /// The steps of the update itself, without those of a rollback.
-    laps: Vec<StepTiming>,
+    step_timings: Vec<StepTiming>,
     /// What became of the node where it failed: that it was rolled back, or why it was not.
     rollback: Option<String>,
     /// Whether it was rolled back.
@@ -104,7 +104,7 @@ impl Node {
         self.known.outline.replace(Some(Outline::of(&plan.spec, &plan.desired, &self.hostname())));
         self.remembered.forget_left();
         let left = self.add_ons_left(&plan.desired, generation);
-        let Update { result, laps, rollback, restored } =
+        let Update { result, step_timings, rollback, restored } =
             Box::pin(self.update(&plan, &deployment, generation, (deadline, stability_period))).await;
         let changed_machine = result.as_ref().map_or_else(|failure| failure.changed_machine, |_| true);
         let (outcome, timings, status, reason) = match result {
@@ -117,7 +117,7 @@ impl Node {
                 for name in left {
                     self.host.report.emit(add_on_left(&name).generation(generation).deployment(&deployment.id, &deployment.name));
                 }
-                let timings = timings(&laps);
+                let timings = timings(&step_timings);
                 let mut outputs = outputs(&name, &address, plan.spec.kube_version.as_deref(), generation, &timings);
                 outputs.extend(self.readiness(&plan.desired).await);
                 (
@@ -147,7 +147,7 @@ impl Node {
         let id = wait_id(&deployment, &self.hostname());
         let data = wait_data(&name, &address, generation, &timings);
         let wait = plan.wait.map(|handle| Wait { handle, signal: WaitSignal { status, id, reason, data } });
-        Done { outcome, laps, wait, changed_machine, restored }
+        Done { outcome, step_timings, wait, changed_machine, restored }
     }
 
     /// Carries the plan out, and goes back to the generation before where that fails and may be taken back; with the steps of the
@@ -169,7 +169,7 @@ impl Node {
             Err(error) => {
                 let error = error.context("recording what the update replaces");
                 let failure = Failure::from_error(Code::NodeFailed, StepId::Checks, &error).untouched();
-                return Update { result: Err(failure), laps: Vec::new(), rollback: None, restored: false };
+                return Update { result: Err(failure), step_timings: Vec::new(), rollback: None, restored: false };
             }
         };
         let is_interrupted = interrupted.is_some();
@@ -185,17 +185,17 @@ impl Node {
             };
             self.converge(&plan.spec, &renewal::beside_an_update(&plan.desired), options).await
         };
-        let laps = self.progress.laps();
+        let step_timings = self.progress.step_timings();
         match result {
             Ok(converged) => {
                 self.remembered.accept_current_state(&plan.desired);
-                Update { result: Ok(converged), laps, rollback: None, restored: false }
+                Update { result: Ok(converged), step_timings, rollback: None, restored: false }
             }
             Err(failure) => {
                 // One that was interrupted has no update before it to save time for, and a node that stays half way helps nobody.
                 let time = (&running, if is_interrupted { deadline.max(LEAST) } else { deadline });
                 let (rollback, restored) = self.go_back(way, &plan.desired, &failure, generation, &deployment.id, time).await;
-                Update { result: Err(failure), laps, rollback, restored }
+                Update { result: Err(failure), step_timings, rollback, restored }
             }
         }
     }
@@ -215,7 +215,7 @@ impl Node {
     fn add_ons_left(&self, after: &Desired, generation: u64) -> Vec<String> {
         let current = Generations::inspect(&self.host.state).filter(|current| current.number == generation);
         let before = current.and_then(|current| current.before).filter(|before| before.number != generation);
-        let cluster = before.and_then(|before| spec_of(&before.entry)?.kubernetes).filter(|cluster| cluster.is_first_master);
+        let cluster = before.and_then(|before| spec_of(&before.entry).ok()?.kubernetes).filter(|cluster| cluster.is_first_master);
         let names = cluster.map(|cluster| cluster.add_ons.names).unwrap_or_default();
         names.into_iter().filter(|name| after.add_ons.iter().all(|one| one.name != *name)).collect()
     }

@@ -11,8 +11,8 @@ use super::renewal;
 use crate::daemon::pause::TouchReason;
 use crate::daemon::reason::REASON_LIMIT;
 use crate::desired::Desired;
-use crate::error::Result;
 use crate::error::remedy::Remedy;
+use crate::error::{Error, Result};
 use crate::keepers::certificates::quorum::{self, Permission, RenewalLease};
 use crate::keepers::certificates::{self, Due};
 use crate::kubernetes::NodeSpec;
@@ -83,6 +83,15 @@ impl Node {
                 Ok(!self.put_back(spec, &without_contested(), reason, repairs).await || rest)
             }
         }
+    }
+
+    /// Nothing of the node is looked at: an operator has to know that it is on its own.
+    pub(super) fn report_unaccepted(&self, generation: u64, error: &Error) {
+        let (found, texts) = ([Cause::of_parameters(error)], [error.cause_first()]);
+        self.repair.finds(&found);
+        self.repair.fails(error.clone());
+        self.known.differences.replace(found.into());
+        self.report_drift(generation, &texts, &[]);
     }
 
     fn report_drift(&self, generation: u64, differences: &[String], contested: &[Cause]) {

@@ -15,7 +15,7 @@ use crate::converge::plan::AttributeChange;
 use crate::converge::{ChangePlan, Observed};
 use crate::desired::{Desired, GateProbe};
 use crate::digest::key_of;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::files::{Attributes, FileKind, READ_LIMIT, Tree};
 use crate::report::{Code, Report};
 use crate::systemd::UNIT_DIRECTORIES;
@@ -79,6 +79,12 @@ impl Cause {
     /// A unit that systemd starts again and again, or forever: it is reported, and starting it is systemd's.
     pub(in crate::daemon) fn of_systemd(unit: &str, text: String) -> Self {
         Self::new(CauseKind::Foreign, unit, "", text)
+    }
+
+    /// This version of the agent does not accept what the node was asked to be.
+    pub(in crate::daemon) fn of_parameters(error: &Error) -> Self {
+        let remedy = error.suggested_remedy().map(str::to_owned);
+        Self { remedy, ..Self::new(CauseKind::Foreign, "parameters", "", error.cause_first()) }
     }
 
     /// Whether a file or directory of the node's is not as it should be.

@@ -213,6 +213,8 @@ struct Measured {
     is_judged: bool,
     /// Who brought the node up, or put it back, has touched it: what was wrong before is not shown until it was measured again.
     is_touched: bool,
+    /// It was healthy once, while this run of the agent looked.
+    was_healthy: bool,
 }
 
 /// What its unit waits for before its program starts.
@@ -462,13 +464,16 @@ impl MonitoredComponent {
         if is_changed {
             self.since = now;
         }
+        // At a boot everything is on its way up for a while: nothing became worse, and nothing recovers.
+        let is_first_start = !self.measured.was_healthy && kind.or(shown) == Some(ProblemKind::Starting);
+        self.measured.was_healthy |= kind.is_none() && self.is_measured() && self.parts.iter().all(|part| part.has_passed);
         self.problem = seen;
         self.measured.is_touched = false;
         let news = match kind {
             Some(kind) => self.news_of(kind, lasts, now),
             None => self.recover(lasts, now),
         };
-        news.or_else(|| is_changed.then(|| HealthEvent::Unreported(self.name.clone(), kind)))
+        news.or_else(|| (is_changed && !is_first_start).then(|| HealthEvent::Unreported(self.name.clone(), kind)))
     }
 
     fn news_of(&mut self, kind: ProblemKind, lasts: Duration, now: Timestamp) -> Option<HealthEvent> {
@@ -661,6 +666,31 @@ impl ComponentHealth {
             .flat_map(|one| one.parts.iter().filter(|part| has_failed(one, part)).map(|part| part.gate.name.clone()))
             .collect();
         self.components.iter_mut().filter_map(|one| one.judge(&failed, now)).collect()
+    }
+
+    /// Which of these events of judgements are what the components are now. Of components that were not measured since somebody touched
+    /// them nothing is known: their events stay. That something recovered is no news where what was wrong never was.
+    pub(super) fn sort_out(&self, events: &mut Vec<HealthEvent>) -> Vec<HealthEvent> {
+        let (mut held, mut dropped) = (Vec::new(), BTreeSet::new());
+        events.retain(|event| {
+            let (name, kind) = match event {
+                HealthEvent::Report(name, kind) => (name, Some(*kind)),
+                HealthEvent::Recovered(name) => (name, None),
+                HealthEvent::Unreported(name, kind) => (name, *kind),
+            };
+            let Some(component) = self.components.iter().find(|one| one.name == *name) else { return false };
+            if component.measured.is_touched {
+                return true;
+            }
+            let holds = component.problem.as_ref().map(|problem| problem.kind) == kind;
+            if !holds {
+                dropped.insert(name.clone());
+            } else if kind.is_some() || !dropped.contains(name) {
+                held.push(event.clone());
+            }
+            false
+        });
+        held
     }
 
     /// The main process of a component, where it has one.

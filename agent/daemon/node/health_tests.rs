@@ -89,9 +89,14 @@ impl Watch {
     }
 
     fn news(&mut self) -> Vec<HealthEvent> {
-        let mut events = self.health.judge(self.now);
+        let mut events = self.all_events();
         events.retain(|event| !matches!(event, HealthEvent::Unreported(..)));
         events
+    }
+
+    /// With what is no news.
+    fn all_events(&mut self) -> Vec<HealthEvent> {
+        self.health.judge(self.now)
     }
 
     /// etcd dies, and is restarted 5 s later for the `count`th time.
@@ -125,6 +130,51 @@ fn state(name: &str, active: &str, sub: &str, n_restarts: u32) -> UnitState {
         n_restarts,
         ..UnitState::default()
     }
+}
+
+#[test]
+fn what_is_on_its_way_up_at_a_boot_did_not_get_worse() {
+    let unit_of = |active, sub| state(ETCD, active, sub, 0);
+    let mut watch = Watch { health: ComponentHealth::default(), ..Watch::new() };
+    watch.health.begin(&node(), watch.now);
+    // Longer than a restart by hand may take unnoticed.
+    for (after, unit) in
+        [(0, unit_of("activating", "start")), (5, unit_of("activating", "start")), (30, unit_of("active", "running"))]
+    {
+        watch.now = watch.now.after(Duration::from_secs(after));
+        watch.health.record_state(unit, watch.now);
+        watch.health.record_gate_answer("etcd", &Ok(()));
+        assert_eq!(watch.all_events(), [], "after {after} s");
+        assert_eq!(watch.of("etcd").0, if after == 5 { ComponentState::Degraded } else { ComponentState::Healthy });
+    }
+    // The same later is another matter.
+    for after in [100, 5] {
+        watch.now = watch.now.after(Duration::from_secs(after));
+        watch.health.record_state(unit_of("activating", "start"), watch.now);
+        let expected = [HealthEvent::Unreported("etcd".to_owned(), Some(ProblemKind::Starting))];
+        assert_eq!(watch.all_events(), expected[usize::from(after == 100)..], "after {after} s more");
+    }
+}
+
+#[test]
+fn what_could_not_be_reported_is_if_it_still_holds_once_it_was_measured_again() {
+    let mut watch = Watch::new();
+    let down = |kind| HealthEvent::Report("etcd".to_owned(), kind);
+    let mut events = watch.receive(1, state(ETCD, "failed", "failed", 0));
+    assert_eq!(events, [down(ProblemKind::Down)]);
+    // Meanwhile somebody touched the node: what is known is from before.
+    watch.health.forget();
+    assert_eq!(watch.health.sort_out(&mut events), []);
+    assert_eq!(events.len(), 1, "it stays");
+    assert_eq!(watch.measure(1), []);
+    assert_eq!(watch.health.sort_out(&mut events), [down(ProblemKind::Down)]);
+    assert_eq!(events, []);
+    // What was never said to be wrong does not recover.
+    let mut events = vec![down(ProblemKind::Looping), HealthEvent::Recovered("etcd".to_owned())];
+    watch.receive(1, state(ETCD, "active", "running", 0));
+    watch.measure(60);
+    assert_eq!(watch.health.sort_out(&mut events), []);
+    assert_eq!(events, []);
 }
 
 fn report(name: &str, kind: ProblemKind) -> Vec<HealthEvent> {

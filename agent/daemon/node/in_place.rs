@@ -7,14 +7,26 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::desired::Desired;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::kubernetes::{self, ImagePolicy, MachineFacts, NodeSpec};
 use crate::metadata::Deployment;
 
-/// What an entry that was carried out asks for, whatever the image permits today; `None` where this version of the agent cannot read it.
-pub(in crate::daemon) fn spec_of(entry: &Value) -> Option<NodeSpec> {
-    let deployment = Deployment::parse(entry).ok().flatten()?;
-    kubernetes::node_of(&deployment, &ImagePolicy::everything()).ok()
+/// What an entry that was carried out asks for, whatever the image permits today.
+///
+/// # Errors
+/// If this version of the agent does not accept it: an older one has, and rules are added.
+pub(in crate::daemon) fn spec_of(entry: &Value) -> Result<NodeSpec> {
+    let refused = |why: &str| {
+        Error::permanent(format!("this version of the agent does not accept these parameters: {why}")).remedy(
+            "correct them in the template and update the stack: until then the node is not checked, repaired or rolled back, \
+             and its certificates are not renewed",
+        )
+    };
+    let deployment = Deployment::parse(entry).ok().flatten().ok_or_else(|| refused("they are no deployment"))?;
+    kubernetes::node_of(&deployment, &ImagePolicy::everything()).map_err(|mistakes| match mistakes.first() {
+        Some(first) => refused(&first.what()).rule(first.rule.clone()),
+        None => refused("no reason was given"),
+    })
 }
 
 /// The node that an entry asks for on this machine.
@@ -27,10 +39,10 @@ pub(super) struct InPlace {
 }
 
 impl InPlace {
-    fn new(entry: &Arc<Value>, facts: MachineFacts) -> Result<Option<Self>> {
-        let Some(spec) = spec_of(entry) else { return Ok(None) };
+    fn new(entry: &Arc<Value>, facts: MachineFacts) -> Result<Self> {
+        let spec = spec_of(entry)?;
         let desired = kubernetes::render(&spec, &facts)?;
-        Ok(Some(Self { entry: Arc::clone(entry), facts, spec, desired }))
+        Ok(Self { entry: Arc::clone(entry), facts, spec, desired })
     }
 }
 
@@ -39,20 +51,20 @@ impl InPlace {
 pub(super) struct Rendered(RefCell<Option<Rc<InPlace>>>);
 
 impl Rendered {
-    /// What an entry asks for; `None` where this version of the agent cannot read it any more. What is given back stays as it is: whoever
-    /// keeps it does not see what is rendered later.
+    /// What an entry asks for. What is given back stays as it is: whoever keeps it does not see what is rendered later.
     ///
     /// # Errors
-    /// If the machine cannot be made such a node.
-    pub(super) fn get(&self, entry: &Arc<Value>, facts: MachineFacts) -> Result<Option<Rc<InPlace>>> {
+    /// If this version of the agent does not accept it any more, or the machine cannot be made such a node.
+    pub(super) fn get(&self, entry: &Arc<Value>, facts: MachineFacts) -> Result<Rc<InPlace>> {
         let mut newest = self.0.borrow_mut();
         // An entry that is the same one in memory is equal: comparing texts of a megabyte would take longer than it saves.
         let is_same = |known: &Rc<InPlace>| Arc::ptr_eq(&known.entry, entry) && known.facts == facts;
-        let is_known = newest.as_ref().is_some_and(is_same);
-        if !is_known {
-            *newest = InPlace::new(entry, facts)?.map(Rc::new);
+        if let Some(known) = newest.as_ref().filter(|known| is_same(known)) {
+            return Ok(Rc::clone(known));
         }
-        Ok(newest.clone())
+        // Nobody asks for the one before again.
+        *newest = None;
+        Ok(Rc::clone(newest.insert(Rc::new(InPlace::new(entry, facts)?))))
     }
 }
 
@@ -73,7 +85,7 @@ mod tests {
     #[test]
     fn a_node_is_rendered_again_where_its_parameters_or_the_machine_changed_and_only_there() {
         let (rendered, facts) = (Rendered::default(), MachineFacts::default());
-        let get = |entry: &Arc<Value>, facts: &MachineFacts| rendered.get(entry, facts.clone()).unwrap().unwrap();
+        let get = |entry: &Arc<Value>, facts: &MachineFacts| rendered.get(entry, facts.clone()).unwrap();
         let (one, other) = (entry("node-1"), entry("node-2"));
         let first = get(&one, &facts);
         assert!(Rc::ptr_eq(&first, &get(&one, &facts)));
@@ -87,12 +99,13 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_that_cannot_be_read_is_no_node_and_keeps_none() {
+    fn an_entry_that_is_not_accepted_is_no_node_and_keeps_none() {
         let rendered = Rendered::default();
         let facts = MachineFacts::default();
-        assert!(rendered.get(&entry("node-1"), facts.clone()).unwrap().is_some());
+        assert!(rendered.get(&entry("node-1"), facts.clone()).is_ok());
         let unread = Arc::new(json!({"id": "i", "group": "kubernetes-node", "config": {"ROLE": "x"}}));
-        assert!(rendered.get(&unread, facts.clone()).unwrap().is_none());
+        let error = rendered.get(&unread, facts.clone()).unwrap_err();
+        assert!(error.cause().contains("ROLE") && error.suggested_remedy().is_some(), "{error}");
         assert!(rendered.0.borrow().is_none());
     }
 }

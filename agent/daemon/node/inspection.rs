@@ -71,9 +71,13 @@ impl Node {
         {
             self.set_secrets(&deployment);
         }
-        let Some(node) = self.in_place(reference)? else {
-            // A newer agent may understand parameters differently; the next deployment shows it.
-            return Ok(NodeInspection::default());
+        let node = match self.in_place(reference) {
+            Ok(node) => node,
+            Err(_) if reference.extent == AppliedExtent::Nothing => return Ok(NodeInspection::default()),
+            Err(error) => {
+                self.report_unaccepted(generation, &error);
+                return Ok(NodeInspection { drifted: true, ..NodeInspection::default() });
+            }
         };
         let InPlace { spec, desired, .. } = &*node;
         self.known.outline.replace(Some(Outline::of(spec, desired, &self.hostname())));

@@ -41,7 +41,7 @@ use self::backend::MachineBackend;
 pub(super) use self::bring_up::Done;
 use self::drift_memory::Remembered;
 use self::findings::FindingHistory;
-use self::health::ComponentHealth;
+use self::health::{ComponentHealth, HealthEvent};
 pub(super) use self::in_place::spec_of;
 use self::in_place::{InPlace, Rendered};
 pub(super) use self::inspection::NodeInspection;
@@ -126,6 +126,8 @@ struct VolumeMemory {
 #[derive(Debug, Default)]
 struct HealthMonitor {
     health: RefCell<ComponentHealth>,
+    /// What could not be reported yet.
+    unreported: RefCell<Vec<HealthEvent>>,
     news: Notify,
     is_converging: Cell<bool>,
 }
@@ -156,8 +158,11 @@ impl Node {
         self.known.machine.facts(&self.host.root)
     }
 
-    /// What the node in place was asked to be, on the machine as it is now; `None` where this version cannot read its parameters.
-    fn in_place(&self, reference: &Reference) -> Result<Option<Rc<InPlace>>> {
+    /// What the node in place was asked to be, on the machine as it is now.
+    ///
+    /// # Errors
+    /// If this version of the agent does not accept its parameters, or the machine cannot be made such a node.
+    fn in_place(&self, reference: &Reference) -> Result<Rc<InPlace>> {
         self.known.rendered.get(&reference.entry, self.facts())
     }
 
@@ -187,7 +192,7 @@ impl Node {
             values.extend(parameters.secret_values());
             secrets.extend(parameters.secrets());
         }
-        secrets.sort();
+        secrets.sort_unstable();
         secrets.dedup();
         self.host.report.hide(&own_secrets(&values));
         self.known.secrets.replace(Some(secrets));

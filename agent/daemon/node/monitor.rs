@@ -18,7 +18,6 @@ use crate::converge::diagnosis::{CrashCause, diagnose, hang_cause};
 use crate::converge::gates::passes;
 use crate::deploy::{AppliedExtent, Reference};
 use crate::desired::{Desired, GateProbe};
-use crate::error::Result;
 use crate::error::remedy::Remedy;
 use crate::keepers::node_conditions::NodeObject;
 use crate::kubernetes::REGISTRATION;
@@ -68,16 +67,14 @@ impl Node {
     }
 
     /// The node's object in the API, where its kubelet registers it there.
-    ///
-    /// # Errors
-    /// If the node's parameters cannot be read.
-    pub(in crate::daemon) fn object(&self, reference: &Reference) -> Result<Option<NodeObject>> {
-        let Some(node) = self.in_place(reference)? else { return Ok(None) };
+    pub(in crate::daemon) fn object(&self, reference: &Reference) -> Option<NodeObject> {
+        // That its parameters are not accepted any more is reported by who compares it with them.
+        let node = self.in_place(reference).ok()?;
         let gates = node.desired.gates.iter().chain(&node.desired.watched);
-        Ok(gates.filter(|gate| gate.name == REGISTRATION).find_map(|gate| match &gate.probe {
+        gates.filter(|gate| gate.name == REGISTRATION).find_map(|gate| match &gate.probe {
             GateProbe::HttpJson { url, identity, .. } => Some(NodeObject { url: url.clone(), identity: identity.clone() }),
             _ => None,
-        }))
+        })
     }
 
     /// Waits until one of them changed. Safe to drop.
@@ -88,7 +85,7 @@ impl Node {
     /// Measures them for as long as the node is as this generation asks. Safe to drop.
     pub(in crate::daemon) async fn watch_components(&self, reference: &Reference) {
         let Some(systemd) = &self.host.systemd else { return pending().await };
-        let Some(node) = self.in_place(reference).ok().flatten() else { return pending().await };
+        let Ok(node) = self.in_place(reference) else { return pending().await };
         let desired = &node.desired;
         self.monitor.health.borrow_mut().begin(desired, self.host.clock.now());
         let units = self.monitor.health.borrow().units();
@@ -146,21 +143,23 @@ impl Node {
         }
     }
 
-    /// Reports what follows from what was seen.
+    /// Reports what follows from what was seen, and what could not be reported before, as the node was changed meanwhile.
     async fn settle(&self, desired: &Desired, reference: &Reference) {
         let before = self.components();
-        let effects = self.monitor.health.borrow_mut().judge(self.host.clock.now());
+        let judged = self.monitor.health.borrow_mut().judge(self.host.clock.now());
+        self.monitor.unreported.borrow_mut().extend(judged);
         let unexplained = self.monitor.health.borrow().unexplained(self.host.clock.now());
         let explaining = unexplained.iter().map(async |(name, unit, kind)| self.why(desired, name, unit, *kind).await);
         for ((name, _, kind), why) in unexplained.iter().zip(all(explaining).await) {
             self.monitor.health.borrow_mut().explain(name, *kind, why.unwrap_or_default(), self.host.clock.now());
         }
-        // Who changes the node meanwhile reports what becomes of it.
+        // Who changes the node meanwhile reports what becomes of it; what is wrong after that still is news.
         if self.monitor.is_converging.get() {
             return;
         }
-        for effect in effects {
-            match effect {
+        let events = self.monitor.health.borrow().sort_out(&mut self.monitor.unreported.borrow_mut());
+        for event in events {
+            match event {
                 HealthEvent::Report(name, kind) => self.report_component(&name, kind.code(), reference, true),
                 HealthEvent::Recovered(name) => self.report_component(&name, Code::ComponentRecovered, reference, true),
                 HealthEvent::Unreported(name, kind) => {

@@ -43,7 +43,7 @@ impl Outline {
 
     /// Of the entry of a deployment that was carried out: nothing where this version cannot read it any more.
     pub(in crate::daemon) fn of_entry(entry: &Value, root: &Tree) -> Option<Self> {
-        let spec = spec_of(entry)?;
+        let spec = spec_of(entry).ok()?;
         let desired = kubernetes::render(&spec, &facts::of_machine(root)).ok()?;
         Some(Self::of(&spec, &desired, &hostname(root)))
     }

@@ -35,7 +35,7 @@ struct Watched {
 impl Watched {
     /// Nothing where the node has no such network.
     fn of(node: &Node, reference: &Reference) -> Option<Self> {
-        let in_place = node.in_place(reference).ok().flatten()?;
+        let in_place = node.in_place(reference).ok()?;
         let repair = in_place.spec.repair;
         let mut watched = in_place.desired.gates.iter().find_map(|gate| match &gate.probe {
             GateProbe::PodRoutes(pods) => {

@@ -40,8 +40,7 @@ fn way(state: &Tree, current: &Generation, asked: Option<u64>, facts: &MachineFa
     }
     let update = format!("update the stack with the parameters of generation {number}: a deployment may change that");
     let read = |entry, number: u64| {
-        let unreadable = format!("this version of the agent cannot read the parameters of generation {number}");
-        spec_of(entry).ok_or_else(|| Error::refused(unreadable).remedy(&*update))
+        spec_of(entry).map_err(|error| Error::refused(format!("generation {number}: {}", error.cause())).remedy(&*update))
     };
     let spec = read(&kept.entry, number)?;
     let desired = kubernetes::render(&spec, facts)?;
@@ -138,7 +137,7 @@ pub(crate) async fn preview(state: &Tree, asked: Option<u64>) -> Result<Preview>
 pub(crate) fn parts_not_taken_back(state: &Tree, after: &Desired, facts: &MachineFacts) -> Vec<String> {
     let whole =
         Generations::inspect(state).as_ref().and_then(Generation::reference).filter(|one| one.extent == AppliedExtent::Whole);
-    let before = whole.and_then(|whole| kubernetes::render(&spec_of(&whole.entry)?, facts).ok());
+    let before = whole.and_then(|whole| kubernetes::render(&spec_of(&whole.entry).ok()?, facts).ok());
     before.map(|before| irreversible(&before, after).iter().map(ToString::to_string).collect()).unwrap_or_default()
 }
 
@@ -152,7 +151,7 @@ impl Node {
             .emit(event(Code::RollbackBegun, number, line).phase(Phase::Units).cause("`heat-node-agent rollback` was run"));
         self.remembered.forget_left();
         let result = self.reach_former(&current).await;
-        let laps = self.progress.laps();
+        let step_timings = self.progress.step_timings();
         let outcome = match result {
             Ok(()) => {
                 self.host.report.emit(rolled_back(number));
@@ -166,7 +165,7 @@ impl Node {
             }
         };
         let restored = outcome.reason.is_none();
-        Done { outcome, laps, wait: None, changed_machine: true, restored }
+        Done { outcome, step_timings, wait: None, changed_machine: true, restored }
     }
 
     async fn reach_former(&self, current: &Generation) -> Result<()> {

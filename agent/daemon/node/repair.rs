@@ -103,10 +103,7 @@ pub(crate) fn in_place(state: &Tree, root: &Tree) -> Result<(Desired, AppliedExt
     if reference.extent == AppliedExtent::Nothing {
         return Err(no_node());
     }
-    let spec = spec_of(&reference.entry);
-    let spec =
-        spec.ok_or_else(|| Error::permanent("this version of the agent cannot read the parameters of the node in place"))?;
-    Ok((kubernetes::render(&spec, &facts::of_machine(root))?, reference.extent))
+    Ok((kubernetes::render(&spec_of(&reference.entry)?, &facts::of_machine(root))?, reference.extent))
 }
 
 /// All that the node was asked to be that may be on the machine: by the newest generation, however far it came, unless it was rolled
@@ -117,8 +114,7 @@ pub(crate) fn in_place(state: &Tree, root: &Tree) -> Result<(Desired, AppliedExt
 pub(crate) fn asked(state: &Tree, root: &Tree) -> Result<Vec<Desired>> {
     let Some(generation) = state.read_json::<Generation>(Path::new(GENERATION))? else { return Ok(Vec::new()) };
     let facts = facts::of_machine(root);
-    let unreadable = || Error::permanent("this version of the agent cannot read the parameters of the node on this machine");
-    let read = |entry: &Arc<Value>| Ok(kubernetes::render(&spec_of(entry).ok_or_else(unreadable)?, &facts)?);
+    let read = |entry: &Arc<Value>| Ok(kubernetes::render(&spec_of(entry)?, &facts)?);
     generation.present_entries().into_iter().map(read).collect()
 }
 
@@ -136,7 +132,7 @@ pub(crate) fn units(state: &Tree, root: &Tree) -> NodeUnits {
     let asked = || {
         let newest = Generations::inspect(state)?;
         let entry = newest.reference().map_or(newest.entry, |reference| reference.entry);
-        let spec = spec_of(&entry)?;
+        let spec = spec_of(&entry).ok()?;
         let desired = kubernetes::render(&spec, &facts::of_machine(root)).ok()?;
         let all: Vec<String> = desired.units.into_iter().filter(|unit| !unit.is_start_blocked()).map(|unit| unit.name).collect();
         let runtime = Some(kubernetes::runtime_unit(&spec)).filter(|unit| all.iter().any(|one| one == unit));

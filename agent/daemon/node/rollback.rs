@@ -449,7 +449,10 @@ impl Node {
             return closed("an update before this one was not completed, so that generation was not whole any more");
         }
         let Some(systemd) = &self.host.systemd else { return Ok(RollbackPlan::Nothing) };
-        let Some(spec) = spec_of(&before.entry) else { return closed("this version of the agent cannot read its parameters") };
+        let spec = match spec_of(&before.entry) {
+            Ok(spec) => spec,
+            Err(error) => return closed(error.cause()),
+        };
         let desired = kubernetes::render(&spec, &self.facts())?;
         let parts = irreversible(&desired, after);
         if !parts.is_empty() {

@@ -100,7 +100,7 @@ pub(super) fn resolve(owners: &Owners, owner: &Owner, path: &str) -> Result<(u32
 
 /// Ordinary files before keys.
 fn sort_entries(entries: &mut [SetFile]) {
-    entries.sort_by(|one, other| other.mode.cmp(&one.mode).then_with(|| one.name.cmp(&other.name)));
+    entries.sort_unstable_by(|one, other| other.mode.cmp(&one.mode).then_with(|| one.name.cmp(&other.name)));
 }
 
 /// The sets of a directory that are not in use, complete ones and the one in the making: what a run that was cut off left.
@@ -297,7 +297,7 @@ fn ordered(tree: &Tree, set: &Path) -> Result<Vec<String>> {
         let is_key = tree.facts(&set.join(name))?.is_some_and(|facts| facts.mode == KEY_MODE);
         names.push((is_key, name.to_owned()));
     }
-    names.sort();
+    names.sort_unstable();
     Ok(names.into_iter().map(|(_, name)| name).collect())
 }
 

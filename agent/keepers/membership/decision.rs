@@ -106,7 +106,7 @@ impl ClusterView {
     fn is_same_list(&self, other: &Self) -> bool {
         let sorted = |view: &Self| {
             let mut members: Vec<ListedMember> = view.members.iter().map(|member| member.listed.clone()).collect();
-            members.sort_by_key(|member| member.id);
+            members.sort_unstable_by_key(|member| member.id);
             members
         };
         sorted(self) == sorted(other)
@@ -462,7 +462,7 @@ fn places(join: &EtcdJoin, members: &[SeenMember]) -> Result<Vec<(String, String
 /// `membership`, `member.go`).
 pub(super) fn first_id(peers: &[String], token: &str) -> u64 {
     let mut peers = peers.to_vec();
-    peers.sort();
+    peers.sort_unstable();
     id_of(format!("{}{token}", peers.concat()).as_bytes())
 }
 

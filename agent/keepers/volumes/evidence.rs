@@ -61,7 +61,7 @@ impl<H: VolumeBackend> VolumeKeeper<H> {
         let (matches, disk) = find(&self.probe, volume)?;
         let mut evidence = Evidence { matches, record, ..Evidence::default() };
         let Some(disk) = disk else {
-            evidence.present = describe(&self.probe.read_disks()?);
+            evidence.present = describe(&self.probe.read_disks()?, self.probe.has_udev());
             return Ok((evidence, None));
         };
         let serial = match &volume.disk {

@@ -87,7 +87,7 @@ const SECRET: &str = "every user of the machine can read command lines, and its 
 const RUNTIME: &str = "CONTAINER_RUNTIME says which runtime the kubelet uses";
 
 /// Each option that needs the image's permission, with what it would take the place of.
-const GUARDED: [Row; 46] = [
+const GUARDED: [Row; 48] = [
     (KUBELET, &["config", "config-dir", "init-config-dir", "dynamic-config-dir"], ALWAYS, FILE),
     (
         KUBELET,
@@ -198,6 +198,9 @@ const GUARDED: [Row; 46] = [
     ),
     // Of the port in the clear, which the agent has on the loopback where it does not close it.
     (DELEGATING, &["address"], UNLESS_LOOPBACK, OPEN),
+    // Where the agent closes that port it gives no address, and without one it is open to everybody.
+    (MANAGER, &["port"], |minor, value| minor.number() >= 12 && value != "0", OPEN),
+    (SCHEDULER, &["port"], |minor, value| minor.number() >= 13 && value != "0", OPEN),
     (DELEGATING, &["authentication-skip-lookup"], UNLESS_FALSE, NAMES),
     (DELEGATING, &["authorization-always-allow-paths"], more_than_health, ANYTHING),
     (API_SERVER, &["token-auth-file", "basic-auth-file"], ALWAYS, TRUST),
@@ -274,11 +277,12 @@ fn refused(name: &str, problem: String, why: &str, option: &str) -> Mistake {
     Mistake::general(name, problem, why.to_owned(), remedy)
 }
 
-/// What a flag with this value would take the place of. Without TLS the API is open as it is.
+/// What a flag with this value would take the place of. Without TLS the API is open as it is, and so is the port that the agent then leaves
+/// to controller manager and scheduler, on the loopback.
 fn harm(component: Component, minor: Minor, flag: &str, value: &str, plain: bool) -> Option<&'static str> {
     let row = GUARDED.iter().find(|(of, flags, ..)| of.contains(&component) && flags.contains(&flag));
-    row.filter(|(_, _, harms, why)| harms(minor, value) && !(plain && component == Component::ApiServer && *why == OPEN))
-        .map(|(.., why)| *why)
+    let is_open_anyway = |why| plain && why == OPEN && (component == Component::ApiServer || flag == "port");
+    row.filter(|(_, _, harms, why)| harms(minor, value) && !is_open_anyway(*why)).map(|(.., why)| *why)
 }
 
 /// From 1.6 on the agent asks for RBAC, from 1.7 on for the authorizer of nodes, too. A mode that is not in the list of those that
@@ -303,8 +307,10 @@ fn is_log(path: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
-    use crate::kubernetes::fixtures::parameters;
+    use crate::kubernetes::fixtures::{arguments, master, parameters};
     use crate::kubernetes::versions::{Availability, flag};
 
     fn found(changes: &[(&str, &str)], policy: &ImagePolicy) -> Vec<String> {
@@ -466,7 +472,12 @@ mod tests {
             ("v1.28.9", api, "--enable-bootstrap-token-auth=false", false),
             ("v1.7.3", api, "--experimental-bootstrap-token-auth=true", true),
             ("v1.15.3", manager, "--address=0.0.0.0 --port=10252", true),
-            ("v1.15.3", manager, "--address=127.0.0.1 --port=10252", false),
+            ("v1.15.3", manager, "--address=127.0.0.1", false),
+            ("v1.15.3", manager, "--port=10252", true),
+            ("v1.12.3", manager, "--port=10252", true),
+            ("v1.12.3", scheduler, "--port=10251", false),
+            ("v1.15.3", manager, "--port=0", false),
+            ("v1.9.1", manager, "--port=20252", false),
             ("v1.9.1", manager, "--port=10252 --address=0.0.0.0", true),
             ("v1.18.2", manager, "--port=10252 --address=0.0.0.0", true),
             ("v1.20.15", manager, "--port=10252 --address=0.0.0.0", true),
@@ -474,7 +485,7 @@ mod tests {
             ("v1.18.2", scheduler, "--port=10251 --address=0.0.0.0", true),
             ("v1.20.15", scheduler, "--port=10251 --address 0.0.0.0", true),
             ("v1.15.3", scheduler, "--address=::", true),
-            ("v1.15.3", scheduler, "--port=10251", false),
+            ("v1.15.3", scheduler, "--port=10251", true),
             ("v1.28.9", scheduler, "--bind-address=0.0.0.0", false),
             ("v1.28.9", kubelet, "--container-runtime-endpoint=unix:///run/x.sock", true),
             ("v1.20.3", kubelet, "--image-service-endpoint unix:///run/x.sock", true),
@@ -574,6 +585,64 @@ mod tests {
                 assert!(guarded, "{component} --{name}");
             }
         }
+    }
+
+    /// A flag that the agent sets itself is guarded, or was looked at and takes no safety away: one that comes anew fails here.
+    #[test]
+    fn what_the_agent_sets_is_guarded_or_takes_no_safety_away() {
+        /// By the reason why it takes no safety away.
+        const LOOKED_AT: [(&str, &str); 23] = [
+            // Which addresses and ports; all ask who comes.
+            ("kube-apiserver", "advertise-address bind-address"),
+            ("kube-controller-manager", "bind-address secure-port"),
+            ("kube-scheduler", "bind-address secure-port"),
+            ("kubelet", "address node-ip port"),
+            // In the clear, and asked for from outside by those who measure: it shows figures alone.
+            ("kube-proxy", "metrics-bind-address"),
+            // A parameter asks for the same.
+            ("kube-apiserver", "allow-privileged service-cluster-ip-range"),
+            (
+                "kube-controller-manager",
+                "allocate-node-cidrs cluster-cidr cluster-name node-cidr-mask-size service-cluster-ip-range",
+            ),
+            ("kubelet", "allow-privileged cluster-dns cluster-domain container-runtime cgroup-driver network-plugin"),
+            ("kube-proxy", "cluster-cidr"),
+            // Only read: whom others believe is theirs to say.
+            ("kube-apiserver", "kubelet-client-certificate kubelet-client-key proxy-client-cert-file proxy-client-key-file"),
+            ("kube-apiserver", "tls-cert-file tls-private-key-file"),
+            ("kube-controller-manager", "tls-cert-file tls-private-key-file"),
+            ("kube-scheduler", "tls-cert-file tls-private-key-file"),
+            ("kubelet", "tls-cert-file tls-private-key-file"),
+            // For whom tokens are good; the key that signs them stays.
+            ("kube-apiserver", "api-audiences service-account-api-audiences service-account-issuer"),
+            // Fewer may come: by a token nobody.
+            ("kubelet", "authentication-token-webhook"),
+            // NODE_LABELS' and NODE_TAINTS' checks look at it, or the API server holds the node to its certificate.
+            ("kubelet", "node-labels register-with-taints register-schedulable hostname-override require-kubeconfig"),
+            ("kube-proxy", "hostname-override"),
+            // How it works.
+            ("kube-apiserver", "kubelet-preferred-address-types storage-backend logtostderr v"),
+            ("kube-controller-manager", "leader-elect logtostderr v"),
+            ("kube-scheduler", "leader-elect logtostderr v"),
+            ("kubelet", "fail-swap-on runtime-cgroups logtostderr v"),
+            ("kube-proxy", "logtostderr v"),
+        ];
+        let looked_at: BTreeSet<String> = LOOKED_AT
+            .into_iter()
+            .flat_map(|(component, flags)| flags.split(' ').map(move |flag| format!("{component} {flag}")))
+            .collect();
+        let mut open = BTreeSet::new();
+        for minor in (4..=Minor::NEWEST.number()).filter(|minor| *minor != 5) {
+            let desired = master(minor, &[]);
+            for (component, _) in TABLES {
+                let set = arguments(&desired, &format!("{component}.service"));
+                let flags = set.iter().filter_map(|word| word.strip_prefix("--")?.split('=').next());
+                let is_guarded =
+                    |flag: &&str| GUARDED.iter().any(|(of, flags, ..)| of.contains(&component) && flags.contains(flag));
+                open.extend(flags.filter(|flag| !is_guarded(flag)).map(|flag| format!("{component} {flag}")));
+            }
+        }
+        assert_eq!(open, looked_at);
     }
 
     /// SECURITY.md: secrets are never in command lines. A flag that may carry one is guarded, or was looked at: one that comes anew

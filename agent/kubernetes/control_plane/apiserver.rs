@@ -39,9 +39,10 @@ const FIRST_CLOSED: u16 = 20;
 /// From here on `/readyz` is taken.
 const FIRST_READYZ: u16 = 20;
 /// Asked to stop it takes no new request and waits 60 s (`--request-timeout`) for those under way, and watches never end: every kubelet
-/// and controller has some. What writes has ended long before this, and everything that it keeps is in etcd.
+/// and controller has some. What writes has ended before this, and everything that it keeps is in etcd. Controller manager and scheduler
+/// end where they cannot renew their lease for 10 s, and the API takes as long again to start: longer than this, and each restart ends them.
 const STOP: &str = "# Watches stay open until it ends; requests that write are answered within seconds, and its data is etcd's.\n\
-                    TimeoutStopSec=10\n";
+                    TimeoutStopSec=4\n";
 /// The API server's own default.
 const SECURE_PORT: u16 = 6443;
 
@@ -528,7 +529,7 @@ mod tests {
         for minor in MINORS {
             let drop_in =
                 content(&master(minor, &[]), "/etc/systemd/system/kube-apiserver.service.d/50-heat-node-agent.conf").to_owned();
-            assert!(drop_in.contains("\nTimeoutStopSec=10\n"), "1.{minor}: {drop_in}");
+            assert!(drop_in.contains("\nTimeoutStopSec=4\n"), "1.{minor}: {drop_in}");
             // Its clients are stopped before it, and etcd after it.
             assert!(drop_in.contains("After=network-online.target etcd.service\n"), "{drop_in}");
         }

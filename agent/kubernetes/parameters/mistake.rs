@@ -84,7 +84,7 @@ impl Mistake {
         format!("{}; rule: {}{remedy}", self.what(), self.rule)
     }
 
-    fn what(&self) -> String {
+    pub(crate) fn what(&self) -> String {
         let value = self.value.as_ref().map(|value| format!("\"{value}\" ")).unwrap_or_default();
         format!("{}: {value}{}", self.parameter, self.problem)
     }

@@ -196,7 +196,8 @@ fn collect(
         match text_of(parameter, value) {
             None => {
                 let remedy = format!("give {}", parameter.kind.rule());
-                mistakes.push(Mistake::of_value(parameter, &value.to_string(), "is a list or map", remedy));
+                // It is not repeated: whatever hides a secret in a text looks for words, not for JSON.
+                mistakes.push(Mistake { value: None, ..Mistake::of_value(parameter, "", "is a list or map", remedy) });
             }
             // Null, empty and absent are the same: Heat has no other way to leave an input out.
             Some(text) if text.is_empty() => {}
@@ -424,7 +425,7 @@ mod tests {
                 "KUBE_NODEIP: is not a parameter of kubernetes-node; rule: only known names are accepted; remedy: did you mean KUBE_NODE_IP? Otherwise remove it",
                 "*** (16 characters): is not a parameter of kubernetes-node; rule: only known names are accepted; remedy: remove it",
                 "INSTANCE_NAME: \"a\\n[Service]\" is not a DNS label; rule: 1 to 63 lower-case letters, digits and -, neither beginning nor ending with - (a DNS label, RFC 1123); remedy: correct the value in the template",
-                "DOCKER_VOLUME: \"{\"id\":1}\" is a list or map; rule: an OpenStack id: 8-4-4-4-12 lower-case hexadecimal digits; remedy: give an OpenStack id: 8-4-4-4-12 lower-case hexadecimal digits",
+                "DOCKER_VOLUME: is a list or map; rule: an OpenStack id: 8-4-4-4-12 lower-case hexadecimal digits; remedy: give an OpenStack id: 8-4-4-4-12 lower-case hexadecimal digits",
                 "REGION_NAME: \"None\" is the text of a null value; rule: one word of at most 255 letters, digits and . _ : / @ + = ~ -; remedy: omit it or leave it empty in the template, or give a value",
             ]
         );

@@ -11,7 +11,7 @@ use crate::budgets::yaml::{Content, YamlNode};
 /// Types of an input or output.
 const TYPES: [&str; 5] = ["String", "Number", "CommaDelimitedList", "Json", "Boolean"];
 /// Transports by which the agent can answer.
-const TRANSPORTS: [&str; 4] = ["CFN_SIGNAL", "TEMP_URL_SIGNAL", "HEAT_SIGNAL", "NO_SIGNAL"];
+const TRANSPORTS: [&str; 5] = ["CFN_SIGNAL", "TEMP_URL_SIGNAL", "HEAT_SIGNAL", "ZAQAR_SIGNAL", "NO_SIGNAL"];
 /// What Heat takes of an input, and of an output.
 const OF_INPUT: &[&str] = &["name", "description", "type", "default", "replace_on_change"];
 const OF_OUTPUT: &[&str] = &["name", "description", "type", "error_output"];

@@ -119,7 +119,7 @@ fn what_heat_would_not_take_is_named_with_its_line() {
         ("input: []", "", "config:8 input: is no property of this type"),
         ("group: [script]", "", "config:8 group: is a list"),
         ("", "input_values: [a]", "deployment:13 input_values: is a list"),
-        ("", "signal_transport: ZAQAR_SIGNAL", "deployment:13 signal_transport: is \"ZAQAR_SIGNAL\""),
+        ("", "signal_transport: SMOKE_SIGNAL", "deployment:13 signal_transport: is \"SMOKE_SIGNAL\""),
         ("", "servers: {}", "deployment:13 servers: is no property of this type"),
         (
             "inputs: [{name: a}]",

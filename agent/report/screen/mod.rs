@@ -137,7 +137,7 @@ fn identity(identity: &IdentityStatus, sheet: &mut PageWriter) {
             remedy(identity.remedy.as_ref(), sheet);
         }
     }
-    match (&identity.copy_of, &identity.put_aside) {
+    match (&identity.copy_of, &identity.moved_to) {
         (Some(other), Some(place)) if identity.left_over.is_empty() => {
             sheet.note("", &format!("the disk is a copy of instance {other}, whose state is kept in {place} and not used"));
         }
@@ -422,10 +422,10 @@ fn below(node: &NodeStatus, now: Timestamp, sheet: &mut PageWriter) {
 }
 
 fn certificates(all: &CertificatesStatus, now: Timestamp, sheet: &mut PageWriter) {
-    let date = all.first_end.split('T').next().unwrap_or_default();
-    let line = match ahead(Some(&all.first_end), now) {
-        Some(left) => format!("the next to expire is {}, in {left} ({date})", all.first_to_end),
-        None => format!("{} expired on {date}", all.first_to_end),
+    let date = all.first_expiry.split('T').next().unwrap_or_default();
+    let line = match ahead(Some(&all.first_expiry), now) {
+        Some(left) => format!("the next to expire is {}, in {left} ({date})", all.first_to_expire),
+        None => format!("{} expired on {date}", all.first_to_expire),
     };
     sheet.fact("certificates", &line);
     if let Some(waits) = &all.waits {

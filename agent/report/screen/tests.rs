@@ -90,8 +90,8 @@ fn ready() -> StatusDocument {
             components: ["etcd", "kubelet"].map(|name| component(name, ComponentState::Healthy)).into(),
             volumes: vec![volume(Some(ConditionState::Ok))],
             certificates: Some(CertificatesStatus {
-                first_to_end: "kubelet".into(),
-                first_end: "2027-03-09T12:00:00Z".into(),
+                first_to_expire: "kubelet".into(),
+                first_expiry: "2027-03-09T12:00:00Z".into(),
                 waits: None,
                 ends: Vec::new(),
             }),
@@ -427,7 +427,7 @@ fn a_copied_disk_and_an_unknown_identity_say_what_to_do() {
     let mut status = ready();
     status.identity = Some(IdentityStatus {
         copy_of: Some("b".into()),
-        put_aside: Some("/aside/1".into()),
+        moved_to: Some("/aside/1".into()),
         left_over: vec!["/f".into()],
         ..status.identity.unwrap()
     });
