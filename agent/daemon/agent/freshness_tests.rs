@@ -400,7 +400,7 @@ async fn a_deleted_deployment_gives_up_the_nodes_member_of_etcd_unless_another_o
     leaves(&agent);
     for changed_machine in [true, false] {
         let outcome = DeploymentOutcome::default();
-        agent.node_ended("id-last1", Done { outcome, laps: Vec::new(), wait: None, changed_machine, restored: false });
+        agent.node_ended("id-last1", Done { outcome, step_timings: Vec::new(), wait: None, changed_machine, restored: false });
         assert_eq!(agent.ledger.generations.current().unwrap().departed, changed_machine, "it is a member still");
     }
 }

@@ -24,7 +24,7 @@ impl Node {
     /// the agent.
     pub(in crate::daemon) async fn leave_etcd(&self, asked: Vec<Desired>) -> Done {
         let mut done =
-            Done { outcome: DeploymentOutcome::default(), laps: Vec::new(), wait: None, changed_machine: false, restored: false };
+            Done { outcome: DeploymentOutcome::default(), step_timings: Vec::new(), wait: None, changed_machine: false, restored: false };
         let Some(departure) = Departure::of(&self.http, &self.host.root, &self.host.state, &asked) else { return done };
         let event = |code, line: &str| Event::new(code, line).phase(Phase::Units);
         let (waiting, mut pauses) = (self.host.clock.start(), PAUSES);
