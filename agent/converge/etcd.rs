@@ -73,12 +73,11 @@ pub(crate) struct Members {
 }
 
 impl Members {
-    /// Those of a list, where the member with this peer URL is among them.
-    pub(crate) fn of(listed: Vec<ListedMember>, own: &str) -> Option<Self> {
-        let own = listed.iter().find(|member| member.peers.iter().any(|url| url == own))?.id;
+    /// Those of a list, for the member of this id.
+    pub(crate) fn of(listed: Vec<ListedMember>, own: u64) -> Self {
         let member = |one: ListedMember| ClusterMember { id: one.id.to_string(), name: one.name, urls: one.clients };
         let all = listed.into_iter().filter(|member| member.votes || member.id == own).map(member).collect();
-        Some(Self { own: own.to_string(), all })
+        Self { own: own.to_string(), all }
     }
 
     /// Those but the one that answered.
@@ -119,8 +118,11 @@ impl Etcd {
 
     /// The members of its cluster, as it lists them to peers, with or without the gateway; `own`: where it is reached by these.
     pub(crate) async fn members(&self, own: &str) -> Result<Members> {
-        let members = Members::of(self.listed().await?.1, own);
-        members.ok_or_else(|| Error::transient(format!("none of its members has the address {own}")).context(self.doing()))
+        let (_, listed) = self.listed().await?;
+        let me = listed.iter().find(|member| member.peers.iter().any(|url| url == own)).map(|member| member.id);
+        let me =
+            me.ok_or_else(|| Error::transient(format!("none of its members has the address {own}")).context(self.doing()))?;
+        Ok(Members::of(listed, me))
     }
 
     /// The cluster's id, where the answer has it, and its members, as the one that is asked lists them to its peers, with or without

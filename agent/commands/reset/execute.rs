@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::marker::ResetMarker;
 use super::plan::{Arguments, ResetStep};
 use crate::clock::Clock;
+use crate::commands::print;
 use crate::daemon::{RESET, UNIT, take_lock};
 use crate::deploy::Journal;
 use crate::desired::{Desired, DiskName};
@@ -17,6 +18,7 @@ use crate::keepers::certificates::remove_sets;
 use crate::keepers::membership::leave::Departure;
 use crate::kubernetes::{self, MEMBERSHIPS};
 use crate::network::{FIREWALL, FIREWALL_UNIT, FirewallFile};
+use crate::programs::Programs;
 use crate::programs::tool::output_of;
 use crate::report::Report;
 use crate::settings::Settings;
@@ -37,6 +39,7 @@ pub(super) struct Execution<'a> {
     pub(super) root: &'a Arc<Tree>,
     pub(super) systemd: &'a Systemd,
     pub(super) http: &'a Http,
+    pub(super) programs: &'a Programs,
     pub(super) clock: &'a Clock,
     pub(super) report: &'a Report,
     pub(super) asked: &'a [Desired],
@@ -71,8 +74,13 @@ impl Execution<'_> {
     }
 
     async fn leave_etcd(&mut self) -> Result<()> {
-        let Some(departure) = Departure::of(self.http, self.root, self.state, self.asked) else { return Ok(()) };
-        (self.marker.etcd_is_left, self.marker.data_is_of_nobody) = (true, departure.leave(self.wanted.unable()).await?);
+        let departure = Departure::of(self.http, self.root, self.state, self.programs, self.asked);
+        let Some(departure) = departure else { return Ok(()) };
+        let has_left = departure.leave(self.wanted.unable()).await?;
+        if !has_left {
+            print("the node's member stays in etcd's list of members\n")?;
+        }
+        (self.marker.etcd_is_left, self.marker.data_is_of_nobody) = (true, has_left);
         self.marker.write(self.state)
     }
 

@@ -8,7 +8,6 @@ use crate::files::{Attributes, Tree};
 
 /// How far a reset is.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(deny_unknown_fields)]
 pub(super) struct ResetMarker {
     schema: u32,
     /// Whether nothing has to be asked of etcd any more: the member has left, or was abandoned.

@@ -27,8 +27,9 @@ use crate::deploy::{DeploymentState, Journal};
 use crate::error::{Error, Result};
 use crate::files::Tree;
 use crate::http::Http;
-use crate::keepers::membership::leave::{self, Departure, Member};
+use crate::keepers::membership::leave::{Departure, Member};
 use crate::process::{exit, runtime};
+use crate::programs::Programs;
 use crate::report::text::harmless;
 use crate::report::{Code, Event, Report};
 use crate::settings::Settings;
@@ -65,9 +66,10 @@ pub fn run(settings: &Settings, wanted: &Arguments) -> Result<ExitCode> {
         let http = Http::new(settings.tls.clone(), Arc::clone(&root), clock.clone());
         let systemd = Systemd::connect().await?;
         let is_left = marker.as_ref().is_some_and(|marker| marker.etcd_is_left);
-        let member = match Departure::of(&http, &root, &state, &asked).filter(|_| !is_left) {
-            Some(departure) => departure.look().await?,
-            None => Member::None,
+        let programs = Programs::new(Arc::clone(&state), Some(systemd.clone()), clock.clone())?;
+        let (member, has_left) = match Departure::of(&http, &root, &state, &programs, &asked).filter(|_| !is_left) {
+            Some(departure) => (departure.look().await, departure.has_left()?),
+            None => (Member::None, false),
         };
         let found = ResetFacts { asked, running, member };
         let steps = steps(&found, wanted)?;
@@ -81,6 +83,7 @@ pub fn run(settings: &Settings, wanted: &Arguments) -> Result<ExitCode> {
             root: &root,
             systemd: &systemd,
             http: &http,
+            programs: &programs,
             clock: &clock,
             report: &report,
             asked: &found.asked,
@@ -88,7 +91,7 @@ pub fn run(settings: &Settings, wanted: &Arguments) -> Result<ExitCode> {
             marker: marker.unwrap_or_default(),
             lock: None,
         };
-        execution.marker.data_is_of_nobody |= leave::has_left(&state)?;
+        execution.marker.data_is_of_nobody |= has_left;
         execution.marker.write(&state)?;
         carry_out(&mut execution, &steps).await?;
         report.emit(Event::new(Code::NodeReset, "this node was taken out by reset").cause("the operator asked for it"));

@@ -174,11 +174,11 @@ mod tests {
 
     fn of(all: usize, unhealthy: &[&str]) -> Member {
         let unhealthy = unhealthy.iter().map(|&name| name.to_owned()).collect();
-        Member::Of(OwnMembership { id: "77".into(), all, unhealthy, others: leaving().others })
+        Member::Of(OwnMembership { id: 77, all, unhealthy, others: leaving().others })
     }
 
     fn leaving() -> LeavingMember {
-        LeavingMember { id: "77".into(), others: vec!["https://192.0.2.2:2379".into()] }
+        LeavingMember { id: 77, others: vec!["https://192.0.2.2:2379".into()] }
     }
 
     #[test]
@@ -207,9 +207,9 @@ mod tests {
         let unknown = || Member::Unknown("no answer".into());
         for (member, abandons, expected) in [
             (Member::None, false, Ok(None)),
-            (of(3, &[]), false, Ok(Some("77"))),
-            (of(2, &[]), false, Ok(Some("77"))),
-            (of(4, &["a"]), false, Ok(Some("77"))),
+            (of(3, &[]), false, Ok(Some(77))),
+            (of(2, &[]), false, Ok(Some(77))),
+            (of(4, &["a"]), false, Ok(Some(77))),
             (of(3, &["a"]), false, Err("lose its quorum")),
             (of(5, &["a", "b"]), false, Err("lose its quorum")),
             (of(3, &["a"]), true, Ok(None)),
@@ -217,15 +217,14 @@ mod tests {
             (of(1, &[]), true, Ok(None)),
             (unknown(), false, Err("cannot be asked")),
             (unknown(), true, Ok(None)),
-            (Member::Leaving(leaving()), false, Ok(Some("77"))),
+            (Member::Leaving(leaving()), false, Ok(Some(77))),
             (Member::Leaving(leaving()), true, Ok(None)),
         ] {
             let wanted = Arguments { abandon_etcd: abandons, ..Arguments::default() };
             match (steps(&found(member.clone()), &wanted), expected) {
                 (Ok(steps), Ok(id)) => {
-                    let left = steps
-                        .iter()
-                        .find_map(|step| if let ResetStep::LeaveEtcd(own) = step { Some(own.id.as_str()) } else { None });
+                    let left =
+                        steps.iter().find_map(|step| if let ResetStep::LeaveEtcd(own) = step { Some(own.id) } else { None });
                     assert_eq!(left, id, "{member:?}");
                 }
                 (Err(error), Err(words)) => assert!(error.cause().contains(words), "{error}"),

@@ -41,6 +41,11 @@ impl MemberData {
     pub(super) fn is_present(self) -> bool {
         matches!(self, Self::Present(_))
     }
+
+    /// The id of its member, where that can be read.
+    pub(super) fn member(self) -> Option<u64> {
+        if let Self::Present(Some(ids)) = self { Some(ids.member) } else { None }
+    }
 }
 
 /// Whose data it is.

@@ -49,14 +49,14 @@ const MADE: &str = "# Made by heat-node-agent: how etcd starts without data, whe
 impl EtcdMembership for Http {
     fn hold(&self, root: &Tree, join: &EtcdJoin) -> Result<()> {
         // What a list says of the cluster is kept: that it is there.
-        if data(root, join)?.is_present() || knows_cluster(root, join)? {
+        if data(root, &join.data)?.is_present() || knows_cluster(root, join)? {
             return block(root, join);
         }
         write(root, join, HELD, &alone(join))
     }
 
     fn protect(&self, root: &Tree, join: &EtcdJoin) -> Result<()> {
-        if data(root, join)?.is_present() { block(root, join) } else { Ok(()) }
+        if data(root, &join.data)?.is_present() { block(root, join) } else { Ok(()) }
     }
 
     async fn settle(&self, root: &Tree, join: &EtcdJoin, situation: &MemberSituation) -> Result<MemberStep> {
@@ -85,7 +85,7 @@ impl EtcdMembership for Http {
             return Ok(decide(&found)? == NextStep::SetAside && set_aside(root, join)?);
         }
         let Some(etcd) = voter(self, &found) else { return Err(nobody_is_healthy()) };
-        let holder = format!("{} (joins etcd)", join.name);
+        let holder = format!("{} joins etcd", join.name);
         if let Some(other) = take(&etcd, Api::V3, &holder, LIFE).await? {
             return Err(busy(&other));
         }
@@ -115,7 +115,7 @@ fn changed_too_late() -> Error {
 /// # Errors
 /// If the data's directory cannot be read.
 pub fn foretold(root: &Tree, join: &EtcdJoin) -> Result<Option<String>> {
-    Ok((data(root, join)? == MemberData::Blank).then(|| {
+    Ok((data(root, &join.data)? == MemberData::Blank).then(|| {
         format!(
             "etcd's member {} has no data in {}: if the other members list it as one that has run, and it does not answer, it is \
              removed from their cluster and added again, which cannot be undone",
@@ -188,7 +188,7 @@ enum Heard {
 
 /// Looks once at what is decided by.
 async fn inspect<'a>(http: &Http, root: &Tree, join: &'a EtcdJoin, situation: &'a MemberSituation) -> Result<MemberFacts<'a>> {
-    let data = data(root, join)?;
+    let data = data(root, &join.data)?;
     let has_begun = knows_cluster(root, join)?;
     let (views, unasked) = (Vec::new(), Vec::new());
     let mut found = MemberFacts { join, situation, data, views, unasked, has_begun };
@@ -250,16 +250,17 @@ async fn is_nobody_at(http: &Http, url: &str) -> bool {
 }
 
 /// What of a member is in its directory. etcd that refused to start leaves an empty store there, and no log.
-fn data(root: &Tree, join: &EtcdJoin) -> Result<MemberData> {
-    let holds = |folder: &str, suffix: &str| {
-        let place = Path::new(&join.data).join("member").join(folder);
+fn data(root: &Tree, folder: &str) -> Result<MemberData> {
+    let member = Path::new(folder).join("member");
+    let holds = |part: &str, suffix: &str| {
+        let place = member.join(part);
         if root.facts(&place)?.is_none() {
             return Ok(false);
         }
         Ok::<bool, Error>(root.list(&place)?.iter().any(|name| name.to_string_lossy().ends_with(suffix)))
     };
     Ok(match (holds("wal", ".wal")?, holds("snap", ".snap")?) {
-        (true, _) => MemberData::Present(wal::ids(root, &Path::new(&join.data).join("member/wal"))),
+        (true, _) => MemberData::Present(wal::ids(root, &member.join("wal"))),
         (false, true) => MemberData::Damaged,
         (false, false) => MemberData::Blank,
     })
