@@ -65,8 +65,10 @@ impl Node {
             let all_leave = error.kind() == ErrorKind::Refused && departure.all_leave().await.unwrap_or_default();
             if waiting.elapsed() >= limit(error.kind()) {
                 // Whether it is a member still decides whether it is looked after.
-                done.changed_machine = departure.look().await == Member::None;
-                let may_go = all_leave || error.kind() == ErrorKind::Permanent || !departure.is_healthy().await;
+                let member = departure.look().await;
+                done.changed_machine = member == Member::None;
+                let is_moot = all_leave || error.kind() == ErrorKind::Permanent || matches!(member, Member::Unknown(_));
+                let may_go = is_moot || !departure.is_healthy().await;
                 let error = if may_go || self.known.was_kept.replace(true) {
                     error
                 } else {
