@@ -186,11 +186,22 @@ impl Clock {
         }
     }
 
+    /// The time as it would be had nobody set the clock since this run of the agent began: for what is measured between two of them.
+    #[must_use]
+    pub fn steady(&self) -> Timestamp {
+        self.made.after(Duration::from_millis(self.running_ms()))
+    }
+
+    /// What the wall clock shows now for a time by [`Clock::steady`].
+    #[must_use]
+    pub fn shown(&self, steady: Timestamp) -> Timestamp {
+        self.now().before(self.steady().since(steady))
+    }
+
     /// Whether somebody has set the wall clock since this run of the agent began: what is counted by it is wrong.
     #[must_use]
     pub fn was_set(&self) -> bool {
-        let expected = self.made.after(Duration::from_millis(self.running_ms()));
-        self.now().0.abs_diff(expected.0) > millis(STEP)
+        self.now().0.abs_diff(self.steady().0) > millis(STEP)
     }
 
     /// The next place in the order of events: after all that were given out before, and before all that will be.
@@ -351,6 +362,7 @@ mod tests {
         }
         assert!(clock.was_set() && !Clock::manual(Timestamp(7)).was_set());
         assert_eq!((clock.now(), clock.since(moment)), (Timestamp(9_002_000), Duration::from_secs(4)));
+        assert_eq!((clock.steady(), clock.shown(Timestamp(5_004_000))), (Timestamp(5_005_000), Timestamp(9_001_000)));
         assert_eq!((watch.elapsed(), clock.since(Moment::EARLIER)), (Duration::from_secs(4), Duration::from_secs(5)));
     }
 

@@ -4,7 +4,7 @@ use super::agent::Agent;
 use super::agent::view::ids;
 use super::node::{Outline, WaitReason};
 use crate::budgets;
-use crate::certificates::judge::renewal_due;
+use crate::certificates::judge::{Flaw, renewal_due};
 use crate::clock::Timestamp;
 use crate::collect::{Snapshot, SourceState};
 use crate::deploy::{DeploymentRecord, DeploymentState, Generation, GenerationState};
@@ -265,8 +265,11 @@ fn certificates(
 ) -> Option<CertificatesStatus> {
     let ends = inspection.items.iter().filter_map(|item| Some((item.end?, &item.name)));
     let (first_expiry, first_to_expire) = ends.min_by_key(|(end, _)| *end)?;
-    let near: Vec<_> =
-        inspection.items.iter().filter(|item| item.verdict == CertificateVerdict::NearEnd || item.is_expired()).collect();
+    let near: Vec<_> = inspection
+        .items
+        .iter()
+        .filter(|item| item.verdict == CertificateVerdict::NearEnd || item.is_outside_its_time())
+        .collect();
     let waits = |cause: String, code: Code, since: Option<Timestamp>| Condition {
         name: Phase::Certificates.as_str().to_owned(),
         state: ConditionState::Waiting,
@@ -282,9 +285,14 @@ fn certificates(
             Some(waits(cause, Code::RotationWaiting, Some(since)))
         }
         None if !near.is_empty() => {
-            let verb = |item: &InspectedCertificate| if item.is_expired() { "expired" } else { "ends" };
-            let names_and_ends =
-                near.iter().filter_map(|item| Some(format!("{} {} at {}", item.name, verb(item), item.end?.rfc3339())));
+            let when = |item: &InspectedCertificate| match (&item.verdict, item.end) {
+                (CertificateVerdict::Flawed(Flaw::NotYetValid(from)), _) => {
+                    Some(format!("is not valid before {}", from.rfc3339()))
+                }
+                (CertificateVerdict::Flawed(_), end) => Some(format!("expired at {}", end?.rfc3339())),
+                (_, end) => Some(format!("ends at {}", end?.rfc3339())),
+            };
+            let names_and_ends = near.iter().filter_map(|item| Some(format!("{} {}", item.name, when(item)?)));
             let names_and_ends = names_and_ends.collect::<Vec<_>>().join(", ");
             let since = near.iter().filter_map(|item| item.chain.first()).map(renewal_due).min();
             Some(match renewal {

@@ -405,8 +405,10 @@ pub struct EtcdJoin {
     pub token: String,
     /// Whether the parameters say that the cluster is there already.
     pub existing: bool,
-    /// As whom the others are asked, where they speak TLS.
+    /// As whom the others are asked where they serve clients, if they speak TLS.
     pub identity: Option<ClientIdentity>,
+    /// As whom where they serve peers.
+    pub peer_identity: Option<ClientIdentity>,
     /// Where its data is.
     pub data: String,
     /// The environment file that has the last word on how a member without data starts.
@@ -428,6 +430,7 @@ impl EtcdJoin {
             token: "c".into(),
             existing: false,
             identity: None,
+            peer_identity: None,
             data: "/var/lib/etcd/default.etcd".into(),
             file: "/etc/etcd/join.conf".into(),
             unit: "etcd.service".into(),

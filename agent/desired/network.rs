@@ -26,6 +26,17 @@ pub struct EtcdMember {
     /// Whether the parameters name no others.
     #[serde(skip)]
     pub is_single: bool,
+    /// As whom it is asked there, where it speaks TLS. A generation is not known by it.
+    #[serde(skip)]
+    pub peer_identity: Option<ClientIdentity>,
+}
+
+impl EtcdMember {
+    /// As its peers ask it.
+    #[must_use]
+    pub fn as_peer(&self) -> EtcdAccess {
+        EtcdAccess { endpoint: self.peer.clone(), identity: self.peer_identity.clone() }
+    }
 }
 
 /// flannel with its network's description and its leases in etcd (seed-systems.md 8a).

@@ -458,6 +458,7 @@ pub(crate) mod tests {
         put(root, "dev/vdb", content);
         put(root, "proc/self/mountinfo", b"22 1 252:1 / / rw,relatime shared:1 - ext4 /dev/vda1 rw\n");
         put(root, "proc/swaps", b"Filename Type Size Used Priority\n");
+        put(root, "proc/filesystems", b"nodev\toverlay\n\text4\n\txfs\n");
     }
 
     #[test]

@@ -5,6 +5,7 @@ import http.server
 import json
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from lib.common import wait_for
@@ -15,32 +16,51 @@ GOOD = {"deployments": [], "greeting": "good"}
 
 
 class Server:
-    """One document, on the loopback."""
+    """Documents by the name of the source that asks for them, on the loopback; what is signalled is refused."""
 
     def __init__(self):
-        self.document, self.asked, outer = json.dumps(GOOD), 0, self
+        self.documents, self.asked, outer = dict.fromkeys(("request", "cfn", "heat"), json.dumps(GOOD)), 0, self
 
         class Handler(http.server.BaseHTTPRequestHandler):
-            def do_GET(self):
-                outer.asked += 1
-                body = outer.document.encode()
-                self.send_response(200)
-                self.send_header("Content-Length", str(len(body)))
+            def answer(self, status: int, body: str, **headers: str):
+                self.send_response(status)
+                for name, value in {**headers, "Content-Length": str(len(body.encode()))}.items():
+                    self.send_header(name.replace("_", "-"), value)
                 self.end_headers()
                 try:
-                    self.wfile.write(body)
+                    self.wfile.write(body.encode())
                 except OSError:
                     pass  # the agent had enough
+
+            def do_GET(self):
+                if "DescribeStackResource" in self.path:
+                    detail = f'{{"StackResourceDetail": {{"Metadata": {outer.documents["cfn"]}}}}}'
+                    self.answer(200, f'{{"DescribeStackResourceResponse": {{"DescribeStackResourceResult": {detail}}}}}')
+                elif self.path.endswith("/metadata"):
+                    self.answer(200, f'{{"metadata": {outer.documents["heat"]}}}')
+                else:
+                    outer.asked += 1
+                    self.answer(200, outer.documents["request"])
+
+            def do_POST(self):
+                self.rfile.read(int(self.headers["Content-Length"]))
+                if self.path.endswith("/auth/tokens"):
+                    endpoint = {"interface": "public", "url": outer.base, "region": "r", "region_id": "r", "id": "e"}
+                    token = {"catalog": [{"type": "orchestration", "name": "heat", "endpoints": [endpoint]}], "expires_at": "2099-01-01T00:00:00Z"}
+                    self.answer(201, json.dumps({"token": token}), X_Subject_Token="t")
+                else:
+                    self.answer(503, "busy " * 200_000)
 
             def log_message(self, *_):
                 pass
 
         self.http = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.base = f"http://127.0.0.1:{self.http.server_port}"
         threading.Thread(target=self.http.serve_forever, daemon=True).start()
 
     def deliver(self, document: str):
         """Until the agent asked for it and once more."""
-        self.document, before = document, self.asked
+        self.documents["request"], before = document, self.asked
         wait_for(lambda: self.asked >= before + 2, 60, "two polls")
 
 
@@ -55,7 +75,7 @@ def server():
 @pytest.fixture
 def agent(tmp_path, server):
     agent = Plain(tmp_path / "agent")
-    agent.conf.write_text(f"[request]\nmetadata_url = http://127.0.0.1:{server.http.server_port}/object\n")
+    agent.conf.write_text(f"[request]\nmetadata_url = {server.base}/object\n")
     agent.conf.chmod(0o600)
     yield agent
 
@@ -134,11 +154,11 @@ def test_the_largest_documents_that_are_taken_fit(agent, server, name):
         stop(process)
 
 
-def test_a_state_with_large_results_fits(agent, server):
+def put_state(state: Path):
     """As an earlier version left it: 200 results of 500 KB in the records, 50 signals of 900 KB."""
     text = "x" * 500_000
     for folder, count in (("deployments", 200), ("outbox", 50)):
-        (agent.state / folder).mkdir(parents=True)
+        (state / folder).mkdir(parents=True)
         for n in range(count):
             entry_id = f"old-{n}"
             record = {"schema": 1, "id": entry_id, "name": "old", "group": "script", "action": "CREATE", "state": "signalled", "resource": None,
@@ -148,7 +168,11 @@ def test_a_state_with_large_results_fits(agent, server):
                       "destination": {"kind": "url", "url": "http://127.0.0.1:9/v1/signal/x", "verb": "POST"}}
             stored = record if folder == "deployments" else signal
             name = hashlib.sha256(stored.get("key", entry_id).encode()).hexdigest()[:32]
-            (agent.state / folder / f"{name}.json").write_text(json.dumps(stored))
+            (state / folder / f"{name}.json").write_text(json.dumps(stored))
+
+
+def test_a_state_with_large_results_fits(agent, server):
+    put_state(agent.state)
     process = agent.start()
     try:
         wait_for(lambda: "HNA-0204" in agent.said(), 60, "the first document")
@@ -156,6 +180,61 @@ def test_a_state_with_large_results_fits(agent, server):
         assert "HNA-0107" not in agent.said() and "HNA-0807" not in agent.said(), agent.said()[:2000]
         used = {budget["name"]: budget["used"] for budget in agent.status()["budgets"]}
         assert used["records in memory"] < 1 << 20 and used["signals on disk"] > 40 << 20
+        assert fits(agent, process), f"{peak_kib(process.pid)} KiB"
+    finally:
+        stop(process)
+
+
+def bytes_below(folder: Path) -> int:
+    return sum(path.lstat().st_blocks * 512 for path in folder.rglob("*"))
+
+
+def test_the_worst_of_everything_at_once_fits(agent, server):
+    """Three sources with the largest documents that are taken, which change at each poll; scripts that print and leave more than is kept;
+    a state full of results; a queue of signals that is full and refused with long answers."""
+    put_state(agent.state)
+    agent.conf.write_text(agent.conf.read_text() + f"""
+[cfn]
+metadata_url = {server.base}/v1/
+access_key_id = {"0" * 32}
+secret_access_key = {"1" * 32}
+stack_name = s
+path = server.Metadata
+[heat]
+auth_url = {server.base}/v3
+user_id = u
+password = {"2" * 32}
+project_id = p
+stack_id = s/1
+resource_name = server
+""")
+    script = "#!/bin/sh\nhead -c 6000000 /dev/zero | tr '\\0' '\\1'\nfor o in a b c; do head -c 4000000 /dev/zero | tr '\\0' '\\1' >$heat_outputs_path.$o; done\n"
+    outputs = [{"name": name, "type": "String", "error_output": False} for name in "abc"]
+    url = f"{server.base}/v1/signal/x?SignatureMethod=HmacSHA256&Signature=0"
+
+    def listed(source: str, turn: int) -> str:
+        few = [{**one, "id": f"{source}-{turn}-{one['name']}", "config": script, "outputs": outputs} for one in deployments(3)]
+        for one in few:
+            one["inputs"] = [{**i, "value": {"deploy_signal_transport": "CFN_SIGNAL"}.get(i["name"], i["value"])} for i in one["inputs"]]
+            one["inputs"] += [{"name": n, "type": "String", "description": "", "value": v} for n, v in (("deploy_signal_id", url), ("deploy_signal_verb", "POST"))]
+        many = [{**one, "id": f"{source}-{turn % 2}-{one['id']}", "group": "none"} for one in deployments(1_500)]
+        return json.dumps({"deployments": few + many, "more": [turn] * 8_000})
+
+    process = agent.start()
+    try:
+        for turn in range(5):
+            for name in ("cfn", "heat"):
+                server.documents[name] = listed(name, turn)
+            server.deliver(listed("request", turn))
+            time.sleep(2)
+        wait_for(lambda: agent.said().count("HNA-0403") >= 3, 120, "scripts that ran")
+        status = agent.status()
+        assert {one["name"]: one["failures"] for one in status["sources"] if one["name"] in server.documents} == dict.fromkeys(server.documents, 0), status["sources"]
+        assert all(one["used"] <= one["limit"] for one in status["budgets"]), status["budgets"]
+        used = {one["name"]: one["used"] for one in status["budgets"]}
+        assert used["metadata in memory"] > 6 << 20 and used["signals on disk"] > 40 << 20 and used["output of deployments on disk"] > 40 << 20, used
+        # Jobs, signals, the sources' last documents, and records.
+        assert bytes_below(agent.state) < (128 + 48 + 3 * 3 + 40) << 20
         assert fits(agent, process), f"{peak_kib(process.pid)} KiB"
     finally:
         stop(process)

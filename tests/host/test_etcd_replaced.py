@@ -1,14 +1,20 @@
 """A master of three that is replaced by a new machine of the same name and address, without its etcd data, while somebody writes: the new one takes
 the place of its dead member, once, and no write that etcd has acknowledged is lost."""
+import re
+
 import pytest
+from lib.certificates import aged
 from lib.cluster import ETCD
 from lib.common import wait_for
 from lib.masters import IPS, Masters, listed
 from lib.node import UNIT
+from lib.pod_network import together
 
 LOCK = "/heat-node-agent/renewal"
 JOIN = "/etc/etcd/join.conf"
 HELD = "m9 (by hand)"
+# Of a master that waits for it.
+TURN = "turn"
 
 
 def changes(node) -> list[str]:
@@ -38,6 +44,44 @@ def does_not_start(host):
     assert f'ETCD_INITIAL_CLUSTER="{host.name}=https://{IPS[host.name]}:2380"\n' in host.read(JOIN)
     host.sh("systemctl start --no-block etcd; sleep 7")
     assert not host.is_active("etcd.service") and not host.exists("/var/lib/etcd/default.etcd/member/wal")
+
+
+def test_where_etcd_knows_its_clients_by_name(hosts, signal_server, tmp_path):
+    """As with Magnum's authority: etcd's gateway is off, so that the agent changes no members, but it sees them."""
+    masters = Masters(hosts, signal_server, tmp_path, is_shared=True)
+    first, second, third = masters.nodes
+    place = f"https://{IPS['m3']}:2380"
+    masters.begin(first, second)
+    together(first.succeeds, second.succeeds)
+    assert "ETCD_ENABLE_GRPC_GATEWAY" in first.host.read("/etc/etcd/allowed/names.conf")
+
+    # --- a late one joins as the member that the others have had from the beginning ---
+    masters.begin(third)
+    third.succeeds()
+    wait_for(masters.healthy, 120, "etcd of three members")
+    before = listed(first)
+
+    # --- certificates that are due for long: masters take turns by the clock, as no key can be held ---
+    first.host.exec("systemctl", "stop", UNIT)
+    issued = masters.issued()
+    for path, folder, *_ in first.certificates():
+        aged(first.at(f"{path}.crt"), masters.authorities[folder], 200, 60)
+    first.host.exec("systemctl", "start", UNIT)
+    wait_for(lambda: masters.renewed(issued)[0] or [c for c in masters.events("RenewalWaiting") if TURN in c], 120, "a renewal, or a turn to wait for")
+    assert not [cause for cause in masters.events("RenewalWaiting") if TURN not in cause]
+
+    # --- a machine is replaced: what an operator types is shown, and is all that it takes ---
+    third.host.down()
+    third.host = hosts("m3", ip=IPS["m3"])
+    masters.begin(third)
+    waits = third.host.reported("EtcdMemberWaiting", words="its JSON gateway")[0]
+    typed = re.findall(r"`(ETCDCTL_API=3 etcdctl [^`]+)`", waits["HNA_REMEDY"])
+    assert [re.search(r" member (add|remove) ", line)[1] for line in typed] == ["remove", "add"], waits
+    for line in typed:
+        third.host.sh(line)
+    third.succeeds()
+    wait_for(masters.healthy, 120, "etcd of three members again")
+    assert listed(first)[place] != before[place]
 
 
 @pytest.mark.longer

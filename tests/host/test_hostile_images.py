@@ -43,7 +43,7 @@ HOSTILE = {
     "bus policy": (DENIED, ["hello", "node"], ["Rejected send message", 'member="StartTransientUnit"', "`grep -rl '<deny' /etc/dbus-1 /usr/share/dbus-1`"], f"rm {DENIAL}; systemctl reload dbus"),
     "no mkfs.xfs": ("mv /usr/sbin/mkfs.xfs /usr/sbin/mkfs.away", ["node"], ["starting mkfs.xfs: No such file or directory", "install the program on this node"],
                     "mv /usr/sbin/mkfs.away /usr/sbin/mkfs.xfs"),
-    "no xfs": (WITHOUT_XFS, ["node"], ["mount: no xfs in this kernel: unknown filesystem type"], WITH_XFS),
+    "no xfs": (WITHOUT_XFS, ["node"], ["the kernel has no xfs, and the volume was not formatted: modprobe: no xfs in this kernel"], WITH_XFS),
 }
 
 

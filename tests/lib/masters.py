@@ -35,14 +35,15 @@ def listed(node, seconds: int = 30) -> dict[str, int]:
 
 
 class Masters:
-    def __init__(self, hosts, signal_server, folder, shared: bool = False):
-        """`shared`: one authority for all, as Magnum has it: etcd knows its clients by name then, and its gateway is off."""
+    """is_shared: one authority signs for all, so that etcd knows its clients by a name in their certificate, as with Magnum's."""
+
+    def __init__(self, hosts, signal_server, folder, is_shared: bool = False):
         machines = together(*(lambda n=name, ip=ip: hosts(n, ip=ip) for name, ip in IPS.items()))
         machines[0].install_agent()
         machines[0].exec("heat-node-agent", "certificates", "new-ca", "--out", "/root/ca")
         given = yaml.safe_load(machines[0].read("/root/ca/parameters.yaml"))["parameters"]
-        if shared:
-            given |= {f"ETCD_{name}": given[name] for name in ("CA_CERTIFICATE", "CA_KEY")}
+        if is_shared:
+            given |= {f"ETCD_CA_{half}": given[f"CA_{half}"] for half in ("CERTIFICATE", "KEY")}
         members = ",".join(f"{name}=https://{ip}:2380" for name, ip in IPS.items())
         self.nodes = [
             Node(host, signal_server(port=18000 + number),

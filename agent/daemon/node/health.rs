@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::backoff::{Backoff, spread};
-use crate::clock::Timestamp;
+use crate::clock::{Clock, Timestamp};
 use crate::converge::diagnosis::CrashCause;
 use crate::converge::gates::BadAnswer;
 use crate::desired::{Dependency, Desired, Gate, GateProbe};
@@ -272,9 +272,6 @@ impl MonitoredComponent {
     }
 
     fn record_state(&mut self, state: UnitState, now: Timestamp) {
-        // The clock was set back.
-        self.restarts.recent.retain(|at| *at <= now);
-        self.up = self.up.map(|up| up.min(now));
         let before = self.state.as_ref().map(|before| (before.n_restarts, before.main_pid));
         match before {
             Some((restarts, _)) if state.n_restarts > restarts => {
@@ -540,7 +537,7 @@ impl MonitoredComponent {
             || self.parts.iter().any(|part| part.bad.as_ref().is_some_and(|bad| bad.times < BAD_ANSWERS))
     }
 
-    fn status(&self) -> ComponentStatus {
+    fn status(&self, clock: &Clock) -> ComponentStatus {
         let problem = self.problem.as_ref().filter(|_| !self.measured.is_touched);
         let is_why = problem.is_some_and(|one| one.kind.is_explained());
         let why = self.explained.as_ref().map(|explained| &explained.why).filter(|_| is_why);
@@ -548,7 +545,7 @@ impl MonitoredComponent {
             name: self.name.clone(),
             unit: self.unit.clone(),
             state: problem.map(|one| one.kind.state()).unwrap_or_default(),
-            since: self.since.rfc3339(),
+            since: clock.shown(self.since).rfc3339(),
             restarts: self.n_restarts(),
             problem: problem.map(|one| one.summary.clone()),
             cause: problem.map(|one| why.map_or_else(|| one.cause.clone(), |why| why.with(&one.cause))),
@@ -569,7 +566,7 @@ fn gates_of(needs: &BTreeSet<Dependency>) -> impl Iterator<Item = &String> {
     needs.iter().filter_map(|need| if let Dependency::Gate(gate) = need { Some(gate) } else { None })
 }
 
-/// Every component of a node.
+/// Every component of a node. Times are those of [`Clock::steady`]: a clock that is set makes nothing healthy or ill.
 #[derive(Debug, Default)]
 pub(super) struct ComponentHealth {
     components: Vec<MonitoredComponent>,
@@ -725,13 +722,13 @@ impl ComponentHealth {
     }
 
     /// How they are; nothing before all of them were measured.
-    pub(super) fn status(&self) -> Vec<ComponentStatus> {
-        if self.is_whole { self.components.iter().map(MonitoredComponent::status).collect() } else { Vec::new() }
+    pub(super) fn status(&self, clock: &Clock) -> Vec<ComponentStatus> {
+        if self.is_whole { self.components.iter().map(|one| one.status(clock)).collect() } else { Vec::new() }
     }
 
     /// How one of them is.
-    pub(super) fn of(&self, name: &str) -> Option<ComponentStatus> {
-        self.components.iter().find(|one| one.name == name).map(MonitoredComponent::status)
+    pub(super) fn of(&self, name: &str, clock: &Clock) -> Option<ComponentStatus> {
+        self.components.iter().find(|one| one.name == name).map(|one| one.status(clock))
     }
 }
 

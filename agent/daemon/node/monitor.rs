@@ -63,7 +63,7 @@ async fn news(node: &Node, systemd: &Systemd, units: &[String], changes: &mut Ch
 impl Node {
     /// How the components are.
     pub(in crate::daemon) fn components(&self) -> Vec<ComponentStatus> {
-        self.monitor.health.borrow().status()
+        self.monitor.health.borrow().status(&self.host.clock)
     }
 
     /// The node's object in the API, where its kubelet registers it there.
@@ -87,7 +87,7 @@ impl Node {
         let Some(systemd) = &self.host.systemd else { return pending().await };
         let Ok(node) = self.in_place(reference) else { return pending().await };
         let desired = &node.desired;
-        self.monitor.health.borrow_mut().begin(desired, self.host.clock.now());
+        self.monitor.health.borrow_mut().begin(desired, self.host.clock.steady());
         let units = self.monitor.health.borrow().units();
         let mut changes: Changes = None;
         let (mut since, mut pause) = (self.host.clock.start(), Duration::ZERO);
@@ -119,7 +119,7 @@ impl Node {
         // A bus that is away is reported elsewhere; what is known stays.
         let Ok(states) = systemd.units(units).await else { return };
         for state in states {
-            self.monitor.health.borrow_mut().record_state(state, self.host.clock.now());
+            self.monitor.health.borrow_mut().record_state(state, self.host.clock.steady());
         }
         self.ask(desired, None).await;
         self.monitor.health.borrow_mut().complete();
@@ -128,7 +128,7 @@ impl Node {
     /// One unit that systemd named; what came up is asked how it is.
     async fn take(&self, desired: &Desired, state: UnitState) {
         let unit = state.name.clone();
-        let is_new = self.monitor.health.borrow_mut().record_state(state, self.host.clock.now());
+        let is_new = self.monitor.health.borrow_mut().record_state(state, self.host.clock.steady());
         if is_new {
             self.ask(desired, Some(&unit)).await;
         }
@@ -146,12 +146,12 @@ impl Node {
     /// Reports what follows from what was seen, and what could not be reported before, as the node was changed meanwhile.
     async fn settle(&self, desired: &Desired, reference: &Reference) {
         let before = self.components();
-        let judged = self.monitor.health.borrow_mut().judge(self.host.clock.now());
+        let judged = self.monitor.health.borrow_mut().judge(self.host.clock.steady());
         self.monitor.unreported.borrow_mut().extend(judged);
-        let unexplained = self.monitor.health.borrow().unexplained(self.host.clock.now());
+        let unexplained = self.monitor.health.borrow().unexplained(self.host.clock.steady());
         let explaining = unexplained.iter().map(async |(name, unit, kind)| self.why(desired, name, unit, *kind).await);
         for ((name, _, kind), why) in unexplained.iter().zip(all(explaining).await) {
-            self.monitor.health.borrow_mut().explain(name, *kind, why.unwrap_or_default(), self.host.clock.now());
+            self.monitor.health.borrow_mut().explain(name, *kind, why.unwrap_or_default(), self.host.clock.steady());
         }
         // Who changes the node meanwhile reports what becomes of it; what is wrong after that still is news.
         if self.monitor.is_converging.get() {
@@ -186,7 +186,7 @@ impl Node {
     }
 
     fn report_component(&self, name: &str, code: Code, reference: &Reference, is_news: bool) {
-        let Some(component) = self.monitor.health.borrow().of(name) else { return };
+        let Some(component) = self.monitor.health.borrow().of(name, &self.host.clock) else { return };
         let verb = match component.state {
             ComponentState::Healthy => "recovered",
             ComponentState::Degraded => "is degraded",

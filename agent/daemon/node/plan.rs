@@ -231,7 +231,7 @@ mod tests {
                 flannel: Some(FlannelStore { etcd: etcd(), prefix: path(), description: "{}".into(), writes: true }),
                 ..small()
             },
-            Desired { etcd: Some(EtcdMember { access: etcd(), peer: path(), is_single: true }), ..small() },
+            Desired { etcd: Some(EtcdMember { access: etcd(), peer: path(), peer_identity: None, is_single: true }), ..small() },
         ];
         let digests: BTreeSet<String> = nodes.iter().map(|desired| digest(desired, None)).collect();
         assert_eq!(digests.len(), nodes.len());

@@ -70,8 +70,9 @@ impl CertificateInspection {
     /// What is to be put back: all drift but what a renewal puts right by itself.
     pub fn to_put_back<'a>(&'a self, desired: &'a Desired) -> impl Iterator<Item = &'a Drift> {
         let renews = desired.trust.as_ref().is_some_and(|trust| trust.renew);
-        let is_renewed =
-            move |drift: &&Drift| renews && signed(self, desired).any(|item| item.path == drift.path && item.is_expired());
+        let is_renewed = move |drift: &&Drift| {
+            renews && signed(self, desired).any(|item| item.path == drift.path && item.is_outside_its_time())
+        };
         self.drift.iter().filter(move |drift| !is_renewed(drift))
     }
 

@@ -9,7 +9,7 @@ use super::renewal::{Lock, QuorumState, RestartPermission, judge};
 use crate::clock::Timestamp;
 use crate::concurrent::all;
 use crate::converge::etcd::{Etcd, Members};
-use crate::desired::{EtcdAccess, EtcdMember};
+use crate::desired::EtcdMember;
 use crate::error::Result;
 use crate::http::Http;
 use crate::network::flannel::Api;
@@ -66,8 +66,7 @@ impl RenewalLease {
 /// If etcd cannot be asked: without its members' health nobody knows what a restart costs.
 pub async fn ask(http: &Http, member: &EtcdMember, late: bool) -> Result<Permission> {
     let etcd = Etcd::new(http, &member.access, ETCD);
-    let peers = EtcdAccess { endpoint: member.peer.clone(), identity: member.access.identity.clone() };
-    let members = Etcd::new(http, &peers, ETCD).members(&member.peer).await?;
+    let members = Etcd::new(http, &member.as_peer(), ETCD).members(&member.peer).await?;
     let quorum_state = |lock, unhealthy| QuorumState { members: members.all.len(), unhealthy, lock, late };
     match judge(&quorum_state(Lock::Unasked, unhealthy(&etcd, &members).await)) {
         RestartPermission::Go => return Ok(Permission::Go(RenewalLease::Nothing)),
@@ -176,6 +175,7 @@ mod tests {
 
     use super::*;
     use crate::clock::Clock;
+    use crate::desired::EtcdAccess;
     use crate::files::Tree;
     use crate::http::Tls;
     use crate::http::fake::{Act, Fake, ok, status};
@@ -246,6 +246,7 @@ mod tests {
         EtcdMember {
             access: EtcdAccess { endpoint: server.base.clone(), identity: None },
             peer: peers.base.clone(),
+            peer_identity: None,
             is_single: false,
         }
     }

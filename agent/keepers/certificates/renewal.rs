@@ -23,7 +23,7 @@ pub enum Due {
         /// Whether what is only desirable is no longer waited for.
         late: bool,
     },
-    /// Some have expired: whoever reads them does not serve, and there is nothing left to protect.
+    /// Some have expired, or are not valid yet: whoever reads them does not serve, and there is nothing left to protect.
     Expired,
 }
 
@@ -42,7 +42,7 @@ pub fn due(inspection: &CertificateInspection, desired: &Desired, now: Timestamp
     let mut due = Due::Nothing;
     for item in signed(inspection, desired) {
         let Some(leaf) = item.chain.first() else { continue };
-        if item.is_expired() {
+        if item.is_outside_its_time() {
             return Due::Expired;
         }
         if item.verdict != CertificateVerdict::NearEnd {
@@ -61,10 +61,11 @@ pub fn due(inspection: &CertificateInspection, desired: &Desired, now: Timestamp
 }
 
 impl InspectedCertificate {
-    /// Whether its time is over, and nothing else is known to be wrong with it.
+    /// Whether its time is over or has not begun, and nothing else is known to be wrong with it. What was signed while the clock was ahead
+    /// would else be waited for for as long.
     #[must_use]
-    pub fn is_expired(&self) -> bool {
-        matches!(self.verdict, CertificateVerdict::Flawed(Flaw::Expired(_)))
+    pub fn is_outside_its_time(&self) -> bool {
+        matches!(self.verdict, CertificateVerdict::Flawed(Flaw::Expired(_) | Flaw::NotYetValid(_)))
     }
 }
 
@@ -217,6 +218,11 @@ mod tests {
             desired.certificates[0].given = Some(GivenPair { certificate: text(), key: text() });
         };
         assert_eq!(found(expired(), RenewalSlot::ALONE, given), Due::Nothing);
+        // What was signed while the clock was ahead.
+        let mut early = item(DAY * 10, DAY * 300);
+        early.verdict = CertificateVerdict::Flawed(Flaw::NotYetValid(now().after(DAY * 1000)));
+        assert_eq!(found(vec![early.clone()], RenewalSlot::ALONE, |_| ()), Due::Expired);
+        assert_eq!(found(vec![early], RenewalSlot::ALONE, given), Due::Nothing);
         // A flaw beside the time is for a repair.
         let mut foreign = item(DAY * 10, DAY * 300);
         foreign.verdict = CertificateVerdict::Flawed(Flaw::ForeignKey);

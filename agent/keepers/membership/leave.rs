@@ -157,7 +157,7 @@ impl<'a> Departure<'a> {
         let own = self.at(&self.own.access.endpoint, OWN);
         let mut cause = None;
         for peer in [&self.own.peer].into_iter().chain(listed) {
-            let list = match self.at(peer, OWN).listed().await {
+            let list = match self.at_peer(peer).listed().await {
                 Ok((_, list)) => list,
                 Err(error) => {
                     cause = cause.or(Some(error.to_string()));
@@ -221,7 +221,7 @@ impl<'a> Departure<'a> {
     /// # Errors
     /// If etcd cannot be asked.
     pub(crate) async fn all_leave(&self) -> Result<bool> {
-        let members = self.at(&self.own.peer, OWN).members(&self.own.peer).await?;
+        let members = self.at_peer(&self.own.peer).members(&self.own.peer).await?;
         let own = self.at(&self.own.access.endpoint, OWN);
         let (api, key) = (own.api().await?, format!("{LEAVERS}/{}", members.own));
         let before = own.get(api, &key).await?;
@@ -333,6 +333,11 @@ impl<'a> Departure<'a> {
     fn at(&self, endpoint: &str, whose: &'static str) -> Etcd {
         let access = EtcdAccess { endpoint: endpoint.to_owned(), identity: self.own.access.identity.clone() };
         Etcd::new(self.http, &access, whose)
+    }
+
+    fn at_peer(&self, peer: &str) -> Etcd {
+        let access = EtcdAccess { endpoint: peer.to_owned(), ..self.own.as_peer() };
+        Etcd::new(self.http, &access, OWN)
     }
 
     /// The member that leaves, or has left. By its data the node may be another one since.
@@ -474,7 +479,7 @@ mod tests {
 
         fn asked_for(&self, is_single: bool) -> [Desired; 1] {
             let access = EtcdAccess { endpoint: self.own.base.clone(), identity: None };
-            let own = EtcdMember { access, peer: self.own.base.clone(), is_single };
+            let own = EtcdMember { access, peer: self.own.base.clone(), peer_identity: None, is_single };
             let members = vec![("m1".to_owned(), self.own.base.clone()), ("m2".to_owned(), self.other.base.clone())];
             let join = Some(Box::new(crate::desired::EtcdJoin::first_of(members)));
             [Desired { etcd: Some(own), etcd_join: join, ..Desired::default() }]
@@ -699,7 +704,7 @@ mod tests {
         let leaving = LeavingMember { id: 77, others: servers.iter().map(|server| server.base.clone()).collect() };
         servers.push(Fake::start(own).await);
         let access = EtcdAccess { endpoint: servers.last().unwrap().base.clone(), identity: None };
-        let own = EtcdMember { access, peer: String::new(), is_single: false };
+        let own = EtcdMember { access, peer: String::new(), peer_identity: None, is_single: false };
         let result = Departure { http: &http, root: &root, state: &root, programs: &programs(&root), asked: &[], own: &own }
             .remove(&leaving)
             .await;

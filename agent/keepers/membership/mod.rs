@@ -27,7 +27,7 @@ use super::certificates::quorum::{KEY, take};
 use crate::concurrent::all;
 use crate::converge::etcd::Etcd;
 use crate::converge::{EtcdMembership, MemberChange, MemberSituation, MemberStep};
-use crate::desired::{EtcdAccess, EtcdJoin};
+use crate::desired::{ClientIdentity, EtcdAccess, EtcdJoin};
 use crate::error::{Error, Result};
 use crate::files::{Attributes, Tree};
 use crate::http::Http;
@@ -195,11 +195,12 @@ async fn inspect<'a>(http: &Http, root: &Tree, join: &'a EtcdJoin, situation: &'
     if situation.is_running && data.is_present() {
         return Ok(found);
     }
-    let at =
-        |endpoint: &str| Etcd::new(http, &EtcdAccess { endpoint: endpoint.to_owned(), identity: join.identity.clone() }, ETCD);
+    let at = |endpoint: &str, identity: &Option<ClientIdentity>| {
+        Etcd::new(http, &EtcdAccess { endpoint: endpoint.to_owned(), identity: identity.clone() }, ETCD)
+    };
     let others = join.members.iter().map(|(_, peer)| peer).filter(|peer| !is_same(peer, &join.peer));
     let mut lists = Vec::new();
-    for (peer, heard) in all(others.map(async |peer| (peer, ask(http, &at(peer), peer).await))).await {
+    for (peer, heard) in all(others.map(async |peer| (peer, ask(http, &at(peer, &join.peer_identity), peer).await))).await {
         match heard {
             Heard::List(list) => lists.push(list),
             Heard::Nobody => {}
@@ -211,7 +212,7 @@ async fn inspect<'a>(http: &Http, root: &Tree, join: &'a EtcdJoin, situation: &'
     urls.dedup();
     let answers = all(urls.iter().map(async |url| {
         // Where there is TLS nobody is believed in the clear.
-        if (join.identity.is_none() || url.starts_with("https://")) && at(url).is_healthy(url).await {
+        if (join.identity.is_none() || url.starts_with("https://")) && at(url, &join.identity).is_healthy(url).await {
             return MemberHealth::Healthy;
         }
         // But who listens there may be alive.

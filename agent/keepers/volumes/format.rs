@@ -5,8 +5,9 @@ use ring::rand::{SecureRandom, SystemRandom};
 use super::attempt::{AttemptFailure, AttemptResult, ReadyDisk, event, failed, transient_stop};
 use super::keeper::{VolumeBackend, VolumeKeeper};
 use super::record::record_path;
+use super::stores::load_module;
 use crate::converge::Failure;
-use crate::desired::Volume;
+use crate::desired::{Content, Volume};
 use crate::error::{Error, Result};
 use crate::report::Code;
 use crate::storage::interlock::{DiskEvidence, Evidence, FormatDecision, decide, erase_command};
@@ -44,6 +45,7 @@ impl<H: VolumeBackend> VolumeKeeper<H> {
             None => mkfs::uuid_on_disk(volume.content, &random_uuid().map_err(|error| transient_stop("mkfs", &error))?),
         };
         let kind = volume.content.kind();
+        self.check_kernel(volume).await?;
         self.write_record(volume, kind, &fs_uuid, 0, VolumeState::Formatting, None)?;
         let mut message = format!("formatting {device} for volume {}", volume.disk);
         let holds_data = !before.disk.blank || before.survey.as_ref().is_some_and(|survey| survey.found.is_some());
@@ -78,6 +80,19 @@ impl<H: VolumeBackend> VolumeKeeper<H> {
         let message = format!("{device} was formatted for volume {}", volume.disk);
         self.progress.report().emit(event(Code::VolumeFormatted, volume, message).step("mkfs").duration(started.elapsed()));
         Ok(ReadyDisk { disk, fs_type: kind.to_owned(), fs_uuid, size })
+    }
+
+    /// A file system that the kernel cannot mount is not made: whoever then changed the image would find a volume in use.
+    async fn check_kernel(&self, volume: &Volume) -> AttemptResult<()> {
+        if volume.content == Content::ThinPool {
+            return Ok(());
+        }
+        let kind = volume.content.kind();
+        let said =
+            load_module(kind, Some(kind), &self.backend, &self.root).await.map_err(|error| transient_stop("mkfs", &error))?;
+        let Some(said) = said else { return Ok(()) };
+        let error = Error::permanent(format!("the kernel has no {kind}, and the volume was not formatted: {said}"));
+        Err(failed("mkfs", &error.remedy(format!("`modprobe {kind}` shows why; use an image whose kernel has {kind}"))).into())
     }
 
     /// A mkfs that wrote nothing refused the disk: it sees something that we do not know, and nothing of ours is on it.

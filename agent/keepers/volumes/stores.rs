@@ -35,19 +35,33 @@ impl<H: VolumeBackend> VolumeKeeper<H> {
 
 async fn check_machine<H: VolumeBackend>(store: &Store, backend: &H, root: &Tree) -> Result<()> {
     let (module, brings) = module(store.driver);
-    let filesystems = read(root, "/proc/filesystems")?;
-    let loaded = format!("/sys/module/{}", module.replace('-', "_"));
-    if !brings.is_some_and(|name| lists(&filesystems, name)) && root.facts(Path::new(&loaded))?.is_none() {
-        let ran = backend.run("program-modprobe", words(&["modprobe", module])).await?;
-        if ran.status != 0 {
-            return Err(no_module(store.driver, ran.stderr.trim()));
-        }
+    if let Some(said) = load_module(module, brings, backend, root).await? {
+        return Err(no_module(store.driver, &said));
     }
     if store.driver == StorageDriver::Devicemapper {
         let without = |error: Error| error.remedy("install LVM (lvm2, thin-provisioning-tools) in the image");
         backend.run("program-lvm-version", words(&["lvm", "version"])).await.map_err(without)?;
     }
     Ok(())
+}
+
+/// Has the kernel load a module, unless that or the file system that it brings is there. Where it cannot: what modprobe said.
+///
+/// # Errors
+/// If the kernel's lists cannot be read or modprobe cannot be run.
+pub(super) async fn load_module<H: VolumeBackend>(
+    module: &str,
+    file_system: Option<&str>,
+    backend: &H,
+    root: &Tree,
+) -> Result<Option<String>> {
+    let filesystems = read(root, "/proc/filesystems")?;
+    let loaded = format!("/sys/module/{}", module.replace('-', "_"));
+    if file_system.is_some_and(|name| lists(&filesystems, name)) || root.facts(Path::new(&loaded))?.is_some() {
+        return Ok(None);
+    }
+    let ran = backend.run("program-modprobe", words(&["modprobe", module])).await?;
+    Ok((ran.status != 0).then(|| ran.stderr.trim().to_owned()))
 }
 
 fn words(argv: &[&str]) -> Vec<String> {

@@ -106,6 +106,15 @@ impl VolumeBackend for Machine {
             let failed = ProgramOutput { status: 1, stdout: String::new(), stderr: "no room\n".into() };
             return Ok(if self.mkfs == "good" { ProgramOutput::default() } else { failed });
         }
+        if key == "program-modprobe" {
+            self.say(argv.join(" "));
+            let stderr = "modprobe: FATAL: Module xfs not found in directory /lib/modules/6.1.0\n".into();
+            return Ok(if self.mkfs == "good" {
+                ProgramOutput::default()
+            } else {
+                ProgramOutput { status: 1, stderr, ..ProgramOutput::default() }
+            });
+        }
         assert_eq!(key, "program-mkfs-etcd");
         self.say(
             argv.iter()
@@ -261,6 +270,23 @@ async fn a_disk_that_mkfs_refuses_is_never_forced() {
         assert_eq!(keeper.record(&volume()), Ok(None), "nothing of ours is on the disk");
         assert_eq!(log(&keeper), ["mkfs.xfs -q -K -n ftype=1 -m uuid=U -L hna-etcd NODE"]);
     }
+}
+
+#[tokio::test]
+async fn a_file_system_that_the_kernel_cannot_mount_is_not_made() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut keeper = keeper(dir.path(), &vec![0; SIZE]);
+    put(dir.path(), "proc/filesystems", b"nodev\toverlay\n\text4\n");
+    keeper.backend.mkfs = "no module";
+    let failure = keeper.bring_up(&volume(), MINUTE).await.unwrap_err();
+    assert_eq!((failure.code, failure.doing().as_str()), (Code::VolumeFailed, "volume etcd: mkfs"));
+    let cause = "the kernel has no xfs, and the volume was not formatted: modprobe: FATAL: Module xfs not found in directory ";
+    assert!(failure.cause.starts_with(cause) && failure.remedy.contains("modprobe xfs"), "{failure:?}");
+    assert_eq!((keeper.record(&volume()), log(&keeper)), (Ok(None), vec!["modprobe xfs".to_owned()]), "nothing was begun");
+    // An image with it, or one that loads it.
+    keeper.backend.mkfs = "good";
+    assert_eq!(keeper.bring_up(&volume(), MINUTE).await, Ok(true));
+    assert_eq!(log(&keeper)[..2], ["modprobe xfs", "mkfs.xfs -q -K -n ftype=1 -m uuid=U -L hna-etcd NODE"]);
 }
 
 #[tokio::test]

@@ -16,7 +16,7 @@ use crate::desired::{
 use crate::kubernetes::parts::certificates::{ETCD_AUTHORITY, ETCD_SERVER};
 use crate::kubernetes::parts::daemon::{GOOD_IN_A_ROW, MADE, NO_START_TIMEOUT, curl_options, deadline, wait_for_space};
 use crate::kubernetes::parts::directories::directory;
-use crate::kubernetes::parts::etcd::client_identity;
+use crate::kubernetes::parts::etcd::{client_identity, server_identity};
 use crate::kubernetes::parts::etcd_release::{TRUSTED_CA, Version, version};
 use crate::kubernetes::parts::paths::GUARDED;
 use crate::kubernetes::spec::cluster::{ClusterSpec, EtcdCluster, host_of};
@@ -95,6 +95,13 @@ impl Listeners {
     }
 }
 
+/// As whom the agent asks where members serve each other. etcd takes a certificate with names there from one of these alone
+/// (`checkCertSAN` of its package `transport`), and so not the clients' one that carries their name.
+fn peer_identity(cluster: &ClusterSpec) -> Option<ClientIdentity> {
+    let is_named = etcd_access::clients(cluster) == etcd_access::Clients::Named;
+    cluster.tls.then(|| if is_named { server_identity() } else { client_identity() })
+}
+
 /// Where the API server of this master reaches etcd. Over TLS it needs certificates, and the server's names the loopback.
 pub(in crate::kubernetes) fn url_of_the_api_server(spec: &NodeSpec) -> String {
     Listeners::of(spec).loopback()
@@ -156,8 +163,9 @@ pub(in crate::kubernetes) fn part(spec: &NodeSpec, address: IpAddr) -> Desired {
     let (url, identity) = Listeners::of(spec).member(address);
     let health = format!("{url}/health");
     let access = EtcdAccess { endpoint: url, identity: identity.clone() };
+    let peer_identity = spec.kubernetes.as_ref().and_then(peer_identity);
     let has_others = spec.etcd_discovery.is_some() || spec.kubernetes.as_ref().is_some_and(ClusterSpec::has_several_masters);
-    part.etcd = Some(EtcdMember { access, peer: Listeners::of(spec).peer(address), is_single: !has_others });
+    part.etcd = Some(EtcdMember { access, peer: Listeners::of(spec).peer(address), peer_identity, is_single: !has_others });
     part.gates.push(Gate {
         name: "etcd".to_owned(),
         unit: Some(UNIT.to_owned()),
@@ -185,6 +193,7 @@ fn join(spec: &NodeSpec, address: IpAddr, needs: &BTreeSet<Dependency>) -> Optio
         token: token(spec, &name),
         existing: etcd.joins,
         identity: listeners.tls.then(client_identity),
+        peer_identity: spec.kubernetes.as_ref().and_then(peer_identity),
         data: DATA.to_owned(),
         file: JOIN.to_owned(),
         unit: UNIT.to_owned(),
@@ -374,7 +383,9 @@ fn private(path: &str, needs: BTreeSet<Dependency>) -> Directory {
 mod tests {
     use super::*;
     use crate::kubernetes::awaited_store;
-    use crate::kubernetes::fixtures::{arguments, asked, assignments, content, file, gate, master, node, problems, value};
+    use crate::kubernetes::fixtures::{
+        ETCDS_OWN, arguments, asked, assignments, content, file, gate, master, node, problems, value,
+    };
 
     fn settings_of(minor: u16, changes: &[(&str, &str)]) -> Vec<(String, String)> {
         of_both_files(&master(minor, changes))
@@ -444,6 +455,34 @@ mod tests {
         let without_tls = master(15, &[("TLS_DISABLED", "true"), ("CERTIFICATES", "")]);
         assert_eq!(asked(&without_tls, "etcd"), Some("http://127.0.0.1:2379/health"));
         assert!(!open.iter().any(|(key, _)| key.contains("CERT") || key.contains("METRICS")));
+    }
+
+    /// Attack: etcd's listener for peers turned the clients' certificate away, which has a name, and a member that came late never joined.
+    #[test]
+    fn members_are_asked_where_they_serve_peers_by_a_certificate_that_is_let_in_there() {
+        let members = (
+            "ETCD_INITIAL_CLUSTER",
+            "blue-master-0=https://192.0.2.11:2380,m2=https://192.0.2.12:2380,m3=https://192.0.2.13:2380",
+        );
+        let own = ETCDS_OWN.to_vec();
+        for (changes, pair) in [(vec![], "server"), (own, "admin"), (vec![("KUBE_TAG", "v1.9.6")], "admin")] {
+            let desired = node(&[&changes[..], &[members]].concat());
+            let (member, join) = (desired.etcd.unwrap(), desired.etcd_join.unwrap());
+            assert_eq!(
+                (&member.as_peer().endpoint, &member.as_peer().identity),
+                (&join.peer, &join.peer_identity),
+                "{changes:?}"
+            );
+            let (client, peer) = (join.identity.unwrap(), join.peer_identity.unwrap());
+            assert_eq!(
+                (client.certificate, client.key),
+                ("/etc/etcd/certs/admin.crt".into(), "/etc/etcd/certs/admin.key".into())
+            );
+            let [certificate, key] = ["crt", "key"].map(|end| format!("/etc/etcd/certs/{pair}.{end}"));
+            assert_eq!((peer.certificate, peer.key, peer.authority), (certificate, key, client.authority), "{changes:?}");
+        }
+        let plain = node(&[("TLS_DISABLED", "true"), ("CERTIFICATES", "")]);
+        assert_eq!(plain.etcd.unwrap().peer_identity, None);
     }
 
     #[test]

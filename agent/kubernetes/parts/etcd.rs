@@ -1,13 +1,14 @@
 //! As whom this node asks etcd.
 
-use super::certificates::{ETCD_AUTHORITY, ETCD_CLIENT};
+use super::certificates::{ETCD_AUTHORITY, ETCD_CLIENT, ETCD_SERVER};
 use crate::desired::ClientIdentity;
 
 /// As whom this node asks etcd over TLS.
 pub(in crate::kubernetes) fn client_identity() -> ClientIdentity {
-    ClientIdentity {
-        certificate: ETCD_CLIENT.certificate.to_owned(),
-        key: ETCD_CLIENT.key.to_owned(),
-        authority: ETCD_AUTHORITY.to_owned(),
-    }
+    ClientIdentity { authority: ETCD_AUTHORITY.to_owned(), ..ETCD_CLIENT.client() }
+}
+
+/// As whom a master asks where etcd's members serve each other, like its own member.
+pub(in crate::kubernetes) fn server_identity() -> ClientIdentity {
+    ClientIdentity { authority: ETCD_AUTHORITY.to_owned(), ..ETCD_SERVER.client() }
 }
