@@ -75,6 +75,9 @@ pub const BUILT: Timestamp = match option_env!("HNA_BUILD_DATE") {
     None => Timestamp(0),
 };
 
+/// How long after a boot a clock may be wrong that is set from the network.
+pub const CLOCK_SETTLES: Duration = Duration::from_mins(3);
+
 /// How long the answer of somebody else is waited for. In tests it comes from the test itself, and a machine that stands still for
 /// seconds must turn none: there the limit is only the fallback for one that hangs.
 #[must_use]

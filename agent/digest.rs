@@ -55,18 +55,25 @@ pub fn hex(bytes: &[u8]) -> String {
 /// The digest of a value as JSON: what is digested is what its serialization says, and no more.
 #[must_use]
 pub fn of(value: &impl serde::Serialize) -> String {
-    let mut digest = Sha256::default();
-    // A digest takes whatever it is fed, and maps with names that are no texts are not given to it.
-    let _ = serde_json::to_writer(&mut digest, value);
-    digest.hex()
+    // Maps with names that are no texts are not given to it. Writing into the digest itself would compile each type once more.
+    hex(&serde_json::to_vec(value).unwrap_or_default())
 }
 
 /// A name for the files and the unit of a thing with an id from outside: 32 hexadecimal digits of its digest.
 #[must_use]
 pub fn key_of(id: &str) -> String {
-    let mut key = hex(id.as_bytes());
-    key.truncate(32);
-    key
+    short(hex(id.as_bytes()))
+}
+
+/// The same for what a value is as JSON.
+#[must_use]
+pub fn key_of_json(value: &impl serde::Serialize) -> String {
+    short(of(value))
+}
+
+fn short(mut digest: String) -> String {
+    digest.truncate(32);
+    digest
 }
 
 #[cfg(test)]

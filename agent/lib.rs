@@ -24,6 +24,7 @@ pub mod digest;
 pub mod error;
 pub mod files;
 pub mod freshness;
+mod gather;
 pub mod http;
 pub mod identity;
 pub mod keepers;

@@ -9,8 +9,8 @@
 use std::cell::Cell;
 use std::fmt;
 
-use serde::Deserializer;
 use serde::de::{DeserializeOwned, DeserializeSeed, Error as _, MapAccess, SeqAccess, Visitor};
+use serde::{Deserializer, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Number, Value};
 
@@ -87,6 +87,15 @@ pub fn answer(bytes: &[u8]) -> Result<Value, JsonRejection> {
 /// If it would take more than an answer may, is not JSON, or is not what the type wants.
 pub fn typed<T: DeserializeOwned>(text: impl AsRef<[u8]>) -> Result<T, JsonRejection> {
     counted(text.as_ref(), ANSWER_MEMORY)
+}
+
+/// What one of the agent's own types is as JSON. By way of its text: `serde_json::to_value` would compile each type a second time.
+///
+/// # Errors
+/// If it would take more than a file of the state may, or has maps with names that are no texts.
+pub fn of(own: &impl Serialize) -> Result<Value, Error> {
+    let text = serde_json::to_vec(own).map_err(Error::permanent)?;
+    Ok(value(&text, STATE_FILE_MEMORY)?)
 }
 
 /// A file of the agent's own state, read into a type.

@@ -101,21 +101,22 @@ impl CfnEndpoint {
     }
 
     fn refusal(&self, response: &Response, resource: &str) -> Error {
+        let stack = &self.stack;
         let (code, message) = aws_error(&response.body);
         let parts: Vec<_> = [code.as_str(), message.as_str()].into_iter().filter(|part| !part.is_empty()).collect();
         let remedy = match (response.status, code.as_str()) {
             (400, "InvalidParameterValue") => {
                 format!(
-                    "the stack {} or its resource {resource} does not exist any more: check `openstack stack show`; if the stack was deleted, this server can be deleted too",
-                    self.stack
+                    "the stack {stack} or its resource {resource} does not exist any more: check `openstack stack show {stack}`; if the stack was deleted, this server can be deleted too"
                 )
             }
             (400, "IncompleteSignature") | (403, "MissingAuthenticationToken") => {
                 "a proxy may be changing the URL: connect to Heat's CloudFormation API directly".to_owned()
             }
             (401 | 403, _) => format!(
-                "the server's keys were revoked, or the stack was deleted or suspended, or path names a resource other than this server ({resource}): \
-                 update the stack, or correct [cfn] in os-collect-config.conf"
+                "`openstack stack show {stack}`: if suspended, `openstack stack resume {stack}`; if deleted, this server can be deleted too. Else \
+                 the server's keys were revoked, or path names another resource than this server ({resource}): update the stack, or correct \
+                 [cfn] in os-collect-config.conf"
             ),
             (404, _) => "metadata_url does not lead to Heat's CloudFormation API (http://HOST:8000/v1/): correct it".to_owned(),
             (500, _) => {

@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use crate::budgets::{DEPLOYMENTS, DOCUMENT_BYTES, DOCUMENT_MEMORY, json};
 use crate::error::{Error, Result};
+use crate::gather::Gather;
 
 /// A stack and one of its resources.
 type Resource = (String, String);
@@ -134,7 +135,7 @@ impl Entries {
 
     fn index(&self) -> &Index {
         self.index.get_or_init(|| {
-            let ids = self.ids.iter().map(ToString::to_string).collect();
+            let ids = self.ids.iter().map(ToString::to_string).gather();
             let mut newest: BTreeMap<Resource, (String, BTreeSet<String>)> = BTreeMap::new();
             for entry in self.values() {
                 let text = |key: &str| entry.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
@@ -148,7 +149,7 @@ impl Entries {
                     }
                 }
             }
-            let newest = newest.into_iter().map(|(resource, (_, ids))| (resource, ids)).collect();
+            let newest = newest.into_iter().map(|(resource, (_, ids))| (resource, ids)).gather();
             Index { ids: Arc::new(ids), newest: Arc::new(newest) }
         })
     }

@@ -119,7 +119,7 @@ impl HeatEndpoint {
             401 => "Heat refuses a token that Keystone has just issued: check [keystone_authtoken] in heat.conf and the log of heat-api"
                 .to_owned(),
             403 => format!("user_id is not that of the server {resource}, or project_id not that of the stack {stack}: correct [heat] in os-collect-config.conf, or update the stack"),
-            404 => format!("the stack {stack} is gone, or stack_id is wrong: check `openstack stack show`; a server of a deleted stack can be deleted too"),
+            404 => format!("the stack {stack} is gone, or stack_id is wrong: check `openstack stack show {stack}`; a server of a deleted stack can be deleted too"),
             502..=504 | 429 => "Heat's API or its load balancer is overloaded or down; the agent retries".to_owned(),
             _ => "check the log of heat-api, and that the orchestration endpoint in Keystone's catalog leads to Heat's API".to_owned(),
         };

@@ -13,6 +13,7 @@ use super::section::{DEPLOYMENT_KEY, DEPLOYMENTS, Section};
 use super::source_set::{HintOrigin, SourceSet, keys, needed};
 use crate::digest;
 use crate::error::{Context, Error, Result};
+use crate::gather::Gather;
 use crate::report::{Code, Event, Phase};
 use crate::settings::os_collect_config::OsCollectConfig;
 use crate::settings::source_name::SourceName;
@@ -66,7 +67,7 @@ impl SourceHints {
 
     /// The ways that led to answers which name no source: what was learnt is not changed by them.
     pub(super) fn carried(ways: &[(SourceName, &SourceSet)], answering: &[SourceName]) -> Self {
-        let sections = ways.iter().map(|(source, set)| (*source, set.section().clone())).collect();
+        let sections = ways.iter().map(|(source, set)| (*source, set.section().clone())).gather();
         let collectors = answering.iter().map(|source| source.as_str().to_owned()).collect();
         Self { sections, collectors, ..Self::nothing(HintOrigin::Before) }
     }
@@ -159,7 +160,7 @@ impl SourceHints {
 
     /// Tells what the files say from what they said at another time, without showing it.
     pub(super) fn digest(files: &[Self]) -> String {
-        let mut sections: BTreeMap<_, _> = SourceName::REMOTE.map(|source| (source, Section::default())).into();
+        let mut sections: BTreeMap<_, _> = SourceName::REMOTE.map(|source| (source, Section::default())).into_iter().gather();
         let mut collectors: &[String] = &[];
         for hints in files {
             for (source, section) in &hints.sections {
@@ -247,7 +248,7 @@ impl KnownSources {
 
     /// Notes the sets by which sources answered last.
     pub(super) fn prove<'a>(&mut self, answered: impl Iterator<Item = (SourceName, &'a SourceSet)>) {
-        self.proven = answered.map(|(source, set)| (source, set.is_https())).collect();
+        self.proven = answered.map(|(source, set)| (source, set.is_https())).gather();
     }
 
     /// Takes over what a stronger document says, or nothing of it where it leads from https to http.
@@ -321,7 +322,7 @@ impl KnownSources {
     /// The sets by which sources answered last are not left for http either: not for a stronger document, and not because the
     /// one that named them is gone.
     pub(super) fn hold<'a>(&mut self, answered: impl Iterator<Item = (SourceName, &'a SourceSet)>) {
-        let answered: BTreeMap<_, _> = answered.map(|(source, set)| (source, set.clone())).collect();
+        let answered: BTreeMap<_, _> = answered.map(|(source, set)| (source, set.clone())).gather();
         let before: Vec<_> = answered.keys().copied().collect();
         // One that is in force already is left when another one answers.
         let Some(source) = self.leaves_https(&answered, &before).filter(|_| !self.may_leave_https) else { return };

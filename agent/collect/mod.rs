@@ -42,6 +42,7 @@ use crate::backoff::random;
 use crate::clock::{Clock, Moment};
 use crate::error::Error;
 use crate::files::{Attributes, Tree};
+use crate::gather::Gather;
 use crate::http::Http;
 use crate::identity::{InstanceRecord, LEARNT, Leftovers};
 use crate::openstack::keystone::Keystone;
@@ -728,7 +729,7 @@ impl Collector {
     fn merge(&mut self, wholly: bool) {
         let layers: Vec<_> = self.sources.iter().filter_map(Source::layer).collect();
         let shown = self.sources.iter().filter(|source| source.configured || source.state.last_good.is_some());
-        let states: BTreeMap<_, _> = shown.map(|source| (source.name.as_str(), source.state.clone())).collect();
+        let states: BTreeMap<_, _> = shown.map(|source| (source.name.as_str(), source.state.clone())).gather();
         let awaited = self.snapshot.awaited;
         if wholly {
             self.snapshot.merge(&layers, states);

@@ -71,7 +71,7 @@ fn refused(response: &Response) -> Error {
              the server gets a new one"
         }
         404 => {
-            "the object was deleted, with its stack or by hand: check `openstack stack show`; updating the stack writes it again"
+            "the object was deleted, with its stack or by hand: check `openstack stack show STACK`; updating the stack writes it again"
         }
         408 | 429 | 500.. => "Swift or its proxy is overloaded or down; the agent retries",
         _ => "check that metadata_url leads to the object that Heat wrote",

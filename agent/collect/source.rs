@@ -523,7 +523,7 @@ impl Source {
             SourceName::Request => "Heat's temporary URL",
             SourceName::HeatLocal | SourceName::Local | SourceName::File | SourceName::HeatParams => return error.clone(),
         };
-        let place = "if `openstack endpoint list` shows another address, correct /etc/os-collect-config.conf";
+        let place = "if `openstack catalog list` shows another address, correct /etc/os-collect-config.conf";
         let named = error.clone().context(format!("asking {server}"));
         match error.connect_failure() {
             Some(ConnectFailure::Refused { peer, trial }) => {
@@ -533,7 +533,8 @@ impl Source {
             Some(ConnectFailure::Name(host)) => named.remedy(format!(
                 "`getent hosts {host}` checks it. Correct this node's name servers in /etc/resolv.conf; {place}"
             )),
-            Some(ConnectFailure::Authority(_) | ConnectFailure::Silence | ConnectFailure::Clock) | None => named,
+            Some(ConnectFailure::Authority(_) | ConnectFailure::Silence | ConnectFailure::Clock | ConnectFailure::Expired)
+            | None => named,
         }
     }
 

@@ -13,6 +13,7 @@ use super::section::Section;
 use super::{cfn, heat, request};
 use crate::digest;
 use crate::error::{Context, Error, Result};
+use crate::gather::Gather;
 use crate::http::split;
 use crate::openstack::aws_signature::Keys;
 use crate::openstack::keystone::Credentials;
@@ -133,7 +134,7 @@ impl SourceSet {
     }
 
     pub(super) fn stored(&self) -> Stored {
-        Stored(self.section.values().iter().map(|(key, values)| ((*key).to_owned(), values.clone())).collect())
+        Stored(self.section.values().iter().map(|(key, values)| ((*key).to_owned(), values.clone())).gather())
     }
 
     /// Whether both ask the same place with the same credentials, whichever document they are from.

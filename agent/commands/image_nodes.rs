@@ -16,6 +16,7 @@ use crate::daemon;
 use crate::deploy::hooks;
 use crate::error::Result;
 use crate::files::Tree;
+use crate::gather::Gather;
 use crate::kubernetes::{ImagePolicy, MachineFacts, Role};
 use crate::machine::facts;
 use crate::machine::image::{MissingItem, missing};
@@ -121,7 +122,7 @@ impl Image<'_> {
             let Some(found) = self.of_node(&way, &name)? else { continue };
             // What is missing only for some values is not known to be needed.
             common = Some(match common {
-                Some(common) => common.intersection(&found).cloned().collect(),
+                Some(common) => common.intersection(&found).cloned().gather(),
                 None => found,
             });
         }
@@ -157,7 +158,7 @@ impl Image<'_> {
             let Finding { key, problem, rule, remedy, .. } = of_mistake("", mistake);
             MissingItem { place: key, problem, rule, remedy }
         }));
-        Ok(Some(needs.into_iter().map(|need| (need, who.clone())).collect()))
+        Ok(Some(needs.into_iter().map(|need| (need, who.clone())).gather()))
     }
 }
 

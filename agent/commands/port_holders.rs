@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use super::print;
 use crate::error::Result;
+use crate::gather::Gather;
 use crate::machine::listeners::holders;
 use crate::process::exit;
 
@@ -13,7 +14,7 @@ use crate::process::exit;
 /// # Errors
 /// If standard output cannot be written.
 pub fn run(ports: &[u16]) -> Result<ExitCode> {
-    let found = holders(Path::new("/proc"), &ports.iter().copied().collect());
+    let found = holders(Path::new("/proc"), &ports.iter().copied().gather());
     print(&serde_json::to_string(&found).unwrap_or_default())?;
     Ok(exit::OK)
 }

@@ -104,7 +104,8 @@ fn data(text: &str) -> Result<Value> {
 async fn deliver(sender: &Sender, handle: &Handle, signal: &WaitSignal, own: &OwnCredentials) -> Result<DeliveryMethod> {
     let sent = sender.deliver(handle.destination(), &handle.body(signal), own, PAUSES, TRIES).await;
     sent.map_err(|(kind, answer)| {
-        let remedy = answer.remedy.as_deref().unwrap_or("check with `openstack stack show` that the stack is still waiting");
+        let remedy =
+            answer.remedy.as_deref().unwrap_or("check with `openstack stack show STACK` that the stack is still waiting");
         let error = Error::new(kind, answer.cause).remedy(remedy);
         error.context(format!("signalling {}", handle.destination().shown()))
     })

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use sysinfo::Disks;
 
 use super::{document, print, print_error, print_styled, terminal};
+use crate::budgets::json;
 use crate::clock::Clock;
 use crate::collect::Snapshot;
 use crate::daemon;
@@ -139,7 +140,7 @@ fn show(status: &StatusDocument, running: bool, wanted: Arguments) -> Result<()>
 
 /// The status for programs: the daemon's document, and what can only be said at this moment (docs/schemas/status.json).
 fn document(status: &StatusDocument, running: bool, disks: &[DiskSpace]) -> Result<Value> {
-    let mut value = serde_json::to_value(status).map_err(Error::permanent)?;
+    let mut value = json::of(status)?;
     if let Some(agent) = value.get_mut("agent").and_then(|agent| agent.as_object_mut()) {
         agent.insert("running".to_owned(), running.into());
     }

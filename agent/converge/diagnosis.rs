@@ -12,6 +12,7 @@ use crate::clock::Clock;
 use crate::desired::{Desired, GateProbe};
 use crate::error::remedy::Remedy;
 use crate::files::Tree;
+use crate::gather::Gather;
 use crate::machine::listeners::{Holder, refused_ports};
 use crate::report::text::{escaped, shortened};
 
@@ -189,7 +190,7 @@ async fn find_port_holder(desired: &Desired, unit: &str, output: &[String], word
     let refused = refused_ports(output);
     let of_gates =
         desired.gates.iter().filter(|gate| gate.unit.as_deref() == Some(unit)).filter_map(|gate| own_port(&gate.probe));
-    let ports: BTreeSet<u16> = refused.iter().copied().chain(of_gates).collect();
+    let ports: BTreeSet<u16> = refused.iter().copied().chain(of_gates).gather();
     if ports.is_empty() {
         return None;
     }

@@ -26,6 +26,7 @@ use crate::clock::{Clock, Stopwatch};
 use crate::desired::{AddOn, Dependency, Desired, Directory, File, Gate, Unit, Volume};
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::Tree;
+use crate::gather::Gather;
 use crate::machine::add_ons;
 use crate::network::flannel::Version;
 use crate::progress::{Progress, StepId};
@@ -183,7 +184,7 @@ impl<R> From<bool> for StepOutcome<R> {
 impl<'a, U: UnitManager, V: Volumes, P: Prober + Objects + PodNetwork + EtcdMembership, C: Certificates> Run<'a, U, V, P, C> {
     async fn all(&mut self) -> std::result::Result<(), Failure> {
         let first_helpers = first_helpers(self.desired);
-        let done: BTreeSet<String> = first_helpers.iter().map(|unit| unit.name.clone()).collect();
+        let done: BTreeSet<String> = first_helpers.iter().map(|unit| unit.name.clone()).gather();
         // Found before anything is touched: a mistake of who made the Desired.
         let graph = Graph::new(self.desired, &done).map_err(|cause| {
             Failure::new(Code::NodeFailed, "order of steps", cause).remedy("This is a bug of heat-node-agent: please report it.")
@@ -307,7 +308,7 @@ impl<'a, U: UnitManager, V: Volumes, P: Prober + Objects + PodNetwork + EtcdMemb
             })
             .collect();
         let files: Vec<&FileChange> = plan.files.iter().filter(|change| !is_late(&change.path)).collect();
-        let changed: BTreeSet<&str> = files.iter().filter(|change| change.rewrites).map(|change| change.path.as_str()).collect();
+        let changed: BTreeSet<&str> = files.iter().filter(|change| change.rewrites).map(|change| change.path.as_str()).gather();
         self.note_restarts(&changed)?;
         let mut unowned = Unowned::default();
         for change in directories {
@@ -532,7 +533,7 @@ impl<'a, U: UnitManager, V: Volumes, P: Prober + Objects + PodNetwork + EtcdMemb
 
     /// Puts certificates in place; who reads a changed one has a restart pending before.
     fn commit(&mut self, prepared: &Prepared<C::Record>) -> std::result::Result<(), Failure> {
-        self.note_restarts(&prepared.changes.iter().map(String::as_str).collect())?;
+        self.note_restarts(&prepared.changes.iter().map(String::as_str).gather())?;
         self.context.certificates.commit(prepared)?;
         self.outcome.changed |= !prepared.sets.is_empty();
         Ok(())
@@ -560,7 +561,7 @@ impl<'a, U: UnitManager, V: Volumes, P: Prober + Objects + PodNetwork + EtcdMemb
         };
         let Some(change) = plan::file_change(file, observed) else { return Ok(()) };
         if change.rewrites {
-            self.note_restarts(&[file.path.as_str()].into_iter().collect())?;
+            self.note_restarts(&[file.path.as_str()].into_iter().gather())?;
         }
         self.file(&change)
     }
@@ -616,7 +617,7 @@ impl<'a, U: UnitManager, V: Volumes, P: Prober + Objects + PodNetwork + EtcdMemb
     fn note(&self) -> std::result::Result<(), Failure> {
         // What is pending for a unit that is no longer desired is dropped.
         let pending = self.pending.iter().filter(|name| self.desired.units.iter().any(|unit| unit.name == **name));
-        let pending = pending.cloned().collect();
+        let pending = pending.cloned().gather();
         pending::write(self.context.root, &pending).map_err(|error| file_failure("recording pending restarts", &error))
     }
 

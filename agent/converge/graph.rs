@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use super::plan::needs_of_file;
 use crate::desired::{AddOn, Dependency, Desired, Directory, EtcdJoin, File, FlannelStore, Gate, Object, Unit, Volume};
+use crate::gather::Gather;
 use crate::progress::StepId;
 
 /// One step: what of the `Desired` it makes true.
@@ -66,11 +67,11 @@ impl<'a> Graph<'a> {
     /// In words, if a need names nothing, two steps have one name, or steps wait for each other.
     pub(crate) fn new(desired: &'a Desired, done: &BTreeSet<String>) -> Result<Self, String> {
         let steps = steps(desired, done);
-        let ids: BTreeSet<StepId> = steps.iter().map(|(step, _)| step.id()).collect();
+        let ids: BTreeSet<StepId> = steps.iter().map(|(step, _)| step.id()).gather();
         let late_files: BTreeSet<&str> = steps
             .iter()
             .filter_map(|(step, _)| if let GraphStep::File(file) = step { Some(file.path.as_str()) } else { None })
-            .collect();
+            .gather();
         let places = desired.trusted_paths();
         let mut waiting: Vec<Waiting<'_>> = Vec::with_capacity(steps.len());
         for (step, wanted) in steps {
@@ -176,7 +177,7 @@ fn steps<'a>(desired: &'a Desired, done: &BTreeSet<String>) -> Vec<(GraphStep<'a
     if let Some(flannel) = &desired.flannel {
         // A member on this node comes first; where it is another's, its address is all there is to wait for.
         let of_etcd = |gate: &&Gate| flannel.writes && gate.name == ETCD;
-        let needs = desired.gates.iter().filter(of_etcd).map(|gate| Dependency::Gate(gate.name.clone())).collect();
+        let needs = desired.gates.iter().filter(of_etcd).map(|gate| Dependency::Gate(gate.name.clone())).gather();
         steps.push((GraphStep::FlannelKey(flannel), needs));
     }
     steps.extend(desired.etcd_join.iter().map(|join| (GraphStep::EtcdMember(join), join.needs.clone())));

@@ -10,6 +10,7 @@ use super::{UnitManager, pending};
 use crate::desired::{Content, Desired, Volume, VolumeRole};
 use crate::error::Result;
 use crate::files::{FileKind, READ_LIMIT, Tree};
+use crate::gather::Gather;
 use crate::storage::thin_pool;
 use crate::systemd::{UnitState, mount_unit};
 
@@ -114,7 +115,7 @@ pub(crate) async fn observe_units(
 ) -> Result<()> {
     observed.pending = pending::read(tree);
     let states = try_join_all(desired.units.iter().map(|unit| units.unit(&unit.name))).await?;
-    observed.units = desired.units.iter().map(|unit| unit.name.clone()).zip(states).collect();
+    observed.units = desired.units.iter().map(|unit| unit.name.clone()).zip(states).gather();
     let unit_of = |volume: &Volume| match volume.content {
         Content::Xfs | Content::Btrfs => mount_unit(&volume.mount_point),
         Content::ThinPool => thin_pool::UNIT.to_owned(),
@@ -122,7 +123,7 @@ pub(crate) async fn observe_units(
     let names: Vec<String> = desired.volumes.iter().map(unit_of).collect();
     let mounts = try_join_all(names.iter().map(|name| units.is_active(name))).await?;
     let mounted = desired.volumes.iter().zip(mounts).filter(|(_, is_active)| *is_active);
-    observed.mounted = mounted.map(|(volume, _)| volume.role).collect();
+    observed.mounted = mounted.map(|(volume, _)| volume.role).gather();
     Ok(())
 }
 

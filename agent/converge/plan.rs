@@ -8,6 +8,7 @@ use crate::desired::{
     CaCertificate, Certificate, Content, Dependency, Desired, Directory, File, FormatPolicy, Owner, Unit, Volume,
 };
 use crate::files::FileKind;
+use crate::gather::Gather;
 use crate::storage::thin_pool::POOL;
 use crate::systemd::UnitState;
 
@@ -101,7 +102,7 @@ impl ChangePlan {
 #[must_use]
 pub fn plan(desired: &Desired, observed: &Observed) -> ChangePlan {
     let files: Vec<FileChange> = desired.files.iter().filter_map(|file| file_change(file, observed)).collect();
-    let changed: BTreeSet<&str> = files.iter().filter(|change| change.rewrites).map(|change| change.path.as_str()).collect();
+    let changed: BTreeSet<&str> = files.iter().filter(|change| change.rewrites).map(|change| change.path.as_str()).gather();
     let mut plan = ChangePlan {
         directories: desired.directories.iter().filter_map(|directory| directory_change(directory, observed)).collect(),
         reload: changed.iter().any(|path| is_unit_file(path)),
@@ -180,7 +181,7 @@ pub(crate) fn volume_below<'a>(desired: &'a Desired, path: &str) -> Option<&'a V
 /// What has to be there before a file can be written: the volume and the directories with needs that it lies in.
 pub(crate) fn needs_of_file(desired: &Desired, path: &str) -> BTreeSet<Dependency> {
     let mut needs: BTreeSet<Dependency> =
-        volume_below(desired, path).into_iter().map(|volume| Dependency::Volume(volume.role)).collect();
+        volume_below(desired, path).into_iter().map(|volume| Dependency::Volume(volume.role)).gather();
     let above = |directory: &&Directory| {
         !directory.needs.is_empty()
             && path.strip_prefix(directory.path.trim_end_matches('/')).is_some_and(|rest| rest.starts_with('/'))

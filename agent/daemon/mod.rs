@@ -116,7 +116,7 @@ async fn serve(options: &CommonOptions, loaded: Loaded, once: bool, report: &Rep
     let mut agent = Agent::open(host, options.metadata.clone(), instance)?;
     agent.conditions = conditions;
     agent.measure_disk();
-    if once { agent.run_once().await } else { agent.run().await }
+    if once { Box::pin(agent.run_once()).await } else { Box::pin(agent.run()).await }
 }
 
 /// How long is waited for a lock that an order, or a daemon that was stopped, still holds.

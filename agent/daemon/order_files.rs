@@ -262,7 +262,8 @@ impl OrderContext<'_> {
     /// Whether it is not yet the time for an order.
     fn waits(&self, order: Order) -> bool {
         if order == Order::Rollback && self.daemon.is_some_and(|node| node.is_busy || node.is_unrecorded) {
-            return true;
+            // Whoever gives it while an update is being applied means the one before: taken afterwards it would undo that update.
+            return self.generation.is_none_or(|one| one.state != GenerationState::Applying);
         }
         let is_busy = matches!(order, Order::Rotate | Order::Repair) && self.daemon.is_some_and(|node| node.is_busy);
         is_busy || (self.is_sending && order != Order::Stop)
@@ -1002,6 +1003,14 @@ mod tests {
         order("4.json", "");
         place.serve(None);
         assert!(place.answer("4.json").unwrap().1.contains("generation 1 is in place already"), "a new order is another one");
+        // Attack: given while an update was being applied it waited, and then took that update back.
+        generations.begin("c", "c", entry("c", "--v=4")).unwrap();
+        learn(&generations);
+        place.busy.set(true);
+        order("5.json", "");
+        place.serve(None);
+        let (done, text) = place.answer("5.json").unwrap();
+        assert!(!done && text.contains("generation 3 is being applied") && text.contains("status --wait") && !wanted(), "{text}");
     }
 
     #[test]

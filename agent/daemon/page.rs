@@ -52,6 +52,7 @@ pub(super) fn of(agent: &Agent) -> StatusDocument {
             .conditions
             .iter()
             .chain(agent.trouble.condition().or(agent.ledger.unstored.condition()))
+            .chain(agent.held())
             .cloned()
             .chain([identity.condition(waits)])
             .chain(metadata(snapshot, agent.collector.unsupported()))
@@ -284,7 +285,7 @@ fn certificates(
             let cause = format!("a CA rotation is waiting for its next step, {}", step.as_str());
             Some(waits(cause, Code::RotationWaiting, Some(since)))
         }
-        None if !near.is_empty() => {
+        None if !near.is_empty() || matches!(renewal, Some(WaitReason::Deployment { .. })) => {
             let when = |item: &InspectedCertificate| match (&item.verdict, item.end) {
                 (CertificateVerdict::Flawed(Flaw::NotYetValid(from)), _) => {
                     Some(format!("is not valid before {}", from.rfc3339()))
@@ -302,6 +303,9 @@ fn certificates(
                 }
                 Some(WaitReason::For(cause)) => {
                     waits(format!("{names_and_ends}; the renewal waits: {cause}"), Code::RenewalWaiting, since)
+                }
+                Some(WaitReason::Deployment { cause, remedy }) => {
+                    Condition { remedy: Some(remedy.clone()), ..waits(cause.clone(), Code::CertificateNearExpiry, since) }
                 }
                 None => waits(names_and_ends, Code::CertificateNearExpiry, since),
             })
@@ -516,6 +520,9 @@ mod tests {
         inspection.items.extend([item("a", 900, CertificateVerdict::Right), item("b", 300, CertificateVerdict::NearEnd)]);
         let near = certificates(&inspection, None, None).unwrap();
         assert_eq!((near.first_to_expire.as_str(), near.first_expiry.as_str()), ("b", "2026-12-25T12:00:00Z"));
+        let failed = WaitReason::Deployment { cause: "why".into(), remedy: "what".into() };
+        let failed = certificates(&inspection, None, Some(&failed)).unwrap().waits.unwrap();
+        assert_eq!((failed.cause.as_deref(), failed.remedy.as_deref()), (Some("why"), Some("what")));
         let waits = near.waits.unwrap();
         assert_eq!(waits.cause.as_deref(), Some("b ends at 2026-12-25T12:00:00Z"));
         assert_eq!(waits.since.as_deref(), Some("2026-09-16T12:00:00Z"));

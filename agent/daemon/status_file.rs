@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use super::masking::without_url_users;
+use crate::budgets::json;
 use crate::error::{Error, Result};
 use crate::files::{Attributes, Tree};
 use crate::http::may_have_userinfo;
@@ -16,7 +17,7 @@ pub(super) fn write(run_dir: &Tree, page: &StatusDocument) -> Result<()> {
     let mut text = serde_json::to_string(page).map_err(Error::permanent)?;
     // A page is written at each poll, and hardly any has something to mask. JSON as it is written here escapes neither mark.
     if may_have_userinfo(&text) {
-        text = without_url_users(serde_json::to_value(page).map_err(Error::permanent)?).to_string();
+        text = without_url_users(json::of(page)?).to_string();
     }
     text.push('\n');
     run_dir.write(Path::new(FILE), text.as_bytes(), Attributes::mode(0o644))
@@ -25,7 +26,6 @@ pub(super) fn write(run_dir: &Tree, page: &StatusDocument) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::budgets;
     use crate::collect::Snapshot;
     use crate::daemon::of_state;
     use crate::report::status::Condition;
@@ -44,7 +44,7 @@ mod tests {
         write(&tree, &page).unwrap();
         let text = std::fs::read_to_string(dir.path().join(FILE)).unwrap();
         assert!(!text.contains("hu") && text.contains("http://******@h/v1/"), "{text}");
-        let shown: StatusDocument = budgets::json::typed(&text).unwrap();
+        let shown: StatusDocument = json::typed(&text).unwrap();
         assert_eq!(shown, StatusDocument { summary: shown.summary.clone(), conditions: shown.conditions.clone(), ..page });
     }
 }

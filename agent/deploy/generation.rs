@@ -165,7 +165,8 @@ impl Generation {
         let before = self.before.as_ref().filter(|before| before.number != self.number);
         match (self.state, before) {
             _ if self.departed => refused("the node has given up its member of etcd".to_owned()),
-            (GenerationState::Applying, _) => refused(format!("generation {} is being applied", self.number)),
+            (GenerationState::Applying, _) => Err(Error::refused(format!("generation {} is being applied", self.number))
+                .remedy("`heat-node-agent status --wait` ends with the update; then there is something to go back from")),
             (GenerationState::Rejected, Some(before)) if !self.changed_machine => {
                 refused(format!("generation {} is in place already", before.number))
             }

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::clock::Timestamp;
+use crate::gather::Gather;
 use crate::report::reason::FailureReason;
 
 /// Generations that are remembered besides the newest; the oldest are dropped first.
@@ -120,7 +121,7 @@ fn changed(before: &Value, after: &Value) -> Vec<String> {
     };
     let (before, after) = (parameters(before), parameters(after));
     let only = |some: &[(String, Value)], others: &[(String, Value)]| -> BTreeSet<String> {
-        some.iter().filter(|one| !others.contains(one)).map(|(name, _)| name.clone()).collect()
+        some.iter().filter(|one| !others.contains(one)).map(|(name, _)| name.clone()).gather()
     };
     only(&before, &after).union(&only(&after, &before)).cloned().collect()
 }

@@ -722,41 +722,49 @@ impl Journal {
     }
 
     /// Forgets the oldest ended records of deployments that are gone from the metadata, beyond those to keep; gives back
-    /// their ids. What the replaced tools read stays as an empty file: it is enough for them not to run it again.
-    ///
-    /// # Errors
-    /// If a file cannot be removed.
-    pub fn prune(&mut self, listed: impl Fn(&DeploymentRecord) -> bool) -> Result<Vec<String>> {
+    /// their ids, and the first failure. What the replaced tools read stays as an empty file: it is enough for them not to run it again.
+    pub fn prune(&mut self, listed: impl Fn(&DeploymentRecord) -> bool) -> (Vec<String>, Result<()>) {
         let ended = self.all().into_iter().filter(|record| record.state == DeploymentState::Signalled && !listed(record));
         // Those last that have something left to do, should they come back.
-        let (going, gone): (Vec<_>, Vec<_>) = ended.partition(|record| record.withdrawn_from.is_some());
-        let ended: Vec<String> = gone.into_iter().chain(going).map(|record| record.id.clone()).collect();
-        let mut gone = Vec::new();
+        let (later, first): (Vec<_>, Vec<_>) = ended.partition(|record| record.withdrawn_from.is_some());
+        let ended: Vec<String> = first.into_iter().chain(later).map(|record| record.id.clone()).collect();
+        let (mut gone, mut done) = (Vec::new(), Ok(()));
         let mut weight: usize = ended.iter().filter_map(|id| self.records.get(id)).map(DeploymentRecord::weight).sum();
         for (at, id) in ended.iter().enumerate() {
             if ended.len() - at <= self.keep && weight <= RECORDS_MEMORY {
                 break;
             }
-            // Before its record goes: at no time may nothing say that it was run.
-            let (tree, mark) = self.mark(id);
-            if mark.starts_with(MARKS) {
-                tree.create_dir(Path::new(MARKS), Attributes::mode(0o700))?;
+            // Those behind one that fails have their turn.
+            match self.remove_record(id) {
+                Ok(()) => {
+                    weight = weight.saturating_sub(self.take_out(id));
+                    gone.push(id.clone());
+                }
+                failed => done = done.and(failed),
             }
-            tree.write(&mark, b"", Attributes::mode(0o600))?;
-            if let (Some(legacy), Some(name)) = (&self.legacy, legacy_name(id)) {
-                legacy.remove(&name.with_extension("notify.json"))?;
-            }
-            self.remove_begun_mark(id)?;
-            self.state.remove(&path_of(id))?;
-            weight = weight.saturating_sub(self.take_out(id));
-            gone.push(id.clone());
         }
         self.new_marks += gone.len();
         if self.new_marks >= MARKS_COUNTED_AFTER {
-            self.prune_marks()?;
-            self.new_marks = 0;
+            let pruned = self.prune_marks();
+            self.new_marks = if pruned.is_ok() { 0 } else { self.new_marks };
+            done = done.and(pruned);
         }
-        Ok(gone)
+        (gone, done)
+    }
+
+    /// Removes the files of an ended record, and leaves the mark that it was run.
+    fn remove_record(&self, id: &str) -> Result<()> {
+        // Before its record goes: at no time may nothing say that it was run.
+        let (tree, mark) = self.mark(id);
+        if mark.starts_with(MARKS) {
+            tree.create_dir(Path::new(MARKS), Attributes::mode(0o700))?;
+        }
+        tree.write(&mark, b"", Attributes::mode(0o600))?;
+        if let (Some(legacy), Some(name)) = (&self.legacy, legacy_name(id)) {
+            legacy.remove(&name.with_extension("notify.json"))?;
+        }
+        self.remove_begun_mark(id)?;
+        self.state.remove(&path_of(id)).map(drop)
     }
 
     /// The oldest of our empty files go, beyond those to keep. Whatever has content is the replaced tools'.
@@ -1215,7 +1223,7 @@ mod tests {
         }
         journal.forget("b").unwrap();
         journal.keep = 0;
-        journal.prune(|record| record.id != "c").unwrap();
+        journal.prune(|record| record.id != "c").1.unwrap();
         assert_eq!(marks.map(|mark| mark.exists()), [true, false, false, true]);
     }
 
@@ -1370,7 +1378,7 @@ mod tests {
             record.state = DeploymentState::Signalled;
             journal.insert(record);
         }
-        let gone = journal.prune(|record| record.id == "d0000").unwrap();
+        let (gone, _) = journal.prune(|record| record.id == "d0000");
         assert!(gone.len() > 1_000 && gone[0] == "d0001" && journal.get("d0000").is_some() && journal.get("d2999").is_some());
         assert!(journal.weight() <= RECORDS_MEMORY + 4_000);
     }
@@ -1386,7 +1394,7 @@ mod tests {
             record.state = DeploymentState::Signalled;
             journal.insert(record);
         }
-        assert!(journal.prune(|_| false).unwrap().len() > DEPLOYMENTS / 2);
+        assert!(journal.prune(|_| false).0.len() > DEPLOYMENTS / 2);
         let runs = ids.iter().filter(|id| journal.get(id).is_none() && journal.register(&deployment(id)).unwrap().is_some());
         assert_eq!(runs.count(), 0);
     }
@@ -1422,7 +1430,7 @@ mod tests {
             journal.register(&deployment(id)).unwrap();
             journal.signalled(id, None).unwrap();
         }
-        assert_eq!(journal.prune(|_| false).unwrap(), ["a"]);
+        assert_eq!(journal.prune(|_| false).0, ["a"]);
         let names = journal.legacy.as_ref().unwrap().list(Path::new("")).unwrap();
         assert_eq!(names.len(), LEGACY_MARKS + 1);
         let events = report.events();
@@ -1430,6 +1438,20 @@ mod tests {
         assert_eq!(reported.code, Code::LeftoversRemoved);
         assert!(reported.message.starts_with("6 empty marks of old deployments were removed from /"), "{}", reported.message);
         assert!(names.contains(&"theirs.json".into()));
+    }
+
+    #[test]
+    fn what_is_gone_is_known_although_another_record_cannot_be_removed() {
+        let (place, report) = (TestState::new(), Report::kept());
+        let mut journal = place.journal(&report);
+        for id in ["a", "b", "c", "d", "e"] {
+            journal.register(&deployment(id)).unwrap();
+            journal.signalled(id, None).unwrap();
+        }
+        place.write("deployed/b.notify.json/x", "");
+        let (gone, done) = journal.prune(|_| false);
+        assert_eq!((&*gone, done.is_err()), (&["a".to_owned(), "c".to_owned()][..], true));
+        assert!(journal.get("b").is_some() && journal.get("c").is_none());
     }
 
     #[test]
@@ -1443,7 +1465,7 @@ mod tests {
                 journal.start(id, json!({})).unwrap();
                 journal.signalled(id, None).unwrap();
             }
-            assert!(journal.prune(|_| false).unwrap().contains(&id.to_owned()), "{id}");
+            assert!(journal.prune(|_| false).0.contains(&id.to_owned()), "{id}");
             let mut journal = place.journal(&report);
             assert!(journal.register(&deployment(id)).unwrap().is_none(), "{id} would run again");
             assert_eq!(journal.get(id).unwrap().state, DeploymentState::Signalled, "{id}");
@@ -1473,7 +1495,7 @@ mod tests {
             journal.register(&deployment(id)).unwrap();
             journal.signalled(id, None).unwrap();
         }
-        assert_eq!(journal.prune(|_| false).unwrap(), ["odd/a"]);
+        assert_eq!(journal.prune(|_| false).0, ["odd/a"]);
         assert_eq!(journal.state.list(Path::new("marks")).unwrap().len(), LEGACY_MARKS);
         assert!(journal.register(&deployment("odd/a")).unwrap().is_none(), "the newest are kept");
         assert!(report.events()[0].message.starts_with("6 empty marks of old deployments were removed from /"));
@@ -1489,7 +1511,7 @@ mod tests {
                 journal.signalled(id, None).unwrap();
             }
         }
-        let gone = journal.prune(|record| record.id == "a").unwrap();
+        let (gone, _) = journal.prune(|record| record.id == "a");
         assert_eq!(gone, ["b"]);
         assert_eq!(std::fs::read(place.0.path().join("deployed/b.json")).unwrap(), b"");
         assert!(journal.get("a").is_some() && journal.get("e").is_some() && journal.get("b").is_none());

@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 
 use crate::budgets::json;
 use crate::error::remedy::Remedy;
+use crate::gather::Gather;
 use crate::programs::{HookAnswer, HookOutput, JobResult, json_size};
 use crate::report::Code;
 use crate::report::follow_up::FollowUp;
@@ -130,7 +131,7 @@ impl DeploymentOutcome {
         } else {
             ran.not_started.map(|why| not_started(*why)).or(ran.unknown.map(FailureReason::from))
         };
-        let outputs = ran.outputs.into_iter().map(|(name, text)| (name, Value::String(text))).collect();
+        let outputs = ran.outputs.into_iter().map(|(name, text)| (name, Value::String(text))).gather();
         Self { status, stdout: ran.stdout, stderr: ran.stderr, outputs, reason, from_agent }
     }
 
@@ -173,7 +174,7 @@ impl DeploymentOutcome {
             status,
             stdout: answer.stdout,
             stderr: if answer.stderr.is_empty() { ran.stderr } else { answer.stderr },
-            outputs: answer.outputs.into_iter().collect(),
+            outputs: answer.outputs.into_iter().gather(),
             reason: ran.timed_out.then(|| overrun(ran.duration_ms)).or(unclear.map(FailureReason::from)),
             from_agent: false,
         }
@@ -298,7 +299,7 @@ pub(super) fn of_kept(mut body: Map<String, Value>) -> DeploymentOutcome {
     };
     let (stdout, stderr, code) = (text("deploy_stdout"), text("deploy_stderr"), body.shift_remove("deploy_status_code"));
     let Unshown { status, reason, from_agent } = typed.unwrap_or_else(|| of_status(code.as_ref(), &stderr));
-    DeploymentOutcome { status, stdout, stderr, outputs: body.into_iter().collect(), reason, from_agent }
+    DeploymentOutcome { status, stdout, stderr, outputs: body.into_iter().gather(), reason, from_agent }
 }
 
 /// Whether Heat takes a status for success: what Python takes for false, and the text `0` (heat-protocol.md 7).

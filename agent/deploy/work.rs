@@ -1,6 +1,6 @@
 //! What is to be done for each entry of the metadata: pure.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 
 use serde_json::Value;
 
@@ -49,8 +49,10 @@ pub enum EntryKind {
     Run(Work),
     /// Its group is not allowed here.
     Forbidden,
-    /// More than one kubernetes-node deployment that has not ended: none of them is done (design.md 5).
+    /// One of several kubernetes-node deployments of which nobody can say which one counts: none of them is done (design.md 5).
     DuplicateNode,
+    /// Another kubernetes-node deployment counts: it has begun, or Heat made it later.
+    WaitingNode,
     /// It is to bring a node up that a file configures.
     NodeOfFile,
     /// It cannot be understood.
@@ -71,6 +73,28 @@ pub struct PendingEntry {
     pub what: EntryKind,
 }
 
+/// How strong a kubernetes-node deployment is against the others of its list, the strongest last. Heat makes a replacement before it removes
+/// what it replaces, and lists both until the replacement has succeeded: the older one is done only if the newer one leaves.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct NodeClaim {
+    has_begun: bool,
+    /// The operator had it run again.
+    is_ordered: bool,
+    /// By Heat's clock.
+    made: String,
+}
+
+impl NodeClaim {
+    fn of(record: Option<&DeploymentRecord>, deployment: &Deployment) -> Self {
+        let state = record.map(|record| record.state);
+        Self {
+            has_begun: state == Some(DeploymentState::Running),
+            is_ordered: state == Some(DeploymentState::Seen) && record.is_some_and(|record| record.order.is_some()),
+            made: deployment.creation_time.clone(),
+        }
+    }
+}
+
 /// Goes through the list in its order (R20: equal names are told apart by id).
 pub fn todo<'a>(
     entries: impl Iterator<Item = Value>,
@@ -78,8 +102,8 @@ pub fn todo<'a>(
     policy: &GroupPolicy,
 ) -> VecDeque<PendingEntry> {
     let mut ids = HashSet::new();
-    let mut nodes = HashSet::new();
-    let mut list = VecDeque::new();
+    let mut nodes = BTreeMap::new();
+    let (mut strongest, mut list) = (None, VecDeque::new());
     for (at, entry) in entries.enumerate() {
         let deployment = match Deployment::parse(&entry) {
             Ok(Some(deployment)) => deployment,
@@ -96,20 +120,23 @@ pub fn todo<'a>(
         if work == Work::Data {
             continue;
         }
-        let state = known(&deployment.id).map(|record| record.state);
-        if state.is_some_and(|state| state >= DeploymentState::Finished) {
-            continue;
-        }
-        // DELETE, SUSPEND and RESUME of an old one may stand beside a new one; two that bring a node up may not. One that has
-        // ended is what the other one takes over from: Heat makes a replacement before it removes what it replaces.
+        let record = known(&deployment.id);
+        let has_ended = record.is_some_and(|record| record.state >= DeploymentState::Finished);
+        // DELETE, SUSPEND and RESUME of an old one may stand beside a new one; of those that bring a node up one counts.
         let brings_up = work == Work::Node && matches!(deployment.action(), "CREATE" | "UPDATE" | "");
         let is_other = |id: &Option<String>| id.as_ref() != Some(&deployment.id);
-        if brings_up && policy.node_file.as_ref().is_some_and(is_other) {
-            list.push_back(PendingEntry { at, id: deployment.id, what: EntryKind::NodeOfFile });
+        let is_of_file = brings_up && policy.node_file.as_ref().is_some_and(is_other);
+        if brings_up && !is_of_file {
+            let claim = NodeClaim::of(record, &deployment);
+            strongest = strongest.max(Some(claim.clone()));
+            nodes.insert(deployment.id.clone(), (claim, has_ended));
+        }
+        if has_ended {
             continue;
         }
-        if brings_up {
-            nodes.insert(deployment.id.clone());
+        if is_of_file {
+            list.push_back(PendingEntry { at, id: deployment.id, what: EntryKind::NodeOfFile });
+            continue;
         }
         let allowed = policy.groups.as_ref().is_none_or(|groups| groups.contains(&deployment.group));
         list.push_back(PendingEntry {
@@ -118,11 +145,13 @@ pub fn todo<'a>(
             what: if allowed { EntryKind::Run(work) } else { EntryKind::Forbidden },
         });
     }
-    if nodes.len() > 1 {
-        for item in &mut list {
-            if item.what == EntryKind::Run(Work::Node) && nodes.contains(&item.id) {
-                item.what = EntryKind::DuplicateNode;
-            }
+    let is_strongest = |claim: &NodeClaim| strongest.as_ref() == Some(claim);
+    let alike = nodes.values().filter(|(claim, has_ended)| !has_ended && is_strongest(claim)).count();
+    for item in list.iter_mut().filter(|item| item.what == EntryKind::Run(Work::Node)) {
+        match nodes.get(&item.id) {
+            Some((claim, _)) if !is_strongest(claim) => item.what = EntryKind::WaitingNode,
+            Some(_) if alike > 1 => item.what = EntryKind::DuplicateNode,
+            _ => {}
         }
     }
     let is_done = |id: &str| known(id).is_some_and(|record| record.state >= DeploymentState::Finished);
@@ -217,14 +246,34 @@ mod tests {
     #[test]
     fn a_node_that_takes_over_from_one_that_ended_is_brought_up() {
         let entries = [entry("a", "kubernetes-node", "CREATE"), entry("b", "kubernetes-node", "CREATE")];
-        for (state, expected) in [
-            (DeploymentState::Seen, &["a duplicatenode", "b duplicatenode"][..]),
-            (DeploymentState::Running, &["a duplicatenode", "b duplicatenode"]),
-            (DeploymentState::Finished, &["b Node"]),
-            (DeploymentState::Signalled, &["b Node"]),
+        let (seen, running, ended) = (DeploymentState::Seen, DeploymentState::Running, DeploymentState::Finished);
+        let (alike, earlier, later) = (["0", "0"], ["0", "1"], ["1", "0"]);
+        for (state, made, expected) in [
+            (seen, alike, &["a duplicatenode", "b duplicatenode"][..]),
+            (seen, earlier, &["a waitingnode", "b Node"]),
+            (seen, later, &["a Node", "b waitingnode"]),
+            (running, alike, &["a Node", "b waitingnode"]),
+            (running, earlier, &["a Node", "b waitingnode"]),
+            (running, later, &["a Node", "b waitingnode"]),
+            (ended, alike, &["b Node"]),
+            (ended, earlier, &["b Node"]),
+            // Heat asks for the older one again only if the newer one goes.
+            (ended, later, &["b waitingnode"]),
+            (DeploymentState::Signalled, earlier, &["b Node"]),
         ] {
+            let mut entries = entries.clone();
+            for (entry, made) in entries.iter_mut().zip(made) {
+                entry["creation_time"] = json!(format!("2026-03-01T12:00:0{made}Z"));
+            }
             let record = known(state);
-            assert_eq!(names_with(&entries, |id| (id == "a").then_some(&record), &GroupPolicy::default()), expected, "{state:?}");
+            let names = |entries: &[Value], record: &DeploymentRecord| {
+                names_with(entries, |id| (id == "a").then_some(record), &GroupPolicy::default())
+            };
+            assert_eq!(names(&entries, &record), expected, "{state:?} {made:?}");
+            assert_eq!(names(&entries[1..], &record), ["b Node"], "the other one left");
+            // By order of the operator.
+            let ordered = DeploymentRecord { order: Some("1".into()), ..known(seen) };
+            assert_eq!(names(&entries, &ordered), ["a Node", "b waitingnode"]);
         }
     }
 

@@ -15,6 +15,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::gather::Gather;
+
 pub use network::{EtcdAccess, EtcdMember, FlannelStore, Peer, Peers, PodRoutes};
 pub use owner::Owner;
 pub use trust::{
@@ -135,7 +137,7 @@ impl Desired {
             self.authorities.iter().flat_map(|one| std::iter::once(&one.path).chain(&one.key_path).chain(&one.signing_path));
         let certificates = self.certificates.iter().flat_map(|one| [&one.path, &one.key]);
         let keys = self.keys.iter().map(|one| &one.path);
-        authorities.chain(certificates).chain(keys).map(String::as_str).collect()
+        authorities.chain(certificates).chain(keys).map(String::as_str).gather()
     }
 }
 

@@ -44,6 +44,8 @@ pub enum ConnectFailure {
     Authority(String),
     /// It accepted the request and answered nothing in time.
     Silence,
+    /// The time of a certificate is over, by this node's clock.
+    Expired,
     /// This node's clock, or the one of whoever signed a certificate, is wrong.
     Clock,
 }

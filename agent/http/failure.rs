@@ -163,6 +163,9 @@ fn describe_tls(error: &rustls::Error, peer: &Peer) -> Error {
         CertificateError::UnknownIssuer | CertificateError::BadSignature => {
             error.with_connect_failure(ConnectFailure::Authority(peer.name.clone()))
         }
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
+            error.with_connect_failure(ConnectFailure::Expired)
+        }
         _ => error,
     }
 }

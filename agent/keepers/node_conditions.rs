@@ -15,6 +15,7 @@ use crate::budgets::json::{self, JsonRejection};
 use crate::clock::{Timestamp, patience};
 use crate::desired::ClientIdentity;
 use crate::error::{Context, Error, ErrorKind, Result};
+use crate::gather::Gather;
 use crate::http::{Http, Request, Response};
 use crate::report::node_conditions::NodeCondition;
 
@@ -53,7 +54,7 @@ impl Transitions {
             let since = Timestamp::parse_rfc3339(text("lastTransitionTime")?)?;
             Some((text("type")?.to_owned(), (is_problem, since)))
         };
-        Self(conditions.iter().filter_map(of).collect())
+        Self(conditions.iter().filter_map(of).gather())
     }
 
     /// Since when a condition is as it is.

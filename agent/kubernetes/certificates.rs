@@ -22,6 +22,7 @@ use super::spec::words::CertificateSource;
 use super::spec::words::Role;
 use crate::desired::{CaCertificate, Certificate, Desired, File, KeyRequest, Material, Owner, RenewalSlot, Signer};
 use crate::digest::key_of;
+use crate::gather::Gather;
 
 /// Keys of a node without a certificate.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -174,7 +175,7 @@ fn add_authority(signer: Signer, cluster: &ClusterSpec, role: Role, part: &mut D
 /// Restarts each unit also when a certificate, key or authority changes that its files name: its settings, its
 /// configuration, its kubeconfig.
 pub(super) fn add_readers(desired: &mut Desired) {
-    let desired_paths: BTreeSet<String> = desired.trusted_paths().into_iter().map(str::to_owned).collect();
+    let desired_paths: BTreeSet<String> = desired.trusted_paths().into_iter().map(str::to_owned).gather();
     for unit in &mut desired.units {
         let read = desired.files.iter().filter(|file| unit.restart_on.contains(&file.path));
         let named: Vec<String> =

@@ -13,6 +13,7 @@ use super::spec::words::Role;
 use super::versions::given;
 use super::worker::{host, kube_proxy, kubelet};
 use crate::desired::{Desired, GivenFlags};
+use crate::gather::Gather;
 use crate::http::has_userinfo;
 
 /// Renders a node: each component makes its part, and none knows the others' but where it is given to it here.
@@ -96,7 +97,7 @@ fn add_cluster(spec: &NodeSpec, cluster: &ClusterSpec, facts: &MachineFacts, des
     desired.given_flags.extend(read.map(|component| GivenFlags {
         unit: format!("{}.service", component.as_str()),
         parameter: UserOptions::parameter(component),
-        names: given(cluster.options.of(component)).into_iter().map(|(name, _)| name.replace('_', "-")).collect(),
+        names: given(cluster.options.of(component)).into_iter().map(|(name, _)| name.replace('_', "-")).gather(),
     }));
     Ok(())
 }

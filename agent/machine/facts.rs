@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use sysinfo::{CpuRefreshKind, Disk, Disks, MemoryRefreshKind, RefreshKind, System};
+use sysinfo::{Disk, Disks, MemoryRefreshKind, RefreshKind, System};
 
 use crate::files::{READ_LIMIT, Tree};
+use crate::gather::Gather;
 use crate::kubernetes::versions::two_numbers;
 use crate::kubernetes::{API_SERVER_SETTINGS, MODULES, MachineFacts, SERVER_KEY, SERVICE_ACCOUNT_KEY, Tokens};
 use crate::network::links::ALIAS;
@@ -18,6 +19,8 @@ const UPSTREAM: &str = "/run/systemd/resolve/resolv.conf";
 const DOCKER: &str = "docker.service";
 /// Release of the running kernel.
 const RELEASE: &str = "/proc/sys/kernel/osrelease";
+/// The kernel's counters, a line for each processor.
+const PROCESSORS: &str = "/proc/stat";
 /// Where a kernel's modules are, by its release.
 const KERNELS: &str = "/lib/modules";
 /// Where the image's flannel has its settings.
@@ -32,11 +35,12 @@ const STEP: u64 = 64;
 
 /// Looks at the running machine.
 pub(crate) fn of_machine(root: &Tree) -> MachineFacts {
-    let kinds = RefreshKind::nothing().with_memory(MemoryRefreshKind::everything()).with_cpu(CpuRefreshKind::nothing());
+    let kinds = RefreshKind::nothing().with_memory(MemoryRefreshKind::everything());
     let system = System::new_with_specifics(kinds).ok();
     let memory = system.as_ref().map(|system| system.total_memory() / (1024 * 1024) / STEP * STEP);
     let swap = system.as_ref().map(|system| system.total_swap() / (1024 * 1024));
-    let cpus = system.and_then(|system| u32::try_from(system.cpus().len()).ok());
+    let is_cpu = |line: &&str| line.starts_with("cpu") && !line.starts_with("cpu ");
+    let cpus = u32::try_from(text(root, PROCESSORS).lines().filter(is_cpu).count()).ok();
     let disks = Disks::new_with_refreshed_list().ok();
     let on_root = |disks: Disks| disks.iter().find(|disk| disk.mount_point() == Path::new("/")).map(Disk::available_space);
     // Fedora's docker takes its storage from a variable that docker-storage-setup writes; what stands both there and in daemon.json
@@ -72,7 +76,7 @@ fn made(root: &Tree) -> PreviousNetwork {
     let firewall: Option<FirewallFile> = root.read_json(Path::new(FIREWALL)).ok().flatten();
     let firewalls = firewall.map(|file| file.cleared.into_iter().chain(file.tool)).into_iter().flatten();
     let is_present = |path: &str| root.facts(Path::new(path)).ok().flatten().is_some();
-    let (firewalls, pod_network) = (firewalls.collect(), is_present(POD_NETWORK));
+    let (firewalls, pod_network) = (firewalls.gather(), is_present(POD_NETWORK));
     let firewalls: BTreeSet<FirewallTool> = firewalls;
     PreviousNetwork { firewalls: firewalls.into_iter().collect(), pod_network, flannel: is_present(FLANNEL_DROP_INS) }
 }

@@ -14,6 +14,7 @@ use super::installed::{Ask, InstalledPrograms, PLACES, found, is_program, lackin
 use crate::desired::{Content, GateProbe};
 use crate::error::Result;
 use crate::files::Tree;
+use crate::gather::Gather;
 use crate::kubernetes::checks::installed::{FORWARDER, command, programs};
 use crate::storage::{driver, mkfs};
 use crate::systemd::UNIT_DIRECTORIES;
@@ -114,7 +115,7 @@ fn of_command(machine: &InstalledPrograms<'_>, unit: &str, text: &str) -> Vec<Mi
         line.as_deref().and_then(|line| line.trim_start_matches(['@', '-', ':', '+', '!', '|']).split_whitespace().next());
     let mut component = programs(machine.spec, machine.desired).filter(|program| program.unit == unit);
     let component = component.find_map(|program| command(&program, text));
-    let words: BTreeSet<&str> = first.into_iter().chain(component).collect();
+    let words: BTreeSet<&str> = first.into_iter().chain(component).gather();
     words.into_iter().filter_map(|word| of_program(machine.root, word, &format!("{unit} runs it"))).collect()
 }
 

@@ -8,6 +8,8 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use crate::gather::Gather;
+
 /// Who holds a port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holder {
@@ -59,7 +61,7 @@ pub fn holders(proc: &Path, ports: &BTreeSet<u16>) -> Vec<Holder> {
             .flatten()
             .filter_map(|file| std::fs::read_link(file.path()).ok())
             .filter_map(|target| sockets.get(socket(target.to_str()?)?).copied())
-            .collect();
+            .gather();
         let read = |name: &str| std::fs::read_to_string(entry.path().join(name)).unwrap_or_default();
         let name = read("comm").trim().to_owned();
         found.extend(held.into_iter().map(|port| Holder { port, pid, name: name.clone(), unit: unit(&read("cgroup")) }));
@@ -97,9 +99,9 @@ fn unit(cgroup: &str) -> Option<String> {
 pub fn refused_ports(output: &[String]) -> BTreeSet<u16> {
     let port = |line: &String| {
         let (before, _) = line.split_once(": bind: address already in use")?;
-        before.rsplit(':').next()?.parse().ok()
+        before.rsplit(':').next()?.parse::<u16>().ok()
     };
-    output.iter().filter_map(port).collect()
+    output.iter().filter_map(port).gather()
 }
 
 #[cfg(test)]

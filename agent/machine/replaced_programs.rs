@@ -5,6 +5,7 @@ use std::path::Path;
 
 use super::installed::found;
 use crate::files::Tree;
+use crate::gather::Gather;
 use crate::systemd::UnitState;
 
 /// What the kernel adds to the name of a file that is not there any more (proc_pid_exe(5)).
@@ -48,7 +49,7 @@ pub(crate) fn replaced<'a>(
 ) -> BTreeSet<String> {
     let is_replaced =
         |unit: &&UnitState| running.iter().any(|(pid, file)| *pid == unit.main_pid && is_replaced(root, &unit.program, file));
-    units.into_iter().filter(is_replaced).map(|unit| unit.name.clone()).collect()
+    units.into_iter().filter(is_replaced).map(|unit| unit.name.clone()).gather()
 }
 
 fn is_replaced(root: &Tree, program: &str, running: &str) -> bool {

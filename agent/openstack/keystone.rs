@@ -172,7 +172,7 @@ impl Session {
             ))
             .remedy("correct region_name: [heat] in os-collect-config.conf, or region_name_for_services in heat.conf"),
             _ => Error::permanent(format!("Keystone's catalog has no public {service_type} endpoint"))
-                .remedy("register it: openstack endpoint create, interface public"),
+                .remedy("register it: `openstack endpoint create SERVICE public URL`"),
         };
         Err(error.rule("an endpoint is found by its type, interface public, and region"))
     }
@@ -398,7 +398,7 @@ fn encrypted_still(base: &str, credentials: &Credentials, allowed: bool) -> Resu
     Err(Error::refused(format!("Keystone at {auth} names {base}: its token would travel in clear text"))
         .rule("https is never downgraded to http")
         .remedy(
-            "register the public endpoint with https (openstack endpoint set --url), or, if the network is trusted, set [tls] \
+            "register the public endpoint with https (`openstack endpoint set --url URL ENDPOINT`), or, if the network is trusted, set [tls] \
              allow_insecure = true in agent.toml",
         ))
 }
@@ -513,7 +513,7 @@ fn refusal(response: &Response, credentials: &Credentials) -> Error {
         401 => (
             ErrorKind::Permanent,
             "Heat disables the user while the stack is suspended and removes it with the stack: resume the stack, or update it so that \
-             the server gets new credentials; check `openstack stack show`"
+             the server gets new credentials; check `openstack stack show STACK`"
                 .into(),
         ),
         404 => (ErrorKind::Permanent, "auth_url does not lead to Keystone's v3 API (http://HOST:5000/v3): correct it".into()),

@@ -114,7 +114,7 @@ impl<'a> Magnum<'a> {
         let parameter = |host: &str| if self.access.url.contains(host) { "MAGNUM_URL" } else { "AUTH_URL" };
         let remedy = match error.connect_failure() {
             Some(ConnectFailure::Name(host)) => Remedy::stack_update_or(format!(
-                "`getent hosts {host}` finds no address on this node. If `openstack endpoint list` shows another name, correct {} in the \
+                "`getent hosts {host}` finds no address on this node. If `openstack catalog list` shows another name, correct {} in the \
                  template and update the stack; if it shows this one, correct this node's name servers, which usually come from its Neutron \
                  subnet",
                 parameter(host)
@@ -124,11 +124,11 @@ impl<'a> Magnum<'a> {
                 parameter(peer)
             )),
             Some(ConnectFailure::Authority(peer)) => Remedy::stack_update_or(format!(
-                "if `openstack endpoint list` lacks {peer}: correct AUTH_URL or MAGNUM_URL. Else set OPENSTACK_CA to the root that \
+                "if `openstack catalog list` lacks {peer}: correct AUTH_URL or MAGNUM_URL. Else set OPENSTACK_CA to the root that \
                  `openssl s_client -connect {peer} </dev/null` names, got from the cloud's operators, and update the stack; if it is that \
                  one, have them add the server's intermediates"
             )),
-            Some(ConnectFailure::Silence | ConnectFailure::Clock) | None => return error,
+            Some(ConnectFailure::Silence | ConnectFailure::Clock | ConnectFailure::Expired) | None => return error,
         };
         error.remedy(remedy)
     }
@@ -154,12 +154,13 @@ impl<'a> Magnum<'a> {
     fn refusal(&self, response: &Response) -> Error {
         let status = response.status;
         let message = error_message(response).unwrap_or_else(|| "no details".to_owned());
+        let cluster = &self.access.cluster;
         let permanent = |remedy: &str| (ErrorKind::Permanent, Remedy::from(remedy));
         let (kind, remedy) = match status {
-            400 => permanent(
-                "check that the cluster in the parameters exists (`openstack coe cluster show`), and that [x509] in magnum.conf allows \
-                 subjectAltName, keyUsage and extendedKeyUsage",
-            ),
+            400 => permanent(&format!(
+                "check that the cluster in the parameters exists (`openstack coe cluster show {cluster}`), and that [x509] in magnum.conf \
+                 allows subjectAltName, keyUsage and extendedKeyUsage"
+            )),
             401 if self.user.is_none() => (
                 ErrorKind::Permanent,
                 Remedy::stack_update(
@@ -186,9 +187,9 @@ impl<'a> Magnum<'a> {
                     self.user.as_ref().map_or("of USER_TOKEN", |user| &user.user_id)
                 )),
             ),
-            404 => permanent(
-                "check that MAGNUM_URL leads to Magnum's v1 API (https://HOST:9511/v1), and the cluster with `openstack coe cluster show`",
-            ),
+            404 => permanent(&format!(
+                "check that MAGNUM_URL leads to Magnum's v1 API (https://HOST:9511/v1), and the cluster with `openstack coe cluster show {cluster}`"
+            )),
             406 => {
                 permanent("this Magnum accepts no API version that this node supports: check that MAGNUM_URL leads to Magnum")
             }

@@ -202,7 +202,7 @@ messages! {
     VolumeWaiting = "HNA-0302", Notice, "e064b8479e3c4dbf8d48892cf8db60c2",
         "A volume is not attached yet",
         "The agent waits for the disk whose serial is the start of the Cinder id; it continues as soon as udev reports it. The message lists the disks that are present.",
-        "Check the attachment: `openstack server volume list`. The device name does not matter.";
+        "Check the attachment: `openstack server volume list SERVER`. The device name does not matter.";
     VolumeFormatting = "HNA-0303", Notice, "c528336a1d5a46498b50e1fc6ac8d598",
         "A blank volume is being formatted",
         "Every safety check passed; the decision is recorded before the first byte is written.",
@@ -218,7 +218,7 @@ messages! {
     VolumeRefused = "HNA-0306", Error, "91acff0eec864c34837d91fc47f5214a",
         "A volume is refused",
         "The disk holds data that is not this node's, or something else is using it. Nothing was written to it.",
-        "Check that the right volume is attached (`openstack server volume list`). Only then override the refusal, by the one command or parameter for this disk in `heat-node-agent explain`.";
+        "Check that the right volume is attached (`openstack server volume list SERVER`). Only then override the refusal, by the one command or parameter for this disk in `heat-node-agent explain`.";
     VolumeMounted = "HNA-0307", Info, "2d3ba9a101b949918d1b8565142bcbe1",
         "A volume is mounted",
         "A mount unit mounts it at every boot.",
@@ -375,9 +375,9 @@ messages! {
         "The node differs from its parameters",
         "A file was changed or a unit stopped. With DRIFT=repair it is restored.",
         "`heat-node-agent plan` shows the differences.";
-    DuplicateNodeDeployment = "HNA-0507", Error, "4a063dd68e474274826d2e594fcfef93",
+    DuplicateNodeDeployment = "HNA-0507", Warning, "4a063dd68e474274826d2e594fcfef93",
         "Two kubernetes-node deployments for one server",
-        "It is ambiguous which one applies; both fail, and nothing is changed.",
+        "The newer one applies; the older one waits until the newer one is removed. If both are of the same second, both fail, and nothing is changed.",
         "Keep one of them in the template.";
     NodeParametersSuspicious = "HNA-0508", Warning, "7d612e472d4abe50580cf5e5b1902e25",
         "A parameter of the node is suspicious",
@@ -606,7 +606,7 @@ messages! {
     PodPacketsLost = "HNA-0711", Error, "8cd28e2fbf5244359580103fcd840d7d",
         "Pod traffic is dropped on the network",
         "The routes are correct. The other nodes answer this node's own address, but nothing sent from its bridge arrives.",
-        "openstack port set --allowed-address ip-address=NETWORK PORT for the port of every node, with the pod network, and allow that network in the nodes' security groups.";
+        "`openstack port set --allowed-address ip-address=NETWORK PORT` for the port of every node, with the pod network, and allow that network in the nodes' security groups.";
     PodNetworkRecovered = "HNA-0712", Info, "b5766b82a3c84424bc3e10e116129e8b",
         "The pod network has recovered",
         "Every route is correct, and packets arrive.",
@@ -686,7 +686,7 @@ messages! {
     SignalUndeliverable = "HNA-0804", Error, "0c251b5062904f198650d91532b2361d",
         "A signal cannot be delivered",
         "Heat refused it several times over a quarter of an hour; the agent has given up.",
-        "The stack was deleted or suspended, or URL, token or user of the signal expired: update the stack, or have the stack's owner send it (openstack stack resource signal).";
+        "The stack was deleted or suspended, or URL, token or user of the signal expired: update the stack, or have the stack's owner send it (`openstack stack resource signal STACK RESOURCE`).";
     SignalSuperseded = "HNA-0805", Notice, "09878907237f4fca8024eb80cff05f30",
         "A result was dropped because Heat wants something newer",
         "The deployment is no longer in the metadata, or was replaced; its late result would complete the wrong one.",
@@ -702,7 +702,7 @@ messages! {
     SignalUrlOld = "HNA-0808", Warning, "89a8d035fd0a4a328f51c4b3b53c3287",
         "A signal URL is older than Keystone accepts by default",
         "Keystone refuses pre-signed URLs 15 minutes after they were made ([credential] auth_ttl). The agent re-signs it with the server's own keys, or sends the signal with a token of the server's own user, if it has either.",
-        "Use signal_transport HEAT_SIGNAL or TEMP_URL_SIGNAL for long deployments, or raise [credential] auth_ttl in keystone.conf. The stack's owner can send a refused signal: openstack stack resource signal.";
+        "Use signal_transport HEAT_SIGNAL or TEMP_URL_SIGNAL for long deployments, or raise [credential] auth_ttl in keystone.conf. The stack's owner can send a refused signal: `openstack stack resource signal STACK RESOURCE`.";
     SignalFallback = "HNA-0809", Notice, "ad237794ecf4bf9153dd9bb7c0dad2f2",
         "A signal was sent by a different method than the one Heat gave",
         "Its URL or token had expired or was refused. The same signal was sent with the server's own keys or user, which Heat accepts for any resource of the stack.",
@@ -710,7 +710,11 @@ messages! {
     SignalRefused = "HNA-0810", Warning, "2f7d6fe495234d03965788df24450341",
         "Heat refused a signal for now",
         "Heat or Keystone rejected the request (400 to 413): the stack is suspended, or the signal's URL, token or user is not accepted. It stays stored and is sent again; after several refusals over a quarter of an hour it is given up (HNA-0804).",
-        "`openstack stack show` shows whether the stack is suspended; `systemctl reload heat-node-agent` sends the signal at once.";
+        "`openstack stack show STACK` shows whether the stack is suspended; `systemctl reload heat-node-agent` sends the signal at once.";
+    OutboxFull = "HNA-0811", Warning, "dfe6f3d91ca6447d81b20fe5b702f770",
+        "A deployment is not begun while too many signals wait for Heat",
+        "Its result could not be stored. It is begun as soon as there is room; one without a signal is not held back.",
+        "Find out why Heat accepts no signal: `heat-node-agent status -v` shows what answered last.";
 }
 
 /// The journal catalog in the format of systemd's catalog files.

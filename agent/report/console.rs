@@ -251,7 +251,7 @@ mod tests {
         assert_eq!(
             console.line(&waiting).unwrap(),
             "heat-node-agent phase=volume state=waiting code=HNA-0302 msg=\"volume\\u{1b}[0m 1\" remedy=\"Check the attachment: \
-             `openstack server volume list`. The device name does not matter.\"\r\n"
+             `openstack server volume list SERVER`. The device name does not matter.\"\r\n"
         );
         assert_eq!(console.line(&waiting), None);
         let mounted = Event::new(Code::VolumeMounted, "mounted").phase(Phase::Volume);

@@ -185,9 +185,13 @@ fn write_plain(event: &Event) {
 /// Message and cause in one line, safe to show.
 fn line(event: &Event) -> String {
     let message = &event.message;
+    let (fact, count) = message.split_at(message.find(" (said ").unwrap_or(message.len()));
+    // Such a cause says the message itself behind what it knows besides: `port 2379 is held by x; y.service ended (last lines …)`.
+    let says_all = |cause: &str| cause.split("; ").skip(1).any(|part| part.split(REMARK).next() == Some(fact));
     escaped(&match event.cause.as_deref().map(|cause| left_of(cause, message)) {
         None | Some("") => message.clone(),
         Some(remarks) if remarks.starts_with(REMARK) => format!("{message}{remarks}"),
+        Some(cause) if says_all(cause) => format!("{cause}{count}"),
         Some(cause) => format!("{message}: {cause}"),
     })
 }
@@ -274,10 +278,17 @@ mod tests {
                 }
             }
         }
+        let cause = "port 2379 is held by x; a.service ended (last lines of a.service: address in use)";
+        for (message, count) in [("a.service ended", ""), ("a.service ended (said 3 times)", " (said 3 times)")] {
+            assert_eq!(line(&Event::new(Code::UnitDiedInBringUp, message).cause(cause)), format!("{cause}{count}"));
+        }
         // What only begins alike is another cause.
-        for (message, cause) in
-            [("it failed", "it failed twice"), ("port 80", "port 8080 is taken (rule: r)"), ("the gate: no", "no answer (x)")]
-        {
+        for (message, cause) in [
+            ("it failed", "it failed twice"),
+            ("port 80", "port 8080 is taken (rule: r)"),
+            ("the gate: no", "no answer (x)"),
+            ("a ended", "x; a ended twice (y)"),
+        ] {
             assert_eq!(line(&Event::new(Code::StepFailed, message).cause(cause)), format!("{message}: {cause}"));
         }
     }

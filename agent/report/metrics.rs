@@ -4,6 +4,7 @@
 //! HELP and TYPE a name; `promtool check metrics` has nothing to say about these names. A metric of which nothing is known is left out.
 
 use super::component::{ComponentState, ComponentStatus};
+use super::condition_state::ConditionState;
 use super::event::Phase;
 use super::status::{DeploymentState, NodeState, NodeStatus, StatusDocument};
 use crate::clock::Timestamp;
@@ -60,6 +61,12 @@ fn node(page: &mut Page, node: &NodeStatus) {
     page.single("node_generation", "Number of the node's newest generation of parameters.", Some(node.generation.to_string()));
     let states = NodeState::ALL.map(|state| (vec![("state", state.as_str())], flag(node.state == state)));
     page.family("node_state", "What became of that generation: 1 for its state.", states);
+    let complete = node.in_place.or_else(|| (node.state == NodeState::Applied).then_some(node.generation));
+    page.single(
+        "node_generation_in_place",
+        "Number of the generation that the node has as a whole.",
+        complete.map(|number| number.to_string()),
+    );
     page.single("node_drifted", "Whether the node differs from its parameters.", Some(flag(node.drifted)));
     let took =
         node.step_timings.iter().map(super::step_timing::StepTiming::ended_ms).max().filter(|_| node.state == NodeState::Applied);
@@ -71,6 +78,18 @@ fn node(page: &mut Page, node: &NodeStatus) {
     let ends = node.certificates.iter().flat_map(|all| &all.ends);
     let ends = ends.filter_map(|one| Some((vec![("certificate", &*one.name)], seconds(&one.end)?)));
     page.family("certificate_expiry_timestamp_seconds", "When a certificate of the node expires, since the epoch.", ends);
+    let volumes =
+        node.volumes.iter().filter_map(|one| Some((vec![("volume", &*one.name)], flag(one.state? == ConditionState::Ok))));
+    page.family("volume_in_place", "Whether a volume of the node was found and is mounted.", volumes);
+    let used = node.thin_pool.iter().flat_map(|pool| [("data", &pool.data_percent), ("metadata", &pool.metadata_percent)]);
+    let used = used.filter_map(|(part, percent)| Some((vec![("part", part)], percent.clone()?)));
+    page.family("thin_pool_used_percent", "How much of docker's thin pool is used.", used);
+    let wrong = node.thin_pool.as_ref().is_some_and(|pool| pool.wrong.is_some()) || node.has_volume_problem();
+    page.single(
+        "storage_problem",
+        "Whether a volume in use or docker's thin pool needs somebody: one is full, gone or read-only.",
+        Some(flag(wrong)),
+    );
     let wrong = node.pod_network.as_ref().map(|network| network.wrong.len().to_string());
     page.single("pod_network_problems", "What is wrong with the pod network, counted.", wrong);
 }
@@ -120,11 +139,13 @@ fn from_ms(ms: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::status::ThinPoolStatus;
     use crate::report::status::{
         AgentStatus, CertificateEnd, CertificatesStatus, DeploymentStatus, MetadataStatus, SCHEMA_VERSION, SignalStatus,
         SourceStatus,
     };
     use crate::report::step_timing::StepTiming;
+    use crate::report::volume::VolumeStatus;
 
     fn deployment(state: DeploymentState, listed: bool, failed: bool) -> DeploymentStatus {
         DeploymentStatus { state, listed, failed, undelivered: failed, ..DeploymentStatus::signalled() }
@@ -141,6 +162,7 @@ mod tests {
             next_try: None,
         };
         let end = |name: &str| CertificateEnd { name: name.into(), end: "2027-01-01T00:00:00Z".into() };
+        let volume = |name: &str, state| VolumeStatus { name: name.into(), state, ..VolumeStatus::default() };
         let timing = |began_ms, took_ms| StepTiming { step: "gate etcd".into(), began_ms, took_ms, ..StepTiming::default() };
         StatusDocument {
             schema_version: SCHEMA_VERSION,
@@ -171,6 +193,16 @@ mod tests {
                 certificates: Some(CertificatesStatus {
                     ends: vec![end("server"), end("peer")],
                     ..CertificatesStatus::default()
+                }),
+                volumes: vec![
+                    volume("etcd", Some(ConditionState::Ok)),
+                    volume("runtime", Some(ConditionState::Waiting)),
+                    volume("new", None),
+                ],
+                thin_pool: Some(ThinPoolStatus {
+                    data_percent: Some("97.10".into()),
+                    wrong: Some("97 % of the 800 MiB for data".into()),
+                    ..ThinPoolStatus::default()
                 }),
                 ..NodeStatus::default()
             }),
@@ -209,7 +241,12 @@ mod tests {
             "heat_node_agent_node_generation 4",
             "heat_node_agent_node_state{state=\"applied\"} 1",
             "heat_node_agent_node_state{state=\"rejected\"} 0",
+            "heat_node_agent_node_generation_in_place 4",
             "heat_node_agent_node_drifted 1",
+            "heat_node_agent_volume_in_place{volume=\"etcd\"} 1",
+            "heat_node_agent_volume_in_place{volume=\"runtime\"} 0",
+            "heat_node_agent_thin_pool_used_percent{part=\"data\"} 97.10",
+            "heat_node_agent_storage_problem 1",
             "heat_node_agent_node_bring_up_seconds 1.538",
             "heat_node_agent_component_up{component=\"etcd\",unit=\"etcd.service\"} 1",
             "heat_node_agent_component_up{component=\"api\",unit=\"\"} 0",
@@ -218,6 +255,7 @@ mod tests {
         ] {
             assert!(page.lines().any(|found| found == line), "{line} in {page}");
         }
+        assert!(!page.contains("volume=\"new\"") && !page.contains("part=\"metadata\""), "{page}");
         assert!(!page.contains("{source=\"heat\"} 0\n") && !page.contains("last_success_timestamp_seconds{source=\"heat\"}"));
     }
 

@@ -1,9 +1,9 @@
 //! One settings file: all optional, as it says; and the table of all keys.
 
+use std::collections::BTreeMap;
 use std::fmt;
-use std::path::PathBuf;
 
-use serde::Deserialize;
+use toml::{Table, Value};
 
 use super::source_name::SourceName;
 
@@ -47,7 +47,7 @@ impl SettingKey {
     #[must_use]
     pub fn rule(&self) -> String {
         // No key takes a table, so this says what it takes.
-        self.rule.check(&toml::Value::Table(toml::Table::new())).err().unwrap_or_default()
+        self.rule.check(&Value::Table(Table::new())).err().unwrap_or_default()
     }
 }
 
@@ -164,72 +164,9 @@ pub const KEYS: &[SettingKey] = &[
     ),
 ];
 
-/// What one file says.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
-pub(super) struct Fragment {
-    pub(super) polling_interval: Option<u64>,
-    pub(super) min_polling_interval: Option<u64>,
-    pub(super) splay: Option<u64>,
-    pub(super) state: Directory,
-    pub(super) run: Directory,
-    pub(super) sources: SourcesFragment,
-    pub(super) deploy: DeployFragment,
-    pub(super) tls: TlsFragment,
-    pub(super) node: NodeFragment,
-    pub(super) report: ReportFragment,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
-pub(super) struct Directory {
-    pub(super) dir: Option<PathBuf>,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
-pub(super) struct SourcesFragment {
-    pub(super) order: Option<Vec<String>>,
-    pub(super) cfn_init_data: Option<Vec<PathBuf>>,
-    pub(super) os_collect_config: Option<PathBuf>,
-    pub(super) config_drive: Option<bool>,
-    pub(super) timeout: Option<u64>,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
-pub(super) struct DeployFragment {
-    pub(super) groups: Option<Vec<String>>,
-    pub(super) time_limit: Option<u64>,
-    pub(super) replaced_grace: Option<u64>,
-    pub(super) hook_dirs: Option<Vec<PathBuf>>,
-    pub(super) deployed_dir: Option<PathBuf>,
-    pub(super) keep: Option<u64>,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
-pub(super) struct TlsFragment {
-    pub(super) ca_file: Option<PathBuf>,
-    pub(super) allow_insecure: Option<bool>,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
-pub(super) struct NodeFragment {
-    pub(super) source: Option<String>,
-    pub(super) patience: Option<u32>,
-    pub(super) rollback: Option<bool>,
-    pub(super) allow_options: Option<Vec<String>>,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
-pub(super) struct ReportFragment {
-    pub(super) console: Option<bool>,
-    pub(super) metrics: Option<PathBuf>,
-    pub(super) node_conditions: Option<bool>,
-}
+/// What one file says: the values of the keys in it, each of which is what its rule wants.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Fragment(BTreeMap<&'static str, Value>);
 
 /// A mistake in one file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -256,53 +193,72 @@ impl Fragment {
             (Self::default(), vec![Mistake { key: String::new(), message, rule: String::new(), harmless: false }])
         };
         let Ok(text) = std::str::from_utf8(bytes) else { return whole("the file is not UTF-8".to_owned()) };
-        let table: toml::Table = match text.parse() {
+        let table: Table = match text.parse() {
             Ok(table) => table,
             Err(error) => return whole(syntax(text, &error)),
         };
-        let mut mistakes = Vec::new();
-        check_table(&table, "", &mut mistakes);
+        let (mut fragment, mut mistakes) = (Self::default(), Vec::new());
+        fragment.take(table, "", &mut mistakes);
         if mistakes.iter().any(|mistake| !mistake.harmless) {
             return (Self::default(), mistakes);
         }
-        match table.try_into() {
-            Ok(fragment) => (fragment, mistakes),
-            Err(error) => whole(error.message().to_owned()),
-        }
+        (fragment, mistakes)
     }
 
     /// What `stronger` says takes the place of what is here, key by key.
     pub(super) fn overlay(&mut self, stronger: Self) {
-        fn take<T>(slot: &mut Option<T>, stronger: Option<T>) {
-            if stronger.is_some() {
-                *slot = stronger;
+        self.0.extend(stronger.0);
+    }
+
+    pub(super) fn has(&self, key: &str) -> bool {
+        self.0.contains_key(key)
+    }
+
+    pub(super) fn number(&self, key: &str) -> Option<u64> {
+        self.0.get(key)?.as_integer()?.try_into().ok()
+    }
+
+    pub(super) fn switch(&self, key: &str) -> Option<bool> {
+        self.0.get(key)?.as_bool()
+    }
+
+    pub(super) fn text(&self, key: &str) -> Option<&str> {
+        self.0.get(key)?.as_str()
+    }
+
+    pub(super) fn texts(&self, key: &str) -> Option<Vec<String>> {
+        Some(self.0.get(key)?.as_array()?.iter().filter_map(Value::as_str).map(str::to_owned).collect())
+    }
+
+    /// The values of known keys that are what their rules want; everything else is a mistake.
+    fn take(&mut self, table: Table, prefix: &str, mistakes: &mut Vec<Mistake>) {
+        for (name, value) in table {
+            let path = if prefix.is_empty() { name } else { format!("{prefix}.{name}") };
+            if let Some(key) = KEYS.iter().find(|key| key.path == path) {
+                if let Err(rule) = key.rule.check(&value) {
+                    let message = format!("{} is not {rule}", shown(&value));
+                    mistakes.push(Mistake { key: path, message, rule, harmless: false });
+                } else {
+                    self.0.insert(key.path, value);
+                }
+                continue;
+            }
+            let is_section = KEYS.iter().any(|key| key.path.split_once('.').is_some_and(|(section, _)| section == path));
+            match value {
+                Value::Table(inner) if is_section => self.take(inner, &path, mistakes),
+                _ if is_section => mistakes.push(Mistake {
+                    message: format!("is a section: [{path}]"),
+                    key: path,
+                    rule: "a section must contain keys".to_owned(),
+                    harmless: false,
+                }),
+                _ => {
+                    let hint = nearest(&path).map(|near| format!("; did you mean {near}?")).unwrap_or_default();
+                    let message = format!("unknown key, ignored{hint}");
+                    mistakes.push(Mistake { key: path, message, rule: "only known keys are used".to_owned(), harmless: true });
+                }
             }
         }
-        take(&mut self.polling_interval, stronger.polling_interval);
-        take(&mut self.min_polling_interval, stronger.min_polling_interval);
-        take(&mut self.splay, stronger.splay);
-        take(&mut self.state.dir, stronger.state.dir);
-        take(&mut self.run.dir, stronger.run.dir);
-        take(&mut self.sources.order, stronger.sources.order);
-        take(&mut self.sources.cfn_init_data, stronger.sources.cfn_init_data);
-        take(&mut self.sources.os_collect_config, stronger.sources.os_collect_config);
-        take(&mut self.sources.config_drive, stronger.sources.config_drive);
-        take(&mut self.sources.timeout, stronger.sources.timeout);
-        take(&mut self.deploy.groups, stronger.deploy.groups);
-        take(&mut self.deploy.time_limit, stronger.deploy.time_limit);
-        take(&mut self.deploy.replaced_grace, stronger.deploy.replaced_grace);
-        take(&mut self.deploy.hook_dirs, stronger.deploy.hook_dirs);
-        take(&mut self.deploy.deployed_dir, stronger.deploy.deployed_dir);
-        take(&mut self.deploy.keep, stronger.deploy.keep);
-        take(&mut self.tls.ca_file, stronger.tls.ca_file);
-        take(&mut self.tls.allow_insecure, stronger.tls.allow_insecure);
-        take(&mut self.node.source, stronger.node.source);
-        take(&mut self.node.patience, stronger.node.patience);
-        take(&mut self.node.rollback, stronger.node.rollback);
-        take(&mut self.node.allow_options, stronger.node.allow_options);
-        take(&mut self.report.console, stronger.report.console);
-        take(&mut self.report.metrics, stronger.report.metrics);
-        take(&mut self.report.node_conditions, stronger.report.node_conditions);
     }
 }
 
@@ -313,44 +269,16 @@ fn syntax(text: &str, error: &toml::de::Error) -> String {
     format!("line {line}: {}", error.message())
 }
 
-fn check_table(table: &toml::Table, prefix: &str, mistakes: &mut Vec<Mistake>) {
-    for (name, value) in table {
-        let path = if prefix.is_empty() { name.clone() } else { format!("{prefix}.{name}") };
-        if let Some(key) = KEYS.iter().find(|key| key.path == path) {
-            if let Err(rule) = key.rule.check(value) {
-                let message = format!("{} is not {rule}", shown(value));
-                mistakes.push(Mistake { key: path, message, rule, harmless: false });
-            }
-            continue;
-        }
-        let is_section = KEYS.iter().any(|key| key.path.split_once('.').is_some_and(|(section, _)| section == path));
-        match value {
-            toml::Value::Table(inner) if is_section => check_table(inner, &path, mistakes),
-            _ if is_section => mistakes.push(Mistake {
-                message: format!("is a section: [{path}]"),
-                key: path,
-                rule: "a section must contain keys".to_owned(),
-                harmless: false,
-            }),
-            _ => {
-                let hint = nearest(&path).map(|near| format!("; did you mean {near}?")).unwrap_or_default();
-                let message = format!("unknown key, ignored{hint}");
-                mistakes.push(Mistake { key: path, message, rule: "only known keys are used".to_owned(), harmless: true });
-            }
-        }
-    }
-}
-
 impl ValueRule {
-    fn check(self, value: &toml::Value) -> Result<(), String> {
-        let path = |value: &toml::Value| {
+    fn check(self, value: &Value) -> Result<(), String> {
+        let path = |value: &Value| {
             value
                 .as_str()
                 .map(std::path::Path::new)
                 .is_some_and(|path| path.is_absolute() && !path.components().any(|part| part == std::path::Component::ParentDir))
         };
-        let word = |value: &toml::Value| value.as_str().is_some_and(|word| !word.is_empty());
-        let list = |each: &dyn Fn(&toml::Value) -> bool| value.as_array().is_some_and(|items| items.iter().all(each));
+        let word = |value: &Value| value.as_str().is_some_and(|word| !word.is_empty());
+        let list = |each: &dyn Fn(&Value) -> bool| value.as_array().is_some_and(|items| items.iter().all(each));
         let (good, rule) = match self {
             Self::Number(min, max) => (
                 value.as_integer().is_some_and(|n| u64::try_from(n).is_ok_and(|n| (min..=max).contains(&n))),
@@ -362,7 +290,7 @@ impl ValueRule {
             Self::Words => (list(&word), "a list of non-empty strings".to_owned()),
             Self::Sources => {
                 let names = SourceName::ORDER.map(SourceName::as_str);
-                let known = |item: &toml::Value| item.as_str().is_some_and(|word| names.contains(&word));
+                let known = |item: &Value| item.as_str().is_some_and(|word| names.contains(&word));
                 let items = value.as_array().map(Vec::as_slice).unwrap_or_default();
                 let twice = items.iter().enumerate().any(|(at, item)| items.iter().skip(at + 1).any(|other| other == item));
                 (list(&known) && !twice && !items.is_empty(), format!("a list of one or more of {}, each once", names.join(", ")))
@@ -394,11 +322,11 @@ fn is_option(text: &str) -> bool {
 }
 
 /// A value for a message: short, because nobody knows what was written into the wrong key.
-fn shown(value: &toml::Value) -> String {
+fn shown(value: &Value) -> String {
     match value {
-        toml::Value::Integer(number) => number.to_string(),
-        toml::Value::Float(number) => number.to_string(),
-        toml::Value::Boolean(switch) => switch.to_string(),
+        Value::Integer(number) => number.to_string(),
+        Value::Float(number) => number.to_string(),
+        Value::Boolean(switch) => switch.to_string(),
         other => format!("this {}", other.type_str()),
     }
 }
@@ -435,6 +363,7 @@ pub fn distance(one: &str, other: &str) -> usize {
 mod tests {
     use proptest::prelude::*;
 
+    use super::super::Settings;
     use super::*;
 
     /// A value that is not the default, for every key.
@@ -461,14 +390,17 @@ mod tests {
 
     #[test]
     fn every_key_of_the_table_is_read_and_overlaid() {
-        let (fragment, mistakes) = Fragment::parse(other_values().as_bytes());
-        assert_eq!(mistakes, []);
-        assert!(!format!("{fragment:?}").contains("None"), "{fragment:?}");
         let mut merged = Fragment::default();
-        merged.overlay(fragment.clone());
-        assert_eq!(merged, fragment);
+        for line in other_values().lines() {
+            let (fragment, mistakes) = Fragment::parse(line.as_bytes());
+            assert_eq!(mistakes, []);
+            assert_ne!(Settings::from(fragment.clone()), Settings::default(), "{line}");
+            merged.overlay(fragment);
+        }
+        assert_eq!(merged, Fragment::parse(other_values().as_bytes()).0);
+        let before = merged.clone();
         merged.overlay(Fragment::default());
-        assert_eq!(merged, fragment);
+        assert_eq!(merged, before);
     }
 
     #[test]

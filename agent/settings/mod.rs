@@ -288,53 +288,61 @@ fn is_link(root: &Tree, path: &Path) -> bool {
 impl From<Fragment> for Settings {
     /// The merged files with the defaults of [`KEYS`] for what they do not say. Values were checked file by file.
     fn from(merged: Fragment) -> Self {
-        let Fragment { polling_interval, min_polling_interval, splay, state, run, sources, deploy, tls, node, report } = merged;
-        let seconds = |given: Option<u64>, or: u64| Duration::from_secs(given.unwrap_or(or));
-        let paths = |given: Option<Vec<PathBuf>>, or: &[&str]| given.unwrap_or_else(|| or.iter().map(PathBuf::from).collect());
-        let explicit = ExplicitSettings {
-            polling_interval: polling_interval.is_some(),
-            min_polling_interval: min_polling_interval.is_some(),
-            splay: splay.is_some(),
-            timeout: sources.timeout.is_some(),
+        let seconds = |key: &str, or: u64| Duration::from_secs(merged.number(key).unwrap_or(or));
+        let path = |key: &str, or: &str| PathBuf::from(merged.text(key).unwrap_or(or));
+        let paths = |key: &str, or: &[&str]| match merged.texts(key) {
+            Some(given) => given.into_iter().map(PathBuf::from).collect(),
+            None => or.iter().map(PathBuf::from).collect(),
         };
-        let polling_interval = seconds(polling_interval, 60);
-        let order = sources.order.map(|words| words.iter().filter_map(|word| SourceName::from_word(word)).collect());
+        let is_on = |key: &str, or: bool| merged.switch(key).unwrap_or(or);
+        let explicit = ExplicitSettings {
+            polling_interval: merged.has("polling_interval"),
+            min_polling_interval: merged.has("min_polling_interval"),
+            splay: merged.has("splay"),
+            timeout: merged.has("sources.timeout"),
+        };
+        let polling_interval = seconds("polling_interval", 60);
+        let order = merged.texts("sources.order");
+        let order = order.map(|words| words.iter().filter_map(|word| SourceName::from_word(word)).collect());
         Self {
             polling_interval,
-            min_polling_interval: seconds(min_polling_interval, 1).min(polling_interval),
-            splay: seconds(splay, 0),
-            state_dir: state.dir.unwrap_or_else(|| "/var/lib/heat-node-agent".into()),
-            run_dir: run.dir.unwrap_or_else(|| "/run/heat-node-agent".into()),
+            min_polling_interval: seconds("min_polling_interval", 1).min(polling_interval),
+            splay: seconds("splay", 0),
+            state_dir: path("state.dir", "/var/lib/heat-node-agent"),
+            run_dir: path("run.dir", "/run/heat-node-agent"),
             explicit,
             sources: Sources {
                 order: order.unwrap_or_else(|| SourceName::ORDER.to_vec()),
                 cfn_init_data: paths(
-                    sources.cfn_init_data,
+                    "sources.cfn_init_data",
                     &["/var/lib/heat-cfntools/cfn-init-data", "/var/lib/cloud/data/cfn-init-data"],
                 ),
-                os_collect_config: sources.os_collect_config.unwrap_or_else(|| "/etc/os-collect-config.conf".into()),
-                config_drive: sources.config_drive.unwrap_or(false),
-                timeout: seconds(sources.timeout, 10),
+                os_collect_config: path("sources.os_collect_config", "/etc/os-collect-config.conf"),
+                config_drive: is_on("sources.config_drive", false),
+                timeout: seconds("sources.timeout", 10),
             },
             deploy: Deploy {
-                groups: deploy.groups,
-                time_limit: deploy.time_limit.filter(|seconds| *seconds > 0).map(Duration::from_secs),
-                replaced_grace: Duration::from_secs(deploy.replaced_grace.unwrap_or(30)),
-                hook_dirs: paths(deploy.hook_dirs, &["/usr/libexec/heat-config/hooks", "/var/lib/heat-config/hooks"]),
-                deployed_dir: deploy.deployed_dir.unwrap_or_else(|| "/var/lib/heat-config/deployed".into()),
-                keep: usize::try_from(deploy.keep.unwrap_or(200)).unwrap_or(usize::MAX),
+                groups: merged.texts("deploy.groups"),
+                time_limit: merged.number("deploy.time_limit").filter(|seconds| *seconds > 0).map(Duration::from_secs),
+                replaced_grace: seconds("deploy.replaced_grace", 30),
+                hook_dirs: paths("deploy.hook_dirs", &["/usr/libexec/heat-config/hooks", "/var/lib/heat-config/hooks"]),
+                deployed_dir: path("deploy.deployed_dir", "/var/lib/heat-config/deployed"),
+                keep: usize::try_from(merged.number("deploy.keep").unwrap_or(200)).unwrap_or(usize::MAX),
             },
-            tls: Tls { ca_file: tls.ca_file, allow_insecure: tls.allow_insecure.unwrap_or(false) },
-            node_source: match node.source.as_deref() {
+            tls: Tls {
+                ca_file: merged.text("tls.ca_file").map(PathBuf::from),
+                allow_insecure: is_on("tls.allow_insecure", false),
+            },
+            node_source: match merged.text("node.source") {
                 Some("heat-params") => NodeSource::HeatParams,
                 _ => NodeSource::Deployment,
             },
-            patience: node.patience.unwrap_or(1),
-            rollback: node.rollback.unwrap_or(true),
-            allow_options: node.allow_options.unwrap_or_default(),
-            console: report.console.unwrap_or(true),
-            metrics: report.metrics,
-            node_conditions: report.node_conditions.unwrap_or(false),
+            patience: merged.number("node.patience").and_then(|factor| factor.try_into().ok()).unwrap_or(1),
+            rollback: is_on("node.rollback", true),
+            allow_options: merged.texts("node.allow_options").unwrap_or_default(),
+            console: is_on("report.console", true),
+            metrics: merged.text("report.metrics").map(PathBuf::from),
+            node_conditions: is_on("report.node_conditions", false),
         }
     }
 }

@@ -377,17 +377,8 @@ impl Outbox {
         if self.entries.borrow().contains_key(&entry.key) {
             return Ok(());
         }
-        if self.entries.borrow().len() >= BOUND {
-            return Err(Error::transient(format!("{BOUND} signals are already waiting"))
-                .remedy("find out why Heat accepts none: heat-node-agent status"));
-        }
         let body = entry.body.take();
-        let (used, size) = (self.bytes(), body.to_string().len());
-        if used + size > OUTBOX_DISK {
-            return Err(Error::transient(format!("{} KiB of signals are already waiting", used / 1024))
-                .rule("the outbox may use a bounded part of the disk: `heat-node-agent status --json`, budgets")
-                .remedy("find out why Heat accepts none: heat-node-agent status"));
-        }
+        self.check_room(1, body.to_string().len())?;
         entry.aged_at_ms = self.watch.millis();
         entry.since = self.clock.moment();
         self.store(&mut entry, body)?;
@@ -399,6 +390,20 @@ impl Outbox {
         self.withdrawn.borrow_mut().remove(&entry.key);
         self.entries.borrow_mut().insert(entry.key.clone(), entry);
         Ok(())
+    }
+
+    /// Checks that so many more signals, with bodies of so many bytes, can be stored.
+    ///
+    /// # Errors
+    /// If they cannot.
+    pub fn check_room(&self, count: usize, size: usize) -> Result<()> {
+        let (waiting, used) = (self.entries.borrow().len(), self.bytes());
+        if waiting + count <= BOUND && used + size <= OUTBOX_DISK {
+            return Ok(());
+        }
+        Err(Error::transient(format!("{waiting} signals of {} KiB are already waiting", used / 1024))
+            .rule("the outbox may use a bounded part of the disk: `heat-node-agent status --json`, budgets")
+            .remedy("find out why Heat accepts none: heat-node-agent status"))
     }
 
     /// Takes back what was withdrawn of deployments that Heat asks for again, and forgets what grew too old.

@@ -291,8 +291,8 @@ fn of_stack(url: &str) -> Remedy {
     let part = |at: usize| path.split('/').nth(at).unwrap_or_default();
     let (stack, resource) = (part(3), part(5));
     Remedy::said(format!(
-        "`openstack stack show {stack}`: if suspended, `openstack stack resume` it, `systemctl reload heat-node-agent` here. If DELETE_COMPLETE \
-         or not found, nobody waits for it. In any other state, once no update runs, \
+        "`openstack stack show {stack}`: if deleted, nobody waits. If suspended, `openstack stack resume {stack}`, and here \
+         `systemctl reload heat-node-agent`. In any other state, once no update runs, \
          `openstack stack resource mark unhealthy {stack} {resource}` and update the stack, which runs {resource} again"
     ))
 }

@@ -140,7 +140,7 @@ pub fn decide(volume: &Volume, evidence: &Evidence) -> FormatDecision {
             return refuse(
                 format!("{} disks have {}: {}", several.len(), volume.disk, several.join(", ")),
                 "exactly one disk must have the name",
-                "check `openstack server volume list` and detach the wrong one".to_owned(),
+                "check `openstack server volume list SERVER` and detach the wrong one".to_owned(),
             );
         }
     };

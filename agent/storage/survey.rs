@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use super::signatures::{Signature, find_inside, find_mark, is_zero};
 use crate::clock::Stopwatch;
+use crate::gather::Gather;
 
 const KIB: u64 = 1024;
 const MIB: u64 = 1024 * KIB;
@@ -232,7 +233,7 @@ fn beginnings(size: u64) -> BTreeSet<u64> {
     // `mkpart 0% 50%` is rounded to the MiB on either side.
     let percent = (1..100).map(|percent| size / 100 * percent / MIB * MIB).flat_map(|at| [at, at + MIB]);
     let all = aligned.chain(cylinders).chain(round).chain(percent);
-    all.filter(|at| *at >= DEPTH && *at < size.saturating_sub(DEPTH)).collect()
+    all.filter(|at| *at >= DEPTH && *at < size.saturating_sub(DEPTH)).gather()
 }
 
 /// Evenly spread places at multiples of 1 MiB, in such an order that each beginning of the list is spread evenly, too.

@@ -166,6 +166,8 @@ lab() {
     touch "$RUN/.$ns"
     ip -n "$ns" link set lo up
     ip -n "$ns" link show br0 >/dev/null 2>&1 || ip -n "$ns" link add br0 type bridge
+    # Of its own: else it is that of one of the hosts, and changes as they come and go, which cuts off those that run until they ask anew.
+    ip -n "$ns" link set br0 address 02:00:0a:4d:00:01
     [ -z "${3:-}" ] || ip -n "$ns" addr replace "$3" dev br0
     ip -n "$ns" link set br0 up ;;
   down)

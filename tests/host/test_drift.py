@@ -2,8 +2,9 @@
 import json
 from contextlib import contextmanager
 
+import pytest
 from lib.common import GATEWAY
-from lib.node import UNIT, VDB, ask, bring_up, ended
+from lib.node import UNIT, VDB, ask, bring_up, ended, is_steady
 
 IP = GATEWAY.rsplit(".", 1)[0] + ".11"
 NODE = {"ROLE": "master", "INSTANCE_NAME": "node-1", "KUBE_NODE_IP": IP, "CLUSTER_UUID": "5f1c3a52-8d0e-4c61-9b0e-2f6f6e1d7a10",
@@ -54,6 +55,25 @@ class Drifting:
         assert self.host.sha256(*self.files) == self.files
         now = self.runs()
         assert {u.removesuffix(".service") for u in now if now[u] != before[u]} == set(units)
+
+
+@pytest.mark.longer
+def test_what_keeps_a_repair_from_its_end_is_seen_meanwhile(hosts, signal_server):
+    host = hosts("n1", ip=IP, volumes={"vdb": ("512M", VDB)})
+    node = Drifting(host, signal_server())
+    bring_up(host, node.server, NODE | {"WAIT_TIMEOUT": 900})
+    assert ended(node.server) == ""
+    host.wait_for(lambda: is_steady(host), what="a steady node")
+    host.sh(f"{theirs(ETCD)}; printf '[Service]\\nExecStartPre=/bin/false\\n' >{THEIRS}; systemctl daemon-reload")
+    repair = host.popen("heat-node-agent", "repair")
+    host.wait_for(lambda: host.show("etcd.service", "NRestarts")["NRestarts"] != "0", what="an etcd that does not start")
+    status = lambda: json.loads(host.read("/run/heat-node-agent/status.json"))["node"]["components"]
+    host.wait_for(lambda: [one["state"] for one in status() if one["name"] == "etcd"] == ["failed"], what="an etcd that failed in status")
+    assert repair.poll() is None, "it is still being repaired"
+    assert host.exec("heat-node-agent", "status", check=False).returncode == 2
+    host.sh(f"rm {THEIRS}; systemctl daemon-reload")
+    assert repair.wait(300) == 0
+    host.wait_for(lambda: host.exec("heat-node-agent", "status", check=False).returncode == 0, what="READY")
 
 
 def theirs(path: str, line: str = "# theirs") -> str:

@@ -16,8 +16,20 @@ ORDERS, ORDERS_OF_PROXY = (f"{stand_ins.CONTROL}/{name}" for name in ("kubelet",
 DIES = 'die 7 failed to run Kubelet: mountpoint for cpu not found'
 NO_SPACE = "die 1 unable to take the lock: open /var/lib/kubelet/kube-proxy.lock: no space left on device"
 CERTIFICATES = "/v1/certificates"
+# The node's: it has every name itself, and nothing at that port.
+NAME_SERVER = """import socket
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.bind(("127.0.0.2", 53))
+while True:
+    asked, by = s.recvfrom(512)
+    question = asked[12:asked.index(0, 12) + 5]
+    known = question[-4:-2] == bytes([0, 1])
+    answer = bytes([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 1, 0, 4]) + bytes([127, 0, 0, 1]) if known else b""
+    s.sendto(asked[:2] + bytes([0x81, 0x80, 0, 1, 0, known, 0, 0, 0, 0]) + question + answer, by)
+"""
 # Magnum's own words.
 SAYS = {403: "Policy doesn't allow certificate:get to be performed.", 500: "An unknown exception occurred."}
+UNAUTHORIZED = json.dumps({"error": {"code": 401, "message": "The request you have made requires authentication."}})
 SETTINGS = "polling_interval = 5\nmin_polling_interval = 5\n"
 
 
@@ -29,12 +41,18 @@ def certificates(node: Node, stage, magnum, tmp_path):
     node.update(OPENSTACK_CA=other)
     failure.shows("FAILED", "at certificates", "signed by a CA", heat="node", failed=True)
     failure.mended("update the stack with the right OPENSTACK_CA", lambda: node.update(**right | {"AUTH_URL": "https://keystone.invalid:5000/v3"}),
-                   until=("WAITING for certificates", "keystone.invalid"))
+                   until=("WAITING for certificates", "keystone.invalid"), runs=("openstack ", "openssl "))
 
     failure = stage.failure("dns", after=failure)
     failure.shows("WAITING for certificates", "keystone.invalid")
-    magnum.answer(401, path="^/identity", body='{"error": {"code": 401, "message": "The request you have made requires authentication."}}')
-    failure.mended("update the stack with the right AUTH_URL", lambda: node.update(**right), until=("FAILED", "401"))
+
+    def name_server():
+        node.host.exec("systemd-run", "-q", "--unit=names", "python3", "-c", NAME_SERVER)
+        node.host.wait_for("getent ahostsv4 keystone.invalid -s dns || { echo nameserver 127.0.0.2 >/etc/resolv.conf; false; }")
+    failure.way("correct this node's name servers", "give the node a name server that knows the name", name_server, runs=("getent ",),
+                first=False, until=("WAITING for certificates", "connection refused by keystone.invalid:5000"))
+    magnum.answer(401, path="^/identity", body=UNAUTHORIZED)
+    failure.mended("update the stack with the right AUTH_URL", lambda: node.update(**right), until=("FAILED", "401"), runs=("openstack ",))
 
     failure = stage.failure("keystone-401", after=failure)
     failure.shows("FAILED", "at certificates", "401", heat="node", failed=True)
@@ -44,13 +62,28 @@ def certificates(node: Node, stage, magnum, tmp_path):
         magnum.behave()
         magnum.answer(status, path=CERTIFICATES, body=json.dumps({"errors": [{"status": status, "detail": SAYS[status]}]}))
 
+    def refused():
+        """It has a token by now."""
+        magnum.behave()
+        magnum.answer(401, path="^/identity", body=UNAUTHORIZED)
+        magnum.revoke()
+        node.update()
+    failure.way("if disabled, enable it", "enable the user", lambda: then(403), refused, runs=("openstack user", "heat-node-agent rerun"),
+                until=("FAILED", "403"))
+
     def credentials():
         then(403)
         node.update()
-    failure.mended("update the stack with the cluster's present trustee", credentials, until=("FAILED", "403"))
+    failure.mended("update the stack with the cluster's present trustee", credentials, until=("FAILED", "403"), runs=("openstack ",))
 
     failure = stage.failure("magnum-403", after=failure)
     failure.shows("FAILED", "at certificates", "403", heat="node", failed=True)
+
+    def updated():
+        then(500)
+        node.update()
+    failure.way("set CLUSTER_UUID, TRUSTEE_* and TRUST_ID as in Magnum's table cluster, and update the stack",
+                "update the stack with the cluster's own trustee", updated, lambda: then(403), until=("WAITING for certificates", "500"))
     failure.mended("correct Magnum's policy", lambda: then(500), until=("WAITING for certificates", "500"))
 
     failure = stage.failure("magnum-500", after=failure)

@@ -8,19 +8,25 @@ from lib.node import IP, NODE, VDB, VDC, ask, extend, loop_of, start
 ETCD = "etcd.service"
 TRAP = "/etc/systemd/system/etcd.service.d/99-trap.conf"
 SECRET = "canary-password"
-SQUATTER = "import socket, time; s = socket.socket(); s.setsockopt(1, 2, 1); s.bind(('127.0.0.1', 2379)); s.listen(); time.sleep(9999)"
+SQUATTER = "import socket, time; s = socket.socket(); s.setsockopt(1, 2, 1); s.bind(('127.0.0.1', {port})); s.listen(); time.sleep(9999)"
+# Of no volume.
+NO_VOLUME = "e41b7f92-0c6d-4f0a-b1d7-58a2f3c9d601"
 SETTINGS = "polling_interval = 5\nmin_polling_interval = 5\n"
 
 
 class Master:
     def __init__(self, stage, wait: dict):
         self.stage, self.host, self.server = stage, stage.host, stage.server
-        self.inputs, self.numbers = NODE | wait | {"HTTP_PROXY": f"http://user:{SECRET}@192.0.2.1:3128"}, itertools.count(1)
+        self.inputs, self.numbers = NODE | {"ETCD_VOLUME": NO_VOLUME} | wait | {"HTTP_PROXY": f"http://user:{SECRET}@192.0.2.1:3128"}, itertools.count(1)
 
     def update(self, **changes):
         """A stack update for which etcd is restarted."""
         self.inputs["INSTANCE_NAME"] = f"node-{next(self.numbers)}"
         ask(self.host, self.server, self.inputs | changes)
+
+    def corrected(self):
+        self.inputs["ETCD_VOLUME"] = VDC
+        self.update()
 
 
 def wrong_parameters(master: Master):
@@ -38,6 +44,8 @@ def foreign_and_missing_volume(master: Master, before):
     foreign.mended(until=("WAITING for volume etcd",))
     missing = master.stage.failure("missing-volume", after=foreign)
     missing.shows("WAITING for volume etcd", "is not attached (no disk has that serial", beside=("runtime in place", "docker up"))
+    missing.way("correct ETCD_VOLUME in the template and update the stack", "update the stack with the right ETCD_VOLUME", lambda: master.corrected(),
+                until=("WAITING for volume etcd", f"volume {VDC} is not attached"))
     missing.mended("attach the volume", lambda: master.host.attach("vdc", "1G", VDC))
 
 
@@ -92,14 +100,22 @@ def port_taken(master: Master):
     failure = master.stage.failure("port-taken")
     master.host.sh("mkdir -p /etc/systemd/system/etcd.service.d")
     master.host.write(TRAP, f"[Service]\nExecStopPost=/bin/echo the proxy has {SECRET}\n")
-    master.host.sh(f"systemctl daemon-reload; systemctl stop {ETCD}")
-    master.host.exec("systemd-run", "-q", "--unit=squatter", "python3", "-c", SQUATTER)
-    master.host.wait_for("</dev/tcp/127.0.0.1/2379")
-    master.update(WAIT_TIMEOUT=60)
+
+    def squat(port: int):
+        master.host.sh("systemctl stop squatter.service 2>/dev/null || :")
+        master.host.exec("systemd-run", "-q", "--unit=squatter", "python3", "-c", SQUATTER.format(port=port))
+        master.host.wait_for(f"</dev/tcp/127.0.0.1/{port}")
+
+    def taken():
+        master.host.sh(f"systemctl daemon-reload; systemctl stop {ETCD}")
+        squat(2379)
+        master.update(WAIT_TIMEOUT=60)
+    taken()
     failure.seen("WAITING", "port 2379 is held by python3", "squatter.service")
+    failure.way("If it is needed, give it another port. The agent then continues by itself", "give it another port", lambda: squat(2479), taken)
     failure.shows("FAILED", "port 2379 is held by python3", heat="node", failed=True)
     # It says a secret besides, which nobody gets to see.
-    said = [failure.waiting, failure.status, failure.explain, failure.said, failure.heat]
+    said = [failure.waiting, failure.noted_waiting, failure.shown, failure.explain, failure.said, failure.journal, failure.heat]
     assert not any(SECRET in text for text in said) and "the proxy has ******" in failure.heat
     failure.mended()
 

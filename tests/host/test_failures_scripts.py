@@ -3,7 +3,10 @@ from lib.common import SET, TESTHOST, run
 from lib.node import UNIT, start
 
 IP = "10.77.0.12"
-SETTINGS = "polling_interval = 5\nmin_polling_interval = 5\n[deploy]\ntime_limit = 15\n"
+# Seconds that a script may take here.
+LIMIT = 15
+SETTINGS = f"polling_interval = 5\nmin_polling_interval = 5\n[deploy]\ntime_limit = {LIMIT}\n"
+CONF = "/etc/os-collect-config.conf"
 CHECK = "#!/bin/sh\necho checking the settings\necho 'no settings for zone b' >&2\n[ -e /srv/settings ] || exit 3\n"
 WAITS = "#!/bin/sh\necho 'waiting for the licence'\nuntil [ -e /srv/licence ]; do sleep 0.2; done\n"
 ODD = "#!/usr/bin/python9\nprint('hello')\n"
@@ -27,21 +30,30 @@ def scripts(server: Server):
     failure = stage.failure("script-fails")
     server.script("check", CHECK)
     failure.shows("FAILED deployment check (exit status 3", "no settings for zone b", heat="check", failed=True)
+    failure.way("correct it in the template and update the stack", "update the stack with another script", lambda: server.script("check"),
+                lambda: server.script("check", CHECK))
     failure.mended("write the settings", lambda: host.write("/srv/settings", "b\n"))
 
-    failure = stage.failure("script-hangs", 15)
+    failure = stage.failure("script-hangs", LIMIT)
     server.script("licence", WAITS)
     failure.seen("WAITING for deployment licence, which is running", "time limit ends it in", "waiting for the licence")
     failure.shows("FAILED deployment licence", "time limit", heat="licence", failed=True)
-    failure.mended("bring the licence", lambda: host.write("/srv/licence", ""))
+
+    def longer():
+        """It was waiting for something that comes, if late."""
+        host.write("/etc/heat-node-agent/agent.toml", SETTINGS.replace(f"= {LIMIT}", "= 300"))
+        host.exec("systemd-run", "-q", f"--on-active={LIMIT + 3}", "--timer-property=AccuracySec=100ms", "touch", "/srv/licence")
+    failure.mended("raise [deploy] time_limit", longer)
 
     failure = stage.failure("script-without-interpreter")
     server.script("odd", ODD)
     failure.shows("FAILED deployment odd", "python9", heat="odd", failed=True)
+    failure.way("name another interpreter in the script's first line and update the stack", "update the stack with #!/usr/bin/python3",
+                lambda: server.script("odd", ODD.replace("python9", "python3")), lambda: server.script("odd", ODD))
     failure.mended("install the interpreter", lambda: host.sh("ln -s python3 /usr/bin/python9"))
 
 
-def heat(server: Server):
+def heat(server: Server, other):
     stage = server.stage
     for status in (503, 403):
         failure = stage.failure(f"signal-{status}")
@@ -53,6 +65,13 @@ def heat(server: Server):
     failure = stage.failure("heat-away")
     server.heat.stop()
     failure.shows("DEGRADED: Heat's metadata cannot be read (source cfn)")
+
+    def at(old, new):
+        server.host.exec("sed", "-i", f"s,{old.base},{new.base},", CONF)
+    other.publish(server.heat.document)
+    other.start()
+    failure.way("correct /etc/os-collect-config.conf", "write the address that Heat has now into the file", lambda: at(server.heat, other),
+                lambda: at(other, server.heat))
     failure.mended("start Heat", server.heat.start)
 
 
@@ -77,8 +96,15 @@ def copied_disk(server: Server):
     host.cut()
     host.boot(expect="")
     failure = server.stage.failure("copied-disk")
-    failure.shown_before = 0
-    failure.shows("still that of instance original (cloud-init)")
+    failure.since_the_boot()
+    failure.shows("it is still that of instance")
+
+    def copied_again():
+        host.be_instance("copy-of-it")
+        host.cut()
+        host.boot(expect="")
+    failure.way("write that one's settings into the file", "write another resource's settings into the file",
+                lambda: host.exec("sed", "-i", "s,^access_key_id = .*,access_key_id = 2222,", CONF), copied_again)
     failure.mended()
 
 
@@ -87,6 +113,6 @@ def test_failures_of_scripts_and_their_machine(hosts, signal_server, stages):
     server = Server(stages(host, heat_server))
     start(host, heat_server, SETTINGS)
     scripts(server)
-    heat(server)
+    heat(server, signal_server(port=18001))
     full_root(server)
     copied_disk(server)

@@ -1,8 +1,9 @@
-"""Failures staged on a host as an operator would meet them, and what the agent makes of each: `status`, `explain`, the console and Heat's
-reason, compared with a transcript that a person has read (tests/host/transcripts; HNA_RENEW_GOLDEN=1 writes it anew).
+"""Failures staged on a host as an operator would meet them, and what the agent makes of each: `status`, `explain`, the console, the journal and
+Heat's reason, compared with a transcript that a person has read (tests/host/transcripts; HNA_RENEW_GOLDEN=1 writes it anew).
 
-Of each failure these are asserted: status shows it in time; its pages are short, fit the terminal and say nothing twice; the remedy that
-they print, carried out literally on the host, ends it. How many seconds it took to be shown is printed at the end of the session.
+Of each failure these are asserted: status and the journal show it in time; its pages are short, fit the terminal and say nothing twice; the
+remedy that they print, carried out literally on the host, ends it. Where a remedy gives several ways, the failure is staged again for each that
+can be gone here. How many seconds it took to be shown is printed at the end of the session.
 """
 import difflib
 import os
@@ -20,6 +21,8 @@ RENEW = bool(os.environ.get("HNA_RENEW_GOLDEN"))
 REPORTED, HANGS, SLACK = 10, 90, 3
 # What a reader at night takes in: so many lines, of the width that is taken where there is no terminal.
 LINES, WIDTH = 12, 100
+# What journald calls the priorities of what is wrong, and of what is waited for.
+PRIORITIES = {"3": "err", "4": "warning", "5": "notice"}
 # For a remedy: what it starts may have to come up.
 MENDED = 300
 
@@ -34,6 +37,8 @@ CHANGES = [
     (r"\bpid \d+", "pid <n>"),
     (r"((?:healthy|FAILED|degraded) +<t> +)\d+\b", r"\1<n>"),
     (r"server add volume [0-9a-f-]{36}", "server add volume <this server>"),
+    # In the journal, where it was said before.
+    (r" \(said \d+ times\)", ""),
     # Whether a unit that dies again and again is up in this moment.
     (r"\bended( with status \d+)? (again and again|and systemd|and is about)", r"ended \2"),
     # In which moment of its restarts the deadline finds it, and what it said last by then.
@@ -47,7 +52,7 @@ CHANGES = [
     (r"\b(\d+[dhms])+(\.\d+s)? earlier", "<t> earlier"),
     (r"\((\d{4}-\d\d-\d\d)\)", "(<date>)"),
     # At the first try, or at a later one.
-    (r"\btried <n> times, gives up", "gives up"),
+    (r"\btried (\d+ times|once), gives up", "gives up"),
     # Between two tries, or at one.
     (r"\bnext try (now|in <t>)", "next try in <t>"),
     (r"next to expire is .*, in ", "next to expire is <name>, in "),
@@ -150,25 +155,35 @@ class Stage:
 class Failure:
     def __init__(self, stage: Stage, name: str, within: int, after: "Failure | None"):
         self.stage, self.name, self.within = stage, name, within
-        self.waiting = ""
-        self.shown_before, self.since = after.end if after else self.now()
+        self.waiting, self.noted_waiting = "", ""
+        # Of the ways that were gone: what was done, and what status began with afterwards. Commands that were carried out, by what they are.
+        self.ways: list[list[str]] = []
+        self.done: set[str] = set()
+        self.shown_before, self.since, self.noted_since = after.end if after else self.now()
 
-    def now(self) -> tuple[int, float]:
-        """How much the console has shown, and the time."""
-        return len(self.stage.console()), time.monotonic()
+    def now(self) -> tuple[int, float, float]:
+        """How much the console has shown, and the time, also as the journal has it."""
+        return len(self.stage.console()), time.monotonic(), time.time()
+
+    def since_the_boot(self):
+        """What was shown before it was staged counts too."""
+        self.shown_before, self.noted_since = 0, 0.0
 
     # --- what the agent says ------------------------------------------------------------------
     def seen(self, *words: str):
         """status has these words, while it is still to be seen how it ends."""
         self.measure(words)
-        self.waiting = self.stage.page("status")
+        self.status = self.waiting = self.stage.page("status")
+        self.words, self.ids = words, self.ids_now()
         self.check_page("status while it waits", self.waiting)
+        # What runs, and says so, is nothing for the console.
+        self.noted_waiting = self.noted(said) if (said := self.console()) else ""
 
     def shows(self, *words: str, heat: str = "", failed: bool = False, warned: bool = False,
               beside: tuple[str, ...] = ()):
         """status has these words. heat: and this resource has got its reason; failed: and the console has a failure; warned: or a
         complaint; beside: and what else goes on has come so far."""
-        stage = self.stage
+        stage, self.words = self.stage, words
         if self.waiting:
             self.wait(words, MENDED)
         else:
@@ -179,10 +194,12 @@ class Failure:
             wait_for(lambda: " state=failed " in self.console(), 60, "the console's line of the failure")
         if warned:
             wait_for(lambda: re.search(" state=(waiting|degraded) ", self.console()), 60, "the console's line of the complaint")
-        self.ids = {d["id"]: f"<id of {d['name']}>" for d in stage.server.document["deployments"]}
+        self.ids = self.ids | self.ids_now() if self.waiting else self.ids_now()
         if heat and failed and " state=failed " not in self.console_lines()[-1]:
             self.wrong(f"the last line of the console is not the failure: {self.console_lines()[-3:]}")
-        self.status, self.explain, self.said = stage.page("status"), stage.page("explain"), self.console()
+        self.shown, self.explain, self.said = stage.page("status"), stage.page("explain"), self.console()
+        self.status = self.shown
+        self.journal = self.noted(self.said)
         for name, page in (("status", self.status), ("explain", self.explain)):
             self.check_page(name, page)
 
@@ -209,6 +226,26 @@ class Failure:
 
     def console_lines(self) -> list[str]:
         return self.stage.console()[self.shown_before:].replace("\r", "").splitlines()
+
+    def noted(self, console: str) -> str:
+        """What the journal has of that which the console said last, and had as soon as status had to show it."""
+        code = re.findall(r" code=(HNA-\d+) ", console)[-1]
+
+        def found() -> list[dict]:
+            entries = self.stage.host.journal(HNA_CODE=code)
+            return [e for e in entries if int(e["__REALTIME_TIMESTAMP"]) / 1e6 >= self.noted_since]
+        first = wait_for(found, MENDED, f"{code} in the journal")[0]
+        seconds = int(first["__REALTIME_TIMESTAMP"]) / 1e6 - self.noted_since
+        # What is shown after something else was waited for is not measured.
+        if self.noted_since and not self.noted_waiting and seconds > self.within * slack():
+            self.wrong(f"in the journal after {seconds:.0f} s, not within {self.within}")
+        said = [part for part in re.split(r"; |: | \(", first["MESSAGE"].split(" (last lines of ")[0]) if len(part) > 20]
+        if len(set(said)) < len(said):
+            self.wrong(f"the journal says something twice in a line: {first['MESSAGE']}")
+        return f"{PRIORITIES[first['PRIORITY']]}: {first['MESSAGE']}"
+
+    def ids_now(self) -> dict[str, str]:
+        return {d["id"]: f"<id of {d['name']}>" for d in self.stage.server.document["deployments"]}
 
     def reason(self, resource: str) -> str:
         """What Heat heard last of this resource."""
@@ -246,45 +283,83 @@ class Failure:
         return read
 
     # --- what it takes ------------------------------------------------------------------------
-    def remedy(self) -> str:
+    @staticmethod
+    def remedy_of(status: str) -> str:
         """All that status tells to do."""
-        return " ".join(re.sub(r"^ *remedy: ", "", line) for line in joined(self.status) if re.match(r"^ *remedy: ", line))
+        return " ".join(re.sub(r"^ *remedy: ", "", line) for line in joined(status) if re.match(r"^ *remedy: ", line))
 
-    def mended(self, by_hand: str = "", do=None, first: bool = True, until: tuple[str, ...] = ("READY",)):
-        """What only a person can do is done (`do`, said in `by_hand`), before or after the remedy is carried out as it is printed; then the
-        failure is gone: status begins with the first word of `until`, and has the others."""
-        host, steps, remedy = self.stage.host, [], self.remedy()
+    def known(self) -> dict[str, str]:
+        return self.ids | self.stage.known
+
+    def way(self, told: str, by_hand: str, do, again=None, runs: tuple[str, ...] = (), first: bool = True, until: tuple[str, ...] = ("READY",)):
+        """One of several ways, in these words of the remedy: what only a person can do is done (`do`, said in `by_hand`) before or after the
+        commands of the remedy that begin so (`runs`); then the failure is gone. `again` stages it once more, for the next way; where there is
+        none, what this way leads to is what the next way ends."""
+        remedy = self.remedy_of(self.status)
+        if told not in remedy:
+            self.wrong(f"the remedy does not say {told!r}: {remedy!r}")
+        steps, after = self.carried_out([c for c in commands(remedy) if c.startswith(runs)] if runs else [], by_hand, do, first, until)
+        self.ways.append([f"told: {told}", *steps, f"then: {after}"])
+        if not again:
+            return
+        again()
+        self.wait(self.words, MENDED)
+        before, self.status = remedy, self.stage.page("status")
+        self.ids |= self.ids_now()
+        if normal(before, self.known()) != normal(self.remedy_of(self.status), self.known()):
+            self.wrong(f"the remedy is another one when it is staged again:\n{before}\n{self.remedy_of(self.status)}")
+
+    def mended(self, by_hand: str = "", do=None, first: bool = True, until: tuple[str, ...] = ("READY",), runs: tuple[str, ...] = ("",)):
+        """What only a person can do is done (`do`, said in `by_hand`), before or after the remedy is carried out as it is printed (where it
+        gives several ways: the commands that begin as in `runs`); then the failure is gone: status begins with the first word of `until`, and
+        has the others."""
+        shown, remedy = self.shown, self.remedy_of(self.status)
         if not commands(remedy) and "update the stack" not in remedy:
-            self.wrong(f"no command in the remedy {remedy!r}:\n{self.status}")
+            self.wrong(f"no command in the remedy {remedy!r}:\n{shown}")
         self.end = self.now()
-        if do and first:
-            steps.append(f"by hand: {by_hand}")
-            do()
-        for command in commands(remedy):
+        # The page that shows it: by the next one what follows may have begun.
+        steps, after = self.carried_out([c for c in commands(remedy) if c.startswith(runs)], by_hand, do, first, until)
+        # What is for somebody who needed no update is not for who made one.
+        asked = re.sub(r"If no update was needed.*?`heat-node-agent rerun [^`]*`", "", normal(remedy, self.known()))
+        if left := {c for c in commands(asked) if not is_elsewhere(c)} - self.done:
+            self.wrong(f"nobody carried out {left}")
+        self.compare(steps, after)
+
+    def carried_out(self, orders: list[str], by_hand: str, do, first: bool, until: tuple[str, ...]) -> tuple[list[str], str]:
+        """What was done, and the first line of status once the failure is gone."""
+        steps: list[str] = []
+
+        def act():
+            if do:
+                steps.append(f"by hand: {by_hand}")
+                do()
+        if first:
+            act()
+        for command in orders:
             if is_elsewhere(command):
                 steps.append(f"in the cloud: {command}")
                 continue
-            done = host.exec("timeout", "60", "sh", "-c", command, check=False)
+            done = self.stage.host.exec("timeout", "60", "sh", "-c", command, check=False)
             if done.returncode in (124, 126, 127):
                 self.wrong(f"`{command}` ends with {done.returncode}:\n{done.stderr}")
+            self.done.add(normal(command, self.known()))
             steps.append(f"{command}  -> {done.returncode}")
-        if do and not first:
-            steps.append(f"by hand: {by_hand}")
-            do()
+        if not first:
+            act()
 
         def gone() -> str:
             page = self.stage.page("status")
             words = " ".join(page.split())
             assert words.startswith(until[0]) and all(word in words for word in until), words
             return page
-        # The page that shows it: by the next one what follows may have begun.
-        self.compare(steps, wait_for(gone, MENDED, f"the end of {self.name}").splitlines()[0])
+        return steps, wait_for(gone, MENDED, f"the end of {self.name}").splitlines()[0]
 
     def compare(self, steps: list[str], after: str):
         """With what a person has read."""
-        known = self.ids | self.stage.known
+        known = self.known()
         parts = {"status while it waits": self.waiting} if self.waiting else {}
-        parts |= {"status": self.status, "explain": self.explain, "console": self.said, "Heat": self.heat or "nothing"}
+        parts |= {"journal while it waits": self.noted_waiting} if self.noted_waiting else {}
+        parts |= {"status": self.shown, "explain": self.explain, "console": self.said, "journal": self.journal, "Heat": self.heat or "nothing"}
         text = []
         for name, page in parts.items():
             lines = settled(joined(page)) if name.startswith(("status", "explain")) else page.splitlines()
@@ -293,7 +368,8 @@ class Failure:
             # After a rollback that failed too the failure is on the console once more, with what was so at that moment.
             lines = dict.fromkeys(normal(line, known) for line in lines) if name == "console" else [normal(line, known) for line in lines]
             text += [f"== {name}", *(piece for line in lines for piece in wrapped(line)), ""]
-        text += ["== remedy", *(normal(step, known) for step in steps), f"then: {normal(after, known)}", ""]
+        for number, way in enumerate([[*steps, f"then: {after}"], *self.ways], 1):
+            text += [f"== remedy{f', way {number}' if number > 1 else ''}", *(normal(step, known) for step in way), ""]
         path = GOLDEN / f"{self.name}.txt"
         new = "\n".join(text)
         if RENEW:

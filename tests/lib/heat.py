@@ -2,6 +2,7 @@
 import json
 import os
 import re
+import shlex
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,15 +67,27 @@ class Heat:
 
     def revoke_tokens(self, *users: str):
         """All tokens that these users have now."""
-        secrets = dict(line.split("=", 1) for line in (HEAT_DIR / "state/secrets").read_text().splitlines())
-        self._client("revoke", *users, env={"OS_USERNAME": "admin", "OS_PROJECT_NAME": "admin", "OS_PASSWORD": secrets["ADMIN_PASS"], "HB_TOKEN_FILE": ""})
+        self._client("revoke", *users, env=self._as_admin() | {"HB_TOKEN_FILE": ""})
 
     # --- stacks -------------------------------------------------------------------------------
-    def _client(self, *args, check: bool = True, timeout: float = LONG, env: dict | None = None):
+    @staticmethod
+    def _as_demo() -> dict[str, str]:
         words = [w.removeprefix("export ") for w in (HEAT_DIR / "state/openrc").read_text().split("\n")]
-        as_demo = dict(pair.split("=", 1) for w in words for pair in w.split() if "=" in pair)
-        as_demo["HB_TOKEN_FILE"] = str(HEAT_DIR / "state/token")
-        return in_lab(PYTHON, "-B", TESTS / "heat/stack.py", *args, check=check, timeout=timeout, env={**as_demo, **(env or {})})
+        return dict(pair.split("=", 1) for w in words for pair in w.split() if "=" in pair)
+
+    @staticmethod
+    def _as_admin() -> dict[str, str]:
+        secrets = dict(line.split("=", 1) for line in (HEAT_DIR / "state/secrets").read_text().splitlines())
+        return {"OS_USERNAME": "admin", "OS_PROJECT_NAME": "admin", "OS_PASSWORD": secrets["ADMIN_PASS"]}
+
+    def _client(self, *args, check: bool = True, timeout: float = LONG, env: dict | None = None):
+        given = self._as_demo() | {"HB_TOKEN_FILE": str(HEAT_DIR / "state/token")} | (env or {})
+        return in_lab(PYTHON, "-B", TESTS / "heat/stack.py", *args, check=check, timeout=timeout, env=given)
+
+    def openstack(self, command: str, admin: bool = False, check: bool = True):
+        """A command line of OpenStack's own client, by the stacks' owner."""
+        program, *words = shlex.split(command)
+        return in_lab(HEAT_DIR / "cache/venv/bin" / program, *words, check=check, env=self._as_demo() | (self._as_admin() if admin else {}))
 
     @staticmethod
     def _parameters(parameters: dict) -> list[str]:

@@ -21,12 +21,13 @@ HEAD = """# Runbook
 
 From what `heat-node-agent status` shows to the cause and the action. Each failure below was staged on a host; the lines of `status` and the
 remedy are what was shown there. Read the whole remedy: it says under which condition each command is right. What was done on the staged host
-is listed below it; commands of the cloud were not run there. `status` shows what systemd reports within {reported} s, and a process that hangs within
+is listed below it, each way of the remedy by itself; the commands for the cloud are read by OpenStack's own client
+(`tests/heat/test_client.py`), not run there. `status` and the journal show what systemd reports within {reported} s, and a process that hangs within
 {hangs} s; what there is to read of a failure takes at most {lines} lines of {width} columns. The tests hold each to that (`tests/lib/failures.py`).
 
 Start with `heat-node-agent status`. Its first line says how everything stands; a row that is not as it should be has its cause (`why`) and what
 to do (`remedy`). `heat-node-agent explain` shows the same as a path of conditions, `heat-node-agent logs NAME` what a script or a component
-said, and the console (`openstack console log show`) has the last failure where nobody can log in. Commands that begin with `openstack` are for a
+said, and the console (`openstack console log show SERVER`) has the last failure where nobody can log in. Commands that begin with `openstack` are for a
 machine with credentials of the cloud, all others are for the node. `heat-node-agent rerun` tries a failed deployment again once its cause is
 gone; Heat takes a result only while it waits for one, so update a stack that has failed already.
 
@@ -138,9 +139,19 @@ def entry(name: str, title: str, note: str) -> list[str]:
     lines += [note, ""] if note else []
     for remedy in remedies:
         lines += [f"> {outside_code(remedy)}", ""]
-    done = [done_of(step) for step in found["remedy"] if not step.startswith(("in the cloud: ", "then: "))]
-    after = next(step.removeprefix("then: ") for step in found["remedy"] if step.startswith("then: "))
-    return [*lines, f"Done on the staged host: {'; '.join(done)}. After that: `{after}`", ""]
+    return [*lines, *(f"{one}\n" for one in ways_of(found))]
+
+
+def ways_of(found: dict[str, list[str]]) -> list[str]:
+    """What was done on the host, each way that the remedy gives by itself."""
+    ways = []
+    for name, steps in found.items():
+        if name.startswith("remedy"):
+            said = {kind: [step.removeprefix(kind) for step in steps if step.startswith(kind)] for kind in ("told: ", "then: ", "in the cloud: ")}
+            done = [done_of(step) for step in steps if step and not step.startswith(tuple(said))]
+            where = f"In another run, for \"{outside_code(said['told: '][0])}\"" if said["told: "] else "Done on the staged host"
+            ways.append(f"{where}: {'; '.join(done)}. After that: `{said['then: '][0]}`")
+    return ways
 
 
 def made() -> str:

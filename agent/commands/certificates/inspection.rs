@@ -110,7 +110,7 @@ fn of_authority(
         let remedy = match health {
             CertificateHealth::Ok => None,
             CertificateHealth::NearEnd | CertificateHealth::Expired => {
-                Some("rotate the cluster's CA (openstack coe ca rotate, or CA_CERTIFICATE and CA_KEY with CA_ROTATION)")
+                Some("rotate the cluster's CA (`openstack coe ca rotate CLUSTER`, or CA_CERTIFICATE and CA_KEY with CA_ROTATION)")
             }
             CertificateHealth::Missing | CertificateHealth::Flawed => Some(PUT_RIGHT),
         };

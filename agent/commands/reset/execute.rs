@@ -13,6 +13,7 @@ use crate::deploy::Journal;
 use crate::desired::{Desired, DiskName};
 use crate::error::{Error, Result};
 use crate::files::{Attributes, Lock, Tree};
+use crate::gather::Gather;
 use crate::http::Http;
 use crate::keepers::certificates::remove_sets;
 use crate::keepers::membership::leave::Departure;
@@ -102,7 +103,7 @@ impl Execution<'_> {
             self.stop(unit).await?;
         }
         let enabled = self.asked.iter().flat_map(|desired| &desired.units).filter(|unit| unit.enable);
-        let enabled: BTreeSet<&String> = enabled.map(|unit| &unit.name).collect();
+        let enabled: BTreeSet<&String> = enabled.map(|unit| &unit.name).gather();
         self.disable(&enabled.into_iter().cloned().collect::<Vec<_>>()).await
     }
 
@@ -159,7 +160,7 @@ impl Execution<'_> {
             for path in desired.files.iter().map(|file| file.path.as_str()).chain(keys.iter().copied()).chain(join) {
                 self.root.remove(Path::new(path))?;
             }
-            let directories: BTreeSet<&Path> = keys.iter().filter_map(|path| Path::new(path).parent()).collect();
+            let directories: BTreeSet<&Path> = keys.iter().filter_map(|path| Path::new(path).parent()).gather();
             for directory in directories {
                 remove_sets(self.root, directory)?;
             }

@@ -16,7 +16,10 @@ use crate::keepers::membership::leave;
 use crate::kubernetes::{self, ImagePolicy, Mistake};
 use crate::metadata::{Deployment, Malformed};
 use crate::programs::{Job, Programs};
+use crate::report::condition_state::ConditionState;
+use crate::report::status::Condition;
 use crate::report::{Code, Event, Phase};
+use crate::signal::Destination;
 
 /// Deployments that are refused in one turn of the loop: each is stored and synced, and a signal to the agent, an order or the
 /// watchdog must not wait for thousands.
@@ -81,6 +84,7 @@ impl Agent {
         }
         let node_file = self.collector.snapshot().node_file.as_ref().map(|file| file.id.clone());
         let policy = GroupPolicy { groups: self.host.settings.deploy.groups.clone(), node_file };
+        self.ledger.held = None;
         let list = todo(entries.values(), |id| self.ledger.journal.get(id), &policy);
         self.worklist.renew(entries, revision, list);
     }
@@ -113,16 +117,40 @@ impl Agent {
                         (at, ended) = (at + 1, ended - 1);
                         continue;
                     }
-                    let error = Error::refused("more than one kubernetes-node deployment for this server")
-                        .rule("a server has at most one kubernetes-node deployment")
+                    let error = Error::refused("more than one kubernetes-node deployment for this server, and none is newer")
+                        .rule("a server has one kubernetes-node deployment; of several the one with the latest creation_time counts")
                         .remedy("keep one of them in the template");
                     self.refuse(&deployment, Code::DuplicateNodeDeployment, &error)?;
                 }
+                (EntryKind::WaitingNode, Ok(Some(deployment))) => self.hold_node(&deployment)?,
                 _ => {}
             }
             self.worklist.rejected.remove(at);
         }
         Ok(ended)
+    }
+
+    /// A node's deployment that waits for another one, which is said once: nothing of it is begun, and Heat hears nothing.
+    fn hold_node(&mut self, deployment: &Deployment) -> Result<()> {
+        let state = self.ledger.journal.get(&deployment.id).map(|record| record.state);
+        if !self.ledger.register(deployment, state)? {
+            return Ok(());
+        }
+        let code = Code::DuplicateNodeDeployment;
+        let cause =
+            format!("deployment {} waits: another one of the group kubernetes-node has begun, or is newer", deployment.name);
+        if state.is_none() {
+            let event = Event::new(code, cause.clone()).phase(Phase::Deploy).deployment(&deployment.id, &deployment.name);
+            self.host.report.emit(event.remedy(code.remedy()));
+        }
+        self.worklist.held = Some(Condition {
+            name: "second node".to_owned(),
+            state: ConditionState::Waiting,
+            cause: Some(cause),
+            remedy: Some(code.entry().remedy.to_owned()),
+            ..Condition::default()
+        });
+        Ok(())
     }
 
     /// A bring-up that Heat replaced by something newer is left where it is: the newer one goes on from there.
@@ -185,15 +213,22 @@ impl Agent {
     }
 
     /// Whether a script or hook may be begun. One that has begun is only taken up: that needs nobody's word.
-    fn may_begin(&mut self, id: &str, state: Option<DeploymentState>) -> Result<bool> {
-        let job = self.ledger.journal.get(id).filter(|_| state == Some(DeploymentState::Running)).map(DeploymentRecord::job);
-        Ok(job.map_or(Ok(false), |job| self.programs.has_begun(&job))? || self.is_up_to_date(id))
+    fn may_begin(&mut self, deployment: &Deployment, state: Option<DeploymentState>) -> Result<bool> {
+        let job = self
+            .ledger
+            .journal
+            .get(&deployment.id)
+            .filter(|_| state == Some(DeploymentState::Running))
+            .map(DeploymentRecord::job);
+        Ok(job.map_or(Ok(false), |job| self.programs.has_begun(&job))?
+            || (self.is_up_to_date(&deployment.id)
+                && self.ledger.has_room(deployment, Destination::of(&deployment.signal_target()).is_some())))
     }
 
     /// `true` if the next one may be looked at.
     fn start_hook(&mut self, deployment: Deployment, work: Work, state: Option<DeploymentState>) -> Result<bool> {
         // Those behind it keep their turn.
-        if !self.may_begin(&deployment.id, state)? {
+        if !self.may_begin(&deployment, state)? {
             return Ok(false);
         }
         if !self.ledger.register(&deployment, state)? {
@@ -247,8 +282,12 @@ impl Agent {
 
     fn start_node(&mut self, deployment: Deployment, state: Option<DeploymentState>) -> Result<()> {
         // One that was begun goes on from what Heat said last; nothing new is begun on what may be out of date.
-        if state != Some(DeploymentState::Running) && !self.is_up_to_date(&deployment.id) {
-            return Ok(());
+        if state != Some(DeploymentState::Running) {
+            let parameters = kubernetes::readable_parameters(&deployment);
+            let signals = Destination::of(&deployment.signal_target()).is_some() || parameters.wait_handle().is_some();
+            if !self.is_up_to_date(&deployment.id) || !self.ledger.has_room(&deployment, signals) {
+                return Ok(());
+            }
         }
         if !self.ledger.register(&deployment, state)? {
             return Ok(());

@@ -46,19 +46,18 @@ impl Agent {
         let is_kept = |record: &DeploymentRecord| {
             listed.contains(&record.id) || snapshot.file_of(&record.id).is_some() || !freshness.covers(record.since)
         };
-        match self.ledger.journal.prune(is_kept) {
-            Ok(gone) => {
-                for id in &gone {
-                    let job = format!("deployment-{}", crate::digest::key_of(id));
-                    if let Err(error) = self.programs.forget(&job).and_then(|()| self.ledger.forget_signals(id)) {
-                        self.trouble.record("forgetting an old job", &error);
-                    }
-                }
-                if let Err(error) = hooks::script::forget(&self.host.root, &gone) {
-                    self.trouble.record("forgetting what old scripts left", &error);
-                }
+        let (gone, pruned) = self.ledger.journal.prune(is_kept);
+        for id in &gone {
+            let job = format!("deployment-{}", crate::digest::key_of(id));
+            if let Err(error) = self.programs.forget(&job).and_then(|()| self.ledger.forget_signals(id)) {
+                self.trouble.record("forgetting an old job", &error);
             }
-            Err(error) => self.trouble.record("forgetting old records", &error),
+        }
+        if let Err(error) = hooks::script::forget(&self.host.root, &gone) {
+            self.trouble.record("forgetting what old scripts left", &error);
+        }
+        if let Err(error) = pruned {
+            self.trouble.record("forgetting old records", &error);
         }
     }
 

@@ -312,6 +312,60 @@ async fn whoever_has_only_the_boot_copy_waits_for_nobody() {
     assert!(agent.hook.id().is_some());
 }
 
+/// Attack: Heat took no signal, scripts ran on, and their results piled up in the directories of their jobs.
+#[tokio::test]
+async fn nothing_is_begun_whose_result_has_no_room_in_the_outbox() {
+    let fake = Fake::start(vec![ok("")]).await;
+    let script = |name: &str| {
+        let mut script = run_of(&fake.base, name, 1);
+        (script["group"], script["config"]) = (json!("script"), json!("#!/bin/sh\n"));
+        script
+    };
+    let (s, mut silent, mut node, mut large) = (script("s"), script("silent"), script("node"), script("large"));
+    silent["inputs"] = json!([]);
+    let config = json!({"ROLE": "minion", "KUBE_MASTER_IP": "192.0.2.1", "KUBE_NODE_IP": "192.0.2.2", "TLS_DISABLED": true});
+    (node["group"], node["config"]) = (json!("kubernetes-node"), config);
+    large["group"] = json!("os-apply-config");
+    let dir = tempfile::tempdir().unwrap();
+    let (mut agent, report) = open_in(dir.path(), BOOT, &boot(&fake.base, &[])).await;
+    Rc::make_mut(&mut agent.host).settings.deploy.groups = None;
+    let to = Destination::Url { url: "http://192.0.2.1/".into(), verb: "PUT".into(), insecure: false };
+    let body = json!({"x": "y".repeat(crate::budgets::OUTBOX_DISK - (2 << 20))});
+    let about = SignalSubject { id: "id-large1".into(), name: "large".into(), resource: None, result: true };
+    let mut waiting = QueuedSignal::new("large".into(), Some(about), to, body, agent.host.clock.now());
+    waiting.tries = 1;
+    waiting.hold(Duration::from_hours(1), &agent.host.clock);
+    agent.ledger.outbox.put(waiting).unwrap();
+    let has_begun = |agent: &Agent| agent.hook.id().is_some() || agent.node_task.bring_up.is_busy();
+    let held = |agent: &Agent| {
+        crate::daemon::page::of(agent)
+            .conditions
+            .into_iter()
+            .find(|one| one.name == "room for results")
+            .map(|one| one.cause.unwrap())
+    };
+    for entry in [&s, &node] {
+        for _ in 0..2 {
+            poll(&mut agent, &fake, &[large.clone(), entry.clone()]).await;
+            assert_eq!((has_begun(&agent), agent.is_idle()), (false, true), "{entry}");
+        }
+        let (cause, name) = (held(&agent).unwrap(), entry["name"].as_str().unwrap());
+        assert!(cause.contains(&format!("deployment {name} is not begun: ")) && cause.contains("1 signals of "), "{cause}");
+    }
+    let told: Vec<_> = report.events().into_iter().filter(|event| event.code == Code::OutboxFull).collect();
+    let ids: Vec<_> = told.iter().filter_map(|event| event.deployment_id.as_deref()).collect();
+    assert_eq!(ids, ["id-s1", "id-node1"], "each is told once");
+    // What has no signal needs no room.
+    poll(&mut agent, &fake, &[large.clone(), silent]).await;
+    assert_eq!((agent.hook.id(), held(&agent)), (Some("id-silent1"), None));
+    // Heat waits for the large one no more.
+    for begins in [false, true] {
+        poll(&mut agent, &fake, std::slice::from_ref(&node)).await;
+        assert_eq!(agent.node_task.bring_up.is_busy(), begins);
+    }
+    assert_eq!(held(&agent), None);
+}
+
 #[tokio::test]
 async fn a_malformed_entry_with_the_id_of_what_runs_changes_nothing_of_it() {
     let fake = Fake::start(vec![ok("")]).await;
@@ -403,6 +457,54 @@ async fn a_deleted_deployment_gives_up_the_nodes_member_of_etcd_unless_another_o
         agent.node_ended("id-last1", Done { outcome, step_timings: Vec::new(), wait: None, changed_machine, restored: false });
         assert_eq!(agent.ledger.generations.current().unwrap().departed, changed_machine, "it is a member still");
     }
+}
+
+/// Attack: the deployment was renamed in the template before the server's first boot, and Heat lists both until the new one has succeeded:
+/// both were refused for good.
+#[tokio::test]
+async fn of_two_nodes_that_have_not_begun_the_newer_one_is_brought_up_and_the_older_one_waits() {
+    let fake = Fake::start(vec![ok("")]).await;
+    let node = |name: &str, n| {
+        let mut node = run_of(&fake.base, name, n);
+        let config = json!({"ROLE": "minion", "KUBE_MASTER_IP": "192.0.2.1", "KUBE_NODE_IP": "192.0.2.2", "TLS_DISABLED": true});
+        (node["group"], node["config"]) = (json!("kubernetes-node"), config);
+        node
+    };
+    let (old, new, newest) = (node("old", 1), node("new", 2), node("newest", 3));
+    let brings_up = |agent: &Agent| agent.node_task.bring_up.about().map(String::as_str).unwrap_or_default().to_owned();
+    let ends = async |agent: &mut Agent| {
+        let (id, done) = agent.node_task.bring_up.ended().await;
+        agent.node_ended(&id, done);
+        agent.decide().unwrap();
+        agent.decide().unwrap();
+    };
+    let waits = |agent: &Agent| crate::daemon::page::of(agent).conditions.iter().any(|one| one.name == "second node");
+    let dir = tempfile::tempdir().unwrap();
+    let (mut agent, report) = open_in(dir.path(), BOOT, &boot(&fake.base, &[])).await;
+    Rc::make_mut(&mut agent.host).settings.deploy.groups = None;
+    for _ in 0..2 {
+        poll(&mut agent, &fake, &[old.clone(), new.clone()]).await;
+        assert_eq!((&*brings_up(&agent), waits(&agent)), ("id-new2", true));
+    }
+    // A newer one comes while it is brought up: that is not cut off, and the newer one has its turn after it.
+    poll(&mut agent, &fake, &[old.clone(), new.clone(), newest.clone()]).await;
+    assert_eq!(brings_up(&agent), "id-new2");
+    ends(&mut agent).await;
+    poll(&mut agent, &fake, &[old.clone(), new.clone(), newest.clone()]).await;
+    assert_eq!(brings_up(&agent), "id-newest3");
+    ends(&mut agent).await;
+    assert_eq!((&*brings_up(&agent), waits(&agent)), ("", true), "the old one waits for the word of Heat");
+    let state = |agent: &Agent| agent.ledger.journal.get("id-old1").unwrap().state;
+    assert_eq!(state(&agent), DeploymentState::Seen);
+    let told = report.events().iter().filter(|event| event.code == Code::DuplicateNodeDeployment).count();
+    assert_eq!(told, 2, "the old one and the newest one, each once");
+    // Heat went back to it.
+    for _ in 0..2 {
+        poll(&mut agent, &fake, std::slice::from_ref(&old)).await;
+    }
+    assert_eq!((&*brings_up(&agent), waits(&agent)), ("id-old1", false));
+    let signalled = asked(&fake).into_iter().filter(|line| line.starts_with("POST /signal/old")).count();
+    assert_eq!(signalled, 0, "Heat heard nothing of it");
 }
 
 #[tokio::test]

@@ -19,13 +19,18 @@ use crate::deploy::{
 use crate::error::{Error, Result};
 use crate::metadata::{Deployment, SignalTarget};
 use crate::progress::Progress;
+use crate::report::condition_state::ConditionState;
 use crate::report::reason::FailureReason;
+use crate::report::status::Condition;
 use crate::report::{Code, Event, Phase};
 use crate::signal::{Destination, Disposition, Outbox, QueuedSignal, Sending, SignalSubject};
 
 /// Heat takes no notice of a temporary URL's object of the same second as its own change of the deployment, which has
 /// whole seconds (heat-protocol.md 7.2). It made that change before we could see it.
 const SAME_SECOND_DELAY: Duration = Duration::from_secs(2);
+
+/// Signals of what may be under way at one time: a script or hook, and a node with its wait condition.
+const UNDER_WAY: usize = 3;
 
 /// What is said of a deployment whose wait condition may never hear.
 const WAIT_SIGNAL_LOST: &str = "the stored signal to the wait condition was lost: `heat-node-agent rerun` makes it again";
@@ -48,6 +53,8 @@ pub(in crate::daemon) struct Ledger {
     pub(super) unrecorded: Vec<(QueuedSignal, Disposition)>,
     /// A result that could not be stored: it is tried again, and everything else goes on.
     pub(in crate::daemon) unstored: FailurePause,
+    /// Why a deployment waits for room in the outbox, where one does.
+    pub(in crate::daemon) held: Option<Condition>,
     /// Whether each signal to a wait condition that is recorded as waiting was found.
     has_checked_wait_signals: bool,
 }
@@ -67,6 +74,7 @@ impl Ledger {
             sending,
             unrecorded: Vec::new(),
             unstored,
+            held: None,
             has_checked_wait_signals: false,
         })
     }
@@ -172,6 +180,31 @@ impl Ledger {
         if !self.unstored.is_paused() {
             self.unstored.clear();
         }
+    }
+
+    /// Whether there is room in the outbox for the result of a deployment that has not begun, which is said once where there is none. What
+    /// has no room stays in its job's directory, so that more and more of them would fill the disk.
+    pub(super) fn has_room(&mut self, deployment: &Deployment, signals: bool) -> bool {
+        let count = UNDER_WAY + self.journal.finished().filter(|record| self.is_unstored(record)).count();
+        let room = if signals { self.outbox.check_room(count, count * SIGNAL_LIMIT) } else { Ok(()) };
+        let before = self.held.take();
+        let Err(error) = room else { return true };
+        let Deployment { id, name, .. } = deployment;
+        let line = format!("deployment {name} is not begun: its result could not be stored for Heat");
+        let since = before.and_then(|before| before.since).unwrap_or_else(|| {
+            let event = Event::new(Code::OutboxFull, line.clone()).phase(Phase::Signal).deployment(id, name).error(&error);
+            self.host.report.emit(event);
+            self.host.clock.now().rfc3339()
+        });
+        self.held = Some(Condition {
+            name: "room for results".to_owned(),
+            state: ConditionState::Waiting,
+            since: Some(since),
+            remedy: error.suggested_remedy().map(str::to_owned),
+            cause: Some(format!("{line}: {}", error.cause())),
+            ..Condition::default()
+        });
+        false
     }
 
     /// Whether a deployment has ended and nothing is stored for Heat of that.

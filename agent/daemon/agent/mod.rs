@@ -161,6 +161,11 @@ impl Agent {
         view(self.collector.snapshot())
     }
 
+    /// Why deployments wait that could be begun.
+    pub(super) fn held(&self) -> impl Iterator<Item = &Condition> {
+        self.ledger.held.iter().chain(&self.worklist.held)
+    }
+
     /// The deployment whose script or hook runs now.
     pub(super) fn running(&self) -> Option<&DeploymentRecord> {
         self.hook.id().and_then(|id| self.ledger.journal.get(id))

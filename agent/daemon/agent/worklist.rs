@@ -9,6 +9,7 @@ use crate::collect::Entries;
 use crate::deploy::{EntryKind, PendingEntry, Work};
 use crate::digest::key_of;
 use crate::report::reported_once::ReportedOnce;
+use crate::report::status::Condition;
 
 /// How many malformed entries without an id are remembered as reported.
 const REPORTED_LIMIT: usize = 256;
@@ -18,6 +19,10 @@ pub(super) struct Worklist {
     entries: Arc<Entries>,
     /// Of the journal, when the list was gone through.
     revision: u64,
+    /// What the list says is to be looked at anew.
+    is_stale: bool,
+    /// Why a node waits for another one, where one does.
+    pub(super) held: Option<Condition>,
     /// What cannot be done.
     pub(super) rejected: VecDeque<PendingEntry>,
     /// In the order of the list. What ended leaves it, mostly at its front.
@@ -36,18 +41,30 @@ impl Worklist {
     pub(super) fn new() -> Self {
         let (entries, rejected, rest) = (Arc::default(), VecDeque::new(), VecDeque::new());
         let reported_once = ReportedOnce::with_limit(REPORTED_LIMIT);
-        Self { entries, revision: 0, rejected, rest, nodes: 0, nodes_checked: false, has_more: false, reported_once }
+        Self {
+            entries,
+            revision: 0,
+            is_stale: false,
+            held: None,
+            rejected,
+            rest,
+            nodes: 0,
+            nodes_checked: false,
+            has_more: false,
+            reported_once,
+        }
     }
 
     /// Whether this list was gone through, with the journal as it is.
     pub(super) fn is_of(&self, entries: &Arc<Entries>, revision: u64) -> bool {
-        Arc::ptr_eq(entries, &self.entries) && self.revision == revision
+        !self.is_stale && Arc::ptr_eq(entries, &self.entries) && self.revision == revision
     }
 
     /// Begins with a list that was gone through.
     pub(super) fn renew(&mut self, entries: Arc<Entries>, revision: u64, list: VecDeque<PendingEntry>) {
         (self.rest, self.rejected) = list.into_iter().partition(|item| matches!(item.what, EntryKind::Run(_)));
         self.nodes = self.rest.iter().filter(|item| item.what == EntryKind::Run(Work::Node)).count();
+        (self.is_stale, self.held) = (false, None);
         (self.entries, self.revision, self.nodes_checked, self.has_more) = (entries, revision, false, false);
     }
 
@@ -74,6 +91,9 @@ impl Worklist {
     pub(super) fn done(&mut self, at: usize) {
         if self.rest.remove(at).is_some_and(|item| item.what == EntryKind::Run(Work::Node)) {
             self.nodes -= 1;
+            // Another one may have waited for its end.
+            self.is_stale = self.held.is_some();
+            self.has_more |= self.is_stale;
         }
     }
 }

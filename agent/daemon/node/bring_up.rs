@@ -13,13 +13,14 @@ use super::outline::Outline;
 use super::plan::NodePlan;
 use super::wait::{Wait, wait_id};
 use super::{Node, renewal, spec_of};
-use crate::clock::BUILT;
+use crate::clock::{BUILT, CLOCK_SETTLES, uptime};
 use crate::converge::gates::passes;
 use crate::converge::{self, Failure, Retired, RunContext};
 use crate::daemon::reason::{bounded, reason};
 use crate::deploy::{DeploymentOutcome, Generations};
 use crate::desired::{Desired, GateProbe};
 use crate::error::{Error, Result};
+use crate::gather::Gather;
 use crate::keepers::certificates::CertificateKeeper;
 use crate::kubernetes::{self, NodeSpec};
 use crate::machine::add_ons::LABEL;
@@ -287,6 +288,7 @@ impl Node {
             state: Arc::clone(&self.host.state),
             clock: self.host.clock.clone(),
             built: BUILT,
+            clock_settles: CLOCK_SETTLES.saturating_sub(uptime()),
             progress: self.progress.clone(),
             generation,
             is_update,
@@ -381,7 +383,7 @@ fn outputs(
         ("generation", Value::from(generation)),
         ("timings", Value::Object(timings.iter().map(|(step, ms)| (step.clone(), Value::from(*ms))).collect::<Map<_, _>>())),
     ];
-    all.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+    all.into_iter().map(|(name, value)| (name.to_owned(), value)).gather()
 }
 
 /// Nobody asks for an add-on any more, and nothing removes what it brought.

@@ -182,7 +182,7 @@ impl Node {
 
     /// Reports a cause once.
     fn renewal_waits(&self, cause: &str, generation: u64) -> Option<bool> {
-        if self.renewal.waits_for(cause) {
+        if self.renewal.waits_for(renewal::WaitReason::For(cause.to_owned())) {
             let line = format!("the certificate renewal is waiting: {cause}");
             self.host.report.emit(renewal_event(&line, generation).cause(cause));
         }

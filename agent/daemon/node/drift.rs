@@ -17,6 +17,7 @@ use crate::desired::{Desired, GateProbe};
 use crate::digest::key_of;
 use crate::error::{Error, Result};
 use crate::files::{Attributes, FileKind, READ_LIMIT, Tree};
+use crate::gather::Gather;
 use crate::report::{Code, Report};
 use crate::systemd::UNIT_DIRECTORIES;
 
@@ -189,7 +190,7 @@ impl DriftRecord {
         let mut left = before.clone().unwrap_or(UnfinishedUpdate { generation, ..UnfinishedUpdate::default() });
         let is_left = |cause: &Cause| left.marks.contains(&cause.mark()) || is_first || !(left.is_whole || cause.is_file());
         let (undone, news): (Vec<Cause>, Vec<Cause>) = causes.into_iter().partition(is_left);
-        let marks: BTreeSet<String> = undone.iter().map(Cause::mark).collect();
+        let marks: BTreeSet<String> = undone.iter().map(Cause::mark).gather();
         let is_reported = left.is_whole || !is_whole;
         if is_whole {
             // What has passed is left undone no more: found again, it is somebody's.

@@ -13,6 +13,7 @@ use crate::converge::diagnosis::CrashCause;
 use crate::converge::gates::BadAnswer;
 use crate::desired::{Dependency, Desired, Gate, GateProbe};
 use crate::error::remedy::Remedy;
+use crate::gather::Gather;
 use crate::kubernetes::awaited_store;
 use crate::report::Code;
 use crate::report::component::{ComponentState, ComponentStatus};
@@ -579,7 +580,7 @@ impl ComponentHealth {
     /// The components of a node. What was seen of one before stays, where it is still one.
     pub(super) fn begin(&mut self, desired: &Desired, now: Timestamp) {
         let mut before: BTreeMap<String, MonitoredComponent> =
-            std::mem::take(&mut self.components).into_iter().map(|one| (one.name.clone(), one)).collect();
+            std::mem::take(&mut self.components).into_iter().map(|one| (one.name.clone(), one)).gather();
         let mut take = |name: &str, unit: Option<&str>| {
             let mut component =
                 before.remove(name).unwrap_or_else(|| MonitoredComponent::new(name.to_owned(), unit.map(str::to_owned), now));

@@ -92,7 +92,11 @@ impl Node {
         };
         let seen = self.inspect_certificates(desired, generation)?;
         let turn = certificates::CertificateRecord::inspect(&self.host.state).rotation;
-        let renewal = self.renewal.waits().filter(|_| reference.extent == AppliedExtent::Whole);
+        let renewal = match reference.extent {
+            AppliedExtent::Whole => self.renewal.waits(),
+            AppliedExtent::Part => seen.as_deref().and_then(|seen| self.report_unrenewed(seen, desired, reference)),
+            AppliedExtent::Nothing => None,
+        };
         let certificates = seen.map(|inspection| SeenCertificates { inspection, turn, renewal });
         let thin_pool = Box::pin(self.inspect_pool(desired, systemd)).await?;
         Ok(NodeInspection { drifted, is_whole: reference.extent == AppliedExtent::Whole, certificates, thin_pool })

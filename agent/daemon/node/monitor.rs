@@ -29,6 +29,8 @@ use crate::systemd::{Systemd, UnitState};
 
 /// Before a node that is being put back is looked at again.
 const BUSY: Duration = Duration::from_secs(2);
+/// How long that may take before its components are measured all the same: whatever keeps it is to be seen.
+const QUIET: Duration = Duration::from_secs(45);
 /// systemd reports one change in several signals: one look for all of them.
 const ONE_CHANGE: Duration = Duration::from_millis(100);
 /// The fallback poll for lost signals, while the node is brought up.
@@ -91,9 +93,12 @@ impl Node {
         let units = self.monitor.health.borrow().units();
         let mut changes: Changes = None;
         let (mut since, mut pause) = (self.host.clock.start(), Duration::ZERO);
+        let mut converging_since = None;
         loop {
             let unit = news(self, systemd, &units, &mut changes, pause.saturating_sub(since.elapsed())).await;
-            if self.monitor.is_converging.get() {
+            if !self.monitor.is_converging.get() {
+                converging_since = None;
+            } else if converging_since.get_or_insert_with(|| self.host.clock.start()).elapsed() < QUIET {
                 self.host.clock.wait(BUSY).await;
                 (since, pause) = (self.host.clock.start(), Duration::ZERO);
                 continue;
@@ -107,9 +112,7 @@ impl Node {
                 self.measure(desired, systemd, &units).await;
                 since = self.host.clock.start();
             }
-            if !self.monitor.is_converging.get() {
-                self.settle(desired, reference).await;
-            }
+            self.settle(desired, reference).await;
             pause = self.monitor.health.borrow_mut().pause(random());
         }
     }

@@ -1,11 +1,17 @@
 //! A node that has only a part of what was asked, because its last update failed on the way: it is looked at like any other, and
 //! nothing is put back. That would carry out the update that failed.
 
+use serde_json::Value;
+
 use super::Node;
 use super::drift::{Cause, UpdateRemains};
+use super::renewal::{self, WaitReason};
+use crate::deploy::Reference;
 use crate::desired::Desired;
 use crate::error::Result;
-use crate::report::{Code, Event};
+use crate::error::remedy::Remedy;
+use crate::keepers::certificates::{CertificateInspection, first_end};
+use crate::report::{Code, Event, Phase};
 use crate::systemd::Systemd;
 
 /// What is listed of it.
@@ -30,5 +36,26 @@ impl Node {
             emit(Code::NodeDrift, "the node was changed after its update failed", &news);
         }
         Ok(is_unhealthy || !news.is_empty())
+    }
+
+    /// What a renewal that is due waits for, which is reported: the node may run well for months, and would fail at the end of a
+    /// certificate.
+    pub(super) fn report_unrenewed(
+        &self,
+        inspection: &CertificateInspection,
+        desired: &Desired,
+        reference: &Reference,
+    ) -> Option<WaitReason> {
+        let deployment = reference.entry.get("id").and_then(Value::as_str).unwrap_or_default();
+        let now = self.host.clock.now();
+        let reason = renewal::awaits_deployment(first_end(inspection, desired, now)?, deployment, now);
+        if self.renewal.waits_for(reason.clone())
+            && let WaitReason::Deployment { cause, remedy } = &reason
+        {
+            let event = Event::new(Code::CertificateNearExpiry, "certificates that near their ends are not renewed");
+            let event = event.generation(reference.generation).phase(Phase::Certificates).cause(cause);
+            self.host.report.emit(event.remedy(Remedy::said(remedy)));
+        }
+        Some(reason)
     }
 }

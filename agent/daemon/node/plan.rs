@@ -1,9 +1,7 @@
 //! What a deployment asks for, understood: its parameters as a node, and who waits for it.
 
-use serde_json::json;
-
 use crate::desired::Desired;
-use crate::digest::key_of;
+use crate::digest::key_of_json;
 use crate::kubernetes::{self, ImagePolicy, MachineFacts, Mistake, NodeSpec, Preflight};
 use crate::metadata::Deployment;
 use crate::signal::Handle;
@@ -45,7 +43,7 @@ pub(crate) fn understand(deployment: &Deployment, facts: &MachineFacts, policy: 
 /// What a generation is known by: what the node looks like; where its signals go is not part of it. A version of the agent that
 /// renders a node otherwise gives another one ([`crate::deploy::Generations::begin`] says what it does then).
 fn digest(desired: &Desired, kube_version: Option<&str>) -> String {
-    key_of(&json!([desired, kube_version]).to_string())
+    key_of_json(&(desired, kube_version))
 }
 
 impl NodePlan {
@@ -83,6 +81,8 @@ impl NodePlan {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
+
+    use serde_json::json;
 
     use super::*;
     use crate::desired::{

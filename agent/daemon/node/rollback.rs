@@ -26,6 +26,7 @@ use crate::desired::{Dependency, Desired, File, Unit};
 use crate::error::remedy::Remedy;
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::{Attributes, FileKind, Tree};
+use crate::gather::Gather;
 use crate::kubernetes::{self, NodeSpec};
 use crate::progress::StepId;
 use crate::report::reason::SAME_CAUSE;
@@ -102,7 +103,7 @@ pub(super) fn irreversible(before: &Desired, after: &Desired) -> Vec<Irreversibl
 fn changed_files<'a>(before: &'a Desired, after: &'a Desired) -> BTreeSet<&'a str> {
     let differs = |file: &&File, other: &Desired| other.file(&file.path) != Some(*file);
     let changed = after.files.iter().filter(|file| differs(file, before));
-    changed.chain(before.files.iter().filter(|file| differs(file, after))).map(|file| file.path.as_str()).collect()
+    changed.chain(before.files.iter().filter(|file| differs(file, after))).map(|file| file.path.as_str()).gather()
 }
 
 /// Whether a step of the update depends on anything that the update changed. One that is neither a unit nor a gate ends an update whose files
@@ -384,7 +385,7 @@ impl Previous {
             |unit: &&Unit| is_newly_enabled(&self.desired, unit) && !self.replaced.enabled.contains(&unit.name);
         let disable = after.units.iter().filter(is_newly_enabled);
         Ok(Retired {
-            readers: readers.map(|unit| unit.name.clone()).collect(),
+            readers: readers.map(|unit| unit.name.clone()).gather(),
             stop: stop.map(|unit| unit.name.clone()).collect(),
             disable: disable.map(|unit| unit.name.clone()).collect(),
             files,
@@ -498,7 +499,7 @@ impl Node {
         let (files, obstacle) = saved(&self.host.root, paths)?;
         let components = self.components();
         let unhealthy = components.iter().filter(|component| component.is_unhealthy()).map(|component| component.name.clone());
-        let mut replaced = Replaced { files, obstacle, unhealthy: unhealthy.collect(), ..Replaced::default() };
+        let mut replaced = Replaced { files, obstacle, unhealthy: unhealthy.gather(), ..Replaced::default() };
         for unit in &after.units {
             let is_new = before.units.iter().all(|other| other.name != unit.name);
             let is_newly_enabled = is_newly_enabled(before, unit);

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::drift::Cause;
 use crate::clock::{Clock, Stopwatch};
+use crate::gather::Gather;
 use crate::systemd::UnitState;
 
 /// How long units may be on their way before the node is looked at as it is.
@@ -36,7 +37,7 @@ impl UnsettledUnits {
 
     /// What a look finds of it. `None`: some units are on their way, or died since the last look, and that has not lasted for long.
     pub(super) fn inspect(&self, units: &BTreeMap<String, UnitState>, clock: &Clock) -> Option<Vec<Cause>> {
-        let now = units.iter().map(|(name, state)| (name.clone(), state.n_restarts)).collect();
+        let now = units.iter().map(|(name, state)| (name.clone(), state.n_restarts)).gather();
         let before = self.restarts.replace(now);
         // systemd counts from 235 on.
         let again =

@@ -6,6 +6,7 @@ use std::path::Path;
 use crate::digest::key_of;
 use crate::error::{Error, Result};
 use crate::files::Tree;
+use crate::gather::Gather;
 use crate::metadata::Deployment;
 use crate::programs::{Job, JobFile};
 
@@ -35,10 +36,10 @@ pub fn job(deployment: &Deployment, limit_ms: Option<u64>, is_secret: impl Fn(&s
     // The same place without the link /var/run, which a kernel before 5.6 keeps us from following (files/mod.rs).
     let real_path = format!("{REAL_OUTPUTS}/{name}");
     let mut environment: BTreeMap<String, String> =
-        deployment.inputs.iter().map(|input| (input.name.clone(), input.environment_text())).collect();
+        deployment.inputs.iter().map(|input| (input.name.clone(), input.environment_text())).gather();
     environment.insert("heat_outputs_path".to_owned(), outputs_path.clone());
     let outputs = deployment.outputs.iter().filter(|output| !output.name.contains(['/', '\0']));
-    let outputs = outputs.map(|output| (output.name.clone(), format!("{real_path}.{}", output.name))).collect();
+    let outputs = outputs.map(|output| (output.name.clone(), format!("{real_path}.{}", output.name))).gather();
     let secrets = super::secrets(deployment, is_secret);
     Ok(Job {
         argv: vec![path.clone()],
@@ -95,7 +96,7 @@ pub fn forget(root: &Tree, ids: &[String]) -> Result<()> {
     if ids.is_empty() {
         return Ok(());
     }
-    let names: BTreeSet<String> = ids.iter().map(|id| name(id)).collect();
+    let names: BTreeSet<String> = ids.iter().map(|id| name(id)).gather();
     for name in &names {
         root.remove(&Path::new(WORKING).join(name))?;
     }

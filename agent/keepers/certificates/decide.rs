@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use super::issue::error_of;
 use super::places::{InstalledPair, PairFiles, Places};
 use super::record::{CertificateRecord, KnownKey};
 use super::rotation;
@@ -85,7 +86,7 @@ impl DecisionFacts<'_> {
         for authority in &self.desired.authorities {
             let (path, signer) = (&authority.path, authority.signer);
             let known = unexpired(issuer.get(&signer).map(Vec::as_slice).unwrap_or_default(), now)
-                .map_err(|flaw| Error::permanent(flaw).context(format!("the certificate of the CA {signer}")))?;
+                .map_err(|flaw| error_of(flaw, now).context(format!("the certificate of the CA {signer}")))?;
             let first = self.signing.get(path).map(Vec::as_slice);
             let trusted = rotation::trusted(&known, self.in_place(path, signer), step.unwrap_or_default(), first, now)
                 .ok_or_else(|| foreign_signing_key(signer))?;

@@ -18,6 +18,7 @@ use crate::converge::Owners;
 use crate::desired::{Desired, Owner, Signer};
 use crate::error::Result;
 use crate::files::Tree;
+use crate::gather::Gather;
 use crate::report::{Code, Event, Phase, Report};
 
 /// One certificate or authority as it lies on the node.
@@ -64,7 +65,7 @@ impl CertificateInspection {
     #[must_use]
     pub fn near_ends(&self) -> BTreeMap<String, Timestamp> {
         let near = self.items.iter().filter(|item| item.verdict == CertificateVerdict::NearEnd);
-        near.filter_map(|item| Some((item.name.clone(), item.end?))).collect()
+        near.filter_map(|item| Some((item.name.clone(), item.end?))).gather()
     }
 
     /// What is to be put back: all drift but what a renewal puts right by itself.
@@ -201,7 +202,7 @@ fn of_authority(path: &str, chain: &[X509], now: Timestamp) -> CertificateVerdic
 
 /// Those that are past two thirds of their lives, with their ends.
 pub(super) fn near_ends<'a>(all: impl Iterator<Item = (String, &'a X509)>, now: Timestamp) -> BTreeMap<String, Timestamp> {
-    all.filter(|(_, one)| life(one, now) != ValidityPhase::Fresh).map(|(name, one)| (name, one.not_after)).collect()
+    all.filter(|(_, one)| life(one, now) != ValidityPhase::Fresh).map(|(name, one)| (name, one.not_after)).gather()
 }
 
 /// Tells of each end once.

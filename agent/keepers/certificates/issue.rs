@@ -21,6 +21,7 @@ use crate::converge::Owners;
 use crate::desired::{CaCertificate, Certificate, CertificatePolicy, Desired, KeyRequest, KeyType, Owner, Signer};
 use crate::error::{ConnectFailure, Context as _, Error, Result};
 use crate::files::{Attributes, FileKind, Tree};
+use crate::gather::Gather;
 use crate::report::text::duration;
 use crate::report::{Code, Event, Phase};
 
@@ -187,7 +188,7 @@ impl<H: CertificateBackend> CertificateKeeper<H> {
                 all(missing.iter().map(make)).await.into_iter().collect::<Result<_>>()?
             }
         };
-        let mut made: BTreeMap<&str, PrivateKey> = missing.iter().map(|wanted| wanted.name.as_str()).zip(made).collect();
+        let mut made: BTreeMap<&str, PrivateKey> = missing.iter().map(|wanted| wanted.name.as_str()).zip(made).gather();
         for (name, key) in &made {
             record.remember(name, key.fingerprint(), true);
         }
@@ -323,19 +324,26 @@ pub(super) fn examine(
     now: Timestamp,
     origin: &str,
 ) -> Result<()> {
-    check(wanted, &pair.chain, &pair.private, authorities, now).map_err(|flaw| {
-        let error = match flaw {
-            Flaw::NotYetValid(from) => Error::permanent(format!(
-                "one of two clocks is wrong: the certificate is not valid before {}, and this node's clock shows {}, {} earlier",
-                from.rfc3339(),
-                now.rfc3339(),
-                duration(from.since(now))
-            ))
-            .remedy(CLOCKS)
-            .with_connect_failure(ConnectFailure::Clock),
-            flaw => Error::permanent(flaw)
-                .rule("a certificate is installed only if key, chain, validity, subject, names and usage are correct"),
-        };
-        error.context(format!("certificate {}, {origin}", wanted.name))
-    })
+    check(wanted, &pair.chain, &pair.private, authorities, now)
+        .map_err(|flaw| error_of(flaw, now).context(format!("certificate {}, {origin}", wanted.name)))
+}
+
+/// What is said of a flaw, with what a wrong clock explains marked.
+pub(super) fn error_of(flaw: Flaw, now: Timestamp) -> Error {
+    let is_over = matches!(flaw, Flaw::Expired(_));
+    match flaw {
+        Flaw::NotYetValid(from) => Error::permanent(format!(
+            "one of two clocks is wrong: the certificate is not valid before {}, and this node's clock shows {}, {} earlier",
+            from.rfc3339(),
+            now.rfc3339(),
+            duration(from.since(now))
+        ))
+        .remedy(CLOCKS)
+        .with_connect_failure(ConnectFailure::Clock),
+        flaw => {
+            let error = Error::permanent(flaw)
+                .rule("a certificate is installed only if key, chain, validity, subject, names and usage are correct");
+            if is_over { error.with_connect_failure(ConnectFailure::Expired) } else { error }
+        }
+    }
 }

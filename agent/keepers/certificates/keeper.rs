@@ -53,6 +53,8 @@ pub struct CertificateKeeper<H> {
     pub clock: Clock,
     /// The clock is wrong before this: when the agent was built.
     pub built: Timestamp,
+    /// So long, from now on, the clock may not have been set from the network yet: what a wrong one explains is tried again.
+    pub clock_settles: Duration,
     /// Where the run's progress is kept, and its events go.
     pub progress: Progress,
     /// The generation that is put in place.

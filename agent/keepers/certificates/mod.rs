@@ -26,7 +26,7 @@ pub use inspection::{CertificateInspection, Drift, InspectedCertificate, Watcher
 pub use keeper::{CertificateBackend, CertificateKeeper, CertificateSigner};
 pub use places::InstalledPair;
 pub use record::{CertificateRecord, KnownKey, RotationProgress, next, order_next_step};
-pub use renewal::{Due, due};
+pub use renewal::{Due, due, first_end};
 pub(crate) use sets::remove_sets;
 
 use self::decide::{CertificateAction, CertificateDecision, DecisionFacts};
@@ -40,6 +40,7 @@ use crate::converge::{Certificates, Failure, Owners, Prepared};
 use crate::desired::{Certificate, CertificatePolicy, Desired, Issuer, Rotation, Signer};
 use crate::error::{ConnectFailure, Context as _, Error, Result};
 use crate::files::READ_LIMIT;
+use crate::gather::Gather;
 use crate::progress::StepId;
 use crate::report::{Code, Event};
 
@@ -85,7 +86,9 @@ impl<H: CertificateBackend> Certificates for CertificateKeeper<H> {
             };
             let left = deadline.saturating_sub(started.elapsed());
             let wait = pause_before_deadline(pauses.next_pause(), stopped.error.asked_pause(), left);
-            let Some(wait) = wait.filter(|_| stopped.is_transient) else { return Err(failed(&stopped.error)) };
+            let is_of_time = matches!(stopped.error.connect_failure(), Some(ConnectFailure::Clock | ConnectFailure::Expired));
+            let passes = stopped.is_transient || (is_of_time && started.elapsed() < self.clock_settles);
+            let Some(wait) = wait.filter(|_| passes) else { return Err(failed(&stopped.error)) };
             let event = Event::new(Code::CertificatesWaiting, format!("waiting for certificates: {}", stopped.error));
             self.emit(event.error(&stopped.error).attempt(attempt).next_try(wait));
             self.clock.wait(wait).await;
@@ -113,7 +116,7 @@ fn summary(paths: &BTreeSet<String>) -> String {
     if paths.len() <= NAMED {
         return paths.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
     }
-    let places: BTreeSet<&str> = paths.iter().filter_map(|path| path.rsplit_once('/')).map(|(place, _)| place).collect();
+    let places: BTreeSet<&str> = paths.iter().filter_map(|path| path.rsplit_once('/')).map(|(place, _)| place).gather();
     format!("{} keys and certificates in {}", paths.len(), places.into_iter().collect::<Vec<_>>().join(", "))
 }
 
@@ -361,7 +364,7 @@ impl<H: CertificateBackend> CertificateKeeper<H> {
 /// The authorities in place, by who signs: what the issuer gave when it was asked last.
 fn in_place(desired: &Desired, places: &Places) -> BTreeMap<Signer, Vec<X509>> {
     let of = |path: &String| places.authorities.get(path).cloned().unwrap_or_default();
-    desired.authorities.iter().map(|authority| (authority.signer, of(&authority.path))).collect()
+    desired.authorities.iter().map(|authority| (authority.signer, of(&authority.path))).gather()
 }
 
 /// Each desired certificate with the pair for it.

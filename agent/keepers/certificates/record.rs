@@ -134,7 +134,7 @@ pub fn order_next_step(state: &Tree) -> Result<Rotation> {
     let step = record.next_step().ok_or_else(|| {
         Error::refused("no CA rotation is in progress on this node")
             .rule("a rotation begins when the issuer provides a CA different from the current one")
-            .remedy("change the CA first (openstack coe ca rotate, or CA_CERTIFICATE and CA_KEY), and update the stack")
+            .remedy("change the CA first (`openstack coe ca rotate CLUSTER`, or CA_CERTIFICATE and CA_KEY), and update the stack")
     })?;
     record.ordered = Some(step);
     record.write(state)?;

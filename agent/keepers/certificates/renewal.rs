@@ -60,6 +60,14 @@ pub fn due(inspection: &CertificateInspection, desired: &Desired, now: Timestamp
     due
 }
 
+/// When the first of those ends that are renewed by themselves, if it is near its end or past it, whatever else is wrong with it.
+#[must_use]
+pub fn first_end(inspection: &CertificateInspection, desired: &Desired, now: Timestamp) -> Option<Timestamp> {
+    desired.trust.as_ref().filter(|trust| trust.renew)?;
+    let leaves = signed(inspection, desired).filter_map(|item| item.chain.first());
+    leaves.filter(|leaf| now >= renewal_due(leaf)).map(|leaf| leaf.not_after).min()
+}
+
 impl InspectedCertificate {
     /// Whether its time is over or has not begun, and nothing else is known to be wrong with it. What was signed while the clock was ahead
     /// would else be waited for for as long.
@@ -227,6 +235,24 @@ mod tests {
         let mut foreign = item(DAY * 10, DAY * 300);
         foreign.verdict = CertificateVerdict::Flawed(Flaw::ForeignKey);
         assert_eq!(found(vec![foreign], RenewalSlot::ALONE, |_| ()), Due::Nothing);
+    }
+
+    #[test]
+    fn the_first_end_is_known_whatever_else_is_wrong_with_a_certificate() {
+        let mut foreign = item(DAY * 250, DAY * 300);
+        foreign.verdict = CertificateVerdict::Flawed(Flaw::ForeignKey);
+        let (end, past) = (foreign.end, item(DAY * 301, DAY * 300));
+        for (items, renew, expected) in [
+            (vec![foreign.clone(), item(DAY * 10, DAY * 300)], true, end),
+            (vec![foreign.clone(), past.clone()], true, past.end),
+            (vec![item(DAY * 10, DAY * 300)], true, None),
+            (vec![foreign, past], false, None),
+        ] {
+            let mut desired = desired();
+            desired.trust.as_mut().unwrap().renew = renew;
+            let inspection = CertificateInspection { items, ..CertificateInspection::default() };
+            assert_eq!(first_end(&inspection, &desired, now()), expected);
+        }
     }
 
     #[test]

@@ -269,6 +269,7 @@ impl Node {
             root: Arc::new(root),
             clock: self.clock.clone(),
             built: Timestamp(0),
+            clock_settles: Duration::ZERO,
             progress: Progress::new(self.report.clone(), self.clock.clone()),
             generation,
             is_update: false,
@@ -798,6 +799,32 @@ async fn a_wrong_clock_is_waited_for_and_not_judged_by() {
             assert_eq!(node.clock.now().since(now()), CLOCK_LIMIT);
             assert!(node.outside.take_asked().is_empty());
         }
+    }
+}
+
+/// Attack: for a clock that was wrong for the first seconds of a boot the deployment failed at once.
+#[tokio::test]
+async fn after_a_boot_what_a_wrong_clock_explains_is_tried_again() {
+    let settles = Duration::from_mins(3);
+    let minute = Duration::from_mins(1);
+    for (clock_settles, wrong, succeeds, took) in [
+        (settles, 2, true, Duration::ZERO..settles),
+        (settles, 9999, false, settles..settles + minute),
+        (Duration::ZERO, 2, false, Duration::ZERO..minute),
+    ] {
+        let node = Node::new();
+        node.outside.wrong.borrow_mut().extend(vec![Wrong::NotYetValid; wrong]);
+        let keeper = CertificateKeeper { clock_settles, is_update: true, ..node.keeper(1, None) };
+        let running = node.clock.start();
+        let failure = keeper.prepare(&desired(), Duration::from_mins(20)).await.err();
+        assert_eq!(
+            failure.as_ref().map(|failure| failure.code),
+            (!succeeds).then_some(Code::CertificateNotYetValid),
+            "{failure:?}"
+        );
+        assert!(failure.is_none_or(|failure| failure.remedy.contains("timedatectl")));
+        assert!(took.contains(&running.elapsed()), "{:?}", running.elapsed());
+        assert_eq!(node.count(Code::CertificatesWaiting) > 0, !clock_settles.is_zero());
     }
 }
 

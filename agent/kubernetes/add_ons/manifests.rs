@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 
 use crate::desired::{AddOn, Dependency, Desired, Gate, GateProbe};
+use crate::gather::Gather;
 use crate::kubernetes::parts::api_server;
 use crate::kubernetes::parts::certificates::ADMIN;
 use crate::kubernetes::spec::cluster::{ClusterSpec, MachineFacts};
@@ -31,7 +32,7 @@ pub(in crate::kubernetes) fn part(spec: &NodeSpec, cluster: &ClusterSpec, _facts
             server: cluster.server(Role::Master),
             identity: cluster.tls.then(|| ADMIN.client()),
             facts: facts.clone(),
-            needs: before.into_iter().chain([api.clone()]).collect(),
+            needs: before.into_iter().chain([api.clone()]).gather(),
         };
         let gate = Gate {
             name: format!("add-on {name}"),

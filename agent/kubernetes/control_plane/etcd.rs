@@ -481,7 +481,7 @@ mod tests {
             let [certificate, key] = ["crt", "key"].map(|end| format!("/etc/etcd/certs/{pair}.{end}"));
             assert_eq!((peer.certificate, peer.key, peer.authority), (certificate, key, client.authority), "{changes:?}");
         }
-        let plain = node(&[("TLS_DISABLED", "true"), ("CERTIFICATES", "")]);
+        let plain = node(&[("KUBE_TAG", "v1.15.7"), ("TLS_DISABLED", "true"), ("CERTIFICATES", "")]);
         assert_eq!(plain.etcd.unwrap().peer_identity, None);
     }
 

@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::desired::{ClientIdentity, Dependency, Desired, File, Gate, GateProbe, Owner, Unit};
+use crate::gather::Gather;
 use crate::kubernetes::parts::directories::directory;
 use crate::kubernetes::parts::paths::GUARDED;
 use crate::kubernetes::spec::cluster::{ClusterSpec, MachineFacts};
@@ -187,7 +188,7 @@ impl Daemon {
         });
         part.files.push(File::public(drop_in.clone(), text));
         let own = [drop_in, self.settings.to_owned()].into_iter();
-        let restart_on = own.chain(self.shared.iter().map(|&path| path.to_owned())).chain(self.restart_on).collect();
+        let restart_on = own.chain(self.shared.iter().map(|&path| path.to_owned())).chain(self.restart_on).gather();
         part.units.push(Unit { name: self.unit.to_owned(), enable: true, restart_on, needs: self.needs, applies_files: false });
     }
 

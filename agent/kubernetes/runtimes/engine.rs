@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use crate::desired::{ContainerEngine, Content, Dependency, Desired, File, Gate, GateProbe, Owner, Unit, Volume, VolumeRole};
+use crate::gather::Gather;
 use crate::kubernetes::networks::pod_network::OfDocker;
 use crate::kubernetes::parts::daemon::{GOOD_IN_A_ROW, deadline};
 use crate::kubernetes::parts::directories::add_directory;
@@ -80,7 +81,7 @@ impl Engine {
         if let Some(socket) = socket(self.whose) {
             part.gates.push(socket_gate(self.unit, socket));
         }
-        let mut restart_on: BTreeSet<String> = self.settings.iter().map(|file| file.path.clone()).collect();
+        let mut restart_on: BTreeSet<String> = self.settings.iter().map(|file| file.path.clone()).gather();
         let content = self.drop_in(spec);
         part.files.extend(self.settings);
         needs.extend(self.network.needs);

@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 
 use super::kube_proxy;
 use crate::desired::{Dependency, Desired, File, Gate, GateProbe, Unit};
+use crate::gather::Gather;
 use crate::kubernetes::parts::daemon::deadline;
 use crate::kubernetes::parts::directories::{add_directory, directory};
 use crate::kubernetes::parts::paths::{CNI_NETWORKS, CNI_PROGRAMS};
@@ -62,7 +63,7 @@ pub(in crate::kubernetes) fn part(spec: &NodeSpec, facts: &MachineFacts) -> Desi
     let modules = BTreeSet::from([MODULES_FILE.to_owned()]);
     part.units.push(helper(MODULES_UNIT, modules.clone(), BTreeSet::new()));
     // The bridge settings exist only once br_netfilter is loaded, so new modules mean that settings are applied again.
-    let settings = modules.into_iter().chain([SYSCTL_FILE.to_owned()]).collect();
+    let settings = modules.into_iter().chain([SYSCTL_FILE.to_owned()]).gather();
     part.units.push(helper(SYSCTL_UNIT, settings, BTreeSet::from([Dependency::Unit(MODULES_UNIT.to_owned())])));
     part.gates.push(Gate {
         name: "sysctl".to_owned(),

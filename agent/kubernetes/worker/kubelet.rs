@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::reservations;
 use crate::desired::{ClientIdentity, Dependency, Desired, Directory, File, Gate, GateProbe};
+use crate::gather::Gather;
 use crate::kubernetes::add_ons::{self, cloud_config};
 use crate::kubernetes::parts::api_server;
 use crate::kubernetes::parts::certificates::{ADMIN, AUTHORITY, KUBELET, Pair};
@@ -190,7 +191,7 @@ fn registration(spec: &NodeSpec, cluster: &ClusterSpec, settings: &Settings) -> 
         probe: GateProbe::HttpJson { url, key: "kind".to_owned(), value: "Node".to_owned(), identity },
         consecutive: GOOD_IN_A_ROW,
         deadline: None,
-        needs: std::iter::once(Dependency::Unit(UNIT.to_owned())).chain(api).collect(),
+        needs: std::iter::once(Dependency::Unit(UNIT.to_owned())).chain(api).gather(),
     })
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::error::{Error, Result};
+use crate::gather::Gather;
 
 /// Whether a text is of a kind.
 ///
@@ -61,7 +62,7 @@ impl<'t> Places<'t> {
     fn word(&self, word: &str) -> Self {
         let word: Vec<char> = word.chars().collect();
         let follows = |at: &&usize| self.text.get(**at..).is_some_and(|rest| rest.starts_with(&word));
-        Self { text: self.text, at: self.at.iter().filter(follows).map(|at| at + word.len()).collect() }
+        Self { text: self.text, at: self.at.iter().filter(follows).map(|at| at + word.len()).gather() }
     }
 
     /// This, or nothing.
@@ -100,7 +101,7 @@ fn swift_devices(text: &[char]) -> bool {
     let mut places = Places::start(text);
     let mut seen = BTreeSet::new();
     loop {
-        let next: BTreeSet<_> = one(&places).difference(&seen).copied().collect();
+        let next: BTreeSet<_> = one(&places).difference(&seen).copied().gather();
         if next.is_empty() {
             return Places { text, at: seen }.is_end();
         }

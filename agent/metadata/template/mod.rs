@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 
 use crate::budgets::yaml::{Document, YamlNode};
 use crate::budgets::{DEPLOYMENTS, DOCUMENT_MEMORY, json as budget};
+use crate::gather::Gather;
 use functions::{Given, Inputs, Scope, short};
 use software::{Config, ResourceKind};
 pub use walk::{Location, Planned, Template, TemplateProblem};
@@ -77,7 +78,7 @@ impl<'a> Walk<'a> {
             self.resource(&member.name, member.line, &member.value, None, &mut all);
         }
         let configs: BTreeMap<&str, Config<'_>> =
-            all.iter().filter_map(|one| Some((one.location.resource.as_str(), Config::read(self, one)?))).collect();
+            all.iter().filter_map(|one| Some((one.location.resource.as_str(), Config::read(self, one)?))).gather();
         let mut used = BTreeSet::new();
         for one in &all {
             match ResourceKind::of(one.kind) {
