@@ -548,12 +548,15 @@ impl OrderContext<'_> {
     fn refuse_running(&self, record: &DeploymentRecord) -> Result<()> {
         if record.state == DeploymentState::Running || self.programs.is_locked(&record.job())? {
             let DeploymentRecord { id, name, .. } = record;
+            // Only scripts and hooks can be stopped.
+            let way = if record.is_job() {
+                format!("stop it: heat-node-agent stop {}", argument(id))
+            } else {
+                "update the stack: a newer deployment of the node takes its place".to_owned()
+            };
             return Err(Error::refused(format!("deployment {name} ({id}) is running now"))
                 .rule("a deployment never runs twice at the same time")
-                .remedy(format!(
-                    "wait for it to end: heat-node-agent status --wait; or stop it: heat-node-agent stop {}",
-                    argument(id)
-                )));
+                .remedy(format!("wait for it to end: heat-node-agent status --wait; or {way}")));
         }
         Ok(())
     }
@@ -784,6 +787,24 @@ mod tests {
         );
         assert_eq!(place.open().outbox.waiting().len(), 2);
         assert!(place.report.events().iter().all(|event| event.code != Code::DeploymentRerun));
+    }
+
+    #[test]
+    fn what_runs_is_refused_with_the_way_to_end_it() {
+        let place = Place::new();
+        for (group, way) in [("script", "or stop it: heat-node-agent stop script"), ("kubernetes-node", "or update the stack: ")]
+        {
+            let entry = json!({"id": group, "name": "r", "group": group, "config": "x"});
+            let deployment = Deployment::parse(&entry).unwrap().unwrap();
+            let mut opened = place.open();
+            opened.journal.register(&deployment).unwrap();
+            opened.journal.start(group, json!({})).unwrap();
+            let name = format!("{group}.json");
+            place.order(&name, &json!({"schema": 1, "order": "rerun", "deployment": group}));
+            place.serve(Some(true));
+            let (done, text) = place.answer(&name).unwrap();
+            assert!(!done && text.contains(way), "{text}");
+        }
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use std::time::Duration;
 
 use crate::backoff::Backoff;
-use crate::clock::{Clock, Stopwatch};
+use crate::clock::{Clock, Stopwatch, Timestamp};
 use crate::desired::Rotation;
 
 /// After the first try that failed.
@@ -18,6 +18,9 @@ const LONGEST: Duration = Duration::from_hours(1);
 
 /// The longest where no certificates are the reason.
 const LONGEST_BESIDE: Duration = Duration::from_mins(10);
+
+/// So much more or less than the time that passed: the clock was set.
+const STEP_MS: u64 = 60_000;
 
 /// Why the node is touched. Another reason does not wait for the last one's pause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,11 +54,23 @@ pub(super) struct RetryPause(RefCell<Option<Last>>);
 #[derive(Debug)]
 struct Last {
     reason: TouchReason,
+    /// What the clock showed when it began.
+    began: Timestamp,
+    /// The same by the time that nobody sets.
+    began_steady: Timestamp,
+    clock: Clock,
     since: Stopwatch,
     pause: Duration,
     /// The pauses behind this one.
     pauses: Backoff,
     failed: bool,
+}
+
+impl Last {
+    /// Whether somebody has set the clock since: what it then called for is no measure for what is due by the present one.
+    fn was_set_since(&self) -> bool {
+        self.clock.shown(self.began_steady).0.abs_diff(self.began.0) > STEP_MS
+    }
 }
 
 impl RetryPause {
@@ -65,7 +80,7 @@ impl RetryPause {
         if !reason.is_any() {
             *last = None;
         }
-        last.as_ref().is_some_and(|last| last.reason == reason && last.since.elapsed() < last.pause)
+        last.as_ref().is_some_and(|last| last.reason == reason && last.since.elapsed() < last.pause && !last.was_set_since())
     }
 
     /// Whether the try before failed.
@@ -79,7 +94,9 @@ impl RetryPause {
         let before = last.as_ref().filter(|last| last.reason == reason && last.failed);
         let longest = if reason.is_about_certificates() { LONGEST } else { LONGEST_BESIDE };
         let mut pauses = before.map_or(Backoff::new(FIRST, longest), |last| last.pauses);
-        *last = Some(Last { reason, since: clock.start(), pause: pauses.next_pause(), pauses, failed: true });
+        let (began, began_steady, since) = (clock.now(), clock.steady(), clock.start());
+        let (clock, pause) = (clock.clone(), pauses.next_pause());
+        *last = Some(Last { reason, began, began_steady, clock, since, pause, pauses, failed: true });
     }
 
     /// The try ended.
@@ -99,7 +116,6 @@ impl RetryPause {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::Timestamp;
 
     const NOTHING: TouchReason = TouchReason { generation: 1, ordered: None, renews: false, drifted: false, beside: 0 };
     const RENEWAL: TouchReason = TouchReason { renews: true, ..NOTHING };
@@ -128,6 +144,26 @@ mod tests {
         for (reason, failed, most) in [(RENEWAL, true, 30), (ORDER, true, 30), (RENEWAL, false, 24), (REPAIR, true, 160)] {
             let tries = tries(&RetryPause::default(), reason, failed);
             assert!((20..=most).contains(&tries), "{tries}: {reason:?} {failed}");
+        }
+    }
+
+    /// Attack: what was signed under a clock that was years ahead was not valid yet once the clock was right, for up to an hour.
+    #[test]
+    fn what_another_clock_called_for_says_nothing_of_what_is_due_by_this_one() {
+        for failed in [false, true] {
+            let (pause, clock) = (RetryPause::default(), Clock::manual(Timestamp(2_000_000_000_000)));
+            pause.begin(RENEWAL, &clock);
+            clock.advance(Duration::from_secs(5));
+            pause.end(failed, &clock);
+            assert!(pause.holds(RENEWAL));
+            clock.set(Timestamp(clock.now().0 - 2_000));
+            assert!(pause.holds(RENEWAL), "a correction of two seconds is nothing");
+            clock.set(Timestamp(1_772_366_400_000));
+            assert!(!pause.holds(RENEWAL));
+            pause.begin(RENEWAL, &clock);
+            pause.end(failed, &clock);
+            clock.advance(Duration::from_secs(30));
+            assert!(pause.holds(RENEWAL));
         }
     }
 

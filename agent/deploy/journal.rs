@@ -376,8 +376,7 @@ impl Journal {
     /// # Errors
     /// If it cannot be written, or the replaced tools are at it; it is then not taken up.
     pub fn register(&mut self, deployment: &Deployment) -> Result<Option<&DeploymentRecord>> {
-        let mut record = self.new_record(&deployment.id, &deployment.name, &deployment.group);
-        describe(&mut record, deployment);
+        let mut record = self.draft(deployment);
         let (tree, mark) = self.mark(&deployment.id);
         let is_known = tree.facts(&mark)?.is_some();
         let is_ours = is_known && self.is_ours(&deployment.id)?;
@@ -409,6 +408,14 @@ impl Journal {
             unsent::settle(legacy, &name)?;
         }
         Ok(self.records.get(&deployment.id).filter(|_| !is_known))
+    }
+
+    /// The record of a new deployment, which is not written.
+    #[must_use]
+    pub fn draft(&self, deployment: &Deployment) -> DeploymentRecord {
+        let mut record = self.new_record(&deployment.id, &deployment.name, &deployment.group);
+        describe(&mut record, deployment);
+        record
     }
 
     /// What the replaced tools left that Heat does not have yet.

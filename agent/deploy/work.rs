@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashSet, VecDeque};
 use serde_json::Value;
 
 use super::journal::{DeploymentRecord, DeploymentState};
+use crate::clock::Timestamp;
 use crate::metadata::Deployment;
 
 /// What the image builder allows (design.md 4).
@@ -51,7 +52,7 @@ pub enum EntryKind {
     Forbidden,
     /// One of several kubernetes-node deployments of which nobody can say which one counts: none of them is done (design.md 5).
     DuplicateNode,
-    /// Another kubernetes-node deployment counts: it has begun, or Heat made it later.
+    /// Another kubernetes-node deployment counts: it has begun, or is newer.
     WaitingNode,
     /// It is to bring a node up that a file configures.
     NodeOfFile,
@@ -95,6 +96,26 @@ impl NodeClaim {
     }
 }
 
+/// A kubernetes-node deployment of the list.
+struct ListedNode {
+    claim: NodeClaim,
+    has_ended: bool,
+    /// When it was first seen, or ended; nothing where that is not recorded.
+    since: Option<Timestamp>,
+}
+
+impl ListedNode {
+    /// Whether it has ended and another one, which has not, waits for it to go: Heat made that one earlier, and it was there before. One
+    /// that came after the end is what Heat wants now, whatever the clock says by which both were made.
+    fn outlasts(&self, other: &Self) -> bool {
+        let came_later = match (self.since, other.since) {
+            (Some(ended), Some(seen)) => seen > ended,
+            (_, seen) => seen.is_none(),
+        };
+        self.has_ended && !other.has_ended && self.claim > other.claim && !came_later
+    }
+}
+
 /// Goes through the list in its order (R20: equal names are told apart by id).
 pub fn todo<'a>(
     entries: impl Iterator<Item = Value>,
@@ -103,7 +124,7 @@ pub fn todo<'a>(
 ) -> VecDeque<PendingEntry> {
     let mut ids = HashSet::new();
     let mut nodes = BTreeMap::new();
-    let (mut strongest, mut list) = (None, VecDeque::new());
+    let mut list = VecDeque::new();
     for (at, entry) in entries.enumerate() {
         let deployment = match Deployment::parse(&entry) {
             Ok(Some(deployment)) => deployment,
@@ -127,9 +148,9 @@ pub fn todo<'a>(
         let is_other = |id: &Option<String>| id.as_ref() != Some(&deployment.id);
         let is_of_file = brings_up && policy.node_file.as_ref().is_some_and(is_other);
         if brings_up && !is_of_file {
-            let claim = NodeClaim::of(record, &deployment);
-            strongest = strongest.max(Some(claim.clone()));
-            nodes.insert(deployment.id.clone(), (claim, has_ended));
+            let since = record.map(|record| if has_ended { record.finished } else { Some(record.seen) });
+            let node = ListedNode { claim: NodeClaim::of(record, &deployment), has_ended, since: since.flatten() };
+            nodes.insert(deployment.id.clone(), node);
         }
         if has_ended {
             continue;
@@ -145,11 +166,13 @@ pub fn todo<'a>(
             what: if allowed { EntryKind::Run(work) } else { EntryKind::Forbidden },
         });
     }
-    let is_strongest = |claim: &NodeClaim| strongest.as_ref() == Some(claim);
-    let alike = nodes.values().filter(|(claim, has_ended)| !has_ended && is_strongest(claim)).count();
+    let waits = |node: &&ListedNode| nodes.values().any(|other| other.outlasts(node));
+    let eligible: Vec<&ListedNode> = nodes.values().filter(|node| !node.has_ended && !waits(node)).collect();
+    let strongest = eligible.iter().map(|node| &node.claim).max();
+    let alike = eligible.iter().filter(|node| Some(&node.claim) == strongest).count();
     for item in list.iter_mut().filter(|item| item.what == EntryKind::Run(Work::Node)) {
         match nodes.get(&item.id) {
-            Some((claim, _)) if !is_strongest(claim) => item.what = EntryKind::WaitingNode,
+            Some(node) if waits(&node) || Some(&node.claim) != strongest => item.what = EntryKind::WaitingNode,
             Some(_) if alike > 1 => item.what = EntryKind::DuplicateNode,
             _ => {}
         }
@@ -257,8 +280,8 @@ mod tests {
             (running, later, &["a Node", "b waitingnode"]),
             (ended, alike, &["b Node"]),
             (ended, earlier, &["b Node"]),
-            // Heat asks for the older one again only if the newer one goes.
-            (ended, later, &["b waitingnode"]),
+            // By a clock of Heat's that was ahead: it was not there when that ended.
+            (ended, later, &["b Node"]),
             (DeploymentState::Signalled, earlier, &["b Node"]),
         ] {
             let mut entries = entries.clone();
@@ -274,6 +297,37 @@ mod tests {
             // By order of the operator.
             let ordered = DeploymentRecord { order: Some("1".into()), ..known(seen) };
             assert_eq!(names(&entries, &ordered), ["a Node", "b waitingnode"]);
+        }
+    }
+
+    #[test]
+    fn of_two_nodes_of_which_one_ended_heat_asks_for_the_one_that_came_after_that() {
+        let entries = ["5", "1", "0"].map(|made| {
+            let id = ["c", "b", "", "", "", "a"][made.parse::<usize>().unwrap()];
+            let mut entry = entry(id, "kubernetes-node", "CREATE");
+            entry["creation_time"] = json!(format!("2026-03-01T12:00:0{made}Z"));
+            entry
+        });
+        let of = |id: &str, state, seen, finished: Option<u64>| DeploymentRecord {
+            id: id.to_owned(),
+            seen: Timestamp(seen),
+            finished: finished.map(Timestamp),
+            ..known(state)
+        };
+        let (ended, seen) = (DeploymentState::Finished, DeploymentState::Seen);
+        for (b, c, expected) in [
+            // Both were there before it ended: Heat asks for them again only if it goes.
+            (Some(2), Some(2), &["b waitingnode", "c waitingnode"][..]),
+            (Some(9), Some(2), &["b Node", "c waitingnode"]),
+            // The one that came later does not wait for one that waits.
+            (Some(2), Some(9), &["b waitingnode", "c Node"]),
+            (Some(9), Some(9), &["b Node", "c waitingnode"]),
+            (None, Some(2), &["b Node", "c waitingnode"]),
+        ] {
+            let records =
+                [Some(of("a", ended, 1, Some(5))), b.map(|at| of("b", seen, at, None)), c.map(|at| of("c", seen, at, None))];
+            let find = |id: &str| records.iter().flatten().find(|record| record.id == id);
+            assert_eq!(names_with(&entries, find, &GroupPolicy::default()), expected, "{b:?} {c:?}");
         }
     }
 

@@ -66,6 +66,9 @@ const GRACE: Duration = Duration::from_secs(10);
 /// The live output, kept beside the job.
 pub const OUTPUT: &str = "output.log";
 
+/// How the keys of jobs begin that only look.
+const LOOKS: [&str; 3] = ["program-journalctl-", "program-process-", "program-port-holders"];
+
 /// A program to run and what to bring back from it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Job {
@@ -213,6 +216,22 @@ impl Programs {
         Ok(Self { state, systemd, executable, clock, turns: RefCell::default() })
     }
 
+    /// Removes what looks left that ended after the agent that asked for them: nobody reads their results, which hold what units printed.
+    /// One that still runs stays, and is waited for by who asks the same.
+    ///
+    /// # Errors
+    /// If they cannot be listed or removed.
+    pub fn forget_ended_looks(&self) -> Result<()> {
+        let names = self.state.list(Path::new("work"))?;
+        let is_look = |name: &str| LOOKS.iter().any(|look| name.starts_with(look));
+        for name in names.iter().filter_map(|name| name.to_str()).filter(|name| is_look(name)) {
+            if self.result(&Path::new("work").join(name))?.is_some() {
+                self.forget(name)?;
+            }
+        }
+        Ok(())
+    }
+
     /// The agent's own program.
     #[must_use]
     pub fn executable(&self) -> &Path {
@@ -295,20 +314,34 @@ impl Programs {
         }
     }
 
-    /// Runs a job that only looks at the machine, whatever an earlier one found. Two that ask by the same key at once take turns, or the
-    /// second would remove the directory of the first, which then ends without a result. `None` as from [`Programs::run`].
+    /// Runs a job whatever an earlier one of the same key came to, and forgets it: its directory holds the secrets that are masked. One that
+    /// still runs, of an agent before or of a caller that was dropped, is waited for in its place, if it was asked the same. Two that ask by the same key at once take
+    /// turns, or the second would remove the directory of the first, which then ends without a result. `None` as from [`Programs::run`].
     ///
     /// # Errors
-    /// As [`Programs::run`].
+    /// As [`Programs::run`], or if it cannot be forgotten.
     pub async fn run_anew(&self, key: &str, job: &Job) -> Result<Option<JobResult>> {
         let turn = self.turn(key);
         let _turn = turn.lock().await;
-        // One that an earlier agent left running may have looked too early, but nothing is there to be read beside it.
-        if self.inspect(key).await? != JobState::Running {
+        let mut found = self.inspect(key).await?;
+        if found == JobState::Running && !self.is_prepared(key, job)? {
+            // It may be about another process, or another port.
+            self.follow(key).await?;
+            found = self.inspect(key).await?;
+        }
+        if found != JobState::Running {
             self.forget(key)?;
             self.prepare(key, job)?;
         }
-        self.run(key).await
+        let ran = self.run(key).await?;
+        self.forget(key)?;
+        Ok(ran)
+    }
+
+    /// Whether this job is what was prepared by this key.
+    fn is_prepared(&self, key: &str, job: &Job) -> Result<bool> {
+        let prepared: Option<Job> = self.state.read_json(&Path::new("work").join(key).join(JOB))?;
+        Ok(prepared.as_ref() == Some(job))
     }
 
     fn turn(&self, key: &str) -> Arc<Mutex<()>> {
@@ -620,6 +653,31 @@ mod tests {
         for seen in [first, second, third, look().await] {
             assert_eq!(seen.unwrap().map(|seen| seen.stdout).as_deref(), Some("seen"));
         }
+        assert!(!programs.directory("program-journalctl-kubelet").exists(), "its secrets stay nowhere");
+    }
+
+    /// Attack: what an agent before had asked about one process was taken for the answer about another.
+    #[tokio::test]
+    async fn a_job_that_still_runs_is_taken_up_only_by_who_asks_the_same() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = Arc::new(Tree::open(dir.path()).unwrap());
+        let script = "#!/bin/sh\ncd \"$2\" && exec 9>lock && flock 9 && n=$(cat job.json | tr -dc 0-2) && sleep 0.5 && \
+            echo \"{\\\"status\\\": 0, \\\"stdout\\\": \\\"$n\\\", \\\"stderr\\\": \\\"\\\"}\" >result.json\n";
+        state.write(Path::new("runner"), script.as_bytes(), Attributes::mode(0o700)).unwrap();
+        let programs = Programs { executable: dir.path().join("runner"), ..Programs::new(state, None, Clock::system()).unwrap() };
+        let job = |about: &str| Job { argv: vec!["cat".to_owned(), about.to_owned()], ..Job::default() };
+        // One that was dropped, as by the end of an agent.
+        let left = async {
+            while !programs.is_locked("look").unwrap() {
+                Clock::system().wait(Duration::from_millis(5)).await;
+            }
+        };
+        let (first, second) = (job("1"), job("2"));
+        tokio::select! {
+            _ = programs.run_anew("look", &first) => panic!("it takes longer"),
+            () = left => {}
+        }
+        assert_eq!(programs.run_anew("look", &second).await.unwrap().map(|ran| ran.stdout).as_deref(), Some("2"));
     }
 
     /// Attack: a result that could not be read was read again and again, and nothing else ran any more.
@@ -640,6 +698,27 @@ mod tests {
                 );
             }
         }
+    }
+
+    /// Attack: what units had printed stayed in the state directory after the agent was killed while it read that.
+    #[test]
+    fn looks_that_ended_for_nobody_are_removed_and_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = Arc::new(Tree::open(dir.path()).unwrap());
+        let programs = Programs::new(Arc::clone(&state), None, Clock::system()).unwrap();
+        let (ended, running) =
+            (["program-journalctl-etcd", "program-process-stat", "program-port-holders"], "program-process-files");
+        let others = ["program-mkfs-etcd", "deployment-ab"];
+        for key in ended.into_iter().chain(others).chain([running]) {
+            programs.prepare(key, &Job::default()).unwrap();
+            if key != running {
+                let result = Path::new("work").join(key).join(RESULT);
+                state.write_json(&result, &JobResult::default(), Attributes::mode(0o600)).unwrap();
+            }
+        }
+        programs.forget_ended_looks().unwrap();
+        assert!(ended.iter().all(|key| !programs.directory(key).exists()));
+        assert!(others.iter().chain([&running]).all(|key| programs.directory(key).exists()));
     }
 
     #[test]

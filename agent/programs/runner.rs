@@ -44,6 +44,8 @@ const OUTPUT_DRAIN_LIMIT: Duration = Duration::from_mins(1);
 const OUTPUT_FILE_LIMIT: u64 = 512 * 1024;
 /// What a result has in JSON beside its texts, in bytes.
 const RESULT_FRAME: usize = 4096;
+/// How long the result of a job that may run again is tried to be written.
+const DELIVERY_LIMIT: Duration = Duration::from_mins(1);
 /// Pauses between the tries to write a result.
 const PAUSES: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
 
@@ -71,7 +73,9 @@ fn run_in(tree: &Tree, root: &Tree, clock: &Clock) -> Result<()> {
     });
     ran.duration_ms = watch.millis();
     let _ = bound(&mut ran, RESULT_BYTES);
-    deliver(tree, &ran, clock)
+    // What may run again is begun anew by the agent: its result is not worth a process that keeps the file system in use until then.
+    let limit = job.begun_mark.is_none().then_some(DELIVERY_LIMIT);
+    deliver(tree, &ran, clock, limit)
 }
 
 /// A job that is marked as begun.
@@ -129,12 +133,14 @@ fn postponed(tree: &Tree, error: &Error) -> Error {
     error
 }
 
-/// Writes the result, however long that takes: a runner that is gone without one means that nobody knows how the program ended.
-fn deliver(tree: &Tree, ran: &JobResult, clock: &Clock) -> Result<()> {
+/// Writes the result, for as long as `limit` says, or however long that takes: a runner that is gone without one means that nobody knows how
+/// the program ended.
+fn deliver(tree: &Tree, ran: &JobResult, clock: &Clock, limit: Option<Duration>) -> Result<()> {
     let mut pauses = PAUSES;
     let mut is_said = false;
+    let since = clock.start();
     while let Err(error) = write_result(tree, ran) {
-        if tree.is_removed() {
+        if tree.is_removed() || limit.is_some_and(|limit| since.elapsed() >= limit) {
             return Err(error);
         }
         if !std::mem::replace(&mut is_said, true) {
@@ -666,6 +672,7 @@ mod tests {
         let tree = Tree::open(dir.path()).unwrap();
         let mut job = shell("echo done; mkdir result.json");
         job.directory = Some(dir.path().display().to_string());
+        job.begun_mark = Some(dir.path().join("begun").display().to_string());
         tree.write_json(Path::new("job.json"), &job, Attributes::mode(0o600)).unwrap();
         let clock = Clock::manual(crate::clock::Timestamp(0));
         let (at, own) = (dir.path().to_owned(), clock.clone());
@@ -683,6 +690,23 @@ mod tests {
         runner.join().unwrap().unwrap();
         let ran: JobResult = tree.read_json(Path::new(RESULT)).unwrap().unwrap();
         assert_eq!((ran.status, ran.stdout.as_str()), (0, "done\n"));
+    }
+
+    /// Attack: of a state directory that had become read-only a look at the journal was in use for ever, so that nobody could unmount and
+    /// repair it.
+    #[test]
+    fn a_runner_of_what_may_run_again_gives_a_result_up_that_cannot_be_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let tree = Tree::open(dir.path()).unwrap();
+        let mut job = shell("mkdir result.json");
+        job.directory = Some(dir.path().display().to_string());
+        tree.write_json(Path::new("job.json"), &job, Attributes::mode(0o600)).unwrap();
+        let clock = Clock::manual(crate::clock::Timestamp(0));
+        let error = run(dir.path(), &clock).unwrap_err();
+        assert!(error.to_string().contains("EISDIR"), "{error}");
+        let seconds = clock.now().0 / 1000;
+        assert!((60..100).contains(&seconds), "{seconds} s");
+        assert!(tree.lock(Path::new(LOCK)).unwrap().is_some(), "nothing keeps the directory in use");
     }
 
     #[test]

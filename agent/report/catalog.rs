@@ -377,7 +377,7 @@ messages! {
         "`heat-node-agent plan` shows the differences.";
     DuplicateNodeDeployment = "HNA-0507", Warning, "4a063dd68e474274826d2e594fcfef93",
         "Two kubernetes-node deployments for one server",
-        "The newer one applies; the older one waits until the newer one is removed. If both are of the same second, both fail, and nothing is changed.",
+        "The newer one applies. Once it has begun, the older one fails if Heat waits for it; without a signal it waits until the newer one is removed. If both are of the same second, both fail, and nothing is changed.",
         "Keep one of them in the template.";
     NodeParametersSuspicious = "HNA-0508", Warning, "7d612e472d4abe50580cf5e5b1902e25",
         "A parameter of the node is suspicious",

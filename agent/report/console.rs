@@ -48,6 +48,8 @@ pub(super) struct Console {
     last: Option<(Phase, &'static str)>,
     /// Why something failed, until something else is begun.
     failure: Option<String>,
+    /// The same of an update from before its rollback began: a rollback that fails too ends with that failure, whatever it met itself.
+    failure_of_update: Option<String>,
     /// What of a node in place is wrong, by its unit or gate, with its line: the last line says so while anything is.
     wrong: Vec<(String, String)>,
 }
@@ -58,12 +60,12 @@ impl Console {
     pub(super) fn open() -> Self {
         // Where a file takes what would go to the console, what an earlier run wrote stays.
         let device = std::fs::OpenOptions::new().append(true).custom_flags(NO_TERMINAL).open("/dev/console").ok();
-        Self { device, shown: BTreeSet::new(), last: None, failure: None, wrong: Vec::new() }
+        Self { device, shown: BTreeSet::new(), last: None, failure: None, failure_of_update: None, wrong: Vec::new() }
     }
 
     /// Says nothing.
     pub(super) fn none() -> Self {
-        Self { device: None, shown: BTreeSet::new(), last: None, failure: None, wrong: Vec::new() }
+        Self { device: None, shown: BTreeSet::new(), last: None, failure: None, failure_of_update: None, wrong: Vec::new() }
     }
 
     /// Shows an event on the console, if it changes the picture.
@@ -99,13 +101,16 @@ impl Console {
             Priority::Error => why.contains(failure) || failure.contains(why),
             _ => phase == Phase::Signal || (state == "ok" && !is_beginning),
         };
-        if self.failure.as_ref().is_some_and(is_of_failure) {
+        let is_of_update =
+            |failure: &String| entry.priority == Priority::Error && self.failure.is_some() && why.contains(failure);
+        if self.failure.as_ref().is_some_and(is_of_failure) || self.failure_of_update.as_ref().is_some_and(is_of_update) {
             return None;
         }
         if entry.priority == Priority::Error {
             self.failure = Some(why.to_owned());
         } else if is_beginning {
-            self.failure = None;
+            let before = self.failure.take();
+            self.failure_of_update = before.filter(|_| event.code == Code::RollbackBegun);
         }
         // A node that is changed, or was, is measured anew.
         if matches!(event.code, Code::NodePlanned | Code::NodeConverged | Code::NodeUnchanged | Code::RolledBack) {
@@ -322,6 +327,22 @@ mod tests {
         assert!(show(Code::RollbackBegun, Phase::Units, "no such flag").is_some());
         assert!(show(Code::RolledBack, Phase::Steady, "the node is back").is_some());
         assert!(show(Code::NodeFailed, Phase::Units, "no such flag").unwrap().contains("state=failed"));
+    }
+
+    /// A busy machine: the rollback found the unit in another moment of its start, and the failure was shown a third time.
+    #[test]
+    fn what_a_rollback_met_itself_does_not_show_the_updates_failure_again() {
+        let mut console = Console::none();
+        let mut show = |code: Code, cause: &str| console.line(&Event::new(code, "line").phase(Phase::Units).cause(cause));
+        assert!(show(Code::UnitFailed, "port 2379 is held (still activating)").is_some());
+        assert!(show(Code::RollbackBegun, "port 2379 is held (still activating)").is_some());
+        assert!(show(Code::UnitFailed, "port 2379 is held (start-post)").is_some());
+        assert_eq!(show(Code::NodeFailed, "etcd: port 2379 is held (still activating); the rollback failed too"), None);
+        assert_eq!(show(Code::SignalQueued, "a signal"), None, "the failure stays the last line");
+        // Another update fails, and is not rolled back.
+        assert!(console.line(&Event::new(Code::NodePlanned, "generation 3").phase(Phase::Plan)).is_some());
+        let again = Event::new(Code::UnitFailed, "line").phase(Phase::Units).cause("port 2379 is held (still activating)");
+        assert!(console.line(&again).is_some());
     }
 
     #[test]

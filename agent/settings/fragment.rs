@@ -233,6 +233,8 @@ impl Fragment {
     /// The values of known keys that are what their rules want; everything else is a mistake.
     fn take(&mut self, table: Table, prefix: &str, mistakes: &mut Vec<Mistake>) {
         for (name, value) in table {
+            // A dot in a name was written in quotes: it is no path.
+            let name = if name.contains('.') { format!("\"{name}\"") } else { name };
             let path = if prefix.is_empty() { name } else { format!("{prefix}.{name}") };
             if let Some(key) = KEYS.iter().find(|key| key.path == path) {
                 if let Err(rule) = key.rule.check(&value) {
@@ -438,6 +440,19 @@ mod tests {
             let (fragment, mistakes) = Fragment::parse(text.as_bytes());
             assert_eq!(mistakes.iter().map(ToString::to_string).collect::<Vec<_>>(), [message]);
             assert_eq!(fragment, Fragment::default());
+        }
+    }
+
+    /// Attack: a key in quotes is one key with a dot in its name, and took effect as if it were in a section.
+    #[test]
+    fn a_key_in_quotes_is_no_key_of_a_section() {
+        for (text, message) in [
+            ("\"deploy.keep\" = 3", "\"deploy.keep\": unknown key, ignored; did you mean deploy.keep?"),
+            ("[deploy]\n\"keep.x\" = 3", "deploy.\"keep.x\": unknown key, ignored"),
+        ] {
+            let (fragment, mistakes) = Fragment::parse(text.as_bytes());
+            assert_eq!(mistakes.iter().map(ToString::to_string).collect::<Vec<_>>(), [message]);
+            assert!(mistakes[0].harmless && fragment == Fragment::default());
         }
     }
 

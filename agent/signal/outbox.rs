@@ -373,16 +373,40 @@ impl Outbox {
     ///
     /// # Errors
     /// If it cannot be written or the outbox is full.
-    pub fn put(&self, mut entry: QueuedSignal) -> Result<()> {
-        if self.entries.borrow().contains_key(&entry.key) {
+    pub fn put(&self, entry: QueuedSignal) -> Result<()> {
+        self.take_in(entry, true)
+    }
+
+    /// The same for the last word on what cannot be recorded, e.g. on a disk that is full: it is held in memory, with its body, and stored once
+    /// that succeeds. Whoever gives it bounds how many there are.
+    ///
+    /// # Errors
+    /// If the outbox is full.
+    pub fn put_unstored(&self, entry: QueuedSignal) -> Result<()> {
+        self.take_in(entry, false)
+    }
+
+    fn take_in(&self, mut entry: QueuedSignal, is_stored: bool) -> Result<()> {
+        let known = self.entries.borrow().get(&entry.key).cloned();
+        if let Some(mut known) = known {
+            if is_stored && known.body.is_object() {
+                let body = known.body.clone();
+                self.store(&mut known, body)?;
+                self.entries.borrow_mut().insert(known.key.clone(), known);
+            }
             return Ok(());
         }
         let body = entry.body.take();
         self.check_room(1, body.to_string().len())?;
         entry.aged_at_ms = self.watch.millis();
         entry.since = self.clock.moment();
-        self.store(&mut entry, body)?;
-        self.report.emit(entry.event(Code::SignalQueued, format!("a signal to {} was stored", entry.destination.shown())));
+        if is_stored {
+            self.store(&mut entry, body)?;
+        } else {
+            entry.body = body;
+        }
+        let taken = if is_stored { "was stored" } else { "is sent from memory: it cannot be stored" };
+        self.report.emit(entry.event(Code::SignalQueued, format!("a signal to {} {taken}", entry.destination.shown())));
         if let Some(age) = self.sender.age(&entry.destination).filter(|_| self.sender.is_old(&entry.destination)) {
             let note = format!("the signal URL was made {} ago", crate::report::text::duration(age));
             self.report.emit(entry.event(Code::SignalUrlOld, note));
@@ -449,11 +473,13 @@ impl Outbox {
         Ok(())
     }
 
-    /// Writes an entry with its body, which is not kept in memory.
+    /// Writes an entry with its body, which is not kept in memory but where it cannot be written.
     fn store(&self, entry: &mut QueuedSignal, body: Value) -> Result<()> {
         let text = serde_json::to_vec(&QueuedSignal { body, ..entry.clone() }).map_err(Error::permanent)?;
         entry.bytes = text.len();
-        self.state.write(&path_of(&entry.key), &text, Attributes::mode(0o600))
+        self.state.write(&path_of(&entry.key), &text, Attributes::mode(0o600))?;
+        entry.body = Value::Null;
+        Ok(())
     }
 
     /// What is sent; none where it is gone, or another's lies in its place. It is read when it is sent: 500 bodies would be more than the
@@ -462,6 +488,9 @@ impl Outbox {
     /// # Errors
     /// If it cannot be read.
     pub fn body(&self, entry: &QueuedSignal) -> Result<Option<Value>> {
+        if entry.body.is_object() {
+            return Ok(Some(entry.body.clone()));
+        }
         Ok(read_stored(&self.state, &path_of(&entry.key), &self.report)?.map(|stored| stored.body))
     }
 
@@ -621,7 +650,10 @@ impl Outbox {
                         return self.leave(entry, disposition, gone);
                     }
                     keep(&entry);
-                    return self.store(&mut entry, body);
+                    self.store(&mut entry, body)?;
+                    // One that was held in memory is on disk alone now.
+                    keep(&entry);
+                    return Ok(());
                 }
             }
         }

@@ -99,6 +99,8 @@ def test_the_remedy_of_a_suspended_stack_is_one_for_heat(heat, agents, stack_nam
     heat.wait(stack_name)
     # What runs when the stack is suspended ends while it is.
     gate.unlink()
+    # Heat shows the end a moment before the agent has its answer.
+    wait_for(lambda: [d["state"] for d in agent.status()["deployments"]] == ["signalled"], 300, "the answer to the signal")
     (before,) = agent.status()["deployments"]
     agent.command("rerun", before["id"])
     wait_for(lambda: len(agent.said("HNA-0402")) == 2, 300, "a second run")
@@ -121,7 +123,8 @@ def test_the_remedy_of_a_suspended_stack_is_one_for_heat(heat, agents, stack_nam
     heat.openstack(f"openstack stack resource mark unhealthy {stack_name} quick")
     heat.update(stack_name, file, gate=str(gate))
     heat.wait(stack_name, "UPDATE_COMPLETE")
-    assert [d["state"] for d in agent.status()["deployments"] if d["listed"] and d["id"] != before["id"]] == ["signalled"]
+    wait_for(lambda: [d["state"] for d in agent.status()["deployments"] if d["listed"] and d["id"] != before["id"]] == ["signalled"], 300,
+             "the answer to the newer one's signal")
     # Of a copied disk: which server the resource is, and what its file has to say.
     shown = heat.openstack(f"openstack stack resource show {stack_name} server --with-attr os_collect_config -f json").stdout
     assert json.loads(shown)["physical_resource_id"] and heat.server_settings(stack_name)["cfn"]["access_key_id"] in shown

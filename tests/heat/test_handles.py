@@ -3,6 +3,7 @@ import json
 import re
 
 from lib.common import wait_for
+from lib.heat import NET
 
 DATA = {"n": 1, "text": "wörld"}
 
@@ -67,7 +68,7 @@ class Nodes:
 
     def tell(self, **nodes: str):
         """Each node's SUCCESS or FAILURE to the handle."""
-        handle = wait_for(lambda: self.heat.output(self.stack, "handle"), 60)
+        handle = wait_for(lambda: self.heat.output(self.stack, "handle"), NET)
         for node, status in nodes.items():
             self.agent.command("signal", status, "--id", node, "--reason", f"{node} says {status}", "--url", "-", input=handle)
 
@@ -77,7 +78,7 @@ class Nodes:
         for node, status in nodes.items():
             # In progress before it is there, a deployment loses what is sent to it.
             wait_for(lambda: self.heat.resource_status(self.stack, node).endswith("IN_PROGRESS") and self.heat.resources(self.stack)[node]["physical_resource_id"],
-                     60, f"deployment {node}", every=0.3)
+                     NET, f"deployment {node}", every=0.3)
             self.heat._client("signal", self.stack, node, json.dumps({"deploy_status_code": 0 if status == "SUCCESS" else 1}))
 
     def speak_for(self, node: str):
@@ -87,7 +88,7 @@ class Nodes:
     def update(self, status: str, said: dict[str, str] | None = None, **parameters) -> str:
         self.heat.update(self.stack, "repaired", **parameters)
         self.say(**said or {})
-        self.heat.wait(self.stack, status, seconds=60)
+        self.heat.wait(self.stack, status, seconds=NET)
         [found] = [r for r in self.heat.resources(self.stack).values() if r["resource_type"] == "OS::Heat::WaitCondition"]
         return f"{found['resource_status']} {found['resource_status_reason']}"
 
@@ -98,7 +99,7 @@ def test_what_a_node_said_stays_in_the_handle(heat, agents, stack_name):
     before = {"waits_before": True, "count": 2}
     heat.create(stack_name, "repaired", **before)
     nodes.tell(second="FAILURE", first="SUCCESS")
-    heat.wait(stack_name, "CREATE_FAILED", 60)
+    heat.wait(stack_name, "CREATE_FAILED", NET)
     # A condition that does not wait for the nodes fails again, by what was said before, and before the nodes can say anything else.
     assert "CREATE_FAILED" in (said := nodes.update("UPDATE_FAILED", text="two", **before)) and "second says FAILURE" in said
     # So it does if the node is no longer there, until somebody speaks in its place.
@@ -109,7 +110,7 @@ def test_a_wait_condition_behind_the_nodes_lets_a_stack_be_repaired(heat, agents
     nodes = Nodes(heat, agents("node", {}), stack_name)
     heat.create(stack_name, "repaired")
     nodes.say(second="FAILURE", first="SUCCESS")
-    heat.wait(stack_name, "CREATE_FAILED", 60)
+    heat.wait(stack_name, "CREATE_FAILED", NET)
     # The node is corrected, and says so.
     assert nodes.update("UPDATE_COMPLETE", {"first": "SUCCESS", "second": "SUCCESS"}, text="two").startswith("CREATE_COMPLETE")
     # An update fails by a node, which is then taken away: the condition has not changed, and nobody looks at the handle.
@@ -124,7 +125,7 @@ def test_who_takes_a_failed_node_away_speaks_for_it(heat, agents, stack_name):
     nodes = Nodes(heat, agents("node", {}), stack_name)
     heat.create(stack_name, "repaired")
     nodes.say(second="FAILURE", first="SUCCESS")
-    heat.wait(stack_name, "CREATE_FAILED", 60)
+    heat.wait(stack_name, "CREATE_FAILED", NET)
     assert "second says FAILURE" in nodes.update("UPDATE_FAILED", has_second=False)
     nodes.speak_for("second")
     assert nodes.update("UPDATE_COMPLETE", has_second=False).startswith("CREATE_COMPLETE")

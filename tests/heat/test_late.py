@@ -108,9 +108,9 @@ def test_one_request_a_poll_one_token_for_its_life_and_a_new_one_when_it_is_revo
     polls = {"cfn": ("heat-api-cfn", "Action=DescribeStackResource", 200), "heat": ("heat-api", "/resources/heat/metadata$", 200), "request": ("swift", "", 304)}
     for name, (service, _, status) in polls.items():
         mark = heat.mark()
-        wait_for(lambda: [(r.method, r.status) for r in heat.asked(service, mark)][-2:] == [("GET", status)] * 2, 180, f"{name} polls and nothing else")
+        wait_for(lambda: [(r.method, r.status) for r in heat.asked(service, mark)][-2:] == [("GET", status)] * 2, LONG, f"{name} polls and nothing else")
     mark, since = heat.mark(), time.monotonic()
-    wait_for(lambda: all(len(heat.asked(service, mark)) >= 6 for service, _, _ in polls.values()), 180, "six polls of each")
+    wait_for(lambda: all(len(heat.asked(service, mark)) >= 6 for service, _, _ in polls.values()), LONG, "six polls of each")
     assert heat.tokens(mark) == []
     seen, seconds = {name: heat.asked(service, mark) for name, (service, _, _) in polls.items()}, time.monotonic() - since
     for name, (_, path, status) in polls.items():

@@ -16,7 +16,8 @@ def test_signals_complete_a_stack_and_a_host_reaches_heat(heat, hosts, stack_nam
     assert {d["name"] for d in seen["DescribeStackResourceResult"]["StackResourceDetail"]["Metadata"]["deployments"]} == {"hello", "quiet"}
     body = json.dumps({"greeting": "hello tester", "deploy_stdout": "out", "deploy_stderr": "", "deploy_status_code": 0})
     host.exec("curl", "-sf", "-X", "POST", "-H", "Content-Type: application/json", "-d", body, inputs(hello)["deploy_signal_id"])
-    assert [r.method for r in heat.requests("heat-api-cfn", mark, client=host.ip)] == ["GET", "POST"]
+    # A line comes when its answer goes out.
+    wait_for(lambda: [r.method for r in heat.requests("heat-api-cfn", mark, client=host.ip)] == ["GET", "POST"], 300, "both lines of the access log")
 
     assert heat.answer(stack_name, "second", echo="hello tester!") == 200
     heat.wait(stack_name)

@@ -331,7 +331,12 @@ boot() { # HOST
   ended() { alive $s || { tail -n 5 "$d/console.log" >&2; die "$h: nspawn ended"; }; }
   until [ -n "$l" ] && [ "$(cat "/proc/$l/comm" 2>/dev/null)" = systemd ]; do ended; sleep 0.1; l=$(leader_of $s); done
   until [ -S "/proc/$l/root/run/dbus/system_bus_socket" ]; do ended; sleep 0.1; done
-  local state; state=$(inside "$h" systemctl is-system-running --wait || true)
+  # Whoever is not answered in time by a bus that is only just starting has not heard how the boot ends, and asks again.
+  local state=; for _ in 1 2 3 4 5; do
+    state=$(inside "$h" systemctl is-system-running --wait || true)
+    case $state in running | degraded | maintenance | stopping) break ;; esac
+    ended; sleep 0.5
+  done
   inside "$h" udevadm settle -t 300 || true # jobs are done; udev may still make links to volumes
   echo "$h $state $(echo "$EPOCHREALTIME - $t0" | bc)s"
 }

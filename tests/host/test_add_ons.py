@@ -59,7 +59,7 @@ def test_add_ons_are_applied_once_and_what_is_wrong_with_them_is_told(hosts, sig
     # The API is away when it is to be applied: it hangs, and comes back.
     host.exec("systemctl", "kill", "-s", "STOP", "kube-apiserver.service")
     node.update(ADDONS="coredns")
-    wait_for(lambda: "WAITING" in node.run("status"), 120, "the wait", every=1)
+    wait_for(lambda: "WAITING" in node.run("status"), 300, "the wait", every=1)
     host.exec("systemctl", "kill", "-s", "CONT", "kube-apiserver.service")
     node.succeeds()
     made = node.ask(DEPLOYMENT)
@@ -77,12 +77,12 @@ def test_add_ons_are_applied_once_and_what_is_wrong_with_them_is_told(hosts, sig
     made = node.ask(f"{DEPLOYMENT}/status", "PUT", made | {"status": {"observedGeneration": 1, "replicas": 2, "updatedReplicas": 2}})
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "coredns-x", "labels": {"k8s-app": "kube-dns"}}, "status": waiting}
     assert node.ask(f"{NAMESPACE}/pods", "POST", pod)["metadata"]["uid"]
-    shown = wait_for(lambda: "ImagePullBackOff" in str(c := node.component()) and c, 180, "the reason of the pod", every=1)
+    shown = wait_for(lambda: "ImagePullBackOff" in str(c := node.component()) and c, 300, "the reason of the pod", every=1)
     assert shown["state"] == "degraded" and "pod coredns-x: ImagePullBackOff: Back-off pulling image" in shown["cause"], shown
     assert "pod coredns-x: ImagePullBackOff" in " ".join(node.run("explain").split())
     made["status"]["availableReplicas"] = 2
     node.ask(f"{DEPLOYMENT}/status", "PUT", made)
-    wait_for(lambda: node.component()["state"] == "healthy", 180, "the add-on runs", every=1)
+    wait_for(lambda: node.component()["state"] == "healthy", 300, "the add-on runs", every=1)
 
     # The same again writes nothing, and what somebody added stays; what the image has otherwise is put right.
     before = node.ask(DEPLOYMENT)
@@ -122,5 +122,6 @@ def test_add_ons_are_applied_once_and_what_is_wrong_with_them_is_told(hosts, sig
     node.update()
     node.succeeds()
     # Once by the rollback of the update that was refused.
+    wait_for(lambda: len(node.said("HNA-0636")) >= 2, 300, "both lines")
     assert node.said("HNA-0636") == ["add-on thing is no longer asked for; its objects stay in the cluster"] * 2
     assert node.ask(f"{NAMESPACE}/configmaps/thing")["data"]["key"] == "b"

@@ -1,5 +1,6 @@
 """The agent's memory on documents and states that were made to be large, as a plain process: 64 MiB is the most that it takes
 (agent/budgets/mod.rs), whatever it is given."""
+import contextlib
 import hashlib
 import http.server
 import json
@@ -61,7 +62,7 @@ class Server:
     def deliver(self, document: str):
         """Until the agent asked for it and once more."""
         self.documents["request"], before = document, self.asked
-        wait_for(lambda: self.asked >= before + 2, 60, "two polls")
+        wait_for(lambda: self.asked >= before + 2, 300, "two polls")
 
 
 @pytest.fixture
@@ -88,7 +89,7 @@ def fits(agent, process) -> bool:
 
 def stop(process):
     process.terminate()
-    assert process.wait(30) == 0
+    assert process.wait(300) == 0
 
 
 def source(agent) -> dict:
@@ -120,9 +121,9 @@ def test_a_document_that_is_too_large_is_one_clear_cause_and_the_last_good_one_s
     document, cause = TOO_LARGE[name]
     process = agent.start()
     try:
-        wait_for(lambda: "HNA-0204" in agent.said(), 60, "the first document")
+        wait_for(lambda: "HNA-0204" in agent.said(), 300, "the first document")
         server.deliver(document)
-        wait_for(lambda: source(agent)["failures"] > 0, 30, "the failure")
+        wait_for(lambda: source(agent)["failures"] > 0, 300, "the failure")
         said = [line for line in agent.said().splitlines() if "HNA-0202" in line]
         assert cause in said[0], said
         assert agent.said().count("HNA-0204") == 1, "the last good document stays"
@@ -132,7 +133,7 @@ def test_a_document_that_is_too_large_is_one_clear_cause_and_the_last_good_one_s
         assert fits(agent, process), f"{name}: {peak_kib(process.pid)} KiB"
         # It recovers by itself.
         server.deliver(json.dumps(GOOD))
-        wait_for(lambda: source(agent)["failures"] == 0, 60, "recovery")
+        wait_for(lambda: source(agent)["failures"] == 0, 300, "recovery")
     finally:
         stop(process)
 
@@ -142,10 +143,10 @@ def test_the_largest_documents_that_are_taken_fit(agent, server, name):
     document = TAKEN[name]
     process = agent.start()
     try:
-        wait_for(lambda: "HNA-0204" in agent.said(), 60, "the first document")
+        wait_for(lambda: "HNA-0204" in agent.said(), 300, "the first document")
         server.deliver(document)
-        wait_for(lambda: agent.said().count("HNA-0204") == 2, 60, "the second document")
-        wait_for(lambda: len(list((agent.state / "deployments").iterdir())) == 2_400, 120, "the records")
+        wait_for(lambda: agent.said().count("HNA-0204") == 2, 300, "the second document")
+        wait_for(lambda: len(list((agent.state / "deployments").iterdir())) == 2_400, 300, "the records")
         # Another one of the same size while this one is held.
         server.deliver(document.replace("m1", "n1").replace("d1", "e1"))
         time.sleep(1)
@@ -155,7 +156,7 @@ def test_the_largest_documents_that_are_taken_fit(agent, server, name):
 
 
 def put_state(state: Path):
-    """As an earlier version left it: 200 results of 500 KB in the records, 50 signals of 900 KB."""
+    """As an earlier version left it: 200 results of 500 KB in the records, 50 signals of 900 KB, which leaves room for two more."""
     text = "x" * 500_000
     for folder, count in (("deployments", 200), ("outbox", 50)):
         (state / folder).mkdir(parents=True)
@@ -175,8 +176,8 @@ def test_a_state_with_large_results_fits(agent, server):
     put_state(agent.state)
     process = agent.start()
     try:
-        wait_for(lambda: "HNA-0204" in agent.said(), 60, "the first document")
-        wait_for(lambda: "HNA-0803" in agent.said(), 60, "a try to send")
+        wait_for(lambda: "HNA-0204" in agent.said(), 300, "the first document")
+        wait_for(lambda: "HNA-0803" in agent.said(), 300, "a try to send")
         assert "HNA-0107" not in agent.said() and "HNA-0807" not in agent.said(), agent.said()[:2000]
         used = {budget["name"]: budget["used"] for budget in agent.status()["budgets"]}
         assert used["records in memory"] < 1 << 20 and used["signals on disk"] > 40 << 20
@@ -186,7 +187,11 @@ def test_a_state_with_large_results_fits(agent, server):
 
 
 def bytes_below(folder: Path) -> int:
-    return sum(path.lstat().st_blocks * 512 for path in folder.rglob("*"))
+    total = 0
+    for path in folder.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):  # the agent goes on
+            total += path.lstat().st_blocks * 512
+    return total
 
 
 def test_the_worst_of_everything_at_once_fits(agent, server):
@@ -227,12 +232,19 @@ resource_name = server
                 server.documents[name] = listed(name, turn)
             server.deliver(listed("request", turn))
             time.sleep(2)
-        wait_for(lambda: agent.said().count("HNA-0403") >= 3, 120, "scripts that ran")
-        status = agent.status()
-        assert {one["name"]: one["failures"] for one in status["sources"] if one["name"] in server.documents} == dict.fromkeys(server.documents, 0), status["sources"]
-        assert all(one["used"] <= one["limit"] for one in status["budgets"]), status["budgets"]
-        used = {one["name"]: one["used"] for one in status["budgets"]}
-        assert used["metadata in memory"] > 6 << 20 and used["signals on disk"] > 40 << 20 and used["output of deployments on disk"] > 40 << 20, used
+        wait_for(lambda: agent.said().count("HNA-0403") >= 3 and "HNA-0811" in agent.said(), 300, "scripts that ran, and one without room for its result")
+
+        def is_full() -> bool:
+            """The page is written once in a while; whenever that is, nothing is above its limit."""
+            status = agent.status()
+            assert {one["name"]: one["failures"] for one in status["sources"] if one["name"] in server.documents} == dict.fromkeys(server.documents, 0), status["sources"]
+            above.extend(one for one in status["budgets"] if one["used"] > one["limit"])
+            used = {one["name"]: one["used"] for one in status["budgets"]}
+            assert used["metadata in memory"] > 6 << 20 and used["signals on disk"] > 40 << 20 and used["output of deployments on disk"] > 40 << 20, used
+            return True
+        above: list[dict] = []
+        wait_for(is_full, 300, "full budgets on the page")
+        assert not above, above
         # Jobs, signals, the sources' last documents, and records.
         assert bytes_below(agent.state) < (128 + 48 + 3 * 3 + 40) << 20
         assert fits(agent, process), f"{peak_kib(process.pid)} KiB"

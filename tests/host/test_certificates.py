@@ -166,14 +166,14 @@ def test_a_certificate_of_the_cluster_is_no_key_to_etcd(cluster, magnum, tmp_pat
               "-set_serial", 7, "-extfile", extensions, input=request).stdout
     master.at(f"{ETCD}/admin.crt").write_text(old)
     master.host.sh("rm -r /etc/etcd/allowed; systemctl restart etcd")
-    wait_for(lambda: "is healthy" in master.etcdctl("endpoint", "health", seconds=5), 60, "etcd as it was")
+    wait_for(lambda: "is healthy" in master.etcdctl("endpoint", "health", seconds=5), 300, "etcd as it was")
     # While Magnum signs nothing, nothing asks for what is not there: not after a restart either.
     keys = master.keys()
     server.answer(403, path="/v1/certificates", method="POST")
     master.update(WAIT_TIMEOUT=701)
     assert "403" in master.result()
     master.host.sh("systemctl restart etcd")
-    wait_for(lambda: "is healthy" in master.etcdctl("endpoint", "health", seconds=5), 60, "etcd while Magnum refuses")
+    wait_for(lambda: "is healthy" in master.etcdctl("endpoint", "health", seconds=5), 300, "etcd while Magnum refuses")
     server.behave()
     master.update(WAIT_TIMEOUT=702)
     master.succeeds()

@@ -29,8 +29,9 @@ class Drifting:
 
     def look(self, event: str = "NodeDrift", after: str = "") -> str:
         """What the next agent tells at its first look, after somebody did this: it folds nothing that another one said."""
-        before = len(self.events(event))
         self.host.exec("systemctl", "stop", UNIT)
+        # What it had still to say is in the journal by now.
+        before = len(self.events(event))
         self.host.sh(after)
         self.host.exec("systemctl", "start", UNIT)
         self.host.wait_for(lambda: len(self.events(event)) > before, what=event)

@@ -6,6 +6,7 @@ import pytest
 from lib.certificates import aged
 from lib.cluster import ETCD
 from lib.common import wait_for
+from lib.hosts import NET
 from lib.masters import IPS, Masters, listed
 from lib.node import UNIT
 from lib.pod_network import together
@@ -58,7 +59,7 @@ def test_where_etcd_knows_its_clients_by_name(hosts, signal_server, tmp_path):
     # --- a late one joins as the member that the others have had from the beginning ---
     masters.begin(third)
     third.succeeds()
-    wait_for(masters.healthy, 120, "etcd of three members")
+    wait_for(masters.healthy, NET, "etcd of three members")
     before = listed(first)
 
     # --- certificates that are due for long: masters take turns by the clock, as no key can be held ---
@@ -67,7 +68,7 @@ def test_where_etcd_knows_its_clients_by_name(hosts, signal_server, tmp_path):
     for path, folder, *_ in first.certificates():
         aged(first.at(f"{path}.crt"), masters.authorities[folder], 200, 60)
     first.host.exec("systemctl", "start", UNIT)
-    wait_for(lambda: masters.renewed(issued)[0] or [c for c in masters.events("RenewalWaiting") if TURN in c], 120, "a renewal, or a turn to wait for")
+    wait_for(lambda: masters.renewed(issued)[0] or [c for c in masters.events("RenewalWaiting") if TURN in c], NET, "a renewal, or a turn to wait for")
     assert not [cause for cause in masters.events("RenewalWaiting") if TURN not in cause]
 
     # --- a machine is replaced: what an operator types is shown, and is all that it takes ---
@@ -80,7 +81,7 @@ def test_where_etcd_knows_its_clients_by_name(hosts, signal_server, tmp_path):
     for line in typed:
         third.host.sh(line)
     third.succeeds()
-    wait_for(masters.healthy, 120, "etcd of three members again")
+    wait_for(masters.healthy, NET, "etcd of three members again")
     assert listed(first)[place] != before[place]
 
 
@@ -99,7 +100,7 @@ def test_a_replaced_master_takes_the_place_of_its_dead_member(hosts, signal_serv
     assert len(before) == 3
     masters.begin(third)
     third.succeeds()
-    wait_for(masters.healthy, 120, "etcd of three members")
+    wait_for(masters.healthy, NET, "etcd of three members")
     assert listed(first) == before and not any(changes(node) for node in masters.nodes)
     for node in masters.nodes:
         assert f'"{node.host.name}=https://{IPS[node.host.name]}:2380"' in node.host.read(JOIN), "it would start without data"
@@ -107,7 +108,7 @@ def test_a_replaced_master_takes_the_place_of_its_dead_member(hosts, signal_serv
     # --- replaced by one that is told to join, while the one that is left to hear was away when the lost one acknowledged writes: if it
     # --- started as it was, these two would be a quorum without them ---
     second.host.link(up=False)
-    wait_for(lambda: first.etcdctl("put", "/kept/0", "0", seconds=4), 60, "a leader among the first and the third")
+    wait_for(lambda: first.etcdctl("put", "/kept/0", "0", seconds=4), NET, "a leader among the first and the third")
     first.host.sh(f"for n in $(seq 1 20); do ETCDCTL_API=3 etcdctl --endpoints https://{IPS['m1']}:2379 --cacert {ETCD}/ca.crt "
                   f"--cert {ETCD}/admin.crt --key {ETCD}/admin.key put /kept/$n $n; done")
     kept = {str(number) for number in range(21)}
@@ -122,7 +123,7 @@ def test_a_replaced_master_takes_the_place_of_its_dead_member(hosts, signal_serv
     does_not_start(third.host)
     first.host.link(up=True)
     third.succeeds()
-    wait_for(masters.healthy, 120, "etcd of three members")
+    wait_for(masters.healthy, NET, "etcd of three members")
     assert listed(first)[place] != before[place]
     masters.have("/kept/", kept)
     third.inputs["ETCD_INITIAL_CLUSTER_STATE"] = "new"
@@ -143,14 +144,14 @@ def test_a_replaced_master_takes_the_place_of_its_dead_member(hosts, signal_serv
 
         # --- the other one is back, and somebody has the lock ---
         second.host.boot()
-        wait_for(lambda: listed(first, 5) == before, 300, "two members of three, which list what they did")
-        wait_for(lambda: any(HELD in e["HNA_CAUSE"] for e in third.host.journal(HNA_EVENT="EtcdMemberWaiting")), 120, "the wait for the lock")
+        wait_for(lambda: listed(first, 5) == before, NET, "two members of three, which list what they did")
+        wait_for(lambda: any(HELD in e["HNA_CAUSE"] for e in third.host.journal(HNA_EVENT="EtcdMemberWaiting")), NET, "the wait for the lock")
         assert listed(first) == before
 
         # --- it is this one's turn, and the agent is killed in the middle ---
         kill_between(first, third, place, lambda: first.etcdctl("del", LOCK))
         third.succeeds()
-        wait_for(masters.healthy, 120, "etcd of three members again")
+        wait_for(masters.healthy, NET, "etcd of three members again")
         after = listed(first)
         assert {url for url in after} == {url for url in before} and after[place] != before[place], (before, after)
         said = changes(third)
@@ -165,7 +166,7 @@ def test_a_replaced_master_takes_the_place_of_its_dead_member(hosts, signal_serv
         does_not_start(third.host)
         third.update(WAIT_TIMEOUT=601)
         third.succeeds()
-        wait_for(masters.healthy, 120, "etcd of three members once more")
+        wait_for(masters.healthy, NET, "etcd of three members once more")
         assert listed(first)[place] not in (before[place], after[place])
         last, said = listed(first), changes(third)
         third.update(WAIT_TIMEOUT=602)
@@ -174,7 +175,7 @@ def test_a_replaced_master_takes_the_place_of_its_dead_member(hosts, signal_serv
 
         # --- what a run that was cut off left is found by the agent's next look: a list by which etcd could start without data ---
         third.host.sh(f"systemctl stop heat-node-agent; printf 'ETCD_INITIAL_CLUSTER_STATE=\"new\"\\n' > {JOIN}; systemctl start heat-node-agent")
-        wait_for(lambda: f'"m3={place}"' in third.host.read(JOIN), 120, "a file that keeps etcd from starting without data")
+        wait_for(lambda: f'"m3={place}"' in third.host.read(JOIN), NET, "a file that keeps etcd from starting without data")
         assert (listed(first), changes(third)) == (last, said)
 
     # --- what says that nothing is lost would say it if something were ---

@@ -147,10 +147,14 @@ def test_while_nobody_says_which_instance_this_is_the_agent_waits_and_says_so(ho
     # The word of the boot before lies on the disk, and does not count.
     assert host.read("/var/lib/cloud/data/instance-id") == "original\n"
     host.wait_for(lambda: events(host, "IdentityUnknown"))
-    assert host.show(UNIT, "ActiveState", "SubState") == {"ActiveState": "active", "SubState": "running"}
-    status = host.exec("heat-node-agent", "status", check=False)
-    assert status.returncode == 2 and "UNKNOWN, so nothing is run or sent" in status.stdout and "cloud-init status --long" in status.stdout
-    assert "waiting for the identity of this instance" in host.show(UNIT, "StatusText")["StatusText"]
+
+    def is_shown() -> bool:
+        """A moment after the journal has it."""
+        assert host.show(UNIT, "ActiveState", "SubState") == {"ActiveState": "active", "SubState": "running"}
+        status = host.exec("heat-node-agent", "status", check=False)
+        assert status.returncode == 2 and "UNKNOWN, so nothing is run or sent" in status.stdout and "cloud-init status --long" in status.stdout
+        return "waiting for the identity of this instance" in host.show(UNIT, "StatusText")["StatusText"]
+    host.wait_for(is_shown)
     assert host.exec("heat-node-agent", "run", "--once", "--state", "/var/tmp/other", check=False).returncode == 1
     time.sleep(3)
     assert not server.requests() and not host.is_active("etcd.service") and host.show(UNIT, "NRestarts")["NRestarts"] == "0"

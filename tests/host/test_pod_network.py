@@ -241,10 +241,11 @@ def test_routes_come_once_the_network_does(hosts):
     want(n1, "routes", network="10.0.0.0/16", bridge="kbr0", address="10.0.1.1/24", peers=peers)
     n1.exec("systemctl", "enable", "-q", "--now", UNIT)
     assert n1.is_active(UNIT) and "proto 72" not in n1.sh("ip route")
-    assert f"{PEER} is unreachable" in said(n1) and "2 of 2 routes are missing" in n1.sh(f"systemctl show -P StatusText {UNIT}")
+    n1.wait_for(lambda: f"{PEER} is unreachable" in said(n1) and "2 of 2 routes are missing" in n1.sh(f"systemctl show -P StatusText {UNIT}"))
     # A run by hand ends, and says so.
     assert n1.exec("heat-node-agent", "pod-network", check=False).returncode == 1
     n1.sh(f"ip link set eth0 up; ip addr replace {IP}/24 dev eth0")
     n1.wait_for(lambda: n1.sh("ip route").count("proto 72") == 2, what="both routes")
     n1.wait_for(lambda: "all routes were set after" in said(n1), what="the end of trying")
-    assert n1.is_active(UNIT) and n2.name and n1.sh(f"systemctl show -P SubState {UNIT}") == "exited\n"
+    n1.wait_for(lambda: n1.sh(f"systemctl show -P SubState {UNIT}") == "exited\n", what="the end of the process")
+    assert n1.is_active(UNIT) and n2.name

@@ -5,13 +5,12 @@ import json
 from lib import stand_ins
 from lib.cluster import Node, parameters
 from lib.common import GATEWAY, wait_for
+from lib.failures import slack
 from lib.node import UNIT, is_steady
 
 MASTER = GATEWAY.rsplit(".", 1)[0] + ".21"
 # The API server dies of it at once, again and again.
 BAD = {"KUBEAPI_OPTIONS": "--no-such-flag=1"}
-# A failed update is given up after a quarter of this: half is what the node has in all, half of that is kept for going back.
-SHORT = {"WAIT_TIMEOUT": 60}
 # A firewall that drops what nobody accepts.
 OWN = """table inet own {
  chain input { type filter hook input priority 0; policy accept; ct state established accept; iif lo accept; ip saddr 10.77.0.0/16 accept; }
@@ -21,8 +20,13 @@ OWN = """table inet own {
 # All that an update writes, but for what is there while it goes on, and for who takes the firewall's rules away at the next boot too.
 FILES = "find /etc/systemd/system /etc/kubernetes /etc/etcd /etc/containerd /etc/sysctl.d /etc/modules-load.d /etc/cni -type f -not -path '*/..*' " \
         "-exec sha256sum {} + | sort -k 2; find /etc/systemd/system -type l -not -name 'heat-node-firewall*' | sort"
-# Of the stand-in's: what is in it is obeyed.
-ORDERS = f"{stand_ins.CONTROL}/kube-scheduler"
+# Of the stand-ins: what is in it is obeyed.
+ORDERS, ORDERS_OF_KUBELET = (f"{stand_ins.CONTROL}/{name}" for name in ("kube-scheduler", "kubelet"))
+
+
+def short() -> dict:
+    """A failed update is given up after a quarter of this: half is what the node has in all, half of that is kept for going back."""
+    return {"WAIT_TIMEOUT": 60 * min(slack(), 2)}
 
 
 def state(host) -> dict:
@@ -45,11 +49,14 @@ def put_back_by_hand(host, node: Node, files: str):
     preview = command(host, "rollback", "--dry-run", code=2)
     assert "back to generation 1: " in preview and "remove /etc/containerd/proxy.env" in preview, preview
     assert "is in place already" in command(host, "rollback", "2", code=1) and "are not kept" in command(host, "rollback", "7", code=1)
+    # It does not end before both kills: the kubelet says that it is not healthy.
+    host.sh(f"mkdir -p {stand_ins.CONTROL}; echo unhealthy >{ORDERS_OF_KUBELET}")
     host.sh("(heat-node-agent rollback 1 >/run/rollback.out 2>&1; echo $? >>/run/rollback.out) >/dev/null 2>&1 &")
     for kill in range(2):
         host.wait_for(lambda: len(host.journal(HNA_EVENT="RollbackBegun")) > kill, what="the rollback")
         assert state(host)["state"] == "restoring"
         host.exec("systemctl", "kill", "-s", "KILL", UNIT)
+    host.remove(ORDERS_OF_KUBELET)
     host.sh("(heat-node-agent status --wait=300 >/run/wait.out 2>&1 || echo $? >>/run/wait.out) >/dev/null 2>&1 &")
     host.wait_for(lambda: host.read("/run/rollback.out").endswith("0\n"), what="the end of the command")
     assert "generation 1 is in place again, and healthy" in host.read("/run/rollback.out")
@@ -98,7 +105,7 @@ def test_a_failed_update_is_rolled_back(hosts, signal_server, magnum):
     # A flag that no table knows, and beside it a file and rules of the firewall that the generation before does not have.
     host.write("/run/own.nft", OWN)
     host.exec("nft", "-f", "/run/own.nft")
-    node.update(**BAD, **SHORT, KUBELET_OPTIONS=None, HTTP_PROXY="http://192.0.2.1:3128", FIREWALL="nftables")
+    node.update(**BAD, **short(), KUBELET_OPTIONS=None, HTTP_PROXY="http://192.0.2.1:3128", FIREWALL="nftables")
     host.wait_for(lambda: "heat-node-agent:" in host.exec("nft", "list", "ruleset").stdout, what="the agent's rules")
     cause = node.result()
     rules = host.exec("nft", "list", "ruleset").stdout
@@ -120,7 +127,7 @@ def test_a_failed_update_is_rolled_back(hosts, signal_server, magnum):
 
     # Killed while the node goes back: whoever comes next goes on with that, and Heat hears what failed first.
     units, count = node.started(), len(host.journal(HNA_EVENT="RollbackBegun"))
-    node.update(**BAD, **SHORT, KUBELET_OPTIONS="--v=3", HTTP_PROXY=None)
+    node.update(**BAD, **short(), KUBELET_OPTIONS="--v=3", HTTP_PROXY=None)
     host.wait_for(lambda: len(host.journal(HNA_EVENT="RollbackBegun")) > count, what="the rollback")
     host.exec("systemctl", "kill", "-s", "KILL", UNIT)
     cause = node.result()
@@ -130,7 +137,7 @@ def test_a_failed_update_is_rolled_back(hosts, signal_server, magnum):
 
     # Heat's list lacks the deployment for one answer meanwhile: the node goes back all the same.
     count = len(host.journal(HNA_EVENT="RollbackBegun"))
-    node.update(**BAD, **SHORT, KUBELET_OPTIONS="--v=4")  # one like the last would be folded into what was said of that
+    node.update(**BAD, **short(), KUBELET_OPTIONS="--v=4")  # one like the last would be folded into what was said of that
     host.wait_for(lambda: len(host.journal(HNA_EVENT="RollbackBegun")) > count, what="the rollback")
     listed = node.server.document["deployments"]
     for deployments in ([], listed):
@@ -138,14 +145,14 @@ def test_a_failed_update_is_rolled_back(hosts, signal_server, magnum):
         node.server.document["deployments"] = deployments
         node.server.publish()
         host.exec("systemctl", "reload", UNIT)
-        wait_for(lambda: len(node.server.polls()) > polls, 30, "a poll")
+        wait_for(lambda: len(node.server.polls()) > polls, 300, "a poll")
     cause = node.result()
     assert "--no-such-flag" in cause and "rolled back: generation 1 is in place again" in cause, cause
     assert host.sh(FILES) == files and node.healthy()
 
     # Killed while the node goes back, and Heat does not list the deployment any more when the next agent asks: the node is not left half way.
     begun, done = (len(host.journal(HNA_EVENT=event)) for event in ("RollbackBegun", "RolledBack"))
-    node.update(**BAD, **SHORT, KUBELET_OPTIONS="--v=5")
+    node.update(**BAD, **short(), KUBELET_OPTIONS="--v=5")
     host.wait_for(lambda: len(host.journal(HNA_EVENT="RollbackBegun")) > begun, what="the rollback")
     node.server.document["deployments"] = []
     node.server.publish()
@@ -157,14 +164,14 @@ def test_a_failed_update_is_rolled_back(hosts, signal_server, magnum):
     assert "failed, rolled back to 1" in command(host, "generations")
 
     # The same parameters once more, while they are being applied: it is the same update.
-    node.update(**BAD, **SHORT)
+    node.update(**BAD, **short())
     host.wait_for(lambda: "--no-such-flag" in host.read("/etc/kubernetes/apiserver"), what="the update")
     node.update()
     assert "rolled back: generation 1 is in place again" in node.result()
     assert host.sh(FILES) == files and node.healthy()
 
     # Killed on its way there: the update is tried again, and then taken back.
-    node.update(**BAD, **SHORT)
+    node.update(**BAD, **short())
     host.wait_for(lambda: "--no-such-flag" in host.read("/etc/kubernetes/apiserver"), what="the update")
     host.exec("systemctl", "kill", "-s", "KILL", UNIT)
     assert "rolled back: generation 1 is in place again" in node.result()
@@ -173,7 +180,7 @@ def test_a_failed_update_is_rolled_back(hosts, signal_server, magnum):
     # What failed has nothing to do with the update.
     host.sh(f"mkdir -p {stand_ins.CONTROL}; echo die 7 told to die >{ORDERS}")
     host.wait_for(lambda: any(one["state"] == "failed" for one in node.status()["node"]["components"]), what="a scheduler that dies")
-    node.update(KUBEAPI_OPTIONS=None, KUBELET_OPTIONS="--v=4", **SHORT)
+    node.update(KUBEAPI_OPTIONS=None, KUBELET_OPTIONS="--v=4", **short())
     cause = node.result()
     assert "kube-scheduler" in cause and "not rolled back to generation 1: what failed does not depend on what the update changed" in cause, cause
     host.remove(ORDERS)
@@ -181,7 +188,7 @@ def test_a_failed_update_is_rolled_back(hosts, signal_server, magnum):
     node.succeeds()
 
     # Certificates for another name are part of it: nothing takes that back, and a good update leads on.
-    node.update(**BAD, **SHORT, MASTER_HOSTNAME="api.example.org")
+    node.update(**BAD, **short(), MASTER_HOSTNAME="api.example.org")
     cause = node.result()
     assert "the update changes certificates or keys, which is never taken back automatically" in cause, cause
     assert state(host)["touched"]
@@ -193,6 +200,6 @@ def test_a_failed_update_is_rolled_back(hosts, signal_server, magnum):
     files = host.sh(FILES)
     host.sh("mkdir -p /etc/heat-node-agent/agent.toml.d; printf '[node]\\nrollback = false\\n' >/etc/heat-node-agent/agent.toml.d/50-test.toml")
     host.exec("systemctl", "restart", UNIT)
-    node.update(**BAD, **SHORT)
+    node.update(**BAD, **short())
     cause = node.result()
     assert "agent.toml says [node] rollback = false" in cause and host.sh(FILES) != files, cause

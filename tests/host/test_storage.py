@@ -19,7 +19,7 @@ MASTER = {name: value for name, value in NODE.items() if name != "ETCD_VOLUME"}
 # An image of nothing but a file.
 IMAGE = "mkdir -p /run/i; echo hello >/run/i/hello; tar -C /run/i -c . | docker import - hello"
 # The agent may be looking at it.
-UMOUNT = "for _ in $(seq 100); do umount /var/lib/etcd && break; sleep 0.1; done; ! mountpoint -q /var/lib/etcd"
+UMOUNT = "timeout 300 sh -c 'until umount /var/lib/etcd; do sleep 0.1; done'; ! mountpoint -q /var/lib/etcd"
 
 
 def again(host, server, base: dict, **inputs) -> str:

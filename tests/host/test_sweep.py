@@ -65,7 +65,7 @@ def agent(host: Host, *prefix: str) -> int:
 def finish(host: Host):
     """Passes of fresh agents: one may end with a retry pending, whose pause is seconds, and one that tells of a failure ends with 1 each time.
     What never ends is in the verdict."""
-    end, passes = time.monotonic() + 120, 0
+    end, passes = time.monotonic() + 600, 0
     while agent(host) or json.loads(host.exec("heat-node-agent", "status", "--json", check=False).stdout)["signals"]:
         passes += 1
         waits = host.sh("ls /var/lib/heat-node-agent/outbox", check=False)

@@ -115,7 +115,7 @@ def test_the_agent_takes_over_and_goes_again(deb, originals, hosts, signal_serve
 
     def is_taken_over():
         polled(host, server)
-        assert host.exec("heat-node-agent", "status", check=False).returncode == 0
+        host.wait_for(lambda: host.exec("heat-node-agent", "status", check=False).returncode == 0, what="nothing left to do")
         assert host.read("/var/tmp/ran") == ran
         assert all(len({s.body for s in server.signals(name)}) == 1 for name in ("first", "long")) and not server.signals("by-hand")
     is_taken_over()

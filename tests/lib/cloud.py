@@ -25,7 +25,7 @@ class Cloud:
             self.process = subprocess.Popen(
                 ["ip", "netns", "exec", f"lab-{LAB}", PYTHON, "-B", TESTS / "heat/cloud.py", GATEWAY, str(PORT)],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
-        wait_for(lambda: in_lab("curl", "-sf", f"http://{GATEWAY}:{PORT}/network/", check=False).returncode == 0, 60, "the cloud's stand-in")
+        wait_for(lambda: in_lab("curl", "-sf", f"http://{GATEWAY}:{PORT}/network/", check=False).returncode == 0, 300, "the cloud's stand-in")
         self._in_catalog(True)
         return self
 

@@ -272,7 +272,8 @@ class Host:
         self.sh("systemd-sysusers; [ ! -e /usr/lib/tmpfiles.d/heat-node-agent.conf ] || systemd-tmpfiles --create heat-node-agent.conf; journalctl --update-catalog; systemctl daemon-reload")
 
     def save_failure(self, folder: Path) -> str:
-        """Journal, console and units of a failed test into a folder; the end of the journal as text."""
+        """Journal, console and units of a failed test into a folder; the end of the journal as text, without the kernel's lines: all hosts share
+        one kernel, and those of other tests would push out what this host said."""
         folder.mkdir(parents=True, exist_ok=True)
         try:
             text = self.exec("journalctl", "-q", "--no-pager", "--all", "-o", "short-precise").stdout
@@ -285,7 +286,7 @@ class Host:
             (folder / f"{self.name}.console").write_text(self.console())
         except OSError:
             pass
-        return "\n".join(text.splitlines()[-60:])
+        return "\n".join([line for line in text.splitlines() if " kernel: " not in line][-60:])
 
 
 def lab_up(lab: str = LAB, address: str | None = None):

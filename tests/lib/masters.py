@@ -8,18 +8,19 @@ from lib import stand_ins
 from lib.certificates import Authority, aged
 from lib.cluster import ETCD, VERSION, Node, parameters
 from lib.common import wait_for
+from lib.failures import slack
 from lib.node import start
 from lib.pod_network import together
 
 IPS = {f"m{number}": f"10.77.0.{20 + number}" for number in (1, 2, 3)}
-# Writes to the first member that takes it, and notes what no member took.
+# Writes to the first member that takes it within $1 seconds, and notes what no member took.
 WRITER = f"""
 export ETCDCTL_API=3
 number=0
 while [ ! -e /run/written ]; do
   number=$((number + 1)); done=
   for ip in {' '.join(IPS.values())}; do
-    etcdctl --command-timeout=4s --endpoints https://$ip:2379 --cacert {ETCD}/ca.crt --cert /root/writer/admin.crt \\
+    etcdctl --command-timeout=$1s --endpoints https://$ip:2379 --cacert {ETCD}/ca.crt --cert /root/writer/admin.crt \\
       --key /root/writer/admin.key put /writer/$number $number >/dev/null 2>&1 && {{ done=$ip; break; }}
   done
   echo "$number ${{done:-nobody}}" >>/root/writes
@@ -101,10 +102,10 @@ class Masters:
         host = self.nodes[0].host
         host.sh(f"mkdir -p /root/writer; cp -L {ETCD}/admin.crt {ETCD}/admin.key /root/writer/; rm -f /run/written /root/writes")
         host.write("/root/write", WRITER, 0o755)
-        host.exec("systemd-run", "-q", "--unit=writer", "bash", "/root/write")
+        host.exec("systemd-run", "-q", "--unit=writer", "bash", "/root/write", 4 * slack())
         yield
         host.sh("touch /run/written")
-        wait_for(lambda: not host.is_active("writer.service"), 60, "the writer's end")
+        wait_for(lambda: not host.is_active("writer.service"), 300, "the writer's end")
         lines = [line.split() for line in host.read("/root/writes").splitlines()]
         taken = {number for number, by in lines if by != "nobody"}
         print(f"{len(lines)} writes, {len(lines) - len(taken)} of them taken by nobody")

@@ -25,8 +25,9 @@ def start(host, server, settings: str = ""):
 
 
 def signalled(server, name: str) -> dict:
-    """The one accepted result of a deployment."""
-    found = wait_for(lambda: server.signals(name, accepted=True), SIGNALLED, f"signal of {name}")
+    """The one accepted result of a deployment: what of an earlier one of this name comes once more is none of it."""
+    url = server.url_of(name)
+    found = wait_for(lambda: [s for s in server.signals(name, accepted=True) if url in (None, server.base + s.target)], SIGNALLED, f"signal of {name}")
     assert len({s.body for s in found}) == 1
     return found[0].json()
 

@@ -3,6 +3,7 @@
 Every GET answers DescribeStackResource with the document of the moment; every other request is taken as a
 signal. All requests are recorded as they came. Rules make it answer badly.
 """
+import hashlib
 import json
 import re
 import sys
@@ -47,10 +48,10 @@ class SignalServer(Scripted):
             "metadata_url": f"{self.base}/v1/", "access_key_id": "0" * 32, "secret_access_key": "no secret",
             "stack_name": self.stack, "path": "server.Metadata"}}
 
-    def signal_url(self, resource: str, kind: str = "signal") -> str:
-        """As heat makes it: an escaped arn, a query whose order and escapes must stay as they are."""
+    def signal_url(self, resource: str, kind: str = "signal", key: str = "1" * 32) -> str:
+        """As heat makes it: an escaped arn, a query whose order and escapes must stay as they are. key: of whom Heat made to signal."""
         return (f"{self.base}/v1/{kind}/arn%3Aopenstack%3Aheat%3A%3A{'7' * 32}%3Astacks/{self.stack}/{uuid.UUID(int=1)}/resources/{resource}"
-                "?SignatureMethod=HmacSHA256&SignatureVersion=2&AWSAccessKeyId=" + "1" * 32 +
+                "?SignatureMethod=HmacSHA256&SignatureVersion=2&AWSAccessKeyId=" + key +
                 f"&Timestamp={self.signed}&Signature=02nEKWQfhXQfCvZ%2F%2BwcIDUUvMm4PdTkuDn9Tz4QXYQw%3D")
 
     def deployment(self, name: str, group: str = "script", config: object = "", inputs: dict | None = None, outputs: list | None = None,
@@ -63,11 +64,17 @@ class SignalServer(Scripted):
                    "deploy_stack_id": f"{self.stack}/{uuid.UUID(int=1)}", "deploy_resource_name": name,
                    "deploy_signal_transport": signal}
         if signal == "CFN_SIGNAL":
-            derived |= {"deploy_signal_id": self.signal_url(name), "deploy_signal_verb": "POST"}
+            # By the key it is seen of which of a resource's deployments a signal is.
+            derived |= {"deploy_signal_id": self.signal_url(name, key=hashlib.md5(id.encode()).hexdigest()), "deploy_signal_verb": "POST"}
         entries += [{"name": k, "description": "", "type": "String", "value": v} for k, v in derived.items()]
         outs = [o if isinstance(o, dict) else {"name": o, "type": "String", "error_output": False} for o in (outputs or [])]
         return {"id": id, "name": name, "group": group, "config": config, "inputs": entries, "outputs": outs,
                 "options": options or {}, "creation_time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
+
+    def url_of(self, name: str) -> str | None:
+        """Where the deployment of that name that Heat asks for now is signalled, if it is one by such a URL."""
+        found = [i["value"] for d in self.document["deployments"] if d["name"] == name for i in d["inputs"] if i["name"] == "deploy_signal_id"]
+        return found[-1] if found else None
 
     # --- what came ---
     def polls(self) -> list[Request]:

@@ -56,7 +56,7 @@ class Running:
 
     def __init__(self, programs: Path, name: str, *words, notify: Path | None = None, control: Path):
         self.log = control / f"{name}-{len(list(control.glob('*.log')))}.log"
-        environment = {**os.environ, "HNA_STAND_IN_CONTROL": str(control)}
+        environment = {**os.environ, "HNA_STAND_IN_CONTROL": str(control), "HNA_STAND_IN_PATIENCE": "300"}
         environment.pop("NOTIFY_SOCKET", None)
         if notify:
             environment["NOTIFY_SOCKET"] = str(notify)
@@ -74,7 +74,7 @@ class Running:
         if self.process.poll() is None:
             self.process.terminate()
             try:
-                self.process.wait(120)
+                self.process.wait(300)
             except subprocess.TimeoutExpired:
                 self.process.kill()
         return self.process.wait()
@@ -87,9 +87,9 @@ def get(url: str, path: str, pki: dict | None = None, who: str = "", method: str
         context = ssl.create_default_context(cafile=pki["ca"])
         if who:
             context.load_cert_chain(pki[who], pki[f"{who}key"])
-        connection = http.client.HTTPSConnection(host, timeout=60, context=context)
+        connection = http.client.HTTPSConnection(host, timeout=300, context=context)
     else:
-        connection = http.client.HTTPConnection(host, timeout=60)
+        connection = http.client.HTTPConnection(host, timeout=300)
     try:
         connection.request(method, path, body, {"Content-Type": kind} if kind else {})
         answer = connection.getresponse()

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::Agent;
-use super::view::is_judged;
+use super::view::{is_judged, withdrawal_reason};
 use crate::collect::HEAT_PARAMS;
 use crate::daemon::node;
 use crate::daemon::reason::{bad_parameters, reason};
@@ -25,6 +25,16 @@ use crate::signal::Destination;
 /// watchdog must not wait for thousands.
 const AT_ONCE: usize = 20;
 
+/// Whether Heat hears of the result of a deployment.
+fn signals(deployment: &Deployment) -> bool {
+    Destination::of(&deployment.signal_target()).is_some()
+}
+
+/// Whether Heat hears of the result of a node's, or a wait condition does.
+pub(super) fn has_signals(deployment: &Deployment) -> bool {
+    signals(deployment) || kubernetes::readable_parameters(deployment).wait_handle().is_some()
+}
+
 impl Agent {
     /// Looks at the whole list afresh and starts what may be started: one script or hook at a time, in the order of the
     /// list, and the node beside those that come after it.
@@ -33,7 +43,13 @@ impl Agent {
         self.supervise_hook();
         self.ledger.store_missing_signals();
         // Signals go out even where nothing new can be begun, e.g. on a full disk.
+        let recorded = self.record_ends();
+        // What cannot be recorded of a node keeps scripts from nothing.
         let begun = self.begin();
+        let begun = recorded.and(begun);
+        if let Err(error) = &begun {
+            self.fail_overdue(error);
+        }
         self.start_sending();
         begun
     }
@@ -67,12 +83,17 @@ impl Agent {
             if work != Work::Node {
                 busy = self.hook.id().is_some() || !self.start_hook(deployment, work, state)?;
                 ended += usize::from(!busy);
-            } else if !self.node_task.bring_up.is_busy() && (!busy || self.plan_of(&deployment).is_err()) {
+            } else if self.may_begin_node() && (!busy || self.plan_of(&deployment).is_err()) {
                 self.start_node(deployment, state)?;
             }
         }
         self.worklist.nodes_checked |= busy;
         Ok(())
+    }
+
+    /// Whether a node may be begun: none is, and the end of each before is recorded.
+    fn may_begin_node(&self) -> bool {
+        !self.node_task.bring_up.is_busy() && self.ledger.unrecorded_ends.is_empty()
     }
 
     /// Goes through the list anew where it is another one, or a record went back: with a long list that takes as long as a script.
@@ -130,13 +151,23 @@ impl Agent {
         Ok(ended)
     }
 
-    /// A node's deployment that waits for another one, which is said once: nothing of it is begun, and Heat hears nothing.
+    /// A node's deployment that waits for another one, which is said once: nothing of it is begun, and Heat hears nothing until the other
+    /// one has begun.
     fn hold_node(&mut self, deployment: &Deployment) -> Result<()> {
         let state = self.ledger.journal.get(&deployment.id).map(|record| record.state);
         if !self.ledger.register(deployment, state)? {
             return Ok(());
         }
         let code = Code::DuplicateNodeDeployment;
+        if let Some(taken) = self.taken_node(deployment) {
+            let error = Error::refused(format!("the newer deployment {} configures this server", taken.name))
+                .rule("a server has one kubernetes-node deployment; of several the one with the latest creation_time counts")
+                .remedy(format!("remove {} or {} from the template, and update the stack", deployment.name, taken.name));
+            let event = Event::new(code, format!("deployment {} is refused", deployment.name)).phase(Phase::Deploy);
+            self.host.report.emit(event.deployment(&deployment.id, &deployment.name).error(&error));
+            // No word to a wait condition: both may have the same.
+            return self.ledger.end(&deployment.id, DeploymentOutcome::refused(reason(&self.host.report, code, &error)));
+        }
         let cause =
             format!("deployment {} waits: another one of the group kubernetes-node has begun, or is newer", deployment.name);
         if state.is_none() {
@@ -153,12 +184,26 @@ impl Agent {
         Ok(())
     }
 
+    /// The node's deployment in whose place this older one never will be, although Heat waits for it: that one has begun, and Heat lists
+    /// both as different resources, as where a template has two by mistake. Where Heat hears nothing of it, it may still have its turn.
+    fn taken_node(&self, deployment: &Deployment) -> Option<Deployment> {
+        let current = self.ledger.generations.current().filter(|_| signals(deployment))?;
+        let taken = Deployment::parse(&current.entry).ok().flatten()?;
+        let is_newer = taken.id != deployment.id && taken.creation_time > deployment.creation_time;
+        let resource = |id: &str| self.ledger.journal.get(id).and_then(|record| record.resource.clone());
+        let is_other = resource(&taken.id) != resource(&deployment.id);
+        (is_newer && is_other && self.collector.snapshot().lists(&taken.id)).then_some(taken)
+    }
+
     /// A bring-up that Heat replaced by something newer is left where it is: the newer one goes on from there.
     fn drop_superseded_bring_up(&mut self) -> Result<()> {
         let Some(id) = self.node_task.bring_up.about().cloned() else { return Ok(()) };
         let snapshot = self.collector.snapshot();
         let is_of_file = snapshot.file_of(&id).is_some();
-        if !is_judged(snapshot, &id) || snapshot.lists(&id) {
+        // Heat lists what it replaced until the replacement, which waits for this one's end, has succeeded.
+        let replaced = || self.ledger.journal.get(&id).and_then(|record| withdrawal_reason(snapshot, record));
+        let is_asked = snapshot.lists(&id) && (is_of_file || replaced().is_none());
+        if !is_judged(snapshot, &id) || is_asked {
             return Ok(());
         }
         // What comes next waits until the node is whole. That reads the disk, and is asked only where something is superseded.
@@ -192,6 +237,10 @@ impl Agent {
 
     /// The update that the node was going back from when the agent ended, until that is resumed.
     pub(super) fn interrupted_update(&self) -> Option<(Deployment, node::NodePlan)> {
+        // One that has failed is only to be recorded.
+        if !self.ledger.unrecorded_ends.is_empty() {
+            return None;
+        }
         let is_applying = |current: &&Generation| current.state == GenerationState::Applying;
         let current = self.ledger.generations.current().filter(is_applying).filter(|_| !self.node_task.bring_up.is_busy())?;
         self.node_task.node.interrupted_rollback(current.number, &current.deployment).ok().flatten()?;
@@ -214,15 +263,9 @@ impl Agent {
 
     /// Whether a script or hook may be begun. One that has begun is only taken up: that needs nobody's word.
     fn may_begin(&mut self, deployment: &Deployment, state: Option<DeploymentState>) -> Result<bool> {
-        let job = self
-            .ledger
-            .journal
-            .get(&deployment.id)
-            .filter(|_| state == Some(DeploymentState::Running))
-            .map(DeploymentRecord::job);
-        Ok(job.map_or(Ok(false), |job| self.programs.has_begun(&job))?
-            || (self.is_up_to_date(&deployment.id)
-                && self.ledger.has_room(deployment, Destination::of(&deployment.signal_target()).is_some())))
+        let record = self.ledger.journal.get(&deployment.id).filter(|_| state == Some(DeploymentState::Running));
+        let has_begun = record.map_or(Ok(false), |record| self.programs.has_begun(&record.job()))?;
+        Ok(has_begun || (self.is_up_to_date(&deployment.id) && self.ledger.has_room(deployment, signals(deployment))))
     }
 
     /// `true` if the next one may be looked at.
@@ -254,6 +297,11 @@ impl Agent {
         let unit = Programs::unit(&key);
         self.programs.prepare(&key, &job)?;
         let event = if state == Some(DeploymentState::Running) {
+            // One that has ended is taken up again as long as that cannot be recorded.
+            if !self.hook.is_news(&deployment.id) {
+                self.hook.run(deployment.id, key);
+                return Ok(false);
+            }
             Event::new(Code::DeploymentReattached, format!("deployment {} is resumed", deployment.name))
         } else {
             self.ledger.journal.start(&deployment.id, deployment.to_hook_json())?;
@@ -282,12 +330,10 @@ impl Agent {
 
     fn start_node(&mut self, deployment: Deployment, state: Option<DeploymentState>) -> Result<()> {
         // One that was begun goes on from what Heat said last; nothing new is begun on what may be out of date.
-        if state != Some(DeploymentState::Running) {
-            let parameters = kubernetes::readable_parameters(&deployment);
-            let signals = Destination::of(&deployment.signal_target()).is_some() || parameters.wait_handle().is_some();
-            if !self.is_up_to_date(&deployment.id) || !self.ledger.has_room(&deployment, signals) {
-                return Ok(());
-            }
+        let may_begin = state == Some(DeploymentState::Running)
+            || (self.is_up_to_date(&deployment.id) && self.ledger.has_room(&deployment, has_signals(&deployment)));
+        if !may_begin {
+            return Ok(());
         }
         if !self.ledger.register(&deployment, state)? {
             return Ok(());
@@ -363,6 +409,7 @@ impl Agent {
         );
         let since = self.ledger.heat_waiting_for(&deployment, plan.spec.timeout);
         self.node_task.start(deployment, plan, generation, since);
+        self.worklist.node_has_begun();
         Ok(())
     }
 
@@ -385,7 +432,7 @@ impl Agent {
     }
 
     /// What a node's deployment asks for.
-    fn understood(&self, deployment: &Deployment) -> std::result::Result<node::NodePlan, Vec<Mistake>> {
+    pub(super) fn understood(&self, deployment: &Deployment) -> std::result::Result<node::NodePlan, Vec<Mistake>> {
         let facts = self.node_task.node.facts();
         let deploy = &self.host.settings.deploy;
         let runs_code = |group: &str| hooks::runs_code(group, Some(&self.host.root), &deploy.hook_dirs);
@@ -427,20 +474,23 @@ impl Agent {
     }
 
     /// A deployment that is not begun: Heat hears why at once.
-    fn refuse(&mut self, deployment: &Deployment, code: Code, error: &Error) -> Result<()> {
+    pub(super) fn refuse(&mut self, deployment: &Deployment, code: Code, error: &Error) -> Result<()> {
         if deployment.group == "kubernetes-node" {
             self.ledger.store_wait(deployment, self.node_task.node.wait_failure(deployment, code, error).as_ref())?;
         }
         self.ledger.register(deployment, self.ledger.journal.get(&deployment.id).map(|record| record.state))?;
+        let why = reason(&self.host.report, code, error);
+        self.ledger.reject_generation(&deployment.id, &why)?;
+        self.ledger.journal.finish(&deployment.id, DeploymentOutcome::refused(why))?;
+        // Now that it is recorded: what cannot be is tried again and again.
         self.host.report.emit(
             Event::new(code, format!("deployment {} is refused", deployment.name))
                 .phase(Phase::Deploy)
                 .deployment(&deployment.id, &deployment.name)
                 .error(error),
         );
-        let why = reason(&self.host.report, code, error);
-        self.ledger.reject_generation(&deployment.id, &why)?;
-        self.ledger.end(&deployment.id, DeploymentOutcome::refused(why))
+        self.ledger.store_result_of(&deployment.id);
+        Ok(())
     }
 }
 

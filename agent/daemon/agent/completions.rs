@@ -150,8 +150,9 @@ impl Agent {
                     || self.hook.waited_for_space(&record, &self.host.clock) =>
             {
                 let message = format!("deployment {} could not be started", record.name);
-                self.host.report.emit(job_event(Code::DeploymentNotStarted, &record, message).error(&error));
-                self.ledger.end(id, DeploymentOutcome::refused(reason(&self.host.report, Code::DeploymentNotStarted, &error)))
+                let event = job_event(Code::DeploymentNotStarted, &record, message).error(&error);
+                let why = reason(&self.host.report, Code::DeploymentNotStarted, &error);
+                self.end_reported(id, DeploymentOutcome::refused(why), event)
             }
             (_, Err(error)) => {
                 self.trouble.record(&format!("running deployment {}", record.name), &error);
@@ -162,8 +163,8 @@ impl Agent {
                 None => self.interrupted(&record),
             },
             (None, Ok(Some(ran))) => {
-                let outcome = self.outcome_of(&record, ran);
-                self.ledger.end(id, outcome)
+                let (outcome, event) = Self::outcome_of(&record, ran);
+                self.end_reported(id, outcome, event)
             }
         };
         if let Err(error) = recorded.and_then(|()| self.count_output(id)) {
@@ -184,12 +185,20 @@ impl Agent {
         let error = Error::permanent("interrupted: its unit ended without a result, and a script is never run twice")
             .remedy(Remedy::stack_update("check how far it got, then update the stack to run it again"));
         let message = format!("deployment {} was interrupted", record.name);
-        self.host.report.emit(job_event(Code::DeploymentInterrupted, record, message).error(&error));
-        self.ledger.end(&record.id, DeploymentOutcome::refused(reason(&self.host.report, Code::DeploymentInterrupted, &error)))
+        let event = job_event(Code::DeploymentInterrupted, record, message).error(&error);
+        let why = reason(&self.host.report, Code::DeploymentInterrupted, &error);
+        self.end_reported(&record.id, DeploymentOutcome::refused(why), event)
     }
 
-    /// What became of a script or hook that ended by itself, which is said.
-    pub(super) fn outcome_of(&self, record: &DeploymentRecord, ran: JobResult) -> DeploymentOutcome {
+    /// Records how a script or hook ended, and only then says it: what cannot be recorded is found ended again and again.
+    pub(super) fn end_reported(&mut self, id: &str, outcome: DeploymentOutcome, event: Event) -> Result<()> {
+        self.ledger.end(id, outcome)?;
+        self.host.report.emit(event);
+        Ok(())
+    }
+
+    /// What became of a script or hook that ended by itself, and what there is to say of it.
+    pub(super) fn outcome_of(record: &DeploymentRecord, ran: JobResult) -> (DeploymentOutcome, Event) {
         let (timed_out, duration) = (ran.timed_out, Duration::from_millis(ran.duration_ms));
         let was_started = ran.not_started.is_none();
         let outcome = DeploymentOutcome::of(&record.group, ran);
@@ -205,8 +214,7 @@ impl Agent {
             let reason = outcome.clone().explained(&[], &record.id).reason.unwrap_or_default();
             event = event.cause(reason.why()).remedy(reason.remedy.unwrap_or_default());
         }
-        self.host.report.emit(event);
-        outcome
+        (outcome, event)
     }
 
     pub(super) fn node_ended(&mut self, id: &str, done: Done) {
@@ -217,7 +225,7 @@ impl Agent {
             // One that is a member still is looked after.
             self.ledger.generations.depart(done.changed_machine).and_then(|()| self.ledger.end(id, done.outcome))
         } else {
-            self.record_node(id, done)
+            self.record_node(id, &done).inspect_err(|_| self.keep_unrecorded(id, done))
         };
         if let Err(error) = recorded {
             self.trouble.record("recording the node's result", &error);
@@ -238,7 +246,7 @@ impl Agent {
         if done.restored { self.node_task.node.forget_former() } else { Ok(()) }
     }
 
-    fn record_node(&mut self, id: &str, done: Done) -> Result<()> {
+    pub(super) fn record_node(&mut self, id: &str, done: &Done) -> Result<()> {
         let (state, reason) = match &done.outcome.reason {
             None => (GenerationState::Applied, None),
             Some(reason) => (GenerationState::Rejected, Some(reason.clone())),
@@ -248,7 +256,7 @@ impl Agent {
         } else if !done.changed_machine {
             self.ledger.generations.untouched()?;
         }
-        self.ledger.generations.end(state, reason, done.step_timings)?;
+        self.ledger.generations.end(state, reason, done.step_timings.clone())?;
         if state == GenerationState::Applied {
             let number = self.ledger.generations.current().map_or(0, |current| current.number);
             self.node_task.node.keep_replaced(number)?;
@@ -258,10 +266,10 @@ impl Agent {
         }
         // The wait condition's signal is stored before the deployment counts as finished: a crash between the two
         // brings the node up once more, which changes nothing, and stores the same key again.
-        if let Some(wait) = done.wait {
-            self.ledger.store_wait_of(id, &wait)?;
+        if let Some(wait) = &done.wait {
+            self.ledger.store_wait_of(id, wait)?;
         }
-        self.ledger.end(id, done.outcome)
+        self.ledger.end(id, done.outcome.clone())
     }
 
     pub(super) fn start_sending(&mut self) {
@@ -295,7 +303,11 @@ impl Agent {
 
     /// Records what became of signals, and of those that could not be recorded before.
     pub(super) fn record_dispositions(&mut self, dispositions: Vec<(QueuedSignal, Disposition)>) {
-        for error in self.ledger.record_dispositions(dispositions) {
+        self.ledger.unrecorded.extend(dispositions);
+        if let Err(error) = self.record_ends() {
+            self.trouble.record("recording the node's result", &error);
+        }
+        for error in self.ledger.record_dispositions() {
             self.trouble.record("recording a signal", &error);
         }
     }

@@ -2,6 +2,8 @@
 
 #[path = "freshness_tests.rs"]
 mod freshness;
+#[path = "unrecorded_tests.rs"]
+mod unrecorded;
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -389,6 +391,36 @@ async fn what_heat_took_is_not_sent_again_because_it_could_not_be_recorded() {
         (agent.ledger.journal.get("id-late").unwrap().state, agent.ledger.outbox.waiting().len()),
         (DeploymentState::Signalled, 0)
     );
+}
+
+/// Attack: while the state directory was full, an end that could not be recorded was reported every few seconds.
+#[tokio::test]
+async fn an_end_is_reported_once_and_after_it_was_recorded() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut script = deployment("s", &[]);
+    (script["group"], script["config"]) = (json!("script"), json!("#!/bin/sh\n"));
+    let (mut agent, report) = open_in(dir.path(), GIVEN, &json!({"deployments": [script]})).await;
+    Rc::make_mut(&mut agent.host).settings.deploy.groups = None;
+    agent.collector.poll_once().await;
+    agent.decide().unwrap();
+    let record = agent.ledger.journal.get("id-s").unwrap().clone();
+    let result = Path::new("work").join(record.job()).join(crate::programs::RESULT);
+    agent.host.state.write_json(&result, &JobResult::default(), Attributes::mode(0o600)).unwrap();
+    let in_the_way = Path::new("deployments").join(format!(".{}.json.hna-new", record.key()));
+    agent.host.state.create_dir(&in_the_way, Attributes::mode(0o700)).unwrap();
+    let count = |code| report.events().iter().filter(|event| event.code == code).count();
+    let ends = async |agent: &mut Agent| {
+        let (id, ran) = agent.hook.ended().await;
+        agent.hook_ended(&id, ran);
+    };
+    for _ in 0..3 {
+        ends(&mut agent).await;
+        agent.decide().unwrap();
+    }
+    assert_eq!((count(Code::DeploymentSucceeded), count(Code::DeploymentReattached)), (0, 1));
+    std::fs::remove_dir(dir.path().join("state").join(in_the_way)).unwrap();
+    ends(&mut agent).await;
+    assert_eq!((count(Code::DeploymentSucceeded), count(Code::DeploymentReattached)), (1, 1));
 }
 
 #[tokio::test]

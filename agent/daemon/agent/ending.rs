@@ -49,7 +49,9 @@ impl Agent {
         let left = self.ledger.journal.running_jobs().find(|record| record.ending.is_some() || unlisted(record));
         let Some(record) = left.cloned() else { return };
         let message = format!("deployment {}, which outlived the agent, is monitored again", record.name);
-        self.host.report.emit(job_event(Code::DeploymentReattached, &record, message));
+        if self.hook.is_news(&record.id) {
+            self.host.report.emit(job_event(Code::DeploymentReattached, &record, message));
+        }
         self.hook.follow(&record);
     }
 
@@ -95,12 +97,11 @@ impl Agent {
         match (ending, ran) {
             (Ending::Stopped, None) => {
                 let (event, outcome) = stopped(record, &self.host.clock, &self.host.report);
-                self.ledger.end(&record.id, outcome)?;
-                self.host.report.emit(event);
+                self.end_reported(&record.id, outcome, event)?;
             }
             (Ending::Stopped, Some(ran)) => {
-                let outcome = self.outcome_of(record, ran);
-                self.ledger.end(&record.id, outcome)?;
+                let (outcome, event) = Self::outcome_of(record, ran);
+                self.end_reported(&record.id, outcome, event)?;
             }
             (Ending::Replaced(why), ran) => {
                 let after = ran_for(record, &self.host.clock);

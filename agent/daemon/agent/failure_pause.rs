@@ -1,4 +1,4 @@
-//! Something of our own failed: a full disk, a bus that is gone. For a moment nothing is begun or sent.
+//! Something of our own failed: a full disk, a bus that is gone. For a moment nothing is begun.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -36,7 +36,8 @@ impl FailurePause {
         let remedy = FollowUp::Continues(PAUSE * 2).of(&remedy);
         let event = Event::new(Code::of_trouble(error), format!("failed: {doing}")).phase(Phase::Deploy).step(doing).error(error);
         self.host.report.emit(event.remedy(&remedy).next_try(PAUSE));
-        self.since = Some(self.host.clock.start());
+        // What fails meanwhile makes the pause no longer: orders, and what has to end, wait for its end.
+        self.since.get_or_insert_with(|| self.host.clock.start());
         self.count += 1;
         let before = self.condition.take().unwrap_or_default();
         self.condition = Some(Condition {
@@ -51,7 +52,7 @@ impl FailurePause {
         });
     }
 
-    /// Whether nothing is begun or sent.
+    /// Whether nothing is begun.
     pub(super) fn is_paused(&self) -> bool {
         self.since.is_some()
     }

@@ -15,12 +15,12 @@ fn boot(base: &str, deployments: &[Value]) -> Value {
 }
 
 /// Heat's answer with this list.
-fn lists(base: &str, deployments: &[Value]) -> Act {
+pub(super) fn lists(base: &str, deployments: &[Value]) -> Act {
     ok(boot(base, deployments).to_string())
 }
 
 /// The `n`th run of the resource `name`, whose result goes to `base`.
-fn run_of(base: &str, name: &str, n: u32) -> Value {
+pub(super) fn run_of(base: &str, name: &str, n: u32) -> Value {
     let mut entry = deployment(name, &[("deploy_signal_id", &format!("{base}/signal/{name}{n}"))]);
     entry["id"] = json!(format!("id-{name}{n}"));
     entry["creation_time"] = json!(format!("2026-03-01T12:00:0{n}Z"));
@@ -28,13 +28,13 @@ fn run_of(base: &str, name: &str, n: u32) -> Value {
 }
 
 /// Method and path of all requests.
-fn asked(fake: &Fake) -> Vec<String> {
+pub(super) fn asked(fake: &Fake) -> Vec<String> {
     let words = |request: String| request.split(" HTTP/").next().unwrap_or_default().to_owned();
     fake.requests().into_iter().map(words).collect()
 }
 
 /// An agent of a server that reads its metadata at `fake`, where every group may run.
-async fn open_at(dir: &Path, fake: &Fake, deployments: &[Value]) -> Agent {
+pub(super) async fn open_at(dir: &Path, fake: &Fake, deployments: &[Value]) -> Agent {
     let (mut agent, _) = open_in(dir, BOOT, &boot(&fake.base, deployments)).await;
     Rc::make_mut(&mut agent.host).settings.deploy.groups = None;
     agent
@@ -345,10 +345,16 @@ async fn nothing_is_begun_whose_result_has_no_room_in_the_outbox() {
             .map(|one| one.cause.unwrap())
     };
     for entry in [&s, &node] {
-        for _ in 0..2 {
-            poll(&mut agent, &fake, &[large.clone(), entry.clone()]).await;
+        let mut data = run_of(&fake.base, "data", 1);
+        data["group"] = json!("os-apply-config");
+        for list in
+            [vec![large.clone(), entry.clone()], vec![large.clone(), entry.clone(), data], vec![large.clone(), entry.clone()]]
+        {
+            poll(&mut agent, &fake, &list).await;
             assert_eq!((has_begun(&agent), agent.is_idle()), (false, true), "{entry}");
         }
+        let silent = Deployment::parse(&silent).unwrap().unwrap();
+        assert!(agent.ledger.has_room(&silent, false) && held(&agent).is_some(), "what needs no room says nothing of it");
         let (cause, name) = (held(&agent).unwrap(), entry["name"].as_str().unwrap());
         assert!(cause.contains(&format!("deployment {name} is not begun: ")) && cause.contains("1 signals of "), "{cause}");
     }
@@ -459,6 +465,32 @@ async fn a_deleted_deployment_gives_up_the_nodes_member_of_etcd_unless_another_o
     }
 }
 
+/// Attack: what Heat had replaced was applied until its deadline, because Heat lists it until its replacement has succeeded.
+#[tokio::test]
+async fn a_node_that_heat_replaced_gives_way_although_it_is_listed_still() {
+    let fake = Fake::start(vec![ok("")]).await;
+    let dir = tempfile::tempdir().unwrap();
+    let [old, new] = [1, 2].map(|n| {
+        let mut node = run_of(&fake.base, "r", n);
+        let config = json!({"ROLE": "minion", "KUBE_MASTER_IP": "192.0.2.1", "KUBE_NODE_IP": "192.0.2.2", "TLS_DISABLED": true});
+        (node["group"], node["config"]) = (json!("kubernetes-node"), config);
+        node
+    });
+    let mut agent = open_at(dir.path(), &fake, &[]).await;
+    let brings_up = |agent: &Agent| agent.node_task.bring_up.about().map(String::as_str).unwrap_or_default().to_owned();
+    for _ in 0..2 {
+        poll(&mut agent, &fake, std::slice::from_ref(&old)).await;
+        assert_eq!(brings_up(&agent), "id-r1");
+    }
+    for _ in 0..2 {
+        poll(&mut agent, &fake, &[old.clone(), new.clone()]).await;
+        assert_eq!(brings_up(&agent), "id-r2");
+    }
+    let record = agent.ledger.journal.get("id-r1").unwrap();
+    assert_eq!((record.state, record.withdrawn_from), (DeploymentState::Signalled, Some(DeploymentState::Seen)));
+    assert!(agent.ledger.outbox.waiting().is_empty(), "Heat hears nothing of it");
+}
+
 /// Attack: the deployment was renamed in the template before the server's first boot, and Heat lists both until the new one has succeeded:
 /// both were refused for good.
 #[tokio::test]
@@ -470,7 +502,9 @@ async fn of_two_nodes_that_have_not_begun_the_newer_one_is_brought_up_and_the_ol
         (node["group"], node["config"]) = (json!("kubernetes-node"), config);
         node
     };
-    let (old, new, newest) = (node("old", 1), node("new", 2), node("newest", 3));
+    let (mut old, new, newest) = (node("old", 1), node("new", 2), node("newest", 3));
+    // Heat waits for no word of it.
+    old["inputs"] = json!([]);
     let brings_up = |agent: &Agent| agent.node_task.bring_up.about().map(String::as_str).unwrap_or_default().to_owned();
     let ends = async |agent: &mut Agent| {
         let (id, done) = agent.node_task.bring_up.ended().await;
@@ -505,6 +539,29 @@ async fn of_two_nodes_that_have_not_begun_the_newer_one_is_brought_up_and_the_ol
     assert_eq!((&*brings_up(&agent), waits(&agent)), ("id-old1", false));
     let signalled = asked(&fake).into_iter().filter(|line| line.starts_with("POST /signal/old")).count();
     assert_eq!(signalled, 0, "Heat heard nothing of it");
+}
+
+/// Attack: a template with two by mistake ended in Heat's own timeout, and nothing there said why.
+#[tokio::test]
+async fn of_two_nodes_in_a_template_heat_hears_which_one_was_taken_once_that_has_begun() {
+    let fake = Fake::start(vec![ok("")]).await;
+    let [older, newer] = [("older", 1), ("newer", 2)].map(|(name, n)| {
+        let mut node = run_of(&fake.base, name, n);
+        let config = json!({"ROLE": "minion", "KUBE_MASTER_IP": "192.0.2.1", "KUBE_NODE_IP": "192.0.2.2", "TLS_DISABLED": true});
+        (node["group"], node["config"]) = (json!("kubernetes-node"), config);
+        node
+    });
+    let dir = tempfile::tempdir().unwrap();
+    let mut agent = open_at(dir.path(), &fake, &[]).await;
+    for _ in 0..3 {
+        poll(&mut agent, &fake, &[older.clone(), newer.clone()]).await;
+    }
+    assert_eq!(agent.node_task.bring_up.about().map(String::as_str), Some("id-newer2"));
+    let record = agent.ledger.journal.get("id-older1").unwrap();
+    let why = record.outcome.as_ref().and_then(|outcome| outcome.reason.as_ref()).unwrap().to_string();
+    assert!(record.failed() && why.contains("newer") && why.contains("one kubernetes-node deployment"), "{why}");
+    let signalled = asked(&fake).into_iter().filter(|line| line.starts_with("POST /signal/older")).count();
+    assert_eq!(signalled, 1);
 }
 
 #[tokio::test]

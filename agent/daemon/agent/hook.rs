@@ -34,6 +34,8 @@ pub(in crate::daemon) struct HookTask {
     pub(super) is_ending: bool,
     /// How often a job ended before its program was started, by deployment.
     false_starts: BTreeMap<String, u32>,
+    /// The last one of which it was said that it is taken up.
+    resumed: Option<String>,
 }
 
 struct Judged {
@@ -63,12 +65,17 @@ pub(super) enum GraceState {
 impl HookTask {
     pub(super) fn new(programs: Rc<Programs>) -> Self {
         let (judged, grace, false_starts) = (None, None, BTreeMap::new());
-        Self { programs, task: BackgroundTask::default(), judged, grace, is_ending: false, false_starts }
+        Self { programs, task: BackgroundTask::default(), judged, grace, is_ending: false, false_starts, resumed: None }
     }
 
     /// Id of the deployment whose script or hook runs.
     pub(in crate::daemon) fn id(&self) -> Option<&str> {
         self.task.about().map(String::as_str)
+    }
+
+    /// Whether it was not said yet that this one is taken up.
+    pub(super) fn is_news(&mut self, id: &str) -> bool {
+        self.resumed.replace(id.to_owned()).is_none_or(|resumed| resumed != id)
     }
 
     /// Starts a prepared job, or takes it up where it has begun.

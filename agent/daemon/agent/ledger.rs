@@ -10,8 +10,8 @@ use serde_json::Value;
 use super::failure_pause::FailurePause;
 use super::view::result_key;
 use crate::daemon::host::Host;
-use crate::daemon::node::Wait;
 use crate::daemon::node::deadline::DeadlineInputs;
+use crate::daemon::node::{Done, Wait};
 use crate::deploy::{
     self, DeploymentOutcome, DeploymentRecord, DeploymentState, Generation, GenerationState, Generations, Journal, Reference,
     SIGNAL_LIMIT,
@@ -32,12 +32,39 @@ const SAME_SECOND_DELAY: Duration = Duration::from_secs(2);
 /// Signals of what may be under way at one time: a script or hook, and a node with its wait condition.
 const UNDER_WAY: usize = 3;
 
+/// Of how many deployments it is remembered that they were reported to wait for room.
+const REPORTED_HELD: usize = 8;
+
 /// What is said of a deployment whose wait condition may never hear.
 const WAIT_SIGNAL_LOST: &str = "the stored signal to the wait condition was lost: `heat-node-agent rerun` makes it again";
 
 /// Whether Heat may take no notice of a result that comes right after its own change.
 fn may_be_ignored_by_heat(target: &SignalTarget, action: &str) -> bool {
     matches!(target, SignalTarget::Url { verb, .. } if verb == "PUT") && action != "CREATE"
+}
+
+/// What a signal about a deployment speaks of; `result`: of its own result.
+fn subject(record: &DeploymentRecord, result: bool) -> SignalSubject {
+    SignalSubject { id: record.id.clone(), name: record.name.clone(), resource: record.resource.clone(), result }
+}
+
+/// A node's end that could not be recorded.
+#[derive(Debug)]
+pub(super) enum UnrecordedEnd {
+    /// The node was brought up for this deployment, or that failed.
+    Ended(String, Box<Done>),
+    /// It could not even be begun until its time was over.
+    NotBegun(Box<Deployment>, Box<Error>),
+}
+
+impl UnrecordedEnd {
+    /// The deployment's id.
+    pub(super) fn id(&self) -> &str {
+        match self {
+            Self::Ended(id, _) => id,
+            Self::NotBegun(deployment, _) => &deployment.id,
+        }
+    }
 }
 
 /// Deployments, from the first look to the last word of Heat.
@@ -51,10 +78,14 @@ pub(in crate::daemon) struct Ledger {
     pub(super) sending: FuturesUnordered<Sending>,
     /// What left the outbox and could not be recorded, e.g. on a full disk: it must not be sent again.
     pub(super) unrecorded: Vec<(QueuedSignal, Disposition)>,
+    /// Ends of a node that could not be recorded, oldest first: until they are, nothing else is begun with it.
+    pub(super) unrecorded_ends: Vec<UnrecordedEnd>,
     /// A result that could not be stored: it is tried again, and everything else goes on.
     pub(in crate::daemon) unstored: FailurePause,
     /// Why a deployment waits for room in the outbox, where one does.
     pub(in crate::daemon) held: Option<Condition>,
+    /// Which ones that was last said of, newest first, and since when some wait, for as long as there is no room; the list may change meanwhile.
+    reported_held: Option<(Vec<String>, String)>,
     /// Whether each signal to a wait condition that is recorded as waiting was found.
     has_checked_wait_signals: bool,
 }
@@ -73,8 +104,10 @@ impl Ledger {
             outbox,
             sending,
             unrecorded: Vec::new(),
+            unrecorded_ends: Vec::new(),
             unstored,
             held: None,
+            reported_held: None,
             has_checked_wait_signals: false,
         })
     }
@@ -83,9 +116,8 @@ impl Ledger {
     /// delivery nobody knows that it arrived. Asked after a start, and of deployments that Heat lists again; what cannot be recorded
     /// holds nothing up and is tried again.
     fn report_lost_wait_signals(&mut self) {
-        let is_unrecorded = |key: &String| self.unrecorded.iter().any(|(entry, _)| entry.key == *key);
         let is_missed = |record: &&DeploymentRecord| {
-            let is_gone = |key: &String| !self.outbox.has(key) && !self.outbox.keeps(key) && !is_unrecorded(key);
+            let is_gone = |key: &String| !self.outbox.has(key) && !self.outbox.keeps(key) && !self.is_unrecorded(key);
             record.withdrawn_from.is_none() && record.wait_signal.as_ref().is_some_and(is_gone)
         };
         let missed: Vec<DeploymentRecord> = self.journal.all().into_iter().filter(is_missed).cloned().collect();
@@ -185,17 +217,25 @@ impl Ledger {
     /// Whether there is room in the outbox for the result of a deployment that has not begun, which is said once where there is none. What
     /// has no room stays in its job's directory, so that more and more of them would fill the disk.
     pub(super) fn has_room(&mut self, deployment: &Deployment, signals: bool) -> bool {
+        if !signals {
+            return true;
+        }
         let count = UNDER_WAY + self.journal.finished().filter(|record| self.is_unstored(record)).count();
-        let room = if signals { self.outbox.check_room(count, count * SIGNAL_LIMIT) } else { Ok(()) };
-        let before = self.held.take();
-        let Err(error) = room else { return true };
+        let Err(error) = self.outbox.check_room(count, count * SIGNAL_LIMIT) else {
+            (self.held, self.reported_held) = (None, None);
+            return true;
+        };
         let Deployment { id, name, .. } = deployment;
         let line = format!("deployment {name} is not begun: its result could not be stored for Heat");
-        let since = before.and_then(|before| before.since).unwrap_or_else(|| {
+        let (mut reported, since) = self.reported_held.take().unwrap_or_else(|| (Vec::new(), self.host.clock.now().rfc3339()));
+        // A node's and the script at the head of the list are asked about in turn.
+        if !reported.contains(id) {
+            reported.truncate(REPORTED_HELD - 1);
+            reported.insert(0, id.clone());
             let event = Event::new(Code::OutboxFull, line.clone()).phase(Phase::Signal).deployment(id, name).error(&error);
             self.host.report.emit(event);
-            self.host.clock.now().rfc3339()
-        });
+        }
+        self.reported_held = Some((reported, since.clone()));
         self.held = Some(Condition {
             name: "room for results".to_owned(),
             state: ConditionState::Waiting,
@@ -210,9 +250,12 @@ impl Ledger {
     /// Whether a deployment has ended and nothing is stored for Heat of that.
     pub(super) fn is_unstored(&self, record: &DeploymentRecord) -> bool {
         let key = result_key(&record.id);
-        record.state == DeploymentState::Finished
-            && !self.outbox.has(&key)
-            && !self.unrecorded.iter().any(|(entry, _)| entry.key == key)
+        record.state == DeploymentState::Finished && !self.outbox.has(&key) && !self.is_unrecorded(&key)
+    }
+
+    /// Whether a signal has left the outbox, and what became of it is not recorded yet.
+    fn is_unrecorded(&self, key: &str) -> bool {
+        self.unrecorded.iter().any(|(entry, _)| entry.key == key)
     }
 
     /// Nobody asks for a deployment any more, and should the same be asked for again it is a new one.
@@ -265,7 +308,9 @@ impl Ledger {
     }
 
     pub(super) fn store_result_of(&mut self, id: &str) {
-        if let Some(record) = self.journal.get(id).filter(|record| record.state == DeploymentState::Finished).cloned() {
+        // What Heat has already, and is only to be recorded, is not sent again.
+        let ended = self.journal.get(id).filter(|record| record.state == DeploymentState::Finished);
+        if let Some(record) = ended.filter(|record| !self.is_unrecorded(&result_key(&record.id))).cloned() {
             self.store_result(&record);
         }
     }
@@ -288,22 +333,11 @@ impl Ledger {
             self.unstored.record(&format!("writing the result of deployment {} beside it", record.name), &error);
         }
         if let Some(destination) = Destination::of(&record.target) {
-            let about = SignalSubject {
-                id: record.id.clone(),
-                name: record.name.clone(),
-                resource: record.resource.clone(),
-                result: true,
-            };
             let mut outcome = self.journal.outcome(&record.id)?.unwrap_or_default();
             if record.is_job() {
                 outcome = outcome.explained(&record.outputs, &record.id);
             }
-            let body = Value::Object(deploy::body(&outcome, &record.outputs, SIGNAL_LIMIT));
-            let mut entry = QueuedSignal::new(result_key(&record.id), Some(about), destination, body, self.host.clock.now());
-            if may_be_ignored_by_heat(&record.target, &record.action) {
-                entry.hold(SAME_SECOND_DELAY.saturating_sub(self.host.clock.since(record.seen_at)), &self.host.clock);
-            }
-            return self.outbox.put(entry);
+            return self.outbox.put(self.result_signal(record, destination, &outcome));
         }
         let SignalTarget::Unsupported { name } = &record.target else {
             return self.journal.signalled(&record.id, Some("no signal requested".to_owned()));
@@ -319,6 +353,33 @@ impl Ledger {
         self.journal.undelivered(&record.id, error.to_string())
     }
 
+    fn result_signal(&self, record: &DeploymentRecord, destination: Destination, outcome: &DeploymentOutcome) -> QueuedSignal {
+        let body = Value::Object(deploy::body(outcome, &record.outputs, SIGNAL_LIMIT));
+        let about = Some(subject(record, true));
+        let mut entry = QueuedSignal::new(result_key(&record.id), about, destination, body, self.host.clock.now());
+        if may_be_ignored_by_heat(&record.target, &record.action) {
+            entry.hold(SAME_SECOND_DELAY.saturating_sub(self.host.clock.since(record.seen_at)), &self.host.clock);
+        }
+        entry
+    }
+
+    /// Has Heat hear of a node's end that cannot be recorded; what is sent is stored by the record once that can be written.
+    pub(super) fn send_unrecorded(
+        &self,
+        record: &DeploymentRecord,
+        outcome: &DeploymentOutcome,
+        wait: Option<&Wait>,
+    ) -> Result<()> {
+        // One that was stored before the record could not be written may have been sent.
+        if let Some(wait) = wait.filter(|_| record.wait_signal.is_none()) {
+            self.outbox.put_unstored(self.wait_signal(record, wait))?;
+        }
+        match Destination::of(&record.target) {
+            Some(destination) => self.outbox.put_unstored(self.result_signal(record, destination, outcome)),
+            None => Ok(()),
+        }
+    }
+
     pub(super) fn store_wait(&mut self, deployment: &Deployment, wait: Option<&Wait>) -> Result<()> {
         let Some(wait) = wait else { return Ok(()) };
         self.register(deployment, self.journal.get(&deployment.id).map(|record| record.state))?;
@@ -327,19 +388,31 @@ impl Ledger {
 
     pub(super) fn store_wait_of(&mut self, id: &str, wait: &Wait) -> Result<()> {
         let Some(record) = self.journal.get(id) else { return Ok(()) };
-        let about =
-            SignalSubject { id: record.id.clone(), name: record.name.clone(), resource: record.resource.clone(), result: false };
-        let body = wait.handle.body(&wait.signal);
-        let key = format!("wait {} {}", record.id, wait.signal.id);
-        let destination = wait.handle.destination().clone();
-        self.outbox.put(QueuedSignal::new(key.clone(), Some(about), destination, body, self.host.clock.now()))?;
+        let entry = self.wait_signal(record, wait);
+        let key = entry.key.clone();
+        if !self.is_unrecorded(&key) {
+            self.outbox.put(entry)?;
+        }
         self.journal.keep_wait_signal(id, key)
     }
 
+    fn wait_signal(&self, record: &DeploymentRecord, wait: &Wait) -> QueuedSignal {
+        let (body, destination) = (wait.handle.body(&wait.signal), wait.handle.destination().clone());
+        let key = format!("wait {} {}", record.id, wait.signal.id);
+        QueuedSignal::new(key, Some(subject(record, false)), destination, body, self.host.clock.now())
+    }
+
     /// Records what became of signals; what cannot be written is kept for the next time.
-    pub(super) fn record_dispositions(&mut self, dispositions: Vec<(QueuedSignal, Disposition)>) -> Vec<Error> {
+    pub(super) fn record_dispositions(&mut self) -> Vec<Error> {
         let mut errors = Vec::new();
-        for (entry, disposition) in std::mem::take(&mut self.unrecorded).into_iter().chain(dispositions) {
+        // First the end that they speak of.
+        let waits = |(entry, _): &(QueuedSignal, Disposition)| {
+            let id = entry.about.as_ref().map(|about| about.id.as_str());
+            self.unrecorded_ends.iter().any(|end| Some(end.id()) == id)
+        };
+        let (waiting, now): (Vec<_>, Vec<_>) = std::mem::take(&mut self.unrecorded).into_iter().partition(waits);
+        self.unrecorded = waiting;
+        for (entry, disposition) in now {
             if let Err(error) = self.record_disposition(&entry, &disposition) {
                 errors.push(error);
                 self.unrecorded.push((entry, disposition));

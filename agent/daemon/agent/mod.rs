@@ -24,6 +24,7 @@ mod orders;
 mod publisher;
 mod run;
 mod task;
+mod unrecorded;
 pub(super) mod view;
 mod worklist;
 
@@ -144,6 +145,9 @@ impl Agent {
 
     /// Looks at what deployments left on disk, once at the start.
     pub(super) fn measure_disk(&mut self) {
+        if let Err(error) = self.programs.forget_ended_looks() {
+            self.trouble.record("forgetting what an earlier run looked at", &error);
+        }
         let mut kept = RetainedData::of(&self.host, &self.programs, &mut self.ledger);
         if let Err(error) = self.disk.measure(&mut kept) {
             self.trouble.record("measuring the deployments' output", &error);

@@ -100,7 +100,7 @@ impl NodeTask {
 
     /// How long until the node is looked at although no poll brought anything: a boot copy that does not change brings nothing.
     pub(super) fn until_inspection(&self, polling_interval: Duration) -> Duration {
-        let at_most = polling_interval.max(MIN_INSPECTION_INTERVAL) * 2;
+        let at_most = self.node.repair_interval().unwrap_or(polling_interval.max(MIN_INSPECTION_INTERVAL) * 2);
         if self.is_busy() { at_most } else { at_most.saturating_sub(self.since_inspection.elapsed()) }
     }
 

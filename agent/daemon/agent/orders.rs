@@ -37,9 +37,8 @@ impl Agent {
             self.hook.forget_false_starts(id);
         }
         let restored = if std::mem::take(&mut self.orders.rollbacks.wanted) { self.ledger.generations.restore() } else { Ok(()) };
-        let repairs = std::mem::take(&mut self.orders.repairs.wanted);
+        let repairs = std::mem::take(&mut self.orders.repairs.wanted) && self.node_task.node.order_repair();
         if repairs {
-            self.node_task.node.order_repair();
             self.host.report.emit(Event::new(Code::RepairOrdered, "a repair of the node was requested").step("drift"));
         }
         if repairs || served.iter().any(|one| one.node) {

@@ -116,6 +116,9 @@ impl Agent {
             if !self.trouble.is_paused() {
                 self.trouble.clear();
             }
+        } else {
+            // The answer that a signal waits for is too old by the end of the pause.
+            self.start_sending();
         }
         let reference = self.ledger.reference();
         self.node_task.watch_components(reference.as_ref());
@@ -131,7 +134,7 @@ impl Agent {
     /// Waits until one thing moves, and takes it in.
     pub(super) async fn turn(&mut self) {
         let node = Rc::clone(&self.node_task.node);
-        // In trouble nothing is begun or sent before its end: what is due would only spin.
+        // In trouble nothing is begun before its end: what is due would only spin.
         let due = self.ledger.outbox.due();
         let unstored = self.ledger.unstored.remaining();
         let wake = self.trouble.remaining().or_else(|| [due, unstored].into_iter().flatten().min());

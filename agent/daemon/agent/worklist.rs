@@ -88,6 +88,12 @@ impl Worklist {
         Some((item, entry))
     }
 
+    /// A node has begun: what is to be said of one that waits for it is another matter now.
+    pub(super) fn node_has_begun(&mut self) {
+        self.is_stale |= self.held.is_some();
+        self.has_more |= self.is_stale;
+    }
+
     pub(super) fn done(&mut self, at: usize) {
         if self.rest.remove(at).is_some_and(|item| item.what == EntryKind::Run(Work::Node)) {
             self.nodes -= 1;

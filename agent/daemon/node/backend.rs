@@ -16,7 +16,7 @@ use crate::machine::listeners::Holder;
 use crate::machine::replaced_programs;
 use crate::openstack::keystone::Keystone;
 use crate::openstack::magnum::Magnum;
-use crate::programs::{Job, JobState, Programs};
+use crate::programs::{Job, Programs};
 use crate::systemd::{JobOutcome, Systemd};
 
 /// Longest time for making a file system, or a key of 4096 bits on a slow machine.
@@ -49,14 +49,9 @@ pub(in crate::daemon) struct MachineBackend {
 
 impl MachineBackend {
     async fn ran(&self, key: &str, job: &Job) -> Result<ProgramOutput> {
-        if self.programs.inspect(key).await? != JobState::Running {
-            self.programs.forget(key)?;
-            self.programs.prepare(key, job)?;
-        }
-        // Not `run_again`: a program that vanished is not run again and again, where a bus that is away may be asked again.
+        // A program that vanished is not run again and again, where a bus that is away may be asked again.
         let lost = || Error::permanent(format!("{} ended without a result", Programs::unit(key)));
-        let ran = self.programs.run(key).await?.ok_or_else(lost)?;
-        self.programs.forget(key)?;
+        let ran = self.programs.run_anew(key, job).await?.ok_or_else(lost)?;
         match ran.not_started {
             Some(why) => Err(why.error()),
             None => Ok(ProgramOutput { status: ran.status, stdout: ran.stdout, stderr: ran.stderr }),
@@ -68,7 +63,7 @@ impl MachineBackend {
     /// What a program that only looks prints, within [`LOOK_LIMIT_MS`]; nothing where it cannot.
     async fn printed(&self, key: &str, argv: Vec<String>, secrets: Vec<String>) -> String {
         let job = Job { argv, time_limit_ms: Some(LOOK_LIMIT_MS), secrets, ..Job::default() };
-        self.programs.run_anew(key, &job).await.ok().flatten().map(|ran| ran.stdout).unwrap_or_default()
+        self.ran(key, &job).await.map(|ran| ran.stdout).unwrap_or_default()
     }
 
     /// Which files these processes run, by a job for the same reason.

@@ -134,6 +134,18 @@ pub(super) struct Problem {
     remedy: Remedy,
 }
 
+/// Each of these events once: while a node is changed for long, the same happens again and again.
+pub(super) fn fold(events: &mut Vec<HealthEvent>) {
+    let mut seen: Vec<HealthEvent> = Vec::new();
+    events.retain(|event| {
+        let is_news = !seen.contains(event);
+        if is_news {
+            seen.push(event.clone());
+        }
+        is_news
+    });
+}
+
 /// What a judgement leads to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum HealthEvent {
@@ -666,10 +678,11 @@ impl ComponentHealth {
         self.components.iter_mut().filter_map(|one| one.judge(&failed, now)).collect()
     }
 
-    /// Which of these events of judgements are what the components are now. Of components that were not measured since somebody touched
+    /// Which of these events of judgements are what the components are now, each of them once. Of components that were not measured since somebody touched
     /// them nothing is known: their events stay. That something recovered is no news where what was wrong never was.
     pub(super) fn sort_out(&self, events: &mut Vec<HealthEvent>) -> Vec<HealthEvent> {
         let (mut held, mut dropped) = (Vec::new(), BTreeSet::new());
+        fold(events);
         events.retain(|event| {
             let (name, kind) = match event {
                 HealthEvent::Report(name, kind) => (name, Some(*kind)),

@@ -181,6 +181,20 @@ fn what_could_not_be_reported_is_if_it_still_holds_once_it_was_measured_again() 
     assert_eq!(events, []);
 }
 
+/// Attack: what happened again and again while the node was being changed was reported as often after that.
+#[test]
+fn what_could_not_be_reported_is_reported_once_however_often_it_happened() {
+    let mut watch = Watch::new();
+    let down = HealthEvent::Report("etcd".to_owned(), ProblemKind::Down);
+    watch.receive(1, state(ETCD, "failed", "failed", 0));
+    let mut events: Vec<HealthEvent> = (0..50).flat_map(|_| [recovered("etcd").remove(0), down.clone()]).collect();
+    watch.health.forget();
+    assert_eq!(watch.health.sort_out(&mut events), []);
+    assert_eq!(events.len(), 2, "nor is it kept so often");
+    watch.measure(1);
+    assert_eq!(watch.health.sort_out(&mut events), [down]);
+}
+
 fn report(name: &str, kind: ProblemKind) -> Vec<HealthEvent> {
     vec![HealthEvent::Report(name.to_owned(), kind)]
 }

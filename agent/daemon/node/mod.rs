@@ -33,6 +33,7 @@ mod wait;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::Value;
 use tokio::sync::Notify;
@@ -200,9 +201,14 @@ impl Node {
         self.known.secrets.replace(Some(secrets));
     }
 
-    /// The next look puts back what differs, for an order of the operator.
-    pub(super) fn order_repair(&self) {
-        self.repair.order();
+    /// The next look puts back what differs, for an order of the operator; whether that is a new order.
+    pub(super) fn order_repair(&self) -> bool {
+        self.repair.order(&self.host.clock)
+    }
+
+    /// How soon the node is to be looked at for such an order.
+    pub(super) fn repair_interval(&self) -> Option<Duration> {
+        self.repair.interval()
     }
 
     /// What became of such an order, once a look has ended.

@@ -11,7 +11,7 @@ use std::time::Duration;
 use futures_util::stream::{BoxStream, StreamExt as _};
 
 use super::Node;
-use super::health::{Deaths, HealthEvent, ProblemKind, crash_remedy};
+use super::health::{Deaths, HealthEvent, ProblemKind, crash_remedy, fold};
 use crate::backoff::random;
 use crate::concurrent::all;
 use crate::converge::diagnosis::{CrashCause, diagnose, hang_cause};
@@ -95,22 +95,30 @@ impl Node {
         let (mut since, mut pause) = (self.host.clock.start(), Duration::ZERO);
         let mut converging_since = None;
         loop {
-            let unit = news(self, systemd, &units, &mut changes, pause.saturating_sub(since.elapsed())).await;
+            let left = pause.saturating_sub(since.elapsed());
+            // Nobody says when the node is no longer put back.
+            let within = if converging_since.is_some() { left.min(BUSY) } else { left };
+            let unit = news(self, systemd, &units, &mut changes, within).await;
             if !self.monitor.is_converging.get() {
-                converging_since = None;
+                if converging_since.take().is_some() {
+                    pause = Duration::ZERO;
+                }
             } else if converging_since.get_or_insert_with(|| self.host.clock.start()).elapsed() < QUIET {
                 self.host.clock.wait(BUSY).await;
                 (since, pause) = (self.host.clock.start(), Duration::ZERO);
                 continue;
             }
-            if let Some(unit) = unit {
+            // What is due is not put off by units that go on changing.
+            if since.elapsed() >= pause {
+                self.measure(desired, systemd, &units).await;
+                since = self.host.clock.start();
+            } else if let Some(unit) = unit {
                 self.host.clock.wait(ONE_CHANGE).await;
                 if let Ok(state) = systemd.unit(&unit).await {
                     self.take(desired, state).await;
                 }
             } else {
-                self.measure(desired, systemd, &units).await;
-                since = self.host.clock.start();
+                continue;
             }
             self.settle(desired, reference).await;
             pause = self.monitor.health.borrow_mut().pause(random());
@@ -157,10 +165,12 @@ impl Node {
             self.monitor.health.borrow_mut().explain(name, *kind, why.unwrap_or_default(), self.host.clock.steady());
         }
         // Who changes the node meanwhile reports what becomes of it; what is wrong after that still is news.
-        if self.monitor.is_converging.get() {
-            return;
-        }
-        let events = self.monitor.health.borrow().sort_out(&mut self.monitor.unreported.borrow_mut());
+        let events = if self.monitor.is_converging.get() {
+            fold(&mut self.monitor.unreported.borrow_mut());
+            Vec::new()
+        } else {
+            self.monitor.health.borrow().sort_out(&mut self.monitor.unreported.borrow_mut())
+        };
         for event in events {
             match event {
                 HealthEvent::Report(name, kind) => self.report_component(&name, kind.code(), reference, true),

@@ -137,9 +137,14 @@ mod tests {
         assert_eq!(digest(&trusting, None), "543b3f94530532e587e0a4a4d6394bd6");
     }
 
+    fn member() -> EtcdMember {
+        let access = EtcdAccess { endpoint: "http://192.0.2.1:2379".into(), identity: None };
+        EtcdMember { access, peer: "http://192.0.2.1:2380".into(), peer_identity: None, is_single: true }
+    }
+
     #[test]
     fn each_part_of_a_node_counts_for_its_digest_and_no_password_does() {
-        let etcd = || EtcdAccess { endpoint: "http://192.0.2.1:2379".into(), identity: None };
+        let etcd = || member().access;
         let identity = || crate::desired::ClientIdentity { certificate: "/c".into(), key: "/k".into(), authority: "/a".into() };
         let (path, owner) = (|| "/x".to_owned(), Owner::root);
         let with = |change: fn(&mut File)| {
@@ -147,7 +152,7 @@ mod tests {
             desired.files.iter_mut().for_each(change);
             desired
         };
-        let nodes = [
+        let nodes = vec![
             Desired::default(),
             small(),
             with(|file| file.path.push('y')),
@@ -231,7 +236,7 @@ mod tests {
                 flannel: Some(FlannelStore { etcd: etcd(), prefix: path(), description: "{}".into(), writes: true }),
                 ..small()
             },
-            Desired { etcd: Some(EtcdMember { access: etcd(), peer: path(), peer_identity: None, is_single: true }), ..small() },
+            Desired { etcd: Some(member()), ..small() },
         ];
         let digests: BTreeSet<String> = nodes.iter().map(|desired| digest(desired, None)).collect();
         assert_eq!(digests.len(), nodes.len());

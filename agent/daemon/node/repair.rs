@@ -3,12 +3,13 @@
 use std::cell::RefCell;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::Value;
 
 use super::drift::{self, Cause, DriftRecord};
 use super::in_place::spec_of;
-use crate::clock::Clock;
+use crate::clock::{Clock, Stopwatch};
 use crate::converge;
 use crate::deploy::{AppliedExtent, GENERATION, Generation, Generations};
 use crate::desired::Desired;
@@ -36,19 +37,40 @@ impl Differences {
     }
 }
 
-/// The repair that is carried out by the next look.
+/// How long a node may be impossible to look at, e.g. while a disk is busy or units are starting, before an order is answered by that.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// The interval at which it is looked at meanwhile.
+const INTERVAL: Duration = Duration::from_secs(2);
+
+/// The repair that is carried out by the next look that sees the node.
 #[derive(Debug, Default)]
 pub(super) struct OrderedRepair(RefCell<Option<RepairRun>>);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct RepairRun {
+    since: Stopwatch,
     found: Option<Differences>,
     failure: Option<Error>,
 }
 
 impl OrderedRepair {
-    pub(super) fn order(&self) {
-        self.0.replace(Some(RepairRun::default()));
+    /// Whether that is a new order: one that nobody has answered yet stays the same.
+    pub(super) fn order(&self, clock: &Clock) -> bool {
+        let is_new = !self.is_ordered();
+        self.0.borrow_mut().get_or_insert_with(|| RepairRun { since: clock.start(), found: None, failure: None });
+        is_new
+    }
+
+    /// A look begins: what one found that was broken off is not what this one finds.
+    pub(super) fn begins(&self) {
+        if let Some(trial) = &mut *self.0.borrow_mut() {
+            (trial.found, trial.failure) = (None, None);
+        }
+    }
+
+    /// How soon the node is looked at (again) for it.
+    pub(super) fn interval(&self) -> Option<Duration> {
+        self.is_ordered().then_some(INTERVAL)
     }
 
     pub(super) fn is_ordered(&self) -> bool {
@@ -69,13 +91,18 @@ impl OrderedRepair {
         }
     }
 
-    /// What became of it, now that the look has ended; nothing where none was ordered.
+    /// What became of it, now that a look has ended; nothing where none was ordered, or the node could not be seen and is looked at again.
     pub(super) fn ends(&self, inspection: Option<&Error>) -> Option<Result<Vec<String>>> {
-        let trial = self.0.take()?;
-        if let Some(error) = inspection {
-            return Some(Err(Error::permanent(error.to_string()).context("inspecting the node")));
+        let mut ordered = self.0.borrow_mut();
+        let trial = ordered.take()?;
+        if trial.found.is_none() && trial.since.elapsed() < PATIENCE {
+            *ordered = Some(trial);
+            return None;
         }
         let Some(found) = trial.found else {
+            if let Some(error) = inspection {
+                return Some(Err(Error::permanent(error.to_string()).context("inspecting the node")));
+            }
             let cause = "units of the node are still starting, or something else is wrong with it, so it cannot be compared";
             return Some(Err(Error::permanent(cause).remedy("`heat-node-agent explain` shows what it is waiting for")));
         };
@@ -163,16 +190,17 @@ pub(crate) async fn preview(state: &Tree) -> Result<Differences> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::Timestamp;
 
     #[test]
     fn an_order_is_answered_by_what_was_put_back_what_was_left_or_why_it_failed() {
-        let repair = OrderedRepair::default();
+        let (repair, clock) = (OrderedRepair::default(), Clock::manual(Timestamp(0)));
         let ours = Cause::of_volume("/etc/x differs");
         let theirs = Cause::of_systemd("etcd", "etcd fails to start".to_owned());
         repair.finds(std::slice::from_ref(&ours));
         assert!(!repair.is_ordered() && repair.ends(None).is_none(), "nobody asked");
         let after = |action: &dyn Fn()| {
-            repair.order();
+            assert!(repair.order(&clock) && repair.interval().is_some());
             action();
             repair.ends(None).unwrap()
         };
@@ -184,9 +212,31 @@ mod tests {
             repair.fails(Error::permanent("no room"));
         });
         assert!(failed.unwrap_err().to_string().contains("no room"));
-        assert!(after(&|| ()).unwrap_err().to_string().contains("cannot be compared"), "it was not looked at");
-        repair.order();
-        assert!(repair.ends(Some(&Error::transient("no bus"))).unwrap().unwrap_err().to_string().contains("no bus"));
-        assert!(!repair.is_ordered());
+        assert!(!repair.is_ordered() && repair.interval().is_none());
+    }
+
+    /// CI: a disk was busy at the one look that the order had, and the node stayed as it was.
+    #[test]
+    fn an_order_outlasts_looks_that_do_not_see_the_node() {
+        let busy = Error::transient("/dev/vdc is in use");
+        for (why, last, answer) in [("nothing seen", None, "cannot be compared"), ("an error", Some(&busy), "/dev/vdc is in use")]
+        {
+            let (repair, clock) = (OrderedRepair::default(), Clock::manual(Timestamp(0)));
+            assert!(repair.order(&clock), "{why}");
+            assert!(repair.ends(Some(&busy)).is_none() && repair.ends(None).is_none(), "{why}");
+            clock.advance(PATIENCE.saturating_sub(Duration::from_millis(1)));
+            assert!(!repair.order(&clock), "{why}: it is the same order");
+            assert!(repair.ends(last).is_none() && repair.is_ordered(), "{why}");
+            clock.advance(Duration::from_millis(1));
+            assert!(repair.ends(last).unwrap().unwrap_err().to_string().contains(answer), "{why}");
+            assert!(!repair.is_ordered(), "{why}");
+        }
+        let (repair, clock) = (OrderedRepair::default(), Clock::manual(Timestamp(0)));
+        assert!(repair.order(&clock) && repair.ends(Some(&busy)).is_none());
+        repair.finds(&[]);
+        repair.begins();
+        assert!(repair.ends(None).is_none(), "what it found was broken off");
+        repair.finds(&[]);
+        assert_eq!(repair.ends(None).unwrap().unwrap(), ["nothing differs from the node's parameters"], "the next look saw it");
     }
 }

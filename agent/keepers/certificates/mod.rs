@@ -87,8 +87,8 @@ impl<H: CertificateBackend> Certificates for CertificateKeeper<H> {
             let left = deadline.saturating_sub(started.elapsed());
             let wait = pause_before_deadline(pauses.next_pause(), stopped.error.asked_pause(), left);
             let is_of_time = matches!(stopped.error.connect_failure(), Some(ConnectFailure::Clock | ConnectFailure::Expired));
-            let passes = stopped.is_transient || (is_of_time && started.elapsed() < self.clock_settles);
-            let Some(wait) = wait.filter(|_| passes) else { return Err(failed(&stopped.error)) };
+            let may_pass = stopped.is_transient || (is_of_time && started.elapsed() < self.clock_settles);
+            let Some(wait) = wait.filter(|_| may_pass) else { return Err(failed(&stopped.error)) };
             let event = Event::new(Code::CertificatesWaiting, format!("waiting for certificates: {}", stopped.error));
             self.emit(event.error(&stopped.error).attempt(attempt).next_try(wait));
             self.clock.wait(wait).await;

@@ -30,18 +30,21 @@ pub(super) type AttemptResult<T> = Result<T, AttemptFailure>;
 pub(super) struct AttemptFailure {
     pub(super) failure: Box<Failure>,
     pub(super) is_transient: bool,
+    /// systemd or its bus did not answer.
+    pub(super) is_of_systemd: bool,
 }
 
 /// Most failures stay until somebody changes something.
 impl From<Failure> for AttemptFailure {
     fn from(failure: Failure) -> Self {
-        Self { failure: Box::new(failure), is_transient: false }
+        Self { failure: Box::new(failure), is_transient: false, is_of_systemd: false }
     }
 }
 
 /// The failure of a look or of a question to systemd: one that may pass is tried again.
 pub(super) fn transient_stop(step: &'static str, error: &Error) -> AttemptFailure {
-    AttemptFailure { failure: Box::new(failed(step, error)), is_transient: error.kind() == ErrorKind::Transient }
+    let is_transient = error.kind() == ErrorKind::Transient;
+    AttemptFailure { failure: Box::new(failed(step, error)), is_transient, is_of_systemd: error.is_bus_error() }
 }
 
 /// A volume with the disk that carries it.

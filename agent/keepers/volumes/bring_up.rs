@@ -54,7 +54,7 @@ impl<H: VolumeBackend> VolumeKeeper<H> {
             match self.clock.limit(attempts.left() + LAST_WORDS, attempt(&mut attempts)).await {
                 // systemd or the bus is away for a moment. What was done is on record, and the next try goes on there.
                 Some(Err(stopped)) if stopped.is_transient && !attempts.left().is_zero() => {
-                    self.report_waiting(volume, &mut attempts, stopped.failure.cause);
+                    self.report_waiting_for(volume, &mut attempts, stopped.failure.cause, stopped.is_of_systemd);
                     self.clock.wait(POLL.min(attempts.left())).await;
                 }
                 Some(outcome) => break outcome.map_err(|stopped| *stopped.failure),

@@ -108,14 +108,22 @@ impl<H: VolumeBackend> VolumeKeeper<H> {
     }
 
     pub(super) fn report_waiting(&self, volume: &Volume, attempts: &mut Attempts, reason: String) {
+        self.report_waiting_for(volume, attempts, reason, false);
+    }
+
+    /// The same where it may be systemd that is waited for, and not the disk.
+    pub(super) fn report_waiting_for(&self, volume: &Volume, attempts: &mut Attempts, reason: String, is_of_systemd: bool) {
         if !attempts.waiting {
             attempts.waiting = true;
             let event = event(Code::VolumeWaiting, volume, reason);
             self.emit(
                 volume,
                 match &volume.disk {
-                    DiskName::Cinder(id) => event.remedy(attach(id, &self.server(), volume.parameter())),
-                    DiskName::Link(_) | DiskName::Label(_) => event,
+                    DiskName::Cinder(id) if !is_of_systemd => event.remedy(attach(id, &self.server(), volume.parameter())),
+                    _ if is_of_systemd => {
+                        event.remedy("wait: it is tried again; `systemctl status` shows what keeps systemd busy")
+                    }
+                    _ => event,
                 },
             );
         }

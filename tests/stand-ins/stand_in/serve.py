@@ -12,6 +12,7 @@ Not imitated: leader election (all serve alike); leases of nodes; reading certif
 from __future__ import annotations
 
 import http.client
+import os
 import platform
 import socket
 import ssl
@@ -27,7 +28,8 @@ from stand_in.kubernetes import Program
 from stand_in.service import Service, Who, is_mute, notify, obey, wait_for_end
 from stand_in.tls import ask, server_context
 
-ETCD_SECONDS, API_SECONDS = 30, 10
+# HNA_STAND_IN_PATIENCE: for who has no systemd that would start it again.
+ETCD_SECONDS, API_SECONDS = (max(seconds, int(os.environ.get("HNA_STAND_IN_PATIENCE", 0))) for seconds in (30, 10))
 
 
 def handler(service: Service, tls: bool) -> type:

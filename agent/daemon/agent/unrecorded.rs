@@ -1,0 +1,97 @@
+//! A node's end that cannot be recorded, because the state directory is full, read-only or gone: Heat hears of it all the same, and not
+//! from its own timeout. It is recorded as soon as that succeeds; until then nothing new is begun with the node. Whoever restarts the agent
+//! before that has the node brought up once more.
+
+use std::time::Duration;
+
+use super::Agent;
+use super::begin::has_signals;
+use super::ledger::UnrecordedEnd;
+use crate::daemon::node::deadline::DeadlineInputs;
+use crate::daemon::node::{Done, NodePlan};
+use crate::daemon::reason::reason;
+use crate::deploy::{DeploymentOutcome, DeploymentState};
+use crate::error::{Error, Result};
+use crate::metadata::Deployment;
+use crate::report::Code;
+
+/// How many ends are kept: as many updates as Heat gives up while nothing can be recorded.
+const MOST: usize = 8;
+
+impl Agent {
+    /// Records what could not be recorded before.
+    pub(super) fn record_ends(&mut self) -> Result<()> {
+        while !self.ledger.unrecorded_ends.is_empty() {
+            let end = self.ledger.unrecorded_ends.remove(0);
+            let recorded = match &end {
+                UnrecordedEnd::Ended(id, done) => self.record_node(id, done),
+                UnrecordedEnd::NotBegun(deployment, error) => self.refuse(deployment, Code::of_trouble(error), error),
+            };
+            if recorded.is_err() {
+                self.ledger.unrecorded_ends.insert(0, end);
+                return recorded;
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps the end of a node that `record_node` could not write down.
+    pub(super) fn keep_unrecorded(&mut self, id: &str, done: Done) {
+        if let Some(record) = self.ledger.journal.get(id) {
+            let sent = self.ledger.send_unrecorded(record, &done.outcome, done.wait.as_ref());
+            if let Err(error) = sent {
+                self.trouble.record("sending a result that cannot be recorded", &error);
+            }
+        }
+        self.ledger.unrecorded_ends.push(UnrecordedEnd::Ended(id.to_owned(), Box::new(done)));
+    }
+
+    /// Nothing could be begun, because of `error`, and not for the first time: a node's deployment whose time is over has failed by that.
+    pub(super) fn fail_overdue(&mut self, error: &Error) {
+        if self.trouble.condition().is_none() || self.ledger.unrecorded_ends.len() >= MOST || self.node_task.bring_up.is_busy() {
+            return;
+        }
+        let Some((deployment, plan)) = self.overdue() else { return };
+        let record = self.ledger.journal.get(&deployment.id).cloned().unwrap_or_else(|| self.ledger.journal.draft(&deployment));
+        let code = Code::of_trouble(error);
+        let line = format!("the node's deployment could not be begun within {} s", plan.spec.deadline.as_secs());
+        let error = error.clone().context(line);
+        let outcome = DeploymentOutcome::refused(reason(&self.host.report, code, &error));
+        let wait = self.node_task.node.wait_failure(&deployment, code, &error);
+        if let Err(error) = self.ledger.send_unrecorded(&record, &outcome, wait.as_ref()) {
+            self.trouble.record("sending a result that cannot be recorded", &error);
+        }
+        self.ledger.unrecorded_ends.push(UnrecordedEnd::NotBegun(Box::new(deployment), Box::new(error)));
+    }
+
+    /// The node's deployment that Heat waits for, that has not begun, and that has had all the time that it may take. One that has begun is
+    /// resumed, and fails by itself.
+    fn overdue(&self) -> Option<(Deployment, NodePlan)> {
+        let snapshot = self.collector.snapshot();
+        let journal = &self.ledger.journal;
+        let has_ended = |id: &str| self.ledger.unrecorded_ends.iter().any(|end| end.id() == id);
+        let waits = |deployment: &Deployment| {
+            deployment.group == "kubernetes-node"
+                && has_signals(deployment)
+                && !has_ended(&deployment.id)
+                && matches!(deployment.action(), "CREATE" | "UPDATE" | "")
+                && journal.get(&deployment.id).is_none_or(|record| record.state < DeploymentState::Running)
+        };
+        let entries = snapshot.deployments.iter().flat_map(|deployments| deployments.values());
+        let listed = entries.filter_map(|entry| Deployment::parse(&entry).ok().flatten());
+        let deployment = listed.filter(waits).max_by(|one, other| one.creation_time.cmp(&other.creation_time))?;
+        let plan = self.understood(&deployment).ok()?;
+        let waiting = match journal.get(&deployment.id) {
+            Some(_) => self.ledger.heat_waiting_for(&deployment, plan.spec.timeout),
+            None => self.waiting_unseen(&deployment, plan.spec.timeout),
+        };
+        // Of what Heat has given up, the node comes up all the same.
+        (plan.spec.deadline..plan.spec.timeout).contains(&waiting).then_some((deployment, plan))
+    }
+
+    /// How long Heat has been waiting for a deployment of which there is no record.
+    fn waiting_unseen(&self, deployment: &Deployment, timeout: Duration) -> Duration {
+        let now = self.host.clock.now();
+        DeadlineInputs { made: &deployment.creation_time, seen: now, timeout }.waiting_time(now)
+    }
+}

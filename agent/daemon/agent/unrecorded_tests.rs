@@ -1,0 +1,226 @@
+//! A node's failure while its record cannot be written, with a scripted Heat.
+
+use std::path::PathBuf;
+
+use futures_util::StreamExt as _;
+
+use super::freshness::{asked, lists, open_at, run_of};
+use super::*;
+use crate::daemon::node::Wait;
+use crate::report::reason::FailureReason;
+use crate::signal::{Handle, WaitSignal, WaitStatus};
+
+/// Writes fail there as on a full disk: nothing can be made over a directory.
+struct Obstacle {
+    tree: Tree,
+    path: PathBuf,
+    kept: Option<Vec<u8>>,
+}
+
+impl Obstacle {
+    fn at(dir: &Path, path: &str) -> Self {
+        let (tree, path) = (Tree::open(&dir.join("state")).unwrap(), PathBuf::from(path));
+        let kept = tree.read(&path, 1 << 20).unwrap();
+        tree.remove(&path).unwrap();
+        tree.create_dir(&path, Attributes::mode(0o700)).unwrap();
+        Self { tree, path, kept }
+    }
+
+    fn goes(self) {
+        self.tree.remove_dir_all(&self.path).unwrap();
+        if let Some(kept) = self.kept {
+            self.tree.write(&self.path, &kept, Attributes::mode(0o600)).unwrap();
+        }
+    }
+}
+
+/// A minion's deployment whose result and wait condition go to `base`.
+fn minion(base: &str, n: u32, created: &str) -> Value {
+    let mut node = run_of(base, "n", n);
+    let config = json!({"ROLE": "minion", "KUBE_MASTER_IP": "192.0.2.1", "KUBE_NODE_IP": "192.0.2.2", "TLS_DISABLED": true,
+        "WAIT_TIMEOUT": 600, "WAIT_HANDLE": format!("{base}/wait")});
+    (node["group"], node["config"], node["creation_time"]) = (json!("kubernetes-node"), config, json!(created));
+    node
+}
+
+fn failed(base: &str) -> Done {
+    let signal = WaitSignal { status: WaitStatus::Failure, id: "n".into(), reason: "etcd died".into(), data: Value::Null };
+    let wait = Wait { handle: Handle::parse(&json!(format!("{base}/wait"))).unwrap(), signal };
+    Done {
+        outcome: DeploymentOutcome::refused(FailureReason::from("etcd died")),
+        step_timings: Vec::new(),
+        wait: Some(wait),
+        changed_machine: true,
+        restored: false,
+    }
+}
+
+/// Polls, and sends what may be sent, whatever cannot be begun.
+async fn poll(agent: &mut Agent, fake: &Fake, deployments: &[Value]) {
+    fake.play(vec![lists(&fake.base, deployments)]);
+    let change = agent.collector.poll_once().await;
+    agent.received(change);
+    if let Err(error) = agent.decide() {
+        agent.trouble.record("processing the deployments", &error);
+    }
+    fake.play(vec![ok("")]);
+    while let Some(sent) = agent.ledger.sending.next().await {
+        agent.sent(sent);
+    }
+}
+
+fn signals(fake: &Fake) -> Vec<String> {
+    let mut signals: Vec<_> = asked(fake).into_iter().filter(|line| !line.starts_with("GET")).collect();
+    signals.sort_unstable();
+    signals
+}
+
+/// Attack: the state directory had become read-only when an update had failed: Heat heard nothing for as long as it stayed so.
+#[tokio::test]
+async fn heat_hears_of_a_node_that_failed_although_that_cannot_be_recorded_and_once() {
+    let fake = Fake::start(vec![ok("")]).await;
+    for path in ["node.json", "deployments"] {
+        let dir = tempfile::tempdir().unwrap();
+        let before = signals(&fake).len();
+        let node = [minion(&fake.base, 1, "2026-03-01T12:00:01Z")];
+        let mut agent = open_at(dir.path(), &fake, &[]).await;
+        poll(&mut agent, &fake, &node).await;
+        assert!(agent.node_task.bring_up.is_busy(), "{path}");
+        agent.node_task.bring_up.stop();
+        let record = agent.ledger.journal.get("id-n1").cloned().unwrap();
+        let path = if path == "deployments" { format!("{path}/{}.json", crate::digest::key_of(&record.id)) } else { path.into() };
+        let obstacle = Obstacle::at(dir.path(), &path);
+        agent.node_ended("id-n1", failed(&fake.base));
+        assert!(agent.trouble.is_paused(), "{path}: it is said");
+        for _ in 0..5 {
+            poll(&mut agent, &fake, &node).await;
+        }
+        let sent = signals(&fake);
+        assert_eq!(sent.iter().filter(|line| line.starts_with("PUT")).count() * 2, sent.len(), "{path}: {sent:?}");
+        assert_eq!(sent.len(), before + 2, "{path}: {sent:?}");
+        assert!(fake.requests().iter().any(|request| request.contains("etcd died")), "{path}");
+        assert!(!agent.node_task.bring_up.is_busy(), "{path}: nothing is begun with the node");
+        assert_eq!(agent.ledger.journal.get("id-n1").unwrap().state, DeploymentState::Running, "{path}");
+        obstacle.goes();
+        agent.record_dispositions(Vec::new());
+        poll(&mut agent, &fake, &node).await;
+        poll(&mut agent, &fake, &node).await;
+        let record = agent.ledger.journal.get("id-n1").cloned().unwrap();
+        assert_eq!((record.state, record.failed()), (DeploymentState::Signalled, true), "{path}");
+        assert_eq!((record.wait_signal, record.wait_note), (None, None), "{path}");
+        assert_eq!(agent.ledger.generations.current().unwrap().state, GenerationState::Rejected, "{path}");
+        assert_eq!(signals(&fake).len(), before + 2, "{path}: nothing is sent twice");
+        assert!(agent.ledger.outbox.is_empty() && !agent.node_task.bring_up.is_busy(), "{path}");
+    }
+}
+
+/// Review: a node that came up, and whose end could not be recorded, was brought up again, or failed by its time being over.
+#[tokio::test]
+async fn heat_hears_of_a_node_that_came_up_although_that_cannot_be_recorded() {
+    let fake = Fake::start(vec![ok("")]).await;
+    let dir = tempfile::tempdir().unwrap();
+    let mut agent = open_at(dir.path(), &fake, &[]).await;
+    let created = Timestamp(agent.host.clock.now().0 - 590_000).rfc3339();
+    let node = [minion(&fake.base, 1, &created)];
+    poll(&mut agent, &fake, &node).await;
+    agent.node_task.bring_up.stop();
+    let obstacle = Obstacle::at(dir.path(), "node.json");
+    let Done { wait, .. } = failed(&fake.base);
+    let wait = wait.map(|wait| Wait { signal: WaitSignal { status: WaitStatus::Success, ..wait.signal }, ..wait });
+    agent.node_ended("id-n1", Done { outcome: DeploymentOutcome::default(), wait, ..failed(&fake.base) });
+    for _ in 0..5 {
+        poll(&mut agent, &fake, &node).await;
+        assert!(!agent.node_task.bring_up.is_busy());
+    }
+    let both = ["POST /signal/n1", "PUT /wait"];
+    assert_eq!(signals(&fake), both);
+    assert!(!fake.requests().iter().any(|request| request.contains("FAILURE")), "{:?}", fake.requests());
+    obstacle.goes();
+    agent.record_dispositions(Vec::new());
+    poll(&mut agent, &fake, &node).await;
+    let record = agent.ledger.journal.get("id-n1").unwrap();
+    assert_eq!((record.state, record.failed()), (DeploymentState::Signalled, false));
+    assert_eq!(agent.ledger.generations.current().unwrap().state, GenerationState::Applied);
+    assert_eq!(signals(&fake), both, "nothing is sent twice");
+}
+
+/// Attack: an update came while the disk was full, and Heat's timeout was the first news of that.
+#[tokio::test]
+async fn a_node_that_cannot_be_begun_in_its_time_fails_by_what_keeps_it_from_that() {
+    let fake = Fake::start(vec![ok("")]).await;
+    for (ago, heard) in [(Duration::from_mins(1), false), (Duration::from_secs(590), true), (Duration::from_hours(2), false)] {
+        let dir = tempfile::tempdir().unwrap();
+        let before = signals(&fake).len();
+        let mut agent = open_at(dir.path(), &fake, &[]).await;
+        let now = agent.host.clock.now();
+        let created = Timestamp(now.0 - u64::try_from(ago.as_millis()).unwrap()).rfc3339();
+        let node = [minion(&fake.base, 1, &created)];
+        let obstacle = Obstacle::at(dir.path(), &format!("deployments/{}.json", crate::digest::key_of("id-n1")));
+        for _ in 0..5 {
+            poll(&mut agent, &fake, &node).await;
+        }
+        let sent = signals(&fake).len() - before;
+        assert_eq!(sent, if heard { 2 } else { 0 }, "{ago:?}: {:?}", signals(&fake));
+        obstacle.goes();
+        agent.record_dispositions(Vec::new());
+        poll(&mut agent, &fake, &node).await;
+        let record = agent.ledger.journal.get("id-n1").cloned().unwrap();
+        assert_eq!(agent.node_task.bring_up.is_busy(), !heard, "{ago:?}");
+        assert_eq!(record.failed(), heard, "{ago:?}");
+        if heard {
+            assert_eq!(record.state, DeploymentState::Signalled);
+            assert_eq!(signals(&fake).len() - before, 2, "nothing is sent twice");
+            assert!(fake.requests().last().is_some());
+        }
+    }
+}
+
+/// Heat gives one update up and asks for the next while nothing can be recorded: it hears of both.
+#[tokio::test]
+async fn each_update_that_cannot_be_begun_in_its_time_is_heard_of() {
+    let fake = Fake::start(vec![ok("")]).await;
+    let dir = tempfile::tempdir().unwrap();
+    let mut agent = open_at(dir.path(), &fake, &[]).await;
+    let created = Timestamp(agent.host.clock.now().0 - 590_000).rfc3339();
+    let key = |n: u32| format!("deployments/{}.json", crate::digest::key_of(&format!("id-n{n}")));
+    let obstacles = [1, 2].map(|n| Obstacle::at(dir.path(), &key(n)));
+    for n in [1, 2] {
+        for _ in 0..5 {
+            poll(&mut agent, &fake, &[minion(&fake.base, n, &created)]).await;
+        }
+    }
+    let both = ["POST /signal/n1", "POST /signal/n2", "PUT /wait", "PUT /wait"];
+    assert_eq!(signals(&fake), both);
+    obstacles.into_iter().for_each(Obstacle::goes);
+    agent.record_dispositions(Vec::new());
+    poll(&mut agent, &fake, &[minion(&fake.base, 2, &created)]).await;
+    assert_eq!(signals(&fake), both, "nothing is sent twice");
+    let state = |id: &str| agent.ledger.journal.get(id).map(|record| (record.state, record.failed()));
+    assert_eq!(
+        (state("id-n1"), state("id-n2")),
+        (Some((DeploymentState::Signalled, true)), Some((DeploymentState::Signalled, true)))
+    );
+}
+
+/// What was held in memory is stored with the record, and sent by the next run of the agent.
+#[tokio::test]
+async fn a_failure_that_could_not_be_sent_either_outlives_the_agent_once_it_is_recorded() {
+    let fake = Fake::start(vec![ok("")]).await;
+    let dir = tempfile::tempdir().unwrap();
+    let node = [minion(&fake.base, 1, "2026-03-01T12:00:01Z")];
+    let mut agent = open_at(dir.path(), &fake, &[]).await;
+    poll(&mut agent, &fake, &node).await;
+    agent.node_task.bring_up.stop();
+    let obstacle = Obstacle::at(dir.path(), "node.json");
+    agent.node_ended("id-n1", failed(&fake.base));
+    assert_eq!(agent.ledger.outbox.waiting().len(), 2);
+    obstacle.goes();
+    agent.record_dispositions(Vec::new());
+    drop(agent);
+    let mut agent = open_at(dir.path(), &fake, &[]).await;
+    assert_eq!(agent.ledger.outbox.waiting().len(), 2);
+    for _ in 0..5 {
+        poll(&mut agent, &fake, &node).await;
+    }
+    assert_eq!(signals(&fake), ["POST /signal/n1", "PUT /wait"]);
+}
