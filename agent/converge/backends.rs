@@ -139,7 +139,7 @@ pub enum MemberChange {
     Remove(u64),
     /// A member of this node's comes.
     Add,
-    /// The data of this node's member, which was removed, is put aside.
+    /// The data of this node's member, which was removed, is put aside. Refused where the run must not, or another machine has the place.
     SetAside,
 }
 

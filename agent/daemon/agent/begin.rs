@@ -397,7 +397,7 @@ impl Agent {
             self.ledger.generations.abandon()?;
             self.node_task.node.forget_rollback()?;
         }
-        leave::forget(&self.host.state)?;
+        leave::come_back(&self.host.root, &self.host.state, plan.desired.etcd_join.as_deref())?;
         // In this order: one that runs and is rejected was cut off at its end, not before it was tried again.
         let generation = self.ledger.generations.begin(&plan.digest, &deployment.id, entry.clone())?;
         self.ledger.journal.start(&deployment.id, entry)?;

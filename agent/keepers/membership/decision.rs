@@ -304,6 +304,26 @@ fn may_change(facts: &MemberFacts<'_>, why: &str) -> Result<()> {
         .remedy(Remedy::said("`heat-node-agent rerun ID` of the node's deployment, or an update of the stack, does that")))
 }
 
+/// Whether a member that was removed may come back as a new one.
+///
+/// # Errors
+/// Refused where it must not.
+pub(super) fn may_come_back(facts: &MemberFacts<'_>) -> Result<()> {
+    let join = facts.join;
+    let has_place = |one: &&SeenMember| one.is_at(&join.peer) || one.listed.name == join.name;
+    match facts.members().filter(has_place).find(|one| !one.is_new() && one.health != MemberHealth::Silent) {
+        Some(other) => Err(Error::refused(format!(
+            "this node's member of etcd was removed from its cluster, and another machine has its place: member {} {:x} runs at {}",
+            other.shown(),
+            other.listed.id,
+            quoted(&other.listed.peers.join(", "))
+        ))
+        .rule("a name and an address are one machine's")
+        .remedy("end one of the two machines that have this node's name or address")),
+        None => may_change(facts, "was removed from its cluster"),
+    }
+}
+
 /// Refuses data of another cluster, or of another member, by what the others list.
 fn with_data(facts: &MemberFacts<'_>, ids: MemberIds) -> Result<NextStep> {
     let join = facts.join;
@@ -325,7 +345,7 @@ fn with_data(facts: &MemberFacts<'_>, ids: MemberIds) -> Result<NextStep> {
         // A member that was removed never comes back with its data. One of the others may not know of an addition yet.
         None => {
             known(facts)?;
-            may_change(facts, "was removed from its cluster").map(|()| NextStep::SetAside)
+            Ok(NextStep::SetAside)
         }
         Some(one) if !one.listed.name.is_empty() && one.listed.name != join.name && !one.is_at(&join.peer) => {
             Err(Error::refused(format!("{} is of etcd's member {}", join.data, quoted(&one.listed.name)))

@@ -472,8 +472,24 @@ fn data_of_another_cluster_or_member_is_refused_by_what_the_others_list() {
     assert_eq!(decided(member(2, Healthy).listed.id, cluster, &all), "refuse: /var/lib/etcd/default.etcd is of etcd's member m2");
     assert_eq!(decided(9, cluster, &all), "set aside", "it was removed");
     let removed = MemberData::Present(Some(MemberIds { member: 9, cluster }));
-    let repair = MemberFacts { data: removed, situation: &REPAIR, ..facts(&join, &all) };
-    assert_eq!(short(&decide(&repair)), "refuse: etcd's member m1 was removed from its cluster");
+    // Its successor is dead, or was added and has not started; or it runs.
+    let added = seen(
+        ListedMember { id: 5, name: String::new(), peers: vec![url(1)], clients: vec![], votes: true },
+        MemberHealth::Silent,
+    );
+    let successor = |health| member(1, health);
+    for (own, situation, expected) in [
+        (dead(), &DEPLOYMENT, "ok"),
+        (added, &DEPLOYMENT, "ok"),
+        (dead(), &REPAIR, "etcd's member m1 was removed from its cluster"),
+        (successor(Healthy), &DEPLOYMENT, "another machine has its place"),
+        (successor(Unhealthy), &REPAIR, "another machine has its place"),
+    ] {
+        let found = MemberFacts { data: removed, situation, ..facts(&join, &three(own, Healthy, Healthy)) };
+        assert_eq!(decide(&found).unwrap(), NextStep::SetAside);
+        let said = may_come_back(&found).map_or_else(|error| error.to_string(), |()| "ok".to_owned());
+        assert!(said.contains(expected), "{said}");
+    }
     // One that was just added is not known to all of the others at once.
     let mut late = MemberFacts { data: removed, ..facts(&join, &all) };
     late.views[1].members[0].listed.id = 9;

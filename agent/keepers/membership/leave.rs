@@ -9,9 +9,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::address::is_same;
-use super::{CHANGE_LIMIT, FILE_LIMIT, LIFE, busy, changed_too_late, data, knows_cluster};
+use super::{CHANGE_LIMIT, FILE_LIMIT, LIFE, busy, changed_too_late, data, knows_cluster, put_aside};
 use crate::converge::etcd::{Etcd, ListedMember, Members};
-use crate::desired::{Desired, EtcdAccess, EtcdMember};
+use crate::desired::{Desired, EtcdAccess, EtcdJoin, EtcdMember};
 use crate::error::{Error, Result};
 use crate::files::{Attributes, Tree};
 use crate::http::Http;
@@ -389,11 +389,22 @@ fn record(state: &Tree, leaving: &LeavingMember) -> Result<()> {
     state.write(Path::new(LEAVING), record.as_bytes(), Attributes::mode(0o600))
 }
 
-/// What is asked of the node from here on is a member of its own.
+/// What is asked of the node from here on is a member of its own. The data of the one that has left never starts again: whether the others
+/// can be asked then is not known.
 ///
 /// # Errors
-/// If the record cannot be removed.
-pub(crate) fn forget(state: &Tree) -> Result<()> {
+/// If the data cannot be put aside, or the record not be removed.
+pub(crate) fn come_back(root: &Tree, state: &Tree, join: Option<&EtcdJoin>) -> Result<()> {
+    let left = recorded(state)?.filter(|leaving| leaving.others.is_empty()).map(|leaving| leaving.id);
+    if let (Some(left), Some(join)) = (left, join)
+        && data(root, &join.data)?.member() == Some(left)
+    {
+        put_aside(root, join)?;
+    }
+    forget(state)
+}
+
+fn forget(state: &Tree) -> Result<()> {
     state.remove(Path::new(LEAVING)).map(drop)
 }
 
@@ -667,6 +678,25 @@ mod tests {
         assert_eq!(of(stage.look().await), Some(own));
         record(&stage.state(), &LeavingMember { id: own, others: Vec::new() }).unwrap();
         assert_eq!(stage.look().await, Member::None);
+    }
+
+    /// Attack: none of the others answered in time when the node was asked for again, and etcd was started with what it had left behind.
+    #[tokio::test]
+    async fn the_data_of_the_member_that_has_left_is_put_aside_whoever_answers() {
+        let stage = Stage::new().await;
+        let (state, asked) = (stage.state(), stage.asked_for(false));
+        let join = asked[0].etcd_join.as_deref().unwrap();
+        state.create_dir_all(Path::new("/etc/etcd"), Attributes::mode(0o755)).unwrap();
+        let own = wal::tests::IDS.member;
+        for (id, others, stays) in [(OWN_ID, vec![], true), (own, vec![stage.other.base.clone()], true), (own, vec![], false)] {
+            stage.data(wal::tests::LOG);
+            record(&state, &LeavingMember { id, others }).unwrap();
+            come_back(&state, &state, Some(join)).unwrap();
+            assert_eq!(data(&state, ETCD_DATA).unwrap().is_present(), stays, "{id}");
+            assert!(recorded(&state).unwrap().is_none());
+        }
+        let file = state.read(Path::new(&join.file), FILE_LIMIT).unwrap().unwrap();
+        assert!(String::from_utf8(file).unwrap().contains("existing"), "etcd does not begin a cluster of its own");
     }
 
     /// All masters of a stack are deleted, and one of them is dead.

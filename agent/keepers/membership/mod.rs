@@ -22,7 +22,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use self::address::{host_and_port, is_same};
-use self::decision::{ClusterView, MemberData, MemberFacts, MemberHealth, NextStep, SeenMember, decide, healthy_url, typed};
+use self::decision::{
+    ClusterView, MemberData, MemberFacts, MemberHealth, NextStep, SeenMember, decide, healthy_url, may_come_back, typed,
+};
 use super::certificates::quorum::{KEY, take};
 use crate::concurrent::all;
 use crate::converge::etcd::Etcd;
@@ -82,7 +84,11 @@ impl EtcdMembership for Http {
     async fn change(&self, root: &Tree, join: &EtcdJoin, situation: &MemberSituation, change: MemberChange) -> Result<bool> {
         let found = inspect(self, root, join, situation).await?;
         if change == MemberChange::SetAside {
-            return Ok(decide(&found)? == NextStep::SetAside && set_aside(root, join)?);
+            if decide(&found)? != NextStep::SetAside {
+                return Ok(false);
+            }
+            may_come_back(&found)?;
+            return put_aside(root, join);
         }
         let Some(etcd) = voter(self, &found) else { return Err(nobody_is_healthy()) };
         let holder = format!("{} joins etcd", join.name);
@@ -146,7 +152,7 @@ async fn change_locked(
 
 /// Puts the data of a member that was removed aside, in the place of what an earlier one left. Whoever starts etcd then has it start without
 /// data no more than before.
-fn set_aside(root: &Tree, join: &EtcdJoin) -> Result<bool> {
+fn put_aside(root: &Tree, join: &EtcdJoin) -> Result<bool> {
     block(root, join)?;
     let aside = format!("{}/member.removed", join.data);
     root.remove_dir_all(Path::new(&aside))?;
