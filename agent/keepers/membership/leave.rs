@@ -492,7 +492,7 @@ mod tests {
             let access = EtcdAccess { endpoint: self.own.base.clone(), identity: None };
             let own = EtcdMember { access, peer: self.own.base.clone(), peer_identity: None, is_single };
             let members = vec![("m1".to_owned(), self.own.base.clone()), ("m2".to_owned(), self.other.base.clone())];
-            let join = Some(Box::new(crate::desired::EtcdJoin::first_of(members)));
+            let join = Some(Box::new(EtcdJoin::first_of(members)));
             [Desired { etcd: Some(own), etcd_join: join, ..Desired::default() }]
         }
 
