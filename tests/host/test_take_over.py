@@ -108,7 +108,8 @@ def test_the_agent_takes_over_and_goes_again(deb, originals, hosts, signal_serve
         said = step.communicate(timeout=600)
     finally:
         step.kill()
-    assert step.returncode == 0, said
+    # The last command is `status`: what the agent has just begun may still be under way.
+    assert step.returncode in (0, 2), said
     assert signalled(server, "long")["deploy_stdout"] == "ended\n"
     assert host.is_active(UNIT) and not host.is_active(unit) and is_enabled(host) == "enabled"
     ran = "ran\nran\n"

@@ -53,7 +53,9 @@ class Scripted:
 
     # --- life ---
     def start(self):
-        """Also after stop(): what was recorded stays."""
+        """Also after stop(): what was recorded stays. One that runs is left as it is."""
+        if self.process:
+            return self
         self.folder.mkdir(parents=True, exist_ok=True)
         if not (self.folder / "rules.json").exists():
             self.behave()

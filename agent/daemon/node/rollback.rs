@@ -572,15 +572,17 @@ impl Node {
         (running, deadline): (&Stopwatch, Duration),
     ) -> std::result::Result<(), String> {
         let number = previous.number;
-        let line = format!("rolling the node back to generation {number}, because generation {generation} failed");
-        self.host.report.emit(event(Code::RollbackBegun, number, line).phase(Phase::Units).cause(&failure.cause));
         let why = format!("to generation {number} under way, because of {}: {}", failure.doing(), failure.cause);
         self.known.going_back.replace(Some(self.host.report.masked(&why).into_owned()));
         // What the update made outside of files (a firewall's rules, a bridge) is known by the machine as it is now, and only a node
         // that is rendered for it takes that away.
         let rendered = kubernetes::render(&previous.spec, &self.facts()).map_err(Error::from);
         let rendered = rendered.map(|desired| previous.desired = desired);
-        let result = match rendered.and_then(|()| self.begin_restoring(previous, after, failure, generation, deployment)) {
+        let begun = rendered.and_then(|()| self.begin_restoring(previous, after, failure, generation, deployment));
+        // Once it is on disk: what is reported as begun is finished, whenever the agent is killed.
+        let line = format!("rolling the node back to generation {number}, because generation {generation} failed");
+        self.host.report.emit(event(Code::RollbackBegun, number, line).phase(Phase::Units).cause(&failure.cause));
+        let result = match begun {
             Ok(retired) => {
                 let deadline = for_rollback(running.elapsed(), deadline);
                 let reached = self.reach(previous, retired, deadline, deployment).await;
