@@ -174,10 +174,8 @@ impl<U: UnitManager, P: EtcdMembership> MemberWaiter<'_, U, P> {
                 }
                 MemberChange::Add => format!("added this node to etcd's cluster as {}", join.peer),
                 MemberChange::SetAside => {
-                    format!(
-                        "moved the data of etcd's member {}, which was removed from its cluster, to {}/member.removed",
-                        join.name, join.data
-                    )
+                    let moved = join.removed_data();
+                    format!("moved the data of etcd's member {}, which was removed from its cluster, to {moved}", join.name)
                 }
             };
             self.emit(Event::new(Code::EtcdMemberChanged, line));

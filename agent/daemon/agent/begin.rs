@@ -397,7 +397,13 @@ impl Agent {
             self.ledger.generations.abandon()?;
             self.node_task.node.forget_rollback()?;
         }
-        leave::come_back(&self.host.root, &self.host.state, plan.desired.etcd_join.as_deref())?;
+        let join = plan.desired.etcd_join.as_deref();
+        if leave::come_back(&self.host.root, &self.host.state, join)?
+            && let Some(join) = join
+        {
+            let line = format!("moved the data of etcd's member that left its cluster to {}", join.removed_data());
+            self.host.report.emit(Event::new(Code::EtcdMemberChanged, line).phase(Phase::Plan));
+        }
         // In this order: one that runs and is rejected was cut off at its end, not before it was tried again.
         let generation = self.ledger.generations.begin(&plan.digest, &deployment.id, entry.clone())?;
         self.ledger.journal.start(&deployment.id, entry)?;

@@ -390,18 +390,17 @@ fn record(state: &Tree, leaving: &LeavingMember) -> Result<()> {
 }
 
 /// What is asked of the node from here on is a member of its own. The data of the one that has left never starts again: whether the others
-/// can be asked then is not known.
+/// can be asked then is not known. True if there was such data, which has been moved.
 ///
 /// # Errors
-/// If the data cannot be put aside, or the record not be removed.
-pub(crate) fn come_back(root: &Tree, state: &Tree, join: Option<&EtcdJoin>) -> Result<()> {
+/// If the data cannot be moved, or the record not be removed.
+pub(crate) fn come_back(root: &Tree, state: &Tree, join: Option<&EtcdJoin>) -> Result<bool> {
     let left = recorded(state)?.filter(|leaving| leaving.others.is_empty()).map(|leaving| leaving.id);
-    if let (Some(left), Some(join)) = (left, join)
-        && data(root, &join.data)?.member() == Some(left)
-    {
-        put_aside(root, join)?;
-    }
-    forget(state)
+    let moved = match (left, join) {
+        (Some(left), Some(join)) if data(root, &join.data)?.member() == Some(left) => put_aside(root, join)?,
+        _ => false,
+    };
+    forget(state).map(|()| moved)
 }
 
 fn forget(state: &Tree) -> Result<()> {
@@ -684,18 +683,18 @@ mod tests {
     #[tokio::test]
     async fn the_data_of_the_member_that_has_left_is_put_aside_whoever_answers() {
         let stage = Stage::new().await;
-        let (state, asked) = (stage.state(), stage.asked_for(false));
+        let (tree, asked) = (stage.state(), stage.asked_for(false));
         let join = asked[0].etcd_join.as_deref().unwrap();
-        state.create_dir_all(Path::new("/etc/etcd"), Attributes::mode(0o755)).unwrap();
+        tree.create_dir_all(Path::new("/etc/etcd"), Attributes::mode(0o755)).unwrap();
         let own = wal::tests::IDS.member;
         for (id, others, stays) in [(OWN_ID, vec![], true), (own, vec![stage.other.base.clone()], true), (own, vec![], false)] {
             stage.data(wal::tests::LOG);
-            record(&state, &LeavingMember { id, others }).unwrap();
-            come_back(&state, &state, Some(join)).unwrap();
-            assert_eq!(data(&state, ETCD_DATA).unwrap().is_present(), stays, "{id}");
-            assert!(recorded(&state).unwrap().is_none());
+            record(&tree, &LeavingMember { id, others }).unwrap();
+            assert_ne!(come_back(&tree, &tree, Some(join)).unwrap(), stays, "{id}");
+            assert_eq!(data(&tree, ETCD_DATA).unwrap().is_present(), stays, "{id}");
+            assert!(recorded(&tree).unwrap().is_none());
         }
-        let file = state.read(Path::new(&join.file), FILE_LIMIT).unwrap().unwrap();
+        let file = tree.read(Path::new(&join.file), FILE_LIMIT).unwrap().unwrap();
         assert!(String::from_utf8(file).unwrap().contains("existing"), "etcd does not begin a cluster of its own");
     }
 

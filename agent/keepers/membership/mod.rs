@@ -154,7 +154,7 @@ async fn change_locked(
 /// data no more than before.
 fn put_aside(root: &Tree, join: &EtcdJoin) -> Result<bool> {
     block(root, join)?;
-    let aside = format!("{}/member.removed", join.data);
+    let aside = join.removed_data();
     root.remove_dir_all(Path::new(&aside))?;
     root.rename(&Path::new(&join.data).join("member"), Path::new(&aside)).map(|()| true)
 }
