@@ -137,8 +137,10 @@ pub enum MemberStep {
 pub enum MemberChange {
     /// The member of this id goes: it was this node's, and its data is gone.
     Remove(u64),
-    /// A member of this node's comes, in the place of the one that went.
+    /// A member of this node's comes.
     Add,
+    /// The data of this node's member, which was removed, is put aside. Refused where the run must not, or another machine has the place.
+    SetAside,
 }
 
 /// What became of the objects of an add-on: how many were made, changed, or as they should be.

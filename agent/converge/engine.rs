@@ -23,7 +23,7 @@ use super::{
     Retired, UnitManager, Volumes, pending, retire, store, write,
 };
 use crate::clock::{Clock, Stopwatch};
-use crate::desired::{AddOn, Dependency, Desired, Directory, File, Gate, Unit, Volume};
+use crate::desired::{AddOn, Dependency, Desired, Directory, EtcdJoin, File, Gate, Unit, Volume};
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::Tree;
 use crate::gather::Gather;
@@ -688,6 +688,12 @@ impl<'a, U: UnitManager, V: Volumes, P: Prober + Objects + PodNetwork + EtcdMemb
         }
     }
 
+    /// Etcd's member that is this unit.
+    fn member_of(&self, name: &str) -> Option<(&'a EtcdJoin, &'a Unit)> {
+        let join = self.desired.etcd_join.as_deref().filter(|join| join.unit == name)?;
+        Some((join, self.desired.units.iter().find(|unit| unit.name == name)?))
+    }
+
     async fn perform(&self, step: GraphStep<'a>, task: Task) -> Ended<'a, C::Record> {
         Ended { step, result: self.carry_out(step, task).await }
     }
@@ -722,10 +728,11 @@ impl<'a, U: UnitManager, V: Volumes, P: Prober + Objects + PodNetwork + EtcdMemb
                 }
                 let own = own_deadline(self.desired, unit).map(|own| own.saturating_mul(context.patience));
                 let starter = starter.within(own);
-                let running = Box::pin(starter.keep_running(unit, pending));
-                match self.desired.etcd_join.as_ref().filter(|join| join.unit == unit.name) {
-                    Some(join) => Box::pin(self.member_waiter().beside(join, running)).await,
-                    None => running.await,
+                match self.member_of(&unit.name) {
+                    Some((join, _)) => {
+                        Box::pin(MemberWaiter { starter, ..self.member_waiter() }.start(join, unit, pending)).await
+                    }
+                    None => Box::pin(starter.keep_running(unit, pending)).await,
                 }
                 .map(StepOutcome::from)
             }
@@ -733,7 +740,14 @@ impl<'a, U: UnitManager, V: Volumes, P: Prober + Objects + PodNetwork + EtcdMemb
                 Task::Goes(mut gate_progress) => {
                     Box::pin(self.gates.until_passed(gate, &mut gate_progress)).await.map(|()| StepOutcome::Passed(gate_progress))
                 }
-                task => Box::pin(self.gates.until_answer(gate, matches!(task, Task::Again))).await.map(StepOutcome::Answers),
+                task => {
+                    let answer = Box::pin(self.gates.until_answer(gate, matches!(task, Task::Again)));
+                    match gate.unit.as_ref().and_then(|unit| self.member_of(unit)) {
+                        Some((join, unit)) => Box::pin(self.member_waiter().beside(join, unit, answer)).await,
+                        None => answer.await,
+                    }
+                    .map(StepOutcome::Answers)
+                }
             },
             GraphStep::Object(object) => {
                 let failed = |error| Failure::from_error(Code::ObjectFailed, step.id(), &error);

@@ -1742,6 +1742,36 @@ async fn the_list_is_renewed_while_etcd_starts() {
     assert_eq!(settled, 2, "{calls:?}");
 }
 
+/// Attack: a member that was removed while the others could not be asked says that it has started, and ends: systemd restarted it 67 times.
+#[tokio::test(start_paused = true)]
+async fn a_member_that_was_removed_is_stopped_and_begins_anew() {
+    let machine = Machine::new(Clock::system());
+    let (start, aside) = (|| Ok(MemberStep::Start), || Ok(MemberStep::Change(MemberChange::SetAside)));
+    let act = |wait, now| Act(wait, "done", state("etcd.service", now));
+    let late = || Err(Error::transient("connection refused"));
+    for (now, acts, answers) in [
+        // While it starts, and behind its start.
+        ("activating", vec![act(25_000, "active"), act(0, "inactive"), act(0, "active")], vec![]),
+        ("inactive", vec![act(0, "active"), act(0, "inactive"), act(0, "active")], vec![late(); 60]),
+    ] {
+        let fake = Fake::new(&machine.clock, &[("etcd.service", now)]).act("etcd.service", &acts);
+        fake.answers.lock().unwrap().extend(answers);
+        fake.member_steps.lock().unwrap().extend([start(), aside(), aside(), start()]);
+        let desired = Desired {
+            gates: vec![gate("etcd", Some("etcd.service"), 1, &[Dependency::Unit("etcd.service".into())])],
+            ..of_etcd()
+        };
+        machine.converge(&desired, &fake).await.unwrap();
+        let calls = fake.take_log();
+        let jobs: Vec<&str> = calls
+            .iter()
+            .map(String::as_str)
+            .filter(|call| ["start etcd.service", "stop etcd.service", "SetAside"].contains(call))
+            .collect();
+        assert_eq!(jobs, ["start etcd.service", "stop etcd.service", "SetAside", "start etcd.service"], "{calls:?}");
+    }
+}
+
 #[tokio::test]
 async fn a_network_that_is_refused_changes_nothing_before() {
     let machine = Machine::new(manual());

@@ -68,11 +68,18 @@ pub(crate) struct ListedMember {
 pub(crate) struct Members {
     /// The id of the member that answered.
     pub(crate) own: String,
-    /// Those that vote, this one among them.
+    /// Those that vote, and this one.
     pub(crate) all: Vec<ClusterMember>,
 }
 
 impl Members {
+    /// Those of a list, for the member of this id.
+    pub(crate) fn of(listed: Vec<ListedMember>, own: u64) -> Self {
+        let member = |one: ListedMember| ClusterMember { id: one.id.to_string(), name: one.name, urls: one.clients };
+        let all = listed.into_iter().filter(|member| member.votes || member.id == own).map(member).collect();
+        Self { own: own.to_string(), all }
+    }
+
     /// Those but the one that answered.
     pub(crate) fn others(&self) -> impl Iterator<Item = &ClusterMember> {
         self.all.iter().filter(|member| member.id != self.own)
@@ -112,13 +119,10 @@ impl Etcd {
     /// The members of its cluster, as it lists them to peers, with or without the gateway; `own`: where it is reached by these.
     pub(crate) async fn members(&self, own: &str) -> Result<Members> {
         let (_, listed) = self.listed().await?;
-        let listed: Vec<ListedMember> = listed.into_iter().filter(|member| member.votes).collect();
-        let me = listed.iter().find(|member| member.peers.iter().any(|url| url == own)).map(|member| member.id.to_string());
-        let member = |one: ListedMember| ClusterMember { id: one.id.to_string(), name: one.name, urls: one.clients };
-        let all = listed.into_iter().map(member).collect();
+        let me = listed.iter().find(|member| member.peers.iter().any(|url| url == own)).map(|member| member.id);
         let me =
             me.ok_or_else(|| Error::transient(format!("none of its members has the address {own}")).context(self.doing()))?;
-        Ok(Members { own: me, all })
+        Ok(Members::of(listed, me))
     }
 
     /// The cluster's id, where the answer has it, and its members, as the one that is asked lists them to its peers, with or without

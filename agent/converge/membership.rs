@@ -7,7 +7,7 @@ use super::units::Starter;
 use super::{EtcdMembership, Failure, MemberChange, MemberSituation, MemberStep, UnitManager};
 use crate::backoff::Backoff;
 use crate::clock::Stopwatch;
-use crate::desired::EtcdJoin;
+use crate::desired::{EtcdJoin, Unit};
 use crate::error::{Error, ErrorKind};
 use crate::files::Tree;
 use crate::progress::{Progress, StepId};
@@ -80,23 +80,59 @@ impl<U: UnitManager, P: EtcdMembership> MemberWaiter<'_, U, P> {
 
     /// Carries out the start of the member's unit. Meanwhile the list that it joins by is renewed: it is tried again and again by
     /// what the file says then. Once it has data it never starts without.
-    pub(crate) async fn beside<T>(&self, join: &EtcdJoin, start: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
-        let renewal = async {
+    pub(crate) async fn start(&self, join: &EtcdJoin, unit: &Unit, pending: bool) -> Result<bool, Failure> {
+        loop {
+            let started = tokio::select! {
+                biased;
+                started = self.starter.keep_running(unit, pending) => started?,
+                () = self.until_removed(join) => {
+                    self.until_settled(join).await?;
+                    continue;
+                }
+            };
+            self.protect(join)?;
+            return Ok(started);
+        }
+    }
+
+    /// Waits for the first answer of a member that was started. One that was removed hears so from the others, who may have been away
+    /// before: it says that it has started, ends, and would be started again and again.
+    pub(crate) async fn beside<T>(
+        &self,
+        join: &EtcdJoin,
+        unit: &Unit,
+        answer: impl Future<Output = Result<T, Failure>>,
+    ) -> Result<T, Failure> {
+        let anew = async {
             loop {
-                self.starter.clock.wait(RENEWAL).await;
-                // What it cannot find out now, or must not do, the next run does.
-                if let Ok(situation) = self.situation(join, None).await {
-                    drop(self.members.settle(self.root, join, &situation).await);
+                self.until_removed(join).await;
+                let settled = self.until_settled(join).await;
+                if let Err(failure) = match settled {
+                    Ok(_) => self.start(join, unit, false).await,
+                    Err(failure) => Err(failure),
+                } {
+                    return failure;
                 }
             }
         };
-        let started = tokio::select! {
+        tokio::select! {
             biased;
-            started = start => started?,
-            never = renewal => never,
-        };
-        self.protect(join)?;
-        Ok(started)
+            answer = answer => answer,
+            failure = anew => Err(failure),
+        }
+    }
+
+    /// Looks again and again, until the data turns out to be that of a member which was removed.
+    async fn until_removed(&self, join: &EtcdJoin) {
+        loop {
+            self.starter.clock.wait(RENEWAL).await;
+            // What it cannot find out now, or must not do, the next run does.
+            let Ok(situation) = self.situation(join, None).await else { continue };
+            let settled = self.members.settle(self.root, join, &situation).await;
+            if matches!(settled, Ok(MemberStep::Change(MemberChange::SetAside))) {
+                return;
+            }
+        }
     }
 
     fn protect(&self, join: &EtcdJoin) -> Result<(), Failure> {
@@ -137,6 +173,10 @@ impl<U: UnitManager, P: EtcdMembership> MemberWaiter<'_, U, P> {
                     format!("removed etcd's member {} {id:x}, whose data is gone: this node takes its place", join.name)
                 }
                 MemberChange::Add => format!("added this node to etcd's cluster as {}", join.peer),
+                MemberChange::SetAside => {
+                    let moved = join.removed_data();
+                    format!("moved the data of etcd's member {}, which was removed from its cluster, to {moved}", join.name)
+                }
             };
             self.emit(Event::new(Code::EtcdMemberChanged, line));
         }

@@ -62,6 +62,9 @@ pub struct Generation {
     /// Whether it was rejected because its deployment left Heat's list before it ended: should that return, it goes on where it was.
     #[serde(default)]
     pub left: bool,
+    /// Whether its deployment was deleted, so that the node gives up, or gave up, its member of etcd: nothing is put back by it.
+    #[serde(default)]
+    pub departed: bool,
     /// The last one that was in place, until this one is.
     #[serde(default)]
     pub before: Option<PreviousGeneration>,
@@ -122,6 +125,7 @@ impl Generation {
     #[must_use]
     pub fn reference(&self) -> Option<Reference> {
         let (number, entry, extent) = match (self.state, &self.before) {
+            _ if self.departed => return None,
             (GenerationState::Applying | GenerationState::Restoring, _) => return None,
             (GenerationState::Applied, _) => (self.number, &self.entry, AppliedExtent::Whole),
             (GenerationState::Rejected, _) if self.changed_machine => (self.number, &self.entry, AppliedExtent::Part),
@@ -160,6 +164,7 @@ impl Generation {
         let refused = |why: String| Err(Error::refused(why).remedy("`heat-node-agent generations` lists what is known"));
         let before = self.before.as_ref().filter(|before| before.number != self.number);
         match (self.state, before) {
+            _ if self.departed => refused("the node has given up its member of etcd".to_owned()),
             (GenerationState::Applying, _) => Err(Error::refused(format!("generation {} is being applied", self.number))
                 .remedy("`heat-node-agent status --wait` ends with the update; then there is something to go back from")),
             (GenerationState::Rejected, Some(before)) if !self.changed_machine => {
@@ -258,6 +263,7 @@ impl Generations {
         };
         let before = self.current.as_ref().and_then(|current| match current.state {
             // Only versions before this bound kept larger ones.
+            _ if current.departed => None,
             GenerationState::Applied if json::weight(&current.entry) > NODE_ENTRY_MEMORY => None,
             GenerationState::Applied => Some(PreviousGeneration { number: current.number, entry: Arc::clone(&current.entry) }),
             GenerationState::Applying | GenerationState::Rejected | GenerationState::Restoring => current.before.clone(),
@@ -292,6 +298,7 @@ impl Generations {
             partly_applied_before,
             consistent_before,
             left: false,
+            departed: false,
             before,
             former,
             back: None,
@@ -394,6 +401,15 @@ impl Generations {
         self.put(Generation { state: GenerationState::Rejected, reason: Some(reason), step_timings, left: true, ..current })
     }
 
+    /// Whether the node gives up its member of etcd, or has.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn depart(&mut self, departed: bool) -> Result<()> {
+        let Some(current) = self.current.clone() else { return Ok(()) };
+        self.put(Generation { departed, ..current })
+    }
+
     fn put(&mut self, generation: Generation) -> Result<()> {
         if self.current.as_ref() != Some(&generation) {
             self.state.write_json(Path::new(FILE), &generation, Attributes::mode(0o600))?;
@@ -473,6 +489,29 @@ mod tests {
         assert_eq!(generations.begin("7", "again", json!(7)).unwrap(), 7);
         fail(&mut generations, false);
         assert_eq!(by(&generations), (7, AppliedExtent::Whole));
+    }
+
+    #[test]
+    fn a_node_that_gave_up_its_member_of_etcd_is_not_looked_after_and_begins_anew() {
+        let dir = tempfile::tempdir().unwrap();
+        let report = Report::kept();
+        let open = || Generations::open(Arc::new(Tree::open(dir.path()).unwrap()), Clock::system(), &report).unwrap();
+        for number in [1, 2] {
+            open().begin(&number.to_string(), "d", json!(number)).unwrap();
+            open().end(GenerationState::Applied, None, vec![]).unwrap();
+        }
+        open().depart(true).unwrap();
+        assert_eq!((open().current().unwrap().reference(), open().current().unwrap().in_place()), (None, None));
+        assert!(open().current().unwrap().restorable().is_err(), "no order brings it back either");
+        assert_eq!(open().current().unwrap().present_entries(), [&Arc::new(json!(2))], "a reset finds what is there");
+        // It could not leave.
+        open().depart(false).unwrap();
+        assert_eq!(open().current().unwrap().in_place(), Some(2));
+        // The same parameters again: what was there is no way back.
+        open().depart(true).unwrap();
+        assert_eq!(open().begin("2", "e", json!(2)).unwrap(), 2);
+        let current = open().current().unwrap().clone();
+        assert!(!current.departed && !current.consistent_before && current.before.is_none());
     }
 
     /// Attack: the agent was killed between what an update replaced was forgotten and the next one began, and the update was listed again.

@@ -421,6 +421,14 @@ pub struct EtcdJoin {
     pub needs: BTreeSet<Dependency>,
 }
 
+impl EtcdJoin {
+    /// Where the data of a member that was removed from its cluster is kept, in the place of what an earlier one left.
+    #[must_use]
+    pub fn removed_data(&self) -> String {
+        format!("{}/member.removed", self.data)
+    }
+}
+
 #[cfg(test)]
 impl EtcdJoin {
     /// Of `m1`, the first of these: a name and a peer URL each.

@@ -23,6 +23,9 @@ pub struct EtcdMember {
     pub access: EtcdAccess,
     /// Where its peers reach it, as it announces itself.
     pub peer: String,
+    /// Whether the parameters name no others.
+    #[serde(skip)]
+    pub is_single: bool,
     /// As whom it is asked there, where it speaks TLS. A generation is not known by it.
     #[serde(skip)]
     pub peer_identity: Option<ClientIdentity>,

@@ -70,6 +70,8 @@ pub struct Membership {
 
 /// Where etcd keeps its data.
 pub const ETCD_DATA: &str = etcd::DATA;
+/// Its unit.
+pub const ETCD_UNIT: &str = etcd::UNIT;
 
 /// None of it is another instance's.
 pub const MEMBERSHIPS: [Membership; 4] = [

@@ -544,16 +544,16 @@ messages! {
         "Its name was taken out of ADDONS. The agent no longer applies it, and removes nothing from the cluster.",
         "Leave the objects, or delete those that carry its label heat-node-agent/add-on.";
     EtcdMemberChanged = "HNA-0640", Notice, "20f4aea4e2a24ffd9fe3312e6ca58f2f",
-        "A member of etcd's cluster was replaced by this node",
-        "This node's member had lost its data with its machine or volume. It was removed from the cluster, or added to it again, while all other members were healthy. This cannot be undone; the node gets its data from the others.",
+        "This node changed the members of etcd's cluster",
+        "Its own member was removed because its data is gone or its deployment was deleted, or was added, under the lock that masters share. This cannot be undone; a member that is added gets its data from the others.",
         "";
     EtcdMemberWaiting = "HNA-0641", Notice, "987a4f2c4c444c2ca391523bca5da258",
-        "The node's member of etcd cannot start yet",
-        "It has no data, and the cluster has no place for it yet, or is not known yet. A dead member is replaced only while all others are healthy, by one master at a time.",
+        "The node's member of etcd cannot start or leave yet",
+        "It has no data, and the cluster has no place for it yet, or is not known yet; or its deployment was deleted, and the others would lose their quorum. Members change by one master at a time.",
         "Start or repair the other members of etcd (`etcdctl member list`, `journalctl -u etcd` on their masters).";
     EtcdMemberFailed = "HNA-0642", Error, "208206f2dfbb4f45b6870b748faa9d97",
-        "The node's member of etcd cannot take its place",
-        "Its data is of another member or cluster; or it has none, and the place that the parameters name is another's, or the cluster could not give it one in time.",
+        "The node's member of etcd cannot take its place, or leave it",
+        "Its data is of another member or cluster; or it has none, and the place that the parameters name is another's, or the cluster could not give it one in time; or the others would have no quorum without it.",
         "Compare `etcdctl member list` on another master with this node's name and address, and correct ETCD_INITIAL_CLUSTER or the member there.";
     LeftoversRemoved = "HNA-0690", Notice, "6a85740bffff49d79378ca4d1d1e08cc",
         "Old quarantined or leftover files were removed",

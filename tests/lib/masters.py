@@ -1,5 +1,6 @@
 """Three masters with a real etcd, given authorities and a list of members; and somebody who writes to it all the time."""
 import contextlib
+import json
 
 import yaml
 
@@ -26,6 +27,13 @@ while [ ! -e /run/written ]; do
   sleep 0.2
 done
 """
+
+
+def listed(node, seconds: int = 30) -> dict[str, int]:
+    """Id of each member by its peer URL."""
+    members = json.loads(node.etcdctl("member", "list", "-w", "json", seconds=seconds))["members"]
+    return {member["peerURLs"][0]: member["ID"] for member in members}
+
 
 class Masters:
     """is_shared: one authority signs for all, so that etcd knows its clients by a name in their certificate, as with Magnum's."""
@@ -96,6 +104,8 @@ class Masters:
         host.write("/root/write", WRITER, 0o755)
         host.exec("systemd-run", "-q", "--unit=writer", "bash", "/root/write", 4 * slack())
         yield
+        # What was done meanwhile may have taken two seconds.
+        wait_for(lambda: int(host.sh("grep -vc nobody /root/writes || true") or 0) > 10, 300, "more than ten writes")
         host.sh("touch /run/written")
         wait_for(lambda: not host.is_active("writer.service"), 300, "the writer's end")
         lines = [line.split() for line in host.read("/root/writes").splitlines()]

@@ -5,9 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::marker::ResetMarker;
-use super::member;
-use super::plan::{LeavingMember, ResetStep};
+use super::plan::{Arguments, ResetStep};
 use crate::clock::Clock;
+use crate::commands::print;
 use crate::daemon::{RESET, UNIT, take_lock};
 use crate::deploy::Journal;
 use crate::desired::{Desired, DiskName};
@@ -16,8 +16,10 @@ use crate::files::{Attributes, Lock, Tree};
 use crate::gather::Gather;
 use crate::http::Http;
 use crate::keepers::certificates::remove_sets;
+use crate::keepers::membership::leave::Departure;
 use crate::kubernetes::{self, MEMBERSHIPS};
 use crate::network::{FIREWALL, FIREWALL_UNIT, FirewallFile};
+use crate::programs::Programs;
 use crate::programs::tool::output_of;
 use crate::report::Report;
 use crate::settings::Settings;
@@ -38,9 +40,11 @@ pub(super) struct Execution<'a> {
     pub(super) root: &'a Arc<Tree>,
     pub(super) systemd: &'a Systemd,
     pub(super) http: &'a Http,
+    pub(super) programs: &'a Programs,
     pub(super) clock: &'a Clock,
     pub(super) report: &'a Report,
     pub(super) asked: &'a [Desired],
+    pub(super) wanted: &'a Arguments,
     pub(super) marker: ResetMarker,
     pub(super) lock: Option<Lock>,
 }
@@ -49,7 +53,7 @@ impl Execution<'_> {
     pub(super) async fn carry_out(&mut self, step: &ResetStep) -> Result<()> {
         match step {
             ResetStep::StopAgent => self.stop_agent().await,
-            ResetStep::LeaveEtcd(own) => self.leave_etcd(own).await,
+            ResetStep::LeaveEtcd(_) => self.leave_etcd().await,
             ResetStep::ClearFirewall => self.clear_firewall().await,
             ResetStep::StopUnits(units) => self.stop_units(units).await,
             ResetStep::RemoveMemberships => self.remove_memberships(),
@@ -70,12 +74,14 @@ impl Execution<'_> {
         Err(Error::refused("another agent works with the state directory").remedy("end it: `ps -C heat-node-agent` shows it"))
     }
 
-    async fn leave_etcd(&mut self, leaving: &LeavingMember) -> Result<()> {
-        let Some(own) = self.asked.iter().find_map(|desired| desired.etcd.as_ref()) else { return Ok(()) };
-        self.marker.begin_leaving(leaving);
-        self.marker.write(self.state)?;
-        member::remove(self.http, &own.access, leaving).await?;
-        (self.marker.etcd_is_left, self.marker.data_is_of_nobody) = (true, true);
+    async fn leave_etcd(&mut self) -> Result<()> {
+        let departure = Departure::of(self.http, self.root, self.state, self.programs, self.asked);
+        let Some(departure) = departure else { return Ok(()) };
+        let has_left = departure.leave(self.wanted.unable()).await?;
+        if !has_left {
+            print("the node's member stays in etcd's list of members\n")?;
+        }
+        (self.marker.etcd_is_left, self.marker.data_is_of_nobody) = (true, has_left);
         self.marker.write(self.state)
     }
 

@@ -2,29 +2,23 @@
 
 use std::path::Path;
 
-use super::plan::LeavingMember;
 use crate::daemon::RESET;
 use crate::error::Result;
 use crate::files::{Attributes, Tree};
 
 /// How far a reset is.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(deny_unknown_fields)]
 pub(super) struct ResetMarker {
     schema: u32,
     /// Whether nothing has to be asked of etcd any more: the member has left, or was abandoned.
     pub(super) etcd_is_left: bool,
     /// Whether etcd's data is that of a member that has left.
     pub(super) data_is_of_nobody: bool,
-    /// The member that is being removed, its id before the URLs of the others: its own etcd may have ended before this reset could say
-    /// that it is.
-    #[serde(default)]
-    leaving: Vec<String>,
 }
 
 impl Default for ResetMarker {
     fn default() -> Self {
-        Self { schema: 1, etcd_is_left: false, data_is_of_nobody: false, leaving: Vec::new() }
+        Self { schema: 1, etcd_is_left: false, data_is_of_nobody: false }
     }
 }
 
@@ -37,15 +31,6 @@ impl ResetMarker {
                 path.display()
             ))
         })
-    }
-
-    pub(super) fn leaving(&self) -> Option<LeavingMember> {
-        let (id, others) = self.leaving.split_first()?;
-        Some(LeavingMember { id: id.clone(), others: others.to_vec() })
-    }
-
-    pub(super) fn begin_leaving(&mut self, member: &LeavingMember) {
-        self.leaving = [&member.id].into_iter().chain(&member.others).cloned().collect();
     }
 
     pub(super) fn write(&self, state: &Tree) -> Result<()> {

@@ -9,7 +9,6 @@
 
 mod execute;
 mod marker;
-mod member;
 mod plan;
 
 use std::path::Path;
@@ -20,7 +19,7 @@ use nix::unistd::geteuid;
 
 use self::execute::Execution;
 use self::marker::ResetMarker;
-use self::plan::{Member, ResetFacts, ResetStep, steps};
+use self::plan::{ResetFacts, ResetStep, steps};
 use super::{document, print};
 use crate::clock::Clock;
 use crate::daemon;
@@ -28,7 +27,9 @@ use crate::deploy::{DeploymentState, Journal};
 use crate::error::{Error, Result};
 use crate::files::Tree;
 use crate::http::Http;
+use crate::keepers::membership::leave::{Departure, Member};
 use crate::process::{exit, runtime};
+use crate::programs::Programs;
 use crate::report::text::harmless;
 use crate::report::{Code, Event, Report};
 use crate::settings::Settings;
@@ -65,13 +66,10 @@ pub fn run(settings: &Settings, wanted: &Arguments) -> Result<ExitCode> {
         let http = Http::new(settings.tls.clone(), Arc::clone(&root), clock.clone());
         let systemd = Systemd::connect().await?;
         let is_left = marker.as_ref().is_some_and(|marker| marker.etcd_is_left);
-        let own = asked.iter().find_map(|desired| desired.etcd.as_ref()).filter(|_| !is_left);
-        let member = match own {
-            Some(own) => {
-                let leaving = marker.as_ref().and_then(ResetMarker::leaving);
-                member::look(&http, &root, &asked, own, leaving).await
-            }
-            None => Member::None,
+        let programs = Programs::new(Arc::clone(&state), Some(systemd.clone()), clock.clone())?;
+        let (member, has_left) = match Departure::of(&http, &root, &state, &programs, &asked).filter(|_| !is_left) {
+            Some(departure) => (departure.look().await, departure.has_left()?),
+            None => (Member::None, false),
         };
         let found = ResetFacts { asked, running, member };
         let steps = steps(&found, wanted)?;
@@ -85,12 +83,15 @@ pub fn run(settings: &Settings, wanted: &Arguments) -> Result<ExitCode> {
             root: &root,
             systemd: &systemd,
             http: &http,
+            programs: &programs,
             clock: &clock,
             report: &report,
             asked: &found.asked,
+            wanted,
             marker: marker.unwrap_or_default(),
             lock: None,
         };
+        execution.marker.data_is_of_nobody |= has_left;
         execution.marker.write(&state)?;
         carry_out(&mut execution, &steps).await?;
         report.emit(Event::new(Code::NodeReset, "this node was taken out by reset").cause("the operator asked for it"));

@@ -2,6 +2,7 @@
 
 use crate::desired::{Content, Desired, DiskName, Volume};
 use crate::error::{Error, Result};
+use crate::keepers::membership::leave::{LeavingMember, Member, Unable, leaves};
 use crate::report::text::{argument, escaped};
 
 /// What the command line says.
@@ -17,39 +18,11 @@ pub struct Arguments {
     pub abandon_etcd: bool,
 }
 
-/// The node's member of etcd.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Member {
-    /// It has none, or has given it up.
-    None,
-    /// Nobody can be asked, for this cause.
-    Unknown(String),
-    /// A reset began to remove it, and its etcd, which ends once it is removed, does not answer.
-    Leaving(LeavingMember),
-    /// It is one of these.
-    Of(EtcdMembership),
-}
-
-/// A member and its cluster.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct EtcdMembership {
-    /// The member's id.
-    pub(super) id: String,
-    /// Members that vote, this one among them.
-    pub(super) all: usize,
-    /// The others that do not answer as healthy, by name.
-    pub(super) unhealthy: Vec<String>,
-    /// Where the others serve clients.
-    pub(super) others: Vec<String>,
-}
-
-/// A member that leaves its cluster.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct LeavingMember {
-    /// The member's id.
-    pub(super) id: String,
-    /// Where the others serve clients: one of them removes it.
-    pub(super) others: Vec<String>,
+impl Arguments {
+    /// What is done about a member of etcd that cannot leave.
+    pub(super) fn unable(&self) -> Unable {
+        if self.abandon_etcd { Unable::Abandon } else { Unable::Refuse }
+    }
 }
 
 /// What was found on the machine.
@@ -117,7 +90,7 @@ pub(super) fn steps(found: &ResetFacts, wanted: &Arguments) -> Result<Vec<ResetS
             .remedy(format!("wait for its end (`heat-node-agent status --wait`), or `heat-node-agent stop {id}`")));
     }
     let wiped = wiped(found, wanted)?;
-    let leaves = leaves(&found.member, wanted.abandon_etcd)?;
+    let leaves = leaves(&found.member, wanted.unable())?;
     let units = units(&found.asked);
     let places: Vec<String> =
         volumes(&found.asked).filter(|one| one.content != Content::ThinPool).fold(Vec::new(), |mut all, one| {
@@ -134,40 +107,6 @@ pub(super) fn steps(found: &ResetFacts, wanted: &Arguments) -> Result<Vec<ResetS
     steps.extend(wiped.into_iter().map(ResetStep::Wipe));
     steps.push(ResetStep::RemoveState);
     Ok(steps)
-}
-
-/// The member that leaves.
-fn leaves(member: &Member, abandons: bool) -> Result<Option<LeavingMember>> {
-    let membership = match member {
-        Member::None => return Ok(None),
-        Member::Unknown(_) | Member::Leaving(_) if abandons => return Ok(None),
-        Member::Leaving(own) => return Ok(Some(own.clone())),
-        Member::Unknown(cause) => {
-            return Err(Error::refused(format!("etcd cannot be asked for its members: {cause}"))
-                .rule("a node leaves etcd's cluster before it is taken out: a member that is gone without leaving counts against the quorum")
-                .remedy(
-                    "start etcd and try again; or give --abandon-etcd and remove the member on another master: etcdctl member list, \
-                     etcdctl member remove ID",
-                ));
-        }
-        Member::Of(membership) => membership,
-    };
-    let left = membership.all.saturating_sub(1);
-    let healthy = left.saturating_sub(membership.unhealthy.len());
-    match (left, abandons) {
-        // Nobody is left to be told.
-        (0, true) => Ok(None),
-        (0, false) => Err(Error::refused("this node has the only member of etcd: the cluster ends with it")
-            .remedy("give --abandon-etcd if that is meant; with its volume kept, etcd's data is there for a node that is brought up again")),
-        _ if healthy > left / 2 => Ok(Some(LeavingMember { id: membership.id.clone(), others: membership.others.clone() })),
-        (_, true) => Ok(None),
-        (_, false) => Err(Error::refused(format!(
-            "etcd would lose its quorum: of the {left} other members {healthy} would be healthy (not healthy: {})",
-            membership.unhealthy.join(", ")
-        ))
-        .rule("more than half of the members that remain must be healthy")
-        .remedy("repair these members first; --abandon-etcd goes on and leaves this node's member in the list of members")),
-    }
 }
 
 /// The volumes to wipe: all that the node has, each by the serial that was typed.
@@ -218,6 +157,7 @@ fn units(asked: &[Desired]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::keepers::membership::leave::OwnMembership;
     use crate::kubernetes::{self, ImagePolicy, MachineFacts};
     use crate::metadata::Deployment;
 
@@ -234,11 +174,11 @@ mod tests {
 
     fn of(all: usize, unhealthy: &[&str]) -> Member {
         let unhealthy = unhealthy.iter().map(|&name| name.to_owned()).collect();
-        Member::Of(EtcdMembership { id: "77".into(), all, unhealthy, others: leaving().others })
+        Member::Of(OwnMembership { id: 77, all, unhealthy, others: leaving().others })
     }
 
     fn leaving() -> LeavingMember {
-        LeavingMember { id: "77".into(), others: vec!["https://192.0.2.2:2379".into()] }
+        LeavingMember { id: 77, others: vec!["https://192.0.2.2:2379".into()] }
     }
 
     #[test]
@@ -267,9 +207,9 @@ mod tests {
         let unknown = || Member::Unknown("no answer".into());
         for (member, abandons, expected) in [
             (Member::None, false, Ok(None)),
-            (of(3, &[]), false, Ok(Some("77"))),
-            (of(2, &[]), false, Ok(Some("77"))),
-            (of(4, &["a"]), false, Ok(Some("77"))),
+            (of(3, &[]), false, Ok(Some(77))),
+            (of(2, &[]), false, Ok(Some(77))),
+            (of(4, &["a"]), false, Ok(Some(77))),
             (of(3, &["a"]), false, Err("lose its quorum")),
             (of(5, &["a", "b"]), false, Err("lose its quorum")),
             (of(3, &["a"]), true, Ok(None)),
@@ -277,15 +217,14 @@ mod tests {
             (of(1, &[]), true, Ok(None)),
             (unknown(), false, Err("cannot be asked")),
             (unknown(), true, Ok(None)),
-            (Member::Leaving(leaving()), false, Ok(Some("77"))),
+            (Member::Leaving(leaving()), false, Ok(Some(77))),
             (Member::Leaving(leaving()), true, Ok(None)),
         ] {
             let wanted = Arguments { abandon_etcd: abandons, ..Arguments::default() };
             match (steps(&found(member.clone()), &wanted), expected) {
                 (Ok(steps), Ok(id)) => {
-                    let left = steps
-                        .iter()
-                        .find_map(|step| if let ResetStep::LeaveEtcd(own) = step { Some(own.id.as_str()) } else { None });
+                    let left =
+                        steps.iter().find_map(|step| if let ResetStep::LeaveEtcd(own) = step { Some(own.id) } else { None });
                     assert_eq!(left, id, "{member:?}");
                 }
                 (Err(error), Err(words)) => assert!(error.cause().contains(words), "{error}"),

@@ -12,6 +12,7 @@ use crate::deploy::{
     Work, hooks, todo,
 };
 use crate::error::{Error, Result};
+use crate::keepers::membership::leave;
 use crate::kubernetes::{self, ImagePolicy, Mistake};
 use crate::metadata::{Deployment, Malformed};
 use crate::programs::{Job, Programs};
@@ -209,8 +210,13 @@ impl Agent {
         if self.ledger.is_restoring() || self.node_task.node.is_going_back() || !self.is_up_to_date(&id) {
             return Ok(());
         }
+        let record = self.ledger.journal.get(&id).cloned();
+        // A member of etcd that leaves has left soon.
+        if record.as_ref().is_some_and(|record| record.action == "DELETE") {
+            return Ok(());
+        }
         self.node_task.bring_up.stop();
-        let Some(record) = self.ledger.journal.get(&id).cloned() else { return Ok(()) };
+        let Some(record) = record else { return Ok(()) };
         self.ledger.mark_withdrawn(&record, "superseded while it was being applied")?;
         if is_of_file { self.ledger.forget(&id) } else { Ok(()) }
     }
@@ -334,9 +340,25 @@ impl Agent {
         }
         let entry = deployment.to_hook_json();
         if !matches!(deployment.action(), "CREATE" | "UPDATE" | "") {
-            // The node stays as it is; Heat only wants to know that this was heard.
             self.ledger.journal.start(&deployment.id, entry)?;
-            return self.ledger.end(&deployment.id, DeploymentOutcome::default());
+            let asked = if self.is_given_up(&deployment) {
+                node::asked_of_node(&self.host.state, &self.host.root)
+            } else {
+                Ok(Vec::new())
+            };
+            return match asked {
+                Ok(asked) if asked.iter().any(|desired| desired.etcd.is_some()) => {
+                    self.ledger.generations.depart(true)?;
+                    self.node_task.leave(deployment.id, asked);
+                    Ok(())
+                }
+                // The node stays as it is; Heat only wants to know that this was heard.
+                Ok(_) => self.ledger.end(&deployment.id, DeploymentOutcome::default()),
+                Err(error) => {
+                    let why = reason(&self.host.report, Code::EtcdMemberFailed, &error);
+                    self.ledger.end(&deployment.id, DeploymentOutcome::refused(why))
+                }
+            };
         }
         let rejected = |current: &&Generation| current.deployment == deployment.id && current.state == GenerationState::Rejected;
         if let Some(current) =
@@ -375,6 +397,13 @@ impl Agent {
             self.ledger.generations.abandon()?;
             self.node_task.node.forget_rollback()?;
         }
+        let join = plan.desired.etcd_join.as_deref();
+        if leave::come_back(&self.host.root, &self.host.state, join)?
+            && let Some(join) = join
+        {
+            let line = format!("moved the data of etcd's member that left its cluster to {}", join.removed_data());
+            self.host.report.emit(Event::new(Code::EtcdMemberChanged, line).phase(Phase::Plan));
+        }
         // In this order: one that runs and is rejected was cut off at its end, not before it was tried again.
         let generation = self.ledger.generations.begin(&plan.digest, &deployment.id, entry.clone())?;
         self.ledger.journal.start(&deployment.id, entry)?;
@@ -388,6 +417,19 @@ impl Agent {
         self.node_task.start(deployment, plan, generation, since);
         self.worklist.node_has_begun();
         Ok(())
+    }
+
+    /// Whether a deployment that ends the node is deleted, and no other one asks for it.
+    fn is_given_up(&self, deployment: &Deployment) -> bool {
+        let snapshot = self.collector.snapshot();
+        let asks = |other: &Deployment| {
+            other.id != deployment.id
+                && Work::of(&other.group) == Work::Node
+                && matches!(other.action(), "CREATE" | "UPDATE" | "")
+        };
+        let listed = snapshot.deployments.iter().flat_map(|list| list.values());
+        let is_asked = listed.filter_map(|entry| Deployment::parse(&entry).ok().flatten()).any(|other| asks(&other));
+        deployment.action() == "DELETE" && snapshot.node_file.is_none() && !is_asked
     }
 
     /// What a node's deployment asks for, if this machine can be so.

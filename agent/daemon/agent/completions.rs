@@ -221,6 +221,9 @@ impl Agent {
         self.node_task.inspection.drifted = false;
         let recorded = if self.ledger.is_restoring() {
             self.record_put_back(done)
+        } else if self.ledger.journal.get(id).is_some_and(|record| record.action == "DELETE") {
+            // One that is a member still is looked after.
+            self.ledger.generations.depart(done.changed_machine).and_then(|()| self.ledger.end(id, done.outcome))
         } else {
             self.record_node(id, &done).inspect_err(|_| self.keep_unrecorded(id, done))
         };

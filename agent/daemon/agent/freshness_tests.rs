@@ -422,6 +422,49 @@ async fn a_node_takes_over_from_one_that_ended_and_is_still_listed() {
     assert_eq!(agent.ledger.generations.current().unwrap().deployment, "id-new1");
 }
 
+/// Heat deletes the old one of two that ask for the node in turn, too.
+#[tokio::test]
+async fn a_deleted_deployment_gives_up_the_nodes_member_of_etcd_unless_another_one_asks_for_the_node() {
+    let fake = Fake::start(vec![ok("")]).await;
+    let dir = tempfile::tempdir().unwrap();
+    let node = |name: &str, action: &str| {
+        let mut node = run_of(&fake.base, name, 1);
+        let config = json!({"ROLE": "master", "INSTANCE_NAME": "m", "KUBE_NODE_IP": "192.0.2.2", "TLS_DISABLED": true});
+        (node["group"], node["config"], node["inputs"][0]["value"]) = (json!("kubernetes-node"), config, json!(action));
+        node
+    };
+    let mut agent = open_at(dir.path(), &fake, &[]).await;
+    let end = async |agent: &mut Agent| {
+        let (id, done) = agent.node_task.bring_up.ended().await;
+        agent.node_ended(&id, done);
+    };
+    poll(&mut agent, &fake, &[node("old", "CREATE")]).await;
+    end(&mut agent).await;
+    poll(&mut agent, &fake, &[node("end", "DELETE"), node("new", "CREATE")]).await;
+    let ended = agent.ledger.journal.get("id-end1").unwrap();
+    assert!(ended.state >= DeploymentState::Finished && !ended.failed());
+    assert!(!agent.ledger.generations.current().unwrap().departed);
+    end(&mut agent).await;
+    let leaves = |agent: &Agent| {
+        assert_eq!(agent.node_task.bring_up.about().map(String::as_str), Some("id-last1"));
+        assert!(agent.ledger.generations.current().unwrap().departed && agent.ledger.reference().is_none());
+    };
+    poll(&mut agent, &fake, &[node("last", "DELETE")]).await;
+    leaves(&agent);
+    // Killed, and listed no more: what was begun goes on.
+    drop(agent);
+    let mut agent = open_at(dir.path(), &fake, &[]).await;
+    poll(&mut agent, &fake, &[node("last", "DELETE")]).await;
+    leaves(&agent);
+    poll(&mut agent, &fake, &[]).await;
+    leaves(&agent);
+    for changed_machine in [true, false] {
+        let outcome = DeploymentOutcome::default();
+        agent.node_ended("id-last1", Done { outcome, step_timings: Vec::new(), wait: None, changed_machine, restored: false });
+        assert_eq!(agent.ledger.generations.current().unwrap().departed, changed_machine, "it is a member still");
+    }
+}
+
 /// Attack: what Heat had replaced was applied until its deadline, because Heat lists it until its replacement has succeeded.
 #[tokio::test]
 async fn a_node_that_heat_replaced_gives_way_although_it_is_listed_still() {

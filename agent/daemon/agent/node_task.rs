@@ -8,6 +8,7 @@ use super::task::BackgroundTask;
 use crate::clock::{Clock, Stopwatch};
 use crate::daemon::node::{Done, Node, NodeInspection, NodePlan};
 use crate::deploy::{AppliedExtent, Generation, Reference};
+use crate::desired::Desired;
 use crate::error::Result;
 use crate::metadata::Deployment;
 use crate::report::component::ComponentStatus;
@@ -73,6 +74,13 @@ impl NodeTask {
         self.inspection_task.stop();
         let id = deployment.id.clone();
         self.bring_up.start(id, async move { node.bring_up(deployment, plan, generation, since).await });
+    }
+
+    /// Has the node's member of etcd leave its cluster, in the place of a look.
+    pub(super) fn leave(&mut self, deployment: String, asked: Vec<Desired>) {
+        let node = Rc::clone(&self.node);
+        self.inspection_task.stop();
+        self.bring_up.start(deployment, async move { node.leave_etcd(asked).await });
     }
 
     /// Puts the generation before this one back, in the place of a look.

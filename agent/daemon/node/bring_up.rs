@@ -98,6 +98,7 @@ impl Node {
         let address = plan.spec.address.map(|address| address.to_string()).unwrap_or_default();
         let deadline = time_left(plan.spec.timeout, plan.spec.deadline, since);
         // A deployment asks for everything anew.
+        self.known.was_kept.set(false);
         self.volume_memory.growths.forget();
         self.set_secrets(&deployment);
         let is_reported = plan.wait.is_some() || !matches!(deployment.signal_target(), SignalTarget::None);

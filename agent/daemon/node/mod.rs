@@ -16,6 +16,7 @@ mod findings;
 mod health;
 mod in_place;
 mod inspection;
+mod leave;
 mod machine;
 mod monitor;
 mod outline;
@@ -111,6 +112,8 @@ struct KnownState {
     going_back: RefCell<Option<String>>,
     /// What differed from the parameters at the newest look.
     differences: RefCell<Vec<drift::Cause>>,
+    /// Whether a deployment that was deleted has failed, because its cluster would have lost the quorum with this node's member of etcd.
+    was_kept: Cell<bool>,
 }
 
 /// What is remembered of volumes from one look to the next.

@@ -129,7 +129,7 @@ fn turn(now: Timestamp, own: &str, ids: &[&str]) -> Option<Timestamp> {
 pub(in crate::keepers) async fn take(etcd: &Etcd, api: Api, name: &str, life: Duration) -> Result<Option<String>> {
     for _ in 0..TRIES {
         let found = etcd.get(api, KEY).await?;
-        if let Some(other) = found.as_ref().filter(|entry| entry.value != name) {
+        if let Some(other) = found.as_ref().filter(|entry| member_of(&entry.value) != member_of(name)) {
             return Ok(Some(shortened(&escaped(&other.value), 100)));
         }
         if etcd.put_for(api, KEY, name, found.as_ref(), Some(life)).await? {
@@ -137,6 +137,11 @@ pub(in crate::keepers) async fn take(etcd: &Etcd, api: Api, name: &str, life: Du
         }
     }
     Ok(Some("another node, which was faster,".to_owned()))
+}
+
+/// By this a node knows what it held itself, for whatever purpose.
+fn member_of(name: &str) -> &str {
+    name.rsplit_once('(').map_or(name, |(_, member)| member)
 }
 
 /// The same at each try, and no other member's.
@@ -242,6 +247,7 @@ mod tests {
             access: EtcdAccess { endpoint: server.base.clone(), identity: None },
             peer: peers.base.clone(),
             peer_identity: None,
+            is_single: false,
         }
     }
 

@@ -41,6 +41,11 @@ impl MemberData {
     pub(super) fn is_present(self) -> bool {
         matches!(self, Self::Present(_))
     }
+
+    /// The id of its member, where that can be read.
+    pub(super) fn member(self) -> Option<u64> {
+        if let Self::Present(Some(ids)) = self { Some(ids.member) } else { None }
+    }
 }
 
 /// Whose data it is.
@@ -123,8 +128,6 @@ pub(super) struct MemberFacts<'a> {
     pub(super) views: Vec<ClusterView>,
     /// The others that are, or may be, there and could not be asked: why not.
     pub(super) unasked: Vec<String>,
-    /// Whether the cluster keeps a note that this node's member was removed to be added again.
-    pub(super) has_intent: bool,
     /// Whether this node knows that its cluster is there: it heard of it, or has begun to join it.
     pub(super) has_begun: bool,
 }
@@ -149,6 +152,8 @@ pub(super) enum NextStep {
     Remove(u64),
     /// A member is added.
     Add,
+    /// The data of a member that was removed is put aside.
+    SetAside,
 }
 
 /// Decides.
@@ -158,7 +163,7 @@ pub(super) enum NextStep {
 pub(super) fn decide(facts: &MemberFacts<'_>) -> Result<NextStep> {
     let join = facts.join;
     if let MemberData::Present(ids) = facts.data {
-        return ids.map_or(Ok(()), |ids| is_own_data(facts, ids)).map(|()| NextStep::Start);
+        return ids.map_or(Ok(NextStep::Start), |ids| with_data(facts, ids));
     }
     if let Some(unit) = &facts.situation.unmounted {
         return Err(Error::transient(format!("{unit} is not active, and {} may be on it", join.data))
@@ -208,15 +213,21 @@ fn all_are_asked(facts: &MemberFacts<'_>) -> Result<()> {
 /// What follows in a cluster that is there.
 fn in_cluster(facts: &MemberFacts<'_>, known: &ClusterView) -> Result<NextStep> {
     let (join, members) = (facts.join, &known.members);
+    let is_ours = known.cluster == first_cluster(&join.members, &join.token)
+        // By the others: once its own is removed, it is to be added to the same one.
+        || members.iter().any(|one| !one.is_at(&join.peer) && one.listed.id == first_id(&one.listed.peers, &join.token));
     let Some(own) = own(join, members)? else {
-        if facts.has_intent {
-            others_are_healthy(members, None)?;
-            may_change(facts, "was removed to be added again")?;
-            return Ok(NextStep::Add);
+        if !is_ours {
+            return Err(other_cluster(join, members, None));
         }
-        return Err(Error::transient(format!("etcd's cluster has no member {}", join.peer))
-            .rule("a member that was taken out of a cluster comes back only if somebody adds it")
-            .remedy(typed(join, members, None)));
+        if members.len() < 2 {
+            return Err(Error::transient(format!("etcd's cluster has no member {}", join.peer))
+                .rule("a second member is added by hand: until it runs, the two have no quorum")
+                .remedy(typed(join, members, None)));
+        }
+        others_are_healthy(members, None)?;
+        may_change(facts, "has no place in its cluster")?;
+        return Ok(NextStep::Add);
     };
     let (name, clients) = (&own.listed.name, &own.listed.clients);
     if own.is_new() {
@@ -229,7 +240,7 @@ fn in_cluster(facts: &MemberFacts<'_>, known: &ClusterView) -> Result<NextStep> 
     let is_of_token = own.listed.id == first_id(&own.listed.peers, &join.token);
     if clients.is_empty() {
         if !is_of_token && !join.existing {
-            return Err(other_cluster(join, members, own));
+            return Err(other_cluster(join, members, Some(own.listed.id)));
         }
         // One that was cut off before this member started does not know that it has.
         let was_formed = facts.has_begun || join.existing || members.iter().any(|member| !member.listed.clients.is_empty());
@@ -265,10 +276,8 @@ fn in_cluster(facts: &MemberFacts<'_>, known: &ClusterView) -> Result<NextStep> 
         .rule("a member that may be running is never removed")
         .remedy("find the machine that has this node's name and address, and end one of the two"));
     }
-    let is_ours = known.cluster == first_cluster(&join.members, &join.token)
-        || members.iter().any(|member| member.listed.id == first_id(&member.listed.peers, &join.token));
     if !is_ours {
-        return Err(other_cluster(join, members, own));
+        return Err(other_cluster(join, members, Some(own.listed.id)));
     }
     if !own.listed.votes {
         return Err(refused_place(
@@ -292,13 +301,33 @@ fn may_change(facts: &MemberFacts<'_>, why: &str) -> Result<()> {
     }
     Err(Error::refused(format!("etcd's member {} {why}", facts.join.name))
         .rule("only a deployment changes the members of etcd's cluster")
-        .remedy(Remedy::said("`heat-node-agent rerun ID` of the node's deployment, or an update of the stack, has it replaced")))
+        .remedy(Remedy::said("`heat-node-agent rerun ID` of the node's deployment, or an update of the stack, does that")))
+}
+
+/// Whether a member that was removed may come back as a new one.
+///
+/// # Errors
+/// Refused where it must not.
+pub(super) fn may_come_back(facts: &MemberFacts<'_>) -> Result<()> {
+    let join = facts.join;
+    let has_place = |one: &&SeenMember| one.is_at(&join.peer) || one.listed.name == join.name;
+    match facts.members().filter(has_place).find(|one| !one.is_new() && one.health != MemberHealth::Silent) {
+        Some(other) => Err(Error::refused(format!(
+            "this node's member of etcd was removed from its cluster, and another machine has its place: member {} {:x} runs at {}",
+            other.shown(),
+            other.listed.id,
+            quoted(&other.listed.peers.join(", "))
+        ))
+        .rule("a name and an address are one machine's")
+        .remedy("end one of the two machines that have this node's name or address")),
+        None => may_change(facts, "was removed from its cluster"),
+    }
 }
 
 /// Refuses data of another cluster, or of another member, by what the others list.
-fn is_own_data(facts: &MemberFacts<'_>, ids: MemberIds) -> Result<()> {
+fn with_data(facts: &MemberFacts<'_>, ids: MemberIds) -> Result<NextStep> {
     let join = facts.join;
-    let Some(first) = facts.views.first() else { return Ok(()) };
+    let Some(first) = facts.views.first() else { return Ok(NextStep::Start) };
     if facts.views.iter().all(|view| view.cluster != ids.cluster) {
         return Err(Error::refused(format!(
             "{} is of etcd's cluster {:x}, and the member at {} belongs to cluster {:x}",
@@ -310,20 +339,20 @@ fn is_own_data(facts: &MemberFacts<'_>, ids: MemberIds) -> Result<()> {
             set_aside(join, "other-cluster")
         )));
     }
-    let Some(view) = facts.views.iter().find(|view| view.cluster == ids.cluster && view.is_of_healthy()) else { return Ok(()) };
+    let is_healthy = |view: &&ClusterView| view.cluster == ids.cluster && view.is_of_healthy();
+    let Some(view) = facts.views.iter().find(is_healthy) else { return Ok(NextStep::Start) };
     match view.members.iter().find(|member| member.listed.id == ids.member) {
-        None => Err(Error::transient(format!(
-            "{} is of etcd's member {:x}, which the others do not list: it was removed",
-            join.data, ids.member
-        ))
-        .rule("a member that was removed never comes back with its data")
-        .remedy(format!("{}, and {}", set_aside(join, "removed"), typed(join, &view.members, None)))),
+        // A member that was removed never comes back with its data. One of the others may not know of an addition yet.
+        None => {
+            known(facts)?;
+            Ok(NextStep::SetAside)
+        }
         Some(one) if !one.listed.name.is_empty() && one.listed.name != join.name && !one.is_at(&join.peer) => {
             Err(Error::refused(format!("{} is of etcd's member {}", join.data, quoted(&one.listed.name)))
                 .rule("each member has data of its own")
                 .remedy(format!("attach this node's own etcd volume, or {}", set_aside(join, "other-member"))))
         }
-        Some(_) => Ok(()),
+        Some(_) => Ok(NextStep::Start),
     }
 }
 
@@ -402,7 +431,7 @@ fn refused_place(join: &EtcdJoin, members: &[SeenMember], own: &SeenMember, caus
     ))
 }
 
-fn other_cluster(join: &EtcdJoin, members: &[SeenMember], own: &SeenMember) -> Error {
+fn other_cluster(join: &EtcdJoin, members: &[SeenMember], own: Option<u64>) -> Error {
     Error::refused(format!(
         "the members that are listed are not known to be of cluster {}: none of their ids is made of it",
         join.token
@@ -414,7 +443,7 @@ fn other_cluster(join: &EtcdJoin, members: &[SeenMember], own: &SeenMember) -> E
     .remedy(format!(
         "if `etcdctl member list` on another master shows the right cluster, {}; else correct \
              ETCD_INITIAL_CLUSTER or CLUSTER_UUID and update the stack",
-        typed(join, members, Some(own.listed.id))
+        typed(join, members, own)
     ))
 }
 
@@ -433,11 +462,10 @@ fn others_are_healthy(members: &[SeenMember], gone: Option<u64>) -> Result<()> {
     } else {
         format!("not healthy: {}", unhealthy.join(", "))
     };
-    Err(Error::transient(format!(
-        "this node's dead member of etcd cannot be replaced: {healthy} of {all} members are healthy ({missing})"
-    ))
-    .rule("all other members must be healthy before a dead one is replaced")
-    .remedy("repair these members first: `journalctl -u etcd` on their masters"))
+    let what = gone.map_or("member of etcd cannot be added", |_| "dead member of etcd cannot be replaced");
+    Err(Error::transient(format!("this node's {what}: {healthy} of {all} members are healthy ({missing})"))
+        .rule("all other members must be healthy before one is replaced or added")
+        .remedy("repair these members first: `journalctl -u etcd` on their masters"))
 }
 
 /// Each member as etcd's `initial-cluster` names it: only this node's own name matters there.

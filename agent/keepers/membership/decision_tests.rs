@@ -74,7 +74,6 @@ fn facts<'a>(join: &'a EtcdJoin, members: &[SeenMember]) -> MemberFacts<'a> {
         data: MemberData::Blank,
         views: views(join, members),
         unasked: Vec::new(),
-        has_intent: false,
         has_begun: false,
     }
 }
@@ -98,6 +97,7 @@ fn short(decided: &Result<NextStep>) -> String {
         }
         Ok(NextStep::Remove(id)) => format!("remove {id:x}"),
         Ok(NextStep::Add) => "add".into(),
+        Ok(NextStep::SetAside) => "set aside".into(),
         Err(error) => format!("{} {}", if error.kind() == ErrorKind::Transient { "wait:" } else { "refuse:" }, error.cause()),
     }
 }
@@ -218,6 +218,41 @@ fn each_answer_of_a_cluster_has_one_next_step() {
 }
 
 #[test]
+fn a_member_that_the_cluster_does_not_have_is_added_beside_healthy_ones() {
+    use MemberHealth::{Healthy, Silent};
+    let three_listed = join_of(3);
+    for (what, join, members, expected) in [
+        // It was taken out, or is new.
+        ("the place is not listed", &three_listed, vec![member(2, Healthy), member(3, Healthy)], "add"),
+        ("it is the sixth", &join_of(6), (2..7).map(|number| member(number, Healthy)).collect(), "add"),
+        (
+            "it is not listed, and one other is dead",
+            &three_listed,
+            vec![member(2, Healthy), member(3, Silent)],
+            "wait: this node's member of etcd cannot be added: 1 of 3 members are healthy (not healthy: m3)",
+        ),
+        (
+            "it is not listed, and another one was added that has not started",
+            &three_listed,
+            vec![member(2, Healthy), member(4, Healthy), {
+                let mut new = formed(3, Silent);
+                new.listed.name.clear();
+                new
+            }],
+            "wait: this node's member of etcd cannot be added: 2 of 4 members are healthy (not healthy: a2979bb37aa6bad5, which never started)",
+        ),
+        (
+            "it would be the second",
+            &three_listed,
+            vec![member(2, Healthy)],
+            "wait: etcd's cluster has no member http://192.0.2.11:2380",
+        ),
+    ] {
+        check(what, join, &members, expected);
+    }
+}
+
+#[test]
 fn a_place_that_is_not_the_dead_members_own_is_not_taken() {
     use MemberHealth::{Healthy, Unhealthy};
     let three_listed = join_of(3);
@@ -254,10 +289,10 @@ fn a_place_that_is_not_the_dead_members_own_is_not_taken() {
             "refuse: etcd's member m1 is at http://192.0.2.19:2380, and not at http://192.0.2.11:2380",
         ),
         (
-            "the place is not listed",
-            &three_listed,
+            "the place is not listed, in a cluster of another token",
+            &EtcdJoin { token: "other".into(), ..join_of(3) },
             vec![member(2, Healthy), member(3, Healthy)],
-            "wait: etcd's cluster has no member http://192.0.2.11:2380",
+            "refuse: the members that are listed are not known to be of cluster other: none of their ids is made of it",
         ),
         (
             "it forms a cluster of another token",
@@ -319,9 +354,9 @@ fn a_member_joins_only_by_a_list_that_all_others_confirm() {
 fn what_was_begun_goes_on() {
     use MemberHealth::{Healthy, Unhealthy};
     let join = join_of(3);
-    let removed = |second| MemberFacts { has_intent: true, ..facts(&join, &[member(2, second), member(3, Healthy)]) };
+    let removed = |second| facts(&join, &[member(2, second), member(3, Healthy)]);
     assert_eq!(short(&decide(&removed(Healthy))), "add");
-    assert!(short(&decide(&removed(Unhealthy))).starts_with("wait: this node's dead member of etcd cannot be replaced: 1 of 3 "));
+    assert!(short(&decide(&removed(Unhealthy))).starts_with("wait: this node's member of etcd cannot be added: 1 of 3 "));
     // One that was cut off when the cluster was new lists this member as it was then; this node knows better.
     let forming = [with(|own| own.clients.clear()), formed(2, Unhealthy), formed(3, Unhealthy)];
     let cut_off = "wait: etcd's members that answer have no leader: whether this node's has ever started is not known";
@@ -336,6 +371,10 @@ fn what_was_begun_goes_on() {
     };
     let all: Vec<SeenMember> = vec![renewed(1, MemberHealth::Silent), renewed(2, Healthy), renewed(3, Healthy)];
     assert_eq!(short(&decide(&facts(&join, &all))), "remove 1");
+    // Who could not come back afterwards does not go: its own id alone says whose the cluster is, and goes with it.
+    let mut other = facts(&join, &[dead(), renewed(2, Healthy), renewed(3, Healthy)]);
+    other.views.iter_mut().for_each(|view| view.cluster = 9);
+    assert!(short(&decide(&other)).starts_with("refuse: the members that are listed are not known to be of cluster"));
 }
 
 /// A member without data begins a new cluster only where nobody is there, for long, and this node never heard of its cluster.
@@ -401,9 +440,8 @@ fn the_units_own_tries_are_not_taken_for_another_machine_for_good() {
 #[test]
 fn members_change_for_a_deployment_alone() {
     let (join, healthy) = (join_of(3), MemberHealth::Healthy);
-    for (members, has_intent) in [(three(dead(), healthy, healthy), false), (vec![member(2, healthy), member(3, healthy)], true)]
-    {
-        let found = |situation| MemberFacts { situation, has_intent, ..facts(&join, &members) };
+    for members in [three(dead(), healthy, healthy), vec![member(2, healthy), member(3, healthy)]] {
+        let found = |situation| MemberFacts { situation, ..facts(&join, &members) };
         assert!(matches!(decide(&found(&DEPLOYMENT)), Ok(NextStep::Remove(_) | NextStep::Add)));
         let error = decide(&found(&REPAIR)).unwrap_err();
         assert!(
@@ -432,8 +470,30 @@ fn data_of_another_cluster_or_member_is_refused_by_what_the_others_list() {
     );
     // The volume of another master.
     assert_eq!(decided(member(2, Healthy).listed.id, cluster, &all), "refuse: /var/lib/etcd/default.etcd is of etcd's member m2");
-    let removed = "wait: /var/lib/etcd/default.etcd is of etcd's member 9, which the others do not list: it was removed";
-    assert_eq!(decided(9, cluster, &all), removed);
+    assert_eq!(decided(9, cluster, &all), "set aside", "it was removed");
+    let removed = MemberData::Present(Some(MemberIds { member: 9, cluster }));
+    // Its successor is dead, or was added and has not started; or it runs.
+    let added = seen(
+        ListedMember { id: 5, name: String::new(), peers: vec![url(1)], clients: vec![], votes: true },
+        MemberHealth::Silent,
+    );
+    let successor = |health| member(1, health);
+    for (own, situation, expected) in [
+        (dead(), &DEPLOYMENT, "ok"),
+        (added, &DEPLOYMENT, "ok"),
+        (dead(), &REPAIR, "etcd's member m1 was removed from its cluster"),
+        (successor(Healthy), &DEPLOYMENT, "another machine has its place"),
+        (successor(Unhealthy), &REPAIR, "another machine has its place"),
+    ] {
+        let found = MemberFacts { data: removed, situation, ..facts(&join, &three(own, Healthy, Healthy)) };
+        assert_eq!(decide(&found).unwrap(), NextStep::SetAside);
+        let said = may_come_back(&found).map_or_else(|error| error.to_string(), |()| "ok".to_owned());
+        assert!(said.contains(expected), "{said}");
+    }
+    // One that was just added is not known to all of the others at once.
+    let mut late = MemberFacts { data: removed, ..facts(&join, &all) };
+    late.views[1].members[0].listed.id = 9;
+    assert!(short(&decide(&late)).starts_with("wait: "), "{:?}", decide(&late));
     // One without a leader may not know of it yet, and nobody's silence is no ground.
     for members in [three(dead(), Unhealthy, Unhealthy), vec![]] {
         assert_eq!(decided(9, cluster, &members), "start");
@@ -542,7 +602,7 @@ proptest! {
     ) {
         let join = EtcdJoin { existing, ..join_of(count) };
         let mut members: Vec<SeenMember> = (1..=count).map(|number| member(number, MemberHealth::Silent)).collect();
-        let (mut has_intent, mut has_begun, mut losses, mut removals, mut adds) = (false, false, 1, 0, 0);
+        let (mut has_begun, mut losses, mut removals, mut adds) = (false, 1, 0, 0);
         let mut has_data = false;
         for (healths, own_answers, is_cut_off, is_unasked, loses, is_stale) in rounds {
             if has_data && loses {
@@ -571,7 +631,7 @@ proptest! {
             let data = if has_data { MemberData::Present(None) } else { MemberData::Blank };
             let is_heard = !others.is_empty();
             let found =
-                MemberFacts { situation: &UNHEARD, data, unasked, has_intent, has_begun, views: others, ..facts(&join, &[]) };
+                MemberFacts { situation: &UNHEARD, data, unasked, has_begun, views: others, ..facts(&join, &[]) };
             let next = decide(&found);
             if !has_data && (existing || is_heard) && !matches!(next, Ok(NextStep::Join(_) | NextStep::Start)) {
                 // What `settle` writes.
@@ -587,14 +647,13 @@ proptest! {
                     let gone = members.iter().find(|member| member.listed.id == id).unwrap();
                     prop_assert!(gone.health == MemberHealth::Silent && gone.listed.peers == [url(1)]);
                     prop_assert!(healthy_others() && members.len() > 2);
-                    has_intent = true;
                     if !is_cut_off {
                         members.retain(|member| member.listed.id != id);
                         removals += 1;
                     }
                 }
                 NextStep::Add => {
-                    prop_assert!(has_intent && healthy_others());
+                    prop_assert!(healthy_others() && members.len() > 1);
                     adds += 1;
                     let id = 1000 + adds;
                     let added = ListedMember { id, name: String::new(), peers: vec![url(1)], clients: vec![], votes: true };
@@ -602,7 +661,6 @@ proptest! {
                 }
                 NextStep::Join(places) => {
                     prop_assert_eq!(places.len(), members.len());
-                    has_intent = false;
                     if !is_cut_off {
                         has_data = true;
                         has_begun = true;
@@ -617,7 +675,7 @@ proptest! {
                     prop_assert!(!has_begun && !existing && !is_unasked && losses == 1);
                     prop_assert!(is_stale || !is_heard);
                 }
-                NextStep::Unheard => prop_assert!(false, "it has lasted"),
+                NextStep::Unheard | NextStep::SetAside => prop_assert!(false, "it has lasted, and its data is its own"),
             }
             prop_assert!(removals <= losses && adds <= removals);
         }

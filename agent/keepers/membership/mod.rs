@@ -1,8 +1,8 @@
 //! The place of this node's member in etcd's cluster, where the parameters list its members (`decision.rs`, pure, decides).
 //!
-//! The intent to come back is a key in etcd, written before a member is removed and taken away when the new one is listed, so that
-//! neither a crash nor a machine that is replaced once more loses it; all else is found in the list of members. Whoever changes that holds
-//! the lock under which masters renew certificates, too: a member that restarts is none to count on.
+//! All is found in the list of members, so that neither a crash nor a machine that is replaced once more loses anything: a member that the
+//! cluster does not have is added. Whoever changes the list holds the lock under which masters renew certificates, too: a member that
+//! restarts is none to count on.
 //!
 //! In: the list of the parameters, what the others answer. Out: an environment file for etcd, at most one change of its members at a time.
 //! Never: the removal of a member that may be running, or beside another one that is not healthy; a member without data that starts where its
@@ -13,6 +13,7 @@ mod address;
 mod decision;
 #[cfg(test)]
 mod decision_tests;
+pub(crate) mod leave;
 #[cfg(test)]
 mod tests;
 mod wal;
@@ -21,7 +22,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use self::address::{host_and_port, is_same};
-use self::decision::{ClusterView, MemberData, MemberFacts, MemberHealth, NextStep, SeenMember, decide, healthy_url, typed};
+use self::decision::{
+    ClusterView, MemberData, MemberFacts, MemberHealth, NextStep, SeenMember, decide, healthy_url, may_come_back, typed,
+};
 use super::certificates::quorum::{KEY, take};
 use crate::concurrent::all;
 use crate::converge::etcd::Etcd;
@@ -33,11 +36,6 @@ use crate::http::Http;
 use crate::network::flannel::Api;
 use crate::reach::{self, PortOutcome};
 
-/// Below it, by the member's name: that it was removed to be added again.
-const INTENTS: &str = "/heat-node-agent/etcd-member";
-/// How long it counts. A member that has started may not have been able to take it away, and must not come back by it when an operator
-/// removes that member later.
-const INTENT_LIFE: Duration = Duration::from_hours(24);
 /// How long etcd keeps the lock of one that died with it, and how long a change under it may take: far less.
 const LIFE: Duration = Duration::from_mins(2);
 const CHANGE_LIMIT: Duration = Duration::from_mins(1);
@@ -53,14 +51,14 @@ const MADE: &str = "# Made by heat-node-agent: how etcd starts without data, whe
 impl EtcdMembership for Http {
     fn hold(&self, root: &Tree, join: &EtcdJoin) -> Result<()> {
         // What a list says of the cluster is kept: that it is there.
-        if data(root, join)?.is_present() || knows_cluster(root, join)? {
+        if data(root, &join.data)?.is_present() || knows_cluster(root, join)? {
             return block(root, join);
         }
         write(root, join, HELD, &alone(join))
     }
 
     fn protect(&self, root: &Tree, join: &EtcdJoin) -> Result<()> {
-        if data(root, join)?.is_present() { block(root, join) } else { Ok(()) }
+        if data(root, &join.data)?.is_present() { block(root, join) } else { Ok(()) }
     }
 
     async fn settle(&self, root: &Tree, join: &EtcdJoin, situation: &MemberSituation) -> Result<MemberStep> {
@@ -76,38 +74,46 @@ impl EtcdMembership for Http {
             NextStep::Start if is_blank => root.remove(Path::new(&join.file)).map(|_| MemberStep::Start),
             NextStep::Start => block(root, join).map(|()| MemberStep::Start),
             NextStep::Unheard => Ok(MemberStep::Unheard),
-            NextStep::Join(places) => {
-                write(root, join, MADE, &places)?;
-                if let Some(etcd) = voter(self, &found) {
-                    // It ends by itself, and where etcd has users nobody may ask for it.
-                    drop(etcd.remove(Api::V3, &intent_key(join), &join.peer).await);
-                }
-                Ok(MemberStep::Start)
-            }
+            NextStep::Join(places) => write(root, join, MADE, &places).map(|()| MemberStep::Start),
             NextStep::Remove(id) => has_api(self, &found, Some(id)).await.map(|()| MemberStep::Change(MemberChange::Remove(id))),
             NextStep::Add => has_api(self, &found, None).await.map(|()| MemberStep::Change(MemberChange::Add)),
+            NextStep::SetAside => Ok(MemberStep::Change(MemberChange::SetAside)),
         }
     }
 
     async fn change(&self, root: &Tree, join: &EtcdJoin, situation: &MemberSituation, change: MemberChange) -> Result<bool> {
         let found = inspect(self, root, join, situation).await?;
+        if change == MemberChange::SetAside {
+            if decide(&found)? != NextStep::SetAside {
+                return Ok(false);
+            }
+            may_come_back(&found)?;
+            return put_aside(root, join);
+        }
         let Some(etcd) = voter(self, &found) else { return Err(nobody_is_healthy()) };
-        let holder = format!("{} (joins etcd)", join.name);
+        let holder = format!("{} joins etcd", join.name);
         if let Some(other) = take(&etcd, Api::V3, &holder, LIFE).await? {
-            return Err(Error::transient(format!("{other} changes or restarts its member of etcd"))
-                .rule("masters do so one at a time")
-                .remedy("wait: its lock ends with its work, or after 15 minutes at most"));
+            return Err(busy(&other));
         }
         let changing = change_locked(self, root, join, situation, &etcd, change);
         let done = self.clock().limit(CHANGE_LIMIT, changing).await;
-        // A lock that cannot be given back ends with its life; what was changed is changed all the same.
-        drop(etcd.remove(Api::V3, KEY, &holder).await);
-        let late = || {
-            Error::transient("etcd's members could not be changed in time")
-                .remedy("check `journalctl -u etcd` on the other masters")
-        };
-        done.ok_or_else(late)?
+        // Between removal and addition nobody else has its turn: of the members that are left each may be needed.
+        if !matches!((&done, change), (Some(Ok(true)), MemberChange::Remove(_))) {
+            // A lock that cannot be given back ends with its life; what was changed is changed all the same.
+            drop(etcd.remove(Api::V3, KEY, &holder).await);
+        }
+        done.ok_or_else(changed_too_late)?
     }
+}
+
+fn busy(other: &str) -> Error {
+    Error::transient(format!("{other} changes or restarts its member of etcd"))
+        .rule("masters do so one at a time")
+        .remedy("wait: its lock ends with its work, or after 15 minutes at most")
+}
+
+fn changed_too_late() -> Error {
+    Error::transient("etcd's members could not be changed in time").remedy("check `journalctl -u etcd` on the other masters")
 }
 
 /// What an update may do to the cluster's members, for whoever plans it: nobody is asked for that.
@@ -115,7 +121,7 @@ impl EtcdMembership for Http {
 /// # Errors
 /// If the data's directory cannot be read.
 pub fn foretold(root: &Tree, join: &EtcdJoin) -> Result<Option<String>> {
-    Ok((data(root, join)? == MemberData::Blank).then(|| {
+    Ok((data(root, &join.data)? == MemberData::Blank).then(|| {
         format!(
             "etcd's member {} has no data in {}: if the other members list it as one that has run, and it does not answer, it is \
              removed from their cluster and added again, which cannot be undone",
@@ -137,16 +143,20 @@ async fn change_locked(
     match (decide(&found)?, change) {
         (NextStep::Remove(id), MemberChange::Remove(wanted)) if id == wanted => {
             block(root, join)?;
-            let key = intent_key(join);
-            let before = etcd.get(Api::V3, &key).await?;
-            if !etcd.put_for(Api::V3, &key, &join.peer, before.as_ref(), Some(INTENT_LIFE)).await? {
-                return Ok(false);
-            }
             etcd.remove_member(&id.to_string()).await.map(|()| true)
         }
         (NextStep::Add, MemberChange::Add) => etcd.add_member(&join.peer).await.map(|()| true),
         _ => Ok(false),
     }
+}
+
+/// Puts the data of a member that was removed aside, in the place of what an earlier one left. Whoever starts etcd then has it start without
+/// data no more than before.
+fn put_aside(root: &Tree, join: &EtcdJoin) -> Result<bool> {
+    block(root, join)?;
+    let aside = join.removed_data();
+    root.remove_dir_all(Path::new(&aside))?;
+    root.rename(&Path::new(&join.data).join("member"), Path::new(&aside)).map(|()| true)
 }
 
 /// A healthy one of the others that vote, to ask and to change things at.
@@ -161,14 +171,12 @@ async fn has_api(http: &Http, facts: &MemberFacts<'_>, remove: Option<u64>) -> R
     if etcd.has_gateway().await? {
         return Ok(());
     }
-    Err(Error::transient(
-        "the machine of this node's member of etcd was replaced, and etcd serves no v3 API over its JSON gateway",
-    )
-    .rule(
-        "the agent changes members through that gateway alone; etcd before 3.0 has none, and it is \
+    Err(Error::transient("etcd's members have to change for this node's, and etcd serves no v3 API over its JSON gateway")
+        .rule(
+            "the agent changes members through that gateway alone; etcd before 3.0 has none, and it is \
              off where etcd knows its clients by name",
-    )
-    .remedy(typed(facts.join, facts.members(), remove)))
+        )
+        .remedy(typed(facts.join, facts.members(), remove)))
 }
 
 fn nobody_is_healthy() -> Error {
@@ -186,10 +194,10 @@ enum Heard {
 
 /// Looks once at what is decided by.
 async fn inspect<'a>(http: &Http, root: &Tree, join: &'a EtcdJoin, situation: &'a MemberSituation) -> Result<MemberFacts<'a>> {
-    let data = data(root, join)?;
+    let data = data(root, &join.data)?;
     let has_begun = knows_cluster(root, join)?;
     let (views, unasked) = (Vec::new(), Vec::new());
-    let mut found = MemberFacts { join, situation, data, views, unasked, has_intent: false, has_begun };
+    let mut found = MemberFacts { join, situation, data, views, unasked, has_begun };
     if situation.is_running && data.is_present() {
         return Ok(found);
     }
@@ -225,15 +233,6 @@ async fn inspect<'a>(http: &Http, root: &Tree, join: &'a EtcdJoin, situation: &'
         member.healthy_at = healthy_at.map(|(url, _)| url.clone());
     }
     found.views = lists;
-    // A member that is listed says itself what is to be done.
-    let is_listed = found.members().any(|one| one.listed.peers.iter().any(|url| is_same(url, &join.peer)));
-    if !data.is_present()
-        && !is_listed
-        && let Some(etcd) = voter(http, &found)
-        && etcd.has_gateway().await?
-    {
-        found.has_intent = etcd.get(Api::V3, &intent_key(join)).await?.is_some_and(|entry| entry.value == join.peer);
-    }
     Ok(found)
 }
 
@@ -258,16 +257,17 @@ async fn is_nobody_at(http: &Http, url: &str) -> bool {
 }
 
 /// What of a member is in its directory. etcd that refused to start leaves an empty store there, and no log.
-fn data(root: &Tree, join: &EtcdJoin) -> Result<MemberData> {
-    let holds = |folder: &str, suffix: &str| {
-        let place = Path::new(&join.data).join("member").join(folder);
+fn data(root: &Tree, folder: &str) -> Result<MemberData> {
+    let member = Path::new(folder).join("member");
+    let holds = |part: &str, suffix: &str| {
+        let place = member.join(part);
         if root.facts(&place)?.is_none() {
             return Ok(false);
         }
         Ok::<bool, Error>(root.list(&place)?.iter().any(|name| name.to_string_lossy().ends_with(suffix)))
     };
     Ok(match (holds("wal", ".wal")?, holds("snap", ".snap")?) {
-        (true, _) => MemberData::Present(wal::ids(root, &Path::new(&join.data).join("member/wal"))),
+        (true, _) => MemberData::Present(wal::ids(root, &member.join("wal"))),
         (false, true) => MemberData::Damaged,
         (false, false) => MemberData::Blank,
     })
@@ -297,8 +297,4 @@ fn write(root: &Tree, join: &EtcdJoin, head: &str, places: &[(String, String)]) 
         return Ok(());
     }
     root.write(path, content.as_bytes(), Attributes::mode(0o644))
-}
-
-fn intent_key(join: &EtcdJoin) -> String {
-    format!("{INTENTS}/{}", join.name)
 }

@@ -27,7 +27,7 @@ use crate::kubernetes::text::environment::line;
 use crate::kubernetes::versions::{Availability, Component, flag};
 use crate::network::flannel;
 
-const UNIT: &str = "etcd.service";
+pub(in crate::kubernetes) const UNIT: &str = "etcd.service";
 pub(in crate::kubernetes) const SETTINGS: &str = "/etc/etcd/etcd.conf";
 /// What a member reads only until it has a cluster.
 pub(in crate::kubernetes) const BOOTSTRAP: &str = "/etc/etcd/bootstrap.conf";
@@ -95,11 +95,10 @@ impl Listeners {
     }
 }
 
-/// As whom the agent asks where members serve each other. etcd takes a certificate with names there from one of these alone
-/// (`checkCertSAN` of its package `transport`), and so not the clients' one that carries their name.
+/// As whom the agent asks where members serve each other: as the member itself. etcd takes a certificate with names there from one of
+/// these alone (`checkCertSAN` of its package `transport`), and so not the clients' one where that carries their name, or is given with names.
 fn peer_identity(cluster: &ClusterSpec) -> Option<ClientIdentity> {
-    let is_named = etcd_access::clients(cluster) == etcd_access::Clients::Named;
-    cluster.tls.then(|| if is_named { server_identity() } else { client_identity() })
+    cluster.tls.then(server_identity)
 }
 
 /// Where the API server of this master reaches etcd. Over TLS it needs certificates, and the server's names the loopback.
@@ -164,8 +163,8 @@ pub(in crate::kubernetes) fn part(spec: &NodeSpec, address: IpAddr) -> Desired {
     let health = format!("{url}/health");
     let access = EtcdAccess { endpoint: url, identity: identity.clone() };
     let peer_identity = spec.kubernetes.as_ref().and_then(peer_identity);
-    part.etcd = Some(EtcdMember { access, peer: Listeners::of(spec).peer(address), peer_identity });
     let has_others = spec.etcd_discovery.is_some() || spec.kubernetes.as_ref().is_some_and(ClusterSpec::has_several_masters);
+    part.etcd = Some(EtcdMember { access, peer: Listeners::of(spec).peer(address), peer_identity, is_single: !has_others });
     part.gates.push(Gate {
         name: "etcd".to_owned(),
         unit: Some(UNIT.to_owned()),
@@ -465,7 +464,7 @@ mod tests {
             "blue-master-0=https://192.0.2.11:2380,m2=https://192.0.2.12:2380,m3=https://192.0.2.13:2380",
         );
         let own = ETCDS_OWN.to_vec();
-        for (changes, pair) in [(vec![], "server"), (own, "admin"), (vec![("KUBE_TAG", "v1.9.6")], "admin")] {
+        for changes in [vec![], own, vec![("KUBE_TAG", "v1.9.6")]] {
             let desired = node(&[&changes[..], &[members]].concat());
             let (member, join) = (desired.etcd.unwrap(), desired.etcd_join.unwrap());
             assert_eq!(
@@ -478,7 +477,7 @@ mod tests {
                 (client.certificate, client.key),
                 ("/etc/etcd/certs/admin.crt".into(), "/etc/etcd/certs/admin.key".into())
             );
-            let [certificate, key] = ["crt", "key"].map(|end| format!("/etc/etcd/certs/{pair}.{end}"));
+            let [certificate, key] = ["crt", "key"].map(|end| format!("/etc/etcd/certs/server.{end}"));
             assert_eq!((peer.certificate, peer.key, peer.authority), (certificate, key, client.authority), "{changes:?}");
         }
         let plain = node(&[("KUBE_TAG", "v1.15.7"), ("TLS_DISABLED", "true"), ("CERTIFICATES", "")]);

@@ -1,0 +1,108 @@
+//! The node's member of etcd leaves its cluster, for a deployment that Heat deletes: the server goes next, and a member that is gone without
+//! leaving counts against the quorum.
+
+use std::time::Duration;
+
+use super::Node;
+use super::bring_up::Done;
+use crate::backoff::Backoff;
+use crate::daemon::reason::reason;
+use crate::deploy::DeploymentOutcome;
+use crate::desired::Desired;
+use crate::error::{Error, ErrorKind, Result};
+use crate::keepers::membership::leave::{Departure, Member, Unable};
+use crate::kubernetes::ETCD_UNIT;
+use crate::report::{Code, Event, Phase};
+
+/// Between two tries.
+const PAUSES: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(10));
+
+/// How long a member waits that cannot leave: for others that leave, restart or elect a leader; for the lock of one that died with it, which
+/// lives for 15 minutes.
+fn limit(kind: ErrorKind) -> Duration {
+    match kind {
+        ErrorKind::Transient => Duration::from_mins(16),
+        ErrorKind::Refused => Duration::from_mins(3),
+        ErrorKind::Permanent => Duration::ZERO,
+    }
+}
+
+impl Node {
+    /// Gives up the node's member of etcd, where it is not the only one. Each try finds what one before it did, also in another run of
+    /// the agent.
+    ///
+    /// Heat deletes the server next. It is kept from that, once, only by a member that its cluster has a quorum by: else a stack whose
+    /// etcd never came up, or has lost its quorum, could not be deleted.
+    pub(in crate::daemon) async fn leave_etcd(&self, asked: Vec<Desired>) -> Done {
+        let mut done = Done {
+            outcome: DeploymentOutcome::default(),
+            step_timings: Vec::new(),
+            wait: None,
+            changed_machine: false,
+            restored: false,
+        };
+        let (http, host) = (&self.http, &self.host);
+        let departure = Departure::of(http, &host.root, &host.state, &self.programs, &asked);
+        let Some(departure) = departure else { return done };
+        let event = |code, line: &str| Event::new(code, line).phase(Phase::Units);
+        let (waiting, mut pauses) = (host.clock.start(), PAUSES);
+        loop {
+            let error = match self.try_to_leave(&departure).await {
+                Ok(true) => {
+                    let line = "this node has left etcd's cluster: its deployment was deleted";
+                    host.report.emit(event(Code::EtcdMemberChanged, line));
+                    done.outcome.stdout += line;
+                    done.changed_machine = true;
+                    return done;
+                }
+                Ok(false) => {
+                    done.outcome.stdout += "etcd: nothing was done; this node has no member, or the only one of its cluster";
+                    return done;
+                }
+                Err(error) => error.context("leaving etcd's cluster"),
+            };
+            // Others that cannot leave either are told at each try; what counts is who has not been healthy all the time.
+            let all_leave = error.kind() == ErrorKind::Refused && departure.all_leave().await.unwrap_or_default();
+            if waiting.elapsed() >= limit(error.kind()) {
+                // Whether it is a member still decides whether it is looked after.
+                let member = departure.look().await;
+                done.changed_machine = member == Member::None;
+                let is_moot = all_leave || error.kind() == ErrorKind::Permanent || matches!(member, Member::Unknown(_));
+                let may_go = is_moot || !departure.is_healthy().await;
+                let error = if may_go || self.known.was_kept.replace(true) {
+                    error
+                } else {
+                    done.outcome.status = 1;
+                    error.remedy(
+                        "repair the other members of etcd and delete again; deleted again this node goes in any case, and its \
+                         member stays in the list of members",
+                    )
+                };
+                host.report.emit(event(Code::EtcdMemberFailed, "this node could not leave etcd's cluster").error(&error));
+                let kept = DeploymentOutcome::refused(reason(&host.report, Code::EtcdMemberFailed, &error));
+                done.outcome =
+                    if done.outcome.status == 0 { DeploymentOutcome { status: 0, reason: None, ..kept } } else { kept };
+                return done;
+            }
+            let pause = pauses.next_pause();
+            let waits = event(Code::EtcdMemberWaiting, "this node cannot leave etcd's cluster yet");
+            host.report.emit(waits.next_try(pause).error(&error));
+            host.clock.wait(pause).await;
+        }
+    }
+
+    /// Whether the member has left, and its etcd does not run any more.
+    async fn try_to_leave(&self, departure: &Departure<'_>) -> Result<bool> {
+        if !departure.leave(Unable::Alone).await? && !departure.has_left()? {
+            return Ok(false);
+        }
+        // It ends by itself, and would be started again and again.
+        let systemd = self.host.systemd.as_ref().ok_or_else(|| Error::transient("no systemd answers on the system bus"))?;
+        let outcome = systemd.stop(ETCD_UNIT).await?;
+        if !outcome.is_done() {
+            return Err(Error::transient(format!("{ETCD_UNIT} cannot be stopped: systemd says {}", outcome.result)));
+        }
+        systemd.disable(&[ETCD_UNIT.to_owned()]).await?;
+        departure.end().map(|()| true)
+    }
+}
