@@ -94,6 +94,13 @@ def test_every_node_is_ready_and_has_nothing_to_do(cluster):
         wait_for(node.is_quiet, NET, f"nothing to do on {name}")
 
 
+def test_a_master_has_its_role(cluster):
+    """Which its own kubelet must not give it; a worker has none."""
+    roles = {node["metadata"]["name"]: sorted(label for label in node["metadata"]["labels"] if label.startswith("node-role.kubernetes.io/"))
+             for node in cluster.get("nodes")["items"]}
+    assert roles == {"m1": ["node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"], "w1": [], "w2": []}
+
+
 def test_pods_say_and_do_on_every_node_what_they_are_asked(cluster, pods):
     for name, address in pods.items():
         assert address.startswith(SUBNETS[name].rsplit(".", 1)[0] + "."), (name, address)

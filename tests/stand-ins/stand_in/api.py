@@ -167,7 +167,7 @@ class Api(Service):
 
     def node(self, method: str, rest: str, body: bytes, who: Who, kind: str) -> tuple[int, bytes]:
         name = rest.removesuffix("/status")
-        if method in ("POST", "PATCH"):
+        if method in ("POST", "PUT", "PATCH"):
             try:
                 sent = json.loads(body)
                 name = name or sent["metadata"]["name"]
@@ -197,6 +197,15 @@ class Api(Service):
                 if mistake := bad_condition(new):
                     return invalid("Node", name, "status.conditions", mistake).answer()
                 self.nodes[name] = new
+            if method == "PUT":
+                before = self.nodes[name]
+                seen, now = (one["metadata"].get("resourceVersion") for one in (sent, before))
+                if seen and seen != now:
+                    said = f'Operation cannot be fulfilled on nodes "{name}": the object has been modified; please apply your changes to the latest version and try again'
+                    return Failure(409, "Conflict", said).answer()
+                # The other half has a path of its own.
+                kept = ("spec", "metadata") if rest.endswith("/status") else ("status",)
+                self.nodes[name] = {**sent, **{part: before[part] for part in kept if part in before}}
             if method == "DELETE":
                 return 200, json.dumps(self.nodes.pop(name)).encode()
             return 200, json.dumps(self.nodes[name]).encode()
