@@ -148,7 +148,7 @@ pub const TABLE: &[Parameter] = &[
     p("FLANNEL_SUBNET_MIN", Ip, "", "first subnet that flannel as a unit allocates; default: the second of the network"),
     p("FLANNEL_SUBNET_MAX", Ip, "", "last subnet that flannel as a unit allocates; default: the last of the network"),
     p("FLANNEL_BACKEND", Choice(&["host-gw", "vxlan", "udp", "ipip", "wireguard"]), "host-gw", "how flannel reaches other nodes"),
-    p("FLANNEL_BACKEND_OPTIONS", Map, "", "options of flannel's backend, e.g. {\"VNI\": 7, \"DirectRouting\": true}, if it runs as a unit"),
+    secret("FLANNEL_BACKEND_OPTIONS", Map, "options of flannel's backend, e.g. {\"VNI\": 7, \"DirectRouting\": true}, if it runs as a unit"),
     p("FLANNEL_ETCD_PREFIX", Word, "", "etcd key prefix of flannel; default: the one in the image's /etc/sysconfig/flanneld, or /coreos.com/network"),
     p("FLANNEL_USE_VXLAN", Bool, "false", "flannel's vxlan backend in early Magnum releases"),
     p("FLANNEL_TAG", Word, "", "image tag of flannel; if it runs as a unit, the release installed in the image"),
@@ -340,7 +340,19 @@ mod tests {
     #[test]
     fn whatever_holds_a_credential_is_secret() {
         for parameter in TABLE {
-            let secret_words = ["PASSWORD", "TOKEN", "SECRET", "TRUST_ID", "P_PROXY", "S_PROXY", "CURL", "HANDLE", "DISCOVERY"];
+            // Backends that encrypt take their key there.
+            let secret_words = [
+                "BACKEND_OPTIONS",
+                "PASSWORD",
+                "TOKEN",
+                "SECRET",
+                "TRUST_ID",
+                "P_PROXY",
+                "S_PROXY",
+                "CURL",
+                "HANDLE",
+                "DISCOVERY",
+            ];
             let is_key = parameter.name.ends_with("_KEY") && parameter.name != "KUBE_SERVICE_ACCOUNT_KEY";
             let expected = is_key || secret_words.iter().any(|word| parameter.name.contains(word));
             assert_eq!(parameter.secret, expected, "{}", parameter.name);
