@@ -12,13 +12,14 @@ from urllib.parse import urlsplit
 os.environ.update(HNA_TEST_SET="demo", HB_LAB="demo", HB_IP="10.78.0.1")
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from lib import stand_ins  # noqa: E402
+from lib import real_kubernetes, stand_ins  # noqa: E402
 from lib.common import GATEWAY, REPO, Failed  # noqa: E402
 from lib.hosts import Host, lab_down, lab_up  # noqa: E402
 from lib.magnum import Magnum  # noqa: E402
 from lib.signal_server import SignalServer  # noqa: E402
 
 NAME, ADDRESS = "demo-master", "10.78.0.11"
+REAL = "--real" in sys.argv[1:]
 # What users look at when they want to know more.
 PAGES = ["heat-node-agent timeline", "heat-node-agent certificates", "journalctl -x -q --no-pager --no-hostname -u heat-node-agent"]
 PATIENCE = 600
@@ -33,7 +34,37 @@ def master() -> tuple[dict, list]:
     """Parameters and outputs of the example's master."""
     [example] = json.loads((REPO / "examples/master.json").read_text())["deployments"]
     inputs = {i["name"]: i["value"] for i in example["inputs"] if not i["name"].startswith("deploy_")}
-    return inputs | {"INSTANCE_NAME": NAME, "KUBE_NODE_IP": ADDRESS, "KUBE_API_PRIVATE_ADDRESS": ADDRESS}, example["outputs"]
+    inputs |= {"INSTANCE_NAME": NAME, "KUBE_NODE_IP": ADDRESS, "KUBE_API_PRIVATE_ADDRESS": ADDRESS}
+    if REAL:
+        # flanneld is in no package; the routes of pods and Debian's CNI plugins do without it.
+        inputs = {name: value for name, value in inputs.items() if not name.startswith("FLANNEL_")}
+        inputs |= {"KUBE_TAG": f"v{real_kubernetes.version()}", "ETCD_TAG": "v3.4.23", "NETWORK_DRIVER": "static-routes",
+                   "PODS_NETWORK_CIDR": "10.100.0.0/16", "NODE_SUBNETS": f"{ADDRESS}=10.100.1.0/24", **real_kubernetes.HOSTS_OWN}
+    return inputs, example["outputs"]
+
+
+def boot(host: Host, parameters: dict):
+    """With two blank volumes, and what an image has: etcd and containerd are Debian's."""
+    host.up(base="node", ip=ADDRESS, lab="demo",
+            volumes={"vdb": ("4G", parameters["DOCKER_VOLUME"]), "vdc": ("2G", parameters["ETCD_VOLUME"])}, **(real_kubernetes.seen() if REAL else {}))
+    if REAL:
+        real_kubernetes.install(host, parameters["CONTAINER_RUNTIME"])
+    else:
+        stand_ins.into(host, parameters["KUBE_TAG"].removeprefix("v"), f"flanneld={parameters['FLANNEL_TAG'].removeprefix('v')}")
+        host.put(stand_ins.CNI_PROGRAMS)
+
+
+def run_a_pod(host: Host, parameters: dict) -> list[str]:
+    """On the real master; what is not as it should be."""
+    kubectl = ("kubectl", "--kubeconfig", real_kubernetes.ADMIN)
+    real_kubernetes.load_images(host, parameters["CONTAINER_RUNTIME"])
+    host.exec(*kubectl, "apply", "-f", "-", input=json.dumps(real_kubernetes.pod("hello", NAME, "netexec", "--http-port=8080")))
+    host.exec(*kubectl, "wait", "--for=condition=Ready", f"--timeout={PATIENCE}s", "pod/hello", check=False, timeout=PATIENCE + 10)
+    heading("kubectl get nodes,pods -o wide")
+    print(host.exec(*kubectl, "get", "nodes,pods", "-o", "wide").stdout.rstrip(), flush=True)
+    said = host.exec(*kubectl, "exec", "hello", "--", "hostname", check=False)
+    print(f"\n$ kubectl exec hello -- hostname\n{(said.stdout + said.stderr).rstrip()}", flush=True)
+    return [] if said.stdout.strip() == "hello" else ["the pod does not run"]
 
 
 class Heat(SignalServer):
@@ -146,13 +177,9 @@ def work(host: Host, server: Heat, magnum: Magnum, folder: Path, verbose: bool) 
         server.deployment("configure-master", group="kubernetes-node", inputs=parameters | {"WAIT_HANDLE": handle}, outputs=outputs),
     )
     expected = ["hello", "configure-master", "wait_handle"]
-    host.up(base="node", ip=ADDRESS, lab="demo",
-            volumes={"vdb": ("4G", parameters["DOCKER_VOLUME"]), "vdc": ("2G", parameters["ETCD_VOLUME"])})
+    boot(host, parameters)
     # What cloud-init leaves of Heat's user data: the only thing that the agent is given.
     host.write("/var/lib/heat-cfntools/cfn-init-data", json.dumps({"deployments": [], "os-collect-config": server.settings()}), 0o600)
-    # What an image has: etcd and containerd are Debian's.
-    stand_ins.into(host, parameters["KUBE_TAG"].removeprefix("v"), f"flanneld={parameters['FLANNEL_TAG'].removeprefix('v')}")
-    host.put(stand_ins.CNI_PROGRAMS)
     host.install_agent()
     # as a package does
     host.sh("systemd-tmpfiles --create heat-node-agent.conf; systemctl preset -q heat-node-agent.service")
@@ -170,6 +197,8 @@ def work(host: Host, server: Heat, magnum: Magnum, folder: Path, verbose: bool) 
         wrong.insert(0, f"Heat did not hear everything within {PATIENCE} s")
     if code:
         wrong.append(f"heat-node-agent status ended with {code}")
+    if REAL and not wrong:
+        wrong += run_a_pod(host, parameters)
     if not wrong:
         print("\nsucceeded: Heat heard SUCCESS for the script, the master and the wait condition")
         return 0

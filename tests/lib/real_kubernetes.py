@@ -50,6 +50,29 @@ def may_shield() -> bool:
     return bool(int(effective, 16) >> 24 & 1)
 
 
+def seen(plugins: str = "/opt/cni/bin") -> dict:
+    """Of Host.up: programs, images and CNI plugins of this machine, the latter in this folder."""
+    return {"gateway": GATEWAY, "cgroup": hierarchy(), "binds_ro": {str(PROGRAMS): FOLDER, str(IMAGES): "/srv/images", "/usr/lib/cni": plugins}}
+
+
+def install(host: Host, runtime: str):
+    """What an image has, on a host that sees the programs."""
+    if not may_shield():
+        host.put({"/usr/local/sbin/runc": (TESTS / "real-kubernetes/runc", 0o755)})
+    host.sh(f"for name in {' '.join(NAMES)}; do ln -s {FOLDER}/$name /usr/local/bin/$name; done")
+    if runtime == "docker":
+        # By which the kubelet forwards ports where it speaks to docker itself. It is this machine's, which has the same Debian as a host.
+        host.put({path: (Path(path), 0o755) for path in with_libraries("/usr/bin/socat") if not host.exists(path)})
+    # The kubelet hands it on to pods; nobody answers there.
+    host.write("/etc/resolv.conf", f"nameserver {GATEWAY}\n")
+
+
+def load_images(host: Host, runtime: str, *archives: str):
+    """Into the runtime, by which no registry is asked for them."""
+    command = "docker load -qi" if runtime == "docker" else "ctr -n k8s.io images import"
+    host.sh(f"for image in {' '.join(archives or ('/srv/images/*.tar',))}; do {command} $image; done", timeout=NET)
+
+
 class RealNode(Node):
     """One of a RealCluster."""
     outputs = ("node_ready", "certificate_requests")
@@ -64,14 +87,7 @@ class RealNode(Node):
 
     def prepare(self):
         """What an image has; the agent is started."""
-        if not may_shield():
-            self.host.put({"/usr/local/sbin/runc": (TESTS / "real-kubernetes/runc", 0o755)})
-        self.host.sh(f"for name in {' '.join(NAMES)}; do ln -s {FOLDER}/$name /usr/local/bin/$name; done")
-        if self.runtime == "docker":
-            # By which the kubelet forwards ports where it speaks to docker itself. It is this machine's, which has the same Debian as a host.
-            self.host.put({path: (Path(path), 0o755) for path in with_libraries("/usr/bin/socat") if not self.host.exists(path)})
-        # The kubelet hands it on to pods; nobody answers there.
-        self.host.write("/etc/resolv.conf", f"nameserver {GATEWAY}\n")
+        install(self.host, self.runtime)
         self.publish()
         start(self.host, self.server)
 
@@ -82,9 +98,7 @@ class RealNode(Node):
         return self
 
     def load_images(self, *archives: str):
-        """Into its runtime, by which no registry is asked for them."""
-        command = "docker load -qi" if self.runtime == "docker" else "ctr -n k8s.io images import"
-        self.host.sh(f"for image in {' '.join(archives or ('/srv/images/*.tar',))}; do {command} $image; done", timeout=NET)
+        load_images(self.host, self.runtime, *archives)
 
     def is_quiet(self) -> bool:
         """Whether status and plan both find nothing to do."""
@@ -108,8 +122,7 @@ class RealCluster:
                 "NODE_SUBNETS": ",".join(f"{ADDRESSES[n]}={SUBNETS[n]}" for n in ADDRESSES), "DOCKER_VOLUME": volume, **HOSTS_OWN,
                 **self.magnum.parameters(), **more}
         inputs = parameters(role, name, ADDRESSES[name], ADDRESSES["m1"], **given)
-        host = self.hosts(name, ip=ADDRESSES[name], gateway=GATEWAY, cgroup=hierarchy(), volumes={"vdb": ("6G", volume)},
-                          binds_ro={str(PROGRAMS): FOLDER, str(IMAGES): "/srv/images", "/usr/lib/cni": "/opt/cni/bin" if name == "m1" else "/usr/lib/cni"})
+        host = self.hosts(name, ip=ADDRESSES[name], volumes={"vdb": ("6G", volume)}, **seen("/opt/cni/bin" if name == "m1" else "/usr/lib/cni"))
         # As images have it whose distribution has the plugins elsewhere.
         host.sh("mkdir -p /opt/cni; [ -e /opt/cni/bin ] || ln -s /usr/lib/cni /opt/cni/bin")
         self.nodes[name] = RealNode(self, host, self.signal_server(port=18200 + list(ADDRESSES).index(name)), inputs)
