@@ -10,6 +10,8 @@ use crate::openstack::keystone::{Credentials, Scope};
 
 /// Longest id, name, group or output name that is accepted, in characters.
 const NAME_LIMIT: usize = 1024;
+/// The same for people.
+const NAME_RULE: &str = "a string of 1 to 1024 characters without NUL";
 
 /// Mistakes that are named; the rest is counted.
 const MISTAKES: usize = 20;
@@ -116,6 +118,13 @@ pub struct Malformed {
     pub resource: Option<(String, String)>,
 }
 
+/// Inputs that are names, as the record of a deployment has them.
+const NAMES: [&str; 6] =
+    ["deploy_action", "deploy_signal_verb", "deploy_stack_id", "deploy_resource_name", "deploy_region_name", "deploy_server_id"];
+/// Longest of the other inputs that say how Heat hears of the result, in bytes. No server takes a longer line of a request (Apache's
+/// LimitRequestLine).
+const WAY_LIMIT: usize = 8190;
+
 /// Inputs by whose presence the transport of the signal is chosen (heat-protocol.md 3.4), and its verb.
 const WAY_TO_HEAT: [&str; 4] = ["deploy_signal_id", "deploy_signal_verb", "deploy_queue_id", "deploy_auth_url"];
 
@@ -157,7 +166,12 @@ impl Deployment {
             options,
             inputs,
             outputs,
-            creation_time: entry.get("creation_time").and_then(Value::as_str).unwrap_or_default().to_owned(),
+            creation_time: entry
+                .get("creation_time")
+                .and_then(Value::as_str)
+                .filter(|time| is_name(time))
+                .unwrap_or_default()
+                .to_owned(),
         };
         if deployment.group == "component" && !deployment.select_component(&mut mistakes) && mistakes.is_empty() {
             return Ok(None);
@@ -171,6 +185,7 @@ impl Deployment {
                 mistakes.push(format!("inputs: {name} is not a string"));
             }
         }
+        mistakes.extend(deployment.oversized_inputs());
         let target = deployment.signal_target();
         if let SignalTarget::Unsupported { name } = &target {
             mistakes.push(format!("inputs: {name}"));
@@ -209,7 +224,27 @@ impl Deployment {
     /// What tells a newer run of the same deployment resource from another one: stack and resource.
     #[must_use]
     pub fn resource(&self) -> Option<(String, String)> {
-        Some((self.text_input("deploy_stack_id")?.to_owned(), self.text_input("deploy_resource_name")?.to_owned()))
+        let name = |input| self.text_input(input).filter(|text| is_name(text)).map(str::to_owned);
+        Some((name("deploy_stack_id")?, name("deploy_resource_name")?))
+    }
+
+    /// What the record of a deployment keeps of its inputs is bounded: one mistake for each that is too long. They are gone then, or the report
+    /// of the mistake would hold them.
+    fn oversized_inputs(&mut self) -> Vec<String> {
+        let mut mistakes = Vec::new();
+        for input in &mut self.inputs {
+            let Some(text) = input.value.as_str().filter(|text| !text.is_empty()) else { continue };
+            let is_way = WAY_TO_HEAT.iter().chain(&HEAT_SIGNAL).any(|name| *name == input.name);
+            if NAMES.contains(&input.name.as_str()) && !is_name(text) {
+                mistakes.push(format!("inputs: {} is not {NAME_RULE}", input.name));
+            } else if is_way && text.len() > WAY_LIMIT {
+                mistakes.push(format!("inputs: {} has more than {WAY_LIMIT} bytes", input.name));
+            } else {
+                continue;
+            }
+            input.value = Value::Null;
+        }
+        mistakes
     }
 
     /// Decided by presence, never by `deploy_signal_transport` (heat-protocol.md 3.4, 4.4).
@@ -274,6 +309,10 @@ impl Deployment {
             mistakes.push("config.configs: a part has no tool".to_owned());
             return false;
         };
+        if !is_name(tool) {
+            mistakes.push(format!("config.configs: a tool is not {NAME_RULE}"));
+            return false;
+        }
         let (tool, config) = (tool.to_owned(), part.get("config").cloned().unwrap_or(Value::Null));
         self.group = tool;
         self.config = config;
@@ -283,18 +322,21 @@ impl Deployment {
 
 fn text(entry: &Map<String, Value>, key: &str, mistakes: &mut Vec<String>) -> String {
     match entry.get(key) {
-        Some(Value::String(text)) if !text.is_empty() && text.chars().count() <= NAME_LIMIT && !text.contains('\0') => {
-            text.clone()
-        }
+        Some(Value::String(text)) if is_name(text) => text.clone(),
         None | Some(Value::Null) => {
             mistakes.push(format!("{key}: missing"));
             String::new()
         }
         Some(_) => {
-            mistakes.push(format!("{key}: not a string of 1 to {NAME_LIMIT} characters"));
+            mistakes.push(format!("{key}: not {NAME_RULE}"));
             String::new()
         }
     }
+}
+
+/// Whether a text can be a name: it is kept in records, and is part of file names and messages.
+fn is_name(text: &str) -> bool {
+    !text.is_empty() && text.chars().count() <= NAME_LIMIT && !text.contains('\0')
 }
 
 fn optional_text(entry: &Map<String, Value>, key: &str, mistakes: &mut Vec<String>) -> String {
@@ -336,6 +378,10 @@ fn outputs(entry: &Map<String, Value>, mistakes: &mut Vec<String>) -> Vec<Output
             mistakes.push(format!("outputs[{at}]: no name"));
             continue;
         };
+        if !is_name(name) {
+            mistakes.push(format!("outputs[{at}]: its name is not {NAME_RULE}"));
+            continue;
+        }
         let error_output = item.get("error_output").and_then(Value::as_bool).unwrap_or(false);
         outputs.push(Output { name: name.to_owned(), error_output });
     }
@@ -485,5 +531,41 @@ mod tests {
         let deployment =
             Deployment::parse(&json!({"id": "a", "inputs": [{"name": "b", "type": "String", "value": true}]})).unwrap().unwrap();
         assert_eq!(deployment.to_hook_json()["inputs"][0]["value"], json!("True"));
+    }
+
+    /// Attack: texts of a megabyte in places that have no limit of their own went into each record, line of the journal and page.
+    #[test]
+    fn whatever_a_record_keeps_of_an_entry_is_bounded() {
+        let long = "x".repeat(1_000_000);
+        let of_input = |name: &str| {
+            let long = long.clone();
+            let name = name.to_owned();
+            entry(move |entry| {
+                let inputs = entry["inputs"].as_array_mut().unwrap();
+                inputs.retain(|input| input["name"] != name.as_str());
+                inputs.push(json!({"name": name, "value": long}));
+            })
+        };
+        let mut cases: Vec<(String, Value)> = NAMES
+            .iter()
+            .chain(&WAY_TO_HEAT)
+            .chain(&HEAT_SIGNAL)
+            .map(|name| (format!("inputs: {name} "), of_input(name)))
+            .collect();
+        let tool = json!({"configs": [{"actions": ["CREATE"], "tool": long, "config": ""}]});
+        cases.push((
+            "config.configs: a tool is not".to_owned(),
+            entry(|entry| (entry["group"], entry["config"]) = (json!("component"), tool)),
+        ));
+        for output in [long.as_str(), "a\0b"] {
+            cases.push(("outputs[0]: its name".to_owned(), entry(|entry| entry["outputs"] = json!([{"name": output}]))));
+        }
+        for (mistake, entry) in cases {
+            let found = Deployment::parse(&entry).unwrap_err();
+            assert!(found.mistakes.iter().any(|one| one.starts_with(&mistake)), "{mistake}: {:?}", found.mistakes);
+            assert!(format!("{found:?}").len() < 4096, "{mistake}");
+        }
+        let late = entry(|entry| entry["creation_time"] = json!(long));
+        assert_eq!(Deployment::parse(&late).unwrap().unwrap().creation_time, "");
     }
 }
