@@ -215,7 +215,7 @@ mod tests {
             (of(3, &["a"]), true, Ok(None)),
             (of(1, &[]), false, Err("the only member")),
             (of(1, &[]), true, Ok(None)),
-            (unknown(), false, Err("cannot be asked")),
+            (unknown(), false, Err("cannot list etcd's members")),
             (unknown(), true, Ok(None)),
             (Member::Leaving(leaving()), false, Ok(Some(77))),
             (Member::Leaving(leaving()), true, Ok(None)),

@@ -90,8 +90,8 @@ pub(crate) fn leaves(member: &Member, unable: Unable) -> Result<Option<LeavingMe
         Member::Unknown(_) | Member::Leaving(_) if abandons => return Ok(None),
         Member::Leaving(own) => return Ok(Some(own.clone())),
         Member::Unknown(cause) => {
-            return Err(Error::refused(format!("etcd cannot be asked for its members: {cause}"))
-                .rule("a node leaves etcd's cluster before it is taken out: a member that is gone without leaving counts against the quorum")
+            return Err(Error::refused(format!("cannot list etcd's members: {cause}"))
+                .rule("a node must leave etcd's cluster before it is decommissioned: a member that disappears still counts toward the quorum")
                 .remedy(
                     "start etcd and try again; or `heat-node-agent reset --abandon-etcd`, and remove the member on another master: \
                      etcdctl member list, etcdctl member remove ID",
@@ -104,8 +104,8 @@ pub(crate) fn leaves(member: &Member, unable: Unable) -> Result<Option<LeavingMe
     match left {
         // Nobody is left to be told.
         0 if unable != Unable::Refuse => Ok(None),
-        0 => Err(Error::refused("this node has the only member of etcd: the cluster ends with it")
-            .remedy("give --abandon-etcd if that is meant; with its volume kept, etcd's data is there for a node that is brought up again")),
+        0 => Err(Error::refused("this node has the only member of etcd: the cluster would be lost with it")
+            .remedy("pass --abandon-etcd to confirm; if its volume is kept, a node that is brought up again has the data")),
         _ if healthy > left / 2 => Ok(Some(LeavingMember { id: membership.id, others: membership.others.clone() })),
         _ if abandons => Ok(None),
         _ => Err(Error::refused(format!(
@@ -113,7 +113,7 @@ pub(crate) fn leaves(member: &Member, unable: Unable) -> Result<Option<LeavingMe
             membership.unhealthy.join(", ")
         ))
         .rule("more than half of the members that remain must be healthy")
-        .remedy("repair these members first; `heat-node-agent reset --abandon-etcd` goes on and leaves this node's member in the list of members")),
+        .remedy("repair these members first; `heat-node-agent reset --abandon-etcd` continues and leaves this node's member in the list of members")),
     }
 }
 
@@ -319,15 +319,15 @@ impl<'a> Departure<'a> {
         let ran = self.programs.run_anew("program-etcdctl", &job).await?.ok_or_else(lost)?;
         if let Some(why) = &ran.not_started {
             forget(self.state)?;
-            return Err(Error::permanent(format!("etcd serves no API to the agent, and its own tool cannot be run: {why}"))
-                .rule("where etcd knows its clients by name, etcdctl alone changes its members")
+            return Err(Error::permanent(format!("etcd serves no API to the agent, and etcdctl cannot be run: {why}"))
+                .rule("where etcd accepts clients by name, only etcdctl can change its members")
                 .remedy(by_hand));
         }
         if ran.status == 0 || ran.stderr.contains("member not found") {
             return Ok(());
         }
         let said = shortened(&escaped(ran.stderr.trim()), 200);
-        Err(Error::refused(format!("etcdctl does not remove the member: {said}")).remedy(by_hand))
+        Err(Error::refused(format!("etcdctl could not remove the member: {said}")).remedy(by_hand))
     }
 
     fn at(&self, endpoint: &str, whose: &'static str) -> Etcd {
@@ -619,7 +619,7 @@ mod tests {
         stage.other.play(vec![stage.list(2..=2), healthy()]);
         assert!(!stage.leave(Unable::Alone).await.unwrap());
         stage.other.play(vec![stage.list(2..=2), ok(r#"{"health": "false"}"#)]);
-        assert!(stage.leave(Unable::Alone).await.unwrap_err().to_string().contains("cannot be asked for its members"));
+        assert!(stage.leave(Unable::Alone).await.unwrap_err().to_string().contains("cannot list etcd's members"));
         // Of the only one, too, but nobody waits for it. Nor for a directory that no etcd ever wrote to.
         assert!(!stage.leave_of(Unable::Alone, true).await.unwrap());
         assert!(stage.leave_of(Unable::Refuse, true).await.is_err());
