@@ -311,7 +311,7 @@ def test_keys_by_openssl_and_a_worker_that_joins_by_a_token(cluster, magnum, tmp
     texts = [master.host.sh(f"openssl pkey -in {path}.key -noout -text") for path, *_ in master.certificates()]
     sizes = {re.search(r"\((\d+) bit", text)[1] for text in texts}
     assert sizes == {"2048"}
-    written = len(master.host.reported("ObjectWritten", 5))
+    written = len(master.host.reported("ObjectWritten", 6))
     print(f"certificates with RSA: {master.milliseconds('certificates')} ms")
 
     worker = cluster("worker", CERTIFICATES="bootstrap", BOOTSTRAP_TOKEN=token, CA_CERTIFICATE=ca.read_text())
@@ -320,10 +320,10 @@ def test_keys_by_openssl_and_a_worker_that_joins_by_a_token(cluster, magnum, tmp
     assert "system:node:w1" in worker.host.sh(f"openssl x509 -in {client} -noout -subject")
     assert worker.host.sh(f"openssl verify -CAfile {KUBERNETES}/ca.crt {client}").endswith("OK\n")
     assert server.count()["signed"] == 9  # none for the worker
-    # The token and its bindings were written once.
+    # The token, its bindings and the labels of the node were written once.
     master.update(NODE_LABELS="step=1")
     master.succeeds()
-    assert written == len(master.host.journal(HNA_EVENT="ObjectWritten")) == 5
+    assert written == len(master.host.journal(HNA_EVENT="ObjectWritten")) == 6
 
     # Without openssl there is no RSA, and nothing else is made in its place.
     files = master.checksums()
