@@ -27,6 +27,8 @@ ADD_ONS = {"coredns": "1.9.4", "metrics-server": "v0.6.4"}
 PAUSE = ["k8s.gcr.io/pause:3.2", "registry.k8s.io/pause:3.6", "k8s.gcr.io/pause:3.6", f"{REGISTRY}pause:3.1"]
 AGNHOST = ["k8s.gcr.io/e2e-test-images/agnhost:2.21"]
 BUSYBOX = ["docker.io/library/busybox:1.29"]
+# Its other name, by which tests tell one entry point from another.
+AGNHOST_LINK = {"agnhost-2": "agnhost"}
 # What the real agnhost's image has for the tests that run a shell in it, and busybox has not or in another way. The shell is none of busybox's, which
 # takes its own nc before any other.
 TOOLS = ("curl", "dash", "dig", "getent", "nc")
@@ -97,13 +99,13 @@ def own_images(folder: Path, pause: Path, busybox: Path, agnhost: Path, add_ons:
         # As the real ones: one program at the root, no shell, and no account of its own.
         image(folder / f"add-ons/{name}.tar", [f"{REGISTRY}{name}:{tag}"], [f"/{name}"], [], layer({name: add_ons}, {}, {}))
     # Its own image has a shell with tools, too, which tests run inside it.
-    image(folder / "agnhost.tar", AGNHOST, ["/agnhost"], ["pause"], layer({"agnhost": agnhost, "bin/busybox": busybox}, shell(busybox), ACCOUNTS))
+    image(folder / "agnhost.tar", AGNHOST, ["/agnhost"], ["pause"], layer({"agnhost": agnhost, "bin/busybox": busybox}, AGNHOST_LINK | shell(busybox), ACCOUNTS))
 
 
 def images_of_e2e(folder: Path, busybox: Path, agnhost: Path, etcd: Path, sample_apiserver: Path, nnp: Path, tree: Path):
     links = shell(busybox)
     # Whole: with the key of its own server of TLS as well.
-    own_shell = {**links, "bin/sh": "/usr/bin/dash"}
+    own_shell = {**links, **AGNHOST_LINK, "bin/sh": "/usr/bin/dash"}
     key = {path.name: path.read_bytes() for path in (tree / "test/images/agnhost/porter").glob("localhost.*")}
     content = layer({"agnhost": agnhost, "bin/busybox": busybox, **tools(*TOOLS)}, own_shell, {**ACCOUNTS, **key})
     image(folder / "agnhost.tar", AGNHOST, ["/agnhost"], ["pause"], content)
