@@ -14,7 +14,7 @@ from lib.real_kubernetes import ADDRESSES, MADE, NET, PROGRAMS, RealCluster
 
 TREE = MADE / "gopath/src/k8s.io/kubernetes"
 # One per test, as it ends: [1] {"msg":"PASSED [sig-…] … [Conformance]","total":-1,…}
-ENDED = re.compile(r'\{"msg":"(PASSED|FAILED) (.*?)","total":')
+ENDED = re.compile(r'\{"msg":("(?:PASSED|FAILED) (?:[^"\\]|\\.)*"),"total":')
 
 
 def tool(name: str) -> str:
@@ -93,7 +93,9 @@ def execute(cluster: RealCluster, folder: Path, log: Path, focus: str, skip: str
 def outcome_of(log: Path, reports: Path) -> Outcome:
     """By what ginkgo printed, and by the reports of its processes that came to their end."""
     outcome = Outcome()
-    for result, name in ENDED.findall(log.read_text(errors="replace")):
+    for said in ENDED.findall(log.read_text(errors="replace")):
+        # Some names have quotation marks.
+        result, _, name = json.loads(said).partition(" ")
         if result == "PASSED":
             outcome.passed.add(plain(name))
         else:
