@@ -125,6 +125,15 @@ fn news(from: &impl AsFd, enough: &impl AsFd) -> (bool, bool) {
     }
 }
 
+/// What is hidden of a program's output.
+#[derive(Clone, Copy)]
+pub(super) struct OutputMasks<'a> {
+    /// In what it prints.
+    pub(super) printed: &'a Mask,
+    /// In what a hook answers.
+    pub(super) answer: &'a Mask,
+}
+
 /// Reads one stream to its end, line by line: masked, to the file, to the journal, and head and tail kept. Lines that may be the beginning of
 /// a secret wait for what follows. Once `enough` has hung
 /// up, what the pipe holds is read and nothing waited for.
@@ -134,14 +143,14 @@ pub(super) fn drain(
     to: &mut impl Write,
     log: &Arc<Mutex<Log>>,
     kept: &Arc<Mutex<CapturedStream>>,
-    mask: &Mask,
+    masks: OutputMasks<'_>,
 ) {
-    let mut stream = mask.stream();
+    let mut stream = masks.printed.stream();
     let mut is_blank = true;
     let mut buffer = [0_u8; 8192];
     let mut left = PIPE;
     let is_answer = kept.lock().unwrap_or_else(PoisonError::into_inner).answer.is_some();
-    let mut answer = is_answer.then(|| AnswerReader::new(mask));
+    let mut answer = is_answer.then(|| AnswerReader::new(masks.answer));
     loop {
         let (is_present, is_enough) = news(&from, enough);
         if !is_present || left == 0 {
@@ -176,7 +185,7 @@ pub(super) fn drain(
     match stream {
         Some(stream) => pass_on(&stream.end(), to, log, kept),
         // A note takes the place of all of it.
-        None if !is_blank => pass_on(&mask.hide(b"said"), to, log, kept),
+        None if !is_blank => pass_on(&masks.printed.hide(b"said"), to, log, kept),
         None => {}
     }
 }
@@ -231,7 +240,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let log = Log::new(Tree::open(dir.path()).unwrap().append(Path::new("log"), Attributes::mode(0o600)).unwrap());
         let kept: Arc<Mutex<CapturedStream>> = Arc::default();
-        drain(from, &enough, &mut std::io::sink(), &log, &kept, mask);
+        drain(from, &enough, &mut std::io::sink(), &log, &kept, OutputMasks { printed: mask, answer: mask });
         saying.join().unwrap().unwrap();
         kept.lock().unwrap().masked.text()
     }
@@ -297,7 +306,7 @@ mod tests {
             drop(waited);
             let dir = tempfile::tempdir().unwrap();
             let log = Log::new(Tree::open(dir.path()).unwrap().append(Path::new("log"), Attributes::mode(0o600)).unwrap());
-            drain(from, &enough, &mut to, &log, &Arc::default(), &hiding(&[]));
+            drain(from, &enough, &mut to, &log, &Arc::default(), OutputMasks { printed: &hiding(&[]), answer: &hiding(&[]) });
             assert!(expected.contains(&std::fs::read(dir.path().join("log")).unwrap().len()), "{reported}");
             drop(writer);
         }

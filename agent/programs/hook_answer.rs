@@ -32,6 +32,14 @@ impl HookOutput {
     pub(super) fn is_unread(&self) -> bool {
         *self == Self::Unread
     }
+
+    /// The same with further secrets masked in what a hook printed, and not in its outputs.
+    pub(super) fn with_printed_masked(self, mask: &Mask) -> Self {
+        match self {
+            Self::Answer(answer) => Self::Answer(Box::new(answer.with_printed_masked(mask))),
+            other => other,
+        }
+    }
 }
 
 /// The members of the object.
@@ -92,6 +100,12 @@ impl HookAnswer {
                 value => hide_within(value, mask),
             }
         }
+        self
+    }
+
+    fn with_printed_masked(mut self, mask: &Mask) -> Self {
+        self.stdout = mask.hide_text(&self.stdout);
+        self.stderr = mask.hide_text(&self.stderr);
         self
     }
 

@@ -98,6 +98,12 @@ pub struct Job {
     /// Values that are masked wherever the output goes.
     #[serde(default)]
     pub secrets: Vec<String>,
+    /// Further values, masked in what it prints alone: a declared output may have to hand them on to another resource.
+    #[serde(default)]
+    pub printed_secrets: Vec<String>,
+    /// There are more of those than can be masked: nothing that it prints is shown.
+    #[serde(default)]
+    pub hide_printed: bool,
     /// There are more of them than can be masked: nothing that the program says is shown.
     #[serde(default)]
     #[serde(rename = "withheld")]

@@ -19,7 +19,7 @@ use nix::errno::Errno;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
-use super::capture::{CapturedStream, ForwardedOutput, Log, drain};
+use super::capture::{CapturedStream, ForwardedOutput, Log, OutputMasks, drain};
 use super::mask::Mask;
 use super::{
     GROUP, GROUP_RESERVE, HookOutput, Job, JobFile, JobResult, LOCK, OUTPUT, POSTPONED, Postponed, RESULT, RESULT_RESERVE,
@@ -173,6 +173,7 @@ fn write_result(tree: &Tree, ran: &JobResult) -> Result<()> {
 
 fn run_program(tree: &Tree, root: &Tree, job: &Job, log: &Arc<Mutex<Log>>) -> Result<JobResult> {
     let mask = Mask::of(&job.secrets, job.hide_output);
+    let printed = Mask::of(&[&job.secrets[..], &job.printed_secrets].concat(), job.hide_output || job.hide_printed);
     let (enough, waited) = std::io::pipe()?;
     let enough = Arc::new(enough);
     let mut child = spawn(job)?;
@@ -187,8 +188,10 @@ fn run_program(tree: &Tree, root: &Tree, job: &Job, log: &Arc<Mutex<Log>>) -> Re
     let kept = [job.stdout_is_json, false]
         .map(|is_answer| CapturedStream { answer: is_answer.then_some(HookOutput::NoAnswer), ..CapturedStream::default() });
     let [stdout, stderr] = kept.map(|kept| Arc::new(Mutex::new(kept)));
-    keep(child.stdout.take(), &enough, ForwardedOutput::new(std::io::stdout()), log, &mask, &streams, &stdout);
-    keep(child.stderr.take(), &enough, ForwardedOutput::new(std::io::stderr()), log, &mask, &streams, &stderr);
+    // What a hook answers has its outputs.
+    let masks = OutputMasks { printed: &printed, answer: &mask };
+    keep(child.stdout.take(), &enough, ForwardedOutput::new(std::io::stdout()), log, masks, &streams, &stdout);
+    keep(child.stderr.take(), &enough, ForwardedOutput::new(std::io::stderr()), log, masks, &streams, &stderr);
     drop(streams);
     let (status, timed_out) = match wait(child, group, job.time_limit_ms.map(Duration::from_millis)) {
         Ok(ended) => ended,
@@ -197,7 +200,7 @@ fn run_program(tree: &Tree, root: &Tree, job: &Job, log: &Arc<Mutex<Log>>) -> Re
     wait_for_streams(&drained, waited);
     let [(stdout, answer), (stderr, _)] = [stdout, stderr].map(|kept| {
         let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
-        (kept.masked.text(), kept.answer.take().unwrap_or_default())
+        (kept.masked.text(), kept.answer.take().unwrap_or_default().with_printed_masked(&printed))
     });
     Ok(JobResult {
         status: status.code().unwrap_or_else(|| -status.signal().unwrap_or(1)),
@@ -327,15 +330,15 @@ fn keep(
     enough: &Arc<PipeReader>,
     mut to: impl Write + Send + 'static,
     log: &Arc<Mutex<Log>>,
-    mask: &Mask,
+    masks: OutputMasks<'_>,
     done: &Sender<()>,
     kept: &Arc<Mutex<CapturedStream>>,
 ) {
     if let Some(stream) = stream {
         let (kept, enough, log) = (Arc::clone(kept), Arc::clone(enough), Arc::clone(log));
-        let (mask, done) = (mask.clone(), done.clone());
+        let (printed, answer, done) = (masks.printed.clone(), masks.answer.clone(), done.clone());
         let reader = std::thread::Builder::new().name("output".to_owned()).spawn(move || {
-            drain(stream, &enough, &mut to, &log, &kept, &mask);
+            drain(stream, &enough, &mut to, &log, &kept, OutputMasks { printed: &printed, answer: &answer });
             drop(done);
         });
         drop(reader);
@@ -576,6 +579,27 @@ mod tests {
         assert!(unread.contains("could not read this output"), "{unread}");
         let others: Vec<_> = ran.outputs.iter().filter(|(name, _)| *name != "long").collect();
         assert_eq!(others, [(&"new".to_owned(), &"******".to_owned())]);
+    }
+
+    #[test]
+    fn what_is_secret_by_its_name_is_masked_where_it_is_printed_and_handed_on_in_an_output() {
+        let dir = tempfile::tempdir().unwrap();
+        let left = dir.path().join("left").display().to_string();
+        let mut job = shell(&format!("echo a printed-value; echo a printed-value >&2; printf printed-value > {left}"));
+        job.outputs.insert("left".to_owned(), left);
+        job.printed_secrets = vec!["printed-value".to_owned()];
+        let (directory, ran) = run_job(&job);
+        let log = std::fs::read_to_string(directory.path().join(OUTPUT)).unwrap();
+        assert_eq!(
+            (ran.stdout.as_str(), ran.stderr.as_str(), log.as_str()),
+            ("a ******\n", "a ******\n", "a ******\na ******\n")
+        );
+        assert_eq!(ran.outputs["left"], "printed-value");
+        let answer = r#"{"deploy_stdout": "a printed-value", "deploy_status_code": 0, "left": "printed-value"}"#;
+        let hook = Job { stdout_is_json: true, outputs: BTreeMap::new(), ..shell(&format!("echo '{answer}'")) };
+        let (_directory, ran) = run_job(&Job { printed_secrets: job.printed_secrets, ..hook });
+        let HookOutput::Answer(answer) = &ran.answer else { panic!("{ran:?}") };
+        assert_eq!((answer.stdout.as_str(), answer.outputs["left"].as_str()), ("a ******", Some("printed-value")));
     }
 
     #[test]

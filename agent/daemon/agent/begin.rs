@@ -1,10 +1,12 @@
 //! What may be started now: looked at afresh whenever something moved.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::Agent;
 use super::view::{is_judged, withdrawal_reason};
+use crate::budgets::SECRET_TEXTS;
 use crate::collect::HEAT_PARAMS;
+use crate::daemon::masking::KnownSecrets;
 use crate::daemon::node;
 use crate::daemon::reason::{bad_parameters, reason};
 use crate::deploy::{
@@ -285,7 +287,10 @@ impl Agent {
             _ => hooks::external(&deployment, &self.host.root, &self.host.settings.deploy.hook_dirs, limit, is_secret),
         };
         let job = match job {
-            Ok(job) => Job { begun_mark: self.ledger.journal.begun_mark(&deployment.id), ..job },
+            Ok(job) => {
+                let begun_mark = self.ledger.journal.begun_mark(&deployment.id);
+                with_inputs_masked(Job { begun_mark, ..job }, &deployment)
+            }
             Err(error) => {
                 let code = if work == Work::Script { Code::DeploymentMalformed } else { Code::DeploymentNoHook };
                 self.refuse(&deployment, code, &error)?;
@@ -504,4 +509,41 @@ fn mistakes(malformed: &Malformed) -> Error {
     Error::permanent(malformed.mistakes.join("; "))
         .rule("a deployment must be an object with id, group, inputs, outputs, options")
         .remedy("correct the template")
+}
+
+/// The job, with whatever `metadata` masks of its inputs masked in what it prints.
+fn with_inputs_masked(mut job: Job, deployment: &Deployment) -> Job {
+    let mut known = KnownSecrets::default();
+    known.learn(&Value::Array(deployment.inputs.iter().map(|one| json!({"name": one.name, "value": one.value})).collect()));
+    match known.within(SECRET_TEXTS) {
+        Some(texts) => job.printed_secrets = texts,
+        None => job.hide_printed = true,
+    }
+    job
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Attack: what `metadata` and `support` masked by its name was in a script's log, in `status`, and in what Heat heard.
+    #[test]
+    fn whatever_metadata_masks_of_inputs_is_masked_in_what_a_script_prints() {
+        let inputs = json!([
+            {"name": "db_password", "value": "by-name"}, {"name": "ADMIN_TOKEN", "value": "by-token"},
+            {"name": "account", "value": {"user": "shown-user", "password": "by-member"}},
+            {"name": "url", "value": "http://bob:in-a-url@h/"}, {"name": "zone", "value": "shown-zone"}]);
+        let entry = json!({"id": "a", "group": "script", "config": "", "inputs": inputs});
+        let deployment = Deployment::parse(&entry).unwrap().unwrap();
+        let job = with_inputs_masked(Job::default(), &deployment);
+        for secret in ["by-name", "by-token", "by-member", "bob:in-a-url"] {
+            assert!(job.printed_secrets.iter().any(|text| text == secret), "{secret}: {:?}", job.printed_secrets);
+        }
+        assert!(!job.printed_secrets.iter().any(|text| text.contains("shown")) && job.secrets.is_empty());
+        let many: Vec<Value> =
+            (0..9000).map(|n| json!({"name": format!("{n}_password"), "value": format!("{n:0>40}")})).collect();
+        let entry = json!({"id": "a", "group": "script", "config": "", "inputs": many});
+        let job = with_inputs_masked(Job::default(), &Deployment::parse(&entry).unwrap().unwrap());
+        assert!(job.hide_printed && !job.hide_output, "outputs are handed on all the same");
+    }
 }

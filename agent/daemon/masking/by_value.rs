@@ -36,11 +36,16 @@ impl KnownSecrets {
         self.texts.iter().cloned().collect()
     }
 
+    /// The same, if it has no more than so many bytes.
+    pub(crate) fn within(self, bytes: usize) -> Option<Vec<String>> {
+        let is_too_much = self.is_too_much || self.texts.iter().map(String::len).sum::<usize>() > bytes;
+        (!is_too_much).then(|| self.texts.into_iter().collect())
+    }
+
     /// All that was learnt, ready to be looked for.
     pub(crate) fn mask(&self) -> TextMask {
-        let is_too_much = self.is_too_much || self.texts.iter().map(String::len).sum::<usize>() > KNOWN_SECRETS;
-        let all: Vec<String> = self.texts.iter().cloned().collect();
-        TextMask((!is_too_much).then(|| Mask::hiding(&all)))
+        let known = Self { texts: self.texts.clone(), is_too_much: self.is_too_much };
+        TextMask(known.within(KNOWN_SECRETS).map(|all| Mask::hiding(&all)))
     }
 
     /// What of the original is not in what is shown of it.

@@ -54,6 +54,8 @@ pub fn job(deployment: &Deployment, limit_ms: Option<u64>, is_secret: impl Fn(&s
         begun_mark: None,
         hide_output: secrets.is_none(),
         secrets: secrets.unwrap_or_default(),
+        printed_secrets: Vec::new(),
+        hide_printed: false,
     })
 }
 
