@@ -12,7 +12,7 @@ use crate::deploy::Generations;
 use crate::desired::Desired;
 use crate::error::{Error, Result};
 use crate::files::Tree;
-use crate::identity::{Identity, InstanceRecord, claim, owner, prune_beside, succeed, take_back};
+use crate::identity::{Identity, InstanceRecord, claim, owner, prune_beside, succeed, take_back, take_back_deployed};
 use crate::kubernetes::{self, MachineFacts};
 use crate::output::print_error;
 use crate::report::notify::Notify;
@@ -59,14 +59,17 @@ impl Host {
                 record
             }
         };
+        let deployed = &self.settings.deploy.deployed_dir;
+        let mut is_back = false;
         if record.predecessor.is_some() {
             // After a kill there may be thousands of files to move.
             Notify::default().ready();
-            if take_back(&self.state, &self.settings.deploy.deployed_dir, &record.instance)? {
-                let line =
-                    format!("this disk was that of {} before: the scripts that ran there do not run again", record.instance);
-                self.report.emit(Event::new(Code::IdentityRecorded, line).phase(Phase::Settings));
-            }
+            is_back = take_back(&self.state, deployed, &record.instance)?;
+        }
+        is_back |= take_back_deployed(deployed, &record.instance)?;
+        if is_back {
+            let line = format!("this disk was that of {} before: the scripts that ran there do not run again", record.instance);
+            self.report.emit(Event::new(Code::IdentityRecorded, line).phase(Phase::Settings));
         }
         // Less is known of a wrong backup then; nothing else depends on it.
         if let Err(error) = claim(&self.settings.deploy.deployed_dir, &record.instance) {

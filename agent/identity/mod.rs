@@ -14,7 +14,8 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Context, Error, Result};
 use crate::files::Tree;
 pub use record::{
-    ASIDE, InstanceRecord, LEARNT, Leftovers, Predecessor, bytes_aside, claim, may_start, owner, prune_beside, succeed, take_back,
+    ASIDE, InstanceRecord, LEARNT, Leftovers, Predecessor, bytes_aside, claim, may_start, owner, prune_beside, succeed,
+    take_back, take_back_deployed,
 };
 
 /// Readable by root alone.

@@ -11,10 +11,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::Identity;
-use crate::budgets::ASIDE_DISK;
+use crate::budgets::{ASIDE_DISK, DOCUMENT_MEMORY, json};
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
-use crate::files::{Attributes, Tree};
+use crate::files::{Attributes, READ_LIMIT, Tree};
 use crate::report::{Code, Report};
 
 const FILE: &str = "identity.json";
@@ -214,6 +214,35 @@ pub fn take_back(state: &Tree, deployed: &Path, machine: &Identity) -> Result<bo
     Ok(is_any)
 }
 
+/// The same of the replaced tools' record alone: the state may have been removed where another instance had the disk, as `reset` does. What
+/// was moved away says itself whose it is. What is not known to be a script's stays.
+///
+/// # Errors
+/// If something cannot be looked at or renamed.
+pub fn take_back_deployed(deployed: &Path, machine: &Identity) -> Result<bool> {
+    let Some(beside) = RelatedDirectory::open(deployed) else { return Ok(false) };
+    let mut is_any = false;
+    for number in beside.numbers()?.into_iter().rev() {
+        let place = beside.target(number);
+        if owner(&beside.parent.base().join(&place)).as_ref() != Some(machine) {
+            continue;
+        }
+        let is_scripts = |name: &OsStr| {
+            let id = name.to_str().and_then(|name| name.split('.').next()).filter(|id| !id.is_empty())?;
+            // It may have moved just now.
+            let file = |folder: &Path| beside.parent.read(&folder.join(format!("{id}.json")), READ_LIMIT).ok().flatten();
+            let entry = file(&place).or_else(|| file(Path::new(&beside.name)))?;
+            // An empty one is a mark, by which a script does not run again.
+            let entry = if entry.is_empty() { Value::Null } else { json::value(&entry, DOCUMENT_MEMORY).ok()? };
+            Some(entry.get("group").is_none_or(|group| group != NODE_GROUP))
+        };
+        is_any |= move_missing(&beside.parent, &place, Path::new(&beside.name), |name| {
+            name == OWNER || !is_scripts(name).unwrap_or(false)
+        })?;
+    }
+    Ok(is_any)
+}
+
 /// Moves what is in one directory and not in another one there, but for what stays. Whether there was anything.
 fn move_missing(tree: &Tree, from: &Path, to: &Path, stays: impl Fn(&OsStr) -> bool) -> Result<bool> {
     let mut is_any = false;
@@ -281,8 +310,17 @@ impl RelatedDirectory {
         name.into()
     }
 
+    /// The numbers under which it was moved away, the oldest first.
+    fn numbers(&self) -> Result<Vec<u32>> {
+        let prefix = format!("{}.aside-", self.name.to_string_lossy());
+        let names = self.parent.list(Path::new(""))?;
+        let mut numbers: Vec<u32> = names.iter().filter_map(|name| name.to_str()?.strip_prefix(&prefix)?.parse().ok()).collect();
+        numbers.sort_unstable();
+        Ok(numbers)
+    }
+
     fn last(&self) -> Result<u32> {
-        last(&self.parent, Path::new(""), &format!("{}.aside-", self.name.to_string_lossy()))
+        Ok(self.numbers()?.last().copied().unwrap_or(0))
     }
 
     fn set_aside(&self, number: u32) -> Result<()> {
@@ -333,13 +371,9 @@ pub fn bytes_aside(state: &Tree) -> Result<u64> {
 /// If something cannot be removed.
 pub fn prune_beside(path: &Path) -> Result<Vec<String>> {
     let Some(beside) = RelatedDirectory::open(path) else { return Ok(Vec::new()) };
-    let prefix = format!("{}.aside-", beside.name.to_string_lossy());
-    let names = beside.parent.list(Path::new(""))?;
-    let mut numbers: Vec<u32> = names.iter().filter_map(|name| name.to_str()?.strip_prefix(&prefix)?.parse().ok()).collect();
-    numbers.sort_unstable();
     let mut gone = Vec::new();
-    for number in numbers.iter().rev().skip(KEEP) {
-        let target = beside.target(*number);
+    for number in beside.numbers()?.into_iter().rev().skip(KEEP) {
+        let target = beside.target(number);
         beside.parent.remove_dir_all(&target)?;
         gone.push(target.display().to_string());
     }
@@ -470,6 +504,43 @@ mod tests {
         assert_eq!(disk.read("state/work/1/result.json").as_deref(), Some("a"));
         assert!(disk.read("state/aside/2/deployments/3.json").is_some() && disk.read("state/aside/1/node.json").is_some());
         assert!(!disk.take_back("a"), "once");
+    }
+
+    /// Attack: the state was removed while another instance had the disk, and every script ran a second time.
+    #[test]
+    fn without_a_state_the_replaced_tools_record_says_what_ran() {
+        let disk = Disk::new();
+        let deployed = disk.dir.path().join("deployed");
+        for (number, owner) in [(1, "a"), (2, "b")] {
+            claim(&disk.dir.path().join(format!("deployed.aside-{number}")), &id(owner)).unwrap();
+        }
+        for (name, text) in [
+            ("1/script.json", r#"{"group": "script"}"#),
+            ("1/script.notify.json", "{}"),
+            ("1/empty.json", ""),
+            ("1/node.json", r#"{"group": "kubernetes-node"}"#),
+            ("1/node.notify.json", "{}"),
+            ("1/broken.json", "{"),
+            ("2/other.json", r#"{"group": "script"}"#),
+        ] {
+            disk.put(&format!("deployed.aside-{name}"), text);
+        }
+        let before = Tree::open(&deployed).unwrap().list(Path::new("")).unwrap().len();
+        assert!(take_back_deployed(&deployed, &id("a")).unwrap());
+        for (name, is_back) in [
+            ("script", true),
+            ("script.notify", true),
+            ("empty", true),
+            ("node", false),
+            ("node.notify", false),
+            ("broken", false),
+            ("other", false),
+        ] {
+            assert_eq!(disk.read(&format!("deployed/{name}.json")).is_some(), is_back, "{name}");
+        }
+        assert_eq!(Tree::open(&deployed).unwrap().list(Path::new("")).unwrap().len(), before + 3);
+        assert!(!take_back_deployed(&deployed, &id("a")).unwrap(), "once");
+        assert!(!take_back_deployed(&deployed, &id("c")).unwrap());
     }
 
     #[test]
