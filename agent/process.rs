@@ -1,4 +1,6 @@
 //! How a process of this program begins and ends: its options, what it runs on, exit codes.
+//!
+//! In: nothing but the operating system. Out: the runtime that a command waits on, and exit codes. Never: what a command does.
 
 use std::path::PathBuf;
 
