@@ -34,7 +34,8 @@ pub mod exit {
     /// Failed; for `run --once`: a deployment failed.
     pub const FAILED: ExitCode = ExitCode::FAILURE;
 
-    /// Only `plan`, `repair --dry-run`, `status` and `certificates`: changes are pending, something is degraded or near its end.
+    /// Only `plan`, `status`, `certificates`, and `--dry-run` of `repair`, `rollback` and `reset`: changes are pending,
+    /// something is degraded or near its end.
     #[must_use]
     pub fn pending() -> ExitCode {
         ExitCode::from(2)
