@@ -1,4 +1,6 @@
 //! Pauses that grow between tries, and the chance that spreads a fleet's.
+//!
+//! In: how many tries have failed, or a pause that somebody asked for. Out: how long to wait. Never: the wait itself, or whether there is another try.
 
 use std::time::Duration;
 

@@ -1,5 +1,7 @@
 //! The one clock. Everything that asks for the time or waits for it does so here, so that tests
 //! can set the time themselves.
+//!
+//! In: durations, limits, futures. Out: times, moments in the order of events, and waits that end. Never: a decision about what is late.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,4 +1,6 @@
 //! Futures that run side by side.
+//!
+//! In: futures of one type. Out: what they came to, in their order. Never: a task or a thread of its own.
 
 use std::future::Future;
 

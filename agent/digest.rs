@@ -1,4 +1,7 @@
 //! SHA-256 as text: tells contents apart, and makes safe names of what comes from outside.
+//!
+//! In: bytes, or a value as JSON. Out: 64 hexadecimal digits, or the first 32 as a name. Never: protection of a
+//! secret that can be guessed.
 
 use std::io::{Result, Write};
 

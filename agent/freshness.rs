@@ -14,7 +14,7 @@
 //!
 //! In: [`Moment`]s, which the clock hands out in the order of events, so that no wall clock that is set can confuse them. Out:
 //! whether the newest answer covers a fact, and whether a signal about it may leave. Signals and their retries, supersession and the
-//! start of scripts all ask here; what is not covered is asked for by `Collector::ask`.
+//! start of scripts all ask here; what is not covered is asked for by `Collector::ask`. Never: a request, or a look at the wall clock.
 
 use std::time::Duration;
 

@@ -1,4 +1,6 @@
 //! Maps and sets of what an iterator gives.
+//!
+//! In: an iterator. Out: a map or a set. Never: a sort.
 
 /// Makes a map or a set of what an iterator gives.
 pub(crate) trait Gather: Iterator + Sized {

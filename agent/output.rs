@@ -1,4 +1,7 @@
 //! Standard output and standard error of commands.
+//!
+//! In: what a command has to say. Out: bytes on standard output or standard error. Never: a message for the journal, or a control sequence of somebody
+//! else's on a terminal.
 
 use std::borrow::Cow;
 use std::io::{IsTerminal, Write};

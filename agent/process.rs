@@ -1,4 +1,6 @@
 //! How a process of this program begins and ends: its options, what it runs on, exit codes.
+//!
+//! In: nothing but the operating system. Out: the runtime that a command waits on, and exit codes. Never: what a command does.
 
 use std::path::PathBuf;
 
@@ -32,7 +34,8 @@ pub mod exit {
     /// Failed; for `run --once`: a deployment failed.
     pub const FAILED: ExitCode = ExitCode::FAILURE;
 
-    /// Only `plan`, `repair --dry-run`, `status` and `certificates`: changes are pending, something is degraded or near its end.
+    /// Only `plan`, `status`, `certificates`, and `--dry-run` of `repair`, `rollback` and `reset`: changes are pending,
+    /// something is degraded or near its end.
     #[must_use]
     pub fn pending() -> ExitCode {
         ExitCode::from(2)

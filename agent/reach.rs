@@ -1,4 +1,6 @@
 //! Whether packets arrive: connections that nobody needs to accept, because any answer to the first packet is one.
+//!
+//! In: two addresses, or a host and a port. Out: whether a packet arrived, was turned back, or got no answer. Never: a byte of payload, or what follows from the answer.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;

@@ -1,5 +1,7 @@
 //! News about directories, by inotify, and about devices, by udev's netlink socket. Nobody may rely on it alone: every
 //! waiter has a poll as the fallback.
+//!
+//! In: directories and files to watch. Out: that something may have changed there, or with a device or a route. Never: what has changed.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::path::Path;

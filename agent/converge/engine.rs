@@ -190,33 +190,7 @@ impl<'a, U: UnitManager, V: Volumes, P: Prober + Objects + PodNetwork + EtcdMemb
             Failure::new(Code::NodeFailed, "order of steps", cause).remedy("This is a bug of heat-node-agent: please report it.")
         })?;
 
-        self.begin(StepId::Checks);
-        for add_on in &self.desired.add_ons {
-            let failed = |error| Failure::from_error(Code::AddOnFailed, StepId::AddOn(add_on.name.clone()), &error);
-            add_ons::read(self.context.root, add_on).map_err(failed)?;
-        }
-        while let Err(error) = self.context.volumes.check_stores(self.desired).await {
-            if error.kind() != ErrorKind::Transient {
-                return Err(store::unsuitable_store(&error));
-            }
-            self.starter.patience("checking the stores", None, error).await?;
-        }
-        // A disk may be waited for in these.
-        self.context.progress.expect(graph::shown(self.desired));
-        let left = self.starter.left();
-        let check_places = Box::pin(self.context.volumes.check_places(self.desired, left));
-        match self.context.clock.limit(left + GRACE, check_places).await {
-            Some(checked) => checked?,
-            None => return Err(Failure::new(Code::VolumeFailed, StepId::Checks, "the volumes could not be inspected in time")),
-        }
-
-        // Another range cannot be taken back once files name it and who reads them was restarted.
-        if let Some(store) = self.desired.flannel.as_ref().filter(|store| store.writes) {
-            let refused = self.context.prober.refuse(store, self.context.flanneld).await;
-            refused.map_err(|error| Failure::from_error(Code::FlannelKeyFailed, StepId::FlannelKey, &error))?;
-        }
-        self.end();
-
+        self.check().await?;
         self.context.progress.expect(graph::shown(self.desired));
         self.context.progress.wait_for(graph.waits());
         self.begin("plan");
@@ -255,6 +229,37 @@ impl<'a, U: UnitManager, V: Volumes, P: Prober + Objects + PodNetwork + EtcdMemb
         }
         self.write_unowned(&unowned, &mut observed)?;
         Box::pin(self.run_graph(graph, &mut observed)).await
+    }
+
+    /// What can be refused before anything is touched.
+    async fn check(&mut self) -> std::result::Result<(), Failure> {
+        self.begin(StepId::Checks);
+        for add_on in &self.desired.add_ons {
+            let failed = |error| Failure::from_error(Code::AddOnFailed, StepId::AddOn(add_on.name.clone()), &error);
+            add_ons::read(self.context.root, add_on).map_err(failed)?;
+        }
+        while let Err(error) = self.context.volumes.check_stores(self.desired).await {
+            if error.kind() != ErrorKind::Transient {
+                return Err(store::unsuitable_store(&error));
+            }
+            self.starter.patience("checking the stores", None, error).await?;
+        }
+        // A disk may be waited for in these.
+        self.context.progress.expect(graph::shown(self.desired));
+        let left = self.starter.left();
+        let check_places = Box::pin(self.context.volumes.check_places(self.desired, left));
+        match self.context.clock.limit(left + GRACE, check_places).await {
+            Some(checked) => checked?,
+            None => return Err(Failure::new(Code::VolumeFailed, StepId::Checks, "the volumes could not be inspected in time")),
+        }
+
+        // Another range cannot be taken back once files name it and who reads them was restarted.
+        if let Some(store) = self.desired.flannel.as_ref().filter(|store| store.writes) {
+            let refused = self.context.prober.refuse(store, self.context.flanneld).await;
+            refused.map_err(|error| Failure::from_error(Code::FlannelKeyFailed, StepId::FlannelKey, &error))?;
+        }
+        self.end();
+        Ok(())
     }
 
     /// From here on whoever starts etcd has it start with data alone.
@@ -429,18 +434,16 @@ impl<'a, U: UnitManager, V: Volumes, P: Prober + Objects + PodNetwork + EtcdMemb
                     // These never wait, so that they are done where they become ready.
                     GraphStep::Directory(directory) => self.write_deferred_directory(directory, observed)?,
                     GraphStep::File(file) => self.write_deferred_file(file, observed)?,
-                    GraphStep::Unit(unit) => {
-                        running.push(workers.perform(step, Task::Begin(self.pending.contains(&unit.name))));
-                        continue;
-                    }
                     GraphStep::Volume(_)
                     | GraphStep::Certificates
                     | GraphStep::FlannelKey(_)
                     | GraphStep::EtcdMember(_)
+                    | GraphStep::Unit(_)
                     | GraphStep::Gate(_)
                     | GraphStep::Object(_)
                     | GraphStep::AddOn(_) => {
-                        running.push(workers.perform(step, Task::Begin(false)));
+                        let is_pending = matches!(step, GraphStep::Unit(unit) if self.pending.contains(&unit.name));
+                        running.push(workers.perform(step, Task::Begin(is_pending)));
                         continue;
                     }
                 }
@@ -478,16 +481,11 @@ impl<'a, U: UnitManager, V: Volumes, P: Prober + Objects + PodNetwork + EtcdMemb
                     );
                 }
                 (StepOutcome::Prepared(prepared), _) => self.commit(&prepared)?,
-                (StepOutcome::Something, _) => {
+                (StepOutcome::Something, GraphStep::Unit(unit)) if !unit.applies_files => {
                     self.outcome.changed = true;
-                    match step {
-                        GraphStep::Unit(unit) if !unit.applies_files => drop(fresh.insert(&unit.name)),
-                        GraphStep::Object(_) => {
-                            self.emit(Phase::Gates, Event::new(Code::ObjectWritten, format!("wrote {}", self.current_step)));
-                        }
-                        _ => {}
-                    }
+                    fresh.insert(&unit.name);
                 }
+                (StepOutcome::Something, _) => self.note_changed(step),
                 (StepOutcome::Nothing | StepOutcome::Answers(_) | StepOutcome::Passed(_), _) => {}
             }
             if let GraphStep::Unit(unit) = step {
@@ -495,6 +493,14 @@ impl<'a, U: UnitManager, V: Volumes, P: Prober + Objects + PodNetwork + EtcdMemb
             }
             self.end();
             graph.finish(&self.current_step);
+        }
+    }
+
+    /// The current step changed something.
+    fn note_changed(&mut self, step: GraphStep<'_>) {
+        self.outcome.changed = true;
+        if let GraphStep::Object(_) = step {
+            self.emit(Phase::Gates, Event::new(Code::ObjectWritten, format!("wrote {}", self.current_step)));
         }
     }
 

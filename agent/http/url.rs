@@ -1,4 +1,6 @@
 //! URLs: kept byte for byte, shown without their secrets.
+//!
+//! In: a URL as it was given. Out: its parts, a form that may be shown, whether a proxy applies. Never: a connection, or a byte of the URL changed.
 
 use std::borrow::Cow;
 use std::net::IpAddr;

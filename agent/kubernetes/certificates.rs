@@ -3,6 +3,9 @@
 //! The set is Magnum's (magnum-node.md 4.3), with certificates of their own for controller manager and scheduler, which
 //! Magnum's nodes let act as the cluster's administrator. Names and addresses are computed, never put together from text
 //! (magnum-node.md 7.5 no. 67).
+//!
+//! In: a cluster's specification, a role, facts about the machine. Out: requests for certificates, as a part of the [`Desired`]. Never: a key that the parameters do
+//! not give, or a question to a disk or network.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

@@ -1,4 +1,7 @@
 //! From a node's specification, and what its machine is, to everything that it should look like.
+//!
+//! In: a checked [`NodeSpec`], and [`MachineFacts`]. Out: one [`Desired`], in which nothing is defined twice. Never: a file, flag or
+//! unit of its own: components make those.
 
 use super::add_ons::{self, cloud_config, manifests};
 use super::certificates;

@@ -94,9 +94,35 @@ impl<H: VolumeBackend> VolumeKeeper<H> {
     ) -> AttemptResult<VolumeRecord> {
         self.clean_up(volume, record.as_ref(), attempts).await?;
         let moves = self.has_data_below(volume).map_err(|error| transient_stop("inspect", &error))?;
+        let found = self.ready_disk(volume, record, attempts).await?;
+        if volume.content == Content::ThinPool {
+            return self.put_pool_in_place(volume, &found, attempts).await;
+        }
+        if moves {
+            self.move_data(volume, &found).await?;
+        }
+        let what = self.mount(volume, &found, attempts).await?;
+        self.mark(volume, &found, &volume.mount_point).map_err(|error| failed("mark", &error))?;
+        self.set_root_owner(volume).map_err(|error| failed("mark", &error))?;
+        // Before the volume counts as in place: nobody looks at a move after that.
+        self.end_move(volume).map_err(|error| failed("move", &error))?;
+        let record = self.write_record(volume, &found.fs_type, &found.fs_uuid, found.size, VolumeState::InPlace, Some(what))?;
+        let message = format!("volume {} is mounted at {}", volume.disk, volume.mount_point);
+        let unit = mount_unit::name(&volume.mount_point);
+        self.emit(volume, event(Code::VolumeMounted, volume, message).unit(unit).duration(attempts.started.elapsed()));
+        Ok(record)
+    }
+
+    /// Waits for the disk of a volume, and formats it where it is blank and may be.
+    async fn ready_disk(
+        &self,
+        volume: &Volume,
+        record: Option<VolumeRecord>,
+        attempts: &mut Attempts,
+    ) -> AttemptResult<ReadyDisk> {
         let news = DeviceNews::open();
         let mut fleeting = None;
-        let found = loop {
+        loop {
             let (mut evidence, disk) =
                 self.read_evidence(volume, record.clone()).await.map_err(|error| transient_stop("inspect", &error))?;
             if let Some(disk) = disk.as_ref().filter(|_| !attempts.found) {
@@ -118,18 +144,14 @@ impl<H: VolumeBackend> VolumeKeeper<H> {
                 fleeting = None;
             }
             match (decision, disk) {
-                (FormatDecision::Format { force }, Some(disk)) => break self.format(volume, disk, force, &evidence).await?,
+                (FormatDecision::Format { force }, Some(disk)) => return self.format(volume, disk, force, &evidence).await,
                 (FormatDecision::Reuse, Some(disk)) => {
                     let one = evidence.disk.signatures.first();
                     let fs_uuid = one.and_then(|one| one.uuid.clone()).unwrap_or_default();
                     let size = one.and_then(|one| one.size).unwrap_or_default();
                     self.emit(volume, event(Code::VolumeReused, volume, format!("volume {} is used as it is", volume.disk)));
-                    break ReadyDisk {
-                        disk,
-                        fs_type: one.map_or(volume.content.kind(), |one| one.kind).to_owned(),
-                        fs_uuid,
-                        size,
-                    };
+                    let fs_type = one.map_or(volume.content.kind(), |one| one.kind).to_owned();
+                    return Ok(ReadyDisk { disk, fs_type, fs_uuid, size });
                 }
                 (refusal @ FormatDecision::Refuse { .. }, _) => return Err(refused(refusal).into()),
                 (FormatDecision::Wait(reason), _) => {
@@ -143,23 +165,7 @@ impl<H: VolumeBackend> VolumeKeeper<H> {
                 (_, _) if !attempts.left().is_zero() => self.next_inspection(&news, attempts).await,
                 (_, _) => return Err(missing(volume, "the disk disappeared again", attempts.deadline, &self.server()).into()),
             }
-        };
-        if volume.content == Content::ThinPool {
-            return self.put_pool_in_place(volume, &found, attempts).await;
         }
-        if moves {
-            self.move_data(volume, &found).await?;
-        }
-        let what = self.mount(volume, &found, attempts).await?;
-        self.mark(volume, &found, &volume.mount_point).map_err(|error| failed("mark", &error))?;
-        self.set_root_owner(volume).map_err(|error| failed("mark", &error))?;
-        // Before the volume counts as in place: nobody looks at a move after that.
-        self.end_move(volume).map_err(|error| failed("move", &error))?;
-        let record = self.write_record(volume, &found.fs_type, &found.fs_uuid, found.size, VolumeState::InPlace, Some(what))?;
-        let message = format!("volume {} is mounted at {}", volume.disk, volume.mount_point);
-        let unit = mount_unit::name(&volume.mount_point);
-        self.emit(volume, event(Code::VolumeMounted, volume, message).unit(unit).duration(attempts.started.elapsed()));
-        Ok(record)
     }
 
     /// What an agent left that was ended in the middle: its mkfs or copy, which goes on, and its look into the file system.

@@ -151,14 +151,25 @@ impl Checks<'_> {
     }
 
     pub(in crate::kubernetes) fn networks(&mut self) {
-        let networks = &self.spec.networks;
-        let (pods, services) = (networks.pods, networks.services);
-        let pods_name = self.pods_name();
-        let nodes = self.nodes();
-        for (name, network) in [("PORTAL_NETWORK_CIDR", services), (pods_name, pods)]
-            .into_iter()
-            .chain(nodes.map(|nodes| ("CLUSTER_SUBNET_CIDR", nodes)))
-        {
+        if !self.networks_may_be_used() {
+            return;
+        }
+        self.networks_do_not_overlap();
+        if !self.services_have_a_size() {
+            return;
+        }
+        self.dns();
+        self.parts_of_nodes();
+        self.check_overridden_pod_networks();
+        self.docker_bridge_overlap();
+        self.networks_are_of_one_family();
+    }
+
+    /// Whether none of the networks has addresses that mean something else.
+    fn networks_may_be_used(&mut self) -> bool {
+        let (pods, services) = (self.spec.networks.pods, self.spec.networks.services);
+        let networks = [("PORTAL_NETWORK_CIDR", services), (self.pods_name(), pods)];
+        for (name, network) in networks.into_iter().chain(self.nodes().map(|nodes| ("CLUSTER_SUBNET_CIDR", nodes))) {
             if let Some((other, what)) = special(network) {
                 let how = if other.contains(&network) { "is within" } else { "contains" };
                 let rule = "pods, services and nodes cannot have these addresses";
@@ -168,9 +179,15 @@ impl Checks<'_> {
                     rule,
                     "give another network, e.g. a part of 10.0.0.0/8",
                 );
-                return;
+                return false;
             }
         }
+        true
+    }
+
+    fn networks_do_not_overlap(&mut self) {
+        let (pods, services) = (self.spec.networks.pods, self.spec.networks.services);
+        let (pods_name, nodes) = (self.pods_name(), self.nodes());
         let mut pairs = vec![("PORTAL_NETWORK_CIDR", services, pods_name, pods)];
         if let Some(nodes) = nodes {
             pairs.push(("PORTAL_NETWORK_CIDR", services, "CLUSTER_SUBNET_CIDR", nodes));
@@ -197,21 +214,27 @@ impl Checks<'_> {
                 self.wrong(name, format!("{network} contains {who} {address}"), rule, "give another network");
             }
         }
+    }
+
+    /// Whether there are addresses enough for what every cluster has; too many are a mistake that hides no other.
+    fn services_have_a_size(&mut self) -> bool {
+        let services = self.spec.networks.services;
         if services.prefix_len() > services.max_prefix_len().saturating_sub(4) {
             let rule = "the API service and the cluster DNS need addresses in it";
             self.wrong("PORTAL_NETWORK_CIDR", format!("{services} is too small"), rule, "give a larger network, e.g. a /16");
-            return;
+            return false;
         }
         if services.max_prefix_len() - services.prefix_len() > 20 {
             let rule = "the API server accepts at most 20 bits of service addresses: a /12 for IPv4, a /108 for IPv6";
             self.wrong("PORTAL_NETWORK_CIDR", format!("{services} is too large"), rule, "give a smaller network, e.g. a /16");
         }
-        self.dns();
-        self.parts_of_nodes();
-        self.check_overridden_pod_networks();
-        self.docker_bridge_overlap();
-        let families =
-            [("KUBE_NODE_IP", self.address.map(|address| address.is_ipv6())), (pods_name, Some(matches!(pods, IpNet::V6(_))))];
+        true
+    }
+
+    fn networks_are_of_one_family(&mut self) {
+        let (pods, services) = (self.spec.networks.pods, self.spec.networks.services);
+        let of_nodes = ("KUBE_NODE_IP", self.address.map(|address| address.is_ipv6()));
+        let families = [of_nodes, (self.pods_name(), Some(matches!(pods, IpNet::V6(_))))];
         for (name, family) in families {
             if family.is_some_and(|v6| v6 != matches!(services, IpNet::V6(_))) {
                 let rule = "nodes, pods and services must use the same address family";

@@ -59,18 +59,6 @@ impl ClusterSpec {
         let keys = default_keys(minor, role, &control_plane);
         let magnum = parameters.get("MAGNUM_URL").is_some();
         let networks = networks(parameters, minor)?;
-        let items = |name: &str| parameters.get(name).unwrap_or_default().split(',').filter(|item| !item.is_empty());
-        let label = |key: &str, name: &str| Some((key.to_owned(), text(name)?));
-        // Magnum's own labels of a node (magnum-node.md 2.3, 2.5).
-        let own_labels = [
-            label("magnum.openstack.org/role", "NODEGROUP_ROLE"),
-            label("magnum.openstack.org/nodegroup", "NODEGROUP_NAME"),
-            (role == Role::Minion
-                && parameters.is_true("AUTO_HEALING_ENABLED")
-                && parameters.get("AUTO_HEALING_CONTROLLER") == Some("draino"))
-            .then(|| ("draino-enabled".to_owned(), "true".to_owned())),
-        ];
-        let options = |name: &str| text(name).unwrap_or_default();
         Some(Self {
             minor,
             tag,
@@ -98,21 +86,7 @@ impl ClusterSpec {
             is_first_master: parameters.number("MASTER_INDEX") == Some(0),
             master_index: parameters.given("MASTER_INDEX").and_then(|_| parameters.number("MASTER_INDEX")),
             runtime: runtime(parameters, minor),
-            node: NodeSettings {
-                labels: own_labels
-                    .into_iter()
-                    .flatten()
-                    .chain(
-                        items("NODE_LABELS").filter_map(|item| item.split_once('=').map(|(k, v)| (k.to_owned(), v.to_owned()))),
-                    )
-                    .collect(),
-                taints: items("NODE_TAINTS").map(str::to_owned).collect(),
-                static_pod_url: text("STATIC_POD_URL"),
-                swap: parameters.get("SWAP") == Some("allow"),
-                kube_reserved: text("KUBE_RESERVED"),
-                system_reserved: text("SYSTEM_RESERVED"),
-                public: ip("KUBE_NODE_PUBLIC_IP"),
-            },
+            node: node_settings(parameters, role),
             control_plane,
             cloud: cloud(parameters, minor),
             registry: registry(parameters, role),
@@ -131,21 +105,60 @@ impl ClusterSpec {
             },
             nodes: parameters.given("CLUSTER_SUBNET_CIDR").and_then(|text| text.parse().ok()),
             image_prefix: text("CONTAINER_INFRA_PREFIX").or_else(|| text("HYPERKUBE_PREFIX")),
-            add_ons: AddOns {
-                names: items("ADDONS").map(str::to_owned).collect(),
-                wait: Duration::from_secs(number("ADDONS_WAIT").into()),
-                registry: text("CONTAINER_INFRA_PREFIX"),
-                coredns_tag: text("COREDNS_TAG"),
-                metrics_server_tag: text("METRICS_SERVER_TAG"),
-            },
-            options: UserOptions {
-                kubelet: options("KUBELET_OPTIONS"),
-                api_server: options("KUBEAPI_OPTIONS"),
-                controller_manager: options("KUBECONTROLLER_OPTIONS"),
-                scheduler: options("KUBESCHEDULER_OPTIONS"),
-                proxy: options("KUBEPROXY_OPTIONS"),
-            },
+            add_ons: add_ons(parameters),
+            options: user_options(parameters),
         })
+    }
+}
+
+/// The items of a list, without empty ones.
+fn items<'a>(parameters: &'a Parameters, name: &str) -> impl Iterator<Item = &'a str> + use<'a> {
+    parameters.get(name).unwrap_or_default().split(',').filter(|item| !item.is_empty())
+}
+
+fn node_settings(parameters: &Parameters, role: Role) -> NodeSettings {
+    let text = |name: &str| parameters.get(name).map(str::to_owned);
+    let label = |key: &str, name: &str| Some((key.to_owned(), text(name)?));
+    let is_drained = role == Role::Minion
+        && parameters.is_true("AUTO_HEALING_ENABLED")
+        && parameters.get("AUTO_HEALING_CONTROLLER") == Some("draino");
+    // Magnum's own labels of a node (magnum-node.md 2.3, 2.5).
+    let own_labels = [
+        label("magnum.openstack.org/role", "NODEGROUP_ROLE"),
+        label("magnum.openstack.org/nodegroup", "NODEGROUP_NAME"),
+        is_drained.then(|| ("draino-enabled".to_owned(), "true".to_owned())),
+    ];
+    let given_labels = items(parameters, "NODE_LABELS").filter_map(|item| item.split_once('='));
+    NodeSettings {
+        labels: own_labels.into_iter().flatten().chain(given_labels.map(|(k, v)| (k.to_owned(), v.to_owned()))).collect(),
+        taints: items(parameters, "NODE_TAINTS").map(str::to_owned).collect(),
+        static_pod_url: text("STATIC_POD_URL"),
+        swap: parameters.get("SWAP") == Some("allow"),
+        kube_reserved: text("KUBE_RESERVED"),
+        system_reserved: text("SYSTEM_RESERVED"),
+        public: parameters.get("KUBE_NODE_PUBLIC_IP").and_then(|text| text.parse().ok()),
+    }
+}
+
+fn add_ons(parameters: &Parameters) -> AddOns {
+    let text = |name: &str| parameters.get(name).map(str::to_owned);
+    AddOns {
+        names: items(parameters, "ADDONS").map(str::to_owned).collect(),
+        wait: Duration::from_secs(parameters.number("ADDONS_WAIT").unwrap_or_default().into()),
+        registry: text("CONTAINER_INFRA_PREFIX"),
+        coredns_tag: text("COREDNS_TAG"),
+        metrics_server_tag: text("METRICS_SERVER_TAG"),
+    }
+}
+
+fn user_options(parameters: &Parameters) -> UserOptions {
+    let options = |name: &str| parameters.get(name).unwrap_or_default().to_owned();
+    UserOptions {
+        kubelet: options("KUBELET_OPTIONS"),
+        api_server: options("KUBEAPI_OPTIONS"),
+        controller_manager: options("KUBECONTROLLER_OPTIONS"),
+        scheduler: options("KUBESCHEDULER_OPTIONS"),
+        proxy: options("KUBEPROXY_OPTIONS"),
     }
 }
 
