@@ -523,15 +523,15 @@ impl Source {
             SourceName::Request => "Heat's temporary URL",
             SourceName::HeatLocal | SourceName::Local | SourceName::File | SourceName::HeatParams => return error.clone(),
         };
-        let place = "if `openstack catalog list` shows another address, correct /etc/os-collect-config.conf";
+        let place = "if `openstack catalog list` shows another address of it, correct /etc/os-collect-config.conf";
         let named = error.clone().context(format!("asking {server}"));
         match error.connect_failure() {
             Some(ConnectFailure::Refused { peer, trial }) => {
-                let trial = trial.iter().map(|trial| format!("{trial}: ")).collect::<String>();
-                named.remedy(format!("{trial}start {server} at {peer}; {place}"))
+                let trial = trial.iter().map(|trial| format!("; {trial}")).collect::<String>();
+                named.remedy(format!("{place}. If it shows {peer}, start {server} there{trial}"))
             }
             Some(ConnectFailure::Name(host)) => named.remedy(format!(
-                "`getent hosts {host}` checks it. Correct this node's name servers in /etc/resolv.conf; {place}"
+                "{place}. If it shows {host}, correct this node's name servers in /etc/resolv.conf, until `getent hosts {host}` prints an address"
             )),
             Some(ConnectFailure::Authority(_) | ConnectFailure::Silence | ConnectFailure::Clock | ConnectFailure::Expired)
             | None => named,

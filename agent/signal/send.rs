@@ -167,7 +167,7 @@ impl Sender {
             let is_closed = method != DeliveryMethod::AsGiven && (answer.unsent || answer.code == Some(500));
             let mut goes_on = verdict == SignalVerdict::Refused || is_closed;
             if method != DeliveryMethod::AsGiven {
-                answer.cause = format!("{}: {}", method.shown(), answer.cause);
+                answer.cause = format!("by another way ({}): {}", method.shown(), answer.cause);
             } else if let Some((why, remedy)) =
                 self.unaccepted(&to, &answer, is_only_way).filter(|_| verdict == SignalVerdict::Refused)
             {
@@ -231,7 +231,7 @@ impl Sender {
                     } else {
                         format!(" (the URL was made {} ago)", duration(age))
                     };
-                    let who = "Heat refuses the user who signed the URL: the stack is suspended or deleted, or that user is gone";
+                    let who = "the stack is suspended or deleted, or the user who signed the URL is gone";
                     (format!("{who}{expired}"), of_stack(url))
                 });
             }
@@ -273,7 +273,16 @@ impl Sender {
             Destination::Url { .. } => http.request(request.header("accept", "application/json")).await,
         };
         let mut answer = match answer {
-            Ok(response) => SignalResponse::status(response.status, response.retry_after(), &error_message(&response.body)),
+            Ok(response) => {
+                let service = if native_path(url).is_some() && matches!(destination, Destination::Url { .. }) {
+                    "heat-api-cfn"
+                } else {
+                    "heat-api"
+                };
+                let origin = split(url).map(|parts| format!("{}://{}", parts.scheme, parts.authority)).unwrap_or_default();
+                SignalResponse::status(response.status, response.retry_after(), &error_message(&response.body))
+                    .asks(&origin, service)
+            }
             // With Keystone in between it matters who did not answer.
             Err(error) if matches!(destination, Destination::User { .. }) => SignalResponse::none(&error, error.to_string()),
             Err(error) => SignalResponse::none(&error, error.cause()),
@@ -291,9 +300,9 @@ fn of_stack(url: &str) -> Remedy {
     let part = |at: usize| path.split('/').nth(at).unwrap_or_default();
     let (stack, resource) = (part(3), part(5));
     Remedy::said(format!(
-        "`openstack stack show {stack}`: if deleted, nobody waits. If suspended, `openstack stack resume {stack}`, and here \
-         `systemctl reload heat-node-agent`. In any other state, once no update runs, \
-         `openstack stack resource mark unhealthy {stack} {resource}` and update the stack, which runs {resource} again"
+        "`openstack stack show {stack}`: if it is deleted, do nothing: nobody waits. If it is suspended, `openstack stack resume {stack}`, \
+         then here `systemctl reload heat-node-agent`. In any other state the user is gone: once no update runs (one that waits for {resource} \
+         ends by its timeout), `openstack stack resource mark unhealthy {stack} {resource}`, and update the stack, which runs {resource} again"
     ))
 }
 

@@ -96,13 +96,13 @@ def copied_disk(server: Server):
     host.boot(expect="")
     failure = server.stage.failure("copied-disk")
     failure.since_the_boot()
-    failure.shows("it is still that of instance")
+    failure.shows("it has not changed since this disk was copied")
 
     def copied_again():
         host.be_instance("copy-of-it")
         host.cut()
         host.boot(expect="")
-    failure.way("write that one's settings into the file", "write another resource's settings into the file",
+    failure.way("write the settings of this server's own resource into the file", "write another resource's settings into the file",
                 lambda: host.exec("sed", "-i", "s,^access_key_id = .*,access_key_id = 2222,", CONF), copied_again)
     failure.mended()
 
