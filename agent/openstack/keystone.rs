@@ -531,9 +531,9 @@ fn refusal(response: &Response, credentials: &Credentials) -> Error {
 fn of_trustee(credentials: &Credentials) -> Remedy {
     let user = tidy(&credentials.user_id);
     Remedy::stack_update_or(format!(
-        "as admin, `openstack user show {user}`: if it is disabled, enable it. If it does not exist, or `openstack trust list --trustee \
-         {user}` lacks the template's TRUST_ID, Magnum has replaced user and trust; otherwise the password is wrong. In both cases set \
-         TRUSTEE_* and TRUST_ID as in Magnum's database (table cluster) and update the stack"
+        "as admin, `openstack user show {user}`: if it is disabled, enable it. Otherwise set TRUSTEE_* and TRUST_ID as in Magnum's database \
+         (table cluster) and update the stack: Magnum has replaced user and trust (if `openstack trust list --trustee {user}` lacks TRUST_ID) or \
+         TRUSTEE_PASSWORD is wrong"
     ))
 }
 

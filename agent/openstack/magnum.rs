@@ -129,9 +129,9 @@ impl<'a> Magnum<'a> {
                 parameter(peer)
             )),
             Some(ConnectFailure::Authority(peer)) => Remedy::stack_update_or(format!(
-                "if `openstack catalog list` does not have {peer}, correct {}. If it does, the last \"i:\" line of `openssl s_client -connect \
-                 {peer} </dev/null` names the CA: set OPENSTACK_CA to its certificate. Update the stack. If OPENSTACK_CA has signed that CA, \
-                 the cloud's operators must add it to the server's chain",
+                "if `openstack catalog list` lacks {peer}, correct {}. Else the last \"i:\" of `openssl s_client -connect {peer} </dev/null` is the \
+                 CA to trust: set OPENSTACK_CA to its certificate or, if OPENSTACK_CA signed it, have it added to the server's chain. Update \
+                 the stack",
                 parameter(peer)
             )),
             Some(ConnectFailure::Silence | ConnectFailure::Clock | ConnectFailure::Expired) | None => return error,
@@ -195,11 +195,7 @@ impl<'a> Magnum<'a> {
     /// What to do about a user who may not have the certificates. Magnum's default policy lets the cluster's own trustee have them without a
     /// role, and names that user CLUSTER_PROJECT (its trust_manager.py).
     fn of_refused_user(&self) -> String {
-        let (policy, cluster) = (
-            "add \"or rule:cluster_user\" to certificate:get and certificate:create in /etc/magnum/policy.yaml on \
-                                  Magnum's hosts, if they are there",
-            &self.access.cluster,
-        );
+        let policy = "add \"or rule:cluster_user\" to certificate:get and certificate:create in Magnum's policy.yaml";
         match &self.user {
             None => format!(
                 "{policy}; if that is so already, set USER_TOKEN to a token of this cluster's trustee and update the stack"
@@ -210,7 +206,7 @@ impl<'a> Magnum<'a> {
                 )
             }
             Some(user) => format!(
-                "as admin, `openstack user show {}`: its name begins with its cluster's id. If that is {cluster}, {policy}. If not, set \
+                "as admin, `openstack user show {}`: its name begins with its cluster's id. If that is CLUSTER_UUID, {policy}. If not, set \
                  CLUSTER_UUID, TRUSTEE_* and TRUST_ID as in Magnum's database (table cluster) and update the stack",
                 user.user_id
             ),

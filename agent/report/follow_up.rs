@@ -42,9 +42,7 @@ impl FollowUp<'_> {
                 return Remedy::said(format!("{}, then `heat-node-agent rerun {id}`", text.trim_end_matches('.')));
             }
             (AfterRemedy::StackUpdateOrResume, Self::Rerun(_)) => {
-                format!(
-                    "If you did not update the stack, run `heat-node-agent rerun {id}`; Heat shows the failure until an update"
-                )
+                format!("If you did not update the stack, run `heat-node-agent rerun {id}`; Heat keeps the failure")
             }
             (AfterRemedy::StackUpdate, Self::Rerun(_)) => "The agent then continues by itself".to_owned(),
             (AfterRemedy::Resume, Self::Rerun(_)) => format!("Then run `heat-node-agent rerun {id}`. {STAYS_FAILED}"),
@@ -134,8 +132,8 @@ mod tests {
             (
                 rerun,
                 Remedy::stack_update_or("attach it; or correct its id and update the stack"),
-                "attach it; or correct its id and update the stack. If you did not update the stack, run `heat-node-agent rerun d1`; Heat shows \
-                 the failure until an update",
+                "attach it; or correct its id and update the stack. If you did not update the stack, run `heat-node-agent rerun d1`; Heat keeps \
+                 the failure",
             ),
             (rerun, "".into(), ""),
             (waits, "attach it".into(), "attach it. The agent then continues by itself within 30 s"),

@@ -285,7 +285,7 @@ pub fn ended_with(status: i32) -> String {
 pub fn script_remedy(id: &str, code: Option<&str>) -> String {
     let id = argument(id);
     let supply = if code == Some(Code::DeploymentTimedOut.entry().code) {
-        "If it waited for something, supply that; if it only needs longer, raise [deploy] time_limit in /etc/heat-node-agent/agent.toml and \
+        "If it waited for something, supply that; if it only needs longer, raise [deploy] time_limit (of all deployments) in /etc/heat-node-agent/agent.toml and \
          `systemctl restart heat-node-agent`. Then"
     } else {
         "Supply what it lacks and"

@@ -226,13 +226,9 @@ impl Sender {
                     (format!("the signal URL has expired or was revoked: {made}, and {KEYSTONE_LIMIT}"), old)
                 } else {
                     // The answer is the same for a shorter limit of Keystone's and for a user who is gone.
-                    let expired = if is_only_way {
-                        format!(", or the URL, made {} ago, has expired by a shortened [credential] auth_ttl", duration(age))
-                    } else {
-                        format!(" (the URL was made {} ago)", duration(age))
-                    };
-                    let who = "the stack is suspended or deleted, or the user who signed the URL is gone";
-                    (format!("{who}{expired}"), of_stack(url))
+                    let expired = if is_only_way { ", or the URL has expired by a shortened [credential] auth_ttl" } else { "" };
+                    let who = "the stack is suspended or deleted, or the user who signed the URL";
+                    (format!("{who} {} ago is gone{expired}", duration(age)), of_stack(url))
                 });
             }
             (Destination::Url { .. }, 401 | 403) => {
@@ -300,9 +296,9 @@ fn of_stack(url: &str) -> Remedy {
     let part = |at: usize| path.split('/').nth(at).unwrap_or_default();
     let (stack, resource) = (part(3), part(5));
     Remedy::said(format!(
-        "`openstack stack show {stack}`: if it is deleted, do nothing: nobody waits. If it is suspended, `openstack stack resume {stack}`, \
-         then here `systemctl reload heat-node-agent`. In any other state the user is gone: once no update runs (one that waits for {resource} \
-         ends by its timeout), `openstack stack resource mark unhealthy {stack} {resource}`, and update the stack, which runs {resource} again"
+        "`openstack stack show {stack}`: if deleted, nobody waits: do nothing. If suspended, `openstack stack resume {stack}`, then here \
+         `systemctl reload heat-node-agent`. Else the user is gone: once no update runs (one that waits for {resource} ends by its timeout), \
+         `openstack stack resource mark unhealthy {stack} {resource}`, then update the stack: {resource} runs again"
     ))
 }
 

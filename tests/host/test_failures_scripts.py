@@ -30,7 +30,7 @@ def scripts(server: Server):
     failure = stage.failure("script-fails")
     server.script("check", CHECK)
     failure.shows("FAILED deployment check (exit status 3", "no settings for zone b", heat="check", failed=True)
-    failure.way("correct it in the template and update the stack", "update the stack with another script", lambda: server.script("check"),
+    failure.way("correct the script in the template and update the stack", "update the stack with another script", lambda: server.script("check"),
                 lambda: server.script("check", CHECK))
     failure.mended("write the settings", lambda: host.write("/srv/settings", "b\n"))
 
@@ -83,7 +83,7 @@ def full_root(server: Server):
     failure = server.stage.failure("full-root")
     resize(int(host.sh("df --output=used -k / | tail -n 1")) + 4)
     server.script("late")
-    failure.shows("FAILED", "No space left")
+    failure.shows("FAILED", "no space is left")
     failure.mended("make room", lambda: resize(4 << 20))
 
 

@@ -403,7 +403,9 @@ impl MonitoredComponent {
             } else {
                 (format!("{unit} is {}", state.describe()), format!("`systemctl list-jobs`; {looks}"))
             };
-            (ProblemKind::Starting, "starting".to_owned(), cause, remedy.into())
+            let lacks_space = state.sub_state == "start-pre" && self.needs.store.is_some();
+            let summary = if lacks_space { "down for lack of space" } else { "starting" };
+            (ProblemKind::Starting, summary.to_owned(), cause, remedy.into())
         } else if state.is_failed() {
             let cause = format!("{unit} is {}", state.describe());
             (ProblemKind::Down, "failed".to_owned(), cause, format!("{looks}; `systemctl start {unit}` starts it").into())
