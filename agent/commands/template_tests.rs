@@ -143,7 +143,7 @@ fn what_only_heat_knows_is_no_mistake_and_what_is_wrong_all_the_same_is_one() {
         assert_eq!(mistakes(&values), Vec::<String>::new(), "{values}");
     }
     for (values, expected) in [
-        (format!("{{map_merge: [{UNKNOWN}, {{ROLE: minor}}]}}"), "t.yaml:9: d ROLE: \"minor\" is not one"),
+        (format!("{{map_merge: [{UNKNOWN}, {{ROLE: minor}}]}}"), "t.yaml:9: d ROLE: \"minor\" is not allowed"),
         (format!("{{ROLE: {UNKNOWN}, KUBE_TAGG: {UNKNOWN}}}"), "t.yaml:9: d KUBE_TAGG: is not a parameter"),
         // Whatever the version is, two volumes cannot be one.
         (
