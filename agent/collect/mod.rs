@@ -417,7 +417,7 @@ impl Collector {
         self.keep_learnt();
         let resource = self.left_over_resource().map(str::to_owned);
         for path in self.left_over.news(&self.files.left_over) {
-            let line = format!("{path} is ignored: it is still that of the instance from whose disk this one was copied");
+            let line = format!("{path} is ignored: it has not changed since this disk was copied from that of another instance");
             let event = Event::new(Code::SourceLeftOver, line)
                 .phase(Phase::Metadata)
                 .remedy(left_over_remedy(&path, resource.as_deref()));

@@ -517,21 +517,26 @@ impl Source {
 
     /// Names whose server cannot be reached, what to start there, and where its address is learnt from.
     fn with_place(&self, error: &Error) -> Error {
-        let server = match self.name {
-            SourceName::Cfn => "Heat's metadata service (heat-api-cfn)",
-            SourceName::Heat => "Heat (heat-api)",
-            SourceName::Request => "Heat's temporary URL",
+        let (server, endpoint) = match self.name {
+            SourceName::Cfn => ("Heat's metadata service (heat-api-cfn)", "cloudformation"),
+            SourceName::Heat => ("Heat (heat-api)", "orchestration"),
+            SourceName::Request => ("Heat's temporary URL", "object-store"),
             SourceName::HeatLocal | SourceName::Local | SourceName::File | SourceName::HeatParams => return error.clone(),
         };
-        let place = "if `openstack catalog list` shows another address, correct /etc/os-collect-config.conf";
+        let place = |at: &str| {
+            format!(
+                "if `openstack catalog list` has no {endpoint} endpoint at {at}, correct /etc/os-collect-config.conf. If it has, "
+            )
+        };
         let named = error.clone().context(format!("asking {server}"));
         match error.connect_failure() {
             Some(ConnectFailure::Refused { peer, trial }) => {
-                let trial = trial.iter().map(|trial| format!("{trial}: ")).collect::<String>();
-                named.remedy(format!("{trial}start {server} at {peer}; {place}"))
+                let trial = trial.iter().map(|trial| format!("; {trial}")).collect::<String>();
+                named.remedy(format!("{}start {server} there{trial}", place(peer)))
             }
             Some(ConnectFailure::Name(host)) => named.remedy(format!(
-                "`getent hosts {host}` checks it. Correct this node's name servers in /etc/resolv.conf; {place}"
+                "{}correct this node's name servers in /etc/resolv.conf, until `getent hosts {host}` prints an address",
+                place(host)
             )),
             Some(ConnectFailure::Authority(_) | ConnectFailure::Silence | ConnectFailure::Clock | ConnectFailure::Expired)
             | None => named,

@@ -55,11 +55,7 @@ fn the_templates_of_this_repository_have_no_mistake() {
 fn a_literal_is_checked_as_on_the_node_and_named_with_resource_and_line() {
     let mut wrong = Vec::new();
     for (from, to, expected) in [
-        (
-            "        ROLE: master\n",
-            "        ROLE: mistress\n",
-            "t.yaml:95: deployment ROLE: \"mistress\" is not one of the choices",
-        ),
+        ("        ROLE: master\n", "        ROLE: mistress\n", "t.yaml:95: deployment ROLE: \"mistress\" is not allowed"),
         (
             "        TLS_DISABLED: true\n",
             "        TLS_DISABLED: 3\n",
@@ -78,7 +74,7 @@ fn a_literal_is_checked_as_on_the_node_and_named_with_resource_and_line() {
         (
             "type: String, default: if-blank}\n        - {name: ETCD_VOLUME, ",
             "type: String, default: sometimes}\n        - {name: ETCD_VOLUME, ",
-            "t.yaml:73: config DOCKER_VOLUME_FORMAT: \"sometimes\" is not one of the choices",
+            "t.yaml:73: config DOCKER_VOLUME_FORMAT: \"sometimes\" is not allowed",
         ),
         // The default of a parameter is what a stack gets that is given nothing else.
         (
@@ -147,7 +143,7 @@ fn what_only_heat_knows_is_no_mistake_and_what_is_wrong_all_the_same_is_one() {
         assert_eq!(mistakes(&values), Vec::<String>::new(), "{values}");
     }
     for (values, expected) in [
-        (format!("{{map_merge: [{UNKNOWN}, {{ROLE: minor}}]}}"), "t.yaml:9: d ROLE: \"minor\" is not one"),
+        (format!("{{map_merge: [{UNKNOWN}, {{ROLE: minor}}]}}"), "t.yaml:9: d ROLE: \"minor\" is not allowed"),
         (format!("{{ROLE: {UNKNOWN}, KUBE_TAGG: {UNKNOWN}}}"), "t.yaml:9: d KUBE_TAGG: is not a parameter"),
         // Whatever the version is, two volumes cannot be one.
         (

@@ -33,17 +33,18 @@ const WRITTEN_PATHS: [&str; 7] =
 /// With less than this a file system is full for whoever writes more than a few lines: some of it is kept for root.
 const FULL_BELOW: u64 = 1024 * 1024;
 
-/// What a kubelet that cannot run says of the node, without capitals, and what mends that (pkg/kubelet/cm and cmd/kubelet/app of
-/// Kubernetes 1.20; the words are those of 1.5 to 1.34).
-const KNOWN_LINES: [(&str, &str); 2] = [
+/// What a kubelet that cannot run says of the node, without capitals, what that means, and what mends it (pkg/kubelet/cm and
+/// cmd/kubelet/app of Kubernetes 1.20; the words are those of 1.5 to 1.34).
+const KNOWN_LINES: [(&str, &str, &str); 2] = [
     (
         "mountpoint for cpu not found",
-        "The cgroup controller cpu is not mounted, as `mount -t cgroup,cgroup2` shows. Reboot this node (masters one by one): systemd mounts \
-         it at boot.",
+        "the cgroup controller cpu is not mounted",
+        "`mount -t cgroup,cgroup2` lists what is mounted. Drain and reboot this node, masters one by one: systemd mounts it at boot.",
     ),
     (
         "running with swap on is not supported",
-        "swap is on (`swapon --show`): `swapoff -a`, and take it out of /etc/fstab and the image. systemd restarts the unit by itself.",
+        "swap is on",
+        "`swapoff -a`, and take what `swapon --show` lists out of /etc/fstab and the image. systemd restarts the unit by itself.",
     ),
 ];
 
@@ -80,7 +81,10 @@ pub(crate) async fn diagnose(
     if let Some(first) = full.first() {
         why.fact = format!("no space is left on {}", full.join(", "));
         why.remedy = Some(
-            format!("`df -h {first}` and `df -i {first}` show whether space or inodes are used up, `du -xhd1 {first}` by what. Make room there.")
+            format!(
+                "`df -h {first}` and `df -i {first}` show whether space or inodes are used up, `du -xhd1 {first}` by what. Enlarge that file \
+                 system, or delete there what neither the node's services nor pods have written."
+            )
                 .into(),
         );
     }
@@ -89,16 +93,19 @@ pub(crate) async fn diagnose(
         let before = if why.fact.is_empty() { String::new() } else { format!("{}; ", why.fact) };
         why.fact = format!("{before}{}", holder.summary());
         let remedy = format!(
-            "{} (disable that unit too, or it is back at the next boot). If it is needed, give it another port.",
-            holder.remedy()
+            "{} (disable it too, or it is back at the next boot). If it is needed, configure another port for {}.",
+            holder.remedy(),
+            holder.unit.as_deref().unwrap_or(&holder.name)
         );
         why.remedy = Some(remedy.into());
     }
     if why.remedy.is_none() {
         why.remedy = refused_flag(&output).and_then(|flag| refused_flag::remedy(desired, unit, &flag));
     }
-    if why.remedy.is_none() {
-        why.remedy = known_line(&output).map(Remedy::from);
+    if why.remedy.is_none()
+        && let Some((_, fact, remedy)) = known_line(&output)
+    {
+        (why.fact, why.remedy) = ((*fact).to_owned(), Some(Remedy::from(*remedy)));
     }
     // What is known of it needs no long proof.
     let lines = if why.fact.is_empty() { WORDS.0 } else { QUOTE_WITH_CAUSE };
@@ -112,17 +119,20 @@ pub(crate) fn hang_cause(unit: &str, stat: &str) -> Option<CrashCause> {
     let (_, fields) = stat.rsplit_once(')')?;
     let (fact, remedy) = match fields.trim_start().chars().next()? {
         'T' => (
-            "its process was stopped by a signal (state T)",
-            format!("`systemctl kill --kill-who=main -s CONT {unit}` continues it."),
+            format!("the process of {unit} is paused by a signal (SIGSTOP, state T)"),
+            format!("`systemctl kill --kill-who=main -s CONT {unit}` lets it run on."),
         ),
-        't' => ("its process is held by a debugger (state t)", format!("End the debugger, or `systemctl restart {unit}`.")),
+        't' => (
+            format!("the process of {unit} is held by a debugger (state t)"),
+            format!("End the debugger, or `systemctl restart {unit}`."),
+        ),
         'D' => (
-            "its process waits for a disk or a network file system (state D)",
+            format!("the process of {unit} waits for a disk or a network file system (state D)"),
             "`journalctl -k -n 50` shows of which. A restart would wait for it too.".to_owned(),
         ),
         _ => return None,
     };
-    Some(CrashCause { fact: fact.to_owned(), quote: String::new(), remedy: Some(remedy.into()) })
+    Some(CrashCause { fact, quote: String::new(), remedy: Some(remedy.into()) })
 }
 
 /// The last lines without Go's traces: a Kubernetes program that ends by a fatal log line (exit status 255) or a panic (2) writes the
@@ -141,9 +151,9 @@ fn without_stack_traces(output: &[String]) -> Vec<String> {
 }
 
 /// What mends the node where one of these lines says what it lacks.
-fn known_line(output: &[String]) -> Option<&'static str> {
+fn known_line(output: &[String]) -> Option<&'static (&'static str, &'static str, &'static str)> {
     let has = |text: &str| output.iter().any(|line| line.to_ascii_lowercase().contains(text));
-    KNOWN_LINES.iter().find(|(text, _)| has(text)).map(|(_, remedy)| *remedy)
+    KNOWN_LINES.iter().find(|(text, ..)| has(text))
 }
 
 fn lacks_space(output: &[String]) -> bool {
@@ -222,13 +232,13 @@ mod tests {
     fn a_process_that_hangs_has_its_cause_where_the_kernel_knows_it() {
         let cause = |stat: &str| hang_cause("kubelet.service", stat).map(|why| why.with("kubelet.service hangs"));
         let stopped = hang_cause("kubelet.service", "7 (kube) let) T 1 7 7 0 -1").unwrap();
-        assert_eq!(stopped.with("it hangs"), "its process was stopped by a signal (state T); it hangs");
-        assert_eq!(stopped.remedy.unwrap().as_str(), "`systemctl kill --kill-who=main -s CONT kubelet.service` continues it.");
+        assert_eq!(stopped.with("it hangs"), "the process of kubelet.service is paused by a signal (SIGSTOP, state T); it hangs");
+        assert_eq!(stopped.remedy.unwrap().as_str(), "`systemctl kill --kill-who=main -s CONT kubelet.service` lets it run on.");
         assert_eq!(
             cause("7 (kubelet) D 1 7 7").as_deref(),
-            Some("its process waits for a disk or a network file system (state D); kubelet.service hangs")
+            Some("the process of kubelet.service waits for a disk or a network file system (state D); kubelet.service hangs")
         );
-        assert!(cause("7 (kubelet) t 1").unwrap().starts_with("its process is held by a debugger"));
+        assert!(cause("7 (kubelet) t 1").unwrap().starts_with("the process of kubelet.service is held by a debugger"));
         // One that sleeps or runs may wait for anything; of one that has ended nothing is known.
         for unknown in ["7 (kubelet) S 1 7 7", "7 (T) R 1", "", "7 (kubelet)", "rubbish"] {
             assert_eq!(cause(unknown), None, "{unknown}");
@@ -260,13 +270,13 @@ mod tests {
 
     #[test]
     fn what_a_kubelet_lacks_on_its_node_has_its_own_remedy() {
-        for (line, remedy) in [
-            ("failed to run Kubelet: mountpoint for cpu not found", Some("The cgroup controller cpu is not mounted")),
+        for (line, fact) in [
+            ("failed to run Kubelet: mountpoint for cpu not found", Some("the cgroup controller cpu is not mounted")),
             ("failed to run Kubelet: Running with swap on is not supported, please disable swap!", Some("swap is on")),
             ("failed to run Kubelet: mountpoint for cpu found", None),
         ] {
             let found = known_line(&["starting".to_owned(), line.to_owned()]);
-            assert_eq!(found.map(|text| remedy.is_some_and(|begin| text.starts_with(begin))), remedy.map(|_| true), "{line}");
+            assert_eq!(found.map(|(_, fact, _)| *fact), fact, "{line}");
         }
     }
 

@@ -85,6 +85,7 @@ pub async fn converge<U: UnitManager, V: Volumes, P: Prober + Objects + PodNetwo
         desired,
         context,
         starter: Starter {
+            root: context.root,
             units: context.systemd,
             clock: context.clock,
             progress: context.progress,

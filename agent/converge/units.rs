@@ -8,6 +8,8 @@ use super::{Failure, UnitManager};
 use crate::clock::{Clock, Stopwatch};
 use crate::desired::Unit;
 use crate::error::{Error, ErrorKind};
+use crate::files::Tree;
+use crate::machine::installed::{PLACES, found, is_program};
 use crate::progress::{Progress, StepId};
 use crate::report::{Code, Event, Phase};
 use crate::systemd::{Enabled, JobOutcome, UnitState};
@@ -20,6 +22,7 @@ const CANCELED_TRIES: u32 = 3;
 /// What units are started with.
 #[derive(Debug)]
 pub(crate) struct Starter<'a, U> {
+    pub(crate) root: &'a Tree,
     pub(crate) units: &'a U,
     pub(crate) clock: &'a Clock,
     pub(crate) progress: &'a Progress,
@@ -209,7 +212,7 @@ impl<U: UnitManager> Starter<'_, U> {
                 canceled += 1;
                 continue;
             }
-            return Err(unit_not_running(&after, &outcome));
+            return Err(unit_not_running(self.root, &after, &outcome));
         }
     }
 
@@ -321,7 +324,7 @@ fn startable(state: &UnitState) -> Result<(), Failure> {
         "not-found" => Err(missing(name)),
         "masked" => Err(Failure::new(Code::UnitMasked, StepId::Unit(name.clone()), format!("{name} is masked"))
             .unstartable(name)
-            .remedy(format!("somebody masked it, so that it cannot start. If it may run again: `systemctl unmask {name}`"))),
+            .remedy(format!("somebody masked it, so that it cannot start. Unless it is to stay down for work on this node, `systemctl unmask {name}`"))),
         "bad-setting" | "error" => Err(Failure::new(
             Code::UnitFailed,
             StepId::Unit(name.clone()),
@@ -334,12 +337,12 @@ fn startable(state: &UnitState) -> Result<(), Failure> {
 }
 
 /// Why a unit is not up after its job ended, and systemd leaves it at that.
-fn unit_not_running(state: &UnitState, outcome: &JobOutcome) -> Failure {
+fn unit_not_running(root: &Tree, state: &UnitState, outcome: &JobOutcome) -> Failure {
     let name = &state.name;
-    let program = if state.program.is_empty() { "its program" } else { &state.program };
-    let cause = if state.cannot_be_run() {
-        format!("{program} does not exist or cannot be run, so that {name} cannot start (status 203/EXEC)")
-    } else if outcome.is_done() && !state.is_failed() {
+    if state.cannot_be_run() {
+        return program_missing(root, state);
+    }
+    let cause = if outcome.is_done() && !state.is_failed() {
         format!(
             "one of the conditions of {name} is not met, or it ended at once: systemd started it, but it is {}",
             state.describe()
@@ -349,13 +352,36 @@ fn unit_not_running(state: &UnitState, outcome: &JobOutcome) -> Failure {
     } else {
         format!("{name} is {} (its job ended with result `{}`)", state.describe(), outcome.result)
     };
-    if state.cannot_be_run() {
-        return Failure { code: Code::UnitProgramMissing, ..failed(name, cause) }.unstartable(name).remedy(format!(
-            "`systemctl cat {name}` shows how it is started. Reinstall {program} on this node, in the release that last ran (`journalctl -u {name} | grep -i \
-             version`), and into the image for later servers"
-        ));
-    }
     failed(name, cause)
+}
+
+/// What systemd could not run.
+fn program_missing(root: &Tree, state: &UnitState) -> Failure {
+    let (name, program) = (&state.name, &state.program);
+    let path = found(root, program);
+    let (fact, remedy) = match &path {
+        _ if program.is_empty() => {
+            ("its program does not exist or cannot be run".to_owned(), format!("`systemctl cat {name}` shows it: reinstall it"))
+        }
+        None => (
+            if program.starts_with('/') {
+                format!("{program} does not exist")
+            } else {
+                format!("{program} is not in {}", PLACES.join(", "))
+            },
+            format!(
+                "reinstall {program} on this node, by its package or from the image, in the release that last ran (`journalctl -u {name} | grep -i \
+                 version`), and in the image for later servers"
+            ),
+        ),
+        Some(path) if is_program(root, path) => (
+            format!("{path} is executable, but the kernel cannot run it"),
+            format!("`file {path}` shows for which machine it is made: reinstall it, and correct the image"),
+        ),
+        Some(path) => (format!("{path} is not executable"), format!("`chmod 755 {path}`, and correct the image")),
+    };
+    let cause = format!("{fact}, so that {name} cannot start (status 203/EXEC)");
+    Failure { code: Code::UnitProgramMissing, ..failed(name, cause) }.unstartable(name).remedy(remedy)
 }
 
 /// A unit that did not come up.

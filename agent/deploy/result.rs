@@ -62,12 +62,7 @@ fn overrun(millis: u64) -> FailureReason {
         "it exceeded its time limit ([deploy] time_limit in agent.toml) and was ended after {}",
         duration(Duration::from_millis(millis))
     );
-    let mut reason = FailureReason::from(why).with_code(Code::DeploymentTimedOut.entry().code);
-    reason.remedy = Some(Remedy::stack_update_or(
-        "if it only needs longer, raise [deploy] time_limit in /etc/heat-node-agent/agent.toml and `systemctl restart heat-node-agent`; \
-         if it waits for something (its last lines say for what), supply that; else correct it in the template and update the stack",
-    ));
-    reason
+    FailureReason::from(why).with_code(Code::DeploymentTimedOut.entry().code)
 }
 
 /// Why a program was not even begun.
@@ -209,7 +204,7 @@ impl DeploymentOutcome {
             reason.add(&last_output_suffix(&words));
         }
         let remedy = reason.remedy.map(|own| FollowUp::Rerun(id).of(&own));
-        reason.remedy = Some(remedy.unwrap_or_else(|| Remedy::said(script_remedy(id))));
+        reason.remedy = Some(remedy.unwrap_or_else(|| Remedy::said(script_remedy(id, reason.code.as_deref()))));
         self.reason = Some(reason);
         self
     }

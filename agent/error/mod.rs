@@ -122,6 +122,9 @@ impl Error {
         if self.0.remedy.is_none() {
             self.0.remedy = self.0.errno.and_then(|errno| system::remedy(errno, path)).map(Remedy::from);
         }
+        if self.0.errno == Some(Errno::ENOSPC) {
+            self.0.cause = system::no_space(path);
+        }
         self
     }
 

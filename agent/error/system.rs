@@ -17,8 +17,8 @@ pub(super) fn remedy(errno: Errno, path: &Path) -> Option<String> {
     let (whole, above) = (quoted(path), quoted(place(path)));
     Some(match errno {
         Errno::ENOSPC => format!(
-            "`df -h {above}` and `df -i {above}` show the file system, and whether space or inodes are used up: make room on it (old logs: \
-             `journalctl --vacuum-size=100M`), but delete nothing in {above}; or enlarge it"
+            "`df -h {above}` and `df -i {above}` show whether space or inodes are used up. Make room on that file system (old logs: \
+             `journalctl --vacuum-size=100M`) or enlarge it, but delete nothing in {above}"
         ),
         Errno::EDQUOT => format!(
             "the disk quota is used up on the file system that holds {above}: `findmnt -T {above}` names it, `df -h {above}` shows \
@@ -38,6 +38,11 @@ pub(super) fn remedy(errno: Errno, path: &Path) -> Option<String> {
         }
         _ => return None,
     })
+}
+
+/// Which file system is full.
+pub(super) fn no_space(path: &Path) -> String {
+    format!("no space is left on the file system of {}", place(path).display())
 }
 
 /// A directory by which the file system is found: of the agent's own state the place that everybody knows, for a path that can be read.

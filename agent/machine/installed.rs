@@ -17,7 +17,7 @@ use crate::network::flannel::{Version, version_of};
 use crate::systemd::{Systemd, UNIT_DIRECTORIES};
 
 /// Where systemd looks for a program without a path.
-pub(super) const PLACES: [&str; 6] = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
+pub(crate) const PLACES: [&str; 6] = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 /// The rule that a refusal follows.
 pub(crate) const RULE: &str = "a program gets only settings that its release supports; nothing was written or stopped";
 
@@ -162,7 +162,7 @@ pub(super) fn lacking_cni(root: &Tree, desired: &Desired) -> Vec<String> {
 }
 
 /// Whether root can run it.
-pub(super) fn is_program(root: &Tree, path: &str) -> bool {
+pub(crate) fn is_program(root: &Tree, path: &str) -> bool {
     let facts = root.facts_followed(Path::new(path)).ok().flatten();
     facts.is_some_and(|facts| facts.kind == FileKind::File && facts.mode & 0o111 != 0)
 }

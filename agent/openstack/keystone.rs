@@ -531,9 +531,9 @@ fn refusal(response: &Response, credentials: &Credentials) -> Error {
 fn of_trustee(credentials: &Credentials) -> Remedy {
     let user = tidy(&credentials.user_id);
     Remedy::stack_update_or(format!(
-        "as admin, `openstack user show {user}`: if disabled, enable it; if gone, or `openstack trust list --trustee {user}` lacks \
-         TRUST_ID, Magnum has replaced both; else TRUSTEE_PASSWORD is wrong. Take them \
-         from Magnum's table cluster and update the stack"
+        "as admin, `openstack user show {user}`: if it is disabled, enable it. Otherwise set TRUSTEE_* and TRUST_ID as in Magnum's database \
+         (table cluster) and update the stack: Magnum has replaced user and trust (if `openstack trust list --trustee {user}` lacks TRUST_ID) or \
+         TRUSTEE_PASSWORD is wrong"
     ))
 }
 

@@ -111,12 +111,17 @@ impl<'a> Magnum<'a> {
     /// Names the parameter that leads to a server which cannot be reached, or is not trusted: Magnum's own address is one, Keystone's the
     /// other.
     fn with_place(&self, error: Error) -> Error {
-        let parameter = |host: &str| if self.access.url.contains(host) { "MAGNUM_URL" } else { "AUTH_URL" };
+        let of_keystone = |host: &str| self.user.as_ref().is_some_and(|user| user.auth_url.contains(host));
+        let parameter = |host: &str| match (self.access.url.contains(host), of_keystone(host)) {
+            (true, true) => "AUTH_URL and MAGNUM_URL",
+            (true, false) => "MAGNUM_URL",
+            (false, _) => "AUTH_URL",
+        };
         let remedy = match error.connect_failure() {
             Some(ConnectFailure::Name(host)) => Remedy::stack_update_or(format!(
-                "`getent hosts {host}` finds no address on this node. If `openstack catalog list` shows another name, correct {} in the \
-                 template and update the stack; if it shows this one, correct this node's name servers, which usually come from its Neutron \
-                 subnet",
+                "if `openstack catalog list` shows another name, correct {} in the template and update the stack. If it shows this one, \
+                 correct this node's name servers in its Neutron subnet and renew its DHCP lease (a reboot does), until `getent hosts {host}` \
+                 prints an address",
                 parameter(host)
             )),
             Some(ConnectFailure::Refused { peer, .. }) => Remedy::stack_update_or(format!(
@@ -124,9 +129,10 @@ impl<'a> Magnum<'a> {
                 parameter(peer)
             )),
             Some(ConnectFailure::Authority(peer)) => Remedy::stack_update_or(format!(
-                "if `openstack catalog list` lacks {peer}: correct AUTH_URL or MAGNUM_URL. Else set OPENSTACK_CA to the root that \
-                 `openssl s_client -connect {peer} </dev/null` names, got from the cloud's operators, and update the stack; if it is that \
-                 one, have them add the server's intermediates"
+                "if `openstack catalog list` lacks {peer}, correct {}. Else the last \"i:\" of `openssl s_client -connect {peer} </dev/null` is the \
+                 CA to trust: set OPENSTACK_CA to its certificate or, if OPENSTACK_CA signed it, have it added to the server's chain. Update \
+                 the stack",
+                parameter(peer)
             )),
             Some(ConnectFailure::Silence | ConnectFailure::Clock | ConnectFailure::Expired) | None => return error,
         };
@@ -172,33 +178,12 @@ impl<'a> Magnum<'a> {
                 "Magnum does not accept the token that Keystone issued: check that AUTH_URL leads to the Keystone that \
                  Magnum uses ([keystone_authtoken] in magnum.conf)",
             ),
-            403 if self.user.as_ref().is_some_and(|user| user.scope == Scope::None) => (
-                ErrorKind::Permanent,
-                Remedy::stack_update_or(format!(
-                    "TRUST_ID is empty, which Magnum 17 and later do not accept: set it in the template and update the stack. On an older \
-                     Magnum: {POLICY}"
-                )),
-            ),
-            403 => (
-                ErrorKind::Permanent,
-                Remedy::stack_update_or(format!(
-                    "{POLICY}. Else trustee {} is another cluster's: set CLUSTER_UUID, TRUSTEE_* and TRUST_ID as in \
-                     Magnum's table cluster, and update the stack",
-                    self.user.as_ref().map_or("of USER_TOKEN", |user| &user.user_id)
-                )),
-            ),
+            403 => (ErrorKind::Permanent, Remedy::stack_update_or(self.of_refused_user())),
             404 => permanent(&format!(
                 "check that MAGNUM_URL leads to Magnum's v1 API (https://HOST:9511/v1), and the cluster with `openstack coe cluster show {cluster}`"
             )),
-            406 => {
-                permanent("this Magnum accepts no API version that this node supports: check that MAGNUM_URL leads to Magnum")
-            }
-            408 | 409 | 429 | 500.. => (
-                ErrorKind::Transient,
-                "the fault is in Magnum, not on this node: `openstack coe service list` shows whether magnum-conductor is up; the reason \
-                 is in the log of magnum-conductor on Magnum's hosts"
-                    .into(),
-            ),
+            406 => permanent("this Magnum accepts no API version that this node supports: check that MAGNUM_URL leads to Magnum"),
+            408 | 409 | 429 | 500.. => (ErrorKind::Transient, of_fault(response).into()),
             _ => permanent("check that MAGNUM_URL leads to Magnum itself and not to a proxy"),
         };
         Error::new(kind, format!("Magnum answered {status}: {message}"))
@@ -206,11 +191,41 @@ impl<'a> Magnum<'a> {
             .retry_after(response.retry_after())
             .with_status(status)
     }
+
+    /// What to do about a user who may not have the certificates. Magnum's default policy lets the cluster's own trustee have them without a
+    /// role, and names that user CLUSTER_PROJECT (its trust_manager.py).
+    fn of_refused_user(&self) -> String {
+        let policy = "add \"or rule:cluster_user\" to certificate:get and certificate:create in Magnum's policy.yaml";
+        match &self.user {
+            None => format!(
+                "{policy}; if that is so already, set USER_TOKEN to a token of this cluster's trustee and update the stack"
+            ),
+            Some(user) if user.scope == Scope::None => {
+                format!(
+                    "set TRUST_ID in the template, which Magnum 17 and later need, and update the stack. On an older Magnum, {policy}"
+                )
+            }
+            Some(user) => format!(
+                "as admin, `openstack user show {}`: its name begins with its cluster's id. If that is CLUSTER_UUID, {policy}. If not, set \
+                 CLUSTER_UUID, TRUSTEE_* and TRUST_ID as in Magnum's database (table cluster) and update the stack",
+                user.user_id
+            ),
+        }
+    }
 }
 
-/// Who may have certificates of a cluster, in Magnum's default policy and in one of its operator's: the cluster's trustee needs no role.
-const POLICY: &str = "if /etc/magnum/policy.yaml on Magnum's hosts has certificate:get or certificate:create, add \"or rule:cluster_user\" to \
-                      each that lacks it";
+/// What to do about a fault of Magnum's own. Its middleware gives each request the id that its logs have.
+fn of_fault(response: &Response) -> String {
+    let is_id = |id: &&str| {
+        id.starts_with("req-") && id.len() < 64 && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+    };
+    let id = response.header("x-openstack-request-id").filter(is_id);
+    let lines = id.map_or_else(|| "the error of this time".to_owned(), |id| format!("the lines with {id}"));
+    format!(
+        "`openstack coe service list`: if magnum-conductor is down, start it on Magnum's hosts. If it is up, {lines} in the logs of magnum-api \
+         and magnum-conductor there name the fault: correct it"
+    )
+}
 
 /// The certificate in an answer, or several.
 fn pem(response: &Response) -> Result<String> {

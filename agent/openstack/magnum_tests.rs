@@ -177,6 +177,7 @@ async fn a_dead_token_is_replaced_once() {
 async fn whatever_magnum_says_there_is_one_cause_and_a_remedy() {
     let keystone = Fake::start(vec![token("geheim")]).await;
     let (permanent, transient) = (ErrorKind::Permanent, ErrorKind::Transient);
+    let with_id = |id: &str| Act::Answer("500 Oops", vec![format!("X-Openstack-Request-Id: {id}")], Vec::new());
     let busy = Act::Answer("503 Service Unavailable", vec!["Retry-After: 7".to_owned()], Vec::new());
     for (act, kind, cause, remedy) in [
         (
@@ -191,7 +192,10 @@ async fn whatever_magnum_says_there_is_one_cause_and_a_remedy() {
         (refused("406 Not Acceptable", "Invalid service"), permanent, "Magnum answered 406: Invalid service", "version"),
         (refused("409 Conflict", "Conflict."), transient, "Magnum answered 409: Conflict.", "magnum-conductor"),
         (refused("500 Internal Server Error", "x"), transient, "Magnum answered 500: x", "magnum-conductor"),
-        (busy, transient, "Magnum answered 503: no details", "magnum-conductor"),
+        (busy, transient, "Magnum answered 503: no details", "the error of this time in the logs"),
+        // The id differs from try to try: in the cause it would be news each time.
+        (with_id("req-1f0e"), transient, "Magnum answered 500: no details", "the lines with req-1f0e in the logs"),
+        (with_id("req-`rm`"), transient, "Magnum answered 500: no details", "the error of this time in the logs"),
         (status("302 Found", ""), permanent, "Magnum answered 302: no details", "proxy"),
         (ok("<html>hush</html>"), permanent, "the answer is not JSON", "MAGNUM_URL leads to Magnum itself"),
         (ok(""), permanent, "the answer is not JSON", "MAGNUM_URL leads to Magnum itself"),

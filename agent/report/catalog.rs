@@ -530,7 +530,7 @@ messages! {
     UnitProgramMissing = "HNA-0631", Error, "b8542bd1d0ee4fe2bd8bbc017e40f712",
         "The program of a unit is missing or cannot be run",
         "systemd could not even begin it (status 203/EXEC): the file is not there, or is none that this machine can run.",
-        "`systemctl cat` of the unit shows how it is started. Install the program, and put it into the image.";
+        "Reinstall the program that the cause names, or make it executable, and correct the image.";
     FilesWritten = "HNA-0634", Info, "cd6e604f8d99496eb2f25c79c07fda61",
         "Files of the node were written",
         "They differed from what the parameters require. Each has a message of its own (HNA-0601) at debug priority.",

@@ -22,7 +22,7 @@ pub enum FollowUp<'a> {
 }
 
 /// A resource that has failed takes no result (heat-protocol.md 7.0): what is run again mends the node, and Heat sees it by an update.
-const STAYS_FAILED: &str = "Heat shows the failure until the next update";
+const STAYS_FAILED: &str = "Heat shows the failure until the next stack update";
 
 /// Heat's convergence engine takes an update of a stack in progress.
 const IN_PROGRESS: &str = "A stack in progress may be updated";
@@ -42,12 +42,12 @@ impl FollowUp<'_> {
                 return Remedy::said(format!("{}, then `heat-node-agent rerun {id}`", text.trim_end_matches('.')));
             }
             (AfterRemedy::StackUpdateOrResume, Self::Rerun(_)) => {
-                format!("If no update was needed (Heat shows the failure until the next one), run `heat-node-agent rerun {id}`")
+                format!("If you did not update the stack, run `heat-node-agent rerun {id}`; Heat keeps the failure")
             }
-            (AfterRemedy::StackUpdate, Self::Rerun(_)) => "The agent then carries it out by itself".to_owned(),
+            (AfterRemedy::StackUpdate, Self::Rerun(_)) => "The agent then continues by itself".to_owned(),
             (AfterRemedy::Resume, Self::Rerun(_)) => format!("Then run `heat-node-agent rerun {id}`. {STAYS_FAILED}"),
             (AfterRemedy::StackUpdate, Self::Continues(_) | Self::TriesAgain) => {
-                format!("{IN_PROGRESS}; the agent carries that out by itself")
+                format!("{IN_PROGRESS}. The agent then continues by itself")
             }
             (_, Self::Continues(within)) => format!("The agent then continues by itself within {} s", within.as_secs()),
             (_, Self::TriesAgain) => "The agent then tries again by itself".to_owned(),
@@ -112,17 +112,17 @@ mod tests {
             (
                 rerun,
                 "start it".into(),
-                "start it. Then run `heat-node-agent rerun d1`. Heat shows the failure until the next update",
+                "start it. Then run `heat-node-agent rerun d1`. Heat shows the failure until the next stack update",
             ),
             (
                 rerun,
                 "Start it.".into(),
-                "Start it. Then run `heat-node-agent rerun d1`. Heat shows the failure until the next update",
+                "Start it. Then run `heat-node-agent rerun d1`. Heat shows the failure until the next stack update",
             ),
             (
                 rerun,
                 update("correct X and update the stack"),
-                "correct X and update the stack. The agent then carries it out by itself",
+                "correct X and update the stack. The agent then continues by itself",
             ),
             (
                 rerun,
@@ -132,12 +132,12 @@ mod tests {
             (
                 rerun,
                 Remedy::stack_update_or("attach it; or correct its id and update the stack"),
-                "attach it; or correct its id and update the stack. If no update was needed (Heat shows the failure until the next one), run \
-                 `heat-node-agent rerun d1`",
+                "attach it; or correct its id and update the stack. If you did not update the stack, run `heat-node-agent rerun d1`; Heat keeps \
+                 the failure",
             ),
             (rerun, "".into(), ""),
             (waits, "attach it".into(), "attach it. The agent then continues by itself within 30 s"),
-            (waits, update("correct X"), "correct X. A stack in progress may be updated; the agent carries that out by itself"),
+            (waits, update("correct X"), "correct X. A stack in progress may be updated. The agent then continues by itself"),
             (FollowUp::TriesAgain, "start Heat".into(), "start Heat. The agent then tries again by itself"),
             (waits, Remedy::said("systemd restarts it"), "systemd restarts it"),
             // Words alone decide nothing.

@@ -27,7 +27,7 @@ pub const STATE: &str = "state";
 pub const METADATA: &str = "metadata";
 
 /// What to do about a node that differs from its parameters.
-pub const DRIFT_REMEDY: &str = "`heat-node-agent plan` shows the difference and what is restarted to undo it; `heat-node-agent repair` undoes it. To keep an edit, set its parameter in the template instead and update the stack";
+pub const DRIFT_REMEDY: &str = "`heat-node-agent plan` shows what is to be written and restarted to undo this, `heat-node-agent repair` does it. If the node is to stay as it is now, change the template accordingly and update the stack";
 
 /// Differences that are named; the rest is counted.
 const DIFFERENCES: usize = 4;
@@ -157,7 +157,7 @@ impl IdentityStatus {
         let other = self.copy_of.as_deref().unwrap_or("another instance");
         let files = self.left_over.join(", ");
         (!files.is_empty())
-            .then(|| format!("{files} is ignored: it is still that of instance {other}, from whose disk this one was copied"))
+            .then(|| format!("{files} is ignored: it has not changed since this disk was copied from that of instance {other}"))
     }
 
     /// What to do about each of them.
@@ -261,9 +261,9 @@ pub fn left_over_remedy(file: &str, resource: Option<&str>) -> String {
         }
     };
     format!(
-        "{asked}: if physical_resource_id is this server's id, the file is right: confirm it by a blank line, `echo >>{file}`. If this server \
-         has another resource, write that one's settings into the file (the same command with --with-attr os_collect_config); the agent then continues \
-         within 30 s. If it has none, disable heat-node-agent.service"
+        "{asked}: if physical_resource_id is this server's id, the file is right: confirm it by a blank line, `echo >>{file}`. If \
+         not, write the settings of this server's own resource into the file, as `openstack stack resource show --with-attr os_collect_config \
+         STACK RESOURCE` prints them; the agent then continues within 30 s. A server of no stack needs no agent: disable heat-node-agent.service"
     )
 }
 
@@ -280,13 +280,19 @@ pub fn ended_with(status: i32) -> String {
     if status < 0 { format!("killed by signal {}", status.unsigned_abs()) } else { format!("exit status {status}") }
 }
 
-/// What to do about a script that failed.
+/// What to do about a script that failed with this code.
 #[must_use]
-pub fn script_remedy(id: &str) -> String {
+pub fn script_remedy(id: &str, code: Option<&str>) -> String {
     let id = argument(id);
+    let supply = if code == Some(Code::DeploymentTimedOut.entry().code) {
+        "If it waited for something, supply that; if it only needs longer, raise [deploy] time_limit (of all deployments) in /etc/heat-node-agent/agent.toml and \
+         `systemctl restart heat-node-agent`. Then"
+    } else {
+        "Supply what it lacks and"
+    };
     format!(
-        "`heat-node-agent logs {id}` shows its output. Supply what it lacks and run `heat-node-agent rerun {id}`, or correct it in the template and \
-         update the stack, which alone clears the failure in Heat"
+        "`heat-node-agent logs {id}` shows its output. {supply} run `heat-node-agent rerun {id}`; Heat shows the failure until an update. Or \
+         correct the script in the template and update the stack"
     )
 }
 
@@ -367,9 +373,9 @@ impl DeploymentStatus {
     pub fn remedy(&self) -> Option<String> {
         let general = || match self.group.as_str() {
             "kubernetes-node" => {
-                "correct the parameters in the template and update the stack. The agent then carries it out by itself".to_owned()
+                "correct the parameters in the template and update the stack. The agent then continues by itself".to_owned()
             }
-            _ => script_remedy(&shortened(&self.id, 64)),
+            _ => script_remedy(&shortened(&self.id, 64), self.code.as_deref()),
         };
         self.failed.then(|| self.remedy.clone().unwrap_or_else(general))
     }
@@ -512,7 +518,7 @@ impl NodeStatus {
         let in_place = match self.in_place {
             Some(number) => format!(", generation {number} is in place"),
             // A rollback failed too, or there was none.
-            None if self.state == NodeState::Rejected => ", none is complete here".to_owned(),
+            None if self.state == NodeState::Rejected => ", and no other is complete on this node".to_owned(),
             None => String::new(),
         };
         format!("{}{in_place}", self.state.in_words())

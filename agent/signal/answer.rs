@@ -55,10 +55,20 @@ impl SignalResponse {
     #[must_use]
     pub fn status(code: u16, retry_after: Option<Duration>, message: &str) -> Self {
         let cause = if message.is_empty() { format!("Heat answered {code}") } else { format!("Heat answered {code}: {message}") };
-        let is_down = "on Heat's hosts, check heat-api-cfn and heat-api (systemctl status, logs), and heat-engine by `openstack \
-                       orchestration service list`: start the one that fails. If all run, check the load balancer in front of them";
-        let remedy = (code >= 500).then(|| Remedy::said(format!("{is_down}. {RESEND}")));
-        Self { code: Some(code), retry_after, unsent: false, cause, remedy }
+        Self { code: Some(code), retry_after, unsent: false, cause, remedy: None }
+    }
+
+    /// What to do where the service at this address has trouble of its own.
+    #[must_use]
+    pub(super) fn asks(mut self, origin: &str, service: &str) -> Self {
+        if self.code.is_some_and(|code| code >= 500) {
+            self.remedy = Some(Remedy::said(format!(
+                "if `curl -sS -m 5 {origin}/` does not print Heat's versions, start {service}, or the load balancer in front of it, on Heat's \
+                 hosts. If it does, `openstack orchestration service list` shows whether heat-engine is down: start it; if it is up, the log \
+                 of {service} names the fault. {RESEND}"
+            )));
+        }
+        self
     }
 
     /// A request that got no answer of Heat.

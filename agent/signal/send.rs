@@ -167,7 +167,7 @@ impl Sender {
             let is_closed = method != DeliveryMethod::AsGiven && (answer.unsent || answer.code == Some(500));
             let mut goes_on = verdict == SignalVerdict::Refused || is_closed;
             if method != DeliveryMethod::AsGiven {
-                answer.cause = format!("{}: {}", method.shown(), answer.cause);
+                answer.cause = format!("by another way ({}): {}", method.shown(), answer.cause);
             } else if let Some((why, remedy)) =
                 self.unaccepted(&to, &answer, is_only_way).filter(|_| verdict == SignalVerdict::Refused)
             {
@@ -226,13 +226,9 @@ impl Sender {
                     (format!("the signal URL has expired or was revoked: {made}, and {KEYSTONE_LIMIT}"), old)
                 } else {
                     // The answer is the same for a shorter limit of Keystone's and for a user who is gone.
-                    let expired = if is_only_way {
-                        format!(", or the URL, made {} ago, has expired by a shortened [credential] auth_ttl", duration(age))
-                    } else {
-                        format!(" (the URL was made {} ago)", duration(age))
-                    };
-                    let who = "Heat refuses the user who signed the URL: the stack is suspended or deleted, or that user is gone";
-                    (format!("{who}{expired}"), of_stack(url))
+                    let expired = if is_only_way { ", or the URL has expired by a shortened [credential] auth_ttl" } else { "" };
+                    let who = "the stack is suspended or deleted, or the user who signed the URL";
+                    (format!("{who} {} ago is gone{expired}", duration(age)), of_stack(url))
                 });
             }
             (Destination::Url { .. }, 401 | 403) => {
@@ -273,7 +269,16 @@ impl Sender {
             Destination::Url { .. } => http.request(request.header("accept", "application/json")).await,
         };
         let mut answer = match answer {
-            Ok(response) => SignalResponse::status(response.status, response.retry_after(), &error_message(&response.body)),
+            Ok(response) => {
+                let service = if native_path(url).is_some() && matches!(destination, Destination::Url { .. }) {
+                    "heat-api-cfn"
+                } else {
+                    "heat-api"
+                };
+                let origin = split(url).map(|parts| format!("{}://{}", parts.scheme, parts.authority)).unwrap_or_default();
+                SignalResponse::status(response.status, response.retry_after(), &error_message(&response.body))
+                    .asks(&origin, service)
+            }
             // With Keystone in between it matters who did not answer.
             Err(error) if matches!(destination, Destination::User { .. }) => SignalResponse::none(&error, error.to_string()),
             Err(error) => SignalResponse::none(&error, error.cause()),
@@ -291,9 +296,9 @@ fn of_stack(url: &str) -> Remedy {
     let part = |at: usize| path.split('/').nth(at).unwrap_or_default();
     let (stack, resource) = (part(3), part(5));
     Remedy::said(format!(
-        "`openstack stack show {stack}`: if deleted, nobody waits. If suspended, `openstack stack resume {stack}`, and here \
-         `systemctl reload heat-node-agent`. In any other state, once no update runs, \
-         `openstack stack resource mark unhealthy {stack} {resource}` and update the stack, which runs {resource} again"
+        "`openstack stack show {stack}`: if deleted, nobody waits: do nothing. If suspended, `openstack stack resume {stack}`, then here \
+         `systemctl reload heat-node-agent`. Else the user is gone: once no update runs (one that waits for {resource} ends by its timeout), \
+         `openstack stack resource mark unhealthy {stack} {resource}`, then update the stack: {resource} runs again"
     ))
 }
 

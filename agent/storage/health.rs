@@ -60,7 +60,7 @@ pub fn problem(path: &str, signs: &StoreObservation) -> Option<Error> {
     signs.free.filter(|free| *free < LEAST_FREE)?;
     let more = volume.map_or_else(
         || "use a volume for the store, or a larger root disk for the server".to_owned(),
-        |volume| format!("extend the volume: `openstack --os-volume-api-version 3.42 volume set --size GIB {volume}`, where GIB is its new size; its file system grows with it"),
+        |volume| format!("extend the volume: `openstack --os-volume-api-version 3.42 volume set --size GIB {volume}`, where GIB is its new size, and set that size in the template too. Its file system grows by itself"),
     );
     Some(
         Error::permanent(format!("{path} on {disk} is full: less than {} MiB are free", LEAST_FREE >> 20))

@@ -386,12 +386,12 @@ fn by_marker(volume: &Volume, evidence: &Evidence, device: &str) -> FormatDecisi
         _ if adopted => return FormatDecision::Reuse,
         _ => {
             let look = match &volume.disk {
-                DiskName::Cinder(id) => format!("`openstack volume show {id}`, `lsblk -fo +SERIAL {device}`"),
-                DiskName::Link(_) | DiskName::Label(_) => format!("`lsblk -fo +SERIAL {device}`"),
+                DiskName::Cinder(id) => format!("`openstack volume show {id}` and `lsblk -fo +SERIAL {device}` show"),
+                DiskName::Link(_) | DiskName::Label(_) => format!("`lsblk -fo +SERIAL {device}` shows"),
             };
             let ways = format!(
-                "{look}: whose data is it? Wrong volume: correct {} in the template. To use its data as {}: set VOLUME_ADOPT={} \
-                 there. Then update the stack. Only if nobody needs it, DESTROY it: {}",
+                "{look} whose data it is. If it is the wrong volume, correct {} in the template; to use its data unchanged as {}, set \
+                 VOLUME_ADOPT={} there; then update the stack. Only if nobody needs the data, DESTROY it: {}",
                 volume.parameter(),
                 volume.mount_point,
                 adoptable(volume, &evidence.disk),

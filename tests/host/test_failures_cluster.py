@@ -29,6 +29,7 @@ while True:
 """
 # Magnum's own words.
 SAYS = {403: "Policy doesn't allow certificate:get to be performed.", 500: "An unknown exception occurred."}
+REQUEST = "req-3f5b0c4e-1d2a-4c8e-9b7f-60a1c2d3e4f5"
 UNAUTHORIZED = json.dumps({"error": {"code": 401, "message": "The request you have made requires authentication."}})
 SETTINGS = "polling_interval = 5\nmin_polling_interval = 5\n"
 
@@ -50,7 +51,7 @@ def certificates(node: Node, stage, magnum, tmp_path):
         node.host.exec("systemd-run", "-q", "--unit=names", "python3", "-c", NAME_SERVER)
         node.host.wait_for("getent ahostsv4 keystone.invalid -s dns || { echo nameserver 127.0.0.2 >/etc/resolv.conf; false; }")
     failure.way("correct this node's name servers", "give the node a name server that knows the name", name_server, runs=("getent ",),
-                first=False, until=("WAITING for certificates", "connection refused by keystone.invalid:5000"))
+                until=("WAITING for certificates", "connection refused by keystone.invalid:5000"))
     magnum.answer(401, path="^/identity", body=UNAUTHORIZED)
     failure.mended("update the stack with the right AUTH_URL", lambda: node.update(**right), until=("FAILED", "401"), runs=("openstack ",))
 
@@ -60,7 +61,8 @@ def certificates(node: Node, stage, magnum, tmp_path):
     def then(status: int):
         """What is next goes wrong as soon as this is put right."""
         magnum.behave()
-        magnum.answer(status, path=CERTIFICATES, body=json.dumps({"errors": [{"status": status, "detail": SAYS[status]}]}))
+        magnum.answer(status, path=CERTIFICATES, body=json.dumps({"errors": [{"status": status, "detail": SAYS[status]}]}),
+                      headers={"X-Openstack-Request-Id": REQUEST})
 
     def refused():
         """It has a token by now."""
@@ -68,7 +70,7 @@ def certificates(node: Node, stage, magnum, tmp_path):
         magnum.answer(401, path="^/identity", body=UNAUTHORIZED)
         magnum.revoke()
         node.update()
-    failure.way("if disabled, enable it", "enable the user", lambda: then(403), refused, runs=("openstack user", "heat-node-agent rerun"),
+    failure.way("if it is disabled, enable it", "enable the user", lambda: then(403), refused, runs=("openstack user", "heat-node-agent rerun"),
                 until=("FAILED", "403"))
 
     def credentials():
@@ -82,7 +84,7 @@ def certificates(node: Node, stage, magnum, tmp_path):
     def updated():
         then(500)
         node.update()
-    failure.way("set CLUSTER_UUID, TRUSTEE_* and TRUST_ID as in Magnum's table cluster, and update the stack",
+    failure.way("set CLUSTER_UUID, TRUSTEE_* and TRUST_ID as in Magnum's database (table cluster) and update the stack",
                 "update the stack with the cluster's own trustee", updated, lambda: then(403), until=("WAITING for certificates", "500"))
     failure.mended("correct Magnum's policy", lambda: then(500), until=("WAITING for certificates", "500"))
 

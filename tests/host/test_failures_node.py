@@ -64,7 +64,7 @@ def full_volume(master: Master):
                    "head -c 1000000 /dev/urandom >/run/value; for n in {1..40}; do ETCDCTL_API=3 etcdctl --endpoints=http://127.0.0.1:2379 "
                    "--command-timeout=5s put /filler/$n </run/value >/dev/null || break; done", check=False)
     # It ends, is started again after a moment, and then waits for room.
-    failure.shows("DEGRADED: /var/lib/etcd on volume", "waits until 64 MiB are free", "/var/lib/etcd on volume", "is full", failed=True)
+    failure.shows("DEGRADED: /var/lib/etcd on volume", "etcd.service is down: it waits until /var/lib/etcd has 64 MiB", "/var/lib/etcd on volume", "is full", failed=True)
     failure.mended("extend the volume", lambda: extend(loop_of(master.host, "vdc"), "2G"))
 
 
@@ -113,7 +113,7 @@ def port_taken(master: Master):
     # The first time it is mended in time, the second time not.
     taken(600)
     failure.seen("WAITING", "port 2379 is held by python3", "squatter.service")
-    failure.way("If it is needed, give it another port. The agent then continues by itself", "give it another port", lambda: squat(2479),
+    failure.way("If it is needed, configure another port for squatter.service. The agent then continues by itself", "give it another port", lambda: squat(2479),
                 lambda: taken(120))
     failure.shows("FAILED", "port 2379 is held by python3", heat="node", failed=True)
     # It says a secret besides, which nobody gets to see.

@@ -30,7 +30,7 @@ def scripts(server: Server):
     failure = stage.failure("script-fails")
     server.script("check", CHECK)
     failure.shows("FAILED deployment check (exit status 3", "no settings for zone b", heat="check", failed=True)
-    failure.way("correct it in the template and update the stack", "update the stack with another script", lambda: server.script("check"),
+    failure.way("correct the script in the template and update the stack", "update the stack with another script", lambda: server.script("check"),
                 lambda: server.script("check", CHECK))
     failure.mended("write the settings", lambda: host.write("/srv/settings", "b\n"))
 
@@ -83,7 +83,7 @@ def full_root(server: Server):
     failure = server.stage.failure("full-root")
     resize(int(host.sh("df --output=used -k / | tail -n 1")) + 4)
     server.script("late")
-    failure.shows("FAILED", "No space left")
+    failure.shows("FAILED", "no space is left")
     failure.mended("make room", lambda: resize(4 << 20))
 
 
@@ -96,13 +96,13 @@ def copied_disk(server: Server):
     host.boot(expect="")
     failure = server.stage.failure("copied-disk")
     failure.since_the_boot()
-    failure.shows("it is still that of instance")
+    failure.shows("it has not changed since this disk was copied")
 
     def copied_again():
         host.be_instance("copy-of-it")
         host.cut()
         host.boot(expect="")
-    failure.way("write that one's settings into the file", "write another resource's settings into the file",
+    failure.way("write the settings of this server's own resource into the file", "write another resource's settings into the file",
                 lambda: host.exec("sed", "-i", "s,^access_key_id = .*,access_key_id = 2222,", CONF), copied_again)
     failure.mended()
 

@@ -139,7 +139,7 @@ def test_what_a_volatile_etc_lost_is_named_and_repaired(host, signal_server):
     wait_for(lambda: is_ready(host), 300, "READY", every=1)
     host.sh("find /etc -xdev -mindepth 1 -maxdepth 1 ! -name hostname ! -name hosts -exec rm -rf {} +; tar -C / -xf /var/etc.tar")
     host.reboot()
-    wait_for(lambda: says(host, "DEGRADED: etcd not running", "/etc/etcd/etcd.conf is gone", "`heat-node-agent repair` undoes it"), 300, "the cause", every=1)
+    wait_for(lambda: says(host, "DEGRADED: etcd not running", "/etc/etcd/etcd.conf is gone", "`heat-node-agent repair` does it"), 300, "the cause", every=1)
     host.exec("heat-node-agent", "repair", check=False)
     wait_for(lambda: is_ready(host), 300, "READY", every=1)
     assert host.sh("findmnt -no TARGET /var/lib/etcd").strip() == "/var/lib/etcd"

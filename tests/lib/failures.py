@@ -323,7 +323,7 @@ class Failure:
         # The page that shows it: by the next one what follows may have begun.
         steps, after = self.carried_out([c for c in commands(remedy) if c.startswith(runs)], by_hand, do, first, until)
         # What is for somebody who needed no update is not for who made one.
-        asked = re.sub(r"If no update was needed.*?`heat-node-agent rerun [^`]*`", "", normal(remedy, self.known()))
+        asked = re.sub(r"If you did not update the stack, run `heat-node-agent rerun [^`]*`", "", normal(remedy, self.known()))
         if left := {c for c in commands(asked) if not is_elsewhere(c)} - self.done:
             self.wrong(f"nobody carried out {left}")
         self.compare(steps, after)

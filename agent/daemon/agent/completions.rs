@@ -208,10 +208,15 @@ impl Agent {
             (true, false) if was_started => Code::DeploymentFailed,
             (true, false) => Code::DeploymentNotStarted,
         };
-        let message = format!("deployment {} ended with status {}", record.name, outcome.status);
-        let mut event = job_event(code, record, message).duration(duration);
-        if code != Code::DeploymentSucceeded {
-            let reason = outcome.clone().explained(&[], &record.id).reason.unwrap_or_default();
+        let reason =
+            (code != Code::DeploymentSucceeded).then(|| outcome.clone().explained(&[], &record.id).reason.unwrap_or_default());
+        // Its own failure begins with the status.
+        let status = match code {
+            Code::DeploymentFailed if outcome.reason.is_none() => String::new(),
+            _ => format!(" with status {}", outcome.status),
+        };
+        let mut event = job_event(code, record, format!("deployment {} ended{status}", record.name)).duration(duration);
+        if let Some(reason) = reason {
             event = event.cause(reason.why()).remedy(reason.remedy.unwrap_or_default());
         }
         (outcome, event)

@@ -374,7 +374,7 @@ impl MonitoredComponent {
             (ProblemKind::Looping, summary, cause, crash_remedy(unit))
         } else if state.load_state == "masked" && !state.may_run() {
             let remedy = format!(
-                "somebody masked it, so that it cannot start. If it may run again: `systemctl unmask {unit}`, then `systemctl start {unit}`"
+                "somebody masked it, so that it cannot start. Unless it is to stay down for work on this node, `systemctl unmask {unit}`, then `systemctl start {unit}`"
             );
             (ProblemKind::Stopped, "masked".to_owned(), format!("{unit} is masked"), remedy.into())
         } else if state.is_active() {
@@ -392,7 +392,7 @@ impl MonitoredComponent {
             let (cause, remedy) = if state.sub_state == "start-pre" {
                 match &self.needs.store {
                     Some(store) => (
-                        format!("{unit} waits until {} MiB are free on {store} (start-pre)", LEAST_FREE >> 20),
+                        format!("{unit} is down: it waits until {store} has {} MiB of free space", LEAST_FREE >> 20),
                         "it starts by itself once there is room".to_owned(),
                     ),
                     None => (
@@ -403,14 +403,16 @@ impl MonitoredComponent {
             } else {
                 (format!("{unit} is {}", state.describe()), format!("`systemctl list-jobs`; {looks}"))
             };
-            (ProblemKind::Starting, "starting".to_owned(), cause, remedy.into())
+            let lacks_space = state.sub_state == "start-pre" && self.needs.store.is_some();
+            let summary = if lacks_space { "down for lack of space" } else { "starting" };
+            (ProblemKind::Starting, summary.to_owned(), cause, remedy.into())
         } else if state.is_failed() {
             let cause = format!("{unit} is {}", state.describe());
             (ProblemKind::Down, "failed".to_owned(), cause, format!("{looks}; `systemctl start {unit}` starts it").into())
         } else {
             let cause = format!("{unit} is {}: {}", state.describe(), departure(state));
             let remedy = format!(
-                "`journalctl -u {unit} -n 50` shows when. If nobody stopped it on purpose, `systemctl start {unit}`. If somebody did, leave it: this stays here until it runs"
+                "`journalctl -u {unit} -n 50` shows when. Unless somebody needs it down for work on this node, `systemctl start {unit}`"
             );
             (ProblemKind::Stopped, "not running".to_owned(), cause, remedy.into())
         };
@@ -435,12 +437,19 @@ impl MonitoredComponent {
             }
             None => (ProblemKind::Wrong, format!("gate {name} does not pass"), text),
         };
-        let restart =
-            self.unit.iter().filter(|_| matches!(kind, ProblemKind::Wrong | ProblemKind::Hanging)).map(|unit| match kind {
-                ProblemKind::Hanging => format!(" may show why. Then `systemctl restart {unit}` ends the hang"),
-                _ => format!(". Then `systemctl restart {unit}` restarts it"),
-            });
-        let remedy = format!("{}{}", part.gate.remedy.trim_end_matches('.'), restart.collect::<String>()).into();
+        let remedy = match (kind, &self.unit) {
+            // What did not answer the gate answers nobody else.
+            (ProblemKind::Hanging, Some(unit)) => format!(
+                "if `uptime` shows a load far above the number of processors, the node is overloaded: relieve it. If not, the program is \
+                 stuck: `systemctl kill --kill-who=main -s QUIT {unit}` ends it and has it log where (`journalctl -u {unit} -n 100`), which \
+                 its makers need if it happens again; `systemctl restart {unit}` starts it anew"
+            ),
+            (ProblemKind::Wrong, Some(unit)) => {
+                format!("{}. Then `systemctl restart {unit}` restarts it", part.gate.remedy.trim_end_matches('.'))
+            }
+            _ => part.gate.remedy.clone(),
+        }
+        .into();
         Some(Problem { kind, summary, cause, remedy })
     }
 

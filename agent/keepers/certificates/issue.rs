@@ -316,8 +316,9 @@ fn nobody_signs(wanted: &Certificate) -> Error {
 }
 
 /// What to do about a certificate that is not valid yet.
-const CLOCKS: &str = "`timedatectl` says whether this node's clock is synchronized. If not: `timedatectl set-ntp true` (where that fails, install \
-                      chrony), and wait until it is. If so, the clock of Magnum's hosts is ahead: correct it there";
+const CLOCKS: &str = "`timedatectl` says whether this node's clock is synchronized. If not, `timedatectl set-ntp true` (where that fails, install \
+                      chrony), and wait until it is. If it is, the clock of Magnum's hosts is ahead: correct it there; each run \
+                      requests a new certificate";
 
 /// Checks a pair before it is used.
 ///

@@ -89,9 +89,9 @@ pub(super) fn missing(volume: &Volume, reason: &str, deadline: Duration, server:
 /// What to do about a volume that is not there.
 pub(super) fn attach(id: &str, server: &str, parameter: &str) -> Remedy {
     Remedy::stack_update_or(format!(
-        "`openstack volume show {id}`: if available, `openstack server add volume {server} {id}` attaches it here; if another server has it, ask \
-         its owner; if this one, detach and attach it again; other status: ask an admin; none in its project: correct {parameter} in the \
-         template and update the stack"
+        "`openstack volume show {id}`: available: `openstack server add volume {server} {id}` attaches it. In use by another server: ask \
+         its owner to detach it. In use by this server: detach it and attach it again. Not found: correct {parameter} in the template and \
+         update the stack. Other status: ask the cloud's operators"
     ))
 }
 

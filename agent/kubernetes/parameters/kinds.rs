@@ -127,7 +127,7 @@ impl ParameterKind {
             Self::Uuid => "is not an OpenStack id",
             Self::Url => "is not an http URL",
             Self::Number(..) => "is not a number in the range",
-            Self::Choice(_) => "is not one of the choices",
+            Self::Choice(_) => "is not allowed",
             Self::Version => "is not a Kubernetes version",
             Self::Pem => "is not PEM",
             Self::Material => "is neither PEM nor an absolute path",

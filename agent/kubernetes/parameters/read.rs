@@ -418,7 +418,7 @@ mod tests {
         assert_eq!(
             found,
             [
-                "ROLE: \"king\" is not one of the choices; rule: one of master, minion, control-plane, worker; remedy: correct the value in the template",
+                "ROLE: \"king\" is not allowed; rule: one of master, minion, control-plane, worker; remedy: correct the value in the template",
                 "HTTP_PROXY: \"***\" is not an http URL; rule: http://host… or https://host…, at most 2048 characters; remedy: correct the value in the template",
                 "FLANNEL_NETWORK_CIDR: \"10.100.0.0/33\" is not a network; rule: an IPv4 or IPv6 network: address/prefix length; remedy: correct the value in the template",
                 "KUBE_NODE_IP: is given twice in the inputs; rule: each name once, in any letter case; remedy: remove one of them",

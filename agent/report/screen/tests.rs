@@ -435,7 +435,7 @@ fn a_copied_disk_and_an_unknown_identity_say_what_to_do() {
     for part in [
         "instance      7ee5 (SMBIOS)\n",
         "the other instance's state is kept in /aside/1",
-        "/f is ignored: it is still that of instance b, from whose disk this one was copied",
+        "/f is ignored: it has not changed since this disk was copied from that of instance b",
         "remedy: `openstack stack resource show STACK RESOURCE`, with stack_name and path (up to\n",
     ] {
         assert!(text.contains(part), "{part} in {text}");
