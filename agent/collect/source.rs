@@ -521,6 +521,7 @@ impl Source {
             SourceName::Cfn => "Heat's metadata service (heat-api-cfn)",
             SourceName::Heat => "Heat (heat-api)",
             SourceName::Request => "Heat's temporary URL",
+            SourceName::Zaqar => "Zaqar",
             SourceName::HeatLocal | SourceName::Local | SourceName::File | SourceName::HeatParams => return error.clone(),
         };
         let place = "if `openstack catalog list` shows another address, correct /etc/os-collect-config.conf";
