@@ -82,7 +82,7 @@ impl QueueEndpoint {
 
     pub(super) async fn fetch(&self, tools: &Tools, memory: &mut PollCache) -> Result<FetchedDocument> {
         let started = tools.http.clock().start();
-        let (mut ids, mut marker, mut answer) = (Vec::new(), String::new(), None);
+        let (mut ids, mut marker, mut answer) = (Vec::new(), String::new(), None::<Response>);
         for _ in 0..PAGES {
             // The one before goes first: there is memory for one.
             drop(answer.take());
@@ -93,8 +93,8 @@ impl QueueEndpoint {
             let is_full = page.ids.len() >= PAGE;
             if is_further {
                 ids.extend(page.ids);
-                answer = Some(response);
             }
+            answer = is_further.then_some(response);
             match page.next.filter(|_| is_further && is_full) {
                 Some(next) => marker = format!("&marker={next}"),
                 None => return self.newest(tools, &started, memory, ids, answer).await,
