@@ -117,7 +117,10 @@ pub const KEYSTONE_ANSWER: usize = 128 * KIB;
 /// [`ANSWER_MEMORY`].
 pub const LARGE_KEYSTONE_ANSWER: usize = 2 * MIB;
 
-/// Memory of the endpoints that are kept of one catalog: those of one service, in 300 regions.
+/// Bytes of a list of Zaqar's messages, of which one request at a time may have one: in the place of a large answer of Keystone's.
+pub const MESSAGES_BYTES: usize = LARGE_KEYSTONE_ANSWER;
+
+/// Memory of the endpoints that are kept of one catalog: those of two services, in 150 regions.
 pub const ENDPOINTS_MEMORY: usize = 64 * KIB;
 
 /// Memory of the tokens that are kept with their endpoints; those not used for longest go first.

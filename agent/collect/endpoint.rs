@@ -1,7 +1,7 @@
 //! A source over the network: where it is asked, and one poll of it.
 
 use super::poll::{FetchedDocument, PollCache, Tools};
-use super::{cfn, heat, request};
+use super::{cfn, heat, request, zaqar};
 use crate::error::Result;
 
 /// Whom to ask for what.
@@ -10,6 +10,7 @@ pub(super) enum Endpoint {
     Cfn(cfn::CfnEndpoint),
     Heat(heat::HeatEndpoint),
     Request(request::TempUrlEndpoint),
+    Zaqar(zaqar::QueueEndpoint),
 }
 
 impl Endpoint {
@@ -19,6 +20,7 @@ impl Endpoint {
             Self::Cfn(endpoint) => endpoint.place(),
             Self::Heat(endpoint) => endpoint.place(),
             Self::Request(endpoint) => endpoint.place(),
+            Self::Zaqar(endpoint) => endpoint.place(),
         }
     }
 
@@ -28,6 +30,7 @@ impl Endpoint {
             Self::Cfn(endpoint) => endpoint.address(),
             Self::Heat(endpoint) => endpoint.address(),
             Self::Request(endpoint) => endpoint.address(),
+            Self::Zaqar(endpoint) => endpoint.address(),
         }
     }
 
@@ -37,6 +40,7 @@ impl Endpoint {
             Self::Cfn(endpoint) => endpoint.ca.as_deref(),
             Self::Heat(endpoint) => endpoint.ca.as_deref(),
             Self::Request(endpoint) => endpoint.ca.as_deref(),
+            Self::Zaqar(endpoint) => endpoint.ca.as_deref(),
         }
     }
 
@@ -46,6 +50,7 @@ impl Endpoint {
             Self::Cfn(endpoint) => &mut endpoint.ca,
             Self::Heat(endpoint) => &mut endpoint.ca,
             Self::Request(endpoint) => &mut endpoint.ca,
+            Self::Zaqar(endpoint) => &mut endpoint.ca,
         }
     }
 
@@ -58,6 +63,7 @@ impl Endpoint {
             Self::Cfn(endpoint) => endpoint.fetch(tools, memory).await,
             Self::Heat(endpoint) => endpoint.fetch(tools, memory).await,
             Self::Request(endpoint) => endpoint.fetch(tools, memory).await,
+            Self::Zaqar(endpoint) => endpoint.fetch(tools, memory).await,
         }
     }
 }

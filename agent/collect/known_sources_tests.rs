@@ -4,9 +4,9 @@ use serde_json::json;
 
 use super::*;
 use crate::collect::local::Boot;
-use SourceName::{Cfn, Heat, Request};
+use SourceName::{Cfn, Heat, Request, Zaqar};
 
-const ORDER: [SourceName; 3] = SourceName::REMOTE;
+const ORDER: [SourceName; 4] = SourceName::REMOTE;
 
 fn complete() -> Value {
     json!({"os-collect-config": {
@@ -15,6 +15,8 @@ fn complete() -> Value {
         "heat": {"auth_url": "http://k:5000/v3/", "user_id": "u", "password": "hush", "project_id": "p", "stack_id": "s/1",
             "resource_name": "srv", "region_name": null},
         "request": {"metadata_url": "http://swift/v1/o?temp_url_sig=hush"},
+        "zaqar": {"auth_url": "http://k:5000/v3/", "user_id": "u", "password": "hush", "project_id": "p", "queue_id": "q",
+            "region_name": null},
     }})
 }
 
@@ -70,6 +72,7 @@ fn of_each_source_the_strongest_whole_set_is_followed_and_none_is_put_together()
     assert_eq!(place(&known, Cfn), "http://h:8000/v1/ stack s srv.Metadata");
     assert_eq!(place(&known, Heat), "Heat at http://k:5000/v3/, stack s/1 srv");
     assert_eq!(place(&known, Request), "http://swift/v1/o?…");
+    assert_eq!(place(&known, Zaqar), "Zaqar of http://k:5000/v3/, queue q");
     let refusals = refusals_of(&known);
     assert!(refusals.iter().all(|(code, _)| *code == Code::SourceIncomplete), "{refusals:?}");
     for words in [
@@ -106,7 +109,7 @@ fn what_says_nothing_changes_nothing_and_a_whole_set_replaces_a_whole_set() {
         let before = ORDER.map(|source| known_sources.key(source));
         known_sources.take(&by(HintOrigin::Answer(Cfn), &json!({"os-collect-config": settings})));
         let changed = |at: usize| known_sources.key(ORDER[at]) != before[at];
-        ([changed(0), changed(1), changed(2)], known_sources.clone())
+        ([changed(0), changed(1), changed(2), changed(3)], known_sources.clone())
     };
     for silent in [
         json!({"cfn": {"access_key_id": null, "path": "", "stack_name": 7}, "heat": {"password": null, "region_name": ""}}),
@@ -114,18 +117,18 @@ fn what_says_nothing_changes_nothing_and_a_whole_set_replaces_a_whole_set() {
         json!([]),
     ] {
         let (changed, after) = overlay(silent);
-        assert_eq!((changed, after.refusals()), ([false; 3], vec![]));
+        assert_eq!((changed, after.refusals()), ([false; 4], vec![]));
     }
     // Half of a set is no set: what it lacks is not taken from another document.
     for half in [
         json!({"cfn": {"secret_access_key": "new", "path": ["x.Metadata", "y.Metadata"]}}),
-        json!({"collectors": ["cfn", "heat", "request"], "heat": {"auth_url": "http://other/v3"}}),
+        json!({"collectors": ["cfn", "heat", "request", "zaqar"], "heat": {"auth_url": "http://other/v3"}}),
         json!({"heat": {"auth_url": "http://other/v3", "user_id": "u"}}),
     ] {
         let (changed, after) = overlay(half.clone());
         assert_eq!(
             (changed, refusals_of(&after).last().map(|(code, _)| *code)),
-            ([false; 3], Some(Code::SourceIncomplete)),
+            ([false; 4], Some(Code::SourceIncomplete)),
             "{half}"
         );
         assert!(!refusals_of(&after).iter().any(|(_, message)| message.contains("hush")));
@@ -133,10 +136,10 @@ fn what_says_nothing_changes_nothing_and_a_whole_set_replaces_a_whole_set() {
     let mut cfn = complete()["os-collect-config"]["cfn"].clone();
     cfn["path"] = json!(["x.Metadata", "y.Metadata"]);
     let (changed, after) = overlay(json!({"cfn": cfn}));
-    assert_eq!(changed, [true, false, false]);
+    assert_eq!(changed, [true, false, false, false]);
     assert!(place(&after, Cfn).ends_with("stack s x.Metadata y.Metadata"));
     let (changed, after) = overlay(json!({"collectors": ["heat"]}));
-    assert_eq!(changed, [true, false, true], "those that are not asked for have no settings");
+    assert_eq!(changed, [true, false, true, true], "those that are not asked for have no settings");
     for source in ORDER {
         assert!(!format!("{:?}", after.set(source)).contains("hush"));
     }
@@ -175,6 +178,7 @@ fn half_a_configuration_is_a_failure_and_none_is_silence() {
         (Heat, "auth_url", json!(null), "settings of heat lack auth_url"),
         (Heat, "password", json!(7), "lack password"),
         (Heat, "stack_id", json!(""), "lack stack_id"),
+        (Zaqar, "queue_id", json!(null), "settings of zaqar lack queue_id"),
     ] {
         let known = known_sources(&with(&format!("{}/{key}", source.as_str()), value));
         let error = known.set(source).unwrap_err();
@@ -190,7 +194,7 @@ fn half_a_configuration_is_a_failure_and_none_is_silence() {
 #[test]
 fn https_is_never_left_for_http_by_whatever_document() {
     let https = |source: &str| {
-        let key = if source == "heat" { "auth_url" } else { "metadata_url" };
+        let key = if ["heat", "zaqar"].contains(&source) { "auth_url" } else { "metadata_url" };
         let mut only = json!({"os-collect-config": {"collectors": [source], source: complete()["os-collect-config"][source]}});
         let url = &mut only["os-collect-config"][source][key];
         *url = json!(url.as_str().unwrap().replace("http:", "https:"));
@@ -198,8 +202,8 @@ fn https_is_never_left_for_http_by_whatever_document() {
     };
     let http =
         |source: &str| json!({"os-collect-config": {"collectors": [source], source: complete()["os-collect-config"][source]}});
-    for from in ["cfn", "heat", "request"] {
-        for to in ["cfn", "heat", "request"] {
+    for from in ["cfn", "heat", "request", "zaqar"] {
+        for to in ["cfn", "heat", "request", "zaqar"] {
             for (second, origin) in
                 [(http(to), HintOrigin::Answer(Cfn)), (http(to), HintOrigin::Config), (https(to), HintOrigin::Answer(Heat))]
             {
@@ -264,7 +268,7 @@ fn what_was_answered_over_https_is_held_where_its_document_is_gone() {
     {
         let mut known = known_sources(&document);
         known.hold([(Cfn, &answered)].into_iter());
-        assert_eq!((known.wanted().len(), known.refusals().len()), (3, 0));
+        assert_eq!((known.wanted().len(), known.refusals().len()), (4, 0));
     }
 }
 
@@ -288,17 +292,18 @@ fn who_is_asked_is_who_is_named_last_and_everybody_where_nobody_is() {
         let known_sources = KnownSources { order: order.to_vec(), ..known_sources.clone() };
         order.iter().filter(|source| known_sources.wants(**source)).map(|source| source.as_str()).collect::<Vec<_>>()
     };
-    assert_eq!(wanted(&known, &ORDER), ["cfn", "heat", "request"]);
+    assert_eq!(wanted(&known, &ORDER), ["cfn", "heat", "request", "zaqar"]);
     for (collectors, names) in [
         (json!(["ec2", "heat", "local"]), vec!["heat"]),
         (json!(["ec2", "cfn", "request"]), vec!["cfn", "request"]),
         (json!([]), vec!["cfn", "request"]),
-        (json!(["ec2", "zaqar", "local"]), vec!["cfn", "heat", "request"]),
+        (json!(["ec2", "zaqar", "local"]), vec!["zaqar"]),
+        (json!(["ec2", "another", "local"]), vec!["cfn", "heat", "request", "zaqar"]),
     ] {
         known.take(&by(HintOrigin::Answer(Cfn), &json!({"os-collect-config": {"collectors": collectors}})));
         assert_eq!(wanted(&known, &ORDER), names, "{collectors}");
     }
-    assert!(known.asks_for("zaqar"));
+    assert!(known.asks_for("another"));
     // What this image does not use cannot keep the rest from being asked.
     known.take(&config("[DEFAULT]\ncollectors = heat\ncollectors = local\n"));
     assert_eq!(wanted(&known, &[Cfn, Request]), ["cfn", "request"]);

@@ -29,6 +29,7 @@ mod source_set;
 mod tests;
 mod timer;
 mod user_data;
+mod zaqar;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -93,12 +94,6 @@ impl SnapshotChange {
     }
 }
 
-/// What to say where Heat wants a server to look elsewhere.
-const UNSUPPORTED: (&str, &str) = (
-    "os-collect-config names zaqar, which this version cannot poll",
-    "set software_config_transport of this server to POLL_SERVER_CFN, POLL_SERVER_HEAT or POLL_TEMP_URL",
-);
-
 /// Polls the sources.
 pub struct Collector {
     settings: Settings,
@@ -126,8 +121,6 @@ pub struct Collector {
     answer_count: u64,
     snapshot: Snapshot,
     nothing_known: bool,
-    /// Heat wants the server to look where this version cannot.
-    unsupported: bool,
     /// What documents say and is not followed.
     refused: ReportedOnce<Refusal>,
     /// With what the server may speak to Heat itself, as of the last look.
@@ -197,7 +190,6 @@ impl Collector {
             answer_count: 0,
             snapshot: Snapshot::default(),
             nothing_known: false,
-            unsupported: false,
             refused: ReportedOnce::with_limit(REFUSED),
             own_credentials: OwnCredentials::default(),
             stored_digests: None,
@@ -280,13 +272,6 @@ impl Collector {
     #[must_use]
     pub fn snapshot(&self) -> &Snapshot {
         &self.snapshot
-    }
-
-    /// Why nobody speaks for Heat and nobody will, with the remedy: the server is to be asked for in a way that this
-    /// version does not know.
-    #[must_use]
-    pub fn unsupported(&self) -> Option<(&'static str, &'static str)> {
-        self.unsupported.then_some(UNSUPPORTED)
     }
 
     /// The tokens that the sources use: signals by the same user need no other one.
@@ -392,7 +377,7 @@ impl Collector {
             change.absorb(self.start_remote(name, &known_sources, due.contains(&name)));
             self.start_former(name, &known_sources);
         }
-        self.report_nothing_known(&known_sources);
+        self.report_nothing_known();
         change
     }
 
@@ -535,7 +520,10 @@ impl Collector {
         };
         polled.place = known_sources.place(name);
         match known_sources.set(name) {
-            Ok(Some(set)) => polled.set = Some(set.clone()),
+            Ok(Some(set)) => {
+                polled.memory.held = source.document.is_some() && source.answered_by(set);
+                polled.set = Some(set.clone());
+            }
             Ok(None) => return self.settle(polled),
             Err(error) => {
                 polled.outcome = PollOutcome::Failed(error.clone());
@@ -556,7 +544,9 @@ impl Collector {
     /// Asks a source by the way that it answered last, where another one is to take its place.
     fn start_former(&mut self, name: SourceName, known_sources: &KnownSources) {
         let due = |source: &&mut Source| source.name == name && source.former_is_due();
-        let Some(former) = self.sources.iter_mut().find(due).and_then(|source| source.former.as_mut()) else { return };
+        let Some(source) = self.sources.iter_mut().find(due) else { return };
+        let held = source.document.is_some();
+        let Some(former) = &mut source.former else { return };
         let began = self.clock.moment();
         (former.in_flight, former.asked) = (true, began);
         let polled = Polled {
@@ -570,7 +560,7 @@ impl Collector {
             former: true,
             // Somebody who has pointed the server elsewhere by hand is not led back.
             files_digest: former.files_digest.clone(),
-            memory: former.memory.clone(),
+            memory: PollCache { held, ..former.memory.clone() },
             deployment_keys: known_sources.deployment_keys(name),
             outcome: PollOutcome::Absent,
         };
@@ -770,20 +760,11 @@ impl Collector {
     }
 
     /// Says once, each time it comes to that, that there is nowhere to read metadata from.
-    fn report_nothing_known(&mut self, known_sources: &KnownSources) {
-        // The boot copy alone does not help where Heat wants the server to look elsewhere.
-        let unsupported = known_sources.asks_for("zaqar");
-        let helps = |source: &Source| source.name.speaks_for_heat() || !unsupported;
-        let nothing = !self.sources.iter().any(|source| (source.configured || source.document.is_some()) && helps(source));
-        self.unsupported = nothing && unsupported;
+    fn report_nothing_known(&mut self) {
+        let nothing = !self.sources.iter().any(|source| source.configured || source.document.is_some());
         // Of a file that is not used because the disk is a copy it was said.
-        let is_ignored = !unsupported && !self.files.left_over.is_empty();
-        if nothing && !self.nothing_known && !is_ignored {
-            let mut event = Event::new(Code::NoSource, "no metadata source is known").phase(Phase::Metadata);
-            if let Some((cause, remedy)) = self.unsupported() {
-                event = event.cause(cause).remedy(remedy);
-            }
-            self.report.emit(event);
+        if nothing && !self.nothing_known && self.files.left_over.is_empty() {
+            self.report.emit(Event::new(Code::NoSource, "no metadata source is known").phase(Phase::Metadata));
         }
         self.nothing_known = nothing;
     }

@@ -43,16 +43,16 @@ impl OwnCredentials {
                 Keys { access: text(SourceName::Cfn, "access_key_id")?, secret: text(SourceName::Cfn, "secret_access_key")? };
             Some((text(SourceName::Cfn, "metadata_url")?, keys))
         };
-        let user = || {
+        let user = |source| {
             Some(Credentials {
-                auth_url: text(SourceName::Heat, "auth_url")?,
-                user_id: text(SourceName::Heat, "user_id")?,
-                password: text(SourceName::Heat, "password")?,
-                scope: Scope::Project(text(SourceName::Heat, "project_id")?),
-                region: text(SourceName::Heat, "region_name"),
+                auth_url: text(source, "auth_url")?,
+                user_id: text(source, "user_id")?,
+                password: text(source, "password")?,
+                scope: Scope::Project(text(source, "project_id")?),
+                region: text(source, "region_name"),
             })
         };
-        Self { cfn: cfn(), user: user(), ca: None }
+        Self { cfn: cfn(), user: user(SourceName::Heat).or_else(|| user(SourceName::Zaqar)), ca: None }
     }
 }
 

@@ -27,6 +27,8 @@ pub(super) struct PollCache {
     pub(super) condition: Option<(&'static str, String)>,
     /// `name/uuid` of a stack of which only one of the two is configured.
     pub(super) stack: Option<String>,
+    /// Whether the document that is held was delivered by these settings, in this process or before.
+    pub(super) held: bool,
 }
 
 /// An answer, to be read: `None` where it is byte for byte what it was.

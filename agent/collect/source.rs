@@ -521,6 +521,7 @@ impl Source {
             SourceName::Cfn => ("Heat's metadata service (heat-api-cfn)", "cloudformation"),
             SourceName::Heat => ("Heat (heat-api)", "orchestration"),
             SourceName::Request => ("Heat's temporary URL", "object-store"),
+            SourceName::Zaqar => ("Zaqar", "messaging"),
             SourceName::HeatLocal | SourceName::Local | SourceName::File | SourceName::HeatParams => return error.clone(),
         };
         let place = |at: &str| {

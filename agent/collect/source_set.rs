@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::endpoint::Endpoint;
 use super::section::Section;
-use super::{cfn, heat, request};
+use super::{cfn, heat, request, zaqar};
 use crate::digest;
 use crate::error::{Context, Error, Result};
 use crate::gather::Gather;
@@ -58,6 +58,7 @@ pub(super) fn keys(source: SourceName) -> &'static [&'static str] {
         SourceName::Cfn => cfn::KEYS,
         SourceName::Heat => heat::KEYS,
         SourceName::Request => request::KEYS,
+        SourceName::Zaqar => zaqar::KEYS,
         SourceName::HeatLocal | SourceName::Local | SourceName::File | SourceName::HeatParams => &[],
     }
 }
@@ -68,6 +69,7 @@ pub(super) fn needed(source: SourceName) -> &'static [&'static str] {
         SourceName::Cfn => &cfn::NEEDED,
         SourceName::Heat => &heat::NEEDED,
         SourceName::Request => &request::NEEDED,
+        SourceName::Zaqar => &zaqar::NEEDED,
         SourceName::HeatLocal | SourceName::Local | SourceName::File | SourceName::HeatParams => &[],
     }
 }
@@ -107,6 +109,7 @@ impl SourceSet {
                 SourceName::Cfn => cfn::CfnEndpoint::new(section)?.map(Endpoint::Cfn),
                 SourceName::Heat => heat::HeatEndpoint::new(section)?.map(Endpoint::Heat),
                 SourceName::Request => request::TempUrlEndpoint::new(section).map(Endpoint::Request),
+                SourceName::Zaqar => zaqar::QueueEndpoint::new(section)?.map(Endpoint::Zaqar),
                 SourceName::HeatLocal | SourceName::Local | SourceName::File | SourceName::HeatParams => None,
             };
             // Heat leaves an address, or a region, where it takes credentials away: that alone names nothing.
@@ -169,7 +172,7 @@ impl SourceSet {
     pub(super) fn signer(&self) -> Option<(String, Keys)> {
         match &self.endpoint {
             Endpoint::Cfn(endpoint) => Some(endpoint.signer()),
-            Endpoint::Heat(_) | Endpoint::Request(_) => None,
+            Endpoint::Heat(_) | Endpoint::Request(_) | Endpoint::Zaqar(_) => None,
         }
     }
 
@@ -177,6 +180,7 @@ impl SourceSet {
     pub(super) fn user(&self) -> Option<Credentials> {
         match &self.endpoint {
             Endpoint::Heat(endpoint) => Some(endpoint.user()),
+            Endpoint::Zaqar(endpoint) => Some(endpoint.user()),
             Endpoint::Cfn(_) | Endpoint::Request(_) => None,
         }
     }

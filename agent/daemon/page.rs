@@ -55,11 +55,11 @@ pub(super) fn of(agent: &Agent) -> StatusDocument {
             .chain(agent.held())
             .cloned()
             .chain([identity.condition(waits)])
-            .chain(metadata(snapshot, agent.collector.unsupported()))
+            .chain(metadata(snapshot))
             .collect(),
         metadata: MetadataStatus {
             source: snapshot.authority.as_ref().map(|authority| authority.source.to_owned()),
-            expected: snapshot.is_expected() || agent.collector.unsupported().is_some(),
+            expected: snapshot.is_expected(),
             listed: snapshot.deployments.as_ref().map(|list| list.len()),
         },
         budgets: budgets(agent),
@@ -318,21 +318,13 @@ fn certificates(
 }
 
 /// What the metadata has wrong that no source and no deployment shows.
-fn metadata(snapshot: &Snapshot, unsupported: Option<(&str, &str)>) -> Option<Condition> {
-    let unidentified = snapshot.deployments.as_ref().map_or(0, |list| list.unidentified());
-    let (cause, remedy) = match unsupported {
-        Some((cause, remedy)) => (cause.to_owned(), remedy),
-        None if unidentified > 0 => (
-            format!("deployments without an id, which can be neither run nor signalled: {unidentified}"),
-            "`heat-node-agent verify` shows what is wrong with them; correct the template",
-        ),
-        None => return None,
-    };
+fn metadata(snapshot: &Snapshot) -> Option<Condition> {
+    let unidentified = snapshot.deployments.as_ref().map(|list| list.unidentified()).filter(|count| *count > 0)?;
     Some(Condition {
         name: METADATA.to_owned(),
         state: ConditionState::Failed,
-        cause: Some(cause),
-        remedy: Some(remedy.to_owned()),
+        cause: Some(format!("deployments without an id, which can be neither run nor signalled: {unidentified}")),
+        remedy: Some("`heat-node-agent verify` shows what is wrong with them; correct the template".to_owned()),
         ..Condition::default()
     })
 }
@@ -535,10 +527,8 @@ mod tests {
 
     #[test]
     fn what_heat_asks_for_in_vain_is_a_condition() {
-        assert_eq!(metadata(&listing(vec![json!({"id": "a"})]), None), None);
-        let unidentified = metadata(&listing(vec![json!({"id": "a"}), json!({"id": ""}), json!(3)]), None).unwrap();
+        assert_eq!(metadata(&listing(vec![json!({"id": "a"})])), None);
+        let unidentified = metadata(&listing(vec![json!({"id": "a"}), json!({"id": ""}), json!(3)])).unwrap();
         assert!(unidentified.cause.unwrap().ends_with(": 2") && unidentified.remedy.unwrap().contains("verify"));
-        let unsupported = metadata(&listing(vec![]), Some(("why", "what"))).unwrap();
-        assert_eq!((unsupported.state, unsupported.cause.as_deref()), (ConditionState::Failed, Some("why")));
     }
 }

@@ -83,7 +83,7 @@ pub(super) async fn read(
     if !is_error && answer.content_length().is_some_and(|length| length > most as u64) {
         return Err(too_large());
     }
-    let mut limit = if is_error { limit.min(ERROR_BODY) } else { limit };
+    let mut limit = if is_error { most.min(ERROR_BODY) } else { limit };
     let mut large = large.filter(|_| !is_error);
     let mut permit = None;
     let mut body = Vec::new();

@@ -33,11 +33,11 @@ const USUAL_LIFE: Duration = Duration::from_hours(1);
 /// A catalog this old in which an endpoint is missed is asked for anew, with its token: somebody may have registered it.
 const CATALOG_AGE: Duration = Duration::from_mins(5);
 
-/// For the one catalog beyond [`KEYSTONE_ANSWER`] that this process holds.
-static LARGE: Semaphore = Semaphore::const_new(1);
+/// For the one catalog beyond [`KEYSTONE_ANSWER`], or the one list of messages, that this process holds.
+pub static LARGE: Semaphore = Semaphore::const_new(1);
 
 /// The services that are spoken to: what else is in a large cloud's catalog would be kept once for each user.
-const SERVICES: [&str; 1] = ["orchestration"];
+const SERVICES: [&str; 2] = ["orchestration", "messaging"];
 
 /// A stack user, as `os-collect-config` metadata or the inputs of a deployment name it.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -170,7 +170,7 @@ impl Session {
                 tidy(region),
                 tidy(&regions.join(", "))
             ))
-            .remedy("correct region_name: [heat] in os-collect-config.conf, or region_name_for_services in heat.conf"),
+            .remedy("correct region_name: [heat] or [zaqar] in os-collect-config.conf, or region_name_for_services in heat.conf"),
             _ => Error::permanent(format!("Keystone's catalog has no public {service_type} endpoint"))
                 .remedy("register it: `openstack endpoint create SERVICE public URL`"),
         };
@@ -291,7 +291,7 @@ impl Keystone {
     }
 
     /// Sends a request with a token, and after a 401 once more with a new one. A URL that begins with
-    /// `/` is below the public endpoint of `service_type`. All of it together has the request's deadline. Whether certificates are
+    /// `/` is below the public endpoint of `service_type`; a version that the endpoint ends with is not repeated. All of it together has the request's deadline. Whether certificates are
     /// verified holds for Keystone's too.
     ///
     /// # Errors
@@ -317,7 +317,8 @@ impl Keystone {
                     error.unsent()
                 })?;
                 encrypted_still(&base, credentials, http.may_skip_verification()).map_err(Error::unsent)?;
-                format!("{base}{}", request.url)
+                let version = request.url.split('/').nth(1).map(|version| format!("/{version}")).unwrap_or_default();
+                format!("{}{}", base.strip_suffix(&version).unwrap_or(&base), request.url)
             } else {
                 request.url.to_owned()
             };

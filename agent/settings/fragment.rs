@@ -70,7 +70,7 @@ pub const KEYS: &[SettingKey] = &[
     key(
         "sources.order",
         ValueRule::Sources,
-        "[\"heat_local\", \"local\", \"cfn\", \"heat\", \"request\", \"file\"]",
+        "[\"heat_local\", \"local\", \"cfn\", \"heat\", \"request\", \"zaqar\", \"file\"]",
         "Sources in use; a later one overrides an earlier one.",
     ),
     key(
@@ -423,11 +423,11 @@ mod tests {
             ("[deploy]\ngroups = [\"script\", 1]", "deploy.groups: this array is not a list of non-empty strings"),
             (
                 "[sources]\norder = [\"cfn\", \"cfn\"]",
-                "sources.order: this array is not a list of one or more of heat_local, local, cfn, heat, request, file, each once",
+                "sources.order: this array is not a list of one or more of heat_local, local, cfn, heat, request, zaqar, file, each once",
             ),
             (
                 "[sources]\norder = [\"ec2\"]",
-                "sources.order: this array is not a list of one or more of heat_local, local, cfn, heat, request, file, each once",
+                "sources.order: this array is not a list of one or more of heat_local, local, cfn, heat, request, zaqar, file, each once",
             ),
             ("[node]\nsource = \"magnum\"", "node.source: this string is not one of deployment, heat-params"),
             ("[node]\npatience = 0", "node.patience: 0 is not a whole number from 1 to 100"),

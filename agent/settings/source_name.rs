@@ -13,6 +13,8 @@ pub enum SourceName {
     Heat,
     /// An object in Swift behind a signed URL.
     Request,
+    /// A queue of Zaqar, with a token of Keystone.
+    Zaqar,
     /// The file given by `--metadata`.
     File,
     /// Magnum's `/etc/sysconfig/heat-params`, where `[node] source` says so: the node, and nothing else.
@@ -21,13 +23,14 @@ pub enum SourceName {
 
 impl SourceName {
     /// All.
-    pub const ALL: [Self; 7] = [Self::HeatLocal, Self::Local, Self::Cfn, Self::Heat, Self::Request, Self::File, Self::HeatParams];
+    pub const ALL: [Self; 8] =
+        [Self::HeatLocal, Self::Local, Self::Cfn, Self::Heat, Self::Request, Self::Zaqar, Self::File, Self::HeatParams];
 
     /// Those whose documents are merged, weakest first.
-    pub const ORDER: [Self; 6] = [Self::HeatLocal, Self::Local, Self::Cfn, Self::Heat, Self::Request, Self::File];
+    pub const ORDER: [Self; 7] = [Self::HeatLocal, Self::Local, Self::Cfn, Self::Heat, Self::Request, Self::Zaqar, Self::File];
 
     /// Those that are asked over the network.
-    pub const REMOTE: [Self; 3] = [Self::Cfn, Self::Heat, Self::Request];
+    pub const REMOTE: [Self; 4] = [Self::Cfn, Self::Heat, Self::Request, Self::Zaqar];
 
     /// The word in settings, journal and file names.
     #[must_use]
@@ -38,6 +41,7 @@ impl SourceName {
             Self::Cfn => "cfn",
             Self::Heat => "heat",
             Self::Request => "request",
+            Self::Zaqar => "zaqar",
             Self::File => "file",
             Self::HeatParams => "heat-params",
         }

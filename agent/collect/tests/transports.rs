@@ -499,7 +499,8 @@ async fn an_endpoints_own_authority_is_used_for_it() {
     let heat = json!({"os-collect-config": {"heat": keys}}).to_string();
     let request = json!({"os-collect-config": {"request": {"metadata_url": "https://127.0.0.1:1/o"}}}).to_string();
     let cfn = boot("https://127.0.0.1:1");
-    for (name, boot) in [("heat", heat), ("request", request), ("cfn", cfn)] {
+    let zaqar = json!({"os-collect-config": {"zaqar": zaqar::keys_of("https://127.0.0.1:1")}}).to_string();
+    for (name, boot) in [("heat", heat), ("request", request), ("zaqar", zaqar), ("cfn", cfn)] {
         let machine = Machine::new();
         machine.put(BOOT, &boot);
         machine.put(CONF, &format!("[{name}]\nca_certificate = /etc/pki/cloud.pem\n"));
@@ -535,24 +536,6 @@ async fn deployments_under_other_keys_are_found_and_kept() {
 }
 
 #[tokio::test]
-async fn a_transport_that_cannot_be_polled_is_named() {
-    let machine = Machine::new();
-    let conf = json!({"collectors": ["ec2", "zaqar", "local"], "zaqar": {"queue_id": "q"}});
-    machine.put(BOOT, &json!({"deployments": [], "os-collect-config": conf}).to_string());
-    let mut collector = machine.collector();
-    for _ in 0..2 {
-        collector.poll_once().await;
-    }
-    let reported: Vec<_> = machine.report.events().into_iter().filter(|event| event.code == Code::NoSource).collect();
-    assert!(reported.len() == 1 && reported[0].remedy.as_ref().unwrap().contains("POLL_SERVER_HEAT"), "{reported:?}");
-    assert_eq!(reported[0].cause.as_deref(), collector.unsupported().map(|(cause, _)| cause));
-    machine.put(BOOT, &json!({"deployments": [], "os-collect-config": {}}).to_string());
-    collector.poll_now();
-    collector.poll_once().await;
-    assert!(collector.unsupported().is_none());
-}
-
-#[tokio::test]
 async fn a_source_that_is_not_due_yet_keeps_what_it_said() {
     let (heat, keystone, mut machine) = polling_heat().await;
     let cfn = Fake::start(vec![answer(&json!({"of-cfn": 1}))]).await;
@@ -576,7 +559,7 @@ struct Rig {
     good: fn(&Value) -> Act,
 }
 
-/// Each of the three, listing the deployment `a`.
+/// Each of the four, listing the deployment `a`.
 async fn rigs() -> Vec<Rig> {
     let (server, _, machine) = polling_heat().await;
     let heat = Rig { source: "heat", server, machine, good: metadata };
@@ -586,7 +569,9 @@ async fn rigs() -> Vec<Rig> {
     let cfn = Rig { source: "cfn", server, machine, good: answer };
     let server = Fake::start(vec![object(&[], &listed(&["a"]))]).await;
     let request = Rig { source: "request", machine: polling_request(&server), server, good: |document| object(&[], document) };
-    vec![cfn, heat, request]
+    let (server, _, machine) = zaqar::polling_zaqar(vec![zaqar::list(&[("a", &listed(&["a"]))])]).await;
+    let zaqar = Rig { source: "zaqar", server, machine, good: |document| zaqar::list(&[("m", document)]) };
+    vec![cfn, heat, request, zaqar]
 }
 
 #[tokio::test]

@@ -32,7 +32,7 @@ pub(in crate::daemon) fn ids(snapshot: &Snapshot) -> Arc<BTreeSet<String>> {
 
 /// Whether a source that answered was let in by Keystone. A temporary URL is Swift's own, a file nobody's.
 fn asks_keystone(source: &str) -> bool {
-    [SourceName::Cfn, SourceName::Heat].iter().any(|name| name.as_str() == source)
+    [SourceName::Cfn, SourceName::Heat, SourceName::Zaqar].iter().any(|name| name.as_str() == source)
 }
 
 /// Why Heat waits for a deployment no more: its entry is gone, or one of the same resource is newer. `None` while it may

@@ -341,8 +341,9 @@ fn zaqar(options: &Options) -> Asked {
     let needed = ["auth_url", "password", "project_id", "user_id", "queue_id"];
     let is_configured = needed.iter().all(|key| !options.values.all("zaqar", key).is_empty());
     is_configured.then(|| {
-        Err(Error::permanent("this version cannot read queues of Zaqar")
-            .remedy("set software_config_transport of this server to POLL_SERVER_CFN, POLL_SERVER_HEAT or POLL_TEMP_URL"))
+        Err(Error::permanent("os-collect-config by link does not read queues of Zaqar").remedy(
+            "use heat-node-agent.service, or POLL_SERVER_CFN, POLL_SERVER_HEAT or POLL_TEMP_URL as software_config_transport",
+        ))
     })
 }
 

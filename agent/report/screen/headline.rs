@@ -179,7 +179,7 @@ fn of_troubles(status: &StatusDocument) -> Option<(OverallState, String)> {
         return degraded("the node differs from what the stack asks for".to_owned());
     }
     if let Some(source) = status.sources.iter().find(|source| source.failures > 0) {
-        let of_heat = ["cfn", "heat", "request"].contains(&source.name.as_str());
+        let of_heat = ["cfn", "heat", "request", "zaqar"].contains(&source.name.as_str());
         let what = if of_heat { "Heat's metadata cannot be read" } else { "metadata cannot be read" };
         return degraded(format!("{what} (source {})", source.name));
     }

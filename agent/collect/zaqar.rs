@@ -1,0 +1,320 @@
+//! The source `zaqar`: a queue to which Heat posts the whole metadata at each change, read with a token of the server's user
+//! (ZAQAR_MESSAGE, heat-protocol.md 2.7).
+//!
+//! The newest message is the document, and it stays in the queue until it expires, an hour after it was posted: so it is never taken before it is
+//! stored (heat-protocol.md R17), a crash or a lost state costs nothing within that hour, and there is nothing to remember of it. What is older is
+//! removed, for each message has everything. An empty queue says that what the source delivered last is still in force.
+
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+
+use super::document;
+use super::poll::{FetchedDocument, PollCache, Tools, refusal};
+use super::section::{DEPLOYMENT_KEY, Section};
+use crate::budgets::json::{self, JsonRejection};
+use crate::budgets::{KEYSTONE_ANSWER, MESSAGES_BYTES};
+use crate::clock::Stopwatch;
+use crate::digest;
+use crate::error::{Error, Result};
+use crate::http::{Request, Response, redacted};
+use crate::openstack::aws_signature::encode;
+use crate::openstack::keystone::{Credentials, LARGE, Scope};
+use crate::report::text::{escaped, shortened};
+use crate::settings::source_name::SourceName;
+
+pub(super) const KEYS: &[&str] =
+    &["auth_url", "user_id", "password", "project_id", "queue_id", "region_name", "ca_certificate", DEPLOYMENT_KEY];
+
+/// Those that it cannot do without.
+pub(super) const NEEDED: [&str; 5] = ["auth_url", "user_id", "password", "project_id", "queue_id"];
+
+/// Zaqar's type in Keystone's catalog.
+const SERVICE: &str = "messaging";
+
+/// Messages of one answer: four of Zaqar's usual limit are half of [`MESSAGES_BYTES`]. Not one: Zaqar's driver for Redis begins anew behind the
+/// first message of a queue.
+const PAGE: usize = 4;
+
+/// Answers that are read in one poll: a stack changes no server so often within the hour that a message lives.
+const PAGES: usize = 25;
+
+/// Messages that Zaqar deletes by one request.
+const DELETED_AT_ONCE: usize = 20;
+
+/// For one such request: a fresh answer waits for it.
+const REMOVAL: Duration = Duration::from_secs(5);
+
+/// Whom to ask for what.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct QueueEndpoint {
+    credentials: Credentials,
+    project: String,
+    queue: String,
+    pub(super) ca: Option<String>,
+}
+
+impl QueueEndpoint {
+    pub(super) fn new(section: &Section) -> Result<Option<Self>> {
+        // Heat leaves region_name where it takes the rest away.
+        if ["user_id", "password", "queue_id"].iter().all(|key| section.get(key).is_none()) {
+            return Ok(None);
+        }
+        let [auth_url, user_id, password, project, queue] = section.complete(SourceName::Zaqar, NEEDED)?.map(str::to_owned);
+        let region = section.get("region_name").map(str::to_owned);
+        let credentials = Credentials { auth_url, user_id, password, scope: Scope::Project(project.clone()), region };
+        Ok(Some(Self { credentials, project, queue, ca: section.get("ca_certificate").map(str::to_owned) }))
+    }
+
+    /// Where tokens are asked for.
+    pub(super) fn address(&self) -> &str {
+        &self.credentials.auth_url
+    }
+
+    /// The server's user.
+    pub(super) fn user(&self) -> Credentials {
+        self.credentials.clone()
+    }
+
+    pub(super) fn place(&self) -> String {
+        format!("Zaqar of {}, queue {}", redacted(&self.credentials.auth_url), self.queue)
+    }
+
+    pub(super) async fn fetch(&self, tools: &Tools, memory: &mut PollCache) -> Result<FetchedDocument> {
+        let started = tools.http.clock().start();
+        let (mut ids, mut marker, mut answer) = (Vec::new(), String::new(), None::<Response>);
+        for _ in 0..PAGES {
+            // The one before goes first: there is memory for one.
+            drop(answer.take());
+            let response = self.get(tools, &started, &format!("?echo=true&limit={PAGE}{marker}")).await?;
+            let page = Page::read(&response.body)?;
+            // Behind a message that is the first by now, Zaqar gives that one again with Redis.
+            let is_further = page.ids.last().is_some_and(|last| ids.last() != Some(last));
+            let is_full = page.ids.len() >= PAGE;
+            if is_further {
+                ids.extend(page.ids);
+            }
+            answer = is_further.then_some(response);
+            match page.next.filter(|_| is_further && is_full) {
+                Some(next) => marker = format!("&marker={next}"),
+                None => return self.newest(tools, &started, memory, ids, answer).await,
+            }
+        }
+        drop(answer);
+        // Which one is the newest is not known, but not the last one is enough.
+        ids.pop();
+        self.delete(tools, &started, &ids).await;
+        Err(Error::transient(format!("the queue holds more than {} messages", PAGE * PAGES))
+            .remedy("the agent removes the older ones and reads the rest at its next polls"))
+    }
+
+    /// Reads the last of these messages, which is in the answer where there is one, and removes the others.
+    async fn newest(
+        &self,
+        tools: &Tools,
+        started: &Stopwatch,
+        memory: &mut PollCache,
+        mut ids: Vec<String>,
+        answer: Option<Response>,
+    ) -> Result<FetchedDocument> {
+        let Some(id) = ids.pop() else {
+            return if memory.held || memory.raw.is_some() { Ok(None) } else { Err(nothing_yet()) };
+        };
+        let answer = match answer {
+            Some(answer) => answer,
+            None => self.get(tools, started, &format!("/{}", encode(&id))).await?,
+        };
+        let (raw, is_object) = in_newest(&answer.body, &mut |body| (digest::hex(body.as_bytes()), body.starts_with('{')))?;
+        ids.retain(|older| *older != id);
+        // One that cannot be used takes nobody's place.
+        if is_object {
+            self.delete(tools, started, &ids).await;
+        }
+        if memory.raw.as_ref() == Some(&raw) {
+            return Ok(None);
+        }
+        memory.raw = Some(raw);
+        Ok(Some(Box::new(move || in_newest(&answer.body, &mut metadata)?)))
+    }
+
+    async fn get(&self, tools: &Tools, started: &Stopwatch, below: &str) -> Result<Response> {
+        let response = self.request(tools, started, "GET", below).await?;
+        if response.status == 200 { Ok(response) } else { Err(self.refusal(&response)) }
+    }
+
+    /// Removes messages. What is still there is tried again at the next poll, or expires.
+    async fn delete(&self, tools: &Tools, started: &Stopwatch, ids: &[String]) {
+        for some in ids.chunks(DELETED_AT_ONCE) {
+            let some: Vec<_> = some.iter().map(|id| encode(id)).collect();
+            let deleted = self.request(tools, started, "DELETE", &format!("?ids={}", some.join(","))).await;
+            if !deleted.is_ok_and(|response| response.is_success() || response.status == 404) {
+                return;
+            }
+        }
+    }
+
+    async fn request(&self, tools: &Tools, started: &Stopwatch, method: &str, below: &str) -> Result<Response> {
+        let url = format!("/v2/queues/{}/messages{below}", encode(&self.queue));
+        // Zaqar wants to know its clients apart by a UUID: the server's user is the same after a restart, and in a log of Zaqar's too.
+        let mut client = digest::hex(self.credentials.user_id.as_bytes());
+        client.truncate(32);
+        let left = tools.deadline.saturating_sub(started.elapsed());
+        let mut request = Request::new(method, &url, left).header("client-id", client).header("x-project-id", &self.project);
+        if method == "GET" {
+            (request.body_limit, request.large) = (0, Some((MESSAGES_BYTES, &LARGE)));
+        } else {
+            // The answer that is in hand waits for this, and has the memory for a large one.
+            (request.body_limit, request.deadline) = (KEYSTONE_ANSWER, left.min(REMOVAL));
+        }
+        tools.keystone.request(&tools.http, &self.credentials, SERVICE, request).await
+    }
+
+    fn refusal(&self, response: &Response) -> Error {
+        let remedy = match response.status {
+            401 => "Zaqar refuses a token that Keystone has just issued: check [keystone_authtoken] in zaqar.conf and its log".to_owned(),
+            403 => "project_id is not that of the user, or Zaqar's policy forbids its users to list messages: correct [zaqar] in os-collect-config.conf, or update the stack".to_owned(),
+            404 => "the messaging endpoint in Keystone's catalog does not lead to Zaqar's API v2: correct it".to_owned(),
+            502..=504 | 429 => "Zaqar or its load balancer is overloaded or down; the agent retries".to_owned(),
+            _ => format!("check Zaqar's log, and `openstack messaging queue stats {}`", escaped(&shortened(&self.queue, 80))),
+        };
+        let body = json::small(&response.body).unwrap_or_default();
+        let said = ["/description", "/error/message", "/title"].iter().find_map(|at| body.pointer(at)?.as_str());
+        let said = said.unwrap_or_default().lines().next().unwrap_or_default().trim();
+        refusal(response, "Zaqar", &escaped(&shortened(said, 200)), remedy)
+    }
+}
+
+/// What is asked of one list of messages.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Page {
+    /// The oldest first.
+    ids: Vec<String>,
+    /// What to ask for what is behind them.
+    next: Option<String>,
+}
+
+impl Page {
+    fn read(bytes: &[u8]) -> Result<Self> {
+        // What is no UTF-8 is no JSON either.
+        let text = std::str::from_utf8(bytes).unwrap_or_default();
+        let read = || -> std::result::Result<Option<Self>, JsonRejection> {
+            let (mut page, mut is_whole) = (Self::default(), true);
+            let Some(messages) = member(text, "messages")?.filter(|list| list.starts_with('[')) else { return Ok(None) };
+            json::items(messages, &mut |message| {
+                let has_body = member(message, "body")?.is_some();
+                match member(message, "id")?.map(json::typed::<String>) {
+                    Some(Ok(id)) if has_body => page.ids.push(id),
+                    _ => is_whole = false,
+                }
+                Ok(())
+            })?;
+            let links = member(text, "links")?.filter(|list| list.starts_with('[')).unwrap_or("[]");
+            json::items(links, &mut |link| {
+                let href = member(link, "href")?.and_then(|href| json::typed::<String>(href).ok()).unwrap_or_default();
+                let marker = href.split(['?', '&']).find_map(|part| part.strip_prefix("marker="));
+                let is_plain =
+                    |marker: &&str| marker.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.~%".contains(&byte));
+                page.next = page.next.take().or_else(|| marker.filter(is_plain).map(str::to_owned));
+                Ok(())
+            })?;
+            Ok(Some(page).filter(|_| is_whole))
+        };
+        read().ok().flatten().ok_or_else(|| unlike(bytes))
+    }
+}
+
+/// Hands over the body of a message, as its text: of the last one in a list, or of the one that was asked for.
+fn in_newest<T>(bytes: &[u8], take: &mut dyn FnMut(&str) -> T) -> Result<T> {
+    let text = std::str::from_utf8(bytes).unwrap_or_default();
+    let mut taken = None;
+    let read = || -> std::result::Result<(), JsonRejection> {
+        let Some(messages) = member(text, "messages")? else {
+            taken = member(text, "body")?.map(take);
+            return Ok(());
+        };
+        let mut left = 0;
+        json::items(messages, &mut |_| {
+            left += 1;
+            Ok(())
+        })?;
+        json::items(messages, &mut |message| {
+            left -= 1;
+            if left == 0 {
+                taken = member(message, "body")?.map(&mut *take);
+            }
+            Ok(())
+        })
+    };
+    read().ok().and(taken).ok_or_else(|| unlike(bytes))
+}
+
+/// The text of a member's value; nothing of what is no object.
+fn member<'a>(text: &'a str, name: &str) -> std::result::Result<Option<&'a str>, JsonRejection> {
+    if !text.trim_start().starts_with('{') {
+        return Ok(None);
+    }
+    Ok(json::members(text)?.into_iter().rfind(|(known, _)| known == name).map(|(_, value)| value))
+}
+
+/// The metadata in a message.
+fn metadata(body: &str) -> Result<Map<String, Value>> {
+    document::object(body.as_bytes()).map_err(|error| {
+        if body.starts_with('{') {
+            return error;
+        }
+        error.remedy("something else than Heat posts to this queue: stop it, then change the server's deployments or metadata by a stack update")
+    })
+}
+
+/// Why an answer is none of Zaqar's.
+fn unlike(bytes: &[u8]) -> Error {
+    let other = Error::permanent("the answer is not a list of messages")
+        .rule("Zaqar's API v2: GET /v2/queues/QUEUE/messages")
+        .remedy("check that the messaging endpoint in Keystone's catalog leads to Zaqar's API");
+    document::parse(bytes).err().unwrap_or(other)
+}
+
+fn nothing_yet() -> Error {
+    Error::transient("the queue is empty, and nothing was ever read from it")
+        .rule("Heat posts the metadata when the server is created and at each change of it; Zaqar keeps a message for an hour")
+        .remedy("change the server's deployments or metadata by a stack update: Heat then posts all of it again")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_list_of_messages_is_said_and_what_is_odd_in_one_is_not_followed() {
+        for (text, words) in [
+            ("", "is empty, not JSON"),
+            ("<html>", "is an HTML page, not JSON"),
+            ("{\"messages\": [", "ends too early"),
+            ("[]", "is not a list of messages"),
+            ("7", "is not a list of messages"),
+            ("{}", "is not a list of messages"),
+            ("{\"messages\": {}}", "is not a list of messages"),
+            ("{\"messages\": [7]}", "is not a list of messages"),
+            ("{\"messages\": [{\"id\": 7, \"body\": {}}]}", "is not a list of messages"),
+            ("{\"messages\": [{\"id\": \"a\"}]}", "is not a list of messages"),
+        ] {
+            let error = Page::read(text.as_bytes()).unwrap_err();
+            assert!(error.to_string().contains(words), "{text}: {error}");
+        }
+        let message = "{\"messages\": [{\"id\": \"a\", \"body\": 1e999}], \"links\": LINKS}";
+        for (links, next) in [
+            ("[{\"rel\": \"next\", \"href\": \"/v2/queues/q/messages?limit=4&marker=1%3A2\"}]", Some("1%3A2")),
+            ("[{\"href\": \"/v2/queues/q/messages?marker=1/../x\"}]", None),
+            ("[{\"href\": 7}, 8]", None),
+            ("{}", None),
+        ] {
+            let page = Page::read(message.replace("LINKS", links).as_bytes()).unwrap();
+            assert_eq!(page, Page { ids: vec!["a".to_owned()], next: next.map(str::to_owned) }, "{links}");
+        }
+        assert_eq!(Page::read(b"{\"messages\": [], \"links\": []}").unwrap(), Page::default());
+        let bodies = |text: &str| in_newest(text.as_bytes(), &mut str::to_owned).unwrap();
+        assert_eq!(bodies("{\"messages\": [{\"body\": 1}, {\"body\": {\"a\": 2}}]}"), "{\"a\": 2}");
+        assert_eq!(bodies("{\"id\": \"a\", \"body\": [1]}"), "[1]");
+        assert!(in_newest(b"{\"messages\": []}", &mut |_| ()).is_err() && in_newest(b"{}", &mut |_| ()).is_err());
+    }
+}
