@@ -187,8 +187,8 @@ async fn many_messages_are_read_to_the_last_one() {
         let mut collector = machine.collector();
         collector.poll_once().await;
         assert!(collector.snapshot().lists(&format!("m{newest}")), "{case}: {:?}", collector.snapshot());
-        let once: Vec<_> = asked(&zaqar)[1..].iter().map(|line| line.replace("m4,m4,", "m4,")).collect();
-        assert_eq!(once, expected, "{case}");
+        let requests: Vec<_> = asked(&zaqar)[1..].iter().map(|line| line.replace("m4,m4,", "m4,")).collect();
+        assert_eq!(requests, expected, "{case}");
     }
     let pages = (0..25).map(|n| page(4 * n..4 * n + 4));
     let (zaqar, _keystone, machine) = polling_zaqar(pages.chain([deleted()]).collect()).await;

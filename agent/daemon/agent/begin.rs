@@ -309,7 +309,14 @@ impl Agent {
             }
             Event::new(Code::DeploymentReattached, format!("deployment {} is resumed", deployment.name))
         } else {
-            self.ledger.journal.start(&deployment.id, deployment.to_hook_json())?;
+            let record = record.clone();
+            if let Err(error) = self.ledger.journal.start(&deployment.id, deployment.to_hook_json()) {
+                if !self.hook.waited_for_room(&record, &error, &self.host.clock) {
+                    return Err(error);
+                }
+                self.refuse(&deployment, Code::DeploymentNotStarted, &error)?;
+                return Ok(true);
+            }
             Event::new(Code::DeploymentStarted, format!("deployment {} ({}) starts", deployment.name, deployment.group))
         };
         self.host.report.emit(event.phase(Phase::Deploy).deployment(&deployment.id, &deployment.name).foreign_unit(unit));
@@ -492,7 +499,11 @@ impl Agent {
         self.ledger.register(deployment, self.ledger.journal.get(&deployment.id).map(|record| record.state))?;
         let why = reason(&self.host.report, code, error);
         self.ledger.reject_generation(&deployment.id, &why)?;
-        self.ledger.journal.finish(&deployment.id, DeploymentOutcome::refused(why))?;
+        let finished = self.ledger.journal.finish(&deployment.id, DeploymentOutcome::refused(why));
+        // What is missing beside it for the replaced tools is written later.
+        if self.ledger.journal.get(&deployment.id).is_none_or(|record| record.state < DeploymentState::Finished) {
+            finished?;
+        }
         // Now that it is recorded: what cannot be is tried again and again.
         self.host.report.emit(
             Event::new(code, format!("deployment {} is refused", deployment.name))

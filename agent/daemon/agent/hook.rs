@@ -4,13 +4,15 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
+use nix::errno::Errno;
+
 use super::task::BackgroundTask;
 use super::view::withdrawal_reason;
 use crate::clock::{Clock, Moment, Stopwatch};
 use crate::collect::Snapshot;
 use crate::daemon::node::deadline::DeadlineInputs;
 use crate::deploy::{DeploymentRecord, Ending};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::programs::{JobResult, Programs};
 use crate::report::text::duration;
 
@@ -113,7 +115,17 @@ impl HookTask {
 
     /// Whether a job that found no space for its files has waited for it long enough, and was tried more than once.
     pub(super) fn waited_for_space(&mut self, record: &DeploymentRecord, clock: &Clock) -> bool {
-        let is_tried = self.programs.is_postponed(&record.job()) && self.count_failed_start(&record.id);
+        self.programs.is_postponed(&record.job()) && self.waited(record, clock)
+    }
+
+    /// The same for what could not be recorded before it begins, because of `error`.
+    pub(super) fn waited_for_room(&mut self, record: &DeploymentRecord, error: &Error, clock: &Clock) -> bool {
+        let is_of_room = matches!(error.errno(), Some(Errno::ENOSPC | Errno::EDQUOT | Errno::EROFS));
+        is_of_room && self.waited(record, clock)
+    }
+
+    fn waited(&mut self, record: &DeploymentRecord, clock: &Clock) -> bool {
+        let is_tried = self.count_failed_start(&record.id);
         is_tried && DeadlineInputs { made: "", seen: record.seen, timeout: SPACE_LIMIT }.waiting_time(clock.now()) >= SPACE_LIMIT
     }
 
