@@ -113,12 +113,27 @@ async fn serve(options: &CommonOptions, loaded: Loaded, once: bool, report: &Rep
     let conditions = page::conditions(&loaded.warnings, systemd.is_some(), clock.now());
     let host = Host { settings, root, state, systemd, clock, report: report.clone() };
     let Some(instance) = host.settle(once).await? else { return Ok(if once { exit::FAILED } else { exit::OK }) };
+    let deployed = &host.settings.deploy.deployed_dir;
+    // Behind the change of instance, which may move the directory away.
+    let Ok(_deployed_lock) = lock_deployed(deployed, &host.clock).await else {
+        let line = format!("another agent uses {}", deployed.display());
+        let error = Error::refused(&line)
+            .rule("what runs for one agent would be taken for lost by the other, and Heat be told so")
+            .remedy("give this one a directory of its own: [deploy] deployed_dir in its settings; or stop the other one first");
+        if once {
+            print_error(&error);
+        }
+        host.report.emit(Event::new(Code::StateLocked, line).error(&error));
+        return Ok(exit::FAILED);
+    };
     let mut agent = Agent::open(host, options.metadata.clone(), instance)?;
     agent.conditions = conditions;
     agent.measure_disk();
     if once { Box::pin(agent.run_once()).await } else { Box::pin(agent.run()).await }
 }
 
+/// In the replaced tools' record.
+const DEPLOYED_LOCK: &str = ".heat-node-agent.lock";
 /// How long is waited for a lock that an order, or a daemon that was stopped, still holds.
 const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 /// How often it is looked at meanwhile.
@@ -134,6 +149,24 @@ pub(crate) async fn take_lock(state: &Tree, clock: &Clock) -> Result<Option<Lock
             return Ok(lock);
         }
         clock.wait(LOCK_POLL).await;
+    }
+}
+
+/// Another agent works with the same directory.
+struct InUse;
+
+/// Locks the replaced tools' record, which may be that of an agent with another state directory. Where it cannot be written nobody is kept
+/// from running by that: what else it is for says so.
+async fn lock_deployed(directory: &Path, clock: &Clock) -> std::result::Result<Option<Lock>, InUse> {
+    let Ok(tree) = Tree::open_or_create(directory, 0o700) else { return Ok(None) };
+    let since = clock.start();
+    loop {
+        match tree.lock(Path::new(DEPLOYED_LOCK)) {
+            Ok(None) if since.elapsed() >= LOCK_PATIENCE => return Err(InUse),
+            Ok(None) => clock.wait(LOCK_POLL).await,
+            Ok(lock) => return Ok(lock),
+            Err(_) => return Ok(None),
+        }
     }
 }
 
@@ -177,5 +210,21 @@ mod tests {
         let since = clock.now();
         assert!(take_lock(&state, &clock).await.unwrap().is_none());
         assert_eq!(clock.now().since(since), LOCK_PATIENCE);
+    }
+
+    /// Attack: an agent with another state directory reported what the daemon's script was still doing as lost.
+    #[tokio::test]
+    async fn two_agents_do_not_share_the_replaced_tools_record() {
+        let dir = tempfile::tempdir().unwrap();
+        let (deployed, clock) = (dir.path().join("deployed"), Clock::manual(Timestamp(0)));
+        let first = lock_deployed(&deployed, &clock).await.ok().unwrap();
+        assert!(first.is_some() && lock_deployed(&deployed, &clock).await.is_err());
+        drop(first);
+        assert!(lock_deployed(&deployed, &clock).await.is_ok_and(|lock| lock.is_some()));
+        std::fs::write(dir.path().join("file"), "").unwrap();
+        assert!(
+            lock_deployed(&dir.path().join("file"), &clock).await.is_ok_and(|lock| lock.is_none()),
+            "there is nothing to lock"
+        );
     }
 }

@@ -199,7 +199,8 @@ pub fn take_back(state: &Tree, deployed: &Path, machine: &Identity) -> Result<bo
         if let Some(beside) = RelatedDirectory::open(deployed) {
             let is_nodes = |name: &OsStr| {
                 let name = name.to_str().unwrap_or(OWNER);
-                name == OWNER
+                // The agent's own: whose it is, and the lock.
+                name.starts_with('.')
                     || of_node.iter().any(|(_, id)| name.strip_prefix(id.as_str()).is_some_and(|rest| rest.starts_with('.')))
             };
             is_any |= move_missing(&beside.parent, &beside.target(number), Path::new(&beside.name), is_nodes)?;
