@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::Node;
 use super::bring_up::Done;
 use crate::backoff::Backoff;
+use crate::clock::{Clock, Stopwatch};
 use crate::daemon::reason::reason;
 use crate::deploy::DeploymentOutcome;
 use crate::desired::Desired;
@@ -17,13 +18,28 @@ use crate::report::{Code, Event, Phase};
 /// Between two tries.
 const PAUSES: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(10));
 
-/// How long a member waits that cannot leave: for others that leave, restart or elect a leader; for the lock of one that died with it, which
-/// lives for 15 minutes.
-fn limit(kind: ErrorKind) -> Duration {
-    match kind {
-        ErrorKind::Transient => Duration::from_mins(16),
-        ErrorKind::Refused => Duration::from_mins(3),
-        ErrorKind::Permanent => Duration::ZERO,
+/// How long a member waits that cannot leave: for the lock of one that died with it, which lives for 15 minutes, and for anything else.
+const LIMIT: Duration = Duration::from_mins(16);
+/// The same while the others would have no quorum: for others that leave, restart or elect a leader.
+const REFUSED_LIMIT: Duration = Duration::from_mins(3);
+
+/// How long a member has waited.
+struct Waiting {
+    all: Stopwatch,
+    /// Since it is refused, without anything else in between.
+    refused: Option<Stopwatch>,
+}
+
+impl Waiting {
+    fn start(clock: &Clock) -> Self {
+        Self { all: clock.start(), refused: None }
+    }
+
+    /// Whether it has waited long enough, now that it cannot leave for an error of this kind.
+    fn is_over(&mut self, kind: ErrorKind, clock: &Clock) -> bool {
+        self.refused = (kind == ErrorKind::Refused).then(|| self.refused.take().unwrap_or_else(|| clock.start()));
+        let is_refused_for_long = self.refused.as_ref().is_some_and(|since| since.elapsed() >= REFUSED_LIMIT);
+        kind == ErrorKind::Permanent || is_refused_for_long || self.all.elapsed() >= LIMIT
     }
 }
 
@@ -45,7 +61,7 @@ impl Node {
         let departure = Departure::of(http, &host.root, &host.state, &self.programs, &asked);
         let Some(departure) = departure else { return done };
         let event = |code, line: &str| Event::new(code, line).phase(Phase::Units);
-        let (waiting, mut pauses) = (host.clock.start(), PAUSES);
+        let (mut waiting, mut pauses) = (Waiting::start(&host.clock), PAUSES);
         loop {
             let error = match self.try_to_leave(&departure).await {
                 Ok(true) => {
@@ -63,7 +79,7 @@ impl Node {
             };
             // Others that cannot leave either are told at each try; what counts is who has not been healthy all the time.
             let all_leave = error.kind() == ErrorKind::Refused && departure.all_leave().await.unwrap_or_default();
-            if waiting.elapsed() >= limit(error.kind()) {
+            if waiting.is_over(error.kind(), &host.clock) {
                 // Whether it is a member still decides whether it is looked after.
                 let member = departure.look().await;
                 done.changed_machine = member == Member::None;
@@ -104,5 +120,31 @@ impl Node {
         }
         systemd.disable(&[ETCD_UNIT.to_owned()]).await?;
         departure.end().map(|()| true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Timestamp;
+
+    /// After minutes of waiting for the lock, one look while another master restarted its etcd was the last word.
+    #[test]
+    fn a_refusal_has_its_time_however_long_the_lock_took() {
+        let clock = Clock::manual(Timestamp(0));
+        let minutes = |minutes| clock.advance(Duration::from_mins(minutes));
+        let mut waiting = Waiting::start(&clock);
+        assert!(!waiting.is_over(ErrorKind::Transient, &clock));
+        minutes(4);
+        assert!(!waiting.is_over(ErrorKind::Transient, &clock) && !waiting.is_over(ErrorKind::Refused, &clock));
+        minutes(2);
+        assert!(!waiting.is_over(ErrorKind::Refused, &clock) && !waiting.is_over(ErrorKind::Transient, &clock));
+        minutes(2);
+        assert!(!waiting.is_over(ErrorKind::Refused, &clock));
+        minutes(3);
+        assert!(waiting.is_over(ErrorKind::Refused, &clock) && !waiting.is_over(ErrorKind::Transient, &clock));
+        minutes(5);
+        assert!(waiting.is_over(ErrorKind::Transient, &clock));
+        assert!(Waiting::start(&clock).is_over(ErrorKind::Permanent, &clock), "nobody mends that by waiting");
     }
 }
