@@ -190,6 +190,7 @@ pub(super) async fn connect(report: &Report) -> Result<Option<Systemd>> {
 mod tests {
     use super::*;
     use crate::clock::Timestamp;
+    use crate::files::Attributes;
 
     #[tokio::test]
     async fn a_lock_that_a_command_holds_for_a_moment_is_waited_for_and_that_of_another_agent_is_not_for_long() {
@@ -221,10 +222,8 @@ mod tests {
         assert!(first.is_some() && lock_deployed(&deployed, &clock).await.is_err());
         drop(first);
         assert!(lock_deployed(&deployed, &clock).await.is_ok_and(|lock| lock.is_some()));
-        std::fs::write(dir.path().join("file"), "").unwrap();
-        assert!(
-            lock_deployed(&dir.path().join("file"), &clock).await.is_ok_and(|lock| lock.is_none()),
-            "there is nothing to lock"
-        );
+        let file = deployed.join("file");
+        Tree::open(&deployed).unwrap().write(Path::new("file"), b"", Attributes::mode(0o600)).unwrap();
+        assert!(lock_deployed(&file, &clock).await.is_ok_and(|lock| lock.is_none()), "there is nothing to lock");
     }
 }

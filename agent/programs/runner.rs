@@ -767,7 +767,7 @@ mod tests {
             }
             assert_eq!((tree.facts(Path::new(STARTED)).unwrap(), runs()), (None, 0), "{changes}");
             let left = left.unwrap();
-            assert!(left.cause.contains("ENOSPC") && left.remedy.unwrap().contains("`df -h "), "{}", left.cause);
+            assert!(left.cause.contains("no space is left") && left.remedy.unwrap().contains("`df -h "), "{}", left.cause);
         }
         assert_eq!((script.exists(), runs()), (true, 1));
         run_in(&tree, &elsewhere, &Clock::system()).unwrap();
