@@ -352,25 +352,7 @@ impl Agent {
         }
         let entry = deployment.to_hook_json();
         if !matches!(deployment.action(), "CREATE" | "UPDATE" | "") {
-            self.ledger.journal.start(&deployment.id, entry)?;
-            let asked = if self.is_given_up(&deployment) {
-                node::asked_of_node(&self.host.state, &self.host.root)
-            } else {
-                Ok(Vec::new())
-            };
-            return match asked {
-                Ok(asked) if asked.iter().any(|desired| desired.etcd.is_some()) => {
-                    self.ledger.generations.depart(true)?;
-                    self.node_task.leave(deployment.id, asked);
-                    Ok(())
-                }
-                // The node stays as it is; Heat only wants to know that this was heard.
-                Ok(_) => self.ledger.end(&deployment.id, DeploymentOutcome::default()),
-                Err(error) => {
-                    let why = reason(&self.host.report, Code::EtcdMemberFailed, &error);
-                    self.ledger.end(&deployment.id, DeploymentOutcome::refused(why))
-                }
-            };
+            return self.end_node(deployment, entry);
         }
         let rejected = |current: &&Generation| current.deployment == deployment.id && current.state == GenerationState::Rejected;
         if let Some(current) =
@@ -409,13 +391,7 @@ impl Agent {
             self.ledger.generations.abandon()?;
             self.node_task.node.forget_rollback()?;
         }
-        let join = plan.desired.etcd_join.as_deref();
-        if leave::come_back(&self.host.root, &self.host.state, join)?
-            && let Some(join) = join
-        {
-            let line = format!("moved the data of etcd's member that left its cluster to {}", join.removed_data());
-            self.host.report.emit(Event::new(Code::EtcdMemberChanged, line).phase(Phase::Plan));
-        }
+        self.move_data_of_left_member(&plan)?;
         // In this order: one that runs and is rejected was cut off at its end, not before it was tried again.
         let generation = self.ledger.generations.begin(&plan.digest, &deployment.id, entry.clone())?;
         self.ledger.journal.start(&deployment.id, entry)?;
@@ -428,6 +404,38 @@ impl Agent {
         let since = self.ledger.heat_waiting_for(&deployment, plan.spec.timeout);
         self.node_task.start(deployment, plan, generation, since);
         self.worklist.node_has_begun();
+        Ok(())
+    }
+
+    /// Another action than to bring the node up: where it ends the node, its member of etcd leaves.
+    fn end_node(&mut self, deployment: Deployment, entry: Value) -> Result<()> {
+        self.ledger.journal.start(&deployment.id, entry)?;
+        let asked =
+            if self.is_given_up(&deployment) { node::asked_of_node(&self.host.state, &self.host.root) } else { Ok(Vec::new()) };
+        match asked {
+            Ok(asked) if asked.iter().any(|desired| desired.etcd.is_some()) => {
+                self.ledger.generations.depart(true)?;
+                self.node_task.leave(deployment.id, asked);
+                Ok(())
+            }
+            // The node stays as it is; Heat only wants to know that this was heard.
+            Ok(_) => self.ledger.end(&deployment.id, DeploymentOutcome::default()),
+            Err(error) => {
+                let why = reason(&self.host.report, Code::EtcdMemberFailed, &error);
+                self.ledger.end(&deployment.id, DeploymentOutcome::refused(why))
+            }
+        }
+    }
+
+    /// A node that gave up its member of etcd is asked for again.
+    fn move_data_of_left_member(&self, plan: &node::NodePlan) -> Result<()> {
+        let join = plan.desired.etcd_join.as_deref();
+        if leave::come_back(&self.host.root, &self.host.state, join)?
+            && let Some(join) = join
+        {
+            let line = format!("moved the data of etcd's member that left its cluster to {}", join.removed_data());
+            self.host.report.emit(Event::new(Code::EtcdMemberChanged, line).phase(Phase::Plan));
+        }
         Ok(())
     }
 
