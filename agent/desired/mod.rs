@@ -422,11 +422,17 @@ pub struct EtcdJoin {
 }
 
 impl EtcdJoin {
-    /// Where the data of a member that was removed from its cluster is kept, in the place of what an earlier one left.
+    /// Where the data of a member that was removed from its cluster is kept.
     #[must_use]
     pub fn removed_data(&self) -> String {
-        format!("{}/member.removed", self.data)
+        removed_data(&self.data)
     }
+}
+
+/// Where the data of a member that was removed is kept in etcd's directory, in the place of what an earlier one left.
+#[must_use]
+pub fn removed_data(directory: &str) -> String {
+    format!("{directory}/member.removed")
 }
 
 #[cfg(test)]

@@ -215,6 +215,9 @@ pub fn take_back(state: &Tree, deployed: &Path, machine: &Identity) -> Result<bo
     Ok(is_any)
 }
 
+/// How the names of files in the replaced tools' record end, behind a deployment's id, which may have dots itself.
+const DEPLOYED_FILES: [&str; 4] = [".notify.json", ".json", ".begun", ".unsent"];
+
 /// The same of the replaced tools' record alone: the state may have been removed where another instance had the disk, as `reset` does. What
 /// was moved away says itself whose it is. What is not known to be a script's stays.
 ///
@@ -229,7 +232,8 @@ pub fn take_back_deployed(deployed: &Path, machine: &Identity) -> Result<bool> {
             continue;
         }
         let is_scripts = |name: &OsStr| {
-            let id = name.to_str().and_then(|name| name.split('.').next()).filter(|id| !id.is_empty())?;
+            let name = name.to_str()?;
+            let id = DEPLOYED_FILES.iter().find_map(|end| name.strip_suffix(end))?;
             // It may have moved just now.
             let file = |folder: &Path| beside.parent.read(&folder.join(format!("{id}.json")), READ_LIMIT).ok().flatten();
             let entry = file(&place).or_else(|| file(Path::new(&beside.name)))?;
@@ -519,6 +523,8 @@ mod tests {
             ("1/script.json", r#"{"group": "script"}"#),
             ("1/script.notify.json", "{}"),
             ("1/empty.json", ""),
+            ("1/setup.v2.json", r#"{"group": "script"}"#),
+            ("1/script.v2.json", r#"{"group": "kubernetes-node"}"#),
             ("1/node.json", r#"{"group": "kubernetes-node"}"#),
             ("1/node.notify.json", "{}"),
             ("1/broken.json", "{"),
@@ -531,6 +537,8 @@ mod tests {
         for (name, is_back) in [
             ("script", true),
             ("script.notify", true),
+            ("setup.v2", true),
+            ("script.v2", false),
             ("empty", true),
             ("node", false),
             ("node.notify", false),
@@ -539,7 +547,7 @@ mod tests {
         ] {
             assert_eq!(disk.read(&format!("deployed/{name}.json")).is_some(), is_back, "{name}");
         }
-        assert_eq!(Tree::open(&deployed).unwrap().list(Path::new("")).unwrap().len(), before + 3);
+        assert_eq!(Tree::open(&deployed).unwrap().list(Path::new("")).unwrap().len(), before + 4);
         assert!(!take_back_deployed(&deployed, &id("a")).unwrap(), "once");
         assert!(!take_back_deployed(&deployed, &id("c")).unwrap());
     }

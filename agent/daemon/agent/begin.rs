@@ -420,20 +420,20 @@ impl Agent {
             }
             // The node stays as it is; Heat only wants to know that this was heard.
             Ok(_) => self.ledger.end(&deployment.id, DeploymentOutcome::default()),
+            // What the node was cannot be read any more: nobody is asked, and the stack must not be kept by that.
             Err(error) => {
+                let line = "this node could not leave etcd's cluster: its parameters cannot be read";
+                self.host.report.emit(Event::new(Code::EtcdMemberFailed, line).phase(Phase::Units).error(&error));
                 let why = reason(&self.host.report, Code::EtcdMemberFailed, &error);
-                self.ledger.end(&deployment.id, DeploymentOutcome::refused(why))
+                self.ledger.end(&deployment.id, DeploymentOutcome { status: 0, reason: None, ..DeploymentOutcome::refused(why) })
             }
         }
     }
 
     /// A node that gave up its member of etcd is asked for again.
     fn move_data_of_left_member(&self, plan: &node::NodePlan) -> Result<()> {
-        let join = plan.desired.etcd_join.as_deref();
-        if leave::come_back(&self.host.root, &self.host.state, join)?
-            && let Some(join) = join
-        {
-            let line = format!("moved the data of etcd's member that left its cluster to {}", join.removed_data());
+        if leave::come_back(&self.host.root, &self.host.state, &plan.desired)? {
+            let line = "moved the data of etcd's member that left its cluster to member.removed beside it";
             self.host.report.emit(Event::new(Code::EtcdMemberChanged, line).phase(Phase::Plan));
         }
         Ok(())
@@ -443,9 +443,8 @@ impl Agent {
     fn is_given_up(&self, deployment: &Deployment) -> bool {
         let snapshot = self.collector.snapshot();
         let asks = |other: &Deployment| {
-            other.id != deployment.id
-                && Work::of(&other.group) == Work::Node
-                && matches!(other.action(), "CREATE" | "UPDATE" | "")
+            // Of one that was suspended or resumed Heat lists that as its last action.
+            other.id != deployment.id && Work::of(&other.group) == Work::Node && other.action() != "DELETE"
         };
         let listed = snapshot.deployments.iter().flat_map(|list| list.values());
         let is_asked = listed.filter_map(|entry| Deployment::parse(&entry).ok().flatten()).any(|other| asks(&other));

@@ -449,6 +449,10 @@ async fn a_deleted_deployment_gives_up_the_nodes_member_of_etcd_unless_another_o
         assert_eq!(agent.node_task.bring_up.about().map(String::as_str), Some("id-last1"));
         assert!(agent.ledger.generations.current().unwrap().departed && agent.ledger.reference().is_none());
     };
+    // Of a deployment that was resumed Heat lists that.
+    poll(&mut agent, &fake, &[node("other", "DELETE"), node("resumed", "RESUME")]).await;
+    let ended = agent.ledger.journal.get("id-other1").unwrap();
+    assert!(ended.state >= DeploymentState::Finished && !agent.ledger.generations.current().unwrap().departed);
     poll(&mut agent, &fake, &[node("last", "DELETE")]).await;
     leaves(&agent);
     // Killed, and listed no more: what was begun goes on.

@@ -9,9 +9,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::address::is_same;
-use super::{CHANGE_LIMIT, FILE_LIMIT, LIFE, busy, changed_too_late, data, knows_cluster, put_aside};
+use super::{CHANGE_LIMIT, FILE_LIMIT, LIFE, busy, changed_too_late, data, knows_cluster, move_aside, put_aside};
 use crate::converge::etcd::{Etcd, ListedMember, Members};
-use crate::desired::{Desired, EtcdAccess, EtcdJoin, EtcdMember};
+use crate::desired::{Desired, EtcdAccess, EtcdMember, Volume};
 use crate::error::{Error, Result};
 use crate::files::{Attributes, Tree};
 use crate::http::Http;
@@ -166,7 +166,9 @@ impl<'a> Departure<'a> {
             };
             let at = |place: &str| list.iter().find(|one| one.peers.iter().any(|url| is_same(url, place)));
             let by_id = data.member().and_then(|id| list.iter().find(|one| one.id == id));
-            if let Some(one) = by_id.or_else(|| at(&self.own.peer)) {
+            // Whose data has another id is not the one at this address.
+            let at_own = || at(&self.own.peer).filter(|_| data.member().is_none());
+            if let Some(one) = by_id.or_else(at_own) {
                 // A server that was replaced may hear late that it is deleted.
                 let is_own = by_id.is_some() || (data.is_present() && data.member().is_none());
                 if !is_own && is_any_healthy(&own, &one.clients).await {
@@ -184,8 +186,11 @@ impl<'a> Departure<'a> {
             }
         }
         // A volume that is not there was never needed where etcd never began.
-        let may_have_data =
-            || data.is_present() || (self.is_away() && joins().all(|join| knows_cluster(self.root, join).unwrap_or(true)));
+        let may_have_data = || {
+            data.is_present()
+                || (self.asked.iter().any(|desired| is_away(&desired.volumes))
+                    && joins().all(|join| knows_cluster(self.root, join).unwrap_or(true)))
+        };
         Ok(match (leaving, cause) {
             (Some(leaving), _) => Member::Leaving(leaving),
             (None, Some(cause)) if may_have_data() => Member::Unknown(cause),
@@ -200,14 +205,6 @@ impl<'a> Departure<'a> {
             all: members.all.len(),
             unhealthy: unhealthy(own, &members).await,
             others: members.others().flat_map(|member| &member.urls).cloned().collect(),
-        })
-    }
-
-    /// Whether the volume that etcd's data is on is not mounted.
-    fn is_away(&self) -> bool {
-        let mounts = DiskProbe::machine().read_mounts().unwrap_or_default();
-        self.asked.iter().flat_map(|desired| &desired.volumes).any(|volume| {
-            Path::new(ETCD_DATA).starts_with(&volume.mount_point) && !mounts.iter().any(|mount| mount.point == volume.mount_point)
         })
     }
 
@@ -390,17 +387,31 @@ fn record(state: &Tree, leaving: &LeavingMember) -> Result<()> {
 }
 
 /// What is asked of the node from here on is a member of its own. The data of the one that has left never starts again: whether the others
-/// can be asked then is not known. True if there was such data, which has been moved.
+/// can be asked then is not known. True if there was such data, which has been moved. While its volume is not there the record is kept.
 ///
 /// # Errors
 /// If the data cannot be moved, or the record not be removed.
-pub(crate) fn come_back(root: &Tree, state: &Tree, join: Option<&EtcdJoin>) -> Result<bool> {
+pub(crate) fn come_back(root: &Tree, state: &Tree, desired: &Desired) -> Result<bool> {
     let left = recorded(state)?.filter(|leaving| leaving.others.is_empty()).map(|leaving| leaving.id);
-    let moved = match (left, join) {
-        (Some(left), Some(join)) if data(root, &join.data)?.member() == Some(left) => put_aside(root, join)?,
-        _ => false,
-    };
-    forget(state).map(|()| moved)
+    let Some(left) = left else { return forget(state).map(|()| false) };
+    let is_moved = data(root, ETCD_DATA)?.member() == Some(left);
+    if is_moved {
+        match desired.etcd_join.as_deref() {
+            Some(join) => put_aside(root, join).map(drop)?,
+            None => move_aside(root, ETCD_DATA)?,
+        }
+    } else if is_away(&desired.volumes) {
+        return Ok(false);
+    }
+    forget(state).map(|()| is_moved)
+}
+
+/// Whether a volume that etcd's data is on is not mounted.
+fn is_away(volumes: &[Volume]) -> bool {
+    let mounts = DiskProbe::machine().read_mounts().unwrap_or_default();
+    volumes.iter().any(|volume| {
+        Path::new(ETCD_DATA).starts_with(&volume.mount_point) && !mounts.iter().any(|mount| mount.point == volume.mount_point)
+    })
 }
 
 fn forget(state: &Tree) -> Result<()> {
@@ -416,6 +427,7 @@ mod tests {
 
     use super::super::wal;
     use crate::clock::Clock;
+    use crate::desired::{Content, DiskName, EtcdJoin, FormatPolicy, Owner, VolumeRole};
     use crate::http::Tls;
     use crate::http::fake::{Act, Fake, ok, status};
 
@@ -677,6 +689,10 @@ mod tests {
         assert_eq!(of(stage.look().await), Some(own));
         record(&stage.state(), &LeavingMember { id: own, others: Vec::new() }).unwrap();
         assert_eq!(stage.look().await, Member::None);
+        // The server at its address now is another one, whose etcd is just restarting.
+        forget(&stage.state()).unwrap();
+        stage.own.play(vec![list(7, base), ok(r#"{"health": "false"}"#), ok(r#"{"health": "false"}"#)]);
+        assert_eq!(of(stage.look().await), None, "its data is of a member that is not listed");
     }
 
     /// Attack: none of the others answered in time when the node was asked for again, and etcd was started with what it had left behind.
@@ -690,12 +706,34 @@ mod tests {
         for (id, others, stays) in [(OWN_ID, vec![], true), (own, vec![stage.other.base.clone()], true), (own, vec![], false)] {
             stage.data(wal::tests::LOG);
             record(&tree, &LeavingMember { id, others }).unwrap();
-            assert_ne!(come_back(&tree, &tree, Some(join)).unwrap(), stays, "{id}");
+            assert_ne!(come_back(&tree, &tree, &asked[0]).unwrap(), stays, "{id}");
             assert_eq!(data(&tree, ETCD_DATA).unwrap().is_present(), stays, "{id}");
             assert!(recorded(&tree).unwrap().is_none());
         }
         let file = tree.read(Path::new(&join.file), FILE_LIMIT).unwrap().unwrap();
         assert!(String::from_utf8(file).unwrap().contains("existing"), "etcd does not begin a cluster of its own");
+        // Masters that find each other by discovery are told no list.
+        stage.data(wal::tests::LOG);
+        record(&tree, &LeavingMember { id: own, others: Vec::new() }).unwrap();
+        assert!(come_back(&tree, &tree, &Desired::default()).unwrap() && !data(&tree, ETCD_DATA).unwrap().is_present());
+        // It may be on a volume that is mounted later.
+        record(&tree, &LeavingMember { id: own, others: Vec::new() }).unwrap();
+        let volume = Volume {
+            role: VolumeRole::Etcd,
+            disk: DiskName::Cinder("c".to_owned()),
+            hint: "/dev/vdc".to_owned(),
+            content: Content::Xfs,
+            mount_point: "/var/lib/etcd".to_owned(),
+            root_mode: 0o700,
+            root_owner: Owner::root(),
+            format: FormatPolicy::IfBlank,
+            format_parameter: "ETCD_VOLUME_FORMAT",
+            adopt: None,
+            cluster: "k".to_owned(),
+            users: vec![],
+        };
+        let away = Desired { volumes: vec![volume], ..Desired::default() };
+        assert!(!come_back(&tree, &tree, &away).unwrap() && recorded(&tree).unwrap().is_some());
     }
 
     /// All masters of a stack are deleted, and one of them is dead.

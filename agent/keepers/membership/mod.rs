@@ -29,7 +29,7 @@ use super::certificates::quorum::{KEY, take};
 use crate::concurrent::all;
 use crate::converge::etcd::Etcd;
 use crate::converge::{EtcdMembership, MemberChange, MemberSituation, MemberStep};
-use crate::desired::{ClientIdentity, EtcdAccess, EtcdJoin};
+use crate::desired::{ClientIdentity, EtcdAccess, EtcdJoin, removed_data};
 use crate::error::{Error, Result};
 use crate::files::{Attributes, Tree};
 use crate::http::Http;
@@ -154,9 +154,14 @@ async fn change_locked(
 /// data no more than before.
 fn put_aside(root: &Tree, join: &EtcdJoin) -> Result<bool> {
     block(root, join)?;
-    let aside = join.removed_data();
+    move_aside(root, &join.data).map(|()| true)
+}
+
+/// The same, where nothing keeps etcd from starting without data.
+fn move_aside(root: &Tree, data: &str) -> Result<()> {
+    let aside = removed_data(data);
     root.remove_dir_all(Path::new(&aside))?;
-    root.rename(&Path::new(&join.data).join("member"), Path::new(&aside)).map(|()| true)
+    root.rename(&Path::new(data).join("member"), Path::new(&aside))
 }
 
 /// A healthy one of the others that vote, to ask and to change things at.
