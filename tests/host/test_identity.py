@@ -97,7 +97,7 @@ def all_of_the_original_is_kept(host):
     assert host.sh(f"ls {STATE}/aside/1/outbox/ {STATE}/aside/1/deployments/ | grep -c json").strip() != "0"
     assert host.exists("/var/lib/heat-config/deployed.aside-1") and host.exists("/var/lib/etcd/default.etcd.aside-1/member")
     assert not host.exists("/var/lib/etcd/default.etcd")
-    assert host.sh("ls -A /var/lib/heat-config/deployed").strip() == ".heat-node-agent-instance"
+    assert host.sh("ls -A /var/lib/heat-config/deployed").split() == [".heat-node-agent-instance", ".heat-node-agent.lock"]
     status = host.exec("heat-node-agent", "status", check=False)
     assert status.returncode == 2
     for words in ("instance      copy (cloud-init)", "it has not changed since this disk", "of instance original (cloud-init)", "/etc/os-collect-config.conf is ignored", "remedy:"):

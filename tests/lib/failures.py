@@ -44,7 +44,8 @@ CHANGES = [
     # How often it has died by now.
     (r"\betcd\.service (ended and systemd restarts it|is crash-looping: \d+ times it ended with status \d+)(?= \(last lines)", "etcd.service <ends>"),
     # In which moment of its restarts the deadline finds it, and what it said last by then.
-    (r"still activating \((start-pre|start|auto-restart[^)]*)\) at the deadline", "still activating (<moment>) at the deadline"),
+    (r"still (activating \((start-pre|start|auto-restart[^)]*)\)|inactive \(dead: exit-code, status 1\)) at the deadline",
+     "still activating (<moment>) at the deadline"),
     (r"\(last lines of etcd\.service: [^()]*\)", "(last lines of etcd.service: <lines>)"),
     # In the same moment, or in another one.
     (r"(rollback to generation (?:\d+|<n>) failed too)(?:, for the same cause|: .*?)(?=; remedy)", r"\1<, why>"),
