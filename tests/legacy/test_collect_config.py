@@ -358,6 +358,8 @@ def test_it_goes_on_until_it_is_ended(pair, started):
     time.sleep(1)
     pair.write("local/10", "4")
     until(lambda: ran("34"))
+    # The command has written, and may not have ended: behind its end the settings are read.
+    time.sleep(1)
     # What fails is tried again, until it succeeds.
     pair.write("local/10", "5")
     pair.write("a.conf", (pair.sides[0] / "a.conf").read_text().replace("cat local/10", "test -e allowed && cat local/10"))
