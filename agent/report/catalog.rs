@@ -670,7 +670,7 @@ messages! {
     ResetUnfinished = "HNA-0746", Error, "473be261584f426ee9497e9d6574563d",
         "A reset of the node has not ended",
         "It was interrupted, or a step failed. The agent does not run until it has ended, so that it does not bring the node up again.",
-        "Run `heat-node-agent reset` again with the same options: it goes on where it was interrupted.";
+        "Run `heat-node-agent reset` again with the same options: it resumes where it was interrupted.";
     SignalQueued = "HNA-0801", Info, "f64474a3567547648f5ed4914c529dda",
         "A signal to Heat was stored",
         "It is sent until Heat accepts it, across restarts and reboots.",

@@ -189,7 +189,7 @@ fn unheard(facts: &MemberFacts<'_>) -> Result<NextStep> {
     let join = facts.join;
     if facts.has_begun || join.existing {
         return Err(Error::transient("none of etcd's other members answers, and this node's member belongs to their cluster")
-            .rule("a member without data may have acknowledged what it has lost, so it never begins a cluster anew that is there")
+            .rule("a member without data may have acknowledged what it has lost, so it never begins a new cluster in the place of one that is there")
             .remedy(format!(
                 "start etcd on the other masters, and check the network between them; if they have lost their data too, \
                  `rm {}` on each begins a new cluster where ETCD_INITIAL_CLUSTER_STATE is not existing",
