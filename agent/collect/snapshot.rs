@@ -12,6 +12,7 @@ use super::node_file::{NodeFile, is_of_file};
 use super::own_credentials::OwnCredentials;
 use crate::clock::{Moment, Timestamp};
 use crate::freshness::{Freshness, ListAnswer};
+use crate::metadata::Deployment;
 use crate::settings::source_name::SourceName;
 
 /// The merged metadata and the state of every source.
@@ -123,6 +124,12 @@ fn authority(layers: &[Layer]) -> Option<AuthoritativeAnswer> {
 }
 
 impl Snapshot {
+    /// The deployments in force that are well-formed, parsed one by one.
+    pub(crate) fn parsed(&self) -> impl Iterator<Item = Deployment> {
+        let entries = self.deployments.iter().flat_map(|list| list.values());
+        entries.filter_map(|entry| Deployment::parse(&entry).ok().flatten())
+    }
+
     /// Takes over who answered, and the list in force with the answer that it is from: the two come from the same layer. `true`
     /// where another list is in force now.
     ///

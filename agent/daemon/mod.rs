@@ -101,7 +101,7 @@ async fn serve(options: &CommonOptions, loaded: Loaded, once: bool, report: &Rep
     if state.facts(Path::new(RESET))?.is_some() {
         let error = Error::refused("a reset of this node was begun and has not ended")
             .rule("a node that is being taken out is not brought up again")
-            .remedy("run `heat-node-agent reset` again: it goes on where it was interrupted");
+            .remedy("run `heat-node-agent reset` again: it resumes where it was interrupted");
         report.emit(Event::new(Code::ResetUnfinished, "the agent does not start").error(&error));
         publish_stop_reason(&settings.run_dir, &error);
         if once {
@@ -142,9 +142,13 @@ const LOCK_POLL: Duration = Duration::from_millis(50);
 /// Takes the state's lock; `None` if another agent has it. A command that carries out an order holds it for a moment, and the
 /// start of the daemon must not fail for that.
 pub(crate) async fn take_lock(state: &Tree, clock: &Clock) -> Result<Option<Lock>> {
+    wait_for_lock(state, Path::new("lock"), clock).await
+}
+
+async fn wait_for_lock(tree: &Tree, path: &Path, clock: &Clock) -> Result<Option<Lock>> {
     let since = clock.start();
     loop {
-        let lock = state.lock(Path::new("lock"))?;
+        let lock = tree.lock(path)?;
         if lock.is_some() || since.elapsed() >= LOCK_PATIENCE {
             return Ok(lock);
         }
@@ -159,14 +163,10 @@ struct InUse;
 /// from running by that: what else it is for says so.
 async fn lock_deployed(directory: &Path, clock: &Clock) -> std::result::Result<Option<Lock>, InUse> {
     let Ok(tree) = Tree::open_or_create(directory, 0o700) else { return Ok(None) };
-    let since = clock.start();
-    loop {
-        match tree.lock(Path::new(DEPLOYED_LOCK)) {
-            Ok(None) if since.elapsed() >= LOCK_PATIENCE => return Err(InUse),
-            Ok(None) => clock.wait(LOCK_POLL).await,
-            Ok(lock) => return Ok(lock),
-            Err(_) => return Ok(None),
-        }
+    match wait_for_lock(&tree, Path::new(DEPLOYED_LOCK), clock).await {
+        Ok(Some(lock)) => Ok(Some(lock)),
+        Ok(None) => Err(InUse),
+        Err(_) => Ok(None),
     }
 }
 

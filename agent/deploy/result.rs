@@ -95,6 +95,12 @@ impl DeploymentOutcome {
         Self { status: 1, stderr: reason.to_string(), reason: Some(reason), from_agent: true, ..Self::default() }
     }
 
+    /// A success, with what did not work in its output.
+    #[must_use]
+    pub fn success_despite(reason: impl Into<FailureReason>) -> Self {
+        Self { status: 0, reason: None, ..Self::refused(reason) }
+    }
+
     /// What a job left, by the group of its deployment.
     #[must_use]
     pub fn of(group: &str, ran: JobResult) -> Self {

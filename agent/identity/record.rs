@@ -128,8 +128,8 @@ pub fn succeed(
     let number = if let Some(number) = old.leaving {
         number
     } else {
-        let taken = beside.iter().map(RelatedDirectory::last).chain([last(state, Path::new(ASIDE), "")]);
-        let number = taken.collect::<Result<Vec<_>>>()?.into_iter().max().unwrap_or(0).saturating_add(1);
+        let taken = beside.iter().map(RelatedDirectory::numbers).chain([numbers(state)]);
+        let number = taken.collect::<Result<Vec<_>>>()?.into_iter().flatten().max().unwrap_or(0).saturating_add(1);
         old.leaving = Some(number);
         old.write(state)?;
         number
@@ -317,15 +317,7 @@ impl RelatedDirectory {
 
     /// The numbers under which it was moved away, the oldest first.
     fn numbers(&self) -> Result<Vec<u32>> {
-        let prefix = format!("{}.aside-", self.name.to_string_lossy());
-        let names = self.parent.list(Path::new(""))?;
-        let mut numbers: Vec<u32> = names.iter().filter_map(|name| name.to_str()?.strip_prefix(&prefix)?.parse().ok()).collect();
-        numbers.sort_unstable();
-        Ok(numbers)
-    }
-
-    fn last(&self) -> Result<u32> {
-        Ok(self.numbers()?.last().copied().unwrap_or(0))
+        numbered(&self.parent, Path::new(""), &format!("{}.aside-", self.name.to_string_lossy()))
     }
 
     fn set_aside(&self, number: u32) -> Result<()> {
@@ -334,18 +326,17 @@ impl RelatedDirectory {
     }
 }
 
-/// The largest number behind a prefix among the names of a directory.
-fn last(tree: &Tree, directory: &Path, prefix: &str) -> Result<u32> {
+/// The numbers behind a prefix among the names of a directory, the smallest first.
+fn numbered(tree: &Tree, directory: &Path, prefix: &str) -> Result<Vec<u32>> {
     let names = tree.list(directory)?;
-    let numbers = names.iter().filter_map(|name| name.to_str()?.strip_prefix(prefix)?.parse().ok());
-    Ok(numbers.max().unwrap_or(0))
+    let mut numbers: Vec<u32> = names.iter().filter_map(|name| name.to_str()?.strip_prefix(prefix)?.parse().ok()).collect();
+    numbers.sort_unstable();
+    Ok(numbers)
 }
 
 /// Those under which states were set aside, oldest first.
 fn numbers(state: &Tree) -> Result<Vec<u32>> {
-    let mut numbers: Vec<u32> = state.list(Path::new(ASIDE))?.iter().filter_map(|name| name.to_str()?.parse().ok()).collect();
-    numbers.sort_unstable();
-    Ok(numbers)
+    numbered(state, Path::new(ASIDE), "")
 }
 
 fn prune(state: &Tree) -> Result<()> {

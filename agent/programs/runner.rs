@@ -173,7 +173,11 @@ fn write_result(tree: &Tree, ran: &JobResult) -> Result<()> {
 
 fn run_program(tree: &Tree, root: &Tree, job: &Job, log: &Arc<Mutex<Log>>) -> Result<JobResult> {
     let mask = Mask::of(&job.secrets, job.hide_output);
-    let printed = Mask::of(&[&job.secrets[..], &job.printed_secrets].concat(), job.hide_output || job.hide_printed);
+    let printed = if job.printed_secrets.is_empty() && !job.hide_printed {
+        mask.clone()
+    } else {
+        Mask::of(&[&job.secrets[..], &job.printed_secrets].concat(), job.hide_output || job.hide_printed)
+    };
     let (enough, waited) = std::io::pipe()?;
     let enough = Arc::new(enough);
     let mut child = spawn(job)?;

@@ -16,7 +16,7 @@ use crate::files::{Attributes, Lock, Tree};
 use crate::gather::Gather;
 use crate::http::Http;
 use crate::keepers::certificates::remove_sets;
-use crate::keepers::membership::leave::Departure;
+use crate::keepers::membership::leave::EtcdDeparture;
 use crate::kubernetes::{self, MEMBERSHIPS};
 use crate::network::{FIREWALL, FIREWALL_UNIT, FirewallFile};
 use crate::programs::Programs;
@@ -75,7 +75,7 @@ impl Execution<'_> {
     }
 
     async fn leave_etcd(&mut self) -> Result<()> {
-        let departure = Departure::of(self.http, self.root, self.state, self.programs, self.asked);
+        let departure = EtcdDeparture::of(self.http, self.root, self.state, self.programs, self.asked);
         let Some(departure) = departure else { return Ok(()) };
         let has_left = departure.leave(self.wanted.unable()).await?;
         if !has_left {

@@ -27,7 +27,7 @@ use crate::deploy::{DeploymentState, Journal};
 use crate::error::{Error, Result};
 use crate::files::Tree;
 use crate::http::Http;
-use crate::keepers::membership::leave::{Departure, Member};
+use crate::keepers::membership::leave::{EtcdDeparture, Member};
 use crate::process::{exit, runtime};
 use crate::programs::Programs;
 use crate::report::text::harmless;
@@ -67,7 +67,7 @@ pub fn run(settings: &Settings, wanted: &Arguments) -> Result<ExitCode> {
         let systemd = Systemd::connect().await?;
         let is_left = marker.as_ref().is_some_and(|marker| marker.etcd_is_left);
         let programs = Programs::new(Arc::clone(&state), Some(systemd.clone()), clock.clone())?;
-        let (member, has_left) = match Departure::of(&http, &root, &state, &programs, &asked).filter(|_| !is_left) {
+        let (member, has_left) = match EtcdDeparture::of(&http, &root, &state, &programs, &asked).filter(|_| !is_left) {
             Some(departure) => (departure.look().await, departure.has_left()?),
             None => (Member::None, false),
         };

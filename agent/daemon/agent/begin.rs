@@ -309,9 +309,9 @@ impl Agent {
             }
             Event::new(Code::DeploymentReattached, format!("deployment {} is resumed", deployment.name))
         } else {
-            let record = record.clone();
             if let Err(error) = self.ledger.journal.start(&deployment.id, deployment.to_hook_json()) {
-                if !self.hook.waited_for_room(&record, &error, &self.host.clock) {
+                let record = self.ledger.journal.get(&deployment.id);
+                if !record.is_some_and(|record| self.hook.waited_for_room(record, &error, &self.host.clock)) {
                     return Err(error);
                 }
                 self.refuse(&deployment, Code::DeploymentNotStarted, &error)?;
@@ -425,7 +425,7 @@ impl Agent {
                 let line = "this node could not leave etcd's cluster: its parameters cannot be read";
                 self.host.report.emit(Event::new(Code::EtcdMemberFailed, line).phase(Phase::Units).error(&error));
                 let why = reason(&self.host.report, Code::EtcdMemberFailed, &error);
-                self.ledger.end(&deployment.id, DeploymentOutcome { status: 0, reason: None, ..DeploymentOutcome::refused(why) })
+                self.ledger.end(&deployment.id, DeploymentOutcome::success_despite(why))
             }
         }
     }
@@ -441,14 +441,12 @@ impl Agent {
 
     /// Whether a deployment that ends the node is deleted, and no other one asks for it.
     fn is_given_up(&self, deployment: &Deployment) -> bool {
-        let snapshot = self.collector.snapshot();
-        let asks = |other: &Deployment| {
+        let asks = |other: Deployment| {
             // Of one that was suspended or resumed Heat lists that as its last action.
             other.id != deployment.id && Work::of(&other.group) == Work::Node && other.action() != "DELETE"
         };
-        let listed = snapshot.deployments.iter().flat_map(|list| list.values());
-        let is_asked = listed.filter_map(|entry| Deployment::parse(&entry).ok().flatten()).any(|other| asks(&other));
-        deployment.action() == "DELETE" && snapshot.node_file.is_none() && !is_asked
+        let snapshot = self.collector.snapshot();
+        deployment.action() == "DELETE" && snapshot.node_file.is_none() && !snapshot.parsed().any(asks)
     }
 
     /// What a node's deployment asks for, if this machine can be so.
@@ -534,7 +532,8 @@ fn with_inputs_masked(mut job: Job, deployment: &Deployment) -> Job {
     let mut known = KnownSecrets::default();
     known.learn(&Value::Array(deployment.inputs.iter().map(|one| json!({"name": one.name, "value": one.value})).collect()));
     match known.within(SECRET_TEXTS) {
-        Some(texts) => job.printed_secrets = texts,
+        // Most of them are masked wherever the output goes.
+        Some(texts) => job.printed_secrets = texts.into_iter().filter(|text| job.secrets.binary_search(text).is_err()).collect(),
         None => job.hide_printed = true,
     }
     job

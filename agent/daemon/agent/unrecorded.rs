@@ -77,9 +77,7 @@ impl Agent {
                 && matches!(deployment.action(), "CREATE" | "UPDATE" | "")
                 && journal.get(&deployment.id).is_none_or(|record| record.state < DeploymentState::Running)
         };
-        let entries = snapshot.deployments.iter().flat_map(|deployments| deployments.values());
-        let listed = entries.filter_map(|entry| Deployment::parse(&entry).ok().flatten());
-        let deployment = listed.filter(waits).max_by(|one, other| one.creation_time.cmp(&other.creation_time))?;
+        let deployment = snapshot.parsed().filter(waits).max_by(|one, other| one.creation_time.cmp(&other.creation_time))?;
         let plan = self.understood(&deployment).ok()?;
         let waiting = match journal.get(&deployment.id) {
             Some(_) => self.ledger.heat_waiting_for(&deployment, plan.spec.timeout),

@@ -11,7 +11,7 @@ use crate::daemon::reason::reason;
 use crate::deploy::DeploymentOutcome;
 use crate::desired::Desired;
 use crate::error::{Error, ErrorKind, Result};
-use crate::keepers::membership::leave::{Departure, Member, Unable};
+use crate::keepers::membership::leave::{EtcdDeparture, Member, Unable};
 use crate::kubernetes::ETCD_UNIT;
 use crate::report::{Code, Event, Phase};
 
@@ -58,7 +58,7 @@ impl Node {
             restored: false,
         };
         let (http, host) = (&self.http, &self.host);
-        let departure = Departure::of(http, &host.root, &host.state, &self.programs, &asked);
+        let departure = EtcdDeparture::of(http, &host.root, &host.state, &self.programs, &asked);
         let Some(departure) = departure else { return done };
         let event = |code, line: &str| Event::new(code, line).phase(Phase::Units);
         let (mut waiting, mut pauses) = (Waiting::start(&host.clock), PAUSES);
@@ -85,19 +85,18 @@ impl Node {
                 done.changed_machine = member == Member::None;
                 let is_moot = all_leave || error.kind() == ErrorKind::Permanent || matches!(member, Member::Unknown(_));
                 let may_go = is_moot || !departure.is_healthy().await;
-                let error = if may_go || self.known.was_kept.replace(true) {
+                let goes = may_go || self.known.was_kept.replace(true);
+                let error = if goes {
                     error
                 } else {
-                    done.outcome.status = 1;
                     error.remedy(
                         "repair the other members of etcd and delete again; deleted again this node goes in any case, and its \
                          member stays in the list of members",
                     )
                 };
                 host.report.emit(event(Code::EtcdMemberFailed, "this node could not leave etcd's cluster").error(&error));
-                let kept = DeploymentOutcome::refused(reason(&host.report, Code::EtcdMemberFailed, &error));
-                done.outcome =
-                    if done.outcome.status == 0 { DeploymentOutcome { status: 0, reason: None, ..kept } } else { kept };
+                let why = reason(&host.report, Code::EtcdMemberFailed, &error);
+                done.outcome = if goes { DeploymentOutcome::success_despite(why) } else { DeploymentOutcome::refused(why) };
                 return done;
             }
             let pause = pauses.next_pause();
@@ -108,7 +107,7 @@ impl Node {
     }
 
     /// Whether the member has left, and its etcd does not run any more.
-    async fn try_to_leave(&self, departure: &Departure<'_>) -> Result<bool> {
+    async fn try_to_leave(&self, departure: &EtcdDeparture<'_>) -> Result<bool> {
         if !departure.leave(Unable::Alone).await? && !departure.has_left()? {
             return Ok(false);
         }

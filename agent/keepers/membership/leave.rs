@@ -118,7 +118,7 @@ pub(crate) fn leaves(member: &Member, unable: Unable) -> Result<Option<LeavingMe
 }
 
 /// What is to leave, and by whose word.
-pub(crate) struct Departure<'a> {
+pub(crate) struct EtcdDeparture<'a> {
     pub(crate) http: &'a Http,
     pub(crate) root: &'a Tree,
     pub(crate) state: &'a Tree,
@@ -128,7 +128,7 @@ pub(crate) struct Departure<'a> {
     pub(crate) own: &'a EtcdMember,
 }
 
-impl<'a> Departure<'a> {
+impl<'a> EtcdDeparture<'a> {
     /// Of a node that was asked to have a member.
     pub(crate) fn of(
         http: &'a Http,
@@ -397,7 +397,7 @@ pub(crate) fn come_back(root: &Tree, state: &Tree, desired: &Desired) -> Result<
     let is_moved = data(root, ETCD_DATA)?.member() == Some(left);
     if is_moved {
         match desired.etcd_join.as_deref() {
-            Some(join) => put_aside(root, join).map(drop)?,
+            Some(join) => put_aside(root, join)?,
             None => move_aside(root, ETCD_DATA)?,
         }
     } else if is_away(&desired.volumes) {
@@ -493,10 +493,10 @@ mod tests {
             self.with(&self.asked_for(false), async |departure| departure.look().await).await
         }
 
-        async fn with<T>(&self, asked: &[Desired], ask: impl AsyncFnOnce(&Departure<'_>) -> T) -> T {
+        async fn with<T>(&self, asked: &[Desired], ask: impl AsyncFnOnce(&EtcdDeparture<'_>) -> T) -> T {
             let root = Arc::new(self.state());
             let (http, programs) = (Http::new(Tls::default(), Arc::clone(&root), Clock::system()), programs(&root));
-            ask(&Departure::of(&http, &root, &root, &programs, asked).unwrap()).await
+            ask(&EtcdDeparture::of(&http, &root, &root, &programs, asked).unwrap()).await
         }
 
         fn asked_for(&self, is_single: bool) -> [Desired; 1] {
@@ -772,7 +772,7 @@ mod tests {
         servers.push(Fake::start(own).await);
         let access = EtcdAccess { endpoint: servers.last().unwrap().base.clone(), identity: None };
         let own = EtcdMember { access, peer: String::new(), peer_identity: None, is_single: false };
-        let result = Departure { http: &http, root: &root, state: &root, programs: &programs(&root), asked: &[], own: &own }
+        let result = EtcdDeparture { http: &http, root: &root, state: &root, programs: &programs(&root), asked: &[], own: &own }
             .remove(&leaving)
             .await;
         let path = |request: &String| request.split([' ', '?']).nth(1).unwrap_or_default().to_owned();

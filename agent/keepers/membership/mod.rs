@@ -88,7 +88,7 @@ impl EtcdMembership for Http {
                 return Ok(false);
             }
             may_come_back(&found)?;
-            return put_aside(root, join);
+            return put_aside(root, join).map(|()| true);
         }
         let Some(etcd) = voter(self, &found) else { return Err(nobody_is_healthy()) };
         let holder = format!("{} joins etcd", join.name);
@@ -152,9 +152,9 @@ async fn change_locked(
 
 /// Puts the data of a member that was removed aside, in the place of what an earlier one left. Whoever starts etcd then has it start without
 /// data no more than before.
-fn put_aside(root: &Tree, join: &EtcdJoin) -> Result<bool> {
+fn put_aside(root: &Tree, join: &EtcdJoin) -> Result<()> {
     block(root, join)?;
-    move_aside(root, &join.data).map(|()| true)
+    move_aside(root, &join.data)
 }
 
 /// The same, where nothing keeps etcd from starting without data.
