@@ -270,7 +270,8 @@ impl Generations {
         });
         // The same parameters again: what was in place before them stays what can be put back.
         let is_again = |current: &&Generation| current.number == number;
-        let former = self.current.as_ref().filter(is_again).and_then(|current| current.former.clone());
+        let former = self.current.as_ref().filter(is_again).filter(|current| !current.departed);
+        let former = former.and_then(|current| current.former.clone());
         let known = self.current.as_ref().filter(is_again).map(|current| current.details.clone());
         let in_place = before.as_ref().map(|before| &*before.entry);
         let fresh = details(in_place, &entry, self.clock.now());
@@ -512,6 +513,7 @@ mod tests {
         assert_eq!(open().begin("2", "e", json!(2)).unwrap(), 2);
         let current = open().current().unwrap().clone();
         assert!(!current.departed && !current.consistent_before && current.before.is_none());
+        assert!(current.former.is_none(), "nor once it is applied");
     }
 
     /// Attack: the agent was killed between what an update replaced was forgotten and the next one began, and the update was listed again.
