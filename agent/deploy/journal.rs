@@ -529,6 +529,19 @@ impl Journal {
         let mut record = self.records.get(id).cloned().unwrap_or_else(|| self.new_record(id, name, ""));
         record.target = target;
         record.resource = record.resource.or(resource);
+        self.end(record, outcome)
+    }
+
+    /// Records the end of one that could not be recorded before, maybe not even that it was seen.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn end_draft(&mut self, draft: &DeploymentRecord, outcome: DeploymentOutcome) -> Result<()> {
+        let record = self.records.get(&draft.id).unwrap_or(draft).clone();
+        self.end(record, outcome)
+    }
+
+    fn end(&mut self, mut record: DeploymentRecord, outcome: DeploymentOutcome) -> Result<()> {
         (record.state, record.withdrawn_from) = (DeploymentState::Finished, None);
         record.finished = Some(self.clock.now());
         (record.outcome, record.long_result_failed) = (Some(outcome), None);
@@ -555,25 +568,20 @@ impl Journal {
         })
     }
 
-    /// Records the result.
+    /// Records the result. [`Journal::write_missing_result`] is to follow.
     ///
     /// # Errors
     /// If it cannot be written.
     pub fn finish(&mut self, id: &str, outcome: DeploymentOutcome) -> Result<()> {
         let now = self.clock.now();
-        let Some(body) = self.records.get(id).map(|record| body_beside(&outcome, record)) else { return Ok(()) };
         self.change(id, |record| {
             record.state = DeploymentState::Finished;
             record.finished = Some(now);
             (record.outcome, record.long_result_failed) = (Some(outcome), None);
-        })?;
-        if let (Some(legacy), Some(name)) = (&self.legacy, legacy_name(id)) {
-            write_legacy(legacy, &name.with_extension("notify.json"), &Value::Object(body))?;
-        }
-        Ok(())
+        })
     }
 
-    /// Writes the result of a finished deployment beside it, where that is not there: the agent was cut off before it.
+    /// Writes the result of a finished deployment beside it, for the replaced tools, where that is not there.
     ///
     /// # Errors
     /// If it cannot be read or written.

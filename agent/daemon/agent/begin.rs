@@ -82,8 +82,11 @@ impl Agent {
                 continue;
             };
             at += 1;
+            if self.ledger.has_unrecorded_end(&id) {
+                continue;
+            }
             if work != Work::Node {
-                busy = self.hook.id().is_some() || !self.start_hook(deployment, work, state)?;
+                busy = self.hook.id().is_some() || !self.start_or_give_up(&deployment, work, state)?;
                 ended += usize::from(!busy);
             } else if self.may_begin_node() && (!busy || self.plan_of(&deployment).is_err()) {
                 self.start_node(deployment, state)?;
@@ -270,30 +273,43 @@ impl Agent {
         Ok(has_begun || (self.is_up_to_date(&deployment.id) && self.ledger.has_room(deployment, signals(deployment))))
     }
 
-    /// `true` if the next one may be looked at.
-    fn start_hook(&mut self, deployment: Deployment, work: Work, state: Option<DeploymentState>) -> Result<bool> {
+    /// Starts a script or hook, or gives it up where there has been no room on the disk for that for long. `true` if the next one may be
+    /// looked at.
+    fn start_or_give_up(&mut self, deployment: &Deployment, work: Work, state: Option<DeploymentState>) -> Result<bool> {
+        let failed = match self.start_hook(deployment, work, state) {
+            Err(error) if state != Some(DeploymentState::Running) => error,
+            done => return done,
+        };
+        let seen = self.ledger.journal.get(&deployment.id).map(|record| record.seen);
+        if !self.hook.waited_for_room(&deployment.id, seen, &failed, &self.host.clock) {
+            return Err(failed);
+        }
+        self.give_up(deployment, &failed).map(|()| true)
+    }
+
+    fn start_hook(&mut self, deployment: &Deployment, work: Work, state: Option<DeploymentState>) -> Result<bool> {
         // Those behind it keep their turn.
-        if !self.may_begin(&deployment, state)? {
+        if !self.may_begin(deployment, state)? {
             return Ok(false);
         }
-        if !self.ledger.register(&deployment, state)? {
+        if !self.ledger.register(deployment, state)? {
             return Ok(true);
         }
         let limit = self.host.settings.deploy.time_limit.map(|limit| u64::try_from(limit.as_millis()).unwrap_or(u64::MAX));
         // A script of Magnum's may print what only its parameters' names show to be secret.
         let is_secret = kubernetes::is_secret_parameter;
         let job = match work {
-            Work::Script => hooks::script::job(&deployment, limit, is_secret),
-            _ => hooks::external(&deployment, &self.host.root, &self.host.settings.deploy.hook_dirs, limit, is_secret),
+            Work::Script => hooks::script::job(deployment, limit, is_secret),
+            _ => hooks::external(deployment, &self.host.root, &self.host.settings.deploy.hook_dirs, limit, is_secret),
         };
         let job = match job {
             Ok(job) => {
                 let begun_mark = self.ledger.journal.begun_mark(&deployment.id);
-                with_inputs_masked(Job { begun_mark, ..job }, &deployment)
+                with_inputs_masked(Job { begun_mark, ..job }, deployment)
             }
             Err(error) => {
                 let code = if work == Work::Script { Code::DeploymentMalformed } else { Code::DeploymentNoHook };
-                self.refuse(&deployment, code, &error)?;
+                self.refuse(deployment, code, &error)?;
                 return Ok(true);
             }
         };
@@ -304,23 +320,16 @@ impl Agent {
         let event = if state == Some(DeploymentState::Running) {
             // One that has ended is taken up again as long as that cannot be recorded.
             if !self.hook.is_news(&deployment.id) {
-                self.hook.run(deployment.id, key);
+                self.hook.run(deployment.id.clone(), key);
                 return Ok(false);
             }
             Event::new(Code::DeploymentReattached, format!("deployment {} is resumed", deployment.name))
         } else {
-            if let Err(error) = self.ledger.journal.start(&deployment.id, deployment.to_hook_json()) {
-                let record = self.ledger.journal.get(&deployment.id);
-                if !record.is_some_and(|record| self.hook.waited_for_room(record, &error, &self.host.clock)) {
-                    return Err(error);
-                }
-                self.refuse(&deployment, Code::DeploymentNotStarted, &error)?;
-                return Ok(true);
-            }
+            self.ledger.journal.start(&deployment.id, deployment.to_hook_json())?;
             Event::new(Code::DeploymentStarted, format!("deployment {} ({}) starts", deployment.name, deployment.group))
         };
         self.host.report.emit(event.phase(Phase::Deploy).deployment(&deployment.id, &deployment.name).foreign_unit(unit));
-        self.hook.run(deployment.id, key);
+        self.hook.run(deployment.id.clone(), key);
         Ok(false)
     }
 
@@ -440,7 +449,7 @@ impl Agent {
     }
 
     /// Whether a deployment that ends the node is deleted, and no other one asks for it.
-    fn is_given_up(&self, deployment: &Deployment) -> bool {
+    pub(super) fn is_given_up(&self, deployment: &Deployment) -> bool {
         let asks = |other: Deployment| {
             // Of one that was suspended or resumed Heat lists that as its last action.
             other.id != deployment.id && Work::of(&other.group) == Work::Node && other.action() != "DELETE"
@@ -504,20 +513,16 @@ impl Agent {
         self.ledger.register(deployment, self.ledger.journal.get(&deployment.id).map(|record| record.state))?;
         let why = reason(&self.host.report, code, error);
         self.ledger.reject_generation(&deployment.id, &why)?;
-        let finished = self.ledger.journal.finish(&deployment.id, DeploymentOutcome::refused(why));
-        // What is missing beside it for the replaced tools is written later.
-        if self.ledger.journal.get(&deployment.id).is_none_or(|record| record.state < DeploymentState::Finished) {
-            finished?;
-        }
+        self.ledger.journal.finish(&deployment.id, DeploymentOutcome::refused(why))?;
         // Now that it is recorded: what cannot be is tried again and again.
-        self.host.report.emit(
-            Event::new(code, format!("deployment {} is refused", deployment.name))
-                .phase(Phase::Deploy)
-                .deployment(&deployment.id, &deployment.name)
-                .error(error),
-        );
+        self.report_refused(deployment, code, error);
         self.ledger.store_result_of(&deployment.id);
         Ok(())
+    }
+
+    pub(super) fn report_refused(&self, deployment: &Deployment, code: Code, error: &Error) {
+        let event = Event::new(code, format!("deployment {} is refused", deployment.name)).phase(Phase::Deploy);
+        self.host.report.emit(event.deployment(&deployment.id, &deployment.name).error(error));
     }
 }
 

@@ -13,6 +13,7 @@ use crate::daemon::reason::reason;
 use crate::deploy::{DeploymentOutcome, DeploymentRecord, DeploymentState, GenerationState, hooks};
 use crate::error::remedy::Remedy;
 use crate::error::{Error, ErrorKind, Result};
+use crate::keepers::membership::leave;
 use crate::programs::JobResult;
 use crate::report::{Code, Event, Phase};
 use crate::signal::{Disposition, QueuedSignal, Sent};
@@ -135,10 +136,19 @@ impl Agent {
         }
         for record in orphans {
             let before = if record.state == DeploymentState::Finished { "its result was stored" } else { "it ended" };
-            if let Err(error) = self.ledger.mark_withdrawn(&record, &format!("removed from the metadata before {before}")) {
+            let withdrawn = self.ledger.mark_withdrawn(&record, &format!("removed from the metadata before {before}"));
+            if let Err(error) = withdrawn.and_then(|()| self.stay(&record)) {
                 self.trouble.record("withdrawing a deployment", &error);
             }
         }
+    }
+
+    /// A node whose deletion was withdrawn is looked after again, where it has not left etcd's cluster yet.
+    fn stay(&mut self, deletion: &DeploymentRecord) -> Result<()> {
+        if deletion.is_job() || deletion.action != "DELETE" || leave::has_left(&self.host.state)? {
+            return Ok(());
+        }
+        self.ledger.generations.depart(false)
     }
 
     pub(super) fn hook_ended(&mut self, id: &str, ran: Result<Option<JobResult>>) {
@@ -146,7 +156,7 @@ impl Agent {
         let recorded = match (&record.ending, ran) {
             (Some(ending), Ok(ran)) => self.ended_early(&record, ending, ran),
             (None, Err(error))
-                if (error.kind() == ErrorKind::Permanent && self.hook.count_failed_start(id))
+                if (error.kind() == ErrorKind::Permanent && self.hook.count_failed_start(id, &self.host.clock))
                     || self.hook.waited_for_space(&record, &self.host.clock) =>
             {
                 let message = format!("deployment {} could not be started", record.name);
@@ -226,11 +236,8 @@ impl Agent {
         self.node_task.inspection.drifted = false;
         let recorded = if self.ledger.is_restoring() {
             self.record_put_back(done)
-        } else if self.ledger.journal.get(id).is_some_and(|record| record.action == "DELETE") {
-            // One that is a member still is looked after.
-            self.ledger.generations.depart(done.changed_machine).and_then(|()| self.ledger.end(id, done.outcome))
         } else {
-            self.record_node(id, &done).inspect_err(|_| self.keep_unrecorded(id, done))
+            self.record_end_of_node(id, &done).inspect_err(|_| self.keep_unrecorded(id, done))
         };
         if let Err(error) = recorded {
             self.trouble.record("recording the node's result", &error);
@@ -251,7 +258,17 @@ impl Agent {
         if done.restored { self.node_task.node.forget_former() } else { Ok(()) }
     }
 
-    pub(super) fn record_node(&mut self, id: &str, done: &Done) -> Result<()> {
+    /// Records what became of a node's deployment.
+    pub(super) fn record_end_of_node(&mut self, id: &str, done: &Done) -> Result<()> {
+        if self.ledger.journal.get(id).is_some_and(|record| record.action == "DELETE") {
+            // One that is a member still is looked after.
+            self.ledger.generations.depart(done.changed_machine)?;
+            return self.ledger.end(id, done.outcome.clone());
+        }
+        self.record_node(id, done)
+    }
+
+    fn record_node(&mut self, id: &str, done: &Done) -> Result<()> {
         let (state, reason) = match &done.outcome.reason {
             None => (GenerationState::Applied, None),
             Some(reason) => (GenerationState::Rejected, Some(reason.clone())),

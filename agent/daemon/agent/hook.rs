@@ -8,7 +8,7 @@ use nix::errno::Errno;
 
 use super::task::BackgroundTask;
 use super::view::withdrawal_reason;
-use crate::clock::{Clock, Moment, Stopwatch};
+use crate::clock::{Clock, Moment, Stopwatch, Timestamp};
 use crate::collect::Snapshot;
 use crate::daemon::node::deadline::DeadlineInputs;
 use crate::deploy::{DeploymentRecord, Ending};
@@ -17,7 +17,7 @@ use crate::programs::{JobResult, Programs};
 use crate::report::text::duration;
 
 /// A job that ends before its program is started this often is reported as failed.
-const FALSE_START_LIMIT: u32 = 5;
+const FAILED_START_LIMIT: u32 = 5;
 
 /// How long a deployment may wait for space for its files, from when it was first seen. Heat tells its agents no timeout of a stack; it is
 /// an hour unless somebody says otherwise (heat.conf, `stack_action_timeout`), and Heat's own timeout must not be the first news.
@@ -34,10 +34,15 @@ pub(in crate::daemon) struct HookTask {
     grace: Option<Grace>,
     /// It is being ended.
     pub(super) is_ending: bool,
-    /// How often a job ended before its program was started, by deployment.
-    false_starts: BTreeMap<String, u32>,
+    /// Jobs that ended before their program was started, by deployment.
+    failed_starts: BTreeMap<String, FailedStarts>,
     /// The last one of which it was said that it is taken up.
     resumed: Option<String>,
+}
+
+struct FailedStarts {
+    count: u32,
+    since: Stopwatch,
 }
 
 struct Judged {
@@ -66,8 +71,8 @@ pub(super) enum GraceState {
 
 impl HookTask {
     pub(super) fn new(programs: Rc<Programs>) -> Self {
-        let (judged, grace, false_starts) = (None, None, BTreeMap::new());
-        Self { programs, task: BackgroundTask::default(), judged, grace, is_ending: false, false_starts, resumed: None }
+        let (judged, grace, failed_starts) = (None, None, BTreeMap::new());
+        Self { programs, task: BackgroundTask::default(), judged, grace, is_ending: false, failed_starts, resumed: None }
     }
 
     /// Id of the deployment whose script or hook runs.
@@ -107,31 +112,34 @@ impl HookTask {
     }
 
     /// Counts a job that ended before its program was started; `true` when that is no accident any more.
-    pub(super) fn count_failed_start(&mut self, id: &str) -> bool {
-        let count = self.false_starts.entry(id.to_owned()).or_default();
-        *count += 1;
-        *count >= FALSE_START_LIMIT
+    pub(super) fn count_failed_start(&mut self, id: &str, clock: &Clock) -> bool {
+        let new = || FailedStarts { count: 0, since: clock.start() };
+        let failed = self.failed_starts.entry(id.to_owned()).or_insert_with(new);
+        failed.count += 1;
+        failed.count >= FAILED_START_LIMIT
     }
 
     /// Whether a job that found no space for its files has waited for it long enough, and was tried more than once.
     pub(super) fn waited_for_space(&mut self, record: &DeploymentRecord, clock: &Clock) -> bool {
-        self.programs.is_postponed(&record.job()) && self.waited(record, clock)
+        self.programs.is_postponed(&record.job()) && self.waited(&record.id, Some(record.seen), clock)
     }
 
-    /// The same for what could not be recorded before it begins, because of `error`.
-    pub(super) fn waited_for_room(&mut self, record: &DeploymentRecord, error: &Error, clock: &Clock) -> bool {
+    /// The same for what could not be recorded before it begins, because of `error`; `seen`: when it was first seen, where that is recorded.
+    pub(super) fn waited_for_room(&mut self, id: &str, seen: Option<Timestamp>, error: &Error, clock: &Clock) -> bool {
         let is_of_room = matches!(error.errno(), Some(Errno::ENOSPC | Errno::EDQUOT | Errno::EROFS));
-        is_of_room && self.waited(record, clock)
+        is_of_room && self.waited(id, seen, clock)
     }
 
-    fn waited(&mut self, record: &DeploymentRecord, clock: &Clock) -> bool {
-        let is_tried = self.count_failed_start(&record.id);
-        is_tried && DeadlineInputs { made: "", seen: record.seen, timeout: SPACE_LIMIT }.waiting_time(clock.now()) >= SPACE_LIMIT
+    fn waited(&mut self, id: &str, seen: Option<Timestamp>, clock: &Clock) -> bool {
+        let is_tried = self.count_failed_start(id, clock);
+        let seen_for = |seen| DeadlineInputs { made: "", seen, timeout: SPACE_LIMIT }.waiting_time(clock.now());
+        let tried_for = self.failed_starts.get(id).map_or(Duration::ZERO, |failed| failed.since.elapsed());
+        is_tried && seen.map_or(Duration::ZERO, seen_for).max(tried_for) >= SPACE_LIMIT
     }
 
     /// It is run again by order of the operator.
-    pub(super) fn forget_false_starts(&mut self, id: &str) {
-        self.false_starts.remove(id);
+    pub(super) fn forget_failed_starts(&mut self, id: &str) {
+        self.failed_starts.remove(id);
     }
 
     /// Why Heat waits for the running one no more: looked up once for each answer.
@@ -185,5 +193,34 @@ impl HookTask {
     /// Nothing is known of its end, for now.
     pub(super) fn keep(&mut self, id: &str) {
         self.task.start(id.to_owned(), std::future::pending());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::files::Tree;
+
+    #[test]
+    fn what_there_is_no_room_for_is_given_up_after_fifty_minutes_and_five_tries() {
+        let dir = tempfile::tempdir().unwrap();
+        let clock = Clock::manual(crate::clock::BUILT);
+        let state = Arc::new(Tree::open(dir.path()).unwrap());
+        let mut task = HookTask::new(Rc::new(Programs::new(state, None, clock.clone()).unwrap()));
+        let (full, other) = (Error::from(Errno::ENOSPC), Error::from(Errno::EACCES));
+        // One that was recorded when it was first seen, and one that never could be.
+        for seen in [Some(clock.now()), None] {
+            let id = format!("{seen:?}");
+            let mut tries =
+                |error: &Error| (0..FAILED_START_LIMIT).map(|_| task.waited_for_room(&id, seen, error, &clock)).last();
+            assert_eq!(tries(&full), Some(false), "{id}: there may be room soon");
+            clock.advance(SPACE_LIMIT);
+            assert_eq!((tries(&other), tries(&full)), (Some(false), Some(true)), "{id}");
+        }
+        let long_ago = clock.now();
+        clock.advance(SPACE_LIMIT);
+        assert!(!task.waited_for_room("new", Some(long_ago), &full, &clock), "once is no proof");
     }
 }

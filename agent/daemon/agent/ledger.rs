@@ -48,13 +48,15 @@ fn subject(record: &DeploymentRecord, result: bool) -> SignalSubject {
     SignalSubject { id: record.id.clone(), name: record.name.clone(), resource: record.resource.clone(), result }
 }
 
-/// A node's end that could not be recorded.
+/// The end of a deployment that could not be recorded.
 #[derive(Debug)]
 pub(super) enum UnrecordedEnd {
     /// The node was brought up for this deployment, or that failed.
     Ended(String, Box<Done>),
     /// It could not even be begun until its time was over.
     NotBegun(Box<Deployment>, Box<Error>),
+    /// The same of a script or hook, or of a deployment that ends the node, and what Heat heard of it.
+    Sent(Box<DeploymentRecord>, Box<DeploymentOutcome>),
 }
 
 impl UnrecordedEnd {
@@ -63,6 +65,7 @@ impl UnrecordedEnd {
         match self {
             Self::Ended(id, _) => id,
             Self::NotBegun(deployment, _) => &deployment.id,
+            Self::Sent(record, _) => &record.id,
         }
     }
 }
@@ -78,7 +81,7 @@ pub(in crate::daemon) struct Ledger {
     pub(super) sending: FuturesUnordered<Sending>,
     /// What left the outbox and could not be recorded, e.g. on a full disk: it must not be sent again.
     pub(super) unrecorded: Vec<(QueuedSignal, Disposition)>,
-    /// Ends of a node that could not be recorded, oldest first: until they are, nothing else is begun with it.
+    /// Ends that could not be recorded, oldest first: until they are, nothing is begun with the node.
     pub(super) unrecorded_ends: Vec<UnrecordedEnd>,
     /// A result that could not be stored: it is tried again, and everything else goes on.
     pub(in crate::daemon) unstored: FailurePause,
@@ -245,6 +248,11 @@ impl Ledger {
             ..Condition::default()
         });
         false
+    }
+
+    /// Whether a deployment has ended, and that could not be recorded yet.
+    pub(super) fn has_unrecorded_end(&self, id: &str) -> bool {
+        self.unrecorded_ends.iter().any(|end| end.id() == id)
     }
 
     /// Whether a deployment has ended and nothing is stored for Heat of that.

@@ -1,6 +1,6 @@
-//! A node's end that cannot be recorded, because the state directory is full, read-only or gone: Heat hears of it all the same, and not
-//! from its own timeout. It is recorded as soon as that succeeds; until then nothing new is begun with the node. Whoever restarts the agent
-//! before that has the node brought up once more.
+//! The end of a deployment that cannot be recorded, because the state directory is full, read-only or gone: Heat hears of it all the same,
+//! and not from its own timeout. It is recorded as soon as that succeeds; until then nothing new is begun with the node. Whoever restarts the
+//! agent before that has the node brought up once more, and a script run that could not be begun.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use super::Agent;
 use super::begin::has_signals;
 use super::ledger::UnrecordedEnd;
 use crate::daemon::node::deadline::DeadlineInputs;
-use crate::daemon::node::{Done, NodePlan};
+use crate::daemon::node::{self, Done, NodePlan};
 use crate::daemon::reason::reason;
 use crate::deploy::{DeploymentOutcome, DeploymentState};
 use crate::error::{Error, Result};
@@ -18,14 +18,23 @@ use crate::report::Code;
 /// How many ends are kept: as many updates as Heat gives up while nothing can be recorded.
 const MOST: usize = 8;
 
+/// How long the deletion of a node waits to be recorded. Heat deletes the server next, whose disk nobody may ever repair.
+const DELETION_LIMIT: Duration = Duration::from_mins(5);
+/// What Heat waits for a deletion, unless somebody says otherwise (heat.conf, `stack_action_timeout`).
+const DELETION_TIMEOUT: Duration = Duration::from_hours(1);
+
 impl Agent {
     /// Records what could not be recorded before.
     pub(super) fn record_ends(&mut self) -> Result<()> {
         while !self.ledger.unrecorded_ends.is_empty() {
             let end = self.ledger.unrecorded_ends.remove(0);
             let recorded = match &end {
-                UnrecordedEnd::Ended(id, done) => self.record_node(id, done),
+                UnrecordedEnd::Ended(id, done) => self.record_end_of_node(id, done),
                 UnrecordedEnd::NotBegun(deployment, error) => self.refuse(deployment, Code::of_trouble(error), error),
+                UnrecordedEnd::Sent(record, outcome) => {
+                    let recorded = self.ledger.journal.end_draft(record, outcome.as_ref().clone());
+                    recorded.map(|()| self.ledger.store_result_of(&record.id))
+                }
             };
             if recorded.is_err() {
                 self.ledger.unrecorded_ends.insert(0, end);
@@ -35,7 +44,7 @@ impl Agent {
         Ok(())
     }
 
-    /// Keeps the end of a node that `record_node` could not write down.
+    /// Keeps the end of a node that could not be recorded.
     pub(super) fn keep_unrecorded(&mut self, id: &str, done: Done) {
         if let Some(record) = self.ledger.journal.get(id) {
             let sent = self.ledger.send_unrecorded(record, &done.outcome, done.wait.as_ref());
@@ -46,10 +55,53 @@ impl Agent {
         self.ledger.unrecorded_ends.push(UnrecordedEnd::Ended(id.to_owned(), Box::new(done)));
     }
 
+    /// A script or hook has had all the time to wait for room on the disk, which there is not, because of `error`. Heat hears of it, recorded
+    /// or not.
+    pub(super) fn give_up(&mut self, deployment: &Deployment, error: &Error) -> Result<()> {
+        let code = Code::DeploymentNotStarted;
+        let Err(unrecorded) = self.refuse(deployment, code, error) else { return Ok(()) };
+        if self.ledger.unrecorded_ends.len() >= MOST {
+            return Err(unrecorded);
+        }
+        self.report_refused(deployment, code, error);
+        self.send_end(deployment, DeploymentOutcome::refused(reason(&self.host.report, code, error)));
+        Ok(())
+    }
+
+    /// Sends the end of one that could not be begun, and keeps it until it can be recorded.
+    fn send_end(&mut self, deployment: &Deployment, outcome: DeploymentOutcome) {
+        let record = self.ledger.journal.get(&deployment.id).cloned().unwrap_or_else(|| self.ledger.journal.draft(deployment));
+        if let Err(error) = self.ledger.send_unrecorded(&record, &outcome, None) {
+            self.trouble.record("sending a result that cannot be recorded", &error);
+        }
+        self.ledger.unrecorded_ends.push(UnrecordedEnd::Sent(Box::new(record), Box::new(outcome)));
+    }
+
+    /// The deletion of the node cannot be recorded, because of `error`: Heat hears of it, once, that it is not possible where a cluster of
+    /// etcd counts on the member.
+    fn answer_deletion(&mut self, deployment: &Deployment, error: &Error) {
+        let line = format!("the deletion of this node's deployment could not be recorded within {} s", DELETION_LIMIT.as_secs());
+        let error = error.clone().context(line);
+        let asked = node::asked_of_node(&self.host.state, &self.host.root).unwrap_or_default();
+        let is_member = self.is_given_up(deployment) && asked.iter().any(|desired| desired.etcd.is_some());
+        let outcome = if is_member && self.node_task.node.keeps_deletion() {
+            let error = error.remedy(
+                "make room in the agent's state directory and delete again: etcd's member then leaves; deleted again this node goes in any case",
+            );
+            DeploymentOutcome::refused(reason(&self.host.report, Code::of_trouble(&error), &error))
+        } else {
+            DeploymentOutcome::success_despite(reason(&self.host.report, Code::of_trouble(&error), &error))
+        };
+        self.send_end(deployment, outcome);
+    }
+
     /// Nothing could be begun, because of `error`, and not for the first time: a node's deployment whose time is over has failed by that.
     pub(super) fn fail_overdue(&mut self, error: &Error) {
         if self.trouble.condition().is_none() || self.ledger.unrecorded_ends.len() >= MOST || self.node_task.bring_up.is_busy() {
             return;
+        }
+        if let Some(deployment) = self.overdue_deletion() {
+            return self.answer_deletion(&deployment, error);
         }
         let Some((deployment, plan)) = self.overdue() else { return };
         let record = self.ledger.journal.get(&deployment.id).cloned().unwrap_or_else(|| self.ledger.journal.draft(&deployment));
@@ -69,11 +121,10 @@ impl Agent {
     fn overdue(&self) -> Option<(Deployment, NodePlan)> {
         let snapshot = self.collector.snapshot();
         let journal = &self.ledger.journal;
-        let has_ended = |id: &str| self.ledger.unrecorded_ends.iter().any(|end| end.id() == id);
         let waits = |deployment: &Deployment| {
             deployment.group == "kubernetes-node"
                 && has_signals(deployment)
-                && !has_ended(&deployment.id)
+                && !self.ledger.has_unrecorded_end(&deployment.id)
                 && matches!(deployment.action(), "CREATE" | "UPDATE" | "")
                 && journal.get(&deployment.id).is_none_or(|record| record.state < DeploymentState::Running)
         };
@@ -85,6 +136,24 @@ impl Agent {
         };
         // Of what Heat has given up, the node comes up all the same.
         (plan.spec.deadline..plan.spec.timeout).contains(&waiting).then_some((deployment, plan))
+    }
+
+    /// The deletion of the node that Heat waits for, and that has had all the time that it may take to be recorded.
+    fn overdue_deletion(&self) -> Option<Deployment> {
+        let journal = &self.ledger.journal;
+        let waits = |deployment: &Deployment| {
+            deployment.group == "kubernetes-node"
+                && deployment.action() == "DELETE"
+                && has_signals(deployment)
+                && !self.ledger.has_unrecorded_end(&deployment.id)
+                && journal.get(&deployment.id).is_none_or(|record| record.state <= DeploymentState::Running)
+        };
+        let deployment = self.collector.snapshot().parsed().find(waits)?;
+        let waiting = match journal.get(&deployment.id) {
+            Some(_) => self.ledger.heat_waiting_for(&deployment, DELETION_TIMEOUT),
+            None => self.waiting_unseen(&deployment, DELETION_TIMEOUT),
+        };
+        (waiting >= DELETION_LIMIT).then_some(deployment)
     }
 
     /// How long Heat has been waiting for a deployment of which there is no record.

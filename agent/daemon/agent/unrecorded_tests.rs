@@ -224,3 +224,157 @@ async fn a_failure_that_could_not_be_sent_either_outlives_the_agent_once_it_is_r
     }
     assert_eq!(signals(&fake), ["POST /signal/n1", "PUT /wait"]);
 }
+
+fn script(base: &str, name: &str) -> Value {
+    let mut script = run_of(base, name, 1);
+    (script["group"], script["config"]) = (json!("script"), json!("#!/bin/true"));
+    script
+}
+
+/// Review: with a full state directory a script that was first seen then never failed, and Heat heard nothing.
+#[tokio::test]
+async fn heat_hears_of_a_script_that_there_is_no_room_for_and_it_does_not_run_later() {
+    let fake = Fake::start(vec![ok("")]).await;
+    let dir = tempfile::tempdir().unwrap();
+    let mut agent = open_at(dir.path(), &fake, &[]).await;
+    let obstacle = Obstacle::at(dir.path(), &format!("deployments/{}.json", crate::digest::key_of("id-first1")));
+    let both = [script(&fake.base, "first"), script(&fake.base, "next")];
+    poll(&mut agent, &fake, &both).await;
+    assert!(agent.trouble.is_paused() && agent.hook.id().is_none(), "it waits, and those behind it do");
+    let deployment = Deployment::parse(&both[0]).unwrap().unwrap();
+    let full = Error::from(nix::errno::Errno::ENOSPC).context("writing deployments/x.json");
+    agent.give_up(&deployment, &full).unwrap();
+    poll(&mut agent, &fake, &both).await;
+    poll(&mut agent, &fake, &both).await;
+    assert_eq!(signals(&fake), ["POST /signal/first1"]);
+    assert!(fake.requests().iter().any(|request| request.contains("HNA-0414") && request.contains("ENOSPC")));
+    assert_eq!(agent.hook.id(), Some("id-next1"), "the next one has its turn");
+    agent.hook.ended().await.1.unwrap_err();
+    obstacle.goes();
+    poll(&mut agent, &fake, &both).await;
+    poll(&mut agent, &fake, &both).await;
+    let record = agent.ledger.journal.get("id-first1").unwrap();
+    assert_eq!((record.state, record.failed(), record.group.as_str()), (DeploymentState::Signalled, true, "script"));
+    assert!(agent.ledger.unrecorded_ends.is_empty());
+    assert_eq!(signals(&fake), ["POST /signal/first1"], "nothing is sent twice");
+    // Where the end can be recorded it is.
+    agent.give_up(&Deployment::parse(&both[1]).unwrap().unwrap(), &full).unwrap();
+    assert!(agent.ledger.journal.get("id-next1").unwrap().failed() && agent.ledger.unrecorded_ends.is_empty());
+}
+
+/// Review: a deletion that could not be recorded was never answered: each `stack delete` ran into its timeout.
+#[tokio::test]
+async fn heat_hears_of_a_deletion_that_cannot_be_recorded_and_is_kept_from_a_member_once() {
+    let fake = Fake::start(vec![ok("")]).await;
+    let (master, minion) =
+        (json!({"ROLE": "master", "INSTANCE_NAME": "m"}), json!({"ROLE": "minion", "KUBE_MASTER_IP": "192.0.2.1"}));
+    for (role, expected) in [(minion, [false, false]), (master, [true, false])] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut agent = open_at(dir.path(), &fake, &[]).await;
+        let ago = |minutes: u64| Timestamp(agent.host.clock.now().0 - minutes * 60_000).rfc3339();
+        let node = |n: u32, action: &str, created: &str| {
+            let (mut node, mut config) = (run_of(&fake.base, "d", n), role.clone());
+            (config["KUBE_NODE_IP"], config["TLS_DISABLED"]) = (json!("192.0.2.2"), json!(true));
+            (node["group"], node["config"], node["creation_time"]) = (json!("kubernetes-node"), config, json!(created));
+            node["inputs"][0]["value"] = json!(action);
+            node
+        };
+        let (recent, overdue) = (ago(1), ago(6));
+        poll(&mut agent, &fake, &[node(1, "CREATE", &overdue)]).await;
+        let (id, done) = agent.node_task.bring_up.ended().await;
+        agent.node_ended(&id, done);
+        poll(&mut agent, &fake, &[node(1, "CREATE", &overdue)]).await;
+        for (n, is_refused) in [(2, expected[0]), (3, expected[1])] {
+            let before = fake.requests().len();
+            let id = format!("id-d{n}");
+            let obstacle = Obstacle::at(dir.path(), &format!("deployments/{}.json", crate::digest::key_of(&id)));
+            let heard =
+                || fake.requests().split_off(before).into_iter().filter(|request| request.contains(&format!("/signal/d{n} ")));
+            for _ in 0..3 {
+                poll(&mut agent, &fake, &[node(n, "DELETE", &recent)]).await;
+            }
+            assert_eq!(heard().count(), 0, "{id}: it may pass");
+            for _ in 0..3 {
+                poll(&mut agent, &fake, &[node(n, "DELETE", &overdue)]).await;
+            }
+            let heard: Vec<_> = heard().collect();
+            assert!(heard.len() == 1 && heard[0].contains("could not be recorded within 300 s"), "{id}: {heard:?}");
+            assert_eq!(heard[0].contains("delete again"), is_refused, "{id}: {heard:?}");
+            obstacle.goes();
+            poll(&mut agent, &fake, &[node(n, "DELETE", &overdue)]).await;
+            poll(&mut agent, &fake, &[node(n, "DELETE", &overdue)]).await;
+            let record = agent.ledger.journal.get(&id).unwrap();
+            assert_eq!((record.state, record.failed()), (DeploymentState::Signalled, is_refused), "{id}");
+            assert!(!agent.ledger.generations.current().unwrap().departed && !agent.node_task.bring_up.is_busy(), "{id}");
+        }
+    }
+}
+
+/// Review: a refused deletion whose end could not be recorded began anew, and was let go then.
+#[tokio::test]
+async fn a_member_that_is_kept_is_kept_although_that_cannot_be_recorded() {
+    let fake = Fake::start(vec![ok("")]).await;
+    let dir = tempfile::tempdir().unwrap();
+    let node = |action: &str| {
+        let mut node = run_of(&fake.base, "m", 1);
+        let config = json!({"ROLE": "master", "INSTANCE_NAME": "m", "KUBE_NODE_IP": "192.0.2.2", "TLS_DISABLED": true});
+        (node["group"], node["config"], node["inputs"][0]["value"]) = (json!("kubernetes-node"), config, json!(action));
+        node["id"] = json!(format!("id-{action}"));
+        node
+    };
+    let mut agent = open_at(dir.path(), &fake, &[]).await;
+    poll(&mut agent, &fake, &[node("CREATE")]).await;
+    let (id, done) = agent.node_task.bring_up.ended().await;
+    agent.node_ended(&id, done);
+    poll(&mut agent, &fake, &[node("DELETE")]).await;
+    assert_eq!(agent.node_task.bring_up.about().map(String::as_str), Some("id-DELETE"));
+    agent.node_task.bring_up.stop();
+    let obstacle = Obstacle::at(dir.path(), &format!("deployments/{}.json", crate::digest::key_of("id-DELETE")));
+    let kept = Done { wait: None, changed_machine: false, ..failed(&fake.base) };
+    let before = signals(&fake).len();
+    agent.node_ended("id-DELETE", kept);
+    for _ in 0..3 {
+        poll(&mut agent, &fake, &[node("DELETE")]).await;
+        assert!(!agent.node_task.bring_up.is_busy(), "it is not tried again");
+    }
+    assert_eq!(signals(&fake).len(), before + 1, "Heat hears that it is kept");
+    obstacle.goes();
+    poll(&mut agent, &fake, &[node("DELETE")]).await;
+    poll(&mut agent, &fake, &[node("DELETE")]).await;
+    let record = agent.ledger.journal.get("id-DELETE").unwrap();
+    assert_eq!((record.state, record.failed()), (DeploymentState::Signalled, true));
+    assert_eq!(signals(&fake).len(), before + 1, "nothing is sent twice");
+}
+
+/// Review: a deletion that Heat gave up while the agent was away left a member that nobody looked after.
+#[tokio::test]
+async fn a_node_whose_deletion_is_withdrawn_is_looked_after_again() {
+    let fake = Fake::start(vec![ok("")]).await;
+    let dir = tempfile::tempdir().unwrap();
+    let node = |action: &str| {
+        let mut node = run_of(&fake.base, "m", 1);
+        let config = json!({"ROLE": "master", "INSTANCE_NAME": "m", "KUBE_NODE_IP": "192.0.2.2", "TLS_DISABLED": true});
+        (node["group"], node["config"], node["inputs"][0]["value"]) = (json!("kubernetes-node"), config, json!(action));
+        node["id"] = json!(format!("id-{action}"));
+        node
+    };
+    for (has_left, departed) in [(false, false), (true, true)] {
+        let mut agent = open_at(dir.path(), &fake, &[]).await;
+        poll(&mut agent, &fake, &[node("CREATE")]).await;
+        if agent.node_task.bring_up.is_busy() {
+            let (id, done) = agent.node_task.bring_up.ended().await;
+            agent.node_ended(&id, done);
+        }
+        poll(&mut agent, &fake, &[node("DELETE")]).await;
+        assert!(agent.ledger.generations.current().unwrap().departed);
+        agent.node_task.bring_up.stop();
+        if has_left {
+            agent.host.state.write(Path::new("etcd-leaving"), b"7", Attributes::mode(0o600)).unwrap();
+        }
+        // The agent is killed, and Heat has given up meanwhile.
+        drop(agent);
+        let mut agent = open_at(dir.path(), &fake, &[]).await;
+        poll(&mut agent, &fake, &[]).await;
+        assert_eq!(agent.ledger.generations.current().unwrap().departed, departed, "{has_left}");
+    }
+}

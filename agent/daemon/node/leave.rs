@@ -85,7 +85,7 @@ impl Node {
                 done.changed_machine = member == Member::None;
                 let is_moot = all_leave || error.kind() == ErrorKind::Permanent || matches!(member, Member::Unknown(_));
                 let may_go = is_moot || !departure.is_healthy().await;
-                let goes = may_go || self.known.was_kept.replace(true);
+                let goes = may_go || !self.keeps_deletion();
                 let error = if goes {
                     error
                 } else {
@@ -104,6 +104,11 @@ impl Node {
             host.report.emit(waits.next_try(pause).error(&error));
             host.clock.wait(pause).await;
         }
+    }
+
+    /// Whether Heat is kept from deleting this node, which is so once in a run of the agent.
+    pub(in crate::daemon) fn keeps_deletion(&self) -> bool {
+        !self.known.was_kept.replace(true)
     }
 
     /// Whether the member has left, and its etcd does not run any more.

@@ -381,6 +381,14 @@ fn recorded(state: &Tree) -> Result<Option<LeavingMember>> {
     Ok(id.map(|id| LeavingMember { id, others: lines.collect() }))
 }
 
+/// Whether a member of this node has left, and nothing was asked of the node since.
+///
+/// # Errors
+/// If the record cannot be read.
+pub(crate) fn has_left(state: &Tree) -> Result<bool> {
+    Ok(recorded(state)?.is_some_and(|leaving| leaving.others.is_empty()))
+}
+
 fn record(state: &Tree, leaving: &LeavingMember) -> Result<()> {
     let record = [&[leaving.id.to_string()], &leaving.others[..]].concat().join("\n");
     state.write(Path::new(LEAVING), record.as_bytes(), Attributes::mode(0o600))
