@@ -54,7 +54,7 @@ impl Input {
 }
 
 /// Texts to be hidden, of a bounded number of bytes.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Traces {
     texts: BTreeSet<String>,
     /// Bytes that may still be added; `None` once there were more.
@@ -74,18 +74,24 @@ impl Traces {
         self.left.map(|_| self.texts.into_iter().collect())
     }
 
+    /// Adds one as it is.
+    pub fn insert(&mut self, text: &str) {
+        if text.is_empty() || self.left.is_none() || self.texts.contains(text) {
+            return;
+        }
+        self.left = self.left.and_then(|left| left.checked_sub(text.len()));
+        if self.left.is_none() {
+            self.texts.clear();
+        } else {
+            self.texts.insert(text.to_owned());
+        }
+    }
+
     fn add(&mut self, text: &str) {
         // The environment has no NUL, and a shell puts one blank between words.
         let (without_nul, words) = (text.replace('\0', ""), text.split_whitespace().collect::<Vec<_>>().join(" "));
         for text in [text, text.trim(), &without_nul, without_nul.trim(), &words] {
-            if text.is_empty() || self.texts.contains(text) {
-                continue;
-            }
-            self.left = self.left.and_then(|left| left.checked_sub(text.len()));
-            if self.left.is_none() {
-                return;
-            }
-            self.texts.insert(text.to_owned());
+            self.insert(text);
         }
     }
 
@@ -97,7 +103,7 @@ impl Traces {
             Value::Number(number) => self.add(&number.to_string()),
             Value::Array(items) => items.iter().for_each(|item| self.add_scalars(item)),
             Value::Object(members) => members.values().for_each(|item| self.add_scalars(item)),
-            Value::String(text) if text.len() > left => self.left = None,
+            Value::String(text) if text.len() > left => self.insert(text),
             Value::String(text) => {
                 for quoted in [value.to_string(), python_json(value), python_quoted(text)] {
                     self.add(quoted.get(1..quoted.len() - 1).unwrap_or_default());

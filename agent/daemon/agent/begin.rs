@@ -534,11 +534,13 @@ fn mistakes(malformed: &Malformed) -> Error {
 
 /// The job, with whatever `metadata` masks of its inputs masked in what it prints.
 fn with_inputs_masked(mut job: Job, deployment: &Deployment) -> Job {
-    let mut known = KnownSecrets::default();
+    let mut known = KnownSecrets::within(SECRET_TEXTS);
     known.learn(&Value::Array(deployment.inputs.iter().map(|one| json!({"name": one.name, "value": one.value})).collect()));
-    match known.within(SECRET_TEXTS) {
-        // Most of them are masked wherever the output goes.
-        Some(texts) => job.printed_secrets = texts.into_iter().filter(|text| job.secrets.binary_search(text).is_err()).collect(),
+    let bytes = |texts: &[String]| texts.iter().map(String::len).sum::<usize>();
+    // Most of them are masked wherever the output goes.
+    let others = |texts: Vec<String>| texts.into_iter().filter(|text| job.secrets.binary_search(text).is_err()).collect();
+    match known.all().map(others).filter(|others: &Vec<String>| bytes(others) + bytes(&job.secrets) <= SECRET_TEXTS) {
+        Some(others) => job.printed_secrets = others,
         None => job.hide_printed = true,
     }
     job

@@ -1,7 +1,5 @@
 //! Hiding secrets in texts of any origin: by the names that stand before them, and by their values, wherever they stand.
 
-use std::collections::BTreeSet;
-
 use serde_json::Value;
 
 use super::by_name::masked_words;
@@ -13,14 +11,21 @@ use crate::programs::Mask;
 use crate::report::text::json_page;
 
 /// Values that must not be shown anywhere, from documents that hold them.
-#[derive(Debug, Default)]
-pub(crate) struct KnownSecrets {
-    texts: BTreeSet<String>,
-    /// There are more than can be looked for.
-    is_too_much: bool,
+#[derive(Debug)]
+pub(crate) struct KnownSecrets(Traces);
+
+impl Default for KnownSecrets {
+    fn default() -> Self {
+        Self(Traces::within(KNOWN_SECRETS))
+    }
 }
 
 impl KnownSecrets {
+    /// None yet, and no more than so many bytes.
+    pub(crate) fn within(bytes: usize) -> Self {
+        Self(Traces::within(bytes))
+    }
+
     /// Learns whatever [`masked`] hides in a document.
     pub(crate) fn learn(&mut self, document: &Value) {
         self.hidden(document, &masked(document));
@@ -28,24 +33,17 @@ impl KnownSecrets {
 
     /// Learns values as they are.
     pub(crate) fn extend(&mut self, values: impl IntoIterator<Item = String>) {
-        self.texts.extend(values);
+        values.into_iter().for_each(|value| self.0.insert(&value));
     }
 
-    /// All that was learnt, one by one.
-    pub(crate) fn all(&self) -> Vec<String> {
-        self.texts.iter().cloned().collect()
-    }
-
-    /// The same, if it has no more than so many bytes.
-    pub(crate) fn within(self, bytes: usize) -> Option<Vec<String>> {
-        let is_too_much = self.is_too_much || self.texts.iter().map(String::len).sum::<usize>() > bytes;
-        (!is_too_much).then(|| self.texts.into_iter().collect())
+    /// All that was learnt, one by one; `None` if there is more than can be looked for.
+    pub(crate) fn all(self) -> Option<Vec<String>> {
+        self.0.all()
     }
 
     /// All that was learnt, ready to be looked for.
     pub(crate) fn mask(&self) -> TextMask {
-        let known = Self { texts: self.texts.clone(), is_too_much: self.is_too_much };
-        TextMask(known.within(KNOWN_SECRETS).map(|all| Mask::hiding(&all)))
+        TextMask(self.0.clone().all().map(|all| Mask::hiding(&all)))
     }
 
     /// What of the original is not in what is shown of it.
@@ -57,21 +55,16 @@ impl KnownSecrets {
             // Names may be masked too; the order of members stays.
             (Value::Object(members), Value::Object(shown)) => {
                 for ((name, value), (shown_name, shown)) in members.iter().zip(shown) {
-                    gaps(name, shown_name, &mut self.texts);
+                    gaps(name, shown_name, &mut self.0);
                     self.hidden(value, shown);
                 }
             }
             (original, Value::String(shown)) if shown == MASK => {
-                let mut traces = Traces::within(KNOWN_SECRETS);
-                Input { name: String::new(), kind: String::new(), value: original.clone() }.trace(&mut traces);
-                match traces.all() {
-                    Some(texts) => self.texts.extend(texts),
-                    None => self.is_too_much = true,
-                }
+                Input { name: String::new(), kind: String::new(), value: original.clone() }.trace(&mut self.0);
             }
             (Value::String(text), Value::String(shown)) if text != shown => match (json_within(text), json_within(shown)) {
                 (Some(inner), Some(shown)) => self.hidden(&inner, &shown),
-                _ => gaps(text, shown, &mut self.texts),
+                _ => gaps(text, shown, &mut self.0),
             },
             _ => {}
         }
@@ -118,12 +111,12 @@ fn without_known(known: &Mask, text: &str) -> String {
 }
 
 /// What was in the places of the masks in a text; a signed URL, whose query is not shown, counts whole.
-fn gaps(text: &str, shown: &str, secrets: &mut BTreeSet<String>) {
+fn gaps(text: &str, shown: &str, secrets: &mut Traces) {
     if text == shown {
         return;
     }
     if !shown.contains(MASK) {
-        secrets.extend([text.to_owned()]);
+        secrets.insert(text);
         // A config that cannot be read is not shown at all; what it calls a secret may stand elsewhere without the rest of it.
         let words = masked_words(text);
         if words.contains(MASK) {
@@ -136,8 +129,8 @@ fn gaps(text: &str, shown: &str, secrets: &mut BTreeSet<String>) {
         let found = if piece.is_empty() { (at > 0).then_some(rest.len()) } else { rest.find(piece) };
         let Some(place) = found.or((at == 0).then_some(0)) else { return };
         if let Some(secret) = rest.get(..place).map(str::trim).filter(|secret| at > 0 && !secret.is_empty()) {
-            secrets.insert(secret.to_owned());
-            secrets.extend(first_words(secret));
+            secrets.insert(secret);
+            first_words(secret).for_each(|word| secrets.insert(&word));
         }
         rest = rest.get(place + piece.len()..).unwrap_or_default();
     }
@@ -266,6 +259,22 @@ mod tests {
         let shown = known.mask().masked(text);
         assert!(!shown.contains("s3") && !shown.contains("c2Vj") && shown.contains("public-user"), "{shown}");
         assert!(shown.starts_with("a ****** b "), "{shown}");
+    }
+
+    /// Review: each of thousands of secret inputs had a budget of its own, and the sum was looked at at the end.
+    #[test]
+    fn what_is_learnt_is_bounded_while_it_is_learnt() {
+        let inputs: Vec<_> = (0..200).map(|n| json!({"name": "db_password", "value": format!("{n:0>4000}")})).collect();
+        let mut known = KnownSecrets::within(64 * 1024);
+        known.learn(&json!({"inputs": inputs}));
+        known.extend(["one more".to_owned()]);
+        let held = format!("{known:?}").len();
+        assert!(held < 1024, "{held}");
+        assert_eq!(known.all(), None);
+        let mut known = KnownSecrets::within(64 * 1024);
+        known.learn(&json!({"inputs": [{"name": "db_password", "value": "s3-value"}]}));
+        known.extend(["one more".to_owned()]);
+        assert_eq!(known.all().unwrap(), ["one more", "s3-value"]);
     }
 
     #[test]

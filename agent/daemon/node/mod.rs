@@ -257,7 +257,7 @@ fn own_secrets(values: &[String]) -> Vec<String> {
         known.extend([value.clone()]);
         known.learn(&Value::String(value.clone()));
     }
-    known.all()
+    known.all().unwrap_or_else(|| values.to_vec())
 }
 
 #[cfg(test)]
