@@ -11,10 +11,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::Identity;
-use crate::budgets::{ASIDE_DISK, DOCUMENT_MEMORY, json};
+use crate::budgets::{ASIDE_DISK, DOCUMENT_MEMORY, LEGACY_MARKS, json};
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
-use crate::files::{Attributes, READ_LIMIT, Tree};
+use crate::files::{Attributes, FileKind, READ_LIMIT, Tree};
 use crate::report::{Code, Report};
 
 const FILE: &str = "identity.json";
@@ -28,8 +28,12 @@ pub const ASIDE: &str = "aside";
 const NODE: &str = "node.json";
 /// The group of the deployments that bring it up.
 const NODE_GROUP: &str = "kubernetes-node";
-/// How many former states are kept.
+/// How many former states are kept whole. Of those before them stays what keeps an instance that comes back from running scripts again, and
+/// from taking its own settings for another one's.
 const KEEP: usize = 3;
+/// Of how many former states that is kept, if they have no more marks than one node.
+const KEEP_MARKS: usize = 50;
+const MARKS: &str = "marks";
 /// Files that are counted at most: more than the agent ever has.
 const FILES: usize = 100_000;
 
@@ -205,7 +209,7 @@ pub fn take_back(state: &Tree, deployed: &Path, machine: &Identity) -> Result<bo
             };
             is_any |= move_missing(&beside.parent, &beside.target(number), Path::new(&beside.name), is_nodes)?;
         }
-        for directory in ["marks", "work"] {
+        for directory in [MARKS, "work"] {
             is_any |= move_missing(state, &place.join(directory), Path::new(directory), |_| false)?;
         }
         let is_nodes = |name: &OsStr| of_node.iter().any(|(file, _)| file == name);
@@ -341,15 +345,67 @@ fn numbers(state: &Tree) -> Result<Vec<u32>> {
 
 fn prune(state: &Tree) -> Result<()> {
     let numbers = numbers(state)?;
-    let mut bytes = 0;
+    let (mut bytes, mut marks) = (0, 0);
     for (at, number) in numbers.iter().rev().enumerate() {
         let place = Path::new(ASIDE).join(number.to_string());
         bytes += state.bytes_below(&place, &mut FILES.clone())?.0;
-        if at >= KEEP || (at > 0 && bytes > ASIDE_DISK as u64) {
+        if at < KEEP && (at == 0 || bytes <= ASIDE_DISK as u64) {
+            continue;
+        }
+        let is_known = state.facts(&place.join(FILE))?.is_some();
+        if is_known && at < KEEP_MARKS {
+            marks += reduce_state(state, &place)?;
+        }
+        if !is_known || at >= KEEP_MARKS || marks > LEGACY_MARKS {
             state.remove_dir_all(&place)?;
         }
     }
     Ok(())
+}
+
+/// Leaves of a former state whose it is, from what it learnt its sources, and an empty mark of each script that ran. How many marks.
+fn reduce_state(state: &Tree, place: &Path) -> Result<usize> {
+    let (records, marks) = (place.join("deployments"), place.join(MARKS));
+    state.create_dir_all(&marks, Attributes::mode(0o700))?;
+    for name in state.list(&records)? {
+        let record = state.read_json::<Value>(&records.join(&name)).ok().flatten().unwrap_or_default();
+        let is_scripts = record.get("group").and_then(Value::as_str).is_some_and(|group| group != NODE_GROUP);
+        if let Some(key) = name.to_str().and_then(|name| name.strip_suffix(".json")).filter(|_| is_scripts) {
+            state.write(&marks.join(key), b"", Attributes::mode(0o600))?;
+        }
+    }
+    for name in state.list(place)? {
+        if ![FILE, LEARNT, MARKS].iter().any(|kept| name == *kept) {
+            remove(state, &place.join(name))?;
+        }
+    }
+    Ok(state.list(&marks)?.len())
+}
+
+/// The same of what lay beside the state: the files by which the replaced tools, and the agent, know that a script ran, without content.
+fn reduce_deployed(tree: &Tree, place: &Path) -> Result<usize> {
+    for name in tree.list(place)?.into_iter().filter(|name| name != OWNER) {
+        let path = place.join(&name);
+        let is_entry = name.to_str().is_some_and(|name| name.ends_with(".json") && !name.ends_with(".notify.json"));
+        if tree.facts(&path)?.is_some_and(|facts| facts.kind == FileKind::File && facts.size == 0) && is_entry {
+            continue;
+        }
+        let text = if is_entry { tree.read(&path, READ_LIMIT).ok().flatten().unwrap_or_default() } else { Vec::new() };
+        let entry = json::value(&text, DOCUMENT_MEMORY).unwrap_or_default();
+        if entry.get("group").is_some_and(|group| group != NODE_GROUP) {
+            tree.write(&path, b"", Attributes::mode(0o600))?;
+        } else {
+            remove(tree, &path)?;
+        }
+    }
+    Ok(tree.list(place)?.len())
+}
+
+fn remove(tree: &Tree, path: &Path) -> Result<()> {
+    match tree.facts(path)?.map(|facts| facts.kind) {
+        Some(FileKind::Directory) => tree.remove_dir_all(path).map(drop),
+        _ => tree.remove(path).map(drop),
+    }
 }
 
 /// Bytes of the former states that are kept.
@@ -360,18 +416,24 @@ pub fn bytes_aside(state: &Tree) -> Result<u64> {
     Ok(state.bytes_below(Path::new(ASIDE), &mut FILES.clone())?.0)
 }
 
-/// Removes what lies beside a directory of our own (`NAME.aside-N`) but the newest few. Only for the replaced tools' record: a
-/// store's data is its owner's. Gives the names of what is gone.
+/// Removes what lies beside a directory of our own (`NAME.aside-N`) but the newest few; of older ones stays that a script ran. Only for the
+/// replaced tools' record: a store's data is its owner's. Gives the names of what is gone.
 ///
 /// # Errors
 /// If something cannot be removed.
 pub fn prune_beside(path: &Path) -> Result<Vec<String>> {
     let Some(beside) = RelatedDirectory::open(path) else { return Ok(Vec::new()) };
-    let mut gone = Vec::new();
-    for number in beside.numbers()?.into_iter().rev().skip(KEEP) {
+    let (mut gone, mut marks) = (Vec::new(), 0);
+    for (at, number) in beside.numbers()?.into_iter().rev().enumerate().skip(KEEP) {
         let target = beside.target(number);
-        beside.parent.remove_dir_all(&target)?;
-        gone.push(target.display().to_string());
+        let is_known = beside.parent.facts(&target.join(OWNER))?.is_some();
+        if is_known && at < KEEP_MARKS {
+            marks += reduce_deployed(&beside.parent, &target)?;
+        }
+        if !is_known || at >= KEEP_MARKS || marks > LEGACY_MARKS {
+            beside.parent.remove_dir_all(&target)?;
+            gone.push(target.display().to_string());
+        }
     }
     Ok(gone)
 }
@@ -471,7 +533,41 @@ mod tests {
             assert_eq!(disk.take_back(machine), *machine == "a");
             disk.fill(machine);
         }
-        assert_eq!(disk.state.list(Path::new("aside")).unwrap(), ["2", "3", "4"]);
+        let left = |place: &str| disk.state.list(Path::new(place)).unwrap();
+        assert_eq!((left("aside").len(), left("aside/1")), (4, vec![FILE.into(), LEARNT.into(), MARKS.into()]));
+    }
+
+    /// Attack: after four other instances a disk that came back had lost everything: its settings were taken for another one's, and every
+    /// script ran a second time.
+    #[test]
+    fn of_long_gone_instances_it_stays_known_what_ran_and_what_led_them() {
+        let disk = Disk::new();
+        let deployed = disk.dir.path().join("deployed");
+        disk.put("state/deployments/1.json", "{\"group\":\"script\"}");
+        disk.put("state/deployments/2.json", "{\"group\":\"kubernetes-node\",\"id\":\"two\"}");
+        disk.put("state/marks/!1", "");
+        disk.put("deployed/1.json", "{\"group\":\"script\",\"inputs\":[]}");
+        disk.put("deployed/1.notify.json", "{}");
+        disk.put("deployed/1.begun", "");
+        disk.put("deployed/two.json", "{\"group\":\"kubernetes-node\"}");
+        disk.put("deployed/old.json", "");
+        let mut files = Leftovers::default();
+        for (now, machine) in ["b", "c", "d", "e", "f", "g", "a"].iter().enumerate() {
+            claim(&deployed, &InstanceRecord::read(&disk.state).unwrap().unwrap().instance).unwrap();
+            files = disk.succeed(machine, now as u64).unwrap().predecessor.unwrap().files;
+            assert_eq!(prune_beside(&deployed).unwrap(), [] as [String; 0]);
+            let is_back = disk.take_back(machine) | take_back_deployed(&deployed, &id(machine)).unwrap();
+            assert_eq!(is_back, *machine == "a", "{machine}");
+            if *machine != "a" {
+                disk.fill(machine);
+            }
+        }
+        assert!(files.values().all(|learnt| learnt != "a"), "its own settings lead it: {files:?}");
+        let left = |place: &str| Tree::open(disk.dir.path()).unwrap().list(Path::new(place)).unwrap();
+        assert_eq!(left("state/marks"), ["!1", "1"]);
+        assert_eq!(left("deployed"), ["1.json", "old.json"], "the node's deployment brings it up again");
+        assert_eq!(disk.state.list(Path::new("deployments")).unwrap(), [] as [&str; 0]);
+        assert_eq!(left("state/aside").len(), 7);
     }
 
     /// Attack: a boot volume was attached to another server for a repair, and back: every script ran a second time.
@@ -584,7 +680,7 @@ mod tests {
             assert_eq!(record.predecessor.unwrap().aside as usize, now + 2);
             disk.fill(machine);
         }
-        assert_eq!(disk.state.list(Path::new("aside")).unwrap(), ["3", "4", "5"]);
+        assert_eq!(disk.state.list(Path::new("aside")).unwrap(), ["2", "3", "4", "5"]);
         assert_eq!(disk.read("deployed.aside-1/old.json").as_deref(), Some("older"));
         // What an instance did not use stays that of the one before it.
         disk.state.remove(Path::new("learnt.json")).unwrap();
