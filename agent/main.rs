@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use heat_node_agent::commands::command_line::{CertificatesAction, Cli, Command};
-use heat_node_agent::commands::{self, CommonOptions, Order, exit, print_error};
+use heat_node_agent::commands::{self, CommonOptions, Order, exit, print_error, print_usage};
 use heat_node_agent::daemon;
 use heat_node_agent::error::Result;
 use heat_node_agent::files::Tree;
@@ -24,9 +24,13 @@ fn main() -> ExitCode {
     let cli = match command_line() {
         Ok(cli) => cli,
         Err(error) => {
+            if error.use_stderr() {
+                print_usage(&error.render().to_string());
+                return exit::usage();
+            }
             // Nothing to do where the terminal is gone.
             let _ = error.print();
-            return if error.use_stderr() { exit::usage() } else { exit::OK };
+            return exit::OK;
         }
     };
     // A mistake in it is no reason not to run.

@@ -81,6 +81,12 @@ pub fn print_error(error: &Error) {
     }
 }
 
+/// Writes what is wrong with the command line to standard error: an argument may hold anything.
+pub fn print_usage(text: &str) {
+    // Nobody is left to tell where standard error is gone too.
+    let _ = write!(std::io::stderr().lock(), "{}", harmless(&without_userinfo(text)));
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -38,5 +38,5 @@ use crate::output::carry_out;
 use crate::output::note;
 use crate::output::pass_on;
 use crate::output::print_styled;
-pub use crate::output::{print, print_error};
+pub use crate::output::{print, print_error, print_usage};
 pub use crate::process::{CommonOptions, exit};

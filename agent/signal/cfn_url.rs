@@ -21,9 +21,11 @@ pub(super) fn made(url: &str) -> Option<Timestamp> {
 /// does not check. No other host gets such a signature, whatever the URL says.
 pub(super) fn resigned_url(url: &str, verb: &str, metadata_url: &str, keys: &Keys) -> Option<String> {
     let (given, own) = (split(url)?, split(metadata_url)?);
-    let given = given.target.split('?').next().unwrap_or_default();
+    let (scheme, given) = (given.scheme, given.target.split('?').next().unwrap_or_default());
     let at = given.find("/signal/arn%3A").or_else(|| given.find("/waitcondition/arn%3A"))?;
-    if own.userinfo || own.target.contains(['?', '#', '%']) {
+    // What was to go over TLS is not sent without it.
+    let is_weaker = (scheme, own.scheme) == ("https", "http");
+    if own.userinfo || own.target.contains(['?', '#', '%']) || is_weaker {
         return None;
     }
     let path = format!("{}{}", own.target.trim_end_matches('/'), given.get(at..)?);
@@ -117,7 +119,7 @@ mod tests {
     fn nothing_is_signed_for_another_place_than_the_settings_name() {
         let arn = "signal/arn%3Aopenstack%3Astacks/s/u/resources/r";
         for elsewhere in
-            ["http://evil.example:8000/v1/", "https://heat.example:8000@evil.example/v1/", "http://u:p@heat.example/x/"]
+            ["http://evil.example:8000/v1/", "http://heat.example:8000@evil.example/v1/", "http://u:p@heat.example/x/"]
         {
             let fresh =
                 resigned_url(&format!("{elsewhere}{arn}?Signature=x"), "POST", "http://heat.example:8000/v1/", &keys()).unwrap();
@@ -132,6 +134,8 @@ mod tests {
             ("http://h/v1/signal/arn%3Aa", "http://u:p@h/v1/"),
             ("http://h/v1/signal/arn%3Aa", "http://h/v1/?a"),
             ("http://h/v1/signal/arn%3Aa", ""),
+            // Attack: one 403 of Keystone's outage, and outputs went over the network in plain text.
+            ("https://h/v1/signal/arn%3Aa", "http://h/v1/"),
         ] {
             assert_eq!(resigned_url(url, "POST", metadata_url, &keys()), None, "{url}");
         }

@@ -67,6 +67,8 @@ def nothing_ever_ran(host):
     hna(host, "status", "--wait=0", code=75)
     assert "unrecognized subcommand" in hna(host, "expalin", code=64)
     assert "unexpected argument" in hna(host, "status", "--jsn", code=64)
+    forged = host.exec("heat-node-agent", "status", "--x\x1b[2Jy", check=False)
+    assert forged.returncode == 64 and "\x1b" not in forged.stderr and "\\u{1b}[2Jy" in forged.stderr, forged.stderr
 
 
 def begun(host, server) -> list[str]:
