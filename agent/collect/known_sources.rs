@@ -146,7 +146,7 @@ impl SourceHints {
         }
         let boot = files.boot.as_ref().and_then(|boot| boot.as_ref().ok());
         all.extend(boot.map(|boot| Self::by_document(HintOrigin::BootCopy, &boot.document)));
-        all.push(Self::by_config(&files.config));
+        all.push(Self::by_config(&files.config.settings));
         // Where a file of this machine names keys and no address, it means the one that cloud-init left beside it.
         let names_keys =
             |section: &&mut Section| ["access_key_id", "secret_access_key", "path"].iter().any(|key| section.get(key).is_some());

@@ -7,9 +7,11 @@
 
 mod cache;
 mod cfn;
+mod collector_config;
 mod document;
 mod endpoint;
 mod entries;
+mod file_origins;
 mod heat;
 mod known_sources;
 mod local;
@@ -45,7 +47,7 @@ use crate::error::Error;
 use crate::files::{Attributes, Tree};
 use crate::gather::Gather;
 use crate::http::Http;
-use crate::identity::{InstanceRecord, LEARNT, Leftovers};
+use crate::identity::InstanceRecord;
 use crate::openstack::keystone::Keystone;
 use crate::report::reported_once::ReportedOnce;
 use crate::report::status::left_over_remedy;
@@ -123,10 +125,6 @@ pub struct Collector {
     nothing_known: bool,
     /// What documents say and is not followed.
     refused: ReportedOnce<Refusal>,
-    /// With what the server may speak to Heat itself, as of the last look.
-    own_credentials: OwnCredentials,
-    /// Of the files that lead to a server, as stored for a copy of this disk.
-    stored_digests: Option<Leftovers>,
     /// Files of another instance.
     left_over: ReportedOnce<String>,
     /// Boot copies that other users can read, although they should not.
@@ -191,8 +189,6 @@ impl Collector {
             snapshot: Snapshot::default(),
             nothing_known: false,
             refused: ReportedOnce::with_limit(REFUSED),
-            own_credentials: OwnCredentials::default(),
-            stored_digests: None,
             left_over: ReportedOnce::default(),
             exposed: ReportedOnce::default(),
             unread: ReportedOnce::default(),
@@ -228,8 +224,8 @@ impl Collector {
     /// Whose sources these are: each is polled in the instance's slot, and what the disk brought along from another
     /// instance is not used. `run_dir` lives as long as the boot: the first poll is splayed once in it.
     pub fn belong_to(&mut self, record: &InstanceRecord, run_dir: Option<&Tree>) {
-        self.stored_digests = self.state.read_json(Path::new(LEARNT)).ok().flatten();
-        self.files.predecessors = record.predecessor.as_ref().map(|before| before.files.clone()).unwrap_or_default();
+        self.files.origins.recall(&self.state);
+        self.files.origins.predecessors = record.predecessor.as_ref().map(|before| before.files.clone()).unwrap_or_default();
         self.read_files();
         let wanted = self.pace(self.settings.explicit.splay, "splay", self.settings.splay);
         let first_start = |dir: &Tree| dir.create_new(Path::new("splayed"), b"", Attributes::mode(0o644)).unwrap_or(true);
@@ -252,14 +248,14 @@ impl Collector {
     /// Files that are not used because the instance had them so that this disk was copied from.
     #[must_use]
     pub fn left_over(&self) -> &[String] {
-        &self.files.left_over
+        &self.files.origins.left_over
     }
 
     /// The stack and the resource that they lead to, where os-collect-config.conf is one of them and says so.
     #[must_use]
     pub fn left_over_resource(&self) -> Option<&str> {
         let config = self.settings.sources.os_collect_config.display().to_string();
-        self.files.config_resource.as_deref().filter(|_| self.files.left_over.contains(&config))
+        self.files.config.resource.as_deref().filter(|_| self.files.origins.left_over.contains(&config))
     }
 
     /// Memory that what all sources said takes.
@@ -399,9 +395,9 @@ impl Collector {
         for source in &mut self.sources {
             source.set_pace(min.max(second), max.max(second));
         }
-        self.keep_learnt();
+        self.files.origins.store(&self.state, &self.report);
         let resource = self.left_over_resource().map(str::to_owned);
-        for path in self.left_over.news(&self.files.left_over) {
+        for path in self.left_over.news(&self.files.origins.left_over) {
             let line = format!("{path} is ignored: it has not changed since this disk was copied from that of another instance");
             let event = Event::new(Code::SourceLeftOver, line)
                 .phase(Phase::Metadata)
@@ -415,14 +411,14 @@ impl Collector {
         self.known = None;
         let warnings = self.files.refresh(&self.root, &self.settings.sources);
         self.report_warnings(CONFIG, &warnings);
-        let of_drive = std::mem::take(&mut self.files.drive_warnings);
+        let of_drive = std::mem::take(&mut self.files.drive.warnings);
         self.report_warnings(SourceName::HeatLocal.as_str(), &of_drive);
         for line in self.exposed.news(&self.files.exposed) {
             self.report.emit(Event::new(Code::BootCopyExposed, line).phase(Phase::Metadata));
         }
-        let unread = self.files.config_unread.as_ref().map(Error::to_string);
+        let unread = self.files.config.unread.as_ref().map(Error::to_string);
         if !self.unread.news(unread.as_slice()).is_empty()
-            && let Some(error) = &self.files.config_unread
+            && let Some(error) = &self.files.config.unread
         {
             let message = format!("{CONFIG} cannot be read, so it is not known which sources it names");
             self.report.emit(Event::new(Code::SourceFailed, message).phase(Phase::Metadata).source(CONFIG).error(error));
@@ -436,28 +432,15 @@ impl Collector {
 
     /// A setting of the replaced collector, where the agent's own settings leave it open.
     fn pace(&self, explicit: bool, key: &str, own: Duration) -> Duration {
-        if explicit { own } else { self.files.config.seconds("DEFAULT", key).unwrap_or(own) }
+        if explicit { own } else { self.files.config.settings.seconds("DEFAULT", key).unwrap_or(own) }
     }
 
     /// The deadline of one request to a source.
     fn deadline(&self, source: SourceName) -> Duration {
         let own = self.settings.sources.timeout;
-        let given = self.files.config.seconds(source.as_str(), "timeout").filter(|given| *given >= Duration::from_secs(1));
+        let given =
+            self.files.config.settings.seconds(source.as_str(), "timeout").filter(|given| *given >= Duration::from_secs(1));
         if self.settings.explicit.timeout { own } else { given.unwrap_or(own) }
-    }
-
-    /// Stores what sources were learnt from, so that a copy of this disk does not take it for its own.
-    fn keep_learnt(&mut self) {
-        if self.stored_digests.as_ref() == Some(&self.files.file_digests) {
-            return;
-        }
-        match self.state.write_json(Path::new(LEARNT), &self.files.file_digests, Attributes::mode(0o600)) {
-            Ok(()) => self.stored_digests = Some(self.files.file_digests.clone()),
-            Err(error) => {
-                let message = "the origins of the sources cannot be recorded";
-                self.report.emit(Event::new(Code::StateWriteFailed, message).step(LEARNT).error(&error));
-            }
-        }
     }
 
     fn poll_file(&mut self, name: SourceName) -> SnapshotChange {
@@ -694,13 +677,13 @@ impl Collector {
     pub fn read_boot_copy(&mut self) {
         // What another instance left says nothing of this one.
         let before = InstanceRecord::read(&self.state).ok().flatten().and_then(|record| record.predecessor);
-        self.files.predecessors = before.map(|before| before.files).unwrap_or_default();
+        self.files.origins.predecessors = before.map(|before| before.files).unwrap_or_default();
         self.refresh_files();
         self.poll_file(SourceName::HeatLocal);
         self.poll_file(SourceName::Local);
         self.poll_file(SourceName::HeatParams);
         let known_sources = self.known_sources();
-        self.own_credentials = self.credentials_by(&known_sources);
+        self.snapshot.own_credentials = self.credentials_by(&known_sources);
         self.merge(true);
     }
 
@@ -730,7 +713,6 @@ impl Collector {
             }
         }
         self.ask_awaited(awaited);
-        self.snapshot.own_credentials = self.own_credentials.clone();
         self.snapshot.is_unread = self.is_unread();
     }
 
@@ -763,7 +745,7 @@ impl Collector {
     fn report_nothing_known(&mut self) {
         let nothing = !self.sources.iter().any(|source| source.configured || source.document.is_some());
         // Of a file that is not used because the disk is a copy it was said.
-        if nothing && !self.nothing_known && self.files.left_over.is_empty() {
+        if nothing && !self.nothing_known && self.files.origins.left_over.is_empty() {
             self.report.emit(Event::new(Code::NoSource, "no metadata source is known").phase(Phase::Metadata));
         }
         self.nothing_known = nothing;

@@ -25,11 +25,10 @@ impl Collector {
             let held = source.follow(is_wanted, set, &self.clock);
             news.into_iter().chain(held).for_each(|event| self.report.emit(event));
         }
-        self.own_credentials = self.credentials_by(known_sources);
+        self.snapshot.own_credentials = self.credentials_by(known_sources);
         if change.sources {
             self.merge(false);
         }
-        self.snapshot.own_credentials = self.own_credentials.clone();
         self.snapshot.is_unread = self.is_unread();
         change
     }
