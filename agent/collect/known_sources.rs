@@ -215,6 +215,8 @@ impl Refusal {
 /// What is known so far.
 #[derive(Clone)]
 pub(super) struct KnownSources {
+    /// Digest of what the files say of the sources.
+    pub(super) files_digest: String,
     /// The sources that this image uses, weakest first.
     order: Vec<SourceName>,
     /// Whether the settings allow to go from https to http.
@@ -235,6 +237,7 @@ impl KnownSources {
     /// Nothing yet.
     pub(super) fn new(order: &[SourceName], may_leave_https: bool) -> Self {
         Self {
+            files_digest: String::new(),
             order: order.iter().copied().filter(|source| source.is_remote()).collect(),
             may_leave_https,
             sets: BTreeMap::new(),

@@ -7,11 +7,13 @@
 
 mod cache;
 mod cfn;
+mod clients;
 mod collector_config;
 mod document;
 mod endpoint;
 mod entries;
 mod file_origins;
+mod findings;
 mod heat;
 mod known_sources;
 mod local;
@@ -49,19 +51,18 @@ use crate::gather::Gather;
 use crate::http::Http;
 use crate::identity::InstanceRecord;
 use crate::openstack::keystone::Keystone;
-use crate::report::reported_once::ReportedOnce;
-use crate::report::status::left_over_remedy;
 use crate::report::{Code, Event, Phase, Report};
 use crate::settings::source_name::SourceName;
 use crate::settings::{NodeSource, Settings};
-use endpoint::Endpoint;
+use clients::Clients;
 pub use entries::Entries;
-use known_sources::{KnownSources, Refusal};
+use findings::{CONFIG, Findings};
+use known_sources::KnownSources;
 use local::LocalFiles;
 pub use local::{HINT, LOCAL_DATA, hide_boot_copies, read_document, read_file};
 pub use node_file::{HEAT_PARAMS, NodeFile, ParameterReader, is_of_file};
 pub use own_credentials::OwnCredentials;
-use poll::{AnswerStanding, PollCache, Tools};
+use poll::{AnswerStanding, PollCache};
 use section::DEPLOYMENTS;
 pub use single::SingleSource;
 pub use snapshot::{AuthoritativeAnswer, Snapshot, SourceState};
@@ -69,9 +70,6 @@ use source::{PollOutcome, Polled, Source};
 
 /// How often files are looked for while no source is known at all.
 const FILE_POLL: Duration = Duration::from_secs(5);
-
-/// How many things that are not followed are remembered as reported: more than all sources can say at a time.
-const REFUSED: usize = 32;
 
 /// What polls brought.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -101,8 +99,7 @@ pub struct Collector {
     settings: Settings,
     root: Arc<Tree>,
     state: Arc<Tree>,
-    http: Http,
-    keystone: Keystone,
+    clients: Clients,
     clock: Clock,
     report: Report,
     metadata_file: Option<PathBuf>,
@@ -113,24 +110,10 @@ pub struct Collector {
     sources: Vec<Source>,
     /// Requests under way. They go on while nobody waits in [`Collector::changed`].
     in_flight: JoinSet<Polled>,
-    /// The clients for endpoints with an authority of their own, kept so that their connections stay open.
-    own_http: BTreeMap<SourceName, (PathBuf, Http)>,
     /// What the files and the answers say of the sources; `None` where one of them is new.
     known: Option<Arc<KnownSources>>,
-    /// Digest of what the files said of the sources at the last poll.
-    files_digest: String,
-    /// How many answers there were.
-    answer_count: u64,
     snapshot: Snapshot,
-    nothing_known: bool,
-    /// What documents say and is not followed.
-    refused: ReportedOnce<Refusal>,
-    /// Files of another instance.
-    left_over: ReportedOnce<String>,
-    /// Boot copies that other users can read, although they should not.
-    exposed: ReportedOnce<String>,
-    /// Why os-collect-config.conf cannot be read.
-    unread: ReportedOnce<String>,
+    findings: Findings,
     /// Why what a source said last is not known although it was kept.
     unreadable: Vec<(SourceName, Error)>,
 }
@@ -173,8 +156,7 @@ impl Collector {
             settings,
             root,
             state,
-            http,
-            keystone: Keystone::new(clock.clone()),
+            clients: Clients::new(http, Keystone::new(clock.clone())),
             clock,
             report,
             metadata_file,
@@ -182,16 +164,9 @@ impl Collector {
             files: LocalFiles::default(),
             sources,
             in_flight: JoinSet::new(),
-            own_http: BTreeMap::new(),
             known: None,
-            files_digest: String::new(),
-            answer_count: 0,
             snapshot: Snapshot::default(),
-            nothing_known: false,
-            refused: ReportedOnce::with_limit(REFUSED),
-            left_over: ReportedOnce::default(),
-            exposed: ReportedOnce::default(),
-            unread: ReportedOnce::default(),
+            findings: Findings::new(),
             unreadable,
         };
         collector.merge(true);
@@ -273,7 +248,7 @@ impl Collector {
     /// The tokens that the sources use: signals by the same user need no other one.
     #[must_use]
     pub fn keystone(&self) -> &Keystone {
-        &self.keystone
+        self.clients.keystone()
     }
 
     /// Polls fast for a while: something is expected to change, or somebody waits for a fresh answer.
@@ -365,7 +340,7 @@ impl Collector {
             change.absorb(self.poll_file(name));
         }
         let known_sources = self.known_sources();
-        self.report_refused(&known_sources);
+        self.findings.report_refused(&known_sources, &self.report);
         change.absorb(self.follow(&known_sources));
         // Nobody is waited for any more, or somebody may be.
         change.sources |= was_unread != self.snapshot.is_unread;
@@ -373,7 +348,8 @@ impl Collector {
             change.absorb(self.start_remote(name, &known_sources, due.contains(&name)));
             self.start_former(name, &known_sources);
         }
-        self.report_nothing_known();
+        let nothing = !self.sources.iter().any(|source| source.configured || source.document.is_some());
+        self.findings.report_nothing_known(nothing, &self.files, &self.report);
         change
     }
 
@@ -397,32 +373,16 @@ impl Collector {
         }
         self.files.origins.store(&self.state, &self.report);
         let resource = self.left_over_resource().map(str::to_owned);
-        for path in self.left_over.news(&self.files.origins.left_over) {
-            let line = format!("{path} is ignored: it has not changed since this disk was copied from that of another instance");
-            let event = Event::new(Code::SourceLeftOver, line)
-                .phase(Phase::Metadata)
-                .remedy(left_over_remedy(&path, resource.as_deref()));
-            self.report.emit(event.step(path));
-        }
+        self.findings.report_left_over(&self.files, resource.as_deref(), &self.report);
     }
 
     fn refresh_files(&mut self) {
-        const CONFIG: &str = "os-collect-config.conf";
         self.known = None;
         let warnings = self.files.refresh(&self.root, &self.settings.sources);
         self.report_warnings(CONFIG, &warnings);
         let of_drive = std::mem::take(&mut self.files.drive.warnings);
         self.report_warnings(SourceName::HeatLocal.as_str(), &of_drive);
-        for line in self.exposed.news(&self.files.exposed) {
-            self.report.emit(Event::new(Code::BootCopyExposed, line).phase(Phase::Metadata));
-        }
-        let unread = self.files.config.unread.as_ref().map(Error::to_string);
-        if !self.unread.news(unread.as_slice()).is_empty()
-            && let Some(error) = &self.files.config.unread
-        {
-            let message = format!("{CONFIG} cannot be read, so it is not known which sources it names");
-            self.report.emit(Event::new(Code::SourceFailed, message).phase(Phase::Metadata).source(CONFIG).error(error));
-        }
+        self.findings.report_access(&self.files, &self.report);
     }
 
     /// Whether a source that speaks for Heat may be named where nobody can read it.
@@ -496,7 +456,7 @@ impl Collector {
             set: None,
             duration: Duration::ZERO,
             former: false,
-            files_digest: self.files_digest.clone(),
+            files_digest: known_sources.files_digest.clone(),
             memory,
             deployment_keys: known_sources.deployment_keys(name),
             outcome: PollOutcome::Absent,
@@ -553,8 +513,7 @@ impl Collector {
     /// Sends the request of a poll on its way.
     fn send(&mut self, mut polled: Polled, ca: Option<&str>) {
         let Some(endpoint) = polled.set.as_ref().map(|set| set.endpoint(ca)) else { return };
-        let http = self.http_for(polled.source, &endpoint);
-        let tools = Tools { http, keystone: self.keystone.clone(), deadline: self.deadline(polled.source) };
+        let tools = self.clients.tools(polled.source, &endpoint, self.deadline(polled.source));
         let clock = self.clock.clone();
         self.in_flight.spawn(async move {
             let (fetched, stood) = clock.watched(endpoint.fetch(&tools, &mut polled.memory)).await;
@@ -566,29 +525,6 @@ impl Collector {
             };
             polled
         });
-    }
-
-    /// Says what documents ask for and is not followed, once as long as any of them does.
-    fn report_refused(&mut self, known_sources: &KnownSources) {
-        let refused = known_sources.refusals();
-        if refused.is_empty() {
-            self.refused.clear();
-        }
-        for refusal in refused.iter().filter(|refusal| self.refused.is_news(refusal)) {
-            self.report.emit(refusal.event());
-        }
-    }
-
-    fn http_for(&mut self, name: SourceName, endpoint: &Endpoint) -> Http {
-        let Some(ca) = endpoint.ca().map(Path::new) else { return self.http.clone() };
-        match self.own_http.get(&name) {
-            Some((known, http)) if known == ca => http.clone(),
-            _ => {
-                let http = self.http.with_endpoint_ca(ca);
-                self.own_http.insert(name, (ca.to_owned(), http.clone()));
-                http
-            }
-        }
     }
 
     fn handle_poll(&mut self, polled: Result<Polled, tokio::task::JoinError>) -> SnapshotChange {
@@ -635,6 +571,7 @@ impl Collector {
             polled.outcome = PollOutcome::Failed(error);
         }
         let nothing_known = self.sources.iter().all(|source| !source.configured);
+        let newest = self.sources.iter().map(|source| source.answer_number).max().unwrap_or_default();
         let Some(source) = self.sources.iter_mut().find(|source| source.name == polled.source) else {
             return SnapshotChange::default();
         };
@@ -647,8 +584,7 @@ impl Collector {
         if source.name.is_remote() {
             source.keep(&self.state, &self.report);
             if settled.answered {
-                self.answer_count += 1;
-                source.answer_number = self.answer_count;
+                source.answer_number = newest + 1;
                 let kept = source.kept;
                 // The way that is to be replaced replaces nothing.
                 if !former {
@@ -739,15 +675,5 @@ impl Collector {
             let event = Event::new(Code::MetadataPartInvalid, format!("{source}: {what}")).phase(Phase::Metadata).source(source);
             self.report.emit(event.step(what.clone()).cause(what.clone()));
         }
-    }
-
-    /// Says once, each time it comes to that, that there is nowhere to read metadata from.
-    fn report_nothing_known(&mut self) {
-        let nothing = !self.sources.iter().any(|source| source.configured || source.document.is_some());
-        // Of a file that is not used because the disk is a copy it was said.
-        if nothing && !self.nothing_known && self.files.origins.left_over.is_empty() {
-            self.report.emit(Event::new(Code::NoSource, "no metadata source is known").phase(Phase::Metadata));
-        }
-        self.nothing_known = nothing;
     }
 }

@@ -63,19 +63,20 @@ impl Collector {
         known_sources
     }
 
-    fn work_out(&mut self) -> KnownSources {
+    fn work_out(&self) -> KnownSources {
         let mut known_sources = KnownSources::new(&self.settings.sources.order, self.settings.tls.allow_insecure);
         known_sources.prove(self.sources.iter().filter_map(|source| Some((source.name, source.answered_by.as_ref()?))));
         let files = SourceHints::by_files(&self.files);
-        self.files_digest = SourceHints::digest(&files);
+        known_sources.files_digest = SourceHints::digest(&files);
         for hints in &files {
             known_sources.take(hints);
         }
         let complete = known_sources.is_complete();
-        let counts = |source: &&Source| source.name.is_remote() && (source.files_digest == self.files_digest || !complete);
+        let counts =
+            |source: &&Source| source.name.is_remote() && (source.files_digest == known_sources.files_digest || !complete);
         let mut answered: Vec<_> = self.sources.iter().filter(counts).collect();
         answered.sort_by_key(|source| (source.answer_number, source.state.last_good));
-        if let Some(carried) = self.carried(&answered, &known_sources) {
+        if let Some(carried) = Self::carried(&answered, &known_sources) {
             known_sources.take(&carried);
         }
         for (source, document) in answered.iter().filter_map(|source| Some((source.name, source.document.as_ref()?))) {
@@ -87,16 +88,16 @@ impl Collector {
 
     /// What led to sources whose answers name none, where the document that said so is gone with the source that it was from. `files`
     /// is what the files alone say: where that is the same, nothing has to be carried on. Weaker than whatever an answer says.
-    fn carried(&self, sources: &[&Source], files: &KnownSources) -> Option<SourceHints> {
+    fn carried(sources: &[&Source], files: &KnownSources) -> Option<SourceHints> {
         let proven: Vec<_> = sources.iter().filter_map(|source| Some((*source, source.answered_by.as_ref()?))).collect();
         let is_silent = |source: &Source| {
             let document = source.document.as_ref();
             document.is_some_and(|document| SourceHints::by_document(HintOrigin::Answer(source.name), document).is_silent())
         };
         let is_carried = |(source, by): &&(&Source, &SourceSet)| {
-            source.files_digest == self.files_digest
+            source.files_digest == files.files_digest
                 && is_silent(source)
-                && (source.took_over_digest.as_ref() == Some(&self.files_digest) || !files.leads_to(source.name, by))
+                && (source.took_over_digest.as_ref() == Some(&files.files_digest) || !files.leads_to(source.name, by))
         };
         let carried: Vec<_> = proven.iter().filter(is_carried).map(|(source, by)| (source.name, *by)).collect();
         let answering: Vec<_> = proven.iter().map(|(source, _)| source.name).collect();
