@@ -15,11 +15,13 @@ mod entries;
 mod file_origins;
 mod findings;
 mod heat;
+mod held;
 mod known_sources;
 mod local;
 mod node_file;
 mod own_credentials;
 mod poll;
+mod polling;
 mod previous_endpoint;
 mod request;
 mod schedule;
@@ -236,7 +238,7 @@ impl Collector {
     /// Memory that what all sources said takes.
     #[must_use]
     pub fn weight(&self) -> usize {
-        self.sources.iter().map(|source| source.weight).sum()
+        self.sources.iter().map(|source| source.held.weight).sum()
     }
 
     /// What all sources said last.
@@ -325,7 +327,7 @@ impl Collector {
     fn start(&mut self, all: bool) -> SnapshotChange {
         let mut change = SnapshotChange::default();
         let due: Vec<_> = if all {
-            self.sources.iter().filter(|source| !source.in_flight).map(|source| source.name).collect()
+            self.sources.iter().filter(|source| !source.polling.in_flight).map(|source| source.name).collect()
         } else {
             self.timed().filter(|source| source.is_due()).map(|source| source.name).collect()
         };
@@ -348,7 +350,7 @@ impl Collector {
             change.absorb(self.start_remote(name, &known_sources, due.contains(&name)));
             self.start_former(name, &known_sources);
         }
-        let nothing = !self.sources.iter().any(|source| source.configured || source.document.is_some());
+        let nothing = !self.sources.iter().any(|source| source.configured || source.held.document.is_some());
         self.findings.report_nothing_known(nothing, &self.files, &self.report);
         change
     }
@@ -440,7 +442,7 @@ impl Collector {
     /// Asks a source over the network, if it is due or the settings say something new of it.
     fn start_remote(&mut self, name: SourceName, known_sources: &KnownSources, due: bool) -> SnapshotChange {
         let key = known_sources.key(name);
-        let Some(source) = self.sources.iter_mut().find(|source| source.name == name && !source.in_flight) else {
+        let Some(source) = self.sources.iter_mut().find(|source| source.name == name && !source.polling.in_flight) else {
             return SnapshotChange::default();
         };
         if !due && !source.was_asked_otherwise(&key) {
@@ -464,7 +466,7 @@ impl Collector {
         polled.place = known_sources.place(name);
         match known_sources.set(name) {
             Ok(Some(set)) => {
-                polled.memory.held = source.document.is_some() && source.answered_by(set);
+                polled.memory.held = source.held.document.is_some() && source.answered_by(set);
                 polled.set = Some(set.clone());
             }
             Ok(None) => return self.settle(polled),
@@ -473,7 +475,7 @@ impl Collector {
                 return self.settle(polled);
             }
         }
-        source.mark_in_flight(polled.began);
+        source.polling.begin(polled.began);
         let news = source.set_endpoint(&polled.place, &polled.key);
         self.send(polled, known_sources.ca(name));
         let sources = news.is_some();
@@ -488,7 +490,7 @@ impl Collector {
     fn start_former(&mut self, name: SourceName, known_sources: &KnownSources) {
         let due = |source: &&mut Source| source.name == name && source.former_is_due();
         let Some(source) = self.sources.iter_mut().find(due) else { return };
-        let held = source.document.is_some();
+        let held = source.held.document.is_some();
         let Some(former) = &mut source.former else { return };
         let began = self.clock.moment();
         (former.in_flight, former.asked) = (true, began);
@@ -533,7 +535,7 @@ impl Collector {
         }
         // A task that died says nothing; its source is polled again when due.
         for source in &mut self.sources {
-            source.in_flight = false;
+            source.polling.in_flight = false;
         }
         SnapshotChange::default()
     }
@@ -552,12 +554,12 @@ impl Collector {
             AnswerStanding::TakenBack => return SnapshotChange::default(),
         }
         // Of one that nobody names and that never said anything nothing can change.
-        let is_nothing = |source: &Source| polled.set.is_none() && source.document.is_none() && source.answered_by.is_none();
+        let is_nothing = |source: &Source| polled.set.is_none() && source.held.document.is_none() && source.answered_by.is_none();
         if !self.sources.iter().any(|source| source.name == polled.source && is_nothing(source)) {
             self.known = None;
         }
         let others = self.sources.iter().filter(|source| source.name != polled.source);
-        let beside = others.map(|source| source.weight).sum();
+        let beside = others.map(|source| source.held.weight).sum();
         let asked = self.sources.iter().find(|source| source.name == polled.source);
         let before = match asked {
             Some(source) if polled.former => source.former.as_ref().map(|former| former.memory.clone()),
@@ -585,7 +587,7 @@ impl Collector {
             source.keep(&self.state, &self.report);
             if settled.answered {
                 source.answer_number = newest + 1;
-                let kept = source.kept;
+                let kept = source.held.kept;
                 // The way that is to be replaced replaces nothing.
                 if !former {
                     settled.reshaped |= self.forget_retired(polled_by, kept);
@@ -659,8 +661,9 @@ impl Collector {
         self.sources.iter_mut().filter(|source| source.name.as_str() == name).for_each(|source| source.want(received));
         let Some(listing) = self.snapshot.listing.as_ref().filter(|_| before != Some(name)) else { return };
         // Where both answer, the next answer is a moment away.
-        let answers =
-            |source: &Source| source.name.as_str() == listing.source && source.document.is_some() && source.state.failures == 0;
+        let answers = |source: &Source| {
+            source.name.as_str() == listing.source && source.held.document.is_some() && source.state.failures == 0
+        };
         if !self.sources.iter().any(answers) {
             let of = listing.source;
             let message = format!(
