@@ -146,7 +146,7 @@ impl SourceHints {
         }
         let boot = files.boot.as_ref().and_then(|boot| boot.as_ref().ok());
         all.extend(boot.map(|boot| Self::by_document(HintOrigin::BootCopy, &boot.document)));
-        all.push(Self::by_config(&files.config));
+        all.push(Self::by_config(&files.config.settings));
         // Where a file of this machine names keys and no address, it means the one that cloud-init left beside it.
         let names_keys =
             |section: &&mut Section| ["access_key_id", "secret_access_key", "path"].iter().any(|key| section.get(key).is_some());
@@ -215,6 +215,8 @@ impl Refusal {
 /// What is known so far.
 #[derive(Clone)]
 pub(super) struct KnownSources {
+    /// Digest of what the files say of the sources.
+    pub(super) files_digest: String,
     /// The sources that this image uses, weakest first.
     order: Vec<SourceName>,
     /// Whether the settings allow to go from https to http.
@@ -235,6 +237,7 @@ impl KnownSources {
     /// Nothing yet.
     pub(super) fn new(order: &[SourceName], may_leave_https: bool) -> Self {
         Self {
+            files_digest: String::new(),
             order: order.iter().copied().filter(|source| source.is_remote()).collect(),
             may_leave_https,
             sets: BTreeMap::new(),

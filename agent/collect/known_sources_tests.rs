@@ -65,7 +65,7 @@ fn config(text: &str) -> SourceHints {
 fn of_each_source_the_strongest_whole_set_is_followed_and_none_is_put_together() {
     let mut files = LocalFiles::default();
     files.boot = Some(Ok(Boot { document: complete().as_object().unwrap().clone(), ..Boot::default() }));
-    files.config = OsCollectConfig::parse(
+    files.config.settings = OsCollectConfig::parse(
         b"[cfn]\nstack_name = t\nmetadata_url =\npath = a.Metadata\npath = b.Metadata\n[heat]\nresource_name = other\nuser_id=\n",
     );
     let known = from_files(&files);
@@ -84,7 +84,7 @@ fn of_each_source_the_strongest_whole_set_is_followed_and_none_is_put_together()
     }
     files.boot = None;
     // A file of this machine that gives keys and no address means the one that cloud-init left for it.
-    files.config =
+    files.config.settings =
         OsCollectConfig::parse(b"[cfn]\nstack_name = t\naccess_key_id = A\nsecret_access_key = $x\npath = a.Metadata\n");
     for hint in ["http://hint:8000", "http://hint:8000/v1/", "http://hint:8000/v1"] {
         files.hint = Some(hint.into());
@@ -93,10 +93,10 @@ fn of_each_source_the_strongest_whole_set_is_followed_and_none_is_put_together()
         assert_eq!(known.sets[&Cfn].signer().unwrap().1.secret, "$x");
     }
     // The hint alone names nobody.
-    files.config = OsCollectConfig::parse(b"[cfn]\nca_certificate = /ca.pem\n");
+    files.config.settings = OsCollectConfig::parse(b"[cfn]\nca_certificate = /ca.pem\n");
     let known = from_files(&files);
     assert!(known.set(Cfn).unwrap().is_none() && known.refusals().is_empty());
-    files.config = OsCollectConfig::parse(b"[DEFAULT]\ncollectors = cfn\n[cfn]\nca_certificate = /ca.pem\n");
+    files.config.settings = OsCollectConfig::parse(b"[DEFAULT]\ncollectors = cfn\n[cfn]\nca_certificate = /ca.pem\n");
     assert!(
         from_files(&files).set(Cfn).unwrap_err().to_string().contains("the settings of cfn lack metadata_url, access_key_id")
     );

@@ -6,16 +6,15 @@ use std::path::{Path, PathBuf};
 use nix::unistd::geteuid;
 use serde_json::{Map, Value};
 
-use super::{document, node_file, user_data};
+use super::collector_config::CollectorConfig;
+use super::file_origins::{FileOrigins, read_safe, safe};
+use super::user_data::Drive;
+use super::{document, node_file};
 use crate::budgets::{DOCUMENT_BYTES, LOCAL_BYTES, LOCAL_MEMORY};
 use crate::digest;
 use crate::error::{Context, Error, Result};
-use crate::files::{FileKind, READ_LIMIT, Tree};
-use crate::identity::Leftovers;
-use crate::report::text::{argument, escaped};
+use crate::files::{FileKind, Tree};
 use crate::settings::Sources;
-use crate::settings::os_collect_config::OsCollectConfig;
-use crate::storage::config_drive;
 
 /// What the files say; read again at each poll, parsed again only if a byte changed.
 #[derive(Default)]
@@ -23,23 +22,13 @@ pub(super) struct LocalFiles {
     boot_raw: Option<String>,
     /// The boot copies, merged in order; `None` where there is none.
     pub(super) boot: Option<Result<Boot>>,
-    /// What the config drive says, once it could be read: a drive never changes. Empty where it has nothing of Heat's.
-    drive: Option<Vec<u8>>,
-    /// Why it cannot be read. It may have nothing of Heat's, so that nothing waits for it.
-    drive_unread: Option<String>,
-    /// The same, where that is news.
-    pub(super) drive_warnings: Vec<String>,
-    /// Boot copies that other users could read, or still can.
-    pub(super) exposed: Vec<String>,
+    pub(super) drive: Drive,
     /// Whether the boot copy is from there.
     pub(super) is_of_drive: bool,
-    config_raw: Option<String>,
+    /// Boot copies that other users could read, or still can.
+    pub(super) exposed: Vec<String>,
     /// os-collect-config.conf.
-    pub(super) config: OsCollectConfig,
-    /// Why that file cannot be read now.
-    pub(super) config_unread: Option<Error>,
-    /// Whether that file says who the server is. One that only says how to look for metadata is the image's.
-    config_leads: bool,
+    pub(super) config: CollectorConfig,
     /// `http://host:8000`, left by cloud-init for old templates (heat-protocol.md 2.3).
     pub(super) hint: Option<String>,
     /// The operator's own documents, merged; `None` where there is none.
@@ -48,14 +37,8 @@ pub(super) struct LocalFiles {
     pub(super) node: Option<Result<Vec<u8>>>,
     /// Whether it is looked for.
     pub(super) has_node: bool,
-    /// What the instance had that this disk was copied from.
-    pub(super) predecessors: Leftovers,
-    /// Files that are still so, and so are not used.
-    pub(super) left_over: Vec<String>,
-    /// Whose metadata os-collect-config.conf leads to: stack and resource, as words of a command.
-    pub(super) config_resource: Option<String>,
-    /// The other ones that lead to a server, as they are now.
-    pub(super) file_digests: Leftovers,
+    /// Whose the files are that lead to a server.
+    pub(super) origins: FileOrigins,
 }
 
 /// The server's metadata as it was at first boot.
@@ -81,14 +64,8 @@ const BOOT_COPIES: [&str; 2] = ["/var/lib/heat-cfntools/cfn-init-data", "/var/li
 /// Where the first metadata is where no cloud-init left it on this machine.
 pub(super) const DRIVE: &str = "user data of the config drive";
 
-/// Nova takes no longer user data: 65535 characters of base64, and Heat's is below that.
-const USER_DATA: usize = 64 * 1024;
-
 /// Where the replaced collector's source `local` looked, unless os-collect-config.conf names other directories.
 pub const LOCAL_DATA: &str = "/var/lib/os-collect-config/local-data";
-
-/// Longer names of stack and resource are not repeated: Heat's have at most 255 characters each (heat/common/short_id.py makes shorter ones).
-const RESOURCE_WORDS: usize = 160;
 
 /// The file that names the endpoint of Heat's metadata server, unless os-collect-config.conf names another one.
 pub const HINT: &str = "/var/lib/heat-cfntools/cfn-metadata-server";
@@ -96,10 +73,10 @@ pub const HINT: &str = "/var/lib/heat-cfntools/cfn-metadata-server";
 impl LocalFiles {
     /// Reads the files anew. Gives oddities of os-collect-config.conf when it changed.
     pub(super) fn refresh(&mut self, root: &Tree, sources: &Sources) -> Vec<String> {
-        self.left_over.clear();
-        self.file_digests.clear();
+        self.origins.clear();
         self.refresh_boot(root, sources);
-        let warnings = self.refresh_config(root, &sources.os_collect_config);
+        let mut warnings = self.config.refresh(root, &sources.os_collect_config, &mut self.origins);
+        self.refresh_hint(root, &mut warnings);
         self.local = self.read_local(root).transpose();
         self.node = if self.has_node { self.read_node(root) } else { None };
         warnings
@@ -109,21 +86,9 @@ impl LocalFiles {
         let path = Path::new(node_file::HEAT_PARAMS);
         match read_safe(root, path, LOCAL_BYTES as u64) {
             Ok(None) => Some(Err(node_file::missing())),
-            Ok(content) => self.own(path, content).map(Ok),
+            Ok(content) => self.origins.own(path, content).map(Ok),
             Err(error) => Some(Err(error)),
         }
-    }
-
-    /// The content of a file that leads to a server; nothing, while it is as the instance had it that the disk was
-    /// copied from: it would lead to that one's metadata.
-    fn own(&mut self, path: &Path, content: Option<Vec<u8>>) -> Option<Vec<u8>> {
-        let (path, digest) = (path.display().to_string(), digest::hex(content.as_ref()?));
-        if self.predecessors.get(&path) == Some(&digest) {
-            self.left_over.push(path);
-            return None;
-        }
-        self.file_digests.insert(path, digest);
-        content
     }
 
     fn refresh_boot(&mut self, root: &Tree, sources: &Sources) {
@@ -131,14 +96,14 @@ impl LocalFiles {
         let read = |path: &PathBuf| -> Result<Option<Vec<u8>>> {
             let content = read_safe(root, path, LOCAL_BYTES as u64)?;
             exposed.extend(content.as_ref().and_then(|_| hide(root, path)));
-            Ok(self.own(path, content))
+            Ok(self.origins.own(path, content))
         };
         let mut files: Vec<_> = sources.cfn_init_data.iter().zip(sources.cfn_init_data.iter().map(read)).collect();
         self.exposed = exposed;
         let drive = PathBuf::from(DRIVE);
         self.is_of_drive = false;
         if sources.config_drive && !files.is_empty() && files.iter().all(|(_, content)| matches!(content, Ok(None))) {
-            let content = self.read_drive(root);
+            let content = self.drive.read(root);
             self.is_of_drive = content.is_some();
             files.push((&drive, Ok(content)));
         }
@@ -190,82 +155,27 @@ impl LocalFiles {
         };
     }
 
-    /// The server's metadata on the config drive, which is this instance's and no other one's.
-    fn read_drive(&mut self, root: &Tree) -> Option<Vec<u8>> {
-        if let Some(known) = &self.drive {
-            return Some(known.clone()).filter(|known| !known.is_empty());
-        }
-        let read = config_drive::read(&root.base().join("dev"), &["openstack", "latest", "user_data"], USER_DATA);
-        let unread = read.as_ref().err().map(ToString::to_string);
-        self.drive_warnings = unread.iter().filter(|now| self.drive_unread.as_ref() != Some(now)).cloned().collect();
-        self.drive_unread = unread;
-        let found = read.ok()??;
-        let found = self.drive.insert(user_data::cfn_init_data(&found).unwrap_or_default());
-        Some(found.clone()).filter(|found| !found.is_empty())
-    }
-
-    fn refresh_config(&mut self, root: &Tree, path: &Path) -> Vec<String> {
-        let content = read_safe(root, path, READ_LIMIT).map(Option::unwrap_or_default);
-        let raw = match &content {
-            Ok(bytes) => digest::hex(bytes),
-            Err(error) => error.to_string(),
-        };
-        let remedied = |error: &Error| {
-            let remedy =
-                format!("make {0} a regular file of at most {READ_LIMIT} bytes, or remove it (ls -l {0})", path.display());
-            let given = error.suggested_remedy().map(str::to_owned);
-            error.clone().remedy(given.unwrap_or(remedy))
-        };
-        self.config_unread = content.as_ref().err().map(remedied);
-        let changed = self.config_raw.as_ref() != Some(&raw);
-        self.config_raw = Some(raw);
-        if changed && let Ok(bytes) = &content {
-            self.config = OsCollectConfig::parse(bytes);
-            self.config_leads = self.config.names_a_server();
-            self.config_resource = resource(&self.config);
-        }
-        let own = content.map(|bytes| !self.config_leads || self.own(path, Some(bytes)).is_some());
-        let mut warnings = Vec::new();
-        match own {
-            Ok(true) if changed => {
-                let lines = self.config.suspicious_lines.iter();
-                warnings.extend(lines.map(|line| format!("{} line {line}: neither a section nor key = value", path.display())));
-                warnings.extend(self.config.invalid_numbers().map(|what| format!("{} {what}", path.display())));
-            }
-            Ok(false) => self.config = OsCollectConfig::default(),
-            // What it said last stays in force where it cannot be read.
-            Ok(true) | Err(_) => {}
-        }
-        // It names Heat, and no server.
-        let hint = self.config.get("cfn", "heat_metadata_hint").unwrap_or(HINT);
+    /// It names Heat, and no server.
+    fn refresh_hint(&mut self, root: &Tree, warnings: &mut Vec<String>) {
+        let hint = self.config.settings.get("cfn", "heat_metadata_hint").unwrap_or(HINT);
         let content = read_safe(root, Path::new(hint), 4096).unwrap_or_else(|error| {
             warnings.push(format!("{hint} is ignored: {error}"));
             None
         });
         let content = content.unwrap_or_default();
         self.hint = std::str::from_utf8(&content).ok().map(str::trim).filter(|text| !text.is_empty()).map(str::to_owned);
-        warnings
     }
-}
 
-/// Stack and resource of `[cfn]`, as words of a command.
-fn resource(config: &OsCollectConfig) -> Option<String> {
-    let resource = config.get("cfn", "path")?.strip_suffix(".Metadata")?;
-    let words = format!("{} {}", argument(config.get("cfn", "stack_name")?), argument(resource));
-    (words.len() <= RESOURCE_WORDS && escaped(&words) == words).then_some(words)
-}
-
-impl LocalFiles {
     /// Whether a file that names the server's sources is there and cannot be read: that nobody is named does not follow from it.
     pub(super) fn is_unread(&self) -> bool {
-        self.config_unread.is_some() || matches!(self.boot, Some(Err(_)))
+        self.config.unread.is_some() || matches!(self.boot, Some(Err(_)))
     }
 
     /// The source `local` (heat-protocol.md 2.6): a document a file. One bad file makes the whole source fail, because
     /// what it meant to override is not known.
     fn read_local(&mut self, root: &Tree) -> Result<Option<Boot>> {
         let before = self.local.take().and_then(Result::ok);
-        let mut paths: Vec<_> = self.config.all("local", "path").collect();
+        let mut paths: Vec<_> = self.config.settings.all("local", "path").collect();
         if paths.is_empty() {
             paths.push(LOCAL_DATA);
         }
@@ -335,20 +245,6 @@ fn hide(root: &Tree, path: &Path) -> Option<String> {
         Ok(true) => Some(format!("{shown} has mode 0600 now: its mode let other users read it")),
         Err(error) => Some(format!("{shown} is not for root alone: {error}")),
     }
-}
-
-/// Whoever may write here may say anything in the name of root.
-fn safe(root: &Tree, path: &Path) -> Result<()> {
-    root.check_only_root_changes(path).context(|| format!("reading {}", path.display()))
-}
-
-/// The content of a file that is taken for root's word, or for Heat's; `None` if there is none.
-fn read_safe(root: &Tree, path: &Path, limit: u64) -> Result<Option<Vec<u8>>> {
-    let content = root.read(path, limit)?;
-    if content.is_some() {
-        safe(root, path)?;
-    }
-    Ok(content)
 }
 
 /// Reads a document for `--metadata`: a whole server document, or a bare list of deployments.
@@ -456,13 +352,13 @@ mod tests {
         let mut files = LocalFiles::default();
         put(&tree, "/dev/disk/by-label/config-2", "no file system");
         files.refresh(&tree, &sources);
-        assert!(files.drive_warnings.is_empty(), "whoever may attach a disk could name another Heat: the image has to permit it");
+        assert!(files.drive.warnings.is_empty(), "whoever may attach a disk could name another Heat: the image has to permit it");
         sources.config_drive = true;
         files.refresh(&tree, &sources);
-        let said = &files.drive_warnings;
+        let said = &files.drive.warnings;
         assert!(said.len() == 1 && said[0].contains("the config drive"), "{said:?}");
         files.refresh(&tree, &sources);
-        assert!(files.drive_warnings.is_empty() && files.boot.is_none() && !files.is_unread(), "said once, nothing waits");
+        assert!(files.drive.warnings.is_empty() && files.boot.is_none() && !files.is_unread(), "said once, nothing waits");
 
         let part = "Content-Type: text/x-cfninitdata\nContent-Disposition: attachment; filename=\"cfn-init-data\"\n\n{\"a\": 1}";
         let user_data = format!("Content-Type: multipart/mixed; boundary=\"=b\"\n\n--=b\n{part}\n--=b--\n");
@@ -476,7 +372,7 @@ mod tests {
         assert!(made.unwrap().status.success());
         assert!(files.refresh(&tree, &sources).is_empty());
         assert_eq!(Value::Object(files.boot.clone().unwrap().unwrap().document), json!({"a": 1}));
-        assert!(files.is_of_drive && files.file_digests.is_empty(), "a copied disk does not bring it along");
+        assert!(files.is_of_drive && files.origins.digests.is_empty(), "a copied disk does not bring it along");
         put(&tree, "/var/lib/cloud/data/cfn-init-data", "{\"a\": 2}");
         files.refresh(&tree, &sources);
         assert_eq!(
@@ -496,10 +392,10 @@ mod tests {
         put(&tree, HINT, "http://h:8000\n");
         assert_eq!(files.refresh(&tree, &sources).len(), 1);
         assert!(files.refresh(&tree, &sources).is_empty(), "said once");
-        assert_eq!((files.config.get("cfn", "stack_name"), files.hint.as_deref()), (Some("a"), Some("http://h:8000")));
+        assert_eq!((files.config.settings.get("cfn", "stack_name"), files.hint.as_deref()), (Some("a"), Some("http://h:8000")));
         put(&tree, "/etc/os-collect-config.conf", "[cfn]\nstack_name = b\nheat_metadata_hint = /elsewhere\n");
         files.refresh(&tree, &sources);
-        assert_eq!((files.config.get("cfn", "stack_name"), files.hint.as_deref()), (Some("b"), None));
+        assert_eq!((files.config.settings.get("cfn", "stack_name"), files.hint.as_deref()), (Some("b"), None));
     }
 
     #[test]
@@ -564,15 +460,17 @@ mod tests {
             let mut files = LocalFiles::default();
             files.refresh(&tree, &sources);
             let is_boots = path.starts_with("/var");
-            let error = if is_boots { files.boot.clone().unwrap().unwrap_err() } else { files.config_unread.clone().unwrap() };
+            let error = if is_boots { files.boot.clone().unwrap().unwrap_err() } else { files.config.unread.clone().unwrap() };
             assert!(error.to_string().contains("can be changed by users other than root"), "{error}");
             assert!(error.suggested_remedy().unwrap().starts_with("chown root"), "{error:?}");
-            assert_eq!(files.config.get("cfn", "stack_name"), is_boots.then_some("a"));
+            assert_eq!(files.config.settings.get("cfn", "stack_name"), is_boots.then_some("a"));
             assert!(files.is_unread());
             tree.set_attributes(Path::new(path), Attributes::mode(0o700)).unwrap();
             files.refresh(&tree, &sources);
             assert!(
-                matches!(&files.boot, Some(Ok(_))) && files.config.get("cfn", "stack_name") == Some("a") && !files.is_unread()
+                matches!(&files.boot, Some(Ok(_)))
+                    && files.config.settings.get("cfn", "stack_name") == Some("a")
+                    && !files.is_unread()
             );
         }
     }
@@ -610,33 +508,24 @@ mod tests {
         put(&tree, conf, "[cfn]\nstack_name = old\naccess_key_id = k\n");
         let mut before = LocalFiles::default();
         before.refresh(&tree, &sources);
-        assert_eq!(before.file_digests.keys().collect::<Vec<_>>(), [conf, boot]);
-        let mut files = LocalFiles { predecessors: before.file_digests.clone(), ..LocalFiles::default() };
+        assert_eq!(before.origins.digests.keys().collect::<Vec<_>>(), [conf, boot]);
+        let mut files = LocalFiles::default();
+        files.origins.predecessors = before.origins.digests.clone();
         files.refresh(&tree, &sources);
-        assert!(files.boot.is_none() && files.config.get("cfn", "stack_name").is_none());
-        assert_eq!((files.left_over.as_slice(), files.file_digests.len()), (&[boot.to_owned(), conf.to_owned()][..], 0));
-        assert_eq!(files.config_resource, None);
+        assert!(files.boot.is_none() && files.config.settings.get("cfn", "stack_name").is_none());
+        assert_eq!(
+            (files.origins.left_over.as_slice(), files.origins.digests.len()),
+            (&[boot.to_owned(), conf.to_owned()][..], 0)
+        );
+        assert_eq!(files.config.resource, None);
         put(&tree, conf, "# right\n[cfn]\nstack_name = old\naccess_key_id = k\n");
         files.refresh(&tree, &sources);
-        assert_eq!((files.config.get("cfn", "stack_name"), files.left_over.len()), (Some("old"), 1));
-        assert_eq!(files.file_digests.keys().collect::<Vec<_>>(), [conf]);
+        assert_eq!((files.config.settings.get("cfn", "stack_name"), files.origins.left_over.len()), (Some("old"), 1));
+        assert_eq!(files.origins.digests.keys().collect::<Vec<_>>(), [conf]);
         // The image's own settings lead to no server: every instance of it has them.
         put(&tree, conf, "[DEFAULT]\ncommand = os-refresh-config\npolling_interval = 10\n");
         files.refresh(&tree, &sources);
-        assert!(files.file_digests.is_empty() && files.config.seconds("DEFAULT", "polling_interval").is_some());
-    }
-
-    #[test]
-    fn the_resource_of_the_settings_is_named_where_a_command_can_take_it() {
-        let named = |text: &str| resource(&OsCollectConfig::parse(text.as_bytes()));
-        assert_eq!(named("[cfn]\nstack_name = s\npath = node.Metadata\n").as_deref(), Some("s node"));
-        assert_eq!(named("[cfn]\nstack_name = a b;c\npath = node.Metadata\n").as_deref(), Some("'a b;c' node"));
-        let long = format!("[cfn]\nstack_name = {}\npath = node.Metadata\n", "s".repeat(200));
-        for without in
-            ["", "[cfn]\nstack_name = s\n", "[cfn]\npath = node.Metadata\n", "[cfn]\nstack_name = s\npath = node\n", &long]
-        {
-            assert_eq!(named(without), None);
-        }
+        assert!(files.origins.digests.is_empty() && files.config.settings.seconds("DEFAULT", "polling_interval").is_some());
     }
 
     #[test]

@@ -7,15 +7,21 @@
 
 mod cache;
 mod cfn;
+mod clients;
+mod collector_config;
 mod document;
 mod endpoint;
 mod entries;
+mod file_origins;
+mod findings;
 mod heat;
+mod held;
 mod known_sources;
 mod local;
 mod node_file;
 mod own_credentials;
 mod poll;
+mod polling;
 mod previous_endpoint;
 mod request;
 mod schedule;
@@ -45,21 +51,20 @@ use crate::error::Error;
 use crate::files::{Attributes, Tree};
 use crate::gather::Gather;
 use crate::http::Http;
-use crate::identity::{InstanceRecord, LEARNT, Leftovers};
+use crate::identity::InstanceRecord;
 use crate::openstack::keystone::Keystone;
-use crate::report::reported_once::ReportedOnce;
-use crate::report::status::left_over_remedy;
 use crate::report::{Code, Event, Phase, Report};
 use crate::settings::source_name::SourceName;
 use crate::settings::{NodeSource, Settings};
-use endpoint::Endpoint;
+use clients::Clients;
 pub use entries::Entries;
-use known_sources::{KnownSources, Refusal};
+use findings::{CONFIG, Findings};
+use known_sources::KnownSources;
 use local::LocalFiles;
 pub use local::{HINT, LOCAL_DATA, hide_boot_copies, read_document, read_file};
 pub use node_file::{HEAT_PARAMS, NodeFile, ParameterReader, is_of_file};
 pub use own_credentials::OwnCredentials;
-use poll::{AnswerStanding, PollCache, Tools};
+use poll::{AnswerStanding, PollCache};
 use section::DEPLOYMENTS;
 pub use single::SingleSource;
 pub use snapshot::{AuthoritativeAnswer, Snapshot, SourceState};
@@ -67,9 +72,6 @@ use source::{PollOutcome, Polled, Source};
 
 /// How often files are looked for while no source is known at all.
 const FILE_POLL: Duration = Duration::from_secs(5);
-
-/// How many things that are not followed are remembered as reported: more than all sources can say at a time.
-const REFUSED: usize = 32;
 
 /// What polls brought.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -99,8 +101,7 @@ pub struct Collector {
     settings: Settings,
     root: Arc<Tree>,
     state: Arc<Tree>,
-    http: Http,
-    keystone: Keystone,
+    clients: Clients,
     clock: Clock,
     report: Report,
     metadata_file: Option<PathBuf>,
@@ -111,28 +112,10 @@ pub struct Collector {
     sources: Vec<Source>,
     /// Requests under way. They go on while nobody waits in [`Collector::changed`].
     in_flight: JoinSet<Polled>,
-    /// The clients for endpoints with an authority of their own, kept so that their connections stay open.
-    own_http: BTreeMap<SourceName, (PathBuf, Http)>,
     /// What the files and the answers say of the sources; `None` where one of them is new.
     known: Option<Arc<KnownSources>>,
-    /// Digest of what the files said of the sources at the last poll.
-    files_digest: String,
-    /// How many answers there were.
-    answer_count: u64,
     snapshot: Snapshot,
-    nothing_known: bool,
-    /// What documents say and is not followed.
-    refused: ReportedOnce<Refusal>,
-    /// With what the server may speak to Heat itself, as of the last look.
-    own_credentials: OwnCredentials,
-    /// Of the files that lead to a server, as stored for a copy of this disk.
-    stored_digests: Option<Leftovers>,
-    /// Files of another instance.
-    left_over: ReportedOnce<String>,
-    /// Boot copies that other users can read, although they should not.
-    exposed: ReportedOnce<String>,
-    /// Why os-collect-config.conf cannot be read.
-    unread: ReportedOnce<String>,
+    findings: Findings,
     /// Why what a source said last is not known although it was kept.
     unreadable: Vec<(SourceName, Error)>,
 }
@@ -175,8 +158,7 @@ impl Collector {
             settings,
             root,
             state,
-            http,
-            keystone: Keystone::new(clock.clone()),
+            clients: Clients::new(http, Keystone::new(clock.clone())),
             clock,
             report,
             metadata_file,
@@ -184,18 +166,9 @@ impl Collector {
             files: LocalFiles::default(),
             sources,
             in_flight: JoinSet::new(),
-            own_http: BTreeMap::new(),
             known: None,
-            files_digest: String::new(),
-            answer_count: 0,
             snapshot: Snapshot::default(),
-            nothing_known: false,
-            refused: ReportedOnce::with_limit(REFUSED),
-            own_credentials: OwnCredentials::default(),
-            stored_digests: None,
-            left_over: ReportedOnce::default(),
-            exposed: ReportedOnce::default(),
-            unread: ReportedOnce::default(),
+            findings: Findings::new(),
             unreadable,
         };
         collector.merge(true);
@@ -228,8 +201,8 @@ impl Collector {
     /// Whose sources these are: each is polled in the instance's slot, and what the disk brought along from another
     /// instance is not used. `run_dir` lives as long as the boot: the first poll is splayed once in it.
     pub fn belong_to(&mut self, record: &InstanceRecord, run_dir: Option<&Tree>) {
-        self.stored_digests = self.state.read_json(Path::new(LEARNT)).ok().flatten();
-        self.files.predecessors = record.predecessor.as_ref().map(|before| before.files.clone()).unwrap_or_default();
+        self.files.origins.recall(&self.state);
+        self.files.origins.predecessors = record.predecessor.as_ref().map(|before| before.files.clone()).unwrap_or_default();
         self.read_files();
         let wanted = self.pace(self.settings.explicit.splay, "splay", self.settings.splay);
         let first_start = |dir: &Tree| dir.create_new(Path::new("splayed"), b"", Attributes::mode(0o644)).unwrap_or(true);
@@ -252,20 +225,20 @@ impl Collector {
     /// Files that are not used because the instance had them so that this disk was copied from.
     #[must_use]
     pub fn left_over(&self) -> &[String] {
-        &self.files.left_over
+        &self.files.origins.left_over
     }
 
     /// The stack and the resource that they lead to, where os-collect-config.conf is one of them and says so.
     #[must_use]
     pub fn left_over_resource(&self) -> Option<&str> {
         let config = self.settings.sources.os_collect_config.display().to_string();
-        self.files.config_resource.as_deref().filter(|_| self.files.left_over.contains(&config))
+        self.files.config.resource.as_deref().filter(|_| self.files.origins.left_over.contains(&config))
     }
 
     /// Memory that what all sources said takes.
     #[must_use]
     pub fn weight(&self) -> usize {
-        self.sources.iter().map(|source| source.weight).sum()
+        self.sources.iter().map(|source| source.held.weight).sum()
     }
 
     /// What all sources said last.
@@ -277,7 +250,7 @@ impl Collector {
     /// The tokens that the sources use: signals by the same user need no other one.
     #[must_use]
     pub fn keystone(&self) -> &Keystone {
-        &self.keystone
+        self.clients.keystone()
     }
 
     /// Polls fast for a while: something is expected to change, or somebody waits for a fresh answer.
@@ -354,7 +327,7 @@ impl Collector {
     fn start(&mut self, all: bool) -> SnapshotChange {
         let mut change = SnapshotChange::default();
         let due: Vec<_> = if all {
-            self.sources.iter().filter(|source| !source.in_flight).map(|source| source.name).collect()
+            self.sources.iter().filter(|source| !source.polling.in_flight).map(|source| source.name).collect()
         } else {
             self.timed().filter(|source| source.is_due()).map(|source| source.name).collect()
         };
@@ -369,7 +342,7 @@ impl Collector {
             change.absorb(self.poll_file(name));
         }
         let known_sources = self.known_sources();
-        self.report_refused(&known_sources);
+        self.findings.report_refused(&known_sources, &self.report);
         change.absorb(self.follow(&known_sources));
         // Nobody is waited for any more, or somebody may be.
         change.sources |= was_unread != self.snapshot.is_unread;
@@ -377,7 +350,8 @@ impl Collector {
             change.absorb(self.start_remote(name, &known_sources, due.contains(&name)));
             self.start_former(name, &known_sources);
         }
-        self.report_nothing_known();
+        let nothing = !self.sources.iter().any(|source| source.configured || source.held.document.is_some());
+        self.findings.report_nothing_known(nothing, &self.files, &self.report);
         change
     }
 
@@ -399,34 +373,18 @@ impl Collector {
         for source in &mut self.sources {
             source.set_pace(min.max(second), max.max(second));
         }
-        self.keep_learnt();
+        self.files.origins.store(&self.state, &self.report);
         let resource = self.left_over_resource().map(str::to_owned);
-        for path in self.left_over.news(&self.files.left_over) {
-            let line = format!("{path} is ignored: it has not changed since this disk was copied from that of another instance");
-            let event = Event::new(Code::SourceLeftOver, line)
-                .phase(Phase::Metadata)
-                .remedy(left_over_remedy(&path, resource.as_deref()));
-            self.report.emit(event.step(path));
-        }
+        self.findings.report_left_over(&self.files, resource.as_deref(), &self.report);
     }
 
     fn refresh_files(&mut self) {
-        const CONFIG: &str = "os-collect-config.conf";
         self.known = None;
         let warnings = self.files.refresh(&self.root, &self.settings.sources);
         self.report_warnings(CONFIG, &warnings);
-        let of_drive = std::mem::take(&mut self.files.drive_warnings);
+        let of_drive = std::mem::take(&mut self.files.drive.warnings);
         self.report_warnings(SourceName::HeatLocal.as_str(), &of_drive);
-        for line in self.exposed.news(&self.files.exposed) {
-            self.report.emit(Event::new(Code::BootCopyExposed, line).phase(Phase::Metadata));
-        }
-        let unread = self.files.config_unread.as_ref().map(Error::to_string);
-        if !self.unread.news(unread.as_slice()).is_empty()
-            && let Some(error) = &self.files.config_unread
-        {
-            let message = format!("{CONFIG} cannot be read, so it is not known which sources it names");
-            self.report.emit(Event::new(Code::SourceFailed, message).phase(Phase::Metadata).source(CONFIG).error(error));
-        }
+        self.findings.report_access(&self.files, &self.report);
     }
 
     /// Whether a source that speaks for Heat may be named where nobody can read it.
@@ -436,28 +394,15 @@ impl Collector {
 
     /// A setting of the replaced collector, where the agent's own settings leave it open.
     fn pace(&self, explicit: bool, key: &str, own: Duration) -> Duration {
-        if explicit { own } else { self.files.config.seconds("DEFAULT", key).unwrap_or(own) }
+        if explicit { own } else { self.files.config.settings.seconds("DEFAULT", key).unwrap_or(own) }
     }
 
     /// The deadline of one request to a source.
     fn deadline(&self, source: SourceName) -> Duration {
         let own = self.settings.sources.timeout;
-        let given = self.files.config.seconds(source.as_str(), "timeout").filter(|given| *given >= Duration::from_secs(1));
+        let given =
+            self.files.config.settings.seconds(source.as_str(), "timeout").filter(|given| *given >= Duration::from_secs(1));
         if self.settings.explicit.timeout { own } else { given.unwrap_or(own) }
-    }
-
-    /// Stores what sources were learnt from, so that a copy of this disk does not take it for its own.
-    fn keep_learnt(&mut self) {
-        if self.stored_digests.as_ref() == Some(&self.files.file_digests) {
-            return;
-        }
-        match self.state.write_json(Path::new(LEARNT), &self.files.file_digests, Attributes::mode(0o600)) {
-            Ok(()) => self.stored_digests = Some(self.files.file_digests.clone()),
-            Err(error) => {
-                let message = "the origins of the sources cannot be recorded";
-                self.report.emit(Event::new(Code::StateWriteFailed, message).step(LEARNT).error(&error));
-            }
-        }
     }
 
     fn poll_file(&mut self, name: SourceName) -> SnapshotChange {
@@ -497,7 +442,7 @@ impl Collector {
     /// Asks a source over the network, if it is due or the settings say something new of it.
     fn start_remote(&mut self, name: SourceName, known_sources: &KnownSources, due: bool) -> SnapshotChange {
         let key = known_sources.key(name);
-        let Some(source) = self.sources.iter_mut().find(|source| source.name == name && !source.in_flight) else {
+        let Some(source) = self.sources.iter_mut().find(|source| source.name == name && !source.polling.in_flight) else {
             return SnapshotChange::default();
         };
         if !due && !source.was_asked_otherwise(&key) {
@@ -513,7 +458,7 @@ impl Collector {
             set: None,
             duration: Duration::ZERO,
             former: false,
-            files_digest: self.files_digest.clone(),
+            files_digest: known_sources.files_digest.clone(),
             memory,
             deployment_keys: known_sources.deployment_keys(name),
             outcome: PollOutcome::Absent,
@@ -521,7 +466,7 @@ impl Collector {
         polled.place = known_sources.place(name);
         match known_sources.set(name) {
             Ok(Some(set)) => {
-                polled.memory.held = source.document.is_some() && source.answered_by(set);
+                polled.memory.held = source.held.document.is_some() && source.answered_by(set);
                 polled.set = Some(set.clone());
             }
             Ok(None) => return self.settle(polled),
@@ -530,7 +475,7 @@ impl Collector {
                 return self.settle(polled);
             }
         }
-        source.mark_in_flight(polled.began);
+        source.polling.begin(polled.began);
         let news = source.set_endpoint(&polled.place, &polled.key);
         self.send(polled, known_sources.ca(name));
         let sources = news.is_some();
@@ -545,7 +490,7 @@ impl Collector {
     fn start_former(&mut self, name: SourceName, known_sources: &KnownSources) {
         let due = |source: &&mut Source| source.name == name && source.former_is_due();
         let Some(source) = self.sources.iter_mut().find(due) else { return };
-        let held = source.document.is_some();
+        let held = source.held.document.is_some();
         let Some(former) = &mut source.former else { return };
         let began = self.clock.moment();
         (former.in_flight, former.asked) = (true, began);
@@ -570,8 +515,7 @@ impl Collector {
     /// Sends the request of a poll on its way.
     fn send(&mut self, mut polled: Polled, ca: Option<&str>) {
         let Some(endpoint) = polled.set.as_ref().map(|set| set.endpoint(ca)) else { return };
-        let http = self.http_for(polled.source, &endpoint);
-        let tools = Tools { http, keystone: self.keystone.clone(), deadline: self.deadline(polled.source) };
+        let tools = self.clients.tools(polled.source, &endpoint, self.deadline(polled.source));
         let clock = self.clock.clone();
         self.in_flight.spawn(async move {
             let (fetched, stood) = clock.watched(endpoint.fetch(&tools, &mut polled.memory)).await;
@@ -585,36 +529,13 @@ impl Collector {
         });
     }
 
-    /// Says what documents ask for and is not followed, once as long as any of them does.
-    fn report_refused(&mut self, known_sources: &KnownSources) {
-        let refused = known_sources.refusals();
-        if refused.is_empty() {
-            self.refused.clear();
-        }
-        for refusal in refused.iter().filter(|refusal| self.refused.is_news(refusal)) {
-            self.report.emit(refusal.event());
-        }
-    }
-
-    fn http_for(&mut self, name: SourceName, endpoint: &Endpoint) -> Http {
-        let Some(ca) = endpoint.ca().map(Path::new) else { return self.http.clone() };
-        match self.own_http.get(&name) {
-            Some((known, http)) if known == ca => http.clone(),
-            _ => {
-                let http = self.http.with_endpoint_ca(ca);
-                self.own_http.insert(name, (ca.to_owned(), http.clone()));
-                http
-            }
-        }
-    }
-
     fn handle_poll(&mut self, polled: Result<Polled, tokio::task::JoinError>) -> SnapshotChange {
         if let Ok(polled) = polled {
             return self.settle(polled);
         }
         // A task that died says nothing; its source is polled again when due.
         for source in &mut self.sources {
-            source.in_flight = false;
+            source.polling.in_flight = false;
         }
         SnapshotChange::default()
     }
@@ -633,12 +554,12 @@ impl Collector {
             AnswerStanding::TakenBack => return SnapshotChange::default(),
         }
         // Of one that nobody names and that never said anything nothing can change.
-        let is_nothing = |source: &Source| polled.set.is_none() && source.document.is_none() && source.answered_by.is_none();
+        let is_nothing = |source: &Source| polled.set.is_none() && source.held.document.is_none() && source.answered_by.is_none();
         if !self.sources.iter().any(|source| source.name == polled.source && is_nothing(source)) {
             self.known = None;
         }
         let others = self.sources.iter().filter(|source| source.name != polled.source);
-        let beside = others.map(|source| source.weight).sum();
+        let beside = others.map(|source| source.held.weight).sum();
         let asked = self.sources.iter().find(|source| source.name == polled.source);
         let before = match asked {
             Some(source) if polled.former => source.former.as_ref().map(|former| former.memory.clone()),
@@ -652,6 +573,7 @@ impl Collector {
             polled.outcome = PollOutcome::Failed(error);
         }
         let nothing_known = self.sources.iter().all(|source| !source.configured);
+        let newest = self.sources.iter().map(|source| source.answer_number).max().unwrap_or_default();
         let Some(source) = self.sources.iter_mut().find(|source| source.name == polled.source) else {
             return SnapshotChange::default();
         };
@@ -664,9 +586,8 @@ impl Collector {
         if source.name.is_remote() {
             source.keep(&self.state, &self.report);
             if settled.answered {
-                self.answer_count += 1;
-                source.answer_number = self.answer_count;
-                let kept = source.kept;
+                source.answer_number = newest + 1;
+                let kept = source.held.kept;
                 // The way that is to be replaced replaces nothing.
                 if !former {
                     settled.reshaped |= self.forget_retired(polled_by, kept);
@@ -694,13 +615,13 @@ impl Collector {
     pub fn read_boot_copy(&mut self) {
         // What another instance left says nothing of this one.
         let before = InstanceRecord::read(&self.state).ok().flatten().and_then(|record| record.predecessor);
-        self.files.predecessors = before.map(|before| before.files).unwrap_or_default();
+        self.files.origins.predecessors = before.map(|before| before.files).unwrap_or_default();
         self.refresh_files();
         self.poll_file(SourceName::HeatLocal);
         self.poll_file(SourceName::Local);
         self.poll_file(SourceName::HeatParams);
         let known_sources = self.known_sources();
-        self.own_credentials = self.credentials_by(&known_sources);
+        self.snapshot.own_credentials = self.credentials_by(&known_sources);
         self.merge(true);
     }
 
@@ -730,7 +651,6 @@ impl Collector {
             }
         }
         self.ask_awaited(awaited);
-        self.snapshot.own_credentials = self.own_credentials.clone();
         self.snapshot.is_unread = self.is_unread();
     }
 
@@ -741,8 +661,9 @@ impl Collector {
         self.sources.iter_mut().filter(|source| source.name.as_str() == name).for_each(|source| source.want(received));
         let Some(listing) = self.snapshot.listing.as_ref().filter(|_| before != Some(name)) else { return };
         // Where both answer, the next answer is a moment away.
-        let answers =
-            |source: &Source| source.name.as_str() == listing.source && source.document.is_some() && source.state.failures == 0;
+        let answers = |source: &Source| {
+            source.name.as_str() == listing.source && source.held.document.is_some() && source.state.failures == 0
+        };
         if !self.sources.iter().any(answers) {
             let of = listing.source;
             let message = format!(
@@ -757,15 +678,5 @@ impl Collector {
             let event = Event::new(Code::MetadataPartInvalid, format!("{source}: {what}")).phase(Phase::Metadata).source(source);
             self.report.emit(event.step(what.clone()).cause(what.clone()));
         }
-    }
-
-    /// Says once, each time it comes to that, that there is nowhere to read metadata from.
-    fn report_nothing_known(&mut self) {
-        let nothing = !self.sources.iter().any(|source| source.configured || source.document.is_some());
-        // Of a file that is not used because the disk is a copy it was said.
-        if nothing && !self.nothing_known && self.files.left_over.is_empty() {
-            self.report.emit(Event::new(Code::NoSource, "no metadata source is known").phase(Phase::Metadata));
-        }
-        self.nothing_known = nothing;
     }
 }

@@ -25,11 +25,10 @@ impl Collector {
             let held = source.follow(is_wanted, set, &self.clock);
             news.into_iter().chain(held).for_each(|event| self.report.emit(event));
         }
-        self.own_credentials = self.credentials_by(known_sources);
+        self.snapshot.own_credentials = self.credentials_by(known_sources);
         if change.sources {
             self.merge(false);
         }
-        self.snapshot.own_credentials = self.own_credentials.clone();
         self.snapshot.is_unread = self.is_unread();
         change
     }
@@ -38,7 +37,7 @@ impl Collector {
     /// names proves nothing before an answer; only where none ever came, what there is is better than nothing.
     pub(super) fn credentials_by(&self, known_sources: &KnownSources) -> OwnCredentials {
         let given =
-            self.sources.iter().find(|source| source.name == SourceName::File).and_then(|source| source.document.as_ref());
+            self.sources.iter().find(|source| source.name == SourceName::File).and_then(|source| source.held.document.as_ref());
         if let Some(document) = given {
             return OwnCredentials::of_document(document);
         }
@@ -64,22 +63,23 @@ impl Collector {
         known_sources
     }
 
-    fn work_out(&mut self) -> KnownSources {
+    fn work_out(&self) -> KnownSources {
         let mut known_sources = KnownSources::new(&self.settings.sources.order, self.settings.tls.allow_insecure);
         known_sources.prove(self.sources.iter().filter_map(|source| Some((source.name, source.answered_by.as_ref()?))));
         let files = SourceHints::by_files(&self.files);
-        self.files_digest = SourceHints::digest(&files);
+        known_sources.files_digest = SourceHints::digest(&files);
         for hints in &files {
             known_sources.take(hints);
         }
         let complete = known_sources.is_complete();
-        let counts = |source: &&Source| source.name.is_remote() && (source.files_digest == self.files_digest || !complete);
+        let counts =
+            |source: &&Source| source.name.is_remote() && (source.held.files_digest == known_sources.files_digest || !complete);
         let mut answered: Vec<_> = self.sources.iter().filter(counts).collect();
         answered.sort_by_key(|source| (source.answer_number, source.state.last_good));
-        if let Some(carried) = self.carried(&answered, &known_sources) {
+        if let Some(carried) = Self::carried(&answered, &known_sources) {
             known_sources.take(&carried);
         }
-        for (source, document) in answered.iter().filter_map(|source| Some((source.name, source.document.as_ref()?))) {
+        for (source, document) in answered.iter().filter_map(|source| Some((source.name, source.held.document.as_ref()?))) {
             known_sources.take(&SourceHints::by_document(HintOrigin::Answer(source), document));
         }
         known_sources.hold(self.sources.iter().filter_map(|source| Some((source.name, source.answered_by.as_ref()?))));
@@ -88,16 +88,16 @@ impl Collector {
 
     /// What led to sources whose answers name none, where the document that said so is gone with the source that it was from. `files`
     /// is what the files alone say: where that is the same, nothing has to be carried on. Weaker than whatever an answer says.
-    fn carried(&self, sources: &[&Source], files: &KnownSources) -> Option<SourceHints> {
+    fn carried(sources: &[&Source], files: &KnownSources) -> Option<SourceHints> {
         let proven: Vec<_> = sources.iter().filter_map(|source| Some((*source, source.answered_by.as_ref()?))).collect();
         let is_silent = |source: &Source| {
-            let document = source.document.as_ref();
+            let document = source.held.document.as_ref();
             document.is_some_and(|document| SourceHints::by_document(HintOrigin::Answer(source.name), document).is_silent())
         };
         let is_carried = |(source, by): &&(&Source, &SourceSet)| {
-            source.files_digest == self.files_digest
+            source.held.files_digest == files.files_digest
                 && is_silent(source)
-                && (source.took_over_digest.as_ref() == Some(&self.files_digest) || !files.leads_to(source.name, by))
+                && (source.took_over_digest.as_ref() == Some(&files.files_digest) || !files.leads_to(source.name, by))
         };
         let carried: Vec<_> = proven.iter().filter(is_carried).map(|(source, by)| (source.name, *by)).collect();
         let answering: Vec<_> = proven.iter().map(|(source, _)| source.name).collect();
@@ -133,9 +133,10 @@ impl Collector {
         if source.answered_by(set) {
             return Ok(());
         }
-        let own = source.answered_by.iter().filter(|_| source.files_digest == polled.files_digest).map(|by| (source.name, by));
+        let own =
+            source.answered_by.iter().filter(|_| source.held.files_digest == polled.files_digest).map(|by| (source.name, by));
         let is_replaced =
-            |other: &&Source| other.name != source.name && other.is_replaced() && other.files_digest == polled.files_digest;
+            |other: &&Source| other.name != source.name && other.is_replaced() && other.held.files_digest == polled.files_digest;
         let others = self.sources.iter().filter(is_replaced).filter_map(|other| Some((other.name, other.answered_by.as_ref()?)));
         let replaced: Vec<_> = own.chain(others).collect();
         if replaced.is_empty() {
@@ -152,12 +153,16 @@ impl Collector {
         if !self.sources.iter().any(|source| source.name == by && source.demand == Demand::Followed) {
             return false;
         }
-        let files_digest =
-            self.sources.iter().find(|source| source.name == by).map(|source| source.files_digest.clone()).unwrap_or_default();
+        let files_digest = self
+            .sources
+            .iter()
+            .find(|source| source.name == by)
+            .map(|source| source.held.files_digest.clone())
+            .unwrap_or_default();
         for source in self.sources.iter_mut().filter(|source| source.is_replaced()) {
             any = true;
             // Not because the files say something else now.
-            gone_by_document |= source.files_digest == files_digest;
+            gone_by_document |= source.held.files_digest == files_digest;
             if source.answered_by.is_some() {
                 self.report.emit(source.retired());
             }

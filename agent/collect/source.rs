@@ -7,18 +7,15 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 
 use super::cache::{self, Cached};
-use super::document::{digest_of, invalid_parts};
-use super::entries::Entries;
+use super::held::{Held, StoredDocument};
 use super::local::{self, Boot};
 use super::node_file::{self, ParameterReader};
 use super::poll::PollCache;
+use super::polling::Polling;
 use super::previous_endpoint::PreviousEndpoint;
-use super::schedule::{PollNews, slot_of};
-use super::section::DEPLOYMENTS;
+use super::schedule::PollNews;
 use super::snapshot::{Layer, SourceState};
 use super::source_set::SourceSet;
-use super::timer::Timer;
-use crate::budgets::{HELD_MEMORY, METADATA_MEMORY, json};
 use crate::clock::{Clock, Moment, Timestamp};
 use crate::digest;
 use crate::error::{ConnectFailure, Context, Error, Result};
@@ -28,10 +25,6 @@ use crate::report::follow_up::FollowUp;
 use crate::report::{Code, Event, Phase, Report};
 use crate::settings::Settings;
 use crate::settings::source_name::SourceName;
-
-/// The longest pause behind a first failure of a source that a result waits for: Heat may wait for that no longer than WAIT_TIMEOUT says. Each
-/// further failure adds as much.
-const WANTED: Duration = Duration::from_secs(30);
 
 /// What one poll brought.
 pub(super) struct Polled {
@@ -93,60 +86,6 @@ impl Polled {
     }
 }
 
-/// A document in the form in which it is held.
-pub(super) struct StoredDocument {
-    /// Without `deployments`.
-    document: Map<String, Value>,
-    deployments: Option<Entries>,
-    digest: String,
-    /// Memory that the two take.
-    weight: usize,
-    warnings: Vec<String>,
-}
-
-impl StoredDocument {
-    /// Entries of several lists of deployments are put together in the order of their keys.
-    fn new((mut document, mut warnings): (Map<String, Value>, Vec<String>), keys: &[String], beside: usize) -> Result<Self> {
-        warnings.extend(invalid_parts(&document, keys));
-        let mut list = None;
-        for key in keys {
-            if let Some(Value::Array(items)) = document.shift_remove(key) {
-                list.get_or_insert_with(Vec::new).extend(items);
-            }
-        }
-        let over = |what: String, budget: usize| {
-            Error::permanent(format!("{what} more than {} KiB of memory", budget / 1024))
-                .rule("the agent limits the size of its input to bound its memory")
-        };
-        let rest = json::weight_of(&document);
-        if rest > METADATA_MEMORY {
-            let what = "the metadata without its deployments takes".to_owned();
-            return Err(over(what, METADATA_MEMORY).remedy("reduce the metadata of this server"));
-        }
-        let deployments = list.map(Entries::new).transpose()?;
-        let weight = rest + deployments.as_ref().map_or(0, Entries::weight);
-        if beside + weight > HELD_MEMORY {
-            let what = "the documents of this source and the others take".to_owned();
-            return Err(over(what, HELD_MEMORY).remedy("list fewer deployments for this server, or have it poll a single source"));
-        }
-        // Without the place of the deployments among the other keys, which the cache does not keep.
-        let digest = digest_of(&document, deployments.as_ref());
-        Ok(Self { document, deployments, digest, weight, warnings })
-    }
-}
-
-impl StoredDocument {
-    /// Without the deployments.
-    pub(super) fn document(&self) -> &Map<String, Value> {
-        &self.document
-    }
-
-    /// Whether it lists any deployment.
-    pub(super) fn lists_any(&self) -> bool {
-        self.deployments.as_ref().is_some_and(|list| !list.is_empty())
-    }
-}
-
 /// What follows from a poll.
 #[derive(Debug, Default)]
 pub(super) struct Settled {
@@ -169,38 +108,37 @@ pub(super) enum Demand {
     Retired,
 }
 
+/// What a source answered last, in this process.
+#[derive(Default)]
+struct Answer {
+    list: Option<ListAnswer>,
+    /// How long it was on its way.
+    duration: Duration,
+    /// When it arrived.
+    received: Moment,
+}
+
+impl Answer {
+    /// Another one arrived.
+    fn arrived(&mut self, began: Moment, duration: Duration, clock: &Clock) {
+        self.list = Some(ListAnswer::new(began, [duration, std::mem::replace(&mut self.duration, duration)]));
+        self.received = clock.moment();
+    }
+}
+
 /// A source.
 pub(super) struct Source {
     pub(super) name: SourceName,
     /// Whether there is anything to ask.
     pub(super) configured: bool,
-    /// Whether a request is under way.
-    pub(super) in_flight: bool,
-    timer: Timer,
+    pub(super) polling: Polling,
     /// What the last answer left for the next poll.
     memory: PollCache,
     /// The key of the settings by which that answer was asked for.
     memory_key: String,
-    /// Without `deployments`.
-    pub(super) document: Option<Arc<Map<String, Value>>>,
-    deployments: Option<Arc<Entries>>,
-    /// Memory that the two take.
-    pub(super) weight: usize,
-    /// The keys that they stood under.
-    deployment_keys: Vec<String>,
-    pub(super) files_digest: String,
-    /// Whether document and digest are as in the cache.
-    pub(super) kept: bool,
-    /// What it answered last, in this process.
-    answered: Option<ListAnswer>,
-    /// How long that answer was on its way.
-    duration: Duration,
-    /// When it arrived.
-    received: Moment,
-    /// When its newest poll began, whatever became of it.
-    asked: Moment,
-    /// An answer to a poll that began after this is waited for.
-    wanted: Option<Moment>,
+    /// What it said last.
+    pub(super) held: Held,
+    answer: Answer,
     /// The number of its last answer, counted over all sources; 0 before the first in this process.
     pub(super) answer_number: u64,
     pub(super) key: String,
@@ -212,7 +150,6 @@ pub(super) struct Source {
     pub(super) demand: Demand,
     /// Digest of what the files said when it took another one's place.
     pub(super) took_over_digest: Option<String>,
-    pace: (Duration, Duration),
     pub(super) state: SourceState,
 }
 
@@ -221,28 +158,17 @@ impl Source {
         Self {
             name,
             configured: false,
-            in_flight: false,
-            timer: Timer::new(settings.min_polling_interval, settings.polling_interval, Some(first), clock),
+            polling: Polling::new((settings.min_polling_interval, settings.polling_interval), first, clock),
             memory: PollCache::default(),
             memory_key: String::new(),
-            document: None,
-            deployments: None,
-            weight: 0,
-            deployment_keys: vec![DEPLOYMENTS.to_owned()],
-            files_digest: String::new(),
-            kept: true,
-            answered: None,
-            duration: Duration::ZERO,
-            received: Moment::EARLIER,
-            asked: Moment::EARLIER,
-            wanted: None,
+            held: Held::nothing(),
+            answer: Answer { received: Moment::EARLIER, ..Answer::default() },
             answer_number: 0,
             key: String::new(),
             answered_by: None,
             former: None,
             demand: Demand::Retired,
             took_over_digest: None,
-            pace: (settings.min_polling_interval, settings.polling_interval),
             state: SourceState::default(),
         }
     }
@@ -251,19 +177,17 @@ impl Source {
     pub(super) fn remember(&mut self, cached: Cached) {
         self.state.last_good = Some(cached.fetched_at);
         self.answered_by = cached.asked.and_then(|stored| SourceSet::from_stored(self.name, stored));
-        self.files_digest = cached.files_digest;
+        self.held.files_digest = cached.files_digest;
         // An earlier version took more than this one: what it kept is then fetched anew.
-        if let Ok(document) = StoredDocument::new((cached.document, Vec::new()), &self.deployment_keys, 0) {
+        if let Ok(document) = StoredDocument::new((cached.document, Vec::new()), &self.held.deployment_keys, 0) {
             self.take(document);
         }
     }
 
     /// Drops what it said: another source speaks in its place now.
     pub(super) fn forget(&mut self) {
-        self.document = None;
-        self.deployments = None;
-        self.weight = 0;
-        self.answered = None;
+        self.held.forget();
+        self.answer.list = None;
         self.memory = PollCache::default();
         self.answered_by = None;
         self.former = None;
@@ -281,24 +205,8 @@ impl Source {
 
     /// Stores document and digest where they are not stored yet; tried again at each poll.
     pub(super) fn keep(&mut self, state: &Tree, report: &Report) {
-        let (Some(document), false) = (&self.document, self.kept) else { return };
         let fetched_at = self.state.last_good.unwrap_or_default();
-        let asked = self.answered_by.as_ref().map(SourceSet::stored);
-        match cache::store(
-            state,
-            self.name,
-            fetched_at,
-            &self.files_digest,
-            asked.as_ref(),
-            document,
-            self.deployments.as_deref(),
-        ) {
-            Ok(()) => self.kept = true,
-            Err(error) => {
-                let message = format!("the document of {} cannot be cached", self.name.as_str());
-                report.emit(Event::new(Code::StateWriteFailed, message).source(self.name.as_str()).error(&error));
-            }
-        }
+        self.held.keep(self.name, fetched_at, self.answered_by.as_ref(), state, report);
     }
 
     /// Reads the file of `--metadata`.
@@ -386,8 +294,9 @@ impl Source {
         if self.former.as_ref().is_some_and(|former| former.set.is_same_way(answered_by)) {
             return None;
         }
-        let (fresh, place) = (self.answered.is_some(), answered_by.place());
-        self.former = Some(PreviousEndpoint::new(answered_by.clone(), self.files_digest.clone(), self.pace, fresh, clock));
+        let (fresh, place) = (self.answer.list.is_some(), answered_by.place());
+        self.former =
+            Some(PreviousEndpoint::new(answered_by.clone(), self.held.files_digest.clone(), self.polling.pace, fresh, clock));
         let name = self.name.as_str();
         let instead = match set {
             Some(set) => format!("{name} by {}, from {},", set.place(), set.origin),
@@ -399,7 +308,7 @@ impl Source {
 
     /// Whether it is to be replaced, and nobody has taken its place yet.
     pub(super) fn is_replaced(&self) -> bool {
-        self.name.is_remote() && self.demand == Demand::Retired && self.document.is_some()
+        self.name.is_remote() && self.demand == Demand::Retired && self.held.document.is_some()
     }
 
     /// Whether it answered last by this set.
@@ -436,9 +345,8 @@ impl Source {
 
     /// Takes over what a poll brought, and sets when the next one is due.
     pub(super) fn settle(&mut self, polled: Polled, clock: &Clock) -> Settled {
-        self.in_flight = false;
+        self.polling.end(polled.began);
         self.state.last_try = Some(polled.started);
-        self.asked = self.asked.max(polled.began);
         self.memory = polled.memory;
         self.memory_key.clone_from(&polled.key);
         let mut settled = Settled::default();
@@ -460,7 +368,7 @@ impl Source {
             PollOutcome::Failed(error) => self.failed(&error, &mut settled),
             PollOutcome::Same => {
                 self.said_again((polled.started, polled.began, polled.duration), polled.files_digest, &mut settled, clock);
-                self.answer(polled.set, &mut settled);
+                self.prove(polled.set, &mut settled);
                 PollNews::Steady
             }
             // It was read before.
@@ -468,11 +376,11 @@ impl Source {
             PollOutcome::Document(document) => {
                 let after = self.new_document(*document, polled.deployment_keys, &mut settled);
                 self.said_again((polled.started, polled.began, polled.duration), polled.files_digest, &mut settled, clock);
-                self.answer(polled.set, &mut settled);
+                self.prove(polled.set, &mut settled);
                 after
             }
         };
-        let pause = self.timer.next(after, clock);
+        let pause = self.polling.next(after, clock);
         self.state.next_try = Some(clock.now().after(pause));
         for event in &mut settled.events {
             if event.code == Code::SourceFailed {
@@ -492,11 +400,11 @@ impl Source {
     fn new_document(&mut self, mut document: StoredDocument, keys: Vec<String>, settled: &mut Settled) -> PollNews {
         let before = self.state.digest.clone();
         settled.warnings = std::mem::take(&mut document.warnings);
-        let other_keys = self.deployment_keys != keys;
-        self.deployment_keys = keys;
+        let other_keys = self.held.deployment_keys != keys;
+        self.held.deployment_keys = keys;
         self.take(document);
         let changed = other_keys || self.state.digest != before;
-        self.kept &= !changed;
+        self.held.kept &= !changed;
         settled.reshaped = changed;
         if changed { PollNews::Changed } else { PollNews::Steady }
     }
@@ -553,18 +461,16 @@ impl Source {
     ) {
         settled.answered = true;
         // Who answers for the first time, or again, may speak for Heat now.
-        settled.reshaped |= self.answered.is_none() || self.state.failures > 0;
-        self.kept &= self.files_digest == files_digest;
-        self.files_digest = files_digest;
-        self.answered = Some(ListAnswer::new(began, [duration, std::mem::replace(&mut self.duration, duration)]));
-        self.received = clock.moment();
+        settled.reshaped |= self.answer.list.is_none() || self.state.failures > 0;
+        self.held.rest_on(files_digest);
+        self.answer.arrived(began, duration, clock);
         self.state.last_good = Some(started);
     }
 
     /// It was the way by which it is to be asked that answered.
-    fn answer(&mut self, by: Option<SourceSet>, settled: &mut Settled) {
+    fn prove(&mut self, by: Option<SourceSet>, settled: &mut Settled) {
         let same = |by: &SourceSet| self.answered_by.as_ref().is_some_and(|before| before.is_same_way(by));
-        self.kept &= by.as_ref().is_none_or(same);
+        self.held.kept &= by.as_ref().is_none_or(same);
         self.answered_by = by;
         self.former = None;
         if self.state.failures > 0 {
@@ -579,61 +485,50 @@ impl Source {
 
     /// Takes over what a document says.
     fn take(&mut self, document: StoredDocument) {
-        self.state.digest = Some(document.digest);
-        self.deployments = document.deployments.map(Arc::new);
-        self.weight = document.weight;
-        self.document = Some(Arc::new(document.document));
+        self.state.digest = Some(document.digest.clone());
+        self.held.take(document);
     }
 
     /// Its share in the snapshot.
     pub(super) fn layer(&self) -> Option<Layer> {
         Some(Layer {
             source: self.name,
-            document: Arc::clone(self.document.as_ref()?),
-            deployments: self.deployments.clone(),
-            answered: self.answered,
-            received: self.received,
+            document: Arc::clone(self.held.document.as_ref()?),
+            deployments: self.held.deployments.clone(),
+            answered: self.answer.list,
+            received: self.answer.received,
             healthy: self.state.failures == 0 || self.former.as_ref().is_some_and(|former| former.answers),
         })
     }
 
     /// Time to the next poll; `None` while one is under way.
     pub(super) fn due_in(&self) -> Option<Duration> {
-        (!self.in_flight).then(|| match self.state.failures {
-            _ if self.wanted < Some(self.asked) => self.timer.left(),
-            0 => Duration::ZERO,
-            failures => self.timer.left_within(WANTED.saturating_mul(failures)),
-        })
-    }
-
-    /// A request is under way.
-    pub(super) fn mark_in_flight(&mut self, began: Moment) {
-        (self.in_flight, self.asked) = (true, began);
+        self.polling.due_in(self.state.failures)
     }
 
     /// Its poll is over and was none of the way by which it is to be asked: that one is polled at once.
     pub(super) fn drop_answer(&mut self, clock: &Clock) {
-        self.in_flight = false;
+        self.polling.in_flight = false;
         self.set_pause(Duration::ZERO, clock);
     }
 
     /// Has it polled at once, unless it was since `fact` (which may be when its newest poll began) or fails: one that fails keeps
     /// its growing pause, but of what its server asked for no more than Heat may have time for.
     pub(super) fn want(&mut self, fact: Moment) {
-        self.wanted = self.wanted.max(Some(fact));
+        self.polling.want(fact);
     }
 
     /// Whether an answer is waited for that will come without a pause.
     pub(super) fn is_answering(&self) -> bool {
         let by_former = self.former.as_ref().is_some_and(|former| former.answers);
         ((self.configured && self.state.failures == 0) || by_former)
-            && self.answered.is_some_and(|answered| self.wanted >= Some(answered.began))
+            && self.answer.list.is_some_and(|answered| self.polling.wants_since(answered.began))
     }
 
     /// Time to the next request by the former way; `None` where there is none, or one is under way.
     pub(super) fn former_due_in(&self) -> Option<Duration> {
         let former = self.former.as_ref()?;
-        let at_once = former.answers && self.wanted >= Some(former.asked);
+        let at_once = former.answers && self.polling.wants_since(former.asked);
         former.due_in().map(|due| if at_once { Duration::ZERO } else { due })
     }
 
@@ -647,7 +542,7 @@ impl Source {
 
     /// Begins the fast window; a poll that is due earlier stays so.
     pub(super) fn start_fast_polling(&mut self, clock: &Clock) {
-        let pause = self.timer.start_fast_polling();
+        let pause = self.polling.start_fast_polling();
         self.at_most(pause, clock);
         if let Some(former) = &mut self.former {
             former.start_fast_polling(clock);
@@ -663,20 +558,19 @@ impl Source {
 
     /// Polls in the slot of this node; the first poll comes after `first`.
     pub(super) fn belong_to(&mut self, instance: &str, first: Duration, clock: &Clock) {
-        self.timer.set_slot(slot_of(&format!("{instance}/{}", self.name.as_str())));
+        self.polling.set_slot(&format!("{instance}/{}", self.name.as_str()));
         self.set_pause(first, clock);
     }
 
     pub(super) fn set_pace(&mut self, min: Duration, max: Duration) {
-        self.pace = (min, max);
-        self.timer.set_pace(min, max);
+        self.polling.set_pace(min, max);
         if let Some(former) = &mut self.former {
             former.set_pace(min, max);
         }
     }
 
     fn set_pause(&mut self, pause: Duration, clock: &Clock) {
-        self.timer.set(pause, clock);
+        self.polling.set_pause(pause, clock);
         self.state.next_try = Some(clock.now().after(pause));
     }
 }

@@ -4,6 +4,39 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
+use crate::files::Tree;
+use crate::storage::config_drive;
+
+/// Nova takes no longer user data: 65535 characters of base64, and Heat's is below that.
+const USER_DATA: usize = 64 * 1024;
+
+/// The server's metadata on the config drive, which is this instance's and no other one's.
+#[derive(Default)]
+pub(super) struct Drive {
+    /// What it says, once it could be read: a drive never changes. Empty where it has nothing of Heat's.
+    known: Option<Vec<u8>>,
+    /// Why it cannot be read. It may have nothing of Heat's, so that nothing waits for it.
+    unread: Option<String>,
+    /// The same, where that is news.
+    pub(super) warnings: Vec<String>,
+}
+
+impl Drive {
+    /// What it says of the server; `None` where it cannot be read or has nothing of Heat's.
+    pub(super) fn read(&mut self, root: &Tree) -> Option<Vec<u8>> {
+        if let Some(known) = &self.known {
+            return Some(known.clone()).filter(|known| !known.is_empty());
+        }
+        let read = config_drive::read(&root.base().join("dev"), &["openstack", "latest", "user_data"], USER_DATA);
+        let unread = read.as_ref().err().map(ToString::to_string);
+        self.warnings = unread.iter().filter(|now| self.unread.as_ref() != Some(now)).cloned().collect();
+        self.unread = unread;
+        let found = read.ok()??;
+        let found = self.known.insert(cfn_init_data(&found).unwrap_or_default());
+        Some(found.clone()).filter(|found| !found.is_empty())
+    }
+}
+
 /// The server's metadata, as Heat attached it; `None` where the user data has none, as RAW user data.
 pub(super) fn cfn_init_data(user_data: &[u8]) -> Option<Vec<u8>> {
     let text = std::str::from_utf8(user_data).ok()?.replace("\r\n", "\n");

@@ -20,7 +20,7 @@ use super::*;
 use crate::clock::{Moment, Timestamp};
 use crate::files::Attributes;
 use crate::http::fake::{Act, Fake, ok, status};
-use crate::identity::{Identity, IdentityOrigin, Predecessor};
+use crate::identity::{Identity, IdentityOrigin, LEARNT, Leftovers, Predecessor};
 use crate::settings::ExplicitSettings;
 
 const BOOT: &str = "/var/lib/cloud/data/cfn-init-data";

@@ -110,7 +110,7 @@ async fn a_file_that_others_may_write_or_that_the_disk_brought_along_is_not_used
 
     machine.put(HEAT_PARAMS, "ROLE=master\n");
     let files = [(HEAT_PARAMS.to_owned(), crate::digest::hex(b"ROLE=master\n"))].into();
-    collector.files.predecessors = files;
+    collector.files.origins.predecessors = files;
     collector.poll_once().await;
     assert!(ids(&collector).is_empty() && machine.codes().contains(&Code::SourceLeftOver));
     machine.put(HEAT_PARAMS, "ROLE=minion\n");
