@@ -85,6 +85,8 @@ pub(super) struct Held {
     pub(super) files_digest: String,
     /// Whether document and digest are as in the cache.
     pub(super) kept: bool,
+    /// Whether parts of it cannot be understood.
+    pub(super) is_malformed: bool,
 }
 
 impl Held {
@@ -97,6 +99,7 @@ impl Held {
             deployment_keys: vec![DEPLOYMENTS.to_owned()],
             files_digest: String::new(),
             kept: true,
+            is_malformed: false,
         }
     }
 

@@ -185,6 +185,12 @@ impl Collector {
         self
     }
 
+    /// Whether some source's document has parts that cannot be understood.
+    #[must_use]
+    pub fn is_malformed(&self) -> bool {
+        self.sources.iter().any(|source| source.held.is_malformed)
+    }
+
     /// Why what some source said last is not known although it was kept.
     #[must_use]
     pub fn unreadable(&self) -> Option<&Error> {

@@ -400,6 +400,7 @@ impl Source {
     fn new_document(&mut self, mut document: StoredDocument, keys: Vec<String>, settled: &mut Settled) -> PollNews {
         let before = self.state.digest.clone();
         settled.warnings = std::mem::take(&mut document.warnings);
+        self.held.is_malformed = !settled.warnings.is_empty();
         let other_keys = self.held.deployment_keys != keys;
         self.held.deployment_keys = keys;
         self.take(document);

@@ -502,6 +502,18 @@ async fn a_script_that_finds_no_space_for_its_files_fails_in_time() {
     assert!(report.events().iter().any(|event| event.code == Code::DeploymentNotStarted));
 }
 
+/// Attack: `run --once` succeeded with metadata whose list of deployments is no list.
+#[tokio::test]
+async fn a_pass_with_metadata_that_cannot_be_understood_fails() {
+    for (deployments, is_good) in [(json!("none"), false), (json!([]), true), (Value::Null, true)] {
+        let dir = tempfile::tempdir().unwrap();
+        let (agent, report) = open_in(dir.path(), GIVEN, &json!({"deployments": deployments})).await;
+        let code = Box::pin(agent.run_once()).await.unwrap();
+        assert_eq!(code == std::process::ExitCode::SUCCESS, is_good, "{deployments}");
+        assert_eq!(report.events().iter().any(|event| event.code == Code::MetadataPartInvalid), !is_good);
+    }
+}
+
 #[tokio::test]
 async fn an_expired_url_is_signed_with_the_keys_of_the_metadata() {
     let forbidden = status("403 Forbidden", "<Message>User is not authorized to perform action</Message>");

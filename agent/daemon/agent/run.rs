@@ -82,11 +82,13 @@ impl Agent {
         let waiting = !self.ledger.outbox.is_empty();
         let snapshot = self.collector.snapshot();
         let nothing_received = snapshot.authority.is_none() && snapshot.sources.values().any(|source| source.failures > 0);
-        let troubled = self.trouble.has_given_up() || self.ledger.unstored.is_paused() || self.worklist.was_malformed();
+        let malformed = self.worklist.was_malformed() || self.collector.is_malformed();
+        let troubled = self.trouble.has_given_up() || self.ledger.unstored.is_paused() || malformed;
         if !(failed || waiting || nothing_received || troubled) {
             return Ok(exit::OK);
         }
-        let why = self.publisher.page.as_ref().map(|page| headline(&tree(page, true))).unwrap_or_default();
+        let of_page = || self.publisher.page.as_ref().map(|page| headline(&tree(page, true))).unwrap_or_default();
+        let why = if self.collector.is_malformed() { "parts of the metadata cannot be understood".to_owned() } else { of_page() };
         let remedy = "see `heat-node-agent status`; its actions are in the journal: journalctl -t heat-node-agent";
         print_error(&Error::permanent(why).context("something failed").remedy(remedy));
         Ok(exit::FAILED)
