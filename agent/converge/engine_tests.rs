@@ -1425,7 +1425,7 @@ async fn a_helper_that_is_not_there_has_nothing_to_apply() {
     }
 }
 
-/// docker on a node with another runtime: a condition keeps it off, and its restart is what stops it.
+/// docker on a node with another runtime: a condition keeps it from starting, and its restart is what stops it.
 #[tokio::test]
 async fn a_unit_whose_start_is_blocked_is_not_said_to_run() {
     let file = File::public("/etc/systemd/system/docker.service.d/10.conf", "[Unit]\nConditionPathExists=!/\n");

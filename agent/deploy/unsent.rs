@@ -1,7 +1,7 @@
-//! Results that Heat does not have yet: what 55-heat-config leaves beside the record of a deployment until its result has been told
+//! Results that Heat does not have yet: what 55-heat-config leaves beside the record of a deployment until its result has been sent
 //! (heat-protocol.md R30, R31).
 //!
-//! `ID.unsent` is made before the deployment begins, is locked while it runs, and goes when the result is told. One that nobody has locked
+//! `ID.unsent` is made before the deployment begins, is locked while it runs, and goes when Heat has the result. One that nobody has locked
 //! belongs to a run that was cut off, or to a result that Heat did not take. It has room for a status, so that a disk that the deployment
 //! has filled does not lose it.
 
@@ -33,7 +33,7 @@ pub fn result_file(deployed: &Path) -> PathBuf {
     deployed.with_extension("notify.json")
 }
 
-/// Whether the result of a deployment is still to be told.
+/// Whether the result of a deployment is still to be sent.
 ///
 /// # Errors
 /// If that cannot be looked at.
@@ -204,7 +204,7 @@ mod tests {
         assert!(seen.iter().all(|size| *size == 4 << 20), "{:?}", seen.iter().min());
     }
 
-    /// Attack: a script filled the disk and ended well, and Heat heard that it had been interrupted.
+    /// Attack: a script filled the disk and succeeded, and Heat heard that it had been interrupted.
     #[test]
     fn a_status_needs_no_room_that_was_not_there_before() {
         for status in [json!(0), json!(-9), json!("7"), json!("x".repeat(9000))] {

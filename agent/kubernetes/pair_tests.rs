@@ -358,7 +358,7 @@ impl Judge<'_> {
             self.components().iter().filter_map(|(_, words)| value(words, "cluster-cidr").map(str::to_owned)).collect();
         let is_warned = self.spec.warnings.iter().any(|warning| warning.problem.contains("--cluster-cidr"));
         if reported.len() > 1 && !is_warned {
-            self.wrong(format!("components are told several networks of pods: {reported:?}"));
+            self.wrong(format!("components get several networks of pods: {reported:?}"));
         }
     }
 

@@ -108,7 +108,7 @@ struct Tool {
 /// What has a result sent to Heat.
 struct Notifier {
     command: Vec<String>,
-    /// Whether it is this program, which is told the length, and says whether Heat may take the result later. Another one is asked once.
+    /// Whether it is this program, which gets the length, and says whether Heat may take the result later. Another one is asked once.
     is_own: bool,
 }
 

@@ -260,7 +260,7 @@ fn what_cannot_be_told_keeps_no_other_waiting() {
     for told in [3, 1] {
         let before = place.heard().len();
         assert!(place.tool().work(&list).is_err());
-        assert_eq!(place.heard().len() - before, told, "each once in a run, and what is told never again");
+        assert_eq!(place.heard().len() - before, told, "each once in a run, and what Heat has never again");
     }
 }
 

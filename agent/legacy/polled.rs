@@ -1,6 +1,6 @@
 //! What os-collect-config says to its command of how current the metadata are.
 //!
-//! A result that is not told at once is told only where Heat is known to wait for it still: while it could not be told, Heat may have put
+//! A result that is not sent at once is sent only where Heat is known to wait for it still: while it could not be sent, Heat may have put
 //! another deployment in the place of this one, which a late result would complete.
 
 use super::machine::variable;

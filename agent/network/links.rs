@@ -237,7 +237,7 @@ pub fn forwarding_rules(output: &str, network: Option<Ipv4Net>) -> Vec<Words> {
 
 /// What lets pods reach what is outside of their network by the node's address, from `iptables -t nat -S POSTROUTING`. Only that: pods of
 /// other nodes, and their network policies, see a pod's own address. docker and CNI's bridge plugin would masquerade whatever leaves the
-/// bridge, so they are told not to.
+/// bridge, so they are configured not to.
 ///
 /// Without a network ours are taken away.
 #[must_use]

@@ -301,7 +301,7 @@ mod tests {
         assert!(lines.len() == 2 && lines[0].contains("state=ok") && lines[1].contains("unit=kubelet.service"), "{lines:?}");
         let lines = show(Code::ComponentRecovered, "kubelet.service", "");
         assert!(lines.lines().count() <= 1 && !lines.contains("state=failed"), "{lines}");
-        // Attack: one that was well again, and said so later, was shown as wrong behind the recovery of another one.
+        // Attack: one that was healthy again, and said so later, was shown as wrong behind the recovery of another one.
         show(Code::ComponentFailed, "kubelet.service", "again");
         show(Code::ComponentStopped, "etcd.service", "again");
         let quiet =

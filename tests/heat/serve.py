@@ -14,7 +14,7 @@ import sys
 import time
 
 app, port, config = sys.argv[1:4]
-# APP → its module, and whether it is told its configuration by arguments
+# APP → its module, and whether it gets its configuration by arguments
 MODULES = {"keystone": ("keystone.wsgi.api", False), "heat-api": ("heat.wsgi.api", True), "heat-api-cfn": ("heat.wsgi.cfn", True),
            "glance": ("glance.wsgi.api", False), "placement": ("placement.wsgi.api", False), "nova-api": ("nova.wsgi.osapi_compute", False),
            "neutron": ("neutron.wsgi.api", True), "cinder-api": ("cinder.wsgi.api", True),

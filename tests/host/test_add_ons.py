@@ -69,7 +69,7 @@ def test_add_ons_are_applied_once_and_what_is_wrong_with_them_is_told(hosts, sig
     assert service["spec"]["clusterIP"] == "10.254.0.10"
     assert "kubernetes cluster.local " in node.ask(f"{NAMESPACE}/configmaps/coredns")["data"]["Corefile"]
     assert len(node.ask("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/system:coredns")["subjects"]) == 1
-    # No node takes its pods: that is told, and is no failure of the master.
+    # No node takes its pods: that is reported, and is no failure of the master.
     told = signalled(server, "node")["add_ons"]
     assert told["coredns"].startswith("no: deployment kube-system/coredns: "), told
     waiting = {"phase": "Pending", "containerStatuses": [{"state": {"waiting": {"reason": "ImagePullBackOff", "message": "Back-off pulling image"}}}]}

@@ -105,7 +105,7 @@ def test_a_replaced_master_takes_the_place_of_its_dead_member(hosts, signal_serv
     for node in masters.nodes:
         assert f'"{node.host.name}=https://{IPS[node.host.name]}:2380"' in node.host.read(JOIN), "it would start without data"
 
-    # --- replaced by one that is told to join, while the one that is left to hear was away when the lost one acknowledged writes: if it
+    # --- replaced by one that is to join, while the one that is left to hear was away when the lost one acknowledged writes: if it
     # --- started as it was, these two would be a quorum without them ---
     second.host.link(up=False)
     wait_for(lambda: first.etcdctl("put", "/kept/0", "0", seconds=4), NET, "a leader among the first and the third")

@@ -20,7 +20,7 @@ from lib.sweep import chosen
 IP = "10.77.0.11"
 STATE = ("/var/lib/heat-node-agent", "/var/lib/heat-config", "/run/heat-config")
 TRACE = "/var/tmp/ran"
-# By file: made, written, synced, named, removed, given a mode. By socket: what systemd, Heat and the journal are told.
+# By file: made, written, synced, named, removed, given a mode. By socket: what systemd, Heat and the journal get.
 CALLS = "openat,mkdirat,write,fsync,fchmod,fchown,renameat,unlinkat,flock,sendmsg,sendto,writev,clone,clone3,kill"
 SCRIPT = f"#!/bin/sh\necho ran >>{TRACE}\nsync {TRACE}\nprintf done >$heat_outputs_path.o\necho out\n"
 WRAPPER = "/usr/local/bin/hook-run-under-strace"
@@ -126,7 +126,7 @@ def sweep(host: Host, server: SignalServer, where: str) -> tuple[list[str], coll
         return int(host.wait_for(code, what="the end of the traced runner"))
 
     def killed(call: str, at: int) -> bool:
-        """False where this run made fewer of these calls: what the journal and the bus are told varies a little."""
+        """False where this run made fewer of these calls: what the journal and the bus get varies a little."""
         fresh()
         status = under(f"-f -qq -o /dev/null -e trace={call} -e inject={call}:signal=KILL:when={at}")
         # 1: a signal that was not answered in time.
@@ -139,7 +139,7 @@ def sweep(host: Host, server: SignalServer, where: str) -> tuple[list[str], coll
         under(f"-f -qq -o /run/calls -e trace={CALLS}")
         counts.append(listed(host.read("/run/calls")))
         assert verdict(host, server, f"{where} without a kill") is None
-    # How much the journal and the bus are told follows the load of the machine: every call is tried that any run made.
+    # How much the journal and the bus get follows the load of the machine: every call is tried that any run made.
     calls = {call: max(count[call] for count in counts) for call in set().union(*counts)}
     surely = {call: min(count[call] for count in counts) for call in calls}
     wrong = []

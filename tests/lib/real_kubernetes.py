@@ -129,7 +129,7 @@ class RealCluster:
         return self.nodes[name]
 
     def leaves(self, name: str):
-        """A node is gone for good, with its disks; the cluster is told."""
+        """A node is gone for good, with its disks; the cluster knows."""
         node = self.nodes.pop(name)
         node.host.down()
         node.server.stop()

@@ -360,7 +360,7 @@ async fn nothing_is_begun_whose_result_has_no_room_in_the_outbox() {
     }
     let told: Vec<_> = report.events().into_iter().filter(|event| event.code == Code::OutboxFull).collect();
     let ids: Vec<_> = told.iter().filter_map(|event| event.deployment_id.as_deref()).collect();
-    assert_eq!(ids, ["id-s1", "id-node1"], "each is told once");
+    assert_eq!(ids, ["id-s1", "id-node1"], "each is reported once");
     // What has no signal needs no room.
     poll(&mut agent, &fake, &[large.clone(), silent]).await;
     assert_eq!((agent.hook.id(), held(&agent)), (Some("id-silent1"), None));

@@ -458,7 +458,7 @@ impl MonitoredComponent {
         let is_first = self.state.is_some() && !std::mem::replace(&mut self.measured.is_judged, true);
         let seen = self.problem_now(failed, now);
         let (shown, kind) = (self.problem.as_ref().map(|one| one.kind), seen.as_ref().map(|one| one.kind));
-        // What was not measured since, or has just answered badly once, is not well again.
+        // What was not measured since, or has just answered badly once, is not healthy again.
         let is_unknown = (self.unit.is_some() && self.state.is_none()) || self.parts.iter().any(|part| part.bad.is_some());
         if shown.is_some() && kind.is_none() && is_unknown {
             return None;
@@ -588,7 +588,7 @@ fn gates_of(needs: &BTreeSet<Dependency>) -> impl Iterator<Item = &String> {
     needs.iter().filter_map(|need| if let Dependency::Gate(gate) = need { Some(gate) } else { None })
 }
 
-/// Every component of a node. Times are those of [`Clock::steady`]: a clock that is set makes nothing healthy or ill.
+/// Every component of a node. Times are those of [`Clock::steady`]: a clock that is set makes nothing healthy or unhealthy.
 #[derive(Debug, Default)]
 pub(super) struct ComponentHealth {
     components: Vec<MonitoredComponent>,

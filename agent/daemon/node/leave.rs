@@ -77,7 +77,7 @@ impl Node {
                 }
                 Err(error) => error.context("leaving etcd's cluster"),
             };
-            // Others that cannot leave either are told at each try; what counts is who has not been healthy all the time.
+            // Whether others cannot leave either is asked at each try; what counts is who has not been healthy all the time.
             let all_leave = error.kind() == ErrorKind::Refused && departure.all_leave().await.unwrap_or_default();
             if waiting.is_over(error.kind(), &host.clock) {
                 // Whether it is a member still decides whether it is looked after.

@@ -159,9 +159,9 @@ fn a_node_goes_back_only_where_it_may_and_says_why_not() {
     assert_eq!(why(closed(), StepId::Gate("api".into())), "not rolled back to generation 2: the update changes volumes");
     assert!(why(healthy(), StepId::Gate("kubelet".into())).ends_with("what failed does not depend on what the update changed"));
     // By its unit: a gate and the unit behind it are one component.
-    let ill = || previous(Replaced { unhealthy: BTreeSet::from(["api".to_owned()]), ..Replaced::default() });
-    assert!(why(ill(), StepId::Gate("api".into())).ends_with("api was not healthy before the update either"));
-    assert!(why(ill(), StepId::Unit("api.service".into())).contains("not healthy before"));
+    let unhealthy = || previous(Replaced { unhealthy: BTreeSet::from(["api".to_owned()]), ..Replaced::default() });
+    assert!(why(unhealthy(), StepId::Gate("api".into())).ends_with("api was not healthy before the update either"));
+    assert!(why(unhealthy(), StepId::Unit("api.service".into())).contains("not healthy before"));
     // Only where there is somewhere to go is time set aside for it.
     let minutes = Duration::from_mins;
     assert_eq!(closed().reserve(minutes(60)), Duration::ZERO);

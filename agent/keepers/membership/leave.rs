@@ -71,11 +71,11 @@ pub(crate) struct LeavingMember {
 /// What is done about a member that cannot leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unable {
-    /// The operator is told.
+    /// The operator hears of it.
     Refuse,
     /// It stays in the list of members.
     Abandon,
-    /// The only member stays, and nobody is told: its cluster ends with it.
+    /// The only member stays, and nobody hears of it: its cluster ends with it.
     Alone,
 }
 
@@ -720,7 +720,7 @@ mod tests {
         }
         let file = tree.read(Path::new(&join.file), FILE_LIMIT).unwrap().unwrap();
         assert!(String::from_utf8(file).unwrap().contains("existing"), "etcd does not begin a cluster of its own");
-        // Masters that find each other by discovery are told no list.
+        // Masters that find each other by discovery get no list.
         stage.data(wal::tests::LOG);
         record(&tree, &LeavingMember { id: own, others: Vec::new() }).unwrap();
         assert!(come_back(&tree, &tree, &Desired::default()).unwrap() && !data(&tree, ETCD_DATA).unwrap().is_present());

@@ -347,7 +347,7 @@ async fn a_member_that_the_cluster_does_not_have_is_added_once() {
     let asked = stage.asked().split_off(before);
     let added: Vec<&String> = asked.iter().filter(|line| line.contains("/cluster/member/")).collect();
     assert_eq!(added, [&format!("POST /v3/cluster/member/add {}", json!({"peerURLs": [OWN]}))]);
-    // With no id that is made of its token this may be any cluster: an operator is told what to type.
+    // With no id that is made of its token this may be any cluster: an operator gets the commands.
     stage.other.play(look(2));
     let error = stage.http.settle(&stage.root, &stage.join, &DEPLOYMENT).await.unwrap_err();
     assert!(error.suggested_remedy().unwrap_or_default().contains("member add m1 --peer-urls="), "{error}");
