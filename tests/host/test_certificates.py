@@ -204,7 +204,7 @@ BAD = [("spoil", "expired", "expired"), ("spoil", "not-yet-valid", "not valid be
        ("spoil", "html", "Magnum"), ("spoil", "empty", "pem"), ("spoil", "null", "pem"), ("status", 401, "401"), ("status", 403, "403")]
 
 
-def test_one_cause_each_and_nothing_is_replaced(cluster, magnum):
+def test_one_cause_each_and_nothing_is_replaced(cluster, magnum, tmp_path):
     server = magnum()
     worker = cluster("worker", server, KUBELET_OPTIONS="--register-node=false")  # no API is there
     files, before = worker.checksums(), worker.started()
@@ -240,6 +240,32 @@ def test_one_cause_each_and_nothing_is_replaced(cluster, magnum):
     assert not worker.mistakes() and worker.keys() == keys
     assert "203.0.113.7" in worker.host.sh(f"openssl x509 -in {KUBERNETES}/kubelet.crt -noout -ext subjectAltName")
     assert worker.restarted(before) == {"kubelet"}
+    only_what_has_expired_is_renewed_after_a_failed_update(worker, authority_of(server, "kubernetes", tmp_path / "now"))
+
+
+def only_what_has_expired_is_renewed_after_a_failed_update(worker: Node, authority: Authority):
+    """Near its end it is not; what else the update left undone stays so."""
+    host = worker.host
+    host.exec("systemctl", "mask", "-q", "--runtime", "containerd")
+    worker.update(HTTP_PROXY="http://192.0.2.9:3128", WAIT_TIMEOUT=900)
+    assert "containerd" in worker.result()
+    host.wait_for(lambda: host.journal(HNA_EVENT="UpdateIncomplete"), what="what the update left")
+    for left_days, is_renewed in ((40, False), (-1, True)):
+        host.exec("systemctl", "stop", UNIT)
+        for path, *_ in worker.certificates():
+            aged(worker.at(f"{path}.crt"), authority, since_days=200, left_days=left_days)
+        issued, before = worker.issued(), worker.started()
+        host.exec("systemctl", "start", UNIT)
+        if is_renewed:
+            host.wait_for(lambda: all(worker.issued()[path] != one for path, one in issued.items()), what="renewed certificates")
+            wait_for(lambda: "kubelet" in worker.restarted(before), 60, "a kubelet that reads its new certificate")
+            assert worker.restarted(before) <= {"kubelet", "kube-proxy"}, worker.restarted(before)
+        else:
+            host.wait_for(lambda: host.journal(HNA_EVENT="CertificateNearExpiry"), what="that nothing is renewed")
+            assert worker.issued() == issued
+    assert host.show("containerd.service", "LoadState")["LoadState"] == "masked"
+    assert "192.0.2.9" not in host.sh("systemctl show -P Environment containerd")
+    host.exec("systemctl", "unmask", "-q", "--runtime", "containerd")
 
 
 def test_a_change_of_the_authority_takes_three_steps(cluster, magnum, tmp_path):

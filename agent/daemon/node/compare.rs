@@ -115,7 +115,7 @@ impl Node {
     }
 
     /// Makes the node what it should be; whether that succeeded. Where certificates are the reason, the next try is held back.
-    async fn put_back(&self, spec: &NodeSpec, desired: &Desired, reason: TouchReason, repairs: &[Cause]) -> bool {
+    pub(super) async fn put_back(&self, spec: &NodeSpec, desired: &Desired, reason: TouchReason, repairs: &[Cause]) -> bool {
         self.put_back_within(spec.deadline, spec, desired, reason, repairs).await
     }
 

@@ -88,7 +88,7 @@ impl Node {
         }
         let drifted = match reference.extent {
             AppliedExtent::Whole => self.compare(spec, desired, systemd, generation).await?,
-            AppliedExtent::Part => self.compare_part(desired, systemd, generation).await?,
+            AppliedExtent::Part => self.compare_part(spec, desired, systemd, generation).await?,
             AppliedExtent::Nothing => false,
         };
         let seen = self.inspect_certificates(desired, generation)?;

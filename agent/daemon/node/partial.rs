@@ -1,28 +1,88 @@
 //! A node that has only a part of what was asked, because its last update failed on the way: it is looked at like any other, and
-//! nothing is put back. That would carry out the update that failed.
+//! nothing is put back. That would carry out the update that failed. Only certificates that have expired are renewed: whoever reads them
+//! serves nobody any more.
+
+use std::collections::BTreeSet;
 
 use serde_json::Value;
 
 use super::Node;
-use super::drift::{Cause, UpdateRemains};
+use super::drift::{self, Cause, UpdateRemains};
 use super::renewal::{self, WaitReason};
+use crate::daemon::pause::TouchReason;
 use crate::deploy::Reference;
-use crate::desired::Desired;
+use crate::desired::{Dependency, Desired};
 use crate::error::Result;
 use crate::error::remedy::Remedy;
-use crate::keepers::certificates::{CertificateInspection, first_end};
+use crate::keepers::certificates::{CertificateInspection, Due, due, first_end};
+use crate::kubernetes::NodeSpec;
 use crate::report::{Code, Event, Phase};
 use crate::systemd::Systemd;
 
 /// What is listed of it.
 const LIMIT: usize = 2000;
 
+/// The same node with nothing but its certificates, its files that are as they should be, and its units that run, or have failed for want of
+/// a certificate: what an update left undone stays undone.
+async fn expired_alone(desired: &Desired, found: &[Cause], systemd: &Systemd) -> Result<Desired> {
+    let mut alone = renewal::none(renewal::leaving(desired, found));
+    let mut units = Vec::new();
+    for unit in std::mem::take(&mut alone.units) {
+        let state = systemd.unit(&unit.name).await?;
+        if state.load_state == "loaded" && (state.may_run() || state.is_failed()) {
+            units.push(unit);
+        }
+    }
+    let (names, directories) = (units.iter().map(|unit| unit.name.clone()).collect(), &alone.directories);
+    let directories: BTreeSet<String> = directories.iter().map(|directory| directory.path.clone()).collect();
+    let remains = |need: &Dependency| provides(&names, &directories, need);
+    units.iter_mut().for_each(|unit| unit.needs.retain(remains));
+    alone.directories.iter_mut().for_each(|directory| directory.needs.retain(remains));
+    Ok(Desired {
+        units,
+        volumes: Vec::new(),
+        gates: Vec::new(),
+        watched: Vec::new(),
+        objects: Vec::new(),
+        add_ons: Vec::new(),
+        flannel: None,
+        etcd_join: None,
+        ..alone
+    })
+}
+
+/// Whether what a step needs is still a step's, or one's that is not asked for any more.
+fn provides(units: &BTreeSet<String>, directories: &BTreeSet<String>, need: &Dependency) -> bool {
+    match need {
+        Dependency::Certificates => true,
+        Dependency::Unit(name) => units.contains(name),
+        Dependency::Directory(path) => directories.contains(path),
+        Dependency::Volume(_)
+        | Dependency::Gate(_)
+        | Dependency::Object(_)
+        | Dependency::AddOn(_)
+        | Dependency::FlannelKey
+        | Dependency::EtcdMember => false,
+    }
+}
+
 impl Node {
     /// Whether somebody changed the node since its update failed. What the update left undone is reported once.
-    pub(super) async fn compare_part(&self, desired: &Desired, systemd: &Systemd, generation: u64) -> Result<bool> {
+    pub(super) async fn compare_part(
+        &self,
+        spec: &NodeSpec,
+        desired: &Desired,
+        systemd: &Systemd,
+        generation: u64,
+    ) -> Result<bool> {
         let volumes = self.volumes(systemd);
         let Some(inspection) = self.inspect_machine(desired, &volumes, systemd, generation).await? else { return Ok(true) };
         let (is_whole, is_unhealthy) = (!inspection.is_arriving, inspection.is_unhealthy);
+        let seen = inspection.certificates.as_deref();
+        if seen.is_some_and(|seen| due(seen, desired, self.host.clock.now()) == Due::Expired) {
+            let alone = expired_alone(desired, &inspection.found, systemd).await?;
+            self.renew_expired(spec, &alone, generation).await;
+        }
         let UpdateRemains { left, news } = self.remembered.separate_remains(generation, inspection.found, is_whole)?;
         let emit = |code, message, causes: &[Cause]| {
             let texts: Vec<&str> = causes.iter().map(|cause| cause.text.as_str()).collect();
@@ -36,6 +96,13 @@ impl Node {
             emit(Code::NodeDrift, "the node was changed after its update failed", &news);
         }
         Ok(is_unhealthy || !news.is_empty())
+    }
+
+    async fn renew_expired(&self, spec: &NodeSpec, alone: &Desired, generation: u64) {
+        let reason = TouchReason { generation, ordered: None, renews: true, drifted: true, beside: drift::digest(&[]) };
+        if !self.pause.holds(reason) {
+            self.put_back(spec, alone, reason, &[]).await;
+        }
     }
 
     /// What a renewal that is due waits for, which is reported: the node may run well for months, and would fail at the end of a

@@ -77,8 +77,9 @@ pub(super) fn awaits_deployment(first_end: Timestamp, deployment: &str, now: Tim
         _ => "the first one is close to its end",
     };
     let end = first_end.rfc3339();
-    let cause =
-        format!("no certificate is renewed until a deployment succeeds: the last update failed partway; {stage}, at {end}");
+    let cause = format!(
+        "no certificate is renewed before it has expired, until a deployment succeeds: the last update failed partway; {stage}, at {end}"
+    );
     let rerun = format!("`heat-node-agent rerun {}`", argument(deployment));
     WaitReason::Deployment {
         cause,
