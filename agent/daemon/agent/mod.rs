@@ -17,6 +17,7 @@ mod disk;
 pub(crate) mod ending;
 mod failure_pause;
 mod hook;
+mod etcd_snapshots;
 mod ledger;
 mod node_conditions;
 mod node_task;
@@ -35,6 +36,7 @@ use std::sync::Arc;
 use self::disk::{Disk, RetainedData};
 use self::failure_pause::FailurePause;
 use self::hook::HookTask;
+use self::etcd_snapshots::EtcdSnapshots;
 use self::ledger::Ledger;
 use self::node_conditions::NodeConditions;
 use self::node_task::NodeTask;
@@ -117,6 +119,7 @@ impl Agent {
         let ledger = Ledger::open(Rc::clone(&host), outbox, progress.clone())?;
         let programs = Rc::new(Programs::new(Arc::clone(state), systemd.clone(), clock.clone())?);
         let conditions = NodeConditions::new(Rc::clone(&host), Rc::clone(&http));
+        let snapshots = EtcdSnapshots::new(Rc::clone(&host), Rc::clone(&programs));
         let node = Node::new(Rc::clone(&host), http, keystone, Rc::clone(&programs), progress.clone());
         let arrivals = order_files::watch(state, publisher.run_dir.as_ref())?;
         warn_of_settings(settings, report);
@@ -132,7 +135,7 @@ impl Agent {
             ledger,
             worklist: Worklist::new(),
             hook: HookTask::new(Rc::clone(&programs)),
-            node_task: NodeTask::new(node, conditions, clock),
+            node_task: NodeTask::new(node, conditions, snapshots, clock),
             programs,
             progress,
             disk: Disk::default(),
