@@ -145,8 +145,11 @@ impl Agent {
         let grace = self.hook.until_grace_is_over(self.host.settings.deploy.replaced_grace).filter(|_| !self.trouble.is_paused());
         let conditions = self.node_task.conditions.until_due();
         let snapshots = self.node_task.snapshots.until_due();
-        let pause =
-            [wake, watchdog, page, more, grace, conditions, snapshots].into_iter().flatten().min().unwrap_or(Duration::from_hours(1));
+        let pause = [wake, watchdog, page, more, grace, conditions, snapshots]
+            .into_iter()
+            .flatten()
+            .min()
+            .unwrap_or(Duration::from_hours(1));
         tokio::select! {
             change = self.collector.changed() => self.polled(change),
             (id, ran) = self.hook.ended() => self.hook_ended(&id, ran),

@@ -13,7 +13,7 @@ use nix::unistd::geteuid;
 
 pub(crate) use self::tool::RestoredMember;
 pub(in crate::keepers) use self::tool::client_arguments;
-use self::tool::{restore, save, status};
+use self::tool::{own, restore, save, status};
 use crate::clock::{Clock, Timestamp};
 use crate::desired::EtcdMember;
 use crate::error::{Context, Error, Result};
@@ -146,12 +146,18 @@ pub(crate) fn kept(root: &Tree) -> Result<Vec<Snapshot>> {
 pub(crate) fn check_whole(root: &Tree, file: &Path) -> Result<u64> {
     match root.facts_followed(file)? {
         Some(facts) if facts.kind == FileKind::File && facts.size > PAGE && facts.size % PAGE == SUM => Ok(facts.size),
-        Some(facts) if facts.kind == FileKind::File => Err(Error::refused(format!("{} bytes are no whole snapshot of etcd", facts.size))
-            .rule("a snapshot is the database's pages and a checksum behind them")),
+        Some(facts) if facts.kind == FileKind::File => {
+            Err(Error::refused(format!("{} bytes are no whole snapshot of etcd", facts.size))
+                .rule("a snapshot is the database's pages and a checksum behind them"))
+        }
         Some(_) => Err(Error::refused("it is no file")),
         None => Err(Error::refused("there is no such file")),
     }
-    .map_err(|error| error.context(format!("reading {}", file.display())).remedy("use a file that `etcdctl snapshot save` or `heat-node-agent etcd snapshot` wrote"))
+    .map_err(|error| {
+        error
+            .context(format!("reading {}", file.display()))
+            .remedy("use a file that `etcdctl snapshot save` or `heat-node-agent etcd snapshot` wrote")
+    })
 }
 
 /// What snapshots are taken with.
@@ -177,7 +183,8 @@ impl SnapshotKeeper<'_> {
         self.root.create_dir(directory, Attributes::mode(0o700))?;
         let is_own = |facts: crate::files::PathMetadata| facts.kind == FileKind::Directory && facts.owner.0 == geteuid().as_raw();
         if !self.root.facts(directory)?.is_some_and(is_own) {
-            return Err(Error::refused(format!("{DIRECTORY} is no directory of root's")).remedy(format!("`mv {DIRECTORY} {DIRECTORY}.other`")));
+            return Err(Error::refused(format!("{DIRECTORY} is no directory of root's"))
+                .remedy(format!("`mv {DIRECTORY} {DIRECTORY}.other`")));
         }
         self.root.set_attributes(directory, Attributes::mode(0o700))?;
         let Some(_lock) = self.root.lock(&directory.join("lock"))? else {
@@ -253,9 +260,14 @@ impl SnapshotKeeper<'_> {
 
 fn no_space(directory: &Path, space: Space, size: u64) -> Error {
     let mib = |bytes: u64| bytes.div_ceil(1 << 20);
-    Error::transient(format!("{} has {} MiB free, and a snapshot needs {}", directory.display(), mib(space.free), mib(space.needed(size))))
-        .rule("behind a snapshot as much must be free as etcd's database takes, and a tenth of the file system (128 MiB to 1 GiB)")
-        .remedy("extend the volume, free space there, or turn snapshots off: [etcd] snapshot_interval = 0")
+    Error::transient(format!(
+        "{} has {} MiB free, and a snapshot needs {}",
+        directory.display(),
+        mib(space.free),
+        mib(space.needed(size))
+    ))
+    .rule("behind a snapshot as much must be free as etcd's database takes, and a tenth of the file system (128 MiB to 1 GiB)")
+    .remedy("extend the volume, free space there, or turn snapshots off: [etcd] snapshot_interval = 0")
 }
 
 /// Verifies a file, which names the revision; then makes of it the data of a member that is the only one of a new cluster.
@@ -271,14 +283,22 @@ pub(crate) async fn verify(root: &Tree, programs: &Programs, file: &Path) -> Res
 ///
 /// # Errors
 /// If there is no space, or the checksum is wrong.
-pub(crate) async fn unpack(root: &Tree, programs: &Programs, file: &Path, directory: &Path, member: &RestoredMember) -> Result<()> {
+pub(crate) async fn unpack(
+    root: &Tree,
+    programs: &Programs,
+    file: &Path,
+    directory: &Path,
+    member: &RestoredMember,
+) -> Result<()> {
     let size = check_whole(root, file)?;
     let space = Space::of(root, &PathBuf::from(ETCD_DATA))?;
     // The database, and a log of 64 MB beside it.
     if space.free < size + LEAST_RESERVE {
         return Err(no_space(Path::new(ETCD_DATA), space, size));
     }
-    restore(programs, file, directory, member).await
+    own(programs, &["install", "-d", "-m", "0700", "-o", "etcd", "-g", "etcd", ETCD_DATA]).await?;
+    restore(programs, file, directory, member).await?;
+    own(programs, &["chown", "-hR", "etcd:etcd", &directory.display().to_string()]).await
 }
 
 #[cfg(test)]
@@ -298,8 +318,17 @@ mod tests {
         let one = snapshot(0, 1);
         assert_eq!(one.name(), "20260301T120000Z-r7.db");
         assert_eq!(Snapshot::of(&one.name(), one.bytes), Some(one));
-        for other in ["unverified", "20260301T120000Z-r7.db.part", "20260301T120000Z-r.db", "20261301T120000Z-r7.db", "20260301T120000Z-r07.db",
-            "20260301T120000-r7.db", "lock", "-r7.db", "2026ä301T120000Z-r7.db"] {
+        for other in [
+            "unverified",
+            "20260301T120000Z-r7.db.part",
+            "20260301T120000Z-r.db",
+            "20261301T120000Z-r7.db",
+            "20260301T120000Z-r07.db",
+            "20260301T120000-r7.db",
+            "lock",
+            "-r7.db",
+            "2026ä301T120000Z-r7.db",
+        ] {
             assert_eq!(Snapshot::of(other, 1), None, "{other}");
         }
     }

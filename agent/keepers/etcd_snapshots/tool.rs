@@ -66,6 +66,14 @@ pub(super) async fn restore(programs: &Programs, file: &Path, directory: &Path, 
     offline(programs, words).await.map(drop)
 }
 
+/// Has root's programs give something to etcd's user.
+pub(super) async fn own(programs: &Programs, argv: &[&str]) -> Result<()> {
+    match run(programs, argv.iter().map(|&word| word.to_owned()).collect()).await? {
+        Ran::Ended(_) => Ok(()),
+        Ran::NotStarted(why) => Err(Error::permanent(why)),
+    }
+}
+
 /// By the tool for files where it is installed.
 async fn offline(programs: &Programs, words: Vec<String>) -> Result<String> {
     let argv = |tool: &str| [vec![tool.to_owned()], words.clone()].concat();
@@ -124,7 +132,10 @@ mod tests {
     #[test]
     fn the_reason_is_found_among_the_lines_of_a_log() {
         for (said, expected) in [
-            ("{\"level\":\"info\"}\nError: snapshot missing hash but --skip-hash-check=false\n", "snapshot missing hash but --skip-hash-check=false"),
+            (
+                "{\"level\":\"info\"}\nError: snapshot missing hash but --skip-hash-check=false\n",
+                "snapshot missing hash but --skip-hash-check=false",
+            ),
             ("unexpected fault address 0x7\nfatal error: fault\n[signal SIGBUS]\n", "unexpected fault address 0x7"),
             ("{\"level\":\"info\"}\n", "it said nothing"),
             ("", "it said nothing"),
@@ -138,7 +149,10 @@ mod tests {
         let path = |name: &str| format!("/etc/etcd/certs/{name}");
         let own = ClientIdentity { certificate: path("admin.crt"), key: path("admin.key"), authority: path("ca.crt") };
         let shown: Vec<_> = client_arguments(Some(&own)).collect();
-        assert_eq!(shown, ["--cacert=/etc/etcd/certs/ca.crt", "--cert=/etc/etcd/certs/admin.crt", "--key=/etc/etcd/certs/admin.key"]);
+        assert_eq!(
+            shown,
+            ["--cacert=/etc/etcd/certs/ca.crt", "--cert=/etc/etcd/certs/admin.crt", "--key=/etc/etcd/certs/admin.key"]
+        );
         assert_eq!(client_arguments(None).count(), 0);
     }
 }

@@ -14,8 +14,8 @@ use super::component::{ComponentState, ComponentStatus};
 use super::condition_state::ConditionState;
 use super::event::Phase;
 use super::status::{
-    CertificatesStatus, Condition, DeploymentState, DeploymentStatus, EtcdSnapshotsStatus, IdentityStatus, NodeState, NodeStatus, PodNetworkStatus,
-    SourceStatus, StatusDocument, Subject, ThinPoolStatus,
+    CertificatesStatus, Condition, DeploymentState, DeploymentStatus, EtcdSnapshotsStatus, IdentityStatus, NodeState, NodeStatus,
+    PodNetworkStatus, SourceStatus, StatusDocument, Subject, ThinPoolStatus,
 };
 use super::text::{escaped, shortened};
 use super::volume::VolumeStatus;
