@@ -67,7 +67,83 @@ def test_snapshots_are_taken_verified_and_bounded(hosts, signal_server):
     now = kept(host)
     host.sh("fallocate -l $(( $(df --output=avail -B1 /var/lib/etcd | tail -n 1) - 64 * 1024 * 1024 )) /var/lib/etcd/ballast")
     assert "MiB free" in agent(host, "etcd", "snapshot", code=1)
-    # The newest one is never given up for another one.
-    assert kept(host) == now[-1:]
+    # Nothing is given up for one that does not fit all the same.
+    assert kept(host) == now
     host.sh("rm /var/lib/etcd/ballast")
     assert host.is_active("etcd.service") and host.is_active(UNIT)
+
+
+DATA = "/var/lib/etcd/default.etcd"
+# What is killed by its unit's name.
+BESIDE = ("systemd-run", "-q", "--collect", "--unit=restoring", "-E", "PATH=/usr/sbin:/usr/bin:/sbin:/bin")
+
+
+def restore(host, file: str, *words, code: int = 0) -> str:
+    return agent(host, "etcd", "restore", file, *words, code=code)
+
+
+def aside(host) -> list[str]:
+    return host.sh(f"cd {DATA}; ls -d member.replaced-* 2>/dev/null || :").split()
+
+
+def test_a_master_is_restored_and_a_restore_that_is_killed_goes_on(hosts, signal_server):
+    host = up(hosts, signal_server)
+    for number in range(50):
+        etcdctl(host, f"put /n/{number} {number}")
+    agent(host, "etcd", "snapshot", "/root/good.db")
+    etcdctl(host, "put late x")
+    # --- what is refused changes nothing ---
+    before = host.sh(f"find {DATA} -type d | sort; systemctl show -p MainPID etcd {UNIT}")
+    host.sh("head -c 10000 /root/good.db >/root/cut.db; cp /root/good.db /root/flipped.db; "
+            "printf X | dd of=/root/flipped.db bs=1 seek=9000 conv=notrunc 2>/dev/null; echo no >/root/text")
+    assert "this node's etcd is healthy" in restore(host, "/root/good.db", "--new-cluster", code=1)
+    assert host.sh(f"find {DATA} -type d | sort; systemctl show -p MainPID etcd {UNIT}") == before
+    host.exec("systemctl", "stop", "etcd")
+    before = host.sh(f"find {DATA} -type f | sort; systemctl show -p MainPID {UNIT}")
+    for file, why in (("/root/cut.db", "no whole snapshot"), ("/root/text", "no whole snapshot"), ("/root/none", "no such file"), ("/root", "is no file"),
+                      ("/root/flipped.db", "sha256")):
+        assert why in restore(host, file, "--new-cluster", code=1), file
+    assert "pass --new-cluster" in restore(host, "/root/good.db", code=1)
+    assert "would unpack /root/good.db" in restore(host, "/root/good.db", "--dry-run", code=2)
+    host.sh(f"rm -rf {DATA}/restoring")
+    assert host.sh(f"find {DATA} -type f | sort; systemctl show -p MainPID {UNIT}") == before and not host.exists("/var/lib/heat-node-agent/etcd-restore.json")
+    # --- its data is gone, and the command is killed while etcd starts ---
+    host.sh(f"rm -r {DATA}/member; mkdir -p /run/systemd/system/etcd.service.d; "
+            "printf '[Service]\\nExecStartPre=/bin/sleep 15\\n' >/run/systemd/system/etcd.service.d/slow.conf; systemctl daemon-reload")
+    host.exec(*BESIDE, "heat-node-agent", "etcd", "restore", "/root/good.db", "--new-cluster")
+    host.wait_for(lambda: host.exists(f"{DATA}/member/wal"), what="the new data")
+    host.sh("systemctl kill -s KILL restoring; systemctl reset-failed restoring || :")
+    assert not host.is_active(UNIT) and host.exists("/var/lib/heat-node-agent/etcd-restore.json")
+    host.sh("rm /run/systemd/system/etcd.service.d/slow.conf; systemctl daemon-reload")
+    assert "has begun" in restore(host, "/root/flipped.db", "--new-cluster", code=1)
+    said = restore(host, "/root/good.db", "--new-cluster")
+    assert "unpacked" not in said and "etcd is restored" in said, said
+    is_restored(host)
+    assert aside(host) == []
+    # --- data that is there is kept beside; killed before it is replaced ---
+    etcdctl(host, "put late y")
+    host.sh("printf '[Service]\\nExecStopPost=/bin/sleep 15\\n' >/run/systemd/system/etcd.service.d/slow.conf; systemctl daemon-reload")
+    host.popen("systemctl", "stop", "etcd")
+    host.wait_for(lambda: host.show("etcd.service", "ActiveState")["ActiveState"] == "deactivating", what="etcd on its way down")
+    host.exec(*BESIDE, "heat-node-agent", "etcd", "restore", "/root/good.db", "--new-cluster")
+    host.wait_for(lambda: host.exists("/var/lib/heat-node-agent/etcd-restore.json"), what="a restore that has begun")
+    host.sh("systemctl kill -s KILL restoring; rm /run/systemd/system/etcd.service.d/slow.conf; systemctl daemon-reload")
+    assert aside(host) == []
+    # Whatever runs meanwhile, as after a boot.
+    host.exec("systemctl", "start", "etcd", UNIT)
+    assert etcdctl(host, "get late --print-value-only") == "y"
+    restore(host, "/root/good.db", "--new-cluster")
+    is_restored(host)
+    old, = aside(host)
+    assert host.exists(f"{DATA}/{old}/wal")
+
+
+def is_restored(host):
+    """All of the snapshot is there and nothing newer, everything runs, and the agent has nothing to say against it."""
+    assert etcdctl(host, "get --prefix /n/ --keys-only").split() == sorted(f"/n/{number}" for number in range(50))
+    assert etcdctl(host, "get late") == "" and etcdctl(host, "put later z") == "OK"
+    assert set(host.sh(f"stat -c %U {DATA}/member {DATA}/member/snap/db {DATA}/member/wal").split()) == {"etcd"}
+    assert not host.exists("/var/lib/heat-node-agent/etcd-restore.json") and not host.exists(f"{DATA}/restoring")
+    assert host.is_active(UNIT) and host.is_active("etcd.service")
+    assert "nothing differs" in agent(host, "repair", "--dry-run")
+    host.wait_for(lambda: json.loads(host.exec("heat-node-agent", "status", "--json", check=False).stdout)["overall"] == "ready", what="a node that is ready")

@@ -175,7 +175,7 @@ impl Restore<'_> {
         let mut text = format!("etcd is restored: {} is the only member of a new cluster.\n", own.name);
         if !others.is_empty() {
             text.push_str("Left to do, one master after the other, each when etcd is healthy on the one before:\n");
-            others.iter().for_each(|line| text.push_str(&format!("  {line}\n")));
+            text.extend(others.iter().map(|line| format!("  {line}\n")));
         }
         print(&harmless(&text)).map(|()| exit::OK)
     }

@@ -35,7 +35,7 @@ pub(in crate::daemon) struct NodeTask {
     /// The conditions of the node's object in Kubernetes are kept.
     pub(super) conditions: NodeConditions,
     /// Snapshots of its etcd are taken.
-    pub(in crate::daemon) snapshots: EtcdSnapshots,
+    pub(in crate::daemon) snapshots: Box<EtcdSnapshots>,
 }
 
 /// The network of pods of the node in place is watched.
@@ -58,7 +58,7 @@ impl NodeTask {
             pod_network: PodNetworkTask::default(),
             health: BackgroundTask::default(),
             conditions,
-            snapshots,
+            snapshots: Box::new(snapshots),
         }
     }
 

@@ -92,7 +92,7 @@ impl Space {
     fn of(root: &Tree, place: &Path) -> Result<Self> {
         let path = root.base().join(place.strip_prefix("/").unwrap_or(place));
         let found = statvfs(&path).context(|| format!("inspecting {}", place.display()))?;
-        let bytes = |blocks| u64::from(blocks) * u64::from(found.fragment_size());
+        let bytes = |blocks: u64| blocks.saturating_mul(found.fragment_size());
         Ok(Self { free: bytes(found.blocks_available()), total: bytes(found.blocks()) })
     }
 

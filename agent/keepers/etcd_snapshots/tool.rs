@@ -105,7 +105,7 @@ async fn run(programs: &Programs, argv: Vec<String>) -> Result<Ran> {
     let lost = || Error::transient(format!("{tool} ended without a result"));
     let ran = programs.run_anew(KEY, &job).await?.ok_or_else(lost)?;
     if let Some(why) = &ran.not_started {
-        return Ok(Ran::NotStarted(why.to_string()));
+        return Ok(Ran::NotStarted(why.causes.join(": ")));
     }
     if ran.status == 0 {
         return Ok(Ran::Ended(ran.stdout));
