@@ -1,6 +1,9 @@
 """Snapshots of etcd on its volume: taken by themselves and by hand, verified, bounded."""
 import json
 
+import pytest
+from lib.common import wait_for
+from lib.masters import IPS, Masters, listed
 from lib.node import NODE, UNIT, VDB, VDC, bring_up
 
 IP = NODE["KUBE_NODE_IP"]
@@ -147,3 +150,41 @@ def is_restored(host):
     assert host.is_active(UNIT) and host.is_active("etcd.service")
     assert "nothing differs" in agent(host, "repair", "--dry-run")
     host.wait_for(lambda: json.loads(host.exec("heat-node-agent", "status", "--json", check=False).stdout)["overall"] == "ready", what="a node that is ready")
+
+
+@pytest.mark.longer
+def test_nothing_is_restored_beside_a_quorum_and_the_others_join_as_it_is_printed(hosts, signal_server, tmp_path):
+    masters = Masters(hosts, signal_server, tmp_path)
+    first, second, third = masters.nodes
+    masters.up()
+    wait_for(masters.healthy, 120, "etcd of three members")
+    before = listed(first)
+    first.etcdctl("put", "/kept/1", "1")
+    assert "no etcd volume" in agent(first.host, "etcd", "snapshot", code=1)
+    agent(first.host, "etcd", "snapshot", "/root/good.db")
+    # --- a quorum lives, here or at the others ---
+    assert "its cluster has a quorum" in restore(first.host, "/root/good.db", "--new-cluster", code=1)
+    first.host.sh("systemctl stop etcd")
+    assert "its cluster has a quorum" in restore(first.host, "/root/good.db", "--new-cluster", code=1)
+    assert listed(second) == before
+    # --- it is lost ---
+    for node in (second, third):
+        node.host.sh(f"systemctl stop {UNIT} etcd")
+    # A member without a leader is none.
+    second.host.sh("systemctl start --no-block etcd")
+    said = restore(first.host, "/root/good.db", "--new-cluster")
+    lines = [line.strip().split(": ", 1) for line in said.splitlines() if line.startswith("  ")]
+    assert len(lines) == 6, said
+    assert list(listed(first)) == [f"https://{IPS['m1']}:2380"] and "restarted kube-apiserver" in said
+    wait_for(lambda: first.status()["overall"] == "ready", 120, "the first master")
+    hosts_by_name = {node.host.name: node.host for node in masters.nodes}
+    for where, line in lines:
+        host = first.host if where == "here" else hosts_by_name[where.removeprefix("on ")]
+        # etcd takes a member once the others have been connected for some seconds.
+        wait_for(lambda: host.exec("sh", "-c", line, check=False).returncode == 0, 120, line)
+    wait_for(masters.healthy, 120, "etcd of three members")
+    after = listed(first)
+    assert set(after) == set(before) and not set(after.values()) & set(before.values())
+    masters.have("/kept/", {"1"})
+    for node in masters.nodes:
+        wait_for(lambda: node.status()["overall"] == "ready", 300, f"{node.host.name} ready")
