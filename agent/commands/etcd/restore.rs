@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Master;
+use super::master::{BY_HAND, Master};
 use crate::clock::{Clock, patience};
 use crate::commands::print;
 use crate::converge::etcd::Etcd;
@@ -17,7 +17,7 @@ use crate::daemon::{UNIT, take_lock};
 use crate::error::{Error, Result};
 use crate::files::{Attributes, Lock, Tree};
 use crate::http::Http;
-use crate::keepers::etcd_snapshots::{RestoredMember, stamp, unpack, verify};
+use crate::keepers::etcd_snapshots::{RestoredMember, Tools, stamp, unpack, verify};
 use crate::keepers::membership::restore::{check_volume, is_restored, joining, look, replace};
 use crate::kubernetes::{ETCD_DATA, ETCD_UNIT};
 use crate::process::{exit, runtime};
@@ -92,12 +92,19 @@ struct Restore<'a> {
 }
 
 impl Restore<'_> {
+    fn tools(&self) -> Tools<'_> {
+        Tools { programs: &self.programs, key: BY_HAND }
+    }
+
     async fn run(&mut self, wanted: &RestoreArguments) -> Result<ExitCode> {
-        let Master { state, root, asked, own } = self.master;
+        let Master { state, root, asked, own, .. } = self.master;
+        if own.keeps_v2 {
+            return Err(Error::refused("Kubernetes up to 1.5 keeps its objects in etcd's v2 store, which snapshots lack"));
+        }
         let begun = marker(state, &self.file)?;
         check_volume(asked)?;
         look(&self.http, asked, own).await.permits(begun.is_some()).map_err(|error| error.context("restoring etcd"))?;
-        let revision = verify(root, &self.programs, &self.file).await?;
+        let revision = verify(root, self.tools(), &self.file).await?;
         let lines = [
             format!("unpack {} (revision {revision}) into {ETCD_DATA}/{UNPACKED}", self.file.display()),
             format!("stop heat-node-agent.service and {ETCD_UNIT}"),
@@ -124,7 +131,7 @@ impl Restore<'_> {
     }
 
     async fn carry_out(&mut self, begun: Option<RestoreMarker>, revision: u64) -> Result<ExitCode> {
-        let Master { state, root, asked, own } = self.master;
+        let Master { state, root, asked, own, .. } = self.master;
         let at = stamp(self.clock.now());
         let agent_ran = match &begun {
             Some(marker) => marker.agent_ran,
@@ -135,7 +142,7 @@ impl Restore<'_> {
         let unpacked = Path::new(ETCD_DATA).join(UNPACKED);
         if !is_restored(root, &member)? {
             root.remove_dir_all(&unpacked)?;
-            unpack(root, &self.programs, &self.file, &unpacked, &member).await?;
+            unpack(root, self.tools(), &self.file, &unpacked, &member).await?;
             let marker = RestoreMarker { schema: 1, file: self.file.clone(), token, agent_ran };
             state.write_json(Path::new(MARKER), &marker, Attributes::mode(0o600))?;
             said(&format!("unpacked revision {revision}"))?;

@@ -14,7 +14,7 @@ use crate::daemon::node::Node;
 use crate::deploy::{AppliedExtent, Reference};
 use crate::desired::EtcdMember;
 use crate::error::{Error, Result};
-use crate::keepers::etcd_snapshots::{Snapshot, SnapshotKeeper, first_pause, kept, shown};
+use crate::keepers::etcd_snapshots::{JOB, Snapshot, SnapshotKeeper, Tools, first_pause, kept, shown};
 use crate::programs::Programs;
 use crate::report::status::EtcdSnapshotsStatus;
 use crate::report::{Code, Event};
@@ -94,7 +94,8 @@ impl EtcdSnapshots {
         let (root, programs, clock) = (Arc::clone(&self.host.root), Rc::clone(&self.programs), self.host.clock.clone());
         let most = self.host.settings.snapshots_kept;
         self.task.start((), async move {
-            SnapshotKeeper { root: &root, programs: &programs, clock: &clock, own: &member }.take(most).await
+            let tools = Tools { programs: &programs, key: JOB };
+            SnapshotKeeper { root: &root, tools, clock: &clock, own: &member }.take(most).await
         });
     }
 

@@ -5,25 +5,26 @@
 
 mod tool;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use nix::sys::statvfs::statvfs;
 use nix::unistd::geteuid;
 
-pub(crate) use self::tool::RestoredMember;
 pub(in crate::keepers) use self::tool::client_arguments;
+pub(crate) use self::tool::{RestoredMember, Tools};
 use self::tool::{own, restore, save, status};
 use crate::clock::{Clock, Timestamp};
 use crate::desired::EtcdMember;
 use crate::error::{Context, Error, Result};
 use crate::files::{Attributes, FileKind, Tree};
 use crate::kubernetes::ETCD_DATA;
-use crate::programs::Programs;
 use crate::report::status::EtcdSnapshotsStatus;
 
 /// On the etcd volume.
 pub(crate) const DIRECTORY: &str = "/var/lib/etcd/snapshots";
+/// The job of whoever takes one there.
+pub(crate) const JOB: &str = "program-etcd-snapshot";
 /// The end of the name that a snapshot has until it is verified.
 const UNVERIFIED: &str = "unverified";
 /// What etcdctl writes beside that.
@@ -163,7 +164,7 @@ pub(crate) fn check_whole(root: &Tree, file: &Path) -> Result<u64> {
 /// What snapshots are taken with.
 pub(crate) struct SnapshotKeeper<'a> {
     pub(crate) root: &'a Tree,
-    pub(crate) programs: &'a Programs,
+    pub(crate) tools: Tools<'a>,
     pub(crate) clock: &'a Clock,
     pub(crate) own: &'a EtcdMember,
 }
@@ -245,10 +246,10 @@ impl SnapshotKeeper<'_> {
         let clear = || self.root.remove(&part).and_then(|_| self.root.remove(&file));
         clear()?;
         let saved = async {
-            save(self.programs, &self.own.access, &file).await?;
+            save(self.tools, &self.own.access, &file).await?;
             let size = check_whole(self.root, &file)?;
             self.root.set_attributes(&file, Attributes::mode(0o600))?;
-            Ok((status(self.programs, &file).await?, size))
+            Ok((status(self.tools, &file).await?, size))
         };
         let saved = saved.await;
         if saved.is_err() {
@@ -274,31 +275,27 @@ fn no_space(directory: &Path, space: Space, size: u64) -> Error {
 ///
 /// # Errors
 /// If it is no snapshot, or has been changed: the directory is not to be used then.
-pub(crate) async fn verify(root: &Tree, programs: &Programs, file: &Path) -> Result<u64> {
+pub(crate) async fn verify(root: &Tree, tools: Tools<'_>, file: &Path) -> Result<u64> {
     check_whole(root, file)?;
-    status(programs, file).await.map_err(|error| error.context(format!("reading {}", file.display())))
+    status(tools, file).await.map_err(|error| error.context(format!("reading {}", file.display())))
 }
 
 /// Makes the data of this member from a snapshot, in a directory that is not there yet on the file system of etcd's data.
 ///
 /// # Errors
 /// If there is no space, or the checksum is wrong.
-pub(crate) async fn unpack(
-    root: &Tree,
-    programs: &Programs,
-    file: &Path,
-    directory: &Path,
-    member: &RestoredMember,
-) -> Result<()> {
-    let size = check_whole(root, file)?;
-    let space = Space::of(root, &PathBuf::from(ETCD_DATA))?;
+pub(crate) async fn unpack(root: &Tree, tools: Tools<'_>, file: &Path, directory: &Path, member: &RestoredMember) -> Result<()> {
+    let (size, data) = (check_whole(root, file)?, Path::new(ETCD_DATA));
+    own(tools, &["install", "-d", "-m", "0700", "-o", "etcd", "-g", "etcd", ETCD_DATA]).await?;
+    let (free, needed) = (Space::of(root, data)?.free, size + LEAST_RESERVE);
     // The database, and a log of 64 MB beside it.
-    if space.free < size + LEAST_RESERVE {
-        return Err(no_space(Path::new(ETCD_DATA), space, size));
+    if free < needed {
+        let mib = |bytes: u64| bytes.div_ceil(1 << 20);
+        return Err(Error::transient(format!("{ETCD_DATA} has {} MiB free, and the snapshot needs {}", mib(free), mib(needed)))
+            .remedy("extend the volume, or move what is beside etcd's data off it"));
     }
-    own(programs, &["install", "-d", "-m", "0700", "-o", "etcd", "-g", "etcd", ETCD_DATA]).await?;
-    restore(programs, file, directory, member).await?;
-    own(programs, &["chown", "-hR", "etcd:etcd", &directory.display().to_string()]).await
+    restore(tools, file, directory, member).await?;
+    own(tools, &["chown", "-hR", "etcd:etcd", &directory.display().to_string()]).await
 }
 
 #[cfg(test)]

@@ -10,8 +10,14 @@ use crate::error::{Error, Result};
 use crate::programs::{Job, Programs};
 use crate::report::text::{escaped, shortened};
 
-/// Who asks anew waits for the end of what was asked before.
-const KEY: &str = "program-etcd-snapshot";
+/// For whom a tool runs: each has one at a time, and whoever asks anew waits for the end of what was asked before.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tools<'a> {
+    pub(crate) programs: &'a Programs,
+    /// Of the job.
+    pub(crate) key: &'static str,
+}
+
 /// A database has 8 GB at most.
 const TRANSFER_LIMIT_MS: u64 = 15 * 60 * 1000;
 const CLIENT: &str = "etcdctl";
@@ -33,26 +39,26 @@ pub(in crate::keepers) fn client_arguments(identity: Option<&ClientIdentity>) ->
 }
 
 /// Saves the keys of a server into a file, by way of FILE.part.
-pub(super) async fn save(programs: &Programs, access: &EtcdAccess, file: &Path) -> Result<()> {
+pub(super) async fn save(tools: Tools<'_>, access: &EtcdAccess, file: &Path) -> Result<()> {
     let mut argv = vec![CLIENT.to_owned(), format!("--endpoints={}", access.endpoint)];
     argv.extend(client_arguments(access.identity.as_ref()));
     argv.extend(["snapshot".to_owned(), "save".to_owned(), file.display().to_string()]);
-    match run(programs, argv).await? {
+    match run(tools, argv).await? {
         Ran::Ended(_) => Ok(()),
         Ran::NotStarted(why) => Err(not_installed(&why)),
     }
 }
 
 /// The revision of a snapshot whose pages are sound.
-pub(super) async fn status(programs: &Programs, file: &Path) -> Result<u64> {
+pub(super) async fn status(tools: Tools<'_>, file: &Path) -> Result<u64> {
     let words = ["--write-out=json", "snapshot", "status"].map(str::to_owned);
-    let said = offline(programs, words.into_iter().chain([file.display().to_string()]).collect()).await?;
+    let said = offline(tools, words.into_iter().chain([file.display().to_string()]).collect()).await?;
     let status = json::answer(said.trim().as_bytes()).map_err(Error::from)?;
     let revision = status.get("revision").and_then(serde_json::Value::as_u64);
     revision.ok_or_else(|| Error::permanent("etcd's tool names no revision of the snapshot"))
 }
 
-pub(super) async fn restore(programs: &Programs, file: &Path, directory: &Path, member: &RestoredMember) -> Result<()> {
+pub(super) async fn restore(tools: Tools<'_>, file: &Path, directory: &Path, member: &RestoredMember) -> Result<()> {
     let words = vec![
         "snapshot".to_owned(),
         "restore".to_owned(),
@@ -63,24 +69,24 @@ pub(super) async fn restore(programs: &Programs, file: &Path, directory: &Path, 
         format!("--initial-advertise-peer-urls={}", member.peer),
         format!("--initial-cluster-token={}", member.token),
     ];
-    offline(programs, words).await.map(drop)
+    offline(tools, words).await.map(drop)
 }
 
 /// Has root's programs give something to etcd's user.
-pub(super) async fn own(programs: &Programs, argv: &[&str]) -> Result<()> {
-    match run(programs, argv.iter().map(|&word| word.to_owned()).collect()).await? {
+pub(super) async fn own(tools: Tools<'_>, argv: &[&str]) -> Result<()> {
+    match run(tools, argv.iter().map(|&word| word.to_owned()).collect()).await? {
         Ran::Ended(_) => Ok(()),
         Ran::NotStarted(why) => Err(Error::permanent(why)),
     }
 }
 
 /// By the tool for files where it is installed.
-async fn offline(programs: &Programs, words: Vec<String>) -> Result<String> {
+async fn offline(tools: Tools<'_>, words: Vec<String>) -> Result<String> {
     let argv = |tool: &str| [vec![tool.to_owned()], words.clone()].concat();
-    if let Ran::Ended(said) = run(programs, argv(UTILITY)).await? {
+    if let Ran::Ended(said) = run(tools, argv(UTILITY)).await? {
         return Ok(said);
     }
-    match run(programs, argv(CLIENT)).await? {
+    match run(tools, argv(CLIENT)).await? {
         Ran::Ended(said) => Ok(said),
         Ran::NotStarted(why) => Err(not_installed(&why)),
     }
@@ -98,12 +104,12 @@ enum Ran {
     NotStarted(String),
 }
 
-async fn run(programs: &Programs, argv: Vec<String>) -> Result<Ran> {
+async fn run(tools: Tools<'_>, argv: Vec<String>) -> Result<Ran> {
     let environment = BTreeMap::from([("ETCDCTL_API".to_owned(), "3".to_owned())]);
     let tool = argv.first().cloned().unwrap_or_default();
     let job = Job { argv, environment, time_limit_ms: Some(TRANSFER_LIMIT_MS), ..Job::default() };
     let lost = || Error::transient(format!("{tool} ended without a result"));
-    let ran = programs.run_anew(KEY, &job).await?.ok_or_else(lost)?;
+    let ran = tools.programs.run_anew(tools.key, &job).await?.ok_or_else(lost)?;
     if let Some(why) = &ran.not_started {
         return Ok(Ran::NotStarted(why.causes.join(": ")));
     }
