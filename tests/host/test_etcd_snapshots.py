@@ -35,6 +35,7 @@ def up(hosts, signal_server):
     return host
 
 
+@pytest.mark.longer
 def test_snapshots_are_taken_verified_and_bounded(hosts, signal_server):
     host = up(hosts, signal_server)
     assert shown(host) is None and kept(host) == []
