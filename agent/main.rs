@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Parser;
-use heat_node_agent::commands::command_line::{CertificatesAction, Cli, Command};
+use heat_node_agent::commands::command_line::{CertificatesAction, Cli, Command, EtcdAction};
 use heat_node_agent::commands::{self, CommonOptions, Order, exit, print_error, print_usage};
 use heat_node_agent::daemon;
 use heat_node_agent::error::Result;
@@ -107,6 +107,13 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Command::Reset { dry_run, volumes, serial, abandon_etcd } => {
             let arguments = commands::reset::Arguments { dry_run, volumes, serials: serial, abandon_etcd };
             with_settings(&options, |_, loaded| commands::reset::run(&loaded.settings, &arguments))
+        }
+        Command::Etcd { action: EtcdAction::Snapshot { file } } => {
+            with_settings(&options, |_, loaded| commands::etcd::snapshot(&loaded.settings, file.as_deref()))
+        }
+        Command::Etcd { action: EtcdAction::Restore { file, dry_run, new_cluster } } => {
+            let arguments = commands::etcd::RestoreArguments { file, dry_run, new_cluster };
+            with_settings(&options, |_, loaded| commands::etcd::restore(&loaded.settings, &arguments))
         }
         Command::Apply { root, metadata } => {
             with_settings(&with(metadata), |options, loaded| commands::apply::run(options, &loaded.settings, &root))

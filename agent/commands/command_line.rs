@@ -287,6 +287,12 @@ pub enum Command {
         #[command(subcommand)]
         action: Option<CertificatesAction>,
     },
+    /// Take a snapshot of etcd, or restore etcd from one after a disaster
+    Etcd {
+        /// Action to perform.
+        #[command(subcommand)]
+        action: EtcdAction,
+    },
     /// Write one archive for support: diagnostics of the agent and the node, with secrets masked
     ///
     /// Contains status, explain, timeline, plan, verify, certificates and metadata as the commands print them, the journals of the agent,
@@ -326,6 +332,40 @@ pub enum Command {
     /// Print the journal catalog
     #[command(hide = true)]
     Catalog,
+}
+
+/// What `etcd` does.
+#[derive(Debug, Subcommand)]
+pub enum EtcdAction {
+    /// Take a snapshot of this master's etcd now
+    ///
+    /// Verified, mode 0600. Without FILE it goes to /var/lib/etcd/snapshots on the etcd volume, as those that [etcd] snapshot_interval asks for, and the oldest beyond
+    /// [etcd] snapshots_kept are removed there. It holds all that Kubernetes keeps, secrets too: copy it to another machine, and keep it as safe
+    /// as etcd itself. Works while the daemon is down, and while etcd has no quorum.
+    Snapshot {
+        /// File to write, which must not exist
+        #[arg(value_name = "FILE")]
+        file: Option<PathBuf>,
+    },
+    /// Restore etcd from a snapshot, as a new cluster whose only member is this master
+    ///
+    /// For a cluster that has lost its quorum or its data. Refused while this master's etcd or any other member is healthy, or may be
+    /// running and cannot be asked, and for a file that is no intact snapshot: nothing was changed then. The keys are unpacked beside the data while
+    /// everything runs; then the agent and etcd are stopped, the data is moved to member.replaced-TIME, and both are started again. Nothing is deleted.
+    ///
+    /// Members of the old cluster cannot join the new one; the command prints what to do on the other masters. Interrupted, it goes on when
+    /// it is run again with the same file.
+    Restore {
+        /// Snapshot, as `etcd snapshot` or `etcdctl snapshot save` wrote it
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+        /// Only list what would be done; exits with 2 if it is not refused
+        #[arg(long)]
+        dry_run: bool,
+        /// Confirm that all that was written after the snapshot is given up, and that other members have to join anew
+        #[arg(long)]
+        new_cluster: bool,
+    },
 }
 
 /// What `certificates` does besides listing them.

@@ -5,6 +5,7 @@
 pub mod apply;
 pub mod certificates;
 pub mod command_line;
+pub mod etcd;
 pub(super) mod finding;
 pub mod firewall;
 pub mod generations;

@@ -86,6 +86,7 @@ fn node_now(agent: &Agent, current: &Generation) -> NodeStatus {
         certificates: seen.and_then(|seen| certificates(&seen.inspection, seen.turn, seen.renewal.as_ref())),
         pod_network: agent.node_task.pod_network.status.clone(),
         thin_pool: inspection.thin_pool.as_ref().map(thin_pool),
+        etcd_snapshots: agent.node_task.snapshots.status(),
         components: agent.node_task.components(),
         rollback: agent.node_task.node.going_back().or_else(|| of_record.rollback.clone()),
         ..of_record

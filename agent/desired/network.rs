@@ -26,6 +26,12 @@ pub struct EtcdMember {
     /// Whether the parameters name no others.
     #[serde(skip)]
     pub is_single: bool,
+    /// Its name, as it announces itself.
+    #[serde(skip)]
+    pub name: String,
+    /// Whether what Kubernetes keeps is in its v2 store.
+    #[serde(skip)]
+    pub keeps_v2: bool,
     /// As whom it is asked there, where it speaks TLS. A generation is not known by it.
     #[serde(skip)]
     pub peer_identity: Option<ClientIdentity>,

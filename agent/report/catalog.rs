@@ -555,6 +555,18 @@ messages! {
         "The node's member of etcd cannot take its place, or leave it",
         "Its data is of another member or cluster; or it has none, and the place that the parameters name is another's, or the cluster could not give it one in time; or the others would have no quorum without it.",
         "Compare `etcdctl member list` on another master with this node's name and address, and correct ETCD_INITIAL_CLUSTER or the member there.";
+    EtcdSnapshotTaken = "HNA-0645", Info, "d58f8b3dcc91409c91d1db70f2c99a3d",
+        "A snapshot of etcd was taken",
+        "It was verified and lies in /var/lib/etcd/snapshots, or in the file that the operator named. The oldest beyond [etcd] snapshots_kept were removed there.",
+        "";
+    EtcdSnapshotFailed = "HNA-0646", Warning, "364ede60df824552966f573f0f0f1612",
+        "No snapshot of etcd could be taken",
+        "etcd does not answer, its tools are not installed, or the volume has too little space. Earlier snapshots stay, etcd itself is not affected, and it is tried again within an hour.",
+        "Remove the cause, or turn snapshots off ([etcd] snapshot_interval = 0).";
+    EtcdRestored = "HNA-0647", Notice, "8b15c50bb5f9412b881808d029033556",
+        "etcd was restored from a snapshot",
+        "The operator asked for it. This node's member is the only one of a new cluster with the keys of the snapshot; the data that it had before lies beside, as member.replaced-TIME.",
+        "Have the other masters join as new members, as `heat-node-agent etcd restore` printed.";
     LeftoversRemoved = "HNA-0690", Notice, "6a85740bffff49d79378ca4d1d1e08cc",
         "Old quarantined or leftover files were removed",
         "Unreadable state files, earlier records of the replaced tools and empty markers are kept in a bounded number, the newest first. Temporary files of interrupted writes are removed at the start.",

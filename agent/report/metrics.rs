@@ -84,6 +84,18 @@ fn node(page: &mut Page, node: &NodeStatus) {
     let used = node.thin_pool.iter().flat_map(|pool| [("data", &pool.data_percent), ("metadata", &pool.metadata_percent)]);
     let used = used.filter_map(|(part, percent)| Some((vec![("part", part)], percent.clone()?)));
     page.family("thin_pool_used_percent", "How much of docker's thin pool is used.", used);
+    let snapshots = node.etcd_snapshots.as_ref();
+    page.single("etcd_snapshots", "Snapshots of etcd that are kept.", snapshots.map(|all| all.kept.to_string()));
+    page.single(
+        "etcd_snapshot_timestamp_seconds",
+        "When the newest snapshot of etcd was taken, since the epoch.",
+        snapshots.and_then(|all| seconds(all.newest.as_deref()?)),
+    );
+    page.single(
+        "etcd_snapshot_failed",
+        "Whether the newest try to take a snapshot of etcd failed.",
+        snapshots.map(|all| flag(all.wrong.is_some())),
+    );
     let wrong = node.thin_pool.as_ref().is_some_and(|pool| pool.wrong.is_some()) || node.has_volume_problem();
     page.single(
         "storage_problem",

@@ -446,6 +446,9 @@ pub struct NodeStatus {
     /// docker's thin pool, where the node has one in use; nothing before the first look.
     #[serde(default)]
     pub thin_pool: Option<ThinPoolStatus>,
+    /// Snapshots of etcd on its volume, once there are some, or one could not be taken.
+    #[serde(default)]
+    pub etcd_snapshots: Option<EtcdSnapshotsStatus>,
     /// How its components are now, as measured; empty before the first measurement.
     #[serde(default)]
     pub components: Vec<ComponentStatus>,
@@ -461,6 +464,23 @@ pub struct NodeStatus {
     /// Its volumes.
     #[serde(default)]
     pub volumes: Vec<VolumeStatus>,
+}
+
+/// Snapshots of etcd.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EtcdSnapshotsStatus {
+    /// How many are kept.
+    pub kept: usize,
+    /// When the newest was taken (RFC 3339).
+    pub newest: Option<String>,
+    /// etcd's revision in it.
+    pub revision: Option<u64>,
+    /// What they take together.
+    pub bytes: u64,
+    /// Why the newest try failed, in one sentence.
+    pub wrong: Option<String>,
+    /// What to do about it.
+    pub remedy: Option<String>,
 }
 
 /// docker's thin pool.

@@ -149,6 +149,13 @@ pub const KEYS: &[SettingKey] = &[
         "[]",
         "Options that parameters may set although they override the agent's safety settings, or bring code: [\"kubelet:--config\"].",
     ),
+    key(
+        "etcd.snapshot_interval",
+        ValueRule::Number(0, 30 * 86_400),
+        "43200",
+        "Seconds between two snapshots of etcd into /var/lib/etcd/snapshots of a master with an etcd volume, 60 at least; 0 for none.",
+    ),
+    key("etcd.snapshots_kept", ValueRule::Number(1, 1000), "5", "How many snapshots of etcd are kept, the newest ones."),
     key("report.console", ValueRule::Switch, "true", "Whether each phase prints a line on the console."),
     key(
         "report.metrics",

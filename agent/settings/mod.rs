@@ -27,6 +27,9 @@ const DIRECTORIES: [&str; 3] = ["/usr/lib/heat-node-agent", "/run/heat-node-agen
 /// Name of the file of metrics in the run directory; the collector takes only what ends so.
 const METRICS: &str = "heat-node-agent.prom";
 
+/// More often, snapshots of etcd would be all that its disk does.
+const LEAST_SNAPSHOT_INTERVAL: Duration = Duration::from_mins(1);
+
 /// Largest settings file, in bytes.
 const FILE_LIMIT: u64 = 1024 * 1024;
 
@@ -59,6 +62,10 @@ pub struct Settings {
     pub rollback: bool,
     /// Options that parameters may set although the agent guards them.
     pub allow_options: Vec<String>,
+    /// Between two snapshots of etcd; `None`: none are taken.
+    pub snapshot_interval: Option<Duration>,
+    /// How many snapshots of etcd are kept.
+    pub snapshots_kept: usize,
     /// Whether each phase prints a line on the console.
     pub console: bool,
     /// Where the metrics go, as the files say; empty: nowhere. See [`Settings::metrics_file`].
@@ -340,6 +347,10 @@ impl From<Fragment> for Settings {
             patience: merged.number("node.patience").and_then(|factor| factor.try_into().ok()).unwrap_or(1),
             rollback: is_on("node.rollback", true),
             allow_options: merged.texts("node.allow_options").unwrap_or_default(),
+            snapshot_interval: Some(seconds("etcd.snapshot_interval", 43_200))
+                .filter(|interval| !interval.is_zero())
+                .map(|interval| interval.max(LEAST_SNAPSHOT_INTERVAL)),
+            snapshots_kept: usize::try_from(merged.number("etcd.snapshots_kept").unwrap_or(5)).unwrap_or(usize::MAX),
             console: is_on("report.console", true),
             metrics: merged.text("report.metrics").map(PathBuf::from),
             node_conditions: is_on("report.node_conditions", false),

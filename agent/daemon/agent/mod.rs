@@ -15,6 +15,7 @@ mod begin;
 mod completions;
 mod disk;
 pub(crate) mod ending;
+mod etcd_snapshots;
 mod failure_pause;
 mod hook;
 mod ledger;
@@ -33,6 +34,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use self::disk::{Disk, RetainedData};
+use self::etcd_snapshots::EtcdSnapshots;
 use self::failure_pause::FailurePause;
 use self::hook::HookTask;
 use self::ledger::Ledger;
@@ -117,6 +119,7 @@ impl Agent {
         let ledger = Ledger::open(Rc::clone(&host), outbox, progress.clone())?;
         let programs = Rc::new(Programs::new(Arc::clone(state), systemd.clone(), clock.clone())?);
         let conditions = NodeConditions::new(Rc::clone(&host), Rc::clone(&http));
+        let snapshots = EtcdSnapshots::new(Rc::clone(&host), Rc::clone(&programs));
         let node = Node::new(Rc::clone(&host), http, keystone, Rc::clone(&programs), progress.clone());
         let arrivals = order_files::watch(state, publisher.run_dir.as_ref())?;
         warn_of_settings(settings, report);
@@ -132,7 +135,7 @@ impl Agent {
             ledger,
             worklist: Worklist::new(),
             hook: HookTask::new(Rc::clone(&programs)),
-            node_task: NodeTask::new(node, conditions, clock),
+            node_task: NodeTask::new(node, conditions, snapshots, clock),
             programs,
             progress,
             disk: Disk::default(),

@@ -3,6 +3,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use super::etcd_snapshots::EtcdSnapshots;
 use super::node_conditions::NodeConditions;
 use super::task::BackgroundTask;
 use crate::clock::{Clock, Stopwatch};
@@ -33,6 +34,8 @@ pub(in crate::daemon) struct NodeTask {
     pub(super) health: BackgroundTask<(u64, AppliedExtent), ()>,
     /// The conditions of the node's object in Kubernetes are kept.
     pub(super) conditions: NodeConditions,
+    /// Snapshots of its etcd are taken.
+    pub(in crate::daemon) snapshots: Box<EtcdSnapshots>,
 }
 
 /// The network of pods of the node in place is watched.
@@ -45,7 +48,7 @@ pub(in crate::daemon) struct PodNetworkTask {
 }
 
 impl NodeTask {
-    pub(super) fn new(node: Node, conditions: NodeConditions, clock: &Clock) -> Self {
+    pub(super) fn new(node: Node, conditions: NodeConditions, snapshots: EtcdSnapshots, clock: &Clock) -> Self {
         Self {
             node: Rc::new(node),
             bring_up: BackgroundTask::default(),
@@ -55,6 +58,7 @@ impl NodeTask {
             pod_network: PodNetworkTask::default(),
             health: BackgroundTask::default(),
             conditions,
+            snapshots: Box::new(snapshots),
         }
     }
 

@@ -126,6 +126,7 @@ impl Agent {
         self.node_task.watch_components(reference.as_ref());
         let in_place = reference.as_ref().filter(|_| !self.node_task.bring_up.is_busy());
         self.node_task.conditions.begin(in_place, &self.node_task.node);
+        self.node_task.snapshots.begin(in_place, &self.node_task.node);
         self.node_task.watch_pods(reference);
         let phase = self.current_phase();
         if self.publisher.is_due(self.ledger.journal.len(), phase) {
@@ -145,8 +146,12 @@ impl Agent {
         let more = (self.worklist.has_more && !self.trouble.is_paused()).then_some(Duration::ZERO);
         let grace = self.hook.until_grace_is_over(self.host.settings.deploy.replaced_grace).filter(|_| !self.trouble.is_paused());
         let conditions = self.node_task.conditions.until_due();
-        let pause =
-            [wake, watchdog, page, more, grace, conditions].into_iter().flatten().min().unwrap_or(Duration::from_hours(1));
+        let snapshots = self.node_task.snapshots.until_due();
+        let pause = [wake, watchdog, page, more, grace, conditions, snapshots]
+            .into_iter()
+            .flatten()
+            .min()
+            .unwrap_or(Duration::from_hours(1));
         tokio::select! {
             change = self.collector.changed() => self.polled(change),
             (id, ran) = self.hook.ended() => self.hook_ended(&id, ran),
@@ -157,6 +162,7 @@ impl Agent {
             (_, ()) = self.node_task.health.ended() => {}
             () = node.component_changed() => {}
             (written, result) = self.node_task.conditions.ended() => self.node_task.conditions.record_write(written, result),
+            taken = self.node_task.snapshots.ended() => self.node_task.snapshots.record(taken),
             Some(sent) = self.ledger.sending.next() => self.sent(sent),
             () = self.orders.arrivals.changed() => {}
             // The page is made anew at the end of the turn.

@@ -17,7 +17,7 @@ use crate::concurrent::all;
 use crate::converge::diagnosis::{CrashCause, diagnose, hang_cause};
 use crate::converge::gates::passes;
 use crate::deploy::{AppliedExtent, Reference};
-use crate::desired::{Desired, GateProbe};
+use crate::desired::{Desired, EtcdMember, GateProbe, VolumeRole};
 use crate::error::remedy::Remedy;
 use crate::keepers::node_conditions::NodeObject;
 use crate::kubernetes::REGISTRATION;
@@ -77,6 +77,13 @@ impl Node {
             GateProbe::HttpJson { url, identity, .. } => Some(NodeObject { url: url.clone(), identity: identity.clone() }),
             _ => None,
         })
+    }
+
+    /// The node's member of etcd, where its data is on a volume.
+    pub(in crate::daemon) fn etcd_on_volume(&self, reference: &Reference) -> Option<EtcdMember> {
+        let node = self.in_place(reference).ok()?;
+        let has_volume = node.desired.volumes.iter().any(|volume| volume.role == VolumeRole::Etcd);
+        node.desired.etcd.clone().filter(|_| has_volume)
     }
 
     /// Waits until one of them changed. Safe to drop.

@@ -139,7 +139,14 @@ mod tests {
 
     fn member() -> EtcdMember {
         let access = EtcdAccess { endpoint: "http://192.0.2.1:2379".into(), identity: None };
-        EtcdMember { access, peer: "http://192.0.2.1:2380".into(), peer_identity: None, is_single: true }
+        EtcdMember {
+            access,
+            peer: "http://192.0.2.1:2380".into(),
+            peer_identity: None,
+            is_single: true,
+            name: "m1".into(),
+            keeps_v2: false,
+        }
     }
 
     #[test]

@@ -248,6 +248,8 @@ mod tests {
             peer: peers.base.clone(),
             peer_identity: None,
             is_single: false,
+            name: "m1".to_owned(),
+            keeps_v2: false,
         }
     }
 

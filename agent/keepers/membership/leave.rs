@@ -16,6 +16,7 @@ use crate::error::{Error, Result};
 use crate::files::{Attributes, Tree};
 use crate::http::Http;
 use crate::keepers::certificates::quorum::{KEY, take, unhealthy};
+use crate::keepers::etcd_snapshots::client_arguments;
 use crate::kubernetes::ETCD_DATA;
 use crate::network::flannel::Api;
 use crate::programs::{Job, Programs};
@@ -303,10 +304,7 @@ impl<'a> EtcdDeparture<'a> {
 
     async fn remove_by_tool(&self, leaving: &LeavingMember) -> Result<()> {
         let mut argv = vec!["etcdctl".to_owned(), format!("--endpoints={}", leaving.others.join(","))];
-        if let Some(own) = &self.own.access.identity {
-            let given = [("cacert", &own.authority), ("cert", &own.certificate), ("key", &own.key)];
-            argv.extend(given.map(|(name, path)| format!("--{name}={path}")));
-        }
+        argv.extend(client_arguments(self.own.access.identity.as_ref()));
         argv.extend(["member".to_owned(), "remove".to_owned(), format!("{:x}", leaving.id)]);
         let by_hand = format!("on another master: `ETCDCTL_API=3 {}`", argv.join(" "));
         record(self.state, leaving)?;
@@ -415,7 +413,7 @@ pub(crate) fn come_back(root: &Tree, state: &Tree, desired: &Desired) -> Result<
 }
 
 /// Whether a volume that etcd's data is on is not mounted.
-fn is_away(volumes: &[Volume]) -> bool {
+pub(super) fn is_away(volumes: &[Volume]) -> bool {
     let mounts = DiskProbe::machine().read_mounts().unwrap_or_default();
     volumes.iter().any(|volume| {
         Path::new(ETCD_DATA).starts_with(&volume.mount_point) && !mounts.iter().any(|mount| mount.point == volume.mount_point)
@@ -509,7 +507,14 @@ mod tests {
 
         fn asked_for(&self, is_single: bool) -> [Desired; 1] {
             let access = EtcdAccess { endpoint: self.own.base.clone(), identity: None };
-            let own = EtcdMember { access, peer: self.own.base.clone(), peer_identity: None, is_single };
+            let own = EtcdMember {
+                access,
+                peer: self.own.base.clone(),
+                peer_identity: None,
+                is_single,
+                name: "m1".into(),
+                keeps_v2: false,
+            };
             let members = vec![("m1".to_owned(), self.own.base.clone()), ("m2".to_owned(), self.other.base.clone())];
             let join = Some(Box::new(EtcdJoin::first_of(members)));
             [Desired { etcd: Some(own), etcd_join: join, ..Desired::default() }]
@@ -779,7 +784,14 @@ mod tests {
         let leaving = LeavingMember { id: 77, others: servers.iter().map(|server| server.base.clone()).collect() };
         servers.push(Fake::start(own).await);
         let access = EtcdAccess { endpoint: servers.last().unwrap().base.clone(), identity: None };
-        let own = EtcdMember { access, peer: String::new(), peer_identity: None, is_single: false };
+        let own = EtcdMember {
+            access,
+            peer: String::new(),
+            peer_identity: None,
+            is_single: false,
+            name: String::new(),
+            keeps_v2: false,
+        };
         let result = EtcdDeparture { http: &http, root: &root, state: &root, programs: &programs(&root), asked: &[], own: &own }
             .remove(&leaving)
             .await;

@@ -14,6 +14,7 @@ mod decision;
 #[cfg(test)]
 mod decision_tests;
 pub(crate) mod leave;
+pub(crate) mod restore;
 #[cfg(test)]
 mod tests;
 mod wal;

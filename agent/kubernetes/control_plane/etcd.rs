@@ -164,7 +164,14 @@ pub(in crate::kubernetes) fn part(spec: &NodeSpec, address: IpAddr) -> Desired {
     let access = EtcdAccess { endpoint: url, identity: identity.clone() };
     let peer_identity = spec.kubernetes.as_ref().and_then(peer_identity);
     let has_others = spec.etcd_discovery.is_some() || spec.kubernetes.as_ref().is_some_and(ClusterSpec::has_several_masters);
-    part.etcd = Some(EtcdMember { access, peer: Listeners::of(spec).peer(address), peer_identity, is_single: !has_others });
+    part.etcd = Some(EtcdMember {
+        access,
+        peer: Listeners::of(spec).peer(address),
+        peer_identity,
+        is_single: !has_others,
+        name: member_name(spec.name.as_ref(), address),
+        keeps_v2: spec.kubernetes.as_ref().is_some_and(keeps_v2),
+    });
     part.gates.push(Gate {
         name: "etcd".to_owned(),
         unit: Some(UNIT.to_owned()),

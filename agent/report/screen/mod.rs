@@ -14,8 +14,8 @@ use super::component::{ComponentState, ComponentStatus};
 use super::condition_state::ConditionState;
 use super::event::Phase;
 use super::status::{
-    CertificatesStatus, Condition, DeploymentState, DeploymentStatus, IdentityStatus, NodeState, NodeStatus, PodNetworkStatus,
-    SourceStatus, StatusDocument, Subject, ThinPoolStatus,
+    CertificatesStatus, Condition, DeploymentState, DeploymentStatus, EtcdSnapshotsStatus, IdentityStatus, NodeState, NodeStatus,
+    PodNetworkStatus, SourceStatus, StatusDocument, Subject, ThinPoolStatus,
 };
 use super::text::{escaped, shortened};
 use super::volume::VolumeStatus;
@@ -419,6 +419,9 @@ fn below(node: &NodeStatus, now: Timestamp, sheet: &mut PageWriter) {
     if let Some(pool) = &node.thin_pool {
         thin_pool(pool, sheet);
     }
+    if let Some(all) = &node.etcd_snapshots {
+        etcd_snapshots(all, now, sheet);
+    }
 }
 
 fn certificates(all: &CertificatesStatus, now: Timestamp, sheet: &mut PageWriter) {
@@ -455,6 +458,15 @@ fn thin_pool(pool: &ThinPoolStatus, sheet: &mut PageWriter) {
         sheet.note("WRONG", wrong);
     }
     remedy(pool.remedy.as_ref(), sheet);
+}
+
+fn etcd_snapshots(all: &EtcdSnapshotsStatus, now: Timestamp, sheet: &mut PageWriter) {
+    let newest = all.newest.as_ref().map(|at| format!(", the newest from {} ago", ago(Some(at), now))).unwrap_or_default();
+    sheet.fact("snapshots", &format!("{} of etcd{newest}, {} MiB", all.kept, all.bytes.div_ceil(1024 * 1024)));
+    if let Some(wrong) = &all.wrong {
+        sheet.note("WRONG", wrong);
+    }
+    remedy(all.remedy.as_ref(), sheet);
 }
 
 /// What only who asks for everything wants to see.

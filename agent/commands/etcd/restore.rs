@@ -1,0 +1,254 @@
+//! `etcd restore FILE [--dry-run] [--new-cluster]`: this master's member becomes the only one of a new cluster, with the keys of a snapshot.
+//!
+//! The snapshot is unpacked beside the data while everything runs: what is wrong with it is found before anything is stopped. From then on a
+//! marker in the state directory says which new cluster it is, so that the command, run again, goes on: by the ids in the data it knows whether
+//! that was replaced.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::master::{BY_HAND, Master};
+use crate::clock::{Clock, patience};
+use crate::commands::print;
+use crate::converge::etcd::Etcd;
+use crate::daemon::{UNIT, take_lock};
+use crate::error::{Error, Result};
+use crate::files::{Attributes, Lock, Tree};
+use crate::http::Http;
+use crate::keepers::etcd_snapshots::{RestoredMember, Tools, stamp, unpack, verify};
+use crate::keepers::membership::restore::{check_volume, is_restored, joining, look, replace};
+use crate::kubernetes::{ETCD_DATA, ETCD_UNIT};
+use crate::process::{exit, runtime};
+use crate::programs::Programs;
+use crate::report::text::harmless;
+use crate::report::{Code, Event, Report};
+use crate::settings::Settings;
+use crate::systemd::{JobOutcome, Systemd};
+
+/// In the state directory while a restore has been begun and has not ended.
+const MARKER: &str = "etcd-restore.json";
+/// In the directory of etcd's data: the data of the new cluster until that takes its place.
+const UNPACKED: &str = "restoring";
+/// A member without others is healthy as soon as it has read its data, of 8 GB at most.
+const HEALTH_LIMIT: Duration = patience(Duration::from_mins(5));
+const LOOK_PAUSE: Duration = Duration::from_secs(1);
+/// What keeps in memory what it read of etcd, and believes that its revisions only grow.
+const READERS: [&str; 3] = ["kube-apiserver.service", "kube-controller-manager.service", "kube-scheduler.service"];
+/// Who runs it again.
+const AGAIN: &str = "run it again with the same file: it goes on where it was interrupted";
+
+/// What the command line says.
+#[derive(Clone, Debug)]
+pub struct RestoreArguments {
+    /// The snapshot.
+    pub file: PathBuf,
+    /// Only list what would be done.
+    pub dry_run: bool,
+    /// What is newer than the snapshot is given up, and the other members have to join anew.
+    pub new_cluster: bool,
+}
+
+/// A restore that has begun.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+struct RestoreMarker {
+    schema: u32,
+    file: PathBuf,
+    token: String,
+    /// Whether the agent ran before.
+    #[serde(rename = "starts_agent")]
+    agent_ran: bool,
+}
+
+/// Restores etcd, and prints each step once it is done.
+///
+/// # Errors
+/// If it must not be done: nothing was changed then. If a step fails: run again, it goes on.
+pub fn restore(settings: &Settings, wanted: &RestoreArguments) -> Result<ExitCode> {
+    let master = Master::open(settings)?;
+    let report = Report::to_journal(false);
+    let done = runtime()?.block_on(async {
+        let clock = Clock::system();
+        let systemd = Systemd::connect().await?;
+        let programs = Programs::new(Arc::clone(&master.state), Some(systemd.clone()), clock.clone())?;
+        let http = Http::new(settings.tls.clone(), Arc::clone(&master.root), clock.clone());
+        let file = std::path::absolute(&wanted.file)?;
+        Restore { master: &master, clock, systemd, programs, http, report: &report, file, lock: None }.run(wanted).await
+    });
+    report.flush();
+    done
+}
+
+struct Restore<'a> {
+    master: &'a Master,
+    clock: Clock,
+    systemd: Systemd,
+    programs: Programs,
+    http: Http,
+    report: &'a Report,
+    file: PathBuf,
+    lock: Option<Lock>,
+}
+
+impl Restore<'_> {
+    fn tools(&self) -> Tools<'_> {
+        Tools { programs: &self.programs, key: BY_HAND }
+    }
+
+    async fn run(&mut self, wanted: &RestoreArguments) -> Result<ExitCode> {
+        let Master { state, root, asked, own, .. } = self.master;
+        if own.keeps_v2 {
+            return Err(Error::refused("Kubernetes up to 1.5 keeps its objects in etcd's v2 store, which snapshots lack"));
+        }
+        let begun = marker(state, &self.file)?;
+        check_volume(asked)?;
+        look(&self.http, asked, own).await.permits(begun.is_some()).map_err(|error| error.context("restoring etcd"))?;
+        let revision = verify(root, self.tools(), &self.file).await?;
+        let lines = [
+            format!("unpack {} (revision {revision}) into {ETCD_DATA}/{UNPACKED}", self.file.display()),
+            format!("stop heat-node-agent.service and {ETCD_UNIT}"),
+            format!("move {ETCD_DATA}/member to member.replaced-TIME, and the new cluster's data into its place"),
+            format!(
+                "start {ETCD_UNIT} with the member {} alone, restart the API server, start heat-node-agent.service",
+                own.name
+            ),
+        ];
+        if wanted.dry_run {
+            let lines: String = lines.iter().map(|line| format!("would {line}\n")).collect();
+            return print(&harmless(&lines)).map(|()| exit::pending());
+        }
+        if !wanted.new_cluster {
+            return Err(Error::refused(format!(
+                "all that etcd was told after revision {revision} would be given up, and other members would have to join anew"
+            ))
+            .remedy("pass --new-cluster to confirm; --dry-run lists what would be done"));
+        }
+        self.carry_out(begun, revision).await.map_err(|error| {
+            let remedy = error.suggested_remedy().map_or_else(|| AGAIN.to_owned(), |own| format!("{own}; then {AGAIN}"));
+            error.remedy(remedy).context("restoring etcd")
+        })
+    }
+
+    async fn carry_out(&mut self, begun: Option<RestoreMarker>, revision: u64) -> Result<ExitCode> {
+        let Master { state, root, asked, own, .. } = self.master;
+        let at = stamp(self.clock.now());
+        let agent_ran = match &begun {
+            Some(marker) => marker.agent_ran,
+            None => self.systemd.unit(UNIT).await?.may_run_soon(),
+        };
+        let token = begun.map_or_else(|| format!("restored-{at}-{}-{}", own.name, std::process::id()), |marker| marker.token);
+        let member = RestoredMember { name: own.name.clone(), peer: own.peer.clone(), token: token.clone() };
+        let unpacked = Path::new(ETCD_DATA).join(UNPACKED);
+        if !is_restored(root, &member)? {
+            root.remove_dir_all(&unpacked)?;
+            unpack(root, self.tools(), &self.file, &unpacked, &member).await?;
+            let marker = RestoreMarker { schema: 1, file: self.file.clone(), token, agent_ran };
+            state.write_json(Path::new(MARKER), &marker, Attributes::mode(0o600))?;
+            said(&format!("unpacked revision {revision}"))?;
+        }
+        self.stop(UNIT).await?;
+        self.lock = take_lock(state, &self.clock).await?;
+        if self.lock.is_none() {
+            return Err(
+                Error::refused("another agent works with the state directory").remedy("end it: `ps -C heat-node-agent` shows it")
+            );
+        }
+        let join = asked.iter().find_map(|desired| desired.etcd_join.as_deref());
+        if !is_restored(root, &member)? {
+            self.stop(ETCD_UNIT).await?;
+            let kept = replace(root, join, &unpacked, &at)?;
+            let kept = kept.map(|kept| format!("; the data before is {}", kept.display())).unwrap_or_default();
+            said(&format!("replaced the data{kept}"))?;
+        }
+        root.remove_dir_all(&unpacked)?;
+        started(ETCD_UNIT, &self.systemd.start(ETCD_UNIT).await?)?;
+        self.until_healthy().await?;
+        said("etcd is healthy")?;
+        for unit in READERS {
+            if self.systemd.unit(unit).await?.may_run() {
+                started(unit, &self.systemd.restart(unit).await?)?;
+                said(&format!("restarted {unit}"))?;
+            }
+        }
+        state.remove(Path::new(MARKER))?;
+        let line = format!("etcd was restored from {} (revision {revision})", self.file.display());
+        self.report.emit(Event::new(Code::EtcdRestored, line).cause("the operator asked for it"));
+        self.lock = None;
+        if agent_ran {
+            started(UNIT, &self.systemd.start(UNIT).await?)?;
+        }
+        let others = joining(own, join, &at);
+        let mut text = format!("etcd is restored: {} is the only member of a new cluster.\n", own.name);
+        if !others.is_empty() {
+            text.push_str("Left to do, one master after the other, each when etcd is healthy on the one before:\n");
+            text.extend(others.iter().map(|line| format!("  {line}\n")));
+        }
+        print(&harmless(&text)).map(|()| exit::OK)
+    }
+
+    async fn stop(&self, unit: &str) -> Result<()> {
+        if !self.systemd.unit(unit).await?.may_run_soon() {
+            return Ok(());
+        }
+        started(unit, &self.systemd.stop(unit).await?)
+    }
+
+    async fn until_healthy(&self) -> Result<()> {
+        let (etcd, since) = (Etcd::new(&self.http, &self.master.own.access, "the restored etcd"), self.clock.start());
+        while !etcd.member_is_healthy().await {
+            if since.elapsed() >= HEALTH_LIMIT {
+                return Err(Error::transient("etcd has its new data, and is not healthy yet")
+                    .remedy(format!("`journalctl -u {ETCD_UNIT} -n 50` says why")));
+            }
+            self.clock.wait(LOOK_PAUSE).await;
+        }
+        Ok(())
+    }
+}
+
+/// The restore that has begun: of this file, or it is another one's.
+fn marker(state: &Tree, file: &Path) -> Result<Option<RestoreMarker>> {
+    let path = state.base().join(MARKER);
+    let begun: Option<RestoreMarker> = state
+        .read_json(Path::new(MARKER))
+        .map_err(|error| error.remedy(format!("`rm {}`, then run the restore again: it begins anew", path.display())))?;
+    match begun {
+        Some(other) if other.file != file => {
+            Err(Error::refused(format!("a restore from {} has begun and has not ended", other.file.display()))
+                .remedy(format!("run it again with that file; or `rm {}`, which gives it up where it is", path.display())))
+        }
+        begun => Ok(begun),
+    }
+}
+
+fn started(unit: &str, outcome: &JobOutcome) -> Result<()> {
+    if outcome.is_done() {
+        return Ok(());
+    }
+    Err(Error::permanent(format!("{unit}: systemd says {}", outcome.result))
+        .remedy(format!("`systemctl status {unit}` shows why")))
+}
+
+fn said(line: &str) -> Result<()> {
+    print(&harmless(&format!("done: {line}\n")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_restore_goes_on_with_its_own_file_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = Tree::open(dir.path()).unwrap();
+        let (file, other) = (Path::new("/a.db"), Path::new("/b.db"));
+        assert_eq!(marker(&state, file), Ok(None));
+        let begun = RestoreMarker { schema: 1, file: file.to_owned(), token: "t".to_owned(), agent_ran: true };
+        state.write_json(Path::new(MARKER), &begun, Attributes::mode(0o600)).unwrap();
+        assert_eq!(marker(&state, file), Ok(Some(begun)));
+        assert!(marker(&state, other).unwrap_err().cause().contains("/a.db has begun"));
+        state.write(Path::new(MARKER), b"{", Attributes::mode(0o600)).unwrap();
+        assert!(marker(&state, file).unwrap_err().suggested_remedy().unwrap().contains("rm "));
+    }
+}

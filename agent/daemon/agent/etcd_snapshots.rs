@@ -1,0 +1,186 @@
+//! Snapshots of the node's etcd onto its volume: when one is taken. `[etcd] snapshot_interval` says how often, or turns them off.
+//!
+//! None is begun while the node is brought up; one that is under way then goes on. What fails is tried again ever more slowly, and said once a cause.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::task::BackgroundTask;
+use crate::backoff::Backoff;
+use crate::clock::Stopwatch;
+use crate::daemon::host::Host;
+use crate::daemon::node::Node;
+use crate::deploy::{AppliedExtent, Reference};
+use crate::desired::EtcdMember;
+use crate::error::{Error, Result};
+use crate::keepers::etcd_snapshots::{JOB, Snapshot, SnapshotKeeper, Tools, first_pause, kept, shown};
+use crate::programs::Programs;
+use crate::report::status::EtcdSnapshotsStatus;
+use crate::report::{Code, Event};
+
+/// Between two tries in vain.
+const PAUSES: Backoff = Backoff::new(Duration::from_mins(5), Duration::from_hours(1));
+/// As messages call it.
+const STEP: &str = "etcd snapshot";
+
+/// What was taken, and when the next one is.
+pub(in crate::daemon) struct EtcdSnapshots {
+    host: Rc<Host>,
+    programs: Rc<Programs>,
+    task: BackgroundTask<(), Result<Vec<Snapshot>>>,
+    /// Of which member, for a generation and how much of it there is.
+    member: Option<((u64, AppliedExtent), Option<EtcdMember>)>,
+    /// Those that are there, once it was looked.
+    kept: Option<Vec<Snapshot>>,
+    /// Since the newest try, or the agent's start, and how long it rests.
+    since: Stopwatch,
+    pause: Duration,
+    pauses: Backoff,
+    failure: Option<Error>,
+}
+
+impl EtcdSnapshots {
+    pub(super) fn new(host: Rc<Host>, programs: Rc<Programs>) -> Self {
+        let since = host.clock.start();
+        Self {
+            host,
+            programs,
+            task: BackgroundTask::default(),
+            member: None,
+            kept: None,
+            since,
+            pause: Duration::ZERO,
+            pauses: PAUSES,
+            failure: None,
+        }
+    }
+
+    /// As `status` shows them.
+    pub(in crate::daemon) fn status(&self) -> Option<EtcdSnapshotsStatus> {
+        shown(self.kept.as_deref().unwrap_or_default(), self.failure.as_ref())
+    }
+
+    /// How long until one is taken; nothing where there is nothing to take one of, or one is being taken.
+    pub(super) fn until_due(&self) -> Option<Duration> {
+        let has_member = self.member.as_ref().is_some_and(|(_, member)| member.is_some());
+        (has_member && !self.task.is_busy()).then(|| self.pause.saturating_sub(self.since.elapsed()))
+    }
+
+    /// Starts to take one where that is due. `reference`: the node in place; none while it is brought up.
+    pub(super) fn begin(&mut self, reference: Option<&Reference>, node: &Node) {
+        let Some(interval) = self.host.settings.snapshot_interval else { return };
+        let Some(reference) = reference.filter(|reference| reference.extent == AppliedExtent::Whole) else {
+            self.member = None;
+            return;
+        };
+        let about = (reference.generation, reference.extent);
+        if self.member.as_ref().is_none_or(|(of, _)| *of != about) {
+            let member = node.etcd_on_volume(reference).filter(|member| !member.keeps_v2);
+            if member.is_some() && self.kept.is_none() {
+                let found = kept(&self.host.root).unwrap_or_default();
+                self.pause = first_pause(found.last(), self.host.clock.now(), interval);
+                self.kept = Some(found);
+            }
+            self.member = Some((about, member));
+        }
+        if self.until_due() == Some(Duration::ZERO) {
+            self.start();
+        }
+    }
+
+    fn start(&mut self) {
+        let Some((_, Some(member))) = self.member.clone() else { return };
+        let (root, programs, clock) = (Arc::clone(&self.host.root), Rc::clone(&self.programs), self.host.clock.clone());
+        let most = self.host.settings.snapshots_kept;
+        self.task.start((), async move {
+            let tools = Tools { programs: &programs, key: JOB };
+            SnapshotKeeper { root: &root, tools, clock: &clock, own: &member }.take(most).await
+        });
+    }
+
+    /// Waits until one is taken, or was not. Safe to drop.
+    pub(super) async fn ended(&mut self) -> Result<Vec<Snapshot>> {
+        self.task.ended().await.1
+    }
+
+    /// Takes that in.
+    pub(super) fn record(&mut self, taken: Result<Vec<Snapshot>>) {
+        let interval = self.host.settings.snapshot_interval.unwrap_or(Duration::MAX);
+        self.since = self.host.clock.start();
+        match taken {
+            Ok(all) => {
+                (self.pause, self.pauses, self.failure) = (interval, PAUSES, None);
+                if let Some(newest) = all.last() {
+                    let line = format!("took snapshot {} of etcd; {} are kept", newest.name(), all.len());
+                    self.host.report.emit(Event::new(Code::EtcdSnapshotTaken, line).step(STEP));
+                }
+                self.kept = Some(all);
+            }
+            Err(error) => {
+                self.pause = self.pauses.next_pause().min(interval);
+                // Room was made for it all the same.
+                self.kept = kept(&self.host.root).ok().or(self.kept.take());
+                if self.failure.as_ref().is_none_or(|before| before.cause() != error.cause()) {
+                    let event = Event::new(Code::EtcdSnapshotFailed, "no snapshot of etcd could be taken").step(STEP);
+                    self.host.report.emit(event.next_try(self.pause).error(&error));
+                }
+                self.failure = Some(error);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::{Clock, Timestamp};
+    use crate::files::Tree;
+    use crate::report::Report;
+    use crate::settings::Settings;
+
+    fn snapshots() -> (tempfile::TempDir, EtcdSnapshots) {
+        let dir = tempfile::tempdir().unwrap();
+        let tree = Arc::new(Tree::open(dir.path()).unwrap());
+        let clock = Clock::manual(Timestamp(1_772_366_400_000));
+        let programs = Rc::new(Programs::new(Arc::clone(&tree), None, clock.clone()).unwrap());
+        let host = Host {
+            settings: Settings::default(),
+            root: Arc::clone(&tree),
+            state: tree,
+            systemd: None,
+            clock,
+            report: Report::kept(),
+        };
+        (dir, EtcdSnapshots::new(Rc::new(host), programs))
+    }
+
+    fn told(all: &EtcdSnapshots, code: Code) -> usize {
+        all.host.report.events().iter().filter(|event| event.code == code).count()
+    }
+
+    #[test]
+    fn a_failure_is_said_once_a_cause_and_tried_again_ever_more_slowly() {
+        let (_dir, mut all) = snapshots();
+        let mut pauses = Vec::new();
+        for cause in ["no etcdctl", "no etcdctl", "no etcdctl", "no space", "no space", "no space"] {
+            all.record(Err(Error::transient(cause)));
+            pauses.push(all.pause.as_secs() / 60);
+        }
+        assert_eq!(pauses, [5, 10, 20, 40, 60, 60]);
+        assert_eq!(told(&all, Code::EtcdSnapshotFailed), 2);
+        assert_eq!(all.status().unwrap().wrong.as_deref(), Some("no space"));
+        let taken = Snapshot { taken: Timestamp(1_772_366_400_000), revision: 5, bytes: 9 };
+        all.record(Ok(vec![taken]));
+        let status = all.status().unwrap();
+        assert_eq!((status.kept, status.wrong, all.pause), (1, None, Duration::from_hours(12)));
+        all.record(Err(Error::transient("no space")));
+        assert_eq!((told(&all, Code::EtcdSnapshotFailed), told(&all, Code::EtcdSnapshotTaken), all.pause.as_secs()), (3, 1, 300));
+    }
+
+    #[test]
+    fn without_a_member_on_a_volume_nothing_is_due_or_shown() {
+        let (_dir, all) = snapshots();
+        assert_eq!((all.until_due(), all.status()), (None, None));
+    }
+}

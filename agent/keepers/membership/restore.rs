@@ -1,0 +1,236 @@
+//! etcd is restored from a snapshot as a new cluster of this node's member: whether it may be, and how its data is replaced.
+//!
+//! In: the node's member, what the others answer. Out: data of a new cluster in the place of the old, which lies beside. Never: a new cluster
+//! beside one that has a quorum, or may have one as far as a network can say.
+
+use std::path::{Path, PathBuf};
+
+use super::address::is_same;
+use super::decision::first_cluster;
+use super::leave::is_away;
+use super::{ETCD, Heard, ask, block, data};
+use crate::concurrent::all;
+use crate::converge::etcd::Etcd;
+use crate::desired::{Desired, EtcdAccess, EtcdJoin, EtcdMember};
+use crate::error::{Error, Result};
+use crate::files::Tree;
+use crate::http::Http;
+use crate::keepers::etcd_snapshots::{RestoredMember, client_arguments};
+use crate::kubernetes::{ETCD_DATA, ETCD_UNIT};
+
+use super::decision::MemberData;
+
+/// What of etcd's cluster runs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Living {
+    /// Whether this node's etcd is healthy: it reaches a leader then, as do the others.
+    pub(crate) own: bool,
+    /// Where others are.
+    pub(crate) others: Vec<String>,
+    /// Others that are, or may be, there and could not be asked: why not.
+    pub(crate) unasked: Vec<String>,
+}
+
+impl Living {
+    /// Whether etcd may be restored. `has_begun`: a restore was cut off, behind which etcd may be whatever it is.
+    ///
+    /// # Errors
+    /// Refused where a quorum lives, or may.
+    pub(crate) fn permits(&self, has_begun: bool) -> Result<()> {
+        let rule = "a restore begins a new cluster, and gives up what the old one has";
+        if let Some(other) = self.others.first() {
+            return Err(Error::refused(format!("etcd's member at {other} is healthy: its cluster has a quorum"))
+                .rule(rule)
+                .remedy(
+                    "have this master join that cluster (an update of the stack does); only if that cluster is to be given up, \
+                 `systemctl stop heat-node-agent etcd` on all other masters",
+                ));
+        }
+        if !self.unasked.is_empty() {
+            return Err(Error::refused(format!("whether others have a quorum is not known: {}", self.unasked.join("; ")))
+                .rule(rule)
+                .remedy("`systemctl stop heat-node-agent etcd` there, or correct what keeps this node from asking"));
+        }
+        if self.own && !has_begun {
+            return Err(Error::refused("this node's etcd is healthy").rule(rule).remedy(format!(
+                "nothing has to be restored; only if what it holds is to be given up for the snapshot, `systemctl stop {ETCD_UNIT}` and again"
+            )));
+        }
+        Ok(())
+    }
+}
+
+/// Looks at the node's own member and at all that it, or the parameters, list.
+pub(crate) async fn look(http: &Http, asked: &[Desired], own: &EtcdMember) -> Living {
+    let peers_access = |peer: &str| EtcdAccess { endpoint: peer.to_owned(), ..own.as_peer() };
+    let client = Etcd::new(http, &own.access, ETCD);
+    let joins = asked.iter().filter_map(|desired| desired.etcd_join.as_deref());
+    let mut peers: Vec<String> = joins.flat_map(|join| &join.members).map(|(_, peer)| peer.clone()).collect();
+    if let Ok((_, list)) = Etcd::new(http, &peers_access(&own.peer), ETCD).listed().await {
+        peers.extend(list.into_iter().flat_map(|member| member.peers));
+    }
+    peers.retain(|peer| !is_same(peer, &own.peer));
+    peers.sort_unstable();
+    peers.dedup();
+    let mut found = Living { own: client.member_is_healthy().await, ..Living::default() };
+    let mut urls = Vec::new();
+    for (peer, heard) in
+        all(peers.iter().map(async |peer| (peer, ask(http, &Etcd::new(http, &peers_access(peer), ETCD), peer).await))).await
+    {
+        match heard {
+            // Its own clients' address, and no other's: this node may be listed there.
+            Heard::List(view) => {
+                let listed = view.members.into_iter().filter(|member| member.listed.peers.iter().any(|url| is_same(url, peer)));
+                urls.extend(listed.flat_map(|member| member.listed.clients));
+            }
+            Heard::Nobody => {}
+            Heard::Unasked(error) => found.unasked.push(format!("{peer}: {}", error.cause_first())),
+        }
+    }
+    for url in urls {
+        if client.is_healthy(&url).await {
+            found.others.push(url);
+        }
+    }
+    found
+}
+
+/// Refuses to write below the mount point of a volume that is not there.
+///
+/// # Errors
+/// If etcd's volume is not mounted.
+pub(crate) fn check_volume(asked: &[Desired]) -> Result<()> {
+    if asked.first().is_some_and(|desired| is_away(&desired.volumes)) {
+        return Err(Error::refused("the etcd volume is not mounted").remedy("`heat-node-agent status` says why; mount it first"));
+    }
+    Ok(())
+}
+
+/// Whether the data is that of this new cluster.
+///
+/// # Errors
+/// If it cannot be read.
+pub(crate) fn is_restored(root: &Tree, member: &RestoredMember) -> Result<bool> {
+    let cluster = first_cluster(&[(member.name.clone(), member.peer.clone())], &member.token);
+    Ok(matches!(data(root, ETCD_DATA)?, MemberData::Present(Some(ids)) if ids.cluster == cluster))
+}
+
+/// Puts what was unpacked in the place of the data, while etcd is stopped; where the data lies now, if there was any. Cut off in the middle, etcd
+/// has no data, and finds none elsewhere: all of it is there by other names.
+///
+/// # Errors
+/// If something cannot be renamed: the same once more goes on.
+pub(crate) fn replace(root: &Tree, join: Option<&EtcdJoin>, unpacked: &Path, stamp: &str) -> Result<Option<PathBuf>> {
+    if let Some(join) = join {
+        block(root, join)?;
+    }
+    let folder = Path::new(ETCD_DATA);
+    let (member, aside) = (folder.join("member"), folder.join(format!("member.replaced-{stamp}")));
+    let is_there = root.facts(&member)?.is_some();
+    if is_there {
+        root.rename(&member, &aside)?;
+    }
+    root.rename(&unpacked.join("member"), &member)?;
+    Ok(is_there.then_some(aside))
+}
+
+/// What is to be typed so that the others join the new cluster, a line each.
+pub(crate) fn joining(own: &EtcdMember, join: Option<&EtcdJoin>, stamp: &str) -> Vec<String> {
+    let mut etcdctl = format!("ETCDCTL_API=3 etcdctl --endpoints={}", own.access.endpoint);
+    for argument in client_arguments(own.access.identity.as_ref()) {
+        etcdctl.push(' ');
+        etcdctl.push_str(&argument);
+    }
+    let others = join.iter().flat_map(|join| &join.members).filter(|(_, peer)| !is_same(peer, &own.peer));
+    let lines = |(name, peer): &(String, String)| {
+        [
+            format!("on {name}: systemctl stop heat-node-agent etcd; mv {ETCD_DATA}/member {ETCD_DATA}/member.replaced-{stamp}"),
+            format!("here: {etcdctl} member add {name} --peer-urls={peer}"),
+            format!("on {name}: systemctl start heat-node-agent; heat-node-agent repair"),
+        ]
+    };
+    others.flat_map(lines).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::files::Attributes;
+
+    #[test]
+    fn nothing_is_restored_where_a_quorum_lives_or_may() {
+        let here = |urls: &[&str]| urls.iter().map(|&url| url.to_owned()).collect::<Vec<_>>();
+        for (own, others, unasked, has_begun, expected) in [
+            (false, &[][..], &[][..], false, None),
+            (true, &[], &[], false, Some("this node's etcd is healthy")),
+            (true, &[], &[], true, None),
+            (false, &["https://192.0.2.2:2379"], &[], false, Some("192.0.2.2:2379 is healthy")),
+            (true, &["https://192.0.2.2:2379"], &[], true, Some("192.0.2.2:2379 is healthy")),
+            (false, &[], &["https://192.0.2.3:2380: bad certificate"], false, Some("bad certificate")),
+            (false, &[], &["https://192.0.2.3:2380: bad certificate"], true, Some("bad certificate")),
+        ] {
+            let living = Living { own, others: here(others), unasked: here(unasked) };
+            match (living.permits(has_begun), expected) {
+                (Ok(()), None) => {}
+                (Err(error), Some(words)) => {
+                    assert!(error.cause().contains(words) && error.suggested_remedy().is_some(), "{error}");
+                }
+                (other, _) => panic!("{living:?}: {other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn data_is_replaced_once_and_what_was_there_is_kept_wherever_it_is_cut_off() {
+        let stage = || {
+            let dir = tempfile::tempdir().unwrap();
+            let tree = Tree::open(dir.path()).unwrap();
+            for folder in ["member", "restoring/member"] {
+                let folder = Path::new(ETCD_DATA).join(folder);
+                tree.create_dir_all(&folder, Attributes::mode(0o700)).unwrap();
+                tree.write(&folder.join("of"), folder.to_str().unwrap().as_bytes(), Attributes::mode(0o600)).unwrap();
+            }
+            (dir, tree)
+        };
+        let unpacked = Path::new(ETCD_DATA).join("restoring");
+        let of = |tree: &Tree, folder: &str| {
+            let found = tree.read(&Path::new(ETCD_DATA).join(folder).join("of"), 999).unwrap();
+            found.map(|text| String::from_utf8(text).unwrap().contains("restoring"))
+        };
+        for changes in 0..=2 {
+            let (dir, tree) = stage();
+            let cut = Tree::open(dir.path()).unwrap().breaking_after(changes).unwrap();
+            let first = replace(&cut, None, &unpacked, "1");
+            assert_eq!(first.is_ok(), changes == 2, "{changes}");
+            if first.is_err() {
+                replace(&tree, None, &unpacked, "2").unwrap();
+            }
+            assert_eq!(of(&tree, "member"), Some(true));
+            let aside = if changes == 0 { "member.replaced-2" } else { "member.replaced-1" };
+            assert_eq!(of(&tree, aside), Some(false), "{changes}");
+        }
+    }
+
+    #[test]
+    fn the_others_are_told_what_to_type() {
+        let member = |number: u32| (format!("m{number}"), format!("http://192.0.2.{number}:2380"));
+        let access = EtcdAccess { endpoint: "http://127.0.0.1:2379".to_owned(), identity: None };
+        let own = EtcdMember {
+            access,
+            peer: member(1).1,
+            peer_identity: None,
+            is_single: false,
+            name: "m1".to_owned(),
+            keeps_v2: false,
+        };
+        let join = EtcdJoin::first_of(vec![member(1), member(2), member(3)]);
+        let lines = joining(&own, Some(&join), "T");
+        assert_eq!(lines.len(), 6);
+        assert_eq!(
+            lines[1],
+            "here: ETCDCTL_API=3 etcdctl --endpoints=http://127.0.0.1:2379 member add m2 --peer-urls=http://192.0.2.2:2380"
+        );
+        assert!(lines[0].starts_with("on m2: systemctl stop heat-node-agent etcd; mv /var/lib/etcd/default.etcd/member "));
+        assert!(joining(&own, None, "T").is_empty());
+    }
+}
