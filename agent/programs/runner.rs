@@ -256,6 +256,9 @@ fn spawn(job: &Job) -> Result<Child> {
     #[expect(clippy::disallowed_methods, reason = "this is the module that starts programs")]
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+    if let Some(called) = &job.called {
+        command.arg0(called);
+    }
     for (name, value) in &job.environment {
         // What the kernel cannot take as an environment variable would fail the whole start.
         if !name.is_empty() && !name.contains(['=', '\0']) {
