@@ -73,12 +73,11 @@ fn signal(given: &Given, id: String) -> WaitSignal {
     }
 }
 
-/// The server's id, which cloud-init has from the metadata service; without cloud-init the name of this machine.
+/// The server's id, as far as the machine knows it; else its name.
 fn own_id() -> Result<String, Error> {
-    match Identity::server(&Machine::new()?.root) {
-        id if id.is_empty() => Ok(nix::unistd::gethostname().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()),
-        id => Ok(id),
-    }
+    let identity = Identity::of_machine(&Machine::new()?.root).map(|identity| identity.value);
+    Ok(identity
+        .unwrap_or_else(|_| nix::unistd::gethostname().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()))
 }
 
 #[cfg(test)]
@@ -90,9 +89,7 @@ mod tests {
     #[test]
     fn the_signal_is_that_of_the_original() {
         let aws = Handle::parse(&json!("http://heat:8000/v1/waitcondition/arn%3A?Signature=x")).unwrap();
-        let usual = |status: &str| {
-            json!({"Status": status, "Reason": "Configuration Complete", "UniqueId": "i", "Data": "Application has completed configuration."})
-        };
+        let usual = |status: &str| json!({"Status": status, "Reason": "Configuration Complete", "UniqueId": "i", "Data": "Application has completed configuration."});
         for (line, status) in [
             ("", "SUCCESS"),
             ("-s true", "SUCCESS"),

@@ -470,6 +470,12 @@ mod tests {
     }
 
     #[test]
+    fn a_program_is_called_by_the_name_that_the_job_gives_it() {
+        let said = |called: Option<&str>| run_job(&Job { called: called.map(str::to_owned), ..shell("echo $0") }).1.stdout;
+        assert_eq!([said(None), said(Some("hook-hiera"))], ["/bin/sh\n", "hook-hiera\n"]);
+    }
+
+    #[test]
     fn a_signal_is_a_negative_status_and_a_missing_program_is_127() {
         assert_eq!(run_job(&shell("kill -9 $$")).1.status, -9);
         let (_dir, ran) = run_job(&Job { argv: vec!["/nonexistent".to_owned()], ..Job::default() });

@@ -550,8 +550,10 @@ fn with_inputs_masked(mut job: Job, deployment: &Deployment) -> Job {
 fn with_metadata(mut job: Job, snapshot: &Snapshot) -> Job {
     let data = snapshot.parsed().filter(|one| Work::of(&one.group) == Work::Data).map(|one| one.config);
     let documents = once(Value::Object(snapshot.document())).chain(data).filter(Value::is_object);
-    let file = |(number, document): (usize, Value)| {
-        JobFile { path: format!("{DOCUMENTS}/{number}.json"), content: document.to_string(), mode: 0o600 }
+    let file = |(number, document): (usize, Value)| JobFile {
+        path: format!("{DOCUMENTS}/{number}.json"),
+        content: document.to_string(),
+        mode: 0o600,
     };
     job.files.extend(documents.enumerate().map(file));
     let paths: Vec<&str> = job.files.iter().map(|file| file.path.as_str()).collect();
@@ -595,7 +597,8 @@ mod tests {
             json!({"id": "c", "name": "o", "group": "Heat::Ungrouped", "config": "text", "inputs": []}),
         ];
         let metadata = serde_json::Map::from_iter([("one".to_owned(), json!(1))]);
-        let snapshot = Snapshot { metadata, deployments: Some(Arc::new(Entries::new(entries.to_vec()).unwrap())), ..Snapshot::default() };
+        let snapshot =
+            Snapshot { metadata, deployments: Some(Arc::new(Entries::new(entries.to_vec()).unwrap())), ..Snapshot::default() };
         let job = with_metadata(Job::default(), &snapshot);
         let [first, second] = job.files.as_slice() else { panic!("{:?}", job.files) };
         let document: Value = serde_json::from_str(&first.content).unwrap();

@@ -166,7 +166,8 @@ mod tests {
         let tree = Tree::open(dir.path()).unwrap();
         let at = [PathBuf::from("/hooks")];
         let job = |group: &str| {
-            let entry = json!({"id": "a", "group": group, "config": {}, "inputs": [{"name": "deploy_password", "value": "s3cret!"}]});
+            let entry =
+                json!({"id": "a", "group": group, "config": {}, "inputs": [{"name": "deploy_password", "value": "s3cret!"}]});
             external(&Deployment::parse(&entry).unwrap().unwrap(), &tree, &at, Some(7), |_| false)
         };
         for group in OWN {
