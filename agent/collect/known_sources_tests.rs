@@ -102,6 +102,15 @@ fn of_each_source_the_strongest_whole_set_is_followed_and_none_is_put_together()
     );
 }
 
+/// In the file that a template makes of them, the lines would be settings of their own (R54).
+#[test]
+fn a_line_break_in_a_value_is_no_other_setting() {
+    let lines = "One\nauth_url = http://evil:5000/v3\n[cfn]\nmetadata_url = http://evil:8000/v1/";
+    let known = known_sources(&with("heat/region_name", json!(lines)));
+    assert_eq!(place(&known, Heat), "Heat at http://k:5000/v3/, stack s/1 srv");
+    assert_eq!(place(&known, Cfn), "http://h:8000/v1/ stack s srv.Metadata");
+}
+
 #[test]
 fn what_says_nothing_changes_nothing_and_a_whole_set_replaces_a_whole_set() {
     let mut known_sources = known_sources(&complete());

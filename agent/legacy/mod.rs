@@ -6,6 +6,7 @@
 
 mod apply_config;
 mod arguments;
+mod cfn_signal;
 mod collect_config;
 mod heat_config;
 mod hooks;
@@ -40,6 +41,7 @@ fn tool(name: &str) -> Option<fn(&[String]) -> ToolResult> {
         "os-apply-config" | "os-config-applier" => Some(apply_config::run),
         "os-collect-config" => Some(collect_config::run),
         "heat-config-notify" => Some(notify::run),
+        "cfn-signal" => Some(cfn_signal::run),
         "55-heat-config" => Some(heat_config::run),
         "os-refresh-config" => Some(refresh_config::run),
         "dib-run-parts" => Some(run_parts::run),
@@ -63,6 +65,7 @@ mod tests {
             "os-collect-config",
             "55-heat-config",
             "heat-config-notify",
+            "cfn-signal",
             "script",
             "hook-script",
             "hook-json-file.py",

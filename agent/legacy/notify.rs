@@ -141,7 +141,7 @@ fn cut(mut result: Map<String, Value>) -> Map<String, Value> {
 }
 
 /// Tries so often until Heat takes or refuses it.
-async fn deliver(tls: Tls, destination: &Destination, body: &Value, tries: u32) -> Result<()> {
+pub(super) async fn deliver(tls: Tls, destination: &Destination, body: &Value, tries: u32) -> Result<()> {
     let clock = Clock::system();
     let http = Http::new(tls, Arc::new(Tree::open(Path::new("/"))?), clock.clone());
     let sender = Sender::new(http, Keystone::new(clock.clone()), clock);

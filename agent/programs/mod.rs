@@ -74,6 +74,9 @@ const LOOKS: [&str; 3] = ["program-journalctl-", "program-process-", "program-po
 pub struct Job {
     /// Absolute path of the program and its arguments.
     pub argv: Vec<String>,
+    /// By what name the program is called, where that is not its path: this program is several by their names.
+    #[serde(default)]
+    pub called: Option<String>,
     /// Added to the environment of the runner.
     #[serde(default)]
     pub environment: BTreeMap<String, String>,

@@ -256,6 +256,9 @@ fn spawn(job: &Job) -> Result<Child> {
     #[expect(clippy::disallowed_methods, reason = "this is the module that starts programs")]
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+    if let Some(called) = &job.called {
+        command.arg0(called);
+    }
     for (name, value) in &job.environment {
         // What the kernel cannot take as an environment variable would fail the whole start.
         if !name.is_empty() && !name.contains(['=', '\0']) {
@@ -464,6 +467,12 @@ mod tests {
         job.environment.insert("BAD=NAME".to_owned(), "x".to_owned());
         let (_dir, ran) = run_job(&job);
         assert_eq!((ran.status, ran.stdout.as_str(), ran.stderr.as_str()), (3, "hello b c\n", "err\n"));
+    }
+
+    #[test]
+    fn a_program_is_called_by_the_name_that_the_job_gives_it() {
+        let said = |called: Option<&str>| run_job(&Job { called: called.map(str::to_owned), ..shell("echo $0") }).1.stdout;
+        assert_eq!([said(None), said(Some("hook-hiera"))], ["/bin/sh\n", "hook-hiera\n"]);
     }
 
     #[test]

@@ -246,6 +246,23 @@ pub fn trace_libraries(wanted: &str) -> Result<()> {
 mod tests {
     use super::*;
 
+    #[test]
+    fn a_journal_that_does_not_read_holds_up_nobody_and_what_is_lost_is_counted() {
+        let (queue, items) = sync_channel(QUEUE);
+        let writer = Writer { queue: Some(queue), lost: AtomicU64::new(0) };
+        let say = |number: usize| writer.send(Event::new(Code::StepFailed, number.to_string()));
+        // With a queue that waits, neither the messages nor the flush would come to an end.
+        (0..QUEUE + 7).for_each(say);
+        writer.flush();
+        assert_eq!(items.try_iter().count(), QUEUE);
+        say(QUEUE + 7);
+        let said: Vec<_> = items.try_iter().collect();
+        let [Item::Say(note), Item::Say(next)] = said.as_slice() else { panic!("{said:?}") };
+        assert_eq!(note.message, "7 messages were lost because the journal did not accept them");
+        assert_eq!((note.code, next.message.as_str()), (Code::MessagesLost, "1031"));
+        assert_eq!(writer.lost.load(Ordering::Relaxed), 0, "each is counted once");
+    }
+
     /// Attack: "these CNI plugins are not installed: … : these CNI plugins are not installed: … (rule: …)" stood in one line.
     #[test]
     fn no_cause_is_written_twice_in_a_line() {

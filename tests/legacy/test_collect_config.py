@@ -211,7 +211,7 @@ class Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(data)
 
-    do_GET = do_HEAD = do_POST = answer
+    do_GET = do_HEAD = do_POST = do_DELETE = answer
 
     def log_message(self, *_):
         pass
@@ -245,15 +245,31 @@ def test_a_source_that_fails_keeps_what_it_said(pair):
     assert ours[:2] == (0, b"cache/request.json:cache/a.json:cache/c.json:cache/d.json:cache/10.json:cache/20.json.json\n")
 
 
-def test_what_zaqar_said_to_the_original_is_not_used(pair):
-    """Nothing newer would ever take its place, and no result would be sent again."""
+def test_zaqar(pair):
+    """R17: the newest message is read and stays in the queue; without one, or without Zaqar, what was said last is in force."""
     files(pair)
-    pair.write("cache/zaqar.json", json.dumps({"deployments": []}))
-    heat = Server({"/m": json.dumps(DOCUMENT)})
-    pair.write("a.conf", "[zaqar]\nauth_url = http://127.0.0.1:1\npassword = p\nproject_id = p\nuser_id = u\nqueue_id = q\n")
-    start = ["--config-file", "a.conf", "--request-metadata-url", heat.url("/m"), "request", "zaqar", "--one-time", *CACHE, "-c", "echo $$OS_CONFIG_FILES; test -n \"$HEAT_NODE_AGENT_POLLED\""]
-    status, out, _ = pair.run("os-collect-config", *start, env=C)[1]
-    assert (status, out) == (0, b"cache/request.json:cache/a.json:cache/c.json:cache/d.json\n")
+    zaqar, older, newest = Server({}), {"x": 1}, json.dumps(DOCUMENT)
+    catalog = [{"type": "messaging", "name": "zaqar", "id": "x", "endpoints": [{"id": "e", "interface": "public", "region": "One", "region_id": "One", "url": zaqar.url("")}]}]
+    token = {"token": {"methods": ["password"], "issued_at": "2026-01-01T00:00:00.000000Z", "expires_at": "2099-01-01T00:00:00.000000Z", "user": {"id": "u", "name": "u", "domain": {"id": "d", "name": "d"}},
+                       "project": {"id": "p", "name": "p", "domain": {"id": "d", "name": "d"}}, "roles": [], "catalog": catalog}}
+    messages = [{"id": "a", "body": older}, {"id": "b", "body": DOCUMENT}]
+    zaqar.answers |= {"/v3/auth/tokens": json.dumps(token), "/v2/queues/q/messages": json.dumps({"messages": messages, "links": []})}
+    pair.write("a.conf", f"[zaqar]\nauth_url = {zaqar.url('/v3')}\npassword = p\nproject_id = p\nuser_id = u\nqueue_id = q\n")
+    pair.write("cache/zaqar.json", json.dumps({"of": "the original"}))
+    start = ["--config-file", "a.conf", "zaqar", "--one-time", "--force", *CACHE, "-c", "echo $$OS_CONFIG_FILES ${HEAT_NODE_AGENT_POLLED:+polled}"]
+
+    def ours():
+        status, out, said = pair.run("os-collect-config", *start, env=C)[1]
+        return status, out, json.loads((pair.sides[1] / "cache/zaqar.json").read_text()), b"Unavailable" in said
+
+    said = b"cache/zaqar.json:cache/a.json:cache/c.json:cache/d.json"
+    assert ours() == (0, said + b" polled\n", json.loads(newest), False)
+    # The original takes the oldest one off.
+    assert [path.split("?")[1] for method, path, _ in zaqar.asked if method == "DELETE"] in (["pop=1", "ids=a"], ["ids=a"])
+    zaqar.answers["/v2/queues/q/messages"] = json.dumps({"messages": [], "links": []})
+    assert ours() == (0, said + b"\n", json.loads(newest), True)
+    zaqar.answers.clear()
+    assert ours() == (0, said + b"\n", json.loads(newest), True)
 
 
 def test_the_command_hears_when_the_list_of_deployments_was_asked_for(pair):

@@ -1,10 +1,13 @@
 """The hooks of heat-agents and heat-config-notify beside their originals. What differs is in docs/legacy.md."""
 import json
 import stat
+import subprocess
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
+
+from lib.legacy import BINARY
 
 
 def deployment(config, **members):
@@ -107,11 +110,64 @@ def test_apply_config(pair):
     pair.same("hook-apply-config.py", env={"HEAT_APPLY_CONFIG_CMD": "/no/such/tool"}, stdin=deployment({}))
     # Our own, without any command in PATH; it writes below /, so into a directory of the test.
     target = pair.sides[1] / "written"
-    place = pair.sides[1] / "tree" / str(target)[1:]
-    place.parent.mkdir(parents=True)
-    place.write_text("foo={{foo}}")
+    template(pair.sides[1])
     ours = pair.run("hook-apply-config.py", env={"OS_CONFIG_FILES": "m.json", "OS_CONFIG_APPLIER_TEMPLATES": "tree"}, stdin=b"")[1]
     assert (ours[0], json.loads(ours[1])["deploy_status_code"], target.read_text()) == (0, 0, "foo=bar")
+
+
+def test_the_unit_of_a_deployment_runs_the_agents_own_hook(pair):
+    """A job as the daemon writes it for a group whose hook the image does not have (deploy/hooks/mod.rs), and the original's files beside it."""
+    side = pair.sides[1]
+    target, config = side / "deep/file.json", {"b": [1, {"z": None}], "a": "é"}
+    pair.run("hook-json-file.py", stdin=lambda side: deployment({str(side / "deep/file.json"): config}))
+    expected = (pair.sides[0] / "deep/file.json").read_bytes()
+    target.unlink()
+
+    def run(name, group, about, environment=None):
+        job = {"argv": ["/proc/self/exe"], "called": f"hook-{group}", "stdin": deployment(about).decode(), "says_json": True, "environment": environment or {}}
+        (side / name).mkdir()
+        (side / name / "job.json").write_text(json.dumps(job))
+        subprocess.run([BINARY, "hook-run", side / name], check=True, env={"PATH": "/usr/bin:/bin"}, capture_output=True, timeout=600)
+        return json.loads((side / name / "result.json").read_text())
+
+    result = run("one", "json-file", {str(target): config})
+    assert result["status"] == 0 and target.read_bytes() == expected, result
+    result = run("two", "json-file", {"no-directory": 1})
+    assert result["status"] == 1 and "no path of a file" in result["stderr"], result
+    (side / "m.json").write_text('{"foo": "bar"}')
+    result = run("three", "apply-config", "", {"OS_CONFIG_FILES": str(side / "m.json"), "OS_CONFIG_APPLIER_TEMPLATES": str(template(side))})
+    assert result["status"] == 0 and (side / "written").read_text() == "foo=bar", result
+
+
+def template(side):
+    """A directory of templates with one that becomes a file of the test."""
+    place = side / "tree" / str(side / "written")[1:]
+    place.parent.mkdir(parents=True)
+    place.write_text("foo={{foo}}")
+    return side / "tree"
+
+
+def test_cfn_signal(pair):
+    """What curl was told to send; that Heat refuses it is a failure here (R45)."""
+    heat, path = Heat(200), "/v1/waitcondition/arn%3Aopenstack?Timestamp=2026-01-01T00%3A00%3A00Z&Signature=a%2Bb%3D"
+    url = f"http://127.0.0.1:{heat.server_port}{path}"
+
+    def ours(*arguments):
+        pair.bins[1].joinpath("cfn-signal").exists() or pair.bins[1].joinpath("cfn-signal").symlink_to(BINARY)
+        ended = subprocess.run([pair.bins[1] / "cfn-signal", *arguments], capture_output=True, timeout=600, env={"PATH": "/usr/bin:/bin"})
+        return ended.returncode, ended.stdout, ended.stderr
+
+    assert ours("-e", "0", "-i", "me", url)[:2] == (0, b"")
+    assert ours("-s", "false", "-r", "why", "-d", "{}", "--id=me", url)[0] == 0
+    bodies = [json.loads(asked[4]) for asked in heat.asked]
+    assert bodies == [{"Status": "SUCCESS", "Reason": "Configuration Complete", "UniqueId": "me", "Data": "Application has completed configuration."},
+                      {"Status": "FAILURE", "Reason": "why", "UniqueId": "me", "Data": "{}"}]
+    assert {asked[:2] for asked in heat.asked} == {("PUT", path)}
+    assert ours(url)[0] == 0 and json.loads(heat.asked[-1][4])["UniqueId"]
+    heat.statuses[:] = [403]
+    status, _, said = ours(url)
+    assert status == 1 and b"403" in said and b"Signature=a" not in said
+    assert [ours(*words)[0] for words in ([], ["--stack", "s", "--resource", "r"], ["--nothing", url])] == [2, 2, 2]
 
 
 class Heat(HTTPServer):

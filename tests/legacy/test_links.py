@@ -7,7 +7,7 @@ import pytest
 from lib.legacy import ROOT
 
 AGENT = "/usr/bin/heat-node-agent"
-BIN = ["os-collect-config", "os-apply-config", "os-config-applier", "os-refresh-config", "dib-run-parts", "heat-config-notify"]
+BIN = ["os-collect-config", "os-apply-config", "os-config-applier", "os-refresh-config", "dib-run-parts", "heat-config-notify", "cfn-signal"]
 LINKS = [*(f"bin/{name}" for name in BIN), *(f"libexec/heat-config/hooks/{group}" for group in ("json-file", "apply-config", "hiera")),
          "libexec/os-refresh-config/configure.d/55-heat-config"]
 # The element's hook runs in the image: here in a namespace whose /usr is this machine's with a layer on it, and goes with the script.

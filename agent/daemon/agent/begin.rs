@@ -1,11 +1,13 @@
 //! What may be started now: looked at afresh whenever something moved.
 
+use std::iter::once;
+
 use serde_json::{Value, json};
 
 use super::Agent;
 use super::view::{is_judged, withdrawal_reason};
 use crate::budgets::SECRET_TEXTS;
-use crate::collect::HEAT_PARAMS;
+use crate::collect::{HEAT_PARAMS, Snapshot};
 use crate::daemon::masking::KnownSecrets;
 use crate::daemon::node;
 use crate::daemon::reason::{bad_parameters, reason};
@@ -17,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::keepers::membership::leave;
 use crate::kubernetes::{self, ImagePolicy, Mistake};
 use crate::metadata::{Deployment, Malformed};
-use crate::programs::{Job, Programs};
+use crate::programs::{Job, JobFile, Programs};
 use crate::report::condition_state::ConditionState;
 use crate::report::status::Condition;
 use crate::report::{Code, Event, Phase};
@@ -26,6 +28,9 @@ use crate::signal::Destination;
 /// Deployments that are refused in one turn of the loop: each is stored and synced, and a signal to the agent, an order or the
 /// watchdog must not wait for thousands.
 const AT_ONCE: usize = 20;
+
+/// Where a hook that reads the metadata finds them: in memory, for root alone.
+const DOCUMENTS: &str = "/run/heat-config/metadata";
 
 /// Whether Heat hears of the result of a deployment.
 fn signals(deployment: &Deployment) -> bool {
@@ -305,7 +310,8 @@ impl Agent {
         let job = match job {
             Ok(job) => {
                 let begun_mark = self.ledger.journal.begun_mark(&deployment.id);
-                with_inputs_masked(Job { begun_mark, ..job }, deployment)
+                let job = with_inputs_masked(Job { begun_mark, ..job }, deployment);
+                if hooks::reads_metadata(&deployment.group) { with_metadata(job, self.collector.snapshot()) } else { job }
             }
             Err(error) => {
                 let code = if work == Work::Script { Code::DeploymentMalformed } else { Code::DeploymentNoHook };
@@ -546,9 +552,28 @@ fn with_inputs_masked(mut job: Job, deployment: &Deployment) -> Job {
     job
 }
 
+/// The job, with what os-collect-config would have listed for it: the metadata in force, and the configs that no hook runs
+/// (heat-protocol.md 2.8), in files that the next such job replaces.
+fn with_metadata(mut job: Job, snapshot: &Snapshot) -> Job {
+    let data = snapshot.parsed().filter(|one| Work::of(&one.group) == Work::Data).map(|one| one.config);
+    let documents = once(Value::Object(snapshot.document())).chain(data).filter(Value::is_object);
+    let file = |(number, document): (usize, Value)| JobFile {
+        path: format!("{DOCUMENTS}/{number}.json"),
+        content: document.to_string(),
+        mode: 0o600,
+    };
+    job.files.extend(documents.enumerate().map(file));
+    let paths: Vec<&str> = job.files.iter().map(|file| file.path.as_str()).collect();
+    job.environment.insert("OS_CONFIG_FILES".to_owned(), paths.join(":"));
+    job
+}
+
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::collect::Entries;
 
     /// Attack: what `metadata` and `support` masked by its name was in a script's log, in `status`, and in what Heat heard.
     #[test]
@@ -569,5 +594,23 @@ mod tests {
         let entry = json!({"id": "a", "group": "script", "config": "", "inputs": many});
         let job = with_inputs_masked(Job::default(), &Deployment::parse(&entry).unwrap().unwrap());
         assert!(job.hide_printed && !job.hide_output, "outputs are handed on all the same");
+    }
+
+    #[test]
+    fn os_apply_config_finds_the_metadata_and_what_no_hook_runs() {
+        let entries = [
+            json!({"id": "a", "name": "n", "group": "apply-config", "config": "", "inputs": []}),
+            json!({"id": "b", "name": "m", "group": "os-apply-config", "config": {"two": 2}, "inputs": []}),
+            json!({"id": "c", "name": "o", "group": "Heat::Ungrouped", "config": "text", "inputs": []}),
+        ];
+        let metadata = serde_json::Map::from_iter([("one".to_owned(), json!(1))]);
+        let snapshot =
+            Snapshot { metadata, deployments: Some(Arc::new(Entries::new(entries.to_vec()).unwrap())), ..Snapshot::default() };
+        let job = with_metadata(Job::default(), &snapshot);
+        let [first, second] = job.files.as_slice() else { panic!("{:?}", job.files) };
+        let document: Value = serde_json::from_str(&first.content).unwrap();
+        assert_eq!((&document["one"], document["deployments"].as_array().unwrap().len()), (&json!(1), 3));
+        assert_eq!((second.content.as_str(), first.mode), ("{\"two\":2}", 0o600));
+        assert_eq!(job.environment["OS_CONFIG_FILES"], "/run/heat-config/metadata/0.json:/run/heat-config/metadata/1.json");
     }
 }

@@ -13,10 +13,13 @@ use crate::files::{FileKind, Tree};
 use crate::metadata::{Deployment, Input, Traces};
 use crate::programs::Job;
 
+/// Groups whose hooks this program is itself, where the image has no file for them (heat-protocol.md 5).
+const OWN: [&str; 3] = ["json-file", "apply-config", "hiera"];
+
 /// Inputs whose values are never shown.
 const SECRET_INPUTS: [&str; 2] = ["deploy_password", "deploy_signal_id"];
 
-/// The job for a group that has a hook of its own in the image. `is_secret`: of which further inputs it must not show the values.
+/// The job for a group with a hook: the image's, or this program by the hook's name. `is_secret`: of which further inputs it must not show the values.
 ///
 /// # Errors
 /// If there is no hook, or one that others than root may change (R56).
@@ -27,11 +30,19 @@ pub fn external(
     limit_ms: Option<u64>,
     is_secret: impl Fn(&str) -> bool,
 ) -> Result<Job> {
-    if let Some(path) = find(&deployment.group, root, first)? {
-        root.check_only_root_changes(Path::new(&path))?;
+    if let Some(hook) = find(&deployment.group, root, first)? {
+        let (path, called) = match hook {
+            Hook::File(path) => (path, None),
+            // Of the process that runs the job: there also where the file was replaced since (R42).
+            Hook::Own(name) => ("/proc/self/exe".to_owned(), Some(format!("hook-{name}"))),
+        };
+        if called.is_none() {
+            root.check_only_root_changes(Path::new(&path))?;
+        }
         let secrets = secrets(deployment, is_secret);
         return Ok(Job {
             argv: vec![path],
+            called,
             stdin: deployment.to_hook_json().to_string(),
             time_limit_ms: limit_ms,
             stdout_is_json: true,
@@ -52,19 +63,33 @@ pub fn file_name(group: &str) -> String {
     group.chars().filter(|c| c.is_alphanumeric() || matches!(c, '-' | '_')).collect()
 }
 
-/// The file of a group's hook.
-fn find(group: &str, root: &Tree, directories: &[PathBuf]) -> Result<Option<String>> {
+/// What runs the deployments of a group.
+enum Hook {
+    File(String),
+    /// This program, by the name of a group.
+    Own(String),
+}
+
+/// The hook of a group: the image's file goes first.
+fn find(group: &str, root: &Tree, directories: &[PathBuf]) -> Result<Option<Hook>> {
     let name = file_name(group);
     for directory in directories.iter().filter(|_| !name.is_empty()) {
         let path = format!("{}/{name}", directory.display());
         if root.facts_followed(Path::new(&path))?.is_some_and(|facts| facts.kind != FileKind::Directory) {
-            return Ok(Some(path));
+            return Ok(Some(Hook::File(path)));
         }
     }
-    Ok(None)
+    Ok(OWN.contains(&name.as_str()).then_some(Hook::Own(name)))
 }
 
-/// Whether a deployment of a group can run code: a script, or a hook that the image has. Without an image at hand every hook counts.
+/// Whether the hook of a group reads the metadata by os-apply-config: it gets them from who starts it.
+#[must_use]
+pub fn reads_metadata(group: &str) -> bool {
+    matches!(file_name(group).as_str(), "apply-config" | "hiera")
+}
+
+/// Whether a deployment of a group can run code: a script, or a hook that there is (it writes files as root). Without an image at hand every
+/// hook counts.
 #[must_use]
 pub fn runs_code(group: &str, root: Option<&Tree>, directories: &[PathBuf]) -> bool {
     match Work::of(group) {
@@ -133,5 +158,30 @@ mod tests {
                 .contains("no hook for group \"puppet\"")
         );
         assert!(external(&deployment("../.."), &tree, &at, None, |_| false).is_err());
+    }
+
+    #[test]
+    fn this_program_is_the_hook_where_the_image_has_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let tree = Tree::open(dir.path()).unwrap();
+        let at = [PathBuf::from("/hooks")];
+        let job = |group: &str| {
+            let entry =
+                json!({"id": "a", "group": group, "config": {}, "inputs": [{"name": "deploy_password", "value": "s3cret!"}]});
+            external(&Deployment::parse(&entry).unwrap().unwrap(), &tree, &at, Some(7), |_| false)
+        };
+        for group in OWN {
+            let own = job(group).unwrap();
+            assert_eq!((own.argv, own.called), (vec!["/proc/self/exe".to_owned()], Some(format!("hook-{group}"))));
+            assert_eq!((own.time_limit_ms, own.stdout_is_json, own.secrets[0].as_str()), (Some(7), true, "s3cret!"));
+            assert!(own.stdin.contains(&format!("\"group\":\"{group}\"")) && runs_code(group, Some(&tree), &at), "{}", own.stdin);
+        }
+        assert!(job("hook-json-file").is_err() && job("puppet").is_err());
+        tree.create_dir_all(Path::new("/hooks"), Attributes::mode(0o755)).unwrap();
+        tree.write(Path::new("/hooks/hiera"), b"#!/bin/sh\n", Attributes::mode(0o755)).unwrap();
+        let images = job("hiera").unwrap();
+        assert_eq!((images.argv, images.called), (vec!["/hooks/hiera".to_owned()], None), "the image's own goes first");
+        tree.write(Path::new("/hooks/hiera"), b"#!/bin/sh\n", Attributes::mode(0o777)).unwrap();
+        assert!(job("hiera").is_err(), "one that cannot be trusted is not passed over");
     }
 }

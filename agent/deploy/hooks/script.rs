@@ -45,6 +45,7 @@ pub fn job(deployment: &Deployment, limit_ms: Option<u64>, is_secret: impl Fn(&s
     let secrets = super::secrets(deployment, is_secret);
     Ok(Job {
         argv: vec![path.clone()],
+        called: None,
         environment,
         directory: Some(WORKING.to_owned()),
         files: vec![JobFile { path, content: script.to_owned(), mode: 0o700 }],

@@ -63,7 +63,7 @@ pub(super) const SWITCHES: &[Switch] = &[
     (None, "zaqar-auth-url", Takes::One, "where Keystone is"),
     (None, "zaqar-queue-id", Takes::One, "the queue"),
     (None, "zaqar-region-name", Takes::One, "the region of Zaqar"),
-    (None, "zaqar-ca-file", Takes::One, IGNORED),
+    (None, "zaqar-ca-file", Takes::One, "a file of certificates that Zaqar's may be signed by"),
     (None, "zaqar-use-websockets", Takes::Nothing, IGNORED),
     (None, "zaqar-nouse-websockets", Takes::Nothing, IGNORED),
     (None, "zaqar-ssl-certificate-validation", Takes::Nothing, IGNORED),

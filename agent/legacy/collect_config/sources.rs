@@ -62,9 +62,9 @@ impl Owner {
     fn is_formers(&self, collector: Collector, options: &Options) -> bool {
         let key = match collector {
             Collector::Cfn => "access_key_id",
-            Collector::Heat => "user_id",
+            Collector::Heat | Collector::Zaqar => "user_id",
             Collector::Request => "metadata_url",
-            Collector::HeatLocal | Collector::Ec2 | Collector::Local | Collector::Zaqar => return false,
+            Collector::HeatLocal | Collector::Ec2 | Collector::Local => return false,
         };
         let group = collector.as_str();
         let former = self.former.as_ref().and_then(|former| former.get(group)?.get(key)?.as_str());
@@ -129,9 +129,8 @@ impl Sources {
                 Some(Ok(documents)) => source.last = Some(documents),
                 Some(Err(error)) => {
                     log.warning(&format!("Source [{name}] Unavailable: {error}"));
-                    // Of `local` each file has its own name, and none is that of the source. What the original last took from a queue of Zaqar
-                    // would never be followed by anything newer.
-                    if !is_kept || matches!(source.collector, Collector::Local | Collector::Zaqar) {
+                    // Of `local` each file has its own name, and none is that of the source.
+                    if !is_kept || source.collector == Collector::Local {
                         continue;
                     }
                     let kept = || Some(source.collector.documents(cache.kept(name)?, options, &mut Vec::new()));
@@ -168,10 +167,11 @@ fn remote(
     let group = name.as_str();
     let values = |key: &'static str| {
         let values = options.values.all(group, key);
-        if values.is_empty() && (group, key) == ("cfn", "metadata_url") {
-            hinted(machine, options).into_iter().collect()
-        } else {
-            values
+        match (group, key) {
+            ("cfn", "metadata_url") if values.is_empty() => hinted(machine, options).into_iter().collect(),
+            // There it has another name.
+            ("zaqar", "ca_certificate") if values.is_empty() => options.values.all(group, "ca_file"),
+            _ => values,
         }
     };
     SingleSource::new(name, values, http, keystone.clone(), options.values.seconds(group, "timeout", 10.0)?)
@@ -195,7 +195,8 @@ impl Source {
             Collector::Cfn => SourceName::Cfn,
             Collector::Heat => SourceName::Heat,
             Collector::Request => SourceName::Request,
-            Collector::HeatLocal | Collector::Ec2 | Collector::Local | Collector::Zaqar => return,
+            Collector::Zaqar => SourceName::Zaqar,
+            Collector::HeatLocal | Collector::Ec2 | Collector::Local => return,
         };
         if !matches!(self.remote, Some(Ok(_))) {
             self.remote = remote(machine, options, name, http, keystone).transpose();
@@ -217,8 +218,7 @@ impl Source {
             Collector::HeatLocal => Some(heat_local(machine, options, &mut remarks)),
             Collector::Local => Some(local(machine, options, &mut remarks)),
             Collector::Ec2 => Some(ec2(cache, owner, http, clock).await),
-            Collector::Zaqar => zaqar(options),
-            Collector::Cfn | Collector::Heat | Collector::Request => match &mut self.remote {
+            Collector::Cfn | Collector::Heat | Collector::Request | Collector::Zaqar => match &mut self.remote {
                 None => None,
                 Some(Err(error)) => Some(Err(error.clone())),
                 Some(Ok(source)) => Some(
@@ -334,17 +334,6 @@ async fn ec2(cache: &Cache<'_>, owner: &Owner, http: &Http, clock: &Clock) -> Re
     let url = options.values.all(name, "metadata_url").pop().unwrap_or_else(|| ec2::USUAL.to_owned());
     let deadline: Duration = options.values.seconds(name, "timeout", 10.0)?;
     Ok(vec![(name.to_owned(), ec2::metadata(http, clock, &url, deadline).await.context(|| "asking the metadata service")?)])
-}
-
-/// Queues cannot be read: who configures one should know.
-fn zaqar(options: &Options) -> Asked {
-    let needed = ["auth_url", "password", "project_id", "user_id", "queue_id"];
-    let is_configured = needed.iter().all(|key| !options.values.all("zaqar", key).is_empty());
-    is_configured.then(|| {
-        Err(Error::permanent("os-collect-config by link does not read queues of Zaqar").remedy(
-            "use heat-node-agent.service, or POLL_SERVER_CFN, POLL_SERVER_HEAT or POLL_TEMP_URL as software_config_transport",
-        ))
-    })
 }
 
 #[cfg(test)]
