@@ -482,3 +482,17 @@ fn a_script_that_runs_says_how_long_and_what_stops_it() {
     status.deployments[0].group = "kubernetes-node".into();
     assert!(!page(&status).contains(" stop "), "nobody stops a node");
 }
+
+/// Attack: the first line said "not running" of one component, and the row of another one no longer said it.
+#[test]
+fn what_the_first_line_says_of_one_component_is_said_of_another_in_its_row() {
+    let failed = |name: &str, problem: &str| ComponentStatus {
+        problem: Some(problem.into()),
+        cause: Some(format!("why of {name}")),
+        ..component(name, ComponentState::Failed)
+    };
+    let page = page(&with_node(|node| node.components = ["etcd", "kubelet"].map(|name| failed(name, "not running")).into()));
+    let row = |name: &str| page.lines().find(|line| line.starts_with(name)).unwrap_or_default();
+    assert!(page.starts_with("DEGRADED: etcd not running, and 1 more\n"), "{page}");
+    assert!(!row("etcd").contains("not running") && row("kubelet").ends_with("not running"), "{page}");
+}
