@@ -240,11 +240,10 @@ fn quote(settings: &Settings, status: &mut StatusDocument) {
         }
         let outcome =
             records.iter().find(|record| record.id == one.id).and_then(|record| Journal::whole(&state, record).ok().flatten());
-        if let Some(words) = outcome.and_then(|outcome| outcome.failure_details()) {
+        if let Some(suffix) = outcome.and_then(|outcome| outcome.failure_details()).as_deref().map(last_output_suffix) {
             one.causes = one.why();
-            // What it could not even begin is in its reason.
-            if let Some(last) = one.causes.last_mut().filter(|cause| !cause.contains(&words)) {
-                last.push_str(&last_output_suffix(&words));
+            if let Some(last) = one.causes.last_mut().filter(|cause| !cause.contains(&suffix)) {
+                last.push_str(&suffix);
             }
         }
     }

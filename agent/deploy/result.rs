@@ -206,8 +206,9 @@ impl DeploymentOutcome {
             let why = FailureReason::from(ended_with(self.status));
             why.with_code(Code::DeploymentFailed.entry().code)
         });
-        if let Some(words) = words.filter(|words| !reason.why().contains(words.as_str())) {
-            reason.add(&last_output_suffix(&words));
+        // Once: where it was kept explained, the words are at its end.
+        if let Some(suffix) = words.as_deref().map(last_output_suffix).filter(|suffix| !reason.why().contains(suffix)) {
+            reason.add(&suffix);
         }
         let remedy = reason.remedy.map(|own| FollowUp::Rerun(id).of(&own));
         reason.remedy = Some(remedy.unwrap_or_else(|| Remedy::said(script_remedy(id, reason.code.as_deref()))));
@@ -436,6 +437,17 @@ mod tests {
             Value::Object(body(&outcome, &declared, SIGNAL_LIMIT)),
             json!({"a": "1", "deploy_status_code": 0, "deploy_stdout": "out", "deploy_stderr": ""})
         );
+    }
+
+    /// Attack: what a script said last was left out where it happened to be a part of the agent's own words.
+    #[test]
+    fn what_a_script_said_last_is_in_the_reason_once_whatever_it_is() {
+        for words in ["1", "status", "no such file"] {
+            let ran = DeploymentOutcome { status: 1, stderr: format!("{words}\n"), ..DeploymentOutcome::default() };
+            let once = ran.explained(&[], "d");
+            assert!(once.reason.as_ref().unwrap().why().ends_with(&last_output_suffix(words)), "{:?}", once.reason);
+            assert_eq!(once.clone().explained(&[], "d").reason, once.reason, "said once");
+        }
     }
 
     #[test]

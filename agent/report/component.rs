@@ -85,13 +85,18 @@ impl ComponentStatus {
     }
 }
 
-/// The components that are not healthy, the worst first, in a few words; nothing where all are.
+/// The component that is worst, the first of several; nothing where all are healthy.
+#[must_use]
+pub fn worst(components: &[ComponentStatus]) -> Option<&ComponentStatus> {
+    // Of equals the first one is the least.
+    components.iter().filter(|component| component.is_unhealthy()).min_by_key(|component| std::cmp::Reverse(component.state))
+}
+
+/// The components that are not healthy in a few words, of which the worst is named; nothing where all are.
 #[must_use]
 pub fn headline(components: &[ComponentStatus]) -> Option<String> {
-    let mut unhealthy: Vec<&ComponentStatus> = components.iter().filter(|component| component.is_unhealthy()).collect();
-    unhealthy.sort_by_key(|component| std::cmp::Reverse(component.state));
-    let first = unhealthy.first()?.headline();
-    Some(match unhealthy.len() {
+    let first = worst(components)?.headline();
+    Some(match components.iter().filter(|component| component.is_unhealthy()).count() {
         1 => first,
         more => format!("{first}, and {} more", more - 1),
     })

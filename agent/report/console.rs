@@ -38,6 +38,32 @@ struct Shown {
     about: String,
 }
 
+/// A failure that was shown.
+#[derive(Debug)]
+struct ShownFailure {
+    /// The gate, unit and source that failed, as far as it names them.
+    subjects: [Option<String>; 3],
+    why: String,
+}
+
+impl ShownFailure {
+    fn of(event: &Event, why: &str) -> Self {
+        Self { subjects: subjects(event).map(|subject| subject.cloned()), why: why.to_owned() }
+    }
+
+    /// Whether another failure is this one, as what ends with it reports it. One of another gate, unit or source has a cause of its own,
+    /// however that reads.
+    fn is_same(&self, event: &Event, why: &str) -> bool {
+        let mut named = self.subjects.iter().zip(subjects(event)).filter_map(|(one, other)| one.as_ref().zip(other));
+        named.all(|(one, other)| one == other) && (why.contains(&self.why) || self.why.contains(why))
+    }
+}
+
+/// The gate, unit and source that an event is about.
+fn subjects(event: &Event) -> [Option<&String>; 3] {
+    [event.gate.as_ref(), event.unit.as_ref(), event.source.as_ref()]
+}
+
 /// Writes to the console where phase or state changes.
 #[derive(Debug)]
 pub(super) struct Console {
@@ -46,10 +72,10 @@ pub(super) struct Console {
     shown: BTreeSet<Shown>,
     /// Phase and state of the newest line.
     last: Option<(Phase, &'static str)>,
-    /// Why something failed, until something else is begun.
-    failure: Option<String>,
+    /// What failed, until something else is begun.
+    failure: Option<ShownFailure>,
     /// The same of an update from before its rollback began: a rollback that fails too ends with that failure, whatever it met itself.
-    failure_of_update: Option<String>,
+    failure_of_update: Option<ShownFailure>,
     /// What of a node in place is wrong, by its unit or gate, with its line: the last line says so while anything is.
     wrong: Vec<(String, String)>,
 }
@@ -97,17 +123,17 @@ impl Console {
             event.code == Code::RollbackBegun || (state == "ok" && matches!(phase, Phase::Deploy | Phase::Plan | Phase::Steady));
         // What follows a failure reports it to Heat, or ends what was under way beside it. The failure itself stays the last line, and is
         // shown once.
-        let is_of_failure = |failure: &String| match entry.priority {
-            Priority::Error => why.contains(failure) || failure.contains(why),
+        let is_of_failure = |failure: &ShownFailure| match entry.priority {
+            Priority::Error => failure.is_same(event, why),
             _ => phase == Phase::Signal || (state == "ok" && !is_beginning),
         };
         let is_of_update =
-            |failure: &String| entry.priority == Priority::Error && self.failure.is_some() && why.contains(failure);
+            |failure: &ShownFailure| entry.priority == Priority::Error && self.failure.is_some() && why.contains(&failure.why);
         if self.failure.as_ref().is_some_and(is_of_failure) || self.failure_of_update.as_ref().is_some_and(is_of_update) {
             return None;
         }
         if entry.priority == Priority::Error {
-            self.failure = Some(why.to_owned());
+            self.failure = Some(ShownFailure::of(event, why));
         } else if is_beginning {
             let before = self.failure.take();
             self.failure_of_update = before.filter(|_| event.code == Code::RollbackBegun);
@@ -327,6 +353,19 @@ mod tests {
         assert!(show(Code::RollbackBegun, Phase::Units, "no such flag").is_some());
         assert!(show(Code::RolledBack, Phase::Steady, "the node is back").is_some());
         assert!(show(Code::NodeFailed, Phase::Units, "no such flag").unwrap().contains("state=failed"));
+    }
+
+    /// Attack: beside "gate a: no answer within 5 s" the same words of another gate were taken for the failure that was shown.
+    #[test]
+    fn a_failure_of_another_unit_is_shown_although_its_cause_is_a_part_of_the_first_ones() {
+        let mut console = Console::none();
+        let failed = |code: Code, cause: &str| Event::new(code, "line").phase(Phase::Gates).cause(cause);
+        let first = failed(Code::GateTimedOut, "containerd is up; no answer within 5 s").gate("containerd");
+        assert!(console.line(&first).is_some());
+        let other = failed(Code::GateTimedOut, "no answer within 5 s").gate("kubelet");
+        assert!(console.line(&other).is_some_and(|line| line.contains("gate=kubelet")));
+        // What ends the deployment names nothing itself, and is no other failure.
+        assert_eq!(console.line(&failed(Code::NodeFailed, "gate kubelet: no answer within 5 s")), None);
     }
 
     /// A busy machine: the rollback found the unit in another moment of its start, and the failure was shown a third time.

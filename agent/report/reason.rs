@@ -8,8 +8,28 @@ use serde::{Deserialize, Serialize};
 use crate::error::remedy::Remedy;
 use crate::error::{BETWEEN, Error};
 
-/// How it reads that a rollback failed for the cause for which its update did.
-pub const SAME_CAUSE: &str = "failed too, for the same cause";
+/// How going back from a failed update ended, which tells whose the steps are that the node shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RollbackEnd {
+    /// The node is as the generation before asked, and healthy.
+    RolledBack,
+    /// It failed for the cause that is reported.
+    SameCause,
+    /// It failed for a cause of its own: the steps show that one, and not the update's.
+    OtherCause,
+    /// It was not begun: the steps are the update's.
+    NotBegun,
+}
+
+/// What became of a node after its update failed: in words, and how that ended.
+#[derive(Clone, Debug)]
+pub struct RollbackOutcome {
+    /// For people.
+    pub text: String,
+    /// For whoever decides by it.
+    pub end: RollbackEnd,
+}
 
 /// Code, causes, rule and remedy of a failure. It reads as one sentence: `HNA-0502 one mistake | another; remedy: what to do`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,6 +43,9 @@ pub struct FailureReason {
     /// What became of the node then: that it was rolled back, or why it was not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rollback: Option<String>,
+    /// How that ended; nothing in records of earlier versions.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rollback_end: Option<RollbackEnd>,
     /// By whose rule.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rule: Option<String>,
@@ -44,6 +67,8 @@ enum Stored {
         #[serde(default)]
         rollback: Option<String>,
         #[serde(default)]
+        rollback_end: Option<RollbackEnd>,
+        #[serde(default)]
         rule: Option<String>,
         #[serde(default)]
         remedy: Option<Remedy>,
@@ -54,7 +79,9 @@ impl From<Stored> for FailureReason {
     fn from(stored: Stored) -> Self {
         match stored {
             Stored::Sentence(sentence) => sentence.into(),
-            Stored::Parts { code, causes, rollback, rule, remedy } => Self { code, causes, rollback, rule, remedy },
+            Stored::Parts { code, causes, rollback, rollback_end, rule, remedy } => {
+                Self { code, causes, rollback, rollback_end, rule, remedy }
+            }
         }
     }
 }
@@ -67,6 +94,7 @@ impl FailureReason {
             code: None,
             causes: error.causes(),
             rollback: None,
+            rollback_end: None,
             rule: error.broken_rule().map(str::to_owned),
             remedy: error.typed_remedy().cloned(),
         }
@@ -76,6 +104,13 @@ impl FailureReason {
     #[must_use]
     pub fn with_code(mut self, code: &str) -> Self {
         self.code = Some(code.to_owned());
+        self
+    }
+
+    /// The same reason, with what became of the node then.
+    #[must_use]
+    pub fn with_rollback(mut self, outcome: Option<RollbackOutcome>) -> Self {
+        (self.rollback, self.rollback_end) = outcome.map(|outcome| (outcome.text, outcome.end)).unzip();
         self
     }
 
@@ -136,6 +171,7 @@ impl FailureReason {
             code: self.code.clone(),
             causes: self.causes.iter().map(|cause| with(cause)).collect(),
             rollback: self.rollback.as_deref().map(&with),
+            rollback_end: self.rollback_end,
             rule: self.rule.as_deref().map(&with),
             remedy: self.remedy.as_ref().map(|remedy| remedy.with_text(with(remedy))),
         }

@@ -10,7 +10,7 @@ pub use super::condition::{Condition, Subject};
 use super::condition_state::ConditionState;
 use super::event::Phase;
 use super::follow_up::FollowUp;
-use super::reason::{FailureReason, SAME_CAUSE};
+use super::reason::{FailureReason, RollbackEnd};
 pub use super::states::{DeploymentState, NodeState};
 use super::step_timing::StepTiming;
 use super::text::{argument, duration, shortened};
@@ -421,6 +421,9 @@ pub struct NodeStatus {
     /// What became of the node after the failure: that it was rolled back, or why it was not; or the rollback under way.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rollback: Option<String>,
+    /// How that ended; nothing while it is under way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rollback_end: Option<RollbackEnd>,
     /// Steps and their milliseconds.
     pub timings: Vec<(String, u64)>,
     /// Its steps against time: of the newest bring-up, also one that goes on or failed.
@@ -505,6 +508,7 @@ impl NodeStatus {
     pub fn explain(&mut self, reason: &FailureReason) {
         (self.reason, self.code, self.causes, self.remedy) = parts_of(reason, self.deployment.as_deref().unwrap_or_default());
         self.rollback.clone_from(&reason.rollback);
+        self.rollback_end = reason.rollback_end;
     }
 
     /// The steps that failed, of the update or of its rollback.
@@ -514,10 +518,7 @@ impl NodeStatus {
 
     /// The failure of the update, where a rollback failed for another cause, which its steps show.
     pub(super) fn failure_before_rollback(&self) -> Option<Vec<String>> {
-        let rollback = self.rollback.as_ref().filter(|rollback| !rollback.ends_with(SAME_CAUSE))?;
-        let why = self.why();
-        let is_shown = |cause: &str| why.iter().any(|line| line.replace(rollback.as_str(), "").contains(cause));
-        (!self.failed_steps().filter_map(|step| step.cause.as_deref()).any(is_shown)).then_some(why)
+        (self.rollback_end == Some(RollbackEnd::OtherCause)).then(|| self.why())
     }
 
     /// Whether its components are shown as they were measured: those of a bring-up that goes on, or was given up half way, are its steps.

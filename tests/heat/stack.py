@@ -192,60 +192,53 @@ def nested(s: Session, base: str, kind: str):
             yield r | {"self": next(link["href"] for link in r["links"] if link["rel"] == "self")}
 
 
-def main(cmd: str, *a: str) -> int:
-    s = from_environment()
-    url = s.endpoint("orchestration")
+def show(x):
+    print(json.dumps(x, indent=1, ensure_ascii=False))
 
-    def show(x):
-        print(json.dumps(x, indent=1, ensure_ascii=False))
-    if cmd == "ready":
-        s.request("GET", f"{url}/stacks", timeout=60)
-        return 0
-    if cmd == "token":
-        print(s.token)
-        return 0
-    if cmd == "get":
-        s.version = a[2] if a[2:] else None
-        show(s.get(f"{s.endpoint(a[0])}/{a[1]}"))
-        return 0
-    if cmd == "list":
-        show([x["stack_name"] for x in s.get(f"{url}/stacks")["stacks"]])
-        return 0
-    if cmd == "revoke":
-        # Disabling revokes; tokens carry whole seconds, so one of this second would count as older.
-        for enabled in (False, True):
-            for user in a:
-                s.request("PATCH", f"{s.auth_url}/users/{user}", {"user": {"enabled": enabled}})
-            time.sleep(1.1)
-        return 0
-    if cmd == "cloud":
-        for service in s.get(f"{s.auth_url}/services")["services"]:
-            if service["type"] in CLOUD:
-                s.request("DELETE", f"{s.auth_url}/services/{service['id']}")
-        for kind, path in CLOUD.items() if a[0] != "-" else ():
-            service = s.request("POST", f"{s.auth_url}/services", {"service": {"name": kind, "type": kind}})[0]["service"]["id"]
-            for interface in ("public", "internal", "admin"):
-                s.request("POST", f"{s.auth_url}/endpoints", {"endpoint": {
-                    "service_id": service, "interface": interface, "url": f"{a[0]}/{path}", "region_id": os.environ["OS_REGION_NAME"]}})
-        return 0
-    if cmd == "validate":
-        show(s.request("POST", f"{url}/validate", body_of(a[0], a[1:]), {"show_nested": "True"})[0])
-        return 0
-    name = a[0]
-    if cmd == "preview":
-        show(s.request("POST", f"{url}/stacks/preview", {"stack_name": name, **body_of(a[1], a[2:])})[0]["stack"])
-        return 0
-    if cmd == "create":
-        body = {"stack_name": name, **body_of(a[1], a[2:]), "timeout_mins": 60, "disable_rollback": True}
-        print(s.request("POST", f"{url}/stacks", body)[0]["stack"]["id"])
-        return 0
-    try:
-        st = s.get(f"{url}/stacks/{name}", resolve_outputs=str(cmd in ("show", "outputs")))["stack"]
-    except Refused as e:
-        if cmd == "delete" and e.code == 404:
-            return 0
-        raise
-    base = f"{url}/stacks/{name}/{st['id']}"
+
+def revoke(s: Session, users):
+    """Makes the tokens of users invalid."""
+    # Disabling revokes; tokens carry whole seconds, so one of this second would count as older.
+    for enabled in (False, True):
+        for user in users:
+            s.request("PATCH", f"{s.auth_url}/users/{user}", {"user": {"enabled": enabled}})
+        time.sleep(1.1)
+
+
+def cloud(s: Session, address: str):
+    """Has the catalog name the stand-ins for other services at this address; none of them at `-`."""
+    for service in s.get(f"{s.auth_url}/services")["services"]:
+        if service["type"] in CLOUD:
+            s.request("DELETE", f"{s.auth_url}/services/{service['id']}")
+    for kind, path in CLOUD.items() if address != "-" else ():
+        service = s.request("POST", f"{s.auth_url}/services", {"service": {"name": kind, "type": kind}})[0]["service"]["id"]
+        for interface in ("public", "internal", "admin"):
+            s.request("POST", f"{s.auth_url}/endpoints", {"endpoint": {
+                "service_id": service, "interface": interface, "url": f"{address}/{path}", "region_id": os.environ["OS_REGION_NAME"]}})
+
+
+def answer(s: Session, url: str, base: str, failing: dict) -> list[str]:
+    """Answers for the nodes that a stack waits for, with SUCCESS but where `failing` has a reason."""
+    answered = []
+    for r in nested(s, base, "OS::Heat::SoftwareDeployment"):
+        if not r["resource_status"].endswith("IN_PROGRESS") or not r["physical_resource_id"]:
+            continue
+        deployment = s.get(f"{url}/software_deployments/{r['physical_resource_id']}")["software_deployment"]
+        if deployment["status"] != "IN_PROGRESS":
+            continue
+        node = deployment["input_values"]["INSTANCE_NAME"]
+        why = failing.get(node)
+        signal = {"id": node, "status": "FAILURE" if why else "SUCCESS", "reason": why or f"node {node} is healthy", "data": {"node": node}}
+        s.request("POST", f"{base}/resources/wait_handle/signal", signal)
+        outcome = {"deploy_status_code": 1, "error": why} if why else {"deploy_status_code": 0, "node_name": node}
+        s.request("POST", f"{r['self']}/signal", outcome)
+        answered.append(node)
+    return answered
+
+
+def with_stack(s: Session, url: str, st: dict, cmd: str, a: tuple) -> int:
+    """Carries out a command on a stack that is there."""
+    base = f"{url}/stacks/{a[0]}/{st['id']}"
 
     def output(key):
         o = s.get(f"{base}/outputs/{key}")["output"]
@@ -272,21 +265,7 @@ def main(cmd: str, *a: str) -> int:
     elif cmd == "servers":
         show([s.get(f"{r['self']}/metadata")["metadata"] for r in nested(s, base, "OS::Nova::Server")])
     elif cmd == "answer":
-        failing, answered = dict(word.split("=", 1) for word in a[1:]), []
-        for r in nested(s, base, "OS::Heat::SoftwareDeployment"):
-            if not r["resource_status"].endswith("IN_PROGRESS") or not r["physical_resource_id"]:
-                continue
-            deployment = s.get(f"{url}/software_deployments/{r['physical_resource_id']}")["software_deployment"]
-            if deployment["status"] != "IN_PROGRESS":
-                continue
-            node = deployment["input_values"]["INSTANCE_NAME"]
-            why = failing.get(node)
-            signal = {"id": node, "status": "FAILURE" if why else "SUCCESS", "reason": why or f"node {node} is healthy", "data": {"node": node}}
-            s.request("POST", f"{base}/resources/wait_handle/signal", signal)
-            outcome = {"deploy_status_code": 1, "error": why} if why else {"deploy_status_code": 0, "node_name": node}
-            s.request("POST", f"{r['self']}/signal", outcome)
-            answered.append(node)
-        show(answered)
+        show(answer(s, url, base, dict(word.split("=", 1) for word in a[1:])))
     elif cmd == "unhealthy":
         for r in nested(s, base, "OS::Nova::Server"):
             if s.get(r["self"])["resource"]["attributes"]["name"] == a[1]:
@@ -309,6 +288,48 @@ def main(cmd: str, *a: str) -> int:
     else:
         sys.exit(__doc__)
     return 0
+
+
+def main(cmd: str, *a: str) -> int:
+    s = from_environment()
+    url = s.endpoint("orchestration")
+    if cmd == "ready":
+        s.request("GET", f"{url}/stacks", timeout=60)
+        return 0
+    if cmd == "token":
+        print(s.token)
+        return 0
+    if cmd == "get":
+        s.version = a[2] if a[2:] else None
+        show(s.get(f"{s.endpoint(a[0])}/{a[1]}"))
+        return 0
+    if cmd == "list":
+        show([x["stack_name"] for x in s.get(f"{url}/stacks")["stacks"]])
+        return 0
+    if cmd == "revoke":
+        revoke(s, a)
+        return 0
+    if cmd == "cloud":
+        cloud(s, a[0])
+        return 0
+    if cmd == "validate":
+        show(s.request("POST", f"{url}/validate", body_of(a[0], a[1:]), {"show_nested": "True"})[0])
+        return 0
+    name = a[0]
+    if cmd == "preview":
+        show(s.request("POST", f"{url}/stacks/preview", {"stack_name": name, **body_of(a[1], a[2:])})[0]["stack"])
+        return 0
+    if cmd == "create":
+        body = {"stack_name": name, **body_of(a[1], a[2:]), "timeout_mins": 60, "disable_rollback": True}
+        print(s.request("POST", f"{url}/stacks", body)[0]["stack"]["id"])
+        return 0
+    try:
+        st = s.get(f"{url}/stacks/{name}", resolve_outputs=str(cmd in ("show", "outputs")))["stack"]
+    except Refused as e:
+        if cmd == "delete" and e.code == 404:
+            return 0
+        raise
+    return with_stack(s, url, st, cmd, a)
 
 
 if __name__ == "__main__":

@@ -41,14 +41,8 @@ class Cluster(Node):
         return next((c for c in self.status()["node"]["components"] if c["name"] == "add-on coredns"), {})
 
 
-
-def test_add_ons_are_applied_once_and_what_is_wrong_with_them_is_told(hosts, signal_server, magnum):
-    host, server = hosts("m1", ip=MASTER), signal_server()
-    node = Cluster(host, server, parameters("master", "m1", MASTER, MASTER, **magnum().parameters()))
-    node.image("coredns", (REPO / "image-build/addons/coredns/coredns.yaml").read_text())
-    node.up(SETTINGS)
-
-    # A name without a directory is found before anything is touched.
+def names_what_the_image_lacks(node: Cluster):
+    """A name without a directory is found before anything is touched."""
     node.update(ADDONS="coredns,dashboard")
     missing = f"ADDONS names dashboard, but the image has no directory {ADDONS}/dashboard"
     assert missing in node.result() and "HNA-0635" in node.result()
@@ -56,11 +50,13 @@ def test_add_ons_are_applied_once_and_what_is_wrong_with_them_is_told(hosts, sig
         assert missing in " ".join(node.run(*words).split()), words
     assert node.ask(DEPLOYMENT)["code"] == 404
 
-    # The API is away when it is to be applied: it hangs, and comes back.
-    host.exec("systemctl", "kill", "-s", "STOP", "kube-apiserver.service")
+
+def is_applied_once_the_api_is_back(node: Cluster) -> dict:
+    """The API is away when it is to be applied: it hangs, and comes back."""
+    node.host.exec("systemctl", "kill", "-s", "STOP", "kube-apiserver.service")
     node.update(ADDONS="coredns")
     wait_for(lambda: "WAITING" in node.run("status"), 300, "the wait", every=1)
-    host.exec("systemctl", "kill", "-s", "CONT", "kube-apiserver.service")
+    node.host.exec("systemctl", "kill", "-s", "CONT", "kube-apiserver.service")
     node.succeeds()
     made = node.ask(DEPLOYMENT)
     assert made["metadata"]["labels"]["heat-node-agent/add-on"] == "coredns"
@@ -69,7 +65,11 @@ def test_add_ons_are_applied_once_and_what_is_wrong_with_them_is_told(hosts, sig
     assert service["spec"]["clusterIP"] == "10.254.0.10"
     assert "kubernetes cluster.local " in node.ask(f"{NAMESPACE}/configmaps/coredns")["data"]["Corefile"]
     assert len(node.ask("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/system:coredns")["subjects"]) == 1
-    # No node takes its pods: that is reported, and is no failure of the master.
+    return made
+
+
+def tells_why_pods_do_not_run(node: Cluster, server, made: dict) -> dict:
+    """No node takes its pods: that is reported, and is no failure of the master."""
     told = signalled(server, "node")["add_ons"]
     assert told["coredns"].startswith("no: deployment kube-system/coredns: "), told
     waiting = {"phase": "Pending", "containerStatuses": [{"state": {"waiting": {"reason": "ImagePullBackOff", "message": "Back-off pulling image"}}}]}
@@ -83,8 +83,11 @@ def test_add_ons_are_applied_once_and_what_is_wrong_with_them_is_told(hosts, sig
     made["status"]["availableReplicas"] = 2
     node.ask(f"{DEPLOYMENT}/status", "PUT", made)
     wait_for(lambda: node.component()["state"] == "healthy", 300, "the add-on runs", every=1)
+    return made
 
-    # The same again writes nothing, and what somebody added stays; what the image has otherwise is put right.
+
+def writes_only_what_differs(node: Cluster, server):
+    """The same again writes nothing, and what somebody added stays; what the image has otherwise is put right."""
     before = node.ask(DEPLOYMENT)
     before["metadata"]["labels"]["theirs"] = "1"
     before = node.ask(DEPLOYMENT, "PUT", before)
@@ -102,7 +105,9 @@ def test_add_ons_are_applied_once_and_what_is_wrong_with_them_is_told(hosts, sig
     node.succeeds()
     assert signalled(server, "node")["add_ons"] == {"coredns": "ready"}, signalled(server, "node")
 
-    # What the API refuses, with the manifest and its words; corrected in the image, it is applied by order.
+
+def tells_what_the_api_refuses(node: Cluster, server, made: dict):
+    """What the API refuses, with the manifest and its words; corrected in the image, it is applied by order."""
     node.image("thing", THING % "a" + "---\n" + json.dumps(made | {"metadata": {"name": "bad", "namespace": "kube-system"}, "spec": {"replicas": -1}}))
     node.update(ADDONS="coredns,thing")
     refusal = node.result()
@@ -112,11 +117,13 @@ def test_add_ons_are_applied_once_and_what_is_wrong_with_them_is_told(hosts, sig
     node.image("thing", THING % "b")
     server.forget()
     node.publish("UPDATE")
-    host.exec("systemctl", "kill", "-s", "HUP", UNIT)
+    node.host.exec("systemctl", "kill", "-s", "HUP", UNIT)
     node.succeeds()
     assert node.ask(f"{NAMESPACE}/configmaps/thing")["data"]["key"] == "b"
 
-    # What is no longer asked for stays, and that is said once.
+
+def leaves_what_is_no_longer_asked_for(node: Cluster):
+    """What is no longer asked for stays, and that is said once."""
     node.update(ADDONS="coredns")
     node.succeeds()
     node.update()
@@ -125,3 +132,17 @@ def test_add_ons_are_applied_once_and_what_is_wrong_with_them_is_told(hosts, sig
     wait_for(lambda: len(node.said("HNA-0636")) >= 2, 300, "both lines")
     assert node.said("HNA-0636") == ["add-on thing is no longer asked for; its objects stay in the cluster"] * 2
     assert node.ask(f"{NAMESPACE}/configmaps/thing")["data"]["key"] == "b"
+
+
+def test_add_ons_are_applied_once_and_what_is_wrong_with_them_is_told(hosts, signal_server, magnum):
+    host, server = hosts("m1", ip=MASTER), signal_server()
+    node = Cluster(host, server, parameters("master", "m1", MASTER, MASTER, **magnum().parameters()))
+    node.image("coredns", (REPO / "image-build/addons/coredns/coredns.yaml").read_text())
+    node.up(SETTINGS)
+
+    names_what_the_image_lacks(node)
+    made = is_applied_once_the_api_is_back(node)
+    made = tells_why_pods_do_not_run(node, server, made)
+    writes_only_what_differs(node, server)
+    tells_what_the_api_refuses(node, server, made)
+    leaves_what_is_no_longer_asked_for(node)

@@ -16,6 +16,8 @@ JOIN = "/etc/etcd/join.conf"
 HELD = "m9 (by hand)"
 # Of a master that waits for it.
 TURN = "turn"
+# Where the one that is replaced speaks to the others.
+PLACE = f"https://{IPS['m3']}:2380"
 
 
 def changes(node) -> list[str]:
@@ -85,14 +87,9 @@ def test_where_etcd_knows_its_clients_by_name(hosts, signal_server, tmp_path):
     assert listed(first)[place] != before[place]
 
 
-@pytest.mark.longer
-def test_a_replaced_master_takes_the_place_of_its_dead_member(hosts, signal_server, tmp_path):
-    masters = Masters(hosts, signal_server, tmp_path)
+def starts_as_the_member_that_it_was(masters: Masters) -> dict:
+    """One is late for a new cluster: it starts as the member that the others have had from the beginning."""
     first, second, third = masters.nodes
-    ip = IPS["m3"]
-    place = f"https://{ip}:2380"
-
-    # --- one is late for a new cluster: it starts as the member that the others have had from the beginning ---
     masters.begin(first, second)
     first.succeeds()
     second.succeeds()
@@ -104,9 +101,13 @@ def test_a_replaced_master_takes_the_place_of_its_dead_member(hosts, signal_serv
     assert listed(first) == before and not any(changes(node) for node in masters.nodes)
     for node in masters.nodes:
         assert f'"{node.host.name}=https://{IPS[node.host.name]}:2380"' in node.host.read(JOIN), "it would start without data"
+    return before
 
-    # --- replaced by one that is to join, while the one that is left to hear was away when the lost one acknowledged writes: if it
-    # --- started as it was, these two would be a quorum without them ---
+
+def waits_for_the_one_that_is_away(masters: Masters, hosts, before: dict) -> set:
+    """Replaced by one that is to join, while the one that is left to hear was away when the lost one acknowledged writes: if it started as
+    it was, these two would be a quorum without them."""
+    first, second, third = masters.nodes
     second.host.link(up=False)
     wait_for(lambda: first.etcdctl("put", "/kept/0", "0", seconds=4), NET, "a leader among the first and the third")
     first.host.sh(f"for n in $(seq 1 20); do ETCDCTL_API=3 etcdctl --endpoints https://{IPS['m1']}:2379 --cacert {ETCD}/ca.crt "
@@ -115,7 +116,7 @@ def test_a_replaced_master_takes_the_place_of_its_dead_member(hosts, signal_serv
     third.host.down()
     first.host.link(up=False)
     second.host.link(up=True)
-    third.host = hosts("m3", ip=ip)
+    third.host = hosts("m3", ip=IPS["m3"])
     third.inputs["ETCD_INITIAL_CLUSTER_STATE"] = "existing"
     masters.begin(third)
     waits = third.host.reported("EtcdMemberWaiting", words="cannot start yet")[0]
@@ -124,69 +125,107 @@ def test_a_replaced_master_takes_the_place_of_its_dead_member(hosts, signal_serv
     first.host.link(up=True)
     third.succeeds()
     wait_for(masters.healthy, NET, "etcd of three members")
-    assert listed(first)[place] != before[place]
+    assert listed(first)[PLACE] != before[PLACE]
     masters.have("/kept/", kept)
     third.inputs["ETCD_INITIAL_CLUSTER_STATE"] = "new"
-    before = listed(first)
+    return kept
 
-    with masters.written_to(quorum=False):
-        # --- it is replaced while another one is down: nothing is removed, and it says who is missing ---
-        first.etcdctl("put", LOCK, f"'{HELD}'")
-        second.host.cut()
-        third.host.down()
-        third.host = hosts("m3", ip=ip)
-        masters.begin(third)
-        waits = third.host.reported("EtcdMemberWaiting", words="cannot start yet")[0]
-        assert "cannot be replaced" in waits["HNA_CAUSE"] and "m2" in waits["HNA_CAUSE"], waits
-        shown = third.host.exec("heat-node-agent", "status", check=False).stdout
-        assert "etcd member" in shown and "m2" in shown, shown
-        does_not_start(third.host)
 
-        # --- the other one is back, and somebody has the lock ---
-        second.host.boot()
-        wait_for(lambda: listed(first, 5) == before, NET, "two members of three, which list what they did")
-        wait_for(lambda: any(HELD in e["HNA_CAUSE"] for e in third.host.journal(HNA_EVENT="EtcdMemberWaiting")), NET, "the wait for the lock")
-        assert listed(first) == before
+def removes_nothing_while_another_is_down(masters: Masters, hosts):
+    """It is replaced while another one is down: nothing is removed, and it says who is missing."""
+    first, second, third = masters.nodes
+    first.etcdctl("put", LOCK, f"'{HELD}'")
+    second.host.cut()
+    third.host.down()
+    third.host = hosts("m3", ip=IPS["m3"])
+    masters.begin(third)
+    waits = third.host.reported("EtcdMemberWaiting", words="cannot start yet")[0]
+    assert "cannot be replaced" in waits["HNA_CAUSE"] and "m2" in waits["HNA_CAUSE"], waits
+    shown = third.host.exec("heat-node-agent", "status", check=False).stdout
+    assert "etcd member" in shown and "m2" in shown, shown
+    does_not_start(third.host)
 
-        # --- it is this one's turn, and the agent is killed in the middle ---
-        kill_between(first, third, place, lambda: first.etcdctl("del", LOCK))
-        third.succeeds()
-        wait_for(masters.healthy, NET, "etcd of three members again")
-        after = listed(first)
-        assert {url for url in after} == {url for url in before} and after[place] != before[place], (before, after)
-        said = changes(third)
-        assert len([line for line in said if "added this node" in line]) == 1 and len([line for line in said if "removed" in line]) <= 1, said
-        assert not any(changes(node) for node in (first, second))
-        assert first.etcdctl("get", "--prefix", "--keys-only", "/heat-node-agent").split() == []
-        assert f'"m3={place}"' in third.host.read(JOIN), "a list by which it could start with its old id"
-        masters.have("/kept/", kept)
 
-        # --- its data is lost on the same machine: etcd does not start without, and the next deployment has it take its place again ---
-        third.host.sh("systemctl stop etcd; rm -rf /var/lib/etcd/default.etcd/member")
-        does_not_start(third.host)
-        third.update(WAIT_TIMEOUT=601)
-        third.succeeds()
-        wait_for(masters.healthy, NET, "etcd of three members once more")
-        assert listed(first)[place] not in (before[place], after[place])
-        last, said = listed(first), changes(third)
-        third.update(WAIT_TIMEOUT=602)
-        third.succeeds()
-        assert (listed(first), changes(third)) == (last, said)
+def waits_for_the_lock(masters: Masters, before: dict):
+    """The other one is back, and somebody has the lock."""
+    first, second, third = masters.nodes
+    second.host.boot()
+    wait_for(lambda: listed(first, 5) == before, NET, "two members of three, which list what they did")
+    wait_for(lambda: any(HELD in e["HNA_CAUSE"] for e in third.host.journal(HNA_EVENT="EtcdMemberWaiting")), NET, "the wait for the lock")
+    assert listed(first) == before
 
-        # --- what a run that was cut off left is found by the agent's next look: a list by which etcd could start without data ---
-        third.host.sh(f"systemctl stop heat-node-agent; printf 'ETCD_INITIAL_CLUSTER_STATE=\"new\"\\n' > {JOIN}; systemctl start heat-node-agent")
-        wait_for(lambda: f'"m3={place}"' in third.host.read(JOIN), NET, "a file that keeps etcd from starting without data")
-        assert (listed(first), changes(third)) == (last, said)
 
-    # --- what says that nothing is lost would say it if something were ---
+def takes_its_turn(masters: Masters, before: dict, kept: set) -> dict:
+    """It is this one's turn, and the agent is killed in the middle."""
+    first, second, third = masters.nodes
+    kill_between(first, third, PLACE, lambda: first.etcdctl("del", LOCK))
+    third.succeeds()
+    wait_for(masters.healthy, NET, "etcd of three members again")
+    after = listed(first)
+    assert {url for url in after} == {url for url in before} and after[PLACE] != before[PLACE], (before, after)
+    said = changes(third)
+    assert len([line for line in said if "added this node" in line]) == 1 and len([line for line in said if "removed" in line]) <= 1, said
+    assert not any(changes(node) for node in (first, second))
+    assert first.etcdctl("get", "--prefix", "--keys-only", "/heat-node-agent").split() == []
+    assert f'"m3={PLACE}"' in third.host.read(JOIN), "a list by which it could start with its old id"
+    masters.have("/kept/", kept)
+    return after
+
+
+def replaces_itself_on_the_same_machine(masters: Masters, known: tuple) -> tuple:
+    """Its data is lost on the same machine: etcd does not start without, and the next deployment has it take its place again."""
+    first, second, third = masters.nodes
+    third.host.sh("systemctl stop etcd; rm -rf /var/lib/etcd/default.etcd/member")
+    does_not_start(third.host)
+    third.update(WAIT_TIMEOUT=601)
+    third.succeeds()
+    wait_for(masters.healthy, NET, "etcd of three members once more")
+    assert listed(first)[PLACE] not in known
+    last, said = listed(first), changes(third)
+    third.update(WAIT_TIMEOUT=602)
+    third.succeeds()
+    assert (listed(first), changes(third)) == (last, said)
+    return last, said
+
+
+def mends_what_a_run_left(masters: Masters, last: dict, said: list):
+    """What a run that was cut off left is found by the agent's next look: a list by which etcd could start without data."""
+    first, second, third = masters.nodes
+    third.host.sh(f"systemctl stop heat-node-agent; printf 'ETCD_INITIAL_CLUSTER_STATE=\"new\"\\n' > {JOIN}; systemctl start heat-node-agent")
+    wait_for(lambda: f'"m3={PLACE}"' in third.host.read(JOIN), NET, "a file that keeps etcd from starting without data")
+    assert (listed(first), changes(third)) == (last, said)
+
+
+def tells_a_loss(masters: Masters, kept: set):
+    """What says that nothing is lost would say it if something were."""
+    first = masters.nodes[0]
     first.etcdctl("del", "/kept/7")
     with pytest.raises(AssertionError, match="'7'"):
         masters.have("/kept/", kept)
 
-    # --- it is taken out: it gives its place in etcd up, and those that are left go on without it ---
+
+def gives_its_place_up(masters: Masters, before: dict, kept: set):
+    """It is taken out: it gives its place in etcd up, and those that are left go on without it."""
+    first, second, third = masters.nodes
     out = third.host.exec("heat-node-agent", "reset", check=False)
     assert out.returncode == 0, out.stdout + out.stderr
-    assert set(listed(first)) == set(before) - {place}
+    assert set(listed(first)) == set(before) - {PLACE}
     assert not third.host.is_active("etcd.service") and not third.host.exists("/var/lib/etcd/default.etcd/member")
     masters.nodes.remove(third)
     masters.have("/kept/", kept - {"7"})
+
+
+@pytest.mark.longer
+def test_a_replaced_master_takes_the_place_of_its_dead_member(hosts, signal_server, tmp_path):
+    masters = Masters(hosts, signal_server, tmp_path)
+    before = starts_as_the_member_that_it_was(masters)
+    kept = waits_for_the_one_that_is_away(masters, hosts, before)
+    before = listed(masters.nodes[0])
+    with masters.written_to(quorum=False):
+        removes_nothing_while_another_is_down(masters, hosts)
+        waits_for_the_lock(masters, before)
+        after = takes_its_turn(masters, before, kept)
+        last, said = replaces_itself_on_the_same_machine(masters, (before[PLACE], after[PLACE]))
+        mends_what_a_run_left(masters, last, said)
+    tells_a_loss(masters, kept)
+    gives_its_place_up(masters, before, kept)

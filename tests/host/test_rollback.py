@@ -93,16 +93,8 @@ def put_back_by_hand(host, node: Node, files: str):
     assert host.sh(FILES) == files
 
 
-def test_a_failed_update_is_rolled_back(hosts, signal_server, magnum):
-    host = hosts("m1", ip=MASTER)
-    node = Node(host, signal_server(), parameters("master", "m1", MASTER, MASTER, **magnum().parameters())).up()
-    host.wait_for(lambda: is_steady(host), what="a steady node")
-    files, units = host.sh(FILES), node.started()
-
-    put_back_by_hand(host, node, files)
-    files, units = host.sh(FILES), node.started()
-
-    # A flag that no table knows, and beside it a file and rules of the firewall that the generation before does not have.
+def goes_back(host, node: Node, files: str, units):
+    """A flag that no table knows, and beside it a file and rules of the firewall that the generation before does not have."""
     host.write("/run/own.nft", OWN)
     host.exec("nft", "-f", "/run/own.nft")
     node.update(**BAD, **short(), KUBELET_OPTIONS=None, HTTP_PROXY="http://192.0.2.1:3128", FIREWALL="nftables")
@@ -125,8 +117,10 @@ def test_a_failed_update_is_rolled_back(hosts, signal_server, magnum):
     assert "--no-such-flag" in page and "rolled back: generation 1 is in place again, and healthy" in page, page
     assert "kube-apiserver healthy" in page and "remedy: correct --no-such-flag in KUBEAPI_OPTIONS" in page, page
 
-    # Killed while the node goes back: whoever comes next goes on with that, and Heat hears what failed first.
-    units, count = node.started(), len(host.journal(HNA_EVENT="RollbackBegun"))
+
+def goes_on_after_a_kill(host, node: Node, files: str):
+    """Killed while the node goes back: whoever comes next goes on with that, and Heat hears what failed first."""
+    count = len(host.journal(HNA_EVENT="RollbackBegun"))
     node.update(**BAD, **short(), KUBELET_OPTIONS="--v=3", HTTP_PROXY=None)
     host.wait_for(lambda: len(host.journal(HNA_EVENT="RollbackBegun")) > count, what="the rollback")
     host.exec("systemctl", "kill", "-s", "KILL", UNIT)
@@ -135,7 +129,9 @@ def test_a_failed_update_is_rolled_back(hosts, signal_server, magnum):
     assert host.sh(FILES) == files and node.healthy()
     assert len(node.server.signals("node", accepted=True)) == 1
 
-    # Heat's list lacks the deployment for one answer meanwhile: the node goes back all the same.
+
+def goes_back_while_heat_lists_nothing(host, node: Node, files: str):
+    """Heat's list lacks the deployment for one answer meanwhile: the node goes back all the same."""
     count = len(host.journal(HNA_EVENT="RollbackBegun"))
     node.update(**BAD, **short(), KUBELET_OPTIONS="--v=4")  # one like the last would be folded into what was said of that
     host.wait_for(lambda: len(host.journal(HNA_EVENT="RollbackBegun")) > count, what="the rollback")
@@ -150,7 +146,9 @@ def test_a_failed_update_is_rolled_back(hosts, signal_server, magnum):
     assert "--no-such-flag" in cause and "rolled back: generation 1 is in place again" in cause, cause
     assert host.sh(FILES) == files and node.healthy()
 
-    # Killed while the node goes back, and Heat does not list the deployment any more when the next agent asks: the node is not left half way.
+
+def goes_back_although_heat_withdrew_it(host, node: Node, files: str):
+    """Killed while the node goes back, and Heat does not list the deployment any more when the next agent asks: the node is not left half way."""
     begun, done = (len(host.journal(HNA_EVENT=event)) for event in ("RollbackBegun", "RolledBack"))
     node.update(**BAD, **short(), KUBELET_OPTIONS="--v=5")
     host.wait_for(lambda: len(host.journal(HNA_EVENT="RollbackBegun")) > begun, what="the rollback")
@@ -163,7 +161,9 @@ def test_a_failed_update_is_rolled_back(hosts, signal_server, magnum):
     assert host.sh(FILES) == files and node.healthy()
     assert "failed, rolled back to 1" in command(host, "generations")
 
-    # The same parameters once more, while they are being applied: it is the same update.
+
+def goes_back_once_for_the_same_parameters(host, node: Node, files: str):
+    """The same parameters once more, while they are being applied: it is the same update."""
     node.update(**BAD, **short())
     host.wait_for(lambda: "--no-such-flag" in host.read("/etc/kubernetes/apiserver"), what="the update")
     node.update()
@@ -177,7 +177,9 @@ def test_a_failed_update_is_rolled_back(hosts, signal_server, magnum):
     assert "rolled back: generation 1 is in place again" in node.result()
     assert host.sh(FILES) == files and node.healthy()
 
-    # What failed has nothing to do with the update.
+
+def stays_where_the_update_is_not_to_blame(host, node: Node):
+    """What failed has nothing to do with the update."""
     host.sh(f"mkdir -p {stand_ins.CONTROL}; echo die 7 told to die >{ORDERS}")
     host.wait_for(lambda: any(one["state"] == "failed" for one in node.status()["node"]["components"]), what="a scheduler that dies")
     node.update(KUBEAPI_OPTIONS=None, KUBELET_OPTIONS="--v=4", **short())
@@ -187,7 +189,9 @@ def test_a_failed_update_is_rolled_back(hosts, signal_server, magnum):
     node.update(WAIT_TIMEOUT=600)
     node.succeeds()
 
-    # Certificates for another name are part of it: nothing takes that back, and a good update leads on.
+
+def stays_where_nothing_takes_it_back(host, node: Node):
+    """Certificates for another name are part of it: nothing takes that back, and a good update leads on."""
     node.update(**BAD, **short(), MASTER_HOSTNAME="api.example.org")
     cause = node.result()
     assert "the update changes certificates or keys, which is never taken back automatically" in cause, cause
@@ -196,10 +200,31 @@ def test_a_failed_update_is_rolled_back(hosts, signal_server, magnum):
     node.succeeds()
     wait_for(node.healthy, 300, "a healthy node")
 
-    # Where the image says so, a failed update stays for whoever looks at it.
+
+def stays_where_the_image_says_so(host, node: Node):
+    """Where the image says so, a failed update stays for whoever looks at it."""
     files = host.sh(FILES)
     host.sh("mkdir -p /etc/heat-node-agent/agent.toml.d; printf '[node]\\nrollback = false\\n' >/etc/heat-node-agent/agent.toml.d/50-test.toml")
     host.exec("systemctl", "restart", UNIT)
     node.update(**BAD, **short())
     cause = node.result()
     assert "agent.toml says [node] rollback = false" in cause and host.sh(FILES) != files, cause
+
+
+def test_a_failed_update_is_rolled_back(hosts, signal_server, magnum):
+    host = hosts("m1", ip=MASTER)
+    node = Node(host, signal_server(), parameters("master", "m1", MASTER, MASTER, **magnum().parameters())).up()
+    host.wait_for(lambda: is_steady(host), what="a steady node")
+    files, units = host.sh(FILES), node.started()
+
+    put_back_by_hand(host, node, files)
+    files, units = host.sh(FILES), node.started()
+
+    goes_back(host, node, files, units)
+    goes_on_after_a_kill(host, node, files)
+    goes_back_while_heat_lists_nothing(host, node, files)
+    goes_back_although_heat_withdrew_it(host, node, files)
+    goes_back_once_for_the_same_parameters(host, node, files)
+    stays_where_the_update_is_not_to_blame(host, node)
+    stays_where_nothing_takes_it_back(host, node)
+    stays_where_the_image_says_so(host, node)

@@ -28,7 +28,7 @@ use crate::machine::installed::{InstalledPrograms, UnitFiles};
 use crate::machine::replaced_programs;
 use crate::metadata::{Deployment, SignalTarget};
 use crate::progress::StepId;
-use crate::report::reason::FailureReason;
+use crate::report::reason::{FailureReason, RollbackEnd, RollbackOutcome};
 use crate::report::step_timing::{StepTiming, timings};
 use crate::report::{Code, Event, Phase};
 use crate::signal::{Handle, WaitSignal, WaitStatus};
@@ -68,9 +68,7 @@ struct Update {
     /// The steps of the update itself, without those of a rollback.
     step_timings: Vec<StepTiming>,
     /// What became of the node where it failed: that it was rolled back, or why it was not.
-    rollback: Option<String>,
-    /// Whether it was rolled back.
-    restored: bool,
+    rollback: Option<RollbackOutcome>,
 }
 
 impl Node {
@@ -106,8 +104,9 @@ impl Node {
         self.known.outline.replace(Some(Outline::of(&plan.spec, &plan.desired, &self.hostname())));
         self.remembered.forget_left();
         let left = self.add_ons_left(&plan.desired, generation);
-        let Update { result, step_timings, rollback, restored } =
+        let Update { result, step_timings, rollback } =
             Box::pin(self.update(&plan, &deployment, generation, (deadline, stability_period))).await;
+        let restored = rollback.as_ref().is_some_and(|outcome| outcome.end == RollbackEnd::RolledBack);
         let changed_machine = result.as_ref().map_or_else(|failure| failure.changed_machine, |_| true);
         let (outcome, timings, status, reason) = match result {
             Ok(converged) => {
@@ -132,7 +131,7 @@ impl Node {
             Err(failure) => {
                 // What exactly failed was reported where it happened; this line ties it to the deployment.
                 let error = error_of(&failure);
-                let then = rollback.as_ref().map(|note| format!("; {note}")).unwrap_or_default();
+                let then = rollback.as_ref().map(|outcome| format!("; {}", outcome.text)).unwrap_or_default();
                 self.host.report.emit(
                     event(Code::NodeFailed, format!("node {name} could not be brought up"), generation, &deployment)
                         .phase(failure.phase())
@@ -140,7 +139,7 @@ impl Node {
                         .error(&error)
                         .cause(in_one_line(&error) + &then),
                 );
-                let why = FailureReason { rollback, ..FailureReason::of(&error) };
+                let why = FailureReason::of(&error).with_rollback(rollback);
                 let why = bounded(&self.host.report, failure.code, why);
                 let sentence = why.to_string();
                 (DeploymentOutcome::refused(why), Vec::new(), WaitStatus::Failure, sentence)
@@ -171,7 +170,7 @@ impl Node {
             Err(error) => {
                 let error = error.context("recording what the update replaces");
                 let failure = Failure::from_error(Code::NodeFailed, StepId::Checks, &error).untouched();
-                return Update { result: Err(failure), step_timings: Vec::new(), rollback: None, restored: false };
+                return Update { result: Err(failure), step_timings: Vec::new(), rollback: None };
             }
         };
         let is_interrupted = interrupted.is_some();
@@ -191,13 +190,13 @@ impl Node {
         match result {
             Ok(converged) => {
                 self.remembered.accept_current_state(&plan.desired);
-                Update { result: Ok(converged), step_timings, rollback: None, restored: false }
+                Update { result: Ok(converged), step_timings, rollback: None }
             }
             Err(failure) => {
                 // One that was interrupted has no update before it to save time for, and a node that stays half way helps nobody.
                 let time = (&running, if is_interrupted { deadline.max(LEAST) } else { deadline });
-                let (rollback, restored) = self.go_back(way, &plan.desired, &failure, generation, &deployment.id, time).await;
-                Update { result: Err(failure), step_timings, rollback, restored }
+                let rollback = self.go_back(way, &plan.desired, &failure, generation, &deployment.id, time).await;
+                Update { result: Err(failure), step_timings, rollback }
             }
         }
     }

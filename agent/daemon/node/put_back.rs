@@ -18,7 +18,7 @@ use crate::files::Tree;
 use crate::kubernetes::{self, MachineFacts};
 use crate::machine::facts;
 use crate::metadata::Deployment;
-use crate::report::reason::FailureReason;
+use crate::report::reason::{FailureReason, RollbackEnd, RollbackOutcome};
 use crate::report::{Code, Phase};
 use crate::systemd::Systemd;
 
@@ -159,8 +159,9 @@ impl Node {
             }
             Err(error) => {
                 self.host.report.emit(rollback_failed(number, &current.deployment).error(&error));
-                let rollback = Some(format!("the rollback to generation {number} failed"));
-                let why = FailureReason { rollback, ..FailureReason::of(&error) };
+                let text = format!("the rollback to generation {number} failed");
+                let rollback = Some(RollbackOutcome { text, end: RollbackEnd::SameCause });
+                let why = FailureReason::of(&error).with_rollback(rollback);
                 DeploymentOutcome::refused(bounded(&self.host.report, Code::RollbackFailed, why))
             }
         };

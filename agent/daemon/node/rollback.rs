@@ -29,7 +29,7 @@ use crate::files::{Attributes, FileKind, Tree};
 use crate::gather::Gather;
 use crate::kubernetes::{self, NodeSpec};
 use crate::progress::StepId;
-use crate::report::reason::SAME_CAUSE;
+use crate::report::reason::{RollbackEnd, RollbackOutcome};
 use crate::report::text::{argument, shortened};
 use crate::report::{Code, Event, Phase, Report};
 use crate::systemd::Systemd;
@@ -528,8 +528,7 @@ impl Node {
         Ok(record.map(|record| record.failure()))
     }
 
-    /// Takes a failed update back, if it may: what became of that, in words, where the node was changed at all; and true where it is as it
-    /// was. `running` and `deadline` are those of the whole.
+    /// Takes a failed update back, if it may: what became of that, where the node was changed at all. `running` and `deadline` are those of the whole.
     pub(super) async fn go_back(
         &self,
         way: RollbackPlan,
@@ -538,28 +537,24 @@ impl Node {
         generation: u64,
         deployment: &str,
         (running, deadline): (&Stopwatch, Duration),
-    ) -> (Option<String>, bool) {
+    ) -> Option<RollbackOutcome> {
         if !failure.changed_machine {
-            return (None, false);
+            return None;
         }
-        let mut is_restored = false;
-        let note = match way.judge(after, failure) {
-            Ok(mut previous) => {
-                match self.restore(&mut previous, after, failure, generation, deployment, (running, deadline)).await {
-                    Ok(()) => {
-                        is_restored = true;
-                        format!("rolled back: generation {} is in place again, and healthy", previous.number)
-                    }
-                    Err(why) if is_same_cause(&why, failure) => {
-                        format!("the rollback to generation {} {SAME_CAUSE}", previous.number)
-                    }
-                    Err(why) => format!("the rollback to generation {} failed too: {why}", previous.number),
-                }
-            }
-            Err(Some(why)) => why,
-            Err(None) => return (None, false),
+        let mut previous = match way.judge(after, failure) {
+            Ok(previous) => previous,
+            Err(why) => return why.map(|text| RollbackOutcome { text, end: RollbackEnd::NotBegun }),
         };
-        (Some(note), is_restored)
+        let restored = self.restore(&mut previous, after, failure, generation, deployment, (running, deadline)).await;
+        let number = previous.number;
+        let (text, end) = match restored {
+            Ok(()) => (format!("rolled back: generation {number} is in place again, and healthy"), RollbackEnd::RolledBack),
+            Err((why, _)) if is_same_cause(&why, failure) => {
+                (format!("the rollback to generation {number} failed too, for the same cause"), RollbackEnd::SameCause)
+            }
+            Err((why, end)) => (format!("the rollback to generation {number} failed too: {why}"), end),
+        };
+        Some(RollbackOutcome { text, end })
     }
 
     async fn restore(
@@ -570,7 +565,7 @@ impl Node {
         generation: u64,
         deployment: &str,
         (running, deadline): (&Stopwatch, Duration),
-    ) -> std::result::Result<(), String> {
+    ) -> std::result::Result<(), (String, RollbackEnd)> {
         let number = previous.number;
         let why = format!("to generation {number} under way, because of {}: {}", failure.doing(), failure.cause);
         self.known.going_back.replace(Some(self.host.report.masked(&why).into_owned()));
@@ -586,9 +581,9 @@ impl Node {
             Ok(retired) => {
                 let deadline = for_rollback(running.elapsed(), deadline);
                 let reached = self.reach(previous, retired, deadline, deployment).await;
-                reached.map_err(|failure| format!("{}: {}", failure.doing(), failure.cause))
+                reached.map_err(|failure| (format!("{}: {}", failure.doing(), failure.cause), RollbackEnd::OtherCause))
             }
-            Err(error) => Err(error.to_string()),
+            Err(error) => Err((error.to_string(), RollbackEnd::NotBegun)),
         };
         match &result {
             Ok(()) => {
@@ -599,7 +594,7 @@ impl Node {
                     self.host.report.emit(add_on_left(name).generation(number));
                 }
             }
-            Err(why) => self.host.report.emit(rollback_failed(number, deployment).cause(why)),
+            Err((why, _)) => self.host.report.emit(rollback_failed(number, deployment).cause(why)),
         }
         self.known.going_back.replace(None);
         result

@@ -53,6 +53,8 @@ pub(super) struct Row {
     pub(super) cells: Vec<(String, Severity)>,
     /// In the last column, or below the row where it is long.
     pub(super) detail: String,
+    /// The page says that already.
+    is_said: bool,
     /// Below the row, each with its label.
     pub(super) notes: Vec<(&'static str, String)>,
 }
@@ -69,6 +71,12 @@ impl Row {
 
     pub(super) fn detail(mut self, text: impl Into<String>) -> Self {
         self.detail = text.into();
+        self
+    }
+
+    /// What is in the detail stands above, if this is so.
+    pub(super) fn said(mut self, is_said: bool) -> Self {
+        self.is_said = is_said;
         self
     }
 
@@ -181,7 +189,7 @@ impl PageWriter {
                 let blank = " ".repeat(width.saturating_sub(text.chars().count()) + 2);
                 line.push_str(&format!("{}{blank}", tone.paint(&text, self.style.color)));
             }
-            let is_news = !row.detail.is_empty() && !self.reported.contains(&escaped(&row.detail));
+            let is_news = !row.detail.is_empty() && !row.is_said && !self.reported.contains(&escaped(&row.detail));
             if is_news && fits(row) {
                 line.push_str(&escaped(&row.detail));
                 self.know(&row.detail);

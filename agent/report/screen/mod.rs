@@ -10,7 +10,7 @@ mod layout;
 #[cfg(test)]
 pub(crate) mod tests;
 
-use super::component::{ComponentState, ComponentStatus};
+use super::component::{self, ComponentState, ComponentStatus};
 use super::condition_state::ConditionState;
 use super::event::Phase;
 use super::status::{
@@ -38,10 +38,10 @@ pub fn screen(status: &StatusDocument, running: bool, now: Timestamp, room: Opti
     sheet.gap();
     facts(status, running, now, &mut sheet);
     if let Some(node) = &status.node {
-        // What the first line says needs no row to say it again.
-        let problems = node.components.iter().filter_map(|component| component.problem.as_ref());
-        problems.filter(|problem| line.contains(*problem)).for_each(|problem| sheet.know(problem));
-        sheet.table(&["COMPONENT", "STATE", "SINCE", "RESTARTS", "DETAIL"], &component_rows(node, now));
+        // What the first line says of a component its row need not say again.
+        let named = component::worst(&node.components).filter(|worst| line.contains(&worst.headline()));
+        let named = named.map(|component| component.name.as_str());
+        sheet.table(&["COMPONENT", "STATE", "SINCE", "RESTARTS", "DETAIL"], &component_rows(node, named, now));
         sheet.table(&["VOLUME", "STATE", "SINCE", "DISK", "PLACE"], &volume_rows(node, now));
     }
     sheet.table(&["SOURCE", "STATE", "ANSWERED", "DETAIL"], &source_rows(status, now));
@@ -153,10 +153,10 @@ fn identity(identity: &IdentityStatus, sheet: &mut PageWriter) {
 }
 
 /// A row a component as it was measured; of a node on its way, and before the first measurement, as its steps are.
-fn component_rows(node: &NodeStatus, now: Timestamp) -> Vec<Row> {
+fn component_rows(node: &NodeStatus, named: Option<&str>, now: Timestamp) -> Vec<Row> {
     if node.has_measured_components() {
         let failed = node.failed_steps().filter_map(|step| Some(step_row(&row_of(step)?, step, true, now)));
-        return node.components.iter().map(|component| measured(component, now)).chain(failed).collect();
+        return node.components.iter().map(|component| measured(component, named, now)).chain(failed).collect();
     }
     let mut rows: Vec<(String, &Condition)> = Vec::new();
     for step in &node.steps {
@@ -180,7 +180,7 @@ fn component_rows(node: &NodeStatus, now: Timestamp) -> Vec<Row> {
         node.components.iter().find(|component| is_over && component.name == name && component.is_unhealthy())
     };
     let row = |(name, step): (String, &Condition)| match fails_now(&name, step) {
-        Some(component) => measured(component, now),
+        Some(component) => measured(component, named, now),
         None => step_row(&name, step, is_given_up, now),
     };
     rows.into_iter().map(row).collect()
@@ -195,7 +195,8 @@ fn rollback(node: &NodeStatus) -> Option<String> {
     }
 }
 
-fn measured(component: &ComponentStatus, now: Timestamp) -> Row {
+/// `named`: the component whose problem was said.
+fn measured(component: &ComponentStatus, named: Option<&str>, now: Timestamp) -> Row {
     let (word, tone) = match component.state {
         ComponentState::Healthy => ("healthy", Severity::Good),
         ComponentState::Degraded => ("degraded", Severity::Odd),
@@ -207,6 +208,7 @@ fn measured(component: &ComponentStatus, now: Timestamp) -> Row {
         .cell(ago(Some(&component.since), now), Severity::Plain)
         .cell(component.restarts.to_string(), tone_of_restarts)
         .detail(component.problem.clone().unwrap_or_default())
+        .said(named == Some(component.name.as_str()))
         .note("why", component.cause.as_ref())
         .note(REMEDY, component.remedy.as_ref())
 }

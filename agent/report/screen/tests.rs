@@ -1,4 +1,5 @@
 use super::*;
+use crate::report::reason::RollbackEnd;
 use crate::report::status::{AgentStatus, METADATA, MetadataStatus, SCHEMA_VERSION, STATE, SignalStatus};
 use crate::report::{Phase, explain};
 
@@ -210,6 +211,7 @@ fn rollback_failed() -> StatusDocument {
         node.state = NodeState::Rejected;
         node.code = Some("HNA-0630".into());
         node.rollback = Some("the rollback to generation 1 failed too, for the same cause".into());
+        node.rollback_end = Some(RollbackEnd::SameCause);
         node.causes = vec![format!("unit etcd.service: etcd.service is masked; {}", node.rollback.as_deref().unwrap())];
         node.components[1] = crash_loop();
         (node.certificates, node.volumes) = (None, Vec::new());
@@ -232,6 +234,7 @@ fn rolled_back() -> StatusDocument {
     let node = status.node.as_mut().unwrap();
     node.in_place = Some(1);
     node.rollback = Some("rolled back: generation 1 is in place again, and healthy".into());
+    node.rollback_end = Some(RollbackEnd::RolledBack);
     node.causes = vec![format!("unit etcd.service: it does not start; {}", node.rollback.as_deref().unwrap())];
     node.remedy = Some("correct ETCD_OPTIONS and update the stack".into());
     node.steps.iter_mut().for_each(|step| *step = self::step(&step.name, ConditionState::Ok));
@@ -270,6 +273,7 @@ fn what_became_of_a_node_after_a_failure_stands_on_the_page_with_how_it_is_now()
     let mut other = rollback_failed();
     let node = other.node.as_mut().unwrap();
     node.rollback = Some("the rollback to generation 1 failed too: volume etcd: the disk is full".into());
+    node.rollback_end = Some(RollbackEnd::OtherCause);
     node.causes = vec![format!("gate kubelet: unknown flag; {}", node.rollback.as_deref().unwrap())];
     node.steps[1].cause = Some("the disk is full".into());
     assert!(flat(&page(&other)).contains("rollback gate kubelet: unknown flag; the rollback to generation 1 failed too"));
@@ -477,4 +481,18 @@ fn a_script_that_runs_says_how_long_and_what_stops_it() {
     assert!(text.contains(lines), "{text}");
     status.deployments[0].group = "kubernetes-node".into();
     assert!(!page(&status).contains(" stop "), "nobody stops a node");
+}
+
+/// Attack: the first line said "not running" of one component, and the row of another one no longer said it.
+#[test]
+fn what_the_first_line_says_of_one_component_is_said_of_another_in_its_row() {
+    let failed = |name: &str, problem: &str| ComponentStatus {
+        problem: Some(problem.into()),
+        cause: Some(format!("why of {name}")),
+        ..component(name, ComponentState::Failed)
+    };
+    let page = page(&with_node(|node| node.components = ["etcd", "kubelet"].map(|name| failed(name, "not running")).into()));
+    let row = |name: &str| page.lines().find(|line| line.starts_with(name)).unwrap_or_default();
+    assert!(page.starts_with("DEGRADED: etcd not running, and 1 more\n"), "{page}");
+    assert!(!row("etcd").contains("not running") && row("kubelet").ends_with("not running"), "{page}");
 }
