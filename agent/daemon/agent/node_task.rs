@@ -33,7 +33,7 @@ pub(in crate::daemon) struct NodeTask {
     /// The components of the node in place are measured, for which generation and how much of it.
     pub(super) health: BackgroundTask<(u64, AppliedExtent), ()>,
     /// The conditions of the node's object in Kubernetes are kept.
-    pub(super) conditions: NodeConditions,
+    pub(super) conditions: Box<NodeConditions>,
     /// Snapshots of its etcd are taken.
     pub(in crate::daemon) snapshots: Box<EtcdSnapshots>,
 }
@@ -57,7 +57,7 @@ impl NodeTask {
             inspection: NodeInspection::default(),
             pod_network: PodNetworkTask::default(),
             health: BackgroundTask::default(),
-            conditions,
+            conditions: Box::new(conditions),
             snapshots: Box::new(snapshots),
         }
     }
