@@ -203,7 +203,7 @@ impl<H: VolumeBackend> VolumeKeeper<H> {
     }
 
     pub(super) fn read_marker(&self, place: &str) -> (MarkerEvidence, MemberEvidence) {
-        let unreadable = |error| MarkerEvidence::Damaged(format!("its marker cannot be read: {error}"));
+        let unreadable = |error: Error| MarkerEvidence::Damaged(format!("its marker cannot be read: {error}"));
         let tree = match self.root.subtree(Path::new(place)) {
             Ok(tree) => tree,
             Err(error) => return (unreadable(error), MemberEvidence::Unknown),
