@@ -66,7 +66,7 @@ fn overrun(millis: u64) -> FailureReason {
 }
 
 /// Why a program was not even begun.
-fn not_started(why: FailureReason) -> FailureReason {
+fn unstarted(why: FailureReason) -> FailureReason {
     let mut causes = why.causes.into_iter();
     let first = causes.next().map(|cause| format!("it could not be started: {cause}"));
     let code = why.code.or_else(|| Some(Code::DeploymentNotStarted.entry().code.to_owned()));
@@ -130,7 +130,7 @@ impl DeploymentOutcome {
         let reason = if ran.timed_out {
             Some(overrun(ran.duration_ms))
         } else {
-            ran.not_started.map(|why| not_started(*why)).or(ran.unknown.map(FailureReason::from))
+            ran.not_started.map(|why| unstarted(*why)).or(ran.unknown.map(FailureReason::from))
         };
         let outputs = ran.outputs.into_iter().map(|(name, text)| (name, Value::String(text))).gather();
         Self { status, stdout: ran.stdout, stderr: ran.stderr, outputs, reason, from_agent }

@@ -61,10 +61,19 @@ const GROUP_RESERVE: &str = "group.room";
 const GROUP_RESERVE_BYTES: usize = 16;
 /// Why a runner that found no space for the job's files did not begin it. It takes the space of the result, which there is none of.
 const POSTPONED: &str = "postponed.json";
-/// How long a job that is ended has after SIGTERM.
+/// How long a job has after SIGTERM, if it is ended or at its time limit.
 const GRACE: Duration = Duration::from_secs(10);
 /// The live output, kept beside the job.
 pub const OUTPUT: &str = "output.log";
+
+/// Where the files of jobs are, below the state directory.
+const JOBS: &str = "work";
+
+/// Where the files of one job are, below the state directory.
+#[must_use]
+pub fn job_dir(key: &str) -> PathBuf {
+    Path::new(JOBS).join(key)
+}
 
 /// How the keys of jobs begin that only look.
 const LOOKS: [&str; 3] = ["program-journalctl-", "program-process-", "program-port-holders"];
@@ -220,7 +229,7 @@ impl Programs {
     /// # Errors
     /// If that directory cannot be made or the agent's own executable is not known.
     pub fn new(state: Arc<Tree>, systemd: Option<Systemd>, clock: Clock) -> Result<Self> {
-        state.create_dir(Path::new("work"), Attributes::mode(0o700))?;
+        state.create_dir(Path::new(JOBS), Attributes::mode(0o700))?;
         let executable = std::env::current_exe().context(|| "finding the agent's own executable")?;
         Ok(Self { state, systemd, executable, clock, turns: RefCell::default() })
     }
@@ -231,10 +240,10 @@ impl Programs {
     /// # Errors
     /// If they cannot be listed or removed.
     pub fn forget_ended_looks(&self) -> Result<()> {
-        let names = self.state.list(Path::new("work"))?;
+        let names = self.state.list(Path::new(JOBS))?;
         let is_look = |name: &str| LOOKS.iter().any(|look| name.starts_with(look));
         for name in names.iter().filter_map(|name| name.to_str()).filter(|name| is_look(name)) {
-            if self.result(&Path::new("work").join(name))?.is_some() {
+            if self.result(&job_dir(name))?.is_some() {
                 self.forget(name)?;
             }
         }
@@ -256,7 +265,7 @@ impl Programs {
     /// Where the job's files are.
     #[must_use]
     pub fn directory(&self, key: &str) -> PathBuf {
-        self.state.base().join("work").join(key)
+        self.state.base().join(job_dir(key))
     }
 
     /// Records the job, synced, without starting it. A recorded job stays as it is.
@@ -264,7 +273,7 @@ impl Programs {
     /// # Errors
     /// If it cannot be written.
     pub fn prepare(&self, key: &str, job: &Job) -> Result<()> {
-        let directory = Path::new("work").join(key);
+        let directory = job_dir(key);
         self.state.create_dir(&directory, Attributes::mode(0o700))?;
         let path = directory.join(JOB);
         if !self.has_begun(key)? {
@@ -282,7 +291,7 @@ impl Programs {
     /// # Errors
     /// If its directory or systemd cannot be asked.
     pub async fn inspect(&self, key: &str) -> Result<JobState> {
-        let directory = Path::new("work").join(key);
+        let directory = job_dir(key);
         if let Some(ran) = self.result(&directory)? {
             return Ok(JobState::Ended(ran));
         }
@@ -318,7 +327,7 @@ impl Programs {
         match self.found_after(key, watched).await? {
             JobState::Ended(ran) => Ok(Some(ran)),
             JobState::Lost => Ok(None),
-            JobState::NotStarted => Err(self.not_started(key)),
+            JobState::NotStarted => Err(self.start_failure(key)),
             JobState::Running => Err(Error::transient("it is still running").context(format!("running {key}"))),
         }
     }
@@ -349,7 +358,7 @@ impl Programs {
 
     /// Whether this job is what was prepared by this key.
     fn is_prepared(&self, key: &str, job: &Job) -> Result<bool> {
-        let prepared: Option<Job> = self.state.read_json(&Path::new("work").join(key).join(JOB))?;
+        let prepared: Option<Job> = self.state.read_json(&job_dir(key).join(JOB))?;
         Ok(prepared.as_ref() == Some(job))
     }
 
@@ -370,11 +379,11 @@ impl Programs {
     }
 
     fn postponed(&self, key: &str) -> Option<Postponed> {
-        self.state.read_json(&Path::new("work").join(key).join(POSTPONED)).ok().flatten()
+        self.state.read_json(&job_dir(key).join(POSTPONED)).ok().flatten()
     }
 
     /// Why a runner ended before it started the program: what it lacked space for passes, anything else is no accident for long.
-    fn not_started(&self, key: &str) -> Error {
+    fn start_failure(&self, key: &str) -> Error {
         let error = match self.postponed(key) {
             Some(Postponed { cause, remedy: Some(remedy) }) => Error::transient(cause).remedy(remedy),
             Some(Postponed { cause, remedy: None }) => Error::transient(cause),
@@ -405,7 +414,7 @@ impl Programs {
     /// # Errors
     /// If its description cannot be read.
     pub fn time_limit(state: &Tree, key: &str) -> Result<Option<Duration>> {
-        let job: Option<Job> = state.read_json(&Path::new("work").join(key).join(JOB))?;
+        let job: Option<Job> = state.read_json(&job_dir(key).join(JOB))?;
         Ok(job.and_then(|job| job.time_limit_ms).map(Duration::from_millis))
     }
 
@@ -414,7 +423,7 @@ impl Programs {
     /// # Errors
     /// If it cannot be read.
     pub fn end_of_output(state: &Tree, key: &str) -> Result<Option<String>> {
-        let Some(mut file) = state.open_file(&Path::new("work").join(key).join(OUTPUT))? else { return Ok(None) };
+        let Some(mut file) = state.open_file(&job_dir(key).join(OUTPUT))? else { return Ok(None) };
         let size = file.metadata()?.len();
         file.seek(SeekFrom::Start(size.saturating_sub(END_BYTES)))?;
         let mut end = Vec::new();
@@ -431,7 +440,7 @@ impl Programs {
         if let JobState::Ended(ran) = self.inspect(key).await? {
             return Ok(Some(ran));
         }
-        let directory = Path::new("work").join(key);
+        let directory = job_dir(key);
         // A runner that comes now finds that another one was there before it. Where there is no space for this mark, there is none
         // for that runner's either; the job is ended all the same, and whoever hears of the error asks for it again.
         let marked = self
@@ -447,7 +456,7 @@ impl Programs {
 
     /// The same where no systemd runs: the program's process group is ended, and its runner sees that.
     async fn end_group(&self, key: &str) -> Result<()> {
-        let path = Path::new("work").join(key).join(GROUP);
+        let path = job_dir(key).join(GROUP);
         for signal in [Signal::SIGTERM, Signal::SIGKILL] {
             // While its runner is there the number is nobody else's.
             if !self.is_locked(key)? {
@@ -483,7 +492,7 @@ impl Programs {
     /// # Errors
     /// If its directory cannot be looked at.
     pub fn is_locked(&self, key: &str) -> Result<bool> {
-        let lock = Path::new("work").join(key).join(LOCK);
+        let lock = job_dir(key).join(LOCK);
         Ok(self.state.facts(&lock)?.is_some() && self.state.lock(&lock)?.is_none())
     }
 
@@ -492,7 +501,7 @@ impl Programs {
     /// # Errors
     /// If its directory cannot be looked at.
     pub fn bytes(&self, key: &str) -> Result<u64> {
-        let directory = Path::new("work").join(key);
+        let directory = job_dir(key);
         let mut sum = 0;
         for name in [JOB, OUTPUT, RESULT, RESULT_RESERVE] {
             sum += self.state.facts(&directory.join(name))?.map_or(0, |facts| facts.size);
@@ -505,7 +514,7 @@ impl Programs {
     /// # Errors
     /// If something cannot be removed.
     pub fn discard_output(&self, key: &str) -> Result<()> {
-        let directory = Path::new("work").join(key);
+        let directory = job_dir(key);
         [OUTPUT, RESULT, JOB, RESULT_RESERVE, GROUP_RESERVE, POSTPONED]
             .into_iter()
             .try_for_each(|name| self.state.remove(&directory.join(name)).map(drop))
@@ -516,7 +525,7 @@ impl Programs {
     /// # Errors
     /// If something cannot be removed.
     pub fn discard_output_keep_result(&self, key: &str) -> Result<()> {
-        let directory = Path::new("work").join(key);
+        let directory = job_dir(key);
         if self.state.facts(&directory.join(RESULT))?.is_some() {
             self.state.remove(&directory.join(JOB))?;
         }
@@ -528,7 +537,7 @@ impl Programs {
     /// # Errors
     /// If its directory cannot be looked at.
     pub fn has_begun(&self, key: &str) -> Result<bool> {
-        let directory = Path::new("work").join(key);
+        let directory = job_dir(key);
         let is_present = |name| self.state.facts(&directory.join(name)).map(|facts| facts.is_some());
         Ok(is_present(STARTED)? || is_present(RESULT)? || self.is_locked(key)?)
     }
@@ -538,7 +547,7 @@ impl Programs {
     /// # Errors
     /// If something cannot be removed.
     pub fn forget(&self, key: &str) -> Result<()> {
-        self.state.remove_dir_all(&Path::new("work").join(key)).map(drop)
+        self.state.remove_dir_all(&job_dir(key)).map(drop)
     }
 
     fn result(&self, directory: &Path) -> Result<Option<JobResult>> {
@@ -578,7 +587,7 @@ impl Programs {
 
     /// Without systemd, a job of an earlier agent is known by the lock that its runner holds.
     async fn wait_for_lock(&self, key: &str) {
-        let lock = Path::new("work").join(key).join(LOCK);
+        let lock = job_dir(key).join(LOCK);
         let mut pauses = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
         while matches!(self.state.lock(&lock), Ok(None)) {
             self.clock.wait(pauses.next_pause()).await;
@@ -721,7 +730,7 @@ mod tests {
         for key in ended.into_iter().chain(others).chain([running]) {
             programs.prepare(key, &Job::default()).unwrap();
             if key != running {
-                let result = Path::new("work").join(key).join(RESULT);
+                let result = job_dir(key).join(RESULT);
                 state.write_json(&result, &JobResult::default(), Attributes::mode(0o600)).unwrap();
             }
         }

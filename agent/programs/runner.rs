@@ -22,8 +22,8 @@ use nix::unistd::Pid;
 use super::capture::{CapturedStream, ForwardedOutput, Log, OutputMasks, drain};
 use super::mask::Mask;
 use super::{
-    GROUP, GROUP_RESERVE, HookOutput, Job, JobFile, JobResult, LOCK, OUTPUT, POSTPONED, Postponed, RESULT, RESULT_RESERVE,
-    RESULT_RESERVE_BYTES, STARTED, json_size, reserve_all,
+    GRACE, GROUP, GROUP_RESERVE, HookOutput, JOB, Job, JobFile, JobResult, LOCK, OUTPUT, POSTPONED, Postponed, RESULT,
+    RESULT_RESERVE, RESULT_RESERVE_BYTES, STARTED, json_size, reserve_all,
 };
 use crate::backoff::Backoff;
 use crate::budgets::{OUTPUTS, RESULT_BYTES};
@@ -34,8 +34,6 @@ use crate::files::{Attributes, FileKind, Lock, Tree};
 use crate::report::reason::FailureReason;
 use crate::report::text::{escaped, shortened};
 
-/// How long a program has after SIGTERM at its time limit.
-const GRACE: Duration = Duration::from_secs(10);
 /// How long background processes of an ended program may keep its output open before we go on without them.
 const STRAGGLERS: Duration = Duration::from_secs(2);
 /// How long what the program said may take to be passed on: a journal or a disk that stands still must not keep its result forever.
@@ -59,9 +57,8 @@ pub fn run(directory: &Path, clock: &Clock) -> Result<()> {
 }
 
 fn run_in(tree: &Tree, root: &Tree, clock: &Clock) -> Result<()> {
-    let job: Job = tree
-        .read_json(Path::new("job.json"))?
-        .ok_or_else(|| Error::permanent("there is no job.json").context(tree.base().display()))?;
+    let job: Job =
+        tree.read_json(Path::new(JOB))?.ok_or_else(|| Error::permanent("there is no job.json").context(tree.base().display()))?;
     let begun = begin(tree, root, &job).map_err(|error| if error.is_out_of_space() { postponed(tree, &error) } else { error })?;
     let Some(Begun { _lock, log }) = begun else { return Ok(()) };
     let watch = clock.start();
@@ -271,7 +268,7 @@ fn spawn(job: &Job) -> Result<Child> {
     if let Some(name) = missing_env_program(job, program) {
         return Err(no_interpreter(&format!("{name} (first line: #!/usr/bin/env {name})")));
     }
-    command.spawn().map_err(|error| not_started(job, program, &error))
+    command.spawn().map_err(|error| spawn_failure(job, program, &error))
 }
 
 /// The script that is the program itself.
@@ -309,7 +306,7 @@ fn missing_env_program<'a>(job: &'a Job, program: &str) -> Option<&'a str> {
 }
 
 /// Why a program did not start. The kernel says of a script without its interpreter only that a file does not exist.
-fn not_started(job: &Job, program: &str, error: &std::io::Error) -> Error {
+fn spawn_failure(job: &Job, program: &str, error: &std::io::Error) -> Error {
     let script = script(job, program);
     let interpreter = script.and_then(shebang).and_then(|mut words| words.next());
     match (error.raw_os_error(), interpreter) {

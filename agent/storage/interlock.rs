@@ -28,10 +28,22 @@ pub struct Evidence {
     pub record: Option<VolumeRecord>,
     /// The marker in the root of the file system.
     pub marker: MarkerEvidence,
-    /// The file system holds the data directory of an etcd member.
-    pub etcd_member: bool,
+    /// Whether the file system holds the data of an etcd member.
+    pub etcd_member: MemberEvidence,
     /// What was read of the whole disk; none where nobody looked yet.
     pub survey: Option<Survey>,
+}
+
+/// Whether a file system holds the data of an etcd member.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MemberEvidence {
+    /// It holds none, or nobody has looked yet.
+    #[default]
+    Absent,
+    /// It does, at or below this name in its root.
+    In(&'static str),
+    /// Its directories cannot be read: there may be one.
+    Unknown,
 }
 
 /// What was read of the one disk.
@@ -237,7 +249,7 @@ fn by_content(volume: &Volume, evidence: &Evidence, device: &str) -> FormatDecis
         // was in use since: the record is older than the volume, as on a server that was restored from a snapshot.
         return match &evidence.marker {
             MarkerEvidence::Unread => FormatDecision::ReadMarker,
-            MarkerEvidence::Absent | MarkerEvidence::Unreadable(_) if !evidence.etcd_member => {
+            MarkerEvidence::Absent | MarkerEvidence::Unreadable(_) if evidence.etcd_member == MemberEvidence::Absent => {
                 FormatDecision::Format { force: true }
             }
             _ => by_marker(volume, evidence, device),
@@ -361,16 +373,8 @@ fn by_marker(volume: &Volume, evidence: &Evidence, device: &str) -> FormatDecisi
         }
         MarkerEvidence::Found(_) => return FormatDecision::Reuse,
     };
-    if foreign && evidence.etcd_member {
-        // Not even VOLUME_ADOPT: the member would join, or split, the cluster that it came from.
-        return refuse(
-            format!("{found}, with an etcd member in it"),
-            "a member of another etcd cluster is never started here",
-            format!(
-                "`mount {device} /mnt && mv /mnt/default.etcd /mnt/default.etcd.before; umount /mnt`, then VOLUME_ADOPT={}",
-                evidence.disk.serial
-            ),
-        );
+    if foreign && evidence.etcd_member != MemberEvidence::Absent {
+        return refuse_member(&found, volume, evidence, device);
     }
     let remedy = match &evidence.marker {
         MarkerEvidence::Unreadable(_) if volume.content == Content::ThinPool => {
@@ -380,9 +384,7 @@ fn by_marker(volume: &Volume, evidence: &Evidence, device: &str) -> FormatDecisi
                 erase_command(volume, device)
             )
         }
-        MarkerEvidence::Unreadable(_) => {
-            format!("inspect it by hand: `mount -o ro {device} /mnt`; or to destroy its data: {}", erase_command(volume, device))
-        }
+        MarkerEvidence::Unreadable(_) => inspect(volume, device),
         _ if adopted => return FormatDecision::Reuse,
         _ => {
             let look = match &volume.disk {
@@ -405,6 +407,24 @@ fn by_marker(volume: &Volume, evidence: &Evidence, device: &str) -> FormatDecisi
         }
     };
     refuse(found, MARKED, remedy)
+}
+
+/// Not even `VOLUME_ADOPT` permits it: the member would join, or split, the cluster that it came from.
+fn refuse_member(found: &str, volume: &Volume, evidence: &Evidence, device: &str) -> FormatDecision {
+    let (what, remedy) = match evidence.etcd_member {
+        MemberEvidence::In(name) => {
+            let serial = &evidence.disk.serial;
+            let aside =
+                format!("`mount {device} /mnt && mv /mnt/{name} /mnt/{name}.before; umount /mnt`, then VOLUME_ADOPT={serial}");
+            (", with an etcd member in it", aside)
+        }
+        MemberEvidence::Absent | MemberEvidence::Unknown => ("; there may be an etcd member in it", inspect(volume, device)),
+    };
+    refuse(format!("{found}{what}"), "a member of another etcd cluster is never started here", remedy)
+}
+
+fn inspect(volume: &Volume, device: &str) -> String {
+    format!("inspect it by hand: `mount -o ro {device} /mnt`; or to destroy its data: {}", erase_command(volume, device))
 }
 
 /// Which file systems are used.

@@ -139,7 +139,7 @@ fn the_whole_interlock() {
         (IfBlank, false, |e| { record(e, Formatting, "u1"); holds(e, &["xfs"]); e.marker = MarkerEvidence::Unreadable("torn".into()); }, "format again"),
         (IfBlank, false, |e| { record(e, Formatting, "u1"); holds(e, &["xfs"]); marker(e, "c0ffee", Etcd, ID); }, "reuse"),
         (IfBlank, false, |e| { record(e, Formatting, "u1"); holds(e, &["xfs"]); marker(e, "other", Etcd, ID); }, "/dev/vdc contains the etcd store of cluster other"),
-        (IfBlank, false, |e| { record(e, Formatting, "u1"); holds(e, &["xfs"]); e.marker = MarkerEvidence::Absent; e.etcd_member = true; }, "/dev/vdc contains xfs (UUID u1), which this agent did not make, with an etcd member in it"),
+        (IfBlank, false, |e| { record(e, Formatting, "u1"); holds(e, &["xfs"]); e.marker = MarkerEvidence::Absent; e.etcd_member = MemberEvidence::In("default.etcd"); }, "/dev/vdc contains xfs (UUID u1), which this agent did not make, with an etcd member in it"),
         (IfBlank, false, |e| { record(e, Formatting, "u2"); holds(e, &["xfs"]); e.marker = MarkerEvidence::Absent; }, "/dev/vdc contains xfs (UUID u1), which this agent did not make"),
         (IfBlank, false, |e| { record(e, Formatting, "u1"); holds(e, &["ext4"]); e.marker = MarkerEvidence::Absent; }, "/dev/vdc contains ext4 (UUID u1), which this agent did not make"),
         (IfBlank, false, |e| { record(e, Formatting, "u1"); holds(e, &["xfs", "dos"]); }, "/dev/vdc contains xfs (UUID u1) and dos"),
@@ -154,11 +154,11 @@ fn the_whole_interlock() {
         (IfBlank, false, |e| { record(e, InPlace, "u1"); e.disk.blank = false; }, "/dev/vdc contains unknown data, but this agent created"),
         // A file system with a marker.
         (IfNoSignature, true, |e| holds(e, &["ext4"]), "read marker"),
-        (Never, false, |e| { holds(e, &["xfs"]); marker(e, "c0ffee", Etcd, ID); e.etcd_member = true; }, "reuse"),
+        (Never, false, |e| { holds(e, &["xfs"]); marker(e, "c0ffee", Etcd, ID); e.etcd_member = MemberEvidence::In("default.etcd"); }, "reuse"),
         (IfBlank, false, |e| { holds(e, &["xfs"]); marker(e, "other", Etcd, ID); }, "/dev/vdc contains the etcd store of cluster other => `openstack volume show "),
         (IfBlank, false, |e| { holds(e, &["xfs"]); marker(e, "c0ffee", Runtime, ID); }, "/dev/vdc contains the runtime store of cluster c0ffee"),
         (IfBlank, false, |e| { holds(e, &["xfs"]); marker(e, "c0ffee", Etcd, "v9"); }, "/dev/vdc contains a copy of volume v9 => `openstack volume show "),
-        (IfBlank, true, |e| { holds(e, &["xfs"]); marker(e, "c0ffee", Etcd, "v9"); e.etcd_member = true; }, "reuse"),
+        (IfBlank, true, |e| { holds(e, &["xfs"]); marker(e, "c0ffee", Etcd, "v9"); e.etcd_member = MemberEvidence::In("default.etcd"); }, "reuse"),
         (IfBlank, true, |e| { holds(e, &["xfs"]); marker(e, "other", Etcd, ID); }, "reuse"),
         // A file system without one.
         (IfNoSignature, false, |e| { holds(e, &["ext4"]); e.marker = MarkerEvidence::Absent; }, "/dev/vdc contains ext4 (UUID u1), which this agent did not make => `openstack volume show "),
@@ -167,12 +167,16 @@ fn the_whole_interlock() {
         // One with a marker that says nothing.
         (IfBlank, false, |e| { holds(e, &["xfs"]); e.marker = MarkerEvidence::Damaged("its marker is damaged: eof".into()); }, "/dev/vdc contains xfs (UUID u1), but its marker is damaged: eof => `openstack volume show "),
         (IfBlank, true, |e| { holds(e, &["xfs"]); e.marker = MarkerEvidence::Damaged("no".into()); }, "reuse"),
-        (IfBlank, true, |e| { holds(e, &["xfs"]); e.marker = MarkerEvidence::Damaged("no".into()); e.etcd_member = true; }, "/dev/vdc contains xfs (UUID u1), but no, with an etcd member in it"),
+        (IfBlank, true, |e| { holds(e, &["xfs"]); e.marker = MarkerEvidence::Damaged("no".into()); e.etcd_member = MemberEvidence::In("default.etcd"); }, "/dev/vdc contains xfs (UUID u1), but no, with an etcd member in it"),
         (IfNoSignature, false, |e| { record(e, Formatting, "u1"); holds(e, &["xfs"]); e.marker = MarkerEvidence::Damaged("no".into()); }, "/dev/vdc contains xfs (UUID u1), but no => `openstack volume show "),
         (IfNoSignature, true, |e| holds(e, &["boot sector"]), "/dev/vdc contains boot sector (UUID u1) => to destroy its data: `wipefs -a /dev/vdc && blkdiscard -z /dev/vdc`"),
         // Foreign etcd members, whatever the parameters say.
-        (IfBlank, true, |e| { holds(e, &["xfs"]); e.marker = MarkerEvidence::Absent; e.etcd_member = true; }, "/dev/vdc contains xfs (UUID u1), which this agent did not make, with an etcd member in it => `mount /dev/vdc /mnt && mv"),
-        (IfBlank, true, |e| { holds(e, &["xfs"]); marker(e, "other", Etcd, ID); e.etcd_member = true; }, "/dev/vdc contains the etcd store of cluster other, with an etcd member in it"),
+        (IfBlank, true, |e| { holds(e, &["xfs"]); e.marker = MarkerEvidence::Absent; e.etcd_member = MemberEvidence::In("default.etcd"); }, "/dev/vdc contains xfs (UUID u1), which this agent did not make, with an etcd member in it => `mount /dev/vdc /mnt && mv /mnt/default.etcd /mnt/default.etcd.before; umount /mnt`, then VOLUME_ADOPT="),
+        (IfBlank, true, |e| { holds(e, &["xfs"]); e.marker = MarkerEvidence::Absent; e.etcd_member = MemberEvidence::In("member"); }, "/dev/vdc contains xfs (UUID u1), which this agent did not make, with an etcd member in it => `mount /dev/vdc /mnt && mv /mnt/member /mnt/member.before; umount /mnt`, then VOLUME_ADOPT="),
+        (IfBlank, true, |e| { holds(e, &["xfs"]); e.marker = MarkerEvidence::Damaged("no".into()); e.etcd_member = MemberEvidence::Unknown; }, "/dev/vdc contains xfs (UUID u1), but no; there may be an etcd member in it => inspect it by hand: `mount -o ro /dev/vdc /mnt`"),
+        (IfBlank, false, |e| { record(e, Formatting, "u1"); holds(e, &["xfs"]); e.marker = MarkerEvidence::Unreadable("torn".into()); e.etcd_member = MemberEvidence::Unknown; }, "/dev/vdc contains xfs (UUID u1), which cannot be inspected: torn; there may be"),
+        (Never, false, |e| { holds(e, &["xfs"]); marker(e, "c0ffee", Etcd, ID); e.etcd_member = MemberEvidence::Unknown; }, "reuse"),
+        (IfBlank, true, |e| { holds(e, &["xfs"]); marker(e, "other", Etcd, ID); e.etcd_member = MemberEvidence::In("default.etcd"); }, "/dev/vdc contains the etcd store of cluster other, with an etcd member in it"),
     ];
     for (number, (policy, adopt, change, expected)) in rows.iter().enumerate() {
         let volume = Volume { format: *policy, adopt: adopt.then(|| SERIAL.to_owned()), ..volume() };
@@ -232,7 +236,7 @@ proptest::proptest! {
         holds(&mut found, &kinds.iter().map(|at| known[*at]).collect::<Vec<_>>());
         found.disk = DiskEvidence { read_only, swap, busy, blank, ..found.disk };
         found.disk.mounts = ["/var/lib/etcd", "/mnt"][..mounted].iter().map(|s| (*s).to_owned()).collect();
-        found.etcd_member = member;
+        found.etcd_member = if member { MemberEvidence::In("member") } else { MemberEvidence::Absent };
         match recorded { 0 => {}, 1 => record(&mut found, VolumeState::Formatting, "u2"), _ => record(&mut found, VolumeState::InPlace, "u2") }
         match read { 0 => {}, 1 => found.marker = MarkerEvidence::Absent, 2 => marker(&mut found, "c0ffee", VolumeRole::Etcd, ID), _ => marker(&mut found, "x", VolumeRole::Etcd, ID) }
         let format = [FormatPolicy::IfBlank, FormatPolicy::IfNoSignature, FormatPolicy::Never][policy];

@@ -19,17 +19,17 @@ HEAD = """# Runbook
 
 <!-- Made by tests/lib/runbook.py from tests/host/transcripts; change it there. -->
 
-From what `heat-node-agent status` shows to the cause and the action. Each failure below was staged on a host; the lines of `status` and the
-remedy are what was shown there. Read the whole remedy: it says under which condition each command is right. What was done on the staged host
-is listed below it, each way of the remedy by itself; the commands for the cloud are read by OpenStack's own client
-(`tests/heat/test_client.py`), not run there. `status` and the journal show what systemd reports within {reported} s, and a process that hangs within
-{hangs} s; what there is to read of a failure takes at most {lines} lines of {width} columns. The tests hold each to that (`tests/lib/failures.py`).
+This page leads from the output of `heat-node-agent status` to the cause and the action. Each failure below was staged on a host; the lines of `status` and the
+remedy are quoted from there. Read the whole remedy: it says under which condition each command is right. Below it is listed what was done on the staged
+host, separately for each way that the remedy offers. Commands for the cloud were parsed by OpenStack's own client
+(`tests/heat/test_client.py`), not run. `status` and the journal show a failure that systemd reports within {reported} s, and a process that hangs within
+{hangs} s; the text about a failure is at most {lines} lines of {width} columns. The tests enforce this (`tests/lib/failures.py`).
 
-Start with `heat-node-agent status`. Its first line says how everything stands; a row that is not as it should be has its cause (`why`) and what
-to do (`remedy`). `heat-node-agent explain` shows the same as a path of conditions, `heat-node-agent logs NAME` what a script or a component
-said, and the console (`openstack console log show SERVER`) has the last failure where nobody can log in. Commands that begin with `openstack` are for a
-machine with credentials of the cloud, all others are for the node. `heat-node-agent rerun` tries a failed deployment again once its cause is
-gone; Heat takes a result only while it waits for one, so update a stack that has failed already.
+Start with `heat-node-agent status`. Its first line is the overall state; each row with a problem shows the cause (`why`) and the action
+(`remedy`). `heat-node-agent explain` shows the same as a path of conditions, `heat-node-agent logs NAME` the output of a script or a component,
+and the console (`openstack console log show SERVER`) the last failure, for when nobody can log in. Run commands that begin with `openstack` on a
+machine with credentials for the cloud, all others on the node. `heat-node-agent rerun` retries a failed deployment once its cause is
+removed. Heat accepts a result only while it waits for one, so if a stack has already failed, update it.
 
 | `status` begins with | see |
 |---|---|
@@ -37,16 +37,16 @@ gone; Heat takes a result only while it waits for one, so update a stack that ha
 # Sections, and in each: the transcript, its title, and what to know beside it.
 SECTIONS = [
     ("The node does not come up", [
-        ("wrong-parameters", "Wrong parameters", "Every mistake has a line. `heat-node-agent verify` checks a template's parameters before they are used."),
-        ("missing-volume", "A volume is not attached", "The agent goes on by itself when the disk appears; the device name does not matter."),
+        ("wrong-parameters", "Wrong parameters", "Each mistake is on its own line. `heat-node-agent verify` checks a template's parameters before they are used."),
+        ("missing-volume", "A volume is not attached", "The agent continues by itself when the disk appears; the device name does not matter."),
         ("foreign-volume", "A volume holds somebody else's data",
          "Nothing was written. Make sure that this is the right volume before you discard what is on it."),
-        ("masked-unit", "A unit is masked", "Somebody masked it, or the image did."),
+        ("masked-unit", "A unit is masked", "An operator masked it, or the image did."),
         ("missing-binary", "A program is not in the image", "`heat-node-agent verify --image` finds this before an image is used."),
-        ("port-taken", "A port is taken", "The unit and the process that hold the port are named. Said at the first death of the unit, not at the deadline."),
-        ("kubelet-flag", "The kubelet dies on a flag", "The parameter that gives the flag is named; the flag is in the kubelet's own last lines."),
+        ("port-taken", "A port is taken", "The unit and the process that hold the port are named. This is reported when the unit first exits, not at the deadline."),
+        ("kubelet-flag", "The kubelet dies on a flag", "The parameter that contains the flag is named; the flag is in the last lines that the kubelet printed."),
     ]),
-    ("Certificates cannot be had", [
+    ("Certificates cannot be obtained", [
         ("wrong-ca", "The endpoint's CA is wrong", ""),
         ("dns", "A name cannot be resolved", "The agent tries again by itself."),
         ("keystone-401", "Keystone refuses the credentials", ""),
@@ -56,25 +56,25 @@ SECTIONS = [
     ]),
     ("A node in place", [
         ("kubelet-crash-loop", "A component dies again and again", ""),
-        ("kube-proxy-no-space", "A component dies because a file system is full", "What is full is looked for where its last lines complain of it."),
-        ("kubelet-hangs", "A component hangs", "systemd shows it as running. Seen within a minute and a half, with why where the kernel knows it."),
-        ("containerd-hangs", "The container runtime hangs", "Its socket accepts connections all the same."),
+        ("kube-proxy-no-space", "A component dies because a file system is full", "If the component's last lines report a full file system, the agent finds out which one it is."),
+        ("kubelet-hangs", "A component hangs", "systemd shows it as running. The agent detects this within a minute and a half, and shows the reason if the kernel knows it."),
+        ("containerd-hangs", "The container runtime hangs", "Its socket still accepts connections."),
         ("kubelet-stopped", "A component was stopped", ""),
         ("etcd-stopped", "etcd was stopped", ""),
-        ("full-volume", "A service's volume is full", "The service has died of it. It is started again by itself once there is room."),
+        ("full-volume", "A service's volume is full", "The service has exited because of this. It is restarted automatically once there is space."),
         ("file-removed", "A file of the node is gone", ""),
-        ("file-edited", "A file of the node was edited", "With DRIFT=repair the agent puts it back by itself."),
+        ("file-edited", "A file of the node was edited", "With DRIFT=repair the agent restores it by itself."),
     ]),
     ("Scripts", [
         ("script-fails", "A script fails", ""),
-        ("script-hangs", "A script hangs", "`status` shows from the beginning how long it has run. At its time limit it is ended."),
+        ("script-hangs", "A script hangs", "`status` always shows how long it has been running. At its time limit it is stopped."),
         ("script-without-interpreter", "A script's interpreter is missing", ""),
     ]),
     ("Heat and the machine", [
-        ("heat-away", "Heat cannot be reached", "What was heard last stays in force."),
-        ("signal-503", "Heat does not take a signal (503)", "The result is kept and sent until Heat takes it."),
+        ("heat-away", "Heat cannot be reached", "The last answer stays in force."),
+        ("signal-503", "Heat does not take a signal (503)", "The result is kept and sent again until Heat accepts it."),
         ("signal-403", "Heat refuses a signal (403)", ""),
-        ("full-root", "The disk is full", "Nothing is begun that cannot be recorded; the agent goes on by itself once there is room."),
+        ("full-root", "The disk is full", "Nothing that cannot be recorded is started; the agent continues by itself once there is space."),
         ("copied-disk", "The disk is a copy of another instance's", "Nothing of the other instance is run or sent."),
     ]),
 ]

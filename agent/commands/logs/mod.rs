@@ -20,7 +20,7 @@ use crate::error::{Context, Error, Result};
 use crate::files::Tree;
 use crate::http::without_userinfo;
 use crate::process::exit;
-use crate::programs::{OUTPUT, RESULT};
+use crate::programs::{OUTPUT, RESULT, job_dir};
 use crate::report::text::escaped;
 use crate::report::text::harmless;
 use crate::settings::Settings;
@@ -80,14 +80,14 @@ fn output(settings: &Settings, state: &Tree, record: &DeploymentRecord, follow: 
             return Ok(exit::OK);
         }
     }
-    let directory = settings.state_dir.join("work").join(record.job());
+    let directory = settings.state_dir.join(job_dir(&record.job()));
     let watch = Watch::open();
     loop {
         watch.add(&directory);
         // Asked before the last line is read: whatever was written until then is shown.
         let ended = record.group == "kubernetes-node" || !follow || directory.join(RESULT).exists();
         // No link and no pipe is followed: what a script leaves in its directory is the script's.
-        let output = Path::new("work").join(record.job()).join(OUTPUT);
+        let output = job_dir(&record.job()).join(OUTPUT);
         match state.open_file(&output).context(|| format!("reading the output of deployment {}", record.name))? {
             Some(file) => {
                 pass_on(BufReader::new(file), &watch, &directory, follow)?;
@@ -161,7 +161,7 @@ fn unprinted(record: &DeploymentRecord) -> String {
 fn list(state: &Tree, records: &[DeploymentRecord], units: &NodeUnits) -> Result<String> {
     let mut lines = vec![format!("{:<36} {:<9} {:<10} {:>9} NAME", "ID", "STATE", "GROUP", "BYTES")];
     for record in records.iter().rev() {
-        let output = Path::new("work").join(record.job()).join(OUTPUT);
+        let output = job_dir(&record.job()).join(OUTPUT);
         let size = state.facts(&output)?.map_or("-".to_owned(), |facts| facts.size.to_string());
         let shown = |text: &str| escaped(&without_userinfo(text));
         let (id, group, name) = (shown(&record.id), shown(&record.group), shown(&record.name));

@@ -2,7 +2,8 @@
 //!
 //! * the sources are polled (`collect`),
 //! * one script or hook runs, in the order of the list (`hook.rs`),
-//! * the node is brought up or looked after (`node_task.rs`),
+//! * the node is brought up or compared with its parameters, its pod routes and components are watched (`node_task.rs`),
+//! * the node's conditions in Kubernetes are written (`node_conditions.rs`),
 //! * signals are sent (`signal`).
 //!
 //! Whenever one of them moves, what came of it is taken in (`completions.rs`), and [`Agent::decide`] looks at the whole picture afresh and

@@ -5,15 +5,20 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use tokio::task::JoinHandle;
+
 use super::attempt::{AttemptResult, event, transient_stop};
 use super::keeper::{VolumeBackend, VolumeKeeper};
 use super::place::find;
 use crate::budgets::json;
 use crate::desired::{Content, DiskName, Volume};
 use crate::error::{Error, ErrorKind, Result};
+use crate::files::Tree;
 use crate::report::Code;
 use crate::storage::identity::CUT;
-use crate::storage::interlock::{DiskEvidence, Evidence, FormatDecision, MarkerEvidence, MountPointContent, decide};
+use crate::storage::interlock::{
+    DiskEvidence, Evidence, FormatDecision, MarkerEvidence, MemberEvidence, MountPointContent, decide,
+};
 use crate::storage::marker::{FILE, SCHEMA, VolumeMarker, VolumeRecord};
 use crate::storage::probe::{Disk, DiskProbe, describe};
 use crate::storage::survey::{SurveyProgress, SurveyTarget};
@@ -88,13 +93,23 @@ impl<H: VolumeBackend> VolumeKeeper<H> {
         work: impl FnOnce(&DiskProbe, &Disk) -> Result<T> + Send + 'static,
     ) -> Result<T> {
         let node = disk.node.display().to_string();
-        let place = ThreadPermit::at(&node).ok_or_else(|| silent(&node))?;
-        let (probe, disk) = (self.probe.clone(), disk.clone());
-        let working = tokio::task::spawn_blocking(move || {
-            let _place = place;
-            work(&probe, &disk)
-        });
+        let working = self.spawn(&node, disk, work)?;
         self.clock.limit(READ_LIMIT, working).await.ok_or_else(|| silent(&node))?.map_err(Error::transient)?
+    }
+
+    /// Starts a thread that reads the disk at `node`, if one more may.
+    fn spawn<T: Send + 'static>(
+        &self,
+        node: &str,
+        disk: &Disk,
+        work: impl FnOnce(&DiskProbe, &Disk) -> T + Send + 'static,
+    ) -> Result<JoinHandle<T>> {
+        let permit = ThreadPermit::at(node).ok_or_else(|| silent(node))?;
+        let (probe, disk) = (self.probe.clone(), disk.clone());
+        Ok(tokio::task::spawn_blocking(move || {
+            let _permit = permit;
+            work(&probe, &disk)
+        }))
     }
 
     /// What the interlock says of a volume, after whatever else it wants to know.
@@ -119,14 +134,9 @@ impl<H: VolumeBackend> VolumeKeeper<H> {
     /// Reads the disk in depth. That may take minutes; what counts as silent is a disk that does not answer one question.
     async fn survey(&self, volume: &Volume, disk: &Disk, wanted: &SurveyTarget, evidence: &mut Evidence) -> Result<()> {
         let node = disk.node.display().to_string();
-        let place = ThreadPermit::at(&node).ok_or_else(|| silent(&node))?;
-        let (probe, disk, wanted) = (self.probe.clone(), disk.clone(), wanted.clone());
-        let (watch, progress) = (self.clock.start(), SurveyProgress::default());
+        let (watch, progress, wanted) = (self.clock.start(), SurveyProgress::default(), wanted.clone());
         let (started, shared) = (watch.clone(), progress.clone());
-        let mut working = tokio::task::spawn_blocking(move || {
-            let _place = place;
-            probe.survey(&disk, &wanted, &watch, &shared)
-        });
+        let mut working = self.spawn(&node, disk, move |probe, disk| probe.survey(disk, &wanted, &watch, &shared))?;
         let mut before = 0;
         let surveyed = loop {
             match self.clock.limit(READ_LIMIT, &mut working).await {
@@ -192,26 +202,36 @@ impl<H: VolumeBackend> VolumeKeeper<H> {
         Ok(())
     }
 
-    pub(super) fn read_marker(&self, place: &str) -> (MarkerEvidence, bool) {
-        let read = || -> Result<(Option<Vec<u8>>, bool)> {
-            let tree = self.root.subtree(Path::new(place))?;
-            let mut member = false;
-            for path in ["default.etcd/member", "default/member", "member"] {
-                // What cannot be looked at may be one.
-                member |= tree.facts(Path::new(path))?.is_some();
-            }
-            Ok((tree.read(Path::new(FILE), MARKER_LIMIT)?, member))
+    pub(super) fn read_marker(&self, place: &str) -> (MarkerEvidence, MemberEvidence) {
+        let unreadable = |error: Error| MarkerEvidence::Damaged(format!("its marker cannot be read: {error}"));
+        let tree = match self.root.subtree(Path::new(place)) {
+            Ok(tree) => tree,
+            Err(error) => return (unreadable(error), MemberEvidence::Unknown),
         };
-        match read() {
-            Err(error) => (MarkerEvidence::Damaged(format!("its marker cannot be read: {error}")), false),
-            Ok((None, member)) => (MarkerEvidence::Absent, member),
-            Ok((Some(bytes), member)) => match json::typed::<VolumeMarker>(&bytes) {
-                Ok(marker) if marker.schema == SCHEMA => (MarkerEvidence::Found(marker), member),
-                Ok(marker) => (MarkerEvidence::Damaged(format!("its marker has the unknown schema {}", marker.schema)), member),
-                Err(rejection) => (MarkerEvidence::Damaged(format!("its marker is damaged: {}", Error::from(rejection))), member),
+        let marker = match tree.read(Path::new(FILE), MARKER_LIMIT) {
+            Err(error) => unreadable(error),
+            Ok(None) => MarkerEvidence::Absent,
+            Ok(Some(bytes)) => match json::typed::<VolumeMarker>(&bytes) {
+                Ok(marker) if marker.schema == SCHEMA => MarkerEvidence::Found(marker),
+                Ok(marker) => MarkerEvidence::Damaged(format!("its marker has the unknown schema {}", marker.schema)),
+                Err(rejection) => MarkerEvidence::Damaged(format!("its marker is damaged: {}", Error::from(rejection))),
             },
+        };
+        (marker, read_member(&tree))
+    }
+}
+
+/// A member counts, whatever else cannot be read.
+fn read_member(tree: &Tree) -> MemberEvidence {
+    let mut found = MemberEvidence::Absent;
+    for (name, path) in [("default.etcd", "default.etcd/member"), ("default", "default/member"), ("member", "member")] {
+        match tree.facts(Path::new(path)) {
+            Ok(Some(_)) => return MemberEvidence::In(name),
+            Ok(None) => {}
+            Err(_) => found = MemberEvidence::Unknown,
         }
     }
+    found
 }
 
 fn silent(node: &str) -> Error {

@@ -77,7 +77,7 @@ impl<H: VolumeBackend> VolumeKeeper<H> {
     async fn try_grow(&self, volume: &Volume, record: VolumeRecord, disk: &Disk, size: u64) -> AttemptResult<()> {
         let started = self.clock.start();
         let growth_event = |code, words: String| event(code, volume, format!("volume {}: {words}", volume.disk)).step("grow");
-        let smaller = format!("its disk has {} MiB, its {} only {}: growing it", size >> 20, record.fs_type, record.size >> 20);
+        let smaller = format!("its disk has {} MiB, the volume only {}: growing it", size >> 20, record.size >> 20);
         self.progress.report().emit(growth_event(Code::VolumeGrowing, smaller));
         let device = disk.node.display().to_string();
         if volume.content == Content::ThinPool {
@@ -99,7 +99,7 @@ impl<H: VolumeBackend> VolumeKeeper<H> {
         self.write_record(volume, &record.fs_type, &record.fs_uuid, size, VolumeState::InPlace, record.what)?;
         self.progress
             .report()
-            .emit(growth_event(Code::VolumeGrown, format!("its file system has {} MiB", size >> 20)).duration(started.elapsed()));
+            .emit(growth_event(Code::VolumeGrown, format!("it has {} MiB now", size >> 20)).duration(started.elapsed()));
         Ok(())
     }
 

@@ -546,6 +546,7 @@ async fn a_marked_volume_is_looked_into_and_used_without_a_byte_changed() {
         ("none", None, false, "which this agent did not make"),
         ("a member", None, true, "with an etcd member in it"),
         ("damaged", Some("{".into()), false, "its marker is damaged"),
+        ("a member, and a marker too long to be read", Some("x".repeat(65 * 1024)), true, "with an etcd member in it"),
     ] {
         let dir = tempfile::tempdir().unwrap();
         let mut keeper = keeper(dir.path(), &xfs(UUID));

@@ -11,6 +11,7 @@ use crate::kubernetes::parts::paths::OPENSTACK_AUTHORITY;
 use crate::kubernetes::spec::cluster::{Cloud, CloudUser, ClusterSpec, FIRST_WITH_TRUSTS, MachineFacts};
 use crate::kubernetes::spec::node::NodeSpec;
 use crate::kubernetes::spec::words::Role;
+use crate::kubernetes::text::MADE;
 use crate::kubernetes::text::gcfg::{line, section};
 use crate::kubernetes::versions::Minor;
 
@@ -94,8 +95,7 @@ fn release(cluster: &ClusterSpec) -> u16 {
 }
 
 fn file(cluster: &ClusterSpec, cloud: &Cloud, reader: Reader, networking: bool) -> String {
-    let mut out =
-        String::from("# Made by heat-node-agent from the parameters of the deployment; it is written again when they change.\n");
+    let mut out = String::from(MADE);
     out.push_str(&section("Global"));
     for (key, value) in global(cluster, cloud, reader) {
         out.push_str(&line(key, &value));

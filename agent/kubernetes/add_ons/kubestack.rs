@@ -14,6 +14,7 @@ use crate::kubernetes::parts::directories::directory;
 use crate::kubernetes::parts::paths::GUARDED;
 use crate::kubernetes::spec::cluster::{CloudUser, ClusterSpec, MachineFacts};
 use crate::kubernetes::spec::node::NodeSpec;
+use crate::kubernetes::text::MADE;
 use crate::kubernetes::text::gcfg::{line, section};
 
 const UNIT: &str = "kubestack.service";
@@ -103,8 +104,7 @@ RestartSec=5
 }
 
 fn settings(cluster: &ClusterSpec, bridge: &str) -> String {
-    let mut out =
-        String::from("# Made by heat-node-agent from the parameters of the deployment; it is written again when they change.\n");
+    let mut out = String::from(MADE);
     if let Some(cloud) = &cluster.cloud {
         out.push_str(&section("Global"));
         out.push_str(&line("auth-url", &cloud.auth_url));

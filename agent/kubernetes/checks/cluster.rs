@@ -136,8 +136,7 @@ impl Checks<'_> {
             let rule = "a master uses its own API server";
             self.wrong("API_BALANCER", "is haproxy on a master", rule, "set it on workers only");
         }
-        let given =
-            self.parameters.get("MASTER_ADDRESSES").map_or(0, |list| list.split(',').filter(|item| !item.is_empty()).count());
+        let given = self.parameters.items("MASTER_ADDRESSES").count();
         if given != masters {
             self.wrong(
                 "MASTER_ADDRESSES",

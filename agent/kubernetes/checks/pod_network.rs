@@ -138,8 +138,8 @@ impl Checks<'_> {
             self.wrong("POD_BRIDGE", "is not a valid bridge name", rule, "give another name");
         }
         let form = "a comma-separated address=subnet of every node: 192.0.2.11=10.100.1.0/24,192.0.2.12=10.100.2.0/24";
-        let items = self.parameters.get(SUBNETS).unwrap_or_default().split(',').filter(|item| !item.is_empty());
-        let bad: Vec<String> = items.filter(|item| node_subnet(item).is_none()).map(str::to_owned).collect();
+        let bad: Vec<String> =
+            self.parameters.items(SUBNETS).filter(|item| node_subnet(item).is_none()).map(str::to_owned).collect();
         for item in &bad {
             self.wrong(SUBNETS, format!("contains {item:?}"), form, "correct the item");
         }

@@ -14,7 +14,7 @@ use crate::desired::{
     Unit, Volume, VolumeRole,
 };
 use crate::kubernetes::parts::certificates::{ETCD_AUTHORITY, ETCD_SERVER};
-use crate::kubernetes::parts::daemon::{GOOD_IN_A_ROW, MADE, NO_START_TIMEOUT, curl_options, deadline, wait_for_space};
+use crate::kubernetes::parts::daemon::{GOOD_IN_A_ROW, NO_START_TIMEOUT, curl_options, deadline, wait_for_space};
 use crate::kubernetes::parts::directories::directory;
 use crate::kubernetes::parts::etcd::{client_identity, server_identity};
 use crate::kubernetes::parts::etcd_release::{TRUSTED_CA, Version, version};
@@ -23,6 +23,7 @@ use crate::kubernetes::spec::cluster::{ClusterSpec, EtcdCluster, host_of};
 use crate::kubernetes::spec::node::{NodeSpec, Proxy};
 use crate::kubernetes::spec::storage::VolumeSpec;
 use crate::kubernetes::spec::words::Secret;
+use crate::kubernetes::text::MADE;
 use crate::kubernetes::text::environment::line;
 use crate::kubernetes::versions::{Availability, Component, flag};
 use crate::network::flannel;

@@ -13,10 +13,10 @@ use std::collections::BTreeSet;
 use crate::certificates::x509::X509;
 use crate::desired::{Dependency, Desired, Directory, File, Material, Signer};
 use crate::kubernetes::parts::certificates::ETCD_NAME;
-use crate::kubernetes::parts::daemon::MADE;
 use crate::kubernetes::parts::directories::directory;
 use crate::kubernetes::spec::cluster::ClusterSpec;
 use crate::kubernetes::spec::words::CertificateSource;
+use crate::kubernetes::text::MADE;
 use crate::kubernetes::text::environment::line;
 
 /// DNS name of the certificates that clients show to etcd. No node bears it, because a node's name is one label, and so no kubelet's

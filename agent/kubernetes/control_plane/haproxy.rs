@@ -15,6 +15,7 @@ use crate::kubernetes::parts::paths::GUARDED;
 use crate::kubernetes::spec::cluster::{ClusterSpec, MachineFacts, host_of};
 use crate::kubernetes::spec::node::NodeSpec;
 use crate::kubernetes::spec::words::Role;
+use crate::kubernetes::text::MADE;
 use crate::kubernetes::worker::kubelet;
 
 const UNIT: &str = "haproxy.service";
@@ -62,8 +63,7 @@ fn settings(cluster: &ClusterSpec) -> String {
     };
     let mut out = format!(
         "\
-# Made by heat-node-agent from the parameters of the deployment; it is written again when they change.
-global
+{MADE}global
     log /dev/log local0
     chroot /var/lib/haproxy
     user haproxy

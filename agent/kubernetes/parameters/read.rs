@@ -82,6 +82,11 @@ impl Parameters {
         self.given(name).or_else(default)
     }
 
+    /// The items of a list, without empty ones.
+    pub fn items<'a>(&'a self, name: &str) -> impl Iterator<Item = &'a str> + use<'a> {
+        self.get(name).unwrap_or_default().split(',').filter(|item| !item.is_empty())
+    }
+
     /// The value only where it was given.
     #[must_use]
     pub fn given(&self, name: &str) -> Option<&str> {

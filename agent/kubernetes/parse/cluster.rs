@@ -50,10 +50,7 @@ impl ClusterSpec {
         let secret = |name: &str| parameters.get(name).map(Secret::new);
         let ip = |name: &str| parameters.get(name).and_then(|text| text.parse::<IpAddr>().ok());
         let number = |name: &str| parameters.number(name).unwrap_or_default();
-        let addresses = |name: &str| {
-            let items = parameters.get(name).unwrap_or_default().split(',').filter(|item| !item.is_empty());
-            items.filter_map(|item| item.parse().ok()).collect::<Vec<IpAddr>>()
-        };
+        let addresses = |name: &str| parameters.items(name).filter_map(|item| item.parse().ok()).collect::<Vec<IpAddr>>();
         let tls = !parameters.is_true("TLS_DISABLED");
         let control_plane = control_plane(parameters);
         let keys = default_keys(minor, role, &control_plane);
@@ -111,11 +108,6 @@ impl ClusterSpec {
     }
 }
 
-/// The items of a list, without empty ones.
-fn items<'a>(parameters: &'a Parameters, name: &str) -> impl Iterator<Item = &'a str> + use<'a> {
-    parameters.get(name).unwrap_or_default().split(',').filter(|item| !item.is_empty())
-}
-
 fn node_settings(parameters: &Parameters, role: Role) -> NodeSettings {
     let text = |name: &str| parameters.get(name).map(str::to_owned);
     let label = |key: &str, name: &str| Some((key.to_owned(), text(name)?));
@@ -128,10 +120,10 @@ fn node_settings(parameters: &Parameters, role: Role) -> NodeSettings {
         label("magnum.openstack.org/nodegroup", "NODEGROUP_NAME"),
         is_drained.then(|| ("draino-enabled".to_owned(), "true".to_owned())),
     ];
-    let given_labels = items(parameters, "NODE_LABELS").filter_map(|item| item.split_once('='));
+    let given_labels = parameters.items("NODE_LABELS").filter_map(|item| item.split_once('='));
     NodeSettings {
         labels: own_labels.into_iter().flatten().chain(given_labels.map(|(k, v)| (k.to_owned(), v.to_owned()))).collect(),
-        taints: items(parameters, "NODE_TAINTS").map(str::to_owned).collect(),
+        taints: parameters.items("NODE_TAINTS").map(str::to_owned).collect(),
         static_pod_url: text("STATIC_POD_URL"),
         swap: parameters.get("SWAP") == Some("allow"),
         kube_reserved: text("KUBE_RESERVED"),
@@ -143,7 +135,7 @@ fn node_settings(parameters: &Parameters, role: Role) -> NodeSettings {
 fn add_ons(parameters: &Parameters) -> AddOns {
     let text = |name: &str| parameters.get(name).map(str::to_owned);
     AddOns {
-        names: items(parameters, "ADDONS").map(str::to_owned).collect(),
+        names: parameters.items("ADDONS").map(str::to_owned).collect(),
         wait: Duration::from_secs(parameters.number("ADDONS_WAIT").unwrap_or_default().into()),
         registry: text("CONTAINER_INFRA_PREFIX"),
         coredns_tag: text("COREDNS_TAG"),

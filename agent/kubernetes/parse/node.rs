@@ -239,8 +239,7 @@ fn proxy(parameters: &Parameters) -> Option<Proxy> {
     if http.is_none() && https.is_none() {
         return None;
     }
-    let asked = parameters.get("NO_PROXY").unwrap_or_default().split(',').filter(|item| !item.is_empty()).map(str::to_owned);
-    let mut none: Vec<String> = asked.collect();
+    let mut none: Vec<String> = parameters.items("NO_PROXY").map(str::to_owned).collect();
     let domain = parameters.get("DNS_CLUSTER_DOMAIN").map(|domain| format!(".{domain}"));
     // 169.254.169.254 is the metadata service of every OpenStack cloud.
     let fixed = ["127.0.0.1", "localhost", "169.254.169.254", ".svc"].into_iter().map(str::to_owned);

@@ -13,6 +13,7 @@ use crate::kubernetes::parts::directories::directory;
 use crate::kubernetes::parts::paths::GUARDED;
 use crate::kubernetes::spec::cluster::{ClusterSpec, MachineFacts};
 use crate::kubernetes::spec::node::NodeSpec;
+use crate::kubernetes::text::MADE;
 use crate::kubernetes::text::environment::line;
 use crate::kubernetes::versions::{Availability, Checked, CommandLine, Component, Minor, flag, quoted};
 use crate::storage::health::LEAST_FREE;
@@ -212,10 +213,6 @@ impl Daemon {
         out
     }
 }
-
-/// The first line of environment files.
-pub(in crate::kubernetes) const MADE: &str =
-    "# Made by heat-node-agent from the parameters of the deployment; it is written again when they change.\n";
 
 /// `/etc/kubernetes/config`: what every component of the first releases reads (magnum-node.md 1.0). With TLS the server
 /// stands in each component's kubeconfig.

@@ -7,3 +7,7 @@ pub(super) mod gcfg;
 pub(super) mod kubeconfig;
 pub(super) mod toml;
 pub(super) mod yaml;
+
+/// The first line of the files that the agent renders.
+pub(in crate::kubernetes) const MADE: &str =
+    "# Made by heat-node-agent from the parameters of the deployment; it is written again when they change.\n";

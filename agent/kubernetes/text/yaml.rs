@@ -3,6 +3,8 @@
 
 use serde_json::Value;
 
+use super::MADE;
+
 /// A document without a line that says whose it is.
 pub(in crate::kubernetes) fn bare_document(value: &Value) -> String {
     let mut out = String::new();
@@ -12,8 +14,7 @@ pub(in crate::kubernetes) fn bare_document(value: &Value) -> String {
 
 /// A document, with a line that says whose it is.
 pub(in crate::kubernetes) fn document(value: &Value) -> String {
-    let mut out =
-        String::from("# Made by heat-node-agent from the parameters of the deployment; it is written again when they change.\n");
+    let mut out = String::from(MADE);
     block(value, 0, &mut out);
     out
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
-use super::reservations;
+use super::reservations::{self, quantities};
 use crate::desired::{ClientIdentity, Dependency, Desired, Directory, File, Gate, GateProbe};
 use crate::gather::Gather;
 use crate::kubernetes::add_ons::{self, cloud_config};
@@ -388,7 +388,7 @@ fn taints(role: Role, cluster: &ClusterSpec) -> Vec<String> {
 
 /// `cpu=100m,memory=256Mi`
 fn resources(text: &str) -> Map<String, Value> {
-    text.split(',').filter_map(|item| item.split_once('=')).map(|(name, amount)| (name.to_owned(), json!(amount))).collect()
+    quantities(text).map(|(name, amount)| (name.to_owned(), json!(amount))).collect()
 }
 
 fn kubeconfigs(spec: &NodeSpec, cluster: &ClusterSpec) -> Vec<File> {

@@ -88,10 +88,14 @@ pub(in crate::kubernetes) fn too_large(cluster: &ClusterSpec, facts: &MachineFac
     mistakes
 }
 
+/// The items of a list such as `cpu=100m,memory=256Mi`.
+pub(super) fn quantities(text: &str) -> impl Iterator<Item = (&str, &str)> {
+    text.split(',').filter_map(|item| item.split_once('='))
+}
+
 /// Thousandths of a resource in a list such as `cpu=100m,memory=256Mi`; nothing of what is no quantity, which is named elsewhere.
 fn amount(text: &str, resource: &str) -> u64 {
-    let items = text.split(',').filter_map(|item| item.split_once('='));
-    items
+    quantities(text)
         .filter(|(name, _)| *name == resource)
         .map(|(_, amount)| thousandths(amount).unwrap_or_default())
         .next_back()
