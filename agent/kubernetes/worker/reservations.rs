@@ -89,7 +89,7 @@ pub(in crate::kubernetes) fn too_large(cluster: &ClusterSpec, facts: &MachineFac
 }
 
 /// The items of a list such as `cpu=100m,memory=256Mi`.
-pub(super) fn quantities(text: &str) -> impl Iterator<Item = (&str, &str)> {
+pub(super) fn quantities(text: &str) -> impl DoubleEndedIterator<Item = (&str, &str)> {
     text.split(',').filter_map(|item| item.split_once('='))
 }
 
