@@ -555,13 +555,9 @@ fn with_inputs_masked(mut job: Job, deployment: &Deployment) -> Job {
 /// The job, with what os-collect-config would have listed for it: the metadata in force, and the configs that no hook runs
 /// (heat-protocol.md 2.8), in files that the next such job replaces.
 fn with_metadata(mut job: Job, snapshot: &Snapshot) -> Job {
-    let data = snapshot.parsed().filter(|one| Work::of(&one.group) == Work::Data).map(|one| one.config);
-    let documents = once(Value::Object(snapshot.document())).chain(data).filter(Value::is_object);
-    let file = |(number, document): (usize, Value)| JobFile {
-        path: format!("{DOCUMENTS}/{number}.json"),
-        content: document.to_string(),
-        mode: 0o600,
-    };
+    let data = snapshot.parsed().filter(|one| Work::of(&one.group) == Work::Data && one.config.is_object());
+    let documents = once(snapshot.text()).chain(data.map(|one| one.config.to_string()));
+    let file = |(number, content)| JobFile { path: format!("{DOCUMENTS}/{number}.json"), content, mode: 0o600 };
     job.files.extend(documents.enumerate().map(file));
     let paths: Vec<&str> = job.files.iter().map(|file| file.path.as_str()).collect();
     job.environment.insert("OS_CONFIG_FILES".to_owned(), paths.join(":"));
@@ -608,7 +604,7 @@ mod tests {
             Snapshot { metadata, deployments: Some(Arc::new(Entries::new(entries.to_vec()).unwrap())), ..Snapshot::default() };
         let job = with_metadata(Job::default(), &snapshot);
         let [first, second] = job.files.as_slice() else { panic!("{:?}", job.files) };
-        let document: Value = serde_json::from_str(&first.content).unwrap();
+        let document = crate::budgets::json::answer(first.content.as_bytes()).unwrap();
         assert_eq!((&document["one"], document["deployments"].as_array().unwrap().len()), (&json!(1), 3));
         assert_eq!((second.content.as_str(), first.mode), ("{\"two\":2}", 0o600));
         assert_eq!(job.environment["OS_CONFIG_FILES"], "/run/heat-config/metadata/0.json:/run/heat-config/metadata/1.json");
