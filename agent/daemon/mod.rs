@@ -88,6 +88,10 @@ async fn serve(options: &CommonOptions, loaded: Loaded, once: bool, report: &Rep
     let root = Arc::new(Tree::open(Path::new("/"))?);
     let permission_hint = |error: Error| if geteuid().is_root() { error } else { error.remedy("run this command as root") };
     let state = Arc::new(Tree::open_or_create(&settings.state_dir, 0o700).map_err(permission_hint)?);
+    // A reset that is under way has the lock. Who waited for it would bring the node up again behind its end.
+    if let Some(code) = refuse_while_reset(&state, &settings.run_dir, once, report)? {
+        return Ok(code);
+    }
     let Some(_lock) = take_lock(&state, &clock).await? else {
         let line = format!("another agent has locked {}", settings.state_dir.display());
         if once {
@@ -98,16 +102,9 @@ async fn serve(options: &CommonOptions, loaded: Loaded, once: bool, report: &Rep
         report.emit(Event::new(Code::StateLocked, line));
         return Ok(exit::FAILED);
     };
-    if state.facts(Path::new(RESET))?.is_some() {
-        let error = Error::refused("a reset of this node was begun and has not ended")
-            .rule("a node that is being taken out is not brought up again")
-            .remedy("run `heat-node-agent reset` again: it resumes where it was interrupted");
-        report.emit(Event::new(Code::ResetUnfinished, "the agent does not start").error(&error));
-        publish_stop_reason(&settings.run_dir, &error);
-        if once {
-            print_error(&error);
-        }
-        return Ok(exit::usage());
+    // It may have begun meanwhile.
+    if let Some(code) = refuse_while_reset(&state, &settings.run_dir, once, report)? {
+        return Ok(code);
     }
     let systemd = connect(report).await?;
     let conditions = page::conditions(&loaded.warnings, systemd.is_some(), clock.now());
@@ -138,6 +135,22 @@ const DEPLOYED_LOCK: &str = ".heat-node-agent.lock";
 const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 /// How often it is looked at meanwhile.
 const LOCK_POLL: Duration = Duration::from_millis(50);
+
+/// With what the agent ends where a reset has begun and has not ended.
+fn refuse_while_reset(state: &Tree, run_dir: &Path, once: bool, report: &Report) -> Result<Option<ExitCode>> {
+    if state.facts(Path::new(RESET))?.is_none() {
+        return Ok(None);
+    }
+    let error = Error::refused("a reset of this node was begun and has not ended")
+        .rule("a node that is being taken out is not brought up again")
+        .remedy("wait for its end; if no reset runs, run `heat-node-agent reset` again: it resumes where it was interrupted");
+    report.emit(Event::new(Code::ResetUnfinished, "the agent does not start").error(&error));
+    publish_stop_reason(run_dir, &error);
+    if once {
+        print_error(&error);
+    }
+    Ok(Some(exit::usage()))
+}
 
 /// Takes the state's lock; `None` if another agent has it. A command that carries out an order holds it for a moment, and the
 /// start of the daemon must not fail for that.
@@ -191,6 +204,20 @@ mod tests {
     use super::*;
     use crate::clock::Timestamp;
     use crate::files::Attributes;
+
+    /// Attack: an agent that was started while a reset held the lock was started again behind the reset's end, and undid it.
+    #[test]
+    fn nobody_waits_for_the_lock_of_a_reset() {
+        let dir = tempfile::tempdir().unwrap();
+        let (state, report) = (Tree::open(dir.path()).unwrap(), Report::kept());
+        let refused = || refuse_while_reset(&state, &dir.path().join("run"), false, &report).unwrap();
+        assert_eq!(refused(), None);
+        state.write(Path::new(RESET), b"{}", crate::files::Attributes::mode(0o600)).unwrap();
+        let _held = state.lock(Path::new("lock")).unwrap().unwrap();
+        // 64: systemd does not start it again (RestartPreventExitStatus=).
+        assert_eq!(refused(), Some(exit::usage()));
+        assert_eq!(report.events().iter().filter(|event| event.code == Code::ResetUnfinished).count(), 1);
+    }
 
     #[tokio::test]
     async fn a_lock_that_a_command_holds_for_a_moment_is_waited_for_and_that_of_another_agent_is_not_for_long() {

@@ -42,6 +42,8 @@ def test_nothing_of_a_node_is_left_and_it_comes_up_again_when_asked(hosts, signa
         assert not host.is_active(unit) and host.show(unit, "UnitFileState")["UnitFileState"] == "disabled", unit
     assert host.sh("findmnt -no TARGET /var/lib/etcd /var/lib/docker || :") == ""
     assert "nothing to do" in reset(host)
+    # The agent's unit can write below it, and not make it.
+    assert host.sh("stat -c %F /srv/kubernetes").strip() == "directory"
 
     # Both volumes kept what they hold, so that this is the same etcd.
     host.reboot()

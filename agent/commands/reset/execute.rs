@@ -30,8 +30,9 @@ use crate::systemd::Systemd;
 
 /// Every pod, where systemd makes their control groups.
 const PODS: &str = "kubepods.slice";
-/// Below these a directory that is left empty was the agent's; others may be a package's.
-const OWN_DIRECTORIES: [&str; 4] = ["/etc/systemd/system/", "/etc/kubernetes", "/etc/etcd/", "/srv/kubernetes"];
+/// Below these a directory that is left empty was the agent's; others may be a package's. /srv/kubernetes itself is the agent's package's: the
+/// agent's unit can write below it, and not make it.
+const OWN_DIRECTORIES: [&str; 4] = ["/etc/systemd/system/", "/etc/kubernetes", "/etc/etcd/", "/srv/kubernetes/"];
 
 /// What the steps work with.
 pub(super) struct Execution<'a> {
