@@ -212,7 +212,7 @@ mod tests {
         let (state, report) = (Tree::open(dir.path()).unwrap(), Report::kept());
         let refused = || refuse_while_reset(&state, &dir.path().join("run"), false, &report).unwrap();
         assert_eq!(refused(), None);
-        state.write(Path::new(RESET), b"{}", crate::files::Attributes::mode(0o600)).unwrap();
+        state.write(Path::new(RESET), b"{}", Attributes::mode(0o600)).unwrap();
         let _held = state.lock(Path::new("lock")).unwrap().unwrap();
         // 64: systemd does not start it again (RestartPreventExitStatus=).
         assert_eq!(refused(), Some(exit::usage()));

@@ -386,7 +386,8 @@ fn reduce_state(state: &Tree, place: &Path) -> Result<usize> {
 fn reduce_deployed(tree: &Tree, place: &Path) -> Result<usize> {
     for name in tree.list(place)?.into_iter().filter(|name| name != OWNER) {
         let path = place.join(&name);
-        let is_entry = name.to_str().is_some_and(|name| name.ends_with(".json") && !name.ends_with(".notify.json"));
+        let end = DEPLOYED_FILES.iter().find(|end| name.to_str().is_some_and(|name| name.ends_with(*end)));
+        let is_entry = end.is_some_and(|end| *end == ".json");
         if tree.facts(&path)?.is_some_and(|facts| facts.kind == FileKind::File && facts.size == 0) && is_entry {
             continue;
         }

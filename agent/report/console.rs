@@ -48,7 +48,7 @@ struct ShownFailure {
 
 impl ShownFailure {
     fn of(event: &Event, why: &str) -> Self {
-        Self { subjects: subjects(event).map(|subject| subject.cloned()), why: why.to_owned() }
+        Self { subjects: subjects(event).map(Option::<&String>::cloned), why: why.to_owned() }
     }
 
     /// Whether another failure is this one, as what ends with it reports it. One of another gate, unit or source has a cause of its own,

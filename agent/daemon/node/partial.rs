@@ -36,8 +36,12 @@ async fn expired_alone(desired: &Desired, found: &[Cause], systemd: &Systemd) ->
     let (names, directories) = (units.iter().map(|unit| unit.name.clone()).collect(), &alone.directories);
     let directories: BTreeSet<String> = directories.iter().map(|directory| directory.path.clone()).collect();
     let remains = |need: &Dependency| provides(&names, &directories, need);
-    units.iter_mut().for_each(|unit| unit.needs.retain(remains));
-    alone.directories.iter_mut().for_each(|directory| directory.needs.retain(remains));
+    for unit in &mut units {
+        unit.needs.retain(remains);
+    }
+    for directory in &mut alone.directories {
+        directory.needs.retain(remains);
+    }
     Ok(Desired {
         units,
         volumes: Vec::new(),
