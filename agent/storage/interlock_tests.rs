@@ -73,6 +73,7 @@ type Row = (FormatPolicy, bool, fn(&mut Evidence), &'static str);
 
 #[rustfmt::skip] // One row, one line.
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn the_whole_interlock() {
     use FormatPolicy::{IfBlank, IfNoSignature, Never};
     use VolumeState::{Formatted, Formatting, InPlace};

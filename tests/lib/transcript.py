@@ -9,7 +9,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from lib.common import REPO  # noqa: E402
 
-FROM_HERE = "\n## One machine, as it went\n\n<!-- Made by tests/image, under software emulation; tests/lib/transcript.py puts it here. -->\n"
+FROM_HERE = "\n## Example: one machine, step by step\n\n<!-- Made by tests/image, under software emulation; tests/lib/transcript.py puts it here. -->\n"
 
 
 def made(name: str) -> Path:
