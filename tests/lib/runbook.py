@@ -28,7 +28,7 @@ is listed below it, each way of the remedy by itself; the commands for the cloud
 Start with `heat-node-agent status`. Its first line says how everything stands; a row that is not as it should be has its cause (`why`) and what
 to do (`remedy`). `heat-node-agent explain` shows the same as a path of conditions, `heat-node-agent logs NAME` what a script or a component
 said, and the console (`openstack console log show SERVER`) has the last failure where nobody can log in. Commands that begin with `openstack` are for a
-machine with credentials of the cloud, all others are for the node. `heat-node-agent rerun` tries a failed deployment again once its cause is
+machine with credentials of the cloud, `kubectl` for one with those of the cluster, all others are for the node. `heat-node-agent rerun` tries a failed deployment again once its cause is
 gone; Heat takes a result only while it waits for one, so update a stack that has failed already.
 
 | `status` begins with | see |

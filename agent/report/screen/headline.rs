@@ -1,12 +1,10 @@
 //! What is so, in one line: the first of `status`.
 
-use std::borrow::Cow;
-
 use super::layout::Severity;
 use crate::report::component::{self, ComponentState, ComponentStatus};
 use crate::report::condition_state::ConditionState;
 use crate::report::status::{
-    Condition, DeploymentState, DeploymentStatus, IdentityStatus, NodeState, NodeStatus, STATE, StatusDocument, Subject,
+    Condition, DeploymentState, DeploymentStatus, IdentityStatus, NodeState, NodeStatus, STATE, StatusDocument,
 };
 use crate::report::text::shortened;
 
@@ -119,7 +117,7 @@ fn of_failures(status: &StatusDocument) -> Option<(OverallState, String)> {
 /// `generation 2 at volume etcd (HNA-0306)`.
 fn generation(node: &NodeStatus) -> String {
     let step = node.failed_steps().next();
-    let at = step.map_or(String::new(), |step| format!(" at {}", awaited(step)));
+    let at = step.map_or(String::new(), |step| format!(" at {}", step.name));
     let code = node.code.as_ref().map_or(String::new(), |code| format!(" ({code})"));
     format!("generation {}{at}{code}", node.generation)
 }
@@ -145,18 +143,10 @@ fn step_of(node: &NodeStatus) -> String {
     let mut waiting = node.steps.iter().filter(waits);
     let first = waiting.clone().find(|step| step.cause.is_some()).or_else(|| waiting.next());
     match first {
-        Some(step) if node.rollback.is_some() => format!("{} (rollback of generation {})", awaited(step), node.generation),
-        Some(step) => format!("{} (generation {})", awaited(step), node.generation),
+        Some(step) if node.rollback.is_some() => format!("{} (rollback of generation {})", step.name, node.generation),
+        Some(step) => format!("{} (generation {})", step.name, node.generation),
         None if node.rollback.is_some() => format!("the rollback of generation {}", node.generation),
         None => format!("the node: generation {} is being applied", node.generation),
-    }
-}
-
-/// A step as what is waited for.
-fn awaited(step: &Condition) -> Cow<'_, str> {
-    match &step.subject {
-        Some(Subject::Gate(gate)) => format!("the health check of {gate}").into(),
-        _ => Cow::Borrowed(&step.name),
     }
 }
 
