@@ -27,7 +27,7 @@ pub const STATE: &str = "state";
 pub const METADATA: &str = "metadata";
 
 /// What to do about a node that differs from its parameters.
-pub const DRIFT_REMEDY: &str = "`heat-node-agent plan` shows what is to be written and restarted to undo this, `heat-node-agent repair` does it. If the node is to stay as it is now, change the template accordingly and update the stack";
+pub const DRIFT_REMEDY: &str = "`heat-node-agent plan` shows which files are written again and which services restarted, etcd among them, if this is undone (it ends with status 2 where there is anything to do); `heat-node-agent repair` undoes it. If the change is to stay, make it in the template and update the stack";
 
 /// Differences that are named; the rest is counted.
 const DIFFERENCES: usize = 4;
@@ -517,8 +517,8 @@ impl NodeStatus {
     pub(super) fn state_in_words(&self) -> String {
         let in_place = match self.in_place {
             Some(number) => format!(", generation {number} is in place"),
-            // A rollback failed too, or there was none.
-            None if self.state == NodeState::Rejected => {
+            // Of a rollback that failed too its own row says so.
+            None if self.state == NodeState::Rejected && self.rollback.is_none() => {
                 ", and no other is complete on this node".to_owned()
             }
             None => String::new(),

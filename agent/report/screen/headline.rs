@@ -156,7 +156,9 @@ fn of_troubles(status: &StatusDocument) -> Option<(OverallState, String)> {
     let degraded = |what: String| Some((OverallState::Degraded, what));
     // What has a remedy of its own is why components that use it are on their way up.
     if let Some(what) = node.and_then(NodeStatus::volume_problem) {
-        return degraded(shortened(what, 80));
+        let down = node.and_then(|node| of_components(node, ComponentStatus::is_unhealthy));
+        let down = down.map_or(String::new(), |down| format!("{down}; "));
+        return degraded(format!("{down}{}", shortened(what, 80)));
     }
     if let Some(what) = node.and_then(|node| of_components(node, ComponentStatus::is_unhealthy)) {
         return degraded(what);

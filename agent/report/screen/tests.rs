@@ -314,7 +314,7 @@ fn troubles() -> Vec<(&'static str, StatusDocument)> {
         ("DEGRADED: kubelet crash-looping (11 restarts)", with_node(|node| node.components[1] = crash_loop())),
         ("DEGRADED: the node differs from what the stack asks for", with_node(|node| node.drifted = true)),
         (
-            "DEGRADED: /var/lib/etcd on volume 1 is full",
+            "DEGRADED: etcd degraded; /var/lib/etcd on volume 1 is full",
             with_node(|node| {
                 node.drifted = true;
                 node.differences = vec!["/var/lib/etcd on volume 1 is full: less than 64 MiB are free".into()];
