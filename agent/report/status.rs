@@ -27,7 +27,7 @@ pub const STATE: &str = "state";
 pub const METADATA: &str = "metadata";
 
 /// What to do about a node that differs from its parameters.
-pub const DRIFT_REMEDY: &str = "`heat-node-agent plan` shows which files are written again and which services restarted, etcd among them, if this is undone (it ends with status 2 where there is anything to do); `heat-node-agent repair` undoes it. If the change is to stay, make it in the template and update the stack";
+pub const DRIFT_REMEDY: &str = "`heat-node-agent plan` shows what is to be written and restarted to undo this, `heat-node-agent repair` does it. If the node is to stay as it is now, change the template accordingly and update the stack";
 
 /// Differences that are named; the rest is counted.
 const DIFFERENCES: usize = 4;
