@@ -435,7 +435,7 @@ fn a_copied_disk_and_an_unknown_identity_say_what_to_do() {
     for part in [
         "instance      7ee5 (SMBIOS)\n",
         "the other instance's state is kept in /aside/1",
-        "/f is ignored: this disk was copied from that of instance b, and the file is unchanged since",
+        "/f is ignored: this disk was copied from that of instance b, and the file is unchanged\n",
         "remedy: `openstack stack resource show STACK RESOURCE`, with stack_name and path (up to\n",
     ] {
         assert!(text.contains(part), "{part} in {text}");
