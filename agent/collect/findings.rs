@@ -52,7 +52,8 @@ impl Findings {
     /// Says which files are not used because they are another instance's. `resource` is the one that they lead to.
     pub(super) fn report_left_over(&mut self, files: &LocalFiles, resource: Option<&str>, report: &Report) {
         for path in self.left_over.news(&files.origins.left_over) {
-            let line = format!("{path} is ignored: it has not changed since this disk was copied from that of another instance");
+            let line =
+                format!("{path} is ignored: this disk was copied from that of another instance, and the file is unchanged since");
             let event = Event::new(Code::SourceLeftOver, line).phase(Phase::Metadata).remedy(left_over_remedy(&path, resource));
             report.emit(event.step(path));
         }

@@ -426,16 +426,18 @@ impl Source {
 
     /// Names whose server cannot be reached, what to start there, and where its address is learnt from.
     fn with_place(&self, error: &Error) -> Error {
-        let (server, endpoint) = match self.name {
-            SourceName::Cfn => ("Heat's metadata service (heat-api-cfn)", "cloudformation"),
-            SourceName::Heat => ("Heat (heat-api)", "orchestration"),
-            SourceName::Request => ("Heat's temporary URL", "object-store"),
-            SourceName::Zaqar => ("Zaqar", "messaging"),
+        let (server, endpoint, key) = match self.name {
+            SourceName::Cfn => ("Heat's metadata service (heat-api-cfn)", "cloudformation", "metadata_url"),
+            SourceName::Heat => ("Heat (heat-api)", "orchestration", "auth_url"),
+            SourceName::Request => ("Heat's temporary URL", "object-store", "metadata_url"),
+            SourceName::Zaqar => ("Zaqar", "messaging", "auth_url"),
             SourceName::HeatLocal | SourceName::Local | SourceName::File | SourceName::HeatParams => return error.clone(),
         };
         let place = |at: &str| {
             format!(
-                "if `openstack catalog list` has no {endpoint} endpoint at {at}, correct /etc/os-collect-config.conf. If it has, "
+                "if `openstack catalog list` has no {endpoint} endpoint at {at}, correct {key} of [{}] in /etc/os-collect-config.conf. If it \
+                 has, ",
+                self.name.as_str()
             )
         };
         let named = error.clone().context(format!("asking {server}"));

@@ -282,7 +282,11 @@ struct DiskSpace {
 /// Room on the disks that the node's work fills, asked for now: the first thing to look at when a node is unhealthy.
 fn disks(status: &StatusDocument) -> Vec<DiskSpace> {
     let volumes = status.node.iter().flat_map(|node| &node.volumes).map(|volume| volume.place.as_str());
-    let places: Vec<&str> = ["/", "/var", "/var/lib/docker", "/var/lib/etcd"].into_iter().chain(volumes).collect();
+    let places: Vec<&str> =
+        ["/", "/var", "/var/lib/docker", "/var/lib/etcd", "/var/lib/containerd", "/var/lib/kubelet", "/var/log"]
+            .into_iter()
+            .chain(volumes)
+            .collect();
     let mut found: Vec<DiskSpace> = Vec::new();
     for disk in Disks::new_with_refreshed_list().iter().flatten() {
         let path = disk.mount_point().display().to_string();

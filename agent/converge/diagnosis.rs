@@ -39,7 +39,8 @@ const KNOWN_LINES: [(&str, &str, &str); 2] = [
     (
         "mountpoint for cpu not found",
         "the cgroup controller cpu is not mounted",
-        "`mount -t cgroup,cgroup2` lists what is mounted. Drain and reboot this node, masters one by one: systemd mounts it at boot.",
+        "move this node's pods, as far as its kubelet is not needed for it: `kubectl drain NODE --ignore-daemonsets --timeout=2m`. Then reboot the \
+         node, masters one at a time: systemd mounts it at boot.",
     ),
     (
         "running with swap on is not supported",
@@ -82,8 +83,8 @@ pub(crate) async fn diagnose(
         why.fact = format!("no space is left on {}", full.join(", "));
         why.remedy = Some(
             format!(
-                "`df -h {first}` and `df -i {first}` show whether space or inodes are used up, `du -xhd1 {first}` by what. Enlarge that file \
-                 system, or delete there what neither the node's services nor pods have written."
+                "`df -h {first}` and `df -i {first}` show whether space or inodes are used up. What uses them: `du -xhd1 {first}`, of inodes \
+                 `du -xd1 --inodes {first}`. Delete only what somebody put there by hand; else enlarge that file system."
             )
                 .into(),
         );
@@ -120,7 +121,7 @@ pub(crate) fn hang_cause(unit: &str, stat: &str) -> Option<CrashCause> {
     let (fact, remedy) = match fields.trim_start().chars().next()? {
         'T' => (
             format!("the process of {unit} is paused by a signal (SIGSTOP, state T)"),
-            format!("`systemctl kill --kill-who=main -s CONT {unit}` lets it run on."),
+            format!("`systemctl kill --kill-who=main -s CONT {unit}` resumes it."),
         ),
         't' => (
             format!("the process of {unit} is held by a debugger (state t)"),
@@ -233,7 +234,7 @@ mod tests {
         let cause = |stat: &str| hang_cause("kubelet.service", stat).map(|why| why.with("kubelet.service hangs"));
         let stopped = hang_cause("kubelet.service", "7 (kube) let) T 1 7 7 0 -1").unwrap();
         assert_eq!(stopped.with("it hangs"), "the process of kubelet.service is paused by a signal (SIGSTOP, state T); it hangs");
-        assert_eq!(stopped.remedy.unwrap().as_str(), "`systemctl kill --kill-who=main -s CONT kubelet.service` lets it run on.");
+        assert_eq!(stopped.remedy.unwrap().as_str(), "`systemctl kill --kill-who=main -s CONT kubelet.service` resumes it.");
         assert_eq!(
             cause("7 (kubelet) D 1 7 7").as_deref(),
             Some("the process of kubelet.service waits for a disk or a network file system (state D); kubelet.service hangs")

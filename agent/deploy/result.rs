@@ -84,7 +84,7 @@ pub fn last_lines(output: &str) -> Option<String> {
 /// What a program said last, for the end of a cause.
 #[must_use]
 pub fn last_output_suffix(words: &str) -> String {
-    format!("; it said last: {words}")
+    format!("; last output: {words}")
 }
 
 impl DeploymentOutcome {

@@ -16,7 +16,7 @@ use tokio::sync::Semaphore;
 use crate::budgets::json::{self, JsonRejection};
 use crate::budgets::{ENDPOINTS_MEMORY, KEYSTONE_ANSWER, LARGE_KEYSTONE_ANSWER, SESSIONS_MEMORY};
 use crate::clock::{Clock, Stopwatch, Timestamp};
-use crate::error::remedy::Remedy;
+use crate::error::remedy::{AfterRemedy, Remedy};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::http::{self, Http, Request, Response};
 use crate::report::text::{escaped, shortened};
@@ -531,11 +531,12 @@ fn refusal(response: &Response, credentials: &Credentials) -> Error {
 /// when credentials are rotated (magnum-node.md 4.2). Nobody can read the password.
 fn of_trustee(credentials: &Credentials) -> Remedy {
     let user = tidy(&credentials.user_id);
-    Remedy::stack_update_or(format!(
-        "as admin, `openstack user show {user}`: if it is disabled, enable it. Otherwise set TRUSTEE_* and TRUST_ID as in Magnum's database \
-         (table cluster) and update the stack: Magnum has replaced user and trust (if `openstack trust list --trustee {user}` lacks TRUST_ID) or \
-         TRUSTEE_PASSWORD is wrong"
-    ))
+    let text = format!(
+        "as admin, `openstack user show {user}`. If there is none, or `openstack trust list --trustee {user}` lacks TRUST_ID, Magnum replaced \
+         both; else TRUSTEE_PASSWORD is wrong. Set TRUSTEE_* and TRUST_ID as in Magnum's database (table cluster) and update the stack. If \
+         the user is just disabled, enable it"
+    );
+    Remedy::new(text, AfterRemedy::LastWayResumes)
 }
 
 fn tidy(text: &str) -> String {

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::keystone::{Credentials, Keystone, Scope};
 use crate::budgets::json;
 use crate::desired::{MagnumAccess, MagnumUser, Signer};
-use crate::error::remedy::Remedy;
+use crate::error::remedy::{AfterRemedy, Remedy};
 use crate::error::{ConnectFailure, Context, Error, ErrorKind, Result};
 use crate::http::{Http, Request, Response};
 use crate::report::text::{escaped, shortened};
@@ -128,12 +128,16 @@ impl<'a> Magnum<'a> {
                 "start the service at {peer}; if the address is wrong, correct {} in the template and update the stack",
                 parameter(peer)
             )),
-            Some(ConnectFailure::Authority(peer)) => Remedy::stack_update_or(format!(
-                "if `openstack catalog list` lacks {peer}, correct {}. Else the last \"i:\" of `openssl s_client -connect {peer} </dev/null` is the \
-                 CA to trust: set OPENSTACK_CA to its certificate or, if OPENSTACK_CA signed it, have it added to the server's chain. Update \
-                 the stack",
-                parameter(peer)
-            )),
+            // What answers may be anybody: only a CA that the operator knows is trusted.
+            Some(ConnectFailure::Authority(peer)) => Remedy::new(
+                format!(
+                    "if `openstack catalog list` lacks {peer}, correct {}. If not, the last \"i:\" of `openssl s_client -connect {peer} \
+                     </dev/null` names a CA: if it is your cloud's, set OPENSTACK_CA to its certificate, as your cloud publishes it. Then \
+                     update the stack. If OPENSTACK_CA signed that CA, add it to the server's chain",
+                    parameter(peer)
+                ),
+                AfterRemedy::LastWayResumes,
+            ),
             Some(ConnectFailure::Silence | ConnectFailure::Clock | ConnectFailure::Expired) | None => return error,
         };
         error.remedy(remedy)
@@ -178,7 +182,7 @@ impl<'a> Magnum<'a> {
                 "Magnum does not accept the token that Keystone issued: check that AUTH_URL leads to the Keystone that \
                  Magnum uses ([keystone_authtoken] in magnum.conf)",
             ),
-            403 => (ErrorKind::Permanent, Remedy::stack_update_or(self.of_refused_user())),
+            403 => (ErrorKind::Permanent, self.of_refused_user()),
             404 => permanent(&format!(
                 "check that MAGNUM_URL leads to Magnum's v1 API (https://HOST:9511/v1), and the cluster with `openstack coe cluster show {cluster}`"
             )),
@@ -194,21 +198,22 @@ impl<'a> Magnum<'a> {
 
     /// What to do about a user who may not have the certificates. Magnum's default policy lets the cluster's own trustee have them without a
     /// role, and names that user CLUSTER_PROJECT (its trust_manager.py).
-    fn of_refused_user(&self) -> String {
+    fn of_refused_user(&self) -> Remedy {
         let policy = "add \"or rule:cluster_user\" to certificate:get and certificate:create in Magnum's policy.yaml";
         match &self.user {
-            None => format!(
+            None => Remedy::stack_update_or(format!(
                 "{policy}; if that is so already, set USER_TOKEN to a token of this cluster's trustee and update the stack"
-            ),
-            Some(user) if user.scope == Scope::None => {
+            )),
+            Some(user) if user.scope == Scope::None => Remedy::stack_update_or(format!(
+                "set TRUST_ID in the template, which Magnum 17 and later need, and update the stack. On an older Magnum, {policy}"
+            )),
+            Some(user) => Remedy::new(
                 format!(
-                    "set TRUST_ID in the template, which Magnum 17 and later need, and update the stack. On an older Magnum, {policy}"
-                )
-            }
-            Some(user) => format!(
-                "as admin, `openstack user show {}`: its name begins with its cluster's id. If that is CLUSTER_UUID, {policy}. If not, set \
-                 CLUSTER_UUID, TRUSTEE_* and TRUST_ID as in Magnum's database (table cluster) and update the stack",
-                user.user_id
+                    "as admin, `openstack user show {}`: the name begins with a cluster's id. If that is not CLUSTER_UUID, set \
+                     CLUSTER_UUID, TRUSTEE_* and TRUST_ID as in Magnum's database (table cluster) and update the stack. If it is, {policy}",
+                    user.user_id
+                ),
+                AfterRemedy::LastWayResumes,
             ),
         }
     }

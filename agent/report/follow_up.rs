@@ -22,7 +22,7 @@ pub enum FollowUp<'a> {
 }
 
 /// A resource that has failed takes no result (heat-protocol.md 7.0): what is run again mends the node, and Heat sees it by an update.
-const STAYS_FAILED: &str = "Heat shows the failure until the next stack update";
+pub(super) const STAYS_FAILED: &str = "Heat shows the failure until the next stack update";
 
 /// Heat's convergence engine takes an update of a stack in progress.
 const IN_PROGRESS: &str = "A stack in progress may be updated";
@@ -42,7 +42,7 @@ impl FollowUp<'_> {
                 return Remedy::said(format!("{}, then `heat-node-agent rerun {id}`", text.trim_end_matches('.')));
             }
             (AfterRemedy::StackUpdateOrResume, Self::Rerun(_)) => {
-                format!("If you did not update the stack, run `heat-node-agent rerun {id}`; Heat keeps the failure")
+                format!("If you did not update the stack, run `heat-node-agent rerun {id}`. {STAYS_FAILED}")
             }
             (AfterRemedy::StackUpdate, Self::Rerun(_)) => "The agent then continues by itself".to_owned(),
             (AfterRemedy::Resume, Self::Rerun(_)) => format!("Then run `heat-node-agent rerun {id}`. {STAYS_FAILED}"),
@@ -132,8 +132,8 @@ mod tests {
             (
                 rerun,
                 Remedy::stack_update_or("attach it; or correct its id and update the stack"),
-                "attach it; or correct its id and update the stack. If you did not update the stack, run `heat-node-agent rerun d1`; Heat keeps \
-                 the failure",
+                "attach it; or correct its id and update the stack. If you did not update the stack, run `heat-node-agent rerun d1`. Heat \
+                 shows the failure until the next stack update",
             ),
             (rerun, "".into(), ""),
             (waits, "attach it".into(), "attach it. The agent then continues by itself within 30 s"),

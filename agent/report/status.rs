@@ -9,7 +9,7 @@ use super::component::ComponentStatus;
 pub use super::condition::{Condition, Subject};
 use super::condition_state::ConditionState;
 use super::event::Phase;
-use super::follow_up::FollowUp;
+use super::follow_up::{FollowUp, STAYS_FAILED};
 use super::reason::{FailureReason, RollbackEnd};
 pub use super::states::{DeploymentState, NodeState};
 use super::step_timing::StepTiming;
@@ -156,8 +156,9 @@ impl IdentityStatus {
     pub fn ignored(&self) -> Option<String> {
         let other = self.copy_of.as_deref().unwrap_or("another instance");
         let files = self.left_over.join(", ");
-        (!files.is_empty())
-            .then(|| format!("{files} is ignored: it has not changed since this disk was copied from that of instance {other}"))
+        (!files.is_empty()).then(|| {
+            format!("{files} is ignored: this disk was copied from that of instance {other}, and the file is unchanged since")
+        })
     }
 
     /// What to do about each of them.
@@ -261,9 +262,8 @@ pub fn left_over_remedy(file: &str, resource: Option<&str>) -> String {
         }
     };
     format!(
-        "{asked}: if physical_resource_id is this server's id, the file is right: confirm it by a blank line, `echo >>{file}`. If \
-         not, write the settings of this server's own resource into the file, as `openstack stack resource show --with-attr os_collect_config \
-         STACK RESOURCE` prints them; the agent then continues within 30 s. A server of no stack needs no agent: disable heat-node-agent.service"
+        "{asked}: if physical_resource_id is this server's id, the file is right: `echo >>{file}` confirms it. If not, set in it \
+         what `openstack stack resource show --with-attr os_collect_config STACK RESOURCE` prints for this server's own resource. The agent then continues within 30 s. If this server is in no stack, disable heat-node-agent.service"
     )
 }
 
@@ -285,14 +285,14 @@ pub fn ended_with(status: i32) -> String {
 pub fn script_remedy(id: &str, code: Option<&str>) -> String {
     let id = argument(id);
     let supply = if code == Some(Code::DeploymentTimedOut.entry().code) {
-        "If it waited for something, supply that; if it only needs longer, raise [deploy] time_limit (of all deployments) in /etc/heat-node-agent/agent.toml and \
-         `systemctl restart heat-node-agent`. Then"
+        "supply what it waited for (if it only needs longer, raise [deploy] time_limit, seconds for all deployments, in \
+         /etc/heat-node-agent/agent.toml and `systemctl restart heat-node-agent`) and"
     } else {
-        "Supply what it lacks and"
+        "supply what it lacks and"
     };
     format!(
-        "`heat-node-agent logs {id}` shows its output. {supply} run `heat-node-agent rerun {id}`; Heat shows the failure until an update. Or \
-         correct the script in the template and update the stack"
+        "`heat-node-agent logs {id}` shows its output. Correct the script and update the stack. Or {supply} run \
+         `heat-node-agent rerun {id}`; {STAYS_FAILED}"
     )
 }
 
@@ -385,7 +385,7 @@ impl DeploymentStatus {
         let since = self.since.as_deref().and_then(Timestamp::parse_rfc3339)?;
         let given_up = self.given_up.as_deref().and_then(Timestamp::parse_rfc3339);
         let limit = given_up.map_or(String::new(), |at| format!(", its time limit ends it in {}", duration(at.since(now))));
-        let said = self.said_last.iter().map(|words| format!("; it said last: {words}")).collect::<String>();
+        let said = self.said_last.iter().map(|words| format!("; last output: {words}")).collect::<String>();
         let (logs, stop) = (format!("heat-node-agent logs {}", argument(&self.id)), self.stop_command()?);
         Some(format!(
             "has been running for {}{limit}{said}; `{logs}` shows its output, `{stop}` ends it now as failed",
@@ -538,8 +538,10 @@ impl NodeStatus {
     pub(super) fn state_in_words(&self) -> String {
         let in_place = match self.in_place {
             Some(number) => format!(", generation {number} is in place"),
-            // A rollback failed too, or there was none.
-            None if self.state == NodeState::Rejected => ", and no other is complete on this node".to_owned(),
+            // Of a rollback that failed too its own row says so.
+            None if self.state == NodeState::Rejected && self.rollback.is_none() => {
+                ", and no other is complete on this node".to_owned()
+            }
             None => String::new(),
         };
         format!("{}{in_place}", self.state.in_words())

@@ -167,7 +167,7 @@ impl Sender {
             let is_closed = method != DeliveryMethod::AsGiven && (answer.unsent || answer.code == Some(500));
             let mut goes_on = verdict == SignalVerdict::Refused || is_closed;
             if method != DeliveryMethod::AsGiven {
-                answer.cause = format!("by another way ({}): {}", method.shown(), answer.cause);
+                answer.cause = format!("tried again, {}: {}", method.shown(), answer.cause);
             } else if let Some((why, remedy)) =
                 self.unaccepted(&to, &answer, is_only_way).filter(|_| verdict == SignalVerdict::Refused)
             {
@@ -296,9 +296,9 @@ fn of_stack(url: &str) -> Remedy {
     let part = |at: usize| path.split('/').nth(at).unwrap_or_default();
     let (stack, resource) = (part(3), part(5));
     Remedy::said(format!(
-        "`openstack stack show {stack}`: if deleted, nobody waits: do nothing. If suspended, `openstack stack resume {stack}`, then here \
-         `systemctl reload heat-node-agent`. Else the user is gone: once no update runs (one that waits for {resource} ends by its timeout), \
-         `openstack stack resource mark unhealthy {stack} {resource}`, then update the stack: {resource} runs again"
+        "see stack_status in `openstack stack show {stack}`. DELETE_*, or no stack: do nothing. SUSPEND_*: `openstack stack resume {stack}`, \
+         then here `systemctl reload heat-node-agent`. Else the user is gone: once no update runs, `openstack stack resource mark unhealthy \
+         {stack} {resource}` and update the stack, which runs {resource} again"
     ))
 }
 

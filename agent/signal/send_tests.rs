@@ -180,7 +180,7 @@ async fn where_no_way_is_open_the_cause_names_them_all_and_no_secret() {
     assert_eq!((judge(&answer), way), (SignalVerdict::Refused, DeliveryMethod::AsGiven));
     assert_eq!(
         answer.cause,
-        "by another way (re-signed with the server's own keys): Heat answered 403: User is not authorized to perform action; Heat answered 403: User is \
+        "tried again, re-signed with the server's own keys: Heat answered 403: User is not authorized to perform action; Heat answered 403: User is \
          not authorized to perform action; the signal URL has expired or was revoked: it was made 20m02s ago, and by default Keystone refuses \
          pre-signed URLs 15 minutes after their Timestamp ([credential] auth_ttl)"
     );

@@ -60,12 +60,12 @@ pub fn problem(path: &str, signs: &StoreObservation) -> Option<Error> {
     signs.free.filter(|free| *free < LEAST_FREE)?;
     let more = volume.map_or_else(
         || "use a volume for the store, or a larger root disk for the server".to_owned(),
-        |volume| format!("extend the volume: `openstack --os-volume-api-version 3.42 volume set --size GIB {volume}`, where GIB is its new size, and set that size in the template too. Its file system grows by itself"),
+        |volume| format!("extend the volume (`openstack --os-volume-api-version 3.42 volume set --size GIB {volume}`, where GIB is its new size) and set that size in the template too. Its file system grows by itself"),
     );
     Some(
         Error::permanent(format!("{path} on {disk} is full: less than {} MiB are free", LEAST_FREE >> 20))
             .rule(format!("a store needs {} MiB of free space", LEAST_FREE >> 20))
-            .remedy(format!("delete no file of it by hand: {more}")),
+            .remedy(format!("delete nothing in it by hand, but {more}")),
     )
 }
 

@@ -392,8 +392,8 @@ fn by_marker(volume: &Volume, evidence: &Evidence, device: &str) -> FormatDecisi
                 DiskName::Link(_) | DiskName::Label(_) => format!("`lsblk -fo +SERIAL {device}` shows"),
             };
             let ways = format!(
-                "{look} whose data it is. If it is the wrong volume, correct {} in the template; to use its data unchanged as {}, set \
-                 VOLUME_ADOPT={} there; then update the stack. Only if nobody needs the data, DESTROY it: {}",
+                "{look} what it is. Wrong volume: correct {} in the template. Right volume, and its data is to be used as {}: set \
+                 VOLUME_ADOPT={} there. Then update the stack. Only if nobody needs the data, DESTROY it: {}",
                 volume.parameter(),
                 volume.mount_point,
                 adoptable(volume, &evidence.disk),

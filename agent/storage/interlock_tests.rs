@@ -206,7 +206,7 @@ fn an_ephemeral_disk_keeps_the_label_that_it_is_known_by() {
         (
             &volume,
             "ext4",
-            "/dev/vdc contains ext4 (UUID u1), which this agent did not make => `lsblk -fo +SERIAL /dev/vdc` shows whose data it is. If it is the wrong volume, correct DOCKER_DISK in the template; to use its data unchanged as /var/lib/etcd, set VOLUME_ADOPT=ephemeral0 there; then update the stack. Only if nobody needs the data, DESTROY it: `mkfs.xfs -f -L ephemeral0 /dev/vdc`, then VOLUME_ADOPT=ephemeral0 in the template and update the stack".to_owned(),
+            "/dev/vdc contains ext4 (UUID u1), which this agent did not make => `lsblk -fo +SERIAL /dev/vdc` shows what it is. Wrong volume: correct DOCKER_DISK in the template. Right volume, and its data is to be used as /var/lib/etcd: set VOLUME_ADOPT=ephemeral0 there. Then update the stack. Only if nobody needs the data, DESTROY it: `mkfs.xfs -f -L ephemeral0 /dev/vdc`, then VOLUME_ADOPT=ephemeral0 in the template and update the stack".to_owned(),
         ),
         (&adopted, "ext4", "reuse".to_owned()),
         (&adopted, "vfat", format!("/dev/vdc contains vfat (UUID u1) => {anew}")),

@@ -94,7 +94,7 @@ def what_runs_is_left_alone(host, server, ids: list[str]):
     host.wait_for(lambda: first(document(host, "explain", code=1)["conditions"]) == ["deployments", "count"], what="a failure on the page")
     tree = document(host, "explain", code=1)
     assert [c["state"] for c in tree["conditions"] if c["name"] in ("settings", "daemon", "bus", "sources")] == ["ok"] * 4
-    assert signalled(server, "count")["deploy_status_code"].startswith("1 (HNA-0404 exit status 1; it said last: ")
+    assert signalled(server, "count")["deploy_status_code"].startswith("1 (HNA-0404 exit status 1; last output: ")
 
 
 def run_again_once_by_order(host, server, ids: list[str]):

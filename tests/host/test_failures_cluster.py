@@ -70,7 +70,7 @@ def certificates(node: Node, stage, magnum, tmp_path):
         magnum.answer(401, path="^/identity", body=UNAUTHORIZED)
         magnum.revoke()
         node.update()
-    failure.way("if it is disabled, enable it", "enable the user", lambda: then(403), refused, runs=("openstack user", "heat-node-agent rerun"),
+    failure.way("If the user is just disabled, enable it", "enable the user", lambda: then(403), refused, runs=("openstack user", "heat-node-agent rerun"),
                 until=("FAILED", "403"))
 
     def credentials():

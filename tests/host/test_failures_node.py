@@ -64,7 +64,7 @@ def full_volume(master: Master):
                    "head -c 1000000 /dev/urandom >/run/value; for n in {1..40}; do ETCDCTL_API=3 etcdctl --endpoints=http://127.0.0.1:2379 "
                    "--command-timeout=5s put /filler/$n </run/value >/dev/null || break; done", check=False)
     # It ends, is started again after a moment, and then waits for room.
-    failure.shows("DEGRADED: /var/lib/etcd on volume", "etcd.service is down: it waits until /var/lib/etcd has 64 MiB", "/var/lib/etcd on volume", "is full", failed=True)
+    failure.shows("DEGRADED: etcd down for lack of space; /var/lib/etcd on volume", "etcd.service is down: it waits until /var/lib/etcd has 64 MiB", "/var/lib/etcd on volume", "is full", failed=True)
     failure.mended("extend the volume", lambda: extend(loop_of(master.host, "vdc"), "2G"))
 
 

@@ -30,7 +30,7 @@ def scripts(server: Server):
     failure = stage.failure("script-fails")
     server.script("check", CHECK)
     failure.shows("FAILED deployment check (exit status 3", "no settings for zone b", heat="check", failed=True)
-    failure.way("correct the script in the template and update the stack", "update the stack with another script", lambda: server.script("check"),
+    failure.way("Correct the script and update the stack", "update the stack with another script", lambda: server.script("check"),
                 lambda: server.script("check", CHECK))
     failure.mended("write the settings", lambda: host.write("/srv/settings", "b\n"))
 
@@ -69,7 +69,7 @@ def heat(server: Server, other):
     def at(old, new):
         server.host.exec("sed", "-i", f"s,{old.base},{new.base},", CONF)
     other.publish(server.heat.document)
-    failure.way("correct /etc/os-collect-config.conf", "write the address that Heat has now into the file", lambda: at(server.heat, other),
+    failure.way("correct metadata_url of [cfn] in /etc/os-collect-config.conf", "write the address that Heat has now into the file", lambda: at(server.heat, other),
                 lambda: at(other, server.heat))
     failure.mended("start Heat", server.heat.start)
 
@@ -96,13 +96,13 @@ def copied_disk(server: Server):
     host.boot(expect="")
     failure = server.stage.failure("copied-disk")
     failure.since_the_boot()
-    failure.shows("it has not changed since this disk was copied")
+    failure.shows("/etc/os-collect-config.conf is ignored: this disk was copied")
 
     def copied_again():
         host.be_instance("copy-of-it")
         host.cut()
         host.boot(expect="")
-    failure.way("write the settings of this server's own resource into the file", "write another resource's settings into the file",
+    failure.way("If not, set in it what", "write another resource's settings into the file",
                 lambda: host.exec("sed", "-i", "s,^access_key_id = .*,access_key_id = 2222,", CONF), copied_again)
     failure.mended()
 

@@ -125,8 +125,8 @@ def commands(remedy: str) -> list[str]:
 
 
 def is_elsewhere(command: str) -> bool:
-    """Whether it is one for the cloud, and not for this node."""
-    return command.split()[0] == "openstack"
+    """Whether it is one for the cloud or the cluster, and not for this node."""
+    return command.split()[0] in ("openstack", "kubectl")
 
 
 class Stage:
@@ -324,7 +324,9 @@ class Failure:
         # The page that shows it: by the next one what follows may have begun.
         steps, after = self.carried_out([c for c in commands(remedy) if c.startswith(runs)], by_hand, do, first, until)
         # What is for somebody who needed no update is not for who made one.
-        asked = re.sub(r"If you did not update the stack, run `heat-node-agent rerun [^`]*`", "", normal(remedy, self.known()))
+        asked = normal(remedy, self.known())
+        if "update the stack" in by_hand:
+            asked = re.sub(r"(If you did not update the stack, run|, then) `heat-node-agent rerun [^`]*`", "", asked)
         if left := {c for c in commands(asked) if not is_elsewhere(c)} - self.done:
             self.wrong(f"nobody carried out {left}")
         self.compare(steps, after)

@@ -28,7 +28,7 @@ host, separately for each way that the remedy offers. Commands for the cloud wer
 Start with `heat-node-agent status`. Its first line is the overall state; each row with a problem shows the cause (`why`) and the action
 (`remedy`). `heat-node-agent explain` shows the same as a path of conditions, `heat-node-agent logs NAME` the output of a script or a component,
 and the console (`openstack console log show SERVER`) the last failure, for when nobody can log in. Run commands that begin with `openstack` on a
-machine with credentials for the cloud, all others on the node. `heat-node-agent rerun` retries a failed deployment once its cause is
+machine with credentials for the cloud, `kubectl` on one with those of the cluster, all others on the node. `heat-node-agent rerun` retries a failed deployment once its cause is
 removed. Heat accepts a result only while it waits for one, so if a stack has already failed, update it.
 
 | `status` begins with | see |

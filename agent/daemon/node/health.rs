@@ -432,7 +432,7 @@ impl MonitoredComponent {
             None if self.is_young(now) && !part.has_passed => (ProblemKind::Starting, "starting".to_owned(), text),
             None if !part.is_own => (ProblemKind::Waits, format!("gate {name} does not pass"), text),
             None if *is_silence => {
-                let runs = self.unit.iter().map(|unit| format!("{unit} runs, but hangs: ")).collect::<String>();
+                let runs = self.unit.iter().map(|unit| format!("{unit} hangs: ")).collect::<String>();
                 (ProblemKind::Hanging, "not answering".to_owned(), format!("{runs}{cause}"))
             }
             None => (ProblemKind::Wrong, format!("gate {name} does not pass"), text),
@@ -440,9 +440,9 @@ impl MonitoredComponent {
         let remedy = match (kind, &self.unit) {
             // What did not answer the gate answers nobody else.
             (ProblemKind::Hanging, Some(unit)) => format!(
-                "if `uptime` shows a load far above the number of processors, the node is overloaded: relieve it. If not, the program is \
-                 stuck: `systemctl kill --kill-who=main -s QUIT {unit}` ends it and has it log where (`journalctl -u {unit} -n 100`), which \
-                 its makers need if it happens again; `systemctl restart {unit}` starts it anew"
+                "if the load in `uptime` is over twice what `nproc` prints, the node is overloaded: end what uses its processors. If not, the \
+                 program is stuck: `systemctl kill --kill-who=main -s QUIT {unit}` ends it, `journalctl -u {unit} -n 100` then shows where (for a \
+                 bug report), `systemctl restart {unit}` starts it again"
             ),
             (ProblemKind::Wrong, Some(unit)) => {
                 format!("{}. Then `systemctl restart {unit}` restarts it", part.gate.remedy.trim_end_matches('.'))

@@ -312,7 +312,7 @@ fn why_a_process_hangs_comes_before_that_it_does_and_has_its_own_remedy() {
         CrashCause { fact: "its process is stopped".to_owned(), remedy: Some("`continue it`".into()), ..CrashCause::default() };
     watch.health.explain("etcd", ProblemKind::Hanging, why, watch.now);
     let found = watch.health.of("etcd", &watch.clock()).unwrap();
-    assert_eq!(found.cause.unwrap(), "its process is stopped; etcd.service runs, but hangs: no answer within 5 s");
+    assert_eq!(found.cause.unwrap(), "its process is stopped; etcd.service hangs: no answer within 5 s");
     assert_eq!(found.remedy.unwrap(), "`continue it`. The agent notices by itself within 60 s");
 }
 
@@ -527,7 +527,7 @@ fn a_process_that_hangs_is_reported_at_its_second_bad_answer() {
     assert_eq!(watch.measure(3), report("etcd", ProblemKind::Hanging));
     assert_eq!(watch.of("etcd"), (ComponentState::Failed, "not answering".to_owned()));
     let status = watch.health.of("etcd", &watch.clock()).unwrap();
-    assert_eq!(status.cause.as_deref(), Some("etcd.service runs, but hangs: no answer within 5 s"));
+    assert_eq!(status.cause.as_deref(), Some("etcd.service hangs: no answer within 5 s"));
     let remedy = status.remedy.unwrap();
     assert!(
         remedy.contains("`uptime`") && remedy.contains("-s QUIT etcd.service`") && !remedy.contains("look at etcd"),

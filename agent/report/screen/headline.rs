@@ -1,12 +1,10 @@
 //! What is so, in one line: the first of `status`.
 
-use std::borrow::Cow;
-
 use super::layout::Severity;
 use crate::report::component::{self, ComponentState, ComponentStatus};
 use crate::report::condition_state::ConditionState;
 use crate::report::status::{
-    Condition, DeploymentState, DeploymentStatus, IdentityStatus, NodeState, NodeStatus, STATE, StatusDocument, Subject,
+    Condition, DeploymentState, DeploymentStatus, IdentityStatus, NodeState, NodeStatus, STATE, StatusDocument,
 };
 use crate::report::text::shortened;
 
@@ -119,7 +117,7 @@ fn of_failures(status: &StatusDocument) -> Option<(OverallState, String)> {
 /// `generation 2 at volume etcd (HNA-0306)`.
 fn generation(node: &NodeStatus) -> String {
     let step = node.failed_steps().next();
-    let at = step.map_or(String::new(), |step| format!(" at {}", awaited(step)));
+    let at = step.map_or(String::new(), |step| format!(" at {}", step.name));
     let code = node.code.as_ref().map_or(String::new(), |code| format!(" ({code})"));
     format!("generation {}{at}{code}", node.generation)
 }
@@ -145,18 +143,10 @@ fn step_of(node: &NodeStatus) -> String {
     let mut waiting = node.steps.iter().filter(waits);
     let first = waiting.clone().find(|step| step.cause.is_some()).or_else(|| waiting.next());
     match first {
-        Some(step) if node.rollback.is_some() => format!("{} (rollback of generation {})", awaited(step), node.generation),
-        Some(step) => format!("{} (generation {})", awaited(step), node.generation),
+        Some(step) if node.rollback.is_some() => format!("{} (rollback of generation {})", step.name, node.generation),
+        Some(step) => format!("{} (generation {})", step.name, node.generation),
         None if node.rollback.is_some() => format!("the rollback of generation {}", node.generation),
         None => format!("the node: generation {} is being applied", node.generation),
-    }
-}
-
-/// A step as what is waited for.
-fn awaited(step: &Condition) -> Cow<'_, str> {
-    match &step.subject {
-        Some(Subject::Gate(gate)) => format!("the health check of {gate}").into(),
-        _ => Cow::Borrowed(&step.name),
     }
 }
 
@@ -166,7 +156,9 @@ fn of_troubles(status: &StatusDocument) -> Option<(OverallState, String)> {
     let degraded = |what: String| Some((OverallState::Degraded, what));
     // What has a remedy of its own is why components that use it are on their way up.
     if let Some(what) = node.and_then(NodeStatus::volume_problem) {
-        return degraded(shortened(what, 80));
+        let down = node.and_then(|node| of_components(node, ComponentStatus::is_unhealthy));
+        let down = down.map_or(String::new(), |down| format!("{down}; "));
+        return degraded(format!("{down}{}", shortened(what, 80)));
     }
     if let Some(what) = node.and_then(|node| of_components(node, ComponentStatus::is_unhealthy)) {
         return degraded(what);

@@ -318,7 +318,7 @@ fn troubles() -> Vec<(&'static str, StatusDocument)> {
         ("DEGRADED: kubelet crash-looping (11 restarts)", with_node(|node| node.components[1] = crash_loop())),
         ("DEGRADED: the node differs from what the stack asks for", with_node(|node| node.drifted = true)),
         (
-            "DEGRADED: /var/lib/etcd on volume 1 is full",
+            "DEGRADED: etcd degraded; /var/lib/etcd on volume 1 is full",
             with_node(|node| {
                 node.drifted = true;
                 node.differences = vec!["/var/lib/etcd on volume 1 is full: less than 64 MiB are free".into()];
@@ -439,7 +439,7 @@ fn a_copied_disk_and_an_unknown_identity_say_what_to_do() {
     for part in [
         "instance      7ee5 (SMBIOS)\n",
         "the other instance's state is kept in /aside/1",
-        "/f is ignored: it has not changed since this disk was copied from that of instance b",
+        "/f is ignored: this disk was copied from that of instance b, and the file is unchanged\n",
         "remedy: `openstack stack resource show STACK RESOURCE`, with stack_name and path (up to\n",
     ] {
         assert!(text.contains(part), "{part} in {text}");
@@ -477,7 +477,7 @@ fn a_script_that_runs_says_how_long_and_what_stops_it() {
     status.deployments[0].said_last = Some("waiting for the licence".into());
     status.deployments[0].given_up = Some(Timestamp(now().0 + 115_000).rfc3339());
     let text = page(&status).split_whitespace().collect::<Vec<_>>().join(" ");
-    let lines = "has been running for 4m05s, its time limit ends it in 1m55s; it said last: waiting for the licence; `heat-node-agent logs";
+    let lines = "has been running for 4m05s, its time limit ends it in 1m55s; last output: waiting for the licence; `heat-node-agent logs";
     assert!(text.contains(lines), "{text}");
     status.deployments[0].group = "kubernetes-node".into();
     assert!(!page(&status).contains(" stop "), "nobody stops a node");
