@@ -193,7 +193,7 @@ async fn where_no_way_is_open_the_cause_names_them_all_and_no_secret() {
     assert_eq!(judge(&answer), SignalVerdict::Retry(None));
     assert!(
         answer.cause.contains("or the user who signed the URL 2m02s ago is gone")
-            && answer.cause.ends_with("own keys): Heat answered 500"),
+            && answer.cause.ends_with("own keys: Heat answered 500"),
         "{answer:?}"
     );
 }
