@@ -19,7 +19,14 @@ pub trait Volumes {
     fn check_stores(&self, desired: &Desired) -> impl Future<Output = Result<()>>;
     /// Waits for the disks of what runs without them and is to have them, for `deadline` at most, and refuses what cannot come
     /// into its place, before a file is written. It reports its own failure.
-    fn check_places(&self, desired: &Desired, deadline: Duration) -> impl Future<Output = std::result::Result<(), Failure>>;
+    ///
+    /// `is_deployment`: a disk that was in use before is waited for, too. A repair leaves it to its step, beside which the others go on.
+    fn check_places(
+        &self,
+        desired: &Desired,
+        deadline: Duration,
+        is_deployment: bool,
+    ) -> impl Future<Output = std::result::Result<(), Failure>>;
     /// Makes sure that the volume is mounted and ours; true if that changed anything. It waits for an absent disk for
     /// `deadline` at most, reports its own failure, and may be dropped at any moment.
     fn bring_up(&self, volume: &Volume, deadline: Duration) -> impl Future<Output = std::result::Result<bool, Failure>>;

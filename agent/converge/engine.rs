@@ -248,7 +248,7 @@ impl<'a, U: UnitManager, V: Volumes, P: Prober + Objects + PodNetwork + EtcdMemb
         // A disk may be waited for in these.
         self.context.progress.expect(graph::shown(self.desired));
         let left = self.starter.left();
-        let check_places = Box::pin(self.context.volumes.check_places(self.desired, left));
+        let check_places = Box::pin(self.context.volumes.check_places(self.desired, left, self.context.may_change_members));
         match self.context.clock.limit(left + GRACE, check_places).await {
             Some(checked) => checked?,
             None => return Err(Failure::new(Code::VolumeFailed, StepId::Checks, "the volumes could not be inspected in time")),

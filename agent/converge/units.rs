@@ -219,8 +219,9 @@ impl<U: UnitManager> Starter<'_, U> {
     /// One job; `None` if the bus was away and it is to be tried again.
     async fn run_unit_job(&self, before: &UnitState, action: UnitAction) -> Result<Option<JobOutcome>, Failure> {
         let name = &before.name;
-        if before.is_failed() {
-            // Or the start limit that made it fail refuses this start, too. If it cannot be reset, the start says why.
+        if before.is_failed() || action == UnitAction::Restart {
+            // Or the start limit that made it fail refuses this start, too; and updates in quick succession reach it by their restarts. If
+            // it cannot be reset, the start says why.
             drop(self.units.reset_failed(name).await);
         }
         let job = async {

@@ -86,7 +86,7 @@ pub fn check_store(store: &Store, seen: &StoreSigns, last: Option<&str>) -> Resu
     if seen.read_only {
         return Err(Error::refused(format!("{path} cannot be written"))
             .rule("the runtime writes to its store when it starts")
-            .remedy(format!("check `journalctl -k` for I/O errors; then `mount -o remount,rw {path}`")));
+            .remedy(format!("check `journalctl -k` for I/O errors; then `mount -o remount,rw {path}` and `systemctl restart heat-node-agent`, which has mounts of its own")));
     }
     check_change(store, wanted, seen, last)?;
     match store.driver {

@@ -28,10 +28,12 @@ impl<H: VolumeBackend> Volumes for VolumeKeeper<H> {
         self.check_stores_early(desired).await
     }
 
-    async fn check_places(&self, desired: &Desired, deadline: Duration) -> std::result::Result<(), Failure> {
+    async fn check_places(&self, desired: &Desired, deadline: Duration, is_deployment: bool) -> std::result::Result<(), Failure> {
         self.refuse_orphaned_store(desired)?;
         let check = |volume| {
-            self.carry_out(volume, deadline, async move |attempts: &mut Attempts| self.check_place(volume, attempts).await)
+            self.carry_out(volume, deadline, async move |attempts: &mut Attempts| {
+                self.check_place(volume, attempts, is_deployment).await
+            })
         };
         futures_util::future::try_join_all(desired.volumes.iter().map(check)).await.map(drop)
     }

@@ -75,7 +75,7 @@ impl<H: VolumeBackend> VolumeKeeper<H> {
 
     /// Waits for the disk, where somebody runs who would not start again without it; refuses what could only be refused after
     /// that was stopped.
-    pub(super) async fn check_place(&self, volume: &Volume, attempts: &mut Attempts) -> AttemptResult<()> {
+    pub(super) async fn check_place(&self, volume: &Volume, attempts: &mut Attempts, is_deployment: bool) -> AttemptResult<()> {
         let record = self.record(volume).map_err(|error| failed("record", &error))?;
         if let Some(record) = &record
             && self.is_in_place(volume, record).map_err(|error| transient_stop("inspect", &error))?
@@ -83,8 +83,10 @@ impl<H: VolumeBackend> VolumeKeeper<H> {
             return Ok(());
         }
         let news = DeviceNews::open();
+        // Its users cannot run without it, so that an update would be undone half way.
+        let was_in_place = is_deployment && record.as_ref().is_some_and(|record| record.state == VolumeState::InPlace);
         loop {
-            match self.obstacle(volume, record.clone()).await? {
+            match self.obstacle(volume, record.clone(), was_in_place).await? {
                 None => return Ok(()),
                 Some(FormatDecision::Wait(reason)) if attempts.left().is_zero() => {
                     return Err(missing(volume, &reason, attempts.deadline, &self.server()).into());
@@ -101,11 +103,16 @@ impl<H: VolumeBackend> VolumeKeeper<H> {
         }
     }
 
-    async fn obstacle(&self, volume: &Volume, record: Option<VolumeRecord>) -> AttemptResult<Option<FormatDecision>> {
+    async fn obstacle(
+        &self,
+        volume: &Volume,
+        record: Option<VolumeRecord>,
+        was_in_place: bool,
+    ) -> AttemptResult<Option<FormatDecision>> {
         if let Some(refusal) = self.in_another_place(volume).map_err(|error| transient_stop("inspect", &error))? {
             return Ok(Some(refusal));
         }
-        if !self.runs_without(volume).await.map_err(|error| transient_stop("inspect", &error))? {
+        if !was_in_place && !self.runs_without(volume).await.map_err(|error| transient_stop("inspect", &error))? {
             return Ok(None);
         }
         let (mut evidence, disk) = self.read_evidence(volume, record).await.map_err(|error| transient_stop("inspect", &error))?;

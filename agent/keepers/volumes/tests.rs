@@ -661,7 +661,7 @@ async fn who_runs_without_a_volume_is_asked_for_none_before_its_disk_is_there() 
         } else {
             keeper.backend.running.push("etcd.service");
         }
-        let checked = keeper.check_places(&desired(std::slice::from_ref(volume)), Duration::ZERO).await;
+        let checked = keeper.check_places(&desired(std::slice::from_ref(volume)), Duration::ZERO, true).await;
         assert!(log(&keeper).is_empty(), "nothing is done");
         (checked, codes(&keeper))
     };
@@ -684,32 +684,48 @@ async fn what_could_only_be_refused_later_is_refused_before_anything_is_stopped(
     let dir = tempfile::tempdir().unwrap();
     let mut keeper = keeper(dir.path(), &[b"torn".to_vec(), vec![1; SIZE - 4]].concat());
     runs_beside(&mut keeper, "[Unit]\n");
-    let refusal = keeper.check_places(&desired(&[volume()]), MINUTE).await.unwrap_err();
+    let refusal = keeper.check_places(&desired(&[volume()]), MINUTE, true).await.unwrap_err();
     assert_eq!(refusal.code, Code::VolumeRefused, "{refusal:?}");
 
     // The disk is another store's, as after a change of the runtime.
     put(dir.path(), TABLE, format!("{}9 1 252:16 / /var/lib/docker rw - xfs /dev/vdb rw\n", keeper.backend.table()).as_bytes());
     let other = Volume { role: VolumeRole::Runtime, mount_point: "/var/lib/containerd".into(), users: vec![], ..volume() };
-    let refusal = keeper.check_places(&desired(&[other]), MINUTE).await.unwrap_err();
+    let refusal = keeper.check_places(&desired(&[other]), MINUTE, true).await.unwrap_err();
     assert!(refusal.cause.contains("in use as /var/lib/docker") && refusal.remedy.contains("CONTAINER_RUNTIME"), "{refusal:?}");
     let here = Volume { role: VolumeRole::Runtime, mount_point: "/var/lib/docker".into(), users: vec![], ..volume() };
-    assert_eq!(keeper.check_places(&desired(std::slice::from_ref(&here)), MINUTE).await, Ok(()));
+    assert_eq!(keeper.check_places(&desired(std::slice::from_ref(&here)), MINUTE, true).await, Ok(()));
     let pool = Volume { content: Content::ThinPool, ..here };
-    assert!(keeper.check_places(&desired(&[pool]), MINUTE).await.unwrap_err().cause.contains("in use as /var/lib/docker"));
+    assert!(keeper.check_places(&desired(&[pool]), MINUTE, true).await.unwrap_err().cause.contains("in use as /var/lib/docker"));
+}
+
+/// Attack: an update wrote its files before it waited for a disk that was in use before, and left the node half way.
+#[tokio::test]
+async fn an_update_waits_for_a_disk_that_was_in_use_before_it_writes_anything() {
+    let late = Volume { disk: DiskName::Cinder("ffff4d0e-93a2-4b86-8d55-2f60c6b1a9e4".into()), ..volume() };
+    for (state, is_deployment, waits) in
+        [(VolumeState::InPlace, true, true), (VolumeState::InPlace, false, false), (VolumeState::Formatted, true, false)]
+    {
+        let dir = tempfile::tempdir().unwrap();
+        let keeper = keeper(dir.path(), &vec![0; SIZE]);
+        keeper.write_record(&late, "xfs", UUID, SIZE as u64, state, None).unwrap();
+        let checked = keeper.check_places(&desired(std::slice::from_ref(&late)), Duration::ZERO, is_deployment).await;
+        assert_eq!(checked.err().map(|failure| failure.code), waits.then_some(Code::VolumeMissing), "{state:?} {is_deployment}");
+        assert!(log(&keeper).is_empty(), "nothing is done");
+    }
 }
 
 #[tokio::test]
 async fn no_store_is_taken_off_its_volume_by_parameters_that_leave_it_out() {
     let dir = tempfile::tempdir().unwrap();
     let keeper = keeper(dir.path(), &vec![0; SIZE]);
-    assert_eq!(keeper.check_places(&desired(&[]), MINUTE).await, Ok(()));
+    assert_eq!(keeper.check_places(&desired(&[]), MINUTE, true).await, Ok(()));
     recorded(&keeper, VolumeState::InPlace);
-    assert_eq!(keeper.check_places(&desired(&[]), MINUTE).await, Ok(()), "nothing is mounted");
+    assert_eq!(keeper.check_places(&desired(&[]), MINUTE, true).await, Ok(()), "nothing is mounted");
     keeper.backend.mount_at("/var/lib/etcd").unwrap();
-    assert_eq!(keeper.check_places(&desired(&[volume()]), MINUTE).await, Ok(()));
+    assert_eq!(keeper.check_places(&desired(&[volume()]), MINUTE, false).await, Ok(()));
     let other = Volume { disk: DiskName::Cinder("ffff4d0e-93a2-4b86-8d55-2f60c6b1a9e4".into()), ..volume() };
     for volumes in [&[][..], &[other]] {
-        let refusal = keeper.check_places(&desired(volumes), MINUTE).await.unwrap_err();
+        let refusal = keeper.check_places(&desired(volumes), MINUTE, true).await.unwrap_err();
         assert_eq!((refusal.code, refusal.doing().as_str()), (Code::VolumeRefused, "volume etcd: check"));
         assert!(
             refusal.cause.contains("7c1f4d0e-93a2-4b86-8d55-2f60c6b1a9e4, which the parameters no longer name"),
@@ -719,9 +735,9 @@ async fn no_store_is_taken_off_its_volume_by_parameters_that_leave_it_out() {
     assert_eq!(codes(&keeper), [Code::VolumeRefused, Code::VolumeRefused]);
     // The same disk by another name is the interlock's to judge.
     let link = Volume { disk: DiskName::Link("virtio-7c1f4d0e-93a2-4b86-8".into()), ..volume() };
-    assert_eq!(keeper.check_places(&desired(&[link]), MINUTE).await, Ok(()));
+    assert_eq!(keeper.check_places(&desired(&[link]), MINUTE, true).await, Ok(()));
     // Taken off by hand, and another disk in its place: the record is of the past.
     keeper.backend.stop("var-lib-etcd.mount").await.unwrap();
     put(dir.path(), TABLE, format!("{}9 1 252:0 / /var/lib/etcd rw - xfs /dev/vda rw\n", keeper.backend.table()).as_bytes());
-    assert_eq!(keeper.check_places(&desired(&[]), MINUTE).await, Ok(()));
+    assert_eq!(keeper.check_places(&desired(&[]), MINUTE, true).await, Ok(()));
 }
