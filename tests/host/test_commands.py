@@ -119,6 +119,13 @@ def run_again_once_by_order(host, server, ids: list[str]):
     # A program's own words about a secret that the metadata masks.
     host.exec("systemd-run", "--wait", "--quiet", "--unit", "cloud-final", "echo", f"tok {SECRET} end")
     host.wait_for(lambda: any(line.endswith("tok ****** end") for line in hna(host, "logs", "cloud-final").splitlines()), what="the words of cloud-final")
+    host.exec("systemd-run", "--quiet", "--unit", "following", "--property=StandardOutput=file:/run/followed",
+              "heat-node-agent", "logs", "--follow", "cloud-final")
+    host.wait_for("grep -q 'tok .* end' /run/followed")
+    host.exec("systemd-run", "--wait", "--quiet", "--unit", "cloud-final", "echo", f"later {SECRET} end")
+    host.wait_for("grep -q 'later .* end' /run/followed")
+    assert host.is_active("following.service") and SECRET not in host.read("/run/followed"), host.read("/run/followed")
+    host.exec("systemctl", "stop", "following.service")
     assert "shown whole" in hna(host, "logs", "--lines", "3", "count", code=1)
 
 
