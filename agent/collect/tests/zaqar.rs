@@ -8,7 +8,7 @@ use crate::openstack::keystone::Scope;
 
 /// The metadata that Heat writes for ZAQAR_MESSAGE.
 pub(super) fn keys_of(keystone: &str) -> Value {
-    json!({"user_id": "u", "password": "hush", "auth_url": format!("{keystone}/v3/"), "project_id": "p", "queue_id": "q 1",
+    json!({"user_id": "u", "password": "hush-hush", "auth_url": format!("{keystone}/v3/"), "project_id": "p", "queue_id": "q 1",
         "region_name": "RegionOne"})
 }
 
@@ -249,6 +249,8 @@ async fn tokens_versions_and_refusals() {
     for (act, words, remedy) in [
         (refused, "Zaqar answered 401 no \\u{1b}[2J", "keystone_authtoken"),
         (status("403 Forbidden", ""), "Zaqar answered 403 no details", "project_id"),
+        // Attack: both places were one's, who showed the password of the one at the other.
+        (status("403 Forbidden", "{\"title\": \"hush-hush\"}"), "Zaqar answered 403 ******", "project_id"),
         (status("404 Not Found", ""), "Zaqar answered 404 no details", "messaging endpoint"),
         (status("400 Bad Request", "{\"title\": \"odd\"}"), "Zaqar answered 400 odd", "openstack messaging queue stats"),
         (ok("{\"messages\": 7}"), "the answer is not a list of messages", "leads to Zaqar"),
