@@ -21,6 +21,8 @@ use crate::report::text::{escaped, shortened};
 
 /// A store that does not answer one request for so long is away.
 const REQUEST_LIMIT: Duration = patience(Duration::from_secs(5));
+/// All metrics of a member: about 100 KiB.
+const METRICS_LIMIT: usize = 2 * 1024 * 1024;
 /// A thousand leases are 0.3 MB in v3's gateway; more is not read.
 const ANSWER_LIMIT: usize = 2 * 1024 * 1024;
 /// `errorCode` of v2: there is no such key; it is not what it was; it is there already.
@@ -195,6 +197,24 @@ impl Etcd {
         let body = answer.ok().filter(Response::is_success).and_then(|answer| json::answer(&answer.body).ok());
         let health = body.as_ref().and_then(|body| body.get("health"));
         health.is_some_and(|health| *health == json!("true") || *health == json!(true))
+    }
+
+    /// Whether a member has a leader, and so its cluster a quorum, by its metrics: it is not healthy either where its disk is full. Nothing
+    /// where it gives no answer that says so.
+    pub(crate) async fn has_leader(&self, url: &str) -> Option<bool> {
+        if self.endpoint.starts_with("https://") && !url.starts_with("https://") {
+            return None;
+        }
+        let place = format!("{}/metrics", url.trim_end_matches('/'));
+        let request = Request { body_limit: METRICS_LIMIT, ..Request::new("GET", &place, REQUEST_LIMIT) };
+        let answer = self.http.request(request).await.ok().filter(Response::is_success)?;
+        let text = String::from_utf8_lossy(&answer.body);
+        let value = text.lines().find_map(|line| line.strip_prefix("etcd_server_has_leader "))?;
+        match value.trim() {
+            "1" => Some(true),
+            "0" => Some(false),
+            _ => None,
+        }
     }
 
     /// Whether the member that it asks is healthy.
@@ -422,7 +442,12 @@ fn entry_v2(node: &Value) -> Option<KeyValue> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::clock::Clock;
+    use crate::files::Tree;
+    use crate::http::Tls;
     use crate::http::fake::{Fake, ok, status};
 
     #[test]
@@ -439,6 +464,28 @@ mod tests {
             ("x.y", None),
         ] {
             assert_eq!(gateway_of(server), path, "{server}");
+        }
+    }
+
+    /// Review: a member that could not be asked, or whose disk was full, counted as one without a leader.
+    #[tokio::test]
+    async fn whether_a_member_has_a_leader_is_known_only_where_it_says_so() {
+        let says = |value: &str| ok(format!("# TYPE x gauge\netcd_server_has_leader {value}\netcd_other 7\n"));
+        for (act, expected) in [
+            (says("1"), Some(true)),
+            (says("0"), Some(false)),
+            (says("NaN"), None),
+            (ok("etcd_server_has_leader_changes 1\n"), None),
+            (status("503 Service Unavailable", "etcd_server_has_leader 0"), None),
+        ] {
+            let server = Fake::start(vec![act]).await;
+            let dir = tempfile::tempdir().unwrap();
+            let root = Arc::new(Tree::open(dir.path()).unwrap());
+            let http = Http::new(Tls::default(), root, Clock::system());
+            let at = |endpoint: &str| Etcd::new(&http, &EtcdAccess { endpoint: endpoint.to_owned(), identity: None }, "etcd");
+            assert_eq!(at(&server.base).has_leader(&server.base).await, expected);
+            // In the clear nobody is believed where there is TLS.
+            assert_eq!(at("https://192.0.2.1:2379").has_leader(&server.base).await, None);
         }
     }
 
@@ -462,8 +509,8 @@ mod tests {
         ] {
             let server = Fake::start(acts).await;
             let dir = tempfile::tempdir().unwrap();
-            let root = std::sync::Arc::new(crate::files::Tree::open(dir.path()).unwrap());
-            let http = Http::new(crate::http::Tls::default(), root, crate::clock::Clock::system());
+            let root = Arc::new(Tree::open(dir.path()).unwrap());
+            let http = Http::new(Tls::default(), root, Clock::system());
             let access = EtcdAccess { endpoint: server.base.clone(), identity: None };
             let result = Etcd::new(&http, &access, "etcd").remove_member("255").await;
             let lines: Vec<String> =

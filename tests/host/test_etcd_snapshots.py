@@ -100,7 +100,7 @@ def test_a_master_is_restored_and_a_restore_that_is_killed_goes_on(hosts, signal
     before = host.sh(f"find {DATA} -type d | sort; systemctl show -p MainPID etcd {UNIT}")
     host.sh("head -c 10000 /root/good.db >/root/cut.db; cp /root/good.db /root/flipped.db; "
             "printf X | dd of=/root/flipped.db bs=1 seek=9000 conv=notrunc 2>/dev/null; echo no >/root/text")
-    assert "this node's etcd is healthy" in restore(host, "/root/good.db", "--new-cluster", code=1)
+    assert "this node's etcd has a quorum" in restore(host, "/root/good.db", "--new-cluster", code=1)
     assert host.sh(f"find {DATA} -type d | sort; systemctl show -p MainPID etcd {UNIT}") == before
     host.exec("systemctl", "stop", "etcd")
     before = host.sh(f"find {DATA} -type f | sort; systemctl show -p MainPID {UNIT}")

@@ -13,7 +13,7 @@ use super::master::{BY_HAND, Master};
 use crate::clock::{Clock, patience};
 use crate::commands::print;
 use crate::converge::etcd::Etcd;
-use crate::daemon::{UNIT, take_lock};
+use crate::daemon::{RESET, UNIT, take_lock};
 use crate::error::{Error, Result};
 use crate::files::{Attributes, Lock, Tree};
 use crate::http::Http;
@@ -101,9 +101,17 @@ impl Restore<'_> {
         if own.keeps_v2 {
             return Err(Error::refused("Kubernetes up to 1.5 keeps its objects in etcd's v2 store, which snapshots lack"));
         }
+        if state.facts(Path::new(RESET))?.is_some() {
+            return Err(
+                Error::refused("a reset of this node was begun and has not ended").remedy("end it: `heat-node-agent reset`")
+            );
+        }
         let begun = marker(state, &self.file)?;
         check_volume(asked)?;
-        look(&self.http, asked, own).await.permits(begun.is_some()).map_err(|error| error.context("restoring etcd"))?;
+        // Behind the replacement the quorum is that of the new cluster.
+        if !begun.as_ref().map_or(Ok(false), |marker| is_restored(root, &self.member(&marker.token)))? {
+            self.permitted(begun.is_some()).await?;
+        }
         let revision = verify(root, self.tools(), &self.file).await?;
         let lines = [
             format!("unpack {} (revision {revision}) into {ETCD_DATA}/{UNPACKED}", self.file.display()),
@@ -130,15 +138,26 @@ impl Restore<'_> {
         })
     }
 
+    fn member(&self, token: &str) -> RestoredMember {
+        let own = &self.master.own;
+        RestoredMember { name: own.name.clone(), peer: own.peer.clone(), token: token.to_owned() }
+    }
+
+    async fn permitted(&self, has_begun: bool) -> Result<()> {
+        let Master { asked, own, .. } = self.master;
+        look(&self.http, asked, own).await.permits(has_begun).map_err(|error| error.context("restoring etcd"))
+    }
+
     async fn carry_out(&mut self, begun: Option<RestoreMarker>, revision: u64) -> Result<ExitCode> {
         let Master { state, root, asked, own, .. } = self.master;
         let at = stamp(self.clock.now());
+        let has_begun = begun.is_some();
         let agent_ran = match &begun {
             Some(marker) => marker.agent_ran,
             None => self.systemd.unit(UNIT).await?.may_run_soon(),
         };
         let token = begun.map_or_else(|| format!("restored-{at}-{}-{}", own.name, std::process::id()), |marker| marker.token);
-        let member = RestoredMember { name: own.name.clone(), peer: own.peer.clone(), token: token.clone() };
+        let member = self.member(&token);
         let unpacked = Path::new(ETCD_DATA).join(UNPACKED);
         if !is_restored(root, &member)? {
             root.remove_dir_all(&unpacked)?;
@@ -146,6 +165,14 @@ impl Restore<'_> {
             let marker = RestoreMarker { schema: 1, file: self.file.clone(), token, agent_ran };
             state.write_json(Path::new(MARKER), &marker, Attributes::mode(0o600))?;
             said(&format!("unpacked revision {revision}"))?;
+        }
+        // To verify and to unpack took minutes, in which others may have come up.
+        if !is_restored(root, &member)?
+            && let Err(refusal) = self.permitted(has_begun).await
+        {
+            root.remove_dir_all(&unpacked)?;
+            state.remove(Path::new(MARKER))?;
+            return Err(refusal);
         }
         self.stop(UNIT).await?;
         self.lock = take_lock(state, &self.clock).await?;
@@ -171,20 +198,21 @@ impl Restore<'_> {
                 said(&format!("restarted {unit}"))?;
             }
         }
-        state.remove(Path::new(MARKER))?;
-        let line = format!("etcd was restored from {} (revision {revision})", self.file.display());
-        self.report.emit(Event::new(Code::EtcdRestored, line).cause("the operator asked for it"));
-        self.lock = None;
-        if agent_ran {
-            started(UNIT, &self.systemd.start(UNIT).await?)?;
-        }
         let others = joining(own, join, &at);
         let mut text = format!("etcd is restored: {} is the only member of a new cluster.\n", own.name);
         if !others.is_empty() {
             text.push_str("Left to do, one master after the other, each when etcd is healthy on the one before:\n");
             text.extend(others.iter().map(|line| format!("  {line}\n")));
         }
-        print(&harmless(&text)).map(|()| exit::OK)
+        print(&harmless(&text))?;
+        let line = format!("etcd was restored from {} (revision {revision})", self.file.display());
+        self.report.emit(Event::new(Code::EtcdRestored, line).cause("the operator asked for it"));
+        self.lock = None;
+        if agent_ran {
+            started(UNIT, &self.systemd.start(UNIT).await?)?;
+        }
+        // The last: while it is there the command, run again, does what is left.
+        state.remove(Path::new(MARKER)).map(|_| exit::OK)
     }
 
     async fn stop(&self, unit: &str) -> Result<()> {

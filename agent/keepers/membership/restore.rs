@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use super::address::is_same;
 use super::decision::first_cluster;
 use super::leave::is_away;
-use super::{ETCD, Heard, ask, block, data};
+use super::{ETCD, Heard, ask, block, data, is_nobody_at};
 use crate::concurrent::all;
 use crate::converge::etcd::Etcd;
 use crate::desired::{Desired, EtcdAccess, EtcdJoin, EtcdMember};
@@ -20,10 +20,13 @@ use crate::kubernetes::{ETCD_DATA, ETCD_UNIT};
 
 use super::decision::MemberData;
 
+/// Who keeps in memory what it read of etcd.
+const API_UNITS: &str = "kube-apiserver kube-controller-manager kube-scheduler";
+
 /// What of etcd's cluster runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Living {
-    /// Whether this node's etcd is healthy: it reaches a leader then, as do the others.
+    /// Whether this node's etcd has a leader, and so a quorum.
     pub(crate) own: bool,
     /// Where others are.
     pub(crate) others: Vec<String>,
@@ -39,7 +42,7 @@ impl Living {
     pub(crate) fn permits(&self, has_begun: bool) -> Result<()> {
         let rule = "a restore begins a new cluster, and gives up what the old one has";
         if let Some(other) = self.others.first() {
-            return Err(Error::refused(format!("etcd's member at {other} is healthy: its cluster has a quorum"))
+            return Err(Error::refused(format!("etcd's member at {other} has a leader: its cluster has a quorum"))
                 .rule(rule)
                 .remedy(
                     "have this master join that cluster (an update of the stack does); only if that cluster is to be given up, \
@@ -52,7 +55,7 @@ impl Living {
                 .remedy("`systemctl stop heat-node-agent etcd` there, or correct what keeps this node from asking"));
         }
         if self.own && !has_begun {
-            return Err(Error::refused("this node's etcd is healthy").rule(rule).remedy(format!(
+            return Err(Error::refused("this node's etcd has a quorum").rule(rule).remedy(format!(
                 "nothing has to be restored; only if what it holds is to be given up for the snapshot, `systemctl stop {ETCD_UNIT}` and again"
             )));
         }
@@ -72,7 +75,12 @@ pub(crate) async fn look(http: &Http, asked: &[Desired], own: &EtcdMember) -> Li
     peers.retain(|peer| !is_same(peer, &own.peer));
     peers.sort_unstable();
     peers.dedup();
-    let mut found = Living { own: client.member_is_healthy().await, ..Living::default() };
+    let mut found = Living::default();
+    match seen_at(http, &client, &own.access.endpoint).await {
+        Seen::Leader => found.own = true,
+        Seen::None => {}
+        Seen::Unknown => found.unasked.push(format!("{}: no answer says whether it has a leader", own.access.endpoint)),
+    }
     let mut urls = Vec::new();
     for (peer, heard) in
         all(peers.iter().map(async |peer| (peer, ask(http, &Etcd::new(http, &peers_access(peer), ETCD), peer).await))).await
@@ -81,18 +89,43 @@ pub(crate) async fn look(http: &Http, asked: &[Desired], own: &EtcdMember) -> Li
             // Its own clients' address, and no other's: this node may be listed there.
             Heard::List(view) => {
                 let listed = view.members.into_iter().filter(|member| member.listed.peers.iter().any(|url| is_same(url, peer)));
-                urls.extend(listed.flat_map(|member| member.listed.clients));
+                let its: Vec<String> = listed.flat_map(|member| member.listed.clients).collect();
+                if its.is_empty() {
+                    found.unasked.push(format!("{peer}: its list does not say where its clients ask"));
+                }
+                urls.extend(its);
             }
             Heard::Nobody => {}
             Heard::Unasked(error) => found.unasked.push(format!("{peer}: {}", error.cause_first())),
         }
     }
     for url in urls {
-        if client.is_healthy(&url).await {
-            found.others.push(url);
+        match seen_at(http, &client, &url).await {
+            Seen::Leader => found.others.push(url),
+            Seen::None => {}
+            Seen::Unknown => found.unasked.push(format!("{url}: no answer says whether it has a leader")),
         }
     }
     found
+}
+
+/// What is known of a member.
+enum Seen {
+    /// It has a leader, as most members of its cluster do then.
+    Leader,
+    /// It has none, or nobody is there.
+    None,
+    /// Somebody is there, or may be.
+    Unknown,
+}
+
+async fn seen_at(http: &Http, client: &Etcd, url: &str) -> Seen {
+    match client.has_leader(url).await {
+        Some(true) => Seen::Leader,
+        Some(false) => Seen::None,
+        None if is_nobody_at(http, url).await => Seen::None,
+        None => Seen::Unknown,
+    }
 }
 
 /// Refuses to write below the mount point of a volume that is not there.
@@ -134,22 +167,27 @@ pub(crate) fn replace(root: &Tree, join: Option<&EtcdJoin>, unpacked: &Path, sta
     Ok(is_there.then_some(aside))
 }
 
-/// What is to be typed so that the others join the new cluster, a line each.
+/// What is to be typed so that the others join the new cluster, a line each: first all members of the old one end, so that nobody who joins
+/// hears of two clusters. The API server there believes that etcd's revisions only grow.
 pub(crate) fn joining(own: &EtcdMember, join: Option<&EtcdJoin>, stamp: &str) -> Vec<String> {
     let mut etcdctl = format!("ETCDCTL_API=3 etcdctl --endpoints={}", own.access.endpoint);
     for argument in client_arguments(own.access.identity.as_ref()) {
         etcdctl.push(' ');
         etcdctl.push_str(&argument);
     }
-    let others = join.iter().flat_map(|join| &join.members).filter(|(_, peer)| !is_same(peer, &own.peer));
-    let lines = |(name, peer): &(String, String)| {
+    let others: Vec<_> = join.iter().flat_map(|join| &join.members).filter(|(_, peer)| !is_same(peer, &own.peer)).collect();
+    let end = |(name, _): &&(String, String)| {
+        format!(
+            "on {name}: systemctl stop heat-node-agent etcd {API_UNITS}; mv {ETCD_DATA}/member {ETCD_DATA}/member.replaced-{stamp}"
+        )
+    };
+    let join = |(name, peer): &&(String, String)| {
         [
-            format!("on {name}: systemctl stop heat-node-agent etcd; mv {ETCD_DATA}/member {ETCD_DATA}/member.replaced-{stamp}"),
             format!("here: {etcdctl} member add {name} --peer-urls={peer}"),
             format!("on {name}: systemctl start heat-node-agent; heat-node-agent repair"),
         ]
     };
-    others.flat_map(lines).collect()
+    others.iter().map(end).chain(others.iter().flat_map(join)).collect()
 }
 
 #[cfg(test)]
@@ -162,10 +200,10 @@ mod tests {
         let here = |urls: &[&str]| urls.iter().map(|&url| url.to_owned()).collect::<Vec<_>>();
         for (own, others, unasked, has_begun, expected) in [
             (false, &[][..], &[][..], false, None),
-            (true, &[], &[], false, Some("this node's etcd is healthy")),
+            (true, &[], &[], false, Some("this node's etcd has a quorum")),
             (true, &[], &[], true, None),
-            (false, &["https://192.0.2.2:2379"], &[], false, Some("192.0.2.2:2379 is healthy")),
-            (true, &["https://192.0.2.2:2379"], &[], true, Some("192.0.2.2:2379 is healthy")),
+            (false, &["https://192.0.2.2:2379"], &[], false, Some("192.0.2.2:2379 has a leader")),
+            (true, &["https://192.0.2.2:2379"], &[], true, Some("192.0.2.2:2379 has a leader")),
             (false, &[], &["https://192.0.2.3:2380: bad certificate"], false, Some("bad certificate")),
             (false, &[], &["https://192.0.2.3:2380: bad certificate"], true, Some("bad certificate")),
         ] {
@@ -226,11 +264,12 @@ mod tests {
         let join = EtcdJoin::first_of(vec![member(1), member(2), member(3)]);
         let lines = joining(&own, Some(&join), "T");
         assert_eq!(lines.len(), 6);
+        assert!(lines[1].starts_with("on m3: systemctl stop heat-node-agent etcd kube-apiserver "), "{lines:?}");
         assert_eq!(
-            lines[1],
+            lines[2],
             "here: ETCDCTL_API=3 etcdctl --endpoints=http://127.0.0.1:2379 member add m2 --peer-urls=http://192.0.2.2:2380"
         );
-        assert!(lines[0].starts_with("on m2: systemctl stop heat-node-agent etcd; mv /var/lib/etcd/default.etcd/member "));
+        assert!(lines[0].starts_with("on m2: systemctl stop heat-node-agent etcd kube-apiserver "), "{lines:?}");
         assert!(joining(&own, None, "T").is_empty());
     }
 }
