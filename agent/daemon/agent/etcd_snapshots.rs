@@ -70,7 +70,7 @@ impl EtcdSnapshots {
     /// Starts to take one where that is due. `reference`: the node in place; none while it is brought up.
     pub(super) fn begin(&mut self, reference: Option<&Reference>, node: &Node) {
         let Some(interval) = self.host.settings.snapshot_interval else { return };
-        let Some(reference) = reference.filter(|reference| reference.extent == AppliedExtent::Whole) else {
+        let Some(reference) = reference.filter(|reference| reference.extent != AppliedExtent::Nothing) else {
             self.member = None;
             return;
         };

@@ -143,6 +143,12 @@ pub(crate) fn kept(root: &Tree) -> Result<Vec<Snapshot>> {
     Ok(all)
 }
 
+/// Sorted by time. One of a time to come is of a clock that was wrong, and older than all.
+fn oldest_first(mut all: Vec<Snapshot>, now: Timestamp) -> Vec<Snapshot> {
+    all.sort_unstable_by(|one, other| (one.taken <= now, one).cmp(&(other.taken <= now, other)));
+    all
+}
+
 /// Refuses what is no whole snapshot at sight: etcd's tools die of some of these.
 pub(crate) fn check_whole(root: &Tree, file: &Path) -> Result<u64> {
     match root.facts_followed(file)? {
@@ -191,7 +197,9 @@ impl SnapshotKeeper<'_> {
         let Some(_lock) = self.root.lock(&directory.join("lock"))? else {
             return Err(Error::transient("another one is just being taken").remedy("wait for its end"));
         };
-        let before = kept(self.root)?;
+        // The rest of one that was cut off counts for nothing.
+        self.clear(directory, "")?;
+        let before = self.kept()?;
         let space = Space::of(self.root, directory)?;
         let gone = to_free(&before, space, size).ok_or_else(|| no_space(directory, space, size))?;
         for oldest in before.iter().take(gone) {
@@ -200,7 +208,7 @@ impl SnapshotKeeper<'_> {
         let (revision, bytes) = self.save(directory, "").await?;
         let new = Snapshot { taken: self.clock.now(), revision, bytes };
         self.root.rename(&directory.join(UNVERIFIED), &directory.join(new.name()))?;
-        let mut all = kept(self.root)?;
+        let mut all = self.kept()?;
         let over = all.len().saturating_sub(most.max(1));
         for oldest in all.drain(..over) {
             self.root.remove(&directory.join(oldest.name()))?;
@@ -219,11 +227,12 @@ impl SnapshotKeeper<'_> {
         let (Some(directory), Some(name)) = (file.parent(), file.file_name().and_then(|name| name.to_str())) else {
             return Err(Error::refused(format!("{} is no path of a file", file.display())));
         };
+        let prefix = format!("{name}.");
+        self.clear(directory, &prefix)?;
         let (size, space) = (self.database()?, Space::of(self.root, directory)?);
         if space.free < space.needed(size) {
             return Err(no_space(directory, space, size));
         }
-        let prefix = format!("{name}.");
         let (revision, _) = self.save(directory, &prefix).await?;
         self.root.rename(&directory.join(format!("{prefix}{UNVERIFIED}")), file)?;
         Ok(revision)
@@ -240,11 +249,20 @@ impl SnapshotKeeper<'_> {
         facts.map(|facts| facts.size).ok_or_else(none)
     }
 
+    /// Removes what one that was cut off left.
+    fn clear(&self, directory: &Path, prefix: &str) -> Result<()> {
+        let part = |name: &str| directory.join(format!("{prefix}{name}"));
+        self.root.remove(&part(PART)).and_then(|_| self.root.remove(&part(UNVERIFIED))).map(drop)
+    }
+
+    /// Those that are there, the oldest first.
+    fn kept(&self) -> Result<Vec<Snapshot>> {
+        Ok(oldest_first(kept(self.root)?, self.clock.now()))
+    }
+
     /// Saves and verifies one; its revision and size.
     async fn save(&self, directory: &Path, prefix: &str) -> Result<(u64, u64)> {
-        let [file, part] = [UNVERIFIED, PART].map(|name| directory.join(format!("{prefix}{name}")));
-        let clear = || self.root.remove(&part).and_then(|_| self.root.remove(&file));
-        clear()?;
+        let file = directory.join(format!("{prefix}{UNVERIFIED}"));
         let saved = async {
             save(self.tools, &self.own.access, &file).await?;
             let size = check_whole(self.root, &file)?;
@@ -253,7 +271,7 @@ impl SnapshotKeeper<'_> {
         };
         let saved = saved.await;
         if saved.is_err() {
-            drop(clear());
+            drop(self.clear(directory, prefix));
         }
         saved
     }
@@ -345,6 +363,15 @@ mod tests {
             let newest = newest.map(|seconds| snapshot(seconds, 1));
             assert_eq!(first_pause(newest.as_ref(), at(3600), interval), expected, "{newest:?} {interval:?}");
         }
+    }
+
+    /// Review: once the clock had been ahead, each new snapshot was removed as the oldest.
+    #[test]
+    fn what_a_wrong_clock_named_is_the_oldest() {
+        let of = |all: Vec<Snapshot>| -> Vec<u64> { all.iter().map(|one| one.revision - 7).collect() };
+        let all = [900, 100, 200, 800].map(|seconds| snapshot(seconds, 1)).to_vec();
+        assert_eq!(of(oldest_first(all.clone(), at(300))), [800, 900, 100, 200]);
+        assert_eq!(of(oldest_first(all, at(1000))), [100, 200, 800, 900]);
     }
 
     #[test]
