@@ -622,8 +622,9 @@ impl<'a, U: UnitManager, V: Volumes, P: Prober + Objects + PodNetwork + EtcdMemb
     }
 
     fn note(&self) -> std::result::Result<(), Failure> {
-        // What is pending for a unit that is no longer desired is dropped.
-        let pending = self.pending.iter().filter(|name| self.desired.units.iter().any(|unit| unit.name == **name));
+        // What is pending for a unit that is no longer desired is dropped. A repair may be of a part of the node.
+        let is_desired = |name: &&String| self.desired.units.iter().any(|unit| unit.name == **name);
+        let pending = self.pending.iter().filter(|name| !self.context.may_change_members || is_desired(name));
         let pending = pending.cloned().gather();
         pending::write(self.context.root, &pending).map_err(|error| file_failure("recording pending restarts", &error))
     }

@@ -11,7 +11,7 @@ use super::drift::{self, Cause, UpdateRemains};
 use super::renewal::{self, WaitReason};
 use crate::daemon::pause::TouchReason;
 use crate::deploy::Reference;
-use crate::desired::{Dependency, Desired};
+use crate::desired::{Dependency, Desired, Unit};
 use crate::error::Result;
 use crate::error::remedy::Remedy;
 use crate::keepers::certificates::{CertificateInspection, Due, due, first_end};
@@ -22,12 +22,14 @@ use crate::systemd::Systemd;
 /// What is listed of it.
 const LIMIT: usize = 2000;
 
-/// The same node with nothing but its certificates, its files that are as they should be, and its units that run, or have failed for want of
-/// a certificate: what an update left undone stays undone.
+/// The same node with nothing but its certificates, its files that are as they should be, and its units that read certificates and run, or
+/// have failed for want of one: what an update left undone stays undone.
 async fn expired_alone(desired: &Desired, found: &[Cause], systemd: &Systemd) -> Result<Desired> {
     let mut alone = renewal::none(renewal::leaving(desired, found));
     let mut units = Vec::new();
-    for unit in std::mem::take(&mut alone.units) {
+    let trusted = desired.trusted_paths();
+    let reads = |unit: &Unit| unit.restart_on.iter().any(|path| trusted.contains(&path.as_str()));
+    for unit in std::mem::take(&mut alone.units).into_iter().filter(reads) {
         let state = systemd.unit(&unit.name).await?;
         if state.load_state == "loaded" && (state.may_run() || state.is_failed()) {
             units.push(unit);

@@ -29,7 +29,9 @@ impl<H: VolumeBackend> Volumes for VolumeKeeper<H> {
     }
 
     async fn check_places(&self, desired: &Desired, deadline: Duration, is_deployment: bool) -> std::result::Result<(), Failure> {
-        self.refuse_orphaned_store(desired)?;
+        if is_deployment {
+            self.refuse_orphaned_store(desired)?;
+        }
         let check = |volume| {
             self.carry_out(volume, deadline, async move |attempts: &mut Attempts| {
                 self.check_place(volume, attempts, is_deployment).await
