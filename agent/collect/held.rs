@@ -105,6 +105,7 @@ impl Held {
 
     /// Takes over what a document says.
     pub(super) fn take(&mut self, document: StoredDocument) {
+        self.is_malformed = !document.warnings.is_empty();
         self.deployments = document.deployments.map(Arc::new);
         self.weight = document.weight;
         self.document = Some(Arc::new(document.document));
@@ -113,6 +114,7 @@ impl Held {
     /// Drops it. What the cache holds of it stays.
     pub(super) fn forget(&mut self) {
         self.document = None;
+        self.is_malformed = false;
         self.deployments = None;
         self.weight = 0;
     }

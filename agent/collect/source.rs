@@ -397,10 +397,9 @@ impl Source {
         Event::new(Code::SourceRetired, message).phase(Phase::Metadata).source(self.name.as_str())
     }
 
-    fn new_document(&mut self, mut document: StoredDocument, keys: Vec<String>, settled: &mut Settled) -> PollNews {
+    fn new_document(&mut self, document: StoredDocument, keys: Vec<String>, settled: &mut Settled) -> PollNews {
         let before = self.state.digest.clone();
-        settled.warnings = std::mem::take(&mut document.warnings);
-        self.held.is_malformed = !settled.warnings.is_empty();
+        settled.warnings = document.warnings.clone();
         let other_keys = self.held.deployment_keys != keys;
         self.held.deployment_keys = keys;
         self.take(document);

@@ -368,8 +368,12 @@ fn reduce_state(state: &Tree, place: &Path) -> Result<usize> {
     let (records, marks) = (place.join("deployments"), place.join(MARKS));
     state.create_dir_all(&marks, Attributes::mode(0o700))?;
     for name in state.list(&records)? {
-        let record = state.read_json::<Value>(&records.join(&name)).ok().flatten().unwrap_or_default();
-        let is_scripts = record.get("group").and_then(Value::as_str).is_some_and(|group| group != NODE_GROUP);
+        // One that cannot be read may have run.
+        let record = state.read_json::<Value>(&records.join(&name)).ok().flatten();
+        let is_scripts = record.is_none_or(|record| {
+            let text = |member: &str| record.get(member).and_then(Value::as_str);
+            text("group").is_some_and(|group| group != NODE_GROUP) && text("state") != Some("seen")
+        });
         if let Some(key) = name.to_str().and_then(|name| name.strip_suffix(".json")).filter(|_| is_scripts) {
             state.write(&marks.join(key), b"", Attributes::mode(0o600))?;
         }
@@ -391,9 +395,8 @@ fn reduce_deployed(tree: &Tree, place: &Path) -> Result<usize> {
         if tree.facts(&path)?.is_some_and(|facts| facts.kind == FileKind::File && facts.size == 0) && is_entry {
             continue;
         }
-        let text = if is_entry { tree.read(&path, READ_LIMIT).ok().flatten().unwrap_or_default() } else { Vec::new() };
-        let entry = json::value(&text, DOCUMENT_MEMORY).unwrap_or_default();
-        if entry.get("group").is_some_and(|group| group != NODE_GROUP) {
+        let entry = || json::value(&tree.read(&path, READ_LIMIT).ok()??, DOCUMENT_MEMORY).ok();
+        if is_entry && entry().is_none_or(|entry| entry.get("group").is_none_or(|group| group != NODE_GROUP)) {
             tree.write(&path, b"", Attributes::mode(0o600))?;
         } else {
             remove(tree, &path)?;
@@ -544,9 +547,12 @@ mod tests {
     fn of_long_gone_instances_it_stays_known_what_ran_and_what_led_them() {
         let disk = Disk::new();
         let deployed = disk.dir.path().join("deployed");
-        disk.put("state/deployments/1.json", "{\"group\":\"script\"}");
+        disk.put("state/deployments/1.json", "{\"group\":\"script\",\"state\":\"running\"}");
         disk.put("state/deployments/2.json", "{\"group\":\"kubernetes-node\",\"id\":\"two\"}");
+        disk.put("state/deployments/3.json", "{\"group\":\"script\",\"state\":\"seen\"}");
+        disk.put("state/deployments/4.json", "torn");
         disk.put("state/marks/!1", "");
+        disk.put("deployed/4.json", "{torn");
         disk.put("deployed/1.json", "{\"group\":\"script\",\"inputs\":[]}");
         disk.put("deployed/1.notify.json", "{}");
         disk.put("deployed/1.begun", "");
@@ -565,8 +571,8 @@ mod tests {
         }
         assert!(files.values().all(|learnt| learnt != "a"), "its own settings lead it: {files:?}");
         let left = |place: &str| Tree::open(disk.dir.path()).unwrap().list(Path::new(place)).unwrap();
-        assert_eq!(left("state/marks"), ["!1", "1"]);
-        assert_eq!(left("deployed"), ["1.json", "old.json"], "the node's deployment brings it up again");
+        assert_eq!(left("state/marks"), ["!1", "1", "4"], "one that cannot be read may have run");
+        assert_eq!(left("deployed"), ["1.json", "4.json", "old.json"], "the node's deployment brings it up again");
         assert_eq!(disk.state.list(Path::new("deployments")).unwrap(), [] as [&str; 0]);
         assert_eq!(left("state/aside").len(), 7);
     }
