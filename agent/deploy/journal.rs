@@ -410,6 +410,15 @@ impl Journal {
         Ok(self.records.get(&deployment.id).filter(|_| !is_known))
     }
 
+    /// Writes a record as it is, or that of a new deployment: whether anything can be recorded of it.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn rewrite(&mut self, deployment: &Deployment) -> Result<()> {
+        let record = self.records.get(&deployment.id).cloned().unwrap_or_else(|| self.draft(deployment));
+        self.put(record)
+    }
+
     /// The record of a new deployment, which is not written.
     #[must_use]
     pub fn draft(&self, deployment: &Deployment) -> DeploymentRecord {

@@ -283,7 +283,12 @@ impl Agent {
     fn start_or_give_up(&mut self, deployment: &Deployment, work: Work, state: Option<DeploymentState>) -> Result<bool> {
         let failed = match self.start_hook(deployment, work, state) {
             Err(error) if state != Some(DeploymentState::Running) => error,
-            done => return done,
+            done => {
+                if self.hook.id().is_some() {
+                    self.hook.has_room();
+                }
+                return done;
+            }
         };
         let seen = self.ledger.journal.get(&deployment.id).map(|record| record.seen);
         if !self.hook.waited_for_room(&deployment.id, seen, &failed, &self.host.clock) {

@@ -136,8 +136,9 @@ impl Agent {
         }
         for record in orphans {
             let before = if record.state == DeploymentState::Finished { "its result was stored" } else { "it ended" };
-            let withdrawn = self.ledger.mark_withdrawn(&record, &format!("removed from the metadata before {before}"));
-            if let Err(error) = withdrawn.and_then(|()| self.stay(&record)) {
+            // In this order: what was withdrawn is not looked at again.
+            let why = format!("removed from the metadata before {before}");
+            if let Err(error) = self.stay(&record).and_then(|()| self.ledger.mark_withdrawn(&record, &why)) {
                 self.trouble.record("withdrawing a deployment", &error);
             }
         }
@@ -156,7 +157,7 @@ impl Agent {
         let recorded = match (&record.ending, ran) {
             (Some(ending), Ok(ran)) => self.ended_early(&record, ending, ran),
             (None, Err(error))
-                if (error.kind() == ErrorKind::Permanent && self.hook.count_failed_start(id, &self.host.clock))
+                if (error.kind() == ErrorKind::Permanent && self.hook.count_failed_start(id))
                     || self.hook.waited_for_space(&record, &self.host.clock) =>
             {
                 let message = format!("deployment {} could not be started", record.name);

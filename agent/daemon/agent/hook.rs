@@ -34,15 +34,12 @@ pub(in crate::daemon) struct HookTask {
     grace: Option<Grace>,
     /// It is being ended.
     pub(super) is_ending: bool,
-    /// Jobs that ended before their program was started, by deployment.
-    failed_starts: BTreeMap<String, FailedStarts>,
+    /// How often a job ended before its program was started, by deployment.
+    failed_starts: BTreeMap<String, u32>,
+    /// Since when there has been no room to begin any: those behind the first one wait as long.
+    without_room: Option<Stopwatch>,
     /// The last one of which it was said that it is taken up.
     resumed: Option<String>,
-}
-
-struct FailedStarts {
-    count: u32,
-    since: Stopwatch,
 }
 
 struct Judged {
@@ -72,7 +69,8 @@ pub(super) enum GraceState {
 impl HookTask {
     pub(super) fn new(programs: Rc<Programs>) -> Self {
         let (judged, grace, failed_starts) = (None, None, BTreeMap::new());
-        Self { programs, task: BackgroundTask::default(), judged, grace, is_ending: false, failed_starts, resumed: None }
+        let task = BackgroundTask::default();
+        Self { programs, task, judged, grace, is_ending: false, failed_starts, without_room: None, resumed: None }
     }
 
     /// Id of the deployment whose script or hook runs.
@@ -112,11 +110,10 @@ impl HookTask {
     }
 
     /// Counts a job that ended before its program was started; `true` when that is no accident any more.
-    pub(super) fn count_failed_start(&mut self, id: &str, clock: &Clock) -> bool {
-        let new = || FailedStarts { count: 0, since: clock.start() };
-        let failed = self.failed_starts.entry(id.to_owned()).or_insert_with(new);
-        failed.count += 1;
-        failed.count >= FAILED_START_LIMIT
+    pub(super) fn count_failed_start(&mut self, id: &str) -> bool {
+        let count = self.failed_starts.entry(id.to_owned()).or_default();
+        *count += 1;
+        *count >= FAILED_START_LIMIT
     }
 
     /// Whether a job that found no space for its files has waited for it long enough, and was tried more than once.
@@ -127,14 +124,23 @@ impl HookTask {
     /// The same for what could not be recorded before it begins, because of `error`; `seen`: when it was first seen, where that is recorded.
     pub(super) fn waited_for_room(&mut self, id: &str, seen: Option<Timestamp>, error: &Error, clock: &Clock) -> bool {
         let is_of_room = matches!(error.errno(), Some(Errno::ENOSPC | Errno::EDQUOT | Errno::EROFS));
-        is_of_room && self.waited(id, seen, clock)
+        if !is_of_room {
+            return false;
+        }
+        self.without_room.get_or_insert_with(|| clock.start());
+        self.waited(id, seen, clock)
+    }
+
+    /// One could be begun.
+    pub(super) fn has_room(&mut self) {
+        self.without_room = None;
     }
 
     fn waited(&mut self, id: &str, seen: Option<Timestamp>, clock: &Clock) -> bool {
-        let is_tried = self.count_failed_start(id, clock);
+        let is_tried = self.count_failed_start(id);
         let seen_for = |seen| DeadlineInputs { made: "", seen, timeout: SPACE_LIMIT }.waiting_time(clock.now());
-        let tried_for = self.failed_starts.get(id).map_or(Duration::ZERO, |failed| failed.since.elapsed());
-        is_tried && seen.map_or(Duration::ZERO, seen_for).max(tried_for) >= SPACE_LIMIT
+        let without_room = self.without_room.as_ref().map_or(Duration::ZERO, Stopwatch::elapsed);
+        is_tried && seen.map_or(Duration::ZERO, seen_for).max(without_room) >= SPACE_LIMIT
     }
 
     /// It is run again by order of the operator.
@@ -218,6 +224,11 @@ mod tests {
             assert_eq!(tries(&full), Some(false), "{id}: there may be room soon");
             clock.advance(SPACE_LIMIT);
             assert_eq!((tries(&other), tries(&full)), (Some(false), Some(true)), "{id}");
+            // Those behind it have waited as long.
+            let mut tries =
+                |error: &Error| (0..FAILED_START_LIMIT).map(|_| task.waited_for_room("next", None, error, &clock)).last();
+            assert_eq!(tries(&full), Some(true));
+            task.has_room();
         }
         let long_ago = clock.now();
         clock.advance(SPACE_LIMIT);

@@ -60,6 +60,11 @@ pub(super) enum UnrecordedEnd {
 }
 
 impl UnrecordedEnd {
+    /// Whether it is a script's or hook's.
+    pub(super) fn is_of_job(&self) -> bool {
+        matches!(self, Self::Sent(record, _) if record.is_job())
+    }
+
     /// The deployment's id.
     pub(super) fn id(&self) -> &str {
         match self {

@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::metadata::Deployment;
 use crate::report::Code;
 
-/// How many ends are kept: as many updates as Heat gives up while nothing can be recorded.
+/// How many ends of the node are kept, and of others as many: as many updates as Heat gives up while nothing can be recorded.
 const MOST: usize = 8;
 
 /// How long the deletion of a node waits to be recorded. Heat deletes the server next, whose disk nobody may ever repair.
@@ -60,7 +60,7 @@ impl Agent {
     pub(super) fn give_up(&mut self, deployment: &Deployment, error: &Error) -> Result<()> {
         let code = Code::DeploymentNotStarted;
         let Err(unrecorded) = self.refuse(deployment, code, error) else { return Ok(()) };
-        if self.ledger.unrecorded_ends.len() >= MOST {
+        if self.ledger.unrecorded_ends.iter().filter(|end| end.is_of_job()).count() >= MOST {
             return Err(unrecorded);
         }
         self.report_refused(deployment, code, error);
@@ -97,11 +97,15 @@ impl Agent {
 
     /// Nothing could be begun, because of `error`, and not for the first time: a node's deployment whose time is over has failed by that.
     pub(super) fn fail_overdue(&mut self, error: &Error) {
-        if self.trouble.condition().is_none() || self.ledger.unrecorded_ends.len() >= MOST || self.node_task.bring_up.is_busy() {
+        let of_node = self.ledger.unrecorded_ends.iter().filter(|end| !end.is_of_job()).count();
+        if self.trouble.condition().is_none() || of_node >= MOST || self.node_task.bring_up.is_busy() {
             return;
         }
-        if let Some(deployment) = self.overdue_deletion() {
-            return self.answer_deletion(&deployment, error);
+        // One that can be recorded waits for its turn, behind whatever fails.
+        if let Some(deployment) = self.overdue_deletion()
+            && let Err(error) = self.ledger.journal.rewrite(&deployment)
+        {
+            return self.answer_deletion(&deployment, &error);
         }
         let Some((deployment, plan)) = self.overdue() else { return };
         let record = self.ledger.journal.get(&deployment.id).cloned().unwrap_or_else(|| self.ledger.journal.draft(&deployment));
