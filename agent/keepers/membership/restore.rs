@@ -149,7 +149,7 @@ pub(crate) fn is_restored(root: &Tree, member: &RestoredMember) -> Result<bool> 
 }
 
 /// Puts what was unpacked in the place of the data, while etcd is stopped; where the data lies now, if there was any. Cut off in the middle, etcd
-/// has no data, and finds none elsewhere: all of it is there by other names.
+/// has no data, which is there by other names: a member of a list does not start so, and one without a list starts empty.
 ///
 /// # Errors
 /// If something cannot be renamed: the same once more goes on.
