@@ -22,7 +22,7 @@ use super::renewal;
 use crate::clock::Stopwatch;
 use crate::converge::{Failure, Original, Retired, RetiredFile};
 use crate::deploy::Generations;
-use crate::desired::{Dependency, Desired, File, Unit};
+use crate::desired::{Dependency, Desired, EtcdMember, File, Unit};
 use crate::error::remedy::Remedy;
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::{Attributes, FileKind, Tree};
@@ -87,11 +87,13 @@ pub(super) fn irreversible(before: &Desired, after: &Desired) -> Vec<Irreversibl
         && before.certificates == after.certificates
         && before.keys == after.keys
         && order(before) == order(after);
+    // A name is what the member announces at each start, and no part of its place.
+    let member = |desired: &Desired| desired.etcd.clone().map(|one| EtcdMember { name: String::new(), keeps_v2: false, ..one });
     [
         (Irreversible::Volumes, before.volumes == after.volumes),
         (Irreversible::Certificates, is_trust_same),
         (Irreversible::Flannel, before.flannel == after.flannel),
-        (Irreversible::Etcd, before.etcd == after.etcd),
+        (Irreversible::Etcd, member(before) == member(after)),
         (Irreversible::Objects, before.objects == after.objects),
     ]
     .into_iter()

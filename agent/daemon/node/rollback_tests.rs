@@ -1,7 +1,7 @@
 use super::*;
 use crate::desired::{
-    Content, DiskName, EtcdJoin, FormatPolicy, Gate, GateProbe, KeyRequest, KeyType, Material, Object, Owner, Unit, Volume,
-    VolumeRole,
+    Content, DiskName, EtcdAccess, EtcdJoin, EtcdMember, FormatPolicy, Gate, GateProbe, KeyRequest, KeyType, Material, Object,
+    Owner, Unit, Volume, VolumeRole,
 };
 
 fn new_unit(name: &str, reads: &[&str], needs: &[Dependency]) -> Unit {
@@ -106,6 +106,17 @@ fn what_nothing_takes_back_is_known_by_its_part() {
         assert_eq!(irreversible(&before(), &after), parts);
         assert_eq!(irreversible(&after, &before()), parts, "taken away again");
     }
+    let member = |name: &str, peer: &str| {
+        let access = EtcdAccess { endpoint: "http://192.0.2.1:2379".into(), identity: None };
+        let (name, peer) = (name.to_owned(), peer.to_owned());
+        Desired {
+            etcd: Some(EtcdMember { access, peer, peer_identity: None, is_single: true, name, keeps_v2: false }),
+            ..before()
+        }
+    };
+    let (m1, other) = (member("m1", "http://192.0.2.1:2380"), member("m1", "http://192.0.2.1:2480"));
+    assert_eq!(irreversible(&m1, &member("m2", "http://192.0.2.1:2380")), [], "a name is announced anew at each start");
+    assert_eq!(irreversible(&m1, &other), [Irreversible::Etcd]);
 }
 
 #[test]
