@@ -110,7 +110,7 @@ impl Restore<'_> {
         check_volume(asked)?;
         // Behind the replacement the quorum is that of the new cluster.
         if !begun.as_ref().map_or(Ok(false), |marker| is_restored(root, &self.member(&marker.token)))? {
-            self.permitted(begun.is_some()).await?;
+            self.permitted(begun.is_some()).await.map_err(|error| error.context("restoring etcd"))?;
         }
         let revision = verify(root, self.tools(), &self.file).await?;
         let lines = [
@@ -145,7 +145,7 @@ impl Restore<'_> {
 
     async fn permitted(&self, has_begun: bool) -> Result<()> {
         let Master { asked, own, .. } = self.master;
-        look(&self.http, asked, own).await.permits(has_begun).map_err(|error| error.context("restoring etcd"))
+        look(&self.http, asked, own).await.permits(has_begun)
     }
 
     async fn carry_out(&mut self, begun: Option<RestoreMarker>, revision: u64) -> Result<ExitCode> {

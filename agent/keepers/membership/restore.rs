@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 
 use super::address::is_same;
-use super::decision::first_cluster;
+use super::decision::{MemberData, SeenMember, first_cluster};
 use super::leave::is_away;
 use super::{ETCD, Heard, ask, block, data, is_nobody_at};
 use crate::concurrent::all;
@@ -17,8 +17,6 @@ use crate::files::Tree;
 use crate::http::Http;
 use crate::keepers::etcd_snapshots::{RestoredMember, client_arguments};
 use crate::kubernetes::{ETCD_DATA, ETCD_UNIT};
-
-use super::decision::MemberData;
 
 /// Who keeps in memory what it read of etcd.
 const API_UNITS: &str = "kube-apiserver kube-controller-manager kube-scheduler";
@@ -88,12 +86,12 @@ pub(crate) async fn look(http: &Http, asked: &[Desired], own: &EtcdMember) -> Li
         match heard {
             // Its own clients' address, and no other's: this node may be listed there.
             Heard::List(view) => {
-                let listed = view.members.into_iter().filter(|member| member.listed.peers.iter().any(|url| is_same(url, peer)));
-                let its: Vec<String> = listed.flat_map(|member| member.listed.clients).collect();
-                if its.is_empty() {
-                    found.unasked.push(format!("{peer}: its list does not say where its clients ask"));
+                let is_it = |member: &SeenMember| member.listed.peers.iter().any(|url| is_same(url, peer));
+                match view.members.into_iter().find(is_it) {
+                    // One that has had no leader since its start lists no address of its own, and opens none.
+                    Some(member) => urls.extend(member.listed.clients),
+                    None => found.unasked.push(format!("{peer}: it is not in its own list of members")),
                 }
-                urls.extend(its);
             }
             Heard::Nobody => {}
             Heard::Unasked(error) => found.unasked.push(format!("{peer}: {}", error.cause_first())),
