@@ -100,7 +100,7 @@ def all_of_the_original_is_kept(host):
     assert host.sh("ls -A /var/lib/heat-config/deployed").split() == [".heat-node-agent-instance", ".heat-node-agent.lock"]
     status = host.exec("heat-node-agent", "status", check=False)
     assert status.returncode == 2
-    for words in ("instance      copy (cloud-init)", "this disk was copied from that", "of instance original (cloud-init)", "/etc/os-collect-config.conf is ignored", "remedy:"):
+    for words in ("instance      copy (cloud-init)", "this disk was copied from that", "instance original (cloud-init)", "/etc/os-collect-config.conf is ignored", "remedy:"):
         assert words in status.stdout, status.stdout
 
 
