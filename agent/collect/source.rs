@@ -399,7 +399,7 @@ impl Source {
 
     fn new_document(&mut self, document: StoredDocument, keys: Vec<String>, settled: &mut Settled) -> PollNews {
         let before = self.state.digest.clone();
-        settled.warnings = document.warnings.clone();
+        settled.warnings.clone_from(&document.warnings);
         let other_keys = self.held.deployment_keys != keys;
         self.held.deployment_keys = keys;
         self.take(document);
