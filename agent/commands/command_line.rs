@@ -349,8 +349,8 @@ pub enum EtcdAction {
     },
     /// Restore etcd from a snapshot, as a new cluster whose only member is this master
     ///
-    /// For a cluster that has lost its quorum or its data. Refused while this master's etcd or any other member is healthy, or may be
-    /// running and cannot be asked, and for a file that is no intact snapshot: nothing was changed then. The keys are unpacked beside the data while
+    /// For a cluster that has lost its quorum or its data. Refused while this master's etcd or another member has a leader, or may
+    /// have one and cannot be asked, and for a file that is no intact snapshot: nothing was changed then. The keys are unpacked beside the data while
     /// everything runs; then the agent and etcd are stopped, the data is moved to member.replaced-TIME, and both are started again. Nothing is deleted.
     ///
     /// Members of the old cluster cannot join the new one; the command prints what to do on the other masters. Interrupted, it goes on when
