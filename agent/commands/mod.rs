@@ -33,6 +33,7 @@ mod image_nodes;
 mod secrets;
 mod template;
 mod terminal;
+mod units;
 
 pub use crate::daemon::order_files::Order;
 use crate::output::carry_out;

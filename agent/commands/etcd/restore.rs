@@ -11,11 +11,11 @@ use std::time::Duration;
 
 use super::master::{BY_HAND, Master};
 use crate::clock::{Clock, patience};
-use crate::commands::print;
+use crate::commands::{print, units};
 use crate::converge::etcd::Etcd;
-use crate::daemon::{RESET, UNIT, take_lock};
+use crate::daemon::{RESET, UNIT};
 use crate::error::{Error, Result};
-use crate::files::{Attributes, Lock, Tree};
+use crate::files::{Attributes, Tree};
 use crate::http::Http;
 use crate::keepers::etcd_snapshots::{RestoredMember, Tools, stamp, unpack, verify};
 use crate::keepers::membership::restore::{check_volume, is_restored, joining, look, replace};
@@ -25,7 +25,7 @@ use crate::programs::Programs;
 use crate::report::text::harmless;
 use crate::report::{Code, Event, Report};
 use crate::settings::Settings;
-use crate::systemd::{JobOutcome, Systemd};
+use crate::systemd::Systemd;
 
 /// In the state directory while a restore has been begun and has not ended.
 const MARKER: &str = "etcd-restore.json";
@@ -74,7 +74,7 @@ pub fn restore(settings: &Settings, wanted: &RestoreArguments) -> Result<ExitCod
         let programs = Programs::new(Arc::clone(&master.state), Some(systemd.clone()), clock.clone())?;
         let http = Http::new(settings.tls.clone(), Arc::clone(&master.root), clock.clone());
         let file = std::path::absolute(&wanted.file)?;
-        Restore { master: &master, clock, systemd, programs, http, report: &report, file, lock: None }.run(wanted).await
+        Restore { master: &master, clock, systemd, programs, http, report: &report, file }.run(wanted).await
     });
     report.flush();
     done
@@ -88,7 +88,6 @@ struct Restore<'a> {
     http: Http,
     report: &'a Report,
     file: PathBuf,
-    lock: Option<Lock>,
 }
 
 impl Restore<'_> {
@@ -96,7 +95,7 @@ impl Restore<'_> {
         Tools { programs: &self.programs, key: BY_HAND }
     }
 
-    async fn run(&mut self, wanted: &RestoreArguments) -> Result<ExitCode> {
+    async fn run(&self, wanted: &RestoreArguments) -> Result<ExitCode> {
         let Master { state, root, asked, own, .. } = self.master;
         if own.keeps_v2 {
             return Err(Error::refused("Kubernetes up to 1.5 keeps its objects in etcd's v2 store, which snapshots lack"));
@@ -148,7 +147,7 @@ impl Restore<'_> {
         look(&self.http, asked, own).await.permits(has_begun)
     }
 
-    async fn carry_out(&mut self, begun: Option<RestoreMarker>, revision: u64) -> Result<ExitCode> {
+    async fn carry_out(&self, begun: Option<RestoreMarker>, revision: u64) -> Result<ExitCode> {
         let Master { state, root, asked, own, .. } = self.master;
         let at = stamp(self.clock.now());
         let has_begun = begun.is_some();
@@ -174,27 +173,22 @@ impl Restore<'_> {
             state.remove(Path::new(MARKER))?;
             return Err(refusal);
         }
-        self.stop(UNIT).await?;
-        self.lock = take_lock(state, &self.clock).await?;
-        if self.lock.is_none() {
-            return Err(
-                Error::refused("another agent works with the state directory").remedy("end it: `ps -C heat-node-agent` shows it")
-            );
-        }
+        units::stop(&self.systemd, UNIT).await?;
+        let lock = units::lock_state(state, &self.clock).await?;
         let join = asked.iter().find_map(|desired| desired.etcd_join.as_deref());
         if !is_restored(root, &member)? {
-            self.stop(ETCD_UNIT).await?;
+            units::stop(&self.systemd, ETCD_UNIT).await?;
             let kept = replace(root, join, &unpacked, &at)?;
             let kept = kept.map(|kept| format!("; the data before is {}", kept.display())).unwrap_or_default();
             said(&format!("replaced the data{kept}"))?;
         }
         root.remove_dir_all(&unpacked)?;
-        started(ETCD_UNIT, &self.systemd.start(ETCD_UNIT).await?)?;
+        units::succeeded(ETCD_UNIT, &self.systemd.start(ETCD_UNIT).await?)?;
         self.until_healthy().await?;
         said("etcd is healthy")?;
         for unit in READERS {
             if self.systemd.unit(unit).await?.may_run() {
-                started(unit, &self.systemd.restart(unit).await?)?;
+                units::succeeded(unit, &self.systemd.restart(unit).await?)?;
                 said(&format!("restarted {unit}"))?;
             }
         }
@@ -207,19 +201,12 @@ impl Restore<'_> {
         print(&harmless(&text))?;
         let line = format!("etcd was restored from {} (revision {revision})", self.file.display());
         self.report.emit(Event::new(Code::EtcdRestored, line).cause("the operator asked for it"));
-        self.lock = None;
+        drop(lock);
         if agent_ran {
-            started(UNIT, &self.systemd.start(UNIT).await?)?;
+            units::succeeded(UNIT, &self.systemd.start(UNIT).await?)?;
         }
         // The last: while it is there the command, run again, does what is left.
         state.remove(Path::new(MARKER)).map(|_| exit::OK)
-    }
-
-    async fn stop(&self, unit: &str) -> Result<()> {
-        if !self.systemd.unit(unit).await?.may_run_soon() {
-            return Ok(());
-        }
-        started(unit, &self.systemd.stop(unit).await?)
     }
 
     async fn until_healthy(&self) -> Result<()> {
@@ -248,14 +235,6 @@ fn marker(state: &Tree, file: &Path) -> Result<Option<RestoreMarker>> {
         }
         begun => Ok(begun),
     }
-}
-
-fn started(unit: &str, outcome: &JobOutcome) -> Result<()> {
-    if outcome.is_done() {
-        return Ok(());
-    }
-    Err(Error::permanent(format!("{unit}: systemd says {}", outcome.result))
-        .remedy(format!("`systemctl status {unit}` shows why")))
 }
 
 fn said(line: &str) -> Result<()> {

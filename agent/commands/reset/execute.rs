@@ -7,8 +7,8 @@ use std::sync::Arc;
 use super::marker::ResetMarker;
 use super::plan::{Arguments, ResetStep};
 use crate::clock::Clock;
-use crate::commands::print;
-use crate::daemon::{RESET, UNIT, take_lock};
+use crate::commands::{print, units};
+use crate::daemon::{RESET, UNIT};
 use crate::deploy::Journal;
 use crate::desired::{Desired, DiskName};
 use crate::error::{Error, Result};
@@ -66,13 +66,10 @@ impl Execution<'_> {
     }
 
     async fn stop_agent(&mut self) -> Result<()> {
-        self.stop(UNIT).await?;
+        units::stop(self.systemd, UNIT).await?;
         self.disable(&[UNIT.to_owned()]).await?;
-        self.lock = take_lock(self.state, self.clock).await?;
-        if self.lock.is_some() {
-            return Ok(());
-        }
-        Err(Error::refused("another agent works with the state directory").remedy("end it: `ps -C heat-node-agent` shows it"))
+        self.lock = Some(units::lock_state(self.state, self.clock).await?);
+        Ok(())
     }
 
     async fn leave_etcd(&mut self) -> Result<()> {
@@ -92,8 +89,7 @@ impl Execution<'_> {
         let cleared = file.cleared.into_iter().chain(file.tool).collect();
         let cleared = FirewallFile { tool: None, cleared, open: Vec::new() };
         self.root.write_json(Path::new(FIREWALL), &cleared, Attributes::mode(0o644))?;
-        let outcome = self.systemd.restart(FIREWALL_UNIT).await?;
-        if outcome.is_done() { Ok(()) } else { Err(unit_failed(FIREWALL_UNIT, &outcome.result)) }
+        units::succeeded(FIREWALL_UNIT, &self.systemd.restart(FIREWALL_UNIT).await?)
     }
 
     async fn stop_units(&mut self, units: &[String]) -> Result<()> {
@@ -101,19 +97,11 @@ impl Execution<'_> {
         self.marker.etcd_is_left = true;
         self.marker.write(self.state)?;
         for unit in units.iter().map(String::as_str).chain([PODS]) {
-            self.stop(unit).await?;
+            units::stop(self.systemd, unit).await?;
         }
         let enabled = self.asked.iter().flat_map(|desired| &desired.units).filter(|unit| unit.enable);
         let enabled: BTreeSet<&String> = enabled.map(|unit| &unit.name).gather();
         self.disable(&enabled.into_iter().cloned().collect::<Vec<_>>()).await
-    }
-
-    async fn stop(&self, unit: &str) -> Result<()> {
-        if !self.systemd.unit(unit).await?.may_run_soon() {
-            return Ok(());
-        }
-        let outcome = self.systemd.stop(unit).await?;
-        if outcome.is_done() { Ok(()) } else { Err(unit_failed(unit, &outcome.result)) }
     }
 
     async fn disable(&self, units: &[String]) -> Result<()> {
@@ -145,7 +133,7 @@ impl Execution<'_> {
     async fn unmount(&self, places: &[String]) -> Result<()> {
         for place in places {
             let unit = mount_unit::name(place);
-            self.stop(&unit).await.map_err(|error| {
+            units::stop(self.systemd, &unit).await.map_err(|error| {
                 error.remedy(format!("`fuser -vm {place}` shows who uses it: end that, or reboot, after which nothing starts it"))
             })?;
             self.disable(std::slice::from_ref(&unit)).await?;
@@ -202,10 +190,6 @@ impl Execution<'_> {
         }
         self.state.remove(Path::new(RESET)).map(drop)
     }
-}
-
-fn unit_failed(unit: &str, result: &str) -> Error {
-    Error::permanent(format!("{unit}: systemd says {result}")).remedy(format!("`systemctl status {unit}` shows why"))
 }
 
 /// Zeros everywhere: what the next bring-up takes for blank.
