@@ -158,25 +158,24 @@ impl Restore<'_> {
         let token = begun.map_or_else(|| format!("restored-{at}-{}-{}", own.name, std::process::id()), |marker| marker.token);
         let member = self.member(&token);
         let unpacked = Path::new(ETCD_DATA).join(UNPACKED);
-        if !is_restored(root, &member)? {
+        let was_replaced = is_restored(root, &member)?;
+        if !was_replaced {
             root.remove_dir_all(&unpacked)?;
             unpack(root, self.tools(), &self.file, &unpacked, &member).await?;
             let marker = RestoreMarker { schema: 1, file: self.file.clone(), token, agent_ran };
             state.write_json(Path::new(MARKER), &marker, Attributes::mode(0o600))?;
             said(&format!("unpacked revision {revision}"))?;
-        }
-        // To verify and to unpack took minutes, in which others may have come up.
-        if !is_restored(root, &member)?
-            && let Err(refusal) = self.permitted(has_begun).await
-        {
-            root.remove_dir_all(&unpacked)?;
-            state.remove(Path::new(MARKER))?;
-            return Err(refusal);
+            // To verify and to unpack took minutes, in which others may have come up.
+            if let Err(refusal) = self.permitted(has_begun).await {
+                root.remove_dir_all(&unpacked)?;
+                state.remove(Path::new(MARKER))?;
+                return Err(refusal);
+            }
         }
         units::stop(&self.systemd, UNIT).await?;
         let lock = units::lock_state(state, &self.clock).await?;
         let join = asked.iter().find_map(|desired| desired.etcd_join.as_deref());
-        if !is_restored(root, &member)? {
+        if !was_replaced {
             units::stop(&self.systemd, ETCD_UNIT).await?;
             let kept = replace(root, join, &unpacked, &at)?;
             let kept = kept.map(|kept| format!("; the data before is {}", kept.display())).unwrap_or_default();
