@@ -51,7 +51,7 @@ use serde_json::{Map, Value};
 use crate::budgets::{NODE_ENTRY_MEMORY, json};
 use crate::metadata::Deployment;
 use checks::guarded_options;
-use control_plane::etcd;
+use control_plane::{apiserver, controller_manager, etcd, scheduler};
 use parameters::{config_text, table};
 use parts::{docker, runtime_units};
 use text::yaml;
@@ -72,6 +72,8 @@ pub struct Membership {
 pub const ETCD_DATA: &str = etcd::DATA;
 /// Its unit.
 pub const ETCD_UNIT: &str = etcd::UNIT;
+/// What keeps in memory what it read of etcd, and believes that its revisions only grow.
+pub const ETCD_READERS: [&str; 3] = [apiserver::UNIT, controller_manager::UNIT, scheduler::UNIT];
 
 /// None of it is another instance's.
 pub const MEMBERSHIPS: [Membership; 4] = [

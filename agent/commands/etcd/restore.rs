@@ -19,7 +19,7 @@ use crate::files::{Attributes, Tree};
 use crate::http::Http;
 use crate::keepers::etcd_snapshots::{RestoredMember, Tools, stamp, unpack, verify};
 use crate::keepers::membership::restore::{check_volume, is_restored, joining, look, replace};
-use crate::kubernetes::{ETCD_DATA, ETCD_UNIT};
+use crate::kubernetes::{ETCD_DATA, ETCD_READERS, ETCD_UNIT};
 use crate::process::{exit, runtime};
 use crate::programs::Programs;
 use crate::report::text::harmless;
@@ -34,8 +34,6 @@ const UNPACKED: &str = "restoring";
 /// A member without others is healthy as soon as it has read its data, of 8 GB at most.
 const HEALTH_LIMIT: Duration = patience(Duration::from_mins(5));
 const LOOK_PAUSE: Duration = Duration::from_secs(1);
-/// What keeps in memory what it read of etcd, and believes that its revisions only grow.
-const READERS: [&str; 3] = ["kube-apiserver.service", "kube-controller-manager.service", "kube-scheduler.service"];
 /// Who runs it again.
 const AGAIN: &str = "run it again with the same file: it goes on where it was interrupted";
 
@@ -185,7 +183,7 @@ impl Restore<'_> {
         units::succeeded(ETCD_UNIT, &self.systemd.start(ETCD_UNIT).await?)?;
         self.until_healthy().await?;
         said("etcd is healthy")?;
-        for unit in READERS {
+        for unit in ETCD_READERS {
             if self.systemd.unit(unit).await?.may_run() {
                 units::succeeded(unit, &self.systemd.restart(unit).await?)?;
                 said(&format!("restarted {unit}"))?;

@@ -16,10 +16,7 @@ use crate::error::{Error, Result};
 use crate::files::Tree;
 use crate::http::Http;
 use crate::keepers::etcd_snapshots::{RestoredMember, client_arguments};
-use crate::kubernetes::{ETCD_DATA, ETCD_UNIT};
-
-/// Who keeps in memory what it read of etcd.
-const API_UNITS: &str = "kube-apiserver kube-controller-manager kube-scheduler";
+use crate::kubernetes::{ETCD_DATA, ETCD_READERS, ETCD_UNIT};
 
 /// What of etcd's cluster runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -174,9 +171,10 @@ pub(crate) fn joining(own: &EtcdMember, join: Option<&EtcdJoin>, stamp: &str) ->
         etcdctl.push_str(&argument);
     }
     let others: Vec<_> = join.iter().flat_map(|join| &join.members).filter(|(_, peer)| !is_same(peer, &own.peer)).collect();
+    let readers = ETCD_READERS.map(|unit| unit.trim_end_matches(".service")).join(" ");
     let end = |(name, _): &&(String, String)| {
         format!(
-            "on {name}: systemctl stop heat-node-agent etcd {API_UNITS}; mv {ETCD_DATA}/member {ETCD_DATA}/member.replaced-{stamp}"
+            "on {name}: systemctl stop heat-node-agent etcd {readers}; mv {ETCD_DATA}/member {ETCD_DATA}/member.replaced-{stamp}"
         )
     };
     let join = |(name, peer): &&(String, String)| {
