@@ -21,9 +21,7 @@ use crate::report::text::{escaped, shortened};
 
 /// A store that does not answer one request for so long is away.
 const REQUEST_LIMIT: Duration = patience(Duration::from_secs(5));
-/// All metrics of a member: about 100 KiB.
-const METRICS_LIMIT: usize = 2 * 1024 * 1024;
-/// A thousand leases are 0.3 MB in v3's gateway; more is not read.
+/// A thousand leases are 0.3 MB in v3's gateway, all metrics of a member 0.1 MB; more is not read.
 const ANSWER_LIMIT: usize = 2 * 1024 * 1024;
 /// `errorCode` of v2: there is no such key; it is not what it was; it is there already.
 const NOT_FOUND: u64 = 100;
@@ -186,15 +184,10 @@ impl Etcd {
         }
     }
 
-    /// Whether a member answers that it is healthy: it reaches a leader then. One that lists an address in the clear, where this
-    /// one speaks TLS, is not asked there.
+    /// Whether a member answers that it is healthy: it reaches a leader then.
     pub(crate) async fn is_healthy(&self, url: &str) -> bool {
-        if self.endpoint.starts_with("https://") && !url.starts_with("https://") {
-            return false;
-        }
-        let answer =
-            self.http.request(Request::new("GET", &format!("{}/health", url.trim_end_matches('/')), REQUEST_LIMIT)).await;
-        let body = answer.ok().filter(Response::is_success).and_then(|answer| json::answer(&answer.body).ok());
+        let answer = self.member_answer(url, "/health").await;
+        let body = answer.and_then(|answer| json::answer(&answer.body).ok());
         let health = body.as_ref().and_then(|body| body.get("health"));
         health.is_some_and(|health| *health == json!("true") || *health == json!(true))
     }
@@ -202,12 +195,7 @@ impl Etcd {
     /// Whether a member has a leader, and so its cluster a quorum, by its metrics: it is not healthy either where its disk is full. Nothing
     /// where it gives no answer that says so.
     pub(crate) async fn has_leader(&self, url: &str) -> Option<bool> {
-        if self.endpoint.starts_with("https://") && !url.starts_with("https://") {
-            return None;
-        }
-        let place = format!("{}/metrics", url.trim_end_matches('/'));
-        let request = Request { body_limit: METRICS_LIMIT, ..Request::new("GET", &place, REQUEST_LIMIT) };
-        let answer = self.http.request(request).await.ok().filter(Response::is_success)?;
+        let answer = self.member_answer(url, "/metrics").await?;
         let text = String::from_utf8_lossy(&answer.body);
         let value = text.lines().find_map(|line| line.strip_prefix("etcd_server_has_leader "))?;
         match value.trim() {
@@ -215,6 +203,16 @@ impl Etcd {
             "0" => Some(false),
             _ => None,
         }
+    }
+
+    /// What another member answers. One that lists an address in the clear, where this one speaks TLS, is not asked there.
+    async fn member_answer(&self, url: &str, path: &str) -> Option<Response> {
+        if self.endpoint.starts_with("https://") && !url.starts_with("https://") {
+            return None;
+        }
+        let place = format!("{}{path}", url.trim_end_matches('/'));
+        let request = Request { body_limit: ANSWER_LIMIT, ..Request::new("GET", &place, REQUEST_LIMIT) };
+        self.http.request(request).await.ok().filter(Response::is_success)
     }
 
     /// Whether the member that it asks is healthy.
