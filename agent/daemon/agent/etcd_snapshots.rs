@@ -78,8 +78,9 @@ impl EtcdSnapshots {
         if self.member.as_ref().is_none_or(|(of, _)| *of != about) {
             let member = node.etcd_on_volume(reference).filter(|member| !member.keeps_v2);
             if member.is_some() && self.kept.is_none() {
-                let found = kept(&self.host.root).unwrap_or_default();
-                self.pause = first_pause(found.last(), self.host.clock.now(), interval);
+                let now = self.host.clock.now();
+                let found = kept(&self.host.root, now).unwrap_or_default();
+                self.pause = first_pause(found.last(), now, interval);
                 self.kept = Some(found);
             }
             self.member = Some((about, member));
@@ -120,7 +121,7 @@ impl EtcdSnapshots {
             Err(error) => {
                 self.pause = self.pauses.next_pause().min(interval);
                 // Room was made for it all the same.
-                self.kept = kept(&self.host.root).ok().or(self.kept.take());
+                self.kept = kept(&self.host.root, self.host.clock.now()).ok().or(self.kept.take());
                 if self.failure.as_ref().is_none_or(|before| before.cause() != error.cause()) {
                     let event = Event::new(Code::EtcdSnapshotFailed, "no snapshot of etcd could be taken").step(STEP);
                     self.host.report.emit(event.next_try(self.pause).error(&error));

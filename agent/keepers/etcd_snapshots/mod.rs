@@ -133,14 +133,13 @@ pub(crate) fn shown(kept: &[Snapshot], failure: Option<&Error>) -> Option<EtcdSn
 ///
 /// # Errors
 /// If the directory cannot be read.
-pub(crate) fn kept(root: &Tree) -> Result<Vec<Snapshot>> {
+pub(crate) fn kept(root: &Tree, now: Timestamp) -> Result<Vec<Snapshot>> {
     let mut all = Vec::new();
     for name in root.list(Path::new(DIRECTORY))? {
         let facts = root.facts(&Path::new(DIRECTORY).join(&name))?.filter(|facts| facts.kind == FileKind::File);
         all.extend(facts.zip(name.to_str()).and_then(|(facts, name)| Snapshot::of(name, facts.size)));
     }
-    all.sort_unstable();
-    Ok(all)
+    Ok(oldest_first(all, now))
 }
 
 /// Sorted by time. One of a time to come is of a clock that was wrong, and older than all.
@@ -199,7 +198,7 @@ impl SnapshotKeeper<'_> {
         };
         // The rest of one that was cut off counts for nothing.
         self.clear(directory, "")?;
-        let before = self.kept()?;
+        let before = kept(self.root, self.clock.now())?;
         let space = Space::of(self.root, directory)?;
         let gone = to_free(&before, space, size).ok_or_else(|| no_space(directory, space, size))?;
         for oldest in before.iter().take(gone) {
@@ -208,7 +207,7 @@ impl SnapshotKeeper<'_> {
         let (revision, bytes) = self.save(directory, "").await?;
         let new = Snapshot { taken: self.clock.now(), revision, bytes };
         self.root.rename(&directory.join(UNVERIFIED), &directory.join(new.name()))?;
-        let mut all = self.kept()?;
+        let mut all = kept(self.root, self.clock.now())?;
         let over = all.len().saturating_sub(most.max(1));
         for oldest in all.drain(..over) {
             self.root.remove(&directory.join(oldest.name()))?;
@@ -253,11 +252,6 @@ impl SnapshotKeeper<'_> {
     fn clear(&self, directory: &Path, prefix: &str) -> Result<()> {
         let part = |name: &str| directory.join(format!("{prefix}{name}"));
         self.root.remove(&part(PART)).and_then(|_| self.root.remove(&part(UNVERIFIED))).map(drop)
-    }
-
-    /// Those that are there, the oldest first.
-    fn kept(&self) -> Result<Vec<Snapshot>> {
-        Ok(oldest_first(kept(self.root)?, self.clock.now()))
     }
 
     /// Saves and verifies one; its revision and size.
@@ -413,13 +407,16 @@ mod tests {
     fn files_of_others_are_neither_counted_nor_removed() {
         let dir = tempfile::tempdir().unwrap();
         let tree = Tree::open(dir.path()).unwrap();
-        assert_eq!(kept(&tree), Ok(Vec::new()));
+        assert_eq!(kept(&tree, at(3600)), Ok(Vec::new()));
         tree.create_dir_all(Path::new(DIRECTORY), Attributes::mode(0o700)).unwrap();
         for name in ["20260301T120001Z-r8.db", "20260301T120000Z-r7.db", "unverified", "mine.db", "lock"] {
             tree.write(&Path::new(DIRECTORY).join(name), b"x", Attributes::mode(0o600)).unwrap();
         }
-        let found = kept(&tree).unwrap();
+        let found = kept(&tree, at(3600)).unwrap();
         assert_eq!(found.iter().map(Snapshot::name).collect::<Vec<_>>(), ["20260301T120000Z-r7.db", "20260301T120001Z-r8.db"]);
+        // Whoever asks, one of a time to come is never the newest.
+        let newest = kept(&tree, at(0)).unwrap().pop();
+        assert_eq!(newest.map(|one| one.name()).as_deref(), Some("20260301T120000Z-r7.db"));
         let shown = shown(&found, None).unwrap();
         assert_eq!((shown.kept, shown.revision, shown.bytes, shown.wrong), (2, Some(8), 2, None));
         assert!(super::shown(&[], None).is_none());
