@@ -415,13 +415,17 @@ impl Journal {
     /// # Errors
     /// If it cannot be written.
     pub fn rewrite(&mut self, deployment: &Deployment) -> Result<()> {
-        let record = self.records.get(&deployment.id).cloned().unwrap_or_else(|| self.draft(deployment));
+        let record = self.record_or_draft(deployment);
         self.put(record)
     }
 
-    /// The record of a new deployment, which is not written.
+    /// The record of a deployment; of a new one what would be written.
     #[must_use]
-    pub fn draft(&self, deployment: &Deployment) -> DeploymentRecord {
+    pub fn record_or_draft(&self, deployment: &Deployment) -> DeploymentRecord {
+        self.records.get(&deployment.id).cloned().unwrap_or_else(|| self.draft(deployment))
+    }
+
+    fn draft(&self, deployment: &Deployment) -> DeploymentRecord {
         let mut record = self.new_record(&deployment.id, &deployment.name, &deployment.group);
         describe(&mut record, deployment);
         record

@@ -173,8 +173,7 @@ impl Agent {
             let error = Error::refused(format!("the newer deployment {} configures this server", taken.name))
                 .rule("a server has one kubernetes-node deployment; of several the one with the latest creation_time counts")
                 .remedy(format!("remove {} or {} from the template, and update the stack", deployment.name, taken.name));
-            let event = Event::new(code, format!("deployment {} is refused", deployment.name)).phase(Phase::Deploy);
-            self.host.report.emit(event.deployment(&deployment.id, &deployment.name).error(&error));
+            self.report_refused(deployment, code, &error);
             // No word to a wait condition: both may have the same.
             return self.ledger.end(&deployment.id, DeploymentOutcome::refused(reason(&self.host.report, code, &error)));
         }

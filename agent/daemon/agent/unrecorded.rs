@@ -8,9 +8,9 @@ use super::Agent;
 use super::begin::has_signals;
 use super::ledger::UnrecordedEnd;
 use crate::daemon::node::deadline::DeadlineInputs;
-use crate::daemon::node::{self, Done, NodePlan};
+use crate::daemon::node::{self, Done, NodePlan, Wait};
 use crate::daemon::reason::reason;
-use crate::deploy::{DeploymentOutcome, DeploymentState};
+use crate::deploy::{DeploymentOutcome, DeploymentRecord, DeploymentState};
 use crate::error::{Error, Result};
 use crate::metadata::Deployment;
 use crate::report::Code;
@@ -46,11 +46,8 @@ impl Agent {
 
     /// Keeps the end of a node that could not be recorded.
     pub(super) fn keep_unrecorded(&mut self, id: &str, done: Done) {
-        if let Some(record) = self.ledger.journal.get(id) {
-            let sent = self.ledger.send_unrecorded(record, &done.outcome, done.wait.as_ref());
-            if let Err(error) = sent {
-                self.trouble.record("sending a result that cannot be recorded", &error);
-            }
+        if let Some(record) = self.ledger.journal.get(id).cloned() {
+            self.send_unrecorded(&record, &done.outcome, done.wait.as_ref());
         }
         self.ledger.unrecorded_ends.push(UnrecordedEnd::Ended(id.to_owned(), Box::new(done)));
     }
@@ -70,28 +67,32 @@ impl Agent {
 
     /// Sends the end of one that could not be begun, and keeps it until it can be recorded.
     fn send_end(&mut self, deployment: &Deployment, outcome: DeploymentOutcome) {
-        let record = self.ledger.journal.get(&deployment.id).cloned().unwrap_or_else(|| self.ledger.journal.draft(deployment));
-        if let Err(error) = self.ledger.send_unrecorded(&record, &outcome, None) {
+        let record = self.ledger.journal.record_or_draft(deployment);
+        self.send_unrecorded(&record, &outcome, None);
+        self.ledger.unrecorded_ends.push(UnrecordedEnd::Sent(Box::new(record), Box::new(outcome)));
+    }
+
+    fn send_unrecorded(&mut self, record: &DeploymentRecord, outcome: &DeploymentOutcome, wait: Option<&Wait>) {
+        if let Err(error) = self.ledger.send_unrecorded(record, outcome, wait) {
             self.trouble.record("sending a result that cannot be recorded", &error);
         }
-        self.ledger.unrecorded_ends.push(UnrecordedEnd::Sent(Box::new(record), Box::new(outcome)));
     }
 
     /// The deletion of the node cannot be recorded, because of `error`: Heat hears of it, once, that it is not possible where a cluster of
     /// etcd counts on the member.
     fn answer_deletion(&mut self, deployment: &Deployment, error: &Error) {
         let line = format!("the deletion of this node's deployment could not be recorded within {} s", DELETION_LIMIT.as_secs());
-        let error = error.clone().context(line);
+        let mut error = error.clone().context(line);
         let asked = node::asked_of_node(&self.host.state, &self.host.root).unwrap_or_default();
         let is_member = self.is_given_up(deployment) && asked.iter().any(|desired| desired.etcd.is_some());
-        let outcome = if is_member && self.node_task.node.keeps_deletion() {
-            let error = error.remedy(
+        let is_kept = is_member && self.node_task.node.keeps_deletion();
+        if is_kept {
+            error = error.remedy(
                 "make room in the agent's state directory and delete again: etcd's member then leaves; deleted again this node goes in any case",
             );
-            DeploymentOutcome::refused(reason(&self.host.report, Code::of_trouble(&error), &error))
-        } else {
-            DeploymentOutcome::success_despite(reason(&self.host.report, Code::of_trouble(&error), &error))
-        };
+        }
+        let why = reason(&self.host.report, Code::of_trouble(&error), &error);
+        let outcome = if is_kept { DeploymentOutcome::refused(why) } else { DeploymentOutcome::success_despite(why) };
         self.send_end(deployment, outcome);
     }
 
@@ -108,15 +109,13 @@ impl Agent {
             return self.answer_deletion(&deployment, &error);
         }
         let Some((deployment, plan)) = self.overdue() else { return };
-        let record = self.ledger.journal.get(&deployment.id).cloned().unwrap_or_else(|| self.ledger.journal.draft(&deployment));
+        let record = self.ledger.journal.record_or_draft(&deployment);
         let code = Code::of_trouble(error);
         let line = format!("the node's deployment could not be begun within {} s", plan.spec.deadline.as_secs());
         let error = error.clone().context(line);
         let outcome = DeploymentOutcome::refused(reason(&self.host.report, code, &error));
         let wait = self.node_task.node.wait_failure(&deployment, code, &error);
-        if let Err(error) = self.ledger.send_unrecorded(&record, &outcome, wait.as_ref()) {
-            self.trouble.record("sending a result that cannot be recorded", &error);
-        }
+        self.send_unrecorded(&record, &outcome, wait.as_ref());
         self.ledger.unrecorded_ends.push(UnrecordedEnd::NotBegun(Box::new(deployment), Box::new(error)));
     }
 
@@ -126,18 +125,13 @@ impl Agent {
         let snapshot = self.collector.snapshot();
         let journal = &self.ledger.journal;
         let waits = |deployment: &Deployment| {
-            deployment.group == "kubernetes-node"
-                && has_signals(deployment)
-                && !self.ledger.has_unrecorded_end(&deployment.id)
+            self.is_node_without_end(deployment)
                 && matches!(deployment.action(), "CREATE" | "UPDATE" | "")
                 && journal.get(&deployment.id).is_none_or(|record| record.state < DeploymentState::Running)
         };
         let deployment = snapshot.parsed().filter(waits).max_by(|one, other| one.creation_time.cmp(&other.creation_time))?;
         let plan = self.understood(&deployment).ok()?;
-        let waiting = match journal.get(&deployment.id) {
-            Some(_) => self.ledger.heat_waiting_for(&deployment, plan.spec.timeout),
-            None => self.waiting_unseen(&deployment, plan.spec.timeout),
-        };
+        let waiting = self.waiting_time(&deployment, plan.spec.timeout);
         // Of what Heat has given up, the node comes up all the same.
         (plan.spec.deadline..plan.spec.timeout).contains(&waiting).then_some((deployment, plan))
     }
@@ -146,22 +140,24 @@ impl Agent {
     fn overdue_deletion(&self) -> Option<Deployment> {
         let journal = &self.ledger.journal;
         let waits = |deployment: &Deployment| {
-            deployment.group == "kubernetes-node"
+            self.is_node_without_end(deployment)
                 && deployment.action() == "DELETE"
-                && has_signals(deployment)
-                && !self.ledger.has_unrecorded_end(&deployment.id)
                 && journal.get(&deployment.id).is_none_or(|record| record.state <= DeploymentState::Running)
         };
         let deployment = self.collector.snapshot().parsed().find(waits)?;
-        let waiting = match journal.get(&deployment.id) {
-            Some(_) => self.ledger.heat_waiting_for(&deployment, DELETION_TIMEOUT),
-            None => self.waiting_unseen(&deployment, DELETION_TIMEOUT),
-        };
-        (waiting >= DELETION_LIMIT).then_some(deployment)
+        (self.waiting_time(&deployment, DELETION_TIMEOUT) >= DELETION_LIMIT).then_some(deployment)
     }
 
-    /// How long Heat has been waiting for a deployment of which there is no record.
-    fn waiting_unseen(&self, deployment: &Deployment, timeout: Duration) -> Duration {
+    /// A node's deployment whose result somebody hears, and that has not ended without a record.
+    fn is_node_without_end(&self, deployment: &Deployment) -> bool {
+        deployment.group == "kubernetes-node" && has_signals(deployment) && !self.ledger.has_unrecorded_end(&deployment.id)
+    }
+
+    /// How long Heat has been waiting for a deployment, of which there may be no record.
+    fn waiting_time(&self, deployment: &Deployment, timeout: Duration) -> Duration {
+        if self.ledger.journal.get(&deployment.id).is_some() {
+            return self.ledger.heat_waiting_for(deployment, timeout);
+        }
         let now = self.host.clock.now();
         DeadlineInputs { made: &deployment.creation_time, seen: now, timeout }.waiting_time(now)
     }
