@@ -43,6 +43,15 @@ fn minion(base: &str, n: u32, created: &str) -> Value {
     node
 }
 
+/// A master's deployment of this action.
+fn master(base: &str, action: &str) -> Value {
+    let mut node = run_of(base, "m", 1);
+    let config = json!({"ROLE": "master", "INSTANCE_NAME": "m", "KUBE_NODE_IP": "192.0.2.2", "TLS_DISABLED": true});
+    (node["group"], node["config"], node["inputs"][0]["value"]) = (json!("kubernetes-node"), config, json!(action));
+    node["id"] = json!(format!("id-{action}"));
+    node
+}
+
 fn failed(base: &str) -> Done {
     let signal = WaitSignal { status: WaitStatus::Failure, id: "n".into(), reason: "etcd died".into(), data: Value::Null };
     let wait = Wait { handle: Handle::parse(&json!(format!("{base}/wait"))).unwrap(), signal };
@@ -53,6 +62,12 @@ fn failed(base: &str) -> Done {
         changed_machine: true,
         restored: false,
     }
+}
+
+/// Waits until the node is in place, or is not, and takes that in.
+async fn bring_up_ends(agent: &mut Agent) {
+    let (id, done) = agent.node_task.bring_up.ended().await;
+    agent.node_ended(&id, done);
 }
 
 /// Polls, and sends what may be sent, whatever cannot be begun.
@@ -281,8 +296,7 @@ async fn heat_hears_of_a_deletion_that_cannot_be_recorded_and_is_kept_from_a_mem
         };
         let (recent, overdue) = (ago(1), ago(6));
         poll(&mut agent, &fake, &[node(1, "CREATE", &overdue)]).await;
-        let (id, done) = agent.node_task.bring_up.ended().await;
-        agent.node_ended(&id, done);
+        bring_up_ends(&mut agent).await;
         poll(&mut agent, &fake, &[node(1, "CREATE", &overdue)]).await;
         for (n, is_refused) in [(2, expected[0]), (3, expected[1])] {
             let before = fake.requests().len();
@@ -315,17 +329,10 @@ async fn heat_hears_of_a_deletion_that_cannot_be_recorded_and_is_kept_from_a_mem
 async fn a_member_that_is_kept_is_kept_although_that_cannot_be_recorded() {
     let fake = Fake::start(vec![ok("")]).await;
     let dir = tempfile::tempdir().unwrap();
-    let node = |action: &str| {
-        let mut node = run_of(&fake.base, "m", 1);
-        let config = json!({"ROLE": "master", "INSTANCE_NAME": "m", "KUBE_NODE_IP": "192.0.2.2", "TLS_DISABLED": true});
-        (node["group"], node["config"], node["inputs"][0]["value"]) = (json!("kubernetes-node"), config, json!(action));
-        node["id"] = json!(format!("id-{action}"));
-        node
-    };
+    let node = |action: &str| master(&fake.base, action);
     let mut agent = open_at(dir.path(), &fake, &[]).await;
     poll(&mut agent, &fake, &[node("CREATE")]).await;
-    let (id, done) = agent.node_task.bring_up.ended().await;
-    agent.node_ended(&id, done);
+    bring_up_ends(&mut agent).await;
     poll(&mut agent, &fake, &[node("DELETE")]).await;
     assert_eq!(agent.node_task.bring_up.about().map(String::as_str), Some("id-DELETE"));
     agent.node_task.bring_up.stop();
@@ -351,19 +358,12 @@ async fn a_member_that_is_kept_is_kept_although_that_cannot_be_recorded() {
 async fn a_node_whose_deletion_is_withdrawn_is_looked_after_again() {
     let fake = Fake::start(vec![ok("")]).await;
     let dir = tempfile::tempdir().unwrap();
-    let node = |action: &str| {
-        let mut node = run_of(&fake.base, "m", 1);
-        let config = json!({"ROLE": "master", "INSTANCE_NAME": "m", "KUBE_NODE_IP": "192.0.2.2", "TLS_DISABLED": true});
-        (node["group"], node["config"], node["inputs"][0]["value"]) = (json!("kubernetes-node"), config, json!(action));
-        node["id"] = json!(format!("id-{action}"));
-        node
-    };
+    let node = |action: &str| master(&fake.base, action);
     for (has_left, departed) in [(false, false), (true, true)] {
         let mut agent = open_at(dir.path(), &fake, &[]).await;
         poll(&mut agent, &fake, &[node("CREATE")]).await;
         if agent.node_task.bring_up.is_busy() {
-            let (id, done) = agent.node_task.bring_up.ended().await;
-            agent.node_ended(&id, done);
+            bring_up_ends(&mut agent).await;
         }
         poll(&mut agent, &fake, &[node("DELETE")]).await;
         assert!(agent.ledger.generations.current().unwrap().departed);
