@@ -21,7 +21,7 @@ use crate::error::remedy::Remedy;
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::{Attributes, FileKind, Tree};
 use crate::metadata::{Deployment, Output, SignalTarget};
-use crate::programs::{JobResult, RESULT};
+use crate::programs::{JobResult, RESULT, job_dir};
 use crate::report::reason::FailureReason;
 pub use crate::report::states::DeploymentState;
 use crate::report::{Code, Event, Phase, Report};
@@ -339,7 +339,7 @@ impl Journal {
         if stored.as_ref().is_some_and(|stored| Some(stored) != record.outcome.as_ref()) {
             return Ok(stored);
         }
-        let ran = JobResult::read(state, &Path::new("work").join(record.job()))?;
+        let ran = JobResult::read(state, &job_dir(&record.job()))?;
         let outcome = ran.map(|ran| DeploymentOutcome::of(&record.group, ran));
         let short = || {
             let short = record.outcome.clone()?;
@@ -914,7 +914,7 @@ impl Journal {
         // Where the job has the result, the record need not have it once more.
         let long = record.shorten();
         let is_long = record.long_result_failed.is_some();
-        let has_job = is_long && self.state.facts(&Path::new("work").join(record.job()).join(RESULT))?.is_some();
+        let has_job = is_long && self.state.facts(&job_dir(&record.job()).join(RESULT))?.is_some();
         let short = record.outcome.clone();
         if is_long && !has_job {
             record.outcome = if long.is_some() { long } else { self.outcome(&record.id)? };

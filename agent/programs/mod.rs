@@ -67,7 +67,7 @@ const GRACE: Duration = Duration::from_secs(10);
 pub const OUTPUT: &str = "output.log";
 
 /// Where the files of jobs are, below the state directory.
-const JOBS: &str = "work";
+pub const JOBS: &str = "work";
 
 /// Where the files of one job are, below the state directory.
 #[must_use]

@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::files::{FileKind, Tree};
 use crate::identity::{ASIDE, bytes_aside};
 use crate::kubernetes::MEMBERSHIPS;
-use crate::programs::Programs;
+use crate::programs::{JOBS, Programs};
 use crate::report::status::SetAsideStatus;
 use crate::report::{Code, Event, Phase, Report};
 use crate::signal::Outbox;
@@ -168,7 +168,7 @@ impl<'a> RetainedData<'a> {
         let mut gone = self.host.state.remove_partial_writes(directory)?;
         for name in self.host.state.list(directory)? {
             let path = directory.join(&name);
-            let is_jobs = directory == Path::new("work");
+            let is_jobs = directory == Path::new(JOBS);
             // Another instance's state has a budget of its own.
             if path == Path::new(ASIDE)
                 || self.host.state.facts(&path)?.is_none_or(|facts| facts.kind != FileKind::Directory)
