@@ -339,9 +339,9 @@ pub enum Command {
 pub enum EtcdAction {
     /// Take a snapshot of this master's etcd now
     ///
-    /// Verified, mode 0600. Without FILE it goes to /var/lib/etcd/snapshots on the etcd volume, as those that [etcd] snapshot_interval asks for, and the oldest beyond
-    /// [etcd] snapshots_kept are removed there. It holds all that Kubernetes keeps, secrets too: copy it to another machine, and keep it as safe
-    /// as etcd itself. Works while the daemon is down, and while etcd has no quorum.
+    /// Verified, mode 0600. Without FILE it goes to /var/lib/etcd/snapshots on the etcd volume, where the agent takes one each
+    /// etcd.snapshot_interval (agent.toml), and the oldest beyond etcd.snapshots_kept are removed. It holds all that Kubernetes keeps, secrets
+    /// too: copy it to another machine, and keep it as safe as etcd itself. Works while the daemon is down, and while etcd has no quorum.
     Snapshot {
         /// File to write, which must not exist
         #[arg(value_name = "FILE")]

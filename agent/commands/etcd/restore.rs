@@ -159,7 +159,11 @@ impl Restore<'_> {
         let was_replaced = is_restored(root, &member)?;
         if !was_replaced {
             root.remove_dir_all(&unpacked)?;
-            unpack(root, self.tools(), &self.file, &unpacked, &member).await?;
+            if let Err(error) = unpack(root, self.tools(), &self.file, &unpacked, &member).await {
+                // What is wrong with the file is what the operator needs; the next run removes the rest in any case.
+                drop(root.remove_dir_all(&unpacked));
+                return Err(error);
+            }
             let marker = RestoreMarker { schema: 1, file: self.file.clone(), token, agent_ran };
             state.write_json(Path::new(MARKER), &marker, Attributes::mode(0o600))?;
             said(&format!("unpacked revision {revision}"))?;
