@@ -28,6 +28,7 @@ use nix::errno::Errno;
 use nix::fcntl::{AtFlags, Flock, FlockArg, OFlag, OpenHow, ResolveFlag, openat, openat2, readlinkat, renameat};
 use nix::sys::stat::{FileStat, Mode, SFlag, fchmod, fstat, fstatat, mkdirat};
 use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, fsync, symlinkat, unlinkat};
+use rustix::fs::{RenameFlags, renameat_with};
 use serde_json::error::Category;
 
 use crate::budgets::json::{self, JsonRejection};
@@ -642,6 +643,26 @@ impl Tree {
         fsync(&from_parent).at(doing)
     }
 
+    /// Exchanges two names within the tree in one step, of which a power cut leaves all or nothing; both directories are synced. False if the
+    /// kernel or the file system cannot (renameat2(2)): nothing has changed then.
+    ///
+    /// # Errors
+    /// If either is not there or the exchange is refused.
+    pub fn exchange(&self, one: &Path, other: &Path) -> Result<bool> {
+        let doing = || self.doing("exchanging", one);
+        let (one_parent, one_name) = self.parent(one)?;
+        let (other_parent, other_name) = self.parent(other)?;
+        self.change().at(doing)?;
+        match renameat_with(&one_parent, one_name.as_os_str(), &other_parent, other_name.as_os_str(), RenameFlags::EXCHANGE) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) => return Ok(false),
+            Err(error) => return Err(Errno::from_raw(error.raw_os_error())).at(doing),
+        }
+        fsync(&other_parent).at(doing)?;
+        fsync(&one_parent).at(doing)?;
+        Ok(true)
+    }
+
     /// The names in a directory, sorted; empty if it is not there.
     ///
     /// # Errors
@@ -903,6 +924,20 @@ mod tests {
 
     /// A busy machine: of a link that leads over `..` the kernel could not say whether it stays inside while anything was renamed anywhere
     /// (openat2(2), EAGAIN), and what read it failed: a look at a node, and with it the operator's order to repair it.
+    #[test]
+    fn two_names_are_exchanged_in_one_step() {
+        let dir = tempfile::tempdir().unwrap();
+        let tree = Tree::open(dir.path()).unwrap();
+        let (one, other) = (Path::new("a/member"), Path::new("b"));
+        tree.create_dir_all(one, Attributes::mode(0o700)).unwrap();
+        tree.write(other, b"file", Attributes::mode(0o600)).unwrap();
+        assert!(tree.exchange(one, other).unwrap());
+        assert_eq!(std::fs::read(dir.path().join(one)).unwrap(), b"file");
+        assert!(dir.path().join(other).is_dir());
+        let missing = tree.exchange(one, Path::new("missing")).unwrap_err();
+        assert!(missing.to_string().contains("ENOENT"), "{missing}");
+    }
+
     #[test]
     fn what_others_rename_meanwhile_keeps_nobody_from_following_a_link() {
         let dir = tempfile::tempdir().unwrap();

@@ -144,8 +144,8 @@ impl Agent {
         }
     }
 
-    /// A node whose deletion was withdrawn is looked after again, where it has not left etcd's cluster yet.
-    fn stay(&mut self, deletion: &DeploymentRecord) -> Result<()> {
+    /// A node whose deletion was withdrawn or refused is looked after again, where it has not left etcd's cluster yet.
+    pub(super) fn stay(&mut self, deletion: &DeploymentRecord) -> Result<()> {
         if deletion.is_job() || deletion.action != "DELETE" || leave::has_left(&self.host.state)? {
             return Ok(());
         }

@@ -32,7 +32,8 @@ impl Agent {
                 UnrecordedEnd::Ended(id, done) => self.record_end_of_node(id, done),
                 UnrecordedEnd::NotBegun(deployment, error) => self.refuse(deployment, Code::of_trouble(error), error),
                 UnrecordedEnd::Sent(record, outcome) => {
-                    let recorded = self.ledger.journal.end_draft(record, outcome.as_ref().clone());
+                    let stays = if outcome.status != 0 { self.stay(record) } else { Ok(()) };
+                    let recorded = stays.and_then(|()| self.ledger.journal.end_draft(record, outcome.as_ref().clone()));
                     recorded.map(|()| self.ledger.store_result_of(&record.id))
                 }
             };
@@ -83,8 +84,10 @@ impl Agent {
     fn answer_deletion(&mut self, deployment: &Deployment, error: &Error) {
         let line = format!("the deletion of this node's deployment could not be recorded within {} s", DELETION_LIMIT.as_secs());
         let mut error = error.clone().context(line);
-        let asked = node::asked_of_node(&self.host.state, &self.host.root).unwrap_or_default();
-        let is_member = self.is_given_up(deployment) && asked.iter().any(|desired| desired.etcd.is_some());
+        // What cannot be read may be a member's.
+        let may_be_member = node::asked_of_node(&self.host.state, &self.host.root)
+            .map_or(true, |asked| asked.iter().any(|desired| desired.etcd.is_some()));
+        let is_member = self.is_given_up(deployment) && may_be_member;
         let is_kept = is_member && self.node_task.node.keeps_deletion();
         if is_kept {
             error = error.remedy(

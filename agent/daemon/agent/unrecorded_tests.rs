@@ -378,3 +378,30 @@ async fn a_node_whose_deletion_is_withdrawn_is_looked_after_again() {
         assert_eq!(agent.ledger.generations.current().unwrap().departed, departed, "{has_left}");
     }
 }
+
+/// Review: after a deletion that had begun was refused from memory nobody looked after the member.
+#[tokio::test]
+async fn a_node_whose_deletion_is_refused_from_memory_is_looked_after_again() {
+    let fake = Fake::start(vec![ok("")]).await;
+    let dir = tempfile::tempdir().unwrap();
+    let mut agent = open_at(dir.path(), &fake, &[]).await;
+    poll(&mut agent, &fake, &[master(&fake.base, "CREATE")]).await;
+    bring_up_ends(&mut agent).await;
+    poll(&mut agent, &fake, &[master(&fake.base, "CREATE")]).await;
+    agent.ledger.generations.depart(true).unwrap();
+    let before = fake.requests().len();
+    let overdue = Timestamp(agent.host.clock.now().0 - 6 * 60_000).rfc3339();
+    let mut deletion = master(&fake.base, "DELETE");
+    deletion["creation_time"] = json!(overdue);
+    let obstacle = Obstacle::at(dir.path(), &format!("deployments/{}.json", crate::digest::key_of("id-DELETE")));
+    for _ in 0..4 {
+        poll(&mut agent, &fake, &[deletion.clone()]).await;
+    }
+    let requests = fake.requests().split_off(before);
+    let heard: Vec<_> = requests.iter().filter(|request| request.starts_with("POST")).collect();
+    assert!(heard.len() == 1 && heard[0].contains("delete again"), "{heard:?}");
+    obstacle.goes();
+    poll(&mut agent, &fake, &[deletion.clone()]).await;
+    let record = agent.ledger.journal.get("id-DELETE").unwrap();
+    assert!(record.failed() && !agent.ledger.generations.current().unwrap().departed);
+}

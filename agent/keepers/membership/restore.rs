@@ -143,8 +143,9 @@ pub(crate) fn is_restored(root: &Tree, member: &RestoredMember) -> Result<bool> 
     Ok(matches!(data(root, ETCD_DATA)?, MemberData::Present(Some(ids)) if ids.cluster == cluster))
 }
 
-/// Puts what was unpacked in the place of the data, while etcd is stopped; where the data lies now, if there was any. Cut off in the middle, etcd
-/// has no data, which is there by other names: a member of a list does not start so, and one without a list starts empty.
+/// Puts what was unpacked in the place of the data, while etcd is stopped; where the data lies now, if there was any. Cut off in the middle, the
+/// data is the old or the new, and never none, with which a member without a list would start a cluster that is empty; only where the file
+/// system cannot exchange two names is there a moment without.
 ///
 /// # Errors
 /// If something cannot be renamed: the same once more goes on.
@@ -154,12 +155,19 @@ pub(crate) fn replace(root: &Tree, join: Option<&EtcdJoin>, unpacked: &Path, sta
     }
     let folder = Path::new(ETCD_DATA);
     let (member, aside) = (folder.join("member"), folder.join(format!("member.replaced-{stamp}")));
-    let is_there = root.facts(&member)?.is_some();
-    if is_there {
-        root.rename(&member, &aside)?;
+    let unpacked = unpacked.join("member");
+    if root.facts(&member)?.is_none() {
+        root.rename(&unpacked, &member)?;
+        return Ok(None);
     }
-    root.rename(&unpacked.join("member"), &member)?;
-    Ok(is_there.then_some(aside))
+    // The next run removes what is unpacked: the old data must not be there, not even for a moment.
+    root.rename(&unpacked, &aside)?;
+    if !root.exchange(&aside, &member)? {
+        root.rename(&aside, &unpacked)?;
+        root.rename(&member, &aside)?;
+        root.rename(&unpacked, &member)?;
+    }
+    Ok(Some(aside))
 }
 
 /// What is to be typed so that the others join the new cluster, a line each: first all members of the old one end, so that nobody who joins
@@ -216,14 +224,20 @@ mod tests {
 
     #[test]
     fn data_is_replaced_once_and_what_was_there_is_kept_wherever_it_is_cut_off() {
+        let stage_one = |tree: &Tree, folder: &str| {
+            let folder = Path::new(ETCD_DATA).join(folder);
+            tree.create_dir_all(&folder, Attributes::mode(0o700)).unwrap();
+            tree.write(&folder.join("of"), folder.to_str().unwrap().as_bytes(), Attributes::mode(0o600)).unwrap();
+        };
+        let stage_new = |tree: &Tree| {
+            stage_one(tree, "restoring/member");
+            Path::new(ETCD_DATA).join("restoring")
+        };
         let stage = || {
             let dir = tempfile::tempdir().unwrap();
             let tree = Tree::open(dir.path()).unwrap();
-            for folder in ["member", "restoring/member"] {
-                let folder = Path::new(ETCD_DATA).join(folder);
-                tree.create_dir_all(&folder, Attributes::mode(0o700)).unwrap();
-                tree.write(&folder.join("of"), folder.to_str().unwrap().as_bytes(), Attributes::mode(0o600)).unwrap();
-            }
+            stage_one(&tree, "member");
+            stage_new(&tree);
             (dir, tree)
         };
         let unpacked = Path::new(ETCD_DATA).join("restoring");
@@ -236,11 +250,13 @@ mod tests {
             let cut = Tree::open(dir.path()).unwrap().breaking_after(changes).unwrap();
             let first = replace(&cut, None, &unpacked, "1");
             assert_eq!(first.is_ok(), changes == 2, "{changes}");
+            assert_eq!(of(&tree, "member"), Some(changes == 2), "{changes}: there is data whenever the power fails");
             if first.is_err() {
-                replace(&tree, None, &unpacked, "2").unwrap();
+                let again = stage_new(&tree);
+                replace(&tree, None, &again, "2").unwrap();
             }
             assert_eq!(of(&tree, "member"), Some(true));
-            let aside = if changes == 0 { "member.replaced-2" } else { "member.replaced-1" };
+            let aside = if changes == 2 { "member.replaced-1" } else { "member.replaced-2" };
             assert_eq!(of(&tree, aside), Some(false), "{changes}");
         }
     }
