@@ -98,7 +98,10 @@ impl DriftFacts {
         if differences.is_empty() {
             return DriftVerdict::Same { drifted: tried.holds && tried.failed, repaired: tried.failed && !tried.holds };
         }
-        DriftVerdict::Differs { differences, repairs: self.repairs && !tried.holds && !repairs.is_empty(), rest }
+        // A restart that is noted and not done is the agent's own work that was cut off, e.g. a renewal of certificates.
+        let is_unfinished = repairs.iter().all(Cause::is_effect);
+        let repairs = (self.repairs || is_unfinished) && !tried.holds && !repairs.is_empty();
+        DriftVerdict::Differs { differences, repairs, rest }
     }
 }
 
@@ -161,8 +164,10 @@ mod tests {
     #[test]
     fn what_differs_is_reported_and_put_back_where_drift_says_so() {
         let (a, foreign) = (ours("a"), theirs());
+        let unfinished = Cause::new(CauseKind::Effect, "u", "", "u".to_owned());
         let (one, other) = ([a.clone()], [foreign.clone()]);
-        let all = [a.clone(), foreign.clone()];
+        let (all, cut_off) = ([a.clone(), foreign.clone()], [foreign.clone(), unfinished.clone()]);
+        let beside = [a.clone(), unfinished.clone()];
         let hint = "no certificate is renewed until this is fixed";
         let same = |drifted, repaired| DriftVerdict::Same { drifted, repaired };
         let differs = |differences: &[&str], repairs, rest| DriftVerdict::Differs {
@@ -176,6 +181,9 @@ mod tests {
             ("nothing found, and the pause lasts", &[], &[], DUE, true, RESTS, None, same(true, false)),
             ("drift", &one, &[], Due::Nothing, true, FRESH, None, differs(&["a"], true, false)),
             ("drift that is only reported", &one, &[], Due::Nothing, false, FRESH, None, differs(&["a"], false, false)),
+            ("a restart was cut off", &cut_off, &[], Due::Nothing, false, FRESH, None, differs(&["theirs", "u"], true, true)),
+            ("and failed a moment ago", &cut_off[1..], &[], Due::Nothing, false, RESTS, None, differs(&["u"], false, false)),
+            ("beside drift it waits", &beside, &[], Due::Nothing, false, FRESH, None, differs(&["a", "u"], false, false)),
             ("and keeps a renewal waiting", &one, &[], DUE, false, FRESH, None, differs(&["a", hint], false, false)),
             ("a repair failed a moment ago", &one, &[], Due::Nothing, true, RESTS, None, differs(&["a"], false, false)),
             ("another tool writes it", &one, &one, Due::Nothing, true, FRESH, None, differs(&["a"], false, true)),

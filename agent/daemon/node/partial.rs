@@ -3,6 +3,7 @@
 //! serves nobody any more.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
 use serde_json::Value;
 
@@ -14,6 +15,7 @@ use crate::deploy::Reference;
 use crate::desired::{Dependency, Desired, Unit};
 use crate::error::Result;
 use crate::error::remedy::Remedy;
+use crate::files::Attributes;
 use crate::keepers::certificates::{CertificateInspection, Due, due, first_end};
 use crate::kubernetes::NodeSpec;
 use crate::report::{Code, Event, Phase};
@@ -21,6 +23,9 @@ use crate::systemd::Systemd;
 
 /// What is listed of it.
 const LIMIT: usize = 2000;
+/// There while expired certificates are renewed: one that is killed behind the first file has units left to restart, and nothing that has
+/// expired. Below /run, as the notes of those restarts: a boot starts every unit anew.
+const UNFINISHED: &str = "/run/heat-node-agent/expired-renewal";
 
 /// The same node with nothing but its certificates, its files that are as they should be, and its units that read certificates and run, or
 /// have failed for want of one: what an update left undone stays undone.
@@ -85,9 +90,10 @@ impl Node {
         let Some(inspection) = self.inspect_machine(desired, &volumes, systemd, generation).await? else { return Ok(true) };
         let (is_whole, is_unhealthy) = (!inspection.is_arriving, inspection.is_unhealthy);
         let seen = inspection.certificates.as_deref();
-        if seen.is_some_and(|seen| due(seen, desired, self.host.clock.now()) == Due::Expired) {
+        let is_expired = seen.is_some_and(|seen| due(seen, desired, self.host.clock.now()) == Due::Expired);
+        if is_expired || self.host.root.facts(Path::new(UNFINISHED))?.is_some() {
             let alone = expired_alone(desired, &inspection.found, systemd).await?;
-            self.renew_expired(spec, &alone, generation).await;
+            self.renew_expired(spec, &alone, generation).await?;
         }
         let UpdateRemains { left, news } = self.remembered.separate_remains(generation, inspection.found, is_whole)?;
         let emit = |code, message, causes: &[Cause]| {
@@ -104,11 +110,16 @@ impl Node {
         Ok(is_unhealthy || !news.is_empty())
     }
 
-    async fn renew_expired(&self, spec: &NodeSpec, alone: &Desired, generation: u64) {
+    async fn renew_expired(&self, spec: &NodeSpec, alone: &Desired, generation: u64) -> Result<()> {
         let reason = TouchReason { generation, ordered: None, renews: true, drifted: true, beside: drift::digest(&[]) };
-        if !self.pause.holds(reason) {
-            self.put_back(spec, alone, reason, &[]).await;
+        if self.pause.holds(reason) {
+            return Ok(());
         }
+        self.host.root.write(Path::new(UNFINISHED), b"", Attributes::mode(0o600))?;
+        if self.put_back(spec, alone, reason, &[]).await {
+            self.host.root.remove(Path::new(UNFINISHED))?;
+        }
+        Ok(())
     }
 
     /// What a renewal that is due waits for, which is reported: the node may run well for months, and would fail at the end of a
