@@ -808,14 +808,21 @@ impl Outbox {
         }
         let body = self.body(entry)?.ok_or_else(|| Error::permanent("the stored signal is gone from the disk"))?;
         let mut kept = QueuedSignal { withdrawn: true, since: self.clock.moment(), ..entry.clone() };
-        // In memory first: where it cannot be written, its file is still what it was.
+        // Kept in memory even where that fails: its file is still what it was then.
         let stored = self.store(&mut kept, body);
         let mut withdrawn = self.withdrawn.borrow_mut();
         withdrawn.insert(kept.key.clone(), kept);
         while withdrawn.len() > WITHDRAWN {
             let Some(oldest) = withdrawn.values().min_by_key(|entry| entry.created).map(|entry| entry.key.clone()) else { break };
-            self.state.remove(&path_of(&oldest))?;
-            withdrawn.remove(&oldest);
+            if let Err(error) = self.state.remove(&path_of(&oldest)) {
+                return stored.and(Err(error));
+            }
+            if let Some(gone) = withdrawn.remove(&oldest) {
+                let line = format!("the signal to {} was dropped", gone.destination.shown());
+                let cause =
+                    format!("Heat does not list its deployment, and {WITHDRAWN} newer ones are kept should it list theirs again");
+                self.report.emit(gone.event(Code::SignalSuperseded, line).cause(cause));
+            }
         }
         stored
     }

@@ -194,6 +194,12 @@ fn of_what_is_kept_for_later_there_is_a_bound_and_an_end() {
     }
     let files = || dir.path().join(DIRECTORY).read_dir().unwrap().count();
     assert_eq!((files(), outbox.withdrawn.borrow().contains_key("deployment 002")), (WITHDRAWN, false));
+    let dropped = report
+        .events()
+        .iter()
+        .filter(|event| event.cause.as_ref().is_some_and(|why| why.contains("newer ones are kept")))
+        .count();
+    assert_eq!(dropped, 3, "nothing goes in silence");
     clock.advance(LIFE);
     let (expired, done) = received(&outbox, &MetadataView::default()).take_back();
     done.unwrap();

@@ -34,7 +34,7 @@ const UNPACKED: &str = "restoring";
 /// A member without others is healthy as soon as it has read its data, of 8 GB at most.
 const HEALTH_LIMIT: Duration = patience(Duration::from_mins(5));
 const LOOK_PAUSE: Duration = Duration::from_secs(1);
-/// Who runs it again.
+/// The remedy of each step that can be resumed.
 const AGAIN: &str = "run it again with the same file: it goes on where it was interrupted";
 
 /// What the command line says.
@@ -125,13 +125,18 @@ impl Restore<'_> {
         }
         if !wanted.new_cluster {
             return Err(Error::refused(format!(
-                "all that etcd was told after revision {revision} would be given up, and other members would have to join anew"
+                "everything written to etcd after revision {revision} would be lost, and other members would have to join again"
             ))
             .remedy("pass --new-cluster to confirm; --dry-run lists what would be done"));
         }
         self.carry_out(begun, revision).await.map_err(|error| {
-            let remedy = error.suggested_remedy().map_or_else(|| AGAIN.to_owned(), |own| format!("{own}; then {AGAIN}"));
-            error.remedy(remedy).context("restoring etcd")
+            let error = if matches!(state.facts(Path::new(MARKER)), Ok(None)) {
+                error
+            } else {
+                let remedy = error.suggested_remedy().map_or_else(|| AGAIN.to_owned(), |own| format!("{own}; then {AGAIN}"));
+                error.remedy(remedy)
+            };
+            error.context("restoring etcd")
         })
     }
 
@@ -170,7 +175,10 @@ impl Restore<'_> {
             // To verify and to unpack took minutes, in which others may have come up.
             if let Err(refusal) = self.permitted(has_begun).await {
                 root.remove_dir_all(&unpacked)?;
-                state.remove(Path::new(MARKER))?;
+                // One that was cut off has stopped the agent: only its marker knows that.
+                if !has_begun {
+                    state.remove(Path::new(MARKER))?;
+                }
                 return Err(refusal);
             }
         }

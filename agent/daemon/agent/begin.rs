@@ -254,8 +254,8 @@ impl Agent {
         let current = self.ledger.generations.current().filter(is_applying).filter(|_| !self.node_task.bring_up.is_busy())?;
         self.node_task.node.interrupted_rollback(current.number, &current.deployment).ok().flatten()?;
         let deployment = Deployment::parse(&current.entry).ok().flatten()?;
-        // Whether the machine has room for the update is no question any more.
-        let plan = self.understood(&deployment).ok()?;
+        // Whether the machine has room for the update, and the image permits it, is no question any more.
+        let plan = node::understand(&deployment, &self.node_task.node.facts(), &ImagePolicy::everything()).ok()?;
         Some((deployment, plan))
     }
 
@@ -520,7 +520,13 @@ impl Agent {
         if deployment.group == "kubernetes-node" {
             self.ledger.store_wait(deployment, self.node_task.node.wait_failure(deployment, code, error).as_ref())?;
         }
-        self.ledger.register(deployment, self.ledger.journal.get(&deployment.id).map(|record| record.state))?;
+        let before = self.ledger.journal.get(&deployment.id).map(|record| record.state);
+        self.ledger.register(deployment, before)?;
+        let has_ended = self.ledger.journal.get(&deployment.id).is_some_and(|record| record.state > DeploymentState::Running);
+        if before.is_none() && has_ended {
+            // The tools that this agent replaces have run it: what it came to is Heat's.
+            return Ok(());
+        }
         let why = reason(&self.host.report, code, error);
         self.ledger.reject_generation(&deployment.id, &why)?;
         self.ledger.journal.finish(&deployment.id, DeploymentOutcome::refused(why))?;

@@ -299,8 +299,7 @@ impl Agent {
         if self.ledger.outbox.is_empty() {
             return;
         }
-        // Orders wait for what is on its way, so nothing new goes before them.
-        if !self.ledger.sending.is_empty() && is_any_waiting(&self.host.state) {
+        if self.waits_for_orders() {
             return;
         }
         self.ledger.outbox.receive(self.view());
@@ -311,6 +310,11 @@ impl Agent {
             return;
         }
         self.ledger.sending.extend(self.ledger.outbox.start());
+    }
+
+    /// Orders wait for what is on its way, so nothing new goes before them.
+    pub(super) fn waits_for_orders(&self) -> bool {
+        !self.ledger.sending.is_empty() && is_any_waiting(&self.host.state)
     }
 
     pub(super) fn sent(&mut self, (dispositions, kept): Sent) {

@@ -604,6 +604,24 @@ async fn what_the_file_said_before_is_forgotten_with_its_signal_and_may_be_asked
     assert!(ids[0] == ids[1] && ids[1] != ids[2] && ids[2] != ids[3] && ids[0] == ids[3], "{ids:?}");
 }
 
+/// Review: what the replaced tools had run was refused, and Heat heard of a failure, where this image does not permit its group.
+#[tokio::test]
+async fn what_was_run_before_is_not_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let tree = Tree::open(dir.path()).unwrap();
+    tree.create_dir_all(Path::new("deployed"), Attributes::mode(0o700)).unwrap();
+    for name in ["id-old.json", "id-old.notify.json"] {
+        tree.write(&Path::new("deployed").join(name), b"{}", Attributes::mode(0o600)).unwrap();
+    }
+    let both = json!({"deployments": [deployment("old", &[]), deployment("new", &[])]});
+    let (agent, report) = open_with(dir.path(), BOOT, &both, NodeSource::Deployment).await;
+    let (events, records) = run(agent, report).await;
+    let mut failed: Vec<_> = records.iter().map(|record| (record.name.as_str(), record.failed())).collect();
+    failed.sort_unstable();
+    assert_eq!(failed, [("new", true), ("old", false)], "{records:?}");
+    assert_eq!(events.iter().filter(|event| event.code == Code::DeploymentForbidden).count(), 1);
+}
+
 #[tokio::test]
 async fn where_the_file_configures_the_node_heat_hears_so_of_its_own_deployment() {
     let dir = tempfile::tempdir().unwrap();

@@ -97,14 +97,13 @@ impl Disk {
         let mut shed = BTreeSet::new();
         let bounded = self.remove_oldest(&mut shed, kept);
         // In one pass over the directory, and whatever else went wrong: it is counted as gone.
-        script::forget(&kept.host.root, &shed.iter().cloned().collect::<Vec<_>>())?;
-        bounded?;
+        let forgotten = script::forget(&kept.host.root, &shed.iter().cloned().collect::<Vec<_>>());
         if !shed.is_empty() {
             let line = format!("the output of {} deployments was removed, {} KiB", shed.len(), (before - self.sum) / 1024);
             let cause = format!("deployments may keep {} KiB on disk", JOBS_DISK / 1024);
             kept.host.report.emit(Event::new(Code::OutputsRemoved, line).phase(Phase::Deploy).cause(cause));
         }
-        Ok(())
+        forgotten.map(drop).and(bounded)
     }
 
     /// Removes what the oldest ended deployments left; whose, beside what lies outside of the state. Results that Heat may ask for

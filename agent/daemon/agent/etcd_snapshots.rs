@@ -31,8 +31,8 @@ pub(in crate::daemon) struct EtcdSnapshots {
     task: BackgroundTask<(), Result<Vec<Snapshot>>>,
     /// Of which member, for a generation and how much of it there is.
     member: Option<((u64, AppliedExtent), Option<EtcdMember>)>,
-    /// Those that are there, once it was looked.
-    kept: Option<Vec<Snapshot>>,
+    /// Whether the first pause was chosen, by what was there then.
+    has_begun: bool,
     /// Since the newest try, or the agent's start, and how long it rests.
     since: Stopwatch,
     pause: Duration,
@@ -48,7 +48,7 @@ impl EtcdSnapshots {
             programs,
             task: BackgroundTask::default(),
             member: None,
-            kept: None,
+            has_begun: false,
             since,
             pause: Duration::ZERO,
             pauses: PAUSES,
@@ -56,9 +56,14 @@ impl EtcdSnapshots {
         }
     }
 
-    /// As `status` shows them.
+    /// As `status` shows them; nothing where there is no member to take one of.
     pub(in crate::daemon) fn status(&self) -> Option<EtcdSnapshotsStatus> {
-        shown(self.kept.as_deref().unwrap_or_default(), self.failure.as_ref())
+        self.member.as_ref()?.1.as_ref()?;
+        // The directory itself: `etcd snapshot` and operators take and remove some, too.
+        match kept(&self.host.root, self.host.clock.now()) {
+            Ok(kept) => shown(&kept, self.failure.as_ref()),
+            Err(error) => shown(&[], Some(self.failure.as_ref().unwrap_or(&error))),
+        }
     }
 
     /// How long until one is taken; nothing where there is nothing to take one of, or one is being taken.
@@ -77,11 +82,12 @@ impl EtcdSnapshots {
         let about = (reference.generation, reference.extent);
         if self.member.as_ref().is_none_or(|(of, _)| *of != about) {
             let member = node.etcd_on_volume(reference).filter(|member| !member.keeps_v2);
-            if member.is_some() && self.kept.is_none() {
+            if member.is_some() && !self.has_begun {
                 let now = self.host.clock.now();
+                // Where they cannot be read the first try says why.
                 let found = kept(&self.host.root, now).unwrap_or_default();
                 self.pause = first_pause(found.last(), now, interval);
-                self.kept = Some(found);
+                self.has_begun = true;
             }
             self.member = Some((about, member));
         }
@@ -116,12 +122,9 @@ impl EtcdSnapshots {
                     let line = format!("took snapshot {} of etcd; {} are kept", newest.name(), all.len());
                     self.host.report.emit(Event::new(Code::EtcdSnapshotTaken, line).step(STEP));
                 }
-                self.kept = Some(all);
             }
             Err(error) => {
                 self.pause = self.pauses.next_pause().min(interval);
-                // Room was made for it all the same.
-                self.kept = kept(&self.host.root, self.host.clock.now()).ok().or(self.kept.take());
                 if self.failure.as_ref().is_none_or(|before| before.cause() != error.cause()) {
                     let event = Event::new(Code::EtcdSnapshotFailed, "no snapshot of etcd could be taken").step(STEP);
                     self.host.report.emit(event.next_try(self.pause).error(&error));
@@ -170,11 +173,28 @@ mod tests {
         }
         assert_eq!(pauses, [5, 10, 20, 40, 60, 60]);
         assert_eq!(told(&all, Code::EtcdSnapshotFailed), 2);
+        assert_eq!(all.status(), None, "there is no member, and nothing wrong with its snapshots");
+        let access = crate::desired::EtcdAccess { endpoint: "http://127.0.0.1:2379".to_owned(), identity: None };
+        let own = EtcdMember {
+            access,
+            peer: "http://127.0.0.1:2380".to_owned(),
+            peer_identity: None,
+            is_single: true,
+            name: "m".to_owned(),
+            keeps_v2: false,
+        };
+        all.member = Some(((1, AppliedExtent::Whole), Some(own)));
         assert_eq!(all.status().unwrap().wrong.as_deref(), Some("no space"));
         let taken = Snapshot { taken: Timestamp(1_772_366_400_000), revision: 5, bytes: 9 };
+        let directory = std::path::Path::new(crate::keepers::etcd_snapshots::DIRECTORY);
+        all.host.root.create_dir_all(directory, crate::files::Attributes::mode(0o700)).unwrap();
+        all.host.root.write(&directory.join(taken.name()), b"123456789", crate::files::Attributes::mode(0o600)).unwrap();
         all.record(Ok(vec![taken]));
         let status = all.status().unwrap();
-        assert_eq!((status.kept, status.wrong, all.pause), (1, None, Duration::from_hours(12)));
+        assert_eq!((status.kept, status.bytes, status.wrong, all.pause), (1, 9, None, Duration::from_hours(12)));
+        // Who takes one by hand, or removes one, is no news to anybody.
+        all.host.root.remove_dir_all(directory).unwrap();
+        assert_eq!(all.status(), None);
         all.record(Err(Error::transient("no space")));
         assert_eq!((told(&all, Code::EtcdSnapshotFailed), told(&all, Code::EtcdSnapshotTaken), all.pause.as_secs()), (3, 1, 300));
     }

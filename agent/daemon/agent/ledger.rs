@@ -277,7 +277,8 @@ impl Ledger {
         self.journal.forget(id)
     }
 
-    /// Nothing of a deployment without a record is sent. What is on its way has left the outbox already.
+    /// Nothing of a deployment without a record is sent. While signals are on their way nothing is withdrawn: what Heat does not list is
+    /// superseded before its next try.
     pub(super) fn forget_signals(&self, id: &str) -> Result<()> {
         if self.sending.is_empty() { self.outbox.withdraw(id) } else { Ok(()) }
     }

@@ -76,6 +76,7 @@ impl Agent {
             }
             self.turn().await;
         }
+        self.finish_sending().await;
         self.publish();
         let listed = ids(self.collector.snapshot());
         let failed = self.ledger.journal.all().iter().any(|record| record.failed() && listed.contains(&record.id));
@@ -138,7 +139,7 @@ impl Agent {
     pub(super) async fn turn(&mut self) {
         let node = Rc::clone(&self.node_task.node);
         // In trouble nothing is begun before its end: what is due would only spin.
-        let due = self.ledger.outbox.due();
+        let due = self.ledger.outbox.due().filter(|_| !self.waits_for_orders());
         let unstored = self.ledger.unstored.remaining();
         let wake = self.trouble.remaining().or_else(|| [due, unstored].into_iter().flatten().min());
         let watchdog = Notify::interval();

@@ -54,10 +54,12 @@ impl Node {
         // A file that another tool writes stays as that tool wants it. Certificates are renewed in their own time.
         let without_contested = || renewal::none(renewal::leaving(desired, contested));
         match facts.first(tried) {
-            FirstAction::Order => return Ok(!self.put_back(spec, &without_contested(), reason, repairs).await),
+            FirstAction::Order => {
+                return Ok(!self.put_back(spec, &without_contested(), reason, repairs).await || facts.has_left_over());
+            }
             FirstAction::Renewal { stays, repairs } => {
                 if let Some(succeeded) = self.renew(spec, &renewal::leaving(desired, &stays), reason, &repairs, due).await {
-                    return Ok(!succeeded);
+                    return Ok(!succeeded || !stays.is_empty() || facts.has_left_over());
                 }
             }
             FirstAction::Nothing => {}

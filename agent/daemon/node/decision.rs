@@ -84,15 +84,19 @@ impl DriftFacts {
         }
     }
 
+    /// Whether the node differs whatever is put back.
+    pub(super) fn has_left_over(&self) -> bool {
+        self.is_unhealthy || self.found.iter().any(Cause::is_foreign) || !self.sorted.contested.is_empty()
+    }
+
     /// `too_small`: volumes that could not be grown, which nothing that is put back makes larger.
     pub(super) fn verdict(&self, tried: LastAttempt, too_small: Vec<String>) -> DriftVerdict {
-        let SortedCauses { contested, repairs } = &self.sorted;
+        let repairs = &self.sorted.repairs;
         let mut differences: Vec<String> = self.found.iter().map(|cause| cause.text.clone()).collect();
         if self.due.is_now() && !repairs.is_empty() && !self.repairs {
             differences.push("no certificate is renewed until this is fixed".to_owned());
         }
-        let is_left = self.is_unhealthy || self.found.iter().any(Cause::is_foreign) || !contested.is_empty();
-        let rest = is_left || !too_small.is_empty();
+        let rest = self.has_left_over() || !too_small.is_empty();
         differences.extend(too_small);
         // What is left of a plan then (unit files that systemd is to read again) changes nothing that runs.
         if differences.is_empty() {
@@ -195,6 +199,8 @@ mod tests {
             let facts = facts(found, contested, due, repairs);
             assert_eq!(facts.verdict(tried, small.map(str::to_owned).into_iter().collect()), expected, "{why}");
         }
+        assert!(!facts(&one, &[], Due::Nothing, true).has_left_over() && facts(&one, &one, Due::Nothing, true).has_left_over());
+        assert!(facts(&other, &[], Due::Nothing, true).has_left_over());
         let unhealthy = DriftFacts { is_unhealthy: true, ..facts(&one, &[], Due::Nothing, true) };
         assert_eq!(unhealthy.verdict(FRESH, Vec::new()), differs(&["a"], true, true), "its other problems are not put back");
     }

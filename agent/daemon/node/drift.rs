@@ -156,6 +156,13 @@ struct RepairRecord {
     at: Timestamp,
 }
 
+impl RepairRecord {
+    /// One of a time to come was made by a clock that was wrong: it holds nothing off until then.
+    fn is_recent(&self, now: Timestamp) -> bool {
+        Duration::from_millis(now.0.abs_diff(self.at.0)) < DAY
+    }
+}
+
 impl DriftRecord {
     /// Reads it; one that cannot be understood is quarantined and logged.
     pub(in crate::daemon) fn open(state: &Tree, report: &Report) -> Result<Self> {
@@ -214,7 +221,7 @@ impl DriftRecord {
             return false;
         }
         self.repairs.iter().filter(|repair| repair.what == cause.what).any(|repair| {
-            let is_recent = now.since(repair.at) < DAY;
+            let is_recent = repair.is_recent(now);
             (repair.state == cause.state && (is_recent || repair.is_file)) || (repair.times >= REPAIRS_PER_DAY && is_recent)
         })
     }
@@ -223,7 +230,7 @@ impl DriftRecord {
     pub(in crate::daemon) fn repaired(&mut self, causes: &[Cause], now: Timestamp) {
         for cause in causes.iter().filter(|cause| matches!(cause.kind, CauseKind::File | CauseKind::State)) {
             let before = self.repairs.iter().position(|repair| repair.what == cause.what).map(|place| self.repairs.remove(place));
-            let times = before.filter(|repair| now.since(repair.at) < DAY).map_or(0, |repair| repair.times);
+            let times = before.filter(|repair| repair.is_recent(now)).map_or(0, |repair| repair.times);
             self.repairs.push(RepairRecord {
                 what: cause.what.clone(),
                 state: cause.state.clone(),
@@ -478,6 +485,16 @@ mod tests {
         assert_eq!(inspection(3, &[&written], true), is("/etc/x a", ""));
         assert!(record.forget_left() && !record.forget_left());
         assert_eq!(record.separate_remains(3, vec![written], true).0.left.len(), 1);
+    }
+
+    /// Attack: what was put back while the clock showed a later year was left alone until then.
+    #[test]
+    fn a_repair_by_a_clock_that_was_ahead_holds_nothing_off() {
+        let (wrong, mut record) = (Timestamp(20 * 365 * 86_400_000), DriftRecord::default());
+        let unit = Cause::new(CauseKind::State, "etcd.service", "inactive", String::new());
+        record.repaired(std::slice::from_ref(&unit), wrong);
+        assert!(record.holds(&unit, wrong) && record.holds(&unit, Timestamp(wrong.0 - 1)), "a second is no other day");
+        assert!(!record.holds(&unit, Timestamp(1)));
     }
 
     #[test]

@@ -67,9 +67,12 @@ impl Remembered {
             Some(record) => record,
             none => none.insert(DriftRecord::open(&self.host.state, &self.host.report)?),
         };
-        let (answer, changed) = ask(record)?;
+        // What cannot be written is asked again by the next look, which must not find it known.
+        let mut next = record.clone();
+        let (answer, changed) = ask(&mut next)?;
         if changed {
-            record.write(&self.host.state)?;
+            next.write(&self.host.state)?;
+            *record = next;
         }
         Ok(answer)
     }

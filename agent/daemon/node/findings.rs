@@ -39,6 +39,8 @@ pub(super) struct FindingHistory {
     last: Vec<Finding>,
     pub(super) reported_once: ReportedOnce<Finding>,
     repaired: Vec<(String, Timestamp)>,
+    /// Something was reported, and nothing of its end yet.
+    was_reported: bool,
 }
 
 impl FindingHistory {
@@ -51,8 +53,9 @@ impl FindingHistory {
     pub(super) fn take(&mut self, found: Vec<Finding>, repair: bool, now: Timestamp) -> Vec<RouteAction> {
         let confirmed: Vec<Finding> = found.iter().filter(|finding| self.last.contains(finding)).cloned().collect();
         // One of several causes that went says nothing of the others.
-        let has_recovered = found.is_empty() && !self.reported_once.reported().is_empty();
+        let has_recovered = found.is_empty() && self.was_reported;
         let mut effects: Vec<RouteAction> = self.reported_once.news(&confirmed).into_iter().map(RouteAction::Report).collect();
+        self.was_reported = !has_recovered && (self.was_reported || !effects.is_empty());
         effects.extend(has_recovered.then_some(RouteAction::Recovered));
         self.repaired.retain(|(_, at)| now.since(*at) < REPAIRED_FOR);
         let rests = self.repaired.iter().any(|(_, at)| now.since(*at) < BETWEEN_REPAIRS);
@@ -116,6 +119,13 @@ mod tests {
             none(),
         ];
         assert_eq!(effects, expected);
+    }
+
+    #[test]
+    fn the_end_is_reported_although_another_thing_was_seen_once_before_it() {
+        let (a, b) = ([missing("a")], [missing("b")]);
+        let effects = looks(&mut FindingHistory::default(), false, &[&a, &a, &b, &[], &[]]);
+        assert_eq!(effects[3..], [vec![RouteAction::Recovered], Vec::new()]);
     }
 
     #[test]

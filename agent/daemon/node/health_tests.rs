@@ -226,6 +226,11 @@ fn components_are_the_units_that_run_and_gates_that_speak_for_none_of_them() {
     other.gates.drain(2..4);
     health.begin(&other, Timestamp(2));
     assert_eq!(names(&health).len(), 3);
+    // And one that has it again: nobody knows how it is before it was measured.
+    health.begin(&node(), Timestamp(3));
+    assert!(names(&health).is_empty());
+    health.complete();
+    assert_eq!(names(&health), expected);
 }
 
 #[test]

@@ -576,11 +576,11 @@ impl Node {
         let rendered = kubernetes::render(&previous.spec, &self.facts()).map_err(Error::from);
         let rendered = rendered.map(|desired| previous.desired = desired);
         let begun = rendered.and_then(|()| self.begin_restoring(previous, after, failure, generation, deployment));
-        // Once it is on disk: what is reported as begun is finished, whenever the agent is killed.
-        let line = format!("rolling the node back to generation {number}, because generation {generation} failed");
-        self.host.report.emit(event(Code::RollbackBegun, number, line).phase(Phase::Units).cause(&failure.cause));
         let result = match begun {
             Ok(retired) => {
+                // It is on disk: what is reported as begun is finished, whenever the agent is killed.
+                let line = format!("rolling the node back to generation {number}, because generation {generation} failed");
+                self.host.report.emit(event(Code::RollbackBegun, number, line).phase(Phase::Units).cause(&failure.cause));
                 let deadline = for_rollback(running.elapsed(), deadline);
                 let reached = self.reach(previous, retired, deadline, deployment).await;
                 reached.map_err(|failure| (format!("{}: {}", failure.doing(), failure.cause), RollbackEnd::OtherCause))

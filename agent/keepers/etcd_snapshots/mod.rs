@@ -178,7 +178,7 @@ impl SnapshotKeeper<'_> {
     /// Takes one into the directory, and removes the oldest beyond so many; those that are there then.
     ///
     /// # Errors
-    /// If none could be taken: those that were there are still.
+    /// If none could be taken; the oldest of those that were there may have been removed to make room.
     pub(crate) async fn take(&self, most: usize) -> Result<Vec<Snapshot>> {
         self.try_to_take(most).await.map_err(|error| error.context("taking a snapshot of etcd"))
     }
@@ -220,9 +220,11 @@ impl SnapshotKeeper<'_> {
     /// # Errors
     /// If it could not be taken: there is no such file then.
     pub(crate) async fn take_to(&self, file: &Path) -> Result<u64> {
-        if self.root.facts(file)?.is_some() {
-            return Err(Error::refused(format!("{} is there already", file.display())).remedy("name another file"));
-        }
+        let refuse_existing = || match self.root.facts(file)? {
+            Some(_) => Err(Error::refused(format!("{} is there already", file.display())).remedy("name another file")),
+            None => Ok(()),
+        };
+        refuse_existing()?;
         let (Some(directory), Some(name)) = (file.parent(), file.file_name().and_then(|name| name.to_str())) else {
             return Err(Error::refused(format!("{} is no path of a file", file.display())));
         };
@@ -233,7 +235,13 @@ impl SnapshotKeeper<'_> {
             return Err(no_space(directory, space, size));
         }
         let (revision, _) = self.save(directory, &prefix).await?;
-        self.root.rename(&directory.join(format!("{prefix}{UNVERIFIED}")), file)?;
+        let taken = directory.join(format!("{prefix}{UNVERIFIED}"));
+        // That took minutes.
+        if let Err(refusal) = refuse_existing() {
+            self.root.remove(&taken)?;
+            return Err(refusal);
+        }
+        self.root.rename(&taken, file)?;
         Ok(revision)
     }
 
@@ -283,7 +291,7 @@ fn no_space(directory: &Path, space: Space, size: u64) -> Error {
     .remedy("extend the volume, free space there, or turn snapshots off: [etcd] snapshot_interval = 0")
 }
 
-/// Verifies a file, which names the revision; then makes of it the data of a member that is the only one of a new cluster.
+/// Verifies a snapshot; its revision.
 ///
 /// # Errors
 /// If it is no snapshot, or has been changed: the directory is not to be used then.

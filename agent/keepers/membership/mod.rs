@@ -31,7 +31,7 @@ use crate::concurrent::all;
 use crate::converge::etcd::Etcd;
 use crate::converge::{EtcdMembership, MemberChange, MemberSituation, MemberStep};
 use crate::desired::{ClientIdentity, EtcdAccess, EtcdJoin, removed_data};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::files::{Attributes, Tree};
 use crate::http::Http;
 use crate::network::flannel::Api;
@@ -98,8 +98,14 @@ impl EtcdMembership for Http {
         }
         let changing = change_locked(self, root, join, situation, &etcd, change);
         let done = self.clock().limit(CHANGE_LIMIT, changing).await;
-        // Between removal and addition nobody else has its turn: of the members that are left each may be needed.
-        if !matches!((&done, change), (Some(Ok(true)), MemberChange::Remove(_))) {
+        // Between removal and addition nobody else has its turn: of the members that are left each may be needed. One whose answer is lost
+        // may have been carried out.
+        let may_be_removed = match &done {
+            Some(Ok(is_done)) => *is_done,
+            Some(Err(error)) => error.kind() == ErrorKind::Transient,
+            None => true,
+        };
+        if !(may_be_removed && matches!(change, MemberChange::Remove(_))) {
             // A lock that cannot be given back ends with its life; what was changed is changed all the same.
             drop(etcd.remove(Api::V3, KEY, &holder).await);
         }
