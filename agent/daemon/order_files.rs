@@ -14,6 +14,7 @@ use super::node::check_rollback;
 use crate::budgets::json;
 use crate::clock::Timestamp;
 use crate::collect::Entries;
+use crate::converge::pending_restarts;
 use crate::deploy::{
     AppliedExtent, DeploymentRecord, DeploymentState, Ending, Generation, GenerationState, Journal, choose, hooks,
 };
@@ -406,6 +407,13 @@ impl OrderContext<'_> {
         let step = if let Some(taken) = meant.filter(|step| next != Some(*step)) {
             taken
         } else {
+            // Cut off, the step before may not have reached them yet.
+            if let Some(unit) = pending_restarts(self.root).into_iter().next() {
+                let cause = format!("{unit} is still to be restarted with the files of the step before");
+                return Err(Error::refused(cause)
+                    .rule("a step of a CA rotation is taken once the one before is complete")
+                    .remedy("try again when the agent has restarted it: `heat-node-agent certificates` lists it until then"));
+            }
             request.resolved = next.map(|step| step.as_str().to_owned());
             tree.write_json(path, request, Attributes::mode(0o600))?;
             let step = order_next_step(self.state)?;
@@ -943,6 +951,15 @@ mod tests {
         let (was_done, text) = place.answer("2.json").unwrap();
         assert!(was_done && text.contains("switch"), "{text}");
         assert_eq!(ordered(), None);
+        // Attack: a step was taken while units of the one before were still to be restarted.
+        let note = Path::new("run/heat-node-agent/pending-restarts.json");
+        opened.root.create_dir_all(note.parent().unwrap(), Attributes::mode(0o755)).unwrap();
+        opened.root.write(note, b"[\"etcd.service\"]", Attributes::mode(0o600)).unwrap();
+        place.order("4.json", &order);
+        place.serve(None);
+        let (was_done, text) = place.answer("4.json").unwrap();
+        assert!(!was_done && text.contains("etcd.service is still to be restarted"), "{text}");
+        opened.root.remove(note).unwrap();
         // A new order is the next one.
         place.order("3.json", &order);
         place.serve(None);

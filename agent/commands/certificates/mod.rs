@@ -13,7 +13,9 @@ use std::process::ExitCode;
 
 use super::{document, print};
 use crate::clock::Clock;
+use crate::converge::has_pending_restart;
 use crate::deploy::Generations;
+use crate::desired::{Desired, Unit};
 use crate::error::{Error, Result};
 use crate::files::Tree;
 use crate::keepers::certificates as keeper;
@@ -58,10 +60,19 @@ pub fn run(settings: &Settings, json: bool) -> Result<ExitCode> {
     let inspection = keeper::inspect(&root, &desired, now)?;
     let page = Page {
         items: list(&inspection, &desired, &kubernetes::standalone_keys(&spec, &facts), &root, now),
+        pending_restarts: pending_restarts(&root, &desired),
         // Above its last step nobody waits for anything.
         rotation: keeper::CertificateRecord::inspect(&state).rotation.and_then(|turn| Some((turn, next(turn.step)?))),
         now,
     };
     print(&if json { page.document() } else { page.text() })?;
     Ok(if page.is_ok() { exit::OK } else { exit::pending() })
+}
+
+/// The units that read certificates, and have a restart pending: a renewal, or a step of a rotation, is under way or was cut off.
+fn pending_restarts(root: &Tree, desired: &Desired) -> Vec<String> {
+    let trusted = desired.trusted_paths();
+    let reads = |unit: &&Unit| unit.restart_on.iter().any(|path| trusted.contains(&path.as_str()));
+    let units = desired.units.iter().filter(reads).filter(|unit| has_pending_restart(root, &unit.name));
+    units.map(|unit| unit.name.clone()).collect()
 }

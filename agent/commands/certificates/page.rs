@@ -22,13 +22,17 @@ pub(super) struct Page {
     pub(super) items: Vec<CertificateRow>,
     /// A change of authority that is under way, and the step that it waits for.
     pub(super) rotation: Option<(RotationProgress, Rotation)>,
+    /// Units that go on with older files until they are restarted.
+    pub(super) pending_restarts: Vec<String>,
     pub(super) now: Timestamp,
 }
 
 impl Page {
     /// Whether nobody has to look.
     pub(super) fn is_ok(&self) -> bool {
-        self.rotation.is_none() && self.items.iter().all(|item| item.health == CertificateHealth::Ok)
+        self.rotation.is_none()
+            && self.pending_restarts.is_empty()
+            && self.items.iter().all(|item| item.health == CertificateHealth::Ok)
     }
 
     /// For people.
@@ -38,6 +42,9 @@ impl Page {
             let (done, next) = (turn.step.as_str(), next.as_str());
             out.push_str(&format!("CA rotation: {done} since {}, next {next},\n", turn.since.rfc3339()));
             out.push_str("once all nodes have done it: CA_ROTATION, or heat-node-agent certificates rotate\n");
+        }
+        if !self.pending_restarts.is_empty() {
+            wrap(&format!("still with older files, and to be restarted: {}", self.pending_restarts.join(", ")), &mut out);
         }
         for item in &self.items {
             add(item, self.now, &mut out);
@@ -57,6 +64,7 @@ impl Page {
             "ok": self.is_ok(),
             "first_expiry": ends.min().map(Timestamp::rfc3339),
             "rotation": rotation,
+            "pending_restarts": self.pending_restarts,
             "certificates": self.items.iter().map(|item| of_item(item, self.now)).collect::<Vec<_>>(),
         });
         json_page(&document)
@@ -207,7 +215,7 @@ mod tests {
     const DAY: Duration = Duration::from_hours(24);
 
     fn page(days: u32) -> Page {
-        Page { items: TestNode::new().list(days * DAY), rotation: None, now: NOW.after(days * DAY) }
+        Page { items: TestNode::new().list(days * DAY), rotation: None, pending_restarts: Vec::new(), now: NOW.after(days * DAY) }
     }
 
     #[test]
@@ -242,6 +250,9 @@ mod tests {
         let text = changing.text();
         assert!(text.contains("trust-both since 2026-03-01T12:00:00Z, next switch") && fits(&text), "{text}");
         assert!(!changing.is_ok() && page(0).is_ok());
+        let cut_off = Page { pending_restarts: vec!["etcd.service".to_owned()], ..page(0) };
+        assert!(!cut_off.is_ok() && cut_off.text().contains("to be restarted: etcd.service") && fits(&cut_off.text()));
+        assert_fits("certificates", &crate::budgets::json::typed::<Value>(cut_off.document()).unwrap());
         assert_eq!(Page { items: vec![], ..page(0) }.text(), "the node's parameters require no certificates\n");
     }
 
