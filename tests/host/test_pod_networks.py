@@ -8,7 +8,7 @@ import pytest
 from conftest import HOSTS
 from lib.common import GATEWAY
 from lib.failures import slack
-from lib.node import UNIT, is_steady
+from lib.node import SIGNALLED, UNIT, is_steady
 from lib.pod_network import NETWORK, PREFIX, PodCluster, together
 
 # Kubernetes and flannel: with its leases in etcd by the v2 API, and without FORWARD rules of its own; by v3, where events get lost; none.
@@ -184,8 +184,8 @@ def test_lost_packets_are_distinguished_from_wrong_routes(cluster):
     """Routes are right and nodes reach each other: it is the ports of the cloud."""
     with cluster.port_security():
         node = cluster.nodes["b"]
-        # It may pass, so Heat hears at the deadline, which is well before this.
-        node.update(WAIT_TIMEOUT=90 * slack())
+        # It may pass, so Heat hears at the deadline, which is well before this; and before the test gives up.
+        node.update(WAIT_TIMEOUT=min(90 * slack(), SIGNALLED - 100))
         reason = node.result()
         assert "allowed_address_pairs" in reason and NETWORK in reason, reason
     node.update(WAIT_TIMEOUT=603)
