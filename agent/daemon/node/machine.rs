@@ -78,11 +78,9 @@ impl KnownMachine {
 
     /// The release of flannel, where its program says one; the pods' network is looked at by the API that it reads.
     pub(super) async fn flanneld(&self, backend: &MachineBackend, host: &Host) -> Option<Version> {
-        if self.flanneld.get().is_none() {
-            // One that is not there is missed by its unit.
-            let reported = self.ask("flanneld-of-pods", found(&host.root, "flanneld")?, backend, host).await.ok()?;
-            self.flanneld.set(version_of(&reported));
-        }
+        // One that is not there is missed by its unit. One that is the same file is not run again.
+        let reported = self.ask("flanneld-of-pods", found(&host.root, "flanneld")?, backend, host).await.ok()?;
+        self.flanneld.set(version_of(&reported));
         self.flanneld.get()
     }
 
