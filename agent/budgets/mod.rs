@@ -19,7 +19,7 @@ const MIB: usize = 1024 * KIB;
 /// What the agent takes at most, whatever it is given (design.md 8). The unit's `MemoryMax=` is four times as much.
 pub const MEMORY: usize = 64 * MIB;
 
-/// The process at rest, with the system's certificate authorities loaded: 7 MiB measured, and the largest entries of a node's generations
+/// The process at rest, with the system's CA certificates loaded: 7 MiB measured, and the largest entries of a node's generations
 /// ([`NODE_ENTRY_MEMORY`]) in the place of the usual ones.
 pub const AT_REST: usize = 9 * MIB;
 

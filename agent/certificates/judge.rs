@@ -1,4 +1,4 @@
-//! Whether certificate, key, authority, names and time belong together.
+//! Whether certificate, key, CA, names and time belong together.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -21,17 +21,17 @@ pub enum Flaw {
     /// Its life is over.
     #[error("it expired at {}", .0.rfc3339())]
     Expired(Timestamp),
-    /// It is signed by none of the authorities that it should be signed by.
+    /// It is signed by none of the CAs that it should be signed by.
     #[error("it is not signed by {expected}, but by {found}")]
-    WrongAuthority {
-        /// The authorities that were expected.
+    WrongCa {
+        /// The CAs that were expected.
         expected: String,
         /// Its own issuer.
         found: String,
     },
-    /// The authority that signed it cannot be used.
+    /// The CA that signed it cannot be used.
     #[error("it is signed by a CA that cannot be used: {0}")]
-    Authority(Box<Flaw>),
+    UnusableCa(Box<Flaw>),
     /// Signed in a way, or with a content, that is not accepted.
     #[error("it cannot be verified: {0}")]
     Unverifiable(Cow<'static, str>),
@@ -52,7 +52,7 @@ pub enum Flaw {
     /// The key is another one's.
     #[error("the key does not match the certificate")]
     ForeignKey,
-    /// An authority is wanted, and it is none; or the other way round.
+    /// A CA is wanted, and it is none; or the other way round.
     #[error("{0}")]
     WrongKind(&'static str),
 }
@@ -86,48 +86,48 @@ pub fn renewal_due(certificate: &X509) -> Timestamp {
     certificate.not_before.after(certificate.not_after.since(certificate.not_before) / 3 * 2)
 }
 
-/// Checks a chain (the node's certificate first) against what is requested, its key and the authorities that may have signed it.
+/// Checks a chain (the node's certificate first) against what is requested, its key and the CAs that may have signed it.
 ///
 /// # Errors
-/// The first flaw, in the order: key, kind, time, authority, usage, subject, names.
-pub fn check(wanted: &Certificate, chain: &[X509], key: &PrivateKey, authorities: &[X509], now: Timestamp) -> Result<(), Flaw> {
+/// The first flaw, in the order: key, kind, time, CA, usage, subject, names.
+pub fn check(wanted: &Certificate, chain: &[X509], key: &PrivateKey, cas: &[X509], now: Timestamp) -> Result<(), Flaw> {
     let Some(leaf) = chain.first() else { return Err(Flaw::WrongKind("there is no certificate")) };
     if leaf.public_key != key.public_key() {
         return Err(Flaw::ForeignKey);
     }
-    if leaf.is_authority {
+    if leaf.is_ca {
         return Err(Flaw::WrongKind("it is a CA certificate, not a node's"));
     }
     chain.iter().try_for_each(|certificate| check_time(certificate, now))?;
-    let authority = signer(chain, authorities)?;
-    check_authority(authority, now).map_err(|flaw| Flaw::Authority(Box::new(flaw)))?;
-    check_usage(chain, authority, Purpose::Client)?;
+    let ca = signer(chain, cas)?;
+    check_ca(ca, now).map_err(|flaw| Flaw::UnusableCa(Box::new(flaw)))?;
+    check_usage(chain, ca, Purpose::Client)?;
     if wanted.serves {
-        check_usage(chain, authority, Purpose::Server)?;
+        check_usage(chain, ca, Purpose::Server)?;
     }
     check_subject(wanted, leaf)?;
     check_names(wanted, leaf)
 }
 
-/// Checks an authority's certificate: that it is one, and that it is its time.
+/// Checks a CA's certificate: that it is one, and that it is its time.
 ///
 /// # Errors
 /// The first flaw.
-pub fn check_authority(certificate: &X509, now: Timestamp) -> Result<(), Flaw> {
-    check_kind_of_authority(certificate)?;
+pub fn check_ca(certificate: &X509, now: Timestamp) -> Result<(), Flaw> {
+    check_kind_of_ca(certificate)?;
     check_time(certificate, now)
 }
 
-/// Which of these authorities signed a chain (the node's certificate first), whatever the time is, as a rotation asks. Names
-/// do not tell: Magnum's three authorities have the same (magnum-node.md 4.1).
+/// Which of these CAs signed a chain (the node's certificate first), whatever the time is, as a rotation asks. Names
+/// do not tell: Magnum's three CAs have the same (magnum-node.md 4.1).
 ///
 /// # Errors
 /// None of them, or the signature is of a kind that is not supported.
-pub fn signer<'a>(chain: &[X509], authorities: &'a [X509]) -> Result<&'a X509, Flaw> {
+pub fn signer<'a>(chain: &[X509], cas: &'a [X509]) -> Result<&'a X509, Flaw> {
     let mut flaw = None;
-    for authority in authorities {
-        match verify(chain, authority, Purpose::Any) {
-            Ok(()) => return Ok(authority),
+    for ca in cas {
+        match verify(chain, ca, Purpose::Any) {
+            Ok(()) => return Ok(ca),
             // Another name, another key, or a key of another kind.
             Err(
                 webpki::Error::UnknownIssuer
@@ -137,12 +137,12 @@ pub fn signer<'a>(chain: &[X509], authorities: &'a [X509]) -> Result<&'a X509, F
             Err(error) => flaw = Some(unverifiable(&error)),
         }
     }
-    Err(flaw.unwrap_or_else(|| wrong_authority(chain, authorities)))
+    Err(flaw.unwrap_or_else(|| wrong_ca(chain, cas)))
 }
 
-/// Checks that a certificate is an authority's that may sign others (RFC 5280, 4.2.1.3, 4.2.1.9).
-pub(super) fn check_kind_of_authority(certificate: &X509) -> Result<(), Flaw> {
-    if !certificate.is_authority {
+/// Checks that a certificate is a CA's that may sign others (RFC 5280, 4.2.1.3, 4.2.1.9).
+pub(super) fn check_kind_of_ca(certificate: &X509) -> Result<(), Flaw> {
+    if !certificate.is_ca {
         return Err(Flaw::WrongKind("it is not a CA certificate: it lacks basicConstraints CA:TRUE"));
     }
     if certificate.key_usage.is_some_and(|usage| usage & KEY_CERT_SIGN == 0) {
@@ -161,10 +161,10 @@ fn check_time(certificate: &X509, now: Timestamp) -> Result<(), Flaw> {
     Ok(())
 }
 
-fn check_usage(chain: &[X509], authority: &X509, purpose: Purpose) -> Result<(), Flaw> {
+fn check_usage(chain: &[X509], ca: &X509, purpose: Purpose) -> Result<(), Flaw> {
     // TLS asks for that bit wherever there are any (RFC 8446, 4.4.2.2).
     let signs = chain.first().and_then(|leaf| leaf.key_usage).is_none_or(|usage| usage & DIGITAL_SIGNATURE != 0);
-    match verify(chain, authority, purpose) {
+    match verify(chain, ca, purpose) {
         Ok(()) if signs => Ok(()),
         _ => Err(Flaw::WrongUsage(if purpose == Purpose::Server { "server" } else { "client" })),
     }
@@ -201,16 +201,16 @@ fn check_names(wanted: &Certificate, leaf: &X509) -> Result<(), Flaw> {
     }
 }
 
-/// Verifies a chain up to one authority, at a time when all of it was good.
-fn verify(chain: &[X509], authority: &X509, purpose: Purpose) -> Result<(), webpki::Error> {
+/// Verifies a chain up to one CA, at a time when all of it was good.
+fn verify(chain: &[X509], ca: &X509, purpose: Purpose) -> Result<(), webpki::Error> {
     let begin = chain.iter().map(|certificate| certificate.not_before).max().unwrap_or_default();
     let chain: Vec<_> = chain.iter().map(|certificate| CertificateDer::from(certificate.der.as_slice())).collect();
     let Some((leaf, between)) = chain.split_first() else { return Err(webpki::Error::UnknownIssuer) };
-    let authority = CertificateDer::from(authority.der.as_slice());
+    let ca = CertificateDer::from(ca.der.as_slice());
     EndEntityCert::try_from(leaf)?
         .verify_for_usage(
             default_provider().signature_verification_algorithms.all,
-            &[anchor_from_trusted_cert(&authority)?],
+            &[anchor_from_trusted_cert(&ca)?],
             between,
             UnixTime::since_unix_epoch(Duration::from_secs(seconds(begin))),
             purpose,
@@ -235,16 +235,13 @@ fn unverifiable(error: &webpki::Error) -> Flaw {
     })
 }
 
-fn wrong_authority(chain: &[X509], authorities: &[X509]) -> Flaw {
-    // The last of the chain is the one that an authority should have signed.
+fn wrong_ca(chain: &[X509], cas: &[X509]) -> Flaw {
+    // The last of the chain is the one that a CA should have signed.
     let last = chain.last();
-    let namesake = last.is_some_and(|last| authorities.iter().any(|authority| authority.subject_der == last.issuer_der));
+    let namesake = last.is_some_and(|last| cas.iter().any(|ca| ca.subject_der == last.issuer_der));
     let issuer = last.map(|last| last.issuer.to_string()).unwrap_or_default();
-    let shown: Vec<_> = authorities
-        .iter()
-        .map(|authority| format!("the CA {} (SHA-256 {:.16})", authority.subject, authority.fingerprint()))
-        .collect();
-    Flaw::WrongAuthority {
+    let shown: Vec<_> = cas.iter().map(|ca| format!("the CA {} (SHA-256 {:.16})", ca.subject, ca.fingerprint())).collect();
+    Flaw::WrongCa {
         expected: if shown.is_empty() { "any known CA".into() } else { shown.join(" or ") },
         found: if namesake { format!("a different CA named {issuer}") } else { issuer },
     }
@@ -280,13 +277,13 @@ mod tests {
     };
 
     use super::*;
-    use crate::certificates::authority::SigningAuthority;
+    use crate::certificates::ca::SigningCa;
     use crate::certificates::fixtures::{DAY, NOW, YEAR, rsa_pkcs8, wanted_certificate};
 
-    type Authority = Issuer<'static, KeyPair>;
+    type TestIssuer = Issuer<'static, KeyPair>;
     type Change = fn(&mut CertificateParams);
 
-    /// Certificates as others make them: like Magnum's, without key identifiers, and all authorities of one name.
+    /// Certificates as others make them: like Magnum's, without key identifiers, and all CAs of one name.
     fn params() -> CertificateParams {
         let mut params = CertificateParams::default();
         (params.not_before, params.not_after) = (date_time_ymd(2026, 1, 1), date_time_ymd(2031, 1, 1));
@@ -295,29 +292,29 @@ mod tests {
         params
     }
 
-    fn params_of_authority() -> CertificateParams {
+    fn params_of_ca() -> CertificateParams {
         let mut params = params();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
         params
     }
 
-    fn self_signed(params: CertificateParams, key: KeyPair) -> (X509, Authority) {
+    fn self_signed(params: CertificateParams, key: KeyPair) -> (X509, TestIssuer) {
         let certificate = X509::from_der(params.self_signed(&key).unwrap().der().to_vec()).unwrap();
         (certificate, Issuer::new(params, key))
     }
 
-    fn authority_with(change: impl Fn(&mut CertificateParams)) -> (X509, Authority) {
-        let mut params = params_of_authority();
+    fn ca_with(change: impl Fn(&mut CertificateParams)) -> (X509, TestIssuer) {
+        let mut params = params_of_ca();
         change(&mut params);
         self_signed(params, KeyPair::generate().unwrap())
     }
 
-    fn authority() -> (X509, Authority) {
-        authority_with(|_| {})
+    fn self_signed_ca() -> (X509, TestIssuer) {
+        ca_with(|_| {})
     }
 
-    fn leaf_with(issuer: &Authority, key: &PrivateKey, change: impl Fn(&mut CertificateParams)) -> X509 {
+    fn leaf_with(issuer: &TestIssuer, key: &PrivateKey, change: impl Fn(&mut CertificateParams)) -> X509 {
         let mut params = params();
         params.distinguished_name.push(DnType::CommonName, "system:node:minion-0");
         params.distinguished_name.push(DnType::OrganizationName, "system:nodes");
@@ -338,7 +335,7 @@ mod tests {
 
     #[test]
     fn each_flaw_has_its_word() {
-        let (ca, issuer) = authority();
+        let (ca, issuer) = self_signed_ca();
         let key = new_key();
         let cases: [(&str, Change, Result<(), Flaw>); 19] = [
             ("as requested", |_| {}, Ok(())),
@@ -350,7 +347,7 @@ mod tests {
             ("expired", |p| p.not_after = date_time_ymd(2026, 3, 1), Err(Flaw::Expired(Timestamp(NOW.0 - 43_200_000)))),
             ("not yet", |p| p.not_before = date_time_ymd(2026, 3, 2), Err(Flaw::NotYetValid(Timestamp(NOW.0 + 43_200_000)))),
             (
-                "an authority",
+                "a CA",
                 |p| p.is_ca = IsCa::Ca(BasicConstraints::Unconstrained),
                 Err(Flaw::WrongKind("it is a CA certificate, not a node's")),
             ),
@@ -409,7 +406,7 @@ mod tests {
 
     #[test]
     fn a_client_needs_no_names_and_no_usage_of_servers() {
-        let (ca, issuer) = authority();
+        let (ca, issuer) = self_signed_ca();
         let key = new_key();
         let client = Certificate { names: Vec::new(), addresses: Vec::new(), serves: false, ..wanted_certificate() };
         let leaf = leaf_with(&issuer, &key, |p| {
@@ -420,10 +417,10 @@ mod tests {
     }
 
     #[test]
-    fn of_several_authorities_of_one_name_the_signer_is_found() {
-        let (new, new_issuer) = authority();
+    fn of_several_cas_of_one_name_the_signer_is_found() {
+        let (new, new_issuer) = self_signed_ca();
         // By a key of another kind, as Magnum's are.
-        let (old, old_issuer) = self_signed(params_of_authority(), KeyPair::from_pem(&rsa_pkcs8()).unwrap());
+        let (old, old_issuer) = self_signed(params_of_ca(), KeyPair::from_pem(&rsa_pkcs8()).unwrap());
         let key = new_key();
         let both = [new.clone(), old.clone()];
         for (issuer, right, wrong) in [(&old_issuer, &old, &new), (&new_issuer, &new, &old)] {
@@ -438,14 +435,14 @@ mod tests {
             );
             assert_eq!(flaw.to_string(), shown);
         }
-        let (other, _) = authority_with(|p| p.distinguished_name.push(DnType::CommonName, "other"));
+        let (other, _) = ca_with(|p| p.distinguished_name.push(DnType::CommonName, "other"));
         let flaw = signer(&[leaf_with(&old_issuer, &key, |_| {})], &[other]).unwrap_err();
         assert!(flaw.to_string().ends_with("but by CN=cluster"), "{flaw}");
     }
 
     #[test]
-    fn an_authority_between_is_part_of_the_chain() {
-        let (ca, issuer) = authority();
+    fn an_intermediate_ca_is_part_of_the_chain() {
+        let (ca, issuer) = self_signed_ca();
         let key = new_key();
         for (constraint, verdict) in [
             (IsCa::Ca(BasicConstraints::Constrained(0)), Ok(())),
@@ -457,14 +454,14 @@ mod tests {
             let between_key = KeyPair::generate().unwrap();
             let between = X509::from_der(params.signed_by(&between_key, &issuer).unwrap().der().to_vec()).unwrap();
             let leaf = leaf_with(&Issuer::new(params, between_key), &key, |_| {});
-            let authorities = [ca.clone()];
-            assert_eq!(check(&wanted_certificate(), &[leaf.clone(), between], &key, &authorities, NOW), verdict);
-            assert!(matches!(check(&wanted_certificate(), &[leaf], &key, &authorities, NOW), Err(Flaw::WrongAuthority { .. })));
+            let cas = [ca.clone()];
+            assert_eq!(check(&wanted_certificate(), &[leaf.clone(), between], &key, &cas, NOW), verdict);
+            assert!(matches!(check(&wanted_certificate(), &[leaf], &key, &cas, NOW), Err(Flaw::WrongCa { .. })));
         }
     }
 
     #[test]
-    fn an_authority_must_be_one_and_alive() {
+    fn a_ca_must_be_one_and_alive() {
         let key = new_key();
         let expired = Flaw::Expired(Timestamp(NOW.0 - 43_200_000));
         let cases: [(Change, Flaw); 3] = [
@@ -476,18 +473,18 @@ mod tests {
             ),
         ];
         for (change, flaw) in cases {
-            let (ca, issuer) = authority_with(change);
-            assert_eq!(check_authority(&ca, NOW), Err(flaw.clone()));
+            let (ca, issuer) = ca_with(change);
+            assert_eq!(check_ca(&ca, NOW), Err(flaw.clone()));
             let leaf = leaf_with(&issuer, &key, |_| {});
             assert_eq!(signer(std::slice::from_ref(&leaf), std::slice::from_ref(&ca)), Ok(&ca));
-            assert_eq!(check(&wanted_certificate(), &[leaf], &key, &[ca], NOW), Err(Flaw::Authority(Box::new(flaw))));
+            assert_eq!(check(&wanted_certificate(), &[leaf], &key, &[ca], NOW), Err(Flaw::UnusableCa(Box::new(flaw))));
         }
-        assert_eq!(check_authority(&authority().0, NOW), Ok(()));
+        assert_eq!(check_ca(&self_signed_ca().0, NOW), Ok(()));
     }
 
     #[test]
     fn two_thirds_of_a_life_are_reported() {
-        let ca = SigningAuthority::create("cluster", NOW.after(DAY), 3 * YEAR).unwrap().certificate;
+        let ca = SigningCa::create("cluster", NOW.after(DAY), 3 * YEAR).unwrap().certificate;
         assert_eq!(renewal_due(&ca), NOW.after(2 * YEAR));
         for (at, stage) in [
             (Timestamp(0), ValidityPhase::Fresh),

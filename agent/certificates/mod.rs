@@ -7,7 +7,7 @@
 //! Signatures are made and verified by ring and webpki, certificates are read by x509-parser. Requests and certificates are written in
 //! `der`, because rcgen cannot write what is asked for here (see Cargo.toml, at rustls-webpki).
 
-pub mod authority;
+pub mod ca;
 mod der;
 #[cfg(test)]
 pub(crate) mod fixtures;

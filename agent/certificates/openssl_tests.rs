@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 use proptest::prelude::*;
 use proptest::{collection, sample};
 
-use super::authority::SigningAuthority;
+use super::ca::SigningCa;
 use super::fixtures::{DAY, NOW, YEAR, rsa_key, wanted_certificate};
 use super::key::PrivateKey;
 use super::request::request;
@@ -88,12 +88,12 @@ proptest! {
         let asked = openssl(&[&["req", "-verify"], &SHOWN[..]].concat(), &request(&wanted, key).unwrap());
         prop_assert!(asked.contains("verify OK") && asked.contains(&format!("subject=\n{}", subject(&wanted))), "{}", asked);
 
-        let authority = SigningAuthority::self_signed("Ünïted", KEYS[signer].clone(), NOW, 90 * YEAR).unwrap();
-        let leaf = authority.sign(&wanted, key, NOW, DAY * days).unwrap();
+        let ca = SigningCa::self_signed("Ünïted", KEYS[signer].clone(), NOW, 90 * YEAR).unwrap();
+        let leaf = ca.sign(&wanted, key, NOW, DAY * days).unwrap();
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("ca.crt");
         let tree = Tree::open(directory.path()).unwrap();
-        tree.write(Path::new("ca.crt"), authority.certificate.to_pem().as_bytes(), Attributes::mode(0o600)).unwrap();
+        tree.write(Path::new("ca.crt"), ca.certificate.to_pem().as_bytes(), Attributes::mode(0o600)).unwrap();
         let at = (NOW.0 / 1000).to_string();
         let verified = openssl(&["verify", "-x509_strict", "-attime", &at, "-CAfile", file.to_str().unwrap()], &leaf);
         prop_assert_eq!(verified, "stdin: OK\n");
@@ -112,9 +112,9 @@ proptest! {
     }
 }
 
-/// Attack: an authority with a P-521 key that another one of the same name had issued counted as a root.
+/// Attack: a CA with a P-521 key that another one of the same name had issued counted as a root.
 #[test]
-fn an_authority_whose_signature_cannot_be_verified_is_no_root() {
+fn a_ca_whose_signature_cannot_be_verified_is_no_root() {
     for (curve, is_root) in [("P-256", true), ("P-384", true), ("P-521", false)] {
         let curve = format!("ec_paramgen_curve:{curve}");
         let wanted =

@@ -44,8 +44,8 @@ pub struct X509 {
     pub not_before: Timestamp,
     /// End of its life.
     pub not_after: Timestamp,
-    /// Whether it is an authority's (basicConstraints CA:TRUE).
-    pub is_authority: bool,
+    /// Whether it is a CA's (basicConstraints CA:TRUE).
+    pub is_ca: bool,
     /// SubjectPublicKeyInfo in DER.
     pub public_key: Vec<u8>,
     /// The subject in DER: what those that it signs name as their issuer.
@@ -108,7 +108,7 @@ impl X509 {
         pem::write("CERTIFICATE", &self.der)
     }
 
-    /// Whether who trusts the other certificate's authority may trust what this one's signs, too: it has the same key, or was issued by it.
+    /// Whether who trusts the other certificate's CA may trust what this one's signs, too: it has the same key, or was issued by it.
     /// Issuers are recognized by their names here, which errs on the side of yes.
     #[must_use]
     pub fn is_trusted_with(&self, other: &Self) -> bool {
@@ -152,7 +152,7 @@ fn read(certificate: &X509Certificate<'_>) -> Option<X509> {
         addresses: Vec::new(),
         not_before,
         not_after,
-        is_authority: certificate.basic_constraints().ok()?.is_some_and(|constraints| constraints.value.ca),
+        is_ca: certificate.basic_constraints().ok()?.is_some_and(|constraints| constraints.value.ca),
         public_key: certificate.public_key().raw.to_vec(),
         subject_der: certificate.subject().as_raw().to_vec(),
         issuer_der: certificate.issuer().as_raw().to_vec(),
@@ -223,29 +223,29 @@ mod tests {
     use rcgen::{CertificateParams, DnType, KeyPair};
 
     use super::*;
-    use crate::certificates::authority::SigningAuthority;
+    use crate::certificates::ca::SigningCa;
     use crate::certificates::der::{GENERALIZED_TIME, SEQUENCE, UTC_TIME, element};
     use crate::certificates::fixtures::{DAY, NOW, YEAR, wanted_certificate};
     use crate::certificates::key::PrivateKey;
 
     fn pair() -> (X509, X509) {
-        let authority = SigningAuthority::create("cluster", NOW, 30 * YEAR).unwrap();
-        let leaf = authority.sign(&wanted_certificate(), &PrivateKey::generate().unwrap(), NOW, YEAR).unwrap();
-        (authority.certificate, X509::all_from_pem(&leaf).unwrap().remove(0))
+        let ca = SigningCa::create("cluster", NOW, 30 * YEAR).unwrap();
+        let leaf = ca.sign(&wanted_certificate(), &PrivateKey::generate().unwrap(), NOW, YEAR).unwrap();
+        (ca.certificate, X509::all_from_pem(&leaf).unwrap().remove(0))
     }
 
     #[test]
     fn every_field_is_read() {
-        let (authority, leaf) = pair();
+        let (ca, leaf) = pair();
         assert_eq!((leaf.names.clone(), leaf.addresses.clone()), (wanted_certificate().names, wanted_certificate().addresses));
         assert_eq!(
             (leaf.subject.to_string(), leaf.issuer.to_string()),
             ("CN=system:node:minion-0, O=system:nodes".into(), "CN=cluster".into())
         );
         assert_eq!((leaf.not_before.after(DAY), leaf.not_after), (NOW, NOW.after(YEAR)));
-        assert_eq!((authority.is_authority, leaf.is_authority), (true, false));
-        assert_eq!((authority.key_usage, leaf.key_usage), (Some(KEY_CERT_SIGN | CRL_SIGN), Some(DIGITAL_SIGNATURE)));
-        assert!(authority.key_identifier.is_some() && authority.key_identifier != leaf.key_identifier);
+        assert_eq!((ca.is_ca, leaf.is_ca), (true, false));
+        assert_eq!((ca.key_usage, leaf.key_usage), (Some(KEY_CERT_SIGN | CRL_SIGN), Some(DIGITAL_SIGNATURE)));
+        assert!(ca.key_identifier.is_some() && ca.key_identifier != leaf.key_identifier);
     }
 
     /// What rcgen writes, we read as x509-parser does.
@@ -270,9 +270,9 @@ mod tests {
 
     #[test]
     fn what_is_not_only_certificates_is_refused() {
-        let (authority, leaf) = pair();
-        let both = leaf.to_pem() + "\n  in between\r\n" + &authority.to_pem().replace('\n', "\r\n");
-        assert_eq!(X509::all_from_pem(&both), Ok(vec![leaf.clone(), authority]));
+        let (ca, leaf) = pair();
+        let both = leaf.to_pem() + "\n  in between\r\n" + &ca.to_pem().replace('\n', "\r\n");
+        assert_eq!(X509::all_from_pem(&both), Ok(vec![leaf.clone(), ca]));
         let key = PrivateKey::generate().unwrap();
         for (text, cause) in [
             (String::new(), "no certificate"),

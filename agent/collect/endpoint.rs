@@ -34,7 +34,7 @@ impl Endpoint {
         }
     }
 
-    /// The authority of its own that it has.
+    /// The CA of its own that it has.
     pub(super) fn ca(&self) -> Option<&str> {
         match self {
             Self::Cfn(endpoint) => endpoint.ca.as_deref(),

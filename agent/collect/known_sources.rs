@@ -18,7 +18,7 @@ use crate::report::{Code, Event, Phase};
 use crate::settings::os_collect_config::OsCollectConfig;
 use crate::settings::source_name::SourceName;
 
-/// The authority that an endpoint's certificate is from.
+/// The CA that an endpoint's certificate is from.
 const CA: &str = "ca_certificate";
 
 /// What one document says of the sources. Never shown: most of it is secret.
@@ -184,7 +184,7 @@ impl SourceHints {
 struct Extras {
     /// Top-level keys whose lists are deployments.
     deployment_keys: Vec<String>,
-    /// Believed where the set names no authority; only os-collect-config.conf gives it.
+    /// Believed where the set names no CA; only os-collect-config.conf gives it.
     ca: Option<String>,
 }
 
@@ -455,7 +455,7 @@ impl KnownSources {
         !self.sets.is_empty()
     }
 
-    /// The authority that this machine's files name for a source.
+    /// The CA that this machine's files name for a source.
     pub(super) fn ca(&self, source: SourceName) -> Option<&str> {
         self.extras.get(&source)?.ca.as_deref()
     }

@@ -17,12 +17,12 @@ pub struct OwnCredentials {
     pub cfn: Option<(String, Keys)>,
     /// The server's stack user.
     pub user: Option<Credentials>,
-    /// Certificate authorities that are named for these endpoints.
+    /// CA certificates that are named for these endpoints.
     pub ca: Option<PathBuf>,
 }
 
 impl OwnCredentials {
-    /// Of the sets by which sources are asked, each with the authority that this machine's files name for it.
+    /// Of the sets by which sources are asked, each with the CA that this machine's files name for it.
     pub(super) fn new<'a>(sets: impl Iterator<Item = (SourceSet, Option<&'a str>)>) -> Self {
         let mut credentials = Self::default();
         for (set, ca) in sets {

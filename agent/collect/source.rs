@@ -449,7 +449,7 @@ impl Source {
                 "{}correct this node's name servers in /etc/resolv.conf, until `getent hosts {host}` prints an address",
                 place(host)
             )),
-            Some(ConnectFailure::Authority(_) | ConnectFailure::Silence | ConnectFailure::Clock | ConnectFailure::Expired)
+            Some(ConnectFailure::UnknownCa(_) | ConnectFailure::Silence | ConnectFailure::Clock | ConnectFailure::Expired)
             | None => named,
         }
     }

@@ -155,12 +155,12 @@ impl SourceSet {
         self.endpoint.place()
     }
 
-    /// Tells it from others, together with what this machine's files add (an authority, and names of lists), without showing it.
+    /// Tells it from others, together with what this machine's files add (a CA, and names of lists), without showing it.
     pub(super) fn key(&self, ca: Option<&str>, deployment_keys: &[String]) -> String {
         digest::of(&(self.section.values(), ca, deployment_keys))
     }
 
-    /// Whom to ask. An authority that os-collect-config.conf names for the source is believed where the set has none.
+    /// Whom to ask. A CA that os-collect-config.conf names for the source is believed where the set has none.
     pub(super) fn endpoint(&self, ca: Option<&str>) -> Endpoint {
         let mut endpoint = self.endpoint.clone();
         let own = endpoint.ca_mut();

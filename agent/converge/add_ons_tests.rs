@@ -20,7 +20,7 @@ impl Prober for Api {
         answer.ok_or_else(|| Error::transient(format!("{url} answered 404")).with_status(404))
     }
 
-    async fn get_text(&self, _url: &str, _authority: Option<&str>, _identity: Option<&ClientIdentity>) -> Result<String> {
+    async fn get_text(&self, _url: &str, _ca: Option<&str>, _identity: Option<&ClientIdentity>) -> Result<String> {
         unreachable!()
     }
 

@@ -37,7 +37,7 @@ pub trait Certificates {
     /// What is remembered once they are in place.
     type Record;
 
-    /// Makes ready, beside what is in place, whatever has to change: keys, certificates, authorities, all checked to belong
+    /// Makes ready, beside what is in place, whatever has to change: keys, certificates, CAs, all checked to belong
     /// together. Nothing that is in use changes. It asks nobody where everything is right.
     ///
     /// # Errors
@@ -165,14 +165,9 @@ pub struct Applied {
 pub trait Prober {
     /// GETs a URL, shown to the server as this identity where one is given; the JSON of a 2xx answer.
     fn get_json(&self, url: &str, identity: Option<&ClientIdentity>) -> impl Future<Output = Result<Value>>;
-    /// GETs a URL, shown to the server as this identity where one is given, else the server signed by the authority in a file
+    /// GETs a URL, shown to the server as this identity where one is given, else the server signed by the CA in a file
     /// where one is given; the text of a 2xx answer.
-    fn get_text(
-        &self,
-        url: &str,
-        authority: Option<&str>,
-        identity: Option<&ClientIdentity>,
-    ) -> impl Future<Output = Result<String>>;
+    fn get_text(&self, url: &str, ca: Option<&str>, identity: Option<&ClientIdentity>) -> impl Future<Output = Result<String>>;
     /// GETs a path from the docker engine behind a socket; the JSON of a 2xx answer.
     fn docker(&self, socket: &str, path: &str) -> impl Future<Output = Result<Value>>;
     /// Whether whoever serves gRPC at a socket answers a client that connects.

@@ -326,7 +326,7 @@ impl Prober for Fake {
         next.unwrap_or_else(|| Ok(json!({"health": "true"})))
     }
 
-    async fn get_text(&self, _url: &str, _authority: Option<&str>, _identity: Option<&ClientIdentity>) -> Result<String> {
+    async fn get_text(&self, _url: &str, _ca: Option<&str>, _identity: Option<&ClientIdentity>) -> Result<String> {
         Ok("ok".to_owned())
     }
 
@@ -1505,9 +1505,9 @@ fn a_run_can_be_spawned() {
     is_send(machine.converge(&desired, &fake));
 }
 
-/// etcd reads an authority's certificate; an object needs its gate.
+/// etcd reads a CA's certificate; an object needs its gate.
 fn trusting_node() -> Desired {
-    let authority = CaCertificate {
+    let ca = CaCertificate {
         signer: Signer::Etcd,
         path: "/etc/etcd/certs/ca.crt".into(),
         owner: Owner::root(),
@@ -1528,7 +1528,7 @@ fn trusting_node() -> Desired {
     Desired {
         units: vec![unit("etcd.service", &["/etc/etcd/certs/ca.crt"], &[]), unit("docker.service", &["/etc/docker.json"], &[])],
         gates: vec![gate("etcd", Some("etcd.service"), 1, &[Dependency::Unit("etcd.service".into())])],
-        authorities: vec![authority],
+        cas: vec![ca],
         objects: vec![object],
         ..Desired::default()
     }

@@ -414,8 +414,8 @@ async fn ask(root: &Tree, prober: &impl Prober, probe: &GateProbe) -> Result<(),
             expect(&info, "Driver", storage_driver)?;
             Ok(expect(&info, "DockerRootDir", data_root)?)
         }
-        GateProbe::Http { url, body, authority, identity } => {
-            let answer = prober.get_text(url, authority.as_deref(), identity.as_ref()).await?;
+        GateProbe::Http { url, body, ca, identity } => {
+            let answer = prober.get_text(url, ca.as_deref(), identity.as_ref()).await?;
             match body {
                 Some(body) if answer.trim() != body => {
                     Err(format!("the answer was {}, not {body}", quoted(answer.trim())).into())
@@ -527,7 +527,7 @@ mod tests {
     use crate::clock::Timestamp;
     use crate::desired::ClientIdentity;
     use crate::files::Attributes;
-    use crate::http::fake::{Authority, Fake, ok, status};
+    use crate::http::fake::{Fake, TestCa, ok, status};
     use crate::http::{Http, Tls};
 
     fn gate(consecutive: u8) -> Gate {
@@ -659,7 +659,7 @@ mod tests {
         }
     }
 
-    /// The API server is believed by the cluster's authority alone, and only while it reports that it is healthy.
+    /// The API server is believed by the cluster's CA alone, and only while it reports that it is healthy.
     #[test]
     fn the_apis_word_on_a_node_and_on_requests_is_put_in_words() {
         let node = |ready: Value| json!({"kind": "Node", "status": {"conditions": [{"type": "DiskPressure", "status": "False"}, ready]}});
@@ -695,12 +695,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_https_gate_believes_the_authority_in_its_file_and_nobody_else() {
+    async fn an_https_gate_believes_the_ca_in_its_file_and_nobody_else() {
         let dir = tempfile::tempdir().unwrap();
         let root = Arc::new(Tree::open(dir.path()).unwrap());
-        let ours = Authority::new("blue");
-        for (path, authority) in [("/ca.crt", &ours), ("/other.crt", &Authority::new("blue"))] {
-            root.write(Path::new(path), authority.pem().as_bytes(), Attributes::mode(0o644)).unwrap();
+        let ours = TestCa::new("blue");
+        for (path, ca) in [("/ca.crt", &ours), ("/other.crt", &TestCa::new("blue"))] {
+            root.write(Path::new(path), ca.pem().as_bytes(), Attributes::mode(0o644)).unwrap();
         }
         let starting = || status("500 Internal Server Error", "[-]etcd failed: reason withheld\nhealthz check failed");
         let unknown = status("401 Unauthorized", "ok");
@@ -711,7 +711,7 @@ mod tests {
         let question = |file: Option<&str>| GateProbe::Http {
             url: url.clone(),
             body: Some("ok".to_owned()),
-            authority: file.map(str::to_owned),
+            ca: file.map(str::to_owned),
             identity: None,
         };
         let tree = Tree::open(dir.path()).unwrap();
@@ -737,25 +737,25 @@ mod tests {
     async fn an_https_gate_shows_its_certificate_as_it_is_now() {
         let dir = tempfile::tempdir().unwrap();
         let root = Arc::new(Tree::open(dir.path()).unwrap());
-        let ours = Authority::new("etcd");
+        let ours = TestCa::new("etcd");
         let write = |path: &str, text: &str| root.write(Path::new(path), text.as_bytes(), Attributes::mode(0o600)).unwrap();
-        let renew = |authority: &Authority| {
-            let (certificate, key) = authority.client("etcd");
+        let renew = |ca: &TestCa| {
+            let (certificate, key) = ca.client("etcd");
             write("/admin.crt", &certificate);
             write("/admin.key", &key);
         };
         write("/ca.crt", &ours.pem());
         let server = Fake::start_tls(vec![ok("{\"health\": \"true\"}"), ok("ok")], ours.identity_for_clients_of(&ours)).await;
         let http = Http::new(Tls::default(), Arc::clone(&root), Clock::system());
-        let [certificate, key, authority] = ["/admin.crt", "/admin.key", "/ca.crt"].map(str::to_owned);
+        let [certificate, key, ca] = ["/admin.crt", "/admin.key", "/ca.crt"].map(str::to_owned);
         let question = |identity| GateProbe::HttpJson {
             url: format!("{}/health", server.base),
             key: "health".to_owned(),
             value: "true".to_owned(),
             identity,
         };
-        let known = question(Some(ClientIdentity { certificate, key, authority }));
-        renew(&Authority::new("etcd"));
+        let known = question(Some(ClientIdentity { certificate, key, ca }));
+        renew(&TestCa::new("etcd"));
         let cause = ask(&root, &http, &known).await.unwrap_err().cause;
         assert!(cause.contains("does not accept this node's certificate /admin.crt"), "{cause}");
         renew(&ours);
@@ -766,7 +766,7 @@ mod tests {
         let text = |identity| GateProbe::Http {
             url: url.clone(),
             body: Some("ok".to_owned()),
-            authority: Some("/ca.crt".to_owned()),
+            ca: Some("/ca.crt".to_owned()),
             identity,
         };
         assert!(ask(&root, &http, &text(None)).await.is_err());

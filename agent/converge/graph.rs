@@ -292,7 +292,7 @@ mod tests {
             }),
             ..Desired::default()
         };
-        let identity = ClientIdentity { certificate: String::new(), key: String::new(), authority: String::new() };
+        let identity = ClientIdentity { certificate: String::new(), key: String::new(), ca: String::new() };
         assert_eq!(order(&with(Some(identity)), &[]).unwrap(), [["certificates"], ["flannel key"], ["unit flanneld"]]);
         assert_eq!(order(&with(None), &[]).unwrap(), [vec!["certificates", "flannel key"], vec!["unit flanneld"]]);
     }

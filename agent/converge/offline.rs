@@ -10,7 +10,7 @@ use std::path::Path;
 use super::install::{self, UnitLink};
 use super::observed::{Observed, Ownership, observe_files};
 use super::plan::{
-    AttributeChange, ChangePlan, describe_authority, describe_certificate, describe_volume, needs_of_file, plan as compare,
+    AttributeChange, ChangePlan, describe_ca, describe_certificate, describe_volume, needs_of_file, plan as compare,
 };
 use super::write;
 use crate::desired::{Dependency, Desired};
@@ -95,9 +95,7 @@ pub fn apply(desired: &Desired, directory: &Path) -> Result<Applied> {
     applied
         .omitted
         .extend(late.iter().map(|path| format!("{path}: needs something that only the node has; done on the node itself")));
-    applied
-        .omitted
-        .extend(desired.authorities.iter().map(describe_authority).map(|text| format!("{text}: done on the node itself")));
+    applied.omitted.extend(desired.cas.iter().map(describe_ca).map(|text| format!("{text}: done on the node itself")));
     applied
         .omitted
         .extend(desired.certificates.iter().map(describe_certificate).map(|text| format!("{text}: done on the node itself")));

@@ -31,7 +31,7 @@ pub struct ChangePlan {
     pub restart: Vec<String>,
     /// Volumes to find and mount, in words.
     pub volumes: Vec<String>,
-    /// Certificates, keys and authorities to make or to put right: the file, and why.
+    /// Certificates, keys and CAs to make or to put right: the file, and why.
     pub certificates: Vec<String>,
     /// What of these changes nothing takes back; nothing where there is no change, or no generation to go back to.
     pub irreversible: Vec<String>,
@@ -133,12 +133,12 @@ pub fn plan(desired: &Desired, observed: &Observed) -> ChangePlan {
     plan
 }
 
-/// The certificate of an authority in words, as `plan` shows it.
-pub(crate) fn describe_authority(authority: &CaCertificate) -> String {
-    let signing = authority.signing_path.as_ref().map(|path| format!(", with the signing certificate at {path}"));
-    let key = authority.key_path.as_ref().map(|path| format!(" and its key at {path}"));
+/// The certificate of a CA in words, as `plan` shows it.
+pub(crate) fn describe_ca(ca: &CaCertificate) -> String {
+    let signing = ca.signing_path.as_ref().map(|path| format!(", with the signing certificate at {path}"));
+    let key = ca.key_path.as_ref().map(|path| format!(" and its key at {path}"));
     let further = [signing, key].into_iter().flatten().collect::<String>();
-    format!("certificate of the CA {} at {}{further}", authority.signer, authority.path)
+    format!("certificate of the CA {} at {}{further}", ca.signer, ca.path)
 }
 
 /// A certificate in words, as `plan` shows it.

@@ -32,10 +32,10 @@ impl Prober for Http {
         json(&response, url)
     }
 
-    async fn get_text(&self, url: &str, authority: Option<&str>, identity: Option<&ClientIdentity>) -> Result<String> {
-        let derived = match (identity, authority) {
+    async fn get_text(&self, url: &str, ca: Option<&str>, identity: Option<&ClientIdentity>) -> Result<String> {
+        let derived = match (identity, ca) {
             (Some(identity), _) => Some(self.with_identity(identity)),
-            (None, authority) => authority.map(|file| self.believing(file)),
+            (None, ca) => ca.map(|file| self.believing(file)),
         };
         let response = derived.as_ref().unwrap_or(self).request(question(url)).await?;
         if !(200..300).contains(&response.status) {

@@ -47,7 +47,7 @@ pub enum Order {
     Stop,
     /// A deployment's record goes, as if it had never been seen.
     Forget,
-    /// The node goes one step on in a change of authority.
+    /// The node goes one step on in a CA rotation.
     Rotate,
     /// What differs from the node's parameters is put back.
     Repair,
@@ -918,7 +918,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_of_a_change_of_authority_is_ordered_once_wherever_the_order_is_cut_off() {
+    fn a_step_of_a_ca_rotation_is_ordered_once_wherever_the_order_is_cut_off() {
         use certificates::{CertificateRecord, RotationProgress};
         let place = Place::new();
         let order = json!({"schema": 1, "order": "rotate", "deployment": ""});

@@ -259,7 +259,7 @@ fn thin_pool(inspection: &PoolInspection) -> ThinPoolStatus {
     }
 }
 
-/// What a look at the certificates of a node in place found; `turn`: how far a change of authority is.
+/// What a look at the certificates of a node in place found; `turn`: how far a CA rotation is.
 fn certificates(
     inspection: &CertificateInspection,
     turn: Option<RotationProgress>,
@@ -441,7 +441,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::certificates::authority::SigningAuthority;
+    use crate::certificates::ca::SigningCa;
     use crate::clock::Clock;
     use crate::collect::Entries;
     use crate::deploy::{DeploymentOutcome, Journal};
@@ -499,12 +499,12 @@ mod tests {
     }
 
     #[test]
-    fn certificates_wait_for_somebody_near_their_end_and_between_the_steps_of_a_change_of_authority() {
+    fn certificates_wait_for_somebody_near_their_end_and_between_the_steps_of_a_ca_rotation() {
         let (day, begin) = (Duration::from_hours(24), Timestamp(1_772_366_400_000));
         let item = |name: &str, days: u32, verdict| {
-            let authority = SigningAuthority::create(name, begin, days * day).unwrap().certificate;
-            let end = Some(authority.not_after);
-            InspectedCertificate { name: name.into(), path: String::new(), verdict, chain: vec![authority], end }
+            let ca = SigningCa::create(name, begin, days * day).unwrap().certificate;
+            let end = Some(ca.not_after);
+            InspectedCertificate { name: name.into(), path: String::new(), verdict, chain: vec![ca], end }
         };
         let missing =
             InspectedCertificate { chain: vec![], end: None, ..item("none", 1, CertificateVerdict::Missing(String::new())) };

@@ -13,7 +13,7 @@ use crate::desired::Rotation;
 const FIRST: Duration = Duration::from_mins(1);
 
 /// The longest; after a renewal that succeeded, too. What is near its end even then (by a clock that is wrong, or because its
-/// authority is) would be renewed at each look.
+/// CA is) would be renewed at each look.
 const LONGEST: Duration = Duration::from_hours(1);
 
 /// The longest where no certificates are the reason.
@@ -26,7 +26,7 @@ const STEP_MS: u64 = 60_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TouchReason {
     pub(super) generation: u64,
-    /// The step of a change of authority that the operator ordered.
+    /// The step of a CA rotation that the operator ordered.
     pub(super) ordered: Option<Rotation>,
     /// Some are to be renewed.
     pub(super) renews: bool,

@@ -653,7 +653,7 @@ mod tests {
         assert_eq!(open().begin("one", "b", json!({})).unwrap(), 1);
         assert_eq!(open().current().unwrap().step_timings, [], "a new run has its own");
         assert_eq!(open().begin("two", "c", json!({})).unwrap(), 2);
-        // Another version of the agent goes on with the same deployment: a change of authority must not take a step by that.
+        // Another version of the agent goes on with the same deployment: a CA rotation must not take a step by that.
         assert_eq!(open().begin("three", "c", json!({})).unwrap(), 2);
         assert_eq!(open().begin("two", "c", json!({"inputs": [1]})).unwrap(), 3, "local data that somebody edits keeps its id");
         assert_eq!(open().begin("one", "d", json!({"inputs": [1]})).unwrap(), 4);

@@ -41,8 +41,9 @@ pub struct Desired {
     /// makes it good.
     #[serde(skip)]
     pub watched: Vec<Gate>,
-    /// Certificates of authorities that must lie on the node.
-    pub authorities: Vec<CaCertificate>,
+    /// Certificates of CAs that must lie on the node.
+    #[serde(rename = "authorities")]
+    pub cas: Vec<CaCertificate>,
     /// Certificates, each with its key, that the node must have; `keepers` provides them.
     pub certificates: Vec<Certificate>,
     /// Private keys without a certificate, which the node makes for itself.
@@ -96,7 +97,7 @@ impl Desired {
         join(&mut self.units, part.units, "unit", |unit| &unit.name)?;
         join(&mut self.gates, part.gates, "gate", |gate| &gate.name)?;
         join(&mut self.watched, part.watched, "watched gate", |gate| &gate.name)?;
-        join(&mut self.authorities, part.authorities, "authority", |authority| &authority.path)?;
+        join(&mut self.cas, part.cas, "CA", |ca| &ca.path)?;
         join(&mut self.certificates, part.certificates, "certificate", |certificate| &certificate.name)?;
         join(&mut self.keys, part.keys, "key", |key| &key.name)?;
         join(&mut self.objects, part.objects, "object", |object| &object.name)?;
@@ -130,14 +131,13 @@ impl Desired {
         }
     }
 
-    /// Where certificates, their keys, those of authorities and those without a certificate lie.
+    /// Where certificates, their keys, those of CAs and those without a certificate lie.
     #[must_use]
     pub fn trusted_paths(&self) -> BTreeSet<&str> {
-        let authorities =
-            self.authorities.iter().flat_map(|one| std::iter::once(&one.path).chain(&one.key_path).chain(&one.signing_path));
+        let cas = self.cas.iter().flat_map(|one| std::iter::once(&one.path).chain(&one.key_path).chain(&one.signing_path));
         let certificates = self.certificates.iter().flat_map(|one| [&one.path, &one.key]);
         let keys = self.keys.iter().map(|one| &one.path);
-        authorities.chain(certificates).chain(keys).map(String::as_str).gather()
+        cas.chain(certificates).chain(keys).map(String::as_str).gather()
     }
 }
 
@@ -606,8 +606,9 @@ pub enum GateProbe {
         url: String,
         /// Body without the white space around it: `ok`.
         body: Option<String>,
-        /// File with the authority that signed an https server, where the node shows nobody; else the system's authorities.
-        authority: Option<String>,
+        /// File with the CA that signed an https server, where the node shows nobody; else the system's CAs.
+        #[serde(rename = "authority")]
+        ca: Option<String>,
         /// Whom an https server is shown, and by whom it is signed.
         identity: Option<ClientIdentity>,
     },

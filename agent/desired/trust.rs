@@ -1,4 +1,4 @@
-//! Certificates and authorities that a node should have, and who signs them.
+//! Certificates and CAs that a node should have, and who signs them.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 
 use super::owner::Owner;
 
-/// Who signs (magnum-node.md 4.1: three authorities from 13.0 on, all with the same subject, so that they never mix).
+/// Who signs (magnum-node.md 4.1: three CAs from 13.0 on, all with the same subject, so that they never mix).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub enum Signer {
-    /// The cluster's main authority: API server, kubelets, clients.
+    /// The cluster's main CA: API server, kubelets, clients.
     Kubernetes,
     /// etcd's clients and peers.
     Etcd,
@@ -37,7 +37,7 @@ impl fmt::Display for Signer {
     }
 }
 
-/// The certificate of an authority at one place.
+/// The certificate of a CA at one place.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CaCertificate {
     /// Which one.
@@ -53,7 +53,7 @@ pub struct CaCertificate {
     /// Where that key is put, for a controller manager that signs.
     pub key_path: Option<String>,
     /// Where the one certificate that it belongs to is put: the controller manager takes no bundle as its own
-    /// (Kubernetes, pkg/controller/certificates/signer: "expected 1 certificate"), which `path` is while the authority changes.
+    /// (Kubernetes, pkg/controller/certificates/signer: "expected 1 certificate"), which `path` is while the CA changes.
     pub signing_path: Option<String>,
 }
 
@@ -100,7 +100,7 @@ pub struct KeyRequest {
 /// A certificate and its key as the parameters give them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct GivenPair {
-    /// The certificate, perhaps with those between it and the authority behind it.
+    /// The certificate, perhaps with those between it and the CA behind it.
     pub certificate: Material,
     /// Its key.
     pub key: Material,
@@ -136,7 +136,7 @@ pub struct CertificatePolicy {
     pub keys_asked: bool,
     /// Whether what is past two thirds of its life is renewed, or only reported.
     pub renew: bool,
-    /// How far a change of authority may go on this node.
+    /// How far a CA rotation may go on this node.
     pub rotation: Rotation,
     /// When in the time that is left for a renewal this node renews.
     pub share: RenewalSlot,
@@ -178,8 +178,9 @@ pub struct MagnumAccess {
     pub bay: bool,
     /// Who asks.
     pub user: MagnumUser,
-    /// Who signed Magnum's and Keystone's certificates (`OPENSTACK_CA`), believed beside the system's authorities.
-    pub authority: Option<Material>,
+    /// Who signed Magnum's and Keystone's certificates (`OPENSTACK_CA`), believed beside the system's CAs.
+    #[serde(rename = "authority")]
+    pub ca: Option<Material>,
     /// Whether their certificates are not verified (`VERIFY_CA=False`); the settings must allow it.
     pub insecure: bool,
 }
@@ -225,11 +226,11 @@ pub enum KeyType {
     Rsa(u16),
 }
 
-/// How far a change of authority may go (magnum-node.md 2.8): each step needs that all nodes have done the one before.
+/// How far a CA rotation may go (magnum-node.md 2.8): each step needs that all nodes have done the one before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Rotation {
-    /// The new authority is trusted beside the old one.
+    /// The new CA is trusted beside the old one.
     #[default]
     TrustBoth,
     /// The node's own certificates are signed by the new one.
@@ -263,6 +264,7 @@ pub struct ClientIdentity {
     pub certificate: String,
     /// Path of its key.
     pub key: String,
-    /// Path of the authority that signed the server's certificate; no other is believed.
-    pub authority: String,
+    /// Path of the CA that signed the server's certificate; no other is believed.
+    #[serde(rename = "authority")]
+    pub ca: String,
 }

@@ -40,8 +40,8 @@ pub enum ConnectFailure {
         /// A command that tries the connection from this node, where there is one.
         trial: Option<String>,
     },
-    /// The certificate of this host and port is not of an authority that this node trusts.
-    Authority(String),
+    /// The certificate of this host and port is not of a CA that this node trusts.
+    UnknownCa(String),
     /// It accepted the request and answered nothing in time.
     Silence,
     /// The time of a certificate is over, by this node's clock.

@@ -19,8 +19,8 @@ pub(super) struct Peer {
     pub(super) proxied: bool,
     /// Scheme, host and port; nothing of a local socket.
     pub(super) origin: Option<String>,
-    /// Where the authority stands that alone is believed.
-    pub(super) authority: Option<String>,
+    /// Where the CA stands that alone is believed.
+    pub(super) ca: Option<String>,
     /// Path of the certificate that this node shows.
     pub(super) shown_certificate: Option<String>,
 }
@@ -125,8 +125,8 @@ fn describe_tls(error: &rustls::Error, peer: &Peer) -> Error {
                 .remedy("check that the endpoint speaks https on this port, with TLS 1.2 or later");
         }
     };
-    if let (Some(authority), CertificateError::UnknownIssuer | CertificateError::BadSignature) = (&peer.authority, why) {
-        return Error::permanent(format!("the certificate of {shown} is not signed by the CA in {authority}"))
+    if let (Some(ca), CertificateError::UnknownIssuer | CertificateError::BadSignature) = (&peer.ca, why) {
+        return Error::permanent(format!("the certificate of {shown} is not signed by the CA in {ca}"))
             .rule(format!("TLS certificates are verified: {error}"))
             .remedy(
                 "compare both with `heat-node-agent certificates`: after a CA change, the services that read it are restarted",
@@ -161,7 +161,7 @@ fn describe_tls(error: &rustls::Error, peer: &Peer) -> Error {
         .remedy(remedy);
     match why {
         CertificateError::UnknownIssuer | CertificateError::BadSignature => {
-            error.with_connect_failure(ConnectFailure::Authority(peer.name.clone()))
+            error.with_connect_failure(ConnectFailure::UnknownCa(peer.name.clone()))
         }
         CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
             error.with_connect_failure(ConnectFailure::Expired)
@@ -171,7 +171,7 @@ fn describe_tls(error: &rustls::Error, peer: &Peer) -> Error {
 }
 
 /// Whether an alert of the server is about what this node showed, or did not show (RFC 8446 6.2, RFC 5246 7.2.2). A signature that
-/// does not verify, as under another authority of the same name, is reported as a decrypt error.
+/// does not verify, as under another CA of the same name, is reported as a decrypt error.
 fn is_about_us(alert: AlertDescription, peer: &Peer) -> bool {
     use AlertDescription as Alert;
     matches!(

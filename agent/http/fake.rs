@@ -138,10 +138,10 @@ impl Fake {
     }
 }
 
-/// A certificate authority that lives as long as a test.
-pub(crate) struct Authority(CertifiedIssuer<'static, KeyPair>);
+/// A CA that lives as long as a test.
+pub(crate) struct TestCa(CertifiedIssuer<'static, KeyPair>);
 
-impl Authority {
+impl TestCa {
     pub(crate) fn new(name: &str) -> Self {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.distinguished_name.push(DnType::CommonName, name);
@@ -159,7 +159,7 @@ impl Authority {
         self.server(name, years, None)
     }
 
-    /// The same of one that talks only to clients of an authority.
+    /// The same of one that talks only to clients of a CA.
     pub(crate) fn identity_for_clients_of(&self, clients: &Self) -> Arc<ServerConfig> {
         self.server("127.0.0.1", (2020, 2100), Some(clients))
     }
@@ -182,9 +182,9 @@ impl Authority {
         let config = ServerConfig::builder_with_provider(Arc::clone(&provider)).with_safe_default_protocol_versions().unwrap();
         let config = match clients {
             None => config.with_no_client_auth(),
-            Some(authority) => {
+            Some(ca) => {
                 let mut roots = RootCertStore::empty();
-                roots.add(authority.0.der().clone()).unwrap();
+                roots.add(ca.0.der().clone()).unwrap();
                 let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build().unwrap();
                 config.with_client_cert_verifier(verifier)
             }

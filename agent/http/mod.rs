@@ -51,7 +51,7 @@ const LOCATION_LIMIT: usize = 8 * 1024;
 /// Whom we believe over TLS: the `[tls]` part of the settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tls {
-    /// PEM file of certificate authorities, trusted beside the system's.
+    /// PEM file of CA certificates, trusted beside the system's.
     pub ca_file: Option<PathBuf>,
     /// Whether a request may ask for an unverified connection at all.
     pub allow_insecure: bool,
@@ -144,14 +144,14 @@ enum TlsVerification {
 /// How one endpoint differs from all others.
 #[derive(Clone, Debug, Default)]
 struct EndpointOptions {
-    authority: Option<TrustedCa>,
+    ca: Option<TrustedCa>,
     /// Certificate and key by which this node shows who it is.
     identity: Option<(PathBuf, PathBuf)>,
     /// All requests go through this socket, whatever their URL says.
     socket: Option<PathBuf>,
 }
 
-/// An endpoint's own authority.
+/// An endpoint's own CA.
 #[derive(Clone, Debug)]
 struct TrustedCa {
     certificates: Material,
@@ -175,37 +175,37 @@ struct Inner {
 }
 
 impl Http {
-    /// A client that reads authorities below `root` and measures deadlines by `clock`. Reads nothing yet.
+    /// A client that reads CAs below `root` and measures deadlines by `clock`. Reads nothing yet.
     #[must_use]
     pub fn new(tls: Tls, root: Arc<Tree>, clock: Clock) -> Self {
         Self(Arc::new(Inner { tls, endpoint: EndpointOptions::default(), root, clock, clients: Mutex::default() }))
     }
 
-    /// The same for an endpoint with an authority of its own (`ca_certificate` of os-collect-config), believed beside the system's.
+    /// The same for an endpoint with a CA of its own (`ca_certificate` of os-collect-config), believed beside the system's.
     #[must_use]
     pub fn with_endpoint_ca(&self, file: &Path) -> Self {
-        self.with_authority(Material::File(file.to_string_lossy().into_owned()), false)
+        self.with_ca(Material::File(file.to_string_lossy().into_owned()), false)
     }
 
-    /// The same for an endpoint whose authority a parameter gives (`OPENSTACK_CA`), believed beside the system's.
+    /// The same for an endpoint whose CA a parameter gives (`OPENSTACK_CA`), believed beside the system's.
     #[must_use]
-    pub fn with_given_ca(&self, authority: &Material) -> Self {
-        self.with_authority(authority.clone(), false)
+    pub fn with_given_ca(&self, ca: &Material) -> Self {
+        self.with_ca(ca.clone(), false)
     }
 
-    /// The same for a service of this node or its cluster: it is spoken to directly, and the authority in this file alone is
-    /// believed. The file is read when the first connection is made: what is derived anew sees a new authority.
+    /// The same for a service of this node or its cluster: it is spoken to directly, and the CA in this file alone is
+    /// believed. The file is read when the first connection is made: what is derived anew sees a new CA.
     #[must_use]
     pub fn believing(&self, file: &str) -> Self {
-        self.with_authority(Material::File(file.to_owned()), true)
+        self.with_ca(Material::File(file.to_owned()), true)
     }
 
     /// As [`Http::believing`], to a server that wants to know who asks.
     #[must_use]
     pub fn with_identity(&self, identity: &ClientIdentity) -> Self {
-        let ClientIdentity { certificate, key, authority } = identity;
-        let authority = Some(TrustedCa { certificates: Material::File(authority.clone()), alone: true });
-        self.derived(EndpointOptions { authority, identity: Some((certificate.into(), key.into())), socket: None })
+        let ClientIdentity { certificate, key, ca } = identity;
+        let ca = Some(TrustedCa { certificates: Material::File(ca.clone()), alone: true });
+        self.derived(EndpointOptions { ca, identity: Some((certificate.into(), key.into())), socket: None })
     }
 
     /// The same as whom an identity names; without one as nobody.
@@ -220,8 +220,8 @@ impl Http {
         self.derived(EndpointOptions { socket: Some(socket.to_owned()), ..EndpointOptions::default() })
     }
 
-    fn with_authority(&self, certificates: Material, alone: bool) -> Self {
-        self.derived(EndpointOptions { authority: Some(TrustedCa { certificates, alone }), ..EndpointOptions::default() })
+    fn with_ca(&self, certificates: Material, alone: bool) -> Self {
+        self.derived(EndpointOptions { ca: Some(TrustedCa { certificates, alone }), ..EndpointOptions::default() })
     }
 
     /// The clock that deadlines are measured by.
@@ -253,9 +253,9 @@ impl Http {
         Self(Arc::new(Inner { tls, endpoint, root, clock, clients: Mutex::default() }))
     }
 
-    /// The authority that alone is believed.
-    fn sole_authority(&self) -> Option<&Material> {
-        self.0.endpoint.authority.as_ref().filter(|authority| authority.alone).map(|authority| &authority.certificates)
+    /// The CA that alone is believed.
+    fn sole_ca(&self) -> Option<&Material> {
+        self.0.endpoint.ca.as_ref().filter(|ca| ca.alone).map(|ca| &ca.certificates)
     }
 
     /// Sends a request and reads the whole answer; a status that stands for a failure is an answer too.
@@ -339,7 +339,7 @@ impl Http {
             let error = failure::describe(error, &peer, CONNECT_LIMIT);
             let error = if is_unsent { error.unsent() } else { error };
             if error.kind() == crate::error::ErrorKind::Permanent {
-                // The next try reads the authorities again: somebody may have put the right one there.
+                // The next try reads the CAs again: somebody may have put the right one there.
                 self.clients().remove(&(trust, direct));
             }
             error
@@ -352,7 +352,7 @@ impl Http {
 
     /// Which client a target needs.
     fn class(&self, target: &Target, insecure: bool) -> (TlsVerification, bool) {
-        let direct = self.0.endpoint.socket.is_some() || self.sole_authority().is_some() || target.never_proxied();
+        let direct = self.0.endpoint.socket.is_some() || self.sole_ca().is_some() || target.never_proxied();
         // A proxy that is itself spoken to over TLS needs the roots for plain URLs too.
         let trust = match (target.secure || (!direct && url::proxy_over_tls()), insecure) {
             (false, _) => TlsVerification::Plain,
@@ -372,7 +372,7 @@ impl Http {
                 format!("{scheme}://{}/", target.authority)
             }),
             proxied: !direct && url::proxy_set(target.secure),
-            authority: self.sole_authority().map(shown),
+            ca: self.sole_ca().map(shown),
             shown_certificate: identity.as_ref().map(|(certificate, _)| certificate.display().to_string()),
         }
     }
@@ -400,8 +400,8 @@ impl Http {
         }
         builder = match trust {
             TlsVerification::Plain => builder.tls_backend_preconfigured(without_tls()),
-            TlsVerification::Verified if self.sole_authority().is_some() => builder.tls_certs_only(self.authorities()?),
-            TlsVerification::Verified => builder.tls_certs_merge(self.authorities()?),
+            TlsVerification::Verified if self.sole_ca().is_some() => builder.tls_certs_only(self.ca_certificates()?),
+            TlsVerification::Verified => builder.tls_certs_merge(self.ca_certificates()?),
             TlsVerification::Unverified => builder.tls_danger_accept_invalid_certs(true),
         };
         if let Some((certificate, key)) = self.0.endpoint.identity.as_ref().filter(|_| trust != TlsVerification::Plain) {
@@ -435,20 +435,20 @@ impl Http {
         Identity::from_pem(&both).map_err(|error| self.unprepared(&failure::innermost(&error)))
     }
 
-    fn authorities(&self) -> Result<Vec<Certificate>> {
-        let system = self.0.tls.ca_file.as_ref().filter(|_| self.sole_authority().is_none());
+    fn ca_certificates(&self) -> Result<Vec<Certificate>> {
+        let system = self.0.tls.ca_file.as_ref().filter(|_| self.sole_ca().is_none());
         let system = system.map(|file| Material::File(file.to_string_lossy().into_owned()));
-        let own = self.0.endpoint.authority.as_ref().map(|own| own.certificates.clone());
+        let own = self.0.endpoint.ca.as_ref().map(|own| own.certificates.clone());
         let mut all = Vec::new();
-        for authority in system.into_iter().chain(own) {
-            let found = Certificate::from_pem_bundle(&self.read(&authority)?).unwrap_or_default();
+        for ca in system.into_iter().chain(own) {
+            let found = Certificate::from_pem_bundle(&self.read(&ca)?).unwrap_or_default();
             if found.is_empty() {
-                let remedy = if self.sole_authority().is_some() {
+                let remedy = if self.sole_ca().is_some() {
                     "check `heat-node-agent certificates`"
                 } else {
                     "put the endpoint's CA there in PEM format, or correct [tls] ca_file (ca_certificate in os-collect-config, OPENSTACK_CA)"
                 };
-                let doing = format!("reading the certificate authorities in {}", shown(&authority));
+                let doing = format!("reading the certificate authorities in {}", shown(&ca));
                 return Err(Error::permanent("no PEM certificate in it").remedy(remedy).context(doing));
             }
             all.extend(found);
@@ -457,9 +457,9 @@ impl Http {
     }
 }
 
-/// Where an authority stands.
-fn shown(authority: &Material) -> String {
-    match authority {
+/// Where a CA stands.
+fn shown(ca: &Material) -> String {
+    match ca {
         Material::File(path) => path.clone(),
         Material::Text(_) => "the parameters".to_owned(),
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 
-use super::fake::{Act, Authority, Fake, ok, status};
+use super::fake::{Act, Fake, TestCa, ok, status};
 use super::*;
 use crate::error::ErrorKind;
 use crate::files::Attributes;
@@ -234,9 +234,9 @@ async fn a_socket_is_spoken_to_whatever_the_url_says() {
 
 #[tokio::test]
 async fn certificates_are_verified_unless_settings_and_caller_both_say_otherwise() {
-    let authority = Authority::new("throw-away");
-    let fake = Fake::start_tls(vec![ok("hi")], authority.identity("127.0.0.1", (2020, 2100))).await;
-    let (ca, url) = (authority.pem(), format!("{}/?s=hush", fake.base));
+    let ca = TestCa::new("throw-away");
+    let fake = Fake::start_tls(vec![ok("hi")], ca.identity("127.0.0.1", (2020, 2100))).await;
+    let (pem, url) = (ca.pem(), format!("{}/?s=hush", fake.base));
     let (dir, http) = with(Tls { ca_file: Some("/ca.pem".into()), allow_insecure: false });
     let ask = |http: Http, insecure| {
         let url = url.clone();
@@ -250,7 +250,7 @@ async fn certificates_are_verified_unless_settings_and_caller_both_say_otherwise
     assert!(error.to_string().contains("reading the certificate authorities in /ca.pem: no PEM certificate"), "{error}");
     let tree = Tree::open(dir.path()).unwrap();
     // The right file makes it work at the next try, without a restart.
-    tree.write(Path::new("/ca.pem"), ca.as_bytes(), Attributes::mode(0o644)).unwrap();
+    tree.write(Path::new("/ca.pem"), pem.as_bytes(), Attributes::mode(0o644)).unwrap();
     assert_eq!(ask(http.clone(), false).await.unwrap().body, b"hi");
     assert_eq!(ask(http, true).await.unwrap_err().kind(), ErrorKind::Refused);
 
@@ -261,7 +261,7 @@ async fn certificates_are_verified_unless_settings_and_caller_both_say_otherwise
         assert!(!error.lines().join("").contains("hush"));
     }
     assert_eq!(ask(unaware.clone(), true).await.unwrap().body, b"hi");
-    Tree::open(dir.path()).unwrap().write(Path::new("/own.pem"), ca.as_bytes(), Attributes::mode(0o644)).unwrap();
+    Tree::open(dir.path()).unwrap().write(Path::new("/own.pem"), pem.as_bytes(), Attributes::mode(0o644)).unwrap();
     assert_eq!(ask(unaware.with_endpoint_ca(Path::new("/own.pem")), false).await.unwrap().body, b"hi");
 
     let plain = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -279,23 +279,23 @@ fn sec1(pkcs8: &str) -> String {
     format!("-----BEGIN EC PRIVATE KEY-----\n{}\n-----END EC PRIVATE KEY-----\n", BASE64_STANDARD.encode(&der[begin..]))
 }
 
-/// The authority of the servers, another of the same name, and a node with files of both.
+/// The CA of the servers, another of the same name, and a node with files of both.
 struct Cluster {
     dir: tempfile::TempDir,
-    ours: Authority,
+    ours: TestCa,
     http: Http,
 }
 
 impl Cluster {
     fn new() -> Self {
         let (dir, http) = client();
-        let cluster = Self { dir, ours: Authority::new("blue"), http };
-        let other = Authority::new("blue");
-        for (name, authority) in [("ours", &cluster.ours), ("other", &other)] {
-            let (certificate, key) = authority.client("admin");
+        let cluster = Self { dir, ours: TestCa::new("blue"), http };
+        let other = TestCa::new("blue");
+        for (name, ca) in [("ours", &cluster.ours), ("other", &other)] {
+            let (certificate, key) = ca.client("admin");
             cluster.write(&format!("/{name}.crt"), &certificate);
             cluster.write(&format!("/{name}.key"), &key);
-            cluster.write(&format!("/{name}.ca"), &authority.pem());
+            cluster.write(&format!("/{name}.ca"), &ca.pem());
         }
         cluster
     }
@@ -304,9 +304,9 @@ impl Cluster {
         Tree::open(self.dir.path()).unwrap().write(Path::new(path), text.as_bytes(), Attributes::mode(0o600)).unwrap();
     }
 
-    async fn ask(&self, server: &Fake, certificate: &str, key: &str, authority: &str) -> Result<Response> {
-        let (certificate, key, authority) = (certificate.to_owned(), key.to_owned(), authority.to_owned());
-        let http = self.http.with_identity(&ClientIdentity { certificate, key, authority });
+    async fn ask(&self, server: &Fake, certificate: &str, key: &str, ca: &str) -> Result<Response> {
+        let (certificate, key, ca) = (certificate.to_owned(), key.to_owned(), ca.to_owned());
+        let http = self.http.with_identity(&ClientIdentity { certificate, key, ca });
         http.request(Request::new("GET", &server.base, LIMIT)).await
     }
 }
@@ -322,7 +322,7 @@ async fn a_server_that_wants_to_know_who_asks_is_shown_the_certificate() {
     cluster.write("/empty", "");
     cluster.write("/cut.key", std::str::from_utf8(&key[..key.len() / 2]).unwrap());
     let asked = server.requests().len();
-    for (certificate, key, authority, words) in [
+    for (certificate, key, ca, words) in [
         ("/ours.crt", "/other.key", "/ours.ca", "using /ours.crt and /other.key: "),
         ("/absent", "/ours.key", "/ours.ca", "using /absent and /ours.key: /absent does not exist"),
         ("/ours.crt", "/cut.key", "/ours.ca", "using /ours.crt and /cut.key: "),
@@ -331,7 +331,7 @@ async fn a_server_that_wants_to_know_who_asks_is_shown_the_certificate() {
         ("/ours.crt", "/ours.key", "/other.ca", "is not signed by the CA in /other.ca"),
         ("/other.crt", "/other.key", "/ours.ca", "does not accept this node's certificate /other.crt: "),
     ] {
-        let error = cluster.ask(&server, certificate, key, authority).await.unwrap_err();
+        let error = cluster.ask(&server, certificate, key, ca).await.unwrap_err();
         assert!(error.to_string().contains(words) && error.kind() == ErrorKind::Permanent, "{words}: {error}");
         assert!(error.suggested_remedy().unwrap().contains("`heat-node-agent certificates`"), "{error:?}");
         assert!(!error.lines().join("").contains("PRIVATE KEY"), "{error}");
@@ -342,7 +342,7 @@ async fn a_server_that_wants_to_know_who_asks_is_shown_the_certificate() {
 }
 
 #[tokio::test]
-async fn where_one_authority_is_believed_the_settings_add_none() {
+async fn where_one_ca_is_believed_the_settings_add_none() {
     let cluster = Cluster::new();
     let server = Fake::start_tls(vec![ok("hi")], cluster.ours.identity("127.0.0.1", (2020, 2100))).await;
     let root = Arc::new(Tree::open(cluster.dir.path()).unwrap());
@@ -378,10 +378,10 @@ async fn held_front(to: &str) -> (String, Arc<tokio::sync::Notify>, Arc<tokio::s
 #[tokio::test]
 async fn a_gate_is_asked_when_the_connection_stands_and_lets_no_byte_out_when_it_is_shut() {
     use std::sync::atomic::{AtomicBool, Ordering};
-    let authority = Authority::new("throw-away");
-    let fake = Fake::start_tls(vec![ok("")], authority.identity("127.0.0.1", (2020, 2100))).await;
+    let ca = TestCa::new("throw-away");
+    let fake = Fake::start_tls(vec![ok("")], ca.identity("127.0.0.1", (2020, 2100))).await;
     let (dir, http) = with(Tls { ca_file: Some("/ca.pem".into()), allow_insecure: false });
-    Tree::open(dir.path()).unwrap().write(Path::new("/ca.pem"), authority.pem().as_bytes(), Attributes::mode(0o644)).unwrap();
+    Tree::open(dir.path()).unwrap().write(Path::new("/ca.pem"), ca.pem().as_bytes(), Attributes::mode(0o644)).unwrap();
     let is_open = Arc::new(AtomicBool::new(true));
     let (front, arrived, go_on) = held_front(&fake.base).await;
     let send = || {

@@ -10,7 +10,7 @@ use crate::clock::Clock;
 use crate::desired::{ClientIdentity, Material};
 use crate::files::{Attributes, Tree};
 use crate::http::Tls;
-use crate::http::fake::{Act, Authority, Fake, ok, status};
+use crate::http::fake::{Act, Fake, TestCa, ok, status};
 
 const DEADLINE: Duration = Duration::from_mins(5);
 const PATH: &str = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings";
@@ -52,7 +52,7 @@ fn absent() -> Act {
 /// A master with its own certificate.
 struct Master {
     _dir: tempfile::TempDir,
-    authority: Authority,
+    ca: TestCa,
     clock: Clock,
     http: Http,
 }
@@ -61,27 +61,27 @@ impl Master {
     fn new(clock: Clock) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let root = Arc::new(Tree::open(dir.path()).unwrap());
-        let authority = Authority::new("blue");
-        let (certificate, key) = authority.client("admin");
-        for (path, text) in [("/admin.crt", certificate), ("/admin.key", key), ("/ca.crt", authority.pem())] {
+        let ca = TestCa::new("blue");
+        let (certificate, key) = ca.client("admin");
+        for (path, text) in [("/admin.crt", certificate), ("/admin.key", key), ("/ca.crt", ca.pem())] {
             root.write(Path::new(path), text.as_bytes(), Attributes::mode(0o600)).unwrap();
         }
-        Self { _dir: dir, authority, http: Http::new(Tls::default(), root, clock.clone()), clock }
+        Self { _dir: dir, ca, http: Http::new(Tls::default(), root, clock.clone()), clock }
     }
 
     async fn serve(&self, script: Vec<Act>) -> Fake {
-        Fake::start_tls(script, self.authority.identity_for_clients_of(&self.authority)).await
+        Fake::start_tls(script, self.ca.identity_for_clients_of(&self.ca)).await
     }
 
     async fn ensure(&self, server: &Fake, body: &Value) -> Result<bool> {
-        let [certificate, key, authority] = ["/admin.crt", "/admin.key", "/ca.crt"].map(str::to_owned);
+        let [certificate, key, ca] = ["/admin.crt", "/admin.key", "/ca.crt"].map(str::to_owned);
         let object = Object {
             name: "clusterrolebinding heat-node-agent:x".to_owned(),
             server: server.base.clone(),
             collection: PATH.to_owned(),
             object: "heat-node-agent:x".to_owned(),
             body: Material::Text(body.to_string()),
-            identity: Some(ClientIdentity { certificate, key, authority }),
+            identity: Some(ClientIdentity { certificate, key, ca }),
             needs: std::collections::BTreeSet::new(),
         };
         ensure(&self.http, &object, DEADLINE).await
@@ -275,8 +275,8 @@ async fn what_is_refused_is_reported_once_with_what_to_do() {
         assert!(["aHVzaC1", "zaA=", "hush"].iter().all(|part| !format!("{error:?}").contains(part)), "{error:?}");
         assert_eq!(server.requests().len(), count);
     }
-    let unrelated = Authority::new("blue");
-    let server = Fake::start_tls(vec![ok("{}")], unrelated.identity_for_clients_of(&master.authority)).await;
+    let unrelated = TestCa::new("blue");
+    let server = Fake::start_tls(vec![ok("{}")], unrelated.identity_for_clients_of(&master.ca)).await;
     let error = master.ensure(&server, &binding()).await.unwrap_err();
     assert!(error.cause().contains("is not signed by the CA in /ca.crt"), "{error}");
 }

@@ -14,9 +14,9 @@ use std::time::Duration;
 use super::control_plane::etcd_access::{self, CLIENT_NAME, Clients};
 use super::control_plane::podmaster;
 use super::parts::certificates::{
-    ADMIN, AUTHORITY, AUTHORITY_KEY, CONTROLLER_MANAGER, ETCD_AUTHORITY, ETCD_CLIENT, ETCD_NAME, ETCD_SERVER, FRONT_PROXY,
-    FRONT_PROXY_AUTHORITY, FRONT_PROXY_NAME, KUBELET, PROXY, Pair, SCHEDULER, SERVER, SERVICE_ACCOUNT, SERVICE_ACCOUNT_PRIVATE,
-    SIGNING_AUTHORITY, has_front_proxy, service_account_keys,
+    ADMIN, CLUSTER_CA, CLUSTER_CA_KEY, CONTROLLER_MANAGER, ETCD_CA, ETCD_CLIENT, ETCD_NAME, ETCD_SERVER, FRONT_PROXY,
+    FRONT_PROXY_CA, FRONT_PROXY_NAME, KUBELET, PROXY, Pair, SCHEDULER, SERVER, SERVICE_ACCOUNT, SERVICE_ACCOUNT_PRIVATE,
+    SIGNING_CA, has_front_proxy, service_account_keys,
 };
 use super::parts::directories::{add_directory, directory};
 use super::spec::cluster::{CERTIFICATES, ClusterSpec, EtcdCluster, MachineFacts};
@@ -95,7 +95,7 @@ pub(super) fn part(spec: &NodeSpec, cluster: &ClusterSpec, facts: &MachineFacts)
     }
     part.trust = Some(cluster.trust.signing_policy(cluster.certificates, share(spec, cluster)));
     let wanted = wanted(cluster, spec.role);
-    add_authority(Signer::Kubernetes, cluster, spec.role, &mut part);
+    add_ca(Signer::Kubernetes, cluster, spec.role, &mut part);
     for (signer, folders) in
         [(Signer::FrontProxy, &["/etc/kubernetes/certs/front-proxy"][..]), (Signer::Etcd, &["/etc/etcd", "/etc/etcd/certs"])]
     {
@@ -103,7 +103,7 @@ pub(super) fn part(spec: &NodeSpec, cluster: &ClusterSpec, facts: &MachineFacts)
             for path in folders {
                 add_directory(path, &mut part);
             }
-            add_authority(signer, cluster, spec.role, &mut part);
+            add_ca(signer, cluster, spec.role, &mut part);
         }
     }
     for (name, signer) in wanted {
@@ -153,29 +153,29 @@ fn share(spec: &NodeSpec, cluster: &ClusterSpec) -> RenewalSlot {
     }
 }
 
-fn add_authority(signer: Signer, cluster: &ClusterSpec, role: Role, part: &mut Desired) {
+fn add_ca(signer: Signer, cluster: &ClusterSpec, role: Role, part: &mut Desired) {
     let path = match signer {
-        Signer::Kubernetes => AUTHORITY,
-        Signer::Etcd => ETCD_AUTHORITY,
-        Signer::FrontProxy => FRONT_PROXY_AUTHORITY,
+        Signer::Kubernetes => CLUSTER_CA,
+        Signer::Etcd => ETCD_CA,
+        Signer::FrontProxy => FRONT_PROXY_CA,
     };
-    let given = cluster.trust.authority(signer);
-    // Lying there it changes together with the authority's certificate: else the controller manager would find a pair that
+    let given = cluster.trust.ca(signer);
+    // Lying there it changes together with the CA's certificate: else the controller manager would find a pair that
     // does not match (magnum-node.md 2.8).
     let already_matches = signer == Signer::Kubernetes && role == Role::Master && cluster.signs();
     let signs = role == Role::Master && cluster.certificates == CertificateSource::Given;
-    part.authorities.push(CaCertificate {
+    part.cas.push(CaCertificate {
         signer,
         path: path.to_owned(),
         owner: Owner::root(),
         given: given.certificate.clone(),
         signing_key: given.key.clone().filter(|_| signs || already_matches),
-        key_path: already_matches.then(|| AUTHORITY_KEY.to_owned()),
-        signing_path: already_matches.then(|| SIGNING_AUTHORITY.to_owned()),
+        key_path: already_matches.then(|| CLUSTER_CA_KEY.to_owned()),
+        signing_path: already_matches.then(|| SIGNING_CA.to_owned()),
     });
 }
 
-/// Restarts each unit also when a certificate, key or authority changes that its files name: its settings, its
+/// Restarts each unit also when a certificate, key or CA changes that its files name: its settings, its
 /// configuration, its kubeconfig.
 pub(super) fn add_readers(desired: &mut Desired) {
     let desired_paths: BTreeSet<String> = desired.trusted_paths().into_iter().map(str::to_owned).gather();
@@ -331,11 +331,8 @@ mod tests {
                 "etcd-admin etcd CN=etcd O= serves=false /etc/etcd/certs/admin.crt /etc/etcd/certs/admin.key root",
             ]
         );
-        let authorities: Vec<_> = desired.authorities.iter().map(|one| (one.signer, one.path.as_str())).collect();
-        assert_eq!(
-            authorities,
-            [(Signer::Kubernetes, AUTHORITY), (Signer::FrontProxy, FRONT_PROXY_AUTHORITY), (Signer::Etcd, ETCD_AUTHORITY)]
-        );
+        let cas: Vec<_> = desired.cas.iter().map(|one| (one.signer, one.path.as_str())).collect();
+        assert_eq!(cas, [(Signer::Kubernetes, CLUSTER_CA), (Signer::FrontProxy, FRONT_PROXY_CA), (Signer::Etcd, ETCD_CA)]);
         for (minor, there) in [(1, false), (6, false), (7, true), (37, true)] {
             assert_eq!(certificate(&master(minor, &[]), "front-proxy").is_some(), there, "{minor}");
         }
@@ -372,8 +369,7 @@ mod tests {
                 GateProbe::HttpJson { identity, .. } | GateProbe::Http { identity, .. } => identity.as_ref(),
                 _ => None,
             });
-            let asked: Vec<&str> =
-                identities.flat_map(|one| [&one.certificate, &one.key, &one.authority]).map(String::as_str).collect();
+            let asked: Vec<&str> = identities.flat_map(|one| [&one.certificate, &one.key, &one.ca]).map(String::as_str).collect();
             let named: BTreeSet<&str> = desired.files.iter().flat_map(|file| paths(&file.content)).chain(asked).collect();
             for path in desired.trusted_paths() {
                 assert!(named.contains(path), "{what}: nobody reads {path}");
@@ -394,7 +390,7 @@ mod tests {
             ("kubelet.service", "kube-proxy.service", "kube-controller-manager.service", "kube-scheduler.service");
         let sign = [("CERT_MANAGER_API", "true")];
         for (minor, changes, path, expected) in [
-            (28, &[][..], AUTHORITY, &[api, manager, scheduler, kubelet, proxy][..]),
+            (28, &[][..], CLUSTER_CA, &[api, manager, scheduler, kubelet, proxy][..]),
             (28, &[], SERVER.key, &[api]),
             (28, &[], SERVICE_ACCOUNT_PRIVATE, &[api, manager]),
             (28, &[], SERVER.certificate, &[api]),
@@ -411,14 +407,14 @@ mod tests {
             (28, &[], CONTROLLER_MANAGER.key, &[manager]),
             (28, &[], SCHEDULER.key, &[scheduler]),
             (28, &[], FRONT_PROXY.key, &[api]),
-            (28, &[], FRONT_PROXY_AUTHORITY, &[api]),
-            (28, &[], ETCD_AUTHORITY, &[etcd, api]),
+            (28, &[], FRONT_PROXY_CA, &[api]),
+            (28, &[], ETCD_CA, &[etcd, api]),
             (28, &[], ETCD_SERVER.key, &[etcd]),
             (28, &[], ETCD_CLIENT.key, &[api]),
             (9, &[], ETCD_CLIENT.key, &[api, flanneld]),
             // The API server of 1.2 reaches etcd in the clear; what asks etcd how it is reads it afresh.
             (2, &[], ETCD_CLIENT.key, &[flanneld]),
-            (28, &sign, AUTHORITY_KEY, &[manager]),
+            (28, &sign, CLUSTER_CA_KEY, &[manager]),
         ] {
             let desired = master(minor, changes);
             let found: Vec<_> =
@@ -427,13 +423,13 @@ mod tests {
         }
         let worker = [("ROLE", "minion"), ("API_BALANCER", "haproxy"), ("MASTER_ADDRESSES", "192.0.2.12")];
         let desired = node(&worker);
-        let readers = desired.units.iter().filter(|unit| unit.restart_on.contains(AUTHORITY)).map(|unit| unit.name.as_str());
+        let readers = desired.units.iter().filter(|unit| unit.restart_on.contains(CLUSTER_CA)).map(|unit| unit.name.as_str());
         assert_eq!(readers.collect::<Vec<_>>(), [kubelet, proxy, "haproxy.service"]);
     }
 
     /// magnum-node.md 2.8: the key changes together with the certificate that it belongs to, so it is no file of its own.
     #[test]
-    fn keys_of_authorities_lie_where_somebody_signs_by_them() {
+    fn keys_of_cas_lie_where_somebody_signs_by_them() {
         let key = Some(Material::File("/given/ca.key".to_owned()));
         let magnum = [
             ("CERTIFICATES", "magnum"),
@@ -451,14 +447,14 @@ mod tests {
             (28, &with_manager, key.clone(), true),
         ] {
             let desired = master(minor, changes);
-            let main = desired.authorities.iter().find(|one| one.signer == Signer::Kubernetes).unwrap();
+            let main = desired.cas.iter().find(|one| one.signer == Signer::Kubernetes).unwrap();
             assert_eq!(main.signing_key, signing_key, "{changes:?}");
-            assert_eq!(main.key_path.as_deref(), already_matches.then_some(AUTHORITY_KEY), "{changes:?}");
-            assert!(desired.authorities.iter().all(|one| one.signer == Signer::Kubernetes || one.key_path.is_none()));
-            assert!(file(&desired, AUTHORITY_KEY).is_none());
+            assert_eq!(main.key_path.as_deref(), already_matches.then_some(CLUSTER_CA_KEY), "{changes:?}");
+            assert!(desired.cas.iter().all(|one| one.signer == Signer::Kubernetes || one.key_path.is_none()));
+            assert!(file(&desired, CLUSTER_CA_KEY).is_none());
         }
-        // The main authority is etcd's and the front proxy's, where nothing else is given.
-        assert!(master(28, &[]).authorities.iter().all(|one| one.signing_key == key && one.given.is_some()));
+        // The main CA is etcd's and the front proxy's, where nothing else is given.
+        assert!(master(28, &[]).cas.iter().all(|one| one.signing_key == key && one.given.is_some()));
     }
 
     #[test]
@@ -492,7 +488,7 @@ mod tests {
         for minor in [1, 5, 28] {
             let desired = master(minor, &[]);
             let paths = desired.certificates.iter().flat_map(|one| [&one.path, &one.key]);
-            for path in paths.chain(desired.authorities.iter().map(|one| &one.path)) {
+            for path in paths.chain(desired.cas.iter().map(|one| &one.path)) {
                 let folder = path.rsplit_once('/').unwrap().0;
                 assert!(desired.directories.iter().any(|one| one.path == folder), "{path}");
             }
@@ -568,10 +564,10 @@ mod tests {
             ("system:node:blue-node-0", "blue-node-0".to_owned())
         );
         assert_eq!(kubelet.addresses, ["192.0.2.11".parse::<IpAddr>().unwrap()]);
-        assert_eq!(desired.authorities.len(), 1);
+        assert_eq!(desired.cas.len(), 1);
         let bootstrap: Vec<_> = worker.into_iter().chain([("CERTIFICATES", "bootstrap")]).collect();
         let desired = node(&bootstrap);
-        assert!(names(&desired).is_empty() && desired.authorities.len() == 1);
+        assert!(names(&desired).is_empty() && desired.cas.len() == 1);
         // Before the node authorizer nobody asks a kubelet for its name.
         let unidentified: Vec<_> = worker.into_iter().chain([("INSTANCE_NAME", ""), ("KUBE_TAG", "v1.6.4")]).collect();
         assert_eq!(certificate(&node(&unidentified), "kubelet").unwrap().common_name, "system:node:192.0.2.11");

@@ -12,8 +12,8 @@ use crate::metadata::Deployment;
 /// Every kind of change of the command lines that section 5.7 of magnum-node.md has, and both ends.
 pub(super) const MINORS: [u16; 16] = [1, 2, 3, 5, 6, 7, 9, 10, 12, 15, 18, 19, 20, 24, 31, 37];
 
-/// A cluster's main authority as text. Its subject is that of [`ETCDS_AUTHORITY`], as Magnum's are alike.
-pub(super) const MAIN_AUTHORITY: &str = "\
+/// A cluster's main CA as text. Its subject is that of [`ETCDS_CA`], as Magnum's are alike.
+pub(super) const MAIN_CA: &str = "\
 -----BEGIN CERTIFICATE-----\n\
 MIIBkTCCATegAwIBAgIUC4wxrXJC7yRKP2DhHpt4TX7cV0MwCgYIKoZIzj0EAwIw\n\
 FTETMBEGA1UEAwwKa3ViZXJuZXRlczAgFw0yNjExMjMxNzA4MzVaGA8yMTI2MTAz\n\
@@ -26,8 +26,8 @@ AiAbevjzxkxshtX0DlWlQy8RoOgxAXO3WJOpnBAufplLPgIhAPlowpRHAddf7Kf8\n\
 CyozB3qvoaDO7YXaS36TXF121aP8\n\
 -----END CERTIFICATE-----\n\
 ";
-/// Another authority.
-pub(super) const ETCDS_AUTHORITY: &str = "\
+/// Another CA.
+pub(super) const ETCDS_CA: &str = "\
 -----BEGIN CERTIFICATE-----\n\
 MIIBkTCCATegAwIBAgIUZXhjD8dSYzSO/YyfCYSWxVYkM08wCgYIKoZIzj0EAwIw\n\
 FTETMBEGA1UEAwwKa3ViZXJuZXRlczAgFw0yNjExMjMxNzA4MzVaGA8yMTI2MTAz\n\
@@ -40,9 +40,9 @@ AiEAwOT+IfcljmLSA2oEoGB5ISLs/8RP2EQPNxblp9ADEZkCICQeftCpTqgDVyUG\n\
 LYkBn9NY1ESMgZ9e7gjOByRKm0Em\n\
 -----END CERTIFICATE-----\n\
 ";
-/// An authority of etcd's own that is known to be none of the cluster's.
+/// A CA of etcd's own that is known to be none of the cluster's.
 pub(super) const ETCDS_OWN: &[(&str, &str)] =
-    &[("CA_CERTIFICATE", MAIN_AUTHORITY), ("ETCD_CA_CERTIFICATE", ETCDS_AUTHORITY), ("ETCD_CA_KEY", "/given/etcd-ca.key")];
+    &[("CA_CERTIFICATE", MAIN_CA), ("ETCD_CA_CERTIFICATE", ETCDS_CA), ("ETCD_CA_KEY", "/given/etcd-ca.key")];
 
 /// A master's parameters with changes; an empty value leaves one out.
 pub(super) fn parameters(changes: &[(&str, &str)]) -> Parameters {

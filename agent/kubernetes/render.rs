@@ -182,8 +182,8 @@ mod tests {
             )
             .unwrap();
         }
-        for one in &desired.authorities {
-            writeln!(out, "authority {} {} {}:{}", one.signer, one.path, one.owner.user, one.owner.group).unwrap();
+        for one in &desired.cas {
+            writeln!(out, "CA {} {} {}:{}", one.signer, one.path, one.owner.user, one.owner.group).unwrap();
             writeln!(out, "  given={:?} signing_key={:?} key_path={:?}", one.given, one.signing_key, one.key_path).unwrap();
             if let Some(path) = &one.signing_path {
                 writeln!(out, "  signing_path={path}").unwrap();

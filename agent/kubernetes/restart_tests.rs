@@ -42,8 +42,8 @@ fn effect(before: &Desired, after: &Desired) -> Effect {
             None => changed.extend([one.path.clone(), one.key.clone()]),
         }
     }
-    for one in &after.authorities {
-        if before.authorities.iter().all(|old| old.path != one.path || old.given != one.given) {
+    for one in &after.cas {
+        if before.cas.iter().all(|old| old.path != one.path || old.given != one.given) {
             changed.insert(one.path.clone());
         }
     }

@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 use super::*;
 use crate::files::{Attributes, Tree};
 use crate::http::Tls;
-use crate::http::fake::{Act, Authority, Fake, ok, status};
+use crate::http::fake::{Act, Fake, TestCa, ok, status};
 
 /// A net: nobody waits for it.
 const DEADLINE: Duration = Duration::from_mins(2);
@@ -419,14 +419,14 @@ async fn a_request_carries_the_token_and_a_revoked_one_is_replaced_once() {
 
 #[tokio::test]
 async fn a_token_got_over_https_is_not_sent_in_clear_because_the_catalog_says_so() {
-    let authority = Authority::new("known");
+    let ca = TestCa::new("known");
     let heat = Fake::start(vec![ok("hi")]).await;
-    let secure = Fake::start_tls(vec![good("one", &heat.base)], authority.identity("127.0.0.1", (2020, 2100))).await;
+    let secure = Fake::start_tls(vec![good("one", &heat.base)], ca.identity("127.0.0.1", (2020, 2100))).await;
     let plain = Fake::start(vec![good("two", &heat.base)]).await;
     for (keystone, allow_insecure, taken) in [(&secure, false, false), (&secure, true, true), (&plain, false, true)] {
         let dir = tempfile::tempdir().unwrap();
         let root = Arc::new(Tree::open(dir.path()).unwrap());
-        root.write(Path::new("ca.pem"), authority.pem().as_bytes(), Attributes::mode(0o644)).unwrap();
+        root.write(Path::new("ca.pem"), ca.pem().as_bytes(), Attributes::mode(0o644)).unwrap();
         let clock = Clock::system();
         let http = Http::new(Tls { ca_file: Some("/ca.pem".into()), allow_insecure }, root, clock.clone());
         let asked = heat.requests().len();

@@ -1,7 +1,7 @@
 //! Magnum's certificate API (magnum-node.md 4.1, 4.2).
 //!
 //! In: whom to ask and as whom. Out: PEM texts as Magnum gave them; whether they are right is judged by who asked.
-//! Never: a look at which authority is meant by a subject, because Magnum gives all of them the same one.
+//! Never: a look at which CA is meant by a subject, because Magnum gives all of them the same one.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -32,7 +32,7 @@ pub struct Magnum<'a> {
     access: &'a MagnumAccess,
     /// `None`: the creator's own token is used as it is.
     user: Option<Credentials>,
-    /// This Magnum has one authority for everything, and takes the type for a mistake.
+    /// This Magnum has one CA for everything, and takes the type for a mistake.
     untyped: AtomicBool,
 }
 
@@ -40,7 +40,7 @@ impl<'a> Magnum<'a> {
     /// Asks nobody yet.
     #[must_use]
     pub fn new(http: &Http, keystone: &'a Keystone, access: &'a MagnumAccess) -> Self {
-        let http = access.authority.as_ref().map_or_else(|| http.clone(), |authority| http.with_given_ca(authority));
+        let http = access.ca.as_ref().map_or_else(|| http.clone(), |ca| http.with_given_ca(ca));
         let user = match &access.user {
             MagnumUser::Token(_) => None,
             MagnumUser::Trustee { auth_url, user_id, password, trust_id } => Some(Credentials {
@@ -55,12 +55,12 @@ impl<'a> Magnum<'a> {
         Self { http, keystone, access, user, untyped: AtomicBool::new(access.bay) }
     }
 
-    /// The certificate of an authority, as PEM with a line end after it. A Magnum that knows one authority only (before 13.0)
+    /// The certificate of a CA, as PEM with a line end after it. A Magnum that knows one CA only (before 13.0)
     /// gives it for each.
     ///
     /// # Errors
     /// Transient: not reachable, overloaded. Permanent: refused, or an answer that is none.
-    pub async fn fetch_authority(&self, signer: Signer, deadline: Duration) -> Result<String> {
+    pub async fn fetch_ca(&self, signer: Signer, deadline: Duration) -> Result<String> {
         let url = |typed| {
             let query = if typed { format!("?{TYPE}={signer}") } else { String::new() };
             format!("{}/certificates/{}{query}", self.access.url, self.access.cluster)
@@ -72,7 +72,7 @@ impl<'a> Magnum<'a> {
     /// Has a request signed; the certificate as PEM with a line end after it.
     ///
     /// # Errors
-    /// As [`Magnum::fetch_authority`].
+    /// As [`Magnum::fetch_ca`].
     pub async fn sign(&self, signer: Signer, request: &str, deadline: Duration) -> Result<String> {
         let url = format!("{}/certificates", self.access.url);
         let cluster = if self.access.bay { "bay_uuid" } else { "cluster_uuid" };
@@ -88,7 +88,7 @@ impl<'a> Magnum<'a> {
         self.certificate(ask, deadline).await.context(|| format!("requesting a certificate signed by Magnum's CA {signer}"))
     }
 
-    /// Asks with the type of the authority, unless this Magnum turned out not to know any, and takes the certificate out of the answer.
+    /// Asks with the type of the CA, unless this Magnum turned out not to know any, and takes the certificate out of the answer.
     async fn certificate<F: Future<Output = Result<Response>>>(
         &self,
         ask: impl Fn(bool, Duration) -> F,
@@ -129,7 +129,7 @@ impl<'a> Magnum<'a> {
                 parameter(peer)
             )),
             // What answers may be anybody: only a CA that the operator knows is trusted.
-            Some(ConnectFailure::Authority(peer)) => Remedy::new(
+            Some(ConnectFailure::UnknownCa(peer)) => Remedy::new(
                 format!(
                     "if `openstack catalog list` lacks {peer}, correct {}. If not, the last \"i:\" of `openssl s_client -connect {peer} \
                      </dev/null` names a CA: if it is your cloud's, set OPENSTACK_CA to its certificate, as your cloud publishes it. Then \

@@ -9,7 +9,7 @@ use crate::clock::{Clock, Timestamp};
 use crate::desired::Material;
 use crate::files::Tree;
 use crate::http::Tls;
-use crate::http::fake::{Act, Authority, Fake, ok, status};
+use crate::http::fake::{Act, Fake, TestCa, ok, status};
 
 /// A net: nobody waits for it.
 const DEADLINE: Duration = Duration::from_mins(2);
@@ -41,7 +41,7 @@ fn trustee(keystone: &Fake, trust_id: Option<&str>) -> MagnumUser {
 
 fn access_to(magnum: &Fake, user: MagnumUser) -> MagnumAccess {
     let bay = matches!(user, MagnumUser::Token(_));
-    MagnumAccess { url: format!("{}/v1", magnum.base), cluster: "c".to_owned(), bay, user, authority: None, insecure: false }
+    MagnumAccess { url: format!("{}/v1", magnum.base), cluster: "c".to_owned(), bay, user, ca: None, insecure: false }
 }
 
 struct Node {
@@ -77,7 +77,7 @@ async fn one_token_of_the_trust_serves_requests_that_go_side_by_side() {
     let (node, access) = (Node::new(Tls::default()), access_to(&magnum, trustee(&keystone, Some("trust"))));
     let asked = node.magnum(&access);
     let signers = [Signer::Kubernetes, Signer::Etcd, Signer::FrontProxy];
-    for answer in join_all(signers.map(|signer| asked.fetch_authority(signer, DEADLINE))).await {
+    for answer in join_all(signers.map(|signer| asked.fetch_ca(signer, DEADLINE))).await {
         assert_eq!(answer.unwrap(), format!("{LEAF}\n"));
     }
     assert_eq!(asked.sign(Signer::FrontProxy, "R", DEADLINE).await.unwrap(), format!("{LEAF}\n"));
@@ -107,7 +107,7 @@ async fn without_a_trust_the_token_has_no_scope() {
     for trust in [None, Some("")] {
         let (keystone, magnum) = (Fake::start(vec![token("t")]).await, Fake::start(vec![signed()]).await);
         let (node, access) = (Node::new(Tls::default()), access_to(&magnum, trustee(&keystone, trust)));
-        node.magnum(&access).fetch_authority(Signer::Etcd, DEADLINE).await.unwrap();
+        node.magnum(&access).fetch_ca(Signer::Etcd, DEADLINE).await.unwrap();
         assert_eq!(
             body(&keystone.requests()[0])["auth"].as_object().unwrap().keys().collect::<Vec<_>>(),
             ["identity"],
@@ -119,16 +119,16 @@ async fn without_a_trust_the_token_has_no_scope() {
 #[tokio::test]
 async fn a_magnum_that_knows_no_types_is_not_sent_them_again() {
     let keystone = Fake::start(vec![token("t")]).await;
-    for begin in ["authority", "sign"] {
+    for begin in ["CA", "sign"] {
         let magnum = Fake::start(vec![no_such_argument(), signed()]).await;
         let (node, access) = (Node::new(Tls::default()), access_to(&magnum, trustee(&keystone, None)));
         let asked = node.magnum(&access);
         if begin == "sign" {
             asked.sign(Signer::Etcd, "R", DEADLINE).await.unwrap();
         } else {
-            asked.fetch_authority(Signer::Etcd, DEADLINE).await.unwrap();
+            asked.fetch_ca(Signer::Etcd, DEADLINE).await.unwrap();
         }
-        asked.fetch_authority(Signer::FrontProxy, DEADLINE).await.unwrap();
+        asked.fetch_ca(Signer::FrontProxy, DEADLINE).await.unwrap();
         asked.sign(Signer::FrontProxy, "R", DEADLINE).await.unwrap();
         let seen = magnum.requests();
         assert_eq!(seen.len(), 4, "{begin}");
@@ -147,7 +147,7 @@ async fn a_bay_is_asked_for_with_the_creators_token_and_no_type() {
     let magnum = Fake::start(vec![signed()]).await;
     let (node, access) = (Node::new(Tls::default()), access_to(&magnum, MagnumUser::Token("geheim".to_owned())));
     let asked = node.magnum(&access);
-    asked.fetch_authority(Signer::Etcd, DEADLINE).await.unwrap();
+    asked.fetch_ca(Signer::Etcd, DEADLINE).await.unwrap();
     asked.sign(Signer::Etcd, "R", DEADLINE).await.unwrap();
     let seen = magnum.requests();
     assert_eq!(path(&seen[0]), "GET /v1/certificates/c");
@@ -226,7 +226,7 @@ async fn what_is_slow_ends_at_the_deadline_and_what_keystone_refuses_is_reported
     // The token is there already: what takes too long is Magnum's answer.
     let asked = node.magnum(&access);
     node.keystone.session(&node.http, asked.user.as_ref().unwrap(), DEADLINE).await.unwrap();
-    let error = asked.fetch_authority(Signer::Etcd, Duration::from_millis(300)).await.unwrap_err();
+    let error = asked.fetch_ca(Signer::Etcd, Duration::from_millis(300)).await.unwrap_err();
     assert_eq!(keystone.requests().len(), 1);
     assert!(error.cause().contains("no answer from") && error.kind() == ErrorKind::Transient, "{error}");
     let refusal = |line, message: &str| status(line, json!({"error": {"message": message}}).to_string());
@@ -237,7 +237,7 @@ async fn what_is_slow_ends_at_the_deadline_and_what_keystone_refuses_is_reported
     ] {
         let keystone = Fake::start(vec![act]).await;
         let access = access_to(&slow, trustee(&keystone, Some("t")));
-        let error = node.magnum(&access).fetch_authority(Signer::Etcd, DEADLINE).await.unwrap_err();
+        let error = node.magnum(&access).fetch_ca(Signer::Etcd, DEADLINE).await.unwrap_err();
         assert!(error.cause().starts_with(cause) && error.kind() == ErrorKind::Permanent, "{error}");
         let remedy = error.suggested_remedy().unwrap();
         assert!(["TRUST_ID", "TRUSTEE_PASSWORD", "table cluster"].iter().all(|part| remedy.contains(part)), "{remedy}");
@@ -245,21 +245,21 @@ async fn what_is_slow_ends_at_the_deadline_and_what_keystone_refuses_is_reported
 }
 
 #[tokio::test]
-async fn the_authority_of_the_parameters_is_believed_by_magnum_and_keystone_alike() {
-    let ca = Authority::new("cloud");
+async fn the_ca_of_the_parameters_is_believed_by_magnum_and_keystone_alike() {
+    let ca = TestCa::new("cloud");
     let identity = || ca.identity("127.0.0.1", (2020, 2100));
     let (keystone, magnum) =
         (Fake::start_tls(vec![token("t")], identity()).await, Fake::start_tls(vec![signed()], identity()).await);
     let mut access = access_to(&magnum, trustee(&keystone, None));
     let node = Node::new(Tls::default());
-    let error = node.magnum(&access).fetch_authority(Signer::Etcd, DEADLINE).await.unwrap_err();
+    let error = node.magnum(&access).fetch_ca(Signer::Etcd, DEADLINE).await.unwrap_err();
     assert!(error.suggested_remedy().unwrap().contains("OPENSTACK_CA"), "{error:?}");
-    access.authority = Some(Material::Text(ca.pem()));
-    node.magnum(&access).fetch_authority(Signer::Etcd, DEADLINE).await.unwrap();
+    access.ca = Some(Material::Text(ca.pem()));
+    node.magnum(&access).fetch_ca(Signer::Etcd, DEADLINE).await.unwrap();
     // Parameters alone do not turn verification off.
-    (access.authority, access.insecure) = (None, true);
-    assert_eq!(node.magnum(&access).fetch_authority(Signer::Etcd, DEADLINE).await.unwrap_err().kind(), ErrorKind::Refused);
+    (access.ca, access.insecure) = (None, true);
+    assert_eq!(node.magnum(&access).fetch_ca(Signer::Etcd, DEADLINE).await.unwrap_err().kind(), ErrorKind::Refused);
     let node = Node::new(Tls { ca_file: None, allow_insecure: true });
-    node.magnum(&access).fetch_authority(Signer::Etcd, DEADLINE).await.unwrap();
+    node.magnum(&access).fetch_ca(Signer::Etcd, DEADLINE).await.unwrap();
     assert_eq!(keystone.requests().len(), 2);
 }

@@ -271,7 +271,7 @@ fn steps(node: &NodeStatus) -> Vec<Condition> {
     if is_in_place {
         steps.extend(node.components.iter().filter_map(ComponentStatus::condition));
     }
-    // What an authority waits for is of a node that was not put in place whole, too.
+    // What a CA waits for is of a node that was not put in place whole, too.
     let of_certificates = certificates.filter(|_| is_in_place || node.state == NodeState::Rejected);
     for waits in of_certificates.into_iter().chain(network.into_iter().chain(pool).filter(|_| is_in_place)) {
         // A step that failed says more.

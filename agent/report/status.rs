@@ -643,7 +643,7 @@ pub struct CertificatesStatus {
     pub first_to_expire: String,
     /// Its end (RFC 3339).
     pub first_expiry: String,
-    /// What waits for somebody: one that is near its end, a change of authority that waits for its next step.
+    /// What waits for somebody: one that is near its end, a CA rotation that waits for its next step.
     pub waits: Option<Condition>,
     /// When each of them ends.
     #[serde(default)]

@@ -85,7 +85,7 @@ pub struct Sender {
     http: Http,
     keystone: Keystone,
     clock: Clock,
-    /// The client for the endpoints' own authorities, kept so that its connections stay open.
+    /// The client for the endpoints' own CAs, kept so that its connections stay open.
     endpoint: Arc<Mutex<Option<(PathBuf, Http)>>>,
 }
 
@@ -96,7 +96,7 @@ impl Sender {
         Self { http, keystone, clock, endpoint: Arc::default() }
     }
 
-    /// The client that knows the authorities of the server's endpoints: what polls trust, signals trust too
+    /// The client that knows the CAs of the server's endpoints: what polls trust, signals trust too
     /// (heat-protocol.md R26).
     fn http(&self, own: &OwnCredentials) -> Http {
         let Some(ca) = &own.ca else { return self.http.clone() };

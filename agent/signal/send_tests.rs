@@ -9,7 +9,7 @@ use super::*;
 use crate::clock::Timestamp;
 use crate::files::{Attributes, Tree};
 use crate::http::Tls;
-use crate::http::fake::{Act, Authority, Fake, ok, status, token};
+use crate::http::fake::{Act, Fake, TestCa, ok, status, token};
 use crate::openstack::aws_signature::Keys;
 use crate::openstack::keystone::{Credentials, Scope};
 
@@ -316,12 +316,12 @@ fn the_first_line_of_heats_own_words_is_taken() {
 }
 
 #[tokio::test]
-async fn the_authority_of_the_servers_endpoints_is_trusted_for_signals_too() {
-    let authority = Authority::new("throw-away");
-    let fake = Fake::start_tls(vec![ok("")], authority.identity("127.0.0.1", (2020, 2100))).await;
+async fn the_ca_of_the_servers_endpoints_is_trusted_for_signals_too() {
+    let ca = TestCa::new("throw-away");
+    let fake = Fake::start_tls(vec![ok("")], ca.identity("127.0.0.1", (2020, 2100))).await;
     let dir = tempfile::tempdir().unwrap();
     let tree = Arc::new(Tree::open(dir.path()).unwrap());
-    tree.write(Path::new("ca.pem"), authority.pem().as_bytes(), Attributes::mode(0o644)).unwrap();
+    tree.write(Path::new("ca.pem"), ca.pem().as_bytes(), Attributes::mode(0o644)).unwrap();
     let clock = Clock::manual(Timestamp::parse_rfc3339("2026-03-01T12:00:00Z").unwrap());
     let sender = Sender::new(Http::new(Tls::default(), tree, clock.clone()), Keystone::new(clock.clone()), clock);
     let (refused, _) = sender.send(&url(&fake.base), &json!({}), &OwnCredentials::default(), None).await;

@@ -243,11 +243,11 @@ def test_a_master_and_a_worker_get_their_certificates(real, hosts, signal_server
     one = f"{real.given['MAGNUM_URL']}/certificates/{real.given['CLUSTER_UUID']}"
     asks = [{"method": "GET", "url": f"{one}?ca_cert_type={kind}", "headers": {**VERSION, "X-Auth-Token": real.tokens["trust"]}, "body": None}
             for kind in ("kubernetes", "etcd", "front-proxy")]
-    authorities = [json.loads(of["text"])["pem"].strip().encode() for of in real.ask(asks)]
+    cas = [json.loads(of["text"])["pem"].strip().encode() for of in real.ask(asks)]
     master = Node(hosts("m1", ip=MASTER), signal_server(port=18000), parameters("master", "m1", MASTER, MASTER, **given)).up("")
     assert not master.mistakes()
-    assert [master.read(f"{folder}/ca.crt").strip() for folder in (KUBERNETES, ETCD, f"{KUBERNETES}/front-proxy")] == authorities
+    assert [master.read(f"{folder}/ca.crt").strip() for folder in (KUBERNETES, ETCD, f"{KUBERNETES}/front-proxy")] == cas
     assert "is healthy" in master.etcdctl("endpoint", "health", seconds=60)
     worker = Node(hosts("w1", ip=WORKER), signal_server(port=18001), parameters("worker", "w1", WORKER, MASTER, **given)).up("")
     assert not worker.mistakes()
-    assert worker.read(f"{KUBERNETES}/ca.crt").strip() == authorities[0]
+    assert worker.read(f"{KUBERNETES}/ca.crt").strip() == cas[0]

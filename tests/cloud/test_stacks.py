@@ -16,8 +16,8 @@ PODS = "10.100.0.0/16"
 
 
 @pytest.fixture(scope="module")
-def authority(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("authority") / "ca"
+def ca(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ca") / "ca"
     run(agent_binary(), "certificates", "new-ca", "--out", folder)
     return folder / "parameters.yaml"
 
@@ -35,9 +35,9 @@ STACKS = [
 
 
 @pytest.mark.parametrize("name, given, masters, minions, of_master, of_minion", STACKS, ids=[of[0] for of in STACKS])
-def test_a_stack_becomes_servers_ports_and_volumes_and_leaves_nothing(cloud, authority, stack_name, name, given, masters, minions, of_master, of_minion):
+def test_a_stack_becomes_servers_ports_and_volumes_and_leaves_nothing(cloud, ca, stack_name, name, given, masters, minions, of_master, of_minion):
     before = cloud.everything()
-    cloud.create(stack_name, CLUSTER, EXAMPLES / f"environments/{name}.yaml", *([] if name == "legacy" else [authority]), **given)
+    cloud.create(stack_name, CLUSTER, EXAMPLES / f"environments/{name}.yaml", *([] if name == "legacy" else [ca]), **given)
     nodes = {f"kube-master-{i}" for i in range(masters)} | {f"kube-minion-{i}" for i in range(minions)}
     assert set(cloud.ends(stack_name, "CREATE_COMPLETE")) == nodes
 
@@ -76,16 +76,16 @@ def test_a_stack_becomes_servers_ports_and_volumes_and_leaves_nothing(cloud, aut
     assert cloud.everything() == before
 
 
-def test_a_network_that_another_project_shares_has_no_pods_of_its_own(cloud, authority, stack_name):
+def test_a_network_that_another_project_shares_has_no_pods_of_its_own(cloud, ca, stack_name):
     """Neutron's policy lets nobody but a network's owner give its ports address pairs; where packets of pods are encapsulated none are needed."""
     shared = {"network": "shared", "subnet": "shared", "subnet_cidr": "198.51.100.0/24"}
-    cloud.create(stack_name, CLUSTER, EXAMPLES / "environments/own-network.yaml", authority, masters=1, minions=1, **shared)
+    cloud.create(stack_name, CLUSTER, EXAMPLES / "environments/own-network.yaml", ca, masters=1, minions=1, **shared)
     assert cloud.ends(stack_name, "CREATE_FAILED") == []
     why = json.dumps(cloud.heat.resources(stack_name))
     assert "create_port: allowed_address_pairs" in why and "disallowed by policy" in why
     cloud.heat.delete(stack_name, seconds=cloud.patience)
     encapsulated = {"network_driver": "calico", "calico_ipv4pool_ipip": "Always"}
-    cloud.create(stack_name, CLUSTER, EXAMPLES / "environments/own-network.yaml", authority, masters=1, minions=1, **shared, **encapsulated)
+    cloud.create(stack_name, CLUSTER, EXAMPLES / "environments/own-network.yaml", ca, masters=1, minions=1, **shared, **encapsulated)
     assert len(cloud.ends(stack_name, "CREATE_COMPLETE")) == 2
     ports = cloud.named("ports")
     assert [ports[node]["allowed_address_pairs"] for node in ("kube-master-0", "kube-minion-0")] == [[], []]
@@ -96,7 +96,7 @@ def of_its_own(node: str) -> str:
     return f"10.100.{int(index) + (16 if role == 'minion' else 0)}.0/24"
 
 
-def test_servers_are_rebuilt_and_replaced_with_their_ports_and_volumes(cloud, authority, stack_name, tmp_path):
+def test_servers_are_rebuilt_and_replaced_with_their_ports_and_volumes(cloud, ca, stack_name, tmp_path):
     """The operations of docs/heat-templates.md at which Nova could refuse: a port or a volume that the server before still has."""
     minimal = EXAMPLES / "environments/minimal.yaml"
     (tmp_path / "image").write_text("no image")
@@ -105,7 +105,7 @@ def test_servers_are_rebuilt_and_replaced_with_their_ports_and_volumes(cloud, au
     image = cloud.named("images")["kubernetes-2"]["id"]
 
     def update(**given) -> list[str]:
-        cloud.update(stack_name, CLUSTER, minimal, authority, minion_docker_volume_size=1, **given)
+        cloud.update(stack_name, CLUSTER, minimal, ca, minion_docker_volume_size=1, **given)
         return cloud.ends(stack_name, "UPDATE_COMPLETE")
 
     def has(node: str) -> tuple:
@@ -115,7 +115,7 @@ def test_servers_are_rebuilt_and_replaced_with_their_ports_and_volumes(cloud, au
         attached = {volume["volumeId"] for volume in cloud.attachments(server["id"])}
         assert {of["id"]: of["attachments"][0]["server_id"] for of in cloud.kept("volumes") if of["id"] in attached} == dict.fromkeys(attached, server["id"])
         return server["id"], port["id"], attached
-    cloud.create(stack_name, CLUSTER, minimal, authority, minion_docker_volume_size=1)
+    cloud.create(stack_name, CLUSTER, minimal, ca, minion_docker_volume_size=1)
     cloud.ends(stack_name, "CREATE_COMPLETE")
     master, minion = has("kube-master-0"), has("kube-minion-0")
     # A minion is taken out, another takes its place, and one comes more. Its volume goes with it; its port, which nobody may delete before the server, stays.

@@ -206,7 +206,7 @@ def test_a_cluster_completes_passes_again_without_a_write_and_comes_back_from_re
         assert not others and not node.host.journal(HNA_EVENT="NodeFailed"), others
     assert server.count()["signed"] == 9 + 3 + 3  # a minion's flanneld has one, too
 
-    # etcd speaks TLS, and to nobody without a certificate of its own authority.
+    # etcd speaks TLS, and to nobody without a certificate of its own CA.
     ip = cluster.address(MASTER)
     assert json.loads(cluster.curl(DOCKER, "/health"))["health"] == "true"
     for words in ([f"http://{ip}:2379/health"], ["--cacert", "/etc/etcd/certs/ca.crt", f"https://{ip}:2379/health"]):

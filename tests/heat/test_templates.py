@@ -163,9 +163,9 @@ def cloud(heat, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def authority(tmp_path_factory):
+def ca(tmp_path_factory):
     """The environment that `certificates new-ca` makes."""
-    folder = tmp_path_factory.mktemp("authority") / "ca"
+    folder = tmp_path_factory.mktemp("ca") / "ca"
     run(agent_binary(), "certificates", "new-ca", "--out", folder)
     return folder / "parameters.yaml"
 
@@ -176,10 +176,10 @@ def every(things, action):
         return list(pool.map(action, things))
 
 
-def test_heat_takes_every_template_and_environment(cloud, authority):
-    def with_authority(path):
-        return [path] if path.stem == "legacy" else [path, authority]
-    said = cloud.validate(CLUSTER, *with_authority(EXAMPLES / "environments/minimal.yaml"))
+def test_heat_takes_every_template_and_environment(cloud, ca):
+    def with_ca(path):
+        return [path] if path.stem == "legacy" else [path, ca]
+    said = cloud.validate(CLUSTER, *with_ca(EXAMPLES / "environments/minimal.yaml"))
     assert set(said["NestedParameters"]) >= {"own_network", "security", "master_ports", "minion_ports", "master_nodes", "minion_nodes"}, said
     assert said["Parameters"]["CA_KEY"]["NoEcho"] == "true"
 
@@ -187,7 +187,7 @@ def test_heat_takes_every_template_and_environment(cloud, authority):
         assert "Error" not in cloud.validate(EXAMPLES / template), template
 
     def preview(path):
-        return path.stem, cloud.preview(CLUSTER, *with_authority(path))
+        return path.stem, cloud.preview(CLUSTER, *with_ca(path))
     made = dict(every(ENVIRONMENTS, preview))
     kinds = {name: [r["resource_type"] for r in walk(found["resources"]) if "resource_type" in r] for name, found in made.items()}
     counted = {name: (types.count("OS::Nova::Server"), types.count("OS::Cinder::VolumeAttachment"), types.count("OS::Octavia::PoolMember"))
@@ -311,9 +311,9 @@ LONG = pytest.mark.skipif(not os.environ.get("HNA_TEMPLATES"), reason="only with
 @pytest.mark.parametrize("name, masters, minions", [
     ("minimal", 1, 1), *(pytest.param(*given, marks=LONG) for given in (
         ("single-node", 1, 0), ("legacy", 1, 1), ("ha", 3, 3), ("air-gapped", 1, 1), ("own-network", 3, 2)))])
-def test_what_heat_tells_the_nodes_has_no_mistake(cloud, authority, stack_name, tmp_path, name, masters, minions):
+def test_what_heat_tells_the_nodes_has_no_mistake(cloud, ca, stack_name, tmp_path, name, masters, minions):
     environment = EXAMPLES / f"environments/{name}.yaml"
-    cloud.create(stack_name, CLUSTER, environment, *([] if name == "legacy" else [authority]))
+    cloud.create(stack_name, CLUSTER, environment, *([] if name == "legacy" else [ca]))
     expected = {f"kube-master-{i}" for i in range(masters)} | {f"kube-minion-{i}" for i in range(minions)}
     told = wait_for(lambda: (seen := cloud.servers(stack_name)).keys() == expected and seen, 600, f"deployments of {expected}", every=3)
     found = check_nodes(told, tmp_path)
@@ -343,7 +343,7 @@ def test_what_heat_tells_the_nodes_has_no_mistake(cloud, authority, stack_name, 
 
 
 @LONG
-def test_minions_come_and_go_and_masters_come_back(cloud, authority, stack_name):
+def test_minions_come_and_go_and_masters_come_back(cloud, ca, stack_name):
     """The page's operations, with answers in the nodes' name."""
     minimal, shell = EXAMPLES / "environments/minimal.yaml", (REPO / "docs/heat-templates.md").read_text()
 
@@ -351,10 +351,10 @@ def test_minions_come_and_go_and_masters_come_back(cloud, authority, stack_name)
         return {server["name"]: server for server in cloud.kept("compute", "servers")}
 
     def update(status: str = "UPDATE_COMPLETE", **given) -> list[str]:
-        cloud.update(stack_name, CLUSTER, minimal, authority, **given)
+        cloud.update(stack_name, CLUSTER, minimal, ca, **given)
         return cloud.ends(stack_name, status)
     # A minion that fails is taken out; what it has said stays, until its owner says something else.
-    cloud.create(stack_name, CLUSTER, minimal, authority, minions=2)
+    cloud.create(stack_name, CLUSTER, minimal, ca, minions=2)
     cloud.ends(stack_name, "CREATE_FAILED", **{"kube-minion-1": "no space"})
     update("UPDATE_FAILED", minions=1, minions_to_remove="1")
     assert cloud.heat.resources(stack_name)["wait_condition"]["resource_status_reason"].endswith("no space")
@@ -390,12 +390,12 @@ def test_minions_come_and_go_and_masters_come_back(cloud, authority, stack_name)
 
 
 @LONG
-def test_the_minimal_environment_becomes_a_cluster(cloud, authority, stack_name, tmp_path, request):
+def test_the_minimal_environment_becomes_a_cluster(cloud, ca, stack_name, tmp_path, request):
     """Each server of the stand-in's Nova is booted as a host, with its port's address, its volume and what Heat tells it. Kubernetes' programs
     are stand-ins; etcd, containerd, certificates, routes and Heat are real."""
     packages = {"kube_tag": "v1.31.4", "containerd_version": "1.6.20", "etcd_tag": "v3.4.23", "subnet_cidr": "10.77.0.0/24"}
     minimal = EXAMPLES / "environments/minimal.yaml"
-    cloud.create(stack_name, CLUSTER, minimal, authority, **packages)
+    cloud.create(stack_name, CLUSTER, minimal, ca, **packages)
     names = ("kube-master-0", "kube-minion-0")
     told = wait_for(lambda: (seen := cloud.servers(stack_name)).keys() == set(names) and seen, 900, "deployments", every=3)
     found = check_nodes(told, tmp_path)
@@ -426,7 +426,7 @@ def test_the_minimal_environment_becomes_a_cluster(cloud, authority, stack_name,
         assert set(out["add_ons"]) == {"coredns"}
         assert out["masters"] == {"0": found[names[0]]["KUBE_NODE_IP"]} and out["api_address"].startswith("https://203.0.113.")
         # A changed parameter reaches the nodes one by one, and Heat hears of it.
-        cloud.update(stack_name, CLUSTER, minimal, authority, **packages, node_parameters={"NODE_LABELS": "rack=7"})
+        cloud.update(stack_name, CLUSTER, minimal, ca, **packages, node_parameters={"NODE_LABELS": "rack=7"})
         cloud.heat.wait(stack_name, "UPDATE_COMPLETE", seconds=1800)
         out = cloud.heat.outputs(stack_name)
         assert {str(n) for of in out["generations"].values() for n in of.values()} == {"2"}

@@ -5,7 +5,7 @@ import re
 import pytest
 import yaml
 from lib import stand_ins
-from lib.certificates import Authority, aged
+from lib.certificates import CA, aged
 from lib.cluster import ETCD, KUBERNETES, VERSION, Node, parameters
 from lib.common import Failed, run, wait_for
 from lib.node import UNIT, VDB, is_steady, start
@@ -28,21 +28,21 @@ def cluster(hosts, signal_server):
 
 
 class SecondMember:
-    """An etcd that an operator starts by hand beside the node's own, with certificates of the same authority."""
+    """An etcd that an operator starts by hand beside the node's own, with certificates of the same CA."""
 
-    def __init__(self, node: Node, authority: Authority):
+    def __init__(self, node: Node, ca: CA):
         self.node, self.ip = node, node.inputs["KUBE_NODE_IP"]
         node.host.sh("mkdir -p /srv/etcd2")
-        self.trust(authority)
-        self.show(authority)
+        self.trust(ca)
+        self.show(ca)
 
-    def show(self, authority: Authority):
+    def show(self, ca: CA):
         """Its own certificate is signed by this one."""
-        for path, target in zip(authority.sign("second", subject="/CN=etcd", names=f"IP:{self.ip},IP:127.0.0.1"), ("member.crt", "member.key")):
+        for path, target in zip(ca.sign("second", subject="/CN=etcd", names=f"IP:{self.ip},IP:127.0.0.1"), ("member.crt", "member.key")):
             self.node.host.write(f"/srv/etcd2/{target}", path.read_text(), 0o600)
 
-    def trust(self, *authorities: Authority):
-        self.node.host.write("/srv/etcd2/ca.crt", "".join(a.certificate.read_text().strip() + "\n" for a in authorities))
+    def trust(self, *cas: CA):
+        self.node.host.write("/srv/etcd2/ca.crt", "".join(a.certificate.read_text().strip() + "\n" for a in cas))
 
     def join(self):
         added = self.node.etcdctl("member", "add", "second", f"--peer-urls=https://{self.ip}:2480", seconds=60)
@@ -73,10 +73,10 @@ class SecondMember:
                 f"--cert {ETCD}/admin.crt --key {ETCD}/admin.key endpoint health 2>&1"), 300, f"etcd at {port}")
 
 
-def authority_of(magnum, kind: str, folder) -> Authority:
-    """The authority that signs now, for who signs by hand."""
-    certificate = magnum.authorities()[kind]
-    return Authority.there(folder, certificate, certificate.with_suffix(".key"))
+def ca_of(magnum, kind: str, folder) -> CA:
+    """The CA that signs now, for who signs by hand."""
+    certificate = magnum.cas()[kind]
+    return CA.there(folder, certificate, certificate.with_suffix(".key"))
 
 
 def refused_without_a_certificate(node: Node):
@@ -90,28 +90,28 @@ def test_a_master_and_a_worker_get_their_whole_set_once(cluster, magnum):
     server = magnum()
     master = cluster("master", server)
     assert not master.mistakes()
-    assert server.count() == {"tokens": 1, "authorities": 3, "signed": 9, "refused": 0}
-    # Three authorities of one name: each of its own.
+    assert server.count() == {"tokens": 1, "cas": 3, "signed": 9, "refused": 0}
+    # Three CAs of one name: each of its own.
     assert len({master.read(f"{folder}/ca.crt") for folder in (KUBERNETES, f"{KUBERNETES}/front-proxy", ETCD)}) == 3
     server.forget()
     worker = cluster("worker", server)
     assert not worker.mistakes()
-    assert server.count() == {"tokens": 1, "authorities": 1, "signed": 2, "refused": 0}
+    assert server.count() == {"tokens": 1, "cas": 1, "signed": 2, "refused": 0}
     print(f"certificates: master {master.milliseconds('certificates')} ms, worker {worker.milliseconds('certificates')} ms")
 
-    # etcd speaks to nobody without a certificate of its authority.
+    # etcd speaks to nobody without a certificate of its CA.
     assert "is healthy" in master.etcdctl("endpoint", "health", seconds=60)
     refused_without_a_certificate(master)
     with pytest.raises(Failed):
         master.etcdctl("endpoint", "health", certificate=f"{KUBERNETES}/admin", seconds=10)
 
-    # A second update asks whether the authority is another one, and nothing else; a restart of the agent and a reboot ask nobody.
+    # A second update asks whether the CA is another one, and nothing else; a restart of the agent and a reboot ask nobody.
     for node in (master, worker):
         server.forget()
         before, keys, issued, files = node.started(), node.keys(), node.issued(), node.checksums()
         node.update(WAIT_TIMEOUT=601)
         node.succeeds()
-        assert server.count() == {"tokens": 0, "authorities": 3 if node is master else 1, "signed": 0, "refused": 0}
+        assert server.count() == {"tokens": 0, "cas": 3 if node is master else 1, "signed": 0, "refused": 0}
         server.forget()
         node.host.exec("systemctl", "restart", UNIT)
         wait_for(lambda: is_steady(node.host), 300, "the restarted agent's steady state")
@@ -123,12 +123,12 @@ def test_a_master_and_a_worker_get_their_whole_set_once(cluster, magnum):
         assert not node.mistakes()
 
 
-def test_the_magnum_of_bays_has_one_authority_and_the_creator_s_token(cluster, magnum):
+def test_the_magnum_of_bays_has_one_ca_and_the_creator_s_token(cluster, magnum):
     server = magnum(release=2)
     master = cluster("master", server)
     assert not master.mistakes()
     said = server.count()
-    assert said["tokens"] == 0 and said["signed"] == 9 and said["authorities"] >= 1, said
+    assert said["tokens"] == 0 and said["signed"] == 9 and said["cas"] >= 1, said
     assert len({master.read(f"{folder}/ca.crt") for folder in (KUBERNETES, f"{KUBERNETES}/front-proxy", ETCD)}) == 1
     assert all(r.json().keys() == {"bay_uuid", "csr"} for r in server.requests("POST"))
     print(f"certificates: {master.milliseconds('certificates')} ms, {said}")
@@ -145,7 +145,7 @@ def turned_away(master: Node, certificate: str):
 
 
 def test_a_certificate_of_the_cluster_is_no_key_to_etcd(cluster, magnum, tmp_path):
-    """One authority for all: Magnum before 13.0, or CA_* without ETCD_CA_*."""
+    """One CA for all: Magnum before 13.0, or CA_* without ETCD_CA_*."""
     server = magnum(release=2)
     master = cluster("master", server)
     assert not master.mistakes()
@@ -154,16 +154,16 @@ def test_a_certificate_of_the_cluster_is_no_key_to_etcd(cluster, magnum, tmp_pat
     for certificate in others:
         turned_away(master, certificate)
     assert "client certificate authentication failed" in master.host.sh("journalctl -u etcd --no-pager")
-    # The others are of the same authority, and etcd's own peers come in.
+    # The others are of the same CA, and etcd's own peers come in.
     shown = ["curl", "-sf", "--http1.1", "--cacert", f"{ETCD}/ca.crt", "--cert", f"{ETCD}/server.crt", "--key", f"{ETCD}/server.key"]
     assert "m1" in master.host.exec(*shown, f"https://{M1}:2380/members").stdout
 
     # A master of an older agent: the client's certificate has no name, and nobody asks for one.
-    authority = authority_of(server, "etcd", tmp_path / "authority")
+    ca = ca_of(server, "etcd", tmp_path / "ca")
     key, extensions = master.at(f"{ETCD}/admin.key"), tmp_path / "extensions"
     extensions.write_text("extendedKeyUsage=clientAuth\n")
     request = run("openssl", "req", "-new", "-key", key, "-subj", "/CN=etcd").stdout
-    old = run("openssl", "x509", "-req", "-in", "/dev/stdin", "-CA", authority.certificate, "-CAkey", authority.private, "-days", 30,
+    old = run("openssl", "x509", "-req", "-in", "/dev/stdin", "-CA", ca.certificate, "-CAkey", ca.private, "-days", 30,
               "-set_serial", 7, "-extfile", extensions, input=request).stdout
     master.at(f"{ETCD}/admin.crt").write_text(old)
     master.host.sh("rm -r /etc/etcd/allowed; systemctl restart etcd")
@@ -200,7 +200,7 @@ def test_a_token_for_joining_needs_an_etcd_that_knows_names(cluster, magnum):
 
 # What is done to Magnum, what Heat hears of it.
 BAD = [("spoil", "expired", "expired"), ("spoil", "not-yet-valid", "not valid before"),
-       ("spoil", "wrong-authority", "not signed by the CA"), ("spoil", "foreign-key", "the key does not match"),
+       ("spoil", "wrong-ca", "not signed by the CA"), ("spoil", "foreign-key", "the key does not match"),
        ("spoil", "wrong-name", "its subject is"), ("spoil", "truncated", "truncated"),
        ("spoil", "html", "Magnum"), ("spoil", "empty", "pem"), ("spoil", "null", "pem"), ("status", 401, "401"), ("status", 403, "403")]
 
@@ -242,10 +242,10 @@ def test_one_cause_each_and_nothing_is_replaced(cluster, magnum, tmp_path):
     assert not worker.mistakes() and worker.keys() == keys
     assert "203.0.113.7" in worker.host.sh(f"openssl x509 -in {KUBERNETES}/kubelet.crt -noout -ext subjectAltName")
     assert worker.restarted(before) == {"kubelet"}
-    only_what_has_expired_is_renewed_after_a_failed_update(worker, authority_of(server, "kubernetes", tmp_path / "now"))
+    only_what_has_expired_is_renewed_after_a_failed_update(worker, ca_of(server, "kubernetes", tmp_path / "now"))
 
 
-def only_what_has_expired_is_renewed_after_a_failed_update(worker: Node, authority: Authority):
+def only_what_has_expired_is_renewed_after_a_failed_update(worker: Node, ca: CA):
     """Near its end it is not; what else the update left undone stays so."""
     host = worker.host
     host.exec("systemctl", "mask", "-q", "--runtime", "containerd")
@@ -256,7 +256,7 @@ def only_what_has_expired_is_renewed_after_a_failed_update(worker: Node, authori
     for left_days, is_renewed in ((40, False), (-1, True)):
         host.exec("systemctl", "stop", UNIT)
         for path, *_ in worker.certificates():
-            aged(worker.at(f"{path}.crt"), authority, since_days=200, left_days=left_days)
+            aged(worker.at(f"{path}.crt"), ca, since_days=200, left_days=left_days)
         issued, before = worker.issued(), worker.started()
         host.exec("systemctl", "start", UNIT)
         if is_renewed:
@@ -272,23 +272,23 @@ def only_what_has_expired_is_renewed_after_a_failed_update(worker: Node, authori
     host.exec("systemctl", "unmask", "-q", "--runtime", "containerd")
 
 
-def test_a_change_of_the_authority_takes_three_steps(cluster, magnum, tmp_path):
+def test_a_ca_rotation_takes_three_steps(cluster, magnum, tmp_path):
     server = magnum()
     master = cluster("master", server)
-    old = authority_of(server, "etcd", tmp_path / "old")
+    old = ca_of(server, "etcd", tmp_path / "old")
     second = SecondMember(master, old)
     second.join()
     assert len(master.etcdctl("member", "list", seconds=60).splitlines()) == 2
     keys, issued = master.keys(), master.issued()
-    authorities = {folder: master.read(f"{folder}/ca.crt") for folder in (KUBERNETES, f"{KUBERNETES}/front-proxy", ETCD)}
+    cas = {folder: master.read(f"{folder}/ca.crt") for folder in (KUBERNETES, f"{KUBERNETES}/front-proxy", ETCD)}
     everything = {"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy"}
 
     server.rotate()
-    new = authority_of(server, "etcd", tmp_path / "new")
+    new = ca_of(server, "etcd", tmp_path / "new")
     before = master.started()
     master.update(WAIT_TIMEOUT=601)
     master.succeeds()
-    for folder, one in authorities.items():
+    for folder, one in cas.items():
         bundle = master.read(f"{folder}/ca.crt")
         assert bundle.count(b"BEGIN CERTIFICATE") == 2 and one.strip() in bundle, folder
     assert (master.keys(), master.issued()) == (keys, issued) and not master.mistakes()
@@ -306,7 +306,7 @@ def test_a_change_of_the_authority_takes_three_steps(cluster, magnum, tmp_path):
 
     # One step by the command.
     master.host.exec("heat-node-agent", "certificates", "rotate")
-    wait_for(lambda: all(master.issued()[path] != issued[path] for path in issued), 300, "certificates by the new authority")
+    wait_for(lambda: all(master.issued()[path] != issued[path] for path in issued), 300, "certificates by the new CA")
     wait_for(lambda: master.restarted(before) == everything and master.healthy(), 300, "the end of the step")
     assert master.keys() == keys and not master.mistakes()
     second.healthy()
@@ -317,7 +317,7 @@ def test_a_change_of_the_authority_takes_three_steps(cluster, magnum, tmp_path):
     before = master.started()
     master.update(CA_ROTATION="drop-old")
     master.succeeds()
-    for folder, one in authorities.items():
+    for folder, one in cas.items():
         bundle = master.read(f"{folder}/ca.crt")
         assert bundle.count(b"BEGIN CERTIFICATE") == 1 and one.strip() not in bundle, folder
     assert master.keys() == keys and not master.mistakes() and master.restarted(before) == everything
@@ -328,13 +328,13 @@ def test_a_change_of_the_authority_takes_three_steps(cluster, magnum, tmp_path):
     second.show(old)
     second.restart()
     wait_for(lambda: "certificate signed by unknown authority" in master.host.sh("journalctl -u etcd -u etcd2 --no-pager | tail -n 50"), 300,
-             "the refusal of a certificate by the old authority")
+             "the refusal of a certificate by the old CA")
 
 
 def test_keys_by_openssl_and_a_worker_that_joins_by_a_token(cluster, magnum, tmp_path):
     server = magnum()
     token = "abcdef.0123456789abcdef"
-    ca = server.authorities()["kubernetes"]
+    ca = server.cas()["kubernetes"]
     master = cluster("master", server, BOOTSTRAP_TOKEN=token, MASTER_INDEX=0, CERT_MANAGER_API="True",
                      CA_KEY=ca.with_suffix(".key").read_text(), CERTIFICATE_KEYS="rsa-2048")
     assert not master.mistakes()
@@ -362,14 +362,14 @@ def test_keys_by_openssl_and_a_worker_that_joins_by_a_token(cluster, magnum, tmp
     cause = master.result()
     master.host.sh("mv /usr/bin/openssl.away /usr/bin/openssl")
     assert "openssl" in cause and master.checksums() == files, cause
-    # A key that belongs to none of the authorities is refused before the controller manager reads it.
-    other = Authority(tmp_path / "other")
+    # A key that belongs to none of the CAs is refused before the controller manager reads it.
+    other = CA(tmp_path / "other")
     master.update(CERTIFICATE_KEYS="rsa-2048", CA_KEY=other.private.read_text())
     assert "CA_KEY" in master.result() and master.checksums() == files
 
 
 def test_certificates_that_the_parameters_give(cluster, tmp_path):
-    """An authority by new-ca; pairs by content and by path; an end that is near."""
+    """A CA by new-ca; pairs by content and by path; an end that is near."""
     worker = cluster("worker", up=False)
     worker.host.install_agent()
     worker.host.exec("heat-node-agent", "certificates", "new-ca", "--out", "/root/ca", "--name", "blue")
@@ -382,7 +382,7 @@ def test_certificates_that_the_parameters_give(cluster, tmp_path):
 
     master = cluster("master", **given)
     assert not master.mistakes()
-    # etcd has an authority of its own, which alone decides: nothing is asked of names, and the cluster's is nobody there.
+    # etcd has a CA of its own, which alone decides: nothing is asked of names, and the cluster's is nobody there.
     assert "etcd-client" not in master.host.sh(f"openssl x509 -in {ETCD}/admin.crt -noout -text; ls /etc/etcd")
     with pytest.raises(Failed):
         master.etcdctl("get", "/registry", certificate=f"{KUBERNETES}/kubelet", seconds=5)
@@ -391,12 +391,12 @@ def test_certificates_that_the_parameters_give(cluster, tmp_path):
     master.succeeds()
     assert (master.keys(), master.issued()) == (keys, issued)
 
-    # A worker gets no authority's key: its own pairs are given, one as text, one by path.
+    # A worker gets no CA's key: its own pairs are given, one as text, one by path.
     for name in ("CA_CERTIFICATE", "CA_KEY"):
         (tmp_path / name).write_text(given[name])
-    authority = Authority.there(tmp_path / "given", tmp_path / "CA_CERTIFICATE", tmp_path / "CA_KEY")
-    kubelet = authority.sign("kubelet", subject="/O=system:nodes/CN=system:node:w1", names=f"DNS:w1,IP:{W1}")
-    proxy = authority.sign("proxy", subject="/O=system:node-proxier/CN=system:kube-proxy", names="DNS:nobody.invalid")
+    ca = CA.there(tmp_path / "given", tmp_path / "CA_CERTIFICATE", tmp_path / "CA_KEY")
+    kubelet = ca.sign("kubelet", subject="/O=system:nodes/CN=system:node:w1", names=f"DNS:w1,IP:{W1}")
+    proxy = ca.sign("proxy", subject="/O=system:node-proxier/CN=system:kube-proxy", names="DNS:nobody.invalid")
 
     def put():
         for path, target in zip(proxy, ("proxy.crt", "proxy.key")):
@@ -412,7 +412,7 @@ def test_certificates_that_the_parameters_give(cluster, tmp_path):
     page = worker.host.exec("heat-node-agent", "certificates", "--json").stdout
     assert json.loads(page)["schema_version"] and "PRIVATE" not in page
     # What a path names is read again with a stack update.
-    aged(proxy[0], authority, since_days=20, left_days=5)
+    aged(proxy[0], ca, since_days=20, left_days=5)
     put()
     worker.update(NODE_LABELS="step=1")
     worker.succeeds()

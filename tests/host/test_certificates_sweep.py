@@ -1,5 +1,5 @@
 """The agent is killed at every system call by which a node's certificates change: as they are made for the first time, and at each step
-of a change of the authority. What is in place then belongs together, and the next run goes on with what there is.
+of a CA rotation. What is in place then belongs together, and the next run goes on with what there is.
 
 The calls are listed by a run under strace; then each is a case of its own: strace kills the agent on entering that call (the kernel then
 does not carry it out), what lies there is copied aside, and a fresh agent runs until all is in place. Kubernetes' programs are a sleep:
@@ -26,7 +26,7 @@ CALLS = ("mkdirat", "renameat", "symlinkat", "unlinkat")
 OURS = re.compile(rf"{KUBERNETES}|certificates\.json")
 END = b"-----END CERTIFICATE-----"
 ASLEEP = f'#!/bin/sh\ncase "$*" in *version*) echo Kubernetes v{VERSION};; *) exec sleep infinity;; esac\n'
-# Succeeds once everything is as $1 says: words of a line for each pair and the authority, and nothing is in the making.
+# Succeeds once everything is as $1 says: words of a line for each pair and the CA, and nothing is in the making.
 WHOLE = f"""#!/bin/sh
 cd {KUBERNETES} 2>/dev/null && [ ! -e ..next ] && [ "$(ls -d ..set-* 2>/dev/null | wc -l)" = 1 ] || exit 1
 for name in {' '.join(PAIRS)}; do [ -s $name.crt ] && [ -s $name.key ] || exit 1; done
@@ -67,22 +67,22 @@ class Seen:
         found = [self.at(f"{name}.key", folder) for folder in ("", *self.left)]
         return {one for one in (fingerprint(key.public_key()) for key in found if key) if one in self.record}
 
-    def certified(self, name: str, authority: x509.Certificate) -> bool:
-        """Whether a certificate of this authority for a key that lies there is anywhere."""
+    def certified(self, name: str, ca: x509.Certificate) -> bool:
+        """Whether a certificate of this CA for a key that lies there is anywhere."""
         found = [self.at(f"{name}.crt", folder) for folder in ("", *self.left)]
-        return any(signed(one[0], authority) and fingerprint(one[0].public_key()) in self.keys(name) for one in found if one)
+        return any(signed(one[0], ca) and fingerprint(one[0].public_key()) in self.keys(name) for one in found if one)
 
     def mistakes(self) -> list[str]:
-        """In use: never a key beside another one's certificate, or one without any; never one that its authority did not sign."""
-        wrong, authorities = [], self.at("ca.crt") or []
+        """In use: never a key beside another one's certificate, or one without any; never one that its CA did not sign."""
+        wrong, cas = [], self.at("ca.crt") or []
         for name in PAIRS:
             key, chain = self.at(f"{name}.key"), self.at(f"{name}.crt")
             if key and not chain:
                 wrong.append(f"{name}: a key without its certificate")
             if key and chain and fingerprint(key.public_key()) != fingerprint(chain[0].public_key()):
                 wrong.append(f"{name}: a key beside another one's certificate")
-            if chain and not any(signed(chain[0], one) for one in authorities):
-                wrong.append(f"{name}: no authority in place signed it")
+            if chain and not any(signed(chain[0], one) for one in cas):
+                wrong.append(f"{name}: no CA in place signed it")
         return wrong
 
 
@@ -100,9 +100,9 @@ def fingerprint(public) -> str:
     return hashlib.sha256(public.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).hexdigest()
 
 
-def signed(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
+def signed(certificate: x509.Certificate, ca: x509.Certificate) -> bool:
     try:
-        authority.public_key().verify(certificate.signature, certificate.tbs_certificate_bytes, padding.PKCS1v15(),
+        ca.public_key().verify(certificate.signature, certificate.tbs_certificate_bytes, padding.PKCS1v15(),
                                       certificate.signature_hash_algorithm)
         return True
     except InvalidSignature:
@@ -128,8 +128,8 @@ class Sweep:
         self.node, self.host, self.magnum = node, node.host, magnum
         self.cut = TESTHOST / SET / "run" / node.host.name / "root/root/cut"  # /run is a file system of the host's own
 
-    def authority(self) -> x509.Certificate:
-        return x509.load_pem_x509_certificate(self.magnum.authorities()["kubernetes"].read_bytes())
+    def ca(self) -> x509.Certificate:
+        return x509.load_pem_x509_certificate(self.magnum.cas()["kubernetes"].read_bytes())
 
     def run(self, *prefix: str) -> str:
         return self.host.exec("/usr/local/bin/run-until-whole", *prefix).stdout
@@ -178,7 +178,7 @@ class Sweep:
             return [*wrong, f"it does not recover: {said} {self.host.sh('ls -lR ' + KUBERNETES, check=False)}"], True
         after = self.copy()
         wrong += [f"afterwards: {m}" for m in after.mistakes()]
-        new, missing = self.authority(), 0
+        new, missing = self.ca(), 0
         for name in PAIRS:
             good = cut.keys(name)  # also those from before the change
             if good and not after.keys(name) & good:
@@ -211,7 +211,7 @@ def test_a_kill_at_any_call_leaves_certificates_that_belong_together(hosts, sign
         wrong.extend(problems)
     stage("issue", "1 keys old")
     server.rotate()
-    host.write("/root/new.crt", server.authorities()["kubernetes"].read_text())
+    host.write("/root/new.crt", server.cas()["kubernetes"].read_text())
     stage("trust both", "2 trust-both old", NODE_LABELS="step=1")
     stage("switch", "2 switch new", CA_ROTATION="switch")
     stage("drop the old", "1 keys new", CA_ROTATION="drop-old")

@@ -152,7 +152,7 @@ def a_failed_node_is_explained_and_tried_again(host, server, ids: list[str]):
 
 
 def certificates_of_a_node_without_any(host):
-    """Authorities are made anywhere, by anybody, once."""
+    """CAs are made anywhere, by anybody, once."""
     assert document(host, "certificates") == {"schema_version": 1, "summary": "the node's parameters require no certificates", "ok": True,
                                               "first_expiry": None, "rotation": None, "certificates": []}
     assert "no CA rotation is in progress" in hna(host, "certificates", "rotate", code=1)

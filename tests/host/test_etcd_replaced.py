@@ -50,7 +50,7 @@ def does_not_start(host):
 
 
 def test_where_etcd_knows_its_clients_by_name(hosts, signal_server, tmp_path):
-    """As with Magnum's authority: etcd's gateway is off, so that the agent changes no members, but it sees them."""
+    """As with Magnum's CA: etcd's gateway is off, so that the agent changes no members, but it sees them."""
     masters = Masters(hosts, signal_server, tmp_path, is_shared=True)
     first, second, third = masters.nodes
     place = f"https://{IPS['m3']}:2380"
@@ -68,7 +68,7 @@ def test_where_etcd_knows_its_clients_by_name(hosts, signal_server, tmp_path):
     first.host.exec("systemctl", "stop", UNIT)
     issued = masters.issued()
     for path, folder, *_ in first.certificates():
-        aged(first.at(f"{path}.crt"), masters.authorities[folder], 200, 60)
+        aged(first.at(f"{path}.crt"), masters.cas[folder], 200, 60)
     first.host.exec("systemctl", "start", UNIT)
     wait_for(lambda: masters.renewed(issued)[0] or [c for c in masters.events("RenewalWaiting") if TURN in c], NET, "a renewal, or a turn to wait for")
     assert not [cause for cause in masters.events("RenewalWaiting") if TURN not in cause]

@@ -3,7 +3,7 @@ containerd, with stand-ins for Kubernetes' programs and for Magnum."""
 import json
 
 from lib import stand_ins
-from lib.certificates import Authority
+from lib.certificates import CA
 from lib.cluster import VERSION, Node, parameters
 from lib.common import GATEWAY
 from lib.failures import HANGS
@@ -36,7 +36,7 @@ SETTINGS = "polling_interval = 5\nmin_polling_interval = 5\n"
 
 def certificates(node: Node, stage, magnum, tmp_path):
     """The source of the certificates fails in one way after the other, before there is a node."""
-    other = Authority(tmp_path / "other", "other-ca").certificate.read_text()
+    other = CA(tmp_path / "other", "other-ca").certificate.read_text()
     right = {name: node.inputs[name] for name in ("OPENSTACK_CA", "AUTH_URL")}
     failure = stage.failure("wrong-ca")
     node.update(OPENSTACK_CA=other)

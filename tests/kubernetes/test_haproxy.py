@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from lib.certificates import Authority
+from lib.certificates import CA
 from lib.common import run, wait_for
 from lib.hosts import agent_binary
 from lib.stand_ins import free_port
@@ -17,11 +17,11 @@ from lib.stand_ins import free_port
 SETTINGS = "etc/haproxy/haproxy.cfg"
 ADDRESSES = ["192.0.2.11", "192.0.2.12"]
 MASTERS = ["127.0.0.2", "127.0.0.3"]  # who stands in for them
-AUTHORITY = "/etc/kubernetes/certs/ca.crt"
+CA_FILE = "/etc/kubernetes/certs/ca.crt"
 
 
 def settings(folder: Path, minor: int, **more) -> Path:
-    """A copy of the file of a worker that finds its authority in this folder, and its masters on the loopback."""
+    """A copy of the file of a worker that finds its CA in this folder, and its masters on the loopback."""
     inputs = {"ROLE": "minion", "KUBE_TAG": f"v1.{minor}.3", "INSTANCE_NAME": "w", "KUBE_NODE_IP": "192.0.2.31",
               "CLUSTER_UUID": "c0ffee00-1111-4222-8333-444455556666", "API_BALANCER": "haproxy", "MASTER_ADDRESSES": ",".join(ADDRESSES),
               "ETCD_SERVER_IP": ADDRESSES[0], "CONTAINER_RUNTIME": "containerd" if minor >= 24 else "docker", "DNS_SERVICE_IP": "10.254.0.10",
@@ -36,7 +36,7 @@ def settings(folder: Path, minor: int, **more) -> Path:
     metadata.write_text(json.dumps({"deployments": [entry]}))
     run(agent_binary(), "apply", "--root", root, "--metadata", metadata)
     path = folder / "haproxy.cfg"
-    text = (root / SETTINGS).read_text().replace(AUTHORITY, str(Authority(folder / "ca").certificate))
+    text = (root / SETTINGS).read_text().replace(CA_FILE, str(CA(folder / "ca").certificate))
     for address, stands_in in zip(ADDRESSES, MASTERS):
         text = text.replace(f" {address}:", f" {stands_in}:")
     path.write_text(text)

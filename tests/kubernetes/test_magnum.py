@@ -32,7 +32,7 @@ def magnum(tmp_path):
 
 def call(server: Magnum, method: str, path: str, body=None, headers: dict | None = None) -> tuple[int, dict, object]:
     """Status, headers in lower case, JSON or text of the answer."""
-    trust = ssl.create_default_context(cafile=server.authority.certificate) if server.tls else None
+    trust = ssl.create_default_context(cafile=server.ca.certificate) if server.tls else None
     data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
     asked = urllib.request.Request(server.base + path, data, {"Content-Type": "application/json", **(headers or {})}, method=method)
     try:
@@ -69,12 +69,12 @@ def sign(server: Magnum, headers: dict, csr: str, **members):
     return call(server, "POST", "/v1/certificates", {"cluster_uuid": server.cluster, "csr": csr, **members}, headers)
 
 
-def test_certificates_are_signed_by_the_authority_that_is_asked_for(magnum, tmp_path):
+def test_certificates_are_signed_by_the_ca_that_is_asked_for(magnum, tmp_path):
     server = magnum()
     headers = {**VERSION, "X-Auth-Token": token(server)}
     names = x509.SubjectAlternativeName([x509.DNSName("kubernetes")])
     subjects = set()
-    for kind, path in server.authorities().items():
+    for kind, path in server.cas().items():
         status, _, said = call(server, "GET", f"/v1/certificates/{server.cluster}?ca_cert_type={kind}", headers=headers)
         assert (status, said["pem"]) == (200, path.read_text())
         subjects.add(x509.load_pem_x509_certificate(said["pem"].encode()).subject)
@@ -88,15 +88,15 @@ def test_certificates_are_signed_by_the_authority_that_is_asked_for(magnum, tmp_
         assert made.public_key().public_numbers() == key.public_key().public_numbers()
         assert made.extensions.get_extension_for_class(x509.SubjectAlternativeName).value == names
         assert not made.extensions.get_extension_for_class(x509.KeyUsage).value.crl_sign
-    assert len(subjects) == 1 and len({p.read_text() for p in server.authorities().values()}) == 3
-    assert server.count() == {"tokens": 1, "authorities": 3, "signed": 3, "refused": 0}
-    before = server.authorities()["kubernetes"].read_text()
+    assert len(subjects) == 1 and len({p.read_text() for p in server.cas().values()}) == 3
+    assert server.count() == {"tokens": 1, "cas": 3, "signed": 3, "refused": 0}
+    before = server.cas()["kubernetes"].read_text()
     assert call(server, "PATCH", f"/v1/certificates/{server.cluster}", headers=headers)[0] == 202
-    assert server.authorities()["kubernetes"].read_text() != before
+    assert server.cas()["kubernetes"].read_text() != before
 
 
 @pytest.mark.parametrize("release, member", [(2, "bay_uuid"), (12, "cluster_uuid")])
-def test_one_authority_for_all_before_13(magnum, release, member):
+def test_one_ca_for_all_before_13(magnum, release, member):
     server = magnum(release=release, tls=False)
     headers = {**VERSION, "X-Auth-Token": token(server, None) if release > 2 else server.settings["token"]}
     path = f"/v1/certificates/{server.cluster}"
@@ -174,14 +174,14 @@ def test_it_misbehaves_as_asked_and_no_longer(magnum):
     assert flawed["expired"].not_valid_after < right.not_valid_before < flawed["not-yet-valid"].not_valid_before
     assert flawed["foreign-key"].public_key().public_numbers() != key.public_key().public_numbers()
     assert flawed["wrong-name"].subject != right.subject
-    authority = x509.load_pem_x509_certificate(server.authorities()["kubernetes"].read_bytes())
+    ca = x509.load_pem_x509_certificate(server.cas()["kubernetes"].read_bytes())
     def signed(leaf) -> bool:
         try:
-            authority.public_key().verify(leaf.signature, leaf.tbs_certificate_bytes, padding.PKCS1v15(), hashes.SHA256())
+            ca.public_key().verify(leaf.signature, leaf.tbs_certificate_bytes, padding.PKCS1v15(), hashes.SHA256())
         except InvalidSignature:
             return False
         return True
-    assert signed(right) and not signed(flawed["wrong-authority"])
+    assert signed(right) and not signed(flawed["wrong-ca"])
     server.answer(503, times=1, path="^/v1/")
     assert [sign(server, headers, csr)[0] for _ in range(2)] == [503, 201]
     server.answer(close=True, times=1, path="^/v1/")

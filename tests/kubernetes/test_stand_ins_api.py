@@ -7,7 +7,7 @@ import ssl
 from pathlib import Path
 
 import pytest
-from lib.certificates import Authority, handshake
+from lib.certificates import CA, handshake
 from lib.common import run, wait_for
 from lib.stand_ins import free_port, get, install, kubeconfig
 from stand_in import tls
@@ -178,9 +178,9 @@ def test_a_kubelet_joins_by_tls_bootstrap(cluster):
     assert [r["status"]["conditions"][0]["reason"] for r in cluster.ask("GET", CSRS)[1]["items"]] == ["AutoApproved"]
 
 
-def test_of_two_authorities_with_one_name_the_one_that_signed_counts(tmp_path):
+def test_of_two_cas_with_one_name_the_one_that_signed_counts(tmp_path):
     """As Go's programs verify; OpenSSL would take the first of that name."""
-    one, other, stranger = (Authority(tmp_path / name) for name in ("one", "other", "stranger"))
+    one, other, stranger = (CA(tmp_path / name) for name in ("one", "other", "stranger"))
     for order in ((one, other), (other, one)):
         bundle = tmp_path / "bundle"
         bundle.write_text("".join(a.certificate.read_text() for a in order))

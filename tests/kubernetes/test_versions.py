@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from lib.certificates import Authority, handshake, public_key
+from lib.certificates import CA, handshake, public_key
 from lib.common import REPO, run
 from lib.hosts import agent_binary
 from lib.stand_ins import Refused, accepts, install, tables
@@ -31,30 +31,30 @@ class Made:
 
     def __init__(self, folder: Path):
         self.folder = folder
-        self.authorities: dict[str, Authority] = {}
+        self.cas: dict[str, CA] = {}
         self.pairs: dict[tuple, tuple[Path, Path]] = {}
 
-    def authority(self, signer: str) -> Authority:
-        if signer not in self.authorities:
-            self.authorities[signer] = Authority(self.folder / signer)
-        return self.authorities[signer]
+    def ca(self, signer: str) -> CA:
+        if signer not in self.cas:
+            self.cas[signer] = CA(self.folder / signer)
+        return self.cas[signer]
 
     def pair(self, signer: str, subject: str, names: str) -> tuple[Path, Path]:
         key = signer, subject, names
         if key not in self.pairs:
-            self.pairs[key] = self.authority(signer).sign(f"pair-{len(self.pairs)}", subject, names)
+            self.pairs[key] = self.ca(signer).sign(f"pair-{len(self.pairs)}", subject, names)
         return self.pairs[key]
 
 
 @pytest.fixture(scope="session")
 def made(tmp_path_factory) -> Made:
-    return Made(tmp_path_factory.mktemp("authorities"))
+    return Made(tmp_path_factory.mktemp("cas"))
 
 
 @pytest.fixture(scope="session")
 def service_account(made) -> list[dict[str, str]]:
     """Keys for the minors that read RSA alone, and for those from 1.6 on."""
-    ec = made.authority("service-account").private
+    ec = made.ca("service-account").private
     rsa = ec.with_name("rsa.key")
     run("openssl", "genpkey", "-algorithm", "RSA", "-out", rsa)
     for private in (rsa, ec):
@@ -105,10 +105,10 @@ class Tree:
         """Each line "left to the node: certificate NAME (CN=..., O=...) for NAMES, signed by SIGNER, at PATH with its key at PATH: ..."."""
         signs = r"(?:, with the signing certificate at (\S+) and its key at (\S+?))?"
         for signer, path, alone, key in re.findall(rf"certificate of the CA (\S+) at (\S+?){signs}: ", self.said):
-            self._copy(made.authority(signer).certificate, path)
+            self._copy(made.ca(signer).certificate, path)
             if key:
-                self._copy(made.authority(signer).certificate, alone)
-                self._copy(made.authority(signer).private, key)
+                self._copy(made.ca(signer).certificate, alone)
+                self._copy(made.ca(signer).private, key)
         found = re.findall(r"certificate \S+ \((.+?)\)(?: for (.+?))?, signed by (\S+), at (\S+) with its key at (\S+?):? ", self.said)
         for subject, names, signer, certificate, key in found:
             parts = dict.fromkeys(f"/{part.strip()}" for part in re.split(r", (?=O=)", subject))
@@ -174,7 +174,7 @@ def meet(programs: dict[str, kubernetes.Program], role: str, made: Made):
 
 
 def made_ca(made: Made) -> str:
-    return str(made.authority("kubernetes").certificate)
+    return str(made.ca("kubernetes").certificate)
 
 
 def check(programs: dict[str, kubernetes.Program], role: str, made: Made | None):
@@ -264,7 +264,7 @@ def test_more_parameters(tmp_path, made, service_account, monkeypatch, what, min
 
 @pytest.mark.parametrize("minor", [12, 20, tables.LAST])
 def test_a_worker_joins_by_a_token(tmp_path, made, service_account, monkeypatch, minor):
-    """The kubelet has nothing but the token and the authority; kube-proxy shows the certificate that the kubelet gets."""
+    """The kubelet has nothing but the token and the CA; kube-proxy shows the certificate that the kubelet gets."""
     token = "abcdef.0123456789abcdef"
     tree = Tree(tmp_path / "root", document(minor, "minion", service_account, CERTIFICATES="bootstrap", BOOTSTRAP_TOKEN=token), made)
     assert not tree.wishes and token not in tree.said

@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from lib.common import run
 
 
-class Authority:
+class CA:
     """A CA in a folder; names of files are NAME.crt and NAME.key."""
 
     def __init__(self, folder: Path, name: str = "ca"):
@@ -21,7 +21,7 @@ class Authority:
             "-addext", "keyUsage=critical,keyCertSign,cRLSign,digitalSignature")
 
     @classmethod
-    def there(cls, folder: Path, certificate: Path, private: Path) -> "Authority":
+    def there(cls, folder: Path, certificate: Path, private: Path) -> "CA":
         """One that somebody made; what it signs goes into the folder."""
         folder.mkdir(parents=True, exist_ok=True)
         found = cls.__new__(cls)
@@ -47,11 +47,11 @@ class Authority:
         return certificate, private
 
 
-def aged(certificate: Path, authority: Authority, since_days: float, left_days: float):
+def aged(certificate: Path, ca: CA, since_days: float, left_days: float):
     """The same certificate with another life, signed anew: one that began long ago, which openssl x509 cannot make."""
     one = x509.load_pem_x509_certificate(certificate.read_bytes())
-    issuer = x509.load_pem_x509_certificate(authority.certificate.read_bytes())
-    key = serialization.load_pem_private_key(authority.private.read_bytes(), None)
+    issuer = x509.load_pem_x509_certificate(ca.certificate.read_bytes())
+    key = serialization.load_pem_private_key(ca.private.read_bytes(), None)
     now, day = datetime.datetime.utcnow(), datetime.timedelta(days=1)
     builder = x509.CertificateBuilder(issuer.subject, one.subject, one.public_key(), x509.random_serial_number(), now - since_days * day,
                                       now + left_days * day)

@@ -17,10 +17,10 @@ KUBERNETES, FRONT_PROXY, ETCD = FOLDERS = ("/etc/kubernetes/certs", "/etc/kubern
 END = "-----END CERTIFICATE-----\n"
 RECORD = "/var/lib/heat-node-agent/certificates.json"
 NAMES = ["m1", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local", "localhost"]
-# What etcd's clients are known by, where its authority signs for others too.
+# What etcd's clients are known by, where its CA signs for others too.
 ETCD_CLIENT = "etcd-client.heat-node-agent"
 ADDRESSES = ["127.0.0.1", "10.254.0.1"]
-# Path of the certificate (its key lies beside it), folder of its authority, CN, O, whether it serves, what it must name besides the
+# Path of the certificate (its key lies beside it), folder of its CA, CN, O, whether it serves, what it must name besides the
 # node's address.
 NODE = [("kubelet", KUBERNETES, "system:node:{name}", ["system:nodes"], True, ["{name}"]),
         ("proxy", KUBERNETES, "system:kube-proxy", ["system:node-proxier"], False, [])]
@@ -106,7 +106,7 @@ class Node:
     def certificates(self) -> list[tuple]:
         """The table for this role, with whole paths."""
         rows = MASTER if self.inputs["ROLE"] == "master" else NODE
-        # With an authority of its own etcd asks for no name.
+        # With a CA of its own etcd asks for no name.
         unasked = {ETCD_CLIENT} if "ETCD_CA_CERTIFICATE" in self.inputs else set()
         return [(p if p.startswith("/") else f"{KUBERNETES}/{p}", *more, [n for n in names if n not in unasked]) for p, *more, names in rows]
 
@@ -140,11 +140,11 @@ class Node:
         return [m for row in rows or self.certificates() for m in self._mistakes(*row)]
 
     def _mistakes(self, path: str, folder: str, subject: str, organisations: list, serves: bool, names: list):
-        certificate, key, authority = self.at(f"{path}.crt"), self.at(f"{path}.key"), self.at(f"{folder}/ca.crt")
+        certificate, key, ca = self.at(f"{path}.crt"), self.at(f"{path}.key"), self.at(f"{folder}/ca.crt")
         for purpose in ["sslclient", *(["sslserver"] if serves else [])]:
-            # Each authority for itself: of several with one name openssl takes the first.
+            # Each CA for itself: of several with one name openssl takes the first.
             done = [run("openssl", "verify", "-purpose", purpose, "-CAfile", "/dev/stdin", certificate, check=False, input=one + END)
-                    for one in authority.read_text().split(END)[:-1]]
+                    for one in ca.read_text().split(END)[:-1]]
             if all(d.returncode for d in done):
                 yield f"{path}: {[d.stdout + d.stderr for d in done]}"
         if not matching(certificate, key):
@@ -161,7 +161,7 @@ class Node:
         usages = set(found.extensions.get_extension_for_oid(ExtensionOID.EXTENDED_KEY_USAGE).value)
         if usages != {ExtendedKeyUsageOID.CLIENT_AUTH} | ({ExtendedKeyUsageOID.SERVER_AUTH} if serves else set()):
             yield f"{path}: usages {usages}"
-        for file, mode in ((key, 0o600), (certificate, 0o644), (authority, 0o644)):
+        for file, mode in ((key, 0o600), (certificate, 0o644), (ca, 0o644)):
             if file.stat().st_mode & 0o7777 != mode:
                 yield f"{file}: mode {file.stat().st_mode & 0o7777:o}"
         owner = self.host.exec("stat", "-Lc", "%U:%G", f"{path}.key").stdout.strip()

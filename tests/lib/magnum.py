@@ -1,4 +1,4 @@
-"""Keystone and Magnum's certificate API in one small server, which signs by real authorities and refuses what they refuse.
+"""Keystone and Magnum's certificate API in one small server, which signs by real CAs and refuses what they refuse.
 
 What it refuses, and where that is known from (files of openstack/magnum at 11bcc17568 unless another commit is named; "seen": asked of a real
 Magnum 23 and Keystone 30 by tests/cloud/test_magnum.py, which compares every row):
@@ -31,7 +31,7 @@ Magnum 23 and Keystone 30 by tests/cloud/test_magnum.py, which compares every ro
     a project that is not the user's  401  keystone: exception.Unauthorized
 
 Signing is common/x509/operations.py sign (5870994fcd): subject as asked, no authority key id, from a day ago on for
-five years, SHA-256, whatever the key's kind; conductor/handlers/common/cert_manager.py: three authorities of one subject from
+five years, SHA-256, whatever the key's kind; conductor/handlers/common/cert_manager.py: three CAs of one subject from
 13 on (any other type is the first one's), one before.
 """
 import datetime
@@ -51,7 +51,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtensionOID, NameOID
 
-from lib.certificates import Authority
+from lib.certificates import CA
 from lib.scripted_server import Answer, Handler, Scripted, State, serve, write
 
 DAY = datetime.timedelta(days=1)
@@ -61,12 +61,12 @@ ALLOWED = {ExtensionOID.KEY_USAGE, ExtensionOID.EXTENDED_KEY_USAGE, ExtensionOID
 USAGES = ["digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "key_cert_sign", "crl_sign"]
 ALLOWED_USAGES = USAGES[:3]
 KINDS = {"etcd": "etcd", "front-proxy": "front-proxy", "front_proxy": "front-proxy"}
-SPOILS = ["expired", "not-yet-valid", "wrong-authority", "foreign-key", "wrong-name", "truncated", "html", "empty", "null", "list"]
+SPOILS = ["expired", "not-yet-valid", "wrong-ca", "foreign-key", "wrong-name", "truncated", "html", "empty", "null", "list"]
 
 
 class Magnum(Scripted):
-    """start() … stop(). release is Magnum's: 2 (bays, one authority, the creator's token), 3 to 12 (one authority, a token without
-    scope), 13 (three authorities), 17 and later (a trust's token is needed). parameters() is what a node gets of it.
+    """start() … stop(). release is Magnum's: 2 (bays, one CA, the creator's token), 3 to 12 (one CA, a token without
+    scope), 13 (three CAs), 17 and later (a trust's token is needed). parameters() is what a node gets of it.
 
     answer() as in Scripted, e.g. answer(401, times=1, path="/v1/"), answer(delay=9, path="/v1/certificates$"); spoil() makes a
     certificate or an answer wrong that is otherwise as it should be."""
@@ -78,12 +78,12 @@ class Magnum(Scripted):
         self.release, self.cluster, self.tls = release, cluster, tls
         if tls:
             self.base = f"https://{self.ip}:{self.port}"
-        self.authority = Authority(self.folder / "tls")  # of the endpoint, not of the cluster
-        self.authority.sign("server", names=f"IP:{self.ip}")
+        self.ca = CA(self.folder / "tls")  # of the endpoint, not of the cluster
+        self.ca.sign("server", names=f"IP:{self.ip}")
         self.settings = {"release": release, "cluster": cluster, "name": name, "tls": tls, "token_life": token_life, "revoked": 0.0,
                          "user": "7e6d5c4b3a2918", "password": uuid.uuid4().hex, "trust": uuid.uuid4().hex, "token": uuid.uuid4().hex}
         self._publish()
-        renew_authorities(self.folder, release, name)
+        renew_cas(self.folder, release, name)
 
     def _publish(self):
         write(self.folder / "settings.json", self.settings)
@@ -98,11 +98,11 @@ class Magnum(Scripted):
             given |= {"CLUSTER_UUID": self.cluster, "AUTH_URL": f"{self.base}/identity/v3", "TRUSTEE_USER_ID": self.settings["user"],
                      "TRUSTEE_PASSWORD": self.settings["password"], "TRUST_ID": self.settings["trust"]}
         if self.tls:
-            given["OPENSTACK_CA"] = self.authority.certificate.read_text()
+            given["OPENSTACK_CA"] = self.ca.certificate.read_text()
         return given
 
-    def authorities(self) -> dict[str, Path]:
-        """Files of the authorities that sign now, by type; NAME.key lies beside NAME.crt."""
+    def cas(self) -> dict[str, Path]:
+        """Files of the CAs that sign now, by type; NAME.key lies beside NAME.crt."""
         return {kind: current(self.folder) / f"{file_of(self.release, kind)}.crt" for kind in ("kubernetes", "etcd", "front-proxy")}
 
     # --- how it behaves ---
@@ -112,8 +112,8 @@ class Magnum(Scripted):
         self.answer(**{"path": r"/v1/certificates", "method": "POST", "spoil": how, **which})
 
     def rotate(self):
-        """New authorities of the same names, as PATCH makes them; the old ones are no longer served."""
-        renew_authorities(self.folder, self.release, self.settings["name"])
+        """New CAs of the same names, as PATCH makes them; the old ones are no longer served."""
+        renew_cas(self.folder, self.release, self.settings["name"])
 
     def revoke(self):
         """All tokens so far are dead."""
@@ -128,25 +128,25 @@ class Magnum(Scripted):
     # --- what came ---
     def count(self) -> dict[str, int]:
         """Requests that were answered 2xx, by kind; and all others."""
-        found = {"tokens": 0, "authorities": 0, "signed": 0, "refused": 0}
+        found = {"tokens": 0, "cas": 0, "signed": 0, "refused": 0}
         for r in self.requests():
-            kind = "tokens" if r.target.endswith("/auth/tokens") else {"GET": "authorities", "POST": "signed"}.get(r.method)
+            kind = "tokens" if r.target.endswith("/auth/tokens") else {"GET": "cas", "POST": "signed"}.get(r.method)
             found[kind if kind and 200 <= r.status < 300 else "refused"] += 1
         return found
 
 
-# --- authorities ----------------------------------------------------------------------------------
+# --- CAs ----------------------------------------------------------------------------------
 def file_of(release: int, kind: str | None) -> str:
     return KINDS.get(kind, "kubernetes") if release >= 13 else "kubernetes"
 
 
 def current(folder: Path) -> Path:
-    return max((folder / "authorities").glob("[0-9]*"), key=lambda p: int(p.name))
+    return max((folder / "cas").glob("[0-9]*"), key=lambda p: int(p.name))
 
 
-def renew_authorities(folder: Path, release: int, name: str):
+def renew_cas(folder: Path, release: int, name: str):
     """RSA 2048, path length 0, keyCertSign alone, for five years: cert_manager.py generate_certificates_to_cluster."""
-    whole = folder / "authorities"
+    whole = folder / "cas"
     whole.mkdir(parents=True, exist_ok=True)
     part = whole / f"new-{uuid.uuid4()}"
     part.mkdir()
@@ -256,7 +256,7 @@ class MagnumHandler(Handler):
         if asked != cluster:
             raise Refused(404, f"Cluster {asked} could not be found.")
         if self.command == "PATCH":
-            renew_authorities(self.state.folder, release, self.settings["name"])
+            renew_cas(self.state.folder, release, self.settings["name"])
             return Answer(202, json.dumps({"uuid": cluster}).encode())
         if self.command != "GET":
             raise Refused(405, "Method Not Allowed")
@@ -356,7 +356,7 @@ def issue(folder: Path, settings: dict, csr: str, file: str, spoil: str | None) 
         first, last = now - 30 * DAY, now - 2 * DAY
     elif spoil == "not-yet-valid":
         first = now + DAY
-    elif spoil == "wrong-authority":
+    elif spoil == "wrong-ca":
         key = ec.generate_private_key(ec.SECP256R1())
     elif spoil == "foreign-key":
         public = ec.generate_private_key(ec.SECP256R1()).public_key()

@@ -1,11 +1,11 @@
-"""Three masters with a real etcd, given authorities and a list of members; and somebody who writes to it all the time."""
+"""Three masters with a real etcd, given CAs and a list of members; and somebody who writes to it all the time."""
 import contextlib
 import json
 
 import yaml
 
 from lib import stand_ins
-from lib.certificates import Authority, aged
+from lib.certificates import CA, aged
 from lib.cluster import ETCD, VERSION, Node, parameters
 from lib.common import wait_for
 from lib.failures import slack
@@ -36,7 +36,7 @@ def listed(node, seconds: int = 30) -> dict[str, int]:
 
 
 class Masters:
-    """is_shared: one authority signs for all, so that etcd knows its clients by a name in their certificate, as with Magnum's."""
+    """is_shared: one CA signs for all, so that etcd knows its clients by a name in their certificate, as with Magnum's."""
 
     def __init__(self, hosts, signal_server, folder, is_shared: bool = False):
         machines = together(*(lambda n=name, ip=ip: hosts(n, ip=ip) for name, ip in IPS.items()))
@@ -54,7 +54,7 @@ class Masters:
         for name in ("CA", "ETCD_CA", "FRONT_PROXY_CA"):
             for half in ("CERTIFICATE", "KEY"):
                 (folder / f"{name}_{half}").write_text(given[f"{name}_{half}"])
-        self.authorities = {place: Authority.there(folder / name, folder / f"{name}_CERTIFICATE", folder / f"{name}_KEY") for place, name in (
+        self.cas = {place: CA.there(folder / name, folder / f"{name}_CERTIFICATE", folder / f"{name}_KEY") for place, name in (
             ("/etc/kubernetes/certs", "CA"), (ETCD, "ETCD_CA"), ("/etc/kubernetes/certs/front-proxy", "FRONT_PROXY_CA"))}
 
     def begin(self, *nodes: Node):
@@ -74,7 +74,7 @@ class Masters:
         """All certificates of all masters, in the same moment."""
         for node in self.nodes:
             for path, folder, *_ in node.certificates():
-                aged(node.at(f"{path}.crt"), self.authorities[folder], since_days, left_days)
+                aged(node.at(f"{path}.crt"), self.cas[folder], since_days, left_days)
 
     def mistakes(self) -> list[str]:
         """The table of certificates is that of the first master, whose name the others do not have, where etcd knows its clients by name."""

@@ -171,10 +171,10 @@ class RealCluster:
         return self.kubectl("exec", pod, "--", *words, check=check)
 
     def statuses_of_account(self, name: str, paths: list[str], files: tuple[str, str]) -> list[int]:
-        """What the API answers a pod's account, asked by a client of Go on the pod's node: by a token and an authority in these files."""
-        authority, token = files
+        """What the API answers a pod's account, asked by a client of Go on the pod's node: by a token and a CA in these files."""
+        ca, token = files
         config = {"apiVersion": "v1", "kind": "Config", "current-context": "c", "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-                  "clusters": [{"name": "c", "cluster": {"server": f"https://{ADDRESSES['m1']}:6443", "certificate-authority": authority}}],
+                  "clusters": [{"name": "c", "cluster": {"server": f"https://{ADDRESSES['m1']}:6443", "certificate-authority": ca}}],
                   "users": [{"name": "u", "user": {"tokenFile": token}}]}
         host = self.nodes[name].host
         host.write("/run/account.conf", json.dumps(config), 0o600)

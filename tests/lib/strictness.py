@@ -2,7 +2,7 @@
 import json
 from pathlib import Path
 
-from lib.certificates import Authority, public_key
+from lib.certificates import CA, public_key
 from lib.common import run
 from lib.stand_ins import kubeconfig
 
@@ -37,7 +37,7 @@ def command_line(pki: dict, component: str, minor: int, words: str, replaces: bo
 
 def certificates_and_files(folder: Path) -> dict[str, str]:
     """What command lines and configuration files name: {name: path}."""
-    ca = Authority(folder)
+    ca = CA(folder)
     made = {"ca": str(ca.certificate), "cakey": str(ca.private), "dir": str(folder)}
     for name, more in (("server", {}), ("other", {}), ("expired", {"days": -1}),
                        ("node", {"subject": "/O=system:nodes/CN=system:node:node-1"}),
@@ -48,7 +48,7 @@ def certificates_and_files(folder: Path) -> dict[str, str]:
     public_key(ca.private, folder / "sa.pub")
     (folder / "garbage").write_text("-----BEGIN CERTIFICATE-----\nMIIBqqqq\n-----END CERTIFICATE-----\n")
     made["garbage"] = str(folder / "garbage")
-    second = Authority(folder / "second")
+    second = CA(folder / "second")
     (folder / "bundle").write_bytes(ca.certificate.read_bytes() + second.certificate.read_bytes())
     run("openssl", "pkcs8", "-topk8", "-nocrypt", "-in", ca.private, "-out", folder / "ecpkcs8")
     run("openssl", "genpkey", "-algorithm", "RSA", "-out", folder / "rsapkcs8")

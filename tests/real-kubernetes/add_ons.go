@@ -371,7 +371,7 @@ type usage struct {
 
 type kubeletFlags struct {
 	addressTypes        []string
-	authority           string
+	ca           string
 	usePortOfNode       bool
 	port                int
 	resolution, timeout time.Duration
@@ -380,7 +380,7 @@ type kubeletFlags struct {
 // As metrics-server v0.6 has them, beside those of the library.
 func (f *kubeletFlags) add(flags *pflag.FlagSet) {
 	flags.StringSliceVar(&f.addressTypes, "kubelet-preferred-address-types", []string{"Hostname", "InternalDNS", "InternalIP", "ExternalDNS", "ExternalIP"}, "")
-	flags.StringVar(&f.authority, "kubelet-certificate-authority", "", "")
+	flags.StringVar(&f.ca, "kubelet-certificate-authority", "", "")
 	flags.BoolVar(&f.usePortOfNode, "kubelet-use-node-status-port", false, "")
 	flags.DurationVar(&f.resolution, "metric-resolution", time.Minute, "")
 	flags.IntVar(&f.port, "kubelet-port", 10250, "")
@@ -411,7 +411,7 @@ func serveMetrics(own kubeletFlags, secure *options.SecureServingOptionsWithLoop
 		return err
 	}
 	ofKubelets := rest.CopyConfig(config)
-	ofKubelets.TLSClientConfig = rest.TLSClientConfig{CAFile: own.authority}
+	ofKubelets.TLSClientConfig = rest.TLSClientConfig{CAFile: own.ca}
 	transport, err := rest.TransportFor(ofKubelets)
 	if err != nil {
 		return err

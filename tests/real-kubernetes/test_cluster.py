@@ -168,9 +168,9 @@ def test_a_service_accounts_token_opens_what_its_role_says(cluster, pods):
     api = f"https://{ADDRESSES['m1']}:6443"
     for name in NODES:
         token = cluster.inside(f"web-{name}", "cat", "/var/run/secrets/kubernetes.io/serviceaccount/token")
-        authority = cluster.inside(f"web-{name}", "cat", "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt")
+        ca = cluster.inside(f"web-{name}", "cat", "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt")
         host = cluster.nodes[name].host
-        host.put({"/run/account.crt": (authority.encode(), 0o600), "/run/account.header": (f"Authorization: Bearer {token}".encode(), 0o600)})
+        host.put({"/run/account.crt": (ca.encode(), 0o600), "/run/account.header": (f"Authorization: Bearer {token}".encode(), 0o600)})
         as_account = ("--cacert", "/run/account.crt", "-H", "@/run/account.header")
         table = {"/api/v1/namespaces/default/pods": 200, "/api/v1/namespaces/kube-system/pods": 403, "/api/v1/namespaces/default/secrets": 403,
                  "/api/v1/nodes": 403}
@@ -180,11 +180,11 @@ def test_a_service_accounts_token_opens_what_its_role_says(cluster, pods):
 
 
 def test_who_may_ask_for_what(cluster, pods):
-    api, authority = f"https://{ADDRESSES['m1']}:6443", ("--cacert", "/etc/kubernetes/certs/ca.crt")
+    api, ca = f"https://{ADDRESSES['m1']}:6443", ("--cacert", "/etc/kubernetes/certs/ca.crt")
 
     def as_(name: str) -> tuple[str, ...]:
-        return (*authority, "--cert", f"/etc/kubernetes/certs/{name}.crt", "--key", f"/etc/kubernetes/certs/{name}.key")
-    assert statuses(cluster, "w1", api, ANONYMOUS, *authority) == ANONYMOUS
+        return (*ca, "--cert", f"/etc/kubernetes/certs/{name}.crt", "--key", f"/etc/kubernetes/certs/{name}.key")
+    assert statuses(cluster, "w1", api, ANONYMOUS, *ca) == ANONYMOUS
     assert statuses(cluster, "w1", api, KUBELET_OF_W1, *as_("kubelet")) == KUBELET_OF_W1
     assert statuses(cluster, "w1", api, PROXY_OF_W1, *as_("proxy")) == PROXY_OF_W1
     # A kubelet changes its own node and no other's.
@@ -193,13 +193,13 @@ def test_who_may_ask_for_what(cluster, pods):
     # Kubelets themselves: nobody without a certificate, and nobody but whom the API server's authorization lets.
     for name in NODES:
         kubelet = f"https://{ADDRESSES[name]}:10250/pods"
-        assert asked(cluster, "m1", kubelet, *authority) == 401
+        assert asked(cluster, "m1", kubelet, *ca) == 401
         assert asked(cluster, "m1", kubelet, *as_("admin")) == 200
         assert asked(cluster, "w1", kubelet, *as_("kubelet")) == 403
         with pytest.raises(OSError):
             reached(cluster, name, 10255)  # the port in the clear
-    # etcd: nobody without a certificate of its own authority.
-    for words in (authority, as_("kubelet"), as_("proxy")):
+    # etcd: nobody without a certificate of its own CA.
+    for words in (ca, as_("kubelet"), as_("proxy")):
         done = cluster.nodes["w1"].host.exec("curl", "-sk", "-m", "30", *words[2:], f"https://{ADDRESSES['m1']}:2379/health", check=False)
         assert done.returncode != 0, (words, done.stdout)
     # Controller manager and scheduler: not from outside, and on the master itself nobody anonymous.

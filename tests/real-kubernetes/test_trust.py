@@ -1,4 +1,4 @@
-"""Who trusts whom in a cluster of Kubernetes' real programs: a new authority in three steps, a worker that joins by a token, a node without TLS."""
+"""Who trusts whom in a cluster of Kubernetes' real programs: a new CA in three steps, a worker that joins by a token, a node without TLS."""
 import pytest
 from lib.common import wait_for
 from lib.real_kubernetes import NET, RealCluster, pod
@@ -27,14 +27,14 @@ def pods(shared) -> RealCluster:
 
 
 def account(cluster: RealCluster, name: str, where: str) -> tuple[str, str]:
-    """The authority and the token that a pod of this node has now, as files beside each other on the node."""
+    """The CA and the token that a pod of this node has now, as files beside each other on the node."""
     files = {f"{where}.crt": "ca.crt", f"{where}.token": "token"}
     cluster.nodes[name].host.put({path: (cluster.inside(f"trust-{name}", "cat", f"{ACCOUNT}/{file}").encode(), 0o600) for path, file in files.items()})
     return f"{where}.crt", f"{where}.token"
 
 
 def bundle(cluster: RealCluster, name: str) -> int:
-    """How many authorities a node trusts."""
+    """How many CAs a node trusts."""
     return cluster.nodes[name].read(f"{FOLDER}/ca.crt").count(b"BEGIN CERTIFICATE")
 
 
@@ -49,7 +49,7 @@ def works(cluster: RealCluster, step: str):
         assert cluster.asked_by(addresses[n], addresses["m1"], 8080) == {f"{step}-m1"}
 
 
-def test_a_new_authority_takes_three_steps_and_no_token_is_lost(pods, shared):
+def test_a_new_ca_takes_three_steps_and_no_token_is_lost(pods, shared):
     cluster, nodes = pods, pods.nodes
     restarts = {n: cluster.get("pod", f"trust-{n}")["status"]["containerStatuses"][0]["restartCount"] for n in NODES}
     issued, keys = ({n: getattr(nodes[n], what)() for n in NODES} for what in ("issued", "keys"))
@@ -66,7 +66,7 @@ def test_a_new_authority_takes_three_steps_and_no_token_is_lost(pods, shared):
         nodes[n].succeeds()
     assert [bundle(cluster, n) for n in NODES] == [2, 2, 2] and {n: nodes[n].issued() for n in NODES} == issued
     works(cluster, "both")
-    # The old authority alone still opens the API: its certificate is the old one's.
+    # The old CA alone still opens the API: its certificate is the old one's.
     assert opens(before) == expected
 
     for n in NODES:
@@ -74,10 +74,10 @@ def test_a_new_authority_takes_three_steps_and_no_token_is_lost(pods, shared):
         wait_for(lambda n=n: all(nodes[n].issued()[path] != old for path, old in issued[n].items()), NET, f"new certificates of {n}", every=1)
         wait_for(lambda n=n: nodes[n].status()["phase"] == "steady", NET, f"the end of the step on {n}", every=1)
     works(cluster, "switched")
-    # Whoever has the old authority only does not know the API server any more; a pod's own copy was renewed meanwhile.
+    # Whoever has the old CA only does not know the API server any more; a pod's own copy was renewed meanwhile.
     assert all("x509" in str(status) for statuses in opens(before).values() for status in statuses)
     switched = {n: account(cluster, n, "/run/switched") for n in NODES}
-    # The token of before, by the authorities of now.
+    # The token of before, by the CAs of now.
     assert opens({n: (switched[n][0], before[n][1]) for n in NODES}) == expected
 
     for n in NODES:
@@ -87,7 +87,7 @@ def test_a_new_authority_takes_three_steps_and_no_token_is_lost(pods, shared):
     works(cluster, "dropped")
     assert opens({n: (f"{FOLDER}/ca.crt", before[n][1]) for n in NODES}) == expected
     after = wait_for(lambda: all(cluster.inside(f"trust-{n}", "cat", f"{ACCOUNT}/ca.crt").count("BEGIN") == 1 for n in NODES), NET,
-                     "one authority in every pod", every=2)
+                     "one CA in every pod", every=2)
     assert after and opens({n: account(cluster, n, "/run/after") for n in NODES}) == expected
     for n in NODES:
         assert not nodes[n].mistakes(), n
@@ -113,13 +113,13 @@ def test_a_node_without_tls_is_refused_as_the_real_api_server_refuses_it(shared)
 def test_a_worker_joins_by_a_token_and_its_serving_certificate_waits_for_an_operator(pods):
     cluster = pods
     master = cluster.nodes["m1"]
-    authority = cluster.magnum.authorities()["kubernetes"]
-    master.update(BOOTSTRAP_TOKEN=TOKEN, MASTER_INDEX=0, CERT_MANAGER_API="True", CA_KEY=authority.with_suffix(".key").read_text())
+    ca = cluster.magnum.cas()["kubernetes"]
+    master.update(BOOTSTRAP_TOKEN=TOKEN, MASTER_INDEX=0, CERT_MANAGER_API="True", CA_KEY=ca.with_suffix(".key").read_text())
     master.succeeds()
     cluster.leaves("w2")
     cluster.is_ready("m1", "w1")
     own = dict.fromkeys(cluster.magnum.parameters())
-    worker = cluster.boot("w2", **own, CERTIFICATES="bootstrap", BOOTSTRAP_TOKEN=TOKEN, CA_CERTIFICATE=authority.read_text())
+    worker = cluster.boot("w2", **own, CERTIFICATES="bootstrap", BOOTSTRAP_TOKEN=TOKEN, CA_CERTIFICATE=ca.read_text())
     worker.up()
     cluster.is_ready(*NODES)
     subject = worker.host.sh("openssl x509 -in /var/lib/kubelet/pki/kubelet-client-current.pem -noout -subject -nameopt RFC2253")

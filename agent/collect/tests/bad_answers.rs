@@ -2,7 +2,7 @@
 //! understands, the last good document stays, polls come less often, and a good answer ends it.
 
 use super::*;
-use crate::http::fake::Authority;
+use crate::http::fake::TestCa;
 
 /// A source over the network: how the machine learns of it, and how it answers.
 struct Way {
@@ -262,7 +262,7 @@ async fn heat_api_cfn_refuses_in_words_that_lead_somewhere() {
 #[tokio::test]
 async fn certificates_that_do_not_hold_are_refused_by_name() {
     const CA: &str = "/etc/throw-away-ca.pem";
-    let (known, foreign, remade) = (Authority::new("known"), Authority::new("foreign"), Authority::new("known"));
+    let (known, foreign, remade) = (TestCa::new("known"), TestCa::new("foreign"), TestCa::new("known"));
     let good = known.identity("127.0.0.1", (2020, 2100));
     let table = [
         (
@@ -289,7 +289,7 @@ async fn certificates_that_do_not_hold_are_refused_by_name() {
             scene.server.present(Some(Arc::clone(&good)));
             scene.recovers(row).await;
         }
-        // Nobody told this node about the authority.
+        // Nobody told this node about the CA.
         let server = Fake::start_tls(vec![way.good()], Arc::clone(&good)).await;
         let machine = Machine::new();
         (way.configure)(&machine, &server.base);

@@ -2,7 +2,7 @@
 
 use super::transports::{heat_keys, metadata, token};
 use super::*;
-use crate::http::fake::Authority;
+use crate::http::fake::TestCa;
 
 const CA: &str = "/etc/throw-away-ca.pem";
 
@@ -204,8 +204,8 @@ async fn a_source_that_names_itself_again_goes_on_at_its_usual_pace() {
 
 #[tokio::test]
 async fn https_is_not_left_for_http_and_a_restart_does_not_forget_it() {
-    let authority = Authority::new("known");
-    let identity = authority.identity("127.0.0.1", (2020, 2100));
+    let ca = TestCa::new("known");
+    let identity = ca.identity("127.0.0.1", (2020, 2100));
     for allowed in [false, true] {
         let plain = Fake::start(vec![answer(&json!({"deployments": [{"id": "plain"}]}))]).await;
         let secure = Fake::start_tls(vec![], Arc::clone(&identity)).await;
@@ -217,7 +217,7 @@ async fn https_is_not_left_for_http_and_a_restart_does_not_forget_it() {
         let mut machine = Machine::new();
         machine.settings.tls.ca_file = Some(CA.into());
         machine.settings.tls.allow_insecure = allowed;
-        machine.put(CA, &authority.pem());
+        machine.put(CA, &ca.pem());
         machine.put(BOOT, &boot_copy);
         let mut collector = machine.collector();
         for _ in 0..2 {
@@ -253,8 +253,8 @@ async fn https_is_not_left_for_http_and_a_restart_does_not_forget_it() {
 
 #[tokio::test]
 async fn plain_http_is_not_taken_up_beside_https_either() {
-    let authority = Authority::new("known");
-    let identity = authority.identity("127.0.0.1", (2020, 2100));
+    let ca = TestCa::new("known");
+    let identity = ca.identity("127.0.0.1", (2020, 2100));
     for (allowed, collectors) in
         [(false, json!(["cfn", "request"])), (false, json!([])), (false, json!(["nothing"])), (true, json!(["cfn", "request"]))]
     {
@@ -266,7 +266,7 @@ async fn plain_http_is_not_taken_up_beside_https_either() {
         let mut machine = Machine::new();
         machine.settings.tls.ca_file = Some(CA.into());
         machine.settings.tls.allow_insecure = allowed;
-        machine.put(CA, &authority.pem());
+        machine.put(CA, &ca.pem());
         machine.put(CONF, &section(&secure.base, "s", "AK"));
         for _ in 0..2 {
             let mut collector = machine.collector();

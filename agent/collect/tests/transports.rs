@@ -494,7 +494,7 @@ async fn whatever_the_object_store_answers_the_last_good_document_stays() {
 }
 
 #[tokio::test]
-async fn an_endpoints_own_authority_is_used_for_it() {
+async fn an_endpoints_own_ca_is_used_for_it() {
     let keys = heat_keys("https://127.0.0.1:1");
     let heat = json!({"os-collect-config": {"heat": keys}}).to_string();
     let request = json!({"os-collect-config": {"request": {"metadata_url": "https://127.0.0.1:1/o"}}}).to_string();

@@ -32,8 +32,8 @@ pub(super) enum CertificateHealth {
 /// What is listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RowKind {
-    /// An authority's certificate, one of those in its file.
-    Authority,
+    /// A CA's certificate, one of those in its file.
+    Ca,
     /// A certificate with its key.
     Certificate,
     /// What a kubelet got by TLS bootstrap and renews by itself.
@@ -71,7 +71,7 @@ const LATE: u64 = 90;
 /// The daemon does it, where it may.
 const PUT_RIGHT: &str = "a stack update, or DRIFT=repair, repairs it; `heat-node-agent explain` shows what prevents that";
 
-/// Everything, authorities first.
+/// Everything, CAs first.
 pub(super) fn list(
     inspection: &CertificateInspection,
     desired: &Desired,
@@ -83,8 +83,8 @@ pub(super) fn list(
     for found in &inspection.items {
         if let Some(wanted) = desired.certificates.iter().find(|wanted| wanted.name == found.name) {
             items.push(of_certificate(wanted, found, inspection, desired));
-        } else if let Some(authority) = desired.authorities.iter().find(|authority| authority.path == found.path) {
-            items.extend(of_authority(authority, found, inspection, desired, now));
+        } else if let Some(ca) = desired.cas.iter().find(|ca| ca.path == found.path) {
+            items.extend(of_ca(ca, found, inspection, desired, now));
         }
     }
     items.extend(beside.kubelet.map(|path| of_kubelet(path, root, now)));
@@ -92,19 +92,18 @@ pub(super) fn list(
     items
 }
 
-fn of_authority(
-    authority: &CaCertificate,
+fn of_ca(
+    ca: &CaCertificate,
     found: &keeper::InspectedCertificate,
     inspection: &CertificateInspection,
     desired: &Desired,
     now: Timestamp,
 ) -> Vec<CertificateRow> {
     let several = found.chain.len();
-    let paths: Vec<&str> =
-        [&authority.path].into_iter().chain(&authority.key_path).chain(&authority.signing_path).map(String::as_str).collect();
+    let paths: Vec<&str> = [&ca.path].into_iter().chain(&ca.key_path).chain(&ca.signing_path).map(String::as_str).collect();
     let item = |at: usize, certificate: Option<&X509>| {
         let (health, cause) = match certificate {
-            Some(one) => drifted(judged(judge::check_authority(one, now), judge::life(one, now)), inspection, &paths),
+            Some(one) => drifted(judged(judge::check_ca(one, now), judge::life(one, now)), inspection, &paths),
             None => of_verdict(&found.verdict),
         };
         let remedy = match health {
@@ -115,9 +114,9 @@ fn of_authority(
             CertificateHealth::Missing | CertificateHealth::Flawed => Some(PUT_RIGHT),
         };
         CertificateRow {
-            kind: RowKind::Authority,
+            kind: RowKind::Ca,
             name: if several > 1 { format!("{} ({} of {several})", found.name, at + 1) } else { found.name.clone() },
-            path: authority.path.clone(),
+            path: ca.path.clone(),
             health,
             cause,
             remedy,
@@ -285,7 +284,7 @@ pub(super) mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::certificates::authority::SigningAuthority;
+    use crate::certificates::ca::SigningCa;
     use crate::desired::{CertificatePolicy, GivenPair, Issuer, KeyType, Material, Owner, RenewalSlot, Rotation, Signer};
     use crate::files::Attributes;
 
@@ -309,20 +308,20 @@ pub(super) mod tests {
         }
     }
 
-    /// A node with an authority, a certificate, a kubelet that joined by a token, and service accounts.
+    /// A node with a CA, a certificate, a kubelet that joined by a token, and service accounts.
     pub(in super::super) struct TestNode {
         pub(in super::super) desired: Desired,
         _dir: tempfile::TempDir,
         root: Tree,
-        authority: SigningAuthority,
+        ca: SigningCa,
         key: PrivateKey,
     }
 
     impl TestNode {
         pub(in super::super) fn new() -> Self {
-            let authority = SigningAuthority::create("blue-ca", NOW, 10 * YEAR).unwrap();
+            let ca = SigningCa::create("blue-ca", NOW, 10 * YEAR).unwrap();
             let key = PrivateKey::generate().unwrap();
-            let signed = |wanted: &Certificate| authority.sign(wanted, &key, NOW, 3 * YEAR).unwrap();
+            let signed = |wanted: &Certificate| ca.sign(wanted, &key, NOW, 3 * YEAR).unwrap();
             let own = signed(&Certificate { common_name: "system:node:w".into(), ..wanted_certificate() }) + key.to_pem();
             let server = signed(&wanted_certificate());
             let unit = |name: &str, reads: &[&str]| Unit {
@@ -341,7 +340,7 @@ pub(super) mod tests {
                 share: RenewalSlot::ALONE,
             };
             let desired = Desired {
-                authorities: vec![CaCertificate {
+                cas: vec![CaCertificate {
                     signer: Signer::Kubernetes,
                     path: "/c/ca.crt".into(),
                     owner: Owner::root(),
@@ -361,9 +360,9 @@ pub(super) mod tests {
             };
             let dir = tempfile::tempdir().unwrap();
             let root = Tree::open(dir.path()).unwrap();
-            let place = Self { desired, _dir: dir, root, authority, key };
-            let ca = place.authority.certificate.to_pem();
-            for (path, text) in [("c/ca.crt", ca), ("c/server.crt", server), ("c/server.key", place.key.to_pem().to_owned())] {
+            let place = Self { desired, _dir: dir, root, ca, key };
+            let pem = place.ca.certificate.to_pem();
+            for (path, text) in [("c/ca.crt", pem), ("c/server.crt", server), ("c/server.key", place.key.to_pem().to_owned())] {
                 place.put(path, &text);
             }
             place.put("k/own.pem", &own);
@@ -407,7 +406,7 @@ pub(super) mod tests {
             ("two thirds are over", same, 2 * 365 + 30, [Ok, NearEnd, Ok, Ok], "two thirds"),
             ("a kubelet is late", same, 3 * 365 - 30, [Ok, NearEnd, NearEnd, Ok], "has not renewed"),
             ("over", same, 3 * 365 + 1, [Ok, Expired, Expired, Ok], "it expired at 2029"),
-            ("the authority is over", same, 10 * 365 + 1, [Expired, Expired, Expired, Ok], "it expired at 2036"),
+            ("the CA has expired", same, 10 * 365 + 1, [Expired, Expired, Expired, Ok], "it expired at 2036"),
             (
                 "not there",
                 |place| ["c", "k"].iter().for_each(|path| place.remove(path)),
@@ -431,8 +430,8 @@ pub(super) mod tests {
                 "the key does not match",
             ),
             (
-                "another authority of the same name",
-                |place| place.put("c/ca.crt", &SigningAuthority::create("blue-ca", NOW, YEAR).unwrap().certificate.to_pem()),
+                "another CA of the same name",
+                |place| place.put("c/ca.crt", &SigningCa::create("blue-ca", NOW, YEAR).unwrap().certificate.to_pem()),
                 0,
                 [Ok, Flawed, Ok, Ok],
                 "a different CA named CN=blue-ca",
@@ -477,8 +476,8 @@ pub(super) mod tests {
     #[test]
     fn a_bundle_is_listed_one_by_one_and_readers_are_those_of_certificate_or_key() {
         let place = TestNode::new();
-        let new = SigningAuthority::create("new-ca", NOW, YEAR).unwrap().certificate.to_pem();
-        place.put("c/ca.crt", &(new + &place.authority.certificate.to_pem()));
+        let new = SigningCa::create("new-ca", NOW, YEAR).unwrap().certificate.to_pem();
+        place.put("c/ca.crt", &(new + &place.ca.certificate.to_pem()));
         let items = place.list(Duration::ZERO);
         let names: Vec<_> = items.iter().map(|item| item.name.as_str()).collect();
         assert_eq!(

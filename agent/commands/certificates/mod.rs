@@ -1,4 +1,4 @@
-//! `certificates [--json]`: the node's certificates as they are; `certificates new-ca`: authorities for who has none.
+//! `certificates [--json]`: the node's certificates as they are; `certificates new-ca`: CAs for who has none.
 //! `certificates rotate` is an order ([`super::order`]).
 //!
 //! In: the node as the agent left it, its files; the command line. Out: a list with what to do, or new files in a directory that was
@@ -29,7 +29,7 @@ use inspection::list;
 pub use new_ca::run as new_ca;
 use page::Page;
 
-/// Prints what of the newest generation's certificates is there; 2 unless all are right and no change of authority waits.
+/// Prints what of the newest generation's certificates is there; 2 unless all are right and no CA rotation waits.
 ///
 /// # Errors
 /// If there is no generation, or its parameters or the machine cannot be read.

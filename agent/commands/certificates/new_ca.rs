@@ -1,4 +1,4 @@
-//! `certificates new-ca --out DIR`: authorities and the keys of service accounts, for an operator who has none.
+//! `certificates new-ca --out DIR`: CAs and the keys of service accounts, for an operator who has none.
 //!
 //! Made once: nothing that is there is overwritten. parameters.yaml is written last, so that whoever finds it finds all.
 
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use crate::certificates::authority::SigningAuthority;
+use crate::certificates::ca::SigningCa;
 use crate::certificates::key::PrivateKey;
 use crate::clock::{Clock, Timestamp};
 use crate::commands::print;
@@ -17,7 +17,7 @@ use crate::process::exit;
 use crate::programs::tool;
 use crate::report::text::shortened;
 
-/// Longest `--name`, in characters: a CN has 64 at most (RFC 5280, upper bounds), and each authority's gets an end of its own.
+/// Longest `--name`, in characters: a CN has 64 at most (RFC 5280, upper bounds), and each CA's gets an end of its own.
 const NAME_LIMIT: usize = 48;
 const PARAMETERS: &str = "parameters.yaml";
 
@@ -83,8 +83,8 @@ fn set(name: &str, days: u32, key: &PrivateKey, now: Timestamp) -> Result<Vec<Ge
             Signer::Kubernetes => format!("{name}-ca"),
             Signer::Etcd | Signer::FrontProxy => format!("{name}-{signer}-ca"),
         };
-        let authority = SigningAuthority::create(&common_name, now, life)?;
-        let contents = [authority.certificate.to_pem(), authority.key.to_pem().to_owned()];
+        let ca = SigningCa::create(&common_name, now, life)?;
+        let contents = [ca.certificate.to_pem(), ca.key.to_pem().to_owned()];
         for (((file, parameter), content), mode) in files.into_iter().zip(parameters).zip(contents).zip([0o644, 0o600]) {
             made.push(GeneratedFile { file, mode, parameter, content });
         }
@@ -183,7 +183,7 @@ mod tests {
     const NOW: Timestamp = Timestamp(1_772_366_400_000);
 
     #[test]
-    fn three_authorities_and_a_key_pair_are_made_once() {
+    fn three_cas_and_a_key_pair_are_made_once() {
         let dir = tempfile::tempdir().unwrap();
         let tree = directory(&dir.path().join("a/b")).unwrap();
         let made = set("blue", 100, &token_key("ecdsa-p256").unwrap(), NOW).unwrap();
@@ -200,7 +200,7 @@ mod tests {
             let indented: String = content.lines().map(|line| format!("    {line}\n")).collect();
             assert!(parameters.contains(&format!("  {}: |\n{indented}", one.parameter)), "{parameters}");
             if let Ok(found) = X509::all_from_pem(&content) {
-                let at = |days: u64| judge::check_authority(&found[0], NOW.after(Duration::from_hours(24 * days)));
+                let at = |days: u64| judge::check_ca(&found[0], NOW.after(Duration::from_hours(24 * days)));
                 assert!(at(0).is_ok() && at(100).is_ok() && at(101).is_err());
                 subjects.insert(found[0].subject.common_name.clone().unwrap());
             } else if let Ok(key) = PrivateKey::from_pem(&content) {

@@ -20,7 +20,7 @@ const DAY: u64 = 24 * 60 * 60;
 /// What there is to show.
 pub(super) struct Page {
     pub(super) items: Vec<CertificateRow>,
-    /// A change of authority that is under way, and the step that it waits for.
+    /// A CA rotation that is under way, and the step that it waits for.
     pub(super) rotation: Option<(RotationProgress, Rotation)>,
     /// Units that go on with older files until they are restarted.
     pub(super) pending_restarts: Vec<String>,
@@ -109,8 +109,8 @@ fn details(item: &CertificateRow, now: Timestamp) -> Vec<String> {
         if !own.names.is_empty() || !own.addresses.is_empty() {
             lines.push(format!("for {}", reached_as(own).join(", ")));
         }
-        // By its name alone an authority cannot be told from another: Magnum's three have the same (magnum-node.md 4.1).
-        if item.kind == RowKind::Authority {
+        // By its name alone a CA cannot be told from another: Magnum's three have the same (magnum-node.md 4.1).
+        if item.kind == RowKind::Ca {
             lines.push(format!("SHA-256 {:.16}", own.fingerprint()));
         } else {
             lines.push(format!("signed by {}", own.issuer));
@@ -172,7 +172,7 @@ fn wrap(line: &str, out: &mut String) {
 
 fn of_item(item: &CertificateRow, now: Timestamp) -> Value {
     let kind = match item.kind {
-        RowKind::Authority => "authority",
+        RowKind::Ca => "authority",
         RowKind::Certificate => "certificate",
         RowKind::Bootstrap => "bootstrap",
         RowKind::ServiceAccounts => "service-accounts",

@@ -13,7 +13,7 @@ use crate::clock::Clock;
 use crate::desired::{ClientIdentity, EtcdAccess, FlannelStore, Peer, Peers, PodRoutes};
 use crate::error::{ErrorKind, Result};
 use crate::files::{Attributes, Tree};
-use crate::http::fake::{Act, Authority, Fake, ok, status};
+use crate::http::fake::{Act, Fake, TestCa, ok, status};
 use crate::http::{Http, Tls};
 use crate::network::flannel::Version;
 
@@ -314,7 +314,7 @@ async fn an_etcd_without_the_api_that_flanneld_reads_is_reported_by_name() {
 async fn etcd_is_shown_the_nodes_certificate_and_leases_are_read_over_one_connection() {
     let dir = tempfile::tempdir().unwrap();
     let root = Arc::new(Tree::open(dir.path()).unwrap());
-    let ours = Authority::new("etcd");
+    let ours = TestCa::new("etcd");
     let (certificate, key) = ours.client("flanneld");
     for (path, text) in [("/ca.crt", &ours.pem()), ("/c.crt", &certificate), ("/c.key", &key)] {
         root.write(Path::new(path), text.as_bytes(), Attributes::mode(0o600)).unwrap();
@@ -323,8 +323,8 @@ async fn etcd_is_shown_the_nodes_certificate_and_leases_are_read_over_one_connec
     let keys: Vec<_> = leases.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
     let server = Fake::start_tls(vec![server("3.4.23"), v3_keys(&keys)], ours.identity_for_clients_of(&ours)).await;
     let mut store = store(&server.base, false);
-    let [certificate, key, authority] = ["/c.crt", "/c.key", "/ca.crt"].map(str::to_owned);
-    store.etcd.identity = Some(ClientIdentity { certificate, key, authority });
+    let [certificate, key, ca] = ["/c.crt", "/c.key", "/ca.crt"].map(str::to_owned);
+    store.etcd.identity = Some(ClientIdentity { certificate, key, ca });
     let leases = Leases::open(&http(&root), &store, V3);
     for _ in 0..3 {
         assert_eq!(leases.read().await.unwrap(), [peer("10.100.1.0/24", "192.0.2.11"), peer("10.100.2.0/24", "192.0.2.12")]);

@@ -17,7 +17,7 @@ pub(super) struct DriftFacts {
     pub(super) is_unhealthy: bool,
     /// What is due of its certificates.
     pub(super) due: Due,
-    /// The operator ordered a step of a change of authority.
+    /// The operator ordered a step of a CA rotation.
     pub(super) is_ordered: bool,
     /// DRIFT=repair.
     pub(super) repairs: bool,

@@ -37,7 +37,7 @@ pub(in crate::daemon) struct NodeInspection {
 #[derive(Debug)]
 pub(in crate::daemon) struct SeenCertificates {
     pub(in crate::daemon) inspection: Rc<certificates::CertificateInspection>,
-    /// How far a change of authority is.
+    /// How far a CA rotation is.
     pub(in crate::daemon) turn: Option<RotationProgress>,
     /// What a renewal waits for.
     pub(in crate::daemon) renewal: Option<WaitReason>,

@@ -92,7 +92,7 @@ mod tests {
     };
     use crate::signal::Destination;
 
-    fn authority(given: &str) -> CaCertificate {
+    fn ca(given: &str) -> CaCertificate {
         CaCertificate {
             signer: Signer::Etcd,
             path: "/ca.crt".into(),
@@ -112,7 +112,7 @@ mod tests {
             trust_id: None,
         };
         let (url, cluster) = ("https://magnum".to_owned(), "c".to_owned());
-        let access = MagnumAccess { url, cluster, bay: false, user, authority: None, insecure: false };
+        let access = MagnumAccess { url, cluster, bay: false, user, ca: None, insecure: false };
         CertificatePolicy {
             issuer: Issuer::Magnum(access),
             keys: KeyType::Rsa(4096),
@@ -133,7 +133,7 @@ mod tests {
     fn the_digest_of_a_generation_stays_the_same_over_versions() {
         assert_eq!(digest(&Desired::default(), None), "3c81df6a4af7473f5dedb357509bfd2c");
         assert_eq!(digest(&small(), Some("v1.23.3")), "301c9e3172fb4ced6e5062e8971d5bd9");
-        let trusting = Desired { authorities: vec![authority("a")], trust: Some(trust("hush")), ..small() };
+        let trusting = Desired { cas: vec![ca("a")], trust: Some(trust("hush")), ..small() };
         assert_eq!(digest(&trusting, None), "543b3f94530532e587e0a4a4d6394bd6");
     }
 
@@ -152,7 +152,7 @@ mod tests {
     #[test]
     fn each_part_of_a_node_counts_for_its_digest_and_no_password_does() {
         let etcd = || member().access;
-        let identity = || crate::desired::ClientIdentity { certificate: "/c".into(), key: "/k".into(), authority: "/a".into() };
+        let identity = || crate::desired::ClientIdentity { certificate: "/c".into(), key: "/k".into(), ca: "/a".into() };
         let (path, owner) = (|| "/x".to_owned(), Owner::root);
         let with = |change: fn(&mut File)| {
             let mut desired = small();
@@ -198,8 +198,8 @@ mod tests {
                 ..small()
             },
             // Of the same length: what a text that may be secret says counts as well.
-            Desired { authorities: vec![authority("a")], ..small() },
-            Desired { authorities: vec![authority("b")], ..small() },
+            Desired { cas: vec![ca("a")], ..small() },
+            Desired { cas: vec![ca("b")], ..small() },
             Desired {
                 certificates: vec![Certificate {
                     name: "server".into(),
@@ -250,7 +250,7 @@ mod tests {
         assert!(!digests.contains(&digest(&small(), Some("v1.23.3"))));
         let asked_by = |password| digest(&Desired { trust: Some(trust(password)), ..small() }, None);
         assert_eq!(asked_by("hush"), asked_by("another"), "who asks Magnum changes nothing on the node");
-        assert_eq!(format!("{:?}", authority("a")), format!("{:?}", authority("b")), "and nothing of a text is shown");
+        assert_eq!(format!("{:?}", ca("a")), format!("{:?}", ca("b")), "and nothing of a text is shown");
     }
 
     #[test]

@@ -83,7 +83,7 @@ pub(super) fn in_words(parts: &[Irreversible]) -> String {
 /// What of an update nothing takes back.
 pub(super) fn irreversible(before: &Desired, after: &Desired) -> Vec<Irreversible> {
     let order = |desired: &Desired| desired.trust.as_ref().map(|trust| (trust.keys, trust.rotation));
-    let is_trust_same = before.authorities == after.authorities
+    let is_trust_same = before.cas == after.cas
         && before.certificates == after.certificates
         && before.keys == after.keys
         && order(before) == order(after);

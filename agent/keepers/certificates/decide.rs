@@ -9,7 +9,7 @@ use super::issue::error_of;
 use super::places::{InstalledPair, PairFiles, Places};
 use super::record::{CertificateRecord, KnownKey};
 use super::rotation;
-use crate::certificates::judge::{Flaw, ValidityPhase, check, check_authority, life, signer};
+use crate::certificates::judge::{Flaw, ValidityPhase, check, check_ca, life, signer};
 use crate::certificates::key::PrivateKey;
 use crate::certificates::x509::X509;
 use crate::clock::Timestamp;
@@ -38,22 +38,22 @@ pub(super) struct DecisionFacts<'a> {
     pub(super) now: Timestamp,
     /// Pairs of the parameters, by the certificate's name.
     pub(super) given: &'a BTreeMap<String, InstalledPair>,
-    /// Public keys of the signing keys that are put beside an authority, by its path.
+    /// Public keys of the signing keys that are put beside a CA, by its path.
     pub(super) signing: &'a BTreeMap<String, Vec<u8>>,
 }
 
 /// What is to be done about all of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct CertificateDecision {
-    /// What each authority's file holds, by its path.
+    /// What each CA's file holds, by its path.
     pub(super) bundles: BTreeMap<String, Vec<X509>>,
     /// In the order of the desired certificates.
     pub(super) actions: Vec<CertificateAction>,
     /// Who may have signed what, by who signs.
     pub(super) signers: BTreeMap<Signer, Vec<X509>>,
-    /// The step of a change of authority that is done with this.
+    /// The step of a CA rotation that is done with this.
     pub(super) step: Option<Rotation>,
-    /// Whether a change of authority begins with it, perhaps on top of one that is under way.
+    /// Whether a CA rotation begins with it, perhaps on top of one that is under way.
     pub(super) begins: bool,
 }
 
@@ -65,17 +65,17 @@ impl CertificateDecision {
 }
 
 impl DecisionFacts<'_> {
-    /// Decides, where the issuer's authorities are these.
+    /// Decides, where the issuer's CAs are these.
     ///
     /// # Errors
-    /// An authority that is none or expired; a signing key that belongs to none of those that stay.
+    /// A CA that is none or expired; a signing key that belongs to none of those that stay.
     pub(super) fn decide(&self, issuer: &BTreeMap<Signer, Vec<X509>>) -> Result<CertificateDecision> {
         let now = self.now;
         let mut changing = false;
         let mut news = false;
-        for authority in &self.desired.authorities {
-            let known = issuer.get(&authority.signer).map(Vec::as_slice).unwrap_or_default();
-            let in_place = self.in_place(&authority.path, authority.signer);
+        for ca in &self.desired.cas {
+            let known = issuer.get(&ca.signer).map(Vec::as_slice).unwrap_or_default();
+            let in_place = self.in_place(&ca.path, ca.signer);
             let has_old = !rotation::old(known, in_place, now).is_empty();
             changing |= has_old;
             news |= has_old && rotation::is_news(known, in_place);
@@ -83,8 +83,8 @@ impl DecisionFacts<'_> {
         let step = changing.then(|| rotation::step(self.record, self.trust.rotation, self.generation, news));
         let mut decision =
             CertificateDecision { bundles: BTreeMap::new(), actions: Vec::new(), signers: BTreeMap::new(), step, begins: news };
-        for authority in &self.desired.authorities {
-            let (path, signer) = (&authority.path, authority.signer);
+        for ca in &self.desired.cas {
+            let (path, signer) = (&ca.path, ca.signer);
             let known = unexpired(issuer.get(&signer).map(Vec::as_slice).unwrap_or_default(), now)
                 .map_err(|flaw| error_of(flaw, now).context(format!("the certificate of the CA {signer}")))?;
             let first = self.signing.get(path).map(Vec::as_slice);
@@ -101,14 +101,14 @@ impl DecisionFacts<'_> {
         Ok(decision)
     }
 
-    /// The authorities in place that count: those of a node whose certificates are not theirs are somebody's leftovers.
+    /// The CAs in place that count: those of a node whose certificates are not theirs are somebody's leftovers.
     fn in_place(&self, path: &str, signer: Signer) -> &[X509] {
-        let there = self.places.authorities.get(path).map(Vec::as_slice).unwrap_or_default();
+        let there = self.places.cas.get(path).map(Vec::as_slice).unwrap_or_default();
         let mut own = self.desired.certificates.iter().filter(|wanted| wanted.signer == signer).peekable();
         let is_used = own.peek().is_none()
             || own.any(|wanted| {
                 let Some(pair) = self.places.pair(wanted) else { return false };
-                // This node's own count whatever their time is: others may use the authority, however long this one was off.
+                // This node's own count whatever their time is: others may use the CA, however long this one was off.
                 let is_ours = || self.record.known(&wanted.name, &pair.private.fingerprint()).is_some();
                 is_signed(wanted, pair, there, self.now) || (is_ours() && belongs_to(pair, there))
             });
@@ -118,7 +118,7 @@ impl DecisionFacts<'_> {
     fn action(&self, wanted: &Certificate, issuer: &[X509], signers: &[X509]) -> CertificateAction {
         let in_use = self.places.pair(wanted);
         let right = |pair: &&InstalledPair| check(wanted, &pair.chain, &pair.private, signers, self.now).is_ok();
-        // What is the old authority's and right yet waits until all nodes trust the new one.
+        // What is the old CA's and right yet waits until all nodes trust the new one.
         let is_old = |pair: &InstalledPair| !is_signed(wanted, pair, issuer, self.now);
         if let Some(given) = self.given.get(&wanted.name) {
             let stays = |pair: &&InstalledPair| {
@@ -154,24 +154,24 @@ impl DecisionFacts<'_> {
     }
 }
 
-/// Those of an issuer's authorities that live.
+/// Those of an issuer's CAs that live.
 fn unexpired(all: &[X509], now: Timestamp) -> std::result::Result<Vec<X509>, Flaw> {
-    let living: Vec<X509> = all.iter().filter(|one| check_authority(one, now).is_ok()).cloned().collect();
+    let living: Vec<X509> = all.iter().filter(|one| check_ca(one, now).is_ok()).cloned().collect();
     match all.first() {
-        Some(first) if living.is_empty() => check_authority(first, now).map(|()| living),
+        Some(first) if living.is_empty() => check_ca(first, now).map(|()| living),
         None => Err(Flaw::WrongKind("there is none")),
         Some(_) => Ok(living),
     }
 }
 
-/// Whether one of these authorities signed a certificate whose key is beside it.
-fn belongs_to(pair: &InstalledPair, authorities: &[X509]) -> bool {
+/// Whether one of these CAs signed a certificate whose key is beside it.
+fn belongs_to(pair: &InstalledPair, cas: &[X509]) -> bool {
     let has_key = |leaf: &X509| leaf.public_key == pair.private.public_key();
-    pair.chain.first().is_some_and(has_key) && signer(&pair.chain, authorities).is_ok()
+    pair.chain.first().is_some_and(has_key) && signer(&pair.chain, cas).is_ok()
 }
 
-/// Whether one of these authorities signed a certificate that lives and whose key is beside it, whatever its names are.
-fn is_signed(wanted: &Certificate, pair: &InstalledPair, authorities: &[X509], now: Timestamp) -> bool {
+/// Whether one of these CAs signed a certificate that lives and whose key is beside it, whatever its names are.
+fn is_signed(wanted: &Certificate, pair: &InstalledPair, cas: &[X509], now: Timestamp) -> bool {
     let Some(leaf) = pair.chain.first() else { return false };
     let as_it_is = Certificate {
         common_name: leaf.subject.common_name.clone().unwrap_or_default(),
@@ -181,7 +181,7 @@ fn is_signed(wanted: &Certificate, pair: &InstalledPair, authorities: &[X509], n
         serves: false,
         ..wanted.clone()
     };
-    check(&as_it_is, &pair.chain, &pair.private, authorities, now).is_ok()
+    check(&as_it_is, &pair.chain, &pair.private, cas, now).is_ok()
 }
 
 fn foreign_signing_key(signer: Signer) -> Error {
@@ -210,14 +210,14 @@ pub enum CertificateVerdict {
     Flawed(Flaw),
 }
 
-/// Judges what is in use for a certificate by the authorities that lie beside it.
-pub(super) fn verdict(wanted: &Certificate, found: &PairFiles, authorities: &[X509], now: Timestamp) -> CertificateVerdict {
+/// Judges what is in use for a certificate by the CAs that lie beside it.
+pub(super) fn verdict(wanted: &Certificate, found: &PairFiles, cas: &[X509], now: Timestamp) -> CertificateVerdict {
     let pair = match found {
         PairFiles::Missing(why) => return CertificateVerdict::Missing(why.clone()),
         PairFiles::Unreadable(why) => return CertificateVerdict::Unreadable(why.clone()),
         PairFiles::Pair(pair) => pair,
     };
-    match check(wanted, &pair.chain, &pair.private, authorities, now) {
+    match check(wanted, &pair.chain, &pair.private, cas, now) {
         Err(flaw) => CertificateVerdict::Flawed(flaw),
         Ok(()) if pair.chain.first().is_some_and(|leaf| life(leaf, now) == ValidityPhase::Fresh) => CertificateVerdict::Right,
         Ok(()) => CertificateVerdict::NearEnd,
@@ -230,7 +230,7 @@ mod tests {
 
     use super::super::tests::{desired, now, server};
     use super::*;
-    use crate::certificates::authority::SigningAuthority;
+    use crate::certificates::ca::SigningCa;
     use crate::certificates::fixtures::rsa_key;
 
     /// What is there for one certificate.
@@ -245,16 +245,16 @@ mod tests {
     #[test]
     fn nothing_right_is_signed_again_and_keys_that_may_be_kept_are() {
         let day = Duration::from_hours(24);
-        let authority = |name: &str| SigningAuthority::create(name, Timestamp(now().0 - 1), day * 3650).unwrap();
-        let (authority, other) = (authority("cluster"), authority("cluster"));
+        let ca = |name: &str| SigningCa::create(name, Timestamp(now().0 - 1), day * 3650).unwrap();
+        let (ca, other) = (ca("cluster"), ca("cluster"));
         let key = PrivateKey::generate().unwrap();
         let renamed = Certificate { names: vec!["other".into()], ..server() };
-        let signed = |by: &SigningAuthority, wanted: &Certificate, since: Timestamp, life| {
+        let signed = |by: &SigningCa, wanted: &Certificate, since: Timestamp, life| {
             InstalledPair::parse(by.sign(wanted, &key, since, life).unwrap(), key.to_pem().to_owned()).unwrap()
         };
-        let right = signed(&authority, &server(), now(), day * 90);
-        let near_end = signed(&authority, &server(), now(), Duration::from_hours(1));
-        let misnamed = signed(&authority, &renamed, now(), day * 90);
+        let right = signed(&ca, &server(), now(), day * 90);
+        let near_end = signed(&ca, &server(), now(), Duration::from_hours(1));
+        let misnamed = signed(&ca, &renamed, now(), day * 90);
         let foreign = signed(&other, &server(), now(), day * 90);
         // What there is, whose key it is (as the record has it: made or found), asked for: kind, renewal -> what is done
         let (ec, rsa) = (KeyType::EcdsaP256, KeyType::Rsa(2048));
@@ -310,7 +310,7 @@ mod tests {
                 given: &BTreeMap::new(),
                 signing: &BTreeMap::new(),
             };
-            let issuer = std::slice::from_ref(&authority.certificate);
+            let issuer = std::slice::from_ref(&ca.certificate);
             let action = match known.action(&wanted, issuer, issuer) {
                 CertificateAction::Keep(_) => "keep",
                 CertificateAction::Take(_) => "take",
@@ -324,9 +324,9 @@ mod tests {
     /// From Kubernetes 1.6 on another kind is usual.
     #[test]
     fn an_rsa_key_stays_unless_another_kind_is_asked_for() {
-        let authority = SigningAuthority::create("cluster", now(), Duration::from_hours(240)).unwrap();
+        let ca = SigningCa::create("cluster", now(), Duration::from_hours(240)).unwrap();
         let key = rsa_key();
-        let signed = authority.sign(&server(), &key, now(), Duration::from_hours(240)).unwrap();
+        let signed = ca.sign(&server(), &key, now(), Duration::from_hours(240)).unwrap();
         let pair = InstalledPair::parse(signed, key.to_pem().to_owned()).unwrap();
         let mut places = Places::default();
         places.in_use.insert("server".into(), PairFiles::Pair(Box::new(pair.clone())));
@@ -343,7 +343,7 @@ mod tests {
                 given: &BTreeMap::new(),
                 signing: &BTreeMap::new(),
             };
-            let issuer = std::slice::from_ref(&authority.certificate);
+            let issuer = std::slice::from_ref(&ca.certificate);
             assert_eq!(known.action(&server(), issuer, issuer), expected, "{keys_asked}");
         }
     }

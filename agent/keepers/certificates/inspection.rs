@@ -11,7 +11,7 @@ use super::places::{Places, private};
 use super::record::CertificateRecord;
 
 use super::sets::{KEY_MODE, PUBLIC_MODE};
-use crate::certificates::judge::{ValidityPhase, check_authority, life, renewal_due};
+use crate::certificates::judge::{ValidityPhase, check_ca, life, renewal_due};
 use crate::certificates::x509::X509;
 use crate::clock::Timestamp;
 use crate::converge::Owners;
@@ -21,16 +21,16 @@ use crate::files::Tree;
 use crate::gather::Gather;
 use crate::report::{Code, Event, Phase, Report};
 
-/// One certificate or authority as it lies on the node.
+/// One certificate or CA as it lies on the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InspectedCertificate {
-    /// `server`, `authority etcd`.
+    /// `server`, `CA etcd`.
     pub name: String,
     /// Its file.
     pub path: String,
     /// How it is.
     pub verdict: CertificateVerdict,
-    /// What is in the file: the node's certificate first, or all authorities.
+    /// What is in the file: the node's certificate first, or all CAs.
     pub chain: Vec<X509>,
     /// When it ends.
     pub end: Option<Timestamp>,
@@ -54,7 +54,7 @@ impl fmt::Display for Drift {
 /// What a look found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CertificateInspection {
-    /// In the order of the desired certificates, authorities first.
+    /// In the order of the desired certificates, CAs first.
     pub items: Vec<InspectedCertificate>,
     /// What is to be put back.
     pub drift: Vec<Drift>,
@@ -94,30 +94,30 @@ pub fn inspect(root: &Tree, desired: &Desired, now: Timestamp) -> Result<Certifi
     let owners = Owners::read(root)?;
     let mut inspection = CertificateInspection::default();
     let mut trusted: BTreeMap<Signer, &[X509]> = BTreeMap::new();
-    for authority in &desired.authorities {
-        let chain = places.authorities.get(&authority.path).map(Vec::as_slice).unwrap_or_default();
-        trusted.entry(authority.signer).or_insert(chain);
+    for ca in &desired.cas {
+        let chain = places.cas.get(&ca.path).map(Vec::as_slice).unwrap_or_default();
+        trusted.entry(ca.signer).or_insert(chain);
         let item = InspectedCertificate {
-            name: name_of(authority.signer),
-            path: authority.path.clone(),
-            verdict: of_authority(&authority.path, chain, now),
+            name: name_of(ca.signer),
+            path: ca.path.clone(),
+            verdict: of_ca(&ca.path, chain, now),
             chain: chain.to_vec(),
             end: first_valid(chain, now).or(chain.first()).map(|one| one.not_after),
         };
-        inspection.add(item, root, &owners, [(authority.path.as_str(), PUBLIC_MODE)], &authority.owner)?;
-        if let Some(path) = &authority.key_path {
-            inspection.attributes(root, &owners, path, KEY_MODE, &authority.owner)?;
+        inspection.add(item, root, &owners, [(ca.path.as_str(), PUBLIC_MODE)], &ca.owner)?;
+        if let Some(path) = &ca.key_path {
+            inspection.attributes(root, &owners, path, KEY_MODE, &ca.owner)?;
         }
-        if let Some(path) = &authority.signing_path {
-            inspection.attributes(root, &owners, path, PUBLIC_MODE, &authority.owner)?;
+        if let Some(path) = &ca.signing_path {
+            inspection.attributes(root, &owners, path, PUBLIC_MODE, &ca.owner)?;
         }
     }
     for wanted in &desired.certificates {
         let Some(found) = places.in_use.get(&wanted.name) else { continue };
-        let authorities = trusted.get(&wanted.signer).copied().unwrap_or_default();
+        let cas = trusted.get(&wanted.signer).copied().unwrap_or_default();
         let chain = found.pair().map(|pair| pair.chain.clone()).unwrap_or_default();
         let end = chain.first().map(|leaf| leaf.not_after);
-        let verdict = verdict(wanted, found, authorities, now);
+        let verdict = verdict(wanted, found, cas, now);
         let item = InspectedCertificate { name: wanted.name.clone(), path: wanted.path.clone(), verdict, chain, end };
         inspection.add(
             item,
@@ -186,16 +186,14 @@ pub(super) fn name_of(signer: Signer) -> String {
 
 /// The first of a bundle that lives.
 pub(super) fn first_valid(bundle: &[X509], now: Timestamp) -> Option<&X509> {
-    bundle.iter().find(|one| check_authority(one, now).is_ok())
+    bundle.iter().find(|one| check_ca(one, now).is_ok())
 }
 
-fn of_authority(path: &str, chain: &[X509], now: Timestamp) -> CertificateVerdict {
+fn of_ca(path: &str, chain: &[X509], now: Timestamp) -> CertificateVerdict {
     match (first_valid(chain, now), chain.first()) {
         (Some(one), _) if life(one, now) == ValidityPhase::Fresh => CertificateVerdict::Right,
         (Some(_), _) => CertificateVerdict::NearEnd,
-        (None, Some(first)) => {
-            check_authority(first, now).map_or_else(CertificateVerdict::Flawed, |()| CertificateVerdict::Right)
-        }
+        (None, Some(first)) => check_ca(first, now).map_or_else(CertificateVerdict::Flawed, |()| CertificateVerdict::Right),
         (None, None) => CertificateVerdict::Missing(format!("{path} contains no certificate")),
     }
 }
@@ -274,7 +272,7 @@ impl Watcher {
     }
 }
 
-/// The certificates that the issuer may sign again: not the authorities, and not what is given.
+/// The certificates that the issuer may sign again: not the CAs, and not what is given.
 pub(super) fn signed<'a>(
     inspection: &'a CertificateInspection,
     desired: &'a Desired,

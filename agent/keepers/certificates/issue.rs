@@ -10,7 +10,7 @@ use super::places::{InstalledPair, OwnKey, given, private};
 use super::record::CertificateRecord;
 use super::sets::{KEY_MODE, every, resolve, split, stage};
 
-use crate::certificates::authority::SigningAuthority;
+use crate::certificates::ca::SigningCa;
 use crate::certificates::judge::{Flaw, check};
 use crate::certificates::key::PrivateKey;
 use crate::certificates::request::request;
@@ -35,7 +35,7 @@ const SIGNED_LIFE: Duration = Duration::from_hours(5 * 365 * 24);
 pub(super) enum Signers<'a, M> {
     Magnum(&'a M),
     /// This node, by who signs.
-    Own(BTreeMap<Signer, SigningAuthority>),
+    Own(BTreeMap<Signer, SigningCa>),
 }
 
 /// A certificate that has to be signed, and the key that is there for it.
@@ -45,7 +45,7 @@ pub(super) struct SigningTask<'a> {
 }
 
 impl<H: CertificateBackend> CertificateKeeper<H> {
-    /// The issuer's authorities, by who signs. Magnum is asked, side by side; what the parameters give is read.
+    /// The issuer's CAs, by who signs. Magnum is asked, side by side; what the parameters give is read.
     pub(super) async fn issuers(
         &self,
         desired: &Desired,
@@ -54,9 +54,9 @@ impl<H: CertificateBackend> CertificateKeeper<H> {
     ) -> std::result::Result<BTreeMap<Signer, Vec<X509>>, IssueFailure> {
         let mut known: BTreeMap<Signer, Vec<X509>> = BTreeMap::new();
         let mut asked: Vec<Signer> = Vec::new();
-        for authority in &desired.authorities {
-            let signer = authority.signer;
-            if let Some(material) = &authority.given {
+        for ca in &desired.cas {
+            let signer = ca.signer;
+            if let Some(material) = &ca.given {
                 let doing = || format!("the certificate of the CA {signer}");
                 let text = given(&self.root, material).context(doing)?;
                 known.insert(signer, X509::all_from_pem(&text).context(doing)?);
@@ -69,7 +69,7 @@ impl<H: CertificateBackend> CertificateKeeper<H> {
             Some(magnum) => {
                 let limit = left.min(REQUEST_LIMIT);
                 let asking = asked.iter().map(async |signer| {
-                    let answer = magnum.fetch_authority(*signer, limit).await.map_err(IssueFailure::outside)?;
+                    let answer = magnum.fetch_ca(*signer, limit).await.map_err(IssueFailure::outside)?;
                     let doing = || format!("the CA {signer} that Magnum returned");
                     let parsed = X509::all_from_pem(&answer).context(doing).map_err(IssueFailure::wrong_answer)?;
                     Ok::<_, IssueFailure>((*signer, parsed))
@@ -87,10 +87,10 @@ impl<H: CertificateBackend> CertificateKeeper<H> {
         Ok(known)
     }
 
-    /// The keys that this node signs with, and those that it puts beside an authority's certificate.
-    pub(super) fn signing_key(&self, authority: &CaCertificate) -> Result<Option<PrivateKey>> {
-        let Some(material) = &authority.signing_key else { return Ok(None) };
-        let doing = || format!("the key of the CA {}", authority.signer);
+    /// The keys that this node signs with, and those that it puts beside a CA's certificate.
+    pub(super) fn signing_key(&self, ca: &CaCertificate) -> Result<Option<PrivateKey>> {
+        let Some(material) = &ca.signing_key else { return Ok(None) };
+        let doing = || format!("the key of the CA {}", ca.signer);
         PrivateKey::from_pem(&given(&self.root, material).context(doing)?).context(doing).map(Some)
     }
 
@@ -105,14 +105,14 @@ impl<H: CertificateBackend> CertificateKeeper<H> {
             return Ok(Signers::Magnum(magnum));
         }
         let mut own = BTreeMap::new();
-        for authority in &desired.authorities {
-            let Some(key) = self.signing_key(authority)? else { continue };
-            let doing = || format!("the CA {}", authority.signer);
-            let known = issuer.get(&authority.signer).map(Vec::as_slice).unwrap_or_default();
+        for ca in &desired.cas {
+            let Some(key) = self.signing_key(ca)? else { continue };
+            let doing = || format!("the CA {}", ca.signer);
+            let known = issuer.get(&ca.signer).map(Vec::as_slice).unwrap_or_default();
             // One that does not belong to the key says so itself.
             let found = known.iter().find(|one| one.public_key == key.public_key()).or(known.first());
             if let Some(certificate) = found {
-                own.insert(authority.signer, SigningAuthority::new(certificate.clone(), key).context(doing)?);
+                own.insert(ca.signer, SigningCa::new(certificate.clone(), key).context(doing)?);
             }
         }
         Ok(Signers::Own(own))
@@ -143,14 +143,14 @@ impl<H: CertificateBackend> CertificateKeeper<H> {
                     answer.map_err(|error| IssueFailure::outside(error.context(doing())))?
                 }
                 Signers::Own(own) => match own.get(&wanted.signer) {
-                    Some(authority) => authority.sign(wanted, key, now, SIGNED_LIFE).context(doing)?,
+                    Some(ca) => ca.sign(wanted, key, now, SIGNED_LIFE).context(doing)?,
                     None => return Err(nobody_signs(wanted).into()),
                 },
             };
-            let authorities = trusted.get(&wanted.signer).map(Vec::as_slice).unwrap_or_default();
+            let cas = trusted.get(&wanted.signer).map(Vec::as_slice).unwrap_or_default();
             let signed = InstalledPair::parse(format!("{}\n", text.trim_end()), key.to_pem().to_owned())
                 .context(doing)
-                .and_then(|pair| examine(wanted, &pair, authorities, now, "as it was signed").map(|()| pair));
+                .and_then(|pair| examine(wanted, &pair, cas, now, "as it was signed").map(|()| pair));
             let pair = signed.map_err(|error| match signers {
                 Signers::Magnum(_) => IssueFailure::wrong_answer(error),
                 Signers::Own(_) => error.into(),
@@ -324,14 +324,8 @@ const CLOCKS: &str = "`timedatectl` says whether this node's clock is synchroniz
 ///
 /// # Errors
 /// Its first flaw.
-pub(super) fn examine(
-    wanted: &Certificate,
-    pair: &InstalledPair,
-    authorities: &[X509],
-    now: Timestamp,
-    origin: &str,
-) -> Result<()> {
-    check(wanted, &pair.chain, &pair.private, authorities, now)
+pub(super) fn examine(wanted: &Certificate, pair: &InstalledPair, cas: &[X509], now: Timestamp, origin: &str) -> Result<()> {
+    check(wanted, &pair.chain, &pair.private, cas, now)
         .map_err(|flaw| error_of(flaw, now).context(format!("certificate {}, {origin}", wanted.name)))
 }
 

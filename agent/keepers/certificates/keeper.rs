@@ -20,15 +20,15 @@ const WRONG_ANSWER: &str = "give the cause to an admin of Magnum: it was asked t
 
 /// Who signs at another place: Magnum.
 pub trait CertificateSigner {
-    /// The certificate of an authority as PEM.
-    fn fetch_authority(&self, signer: Signer, deadline: Duration) -> impl Future<Output = Result<String>>;
+    /// The certificate of a CA as PEM.
+    fn fetch_ca(&self, signer: Signer, deadline: Duration) -> impl Future<Output = Result<String>>;
     /// Has a request signed; the certificate as PEM.
     fn sign(&self, signer: Signer, request: &str, deadline: Duration) -> impl Future<Output = Result<String>>;
 }
 
 impl CertificateSigner for Magnum<'_> {
-    async fn fetch_authority(&self, signer: Signer, deadline: Duration) -> Result<String> {
-        Magnum::fetch_authority(self, signer, deadline).await
+    async fn fetch_ca(&self, signer: Signer, deadline: Duration) -> Result<String> {
+        Magnum::fetch_ca(self, signer, deadline).await
     }
 
     async fn sign(&self, signer: Signer, request: &str, deadline: Duration) -> Result<String> {
@@ -63,8 +63,8 @@ pub struct CertificateKeeper<H> {
     pub progress: Progress,
     /// The generation that is put in place.
     pub generation: u64,
-    /// Whether a stack update asks for it. The issuer's authorities are asked for then although no parameter changed: a change
-    /// of authority at Magnum changes none of a worker's.
+    /// Whether a stack update asks for it. The issuer's CAs are asked for then although no parameter changed: a CA
+    /// rotation at Magnum changes none of a worker's.
     pub is_update: bool,
 }
 

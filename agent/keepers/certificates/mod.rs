@@ -55,7 +55,7 @@ const PAUSES: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs
 
 fn failed(error: &Error) -> Failure {
     let code = match (error.connect_failure(), error.answered()) {
-        (Some(ConnectFailure::Authority(_)), _) => Code::CertificateIssuerUntrusted,
+        (Some(ConnectFailure::UnknownCa(_)), _) => Code::CertificateIssuerUntrusted,
         (Some(ConnectFailure::Clock), _) => Code::CertificateNotYetValid,
         (_, Some(401 | 403)) => Code::CertificatesRefused,
         _ => Code::CertificatesFailed,
@@ -208,16 +208,16 @@ impl<H: CertificateBackend> CertificateKeeper<H> {
         let now = self.clock.now();
         for (wanted, pair) in &pairs {
             let origin = if wanted.given.is_some() { "from the parameters" } else { "in place" };
-            let authorities = decision.signers.get(&wanted.signer).map(Vec::as_slice).unwrap_or_default();
-            examine(wanted, pair, authorities, now, origin)?;
+            let cas = decision.signers.get(&wanted.signer).map(Vec::as_slice).unwrap_or_default();
+            examine(wanted, pair, cas, now, origin)?;
         }
         let keys = self.keys_alone(desired, &mut record).await?;
         let record = self.record_after(record, desired, &decision, &pairs, &keys, issuer.is_some());
         Ok(self.make_ready(desired, &places, &decision, (&pairs, &keys), record)?)
     }
 
-    /// Whether what is in place was compared with the issuer's authorities for this update, and no step of a change of
-    /// authority is due.
+    /// Whether what is in place was compared with the issuer's CAs for this update, and no step of a CA
+    /// rotation is due.
     fn is_known(&self, known: &DecisionFacts<'_>) -> bool {
         let step =
             |turn: RotationProgress| rotation::step(known.record, known.trust.rotation, self.generation, false) == turn.step;
@@ -239,12 +239,12 @@ impl<H: CertificateBackend> CertificateKeeper<H> {
         Ok(pairs)
     }
 
-    /// Public keys of the signing keys that are put beside an authority's certificate, by its path.
+    /// Public keys of the signing keys that are put beside a CA's certificate, by its path.
     fn signing(&self, desired: &Desired) -> Result<BTreeMap<String, Vec<u8>>> {
         let mut keys = BTreeMap::new();
-        for authority in desired.authorities.iter().filter(|authority| authority.key_path.is_some()) {
-            if let Some(key) = self.signing_key(authority)? {
-                keys.insert(authority.path.clone(), key.public_key().to_vec());
+        for ca in desired.cas.iter().filter(|ca| ca.key_path.is_some()) {
+            if let Some(key) = self.signing_key(ca)? {
+                keys.insert(ca.path.clone(), key.public_key().to_vec());
             }
         }
         Ok(keys)
@@ -260,23 +260,23 @@ impl<H: CertificateBackend> CertificateKeeper<H> {
         record: CertificateRecord,
     ) -> Result<Prepared<CertificateRecord>> {
         let mut files = Vec::new();
-        for authority in &desired.authorities {
-            let (path, owner) = (&authority.path, &authority.owner);
+        for ca in &desired.cas {
+            let (path, owner) = (&ca.path, &ca.owner);
             let bundle = decision.bundles.get(path).map(Vec::as_slice).unwrap_or_default();
             // The same certificates stay byte for byte, so that nobody is restarted for a comment.
-            let kept = places.authorities.get(path).is_some_and(|there| there.as_slice() == bundle);
+            let kept = places.cas.get(path).is_some_and(|there| there.as_slice() == bundle);
             let text = if kept { self.root.read(Path::new(path), READ_LIMIT)? } else { None };
             let content = match text {
                 Some(text) => String::from_utf8_lossy(&text).into_owned(),
                 None => bundle.iter().map(X509::to_pem).collect(),
             };
             files.push(WantedFile { path, content, owner, secret: false });
-            if let (Some(path), Some(key)) = (&authority.key_path, &authority.signing_key) {
+            if let (Some(path), Some(key)) = (&ca.key_path, &ca.signing_key) {
                 let content = format!("{}\n", given(&self.root, key)?.trim_end());
                 files.push(WantedFile { path, content, owner, secret: true });
             }
             // The signing key's own comes first in the bundle.
-            if let (Some(path), Some(first)) = (&authority.signing_path, bundle.first()) {
+            if let (Some(path), Some(first)) = (&ca.signing_path, bundle.first()) {
                 files.push(WantedFile { path, content: first.to_pem(), owner, secret: false });
             }
         }
@@ -322,14 +322,14 @@ impl<H: CertificateBackend> CertificateKeeper<H> {
             record.rotation = decision.step.and_then(|step| rotation::turn(&record, step, decision.begins, self.generation, now));
         }
         let leaves = pairs.iter().filter_map(|(wanted, pair)| Some((wanted.name.clone(), pair.chain.first()?)));
-        let authorities = desired.authorities.iter().filter_map(|authority| {
-            Some((inspection::name_of(authority.signer), inspection::first_valid(decision.bundles.get(&authority.path)?, now)?))
+        let cas = desired.cas.iter().filter_map(|ca| {
+            Some((inspection::name_of(ca.signer), inspection::first_valid(decision.bundles.get(&ca.path)?, now)?))
         });
-        record.reported = inspection::near_ends(leaves.chain(authorities), now);
+        record.reported = inspection::near_ends(leaves.chain(cas), now);
         record
     }
 
-    /// What is remembered now. A change of authority on top of another one is noted before anything of it is in place: cut off,
+    /// What is remembered now. A CA rotation on top of another one is noted before anything of it is in place: cut off,
     /// it would pass for the next step of the old one. Orders were meant for that.
     fn note_change(&self, record: Option<&CertificateRecord>) -> Result<CertificateRecord> {
         let mut before = CertificateRecord::open(&self.state, self.progress.report())?;
@@ -369,10 +369,10 @@ impl<H: CertificateBackend> CertificateKeeper<H> {
     }
 }
 
-/// The authorities in place, by who signs: what the issuer gave when it was asked last.
+/// The CAs in place, by who signs: what the issuer gave when it was asked last.
 fn in_place(desired: &Desired, places: &Places) -> BTreeMap<Signer, Vec<X509>> {
-    let of = |path: &String| places.authorities.get(path).cloned().unwrap_or_default();
-    desired.authorities.iter().map(|authority| (authority.signer, of(&authority.path))).gather()
+    let of = |path: &String| places.cas.get(path).cloned().unwrap_or_default();
+    desired.cas.iter().map(|ca| (ca.signer, of(&ca.path))).gather()
 }
 
 /// Each desired certificate with the pair for it.

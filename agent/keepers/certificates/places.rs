@@ -1,4 +1,4 @@
-//! What lies on the node: authorities and pairs of certificate and key, in use or left by a run that was cut off.
+//! What lies on the node: CAs and pairs of certificate and key, in use or left by a run that was cut off.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,7 +14,7 @@ use crate::files::Tree;
 /// Largest file with certificates or a key that is read, in bytes.
 const LIMIT: u64 = 1024 * 1024;
 
-/// A certificate with those between it and the authority, and its key.
+/// A certificate with those between it and the CA, and its key.
 #[derive(Clone, PartialEq, Eq)]
 pub struct InstalledPair {
     /// As PEM, byte for byte as it was read or given.
@@ -71,8 +71,8 @@ impl PairFiles {
 /// Everything that lies where the certificates are to be.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Places {
-    /// Certificates at the path of an authority; nothing where they cannot be understood.
-    pub(super) authorities: BTreeMap<String, Vec<X509>>,
+    /// Certificates at the path of a CA; nothing where they cannot be understood.
+    pub(super) cas: BTreeMap<String, Vec<X509>>,
     /// By the certificate's name.
     pub(super) in_use: BTreeMap<String, PairFiles>,
     /// Pairs of all sets, also of those that are not in use, by the certificate's name.
@@ -85,10 +85,10 @@ impl Places {
     /// Looks at what is in use.
     pub(super) fn in_use(tree: &Tree, desired: &Desired) -> Result<Self> {
         let mut places = Self::default();
-        for authority in &desired.authorities {
-            let text = text(tree, Path::new(&authority.path))?;
+        for ca in &desired.cas {
+            let text = text(tree, Path::new(&ca.path))?;
             let found = text.and_then(|text| X509::all_from_pem(&text).ok()).unwrap_or_default();
-            places.authorities.insert(authority.path.clone(), found);
+            places.cas.insert(ca.path.clone(), found);
         }
         for wanted in &desired.certificates {
             places.in_use.insert(wanted.name.clone(), found(tree, Path::new(&wanted.path), Path::new(&wanted.key))?);
@@ -118,7 +118,7 @@ impl Places {
 
     /// Takes away what is in use: it is another instance's.
     pub(super) fn remove_in_use(&mut self) {
-        (self.authorities, self.in_use) = Default::default();
+        (self.cas, self.in_use) = Default::default();
     }
 
     /// The pair in use for a certificate.

@@ -1,4 +1,4 @@
-//! What is remembered of keys and of a change of authority: `certificates.json` in the state directory.
+//! What is remembered of keys and of a CA rotation: `certificates.json` in the state directory.
 //!
 //! It holds no key, only SHA-256 of public ones. On a copied disk it is set aside with the rest of the state: what lies in
 //! the directories then is another instance's, and nothing of it is kept.
@@ -25,9 +25,9 @@ pub struct CertificateRecord {
     pub schema: u32,
     /// By the certificate's name: the key in place, and perhaps one in the making.
     pub keys: BTreeMap<String, Vec<KnownKey>>,
-    /// The generation for which the issuer was asked for its authorities last.
+    /// The generation for which the issuer was asked for its CAs last.
     pub asked: Option<u64>,
-    /// A change of authority that is under way.
+    /// A CA rotation that is under way.
     pub rotation: Option<RotationProgress>,
     /// The step that the operator ordered on this node, beyond the one that is done.
     pub ordered: Option<Rotation>,
@@ -47,7 +47,7 @@ pub struct KnownKey {
     pub made: bool,
 }
 
-/// How far a change of authority is on this node.
+/// How far a CA rotation is on this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RotationProgress {
     /// The step that is done.
@@ -107,7 +107,7 @@ impl CertificateRecord {
         self.rotation.zip(self.ordered).is_some_and(|(turn, step)| step > turn.step)
     }
 
-    /// The next step of the change of authority that is under way.
+    /// The next step of the CA rotation that is under way.
     #[must_use]
     pub fn next_step(&self) -> Option<Rotation> {
         next(self.rotation?.step)
@@ -124,7 +124,7 @@ pub fn next(step: Rotation) -> Option<Rotation> {
     }
 }
 
-/// Orders the next step of a change of authority on this node; the next run of the node takes it. Ordered twice it is the same
+/// Orders the next step of a CA rotation on this node; the next run of the node takes it. Ordered twice it is the same
 /// order.
 ///
 /// # Errors

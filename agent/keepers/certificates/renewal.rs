@@ -159,7 +159,7 @@ mod tests {
 
     use super::super::tests::{desired, now, server};
     use super::*;
-    use crate::certificates::authority::SigningAuthority;
+    use crate::certificates::ca::SigningCa;
     use crate::certificates::key::PrivateKey;
     use crate::desired::{CertificatePolicy, GivenPair, Material};
 
@@ -167,12 +167,11 @@ mod tests {
 
     /// The server's certificate of a look, which began this long ago and lives this long.
     fn item(age: Duration, life: Duration) -> InspectedCertificate {
-        let authority = SigningAuthority::create("c", Timestamp(0), DAY * 36500).unwrap();
+        let ca = SigningCa::create("c", Timestamp(0), DAY * 36500).unwrap();
         let key = PrivateKey::generate().unwrap();
         // What is signed begins a day before.
         let signed = Timestamp(now().0 - u64::try_from(age.as_millis()).unwrap()).after(DAY);
-        let leaf =
-            X509::all_from_pem(&authority.sign(&server(), &key, signed, life.saturating_sub(DAY)).unwrap()).unwrap().remove(0);
+        let leaf = X509::all_from_pem(&ca.sign(&server(), &key, signed, life.saturating_sub(DAY)).unwrap()).unwrap().remove(0);
         let verdict = match (now() >= leaf.not_after, now() >= renewal_due(&leaf)) {
             (true, _) => CertificateVerdict::Flawed(Flaw::Expired(leaf.not_after)),
             (false, true) => CertificateVerdict::NearEnd,

@@ -1,12 +1,12 @@
-//! Which authorities a node trusts, and which may have signed its own certificates, while the authority changes
+//! Which CAs a node trusts, and which may have signed its own certificates, while the CA changes
 //! (magnum-node.md 2.8). Pure.
 //!
-//! Three steps, and all nodes must have done one before any does the next: the new authority is trusted beside the old one;
+//! Three steps, and all nodes must have done one before any does the next: the new CA is trusted beside the old one;
 //! the node's certificates are signed by the new one; the old one is dropped. The old one lies on the nodes' disks alone: it
 //! is never dropped before its time, unless it expired.
 
 use super::record::{CertificateRecord, RotationProgress, next};
-use crate::certificates::judge::check_authority;
+use crate::certificates::judge::check_ca;
 use crate::certificates::x509::X509;
 use crate::clock::Timestamp;
 use crate::desired::Rotation;
@@ -14,19 +14,19 @@ use crate::desired::Rotation;
 /// Whom a node trusts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Trusted {
-    /// What the file of the authority holds, in its order.
+    /// What the file of the CA holds, in its order.
     pub(super) bundle: Vec<X509>,
     /// Who may have signed the node's own certificates.
     pub(super) signers: Vec<X509>,
 }
 
-/// Authorities in place that the issuer does not know any more, and that live.
+/// CAs in place that the issuer does not know any more, and that live.
 pub(super) fn old<'a>(issuer: &[X509], in_place: &'a [X509], now: Timestamp) -> Vec<&'a X509> {
-    let lives = |one: &&X509| check_authority(one, now).is_ok();
+    let lives = |one: &&X509| check_ca(one, now).is_ok();
     in_place.iter().filter(|one| !issuer.iter().any(|known| known.der == one.der)).filter(lives).collect()
 }
 
-/// Whether the issuer has an authority that is not in place yet.
+/// Whether the issuer has a CA that is not in place yet.
 pub(super) fn is_news(issuer: &[X509], in_place: &[X509]) -> bool {
     issuer.iter().any(|one| !in_place.iter().any(|known| known.der == one.der))
 }
@@ -67,7 +67,7 @@ pub(super) fn step(record: &CertificateRecord, allowed: Rotation, generation: u6
     turn.step.max(by_update).max(record.ordered.unwrap_or_default())
 }
 
-/// The record of a change of authority after a step, `begins` with one of a new change: `None` when it is over.
+/// The record of a CA rotation after a step, `begins` with one of a new change: `None` when it is over.
 pub(super) fn turn(
     record: &CertificateRecord,
     step: Rotation,
@@ -88,18 +88,18 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::certificates::authority::SigningAuthority;
+    use crate::certificates::ca::SigningCa;
 
     const NOW: Timestamp = Timestamp(1_800_000_000_000);
 
-    /// Authorities by letters, all with the same subject, as Magnum's are; a capital's is expired.
+    /// CAs by letters, all with the same subject, as Magnum's are; a capital's is expired.
     #[derive(Default)]
-    struct Authorities(BTreeMap<char, X509>);
+    struct TestCas(BTreeMap<char, X509>);
 
-    impl Authorities {
+    impl TestCas {
         fn of(&mut self, letters: &str) -> Vec<X509> {
             let begin = |letter: char| if letter.is_ascii_uppercase() { Timestamp(NOW.0 / 2) } else { NOW };
-            let make = |letter| SigningAuthority::create("cluster", begin(letter), Duration::from_hours(48)).unwrap().certificate;
+            let make = |letter| SigningCa::create("cluster", begin(letter), Duration::from_hours(48)).unwrap().certificate;
             letters.chars().map(|letter| self.0.entry(letter).or_insert_with(|| make(letter)).clone()).collect()
         }
 
@@ -110,9 +110,9 @@ mod tests {
     }
 
     #[test]
-    fn the_old_authority_is_trusted_until_it_is_dropped_or_expired() {
+    fn the_old_ca_is_trusted_until_it_is_dropped_or_expired() {
         use Rotation::{DropOld, Switch, TrustBoth};
-        let mut all = Authorities::default();
+        let mut all = TestCas::default();
         // The issuer's, those in place (capitals expired), step, whose the signing key is -> bundle, who may have signed
         for (issuer, in_place, step, first, expected) in [
             ("n", "", TrustBoth, None, Some(("n", "n"))),

@@ -1,4 +1,4 @@
-//! The keeper against authorities that sign with other code than ours, on a disk that breaks at any change.
+//! The keeper against CAs that sign with other code than ours, on a disk that breaks at any change.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -10,7 +10,7 @@ use std::time::Duration;
 use rcgen::{BasicConstraints, CertificateParams, CertificateSigningRequestParams, IsCa, KeyPair, date_time_ymd};
 
 use super::*;
-use crate::certificates::authority::SigningAuthority;
+use crate::certificates::ca::SigningCa;
 use crate::certificates::key::PrivateKey;
 use crate::clock::{Clock, Timestamp};
 use crate::desired::{CaCertificate, GivenPair, KeyRequest, KeyType, MagnumAccess, MagnumUser, Material, Owner, RenewalSlot};
@@ -29,7 +29,7 @@ pub(super) fn now() -> Timestamp {
     Timestamp::parse_rfc3339("2026-06-01T12:00:00Z").unwrap()
 }
 
-/// An authority at the other place; all have the same subject.
+/// A CA at the other place; all have the same subject.
 struct Ca {
     pem: String,
     issuer: rcgen::Issuer<'static, KeyPair>,
@@ -66,7 +66,7 @@ enum Wrong {
     NoCertificate,
     Expired,
     NotYetValid,
-    OtherAuthority,
+    OtherCa,
     OtherName,
     OtherSubject,
     ForeignKey,
@@ -75,7 +75,7 @@ enum Wrong {
 /// Magnum, and programs.
 #[derive(Default)]
 struct Outside {
-    authorities: RefCell<BTreeMap<Signer, Ca>>,
+    cas: RefCell<BTreeMap<Signer, Ca>>,
     asked: RefCell<Vec<String>>,
     wrong: RefCell<VecDeque<Wrong>>,
     /// What openssl finds: the mode of its file before it begins.
@@ -83,7 +83,7 @@ struct Outside {
     root: RefCell<Option<PathBuf>>,
     /// What is signed lives from the first day of this month on, for a year.
     since: Cell<(i32, u8)>,
-    /// How long it takes until an authority is returned.
+    /// How long it takes until a CA is returned.
     slowness: Cell<Duration>,
     /// How long signatures may take.
     limits: RefCell<Vec<Duration>>,
@@ -99,29 +99,29 @@ impl Outside {
 
     fn rotate(&self) {
         for signer in [Signer::Kubernetes, Signer::Etcd] {
-            self.authorities.borrow_mut().insert(signer, Ca::new());
+            self.cas.borrow_mut().insert(signer, Ca::new());
         }
     }
 
-    fn authority(&self, signer: Signer) -> X509 {
-        X509::all_from_pem(&self.authorities.borrow()[&signer].pem).unwrap().remove(0)
+    fn ca(&self, signer: Signer) -> X509 {
+        X509::all_from_pem(&self.cas.borrow()[&signer].pem).unwrap().remove(0)
     }
 }
 
 impl CertificateSigner for Rc<Outside> {
-    async fn fetch_authority(&self, signer: Signer, _deadline: Duration) -> Result<String> {
+    async fn fetch_ca(&self, signer: Signer, _deadline: Duration) -> Result<String> {
         self.asked.borrow_mut().push(format!("CA {signer}"));
         if let Some(clock) = &*self.clock.borrow() {
             clock.advance(self.slowness.get());
         }
-        Ok(self.authorities.borrow()[&signer].pem.clone())
+        Ok(self.cas.borrow()[&signer].pem.clone())
     }
 
     async fn sign(&self, signer: Signer, request: &str, deadline: Duration) -> Result<String> {
         self.limits.borrow_mut().push(deadline);
         self.asked.borrow_mut().push(format!("sign {signer}"));
-        let authorities = self.authorities.borrow();
-        let right = |change: &dyn Fn(&mut CertificateParams)| authorities[&signer].sign(request, self.since.get(), change);
+        let cas = self.cas.borrow();
+        let right = |change: &dyn Fn(&mut CertificateParams)| cas[&signer].sign(request, self.since.get(), change);
         Ok(match self.wrong.borrow_mut().pop_front() {
             None => right(&|_| {}),
             Some(Wrong::Away) => return Err(Error::transient("Magnum does not answer").retry_after(Some(Duration::from_secs(7)))),
@@ -131,13 +131,13 @@ impl CertificateSigner for Rc<Outside> {
             Some(Wrong::NoCertificate) => "<html>".to_owned(),
             Some(Wrong::Expired) => right(&|params| params.not_after = date_time_ymd(2026, 5, 31)),
             Some(Wrong::NotYetValid) => right(&|params| params.not_before = date_time_ymd(2026, 6, 2)),
-            Some(Wrong::OtherAuthority) => Ca::new().sign(request, self.since.get(), |_| {}),
+            Some(Wrong::OtherCa) => Ca::new().sign(request, self.since.get(), |_| {}),
             Some(Wrong::OtherName) => right(&|params| params.subject_alt_names.clear()),
             Some(Wrong::OtherSubject) => right(&|params| params.distinguished_name = rcgen::DistinguishedName::new()),
             Some(Wrong::ForeignKey) => {
                 let key = PrivateKey::generate().unwrap();
                 let request = crate::certificates::request::request(&server(), &key).unwrap();
-                authorities[&signer].sign(&request, self.since.get(), |_| {})
+                cas[&signer].sign(&request, self.since.get(), |_| {})
             }
         })
     }
@@ -188,7 +188,7 @@ pub(super) fn server() -> Certificate {
     }
 }
 
-fn authority(signer: Signer, directory: &str) -> CaCertificate {
+fn ca(signer: Signer, directory: &str) -> CaCertificate {
     let path = format!("{directory}/ca.crt");
     CaCertificate { signer, path, owner: Owner::root(), given: None, signing_key: None, key_path: None, signing_path: None }
 }
@@ -199,7 +199,7 @@ fn magnum() -> Issuer {
         cluster: "c".into(),
         bay: false,
         user: MagnumUser::Token("t".into()),
-        authority: None,
+        ca: None,
         insecure: false,
     })
 }
@@ -210,7 +210,7 @@ pub(super) fn desired() -> Desired {
         ..wanted_certificate("admin", Signer::Kubernetes, KUBERNETES, "admin", "admin")
     };
     Desired {
-        authorities: vec![authority(Signer::Kubernetes, KUBERNETES), authority(Signer::Etcd, ETCD)],
+        cas: vec![ca(Signer::Kubernetes, KUBERNETES), ca(Signer::Etcd, ETCD)],
         certificates: vec![server(), admin, wanted_certificate("etcd-server", Signer::Etcd, ETCD, "server", "etcd")],
         trust: Some(CertificatePolicy {
             issuer: magnum(),
@@ -381,7 +381,7 @@ async fn a_fresh_node_gets_what_it_needs_once_and_asks_nobody_again() {
         assert!(again.changes.is_empty() && again.sets.is_empty(), "{again:?}");
         assert_eq!(node.outside.take_asked(), Vec::<String>::new());
     }
-    // A new generation asks whether the authorities are the same yet, and nothing else.
+    // A new generation asks whether the CAs are the same yet, and nothing else.
     assert!(node.run(&desired, 2).await.unwrap().sets.is_empty());
     assert_eq!(node.outside.take_asked(), ["CA kubernetes", "CA etcd"]);
     assert_eq!(node.everything(), before);
@@ -426,9 +426,9 @@ async fn cut_off_at_any_change_a_first_issue_is_gone_on_with() {
 
 #[tokio::test]
 async fn cut_off_at_any_change_of_a_rotation_what_is_in_use_is_right() {
-    // What a step is to do: how many authorities there are then, and whether the leaves are others.
+    // What a step is to do: how many CAs there are then, and whether the leaves are others.
     let steps = [(Rotation::TrustBoth, 2, false), (Rotation::Switch, 2, true), (Rotation::DropOld, 1, false)];
-    for (at, (rotation, authorities, leaves)) in steps.into_iter().enumerate() {
+    for (at, (rotation, cas, leaves)) in steps.into_iter().enumerate() {
         let mut cuts = 0;
         loop {
             let node = Node::new();
@@ -447,7 +447,7 @@ async fn cut_off_at_any_change_of_a_rotation_what_is_in_use_is_right() {
                 assert_eq!(node.keys(&desired), keys, "{when}, {inspection}");
                 node.run(&desired, generation).await.unwrap();
             }
-            assert_eq!(subjects(&node.read("/etc/etcd/certs/ca.crt").unwrap()), authorities, "{when}");
+            assert_eq!(subjects(&node.read("/etc/etcd/certs/ca.crt").unwrap()), cas, "{when}");
             assert_eq!(node.read("/etc/kubernetes/certs/server.crt") != server, leaves, "{when}");
             if done {
                 break;
@@ -459,7 +459,7 @@ async fn cut_off_at_any_change_of_a_rotation_what_is_in_use_is_right() {
 }
 
 #[tokio::test]
-async fn a_stack_update_finds_a_change_of_authority_although_no_parameter_changed() {
+async fn a_stack_update_finds_a_ca_rotation_although_no_parameter_changed() {
     let node = Node::new();
     node.run(&desired(), 1).await.unwrap();
     node.outside.rotate();
@@ -470,12 +470,12 @@ async fn a_stack_update_finds_a_change_of_authority_although_no_parameter_change
 }
 
 #[tokio::test]
-async fn a_change_of_authority_waits_for_each_step_and_says_so() {
+async fn a_ca_rotation_waits_for_each_step_and_says_so() {
     let node = Node::new();
-    let old = node.outside.authority(Signer::Etcd);
+    let old = node.outside.ca(Signer::Etcd);
     node.run(&desired(), 1).await.unwrap();
     node.outside.rotate();
-    let new = node.outside.authority(Signer::Etcd);
+    let new = node.outside.ca(Signer::Etcd);
     let ca = || X509::all_from_pem(&node.read("/etc/etcd/certs/ca.crt").unwrap()).unwrap();
     // However far the parameter goes, one update takes one step.
     let prepared = node.run(&rotating(Rotation::DropOld), 2).await.unwrap();
@@ -505,7 +505,7 @@ async fn what_is_signed_wrongly_has_one_cause_and_replaces_nothing() {
         (Wrong::NoCertificate, "certificate server"),
         (Wrong::Expired, "it expired at 2026-05-31T00:00:00Z"),
         (Wrong::NotYetValid, "the certificate is not valid before 2026-06-02T00:00:00Z"),
-        (Wrong::OtherAuthority, "it is not signed by"),
+        (Wrong::OtherCa, "it is not signed by"),
         (Wrong::OtherName, "it does not name kubernetes"),
         (Wrong::OtherSubject, "its subject is"),
         (Wrong::ForeignKey, "the key does not match"),
@@ -614,7 +614,7 @@ async fn files_that_magnum_left_are_taken_as_they_are_or_replaced_as_a_whole() {
         node.belongs_together(&desired(), &format!("after {cuts} changes"));
         node.run(&desired(), 1).await.unwrap();
         assert!(node.inspect(&desired()).drift.is_empty(), "after {cuts} changes");
-        assert_eq!(subjects(&node.read("/etc/etcd/certs/ca.crt").unwrap()), 1, "a foreign authority is not trusted");
+        assert_eq!(subjects(&node.read("/etc/etcd/certs/ca.crt").unwrap()), 1, "a foreign CA is not trusted");
         if done {
             break;
         }
@@ -624,7 +624,7 @@ async fn files_that_magnum_left_are_taken_as_they_are_or_replaced_as_a_whole() {
 }
 
 #[tokio::test]
-async fn a_copied_disk_keeps_no_key_and_trusts_no_authority_of_the_other_instance() {
+async fn a_copied_disk_keeps_no_key_and_trusts_no_ca_of_the_other_instance() {
     let node = Node::new();
     node.run(&desired(), 1).await.unwrap();
     let (state, before) = (node.state(), node.keys(&desired()));
@@ -751,7 +751,7 @@ async fn a_record_that_cannot_be_read_is_quarantined_by_a_look_too() {
 }
 
 #[tokio::test]
-async fn an_authority_stays_trusted_where_the_certificates_expired_meanwhile() {
+async fn a_ca_stays_trusted_where_the_certificates_expired_meanwhile() {
     let node = Node::new();
     node.run(&desired(), 1).await.unwrap();
     node.outside.rotate();
@@ -833,52 +833,52 @@ async fn after_a_boot_what_a_wrong_clock_explains_is_tried_again() {
     }
 }
 
-/// The parameters give authority and signing key; the node signs by itself.
-fn own(authority: &SigningAuthority) -> Desired {
+/// The parameters give CA and signing key; the node signs by itself.
+fn own(ca: &SigningCa) -> Desired {
     let mut desired = desired();
-    for one in &mut desired.authorities {
-        one.given = Some(Material::Text(authority.certificate.to_pem()));
-        one.signing_key = Some(Material::Text(authority.key.to_pem().to_owned()));
+    for one in &mut desired.cas {
+        one.given = Some(Material::Text(ca.certificate.to_pem()));
+        one.signing_key = Some(Material::Text(ca.key.to_pem().to_owned()));
     }
-    desired.authorities[0].key_path = Some(format!("{KUBERNETES}/ca.key"));
+    desired.cas[0].key_path = Some(format!("{KUBERNETES}/ca.key"));
     desired.trust.as_mut().unwrap().issuer = Issuer::Given;
     desired
 }
 
 #[tokio::test]
 async fn a_master_signs_by_the_keys_of_the_parameters_and_keeps_the_signing_one_beside_its_certificate() {
-    let authority = |name: &str| SigningAuthority::create(name, now(), Duration::from_hours(24 * 3650)).unwrap();
-    let (first, second) = (authority("first"), authority("second"));
+    let ca = |name: &str| SigningCa::create(name, now(), Duration::from_hours(24 * 3650)).unwrap();
+    let (first, second) = (ca("first"), ca("second"));
     let node = Node::new();
     node.run(&own(&first), 1).await.unwrap();
     assert!(node.inspect(&own(&first)).drift.is_empty());
     assert_eq!(node.key("/etc/kubernetes/certs/ca.key"), Some(first.key.fingerprint()));
     assert!(node.outside.take_asked().is_empty() && node.run(&own(&first), 2).await.unwrap().sets.is_empty());
-    // The new authority's key comes with it, and its certificate first.
+    // The new CA's key comes with it, and its certificate first.
     node.run(&own(&second), 3).await.unwrap();
     let bundle = X509::all_from_pem(&node.read("/etc/kubernetes/certs/ca.crt").unwrap()).unwrap();
     assert_eq!(bundle, [second.certificate.clone(), first.certificate.clone()]);
     // A key that is not theirs.
     let mut wrong = own(&second);
-    wrong.authorities[0].signing_key = Some(Material::Text(authority("third").key.to_pem().to_owned()));
+    wrong.cas[0].signing_key = Some(Material::Text(ca("third").key.to_pem().to_owned()));
     let before = node.everything();
     let failure = node.run(&wrong, 4).await.unwrap_err();
     assert!(failure.cause.contains("CA_KEY matches none"), "{failure:?}");
     assert_eq!(node.everything(), before);
     // Neither given nor a key to sign with.
     let mut nobody = own(&first);
-    nobody.authorities.iter_mut().for_each(|one| (one.signing_key, one.key_path) = (None, None));
+    nobody.cas.iter_mut().for_each(|one| (one.signing_key, one.key_path) = (None, None));
     let failure = Node::new().run(&nobody, 1).await.unwrap_err();
     assert!(failure.remedy.contains("SERVER_CERTIFICATE and SERVER_KEY"), "{failure:?}");
 }
 
 #[tokio::test]
 async fn given_pairs_are_checked_and_put_in_place_by_text_or_by_file() {
-    let authority = SigningAuthority::create("own", now(), Duration::from_hours(24 * 3650)).unwrap();
+    let ca = SigningCa::create("own", now(), Duration::from_hours(24 * 3650)).unwrap();
     let key = PrivateKey::generate().unwrap();
-    let pem = |wanted: &Certificate| authority.sign(wanted, &key, now(), Duration::from_hours(24)).unwrap();
+    let pem = |wanted: &Certificate| ca.sign(wanted, &key, now(), Duration::from_hours(24)).unwrap();
     let given = |certificate: Material, key: Material| {
-        let mut desired = own(&authority);
+        let mut desired = own(&ca);
         desired.certificates.truncate(1);
         desired.certificates[0].given = Some(GivenPair { certificate, key });
         desired

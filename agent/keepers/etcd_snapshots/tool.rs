@@ -34,7 +34,7 @@ pub(crate) struct RestoredMember {
 
 /// As whom etcdctl asks: paths, no secrets.
 pub(in crate::keepers) fn client_arguments(identity: Option<&ClientIdentity>) -> impl Iterator<Item = String> {
-    let given = identity.map(|own| [("cacert", &own.authority), ("cert", &own.certificate), ("key", &own.key)]);
+    let given = identity.map(|own| [("cacert", &own.ca), ("cert", &own.certificate), ("key", &own.key)]);
     given.into_iter().flatten().map(|(name, path)| format!("--{name}={path}"))
 }
 
@@ -153,7 +153,7 @@ mod tests {
     #[test]
     fn a_client_shows_itself_by_paths() {
         let path = |name: &str| format!("/etc/etcd/certs/{name}");
-        let own = ClientIdentity { certificate: path("admin.crt"), key: path("admin.key"), authority: path("ca.crt") };
+        let own = ClientIdentity { certificate: path("admin.crt"), key: path("admin.key"), ca: path("ca.crt") };
         let shown: Vec<_> = client_arguments(Some(&own)).collect();
         assert_eq!(
             shown,

@@ -520,7 +520,7 @@ pub(super) fn typed<'a>(join: &EtcdJoin, members: impl IntoIterator<Item = &'a S
     };
     let mut etcdctl = format!("ETCDCTL_API=3 etcdctl --endpoints {endpoint}");
     if let Some(identity) = &join.identity {
-        let _ = write!(etcdctl, " --cacert {} --cert {} --key {}", identity.authority, identity.certificate, identity.key);
+        let _ = write!(etcdctl, " --cacert {} --cert {} --key {}", identity.ca, identity.certificate, identity.key);
     }
     let remove = remove.map(|id| format!("`{etcdctl} member remove {id:x}`, then ")).unwrap_or_default();
     format!("on this node {remove}`{etcdctl} member add {} --peer-urls={}`", join.name, join.peer)

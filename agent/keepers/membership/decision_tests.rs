@@ -553,7 +553,7 @@ fn what_is_typed_by_hand_is_whole() {
          http://192.0.2.13:2379 member add m1 --peer-urls=http://192.0.2.11:2380`"
     );
     join.identity =
-        Some(crate::desired::ClientIdentity { certificate: "/c.crt".into(), key: "/c.key".into(), authority: "/ca.crt".into() });
+        Some(crate::desired::ClientIdentity { certificate: "/c.crt".into(), key: "/c.key".into(), ca: "/ca.crt".into() });
     assert!(typed(&join, &members, None).contains(":2379 --cacert /ca.crt --cert /c.crt --key /c.key member add m1 "));
     assert!(typed(&join, &members[..2], None).starts_with("repair the other members first"));
     // Every refusal that an operator can end by these says them.

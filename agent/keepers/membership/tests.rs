@@ -195,7 +195,7 @@ async fn nobody_is_there_only_where_nobody_takes_a_connection() {
     // Over TLS, without a certificate of its own: the other takes a connection all the same.
     let (members, own) = (
         stage.join.members.clone(),
-        ClientIdentity { certificate: "/none.crt".into(), key: "/none.key".into(), authority: "/none-ca.crt".into() },
+        ClientIdentity { certificate: "/none.crt".into(), key: "/none.key".into(), ca: "/none-ca.crt".into() },
     );
     stage.join.identity = Some(own);
     stage.join.members[1].1 = stage.other.base.replace("http://", "https://");

@@ -7,7 +7,7 @@
 use reqwest::Url;
 
 use crate::desired::{Desired, File, Owner};
-use crate::kubernetes::parts::paths::OPENSTACK_AUTHORITY;
+use crate::kubernetes::parts::paths::OPENSTACK_CA;
 use crate::kubernetes::spec::cluster::{Cloud, CloudUser, ClusterSpec, FIRST_WITH_TRUSTS, MachineFacts};
 use crate::kubernetes::spec::node::NodeSpec;
 use crate::kubernetes::spec::words::Role;
@@ -144,7 +144,7 @@ fn global(cluster: &ClusterSpec, cloud: &Cloud, reader: Reader) -> Keys {
         keys.push(("region", region.clone()));
     }
     if cluster.openstack_ca.is_some() && reader.takes(7) {
-        keys.push(("ca-file", OPENSTACK_AUTHORITY.to_owned()));
+        keys.push(("ca-file", OPENSTACK_CA.to_owned()));
     }
     keys
 }
@@ -273,7 +273,7 @@ mod tests {
 
     #[test]
     fn no_reader_meets_a_key_before_its_time() {
-        let authority = ("OPENSTACK_CA", "-----BEGIN CERTIFICATE-----\\nAA\\n-----END CERTIFICATE-----");
+        let ca = ("OPENSTACK_CA", "-----BEGIN CERTIFICATE-----\\nAA\\n-----END CERTIFICATE-----");
         for (key, first, last) in [
             ("Global.trust-id", 5, 25),
             ("Global.ca-file", 7, 25),
@@ -283,13 +283,13 @@ mod tests {
             ("LoadBalancer.lb-provider", 99, 0),
         ] {
             for minor in 5..=25 {
-                let desired = rendered(&format!("v1.{minor}.1"), "master", &[TRUSTEE, &[authority]].concat());
+                let desired = rendered(&format!("v1.{minor}.1"), "master", &[TRUSTEE, &[ca]].concat());
                 let there = keys(content(&desired, PATH)).contains(&key.to_owned());
                 assert_eq!(there, (first..=last).contains(&minor), "1.{minor} {key}");
                 assert_eq!(found(&desired, EXTERNAL), None);
             }
         }
-        let desired = rendered("v1.9.1", "minion", &[TRUSTEE, &[authority]].concat());
+        let desired = rendered("v1.9.1", "minion", &[TRUSTEE, &[ca]].concat());
         assert!(content(&desired, PATH).contains("ca-file = \"/etc/kubernetes/ca-bundle.crt\"\n"));
         assert_eq!(
             content(&desired, "/etc/kubernetes/ca-bundle.crt"),

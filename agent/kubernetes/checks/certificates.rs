@@ -10,7 +10,7 @@ use crate::kubernetes::parameters::mistake::Mistake;
 use crate::kubernetes::parts::certificates::{FIRST_WITH_ECDSA_TOKENS, SERVER, service_account_keys};
 use crate::kubernetes::parts::etcd_release;
 use crate::kubernetes::spec::cluster::{ClusterSpec, EtcdCluster, MachineFacts};
-use crate::kubernetes::spec::trust::{AUTHORITIES, PAIRS, PartialPair, parameters_of};
+use crate::kubernetes::spec::trust::{CLUSTER_CAS, PAIRS, PartialPair, parameters_of};
 use crate::kubernetes::spec::words::CertificateSource;
 use crate::kubernetes::spec::words::Role;
 
@@ -48,7 +48,7 @@ impl Checks<'_> {
         }
     }
 
-    /// Whoever bears a bootstrap token gets a certificate of the cluster's authority, which must not be the key to etcd as well.
+    /// Whoever bears a bootstrap token gets a certificate of the cluster's CA, which must not be the key to etcd as well.
     fn clients_of_etcd(&mut self) {
         let old = etcd_release::asked(self.spec).filter(|asked| *asked < etcd_access::FIRST_WITH_NAMES);
         let (name, what) = match (etcd_access::clients(self.spec), old) {
@@ -56,7 +56,7 @@ impl Checks<'_> {
                 ("ETCD_TAG", format!("selects etcd {major}.{minor}, which distinguishes clients only by their CA"))
             }
             (Clients::AnybodyForFlannel, _) => {
-                let is_given = self.spec.trust.own_authority(Signer::Etcd).certificate.is_some();
+                let is_given = self.spec.trust.own_ca(Signer::Etcd).certificate.is_some();
                 let what = if is_given { "is not known to be another CA than CA_CERTIFICATE" } else { "is missing" };
                 ("ETCD_CA_CERTIFICATE", format!("{what}, and flannel on every worker is an etcd client"))
             }
@@ -66,7 +66,7 @@ impl Checks<'_> {
                     "is given as an etcd client certificate signed by the cluster's CA, but its name is not known to be {CLIENT_NAME}"
                 ),
             ),
-            (Clients::Named | Clients::OfOwnAuthority, _) => return,
+            (Clients::Named | Clients::OfOwnCa, _) => return,
         };
         let remedy = match name {
             "ETCD_TAG" => {
@@ -87,7 +87,7 @@ impl Checks<'_> {
         }
     }
 
-    /// A key without its certificate, a certificate without its key, and keys of authorities where they must not be.
+    /// A key without its certificate, a certificate without its key, and keys of CAs where they must not be.
     fn partial_pair(&mut self) {
         let rule = "a certificate and its key belong together";
         for name in PAIRS {
@@ -104,8 +104,8 @@ impl Checks<'_> {
                 }
             }
         }
-        for (signer, certificate, key) in AUTHORITIES {
-            let partial_pair = self.spec.trust.own_authority(signer);
+        for (signer, certificate, key) in CLUSTER_CAS {
+            let partial_pair = self.spec.trust.own_ca(signer);
             let (has_certificate, has_key) = (partial_pair.certificate.is_some(), partial_pair.key.is_some());
             let from_magnum = signer == Signer::Kubernetes && self.spec.certificates == CertificateSource::Magnum;
             if has_key && self.role == Role::Minion {
@@ -129,7 +129,7 @@ impl Checks<'_> {
             let rule = format!("workers can join with a token since 1.{}", bootstrap::FIRST_MINOR);
             self.wrong(name, format!("selects TLS bootstrap, which {minor} does not support"), rule, remedy);
         }
-        if is_master && !joins && self.spec.trust.authority(Signer::Kubernetes).key.is_none() {
+        if is_master && !joins && self.spec.trust.ca(Signer::Kubernetes).key.is_none() {
             let asked = if lets_join { "BOOTSTRAP_TOKEN" } else { "CERT_MANAGER_API" };
             if lets_join || self.spec.control_plane.signs {
                 let rule = format!("with {asked} the controller manager signs with the CA's key");
@@ -148,7 +148,7 @@ impl Checks<'_> {
             );
         }
         let trust = &self.spec.trust;
-        if trust.own_authority(Signer::Kubernetes).certificate.is_none() && trust.magnum.is_none() {
+        if trust.own_ca(Signer::Kubernetes).certificate.is_none() && trust.magnum.is_none() {
             self.wrong(
                 "CA_CERTIFICATE",
                 "is missing, and so are Magnum's URL and user",
@@ -189,10 +189,10 @@ impl Checks<'_> {
     }
 
     fn refuse_given_with_magnum(&mut self) {
-        let authorities = AUTHORITIES.into_iter().flat_map(|(_, certificate, key)| [certificate.to_owned(), key.to_owned()]);
+        let cas = CLUSTER_CAS.into_iter().flat_map(|(_, certificate, key)| [certificate.to_owned(), key.to_owned()]);
         let pairs = PAIRS.into_iter().map(parameters_of).flat_map(|(certificate, key)| [certificate, key]);
         // Magnum itself gives CA_KEY, for CERT_MANAGER_API.
-        let given = authorities.chain(pairs).filter(|name| name != "CA_KEY" && self.parameters.given(name).is_some());
+        let given = cas.chain(pairs).filter(|name| name != "CA_KEY" && self.parameters.given(name).is_some());
         for name in given.collect::<Vec<_>>() {
             let rule = "certificates must have one source, or the cluster's CA is ambiguous";
             self.wrong(&name, "is given together with CERTIFICATES=magnum", rule, "remove it, or set CERTIFICATES to given");
@@ -201,13 +201,13 @@ impl Checks<'_> {
 
     /// A master signs for itself, or has everything given; a worker has everything given.
     fn given(&mut self) {
-        let authority = self.spec.trust.own_authority(Signer::Kubernetes);
-        if authority.certificate.is_none() && authority.key.is_none() {
+        let ca = self.spec.trust.own_ca(Signer::Kubernetes);
+        if ca.certificate.is_none() && ca.key.is_none() {
             let rule = "with CERTIFICATES=given the parameters must contain the cluster's CA";
             self.wrong("CA_CERTIFICATE", "is missing", rule, "give it, as text or as a path on the node");
         }
         let wanted = wanted(self.spec, self.role);
-        for (signer, _, key) in AUTHORITIES {
+        for (signer, _, key) in CLUSTER_CAS {
             let missing: Vec<String> = wanted
                 .iter()
                 .filter(|(name, by)| {
@@ -215,7 +215,7 @@ impl Checks<'_> {
                 })
                 .map(|(name, _)| parameters_of(name).0)
                 .collect();
-            if missing.is_empty() || self.role == Role::Master && self.spec.trust.own_authority(signer).key.is_some() {
+            if missing.is_empty() || self.role == Role::Master && self.spec.trust.own_ca(signer).key.is_some() {
                 continue;
             }
             let rule = "with CERTIFICATES=given a node needs its certificates, or a master the key to sign them with";
@@ -248,7 +248,7 @@ impl Checks<'_> {
         if self.role == Role::Master
             && self.spec.control_plane.signs
             && !self.spec.signs()
-            && self.spec.trust.authority(Signer::Kubernetes).key.is_some()
+            && self.spec.trust.ca(Signer::Kubernetes).key.is_some()
         {
             let minor = self.spec.minor;
             self.warnings.push(Mistake::general(

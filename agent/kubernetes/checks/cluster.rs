@@ -899,11 +899,8 @@ mod tests {
     #[test]
     fn what_looks_odd_and_is_right_is_taken() {
         let three = "bay-master-0=https://10.0.0.11:2380,b=https://10.0.0.12:2380,c=https://10.0.0.13:2380";
-        let old_names: &[(&str, &str)] = &[
-            ("KUBE_TAG", "v1.6.13"),
-            ("CONTAINER_RUNTIME", "docker"),
-            ("CA_CERTIFICATE", crate::kubernetes::fixtures::MAIN_AUTHORITY),
-        ];
+        let old_names: &[(&str, &str)] =
+            &[("KUBE_TAG", "v1.6.13"), ("CONTAINER_RUNTIME", "docker"), ("CA_CERTIFICATE", crate::kubernetes::fixtures::MAIN_CA)];
         let four =
             "bay-master-0=https://10.0.0.11:2380,b=https://10.0.0.12:2380,c=https://10.0.0.13:2380,d=https://10.0.0.14:2380";
         for changes in [

@@ -207,7 +207,7 @@ fn of_kubernetes(
     ProgramVerdict { refused: vec![format!("{what}: {}", refused.join("; "))], warning: None, remedy }
 }
 
-/// Against an etcd that takes every client of its authority.
+/// Against an etcd that takes every client of its CA.
 const ETCD_REMEDY: &str = "use an image with etcd 3.4 or later, or give etcd its own CA (ETCD_CA_CERTIFICATE and CA_CERTIFICATE as text, with different keys)";
 
 /// What etcd does not know of its environment it passes over: also that clients must show certificates, or that the v2 API is on.

@@ -7,8 +7,8 @@ use super::etcd;
 use crate::desired::{Dependency, Desired, File};
 use crate::kubernetes::parts::api_server::GATE;
 use crate::kubernetes::parts::certificates::{
-    ADMIN, AUTHORITY, ETCD_AUTHORITY, ETCD_CLIENT, FRONT_PROXY, FRONT_PROXY_AUTHORITY, FRONT_PROXY_NAME, SERVER,
-    SERVICE_ACCOUNT_PRIVATE, ServiceAccountKeys, has_front_proxy, service_account_keys,
+    ADMIN, CLUSTER_CA, ETCD_CA, ETCD_CLIENT, FRONT_PROXY, FRONT_PROXY_CA, FRONT_PROXY_NAME, SERVER, SERVICE_ACCOUNT_PRIVATE,
+    ServiceAccountKeys, has_front_proxy, service_account_keys,
 };
 use crate::kubernetes::parts::daemon::{
     Daemon, Flags, ProbeIdentity, Variables, deadline, has_variables, ok_gate, read_files, unless_cloud,
@@ -80,13 +80,13 @@ pub(in crate::kubernetes) fn part(spec: &NodeSpec, cluster: &ClusterSpec, facts:
     daemon.service_lines.push_str(STOP);
     daemon.needs = BTreeSet::from([Dependency::Gate("etcd".to_owned())]);
     if keystone {
-        part.files.push(kubeconfig::file(KEYSTONE_CONFIG, KEYSTONE, Some(AUTHORITY), "webhook", &Identity::Nobody));
+        part.files.push(kubeconfig::file(KEYSTONE_CONFIG, KEYSTONE, Some(CLUSTER_CA), "webhook", &Identity::Nobody));
     }
     daemon.restart_on.extend(read_files(&flags, given.iter().chain(&part.files)));
     daemon.add(&mut part);
     let identity = Identity::Certificate { certificate: ADMIN.certificate, key: ADMIN.key };
-    let (identity, authority) = if cluster.tls { (identity, Some(AUTHORITY)) } else { (Identity::Nobody, None) };
-    part.files.push(kubeconfig::file(ADMIN_CONFIG, &cluster.server(Role::Master), authority, "admin", &identity));
+    let (identity, ca) = if cluster.tls { (identity, Some(CLUSTER_CA)) } else { (Identity::Nobody, None) };
+    part.files.push(kubeconfig::file(ADMIN_CONFIG, &cluster.server(Role::Master), ca, "admin", &identity));
     let (url, asks) = health(cluster, &flags);
     part.gates.push(ok_gate(GATE, UNIT, url, asks, unless_cloud(cluster, deadline::STORE)));
     part
@@ -96,7 +96,7 @@ fn flags(spec: &NodeSpec, cluster: &ClusterSpec, facts: &MachineFacts) -> Flags 
     let mut flags = Flags::new(Component::ApiServer, cluster.minor);
     flags.set("etcd-servers", etcd::url_of_the_api_server(spec));
     if cluster.tls {
-        flags.set("etcd-cafile", ETCD_AUTHORITY);
+        flags.set("etcd-cafile", ETCD_CA);
         flags.set("etcd-certfile", ETCD_CLIENT.certificate);
         flags.set("etcd-keyfile", ETCD_CLIENT.key);
     }
@@ -219,11 +219,11 @@ fn set_service_accounts(cluster: &ClusterSpec, keys: &ServiceAccountKeys<'_>, fl
 }
 
 fn set_tls(cluster: &ClusterSpec, flags: &mut Flags) {
-    flags.set("client-ca-file", AUTHORITY);
+    flags.set("client-ca-file", CLUSTER_CA);
     flags.set("tls-cert-file", SERVER.certificate);
     flags.set("tls-private-key-file", SERVER.key);
     // Of workers that joined by a token, too: their serving certificates are signed by it, once somebody approved them.
-    flags.set("kubelet-certificate-authority", AUTHORITY);
+    flags.set("kubelet-certificate-authority", CLUSTER_CA);
     // The administrator may ask every kubelet, without a binding that an add-on has to bring first (magnum-node.md 4.3).
     flags.set("kubelet-client-certificate", ADMIN.certificate);
     flags.set("kubelet-client-key", ADMIN.key);
@@ -248,7 +248,7 @@ fn set_tls(cluster: &ClusterSpec, flags: &mut Flags) {
     if has_front_proxy(cluster) {
         flags.set("proxy-client-cert-file", FRONT_PROXY.certificate);
         flags.set("proxy-client-key-file", FRONT_PROXY.key);
-        flags.set("requestheader-client-ca-file", FRONT_PROXY_AUTHORITY);
+        flags.set("requestheader-client-ca-file", FRONT_PROXY_CA);
         flags.set("requestheader-allowed-names", FRONT_PROXY_NAME);
         flags.set("requestheader-extra-headers-prefix", "X-Remote-Extra-");
         flags.set("requestheader-group-headers", "X-Remote-Group");
@@ -448,7 +448,7 @@ mod tests {
             }
             assert_eq!(asked(&desired, GATE), Some("http://127.0.0.1:8080/healthz"));
             assert!(content(&desired, ADMIN_CONFIG).contains("server: \"http://127.0.0.1:8080\""));
-            assert!(desired.certificates.is_empty() && desired.authorities.is_empty());
+            assert!(desired.certificates.is_empty() && desired.cas.is_empty());
         }
         // Two servers cannot have one port.
         let same = of(15, &[("TLS_DISABLED", "true"), ("CERTIFICATES", ""), ("KUBE_API_PORT", "6443")]);
@@ -473,9 +473,9 @@ mod tests {
             let identity = (minor >= 6).then(|| ClientIdentity {
                 certificate: "/etc/kubernetes/certs/admin.crt".to_owned(),
                 key: "/etc/kubernetes/certs/admin.key".to_owned(),
-                authority: "/etc/kubernetes/certs/ca.crt".to_owned(),
+                ca: "/etc/kubernetes/certs/ca.crt".to_owned(),
             });
-            let probe = GateProbe::Http { url: url.to_owned(), body: Some("ok".to_owned()), authority: None, identity };
+            let probe = GateProbe::Http { url: url.to_owned(), body: Some("ok".to_owned()), ca: None, identity };
             let found = gate(&desired, GATE).unwrap();
             assert_eq!((&found.probe, found.unit.as_deref()), (&probe, Some(UNIT)), "{minor}");
             // magnum-node.md 7.2 no. 22

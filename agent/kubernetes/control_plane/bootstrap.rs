@@ -159,7 +159,7 @@ mod tests {
             assert_eq!(value(&manager, "controllers"), Some("*,bootstrapsigner,tokencleaner"));
             assert_eq!(value(&manager, "cluster-signing-key-file"), Some("/etc/kubernetes/certs/ca.key"));
             assert!(desired.files.iter().all(|file| !file.content.contains("0123456789abcdef")));
-            assert!(file(&desired, "/etc/kubernetes/certs/ca.key").is_none(), "it comes with the authority");
+            assert!(file(&desired, "/etc/kubernetes/certs/ca.key").is_none(), "it comes with the CA");
         }
         let without = master(28, &[]);
         assert!(objects(&without).is_empty());

@@ -11,7 +11,7 @@ use crate::desired::{Dependency, Desired, File};
 use crate::kubernetes::add_ons;
 use crate::kubernetes::parts::api_server;
 use crate::kubernetes::parts::certificates::{
-    AUTHORITY, AUTHORITY_KEY, CONTROLLER_MANAGER, Pair, SIGNING_AUTHORITY, service_account_keys,
+    CLUSTER_CA, CLUSTER_CA_KEY, CONTROLLER_MANAGER, Pair, SIGNING_CA, service_account_keys,
 };
 use crate::kubernetes::parts::daemon::{
     Daemon, Flags, ProbeIdentity, Variables, deadline, has_variables, ok_gate, read_files, unless_cloud,
@@ -107,11 +107,11 @@ fn set_own(cluster: &ClusterSpec, facts: &MachineFacts, flags: &mut Flags) {
         }
     }
     if cluster.tls {
-        flags.set("root-ca-file", AUTHORITY);
+        flags.set("root-ca-file", CLUSTER_CA);
     }
     if cluster.signs() {
-        flags.set("cluster-signing-cert-file", SIGNING_AUTHORITY);
-        flags.set("cluster-signing-key-file", AUTHORITY_KEY);
+        flags.set("cluster-signing-cert-file", SIGNING_CA);
+        flags.set("cluster-signing-key-file", CLUSTER_CA_KEY);
     }
     if cluster.lets_join_by_token() {
         // Tokens with an end are cleaned up then.
@@ -173,7 +173,7 @@ impl LocalComponent {
             let identity = Identity::Certificate { certificate: self.pair.certificate, key: self.pair.key };
             let user = format!("system:{}", self.component.as_str());
             let server = cluster.server(Role::Master);
-            part.files.push(kubeconfig::file(self.config, &server, Some(AUTHORITY), &user, &identity));
+            part.files.push(kubeconfig::file(self.config, &server, Some(CLUSTER_CA), &user, &identity));
         }
         daemon.restart_on = read_files(flags, given.iter().chain(&part.files));
         daemon.add(part);
@@ -183,18 +183,18 @@ impl LocalComponent {
         };
         let gate = if serves_securely(cluster, flags) {
             let secure = flags.port("secure-port", self.secure_port);
-            secure.map(|port| (format!("https://{}:{port}/healthz", address("bind-address")), Some(AUTHORITY)))
+            secure.map(|port| (format!("https://{}:{port}/healthz", address("bind-address")), Some(CLUSTER_CA)))
         } else {
             let insecure = flags.port("port", self.insecure_port);
             insecure.map(|port| (format!("http://{}:{port}/healthz", address("address")), None))
         };
         // Whoever switched its port off gets no measurement.
-        if let Some((url, authority)) = gate {
+        if let Some((url, ca)) = gate {
             let deadline = match self.component {
                 Component::ControllerManager => unless_cloud(cluster, deadline::SERVICE),
                 _ => Some(deadline::SERVICE),
             };
-            part.gates.push(ok_gate(self.gate, self.unit, url, ProbeIdentity::Nobody(authority), deadline));
+            part.gates.push(ok_gate(self.gate, self.unit, url, ProbeIdentity::Nobody(ca), deadline));
         }
     }
 }
@@ -243,7 +243,7 @@ mod tests {
             ("allocate-node-cidrs", &[(2, Some("false")), (9, Some("false")), (10, Some("true")), (37, Some("true"))]),
             ("node-cidr-mask-size", &[(9, None), (10, Some("24")), (37, Some("24"))]),
             ("service-account-private-key-file", &[(2, own_key), (6, own_key), (37, own_key)]),
-            ("root-ca-file", &[(2, Some(AUTHORITY)), (37, Some(AUTHORITY))]),
+            ("root-ca-file", &[(2, Some(CLUSTER_CA)), (37, Some(CLUSTER_CA))]),
             ("use-service-account-credentials", &[(5, None), (6, Some("true")), (37, Some("true"))]),
             ("bind-address", &[(10, None), (12, Some("127.0.0.1")), (37, Some("127.0.0.1"))]),
             ("secure-port", &[(10, None), (12, Some("10257")), (37, Some("10257"))]), // 5.3: never 0
@@ -278,7 +278,7 @@ mod tests {
         }
     }
 
-    /// Each is asked where its version serves health to anybody, and by whose authority.
+    /// Each is asked where its version serves health to anybody, and by whose CA.
     #[test]
     fn gates_follow_the_ports_of_the_version() {
         for (minor, changes, manager, of_scheduler) in [
@@ -377,19 +377,15 @@ mod tests {
             assert_eq!(value(&found, "cloud-provider"), Some("external"));
             assert_eq!(value(&found, "external-cloud-volume-plugin"), plugin, "{minor}");
             assert_eq!(value(&found, "cloud-config").is_some(), plugin.is_some(), "{minor}");
-            assert_eq!(value(&found, "cluster-signing-cert-file"), Some(SIGNING_AUTHORITY));
-            assert_eq!(value(&found, "cluster-signing-key-file"), Some(AUTHORITY_KEY));
+            assert_eq!(value(&found, "cluster-signing-cert-file"), Some(SIGNING_CA));
+            assert_eq!(value(&found, "cluster-signing-key-file"), Some(CLUSTER_CA_KEY));
             // Nobody joins by a token that nobody gave.
             assert_eq!(value(&found, "controllers"), None);
             let unit = desired.units.iter().find(|unit| unit.name == UNIT).unwrap();
-            assert!(
-                unit.restart_on.contains(AUTHORITY_KEY) && unit.restart_on.contains(SIGNING_AUTHORITY),
-                "{:?}",
-                unit.restart_on
-            );
-            let authority = desired.authorities.iter().find(|one| one.path == AUTHORITY).unwrap();
-            assert_eq!(authority.key_path.as_deref(), Some(AUTHORITY_KEY));
-            assert_eq!(authority.signing_path.as_deref(), Some(SIGNING_AUTHORITY));
+            assert!(unit.restart_on.contains(CLUSTER_CA_KEY) && unit.restart_on.contains(SIGNING_CA), "{:?}", unit.restart_on);
+            let ca = desired.cas.iter().find(|one| one.path == CLUSTER_CA).unwrap();
+            assert_eq!(ca.key_path.as_deref(), Some(CLUSTER_CA_KEY));
+            assert_eq!(ca.signing_path.as_deref(), Some(SIGNING_CA));
         }
         let built_in: Vec<_> = CLOUD.iter().copied().chain([("CLOUD_PROVIDER_ENABLED", "")]).collect();
         for (minor, expected) in [(5, Some("openstack")), (25, Some("openstack")), (26, None)] {

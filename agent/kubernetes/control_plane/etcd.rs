@@ -13,7 +13,7 @@ use crate::desired::{
     ClientIdentity, Content, Dependency, Desired, Directory, EtcdAccess, EtcdJoin, EtcdMember, File, Gate, GateProbe, Owner,
     Unit, Volume, VolumeRole,
 };
-use crate::kubernetes::parts::certificates::{ETCD_AUTHORITY, ETCD_SERVER};
+use crate::kubernetes::parts::certificates::{ETCD_CA, ETCD_SERVER};
 use crate::kubernetes::parts::daemon::{GOOD_IN_A_ROW, NO_START_TIMEOUT, curl_options, deadline, wait_for_space};
 use crate::kubernetes::parts::directories::directory;
 use crate::kubernetes::parts::etcd::{client_identity, server_identity};
@@ -285,9 +285,9 @@ fn add_cluster_settings(cluster: &ClusterSpec, set: &mut impl FnMut(&str, &str))
         set(&format!("ETCD_{whom}KEY_FILE"), ETCD_SERVER.key);
         if version < TRUSTED_CA {
             // There a CA file is all that makes certificates necessary.
-            set(&format!("ETCD_{whom}CA_FILE"), ETCD_AUTHORITY);
+            set(&format!("ETCD_{whom}CA_FILE"), ETCD_CA);
         } else {
-            set(&format!("ETCD_{whom}TRUSTED_CA_FILE"), ETCD_AUTHORITY);
+            set(&format!("ETCD_{whom}TRUSTED_CA_FILE"), ETCD_CA);
             set(&format!("ETCD_{whom}CLIENT_CERT_AUTH"), "true");
         }
     }
@@ -439,7 +439,7 @@ mod tests {
             let identity = ClientIdentity {
                 certificate: "/etc/etcd/certs/admin.crt".to_owned(),
                 key: "/etc/etcd/certs/admin.key".to_owned(),
-                authority: "/etc/etcd/certs/ca.crt".to_owned(),
+                ca: "/etc/etcd/certs/ca.crt".to_owned(),
             };
             let GateProbe::HttpJson { url, identity: shown, .. } = &gate(&desired, "etcd").unwrap().probe else { panic!() };
             assert_eq!((url, shown), (&health, &Some(identity)), "{minor} {tag}");
@@ -486,7 +486,7 @@ mod tests {
                 ("/etc/etcd/certs/admin.crt".into(), "/etc/etcd/certs/admin.key".into())
             );
             let [certificate, key] = ["crt", "key"].map(|end| format!("/etc/etcd/certs/server.{end}"));
-            assert_eq!((peer.certificate, peer.key, peer.authority), (certificate, key, client.authority), "{changes:?}");
+            assert_eq!((peer.certificate, peer.key, peer.ca), (certificate, key, client.ca), "{changes:?}");
         }
         let plain = node(&[("KUBE_TAG", "v1.15.7"), ("TLS_DISABLED", "true"), ("CERTIFICATES", "")]);
         assert_eq!(plain.etcd.unwrap().peer_identity, None);

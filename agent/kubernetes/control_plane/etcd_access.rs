@@ -1,6 +1,6 @@
-//! Whom etcd lets in where it trusts the cluster's main authority.
+//! Whom etcd lets in where it trusts the cluster's main CA.
 //!
-//! etcd's own test of a client is that an authority signed for it. Where that authority also signs for kubelets and people, each of
+//! etcd's own test of a client is that a CA signed for it. Where that CA also signs for kubelets and people, each of
 //! their certificates would reach everything that the cluster keeps. So etcd is given the names that count: a client's by
 //! `client-cert-allowed-hostname` (3.4 and later, a DNS name of the certificate), a peer's by `peer-cert-allowed-cn` (3.3 and later, the
 //! subject that the certificates of peers always had: masters of one cluster may be updated one by one).
@@ -39,11 +39,11 @@ pub(in crate::kubernetes) const FILE: &str = "/etc/etcd/allowed/names.conf";
 /// Whom etcd takes for its client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::kubernetes) enum Clients {
-    /// Whoever has a certificate of etcd's own authority.
-    OfOwnAuthority,
-    /// Whoever has a certificate with [`CLIENT_NAME`], of an authority that signs, or may sign, for others too.
+    /// Whoever has a certificate of etcd's own CA.
+    OfOwnCa,
+    /// Whoever has a certificate with [`CLIENT_NAME`], of a CA that signs, or may sign, for others too.
     Named,
-    /// Whoever has any certificate of that authority: flanneld on workers has one without the name, and through etcd's JSON
+    /// Whoever has any certificate of that CA: flanneld on workers has one without the name, and through etcd's JSON
     /// gateway, by which the agent writes flannel's key, no client can be named.
     AnybodyForFlannel,
     /// The same: the certificate that the API server shows was given, and lacks the name or is not to be read here.
@@ -53,7 +53,7 @@ pub(in crate::kubernetes) enum Clients {
 /// Decides it for the masters of a cluster.
 pub(in crate::kubernetes) fn clients(cluster: &ClusterSpec) -> Clients {
     if !is_shared(cluster) {
-        return Clients::OfOwnAuthority;
+        return Clients::OfOwnCa;
     }
     if cluster.has_flannel_unit() {
         return Clients::AnybodyForFlannel;
@@ -67,13 +67,13 @@ pub(in crate::kubernetes) fn clients(cluster: &ClusterSpec) -> Clients {
     }
 }
 
-/// Whether the authority signs, or may sign, for others than etcd: whatever is not known to be etcd's alone counts as shared. Of Magnum
+/// Whether the CA signs, or may sign, for others than etcd: whatever is not known to be etcd's alone counts as shared. Of Magnum
 /// it is known only when it answers, before 13.0 it has one for all; of a file only when it is put in place.
 ///
-/// Keys are compared, not texts: one key signs for both however its certificate is written, renewed or bundled. A main authority below
+/// Keys are compared, not texts: one key signs for both however its certificate is written, renewed or bundled. A main CA below
 /// others, which is no root itself, has to bring them along: else nobody knows whether etcd's is one of them.
 fn is_shared(cluster: &ClusterSpec) -> bool {
-    let certificates = |signer| match &cluster.trust.authority(signer).certificate {
+    let certificates = |signer| match &cluster.trust.ca(signer).certificate {
         Some(Material::Text(text)) => X509::all_from_pem(text).ok(),
         Some(Material::File(_)) | None => None,
     };
@@ -121,14 +121,14 @@ pub(in crate::kubernetes) fn add(cluster: &ClusterSpec, part: &mut Desired) {
 pub(in crate::kubernetes) fn is_named_at_all(cluster: &ClusterSpec) -> bool {
     cluster.tls
         && crate::kubernetes::parts::etcd_release::version(cluster) >= crate::kubernetes::parts::etcd_release::TRUSTED_CA
-        && clients(cluster) != Clients::OfOwnAuthority
+        && clients(cluster) != Clients::OfOwnCa
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::kubernetes::fixtures::{
-        ETCDS_AUTHORITY, ETCDS_OWN, MAIN_AUTHORITY, assignments, certificate, content, file, master, node, spec,
+        ETCDS_CA, ETCDS_OWN, MAIN_CA, assignments, certificate, content, file, master, node, spec,
     };
 
     const MAGNUM: [(&str, &str); 5] = [
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_needs_the_name_wherever_the_authority_signs_for_others_too() {
+    fn a_client_needs_the_name_wherever_the_ca_signs_for_others_too() {
         let (with_name, without) = (pem(&["x", CLIENT_NAME]), pem(&["x"]));
         let given = |certificate| [("ETCD_ADMIN_CERTIFICATE", certificate), ("ETCD_ADMIN_KEY", "/given/etcd-admin.key")];
         let token = [("BOOTSTRAP_TOKEN", "abcdef.0123456789abcdef")];
@@ -154,11 +154,11 @@ mod tests {
         for (changes, expected) in [
             (&[][..], Clients::Named),
             (&MAGNUM, Clients::Named),
-            (ETCDS_OWN, Clients::OfOwnAuthority),
+            (ETCDS_OWN, Clients::OfOwnCa),
             (&same, Clients::Named),
             (&token, Clients::Named),
             (&[("KUBE_TAG", "v1.9.6")], Clients::AnybodyForFlannel),
-            (&[&[("KUBE_TAG", "v1.9.6")][..], ETCDS_OWN].concat(), Clients::OfOwnAuthority),
+            (&[&[("KUBE_TAG", "v1.9.6")][..], ETCDS_OWN].concat(), Clients::OfOwnCa),
             (&[("KUBE_TAG", "v1.9.6"), ("NETWORK_DRIVER", "calico")], Clients::Named),
             (&given(&with_name), Clients::Named),
             (&given(&without), Clients::AnybodyAsGiven),
@@ -173,15 +173,15 @@ mod tests {
             let found = file(&desired, FILE).map(|file| assignments(&file.content)).unwrap_or_default();
             let value = |key: &str| found.iter().find(|(name, _)| name == key).map(|(_, value)| value.as_str());
             assert_eq!(value(CLIENT_VARIABLE), (expected == Clients::Named).then_some(CLIENT_NAME), "{changes:?}");
-            let peers = (expected != Clients::OfOwnAuthority).then_some("etcd");
+            let peers = (expected != Clients::OfOwnCa).then_some("etcd");
             assert_eq!(value("ETCD_PEER_CERT_ALLOWED_CN"), peers, "{changes:?}");
         }
     }
 
-    /// Attack: etcd's own authority was told from the cluster's by comparing texts.
+    /// Attack: etcd's own CA was told from the cluster's by comparing texts.
     #[test]
-    fn an_authority_is_etcds_own_only_where_no_key_of_it_is_the_clusters() {
-        let authority = |subject: &str, key: &rcgen::KeyPair, issuer: Option<&rcgen::Issuer<'_, rcgen::KeyPair>>| {
+    fn a_ca_is_etcds_own_only_where_no_key_of_it_is_the_clusters() {
+        let ca = |subject: &str, key: &rcgen::KeyPair, issuer: Option<&rcgen::Issuer<'_, rcgen::KeyPair>>| {
             let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
             params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
             params.distinguished_name.push(rcgen::DnType::CommonName, subject);
@@ -189,22 +189,22 @@ mod tests {
             (made.unwrap().pem(), params)
         };
         let (main_key, etcds_key) = (rcgen::KeyPair::generate().unwrap(), rcgen::KeyPair::generate().unwrap());
-        let (main, _) = authority("kubernetes", &main_key, None);
-        let (renewed, renamed) = (authority("kubernetes", &main_key, None).0, authority("etcd", &main_key, None).0);
-        let (own, params) = authority("kubernetes", &etcds_key, None);
+        let (main, _) = ca("kubernetes", &main_key, None);
+        let (renewed, renamed) = (ca("kubernetes", &main_key, None).0, ca("etcd", &main_key, None).0);
+        let (own, params) = ca("kubernetes", &etcds_key, None);
         let issuer = rcgen::Issuer::new(params, etcds_key);
-        let (below_etcds, _) = authority("below", &main_key, Some(&issuer));
-        let namesake = authority("kubernetes", &main_key, Some(&issuer)).0;
-        // etcd's root, below it a policy authority, below that the main one; and the same below a root that has nothing to do with etcd's.
+        let (below_etcds, _) = ca("below", &main_key, Some(&issuer));
+        let namesake = ca("kubernetes", &main_key, Some(&issuer)).0;
+        // etcd's root, below it a policy CA, below that the main one; and the same below a root that has nothing to do with etcd's.
         let middle_key = rcgen::KeyPair::generate().unwrap();
-        let (middle, params) = authority("policy", &middle_key, Some(&issuer));
-        let far = authority("far", &main_key, Some(&rcgen::Issuer::new(params, middle_key))).0;
+        let (middle, params) = ca("policy", &middle_key, Some(&issuer));
+        let far = ca("far", &main_key, Some(&rcgen::Issuer::new(params, middle_key))).0;
         let (root_key, middle_key) = (rcgen::KeyPair::generate().unwrap(), rcgen::KeyPair::generate().unwrap());
-        let (root, params) = authority("root", &root_key, None);
-        let (other_middle, params) = authority("other policy", &middle_key, Some(&rcgen::Issuer::new(params, root_key)));
-        let other_far = authority("far", &main_key, Some(&rcgen::Issuer::new(params, middle_key))).0;
+        let (root, params) = ca("root", &root_key, None);
+        let (other_middle, params) = ca("other policy", &middle_key, Some(&rcgen::Issuer::new(params, root_key)));
+        let other_far = ca("far", &main_key, Some(&rcgen::Issuer::new(params, middle_key))).0;
         let whole = format!("{other_far}{other_middle}{root}");
-        let decoy = authority("policy", &rcgen::KeyPair::generate().unwrap(), None).0;
+        let decoy = ca("policy", &rcgen::KeyPair::generate().unwrap(), None).0;
         let base64: String = main.lines().filter(|line| !line.starts_with('-')).collect();
         let lines: Vec<_> = base64.as_bytes().chunks(76).map(|line| String::from_utf8_lossy(line)).collect();
         let rewrapped = format!("-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n", lines.join("\n"));
@@ -225,7 +225,7 @@ mod tests {
             (&below_etcds, &own, true),
             (&main, &below_etcds, true),
             (&own, &below_etcds, false),
-            (MAIN_AUTHORITY, ETCDS_AUTHORITY, false),
+            (MAIN_CA, ETCDS_CA, false),
             // Attack: only one issuer was looked up. And an issuer of the same name is another one all the same.
             (&far, &own, true),
             (&format!("{far}{middle}"), &own, true),

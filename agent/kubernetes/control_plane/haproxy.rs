@@ -8,7 +8,7 @@ use std::net::IpAddr;
 
 use super::apiserver::health_path;
 use crate::desired::{Desired, File, Unit};
-use crate::kubernetes::parts::certificates::AUTHORITY;
+use crate::kubernetes::parts::certificates::CLUSTER_CA;
 use crate::kubernetes::parts::daemon::{ProbeIdentity, ok_gate};
 use crate::kubernetes::parts::directories::directory;
 use crate::kubernetes::parts::paths::GUARDED;
@@ -98,7 +98,7 @@ backend masters
         let expected = if cluster.tls { "rstatus ^(200|401)" } else { "status 200" };
         out.push_str(&format!("    option httpchk GET /{}\n    http-check expect {expected}\n", health_path(cluster)));
         if cluster.tls {
-            check = format!("check check-ssl verify required ca-file {AUTHORITY}");
+            check = format!("check check-ssl verify required ca-file {CLUSTER_CA}");
         }
     }
     out.push_str("    default-server inter 2s fall 3 rise 2 on-marked-down shutdown-sessions\n");

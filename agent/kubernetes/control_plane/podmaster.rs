@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::etcd;
 use crate::desired::{Desired, File};
-use crate::kubernetes::parts::certificates::{AUTHORITY, service_account_keys};
+use crate::kubernetes::parts::certificates::{CLUSTER_CA, service_account_keys};
 use crate::kubernetes::parts::directories::directory;
 use crate::kubernetes::spec::cluster::{CERTIFICATES, ClusterSpec, MANIFESTS, MachineFacts};
 use crate::kubernetes::spec::node::NodeSpec;
@@ -43,7 +43,7 @@ pub(in crate::kubernetes) fn part(spec: &NodeSpec, cluster: &ClusterSpec, facts:
         arguments.push(format!("--service-account-private-key-file={}", keys.sign));
     }
     if cluster.tls {
-        arguments.push(format!("--root-ca-file={AUTHORITY}"));
+        arguments.push(format!("--root-ca-file={CLUSTER_CA}"));
     }
     let scheduler = ["/hyperkube", "scheduler", MASTER].map(str::to_owned);
     let election = |key: &str, manifest: &str| {

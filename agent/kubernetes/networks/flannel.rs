@@ -11,7 +11,7 @@ use ipnet::IpNet;
 
 use crate::desired::{Dependency, Desired, EtcdAccess, File, FlannelStore};
 use crate::desired::{Gate, GateProbe};
-use crate::kubernetes::parts::certificates::{ETCD_AUTHORITY, ETCD_CLIENT};
+use crate::kubernetes::parts::certificates::{ETCD_CA, ETCD_CLIENT};
 use crate::kubernetes::parts::daemon::{Daemon, NO_START_TIMEOUT};
 use crate::kubernetes::parts::directories::add_directory;
 use crate::kubernetes::parts::etcd::client_identity;
@@ -53,7 +53,7 @@ pub(in crate::kubernetes) fn part(spec: &NodeSpec, cluster: &ClusterSpec, facts:
         words.push(format!("-iface={address}"));
     }
     if cluster.tls {
-        words.push(format!("-etcd-cafile={ETCD_AUTHORITY}"));
+        words.push(format!("-etcd-cafile={ETCD_CA}"));
         words.push(format!("-etcd-certfile={}", ETCD_CLIENT.certificate));
         words.push(format!("-etcd-keyfile={}", ETCD_CLIENT.key));
     }
@@ -209,7 +209,7 @@ mod tests {
         for desired in [&master, &minion] {
             // Every file that the flags name is desired, once.
             assert_eq!(desired.certificates.iter().filter(|one| one.path == "/etc/etcd/certs/admin.crt").count(), 1);
-            assert_eq!(desired.authorities.iter().filter(|one| one.path == "/etc/etcd/certs/ca.crt").count(), 1);
+            assert_eq!(desired.cas.iter().filter(|one| one.path == "/etc/etcd/certs/ca.crt").count(), 1);
         }
         let open = rendered(9, "minion", &[("TLS_DISABLED", "True"), ("CERTIFICATES", ""), ("KUBE_NODE_IP", "")]);
         assert_eq!(

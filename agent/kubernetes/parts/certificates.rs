@@ -12,7 +12,7 @@ pub(in crate::kubernetes) struct Pair {
 impl Pair {
     /// Who shows it to a server of the cluster.
     pub(in crate::kubernetes) fn client(&self) -> ClientIdentity {
-        ClientIdentity { certificate: self.certificate.to_owned(), key: self.key.to_owned(), authority: AUTHORITY.to_owned() }
+        ClientIdentity { certificate: self.certificate.to_owned(), key: self.key.to_owned(), ca: CLUSTER_CA.to_owned() }
     }
 }
 
@@ -22,12 +22,12 @@ macro_rules! pair {
     };
 }
 
-/// The cluster's main authority.
-pub(in crate::kubernetes) const AUTHORITY: &str = "/etc/kubernetes/certs/ca.crt";
+/// The cluster's main CA.
+pub(in crate::kubernetes) const CLUSTER_CA: &str = "/etc/kubernetes/certs/ca.crt";
 /// The one of its certificates that the key below belongs to.
-pub(in crate::kubernetes) const SIGNING_AUTHORITY: &str = "/etc/kubernetes/certs/ca-signing.crt";
+pub(in crate::kubernetes) const SIGNING_CA: &str = "/etc/kubernetes/certs/ca-signing.crt";
 /// Its key, on masters that sign.
-pub(in crate::kubernetes) const AUTHORITY_KEY: &str = "/etc/kubernetes/certs/ca.key";
+pub(in crate::kubernetes) const CLUSTER_CA_KEY: &str = "/etc/kubernetes/certs/ca.key";
 /// What the API server shows; Magnum's Keystone webhook shows it, too.
 pub(in crate::kubernetes) const SERVER: Pair = pair!("/etc/kubernetes/certs/server");
 /// The kubelet, as a client and as a server.
@@ -40,14 +40,14 @@ pub(in crate::kubernetes) const ADMIN: Pair = pair!("/etc/kubernetes/certs/admin
 pub(in crate::kubernetes) const CONTROLLER_MANAGER: Pair = pair!("/etc/kubernetes/certs/controller-manager");
 /// The scheduler, as a client and as a server of its health.
 pub(in crate::kubernetes) const SCHEDULER: Pair = pair!("/etc/kubernetes/certs/scheduler");
-/// The authority of the API server as a proxy.
-pub(in crate::kubernetes) const FRONT_PROXY_AUTHORITY: &str = "/etc/kubernetes/certs/front-proxy/ca.crt";
+/// The CA of the API server as a proxy.
+pub(in crate::kubernetes) const FRONT_PROXY_CA: &str = "/etc/kubernetes/certs/front-proxy/ca.crt";
 /// The API server as a proxy.
 pub(in crate::kubernetes) const FRONT_PROXY: Pair = pair!("/etc/kubernetes/certs/front-proxy/server");
 /// CN of that certificate, which the API server then lets act for others.
 pub(in crate::kubernetes) const FRONT_PROXY_NAME: &str = "front-proxy";
-/// etcd's authority.
-pub(in crate::kubernetes) const ETCD_AUTHORITY: &str = "/etc/etcd/certs/ca.crt";
+/// etcd's CA.
+pub(in crate::kubernetes) const ETCD_CA: &str = "/etc/etcd/certs/ca.crt";
 /// etcd as a server and as a peer.
 pub(in crate::kubernetes) const ETCD_SERVER: Pair = pair!("/etc/etcd/certs/server");
 /// The API server as etcd's client.

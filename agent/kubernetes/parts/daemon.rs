@@ -296,7 +296,7 @@ pub(in crate::kubernetes) fn unless_cloud(cluster: &ClusterSpec, deadline: Durat
 
 /// Whom a component is shown when it is asked how it is.
 pub(in crate::kubernetes) enum ProbeIdentity {
-    /// Nobody; an https server is signed by this authority.
+    /// Nobody; an https server is signed by this CA.
     Nobody(Option<&'static str>),
     /// This node, where the component serves TLS.
     Known(ClientIdentity),
@@ -310,16 +310,16 @@ pub(in crate::kubernetes) fn ok_gate(
     asks: ProbeIdentity,
     deadline: Option<Duration>,
 ) -> Gate {
-    let (authority, identity) = match asks {
-        ProbeIdentity::Nobody(authority) => (authority, None),
+    let (ca, identity) = match asks {
+        ProbeIdentity::Nobody(ca) => (ca, None),
         ProbeIdentity::Known(identity) => (None, Some(identity)),
     };
-    let with = authority.map_or_else(|| curl_options(identity.as_ref()), |path| format!("--max-time 5 --cacert {path} "));
+    let with = ca.map_or_else(|| curl_options(identity.as_ref()), |path| format!("--max-time 5 --cacert {path} "));
     Gate {
         name: name.to_owned(),
         unit: Some(unit.to_owned()),
         remedy: format!("`journalctl -u {unit} -n 50`; `curl {with}{url}`"),
-        probe: GateProbe::Http { url, body: Some("ok".to_owned()), authority: authority.map(str::to_owned), identity },
+        probe: GateProbe::Http { url, body: Some("ok".to_owned()), ca: ca.map(str::to_owned), identity },
         consecutive: GOOD_IN_A_ROW,
         deadline,
         needs: BTreeSet::from([Dependency::Unit(unit.to_owned())]),
@@ -328,7 +328,7 @@ pub(in crate::kubernetes) fn ok_gate(
 
 /// What has curl show this identity and not wait forever for a process that hangs, with a space behind it.
 pub(in crate::kubernetes) fn curl_options(identity: Option<&ClientIdentity>) -> String {
-    let options = |one: &ClientIdentity| format!("--cacert {} --cert {} --key {} ", one.authority, one.certificate, one.key);
+    let options = |one: &ClientIdentity| format!("--cacert {} --cert {} --key {} ", one.ca, one.certificate, one.key);
     format!("--max-time 5 {}", identity.map(options).unwrap_or_default())
 }
 

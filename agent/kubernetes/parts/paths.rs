@@ -3,7 +3,7 @@
 pub(in crate::kubernetes) const SYSCTL_UNIT: &str = "systemd-sysctl.service";
 
 /// Certificate of who signed OpenStack's certificates, for what speaks to OpenStack from this node.
-pub(in crate::kubernetes) const OPENSTACK_AUTHORITY: &str = "/etc/kubernetes/ca-bundle.crt";
+pub(in crate::kubernetes) const OPENSTACK_CA: &str = "/etc/kubernetes/ca-bundle.crt";
 
 /// Refuses on a copy of a disk; its unit comes with the agent.
 pub const GUARD: &str = "heat-node-agent-guard.service";

@@ -184,7 +184,7 @@ impl ClusterSpec {
     pub fn signs(&self) -> bool {
         (self.control_plane.signs || self.lets_join_by_token())
             && self.tls
-            && self.trust.authority(Signer::Kubernetes).key.is_some()
+            && self.trust.ca(Signer::Kubernetes).key.is_some()
             && flag(Component::ControllerManager, self.minor, "cluster-signing-key-file") == Availability::Known
     }
 

@@ -20,8 +20,8 @@ pub(in crate::kubernetes) const PAIRS: [&str; 10] = [
     "flanneld",
 ];
 
-/// Every authority, with the parameters of its certificate and its key.
-pub(in crate::kubernetes) const AUTHORITIES: [(Signer, &str, &str); 3] = [
+/// Every CA, with the parameters of its certificate and its key.
+pub(in crate::kubernetes) const CLUSTER_CAS: [(Signer, &str, &str); 3] = [
     (Signer::Kubernetes, "CA_CERTIFICATE", "CA_KEY"),
     (Signer::Etcd, "ETCD_CA_CERTIFICATE", "ETCD_CA_KEY"),
     (Signer::FrontProxy, "FRONT_PROXY_CA_CERTIFICATE", "FRONT_PROXY_CA_KEY"),
@@ -40,8 +40,8 @@ pub struct TrustSpec {
     pub rotation: Rotation,
     /// Magnum, where the parameters know it and a user of it.
     pub magnum: Option<MagnumAccess>,
-    /// In the order of [`AUTHORITIES`].
-    authorities: Vec<PartialPair>,
+    /// In the order of [`CLUSTER_CAS`].
+    cas: Vec<PartialPair>,
     /// In the order of [`PAIRS`].
     pairs: Vec<PartialPair>,
 }
@@ -72,10 +72,7 @@ impl TrustSpec {
                 _ => Rotation::TrustBoth,
             },
             magnum: magnum(parameters),
-            authorities: AUTHORITIES
-                .iter()
-                .map(|(_, certificate, key)| PartialPair::read(parameters, certificate, key))
-                .collect(),
+            cas: CLUSTER_CAS.iter().map(|(_, certificate, key)| PartialPair::read(parameters, certificate, key)).collect(),
             pairs: PAIRS
                 .iter()
                 .map(|name| {
@@ -86,11 +83,11 @@ impl TrustSpec {
         }
     }
 
-    /// How certificates are signed. Without a given authority a worker that joins by a token asks Magnum for it.
+    /// How certificates are signed. Without a given CA a worker that joins by a token asks Magnum for it.
     pub(in crate::kubernetes) fn signing_policy(&self, source: CertificateSource, share: RenewalSlot) -> CertificatePolicy {
         let from_magnum = match source {
             CertificateSource::Magnum => true,
-            CertificateSource::Bootstrap => self.authority(Signer::Kubernetes).certificate.is_none(),
+            CertificateSource::Bootstrap => self.ca(Signer::Kubernetes).certificate.is_none(),
             CertificateSource::Given | CertificateSource::None => false,
         };
         let magnum = self.magnum.clone().filter(|_| from_magnum);
@@ -110,25 +107,25 @@ impl TrustSpec {
     fn can_renew(&self, issuer: &Issuer) -> bool {
         match issuer {
             Issuer::Magnum(access) => matches!(access.user, MagnumUser::Trustee { .. }),
-            Issuer::Given => self.authorities.iter().any(|partial_pair| partial_pair.key.is_some()),
+            Issuer::Given => self.cas.iter().any(|partial_pair| partial_pair.key.is_some()),
         }
     }
 
-    /// What is given of one authority alone.
-    pub(in crate::kubernetes) fn own_authority(&self, signer: Signer) -> &PartialPair {
+    /// What is given of one CA alone.
+    pub(in crate::kubernetes) fn own_ca(&self, signer: Signer) -> &PartialPair {
         const NOTHING: &PartialPair = &PartialPair { certificate: None, key: None };
-        let all = AUTHORITIES.iter().zip(&self.authorities);
+        let all = CLUSTER_CAS.iter().zip(&self.cas);
         all.into_iter().find(|((one, ..), _)| *one == signer).map_or(NOTHING, |(_, partial_pair)| partial_pair)
     }
 
-    /// What is given of the authority that stands behind a signer.
-    pub(in crate::kubernetes) fn authority(&self, signer: Signer) -> &PartialPair {
-        self.own_authority(self.signer(signer))
+    /// What is given of the CA that stands behind a signer.
+    pub(in crate::kubernetes) fn ca(&self, signer: Signer) -> &PartialPair {
+        self.own_ca(self.signer(signer))
     }
 
-    /// The main authority stands in for another one as a whole: never one's certificate with another's key.
+    /// The main CA stands in for another one as a whole: never one's certificate with another's key.
     pub(in crate::kubernetes) fn signer(&self, signer: Signer) -> Signer {
-        if *self.own_authority(signer) == PartialPair::default() { Signer::Kubernetes } else { signer }
+        if *self.own_ca(signer) == PartialPair::default() { Signer::Kubernetes } else { signer }
     }
 
     /// What is given of a certificate.
@@ -191,7 +188,7 @@ fn magnum(parameters: &Parameters) -> Option<MagnumAccess> {
         bay: cluster.is_none(),
         cluster: cluster.or_else(|| text("BAY_UUID"))?,
         user: trustee.or_else(|| text("USER_TOKEN").map(MagnumUser::Token))?,
-        authority: material(parameters, "OPENSTACK_CA"),
+        ca: material(parameters, "OPENSTACK_CA"),
         insecure: !parameters.is_true("VERIFY_CA"),
     })
 }
@@ -211,11 +208,11 @@ mod tests {
     }
 
     #[test]
-    fn every_certificate_and_authority_has_its_parameters() {
+    fn every_certificate_and_ca_has_its_parameters() {
         for (certificate, key) in PAIRS
             .iter()
             .map(|name| parameters_of(name))
-            .chain(AUTHORITIES.iter().map(|(_, certificate, key)| ((*certificate).to_owned(), (*key).to_owned())))
+            .chain(CLUSTER_CAS.iter().map(|(_, certificate, key)| ((*certificate).to_owned(), (*key).to_owned())))
         {
             let kinds = [&certificate, &key].map(|name| find(name).unwrap_or_else(|| panic!("{name}")));
             assert_eq!(kinds.map(|row| row.secret), [false, true], "{certificate} {key}");
@@ -245,8 +242,8 @@ mod tests {
         ] {
             let Issuer::Magnum(access) = trust(changes).issuer else { panic!("{changes:?}") };
             assert_eq!((access.bay, access.insecure), (bay, insecure), "{changes:?}");
-            let authority = changes.concat().iter().any(|(name, _)| *name == "OPENSTACK_CA");
-            assert_eq!(access.authority.is_some(), authority, "{changes:?}");
+            let ca = changes.concat().iter().any(|(name, _)| *name == "OPENSTACK_CA");
+            assert_eq!(access.ca.is_some(), ca, "{changes:?}");
             assert!(access.user == expected, "{changes:?}: {:?}", access.user);
             assert_eq!(
                 (access.url.as_str(), access.cluster.as_str()),
@@ -322,10 +319,10 @@ mod tests {
     }
 
     #[test]
-    fn the_main_authority_stands_in_for_the_others_as_a_whole() {
+    fn the_main_ca_stands_in_for_the_others_as_a_whole() {
         let cluster = spec(&[("ETCD_CA_CERTIFICATE", CA), ("ETCD_CA_KEY", "/given/etcd-ca.key")]).kubernetes.unwrap();
         let file = |path: &str| Some(Material::File(path.to_owned()));
-        let of = |signer| cluster.trust.authority(signer).clone();
+        let of = |signer| cluster.trust.ca(signer).clone();
         assert_eq!(of(Signer::FrontProxy), PartialPair { certificate: file("/given/ca.crt"), key: file("/given/ca.key") });
         assert_eq!(
             of(Signer::Etcd),

@@ -22,16 +22,10 @@ pub(in crate::kubernetes) enum Identity<'a> {
 }
 
 /// A kubeconfig of root's with one cluster, one user and one context.
-pub(in crate::kubernetes) fn file(
-    path: &str,
-    server: &str,
-    authority: Option<&str>,
-    user: &str,
-    identity: &Identity<'_>,
-) -> File {
+pub(in crate::kubernetes) fn file(path: &str, server: &str, ca: Option<&str>, user: &str, identity: &Identity<'_>) -> File {
     let mut cluster = json!({"server": server});
-    if let (Some(authority), Some(cluster)) = (authority, cluster.as_object_mut()) {
-        cluster.insert("certificate-authority".to_owned(), json!(authority));
+    if let (Some(ca), Some(cluster)) = (ca, cluster.as_object_mut()) {
+        cluster.insert("certificate-authority".to_owned(), json!(ca));
     }
     let credentials = match identity {
         Identity::Certificate { certificate, key } => json!({"client-certificate": certificate, "client-key": key}),

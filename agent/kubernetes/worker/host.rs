@@ -11,7 +11,7 @@ use crate::gather::Gather;
 use crate::kubernetes::parts::daemon::deadline;
 use crate::kubernetes::parts::directories::{add_directory, directory};
 use crate::kubernetes::parts::paths::{CNI_NETWORKS, CNI_PROGRAMS};
-use crate::kubernetes::parts::paths::{OPENSTACK_AUTHORITY, SYSCTL_UNIT};
+use crate::kubernetes::parts::paths::{OPENSTACK_CA, SYSCTL_UNIT};
 use crate::kubernetes::spec::cluster::{ClusterSpec, MachineFacts, NetworkDriver};
 use crate::kubernetes::spec::node::NodeSpec;
 use crate::kubernetes::spec::words::Role;
@@ -171,8 +171,8 @@ fn add_files(cluster: &ClusterSpec, part: &mut Desired) {
             format!("# Made by heat-node-agent. It takes effect at the next boot.\nSELINUX={mode}\nSELINUXTYPE=targeted\n");
         part.files.push(File::public("/etc/selinux/config", content));
     }
-    if let Some(authority) = &cluster.openstack_ca {
-        part.files.push(File::public(OPENSTACK_AUTHORITY, authority.as_str()));
+    if let Some(ca) = &cluster.openstack_ca {
+        part.files.push(File::public(OPENSTACK_CA, ca.as_str()));
     }
 }
 

@@ -8,7 +8,7 @@ use serde_json::json;
 use super::kubelet::{self, OWN_CERTIFICATE};
 use crate::desired::{Dependency, Desired, File};
 use crate::kubernetes::parameters::mistake::Mistake;
-use crate::kubernetes::parts::certificates::{AUTHORITY, PROXY};
+use crate::kubernetes::parts::certificates::{CLUSTER_CA, PROXY};
 use crate::kubernetes::parts::daemon::{Daemon, ProbeIdentity, Variables, deadline, ok_gate};
 use crate::kubernetes::parts::settings::Settings;
 use crate::kubernetes::spec::cluster::{ClusterSpec, MachineFacts};
@@ -41,8 +41,8 @@ pub(in crate::kubernetes) fn part(spec: &NodeSpec, cluster: &ClusterSpec, facts:
         CertificateSource::Bootstrap => Identity::Certificate { certificate: OWN_CERTIFICATE, key: OWN_CERTIFICATE },
         _ => Identity::Certificate { certificate: PROXY.certificate, key: PROXY.key },
     };
-    let authority = cluster.tls.then_some(AUTHORITY);
-    part.files.push(kubeconfig::file(KUBECONFIG, &cluster.server(spec.role), authority, "kube-proxy", &identity));
+    let ca = cluster.tls.then_some(CLUSTER_CA);
+    part.files.push(kubeconfig::file(KUBECONFIG, &cluster.server(spec.role), ca, "kube-proxy", &identity));
     daemon.restart_on.push(KUBECONFIG.to_owned());
     if let Some(document) = settings.document() {
         part.files.push(File::public(CONFIGURATION, document));

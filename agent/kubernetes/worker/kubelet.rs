@@ -12,7 +12,7 @@ use crate::desired::{ClientIdentity, Dependency, Desired, Directory, File, Gate,
 use crate::gather::Gather;
 use crate::kubernetes::add_ons::{self, cloud_config};
 use crate::kubernetes::parts::api_server;
-use crate::kubernetes::parts::certificates::{ADMIN, AUTHORITY, KUBELET, Pair};
+use crate::kubernetes::parts::certificates::{ADMIN, CLUSTER_CA, KUBELET, Pair};
 use crate::kubernetes::parts::daemon::{
     Daemon, GOOD_IN_A_ROW, ProbeIdentity, Variables, curl_options, deadline, has_variables, ok_gate, unless_cloud,
 };
@@ -288,7 +288,7 @@ fn security(cluster: &ClusterSpec, settings: &mut Settings) {
     settings.set("authentication.anonymous.enabled", "anonymous-auth", json!(!cluster.tls));
     settings.set("authentication.webhook.enabled", "authentication-token-webhook", json!(true));
     if cluster.tls {
-        settings.set("authentication.x509.clientCAFile", "client-ca-file", json!(AUTHORITY));
+        settings.set("authentication.x509.clientCAFile", "client-ca-file", json!(CLUSTER_CA));
         if cluster.certificates != CertificateSource::Bootstrap {
             settings.set("tlsCertFile", "tls-cert-file", json!(KUBELET.certificate));
             settings.set("tlsPrivateKeyFile", "tls-private-key-file", json!(KUBELET.key));
@@ -393,14 +393,14 @@ fn resources(text: &str) -> Map<String, Value> {
 
 fn kubeconfigs(spec: &NodeSpec, cluster: &ClusterSpec) -> Vec<File> {
     let server = cluster.server(spec.role);
-    let authority = cluster.tls.then_some(AUTHORITY);
+    let ca = cluster.tls.then_some(CLUSTER_CA);
     let (path, identity) = match (&cluster.bootstrap_token, cluster.certificates) {
         (Some(token), CertificateSource::Bootstrap) => (BOOTSTRAP_KUBECONFIG, Identity::Token(token)),
         (None, CertificateSource::Bootstrap) => return Vec::new(),
         _ if cluster.tls => (KUBECONFIG, Identity::Certificate { certificate: KUBELET.certificate, key: KUBELET.key }),
         _ => (KUBECONFIG, Identity::Nobody),
     };
-    vec![kubeconfig::file(path, &server, authority, "kubelet", &identity)]
+    vec![kubeconfig::file(path, &server, ca, "kubelet", &identity)]
 }
 
 #[cfg(test)]

@@ -39,7 +39,7 @@ pub(super) const SWITCHES: &[Switch] = &[
     (None, "ec2-timeout", Takes::One, "seconds for each of its answers (10)"),
     (None, "cfn-metadata-url", Takes::One, "where heat-api-cfn is"),
     (None, "cfn-heat-metadata-hint", Takes::One, "the file that names its host"),
-    (None, "cfn-ca_certificate", Takes::One, "the authority of its certificate"),
+    (None, "cfn-ca_certificate", Takes::One, "the CA of its certificate"),
     (None, "cfn-stack-name", Takes::One, "the stack"),
     (None, "cfn-path", Takes::One, "RESOURCE.Metadata; may be given several times"),
     (None, "cfn-access-key-id", Takes::One, "the key of the server"),

@@ -18,9 +18,9 @@ class Context(ssl.SSLContext):
     """One that may have more attributes."""
 
 
-def every_authority_counts(context: ssl.SSLContext):
-    """As Go verifies: of several authorities with one name, the one that signed. OpenSSL takes the first of that name, and has no way
-    to say otherwise from Python; Magnum's authorities have one name, and its certificates no authority key id."""
+def every_ca_counts(context: ssl.SSLContext):
+    """As Go verifies: of several CAs with one name, the one that signed. OpenSSL takes the first of that name, and has no way
+    to say otherwise from Python; Magnum's CAs have one name, and its certificates no authority key id."""
     trusted = context.get_ca_certs(binary_form=True)
     if len(trusted) < 2:
         return
@@ -59,7 +59,7 @@ def client_context(ca: str, certificate: str, key: str, insecure: bool = False) 
         context.load_verify_locations(**({"cadata": ca} if "-----BEGIN" in ca else {"cafile": ca}))
     else:
         context.load_default_certs()
-    every_authority_counts(context)
+    every_ca_counts(context)
     if insecure:
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     if certificate:
@@ -93,7 +93,7 @@ def server_context(certificate: tuple[str, str] | None, client_ca: str) -> ssl.S
     if client_ca:
         context.load_verify_locations(client_ca)
         context.verify_mode = ssl.CERT_OPTIONAL
-        every_authority_counts(context)
+        every_ca_counts(context)
     return context
 
 

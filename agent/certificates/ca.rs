@@ -1,4 +1,4 @@
-//! An authority whose key is at hand: that of the parameters, or a new one for an operator who has none.
+//! A CA whose key is at hand: that of the parameters, or a new one for an operator who has none.
 
 use std::time::Duration;
 
@@ -19,31 +19,31 @@ use crate::error::{Error, Result};
 /// A life begins so long before now, as at Magnum: clocks of other nodes may be behind.
 const BEFORE: Duration = Duration::from_hours(24);
 
-/// An authority that signs.
+/// A CA that signs.
 #[derive(Clone, Debug)]
-pub struct SigningAuthority {
+pub struct SigningCa {
     /// Its certificate.
     pub certificate: X509,
     /// Its key.
     pub key: PrivateKey,
 }
 
-impl SigningAuthority {
+impl SigningCa {
     /// Puts certificate and key together.
     ///
     /// # Errors
-    /// They do not belong together, or the certificate is no authority's.
+    /// They do not belong together, or the certificate is no CA's.
     pub fn new(certificate: X509, key: PrivateKey) -> Result<Self> {
         if certificate.public_key != key.public_key() {
             return Err(Error::permanent(format!("the key does not belong to the CA {}", certificate.subject))
                 .remedy("provide the certificate and the key of the same CA"));
         }
-        judge::check_kind_of_authority(&certificate)
+        judge::check_kind_of_ca(&certificate)
             .map_err(|flaw| Error::permanent(flaw).context(format!("checking the CA {}", certificate.subject)))?;
         Ok(Self { certificate, key })
     }
 
-    /// A new authority (ECDSA P-256, CA:TRUE, keyCertSign and cRLSign), good from `now` less a day on for `life`.
+    /// A new CA (ECDSA P-256, CA:TRUE, keyCertSign and cRLSign), good from `now` less a day on for `life`.
     ///
     /// # Errors
     /// If the kernel provides no random numbers; a name that no certificate can carry.
@@ -65,15 +65,14 @@ impl SigningAuthority {
         Ok(Self { certificate: X509::from_der(der)?, key })
     }
 
-    /// Signs what is requested for a public key; it never outlives the authority. PEM.
+    /// Signs what is requested for a public key; it never outlives the CA. PEM.
     ///
     /// # Errors
-    /// A name that no certificate can carry; the authority's life is over.
+    /// A name that no certificate can carry; the CA's life is over.
     pub fn sign(&self, wanted: &Certificate, key: &PrivateKey, now: Timestamp, life: Duration) -> Result<String> {
-        let authority = &self.certificate;
-        judge::check_authority(authority, now)
-            .map_err(|flaw| Error::permanent(flaw).context(format!("signing with the CA {}", authority.subject)))?;
-        let identifier = authority.key_identifier.clone().unwrap_or_else(|| key_identifier(&self.key));
+        let ca = &self.certificate;
+        judge::check_ca(ca, now).map_err(|flaw| Error::permanent(flaw).context(format!("signing with the CA {}", ca.subject)))?;
+        let identifier = ca.key_identifier.clone().unwrap_or_else(|| key_identifier(&self.key));
         let extensions = [
             extensions(wanted, key, true)?,
             extension(oid::SUBJECT_KEY_IDENTIFIER, false, &element(OCTET_STRING, &[&key_identifier(key)])),
@@ -83,9 +82,9 @@ impl SigningAuthority {
                 &element(SEQUENCE, &[&element(context_primitive(0), &[&identifier])]),
             ),
         ];
-        let life = (before(now).max(authority.not_before), now.after(life).min(authority.not_after));
+        let life = (before(now).max(ca.not_before), now.after(life).min(ca.not_after));
         let subject = subject(&wanted.common_name, &wanted.organisations)?;
-        let der = certificate(&self.key, &authority.subject_der, life, &subject, key, &extensions.concat())?;
+        let der = certificate(&self.key, &ca.subject_der, life, &subject, key, &extensions.concat())?;
         Ok(X509::from_der(der)?.to_pem())
     }
 }
@@ -154,8 +153,8 @@ mod tests {
     use crate::certificates::fixtures::{DAY, NOW, YEAR, rsa_key, wanted_certificate};
     use crate::certificates::judge::check;
 
-    fn signed(authority: &SigningAuthority, key: &PrivateKey, life: Duration) -> Result<X509> {
-        let pem = authority.sign(&wanted_certificate(), key, NOW, life)?;
+    fn signed(ca: &SigningCa, key: &PrivateKey, life: Duration) -> Result<X509> {
+        let pem = ca.sign(&wanted_certificate(), key, NOW, life)?;
         Ok(X509::all_from_pem(&pem)?.remove(0))
     }
 
@@ -163,51 +162,51 @@ mod tests {
     fn what_is_signed_is_right_for_every_kind_of_key() {
         let p384 = rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P384_SHA384).unwrap().serialize_pem();
         let keys = [PrivateKey::generate().unwrap(), PrivateKey::from_pem(&p384).unwrap(), rsa_key()];
-        for authority in &keys {
-            let authority = SigningAuthority::self_signed("cluster", authority.clone(), NOW, 5 * YEAR).unwrap();
-            assert_eq!(judge::check_authority(&authority.certificate, NOW), Ok(()));
+        for ca in &keys {
+            let ca = SigningCa::self_signed("cluster", ca.clone(), NOW, 5 * YEAR).unwrap();
+            assert_eq!(judge::check_ca(&ca.certificate, NOW), Ok(()));
             for key in &keys {
-                let leaf = signed(&authority, key, YEAR).unwrap();
-                assert_eq!(check(&wanted_certificate(), &[leaf], key, std::slice::from_ref(&authority.certificate), NOW), Ok(()));
+                let leaf = signed(&ca, key, YEAR).unwrap();
+                assert_eq!(check(&wanted_certificate(), &[leaf], key, std::slice::from_ref(&ca.certificate), NOW), Ok(()));
             }
         }
     }
 
     #[test]
-    fn a_life_ends_with_the_authority_s() {
-        let authority = SigningAuthority::create("cluster", NOW, 2 * YEAR).unwrap();
+    fn a_life_ends_with_the_ca_s() {
+        let ca = SigningCa::create("cluster", NOW, 2 * YEAR).unwrap();
         let key = PrivateKey::generate().unwrap();
         let begin = Timestamp(NOW.0 - 86_400_000);
-        assert_eq!((authority.certificate.not_before, authority.certificate.not_after), (begin, begin.after(2 * YEAR)));
+        assert_eq!((ca.certificate.not_before, ca.certificate.not_after), (begin, begin.after(2 * YEAR)));
         for (life, end) in [(YEAR, NOW.after(YEAR)), (9 * YEAR, begin.after(2 * YEAR))] {
-            let leaf = signed(&authority, &key, life).unwrap();
+            let leaf = signed(&ca, &key, life).unwrap();
             assert_eq!((leaf.not_before, leaf.not_after), (begin, end));
         }
-        let over = SigningAuthority::create("cluster", NOW, DAY / 2).unwrap();
+        let over = SigningCa::create("cluster", NOW, DAY / 2).unwrap();
         assert!(signed(&over, &key, YEAR).unwrap_err().cause().contains("expired"));
     }
 
     #[test]
     fn serial_numbers_differ() {
-        let authority = SigningAuthority::create("cluster", NOW, YEAR).unwrap();
+        let ca = SigningCa::create("cluster", NOW, YEAR).unwrap();
         let key = PrivateKey::generate().unwrap();
-        assert_ne!(signed(&authority, &key, DAY).unwrap(), signed(&authority, &key, DAY).unwrap());
+        assert_ne!(signed(&ca, &key, DAY).unwrap(), signed(&ca, &key, DAY).unwrap());
     }
 
     #[test]
     fn a_long_life_is_reported_with_four_digits() {
         for life in [20 * YEAR, 30 * YEAR, 9000 * YEAR] {
-            let authority = SigningAuthority::create("cluster", NOW, life).unwrap();
-            let end = authority.certificate.not_before.after(life).min(Timestamp::LAST);
-            assert_eq!(authority.certificate.not_after, end);
-            let (_, read) = x509_parser::parse_x509_certificate(&authority.certificate.der).unwrap();
+            let ca = SigningCa::create("cluster", NOW, life).unwrap();
+            let end = ca.certificate.not_before.after(life).min(Timestamp::LAST);
+            assert_eq!(ca.certificate.not_after, end);
+            let (_, read) = x509_parser::parse_x509_certificate(&ca.certificate.der).unwrap();
             assert_eq!(read.validity().not_after.timestamp().cast_unsigned(), end.0 / 1000);
         }
     }
 
     /// Names whose parts, kinds of text and order no writer of ours would choose.
     #[test]
-    fn the_issuer_is_the_authority_s_subject_byte_for_byte() {
+    fn the_issuer_is_the_ca_s_subject_byte_for_byte() {
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
@@ -220,21 +219,19 @@ mod tests {
         let key = rcgen::KeyPair::generate().unwrap();
         let certificate = X509::from_der(params.self_signed(&key).unwrap().der().to_vec()).unwrap();
         assert_eq!(certificate.subject.common_name.as_deref(), Some("Büro"));
-        let authority = SigningAuthority::new(certificate, PrivateKey::from_pem(&key.serialize_pem()).unwrap()).unwrap();
+        let ca = SigningCa::new(certificate, PrivateKey::from_pem(&key.serialize_pem()).unwrap()).unwrap();
         let key = PrivateKey::generate().unwrap();
-        let leaf = signed(&authority, &key, YEAR).unwrap();
-        assert_eq!(leaf.issuer_der, authority.certificate.subject_der);
-        assert_eq!(check(&wanted_certificate(), &[leaf], &key, &[authority.certificate], NOW), Ok(()));
+        let leaf = signed(&ca, &key, YEAR).unwrap();
+        assert_eq!(leaf.issuer_der, ca.certificate.subject_der);
+        assert_eq!(check(&wanted_certificate(), &[leaf], &key, &[ca.certificate], NOW), Ok(()));
     }
 
     #[test]
-    fn certificate_and_key_of_different_authorities_are_refused() {
-        let (one, other) = (SigningAuthority::create("a", NOW, YEAR).unwrap(), SigningAuthority::create("a", NOW, YEAR).unwrap());
+    fn certificate_and_key_of_different_cas_are_refused() {
+        let (one, other) = (SigningCa::create("a", NOW, YEAR).unwrap(), SigningCa::create("a", NOW, YEAR).unwrap());
         let leaf = signed(&one, &other.key, YEAR).unwrap();
-        assert!(SigningAuthority::new(one.certificate.clone(), one.key).is_ok());
-        assert!(
-            SigningAuthority::new(one.certificate, other.key.clone()).unwrap_err().cause().contains("does not belong to the CA")
-        );
-        assert!(SigningAuthority::new(leaf, other.key).unwrap_err().cause().contains("CA:TRUE"));
+        assert!(SigningCa::new(one.certificate.clone(), one.key).is_ok());
+        assert!(SigningCa::new(one.certificate, other.key.clone()).unwrap_err().cause().contains("does not belong to the CA"));
+        assert!(SigningCa::new(leaf, other.key).unwrap_err().cause().contains("CA:TRUE"));
     }
 }
