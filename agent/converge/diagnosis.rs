@@ -33,9 +33,9 @@ const WRITTEN_PATHS: [&str; 7] =
 /// With less than this a file system is full for whoever writes more than a few lines: some of it is kept for root.
 const FULL_BELOW: u64 = 1024 * 1024;
 
-/// What a kubelet that cannot run says of the node, without capitals, what that means, and what mends it (pkg/kubelet/cm and
-/// cmd/kubelet/app of Kubernetes 1.20; the words are those of 1.5 to 1.34).
-const KNOWN_LINES: [(&str, &str, &str); 2] = [
+/// What a program that cannot run says of the node, without capitals, what that means, and what mends it: the kubelet (pkg/kubelet/cm and
+/// cmd/kubelet/app of Kubernetes 1.20; the words are those of 1.5 to 1.34), and etcd (raft/log.go of 3.1 to 3.5).
+const KNOWN_LINES: [(&str, &str, &str); 3] = [
     (
         "mountpoint for cpu not found",
         "the cgroup controller cpu is not mounted",
@@ -46,6 +46,12 @@ const KNOWN_LINES: [(&str, &str, &str); 2] = [
         "running with swap on is not supported",
         "swap is on",
         "`swapoff -a`, and take what `swapon --show` lists out of /etc/fstab and the image. systemd restarts the unit by itself.",
+    ),
+    (
+        "was the raft log corrupted, truncated, or lost",
+        "its data is older than what it has confirmed to its cluster, as on a disk that was put back to an earlier state",
+        "If the other members have a quorum, have this one replaced by an empty one, which gets its data from them: `systemctl stop etcd`, then \
+         `mv /var/lib/etcd/default.etcd/member /var/lib/etcd/default.etcd/member.old`.",
     ),
 ];
 
@@ -275,6 +281,12 @@ mod tests {
             ("failed to run Kubelet: mountpoint for cpu not found", Some("the cgroup controller cpu is not mounted")),
             ("failed to run Kubelet: Running with swap on is not supported, please disable swap!", Some("swap is on")),
             ("failed to run Kubelet: mountpoint for cpu found", None),
+            (
+                "panic: tocommit(2063) is out of range [lastIndex(1977)]. Was the raft log corrupted, truncated, or lost?",
+                Some(
+                    "its data is older than what it has confirmed to its cluster, as on a disk that was put back to an earlier state",
+                ),
+            ),
         ] {
             let found = known_line(&["starting".to_owned(), line.to_owned()]);
             assert_eq!(found.map(|(_, fact, _)| *fact), fact, "{line}");
