@@ -47,7 +47,7 @@ impl Agent {
     /// list, and the node beside those that come after it.
     pub(super) fn decide(&mut self) -> Result<()> {
         // First of all what has to end: that needs no room on the disk, and may make some.
-        self.supervise_hook();
+        self.supervise_job();
         self.ledger.store_missing_signals();
         // Signals go out even where nothing new can be begun, e.g. on a full disk.
         let recorded = self.record_ends();
@@ -91,7 +91,7 @@ impl Agent {
                 continue;
             }
             if work != Work::Node {
-                busy = self.hook.id().is_some() || !self.start_or_give_up(&deployment, work, state)?;
+                busy = self.job_task.id().is_some() || !self.start_or_give_up(&deployment, work, state)?;
                 ended += usize::from(!busy);
             } else if self.may_begin_node() && (!busy || self.plan_of(&deployment).is_err()) {
                 self.start_node(deployment, state)?;
@@ -280,23 +280,23 @@ impl Agent {
     /// Starts a script or hook, or gives it up where there has been no room on the disk for that for long. `true` if the next one may be
     /// looked at.
     fn start_or_give_up(&mut self, deployment: &Deployment, work: Work, state: Option<DeploymentState>) -> Result<bool> {
-        let failed = match self.start_hook(deployment, work, state) {
+        let failed = match self.start_job(deployment, work, state) {
             Err(error) if state != Some(DeploymentState::Running) => error,
             done => {
-                if self.hook.id().is_some() {
-                    self.hook.has_room();
+                if self.job_task.id().is_some() {
+                    self.job_task.has_room();
                 }
                 return done;
             }
         };
         let seen = self.ledger.journal.get(&deployment.id).map(|record| record.seen);
-        if !self.hook.waited_for_room(&deployment.id, seen, &failed, &self.host.clock) {
+        if !self.job_task.waited_for_room(&deployment.id, seen, &failed, &self.host.clock) {
             return Err(failed);
         }
         self.give_up(deployment, &failed).map(|()| true)
     }
 
-    fn start_hook(&mut self, deployment: &Deployment, work: Work, state: Option<DeploymentState>) -> Result<bool> {
+    fn start_job(&mut self, deployment: &Deployment, work: Work, state: Option<DeploymentState>) -> Result<bool> {
         // Those behind it keep their turn.
         if !self.may_begin(deployment, state)? {
             return Ok(false);
@@ -329,8 +329,8 @@ impl Agent {
         self.programs.prepare(&key, &job)?;
         let event = if state == Some(DeploymentState::Running) {
             // One that has ended is taken up again as long as that cannot be recorded.
-            if !self.hook.is_news(&deployment.id) {
-                self.hook.run(deployment.id.clone(), key);
+            if !self.job_task.is_news(&deployment.id) {
+                self.job_task.run(deployment.id.clone(), key);
                 return Ok(false);
             }
             Event::new(Code::DeploymentReattached, format!("deployment {} is resumed", deployment.name))
@@ -339,22 +339,22 @@ impl Agent {
             Event::new(Code::DeploymentStarted, format!("deployment {} ({}) starts", deployment.name, deployment.group))
         };
         self.host.report.emit(event.phase(Phase::Deploy).deployment(&deployment.id, &deployment.name).foreign_unit(unit));
-        self.hook.run(deployment.id.clone(), key);
+        self.job_task.run(deployment.id.clone(), key);
         Ok(false)
     }
 
     /// Whether a deployment runs: what is wrong with its entry comes too late, its own end counts. One that outlived the agent is
     /// taken up.
     fn is_running(&mut self, id: &str) -> Result<bool> {
-        if self.hook.id() == Some(id) || self.node_task.bring_up.about().is_some_and(|one| one == id) {
+        if self.job_task.id() == Some(id) || self.node_task.bring_up.about().is_some_and(|one| one == id) {
             return Ok(true);
         }
         let job =
             self.ledger.journal.get(id).filter(|record| record.state == DeploymentState::Running).map(DeploymentRecord::job);
         let Some(job) = job else { return Ok(false) };
         let has_begun = self.programs.has_begun(&job)?;
-        if has_begun && self.hook.id().is_none() {
-            self.hook.run(id.to_owned(), job);
+        if has_begun && self.job_task.id().is_none() {
+            self.job_task.run(id.to_owned(), job);
         }
         Ok(has_begun)
     }

@@ -1,7 +1,7 @@
 //! The agent: what it consists of. `run.rs` is its loop, one thread that does several things at once:
 //!
 //! * the sources are polled (`collect`),
-//! * one script or hook runs, in the order of the list (`hook.rs`),
+//! * one script or hook runs, in the order of the list (`job.rs`),
 //! * the node is brought up or compared with its parameters, its pod routes and components are watched (`node_task.rs`),
 //! * the node's conditions in Kubernetes are written (`node_conditions.rs`),
 //! * signals are sent (`signal`).
@@ -18,7 +18,7 @@ mod disk;
 pub(crate) mod ending;
 mod etcd_snapshots;
 mod failure_pause;
-mod hook;
+mod job;
 mod ledger;
 mod node_conditions;
 mod node_task;
@@ -37,7 +37,7 @@ use std::sync::Arc;
 use self::disk::{Disk, RetainedData};
 use self::etcd_snapshots::EtcdSnapshots;
 use self::failure_pause::FailurePause;
-use self::hook::HookTask;
+use self::job::JobTask;
 use self::ledger::Ledger;
 use self::node_conditions::NodeConditions;
 use self::node_task::NodeTask;
@@ -84,7 +84,7 @@ pub(super) struct Agent {
     pub(super) ledger: Ledger,
     /// What is still to be done of the list in force.
     worklist: Worklist,
-    pub(super) hook: HookTask,
+    pub(super) job_task: JobTask,
     pub(super) node_task: NodeTask,
     /// How far bringing the node up is.
     pub(super) progress: Progress,
@@ -135,7 +135,7 @@ impl Agent {
             collector,
             ledger,
             worklist: Worklist::new(),
-            hook: HookTask::new(Rc::clone(&programs)),
+            job_task: JobTask::new(Rc::clone(&programs)),
             node_task: NodeTask::new(node, conditions, snapshots, clock),
             programs,
             progress,
@@ -176,7 +176,7 @@ impl Agent {
 
     /// The deployment whose script or hook runs now.
     pub(super) fn running(&self) -> Option<&DeploymentRecord> {
-        self.hook.id().and_then(|id| self.ledger.journal.get(id))
+        self.job_task.id().and_then(|id| self.ledger.journal.get(id))
     }
 }
 

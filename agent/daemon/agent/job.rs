@@ -24,7 +24,7 @@ const FAILED_START_LIMIT: u32 = 5;
 const SPACE_LIMIT: Duration = Duration::from_mins(50);
 
 /// One script or hook at a time.
-pub(in crate::daemon) struct HookTask {
+pub(in crate::daemon) struct JobTask {
     programs: Rc<Programs>,
     /// By the deployment's id.
     task: BackgroundTask<String, Result<Option<JobResult>>>,
@@ -66,7 +66,7 @@ pub(super) enum GraceState {
     Over(Moment),
 }
 
-impl HookTask {
+impl JobTask {
     pub(super) fn new(programs: Rc<Programs>) -> Self {
         let (judged, grace, failed_starts) = (None, None, BTreeMap::new());
         let task = BackgroundTask::default();
@@ -214,7 +214,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let clock = Clock::manual(crate::clock::BUILT);
         let state = Arc::new(Tree::open(dir.path()).unwrap());
-        let mut task = HookTask::new(Rc::new(Programs::new(state, None, clock.clone()).unwrap()));
+        let mut task = JobTask::new(Rc::new(Programs::new(state, None, clock.clone()).unwrap()));
         let (full, other) = (Error::from(Errno::ENOSPC), Error::from(Errno::EACCES));
         // One that was recorded when it was first seen, and one that never could be.
         for seen in [Some(clock.now()), None] {
