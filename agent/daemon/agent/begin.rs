@@ -33,13 +33,13 @@ const AT_ONCE: usize = 20;
 const DOCUMENTS: &str = "/run/heat-config/metadata";
 
 /// Whether Heat hears of the result of a deployment.
-fn signals(deployment: &Deployment) -> bool {
+fn reports_to_heat(deployment: &Deployment) -> bool {
     Destination::of(&deployment.signal_target()).is_some()
 }
 
 /// Whether Heat hears of the result of a node's, or a wait condition does.
-pub(super) fn has_signals(deployment: &Deployment) -> bool {
-    signals(deployment) || kubernetes::readable_parameters(deployment).wait_handle().is_some()
+pub(super) fn reports_to_heat_or_wait_condition(deployment: &Deployment) -> bool {
+    reports_to_heat(deployment) || kubernetes::readable_parameters(deployment).wait_handle().is_some()
 }
 
 impl Agent {
@@ -196,7 +196,7 @@ impl Agent {
     /// The node's deployment in whose place this older one never will be, although Heat waits for it: that one has begun, and Heat lists
     /// both as different resources, as where a template has two by mistake. Where Heat hears nothing of it, it may still have its turn.
     fn taken_node(&self, deployment: &Deployment) -> Option<Deployment> {
-        let current = self.ledger.generations.current().filter(|_| signals(deployment))?;
+        let current = self.ledger.generations.current().filter(|_| reports_to_heat(deployment))?;
         let taken = Deployment::parse(&current.entry).ok().flatten()?;
         let is_newer = taken.id != deployment.id && taken.creation_time > deployment.creation_time;
         let resource = |id: &str| self.ledger.journal.get(id).and_then(|record| record.resource.clone());
@@ -274,7 +274,7 @@ impl Agent {
     fn may_begin(&mut self, deployment: &Deployment, state: Option<DeploymentState>) -> Result<bool> {
         let record = self.ledger.journal.get(&deployment.id).filter(|_| state == Some(DeploymentState::Running));
         let has_begun = record.map_or(Ok(false), |record| self.programs.has_begun(&record.job()))?;
-        Ok(has_begun || (self.is_up_to_date(&deployment.id) && self.ledger.has_room(deployment, signals(deployment))))
+        Ok(has_begun || (self.is_up_to_date(&deployment.id) && self.ledger.has_room(deployment, reports_to_heat(deployment))))
     }
 
     /// Starts a script or hook, or gives it up where there has been no room on the disk for that for long. `true` if the next one may be
@@ -362,7 +362,7 @@ impl Agent {
     fn start_node(&mut self, deployment: Deployment, state: Option<DeploymentState>) -> Result<()> {
         // One that was begun goes on from what Heat said last; nothing new is begun on what may be out of date.
         let may_begin = state == Some(DeploymentState::Running)
-            || (self.is_up_to_date(&deployment.id) && self.ledger.has_room(&deployment, has_signals(&deployment)));
+            || (self.is_up_to_date(&deployment.id) && self.ledger.has_room(&deployment, reports_to_heat_or_wait_condition(&deployment)));
         if !may_begin {
             return Ok(());
         }
