@@ -288,11 +288,11 @@ pub struct Outbox {
     busy: RefCell<BTreeSet<String>>,
 }
 
-/// What left the outbox, and whether all of it could be kept on disk.
-pub type Sent = (Vec<(QueuedSignal, Disposition)>, Result<()>);
+/// What left the outbox, each with the reason (delivered, refused, superseded, expired, unreadable), and whether all of that could be written to the disk.
+pub type Departures = (Vec<(QueuedSignal, Disposition)>, Result<()>);
 
 /// A signal on its way.
-pub type Sending = Pin<Box<dyn Future<Output = Sent>>>;
+pub type Sending = Pin<Box<dyn Future<Output = Departures>>>;
 
 /// One signal per place at a time.
 struct HostGuard {
@@ -610,7 +610,7 @@ impl Outbox {
 
     /// Sends the first of a place that is due, and drops what is not wanted before it: by the next one the metadata may say
     /// something newer.
-    async fn send_first(&self, queue: Vec<QueuedSignal>) -> Sent {
+    async fn send_first(&self, queue: Vec<QueuedSignal>) -> Departures {
         let mut gone = Vec::new();
         let done = self.send_first_of(queue, &mut gone).await;
         // What left the outbox has left it, whatever happened to the rest.

@@ -55,7 +55,7 @@ fn received<'outbox>(outbox: &'outbox Rc<Outbox>, view: &MetadataView) -> &'outb
 }
 
 /// One signal a place is sent, to its end.
-async fn sent(outbox: &Rc<Outbox>) -> Sent {
+async fn sent(outbox: &Rc<Outbox>) -> Departures {
     let all = futures_util::future::join_all(outbox.start()).await;
     let (gone, kept): (Vec<_>, Vec<_>) = all.into_iter().unzip();
     (gone.into_iter().flatten().collect(), kept.into_iter().collect())

@@ -362,7 +362,8 @@ impl Agent {
     fn start_node(&mut self, deployment: Deployment, state: Option<DeploymentState>) -> Result<()> {
         // One that was begun goes on from what Heat said last; nothing new is begun on what may be out of date.
         let may_begin = state == Some(DeploymentState::Running)
-            || (self.is_up_to_date(&deployment.id) && self.ledger.has_room(&deployment, reports_to_heat_or_wait_condition(&deployment)));
+            || (self.is_up_to_date(&deployment.id)
+                && self.ledger.has_room(&deployment, reports_to_heat_or_wait_condition(&deployment)));
         if !may_begin {
             return Ok(());
         }

@@ -16,7 +16,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::keepers::membership::leave;
 use crate::programs::JobResult;
 use crate::report::{Code, Event, Phase};
-use crate::signal::{Disposition, QueuedSignal, Sent};
+use crate::signal::{Departures, Disposition, QueuedSignal};
 
 impl Agent {
     pub(super) fn polled(&mut self, change: SnapshotChange) {
@@ -313,7 +313,7 @@ impl Agent {
         self.ledger.sending.extend(self.ledger.outbox.start());
     }
 
-    pub(super) fn sent(&mut self, (dispositions, kept): Sent) {
+    pub(super) fn sent(&mut self, (dispositions, kept): Departures) {
         if let Err(error) = kept {
             self.trouble.record("maintaining the outbox", &error);
         }
