@@ -471,7 +471,7 @@ impl OrderContext<'_> {
                     .rule("only a deployment in the metadata can be run")
                     .remedy("update the stack to have Heat deploy it again"));
             }
-            self.outbox.withdraw(id)?;
+            self.outbox.discard_for(id)?;
             self.programs.forget(&record.job())?;
             self.journal.rerun(id, &order)?;
             let message = format!("deployment {name} ({group}) is run again at the operator's request");
@@ -527,7 +527,7 @@ impl OrderContext<'_> {
     fn forget(&mut self, record: &DeploymentRecord) -> Result<Vec<String>> {
         let DeploymentRecord { id, name, .. } = record;
         self.refuse_running(record)?;
-        self.outbox.withdraw(id)?;
+        self.outbox.discard_for(id)?;
         self.programs.forget(&record.job())?;
         hooks::script::forget(self.root, std::slice::from_ref(id))?;
         self.journal.forget(id)?;

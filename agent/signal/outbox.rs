@@ -35,7 +35,7 @@ const LIFE: Duration = Duration::from_hours(7 * 24);
 /// How many signals may wait.
 const BOUND: usize = 500;
 /// How many signals to wait conditions are kept for deployments that Heat may ask for again.
-const WITHDRAWN: usize = 50;
+const PARKED: usize = 50;
 /// Between tries, by the number of tries so far; each is shortened to between its half and its whole.
 const PAUSES: Backoff = Backoff::new(Duration::from_secs(2), LONGEST_PAUSE);
 const LONGEST_PAUSE: Duration = Duration::from_mins(5);
@@ -92,9 +92,9 @@ pub struct QueuedSignal {
     /// When it was last sent.
     #[serde(default)]
     pub last_try: Option<Timestamp>,
-    /// Heat no longer lists its deployment; kept in case it is listed again.
-    #[serde(default)]
-    withdrawn: bool,
+    /// Parked: Heat no longer lists its deployment, and it is kept in case it is listed again.
+    #[serde(default, rename = "withdrawn")]
+    parked: bool,
     /// What an answer must cover before it is sent: that it was stored, later its last try.
     #[serde(skip)]
     since: Moment,
@@ -130,7 +130,7 @@ impl QueuedSignal {
             aged_at_ms: 0,
             bytes: 0,
             last_try: None,
-            withdrawn: false,
+            parked: false,
             since: Moment::EARLIER,
             not_before: Timestamp(0),
             pause: HoldBack::default(),
@@ -276,8 +276,8 @@ pub struct Outbox {
     clock: Clock,
     report: Report,
     entries: RefCell<BTreeMap<String, QueuedSignal>>,
-    /// Those that are kept for a deployment that may be asked for again.
-    withdrawn: RefCell<BTreeMap<String, QueuedSignal>>,
+    /// Signals of deployments that Heat no longer lists, kept in case one is listed again.
+    parked: RefCell<BTreeMap<String, QueuedSignal>>,
     /// Runs since the outbox was opened.
     watch: Stopwatch,
     /// Limits the bodies in memory: one permit per KiB.
@@ -313,7 +313,7 @@ impl Outbox {
     /// If the directory cannot be read or made.
     pub fn open(state: Arc<Tree>, sender: Sender, clock: Clock, report: Report) -> Result<Self> {
         state.create_dir(Path::new(DIRECTORY), Attributes::mode(0o700))?;
-        let (mut entries, mut withdrawn) = (BTreeMap::new(), BTreeMap::new());
+        let (mut entries, mut parked) = (BTreeMap::new(), BTreeMap::new());
         for name in state.list(Path::new(DIRECTORY))? {
             let path = Path::new(DIRECTORY).join(&name);
             if path.extension().is_none_or(|extension| extension != "json") {
@@ -323,12 +323,12 @@ impl Outbox {
                 entry.bytes = state.facts(&path)?.map_or(0, |facts| usize::try_from(facts.size).unwrap_or(usize::MAX));
                 entry.body = Value::Null;
                 entry.take_up_pause(clock.now());
-                let place = if entry.withdrawn { &mut withdrawn } else { &mut entries };
+                let place = if entry.parked { &mut parked } else { &mut entries };
                 place.insert(entry.key.clone(), entry);
             }
         }
         let watch = clock.start();
-        let (entries, withdrawn) = (RefCell::new(entries), RefCell::new(withdrawn));
+        let (entries, parked) = (RefCell::new(entries), RefCell::new(parked));
         let room = Semaphore::new(SIGNALS_IN_FLIGHT / 1024);
         Ok(Self {
             state,
@@ -336,7 +336,7 @@ impl Outbox {
             clock,
             report,
             entries,
-            withdrawn,
+            parked,
             watch,
             room,
             received: Arc::default(),
@@ -364,7 +364,7 @@ impl Outbox {
         let stored = paths.filter(|path| path.extension().is_some_and(|end| end == "json"));
         let read = |path: PathBuf| Some(QueuedSignal { body: Value::Null, ..state.read_json(&path).ok().flatten()? });
         let mut entries: Vec<QueuedSignal> = stored.filter_map(read).collect();
-        entries.retain(|entry| !entry.withdrawn);
+        entries.retain(|entry| !entry.parked);
         entries.sort_unstable_by(|one, other| (one.created, &one.key).cmp(&(other.created, &other.key)));
         Ok(entries)
     }
@@ -411,7 +411,7 @@ impl Outbox {
             let note = format!("the signal URL was made {} ago", crate::report::text::duration(age));
             self.report.emit(entry.event(Code::SignalUrlOld, note));
         }
-        self.withdrawn.borrow_mut().remove(&entry.key);
+        self.parked.borrow_mut().remove(&entry.key);
         self.entries.borrow_mut().insert(entry.key.clone(), entry);
         Ok(())
     }
@@ -430,15 +430,15 @@ impl Outbox {
             .remedy("find out why Heat accepts none: heat-node-agent status"))
     }
 
-    /// Takes back what was withdrawn of deployments that Heat asks for again, and forgets what grew too old.
+    /// Takes parked signals back of deployments that Heat asks for again, and forgets what grew too old.
     ///
     /// # Errors
     /// If a file cannot be written or removed.
     pub fn take_back(&self) -> (Vec<(QueuedSignal, Disposition)>, Result<()>) {
         let view = self.view();
-        let withdrawn: Vec<QueuedSignal> = self.withdrawn.borrow().values().cloned().collect();
+        let parked: Vec<QueuedSignal> = self.parked.borrow().values().cloned().collect();
         let (mut gone, mut done) = (Vec::new(), Ok(()));
-        for entry in withdrawn {
+        for entry in parked {
             // Those behind one that fails have their turn.
             done = done.and(self.take_back_one(entry, &view, &mut gone));
         }
@@ -454,14 +454,14 @@ impl Outbox {
     ) -> Result<()> {
         let asked = |about: &SignalSubject| view.asks_for(&about.id, about.resource.as_ref());
         if self.age(&entry) > LIFE {
-            self.withdrawn.borrow_mut().remove(&entry.key);
+            self.parked.borrow_mut().remove(&entry.key);
             return self.leave(entry, Disposition::Expired, gone);
         } else if view.listed.is_some() && view.freshness.covers(entry.since) && entry.about.as_ref().is_some_and(asked) {
             let Some(body) = self.body(&entry)? else {
-                self.withdrawn.borrow_mut().remove(&entry.key);
+                self.parked.borrow_mut().remove(&entry.key);
                 return self.leave(entry, Disposition::Unreadable, gone);
             };
-            (entry.withdrawn, entry.since) = (false, self.clock.moment());
+            (entry.parked, entry.since) = (false, self.clock.moment());
             self.store(&mut entry, body)?;
             let line = format!("the signal to {} is sent after all: Heat lists its deployment again", entry.destination.shown());
             self.report.emit(entry.event(Code::SignalQueued, line));
@@ -469,7 +469,7 @@ impl Outbox {
         } else {
             return Ok(());
         }
-        self.withdrawn.borrow_mut().remove(&entry.key);
+        self.parked.borrow_mut().remove(&entry.key);
         Ok(())
     }
 
@@ -497,20 +497,20 @@ impl Outbox {
     /// Bytes on disk of all that waits.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.entries.borrow().values().chain(self.withdrawn.borrow().values()).map(|entry| entry.bytes).sum()
+        self.entries.borrow().values().chain(self.parked.borrow().values()).map(|entry| entry.bytes).sum()
     }
 
-    /// Drops what waits about a deployment that is to run again or to be forgotten. Not while signals are on their way.
+    /// Deletes what waits or is parked for a deployment that is to run again or to be forgotten. Not while signals are on their way.
     ///
     /// # Errors
     /// If a file cannot be removed.
-    pub fn withdraw(&self, deployment: &str) -> Result<()> {
+    pub fn discard_for(&self, deployment: &str) -> Result<()> {
         let speaks_of = |entry: &QueuedSignal| entry.about.as_ref().is_some_and(|about| about.id == deployment);
-        let kept: Vec<QueuedSignal> = self.withdrawn.borrow().values().cloned().collect();
+        let kept: Vec<QueuedSignal> = self.parked.borrow().values().cloned().collect();
         for entry in self.waiting().into_iter().chain(kept).filter(speaks_of) {
             self.state.remove(&path_of(&entry.key))?;
             self.entries.borrow_mut().remove(&entry.key);
-            self.withdrawn.borrow_mut().remove(&entry.key);
+            self.parked.borrow_mut().remove(&entry.key);
         }
         Ok(())
     }
@@ -524,7 +524,7 @@ impl Outbox {
     /// Whether a signal of this key is kept for a deployment that may be asked for again.
     #[must_use]
     pub fn keeps(&self, key: &str) -> bool {
-        self.withdrawn.borrow().contains_key(key)
+        self.parked.borrow().contains_key(key)
     }
 
     /// Whether no signal waits.
@@ -807,15 +807,15 @@ impl Outbox {
             return self.state.remove(&path).map(drop);
         }
         let body = self.body(entry)?.ok_or_else(|| Error::permanent("the stored signal is gone from the disk"))?;
-        let mut kept = QueuedSignal { withdrawn: true, since: self.clock.moment(), ..entry.clone() };
+        let mut kept = QueuedSignal { parked: true, since: self.clock.moment(), ..entry.clone() };
         // In memory first: where it cannot be written, its file is still what it was.
         let stored = self.store(&mut kept, body);
-        let mut withdrawn = self.withdrawn.borrow_mut();
-        withdrawn.insert(kept.key.clone(), kept);
-        while withdrawn.len() > WITHDRAWN {
-            let Some(oldest) = withdrawn.values().min_by_key(|entry| entry.created).map(|entry| entry.key.clone()) else { break };
+        let mut parked = self.parked.borrow_mut();
+        parked.insert(kept.key.clone(), kept);
+        while parked.len() > PARKED {
+            let Some(oldest) = parked.values().min_by_key(|entry| entry.created).map(|entry| entry.key.clone()) else { break };
             self.state.remove(&path_of(&oldest))?;
-            withdrawn.remove(&oldest);
+            parked.remove(&oldest);
         }
         stored
     }

@@ -176,7 +176,7 @@ fn a_wait_conditions_signal_is_kept_for_a_deployment_that_comes_back() {
     let keys: Vec<_> = second.waiting().iter().map(|entry| entry.key.clone()).collect();
     assert_eq!((keys, second.needs_answer().is_some()), (vec!["wait".to_owned()], true), "not on that same answer");
     second.leave(second.waiting().remove(0), Disposition::Superseded, &mut gone).unwrap();
-    second.withdraw("a").unwrap();
+    second.discard_for("a").unwrap();
     received(&second, &view(&["a"], "a", &clock)).take_back().1.unwrap();
     assert!(second.is_empty() && dir.path().join(DIRECTORY).read_dir().unwrap().next().is_none());
 }
@@ -185,7 +185,7 @@ fn a_wait_conditions_signal_is_kept_for_a_deployment_that_comes_back() {
 fn of_what_is_kept_for_later_there_is_a_bound_and_an_end() {
     let (dir, clock, report) = (tempfile::tempdir().unwrap(), Clock::manual(Timestamp(10_000)), Report::kept());
     let (outbox, mut gone) = (outbox(dir.path(), &clock, &report), Vec::new());
-    for n in 0..WITHDRAWN + 3 {
+    for n in 0..PARKED + 3 {
         let mut entry = entry(&format!("{n:03}"), clock.now());
         entry.about.as_mut().unwrap().result = false;
         outbox.store(&mut entry, json!({})).unwrap();
@@ -193,11 +193,11 @@ fn of_what_is_kept_for_later_there_is_a_bound_and_an_end() {
         clock.advance(Duration::from_secs(1));
     }
     let files = || dir.path().join(DIRECTORY).read_dir().unwrap().count();
-    assert_eq!((files(), outbox.withdrawn.borrow().contains_key("deployment 002")), (WITHDRAWN, false));
+    assert_eq!((files(), outbox.parked.borrow().contains_key("deployment 002")), (PARKED, false));
     clock.advance(LIFE);
     let (expired, done) = received(&outbox, &MetadataView::default()).take_back();
     done.unwrap();
-    assert!(expired.len() == WITHDRAWN && expired.iter().all(|(_, end)| *end == Disposition::Expired), "none is said to be lost");
+    assert!(expired.len() == PARKED && expired.iter().all(|(_, end)| *end == Disposition::Expired), "none is said to be lost");
     assert_eq!(files(), 0);
 }
 
@@ -385,7 +385,7 @@ fn of_signals_that_are_asked_for_again_one_that_is_lost_holds_up_no_other() {
     let (gone, done) = received(&outbox, &view).take_back();
     done.unwrap();
     assert_eq!((gone.len(), gone[0].0.key.as_str(), &gone[0].1), (1, "deployment a", &Disposition::Unreadable));
-    assert!(outbox.has("deployment b") && !outbox.has("deployment a") && outbox.withdrawn.borrow().is_empty());
+    assert!(outbox.has("deployment b") && !outbox.has("deployment a") && outbox.parked.borrow().is_empty());
 }
 
 /// Attack: signals to 300 places, each of which answered without an end, took 128 MiB.
@@ -445,7 +445,7 @@ async fn a_file_that_is_not_the_signal_of_its_name_is_not_sent() {
             "{gone:?}"
         );
         assert!(!outbox.has(&other.key) && tree.facts(&path_of(&other.key)).unwrap().is_none());
-        outbox.withdraw("a").unwrap();
+        outbox.discard_for("a").unwrap();
     }
 }
 

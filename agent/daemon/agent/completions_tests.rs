@@ -323,7 +323,7 @@ async fn a_wait_conditions_signal_that_is_gone_after_a_restart_is_noted_once() {
     let (mut agent, report) = open_in(dir.path(), GIVEN, &document).await;
     agent.ledger.store_missing_signals();
     assert_eq!(lost(&report), 0);
-    agent.ledger.outbox.withdraw(&id).unwrap();
+    agent.ledger.outbox.discard_for(&id).unwrap();
     drop(agent);
     let is_named = |agent: &Agent| {
         let notes = agent.ledger.journal.get(&id).unwrap().notes();
@@ -375,7 +375,7 @@ async fn what_heat_took_is_not_sent_again_because_it_could_not_be_recorded() {
     agent.ledger.register(&Deployment::parse(&entry).unwrap().unwrap(), None).unwrap();
     agent.ledger.end("id-late", DeploymentOutcome::default()).unwrap();
     let sent = agent.ledger.outbox.waiting().remove(0);
-    agent.ledger.outbox.withdraw("id-late").unwrap();
+    agent.ledger.outbox.discard_for("id-late").unwrap();
     // Nothing can be renamed over a directory.
     let path = Path::new("state/deployments").join(format!("{}.json", agent.ledger.journal.get("id-late").unwrap().key()));
     tree(dir.path()).remove(&path).unwrap();

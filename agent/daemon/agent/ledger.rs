@@ -279,7 +279,7 @@ impl Ledger {
 
     /// Nothing of a deployment without a record is sent. What is on its way has left the outbox already.
     pub(super) fn forget_signals(&self, id: &str) -> Result<()> {
-        if self.sending.is_empty() { self.outbox.withdraw(id) } else { Ok(()) }
+        if self.sending.is_empty() { self.outbox.discard_for(id) } else { Ok(()) }
     }
 
     /// Records that Heat asks for a deployment no more before it ended, and from where it goes on if Heat does again: a script
