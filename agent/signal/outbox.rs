@@ -685,7 +685,7 @@ impl Outbox {
     async fn send(&self, entry: &QueuedSignal, body: &Value) -> (SignalResponse, DeliveryMethod) {
         let own = self.view().own.clone();
         let (received, asked, clock) = (Arc::clone(&self.received), entry.clone(), self.clock.clone());
-        let gate: SendGuard = Arc::new(move || {
+        let guard: SendGuard = Arc::new(move || {
             let heat_demand = Self::heat_demand(&asked, &received.lock().unwrap_or_else(PoisonError::into_inner), &clock);
             let why = match heat_demand {
                 HeatDemand::Asked => return Ok(()),
@@ -698,7 +698,7 @@ impl Outbox {
             };
             Err(Error::transient(why))
         });
-        self.sender.send(&entry.destination, body, &own, Some(gate)).await
+        self.sender.send(&entry.destination, body, &own, Some(guard)).await
     }
 
     /// How long the agent has had it, running.
