@@ -284,7 +284,7 @@ fn wanted(volume: &Volume, evidence: &Evidence) -> SurveyTarget {
 
 /// Whether data of no known kind may be formatted over.
 fn accepts_unknown_data(volume: &Volume, evidence: &Evidence) -> bool {
-    volume.format == FormatPolicy::IfNoSignature && !was_made(evidence)
+    volume.format == FormatPolicy::IfNoSignature && !was_formatted_or_used(evidence)
 }
 
 /// A disk without a signature of its own: is there anything on it?
@@ -318,7 +318,7 @@ fn by_survey(volume: &Volume, evidence: &Evidence, survey: &Survey, device: &str
     if accepts_unknown_data(volume, evidence) {
         return FormatDecision::Format { force: false };
     }
-    if was_made(evidence) {
+    if was_formatted_or_used(evidence) {
         return refuse(
             format!("{data}, but this agent created or used a file system there"),
             "a volume that is not blank is formatted at most once, whatever the parameters say",
@@ -336,8 +336,9 @@ fn by_survey(volume: &Volume, evidence: &Evidence, survey: &Survey, device: &str
     )
 }
 
-/// Whether the disk was in use here before, so that whatever allowed to format noise was used up then.
-fn was_made(evidence: &Evidence) -> bool {
+/// Whether this agent has already formatted the disk for the volume, or used it as such. A permission to format over unknown data
+/// (`if-no-signature`) is then used up: it holds for one mkfs.
+fn was_formatted_or_used(evidence: &Evidence) -> bool {
     evidence.record.as_ref().is_some_and(|record| record.state != VolumeState::Formatting)
 }
 
