@@ -21,7 +21,7 @@ use crate::kubernetes::versions::{Availability, Component, admission_plugin};
 
 pub(in crate::kubernetes) const UNIT: &str = "kube-apiserver.service";
 /// Its environment file.
-pub const SETTINGS: &str = "/etc/kubernetes/apiserver";
+pub const ENVIRONMENT_FILE: &str = "/etc/kubernetes/apiserver";
 /// Its own key, which verified tokens where the parameters gave none, before the node made one for them.
 pub const SERVER_KEY: &str = SERVER.key;
 /// The private key that the node made for service accounts' tokens, or that the parameters gave as text.
@@ -71,7 +71,7 @@ pub(in crate::kubernetes) fn part(spec: &NodeSpec, cluster: &ClusterSpec, facts:
     // What is wrong with the options was said when the parameters were read.
     drop(flags.add_user_options(&cluster.options.api_server));
     let keystone = has_keystone(cluster);
-    let mut daemon = Daemon::new(UNIT, "kube-apiserver", SETTINGS);
+    let mut daemon = Daemon::new(UNIT, "kube-apiserver", ENVIRONMENT_FILE);
     daemon.take(&flags, cluster, VARIABLES, "KUBE_API_ARGS");
     daemon.after = vec!["network-online.target", "etcd.service"];
     daemon.unit_lines.push_str("Wants=network-online.target\n");
