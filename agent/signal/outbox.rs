@@ -281,7 +281,7 @@ pub struct Outbox {
     /// Runs since the outbox was opened.
     watch: Stopwatch,
     /// Limits the bodies in memory: one permit per KiB.
-    room: Semaphore,
+    memory: Semaphore,
     /// What Heat was heard to say last. Each request of a signal asks again before it leaves.
     received: Arc<Mutex<MetadataView>>,
     /// Where a signal is on its way to.
@@ -329,7 +329,7 @@ impl Outbox {
         }
         let watch = clock.start();
         let (entries, parked) = (RefCell::new(entries), RefCell::new(parked));
-        let room = Semaphore::new(SIGNALS_IN_FLIGHT / 1024);
+        let memory = Semaphore::new(SIGNALS_IN_FLIGHT / 1024);
         Ok(Self {
             state,
             sender,
@@ -338,7 +338,7 @@ impl Outbox {
             entries,
             parked,
             watch,
-            room,
+            memory,
             received: Arc::default(),
             busy: RefCell::default(),
         })
@@ -397,7 +397,7 @@ impl Outbox {
             return Ok(());
         }
         let body = entry.body.take();
-        self.check_room(1, body.to_string().len())?;
+        self.check_space(1, body.to_string().len())?;
         entry.aged_at_ms = self.watch.millis();
         entry.since = self.clock.moment();
         if is_stored {
@@ -420,7 +420,7 @@ impl Outbox {
     ///
     /// # Errors
     /// If they cannot.
-    pub fn check_room(&self, count: usize, size: usize) -> Result<()> {
+    pub fn check_space(&self, count: usize, size: usize) -> Result<()> {
         let (waiting, used) = (self.entries.borrow().len(), self.bytes());
         if waiting + count <= BOUND && used + size <= OUTBOX_DISK {
             return Ok(());
@@ -628,7 +628,7 @@ impl Outbox {
                 NextAction::Send if !gone.is_empty() => return Ok(()),
                 NextAction::Send => {
                     // As many at a time as they and their answers have room in memory. It is never closed.
-                    let _room = self.room.acquire_many(kib(&entry)).await.map_err(Error::transient)?;
+                    let _permit = self.memory.acquire_many(kib(&entry)).await.map_err(Error::transient)?;
                     // What was heard may be too old by now.
                     if self.next_action(&entry, &self.view()) != NextAction::Send {
                         return Ok(());

@@ -776,7 +776,7 @@ fn bodies_are_on_disk_alone_and_bounded_in_sum() {
     let large = |id: usize| QueuedSignal { body: json!({"x": "y".repeat(900_000)}), ..entry(&format!("d{id:02}"), clock.now()) };
     let taken = (0..100).take_while(|id| first.put(large(*id)).is_ok()).count();
     assert!((50..56).contains(&taken) && first.bytes() <= OUTBOX_DISK, "{taken}");
-    assert!(first.check_room(1, 900_000).is_err() && first.check_room(1, 9).is_ok() && first.check_room(BOUND, 9).is_err());
+    assert!(first.check_space(1, 900_000).is_err() && first.check_space(1, 9).is_ok() && first.check_space(BOUND, 9).is_err());
     let second = outbox(dir.path(), &clock, &report);
     assert_eq!(second.bytes(), first.bytes());
     for outbox in [&first, &second] {

@@ -236,8 +236,8 @@ pub fn percent(hundredths: u32) -> String {
 /// What is wrong with a pool that is nearly full.
 #[must_use]
 pub fn shortage(fill: &PoolUsage, volume: &Volume) -> Option<Error> {
-    let room = [("data", fill.data, fill.size), ("metadata", fill.metadata, fill.metadata_size)];
-    let short = room.into_iter().filter(|(_, used, _)| *used >= NEARLY_FULL);
+    let space = [("data", fill.data, fill.size), ("metadata", fill.metadata, fill.metadata_size)];
+    let short = space.into_iter().filter(|(_, used, _)| *used >= NEARLY_FULL);
     let parts: Vec<String> =
         short.map(|(what, used, size)| format!("{} % of the {} MiB for {what}", percent(used), size / MIB)).collect();
     if parts.is_empty() {

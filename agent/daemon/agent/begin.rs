@@ -274,7 +274,7 @@ impl Agent {
     fn may_begin(&mut self, deployment: &Deployment, state: Option<DeploymentState>) -> Result<bool> {
         let record = self.ledger.journal.get(&deployment.id).filter(|_| state == Some(DeploymentState::Running));
         let has_begun = record.map_or(Ok(false), |record| self.programs.has_begun(&record.job()))?;
-        Ok(has_begun || (self.is_up_to_date(&deployment.id) && self.ledger.has_room(deployment, reports_to_heat(deployment))))
+        Ok(has_begun || (self.is_up_to_date(&deployment.id) && self.ledger.has_space(deployment, reports_to_heat(deployment))))
     }
 
     /// Starts a script or hook, or gives it up where there has been no room on the disk for that for long. `true` if the next one may be
@@ -284,13 +284,13 @@ impl Agent {
             Err(error) if state != Some(DeploymentState::Running) => error,
             done => {
                 if self.job_task.id().is_some() {
-                    self.job_task.has_room();
+                    self.job_task.has_space();
                 }
                 return done;
             }
         };
         let seen = self.ledger.journal.get(&deployment.id).map(|record| record.seen);
-        if !self.job_task.waited_for_room(&deployment.id, seen, &failed, &self.host.clock) {
+        if !self.job_task.waited_for_space_to_record(&deployment.id, seen, &failed, &self.host.clock) {
             return Err(failed);
         }
         self.give_up(deployment, &failed).map(|()| true)
@@ -363,7 +363,7 @@ impl Agent {
         // One that was begun goes on from what Heat said last; nothing new is begun on what may be out of date.
         let may_begin = state == Some(DeploymentState::Running)
             || (self.is_up_to_date(&deployment.id)
-                && self.ledger.has_room(&deployment, reports_to_heat_or_wait_condition(&deployment)));
+                && self.ledger.has_space(&deployment, reports_to_heat_or_wait_condition(&deployment)));
         if !may_begin {
             return Ok(());
         }

@@ -354,7 +354,7 @@ async fn nothing_is_begun_whose_result_has_no_room_in_the_outbox() {
             assert_eq!((has_begun(&agent), agent.is_idle()), (false, true), "{entry}");
         }
         let silent = Deployment::parse(&silent).unwrap().unwrap();
-        assert!(agent.ledger.has_room(&silent, false) && held(&agent).is_some(), "what needs no room says nothing of it");
+        assert!(agent.ledger.has_space(&silent, false) && held(&agent).is_some(), "what needs no room says nothing of it");
         let (cause, name) = (held(&agent).unwrap(), entry["name"].as_str().unwrap());
         assert!(cause.contains(&format!("deployment {name} is not begun: ")) && cause.contains("1 signals of "), "{cause}");
     }
