@@ -1256,7 +1256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_torn_record_is_quarantined_and_logged() {
+    fn a_partially_written_record_is_quarantined_and_logged() {
         let (place, report) = (TestState::new(), Report::kept());
         place.journal(&report).register(&deployment("a")).unwrap();
         let file = Path::new("state").join(path_of("a"));

@@ -475,7 +475,7 @@ async fn a_signal_is_stored_again_with_the_body_that_was_sent() {
     assert_eq!(outbox.body(&one).unwrap(), Some(one.body.clone()));
 }
 
-/// Attack: one signal whose file was gone, or torn, held up every other one to the same host until the agent was restarted.
+/// Attack: one signal whose file was gone, or partially written, held up every other one to the same host until the agent was restarted.
 #[tokio::test]
 async fn a_signal_that_cannot_be_read_leaves_and_those_behind_it_have_their_turn() {
     for torn in [false, true] {

@@ -111,7 +111,7 @@ pub enum MarkerEvidence {
 pub enum FormatDecision {
     /// Not there yet, or not ready: look again later.
     Wait(String),
-    /// Make a file system. Forced only over the remains of our own torn mkfs.
+    /// Make a file system. Forced only over the remains of our own interrupted mkfs.
     Format {
         /// Whether mkfs may overwrite what it recognises.
         force: bool,
@@ -276,9 +276,9 @@ fn by_content(volume: &Volume, evidence: &Evidence, device: &str) -> FormatDecis
 
 /// What a survey has to look for.
 fn wanted(volume: &Volume, evidence: &Evidence) -> SurveyTarget {
-    // A record alone proves nothing, but what carries the UUID that was drawn for it is our own torn mkfs.
-    let torn = evidence.record.as_ref().filter(|record| record.state == VolumeState::Formatting);
-    let ours = torn.map(|record| mkfs::uuid_bytes(volume.content, &record.fs_uuid)).filter(|uuid| !uuid.is_empty());
+    // A record alone proves nothing, but what carries the UUID that was drawn for it is our own interrupted mkfs.
+    let interrupted = evidence.record.as_ref().filter(|record| record.state == VolumeState::Formatting);
+    let ours = interrupted.map(|record| mkfs::uuid_bytes(volume.content, &record.fs_uuid)).filter(|uuid| !uuid.is_empty());
     SurveyTarget { unknown_data: accepts_unknown_data(volume, evidence), ours }
 }
 

@@ -48,7 +48,7 @@ pub struct PhysicalVolume {
 pub enum PoolStep {
     /// Make the group.
     MakeGroup,
-    /// Take away what a torn lvcreate left.
+    /// Take away what an interrupted lvcreate left.
     Clear,
     /// Make the pool.
     MakePool,
@@ -136,7 +136,7 @@ pub fn make_group(volume: &Volume, device: &str) -> Vec<String> {
     argv
 }
 
-/// What takes away a torn pool: of the group with this UUID, whatever else has its name by then.
+/// What takes away the remains of an interrupted lvcreate: of the group with this UUID, whatever else has its name by then.
 #[must_use]
 pub fn clear(uuid: &str) -> Vec<String> {
     words("lvremove", &["--force", "--select", &format!("vg_uuid={uuid}"), GROUP])
