@@ -1,5 +1,5 @@
-//! Signals that Heat does not have yet (design.md 4, Outbox): stored before the first try, kept until
-//! Heat takes them, Heat asks for something newer, or they are too old to mean anything.
+//! Signals that Heat does not have yet (design.md 4, Outbox): stored before the first try, and kept until Heat accepts or permanently
+//! refuses them, Heat asks for something newer, their deployment is run again or forgotten, or they are too old to mean anything.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -145,9 +145,9 @@ impl QueuedSignal {
         self.not_before = clock.now().after(pause);
     }
 
-    /// Read by a later run of the agent: of the pause of a try that is left which the wall clock leaves of it, at most all of it,
-    /// whatever the clock was set to. The pause before a first try is short and begins anew.
-    fn take_up_pause(&mut self, now: Timestamp) {
+    /// Resumes the stored pause: the part that the wall clock says remains, never more than all of it. The pause before a first try is
+    /// short and begins anew.
+    fn resume_pause(&mut self, now: Timestamp) {
         if self.tries > 0 {
             let left = u64::try_from(self.not_before.since(now).as_millis()).unwrap_or(u64::MAX);
             self.pause.length_ms = self.pause.length_ms.min(left);
@@ -322,7 +322,7 @@ impl Outbox {
             if let Some(mut entry) = read_stored(&state, &path, &report)? {
                 entry.bytes = state.facts(&path)?.map_or(0, |facts| usize::try_from(facts.size).unwrap_or(usize::MAX));
                 entry.body = Value::Null;
-                entry.take_up_pause(clock.now());
+                entry.resume_pause(clock.now());
                 let place = if entry.parked { &mut parked } else { &mut entries };
                 place.insert(entry.key.clone(), entry);
             }
@@ -624,7 +624,7 @@ impl Outbox {
                 NextAction::Wait(_) | NextAction::NeedPoll => {}
                 NextAction::Superseded => self.leave(entry, Disposition::Superseded, gone)?,
                 NextAction::Expired => self.leave(entry, Disposition::Expired, gone)?,
-                // First that is recorded: who looks meanwhile finds what has left neither here nor there.
+                // What has left so far is recorded before anything else is sent: until then it is neither in the outbox nor in the records.
                 NextAction::Send if !gone.is_empty() => return Ok(()),
                 NextAction::Send => {
                     // As many at a time as they and their answers have room in memory. It is never closed.

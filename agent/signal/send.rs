@@ -111,7 +111,8 @@ impl Sender {
     /// pauses.
     ///
     /// # Errors
-    /// What was answered last; permanent where it is a refusal.
+    /// What was answered last; permanent where it is a refusal. The first one is final: whoever keeps no outbox waits for the answer and can
+    /// repeat the call, and does not wait for 15 minutes.
     pub async fn deliver(
         &self,
         destination: &Destination,

@@ -419,7 +419,9 @@ fn refuse_member(found: &str, volume: &Volume, evidence: &Evidence, device: &str
                 format!("`mount {device} /mnt && mv /mnt/{name} /mnt/{name}.before; umount /mnt`, then VOLUME_ADOPT={serial}");
             (", with an etcd member in it", aside)
         }
-        MemberEvidence::Absent | MemberEvidence::Unknown => ("; there may be an etcd member in it", inspect(volume, evidence, device)),
+        MemberEvidence::Absent | MemberEvidence::Unknown => {
+            ("; there may be an etcd member in it", inspect(volume, evidence, device))
+        }
     };
     refuse(format!("{found}{what}"), "a member of another etcd cluster is never started here", remedy)
 }
@@ -428,7 +430,10 @@ fn refuse_member(found: &str, volume: &Volume, evidence: &Evidence, device: &str
 fn inspect(volume: &Volume, evidence: &Evidence, device: &str) -> String {
     let kind = evidence.disk.signatures.first().map_or(volume.content.kind(), |one| one.kind);
     let options = mkfs::inspection_mount_options(kind).first().copied().unwrap_or_default();
-    format!("inspect it by hand: `mount -o ro,{options} {device} /mnt`; or to destroy its data: {}", erase_command(volume, device))
+    format!(
+        "inspect it by hand: `mount -o ro,{options} {device} /mnt`; or to destroy its data: {}",
+        erase_command(volume, device)
+    )
 }
 
 /// Which file systems are used.

@@ -106,7 +106,8 @@ impl Agent {
         !self.node_task.bring_up.is_busy() && self.ledger.unrecorded_ends.is_empty()
     }
 
-    /// Goes through the list anew where it is another one, or a record went back: with a long list that takes as long as a script.
+    /// Creates the list of work anew if Heat's list has changed, or a record was removed or moved back. Otherwise not: for a long list it takes
+    /// as long as a script.
     fn plan_work(&mut self) {
         let entries = self.collector.snapshot().deployments.clone().unwrap_or_default();
         let revision = self.ledger.journal.revision();
@@ -412,7 +413,8 @@ impl Agent {
             self.node_task.node.forget_rollback()?;
         }
         self.move_data_of_left_member(&plan)?;
-        // In this order: one that runs and is rejected was cut off at its end, not before it was tried again.
+        // The generation first: if the agent is stopped between the two, a running deployment with a rejected generation would look like one
+        // that had already failed, although this attempt has not been made yet.
         let generation = self.ledger.generations.begin(&plan.digest, &deployment.id, entry.clone())?;
         self.ledger.journal.start(&deployment.id, entry)?;
         self.host.report.emit(

@@ -225,8 +225,9 @@ mod tests {
             clock.advance(SPACE_LIMIT);
             assert_eq!((tries(&other), tries(&full)), (Some(false), Some(true)), "{id}");
             // Those behind it have waited as long.
-            let mut tries =
-                |error: &Error| (0..FAILED_START_LIMIT).map(|_| task.waited_for_space_to_record("next", None, error, &clock)).last();
+            let mut tries = |error: &Error| {
+                (0..FAILED_START_LIMIT).map(|_| task.waited_for_space_to_record("next", None, error, &clock)).last()
+            };
             assert_eq!(tries(&full), Some(true));
             task.has_space();
         }

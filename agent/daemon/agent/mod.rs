@@ -3,11 +3,12 @@
 //! * the sources are polled (`collect`),
 //! * one script or hook runs, in the order of the list (`job.rs`),
 //! * the node is brought up or compared with its parameters, its pod routes and components are watched (`node_task.rs`),
-//! * the node's conditions in Kubernetes are written (`node_conditions.rs`),
+//! * the node's conditions in Kubernetes are written (`node_conditions.rs`), and snapshots of its etcd taken (`etcd_snapshots.rs`),
 //! * signals are sent (`signal`).
 //!
-//! Whenever one of them moves, what came of it is taken in (`completions.rs`), and [`Agent::decide`] looks at the whole picture afresh and
-//! starts what may be started (`begin.rs`). All that must not be lost is on disk before the next step begins (`ledger.rs`).
+//! Each runs in a [`task`]. Whenever one of them makes progress, its result is taken in (`completions.rs`, with `view.rs` for what the newest
+//! metadata says of a deployment) and the operator's requests are carried out (`orders.rs`). [`Agent::decide`] then looks at the whole state
+//! afresh: it stops scripts and hooks that must end (`ending.rs`) and starts what may be started (`begin.rs`). All that must not be lost is on disk before the next step begins (`ledger.rs`).
 //!
 //! In: polls, ended hooks, the node's results, answers of Heat, orders of the operator. Out: what is started next, records, signals, the
 //! status. Never: anything that blocks the loop, or a start that is not recorded yet.

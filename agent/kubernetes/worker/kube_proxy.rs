@@ -21,7 +21,7 @@ use crate::kubernetes::versions::{Component, ConfigKind, Minor, option};
 const UNIT: &str = "kube-proxy.service";
 const CONFIGURATION: &str = "/etc/kubernetes/proxy-configuration.yaml";
 const KUBECONFIG: &str = "/etc/kubernetes/proxy.kubeconfig";
-/// In every version it says there that it lives; 10256, which says that it keeps up with the API, came with 1.7.
+/// Every version answers there that it is alive. Port 10256, where it says whether it keeps up with the API, exists from 1.7 on.
 const METRICS_PORT: u16 = 10_249;
 
 /// The first minor that takes its node's address from `--bind-address`, where it is a single one.
