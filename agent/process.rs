@@ -8,14 +8,14 @@ use tokio::runtime::{Builder, LocalOptions, LocalRuntime};
 
 use crate::error::Result;
 
-/// Options that every command understands.
+/// Options that commands share.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CommonOptions {
     /// Settings file in place of those of the system.
     pub settings: Option<PathBuf>,
     /// State directory in place of the one in the settings.
     pub state: Option<PathBuf>,
-    /// Metadata file in place of the sources.
+    /// Metadata file in place of the sources. Only `run`, `plan`, `apply`, `verify`, `metadata` and `signal` have this option.
     pub metadata: Option<PathBuf>,
 }
 
@@ -34,8 +34,8 @@ pub mod exit {
     /// Failed; for `run --once`: a deployment failed.
     pub const FAILED: ExitCode = ExitCode::FAILURE;
 
-    /// Only `plan`, `status`, `certificates`, and `--dry-run` of `repair`, `rollback` and `reset`: changes are pending,
-    /// something is degraded or near its end.
+    /// Only `plan`, `status`, `certificates`, and `--dry-run` of `repair`, `rollback`, `reset` and `etcd restore`: changes are pending,
+    /// something is degraded, a certificate is close to expiry, expired, missing or invalid, or the daemon is down.
     #[must_use]
     pub fn pending() -> ExitCode {
         ExitCode::from(2)

@@ -273,11 +273,11 @@ pub enum Command {
     },
     /// List the node's certificates: file, issuer, names, expiry and which units read them
     ///
-    /// Each is ok, NEAR END (two thirds of its validity have passed), EXPIRED, MISSING or FLAWED, with the reason and what to do.
+    /// Each is ok, EXPIRING (two thirds of its validity have passed), EXPIRED, MISSING or INVALID, with the reason and what to do.
     /// Reads the files of this machine according to the newest generation, as root; the daemon need not be running. A key is
     /// never shown, only the fingerprint of the one for service accounts, which is the same on all masters where the parameters give it.
     ///
-    /// Exits with 0 if all are OK, 2 if one is near its end, expired, flawed or missing.
+    /// Exits with 0 if all are OK, 2 if one is close to expiry, expired, missing or invalid.
     #[command(args_conflicts_with_subcommands = true)]
     Certificates {
         /// Print the list as JSON

@@ -1,6 +1,6 @@
 //! The commands: one file each.
 //!
-//! In: a command line. Out: text for a person or a program, and an exit code. Never: imported by a room below.
+//! In: a command line. Out: text for a person or a program, and an exit code. Never: imported by a module further down.
 
 pub mod apply;
 pub mod certificates;

@@ -1,4 +1,5 @@
-//! `rerun ID`, `stop ID`, `forget ID`, `certificates rotate`, `repair`, `rollback`: orders to the daemon; without one they are carried out here.
+//! `rerun ID`, `stop ID`, `forget ID`, `certificates rotate`, `repair`, `rollback`: operator requests ("orders") to the daemon. If no daemon is running, the
+//! command carries them out itself, except `repair` and `rollback`, which only the daemon can.
 
 use std::path::Path;
 use std::process::ExitCode;

@@ -74,7 +74,7 @@ mod tests {
     use super::*;
     use crate::files::{Attributes, Tree};
 
-    /// Attack: a torn cache was taken for none, and journals showed its secrets under the words that known secrets were masked.
+    /// Attack: a partially written cache was taken for none, and journals showed its secrets under the words that known secrets were masked.
     #[test]
     fn what_was_kept_and_cannot_be_read_is_not_taken_for_nothing() {
         let directory = tempfile::tempdir().unwrap();

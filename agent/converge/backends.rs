@@ -1,4 +1,4 @@
-//! What the engine asks of other rooms: volumes, certificates, the API, services, systemd.
+//! What the engine asks of other modules: volumes, certificates, the API, services, systemd.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

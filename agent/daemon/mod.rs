@@ -1,4 +1,4 @@
-//! The daemon: `run [--once]` wires the rooms together.
+//! The daemon: `run [--once]` wires the modules together.
 //!
 //! In: settings and what the sources say. Out: deployments that ran, a node as it is asked for, signals, a status document. What it
 //! does stands in `agent/`, the node's task in `node/`. Never: a way of its own to the bus, the network or a disk.

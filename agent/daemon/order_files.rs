@@ -2,7 +2,7 @@
 //! those to `stop` in that of the run directory, because what they end may have filled the disk, and runs no longer than the boot.
 //!
 //! A command writes an order and waits for its answer; whoever holds the state directory carries it out: the daemon, or
-//! without one the command itself. An order is done once or not at all, wherever it is cut off: what is meant is written
+//! without one the command itself (not `repair` and `rollback`, which only the daemon can). An order is done once or not at all, wherever it is cut off: what is meant is written
 //! into it before anything is changed (of a `stop`: where that can be written), each change can be made twice without harm, the last one says that it is done,
 //! and orders come before anything else at a start.
 
@@ -479,7 +479,7 @@ impl OrderContext<'_> {
                     .rule("only a deployment in the metadata can be run")
                     .remedy("update the stack to have Heat deploy it again"));
             }
-            self.outbox.withdraw(id)?;
+            self.outbox.discard_for(id)?;
             self.programs.forget(&record.job())?;
             self.journal.rerun(id, &order)?;
             let message = format!("deployment {name} ({group}) is run again at the operator's request");
@@ -535,7 +535,7 @@ impl OrderContext<'_> {
     fn forget(&mut self, record: &DeploymentRecord) -> Result<Vec<String>> {
         let DeploymentRecord { id, name, .. } = record;
         self.refuse_running(record)?;
-        self.outbox.withdraw(id)?;
+        self.outbox.discard_for(id)?;
         self.programs.forget(&record.job())?;
         hooks::script::forget(self.root, std::slice::from_ref(id))?;
         self.journal.forget(id)?;

@@ -37,7 +37,7 @@ pub(super) fn of(agent: &Agent) -> StatusDocument {
     let identity = identity(agent);
     let waits = snapshot.authority.is_none();
     let planned_stop =
-        agent.running().and_then(|record| agent.hook.planned_stop(record, agent.host.settings.deploy.replaced_grace));
+        agent.running().and_then(|record| agent.job_task.planned_stop(record, agent.host.settings.deploy.replaced_grace));
     StatusDocument {
         schema_version: SCHEMA_VERSION,
         agent: this_process(agent.started),

@@ -1193,15 +1193,15 @@ mod tests {
     #[test]
     fn what_the_replaced_tools_did_not_tell_heat_is_told_by_this_agent() {
         let (place, report) = (TestState::new(), Report::kept());
-        let room = " ".repeat(4096);
+        let space = " ".repeat(4096);
         let kept = r#"{"deploy_status_code": 3, "deploy_stdout": "out", "o": "output"}"#;
         for (id, unsent, result) in [
-            ("whole", room.as_str(), Some(kept)),
+            ("whole", space.as_str(), Some(kept)),
             ("of_before", "", Some(kept)),
             ("short", r#"{"deploy_status_code": 3}  "#, None),
-            ("cut_off", &room, None),
-            ("damaged", &room, Some("{\"deploy_sta")),
-            ("running", &room, None),
+            ("cut_off", &space, None),
+            ("damaged", &space, Some("{\"deploy_sta")),
+            ("running", &space, None),
         ] {
             place.write(&format!("deployed/{id}.json"), &json!({"id": id}).to_string());
             place.write(&format!("deployed/{id}.unsent"), unsent);
@@ -1256,7 +1256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_torn_record_is_quarantined_and_logged() {
+    fn a_partially_written_record_is_quarantined_and_logged() {
         let (place, report) = (TestState::new(), Report::kept());
         place.journal(&report).register(&deployment("a")).unwrap();
         let file = Path::new("state").join(path_of("a"));

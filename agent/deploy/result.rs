@@ -260,9 +260,9 @@ pub fn body(outcome: &DeploymentOutcome, declared: &[(String, bool)], limit: usi
     if json_size::size_of_value(&Value::Object(body.clone())) > limit / 2 {
         trim_outputs(&mut body, declared, limit / 2);
     }
-    let room = limit.saturating_sub(json_size::size_of_value(&Value::Object(body.clone())));
+    let space = limit.saturating_sub(json_size::size_of_value(&Value::Object(body.clone())));
     // The shorter stream is kept whole where it fits half of the room; the longer one gives way.
-    let each = json_size::share([&outcome.stdout, &outcome.stderr].map(|text| json_size::size(text)), room);
+    let each = json_size::share([&outcome.stdout, &outcome.stderr].map(|text| json_size::size(text)), space);
     body.insert("deploy_stdout".to_owned(), Value::String(json_size::cut(&outcome.stdout, each)));
     body.insert("deploy_stderr".to_owned(), Value::String(json_size::cut(&outcome.stderr, each)));
     body
@@ -353,8 +353,8 @@ fn trim_outputs(body: &mut Map<String, Value>, declared: &[(String, bool)], limi
     }
     let outputs = body.iter().filter(|(name, _)| !own(name));
     let least = outputs.clone().count() * LEAST;
-    let room = limit.saturating_sub(named.saturating_sub(least));
-    let each = json_size::share(outputs.map(|(_, value)| json_size::size_of_value(value)), room).max(LEAST);
+    let space = limit.saturating_sub(named.saturating_sub(least));
+    let each = json_size::share(outputs.map(|(_, value)| json_size::size_of_value(value)), space).max(LEAST);
     for (_, value) in body.iter_mut().filter(|(name, _)| !own(name)) {
         json_size::cut_value(value, each);
     }

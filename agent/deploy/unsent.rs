@@ -17,7 +17,7 @@ use crate::report::text::shortened;
 /// What there is to say of a deployment that was cut off.
 pub const INTERRUPTED: &str = "interrupted: 55-heat-config was ended, or the machine restarted, while it ran; what it did is unknown, and it is not run again";
 /// Bytes of the room for a status: a block of most file systems.
-const ROOM: usize = 4096;
+const SPACE: usize = 4096;
 /// Bytes of a status, or of the reason for which the rest of a result is lost: both, encoded, fit into the room.
 const SHORT: usize = 300;
 
@@ -88,7 +88,7 @@ impl Unsent {
             return Ok(None);
         }
         let begun = lock
-            .note(&" ".repeat(ROOM))
+            .note(&" ".repeat(SPACE))
             // Of an earlier run of the same deployment.
             .and_then(|()| tree.remove(&result_file(deployed)))
             .and_then(|_| tree.write(deployed, record, Attributes::mode(0o600)));
@@ -173,7 +173,7 @@ mod tests {
         put(&tree, RECORD, "{}");
         begin();
         assert!(!is_open(&tree, record).unwrap(), "a mark that it made itself goes again");
-        put(&tree, "a.unsent", &" ".repeat(ROOM));
+        put(&tree, "a.unsent", &" ".repeat(SPACE));
         put(&tree, "a.notify.json", "{\"deploy_status_code\": 3}");
         begin();
         let left = Unsent::take(&tree, record).unwrap().unwrap();

@@ -1,9 +1,9 @@
-//! What a node should look like: the contract between the pure rooms (`kubernetes`, `network`,
+//! What a node should look like: the contract between the pure modules (`kubernetes`, `network`,
 //! `storage`), which make a [`Desired`], and `converge`, which makes it true.
 //!
 //! A `Desired` is data: no clock, disk, bus or network was asked for it.
 //!
-//! In: nothing; the pure rooms fill it. Out: what each part is and what it needs first. Never: how it is made true.
+//! In: nothing; the pure modules fill it. Out: what each part is and what it needs first. Never: how it is made true.
 
 mod network;
 mod owner;

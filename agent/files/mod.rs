@@ -998,7 +998,7 @@ mod tests {
     }
 
     #[test]
-    fn a_torn_temporary_file_of_a_crash_is_in_nobodys_way() {
+    fn a_partially_written_temporary_file_of_a_crash_is_in_nobodys_way() {
         let (dir, tree) = tree();
         tree.write(Path::new(".x.hna-new"), b"half", Attributes::mode(0o600)).unwrap();
         tree.write(Path::new("x"), b"whole", Attributes::mode(0o600)).unwrap();

@@ -1,8 +1,8 @@
 //! A request that leaves only while something holds, asked as late as can be: when its connection stands.
 //!
 //! The head of a request is written to the connection together with the first piece of its body (HTTP/1.1, one `write`). So
-//! the gate is asked where the body is taken: after the name was resolved, after the connection and the handshake of TLS, and for
-//! a connection that was kept open just as for a new one. A gate that is shut ends the connection without a byte on it.
+//! the guard is asked where the body is taken: after the name was resolved, after the connection and the handshake of TLS, and for
+//! a connection that was kept open just as for a new one. A guard that refuses ends the connection without a byte on it.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -17,28 +17,28 @@ use crate::error::{Error, Result};
 pub type SendGuard = Arc<dyn Fn() -> Result<()> + Send + Sync>;
 
 /// A body in one piece, and what is asked before it is handed out.
-struct Gated {
+struct Guarded {
     body: Option<Bytes>,
-    gate: SendGuard,
+    guard: SendGuard,
 }
 
-/// A body that is taken only while the gate is open.
-pub(super) fn behind(body: Vec<u8>, gate: &SendGuard) -> reqwest::Body {
-    reqwest::Body::wrap(Gated { body: Some(body.into()), gate: Arc::clone(gate) })
+/// A body that is taken only while the guard permits it.
+pub(super) fn behind(body: Vec<u8>, guard: &SendGuard) -> reqwest::Body {
+    reqwest::Body::wrap(Guarded { body: Some(body.into()), guard: Arc::clone(guard) })
 }
 
-/// What the gate said, where it kept the request back.
+/// What the guard said, where it kept the request back.
 pub(super) fn refusal(error: &reqwest::Error) -> Option<Error> {
     failure::find::<Error>(error).cloned().map(Error::unsent)
 }
 
-impl Body for Gated {
+impl Body for Guarded {
     type Data = Bytes;
     type Error = Error;
 
     fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>>>> {
         let body = self.body.take();
-        Poll::Ready(body.map(|body| (self.gate)().map(|()| Frame::data(body))))
+        Poll::Ready(body.map(|body| (self.guard)().map(|()| Frame::data(body))))
     }
 
     fn is_end_stream(&self) -> bool {

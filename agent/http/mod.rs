@@ -82,7 +82,7 @@ pub struct Request<'a> {
     pub follow: bool,
     /// Asked right before the first byte leaves, when the connection stands, each time that it does: what the request rests on may
     /// have changed while a token, a name or a handshake was waited for. Only for a request with a body.
-    pub gate: Option<SendGuard>,
+    pub guard: Option<SendGuard>,
 }
 
 /// What a request carries that nothing may show: tokens, and the values of its URL's query, which sign it. As they are written, and as a
@@ -112,7 +112,7 @@ impl<'a> Request<'a> {
             large: None,
             insecure: false,
             follow: true,
-            gate: None,
+            guard: None,
         }
     }
 
@@ -326,8 +326,8 @@ impl Http {
                 HeaderValue::from_str(value).map_err(|_| Error::permanent(format!("header {name} has control characters")))?;
             builder = builder.header(name, value);
         }
-        builder = match (&request.body, &request.gate) {
-            (Some(body), Some(gate)) => builder.body(gate::behind(body.clone(), gate)),
+        builder = match (&request.body, &request.guard) {
+            (Some(body), Some(guard)) => builder.body(gate::behind(body.clone(), guard)),
             (Some(body), None) => builder.body(body.clone()),
             (None, _) => builder,
         };
@@ -345,7 +345,7 @@ impl Http {
             error
         };
         // No connection is made for what may not leave anyway.
-        request.gate.as_ref().map_or(Ok(()), |gate| gate()).map_err(Error::unsent)?;
+        request.guard.as_ref().map_or(Ok(()), |guard| guard()).map_err(Error::unsent)?;
         let answer = builder.send().await.map_err(describe)?;
         response::read(answer, request.body_limit, request.large, describe).await
     }

@@ -389,7 +389,7 @@ async fn a_gate_is_asked_when_the_connection_stands_and_lets_no_byte_out_when_it
         async move {
             let mut request = Request::new("POST", &url, LIMIT).json(b"{\"status\": 0}".to_vec());
             let shut = || Error::transient("Heat asks for something newer by now");
-            request.gate = Some(Arc::new(move || if is_open.load(Ordering::Relaxed) { Ok(()) } else { Err(shut()) }));
+            request.guard = Some(Arc::new(move || if is_open.load(Ordering::Relaxed) { Ok(()) } else { Err(shut()) }));
             http.request(request).await
         }
     };

@@ -85,8 +85,8 @@ impl InstanceRecord {
         state.read_json(Path::new(FILE))
     }
 
-    /// Reads the record. One that cannot be understood is quarantined and logged: that a record is torn and the disk a copy
-    /// is far less likely than a torn record alone, and a node must not lose what it knows to have run.
+    /// Reads the record. One that cannot be understood is quarantined and logged: that a record is partially written and the disk a copy
+    /// is far less likely than a partially written record alone, and a node must not lose what it knows to have run.
     ///
     /// # Errors
     /// If it can be neither read nor quarantined.
@@ -733,7 +733,7 @@ mod tests {
     }
 
     #[test]
-    fn a_torn_record_is_quarantined_and_the_state_kept() {
+    fn a_partially_written_record_is_quarantined_and_the_state_kept() {
         let (disk, report) = (Disk::new(), Report::kept());
         disk.put("state/identity.json", "{\"schema\": 1");
         assert_eq!(InstanceRecord::open(&disk.state, &report).unwrap(), None);

@@ -34,7 +34,7 @@ pub use certificates::{StandaloneKeys, TokenKey, standalone_keys};
 pub use checks::guarded_options::ImagePolicy;
 pub use checks::kernel::{MODULES, lacking};
 pub use checks::preflight::preflight;
-pub use control_plane::apiserver::{SERVER_KEY, SERVICE_ACCOUNT_KEY, SETTINGS as API_SERVER_SETTINGS};
+pub use control_plane::apiserver::{ENVIRONMENT_FILE as API_SERVER_ENVIRONMENT_FILE, SERVER_KEY, SERVICE_ACCOUNT_KEY};
 pub use parameters::mistake::Mistake;
 pub use parameters::read::Parameters;
 pub use parameters::samples::values as possible_values;

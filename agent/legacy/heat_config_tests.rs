@@ -53,7 +53,7 @@ fn inputs_are_texts_where_they_are_to_be_and_a_component_is_the_part_of_its_acti
 struct Place {
     dir: tempfile::TempDir,
     /// How many changes the disk takes.
-    room: u32,
+    space: u32,
     is_own: bool,
     polled: Polled,
     clock: Clock,
@@ -63,7 +63,7 @@ impl Place {
     fn new() -> Self {
         let place = Self {
             dir: tempfile::tempdir().unwrap(),
-            room: u32::MAX,
+            space: u32::MAX,
             is_own: true,
             polled: Polled::At(i64::MAX),
             clock: Clock::system(),
@@ -91,7 +91,7 @@ impl Place {
 
     fn tool(&self) -> Tool {
         let mut machine = Machine::new().unwrap();
-        machine.root = machine.root.full_after(self.room).unwrap();
+        machine.root = machine.root.full_after(self.space).unwrap();
         let command = vec!["/bin/sh".to_owned(), self.at("notify").display().to_string()];
         Tool {
             machine,
@@ -195,23 +195,23 @@ fn what_was_not_begun_runs() {
 fn on_a_full_disk_heat_hears_what_ran_and_the_caller_what_did_not() {
     let mut ran = 0;
     // Up to the record, to its sync, to the result's file, and beyond it.
-    for room in 0..12 {
+    for space in 0..12 {
         for answer in [0, LATER] {
-            let place = Place { room, ..Place::new() };
+            let place = Place { space, ..Place::new() };
             place.answer(answer);
             let first = place.run(3);
             if place.names().contains(&"a.json".to_owned()) {
                 ran += 1;
-                assert_eq!((first.is_ok(), place.heard().len()), (answer == 0, 1), "{room}");
+                assert_eq!((first.is_ok(), place.heard().len()), (answer == 0, 1), "{space}");
             } else {
-                assert_eq!(first.unwrap_err().kind(), ErrorKind::Transient, "{room}");
-                assert_eq!(place.heard().len(), 0, "{room}");
+                assert_eq!(first.unwrap_err().kind(), ErrorKind::Transient, "{space}");
+                assert_eq!(place.heard().len(), 0, "{space}");
             }
             place.answer(0);
-            let later = Place { room: u32::MAX, ..place };
-            assert_eq!(later.run(3), Ok(()), "{room}");
-            assert!(later.heard().iter().all(|line| line.contains("\"deploy_status_code\": 3")), "{room}: {:?}", later.heard());
-            assert!(!later.names().contains(&"a.unsent".to_owned()), "{room}");
+            let later = Place { space: u32::MAX, ..place };
+            assert_eq!(later.run(3), Ok(()), "{space}");
+            assert!(later.heard().iter().all(|line| line.contains("\"deploy_status_code\": 3")), "{space}: {:?}", later.heard());
+            assert!(!later.names().contains(&"a.unsent".to_owned()), "{space}");
         }
     }
     assert!(ran > 8, "{ran}");

@@ -130,8 +130,8 @@ fn cut(mut result: Map<String, Value>) -> Map<String, Value> {
     let others: usize =
         result.iter().filter(|(name, _)| !is_stream(name)).map(|(_, value)| json_size::size_of_value(value)).sum();
     let names: usize = result.keys().map(|name| json_size::size_of_name(name)).sum();
-    let room = BODY.saturating_sub(names);
-    for (streams, budget) in [(false, room / 2), (true, room.saturating_sub(others.min(room / 2)))] {
+    let space = BODY.saturating_sub(names);
+    for (streams, budget) in [(false, space / 2), (true, space.saturating_sub(others.min(space / 2)))] {
         let sizes =
             result.iter().filter(|(name, _)| is_stream(name) == streams).map(|(_, value)| json_size::size_of_value(value));
         let each = json_size::share(sizes, budget);

@@ -8,7 +8,7 @@ use sysinfo::{Disk, Disks, MemoryRefreshKind, RefreshKind, System};
 use crate::files::{READ_LIMIT, Tree};
 use crate::gather::Gather;
 use crate::kubernetes::versions::two_numbers;
-use crate::kubernetes::{API_SERVER_SETTINGS, MODULES, MachineFacts, SERVER_KEY, SERVICE_ACCOUNT_KEY, Tokens};
+use crate::kubernetes::{API_SERVER_ENVIRONMENT_FILE, MODULES, MachineFacts, SERVER_KEY, SERVICE_ACCOUNT_KEY, Tokens};
 use crate::network::links::ALIAS;
 use crate::network::{FIREWALL, FirewallFile, FirewallTool, Interface, POD_NETWORK, PreviousNetwork, routes};
 use crate::systemd::UNIT_DIRECTORIES;
@@ -84,7 +84,7 @@ fn made(root: &Tree) -> PreviousNetwork {
 /// By which keys service accounts' tokens are verified here, and whether the node has a key of its own for them.
 fn tokens(root: &Tree) -> Tokens {
     // Magnum's first releases write flags with `_`.
-    let settings = text(root, API_SERVER_SETTINGS).replace("service_account_key_file", VERIFIES);
+    let settings = text(root, API_SERVER_ENVIRONMENT_FILE).replace("service_account_key_file", VERIFIES);
     let verified_by = |path: &str| settings.contains(&format!("--{VERIFIES}={path}"));
     let is_present = root.facts_followed(Path::new(SERVICE_ACCOUNT_KEY)).ok().flatten().is_some();
     Tokens { verified_by_server_key: verified_by(SERVER_KEY), has_own_key: is_present || verified_by(SERVICE_ACCOUNT_KEY) }
@@ -286,7 +286,7 @@ mod tests {
             let folder = tempfile::tempdir().unwrap();
             let root = Tree::open(folder.path()).unwrap();
             root.create_dir_all(Path::new("/etc/kubernetes/certs"), Attributes::mode(0o755)).unwrap();
-            root.write(Path::new(API_SERVER_SETTINGS), settings.as_bytes(), Attributes::mode(0o644)).unwrap();
+            root.write(Path::new(API_SERVER_ENVIRONMENT_FILE), settings.as_bytes(), Attributes::mode(0o644)).unwrap();
             if with_key {
                 root.write(Path::new(own), b"", Attributes::mode(0o600)).unwrap();
             }

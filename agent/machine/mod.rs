@@ -1,4 +1,4 @@
-//! What this machine is: the one room that looks.
+//! What this machine is: the one module that looks.
 //!
 //! In: files, kernel, programs and sockets of the machine. Out: `MachineFacts`, releases of installed programs, who listens where.
 //! Never: a change of the machine, or what follows from what is seen.

@@ -34,8 +34,8 @@ pub(super) struct HeadAndTail {
 
 impl HeadAndTail {
     pub(super) fn add(&mut self, mut bytes: &[u8]) {
-        let room = HEAD.saturating_sub(self.head.len()).min(bytes.len());
-        let (first, rest) = bytes.split_at(room);
+        let space = HEAD.saturating_sub(self.head.len()).min(bytes.len());
+        let (first, rest) = bytes.split_at(space);
         self.head.extend_from_slice(first);
         bytes = rest;
         self.tail.extend(bytes);

@@ -33,7 +33,7 @@ impl Child {
     #[must_use]
     pub fn new(program: impl AsRef<Path>) -> Self {
         let program = program.as_ref().to_owned();
-        #[expect(clippy::disallowed_methods, reason = "this is a module of the room that starts programs")]
+        #[expect(clippy::disallowed_methods, reason = "this file is part of the module that starts programs")]
         let command = Command::new(&program);
         Self { program, command }
     }

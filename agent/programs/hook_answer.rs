@@ -146,8 +146,8 @@ pub fn lenient_object(text: &str) -> Result<Map<String, Value>, JsonRejection> {
     let mut left = ANSWER_MEMORY;
     for (name, text) in members {
         // A text as a whole takes no more than what it is written as.
-        let room = if text.starts_with('"') { left.max(text.len() + TEXT) } else { left };
-        let value = json::value(text.as_bytes(), room).unwrap_or_else(|_| Value::String(text.to_owned()));
+        let space = if text.starts_with('"') { left.max(text.len() + TEXT) } else { left };
+        let value = json::value(text.as_bytes(), space).unwrap_or_else(|_| Value::String(text.to_owned()));
         left = left.saturating_sub(json::weight(&value));
         outputs.insert(name, value);
     }

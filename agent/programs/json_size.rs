@@ -49,10 +49,10 @@ pub fn cut(text: &str, limit: usize) -> String {
     }
     // Where there is hardly room for the note the end says most.
     let note = if limit > 4 * size(NOTE) { NOTE } else { "" };
-    let room = limit.saturating_sub(size(note));
-    let head = if note.is_empty() { 0 } else { room / 4 };
+    let space = limit.saturating_sub(size(note));
+    let head = if note.is_empty() { 0 } else { space / 4 };
     let (beginning, taken) = leading(text.chars(), head);
-    let (end, _) = leading(text.chars().rev(), room - taken);
+    let (end, _) = leading(text.chars().rev(), space - taken);
     let (beginning, end) = (text.get(..beginning), text.len().checked_sub(end).and_then(|at| text.get(at..)));
     format!("{}{note}{}", beginning.unwrap_or_default(), end.unwrap_or_default())
 }
@@ -68,11 +68,11 @@ pub fn cut_value(value: &mut Value, limit: usize) {
     }
 }
 
-/// How many bytes of text the first characters are that fit `room`, and what they take of it.
-fn leading(chars: impl Iterator<Item = char>, room: usize) -> (usize, usize) {
+/// How many bytes of text the first characters are that fit `space`, and what they take of it.
+fn leading(chars: impl Iterator<Item = char>, space: usize) -> (usize, usize) {
     let (mut bytes, mut taken) = (0, 0);
     for c in chars {
-        if taken + size_of_char(c) > room {
+        if taken + size_of_char(c) > space {
             break;
         }
         bytes += c.len_utf8();

@@ -7,7 +7,8 @@
 //! nothing of it is in a unit property. Where no systemd runs, the same command is a child in its own
 //! process group.
 //!
-//! Never: a job run twice. The marker `started` is made by exactly one runner (O_EXCL).
+//! Never: a deployment's job run twice. The marker `started` is made by exactly one runner (O_EXCL). The agent's own jobs (version
+//! questions, `etcdctl`) may be repeated, by [`Programs::run_anew`], which forgets the earlier one first.
 
 mod capture;
 pub mod child;

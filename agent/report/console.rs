@@ -17,9 +17,9 @@ use super::text::{escaped, shortened};
 /// The console must neither become our controlling terminal nor make us wait.
 const NO_TERMINAL: i32 = OFlag::O_NOCTTY.bits() | OFlag::O_NONBLOCK.bits();
 /// The room for what a line says.
-const ROOM: usize = 400;
+const SPACE: usize = 400;
 /// The room for why something failed: the unit's own last lines, which may name it, are at its end.
-const ROOM_OF_FAILURE: usize = 1000;
+const SPACE_OF_FAILURE: usize = 1000;
 /// Milliseconds that a console may take before it has room again: at 115200 baud the longest line takes a tenth of a second.
 const PATIENCE: u16 = 250;
 /// How often it may make room for a piece of one line.
@@ -176,11 +176,11 @@ fn text(event: &Event, phase: Phase, state: &str) -> String {
             line.push_str(&format!(" {key}={}", escaped(value)));
         }
     }
-    let room = if entry.priority == Priority::Error { ROOM_OF_FAILURE } else { ROOM };
-    line.push_str(&format!(" msg=\"{}\"", shortened(&quoted(why), room)));
+    let space = if entry.priority == Priority::Error { SPACE_OF_FAILURE } else { SPACE };
+    line.push_str(&format!(" msg=\"{}\"", shortened(&quoted(why), space)));
     let remedy = event.remedy_in_words();
     if state != "ok" && !remedy.is_empty() && !why.contains(&*remedy) {
-        line.push_str(&format!(" remedy=\"{}\"", shortened(&quoted(&remedy), ROOM_OF_FAILURE)));
+        line.push_str(&format!(" remedy=\"{}\"", shortened(&quoted(&remedy), SPACE_OF_FAILURE)));
     }
     line + "\r\n"
 }
@@ -253,7 +253,7 @@ fn write(device: &mut File, mut line: &[u8], patience: u16) {
         match device.write(line) {
             Ok(count @ 1..) => line = line.get(count..).unwrap_or_default(),
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) if error.kind() == ErrorKind::WouldBlock && has_room(device, patience) => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock && has_space(device, patience) => {}
             _ => return,
         }
         if line.is_empty() {
@@ -262,7 +262,7 @@ fn write(device: &mut File, mut line: &[u8], patience: u16) {
     }
 }
 
-fn has_room(device: &File, patience: u16) -> bool {
+fn has_space(device: &File, patience: u16) -> bool {
     poll(&mut [PollFd::new(device.as_fd(), PollFlags::POLLOUT)], PollTimeout::from(patience)).is_ok_and(|count| count > 0)
 }
 

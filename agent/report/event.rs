@@ -1,4 +1,4 @@
-//! A typed event: what a room says; how it looks is [`super`]'s business.
+//! A typed event: what a module reports; how it looks is [`super`]'s business.
 
 use std::borrow::Cow;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What people see. Rooms emit typed [`Event`]s; this room alone formats them: journal fields,
+//! What people see. Modules emit typed [`Event`]s; this module alone formats them: journal fields,
 //! console lines, the status file, systemd's STATUS=.
 //!
 //! In: events. Out: journal, console, status.json. Never: a wait for a reader; a bounded queue lies
@@ -40,7 +40,7 @@ pub use journal::{TRACES, trace_libraries};
 use known_secrets::Hidden;
 use text::shortened;
 
-/// The handle by which every room reports what happened. Cheap to clone.
+/// The handle by which every module reports what happened. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Report(Arc<Shared>);
 

@@ -190,9 +190,9 @@ impl FailureReason {
         if over > 0 {
             let causes = short.why();
             short.rollback = None;
-            let room = causes.chars().count().saturating_sub(over);
+            let space = causes.chars().count().saturating_sub(over);
             // One that leaves no room for its cause is itself too long.
-            if room < limit / 4 {
+            if space < limit / 4 {
                 short.remedy = short.remedy.map(|remedy| remedy.with_text(shortened(&remedy, limit / 2)));
             }
             let rest = length(&Self { causes: Vec::new(), ..short.clone() });

@@ -63,9 +63,9 @@ fn span(millis: u64) -> String {
 }
 
 /// Where a moment lies on an axis of so many places.
-fn place(millis: u64, total: u64, room: usize) -> usize {
-    let room = u64::try_from(room).unwrap_or_default();
-    let at = u128::from(millis) * u128::from(room) / u128::from(total.max(1));
+fn place(millis: u64, total: u64, space: usize) -> usize {
+    let space = u64::try_from(space).unwrap_or_default();
+    let at = u128::from(millis) * u128::from(space) / u128::from(total.max(1));
     usize::try_from(at).unwrap_or_default()
 }
 
@@ -101,15 +101,15 @@ pub fn page(title: &str, step_timings: &[StepTiming], width: usize) -> String {
     let is_wide = width >= NARROW;
     let details = longest(&|timing| words(timing, is_wide).chars().count()).min(width / 3);
     // Beside the bars: marker, name, seven columns of time, words, and what lies between them.
-    let room = width.saturating_sub(2 + names + 1 + 1 + 7 + 2 + details);
-    let mut out = format!("{}\n{:names$}   {}\n", escaped(title), "", axis(total, room));
+    let space = width.saturating_sub(2 + names + 1 + 1 + 7 + 2 + details);
+    let mut out = format!("{}\n{:names$}   {}\n", escaped(title), "", axis(total, space));
     for (at, timing) in step_timings.iter().enumerate() {
         let (marker, ink) = if path.contains(&at) { ('#', "#") } else { (' ', "=") };
-        let (from, to) = bar(timing, total, room);
+        let (from, to) = bar(timing, total, space);
         let bar = format!("{}{}", " ".repeat(from), if timing.took_ms == 0 { "|".to_owned() } else { ink.repeat(to - from) });
         let name = shortened(&escaped(&timing.step), names);
         let line = format!(
-            "{marker} {name:names$} {bar:room$} {:>7}  {}",
+            "{marker} {name:names$} {bar:space$} {:>7}  {}",
             span(timing.took_ms),
             shortened(&words(timing, is_wide), details)
         );
@@ -136,16 +136,16 @@ pub fn page(title: &str, step_timings: &[StepTiming], width: usize) -> String {
 }
 
 /// From where to where a bar goes; one place at least.
-fn bar(timing: &StepTiming, total: u64, room: usize) -> (usize, usize) {
-    let from = place(timing.began_ms, total, room).min(room.saturating_sub(1));
-    (from, place(timing.ended_ms(), total, room).clamp(from + 1, room.max(from + 1)))
+fn bar(timing: &StepTiming, total: u64, space: usize) -> (usize, usize) {
+    let from = place(timing.began_ms, total, space).min(space.saturating_sub(1));
+    (from, place(timing.ended_ms(), total, space).clamp(from + 1, space.max(from + 1)))
 }
 
-fn axis(total: u64, room: usize) -> String {
+fn axis(total: u64, space: usize) -> String {
     let mut line = String::new();
     for at in ticks(total) {
-        let (column, label) = (place(at, total, room), tick_label(at));
-        if line.is_empty() || (line.len() < column && column + label.len() <= room + 8) {
+        let (column, label) = (place(at, total, space), tick_label(at));
+        if line.is_empty() || (line.len() < column && column + label.len() <= space + 8) {
             line.push_str(&" ".repeat(column - line.len()));
             line.push_str(&label);
         }
@@ -156,7 +156,7 @@ fn axis(total: u64, room: usize) -> String {
 /// Sizes of the picture, in its own units.
 const WIDTH: usize = 1000;
 const LEFT: usize = 250;
-const ROOM: usize = 460;
+const SPACE: usize = 460;
 const TOP: usize = 64;
 const ROW: usize = 22;
 
@@ -181,7 +181,7 @@ pub fn svg(title: &str, step_timings: &[StepTiming]) -> String {
     label(&mut out, (10, 24), "m", title);
     let bottom = height - 32;
     for at in ticks(total) {
-        let x = LEFT + place(at, total, ROOM);
+        let x = LEFT + place(at, total, SPACE);
         out.push_str(&format!("<path class=\"l\" d=\"M{x} {TOP}V{bottom}\"/>\n"));
         label(&mut out, (x, TOP - 8), "", &tick_label(at));
     }
@@ -189,12 +189,12 @@ pub fn svg(title: &str, step_timings: &[StepTiming]) -> String {
     // Below the bars: from the end of one to the beginning of the next.
     for pair in path.windows(2) {
         let [one, next] = pair else { continue };
-        let x = step_timings.get(*next).map_or(LEFT, |timing| LEFT + bar(timing, total, ROOM).0);
+        let x = step_timings.get(*next).map_or(LEFT, |timing| LEFT + bar(timing, total, SPACE).0);
         out.push_str(&format!("<path class=\"h\" d=\"M{x} {}V{}\"/>\n", middle(*one), middle(*next)));
     }
     for (row, timing) in step_timings.iter().enumerate() {
         let critical = path.contains(&row);
-        let (from, to) = bar(timing, total, ROOM);
+        let (from, to) = bar(timing, total, SPACE);
         let needs: Vec<String> = timing.after.iter().map(|need| text(need)).collect();
         out.push_str(&format!(
             "<g><title>{}: began after {}, took {}; {}{}</title>\n",
@@ -210,7 +210,7 @@ pub fn svg(title: &str, step_timings: &[StepTiming]) -> String {
         let (x, y, wide) = (LEFT + from, middle(row) - high / 2, to - from);
         out.push_str(&format!("<rect class=\"{class}{failed}\" x=\"{x}\" y=\"{y}\" width=\"{wide}\" height=\"{high}\"/>\n"));
         let text = format!("{} {}", span(timing.took_ms), words(timing, true));
-        label(&mut out, (LEFT + ROOM + 10, middle(row) + 4), "", &shortened(text.trim_end(), 34));
+        label(&mut out, (LEFT + SPACE + 10, middle(row) + 4), "", &shortened(text.trim_end(), 34));
         out.push_str("</g>\n");
     }
     label(&mut out, (10, height - 12), "m", &sums);

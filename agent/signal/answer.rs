@@ -30,7 +30,8 @@ pub(super) enum SignalVerdict {
     Delivered,
     /// It may go better later, at the earliest after this time.
     Retry(Option<Duration>),
-    /// Heat refuses it: final after 3 of these over 15 minutes (design.md 4, Outbox).
+    /// Heat refuses it. In the outbox this is final after 3 of these over 15 minutes (design.md 4, Outbox). For the command `signal`, which
+    /// keeps no outbox, the first is: somebody waits for the command's answer, and can repeat it.
     Refused,
 }
 

@@ -15,5 +15,5 @@ mod send;
 pub use answer::SignalResponse;
 pub use destination::Destination;
 pub use handle::{Handle, WaitSignal, WaitStatus};
-pub use outbox::{Disposition, MetadataView, Outbox, QueuedSignal, Sending, Sent, SignalSubject};
+pub use outbox::{Departures, Disposition, MetadataView, Outbox, QueuedSignal, Sending, SignalSubject};
 pub use send::{DeliveryMethod, Sender};

@@ -1,5 +1,5 @@
-//! Signals that Heat does not have yet (design.md 4, Outbox): stored before the first try, kept until
-//! Heat takes them, Heat asks for something newer, or they are too old to mean anything.
+//! Signals that Heat does not have yet (design.md 4, Outbox): stored before the first try, and kept until Heat accepts or permanently
+//! refuses them, Heat asks for something newer, their deployment is run again or forgotten, or they are too old to mean anything.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -35,7 +35,7 @@ const LIFE: Duration = Duration::from_hours(7 * 24);
 /// How many signals may wait.
 const BOUND: usize = 500;
 /// How many signals to wait conditions are kept for deployments that Heat may ask for again.
-const WITHDRAWN: usize = 50;
+const PARKED: usize = 50;
 /// Between tries, by the number of tries so far; each is shortened to between its half and its whole.
 const PAUSES: Backoff = Backoff::new(Duration::from_secs(2), LONGEST_PAUSE);
 const LONGEST_PAUSE: Duration = Duration::from_mins(5);
@@ -92,9 +92,9 @@ pub struct QueuedSignal {
     /// When it was last sent.
     #[serde(default)]
     pub last_try: Option<Timestamp>,
-    /// Heat no longer lists its deployment; kept in case it is listed again.
-    #[serde(default)]
-    withdrawn: bool,
+    /// Parked: Heat no longer lists its deployment, and it is kept in case it is listed again.
+    #[serde(default, rename = "withdrawn")]
+    parked: bool,
     /// What an answer must cover before it is sent: that it was stored, later its last try.
     #[serde(skip)]
     since: Moment,
@@ -130,7 +130,7 @@ impl QueuedSignal {
             aged_at_ms: 0,
             bytes: 0,
             last_try: None,
-            withdrawn: false,
+            parked: false,
             since: Moment::EARLIER,
             not_before: Timestamp(0),
             pause: HoldBack::default(),
@@ -145,9 +145,9 @@ impl QueuedSignal {
         self.not_before = clock.now().after(pause);
     }
 
-    /// Read by a later run of the agent: of the pause of a try that is left which the wall clock leaves of it, at most all of it,
-    /// whatever the clock was set to. The pause before a first try is short and begins anew.
-    fn take_up_pause(&mut self, now: Timestamp) {
+    /// Resumes the stored pause: the part that the wall clock says remains, never more than all of it. The pause before a first try is
+    /// short and begins anew.
+    fn resume_pause(&mut self, now: Timestamp) {
         if self.tries > 0 {
             let left = u64::try_from(self.not_before.since(now).as_millis()).unwrap_or(u64::MAX);
             self.pause.length_ms = self.pause.length_ms.min(left);
@@ -276,23 +276,23 @@ pub struct Outbox {
     clock: Clock,
     report: Report,
     entries: RefCell<BTreeMap<String, QueuedSignal>>,
-    /// Those that are kept for a deployment that may be asked for again.
-    withdrawn: RefCell<BTreeMap<String, QueuedSignal>>,
+    /// Signals of deployments that Heat no longer lists, kept in case one is listed again.
+    parked: RefCell<BTreeMap<String, QueuedSignal>>,
     /// Runs since the outbox was opened.
     watch: Stopwatch,
     /// Limits the bodies in memory: one permit per KiB.
-    room: Semaphore,
+    memory: Semaphore,
     /// What Heat was heard to say last. Each request of a signal asks again before it leaves.
     received: Arc<Mutex<MetadataView>>,
     /// Where a signal is on its way to.
     busy: RefCell<BTreeSet<String>>,
 }
 
-/// What left the outbox, and whether all of it could be kept on disk.
-pub type Sent = (Vec<(QueuedSignal, Disposition)>, Result<()>);
+/// What left the outbox, each with the reason (delivered, refused, superseded, expired, unreadable), and whether all of that could be written to the disk.
+pub type Departures = (Vec<(QueuedSignal, Disposition)>, Result<()>);
 
 /// A signal on its way.
-pub type Sending = Pin<Box<dyn Future<Output = Sent>>>;
+pub type Sending = Pin<Box<dyn Future<Output = Departures>>>;
 
 /// One signal per place at a time.
 struct HostGuard {
@@ -313,7 +313,7 @@ impl Outbox {
     /// If the directory cannot be read or made.
     pub fn open(state: Arc<Tree>, sender: Sender, clock: Clock, report: Report) -> Result<Self> {
         state.create_dir(Path::new(DIRECTORY), Attributes::mode(0o700))?;
-        let (mut entries, mut withdrawn) = (BTreeMap::new(), BTreeMap::new());
+        let (mut entries, mut parked) = (BTreeMap::new(), BTreeMap::new());
         for name in state.list(Path::new(DIRECTORY))? {
             let path = Path::new(DIRECTORY).join(&name);
             if path.extension().is_none_or(|extension| extension != "json") {
@@ -322,23 +322,23 @@ impl Outbox {
             if let Some(mut entry) = read_stored(&state, &path, &report)? {
                 entry.bytes = state.facts(&path)?.map_or(0, |facts| usize::try_from(facts.size).unwrap_or(usize::MAX));
                 entry.body = Value::Null;
-                entry.take_up_pause(clock.now());
-                let place = if entry.withdrawn { &mut withdrawn } else { &mut entries };
+                entry.resume_pause(clock.now());
+                let place = if entry.parked { &mut parked } else { &mut entries };
                 place.insert(entry.key.clone(), entry);
             }
         }
         let watch = clock.start();
-        let (entries, withdrawn) = (RefCell::new(entries), RefCell::new(withdrawn));
-        let room = Semaphore::new(SIGNALS_IN_FLIGHT / 1024);
+        let (entries, parked) = (RefCell::new(entries), RefCell::new(parked));
+        let memory = Semaphore::new(SIGNALS_IN_FLIGHT / 1024);
         Ok(Self {
             state,
             sender,
             clock,
             report,
             entries,
-            withdrawn,
+            parked,
             watch,
-            room,
+            memory,
             received: Arc::default(),
             busy: RefCell::default(),
         })
@@ -364,7 +364,7 @@ impl Outbox {
         let stored = paths.filter(|path| path.extension().is_some_and(|end| end == "json"));
         let read = |path: PathBuf| Some(QueuedSignal { body: Value::Null, ..state.read_json(&path).ok().flatten()? });
         let mut entries: Vec<QueuedSignal> = stored.filter_map(read).collect();
-        entries.retain(|entry| !entry.withdrawn);
+        entries.retain(|entry| !entry.parked);
         entries.sort_unstable_by(|one, other| (one.created, &one.key).cmp(&(other.created, &other.key)));
         Ok(entries)
     }
@@ -397,7 +397,7 @@ impl Outbox {
             return Ok(());
         }
         let body = entry.body.take();
-        self.check_room(1, body.to_string().len())?;
+        self.check_space(1, body.to_string().len())?;
         entry.aged_at_ms = self.watch.millis();
         entry.since = self.clock.moment();
         if is_stored {
@@ -411,7 +411,7 @@ impl Outbox {
             let note = format!("the signal URL was made {} ago", crate::report::text::duration(age));
             self.report.emit(entry.event(Code::SignalUrlOld, note));
         }
-        self.withdrawn.borrow_mut().remove(&entry.key);
+        self.parked.borrow_mut().remove(&entry.key);
         self.entries.borrow_mut().insert(entry.key.clone(), entry);
         Ok(())
     }
@@ -420,7 +420,7 @@ impl Outbox {
     ///
     /// # Errors
     /// If they cannot.
-    pub fn check_room(&self, count: usize, size: usize) -> Result<()> {
+    pub fn check_space(&self, count: usize, size: usize) -> Result<()> {
         let (waiting, used) = (self.entries.borrow().len(), self.bytes());
         if waiting + count <= BOUND && used + size <= OUTBOX_DISK {
             return Ok(());
@@ -430,15 +430,15 @@ impl Outbox {
             .remedy("find out why Heat accepts none: heat-node-agent status"))
     }
 
-    /// Takes back what was withdrawn of deployments that Heat asks for again, and forgets what grew too old.
+    /// Takes parked signals back of deployments that Heat asks for again, and forgets what grew too old.
     ///
     /// # Errors
     /// If a file cannot be written or removed.
     pub fn take_back(&self) -> (Vec<(QueuedSignal, Disposition)>, Result<()>) {
         let view = self.view();
-        let withdrawn: Vec<QueuedSignal> = self.withdrawn.borrow().values().cloned().collect();
+        let parked: Vec<QueuedSignal> = self.parked.borrow().values().cloned().collect();
         let (mut gone, mut done) = (Vec::new(), Ok(()));
-        for entry in withdrawn {
+        for entry in parked {
             // Those behind one that fails have their turn.
             done = done.and(self.take_back_one(entry, &view, &mut gone));
         }
@@ -454,14 +454,14 @@ impl Outbox {
     ) -> Result<()> {
         let asked = |about: &SignalSubject| view.asks_for(&about.id, about.resource.as_ref());
         if self.age(&entry) > LIFE {
-            self.withdrawn.borrow_mut().remove(&entry.key);
+            self.parked.borrow_mut().remove(&entry.key);
             return self.leave(entry, Disposition::Expired, gone);
         } else if view.listed.is_some() && view.freshness.covers(entry.since) && entry.about.as_ref().is_some_and(asked) {
             let Some(body) = self.body(&entry)? else {
-                self.withdrawn.borrow_mut().remove(&entry.key);
+                self.parked.borrow_mut().remove(&entry.key);
                 return self.leave(entry, Disposition::Unreadable, gone);
             };
-            (entry.withdrawn, entry.since) = (false, self.clock.moment());
+            (entry.parked, entry.since) = (false, self.clock.moment());
             self.store(&mut entry, body)?;
             let line = format!("the signal to {} is sent after all: Heat lists its deployment again", entry.destination.shown());
             self.report.emit(entry.event(Code::SignalQueued, line));
@@ -469,7 +469,7 @@ impl Outbox {
         } else {
             return Ok(());
         }
-        self.withdrawn.borrow_mut().remove(&entry.key);
+        self.parked.borrow_mut().remove(&entry.key);
         Ok(())
     }
 
@@ -497,20 +497,20 @@ impl Outbox {
     /// Bytes on disk of all that waits.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.entries.borrow().values().chain(self.withdrawn.borrow().values()).map(|entry| entry.bytes).sum()
+        self.entries.borrow().values().chain(self.parked.borrow().values()).map(|entry| entry.bytes).sum()
     }
 
-    /// Drops what waits about a deployment that is to run again or to be forgotten. Not while signals are on their way.
+    /// Deletes what waits or is parked for a deployment that is to run again or to be forgotten. Not while signals are on their way.
     ///
     /// # Errors
     /// If a file cannot be removed.
-    pub fn withdraw(&self, deployment: &str) -> Result<()> {
+    pub fn discard_for(&self, deployment: &str) -> Result<()> {
         let speaks_of = |entry: &QueuedSignal| entry.about.as_ref().is_some_and(|about| about.id == deployment);
-        let kept: Vec<QueuedSignal> = self.withdrawn.borrow().values().cloned().collect();
+        let kept: Vec<QueuedSignal> = self.parked.borrow().values().cloned().collect();
         for entry in self.waiting().into_iter().chain(kept).filter(speaks_of) {
             self.state.remove(&path_of(&entry.key))?;
             self.entries.borrow_mut().remove(&entry.key);
-            self.withdrawn.borrow_mut().remove(&entry.key);
+            self.parked.borrow_mut().remove(&entry.key);
         }
         Ok(())
     }
@@ -524,7 +524,7 @@ impl Outbox {
     /// Whether a signal of this key is kept for a deployment that may be asked for again.
     #[must_use]
     pub fn keeps(&self, key: &str) -> bool {
-        self.withdrawn.borrow().contains_key(key)
+        self.parked.borrow().contains_key(key)
     }
 
     /// Whether no signal waits.
@@ -610,7 +610,7 @@ impl Outbox {
 
     /// Sends the first of a place that is due, and drops what is not wanted before it: by the next one the metadata may say
     /// something newer.
-    async fn send_first(&self, queue: Vec<QueuedSignal>) -> Sent {
+    async fn send_first(&self, queue: Vec<QueuedSignal>) -> Departures {
         let mut gone = Vec::new();
         let done = self.send_first_of(queue, &mut gone).await;
         // What left the outbox has left it, whatever happened to the rest.
@@ -624,11 +624,11 @@ impl Outbox {
                 NextAction::Wait(_) | NextAction::NeedPoll => {}
                 NextAction::Superseded => self.leave(entry, Disposition::Superseded, gone)?,
                 NextAction::Expired => self.leave(entry, Disposition::Expired, gone)?,
-                // First that is recorded: who looks meanwhile finds what has left neither here nor there.
+                // What has left so far is recorded before anything else is sent: until then it is neither in the outbox nor in the records.
                 NextAction::Send if !gone.is_empty() => return Ok(()),
                 NextAction::Send => {
                     // As many at a time as they and their answers have room in memory. It is never closed.
-                    let _room = self.room.acquire_many(kib(&entry)).await.map_err(Error::transient)?;
+                    let _permit = self.memory.acquire_many(kib(&entry)).await.map_err(Error::transient)?;
                     // What was heard may be too old by now.
                     if self.next_action(&entry, &self.view()) != NextAction::Send {
                         return Ok(());
@@ -685,7 +685,7 @@ impl Outbox {
     async fn send(&self, entry: &QueuedSignal, body: &Value) -> (SignalResponse, DeliveryMethod) {
         let own = self.view().own.clone();
         let (received, asked, clock) = (Arc::clone(&self.received), entry.clone(), self.clock.clone());
-        let gate: SendGuard = Arc::new(move || {
+        let guard: SendGuard = Arc::new(move || {
             let heat_demand = Self::heat_demand(&asked, &received.lock().unwrap_or_else(PoisonError::into_inner), &clock);
             let why = match heat_demand {
                 HeatDemand::Asked => return Ok(()),
@@ -698,7 +698,7 @@ impl Outbox {
             };
             Err(Error::transient(why))
         });
-        self.sender.send(&entry.destination, body, &own, Some(gate)).await
+        self.sender.send(&entry.destination, body, &own, Some(guard)).await
     }
 
     /// How long the agent has had it, running.
@@ -807,20 +807,20 @@ impl Outbox {
             return self.state.remove(&path).map(drop);
         }
         let body = self.body(entry)?.ok_or_else(|| Error::permanent("the stored signal is gone from the disk"))?;
-        let mut kept = QueuedSignal { withdrawn: true, since: self.clock.moment(), ..entry.clone() };
+        let mut kept = QueuedSignal { parked: true, since: self.clock.moment(), ..entry.clone() };
         // Kept in memory even where that fails: its file is still what it was then.
         let stored = self.store(&mut kept, body);
-        let mut withdrawn = self.withdrawn.borrow_mut();
-        withdrawn.insert(kept.key.clone(), kept);
-        while withdrawn.len() > WITHDRAWN {
-            let Some(oldest) = withdrawn.values().min_by_key(|entry| entry.created).map(|entry| entry.key.clone()) else { break };
+        let mut parked = self.parked.borrow_mut();
+        parked.insert(kept.key.clone(), kept);
+        while parked.len() > PARKED {
+            let Some(oldest) = parked.values().min_by_key(|entry| entry.created).map(|entry| entry.key.clone()) else { break };
             if let Err(error) = self.state.remove(&path_of(&oldest)) {
                 return stored.and(Err(error));
             }
-            if let Some(gone) = withdrawn.remove(&oldest) {
+            if let Some(gone) = parked.remove(&oldest) {
                 let line = format!("the signal to {} was dropped", gone.destination.shown());
                 let cause =
-                    format!("Heat does not list its deployment, and {WITHDRAWN} newer ones are kept should it list theirs again");
+                    format!("Heat does not list its deployment, and {PARKED} newer ones are kept should it list theirs again");
                 self.report.emit(gone.event(Code::SignalSuperseded, line).cause(cause));
             }
         }

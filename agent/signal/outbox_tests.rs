@@ -55,7 +55,7 @@ fn received<'outbox>(outbox: &'outbox Rc<Outbox>, view: &MetadataView) -> &'outb
 }
 
 /// One signal a place is sent, to its end.
-async fn sent(outbox: &Rc<Outbox>) -> Sent {
+async fn sent(outbox: &Rc<Outbox>) -> Departures {
     let all = futures_util::future::join_all(outbox.start()).await;
     let (gone, kept): (Vec<_>, Vec<_>) = all.into_iter().unzip();
     (gone.into_iter().flatten().collect(), kept.into_iter().collect())
@@ -176,7 +176,7 @@ fn a_wait_conditions_signal_is_kept_for_a_deployment_that_comes_back() {
     let keys: Vec<_> = second.waiting().iter().map(|entry| entry.key.clone()).collect();
     assert_eq!((keys, second.needs_answer().is_some()), (vec!["wait".to_owned()], true), "not on that same answer");
     second.leave(second.waiting().remove(0), Disposition::Superseded, &mut gone).unwrap();
-    second.withdraw("a").unwrap();
+    second.discard_for("a").unwrap();
     received(&second, &view(&["a"], "a", &clock)).take_back().1.unwrap();
     assert!(second.is_empty() && dir.path().join(DIRECTORY).read_dir().unwrap().next().is_none());
 }
@@ -185,7 +185,7 @@ fn a_wait_conditions_signal_is_kept_for_a_deployment_that_comes_back() {
 fn of_what_is_kept_for_later_there_is_a_bound_and_an_end() {
     let (dir, clock, report) = (tempfile::tempdir().unwrap(), Clock::manual(Timestamp(10_000)), Report::kept());
     let (outbox, mut gone) = (outbox(dir.path(), &clock, &report), Vec::new());
-    for n in 0..WITHDRAWN + 3 {
+    for n in 0..PARKED + 3 {
         let mut entry = entry(&format!("{n:03}"), clock.now());
         entry.about.as_mut().unwrap().result = false;
         outbox.store(&mut entry, json!({})).unwrap();
@@ -193,7 +193,7 @@ fn of_what_is_kept_for_later_there_is_a_bound_and_an_end() {
         clock.advance(Duration::from_secs(1));
     }
     let files = || dir.path().join(DIRECTORY).read_dir().unwrap().count();
-    assert_eq!((files(), outbox.withdrawn.borrow().contains_key("deployment 002")), (WITHDRAWN, false));
+    assert_eq!((files(), outbox.parked.borrow().contains_key("deployment 002")), (PARKED, false));
     let dropped = report
         .events()
         .iter()
@@ -203,7 +203,7 @@ fn of_what_is_kept_for_later_there_is_a_bound_and_an_end() {
     clock.advance(LIFE);
     let (expired, done) = received(&outbox, &MetadataView::default()).take_back();
     done.unwrap();
-    assert!(expired.len() == WITHDRAWN && expired.iter().all(|(_, end)| *end == Disposition::Expired), "none is said to be lost");
+    assert!(expired.len() == PARKED && expired.iter().all(|(_, end)| *end == Disposition::Expired), "none is said to be lost");
     assert_eq!(files(), 0);
 }
 
@@ -391,7 +391,7 @@ fn of_signals_that_are_asked_for_again_one_that_is_lost_holds_up_no_other() {
     let (gone, done) = received(&outbox, &view).take_back();
     done.unwrap();
     assert_eq!((gone.len(), gone[0].0.key.as_str(), &gone[0].1), (1, "deployment a", &Disposition::Unreadable));
-    assert!(outbox.has("deployment b") && !outbox.has("deployment a") && outbox.withdrawn.borrow().is_empty());
+    assert!(outbox.has("deployment b") && !outbox.has("deployment a") && outbox.parked.borrow().is_empty());
 }
 
 /// Attack: signals to 300 places, each of which answered without an end, took 128 MiB.
@@ -451,7 +451,7 @@ async fn a_file_that_is_not_the_signal_of_its_name_is_not_sent() {
             "{gone:?}"
         );
         assert!(!outbox.has(&other.key) && tree.facts(&path_of(&other.key)).unwrap().is_none());
-        outbox.withdraw("a").unwrap();
+        outbox.discard_for("a").unwrap();
     }
 }
 
@@ -481,7 +481,7 @@ async fn a_signal_is_stored_again_with_the_body_that_was_sent() {
     assert_eq!(outbox.body(&one).unwrap(), Some(one.body.clone()));
 }
 
-/// Attack: one signal whose file was gone, or torn, held up every other one to the same host until the agent was restarted.
+/// Attack: one signal whose file was gone, or partially written, held up every other one to the same host until the agent was restarted.
 #[tokio::test]
 async fn a_signal_that_cannot_be_read_leaves_and_those_behind_it_have_their_turn() {
     for torn in [false, true] {
@@ -782,7 +782,7 @@ fn bodies_are_on_disk_alone_and_bounded_in_sum() {
     let large = |id: usize| QueuedSignal { body: json!({"x": "y".repeat(900_000)}), ..entry(&format!("d{id:02}"), clock.now()) };
     let taken = (0..100).take_while(|id| first.put(large(*id)).is_ok()).count();
     assert!((50..56).contains(&taken) && first.bytes() <= OUTBOX_DISK, "{taken}");
-    assert!(first.check_room(1, 900_000).is_err() && first.check_room(1, 9).is_ok() && first.check_room(BOUND, 9).is_err());
+    assert!(first.check_space(1, 900_000).is_err() && first.check_space(1, 9).is_ok() && first.check_space(BOUND, 9).is_err());
     let second = outbox(dir.path(), &clock, &report);
     assert_eq!(second.bytes(), first.bytes());
     for outbox in [&first, &second] {

@@ -111,7 +111,8 @@ impl Sender {
     /// pauses.
     ///
     /// # Errors
-    /// What was answered last; permanent where it is a refusal.
+    /// What was answered last; permanent where it is a refusal. The first one is final: whoever keeps no outbox waits for the answer and can
+    /// repeat the call, and does not wait for 15 minutes.
     pub async fn deliver(
         &self,
         destination: &Destination,
@@ -142,13 +143,13 @@ impl Sender {
     /// done. A URL that is too old by this node's clock is tried last: it would cost Heat and Keystone a request for
     /// nothing, but clock and limit may be others than is thought.
     ///
-    /// `gate` is asked before each of the requests that carry the body.
+    /// `guard` is asked before each of the requests that carry the body.
     pub async fn send(
         &self,
         destination: &Destination,
         body: &Value,
         own: &OwnCredentials,
-        gate: Option<SendGuard>,
+        guard: Option<SendGuard>,
     ) -> (SignalResponse, DeliveryMethod) {
         let started = self.clock.start();
         let mut ways = other_ways(own, destination);
@@ -160,7 +161,7 @@ impl Sender {
             let left = DEADLINE.saturating_sub(started.elapsed());
             // What is tried before Heat's own address must leave time for that.
             let limit = if place < at { left.mul_f32(0.6) } else { left };
-            let mut answer = self.once(&http, &to, body, limit, gate.clone()).await;
+            let mut answer = self.once(&http, &to, body, limit, guard.clone()).await;
             let verdict = judge(&answer);
             // heat-api-cfn answers 500 to keys that are gone. What did not reach Heat did nothing there. But where it may have
             // and there is no answer, nobody knows what was done: a fresh look at the metadata comes first.
@@ -248,7 +249,7 @@ impl Sender {
         destination: &Destination,
         body: &Value,
         deadline: Duration,
-        gate: Option<SendGuard>,
+        guard: Option<SendGuard>,
     ) -> SignalResponse {
         let (verb, url, insecure) = match destination {
             Destination::Url { url, verb, insecure } => (verb.as_str(), url, *insecure),
@@ -256,7 +257,7 @@ impl Sender {
             Destination::User { to, .. } => ("POST", to, false),
         };
         let mut request = Request::new(verb, url, deadline).json(body.to_string().into_bytes());
-        (request.body_limit, request.gate) = (ANSWER_LIMIT, gate);
+        (request.body_limit, request.guard) = (ANSWER_LIMIT, guard);
         // A curl line alone turns nothing off (design.md 7).
         request.insecure = insecure && http.may_skip_verification();
         let answer = match destination {

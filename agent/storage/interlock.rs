@@ -111,7 +111,7 @@ pub enum MarkerEvidence {
 pub enum FormatDecision {
     /// Not there yet, or not ready: look again later.
     Wait(String),
-    /// Make a file system. Forced only over the remains of our own torn mkfs.
+    /// Make a file system. Forced only over the remains of our own interrupted mkfs.
     Format {
         /// Whether mkfs may overwrite what it recognises.
         force: bool,
@@ -276,15 +276,15 @@ fn by_content(volume: &Volume, evidence: &Evidence, device: &str) -> FormatDecis
 
 /// What a survey has to look for.
 fn wanted(volume: &Volume, evidence: &Evidence) -> SurveyTarget {
-    // A record alone proves nothing, but what carries the UUID that was drawn for it is our own torn mkfs.
-    let torn = evidence.record.as_ref().filter(|record| record.state == VolumeState::Formatting);
-    let ours = torn.map(|record| mkfs::uuid_bytes(volume.content, &record.fs_uuid)).filter(|uuid| !uuid.is_empty());
+    // A record alone proves nothing, but what carries the UUID that was drawn for it is our own interrupted mkfs.
+    let interrupted = evidence.record.as_ref().filter(|record| record.state == VolumeState::Formatting);
+    let ours = interrupted.map(|record| mkfs::uuid_bytes(volume.content, &record.fs_uuid)).filter(|uuid| !uuid.is_empty());
     SurveyTarget { unknown_data: accepts_unknown_data(volume, evidence), ours }
 }
 
 /// Whether data of no known kind may be formatted over.
 fn accepts_unknown_data(volume: &Volume, evidence: &Evidence) -> bool {
-    volume.format == FormatPolicy::IfNoSignature && !was_made(evidence)
+    volume.format == FormatPolicy::IfNoSignature && !was_formatted_or_used(evidence)
 }
 
 /// A disk without a signature of its own: is there anything on it?
@@ -318,7 +318,7 @@ fn by_survey(volume: &Volume, evidence: &Evidence, survey: &Survey, device: &str
     if accepts_unknown_data(volume, evidence) {
         return FormatDecision::Format { force: false };
     }
-    if was_made(evidence) {
+    if was_formatted_or_used(evidence) {
         return refuse(
             format!("{data}, but this agent created or used a file system there"),
             "a volume that is not blank is formatted at most once, whatever the parameters say",
@@ -336,8 +336,9 @@ fn by_survey(volume: &Volume, evidence: &Evidence, survey: &Survey, device: &str
     )
 }
 
-/// Whether the disk was in use here before, so that whatever allowed to format noise was used up then.
-fn was_made(evidence: &Evidence) -> bool {
+/// Whether this agent has already formatted the disk for the volume, or used it as such. A permission to format over unknown data
+/// (`if-no-signature`) is then used up: it holds for one mkfs.
+fn was_formatted_or_used(evidence: &Evidence) -> bool {
     evidence.record.as_ref().is_some_and(|record| record.state != VolumeState::Formatting)
 }
 
@@ -384,7 +385,7 @@ fn by_marker(volume: &Volume, evidence: &Evidence, device: &str) -> FormatDecisi
                 erase_command(volume, device)
             )
         }
-        MarkerEvidence::Unreadable(_) => inspect(volume, device),
+        MarkerEvidence::Unreadable(_) => inspect(volume, evidence, device),
         _ if adopted => return FormatDecision::Reuse,
         _ => {
             let look = match &volume.disk {
@@ -418,13 +419,21 @@ fn refuse_member(found: &str, volume: &Volume, evidence: &Evidence, device: &str
                 format!("`mount {device} /mnt && mv /mnt/{name} /mnt/{name}.before; umount /mnt`, then VOLUME_ADOPT={serial}");
             (", with an etcd member in it", aside)
         }
-        MemberEvidence::Absent | MemberEvidence::Unknown => ("; there may be an etcd member in it", inspect(volume, device)),
+        MemberEvidence::Absent | MemberEvidence::Unknown => {
+            ("; there may be an etcd member in it", inspect(volume, evidence, device))
+        }
     };
     refuse(format!("{found}{what}"), "a member of another etcd cluster is never started here", remedy)
 }
 
-fn inspect(volume: &Volume, device: &str) -> String {
-    format!("inspect it by hand: `mount -o ro {device} /mnt`; or to destroy its data: {}", erase_command(volume, device))
+/// With the options that keep a read-only mount from replaying the log, which would be a write.
+fn inspect(volume: &Volume, evidence: &Evidence, device: &str) -> String {
+    let kind = evidence.disk.signatures.first().map_or(volume.content.kind(), |one| one.kind);
+    let options = mkfs::inspection_mount_options(kind).first().copied().unwrap_or_default();
+    format!(
+        "inspect it by hand: `mount -o ro,{options} {device} /mnt`; or to destroy its data: {}",
+        erase_command(volume, device)
+    )
 }
 
 /// Which file systems are used.

@@ -130,14 +130,14 @@ fn the_whole_interlock() {
         (IfNoSignature, true, |e| holds(e, &["swap"]), "/dev/vdc contains swap"),
         (IfNoSignature, true, |e| holds(e, &["xfs", "gpt"]), "/dev/vdc contains xfs (UUID u1) and gpt"),
         (IfNoSignature, true, |e| { holds(e, &["gpt"]); record(e, InPlace, "u1"); }, "/dev/vdc contains gpt"),
-        // A torn mkfs of ours.
+        // An interrupted mkfs of ours.
         (IfBlank, false, |e| record(e, Formatting, "u1"), "format"),
         (IfBlank, false, |e| { record(e, Formatting, "u1"); e.disk.blank = false; }, "/dev/vdc contains unknown data => ETCD_VOLUME_FORMAT=if-no-signature, if it is encrypted below this machine; or to destroy its data: `wipefs -a /dev/vdc && blkdiscard -z"),
         (IfNoSignature, false, |e| { record(e, Formatting, "u1"); e.disk.blank = false; }, "format"),
         (Never, false, |e| { record(e, Formatting, "u1"); holds(e, &["xfs"]); e.marker = MarkerEvidence::Absent; }, "/dev/vdc contains xfs (UUID u1), which this agent did not make"),
         (IfBlank, false, |e| { record(e, Formatting, "u1"); holds(e, &["xfs"]); }, "read marker"),
         (IfBlank, false, |e| { record(e, Formatting, "u1"); holds(e, &["xfs"]); e.marker = MarkerEvidence::Absent; }, "format again"),
-        (IfBlank, false, |e| { record(e, Formatting, "u1"); holds(e, &["xfs"]); e.marker = MarkerEvidence::Unreadable("torn".into()); }, "format again"),
+        (IfBlank, false, |e| { record(e, Formatting, "u1"); holds(e, &["xfs"]); e.marker = MarkerEvidence::Unreadable("bad superblock".into()); }, "format again"),
         (IfBlank, false, |e| { record(e, Formatting, "u1"); holds(e, &["xfs"]); marker(e, "c0ffee", Etcd, ID); }, "reuse"),
         (IfBlank, false, |e| { record(e, Formatting, "u1"); holds(e, &["xfs"]); marker(e, "other", Etcd, ID); }, "/dev/vdc contains the etcd store of cluster other"),
         (IfBlank, false, |e| { record(e, Formatting, "u1"); holds(e, &["xfs"]); e.marker = MarkerEvidence::Absent; e.etcd_member = MemberEvidence::In("default.etcd"); }, "/dev/vdc contains xfs (UUID u1), which this agent did not make, with an etcd member in it"),
@@ -174,8 +174,8 @@ fn the_whole_interlock() {
         // Foreign etcd members, whatever the parameters say.
         (IfBlank, true, |e| { holds(e, &["xfs"]); e.marker = MarkerEvidence::Absent; e.etcd_member = MemberEvidence::In("default.etcd"); }, "/dev/vdc contains xfs (UUID u1), which this agent did not make, with an etcd member in it => `mount /dev/vdc /mnt && mv /mnt/default.etcd /mnt/default.etcd.before; umount /mnt`, then VOLUME_ADOPT="),
         (IfBlank, true, |e| { holds(e, &["xfs"]); e.marker = MarkerEvidence::Absent; e.etcd_member = MemberEvidence::In("member"); }, "/dev/vdc contains xfs (UUID u1), which this agent did not make, with an etcd member in it => `mount /dev/vdc /mnt && mv /mnt/member /mnt/member.before; umount /mnt`, then VOLUME_ADOPT="),
-        (IfBlank, true, |e| { holds(e, &["xfs"]); e.marker = MarkerEvidence::Damaged("no".into()); e.etcd_member = MemberEvidence::Unknown; }, "/dev/vdc contains xfs (UUID u1), but no; there may be an etcd member in it => inspect it by hand: `mount -o ro /dev/vdc /mnt`"),
-        (IfBlank, false, |e| { record(e, Formatting, "u1"); holds(e, &["xfs"]); e.marker = MarkerEvidence::Unreadable("torn".into()); e.etcd_member = MemberEvidence::Unknown; }, "/dev/vdc contains xfs (UUID u1), which cannot be inspected: torn; there may be"),
+        (IfBlank, true, |e| { holds(e, &["xfs"]); e.marker = MarkerEvidence::Damaged("no".into()); e.etcd_member = MemberEvidence::Unknown; }, "/dev/vdc contains xfs (UUID u1), but no; there may be an etcd member in it => inspect it by hand: `mount -o ro,norecovery,nouuid /dev/vdc /mnt`"),
+        (IfBlank, false, |e| { record(e, Formatting, "u1"); holds(e, &["xfs"]); e.marker = MarkerEvidence::Unreadable("bad superblock".into()); e.etcd_member = MemberEvidence::Unknown; }, "/dev/vdc contains xfs (UUID u1), which cannot be inspected: bad superblock; there may be"),
         (Never, false, |e| { holds(e, &["xfs"]); marker(e, "c0ffee", Etcd, ID); e.etcd_member = MemberEvidence::Unknown; }, "reuse"),
         (IfBlank, true, |e| { holds(e, &["xfs"]); marker(e, "other", Etcd, ID); e.etcd_member = MemberEvidence::In("default.etcd"); }, "/dev/vdc contains the etcd store of cluster other, with an etcd member in it"),
     ];

@@ -4,7 +4,7 @@ use super::thin_pool;
 use crate::desired::{Content, Volume};
 
 /// The program that makes a file system or labels the disk for LVM, with a UUID that was recorded before; `force`: over the
-/// remains of our own torn try.
+/// remains of our own interrupted try.
 #[must_use]
 pub fn argv(volume: &Volume, uuid: &str, device: &str, force: bool) -> Vec<String> {
     let uuid = match volume.content {

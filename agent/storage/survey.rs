@@ -70,7 +70,7 @@ pub enum SurveyFinding {
 pub struct SurveyTarget {
     /// Bytes may be anything, as on a volume that is encrypted below the guest; only signatures count.
     pub unknown_data: bool,
-    /// What stands in everything that our own torn mkfs left: its UUID.
+    /// What stands in everything that our own interrupted mkfs left: its UUID.
     pub ours: Option<Vec<u8>>,
 }
 

@@ -48,7 +48,7 @@ pub struct PhysicalVolume {
 pub enum PoolStep {
     /// Make the group.
     MakeGroup,
-    /// Take away what a torn lvcreate left.
+    /// Take away what an interrupted lvcreate left.
     Clear,
     /// Make the pool.
     MakePool,
@@ -136,7 +136,7 @@ pub fn make_group(volume: &Volume, device: &str) -> Vec<String> {
     argv
 }
 
-/// What takes away a torn pool: of the group with this UUID, whatever else has its name by then.
+/// What takes away the remains of an interrupted lvcreate: of the group with this UUID, whatever else has its name by then.
 #[must_use]
 pub fn clear(uuid: &str) -> Vec<String> {
     words("lvremove", &["--force", "--select", &format!("vg_uuid={uuid}"), GROUP])
@@ -236,8 +236,8 @@ pub fn percent(hundredths: u32) -> String {
 /// What is wrong with a pool that is nearly full.
 #[must_use]
 pub fn shortage(fill: &PoolUsage, volume: &Volume) -> Option<Error> {
-    let room = [("data", fill.data, fill.size), ("metadata", fill.metadata, fill.metadata_size)];
-    let short = room.into_iter().filter(|(_, used, _)| *used >= NEARLY_FULL);
+    let space = [("data", fill.data, fill.size), ("metadata", fill.metadata, fill.metadata_size)];
+    let short = space.into_iter().filter(|(_, used, _)| *used >= NEARLY_FULL);
     let parts: Vec<String> =
         short.map(|(what, used, size)| format!("{} % of the {} MiB for {what}", percent(used), size / MIB)).collect();
     if parts.is_empty() {

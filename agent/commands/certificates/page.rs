@@ -95,10 +95,10 @@ fn summary(items: &[CertificateRow], now: Timestamp) -> String {
 fn word(health: CertificateHealth) -> &'static str {
     match health {
         CertificateHealth::Ok => "ok",
-        CertificateHealth::NearEnd => "NEAR END",
+        CertificateHealth::NearEnd => "EXPIRING",
         CertificateHealth::Expired => "EXPIRED",
         CertificateHealth::Missing => "MISSING",
-        CertificateHealth::Flawed => "FLAWED",
+        CertificateHealth::Flawed => "INVALID",
     }
 }
 

@@ -119,8 +119,8 @@ fn pass_on(mut from: impl BufRead, watch: &Watch, directory: &Path, follow: bool
 fn pieces(from: &mut impl BufRead, mut show: impl FnMut(&str) -> Result<()>) -> Result<()> {
     let mut line = Vec::new();
     loop {
-        let room = PIECE.saturating_sub(line.len()) as u64;
-        let read = from.by_ref().take(room).read_until(b'\n', &mut line).context(|| "reading the output")?;
+        let space = PIECE.saturating_sub(line.len()) as u64;
+        let read = from.by_ref().take(space).read_until(b'\n', &mut line).context(|| "reading the output")?;
         let whole = if read == 0 { line.len() } else { whole_characters(&line) };
         let rest = line.split_off(whole);
         if !line.is_empty() {

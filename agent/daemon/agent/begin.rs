@@ -33,13 +33,13 @@ const AT_ONCE: usize = 20;
 const DOCUMENTS: &str = "/run/heat-config/metadata";
 
 /// Whether Heat hears of the result of a deployment.
-fn signals(deployment: &Deployment) -> bool {
+fn reports_to_heat(deployment: &Deployment) -> bool {
     Destination::of(&deployment.signal_target()).is_some()
 }
 
 /// Whether Heat hears of the result of a node's, or a wait condition does.
-pub(super) fn has_signals(deployment: &Deployment) -> bool {
-    signals(deployment) || kubernetes::readable_parameters(deployment).wait_handle().is_some()
+pub(super) fn reports_to_heat_or_wait_condition(deployment: &Deployment) -> bool {
+    reports_to_heat(deployment) || kubernetes::readable_parameters(deployment).wait_handle().is_some()
 }
 
 impl Agent {
@@ -47,7 +47,7 @@ impl Agent {
     /// list, and the node beside those that come after it.
     pub(super) fn decide(&mut self) -> Result<()> {
         // First of all what has to end: that needs no room on the disk, and may make some.
-        self.supervise_hook();
+        self.supervise_job();
         self.ledger.store_missing_signals();
         // Signals go out even where nothing new can be begun, e.g. on a full disk.
         let recorded = self.record_ends();
@@ -91,7 +91,7 @@ impl Agent {
                 continue;
             }
             if work != Work::Node {
-                busy = self.hook.id().is_some() || !self.start_or_give_up(&deployment, work, state)?;
+                busy = self.job_task.id().is_some() || !self.start_or_give_up(&deployment, work, state)?;
                 ended += usize::from(!busy);
             } else if self.may_begin_node() && (!busy || self.plan_of(&deployment).is_err()) {
                 self.start_node(deployment, state)?;
@@ -106,7 +106,8 @@ impl Agent {
         !self.node_task.bring_up.is_busy() && self.ledger.unrecorded_ends.is_empty()
     }
 
-    /// Goes through the list anew where it is another one, or a record went back: with a long list that takes as long as a script.
+    /// Creates the list of work anew if Heat's list has changed, or a record was removed or moved back. Otherwise not: for a long list it takes
+    /// as long as a script.
     fn plan_work(&mut self) {
         let entries = self.collector.snapshot().deployments.clone().unwrap_or_default();
         let revision = self.ledger.journal.revision();
@@ -196,7 +197,7 @@ impl Agent {
     /// The node's deployment in whose place this older one never will be, although Heat waits for it: that one has begun, and Heat lists
     /// both as different resources, as where a template has two by mistake. Where Heat hears nothing of it, it may still have its turn.
     fn taken_node(&self, deployment: &Deployment) -> Option<Deployment> {
-        let current = self.ledger.generations.current().filter(|_| signals(deployment))?;
+        let current = self.ledger.generations.current().filter(|_| reports_to_heat(deployment))?;
         let taken = Deployment::parse(&current.entry).ok().flatten()?;
         let is_newer = taken.id != deployment.id && taken.creation_time > deployment.creation_time;
         let resource = |id: &str| self.ledger.journal.get(id).and_then(|record| record.resource.clone());
@@ -274,29 +275,29 @@ impl Agent {
     fn may_begin(&mut self, deployment: &Deployment, state: Option<DeploymentState>) -> Result<bool> {
         let record = self.ledger.journal.get(&deployment.id).filter(|_| state == Some(DeploymentState::Running));
         let has_begun = record.map_or(Ok(false), |record| self.programs.has_begun(&record.job()))?;
-        Ok(has_begun || (self.is_up_to_date(&deployment.id) && self.ledger.has_room(deployment, signals(deployment))))
+        Ok(has_begun || (self.is_up_to_date(&deployment.id) && self.ledger.has_space(deployment, reports_to_heat(deployment))))
     }
 
     /// Starts a script or hook, or gives it up where there has been no room on the disk for that for long. `true` if the next one may be
     /// looked at.
     fn start_or_give_up(&mut self, deployment: &Deployment, work: Work, state: Option<DeploymentState>) -> Result<bool> {
-        let failed = match self.start_hook(deployment, work, state) {
+        let failed = match self.start_job(deployment, work, state) {
             Err(error) if state != Some(DeploymentState::Running) => error,
             done => {
-                if self.hook.id().is_some() {
-                    self.hook.has_room();
+                if self.job_task.id().is_some() {
+                    self.job_task.has_space();
                 }
                 return done;
             }
         };
         let seen = self.ledger.journal.get(&deployment.id).map(|record| record.seen);
-        if !self.hook.waited_for_room(&deployment.id, seen, &failed, &self.host.clock) {
+        if !self.job_task.waited_for_space_to_record(&deployment.id, seen, &failed, &self.host.clock) {
             return Err(failed);
         }
         self.give_up(deployment, &failed).map(|()| true)
     }
 
-    fn start_hook(&mut self, deployment: &Deployment, work: Work, state: Option<DeploymentState>) -> Result<bool> {
+    fn start_job(&mut self, deployment: &Deployment, work: Work, state: Option<DeploymentState>) -> Result<bool> {
         // Those behind it keep their turn.
         if !self.may_begin(deployment, state)? {
             return Ok(false);
@@ -329,8 +330,8 @@ impl Agent {
         self.programs.prepare(&key, &job)?;
         let event = if state == Some(DeploymentState::Running) {
             // One that has ended is taken up again as long as that cannot be recorded.
-            if !self.hook.is_news(&deployment.id) {
-                self.hook.run(deployment.id.clone(), key);
+            if !self.job_task.is_news(&deployment.id) {
+                self.job_task.run(deployment.id.clone(), key);
                 return Ok(false);
             }
             Event::new(Code::DeploymentReattached, format!("deployment {} is resumed", deployment.name))
@@ -339,22 +340,22 @@ impl Agent {
             Event::new(Code::DeploymentStarted, format!("deployment {} ({}) starts", deployment.name, deployment.group))
         };
         self.host.report.emit(event.phase(Phase::Deploy).deployment(&deployment.id, &deployment.name).foreign_unit(unit));
-        self.hook.run(deployment.id.clone(), key);
+        self.job_task.run(deployment.id.clone(), key);
         Ok(false)
     }
 
     /// Whether a deployment runs: what is wrong with its entry comes too late, its own end counts. One that outlived the agent is
     /// taken up.
     fn is_running(&mut self, id: &str) -> Result<bool> {
-        if self.hook.id() == Some(id) || self.node_task.bring_up.about().is_some_and(|one| one == id) {
+        if self.job_task.id() == Some(id) || self.node_task.bring_up.about().is_some_and(|one| one == id) {
             return Ok(true);
         }
         let job =
             self.ledger.journal.get(id).filter(|record| record.state == DeploymentState::Running).map(DeploymentRecord::job);
         let Some(job) = job else { return Ok(false) };
         let has_begun = self.programs.has_begun(&job)?;
-        if has_begun && self.hook.id().is_none() {
-            self.hook.run(id.to_owned(), job);
+        if has_begun && self.job_task.id().is_none() {
+            self.job_task.run(id.to_owned(), job);
         }
         Ok(has_begun)
     }
@@ -362,7 +363,8 @@ impl Agent {
     fn start_node(&mut self, deployment: Deployment, state: Option<DeploymentState>) -> Result<()> {
         // One that was begun goes on from what Heat said last; nothing new is begun on what may be out of date.
         let may_begin = state == Some(DeploymentState::Running)
-            || (self.is_up_to_date(&deployment.id) && self.ledger.has_room(&deployment, has_signals(&deployment)));
+            || (self.is_up_to_date(&deployment.id)
+                && self.ledger.has_space(&deployment, reports_to_heat_or_wait_condition(&deployment)));
         if !may_begin {
             return Ok(());
         }
@@ -411,7 +413,8 @@ impl Agent {
             self.node_task.node.forget_rollback()?;
         }
         self.move_data_of_left_member(&plan)?;
-        // In this order: one that runs and is rejected was cut off at its end, not before it was tried again.
+        // The generation first: if the agent is stopped between the two, a running deployment with a rejected generation would look like one
+        // that had already failed, although this attempt has not been made yet.
         let generation = self.ledger.generations.begin(&plan.digest, &deployment.id, entry.clone())?;
         self.ledger.journal.start(&deployment.id, entry)?;
         self.host.report.emit(

@@ -16,7 +16,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::keepers::membership::leave;
 use crate::programs::JobResult;
 use crate::report::{Code, Event, Phase};
-use crate::signal::{Disposition, QueuedSignal, Sent};
+use crate::signal::{Departures, Disposition, QueuedSignal};
 
 impl Agent {
     pub(super) fn polled(&mut self, change: SnapshotChange) {
@@ -117,7 +117,7 @@ impl Agent {
     fn withdraw_unlisted(&mut self, listed: &BTreeSet<String>) {
         let snapshot = self.collector.snapshot();
         let freshness = snapshot.freshness();
-        let is_under_way = |id: &String| self.hook.id() == Some(id) || self.node_task.bring_up.about() == Some(id);
+        let is_under_way = |id: &String| self.job_task.id() == Some(id) || self.node_task.bring_up.about() == Some(id);
         let may_run = |record: &DeploymentRecord| record.state == DeploymentState::Running && record.is_job();
         let orphaned = |record: &&DeploymentRecord| {
             (record.state <= DeploymentState::Running || self.ledger.is_unstored(record))
@@ -152,13 +152,13 @@ impl Agent {
         self.ledger.generations.depart(false)
     }
 
-    pub(super) fn hook_ended(&mut self, id: &str, ran: Result<Option<JobResult>>) {
+    pub(super) fn job_ended(&mut self, id: &str, ran: Result<Option<JobResult>>) {
         let Some(record) = self.ledger.journal.get(id).cloned() else { return };
         let recorded = match (&record.ending, ran) {
             (Some(ending), Ok(ran)) => self.ended_early(&record, ending, ran),
             (None, Err(error))
-                if (error.kind() == ErrorKind::Permanent && self.hook.count_failed_start(id))
-                    || self.hook.waited_for_space(&record, &self.host.clock) =>
+                if (error.kind() == ErrorKind::Permanent && self.job_task.count_failed_start(id))
+                    || self.job_task.waited_for_space(&record, &self.host.clock) =>
             {
                 let message = format!("deployment {} could not be started", record.name);
                 let event = job_event(Code::DeploymentNotStarted, &record, message).error(&error);
@@ -317,7 +317,7 @@ impl Agent {
         !self.ledger.sending.is_empty() && is_any_waiting(&self.host.state)
     }
 
-    pub(super) fn sent(&mut self, (dispositions, kept): Sent) {
+    pub(super) fn sent(&mut self, (dispositions, kept): Departures) {
         if let Err(error) = kept {
             self.trouble.record("maintaining the outbox", &error);
         }

@@ -323,7 +323,7 @@ async fn a_wait_conditions_signal_that_is_gone_after_a_restart_is_noted_once() {
     let (mut agent, report) = open_in(dir.path(), GIVEN, &document).await;
     agent.ledger.store_missing_signals();
     assert_eq!(lost(&report), 0);
-    agent.ledger.outbox.withdraw(&id).unwrap();
+    agent.ledger.outbox.discard_for(&id).unwrap();
     drop(agent);
     let is_named = |agent: &Agent| {
         let notes = agent.ledger.journal.get(&id).unwrap().notes();
@@ -375,7 +375,7 @@ async fn what_heat_took_is_not_sent_again_because_it_could_not_be_recorded() {
     agent.ledger.register(&Deployment::parse(&entry).unwrap().unwrap(), None).unwrap();
     agent.ledger.end("id-late", DeploymentOutcome::default()).unwrap();
     let sent = agent.ledger.outbox.waiting().remove(0);
-    agent.ledger.outbox.withdraw("id-late").unwrap();
+    agent.ledger.outbox.discard_for("id-late").unwrap();
     // Nothing can be renamed over a directory.
     let path = Path::new("state/deployments").join(format!("{}.json", agent.ledger.journal.get("id-late").unwrap().key()));
     tree(dir.path()).remove(&path).unwrap();
@@ -410,8 +410,8 @@ async fn an_end_is_reported_once_and_after_it_was_recorded() {
     agent.host.state.create_dir(&in_the_way, Attributes::mode(0o700)).unwrap();
     let count = |code| report.events().iter().filter(|event| event.code == code).count();
     let ends = async |agent: &mut Agent| {
-        let (id, ran) = agent.hook.ended().await;
-        agent.hook_ended(&id, ran);
+        let (id, ran) = agent.job_task.ended().await;
+        agent.job_ended(&id, ran);
     };
     for _ in 0..3 {
         ends(&mut agent).await;
@@ -467,7 +467,7 @@ async fn a_script_that_finds_no_space_for_its_files_fails_in_time() {
     let why = json!({"cause": "it was not started, because there is no space for its files: ENOSPC", "remedy": "make room"});
     let postponed = |agent: &mut Agent| {
         let error = Error::transient(why["cause"].as_str().unwrap()).remedy("make room");
-        agent.hook_ended("id-large", Err(error));
+        agent.job_ended("id-large", Err(error));
         agent.ledger.journal.get("id-large").unwrap().state
     };
     let long_ago = |agent: &mut Agent, minutes: u64| {

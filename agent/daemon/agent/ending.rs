@@ -7,7 +7,7 @@
 //! not take it, it is ended all the same (`Journal::end_early`): nothing else may give the disk room again.
 
 use super::Agent;
-use super::hook::GraceState;
+use super::job::GraceState;
 use super::view::is_heats_list;
 use crate::clock::Clock;
 use crate::daemon::reason::reason;
@@ -20,7 +20,7 @@ use crate::report::{Code, Event, Phase, Report};
 impl Agent {
     /// Ends what is to be ended, and begins to watch what an earlier run of the agent left running: before anything new is
     /// begun, because it takes the place of the one script or hook that runs at a time.
-    pub(super) fn supervise_hook(&mut self) {
+    pub(super) fn supervise_job(&mut self) {
         self.take_over();
         self.end_replaced();
         self.carry_out_ending();
@@ -29,15 +29,15 @@ impl Agent {
     /// Keeps one in the task whose end was decided and is not recorded: it is ended, or found ended, once more.
     pub(super) fn keep_ending(&mut self, id: &str) {
         let ends = |record: &DeploymentRecord| record.state == DeploymentState::Running && record.ending.is_some();
-        if self.hook.id().is_none() && self.ledger.journal.get(id).is_some_and(ends) {
-            self.hook.keep(id);
+        if self.job_task.id().is_none() && self.ledger.journal.get(id).is_some_and(ends) {
+            self.job_task.keep(id);
         }
     }
 
     /// A script or hook of an earlier run of the agent that the list does not lead to, or whose end was decided then. It is
     /// watched, and never started.
     fn take_over(&mut self) {
-        if self.hook.id().is_some() {
+        if self.job_task.id().is_some() {
             return;
         }
         let snapshot = self.collector.snapshot();
@@ -49,24 +49,24 @@ impl Agent {
         let left = self.ledger.journal.running_jobs().find(|record| record.ending.is_some() || unlisted(record));
         let Some(record) = left.cloned() else { return };
         let message = format!("deployment {}, which outlived the agent, is monitored again", record.name);
-        if self.hook.is_news(&record.id) {
+        if self.job_task.is_news(&record.id) {
             self.host.report.emit(job_event(Code::DeploymentReattached, &record, message));
         }
-        self.hook.follow(&record);
+        self.job_task.follow(&record);
     }
 
     /// Decides on the end of a script or hook that Heat does not wait for any more.
     fn end_replaced(&mut self) {
         let Some(record) = self.running().filter(|record| record.ending.is_none()).cloned() else { return };
-        let Some(why) = self.hook.judge(&record, self.collector.snapshot()) else {
-            if self.hook.cancel_grace() {
+        let Some(why) = self.job_task.judge(&record, self.collector.snapshot()) else {
+            if self.job_task.cancel_grace() {
                 let message = format!("deployment {} is listed again and continues", record.name);
                 self.host.report.emit(job_event(Code::DeploymentReattached, &record, message));
             }
             return;
         };
         let limit = self.host.settings.deploy.replaced_grace;
-        let over = match self.hook.wait(&record, limit, &self.host.clock) {
+        let over = match self.job_task.wait(&record, limit, &self.host.clock) {
             GraceState::Begins => {
                 let (id, message) = (argument(&record.id), format!("deployment {} still runs: {why}", record.name));
                 let remedy = format!("`heat-node-agent logs {id}` shows its output, `heat-node-agent stop {id}` stops it now");
@@ -86,9 +86,9 @@ impl Agent {
 
     /// Ends the running one where that was decided.
     fn carry_out_ending(&mut self) {
-        let decided = self.running().filter(|record| record.ending.is_some() && !self.hook.is_ending).cloned();
+        let decided = self.running().filter(|record| record.ending.is_some() && !self.job_task.is_ending).cloned();
         if let Some(record) = decided {
-            self.hook.end(&record);
+            self.job_task.end(&record);
         }
     }
 

@@ -18,7 +18,7 @@ use crate::report::Report;
 
 /// The task has a script that goes on and on.
 fn hang(agent: &mut Agent, id: &str) {
-    agent.hook.keep(id);
+    agent.job_task.keep(id);
 }
 
 /// An entry of a deployment of the one resource; the later the letter, the newer.
@@ -78,8 +78,8 @@ impl Scene {
 
 /// The task's end is taken in, as `turn` does.
 async fn task_ends(agent: &mut Agent) {
-    let (id, ran) = agent.hook.ended().await;
-    agent.hook_ended(&id, ran);
+    let (id, ran) = agent.job_task.ended().await;
+    agent.job_ended(&id, ran);
 }
 
 fn says(report: &Report, code: Code) -> usize {
@@ -103,7 +103,7 @@ async fn a_hung_script_that_heat_replaced_is_ended_once_heat_says_so_after_the_g
     assert_eq!((says(&report, Code::DeploymentReplaced), ending(&agent)), (1, None), "not on one answer alone");
     assert!(
         agent
-            .hook
+            .job_task
             .planned_stop(agent.running().unwrap(), Duration::ZERO)
             .unwrap()
             .starts_with("Heat replaced it by 2; it is stopped")
@@ -111,7 +111,7 @@ async fn a_hung_script_that_heat_replaced_is_ended_once_heat_says_so_after_the_g
     agent.collector.poll_once().await;
     agent.decide().unwrap();
     assert_eq!(ending(&agent), Some(Ending::Replaced("Heat replaced it by 2".to_owned())));
-    assert!(agent.hook.is_ending && agent.ledger.journal.get("2").is_none(), "the newer one waits for its turn");
+    assert!(agent.job_task.is_ending && agent.ledger.journal.get("2").is_none(), "the newer one waits for its turn");
     task_ends(&mut agent).await;
     let record = agent.ledger.journal.get("1").unwrap();
     assert_eq!((record.state, says(&report, Code::ReplacedDeploymentStopped)), (DeploymentState::Signalled, 1));
@@ -121,7 +121,7 @@ async fn a_hung_script_that_heat_replaced_is_ended_once_heat_says_so_after_the_g
     runner::run(&agent.programs.directory(&record.job()), &agent.host.clock).unwrap();
     assert!(!Path::new(&scene.at("ran")).exists());
     agent.decide().unwrap();
-    assert_eq!(agent.hook.id(), Some("2"));
+    assert_eq!(agent.job_task.id(), Some("2"));
     assert_eq!(scene.fake.requests().len(), 3);
 }
 
@@ -149,7 +149,7 @@ async fn of_one_that_was_ended_and_is_listed_again_heat_hears_that_it_failed_and
     agent.polled(change);
     agent.decide().unwrap();
     let record = agent.ledger.journal.get("1").unwrap();
-    assert_eq!((record.state, record.failed(), agent.hook.id()), (DeploymentState::Finished, true, None), "{record:?}");
+    assert_eq!((record.state, record.failed(), agent.job_task.id()), (DeploymentState::Finished, true, None), "{record:?}");
     assert!(record.outcome.as_ref().unwrap().reason.as_ref().unwrap().why().contains("removed from the metadata"), "{record:?}");
     assert_eq!(agent.ledger.outbox.waiting().len(), 1);
     assert!(!Path::new(&scene.at("ran")).exists());
@@ -168,7 +168,7 @@ async fn one_that_was_missing_from_an_answer_or_whose_source_fails_goes_on() {
             agent.decide().unwrap();
         }
         assert_eq!(says(&report, Code::DeploymentReplaced), replaced);
-        assert_eq!((&agent.ledger.journal.get("1").unwrap().ending, agent.hook.is_ending), (&None, false));
+        assert_eq!((&agent.ledger.journal.get("1").unwrap().ending, agent.job_task.is_ending), (&None, false));
     }
     // Nor within its grace, however often Heat says the same.
     let scene = Scene::new(vec![answer(&["2"])]).await;
@@ -181,7 +181,7 @@ async fn one_that_was_missing_from_an_answer_or_whose_source_fails_goes_on() {
     }
     assert!(
         agent.ledger.journal.get("1").unwrap().ending.is_none()
-            && agent.hook.until_grace_is_over(Duration::from_hours(1)).unwrap() > Duration::from_mins(59)
+            && agent.job_task.until_grace_is_over(Duration::from_hours(1)).unwrap() > Duration::from_mins(59)
     );
 }
 
@@ -206,7 +206,7 @@ async fn a_cut_off_at_any_step_of_an_ending_ends_in_the_same_record() {
             let (mut agent, report) = scene.agent(Duration::ZERO).await;
             agent.collector.poll_once().await;
             agent.decide().unwrap();
-            assert_eq!(agent.hook.id(), Some("1"), "before anything else is begun");
+            assert_eq!(agent.job_task.id(), Some("1"), "before anything else is begun");
             task_ends(&mut agent).await;
             agent.decide().unwrap();
             let record = agent.ledger.journal.get("1").unwrap();
@@ -232,7 +232,7 @@ async fn one_that_was_left_running_and_is_listed_no_more_is_watched_and_never_st
     agent.collector.poll_once().await;
     agent.polled(crate::collect::SnapshotChange { metadata: true, ..Default::default() });
     agent.decide().unwrap();
-    assert_eq!((agent.hook.id(), agent.ledger.journal.get("2")), (Some("1"), None));
+    assert_eq!((agent.job_task.id(), agent.ledger.journal.get("2")), (Some("1"), None));
     assert_eq!((says(&report, Code::DeploymentReattached), says(&report, Code::DeploymentReplaced)), (1, 1));
     // It ends by itself, without a result.
     drop(held);
@@ -326,12 +326,19 @@ async fn an_end_that_cannot_be_recorded_comes_all_the_same_and_is_recorded_once_
                 agent.decide().unwrap();
             }
         }
-        assert!(agent.hook.is_ending && agent.ledger.journal.get("1").unwrap().ending.is_some(), "it may be what fills the disk");
+        assert!(
+            agent.job_task.is_ending && agent.ledger.journal.get("1").unwrap().ending.is_some(),
+            "it may be what fills the disk"
+        );
         for _ in 0..2 {
             task_ends(&mut agent).await;
             agent.decide().unwrap();
         }
-        assert_eq!((agent.hook.id(), agent.ledger.journal.get("2")), (Some("1"), None), "nothing new before that is recorded");
+        assert_eq!(
+            (agent.job_task.id(), agent.ledger.journal.get("2")),
+            (Some("1"), None),
+            "nothing new before that is recorded"
+        );
         let reported = |report: &Report, words| report.events().iter().filter(|event| event.message.contains(words)).count();
         assert_eq!(
             (reported(&report, "although that cannot be recorded yet"), says(&report, Code::ReplacedDeploymentStopped)),
@@ -354,7 +361,7 @@ async fn an_end_that_cannot_be_recorded_comes_all_the_same_and_is_recorded_once_
         runner::run(&agent.programs.directory(&record.job()), &agent.host.clock).unwrap();
         assert!(agent.ledger.outbox.waiting().is_empty() && !Path::new(&scene.at("ran")).exists());
         agent.decide().unwrap();
-        assert_eq!(agent.hook.id(), Some("2"));
+        assert_eq!(agent.job_task.id(), Some("2"));
     }
 }
 
@@ -380,5 +387,5 @@ async fn an_order_to_stop_needs_no_room_and_waits_for_no_signal() {
     assert!(agent.host.state.facts(&at("2.json")).unwrap().is_some(), "what may change a result waits");
     assert_eq!(agent.ledger.journal.get("1").unwrap().ending, Some(Ending::Stopped));
     agent.decide().unwrap();
-    assert!(agent.hook.is_ending);
+    assert!(agent.job_task.is_ending);
 }

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use futures_util::StreamExt;
 
 use super::*;
-use crate::daemon::agent::hook::HookTask;
+use crate::daemon::agent::job::JobTask;
 use crate::programs::RESULT;
 
 /// What cloud-init leaves of a server that reads its metadata at `base`.
@@ -158,7 +158,7 @@ async fn a_place_that_does_not_answer_holds_up_no_other_one() {
         let change = agent.collector.poll_once().await;
         agent.received(change);
         agent.decide().unwrap();
-        while agent.hook.id().is_some() {
+        while agent.job_task.id().is_some() {
             agent.turn().await;
         }
         agent.decide().unwrap();
@@ -235,21 +235,21 @@ async fn a_script_that_leaves_and_comes_back_is_taken_up_where_it_was() {
     let withdrawn_from = |agent: &Agent| agent.ledger.journal.get("id-s1").unwrap().withdrawn_from;
     assert_eq!(withdrawn_from(&agent), Some(DeploymentState::Seen), "it never ran");
     poll(&mut agent, &fake, &script).await;
-    assert!(agent.hook.id().is_none(), "not on that same answer");
+    assert!(agent.job_task.id().is_none(), "not on that same answer");
     poll(&mut agent, &fake, &script).await;
-    assert_eq!(agent.hook.id(), Some("id-s1"));
+    assert_eq!(agent.job_task.id(), Some("id-s1"));
     // By another run of the agent that finds it running. It ended while nobody looked.
     drop(agent);
     let mut agent = open_at(dir.path(), &fake, &[]).await;
     poll(&mut agent, &fake, &[]).await;
-    let watched = (withdrawn_from(&agent), agent.hook.id());
+    let watched = (withdrawn_from(&agent), agent.job_task.id());
     assert_eq!(watched, (None, Some("id-s1")), "it is watched as long as it may run, and not let go before");
     let job = Path::new("state/work").join(agent.ledger.journal.get("id-s1").unwrap().job());
     let ran = JobResult { stdout: "once\n".into(), ..JobResult::default() };
     Tree::open(dir.path()).unwrap().write_json(&job.join(RESULT), &ran, Attributes::mode(0o600)).unwrap();
     poll(&mut agent, &fake, &script).await;
-    let (id, ran) = agent.hook.ended().await;
-    agent.hook_ended(&id, ran);
+    let (id, ran) = agent.job_task.ended().await;
+    agent.job_ended(&id, ran);
     poll(&mut agent, &fake, &script).await;
     assert!(fake.requests().last().unwrap().contains(r#""deploy_stdout":"once\n""#));
 }
@@ -287,17 +287,17 @@ async fn nothing_is_begun_on_what_a_cache_or_a_boot_copy_says_while_heat_can_be_
     agent.collector.poll_once().await;
     assert!(agent.collector.snapshot().lists("id-s1"));
     agent.decide().unwrap();
-    assert!(agent.hook.id().is_none() && agent.ledger.journal.get("id-s1").is_none());
+    assert!(agent.job_task.id().is_none() && agent.ledger.journal.get("id-s1").is_none());
     poll(&mut agent, &fake, &script).await;
-    assert!(agent.hook.id().is_some());
+    assert!(agent.job_task.id().is_some());
     // One that was forgotten by order runs anew only if Heat still lists it.
-    agent.hook = HookTask::new(Rc::clone(&agent.programs));
+    agent.job_task = JobTask::new(Rc::clone(&agent.programs));
     agent.programs.forget(&agent.ledger.journal.get("id-s1").unwrap().job()).unwrap();
     agent.ledger.journal.forget("id-s1").unwrap();
     agent.decide().unwrap();
-    assert!(agent.hook.id().is_none() && agent.collector.is_answering());
+    assert!(agent.job_task.id().is_none() && agent.collector.is_answering());
     poll(&mut agent, &fake, &[]).await;
-    assert!(agent.hook.id().is_none());
+    assert!(agent.job_task.id().is_none());
 }
 
 #[tokio::test]
@@ -309,7 +309,7 @@ async fn whoever_has_only_the_boot_copy_waits_for_nobody() {
     Rc::make_mut(&mut agent.host).settings.deploy.groups = None;
     agent.collector.poll_once().await;
     agent.decide().unwrap();
-    assert!(agent.hook.id().is_some());
+    assert!(agent.job_task.id().is_some());
 }
 
 /// Attack: Heat took no signal, scripts ran on, and their results piled up in the directories of their jobs.
@@ -336,7 +336,7 @@ async fn nothing_is_begun_whose_result_has_no_room_in_the_outbox() {
     waiting.tries = 1;
     waiting.hold(Duration::from_hours(1), &agent.host.clock);
     agent.ledger.outbox.put(waiting).unwrap();
-    let has_begun = |agent: &Agent| agent.hook.id().is_some() || agent.node_task.bring_up.is_busy();
+    let has_begun = |agent: &Agent| agent.job_task.id().is_some() || agent.node_task.bring_up.is_busy();
     let held = |agent: &Agent| {
         crate::daemon::page::of(agent)
             .conditions
@@ -354,7 +354,7 @@ async fn nothing_is_begun_whose_result_has_no_room_in_the_outbox() {
             assert_eq!((has_begun(&agent), agent.is_idle()), (false, true), "{entry}");
         }
         let silent = Deployment::parse(&silent).unwrap().unwrap();
-        assert!(agent.ledger.has_room(&silent, false) && held(&agent).is_some(), "what needs no room says nothing of it");
+        assert!(agent.ledger.has_space(&silent, false) && held(&agent).is_some(), "what needs no room says nothing of it");
         let (cause, name) = (held(&agent).unwrap(), entry["name"].as_str().unwrap());
         assert!(cause.contains(&format!("deployment {name} is not begun: ")) && cause.contains("1 signals of "), "{cause}");
     }
@@ -363,7 +363,7 @@ async fn nothing_is_begun_whose_result_has_no_room_in_the_outbox() {
     assert_eq!(ids, ["id-s1", "id-node1"], "each is reported once");
     // What has no signal needs no room.
     poll(&mut agent, &fake, &[large.clone(), silent]).await;
-    assert_eq!((agent.hook.id(), held(&agent)), (Some("id-silent1"), None));
+    assert_eq!((agent.job_task.id(), held(&agent)), (Some("id-silent1"), None));
     // Heat waits for the large one no more.
     for begins in [false, true] {
         poll(&mut agent, &fake, std::slice::from_ref(&node)).await;
@@ -386,7 +386,7 @@ async fn a_malformed_entry_with_the_id_of_what_runs_changes_nothing_of_it() {
     for list in [script.to_vec(), [script, bad].concat(), [bad, script].concat(), bad.to_vec()] {
         poll(&mut agent, &fake, &list).await;
         let state = agent.ledger.journal.get("id-s1").unwrap().state;
-        assert_eq!((agent.hook.id(), state), (Some("id-s1"), DeploymentState::Running), "{list:?}");
+        assert_eq!((agent.job_task.id(), state), (Some("id-s1"), DeploymentState::Running), "{list:?}");
     }
     let reported = report.events().into_iter().filter(|event| event.code == Code::DeploymentMalformed);
     assert_eq!(reported.count(), 1);
@@ -396,8 +396,8 @@ async fn a_malformed_entry_with_the_id_of_what_runs_changes_nothing_of_it() {
     let mut agent = open_at(dir.path(), &fake, &[]).await;
     Tree::open(dir.path()).unwrap().write_json(&job.join(RESULT), &JobResult::default(), Attributes::mode(0o600)).unwrap();
     poll(&mut agent, &fake, bad).await;
-    let (id, ran) = agent.hook.ended().await;
-    agent.hook_ended(&id, ran);
+    let (id, ran) = agent.job_task.ended().await;
+    agent.job_ended(&id, ran);
     assert!(!agent.ledger.journal.get("id-s1").unwrap().failed());
 }
 

@@ -224,12 +224,12 @@ impl Ledger {
 
     /// Whether there is room in the outbox for the result of a deployment that has not begun, which is said once where there is none. What
     /// has no room stays in its job's directory, so that more and more of them would fill the disk.
-    pub(super) fn has_room(&mut self, deployment: &Deployment, signals: bool) -> bool {
-        if !signals {
+    pub(super) fn has_space(&mut self, deployment: &Deployment, reports: bool) -> bool {
+        if !reports {
             return true;
         }
         let count = UNDER_WAY + self.journal.finished().filter(|record| self.is_unstored(record)).count();
-        let Err(error) = self.outbox.check_room(count, count * SIGNAL_LIMIT) else {
+        let Err(error) = self.outbox.check_space(count, count * SIGNAL_LIMIT) else {
             (self.held, self.reported_held) = (None, None);
             return true;
         };
@@ -280,7 +280,7 @@ impl Ledger {
     /// Nothing of a deployment without a record is sent. While signals are on their way nothing is withdrawn: what Heat does not list is
     /// superseded before its next try.
     pub(super) fn forget_signals(&self, id: &str) -> Result<()> {
-        if self.sending.is_empty() { self.outbox.withdraw(id) } else { Ok(()) }
+        if self.sending.is_empty() { self.outbox.discard_for(id) } else { Ok(()) }
     }
 
     /// Records that Heat asks for a deployment no more before it ended, and from where it goes on if Heat does again: a script

@@ -1,13 +1,14 @@
 //! The agent: what it consists of. `run.rs` is its loop, one thread that does several things at once:
 //!
 //! * the sources are polled (`collect`),
-//! * one script or hook runs, in the order of the list (`hook.rs`),
+//! * one script or hook runs, in the order of the list (`job.rs`),
 //! * the node is brought up or compared with its parameters, its pod routes and components are watched (`node_task.rs`),
-//! * the node's conditions in Kubernetes are written (`node_conditions.rs`),
+//! * the node's conditions in Kubernetes are written (`node_conditions.rs`), and snapshots of its etcd taken (`etcd_snapshots.rs`),
 //! * signals are sent (`signal`).
 //!
-//! Whenever one of them moves, what came of it is taken in (`completions.rs`), and [`Agent::decide`] looks at the whole picture afresh and
-//! starts what may be started (`begin.rs`). All that must not be lost is on disk before the next step begins (`ledger.rs`).
+//! Each runs in a [`task`]. Whenever one of them makes progress, its result is taken in (`completions.rs`, with `view.rs` for what the newest
+//! metadata says of a deployment) and the operator's requests are carried out (`orders.rs`). [`Agent::decide`] then looks at the whole state
+//! afresh: it stops scripts and hooks that must end (`ending.rs`) and starts what may be started (`begin.rs`). All that must not be lost is on disk before the next step begins (`ledger.rs`).
 //!
 //! In: polls, ended hooks, the node's results, answers of Heat, orders of the operator. Out: what is started next, records, signals, the
 //! status. Never: anything that blocks the loop, or a start that is not recorded yet.
@@ -18,7 +19,7 @@ mod disk;
 pub(crate) mod ending;
 mod etcd_snapshots;
 mod failure_pause;
-mod hook;
+mod job;
 mod ledger;
 mod node_conditions;
 mod node_task;
@@ -37,7 +38,7 @@ use std::sync::Arc;
 use self::disk::{Disk, RetainedData};
 use self::etcd_snapshots::EtcdSnapshots;
 use self::failure_pause::FailurePause;
-use self::hook::HookTask;
+use self::job::JobTask;
 use self::ledger::Ledger;
 use self::node_conditions::NodeConditions;
 use self::node_task::NodeTask;
@@ -84,7 +85,7 @@ pub(super) struct Agent {
     pub(super) ledger: Ledger,
     /// What is still to be done of the list in force.
     worklist: Worklist,
-    pub(super) hook: HookTask,
+    pub(super) job_task: JobTask,
     pub(super) node_task: NodeTask,
     /// How far bringing the node up is.
     pub(super) progress: Progress,
@@ -135,7 +136,7 @@ impl Agent {
             collector,
             ledger,
             worklist: Worklist::new(),
-            hook: HookTask::new(Rc::clone(&programs)),
+            job_task: JobTask::new(Rc::clone(&programs)),
             node_task: NodeTask::new(node, conditions, snapshots, clock),
             programs,
             progress,
@@ -176,7 +177,7 @@ impl Agent {
 
     /// The deployment whose script or hook runs now.
     pub(super) fn running(&self) -> Option<&DeploymentRecord> {
-        self.hook.id().and_then(|id| self.ledger.journal.get(id))
+        self.job_task.id().and_then(|id| self.ledger.journal.get(id))
     }
 }
 

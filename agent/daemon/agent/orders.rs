@@ -34,7 +34,7 @@ impl Agent {
         let mut served = Vec::new();
         let ended = context.serve(&mut served);
         for id in served.iter().filter_map(|one| one.about.as_ref()) {
-            self.hook.forget_failed_starts(id);
+            self.job_task.forget_failed_starts(id);
         }
         let restored = if std::mem::take(&mut self.orders.rollbacks.wanted) { self.ledger.generations.restore() } else { Ok(()) };
         let repairs = std::mem::take(&mut self.orders.repairs.wanted) && self.node_task.node.order_repair();

@@ -97,7 +97,7 @@ impl Agent {
 
     /// Nothing runs, and nothing can be started or sent without a poll.
     pub(super) fn is_idle(&self) -> bool {
-        let is_busy = self.hook.id().is_some() || self.node_task.bring_up.is_busy() || !self.ledger.sending.is_empty();
+        let is_busy = self.job_task.id().is_some() || self.node_task.bring_up.is_busy() || !self.ledger.sending.is_empty();
         let sendable = self.ledger.outbox.due() == Some(Duration::ZERO);
         // A first try that is held back for a moment belongs to this pass.
         let held = self.ledger.outbox.holds_a_first_try();
@@ -145,7 +145,8 @@ impl Agent {
         let watchdog = Notify::interval();
         let page = self.publisher.until_due(self.ledger.journal.len());
         let more = (self.worklist.has_more && !self.trouble.is_paused()).then_some(Duration::ZERO);
-        let grace = self.hook.until_grace_is_over(self.host.settings.deploy.replaced_grace).filter(|_| !self.trouble.is_paused());
+        let grace =
+            self.job_task.until_grace_is_over(self.host.settings.deploy.replaced_grace).filter(|_| !self.trouble.is_paused());
         let conditions = self.node_task.conditions.until_due();
         let snapshots = self.node_task.snapshots.until_due();
         let pause = [wake, watchdog, page, more, grace, conditions, snapshots]
@@ -155,7 +156,7 @@ impl Agent {
             .unwrap_or(Duration::from_hours(1));
         tokio::select! {
             change = self.collector.changed() => self.polled(change),
-            (id, ran) = self.hook.ended() => self.hook_ended(&id, ran),
+            (id, ran) = self.job_task.ended() => self.job_ended(&id, ran),
             (id, done) = self.node_task.bring_up.ended() => self.node_ended(&id, done),
             ((), inspection) = self.node_task.inspection_task.ended() => self.inspected(inspection),
             ((), seen) = self.node_task.pod_network.task.ended() => self.node_task.pod_network.record(seen),
@@ -176,7 +177,7 @@ impl Agent {
     fn current_phase(&self) -> Phase {
         if self.node_task.bring_up.is_busy() {
             self.progress.phase()
-        } else if self.hook.id().is_some() {
+        } else if self.job_task.id().is_some() {
             Phase::Deploy
         } else if !self.ledger.outbox.is_empty() {
             Phase::Signal

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use super::Agent;
-use super::begin::has_signals;
+use super::begin::reports_to_heat_or_wait_condition;
 use super::ledger::UnrecordedEnd;
 use crate::daemon::node::deadline::DeadlineInputs;
 use crate::daemon::node::{self, Done, NodePlan, Wait};
@@ -153,7 +153,9 @@ impl Agent {
 
     /// A node's deployment whose result somebody hears, and that has not ended without a record.
     fn is_node_without_end(&self, deployment: &Deployment) -> bool {
-        deployment.group == "kubernetes-node" && has_signals(deployment) && !self.ledger.has_unrecorded_end(&deployment.id)
+        deployment.group == "kubernetes-node"
+            && reports_to_heat_or_wait_condition(deployment)
+            && !self.ledger.has_unrecorded_end(&deployment.id)
     }
 
     /// How long Heat has been waiting for a deployment, of which there may be no record.

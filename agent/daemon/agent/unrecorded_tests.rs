@@ -255,7 +255,7 @@ async fn heat_hears_of_a_script_that_there_is_no_room_for_and_it_does_not_run_la
     let obstacle = Obstacle::at(dir.path(), &format!("deployments/{}.json", crate::digest::key_of("id-first1")));
     let both = [script(&fake.base, "first"), script(&fake.base, "next")];
     poll(&mut agent, &fake, &both).await;
-    assert!(agent.trouble.is_paused() && agent.hook.id().is_none(), "it waits, and those behind it do");
+    assert!(agent.trouble.is_paused() && agent.job_task.id().is_none(), "it waits, and those behind it do");
     let deployment = Deployment::parse(&both[0]).unwrap().unwrap();
     let full = Error::from(nix::errno::Errno::ENOSPC).context("writing deployments/x.json");
     agent.give_up(&deployment, &full).unwrap();
@@ -263,8 +263,8 @@ async fn heat_hears_of_a_script_that_there_is_no_room_for_and_it_does_not_run_la
     poll(&mut agent, &fake, &both).await;
     assert_eq!(signals(&fake), ["POST /signal/first1"]);
     assert!(fake.requests().iter().any(|request| request.contains("HNA-0414") && request.contains("ENOSPC")));
-    assert_eq!(agent.hook.id(), Some("id-next1"), "the next one has its turn");
-    agent.hook.ended().await.1.unwrap_err();
+    assert_eq!(agent.job_task.id(), Some("id-next1"), "the next one has its turn");
+    agent.job_task.ended().await.1.unwrap_err();
     obstacle.goes();
     poll(&mut agent, &fake, &both).await;
     poll(&mut agent, &fake, &both).await;

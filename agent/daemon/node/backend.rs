@@ -1,4 +1,4 @@
-//! What volumes and certificates need of other rooms: systemd, programs, Magnum, the passwd file.
+//! What volumes and certificates need of other modules: systemd, programs, Magnum, the passwd file.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;

@@ -36,7 +36,7 @@ impl CertificateSigner for Magnum<'_> {
     }
 }
 
-/// What the keeper asks of other rooms: who signs, and programs.
+/// What the keeper asks of other modules: who signs, and programs.
 pub trait CertificateBackend {
     /// Magnum, for all requests of one try.
     fn magnum<'a>(&'a self, access: &'a MagnumAccess) -> impl CertificateSigner + 'a;
@@ -47,7 +47,7 @@ pub trait CertificateBackend {
 /// Keeps certificates in their places.
 #[derive(Debug)]
 pub struct CertificateKeeper<H> {
-    /// The other rooms.
+    /// The other modules.
     pub backend: H,
     /// The machine's root directory.
     pub root: Arc<Tree>,

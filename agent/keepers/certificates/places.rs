@@ -140,7 +140,7 @@ fn found(tree: &Tree, certificate: &Path, key: &Path) -> Result<PairFiles> {
     })
 }
 
-/// A key that can be read; one that is torn is none.
+/// A key that can be read; one that is only partially written is none.
 pub(super) fn private(tree: &Tree, path: &Path) -> Result<Option<PrivateKey>> {
     Ok(text(tree, path)?.and_then(|text| PrivateKey::from_pem(&text).ok()))
 }

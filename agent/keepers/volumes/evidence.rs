@@ -27,8 +27,8 @@ use crate::storage::{mkfs, mount_unit};
 /// How long a disk may take to be read at both ends, or in a survey to answer at all.
 const READ_LIMIT: Duration = Duration::from_mins(1);
 
-/// How many threads a disk may keep that does not answer. Nobody can end them, and the unit's 64 (TasksMax) are for resolving
-/// names, too. Two: a disk that came back in the place of a silent one is looked at, too.
+/// How many threads may read one disk at a time. A thread whose disk does not answer cannot be ended, and the unit's 64 threads (TasksMax)
+/// are also needed to resolve names. Two, so that a disk that takes the place of one that does not answer is read as well.
 const THREADS_OF_A_DISK: usize = 2;
 
 /// The nodes of the disks that threads of this process are at, each as often as there are threads.

@@ -1,4 +1,4 @@
-//! The keeper of volumes, and what it asks of other rooms.
+//! The keeper of volumes, and what it asks of other modules.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -52,7 +52,7 @@ impl ProgramOutput {
     }
 }
 
-/// What the keeper asks of other rooms: systemd, programs, the passwd file.
+/// What the keeper asks of other modules: systemd, programs, the passwd file.
 pub trait VolumeBackend {
     /// Lets systemd reloaded its unit files.
     fn reload(&self) -> impl Future<Output = Result<()>>;
@@ -76,7 +76,7 @@ pub trait VolumeBackend {
 /// Keeps volumes in their places.
 #[derive(Debug)]
 pub struct VolumeKeeper<H> {
-    /// The other rooms.
+    /// The other modules.
     pub backend: H,
     /// The reader of devices.
     pub probe: DiskProbe,

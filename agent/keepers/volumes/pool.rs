@@ -1,7 +1,7 @@
 //! The thin pool on a volume: made by LVM in steps that each can be found done, and activated by a unit at every boot.
 //!
 //! The disk was labelled for LVM before, in the place of a mkfs; the same record knows it by its UUID. Until the record says
-//! "in place" nobody used the pool, so that what a torn lvcreate left may be taken away.
+//! "in place" nobody used the pool, so that what an interrupted lvcreate left may be taken away.
 
 use std::path::Path;
 

@@ -73,8 +73,8 @@ impl<H: VolumeBackend> VolumeKeeper<H> {
         Err(failure.part_of(StepId::Volume(role)))
     }
 
-    /// Waits for the disk, where somebody runs who would not start again without it; refuses what could only be refused after
-    /// that was stopped.
+    /// Waits for the disk if a unit is running that would not start again without it, and refuses a volume that could otherwise be
+    /// refused only after that unit was stopped.
     pub(super) async fn check_place(&self, volume: &Volume, attempts: &mut Attempts, is_deployment: bool) -> AttemptResult<()> {
         let record = self.record(volume).map_err(|error| failed("record", &error))?;
         if let Some(record) = &record
@@ -83,7 +83,7 @@ impl<H: VolumeBackend> VolumeKeeper<H> {
             return Ok(());
         }
         let news = DeviceNews::open();
-        // Its users cannot run without it, so that an update would be undone half way.
+        // The units that use it cannot run without it: without the disk an update would stop partway.
         let was_in_place = is_deployment && record.as_ref().is_some_and(|record| record.state == VolumeState::InPlace);
         loop {
             match self.obstacle(volume, record.clone(), was_in_place).await? {

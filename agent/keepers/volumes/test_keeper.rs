@@ -1,4 +1,4 @@
-//! What the tests of this folder share: a keeper whose machine is a directory, and whose other rooms are a fake.
+//! What the tests of this folder share: a keeper whose machine is a directory, and whose other modules are a fake.
 
 use std::path::Path;
 use std::rc::Rc;

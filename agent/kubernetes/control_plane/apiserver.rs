@@ -21,7 +21,7 @@ use crate::kubernetes::versions::{Availability, Component, admission_plugin};
 
 pub(in crate::kubernetes) const UNIT: &str = "kube-apiserver.service";
 /// Its environment file.
-pub const SETTINGS: &str = "/etc/kubernetes/apiserver";
+pub const ENVIRONMENT_FILE: &str = "/etc/kubernetes/apiserver";
 /// Its own key, which verified tokens where the parameters gave none, before the node made one for them.
 pub const SERVER_KEY: &str = SERVER.key;
 /// The private key that the node made for service accounts' tokens, or that the parameters gave as text.
@@ -38,15 +38,17 @@ pub(in crate::kubernetes) const INSECURE_PORT: u16 = 8080;
 const FIRST_CLOSED: u16 = 20;
 /// From here on `/readyz` is taken.
 const FIRST_READYZ: u16 = 20;
-/// Asked to stop it takes no new request and waits 60 s (`--request-timeout`) for those under way, and watches never end: every kubelet
-/// and controller has some. What writes has ended before this, and everything that it keeps is in etcd. Controller manager and scheduler
-/// end where they cannot renew their lease for 10 s, and the API takes as long again to start: longer than this, and each restart ends them.
+/// When it is asked to stop, the API server accepts no new request and waits up to 60 s (`--request-timeout`) for those in progress. Watches
+/// never end by themselves, and every kubelet and controller has some. Requests that write end sooner than this, and all data is in etcd.
+/// Controller manager and scheduler exit if they cannot renew their lease for 10 s, and the API server takes several seconds to start: with
+/// a longer timeout each restart would end them too.
 const STOP: &str = "# Watches stay open until it ends; requests that write are answered within seconds, and its data is etcd's.\n\
                     TimeoutStopSec=4\n";
 /// The API server's own default.
 const SECURE_PORT: u16 = 6443;
 
-/// As the units of distributions expand them.
+/// Environment variables as the units of distributions expand them. `KUBE_API_PORT` here is such a variable, and not the parameter of
+/// the same name.
 const VARIABLES: Variables = &[
     ("KUBE_LOGTOSTDERR", &[]),
     ("KUBE_LOG_LEVEL", &[]),
@@ -71,7 +73,7 @@ pub(in crate::kubernetes) fn part(spec: &NodeSpec, cluster: &ClusterSpec, facts:
     // What is wrong with the options was said when the parameters were read.
     drop(flags.add_user_options(&cluster.options.api_server));
     let keystone = has_keystone(cluster);
-    let mut daemon = Daemon::new(UNIT, "kube-apiserver", SETTINGS);
+    let mut daemon = Daemon::new(UNIT, "kube-apiserver", ENVIRONMENT_FILE);
     daemon.take(&flags, cluster, VARIABLES, "KUBE_API_ARGS");
     daemon.after = vec!["network-online.target", "etcd.service"];
     daemon.unit_lines.push_str("Wants=network-online.target\n");

@@ -332,7 +332,7 @@ fn drop_in(spec: &NodeSpec) -> String {
     } else {
         String::new()
     };
-    let room = wait_for_space(STORE);
+    let space = wait_for_space(STORE);
     let bootstrap = if discovery(spec).is_none() { format!("EnvironmentFile={BOOTSTRAP}\n") } else { String::new() };
     // It comes after the certificates; a member that runs goes on running until then.
     let names = spec.kubernetes.as_ref().filter(|cluster| etcd_access::is_named_at_all(cluster));
@@ -357,7 +357,7 @@ EnvironmentFile=
 EnvironmentFile={SETTINGS}
 {bootstrap}\
 {names}\
-{room}\
+{space}\
 Restart=always
 RestartSec=5
 # It is ready once it has read its data and found a majority of its members.

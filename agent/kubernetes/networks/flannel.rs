@@ -25,7 +25,7 @@ use crate::network::SUBNET_FILES;
 use crate::network::flannel::{PREFIX, Subnets, description};
 
 pub(in crate::kubernetes) const UNIT: &str = "flanneld.service";
-const SETTINGS: &str = "/etc/sysconfig/flanneld";
+const ENVIRONMENT_FILE: &str = "/etc/sysconfig/flanneld";
 /// Where Magnum's nodes have it (magnum-node.md 1.6). On workers, too: flanneld reads it in etcd when it starts, so that every
 /// node restarts its own when it changes.
 pub(in crate::kubernetes) const NETWORK: &str = "/etc/sysconfig/flannel-network.json";
@@ -58,7 +58,7 @@ pub(in crate::kubernetes) fn part(spec: &NodeSpec, cluster: &ClusterSpec, facts:
         words.push(format!("-etcd-keyfile={}", ETCD_CLIENT.key));
     }
     let words: Vec<String> = words.iter().map(|word| quoted(word)).collect();
-    let mut daemon = Daemon::new(UNIT, "flanneld", SETTINGS);
+    let mut daemon = Daemon::new(UNIT, "flanneld", ENVIRONMENT_FILE);
     // What Fedora's own scripts and people read: the names of the first packages and of later ones (magnum-node.md 1.6).
     daemon.unexpanded = vec![
         ("FLANNEL_ETCD", endpoint.clone()),
@@ -279,7 +279,7 @@ mod tests {
             let desired = render(&spec(&base.iter().chain(changes).copied().collect::<Vec<_>>()), &facts).unwrap();
             assert_eq!(desired.flannel.as_ref().unwrap().prefix, prefix);
             assert!(arguments(&desired, UNIT).contains(&format!("-etcd-prefix={prefix}")));
-            let variables = assignments(content(&desired, SETTINGS));
+            let variables = assignments(content(&desired, ENVIRONMENT_FILE));
             for name in ["FLANNEL_ETCD_KEY", "FLANNEL_ETCD_PREFIX"] {
                 assert!(variables.contains(&(name.to_owned(), prefix.to_owned())), "{name} {variables:?}");
             }

@@ -108,7 +108,7 @@ pub(in crate::kubernetes) struct Daemon {
     /// `kubelet`.
     pub(in crate::kubernetes) program: &'static str,
     /// Its environment file: `/etc/kubernetes/kubelet`.
-    pub(in crate::kubernetes) settings: &'static str,
+    pub(in crate::kubernetes) environment_file: &'static str,
     /// Variables in the order in which the command line names them; the values are words, quoted as the unit splits them.
     pub(in crate::kubernetes) variables: Vec<(&'static str, String)>,
     /// Further environment files that stand before its own.
@@ -132,11 +132,11 @@ pub(in crate::kubernetes) struct Daemon {
 }
 
 impl Daemon {
-    pub(in crate::kubernetes) fn new(unit: &'static str, program: &'static str, settings: &'static str) -> Self {
+    pub(in crate::kubernetes) fn new(unit: &'static str, program: &'static str, environment_file: &'static str) -> Self {
         Self {
             unit,
             program,
-            settings,
+            environment_file,
             variables: Vec::new(),
             shared: &[],
             shared_variables: Vec::new(),
@@ -173,22 +173,22 @@ impl Daemon {
     pub(in crate::kubernetes) fn add(self, part: &mut Desired) {
         let folder = format!("/etc/systemd/system/{}.d", self.unit);
         let drop_in = format!("{folder}/50-heat-node-agent.conf");
-        let mut settings = String::from(MADE);
+        let mut assignments = String::from(MADE);
         for (key, value) in self.unexpanded.iter().chain(&self.variables) {
-            settings.push_str(&line(key, value));
+            assignments.push_str(&line(key, value));
         }
         part.directories.push(directory(&folder));
         let mode = if self.secret { 0o600 } else { 0o644 };
         let text = self.drop_in();
         part.files.push(File {
-            path: self.settings.to_owned(),
+            path: self.environment_file.to_owned(),
             mode,
             owner: Owner::root(),
-            content: settings,
+            content: assignments,
             secret: self.secret,
         });
         part.files.push(File::public(drop_in.clone(), text));
-        let own = [drop_in, self.settings.to_owned()].into_iter();
+        let own = [drop_in, self.environment_file.to_owned()].into_iter();
         let restart_on = own.chain(self.shared.iter().map(|&path| path.to_owned())).chain(self.restart_on).gather();
         part.units.push(Unit { name: self.unit.to_owned(), enable: true, restart_on, needs: self.needs, applies_files: false });
     }
@@ -203,7 +203,7 @@ impl Daemon {
             "# With Restart=always: never give up on a service that waits for its peers.\nStartLimitIntervalSec=0\n\n[Service]\n",
         );
         out.push_str("# The empty lines clear the image's own settings, so that only ours apply.\nEnvironmentFile=\n");
-        for path in self.shared.iter().chain([&self.settings]) {
+        for path in self.shared.iter().chain([&self.environment_file]) {
             out.push_str(&format!("EnvironmentFile={path}\n"));
         }
         let own = self.variables.iter().map(|(key, _)| key);

@@ -21,7 +21,7 @@ use crate::kubernetes::versions::{Component, ConfigKind, Minor, option};
 const UNIT: &str = "kube-proxy.service";
 const CONFIGURATION: &str = "/etc/kubernetes/proxy-configuration.yaml";
 const KUBECONFIG: &str = "/etc/kubernetes/proxy.kubeconfig";
-/// In every version it says there that it lives; 10256, which says that it keeps up with the API, came with 1.7.
+/// Every version answers there that it is alive. Port 10256, where it says whether it keeps up with the API, exists from 1.7 on.
 const METRICS_PORT: u16 = 10_249;
 
 /// The first minor that takes its node's address from `--bind-address`, where it is a single one.
@@ -88,7 +88,7 @@ struct Mode {
     name: &'static str,
     /// First and last minor that have it (magnum-node.md 5.5).
     minors: (u16, u16),
-    /// Minors in which it is behind a gate that is off by itself, and the gate.
+    /// Minors in which it is behind a feature gate that is off by default, and the name of that gate.
     gated: Option<(u16, u16, &'static str)>,
 }
 
@@ -100,8 +100,8 @@ const MODES: [Mode; 4] = [
     Mode { name: "nftables", minors: (29, u16::MAX), gated: Some((29, 30, "NFTablesProxyMode")) },
 ];
 
-/// The gate that has to be opened for a mode.
-fn gate(cluster: &ClusterSpec) -> Option<&'static str> {
+/// The feature gate of Kubernetes that has to be switched on for a mode.
+fn feature_gate(cluster: &ClusterSpec) -> Option<&'static str> {
     let asked = cluster.proxy_mode.as_deref()?;
     let mode = MODES.iter().find(|mode| mode.name == asked)?;
     mode.gated.filter(|(first, last, _)| (*first..=*last).contains(&cluster.minor.number())).map(|(_, _, gate)| gate)
@@ -135,7 +135,7 @@ pub(in crate::kubernetes) fn check(cluster: &ClusterSpec, mistakes: &mut Vec<Mis
         let rule = "kube-proxy has only one mode".to_owned();
         wrong("is given together with --proxy-mode in KUBEPROXY_OPTIONS".to_owned(), rule, "remove one of them");
     }
-    if let (Some(gate), Some(given)) = (gate(cluster), option(&cluster.options.proxy, "feature-gates"))
+    if let (Some(gate), Some(given)) = (feature_gate(cluster), option(&cluster.options.proxy, "feature-gates"))
         && !given.contains(gate)
     {
         let rule = format!("in {minor} it needs the feature gate {gate}, and KUBEPROXY_OPTIONS sets the feature gates");
@@ -200,7 +200,7 @@ fn settings(spec: &NodeSpec, cluster: &ClusterSpec) -> Settings {
     if let Some(mode) = &cluster.proxy_mode {
         settings.set("mode", "proxy-mode", json!(mode));
     }
-    if let Some(gate) = gate(cluster) {
+    if let Some(gate) = feature_gate(cluster) {
         settings.set("featureGates", "feature-gates", json!({gate: true}));
     }
     if settings.document().is_some() {

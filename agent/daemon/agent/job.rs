@@ -24,7 +24,7 @@ const FAILED_START_LIMIT: u32 = 5;
 const SPACE_LIMIT: Duration = Duration::from_mins(50);
 
 /// One script or hook at a time.
-pub(in crate::daemon) struct HookTask {
+pub(in crate::daemon) struct JobTask {
     programs: Rc<Programs>,
     /// By the deployment's id.
     task: BackgroundTask<String, Result<Option<JobResult>>>,
@@ -37,7 +37,7 @@ pub(in crate::daemon) struct HookTask {
     /// How often a job ended before its program was started, by deployment.
     failed_starts: BTreeMap<String, u32>,
     /// Since when there has been no room to begin any: those behind the first one wait as long.
-    without_room: Option<Stopwatch>,
+    without_space: Option<Stopwatch>,
     /// The last one of which it was said that it is taken up.
     resumed: Option<String>,
 }
@@ -66,11 +66,11 @@ pub(super) enum GraceState {
     Over(Moment),
 }
 
-impl HookTask {
+impl JobTask {
     pub(super) fn new(programs: Rc<Programs>) -> Self {
         let (judged, grace, failed_starts) = (None, None, BTreeMap::new());
         let task = BackgroundTask::default();
-        Self { programs, task, judged, grace, is_ending: false, failed_starts, without_room: None, resumed: None }
+        Self { programs, task, judged, grace, is_ending: false, failed_starts, without_space: None, resumed: None }
     }
 
     /// Id of the deployment whose script or hook runs.
@@ -122,25 +122,25 @@ impl HookTask {
     }
 
     /// The same for what could not be recorded before it begins, because of `error`; `seen`: when it was first seen, where that is recorded.
-    pub(super) fn waited_for_room(&mut self, id: &str, seen: Option<Timestamp>, error: &Error, clock: &Clock) -> bool {
-        let is_of_room = matches!(error.errno(), Some(Errno::ENOSPC | Errno::EDQUOT | Errno::EROFS));
-        if !is_of_room {
+    pub(super) fn waited_for_space_to_record(&mut self, id: &str, seen: Option<Timestamp>, error: &Error, clock: &Clock) -> bool {
+        let is_of_space = matches!(error.errno(), Some(Errno::ENOSPC | Errno::EDQUOT | Errno::EROFS));
+        if !is_of_space {
             return false;
         }
-        self.without_room.get_or_insert_with(|| clock.start());
+        self.without_space.get_or_insert_with(|| clock.start());
         self.waited(id, seen, clock)
     }
 
     /// One could be begun.
-    pub(super) fn has_room(&mut self) {
-        self.without_room = None;
+    pub(super) fn has_space(&mut self) {
+        self.without_space = None;
     }
 
     fn waited(&mut self, id: &str, seen: Option<Timestamp>, clock: &Clock) -> bool {
         let is_tried = self.count_failed_start(id);
         let seen_for = |seen| DeadlineInputs { made: "", seen, timeout: SPACE_LIMIT }.waiting_time(clock.now());
-        let without_room = self.without_room.as_ref().map_or(Duration::ZERO, Stopwatch::elapsed);
-        is_tried && seen.map_or(Duration::ZERO, seen_for).max(without_room) >= SPACE_LIMIT
+        let without_space = self.without_space.as_ref().map_or(Duration::ZERO, Stopwatch::elapsed);
+        is_tried && seen.map_or(Duration::ZERO, seen_for).max(without_space) >= SPACE_LIMIT
     }
 
     /// It is run again by order of the operator.
@@ -214,24 +214,25 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let clock = Clock::manual(crate::clock::BUILT);
         let state = Arc::new(Tree::open(dir.path()).unwrap());
-        let mut task = HookTask::new(Rc::new(Programs::new(state, None, clock.clone()).unwrap()));
+        let mut task = JobTask::new(Rc::new(Programs::new(state, None, clock.clone()).unwrap()));
         let (full, other) = (Error::from(Errno::ENOSPC), Error::from(Errno::EACCES));
         // One that was recorded when it was first seen, and one that never could be.
         for seen in [Some(clock.now()), None] {
             let id = format!("{seen:?}");
             let mut tries =
-                |error: &Error| (0..FAILED_START_LIMIT).map(|_| task.waited_for_room(&id, seen, error, &clock)).last();
+                |error: &Error| (0..FAILED_START_LIMIT).map(|_| task.waited_for_space_to_record(&id, seen, error, &clock)).last();
             assert_eq!(tries(&full), Some(false), "{id}: there may be room soon");
             clock.advance(SPACE_LIMIT);
             assert_eq!((tries(&other), tries(&full)), (Some(false), Some(true)), "{id}");
             // Those behind it have waited as long.
-            let mut tries =
-                |error: &Error| (0..FAILED_START_LIMIT).map(|_| task.waited_for_room("next", None, error, &clock)).last();
+            let mut tries = |error: &Error| {
+                (0..FAILED_START_LIMIT).map(|_| task.waited_for_space_to_record("next", None, error, &clock)).last()
+            };
             assert_eq!(tries(&full), Some(true));
-            task.has_room();
+            task.has_space();
         }
         let long_ago = clock.now();
         clock.advance(SPACE_LIMIT);
-        assert!(!task.waited_for_room("new", Some(long_ago), &full, &clock), "once is no proof");
+        assert!(!task.waited_for_space_to_record("new", Some(long_ago), &full, &clock), "once is no proof");
     }
 }
