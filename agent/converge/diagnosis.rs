@@ -39,8 +39,8 @@ const KNOWN_LINES: [(&str, &str, &str); 3] = [
     (
         "mountpoint for cpu not found",
         "the cgroup controller cpu is not mounted",
-        "move this node's pods, as far as its kubelet is not needed for it: `kubectl drain NODE --ignore-daemonsets --timeout=2m`. Then reboot the \
-         node, masters one at a time: systemd mounts it at boot.",
+        "move this node's pods: `kubectl drain NODE --ignore-daemonsets --delete-emptydir-data --timeout=2m` (kubectl before 1.20: \
+         --delete-local-data). Without a kubelet they do not end: go on after the timeout. Then reboot the node, masters one at a time: systemd mounts it at boot.",
     ),
     (
         "running with swap on is not supported",

@@ -86,7 +86,7 @@ messages! {
     MessagesLost = "HNA-0105", Warning, "ac205d89c59a490b8b5bb04a79579074",
         "Messages were lost because the journal did not accept them",
         "The journal was slow or stopped; the agent did not wait for it.",
-        "Check systemd-journald.service.";
+        "`systemctl status systemd-journald` and `df -h /var/log` show why.";
     InsecureTls = "HNA-0106", Warning, "42c97e2128dc4145874b2555cf706ab6",
         "TLS certificates of an endpoint are not verified",
         "The settings allow it and the parameters request it: anyone who controls the network can read and change the traffic to this endpoint.",
@@ -94,19 +94,19 @@ messages! {
     StateFileQuarantined = "HNA-0107", Warning, "29c0434add2f4aea820809f2dd429d6d",
         "A file of the agent's state was unreadable and was quarantined",
         "It was renamed, not deleted. The agent continues without it.",
-        "Inspect the file and the disk it is on. A deployment whose record is lost is treated as new only if the replaced tools' record does not list it.";
+        "Inspect it: its name now ends in `.unreadable`. `journalctl -k -p warning` shows errors of its disk. A deployment whose record is lost is treated as new only if the replaced tools' record does not list it.";
     StateWriteFailed = "HNA-0108", Error, "f6d293f5aebd46ac821f0ea606a8c37f",
         "The agent's state cannot be written",
         "Nothing is started that could not be recorded; the agent retries.",
-        "Free space or inodes on the file system that holds /var/lib/heat-node-agent, or make it writable.";
+        "If `df -h /var/lib/heat-node-agent` or `df -i /var/lib/heat-node-agent` shows 100 %, free space there, but delete nothing in that directory. If not, `journalctl -k` shows why it cannot be written.";
     NoSystemd = "HNA-0109", Warning, "8bfb4816ad954f28857f48d088f750e0",
         "No systemd answers on the system bus",
         "Scripts run as children of the agent; nodes cannot be configured on this machine.",
         "Start the agent on a machine that runs systemd, with dbus.service up.";
     StateLocked = "HNA-0110", Error, "c105bcf9e073447b8790cf60feeae2bb",
         "Another agent has locked the state directory",
-        "Only one agent may run on a machine.",
-        "Stop the other agent, or use a different --state directory.";
+        "Or it uses the same [deploy] deployed_dir. Two agents would take each other's deployments for lost.",
+        "Stop the other agent (`systemctl stop heat-node-agent`), or give this one a --state directory and a [deploy] deployed_dir of its own.";
     IdentityRecorded = "HNA-0111", Info, "fa4378ac43db489d813314f1c3d089cb",
         "The agent's state is bound to this instance",
         "The instance is recorded with the state, so that a copy of this disk is recognised as a copy.",
@@ -122,11 +122,11 @@ messages! {
     IdentityUnitStopped = "HNA-0114", Warning, "72b85af6f55a43b08f0b4ec24502db06",
         "A unit of another instance was running and was stopped",
         "The disk is a copy; the unit was configured for the original instance.",
-        "Check the unit's journal for what it did. heat-node-agent-guard.service normally prevents it from starting.";
+        "`journalctl -b -u UNIT` shows what it did. heat-node-agent-guard.service normally prevents it from starting.";
     RequestUnreadable = "HNA-0116", Warning, "02118c5c9fe34a69a1b9cafc251e3ac7",
         "An unreadable operator request was quarantined",
-        "It was renamed, not deleted, and nothing was done. Requests are written by `heat-node-agent rerun`, `stop` and `forget` of the same version.",
-        "Run the command again, then remove the renamed file below /run/heat-node-agent.";
+        "It was renamed, not deleted, and nothing was done. Requests are written by `heat-node-agent rerun`, `stop`, `forget`, `repair`, `rollback` and `certificates rotate` of the same version.",
+        "Run the command again, then remove the renamed file (`*.unreadable` in /var/lib/heat-node-agent/requests, of `stop` in /run/heat-node-agent/requests).";
     RequestRefused = "HNA-0117", Notice, "74d07ea15f7542fb8cb9d126ca3a7d3e",
         "An operator's request was refused",
         "Nothing was changed. The command that made the request prints the reason, too.",
@@ -150,7 +150,7 @@ messages! {
     SourceFailed = "HNA-0202", Warning, "fdd98955fd474c428c0f58f7399e1fef",
         "A metadata source cannot be read",
         "Its last good document remains in force. The agent keeps retrying with increasing delays.",
-        "Check from this node that the endpoint answers, and that the stack still exists.";
+        "`curl -sS -m 5 -o /dev/null URL && echo it answers`, with the URL in the cause, checks the endpoint from this node; `openstack stack show STACK` whether the stack still exists.";
     SourceRecovered = "HNA-0203", Info, "187c2b55f9394722857261fdbb65dad2",
         "A metadata source can be read again",
         "The source responds again after failures.",
@@ -162,7 +162,7 @@ messages! {
     NoSource = "HNA-0205", Warning, "3d6acd0a57654ecc816719d1ed1acd37",
         "No metadata source is known yet",
         "Neither cfn-init-data nor os-collect-config.conf exists, and no source is configured.",
-        "Check that cloud-init ran and that the server uses user_data_format SOFTWARE_CONFIG, or write os-collect-config.conf.";
+        "Check that cloud-init ran (`cloud-init status --long`) and that the server uses user_data_format SOFTWARE_CONFIG, or write os-collect-config.conf.";
     MetadataPartInvalid = "HNA-0206", Warning, "0db8327eeb9349f38a15001162bcc58a",
         "A part of the metadata cannot be understood",
         "The part is ignored; everything else is used.",
@@ -174,9 +174,9 @@ messages! {
     SourceLeftOver = "HNA-0210", Warning, "fc7f82c4c5334eb7b02c6e8231b17567",
         "A file left by the instance that this disk was copied from is ignored",
         "Its content is the other instance's and would lead to that server's metadata. It is used as soon as it changes.",
-        "Let cloud-init or the operator write it for this server. If the content is correct for this server too, add a comment line (in JSON, a space).";
+        "Let cloud-init or the operator write it for this server. If the content is correct for this server too, any change of the file confirms it: `echo >>FILE`.";
     BootCopyExposed = "HNA-0211", Info, "e18f04302e25fb42e94351c15455b466",
-        "The server's first metadata was not for root alone",
+        "The server's first metadata was readable by other users",
         "cfn-init-data holds the password or the keys with which this server speaks to Heat, and cloud-init leaves it with mode 0644. The agent gives it mode 0600.",
         "If somebody who must not have them was on this machine, replace the server in the stack: the new one gets credentials of its own.";
     SourceDowngrade = "HNA-0275", Warning, "a6bdc2c47d444188bd486cfd77962d27",
@@ -226,11 +226,11 @@ messages! {
     VolumeMissing = "HNA-0308", Error, "72f26e3e600a40e089ae367700789fb6",
         "A volume did not appear in time",
         "The deadline of the node's wait condition is near, so the failure is reported to Heat now.",
-        "Attach the volume to this server, then update the stack or wait for the next deployment.";
+        "Attach the volume (`openstack server add volume SERVER VOLUME`), then `heat-node-agent rerun ID`; or correct its id in the template and update the stack.";
     VolumeFailed = "HNA-0309", Error, "84772c3978ac43e085558b223b7764f0",
         "A volume could not be prepared",
         "The safety checks passed, but a step failed: the record, mkfs, the mount unit or the marker.",
-        "Remove the reason of the step that failed (`journalctl -k -n 50` has the disk's own errors). The next attempt resumes from the record.";
+        "Fix the cause that `heat-node-agent explain` shows (`journalctl -k -n 50` has the disk's own errors). The next attempt resumes from the record.";
     VolumeGrowing = "HNA-0310", Notice, "2f7335b195b844cabf62549ab87d1a4d",
         "A volume was extended; its file system is being grown",
         "The disk is larger than the file system on it. The file system is grown while in use; this cannot be undone.",
@@ -242,7 +242,7 @@ messages! {
     VolumeNotGrown = "HNA-0312", Error, "a82dc28b2a064b57a2613882105b46d9",
         "A volume was extended, but its file system could not be grown",
         "The store keeps its old size. The agent retries after a delay that grows from a minute to an hour, and at once with a new deployment.",
-        "Grow the file system by hand (`xfs_growfs` or `btrfs filesystem resize max`, with its mount point), or let the agent retry.";
+        "Grow the file system by hand (`xfs_growfs` or `btrfs filesystem resize max` with its mount point, `resize2fs` with its device), or let the agent retry.";
     StoreRefused = "HNA-0320", Error, "f121532679844a89b560956aff7ca9a9",
         "The container runtime's storage driver cannot work here",
         "The kernel, the runtime's version or the file system lacks what the driver needs, or the store holds another driver's images. Nothing was stopped.",
@@ -250,23 +250,23 @@ messages! {
     StoreMoving = "HNA-0321", Notice, "8f7415b30051428c90a189e5ade377d5",
         "A store is being moved from the root disk to its volume",
         "Its service is stopped, its data copied and verified, and only then used from the volume. The original stays on the root disk under another name.",
-        "Once the node is healthy, the old copy may be removed by hand.";
+        "Once nobody needs the old copy, remove it: `heat-node-agent status --json` lists it under set_aside, with the command.";
     StoreMoved = "HNA-0322", Notice, "ae6d0637bd2e4388a44b8e1789432343",
         "A store was moved to its volume",
         "The copy was verified against the original before use.",
-        "Remove the old copy once nobody needs it.";
+        "Once nobody needs the old copy (/var/lib/etcd.before-volume-1, say), remove it: `heat-node-agent status --json` lists it under set_aside, with the command.";
     VolumeUnhealthy = "HNA-0323", Error, "3e149024331a4aab83be1cfa6d392e44",
         "A volume in use is missing, read-only, or full",
         "Its services cannot work; they are not restarted in a loop.",
-        "Attach the volume again, repair its file system, or extend it. With DRIFT=repair the agent then starts the services; otherwise use `heat-node-agent repair`.";
+        "Missing: attach it again, then `heat-node-agent repair`, unless DRIFT is repair. Read-only: see `journalctl -k`, detach it, attach it again, and update the stack. Full: extend it; file system and services follow by themselves.";
     VolumeSurveyed = "HNA-0394", Info, "60ee2e2e12274beeaefcbac55777242d",
         "A volume that may be blank was read in depth",
         "The message says how much of it was read.",
         "";
     PoolNearlyFull = "HNA-0395", Error, "c410607e3280452cbce984eab51237d4",
         "Docker's thin pool is nearly full",
-        "With less than a tenth of its data or metadata space free, docker creates no new layers or containers; a full pool stops those that write.",
-        "Remove what is unused (`docker system prune`), or extend the volume; the pool grows with it.";
+        "85 % of its data or metadata space is used. From 90 % on docker creates no new layers or containers; a full pool stops those that write.",
+        "Extend the volume: `openstack --os-volume-api-version 3.42 volume set --size GIB VOLUME`; the pool grows with it. `docker system prune` frees space too, but on a Kubernetes node it also removes stopped containers with their logs.";
     DeploymentRecorded = "HNA-0401", Info, "011d2856e36d4d4282b45de7c0eee3d0",
         "A new deployment was recorded",
         "It runs after those before it in the list have ended.",
@@ -282,7 +282,7 @@ messages! {
     DeploymentFailed = "HNA-0404", Error, "034f7a537fbe4b6c8b19fc1c6b470387",
         "A deployment failed",
         "Heat receives the status code and the end of the output.",
-        "Correct the template or the script, which `heat-node-agent logs ID` shows the output of, and update the stack.";
+        "Correct the template or the script (`heat-node-agent logs ID` shows its output) and update the stack.";
     DeploymentInterrupted = "HNA-0405", Error, "ff9e3ecb3b3f43ca8f957c798de3b5d8",
         "A deployment was interrupted",
         "The machine or its unit ended while the script ran. A script is never run twice, so Heat receives FAILURE.",
@@ -294,7 +294,7 @@ messages! {
     DeploymentNoHook = "HNA-0407", Error, "a97a665e1bc541df813dcf7768b70272",
         "No hook for this deployment's group",
         "There is neither a built-in hook nor an executable of that name in the hook directories.",
-        "Install the hook in the image, or use another group.";
+        "Install the hook as /usr/libexec/heat-config/hooks/GROUP, executable and writable by root alone, here and in the image, then `heat-node-agent rerun ID`; or use another group and update the stack.";
     DeploymentReattached = "HNA-0408", Info, "080aa374f5ab49568258576ccc094d7c",
         "A deployment that outlived the agent is monitored again",
         "Its unit kept running while the agent was down.",
@@ -302,11 +302,11 @@ messages! {
     DeploymentForbidden = "HNA-0409", Error, "7931d9177be846f686cb90ab323c9ee4",
         "This image does not allow the deployment's group",
         "[deploy] groups in agent.toml does not list it, or [node] source says that a file configures the node.",
-        "Use an allowed group, or rebuild the image with the group allowed. Of a file and a deployment keep one.";
+        "Use an allowed group, or rebuild the image with the group allowed. Configure the node by heat-params or by a deployment, not both.";
     DeploymentTimedOut = "HNA-0410", Error, "78291c69ac154fa6851c4f0b3a122f4c",
         "A deployment exceeded its time limit",
-        "Its whole process group was killed; Heat receives FAILURE with the end of the output.",
-        "Make it faster or raise [deploy] time_limit.";
+        "Every process of its unit was killed; Heat receives FAILURE with the end of the output.",
+        "Make it faster and update the stack; or raise [deploy] time_limit in /etc/heat-node-agent/agent.toml, `systemctl restart heat-node-agent`, then `heat-node-agent rerun ID`.";
     DeploymentAlreadyRun = "HNA-0411", Info, "8f42f5e77a3f41d485a585c7151ea520",
         "A deployment had already been run before it was recorded",
         "The replaced tools ran it (their record is under /var/lib/heat-config/deployed), or this agent did and has since removed its record; it is not run again.",
@@ -322,7 +322,7 @@ messages! {
     DeploymentNotStarted = "HNA-0414", Error, "02c74469ae924ab298a93539b832b953",
         "A deployment could not be started",
         "The script or hook did not run at all: its interpreter or its program is not installed, or the system refused it. Heat receives FAILURE.",
-        "Install the missing program in the image, or correct the template and update the stack.";
+        "Install the missing program here and in the image, then `heat-node-agent rerun ID`; or correct the template and update the stack.";
     DeploymentWithdrawn = "HNA-0470", Notice, "f4d8aec811f8420089681ac1ffca309a",
         "A deployment was withdrawn because Heat no longer lists it",
         "It disappeared from the metadata before it ended. Its result is not sent. If Heat lists it again, it resumes where it was.",
@@ -374,7 +374,7 @@ messages! {
     NodeDrift = "HNA-0506", Warning, "32af13c74cd24ca78e3161f6e2afb5be",
         "The node differs from its parameters",
         "A file was changed or a unit stopped. With DRIFT=repair it is restored.",
-        "`heat-node-agent plan` shows the differences.";
+        "`heat-node-agent plan` shows the differences, `heat-node-agent repair` undoes them.";
     DuplicateNodeDeployment = "HNA-0507", Warning, "4a063dd68e474274826d2e594fcfef93",
         "Two kubernetes-node deployments for one server",
         "The newer one applies. Once it has begun, the older one fails if Heat waits for it; without a signal it waits until the newer one is removed. If both are of the same second, both fail, and nothing is changed.",
@@ -386,7 +386,7 @@ messages! {
     DriftNotRepaired = "HNA-0513", Warning, "a8699e05d3114b5597751beb95d5976e",
         "A repeated change on the node is not repaired again",
         "Another tool keeps reverting the agent's repair. The agent does not fight it: it repairs each cause once.",
-        "Find what writes the path or stops the unit (configuration management, a timer, a person), and let only one of the two manage it. A new deployment, or `heat-node-agent rerun`, allows a new repair.";
+        "Find what writes the path or stops the unit (configuration management, a timer, a person), and let only one of the two manage it. A new deployment, or `heat-node-agent rerun ID`, allows a new repair.";
     RepairOrdered = "HNA-0517", Notice, "5bfe42dc78ae483181e262c3f7fb176a",
         "A repair of the node was requested",
         "The operator ran `heat-node-agent repair`. What differs from the node's parameters is put back at once, whatever DRIFT says.",
@@ -397,7 +397,7 @@ messages! {
         "Wait for the result. Of a failed update Heat receives FAILURE with the cause and the outcome of the rollback.";
     RolledBack = "HNA-0522", Notice, "0476a9823a674d3f91c4d2ef1c8fc1eb",
         "An update was rolled back",
-        "The generation that was in place before the update is in place again, and its gates have passed. The parameters of the update are tried again only by a new deployment or by `heat-node-agent rerun`.",
+        "The generation that was in place before the update is in place again, and its gates have passed. The parameters of the update are tried again only by a new deployment or by `heat-node-agent rerun ID`.",
         "Correct what made the update fail, or why it was taken back, then update the stack again.";
     RollbackFailed = "HNA-0523", Error, "3a1e4e9138b149e9b31d83a9fda3dd11",
         "An update could not be rolled back",

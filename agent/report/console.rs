@@ -1,5 +1,6 @@
 //! One line on the console for each phase: what `openstack console log show` gives when nothing else answers.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{ErrorKind, Write};
@@ -167,7 +168,11 @@ impl Console {
 /// An event as one line.
 fn text(event: &Event, phase: Phase, state: &str) -> String {
     let entry = event.code.entry();
-    let why = event.cause.as_deref().unwrap_or(&event.message);
+    let why = match &event.cause {
+        // Its cause is the rule alone: what was found is in the message.
+        Some(rule) if event.code == Code::NodeParametersSuspicious => format!("{}; {rule}", event.message).into(),
+        cause => Cow::from(cause.as_deref().unwrap_or(&event.message)),
+    };
     // What goes wrong with a node in place does so in no phase of bringing it up.
     let of_phase = if phase == Phase::Steady && state != "ok" { String::new() } else { format!(" phase={}", phase.as_str()) };
     let mut line = format!("heat-node-agent{of_phase} state={state} code={}", entry.code);
@@ -177,7 +182,7 @@ fn text(event: &Event, phase: Phase, state: &str) -> String {
         }
     }
     let space = if entry.priority == Priority::Error { SPACE_OF_FAILURE } else { SPACE };
-    line.push_str(&format!(" msg=\"{}\"", shortened(&quoted(why), space)));
+    line.push_str(&format!(" msg=\"{}\"", shortened(&quoted(&why), space)));
     let remedy = event.remedy_in_words();
     if state != "ok" && !remedy.is_empty() && !why.contains(&*remedy) {
         line.push_str(&format!(" remedy=\"{}\"", shortened(&quoted(&remedy), SPACE_OF_FAILURE)));
@@ -291,6 +296,10 @@ mod tests {
         // What was done does not wait.
         let done = Event::new(Code::CertificatesChanged, "installed").phase(Phase::Certificates);
         assert!(console.line(&done).unwrap().contains("phase=certificates state=ok code=HNA-0611"));
+        // What was found, and the rule that it breaks.
+        let small = Event::new(Code::NodeParametersSuspicious, "PREFLIGHT finds 1 CPU").cause("a master needs at least 2 CPUs");
+        let line = console.line(&small.phase(Phase::Plan)).unwrap();
+        assert!(line.contains("msg=\"PREFLIGHT finds 1 CPU; a master needs at least 2 CPUs\""), "{line}");
         // What is waited for is named in a few words; what failed is shown whole, as far as it fits.
         let long = |words: usize| format!("{} address already in use", "x ".repeat(words));
         let line = console.line(&Event::new(Code::GateWaiting, long(300)).phase(Phase::Gates)).unwrap();

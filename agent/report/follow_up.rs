@@ -67,9 +67,7 @@ impl Code {
             | Self::DeploymentInterrupted
             | Self::RolledBack
             | Self::CertificateIssuerUntrusted => AfterRemedy::StackUpdate,
-            Self::VolumeMissing
-            | Self::DeploymentFailed
-            | Self::DeploymentNotStarted
+            Self::DeploymentFailed
             | Self::CertificatesFailed
             | Self::CertificatesRefused
             | Self::AddOnFailed
@@ -77,6 +75,10 @@ impl Code {
             | Self::ProgramReleaseDiffers
             | Self::SignalUndeliverable => AfterRemedy::StackUpdateOrResume,
             Self::VolumeUnhealthy
+            | Self::VolumeMissing
+            | Self::DeploymentNotStarted
+            | Self::DeploymentNoHook
+            | Self::DeploymentTimedOut
             | Self::DeploymentAlreadyRun
             | Self::ReplacedDeploymentStopped
             | Self::RollbackFailed

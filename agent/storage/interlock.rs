@@ -227,11 +227,16 @@ fn in_use(volume: &Volume, disk: &DiskEvidence, device: &str) -> Option<FormatDe
         // LVM activates what it knows at every boot.
         return None;
     } else if !disk.holders.is_empty() {
-        (format!("{device} is part of {}", disk.holders.join(", ")), format!("disassemble {}", disk.holders.join(", ")))
+        (
+            format!("{device} is part of {}", disk.holders.join(", ")),
+            format!(
+                "`lsblk {device}` shows what that is: stop it (`mdadm --stop /dev/md0` an array, `vgchange -an GROUP` a volume group)"
+            ),
+        )
     } else if disk.swap {
         (format!("{device} is used as swap"), format!("`swapoff {device}`"))
     } else if disk.busy {
-        (format!("{device} is held exclusively by another process"), format!("`fuser -v {device}`"))
+        (format!("{device} is held exclusively by another process"), format!("stop the process that `fuser -v {device}` shows"))
     } else {
         return None;
     };

@@ -243,7 +243,7 @@ pub fn shortage(fill: &PoolUsage, volume: &Volume) -> Option<Error> {
     if parts.is_empty() {
         return None;
     }
-    let prune = "`docker system prune` removes unused data";
+    let prune = "`docker system prune` removes unused data, stopped containers and their logs too";
     let remedy = if fill.data >= NEARLY_FULL {
         format!(
             "{prune}; or extend the volume: `openstack --os-volume-api-version 3.42 volume set --size GIB {}`, where GIB is its new size; the pool grows with it",

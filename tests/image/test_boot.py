@@ -147,7 +147,7 @@ def power_cut_and_late_volumes(heat: Heat, vms, image, stack_name: str) -> str:
         # The kernel's own line about the disk, a moment before it tells udev.
         said = [e for e in vm.journal("-b", "-k") if f"[{name}] " in e["MESSAGE"] and "logical blocks" in e["MESSAGE"]]
         took = (int(found[0]["__MONOTONIC_TIMESTAMP"]) - int(said[0]["_SOURCE_MONOTONIC_TIMESTAMP"])) / 1e6
-        rows.append((f"`{name}`, {bus}", f"{took:.2f}", "" if bus == "virtio" else "under strace"))
+        rows.append((f"`{name}`, {bus}", f"{took:.2f}", "" if bus == "virtio" else "slower here: the test traced the agent with strace"))
     heat.wait(stack_name, seconds=WORK)
     is_healthy(vm)
     ended = json.loads(vm.sh("cat /var/lib/heat-node-agent/volumes/runtime.json"))

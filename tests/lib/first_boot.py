@@ -73,7 +73,7 @@ def report(vm: Vm, image: Path) -> str:
         "### Console", "", "```", *lines(vm.console()), "```", "",
         "### Times", "", "Seconds since the kernel began.", "",
         table(("s", "what"), list(zip(at, (what for _, what in sorted(rows)), strict=True))),
-        "The agent's phases:", "", table(("s", "phase", "lasted s", "its last message"), stages),
+        "The agent's phases:", "", table(("s", "phase", "lasted s", "its last message"), sorted(stages, key=lambda stage: float(stage[0]))),
         "### Sizes", "", table(("what", "bytes"), sizes)])
     MADE.write_text(made)
     return made

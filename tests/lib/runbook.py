@@ -22,18 +22,33 @@ HEAD = """# Runbook
 This page leads from the output of `heat-node-agent status` to the cause and the action. Each failure below was staged on a host; the lines of `status` and the
 remedy are quoted from there. Read the whole remedy: it says under which condition each command is right. Below it is listed what was done on the staged
 host, separately for each way that the remedy offers. Commands for the cloud were parsed by OpenStack's own client
-(`tests/heat/test_client.py`), not run. `status` and the journal show a failure that systemd reports within {reported} s, and a process that hangs within
+(`tests/heat/test_client.py`), not run; nor was a reboot that a remedy names. The failures were staged one after another on a few hosts, often the next one
+before the last was gone: so "After that" may name the next failure in place of `READY`. `status` and the journal show a failure that systemd reports within {reported} s, and a process that hangs within
 {hangs} s; the text about a failure is at most {lines} lines of {width} columns. The tests enforce this (`tests/lib/failures.py`).
 
 Start with `heat-node-agent status`. Its first line is the overall state; each row with a problem shows the cause (`why`) and the action
 (`remedy`). `heat-node-agent explain` shows the same as a path of conditions, `heat-node-agent logs NAME` the output of a script or a component,
 and the console (`openstack console log show SERVER`) the last failure, for when nobody can log in. Run commands that begin with `openstack` on a
 machine with credentials for the cloud, `kubectl` on one with those of the cluster, all others on the node. `heat-node-agent rerun` retries a failed deployment once its cause is
-removed. Heat accepts a result only while it waits for one, so if a stack has already failed, update it.
+removed. Heat accepts a result only while it waits for one, so if a stack has already failed, update it
+(`openstack stack update -t TEMPLATE -e ENVIRONMENT --wait STACK`).
 
-| `status` begins with | see |
-|---|---|
+| `status` begins with | its first `why`, or what stands below | see |
+|---|---|---|
+| `NOT RUNNING: …` | | [The agent does not run](#the-agent-does-not-run) |
 """
+# By hand, as no failure is staged for it.
+TAIL = """
+## The agent does not run
+
+`NOT RUNNING: the agent has not run since boot`, or `NOT RUNNING: the agent is down; it last said: …`. This was not staged. The node's services go on without
+the agent; nothing is repaired, renewed or reported.
+
+> `systemctl status heat-node-agent` and `journalctl -b -u heat-node-agent -n 50` show why it ended. Exit status 64: its settings are wrong, and
+> `heat-node-agent verify` lists every mistake. `systemctl enable --now heat-node-agent` starts it
+"""
+# How much of a reason the index shows.
+BEGINNING = 80
 # Sections, and in each: the transcript, its title, and what to know beside it.
 SECTIONS = [
     ("The node does not come up", [
@@ -55,7 +70,9 @@ SECTIONS = [
         ("certificate-not-yet-valid", "A certificate is not valid yet", "One of the two clocks is wrong: both times are shown."),
     ]),
     ("A node in place", [
-        ("kubelet-crash-loop", "A component dies again and again", ""),
+        ("kubelet-crash-loop", "A component dies again and again",
+         "Neither the drain nor the reboot was run: on the staged host the cgroup was mounted by hand. `--delete-emptydir-data` discards the data of the "
+         "node's emptyDir volumes; without it the drain refuses pods that have one."),
         ("kube-proxy-no-space", "A component dies because a file system is full", "If the component's last lines report a full file system, the agent finds out which one it is."),
         ("kubelet-hangs", "A component hangs", "systemd shows it as running. The agent detects this within a minute and a half, and shows the reason if the kernel knows it."),
         ("containerd-hangs", "The container runtime hangs", "Its socket still accepts connections."),
@@ -124,6 +141,22 @@ def done_of(step: str) -> str:
     return f"`{command}`" + ("" if status == "0" else f" (which ended with {status})")
 
 
+def headline(status: list[str]) -> str:
+    """The first line of status as it was before it was wrapped."""
+    return " ".join(status[:status.index("")])
+
+
+def beginning(text: str) -> str:
+    """Of a reason, in a cell of a table."""
+    text = text.removeprefix("why: ").replace("|", "\\|").replace("`", "")
+    return f"`{text}`" if len(text) <= BEGINNING else f"`{text[:BEGINNING].rsplit(' ', 1)[0]} …`"
+
+
+def of_anybody(text: str) -> str:
+    """Without the staged stack's own names, where they read like words of the command."""
+    return text.replace("resource show stack server", "resource show <stack> <resource>")
+
+
 def outside_code(text: str) -> str:
     """What a name in angle brackets needs outside of code."""
     return "`".join(part if at % 2 else part.replace("<", "&lt;") for at, part in enumerate(text.split("`")))
@@ -135,10 +168,10 @@ def entry(name: str, title: str, note: str) -> list[str]:
     why = [text for text in texts if not text.startswith("remedy: ")]
     remedies = [text.removeprefix("remedy: ") for text in texts if text.startswith("remedy: ")]
     assert why and remedies, name
-    lines = [f"### {title}", "", "```text", status[0], *(f"    {text}" for text in why), "```", ""]
+    lines = [f"### {title}", "", "```text", headline(status), *(f"    {text}" for text in why), "```", ""]
     lines += [note, ""] if note else []
     for remedy in remedies:
-        lines += [f"> {outside_code(remedy)}", ""]
+        lines += [f"> {outside_code(of_anybody(remedy))}", ""]
     return [*lines, *(f"{one}\n" for one in ways_of(found))]
 
 
@@ -163,10 +196,13 @@ def made() -> str:
         text += [f"## {section}", ""]
         for name, title, note in entries:
             anchor = re.sub(r"[^a-z0-9 -]", "", title.lower()).replace(" ", "-")
-            index.append(f"| `{parts(name)['status'][0]}` | [{title}](#{anchor}) |")
+            status = parts(name)["status"]
+            texts = [one for one in texts_of(status) if not one.startswith("remedy: ")]
+            first = next((one for one in texts if one.startswith("why: ")), texts[0])
+            index.append(f"| `{headline(status)}` | {beginning(first)} | [{title}](#{anchor}) |")
             text += entry(name, title, note)
     head = HEAD.format(reported=REPORTED, hangs=HANGS, lines=LINES, width=WIDTH)
-    return head + "\n".join(index) + "\n\n" + "\n".join(text).rstrip() + "\n"
+    return head + "\n".join(index) + "\n\n" + "\n".join(text).rstrip() + "\n" + TAIL
 
 
 if __name__ == "__main__":

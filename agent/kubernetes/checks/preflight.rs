@@ -21,10 +21,11 @@ pub fn preflight(spec: &NodeSpec, facts: &MachineFacts) -> Vec<Mistake> {
     let flavor = "use a larger flavor, or set PREFLIGHT to off";
     for (_, cpus, memory) in LEAST.into_iter().filter(|(of, ..)| *of == spec.role) {
         if let Some(there) = facts.cpus.filter(|there| *there < cpus) {
-            lack(format!("finds {there} CPUs"), format!("a {who} needs at least {cpus}"), flavor);
+            let count = |cpus: u32| format!("{cpus} CPU{}", if cpus == 1 { "" } else { "s" });
+            lack(format!("finds {}", count(there)), format!("a {who} needs at least {}", count(cpus)), flavor);
         }
         if let Some(there) = facts.memory.filter(|there| *there < memory) {
-            lack(format!("finds {there} MiB of memory"), format!("a {who} needs at least {memory} MiB"), flavor);
+            lack(format!("finds {there} MiB of memory"), format!("a {who} needs at least {memory} MiB of memory"), flavor);
         }
     }
     if let Some(there) = facts.disk.filter(|there| spec.runtime_volume.is_none() && *there < LEAST_DISK) {
@@ -87,7 +88,7 @@ mod tests {
         let volume = json!({"ROLE": "minion", "DOCKER_VOLUME": "7c1f4d0e-93a2-4b86-8d55-2f60c6b1a9e4", "CLUSTER_UUID": "c0ffee00-1111-4222-8333-444455556666"});
         let small = MachineFacts { memory: Some(990), cpus: Some(1), disk: Some(100), ..MachineFacts::default() };
         let large = MachineFacts { memory: Some(2048), cpus: Some(2), disk: Some(20_000), ..MachineFacts::default() };
-        assert_eq!(lacks(&master, &small), ["finds 1 CPUs", "finds 990 MiB of memory", "finds 100 MiB free"]);
+        assert_eq!(lacks(&master, &small), ["finds 1 CPU", "finds 990 MiB of memory", "finds 100 MiB free"]);
         assert_eq!(lacks(&minion, &small), ["finds 100 MiB free"]);
         assert!(lacks(&volume, &small).is_empty());
         for document in [&master, &minion] {

@@ -50,7 +50,7 @@ pub const TABLE: &[Parameter] = &[
     p("VOLUME_ADOPT", Word, "", "serial of a volume, or DOCKER_DISK, whose file system is adopted although it lacks this agent's marker"),
     secret("WAIT_HANDLE", Handle, "handle of the wait condition: its URL, the map of its signal attribute, {endpoint, token}, or its curl_cli line"),
     p("WAIT_ID", Word, "", "id of the wait condition's signal, unique per server; default: INSTANCE_NAME, or node- and the server's id"),
-    p("WAIT_TIMEOUT", Number(1, 43_200), "6000", "timeout of the wait condition in seconds; the agent gives up a minute earlier"),
+    p("WAIT_TIMEOUT", Number(1, 43_200), "6000", "timeout of the wait condition in seconds; the agent gives up a minute earlier. At least 10 minutes below the stack's --timeout (default: 60 minutes)"),
     p("CERTIFICATES", Choice(&["magnum", "given", "bootstrap", "none"]), "", "source of certificates; default: magnum if MAGNUM_URL is given and TLS is on"),
     p("CERTIFICATE_KEYS", Choice(&["ecdsa-p256", "rsa-2048", "rsa-3072", "rsa-4096"]), "", "type of the keys that the node generates; RSA needs openssl in the image; default: ecdsa-p256, but rsa-2048 on a master before 1.6 without service account keys"),
     p("CERTIFICATE_RENEWAL", Choice(&["warn", "renew"]), "", "what happens after two thirds of a certificate's validity and after its expiry; default: renew if the source signs by itself (Magnum with a trustee, a CA key on this node), otherwise warn"),
