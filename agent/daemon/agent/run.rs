@@ -191,7 +191,7 @@ impl Agent {
             self.orders.repairs.outcome = Some(outcome);
         }
         match inspection {
-            Ok(inspection) => self.node_task.inspection = inspection,
+            Ok(inspection) => (self.node_task.inspection, self.node_task.is_inspected) = (inspection, true),
             Err(error) => self.trouble.record("comparing the node with its parameters", &error),
         }
     }

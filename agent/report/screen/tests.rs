@@ -317,6 +317,7 @@ fn troubles() -> Vec<(&'static str, StatusDocument)> {
         ("FAILED generation 2 at volume etcd (HNA-0306)", failed()),
         ("DEGRADED: kubelet crash-looping (11 restarts)", with_node(|node| node.components[1] = crash_loop())),
         ("DEGRADED: the node differs from what the stack asks for", with_node(|node| node.drifted = true)),
+        ("WAITING for the first check of the node since the agent started", with_node(|node| node.unchecked = true)),
         (
             "DEGRADED: etcd degraded; /var/lib/etcd on volume 1 is full",
             with_node(|node| {
