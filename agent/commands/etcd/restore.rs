@@ -125,7 +125,7 @@ impl Restore<'_> {
         }
         if !wanted.new_cluster {
             return Err(Error::refused(format!(
-                "all that etcd was told after revision {revision} would be given up, and other members would have to join anew"
+                "everything written to etcd after revision {revision} would be lost, and the other members would have to join anew"
             ))
             .remedy("pass --new-cluster to confirm; --dry-run lists what would be done"));
         }
