@@ -20,7 +20,7 @@ HEAD = """# Runbook
 <!-- Made by tests/lib/runbook.py from tests/host/transcripts; change it there. -->
 
 This page leads from the output of `heat-node-agent status` to the cause and the action. Each failure below was staged on a host; the lines of `status` and the
-remedy are quoted from there. Read the whole remedy: it says under which condition each command is right. Below it is listed what was done on the staged
+remedy are quoted from there, with a word in angle brackets for what differs from node to node: the agent prints the id itself. Read the whole remedy: it says under which condition each command is right. Below it is listed what was done on the staged
 host, separately for each way that the remedy offers. Commands for the cloud were parsed by OpenStack's own client
 (`tests/heat/test_client.py`), not run. `status` and the journal show a failure that systemd reports within {reported} s, and a process that hangs within
 {hangs} s; the text about a failure is at most {lines} lines of {width} columns. The tests enforce this (`tests/lib/failures.py`).

@@ -453,6 +453,22 @@ fn a_copied_disk_and_an_unknown_identity_say_what_to_do() {
     assert!(text.contains("instance      UNKNOWN, so nothing is run or sent: why\n    remedy: do\n"), "{text}");
 }
 
+/// Readers of a transcript took "storage healthy" beside a full volume for a contradiction.
+#[test]
+fn storage_is_not_healthy_beside_a_volume_that_is_full() {
+    let mut status = with_node(|node| {
+        node.components.push(ComponentStatus { unit: None, ..component("storage", ComponentState::Healthy) });
+        node.drifted = true;
+        node.differences = vec!["/var/lib/etcd on volume 1 is full: less than 64 MiB are free".into()];
+    });
+    let row = |status: &StatusDocument| {
+        page(status).lines().find(|line| line.starts_with("storage")).unwrap().split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(row(&status), "storage healthy 3d 0");
+    status.node.as_mut().unwrap().difference_remedy = Some("extend it".into());
+    assert_eq!(row(&status), "storage degraded 3d 0 a volume needs an operator");
+}
+
 #[test]
 fn spans_are_short() {
     for (ms, text) in
