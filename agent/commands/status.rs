@@ -24,8 +24,8 @@ use crate::report::Report;
 use crate::report::condition_state::ConditionState;
 use crate::report::explain::{headline, page, tree};
 use crate::report::screen::{self, screen};
-use crate::report::status::{Condition, DeploymentState, DeploymentStatus, SCHEMA_VERSION, StatusDocument, WaitProgress};
-use crate::report::text::json_page;
+use crate::report::status::{Condition, DeploymentState, DeploymentStatus, SCHEMA_VERSION, STATE, StatusDocument, WaitProgress};
+use crate::report::text::{argument, json_page};
 use crate::settings::Settings;
 use crate::signal::Outbox;
 use crate::watch::Watch;
@@ -210,14 +210,35 @@ pub(crate) fn read(settings: &Settings) -> Result<(StatusDocument, bool)> {
         })?,
         Err(_) => None,
     };
-    match reported {
-        Some(mut status) => {
-            let running = is_running(status.agent.pid);
-            quote(settings, &mut status);
-            Ok((status, running))
-        }
-        None => Ok((of_state(settings)?, false)),
+    if let Some(mut status) = reported.clone().filter(|status| is_running(status.agent.pid)) {
+        quote(settings, &mut status);
+        return Ok((status, true));
     }
+    let daemon = Tree::open(Path::new("/proc")).ok().and_then(|proc| daemon_of(&proc));
+    let mut status = reported.map_or_else(|| of_state(settings), Ok)?;
+    quote(settings, &mut status);
+    if let Some(pid) = daemon {
+        without_status_file(&mut status, pid, &settings.run_dir);
+    }
+    Ok((status, daemon.is_some()))
+}
+
+/// What is known is older than the daemon that runs: it has not written its status file, which a full disk keeps it from.
+fn without_status_file(status: &mut StatusDocument, pid: u32, run_dir: &Path) {
+    (status.agent.pid, status.agent.started) = (pid, String::new());
+    let (file, run_dir) = (run_dir.join(FILE).display().to_string(), argument(&run_dir.display().to_string()).into_owned());
+    status.conditions.retain(|one| one.name != STATE);
+    status.conditions.push(Condition {
+        name: STATE.to_owned(),
+        state: ConditionState::Failed,
+        fact: Some("it runs, but has not written its status".to_owned()),
+        cause: Some(format!("the agent (pid {pid}) has not written {file}: what is shown here is what was known before")),
+        remedy: Some(format!(
+            "`df -h {run_dir}` and `df -i {run_dir}` show whether space or inodes are used up: make room there. The agent then writes it by \
+             itself within 60 s. If there is room, `journalctl -u heat-node-agent -n 50` shows what keeps the agent from it"
+        )),
+        ..Condition::default()
+    });
 }
 
 /// What scripts that failed or still run said last, and when those are ended: for root alone, as the status file is for everybody, and a script may say what nobody else is to see.
@@ -265,7 +286,9 @@ fn of_state(settings: &Settings) -> Result<StatusDocument> {
         Ok(state) => state,
         // Where the daemon never ran, there is nothing to know of it but that.
         Err(_) if geteuid().is_root() => return Ok(daemon::of_state(&Snapshot::default(), &[], None, &[], &root)),
-        Err(error) => return Err(Error::permanent(format!("the daemon has not run since boot, and {}", error.cause()))),
+        Err(error) => {
+            return Err(Error::permanent(format!("no daemon has written its status since boot, and {}", error.cause())));
+        }
     };
     let collector = document::collected(settings, &Report::kept())?;
     let (records, generation, waiting) = (Journal::inspect(&state)?, Generations::inspect(&state), Outbox::inspect(&state)?);
@@ -305,9 +328,23 @@ fn free_space(disks: &[DiskSpace]) -> Option<String> {
     (!all.is_empty()).then(|| all.join(", "))
 }
 
+/// The daemon's process, by its unit.
+fn daemon_of(proc: &Tree) -> Option<u32> {
+    let in_unit = |pid: &u32| {
+        let cgroups = proc.read(Path::new(&format!("{pid}/cgroup")), READ_LIMIT).ok().flatten().unwrap_or_default();
+        String::from_utf8_lossy(&cgroups).lines().any(|line| line.ends_with(&format!("/{}", daemon::UNIT)))
+    };
+    let pids = proc.list(Path::new(".")).ok()?.into_iter().filter_map(|name| name.to_str()?.parse().ok());
+    pids.filter(|pid| is_agent(proc, *pid)).find(in_unit)
+}
+
 /// Whether the process that wrote the status is still there, and still an agent.
 fn is_running(pid: u32) -> bool {
-    let name = Tree::open(Path::new("/proc")).and_then(|proc| proc.read(Path::new(&format!("{pid}/comm")), READ_LIMIT));
+    Tree::open(Path::new("/proc")).is_ok_and(|proc| is_agent(&proc, pid))
+}
+
+fn is_agent(proc: &Tree, pid: u32) -> bool {
+    let name = proc.read(Path::new(&format!("{pid}/comm")), READ_LIMIT);
     // The kernel keeps the first 15 characters of a name.
     name.ok().flatten().is_some_and(|name| name.starts_with(b"heat-node-agent"))
 }
@@ -316,6 +353,7 @@ fn is_running(pid: u32) -> bool {
 mod tests {
     use super::*;
     use crate::report::schema::assert_fits;
+    use crate::report::status::METADATA;
 
     #[test]
     fn documents_fit_their_schemas() {
@@ -344,5 +382,37 @@ mod tests {
         tree.write(Path::new(FILE), b"{", crate::files::Attributes::mode(0o644)).unwrap();
         let settings = Settings { run_dir: dir.path().to_owned(), ..Settings::default() };
         assert!(read(&settings).unwrap_err().suggested_remedy().unwrap().contains("restart"));
+    }
+
+    /// Attack: with a full /run the status of a daemon that had ended was believed, and the one that ran was to be started.
+    #[test]
+    fn a_daemon_that_cannot_write_its_status_runs_all_the_same() {
+        let dir = tempfile::tempdir().unwrap();
+        for (pid, name, cgroup) in [
+            (11, "heat-node-agent", "0::/user.slice/session-1.scope"),
+            (12, "sleep", "0::/system.slice/heat-node-agent.service"),
+            (13, "heat-node-agent", "5:cpu:/x\n1:name=systemd:/system.slice/heat-node-agent.service"),
+        ] {
+            std::fs::create_dir(dir.path().join(pid.to_string())).unwrap();
+            for (file, text) in [("comm", name), ("cgroup", cgroup)] {
+                let (path, mode) = (format!("{pid}/{file}"), crate::files::Attributes::mode(0o644));
+                Tree::open(dir.path()).unwrap().write(Path::new(&path), format!("{text}\n").as_bytes(), mode).unwrap();
+            }
+        }
+        let proc = Tree::open(dir.path()).unwrap();
+        assert_eq!(daemon_of(&proc), Some(13));
+        proc.remove_dir_all(Path::new("13")).unwrap();
+        assert_eq!(daemon_of(&proc), None);
+        // What cannot be understood of the metadata is said first.
+        for mut status in screen::tests::all().into_iter().filter(|one| one.conditions.iter().all(|one| one.name != METADATA)) {
+            without_status_file(&mut status, 13, Path::new("/run/x"));
+            let (_, line) = screen::headline(&status, true);
+            let is_known = status.identity.as_ref().is_some_and(|identity| identity.instance.is_some());
+            assert!(!is_known || line == "FAILED the agent's own work: it runs, but has not written its status", "{line}");
+            assert!(status.is_degraded() && status.verdict(true) != WaitProgress::Done);
+            let page =
+                screen(&status, true, Clock::system().now(), None, screen::Style { width: 100, color: false, verbose: false });
+            assert!(page.contains("/run/x") && !page.contains("systemctl start") && !page.contains("running for ,"), "{page}");
+        }
     }
 }

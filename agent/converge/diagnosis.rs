@@ -13,6 +13,7 @@ use crate::desired::{Desired, GateProbe};
 use crate::error::remedy::Remedy;
 use crate::files::Tree;
 use crate::gather::Gather;
+use crate::kubernetes::REGISTRATION;
 use crate::machine::listeners::{Holder, refused_ports};
 use crate::report::text::{escaped, shortened};
 
@@ -39,8 +40,9 @@ const KNOWN_LINES: [(&str, &str, &str); 3] = [
     (
         "mountpoint for cpu not found",
         "the cgroup controller cpu is not mounted",
-        "move this node's pods: `kubectl drain NODE --ignore-daemonsets --delete-emptydir-data --timeout=2m` (kubectl before 1.20: \
-         --delete-local-data). Without a kubelet they do not end: go on after the timeout. Then reboot the node, masters one at a time: systemd mounts it at boot.",
+        "move this node's pods: `kubectl drain NODE --ignore-daemonsets --delete-emptydir-data --timeout=2m` (without a kubelet they do not \
+         end: go on after the timeout). Then reboot the node, masters one at a time: systemd mounts it at boot. Then `kubectl uncordon NODE`, \
+         as no pods come to a drained node.",
     ),
     (
         "running with swap on is not supported",
@@ -112,7 +114,7 @@ pub(crate) async fn diagnose(
     if why.remedy.is_none()
         && let Some((_, fact, remedy)) = known_line(&output)
     {
-        (why.fact, why.remedy) = ((*fact).to_owned(), Some(Remedy::from(*remedy)));
+        (why.fact, why.remedy) = ((*fact).to_owned(), Some(remedy.replace("NODE", node_name(desired)).into()));
     }
     // What is known of it needs no long proof.
     let lines = if why.fact.is_empty() { WORDS.0 } else { QUOTE_WITH_CAUSE };
@@ -161,6 +163,15 @@ fn without_stack_traces(output: &[String]) -> Vec<String> {
 fn known_line(output: &[String]) -> Option<&'static (&'static str, &'static str, &'static str)> {
     let has = |text: &str| output.iter().any(|line| line.to_ascii_lowercase().contains(text));
     KNOWN_LINES.iter().find(|(text, ..)| has(text))
+}
+
+/// What kubectl calls this node; a word in its place where the agent does not ask the API for it.
+fn node_name(desired: &Desired) -> &str {
+    let mut gates = desired.gates.iter().chain(&desired.watched).filter(|gate| gate.name == REGISTRATION);
+    match gates.next().map(|gate| &gate.probe) {
+        Some(GateProbe::HttpJson { url, .. }) => url.rsplit('/').next().unwrap_or("NODE"),
+        _ => "NODE",
+    }
 }
 
 fn lacks_space(output: &[String]) -> bool {

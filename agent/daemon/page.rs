@@ -73,6 +73,7 @@ fn node_now(agent: &Agent, current: &Generation) -> NodeStatus {
     let seen = inspection.certificates.as_ref();
     let of_record = node(current);
     let known = NodeStatus {
+        unchecked: is_unchecked(agent),
         drifted: inspection.drifted,
         differences: if inspection.drifted { agent.node_task.node.differences() } else { Vec::new() },
         difference_remedy: agent.node_task.node.difference_remedy().filter(|_| inspection.drifted),
@@ -95,6 +96,12 @@ fn node_now(agent: &Agent, current: &Generation) -> NodeStatus {
         Some(outline) => outline.show(known, inspection.is_whole && !inspection.drifted),
         None => known,
     }
+}
+
+/// Whether how a node in place is was found out before this run of the agent alone, so that it may be otherwise by now.
+fn is_unchecked(agent: &Agent) -> bool {
+    let current = agent.ledger.generations.current();
+    current.is_some_and(|current| current.state == GenerationState::Applied) && agent.node_task.is_unchecked()
 }
 
 /// What may be taken of memory and disk, and what is.
@@ -428,6 +435,7 @@ fn summary(agent: &Agent) -> String {
         (_, Some((name, source))) => format!("source {name} fails: {}", source.cause.as_deref().unwrap_or("unknown")),
         (Phase::Metadata, None) => "waiting for metadata".to_owned(),
         (Phase::Signal, None) => format!("{} signals are waiting for Heat", agent.ledger.outbox.waiting().len()),
+        (_, None) if is_unchecked(agent) => "checking the node".to_owned(),
         (_, None) if agent.node_task.inspection.drifted => "the node differs from its parameters".to_owned(),
         (_, None) => format!("watching; {} deployments done", agent.ledger.journal.signalled_count()),
     }
@@ -466,7 +474,7 @@ mod tests {
             |status: &StatusDocument| status.conditions.iter().filter(|one| one.name == STATE).cloned().collect::<Vec<_>>();
         let [condition] = &failed(&status)[..] else { panic!("one reason") };
         assert!(condition.cause.as_ref().unwrap().starts_with("writing lock: ") && status.summary.contains("writing lock: "));
-        assert!(condition.remedy.as_ref().unwrap().contains("Free space"), "{condition:?}");
+        assert!(condition.remedy.as_ref().unwrap().contains("free space"), "{condition:?}");
         let page = crate::report::explain::page(&crate::report::explain::tree(&status, false), now, false, 200);
         assert!(
             page.starts_with("FAILED at daemon\n") && page.contains("why: it is not running; it stopped because: writing lock"),

@@ -12,7 +12,7 @@ use crate::report::status::StatusDocument;
 /// Name of the status file in the run directory.
 pub(crate) const FILE: &str = "status.json";
 
-/// Writes the document where everybody may read it.
+/// Writes the document where everybody may read it. Where that fails, what is there is removed: it would be taken for what is so now.
 pub(super) fn write(run_dir: &Tree, page: &StatusDocument) -> Result<()> {
     let mut text = serde_json::to_string(page).map_err(Error::permanent)?;
     // A page is written at each poll, and hardly any has something to mask. JSON as it is written here escapes neither mark.
@@ -20,7 +20,10 @@ pub(super) fn write(run_dir: &Tree, page: &StatusDocument) -> Result<()> {
         text = without_url_users(json::of(page)?).to_string();
     }
     text.push('\n');
-    run_dir.write(Path::new(FILE), text.as_bytes(), Attributes::mode(0o644))
+    run_dir.write(Path::new(FILE), text.as_bytes(), Attributes::mode(0o644)).inspect_err(|_| {
+        // The error of the write says why.
+        drop(run_dir.remove_dir_all(Path::new(FILE)));
+    })
 }
 
 #[cfg(test)]
@@ -29,6 +32,18 @@ mod tests {
     use crate::collect::Snapshot;
     use crate::daemon::of_state;
     use crate::report::status::Condition;
+
+    #[test]
+    fn what_cannot_be_replaced_is_not_left_to_be_believed() {
+        let dir = tempfile::tempdir().unwrap();
+        let tree = Tree::open(dir.path()).unwrap();
+        let page = of_state(&Snapshot::default(), &[], None, &[], &tree);
+        // A directory, of which the remedy said that a restart of the agent puts the file in its place.
+        std::fs::create_dir_all(dir.path().join(FILE).join("x")).unwrap();
+        assert!(write(&tree, &page).is_err() && !dir.path().join(FILE).exists());
+        write(&tree, &page).unwrap();
+        assert!(dir.path().join(FILE).is_file());
+    }
 
     #[test]
     fn no_password_of_a_url_is_in_the_status_file() {

@@ -33,6 +33,7 @@ use serde_json::error::Category;
 
 use crate::budgets::json::{self, JsonRejection};
 use crate::error::{Error, ErrorKind, Result};
+use crate::report::text::argument;
 use crate::report::{Code, Event, Report};
 use error_context::{At, Operation};
 
@@ -429,10 +430,24 @@ impl Tree {
             }
             Err(Errno::EEXIST) => match self.facts_followed(path)?.map(|facts| facts.kind) {
                 Some(FileKind::Directory) => Ok(()),
-                _ => Err(Error::permanent("it exists but is not a directory").context(self.doing("making directory", path))),
+                _ => Err(self.not_a_directory(path)),
             },
             Err(errno) => Err(self.doing("making directory", path).failed(errno)),
         }
+    }
+
+    /// What is in the place of a directory, and how to take it away.
+    fn not_a_directory(&self, path: &Path) -> Error {
+        let shown = self.full(path).display().to_string();
+        let cause = match self.read_link(path) {
+            Ok(Some(target)) => format!("{shown} is a link to {}, which is not a directory", target.display()),
+            _ => "it exists but is not a directory".to_owned(),
+        };
+        let word = argument(&shown);
+        let remedy = format!(
+            "`ls -ld {word}` shows what is there: unless somebody needs it, `rm {word}`; the agent then makes the directory"
+        );
+        Error::permanent(cause).remedy(remedy).context(self.doing("making directory", path))
     }
 
     /// Makes a directory and its parents; existing ones stay as they are.
@@ -1031,6 +1046,25 @@ mod tests {
         tree.write(Path::new("../../file2"), b"x", Attributes::mode(0o600)).unwrap();
         assert!(outside.path().read_dir().unwrap().next().is_none());
         assert!(dir.path().join("file").exists() && dir.path().join("file2").exists());
+    }
+
+    /// Attack: of a link in the place of a unit's directory the remedy spoke of a full disk.
+    #[test]
+    fn what_is_in_the_place_of_a_directory_is_named_with_the_way_to_take_it_away() {
+        let dir = tempfile::tempdir().unwrap();
+        let tree = Tree::open(dir.path()).unwrap();
+        let (place, target) = (dir.path().join("etc/x.service.d"), "/elsewhere");
+        std::fs::create_dir(dir.path().join("etc")).unwrap();
+        std::os::unix::fs::symlink(target, &place).unwrap();
+        let error = |path: &str| tree.create_dir_all(Path::new(path), Attributes::mode(0o755)).unwrap_err();
+        let found = error("etc/x.service.d/y");
+        assert!(found.cause().contains(&format!("{} is a link to {target}", place.display())), "{found}");
+        assert!(found.suggested_remedy().unwrap().contains(&format!("`rm {}`", place.display())), "{found}");
+        // A directory elsewhere is one.
+        std::fs::create_dir(dir.path().join("elsewhere")).unwrap();
+        tree.create_dir_all(Path::new("etc/x.service.d/y"), Attributes::mode(0o755)).unwrap();
+        std::fs::write(dir.path().join("file"), "").unwrap();
+        assert!(error("file/y").suggested_remedy().unwrap().contains(&format!("`ls -ld {}`", dir.path().join("file").display())));
     }
 
     #[test]

@@ -131,12 +131,16 @@ impl<'a> Magnum<'a> {
             // What answers may be anybody: only a CA that the operator knows is trusted.
             Some(ConnectFailure::UnknownCa(peer)) => Remedy::new(
                 format!(
-                    "if `openstack catalog list` lacks {peer}, correct {}. If not, the last \"i:\" of `openssl s_client -connect {peer} \
-                     </dev/null` names a CA: if it is your cloud's, set OPENSTACK_CA to its certificate, as your cloud publishes it. Then \
-                     update the stack. If OPENSTACK_CA signed that CA, add it to the server's chain",
+                    "if `openstack catalog list` lacks {peer}, correct {}. Else the last \"i:\" of `openssl s_client -connect {peer} \
+                     </dev/null` names a CA. Unknown: change nothing until you know whose it is. Your cloud's: set OPENSTACK_CA to the \
+                     certificate that it publishes. Then update the stack. Signed by OPENSTACK_CA: add it to the server's chain",
                     parameter(peer)
                 ),
                 AfterRemedy::LastWayResumes,
+            ),
+            // Of an answer that is larger than any certificate, say, no parameter of the node's is the cause but who was asked.
+            None if error.kind() == ErrorKind::Permanent && error.suggested_remedy().is_none() => Remedy::stack_update_or(
+                "give the cause to an admin of Magnum, if AUTH_URL and MAGNUM_URL lead to Keystone and Magnum themselves and not to a proxy",
             ),
             Some(ConnectFailure::Silence | ConnectFailure::Clock | ConnectFailure::Expired) | None => return error,
         };

@@ -204,7 +204,12 @@ async fn whatever_magnum_says_there_is_one_cause_and_a_remedy() {
         (ok(r#"{"pem": null}"#), permanent, "the answer contains no certificate", "proxy"),
         (ok(r#"{"pem": " \n"}"#), permanent, "the answer contains no certificate", "proxy"),
         (Act::Cut(900, b"{\"pem\":".to_vec()), transient, "closed the connection before its answer was complete", ""),
-        (Act::Endless(b"HTTP/1.1 200 OK\r\n\r\n".to_vec(), b' '), permanent, "the answer is larger than 1048576 bytes", ""),
+        (
+            Act::Endless(b"HTTP/1.1 200 OK\r\n\r\n".to_vec(), b' '),
+            permanent,
+            "the answer is larger than 1048576 bytes",
+            "an admin of Magnum",
+        ),
     ] {
         let magnum = Fake::start(vec![act]).await;
         let (node, access) = (Node::new(Tls::default()), access_to(&magnum, trustee(&keystone, None)));

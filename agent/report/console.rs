@@ -108,9 +108,9 @@ impl Console {
         let entry = event.code.entry();
         let state = match entry.priority {
             Priority::Error => "failed",
-            Priority::Warning if degrades(event.code) => "degraded",
-            Priority::Warning => "waiting",
-            Priority::Notice if waits(event.code) => "waiting",
+            Priority::Warning | Priority::Notice if waits(event.code) => "waiting",
+            // The agent works on: nothing waits for what was done, or is no more than suspicious.
+            Priority::Warning => "degraded",
             Priority::Notice | Priority::Info => "ok",
         };
         if event.is_detail {
@@ -195,11 +195,6 @@ fn quoted(text: &str) -> String {
     escaped(text).replace('"', "\\\"")
 }
 
-/// Whether the node works on without what the message says: `status` calls it degraded then, and nothing waits for that.
-fn degrades(code: Code) -> bool {
-    matches!(code, Code::SourceFailed | Code::NodeDrift | Code::ComponentDegraded)
-}
-
 impl Console {
     /// Whether this phase was not shown in this state yet: what only goes on is shown once, and what comes right again after a complaint.
     fn is_news(&mut self, phase: Phase, state: &'static str, event: &Event, is_beginning: bool) -> bool {
@@ -249,6 +244,16 @@ fn waits(code: Code) -> bool {
             | Code::GateWaiting
             | Code::FlannelKeyWaiting
             | Code::EtcdMemberWaiting
+            | Code::IdentityUnknown
+            | Code::NoSource
+            | Code::SourceLeftOver
+            | Code::DeploymentReplaced
+            | Code::RollbackBegun
+            | Code::ClockWrong
+            | Code::UnitDiedInBringUp
+            | Code::SignalRetry
+            | Code::SignalRefused
+            | Code::OutboxFull
     )
 }
 
@@ -293,7 +298,17 @@ mod tests {
         let mounted = Event::new(Code::VolumeMounted, "mounted").phase(Phase::Volume);
         assert!(console.line(&mounted).unwrap().contains("phase=volume state=ok code=HNA-0307"));
         assert_eq!(console.line(&Event::new(Code::SourceFailed, "no phase")), None);
-        // What was done does not wait.
+        // What was done does not wait, nor does what is suspicious or went wrong beside the node.
+        for (code, state) in [
+            (Code::NodeParametersSuspicious, "degraded"),
+            (Code::ReplacedDeploymentStopped, "degraded"),
+            (Code::UnitHelperFailed, "degraded"),
+            (Code::UnitDiedInBringUp, "waiting"),
+            (Code::SignalRetry, "waiting"),
+        ] {
+            let line = Console::none().line(&Event::new(code, "said").phase(Phase::Units)).unwrap();
+            assert!(line.contains(&format!(" state={state} ")), "{line}");
+        }
         let done = Event::new(Code::CertificatesChanged, "installed").phase(Phase::Certificates);
         assert!(console.line(&done).unwrap().contains("phase=certificates state=ok code=HNA-0611"));
         // What was found, and the rule that it breaks.

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use super::catalog::Code;
 use super::component::{ComponentState, ComponentStatus};
 use super::condition_state::ConditionState;
-use super::status::{Condition, DeploymentState, DeploymentStatus, NodeState, NodeStatus, STATE, StatusDocument};
+use super::status::{Condition, DeploymentState, DeploymentStatus, FIRST_CHECK, NodeState, NodeStatus, STATE, StatusDocument};
 use super::text::{argument, duration, escaped, shortened, wrapped};
 use crate::clock::Timestamp;
 
@@ -232,6 +232,9 @@ fn node(node: &NodeStatus) -> Condition {
             let is_failed = |component: &ComponentStatus| component.state == ComponentState::Failed;
             let is_degraded = node.components.iter().any(is_failed) || all.parts.iter().any(|part| part.state == Waiting);
             all.state = if is_degraded { Degraded } else { Ok };
+            if node.unchecked && !is_degraded {
+                (all.state, all.cause) = (Waiting, Some(format!("{FIRST_CHECK} has not ended")));
+            }
         }
         NodeState::Restored => {
             all.state = Degraded;
@@ -738,6 +741,7 @@ mod tests {
                 Bad,
             ),
             ("drift", changed(|s| s.node.as_mut().unwrap().drifted = true), true, "DEGRADED at node", Bad),
+            ("unchecked", changed(|s| s.node.as_mut().unwrap().unchecked = true), true, "waiting for node", Wait),
             (
                 "a route is missing",
                 changed(|s| {

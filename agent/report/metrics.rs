@@ -67,7 +67,7 @@ fn node(page: &mut Page, node: &NodeStatus) {
         "Number of the generation that the node has as a whole.",
         complete.map(|number| number.to_string()),
     );
-    page.single("node_drifted", "Whether the node differs from its parameters.", Some(flag(node.drifted)));
+    page.single("node_drifted", "Whether the node differs from its parameters.", (!node.unchecked).then(|| flag(node.drifted)));
     let took =
         node.step_timings.iter().map(super::step_timing::StepTiming::ended_ms).max().filter(|_| node.state == NodeState::Applied);
     page.single("node_bring_up_seconds", "How long the newest bring-up of the node took.", took.map(from_ms));

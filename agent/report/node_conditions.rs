@@ -82,10 +82,12 @@ impl ConditionType {
     }
 }
 
-/// What is to be written; nothing before the components of a node in place were measured.
+/// What is to be written; nothing before the components of a node in place were measured, and the rest was looked at.
 #[must_use]
 pub fn of(status: &StatusDocument) -> Vec<NodeCondition> {
-    let Some(node) = status.node.as_ref().filter(|node| !node.components.is_empty()) else { return Vec::new() };
+    let Some(node) = status.node.as_ref().filter(|node| !node.components.is_empty() && !node.unchecked) else {
+        return Vec::new();
+    };
     let mut all = vec![COMPONENTS.of(node.components.iter().filter_map(component).collect()), DRIFT.of(drift(node))];
     if let Some(certificates) = &node.certificates {
         let expiry = || format!("{} expires first, at {}", certificates.first_to_expire, certificates.first_expiry);

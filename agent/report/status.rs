@@ -29,6 +29,9 @@ pub const METADATA: &str = "metadata";
 /// What to do about a node that differs from its parameters.
 pub const DRIFT_REMEDY: &str = "`heat-node-agent plan` shows what is to be written and restarted to undo this, `heat-node-agent repair` does it. If the node is to stay as it is now, change the template accordingly and update the stack";
 
+/// What is waited for while a node is [`NodeStatus::unchecked`].
+pub const FIRST_CHECK: &str = "the first check of the node since the agent started";
+
 /// Differences that are named; the rest is counted.
 const DIFFERENCES: usize = 4;
 
@@ -429,6 +432,9 @@ pub struct NodeStatus {
     /// Its steps against time: of the newest bring-up, also one that goes on or failed.
     #[serde(default)]
     pub step_timings: Vec<StepTiming>,
+    /// Whether this run of the agent has not ended its first check of a node that is in place: how it is now is not known.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unchecked: bool,
     /// Whether the machine differs from the parameters.
     pub drifted: bool,
     /// What differs.
@@ -733,7 +739,7 @@ impl StatusDocument {
     fn is_tried_again(&self) -> bool {
         self.identity.as_ref().is_some_and(|identity| identity.waits(self.metadata.source.is_none()))
             || self.sources.iter().any(|source| source.failures > 0)
-            || self.node.as_ref().is_some_and(|node| node.state != NodeState::Applied || node.drifted)
+            || self.node.as_ref().is_some_and(|node| node.state != NodeState::Applied || node.drifted || node.unchecked)
             || self.conditions.iter().any(|one| one.name == STATE && one.state == ConditionState::Failed)
             || !self.signals.is_empty()
     }

@@ -33,10 +33,11 @@ pub fn argument(text: &str) -> Cow<'_, str> {
     Cow::Owned(format!("{end_of_options}'{}'", text.replace('\'', r"'\''")))
 }
 
-/// Whether a terminal may obey a character in place of showing it: control characters of C0 and C1, DEL, ends of lines, and what turns
-/// the direction of text (Unicode 9, Bidi_Control).
+/// Whether a terminal may obey a character in place of showing it, or shows nothing: control characters of C0 and C1, DEL, ends of lines,
+/// what turns the direction of text (Unicode 9, Bidi_Control), and what has no width, by which a name looks like another one.
 fn commands(c: char) -> bool {
-    c.is_control() || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    c.is_control()
+        || matches!(c, '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2064}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
 }
 
 /// Text from outside must not command the terminal that shows it; its lines stay lines.
@@ -177,6 +178,8 @@ mod tests {
     #[test]
     fn control_characters_are_shown_not_obeyed() {
         assert_eq!(escaped("a\x1b[2Jb\nc\u{202e}d é"), "a\\u{1b}[2Jb\\nc\\u{202e}d é");
+        // Attack: an input that was shown as `password`, with its value.
+        assert_eq!(escaped("pas\u{200b}sword\u{feff}"), "pas\\u{200b}sword\\u{feff}");
     }
 
     #[test]

@@ -4,43 +4,17 @@ import re
 import shlex
 
 import pytest
-from lib.common import REPO, TESTS, run, wait_for
-from lib.failures import GOLDEN, commands
+from lib.common import TESTS, run, wait_for
+from lib.failures import commands
+from lib.given_commands import code_of, given_commands, in_text, sources
 from lib.heat import HEAT_DIR
 
-PAGES = [*sorted((REPO / "docs").glob("*.md")), REPO / "README.md", *sorted((REPO / "examples/heat").rglob("*.md")), *sorted(GOLDEN.glob("*.txt"))]
-# In backticks, or a line of a block of code.
-IN_TEXT = re.compile(r"`(openstack\s[^`]+)`")
-IN_BLOCK = re.compile(r'(?m)^ {4,}(?:eval "\$\()?(openstack [^)\n]*)|^in the cloud: (openstack .*)$')
+IN_TEXT = in_text("openstack")
 # What stands for a value, and a value of its kind.
 # Of a copied disk the agent has stack and resource as one word.
 VALUES = [(r"resource show \{resource\}", "resource show stack resource"), (r"\{[^{}]*\}(?!')", "value"), (r"<[^<>]*>", "value"), (r"\bGIB\b", "20")]
 # The program's name, where a command of it follows, outside of backticks.
 BARE = re.compile(r"openstack (?:--|(?:stack|server|volume|coe|port|endpoint|user|trust|orchestration|image|console|subnet|network|security) )")
-
-
-def code_of(path) -> str:
-    """Of the agent's, without comments and tests; a text that goes on in the next line is one."""
-    text = path.read_text().split("\n#[cfg(test)]\nmod ")[0]
-    return re.sub(r"\\\n\s*", "", re.sub(r"(?m)^\s*//.*$", "", text))
-
-
-def sources():
-    for path in sorted((REPO / "agent").rglob("*.rs")):
-        if not path.stem.endswith("tests") and "tests" not in path.parts:
-            yield path
-
-
-def given_commands() -> dict[str, str]:
-    """command → where it stands"""
-    found = {}
-    for path in PAGES:
-        text = path.read_text()
-        for command in [*IN_TEXT.findall(text), *(one or other for one, other in IN_BLOCK.findall(text))]:
-            found.setdefault(" ".join(command.split()), path.name)
-    for path in sources():
-        found |= {command.replace('\\"', '"'): path.name for command in IN_TEXT.findall(code_of(path))}
-    return found
 
 
 def words_of(command: str) -> list[str]:
@@ -65,7 +39,7 @@ def test_the_client_refuses_what_it_does_not_know(complaints):
 
 
 def test_every_command_for_the_cloud_is_one_of_the_client(complaints):
-    given = given_commands()
+    given = given_commands("openstack")
     # In remedies as they are shown, in the agent's code, and on pages.
     assert len(given) >= 30 and {"runbook.md", "magnum.rs", "heat-templates.md"} <= set(given.values())
     said = complaints(*(words_of(command) for command in given))

@@ -1,5 +1,6 @@
 """A node in place that others change: what differs is reported, with DRIFT=repair repaired once, and left to another tool that does it again."""
 import json
+import time
 from contextlib import contextmanager
 
 import pytest
@@ -94,6 +95,57 @@ def test_drift_is_reported_and_put_back_once(hosts, signal_server):
     a_stopped_unit_comes_back_once(node)
     a_unit_that_dies_of_a_changed_file_gets_it_back(node)
     nothing_is_put_back_after_a_failed_update(node)
+
+
+def test_status_claims_only_what_this_run_of_the_agent_has_seen(hosts, signal_server):
+    host = hosts("n1", ip=IP, volumes={"vdb": ("512M", VDB)})
+    assert bring_up(host, signal_server(), NODE) == ""
+    shows(host, "READY")
+    for spoil, mend, shown in (
+        ("systemctl stop docker.service", "systemctl start docker.service", "DEGRADED: docker not running"),
+        (f"cp -a {ETCD} /tmp/kept; {theirs(ETCD)}", f"cp -a /tmp/kept {ETCD}; systemctl reload {UNIT}", "DEGRADED: the node differs"),
+    ):
+        host.sh(spoil)
+        said = said_after_a_restart(host, shown)
+        assert not [line for line in said if line.startswith("READY")], said
+        host.sh(mend)
+        shows(host, "READY")
+    began = time.monotonic()
+    said_after_a_restart(host, "READY")
+    print(f"READY {time.monotonic() - began:.1f} s after a restart of the agent")
+    the_daemon_cannot_write_its_status(host)
+
+
+def shows(host, line: str):
+    host.wait_for(lambda: host.exec("heat-node-agent", "status", check=False).stdout.startswith(line), 90, line)
+
+
+def said_after_a_restart(host, until: str) -> set[str]:
+    """The first lines of status until one begins so. What the agent said before it was stopped is not its own."""
+    said = host.sh(f"systemctl restart {UNIT}; for i in $(seq 400); do line=$(heat-node-agent status | head -n 1) || :; echo \"$line\"; "
+                   f"case $line in '{until}'*) exit;; esac; sleep 0.05; done; exit 1")
+    print(said)
+    return set(said.splitlines())
+
+
+def the_daemon_cannot_write_its_status(host):
+    """/run is full, before it starts and while it runs; a directory is in the file's place."""
+    place = "/run/heat-node-agent"
+    full = "FAILED the agent's own work: it runs, but has not written its status"
+    host.sh(f"systemctl stop {UNIT}; mount -t tmpfs -o size=64k,mode=755 tmpfs {place}; head -c 1M /dev/zero >{place}/fill || :; systemctl start {UNIT}")
+    shows(host, full)
+    page = host.exec("heat-node-agent", "status", check=False)
+    assert page.returncode == 2 and "systemctl start" not in page.stdout and f"df -h {place}" in page.stdout, page
+    assert host.exec("heat-node-agent", "status", "--wait=0", check=False).returncode == 75
+    host.remove(f"{place}/fill")
+    shows(host, "READY")
+    # What it wrote last is given up first, which leaves room for what is so now.
+    host.sh(f"head -c 1M /dev/zero >{place}/fill || :; systemctl stop etcd.service")
+    shows(host, "DEGRADED: etcd not running")
+    host.sh(f"rm {place}/fill; systemctl start etcd.service")
+    shows(host, "READY")
+    host.sh(f"systemctl stop {UNIT}; rm {place}/status.json; mkdir -p {place}/status.json/x; systemctl start {UNIT}")
+    shows(host, "READY")
 
 
 def reported_and_not_touched(node: Drifting):

@@ -90,7 +90,7 @@ def alias_wanted_by_nobody(traps: Traps):
     reported = host.reported("UnitNotStartedAtBoot")
     assert len(reported) == 1 and "absent.target" in reported[0]["MESSAGE"], reported
     [line] = traps.console("absent.target")
-    assert "phase=units state=waiting code=HNA-0625 unit=etcd.service " in line
+    assert "phase=units state=degraded code=HNA-0625 unit=etcd.service " in line
     traps.deploy()
     traps.got_over()
     assert len(host.journal(HNA_EVENT="UnitNotStartedAtBoot")) == 1, "it is enabled, and not enabled again"

@@ -26,7 +26,7 @@ PRIORITIES = {"3": "err", "4": "warning", "5": "notice"}
 # For a remedy: what it starts may have to come up.
 MENDED = 300
 
-FACTS = ("stack ", "node ", "drift ", "agent ", "instance ", "others ", "deployments ", "certificates ", "pod network ", "thin pool ", "free space ")
+FACTS = ("stack ", "node ", "drift ", "agent ", "instance ", "deployments ", "certificates ", "pod network ", "thin pool ", "free space ")
 NOTE = re.compile(r"^ +(why|remedy|note|to|WRONG|IGNORED): |^ +gives up in |^ +and \d+ more ")
 FINE = re.compile(r"^\S+ +(healthy|up|ok|in place|succeeded|pending|unknown)\b")
 # What is another one at each run.
@@ -36,7 +36,7 @@ CHANGES = [
     (r"\b(\d+h)?(\d+m)?\d+(\.\d+)?(ms|s)\b|\b\d+h\d\dm\b|\b\d+[mhd]\b(?= ago|,|$| | +)", "<t>"),
     (r"\bpid \d+", "pid <n>"),
     (r"((?:healthy|FAILED|degraded) +<t> +)\d+\b", r"\1<n>"),
-    (r"server add volume [0-9a-f-]{36}", "server add volume <this server>"),
+    (r"server add volume [0-9a-f-]{36}", "server add volume <id of this server>"),
     # In the journal, where it was said before.
     (r" \(repeated \d+ times\)", ""),
     # Whether a unit that dies again and again is up in this moment.

@@ -20,7 +20,7 @@ HEAD = """# Runbook
 <!-- Made by tests/lib/runbook.py from tests/host/transcripts; change it there. -->
 
 This page leads from the output of `heat-node-agent status` to the cause and the action. Each failure below was staged on a host; the lines of `status` and the
-remedy are quoted from there. Read the whole remedy: it says under which condition each command is right. Below it is listed what was done on the staged
+remedy are quoted from there, with a word in angle brackets for what differs from node to node: the agent prints the id itself. Read the whole remedy: it says under which condition each command is right. Below it is listed what was done on the staged
 host, separately for each way that the remedy offers. Commands for the cloud were parsed by OpenStack's own client
 (`tests/heat/test_client.py`), not run; nor was a reboot that a remedy names. The failures were staged one after another on a few hosts, often the next one
 before the last was gone: so "After that" may name the next failure in place of `READY`. `status` and the journal show a failure that systemd reports within {reported} s, and a process that hangs within
@@ -71,7 +71,7 @@ SECTIONS = [
     ]),
     ("A node in place", [
         ("kubelet-crash-loop", "A component dies again and again",
-         "Neither the drain nor the reboot was run: on the staged host the cgroup was mounted by hand. `--delete-emptydir-data` discards the data of the "
+         "Neither the drain nor the reboot was run: on the staged host the cgroup was mounted by hand. `--delete-emptydir-data` (kubectl before 1.20: `--delete-local-data`) discards the data of the "
          "node's emptyDir volumes; without it the drain refuses pods that have one."),
         ("kube-proxy-no-space", "A component dies because a file system is full", "If the component's last lines report a full file system, the agent finds out which one it is."),
         ("kubelet-hangs", "A component hangs", "systemd shows it as running. The agent detects this within a minute and a half, and shows the reason if the kernel knows it."),

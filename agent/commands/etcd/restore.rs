@@ -125,7 +125,7 @@ impl Restore<'_> {
         }
         if !wanted.new_cluster {
             return Err(Error::refused(format!(
-                "everything written to etcd after revision {revision} would be lost, and other members would have to join again"
+                "everything written to etcd after revision {revision} would be lost, and the other members would have to join again"
             ))
             .remedy("pass --new-cluster to confirm; --dry-run lists what would be done"));
         }

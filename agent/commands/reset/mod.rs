@@ -118,7 +118,7 @@ async fn carry_out(execution: &mut Execution<'_>, steps: &[ResetStep]) -> Result
     print(
         "The node is out. heat-node-agent.service is disabled; `systemctl enable --now heat-node-agent` brings it up again as a new \
          node if Heat still lists its deployment.\n\
-         Left to do: reboot, which ends what is left of pods, their mounts, interfaces and routes; `kubectl delete node` on a master. \
+         Left to do: reboot, which ends what is left of pods, their mounts, interfaces and routes; `kubectl delete node NODE` on a master. \
          Files that the image had in the place of the agent's are not put back.\n",
     )
 }

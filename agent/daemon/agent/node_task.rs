@@ -29,6 +29,10 @@ pub(in crate::daemon) struct NodeTask {
     since_inspection: Stopwatch,
     /// The newest look.
     pub(in crate::daemon) inspection: NodeInspection,
+    /// This run of the agent has looked at the node.
+    pub(super) is_inspected: bool,
+    /// This run of the agent has brought it up, with gates of its own.
+    is_brought_up: bool,
     pub(in crate::daemon) pod_network: PodNetworkTask,
     /// The components of the node in place are measured, for which generation and how much of it.
     pub(super) health: BackgroundTask<(u64, AppliedExtent), ()>,
@@ -55,6 +59,8 @@ impl NodeTask {
             inspection_task: BackgroundTask::default(),
             since_inspection: clock.start(),
             inspection: NodeInspection::default(),
+            is_inspected: false,
+            is_brought_up: false,
             pod_network: PodNetworkTask::default(),
             health: BackgroundTask::default(),
             conditions: Box::new(conditions),
@@ -67,6 +73,12 @@ impl NodeTask {
         if self.bring_up.is_busy() { Vec::new() } else { self.node.components() }
     }
 
+    /// Whether this run of the agent has neither brought the node up nor ended its first look at it.
+    pub(in crate::daemon) fn is_unchecked(&self) -> bool {
+        let is_seen = || self.is_inspected && (self.inspection.drifted || self.node.knows_components());
+        self.node.is_inspectable() && !self.is_brought_up && !is_seen()
+    }
+
     /// Whether the node is brought up or looked at now.
     pub(super) fn is_busy(&self) -> bool {
         self.bring_up.is_busy() || self.inspection_task.is_busy()
@@ -76,6 +88,7 @@ impl NodeTask {
     pub(super) fn start(&mut self, deployment: Deployment, plan: NodePlan, generation: u64, since: Duration) {
         let node = Rc::clone(&self.node);
         self.inspection_task.stop();
+        self.is_brought_up = true;
         let id = deployment.id.clone();
         self.bring_up.start(id, async move { node.bring_up(deployment, plan, generation, since).await });
     }

@@ -36,6 +36,8 @@ pub(in crate::daemon) struct Publisher {
     pub(super) notify: Notify,
     pub(in crate::daemon) phase: Phase,
     pub(super) page: Option<StatusDocument>,
+    /// It is in the status file.
+    is_written: bool,
     /// Since the page was last made, and whether something moved since.
     since: Stopwatch,
     is_old: bool,
@@ -74,6 +76,7 @@ impl Publisher {
             notify: Notify::default(),
             phase: Phase::Metadata,
             page: None,
+            is_written: false,
             since: host.clock.start(),
             is_old: false,
             metrics: Metrics { path: host.settings.metrics_file(), since: host.clock.start(), cause: None },
@@ -135,14 +138,16 @@ impl Publisher {
         if !is_same || self.metrics.since.elapsed() >= METRICS_AGE {
             self.write_metrics(&page);
         }
-        if is_same {
+        if is_same && self.is_written {
             return;
         }
+        self.is_written = true;
         if let Some(run_dir) = &self.run_dir
             && let Err(error) = status_file::write(run_dir, &page)
         {
             let event = Event::new(Code::StateWriteFailed, "the status file cannot be written").step("status");
             self.host.report.emit(event.error(&error));
+            self.is_written = false;
         }
         self.page = Some(page);
     }

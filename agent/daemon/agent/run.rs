@@ -89,7 +89,7 @@ impl Agent {
             return Ok(exit::OK);
         }
         let of_page = || self.publisher.page.as_ref().map(|page| headline(&tree(page, true))).unwrap_or_default();
-        let why = if self.collector.is_malformed() { "parts of the metadata cannot be understood".to_owned() } else { of_page() };
+        let why = last_words(of_page(), self.collector.is_malformed());
         let remedy = "see `heat-node-agent status`; its actions are in the journal: journalctl -t heat-node-agent";
         print_error(&Error::permanent(why).context("something failed").remedy(remedy));
         Ok(exit::FAILED)
@@ -193,7 +193,7 @@ impl Agent {
             self.orders.repairs.outcome = Some(outcome);
         }
         match inspection {
-            Ok(inspection) => self.node_task.inspection = inspection,
+            Ok(inspection) => (self.node_task.inspection, self.node_task.is_inspected) = (inspection, true),
             Err(error) => self.trouble.record("comparing the node with its parameters", &error),
         }
     }
@@ -209,5 +209,32 @@ impl Agent {
         let page = page::of(self);
         self.node_task.conditions.follow(&page);
         self.publisher.publish(page);
+    }
+}
+
+/// Why a pass failed: what the page begins with, and what is on no page.
+fn last_words(page: String, is_malformed: bool) -> String {
+    let malformed = "parts of the metadata cannot be understood";
+    match is_malformed {
+        true if page.is_empty() || page.starts_with("OK") => malformed.to_owned(),
+        true => format!("{page}; {malformed}"),
+        false => page,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metadata_that_cannot_be_understood_hides_no_other_failure() {
+        for (page, is_malformed, expected) in [
+            ("FAILED at node", false, "FAILED at node"),
+            ("FAILED at node", true, "FAILED at node; parts of the metadata cannot be understood"),
+            ("OK: every condition is met", true, "parts of the metadata cannot be understood"),
+            ("", true, "parts of the metadata cannot be understood"),
+        ] {
+            assert_eq!(last_words(page.to_owned(), is_malformed), expected);
+        }
     }
 }

@@ -29,6 +29,8 @@ const EVERY: Duration = Duration::from_secs(40);
 const PROBLEM_INTERVALS: Backoff = Backoff::new(Duration::from_secs(5), EVERY);
 /// Until the second look at what may be wrong.
 const RECHECK_DELAY: Duration = Duration::from_secs(3);
+/// So many looks are sure together, whatever goes on changing.
+const LOOKS: u32 = 3;
 /// When somebody who put a component right sees that at the latest.
 const AT_LATEST: Duration = Duration::from_mins(1);
 /// Bad answers in a row that count.
@@ -592,8 +594,10 @@ fn gates_of(needs: &BTreeSet<Dependency>) -> impl Iterator<Item = &String> {
 #[derive(Debug, Default)]
 pub(super) struct ComponentHealth {
     components: Vec<MonitoredComponent>,
-    /// All of them were measured.
-    is_whole: bool,
+    /// How often all of them were measured.
+    measured: u32,
+    /// They were, and another look would not have shown more; or it was taken.
+    is_settled: bool,
     pauses: Option<Backoff>,
 }
 
@@ -676,7 +680,7 @@ impl ComponentHealth {
 
     /// Every component was measured since the beginning.
     pub(super) fn complete(&mut self) {
-        self.is_whole = true;
+        self.measured = self.measured.saturating_add(1);
     }
 
     /// Takes over what was seen; what of it is news.
@@ -688,7 +692,16 @@ impl ComponentHealth {
             .iter()
             .flat_map(|one| one.parts.iter().filter(|part| has_failed(one, part)).map(|part| part.gate.name.clone()))
             .collect();
-        self.components.iter_mut().filter_map(|one| one.judge(&failed, now)).collect()
+        let events = self.components.iter_mut().filter_map(|one| one.judge(&failed, now)).collect();
+        // One bad answer is no verdict, but that the component is healthy would be one.
+        let is_sure = || self.measured > 0 && !self.components.iter().any(MonitoredComponent::is_unsure);
+        self.is_settled = self.is_settled || self.measured > LOOKS || is_sure();
+        events
+    }
+
+    /// Whether it is known how they are.
+    pub(super) fn is_settled(&self) -> bool {
+        self.is_settled
     }
 
     /// Which of these events of judgements are what the components are now, each of them once. Of components that were not measured since somebody touched
@@ -748,9 +761,9 @@ impl ComponentHealth {
         spread(EVERY, random)
     }
 
-    /// How they are; nothing before all of them were measured.
+    /// How they are; nothing before that is known of all of them.
     pub(super) fn status(&self, clock: &Clock) -> Vec<ComponentStatus> {
-        if self.is_whole { self.components.iter().map(|one| one.status(clock)).collect() } else { Vec::new() }
+        if self.is_settled { self.components.iter().map(|one| one.status(clock)).collect() } else { Vec::new() }
     }
 
     /// How one of them is.

@@ -195,6 +195,32 @@ fn what_could_not_be_reported_is_reported_once_however_often_it_happened() {
     assert_eq!(watch.health.sort_out(&mut events), [down]);
 }
 
+/// Attack: in the first seconds after each start of the agent `status` said READY of a node that was DEGRADED before.
+#[test]
+fn nothing_is_said_to_be_healthy_before_a_look_that_is_sure() {
+    let up = || UnitState { up_for: Some(Duration::from_mins(5)), ..state(ETCD, "active", "running", 0) };
+    for (unit, answer) in [
+        (state(ETCD, "activating", "start", 0), None),
+        (up(), Some(BadAnswer { cause: "503".to_owned(), is_silence: false })),
+        (up(), None),
+    ] {
+        let mut health = ComponentHealth::default();
+        health.begin(&node(), Timestamp(0));
+        let is_sure = unit.is_active() && answer.is_none();
+        for look in 0..2 {
+            let now = Timestamp(look * 3_000);
+            health.record_state(unit.clone(), now);
+            health.record_gate_answer("etcd", &answer.clone().map_or(Ok(()), Err));
+            health.complete();
+            health.judge(now);
+            let shown = health.status(&Clock::manual(now));
+            let etcd = shown.iter().find(|one| one.name == "etcd").map(|one| one.state == ComponentState::Healthy);
+            assert_eq!(etcd, (is_sure || look > 0).then_some(is_sure), "look {look}: {unit:?} {answer:?}");
+            assert_eq!(health.is_settled(), etcd.is_some());
+        }
+    }
+}
+
 fn report(name: &str, kind: ProblemKind) -> Vec<HealthEvent> {
     vec![HealthEvent::Report(name.to_owned(), kind)]
 }
@@ -209,6 +235,7 @@ fn components_are_the_units_that_run_and_gates_that_speak_for_none_of_them() {
     health.begin(&node(), Timestamp(0));
     assert!(health.status(&Clock::manual(Timestamp(0))).is_empty(), "nothing is known before the first measurement");
     health.complete();
+    health.judge(Timestamp(0));
     let names = |health: &ComponentHealth| {
         health.status(&Clock::manual(Timestamp(0))).into_iter().map(|one| (one.name, one.unit.is_some())).collect::<Vec<_>>()
     };

@@ -68,6 +68,16 @@ impl Node {
         self.monitor.health.borrow().status(&self.host.clock)
     }
 
+    /// Whether there is a systemd, without which nothing of it can be found out.
+    pub(in crate::daemon) fn is_inspectable(&self) -> bool {
+        self.host.systemd.is_some()
+    }
+
+    /// Whether it is known how they are, by this run of the agent.
+    pub(in crate::daemon) fn knows_components(&self) -> bool {
+        self.monitor.health.borrow().is_settled()
+    }
+
     /// The node's object in the API, where its kubelet registers it there.
     pub(in crate::daemon) fn object(&self, reference: &Reference) -> Option<NodeObject> {
         // That its parameters are not accepted any more is reported by who compares it with them.

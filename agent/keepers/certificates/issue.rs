@@ -49,6 +49,7 @@ impl<H: CertificateBackend> CertificateKeeper<H> {
     pub(super) async fn issuers(
         &self,
         desired: &Desired,
+        trust: &CertificatePolicy,
         magnum: Option<&impl CertificateSigner>,
         left: Duration,
     ) -> std::result::Result<BTreeMap<Signer, Vec<X509>>, IssueFailure> {
@@ -71,7 +72,8 @@ impl<H: CertificateBackend> CertificateKeeper<H> {
                 let asking = asked.iter().map(async |signer| {
                     let answer = magnum.fetch_ca(*signer, limit).await.map_err(IssueFailure::outside)?;
                     let doing = || format!("the CA {signer} that Magnum returned");
-                    let parsed = X509::all_from_pem(&answer).context(doing).map_err(IssueFailure::wrong_answer)?;
+                    let parsed = X509::all_from_pem(&answer);
+                    let parsed = parsed.context(doing).map_err(|error| IssueFailure::wrong_answer(error, trust))?;
                     Ok::<_, IssueFailure>((*signer, parsed))
                 });
                 known.extend(all(asking).await.into_iter().collect::<std::result::Result<Vec<_>, _>>()?);
@@ -152,7 +154,7 @@ impl<H: CertificateBackend> CertificateKeeper<H> {
                 .context(doing)
                 .and_then(|pair| examine(wanted, &pair, cas, now, "as it was signed").map(|()| pair));
             let pair = signed.map_err(|error| match signers {
-                Signers::Magnum(_) => IssueFailure::wrong_answer(error),
+                Signers::Magnum(_) => IssueFailure::wrong_answer(error, trust),
                 Signers::Own(_) => error.into(),
             })?;
             let owner = resolve(&owners, &wanted.owner, &wanted.path)?;

@@ -4,19 +4,26 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::clock::{Clock, Timestamp};
-use crate::desired::{MagnumAccess, Signer};
+use crate::desired::{CertificatePolicy, Issuer, MagnumAccess, Signer};
 use crate::error::remedy::Remedy;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{ConnectFailure, Error, ErrorKind, Result};
 use crate::files::Tree;
 use crate::keepers::volumes::ProgramOutput;
 use crate::openstack::magnum::Magnum;
 use crate::progress::Progress;
+use crate::report::text::argument;
 
 /// How long one request may take: Magnum's own calls between its services end after a minute.
 pub(super) const REQUEST_LIMIT: Duration = Duration::from_mins(1);
 /// What to do about a certificate of Magnum's that is not what was asked for: no parameter can be corrected.
-const WRONG_ANSWER: &str = "give the cause to an admin of Magnum: it was asked twice, and what it returned cannot be used; `openstack coe ca \
-                            show CLUSTER` shows its CA";
+fn wrong_answer(trust: &CertificatePolicy) -> Remedy {
+    let cluster = if let Issuer::Magnum(access) = &trust.issuer { &access.cluster } else { "CLUSTER" };
+    Remedy::stack_update_or(format!(
+        "give the cause to an admin of Magnum: what it returned cannot be used, and no parameter changes that; `openstack coe ca show {}` \
+         shows its CA",
+        argument(cluster)
+    ))
+}
 
 /// Who signs at another place: Magnum.
 pub trait CertificateSigner {
@@ -92,11 +99,12 @@ impl IssueFailure {
     }
 
     /// By a certificate of an issuer outside that is wrong. What a wrong clock explains is said with the clocks.
-    pub(super) fn wrong_answer(error: Error) -> Self {
-        if error.connect_failure().is_some() {
-            return error.into();
+    pub(super) fn wrong_answer(error: Error, trust: &CertificatePolicy) -> Self {
+        match error.connect_failure() {
+            Some(ConnectFailure::Clock) => error.into(),
+            Some(_) => error.remedy(wrong_answer(trust)).into(),
+            None => Self { error: error.remedy(wrong_answer(trust)), retry: Retry::Once },
         }
-        Self { error: error.remedy(Remedy::stack_update_or(WRONG_ANSWER)), retry: Retry::Once }
     }
 }
 

@@ -186,7 +186,7 @@ impl<H: CertificateBackend> CertificateKeeper<H> {
         let (decision, issuer) = if let Some(decision) = local.filter(CertificateDecision::is_all_kept) {
             (decision, None)
         } else {
-            let issuer = self.issuers(desired, magnum.as_ref(), left).await?;
+            let issuer = self.issuers(desired, trust, magnum.as_ref(), left).await?;
             (known.decide(&issuer)?, Some(issuer))
         };
         let tasks: Vec<SigningTask<'_>> = desired

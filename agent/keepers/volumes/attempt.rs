@@ -89,9 +89,9 @@ pub(super) fn missing(volume: &Volume, reason: &str, deadline: Duration, server:
 /// What to do about a volume that is not there.
 pub(super) fn attach(id: &str, server: &str, parameter: &str) -> Remedy {
     Remedy::stack_update_or(format!(
-        "`openstack volume show {id}`: available: `openstack server add volume {server} {id}` attaches it. In use by another server: ask \
-         its owner to detach it. In use by this server: detach it and attach it again. Not found: correct {parameter} in the template and \
-         update the stack. Other status: ask the cloud's operators"
+        "`openstack volume show {id}`: not found, or not the one you mean by name and size: correct {parameter} in the template and update \
+         the stack. Available: `openstack server add volume {server} {id}`. In use by another server: ask its owner to detach it; by this \
+         one: detach it and attach it again. Other status: ask the cloud's operators"
     ))
 }
 

@@ -125,7 +125,8 @@ fn ready(spec: &NodeSpec, cluster: &ClusterSpec, registration: &Gate) -> Gate {
         name: "ready".to_owned(),
         unit: Some(UNIT.to_owned()),
         remedy: format!(
-            "`kubectl describe node` on a master shows the conditions of the node; `journalctl -u {UNIT} -n 50`; `curl {}{url}`",
+            "`kubectl describe node {}` on a master shows the conditions of the node; `journalctl -u {UNIT} -n 50`; `curl {}{url}`",
+            node_object_name(cluster),
             curl_options(identity.as_ref())
         ),
         probe: GateProbe::NodeReady { url, identity },

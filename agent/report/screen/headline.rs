@@ -4,7 +4,7 @@ use super::layout::Severity;
 use crate::report::component::{self, ComponentState, ComponentStatus};
 use crate::report::condition_state::ConditionState;
 use crate::report::status::{
-    Condition, DeploymentState, DeploymentStatus, IdentityStatus, NodeState, NodeStatus, STATE, StatusDocument,
+    Condition, DeploymentState, DeploymentStatus, FIRST_CHECK, IdentityStatus, NodeState, NodeStatus, STATE, StatusDocument,
 };
 use crate::report::text::shortened;
 
@@ -216,6 +216,9 @@ fn of_waiting(status: &StatusDocument) -> Option<(OverallState, String)> {
             (several, _) => format!("Heat to take {several} signals"),
         });
     }
-    let turn = status.deployments.iter().find(|one| one.listed && one.state != DeploymentState::Signalled)?;
-    waiting(format!("deployment {}", turn.name))
+    if let Some(turn) = status.deployments.iter().find(|one| one.listed && one.state != DeploymentState::Signalled) {
+        return waiting(format!("deployment {}", turn.name));
+    }
+    let unchecked = status.node.as_ref().is_some_and(|node| node.unchecked);
+    if unchecked { waiting(FIRST_CHECK.to_owned()) } else { None }
 }

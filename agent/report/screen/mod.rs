@@ -10,6 +10,8 @@ mod layout;
 #[cfg(test)]
 pub(crate) mod tests;
 
+use std::borrow::Cow;
+
 use super::component::{self, ComponentState, ComponentStatus};
 use super::condition_state::ConditionState;
 use super::event::Phase;
@@ -24,6 +26,8 @@ pub use headline::{OverallState, headline};
 pub use layout::Style;
 use layout::{PageWriter, REMEDY, Row, Severity};
 
+/// The component of storage: a gate, which no unit has.
+const STORAGE: &str = "storage";
 /// A server is rarely in more; each takes a line.
 const STACKS: usize = 3;
 
@@ -90,7 +94,8 @@ fn facts(status: &StatusDocument, running: bool, now: Timestamp, sheet: &mut Pag
         // Nothing is under way in the last of them, however that ended.
         let phase = Some(status.phase).filter(|phase| *phase != Phase::Steady);
         let phase = phase.map_or(String::new(), |phase| format!(", phase {}", phase.as_str()));
-        format!("{}, running for {since}{pid}{phase}", status.agent.version)
+        let since = if since.is_empty() { String::new() } else { format!(" for {since}") };
+        format!("{}, running{since}{pid}{phase}", status.agent.version)
     } else {
         format!("{}, not running: start it with `systemctl start --no-block heat-node-agent`", status.agent.version)
     };
@@ -156,7 +161,8 @@ fn identity(identity: &IdentityStatus, sheet: &mut PageWriter) {
 fn component_rows(node: &NodeStatus, named: Option<&str>, now: Timestamp) -> Vec<Row> {
     if node.has_measured_components() {
         let failed = node.failed_steps().filter_map(|step| Some(step_row(&row_of(step)?, step, true, now)));
-        return node.components.iter().map(|component| measured(component, named, now)).chain(failed).collect();
+        let row = |component: &ComponentStatus| measured(&with_volumes(component, node), named, now);
+        return node.components.iter().map(row).chain(failed).collect();
     }
     let mut rows: Vec<(String, &Condition)> = Vec::new();
     for step in &node.steps {
@@ -184,6 +190,15 @@ fn component_rows(node: &NodeStatus, named: Option<&str>, now: Timestamp) -> Vec
         None => step_row(&name, step, is_given_up, now),
     };
     rows.into_iter().map(row).collect()
+}
+
+/// The gate of storage asks for the store of the runtime alone: beside a volume that is full or away, storage is not called healthy.
+fn with_volumes<'a>(component: &'a ComponentStatus, node: &NodeStatus) -> Cow<'a, ComponentStatus> {
+    if component.name != STORAGE || component.is_unhealthy() || !node.has_volume_problem() {
+        return Cow::Borrowed(component);
+    }
+    let problem = Some("a volume needs an operator".to_owned());
+    Cow::Owned(ComponentStatus { state: ComponentState::Degraded, problem, ..component.clone() })
 }
 
 /// What became of the node after a failure, where no row below says so with its cause.
@@ -357,7 +372,8 @@ fn deployments(status: &StatusDocument, now: Timestamp, sheet: &mut PageWriter) 
     if rows.is_empty() {
         sheet.gap();
     }
-    sheet.fact(if rows.is_empty() { "deployments" } else { "others" }, &counted.join(", "));
+    let also = if rows.is_empty() || counted.is_empty() { "" } else { "also " };
+    sheet.fact("deployments", &format!("{also}{}", counted.join(", ")));
 }
 
 fn deployment_row(one: &DeploymentStatus, node: Option<&NodeStatus>, all: bool, now: Timestamp) -> Row {

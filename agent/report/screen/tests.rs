@@ -317,6 +317,7 @@ fn troubles() -> Vec<(&'static str, StatusDocument)> {
         ("FAILED generation 2 at volume etcd (HNA-0306)", failed()),
         ("DEGRADED: kubelet crash-looping (11 restarts)", with_node(|node| node.components[1] = crash_loop())),
         ("DEGRADED: the node differs from what the stack asks for", with_node(|node| node.drifted = true)),
+        ("WAITING for the first check of the node since the agent started", with_node(|node| node.unchecked = true)),
         (
             "DEGRADED: etcd degraded; /var/lib/etcd on volume 1 is full",
             with_node(|node| {
@@ -450,6 +451,22 @@ fn a_copied_disk_and_an_unknown_identity_say_what_to_do() {
     status.identity = Some(IdentityStatus { cause: Some("why".into()), remedy: Some("do".into()), ..IdentityStatus::default() });
     let text = page(&status);
     assert!(text.contains("instance      UNKNOWN, so nothing is run or sent: why\n    remedy: do\n"), "{text}");
+}
+
+/// Readers of a transcript took "storage healthy" beside a full volume for a contradiction.
+#[test]
+fn storage_is_not_healthy_beside_a_volume_that_is_full() {
+    let mut status = with_node(|node| {
+        node.components.push(ComponentStatus { unit: None, ..component("storage", ComponentState::Healthy) });
+        node.drifted = true;
+        node.differences = vec!["/var/lib/etcd on volume 1 is full: less than 64 MiB are free".into()];
+    });
+    let row = |status: &StatusDocument| {
+        page(status).lines().find(|line| line.starts_with("storage")).unwrap().split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(row(&status), "storage healthy 3d 0");
+    status.node.as_mut().unwrap().difference_remedy = Some("extend it".into());
+    assert_eq!(row(&status), "storage degraded 3d 0 a volume needs an operator");
 }
 
 #[test]
