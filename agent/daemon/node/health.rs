@@ -606,11 +606,11 @@ impl ComponentHealth {
     pub(super) fn begin(&mut self, desired: &Desired, now: Timestamp) {
         let mut before: BTreeMap<String, MonitoredComponent> =
             std::mem::take(&mut self.components).into_iter().map(|one| (one.name.clone(), one)).gather();
-        let is_whole = &mut self.is_whole;
+        let (measured, is_settled) = (&mut self.measured, &mut self.is_settled);
         let mut take = |name: &str, unit: Option<&str>| {
             let mut component = before.remove(name).unwrap_or_else(|| {
                 // Not healthy before it was measured.
-                *is_whole = false;
+                (*measured, *is_settled) = (0, false);
                 MonitoredComponent::new(name.to_owned(), unit.map(str::to_owned), now)
             });
             component.parts.clear();

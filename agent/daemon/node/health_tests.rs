@@ -257,6 +257,7 @@ fn components_are_the_units_that_run_and_gates_that_speak_for_none_of_them() {
     health.begin(&node(), Timestamp(3));
     assert!(names(&health).is_empty());
     health.complete();
+    health.judge(Timestamp(4));
     assert_eq!(names(&health), expected);
 }
 
