@@ -208,7 +208,7 @@ fn nothing_is_said_to_be_healthy_before_a_look_that_is_sure() {
         health.begin(&node(), Timestamp(0));
         let is_sure = unit.is_active() && answer.is_none();
         for look in 0..2 {
-            let now = Timestamp(look * 3_000);
+            let now = Timestamp(3_600_000 + look * 3_000);
             health.record_state(unit.clone(), now);
             health.record_gate_answer("etcd", &answer.clone().map_or(Ok(()), Err));
             health.complete();
