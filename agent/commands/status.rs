@@ -24,7 +24,9 @@ use crate::report::Report;
 use crate::report::condition_state::ConditionState;
 use crate::report::explain::{headline, page, tree};
 use crate::report::screen::{self, screen};
-use crate::report::status::{Condition, DeploymentState, DeploymentStatus, SCHEMA_VERSION, STATE, StatusDocument, WaitProgress};
+use crate::report::status::{
+    Condition, ConditionId, DeploymentState, DeploymentStatus, SCHEMA_VERSION, StatusDocument, WaitProgress,
+};
 use crate::report::text::{argument, json_page};
 use crate::settings::Settings;
 use crate::signal::Outbox;
@@ -170,7 +172,7 @@ pub fn explain(settings: &Settings, json: bool, all: bool) -> Result<ExitCode> {
 /// If standard output takes no more.
 pub fn explain_settings(error: &Error, json: bool) -> Result<ExitCode> {
     let settings = Condition {
-        name: "settings".to_owned(),
+        name: ConditionId::Settings,
         state: ConditionState::Failed,
         first: true,
         cause: Some(error.to_string()),
@@ -227,9 +229,9 @@ pub(crate) fn read(settings: &Settings) -> Result<(StatusDocument, bool)> {
 fn without_status_file(status: &mut StatusDocument, pid: u32, run_dir: &Path) {
     (status.agent.pid, status.agent.started) = (pid, String::new());
     let (file, run_dir) = (run_dir.join(FILE).display().to_string(), argument(&run_dir.display().to_string()).into_owned());
-    status.conditions.retain(|one| one.name != STATE);
+    status.conditions.retain(|one| one.name != ConditionId::State);
     status.conditions.push(Condition {
-        name: STATE.to_owned(),
+        name: ConditionId::State,
         state: ConditionState::Failed,
         fact: Some("it runs, but has not written its status".to_owned()),
         cause: Some(format!("the agent (pid {pid}) has not written {file}: what is shown here is what was known before")),
@@ -353,8 +355,6 @@ fn is_agent(proc: &Tree, pid: u32) -> bool {
 mod tests {
     use super::*;
     use crate::report::schema::assert_fits;
-    use crate::report::status::METADATA;
-
     #[test]
     fn documents_fit_their_schemas() {
         let room = DiskSpace { path: "/var".to_owned(), free: 3 << 30, size: 9 << 30 };
@@ -404,7 +404,9 @@ mod tests {
         proc.remove_dir_all(Path::new("13")).unwrap();
         assert_eq!(daemon_of(&proc), None);
         // What cannot be understood of the metadata is said first.
-        for mut status in screen::tests::all().into_iter().filter(|one| one.conditions.iter().all(|one| one.name != METADATA)) {
+        for mut status in
+            screen::tests::all().into_iter().filter(|one| one.conditions.iter().all(|one| one.name != ConditionId::Metadata))
+        {
             without_status_file(&mut status, 13, Path::new("/run/x"));
             let (_, line) = screen::headline(&status, true);
             let is_known = status.identity.as_ref().is_some_and(|identity| identity.instance.is_some());

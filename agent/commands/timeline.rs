@@ -40,7 +40,7 @@ fn titled_laps(node: &NodeStatus, running: bool, now: Timestamp) -> (String, Vec
     let mut step_timings = node.step_timings.clone();
     for timing in step_timings.iter_mut().filter(|timing| goes_on && running && timing.state == ConditionState::Waiting) {
         // The document is as old as its newest step.
-        let step = node.steps.iter().find(|step| step.name == timing.step);
+        let step = node.steps.iter().find(|step| step.name.as_str() == timing.step);
         let since = step.and_then(|step| Timestamp::parse_rfc3339(step.since.as_deref()?));
         let so_far = since.map_or(0, |since| u64::try_from(now.since(since).as_millis()).unwrap_or_default());
         timing.took_ms = timing.took_ms.max(so_far);

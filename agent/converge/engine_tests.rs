@@ -652,7 +652,7 @@ async fn a_failed_run_keeps_its_laps_with_the_step_that_failed_and_those_that_we
     let of = |step: &str, state| (step.to_owned(), "unit systemd-sysctl.service".to_owned(), state);
     assert_eq!(last, [of("volume runtime", ConditionState::Waiting), of("unit etcd.service", ConditionState::Failed)]);
     // What did not begin says what for.
-    let waits = |name: &str| machine.progress.steps().into_iter().find(|step| step.name == name).unwrap().waits_for;
+    let waits = |name: &str| machine.progress.steps().into_iter().find(|step| step.name.as_str() == name).unwrap().waits_for;
     assert_eq!(waits("gate etcd"), ["unit etcd.service"]);
     assert_eq!(waits("unit docker.service"), ["volume runtime", "directory /var/lib/docker/sub"]);
 
@@ -845,8 +845,12 @@ async fn a_gate_has_a_deadline_of_its_own_from_when_it_is_measured() {
         let first_shown = Mutex::new(None::<String>);
         let watch = async {
             loop {
-                let until =
-                    machine.progress.steps().into_iter().find(|step| step.name == "gate g").and_then(|step| step.given_up);
+                let until = machine
+                    .progress
+                    .steps()
+                    .into_iter()
+                    .find(|step| step.name.as_str() == "gate g")
+                    .and_then(|step| step.given_up);
                 let first = first_shown.lock().unwrap().take().or(until);
                 *first_shown.lock().unwrap() = first;
                 tokio::task::yield_now().await;

@@ -18,8 +18,8 @@ use crate::report::condition_state::ConditionState;
 use crate::report::follow_up::FollowUp;
 use crate::report::reason::FailureReason;
 use crate::report::status::{
-    AgentStatus, BudgetStatus, CertificateEnd, CertificatesStatus, Condition, DeploymentStatus, IdentityStatus, METADATA,
-    MetadataStatus, NodeState, NodeStatus, SCHEMA_VERSION, STATE, SignalStatus, SourceStatus, StatusDocument, ThinPoolStatus,
+    AgentStatus, BudgetStatus, CertificateEnd, CertificatesStatus, Condition, ConditionId, DeploymentStatus, IdentityStatus,
+    MetadataStatus, NodeState, NodeStatus, SCHEMA_VERSION, SignalStatus, SourceStatus, StatusDocument, ThinPoolStatus,
 };
 use crate::report::step_timing::timings;
 use crate::report::text::argument;
@@ -280,7 +280,7 @@ fn certificates(
         .filter(|item| item.verdict == CertificateVerdict::NearEnd || item.is_outside_its_time())
         .collect();
     let waits = |cause: String, code: Code, since: Option<Timestamp>| Condition {
-        name: Phase::Certificates.as_str().to_owned(),
+        name: ConditionId::Certificates,
         state: ConditionState::Waiting,
         since: since.map(Timestamp::rfc3339),
         cause: Some(cause),
@@ -329,7 +329,7 @@ fn certificates(
 fn metadata(snapshot: &Snapshot) -> Option<Condition> {
     let unidentified = snapshot.deployments.as_ref().map(|list| list.unidentified()).filter(|count| *count > 0)?;
     Some(Condition {
-        name: METADATA.to_owned(),
+        name: ConditionId::Metadata,
         state: ConditionState::Failed,
         cause: Some(format!("deployments without an id, which can be neither run nor signalled: {unidentified}")),
         remedy: Some("`heat-node-agent verify` shows what is wrong with them; correct the template".to_owned()),
@@ -339,8 +339,8 @@ fn metadata(snapshot: &Snapshot) -> Option<Condition> {
 
 /// What was found before the loop began.
 pub(super) fn conditions(warnings: &[Warning], systemd: bool, now: Timestamp) -> Vec<Condition> {
-    let condition = |name: &str, failed: Option<(String, &str)>| Condition {
-        name: name.to_owned(),
+    let condition = |name: ConditionId, failed: Option<(String, &str)>| Condition {
+        name,
         state: if failed.is_some() { ConditionState::Failed } else { ConditionState::Ok },
         since: Some(now.rfc3339()),
         remedy: failed.as_ref().map(|(_, remedy)| (*remedy).to_owned()),
@@ -350,7 +350,10 @@ pub(super) fn conditions(warnings: &[Warning], systemd: bool, now: Timestamp) ->
     let skipped = warnings.iter().find(|warning| warning.skipped);
     let skipped = skipped.map(|warning| format!("{} is skipped: {} {}", warning.file.display(), warning.key, warning.message));
     let bus = (!systemd).then(|| Code::NoSystemd.entry()).map(|entry| (entry.subject.to_owned(), entry.remedy));
-    vec![condition("settings", skipped.map(|cause| (cause, Code::SettingsFileSkipped.entry().remedy))), condition("bus", bus)]
+    vec![
+        condition(ConditionId::Settings, skipped.map(|cause| (cause, Code::SettingsFileSkipped.entry().remedy))),
+        condition(ConditionId::Bus, bus),
+    ]
 }
 
 /// What there is to show before it is known which instance this is.
@@ -382,9 +385,9 @@ pub(super) fn of_stopped(before: Option<StatusDocument>, error: &Error, root: &T
     let mut status = before.unwrap_or_else(|| of_state(&Snapshot::default(), &[], None, &[], root));
     status.agent = this_process(now);
     status.summary = format!("the agent cannot continue: {error}");
-    status.conditions.retain(|condition| condition.name != STATE);
+    status.conditions.retain(|condition| condition.name != ConditionId::State);
     status.conditions.push(Condition {
-        name: STATE.to_owned(),
+        name: ConditionId::State,
         state: ConditionState::Failed,
         since: Some(now.rfc3339()),
         cause: Some(error.to_string()),
@@ -470,8 +473,9 @@ mod tests {
         let now = Timestamp(1_772_366_400_000);
         let status = of_stopped(None, &full.context("writing lock"), &root, now);
         assert_eq!(status.agent.pid, std::process::id());
-        let failed =
-            |status: &StatusDocument| status.conditions.iter().filter(|one| one.name == STATE).cloned().collect::<Vec<_>>();
+        let failed = |status: &StatusDocument| {
+            status.conditions.iter().filter(|one| one.name == ConditionId::State).cloned().collect::<Vec<_>>()
+        };
         let [condition] = &failed(&status)[..] else { panic!("one reason") };
         assert!(condition.cause.as_ref().unwrap().starts_with("writing lock: ") && status.summary.contains("writing lock: "));
         assert!(condition.remedy.as_ref().unwrap().contains("free space"), "{condition:?}");

@@ -99,7 +99,7 @@ impl StepRecord {
         let (cause, remedy) =
             self.why.clone().map_or((self.cause.clone(), self.remedy.clone()), |(why, what)| (Some(why), Some(what)));
         Condition {
-            name: self.id.to_string(),
+            name: (&self.id).into(),
             subject: self.id.subject(),
             state: self.state,
             since: self.since.map(Timestamp::rfc3339),

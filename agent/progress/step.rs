@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::desired::VolumeRole;
 use crate::report::Phase;
-use crate::report::condition::Subject;
+use crate::report::condition::{ConditionId, Subject};
 
 /// One step of a run. Its text is what people read: `unit etcd.service`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -85,6 +85,12 @@ impl StepId {
 impl From<&'static str> for StepId {
     fn from(work: &'static str) -> Self {
         Self::Work(work)
+    }
+}
+
+impl From<&StepId> for ConditionId {
+    fn from(step: &StepId) -> Self {
+        if *step == StepId::Certificates { Self::Certificates } else { Self::Named(step.to_string()) }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::condition::Condition;
+use super::condition::{Condition, ConditionId};
 use super::condition_state::ConditionState;
 
 /// How a component is.
@@ -74,7 +74,7 @@ impl ComponentStatus {
             ComponentState::Failed => ConditionState::Failed,
         };
         Some(Condition {
-            name: format!("component {}", self.name),
+            name: ConditionId::Named(format!("component {}", self.name)),
             state,
             detail: self.problem.clone(),
             since: Some(self.since.clone()),

@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 
 use super::catalog::Code;
 use super::component::{ComponentState, ComponentStatus};
+use super::condition::ConditionId;
 use super::condition_state::ConditionState;
-use super::status::{Condition, DeploymentState, DeploymentStatus, FIRST_CHECK, NodeState, NodeStatus, STATE, StatusDocument};
+use super::status::{Condition, DeploymentState, DeploymentStatus, FIRST_CHECK, NodeState, NodeStatus, StatusDocument};
 use super::text::{argument, duration, escaped, shortened, wrapped};
 use crate::clock::Timestamp;
 
@@ -26,7 +27,8 @@ const NARROWEST: usize = 40;
 /// Every condition, in the order in which a node needs them, with the one marked that everything else waits for.
 #[must_use]
 pub fn tree(status: &StatusDocument, running: bool) -> Vec<Condition> {
-    let (settings, early): (Vec<_>, Vec<_>) = status.conditions.iter().cloned().partition(|one| one.name == "settings");
+    let (settings, early): (Vec<_>, Vec<_>) =
+        status.conditions.iter().cloned().partition(|one| one.name == ConditionId::Settings);
     // The agent works on without them.
     let degraded = |one: Condition| if one.state == Failed { Condition { state: Degraded, ..one } } else { one };
     let mut all: Vec<Condition> = settings.into_iter().map(degraded).collect();
@@ -84,12 +86,12 @@ fn mark(conditions: &mut [Condition], state: ConditionState, has_cause: bool) ->
     })
 }
 
-fn condition(name: &str, state: ConditionState) -> Condition {
-    Condition { name: name.to_owned(), state, ..Condition::default() }
+fn condition(name: ConditionId, state: ConditionState) -> Condition {
+    Condition { name, state, ..Condition::default() }
 }
 
 /// As bad as the worst of its parts.
-fn sum(name: &str, parts: Vec<Condition>) -> Condition {
+fn sum(name: ConditionId, parts: Vec<Condition>) -> Condition {
     let any = |state| parts.iter().any(|part: &Condition| part.state == state);
     let state = if any(Failed) {
         Failed
@@ -106,14 +108,14 @@ fn sum(name: &str, parts: Vec<Condition>) -> Condition {
 fn daemon(status: &StatusDocument, running: bool) -> Condition {
     if running {
         let detail = Some(format!("version {}, pid {}", status.agent.version, status.agent.pid));
-        return Condition { detail, since: Some(status.agent.started.clone()), ..condition("daemon", Ok) };
+        return Condition { detail, since: Some(status.agent.started.clone()), ..condition(ConditionId::Daemon, Ok) };
     }
-    let last = status.conditions.iter().find(|one| one.name == STATE && one.state == Failed);
+    let last = status.conditions.iter().find(|one| one.name == ConditionId::State && one.state == Failed);
     if let Some(last) = last.filter(|_| status.agent.pid != 0) {
         let cause = format!("it is not running; it stopped because: {}", last.cause.as_deref().unwrap_or("unknown"));
         let start = "then `systemctl restart heat-node-agent`";
         let remedy = last.remedy.as_ref().map_or(start.to_owned(), |remedy| format!("{remedy} {start}"));
-        return Condition { cause: Some(cause), remedy: Some(remedy), ..condition("daemon", Failed) };
+        return Condition { cause: Some(cause), remedy: Some(remedy), ..condition(ConditionId::Daemon, Failed) };
     }
     // Early in a boot its start waits for cloud-init; a second `systemctl start` would only wait beside it.
     let (cause, remedy) = if status.agent.pid == 0 {
@@ -128,7 +130,7 @@ fn daemon(status: &StatusDocument, running: bool) -> Condition {
             "systemctl start heat-node-agent; `journalctl -u heat-node-agent -n 50` shows why it stopped",
         )
     };
-    Condition { cause: Some(cause.to_owned()), remedy: Some(remedy.to_owned()), ..condition("daemon", Failed) }
+    Condition { cause: Some(cause.to_owned()), remedy: Some(remedy.to_owned()), ..condition(ConditionId::Daemon, Failed) }
 }
 
 fn sources(status: &StatusDocument) -> Condition {
@@ -147,11 +149,11 @@ fn sources(status: &StatusDocument) -> Condition {
                 next_try: source.next_try.clone(),
                 cause: source.cause.clone(),
                 remedy: source.remedy.clone(),
-                ..condition(&source.name, state)
+                ..condition(ConditionId::Named(source.name.clone()), state)
             }
         })
         .collect();
-    let mut all = sum("sources", parts);
+    let mut all = sum(ConditionId::Sources, parts);
     // The node goes on without it.
     if all.state == Failed {
         all.state = Degraded;
@@ -160,13 +162,13 @@ fn sources(status: &StatusDocument) -> Condition {
     let is_ignored = status.identity.as_ref().is_some_and(|identity| !identity.left_over.is_empty());
     if status.sources.is_empty() && is_ignored {
         // The identity says why, and what to do.
-        all = condition("sources", Pending);
+        all = condition(ConditionId::Sources, Pending);
     } else if status.sources.is_empty() {
         let entry = Code::NoSource.entry();
         all = Condition {
             cause: Some(entry.subject.to_owned()),
             remedy: Some(entry.remedy.to_owned()),
-            ..condition("sources", Waiting)
+            ..condition(ConditionId::Sources, Waiting)
         };
     } else if all.state == Ok && no_answer {
         all.state = Waiting;
@@ -179,15 +181,15 @@ fn deployments(status: &StatusDocument) -> Condition {
     let is_ignored = status.identity.as_ref().is_some_and(|identity| !identity.left_over.is_empty());
     let Some(listed) = status.metadata.listed else {
         if status.sources.is_empty() && is_ignored {
-            return condition("deployments", Pending);
+            return condition(ConditionId::Deployments, Pending);
         }
         return Condition {
             cause: Some("no source has provided a list of deployments yet".to_owned()),
-            ..condition("deployments", Waiting)
+            ..condition(ConditionId::Deployments, Waiting)
         };
     };
     let relevant = |one: &&DeploymentStatus| one.listed || one.state == DeploymentState::Running;
-    let mut all = sum("deployments", status.deployments.iter().filter(relevant).map(deployment).collect());
+    let mut all = sum(ConditionId::Deployments, status.deployments.iter().filter(relevant).map(deployment).collect());
     let done = all.parts.iter().filter(|part| part.state == Ok).count();
     all.detail = Some(format!("{listed} listed, {done} succeeded"));
     all
@@ -206,8 +208,14 @@ fn deployment(one: &DeploymentStatus) -> Condition {
     let code = one.code_of_failure().unwrap_or_default();
     let words = [one.group.as_str(), &one.action, &one.id, code].into_iter().filter(|word| !word.is_empty());
     let detail = Some(words.collect::<Vec<_>>().join(" "));
-    Condition { id: Some(one.id.clone()), detail, since: one.since.clone(), remedy, ..condition(&one.name, state) }
-        .because(causes)
+    Condition {
+        id: Some(one.id.clone()),
+        detail,
+        since: one.since.clone(),
+        remedy,
+        ..condition(ConditionId::Named(one.name.clone()), state)
+    }
+    .because(causes)
 }
 
 fn while_it_runs(one: &DeploymentStatus) -> String {
@@ -216,7 +224,7 @@ fn while_it_runs(one: &DeploymentStatus) -> String {
 }
 
 fn node(node: &NodeStatus) -> Condition {
-    let mut all = sum("node", steps(node));
+    let mut all = sum(ConditionId::Node, steps(node));
     all.detail = Some(format!("generation {} {}", node.generation, node.state_in_words()));
     match node.state {
         NodeState::Applied if node.drifted => {
@@ -265,7 +273,7 @@ fn steps(node: &NodeStatus) -> Vec<Condition> {
     if node.state == NodeState::Rejected {
         // Nobody waits for them any more.
         for step in steps.iter_mut().filter(|step| step.state == Waiting) {
-            *step = condition(&step.name, Pending);
+            *step = condition(step.name.clone(), Pending);
         }
     }
     let certificates = node.certificates.as_ref().and_then(|all| all.waits.clone());
@@ -293,15 +301,15 @@ fn signals(status: &StatusDocument) -> Condition {
         next_try: signal.next_try.clone(),
         cause: Some(signal.cause.clone().unwrap_or_else(|| "it has not been sent yet".to_owned())),
         remedy: signal.remedy.clone(),
-        ..condition(&signal.to, Waiting)
+        ..condition(ConditionId::Named(signal.to.clone()), Waiting)
     });
     let lost = status.deployments.iter().filter(|one| one.listed && one.undelivered).map(|one| Condition {
         since: one.since.clone(),
         cause: one.note.clone(),
         remedy: Some(Code::SignalUndeliverable.entry().remedy.to_owned()),
-        ..condition(&format!("result of {} ({})", one.name, one.id), Degraded)
+        ..condition(ConditionId::Named(format!("result of {} ({})", one.name, one.id)), Degraded)
     });
-    sum("signals", lost.chain(waiting).collect())
+    sum(ConditionId::Signals, lost.chain(waiting).collect())
 }
 
 /// The page, of so many columns: a line a condition; what is not met with its cause and remedy. What is met, and what comes after what is
@@ -333,7 +341,7 @@ pub fn headline(tree: &[Condition]) -> String {
     let Some(path) = path(tree) else { return "OK: every condition is met".to_owned() };
     // The node below its deployment says no more than that does.
     let is_said = |at: usize| at.checked_sub(1).and_then(|above| path.get(above)).is_some_and(|above| above.id.is_some());
-    let is_own = |(at, one): &(usize, &&Condition)| !(one.name == "node" && !one.first && is_said(*at));
+    let is_own = |(at, one): &(usize, &&Condition)| !(one.name == ConditionId::Node && !one.first && is_said(*at));
     let names: Vec<_> = path.iter().enumerate().filter(is_own).map(|(_, one)| one.name.as_str()).collect();
     let Some(first) = path.last() else { return String::new() };
     // The same word as in the first line of `status`.
@@ -378,12 +386,15 @@ impl Page {
         let marker = if condition.first { "=>" } else { "" };
         let detail = condition.detail.iter().map(|detail| format!(": {}", escaped(detail))).collect::<String>();
         // The node that a deployment brings up needs no row of its own, unless it has something to say.
-        let nested = condition.parts.iter().find(|part| !self.all && part.name == "node" && part.cause.is_none() && !part.first);
+        let nested = condition
+            .parts
+            .iter()
+            .find(|part| !self.all && part.name == ConditionId::Node && part.cause.is_none() && !part.first);
         let state = nested.and_then(|node| node.detail.as_ref()).map(|state| format!(", {}", escaped(state)));
         let of_node = state.filter(|_| depth > 0).unwrap_or_default();
         let since = if of_node.is_empty() { times(condition, self.now, self.all) } else { String::new() };
         let detail = if of_node.is_empty() { detail } else { detail.replacen("kubernetes-node ", "", 1) };
-        let text = format!("{}{detail}{of_node}{since}", escaped(&condition.name));
+        let text = format!("{}{detail}{of_node}{since}", escaped(condition.name.as_str()));
         // The first line names what is only the sum of what follows, but not the deployment's id.
         let worst = if condition.state == Degraded { Failed } else { condition.state };
         let is_sum = condition.parts.iter().any(|part| part.state == worst) && condition.cause.is_none();
@@ -465,7 +476,7 @@ impl Page {
 
 /// `gate etcd (after unit etcd.service)`, where it waits for something.
 fn name_with_needs(condition: &Condition) -> String {
-    let mut name = escaped(&condition.name);
+    let mut name = escaped(condition.name.as_str());
     if !condition.waits_for.is_empty() {
         name.push_str(&format!(" (after {})", escaped(&condition.waits_for.join(" and "))));
     }
@@ -511,8 +522,8 @@ mod tests {
     use super::*;
     use crate::report::Phase;
     use crate::report::status::{
-        AgentStatus, CertificatesStatus, METADATA, MetadataStatus, PodNetworkStatus, SCHEMA_VERSION, STATE, SignalStatus,
-        SourceStatus, ThinPoolStatus, WaitProgress,
+        AgentStatus, CertificatesStatus, MetadataStatus, PodNetworkStatus, SCHEMA_VERSION, SignalStatus, SourceStatus,
+        ThinPoolStatus, WaitProgress,
     };
 
     const AT: &str = "2026-03-01T12:00:00Z";
@@ -543,7 +554,7 @@ mod tests {
     }
 
     fn step(name: &str, state: ConditionState) -> Condition {
-        Condition { since: Some(AT.into()), ..condition(name, state) }
+        Condition { since: Some(AT.into()), ..condition(name.into(), state) }
     }
 
     fn node(state: NodeState, steps: Vec<Condition>) -> NodeStatus {
@@ -610,7 +621,7 @@ mod tests {
             ],
             node: Some(node(NodeState::Applied, vec![step("files", Ok), step("gate etcd", Ok)])),
             signals: vec![],
-            conditions: vec![condition("settings", Ok), condition("bus", Ok)],
+            conditions: vec![condition(ConditionId::Settings, Ok), condition(ConditionId::Bus, Ok)],
             metadata: MetadataStatus { source: Some("cfn".into()), expected: true, listed: Some(2) },
             budgets: Vec::new(),
             set_aside: Vec::new(),
@@ -628,7 +639,7 @@ mod tests {
         let parts = |state, in_place| {
             let network = PodNetworkStatus { wrong: vec!["no route".into()], ..PodNetworkStatus::default() };
             let known = NodeStatus { in_place, pod_network: Some(network), ..node(state, vec![]) };
-            super::node(&known).parts.into_iter().map(|part| part.name).collect::<Vec<_>>()
+            super::node(&known).parts.into_iter().map(|part| part.name.to_string()).collect::<Vec<_>>()
         };
         for state in [NodeState::Rejected, NodeState::Restored] {
             assert_eq!(parts(state, Some(1)), ["pod network"], "{state:?}");
@@ -651,7 +662,7 @@ mod tests {
             ("no daemon yet", changed(|s| s.agent.pid = 0), false, "FAILED at daemon", Wait),
             ("a skipped drop-in", changed(|s| s.conditions[0].state = Failed), true, "DEGRADED at settings", Done),
             ("no systemd", changed(|s| s.conditions[1].state = Failed), true, "FAILED at bus", Done),
-            ("a full disk", changed(|s| s.conditions.push(condition(STATE, Failed))), true, "FAILED at state", Wait),
+            ("a full disk", changed(|s| s.conditions.push(condition(ConditionId::State, Failed))), true, "FAILED at state", Wait),
             ("a source fails", changed(|s| s.sources = vec![source(3)]), true, "DEGRADED at sources > cfn", Wait),
             ("no source", changed(|s| s.sources.clear()), true, "waiting for sources", Done),
             ("no answer yet", changed(|s| s.metadata.source = None), true, "waiting for sources", Wait),
@@ -817,7 +828,7 @@ mod tests {
             || NodeStatus { deployment: Some("old".into()), ..node(NodeState::Rejected, vec![step("volume etcd", Waiting)]) };
         let refused = changed(|s| (s.node, s.deployments[1].failed) = (Some(left()), true));
         let superseded = changed(|s| s.node = Some(left()));
-        let nothing_received = changed(|s| s.conditions.push(condition(METADATA, Failed)));
+        let nothing_received = changed(|s| s.conditions.push(condition(ConditionId::Metadata, Failed)));
         for (status, headline_) in [
             (refused, "FAILED at deployments > name-n"),
             (superseded, "FAILED at node"),
@@ -881,7 +892,8 @@ mod tests {
         let status = changed(|s| s.node = Some(node(NodeState::Applying, vec![gate])));
         let text = page(&tree(&status, true), Timestamp::parse_rfc3339("2026-03-01T12:04:05Z").unwrap(), true, 200);
         assert!(text.contains("gate etcd, since 2026-03-01T12:00:00Z (4m05s), gives up in 15m55s"), "{text}");
-        let later = Condition { waits_for: vec!["volume etcd".into(), "certificates".into()], ..condition("unit etcd", Pending) };
+        let later =
+            Condition { waits_for: vec!["volume etcd".into(), "certificates".into()], ..condition("unit etcd".into(), Pending) };
         let steps = vec![step("files", Ok), step("volume etcd", Waiting), later];
         let status = changed(|s| s.node = Some(node(NodeState::Applying, steps)));
         let text = page(&tree(&status, true), Timestamp(0), true, 200);

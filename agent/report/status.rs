@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::catalog::Code;
 use super::component::ComponentStatus;
-pub use super::condition::{Condition, Subject};
+pub use super::condition::{Condition, ConditionId, Subject};
 use super::condition_state::ConditionState;
 use super::event::Phase;
 use super::follow_up::{FollowUp, STAYS_FAILED};
@@ -19,12 +19,6 @@ use crate::clock::Timestamp;
 
 /// Version of the document: raised where a member changes its meaning or goes.
 pub const SCHEMA_VERSION: u32 = 1;
-
-/// Name of the condition that the agent's own work succeeds: while it fails, nothing new is begun.
-pub const STATE: &str = "state";
-
-/// Name of the condition that what Heat asks for can be heard and understood: no waiting helps where it fails.
-pub const METADATA: &str = "metadata";
 
 /// What to do about a node that differs from its parameters.
 pub const DRIFT_REMEDY: &str = "`heat-node-agent plan` shows what is to be written and restarted to undo this, `heat-node-agent repair` does it. If the node is to stay as it is now, change the template accordingly and update the stack";
@@ -174,7 +168,7 @@ impl IdentityStatus {
     pub fn condition(&self, unanswered: bool) -> Condition {
         let waits = self.waits(unanswered);
         Condition {
-            name: "identity".to_owned(),
+            name: "identity".into(),
             state: if waits { ConditionState::Waiting } else { ConditionState::Ok },
             detail: self.instance.clone(),
             cause: self.cause.clone().or_else(|| self.ignored()).filter(|_| waits),
@@ -599,7 +593,7 @@ impl ThinPoolStatus {
     pub fn condition(&self) -> Option<Condition> {
         self.wrong.as_ref()?;
         Some(Condition {
-            name: "thin pool".to_owned(),
+            name: "thin pool".into(),
             state: ConditionState::Waiting,
             since: Some(self.since.clone()),
             cause: self.wrong.clone(),
@@ -632,7 +626,7 @@ impl PodNetworkStatus {
     pub fn condition(&self) -> Option<Condition> {
         let wrong = (!self.wrong.is_empty()).then(|| self.wrong.join("; "))?;
         Some(Condition {
-            name: "pod network".to_owned(),
+            name: "pod network".into(),
             state: ConditionState::Waiting,
             since: Some(self.since.clone()),
             cause: Some(wrong),
@@ -709,7 +703,7 @@ impl StatusDocument {
             .node
             .as_ref()
             .is_some_and(|node| matches!(node.state, NodeState::Rejected | NodeState::Restored) || node.drifted);
-        let failed = self.conditions.iter().any(|one| one.name == METADATA && one.state == ConditionState::Failed);
+        let failed = self.conditions.iter().any(|one| one.name == ConditionId::Metadata && one.state == ConditionState::Failed);
         if failed || listed.any(|deployment| deployment.failed || deployment.undelivered) || (node_failed && !unfinished) {
             return WaitProgress::Failed;
         }
@@ -740,7 +734,7 @@ impl StatusDocument {
         self.identity.as_ref().is_some_and(|identity| identity.waits(self.metadata.source.is_none()))
             || self.sources.iter().any(|source| source.failures > 0)
             || self.node.as_ref().is_some_and(|node| node.state != NodeState::Applied || node.drifted || node.unchecked)
-            || self.conditions.iter().any(|one| one.name == STATE && one.state == ConditionState::Failed)
+            || self.conditions.iter().any(|one| one.name == ConditionId::State && one.state == ConditionState::Failed)
             || !self.signals.is_empty()
     }
 }

@@ -185,7 +185,7 @@ impl Agent {
             self.host.report.emit(event.remedy(code.remedy()));
         }
         self.worklist.held = Some(Condition {
-            name: "second node".to_owned(),
+            name: "second node".into(),
             state: ConditionState::Waiting,
             cause: Some(cause),
             remedy: Some(code.entry().remedy.to_owned()),

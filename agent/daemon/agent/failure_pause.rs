@@ -8,7 +8,7 @@ use crate::daemon::host::Host;
 use crate::error::Error;
 use crate::report::condition_state::ConditionState;
 use crate::report::follow_up::FollowUp;
-use crate::report::status::{Condition, STATE};
+use crate::report::status::{Condition, ConditionId};
 use crate::report::{Code, Event, Phase};
 
 /// Pause after a failure that should not happen.
@@ -41,7 +41,7 @@ impl FailurePause {
         self.count += 1;
         let before = self.condition.take().unwrap_or_default();
         self.condition = Some(Condition {
-            name: STATE.to_owned(),
+            name: ConditionId::State,
             state: ConditionState::Failed,
             since: before.since.or_else(|| Some(self.host.clock.now().rfc3339())),
             attempt: before.attempt.saturating_add(1),

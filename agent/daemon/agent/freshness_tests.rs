@@ -341,7 +341,7 @@ async fn nothing_is_begun_whose_result_has_no_room_in_the_outbox() {
         crate::daemon::page::of(agent)
             .conditions
             .into_iter()
-            .find(|one| one.name == "room for results")
+            .find(|one| one.name.as_str() == "room for results")
             .map(|one| one.cause.unwrap())
     };
     for entry in [&s, &node] {
@@ -516,7 +516,7 @@ async fn of_two_nodes_that_have_not_begun_the_newer_one_is_brought_up_and_the_ol
         agent.decide().unwrap();
         agent.decide().unwrap();
     };
-    let waits = |agent: &Agent| crate::daemon::page::of(agent).conditions.iter().any(|one| one.name == "second node");
+    let waits = |agent: &Agent| crate::daemon::page::of(agent).conditions.iter().any(|one| one.name.as_str() == "second node");
     let dir = tempfile::tempdir().unwrap();
     let (mut agent, report) = open_in(dir.path(), BOOT, &boot(&fake.base, &[])).await;
     Rc::make_mut(&mut agent.host).settings.deploy.groups = None;

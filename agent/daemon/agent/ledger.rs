@@ -245,7 +245,7 @@ impl Ledger {
         }
         self.reported_held = Some((reported, since.clone()));
         self.held = Some(Condition {
-            name: "room for results".to_owned(),
+            name: "room for results".into(),
             state: ConditionState::Waiting,
             since: Some(since),
             remedy: error.suggested_remedy().map(str::to_owned),

@@ -4,7 +4,7 @@ use super::layout::Severity;
 use crate::report::component::{self, ComponentState, ComponentStatus};
 use crate::report::condition_state::ConditionState;
 use crate::report::status::{
-    Condition, DeploymentState, DeploymentStatus, FIRST_CHECK, IdentityStatus, NodeState, NodeStatus, STATE, StatusDocument,
+    Condition, ConditionId, DeploymentState, DeploymentStatus, FIRST_CHECK, IdentityStatus, NodeState, NodeStatus, StatusDocument,
 };
 use crate::report::text::shortened;
 
@@ -83,14 +83,17 @@ fn of_agent(status: &StatusDocument) -> Option<(OverallState, String)> {
     if status.identity.as_ref().is_some_and(|identity| identity.instance.is_none()) {
         return Some((OverallState::Waiting, "the identity of this instance".to_owned()));
     }
-    let condition = status.conditions.iter().find(|one| one.state == ConditionState::Failed && one.name != "settings")?;
-    let what = match condition.name.as_str() {
-        "bus" => "systemd does not answer",
-        STATE => condition.fact.as_deref().or(condition.cause.as_deref()).unwrap_or("the agent cannot do its own work"),
+    let condition =
+        status.conditions.iter().find(|one| one.state == ConditionState::Failed && one.name != ConditionId::Settings)?;
+    let what = match condition.name {
+        ConditionId::Bus => "systemd does not answer",
+        ConditionId::State => {
+            condition.fact.as_deref().or(condition.cause.as_deref()).unwrap_or("the agent cannot do its own work")
+        }
         _ => "the metadata cannot be understood",
     };
     // What keeps it from its own work names itself.
-    let of_name = if condition.name == STATE { "the agent's own work".to_owned() } else { condition.name.clone() };
+    let of_name = if condition.name == ConditionId::State { "the agent's own work" } else { condition.name.as_str() };
     Some((OverallState::Failed, format!("{of_name}: {what}")))
 }
 

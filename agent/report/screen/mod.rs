@@ -101,7 +101,7 @@ fn facts(status: &StatusDocument, running: bool, now: Timestamp, sheet: &mut Pag
     };
     sheet.fact("agent", &agent);
     for condition in status.conditions.iter().filter(|one| one.state == ConditionState::Failed) {
-        sheet.fact(&escaped(&condition.name), condition.cause.as_deref().unwrap_or_default());
+        sheet.fact(&escaped(condition.name.as_str()), condition.cause.as_deref().unwrap_or_default());
         remedy(condition.remedy.as_ref(), sheet);
     }
     if let Some(identity) = &status.identity {
@@ -238,7 +238,7 @@ fn row_of(step: &Condition) -> Option<String> {
             (is_open || !unit.starts_with("systemd-")).then(|| unit.trim_end_matches(".service").to_owned())
         }
         Some(Subject::Gate(gate)) => is_open.then(|| gate.clone()),
-        None => is_open.then(|| step.name.clone()),
+        None => is_open.then(|| step.name.to_string()),
     }
 }
 

@@ -1,6 +1,6 @@
 use super::*;
 use crate::report::reason::RollbackEnd;
-use crate::report::status::{AgentStatus, METADATA, MetadataStatus, SCHEMA_VERSION, STATE, SignalStatus};
+use crate::report::status::{AgentStatus, MetadataStatus, SCHEMA_VERSION, SignalStatus};
 use crate::report::{Phase, explain};
 
 const DAY: u64 = 86_400_000;
@@ -237,7 +237,7 @@ fn rolled_back() -> StatusDocument {
     node.rollback_end = Some(RollbackEnd::RolledBack);
     node.causes = vec![format!("unit etcd.service: it does not start; {}", node.rollback.as_deref().unwrap())];
     node.remedy = Some("correct ETCD_OPTIONS and update the stack".into());
-    node.steps.iter_mut().for_each(|step| *step = self::step(&step.name, ConditionState::Ok));
+    node.steps.iter_mut().for_each(|step| *step = self::step(&step.name.to_string(), ConditionState::Ok));
     node.components[1] = ready().node.unwrap().components[1].clone();
     status
 }
@@ -348,8 +348,8 @@ fn troubles() -> Vec<(&'static str, StatusDocument)> {
             "FAILED deployment prepare (exit status 3, HNA-0404)",
             changed(&|s| s.deployments[0] = deployment("prepare", DeploymentState::Signalled, true)),
         ),
-        ("FAILED the agent's own work: why", changed(&|s| s.conditions = vec![condition(STATE)])),
-        ("FAILED metadata: the metadata cannot be understood", changed(&|s| s.conditions = vec![condition(METADATA)])),
+        ("FAILED the agent's own work: why", changed(&|s| s.conditions = vec![condition("state")])),
+        ("FAILED metadata: the metadata cannot be understood", changed(&|s| s.conditions = vec![condition("metadata")])),
         ("WAITING for deployment prepare, which is running", changed(&|s| s.deployments[0].state = DeploymentState::Running)),
         ("WAITING for deployment prepare", changed(&|s| s.deployments[0].state = DeploymentState::Seen)),
         ("WAITING for metadata: no source is known yet", changed(&|s| s.sources.clear())),
