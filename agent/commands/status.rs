@@ -393,10 +393,11 @@ mod tests {
             (12, "sleep", "0::/system.slice/heat-node-agent.service"),
             (13, "heat-node-agent", "5:cpu:/x\n1:name=systemd:/system.slice/heat-node-agent.service"),
         ] {
-            std::fs::create_dir(dir.path().join(pid.to_string())).unwrap();
+            let tree = Tree::open(dir.path()).unwrap();
+            tree.create_dir(Path::new(&pid.to_string()), crate::files::Attributes::mode(0o755)).unwrap();
             for (file, text) in [("comm", name), ("cgroup", cgroup)] {
                 let (path, mode) = (format!("{pid}/{file}"), crate::files::Attributes::mode(0o644));
-                Tree::open(dir.path()).unwrap().write(Path::new(&path), format!("{text}\n").as_bytes(), mode).unwrap();
+                tree.write(Path::new(&path), format!("{text}\n").as_bytes(), mode).unwrap();
             }
         }
         let proc = Tree::open(dir.path()).unwrap();

@@ -39,7 +39,7 @@ mod tests {
         let tree = Tree::open(dir.path()).unwrap();
         let page = of_state(&Snapshot::default(), &[], None, &[], &tree);
         // A directory, of which the remedy said that a restart of the agent puts the file in its place.
-        std::fs::create_dir_all(dir.path().join(FILE).join("x")).unwrap();
+        tree.create_dir_all(&Path::new(FILE).join("x"), Attributes::mode(0o755)).unwrap();
         assert!(write(&tree, &page).is_err() && !dir.path().join(FILE).exists());
         write(&tree, &page).unwrap();
         assert!(dir.path().join(FILE).is_file());

@@ -1054,16 +1054,16 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let tree = Tree::open(dir.path()).unwrap();
         let (place, target) = (dir.path().join("etc/x.service.d"), "/elsewhere");
-        std::fs::create_dir(dir.path().join("etc")).unwrap();
+        tree.create_dir(Path::new("etc"), Attributes::mode(0o755)).unwrap();
         std::os::unix::fs::symlink(target, &place).unwrap();
         let error = |path: &str| tree.create_dir_all(Path::new(path), Attributes::mode(0o755)).unwrap_err();
         let found = error("etc/x.service.d/y");
         assert!(found.cause().contains(&format!("{} is a link to {target}", place.display())), "{found}");
         assert!(found.suggested_remedy().unwrap().contains(&format!("`rm {}`", place.display())), "{found}");
         // A directory elsewhere is one.
-        std::fs::create_dir(dir.path().join("elsewhere")).unwrap();
+        tree.create_dir(Path::new("elsewhere"), Attributes::mode(0o755)).unwrap();
         tree.create_dir_all(Path::new("etc/x.service.d/y"), Attributes::mode(0o755)).unwrap();
-        std::fs::write(dir.path().join("file"), "").unwrap();
+        tree.write(Path::new("file"), b"", Attributes::mode(0o644)).unwrap();
         assert!(error("file/y").suggested_remedy().unwrap().contains(&format!("`ls -ld {}`", dir.path().join("file").display())));
     }
 
