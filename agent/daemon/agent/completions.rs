@@ -8,7 +8,7 @@ use super::ending::job_event;
 use super::view::{ids, is_heats_list, is_judged, withdrawal_reason};
 use crate::collect::{SnapshotChange, is_of_file};
 use crate::daemon::node::Done;
-use crate::daemon::order_files::{Rollbacks, is_any_waiting};
+use crate::daemon::order_files::Rollbacks;
 use crate::daemon::reason::reason;
 use crate::deploy::{DeploymentOutcome, DeploymentRecord, DeploymentState, GenerationState, hooks};
 use crate::error::remedy::Remedy;
@@ -293,28 +293,6 @@ impl Agent {
             self.ledger.store_wait_of(id, wait)?;
         }
         self.ledger.end(id, done.outcome.clone())
-    }
-
-    pub(super) fn start_sending(&mut self) {
-        if self.ledger.outbox.is_empty() {
-            return;
-        }
-        if self.waits_for_orders() {
-            return;
-        }
-        self.ledger.outbox.receive(self.view());
-        if let Some(fact) = self.ledger.outbox.needs_answer() {
-            self.collector.ask(fact);
-        }
-        if self.ledger.outbox.due() != Some(Duration::ZERO) {
-            return;
-        }
-        self.ledger.sending.extend(self.ledger.outbox.start());
-    }
-
-    /// Orders wait for what is on its way, so nothing new goes before them.
-    pub(super) fn waits_for_orders(&self) -> bool {
-        !self.ledger.sending.is_empty() && is_any_waiting(&self.host.state)
     }
 
     pub(super) fn sent(&mut self, (dispositions, kept): Departures) {
