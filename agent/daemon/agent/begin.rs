@@ -51,7 +51,7 @@ impl Agent {
         self.ledger.store_missing_signals();
         // Signals go out even where nothing new can be begun, e.g. on a full disk.
         let recorded = self.record_ends();
-        // What cannot be recorded of a node keeps scripts from nothing.
+        // What cannot be recorded of a node does not delay scripts.
         let begun = self.begin();
         let begun = recorded.and(begun);
         if let Err(error) = &begun {
@@ -271,7 +271,7 @@ impl Agent {
         is_fresh
     }
 
-    /// Whether a script or hook may be begun. One that has begun is only taken up: that needs nobody's word.
+    /// Whether a script or hook may be begun. One that has begun is only taken up: that needs no fresh answer.
     fn may_begin(&mut self, deployment: &Deployment, state: Option<DeploymentState>) -> Result<bool> {
         let record = self.ledger.journal.get(&deployment.id).filter(|_| state == Some(DeploymentState::Running));
         let has_begun = record.map_or(Ok(false), |record| self.programs.has_begun(&record.job()))?;

@@ -105,7 +105,7 @@ impl Agent {
         if self.trouble.condition().is_none() || of_node >= MOST || self.node_task.bring_up.is_busy() {
             return;
         }
-        // One that can be recorded waits for its turn, behind whatever fails.
+        // One that can be recorded waits for its turn, behind whatever fails. Whether that is so is tried by writing its record as it is.
         if let Some(deployment) = self.overdue_deletion()
             && let Err(error) = self.ledger.journal.rewrite(&deployment)
         {

@@ -56,7 +56,7 @@ pub(in crate::daemon) struct Done {
     pub(in crate::daemon) outcome: DeploymentOutcome,
     pub(in crate::daemon) step_timings: Vec<StepTiming>,
     pub(in crate::daemon) wait: Option<Wait>,
-    /// Whether anything of the machine may have been changed.
+    /// Whether anything of the machine may have been changed. Of a deletion: whether the node is no longer a member of etcd's cluster.
     pub(in crate::daemon) changed_machine: bool,
     /// Whether the node was rolled back, and is as the generation before asked.
     pub(in crate::daemon) restored: bool,

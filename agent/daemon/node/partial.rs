@@ -62,7 +62,7 @@ async fn expired_alone(desired: &Desired, found: &[Cause], systemd: &Systemd) ->
     })
 }
 
-/// Whether what a step needs is still a step's, or one's that is not asked for any more.
+/// Whether the reduced plan still provides this dependency.
 fn provides(units: &BTreeSet<String>, directories: &BTreeSet<String>, need: &Dependency) -> bool {
     match need {
         Dependency::Certificates => true,

@@ -142,7 +142,8 @@ impl<'a> EtcdDeparture<'a> {
         Some(Self { http, root, state, programs, asked, own })
     }
 
-    /// What etcd says of the node's own member: itself, or else one of those that the parameters list.
+    /// What etcd says of the node's own member: itself, or else one of those that the parameters list. Where these show that it was
+    /// removed, that is recorded at once: they may not be there to be asked again.
     pub(crate) async fn look(&self) -> Member {
         self.find().await.unwrap_or_else(|error| Member::Unknown(error.to_string()))
     }
