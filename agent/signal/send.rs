@@ -280,11 +280,13 @@ impl Sender {
                 };
                 let origin = split(url).map(|parts| format!("{}://{}", parts.scheme, parts.authority)).unwrap_or_default();
                 SignalResponse::status(response.status, response.retry_after(), &error_message(&response.body))
-                    .asks(&origin, service)
+                    .with_service_remedy(&origin, service)
             }
             // With Keystone in between it matters who did not answer.
-            Err(error) if matches!(destination, Destination::User { .. }) => SignalResponse::none(&error, error.to_string()),
-            Err(error) => SignalResponse::none(&error, error.cause()),
+            Err(error) if matches!(destination, Destination::User { .. }) => {
+                SignalResponse::unanswered(&error, error.to_string())
+            }
+            Err(error) => SignalResponse::unanswered(&error, error.cause()),
         };
         if matches!(answer.code, None | Some(500)) && url.contains("/waitcondition/") && body.get("UniqueId").is_some() {
             answer.remedy = Some(PERHAPS_ANOTHER_TYPE.into());

@@ -112,7 +112,7 @@ impl Node {
 
     async fn renew_expired(&self, spec: &NodeSpec, alone: &Desired, generation: u64) -> Result<()> {
         let reason = TouchReason { generation, ordered: None, renews: true, drifted: true, beside: drift::digest(&[]) };
-        if self.pause.holds(reason) {
+        if self.pause.last_attempt(reason).holds {
             return Ok(());
         }
         self.host.root.write(Path::new(UNFINISHED), b"", Attributes::mode(0o600))?;
