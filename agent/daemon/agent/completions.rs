@@ -93,8 +93,8 @@ impl Agent {
     /// What was let go because one answer of Heat did not list it, and is asked for again: it goes on where it was.
     fn take_back(&mut self) -> Result<()> {
         let view = self.view();
-        let (lost, sending) = self.ledger.outbox.take_back();
-        self.record_dispositions(lost);
+        let (gone, stored) = self.ledger.outbox.take_back();
+        self.record_dispositions(gone);
         let snapshot = self.collector.snapshot();
         let is_asked = |record: &&DeploymentRecord| {
             record.withdrawn_from.is_some()
@@ -109,7 +109,7 @@ impl Agent {
             let event = Event::new(Code::DeploymentRelisted, line).phase(Phase::Deploy);
             self.host.report.emit(event.deployment(&record.id, &record.name));
         }
-        sending
+        stored
     }
 
     /// Work of an earlier run of the agent whose deployment is gone, and results for which the outbox has had no room: nobody waits for
@@ -146,7 +146,7 @@ impl Agent {
 
     /// A node whose deletion was withdrawn or refused is looked after again, where it has not left etcd's cluster yet.
     pub(super) fn stay(&mut self, deletion: &DeploymentRecord) -> Result<()> {
-        if deletion.is_job() || deletion.action != "DELETE" || leave::has_left(&self.host.state)? {
+        if deletion.is_job() || deletion.action != "DELETE" || leave::any_member_left(&self.host.state)? {
             return Ok(());
         }
         self.ledger.generations.depart(false)
@@ -178,8 +178,13 @@ impl Agent {
                 self.end_reported(id, outcome, event)
             }
         };
-        if let Err(error) = recorded.and_then(|()| self.count_output(id)) {
-            self.trouble.record("recording a result", &error);
+        match recorded {
+            Err(error) => self.trouble.record("recording a result", &error),
+            Ok(()) => {
+                if let Err(error) = self.count_output(id) {
+                    self.trouble.record("measuring what a deployment left on disk", &error);
+                }
+            }
         }
         self.keep_ending(id);
     }
@@ -309,6 +314,11 @@ impl Agent {
     /// Records what became of signals, and of those that could not be recorded before.
     pub(super) fn record_dispositions(&mut self, dispositions: Vec<(QueuedSignal, Disposition)>) {
         self.ledger.unrecorded.extend(dispositions);
+        self.retry_unrecorded();
+    }
+
+    /// Records the ends of deployments and the fate of signals that are not recorded yet.
+    pub(super) fn retry_unrecorded(&mut self) {
         if let Err(error) = self.record_ends() {
             self.trouble.record("recording the node's result", &error);
         }

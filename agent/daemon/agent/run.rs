@@ -109,7 +109,7 @@ impl Agent {
 
     fn step(&mut self) {
         if self.trouble.resume_if_due() {
-            self.record_dispositions(Vec::new());
+            self.retry_unrecorded();
             // Before anything is begun: an order that was cut off must not meet what it was to change in another shape.
             self.serve_orders();
             self.go_on_restoring();
