@@ -44,7 +44,7 @@ impl Findings {
         if refused.is_empty() {
             self.refused.clear();
         }
-        for refusal in refused.iter().filter(|refusal| self.refused.is_news(refusal)) {
+        for refusal in refused.iter().filter(|refusal| self.refused.mark_reported(refusal)) {
             report.emit(refusal.event());
         }
     }

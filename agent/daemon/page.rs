@@ -84,7 +84,7 @@ fn node_now(agent: &Agent, current: &Generation) -> NodeStatus {
         } else {
             current.step_timings.clone()
         },
-        certificates: seen.and_then(|seen| certificates(&seen.inspection, seen.turn, seen.renewal.as_ref())),
+        certificates: seen.and_then(|seen| certificates(&seen.inspection, seen.rotation, seen.renewal.as_ref())),
         pod_network: agent.node_task.pod_network.status.clone(),
         thin_pool: inspection.thin_pool.as_ref().map(thin_pool),
         etcd_snapshots: agent.node_task.snapshots.status(),
@@ -269,7 +269,7 @@ fn thin_pool(inspection: &PoolInspection) -> ThinPoolStatus {
 /// What a look at the certificates of a node in place found; `turn`: how far a CA rotation is.
 fn certificates(
     inspection: &CertificateInspection,
-    turn: Option<RotationProgress>,
+    rotation: Option<RotationProgress>,
     renewal: Option<&WaitReason>,
 ) -> Option<CertificatesStatus> {
     let ends = inspection.items.iter().filter_map(|item| Some((item.end?, &item.name)));
@@ -287,7 +287,7 @@ fn certificates(
         remedy: Some(code.entry().remedy.to_owned()),
         ..Condition::default()
     };
-    let next = turn.and_then(|turn| Some((turn.since, next(turn.step)?)));
+    let next = rotation.and_then(|rotation| Some((rotation.since, next(rotation.step)?)));
     let waits = match next {
         Some((since, step)) => {
             let cause = format!("a CA rotation is waiting for its next step, {}", step.as_str());
@@ -531,11 +531,11 @@ mod tests {
         let waits = near.waits.unwrap();
         assert_eq!(waits.cause.as_deref(), Some("b ends at 2026-12-25T12:00:00Z"));
         assert_eq!(waits.since.as_deref(), Some("2026-09-16T12:00:00Z"));
-        let turn = |step| Some(RotationProgress { step, generation: 1, since: begin });
-        let waits = certificates(&inspection, turn(Rotation::TrustBoth), None).unwrap().waits.unwrap();
+        let rotation = |step| Some(RotationProgress { step, generation: 1, since: begin });
+        let waits = certificates(&inspection, rotation(Rotation::TrustBoth), None).unwrap().waits.unwrap();
         assert!(waits.cause.unwrap().ends_with("next step, switch") && waits.remedy.unwrap().contains("certificates rotate"));
         inspection.items.pop();
-        assert_eq!(certificates(&inspection, turn(Rotation::DropOld), None).unwrap().waits, None);
+        assert_eq!(certificates(&inspection, rotation(Rotation::DropOld), None).unwrap().waits, None);
     }
 
     #[test]

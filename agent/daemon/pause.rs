@@ -47,6 +47,25 @@ impl TouchReason {
     }
 }
 
+/// The try before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct LastAttempt {
+    /// It was for the same reason, and the pause behind it lasts.
+    pub(super) holds: bool,
+    /// It failed, for whatever reason it was made.
+    pub(super) failed: bool,
+}
+
+/// How a try ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AttemptOutcome {
+    Succeeded,
+    Failed,
+    /// Nothing failed, and nothing was put back: what differs only passes by itself. It is held back as one that failed, so that it is
+    /// not tried at each look.
+    Idle,
+}
+
 /// What the last try leaves.
 #[derive(Debug, Default)]
 pub(super) struct RetryPause(RefCell<Option<Last>>);
@@ -74,18 +93,15 @@ impl Last {
 }
 
 impl RetryPause {
-    /// Whether a try has to wait; without a reason for one, what was is forgotten.
-    pub(super) fn holds(&self, reason: TouchReason) -> bool {
+    /// What the try before leaves for one of this reason. Without a reason for a try, what was is said once more, and forgotten.
+    pub(super) fn last_attempt(&self, reason: TouchReason) -> LastAttempt {
         let mut last = self.0.borrow_mut();
+        let failed = last.as_ref().is_some_and(|last| last.failed);
         if !reason.is_any() {
             *last = None;
         }
-        last.as_ref().is_some_and(|last| last.reason == reason && last.since.elapsed() < last.pause && !last.was_set_since())
-    }
-
-    /// Whether the try before failed.
-    pub(super) fn has_failed(&self) -> bool {
-        self.0.borrow().as_ref().is_some_and(|last| last.failed)
+        let pauses = |last: &Last| last.reason == reason && last.since.elapsed() < last.pause && !last.was_set_since();
+        LastAttempt { holds: last.as_ref().is_some_and(pauses), failed }
     }
 
     /// A try begins: it counts as failed until it ended, because it may be cut off.
@@ -100,7 +116,8 @@ impl RetryPause {
     }
 
     /// The try ended.
-    pub(super) fn end(&self, failed: bool, clock: &Clock) {
+    pub(super) fn end(&self, outcome: AttemptOutcome, clock: &Clock) {
+        let failed = outcome != AttemptOutcome::Succeeded;
         let mut last = self.0.borrow_mut();
         let Some(tried) = last.as_mut() else { return };
         tried.since = clock.start();
@@ -122,17 +139,21 @@ mod tests {
     const REPAIR: TouchReason = TouchReason { beside: 7, ..NOTHING };
     const ORDER: TouchReason = TouchReason { ordered: Some(Rotation::Switch), ..NOTHING };
 
+    fn ended(failed: bool) -> AttemptOutcome {
+        if failed { AttemptOutcome::Failed } else { AttemptOutcome::Succeeded }
+    }
+
     /// How many tries a look every half a minute makes in a day.
     fn tries(pause: &RetryPause, reason: TouchReason, failed: bool) -> u32 {
         let clock = Clock::manual(Timestamp(0));
         let mut tries = 0;
         for _ in 0..2 * 60 * 24 {
-            if reason.is_any() && !pause.holds(reason) {
+            if reason.is_any() && !pause.last_attempt(reason).holds {
                 tries += 1;
                 pause.begin(reason, &clock);
                 clock.advance(Duration::from_secs(1));
-                pause.end(failed, &clock);
-                assert_eq!(pause.has_failed(), failed);
+                pause.end(ended(failed), &clock);
+                assert_eq!(pause.last_attempt(reason).failed, failed);
             }
             clock.advance(Duration::from_secs(30));
         }
@@ -154,16 +175,16 @@ mod tests {
             let (pause, clock) = (RetryPause::default(), Clock::manual(Timestamp(2_000_000_000_000)));
             pause.begin(RENEWAL, &clock);
             clock.advance(Duration::from_secs(5));
-            pause.end(failed, &clock);
-            assert!(pause.holds(RENEWAL));
+            pause.end(ended(failed), &clock);
+            assert!(pause.last_attempt(RENEWAL).holds);
             clock.set(Timestamp(clock.now().0 - 2_000));
-            assert!(pause.holds(RENEWAL), "a correction of two seconds is nothing");
+            assert!(pause.last_attempt(RENEWAL).holds, "a correction of two seconds is nothing");
             clock.set(Timestamp(1_772_366_400_000));
-            assert!(!pause.holds(RENEWAL));
+            assert!(!pause.last_attempt(RENEWAL).holds);
             pause.begin(RENEWAL, &clock);
-            pause.end(failed, &clock);
+            pause.end(ended(failed), &clock);
             clock.advance(Duration::from_secs(30));
-            assert!(pause.holds(RENEWAL));
+            assert!(pause.last_attempt(RENEWAL).holds);
         }
     }
 
@@ -172,25 +193,25 @@ mod tests {
         let (pause, clock) = (RetryPause::default(), Clock::manual(Timestamp(0)));
         let fail = |reason| {
             pause.begin(reason, &clock);
-            pause.end(true, &clock);
+            pause.end(AttemptOutcome::Failed, &clock);
         };
         fail(RENEWAL);
-        assert!(pause.holds(RENEWAL));
+        assert!(pause.last_attempt(RENEWAL).holds);
         for other in [
             ORDER,
             TouchReason { drifted: true, ..RENEWAL },
             TouchReason { beside: 7, ..RENEWAL },
             TouchReason { generation: 2, ..RENEWAL },
         ] {
-            assert!(!pause.holds(other), "{other:?}");
+            assert!(!pause.last_attempt(other).holds, "{other:?}");
         }
-        assert!(!pause.holds(NOTHING));
-        assert!(!pause.holds(RENEWAL) && !pause.has_failed());
+        assert!(!pause.last_attempt(NOTHING).holds);
+        assert!(pause.last_attempt(RENEWAL) == LastAttempt { holds: false, failed: false });
         // What was put back may be put back again at once.
         let drift = TouchReason { drifted: true, ..NOTHING };
         pause.begin(drift, &clock);
-        assert!(pause.holds(drift), "cut off");
-        pause.end(false, &clock);
-        assert!(!pause.holds(drift));
+        assert!(pause.last_attempt(drift).holds, "cut off");
+        pause.end(AttemptOutcome::Succeeded, &clock);
+        assert!(!pause.last_attempt(drift).holds);
     }
 }

@@ -228,7 +228,7 @@ impl Generations {
         Ok(Self { state, clock, current })
     }
 
-    /// What is in place, for who only looks and holds no lock; nothing where it cannot be read.
+    /// What is in place, for callers that only read; nothing where it cannot be read.
     #[must_use]
     pub fn inspect(state: &Tree) -> Option<Generation> {
         Self::read(state).ok().flatten()

@@ -238,7 +238,7 @@ impl Journal {
         Ok(journal)
     }
 
-    /// What is recorded, oldest first, for who only looks and holds no lock. An unreadable record is left out.
+    /// What is recorded, oldest first, for callers that only read. An unreadable record is left out.
     ///
     /// # Errors
     /// If the directory cannot be read.

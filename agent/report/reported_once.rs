@@ -33,8 +33,8 @@ impl<T> ReportedOnce<T> {
 }
 
 impl<T: PartialEq + Clone> ReportedOnce<T> {
-    /// Whether a fact is to be reported. It is remembered until it is forgotten.
-    pub fn is_news(&mut self, fact: &T) -> bool {
+    /// Marks a fact as reported, until it is forgotten; whether it was not yet, and is to be reported.
+    pub fn mark_reported(&mut self, fact: &T) -> bool {
         let is_news = !self.reported.contains(fact);
         if is_news {
             self.reported.push(fact.clone());
@@ -46,7 +46,7 @@ impl<T: PartialEq + Clone> ReportedOnce<T> {
     /// What of all that holds now is to be reported. What no longer holds is forgotten: if it comes back, it is news again.
     pub fn news(&mut self, now: &[T]) -> Vec<T> {
         self.reported.retain(|fact| now.contains(fact));
-        now.iter().filter(|fact| self.is_news(fact)).cloned().collect()
+        now.iter().filter(|fact| self.mark_reported(fact)).cloned().collect()
     }
 }
 
@@ -68,10 +68,10 @@ mod tests {
     fn a_fact_that_is_asked_for_alone_is_remembered_up_to_the_limit() {
         let mut reported_once = ReportedOnce::with_limit(2);
         assert_eq!(
-            ["a", "b", "a", "c", "b", "a"].map(|fact| reported_once.is_news(&fact)),
+            ["a", "b", "a", "c", "b", "a"].map(|fact| reported_once.mark_reported(&fact)),
             [true, true, false, true, false, true]
         );
         reported_once.clear();
-        assert!(reported_once.is_news(&"a"));
+        assert!(reported_once.mark_reported(&"a"));
     }
 }

@@ -65,3 +65,18 @@ impl SourceName {
         Self::ALL.into_iter().find(|source| source.as_str() == word)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A source without a place in `ORDER` would be polled and never merged, and `sources.order` would reject its name.
+    #[test]
+    fn the_default_order_has_every_source_but_the_one_that_is_never_merged() {
+        for source in SourceName::ALL {
+            let places = SourceName::ORDER.iter().filter(|one| **one == source).count();
+            assert_eq!(places, usize::from(source != SourceName::HeatParams), "{source:?}");
+        }
+        assert!(SourceName::REMOTE.iter().all(|source| SourceName::ALL.contains(source)));
+    }
+}

@@ -61,7 +61,7 @@ impl SignalResponse {
 
     /// What to do where the service at this address has trouble of its own.
     #[must_use]
-    pub(super) fn asks(mut self, origin: &str, service: &str) -> Self {
+    pub(super) fn with_service_remedy(mut self, origin: &str, service: &str) -> Self {
         if self.code.is_some_and(|code| code >= 500) {
             self.remedy = Some(Remedy::said(format!(
                 "if `curl -sS -m 5 {origin}/` does not print Heat's versions, start {service}, or the load balancer in front of it, on Heat's \
@@ -74,7 +74,7 @@ impl SignalResponse {
 
     /// A request that got no answer of Heat.
     #[must_use]
-    pub fn none(error: &Error, cause: impl Into<String>) -> Self {
+    pub fn unanswered(error: &Error, cause: impl Into<String>) -> Self {
         let remedy = error.typed_remedy().cloned();
         let (code, retry_after) = (error.answered(), error.asked_pause());
         Self { code, retry_after, unsent: error.is_unsent(), cause: cause.into(), remedy }
@@ -106,8 +106,8 @@ mod tests {
         let later = Some(Duration::from_secs(7));
         assert_eq!(judge(&SignalResponse::status(503, later, "")), SignalVerdict::Retry(later));
         let unreachable = Error::transient("refused");
-        assert_eq!(judge(&SignalResponse::none(&unreachable, "refused")), SignalVerdict::Retry(None));
+        assert_eq!(judge(&SignalResponse::unanswered(&unreachable, "refused")), SignalVerdict::Retry(None));
         let untrusted = Error::permanent("the certificate is signed by a CA that this node does not know");
-        assert_eq!(judge(&SignalResponse::none(&untrusted, "TLS")), SignalVerdict::Retry(None), "certificates are renewed");
+        assert_eq!(judge(&SignalResponse::unanswered(&untrusted, "TLS")), SignalVerdict::Retry(None), "certificates are renewed");
     }
 }

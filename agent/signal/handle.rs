@@ -15,7 +15,7 @@ use crate::openstack::keystone::{Credentials, Scope};
 pub enum WaitStatus {
     /// It succeeded.
     Success,
-    /// It is not.
+    /// It failed.
     Failure,
 }
 

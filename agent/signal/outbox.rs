@@ -36,8 +36,8 @@ const LIFE: Duration = Duration::from_hours(7 * 24);
 const BOUND: usize = 500;
 /// How many signals to wait conditions are kept for deployments that Heat may ask for again.
 const PARKED: usize = 50;
-/// Between tries, by the number of tries so far; each is shortened to between its half and its whole.
-const PAUSES: Backoff = Backoff::new(Duration::from_secs(2), LONGEST_PAUSE);
+/// Between tries. The pause after an answer is shortened to between its half and its whole.
+const PAUSES: Backoff = Backoff::new(Duration::from_secs(4), LONGEST_PAUSE);
 const LONGEST_PAUSE: Duration = Duration::from_mins(5);
 /// The longest pause that a server may ask for: Heat waits for the result, of a node as short a time as WAIT_TIMEOUT says, and nobody but
 /// this signal ends that.
@@ -71,7 +71,7 @@ pub struct QueuedSignal {
     pub body: Value,
     /// When it was stored.
     pub created: Timestamp,
-    /// How often it was sent.
+    /// How often it was sent, or was to be sent and its body could not be read.
     #[serde(default)]
     pub tries: u32,
     /// How often Heat refused it.
@@ -353,7 +353,7 @@ impl Outbox {
         self.received.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The waiting signals, oldest first, for who only looks and holds no lock. An unreadable one is left out.
+    /// The waiting signals, oldest first, for callers that only read. An unreadable one is left out.
     ///
     /// # Errors
     /// If the directory cannot be read.
@@ -588,7 +588,7 @@ impl Outbox {
     }
 
     /// Begins to send what is due, one signal a place: a place that does not answer holds up only itself. Each of these ends with
-    /// what left the outbox, and gives its place free when it is dropped.
+    /// what left the outbox, and releases its place when it is dropped.
     ///
     /// # Errors
     /// Each, if the outbox cannot be written.
@@ -641,7 +641,7 @@ impl Outbox {
                         Err(error) => {
                             // Those behind it have their turn while it waits.
                             entry.tries += 1;
-                            entry.hold(PAUSES.after(entry.tries), &self.clock);
+                            entry.hold(pause_after(entry.tries), &self.clock);
                             keep(&entry);
                             return Err(error);
                         }
@@ -765,7 +765,7 @@ impl Outbox {
                 REFUSAL_SPAN / (REFUSALS - 1)
             }
             SignalVerdict::Retry(asked) => {
-                let pause = spread(PAUSES.after(entry.tries), random());
+                let pause = spread(pause_after(entry.tries), random());
                 // Spread as well: a fleet hears the same answer at the same moment.
                 pause.max(asked.unwrap_or_default().min(LONGEST_ASKED).mul_f64(1.0 + 0.1 * random()))
             }
@@ -842,6 +842,11 @@ impl Outbox {
 /// Why a refusal is not final.
 const DOUBT: &str =
     "a Keystone failure looks the same, and no metadata source shows that Keystone answers: the agent retries for 7 days";
+
+/// The pause after this many tries, at least one.
+fn pause_after(tries: u32) -> Duration {
+    PAUSES.after(tries.saturating_sub(1))
+}
 
 /// The memory that a request takes while it is sent, in KiB of [`SIGNALS_IN_FLIGHT`].
 fn kib(entry: &QueuedSignal) -> u32 {

@@ -85,7 +85,7 @@ fn a_try_needs_an_answer_to_a_poll_that_began_after_the_fact_and_a_stale_result_
     assert_eq!(step(&entry, &MetadataView { listed: Some(Arc::default()), ..before }), NextAction::NeedPoll);
     // The same once more after each try.
     let first = view(&["a"], "a", &clock);
-    let none_came = SignalResponse::none(&Error::transient("refused"), "refused");
+    let none_came = SignalResponse::unanswered(&Error::transient("refused"), "refused");
     assert_eq!(outbox.apply_answer(&mut entry, &none_came, SignalVerdict::Retry(None), true), None);
     assert!(matches!(step(&entry, &first), NextAction::Wait(_)));
     clock.advance(Duration::from_mins(10));

@@ -136,7 +136,8 @@ impl Sender {
         }
     }
 
-    /// Sends a body, and says by which way it came to the answer. It always starts with `{`, has a Content-Length and the
+    /// Sends a body; returns the answer, and the way by which it came. Where each way was refused or closed, the answer is the one that
+    /// leaves most hope, and the way is always [`DeliveryMethod::AsGiven`]. The body always starts with `{`, has a Content-Length and the
     /// type JSON: else Heat takes it as success without details (heat-protocol.md 7.0, R46).
     ///
     /// What Keystone does not accept any more is sent once more at once, another way: nothing of a refused request was
@@ -168,6 +169,7 @@ impl Sender {
             let is_closed = method != DeliveryMethod::AsGiven && (answer.unsent || answer.code == Some(500));
             let mut goes_on = verdict == SignalVerdict::Refused || is_closed;
             if method != DeliveryMethod::AsGiven {
+                // Said of the first request, too, where the URL as given is too old to come first.
                 answer.cause = format!("tried again, {}: {}", method.shown(), answer.cause);
             } else if let Some((why, remedy)) =
                 self.unaccepted(&to, &answer, is_only_way).filter(|_| verdict == SignalVerdict::Refused)
@@ -278,11 +280,13 @@ impl Sender {
                 };
                 let origin = split(url).map(|parts| format!("{}://{}", parts.scheme, parts.authority)).unwrap_or_default();
                 SignalResponse::status(response.status, response.retry_after(), &error_message(&response.body))
-                    .asks(&origin, service)
+                    .with_service_remedy(&origin, service)
             }
             // With Keystone in between it matters who did not answer.
-            Err(error) if matches!(destination, Destination::User { .. }) => SignalResponse::none(&error, error.to_string()),
-            Err(error) => SignalResponse::none(&error, error.cause()),
+            Err(error) if matches!(destination, Destination::User { .. }) => {
+                SignalResponse::unanswered(&error, error.to_string())
+            }
+            Err(error) => SignalResponse::unanswered(&error, error.cause()),
         };
         if matches!(answer.code, None | Some(500)) && url.contains("/waitcondition/") && body.get("UniqueId").is_some() {
             answer.remedy = Some(PERHAPS_ANOTHER_TYPE.into());

@@ -231,7 +231,7 @@ impl Restore<'_> {
     }
 }
 
-/// The restore that has begun: of this file, or it is another one's.
+/// The restore in progress; refused if it is from another file.
 fn marker(state: &Tree, file: &Path) -> Result<Option<RestoreMarker>> {
     let path = state.base().join(MARKER);
     let begun: Option<RestoreMarker> = state

@@ -75,7 +75,7 @@ impl Execution<'_> {
     async fn leave_etcd(&mut self) -> Result<()> {
         let departure = EtcdDeparture::of(self.http, self.root, self.state, self.programs, self.asked);
         let Some(departure) = departure else { return Ok(()) };
-        let has_left = departure.leave(self.wanted.unable()).await?;
+        let has_left = departure.leave(self.wanted.on_unable()).await?;
         if !has_left {
             print("the node's member stays in etcd's list of members\n")?;
         }

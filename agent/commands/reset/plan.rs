@@ -2,7 +2,7 @@
 
 use crate::desired::{Content, Desired, DiskName, Volume};
 use crate::error::{Error, Result};
-use crate::keepers::membership::leave::{LeavingMember, Member, Unable, leaves};
+use crate::keepers::membership::leave::{LeavingMember, Member, OnUnable, plan_departure};
 use crate::report::text::{argument, escaped};
 
 /// What the command line says.
@@ -20,8 +20,8 @@ pub struct Arguments {
 
 impl Arguments {
     /// What is done about a member of etcd that cannot leave.
-    pub(super) fn unable(&self) -> Unable {
-        if self.abandon_etcd { Unable::Abandon } else { Unable::Refuse }
+    pub(super) fn on_unable(&self) -> OnUnable {
+        if self.abandon_etcd { OnUnable::Abandon } else { OnUnable::Refuse }
     }
 }
 
@@ -90,7 +90,7 @@ pub(super) fn steps(found: &ResetFacts, wanted: &Arguments) -> Result<Vec<ResetS
             .remedy(format!("wait for its end (`heat-node-agent status --wait`), or `heat-node-agent stop {id}`")));
     }
     let wiped = wiped(found, wanted)?;
-    let leaves = leaves(&found.member, wanted.unable())?;
+    let departure = plan_departure(&found.member, wanted.on_unable())?;
     let units = units(&found.asked);
     let places: Vec<String> =
         volumes(&found.asked).filter(|one| one.content != Content::ThinPool).fold(Vec::new(), |mut all, one| {
@@ -100,7 +100,7 @@ pub(super) fn steps(found: &ResetFacts, wanted: &Arguments) -> Result<Vec<ResetS
             all
         });
     let mut steps = vec![ResetStep::StopAgent];
-    steps.extend(leaves.map(ResetStep::LeaveEtcd));
+    steps.extend(departure.map(ResetStep::LeaveEtcd));
     steps.extend([ResetStep::ClearFirewall, ResetStep::StopUnits(units), ResetStep::RemoveMemberships]);
     steps.extend(Some(places).filter(|places| !places.is_empty()).map(ResetStep::Unmount));
     steps.push(ResetStep::RemoveFiles);

@@ -51,7 +51,7 @@ impl Agent {
         self.ledger.store_missing_signals();
         // Signals go out even where nothing new can be begun, e.g. on a full disk.
         let recorded = self.record_ends();
-        // What cannot be recorded of a node keeps scripts from nothing.
+        // What cannot be recorded of a node does not delay scripts.
         let begun = self.begin();
         let begun = recorded.and(begun);
         if let Err(error) = &begun {
@@ -174,9 +174,10 @@ impl Agent {
             let error = Error::refused(format!("the newer deployment {} configures this server", taken.name))
                 .rule("a server has one kubernetes-node deployment; of several the one with the latest creation_time counts")
                 .remedy(format!("remove {} or {} from the template, and update the stack", deployment.name, taken.name));
-            self.report_refused(deployment, code, &error);
             // No word to a wait condition: both may have the same.
-            return self.ledger.end(&deployment.id, DeploymentOutcome::refused(reason(&self.host.report, code, &error)));
+            self.ledger.end(&deployment.id, DeploymentOutcome::refused(reason(&self.host.report, code, &error)))?;
+            self.report_refused(deployment, code, &error);
+            return Ok(());
         }
         let cause =
             format!("deployment {} waits: another one of the group kubernetes-node has begun, or is newer", deployment.name);
@@ -271,7 +272,7 @@ impl Agent {
         is_fresh
     }
 
-    /// Whether a script or hook may be begun. One that has begun is only taken up: that needs nobody's word.
+    /// Whether a script or hook may be begun. One that has begun is only taken up: that needs no fresh answer.
     fn may_begin(&mut self, deployment: &Deployment, state: Option<DeploymentState>) -> Result<bool> {
         let record = self.ledger.journal.get(&deployment.id).filter(|_| state == Some(DeploymentState::Running));
         let has_begun = record.map_or(Ok(false), |record| self.programs.has_begun(&record.job()))?;
@@ -330,7 +331,7 @@ impl Agent {
         self.programs.prepare(&key, &job)?;
         let event = if state == Some(DeploymentState::Running) {
             // One that has ended is taken up again as long as that cannot be recorded.
-            if !self.job_task.is_news(&deployment.id) {
+            if !self.job_task.mark_resumed(&deployment.id) {
                 self.job_task.run(deployment.id.clone(), key);
                 return Ok(false);
             }
@@ -508,7 +509,7 @@ impl Agent {
     /// An entry that stands for no deployment that could be refused: without an id, or with that of another one. It is said once
     /// for each text of it.
     fn report_once(&mut self, malformed: &Malformed, entry: &Value) {
-        if !self.worklist.is_news(entry) {
+        if !self.worklist.mark_reported(entry) {
             return;
         }
         let line = match &malformed.id {

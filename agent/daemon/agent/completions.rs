@@ -8,7 +8,7 @@ use super::ending::job_event;
 use super::view::{ids, is_heats_list, is_judged, withdrawal_reason};
 use crate::collect::{SnapshotChange, is_of_file};
 use crate::daemon::node::Done;
-use crate::daemon::order_files::{Rollbacks, is_any_waiting};
+use crate::daemon::order_files::Rollbacks;
 use crate::daemon::reason::reason;
 use crate::deploy::{DeploymentOutcome, DeploymentRecord, DeploymentState, GenerationState, hooks};
 use crate::error::remedy::Remedy;
@@ -93,8 +93,8 @@ impl Agent {
     /// What was let go because one answer of Heat did not list it, and is asked for again: it goes on where it was.
     fn take_back(&mut self) -> Result<()> {
         let view = self.view();
-        let (lost, sending) = self.ledger.outbox.take_back();
-        self.record_dispositions(lost);
+        let (gone, stored) = self.ledger.outbox.take_back();
+        self.record_dispositions(gone);
         let snapshot = self.collector.snapshot();
         let is_asked = |record: &&DeploymentRecord| {
             record.withdrawn_from.is_some()
@@ -109,7 +109,7 @@ impl Agent {
             let event = Event::new(Code::DeploymentRelisted, line).phase(Phase::Deploy);
             self.host.report.emit(event.deployment(&record.id, &record.name));
         }
-        sending
+        stored
     }
 
     /// Work of an earlier run of the agent whose deployment is gone, and results for which the outbox has had no room: nobody waits for
@@ -146,7 +146,7 @@ impl Agent {
 
     /// A node whose deletion was withdrawn or refused is looked after again, where it has not left etcd's cluster yet.
     pub(super) fn stay(&mut self, deletion: &DeploymentRecord) -> Result<()> {
-        if deletion.is_job() || deletion.action != "DELETE" || leave::has_left(&self.host.state)? {
+        if deletion.is_job() || deletion.action != "DELETE" || leave::any_member_left(&self.host.state)? {
             return Ok(());
         }
         self.ledger.generations.depart(false)
@@ -178,8 +178,13 @@ impl Agent {
                 self.end_reported(id, outcome, event)
             }
         };
-        if let Err(error) = recorded.and_then(|()| self.count_output(id)) {
-            self.trouble.record("recording a result", &error);
+        match recorded {
+            Err(error) => self.trouble.record("recording a result", &error),
+            Ok(()) => {
+                if let Err(error) = self.count_output(id) {
+                    self.trouble.record("measuring what a deployment left on disk", &error);
+                }
+            }
         }
         self.keep_ending(id);
     }
@@ -295,28 +300,6 @@ impl Agent {
         self.ledger.end(id, done.outcome.clone())
     }
 
-    pub(super) fn start_sending(&mut self) {
-        if self.ledger.outbox.is_empty() {
-            return;
-        }
-        if self.waits_for_orders() {
-            return;
-        }
-        self.ledger.outbox.receive(self.view());
-        if let Some(fact) = self.ledger.outbox.needs_answer() {
-            self.collector.ask(fact);
-        }
-        if self.ledger.outbox.due() != Some(Duration::ZERO) {
-            return;
-        }
-        self.ledger.sending.extend(self.ledger.outbox.start());
-    }
-
-    /// Orders wait for what is on its way, so nothing new goes before them.
-    pub(super) fn waits_for_orders(&self) -> bool {
-        !self.ledger.sending.is_empty() && is_any_waiting(&self.host.state)
-    }
-
     pub(super) fn sent(&mut self, (dispositions, kept): Departures) {
         if let Err(error) = kept {
             self.trouble.record("maintaining the outbox", &error);
@@ -331,6 +314,11 @@ impl Agent {
     /// Records what became of signals, and of those that could not be recorded before.
     pub(super) fn record_dispositions(&mut self, dispositions: Vec<(QueuedSignal, Disposition)>) {
         self.ledger.unrecorded.extend(dispositions);
+        self.retry_unrecorded();
+    }
+
+    /// Records the ends of deployments and the fate of signals that are not recorded yet.
+    pub(super) fn retry_unrecorded(&mut self) {
         if let Err(error) = self.record_ends() {
             self.trouble.record("recording the node's result", &error);
         }

@@ -385,7 +385,7 @@ async fn what_heat_took_is_not_sent_again_because_it_could_not_be_recorded() {
     agent.ledger.store_missing_signals();
     assert!(agent.ledger.outbox.waiting().is_empty());
     tree(dir.path()).remove_dir_all(&path).unwrap();
-    agent.record_dispositions(Vec::new());
+    agent.retry_unrecorded();
     agent.ledger.store_missing_signals();
     assert_eq!(
         (agent.ledger.journal.get("id-late").unwrap().state, agent.ledger.outbox.waiting().len()),

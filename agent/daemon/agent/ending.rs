@@ -49,7 +49,7 @@ impl Agent {
         let left = self.ledger.journal.running_jobs().find(|record| record.ending.is_some() || unlisted(record));
         let Some(record) = left.cloned() else { return };
         let message = format!("deployment {}, which outlived the agent, is monitored again", record.name);
-        if self.job_task.is_news(&record.id) {
+        if self.job_task.mark_resumed(&record.id) {
             self.host.report.emit(job_event(Code::DeploymentReattached, &record, message));
         }
         self.job_task.follow(&record);

@@ -13,6 +13,8 @@ use crate::report::{Code, Event, Phase};
 
 /// Pause after a failure that should not happen.
 const PAUSE: Duration = Duration::from_secs(5);
+/// Within this it is tried again, as the operator is told: behind the pause, and with as much again for the try itself.
+const TRIED_AGAIN_WITHIN: Duration = Duration::from_secs(10);
 /// A single pass gives up after this many failures of our own; the daemon never does.
 const LIMIT: u32 = 3;
 
@@ -33,7 +35,7 @@ impl FailurePause {
     /// Takes in that something failed, and reports it.
     pub(super) fn record(&mut self, doing: &str, error: &Error) {
         let remedy = error.typed_remedy().cloned().unwrap_or_else(|| Code::of_trouble(error).remedy());
-        let remedy = FollowUp::Continues(PAUSE * 2).of(&remedy);
+        let remedy = FollowUp::Continues(TRIED_AGAIN_WITHIN).of(&remedy);
         let event = Event::new(Code::of_trouble(error), format!("failed: {doing}")).phase(Phase::Deploy).step(doing).error(error);
         self.host.report.emit(event.remedy(&remedy).next_try(PAUSE));
         // What fails meanwhile makes the pause no longer: orders, and what has to end, wait for its end.

@@ -78,8 +78,8 @@ impl JobTask {
         self.task.about().map(String::as_str)
     }
 
-    /// Whether it was not said yet that this one is taken up.
-    pub(super) fn is_news(&mut self, id: &str) -> bool {
+    /// Marks that this one is reported as taken up; whether it was not yet.
+    pub(super) fn mark_resumed(&mut self, id: &str) -> bool {
         self.resumed.replace(id.to_owned()).is_none_or(|resumed| resumed != id)
     }
 

@@ -287,10 +287,12 @@ impl Ledger {
     /// where it was, because it never runs twice; a node that was cut off before it had a result, from the beginning.
     pub(super) fn mark_withdrawn(&mut self, record: &DeploymentRecord, why: &str) -> Result<()> {
         let from = if self.leave_generation(&record.id, &why.into())? { DeploymentState::Seen } else { record.state };
+        self.journal.mark_withdrawn(&record.id, from, why)?;
+        // Now that it is recorded: what cannot be is tried again and again.
         let line = format!("deployment {} is withdrawn: {why}", record.name);
         let event = Event::new(Code::DeploymentWithdrawn, line).phase(Phase::Deploy).deployment(&record.id, &record.name);
         self.host.report.emit(event.cause(why));
-        self.journal.mark_withdrawn(&record.id, from, why)
+        Ok(())
     }
 
     /// Ends a generation that was being put in place for a deployment that is refused now.

@@ -9,6 +9,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::Agent;
 use super::view::ids;
+use crate::daemon::order_files::is_any_waiting;
 use crate::daemon::{node, page};
 use crate::error::{Error, Result};
 use crate::output::print_error;
@@ -108,7 +109,7 @@ impl Agent {
 
     fn step(&mut self) {
         if self.trouble.resume_if_due() {
-            self.record_dispositions(Vec::new());
+            self.retry_unrecorded();
             // Before anything is begun: an order that was cut off must not meet what it was to change in another shape.
             self.serve_orders();
             self.go_on_restoring();
@@ -133,6 +134,29 @@ impl Agent {
         if self.publisher.is_due(self.ledger.journal.len(), phase) {
             self.publish();
         }
+    }
+
+    /// Sends what is due, and asks for the answer of Heat that the rest waits for.
+    pub(super) fn start_sending(&mut self) {
+        if self.ledger.outbox.is_empty() {
+            return;
+        }
+        if self.waits_for_orders() {
+            return;
+        }
+        self.ledger.outbox.receive(self.view());
+        if let Some(fact) = self.ledger.outbox.needs_answer() {
+            self.collector.ask(fact);
+        }
+        if self.ledger.outbox.due() != Some(Duration::ZERO) {
+            return;
+        }
+        self.ledger.sending.extend(self.ledger.outbox.start());
+    }
+
+    /// Orders wait for what is on its way, so nothing new goes before them.
+    fn waits_for_orders(&self) -> bool {
+        !self.ledger.sending.is_empty() && is_any_waiting(&self.host.state)
     }
 
     /// Waits until one thing moves, and takes it in.

@@ -88,7 +88,7 @@ impl Agent {
         let may_be_member = node::asked_of_node(&self.host.state, &self.host.root)
             .map_or(true, |asked| asked.iter().any(|desired| desired.etcd.is_some()));
         let is_member = self.is_given_up(deployment) && may_be_member;
-        let is_kept = is_member && self.node_task.node.keeps_deletion();
+        let is_kept = is_member && self.node_task.node.refuse_deletion_once();
         if is_kept {
             error = error.remedy(
                 "make room in the agent's state directory and delete again: etcd's member then leaves; deleted again this node goes in any case",
@@ -105,7 +105,7 @@ impl Agent {
         if self.trouble.condition().is_none() || of_node >= MOST || self.node_task.bring_up.is_busy() {
             return;
         }
-        // One that can be recorded waits for its turn, behind whatever fails.
+        // One that can be recorded waits for its turn, behind whatever fails. Whether that is so is tried by writing its record as it is.
         if let Some(deployment) = self.overdue_deletion()
             && let Err(error) = self.ledger.journal.rewrite(&deployment)
         {

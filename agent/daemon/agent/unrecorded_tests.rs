@@ -117,7 +117,7 @@ async fn heat_hears_of_a_node_that_failed_although_that_cannot_be_recorded_and_o
         assert!(!agent.node_task.bring_up.is_busy(), "{path}: nothing is begun with the node");
         assert_eq!(agent.ledger.journal.get("id-n1").unwrap().state, DeploymentState::Running, "{path}");
         obstacle.goes();
-        agent.record_dispositions(Vec::new());
+        agent.retry_unrecorded();
         poll(&mut agent, &fake, &node).await;
         poll(&mut agent, &fake, &node).await;
         let record = agent.ledger.journal.get("id-n1").cloned().unwrap();
@@ -151,7 +151,7 @@ async fn heat_hears_of_a_node_that_came_up_although_that_cannot_be_recorded() {
     assert_eq!(signals(&fake), both);
     assert!(!fake.requests().iter().any(|request| request.contains("FAILURE")), "{:?}", fake.requests());
     obstacle.goes();
-    agent.record_dispositions(Vec::new());
+    agent.retry_unrecorded();
     poll(&mut agent, &fake, &node).await;
     let record = agent.ledger.journal.get("id-n1").unwrap();
     assert_eq!((record.state, record.failed()), (DeploymentState::Signalled, false));
@@ -177,7 +177,7 @@ async fn a_node_that_cannot_be_begun_in_its_time_fails_by_what_keeps_it_from_tha
         let sent = signals(&fake).len() - before;
         assert_eq!(sent, if heard { 2 } else { 0 }, "{ago:?}: {:?}", signals(&fake));
         obstacle.goes();
-        agent.record_dispositions(Vec::new());
+        agent.retry_unrecorded();
         poll(&mut agent, &fake, &node).await;
         let record = agent.ledger.journal.get("id-n1").cloned().unwrap();
         assert_eq!(agent.node_task.bring_up.is_busy(), !heard, "{ago:?}");
@@ -207,7 +207,7 @@ async fn each_update_that_cannot_be_begun_in_its_time_is_heard_of() {
     let both = ["POST /signal/n1", "POST /signal/n2", "PUT /wait", "PUT /wait"];
     assert_eq!(signals(&fake), both);
     obstacles.into_iter().for_each(Obstacle::goes);
-    agent.record_dispositions(Vec::new());
+    agent.retry_unrecorded();
     poll(&mut agent, &fake, &[minion(&fake.base, 2, &created)]).await;
     assert_eq!(signals(&fake), both, "nothing is sent twice");
     let state = |id: &str| agent.ledger.journal.get(id).map(|record| (record.state, record.failed()));
@@ -230,7 +230,7 @@ async fn a_failure_that_could_not_be_sent_either_outlives_the_agent_once_it_is_r
     agent.node_ended("id-n1", failed(&fake.base));
     assert_eq!(agent.ledger.outbox.waiting().len(), 2);
     obstacle.goes();
-    agent.record_dispositions(Vec::new());
+    agent.retry_unrecorded();
     drop(agent);
     let mut agent = open_at(dir.path(), &fake, &[]).await;
     assert_eq!(agent.ledger.outbox.waiting().len(), 2);

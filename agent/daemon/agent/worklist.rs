@@ -68,9 +68,9 @@ impl Worklist {
         (self.entries, self.revision, self.nodes_checked, self.has_more) = (entries, revision, false, false);
     }
 
-    /// Whether a malformed entry without an id of its own was not reported yet.
-    pub(super) fn is_news(&mut self, entry: &Value) -> bool {
-        self.reported_once.is_news(&key_of(&entry.to_string()))
+    /// Marks a malformed entry without an id of its own as reported; whether it was not yet.
+    pub(super) fn mark_reported(&mut self, entry: &Value) -> bool {
+        self.reported_once.mark_reported(&key_of(&entry.to_string()))
     }
 
     /// Whether any such entry was reported.

@@ -37,7 +37,7 @@ fn time_limit_ms(key: &str) -> Option<u64> {
     (key != volumes::MOVE_KEY).then_some(RUN_LIMIT_MS)
 }
 
-/// Carries out on the machine what the interlock decided.
+/// Runs programs and unit jobs for the keepers.
 #[derive(Clone, Debug)]
 pub(in crate::daemon) struct MachineBackend {
     pub(in crate::daemon) systemd: Systemd,

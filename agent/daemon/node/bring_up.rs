@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 
 use super::backend::Issuers;
-use super::deadline::{LEAST, time_left};
+use super::deadline::{LEAST_BRING_UP, time_left};
 use super::outline::Outline;
 use super::plan::NodePlan;
 use super::wait::{Wait, wait_id};
@@ -56,7 +56,7 @@ pub(in crate::daemon) struct Done {
     pub(in crate::daemon) outcome: DeploymentOutcome,
     pub(in crate::daemon) step_timings: Vec<StepTiming>,
     pub(in crate::daemon) wait: Option<Wait>,
-    /// Whether anything of the machine may have been changed.
+    /// Whether anything of the machine may have been changed. Of a deletion: whether the node is no longer a member of etcd's cluster.
     pub(in crate::daemon) changed_machine: bool,
     /// Whether the node was rolled back, and is as the generation before asked.
     pub(in crate::daemon) restored: bool,
@@ -96,7 +96,7 @@ impl Node {
         let address = plan.spec.address.map(|address| address.to_string()).unwrap_or_default();
         let deadline = time_left(plan.spec.timeout, plan.spec.deadline, since);
         // A deployment asks for everything anew.
-        self.known.was_kept.set(false);
+        self.known.was_deletion_refused.set(false);
         self.volume_memory.growths.forget();
         self.set_secrets(&deployment);
         let is_reported = plan.wait.is_some() || !matches!(deployment.signal_target(), SignalTarget::None);
@@ -194,7 +194,7 @@ impl Node {
             }
             Err(failure) => {
                 // One that was interrupted has no update before it to save time for, and a node that stays half way helps nobody.
-                let time = (&running, if is_interrupted { deadline.max(LEAST) } else { deadline });
+                let time = (&running, if is_interrupted { deadline.max(LEAST_BRING_UP) } else { deadline });
                 let rollback = self.go_back(way, &plan.desired, &failure, generation, &deployment.id, time).await;
                 Update { result: Err(failure), step_timings, rollback }
             }

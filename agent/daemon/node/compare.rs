@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use super::Node;
 use super::bring_up::{RunOptions, error_of};
-use super::decision::{DriftFacts, DriftVerdict, FirstAction, LastAttempt};
+use super::decision::{DriftFacts, DriftVerdict, FirstAction};
 use super::drift::{self, Cause, SortedCauses};
 use super::inspection::MachineInspection;
 use super::renewal;
-use crate::daemon::pause::TouchReason;
+use crate::daemon::pause::{AttemptOutcome, LastAttempt, TouchReason};
 use crate::daemon::reason::REASON_LIMIT;
 use crate::desired::Desired;
 use crate::error::remedy::Remedy;
@@ -49,8 +49,8 @@ impl Node {
         let SortedCauses { contested, repairs } = &facts.sorted;
         let reason =
             TouchReason { generation, ordered, renews: due.is_now(), drifted: is_flawed, beside: drift::digest(repairs) };
-        let failed = self.pause.has_failed();
-        let tried = LastAttempt { holds: self.pause.holds(reason) && !is_asked, failed };
+        let last = self.pause.last_attempt(reason);
+        let tried = LastAttempt { holds: last.holds && !is_asked, ..last };
         // A file that another tool writes stays as that tool wants it. Certificates are renewed in their own time.
         let without_contested = || renewal::none(renewal::leaving(desired, contested));
         match facts.first(tried) {
@@ -143,9 +143,13 @@ impl Node {
         if let Some(failure) = failure {
             self.repair.fails(error_of(&failure));
         }
-        // What only passes by itself, and was not put back, is not tried at each look.
         let is_idle = !reason.is_about_certificates() && repairs.iter().all(Cause::is_effect);
-        self.pause.end(failed || is_idle, &self.host.clock);
+        let outcome = match failed {
+            true => AttemptOutcome::Failed,
+            false if is_idle => AttemptOutcome::Idle,
+            false => AttemptOutcome::Succeeded,
+        };
+        self.pause.end(outcome, &self.host.clock);
         if !failed {
             self.remembered.repaired(repairs);
         }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::clock::{BUILT, Timestamp};
 
 /// The shortest time for bringing a node up, where the wait condition's timeout allows it.
-pub(super) const LEAST: Duration = Duration::from_mins(1);
+pub(super) const LEAST_BRING_UP: Duration = Duration::from_mins(1);
 
 /// What there is to judge by.
 #[derive(Clone, Copy, Debug)]
@@ -42,7 +42,7 @@ impl DeadlineInputs<'_> {
 pub(in crate::daemon) fn time_left(timeout: Duration, deadline: Duration, since: Duration) -> Duration {
     let heat = timeout.saturating_sub(since);
     let least = if heat.is_zero() { deadline } else { heat / 2 };
-    deadline.saturating_sub(since).max(LEAST.min(least))
+    deadline.saturating_sub(since).max(LEAST_BRING_UP.min(least))
 }
 
 #[cfg(test)]

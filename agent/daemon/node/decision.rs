@@ -1,6 +1,7 @@
 //! What follows from a look at a node that has all that was asked, and what of it is reported: pure.
 
 use super::drift::{Cause, SortedCauses};
+use crate::daemon::pause::LastAttempt;
 use crate::keepers::certificates::Due;
 
 /// What is known of the node.
@@ -21,15 +22,6 @@ pub(super) struct DriftFacts {
     pub(super) is_ordered: bool,
     /// DRIFT=repair.
     pub(super) repairs: bool,
-}
-
-/// The last try for the same reason.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct LastAttempt {
-    /// The pause behind it lasts.
-    pub(super) holds: bool,
-    /// It failed.
-    pub(super) failed: bool,
 }
 
 /// What is done before anything else.

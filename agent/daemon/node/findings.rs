@@ -54,9 +54,9 @@ impl FindingHistory {
         let confirmed: Vec<Finding> = found.iter().filter(|finding| self.last.contains(finding)).cloned().collect();
         // One of several causes that went says nothing of the others.
         let has_recovered = found.is_empty() && self.was_reported;
-        let mut effects: Vec<RouteAction> = self.reported_once.news(&confirmed).into_iter().map(RouteAction::Report).collect();
-        self.was_reported = !has_recovered && (self.was_reported || !effects.is_empty());
-        effects.extend(has_recovered.then_some(RouteAction::Recovered));
+        let mut actions: Vec<RouteAction> = self.reported_once.news(&confirmed).into_iter().map(RouteAction::Report).collect();
+        self.was_reported = !has_recovered && (self.was_reported || !actions.is_empty());
+        actions.extend(has_recovered.then_some(RouteAction::Recovered));
         self.repaired.retain(|(_, at)| now.since(*at) < REPAIRED_FOR);
         let rests = self.repaired.iter().any(|(_, at)| now.since(*at) < BETWEEN_REPAIRS);
         let is_new = |finding: &&Finding| {
@@ -66,12 +66,12 @@ impl FindingHistory {
         let causes: Vec<String> =
             self.reported_once.reported().iter().filter(is_new).map(|finding| finding.cause.clone()).collect();
         if let Some(first) = causes.first().filter(|_| repair && !rests) {
-            effects.push(RouteAction::Repair(first.clone()));
+            actions.push(RouteAction::Repair(first.clone()));
             // One restart is for all of them.
             self.repaired.extend(causes.iter().map(|cause| (cause.clone(), now)));
         }
         self.last = found;
-        effects
+        actions
     }
 }
 
@@ -99,7 +99,7 @@ mod tests {
         let report = |finding: &Finding| RouteAction::Report(finding.clone());
         let only = |finding: &Finding| vec![finding.clone()];
         let both = [a.clone(), b.clone()];
-        let effects = looks(
+        let actions = looks(
             &mut FindingHistory::default(),
             false,
             &[&[], &only(&a), &[], &only(&a), &only(&a), &only(&a), &both, &both, &only(&b), &[], &[]],
@@ -118,14 +118,14 @@ mod tests {
             vec![RouteAction::Recovered],
             none(),
         ];
-        assert_eq!(effects, expected);
+        assert_eq!(actions, expected);
     }
 
     #[test]
     fn the_end_is_reported_although_another_thing_was_seen_once_before_it() {
         let (a, b) = ([missing("a")], [missing("b")]);
-        let effects = looks(&mut FindingHistory::default(), false, &[&a, &a, &b, &[], &[]]);
-        assert_eq!(effects[3..], [vec![RouteAction::Recovered], Vec::new()]);
+        let actions = looks(&mut FindingHistory::default(), false, &[&a, &a, &b, &[], &[]]);
+        assert_eq!(actions[3..], [vec![RouteAction::Recovered], Vec::new()]);
     }
 
     #[test]
@@ -142,8 +142,8 @@ mod tests {
     #[test]
     fn a_unit_is_restarted_once_for_a_cause_and_never_in_a_loop() {
         let a = [missing("a")];
-        let count = |effects: &[Vec<RouteAction>]| {
-            effects.iter().flatten().filter(|effect| matches!(effect, RouteAction::Repair(_))).count()
+        let count = |actions: &[Vec<RouteAction>]| {
+            actions.iter().flatten().filter(|action| matches!(action, RouteAction::Repair(_))).count()
         };
         // For ten minutes, as it stays and as it comes and goes.
         let stays: Vec<&[Finding]> = vec![&a; 150];
@@ -162,8 +162,8 @@ mod tests {
         let stays: Vec<&[Finding]> = vec![&two; 40];
         assert_eq!(count(&looks(&mut FindingHistory::default(), true, &stays)), 1);
         let later: Vec<&[Finding]> = [vec![&two[..1]; 5], vec![&two; 25]].concat();
-        let effects = looks(&mut FindingHistory::default(), true, &later);
-        let at: Vec<usize> = (0..effects.len()).filter(|at| count(&effects[*at..=*at]) == 1).collect();
+        let actions = looks(&mut FindingHistory::default(), true, &later);
+        let at: Vec<usize> = (0..actions.len()).filter(|at| count(&actions[*at..=*at]) == 1).collect();
         assert!(at.len() == 2 && EVERY * u32::try_from(at[1] - at[0]).unwrap() >= BETWEEN_REPAIRS, "{at:?}");
     }
 

@@ -505,7 +505,7 @@ impl MonitoredComponent {
             && self.restarts.reported > 0
             && self.restarts.count >= self.restarts.reported.saturating_mul(2);
         let is_first = self.reported_once.reported().is_empty();
-        if !self.reported_once.is_news(&kind) && !is_more {
+        if !self.reported_once.mark_reported(&kind) && !is_more {
             return None;
         }
         if kind == ProblemKind::Looping {

@@ -38,7 +38,7 @@ pub(in crate::daemon) struct NodeInspection {
 pub(in crate::daemon) struct SeenCertificates {
     pub(in crate::daemon) inspection: Rc<certificates::CertificateInspection>,
     /// How far a CA rotation is.
-    pub(in crate::daemon) turn: Option<RotationProgress>,
+    pub(in crate::daemon) rotation: Option<RotationProgress>,
     /// What a renewal waits for.
     pub(in crate::daemon) renewal: Option<WaitReason>,
 }
@@ -92,13 +92,13 @@ impl Node {
             AppliedExtent::Nothing => false,
         };
         let seen = self.inspect_certificates(desired, generation)?;
-        let turn = certificates::CertificateRecord::inspect(&self.host.state).rotation;
+        let rotation = certificates::CertificateRecord::inspect(&self.host.state).rotation;
         let renewal = match reference.extent {
             AppliedExtent::Whole => self.renewal.waits(),
             AppliedExtent::Part => seen.as_deref().and_then(|seen| self.report_unrenewed(seen, desired, reference)),
             AppliedExtent::Nothing => None,
         };
-        let certificates = seen.map(|inspection| SeenCertificates { inspection, turn, renewal });
+        let certificates = seen.map(|inspection| SeenCertificates { inspection, rotation, renewal });
         let thin_pool = Box::pin(self.inspect_pool(desired, systemd)).await?;
         Ok(NodeInspection { drifted, is_whole: reference.extent == AppliedExtent::Whole, certificates, thin_pool })
     }

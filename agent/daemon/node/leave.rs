@@ -11,7 +11,7 @@ use crate::daemon::reason::reason;
 use crate::deploy::DeploymentOutcome;
 use crate::desired::Desired;
 use crate::error::{Error, ErrorKind, Result};
-use crate::keepers::membership::leave::{EtcdDeparture, Member, Unable};
+use crate::keepers::membership::leave::{EtcdDeparture, Member, OnUnable};
 use crate::kubernetes::ETCD_UNIT;
 use crate::report::{Code, Event, Phase};
 
@@ -85,7 +85,7 @@ impl Node {
                 done.changed_machine = member == Member::None;
                 let is_moot = all_leave || error.kind() == ErrorKind::Permanent || matches!(member, Member::Unknown(_));
                 let may_go = is_moot || !departure.is_healthy().await;
-                let goes = may_go || !self.keeps_deletion();
+                let goes = may_go || !self.refuse_deletion_once();
                 let error = if goes {
                     error
                 } else {
@@ -106,14 +106,15 @@ impl Node {
         }
     }
 
-    /// Whether Heat is kept from deleting this node, which is so once in a run of the agent.
-    pub(in crate::daemon) fn keeps_deletion(&self) -> bool {
-        !self.known.was_kept.replace(true)
+    /// Whether the deletion of this node is to be refused, which is so once in a run of the agent: each later call says no, until a deployment
+    /// asks for the node again.
+    pub(in crate::daemon) fn refuse_deletion_once(&self) -> bool {
+        !self.known.was_deletion_refused.replace(true)
     }
 
     /// Whether the member has left, and its etcd does not run any more.
     async fn try_to_leave(&self, departure: &EtcdDeparture<'_>) -> Result<bool> {
-        if !departure.leave(Unable::Alone).await? && !departure.has_left()? {
+        if !departure.leave(OnUnable::Alone).await? && !departure.has_left()? {
             return Ok(false);
         }
         // It ends by itself, and would be started again and again.

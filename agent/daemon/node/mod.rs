@@ -113,7 +113,7 @@ struct KnownState {
     /// What differed from the parameters at the newest look.
     differences: RefCell<Vec<drift::Cause>>,
     /// Whether a deployment that was deleted has failed, because its cluster would have lost the quorum with this node's member of etcd.
-    was_kept: Cell<bool>,
+    was_deletion_refused: Cell<bool>,
 }
 
 /// What is remembered of volumes from one look to the next.

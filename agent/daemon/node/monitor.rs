@@ -104,6 +104,7 @@ impl Node {
     /// Measures them for as long as the node is as this generation asks. Safe to drop.
     pub(in crate::daemon) async fn watch_components(&self, reference: &Reference) {
         let Some(systemd) = &self.host.systemd else { return pending().await };
+        // That its parameters are not accepted any more is reported by `inspect`, which compares it with them.
         let Ok(node) = self.in_place(reference) else { return pending().await };
         let desired = &node.desired;
         self.monitor.health.borrow_mut().begin(desired, self.host.clock.steady());

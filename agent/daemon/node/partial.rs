@@ -62,7 +62,7 @@ async fn expired_alone(desired: &Desired, found: &[Cause], systemd: &Systemd) ->
     })
 }
 
-/// Whether what a step needs is still a step's, or one's that is not asked for any more.
+/// Whether the reduced plan still provides this dependency.
 fn provides(units: &BTreeSet<String>, directories: &BTreeSet<String>, need: &Dependency) -> bool {
     match need {
         Dependency::Certificates => true,
@@ -112,7 +112,7 @@ impl Node {
 
     async fn renew_expired(&self, spec: &NodeSpec, alone: &Desired, generation: u64) -> Result<()> {
         let reason = TouchReason { generation, ordered: None, renews: true, drifted: true, beside: drift::digest(&[]) };
-        if self.pause.holds(reason) {
+        if self.pause.last_attempt(reason).holds {
             return Ok(());
         }
         self.host.root.write(Path::new(UNFINISHED), b"", Attributes::mode(0o600))?;

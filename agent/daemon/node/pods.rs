@@ -91,7 +91,7 @@ impl Node {
             Peers::Leases(_) => self.known.machine.flanneld(&self.backend(systemd), &self.host).await,
             Peers::Given(_) => None,
         };
-        let (mut leases, mut packets, mut turn) = (None, None, 0);
+        let (mut leases, mut packets, mut round) = (None, None, 0);
         loop {
             let spread = RandomState::new().build_hasher().finish() % SPREAD_MS;
             let is_unsure = self.pods.borrow().is_unsure();
@@ -109,8 +109,8 @@ impl Node {
                         last.bad.is_some() || last.of != inspection || last.since.elapsed() >= PACKETS_EVERY
                     });
                     if is_due {
-                        turn += 1;
-                        let bad = self.packets(&watched, &inspection, turn).await;
+                        round += 1;
+                        let bad = self.packets(&watched, &inspection, round).await;
                         packets = Some(Packets { since: self.host.clock.start(), of: inspection.clone(), bad });
                     }
                     found.extend(packets.as_ref().and_then(|last| last.bad.clone()));
@@ -123,9 +123,9 @@ impl Node {
                 }
             };
             let is_unknown = inspection == SubnetInspection::default();
-            let effects = self.pods.borrow_mut().take(found, watched.repair, self.host.clock.now());
-            for effect in effects {
-                self.carry_out(&watched, &effect).await;
+            let actions = self.pods.borrow_mut().take(found, watched.repair, self.host.clock.now());
+            for action in actions {
+                self.carry_out(&watched, &action).await;
             }
             let mut status = watched.status(&inspection, self.pods.borrow().reported_once.reported());
             if let Some(shown) = &shown {
@@ -144,8 +144,8 @@ impl Node {
         }
     }
 
-    async fn packets(&self, watched: &Watched, inspection: &SubnetInspection, turn: usize) -> Option<Finding> {
-        let questions = inspection.questions(&self.host.root, turn).unwrap_or_default();
+    async fn packets(&self, watched: &Watched, inspection: &SubnetInspection, round: usize) -> Option<Finding> {
+        let questions = inspection.questions(&self.host.root, round).unwrap_or_default();
         match packets::verdict(&self.http.send(&questions).await) {
             PacketVerdict::Ok => None,
             PacketVerdict::Lost(peers) => {
@@ -158,8 +158,8 @@ impl Node {
         }
     }
 
-    async fn carry_out(&self, watched: &Watched, effect: &RouteAction) {
-        match effect {
+    async fn carry_out(&self, watched: &Watched, action: &RouteAction) {
+        match action {
             RouteAction::Report(finding) => {
                 let remedy = finding.code.remedy();
                 self.host.report.emit(watched.event(finding.code, &finding.cause).cause(&finding.cause).remedy(remedy));

@@ -63,8 +63,8 @@ impl OrderedRepair {
 
     /// A look begins: what one found that was broken off is not what this one finds.
     pub(super) fn begins(&self) {
-        if let Some(trial) = &mut *self.0.borrow_mut() {
-            (trial.found, trial.failure) = (None, None);
+        if let Some(run) = &mut *self.0.borrow_mut() {
+            (run.found, run.failure) = (None, None);
         }
     }
 
@@ -79,34 +79,34 @@ impl OrderedRepair {
 
     /// This is found.
     pub(super) fn finds(&self, causes: &[Cause]) {
-        if let Some(trial) = &mut *self.0.borrow_mut() {
-            trial.found = Some(Differences::of(causes));
+        if let Some(run) = &mut *self.0.borrow_mut() {
+            run.found = Some(Differences::of(causes));
         }
     }
 
     /// Putting it back failed.
     pub(super) fn fails(&self, error: Error) {
-        if let Some(trial) = &mut *self.0.borrow_mut() {
-            trial.failure = Some(error);
+        if let Some(run) = &mut *self.0.borrow_mut() {
+            run.failure = Some(error);
         }
     }
 
     /// What became of it, now that a look has ended; nothing where none was ordered, or the node could not be seen and is looked at again.
     pub(super) fn ends(&self, inspection: Option<&Error>) -> Option<Result<Vec<String>>> {
         let mut ordered = self.0.borrow_mut();
-        let trial = ordered.take()?;
-        if trial.found.is_none() && trial.since.elapsed() < PATIENCE {
-            *ordered = Some(trial);
+        let run = ordered.take()?;
+        if run.found.is_none() && run.since.elapsed() < PATIENCE {
+            *ordered = Some(run);
             return None;
         }
-        let Some(found) = trial.found else {
+        let Some(found) = run.found else {
             if let Some(error) = inspection {
                 return Some(Err(Error::permanent(error.to_string()).context("inspecting the node")));
             }
             let cause = "units of the node are still starting, or something else is wrong with it, so it cannot be compared";
             return Some(Err(Error::permanent(cause).remedy("`heat-node-agent explain` shows what it is waiting for")));
         };
-        Some(match trial.failure {
+        Some(match run.failure {
             Some(error) => Err(error.context("repairing the node")),
             None => Ok(lines(&found)),
         })

@@ -44,7 +44,7 @@ const ROLLBACK: &str = "rollback.json";
 /// Bytes of files of somebody else that are kept for a node that goes back.
 const KEPT: u64 = 1024 * 1024;
 /// The least time for going back, where the update has twice as much in all.
-const LEAST: Duration = Duration::from_mins(1);
+const LEAST_ROLLBACK: Duration = Duration::from_mins(1);
 /// The most time that is set aside for going back.
 const RESERVE: Duration = Duration::from_mins(3);
 
@@ -300,7 +300,7 @@ pub(super) enum RollbackPlan {
 impl RollbackPlan {
     /// How much of `deadline` an update leaves for going back.
     pub(super) fn reserve(&self, deadline: Duration) -> Duration {
-        let reserve = || (deadline / 4).clamp(LEAST.min(deadline / 2), RESERVE);
+        let reserve = || (deadline / 4).clamp(LEAST_ROLLBACK.min(deadline / 2), RESERVE);
         if matches!(self, Self::Open(_)) { reserve() } else { Duration::ZERO }
     }
 
@@ -327,7 +327,7 @@ impl RollbackPlan {
 /// How long going back may take where `elapsed` of the `deadline` of the whole is over. Where that is short it is half of what Heat still waits
 /// (`deadline.rs`), so that as much again comes in time.
 fn for_rollback(elapsed: Duration, deadline: Duration) -> Duration {
-    deadline.saturating_sub(elapsed).max(LEAST.min(deadline))
+    deadline.saturating_sub(elapsed).max(LEAST_ROLLBACK.min(deadline))
 }
 
 /// Of a way back to this generation.

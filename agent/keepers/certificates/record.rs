@@ -74,7 +74,7 @@ impl CertificateRecord {
         Ok(Self { schema: 1, foreign: never && copied, ..Self::default() })
     }
 
-    /// The record for who only looks and holds no lock.
+    /// The record for callers that only read.
     #[must_use]
     pub fn inspect(state: &Tree) -> Self {
         state.read_json(Path::new(FILE)).ok().flatten().unwrap_or_default()

@@ -13,7 +13,7 @@ use nix::unistd::geteuid;
 
 pub(in crate::keepers) use self::tool::client_arguments;
 pub(crate) use self::tool::{RestoredMember, Tools};
-use self::tool::{own, restore, save, status};
+use self::tool::{restore, run_as_root, save, status};
 use crate::clock::{Clock, Timestamp};
 use crate::desired::EtcdMember;
 use crate::error::{Context, Error, Result};
@@ -306,7 +306,7 @@ pub(crate) async fn verify(root: &Tree, tools: Tools<'_>, file: &Path) -> Result
 /// If there is no space, or the checksum is wrong.
 pub(crate) async fn unpack(root: &Tree, tools: Tools<'_>, file: &Path, directory: &Path, member: &RestoredMember) -> Result<()> {
     let (size, data) = (check_whole(root, file)?, Path::new(ETCD_DATA));
-    own(tools, &["install", "-d", "-m", "0700", "-o", "etcd", "-g", "etcd", ETCD_DATA]).await?;
+    run_as_root(tools, &["install", "-d", "-m", "0700", "-o", "etcd", "-g", "etcd", ETCD_DATA]).await?;
     let (free, needed) = (Space::of(root, data)?.free, size + LEAST_RESERVE);
     // The database, and a log of 64 MB beside it.
     if free < needed {
@@ -315,7 +315,7 @@ pub(crate) async fn unpack(root: &Tree, tools: Tools<'_>, file: &Path, directory
             .remedy("extend the volume, or move what is beside etcd's data off it"));
     }
     restore(tools, file, directory, member).await?;
-    own(tools, &["chown", "-hR", "etcd:etcd", &directory.display().to_string()]).await
+    run_as_root(tools, &["chown", "-hR", "etcd:etcd", &directory.display().to_string()]).await
 }
 
 #[cfg(test)]

@@ -73,7 +73,7 @@ pub(super) async fn restore(tools: Tools<'_>, file: &Path, directory: &Path, mem
 }
 
 /// Has root's programs give something to etcd's user.
-pub(super) async fn own(tools: Tools<'_>, argv: &[&str]) -> Result<()> {
+pub(super) async fn run_as_root(tools: Tools<'_>, argv: &[&str]) -> Result<()> {
     match run(tools, argv.iter().map(|&word| word.to_owned()).collect()).await? {
         Ran::Ended(_) => Ok(()),
         Ran::NotStarted(why) => Err(Error::permanent(why)),

@@ -71,7 +71,7 @@ pub(crate) struct LeavingMember {
 
 /// What is done about a member that cannot leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Unable {
+pub(crate) enum OnUnable {
     /// The operator hears of it.
     Refuse,
     /// It stays in the list of members.
@@ -84,8 +84,8 @@ pub(crate) enum Unable {
 ///
 /// # Errors
 /// If it must not.
-pub(crate) fn leaves(member: &Member, unable: Unable) -> Result<Option<LeavingMember>> {
-    let abandons = unable == Unable::Abandon;
+pub(crate) fn plan_departure(member: &Member, on_unable: OnUnable) -> Result<Option<LeavingMember>> {
+    let abandons = on_unable == OnUnable::Abandon;
     let membership = match member {
         Member::None => return Ok(None),
         Member::Unknown(_) | Member::Leaving(_) if abandons => return Ok(None),
@@ -104,7 +104,7 @@ pub(crate) fn leaves(member: &Member, unable: Unable) -> Result<Option<LeavingMe
     let healthy = left.saturating_sub(membership.unhealthy.len());
     match left {
         // Nobody is left to be told.
-        0 if unable != Unable::Refuse => Ok(None),
+        0 if on_unable != OnUnable::Refuse => Ok(None),
         0 => Err(Error::refused("this node has the only member of etcd: the cluster would be lost with it")
             .remedy("pass --abandon-etcd to confirm; if its volume is kept, a node that is brought up again has the data")),
         _ if healthy > left / 2 => Ok(Some(LeavingMember { id: membership.id, others: membership.others.clone() })),
@@ -142,13 +142,14 @@ impl<'a> EtcdDeparture<'a> {
         Some(Self { http, root, state, programs, asked, own })
     }
 
-    /// What etcd says of the node's own member: itself, or else one of those that the parameters list.
+    /// What etcd says of the node's own member: itself, or else one of those that the parameters list. Where these show that it was
+    /// removed, that is recorded at once: they may not be there to be asked again.
     pub(crate) async fn look(&self) -> Member {
         self.find().await.unwrap_or_else(|error| Member::Unknown(error.to_string()))
     }
 
     async fn find(&self) -> Result<Member> {
-        let leaving = self.recorded()?;
+        let leaving = self.recorded_for_own_data()?;
         if leaving.as_ref().is_some_and(|leaving| leaving.others.is_empty()) {
             return Ok(Member::None);
         }
@@ -187,14 +188,14 @@ impl<'a> EtcdDeparture<'a> {
             }
         }
         // A volume that is not there was never needed where etcd never began.
-        let may_have_data = || {
-            data.is_present()
-                || (self.asked.iter().any(|desired| is_away(&desired.volumes))
-                    && joins().all(|join| knows_cluster(self.root, join).unwrap_or(true)))
+        let may_have_data = || -> Result<bool> {
+            let is_away = || is_away(self.asked.iter().flat_map(|desired| &desired.volumes));
+            let knows_cluster = || joins().all(|join| knows_cluster(self.root, join).unwrap_or(true));
+            Ok(data.is_present() || (is_away()? && knows_cluster()))
         };
         Ok(match (leaving, cause) {
             (Some(leaving), _) => Member::Leaving(leaving),
-            (None, Some(cause)) if may_have_data() => Member::Unknown(cause),
+            (None, Some(cause)) if may_have_data()? => Member::Unknown(cause),
             (None, _) => Member::None,
         })
     }
@@ -237,15 +238,15 @@ impl<'a> EtcdDeparture<'a> {
     ///
     /// # Errors
     /// If it must not, or nobody removes it. It may have left all the same, where [`Self::look`] does not find it among the members.
-    pub(crate) async fn leave(&self, unable: Unable) -> Result<bool> {
-        match self.leave_if_able(unable).await {
-            Err(_) if unable == Unable::Abandon => Ok(false),
+    pub(crate) async fn leave(&self, on_unable: OnUnable) -> Result<bool> {
+        match self.leave_if_able(on_unable).await {
+            Err(_) if on_unable == OnUnable::Abandon => Ok(false),
             left => left,
         }
     }
 
-    async fn leave_if_able(&self, unable: Unable) -> Result<bool> {
-        let Some(leaving) = self.leaving(unable).await? else { return Ok(false) };
+    async fn leave_if_able(&self, on_unable: OnUnable) -> Result<bool> {
+        let Some(leaving) = self.leaving(on_unable).await? else { return Ok(false) };
         // As the one of a renewal, which this node may have been cut off in, ends.
         let holder = format!("{} (member {})", self.own.peer, leaving.id);
         let Some(api) = self.lock(&leaving, &holder).await? else {
@@ -253,7 +254,7 @@ impl<'a> EtcdDeparture<'a> {
         };
         // Who was asked through the lock knows of all that was done under it before.
         let removing = async {
-            let Some(leaving) = self.leaving(unable).await? else { return Ok(false) };
+            let Some(leaving) = self.leaving(on_unable).await? else { return Ok(false) };
             record(self.state, &leaving)?;
             self.remove(&leaving).await.map(|()| true)
         };
@@ -267,11 +268,11 @@ impl<'a> EtcdDeparture<'a> {
         left.ok_or_else(changed_too_late)?
     }
 
-    async fn leaving(&self, unable: Unable) -> Result<Option<LeavingMember>> {
+    async fn leaving(&self, on_unable: OnUnable) -> Result<Option<LeavingMember>> {
         match self.look().await {
             // Nobody counts on a member that has no others, in whatever state it is.
-            Member::Unknown(_) if unable == Unable::Alone && self.own.is_single => Ok(None),
-            member => leaves(&member, unable),
+            Member::Unknown(_) if on_unable == OnUnable::Alone && self.own.is_single => Ok(None),
+            member => plan_departure(&member, on_unable),
         }
     }
 
@@ -336,7 +337,7 @@ impl<'a> EtcdDeparture<'a> {
     }
 
     /// The member that leaves, or has left. By its data the node may be another one since.
-    fn recorded(&self) -> Result<Option<LeavingMember>> {
+    fn recorded_for_own_data(&self) -> Result<Option<LeavingMember>> {
         let own = data(self.root, ETCD_DATA)?.member();
         Ok(recorded(self.state)?.filter(|leaving| own.is_none_or(|own| own == leaving.id)))
     }
@@ -346,7 +347,7 @@ impl<'a> EtcdDeparture<'a> {
     /// # Errors
     /// If the record cannot be read.
     pub(crate) fn has_left(&self) -> Result<bool> {
-        Ok(self.recorded()?.is_some_and(|leaving| leaving.others.is_empty()))
+        Ok(self.recorded_for_own_data()?.is_some_and(|leaving| leaving.others.is_empty()))
     }
 
     /// Records that it has left.
@@ -354,7 +355,7 @@ impl<'a> EtcdDeparture<'a> {
     /// # Errors
     /// If that cannot be written.
     pub(crate) fn end(&self) -> Result<()> {
-        match self.recorded()? {
+        match self.recorded_for_own_data()? {
             Some(leaving) => record(self.state, &LeavingMember { others: Vec::new(), ..leaving }),
             None => Ok(()),
         }
@@ -383,7 +384,7 @@ fn recorded(state: &Tree) -> Result<Option<LeavingMember>> {
 ///
 /// # Errors
 /// If the record cannot be read.
-pub(crate) fn has_left(state: &Tree) -> Result<bool> {
+pub(crate) fn any_member_left(state: &Tree) -> Result<bool> {
     Ok(recorded(state)?.is_some_and(|leaving| leaving.others.is_empty()))
 }
 
@@ -406,18 +407,27 @@ pub(crate) fn come_back(root: &Tree, state: &Tree, desired: &Desired) -> Result<
             Some(join) => put_aside(root, join)?,
             None => move_aside(root, ETCD_DATA)?,
         }
-    } else if is_away(&desired.volumes) {
+    } else if is_away(&desired.volumes)? {
         return Ok(false);
     }
     forget(state).map(|()| is_moved)
 }
 
-/// Whether a volume that etcd's data is on is not mounted.
-pub(super) fn is_away(volumes: &[Volume]) -> bool {
-    let mounts = DiskProbe::machine().read_mounts().unwrap_or_default();
-    volumes.iter().any(|volume| {
-        Path::new(ETCD_DATA).starts_with(&volume.mount_point) && !mounts.iter().any(|mount| mount.point == volume.mount_point)
-    })
+/// Whether a volume that etcd's data is on is not mounted. The mounts are read only where there is such a volume.
+///
+/// # Errors
+/// If they cannot be read: that is not the same as a volume that is not mounted.
+pub(super) fn is_away<'a>(volumes: impl IntoIterator<Item = &'a Volume>) -> Result<bool> {
+    is_away_by(&DiskProbe::machine(), volumes)
+}
+
+fn is_away_by<'a>(probe: &DiskProbe, volumes: impl IntoIterator<Item = &'a Volume>) -> Result<bool> {
+    let mut volumes = volumes.into_iter().filter(|volume| Path::new(ETCD_DATA).starts_with(&volume.mount_point)).peekable();
+    if volumes.peek().is_none() {
+        return Ok(false);
+    }
+    let mounts = probe.read_mounts()?;
+    Ok(volumes.any(|volume| !mounts.iter().any(|mount| mount.point == volume.mount_point)))
 }
 
 fn forget(state: &Tree) -> Result<()> {
@@ -471,18 +481,18 @@ mod tests {
         }
 
         /// With a log of which nothing is known.
-        async fn leave(&self, unable: Unable) -> Result<bool> {
+        async fn leave(&self, on_unable: OnUnable) -> Result<bool> {
             self.data(b"?");
-            self.leave_as_is(unable).await
+            self.leave_as_is(on_unable).await
         }
 
-        async fn leave_as_is(&self, unable: Unable) -> Result<bool> {
-            self.leave_of(unable, false).await
+        async fn leave_as_is(&self, on_unable: OnUnable) -> Result<bool> {
+            self.leave_of(on_unable, false).await
         }
 
-        async fn leave_of(&self, unable: Unable, is_single: bool) -> Result<bool> {
+        async fn leave_of(&self, on_unable: OnUnable, is_single: bool) -> Result<bool> {
             let asked = self.asked_for(is_single);
-            let left = self.with(&asked, async |departure| departure.leave(unable).await).await;
+            let left = self.with(&asked, async |departure| departure.leave(on_unable).await).await;
             if left.as_ref().is_ok_and(|left| *left) {
                 self.with(&asked, async |departure| {
                     assert!(!departure.has_left().unwrap());
@@ -562,13 +572,13 @@ mod tests {
         let stage = Stage::new().await;
         stage.own.play([vec![stage.list(1..=2)], lock(None), vec![stage.list(1..=2)]].concat());
         stage.other.play(vec![healthy(), healthy(), healthy(), version(), ok("{}"), version(), done()]);
-        assert!(stage.leave(Unable::Alone).await.unwrap());
+        assert!(stage.leave(OnUnable::Alone).await.unwrap());
         let [own, other] = stage.asked();
         let keys = ["/v3/cluster/member/list", "/v3/kv/range", "/v3/lease/grant", TXN];
         assert_eq!(own, [&[MEMBERS, HEALTH, "/version"][..], &keys, &[MEMBERS]].concat());
         assert_eq!(other, [HEALTH, HEALTH, HEALTH, "/version", REMOVE, "/version", TXN]);
         // Once it has left nobody is asked.
-        assert!(!stage.leave(Unable::Alone).await.unwrap());
+        assert!(!stage.leave(OnUnable::Alone).await.unwrap());
         assert_eq!(stage.asked()[0].len(), own.len());
         forget(&stage.state()).unwrap();
         assert!(recorded(&stage.state()).unwrap().is_none());
@@ -580,31 +590,31 @@ mod tests {
         let why = |left: Result<bool>| left.unwrap_err().to_string();
         stage.own.play([vec![stage.list(1..=2)], lock(Some("m2 joins etcd"))].concat());
         stage.other.play(vec![healthy()]);
-        assert!(why(stage.leave(Unable::Alone).await).contains("m2 joins etcd changes or restarts its member"));
+        assert!(why(stage.leave(OnUnable::Alone).await).contains("m2 joins etcd changes or restarts its member"));
         // Seen before the lock is asked for, and under it: somebody died in between. It is given back.
         stage.own.play(vec![stage.list(1..=3)]);
         let before = stage.asked()[0].len();
-        assert!(why(stage.leave(Unable::Alone).await).contains("lose its quorum: of the 2 other members 1 would be healthy"));
+        assert!(why(stage.leave(OnUnable::Alone).await).contains("lose its quorum: of the 2 other members 1 would be healthy"));
         assert_eq!(stage.asked()[0].len(), before + 1);
         stage.own.play([vec![stage.list(1..=2)], lock(None), vec![stage.list(1..=3)]].concat());
         stage.other.play(vec![healthy(), healthy(), version(), done()]);
-        assert!(why(stage.leave(Unable::Alone).await).contains("lose its quorum"));
+        assert!(why(stage.leave(OnUnable::Alone).await).contains("lose its quorum"));
         assert_eq!(stage.asked()[1].last().unwrap(), TXN);
         assert!(recorded(&stage.state()).unwrap().is_none(), "nothing is begun");
         // Whoever abandons it leaves it where it is, and waits for nobody.
         stage.own.play([vec![stage.list(1..=2)], lock(Some("m2 joins etcd"))].concat());
         stage.other.play(vec![healthy()]);
-        assert!(!stage.leave(Unable::Abandon).await.unwrap());
+        assert!(!stage.leave(OnUnable::Abandon).await.unwrap());
         stage.own.play(vec![stage.list(1..=3)]);
-        assert!(!stage.leave(Unable::Abandon).await.unwrap());
+        assert!(!stage.leave(OnUnable::Abandon).await.unwrap());
         // The last one stays; a reset asks for a word.
         stage.own.play(vec![stage.list(1..=1)]);
-        assert!(!stage.leave(Unable::Alone).await.unwrap());
-        assert!(why(stage.leave(Unable::Refuse).await).contains("the only member"));
+        assert!(!stage.leave(OnUnable::Alone).await.unwrap());
+        assert!(why(stage.leave(OnUnable::Refuse).await).contains("the only member"));
         // Three at once: the others have gone while this one waited for the lock.
         stage.own.play([vec![stage.list(1..=2)], lock(None), vec![stage.list(1..=1)]].concat());
         stage.other.play(vec![healthy(), version(), done()]);
-        assert!(!stage.leave(Unable::Alone).await.unwrap());
+        assert!(!stage.leave(OnUnable::Alone).await.unwrap());
     }
 
     /// Attack: a server whose address and volume another one has heard that its deployment was deleted, and took the other one's member out.
@@ -615,9 +625,9 @@ mod tests {
         stage.own.play(vec![stage.list(1..=2), healthy(), stage.list(1..=2), healthy()]);
         // The data of another member, which nobody lists.
         stage.data(wal::tests::LOG);
-        assert!(!stage.leave_as_is(Unable::Alone).await.unwrap());
+        assert!(!stage.leave_as_is(OnUnable::Alone).await.unwrap());
         stage.state().remove_dir_all(&log).unwrap();
-        assert!(!stage.leave_as_is(Unable::Alone).await.unwrap());
+        assert!(!stage.leave_as_is(OnUnable::Alone).await.unwrap());
         assert!(stage.asked()[1].is_empty() && recorded(&stage.state()).unwrap().is_none());
     }
 
@@ -630,24 +640,24 @@ mod tests {
         stage.own.play(dead());
         let look = || vec![stage.list(1..=2), healthy()];
         stage.other.play([look(), lock(None), look(), vec![healthy(), version(), ok("{}"), version(), done()]].concat());
-        assert!(stage.leave(Unable::Alone).await.unwrap());
+        assert!(stage.leave(OnUnable::Alone).await.unwrap());
         // The record of an earlier try: who reaches a leader does not list it any more, whatever API that one has.
         let others = vec![stage.other.base.clone()];
         record(&stage.state(), &LeavingMember { id: OWN_ID, others: others.clone() }).unwrap();
         stage.other.play(vec![stage.list(2..=2), ok(r#"{"health": "false"}"#)]);
         assert_eq!(stage.look().await, Member::Leaving(LeavingMember { id: OWN_ID, others }));
         stage.other.play(vec![stage.list(2..=2), healthy()]);
-        assert!(!stage.leave(Unable::Alone).await.unwrap());
+        assert!(!stage.leave(OnUnable::Alone).await.unwrap());
         assert_eq!(recorded(&stage.state()).unwrap().unwrap().others, Vec::<String>::new());
         // Without a record it never was one; and where nobody says so, nothing is known.
         forget(&stage.state()).unwrap();
         stage.other.play(vec![stage.list(2..=2), healthy()]);
-        assert!(!stage.leave(Unable::Alone).await.unwrap());
+        assert!(!stage.leave(OnUnable::Alone).await.unwrap());
         stage.other.play(vec![stage.list(2..=2), ok(r#"{"health": "false"}"#)]);
-        assert!(stage.leave(Unable::Alone).await.unwrap_err().to_string().contains("cannot list etcd's members"));
+        assert!(stage.leave(OnUnable::Alone).await.unwrap_err().to_string().contains("cannot list etcd's members"));
         // Of the only one, too, but nobody waits for it. Nor for a directory that no etcd ever wrote to.
-        assert!(!stage.leave_of(Unable::Alone, true).await.unwrap());
-        assert!(stage.leave_of(Unable::Refuse, true).await.is_err());
+        assert!(!stage.leave_of(OnUnable::Alone, true).await.unwrap());
+        assert!(stage.leave_of(OnUnable::Refuse, true).await.is_err());
         stage.state().remove_dir_all(&Path::new(ETCD_DATA).join("member/wal")).unwrap();
         assert_eq!(stage.look().await, Member::None);
     }
@@ -659,7 +669,7 @@ mod tests {
         let off = || status("404 Not Found", "404 page not found");
         stage.own.play(vec![stage.list(1..=2), healthy(), version(), off()]);
         stage.other.play(vec![healthy()]);
-        let error = stage.leave(Unable::Alone).await.unwrap_err();
+        let error = stage.leave(OnUnable::Alone).await.unwrap_err();
         assert_eq!(error.kind(), crate::error::ErrorKind::Permanent, "{error}");
         let [own, other] = stage.asked();
         assert_eq!(
@@ -671,7 +681,7 @@ mod tests {
         );
         stage.own.play(vec![stage.list(1..=2), healthy(), version(), off()]);
         stage.other.play(vec![healthy()]);
-        assert!(!stage.leave(Unable::Abandon).await.unwrap());
+        assert!(!stage.leave(OnUnable::Abandon).await.unwrap());
     }
 
     #[tokio::test]
@@ -679,7 +689,7 @@ mod tests {
         let stage = Stage::new().await;
         stage.own.play([vec![stage.list(1..=2)], lock(Some("m1 (member 1)")), vec![stage.list(1..=2)]].concat());
         stage.other.play(vec![healthy(), healthy(), healthy(), version(), ok("{}"), version(), done()]);
-        assert!(stage.leave(Unable::Alone).await.unwrap());
+        assert!(stage.leave(OnUnable::Alone).await.unwrap());
     }
 
     #[tokio::test]
@@ -747,6 +757,9 @@ mod tests {
         };
         let away = Desired { volumes: vec![volume], ..Desired::default() };
         assert!(!come_back(&tree, &tree, &away).unwrap() && recorded(&tree).unwrap().is_some());
+        // Without a table of mounts nobody can say so; where no volume is asked for, nobody has to.
+        let blind = DiskProbe::at(stage.dir.path());
+        assert!(is_away_by(&blind, &away.volumes).is_err() && !is_away_by(&blind, &[]).unwrap());
     }
 
     /// All masters of a stack are deleted, and one of them is dead.

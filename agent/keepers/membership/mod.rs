@@ -51,7 +51,7 @@ const MADE: &str = "# Made by heat-node-agent: how etcd starts without data, whe
 
 impl EtcdMembership for Http {
     fn hold(&self, root: &Tree, join: &EtcdJoin) -> Result<()> {
-        // What a list says of the cluster is kept: that it is there.
+        // Keep the knowledge that the cluster exists.
         if data(root, &join.data)?.is_present() || knows_cluster(root, join)? {
             return block(root, join);
         }

@@ -126,9 +126,9 @@ async fn seen_at(http: &Http, client: &Etcd, url: &str) -> Seen {
 /// Refuses to write below the mount point of a volume that is not there.
 ///
 /// # Errors
-/// If etcd's volume is not mounted.
+/// If etcd's volume is not mounted, or nobody can say whether it is.
 pub(crate) fn check_volume(asked: &[Desired]) -> Result<()> {
-    if asked.first().is_some_and(|desired| is_away(&desired.volumes)) {
+    if is_away(asked.first().into_iter().flat_map(|desired| &desired.volumes))? {
         return Err(Error::refused("the etcd volume is not mounted").remedy("`heat-node-agent status` says why; mount it first"));
     }
     Ok(())
