@@ -594,7 +594,7 @@ fn gates_of(needs: &BTreeSet<Dependency>) -> impl Iterator<Item = &String> {
 #[derive(Debug, Default)]
 pub(super) struct ComponentHealth {
     components: Vec<MonitoredComponent>,
-    /// How often all of them were measured.
+    /// How often all of them were measured, since one of them is new.
     measured: u32,
     /// They were, and another look would not have shown more; or it was taken.
     is_settled: bool,
@@ -606,11 +606,11 @@ impl ComponentHealth {
     pub(super) fn begin(&mut self, desired: &Desired, now: Timestamp) {
         let mut before: BTreeMap<String, MonitoredComponent> =
             std::mem::take(&mut self.components).into_iter().map(|one| (one.name.clone(), one)).gather();
-        let (measured, is_settled) = (&mut self.measured, &mut self.is_settled);
+        let measured = &mut self.measured;
         let mut take = |name: &str, unit: Option<&str>| {
             let mut component = before.remove(name).unwrap_or_else(|| {
                 // Not healthy before it was measured.
-                (*measured, *is_settled) = (0, false);
+                *measured = 0;
                 MonitoredComponent::new(name.to_owned(), unit.map(str::to_owned), now)
             });
             component.parts.clear();
@@ -763,7 +763,8 @@ impl ComponentHealth {
 
     /// How they are; nothing before that is known of all of them.
     pub(super) fn status(&self, clock: &Clock) -> Vec<ComponentStatus> {
-        if self.is_settled { self.components.iter().map(|one| one.status(clock)).collect() } else { Vec::new() }
+        let is_known = self.is_settled && self.measured > 0;
+        if is_known { self.components.iter().map(|one| one.status(clock)).collect() } else { Vec::new() }
     }
 
     /// How one of them is.
