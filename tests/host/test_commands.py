@@ -154,7 +154,7 @@ def a_failed_node_is_explained_and_tried_again(host, server, ids: list[str]):
 def certificates_of_a_node_without_any(host):
     """CAs are made anywhere, by anybody, once."""
     assert document(host, "certificates") == {"schema_version": 1, "summary": "the node's parameters require no certificates", "ok": True,
-                                              "first_expiry": None, "rotation": None, "certificates": []}
+                                              "first_expiry": None, "rotation": None, "pending_restarts": [], "certificates": []}
     assert "no CA rotation is in progress" in hna(host, "certificates", "rotate", code=1)
     new_ca = ("runuser", "-u", "nobody", "--", "heat-node-agent", "certificates", "new-ca", "--out", "/var/tmp/ca")
     assert "/var/tmp/ca/parameters.yaml" in host.exec(*new_ca).stdout

@@ -95,7 +95,7 @@ impl DriftFacts {
             return DriftVerdict::Same { drifted: tried.holds && tried.failed, repaired: tried.failed && !tried.holds };
         }
         // A restart that is noted and not done is the agent's own work that was cut off, e.g. a renewal of certificates.
-        let is_unfinished = repairs.iter().all(Cause::is_effect);
+        let is_unfinished = repairs.iter().all(Cause::is_unfinished);
         let repairs = (self.repairs || is_unfinished) && !tried.holds && !repairs.is_empty();
         DriftVerdict::Differs { differences, repairs, rest }
     }
@@ -160,7 +160,8 @@ mod tests {
     #[test]
     fn what_differs_is_reported_and_put_back_where_drift_says_so() {
         let (a, foreign) = (ours("a"), theirs());
-        let unfinished = Cause::new(CauseKind::Effect, "u", "", "u".to_owned());
+        let unfinished = Cause::new(CauseKind::Restart, "u", "", "u".to_owned());
+        let full = [Cause::of_volume("full")];
         let (one, other) = ([a.clone()], [foreign.clone()]);
         let (all, cut_off) = ([a.clone(), foreign.clone()], [foreign.clone(), unfinished.clone()]);
         let beside = [a.clone(), unfinished.clone()];
@@ -179,6 +180,7 @@ mod tests {
             ("drift that is only reported", &one, &[], Due::Nothing, false, FRESH, None, differs(&["a"], false, false)),
             ("a restart was cut off", &cut_off, &[], Due::Nothing, false, FRESH, None, differs(&["theirs", "u"], true, true)),
             ("and failed a moment ago", &cut_off[1..], &[], Due::Nothing, false, RESTS, None, differs(&["u"], false, false)),
+            ("a volume is nobody's restart", &full, &[], Due::Nothing, false, FRESH, None, differs(&["full"], false, false)),
             ("beside drift it waits", &beside, &[], Due::Nothing, false, FRESH, None, differs(&["a", "u"], false, false)),
             ("and keeps a renewal waiting", &one, &[], DUE, false, FRESH, None, differs(&["a", hint], false, false)),
             ("a repair failed a moment ago", &one, &[], Due::Nothing, true, RESTS, None, differs(&["a"], false, false)),

@@ -58,6 +58,8 @@ pub(super) enum CauseKind {
     State,
     /// It passes by what is done for another cause, or when a disk comes back.
     Effect,
+    /// A restart that the agent has noted and not made: its own work, which was cut off.
+    Restart,
     /// Somebody else's: reported, and left alone.
     Foreign,
 }
@@ -95,14 +97,19 @@ impl Cause {
 
     /// Whether it passes by itself, or not at all.
     pub(in crate::daemon) fn is_effect(&self) -> bool {
-        self.kind == CauseKind::Effect
+        matches!(self.kind, CauseKind::Effect | CauseKind::Restart)
+    }
+
+    /// Whether it is the agent's own work, which was cut off.
+    pub(in crate::daemon) fn is_unfinished(&self) -> bool {
+        self.kind == CauseKind::Restart
     }
 
     /// What tells it from others where it is compared with what a failed update left: of a file its state as well. A unit that is
     /// down may be found in several states, and is down in all of them.
     fn mark(&self) -> String {
         match self.kind {
-            CauseKind::Effect => format!("{} effect", self.what),
+            CauseKind::Effect | CauseKind::Restart => format!("{} effect", self.what),
             CauseKind::File => format!("{} {}", self.what, self.state),
             CauseKind::Foreign if self.what.starts_with('/') || self.state == "masked" => format!("{} {}", self.what, self.state),
             CauseKind::Foreign | CauseKind::State => self.what.clone(),
@@ -304,7 +311,7 @@ pub(in crate::daemon) fn causes(plan: &ChangePlan, observed: &Observed) -> Vec<C
     let helpers = plan.helpers.iter().map(|unit| (unit, format!("{unit} has not applied its files")));
     for (unit, text) in restart.chain(helpers) {
         if observed.pending.contains(unit) {
-            all.push(Cause::new(CauseKind::Effect, unit, "", text));
+            all.push(Cause::new(CauseKind::Restart, unit, "", text));
         }
     }
     all.extend(plan.volumes.iter().map(|text| Cause::of_volume(text)));
