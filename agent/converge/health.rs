@@ -22,6 +22,7 @@ pub struct StoreProblem {
     role: String,
     /// The volume whose disk is away.
     without_disk: Option<VolumeRole>,
+    fact: String,
     error: Error,
 }
 
@@ -50,6 +51,12 @@ impl StoreProblem {
         self.error.suggested_remedy().map(str::to_owned)
     }
 
+    /// In a few words.
+    #[must_use]
+    pub fn fact(&self) -> &str {
+        &self.fact
+    }
+
     /// In one line.
     #[must_use]
     pub fn cause(&self) -> String {
@@ -73,7 +80,7 @@ pub fn problems(desired: &Desired, root: &Tree, disks: &[Disk]) -> Vec<StoreProb
         let signs = signs(root, path, volume, gone);
         let role = volume.map_or_else(|| path.to_owned(), |volume| volume.role.as_str().to_owned());
         let without_disk = volume.filter(|_| gone).map(|volume| volume.role);
-        found.extend(problem(path, &signs).map(|error| StoreProblem { role, without_disk, error }));
+        found.extend(problem(path, &signs).map(|(fact, error)| StoreProblem { role, without_disk, fact, error }));
     }
     found
 }
@@ -132,7 +139,8 @@ mod tests {
         assert!(problem.awaits_disk(&observed));
         observed.mounted.insert(volume().role);
         assert!(!problem.awaits_disk(&observed));
-        let broken = StoreProblem { role: "docker".into(), without_disk: None, error: Error::permanent("EIO") };
+        let broken =
+            StoreProblem { role: "docker".into(), without_disk: None, fact: String::new(), error: Error::permanent("EIO") };
         assert!(!broken.awaits_disk(&Observed::default()));
     }
 

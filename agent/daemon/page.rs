@@ -72,11 +72,14 @@ fn node_now(agent: &Agent, current: &Generation) -> NodeStatus {
     let inspection = &agent.node_task.inspection;
     let seen = inspection.certificates.as_ref();
     let of_record = node(current);
+    let found = if inspection.drifted { agent.node_task.node.differences() } else { Vec::new() };
     let known = NodeStatus {
         unchecked: is_unchecked(agent),
         drifted: inspection.drifted,
-        differences: if inspection.drifted { agent.node_task.node.differences() } else { Vec::new() },
-        difference_remedy: agent.node_task.node.difference_remedy().filter(|_| inspection.drifted),
+        differences: found.iter().map(|cause| cause.text.clone()).collect(),
+        difference_units: found.iter().map(|cause| cause.unit.clone().unwrap_or_default()).collect(),
+        difference_remedy: found.iter().find_map(|cause| cause.remedy.clone()),
+        difference_fact: found.first().and_then(|cause| cause.fact.clone()),
         steps: agent.progress.steps(),
         // Until it ends they are on no disk.
         step_timings: if current.state == GenerationState::Applying {

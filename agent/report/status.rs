@@ -434,9 +434,15 @@ pub struct NodeStatus {
     /// What differs.
     #[serde(default)]
     pub differences: Vec<String>,
+    /// The unit that each of them is about, by place; empty where it is about none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub difference_units: Vec<String>,
     /// What to do first about what differs, where putting it back does not mend it: a store that is full, or has lost its disk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub difference_remedy: Option<String>,
+    /// The same difference in a few words: `/var/lib/etcd on volume ID is full`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub difference_fact: Option<String>,
     /// The steps of bringing it up, in the newest run of the agent that did.
     #[serde(default)]
     pub steps: Vec<Condition>,
@@ -552,10 +558,9 @@ impl NodeStatus {
         self.difference_remedy.is_some()
     }
 
-    /// In a few words, what is wrong with a volume that needs somebody: `/var/lib/etcd on volume ID is full`.
+    /// In a few words, what is wrong with a volume that needs somebody.
     pub(super) fn volume_problem(&self) -> Option<&str> {
-        let text = self.differences.first().filter(|_| self.has_volume_problem())?;
-        Some(text.split_once(": ").map_or(text.as_str(), |(fact, _)| fact))
+        self.difference_fact.as_deref().or(self.differences.first().map(String::as_str)).filter(|_| self.has_volume_problem())
     }
 
     /// The step that brings a volume up.
@@ -573,9 +578,10 @@ impl NodeStatus {
     pub(super) fn drift(&self) -> Option<String> {
         let unhealthy: Vec<&str> =
             self.components.iter().filter(|one| one.is_unhealthy()).filter_map(|one| one.unit.as_deref()).collect();
-        let is_own = |text: &&String| !unhealthy.iter().any(|unit| text.starts_with(&format!("{unit} ")));
-        let (shown, has_own) = (self.differences.iter().filter(is_own), !self.differences.is_empty());
-        let mut all: Vec<&str> = shown.map(String::as_str).collect();
+        let unit_of = |at: usize| self.difference_units.get(at).map_or("", String::as_str);
+        let is_own = |(at, _): &(usize, &String)| !unhealthy.contains(&unit_of(*at));
+        let (shown, has_own) = (self.differences.iter().enumerate().filter(is_own), !self.differences.is_empty());
+        let mut all: Vec<&str> = shown.map(|(_, text)| text.as_str()).collect();
         let more = all.len().saturating_sub(DIFFERENCES);
         all.truncate(DIFFERENCES);
         let more = if more > 0 { format!(", and {more} more") } else { String::new() };

@@ -23,9 +23,9 @@ pub struct StoreObservation {
     pub free: Option<u64>,
 }
 
-/// What is wrong with it, if anything is.
+/// What is wrong with it, if anything is: in a few words, and with all that is known.
 #[must_use]
-pub fn problem(path: &str, signs: &StoreObservation) -> Option<Error> {
+pub fn problem(path: &str, signs: &StoreObservation) -> Option<(String, Error)> {
     let volume = signs.volume.as_deref();
     let disk = volume.map_or_else(|| "the root disk".to_owned(), |volume| format!("volume {volume}"));
     let again = match volume {
@@ -33,40 +33,40 @@ pub fn problem(path: &str, signs: &StoreObservation) -> Option<Error> {
         None => "reboot the server".to_owned(),
     };
     if signs.gone {
-        return Some(
-            Error::permanent(format!("{disk} of {path} is no longer attached"))
-                .rule("a store's volume must stay attached while its services run")
-                .remedy(format!(
-                    "attach it: `openstack server add volume {} {}`; then `heat-node-agent repair` starts the services again",
-                    signs.server,
-                    volume.unwrap_or_default()
-                )),
-        );
+        let fact = format!("{disk} of {path} is no longer attached");
+        return Some((
+            fact.clone(),
+            Error::permanent(fact).rule("a store's volume must stay attached while its services run").remedy(format!(
+                "attach it: `openstack server add volume {} {}`; then `heat-node-agent repair` starts the services again",
+                signs.server,
+                volume.unwrap_or_default()
+            )),
+        ));
     }
     if let Some(why) = &signs.unreadable {
-        return Some(
-            Error::permanent(format!("{path} on {disk} cannot be read: {why}"))
-                .rule("a file system shuts itself down after I/O errors")
-                .remedy(format!("check `journalctl -k` for the errors; {again}")),
-        );
+        let fact = format!("{path} on {disk} cannot be read");
+        let error = Error::permanent(format!("{fact}: {why}"))
+            .rule("a file system shuts itself down after I/O errors")
+            .remedy(format!("check `journalctl -k` for the errors; {again}"));
+        return Some((fact, error));
     }
     if signs.read_only {
-        return Some(
-            Error::permanent(format!("{path} on {disk} is read-only"))
-                .rule("the kernel makes a file system read-only after I/O errors")
-                .remedy(format!("check `journalctl -k` for the errors; {again}")),
-        );
+        let fact = format!("{path} on {disk} is read-only");
+        let error = Error::permanent(fact.clone())
+            .rule("the kernel makes a file system read-only after I/O errors")
+            .remedy(format!("check `journalctl -k` for the errors; {again}"));
+        return Some((fact, error));
     }
     signs.free.filter(|free| *free < LEAST_FREE)?;
     let more = volume.map_or_else(
         || "use a volume for the store, or a larger root disk for the server".to_owned(),
         |volume| format!("extend the volume (`openstack --os-volume-api-version 3.42 volume set --size GIB {volume}`, where GIB is its new size) and set that size in the template too. Its file system grows by itself"),
     );
-    Some(
-        Error::permanent(format!("{path} on {disk} is full: less than {} MiB are free", LEAST_FREE >> 20))
-            .rule(format!("a store needs {} MiB of free space", LEAST_FREE >> 20))
-            .remedy(format!("delete nothing in it by hand, but {more}")),
-    )
+    let fact = format!("{path} on {disk} is full");
+    let error = Error::permanent(format!("{fact}: less than {} MiB are free", LEAST_FREE >> 20))
+        .rule(format!("a store needs {} MiB of free space", LEAST_FREE >> 20))
+        .remedy(format!("delete nothing in it by hand, but {more}"));
+    Some((fact, error))
 }
 
 #[cfg(test)]
@@ -105,8 +105,8 @@ mod tests {
         ] {
             let found = problem("/s", &signs);
             assert_eq!(found.is_none(), cause.is_empty(), "{signs:?}");
-            if let Some(error) = found {
-                assert!(error.to_string().starts_with(cause), "{error}");
+            if let Some((fact, error)) = found {
+                assert!(error.to_string().starts_with(cause) && error.to_string().starts_with(&fact), "{error}");
                 assert!(error.suggested_remedy().unwrap().contains(remedy) && error.broken_rule().is_some(), "{error}");
             }
         }

@@ -48,6 +48,10 @@ pub(in crate::daemon) struct Cause {
     pub(in crate::daemon) text: String,
     /// What to do about it, where putting files and units back does not mend it.
     pub(in crate::daemon) remedy: Option<String>,
+    /// Of what has one, in a few words what it is.
+    pub(in crate::daemon) fact: Option<String>,
+    /// The unit that it is about.
+    pub(in crate::daemon) unit: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,7 +70,7 @@ pub(super) enum CauseKind {
 
 impl Cause {
     pub(super) fn new(kind: CauseKind, what: &str, state: impl Into<String>, text: String) -> Self {
-        Self { what: what.to_owned(), state: state.into(), kind, text, remedy: None }
+        Self { what: what.to_owned(), state: state.into(), kind, text, remedy: None, fact: None, unit: None }
     }
 
     /// Something of a volume, which is tried whenever it is found.
@@ -76,12 +80,17 @@ impl Cause {
 
     /// A store that is full, read-only, or without its disk.
     pub(in crate::daemon) fn of_store(problem: &StoreProblem) -> Self {
-        Self { remedy: problem.remedy(), ..Self::of_volume(&problem.cause()) }
+        Self { remedy: problem.remedy(), fact: Some(problem.fact().to_owned()), ..Self::of_volume(&problem.cause()) }
+    }
+
+    /// Something of a unit, in these words after its name.
+    fn of_unit(kind: CauseKind, unit: &str, state: impl Into<String>, text: &str) -> Self {
+        Self { unit: Some(unit.to_owned()), ..Self::new(kind, unit, state, format!("{unit} {text}")) }
     }
 
     /// A unit that systemd starts again and again, or forever: it is reported, and starting it is systemd's.
     pub(in crate::daemon) fn of_systemd(unit: &str, text: String) -> Self {
-        Self::new(CauseKind::Foreign, unit, "", text)
+        Self { unit: Some(unit.to_owned()), ..Self::new(CauseKind::Foreign, unit, "", text) }
     }
 
     /// This version of the agent does not accept what the node was asked to be.
@@ -288,7 +297,9 @@ pub(in crate::daemon) fn causes(plan: &ChangePlan, observed: &Observed) -> Vec<C
     let state = |unit: &str| observed.units.get(unit);
     for unit in &plan.enable {
         let word = state(unit).map(|state| state.unit_file_state.clone()).unwrap_or_default();
-        all.push(Cause::new(CauseKind::State, &format!("{unit} at boot"), word, format!("{unit} is not enabled")));
+        let cause = Cause::of_unit(CauseKind::State, unit, word, "is not enabled");
+        // Not the same as one that does not run.
+        all.push(Cause { what: format!("{unit} at boot"), ..cause });
     }
     for unit in &plan.start {
         if let Some(state) = state(unit).filter(|state| state.is_settling()) {
@@ -299,19 +310,19 @@ pub(in crate::daemon) fn causes(plan: &ChangePlan, observed: &Observed) -> Vec<C
         let masked = state(unit).is_some_and(|state| state.load_state == "masked");
         let word = state(unit).map(|state| state.active_state.clone()).unwrap_or_default();
         let kind = if masked { CauseKind::Foreign } else { CauseKind::State };
-        all.push(Cause::new(kind, unit, word, format!("{unit} is not running")));
+        all.push(Cause::of_unit(kind, unit, word, "is not running"));
     }
     for (unit, state) in &observed.units {
         if state.load_state == "masked" || state.unit_file_state.starts_with("masked") {
-            all.push(Cause::new(CauseKind::Foreign, unit, "masked", format!("{unit} is masked (systemctl unmask {unit})")));
+            all.push(Cause::of_unit(CauseKind::Foreign, unit, "masked", &format!("is masked (systemctl unmask {unit})")));
         }
     }
     // Who reads a file that differs, and who was not restarted when it was put back.
-    let restart = plan.restart.iter().map(|unit| (unit, format!("{unit} has not reloaded its files")));
-    let helpers = plan.helpers.iter().map(|unit| (unit, format!("{unit} has not applied its files")));
+    let restart = plan.restart.iter().map(|unit| (unit, "has not reloaded its files"));
+    let helpers = plan.helpers.iter().map(|unit| (unit, "has not applied its files"));
     for (unit, text) in restart.chain(helpers) {
         if observed.pending.contains(unit) {
-            all.push(Cause::new(CauseKind::Restart, unit, "", text));
+            all.push(Cause::of_unit(CauseKind::Restart, unit, "", text));
         }
     }
     all.extend(plan.volumes.iter().map(|text| Cause::of_volume(text)));

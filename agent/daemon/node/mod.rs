@@ -169,12 +169,12 @@ impl Node {
         self.known.rendered.get(&reference.entry, self.facts())
     }
 
-    /// What differed from the parameters at the newest look.
-    pub(super) fn differences(&self) -> Vec<String> {
-        let found = self.known.differences.borrow();
-        // First what has a remedy of its own: it may be why others are there.
-        let (first, rest): (Vec<_>, Vec<_>) = found.iter().partition(|cause| cause.remedy.is_some());
-        first.into_iter().chain(rest).map(|cause| cause.text.clone()).collect()
+    /// What differed from the parameters at the newest look, first what has a remedy of its own: it may be why others are there.
+    pub(super) fn differences(&self) -> Vec<drift::Cause> {
+        let (mut first, rest): (Vec<_>, Vec<_>) =
+            self.known.differences.borrow().iter().cloned().partition(|cause| cause.remedy.is_some());
+        first.extend(rest);
+        first
     }
 
     /// What to do first about what differed, where that is not to put it back.

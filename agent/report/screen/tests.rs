@@ -323,6 +323,7 @@ fn troubles() -> Vec<(&'static str, StatusDocument)> {
             with_node(|node| {
                 node.drifted = true;
                 node.differences = vec!["/var/lib/etcd on volume 1 is full: less than 64 MiB are free".into()];
+                node.difference_fact = Some("/var/lib/etcd on volume 1 is full".into());
                 node.difference_remedy = Some("extend it".into());
                 node.components[0].state = ComponentState::Degraded;
             }),
@@ -451,6 +452,22 @@ fn a_copied_disk_and_an_unknown_identity_say_what_to_do() {
     status.identity = Some(IdentityStatus { cause: Some("why".into()), remedy: Some("do".into()), ..IdentityStatus::default() });
     let text = page(&status);
     assert!(text.contains("instance      UNKNOWN, so nothing is run or sent: why\n    remedy: do\n"), "{text}");
+}
+
+/// Which unit a difference is about is known, and not read out of its words.
+#[test]
+fn what_differs_only_because_a_component_is_down_is_said_by_the_component() {
+    let mut status = with_node(|node| {
+        node.drifted = true;
+        node.differences = vec!["etcd.service is not running".into(), "/etc/x differs".into()];
+        node.difference_units = vec!["etcd.service".into(), String::new()];
+        node.components[0].state = ComponentState::Failed;
+    });
+    let drift = |status: &StatusDocument| status.node.as_ref().unwrap().drift();
+    assert_eq!(status.node.as_ref().unwrap().components[0].unit.as_deref(), Some("etcd.service"));
+    assert_eq!(drift(&status).as_deref(), Some("/etc/x differs"));
+    status.node.as_mut().unwrap().components[0].state = ComponentState::Healthy;
+    assert_eq!(drift(&status).as_deref(), Some("etcd.service is not running, /etc/x differs"));
 }
 
 /// Readers of a transcript took "storage healthy" beside a full volume for a contradiction.
