@@ -39,11 +39,17 @@ const FALLBACK_POLL: Duration = Duration::from_secs(10);
 /// News of units.
 type Changes = Option<BoxStream<'static, String>>;
 
-/// The next unit that systemd reports a change of, within this time.
-async fn news(node: &Node, systemd: &Systemd, units: &[String], changes: &mut Changes, within: Duration) -> Option<String> {
-    if changes.is_none() && !within.is_zero() {
-        *changes = systemd.changes_of(units).await.ok();
+/// Listens to changes of units, if nobody does yet. True: since now, so that what changed before was not heard.
+async fn listen(systemd: &Systemd, units: &[String], changes: &mut Changes) -> bool {
+    if changes.is_some() {
+        return false;
     }
+    *changes = systemd.changes_of(units).await.ok();
+    changes.is_some()
+}
+
+/// The next unit that systemd reports a change of, within this time.
+async fn news(node: &Node, changes: &mut Changes, within: Duration) -> Option<String> {
     let next = async {
         match changes {
             Some(stream) => stream.next().await,
@@ -113,10 +119,13 @@ impl Node {
         let (mut since, mut pause) = (self.host.clock.start(), Duration::ZERO);
         let mut converging_since = None;
         loop {
+            if listen(systemd, &units, &mut changes).await {
+                pause = Duration::ZERO;
+            }
             let left = pause.saturating_sub(since.elapsed());
             // Nobody says when the node is no longer put back.
             let within = if converging_since.is_some() { left.min(BUSY) } else { left };
-            let unit = news(self, systemd, &units, &mut changes, within).await;
+            let unit = news(self, &mut changes, within).await;
             if !self.monitor.is_converging.get() {
                 if converging_since.take().is_some() {
                     pause = Duration::ZERO;
@@ -243,7 +252,9 @@ impl Node {
         let units: Vec<String> = desired.units.iter().filter(|unit| !unit.applies_files).map(|unit| unit.name.clone()).collect();
         let (mut deaths, mut changes, mut reported) = (Deaths::default(), None, BTreeMap::new());
         loop {
-            let news = news(self, systemd, &units, &mut changes, FALLBACK_POLL).await;
+            // What changed before is seen by the next look at all of them.
+            listen(systemd, &units, &mut changes).await;
+            let news = news(self, &mut changes, FALLBACK_POLL).await;
             for unit in units.iter().filter(|unit| news.as_ref().is_none_or(|news| news == *unit)) {
                 let Ok(state) = systemd.unit(unit).await else { continue };
                 let (times, is_news) = deaths.record_state(&state);
