@@ -84,7 +84,7 @@ def put_back_by_hand(host, node: Node, files: str):
     host.exec("systemctl", "kill", "-s", "HUP", UNIT)
     host.wait_for(lambda: node.status()["node"]["differences"], what="drift")
     assert "put back: " in command(host, "repair") and host.sh(FILES) == files
-    assert node.status()["node"]["components"], "its components are measured"
+    host.wait_for(lambda: node.status()["node"]["components"], what="its components are measured")
     command(host, "rerun", state(host)["deployment"])
     host.wait_for(lambda: state(host)["state"] == "applied", what="generation 2")
     assert host.sh(FILES) != files
