@@ -6,6 +6,7 @@ remedy that they print, carried out literally on the host, ends it. Where a reme
 can be gone here. How many seconds it took to be shown is printed at the end of the session.
 """
 import difflib
+import json
 import os
 import re
 import textwrap
@@ -193,6 +194,10 @@ class Failure:
         else:
             self.measure(words)
         self.heat = self.reason(heat) if heat else ""
+        if heat:
+            # What an operator reads once Heat has heard of this failure, and not in the second before.
+            wait_for(lambda: not self.signals_waiting(), MENDED, "Heat has heard of it")
+            self.heat = self.reason(heat)
         self.wait(beside, MENDED)
         if failed:
             wait_for(lambda: " state=failed " in self.console(), MENDED, "the console's line of the failure")
@@ -206,6 +211,9 @@ class Failure:
         self.journal = self.noted(self.said)
         for name, page in (("status", self.status), ("explain", self.explain)):
             self.check_page(name, page)
+
+    def signals_waiting(self) -> list[dict]:
+        return json.loads(self.stage.host.exec("heat-node-agent", "status", "--json", check=False).stdout)["signals"]
 
     def measure(self, words: tuple[str, ...]):
         self.wait(words, max(MENDED, self.within * SLACK))
