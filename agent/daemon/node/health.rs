@@ -223,7 +223,10 @@ struct Explained {
 
 /// What became of measurements.
 #[derive(Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 struct Measured {
+    /// A look at all components has been at it.
+    is_known: bool,
     /// What systemd says of it was judged before, by this run of the agent.
     is_judged: bool,
     /// Who brought the node up, or put it back, has touched it: what was wrong before is not shown until it was measured again.
@@ -594,7 +597,7 @@ fn gates_of(needs: &BTreeSet<Dependency>) -> impl Iterator<Item = &String> {
 #[derive(Debug, Default)]
 pub(super) struct ComponentHealth {
     components: Vec<MonitoredComponent>,
-    /// How often all of them were measured, since one of them is new.
+    /// How often all of them were measured.
     measured: u32,
     /// They were, and another look would not have shown more; or it was taken.
     is_settled: bool,
@@ -606,13 +609,9 @@ impl ComponentHealth {
     pub(super) fn begin(&mut self, desired: &Desired, now: Timestamp) {
         let mut before: BTreeMap<String, MonitoredComponent> =
             std::mem::take(&mut self.components).into_iter().map(|one| (one.name.clone(), one)).gather();
-        let measured = &mut self.measured;
         let mut take = |name: &str, unit: Option<&str>| {
-            let mut component = before.remove(name).unwrap_or_else(|| {
-                // Not healthy before it was measured.
-                *measured = 0;
-                MonitoredComponent::new(name.to_owned(), unit.map(str::to_owned), now)
-            });
+            let mut component =
+                before.remove(name).unwrap_or_else(|| MonitoredComponent::new(name.to_owned(), unit.map(str::to_owned), now));
             component.parts.clear();
             component
         };
@@ -681,6 +680,7 @@ impl ComponentHealth {
     /// Every component was measured since the beginning.
     pub(super) fn complete(&mut self) {
         self.measured = self.measured.saturating_add(1);
+        self.components.iter_mut().for_each(|one| one.measured.is_known = true);
     }
 
     /// Takes over what was seen; what of it is news.
@@ -763,8 +763,9 @@ impl ComponentHealth {
 
     /// How they are; nothing before that is known of all of them.
     pub(super) fn status(&self, clock: &Clock) -> Vec<ComponentStatus> {
-        let is_known = self.is_settled && self.measured > 0;
-        if is_known { self.components.iter().map(|one| one.status(clock)).collect() } else { Vec::new() }
+        // One that is new is not healthy before it was measured.
+        let known = self.components.iter().filter(|one| self.is_settled && one.measured.is_known);
+        known.map(|one| one.status(clock)).collect()
     }
 
     /// How one of them is.
