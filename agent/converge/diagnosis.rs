@@ -167,8 +167,7 @@ fn known_line(output: &[String]) -> Option<&'static (&'static str, &'static str,
 
 /// What kubectl calls this node; a word in its place where the agent does not ask the API for it.
 fn node_name(desired: &Desired) -> &str {
-    let mut gates = desired.gates.iter().chain(&desired.watched).filter(|gate| gate.name == REGISTRATION);
-    match gates.next().map(|gate| &gate.probe) {
+    match desired.gate(REGISTRATION).map(|gate| &gate.probe) {
         Some(GateProbe::HttpJson { url, .. }) => url.rsplit('/').next().unwrap_or("NODE"),
         _ => "NODE",
     }

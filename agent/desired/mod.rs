@@ -139,6 +139,18 @@ impl Desired {
         let keys = self.keys.iter().map(|one| &one.path);
         cas.chain(certificates).chain(keys).map(String::as_str).gather()
     }
+
+    /// The units that are restarted where one of these changes.
+    pub fn certificate_readers(&self) -> impl Iterator<Item = &Unit> {
+        let trusted = self.trusted_paths();
+        self.units.iter().filter(move |unit| unit.restart_on.iter().any(|path| trusted.contains(path.as_str())))
+    }
+
+    /// A gate, be it of the bring-up or one that is only monitored.
+    #[must_use]
+    pub fn gate(&self, name: &str) -> Option<&Gate> {
+        self.gates.iter().chain(&self.watched).find(|gate| gate.name == name)
+    }
 }
 
 fn join<T>(all: &mut Vec<T>, more: Vec<T>, kind: &str, name: impl Fn(&T) -> &str) -> Result<(), String> {

@@ -13,9 +13,9 @@ use std::process::ExitCode;
 
 use super::{document, print};
 use crate::clock::Clock;
-use crate::converge::has_pending_restart;
+use crate::converge;
 use crate::deploy::Generations;
-use crate::desired::{Desired, Unit};
+use crate::desired::Desired;
 use crate::error::{Error, Result};
 use crate::files::Tree;
 use crate::keepers::certificates as keeper;
@@ -71,8 +71,6 @@ pub fn run(settings: &Settings, json: bool) -> Result<ExitCode> {
 
 /// The units that read certificates, and have a restart pending: a renewal, or a step of a rotation, is under way or was cut off.
 fn pending_restarts(root: &Tree, desired: &Desired) -> Vec<String> {
-    let trusted = desired.trusted_paths();
-    let reads = |unit: &&Unit| unit.restart_on.iter().any(|path| trusted.contains(&path.as_str()));
-    let units = desired.units.iter().filter(reads).filter(|unit| has_pending_restart(root, &unit.name));
-    units.map(|unit| unit.name.clone()).collect()
+    let pending = converge::pending_restarts(root);
+    desired.certificate_readers().map(|unit| unit.name.clone()).filter(|name| pending.contains(name)).collect()
 }

@@ -88,11 +88,10 @@ impl Node {
     pub(in crate::daemon) fn object(&self, reference: &Reference) -> Option<NodeObject> {
         // That its parameters are not accepted any more is reported by who compares it with them.
         let node = self.in_place(reference).ok()?;
-        let gates = node.desired.gates.iter().chain(&node.desired.watched);
-        gates.filter(|gate| gate.name == REGISTRATION).find_map(|gate| match &gate.probe {
+        match &node.desired.gate(REGISTRATION)?.probe {
             GateProbe::HttpJson { url, identity, .. } => Some(NodeObject { url: url.clone(), identity: identity.clone() }),
             _ => None,
-        })
+        }
     }
 
     /// The node's member of etcd, where its data is on a volume.

@@ -12,10 +12,11 @@ use super::drift::{self, Cause, UpdateRemains};
 use super::renewal::{self, WaitReason};
 use crate::daemon::pause::TouchReason;
 use crate::deploy::Reference;
-use crate::desired::{Dependency, Desired, Unit};
+use crate::desired::{Dependency, Desired};
 use crate::error::Result;
 use crate::error::remedy::Remedy;
 use crate::files::Attributes;
+use crate::gather::Gather;
 use crate::keepers::certificates::{CertificateInspection, Due, due, first_end};
 use crate::kubernetes::NodeSpec;
 use crate::report::{Code, Event, Phase};
@@ -32,9 +33,8 @@ const UNFINISHED: &str = "/run/heat-node-agent/expired-renewal";
 async fn expired_alone(desired: &Desired, found: &[Cause], systemd: &Systemd) -> Result<Desired> {
     let mut alone = renewal::none(renewal::leaving(desired, found));
     let mut units = Vec::new();
-    let trusted = desired.trusted_paths();
-    let reads = |unit: &Unit| unit.restart_on.iter().any(|path| trusted.contains(&path.as_str()));
-    for unit in std::mem::take(&mut alone.units).into_iter().filter(reads) {
+    let readers: BTreeSet<&str> = desired.certificate_readers().map(|unit| unit.name.as_str()).gather();
+    for unit in std::mem::take(&mut alone.units).into_iter().filter(|unit| readers.contains(unit.name.as_str())) {
         let state = systemd.unit(&unit.name).await?;
         if state.load_state == "loaded" && (state.may_run() || state.is_failed()) {
             units.push(unit);
