@@ -212,13 +212,14 @@ pub(crate) fn read(settings: &Settings) -> Result<(StatusDocument, bool)> {
         })?,
         Err(_) => None,
     };
-    if let Some(mut status) = reported.clone().filter(|status| is_running(status.agent.pid)) {
-        quote(settings, &mut status);
-        return Ok((status, true));
-    }
-    let daemon = Tree::open(Path::new("/proc")).ok().and_then(|proc| daemon_of(&proc));
+    let is_reported = reported.is_some();
     let mut status = reported.map_or_else(|| of_state(settings), Ok)?;
     quote(settings, &mut status);
+    if is_reported && is_running(status.agent.pid) {
+        return Ok((status, true));
+    }
+    // Without /proc nobody can be found.
+    let daemon = Tree::open(Path::new("/proc")).ok().and_then(|proc| daemon_of(&proc));
     if let Some(pid) = daemon {
         without_status_file(&mut status, pid, &settings.run_dir);
     }
@@ -332,6 +333,7 @@ fn free_space(disks: &[DiskSpace]) -> Option<String> {
 
 /// The daemon's process, by its unit.
 fn daemon_of(proc: &Tree) -> Option<u32> {
+    // One that has ended meanwhile is in none.
     let in_unit = |pid: &u32| {
         let cgroups = proc.read(Path::new(&format!("{pid}/cgroup")), READ_LIMIT).ok().flatten().unwrap_or_default();
         String::from_utf8_lossy(&cgroups).lines().any(|line| line.ends_with(&format!("/{}", daemon::UNIT)))
@@ -355,6 +357,7 @@ fn is_agent(proc: &Tree, pid: u32) -> bool {
 mod tests {
     use super::*;
     use crate::report::schema::assert_fits;
+
     #[test]
     fn documents_fit_their_schemas() {
         let room = DiskSpace { path: "/var".to_owned(), free: 3 << 30, size: 9 << 30 };

@@ -408,7 +408,7 @@ impl OrderContext<'_> {
             taken
         } else {
             // Cut off, the step before may not have reached them yet.
-            if let Some(unit) = pending_restarts(self.root).into_iter().next() {
+            if let Some(unit) = pending_restarts(self.root).pop_first() {
                 let cause = format!("{unit} is still to be restarted with the files of the step before");
                 return Err(Error::refused(cause)
                     .rule("a step of a CA rotation is taken once the one before is complete")

@@ -269,7 +269,7 @@ fn thin_pool(inspection: &PoolInspection) -> ThinPoolStatus {
     }
 }
 
-/// What a look at the certificates of a node in place found; `turn`: how far a CA rotation is.
+/// What a look at the certificates of a node in place found; `rotation`: how far a CA rotation is.
 fn certificates(
     inspection: &CertificateInspection,
     rotation: Option<RotationProgress>,

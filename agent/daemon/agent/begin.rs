@@ -256,7 +256,8 @@ impl Agent {
         let current = self.ledger.generations.current().filter(is_applying).filter(|_| !self.node_task.bring_up.is_busy())?;
         self.node_task.node.interrupted_rollback(current.number, &current.deployment).ok().flatten()?;
         let deployment = Deployment::parse(&current.entry).ok().flatten()?;
-        // Whether the machine has room for the update, and the image permits it, is no question any more.
+        // Whether the machine has room for the update, and the image permits it, is no question any more. What this version does not accept
+        // is refused, and reported, where the list is processed.
         let plan = node::understand(&deployment, &self.node_task.node.facts(), &ImagePolicy::everything()).ok()?;
         Some((deployment, plan))
     }
@@ -525,9 +526,8 @@ impl Agent {
             self.ledger.store_wait(deployment, self.node_task.node.wait_failure(deployment, code, error).as_ref())?;
         }
         let before = self.ledger.journal.get(&deployment.id).map(|record| record.state);
-        self.ledger.register(deployment, before)?;
-        let has_ended = self.ledger.journal.get(&deployment.id).is_some_and(|record| record.state > DeploymentState::Running);
-        if before.is_none() && has_ended {
+        let is_new = self.ledger.register(deployment, before)?;
+        if before.is_none() && !is_new {
             // The tools that this agent replaces have run it: what it came to is Heat's.
             return Ok(());
         }
