@@ -6,6 +6,7 @@ import time
 import pytest
 from lib.common import wait_for
 from lib.heat import LONG
+from lib.node import status_of
 
 SOURCES = {"cfn": "POLL_SERVER_CFN", "heat": "POLL_SERVER_HEAT", "request": "POLL_TEMP_URL"}
 VDB = "7c1f4d0e-93a2-4b86-8d55-2f60c6b1a9e4"
@@ -152,7 +153,7 @@ def test_heat_and_keystone_are_away_at_the_start_and_come_later(heat, agents, ho
     for agent in nodes:
         agent.hears("HNA-0202")
     # Nobody gives up, and nobody is silent; who pauses for long by now is not away when Heat comes.
-    for status in (*(agent.status for agent in nodes), lambda: json.loads(host.exec("heat-node-agent", "status", "--json", check=False).stdout)):
+    for status in (*(agent.status for agent in nodes), lambda: status_of(host)):
         wait_for(lambda: max(s["failures"] for s in status()["sources"]) >= 6, 900, "a sixth failure", every=1)
     assert host.show("heat-node-agent.service", "ActiveState", "NRestarts") == {"ActiveState": "active", "NRestarts": "0"}
     assert host.journal(HNA_EVENT="SourceFailed")

@@ -4,7 +4,7 @@ import json
 import pytest
 from lib.common import wait_for
 from lib.masters import IPS, Masters, listed
-from lib.node import NODE, UNIT, VDB, VDC, bring_up
+from lib.node import NODE, UNIT, VDB, VDC, bring_up, status_of
 
 IP = NODE["KUBE_NODE_IP"]
 FOLDER = "/var/lib/etcd/snapshots"
@@ -26,7 +26,7 @@ def kept(host) -> list[str]:
 
 
 def shown(host) -> dict | None:
-    return json.loads(host.exec("heat-node-agent", "status", "--json", check=False).stdout)["node"]["etcd_snapshots"]
+    return status_of(host)["node"]["etcd_snapshots"]
 
 
 def up(hosts, signal_server):
@@ -150,7 +150,7 @@ def is_restored(host):
     assert not host.exists("/var/lib/heat-node-agent/etcd-restore.json") and not host.exists(f"{DATA}/restoring")
     assert host.is_active(UNIT) and host.is_active("etcd.service")
     assert "nothing differs" in agent(host, "repair", "--dry-run")
-    host.wait_for(lambda: json.loads(host.exec("heat-node-agent", "status", "--json", check=False).stdout)["overall"] == "ready", what="a node that is ready")
+    host.wait_for(lambda: status_of(host)["overall"] == "ready", what="a node that is ready")
 
 
 def is_sound(node) -> bool:

@@ -1,8 +1,7 @@
 """A node that Magnum's /etc/sysconfig/heat-params configures, and no deployment of Heat's."""
-import json
 
 from lib.common import wait_for
-from lib.node import IP, NODE, SIGNALLED, UNIT, VDB, VDC, signalled, start
+from lib.node import IP, NODE, SIGNALLED, UNIT, VDB, VDC, signalled, start, status_of
 
 FILE = "/etc/sysconfig/heat-params"
 SOURCE = "[node]\nsource = 'heat-params'\n"
@@ -36,7 +35,7 @@ def write(host, parameters: dict, head: str = ""):
 
 
 def status(host) -> dict:
-    return json.loads(host.exec("heat-node-agent", "status", "--json", check=False).stdout)
+    return status_of(host)
 
 
 def generation(host) -> tuple[int, str]:

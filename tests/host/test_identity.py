@@ -7,7 +7,7 @@ import json
 import time
 
 from lib.common import wait_for
-from lib.node import IP, NODE, UNIT, VDB, VDC, be_patient, bring_up, heard_out, is_steady, signalled, start
+from lib.node import IP, NODE, UNIT, VDB, VDC, be_patient, bring_up, heard_out, is_steady, signalled, start, status_of
 
 STATE = "/var/lib/heat-node-agent"
 GUARD = "heat-node-agent-guard.service"
@@ -216,7 +216,7 @@ def test_a_node_comes_up_with_heat_down_and_reports_later(hosts, signal_server):
     assert host.is_active("etcd.service") and host.is_active("docker.service")
 
     def status() -> dict:
-        return json.loads(host.exec("heat-node-agent", "status", "--json", check=False).stdout)
+        return status_of(host)
     host.wait_for(lambda: status()["signals"] and status()["node"]["state"] == "applied", what="a signal that waits")
 
     # What a node needs goes missing while Heat is still away: it is put back from what Heat said last.

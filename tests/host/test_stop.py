@@ -1,7 +1,6 @@
 """Scripts that hang and take no notice of SIGTERM: Heat replaces them, beside the daemon and while it is away, and the operator stops them."""
-import json
 
-from lib.node import IP, UNIT, signalled, start
+from lib.node import IP, UNIT, signalled, start, status_of
 
 # One child in the background, another one in a session of its own.
 HANGS = """#!/bin/bash
@@ -37,7 +36,7 @@ def replace(server, name: str) -> str:
 
 
 def record(host, id: str) -> dict:
-    status = json.loads(host.exec("heat-node-agent", "status", "--json", check=False).stdout)
+    status = status_of(host)
     [one] = [d for d in status["deployments"] if d["id"] == id]
     return one
 

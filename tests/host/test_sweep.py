@@ -13,7 +13,7 @@ import re
 import time
 
 from lib.hosts import Host
-from lib.node import heard_out
+from lib.node import heard_out, status_of
 from lib.signal_server import SignalServer
 from lib.sweep import chosen
 
@@ -66,7 +66,7 @@ def finish(host: Host):
     """Passes of fresh agents: one may end with a retry pending, whose pause is seconds, and one that tells of a failure ends with 1 each time.
     What never ends is in the verdict."""
     end, passes = time.monotonic() + 600, 0
-    while agent(host) or json.loads(host.exec("heat-node-agent", "status", "--json", check=False).stdout)["signals"]:
+    while agent(host) or status_of(host)["signals"]:
         passes += 1
         waits = host.sh("ls /var/lib/heat-node-agent/outbox", check=False)
         if passes >= 3 and (not waits or time.monotonic() > end):

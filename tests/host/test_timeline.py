@@ -5,7 +5,7 @@ import xml.etree.ElementTree as ElementTree
 
 import jsonschema
 from lib.common import REPO
-from lib.node import IP, NODE, UNIT, VDB, VDC, bring_up, ended, signalled, start
+from lib.node import IP, NODE, UNIT, VDB, VDC, bring_up, ended, signalled, start, status_of
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -15,7 +15,7 @@ def timeline(host, *args) -> str:
 
 
 def step_timings(host) -> dict[str, dict]:
-    status = json.loads(host.exec("heat-node-agent", "status", "--json", check=False).stdout)
+    status = status_of(host)
     jsonschema.Draft202012Validator(json.loads((REPO / "docs/schemas/status.json").read_text())).validate(status)
     return {timing["step"]: timing for timing in status["node"]["step_timings"]}
 
@@ -34,7 +34,7 @@ def test_a_bring_up_is_drawn_with_what_each_step_waited_for(hosts, signal_server
     server.deploy(server.deployment("node", group="kubernetes-node", inputs=NODE, outputs=["timings"]))
     start(host, server)
     assert ended(server) == ""
-    host.wait_for(lambda: json.loads(host.exec("heat-node-agent", "status", "--json", check=False).stdout)["node"]["state"] == "applied")
+    host.wait_for(lambda: status_of(host)["node"]["state"] == "applied")
 
     # etcd's gate comes after its unit, which comes after its volume; nothing begins before what it waited for.
     found = step_timings(host)
@@ -86,7 +86,7 @@ def test_a_bring_up_that_failed_shows_how_far_it_came(hosts, signal_server):
     host = hosts("n1", ip=IP, volumes={"vdb": ("1G", VDB), "vdc": ("1G", VDC)})
     host.sh("mkfs.ext4 -q -L old /dev/vdb; sync")
     assert "HNA-0306" in bring_up(host, server)
-    host.wait_for(lambda: json.loads(host.exec("heat-node-agent", "status", "--json", check=False).stdout)["node"]["state"] == "rejected")
+    host.wait_for(lambda: status_of(host)["node"]["state"] == "rejected")
     found = step_timings(host)
     assert found["volume runtime"]["state"] == "failed" and "gate docker" not in found
     page = timeline(host)

@@ -1,6 +1,5 @@
 """Nodes of a Kubernetes cluster with TLS on hosts: the agent, a real etcd and containerd, stand-ins for Kubernetes' programs."""
 import hashlib
-import json
 from pathlib import Path
 
 from cryptography import x509
@@ -9,7 +8,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, ExtensionOID, NameOID
 from lib import stand_ins
 from lib.common import SET, SUITE, TESTHOST, run
 from lib.hosts import packages
-from lib.node import UNIT, signalled, start
+from lib.node import UNIT, signalled, start, status_of
 
 # containerd 1.4 has no CRI v1, and a kubelet of 1.26 and later nothing else.
 VERSION = "1.25.16" if SUITE == "bullseye" else "1.28.9"
@@ -78,7 +77,7 @@ class Node:
         assert self.result() == "", self.host.exec("heat-node-agent", "explain", check=False).stdout
 
     def status(self) -> dict:
-        return json.loads(self.host.exec("heat-node-agent", "status", "--json", check=False).stdout)
+        return status_of(self.host)
 
     def milliseconds(self, step: str) -> int:
         """How long a step of the last convergence took, for a person to read."""

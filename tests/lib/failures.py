@@ -6,7 +6,6 @@ remedy that they print, carried out literally on the host, ends it. Where a reme
 can be gone here. How many seconds it took to be shown is printed at the end of the session.
 """
 import difflib
-import json
 import os
 import re
 import textwrap
@@ -14,6 +13,7 @@ import time
 from pathlib import Path
 
 from lib.common import TESTS, wait_for
+from lib.node import status_of
 
 GOLDEN = TESTS / "host/transcripts"
 RENEW = bool(os.environ.get("HNA_RENEW_GOLDEN"))
@@ -193,11 +193,10 @@ class Failure:
             self.wait(words, MENDED)
         else:
             self.measure(words)
-        self.heat = self.reason(heat) if heat else ""
         if heat:
             # What an operator reads once Heat has heard of this failure, and not in the second before.
-            wait_for(lambda: not self.signals_waiting(), MENDED, "Heat has heard of it")
-            self.heat = self.reason(heat)
+            wait_for(lambda: not status_of(stage.host)["signals"], MENDED, "Heat has heard of it")
+        self.heat = self.reason(heat) if heat else ""
         self.wait(beside, MENDED)
         if failed:
             wait_for(lambda: " state=failed " in self.console(), MENDED, "the console's line of the failure")
@@ -211,9 +210,6 @@ class Failure:
         self.journal = self.noted(self.said)
         for name, page in (("status", self.status), ("explain", self.explain)):
             self.check_page(name, page)
-
-    def signals_waiting(self) -> list[dict]:
-        return json.loads(self.stage.host.exec("heat-node-agent", "status", "--json", check=False).stdout)["signals"]
 
     def measure(self, words: tuple[str, ...]):
         self.wait(words, max(MENDED, self.within * SLACK))

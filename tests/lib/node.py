@@ -44,9 +44,14 @@ def heard_out(server):
              300, "the end of all connections")
 
 
+def status_of(host) -> dict:
+    """Whatever its exit code says of the node."""
+    return json.loads(host.exec("heat-node-agent", "status", "--json", check=False).stdout)
+
+
 def is_steady(host) -> bool:
     """Whether the agent that runs now says so, and not one before it."""
-    status = json.loads(host.exec("heat-node-agent", "status", "--json", check=False).stdout)
+    status = status_of(host)
     return str(status["agent"]["pid"]) == host.show(UNIT, "MainPID")["MainPID"] and status["phase"] == "steady"
 
 
