@@ -32,6 +32,20 @@ const AT_ONCE: usize = 20;
 /// Where a hook that reads the metadata finds them: in memory, for root alone.
 const DOCUMENTS: &str = "/run/heat-config/metadata";
 
+/// What becomes of an entry of the list in this turn of the loop.
+enum EntryStep {
+    /// Nothing more is to be looked at.
+    End,
+    /// It has ended, or asks for nothing.
+    Over,
+    /// It stays in the list.
+    Waits,
+    /// A script or hook is started.
+    Job(Deployment, Work, Option<DeploymentState>),
+    /// A node is brought up.
+    Node(Deployment, Option<DeploymentState>),
+}
+
 /// Whether Heat hears of the result of a deployment.
 fn reports_to_heat(deployment: &Deployment) -> bool {
     Destination::of(&deployment.signal_target()).is_some()
@@ -66,39 +80,54 @@ impl Agent {
         self.plan_work();
         let mut ended = self.refuse_rejected()?;
         self.worklist.has_more = ended >= AT_ONCE;
-        // Once a script waits for its turn, those behind it wait too; what is wrong with a node is said at once all the same.
-        let (mut at, mut busy) = (0, false);
-        while let Some(PendingEntry { id, what: EntryKind::Run(work), .. }) = self.worklist.rest.get(at).cloned() {
-            if ended >= AT_ONCE {
-                self.worklist.has_more = true;
-                return Ok(());
-            }
-            if busy && (work != Work::Node || self.worklist.nodes_checked) {
-                at += 1;
-                if self.worklist.nodes == 0 || self.worklist.nodes_checked {
-                    break;
+        let (mut at, mut is_busy) = (0, false);
+        loop {
+            match self.step_of(at, is_busy) {
+                EntryStep::End => break,
+                EntryStep::Over => self.worklist.done(at),
+                _ if ended >= AT_ONCE => {
+                    self.worklist.has_more = true;
+                    return Ok(());
                 }
-                continue;
-            }
-            let state = self.ledger.journal.get(&id).map(|record| record.state);
-            let deployment = self.worklist.entry(at).and_then(|entry| Deployment::parse(&entry).ok().flatten());
-            let Some(deployment) = deployment.filter(|_| state.is_none_or(|state| state < DeploymentState::Finished)) else {
-                self.worklist.done(at);
-                continue;
-            };
-            at += 1;
-            if self.ledger.has_unrecorded_end(&id) {
-                continue;
-            }
-            if work != Work::Node {
-                busy = self.job_task.id().is_some() || !self.start_or_give_up(&deployment, work, state)?;
-                ended += usize::from(!busy);
-            } else if self.may_begin_node() && (!busy || self.plan_of(&deployment).is_err()) {
-                self.start_node(deployment, state)?;
+                EntryStep::Waits => at += 1,
+                EntryStep::Job(deployment, work, state) => {
+                    at += 1;
+                    is_busy = self.job_task.id().is_some() || !self.start_or_give_up(&deployment, work, state)?;
+                    ended += usize::from(!is_busy);
+                }
+                EntryStep::Node(deployment, state) => {
+                    at += 1;
+                    self.start_node(deployment, state)?;
+                }
             }
         }
-        self.worklist.nodes_checked |= busy;
+        self.worklist.nodes_checked |= is_busy;
         Ok(())
+    }
+
+    /// What is to be done about the entry there in the list; `is_busy`: a script before it runs. Then those behind it wait too, but what is
+    /// wrong with a node is said at once all the same.
+    fn step_of(&self, at: usize, is_busy: bool) -> EntryStep {
+        let Some(&PendingEntry { ref id, what: EntryKind::Run(work), .. }) = self.worklist.rest.get(at) else {
+            return EntryStep::End;
+        };
+        if is_busy && (self.worklist.nodes == 0 || self.worklist.nodes_checked) {
+            return EntryStep::End;
+        }
+        if is_busy && work != Work::Node {
+            return EntryStep::Waits;
+        }
+        let state = self.ledger.journal.get(id).map(|record| record.state);
+        let deployment = self.worklist.entry(at).and_then(|entry| Deployment::parse(&entry).ok().flatten());
+        match deployment.filter(|_| state.is_none_or(|state| state < DeploymentState::Finished)) {
+            None => EntryStep::Over,
+            Some(_) if self.ledger.has_unrecorded_end(id) => EntryStep::Waits,
+            Some(deployment) if work != Work::Node => EntryStep::Job(deployment, work, state),
+            Some(deployment) if self.may_begin_node() && (!is_busy || self.plan_of(&deployment).is_err()) => {
+                EntryStep::Node(deployment, state)
+            }
+            Some(_) => EntryStep::Waits,
+        }
     }
 
     /// Whether a node may be begun: none is, and the end of each before is recorded.
@@ -123,43 +152,50 @@ impl Agent {
 
     /// What cannot be done is said at once, whoever waits before it.
     fn refuse_rejected(&mut self) -> Result<usize> {
-        let (mut at, mut ended) = (0, 0);
-        while let Some((item, entry)) = self.worklist.rejected_at(at).filter(|_| ended < AT_ONCE) {
-            ended += 1;
-            let parsed = Deployment::parse(&entry);
-            match (item.what, parsed) {
-                _ if self.ledger.journal.get(&item.id).is_some_and(|record| record.state >= DeploymentState::Finished) => {}
-                (EntryKind::Malformed, Err(malformed)) => self.refuse_malformed(&malformed, &entry)?,
-                (EntryKind::DuplicateId, Err(malformed)) => self.report_once(&malformed, &entry),
-                (EntryKind::Forbidden, Ok(Some(deployment))) => {
-                    let rule = self.host.settings.deploy.groups.clone().unwrap_or_default().join(", ");
-                    let error = Error::refused(format!("group {:?} is not allowed on this image", deployment.group))
-                        .rule(format!("[deploy] groups in agent.toml allows: {rule}"))
-                        .remedy("use an allowed group, or have the image allow it");
-                    self.refuse(&deployment, Code::DeploymentForbidden, &error)?;
-                }
-                (EntryKind::NodeOfFile, Ok(Some(deployment))) => {
-                    let error = Error::refused(format!("the node is configured by {HEAT_PARAMS}"))
-                        .rule("[node] source = \"heat-params\" in agent.toml: no deployment of the group kubernetes-node configures the node")
-                        .remedy("remove the deployment from the template, or [node] source from agent.toml");
-                    self.refuse(&deployment, Code::DeploymentForbidden, &error)?;
-                }
-                (EntryKind::DuplicateNode, Ok(Some(deployment))) => {
-                    if self.node_task.bring_up.about() == Some(&deployment.id) {
-                        (at, ended) = (at + 1, ended - 1);
-                        continue;
-                    }
-                    let error = Error::refused("more than one kubernetes-node deployment for this server, and none is newer")
-                        .rule("a server has one kubernetes-node deployment; of several the one with the latest creation_time counts")
-                        .remedy("keep one of them in the template");
-                    self.refuse(&deployment, Code::DuplicateNodeDeployment, &error)?;
-                }
-                (EntryKind::WaitingNode, Ok(Some(deployment))) => self.hold_node(&deployment)?,
-                _ => {}
+        let (mut kept, mut ended) = (0, 0);
+        while let Some((item, entry)) = self.worklist.rejected_at(kept).filter(|_| ended < AT_ONCE) {
+            // It is refused once its bring-up has stopped.
+            if item.what == EntryKind::DuplicateNode && self.node_task.bring_up.about() == Some(&item.id) {
+                kept += 1;
+                continue;
             }
-            self.worklist.rejected.remove(at);
+            ended += 1;
+            self.refuse_entry(&item, &entry)?;
+            self.worklist.rejected.remove(kept);
         }
         Ok(ended)
+    }
+
+    fn refuse_entry(&mut self, item: &PendingEntry, entry: &Value) -> Result<()> {
+        if self.ledger.journal.get(&item.id).is_some_and(|record| record.state >= DeploymentState::Finished) {
+            return Ok(());
+        }
+        match (item.what, Deployment::parse(entry)) {
+            (EntryKind::Malformed, Err(malformed)) => self.refuse_malformed(&malformed, entry)?,
+            (EntryKind::DuplicateId, Err(malformed)) => self.report_once(&malformed, entry),
+            (EntryKind::Forbidden, Ok(Some(deployment))) => {
+                let rule = self.host.settings.deploy.groups.clone().unwrap_or_default().join(", ");
+                let error = Error::refused(format!("group {:?} is not allowed on this image", deployment.group))
+                    .rule(format!("[deploy] groups in agent.toml allows: {rule}"))
+                    .remedy("use an allowed group, or have the image allow it");
+                self.refuse(&deployment, Code::DeploymentForbidden, &error)?;
+            }
+            (EntryKind::NodeOfFile, Ok(Some(deployment))) => {
+                let error = Error::refused(format!("the node is configured by {HEAT_PARAMS}"))
+                    .rule("[node] source = \"heat-params\" in agent.toml: no deployment of the group kubernetes-node configures the node")
+                    .remedy("remove the deployment from the template, or [node] source from agent.toml");
+                self.refuse(&deployment, Code::DeploymentForbidden, &error)?;
+            }
+            (EntryKind::DuplicateNode, Ok(Some(deployment))) => {
+                let error = Error::refused("more than one kubernetes-node deployment for this server, and none is newer")
+                    .rule("a server has one kubernetes-node deployment; of several the one with the latest creation_time counts")
+                    .remedy("keep one of them in the template");
+                self.refuse(&deployment, Code::DuplicateNodeDeployment, &error)?;
+            }
+            (EntryKind::WaitingNode, Ok(Some(deployment))) => self.hold_node(&deployment)?,
+            _ => {}
+        }
+        Ok(())
     }
 
     /// A node's deployment that waits for another one, which is said once: nothing of it is begun, and Heat hears nothing until the other
