@@ -48,7 +48,7 @@ pub fn run(options: &CommonOptions, settings: &Settings, root: Option<&Path>, js
         let running = replaced_programs::visible_files(&tree, &replaced_programs::processes(observed.units.values()));
         observed.pending.extend(replaced_programs::replaced(&tree, observed.units.values(), &running));
         let inspection = certificates::inspect(&tree, &desired, Clock::system().now())?;
-        observed.certificates = inspection.drift.iter().map(ToString::to_string).collect();
+        observed.certificates = inspection.drift.iter().map(certificates::Drift::step).collect();
         let plan = converge::plan(&desired, &observed);
         // Without a state nothing was ever in place.
         let state = document::open_state(settings).ok().filter(|_| !plan.is_empty());

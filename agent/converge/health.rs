@@ -51,6 +51,12 @@ impl StoreProblem {
         self.error.suggested_remedy().map(str::to_owned)
     }
 
+    /// The volume's role, or the directory where it is on none.
+    #[must_use]
+    pub fn store(&self) -> &str {
+        &self.role
+    }
+
     /// In a few words.
     #[must_use]
     pub fn fact(&self) -> &str {

@@ -41,7 +41,7 @@ pub use backends::{
 };
 pub use engine::{RunContext, converge};
 pub use failure::{ConvergeResult, Converged, Failure};
-pub use observed::{Observed, observe, observe_files};
+pub use observed::{Observed, PlannedStep, observe, observe_files};
 pub use owners::Owners;
 pub use pending::is_pending as has_pending_restart;
 pub(crate) use pending::read as pending_restarts;

@@ -26,6 +26,15 @@ pub enum Ownership {
     Ignored,
 }
 
+/// Something that is done as a whole: a volume that is brought up, a certificate that is made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlannedStep {
+    /// The volume's role, or the certificate's file.
+    pub about: String,
+    /// What it is, and why it is done.
+    pub text: String,
+}
+
 /// What is at the path of a file or directory.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PathState {
@@ -66,8 +75,8 @@ pub struct Observed {
     pub mounted: BTreeSet<VolumeRole>,
     /// Units whose files were written by a run that did not come to restarting them.
     pub pending: BTreeSet<String>,
-    /// What is wrong with certificates, in words; empty where nobody looked at them.
-    pub certificates: Vec<String>,
+    /// What is to be done about certificates; empty where nobody looked at them.
+    pub certificates: Vec<PlannedStep>,
     /// The tree's users and groups.
     pub owners: Owners,
     /// How far they count.

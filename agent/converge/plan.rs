@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use super::observed::{Observed, Ownership, PathState};
+use super::observed::{Observed, Ownership, PathState, PlannedStep};
 use crate::desired::{
     CaCertificate, Certificate, Content, Dependency, Desired, Directory, File, FormatPolicy, Owner, Unit, Volume,
 };
@@ -29,10 +29,10 @@ pub struct ChangePlan {
     pub start: Vec<String>,
     /// Running units one of whose files changes.
     pub restart: Vec<String>,
-    /// Volumes to find and mount, in words.
-    pub volumes: Vec<String>,
-    /// Certificates, keys and CAs to make or to put right: the file, and why.
-    pub certificates: Vec<String>,
+    /// Volumes to find and mount.
+    pub volumes: Vec<PlannedStep>,
+    /// Certificates, keys and CAs to make or to put right.
+    pub certificates: Vec<PlannedStep>,
     /// What of these changes nothing takes back; nothing where there is no change, or no generation to go back to.
     pub irreversible: Vec<String>,
 }
@@ -106,7 +106,7 @@ pub fn plan(desired: &Desired, observed: &Observed) -> ChangePlan {
     let mut plan = ChangePlan {
         directories: desired.directories.iter().filter_map(|directory| directory_change(directory, observed)).collect(),
         reload: changed.iter().any(|path| is_unit_file(path)),
-        volumes: desired.volumes.iter().filter(|volume| !observed.mounted.contains(&volume.role)).map(describe_volume).collect(),
+        volumes: desired.volumes.iter().filter(|volume| !observed.mounted.contains(&volume.role)).map(volume_step).collect(),
         certificates: observed.certificates.clone(),
         ..ChangePlan::default()
     };
@@ -153,6 +153,10 @@ pub(crate) fn describe_certificate(certificate: &Certificate) -> String {
 }
 
 /// A volume in words, as `plan` shows it.
+fn volume_step(volume: &Volume) -> PlannedStep {
+    PlannedStep { about: volume.role.as_str().to_owned(), text: describe_volume(volume) }
+}
+
 pub(crate) fn describe_volume(volume: &Volume) -> String {
     let format = match volume.format {
         FormatPolicy::IfBlank => "formatted if blank",

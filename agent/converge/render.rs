@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::observed::PlannedStep;
 use super::plan::{AttributeChange, ChangePlan, DirectoryChange, FileChange};
 use super::unified_diff;
 use crate::http::without_userinfo;
@@ -57,8 +58,8 @@ impl ChangePlan {
             "run": self.helpers,
             "start": self.start,
             "restart": self.restart,
-            "volumes": self.volumes,
-            "certificates": self.certificates,
+            "volumes": texts(&self.volumes),
+            "certificates": texts(&self.certificates),
             "irreversible": self.irreversible,
         })
     }
@@ -91,13 +92,17 @@ impl ChangePlan {
             }
         }
         for volume in &self.volumes {
-            line(&mut out, format_args!("bring up {volume}"));
+            line(&mut out, format_args!("bring up {}", volume.text));
         }
         for certificate in &self.certificates {
-            line(&mut out, format_args!("create or update {}", escaped(certificate)));
+            line(&mut out, format_args!("create or update {}", escaped(&certificate.text)));
         }
         out
     }
+}
+
+fn texts(steps: &[PlannedStep]) -> Vec<&str> {
+    steps.iter().map(|step| step.text.as_str()).collect()
 }
 
 impl DirectoryChange {
@@ -249,8 +254,14 @@ mod tests {
             helpers: vec!["systemd-sysctl.service".into()],
             start: vec!["etcd.service".into()],
             restart: vec!["docker.service".into()],
-            certificates: vec!["/etc/etcd/certs/server.crt: it expired at 2026-01-01T00:00:00Z".into()],
-            volumes: vec!["etcd volume 1234 (Heat calls it /dev/vdc): mounted on /var/lib/etcd, formatted if blank".into()],
+            certificates: vec![PlannedStep {
+                about: "/etc/etcd/certs/server.crt".into(),
+                text: "/etc/etcd/certs/server.crt: it expired at 2026-01-01T00:00:00Z".into(),
+            }],
+            volumes: vec![PlannedStep {
+                about: "etcd".into(),
+                text: "etcd volume 1234 (Heat calls it /dev/vdc): mounted on /var/lib/etcd, formatted if blank".into(),
+            }],
             irreversible: vec!["volumes".into(), "the etcd member".into()],
         };
         assert_fits("plan", &plan.document());

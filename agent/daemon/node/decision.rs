@@ -106,6 +106,7 @@ mod tests {
     use super::super::drift::CauseKind;
     use super::*;
     use crate::clock::Timestamp;
+    use crate::daemon::node::drift::Subject;
 
     const FRESH: LastAttempt = LastAttempt { holds: false, failed: false };
     const RESTS: LastAttempt = LastAttempt { holds: true, failed: true };
@@ -113,7 +114,7 @@ mod tests {
     const DUE: Due = Due::Now { late: false };
 
     fn ours(name: &str) -> Cause {
-        Cause::new(CauseKind::File, name, "changed", name.to_owned())
+        Cause::new(CauseKind::File, Subject::Path(name.to_owned()), "changed", name.to_owned())
     }
 
     fn theirs() -> Cause {
@@ -160,8 +161,8 @@ mod tests {
     #[test]
     fn what_differs_is_reported_and_put_back_where_drift_says_so() {
         let (a, foreign) = (ours("a"), theirs());
-        let unfinished = Cause::new(CauseKind::Restart, "u", "", "u".to_owned());
-        let full = [Cause::of_volume("full")];
+        let unfinished = Cause::new(CauseKind::Restart, Subject::Unit("u".to_owned()), "", "u".to_owned());
+        let full = [Cause::of_volume("runtime", "full".to_owned())];
         let (one, other) = ([a.clone()], [foreign.clone()]);
         let (all, cut_off) = ([a.clone(), foreign.clone()], [foreign.clone(), unfinished.clone()]);
         let beside = [a.clone(), unfinished.clone()];

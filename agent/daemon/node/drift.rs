@@ -4,6 +4,7 @@
 //! correct each other would restart the node's services forever. What somebody else added is reported and never removed.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::clock::Timestamp;
 use crate::converge::health::StoreProblem;
 use crate::converge::plan::AttributeChange;
-use crate::converge::{ChangePlan, Observed};
+use crate::converge::{ChangePlan, Observed, PlannedStep};
 use crate::desired::{Desired, GateProbe};
 use crate::digest::key_of;
 use crate::error::{Error, Result};
@@ -29,6 +30,9 @@ const DAY: Duration = Duration::from_hours(24);
 /// How often one thing is put back within a day, whatever is found there.
 const REPAIRS_PER_DAY: u32 = 3;
 
+/// systemd's word for a unit that nobody can start.
+const MASKED: &str = "masked";
+
 /// Where `systemctl set-property` leaves drop-ins, which are stronger than all others.
 const CONTROL: [&str; 2] = ["/etc/systemd/system.control", "/run/systemd/system.control"];
 /// The end of the name of a directory of drop-ins.
@@ -36,11 +40,40 @@ const DROP_INS: &str = ".d";
 /// Where kernel settings are read, those of a later name over those of an earlier one.
 const SYSCTL_FOLDERS: [&str; 3] = ["/etc/sysctl.d", "/run/sysctl.d", "/usr/lib/sysctl.d"];
 
+/// What a cause is about. Its text is its key in drift.json, where it is compared and never parsed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::daemon) enum Subject {
+    /// A file or directory, by its path.
+    Path(String),
+    Unit(String),
+    /// A unit's being started at boot, which is not the same as its running.
+    UnitAtBoot(String),
+    /// By its file.
+    Certificate(String),
+    /// By its role.
+    Volume(String),
+    /// What lies on a volume, by its role, or in a directory.
+    Store(String),
+    Parameters,
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Path(name) | Self::Unit(name) => f.write_str(name),
+            Self::UnitAtBoot(name) => write!(f, "{name} at boot"),
+            Self::Certificate(path) => write!(f, "certificate {path}"),
+            Self::Volume(role) => write!(f, "volume {role}"),
+            Self::Store(name) => write!(f, "store {name}"),
+            Self::Parameters => f.write_str("parameters"),
+        }
+    }
+}
+
 /// One thing that is not as the parameters ask.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::daemon) struct Cause {
-    /// What it is about: a path or a unit.
-    pub(in crate::daemon) what: String,
+    pub(in crate::daemon) subject: Subject,
     /// What is found there.
     state: String,
     kind: CauseKind,
@@ -69,34 +102,41 @@ pub(super) enum CauseKind {
 }
 
 impl Cause {
-    pub(super) fn new(kind: CauseKind, what: &str, state: impl Into<String>, text: String) -> Self {
-        Self { what: what.to_owned(), state: state.into(), kind, text, remedy: None, fact: None, unit: None }
+    pub(super) fn new(kind: CauseKind, subject: Subject, state: impl Into<String>, text: String) -> Self {
+        Self { subject, state: state.into(), kind, text, remedy: None, fact: None, unit: None }
+    }
+
+    /// Something of a file or directory.
+    fn of_path(kind: CauseKind, path: &str, state: impl Into<String>, text: String) -> Self {
+        Self::new(kind, Subject::Path(path.to_owned()), state, text)
     }
 
     /// Something of a volume, which is tried whenever it is found.
-    pub(in crate::daemon) fn of_volume(text: &str) -> Self {
-        Self::new(CauseKind::Effect, text, "", text.to_owned())
+    pub(in crate::daemon) fn of_volume(role: &str, text: String) -> Self {
+        Self::new(CauseKind::Effect, Subject::Volume(role.to_owned()), "", text)
     }
 
     /// A store that is full, read-only, or without its disk.
     pub(in crate::daemon) fn of_store(problem: &StoreProblem) -> Self {
-        Self { remedy: problem.remedy(), fact: Some(problem.fact().to_owned()), ..Self::of_volume(&problem.cause()) }
+        let subject = Subject::Store(problem.store().to_owned());
+        let found = Self::new(CauseKind::Effect, subject, problem.fact(), problem.cause());
+        Self { remedy: problem.remedy(), fact: Some(problem.fact().to_owned()), ..found }
     }
 
     /// Something of a unit, in these words after its name.
     fn of_unit(kind: CauseKind, unit: &str, state: impl Into<String>, text: &str) -> Self {
-        Self { unit: Some(unit.to_owned()), ..Self::new(kind, unit, state, format!("{unit} {text}")) }
+        Self { unit: Some(unit.to_owned()), ..Self::new(kind, Subject::Unit(unit.to_owned()), state, format!("{unit} {text}")) }
     }
 
     /// A unit that systemd starts again and again, or forever: it is reported, and starting it is systemd's.
     pub(in crate::daemon) fn of_systemd(unit: &str, text: String) -> Self {
-        Self { unit: Some(unit.to_owned()), ..Self::new(CauseKind::Foreign, unit, "", text) }
+        Self { unit: Some(unit.to_owned()), ..Self::new(CauseKind::Foreign, Subject::Unit(unit.to_owned()), "", text) }
     }
 
     /// This version of the agent does not accept what the node was asked to be.
     pub(in crate::daemon) fn of_parameters(error: &Error) -> Self {
         let remedy = error.suggested_remedy().map(str::to_owned);
-        Self { remedy, ..Self::new(CauseKind::Foreign, "parameters", "", error.cause_first()) }
+        Self { remedy, ..Self::new(CauseKind::Foreign, Subject::Parameters, "", error.cause_first()) }
     }
 
     /// Whether a file or directory of the node's is not as it should be.
@@ -117,11 +157,11 @@ impl Cause {
     /// What tells it from others where it is compared with what a failed update left: of a file its state as well. A unit that is
     /// down may be found in several states, and is down in all of them.
     fn mark(&self) -> String {
-        match self.kind {
-            CauseKind::Effect | CauseKind::Restart => format!("{} effect", self.what),
-            CauseKind::File => format!("{} {}", self.what, self.state),
-            CauseKind::Foreign if self.what.starts_with('/') || self.state == "masked" => format!("{} {}", self.what, self.state),
-            CauseKind::Foreign | CauseKind::State => self.what.clone(),
+        match (self.kind, &self.subject) {
+            (CauseKind::Effect | CauseKind::Restart, _) => format!("{} {} effect", self.subject, self.state),
+            (CauseKind::File, _) | (CauseKind::Foreign, Subject::Path(_)) => format!("{} {}", self.subject, self.state),
+            (CauseKind::Foreign, _) if self.state == MASKED => format!("{} {MASKED}", self.subject),
+            (CauseKind::Foreign | CauseKind::State, _) => self.subject.to_string(),
         }
     }
 
@@ -165,6 +205,7 @@ pub(in crate::daemon) struct UpdateRemains {
 /// Something that was put back.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct RepairRecord {
+    /// The [`Subject`].
     what: String,
     state: String,
     is_file: bool,
@@ -236,7 +277,8 @@ impl DriftRecord {
         if !matches!(cause.kind, CauseKind::File | CauseKind::State) {
             return false;
         }
-        self.repairs.iter().filter(|repair| repair.what == cause.what).any(|repair| {
+        let key = cause.subject.to_string();
+        self.repairs.iter().filter(|repair| repair.what == key).any(|repair| {
             let is_recent = repair.is_recent(now);
             (repair.state == cause.state && (is_recent || repair.is_file)) || (repair.times >= REPAIRS_PER_DAY && is_recent)
         })
@@ -245,10 +287,11 @@ impl DriftRecord {
     /// These were put back.
     pub(in crate::daemon) fn repaired(&mut self, causes: &[Cause], now: Timestamp) {
         for cause in causes.iter().filter(|cause| matches!(cause.kind, CauseKind::File | CauseKind::State)) {
-            let before = self.repairs.iter().position(|repair| repair.what == cause.what).map(|place| self.repairs.remove(place));
+            let what = cause.subject.to_string();
+            let before = self.repairs.iter().position(|repair| repair.what == what).map(|place| self.repairs.remove(place));
             let times = before.filter(|repair| repair.is_recent(now)).map_or(0, |repair| repair.times);
             self.repairs.push(RepairRecord {
-                what: cause.what.clone(),
+                what,
                 state: cause.state.clone(),
                 is_file: cause.kind == CauseKind::File,
                 times: times + 1,
@@ -267,8 +310,8 @@ impl DriftRecord {
             return (Vec::new(), true);
         };
         let news = beside.into_iter().filter_map(|(path, digest)| match before.get(&path) {
-            None => Some(Cause::new(CauseKind::Foreign, &path, digest, format!("{path} was added"))),
-            Some(old) if *old != digest => Some(Cause::new(CauseKind::Foreign, &path, digest, format!("{path} was changed"))),
+            None => Some(Cause::of_path(CauseKind::Foreign, &path, digest, format!("{path} was added"))),
+            Some(old) if *old != digest => Some(Cause::of_path(CauseKind::Foreign, &path, digest, format!("{path} was changed"))),
             Some(_) => None,
         });
         (news.collect(), false)
@@ -287,19 +330,21 @@ pub(in crate::daemon) fn causes(plan: &ChangePlan, observed: &Observed) -> Vec<C
     for change in &plan.files {
         let state = format!("{} {}", digest(&change.path), found(&change.attributes));
         let verb = if change.attributes.mode_before.is_none() { "is gone" } else { "differs" };
-        all.push(Cause::new(kind, &change.path, state, format!("{} {verb}", change.path)));
+        all.push(Cause::of_path(kind, &change.path, state, format!("{} {verb}", change.path)));
     }
     for change in &plan.directories {
         let verb = if change.new { "is gone" } else { "differs" };
-        all.push(Cause::new(kind, &change.path, found(&change.attributes), format!("{} {verb}", change.path)));
+        all.push(Cause::of_path(kind, &change.path, found(&change.attributes), format!("{} {verb}", change.path)));
     }
-    all.extend(plan.certificates.iter().map(|text| Cause::new(CauseKind::State, text, "", text.clone())));
+    let of_certificate = |step: &PlannedStep| {
+        Cause::new(CauseKind::State, Subject::Certificate(step.about.clone()), step.text.as_str(), step.text.clone())
+    };
+    all.extend(plan.certificates.iter().map(of_certificate));
     let state = |unit: &str| observed.units.get(unit);
     for unit in &plan.enable {
         let word = state(unit).map(|state| state.unit_file_state.clone()).unwrap_or_default();
         let cause = Cause::of_unit(CauseKind::State, unit, word, "is not enabled");
-        // Not the same as one that does not run.
-        all.push(Cause { what: format!("{unit} at boot"), ..cause });
+        all.push(Cause { subject: Subject::UnitAtBoot(unit.clone()), ..cause });
     }
     for unit in &plan.start {
         if let Some(state) = state(unit).filter(|state| state.is_settling()) {
@@ -307,14 +352,14 @@ pub(in crate::daemon) fn causes(plan: &ChangePlan, observed: &Observed) -> Vec<C
             continue;
         }
         // Nobody but who masked it makes it run.
-        let masked = state(unit).is_some_and(|state| state.load_state == "masked");
+        let masked = state(unit).is_some_and(|state| state.load_state == MASKED);
         let word = state(unit).map(|state| state.active_state.clone()).unwrap_or_default();
         let kind = if masked { CauseKind::Foreign } else { CauseKind::State };
         all.push(Cause::of_unit(kind, unit, word, "is not running"));
     }
     for (unit, state) in &observed.units {
-        if state.load_state == "masked" || state.unit_file_state.starts_with("masked") {
-            all.push(Cause::of_unit(CauseKind::Foreign, unit, "masked", &format!("is masked (systemctl unmask {unit})")));
+        if state.load_state == MASKED || state.unit_file_state.starts_with(MASKED) {
+            all.push(Cause::of_unit(CauseKind::Foreign, unit, MASKED, &format!("is masked (systemctl unmask {unit})")));
         }
     }
     // Who reads a file that differs, and who was not restarted when it was put back.
@@ -325,7 +370,7 @@ pub(in crate::daemon) fn causes(plan: &ChangePlan, observed: &Observed) -> Vec<C
             all.push(Cause::of_unit(CauseKind::Restart, unit, "", text));
         }
     }
-    all.extend(plan.volumes.iter().map(|text| Cause::of_volume(text)));
+    all.extend(plan.volumes.iter().map(|step| Cause::of_volume(&step.about, step.text.clone())));
     all
 }
 
@@ -347,7 +392,12 @@ pub(in crate::daemon) fn sorted(found: &[Cause], record: Option<&DriftRecord>, n
 
 /// What tells these causes from others, whatever state they are in; 0 for none.
 pub(in crate::daemon) fn digest(causes: &[Cause]) -> u64 {
-    let all: Vec<&str> = causes.iter().map(|cause| cause.what.as_str()).collect();
+    let key = |cause: &Cause| match cause.kind {
+        // Another trouble of the same store or certificate is another reason.
+        CauseKind::Effect => format!("{} {}", cause.subject, cause.state),
+        _ => cause.subject.to_string(),
+    };
+    let all: Vec<String> = causes.iter().map(key).collect();
     if all.is_empty() {
         0
     } else {
@@ -439,11 +489,11 @@ mod tests {
     use crate::systemd::UnitState;
 
     fn file(path: &str, state: &str) -> Cause {
-        Cause::new(CauseKind::File, path, state, format!("{path} differs"))
+        Cause::of_path(CauseKind::File, path, state, format!("{path} differs"))
     }
 
     fn unit(name: &str) -> Cause {
-        Cause::new(CauseKind::State, name, "inactive", format!("{name} is not running"))
+        Cause::of_unit(CauseKind::State, name, "inactive", "is not running")
     }
 
     /// How often a week of passes, one a minute, puts back what another tool does before each of them.
@@ -475,14 +525,14 @@ mod tests {
 
     #[test]
     fn what_a_failed_update_left_is_reported_once_and_what_changes_later_is_drift() {
-        let down =
-            |state: &str| Cause::new(CauseKind::State, "kubelet.service", state, "kubelet.service is not running".to_owned());
-        let unread =
-            Cause::new(CauseKind::Effect, "kubelet.service", "", "kubelet.service has not reloaded its files".to_owned());
+        let down = |state: &str| Cause::of_unit(CauseKind::State, "kubelet.service", state, "is not running");
+        let unread = Cause::of_unit(CauseKind::Effect, "kubelet.service", "", "has not reloaded its files");
         let (written, changed) = (file("/etc/x", "a"), file("/etc/x", "b"));
         let mut record = DriftRecord::default();
         let mut inspection = |generation, causes: &[&Cause], is_whole| {
-            let texts = |causes: Vec<Cause>| causes.into_iter().map(|cause| cause.what + " " + &cause.state).collect::<Vec<_>>();
+            let texts = |causes: Vec<Cause>| {
+                causes.into_iter().map(|cause| format!("{} {}", cause.subject, cause.state)).collect::<Vec<_>>()
+            };
             let (found, _) = record.separate_remains(generation, causes.iter().copied().cloned().collect(), is_whole);
             (texts(found.left).join(", "), texts(found.news).join(", "))
         };
@@ -509,7 +559,7 @@ mod tests {
     #[test]
     fn a_repair_by_a_clock_that_was_ahead_holds_nothing_off() {
         let (wrong, mut record) = (Timestamp(20 * 365 * 86_400_000), DriftRecord::default());
-        let unit = Cause::new(CauseKind::State, "etcd.service", "inactive", String::new());
+        let unit = unit("etcd.service");
         record.repaired(std::slice::from_ref(&unit), wrong);
         assert!(record.holds(&unit, wrong) && record.holds(&unit, Timestamp(wrong.0 - 1)), "a second is no other day");
         assert!(!record.holds(&unit, Timestamp(1)));
@@ -524,7 +574,7 @@ mod tests {
         assert!(!record.holds(&other, now) && !record.holds(&elsewhere, now));
         assert!(!DriftRecord::of_new(BTreeMap::new()).holds(&first, now));
         // A disk that comes and goes is no tool.
-        let volume = Cause::of_volume("volume");
+        let volume = Cause::of_volume("runtime", "volume".to_owned());
         record.repaired(std::slice::from_ref(&volume), now);
         assert!(!record.holds(&volume, now));
         for number in 0..100 {
@@ -538,8 +588,8 @@ mod tests {
     fn what_is_fought_over_or_not_ours_keeps_no_renewal_waiting() {
         let now = Timestamp(1);
         let (theirs, gone) = (file("/etc/x", "theirs"), unit("etcd.service"));
-        let foreign = Cause::new(CauseKind::Foreign, "/etc/y", "", "/etc/y was added".to_owned());
-        let store = Cause::of_volume("the store is read-only");
+        let foreign = Cause::of_path(CauseKind::Foreign, "/etc/y", "", "/etc/y was added".to_owned());
+        let store = Cause::of_volume("runtime", "the store is read-only".to_owned());
         let all = [theirs.clone(), gone.clone(), foreign.clone(), store.clone()];
         let is = |found: &[Cause], record: Option<&DriftRecord>, contested: &[&Cause], repairs: &[&Cause]| {
             let sorted = sorted(found, record, now);
@@ -627,8 +677,12 @@ mod tests {
         let record = DriftRecord::default();
         let mut repaired = record.clone();
         observed.files.clear();
-        let plan = ChangePlan { volumes: vec!["volume".into()], ..converge::plan(&desired, &observed) };
-        let files: Vec<Cause> = super::causes(&plan, &observed).into_iter().filter(|cause| cause.what.starts_with('/')).collect();
+        let plan = ChangePlan {
+            volumes: vec![PlannedStep { about: "runtime".into(), text: "volume".into() }],
+            ..converge::plan(&desired, &observed)
+        };
+        let files: Vec<Cause> =
+            super::causes(&plan, &observed).into_iter().filter(|cause| matches!(cause.subject, Subject::Path(_))).collect();
         repaired.repaired(&files, Timestamp(1));
         assert!(!files.is_empty() && repaired == record);
     }

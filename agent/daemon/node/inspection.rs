@@ -151,7 +151,7 @@ impl Node {
         let is_arriving = unsettled.is_none() && problems.is_empty();
         let certificates = self.inspect_certificates(desired, generation)?;
         let wrong = certificates.iter().flat_map(|inspection| inspection.to_put_back(desired));
-        observed.certificates = wrong.map(ToString::to_string).collect();
+        observed.certificates = wrong.map(certificates::Drift::step).collect();
         let mut found = drift::causes(&converge::plan(desired, &observed), &observed);
         let mounted: Vec<_> = desired.volumes.iter().filter(|volume| observed.mounted.contains(&volume.role)).collect();
         // What was put back before is remembered from here on, too.
@@ -161,7 +161,8 @@ impl Node {
             found.retain(Cause::is_file);
         } else {
             for volume in misplaced(&volumes.probe, &disks, &mounted)? {
-                found.push(Cause::of_volume(&format!("volume {} is not what is at {}", volume.disk, volume.mount_point)));
+                let text = format!("volume {} is not what is at {}", volume.disk, volume.mount_point);
+                found.push(Cause::of_volume(volume.role.as_str(), text));
             }
             found.extend(problems.iter().map(Cause::of_store));
             found.extend(unsettled.unwrap_or_default());

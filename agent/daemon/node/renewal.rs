@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::time::Duration;
 
-use super::drift::Cause;
+use super::drift::{Cause, Subject};
 use crate::clock::Timestamp;
 use crate::desired::{CertificatePolicy, Desired};
 use crate::keepers::certificates::{CertificateInspection, Due, due};
@@ -90,7 +90,9 @@ pub(super) fn awaits_deployment(first_end: Timestamp, deployment: &str, now: Tim
 /// The same node without what these causes are about: it stays as it is found.
 pub(super) fn leaving(desired: &Desired, causes: &[Cause]) -> Desired {
     let mut desired = desired.clone();
-    let stays = |path: &str| causes.iter().any(|cause| cause.is_file() && cause.what == path);
+    let stays = |path: &str| {
+        causes.iter().any(|cause| cause.is_file() && matches!(&cause.subject, Subject::Path(about) if about == path))
+    };
     desired.files.retain(|file| !stays(&file.path));
     desired.directories.retain(|directory| !stays(&directory.path));
     desired

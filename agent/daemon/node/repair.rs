@@ -180,7 +180,7 @@ pub(crate) async fn preview(state: &Tree) -> Result<Differences> {
     let mut observed = converge::observe(&desired, &root, &systemd).await?;
     if !desired.trusted_paths().is_empty() {
         let inspection = certificates::inspect(&root, &desired, Clock::system().now())?;
-        observed.certificates = inspection.to_put_back(&desired).map(ToString::to_string).collect();
+        observed.certificates = inspection.to_put_back(&desired).map(certificates::Drift::step).collect();
     }
     let mut found = drift::causes(&converge::plan(&desired, &observed), &observed);
     found.extend(DriftRecord::inspect(state).compare(drift::beside(&desired, &root)?).0);
@@ -195,7 +195,7 @@ mod tests {
     #[test]
     fn an_order_is_answered_by_what_was_put_back_what_was_left_or_why_it_failed() {
         let (repair, clock) = (OrderedRepair::default(), Clock::manual(Timestamp(0)));
-        let ours = Cause::of_volume("/etc/x differs");
+        let ours = Cause::of_volume("runtime", "/etc/x differs".to_owned());
         let theirs = Cause::of_systemd("etcd", "etcd fails to start".to_owned());
         repair.finds(std::slice::from_ref(&ours));
         assert!(!repair.is_ordered() && repair.ends(None).is_none(), "nobody asked");

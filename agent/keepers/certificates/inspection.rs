@@ -2,7 +2,6 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::fmt;
 use std::path::Path;
 use std::rc::Rc;
 
@@ -14,7 +13,7 @@ use super::sets::{KEY_MODE, PUBLIC_MODE};
 use crate::certificates::judge::{ValidityPhase, check_ca, life, renewal_due};
 use crate::certificates::x509::X509;
 use crate::clock::Timestamp;
-use crate::converge::Owners;
+use crate::converge::{Owners, PlannedStep};
 use crate::desired::{Desired, Owner, Signer};
 use crate::error::Result;
 use crate::files::Tree;
@@ -45,9 +44,11 @@ pub struct Drift {
     pub why: String,
 }
 
-impl fmt::Display for Drift {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.path, self.why)
+impl Drift {
+    /// What is to be done about it.
+    #[must_use]
+    pub fn step(&self) -> PlannedStep {
+        PlannedStep { about: self.path.clone(), text: format!("{}: {}", self.path, self.why) }
     }
 }
 

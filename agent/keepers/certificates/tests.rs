@@ -947,7 +947,7 @@ async fn a_key_without_a_certificate_is_made_once_and_lies_in_the_set_of_its_dir
     assert_eq!((node.key(&path).into_iter().collect::<BTreeSet<_>>(), node.outside.found.borrow().len()), (keys.clone(), made));
     // Its loss is drift, and puts a new one in its place.
     node.root.remove(Path::new(&path)).unwrap();
-    let drift: Vec<_> = node.inspect(&wanted).drift.iter().map(ToString::to_string).collect();
+    let drift: Vec<_> = node.inspect(&wanted).drift.iter().map(|drift| drift.step().text).collect();
     assert_eq!(drift, [format!("{path}: it is missing")]);
     node.run(&other, 3).await.unwrap();
     assert_eq!(node.inspect(&wanted).drift, []);
