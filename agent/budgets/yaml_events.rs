@@ -57,7 +57,7 @@ struct Allowance {
 
 /// What a character is a part of, as the scanner reads it.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum ScanState {
     /// A token may begin with the next character.
     Between,
     /// Behind `-`, `?` or `:`, which begins a scalar where no blank follows.
@@ -87,7 +87,7 @@ struct TokenCounter<'a> {
     /// Characters that were read.
     at: usize,
     before: char,
-    place: Place,
+    place: ScanState,
     /// Tokens from the beginning on.
     tokens: usize,
     /// Flow lists and maps that were opened, from the beginning on.
@@ -96,7 +96,7 @@ struct TokenCounter<'a> {
 
 impl<'a> TokenCounter<'a> {
     fn of(text: &'a str) -> Self {
-        Self { text: text.chars(), at: 0, before: '\n', place: Place::Between, tokens: 0, opened: 0 }
+        Self { text: text.chars(), at: 0, before: '\n', place: ScanState::Between, tokens: 0, opened: 0 }
     }
 
     /// Reads a character; `in_flow`: within a flow list or map, or perhaps.
@@ -110,64 +110,64 @@ impl<'a> TokenCounter<'a> {
         Some(c)
     }
 
-    fn after(&mut self, c: char, in_flow: bool) -> Place {
+    fn after(&mut self, c: char, in_flow: bool) -> ScanState {
         match self.place {
-            Place::Quoted('"') if c == '\\' => Place::Escaped,
-            Place::Escaped => Place::Quoted('"'),
-            Place::Quoted('\'') if c == '\'' => Place::Ended,
-            Place::Ended if c == '\'' => Place::Quoted('\''),
-            Place::Between | Place::Ended => self.begin(c, in_flow),
-            Place::Indicator | Place::Property if is_blank(c) => Place::Between,
-            Place::Indicator | Place::Plain => self.within_plain(c, in_flow),
-            Place::Property if in_flow && FLOW.contains(c) => self.begin(c, in_flow),
-            Place::Quoted(quote) if c == quote => Place::Between,
-            Place::Comment | Place::Directive if is_line_end(c) => Place::Between,
-            Place::Directive => {
+            ScanState::Quoted('"') if c == '\\' => ScanState::Escaped,
+            ScanState::Escaped => ScanState::Quoted('"'),
+            ScanState::Quoted('\'') if c == '\'' => ScanState::Ended,
+            ScanState::Ended if c == '\'' => ScanState::Quoted('\''),
+            ScanState::Between | ScanState::Ended => self.begin(c, in_flow),
+            ScanState::Indicator | ScanState::Property if is_blank(c) => ScanState::Between,
+            ScanState::Indicator | ScanState::Plain => self.within_plain(c, in_flow),
+            ScanState::Property if in_flow && FLOW.contains(c) => self.begin(c, in_flow),
+            ScanState::Quoted(quote) if c == quote => ScanState::Between,
+            ScanState::Comment | ScanState::Directive if is_line_end(c) => ScanState::Between,
+            ScanState::Directive => {
                 self.tokens += usize::from(is_blank(c));
-                Place::Directive
+                ScanState::Directive
             }
-            place @ (Place::Property | Place::Quoted(_) | Place::Block | Place::Comment) => place,
+            place @ (ScanState::Property | ScanState::Quoted(_) | ScanState::Block | ScanState::Comment) => place,
         }
     }
 
-    fn begin(&mut self, c: char, in_flow: bool) -> Place {
+    fn begin(&mut self, c: char, in_flow: bool) -> ScanState {
         if is_blank(c) {
-            return Place::Between;
+            return ScanState::Between;
         }
         if c == '#' && is_blank(self.before) {
-            return Place::Comment;
+            return ScanState::Comment;
         }
         // With the key that the scanner puts before a value's.
         self.tokens += 1 + usize::from(c == ':');
         match c {
-            '%' if is_line_end(self.before) => Place::Directive,
-            '|' | '>' if !in_flow => Place::Block,
-            '&' | '!' | '*' => Place::Property,
-            '"' | '\'' => Place::Quoted(c),
+            '%' if is_line_end(self.before) => ScanState::Directive,
+            '|' | '>' if !in_flow => ScanState::Block,
+            '&' | '!' | '*' => ScanState::Property,
+            '"' | '\'' => ScanState::Quoted(c),
             // The value of a key in quotes may stand right behind it.
-            ':' if matches!(self.before, '"' | '\'' | ']' | '}') => Place::Between,
-            ':' | '?' | '-' => Place::Indicator,
+            ':' if matches!(self.before, '"' | '\'' | ']' | '}') => ScanState::Between,
+            ':' | '?' | '-' => ScanState::Indicator,
             c if FLOW.contains(c) => {
                 self.opened += usize::from(matches!(c, '[' | '{'));
-                Place::Between
+                ScanState::Between
             }
-            _ => Place::Plain,
+            _ => ScanState::Plain,
         }
     }
 
-    fn within_plain(&mut self, c: char, in_flow: bool) -> Place {
+    fn within_plain(&mut self, c: char, in_flow: bool) -> ScanState {
         if c == '#' && is_blank(self.before) {
-            return Place::Comment;
+            return ScanState::Comment;
         }
         if in_flow && FLOW.contains(c) {
             return self.begin(c, in_flow);
         }
         if is_blank(c) && self.before == ':' {
             self.tokens += 2;
-            return Place::Between;
+            return ScanState::Between;
         }
         // In a flow list a scalar goes on in the next line; elsewhere the parser says where it does.
-        if is_line_end(c) && !in_flow { Place::Between } else { Place::Plain }
+        if is_line_end(c) && !in_flow { ScanState::Between } else { ScanState::Plain }
     }
 }
 
@@ -190,7 +190,7 @@ impl Feed<'_> {
         let handed_out = self.counter.at;
         while self.settled.at < self.allowance.settled.get() && self.settled.next(true).is_some() {}
         // An event ends where a token does.
-        self.settled.place = Place::Between;
+        self.settled.place = ScanState::Between;
         self.counter = self.settled.clone();
         while self.counter.at < handed_out && self.read().is_some() {}
     }

@@ -110,7 +110,7 @@ pub(super) enum Demand {
 
 /// What a source answered last, in this process.
 #[derive(Default)]
-struct Answer {
+struct LastAnswer {
     list: Option<ListAnswer>,
     /// How long it was on its way.
     duration: Duration,
@@ -118,7 +118,7 @@ struct Answer {
     received: Moment,
 }
 
-impl Answer {
+impl LastAnswer {
     /// Another one arrived.
     fn arrived(&mut self, began: Moment, duration: Duration, clock: &Clock) {
         self.list = Some(ListAnswer::new(began, [duration, std::mem::replace(&mut self.duration, duration)]));
@@ -138,7 +138,7 @@ pub(super) struct Source {
     memory_key: String,
     /// What it said last.
     pub(super) held: Held,
-    answer: Answer,
+    answer: LastAnswer,
     /// The number of its last answer, counted over all sources; 0 before the first in this process.
     pub(super) answer_number: u64,
     pub(super) key: String,
@@ -162,7 +162,7 @@ impl Source {
             memory: PollCache::default(),
             memory_key: String::new(),
             held: Held::nothing(),
-            answer: Answer { received: Moment::EARLIER, ..Answer::default() },
+            answer: LastAnswer { received: Moment::EARLIER, ..LastAnswer::default() },
             answer_number: 0,
             key: String::new(),
             answered_by: None,

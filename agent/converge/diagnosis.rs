@@ -40,9 +40,9 @@ const KNOWN_LINES: [(&str, &str, &str); 3] = [
     (
         "mountpoint for cpu not found",
         "the cgroup controller cpu is not mounted",
-        "move this node's pods: `kubectl drain NODE --ignore-daemonsets --delete-emptydir-data --timeout=2m` (without a kubelet they do not \
-         end: go on after the timeout). Then reboot the node, masters one at a time: systemd mounts it at boot. Then `kubectl uncordon NODE`, \
-         as no pods come to a drained node.",
+        "move this node's pods: `kubectl drain NODE --ignore-daemonsets --delete-emptydir-data --timeout=2m` (with the kubelet down \
+         they cannot end, so it times out: go on then). Then reboot the node, never two masters at once: systemd mounts the controller at boot. \
+         Then `kubectl uncordon NODE`, as no pods are scheduled on a drained node.",
     ),
     (
         "running with swap on is not supported",
@@ -91,8 +91,9 @@ pub(crate) async fn diagnose(
         why.fact = format!("no space is left on {}", full.join(", "));
         why.remedy = Some(
             format!(
-                "`df -h {first}` and `df -i {first}` show whether space or inodes are used up. What uses them: `du -xhd1 {first}`, of inodes \
-                 `du -xd1 --inodes {first}`. Delete only what somebody put there by hand; else enlarge that file system."
+                "`df -h {first}` and `df -i {first}` show whether space or inodes are used up, `du -xhd2 {first}` what uses the space, `du -xd2 \
+                 --inodes {first}` the inodes. Delete logs, and files that you know were put there by hand, but nothing that the services keep \
+                 there; else enlarge that file system."
             )
                 .into(),
         );
@@ -128,7 +129,7 @@ pub(crate) fn hang_cause(unit: &str, stat: &str) -> Option<CrashCause> {
     let (_, fields) = stat.rsplit_once(')')?;
     let (fact, remedy) = match fields.trim_start().chars().next()? {
         'T' => (
-            format!("the process of {unit} is paused by a signal (SIGSTOP, state T)"),
+            format!("the process of {unit} was paused by a signal (SIGSTOP, state T)"),
             format!("`systemctl kill --kill-who=main -s CONT {unit}` resumes it."),
         ),
         't' => (
@@ -189,7 +190,19 @@ fn full_places(desired: &Desired, root: &Tree) -> Vec<String> {
             seen.insert(space.filesystem_id()) && is_full
         })
     };
-    volumes.chain(WRITTEN_PATHS).filter(is_full).map(str::to_owned).collect()
+    volumes.chain(WRITTEN_PATHS).filter(is_full).map(|path| mount_point(root, path)).collect()
+}
+
+/// Where the file system of this path is mounted: what fills it may lie beside the path.
+fn mount_point(root: &Tree, path: &str) -> String {
+    let device = |place: &Path| {
+        let place = root.base().join(place.strip_prefix("/").unwrap_or(place));
+        statvfs(&place).ok().map(|space| space.filesystem_id())
+    };
+    let path = Path::new(path);
+    let id = device(path);
+    let top = path.ancestors().take_while(|place| device(place) == id).last();
+    top.unwrap_or(path).display().to_string()
 }
 
 /// What a unit said last, for the end of a cause: the newest lines, as many as are short enough. What it says at each try stands
@@ -249,7 +262,10 @@ mod tests {
     fn a_process_that_hangs_has_its_cause_where_the_kernel_knows_it() {
         let cause = |stat: &str| hang_cause("kubelet.service", stat).map(|why| why.with("kubelet.service hangs"));
         let stopped = hang_cause("kubelet.service", "7 (kube) let) T 1 7 7 0 -1").unwrap();
-        assert_eq!(stopped.with("it hangs"), "the process of kubelet.service is paused by a signal (SIGSTOP, state T); it hangs");
+        assert_eq!(
+            stopped.with("it hangs"),
+            "the process of kubelet.service was paused by a signal (SIGSTOP, state T); it hangs"
+        );
         assert_eq!(stopped.remedy.unwrap().as_str(), "`systemctl kill --kill-who=main -s CONT kubelet.service` resumes it.");
         assert_eq!(
             cause("7 (kubelet) D 1 7 7").as_deref(),
@@ -331,9 +347,12 @@ mod tests {
     }
 
     #[test]
-    fn a_file_system_with_room_is_not_called_full_and_one_that_is_not_there_is_nothing() {
+    fn a_file_system_with_room_is_not_called_full_and_what_is_looked_through_is_the_whole_of_it() {
         let dir = tempfile::tempdir().unwrap();
         let root = Tree::open(dir.path()).unwrap();
+        std::fs::create_dir_all(dir.path().join("var/lib/kubelet")).unwrap();
+        assert_eq!(mount_point(&root, "/var/lib/kubelet"), "/");
+        assert_eq!(mount_point(&Tree::open(Path::new("/")).unwrap(), "/proc/sys"), "/proc");
         assert!(full_places(&Desired::default(), &root).is_empty());
     }
 }

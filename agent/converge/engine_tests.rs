@@ -1323,13 +1323,13 @@ async fn a_program_that_is_not_there_is_reported_at_once() {
         program: "/usr/bin/x".into(),
         ..state("x.service", "activating")
     };
-    let cause = "/usr/bin/x does not exist, so that x.service cannot start (status 203/EXEC)";
+    let cause = "/usr/bin/x does not exist, so x.service cannot start (status 203/EXEC)";
     let machine = Machine::new(manual());
     let desired = Desired { units: vec![unit("x.service", &[], &[])], ..Desired::default() };
     let fake = Fake::new(&machine.clock, &[("x.service", "inactive")]).act("x.service", &[Act(0, "done", lacking.clone())]);
     let failure = machine.converge(&desired, &fake).await.unwrap_err();
     assert_eq!((failure.code, failure.cause.as_str()), (Code::UnitProgramMissing, cause));
-    assert!(failure.remedy.contains("reinstall /usr/bin/x"), "{}", failure.remedy);
+    assert!(failure.remedy.contains("install /usr/bin/x on this node again"), "{}", failure.remedy);
     for (mode, what, remedy) in
         [(0o644, "is not executable", "chmod 755 /usr/bin/x"), (0o755, "the kernel cannot run it", "file /usr/bin/x")]
     {

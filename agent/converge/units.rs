@@ -325,7 +325,7 @@ fn startable(state: &UnitState) -> Result<(), Failure> {
         "not-found" => Err(missing(name)),
         "masked" => Err(Failure::new(Code::UnitMasked, StepId::Unit(name.clone()), format!("{name} is masked"))
             .unstartable(name)
-            .remedy(format!("somebody masked it, so that it cannot start. Unless it is to stay down for work on this node, `systemctl unmask {name}`"))),
+            .remedy(format!("somebody has masked it, so it cannot start. Unless it is meant to stay down for work on this node, `systemctl unmask {name}`"))),
         "bad-setting" | "error" => Err(Failure::new(
             Code::UnitFailed,
             StepId::Unit(name.clone()),
@@ -371,8 +371,8 @@ fn program_missing(root: &Tree, state: &UnitState) -> Failure {
                 format!("{program} is not in {}", PLACES.join(", "))
             },
             format!(
-                "reinstall {program} on this node, by its package or from the image, in the release that last ran (`journalctl -u {name} | grep -i \
-                 version`), and in the image for later servers"
+                "install {program} on this node again, in the version that last ran (`journalctl -u {name} | grep -i version` shows it): from its \
+                 package, or as a copy of the file of another server of the same image. If the image lacks it, add it there too"
             ),
         ),
         Some(path) if is_program(root, path) => (
@@ -381,7 +381,7 @@ fn program_missing(root: &Tree, state: &UnitState) -> Failure {
         ),
         Some(path) => (format!("{path} is not executable"), format!("`chmod 755 {path}`, and correct the image")),
     };
-    let cause = format!("{fact}, so that {name} cannot start (status 203/EXEC)");
+    let cause = format!("{fact}, so {name} cannot start (status 203/EXEC)");
     Failure { code: Code::UnitProgramMissing, ..failed(name, cause) }.unstartable(name).remedy(remedy)
 }
 

@@ -598,7 +598,7 @@ mod tests {
     use crate::signal::{Destination, QueuedSignal, Sender, SignalSubject};
 
     /// A state directory as a daemon leaves it, reopened for every order as after a crash.
-    struct Place {
+    struct StateDirectory {
         dir: tempfile::TempDir,
         report: Report,
         now: std::cell::Cell<u64>,
@@ -620,7 +620,7 @@ mod tests {
         programs: Programs,
     }
 
-    impl Place {
+    impl StateDirectory {
         fn new() -> Self {
             let (dir, report) = (tempfile::tempdir().unwrap(), Report::kept());
             let (extent, repairs) = (Some(AppliedExtent::Whole).into(), std::cell::RefCell::default());
@@ -738,7 +738,7 @@ mod tests {
 
     #[test]
     fn a_rerun_clears_what_the_earlier_run_left_and_is_done_once() {
-        let place = Place::new();
+        let place = StateDirectory::new();
         place.ended("a1");
         place.order("1.json", &json!({"schema": 1, "order": "rerun", "deployment": "setup"}));
         assert_eq!(place.serve(Some(true)), ["a1"]);
@@ -759,7 +759,7 @@ mod tests {
 
     #[test]
     fn what_is_forgotten_is_gone_and_a_second_look_at_the_order_finds_it_done() {
-        let place = Place::new();
+        let place = StateDirectory::new();
         place.ended("a1");
         for _ in 0..2 {
             place.order("1.json", &json!({"schema": 1, "order": "forget", "deployment": "a", "resolved": "a1"}));
@@ -773,7 +773,7 @@ mod tests {
 
     #[test]
     fn what_must_not_be_is_refused_with_its_reason() {
-        let place = Place::new();
+        let place = StateDirectory::new();
         place.ended("a1");
         place.ended("b2");
         place.open().journal.start("b2", json!({})).unwrap();
@@ -799,7 +799,7 @@ mod tests {
 
     #[test]
     fn what_runs_is_refused_with_the_way_to_end_it() {
-        let place = Place::new();
+        let place = StateDirectory::new();
         for (group, way) in [("script", "or stop it: heat-node-agent stop script"), ("kubernetes-node", "or update the stack: ")]
         {
             let entry = json!({"id": group, "name": "r", "group": group, "config": "x"});
@@ -817,7 +817,7 @@ mod tests {
 
     #[test]
     fn only_a_script_that_runs_is_stopped_and_the_order_is_carried_out_once() {
-        let place = Place::new();
+        let place = StateDirectory::new();
         for id in ["run", "end"] {
             place.ended(id);
         }
@@ -858,7 +858,7 @@ mod tests {
 
     #[test]
     fn a_job_that_is_locked_is_left_alone_whatever_the_record_says() {
-        let place = Place::new();
+        let place = StateDirectory::new();
         place.ended("a1");
         let opened = place.open();
         let lock = Path::new("work").join(opened.journal.get("a1").unwrap().job()).join("lock");
@@ -870,7 +870,7 @@ mod tests {
 
     #[test]
     fn what_is_no_order_is_quarantined_and_logged_and_leftovers_are_bounded() {
-        let place = Place::new();
+        let place = StateDirectory::new();
         place.ended("a1");
         for (name, order) in [
             ("1.json", json!({"schema": 1, "order": "reboot", "deployment": "a1"})),
@@ -900,7 +900,7 @@ mod tests {
 
     #[test]
     fn an_order_to_forget_whose_answer_cannot_be_written_is_not_carried_out_twice() {
-        let place = Place::new();
+        let place = StateDirectory::new();
         place.ended("a1");
         place.order("1.json", &json!({"schema": 1, "order": "forget", "deployment": "a1"}));
         let (opened, answer) = (place.open(), Path::new(DIRECTORY).join("1.answer"));
@@ -920,7 +920,7 @@ mod tests {
     #[test]
     fn a_step_of_a_ca_rotation_is_ordered_once_wherever_the_order_is_cut_off() {
         use certificates::{CertificateRecord, RotationProgress};
-        let place = Place::new();
+        let place = StateDirectory::new();
         let order = json!({"schema": 1, "order": "rotate", "deployment": ""});
         let done = |step| {
             let rotation = Some(RotationProgress { step, generation: 1, since: Timestamp(0) });
@@ -970,7 +970,7 @@ mod tests {
 
     #[test]
     fn a_rollback_is_begun_once_the_node_is_at_rest_and_its_order_survives_the_daemon() {
-        let place = Place::new();
+        let place = StateDirectory::new();
         let order =
             |name: &str, number: &str| place.order(name, &json!({"schema": 1, "order": "rollback", "deployment": number}));
         let wanted = || std::mem::take(&mut place.rollbacks.borrow_mut().wanted);
@@ -1053,7 +1053,7 @@ mod tests {
 
     #[test]
     fn a_repair_is_asked_for_once_the_node_is_at_rest_and_its_order_is_answered_by_what_became_of_it() {
-        let place = Place::new();
+        let place = StateDirectory::new();
         let order = |name| place.order(name, &json!({"schema": 1, "order": "repair", "deployment": ""}));
         let take_wanted = || std::mem::take(&mut place.repairs.borrow_mut().wanted);
         order("1.json");
@@ -1091,7 +1091,7 @@ mod tests {
 
     #[test]
     fn a_name_from_outside_does_not_command_the_operators_terminal() {
-        let place = Place::new();
+        let place = StateDirectory::new();
         let entry = json!({"id": "a1", "name": "x\u{1b}[2Jy", "group": "script", "config": "x"});
         place.open().journal.register(&Deployment::parse(&entry).unwrap().unwrap()).unwrap();
         for (name, order) in [("1.json", "rerun"), ("2.json", "forget")] {

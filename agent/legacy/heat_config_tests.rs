@@ -50,7 +50,7 @@ fn inputs_are_texts_where_they_are_to_be_and_a_component_is_the_part_of_its_acti
 }
 
 /// A directory with the tool in it; what it tells goes to the file `heard`, and Heat's answer is the status in `answer`.
-struct Place {
+struct ToolDirectory {
     dir: tempfile::TempDir,
     /// How many changes the disk takes.
     space: u32,
@@ -59,7 +59,7 @@ struct Place {
     clock: Clock,
 }
 
-impl Place {
+impl ToolDirectory {
     fn new() -> Self {
         let place = Self {
             dir: tempfile::tempdir().unwrap(),
@@ -127,7 +127,7 @@ impl Place {
 /// Attack: Heat was away for as long as heat-config-notify tries, and no later run sent the result.
 #[test]
 fn a_result_that_heat_does_not_take_for_now_is_sent_by_the_next_run() {
-    let place = Place::new();
+    let place = ToolDirectory::new();
     place.answer(LATER);
     for _ in 0..2 {
         let error = place.run(3).unwrap_err();
@@ -146,7 +146,7 @@ fn a_result_that_heat_does_not_take_for_now_is_sent_by_the_next_run() {
 #[test]
 fn what_heat_refuses_and_what_another_notifier_does_with_a_result_is_its_last_word() {
     for (is_own, answer) in [(true, 1), (false, 1), (false, LATER)] {
-        let place = Place { is_own, ..Place::new() };
+        let place = ToolDirectory { is_own, ..ToolDirectory::new() };
         place.answer(answer);
         assert_eq!((place.run(3), place.run(3)), (Ok(()), Ok(())));
         assert_eq!((place.heard().len(), place.names().len()), (1, 2), "{is_own} {answer}");
@@ -156,12 +156,12 @@ fn what_heat_refuses_and_what_another_notifier_does_with_a_result_is_its_last_wo
 /// Attack: 55-heat-config was killed while a script ran, and Heat never heard of it.
 #[test]
 fn what_was_cut_off_is_told_as_interrupted_once_and_not_while_it_runs() {
-    let place = Place::new();
+    let place = ToolDirectory::new();
     let path = place.at("deployed/a.json");
     let running = Unsent::begin(&place.tool().machine.root, &path, b"{}").unwrap();
     assert!(running.is_some());
     assert_eq!((place.run(0).unwrap_err().kind(), place.heard().len()), (ErrorKind::Transient, 0), "another process runs it");
-    let by_hand = Place { polled: Polled::Unsaid, ..Place::new() };
+    let by_hand = ToolDirectory { polled: Polled::Unsaid, ..ToolDirectory::new() };
     let running_by_hand = Unsent::begin(&by_hand.tool().machine.root, &by_hand.at("deployed/a.json"), b"{}").unwrap();
     assert_eq!((by_hand.run(0), by_hand.heard().len()), (Ok(()), 0), "no later run could do more");
     drop(running_by_hand);
@@ -183,7 +183,7 @@ fn what_was_cut_off_is_told_as_interrupted_once_and_not_while_it_runs() {
 /// A mark without a record is of a deployment that was not begun: it runs, whatever an earlier run of it left.
 #[test]
 fn what_was_not_begun_runs() {
-    let place = Place::new();
+    let place = ToolDirectory::new();
     place.put("deployed/a.unsent", "{}");
     place.put("deployed/a.notify.json", "{\"deploy_status_code\": 9}");
     assert_eq!(place.run(5), Ok(()));
@@ -197,7 +197,7 @@ fn on_a_full_disk_heat_hears_what_ran_and_the_caller_what_did_not() {
     // Up to the record, to its sync, to the result's file, and beyond it.
     for space in 0..12 {
         for answer in [0, LATER] {
-            let place = Place { space, ..Place::new() };
+            let place = ToolDirectory { space, ..ToolDirectory::new() };
             place.answer(answer);
             let first = place.run(3);
             if place.names().contains(&"a.json".to_owned()) {
@@ -208,7 +208,7 @@ fn on_a_full_disk_heat_hears_what_ran_and_the_caller_what_did_not() {
                 assert_eq!(place.heard().len(), 0, "{space}");
             }
             place.answer(0);
-            let later = Place { space: u32::MAX, ..place };
+            let later = ToolDirectory { space: u32::MAX, ..place };
             assert_eq!(later.run(3), Ok(()), "{space}");
             assert!(later.heard().iter().all(|line| line.contains("\"deploy_status_code\": 3")), "{space}: {:?}", later.heard());
             assert!(!later.names().contains(&"a.unsent".to_owned()), "{space}");
@@ -221,7 +221,7 @@ fn on_a_full_disk_heat_hears_what_ran_and_the_caller_what_did_not() {
 #[test]
 fn what_was_not_told_at_once_is_told_only_where_heat_has_listed_it_since() {
     let now = Polled::seconds(Clock::system().now());
-    let mut place = Place::new();
+    let mut place = ToolDirectory::new();
     place.answer(LATER);
     assert!(place.run(3).is_err());
     place.answer(0);
@@ -241,7 +241,7 @@ fn what_was_not_told_at_once_is_told_only_where_heat_has_listed_it_since() {
 fn the_first_try_asks_nobody() {
     for polled in [Polled::Unsaid, Polled::Earlier, Polled::At(0)] {
         for (answer, is_left) in [(0, false), (LATER, polled != Polled::Unsaid)] {
-            let place = Place { polled, ..Place::new() };
+            let place = ToolDirectory { polled, ..ToolDirectory::new() };
             place.answer(answer);
             assert_eq!((place.run(3).is_err(), place.heard().len()), (is_left, 1), "{polled:?} {answer}");
         }
@@ -251,7 +251,7 @@ fn the_first_try_asks_nobody() {
 /// Attack: one deployment's own place was gone, and no other result was ever told.
 #[test]
 fn what_cannot_be_told_keeps_no_other_waiting() {
-    let place = Place::new();
+    let place = ToolDirectory::new();
     let list: Vec<_> = ["a", "b", "c"].map(|id| json!({"id": id, "group": "cat", "inputs": [], "deploy_status_code": 0})).into();
     place.answer(LATER);
     assert!(place.tool().work(&list).is_err() && place.heard().len() == 3);
@@ -267,7 +267,7 @@ fn what_cannot_be_told_keeps_no_other_waiting() {
 /// Attack: a script of half an hour ran first, and Heat had moved on when the kept result was sent behind it.
 #[test]
 fn what_is_left_is_told_before_anything_runs_and_not_by_a_list_that_is_old() {
-    let mut place = Place::new();
+    let mut place = ToolDirectory::new();
     let one = |id: &str| json!({"id": id, "group": "cat", "inputs": [], "deploy_status_code": 0});
     place.answer(LATER);
     assert!(place.tool().work(&[one("b")]).is_err());
@@ -288,7 +288,7 @@ fn what_is_left_is_told_before_anything_runs_and_not_by_a_list_that_is_old() {
 /// A clock that was set back must not keep a result for years.
 #[test]
 fn a_result_of_the_future_is_one_of_now() {
-    let mut place = Place::new();
+    let mut place = ToolDirectory::new();
     place.answer(LATER);
     assert!(place.run(3).is_err());
     place.answer(0);
@@ -302,7 +302,7 @@ fn a_result_of_the_future_is_one_of_now() {
 
 #[test]
 fn what_was_deployed_elsewhere_is_moved_however_large_it_is() {
-    let place = Place::new();
+    let place = ToolDirectory::new();
     let (old, deployed) = (place.at("old"), place.at("var/lib/deployed"));
     place.put("old/a.json", "{}");
     place.put("old/a.notify.json", &"x".repeat(17 << 20));

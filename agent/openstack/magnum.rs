@@ -119,9 +119,9 @@ impl<'a> Magnum<'a> {
         };
         let remedy = match error.connect_failure() {
             Some(ConnectFailure::Name(host)) => Remedy::stack_update_or(format!(
-                "if `openstack catalog list` shows another name, correct {} in the template and update the stack. If it shows this one, \
-                 correct this node's name servers in its Neutron subnet and renew its DHCP lease (a reboot does), until `getent hosts {host}` \
-                 prints an address",
+                "if `openstack catalog list` shows another name, correct {} in the template and update the stack. If it shows this one and \
+                 the name servers in /etc/resolv.conf are not your cloud's, correct them in this node's Neutron subnet and renew its DHCP \
+                 lease (a reboot does that). If they are, have the name added there. `getent hosts {host}` prints an address once it is known",
                 parameter(host)
             )),
             Some(ConnectFailure::Refused { peer, .. }) => Remedy::stack_update_or(format!(
@@ -131,9 +131,10 @@ impl<'a> Magnum<'a> {
             // What answers may be anybody: only a CA that the operator knows is trusted.
             Some(ConnectFailure::UnknownCa(peer)) => Remedy::new(
                 format!(
-                    "if `openstack catalog list` lacks {peer}, correct {}. Else the last \"i:\" of `openssl s_client -connect {peer} \
-                     </dev/null` names a CA. Unknown: change nothing until you know whose it is. Your cloud's: set OPENSTACK_CA to the \
-                     certificate that it publishes. Then update the stack. Signed by OPENSTACK_CA: add it to the server's chain",
+                    "if `openstack catalog list` lacks {peer}, correct {} and update the stack. Otherwise the last \"i:\" of `openssl \
+                     s_client -connect {peer} </dev/null` names the CA. If your cloud's operators do not know it, change nothing. If it is \
+                     their root CA, set OPENSTACK_CA to its certificate and update the stack. If it is an intermediate CA below \
+                     OPENSTACK_CA, have its certificate added to the server's chain",
                     parameter(peer)
                 ),
                 AfterRemedy::LastWayResumes,
@@ -203,7 +204,8 @@ impl<'a> Magnum<'a> {
     /// What to do about a user who may not have the certificates. Magnum's default policy lets the cluster's own trustee have them without a
     /// role, and names that user CLUSTER_PROJECT (its trust_manager.py).
     fn of_refused_user(&self) -> Remedy {
-        let policy = "add \"or rule:cluster_user\" to certificate:get and certificate:create in Magnum's policy.yaml";
+        let policy =
+            "have \"or rule:cluster_user\" added to certificate:get and certificate:create in policy.yaml on Magnum's API hosts";
         match &self.user {
             None => Remedy::stack_update_or(format!(
                 "{policy}; if that is so already, set USER_TOKEN to a token of this cluster's trustee and update the stack"
@@ -213,9 +215,10 @@ impl<'a> Magnum<'a> {
             )),
             Some(user) => Remedy::new(
                 format!(
-                    "as admin, `openstack user show {}`: the name begins with a cluster's id. If that is not CLUSTER_UUID, set \
-                     CLUSTER_UUID, TRUSTEE_* and TRUST_ID as in Magnum's database (table cluster) and update the stack. If it is, {policy}",
-                    user.user_id
+                    "as admin, `openstack user show {}`: the name begins with the id of the user's cluster. If that is not {}, the template \
+                     mixes two clusters: set CLUSTER_UUID, TRUSTEE_* and TRUST_ID in it to those of one row of table cluster in Magnum's \
+                     database, and update the stack. If it is, {policy}",
+                    user.user_id, self.access.cluster
                 ),
                 AfterRemedy::LastWayResumes,
             ),

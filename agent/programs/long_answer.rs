@@ -79,7 +79,7 @@ impl<'m> AnswerReader<'m> {
 
 /// Where in the object the reader is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum ReaderState {
     Start,
     /// The first name, or the end.
     First,
@@ -96,7 +96,7 @@ enum Place {
 #[derive(Debug)]
 struct Members<'m> {
     mask: &'m Mask,
-    place: Place,
+    place: ReaderState,
     /// Within quotes, and behind a backslash there.
     in_text: bool,
     escaped: bool,
@@ -115,7 +115,7 @@ struct Members<'m> {
 impl<'m> Members<'m> {
     fn of(bytes: &[u8], mask: &'m Mask) -> Self {
         let value = OpenValue::default();
-        let (place, limit) = (Place::Start, KEPT / 2);
+        let (place, limit) = (ReaderState::Start, KEPT / 2);
         let (name, done) = (Vec::new(), Vec::new());
         let mut members =
             Self { mask, place, in_text: false, escaped: false, depth: 0, name, value, done, size: 0, limit, is_over: false };
@@ -129,54 +129,54 @@ impl<'m> Members<'m> {
         }
     }
 
-    fn next(&mut self, byte: u8) -> Place {
+    fn next(&mut self, byte: u8) -> ReaderState {
         let is_blank = matches!(byte, b' ' | b'\t' | b'\n' | b'\r');
         match (self.place, byte) {
-            (Place::Name, _) => self.next_of_name(byte),
-            (Place::Value, _) => self.next_of_value(byte, is_blank),
+            (ReaderState::Name, _) => self.next_of_name(byte),
+            (ReaderState::Value, _) => self.next_of_value(byte, is_blank),
             (place, _) if is_blank => place,
             // A byte order mark may be ignored (RFC 8259, section 8.1).
-            (Place::Start, 0xef | 0xbb | 0xbf) => Place::Start,
-            (Place::Start, b'{') => Place::First,
-            (Place::First | Place::BeforeName, b'"') => {
+            (ReaderState::Start, 0xef | 0xbb | 0xbf) => ReaderState::Start,
+            (ReaderState::Start, b'{') => ReaderState::First,
+            (ReaderState::First | ReaderState::BeforeName, b'"') => {
                 self.name.clear();
-                Place::Name
+                ReaderState::Name
             }
-            (Place::First, b'}') => Place::End,
-            (Place::Colon, b':') => Place::Value,
-            _ => Place::Broken,
+            (ReaderState::First, b'}') => ReaderState::End,
+            (ReaderState::Colon, b':') => ReaderState::Value,
+            _ => ReaderState::Broken,
         }
     }
 
-    fn next_of_name(&mut self, byte: u8) -> Place {
+    fn next_of_name(&mut self, byte: u8) -> ReaderState {
         if byte == b'"' && !self.escaped {
-            return Place::Colon;
+            return ReaderState::Colon;
         }
         self.escaped = byte == b'\\' && !self.escaped;
         self.name.push(byte);
-        if self.name.len() > NAME { Place::Broken } else { Place::Name }
+        if self.name.len() > NAME { ReaderState::Broken } else { ReaderState::Name }
     }
 
-    fn next_of_value(&mut self, byte: u8, is_blank: bool) -> Place {
+    fn next_of_value(&mut self, byte: u8, is_blank: bool) -> ReaderState {
         if self.in_text {
             self.in_text = byte != b'"' || self.escaped;
             self.escaped = byte == b'\\' && !self.escaped;
         } else {
             match byte {
                 b',' | b'}' if self.depth == 0 => {
-                    let next = if byte == b',' { Place::BeforeName } else { Place::End };
-                    return if self.end_member() { next } else { Place::Broken };
+                    let next = if byte == b',' { ReaderState::BeforeName } else { ReaderState::End };
+                    return if self.end_member() { next } else { ReaderState::Broken };
                 }
-                _ if is_blank && self.value.is_empty() => return Place::Value,
+                _ if is_blank && self.value.is_empty() => return ReaderState::Value,
                 _ if is_blank => {}
                 b'"' => self.in_text = true,
                 b'[' | b'{' => self.depth += 1,
-                b']' | b'}' if self.depth == 0 => return Place::Broken,
+                b']' | b'}' if self.depth == 0 => return ReaderState::Broken,
                 b']' | b'}' => self.depth -= 1,
                 _ => {}
             }
         }
-        if self.value.push(byte, self.limit, self.mask) { Place::Value } else { Place::Broken }
+        if self.value.push(byte, self.limit, self.mask) { ReaderState::Value } else { ReaderState::Broken }
     }
 
     /// `false`: name or value is no JSON.
@@ -222,7 +222,7 @@ impl<'m> Members<'m> {
             text.push_str(&format!("{comma}{}:{}", Value::String(name), value.text()));
         }
         text.push('}');
-        (self.place == Place::End).then_some(text)
+        (self.place == ReaderState::End).then_some(text)
     }
 }
 

@@ -51,7 +51,7 @@ impl FollowUp<'_> {
             }
             (_, Self::Continues(within)) => format!("The agent then continues by itself within {} s", within.as_secs()),
             (_, Self::TriesAgain) => "The agent then tries again by itself".to_owned(),
-            (_, Self::IsMeasured(within)) => format!("The agent notices by itself within {} s", within.as_secs()),
+            (_, Self::IsMeasured(within)) => format!("The agent will notice within {} s", within.as_secs()),
         };
         Remedy::said(format!("{}. {ending}", text.trim_end_matches('.')))
     }
@@ -148,11 +148,7 @@ mod tests {
                 "see why it ended by itself".into(),
                 "see why it ended by itself. The agent then continues by itself within 30 s",
             ),
-            (
-                FollowUp::IsMeasured(Duration::from_mins(1)),
-                "start it".into(),
-                "start it. The agent notices by itself within 60 s",
-            ),
+            (FollowUp::IsMeasured(Duration::from_mins(1)), "start it".into(), "start it. The agent will notice within 60 s"),
         ] {
             let told = follow_up.of(&remedy);
             assert_eq!(told.as_str(), expected);

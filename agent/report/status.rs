@@ -21,7 +21,7 @@ use crate::clock::Timestamp;
 pub const SCHEMA_VERSION: u32 = 1;
 
 /// What to do about a node that differs from its parameters.
-pub const DRIFT_REMEDY: &str = "`heat-node-agent plan` shows what is to be written and restarted to undo this, `heat-node-agent repair` does it. If the node is to stay as it is now, change the template accordingly and update the stack";
+pub const DRIFT_REMEDY: &str = "`heat-node-agent plan` shows what differs, line by line, and what would be restarted; `heat-node-agent repair` puts it back. If somebody changed the node on purpose, change the template to match and update the stack instead";
 
 /// What is waited for while a node is [`NodeStatus::unchecked`].
 pub const FIRST_CHECK: &str = "the first check of the node since the agent started";
@@ -259,8 +259,10 @@ pub fn left_over_remedy(file: &str, resource: Option<&str>) -> String {
         }
     };
     format!(
-        "{asked}: if physical_resource_id is this server's id, the file is right: `echo >>{file}` confirms it. If not, set in it \
-         what `openstack stack resource show --with-attr os_collect_config STACK RESOURCE` prints for this server's own resource. The agent then continues within 30 s. If this server is in no stack, disable heat-node-agent.service"
+        "if this server is in no stack, `systemctl disable --now heat-node-agent.service`. Otherwise {asked}: if physical_resource_id is this \
+         server's id (shown as instance), the file is right: add an empty line to confirm it, `echo >>{file}`. If it is another server's, replace the \
+         settings in the file by those that `openstack stack resource show --with-attr os_collect_config STACK RESOURCE` prints, with \
+         STACK and RESOURCE of this server. The agent then continues within 30 s"
     )
 }
 
@@ -285,7 +287,7 @@ pub fn script_remedy(id: &str, code: Option<&str>) -> String {
         "supply what it waited for (if it only needs longer, raise [deploy] time_limit, seconds for all deployments, in \
          /etc/heat-node-agent/agent.toml and `systemctl restart heat-node-agent`) and"
     } else {
-        "supply what it lacks and"
+        "supply what is missing and"
     };
     format!(
         "`heat-node-agent logs {id}` shows its output. Correct the script and update the stack. Or {supply} run \
@@ -385,7 +387,7 @@ impl DeploymentStatus {
         let said = self.said_last.iter().map(|words| format!("; last output: {words}")).collect::<String>();
         let (logs, stop) = (format!("heat-node-agent logs {}", argument(&self.id)), self.stop_command()?);
         Some(format!(
-            "has been running for {}{limit}{said}; `{logs}` shows its output, `{stop}` ends it now as failed",
+            "has been running for {}{limit}{said}; `{logs}` shows its output, `{stop}` ends it now and reports it as failed",
             duration(now.since(since))
         ))
     }
@@ -546,7 +548,7 @@ impl NodeStatus {
             Some(number) => format!(", generation {number} is in place"),
             // Of a rollback that failed too its own row says so.
             None if self.state == NodeState::Rejected && self.rollback.is_none() => {
-                ", and no other is complete on this node".to_owned()
+                ", and no earlier one is complete on this node".to_owned()
             }
             None => String::new(),
         };

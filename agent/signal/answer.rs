@@ -64,9 +64,9 @@ impl SignalResponse {
     pub(super) fn with_service_remedy(mut self, origin: &str, service: &str) -> Self {
         if self.code.is_some_and(|code| code >= 500) {
             self.remedy = Some(Remedy::said(format!(
-                "if `curl -sS -m 5 {origin}/` does not print Heat's versions, start {service}, or the load balancer in front of it, on Heat's \
-                 hosts. If it does, `openstack orchestration service list` shows whether heat-engine is down: start it; if it is up, the log \
-                 of {service} names the fault. {RESEND}"
+                "if `curl -sS -m 5 {origin}/` cannot connect, start what listens there: {service}, or the load balancer in front of it. If it \
+                 prints an error, start {service} behind the load balancer. If it prints a list of versions, `openstack orchestration service \
+                 list` shows whether heat-engine is down: start it; if it is up, the log of {service} names the fault. {RESEND}"
             )));
         }
         self

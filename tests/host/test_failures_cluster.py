@@ -50,7 +50,7 @@ def certificates(node: Node, stage, magnum, tmp_path):
     def name_server():
         node.host.exec("systemd-run", "-q", "--unit=names", "python3", "-c", NAME_SERVER)
         node.host.wait_for("getent ahostsv4 keystone.invalid -s dns || { echo nameserver 127.0.0.2 >/etc/resolv.conf; false; }")
-    failure.way("correct this node's name servers", "give the node a name server that knows the name", name_server, runs=("getent ",),
+    failure.way("correct them in this node's Neutron subnet", "give the node a name server that knows the name", name_server, runs=("getent ",),
                 until=("WAITING for certificates", "connection refused by keystone.invalid:5000"))
     magnum.answer(401, path="^/identity", body=UNAUTHORIZED)
     failure.mended("update the stack with the right AUTH_URL", lambda: node.update(**right), until=("FAILED", "401"), runs=("openstack ",))
@@ -70,7 +70,7 @@ def certificates(node: Node, stage, magnum, tmp_path):
         magnum.answer(401, path="^/identity", body=UNAUTHORIZED)
         magnum.revoke()
         node.update()
-    failure.way("If the user is just disabled, enable it", "enable the user", lambda: then(403), refused, runs=("openstack user", "heat-node-agent rerun"),
+    failure.way("If the user is disabled, `openstack user set --enable", "enable the user", lambda: then(403), refused, runs=("openstack user", "heat-node-agent rerun"),
                 until=("FAILED", "403"))
 
     def credentials():
@@ -84,7 +84,7 @@ def certificates(node: Node, stage, magnum, tmp_path):
     def updated():
         then(500)
         node.update()
-    failure.way("set CLUSTER_UUID, TRUSTEE_* and TRUST_ID as in Magnum's database (table cluster) and update the stack",
+    failure.way("set CLUSTER_UUID, TRUSTEE_* and TRUST_ID in it to those of one row",
                 "update the stack with the cluster's own trustee", updated, lambda: then(403), until=("WAITING for certificates", "500"))
     failure.mended("correct Magnum's policy", lambda: then(500), until=("WAITING for certificates", "500"))
 

@@ -43,13 +43,13 @@ CHANGES = [
     # Whether a unit that dies again and again is up in this moment.
     (r"\bended( with status \d+)? (again and again|and systemd|and is about)", r"ended \2"),
     # How often it has died by now.
-    (r"\betcd\.service (ended and systemd restarts it|is crash-looping: \d+ times it ended with status \d+)(?= \(last lines)", "etcd.service <ends>"),
+    (r"\betcd\.service (exited and systemd restarts it|is crash-looping: \d+ times it exited with status \d+)(?= \(last lines)", "etcd.service <ends>"),
     # In which moment of its restarts the deadline finds it, and what it said last by then.
     (r"still (activating \((start-pre|start|auto-restart[^)]*)\)|inactive \(dead: exit-code, status 1\)) at the deadline",
      "still activating (<moment>) at the deadline"),
     (r"\(last lines of etcd\.service: [^()]*\)", "(last lines of etcd.service: <lines>)"),
     # In the same moment, or in another one.
-    (r"(rollback to generation (?:\d+|<n>) failed too)(?:, for the same cause|: .*?)(?=; remedy)", r"\1<, why>"),
+    (r"(rollback to generation (?:\d+|<n>) failed too)(?:, for the same reason|: .*?)(?=; remedy)", r"\1<, why>"),
     # Which of several requests comes first.
     (r"\bof the CA [a-z-]+ from", "of the CA <ca> from"),
     (r"\bcertificate [a-z/-]+, as it was signed", "certificate <name>, as it was signed"),
@@ -61,7 +61,7 @@ CHANGES = [
     (r"\bnext try (now|in <t>)", "next try in <t>"),
     (r"next to expire is .*, in ", "next to expire is <name>, in "),
     (r"\bgeneration \d+", "generation <n>"),
-    (r"\b\d+ that left the stack", "<n> that left the stack"),
+    (r"\b\d+ no longer in the stack", "<n> no longer in the stack"),
     (r"\bnode-\d+\b", "node-<n>"),
     (r"\bUUID [0-9a-f-]{36}", "UUID <uuid>"),
     (r"\bdeployment-[0-9a-f]{32}", "deployment-<hash>"),

@@ -259,14 +259,14 @@ mod tests {
     const RUN: &str = "run/heat-config/heat-config-script";
 
     /// A machine, and the agent on it.
-    struct Place {
+    struct TestMachine {
         tree: Tree,
         agent: Agent,
         report: Report,
         _dir: tempfile::TempDir,
     }
 
-    impl Place {
+    impl TestMachine {
         async fn new() -> Self {
             let dir = tempfile::tempdir().unwrap();
             let (agent, report) = open_in(dir.path(), BOOT, &json!({"deployments": []})).await;
@@ -319,7 +319,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_superseded_deployments_left_is_bounded_with_all_the_rest_and_files_in_memory_count() {
-        let mut place = Place::new().await;
+        let mut place = TestMachine::new().await;
         let mut jobs = Vec::new();
         for number in 0..12 {
             let id = format!("d{number:02}");
@@ -346,7 +346,7 @@ mod tests {
     /// mostly spaces before its lines.
     #[tokio::test]
     async fn what_the_replaced_tools_find_is_bounded_with_all_the_rest_and_never_swollen() {
-        let mut place = Place::new().await;
+        let mut place = TestMachine::new().await;
         let deep = |depth: usize| (0..depth).fold(json!(vec![0; 1000]), |inner, _| json!([inner]));
         let entry = json!({"id": "deep", "inputs": (0..50).map(|_| deep(80)).collect::<Vec<_>>()});
         place.ended("deep", 0, 0);
@@ -377,7 +377,7 @@ mod tests {
 
     #[tokio::test]
     async fn results_of_superseded_deployments_go_last_and_their_status_stays() {
-        let mut place = Place::new().await;
+        let mut place = TestMachine::new().await;
         for number in 0..5 {
             let id = format!("d{number}");
             let directory = place.ended(&id, 0, 0);
@@ -393,7 +393,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_result_whose_signal_waits_for_heat_goes_last_and_the_signal_stays() {
-        let mut place = Place::new().await;
+        let mut place = TestMachine::new().await;
         let mut results = Vec::new();
         for number in 0..5 {
             let id = format!("d{number}");
@@ -415,7 +415,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_result_that_waits_for_heat_loses_its_log_and_nothing_that_is_sent() {
-        let mut place = Place::new().await;
+        let mut place = TestMachine::new().await;
         let jobs: Vec<String> = (0..12).map(|number| place.ended(&format!("d{number:02}"), 10 * MIB, 5 * MIB)).collect();
         place.agent.measure_disk();
         assert!(place.bytes("state/work") + place.bytes(RUN) <= JOBS_DISK as u64);
@@ -425,7 +425,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_writes_that_were_cut_off_left_is_removed_at_the_start_and_nothing_else() {
-        let mut place = Place::new().await;
+        let mut place = TestMachine::new().await;
         let gone = [
             "state/.node.json.hna-new",
             "state/deployments/.0a.json.hna-new",

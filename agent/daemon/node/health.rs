@@ -374,12 +374,12 @@ impl MonitoredComponent {
         let is_stopped = matches!(state.active_state.as_str(), "deactivating" | "inactive");
         let (kind, summary, cause, remedy) = if !is_stopped && self.is_looping(now) {
             let summary = format!("crash-looping ({} restarts)", state.n_restarts);
-            let died = self.last_end.as_deref().unwrap_or("ended");
-            let cause = format!("{unit} {died} again and again; systemd restarted it {} times", state.n_restarts);
+            let died = self.last_end.as_deref().unwrap_or("exited");
+            let cause = format!("{unit} {died} again and again; systemd has restarted it {} times", state.n_restarts);
             (ProblemKind::Looping, summary, cause, crash_remedy(unit))
         } else if state.load_state == "masked" && !state.may_run() {
             let remedy = format!(
-                "somebody masked it, so that it cannot start. Unless it is to stay down for work on this node, `systemctl unmask {unit}`, then `systemctl start {unit}`"
+                "somebody has masked it, so it cannot start. Unless it is meant to stay down for work on this node, `systemctl unmask {unit}`, then `systemctl start {unit}`"
             );
             (ProblemKind::Stopped, "masked".to_owned(), format!("{unit} is masked"), remedy.into())
         } else if state.is_active() {
@@ -387,7 +387,7 @@ impl MonitoredComponent {
                 return None;
             }
             let times = self.restarts.recent.iter().filter(|at| now.since(**at) < UNSTABLE.1).count();
-            let died = self.last_end.as_deref().unwrap_or("ended");
+            let died = self.last_end.as_deref().unwrap_or("exited");
             let cause = format!("{unit} runs, but {died} {times} times in the last hour");
             (ProblemKind::Unstable, format!("restarted {times} times in the last hour"), cause, crash_remedy(unit))
         } else if state.sub_state == "auto-restart" {
@@ -445,7 +445,7 @@ impl MonitoredComponent {
         let remedy = match (kind, &self.unit) {
             // What did not answer the gate answers nobody else.
             (ProblemKind::Hanging, Some(unit)) => format!(
-                "if the load in `uptime` is over twice what `nproc` prints, the node is overloaded: end what uses its processors. If not, the \
+                "if the first load figure of `uptime` is over twice what `nproc` prints, the node is overloaded: `top` shows by what, stop that. If not, the \
                  program is stuck: `systemctl kill --kill-who=main -s QUIT {unit}` ends it, `journalctl -u {unit} -n 100` then shows where (for a \
                  bug report), `systemctl restart {unit}` starts it again"
             ),
@@ -836,7 +836,7 @@ pub(super) fn crash_remedy(unit: &str) -> Remedy {
     Remedy::said(format!(
         "`journalctl -u {unit} -n 50` shows more than its last lines. If they complain of this node (a mount, a file, a port), mend that here; \
          if of a flag or a setting, correct its parameter in the template and update the stack. systemd restarts the unit, and the agent \
-         notices by itself"
+         will notice by itself"
     ))
 }
 
@@ -865,8 +865,8 @@ fn ended(state: &UnitState) -> String {
         return format!("cannot start, as {program} does not exist or cannot be run,");
     }
     match (state.is_active(), state.result.as_str(), state.exec_main_status) {
-        (false, "exit-code", status @ 1..) => format!("ended with status {status}"),
-        (false, "" | "success" | "exit-code", _) | (true, ..) => "ended".to_owned(),
+        (false, "exit-code", status @ 1..) => format!("exited with status {status}"),
+        (false, "" | "success" | "exit-code", _) | (true, ..) => "exited".to_owned(),
         (false, "signal" | "core-dump", signal) => format!("was killed by signal {signal}"),
         (false, result, _) => format!("ended ({result})"),
     }

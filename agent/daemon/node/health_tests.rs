@@ -346,7 +346,7 @@ fn why_a_process_hangs_comes_before_that_it_does_and_has_its_own_remedy() {
     watch.health.explain("etcd", ProblemKind::Hanging, why, watch.now);
     let found = watch.health.of("etcd", &watch.clock()).unwrap();
     assert_eq!(found.cause.unwrap(), "its process is stopped; etcd.service hangs: no answer within 5 s");
-    assert_eq!(found.remedy.unwrap(), "`continue it`. The agent notices by itself within 60 s");
+    assert_eq!(found.remedy.unwrap(), "`continue it`. The agent will notice within 60 s");
 }
 
 #[test]
@@ -483,7 +483,7 @@ fn what_dies_every_few_minutes_is_unstable_until_it_stays_up() {
     }
     assert_eq!(watch.of("etcd"), (ComponentState::Degraded, "restarted 4 times in the last hour".to_owned()));
     let cause = watch.health.of("etcd", &watch.clock()).unwrap().cause.unwrap();
-    assert_eq!(cause, "etcd.service runs, but ended with status 1 4 times in the last hour");
+    assert_eq!(cause, "etcd.service runs, but exited with status 1 4 times in the last hour");
     // One that is up and does not answer is worse.
     watch.measure(60);
     watch.failed.insert("etcd", "no answer within 5 s");
@@ -705,8 +705,8 @@ fn deaths_while_the_node_is_brought_up_are_reported_at_the_first_and_third_and_e
     let failed = UnitState { result: "exit-code".into(), exec_main_status: 7, ..state(ETCD, "activating", "auto-restart", 2) };
     deaths.record_state(&failed);
     deaths.record_state(&state(ETCD, "active", "running", 3));
-    assert_eq!(deaths.words(ETCD, 3), "etcd.service is crash-looping: 3 times it ended with status 7");
-    assert_eq!(deaths.words(ETCD, 1), "etcd.service ended with status 7 and systemd restarts it");
+    assert_eq!(deaths.words(ETCD, 3), "etcd.service is crash-looping: 3 times it exited with status 7");
+    assert_eq!(deaths.words(ETCD, 1), "etcd.service exited with status 7 and systemd restarts it");
 }
 
 /// Whether the cluster's nodes take its pods is no failure of this one, and not news while they are on their way.

@@ -552,7 +552,7 @@ impl Node {
         let (text, end) = match restored {
             Ok(()) => (format!("rolled back: generation {number} is in place again, and healthy"), RollbackEnd::RolledBack),
             Err((why, _)) if is_same_cause(&why, failure) => {
-                (format!("the rollback to generation {number} failed too, for the same cause"), RollbackEnd::SameCause)
+                (format!("the rollback to generation {number} failed too, for the same reason"), RollbackEnd::SameCause)
             }
             Err((why, end)) => (format!("the rollback to generation {number} failed too: {why}"), end),
         };

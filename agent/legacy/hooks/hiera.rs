@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::super::machine::{Machine, variable};
-use super::shared::{Answer, STREAM, directory, harmless, prepare, result, write};
+use super::shared::{HookAnswer, STREAM, directory, harmless, prepare, result, write};
 use crate::error::{Error, Result};
 use crate::metadata::{python_json_sorted, python_text};
 use crate::programs::child::{Child, Heard};
@@ -12,7 +12,7 @@ const REFUSED: &str = "os-apply-config has data of hiera in the metadata (key hi
      this hook is used";
 
 /// Writes the hierarchy and the data files of a deployment.
-pub(super) fn run(machine: &Machine, deployment: &Map<String, Value>) -> Result<Answer> {
+pub(super) fn run(machine: &Machine, deployment: &Map<String, Value>) -> Result<HookAnswer> {
     let none = Map::new();
     let config = match deployment.get("config") {
         Some(Value::Object(config)) => config,
@@ -21,7 +21,7 @@ pub(super) fn run(machine: &Machine, deployment: &Map<String, Value>) -> Result<
         _ => return Err(Error::permanent("the config is no map")),
     };
     if has_legacy_data() {
-        return Ok(result(Answer::new(), &Heard { status: 1, err: REFUSED.into(), ..Heard::default() }));
+        return Ok(result(HookAnswer::new(), &Heard { status: 1, err: REFUSED.into(), ..Heard::default() }));
     }
     let data = directory(machine, "HEAT_PUPPET_HIERA_DATADIR", "/etc/puppet/hieradata");
     prepare(machine, &data)?;
@@ -41,7 +41,7 @@ pub(super) fn run(machine: &Machine, deployment: &Map<String, Value>) -> Result<
             write(machine, &path, &python_json_sorted(content, 4), 0o600)?;
         }
     }
-    Ok(result(Answer::new(), &Heard::default()))
+    Ok(result(HookAnswer::new(), &Heard::default()))
 }
 
 /// Whether os-apply-config, or what the environment names, finds data of the old way. What is not installed finds nothing.

@@ -5,14 +5,14 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use super::super::machine::Machine;
-use super::shared::{Answer, prepare, result, write};
+use super::shared::{HookAnswer, prepare, result, write};
 use crate::error::{Error, Result};
 use crate::files::masked;
 use crate::metadata::python_json_sorted;
 use crate::programs::child::Heard;
 
 /// Writes the files of a deployment.
-pub(super) fn run(machine: &Machine, deployment: &Map<String, Value>) -> Result<Answer> {
+pub(super) fn run(machine: &Machine, deployment: &Map<String, Value>) -> Result<HookAnswer> {
     let none = Map::new();
     let files = match deployment.get("config") {
         Some(Value::Object(files)) => files,
@@ -30,5 +30,5 @@ pub(super) fn run(machine: &Machine, deployment: &Map<String, Value>) -> Result<
         }
         write(machine, &machine.path(name), &python_json_sorted(content, 4), masked(0o666))?;
     }
-    Ok(result(Answer::new(), &Heard::default()))
+    Ok(result(HookAnswer::new(), &Heard::default()))
 }

@@ -18,11 +18,11 @@ use crate::error::{Context, Error, Result};
 use crate::files::READ_LIMIT;
 use crate::metadata::python_json;
 use crate::output::print;
-use shared::Answer;
+use shared::HookAnswer;
 pub(super) use shared::{STREAM, directory, plain, prepare};
 
 /// A hook: from a deployment to its result.
-type Hook = fn(&Machine, &Map<String, Value>) -> Result<Answer>;
+type Hook = fn(&Machine, &Map<String, Value>) -> Result<HookAnswer>;
 
 /// The hook of a group.
 pub(super) fn of(group: &str) -> Option<fn(&[String]) -> ToolResult> {
@@ -50,7 +50,7 @@ fn apply_config() -> ToolResult {
     answer(apply_config::run()?)
 }
 
-fn answer(answer: Answer) -> ToolResult {
+fn answer(answer: HookAnswer) -> ToolResult {
     print(&python_json(&Value::Object(answer)))?;
     Ok(0)
 }

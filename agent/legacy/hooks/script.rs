@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use super::super::machine::Machine;
-use super::shared::{Answer, STREAM, bound, directory, plain, prepare, result};
+use super::shared::{HookAnswer, STREAM, bound, directory, plain, prepare, result};
 use crate::error::{Error, Result};
 use crate::files::{Attributes, READ_LIMIT};
 use crate::metadata::python_json;
@@ -13,7 +13,7 @@ use crate::output::note;
 use crate::programs::child::Child;
 
 /// Runs the script of a deployment.
-pub(super) fn run(machine: &Machine, deployment: &Map<String, Value>) -> Result<Answer> {
+pub(super) fn run(machine: &Machine, deployment: &Map<String, Value>) -> Result<HookAnswer> {
     let outputs = directory(machine, "HEAT_SCRIPT_OUTPUTS", "/var/run/heat-config/heat-config-script");
     let working = directory(machine, "HEAT_SCRIPT_WORKING", "/var/lib/heat-config/heat-config-script");
     prepare(machine, &outputs)?;
@@ -39,7 +39,7 @@ pub(super) fn run(machine: &Machine, deployment: &Map<String, Value>) -> Result<
     child = child.variable("heat_outputs_path", &outputs);
     machine.root.write(&script, config.as_bytes(), Attributes::mode(0o700))?;
     let heard = child.hear(b"", STREAM)?;
-    let mut answer = Answer::new();
+    let mut answer = HookAnswer::new();
     for output in deployment.get("outputs").and_then(Value::as_array).into_iter().flatten() {
         let Some(name) = output.get("name").and_then(Value::as_str) else { continue };
         if let Some(value) = written(machine, &outputs, name) {

@@ -17,18 +17,18 @@ pub(in super::super) const STREAM: u64 = 4 * 1024 * 1024;
 const ANSWER: usize = 8 * 1024 * 1024;
 
 /// What a hook answers.
-pub(super) type Answer = Map<String, Value>;
+pub(super) type HookAnswer = Map<String, Value>;
 
 /// Cuts the longest values of an answer to both ends, so that it can be heard to its end whatever it consists of: a character of an output is
 /// up to six bytes of JSON.
-pub(super) fn bound(answer: &mut Answer) {
+pub(super) fn bound(answer: &mut HookAnswer) {
     let names: usize = answer.keys().map(|name| json_size::size_of_name(name)).sum();
     let each = json_size::share(answer.values().map(json_size::size_of_value), ANSWER.saturating_sub(names));
     answer.values_mut().for_each(|value| json_size::cut_value(value, each));
 }
 
 /// What a program said and how it ended, after the outputs.
-pub(super) fn result(mut outputs: Answer, heard: &Heard) -> Answer {
+pub(super) fn result(mut outputs: HookAnswer, heard: &Heard) -> HookAnswer {
     let text = |bytes: &[u8]| Value::String(String::from_utf8_lossy(bytes).into_owned());
     outputs.insert("deploy_stdout".to_owned(), text(&heard.out));
     outputs.insert("deploy_stderr".to_owned(), text(&heard.err));
@@ -92,7 +92,7 @@ mod tests {
         for (text, outputs) in [("ж", 0), ("\0", 0), ("x", 3), ("\u{1}", 3)] {
             let long = format!("BEGIN{}END", text.repeat(4 * 1024 * 1024 / text.len()));
             let heard = Heard { status: 0, out: long.clone().into(), is_cut: false, err: long.clone().into() };
-            let outputs: Answer = (0..outputs).map(|n| (n.to_string(), long.clone().into())).collect();
+            let outputs: HookAnswer = (0..outputs).map(|n| (n.to_string(), long.clone().into())).collect();
             let answer = result(outputs, &heard);
             assert_eq!(answer["deploy_status_code"], 0);
             for text in answer.values().filter_map(Value::as_str) {

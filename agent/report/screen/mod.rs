@@ -364,7 +364,7 @@ fn deployments(status: &StatusDocument, now: Timestamp, sheet: &mut PageWriter) 
         many => counted.push(format!("{} succeeded", many.len())),
     }
     if !gone.is_empty() {
-        counted.push(format!("{} that left the stack", gone.len()));
+        counted.push(format!("{} no longer in the stack", gone.len()));
     }
     if counted.is_empty() && rows.is_empty() {
         counted.push("none".to_owned());

@@ -210,7 +210,7 @@ fn rollback_failed() -> StatusDocument {
     let mut status = with_node(|node| {
         node.state = NodeState::Rejected;
         node.code = Some("HNA-0630".into());
-        node.rollback = Some("the rollback to generation 1 failed too, for the same cause".into());
+        node.rollback = Some("the rollback to generation 1 failed too, for the same reason".into());
         node.rollback_end = Some(RollbackEnd::SameCause);
         node.causes = vec![format!("unit etcd.service: etcd.service is masked; {}", node.rollback.as_deref().unwrap())];
         node.components[1] = crash_loop();
@@ -265,7 +265,7 @@ fn what_became_of_a_node_after_a_failure_stands_on_the_page_with_how_it_is_now()
     let text = page(&rollback_failed());
     let flat = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     let words = flat(&text);
-    assert!(words.contains("rollback the rollback to generation 1 failed too, for the same cause"), "{text}");
+    assert!(words.contains("rollback the rollback to generation 1 failed too, for the same reason"), "{text}");
     assert!(words.contains("etcd FAILED") && words.contains("why: etcd.service is masked"), "{text}");
     assert!(words.contains("kubelet FAILED") && words.contains("crash-looping (11 restarts)"), "{text}");
     assert!(words.contains("containerd up"), "{text}");
@@ -442,13 +442,14 @@ fn a_copied_disk_and_an_unknown_identity_say_what_to_do() {
         "instance      7ee5 (SMBIOS)\n",
         "the other instance's state is kept in /aside/1",
         "/f is ignored: this disk was copied from that of instance b, and the file is unchanged\n",
-        "remedy: `openstack stack resource show STACK RESOURCE`, with stack_name and path (up to\n",
+        "remedy: if this server is in no stack, `systemctl disable --now heat-node-agent.service`.",
     ] {
         assert!(text.contains(part), "{part} in {text}");
     }
     status.identity.as_mut().unwrap().left_over_resource = Some("s node".into());
     let text = page(&status);
-    assert!(text.contains("remedy: `openstack stack resource show s node`: if physical_resource_id is this"), "{text}");
+    let joined = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(joined.contains("Otherwise `openstack stack resource show s node`: if physical_resource_id is this"), "{text}");
     status.identity = Some(IdentityStatus { cause: Some("why".into()), remedy: Some("do".into()), ..IdentityStatus::default() });
     let text = page(&status);
     assert!(text.contains("instance      UNKNOWN, so nothing is run or sent: why\n    remedy: do\n"), "{text}");
@@ -505,7 +506,7 @@ fn a_script_that_runs_says_how_long_and_what_stops_it() {
     };
     let text = page(&status);
     let lines = "has been running for 4m05s; `heat-node-agent logs id-of-prepare` shows its output, `heat-node-agent stop id-of-prepare` ends it \
-                 now as failed note: Heat replaced it by b";
+                 now and reports it as failed note: Heat replaced it by b";
     let joined = text.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(joined.contains(lines), "{text}");
     status.deployments[0].said_last = Some("waiting for the licence".into());
