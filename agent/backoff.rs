@@ -1,10 +1,13 @@
 //! Pauses that grow between tries, and the chance that spreads a fleet's.
 //!
-//! In: how many tries have failed, or a pause that somebody asked for. Out: how long to wait. Never: the wait itself, or whether there is another try.
+//! In: how many tries have failed, or a pause that somebody asked for. Out: how long to wait, and what of it is left. Never: the wait itself, or
+//! whether there is another try.
 
 use std::time::Duration;
 
 use ring::rand::{SecureRandom, SystemRandom};
+
+use crate::clock::{Clock, Stopwatch};
 
 /// Pauses between tries: each is twice as long as the one before, up to the longest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +41,59 @@ impl Backoff {
     /// Begins anew: something has changed, or succeeded.
     pub fn reset(&mut self) {
         self.tries = 0;
+    }
+}
+
+/// Holds something back until a pause has passed; behind each try that fails the pause is longer, as its [`Backoff`] says.
+#[derive(Clone, Debug)]
+pub struct Damper {
+    pauses: Backoff,
+    /// The pause that has begun, and its length.
+    begun: Option<(Stopwatch, Duration)>,
+}
+
+impl Damper {
+    /// Holds nothing back yet.
+    #[must_use]
+    pub const fn new(pauses: Backoff) -> Self {
+        Self { pauses, begun: None }
+    }
+
+    /// A try failed: it is held back for the next pause, which is given.
+    pub fn hold(&mut self, clock: &Clock) -> Duration {
+        let pause = self.pauses.next_pause();
+        self.hold_for(pause, clock);
+        pause
+    }
+
+    /// It is held back for this long; that is no failure.
+    pub fn hold_for(&mut self, pause: Duration, clock: &Clock) {
+        self.begun = Some((clock.start(), pause));
+    }
+
+    /// The pause that has begun, if any, is counted from now.
+    pub fn restart(&mut self, clock: &Clock) {
+        if let Some((since, _)) = &mut self.begun {
+            *since = clock.start();
+        }
+    }
+
+    /// What is left of the pause; nothing where none has begun, or it has passed.
+    #[must_use]
+    pub fn left(&self) -> Duration {
+        self.begun.as_ref().map_or(Duration::ZERO, |(since, pause)| pause.saturating_sub(since.elapsed()))
+    }
+
+    /// Whether the pause lasts.
+    #[must_use]
+    pub fn holds(&self) -> bool {
+        !self.left().is_zero()
+    }
+
+    /// Nothing is held back any more, and the pauses begin anew: it succeeded, or something has changed.
+    pub fn release(&mut self) {
+        self.pauses.reset();
+        self.begun = None;
     }
 }
 
@@ -81,6 +137,28 @@ mod tests {
         assert_eq!(next(), [1, 2, 4, 8, 16, 30, 30]);
         pauses.reset();
         assert_eq!((pauses.next_pause(), pauses.next_pause()), (s(1), s(2)));
+    }
+
+    #[test]
+    fn what_failed_is_held_back_ever_longer_until_it_is_released() {
+        let clock = Clock::manual(crate::clock::Timestamp(0));
+        let mut damper = Damper::new(Backoff::new(s(1), s(3)));
+        assert!(!damper.holds());
+        for pause in [1, 2, 3, 3] {
+            assert_eq!((damper.hold(&clock), damper.left()), (s(pause), s(pause)));
+            clock.advance(s(pause - 1));
+            assert!(damper.holds());
+            clock.advance(s(1));
+            assert!(!damper.holds());
+        }
+        damper.hold(&clock);
+        clock.advance(s(2));
+        damper.restart(&clock);
+        assert_eq!(damper.left(), s(3), "counted anew, and no longer");
+        damper.release();
+        assert!(!damper.holds());
+        damper.hold_for(s(9), &clock);
+        assert_eq!((damper.left(), damper.hold(&clock)), (s(9), s(1)), "a pause that was asked for is no failure");
     }
 
     #[test]

@@ -5,8 +5,8 @@
 use std::cell::RefCell;
 use std::time::Duration;
 
-use crate::backoff::Backoff;
-use crate::clock::{Clock, Stopwatch, Timestamp};
+use crate::backoff::{Backoff, Damper};
+use crate::clock::{Clock, Timestamp};
 use crate::desired::Rotation;
 
 /// After the first try that failed.
@@ -78,10 +78,7 @@ struct Last {
     /// The same by the time that nobody sets.
     began_steady: Timestamp,
     clock: Clock,
-    since: Stopwatch,
-    pause: Duration,
-    /// The pauses behind this one.
-    pauses: Backoff,
+    damper: Damper,
     failed: bool,
 }
 
@@ -100,7 +97,7 @@ impl RetryPause {
         if !reason.is_any() {
             *last = None;
         }
-        let pauses = |last: &Last| last.reason == reason && last.since.elapsed() < last.pause && !last.was_set_since();
+        let pauses = |last: &Last| last.reason == reason && last.damper.holds() && !last.was_set_since();
         LastAttempt { holds: last.as_ref().is_some_and(pauses), failed }
     }
 
@@ -109,10 +106,10 @@ impl RetryPause {
         let mut last = self.0.borrow_mut();
         let before = last.as_ref().filter(|last| last.reason == reason && last.failed);
         let longest = if reason.is_about_certificates() { LONGEST } else { LONGEST_BESIDE };
-        let mut pauses = before.map_or(Backoff::new(FIRST, longest), |last| last.pauses);
-        let (began, began_steady, since) = (clock.now(), clock.steady(), clock.start());
-        let (clock, pause) = (clock.clone(), pauses.next_pause());
-        *last = Some(Last { reason, began, began_steady, clock, since, pause, pauses, failed: true });
+        let mut damper = before.map_or(Damper::new(Backoff::new(FIRST, longest)), |last| last.damper.clone());
+        damper.hold(clock);
+        *last =
+            Some(Last { reason, began: clock.now(), began_steady: clock.steady(), clock: clock.clone(), damper, failed: true });
     }
 
     /// The try ended.
@@ -120,10 +117,10 @@ impl RetryPause {
         let failed = outcome != AttemptOutcome::Succeeded;
         let mut last = self.0.borrow_mut();
         let Some(tried) = last.as_mut() else { return };
-        tried.since = clock.start();
+        tried.damper.restart(clock);
         tried.failed = failed;
         if !failed && tried.reason.renews {
-            tried.pause = LONGEST;
+            tried.damper.hold_for(LONGEST, clock);
         } else if !failed {
             *last = None;
         }

@@ -7,8 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::task::BackgroundTask;
-use crate::backoff::Backoff;
-use crate::clock::Stopwatch;
+use crate::backoff::{Backoff, Damper};
 use crate::daemon::host::Host;
 use crate::daemon::node::Node;
 use crate::deploy::{AppliedExtent, Reference};
@@ -33,25 +32,20 @@ pub(in crate::daemon) struct EtcdSnapshots {
     member: Option<((u64, AppliedExtent), Option<EtcdMember>)>,
     /// Whether the first pause was chosen, by what was there then.
     has_begun: bool,
-    /// Since the newest try, or the agent's start, and how long it rests.
-    since: Stopwatch,
-    pause: Duration,
-    pauses: Backoff,
+    /// Until the next try.
+    damper: Damper,
     failure: Option<Error>,
 }
 
 impl EtcdSnapshots {
     pub(super) fn new(host: Rc<Host>, programs: Rc<Programs>) -> Self {
-        let since = host.clock.start();
         Self {
             host,
             programs,
             task: BackgroundTask::default(),
             member: None,
             has_begun: false,
-            since,
-            pause: Duration::ZERO,
-            pauses: PAUSES,
+            damper: Damper::new(PAUSES),
             failure: None,
         }
     }
@@ -69,7 +63,7 @@ impl EtcdSnapshots {
     /// How long until one is taken; nothing where there is nothing to take one of, or one is being taken.
     pub(super) fn until_due(&self) -> Option<Duration> {
         let has_member = self.member.as_ref().is_some_and(|(_, member)| member.is_some());
-        (has_member && !self.task.is_busy()).then(|| self.pause.saturating_sub(self.since.elapsed()))
+        (has_member && !self.task.is_busy()).then(|| self.damper.left())
     }
 
     /// Starts to take one where that is due. `reference`: the node in place; none while it is brought up.
@@ -86,7 +80,7 @@ impl EtcdSnapshots {
                 let now = self.host.clock.now();
                 // Where they cannot be read the first try says why.
                 let found = kept(&self.host.root, now).unwrap_or_default();
-                self.pause = first_pause(found.last(), now, interval);
+                self.damper.hold_for(first_pause(found.last(), now, interval), &self.host.clock);
                 self.has_begun = true;
             }
             self.member = Some((about, member));
@@ -114,20 +108,22 @@ impl EtcdSnapshots {
     /// Takes that in.
     pub(super) fn record(&mut self, taken: Result<Vec<Snapshot>>) {
         let interval = self.host.settings.snapshot_interval.unwrap_or(Duration::MAX);
-        self.since = self.host.clock.start();
         match taken {
             Ok(all) => {
-                (self.pause, self.pauses, self.failure) = (interval, PAUSES, None);
+                self.failure = None;
+                self.damper.release();
+                self.damper.hold_for(interval, &self.host.clock);
                 if let Some(newest) = all.last() {
                     let line = format!("took snapshot {} of etcd; {} are kept", newest.name(), all.len());
                     self.host.report.emit(Event::new(Code::EtcdSnapshotTaken, line).step(STEP));
                 }
             }
             Err(error) => {
-                self.pause = self.pauses.next_pause().min(interval);
+                let pause = self.damper.hold(&self.host.clock).min(interval);
+                self.damper.hold_for(pause, &self.host.clock);
                 if self.failure.as_ref().is_none_or(|before| before.cause() != error.cause()) {
                     let event = Event::new(Code::EtcdSnapshotFailed, "no snapshot of etcd could be taken").step(STEP);
-                    self.host.report.emit(event.next_try(self.pause).error(&error));
+                    self.host.report.emit(event.next_try(pause).error(&error));
                 }
                 self.failure = Some(error);
             }
@@ -169,7 +165,7 @@ mod tests {
         let mut pauses = Vec::new();
         for cause in ["no etcdctl", "no etcdctl", "no etcdctl", "no space", "no space", "no space"] {
             all.record(Err(Error::transient(cause)));
-            pauses.push(all.pause.as_secs() / 60);
+            pauses.push(all.damper.left().as_secs() / 60);
         }
         assert_eq!(pauses, [5, 10, 20, 40, 60, 60]);
         assert_eq!(told(&all, Code::EtcdSnapshotFailed), 2);
@@ -191,12 +187,15 @@ mod tests {
         all.host.root.write(&directory.join(taken.name()), b"123456789", crate::files::Attributes::mode(0o600)).unwrap();
         all.record(Ok(vec![taken]));
         let status = all.status().unwrap();
-        assert_eq!((status.kept, status.bytes, status.wrong, all.pause), (1, 9, None, Duration::from_hours(12)));
+        assert_eq!((status.kept, status.bytes, status.wrong, all.damper.left()), (1, 9, None, Duration::from_hours(12)));
         // Who takes one by hand, or removes one, is no news to anybody.
         all.host.root.remove_dir_all(directory).unwrap();
         assert_eq!(all.status(), None);
         all.record(Err(Error::transient("no space")));
-        assert_eq!((told(&all, Code::EtcdSnapshotFailed), told(&all, Code::EtcdSnapshotTaken), all.pause.as_secs()), (3, 1, 300));
+        assert_eq!(
+            (told(&all, Code::EtcdSnapshotFailed), told(&all, Code::EtcdSnapshotTaken), all.damper.left().as_secs()),
+            (3, 1, 300)
+        );
     }
 
     #[test]

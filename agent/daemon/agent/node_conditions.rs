@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use super::task::BackgroundTask;
-use crate::backoff::Backoff;
+use crate::backoff::{Backoff, Damper};
 use crate::clock::{Clock, Stopwatch};
 use crate::daemon::host::Host;
 use crate::daemon::node::Node;
@@ -56,21 +56,18 @@ pub(super) struct NodeConditions {
 struct Schedule {
     /// What the API has, and since when.
     written: Option<(Vec<NodeCondition>, Stopwatch)>,
-    /// Since the newest failure, and how long it rests.
-    failed: Option<(Stopwatch, Duration)>,
-    pauses: Backoff,
+    /// Whether the newest try failed, and until when it is held back then.
+    has_failed: bool,
+    damper: Damper,
 }
 
 impl Schedule {
     fn new() -> Self {
-        Self { written: None, failed: None, pauses: PAUSES }
+        Self { written: None, has_failed: false, damper: Damper::new(PAUSES) }
     }
 
     fn until_due(&self, wanted: &[NodeCondition]) -> Duration {
-        if let Some((since, pause)) = &self.failed {
-            return pause.saturating_sub(since.elapsed());
-        }
-        let Some((written, since)) = &self.written else { return Duration::ZERO };
+        let Some((written, since)) = self.written.as_ref().filter(|_| !self.has_failed) else { return self.damper.left() };
         let is_same = |one: &NodeCondition, other: &NodeCondition| {
             (one.kind, one.is_problem, one.reason) == (other.kind, other.is_problem, other.reason)
         };
@@ -85,12 +82,13 @@ impl Schedule {
     }
 
     fn wrote(&mut self, written: Vec<NodeCondition>, clock: &Clock) {
-        *self = Self { written: Some((written, clock.start())), failed: None, pauses: PAUSES };
+        *self = Self { written: Some((written, clock.start())), ..Self::new() };
     }
 
     fn failed(&mut self, error: &Error, clock: &Clock) {
-        let pause = self.pauses.next_pause();
-        self.failed = Some((clock.start(), error.asked_pause().unwrap_or(pause).clamp(pause, HEARTBEAT)));
+        let pause = self.damper.hold(clock);
+        self.damper.hold_for(error.asked_pause().unwrap_or(pause).clamp(pause, HEARTBEAT), clock);
+        self.has_failed = true;
     }
 }
 

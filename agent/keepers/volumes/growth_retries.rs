@@ -4,8 +4,8 @@ use std::cell::RefCell;
 use std::time::Duration;
 
 use super::attempt::failed;
-use crate::backoff::Backoff;
-use crate::clock::{Clock, Stopwatch};
+use crate::backoff::{Backoff, Damper};
+use crate::clock::Clock;
 use crate::converge::Failure;
 use crate::desired::VolumeRole;
 use crate::error::Error;
@@ -22,11 +22,7 @@ struct FailedGrowth {
     role: VolumeRole,
     /// Of the disk, in bytes. Who extends it further is not held back.
     size: u64,
-    since: Stopwatch,
-    /// Until the next try.
-    pause: Duration,
-    /// Behind that one.
-    pauses: Backoff,
+    damper: Damper,
     failure: Failure,
 }
 
@@ -40,23 +36,25 @@ impl GrowthRetries {
     pub(super) fn held(&self, role: VolumeRole, size: u64) -> Option<Failure> {
         let tried = self.0.borrow();
         let last = tried.iter().find(|tried| tried.role == role && tried.size == size)?;
-        (last.since.elapsed() < last.pause).then(|| last.failure.clone())
+        last.damper.holds().then(|| last.failure.clone())
     }
 
     /// A try begins: until it ends it counts as failed, because it may be cut off.
     pub(super) fn begin(&self, role: VolumeRole, size: u64, clock: &Clock) {
         let mut tried = self.0.borrow_mut();
         let last = tried.iter().find(|tried| tried.role == role && tried.size == size);
-        let mut pauses = last.map_or(PAUSES, |last| last.pauses);
+        let mut damper = last.map_or(Damper::new(PAUSES), |last| last.damper.clone());
+        damper.hold(clock);
         let failure = failed("grow", &Error::transient("it was interrupted"));
         tried.retain(|tried| tried.role != role);
-        tried.push(FailedGrowth { role, size, since: clock.start(), pause: pauses.next_pause(), pauses, failure });
+        tried.push(FailedGrowth { role, size, damper, failure });
     }
 
     /// It failed.
     pub(super) fn fail(&self, role: VolumeRole, failure: &Failure, clock: &Clock) {
         if let Some(tried) = self.0.borrow_mut().iter_mut().find(|tried| tried.role == role) {
-            (tried.since, tried.failure) = (clock.start(), failure.clone());
+            tried.damper.restart(clock);
+            tried.failure = failure.clone();
         }
     }
 
