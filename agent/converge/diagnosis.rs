@@ -350,7 +350,7 @@ mod tests {
     fn a_file_system_with_room_is_not_called_full_and_what_is_looked_through_is_the_whole_of_it() {
         let dir = tempfile::tempdir().unwrap();
         let root = Tree::open(dir.path()).unwrap();
-        std::fs::create_dir_all(dir.path().join("var/lib/kubelet")).unwrap();
+        root.create_dir_all(Path::new("/var/lib/kubelet"), crate::files::Attributes::mode(0o755)).unwrap();
         assert_eq!(mount_point(&root, "/var/lib/kubelet"), "/");
         assert_eq!(mount_point(&Tree::open(Path::new("/")).unwrap(), "/proc/sys"), "/proc");
         assert!(full_places(&Desired::default(), &root).is_empty());

@@ -25,6 +25,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::files::{Lock, Tree};
+use crate::keepers::membership::restore::end_cut_off;
 use crate::output::print_error;
 use crate::process::{CommonOptions, exit, runtime};
 use crate::report::{Code, Event, Report};
@@ -106,6 +107,7 @@ async fn serve(options: &CommonOptions, loaded: Loaded, once: bool, report: &Rep
     if let Some(code) = refuse_while_reset(&state, &settings.run_dir, once, report)? {
         return Ok(code);
     }
+    end_cut_off(&state, report)?;
     let systemd = connect(report).await?;
     let conditions = page::conditions(&loaded.warnings, systemd.is_some(), clock.now());
     let host = Host { settings, root, state, systemd, clock, report: report.clone() };

@@ -13,7 +13,7 @@ use crate::error::remedy::Remedy;
 use crate::files::Tree;
 use crate::keepers::certificates::{CertificateInspection, CertificateVerdict, InspectedCertificate, RotationProgress, next};
 use crate::keepers::volumes::PoolInspection;
-use crate::report::component::headline;
+use crate::report::component::{headline, take_in_volume_problem};
 use crate::report::condition_state::ConditionState;
 use crate::report::follow_up::FollowUp;
 use crate::report::reason::FailureReason;
@@ -73,12 +73,18 @@ fn node_now(agent: &Agent, current: &Generation) -> NodeStatus {
     let seen = inspection.certificates.as_ref();
     let of_record = node(current);
     let found = if inspection.drifted { agent.node_task.node.differences() } else { Vec::new() };
+    let difference_remedy = found.iter().find_map(|cause| cause.remedy.clone());
+    let mut components = agent.node_task.components();
+    // Of what differs a volume alone has a remedy of its own.
+    if difference_remedy.is_some() {
+        take_in_volume_problem(&mut components);
+    }
     let known = NodeStatus {
         unchecked: is_unchecked(agent),
         drifted: inspection.drifted,
         differences: found.iter().map(|cause| cause.text.clone()).collect(),
         difference_units: found.iter().map(|cause| cause.unit.clone().unwrap_or_default()).collect(),
-        difference_remedy: found.iter().find_map(|cause| cause.remedy.clone()),
+        difference_remedy,
         difference_fact: found.first().and_then(|cause| cause.fact.clone()),
         steps: agent.progress.steps(),
         // Until it ends they are on no disk.
@@ -91,7 +97,7 @@ fn node_now(agent: &Agent, current: &Generation) -> NodeStatus {
         pod_network: agent.node_task.pod_network.status.clone(),
         thin_pool: inspection.thin_pool.as_ref().map(thin_pool),
         etcd_snapshots: agent.node_task.snapshots.status(),
-        components: agent.node_task.components(),
+        components,
         rollback: agent.node_task.node.going_back().or_else(|| of_record.rollback.clone()),
         ..of_record
     };

@@ -119,9 +119,9 @@ impl<'a> Magnum<'a> {
         };
         let remedy = match error.connect_failure() {
             Some(ConnectFailure::Name(host)) => Remedy::stack_update_or(format!(
-                "if `openstack catalog list` shows another name, correct {} in the template and update the stack. If it shows this one and \
-                 the name servers in /etc/resolv.conf are not your cloud's, correct them in this node's Neutron subnet and renew its DHCP \
-                 lease (a reboot does that). If they are, have the name added there. `getent hosts {host}` prints an address once it is known",
+                "if `openstack catalog list` shows another name, correct {} in the template and update the stack. If not, and /etc/resolv.conf \
+                 has other name servers than your cloud's, correct the Neutron subnet and reboot the node; else have the name added to them, \
+                 until `getent hosts {host}` prints an address",
                 parameter(host)
             )),
             Some(ConnectFailure::Refused { peer, .. }) => Remedy::stack_update_or(format!(
@@ -131,10 +131,9 @@ impl<'a> Magnum<'a> {
             // What answers may be anybody: only a CA that the operator knows is trusted.
             Some(ConnectFailure::UnknownCa(peer)) => Remedy::new(
                 format!(
-                    "if `openstack catalog list` lacks {peer}, correct {} and update the stack. Otherwise the last \"i:\" of `openssl \
-                     s_client -connect {peer} </dev/null` names the CA. If your cloud's operators do not know it, change nothing. If it is \
-                     their root CA, set OPENSTACK_CA to its certificate and update the stack. If it is an intermediate CA below \
-                     OPENSTACK_CA, have its certificate added to the server's chain",
+                    "if `openstack catalog list` lacks {peer}, correct {} and update the stack. Else `openssl s_client -connect {peer} \
+                     </dev/null` names the CA in its last \"i:\". If unknown, stop. If it is your cloud's root CA, set \
+                     OPENSTACK_CA to it and update the stack. If it is an intermediate below OPENSTACK_CA, have the server send it",
                     parameter(peer)
                 ),
                 AfterRemedy::LastWayResumes,

@@ -567,6 +567,10 @@ messages! {
         "etcd was restored from a snapshot",
         "The operator asked for it. This node's member is the only one of a new cluster with the keys of the snapshot; the data that it had before lies beside, as member.replaced-TIME.",
         "Have the other masters join as new members, as `heat-node-agent etcd restore` printed.";
+    EtcdRestoreUnfinished = "HNA-0648", Warning, "ef3f21c0ee6c4f31ba1a077b5606c850",
+        "A restore of etcd was begun and has not ended",
+        "`heat-node-agent etcd restore` was interrupted, and the agent has been started since: from here on etcd lives on with the data that it has, and a later restore begins anew.",
+        "`etcdctl member list` and a look at the data say whether the snapshot is in place. If it is not, run the restore again.";
     LeftoversRemoved = "HNA-0690", Notice, "6a85740bffff49d79378ca4d1d1e08cc",
         "Old quarantined or leftover files were removed",
         "Unreadable state files, earlier records of the replaced tools and empty markers are kept in a bounded number, the newest first. Temporary files of interrupted writes are removed at the start.",

@@ -85,18 +85,38 @@ impl ComponentStatus {
     }
 }
 
+/// The component of storage: a gate, which no unit has.
+const STORAGE: &str = "storage";
+const VOLUME_PROBLEM: &str = "a volume needs an operator";
+
+/// Takes in that a volume is full or away: the gate of storage asks for the store of the runtime alone, but storage is not healthy then.
+pub fn take_in_volume_problem(components: &mut [ComponentStatus]) {
+    if let Some(storage) = components.iter_mut().find(|one| one.name == STORAGE && !one.is_unhealthy()) {
+        (storage.state, storage.problem) = (ComponentState::Degraded, Some(VOLUME_PROBLEM.to_owned()));
+    }
+}
+
+/// The components without storage where a volume is why it is not healthy, which is said of the volume.
+pub(super) fn apart_from_volumes(components: &[ComponentStatus]) -> impl Iterator<Item = &ComponentStatus> {
+    components.iter().filter(|one| one.name != STORAGE || one.problem.as_deref() != Some(VOLUME_PROBLEM))
+}
+
 /// The component that is worst, the first of several; nothing where all are healthy.
 #[must_use]
 pub fn worst(components: &[ComponentStatus]) -> Option<&ComponentStatus> {
+    worst_of(components.iter())
+}
+
+fn worst_of<'a>(components: impl Iterator<Item = &'a ComponentStatus>) -> Option<&'a ComponentStatus> {
     // Of equals the first one is the least.
-    components.iter().filter(|component| component.is_unhealthy()).min_by_key(|component| std::cmp::Reverse(component.state))
+    components.filter(|component| component.is_unhealthy()).min_by_key(|component| std::cmp::Reverse(component.state))
 }
 
 /// The components that are not healthy in a few words, of which the worst is named; nothing where all are.
 #[must_use]
 pub fn headline(components: &[ComponentStatus]) -> Option<String> {
-    let first = worst(components)?.headline();
-    Some(match components.iter().filter(|component| component.is_unhealthy()).count() {
+    let first = worst_of(apart_from_volumes(components))?.headline();
+    Some(match apart_from_volumes(components).filter(|component| component.is_unhealthy()).count() {
         1 => first,
         more => format!("{first}, and {} more", more - 1),
     })
@@ -117,7 +137,13 @@ mod tests {
         let dead = component("kubelet", ComponentState::Failed, "crash-looping (11 restarts)");
         assert_eq!(headline(std::slice::from_ref(&healthy)), None);
         assert_eq!(headline(&[healthy.clone(), slow.clone()]).as_deref(), Some("docker starting"));
-        assert_eq!(headline(&[slow, healthy, dead]).as_deref(), Some("kubelet crash-looping (11 restarts), and 1 more"));
+        assert_eq!(headline(&[slow, healthy, dead.clone()]).as_deref(), Some("kubelet crash-looping (11 restarts), and 1 more"));
+        // A volume that is full is said of the volume.
+        let mut all = [ComponentStatus { name: STORAGE.into(), ..ComponentStatus::default() }, dead];
+        take_in_volume_problem(&mut all);
+        assert_eq!((all[0].state, all[0].headline().as_str()), (ComponentState::Degraded, "storage a volume needs an operator"));
+        assert_eq!(headline(&all[..1]), None);
+        assert_eq!(headline(&all).as_deref(), Some("kubelet crash-looping (11 restarts)"));
     }
 
     #[test]

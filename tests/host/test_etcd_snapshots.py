@@ -133,13 +133,34 @@ def test_a_master_is_restored_and_a_restore_that_is_killed_goes_on(hosts, signal
     host.wait_for(lambda: host.exists("/var/lib/heat-node-agent/etcd-restore.json"), what="a restore that has begun")
     host.sh("systemctl kill -s KILL restoring; rm /run/systemd/system/etcd.service.d/slow.conf; systemctl daemon-reload")
     assert aside(host) == []
-    # Whatever runs meanwhile, as after a boot.
+    # As after a boot: etcd lives on, and the restore is over.
     host.exec("systemctl", "start", "etcd", UNIT)
+    over(host)
     assert etcdctl(host, "get late --print-value-only") == "y"
+    assert "this node's etcd has a quorum" in restore(host, "/root/good.db", "--new-cluster", code=1)
+    host.exec("systemctl", "stop", "etcd")
     restore(host, "/root/good.db", "--new-cluster")
     is_restored(host)
     old, = aside(host)
     assert host.exists(f"{DATA}/{old}/wal")
+    # --- killed behind the replacement, and restored again after a life ---
+    host.sh("printf '[Service]\nExecStartPre=/bin/sleep 15\n' >/run/systemd/system/etcd.service.d/slow.conf; systemctl daemon-reload; systemctl stop etcd")
+    host.exec(*BESIDE, "heat-node-agent", "etcd", "restore", "/root/good.db", "--new-cluster")
+    host.wait_for(lambda: len(aside(host)) == 2 and host.exists(f"{DATA}/member/wal"), what="the new data")
+    host.sh("systemctl kill -s KILL restoring; systemctl reset-failed restoring || :; rm /run/systemd/system/etcd.service.d/slow.conf; systemctl daemon-reload")
+    assert "would resume the restore" in restore(host, "/root/good.db", "--dry-run", code=2)
+    host.exec("systemctl", "start", "etcd", UNIT)
+    over(host)
+    etcdctl(host, "put late w")
+    host.exec("systemctl", "stop", "etcd")
+    assert "unpacked" in restore(host, "/root/good.db", "--new-cluster")
+    is_restored(host)
+
+
+def over(host):
+    """The agent has ended a restore that was cut off, and said so."""
+    host.wait_for(lambda: not host.exists("/var/lib/heat-node-agent/etcd-restore.json"), what="the end of the restore")
+    host.wait_for(lambda: "HNA-0648" in host.sh("journalctl -u heat-node-agent -o json --output-fields=HNA_CODE | tail -n 200"), what="HNA-0648")
 
 
 def is_restored(host):

@@ -15,10 +15,10 @@ use crate::commands::{print, units};
 use crate::converge::etcd::Etcd;
 use crate::daemon::{RESET, UNIT};
 use crate::error::{Error, Result};
-use crate::files::{Attributes, Tree};
+use crate::files::Tree;
 use crate::http::Http;
 use crate::keepers::etcd_snapshots::{RestoredMember, Tools, stamp, unpack, verify};
-use crate::keepers::membership::restore::{check_volume, is_restored, joining, look, replace};
+use crate::keepers::membership::restore::{RestoreMarker, check_volume, is_restored, joining, look, replace};
 use crate::kubernetes::{ETCD_DATA, ETCD_READERS, ETCD_UNIT};
 use crate::process::{exit, runtime};
 use crate::programs::Programs;
@@ -27,8 +27,6 @@ use crate::report::{Code, Event, Report};
 use crate::settings::Settings;
 use crate::systemd::Systemd;
 
-/// In the state directory while a restore has been begun and has not ended.
-const MARKER: &str = "etcd-restore.json";
 /// In the directory of etcd's data: the data of the new cluster until that takes its place.
 const UNPACKED: &str = "restoring";
 /// A member without others is healthy as soon as it has read its data, of 8 GB at most.
@@ -46,17 +44,6 @@ pub struct RestoreArguments {
     pub dry_run: bool,
     /// What is newer than the snapshot is given up, and the other members have to join anew.
     pub new_cluster: bool,
-}
-
-/// A restore that has begun.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-struct RestoreMarker {
-    schema: u32,
-    file: PathBuf,
-    token: String,
-    /// Whether the agent ran before.
-    #[serde(rename = "starts_agent")]
-    agent_ran: bool,
 }
 
 /// Restores etcd, and prints each step once it is done.
@@ -105,20 +92,26 @@ impl Restore<'_> {
         }
         let begun = marker(state, &self.file)?;
         check_volume(asked)?;
+        let was_replaced = begun.as_ref().map_or(Ok(false), |marker| is_restored(root, &self.member(&marker.token)))?;
         // Behind the replacement the quorum is that of the new cluster.
-        if !begun.as_ref().map_or(Ok(false), |marker| is_restored(root, &self.member(&marker.token)))? {
+        if !was_replaced {
             self.permitted(begun.is_some()).await.map_err(|error| error.context("restoring etcd"))?;
         }
         let revision = verify(root, self.tools(), &self.file).await?;
-        let lines = [
-            format!("unpack {} (revision {revision}) into {ETCD_DATA}/{UNPACKED}", self.file.display()),
-            format!("stop heat-node-agent.service and {ETCD_UNIT}"),
-            format!("move {ETCD_DATA}/member to member.replaced-TIME, and the new cluster's data into its place"),
-            format!(
-                "start {ETCD_UNIT} with the member {} alone, restart the API server, start heat-node-agent.service",
-                own.name
-            ),
-        ];
+        let rest = format!(
+            "start {ETCD_UNIT} with the member {} alone, restart the API server, start heat-node-agent.service",
+            own.name
+        );
+        let lines = if was_replaced {
+            vec!["resume the restore that has begun: it has replaced the data already".to_owned(), rest]
+        } else {
+            vec![
+                format!("unpack {} (revision {revision}) into {ETCD_DATA}/{UNPACKED}", self.file.display()),
+                format!("stop heat-node-agent.service and {ETCD_UNIT}"),
+                format!("move {ETCD_DATA}/member to member.replaced-TIME, and the new cluster's data into its place"),
+                rest,
+            ]
+        };
         if wanted.dry_run {
             let lines: String = lines.iter().map(|line| format!("would {line}\n")).collect();
             return print(&harmless(&lines)).map(|()| exit::pending());
@@ -130,7 +123,7 @@ impl Restore<'_> {
             .remedy("pass --new-cluster to confirm; --dry-run lists what would be done"));
         }
         self.carry_out(begun, revision).await.map_err(|error| {
-            let error = if matches!(state.facts(Path::new(MARKER)), Ok(None)) {
+            let error = if matches!(RestoreMarker::read(state), Ok(None)) {
                 error
             } else {
                 let remedy = error.suggested_remedy().map_or_else(|| AGAIN.to_owned(), |own| format!("{own}; then {AGAIN}"));
@@ -160,24 +153,26 @@ impl Restore<'_> {
         };
         let token = begun.map_or_else(|| format!("restored-{at}-{}-{}", own.name, std::process::id()), |marker| marker.token);
         let member = self.member(&token);
+        let marker = RestoreMarker { schema: 1, file: self.file.clone(), token, agent_ran, is_done: false };
         let unpacked = Path::new(ETCD_DATA).join(UNPACKED);
         let was_replaced = is_restored(root, &member)?;
-        if !was_replaced {
+        if was_replaced {
+            said("resumed the restore that had begun: it has replaced the data already")?;
+        } else {
             root.remove_dir_all(&unpacked)?;
             if let Err(error) = unpack(root, self.tools(), &self.file, &unpacked, &member).await {
                 // What is wrong with the file is what the operator needs; the next run removes the rest in any case.
                 drop(root.remove_dir_all(&unpacked));
                 return Err(error);
             }
-            let marker = RestoreMarker { schema: 1, file: self.file.clone(), token, agent_ran };
-            state.write_json(Path::new(MARKER), &marker, Attributes::mode(0o600))?;
+            marker.write(state)?;
             said(&format!("unpacked revision {revision}"))?;
             // To verify and to unpack took minutes, in which others may have come up.
             if let Err(refusal) = self.permitted(has_begun).await {
                 root.remove_dir_all(&unpacked)?;
                 // One that was cut off has stopped the agent: only its marker knows that.
                 if !has_begun {
-                    state.remove(Path::new(MARKER))?;
+                    RestoreMarker::remove(state)?;
                 }
                 return Err(refusal);
             }
@@ -201,21 +196,17 @@ impl Restore<'_> {
                 said(&format!("restarted {unit}"))?;
             }
         }
-        let others = joining(own, join, &at);
-        let mut text = format!("etcd is restored: {} is the only member of a new cluster.\n", own.name);
-        if !others.is_empty() {
-            text.push_str("Left to do, one master after the other, each when etcd is healthy on the one before:\n");
-            text.extend(others.iter().map(|line| format!("  {line}\n")));
-        }
-        print(&harmless(&text))?;
+        print(&harmless(&closing(&own.name, &joining(own, join, &at))))?;
         let line = format!("etcd was restored from {} (revision {revision})", self.file.display());
         self.report.emit(Event::new(Code::EtcdRestored, line).cause("the operator asked for it"));
+        // An agent that starts takes one that is not done for cut off.
+        RestoreMarker { is_done: true, ..marker }.write(state)?;
         drop(lock);
         if agent_ran {
             units::succeeded(UNIT, &self.systemd.start(UNIT).await?)?;
         }
         // The last: while it is there the command, run again, does what is left.
-        state.remove(Path::new(MARKER)).map(|_| exit::OK)
+        RestoreMarker::remove(state).map(|_| exit::OK)
     }
 
     async fn until_healthy(&self) -> Result<()> {
@@ -233,17 +224,23 @@ impl Restore<'_> {
 
 /// The restore in progress; refused if it is from another file.
 fn marker(state: &Tree, file: &Path) -> Result<Option<RestoreMarker>> {
-    let path = state.base().join(MARKER);
-    let begun: Option<RestoreMarker> = state
-        .read_json(Path::new(MARKER))
-        .map_err(|error| error.remedy(format!("`rm {}`, then run the restore again: it begins anew", path.display())))?;
-    match begun {
+    match RestoreMarker::read(state)? {
         Some(other) if other.file != file => {
             Err(Error::refused(format!("a restore from {} has begun and has not ended", other.file.display()))
-                .remedy(format!("run it again with that file; or `rm {}`, which gives it up where it is", path.display())))
+                .remedy("run it again with that file; or `systemctl start heat-node-agent`, which gives it up where it is"))
         }
         begun => Ok(begun),
     }
+}
+
+/// What there is now, and what is to be done on the other masters.
+fn closing(name: &str, others: &[String]) -> String {
+    let mut text = format!("etcd is restored: {name} is the only member of a new cluster.\n");
+    if !others.is_empty() {
+        text.push_str("Left to do, one master after the other, each when etcd is healthy on the one before:\n");
+        text.extend(others.iter().map(|line| format!("  {line}\n")));
+    }
+    text
 }
 
 fn said(line: &str) -> Result<()> {
@@ -253,6 +250,8 @@ fn said(line: &str) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::files::Attributes;
+    use crate::keepers::membership::restore::end_cut_off;
 
     #[test]
     fn a_restore_goes_on_with_its_own_file_alone() {
@@ -260,11 +259,34 @@ mod tests {
         let state = Tree::open(dir.path()).unwrap();
         let (file, other) = (Path::new("/a.db"), Path::new("/b.db"));
         assert_eq!(marker(&state, file), Ok(None));
-        let begun = RestoreMarker { schema: 1, file: file.to_owned(), token: "t".to_owned(), agent_ran: true };
-        state.write_json(Path::new(MARKER), &begun, Attributes::mode(0o600)).unwrap();
+        let begun = RestoreMarker { schema: 1, file: file.to_owned(), token: "t".to_owned(), agent_ran: true, is_done: false };
+        begun.write(&state).unwrap();
         assert_eq!(marker(&state, file), Ok(Some(begun)));
         assert!(marker(&state, other).unwrap_err().cause().contains("/a.db has begun"));
-        state.write(Path::new(MARKER), b"{", Attributes::mode(0o600)).unwrap();
+        state.write(Path::new("etcd-restore.json"), b"{", Attributes::mode(0o600)).unwrap();
         assert!(marker(&state, file).unwrap_err().suggested_remedy().unwrap().contains("rm "));
+    }
+
+    /// Attack: behind a restore that had been cut off, and a reboot, the same command weeks later said that etcd was restored, and had
+    /// replaced nothing.
+    #[test]
+    fn a_restore_that_was_cut_off_is_over_once_the_agent_has_started() {
+        let dir = tempfile::tempdir().unwrap();
+        let (state, report) = (Tree::open(dir.path()).unwrap(), Report::kept());
+        let told = || report.events().iter().filter(|event| event.code == Code::EtcdRestoreUnfinished).count();
+        let file = Path::new("/a.db");
+        let begun = RestoreMarker { schema: 1, file: file.to_owned(), token: "t".to_owned(), agent_ran: true, is_done: false };
+        end_cut_off(&state, &report).unwrap();
+        assert_eq!(told(), 0);
+        begun.write(&state).unwrap();
+        end_cut_off(&state, &report).unwrap();
+        assert_eq!((marker(&state, file), told()), (Ok(None), 1));
+        // As the command itself starts the agent.
+        RestoreMarker { is_done: true, ..begun }.write(&state).unwrap();
+        end_cut_off(&state, &report).unwrap();
+        assert_eq!((marker(&state, file), told()), (Ok(None), 1));
+        state.write(Path::new("etcd-restore.json"), b"{", Attributes::mode(0o600)).unwrap();
+        end_cut_off(&state, &report).unwrap();
+        assert_eq!((marker(&state, file), told()), (Ok(None), 2));
     }
 }

@@ -5,6 +5,8 @@
 
 use std::path::{Path, PathBuf};
 
+use serde::{Deserialize, Serialize};
+
 use super::address::is_same;
 use super::decision::{MemberData, SeenMember, first_cluster};
 use super::leave::is_away;
@@ -13,10 +15,64 @@ use crate::concurrent::all;
 use crate::converge::etcd::Etcd;
 use crate::desired::{Desired, EtcdAccess, EtcdJoin, EtcdMember};
 use crate::error::{Error, Result};
-use crate::files::Tree;
+use crate::files::{Attributes, Tree};
 use crate::http::Http;
 use crate::keepers::etcd_snapshots::{RestoredMember, client_arguments};
 use crate::kubernetes::{ETCD_DATA, ETCD_READERS, ETCD_UNIT};
+use crate::report::{Code, Event, Report};
+
+/// In the state directory while a restore has been begun and has not ended.
+const MARKER: &str = "etcd-restore.json";
+
+/// A restore that has begun.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct RestoreMarker {
+    pub(crate) schema: u32,
+    /// The snapshot.
+    pub(crate) file: PathBuf,
+    /// Of the new cluster.
+    pub(crate) token: String,
+    /// Whether the agent ran before.
+    #[serde(rename = "starts_agent")]
+    pub(crate) agent_ran: bool,
+    /// Whether only the agent is still to be started.
+    #[serde(default)]
+    pub(crate) is_done: bool,
+}
+
+impl RestoreMarker {
+    /// The restore in progress.
+    ///
+    /// # Errors
+    /// If the marker cannot be read; the remedy removes it.
+    pub(crate) fn read(state: &Tree) -> Result<Option<Self>> {
+        let path = state.base().join(MARKER);
+        let begins_anew =
+            |error: Error| error.remedy(format!("`rm {}`, then run the restore again: it begins anew", path.display()));
+        state.read_json(Path::new(MARKER)).map_err(begins_anew)
+    }
+
+    pub(crate) fn write(&self, state: &Tree) -> Result<()> {
+        state.write_json(Path::new(MARKER), self, Attributes::mode(0o600))
+    }
+
+    /// True: there was one.
+    pub(crate) fn remove(state: &Tree) -> Result<bool> {
+        state.remove(Path::new(MARKER))
+    }
+}
+
+/// Ends a restore that was cut off, and reports it: the agent has started, etcd is used from here on, and who restores it later means the
+/// snapshot and not what became of it.
+pub(crate) fn end_cut_off(state: &Tree, report: &Report) -> Result<()> {
+    let begun = RestoreMarker::read(state);
+    if RestoreMarker::remove(state)? && !begun.as_ref().is_ok_and(|begun| begun.as_ref().is_some_and(|begun| begun.is_done)) {
+        let file = begun.ok().flatten().map_or(String::new(), |begun| format!(" from {}", begun.file.display()));
+        report
+            .emit(Event::new(Code::EtcdRestoreUnfinished, format!("a restore of etcd{file} was interrupted and has not ended")));
+    }
+    Ok(())
+}
 
 /// What of etcd's cluster runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

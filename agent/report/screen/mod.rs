@@ -10,8 +10,6 @@ mod layout;
 #[cfg(test)]
 pub(crate) mod tests;
 
-use std::borrow::Cow;
-
 use super::component::{self, ComponentState, ComponentStatus};
 use super::condition_state::ConditionState;
 use super::event::Phase;
@@ -26,8 +24,6 @@ pub use headline::{OverallState, headline};
 pub use layout::Style;
 use layout::{PageWriter, REMEDY, Row, Severity};
 
-/// The component of storage: a gate, which no unit has.
-const STORAGE: &str = "storage";
 /// A server is rarely in more; each takes a line.
 const STACKS: usize = 3;
 
@@ -161,7 +157,7 @@ fn identity(identity: &IdentityStatus, sheet: &mut PageWriter) {
 fn component_rows(node: &NodeStatus, named: Option<&str>, now: Timestamp) -> Vec<Row> {
     if node.has_measured_components() {
         let failed = node.failed_steps().filter_map(|step| Some(step_row(&row_of(step)?, step, true, now)));
-        let row = |component: &ComponentStatus| measured(&with_volumes(component, node), named, now);
+        let row = |component: &ComponentStatus| measured(component, named, now);
         return node.components.iter().map(row).chain(failed).collect();
     }
     let mut rows: Vec<(String, &Condition)> = Vec::new();
@@ -190,15 +186,6 @@ fn component_rows(node: &NodeStatus, named: Option<&str>, now: Timestamp) -> Vec
         None => step_row(&name, step, is_given_up, now),
     };
     rows.into_iter().map(row).collect()
-}
-
-/// The gate of storage asks for the store of the runtime alone: beside a volume that is full or away, storage is not called healthy.
-fn with_volumes<'a>(component: &'a ComponentStatus, node: &NodeStatus) -> Cow<'a, ComponentStatus> {
-    if component.name != STORAGE || component.is_unhealthy() || !node.has_volume_problem() {
-        return Cow::Borrowed(component);
-    }
-    let problem = Some("a volume needs an operator".to_owned());
-    Cow::Owned(ComponentStatus { state: ComponentState::Degraded, problem, ..component.clone() })
 }
 
 /// What became of the node after a failure, where no row below says so with its cause.

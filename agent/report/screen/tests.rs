@@ -1,4 +1,5 @@
 use super::*;
+use crate::report::component::take_in_volume_problem;
 use crate::report::reason::RollbackEnd;
 use crate::report::status::{AgentStatus, MetadataStatus, SCHEMA_VERSION, SignalStatus};
 use crate::report::{Phase, explain};
@@ -474,17 +475,17 @@ fn what_differs_only_because_a_component_is_down_is_said_by_the_component() {
 /// Readers of a transcript took "storage healthy" beside a full volume for a contradiction.
 #[test]
 fn storage_is_not_healthy_beside_a_volume_that_is_full() {
-    let mut status = with_node(|node| {
+    let status = with_node(|node| {
         node.components.push(ComponentStatus { unit: None, ..component("storage", ComponentState::Healthy) });
+        take_in_volume_problem(&mut node.components);
         node.drifted = true;
         node.differences = vec!["/var/lib/etcd on volume 1 is full: less than 64 MiB are free".into()];
+        node.difference_remedy = Some("extend it".into());
     });
-    let row = |status: &StatusDocument| {
-        page(status).lines().find(|line| line.starts_with("storage")).unwrap().split_whitespace().collect::<Vec<_>>().join(" ")
-    };
-    assert_eq!(row(&status), "storage healthy 3d 0");
-    status.node.as_mut().unwrap().difference_remedy = Some("extend it".into());
-    assert_eq!(row(&status), "storage degraded 3d 0 a volume needs an operator");
+    let text = page(&status);
+    let row = text.lines().find(|line| line.starts_with("storage")).unwrap().split_whitespace().collect::<Vec<_>>().join(" ");
+    assert_eq!(row, "storage degraded 3d 0 a volume needs an operator");
+    assert!(text.starts_with("DEGRADED: /var/lib/etcd on volume 1 is full"), "{text}");
 }
 
 #[test]
