@@ -20,7 +20,7 @@ use crate::machine::installed::{self, InstalledPrograms, RULE, UnitFiles, Verdic
 use crate::machine::{add_ons, facts, replaced_programs};
 use crate::process::{CommonOptions, exit, runtime};
 use crate::programs::tool;
-use crate::report::text::json_page;
+use crate::report::text::{escaped, json_page};
 use crate::settings::Settings;
 use crate::systemd::Systemd;
 
@@ -96,7 +96,7 @@ pub(crate) fn desired(options: &CommonOptions, settings: &Settings, facts: &Mach
     let policy = ImagePolicy::of(settings, |group| hooks::runs_code(group, None, &settings.deploy.hook_dirs));
     let spec = kubernetes::node_of(&deployment, &policy).map_err(|mistakes| {
         let all: Vec<String> = mistakes.iter().map(ToString::to_string).collect();
-        Error::permanent(all.join("\n  ")).context(format!("checking the parameters of deployment {}", deployment.name))
+        Error::permanent(all.join("\n  ")).context(format!("checking the parameters of deployment {}", escaped(&deployment.name)))
     })?;
     let heat_params = document::warnings(options)?;
     let small = if spec.preflight == Preflight::Off { Vec::new() } else { kubernetes::preflight(&spec, facts) };

@@ -412,7 +412,13 @@ impl OrderContext<'_> {
                 let cause = format!("{unit} is still to be restarted with the files of the step before");
                 return Err(Error::refused(cause)
                     .rule("a step of a CA rotation is taken once the one before is complete")
-                    .remedy("try again when the agent has restarted it: `heat-node-agent certificates` lists it until then"));
+                    .remedy(match self.daemon {
+                        Some(node) if !node.is_in_place => {
+                            "the node's last deployment failed and left it so: `heat-node-agent rerun ID` (`heat-node-agent explain` names it) \
+                             or an update of the stack restarts it; then try again"
+                        }
+                        _ => "try again when the agent has restarted it: `heat-node-agent certificates` lists it until then",
+                    }));
             }
             request.resolved = next.map(|step| step.as_str().to_owned());
             tree.write_json(path, request, Attributes::mode(0o600))?;

@@ -35,9 +35,19 @@ impl Page {
             && self.items.iter().all(|item| item.health == CertificateHealth::Ok)
     }
 
+    /// What there is to say in one line: what exits with 2 does not begin with OK.
+    fn summary(&self) -> String {
+        let summary = summary(&self.items, self.now);
+        let not_ok = [(self.rotation.is_some(), "CA ROTATION IN PROGRESS"), (!self.pending_restarts.is_empty(), "RESTARTS PENDING")];
+        match (summary.strip_prefix("OK"), not_ok.iter().filter(|(is, _)| *is).map(|(_, words)| *words).collect::<Vec<_>>()) {
+            (Some(rest), words) if !words.is_empty() => format!("{}{rest}", words.join(", ")),
+            _ => summary,
+        }
+    }
+
     /// For people.
     pub(super) fn text(&self) -> String {
-        let mut out = summary(&self.items, self.now) + "\n";
+        let mut out = self.summary() + "\n";
         if let Some((turn, next)) = &self.rotation {
             let (done, next) = (turn.step.as_str(), next.as_str());
             out.push_str(&format!("CA rotation: {done} since {}, next {next},\n", turn.since.rfc3339()));
@@ -60,7 +70,7 @@ impl Page {
             .map(|(turn, next)| json!({"done": turn.step.as_str(), "since": turn.since.rfc3339(), "next": next.as_str()}));
         let document = json!({
             "schema_version": SCHEMA_VERSION,
-            "summary": summary(&self.items, self.now),
+            "summary": self.summary(),
             "ok": self.is_ok(),
             "first_expiry": ends.min().map(Timestamp::rfc3339),
             "rotation": rotation,

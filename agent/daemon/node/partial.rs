@@ -15,7 +15,7 @@ use crate::deploy::Reference;
 use crate::desired::{Dependency, Desired};
 use crate::error::Result;
 use crate::error::remedy::Remedy;
-use crate::files::Attributes;
+use crate::files::{Attributes, Tree};
 use crate::gather::Gather;
 use crate::keepers::certificates::{CertificateInspection, Due, due, first_end};
 use crate::kubernetes::NodeSpec;
@@ -25,7 +25,8 @@ use crate::systemd::Systemd;
 /// What is listed of it.
 const LIMIT: usize = 2000;
 /// There while expired certificates are renewed: one that is killed behind the first file has units left to restart, and nothing that has
-/// expired. Below /run, as the notes of those restarts: a boot starts every unit anew.
+/// expired. Of one generation, which it holds: what another update left undone is none of it. Below /run, as the notes of those restarts: a boot
+/// starts every unit anew.
 const UNFINISHED: &str = "/run/heat-node-agent/expired-renewal";
 
 /// The same node with nothing but its certificates, its files that are as they should be, and its units that read certificates and run, or
@@ -77,6 +78,11 @@ fn provides(units: &BTreeSet<String>, directories: &BTreeSet<String>, need: &Dep
     }
 }
 
+/// Whether a renewal of expired certificates was cut off on a node that this generation's update left.
+fn is_unfinished(root: &Tree, generation: u64) -> Result<bool> {
+    Ok(root.read(Path::new(UNFINISHED), 64)?.is_some_and(|of| of == generation.to_string().as_bytes()))
+}
+
 impl Node {
     /// Whether somebody changed the node since its update failed. What the update left undone is reported once.
     pub(super) async fn compare_part(
@@ -91,7 +97,7 @@ impl Node {
         let (is_whole, is_unhealthy) = (!inspection.is_arriving, inspection.is_unhealthy);
         let seen = inspection.certificates.as_deref();
         let is_expired = seen.is_some_and(|seen| due(seen, desired, self.host.clock.now()) == Due::Expired);
-        if is_expired || self.host.root.facts(Path::new(UNFINISHED))?.is_some() {
+        if is_expired || is_unfinished(&self.host.root, generation)? {
             let alone = expired_alone(desired, &inspection.found, systemd).await?;
             self.renew_expired(spec, &alone, generation).await?;
         }
@@ -115,7 +121,7 @@ impl Node {
         if self.pause.last_attempt(reason).holds {
             return Ok(());
         }
-        self.host.root.write(Path::new(UNFINISHED), b"", Attributes::mode(0o600))?;
+        self.host.root.write(Path::new(UNFINISHED), generation.to_string().as_bytes(), Attributes::mode(0o600))?;
         if self.put_back(spec, alone, reason, &[]).await {
             self.host.root.remove(Path::new(UNFINISHED))?;
         }

@@ -210,11 +210,16 @@ pub(crate) fn replace(root: &Tree, join: Option<&EtcdJoin>, unpacked: &Path, sta
         block(root, join)?;
     }
     let folder = Path::new(ETCD_DATA);
-    let (member, aside) = (folder.join("member"), folder.join(format!("member.replaced-{stamp}")));
+    let member = folder.join("member");
     let unpacked = unpacked.join("member");
     if root.facts(&member)?.is_none() {
         root.rename(&unpacked, &member)?;
         return Ok(None);
+    }
+    let mut aside = folder.join(format!("member.replaced-{stamp}"));
+    // A run that was killed in this very second has left one.
+    while root.facts(&aside)?.is_some() {
+        aside.as_mut_os_string().push("x");
     }
     // The next run removes what is unpacked: the old data must not be there, not even for a moment.
     root.rename(&unpacked, &aside)?;
