@@ -4,6 +4,7 @@ import ipaddress
 import json
 import os
 import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ from lib.common import GATEWAY, REPO, TESTS, run, wait_for, with_libraries
 from lib.hosts import Host
 from lib.magnum import Magnum
 from lib.node import start
+from lib.pod_network import together
 from lib.signal_server import SignalServer
 
 MADE = REPO / "target/real-kubernetes"
@@ -152,6 +154,20 @@ class RealCluster:
         node.host.down()
         node.server.stop()
         self.kubectl("delete", "node", name)
+
+    def power_cycle(self, *order: str):
+        """All off at once, then on one after the other. A worker whose flanneld waits for its lease, from the master's etcd, has not booted before it has it:
+        then only a second lies between two, as with pod_network.PodCluster."""
+        together(*(lambda n=n: self.nodes[n].host.cut() for n in order))
+        if not flanneld.given():
+            for name in order:
+                self.nodes[name].host.boot()
+            return
+
+        def on(at: int, name: str):
+            time.sleep(at)
+            self.nodes[name].host.boot()
+        together(*(lambda a=a, n=n: on(a, n) for a, n in enumerate(order)))
 
     def kubectl(self, *words: str, input: str | None = None, check: bool = True) -> str:
         """As the cluster's administrator, on the master."""

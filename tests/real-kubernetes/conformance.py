@@ -59,9 +59,7 @@ def shared(suite, testhost, tmp_path_factory) -> Iterator[RealCluster]:
 
 
 def cut_all(cluster: RealCluster):
-    together(*(node.host.cut for node in cluster.nodes.values()))
-    for node in cluster.nodes.values():
-        node.host.boot()
+    cluster.power_cycle(*cluster.nodes)
 
 
 def rotate(cluster: RealCluster):
