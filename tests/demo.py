@@ -12,14 +12,14 @@ from urllib.parse import urlsplit
 os.environ.update(HNA_TEST_SET="demo", HB_LAB="demo", HB_IP="10.78.0.1")
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from lib import real_kubernetes, stand_ins  # noqa: E402
+from lib import flanneld, real_kubernetes, stand_ins  # noqa: E402
 from lib.common import GATEWAY, REPO, Failed  # noqa: E402
 from lib.hosts import Host, lab_down, lab_up  # noqa: E402
 from lib.magnum import Magnum  # noqa: E402
 from lib.signal_server import SignalServer  # noqa: E402
 
 NAME, ADDRESS = "demo-master", "10.78.0.11"
-REAL = "--real" in sys.argv[1:]
+REAL = "--stand-ins" not in sys.argv[1:]
 # What users look at when they want to know more.
 PAGES = ["heat-node-agent timeline", "heat-node-agent certificates", "journalctl -x -q --no-pager --no-hostname -u heat-node-agent"]
 PATIENCE = 600
@@ -36,10 +36,11 @@ def master() -> tuple[dict, list]:
     inputs = {i["name"]: i["value"] for i in example["inputs"] if not i["name"].startswith("deploy_")}
     inputs |= {"INSTANCE_NAME": NAME, "KUBE_NODE_IP": ADDRESS, "KUBE_API_PRIVATE_ADDRESS": ADDRESS}
     if REAL:
-        # flanneld is in no package; the routes of pods and Debian's CNI plugins do without it.
         inputs = {name: value for name, value in inputs.items() if not name.startswith("FLANNEL_")}
-        inputs |= {"KUBE_TAG": f"v{real_kubernetes.version()}", "ETCD_TAG": "v3.4.23", "NETWORK_DRIVER": "static-routes",
-                   "PODS_NETWORK_CIDR": "10.100.0.0/16", "NODE_SUBNETS": f"{ADDRESS}=10.100.1.0/24", **real_kubernetes.HOSTS_OWN}
+        inputs |= {"KUBE_TAG": f"v{real_kubernetes.version()}", "ETCD_TAG": "v3.4.23", **real_kubernetes.HOSTS_OWN,
+                   **real_kubernetes.network({ADDRESS: "10.100.1.0/24"})}
+    else:
+        inputs["FLANNEL_TAG"] = f"v{flanneld.version_like(inputs['FLANNEL_TAG'].removeprefix('v'))}"
     return inputs, example["outputs"]
 
 
@@ -129,12 +130,25 @@ def verdicts(server: Heat, expected: list[str]) -> list[str]:
     return wrong
 
 
+def ran(parameters: dict) -> str:
+    """Which programs were real."""
+    real, stood_in = ["systemd", "etcd", "containerd"], ["Heat's API", "Keystone", "Magnum"]
+    (real if REAL else stood_in).append(f"Kubernetes {parameters['KUBE_TAG']}")
+    if parameters["NETWORK_DRIVER"] == "flannel":
+        program, tag = flanneld.given(), parameters["FLANNEL_TAG"]
+        (real if program and tag == f"v{program.version}" else stood_in).append(f"flanneld {tag}")
+        stood_in.append("flannel's CNI plugin")
+    return f"real       {', '.join(real)}\nstand-ins  {', '.join(stood_in)}"
+
+
 def show(host: Host, server: Heat, parameters: dict, expected: list[str]):
-    """One screen: what was asked, what `status` says, what Heat heard."""
+    """One screen: what was asked, which programs were real, what `status` says, what Heat heard."""
     heading("what was asked, in the metadata of the server")
     print(f"hello             script           prints a greeting for who={GREETED}, and gives it back as an output\n"
           f"configure-master  kubernetes-node  ROLE=master KUBE_TAG={parameters['KUBE_TAG']} NETWORK_DRIVER={parameters['NETWORK_DRIVER']},\n"
           f"{'':35}{len(parameters)} parameters, two volumes, certificates signed by Magnum")
+    heading("which programs were real")
+    print(ran(parameters))
     heading("heat-node-agent status")
     print(host.exec("heat-node-agent", "status", check=False).stdout.rstrip(), flush=True)
     heading("what Heat heard")
@@ -200,7 +214,7 @@ def work(host: Host, server: Heat, magnum: Magnum, folder: Path, verbose: bool) 
     if REAL and not wrong:
         wrong += run_a_pod(host, parameters)
     if not wrong:
-        print("\nsucceeded: Heat heard SUCCESS for the script, the master and the wait condition")
+        print("\nsucceeded: Heat heard SUCCESS for the script, the master and the wait condition" + ("; the pod runs" if REAL else ""))
         return 0
     host.save_failure(folder)
     say(f"FAILED (journal and console of the host are in {folder.relative_to(REPO)}):")

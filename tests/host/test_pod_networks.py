@@ -138,6 +138,8 @@ def forgets(node):
 # --- what is found and told -----------------------------------------------------------------------
 @NEW
 def test_a_lost_event_is_found_and_reported_and_repaired(cluster):
+    if cluster.has_given_flanneld():
+        pytest.skip("only the stand-in of flanneld loses events when it is told to")
     a, c = cluster.nodes["a"], cluster.nodes["c"]
     forgets(a)
     lease = cluster.lease_of("c")

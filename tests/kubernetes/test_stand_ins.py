@@ -12,7 +12,8 @@ import subprocess
 import time
 
 import pytest
-from lib.common import TESTS, wait_for
+from lib import flanneld
+from lib.common import TESTS, run, wait_for
 from lib.stand_ins import Running, accepts, free_port, get, install, kubeconfig, refusal, tables
 from lib.strictness import CONFIGURATIONS, ETCD, PROXY, RULES, SERVICES, apiserver, command_line, configuration, usual
 
@@ -432,6 +433,28 @@ def test_flanneld_ends_at_an_unknown_backend(tmp_path, etcd, running):
     put(etcd, "/coreos.com/network/config", '{"Network": "10.100.0.0/16", "Backend": {"Type": "magic"}}', v3=True)
     programs = install(tmp_path / "bin", "flanneld=0.20.2")
     assert running(programs, "flanneld", f"-etcd-endpoints={etcd}", "-iface=lo", f"-subnet-file={tmp_path}/env").wait() == 1
+
+
+@pytest.mark.parametrize("text, mode, status, says", [
+    ("echo v0.26.1 >&2", 0o755, 0, "0.26.1"), ("echo 0.9.0", 0o755, 0, "0.9.0"), ("echo v0.26.1", 0o644, 64, "it is not executable"),
+    ("echo Kubernetes v1.20.2", 0o755, 64, "does not say a version as flanneld does: Kubernetes v1.20.2"),
+    ("echo flag provided but not defined; exit 2", 0o755, 64, "`--version` failed: flag provided"), (None, 0, 64, "there is no such file")])
+def test_a_flanneld_that_is_given_is_one(tmp_path, text, mode, status, says):
+    program = tmp_path / "program"
+    if text:
+        program.write_text(f"#!/bin/sh\n{text}\n")
+        program.chmod(mode)
+    for reader in ("lib/flanneld.sh", "real-kubernetes/up.sh check"):
+        done = run("bash", "-c", f"{TESTS}/{reader}", env={"HNA_FLANNELD": str(program), "HNA_KUBERNETES": ""}, check=False)
+        assert done.returncode == status and len((done.stdout + done.stderr).splitlines()) <= 1, done
+        assert says in done.stdout + done.stderr or (status == 0 and reader != "lib/flanneld.sh"), done
+
+
+@pytest.mark.parametrize("given, wanted, taken", [(None, "0.20.2", "0.20.2"), ("0.26.1", "0.20.2", "0.26.1"), ("0.26.1", "0.9.0", "0.9.0"),
+                                                  ("0.17.0", "0.9.0", "0.17.0"), ("0.17.0", "0.20.2", "0.20.2"), ("0.26.1", "", "")])
+def test_a_flanneld_that_is_given_is_taken_for_one_of_the_same_api(monkeypatch, given, wanted, taken):
+    monkeypatch.setattr(flanneld, "given", lambda: given and flanneld.Program(TESTS, given))
+    assert flanneld.version_like(wanted) == taken
 
 
 # In a network namespace of its own, whose one node is 192.0.2.1/24 on d0; a foreign route to 10.1.2.0/24 is there.

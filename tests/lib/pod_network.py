@@ -1,5 +1,5 @@
 """Nodes whose pods reach each other: real hosts on one bridge, a real etcd on the first, a real docker with a container on each, flanneld's
-stand-in."""
+stand-in, or the program of HNA_FLANNELD."""
 import ipaddress
 import json
 import re
@@ -9,7 +9,7 @@ import uuid
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
-from lib import stand_ins
+from lib import flanneld, stand_ins
 from lib.cluster import Node
 from lib.common import GATEWAY, Failed, in_lab
 from lib.hosts import Host
@@ -109,11 +109,12 @@ class Facts:
 
 
 class PodCluster:
-    """Its nodes are a, b, c, ...; a is the master with etcd. flannel: the version, "" for none."""
+    """Its nodes are a, b, c, ...; a is the master with etcd. flannel: the version, "" for none; that of HNA_FLANNELD instead, where it is alike."""
     bridge = "docker0"
 
     def __init__(self, folder, kubernetes: str, flannel: str = "", port: int = 18100, **parameters):
-        self.folder, self.kubernetes, self.flannel, self.port, self.parameters = folder, kubernetes, flannel, port, parameters
+        self.folder, self.kubernetes, self.port, self.parameters = folder, kubernetes, port, parameters
+        self.flannel = flanneld.version_like(flannel)
         self.nodes: dict[str, PodNode] = {}
         self.hosts: list[Host] = []
         self.servers: list[SignalServer] = []
@@ -250,6 +251,11 @@ class PodCluster:
 
     def description(self) -> dict:
         return json.loads(self.etcd("get", "/config"))
+
+    def has_given_flanneld(self) -> bool:
+        """Whether its flanneld is that of HNA_FLANNELD, which no test tells what to do."""
+        program = flanneld.given()
+        return program is not None and program.version == self.flannel
 
     @contextmanager
     def blind(self, *names: str):

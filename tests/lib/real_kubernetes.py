@@ -1,18 +1,22 @@
 """A cluster of Kubernetes' real programs under the agent: hosts with the programs that tests/real-kubernetes/up.sh made, a Magnum that signs,
 a scripted Heat for each node, pods from images that were made by hand."""
+import ipaddress
 import json
 import os
 import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from lib import flanneld
 from lib import hosts as hosts_module
 from lib.cluster import Node, parameters
 from lib.common import GATEWAY, REPO, TESTS, run, wait_for, with_libraries
 from lib.hosts import Host
 from lib.magnum import Magnum
 from lib.node import start
+from lib.pod_network import together
 from lib.signal_server import SignalServer
 
 MADE = REPO / "target/real-kubernetes"
@@ -50,9 +54,23 @@ def may_shield() -> bool:
     return bool(int(effective, 16) >> 24 & 1)
 
 
-def seen(plugins: str = "/opt/cni/bin") -> dict:
-    """Of Host.up: programs, images and CNI plugins of this machine, the latter in this folder."""
-    return {"gateway": GATEWAY, "cgroup": hierarchy(), "binds_ro": {str(PROGRAMS): FOLDER, str(IMAGES): "/srv/images", "/usr/lib/cni": plugins}}
+def network(subnets: dict[str, str]) -> dict:
+    """Parameters of the pod network: static routes to these subnets, by the nodes' addresses; flannel as a unit, which gives subnets itself, where
+    there is a flanneld: no package has one."""
+    own = {"NETWORK_DRIVER": "static-routes", "NODE_SUBNETS": ",".join(f"{node}={subnet}" for node, subnet in subnets.items())}
+    if program := flanneld.given():
+        own = {"NETWORK_DRIVER": "flannel", "FLANNEL_RUNS_AS": "unit", "FLANNEL_BACKEND": "host-gw", "FLANNEL_TAG": f"v{program.version}"}
+    return {"PODS_NETWORK_CIDR": NETWORK, **own}
+
+
+def seen(folder: str = "/opt/cni/bin") -> dict:
+    """Of Host.up: programs, images and CNI plugins of this machine, the latter in this folder; flanneld, if one is given."""
+    plugins = {"/usr/lib/cni": folder}
+    if program := flanneld.given():
+        # One by one, beside flannel's own plugin, which no package has either.
+        plugins = {str(one): f"{folder}/{one.name}" for one in Path("/usr/lib/cni").iterdir()}
+        plugins |= {str(TESTS / "stand-ins/cni-flannel"): f"{folder}/flannel", str(program.path): "/usr/local/bin/flanneld"}
+    return {"gateway": GATEWAY, "cgroup": hierarchy(), "binds_ro": {str(PROGRAMS): FOLDER, str(IMAGES): "/srv/images", **plugins}}
 
 
 def install(host: Host, runtime: str):
@@ -106,7 +124,8 @@ class RealNode(Node):
 
 
 class RealCluster:
-    """Of static routes: a pod on one node reaches those on the others through the kernel and the CNI project's bridge alone."""
+    """A pod on one node reaches those on the others by static routes, through the kernel and the CNI project's bridge alone; or by flannel's routes, see
+    network()."""
 
     def __init__(self, hosts, signal_server, magnum):
         self.hosts, self.signal_server, self.magnum = hosts, signal_server, magnum
@@ -118,9 +137,10 @@ class RealCluster:
         """A host with its programs, two volumes if it is a master; the agent is not there yet."""
         role = "master" if name.startswith("m") else "worker"
         volume = f"7c1f4d0e-93a2-4b86-8d55-2f60c6b1a9{list(ADDRESSES).index(name):02x}"
-        given = {"KUBE_TAG": f"v{self.version}", "NETWORK_DRIVER": "static-routes", "PODS_NETWORK_CIDR": NETWORK, "ETCD_TAG": "v3.4.23",
-                "NODE_SUBNETS": ",".join(f"{ADDRESSES[n]}={SUBNETS[n]}" for n in ADDRESSES), "DOCKER_VOLUME": volume, **HOSTS_OWN,
-                **self.magnum.parameters(), **more}
+        given = {"KUBE_TAG": f"v{self.version}", "ETCD_TAG": "v3.4.23", "DOCKER_VOLUME": volume, **HOSTS_OWN,
+                **network({ADDRESSES[n]: SUBNETS[n] for n in ADDRESSES}), **self.magnum.parameters(), **more}
+        if flanneld.given() and role == "worker":
+            given["ETCD_SERVER_IP"] = ADDRESSES["m1"]  # of flannel's leases
         inputs = parameters(role, name, ADDRESSES[name], ADDRESSES["m1"], **given)
         host = self.hosts(name, ip=ADDRESSES[name], volumes={"vdb": ("6G", volume)}, **seen("/opt/cni/bin" if name == "m1" else "/usr/lib/cni"))
         # As images have it whose distribution has the plugins elsewhere.
@@ -135,6 +155,20 @@ class RealCluster:
         node.server.stop()
         self.kubectl("delete", "node", name)
 
+    def power_cycle(self, *order: str):
+        """All off at once, then on one after the other. A worker whose flanneld waits for its lease, from the master's etcd, has not booted before it has it:
+        then only a second lies between two, as with pod_network.PodCluster."""
+        together(*(lambda n=n: self.nodes[n].host.cut() for n in order))
+        if not flanneld.given():
+            for name in order:
+                self.nodes[name].host.boot()
+            return
+
+        def on(at: int, name: str):
+            time.sleep(at)
+            self.nodes[name].host.boot()
+        together(*(lambda a=a, n=n: on(a, n) for a, n in enumerate(order)))
+
     def kubectl(self, *words: str, input: str | None = None, check: bool = True) -> str:
         """As the cluster's administrator, on the master."""
         return self.nodes["m1"].host.exec("kubectl", "--kubeconfig", ADMIN, *words, input=input, check=check, timeout=NET).stdout
@@ -148,6 +182,13 @@ class RealCluster:
     def conditions(self) -> dict[str, dict[str, str]]:
         """Of each node, by type."""
         return {node["metadata"]["name"]: {c["type"]: c["status"] for c in node["status"].get("conditions", [])} for node in self.get("nodes")["items"]}
+
+    def subnet_of(self, name: str) -> ipaddress.IPv4Network:
+        """That a node's pods are in."""
+        if not flanneld.given():
+            return ipaddress.IPv4Network(SUBNETS[name])
+        [own] = re.findall(r"(?m)^FLANNEL_SUBNET=(\S+)", self.nodes[name].host.read("/run/flannel/subnet.env"))
+        return ipaddress.IPv4Interface(own).network
 
     def is_ready(self, *names: str):
         """Waits until these nodes are all there are, and Ready."""

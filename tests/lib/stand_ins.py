@@ -7,6 +7,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from lib import flanneld
 from lib.common import PYTHON, TESTS, free_port, run
 
 sys.path.insert(0, str(TESTS / "stand-ins"))
@@ -41,12 +42,16 @@ def install(folder: Path, *versions: str) -> Path:
 
 
 def into(host, *versions: str):
-    """Installs them on a host, whose root has Python without PyYAML."""
+    """Installs them on a host, whose root has Python without PyYAML. flanneld is the one that HNA_FLANNELD gives, where that is of the version: on
+    this machine itself, where install() is for, it would change routes and firewall."""
     import yaml
     with tempfile.TemporaryDirectory() as folder:
         install(Path(folder), *versions)
         files = {f"/usr/local/bin/{p.relative_to(folder)}": (p.read_bytes(), p.stat().st_mode & 0o777) for p in Path(folder).rglob("*")
                  if p.is_file()}
+    program = flanneld.given()
+    if program and f"flanneld={program.version}" in versions:
+        files["/usr/local/bin/flanneld"] = program.path, 0o755
     library = Path(yaml.__file__).parent
     host.put(files | {f"/usr/lib/python3/dist-packages/yaml/{p.name}": (p, 0o644) for p in library.glob("*.py")})
 

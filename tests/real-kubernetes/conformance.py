@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from lib import conformance
+from lib import conformance, flanneld
 from lib.common import REPO, wait_for
 from lib.conformance import Outcome
 from lib.pod_network import together
@@ -26,7 +26,8 @@ MINUTES = float(os.environ.get("HNA_CONFORMANCE_MINUTES", "120"))
 NODES = {"m1": {"ADDONS": "coredns"}, **{f"w{i}": {"CONTAINER_RUNTIME": runtime} for i, runtime in enumerate(RUNTIMES, 1)}}
 AFTER = os.environ.get("HNA_CONFORMANCE_AFTER", "").split()
 PAGE = REPO / "docs/conformance.md"
-TITLE = f"### Workers with {' and '.join(RUNTIMES)}, " + (f"after {' and '.join(AFTER)}" if AFTER else "fresh")
+TITLE = f"### Workers with {' and '.join(RUNTIMES)}, " + (f"after {' and '.join(AFTER)}" if AFTER else "fresh") + \
+    (f", flannel {flanneld.given().version}" if flanneld.given() else "")
 MANIFEST = "/usr/share/heat-node-agent/addons/coredns/coredns.yaml"
 CUT_OFF = "the run was cut off before its end"
 # Tests that are not run, and why.
@@ -58,9 +59,7 @@ def shared(suite, testhost, tmp_path_factory) -> Iterator[RealCluster]:
 
 
 def cut_all(cluster: RealCluster):
-    together(*(node.host.cut for node in cluster.nodes.values()))
-    for node in cluster.nodes.values():
-        node.host.boot()
+    cluster.power_cycle(*cluster.nodes)
 
 
 def rotate(cluster: RealCluster):

@@ -1,11 +1,12 @@
 """What a cluster of Kubernetes' real programs under the agent does: a master, a worker by containerd and a worker by docker."""
+import ipaddress
 import itertools
 import json
 import re
 
 import pytest
 from lib.common import in_lab, wait_for
-from lib.real_kubernetes import ADDRESSES, NET, SUBNETS, RealCluster, pod, service
+from lib.real_kubernetes import ADDRESSES, NET, RealCluster, pod, service
 
 NODES = ("m1", "w1", "w2")
 UNITS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy")
@@ -103,7 +104,7 @@ def test_a_master_has_its_role(cluster):
 
 def test_pods_say_and_do_on_every_node_what_they_are_asked(cluster, pods):
     for name, address in pods.items():
-        assert address.startswith(SUBNETS[name].rsplit(".", 1)[0] + "."), (name, address)
+        assert ipaddress.IPv4Address(address) in cluster.subnet_of(name), (name, address)
         assert "Started HTTP server on port 8080" in cluster.kubectl("logs", f"web-{name}")
         assert cluster.inside(f"web-{name}", "hostname").strip() == f"web-{name}"
         assert cluster.nodes["m1"].host.sh(FORWARD.format(pod=f"web-{name}")) == f"web-{name}"

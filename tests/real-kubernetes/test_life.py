@@ -148,9 +148,7 @@ def test_a_worker_s_conditions_stand_beside_its_kubelet_s_own(life):
 def test_all_nodes_come_back_from_a_reboot(life):
     for order in (NODES, NODES[::-1]):
         since = time.monotonic()
-        together(*(lambda n=n: life.nodes[n].host.cut() for n in NODES))
-        for name in order:
-            life.nodes[name].host.boot()
+        life.power_cycle(*order)
         works(life)
         print(f"power cut, then {order}: right after {time.monotonic() - since:.0f} s")
         for n in NODES:

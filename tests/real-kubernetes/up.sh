@@ -3,9 +3,11 @@
 #
 #   up.sh        programs and images: target/real-kubernetes/programs and .../images; quick once they are there
 #   up.sh e2e    and Kubernetes' own end-to-end tests, and the images that they ask for
+#   up.sh check  only whether what the variables below give is there
 #
 # HNA_KUBERNETES=DIR takes the programs from DIR, whatever their version: kube-apiserver, kube-controller-manager, kube-scheduler, kubelet,
 # kube-proxy, kubectl and, as far as they are wanted, agnhost, add-ons, e2e.test and ginkgo. Then nothing is compiled that is in DIR.
+# HNA_FLANNELD=FILE gives the pods flannel for a network, by this flanneld; it is not needed here, but a wrong one is told before minutes pass.
 #
 # The source comes by apt from where the machine itself gets its packages, and is verified by apt's own signatures. Debian's Go compiles it.
 # Needs root on Debian 12, and nothing prepared.
@@ -140,6 +142,8 @@ build_e2e_images() { # AGNHOST
 if [ -n "${HNA_KUBERNETES:-}" ]; then
   for name in $NAMES; do [ -x "$HNA_KUBERNETES/$name" ] || die "HNA_KUBERNETES=$HNA_KUBERNETES has no program $name"; done
 fi
+[ -z "${HNA_FLANNELD:-}" ] || "$HERE/../lib/flanneld.sh" >/dev/null
+[ "${1:-}" != check ] || exit 0
 exec 9>"$DIR/.lock"; flock 9
 : >"$LOG"
 [ "$(nice)" -ge 10 ] || renice -n 10 -p $$ >/dev/null # beside other parts of the tests
