@@ -35,12 +35,11 @@ impl Page {
             && self.items.iter().all(|item| item.health == CertificateHealth::Ok)
     }
 
-    /// What there is to say in one line: what exits with 2 does not begin with OK.
+    /// What there is to say in one line: a unit that goes on with older files is not OK.
     fn summary(&self) -> String {
         let summary = summary(&self.items, self.now);
-        let not_ok = [(self.rotation.is_some(), "CA ROTATION IN PROGRESS"), (!self.pending_restarts.is_empty(), "RESTARTS PENDING")];
-        match (summary.strip_prefix("OK"), not_ok.iter().filter(|(is, _)| *is).map(|(_, words)| *words).collect::<Vec<_>>()) {
-            (Some(rest), words) if !words.is_empty() => format!("{}{rest}", words.join(", ")),
+        match summary.strip_prefix("OK") {
+            Some(rest) if !self.pending_restarts.is_empty() => format!("RESTARTS PENDING{rest}"),
             _ => summary,
         }
     }
@@ -260,6 +259,9 @@ mod tests {
         let text = changing.text();
         assert!(text.contains("trust-both since 2026-03-01T12:00:00Z, next switch") && fits(&text), "{text}");
         assert!(!changing.is_ok() && page(0).is_ok());
+        let pending = Page { pending_restarts: vec!["etcd.service".into()], ..page(0) };
+        let text = pending.text();
+        assert!(text.starts_with("RESTARTS PENDING; first to expire: server, ") && fits(&text) && !pending.is_ok(), "{text}");
         let cut_off = Page { pending_restarts: vec!["etcd.service".to_owned()], ..page(0) };
         assert!(!cut_off.is_ok() && cut_off.text().contains("to be restarted: etcd.service") && fits(&cut_off.text()));
         assert_fits("certificates", &crate::budgets::json::typed::<Value>(cut_off.document()).unwrap());

@@ -149,3 +149,19 @@ impl Node {
         Some(reason)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Attack: the mark outlived a good deployment, and the next update that failed had its restarts carried out.
+    #[test]
+    fn a_renewal_that_was_cut_off_is_of_its_own_generation() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = Tree::open(dir.path()).unwrap();
+        assert_eq!(is_unfinished(&root, 3), Ok(false));
+        root.create_dir_all(Path::new("/run/heat-node-agent"), Attributes::mode(0o755)).unwrap();
+        root.write(Path::new(UNFINISHED), b"3", Attributes::mode(0o600)).unwrap();
+        assert_eq!((is_unfinished(&root, 3), is_unfinished(&root, 4)), (Ok(true), Ok(false)));
+    }
+}
