@@ -174,8 +174,11 @@ pub(crate) struct OrderContext<'a> {
 /// begun anew, which finds less to do.
 #[derive(Debug, Default)]
 pub(crate) struct Repairs {
-    /// An order waits for a repair.
+    /// An order waits for a repair that is to be asked for.
     pub(crate) wanted: bool,
+    /// There is an order that is not answered yet, whether or not it is its time. What became of a repair that nobody waits for is no answer to
+    /// the next order.
+    pub(crate) awaited: bool,
     /// What became of the last repair, until an order takes it.
     pub(crate) outcome: Option<Result<Vec<String>>>,
 }
@@ -218,8 +221,12 @@ impl OrderContext<'_> {
     /// # Errors
     /// If something cannot be read or written; the order stays and is taken up again.
     pub(crate) fn serve(&mut self, served: &mut Vec<Served>) -> Result<()> {
+        self.repairs.awaited = false;
         let in_run_dir = self.run_dir.map_or(Ok(()), |run_dir| self.serve_in(run_dir, true, served));
         let in_state = self.serve_in(self.state, false, served);
+        if !self.repairs.awaited {
+            self.repairs.outcome = None;
+        }
         in_run_dir.and(in_state)
     }
 
@@ -232,7 +239,9 @@ impl OrderContext<'_> {
         let hidden = |path: &&PathBuf| path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
         for path in paths.iter().filter(|path| !hidden(path) && !done(path)).take(AT_ONCE) {
             match Self::read(tree, path) {
-                Ok(Some(request)) if self.waits(request.order) || self.awaits_repair(request.order) => {}
+                Ok(Some(request)) if self.waits(request.order) || self.awaits_repair(request.order) => {
+                    self.repairs.awaited |= request.order == Order::Repair;
+                }
                 Ok(Some(request)) if request.order == Order::Rollback && self.begins_rollback(tree, path, &request)? => {}
                 Ok(Some(request)) => served.push(Served { in_run_dir, ..self.answer(tree, path, request)? }),
                 Ok(None) => {}
@@ -1084,6 +1093,22 @@ mod tests {
         place.serve(None);
         let (done, text) = place.answer("2.json").unwrap();
         assert!(!done && text.contains("etcd does not answer"), "{text}");
+        // Attack: an update that failed on the way had the order refused, the look behind it ended the repair, and the next order was told of a
+        // node that nobody had looked at.
+        order("4.json");
+        place.serve(None);
+        assert!(take_wanted() && place.repairs.borrow().awaited);
+        place.extent.set(Some(AppliedExtent::Part));
+        place.serve(None);
+        assert!(place.answer("4.json").is_some() && !place.repairs.borrow().awaited, "refused: nobody waits any more");
+        place.repairs.borrow_mut().outcome = Some(Ok(vec!["nothing differs".to_owned()]));
+        place.serve(None);
+        place.extent.set(Some(AppliedExtent::Whole));
+        order("5.json");
+        place.serve(None);
+        assert!(take_wanted() && place.answer("5.json").is_none(), "an order is answered by what was done for it");
+        place.repairs.borrow_mut().outcome = Some(Ok(Vec::new()));
+        place.serve(None);
         for (extent, words) in
             [(Some(AppliedExtent::Part), "rerun ID"), (Some(AppliedExtent::Nothing), "no node is in place"), (None, "no node")]
         {

@@ -37,6 +37,9 @@ impl Agent {
             self.job_task.forget_failed_starts(id);
         }
         let restored = if std::mem::take(&mut self.orders.rollbacks.wanted) { self.ledger.generations.restore() } else { Ok(()) };
+        if !self.orders.repairs.awaited {
+            self.node_task.node.cancel_repair();
+        }
         let repairs = std::mem::take(&mut self.orders.repairs.wanted) && self.node_task.node.order_repair();
         if repairs {
             self.host.report.emit(Event::new(Code::RepairOrdered, "a repair of the node was requested").step("drift"));

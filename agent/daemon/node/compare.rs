@@ -29,7 +29,7 @@ impl Node {
         let due = self.renewal.due(inspection.certificates.as_deref(), desired, inspection.is_arriving, self.host.clock.now());
         let MachineInspection { found, is_arriving, is_unhealthy, is_flawed, mounted, disks, .. } = inspection;
         // What the operator asks for by name is put back whoever else writes it, and however young the last try is.
-        let is_asked = self.repair.is_ordered();
+        let is_asked = self.repair.is_begun();
         let sorted = self.remembered.sorted(&found, spec.repair && !is_asked);
         let record = certificates::CertificateRecord::inspect(&self.host.state);
         let ordered = record.ordered.filter(|_| !is_arriving && record.is_ordered());

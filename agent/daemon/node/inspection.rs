@@ -63,8 +63,8 @@ impl Node {
     /// Looks after a node, whatever came of its last deployment: compares it with its parameters and looks at its certificates. What
     /// differs is put back, and what is due is renewed, where the node has all that was asked.
     pub(in crate::daemon) async fn inspect(&self, reference: &Reference) -> Result<NodeInspection> {
-        let Some(systemd) = &self.host.systemd else { return Ok(NodeInspection::default()) };
         self.repair.begins();
+        let Some(systemd) = &self.host.systemd else { return Ok(NodeInspection::default()) };
         let generation = reference.generation;
         // A deployment of this life of the agent has left them.
         if self.known.secrets.borrow().is_none()

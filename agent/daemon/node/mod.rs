@@ -206,6 +206,11 @@ impl Node {
         self.repair.order(&self.host.clock)
     }
 
+    /// Nobody waits for such an order any more.
+    pub(super) fn cancel_repair(&self) {
+        self.repair.cancel();
+    }
+
     /// How soon the node is to be looked at for such an order.
     pub(super) fn repair_interval(&self) -> Option<Duration> {
         self.repair.interval()

@@ -49,6 +49,8 @@ pub(super) struct OrderedRepair(RefCell<Option<RepairRun>>);
 #[derive(Debug)]
 struct RepairRun {
     since: Stopwatch,
+    /// A look has begun since it was ordered; what an earlier one finds answers nobody.
+    is_begun: bool,
     found: Option<Differences>,
     failure: Option<Error>,
 }
@@ -57,14 +59,19 @@ impl OrderedRepair {
     /// Whether that is a new order: one that nobody has answered yet stays the same.
     pub(super) fn order(&self, clock: &Clock) -> bool {
         let is_new = !self.is_ordered();
-        self.0.borrow_mut().get_or_insert_with(|| RepairRun { since: clock.start(), found: None, failure: None });
+        self.0.borrow_mut().get_or_insert_with(|| RepairRun {
+            since: clock.start(),
+            is_begun: false,
+            found: None,
+            failure: None,
+        });
         is_new
     }
 
     /// A look begins: what one found that was broken off is not what this one finds.
     pub(super) fn begins(&self) {
         if let Some(run) = &mut *self.0.borrow_mut() {
-            (run.found, run.failure) = (None, None);
+            (run.is_begun, run.found, run.failure) = (true, None, None);
         }
     }
 
@@ -77,16 +84,26 @@ impl OrderedRepair {
         self.0.borrow().is_some()
     }
 
+    /// Whether the look that is under way carries it out.
+    pub(super) fn is_begun(&self) -> bool {
+        self.0.borrow().as_ref().is_some_and(|run| run.is_begun)
+    }
+
+    /// Nobody waits for it any more.
+    pub(super) fn cancel(&self) {
+        *self.0.borrow_mut() = None;
+    }
+
     /// This is found.
     pub(super) fn finds(&self, causes: &[Cause]) {
-        if let Some(run) = &mut *self.0.borrow_mut() {
+        if let Some(run) = self.0.borrow_mut().as_mut().filter(|run| run.is_begun) {
             run.found = Some(Differences::of(causes));
         }
     }
 
     /// Putting it back failed.
     pub(super) fn fails(&self, error: Error) {
-        if let Some(run) = &mut *self.0.borrow_mut() {
+        if let Some(run) = self.0.borrow_mut().as_mut().filter(|run| run.is_begun) {
             run.failure = Some(error);
         }
     }
@@ -95,7 +112,7 @@ impl OrderedRepair {
     pub(super) fn ends(&self, inspection: Option<&Error>) -> Option<Result<Vec<String>>> {
         let mut ordered = self.0.borrow_mut();
         let run = ordered.take()?;
-        if run.found.is_none() && run.since.elapsed() < PATIENCE {
+        if !run.is_begun || (run.found.is_none() && run.since.elapsed() < PATIENCE) {
             *ordered = Some(run);
             return None;
         }
@@ -201,6 +218,7 @@ mod tests {
         assert!(!repair.is_ordered() && repair.ends(None).is_none(), "nobody asked");
         let after = |action: &dyn Fn()| {
             assert!(repair.order(&clock) && repair.interval().is_some());
+            repair.begins();
             action();
             repair.ends(None).unwrap()
         };
@@ -223,6 +241,7 @@ mod tests {
         {
             let (repair, clock) = (OrderedRepair::default(), Clock::manual(Timestamp(0)));
             assert!(repair.order(&clock), "{why}");
+            repair.begins();
             assert!(repair.ends(Some(&busy)).is_none() && repair.ends(None).is_none(), "{why}");
             clock.advance(PATIENCE.saturating_sub(Duration::from_millis(1)));
             assert!(!repair.order(&clock), "{why}: it is the same order");
@@ -233,6 +252,10 @@ mod tests {
         }
         let (repair, clock) = (OrderedRepair::default(), Clock::manual(Timestamp(0)));
         assert!(repair.order(&clock) && repair.ends(Some(&busy)).is_none());
+        // One that was under way when it was ordered.
+        repair.finds(&[]);
+        assert!(repair.ends(None).is_none() && !repair.is_begun(), "what it found is older than the order");
+        repair.begins();
         repair.finds(&[]);
         repair.begins();
         assert!(repair.ends(None).is_none(), "what it found was broken off");
