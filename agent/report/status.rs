@@ -259,10 +259,10 @@ pub fn left_over_remedy(file: &str, resource: Option<&str>) -> String {
         }
     };
     format!(
-        "if this server is in no stack, `systemctl disable --now heat-node-agent.service`. Otherwise {asked}: if physical_resource_id is this \
-         server's id (shown as instance), the file is right: add an empty line to confirm it, `echo >>{file}`. If it is another server's, replace the \
-         settings in the file by those that `openstack stack resource show --with-attr os_collect_config STACK RESOURCE` prints, with \
-         STACK and RESOURCE of this server. The agent then continues within 30 s"
+        "{asked}: if physical_resource_id is this server's id (shown as instance), the file is right: add an empty line to confirm it, \
+         `echo >>{file}`. Else look for that id in `openstack stack resource list -n 9 STACK` of each stack. In none: `systemctl disable --now \
+         heat-node-agent.service`. Found: replace the file's settings by those that `openstack stack resource show --with-attr \
+         os_collect_config STACK RESOURCE` prints. The agent then continues within 30 s"
     )
 }
 

@@ -102,9 +102,9 @@ def copied_disk(server: Server):
         host.be_instance("copy-of-it")
         host.cut()
         host.boot(expect="")
-    failure.way("if this server is in no stack", "", None, lambda: host.exec("systemctl", "enable", "--now", "heat-node-agent.service"),
+    failure.way("In none: `systemctl disable", "", None, lambda: host.exec("systemctl", "enable", "--now", "heat-node-agent.service"),
                 runs=("systemctl disable",), until=("NOT RUNNING",))
-    failure.way("If it is another server's, replace the settings in the file", "write another resource's settings into the file",
+    failure.way("Found: replace the file's settings", "write another resource's settings into the file",
                 lambda: host.exec("sed", "-i", "s,^access_key_id = .*,access_key_id = 2222,", CONF), copied_again)
     failure.mended(runs=("openstack", "echo"))
 

@@ -443,14 +443,14 @@ fn a_copied_disk_and_an_unknown_identity_say_what_to_do() {
         "instance      7ee5 (SMBIOS)\n",
         "the other instance's state is kept in /aside/1",
         "/f is ignored: this disk was copied from that of instance b, and the file is unchanged\n",
-        "remedy: if this server is in no stack, `systemctl disable --now heat-node-agent.service`.",
+        "remedy: `openstack stack resource show STACK RESOURCE`, with stack_name and path (up to\n",
     ] {
         assert!(text.contains(part), "{part} in {text}");
     }
     status.identity.as_mut().unwrap().left_over_resource = Some("s node".into());
     let text = page(&status);
     let joined = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(joined.contains("Otherwise `openstack stack resource show s node`: if physical_resource_id is this"), "{text}");
+    assert!(joined.contains("remedy: `openstack stack resource show s node`: if physical_resource_id is this"), "{text}");
     status.identity = Some(IdentityStatus { cause: Some("why".into()), remedy: Some("do".into()), ..IdentityStatus::default() });
     let text = page(&status);
     assert!(text.contains("instance      UNKNOWN, so nothing is run or sent: why\n    remedy: do\n"), "{text}");
