@@ -292,6 +292,9 @@ fn certificates(
     };
     let next = rotation.and_then(|rotation| Some((rotation.since, next(rotation.step)?)));
     let waits = match next {
+        _ if let Some(WaitReason::Restarts(cause)) = renewal => {
+            Some(waits(format!("restarts that a renewal left wait: {cause}"), Code::RenewalWaiting, None))
+        }
         Some((since, step)) => {
             let cause = format!("a CA rotation is waiting for its next step, {}", step.as_str());
             Some(waits(cause, Code::RotationWaiting, Some(since)))
@@ -318,7 +321,7 @@ fn certificates(
                 Some(WaitReason::Deployment { cause, remedy }) => {
                     Condition { remedy: Some(remedy.clone()), ..waits(cause.clone(), Code::CertificateNearExpiry, since) }
                 }
-                None => waits(names_and_ends, Code::CertificateNearExpiry, since),
+                Some(WaitReason::Restarts(_)) | None => waits(names_and_ends, Code::CertificateNearExpiry, since),
             })
         }
         None => None,
@@ -531,6 +534,9 @@ mod tests {
         let failed = WaitReason::Deployment { cause: "why".into(), remedy: "what".into() };
         let failed = certificates(&inspection, None, Some(&failed)).unwrap().waits.unwrap();
         assert_eq!((failed.cause.as_deref(), failed.remedy.as_deref()), (Some("why"), Some("what")));
+        let restarts = WaitReason::Restarts("of m2".into());
+        let waiting = certificates(&inspection, None, Some(&restarts)).unwrap().waits.unwrap();
+        assert_eq!(waiting.cause.as_deref(), Some("restarts that a renewal left wait: of m2"));
         let waits = near.waits.unwrap();
         assert_eq!(waits.cause.as_deref(), Some("b ends at 2026-12-25T12:00:00Z"));
         assert_eq!(waits.since.as_deref(), Some("2026-09-16T12:00:00Z"));
