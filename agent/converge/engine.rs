@@ -65,8 +65,17 @@ pub struct RunContext<'a, U, V, P, C> {
     pub may_change_members: bool,
     /// What a generation that is abandoned brought, where the node goes back to the one before it.
     pub retired: &'a Retired,
-    /// Units that run a program which was replaced since they were started: they are restarted, although nothing else of them may change.
-    pub replaced: &'a BTreeSet<String>,
+    /// Whose restart something else than a file decides.
+    pub restarts: &'a SpecialRestarts,
+}
+
+/// Units whose restart something else than a change of their files decides.
+#[derive(Clone, Debug, Default)]
+pub struct SpecialRestarts {
+    /// They run a program that was replaced since they were started: they are restarted, although nothing else of them may change.
+    pub replaced: BTreeSet<String>,
+    /// Their pending restarts wait for somebody: who runs goes on with what it has read, and its restart stays pending.
+    pub held: BTreeSet<String>,
 }
 
 /// Makes a `Desired` true and measures that it is.
@@ -206,7 +215,7 @@ impl<'a, U: UnitManager, V: Volumes, P: Prober + Objects + PodNetwork + EtcdMemb
                 Err(error) => self.starter.patience("reading the units' states", None, error).await?,
             }
         }
-        observed.pending.extend(self.context.replaced.iter().cloned());
+        observed.pending.extend(self.context.restarts.replaced.iter().cloned());
         let mut plan = plan::plan(self.desired, &observed);
         self.pending.clone_from(&observed.pending);
         self.end();
@@ -443,7 +452,7 @@ impl<'a, U: UnitManager, V: Volumes, P: Prober + Objects + PodNetwork + EtcdMemb
                     | GraphStep::Gate(_)
                     | GraphStep::Object(_)
                     | GraphStep::AddOn(_) => {
-                        let is_pending = matches!(step, GraphStep::Unit(unit) if self.pending.contains(&unit.name));
+                        let is_pending = matches!(step, GraphStep::Unit(unit) if self.is_restarted(&unit.name));
                         running.push(workers.perform(step, Task::Begin(is_pending)));
                         continue;
                     }
@@ -489,7 +498,9 @@ impl<'a, U: UnitManager, V: Volumes, P: Prober + Objects + PodNetwork + EtcdMemb
                 (StepOutcome::Something, _) => self.note_changed(step),
                 (StepOutcome::Nothing | StepOutcome::Answers(_) | StepOutcome::Passed(_), _) => {}
             }
-            if let GraphStep::Unit(unit) = step {
+            if let GraphStep::Unit(unit) = step
+                && (self.is_restarted(&unit.name) || fresh.contains(unit.name.as_str()))
+            {
                 self.note_restarted(&unit.name)?;
             }
             self.end();
@@ -615,6 +626,11 @@ impl<'a, U: UnitManager, V: Volumes, P: Prober + Objects + PodNetwork + EtcdMemb
         let before = self.pending.len();
         self.pending.extend(readers.map(|unit| unit.name.clone()));
         if self.pending.len() == before { Ok(()) } else { self.note() }
+    }
+
+    /// Whether a pending restart is made up for by this run.
+    fn is_restarted(&self, unit: &str) -> bool {
+        self.pending.contains(unit) && !self.context.restarts.held.contains(unit)
     }
 
     fn note_restarted(&mut self, unit: &str) -> std::result::Result<(), Failure> {

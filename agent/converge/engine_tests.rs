@@ -13,7 +13,8 @@ use super::flannel::PodNetwork;
 use super::flannel::packets::{Question, Replies};
 use super::{
     Applied, Certificates, ConvergeResult, EtcdMembership, Failure, FailureDetails, MemberChange, MemberSituation, MemberStep,
-    Objects, Original, Prepared, Prober, Retired, RetiredFile, RunContext, UnitManager, Volumes, converge, pending,
+    Objects, Original, Prepared, Prober, Retired, RetiredFile, RunContext, SpecialRestarts, UnitManager, Volumes, converge,
+    pending,
 };
 use crate::clock::{Clock, Timestamp};
 use crate::desired::{
@@ -349,7 +350,7 @@ struct Machine {
     progress: Progress,
     deadline: Duration,
     patience: u32,
-    replaced: BTreeSet<String>,
+    restarts: SpecialRestarts,
 }
 
 impl Machine {
@@ -360,7 +361,8 @@ impl Machine {
         let report = Report::kept();
         let progress = Progress::new(report.clone(), clock.clone());
         let deadline = Duration::from_secs(30);
-        let machine = Self { _dir: dir, root, clock, report, progress, deadline, patience: 1, replaced: BTreeSet::new() };
+        let machine =
+            Self { _dir: dir, root, clock, report, progress, deadline, patience: 1, restarts: SpecialRestarts::default() };
         machine.users("");
         machine
     }
@@ -403,7 +405,7 @@ impl Machine {
             flanneld: None,
             may_change_members: true,
             retired,
-            replaced: &self.replaced,
+            restarts: &self.restarts,
         };
         converge(desired, &context, fake).await
     }
@@ -574,7 +576,8 @@ async fn a_fresh_node_comes_up_in_order_and_a_second_run_does_nothing() {
     assert_eq!(machine.read("/run/heat-node-agent/pending-restarts.json"), None);
 
     // Nothing of it changed but the program.
-    let machine = Machine { replaced: BTreeSet::from(["etcd.service".to_owned()]), ..machine };
+    let restarts = SpecialRestarts { replaced: BTreeSet::from(["etcd.service".to_owned()]), ..SpecialRestarts::default() };
+    let machine = Machine { restarts, ..machine };
     assert!(machine.converge(&node(), &fake).await.unwrap().changed);
     assert_eq!(fake.take_log(), ["volume runtime", "restart etcd.service", "done etcd.service"]);
     assert_eq!(machine.read("/run/heat-node-agent/pending-restarts.json"), None);
@@ -698,6 +701,30 @@ async fn a_restart_stays_pending_until_it_is_done() {
     machine.converge(&desired, &fake).await.unwrap();
     assert_eq!(fake.take_log(), ["volume runtime", "restart etcd.service", "done etcd.service"]);
     assert_eq!(machine.read("/run/heat-node-agent/pending-restarts.json"), None);
+}
+
+/// Attack: restarts that a killed renewal had left cost etcd its quorum.
+#[tokio::test]
+async fn a_held_restart_stays_pending_beside_what_is_put_back_unless_the_unit_is_down() {
+    let restarts = SpecialRestarts { held: BTreeSet::from(["etcd.service".to_owned()]), ..SpecialRestarts::default() };
+    let machine = Machine { restarts, ..Machine::new(manual()) };
+    let fake = Fake::new(
+        &machine.clock,
+        &[("systemd-sysctl.service", "active"), ("docker.service", "active"), ("etcd.service", "active")],
+    );
+    machine.converge(&node(), &fake).await.unwrap();
+    fake.take_log();
+    let pending = || machine.read("/run/heat-node-agent/pending-restarts.json").unwrap_or_default();
+    let note = BTreeSet::from(["docker.service", "etcd.service"].map(str::to_owned));
+    pending::write(&machine.root, &note).unwrap();
+    machine.converge(&node(), &fake).await.unwrap();
+    assert_eq!(fake.take_log(), ["volume runtime", "restart docker.service", "done docker.service"]);
+    assert!(pending().contains("etcd.service") && !pending().contains("docker.service"), "{}", pending());
+    // What does not run reads its files when it is started.
+    fake.set(state("etcd.service", "inactive"));
+    machine.converge(&node(), &fake).await.unwrap();
+    assert_eq!(fake.take_log(), ["volume runtime", "start etcd.service", "done etcd.service"]);
+    assert_eq!(pending(), "");
 }
 
 #[tokio::test]
@@ -1563,6 +1590,25 @@ async fn who_reads_a_changed_certificate_is_noted_before_it_changes_and_restarte
     // The second run changes nothing.
     assert!(!machine.converge(&trusting_node(), &fake).await.unwrap().changed);
     assert_eq!(fake.take_log(), ["prepare", "commit , pending {}", "ensure binding"]);
+}
+
+#[tokio::test]
+async fn a_renewal_makes_the_restarts_that_one_before_left_each_of_them_once() {
+    let machine = Machine::new(manual());
+    let fake = Fake::new(&machine.clock, &[("docker.service", "active"), ("etcd.service", "active")]);
+    let note = BTreeSet::from(["docker.service", "etcd.service"].map(str::to_owned));
+    pending::write(&machine.root, &note).unwrap();
+    let changed = Prepared {
+        changes: BTreeSet::from(["/etc/etcd/certs/ca.crt".to_owned()]),
+        sets: vec![("/etc/etcd/certs".to_owned(), "..set-1".to_owned())],
+        ..Prepared::default()
+    };
+    fake.prepared.lock().unwrap().push_back(Ok(changed));
+    machine.converge(&trusting_node(), &fake).await.unwrap();
+    let log = fake.take_log();
+    let restarts = |unit: &str| log.iter().filter(|line| **line == format!("restart {unit}")).count();
+    assert_eq!((restarts("etcd.service"), restarts("docker.service")), (1, 1), "{log:?}");
+    assert_eq!(machine.read("/run/heat-node-agent/pending-restarts.json"), None);
 }
 
 #[tokio::test]

@@ -73,10 +73,11 @@ fn node_now(agent: &Agent, current: &Generation) -> NodeStatus {
     let seen = inspection.certificates.as_ref();
     let of_record = node(current);
     let found = if inspection.drifted { agent.node_task.node.differences() } else { Vec::new() };
+    let difference_fact = found.iter().find_map(|cause| cause.fact.clone());
     let difference_remedy = found.iter().find_map(|cause| cause.remedy.clone());
     let mut components = agent.node_task.components();
-    // Of what differs a volume alone has a remedy of its own.
-    if difference_remedy.is_some() {
+    // A volume that needs somebody, in a few words: nothing else has those.
+    if difference_fact.is_some() {
         take_in_volume_problem(&mut components);
     }
     let known = NodeStatus {
@@ -85,7 +86,7 @@ fn node_now(agent: &Agent, current: &Generation) -> NodeStatus {
         differences: found.iter().map(|cause| cause.text.clone()).collect(),
         difference_units: found.iter().map(|cause| cause.unit.clone().unwrap_or_default()).collect(),
         difference_remedy,
-        difference_fact: found.first().and_then(|cause| cause.fact.clone()),
+        difference_fact,
         steps: agent.progress.steps(),
         // Until it ends they are on no disk.
         step_timings: if current.state == GenerationState::Applying {
@@ -298,6 +299,9 @@ fn certificates(
     };
     let next = rotation.and_then(|rotation| Some((rotation.since, next(rotation.step)?)));
     let waits = match next {
+        _ if let Some(WaitReason::Restarts(cause)) = renewal => {
+            Some(waits(format!("restarts that a renewal left wait: {cause}"), Code::RenewalWaiting, None))
+        }
         Some((since, step)) => {
             let cause = format!("a CA rotation is waiting for its next step, {}", step.as_str());
             Some(waits(cause, Code::RotationWaiting, Some(since)))
@@ -324,7 +328,7 @@ fn certificates(
                 Some(WaitReason::Deployment { cause, remedy }) => {
                     Condition { remedy: Some(remedy.clone()), ..waits(cause.clone(), Code::CertificateNearExpiry, since) }
                 }
-                None => waits(names_and_ends, Code::CertificateNearExpiry, since),
+                Some(WaitReason::Restarts(_)) | None => waits(names_and_ends, Code::CertificateNearExpiry, since),
             })
         }
         None => None,
@@ -537,6 +541,9 @@ mod tests {
         let failed = WaitReason::Deployment { cause: "why".into(), remedy: "what".into() };
         let failed = certificates(&inspection, None, Some(&failed)).unwrap().waits.unwrap();
         assert_eq!((failed.cause.as_deref(), failed.remedy.as_deref()), (Some("why"), Some("what")));
+        let restarts = WaitReason::Restarts("of m2".into());
+        let waiting = certificates(&inspection, None, Some(&restarts)).unwrap().waits.unwrap();
+        assert_eq!(waiting.cause.as_deref(), Some("restarts that a renewal left wait: of m2"));
         let waits = near.waits.unwrap();
         assert_eq!(waits.cause.as_deref(), Some("b ends at 2026-12-25T12:00:00Z"));
         assert_eq!(waits.since.as_deref(), Some("2026-09-16T12:00:00Z"));

@@ -119,8 +119,8 @@ impl<'a> Magnum<'a> {
         };
         let remedy = match error.connect_failure() {
             Some(ConnectFailure::Name(host)) => Remedy::stack_update_or(format!(
-                "if `openstack catalog list` shows another name, correct {} in the template and update the stack. If not, and /etc/resolv.conf \
-                 has other name servers than your cloud's, correct the Neutron subnet and reboot the node; else have the name added to them, \
+                "if `openstack catalog list` shows another name, correct {} in the template and update the stack. If not, and `resolvectl dns || cat \
+                 /etc/resolv.conf` lists other name servers than your cloud's, correct the Neutron subnet and reboot the node; else have the name added to them, \
                  until `getent hosts {host}` prints an address",
                 parameter(host)
             )),
@@ -132,8 +132,8 @@ impl<'a> Magnum<'a> {
             Some(ConnectFailure::UnknownCa(peer)) => Remedy::new(
                 format!(
                     "if `openstack catalog list` lacks {peer}, correct {} and update the stack. Else `openssl s_client -connect {peer} \
-                     </dev/null` names the CA in its last \"i:\". If unknown, stop. If it is your cloud's root CA, set \
-                     OPENSTACK_CA to it and update the stack. If it is an intermediate below OPENSTACK_CA, have the server send it",
+                     </dev/null` names the CA in its last \"i:\". If unknown, ask its owner. If your cloud's root CA, set \
+                     OPENSTACK_CA to it and update the stack. If an intermediate below OPENSTACK_CA, have the server send it",
                     parameter(peer)
                 ),
                 AfterRemedy::LastWayResumes,

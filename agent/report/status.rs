@@ -555,14 +555,14 @@ impl NodeStatus {
         format!("{}{in_place}", self.state.in_words())
     }
 
-    /// Whether what differs is a volume that needs somebody: that alone has a remedy of its own.
+    /// Whether what differs is a volume that needs somebody.
     pub(super) fn has_volume_problem(&self) -> bool {
-        self.difference_remedy.is_some()
+        self.difference_fact.is_some()
     }
 
     /// In a few words, what is wrong with a volume that needs somebody.
     pub(super) fn volume_problem(&self) -> Option<&str> {
-        self.difference_fact.as_deref().or(self.differences.first().map(String::as_str)).filter(|_| self.has_volume_problem())
+        self.difference_fact.as_deref()
     }
 
     /// The step that brings a volume up.

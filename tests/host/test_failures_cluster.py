@@ -50,7 +50,8 @@ def certificates(node: Node, stage, magnum, tmp_path):
     def name_server():
         node.host.exec("systemd-run", "-q", "--unit=names", "python3", "-c", NAME_SERVER)
         node.host.wait_for("getent ahostsv4 keystone.invalid -s dns || { echo nameserver 127.0.0.2 >/etc/resolv.conf; false; }")
-    failure.way("has other name servers than your cloud's, correct the Neutron subnet", "give the node a name server that knows the name", name_server, runs=("getent ",),
+    failure.way("lists other name servers than your cloud's, correct the Neutron subnet", "give the node a name server that knows the name", name_server,
+                runs=("resolvectl ", "getent "),
                 until=("WAITING for certificates", "connection refused by keystone.invalid:5000"))
     magnum.answer(401, path="^/identity", body=UNAUTHORIZED)
     failure.mended("update the stack with the right AUTH_URL", lambda: node.update(**right), until=("FAILED", "401"), runs=("openstack ",))

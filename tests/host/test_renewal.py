@@ -1,5 +1,6 @@
 """Three masters whose certificates are due for a renewal at the same moment: a real etcd, which somebody writes to all the time, must
 never be without its quorum."""
+import json
 import re
 
 import pytest
@@ -10,6 +11,7 @@ from lib.node import UNIT
 from lib.pod_network import together
 
 LOCK = "/heat-node-agent/renewal"
+NOTE = "/run/heat-node-agent/pending-restarts.json"
 
 
 @pytest.fixture
@@ -17,6 +19,10 @@ def masters(hosts, signal_server, tmp_path):
     found = Masters(hosts, signal_server, tmp_path)
     found.up()
     return found
+
+
+def starts_of_etcd(node) -> list[str]:
+    return re.findall(r"Started etcd", node.host.sh("journalctl -u etcd --no-pager -o cat"))
 
 
 def test_masters_renew_one_by_one_and_expired_ones_at_once(masters):
@@ -48,8 +54,7 @@ def test_masters_renew_one_by_one_and_expired_ones_at_once(masters):
         wait_for(lambda: all(node.healthy() for node in masters.nodes) and masters.healthy(), NET, "healthy masters")
     assert not masters.mistakes()
     wait_for(lambda: LOCK not in masters.nodes[0].etcdctl("get", "--prefix", "/heat-node-agent"), NET, "the lock given back")
-    restarts = [re.findall(r"Started etcd", node.host.sh("journalctl -u etcd --no-pager -o cat")) for node in masters.nodes]
-    print(f"starts of etcd: {[len(one) for one in restarts]}, waits: {masters.events('RenewalWaiting')}")
+    print(f"starts of etcd: {[len(starts_of_etcd(node)) for node in masters.nodes]}, waits: {masters.events('RenewalWaiting')}")
 
     # --- the cluster was off until all of them had expired: nobody waits for a quorum that cannot come ---
     masters.each("systemctl", "stop", UNIT)
@@ -60,3 +65,47 @@ def test_masters_renew_one_by_one_and_expired_ones_at_once(masters):
     wait_for(lambda: all(masters.renewed(expired)), NET, "renewed certificates in place of expired ones")
     wait_for(lambda: all(node.healthy() for node in masters.nodes) and masters.healthy(), NET, "healthy masters")
     assert not masters.mistakes()
+
+
+def test_restarts_that_a_killed_renewal_left_wait_for_the_quorum(masters):
+    """The first master's agent was killed behind the swap of its files: what reads them is noted, and not restarted."""
+    wait_for(masters.healthy, NET, "etcd of three members")
+    first, second, _ = masters.nodes
+    host = first.host
+
+    def processes() -> list[str]:
+        return [host.sh(f"systemctl show -p MainPID {unit}").strip() for unit in ("etcd", "kube-apiserver")]
+
+    def kill_with_pending_restarts():
+        host.sh(f"systemctl kill --signal=KILL {UNIT} || true; systemctl stop {UNIT}")
+        host.write(NOTE, json.dumps(["etcd.service", "kube-apiserver.service"]), 0o600)
+
+    before = processes()
+    second.host.exec("systemctl", "stop", "etcd")
+    kill_with_pending_restarts()
+    host.exec("systemctl", "start", UNIT)
+    wait_for(lambda: any("unhealthy: m2" in e.get("HNA_CAUSE", "") for e in host.journal(HNA_EVENT="RenewalWaiting")), 300, "a wait")
+
+    def is_shown() -> bool:
+        page = first.status()["node"]["certificates"]["waits"]
+        return bool(page) and "restarts" in page["cause"] and "m2" in page["cause"] and bool(page["remedy"])
+    wait_for(is_shown, 300, "the wait in status")
+    assert processes() == before
+    assert {"etcd.service", "kube-apiserver.service"} <= set(json.loads(host.read(NOTE)))
+    # --- the other member is back: they are made up for ---
+    second.host.exec("systemctl", "start", "etcd", "kube-apiserver")
+    wait_for(lambda: not host.exists(NOTE), NET, "restarts that are made up for")
+    assert not set(processes()) & set(before)
+    wait_for(lambda: first.healthy() and masters.healthy(), NET, "healthy masters")
+    wait_for(lambda: LOCK not in first.etcdctl("get", "--prefix", "/heat-node-agent"), NET, "the lock given back")
+
+    # --- a renewal is due: it makes them, each once ---
+    masters.each("systemctl", "stop", UNIT)
+    kill_with_pending_restarts()
+    masters.age(since_days=200, left_days=60)
+    starts = len(starts_of_etcd(first))
+    aged = masters.issued()
+    host.exec("systemctl", "start", UNIT)
+    wait_for(lambda: masters.renewed(aged)[0] and not host.exists(NOTE), NET, "renewed certificates")
+    wait_for(lambda: first.healthy() and masters.healthy(), NET, "healthy masters")
+    assert len(starts_of_etcd(first)) == starts + 1

@@ -15,7 +15,7 @@ use super::wait::{Wait, wait_id};
 use super::{Node, renewal, spec_of};
 use crate::clock::{BUILT, CLOCK_SETTLES, uptime};
 use crate::converge::gates::passes;
-use crate::converge::{self, Failure, Retired, RunContext};
+use crate::converge::{self, Failure, Retired, RunContext, SpecialRestarts};
 use crate::daemon::reason::{bounded, reason};
 use crate::deploy::{DeploymentOutcome, Generations};
 use crate::desired::{Desired, GateProbe};
@@ -48,6 +48,8 @@ pub(super) struct RunOptions {
     pub(super) deployment: Option<String>,
     /// What is taken away where the node goes back to the generation before; only there.
     pub(super) retired: Option<Retired>,
+    /// Units whose pending restarts wait ([`SpecialRestarts::held`]).
+    pub(super) held: BTreeSet<String>,
 }
 
 /// How bringing the node up ended.
@@ -183,6 +185,7 @@ impl Node {
                 generation,
                 deployment: Some(deployment.id.clone()),
                 retired: None,
+                held: BTreeSet::new(),
             };
             self.converge(&plan.spec, &renewal::beside_an_update(&plan.desired), options).await
         };
@@ -257,7 +260,7 @@ impl Node {
         &self,
         spec: &NodeSpec,
         desired: &Desired,
-        RunOptions { deadline, stability_period, generation, deployment, retired }: RunOptions,
+        RunOptions { deadline, stability_period, generation, deployment, retired, held }: RunOptions,
     ) -> converge::ConvergeResult {
         // Those of an earlier run are not this one's, which may end before it begins.
         self.progress.begin_run(deployment.as_deref());
@@ -312,7 +315,7 @@ impl Node {
             },
             may_change_members: is_update,
             retired: &retired,
-            replaced: &replaced,
+            restarts: &SpecialRestarts { replaced, held },
         };
         // A large future: on the heap once, not in every state above.
         let backend = self.backend(systemd);

@@ -1,13 +1,14 @@
 //! A node that has all that was asked is compared with its parameters, and put right: the edge of `decision.rs`.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::Node;
 use super::bring_up::{RunOptions, error_of};
-use super::decision::{DriftFacts, DriftVerdict, FirstAction};
+use super::decision::{DriftFacts, DriftVerdict, FirstAction, Repairs};
 use super::drift::{self, Cause, SortedCauses};
 use super::inspection::MachineInspection;
-use super::renewal;
+use super::renewal::{self, WaitReason};
 use crate::daemon::pause::{AttemptOutcome, LastAttempt, TouchReason};
 use crate::daemon::reason::REASON_LIMIT;
 use crate::desired::Desired;
@@ -27,13 +28,14 @@ impl Node {
         let Some(inspection) = self.inspect_machine(desired, &volumes, systemd, generation).await? else { return Ok(true) };
         self.known.differences.replace(inspection.found.clone());
         let due = self.renewal.due(inspection.certificates.as_deref(), desired, inspection.is_arriving, self.host.clock.now());
-        let MachineInspection { found, is_arriving, is_unhealthy, is_flawed, mounted, disks, .. } = inspection;
+        let MachineInspection { found, asking, is_arriving, is_unhealthy, is_flawed, mounted, disks, .. } = inspection;
         // What the operator asks for by name is put back whoever else writes it, and however young the last try is.
         let is_asked = self.repair.is_begun();
         let sorted = self.remembered.sorted(&found, spec.repair && !is_asked);
         let record = certificates::CertificateRecord::inspect(&self.host.state);
         let ordered = record.ordered.filter(|_| !is_arriving && record.is_ordered());
         let facts = DriftFacts {
+            asking,
             found,
             sorted,
             is_arriving,
@@ -42,6 +44,9 @@ impl Node {
             is_ordered: ordered.is_some(),
             repairs: spec.repair || is_asked,
         };
+        if facts.asking.is_empty() {
+            self.renewal.restarts_begin();
+        }
         if facts.is_early() {
             return Ok(false);
         }
@@ -51,13 +56,13 @@ impl Node {
             TouchReason { generation, ordered, renews: due.is_now(), drifted: is_flawed, beside: drift::digest(repairs) };
         let last = self.pause.last_attempt(reason);
         let tried = LastAttempt { holds: last.holds && !is_asked, ..last };
-        // A file that another tool writes stays as that tool wants it. Certificates are renewed in their own time.
-        let without_contested = || renewal::none(renewal::leaving(desired, contested));
         match facts.first(tried) {
             FirstAction::Order => {
-                return Ok(!self.put_back(spec, &without_contested(), reason, repairs).await || facts.has_left_over());
+                return Ok(!self.put_back(spec, &without(desired, contested), reason, repairs).await || facts.has_left_over());
             }
             FirstAction::Renewal { stays, repairs } => {
+                // Restarts that are pending are left to it.
+                self.renewal.restarts_begin();
                 if let Some(succeeded) = self.renew(spec, &renewal::leaving(desired, &stays), reason, &repairs, due).await {
                     return Ok(!succeeded || !stays.is_empty() || facts.has_left_over());
                 }
@@ -76,15 +81,41 @@ impl Node {
                 }
                 Ok(drifted)
             }
-            DriftVerdict::Differs { differences, repairs: false, .. } => {
-                self.report_drift(generation, &differences, contested);
-                Ok(true)
-            }
-            DriftVerdict::Differs { differences, repairs: true, rest } => {
-                self.report_drift(generation, &differences, contested);
-                Ok(!self.put_back(spec, &without_contested(), reason, repairs).await || rest)
+            DriftVerdict::Differs { differences, repairs, rest } => {
+                let done = self.put_back_differences(spec, desired, reason, &facts, (repairs, &differences)).await;
+                Ok(!done || rest)
             }
         }
+    }
+
+    /// Reports what differs and puts it back; whether all of it was. Restarts that etcd's members do not allow stay pending.
+    async fn put_back_differences(
+        &self,
+        spec: &NodeSpec,
+        desired: &Desired,
+        reason: TouchReason,
+        facts: &DriftFacts,
+        (repairs, differences): (Repairs, &[String]),
+    ) -> bool {
+        let turn = match repairs {
+            Repairs::Asking => self.ask_for_restarts(desired, reason.generation).await,
+            Repairs::All => Some(RenewalLease::Nothing),
+            Repairs::Nothing | Repairs::Rest => None,
+        };
+        let waits = turn.is_none() && repairs != Repairs::Nothing;
+        if waits {
+            self.explain_restarts(&facts.asking);
+        }
+        let SortedCauses { contested, repairs } = &facts.sorted;
+        self.report_drift(reason.generation, differences, contested);
+        let desired = without(desired, contested);
+        if let Some(turn) = turn {
+            return self.put_back_in_turn(turn, spec, &desired, reason, repairs).await;
+        }
+        if waits {
+            self.put_back_rest(spec, &desired, reason, &facts.rest(), &facts.asking).await;
+        }
+        false
     }
 
     /// Nothing of the node is looked at: an operator has to know that it is on its own.
@@ -118,26 +149,33 @@ impl Node {
 
     /// Makes the node what it should be; whether that succeeded. Where certificates are the reason, the next try is held back.
     pub(super) async fn put_back(&self, spec: &NodeSpec, desired: &Desired, reason: TouchReason, repairs: &[Cause]) -> bool {
-        self.put_back_within(spec.deadline, spec, desired, reason, repairs).await
+        self.put_back_by(repair_options(spec.deadline, reason), spec, desired, reason, repairs).await
     }
 
-    /// The same within another time.
-    async fn put_back_within(
+    /// Puts this back, if it is anything, while the restarts of these units wait.
+    pub(super) async fn put_back_rest(
         &self,
-        deadline: Duration,
+        spec: &NodeSpec,
+        desired: &Desired,
+        reason: TouchReason,
+        rest: &[Cause],
+        waiting: &BTreeSet<String>,
+    ) {
+        if !rest.is_empty() {
+            let options = RunOptions { held: waiting.clone(), ..repair_options(spec.deadline, reason) };
+            self.put_back_by(options, spec, desired, reason, rest).await;
+        }
+    }
+
+    async fn put_back_by(
+        &self,
+        options: RunOptions,
         spec: &NodeSpec,
         desired: &Desired,
         reason: TouchReason,
         repairs: &[Cause],
     ) -> bool {
         self.pause.begin(reason, &self.host.clock);
-        let options = RunOptions {
-            deadline,
-            stability_period: Duration::ZERO,
-            generation: reason.generation,
-            deployment: None,
-            retired: None,
-        };
         let failure = self.converge(spec, desired, options).await.err();
         let failed = failure.is_some();
         if let Some(failure) = failure {
@@ -162,37 +200,102 @@ impl Node {
             // Only what has expired: nothing else is restarted beside it, and nobody is asked.
             return Some(self.put_back(spec, &renewal::none(desired.clone()), reason, repairs).await);
         };
-        let held = match &desired.etcd {
-            Some(etcd) => match quorum::ask(&self.http, etcd, late).await {
-                Ok(Permission::Go(held)) => held,
-                Ok(Permission::Wait(cause)) => return self.renewal_waits(&cause, reason.generation),
-                Err(error) => return self.renewal_waits(&error.to_string(), reason.generation),
-            },
-            None => RenewalLease::Nothing,
-        };
-        self.renewal.begins();
-        if !held.has_lease() {
-            return Some(self.put_back(spec, desired, reason, repairs).await);
+        match self.permission(desired, late).await {
+            Permission::Go(turn) => {
+                self.renewal.begins();
+                Some(self.put_back_in_turn(turn, spec, desired, reason, repairs).await)
+            }
+            Permission::Wait(cause) => {
+                let line = format!("the certificate renewal is waiting: {cause}");
+                self.report_wait(WaitReason::For(cause.clone()), &line, &cause, reason.generation);
+                None
+            }
         }
-        let limit = spec.deadline.min(quorum::RUN_LIMIT);
-        let succeeded = self.put_back_within(limit, spec, desired, reason, repairs).await;
+    }
+
+    /// This master's turn to make restarts that were cut off; nothing where they have to wait, which is reported.
+    pub(super) async fn ask_for_restarts(&self, desired: &Desired, generation: u64) -> Option<RenewalLease> {
+        // Nobody knows how long the certificates live that a process still has in memory: a spare member is not waited for.
+        match self.permission(desired, true).await {
+            Permission::Go(turn) => {
+                self.renewal.restarts_begin();
+                Some(turn)
+            }
+            Permission::Wait(cause) => {
+                let line = format!("restarts that a certificate renewal left are waiting: {cause}");
+                self.report_wait(WaitReason::Restarts(cause.clone()), &line, &cause, generation);
+                None
+            }
+        }
+    }
+
+    /// Whether etcd's other members can spare this one now.
+    async fn permission(&self, desired: &Desired, late: bool) -> Permission {
+        let Some(etcd) = &desired.etcd else { return Permission::Go(RenewalLease::Nothing) };
+        quorum::ask(&self.http, etcd, late).await.unwrap_or_else(|error| Permission::without_answer(&error))
+    }
+
+    /// Puts these back in this master's turn, which is over then.
+    pub(super) async fn put_back_in_turn(
+        &self,
+        turn: RenewalLease,
+        spec: &NodeSpec,
+        desired: &Desired,
+        reason: TouchReason,
+        repairs: &[Cause],
+    ) -> bool {
+        if !turn.has_lease() {
+            return self.put_back(spec, desired, reason, repairs).await;
+        }
+        let options = repair_options(spec.deadline.min(quorum::RUN_LIMIT), reason);
+        let succeeded = self.put_back_by(options, spec, desired, reason, repairs).await;
         if let Some(etcd) = &desired.etcd
-            && let Err(error) = quorum::release_lease(&self.http, etcd, held).await
+            && let Err(error) = quorum::release_lease(&self.http, etcd, turn).await
         {
             // The others wait until the key's life is over.
             let line = "the renewal lock in etcd is left to expire";
             self.host.report.emit(renewal_event(line, reason.generation).error(&error));
         }
-        Some(succeeded)
+        succeeded
     }
 
-    /// Reports a cause once.
-    fn renewal_waits(&self, cause: &str, generation: u64) -> Option<bool> {
-        if self.renewal.waits_for(renewal::WaitReason::For(cause.to_owned())) {
-            let line = format!("the certificate renewal is waiting: {cause}");
-            self.host.report.emit(renewal_event(&line, generation).cause(cause));
+    /// Reports what is waited for once.
+    fn report_wait(&self, reason: WaitReason, line: &str, cause: &str, generation: u64) {
+        if self.renewal.waits_for(reason) {
+            self.host.report.emit(renewal_event(line, generation).cause(cause));
         }
-        None
+    }
+
+    /// What to do about restarts of these units that wait: an order to repair the node makes none of them.
+    fn explain_restarts(&self, waiting: &BTreeSet<String>) {
+        let remedy = Code::RenewalWaiting.entry().remedy;
+        for cause in self.known.differences.borrow_mut().iter_mut() {
+            if cause.pending_restart().is_some_and(|unit| waiting.contains(unit)) {
+                cause.remedy = Some(remedy.to_owned());
+            }
+        }
+        let why = match self.renewal.waits() {
+            Some(WaitReason::For(cause) | WaitReason::Restarts(cause)) => cause,
+            _ => "certificates are due for a renewal, which makes these restarts".to_owned(),
+        };
+        let units = waiting.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+        self.repair.fails(Error::permanent(why).context(format!("restarting {units}")).remedy(remedy));
+    }
+}
+
+/// A file that another tool writes stays as that tool wants it. Certificates are renewed in their own time.
+fn without(desired: &Desired, contested: &[Cause]) -> Desired {
+    renewal::none(renewal::leaving(desired, contested))
+}
+
+fn repair_options(deadline: Duration, reason: TouchReason) -> RunOptions {
+    RunOptions {
+        deadline,
+        stability_period: Duration::ZERO,
+        generation: reason.generation,
+        deployment: None,
+        retired: None,
+        held: BTreeSet::new(),
     }
 }
 

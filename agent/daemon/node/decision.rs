@@ -1,5 +1,7 @@
 //! What follows from a look at a node that has all that was asked, and what of it is reported: pure.
 
+use std::collections::BTreeSet;
+
 use super::drift::{Cause, SortedCauses};
 use crate::daemon::pause::LastAttempt;
 use crate::keepers::certificates::Due;
@@ -12,6 +14,8 @@ pub(super) struct DriftFacts {
     pub(super) found: Vec<Cause>,
     /// The same by what was put back before.
     pub(super) sorted: SortedCauses,
+    /// Units whose pending restarts ask etcd's members first.
+    pub(super) asking: BTreeSet<String>,
     /// Units are on their way: only files were judged.
     pub(super) is_arriving: bool,
     /// Something else is wrong with the node.
@@ -30,10 +34,21 @@ pub(super) enum FirstAction {
     /// The operator's order is carried out, and puts right whatever else is found.
     Order,
     /// Certificates are renewed, and `repairs` put back with that; what `stays` is about stays as it is found. Where a renewal has
-    /// to wait, the rest is judged as if none were due.
+    /// to wait, so have the restarts that one before left, and the rest is judged as if none were due.
     Renewal { stays: Vec<Cause>, repairs: Vec<Cause> },
     /// Nothing.
     Nothing,
+}
+
+/// What of the differences is put back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Repairs {
+    Nothing,
+    All,
+    /// All, where etcd's members can spare this one; else the rest.
+    Asking,
+    /// All but the restarts that have to wait ([`DriftFacts::rest`]).
+    Rest,
 }
 
 /// How the node is, with all that may be done without a word done.
@@ -49,8 +64,7 @@ pub(super) enum DriftVerdict {
     /// Something differs, which is reported.
     Differs {
         differences: Vec<String>,
-        /// Whether what is to be put back is put back.
-        repairs: bool,
+        repairs: Repairs,
         /// Whether the node differs still when that succeeded.
         rest: bool,
     },
@@ -68,11 +82,36 @@ impl DriftFacts {
             FirstAction::Nothing
         } else if self.is_ordered {
             FirstAction::Order
-        } else if self.due.is_now() && (repairs.is_empty() || self.due == Due::Expired) {
-            let (stays, repairs) = if self.repairs { (contested, repairs.clone()) } else { (&self.found, Vec::new()) };
-            FirstAction::Renewal { stays: stays.clone(), repairs }
+        } else if self.due.is_now() && (self.is_unfinished() || self.due == Due::Expired) {
+            // It restarts whoever still is to be restarted, once and with the new certificates.
+            let (restarts, others) = self.found.iter().cloned().partition(Cause::is_unfinished);
+            let (stays, repairs) = if self.repairs { (contested.clone(), repairs.clone()) } else { (others, restarts) };
+            FirstAction::Renewal { stays, repairs }
         } else {
             FirstAction::Nothing
+        }
+    }
+
+    /// Whether nothing is to be put back but restarts that were noted and not made: the agent's own work that was cut off, e.g. a renewal of
+    /// certificates.
+    fn is_unfinished(&self) -> bool {
+        self.sorted.repairs.iter().all(Cause::is_unfinished)
+    }
+
+    /// What is put back while the restarts that ask have to wait.
+    pub(super) fn rest(&self) -> Vec<Cause> {
+        let asks = |cause: &Cause| cause.pending_restart().is_some_and(|unit| self.asking.contains(unit));
+        self.sorted.repairs.iter().filter(|cause| !asks(cause)).cloned().collect()
+    }
+
+    fn put_back(&self, tried: LastAttempt) -> Repairs {
+        let may = (self.repairs || self.is_unfinished()) && !tried.holds;
+        match (may && !self.sorted.repairs.is_empty(), self.asking.is_empty(), self.due.is_now()) {
+            (false, ..) => Repairs::Nothing,
+            (true, true, _) => Repairs::All,
+            (true, false, false) => Repairs::Asking,
+            // They are left to the renewal: it comes after what else is put back, or was refused.
+            (true, false, true) => Repairs::Rest,
         }
     }
 
@@ -81,11 +120,11 @@ impl DriftFacts {
         self.is_unhealthy || self.found.iter().any(Cause::is_foreign) || !self.sorted.contested.is_empty()
     }
 
-    /// `too_small`: volumes that could not be grown, which nothing that is put back makes larger.
+    /// After a renewal that is due was refused or failed. `too_small`: volumes that could not be grown, which nothing that is put back makes
+    /// larger.
     pub(super) fn verdict(&self, tried: LastAttempt, too_small: Vec<String>) -> DriftVerdict {
-        let repairs = &self.sorted.repairs;
         let mut differences: Vec<String> = self.found.iter().map(|cause| cause.text.clone()).collect();
-        if self.due.is_now() && !repairs.is_empty() && !self.repairs {
+        if self.due.is_now() && !self.is_unfinished() && !self.repairs {
             differences.push("no certificate is renewed until this is fixed".to_owned());
         }
         let rest = self.has_left_over() || !too_small.is_empty();
@@ -94,10 +133,7 @@ impl DriftFacts {
         if differences.is_empty() {
             return DriftVerdict::Same { drifted: tried.holds && tried.failed, repaired: tried.failed && !tried.holds };
         }
-        // A restart that is noted and not done is the agent's own work that was cut off, e.g. a renewal of certificates.
-        let is_unfinished = repairs.iter().all(Cause::is_unfinished);
-        let repairs = (self.repairs || is_unfinished) && !tried.holds && !repairs.is_empty();
-        DriftVerdict::Differs { differences, repairs, rest }
+        DriftVerdict::Differs { differences, repairs: self.put_back(tried), rest }
     }
 }
 
@@ -121,17 +157,32 @@ mod tests {
         Cause::of_systemd("theirs", "theirs".to_owned())
     }
 
+    /// A restart that was cut off.
+    fn restart(unit: &str) -> Cause {
+        Cause::new(CauseKind::Restart, Subject::Unit(unit.to_owned()), "", unit.to_owned())
+    }
+
     /// These differ, of which another tool keeps writing `contested`.
     fn facts(found: &[Cause], contested: &[Cause], due: Due, repairs: bool) -> DriftFacts {
         let repaired = found.iter().filter(|cause| !cause.is_foreign() && !contested.contains(cause)).cloned().collect();
         let sorted = SortedCauses { contested: contested.to_vec(), repairs: repaired };
-        DriftFacts { found: found.to_vec(), sorted, is_arriving: false, is_unhealthy: false, due, is_ordered: false, repairs }
+        DriftFacts {
+            found: found.to_vec(),
+            sorted,
+            asking: BTreeSet::new(),
+            is_arriving: false,
+            is_unhealthy: false,
+            due,
+            is_ordered: false,
+            repairs,
+        }
     }
 
     #[test]
     fn what_comes_first_is_an_order_then_a_renewal_that_nothing_waits_for() {
-        let (a, b, foreign) = (ours("a"), ours("b"), theirs());
+        let (a, b, foreign, cut) = (ours("a"), ours("b"), theirs(), restart("u"));
         let both = [a.clone(), b.clone()];
+        let (left, beside) = ([foreign.clone(), cut.clone()], [a.clone(), cut.clone()]);
         let renewal = |stays: &[&Cause], repairs: &[&Cause]| FirstAction::Renewal {
             stays: stays.iter().copied().cloned().collect(),
             repairs: repairs.iter().copied().cloned().collect(),
@@ -146,6 +197,11 @@ mod tests {
             ("whoever repairs nothing repairs first by hand", &both[..1], &[], DUE, false, FRESH, FirstAction::Nothing),
             ("what another tool writes stays", &both[..1], &both[..1], DUE, true, FRESH, renewal(&[&a], &[])),
             ("so does what somebody added", std::slice::from_ref(&foreign), &[], DUE, false, FRESH, renewal(&[&foreign], &[])),
+            ("a restart was cut off: the renewal makes it", &left, &[], DUE, true, FRESH, renewal(&[], &[&cut])),
+            ("so it does where nothing is put back", &left, &[], DUE, false, FRESH, renewal(&[&foreign], &[&cut])),
+            ("a restart was cut off, and its renewal failed", &left, &[], DUE, true, RESTS, FirstAction::Nothing),
+            ("a repair comes before both", &beside, &[], DUE, true, FRESH, FirstAction::Nothing),
+            ("expired, and nothing but a restart is put back", &beside, &[], Due::Expired, false, FRESH, renewal(&[&a], &[&cut])),
             ("expired: repairs go with it", &both, &both[..1], Due::Expired, true, FRESH, renewal(&[&a], &[&b])),
             ("expired, and nothing is put back", &both, &[], Due::Expired, false, FRESH, renewal(&[&a, &b], &[])),
             ("expired, and tried a moment ago", &both, &[], Due::Expired, true, RESTS, FirstAction::Nothing),
@@ -161,7 +217,7 @@ mod tests {
     #[test]
     fn what_differs_is_reported_and_put_back_where_drift_says_so() {
         let (a, foreign) = (ours("a"), theirs());
-        let unfinished = Cause::new(CauseKind::Restart, Subject::Unit("u".to_owned()), "", "u".to_owned());
+        let unfinished = restart("u");
         let full = [Cause::of_volume("runtime", "full".to_owned())];
         let (one, other) = ([a.clone()], [foreign.clone()]);
         let (all, cut_off) = ([a.clone(), foreign.clone()], [foreign.clone(), unfinished.clone()]);
@@ -170,7 +226,7 @@ mod tests {
         let same = |drifted, repaired| DriftVerdict::Same { drifted, repaired };
         let differs = |differences: &[&str], repairs, rest| DriftVerdict::Differs {
             differences: differences.iter().map(|&text| text.to_owned()).collect(),
-            repairs,
+            repairs: if repairs { Repairs::All } else { Repairs::Nothing },
             rest,
         };
         for (why, found, contested, due, repairs, tried, small, expected) in [
@@ -198,6 +254,31 @@ mod tests {
         assert!(facts(&other, &[], Due::Nothing, true).has_left_over());
         let unhealthy = DriftFacts { is_unhealthy: true, ..facts(&one, &[], Due::Nothing, true) };
         assert_eq!(unhealthy.verdict(FRESH, Vec::new()), differs(&["a"], true, true), "its other problems are not put back");
+    }
+
+    /// Attack: a renewal was killed before its restarts; the next start made them while another member of etcd was down.
+    #[test]
+    fn restarts_that_were_cut_off_ask_etcds_members_and_wait_where_a_renewal_does() {
+        let (a, etcd, docker) = (ours("a"), restart("etcd"), restart("docker"));
+        let later = Due::Later(Timestamp(1));
+        for (why, found, due, drift, tried, expected, rest) in [
+            ("nothing is due", &[&etcd][..], Due::Nothing, false, FRESH, Repairs::Asking, &[][..]),
+            ("nothing is due yet", &[&etcd], later, true, FRESH, Repairs::Asking, &[]),
+            ("a renewal was refused", &[&etcd], DUE, false, FRESH, Repairs::Rest, &[]),
+            ("it failed a moment ago", &[&etcd], Due::Nothing, true, RESTS, Repairs::Nothing, &[]),
+            ("others ask nobody", &[&docker], DUE, false, FRESH, Repairs::All, &[&docker]),
+            ("others do not wait", &[&docker, &etcd], DUE, true, FRESH, Repairs::Rest, &[&docker]),
+            ("beside drift", &[&a, &etcd], Due::Nothing, true, FRESH, Repairs::Asking, &[&a]),
+            ("beside drift, and a renewal follows", &[&a, &etcd], DUE, true, FRESH, Repairs::Rest, &[&a]),
+            ("beside drift that is only reported", &[&a, &etcd], Due::Nothing, false, FRESH, Repairs::Nothing, &[&a]),
+        ] {
+            let found: Vec<Cause> = found.iter().copied().cloned().collect();
+            let asking = found.contains(&etcd).then(|| "etcd".to_owned()).into_iter().collect();
+            let facts = DriftFacts { asking, ..facts(&found, &[], due, drift) };
+            let DriftVerdict::Differs { repairs, differences, .. } = facts.verdict(tried, Vec::new()) else { panic!("{why}") };
+            assert_eq!((repairs, differences.len()), (expected, found.len()), "{why}");
+            assert_eq!(facts.rest().iter().collect::<Vec<_>>(), rest, "{why}");
+        }
     }
 
     #[test]

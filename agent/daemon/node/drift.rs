@@ -154,6 +154,14 @@ impl Cause {
         self.kind == CauseKind::Restart
     }
 
+    /// The unit whose restart was cut off, where it is one.
+    pub(in crate::daemon) fn pending_restart(&self) -> Option<&str> {
+        match &self.subject {
+            Subject::Unit(name) if self.is_unfinished() => Some(name),
+            _ => None,
+        }
+    }
+
     /// What tells it from others where it is compared with what a failed update left: of a file its state as well. A unit that is
     /// down may be found in several states, and is down in all of them.
     fn mark(&self) -> String {

@@ -1,5 +1,6 @@
 //! A look at a node, whatever came of its last deployment: what the machine says, before anybody decides what follows.
 
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use super::Node;
@@ -7,7 +8,7 @@ use super::backend::MachineBackend;
 use super::drift::{self, Cause};
 use super::in_place::InPlace;
 use super::outline::Outline;
-use super::renewal::WaitReason;
+use super::renewal::{self, WaitReason};
 use crate::clock::BUILT;
 use crate::converge::health::{StoreProblem, problems};
 use crate::converge::{self, EtcdMembership as _};
@@ -39,7 +40,7 @@ pub(in crate::daemon) struct SeenCertificates {
     pub(in crate::daemon) inspection: Rc<certificates::CertificateInspection>,
     /// How far a CA rotation is.
     pub(in crate::daemon) rotation: Option<RotationProgress>,
-    /// What a renewal waits for.
+    /// What a renewal waits for, or what one left.
     pub(in crate::daemon) renewal: Option<WaitReason>,
 }
 
@@ -48,6 +49,8 @@ pub(in crate::daemon) struct SeenCertificates {
 pub(in crate::daemon) struct MachineInspection<'a> {
     /// What differs.
     pub(in crate::daemon) found: Vec<Cause>,
+    /// Units whose pending restarts ask etcd's members first, on their way or not.
+    pub(in crate::daemon) asking: BTreeSet<String>,
     /// Units are on their way: only files were judged.
     pub(in crate::daemon) is_arriving: bool,
     /// Something else is wrong with the node, and was reported.
@@ -95,7 +98,10 @@ impl Node {
         let rotation = certificates::CertificateRecord::inspect(&self.host.state).rotation;
         let renewal = match reference.extent {
             AppliedExtent::Whole => self.renewal.waits(),
-            AppliedExtent::Part => seen.as_deref().and_then(|seen| self.report_unrenewed(seen, desired, reference)),
+            AppliedExtent::Part => {
+                let unrenewed = seen.as_deref().and_then(|seen| self.report_unrenewed(seen, desired, reference));
+                self.renewal.restarts_wait().or(unrenewed)
+            }
             AppliedExtent::Nothing => None,
         };
         let certificates = seen.map(|inspection| SeenCertificates { inspection, rotation, renewal });
@@ -153,6 +159,7 @@ impl Node {
         let wrong = certificates.iter().flat_map(|inspection| inspection.to_put_back(desired));
         observed.certificates = wrong.map(certificates::Drift::step).collect();
         let mut found = drift::causes(&converge::plan(desired, &observed), &observed);
+        let asking = renewal::asking_restarts(desired, &found);
         let mounted: Vec<_> = desired.volumes.iter().filter(|volume| observed.mounted.contains(&volume.role)).collect();
         // What was put back before is remembered from here on, too.
         let added = self.remembered.added(desired)?;
@@ -171,6 +178,7 @@ impl Node {
         let is_flawed = !observed.certificates.is_empty();
         Ok(Some(MachineInspection {
             found,
+            asking,
             is_arriving,
             is_unhealthy: !problems.is_empty(),
             is_flawed,

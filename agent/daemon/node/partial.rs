@@ -8,7 +8,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::Node;
-use super::drift::{self, Cause, UpdateRemains};
+use super::drift::{self, Cause, Subject, UpdateRemains};
 use super::renewal::{self, WaitReason};
 use crate::daemon::pause::TouchReason;
 use crate::deploy::Reference;
@@ -17,6 +17,7 @@ use crate::error::Result;
 use crate::error::remedy::Remedy;
 use crate::files::{Attributes, Tree};
 use crate::gather::Gather;
+use crate::keepers::certificates::quorum::RenewalLease;
 use crate::keepers::certificates::{CertificateInspection, Due, due, first_end};
 use crate::kubernetes::NodeSpec;
 use crate::report::{Code, Event, Phase};
@@ -25,8 +26,8 @@ use crate::systemd::Systemd;
 /// What is listed of it.
 const LIMIT: usize = 2000;
 /// There while expired certificates are renewed: one that is killed behind the first file has units left to restart, and nothing that has
-/// expired. Of one generation, which it holds: what another update left undone is none of it. Below /run, as the notes of those restarts: a boot
-/// starts every unit anew.
+/// expired. Of one generation, which it holds: what another update left undone is none of it. Those restarts ask etcd's members, as every one that a
+/// renewal left. Below /run, as the notes of them: a boot starts every unit anew.
 const UNFINISHED: &str = "/run/heat-node-agent/expired-renewal";
 
 /// The same node with nothing but its certificates, its files that are as they should be, and its units that read certificates and run, or
@@ -61,6 +62,12 @@ async fn expired_alone(desired: &Desired, found: &[Cause], systemd: &Systemd) ->
         etcd_join: None,
         ..alone
     })
+}
+
+/// What does not run of the reduced plan's units.
+fn down(alone: &Desired, found: &[Cause]) -> Vec<Cause> {
+    let is_ours = |cause: &&Cause| alone.units.iter().any(|unit| cause.subject == Subject::Unit(unit.name.clone()));
+    found.iter().filter(is_ours).filter(|cause| cause.pending_restart().is_none() && !cause.is_foreign()).cloned().collect()
 }
 
 /// Whether the reduced plan still provides this dependency.
@@ -99,7 +106,10 @@ impl Node {
         let is_expired = seen.is_some_and(|seen| due(seen, desired, self.host.clock.now()) == Due::Expired);
         if is_expired || is_unfinished(&self.host.root, generation)? {
             let alone = expired_alone(desired, &inspection.found, systemd).await?;
-            self.renew_expired(spec, &alone, generation).await?;
+            let asking = if is_expired { BTreeSet::new() } else { inspection.asking };
+            self.renew_expired(spec, &alone, generation, (&asking, &down(&alone, &inspection.found))).await?;
+        } else {
+            self.renewal.restarts_begin();
         }
         let UpdateRemains { left, news } = self.remembered.separate_remains(generation, inspection.found, is_whole)?;
         let emit = |code, message, causes: &[Cause]| {
@@ -116,13 +126,31 @@ impl Node {
         Ok(is_unhealthy || !news.is_empty())
     }
 
-    async fn renew_expired(&self, spec: &NodeSpec, alone: &Desired, generation: u64) -> Result<()> {
-        let reason = TouchReason { generation, ordered: None, renews: true, drifted: true, beside: drift::digest(&[]) };
+    /// `asking`: the units whose restarts ask etcd's members; `down`: what does not run, and is started even while those wait.
+    async fn renew_expired(
+        &self,
+        spec: &NodeSpec,
+        alone: &Desired,
+        generation: u64,
+        (asking, down): (&BTreeSet<String>, &[Cause]),
+    ) -> Result<()> {
+        let beside = if asking.is_empty() { drift::digest(&[]) } else { drift::digest(down) };
+        let reason = TouchReason { generation, ordered: None, renews: true, drifted: true, beside };
         if self.pause.last_attempt(reason).holds {
             return Ok(());
         }
+        let turn = if asking.is_empty() {
+            self.renewal.restarts_begin();
+            Some(RenewalLease::Nothing)
+        } else {
+            self.ask_for_restarts(alone, generation).await
+        };
+        let Some(turn) = turn else {
+            self.put_back_rest(spec, alone, reason, down, asking).await;
+            return Ok(());
+        };
         self.host.root.write(Path::new(UNFINISHED), generation.to_string().as_bytes(), Attributes::mode(0o600))?;
-        if self.put_back(spec, alone, reason, &[]).await {
+        if self.put_back_in_turn(turn, spec, alone, reason, &[]).await {
             self.host.root.remove(Path::new(UNFINISHED))?;
         }
         Ok(())

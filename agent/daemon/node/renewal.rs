@@ -1,12 +1,15 @@
 //! Renewals of certificates that a node does by itself: what is due, what it waits for, and what else of the node is touched with it.
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::drift::{Cause, Subject};
 use crate::clock::Timestamp;
 use crate::desired::{CertificatePolicy, Desired};
+use crate::gather::Gather;
 use crate::keepers::certificates::{CertificateInspection, Due, due};
+use crate::kubernetes::ETCD_UNIT;
 use crate::report::text::argument;
 
 /// How long before the end of a certificate that is not renewed the operator hears of it again.
@@ -19,6 +22,8 @@ pub(in crate::daemon) enum WaitReason {
     Until(Timestamp),
     /// Somebody else, for this cause.
     For(String),
+    /// The same of the restarts that a renewal left when it was cut off.
+    Restarts(String),
     /// A deployment that succeeds: the last update failed on its way.
     Deployment {
         /// How near it is.
@@ -28,24 +33,38 @@ pub(in crate::daemon) enum WaitReason {
     },
 }
 
-/// What a renewal of certificates that is due waits for.
+/// What is waited for: by a renewal of certificates that is due, and by restarts that one left.
 #[derive(Debug, Default)]
-pub(super) struct Renewal(RefCell<Option<WaitReason>>);
+pub(super) struct Renewal {
+    renewal: RefCell<Option<WaitReason>>,
+    restarts: RefCell<Option<WaitReason>>,
+}
 
 impl Renewal {
-    /// What it waits for.
+    /// What is waited for: what was begun comes first.
     pub(super) fn waits(&self) -> Option<WaitReason> {
-        self.0.borrow().clone()
+        self.restarts_wait().or_else(|| self.renewal.borrow().clone())
     }
 
-    /// Nothing any more.
+    /// What restarts that a renewal left wait for.
+    pub(super) fn restarts_wait(&self) -> Option<WaitReason> {
+        self.restarts.borrow().clone()
+    }
+
+    /// A renewal waits for nothing any more.
     pub(super) fn begins(&self) {
-        self.0.take();
+        self.renewal.take();
     }
 
-    /// It waits for this; whether that is news.
+    /// No restarts wait any more.
+    pub(super) fn restarts_begin(&self) {
+        self.restarts.take();
+    }
+
+    /// This is waited for; whether that is news.
     pub(super) fn waits_for(&self, reason: WaitReason) -> bool {
-        self.0.replace(Some(reason.clone())) != Some(reason)
+        let waits = if matches!(reason, WaitReason::Restarts(_)) { &self.restarts } else { &self.renewal };
+        waits.replace(Some(reason.clone())) != Some(reason)
     }
 
     /// What is due of the certificates that were looked at; as long as units are on their way only what has expired, which may be
@@ -61,7 +80,7 @@ impl Renewal {
         match due {
             // The cause stays on the status page until the next try.
             Due::Now { .. } => {}
-            Due::Later(slot) => drop(self.0.replace(Some(WaitReason::Until(slot)))),
+            Due::Later(slot) => drop(self.renewal.replace(Some(WaitReason::Until(slot)))),
             Due::Nothing | Due::Expired => self.begins(),
         }
         if is_arriving && due != Due::Expired { Due::Nothing } else { due }
@@ -85,6 +104,17 @@ pub(super) fn awaits_deployment(first_end: Timestamp, deployment: &str, now: Tim
         cause,
         remedy: format!("{rerun} tries that update again; or correct what failed and update the stack"),
     }
+}
+
+/// Of the restarts that were cut off those that ask etcd's members first, as a renewal does: of etcd and of whoever reads certificates, where
+/// the node's member has others.
+pub(super) fn asking_restarts(desired: &Desired, causes: &[Cause]) -> BTreeSet<String> {
+    if desired.etcd.as_ref().is_none_or(|etcd| etcd.is_single) {
+        return BTreeSet::new();
+    }
+    let readers = desired.certificate_readers().map(|unit| unit.name.as_str());
+    let asking: BTreeSet<&str> = readers.chain([ETCD_UNIT]).gather();
+    causes.iter().filter_map(Cause::pending_restart).filter(|unit| asking.contains(unit)).map(str::to_owned).gather()
 }
 
 /// The same node without what these causes are about: it stays as it is found.
@@ -112,7 +142,50 @@ pub(super) fn beside_an_update(desired: &Desired) -> Desired {
 
 #[cfg(test)]
 mod tests {
+    use super::super::drift::CauseKind;
     use super::*;
+    use crate::desired::{EtcdAccess, EtcdMember, KeyRequest, KeyType, Owner, Unit};
+
+    #[test]
+    fn restarts_of_who_reads_certificates_ask_where_etcd_has_several_members() {
+        let restart = |unit: &str| Cause::new(CauseKind::Restart, Subject::Unit(unit.to_owned()), "", String::new());
+        let stopped = Cause::new(CauseKind::State, Subject::Unit("kubelet".to_owned()), "", String::new());
+        let found = [restart("etcd.service"), restart("apiserver"), restart("docker"), stopped];
+        let reads = |name: &str, path: &str| Unit {
+            name: name.to_owned(),
+            enable: true,
+            restart_on: [path.to_owned()].into_iter().gather(),
+            needs: BTreeSet::new(),
+            applies_files: false,
+        };
+        let (name, path, owner) = (String::new(), "/ca".to_owned(), Owner::root());
+        let key = KeyRequest { name, path, owner, kind: KeyType::EcdsaP256 };
+        for (is_single, expected) in [(Some(false), &["apiserver", "etcd.service"][..]), (Some(true), &[]), (None, &[])] {
+            let etcd = is_single.map(|is_single| EtcdMember {
+                access: EtcdAccess { endpoint: String::new(), identity: None },
+                peer: String::new(),
+                peer_identity: None,
+                is_single,
+                name: String::new(),
+                keeps_v2: false,
+            });
+            let units = vec![reads("apiserver", "/ca"), reads("kubelet", "/ca"), reads("docker", "/docker.conf")];
+            let desired = Desired { etcd, units, keys: vec![key.clone()], ..Desired::default() };
+            assert_eq!(Vec::from_iter(asking_restarts(&desired, &found)), expected, "{is_single:?}");
+        }
+    }
+
+    #[test]
+    fn each_wait_is_known_by_itself_and_what_was_begun_is_shown() {
+        let (renewal, for_m2) = (Renewal::default(), || "m2".to_owned());
+        assert!(renewal.waits_for(WaitReason::For(for_m2())) && renewal.waits_for(WaitReason::Restarts(for_m2())));
+        // Nothing is due at the next look: the restarts go on waiting.
+        renewal.due(None, &Desired::default(), false, Timestamp(0));
+        assert!(!renewal.waits_for(WaitReason::Restarts(for_m2())), "no news");
+        assert_eq!(renewal.waits(), Some(WaitReason::Restarts(for_m2())));
+        renewal.restarts_begin();
+        assert_eq!(renewal.waits(), None);
+    }
 
     #[test]
     fn what_is_not_renewed_after_a_failed_update_is_news_near_its_end_a_week_before_it_and_at_it() {

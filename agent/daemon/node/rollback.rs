@@ -617,6 +617,7 @@ impl Node {
             // What is left to do where this fails, too, is to run the deployment again.
             deployment: Some(deployment.to_owned()),
             retired: Some(retired),
+            held: BTreeSet::new(),
         };
         let desired = renewal::none(previous.desired.clone());
         Box::pin(self.converge(&previous.spec, &desired, options)).await?;

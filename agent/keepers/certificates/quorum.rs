@@ -10,7 +10,7 @@ use crate::clock::Timestamp;
 use crate::concurrent::all;
 use crate::converge::etcd::{Etcd, Members};
 use crate::desired::EtcdMember;
-use crate::error::Result;
+use crate::error::{ConnectFailure, Error, Result};
 use crate::http::Http;
 use crate::network::flannel::Api;
 use crate::report::text::{escaped, shortened};
@@ -39,6 +39,17 @@ pub enum Permission {
     Go(RenewalLease),
     /// Not now, for this cause.
     Wait(String),
+}
+
+impl Permission {
+    /// What follows where the own member cannot be asked. One whose certificate has expired serves nobody: there is nothing to protect.
+    #[must_use]
+    pub fn without_answer(error: &Error) -> Self {
+        match error.connect_failure() {
+            Some(ConnectFailure::Expired) => Self::Go(RenewalLease::Nothing),
+            _ => Self::Wait(error.to_string()),
+        }
+    }
 }
 
 /// That it is this master's turn, where there are others: by a key in etcd, or by the clock.
@@ -348,6 +359,15 @@ mod tests {
             Permission::Wait(cause) => assert!(cause.contains("this one's turn begins at "), "{cause}"),
         }
         assert_eq!(asked.len(), 2, "no key is asked for: {asked:?}");
+    }
+
+    /// Else the masters of a cluster that was off for long would wait for each other, where all were cut off behind the renewal.
+    #[test]
+    fn a_member_whose_certificate_has_expired_is_no_reason_to_wait() {
+        let silent = Error::transient("etcd does not answer");
+        assert_eq!(Permission::without_answer(&silent), Permission::Wait("etcd does not answer".to_owned()));
+        let expired = silent.with_connect_failure(ConnectFailure::Expired).context("asking etcd");
+        assert_eq!(Permission::without_answer(&expired), Permission::Go(RenewalLease::Nothing));
     }
 
     #[test]

@@ -480,6 +480,7 @@ fn storage_is_not_healthy_beside_a_volume_that_is_full() {
         take_in_volume_problem(&mut node.components);
         node.drifted = true;
         node.differences = vec!["/var/lib/etcd on volume 1 is full: less than 64 MiB are free".into()];
+        node.difference_fact = Some("/var/lib/etcd on volume 1 is full".into());
         node.difference_remedy = Some("extend it".into());
     });
     let text = page(&status);
