@@ -167,7 +167,7 @@ fn known_line(output: &[String]) -> Option<&'static (&'static str, &'static str,
 }
 
 /// What kubectl calls this node; a word in its place where the agent does not ask the API for it.
-fn node_name(desired: &Desired) -> &str {
+pub(crate) fn node_name(desired: &Desired) -> &str {
     match desired.gate(REGISTRATION).map(|gate| &gate.probe) {
         Some(GateProbe::HttpJson { url, .. }) => url.rsplit('/').next().unwrap_or("NODE"),
         _ => "NODE",

@@ -22,6 +22,7 @@ use self::marker::ResetMarker;
 use self::plan::{ResetFacts, ResetStep, steps};
 use super::{document, print};
 use crate::clock::Clock;
+use crate::converge::diagnosis;
 use crate::daemon;
 use crate::deploy::{DeploymentState, Journal};
 use crate::error::{Error, Result};
@@ -115,10 +116,11 @@ async fn carry_out(execution: &mut Execution<'_>, steps: &[ResetStep]) -> Result
         }
         print(&harmless(&format!("done: {}\n", step.text())))?;
     }
-    print(
+    let node = execution.asked.first().map_or("NODE", diagnosis::node_name);
+    print(&harmless(&format!(
         "The node is out. heat-node-agent.service is disabled; `systemctl enable --now heat-node-agent` brings it up again as a new \
          node if Heat still lists its deployment.\n\
-         Left to do: reboot, which ends what is left of pods, their mounts, interfaces and routes; `kubectl delete node NODE` on a master. \
+         Left to do: reboot, which ends what is left of pods, their mounts, interfaces and routes; `kubectl delete node {node}` on a master. \
          Files that the image had in the place of the agent's are not put back.\n",
-    )
+    )))
 }
