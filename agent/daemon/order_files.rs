@@ -437,7 +437,7 @@ impl OrderContext<'_> {
             step
         };
         let what = match step {
-            Rotation::TrustBoth => "both CAs are trusted",
+            Rotation::TrustBoth => "both CAs are trusted; pods that use the API are to be restarted before the next step",
             Rotation::Switch => "its certificates are signed by the new CA; both are trusted",
             Rotation::DropOld => "the old CA is no longer trusted",
         };

@@ -470,7 +470,7 @@ messages! {
     RotationWaiting = "HNA-0616", Notice, "3fe1bbaafff064acf9fb464248bb0ed1",
         "A CA rotation is waiting for its next step",
         "All nodes must take a step before any takes the next, and only the operator knows when they have.",
-        "When all nodes have reached this step, set CA_ROTATION to the next step (switch, then drop-old) and update the stack, or run `heat-node-agent certificates rotate` on each node.";
+        "When all nodes have reached this step and pods that use the API were restarted (`kubectl rollout restart`: most programs read its CA only when they start), set CA_ROTATION to the next step (switch, then drop-old) and update the stack, or run `heat-node-agent certificates rotate` on each node.";
     ClockWrong = "HNA-0617", Warning, "4d7d30b427531253ee3f43dcc5764a96",
         "The clock is wrong",
         "It shows a time before this agent was built. Certificates cannot be checked against it, so the agent waits for it to be set.",

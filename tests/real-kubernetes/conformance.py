@@ -70,6 +70,9 @@ def rotate(cluster: RealCluster):
         for node in nodes:
             node.update(**step)
             node.succeeds()
+        # As docs/certificates.md says: it has read the CA when it started.
+        cluster.kubectl("rollout", "restart", "-n", "kube-system", "deployment/coredns")
+        cluster.kubectl("rollout", "status", "-n", "kube-system", f"--timeout={NET}s", "deployment/coredns")
     assert {node.read("/etc/kubernetes/certs/ca.crt").count(b"BEGIN CERTIFICATE") for node in nodes} == {1}
 
 
