@@ -13,7 +13,7 @@ use crate::report::{Code, Event, Phase};
 
 /// Pause after a failure that should not happen.
 const PAUSE: Duration = Duration::from_secs(5);
-/// Within this it is tried again, as the operator is told: behind the pause, and with as much again for the try itself.
+/// Within this it is tried again, as the report says: behind the pause, and with as much again for the try itself.
 const TRIED_AGAIN_WITHIN: Duration = PAUSE.saturating_mul(2);
 /// A single pass gives up after this many failures of our own; the daemon never does.
 const LIMIT: u32 = 3;

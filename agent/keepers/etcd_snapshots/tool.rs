@@ -1,5 +1,5 @@
 //! etcd's own tools. `etcdutl` works on files from 3.5 on, and alone does from 3.6 on; before, and for what is asked of a server, there is
-//! `etcdctl`, which speaks the v3 API before 3.4 only if it is told to.
+//! `etcdctl`, which speaks the v3 API before 3.4 only if ETCDCTL_API=3 asks for it.
 
 use std::collections::BTreeMap;
 use std::path::Path;
