@@ -133,7 +133,7 @@ def kubelet(node: Node, stage):
 
     failure = stage.failure("kubelet-flag")
     node.update(KUBELET_OPTIONS="--no-such-flag=1")
-    failure.shows("WAITING for", "kubelet", "correct --no-such-flag in KUBELET_OPTIONS")
+    failure.shows("WAITING for", "kubelet", "correct --no-such-flag in KUBELET_OPTIONS", "gives up in")
     failure.mended("update the stack without the flag", lambda: node.update(KUBELET_OPTIONS=None))
 
 
