@@ -183,8 +183,7 @@ fn full_places(desired: &Desired, root: &Tree) -> Vec<String> {
     let volumes = desired.volumes.iter().map(|volume| volume.mount_point.as_str());
     let mut seen = BTreeSet::new();
     let is_full = |place: &&str| {
-        let path = root.base().join(Path::new(place).strip_prefix("/").unwrap_or(Path::new(place)));
-        statvfs(&path).is_ok_and(|space| {
+        statvfs(&root.on_machine(Path::new(place))).is_ok_and(|space| {
             let free = space.blocks_available().saturating_mul(space.fragment_size());
             let is_full = free < FULL_BELOW || (space.files() > 0 && space.files_available() == 0);
             seen.insert(space.filesystem_id()) && is_full
@@ -195,10 +194,7 @@ fn full_places(desired: &Desired, root: &Tree) -> Vec<String> {
 
 /// Where the file system of this path is mounted: what fills it may lie beside the path.
 fn mount_point(root: &Tree, path: &str) -> String {
-    let device = |place: &Path| {
-        let place = root.base().join(place.strip_prefix("/").unwrap_or(place));
-        statvfs(&place).ok().map(|space| space.filesystem_id())
-    };
+    let device = |place: &Path| statvfs(&root.on_machine(place)).ok().map(|space| space.filesystem_id());
     let path = Path::new(path);
     let id = device(path);
     let top = path.ancestors().take_while(|place| device(place) == id).last();

@@ -107,7 +107,7 @@ fn signs(root: &Tree, path: &str, volume: Option<&Volume>, gone: bool) -> StoreO
     if let Err(error) = root.list(place) {
         signs.unreadable = Some(error.to_string());
     }
-    match statvfs(&root.base().join(place.strip_prefix("/").unwrap_or(place))) {
+    match statvfs(&root.on_machine(place)) {
         Ok(space) => {
             signs.read_only = space.flags().contains(FsFlags::ST_RDONLY);
             signs.free = Some(space.blocks_available().saturating_mul(space.fragment_size()));

@@ -37,7 +37,7 @@ fn inspect(root: &Tree, store: &Store) -> Result<StoreSigns> {
     {
         place = above;
     }
-    let path = root.base().join(place.strip_prefix("/").unwrap_or(place));
+    let path = root.on_machine(place);
     let path = path.as_path();
     let doing = || format!("inspecting {}", path.display());
     let kind = statfs(path).context(doing)?.filesystem_type();

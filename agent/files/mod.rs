@@ -240,6 +240,12 @@ impl Tree {
         &self.base
     }
 
+    /// A path of the tree as the whole machine knows it, for what takes no directory handle. Links in it are followed out of the tree.
+    #[must_use]
+    pub fn on_machine(&self, path: &Path) -> PathBuf {
+        self.base.join(path.strip_prefix("/").unwrap_or(path))
+    }
+
     /// A tree rooted at a directory of this tree.
     ///
     /// # Errors

@@ -308,7 +308,7 @@ impl<H: CertificateBackend> CertificateKeeper<H> {
 
 /// A path of a tree as the whole machine knows it.
 fn absolute(root: &Tree, path: &Path) -> String {
-    root.base().join(path.strip_prefix("/").unwrap_or(path)).display().to_string()
+    root.on_machine(path).display().to_string()
 }
 
 fn nobody_signs(wanted: &Certificate) -> Error {

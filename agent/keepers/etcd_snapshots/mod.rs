@@ -91,8 +91,7 @@ struct Space {
 
 impl Space {
     fn of(root: &Tree, place: &Path) -> Result<Self> {
-        let path = root.base().join(place.strip_prefix("/").unwrap_or(place));
-        let found = statvfs(&path).context(|| format!("inspecting {}", place.display()))?;
+        let found = statvfs(&root.on_machine(place)).context(|| format!("inspecting {}", place.display()))?;
         let bytes = |blocks: u64| blocks.saturating_mul(found.fragment_size());
         Ok(Self { free: bytes(found.blocks_available()), total: bytes(found.blocks()) })
     }

@@ -121,8 +121,9 @@ impl<H: VolumeBackend> VolumeKeeper<H> {
         // Ours from here on, also for an agent that finds a member on it.
         self.mark(volume, found, place).map_err(|error| failed("mark", &error))?;
         self.run_checked(&["rm", "-rf", "--", &format!("{place}/{COPY}")]).await?;
-        let path = self.root.base().join(place.trim_start_matches('/'));
-        let space = statvfs(&path).context(|| format!("inspecting {place}")).map_err(|error| of_move(&error))?;
+        let space = statvfs(&self.root.on_machine(Path::new(place)))
+            .context(|| format!("inspecting {place}"))
+            .map_err(|error| of_move(&error))?;
         let free = space.blocks_available().saturating_mul(space.fragment_size());
         if free < needed { Err(too_small(volume, old, "has free", free, needed)) } else { Ok(()) }
     }
