@@ -59,9 +59,14 @@ impl Damper {
         Self { pauses, begun: None }
     }
 
-    /// A try failed: it is held back for the next pause, which is given.
-    pub fn hold(&mut self, clock: &Clock) -> Duration {
-        let pause = self.pauses.next_pause();
+    /// A try failed: it is held back for the next pause.
+    pub fn hold(&mut self, clock: &Clock) {
+        self.hold_by(|pause| pause, clock);
+    }
+
+    /// The same for what becomes of the next pause, which is given.
+    pub fn hold_by(&mut self, adjust: impl FnOnce(Duration) -> Duration, clock: &Clock) -> Duration {
+        let pause = adjust(self.pauses.next_pause());
         self.hold_for(pause, clock);
         pause
     }
@@ -82,6 +87,12 @@ impl Damper {
     #[must_use]
     pub fn left(&self) -> Duration {
         self.begun.as_ref().map_or(Duration::ZERO, |(since, pause)| pause.saturating_sub(since.elapsed()))
+    }
+
+    /// Whether a pause has begun since it was released, if only to pass.
+    #[must_use]
+    pub fn has_begun(&self) -> bool {
+        self.begun.is_some()
     }
 
     /// Whether the pause lasts.
@@ -145,7 +156,7 @@ mod tests {
         let mut damper = Damper::new(Backoff::new(s(1), s(3)));
         assert!(!damper.holds());
         for pause in [1, 2, 3, 3] {
-            assert_eq!((damper.hold(&clock), damper.left()), (s(pause), s(pause)));
+            assert_eq!((damper.hold_by(|pause| pause, &clock), damper.left()), (s(pause), s(pause)));
             clock.advance(s(pause - 1));
             assert!(damper.holds());
             clock.advance(s(1));
@@ -155,10 +166,16 @@ mod tests {
         clock.advance(s(2));
         damper.restart(&clock);
         assert_eq!(damper.left(), s(3), "counted anew, and no longer");
+        assert!(damper.has_begun());
         damper.release();
-        assert!(!damper.holds());
+        assert!(!damper.holds() && !damper.has_begun());
         damper.hold_for(s(9), &clock);
-        assert_eq!((damper.left(), damper.hold(&clock)), (s(9), s(1)), "a pause that was asked for is no failure");
+        assert_eq!(
+            (damper.left(), damper.hold_by(|pause| pause, &clock)),
+            (s(9), s(1)),
+            "a pause that was asked for is no failure"
+        );
+        assert_eq!((damper.hold_by(|pause| pause * 2, &clock), damper.left()), (s(4), s(4)));
     }
 
     #[test]

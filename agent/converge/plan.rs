@@ -152,11 +152,11 @@ pub(crate) fn describe_certificate(certificate: &Certificate) -> String {
     format!("certificate {} ({subject}){names}, signed by {signer}, at {path} with its key at {key}", certificate.name)
 }
 
-/// A volume in words, as `plan` shows it.
 fn volume_step(volume: &Volume) -> PlannedStep {
     PlannedStep { about: volume.role.as_str().to_owned(), text: describe_volume(volume) }
 }
 
+/// A volume in words, as `plan` shows it.
 pub(crate) fn describe_volume(volume: &Volume) -> String {
     let format = match volume.format {
         FormatPolicy::IfBlank => "formatted if blank",

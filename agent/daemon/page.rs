@@ -84,7 +84,7 @@ fn node_now(agent: &Agent, current: &Generation) -> NodeStatus {
         unchecked: is_unchecked(agent),
         drifted: inspection.drifted,
         differences: found.iter().map(|cause| cause.text.clone()).collect(),
-        difference_units: found.iter().map(|cause| cause.unit.clone().unwrap_or_default()).collect(),
+        difference_units: found.iter().map(|cause| cause.unit().unwrap_or_default().to_owned()).collect(),
         difference_remedy,
         difference_fact,
         steps: agent.progress.steps(),

@@ -87,36 +87,31 @@ impl ComponentStatus {
 
 /// The component of storage: a gate, which no unit has.
 const STORAGE: &str = "storage";
-const VOLUME_PROBLEM: &str = "a volume needs an operator";
 
 /// Takes in that a volume is full or away: the gate of storage asks for the store of the runtime alone, but storage is not healthy then.
 pub fn take_in_volume_problem(components: &mut [ComponentStatus]) {
     if let Some(storage) = components.iter_mut().find(|one| one.name == STORAGE && !one.is_unhealthy()) {
-        (storage.state, storage.problem) = (ComponentState::Degraded, Some(VOLUME_PROBLEM.to_owned()));
+        (storage.state, storage.problem) = (ComponentState::Degraded, Some("a volume needs an operator".to_owned()));
     }
 }
 
-/// The components without storage where a volume is why it is not healthy, which is said of the volume.
-pub(super) fn apart_from_volumes(components: &[ComponentStatus]) -> impl Iterator<Item = &ComponentStatus> {
-    components.iter().filter(|one| one.name != STORAGE || one.problem.as_deref() != Some(VOLUME_PROBLEM))
+/// The components that are not healthy, without storage where that has no cause of its own: a volume is why, and has it.
+pub(super) fn unhealthy(components: &[ComponentStatus]) -> impl Iterator<Item = &ComponentStatus> {
+    components.iter().filter(|one| one.is_unhealthy() && (one.name != STORAGE || one.cause.is_some()))
 }
 
 /// The component that is worst, the first of several; nothing where all are healthy.
 #[must_use]
 pub fn worst(components: &[ComponentStatus]) -> Option<&ComponentStatus> {
-    worst_of(components.iter())
-}
-
-fn worst_of<'a>(components: impl Iterator<Item = &'a ComponentStatus>) -> Option<&'a ComponentStatus> {
     // Of equals the first one is the least.
-    components.filter(|component| component.is_unhealthy()).min_by_key(|component| std::cmp::Reverse(component.state))
+    unhealthy(components).min_by_key(|component| std::cmp::Reverse(component.state))
 }
 
 /// The components that are not healthy in a few words, of which the worst is named; nothing where all are.
 #[must_use]
 pub fn headline(components: &[ComponentStatus]) -> Option<String> {
-    let first = worst_of(apart_from_volumes(components))?.headline();
-    Some(match apart_from_volumes(components).filter(|component| component.is_unhealthy()).count() {
+    let first = worst(components)?.headline();
+    Some(match unhealthy(components).count() {
         1 => first,
         more => format!("{first}, and {} more", more - 1),
     })

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use super::catalog::Code;
-use super::component::{ComponentState, ComponentStatus, apart_from_volumes};
+use super::component::{ComponentState, ComponentStatus, unhealthy};
 use super::condition::ConditionId;
 use super::condition_state::ConditionState;
 use super::status::{Condition, DeploymentState, DeploymentStatus, FIRST_CHECK, NodeState, NodeStatus, StatusDocument};
@@ -280,7 +280,7 @@ fn steps(node: &NodeStatus) -> Vec<Condition> {
     let network = node.pod_network.as_ref().and_then(super::status::PodNetworkStatus::condition);
     let pool = node.thin_pool.as_ref().and_then(super::status::ThinPoolStatus::condition);
     if is_in_place {
-        steps.extend(apart_from_volumes(&node.components).filter_map(ComponentStatus::condition));
+        steps.extend(unhealthy(&node.components).filter_map(ComponentStatus::condition));
     }
     // What a CA waits for is of a node that was not put in place whole, too.
     let of_certificates = certificates.filter(|_| is_in_place || node.state == NodeState::Rejected);

@@ -37,10 +37,18 @@ impl Page {
 
     /// What there is to say in one line: a unit that goes on with older files is not OK.
     fn summary(&self) -> String {
-        let summary = summary(&self.items, self.now);
-        match summary.strip_prefix("OK") {
-            Some(rest) if !self.pending_restarts.is_empty() => format!("RESTARTS PENDING{rest}"),
-            _ => summary,
+        if self.items.is_empty() {
+            return "the node's parameters require no certificates".to_owned();
+        }
+        let verdict = match self.items.iter().filter(|item| item.health != CertificateHealth::Ok).count() {
+            0 if self.pending_restarts.is_empty() => "OK".to_owned(),
+            0 => "RESTARTS PENDING".to_owned(),
+            unhealthy => format!("{unhealthy} of {} NOT OK", self.items.len()),
+        };
+        let ends = self.items.iter().filter_map(|item| Some((item.certificate.as_ref()?.not_after, &item.name)));
+        match ends.min_by_key(|(end, _)| *end) {
+            Some((end, name)) => format!("{verdict}; first to expire: {}, {}", escaped(name), ends_at(end, self.now)),
+            None => verdict,
         }
     }
 
@@ -84,20 +92,6 @@ fn add(item: &CertificateRow, now: Timestamp, out: &mut String) {
     out.push_str(&format!("{:<INDENT$}{}: {}\n", word(item.health), escaped(&item.name), escaped(&item.path)));
     for line in details(item, now) {
         wrap(&escaped(&line), out);
-    }
-}
-
-/// What there is to say in one line.
-fn summary(items: &[CertificateRow], now: Timestamp) -> String {
-    if items.is_empty() {
-        return "the node's parameters require no certificates".to_owned();
-    }
-    let unhealthy = items.iter().filter(|item| item.health != CertificateHealth::Ok).count();
-    let verdict = if unhealthy == 0 { "OK".to_owned() } else { format!("{unhealthy} of {} NOT OK", items.len()) };
-    let ends = items.iter().filter_map(|item| Some((item.certificate.as_ref()?.not_after, &item.name)));
-    match ends.min_by_key(|(end, _)| *end) {
-        Some((end, name)) => format!("{verdict}; first to expire: {}, {}", escaped(name), ends_at(end, now)),
-        None => verdict,
     }
 }
 

@@ -122,7 +122,7 @@ impl Restore<'_> {
             ))
             .remedy("pass --new-cluster to confirm; --dry-run lists what would be done"));
         }
-        self.carry_out(begun, revision).await.map_err(|error| {
+        self.carry_out(begun, was_replaced, revision).await.map_err(|error| {
             let error = if matches!(RestoreMarker::read(state), Ok(None)) {
                 error
             } else {
@@ -143,7 +143,7 @@ impl Restore<'_> {
         look(&self.http, asked, own).await.permits(has_begun)
     }
 
-    async fn carry_out(&self, begun: Option<RestoreMarker>, revision: u64) -> Result<ExitCode> {
+    async fn carry_out(&self, begun: Option<RestoreMarker>, was_replaced: bool, revision: u64) -> Result<ExitCode> {
         let Master { state, root, asked, own, .. } = self.master;
         let at = stamp(self.clock.now());
         let has_begun = begun.is_some();
@@ -155,7 +155,6 @@ impl Restore<'_> {
         let member = self.member(&token);
         let marker = RestoreMarker { schema: 1, file: self.file.clone(), token, agent_ran, is_done: false };
         let unpacked = Path::new(ETCD_DATA).join(UNPACKED);
-        let was_replaced = is_restored(root, &member)?;
         if was_replaced {
             said("resumed the restore that had begun: it has replaced the data already")?;
         } else {

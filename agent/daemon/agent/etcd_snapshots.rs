@@ -119,8 +119,7 @@ impl EtcdSnapshots {
                 }
             }
             Err(error) => {
-                let pause = self.damper.hold(&self.host.clock).min(interval);
-                self.damper.hold_for(pause, &self.host.clock);
+                let pause = self.damper.hold_by(|pause| pause.min(interval), &self.host.clock);
                 if self.failure.as_ref().is_none_or(|before| before.cause() != error.cause()) {
                     let event = Event::new(Code::EtcdSnapshotFailed, "no snapshot of etcd could be taken").step(STEP);
                     self.host.report.emit(event.next_try(pause).error(&error));

@@ -56,18 +56,19 @@ pub(super) struct NodeConditions {
 struct Schedule {
     /// What the API has, and since when.
     written: Option<(Vec<NodeCondition>, Stopwatch)>,
-    /// Whether the newest try failed, and until when it is held back then.
-    has_failed: bool,
+    /// Behind the newest try, where that failed.
     damper: Damper,
 }
 
 impl Schedule {
     fn new() -> Self {
-        Self { written: None, has_failed: false, damper: Damper::new(PAUSES) }
+        Self { written: None, damper: Damper::new(PAUSES) }
     }
 
     fn until_due(&self, wanted: &[NodeCondition]) -> Duration {
-        let Some((written, since)) = self.written.as_ref().filter(|_| !self.has_failed) else { return self.damper.left() };
+        let Some((written, since)) = self.written.as_ref().filter(|_| !self.damper.has_begun()) else {
+            return self.damper.left();
+        };
         let is_same = |one: &NodeCondition, other: &NodeCondition| {
             (one.kind, one.is_problem, one.reason) == (other.kind, other.is_problem, other.reason)
         };
@@ -86,9 +87,7 @@ impl Schedule {
     }
 
     fn failed(&mut self, error: &Error, clock: &Clock) {
-        let pause = self.damper.hold(clock);
-        self.damper.hold_for(error.asked_pause().unwrap_or(pause).clamp(pause, HEARTBEAT), clock);
-        self.has_failed = true;
+        self.damper.hold_by(|pause| error.asked_pause().unwrap_or(pause).clamp(pause, HEARTBEAT), clock);
     }
 }
 

@@ -83,8 +83,6 @@ pub(in crate::daemon) struct Cause {
     pub(in crate::daemon) remedy: Option<String>,
     /// Of what has one, in a few words what it is.
     pub(in crate::daemon) fact: Option<String>,
-    /// The unit that it is about.
-    pub(in crate::daemon) unit: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,7 +101,7 @@ pub(super) enum CauseKind {
 
 impl Cause {
     pub(super) fn new(kind: CauseKind, subject: Subject, state: impl Into<String>, text: String) -> Self {
-        Self { subject, state: state.into(), kind, text, remedy: None, fact: None, unit: None }
+        Self { subject, state: state.into(), kind, text, remedy: None, fact: None }
     }
 
     /// Something of a file or directory.
@@ -125,12 +123,12 @@ impl Cause {
 
     /// Something of a unit, in these words after its name.
     fn of_unit(kind: CauseKind, unit: &str, state: impl Into<String>, text: &str) -> Self {
-        Self { unit: Some(unit.to_owned()), ..Self::new(kind, Subject::Unit(unit.to_owned()), state, format!("{unit} {text}")) }
+        Self::new(kind, Subject::Unit(unit.to_owned()), state, format!("{unit} {text}"))
     }
 
     /// A unit that systemd starts again and again, or forever: it is reported, and starting it is systemd's.
     pub(in crate::daemon) fn of_systemd(unit: &str, text: String) -> Self {
-        Self { unit: Some(unit.to_owned()), ..Self::new(CauseKind::Foreign, Subject::Unit(unit.to_owned()), "", text) }
+        Self::new(CauseKind::Foreign, Subject::Unit(unit.to_owned()), "", text)
     }
 
     /// This version of the agent does not accept what the node was asked to be.
@@ -154,12 +152,17 @@ impl Cause {
         self.kind == CauseKind::Restart
     }
 
-    /// The unit whose restart was cut off, where it is one.
-    pub(in crate::daemon) fn pending_restart(&self) -> Option<&str> {
+    /// The unit that it is about.
+    pub(in crate::daemon) fn unit(&self) -> Option<&str> {
         match &self.subject {
-            Subject::Unit(name) if self.is_unfinished() => Some(name),
+            Subject::Unit(name) | Subject::UnitAtBoot(name) => Some(name),
             _ => None,
         }
+    }
+
+    /// The unit whose restart was cut off, where it is one.
+    pub(in crate::daemon) fn pending_restart(&self) -> Option<&str> {
+        self.unit().filter(|_| self.is_unfinished())
     }
 
     /// What tells it from others where it is compared with what a failed update left: of a file its state as well. A unit that is
@@ -401,7 +404,7 @@ pub(in crate::daemon) fn sorted(found: &[Cause], record: Option<&DriftRecord>, n
 /// What tells these causes from others, whatever state they are in; 0 for none.
 pub(in crate::daemon) fn digest(causes: &[Cause]) -> u64 {
     let key = |cause: &Cause| match cause.kind {
-        // Another trouble of the same store or certificate is another reason.
+        // Another trouble of the same store is another reason.
         CauseKind::Effect => format!("{} {}", cause.subject, cause.state),
         _ => cause.subject.to_string(),
     };

@@ -65,11 +65,12 @@ impl RestoreMarker {
 /// Ends a restore that was cut off, and reports it: the agent has started, etcd is used from here on, and who restores it later means the
 /// snapshot and not what became of it.
 pub(crate) fn end_cut_off(state: &Tree, report: &Report) -> Result<()> {
-    let begun = RestoreMarker::read(state);
-    if RestoreMarker::remove(state)? && !begun.as_ref().is_ok_and(|begun| begun.as_ref().is_some_and(|begun| begun.is_done)) {
-        let file = begun.ok().flatten().map_or(String::new(), |begun| format!(" from {}", begun.file.display()));
-        report
-            .emit(Event::new(Code::EtcdRestoreUnfinished, format!("a restore of etcd{file} was interrupted and has not ended")));
+    // One that cannot be read has not ended either.
+    let begun = RestoreMarker::read(state).unwrap_or_default();
+    if RestoreMarker::remove(state)? && !begun.as_ref().is_some_and(|begun| begun.is_done) {
+        let file = begun.map_or(String::new(), |begun| format!(" from {}", begun.file.display()));
+        let line = format!("a restore of etcd{file} was interrupted and has not ended");
+        report.emit(Event::new(Code::EtcdRestoreUnfinished, line));
     }
     Ok(())
 }
