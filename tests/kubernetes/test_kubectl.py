@@ -22,6 +22,7 @@ TABLE = {
     "logs": (1, ("-c=", "-f", "--tail=", "--previous")),
     "patch": (2, ("--subresource=", "--type=", "-p=", "--patch=", "--patch-file=")),
     "port-forward": (2, ()),
+    "rollout restart": (1, ("-l=", "--selector=")),
     "top": (1, ("-A",)),
     "uncordon": (1, ()),
 }
