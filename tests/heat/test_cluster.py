@@ -127,9 +127,7 @@ class HeatCluster(PodCluster):
         cri = {"/usr/local/bin/cri-dockerd": (CRI_DOCKERD.encode(), 0o755)} if node.runtime == "docker" else {}
         host.put(stand_ins.CNI_PROGRAMS | cri)
         host.install_agent()
-        document = {"os-collect-config": self.heat.server_settings(self.stack, f"occ_{name}"), "deployments": []}
-        host.sh("mkdir -p -m 700 /var/lib/heat-cfntools")
-        host.write("/var/lib/heat-cfntools/cfn-init-data", json.dumps(document), 0o600)
+        self.heat.hand_over(host, self.stack, f"occ_{name}")
         host.exec("systemctl", "enable", "-q", "heat-node-agent.service")
         return node
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from lib.common import PYTHON, REPO, TESTS, in_lab, run, wait_for
+from lib.hosts import Host
 
 HEAT_DIR = Path(os.environ.get("HNA_HEAT_DIR") or REPO / "target/heat").resolve()
 TEMPLATES = TESTS / "heat/templates"
@@ -171,6 +172,12 @@ class Heat:
             occ = self.output(stack, output)
             return occ if occ and any(occ.get(k) for k in ("cfn", "heat", "request")) else None
         return wait_for(ready, NET, f"os_collect_config of {stack}")
+
+    def hand_over(self, host: Host, stack: str, output: str = "occ"):
+        """What cloud-init leaves on a server."""
+        document = {"os-collect-config": self.server_settings(stack, output), "deployments": []}
+        host.sh("mkdir -p -m 700 /var/lib/heat-cfntools")
+        host.write("/var/lib/heat-cfntools/cfn-init-data", json.dumps(document), 0o600)
 
     def handles(self, stack: str) -> dict:
         """Outputs of templates/wait.yaml once all handles are there: before, a handle's reference is just its name."""

@@ -5,7 +5,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -133,20 +133,29 @@ class RealCluster:
         self.ready_since = 0.0
         self.version = version()
 
-    def boot(self, name: str, **more) -> RealNode:
-        """A host with its programs, two volumes if it is a master; the agent is not there yet."""
+    def inputs_of(self, name: str, **more) -> dict:
+        """What its deployment says."""
         role = "master" if name.startswith("m") else "worker"
         volume = f"7c1f4d0e-93a2-4b86-8d55-2f60c6b1a9{list(ADDRESSES).index(name):02x}"
         given = {"KUBE_TAG": f"v{self.version}", "ETCD_TAG": "v3.4.23", "DOCKER_VOLUME": volume, **HOSTS_OWN,
                 **network({ADDRESSES[n]: SUBNETS[n] for n in ADDRESSES}), **self.magnum.parameters(), **more}
         if flanneld.given() and role == "worker":
             given["ETCD_SERVER_IP"] = ADDRESSES["m1"]  # of flannel's leases
-        inputs = parameters(role, name, ADDRESSES[name], ADDRESSES["m1"], **given)
-        host = self.hosts(name, ip=ADDRESSES[name], volumes={"vdb": ("6G", volume)}, **seen("/opt/cni/bin" if name == "m1" else "/usr/lib/cni"))
+        return parameters(role, name, ADDRESSES[name], ADDRESSES["m1"], **given)
+
+    def boot(self, name: str, **more) -> RealNode:
+        """A host with its programs, two volumes if it is a master; the agent is not there yet."""
+        inputs = self.inputs_of(name, **more)
+        volumes = {"vdb": ("6G", inputs["DOCKER_VOLUME"])}
+        host = self.hosts(name, ip=ADDRESSES[name], volumes=volumes, **seen("/opt/cni/bin" if name == "m1" else "/usr/lib/cni"))
         # As images have it whose distribution has the plugins elsewhere.
         host.sh("mkdir -p /opt/cni; [ -e /opt/cni/bin ] || ln -s /usr/lib/cni /opt/cni/bin")
-        self.nodes[name] = RealNode(self, host, self.signal_server(port=18200 + list(ADDRESSES).index(name)), inputs)
+        self.nodes[name] = self.node(name, host, inputs)
         return self.nodes[name]
+
+    def node(self, name: str, host: Host, inputs: dict) -> RealNode:
+        """With what tells it its deployment."""
+        return RealNode(self, host, self.signal_server(port=18200 + list(ADDRESSES).index(name)), inputs)
 
     def leaves(self, name: str):
         """A node is gone for good, with its disks; the cluster knows."""
@@ -236,7 +245,7 @@ class RealCluster:
 
 
 @contextmanager
-def cluster_in(folder: Path) -> Iterator[RealCluster]:
+def cluster_in(folder: Path, make: Callable[..., RealCluster] = RealCluster) -> Iterator[RealCluster]:
     """One without nodes yet; all that it boots and starts ends with it."""
     hosts_module.lab_up(address=f"{GATEWAY}/24")
     ends = []
@@ -253,7 +262,7 @@ def cluster_in(folder: Path) -> Iterator[RealCluster]:
     try:
         magnum = Magnum(folder / "magnum", port=19511)
         ends.append(magnum.stop)
-        yield RealCluster(host, server, magnum.start())
+        yield make(host, server, magnum.start())
     finally:
         for end in reversed(ends):
             end()
