@@ -13,10 +13,6 @@ use heat_node_agent::report::catalog::journal_catalog;
 use heat_node_agent::report::{TRACES, trace_libraries};
 use heat_node_agent::settings::{Loaded, check, load};
 
-#[cfg(target_env = "musl")]
-#[global_allocator]
-static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
-
 fn main() -> ExitCode {
     if let Some(code) = heat_node_agent::legacy::enter(std::env::args_os()) {
         return code;

@@ -25,6 +25,9 @@ VDB, VDC = "7c1f4d0e-93a2-4b86-8d55-2f60c6b1a9e4", "e41b7f92-0c6d-4f0a-b1d7-58a2
 NODE = {"ROLE": "master", "INSTANCE_NAME": "node-1", "KUBE_NODE_IP": IP, "CLUSTER_UUID": "5f1c3a52-8d0e-4c61-9b0e-2f6f6e1d7a10",
         "TLS_DISABLED": "True", "DOCKER_VOLUME": VDB, "ETCD_VOLUME": VDC, "WAIT_TIMEOUT": 600}
 
+# Seconds after which threads that found nothing more to do have ended.
+SETTLES = 15
+
 
 def pid(host: Host) -> str:
     return host.show("heat-node-agent.service", "MainPID")["MainPID"]
@@ -100,6 +103,7 @@ def main():
         signal = wait_for(lambda: server.signals("node", accepted=True), 120)[0]
         rows.append(("start to a healthy node's signal", f"{signal.time - began:.2f} s", "-"))
         rows.append(("a pass in which nothing changed", f"{passes(host, server):.2f} ms CPU", "5 ms"))
+        time.sleep(SETTLES)
         rss, pss = memory(host)
         rows.append(("idle RSS", f"{rss / 1024:.1f} MiB", "8 MiB"))
         rows.append(("idle PSS", f"{pss / 1024:.1f} MiB", "6.5 MiB"))
