@@ -92,8 +92,8 @@ pub(crate) async fn diagnose(
         why.remedy = Some(
             format!(
                 "`df -h {first}` and `df -i {first}` show whether space or inodes are used up, `du -xhd2 {first}` what uses the space, `du -xd2 \
-                 --inodes {first}` the inodes. Delete logs, and files that you know were put there by hand, but nothing that the services keep \
-                 there; else enlarge that file system."
+                 --inodes {first}` the inodes. Delete logs, and files that you put there, but nothing that services keep there (a pod's \
+                 files: `kubectl delete pod`); else enlarge that file system."
             )
                 .into(),
         );

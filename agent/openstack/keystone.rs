@@ -534,9 +534,9 @@ fn refusal(response: &Response, credentials: &Credentials) -> Error {
 fn of_trustee(credentials: &Credentials) -> Remedy {
     let user = tidy(&credentials.user_id);
     let text = format!(
-        "as admin, `openstack user show {user}`. If there is no such user, or it is enabled, the template's credentials are out of date: set \
-         TRUSTEE_* and TRUST_ID in it to those of this cluster's row of table cluster in Magnum's database, and update the stack. If the \
-         user is disabled, `openstack user set --enable {user}`"
+        "as admin, `openstack user show {user}`. If there is no such user, or it is enabled, the template is out of date: set \
+         TRUSTEE_USER_ID, TRUSTEE_PASSWORD and TRUST_ID to those in Magnum's database (table cluster) and update the stack. If the user \
+         is disabled, `openstack user set --enable {user}`"
     );
     Remedy::new(text, AfterRemedy::LastWayResumes)
 }

@@ -132,8 +132,8 @@ impl<'a> Magnum<'a> {
             Some(ConnectFailure::UnknownCa(peer)) => Remedy::new(
                 format!(
                     "if `openstack catalog list` lacks {peer}, correct {} and update the stack. Else `openssl s_client -connect {peer} \
-                     </dev/null` names the CA in its last \"i:\". If unknown, ask its owner. If your cloud's root CA, set \
-                     OPENSTACK_CA to it and update the stack. If an intermediate below OPENSTACK_CA, have the server send it",
+                     </dev/null` names the CA in its last \"i:\". Your cloud's root CA: set OPENSTACK_CA to its PEM text and \
+                     update the stack. Unknown: ask who runs {peer}. An intermediate CA: have them send it too",
                     parameter(peer)
                 ),
                 AfterRemedy::LastWayResumes,
@@ -215,8 +215,8 @@ impl<'a> Magnum<'a> {
             Some(user) => Remedy::new(
                 format!(
                     "as admin, `openstack user show {}`: the name begins with the id of the user's cluster. If that is not {}, the template \
-                     mixes two clusters: set CLUSTER_UUID, TRUSTEE_* and TRUST_ID in it to those of one row of table cluster in Magnum's \
-                     database, and update the stack. If it is, {policy}",
+                     mixes two clusters: set CLUSTER_UUID, TRUSTEE_USER_ID, TRUSTEE_PASSWORD and TRUST_ID to those in Magnum's database \
+                     (table cluster, this stack_id) and update the stack. If it is, {policy}",
                     user.user_id, self.access.cluster
                 ),
                 AfterRemedy::LastWayResumes,

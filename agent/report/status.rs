@@ -259,9 +259,9 @@ pub fn left_over_remedy(file: &str, resource: Option<&str>) -> String {
         }
     };
     format!(
-        "{asked}: if physical_resource_id is this server's id (shown as instance), the file is right: add an empty line to confirm it, \
-         `echo >>{file}`. Else look for that id in `openstack stack resource list -n 9 STACK` of each stack. In none: `systemctl disable --now \
-         heat-node-agent.service`. Found: replace the file's settings by those that `openstack stack resource show --with-attr \
+        "{asked}: if physical_resource_id is this server's id (line \"instance\"), the file is right: add an empty line to confirm it, \
+         `echo >>{file}`. Else look for this server's id in `openstack stack resource list -n 9 STACK` of each stack. In none: \
+         `systemctl disable --now heat-node-agent.service`. Found: write into the file what `openstack stack resource show --with-attr \
          os_collect_config STACK RESOURCE` prints. The agent then continues within 30 s"
     )
 }

@@ -85,7 +85,7 @@ def certificates(node: Node, stage, magnum, tmp_path):
     def updated():
         then(500)
         node.update()
-    failure.way("set CLUSTER_UUID, TRUSTEE_* and TRUST_ID in it to those of one row",
+    failure.way("set CLUSTER_UUID, TRUSTEE_USER_ID, TRUSTEE_PASSWORD and TRUST_ID to those in",
                 "update the stack with the cluster's own trustee", updated, lambda: then(403), until=("WAITING for certificates", "500"))
     failure.mended("correct Magnum's policy", lambda: then(500), until=("WAITING for certificates", "500"))
 

@@ -1,5 +1,6 @@
 """What goes wrong with scripts, with Heat and with the machine itself, one failure after the other on one host."""
 from lib.common import SET, TESTHOST, run
+from lib.failures import REPORTED
 from lib.node import UNIT, start
 
 IP = "10.77.0.12"
@@ -34,7 +35,8 @@ def scripts(server: Server):
                 lambda: server.script("check", CHECK))
     failure.mended("write the settings", lambda: host.write("/srv/settings", "b\n"))
 
-    failure = stage.failure("script-hangs", LIMIT)
+    # The limit counts from its start, which is a poll after this.
+    failure = stage.failure("script-hangs", REPORTED + LIMIT)
     server.script("licence", WAITS)
     failure.seen("WAITING for deployment licence, which is running", "time limit ends it in", "waiting for the licence")
     failure.shows("FAILED deployment licence", "time limit", heat="licence", failed=True)
@@ -104,7 +106,7 @@ def copied_disk(server: Server):
         host.boot(expect="")
     failure.way("In none: `systemctl disable", "", None, lambda: host.exec("systemctl", "enable", "--now", "heat-node-agent.service"),
                 runs=("systemctl disable",), until=("NOT RUNNING",))
-    failure.way("Found: replace the file's settings", "write another resource's settings into the file",
+    failure.way("Found: write into the file", "write another resource's settings into the file",
                 lambda: host.exec("sed", "-i", "s,^access_key_id = .*,access_key_id = 2222,", CONF), copied_again)
     failure.mended(runs=("openstack", "echo"))
 
