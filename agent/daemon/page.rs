@@ -13,10 +13,11 @@ use crate::error::remedy::Remedy;
 use crate::files::Tree;
 use crate::keepers::certificates::{CertificateInspection, CertificateVerdict, InspectedCertificate, RotationProgress, next};
 use crate::keepers::volumes::PoolInspection;
-use crate::report::component::{headline, take_in_volume_problem};
+use crate::report::component::take_in_volume_problem;
 use crate::report::condition_state::ConditionState;
 use crate::report::follow_up::FollowUp;
 use crate::report::reason::FailureReason;
+use crate::report::screen::{OverallState, headline};
 use crate::report::status::{
     AgentStatus, BudgetStatus, CertificateEnd, CertificatesStatus, Condition, ConditionId, DeploymentStatus, IdentityStatus,
     MetadataStatus, NodeState, NodeStatus, SCHEMA_VERSION, SignalStatus, SourceStatus, StatusDocument, ThinPoolStatus,
@@ -38,12 +39,12 @@ pub(super) fn of(agent: &Agent) -> StatusDocument {
     let waits = snapshot.authority.is_none();
     let planned_stop =
         agent.running().and_then(|record| agent.job_task.planned_stop(record, agent.host.settings.deploy.replaced_grace));
-    StatusDocument {
+    let mut status = StatusDocument {
         schema_version: SCHEMA_VERSION,
         agent: this_process(agent.started),
         identity: Some(identity.clone()),
         phase: agent.publisher.phase,
-        summary: summary(agent),
+        summary: String::new(),
         sources: sources(snapshot),
         deployments: deployments(&agent.ledger.journal.all(), snapshot, planned_stop.as_deref()),
         node: agent.ledger.generations.current().map(|current| node_now(agent, current)),
@@ -64,7 +65,9 @@ pub(super) fn of(agent: &Agent) -> StatusDocument {
         },
         budgets: budgets(agent),
         set_aside: agent.disk.set_aside.clone(),
-    }
+    };
+    status.summary = summary(headline(&status, true), work(agent), agent.ledger.journal.signalled_count());
+    status
 }
 
 /// The node as the newest run and the newest look left it.
@@ -299,9 +302,11 @@ fn certificates(
     };
     let next = rotation.and_then(|rotation| Some((rotation.since, next(rotation.step)?)));
     let waits = match next {
-        _ if let Some(WaitReason::Restarts(cause)) = renewal => {
-            Some(waits(format!("restarts that a renewal left wait: {cause}"), Code::RenewalWaiting, None))
-        }
+        _ if let Some(WaitReason::Restarts(cause)) = renewal => Some(waits(
+            format!("restarts of etcd or of readers of certificates are waiting: {cause}"),
+            Code::RenewalWaiting,
+            None,
+        )),
         Some((since, step)) => {
             let cause = format!("a CA rotation is waiting for its next step, {}", step.as_str());
             Some(waits(cause, Code::RotationWaiting, Some(since)))
@@ -427,34 +432,31 @@ fn identity(agent: &Agent) -> IdentityStatus {
     }
 }
 
-fn summary(agent: &Agent) -> String {
+/// What systemd shows of it: the headline of `status`, with the work in progress.
+fn summary((overall, line): (OverallState, String), work: Option<String>, done: usize) -> String {
+    let is_bad = !matches!(overall, OverallState::Ready | OverallState::Waiting);
+    match work {
+        Some(work) if is_bad => format!("{line}; {work}"),
+        Some(work) => work,
+        None if overall == OverallState::Ready => format!("{line}: {done} deployments done"),
+        None => line,
+    }
+}
+
+/// What the agent works on.
+fn work(agent: &Agent) -> Option<String> {
     let restoring = agent.ledger.generations.current().filter(|current| current.state == GenerationState::Restoring);
     if let Some(back) = restoring.and_then(|current| current.back) {
-        return format!("rolling the node back to generation {}", back.to);
+        return Some(format!("rolling the node back to generation {}", back.to));
     }
     if let Some(id) = agent.node_task.bring_up.about() {
         let generation = agent.ledger.generations.current().map_or(0, |current| current.number);
-        return match agent.progress.step_waited_for() {
+        return Some(match agent.progress.step_waited_for() {
             Some((step, cause)) => format!("bringing up the node: generation {generation} waits for {step}: {cause}"),
             None => format!("bringing up the node: generation {generation}, deployment {id}"),
-        };
+        });
     }
-    if let Some(record) = agent.running() {
-        return format!("running deployment {}", record.name);
-    }
-    if let Some(problem) = headline(&agent.node_task.components()) {
-        return format!("DEGRADED: {problem}");
-    }
-    let snapshot = agent.collector.snapshot();
-    let failing = snapshot.sources.iter().find(|(_, source)| source.failures > 0);
-    match (agent.publisher.phase, failing) {
-        (_, Some((name, source))) => format!("source {name} fails: {}", source.cause.as_deref().unwrap_or("unknown")),
-        (Phase::Metadata, None) => "waiting for metadata".to_owned(),
-        (Phase::Signal, None) => format!("{} signals are waiting for Heat", agent.ledger.outbox.waiting().len()),
-        (_, None) if is_unchecked(agent) => "checking the node".to_owned(),
-        (_, None) if agent.node_task.inspection.drifted => "the node differs from its parameters".to_owned(),
-        (_, None) => format!("watching; {} deployments done", agent.ledger.journal.signalled_count()),
-    }
+    agent.running().map(|record| format!("running deployment {}", record.name))
 }
 
 #[cfg(test)]
@@ -476,6 +478,22 @@ mod tests {
 
     fn listing(entries: Vec<Value>) -> Snapshot {
         Snapshot { deployments: Some(Arc::new(Entries::new(entries).unwrap())), ..Snapshot::default() }
+    }
+
+    #[test]
+    fn systemd_shows_what_status_says_and_what_is_worked_on() {
+        let failed = "FAILED deployment a (exit status 3)";
+        for (overall, line, work, expected) in [
+            (OverallState::Ready, "READY", None, "READY: 2 deployments done"),
+            (OverallState::Ready, "READY", Some("running deployment b"), "running deployment b"),
+            (OverallState::Waiting, "WAITING for metadata", None, "WAITING for metadata"),
+            (OverallState::Waiting, "WAITING for etcd", Some("bringing up the node"), "bringing up the node"),
+            (OverallState::Failed, failed, None, failed),
+            (OverallState::Failed, failed, Some("running b"), "FAILED deployment a (exit status 3); running b"),
+            (OverallState::Degraded, "DEGRADED: etcd is down", None, "DEGRADED: etcd is down"),
+        ] {
+            assert_eq!(summary((overall, line.to_owned()), work.map(str::to_owned), 2), expected);
+        }
     }
 
     #[test]
@@ -543,7 +561,7 @@ mod tests {
         assert_eq!((failed.cause.as_deref(), failed.remedy.as_deref()), (Some("why"), Some("what")));
         let restarts = WaitReason::Restarts("of m2".into());
         let waiting = certificates(&inspection, None, Some(&restarts)).unwrap().waits.unwrap();
-        assert_eq!(waiting.cause.as_deref(), Some("restarts that a renewal left wait: of m2"));
+        assert_eq!(waiting.cause.as_deref(), Some("restarts of etcd or of readers of certificates are waiting: of m2"));
         let waits = near.waits.unwrap();
         assert_eq!(waits.cause.as_deref(), Some("b ends at 2026-12-25T12:00:00Z"));
         assert_eq!(waits.since.as_deref(), Some("2026-09-16T12:00:00Z"));
