@@ -576,8 +576,8 @@ messages! {
         "Unreadable state files, earlier records of the replaced tools and empty markers are kept in a bounded number, the newest first. Temporary files of interrupted writes are removed at the start.",
         "";
     RenewalWaiting = "HNA-0697", Notice, "7775ba7cf1f54d91b3224fcf9b573f6f",
-        "A certificate renewal is waiting",
-        "It restarts this master's etcd and API server. Masters renew one at a time, and only while etcd keeps its quorum without this member. A certificate that has expired is renewed without waiting.",
+        "A certificate renewal or a restart is waiting",
+        "A renewal restarts this master's etcd and API server, and so may a repair. Masters do this one at a time, and only while etcd keeps its quorum without this member. A certificate that has expired is renewed without waiting.",
         "If this persists, restore etcd's other members (`etcdctl endpoint health` at each of them).";
     GateWaiting = "HNA-0701", Notice, "a076b0a3c53e4acf8a01291a4456c0b5",
         "A health gate has not passed yet",

@@ -12,6 +12,7 @@ from lib.pod_network import together
 
 LOCK = "/heat-node-agent/renewal"
 NOTE = "/run/heat-node-agent/pending-restarts.json"
+ETCD_CONF = "/etc/etcd/etcd.conf"
 
 
 @pytest.fixture
@@ -67,7 +68,7 @@ def test_masters_renew_one_by_one_and_expired_ones_at_once(masters):
     assert not masters.mistakes()
 
 
-def test_restarts_that_a_killed_renewal_left_wait_for_the_quorum(masters):
+def test_restarts_that_a_killed_renewal_or_a_repair_left_wait_for_the_quorum(masters):
     """The first master's agent was killed behind the swap of its files: what reads them is noted, and not restarted."""
     wait_for(masters.healthy, NET, "etcd of three members")
     first, second, _ = masters.nodes
@@ -109,3 +110,16 @@ def test_restarts_that_a_killed_renewal_left_wait_for_the_quorum(masters):
     wait_for(lambda: masters.renewed(aged)[0] and not host.exists(NOTE), NET, "renewed certificates")
     wait_for(lambda: first.healthy() and masters.healthy(), NET, "healthy masters")
     assert len(starts_of_etcd(first)) == starts + 1
+
+    # --- what a repair restarts asks, too ---
+    second.host.exec("systemctl", "stop", "etcd")
+    before = processes()
+    host.sh(f"echo '# theirs' >>{ETCD_CONF}")
+    repair = host.exec("heat-node-agent", "repair", check=False)
+    assert repair.returncode == 1 and "unhealthy: m2" in repair.stdout + repair.stderr, repair
+    assert "# theirs" not in host.read(ETCD_CONF) and processes() == before
+    assert json.loads(host.read(NOTE)) == ["etcd.service"]
+    second.host.exec("systemctl", "start", "etcd", "kube-apiserver")
+    wait_for(lambda: not host.exists(NOTE), NET, "the restart that the repair left")
+    assert processes()[0] != before[0]
+    wait_for(lambda: first.healthy() and masters.healthy(), NET, "healthy masters")

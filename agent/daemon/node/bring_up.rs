@@ -50,6 +50,8 @@ pub(super) struct RunOptions {
     pub(super) retired: Option<Retired>,
     /// Units whose pending restarts wait ([`SpecialRestarts::held`]).
     pub(super) held: BTreeSet<String>,
+    /// Whether the operator ordered the next step of a CA rotation, which an update takes by itself.
+    pub(super) takes_step: bool,
 }
 
 /// How bringing the node up ended.
@@ -186,6 +188,7 @@ impl Node {
                 deployment: Some(deployment.id.clone()),
                 retired: None,
                 held: BTreeSet::new(),
+                takes_step: false,
             };
             self.converge(&plan.spec, &renewal::beside_an_update(&plan.desired), options).await
         };
@@ -260,7 +263,7 @@ impl Node {
         &self,
         spec: &NodeSpec,
         desired: &Desired,
-        RunOptions { deadline, stability_period, generation, deployment, retired, held }: RunOptions,
+        RunOptions { deadline, stability_period, generation, deployment, retired, held, takes_step }: RunOptions,
     ) -> converge::ConvergeResult {
         // Those of an earlier run are not this one's, which may end before it begins.
         self.progress.begin_run(deployment.as_deref());
@@ -294,6 +297,7 @@ impl Node {
             progress: self.progress.clone(),
             generation,
             is_update,
+            takes_steps: is_update || takes_step,
         };
         let volumes = self.volumes(systemd);
         let context = RunContext {

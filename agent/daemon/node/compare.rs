@@ -28,22 +28,17 @@ impl Node {
         let Some(inspection) = self.inspect_machine(desired, &volumes, systemd, generation).await? else { return Ok(true) };
         self.known.differences.replace(inspection.found.clone());
         let due = self.renewal.due(inspection.certificates.as_deref(), desired, inspection.is_arriving, self.host.clock.now());
-        let MachineInspection { found, asking, is_arriving, is_unhealthy, is_flawed, mounted, disks, .. } = inspection;
+        let MachineInspection { found, mut asking, is_arriving, is_unhealthy, is_flawed, mounted, disks, .. } = inspection;
         // What the operator asks for by name is put back whoever else writes it, and however young the last try is.
         let is_asked = self.repair.is_begun();
         let sorted = self.remembered.sorted(&found, spec.repair && !is_asked);
+        let repairs = spec.repair || is_asked;
+        if repairs {
+            asking.extend(renewal::asking_restarts(desired, &sorted.repairs));
+        }
         let record = certificates::CertificateRecord::inspect(&self.host.state);
         let ordered = record.ordered.filter(|_| !is_arriving && record.is_ordered());
-        let facts = DriftFacts {
-            asking,
-            found,
-            sorted,
-            is_arriving,
-            is_unhealthy,
-            due,
-            is_ordered: ordered.is_some(),
-            repairs: spec.repair || is_asked,
-        };
+        let facts = DriftFacts { asking, found, sorted, is_arriving, is_unhealthy, due, is_ordered: ordered.is_some(), repairs };
         if facts.asking.is_empty() {
             self.renewal.restarts_begin();
         }
@@ -213,7 +208,7 @@ impl Node {
         }
     }
 
-    /// This master's turn to make restarts that were cut off; nothing where they have to wait, which is reported.
+    /// This master's turn to make restarts that ask; nothing where they have to wait, which is reported.
     pub(super) async fn ask_for_restarts(&self, desired: &Desired, generation: u64) -> Option<RenewalLease> {
         // Nobody knows how long the certificates live that a process still has in memory: a spare member is not waited for.
         match self.permission(desired, true).await {
@@ -222,7 +217,7 @@ impl Node {
                 Some(turn)
             }
             Permission::Wait(cause) => {
-                let line = format!("restarts that a certificate renewal left are waiting: {cause}");
+                let line = format!("restarts of etcd or of readers of certificates are waiting: {cause}");
                 self.report_wait(WaitReason::Restarts(cause.clone()), &line, &cause, generation);
                 None
             }
@@ -296,6 +291,7 @@ fn repair_options(deadline: Duration, reason: TouchReason) -> RunOptions {
         deployment: None,
         retired: None,
         held: BTreeSet::new(),
+        takes_step: reason.ordered.is_some(),
     }
 }
 

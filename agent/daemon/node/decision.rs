@@ -14,7 +14,7 @@ pub(super) struct DriftFacts {
     pub(super) found: Vec<Cause>,
     /// The same by what was put back before.
     pub(super) sorted: SortedCauses,
-    /// Units whose pending restarts ask etcd's members first.
+    /// Units whose restarts ask etcd's members first: pending ones, and those of what is put back.
     pub(super) asking: BTreeSet<String>,
     /// Units are on their way: only files were judged.
     pub(super) is_arriving: bool,

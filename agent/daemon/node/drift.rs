@@ -165,6 +165,15 @@ impl Cause {
         self.unit().filter(|_| self.is_unfinished())
     }
 
+    /// The file or certificate that is written anew when it is put back.
+    pub(super) fn rewritten_file(&self) -> Option<&str> {
+        match &self.subject {
+            Subject::Path(path) if self.is_file() => Some(path),
+            Subject::Certificate(path) => Some(path),
+            _ => None,
+        }
+    }
+
     /// What tells it from others where it is compared with what a failed update left: of a file its state as well. A unit that is
     /// down may be found in several states, and is down in all of them.
     fn mark(&self) -> String {

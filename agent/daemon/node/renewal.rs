@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::drift::{Cause, Subject};
 use crate::clock::Timestamp;
-use crate::desired::{CertificatePolicy, Desired};
+use crate::desired::{CertificatePolicy, Desired, Unit};
 use crate::gather::Gather;
 use crate::keepers::certificates::{CertificateInspection, Due, due};
 use crate::kubernetes::ETCD_UNIT;
@@ -22,7 +22,7 @@ pub(in crate::daemon) enum WaitReason {
     Until(Timestamp),
     /// Somebody else, for this cause.
     For(String),
-    /// The same of the restarts that a renewal left when it was cut off.
+    /// The same of restarts: those that a renewal left when it was cut off, or those of what is put back.
     Restarts(String),
     /// A deployment that succeeds: the last update failed on its way.
     Deployment {
@@ -33,7 +33,7 @@ pub(in crate::daemon) enum WaitReason {
     },
 }
 
-/// What is waited for: by a renewal of certificates that is due, and by restarts that one left.
+/// What is waited for: by a renewal of certificates that is due, and by restarts.
 #[derive(Debug, Default)]
 pub(super) struct Renewal {
     renewal: RefCell<Option<WaitReason>>,
@@ -46,7 +46,7 @@ impl Renewal {
         self.restarts_wait().or_else(|| self.renewal.borrow().clone())
     }
 
-    /// What restarts that a renewal left wait for.
+    /// What restarts wait for.
     pub(super) fn restarts_wait(&self) -> Option<WaitReason> {
         self.restarts.borrow().clone()
     }
@@ -106,15 +106,19 @@ pub(super) fn awaits_deployment(first_end: Timestamp, deployment: &str, now: Tim
     }
 }
 
-/// Of the restarts that were cut off those that ask etcd's members first, as a renewal does: of etcd and of whoever reads certificates, where
-/// the node's member has others.
+/// Whose restarts, of those that are pending or that these causes bring when they are put back, ask etcd's members first, as a renewal does:
+/// etcd and whoever reads certificates, where the node's member has others.
 pub(super) fn asking_restarts(desired: &Desired, causes: &[Cause]) -> BTreeSet<String> {
     if desired.etcd.as_ref().is_none_or(|etcd| etcd.is_single) {
         return BTreeSet::new();
     }
-    let readers = desired.certificate_readers().map(|unit| unit.name.as_str());
-    let asking: BTreeSet<&str> = readers.chain([ETCD_UNIT]).gather();
-    causes.iter().filter_map(Cause::pending_restart).filter(|unit| asking.contains(unit)).map(str::to_owned).gather()
+    let pending: BTreeSet<&str> = causes.iter().filter_map(Cause::pending_restart).gather();
+    let rewritten: BTreeSet<&str> = causes.iter().filter_map(Cause::rewritten_file).gather();
+    let is_restarted = |unit: &&Unit| {
+        pending.contains(unit.name.as_str()) || unit.restart_on.iter().any(|path| rewritten.contains(path.as_str()))
+    };
+    let etcd = desired.units.iter().filter(|unit| unit.name == ETCD_UNIT);
+    desired.certificate_readers().chain(etcd).filter(is_restarted).map(|unit| unit.name.clone()).gather()
 }
 
 /// The same node without what these causes are about: it stays as it is found.
@@ -144,7 +148,7 @@ pub(super) fn beside_an_update(desired: &Desired) -> Desired {
 mod tests {
     use super::super::drift::CauseKind;
     use super::*;
-    use crate::desired::{EtcdAccess, EtcdMember, KeyRequest, KeyType, Owner, Unit};
+    use crate::desired::{EtcdAccess, EtcdMember, KeyRequest, KeyType, Owner};
 
     #[test]
     fn restarts_of_who_reads_certificates_ask_where_etcd_has_several_members() {
@@ -169,9 +173,21 @@ mod tests {
                 name: String::new(),
                 keeps_v2: false,
             });
-            let units = vec![reads("apiserver", "/ca"), reads("kubelet", "/ca"), reads("docker", "/docker.conf")];
+            let etcd_unit = reads("etcd.service", "/etcd.conf");
+            let units = vec![reads("apiserver", "/ca"), reads("kubelet", "/ca"), reads("docker", "/docker.conf"), etcd_unit];
             let desired = Desired { etcd, units, keys: vec![key.clone()], ..Desired::default() };
             assert_eq!(Vec::from_iter(asking_restarts(&desired, &found)), expected, "{is_single:?}");
+            // Attack: DRIFT=repair put etcd's file back, and restarted it while another member was down.
+            for (kind, subject, restarted) in [
+                (CauseKind::File, Subject::Path("/etcd.conf".to_owned()), &["etcd.service"][..]),
+                (CauseKind::File, Subject::Path("/docker.conf".to_owned()), &[]),
+                (CauseKind::Effect, Subject::Path("/etcd.conf".to_owned()), &[]),
+                (CauseKind::State, Subject::Certificate("/ca".to_owned()), &["apiserver", "kubelet"]),
+            ] {
+                let expected = if is_single == Some(false) { restarted } else { &[] };
+                let cause = Cause::new(kind, subject, "", String::new());
+                assert_eq!(Vec::from_iter(asking_restarts(&desired, std::slice::from_ref(&cause))), expected, "{cause:?}");
+            }
         }
     }
 

@@ -618,6 +618,7 @@ impl Node {
             deployment: Some(deployment.to_owned()),
             retired: Some(retired),
             held: BTreeSet::new(),
+            takes_step: false,
         };
         let desired = renewal::none(previous.desired.clone());
         Box::pin(self.converge(&previous.spec, &desired, options)).await?;

@@ -35,6 +35,8 @@ pub(super) struct DecisionFacts<'a> {
     pub(super) places: &'a Places,
     pub(super) record: &'a CertificateRecord,
     pub(super) generation: u64,
+    /// How far a CA rotation may go in this run; nothing where it takes no step.
+    pub(super) rotation: Option<Rotation>,
     pub(super) now: Timestamp,
     /// Pairs of the parameters, by the certificate's name.
     pub(super) given: &'a BTreeMap<String, InstalledPair>,
@@ -80,7 +82,7 @@ impl DecisionFacts<'_> {
             changing |= has_old;
             news |= has_old && rotation::is_news(known, in_place);
         }
-        let step = changing.then(|| rotation::step(self.record, self.trust.rotation, self.generation, news));
+        let step = changing.then(|| rotation::step(self.record, self.rotation, self.generation, news));
         let mut decision =
             CertificateDecision { bundles: BTreeMap::new(), actions: Vec::new(), signers: BTreeMap::new(), step, begins: news };
         for ca in &self.desired.cas {
@@ -305,6 +307,7 @@ mod tests {
                 places: &places,
                 record: &record,
                 generation: 1,
+                rotation: None,
                 // Past two thirds of an hour, if that is its life.
                 now: now().after(Duration::from_mins(45)),
                 given: &BTreeMap::new(),
@@ -339,6 +342,7 @@ mod tests {
                 places: &places,
                 record: &record,
                 generation: 1,
+                rotation: None,
                 now: now(),
                 given: &BTreeMap::new(),
                 signing: &BTreeMap::new(),

@@ -73,6 +73,9 @@ pub struct CertificateKeeper<H> {
     /// Whether a stack update asks for it. The issuer's CAs are asked for then although no parameter changed: a CA
     /// rotation at Magnum changes none of a worker's.
     pub is_update: bool,
+    /// Whether a CA rotation may take its next step: an update or the operator's order asks for it. Any other run leaves it where it is, as the
+    /// other nodes may not have come so far.
+    pub takes_steps: bool,
 }
 
 /// Why a try ended.

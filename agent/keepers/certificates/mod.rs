@@ -178,6 +178,7 @@ impl<H: CertificateBackend> CertificateKeeper<H> {
             places: &places,
             record: &record,
             generation: self.generation,
+            rotation: self.takes_steps.then_some(trust.rotation),
             now,
             given: &given,
             signing: &signing,
@@ -219,8 +220,7 @@ impl<H: CertificateBackend> CertificateKeeper<H> {
     /// Whether what is in place was compared with the issuer's CAs for this update, and no step of a CA
     /// rotation is due.
     fn is_known(&self, known: &DecisionFacts<'_>) -> bool {
-        let step =
-            |turn: RotationProgress| rotation::step(known.record, known.trust.rotation, self.generation, false) == turn.step;
+        let step = |turn: RotationProgress| rotation::step(known.record, known.rotation, self.generation, false) == turn.step;
         matches!(known.trust.issuer, Issuer::Magnum(_))
             && !self.is_update
             && known.record.asked == Some(self.generation)

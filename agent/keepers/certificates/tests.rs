@@ -273,6 +273,7 @@ impl Node {
             progress: Progress::new(self.report.clone(), self.clock.clone()),
             generation,
             is_update: false,
+            takes_steps: true,
         }
     }
 
