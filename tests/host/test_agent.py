@@ -50,6 +50,28 @@ def test_scripts_hooks_and_mistakes_are_all_answered(hosts, signal_server):
     host.wait_for(lambda: host.sh("pgrep -c -x sleep || :").strip() == "0", what="the end of the whole process group")
 
 
+def test_the_agent_is_the_hook_of_the_usual_groups_itself(hosts, signal_server):
+    """No hook is in the image, and nothing of the replaced tools."""
+    server = signal_server()
+    host = hosts("n1", ip=IP)
+    host.write("/usr/libexec/os-apply-config/templates/etc/role", "{{role}}\n", 0o644)
+    server.document["role"] = "compute"
+    component = {"configs": [{"actions": ["CREATE"], "config": "#!/bin/sh\necho created\n", "tool": "script"},
+                             {"actions": ["DELETE"], "config": "#!/bin/sh\necho deleted\n", "tool": "script"}]}
+    server.deploy(
+        server.deployment("10-file", group="json-file", config={"/srv/app/settings.json": {"b": [1, "x"], "a": None}}),
+        server.deployment("20-apply", group="apply-config"),
+        server.deployment("30-hiera", group="hiera", config={"hierarchy": ["common"], "datafiles": {"common": {"k": "v"}}}),
+        server.deployment("40-component", group="component", config=component))
+    start(host, server)
+    answers = {name: signalled(server, name) for name in ("10-file", "20-apply", "30-hiera", "40-component")}
+    assert {name: answer["deploy_status_code"] for name, answer in answers.items()} == dict.fromkeys(answers, 0), answers
+    assert json.loads(host.read("/srv/app/settings.json")) == {"a": None, "b": [1, "x"]}
+    assert host.read("/etc/role") == "compute\n"
+    assert json.loads(host.read("/etc/puppet/hieradata/common.json")) == {"k": "v"} and "  - common\n" in host.read("/etc/puppet/hiera.yaml")
+    assert answers["40-component"]["deploy_stdout"] == "created\n"
+
+
 def test_a_script_outlives_a_restart_of_the_agent_and_is_answered_once(hosts, signal_server):
     server = signal_server()
     host = hosts("n1", ip=IP)
