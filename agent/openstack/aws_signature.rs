@@ -1,5 +1,6 @@
 //! Signature version 2 of Amazon's query API, as heat-api-cfn and Keystone's `ec2tokens` check it
-//! (heat-protocol.md 2.3, RFC 3986 for the encoding).
+//! (heat-protocol.md 2.3, RFC 3986 for the encoding). They accept version 4 as well; the replaced collector uses version 2, and every release
+//! of Heat takes it.
 //!
 //! No Timestamp is ever added: Keystone then leaves out its clock check, so that a node whose clock
 //! is wrong can still read its metadata.
