@@ -44,7 +44,8 @@ pub fn run(settings: &Settings, order: Order, deployment: &str) -> Result<ExitCo
     let tree = if order == Order::Stop { Arc::new(run_dir?) } else { Arc::clone(&state) };
     make_directory(&tree)?;
     let path = Path::new(DIRECTORY).join(format!("{:013}-{}.json", clock.now().0, std::process::id()));
-    tree.write_json(&path, &OrderFile::new(order, deployment), Attributes::mode(0o600))?;
+    let request = if order == Order::Rotate { OrderFile::rotate(&state) } else { OrderFile::new(order, deployment) };
+    tree.write_json(&path, &request, Attributes::mode(0o600))?;
     let watch = Watch::open();
     watch.add(&tree.base().join(DIRECTORY));
     let since = clock.start();

@@ -88,6 +88,12 @@ impl OrderFile {
     pub(crate) fn new(order: Order, deployment: &str) -> Self {
         Self { schema: 1, order, deployment: deployment.to_owned(), resolved: None, seen: None }
     }
+
+    /// The next step of a CA rotation, which is the one that is next now: two who order it at the same time mean the same.
+    pub(crate) fn rotate(state: &Tree) -> Self {
+        let next = certificates::CertificateRecord::inspect(state).next_step();
+        Self { resolved: next.map(|step| step.as_str().to_owned()), ..Self::new(Order::Rotate, "") }
+    }
 }
 
 /// What became of an order, for the operator.
@@ -275,7 +281,9 @@ impl OrderContext<'_> {
             // Whoever gives it while an update is being applied means the one before: taken afterwards it would undo that update.
             return self.generation.is_none_or(|one| one.state != GenerationState::Applying);
         }
-        let is_busy = matches!(order, Order::Rotate | Order::Repair) && self.daemon.is_some_and(|node| node.is_busy);
+        // One that would be refused is refused while whoever gives it still sees why.
+        let can_wait = order == Order::Repair || order == Order::Rotate && pending_restarts(self.root).is_empty();
+        let is_busy = can_wait && self.daemon.is_some_and(|node| node.is_busy);
         is_busy || (self.is_sending && order != Order::Stop)
     }
 
@@ -413,7 +421,9 @@ impl OrderContext<'_> {
     fn rotate(&mut self, tree: &Tree, path: &Path, request: &mut OrderFile) -> Result<Vec<String>> {
         let next = certificates::CertificateRecord::inspect(self.state).next_step();
         let meant = request.resolved.as_deref().and_then(Rotation::from_word);
+        let mut verb = "requested on this node";
         let step = if let Some(taken) = meant.filter(|step| next != Some(*step)) {
+            verb = "requested on this node before";
             taken
         } else {
             // Cut off, the step before may not have reached them yet.
@@ -448,7 +458,7 @@ impl OrderContext<'_> {
             Some(_) => "it is being taken now; `heat-node-agent certificates` shows when it is done",
             None => "the daemon is down: it will be taken when the daemon starts (systemctl start heat-node-agent)",
         };
-        Ok(vec![format!("requested on this node: {} ({what})", step.as_str()), when.to_owned()])
+        Ok(vec![format!("{verb}: {} ({what})", step.as_str()), when.to_owned()])
     }
 
     fn carry_out(&mut self, tree: &Tree, path: &Path, request: &mut OrderFile) -> Result<(String, Vec<String>)> {
@@ -970,11 +980,20 @@ mod tests {
         let note = Path::new("run/heat-node-agent/pending-restarts.json");
         opened.root.create_dir_all(note.parent().unwrap(), Attributes::mode(0o755)).unwrap();
         opened.root.write(note, b"[\"etcd.service\"]", Attributes::mode(0o600)).unwrap();
+        place.busy.set(true);
         place.order("4.json", &order);
         place.serve(None);
+        place.busy.set(false);
         let (was_done, text) = place.answer("4.json").unwrap();
         assert!(!was_done && text.contains("etcd.service is still to be restarted"), "{text}");
         opened.root.remove(note).unwrap();
+        // Attack: a second operator's order waited for the step of the first one, and meant the next one then.
+        let second = json!({"schema": 1, "order": "rotate", "deployment": "", "resolved": "switch"});
+        place.order("5.json", &second);
+        place.serve(None);
+        let (was_done, text) = place.answer("5.json").unwrap();
+        assert!(was_done && text.contains("requested on this node before: switch"), "{text}");
+        assert_eq!(ordered(), None);
         // A new order is the next one.
         place.order("3.json", &order);
         place.serve(None);

@@ -34,9 +34,10 @@ impl Polled {
         text.map_or(Self::Unsaid, |text| text.parse().map_or(Self::Earlier, Self::At))
     }
 
-    /// Whether they were asked for after this second, and not long before `now`.
+    /// Whether they were asked for after this second, and not long before `now`. A poll that is yet to come was made by a clock that was set
+    /// back since: nobody knows how old it is.
     pub(super) fn is_after(self, second: i64, now: i64) -> bool {
-        matches!(self, Self::At(at) if at > second && now.saturating_sub(at) <= LONGEST)
+        matches!(self, Self::At(at) if at > second && (0..=LONGEST).contains(&now.saturating_sub(at)))
     }
 
     /// The second of a time, as the variable and the file system count.
@@ -57,6 +58,8 @@ mod tests {
         );
         assert_eq!([11, 12, 13].map(|at| Polled::At(at).is_after(12, 20)), [false, false, true]);
         assert_eq!([613, 614].map(|now| Polled::At(13).is_after(12, now)), [true, false], "a list that is old");
+        // Attack: the clock was ahead at the poll, and was set back while the command ran.
+        assert_eq!([12, 13].map(|now| Polled::At(13).is_after(11, now)), [false, true], "one that is yet to come");
         assert!(!Polled::Unsaid.is_after(0, 0) && !Polled::Earlier.is_after(0, 0));
         assert_eq!(Polled::seconds(Timestamp(12_999)), 12);
     }
