@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::clock::Timestamp;
+use crate::clock::{Clock, Timestamp};
 use crate::report::Code;
 use crate::report::reported_once::ReportedOnce;
 
@@ -38,6 +38,7 @@ pub(super) enum RouteAction {
 pub(super) struct FindingHistory {
     last: Vec<Finding>,
     pub(super) reported_once: ReportedOnce<Finding>,
+    /// By [`Clock::steady`].
     repaired: Vec<(String, Timestamp)>,
     /// Something was reported, and nothing of its end yet.
     was_reported: bool,
@@ -50,7 +51,9 @@ impl FindingHistory {
     }
 
     /// Takes in what a look found.
-    pub(super) fn take(&mut self, found: Vec<Finding>, repair: bool, now: Timestamp) -> Vec<RouteAction> {
+    pub(super) fn take(&mut self, found: Vec<Finding>, repair: bool, clock: &Clock) -> Vec<RouteAction> {
+        // A clock that is set neither holds a repair off nor has it made too early.
+        let now = clock.steady();
         let confirmed: Vec<Finding> = found.iter().filter(|finding| self.last.contains(finding)).cloned().collect();
         // One of several causes that went says nothing of the others.
         let has_recovered = found.is_empty() && self.was_reported;
@@ -85,10 +88,13 @@ mod tests {
 
     /// What each look, 4 s after the last one, leads to.
     fn looks(memory: &mut FindingHistory, repair: bool, found: &[&[Finding]]) -> Vec<Vec<RouteAction>> {
-        let mut now = Timestamp(0);
+        looks_by(memory, repair, found, &Clock::manual(Timestamp(0)))
+    }
+
+    fn looks_by(memory: &mut FindingHistory, repair: bool, found: &[&[Finding]], clock: &Clock) -> Vec<Vec<RouteAction>> {
         let mut inspection = |found: &&[Finding]| {
-            now = now.after(EVERY);
-            memory.take(found.to_vec(), repair, now)
+            clock.advance(EVERY);
+            memory.take(found.to_vec(), repair, clock)
         };
         found.iter().map(&mut inspection).collect()
     }
@@ -134,7 +140,7 @@ mod tests {
         let found: [(&[Finding], bool); 4] =
             [(&[], false), (std::slice::from_ref(&a), true), (std::slice::from_ref(&a), false), (&[], false)];
         for (found, unsure) in found {
-            memory.take(found.to_vec(), false, Timestamp(0));
+            memory.take(found.to_vec(), false, &Clock::manual(Timestamp(0)));
             assert_eq!(memory.is_unsure(), unsure, "{found:?}");
         }
     }
@@ -165,6 +171,17 @@ mod tests {
         let actions = looks(&mut FindingHistory::default(), true, &later);
         let at: Vec<usize> = (0..actions.len()).filter(|at| count(&actions[*at..=*at]) == 1).collect();
         assert!(at.len() == 2 && EVERY * u32::try_from(at[1] - at[0]).unwrap() >= BETWEEN_REPAIRS, "{at:?}");
+    }
+
+    /// Attack: a route was repaired while the clock was ahead; once that was set back, no other one was repaired before its time had come again.
+    #[test]
+    fn a_clock_that_is_set_back_holds_no_repair_off() {
+        let (mut memory, clock) = (FindingHistory::default(), Clock::manual(Timestamp(7_200_000)));
+        let (a, b) = ([missing("a")], [missing("b")]);
+        let repairs = |actions: &[Vec<RouteAction>]| actions.concat().contains(&RouteAction::Repair("b".to_owned()));
+        assert!(!repairs(&looks_by(&mut memory, true, &[&a[..]; 3], &clock)));
+        clock.set(Timestamp(0));
+        assert!(repairs(&looks_by(&mut memory, true, &[&b[..]; 20], &clock)));
     }
 
     #[test]

@@ -123,7 +123,7 @@ impl Node {
                 }
             };
             let is_unknown = inspection == SubnetInspection::default();
-            let actions = self.pods.borrow_mut().take(found, watched.repair, self.host.clock.now());
+            let actions = self.pods.borrow_mut().take(found, watched.repair, &self.host.clock);
             for action in actions {
                 self.carry_out(&watched, &action).await;
             }
