@@ -35,6 +35,18 @@ pub(crate) fn write(tree: &Tree, pending: &BTreeSet<String>) -> Result<()> {
     tree.write_json(note, pending, Attributes::mode(0o600))
 }
 
+/// Notes that this unit is to be restarted, beside those that are noted already.
+pub(crate) fn note(tree: &Tree, unit: &str) -> Result<()> {
+    let mut pending = read(tree);
+    if pending.insert(unit.to_owned()) { write(tree, &pending) } else { Ok(()) }
+}
+
+/// This unit was restarted.
+pub(crate) fn strike(tree: &Tree, unit: &str) -> Result<()> {
+    let mut pending = read(tree);
+    if pending.remove(unit) { write(tree, &pending) } else { Ok(()) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -107,7 +107,7 @@ async fn serve(options: &CommonOptions, loaded: Loaded, once: bool, report: &Rep
     if let Some(code) = refuse_while_reset(&state, &settings.run_dir, once, report)? {
         return Ok(code);
     }
-    end_cut_off(&state, report)?;
+    end_cut_off(&root, &state, report)?;
     let systemd = connect(report).await?;
     let conditions = page::conditions(&loaded.warnings, systemd.is_some(), clock.now());
     let host = Host { settings, root, state, systemd, clock, report: report.clone() };

@@ -8,6 +8,7 @@ from lib.node import NODE, UNIT, VDB, VDC, bring_up, status_of
 
 IP = NODE["KUBE_NODE_IP"]
 FOLDER = "/var/lib/etcd/snapshots"
+NOTE = "/run/heat-node-agent/pending-restarts.json"
 SETTINGS = "polling_interval = 5\n[etcd]\nsnapshot_interval = 60\nsnapshots_kept = 2\n"
 
 
@@ -151,6 +152,7 @@ def test_a_master_is_restored_and_a_restore_that_is_killed_goes_on(hosts, signal
     assert "would resume the restore" in restore(host, "/root/good.db", "--dry-run", code=2)
     host.exec("systemctl", "start", "etcd", UNIT)
     over(host)
+    assert "the snapshot is in place" in host.journal(HNA_EVENT="EtcdRestoreUnfinished")[-1]["HNA_CAUSE"]
     etcdctl(host, "put late w")
     host.exec("systemctl", "stop", "etcd")
     assert "unpacked" in restore(host, "/root/good.db", "--new-cluster")
@@ -203,6 +205,24 @@ def test_nothing_is_restored_beside_a_quorum_and_the_others_join_as_it_is_printe
     second.host.wait_for("ss -Hltn 'sport = 2379' | grep -q .")
     assert "whether others have a quorum is not known" in restore(first.host, "/root/good.db", "--new-cluster", code=1)
     second.host.sh("systemctl stop etcd")
+    # --- killed behind the replacement: the agent restarts who still knows the old data, and says what is left to do ---
+    host, slow = first.host, "/run/systemd/system/etcd.service.d/slow.conf"
+
+    def api() -> str:
+        return host.show("kube-apiserver.service", "MainPID")["MainPID"]
+    knows_old = api()
+    host.sh(f"mkdir -p $(dirname {slow}); printf '[Service]\\nExecStartPre=/bin/sleep 15\\n' >{slow}; systemctl daemon-reload")
+    host.exec(*BESIDE, "heat-node-agent", "etcd", "restore", "/root/good.db", "--new-cluster")
+    host.wait_for(lambda: aside(host) and host.exists(f"{DATA}/member/wal"), what="the new data")
+    host.sh(f"systemctl kill -s KILL restoring; systemctl reset-failed restoring || :; rm {slow}; systemctl daemon-reload")
+    assert "kube-apiserver.service" in json.loads(host.read(NOTE))
+    host.exec("systemctl", "start", UNIT)
+    over(host)
+    host.wait_for(lambda: not host.exists(NOTE), seconds=120, what="the restarts with the new data")
+    assert api() != knows_old
+    event = host.journal(HNA_EVENT="EtcdRestoreUnfinished")[-1]
+    assert "the snapshot is in place" in event["HNA_CAUSE"] and "on m2: systemctl stop" in event["HNA_REMEDY"], event
+    host.sh("systemctl stop etcd")
     said = restore(first.host, "/root/good.db", "--new-cluster")
     lines = [line.strip().split(": ", 1) for line in said.splitlines() if line.startswith("  ")]
     assert len(lines) == 6, said

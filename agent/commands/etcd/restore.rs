@@ -13,6 +13,7 @@ use super::master::{BY_HAND, Master};
 use crate::clock::{Clock, patience};
 use crate::commands::{print, units};
 use crate::converge::etcd::Etcd;
+use crate::converge::{note_pending_restart, strike_pending_restart};
 use crate::daemon::{RESET, UNIT};
 use crate::error::{Error, Result};
 use crate::files::Tree;
@@ -153,7 +154,16 @@ impl Restore<'_> {
         };
         let token = begun.map_or_else(|| format!("restored-{at}-{}-{}", own.name, std::process::id()), |marker| marker.token);
         let member = self.member(&token);
-        let marker = RestoreMarker { schema: 1, file: self.file.clone(), token, agent_ran, is_done: false };
+        let join = asked.iter().find_map(|desired| desired.etcd_join.as_deref());
+        let marker = RestoreMarker {
+            schema: 1,
+            file: self.file.clone(),
+            token,
+            agent_ran,
+            is_done: false,
+            member: Some((own.name.clone(), own.peer.clone())),
+            left: joining(own, join, &at),
+        };
         let unpacked = Path::new(ETCD_DATA).join(UNPACKED);
         if was_replaced {
             said("resumed the restore that had begun: it has replaced the data already")?;
@@ -178,9 +188,9 @@ impl Restore<'_> {
         }
         units::stop(&self.systemd, UNIT).await?;
         let lock = units::lock_state(state, &self.clock).await?;
-        let join = asked.iter().find_map(|desired| desired.etcd_join.as_deref());
         if !was_replaced {
             units::stop(&self.systemd, ETCD_UNIT).await?;
+            self.note_readers().await?;
             let kept = replace(root, join, &unpacked, &at)?;
             let kept = kept.map(|kept| format!("; the data before is {}", kept.display())).unwrap_or_default();
             said(&format!("replaced the data{kept}"))?;
@@ -189,13 +199,8 @@ impl Restore<'_> {
         units::succeeded(ETCD_UNIT, &self.systemd.start(ETCD_UNIT).await?)?;
         self.until_healthy().await?;
         said("etcd is healthy")?;
-        for unit in ETCD_READERS {
-            if self.systemd.unit(unit).await?.may_run() {
-                units::succeeded(unit, &self.systemd.restart(unit).await?)?;
-                said(&format!("restarted {unit}"))?;
-            }
-        }
-        print(&harmless(&closing(&own.name, &joining(own, join, &at))))?;
+        self.restart_readers().await?;
+        print(&harmless(&closing(&own.name, &marker.left)))?;
         let line = format!("etcd was restored from {} (revision {revision})", self.file.display());
         self.report.emit(Event::new(Code::EtcdRestored, line).cause("the operator asked for it"));
         // An agent that starts takes one that is not done for cut off.
@@ -206,6 +211,27 @@ impl Restore<'_> {
         }
         // The last: while it is there the command, run again, does what is left.
         RestoreMarker::remove(state).map(|_| exit::OK)
+    }
+
+    /// Notes who goes on with what it knows of the data before, also where this is cut off behind the replacement.
+    async fn note_readers(&self) -> Result<()> {
+        for unit in ETCD_READERS {
+            if self.systemd.unit(unit).await?.may_run() {
+                note_pending_restart(&self.master.root, unit)?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn restart_readers(&self) -> Result<()> {
+        for unit in ETCD_READERS {
+            if self.systemd.unit(unit).await?.may_run() {
+                units::succeeded(unit, &self.systemd.restart(unit).await?)?;
+                said(&format!("restarted {unit}"))?;
+            }
+            strike_pending_restart(&self.master.root, unit)?;
+        }
+        Ok(())
     }
 
     async fn until_healthy(&self) -> Result<()> {
@@ -252,13 +278,19 @@ mod tests {
     use crate::files::Attributes;
     use crate::keepers::membership::restore::end_cut_off;
 
+    fn begun(file: &Path) -> RestoreMarker {
+        let member = Some(("m1".to_owned(), "http://192.0.2.1:2380".to_owned()));
+        let (file, token, left) = (file.to_owned(), "t".to_owned(), vec!["on m2: systemctl stop etcd".to_owned()]);
+        RestoreMarker { schema: 1, file, token, agent_ran: true, is_done: false, member, left }
+    }
+
     #[test]
     fn a_restore_goes_on_with_its_own_file_alone() {
         let dir = tempfile::tempdir().unwrap();
         let state = Tree::open(dir.path()).unwrap();
         let (file, other) = (Path::new("/a.db"), Path::new("/b.db"));
         assert_eq!(marker(&state, file), Ok(None));
-        let begun = RestoreMarker { schema: 1, file: file.to_owned(), token: "t".to_owned(), agent_ran: true, is_done: false };
+        let begun = begun(file);
         begun.write(&state).unwrap();
         assert_eq!(marker(&state, file), Ok(Some(begun)));
         assert!(marker(&state, other).unwrap_err().cause().contains("/a.db has begun"));
@@ -274,18 +306,18 @@ mod tests {
         let (state, report) = (Tree::open(dir.path()).unwrap(), Report::kept());
         let told = || report.events().iter().filter(|event| event.code == Code::EtcdRestoreUnfinished).count();
         let file = Path::new("/a.db");
-        let begun = RestoreMarker { schema: 1, file: file.to_owned(), token: "t".to_owned(), agent_ran: true, is_done: false };
-        end_cut_off(&state, &report).unwrap();
+        let begun = begun(file);
+        end_cut_off(&state, &state, &report).unwrap();
         assert_eq!(told(), 0);
         begun.write(&state).unwrap();
-        end_cut_off(&state, &report).unwrap();
+        end_cut_off(&state, &state, &report).unwrap();
         assert_eq!((marker(&state, file), told()), (Ok(None), 1));
         // As the command itself starts the agent.
         RestoreMarker { is_done: true, ..begun }.write(&state).unwrap();
-        end_cut_off(&state, &report).unwrap();
+        end_cut_off(&state, &state, &report).unwrap();
         assert_eq!((marker(&state, file), told()), (Ok(None), 1));
         state.write(Path::new("etcd-restore.json"), b"{", Attributes::mode(0o600)).unwrap();
-        end_cut_off(&state, &report).unwrap();
+        end_cut_off(&state, &state, &report).unwrap();
         assert_eq!((marker(&state, file), told()), (Ok(None), 2));
     }
 }

@@ -14,6 +14,7 @@ use super::{ETCD, Heard, ask, block, data, is_nobody_at};
 use crate::concurrent::all;
 use crate::converge::etcd::Etcd;
 use crate::desired::{Desired, EtcdAccess, EtcdJoin, EtcdMember};
+use crate::error::remedy::Remedy;
 use crate::error::{Error, Result};
 use crate::files::{Attributes, Tree};
 use crate::http::Http;
@@ -38,6 +39,12 @@ pub(crate) struct RestoreMarker {
     /// Whether only the agent is still to be started.
     #[serde(default)]
     pub(crate) is_done: bool,
+    /// The node's member, by its name and its peers' address.
+    #[serde(default)]
+    pub(crate) member: Option<(String, String)>,
+    /// What is left to do on the other masters once the data is replaced, a line each.
+    #[serde(default)]
+    pub(crate) left: Vec<String>,
 }
 
 impl RestoreMarker {
@@ -52,6 +59,12 @@ impl RestoreMarker {
         state.read_json(Path::new(MARKER)).map_err(begins_anew)
     }
 
+    /// Whether the data is that of this restore, as far as can be seen.
+    fn is_in_place(&self, root: &Tree) -> bool {
+        let member = self.member.clone().map(|(name, peer)| RestoredMember { name, peer, token: self.token.clone() });
+        member.is_some_and(|member| is_restored(root, &member).unwrap_or_default())
+    }
+
     pub(crate) fn write(&self, state: &Tree) -> Result<()> {
         state.write_json(Path::new(MARKER), self, Attributes::mode(0o600))
     }
@@ -63,15 +76,26 @@ impl RestoreMarker {
 }
 
 /// Ends a restore that was cut off, and reports it: the agent has started, etcd is used from here on, and who restores it later means the
-/// snapshot and not what became of it.
-pub(crate) fn end_cut_off(state: &Tree, report: &Report) -> Result<()> {
+/// snapshot and not what became of it. Who has to be restarted with the new data was noted before it was replaced.
+pub(crate) fn end_cut_off(root: &Tree, state: &Tree, report: &Report) -> Result<()> {
     // One that cannot be read has not ended either.
     let begun = RestoreMarker::read(state).unwrap_or_default();
-    if RestoreMarker::remove(state)? && !begun.as_ref().is_some_and(|begun| begun.is_done) {
-        let file = begun.map_or(String::new(), |begun| format!(" from {}", begun.file.display()));
-        let line = format!("a restore of etcd{file} was interrupted and has not ended");
-        report.emit(Event::new(Code::EtcdRestoreUnfinished, line));
+    if !RestoreMarker::remove(state)? || begun.as_ref().is_some_and(|begun| begun.is_done) {
+        return Ok(());
     }
+    let file = begun.as_ref().map_or(String::new(), |begun| format!(" from {}", begun.file.display()));
+    let event = Event::new(Code::EtcdRestoreUnfinished, format!("a restore of etcd{file} was interrupted and has not ended"));
+    report.emit(match begun.filter(|begun| begun.is_in_place(root)) {
+        Some(begun) if begun.left.is_empty() => {
+            event.cause("the snapshot is in place, and no other master is listed").remedy(Remedy::said("Nothing is left to do."))
+        }
+        Some(begun) => {
+            event.cause("the snapshot is in place; the other masters still belong to the old cluster").remedy(Remedy::said(
+                format!("One master after the other, each when etcd is healthy on the one before: {}.", begun.left.join("; ")),
+            ))
+        }
+        None => event,
+    });
     Ok(())
 }
 
