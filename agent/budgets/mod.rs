@@ -120,6 +120,10 @@ pub const LARGE_KEYSTONE_ANSWER: usize = 2 * MIB;
 /// Bytes of a list of Zaqar's messages, of which one request at a time may have one: in the place of a large answer of Keystone's.
 pub const MESSAGES_BYTES: usize = LARGE_KEYSTONE_ANSWER;
 
+/// Bytes of a file of CAs, or of a certificate or key, that requests are made with: five times what browsers trust. It is there several times
+/// while it is read (text, DER, the TLS library's own).
+pub const CA_FILE: u64 = MIB as u64;
+
 /// Memory of the endpoints that are kept of one catalog: those of two services, in 150 regions.
 pub const ENDPOINTS_MEMORY: usize = 64 * KIB;
 

@@ -25,10 +25,11 @@ use reqwest::header::{HOST, HeaderName, HeaderValue, LOCATION};
 use reqwest::{Certificate, Client, ClientBuilder, Identity, Method};
 use tokio::sync::Semaphore;
 
+use crate::budgets::CA_FILE;
 use crate::clock::{Clock, patience};
 use crate::desired::{ClientIdentity, Material};
 use crate::error::{Context, Error, Result};
-use crate::files::{READ_LIMIT, Tree};
+use crate::files::Tree;
 use echo_filter::Echoes;
 use failure::Peer;
 pub use gate::SendGuard;
@@ -237,7 +238,7 @@ impl Http {
     pub fn read(&self, material: &Material) -> Result<Vec<u8>> {
         match material {
             Material::Text(text) => Ok(text.clone().into_bytes()),
-            Material::File(path) => Ok(self.0.root.read(Path::new(path), READ_LIMIT)?.unwrap_or_default()),
+            Material::File(path) => Ok(self.0.root.read(Path::new(path), CA_FILE)?.unwrap_or_default()),
         }
     }
 
@@ -428,7 +429,7 @@ impl Http {
     fn identity(&self, certificate: &Path, key: &Path) -> Result<Identity> {
         let mut both = Vec::new();
         for file in [certificate, key] {
-            let bytes = self.0.root.read(file, READ_LIMIT)?;
+            let bytes = self.0.root.read(file, CA_FILE)?;
             both.extend(bytes.ok_or_else(|| self.unprepared(&format!("{} does not exist", file.display())))?);
             both.push(b'\n');
         }

@@ -8,6 +8,7 @@ use base64::prelude::BASE64_STANDARD;
 
 use super::fake::{Act, Fake, TestCa, ok, status};
 use super::*;
+use crate::budgets::CA_FILE;
 use crate::error::ErrorKind;
 use crate::files::Attributes;
 
@@ -316,7 +317,7 @@ async fn a_server_that_wants_to_know_who_asks_is_shown_the_certificate() {
     let cluster = Cluster::new();
     let server = Fake::start_tls(vec![ok("hi")], cluster.ours.identity_for_clients_of(&cluster.ours)).await;
     assert_eq!(cluster.ask(&server, "/ours.crt", "/ours.key", "/ours.ca").await.unwrap().body, b"hi");
-    let key = Tree::open(cluster.dir.path()).unwrap().read(Path::new("/ours.key"), READ_LIMIT).unwrap().unwrap();
+    let key = Tree::open(cluster.dir.path()).unwrap().read(Path::new("/ours.key"), CA_FILE).unwrap().unwrap();
     cluster.write("/sec1.key", &sec1(std::str::from_utf8(&key).unwrap()));
     assert_eq!(cluster.ask(&server, "/ours.crt", "/sec1.key", "/ours.ca").await.unwrap().body, b"hi");
     cluster.write("/empty", "");
@@ -339,6 +340,27 @@ async fn a_server_that_wants_to_know_who_asks_is_shown_the_certificate() {
     let error = cluster.http.believing("/ours.ca").request(Request::new("GET", &server.base, LIMIT)).await.unwrap_err();
     assert!(error.cause().contains("requires a client certificate"), "{error}");
     assert_eq!(server.requests().len(), asked);
+}
+
+/// Attack: what was made of a file of 16 MiB took more memory than the agent may use.
+#[tokio::test]
+async fn a_file_of_cas_that_is_too_large_is_refused() {
+    let cluster = Cluster::new();
+    let server = Fake::start_tls(vec![ok("hi")], cluster.ours.identity("127.0.0.1", (2020, 2100))).await;
+    let file = cluster.dir.path().join("ours.ca");
+    let mut text = std::fs::read(&file).unwrap();
+    text.resize(usize::try_from(CA_FILE).unwrap(), b'\n');
+    let ask = async |text: &[u8]| {
+        let mut written = std::fs::File::create(&file).unwrap();
+        Write::write_all(&mut written, text).unwrap();
+        let root = Arc::new(Tree::open(cluster.dir.path()).unwrap());
+        let http = Http::new(Tls { ca_file: Some("/ours.ca".into()), allow_insecure: false }, root, Clock::system());
+        http.request(Request::new("GET", &server.base, LIMIT)).await
+    };
+    assert!(ask(&text).await.is_ok());
+    text.push(b'\n');
+    let error = ask(&text).await.unwrap_err();
+    assert!(error.to_string().contains("1048576 bytes"), "{error}");
 }
 
 #[tokio::test]

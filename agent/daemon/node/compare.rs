@@ -102,6 +102,7 @@ impl Node {
             self.explain_restarts(&facts.asking);
         }
         let SortedCauses { contested, repairs } = &facts.sorted;
+        self.explain_contested(contested);
         self.report_drift(reason.generation, differences, contested);
         let desired = without(desired, contested);
         if let Some(turn) = turn {
@@ -258,6 +259,13 @@ impl Node {
     fn report_wait(&self, reason: WaitReason, line: &str, cause: &str, generation: u64) {
         if self.renewal.waits_for(reason) {
             self.host.report.emit(renewal_event(line, generation).cause(cause));
+        }
+    }
+
+    /// What to do about what another tool keeps writing: to repair it once more is of no use.
+    fn explain_contested(&self, contested: &[Cause]) {
+        for cause in self.known.differences.borrow_mut().iter_mut().filter(|cause| contested.contains(cause)) {
+            cause.remedy = Some(Code::DriftNotRepaired.entry().remedy.to_owned());
         }
     }
 
