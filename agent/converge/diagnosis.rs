@@ -93,7 +93,7 @@ pub(crate) async fn diagnose(
             format!(
                 "`df -h {first}` and `df -i {first}` show whether space or inodes are used up, `du -xhd2 {first}` what uses the space, `du -xd2 \
                  --inodes {first}` the inodes. Delete logs, and files that you put there, but nothing that services keep there (a pod's \
-                 files: `kubectl delete pod`); else enlarge that file system."
+                 files: `kubectl delete pod NAME`); else enlarge that file system."
             )
                 .into(),
         );

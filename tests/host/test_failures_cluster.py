@@ -71,7 +71,7 @@ def certificates(node: Node, stage, magnum, tmp_path):
         magnum.answer(401, path="^/identity", body=UNAUTHORIZED)
         magnum.revoke()
         node.update()
-    failure.way("If the user is disabled, `openstack user set --enable", "enable the user", lambda: then(403), refused, runs=("openstack user", "heat-node-agent rerun"),
+    failure.way("If the user is disabled", "enable the user", lambda: then(403), refused, runs=("openstack user", "heat-node-agent rerun"),
                 until=("FAILED", "403"))
 
     def credentials():
