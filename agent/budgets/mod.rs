@@ -74,8 +74,8 @@ pub const STATE_FILE_MEMORY: usize = 20 * MIB;
 /// the newest generation and of the ones before it, lie in one file of the state.
 pub const NODE_ENTRY_MEMORY: usize = 512 * KIB;
 
-/// Memory of the records of deployments that the metadata does not list any more; the oldest go first. What is listed is bounded
-/// by [`DOCUMENT_BYTES`].
+/// Memory of the records of deployments that the metadata does not list any more; the oldest go first, and those last of which Heat has no
+/// result. What is listed is bounded by [`DOCUMENT_BYTES`].
 pub const RECORDS_MEMORY: usize = 2 * MIB;
 
 /// A result of more bytes than this is kept on disk alone: the record in memory has its status and reason.
@@ -139,9 +139,16 @@ pub const OUTBOX_DISK: usize = 48 * MIB;
 /// Bytes on disk of the states of other instances; the newest is kept however large it is, which is at most what this one's is.
 pub const ASIDE_DISK: usize = 128 * MIB;
 
-/// Files of no content that say to the replaced tools, and to the agent once the record is pruned, that a deployment was run. Those of
+/// Small files that say to the replaced tools, and to the agent once the record is pruned, that a deployment was run. Those of
 /// deployments that are long gone from the metadata are removed beyond this: two whole lists of Heat's may be away and come back.
 pub const LEGACY_MARKS: usize = 2 * DEPLOYMENTS;
+
+/// Bytes on disk of a mark.
+pub const MARK: usize = 512;
+
+/// Bytes on disk of the result beside a mark, where the record was removed before Heat had it: the usual script's, and of a longer one the
+/// status and the reason.
+pub const LEFT_RESULT: usize = 3 * KIB;
 
 /// Files of the state that could not be understood, of which so many are kept in each directory.
 pub const UNREADABLE_FILES: usize = 5;
@@ -188,7 +195,9 @@ mod tests {
     fn state_on_disk_is_bounded_in_sum() {
         // The newest state that was set aside is as large as this one's at most.
         let caches = 3 * DOCUMENT_BYTES;
-        let own = JOBS_DISK + OUTBOX_DISK + caches + UNREADABLE_DISK;
+        // Beside the replaced tools' record and, for ids that are no file names, in the state.
+        let marks = 2 * LEGACY_MARKS * (MARK + LEFT_RESULT);
+        let own = JOBS_DISK + OUTBOX_DISK + caches + UNREADABLE_DISK + marks;
         assert!(own + ASIDE_DISK.max(own) <= 512 * MIB, "{} MiB", (own + ASIDE_DISK.max(own)) / MIB);
     }
 }

@@ -14,7 +14,7 @@ use serde_json::{Map, Value};
 
 use super::result::DeploymentOutcome;
 use super::unsent::{self, Unsent};
-use crate::budgets::{LEGACY_MARKS, RECORDS_MEMORY, RESULT_IN_MEMORY};
+use crate::budgets::{LEFT_RESULT, LEGACY_MARKS, MARK, RECORDS_MEMORY, RESULT_IN_MEMORY};
 use crate::clock::{Clock, Moment, Timestamp};
 use crate::digest::key_of;
 use crate::error::remedy::Remedy;
@@ -28,14 +28,17 @@ use crate::report::{Code, Event, Phase, Report};
 
 const DIRECTORY: &str = "deployments";
 /// Bytes that are not worth being discarded: what says that a deployment was run takes fewer.
-pub const DISCARDED: u64 = 512;
-/// Empty files, by key, of deployments whose record is gone and whose id is no file name.
+pub const DISCARDED: u64 = MARK as u64;
+/// Small files, by key, of deployments whose record is gone and whose id is no file name.
 const MARKS: &str = "marks";
 /// So many new marks after which all are counted: to count them each time would take as long as there are marks, for each.
 const MARKS_COUNTED_AFTER: usize = 250;
 /// The member by which a file of the replaced tools is known as written by this agent. They look at none but `inputs` of it, and at whether
 /// it exists (heat-protocol.md 4.2, 4.4).
 const OURS: &str = "heat_node_agent";
+/// The member by which what is left of a removed record is known. Beside [`OURS`] where Heat has no result of it: an earlier version of the
+/// agent takes the one for its own, and the other for the replaced tools'.
+const RECORD_REMOVED: &str = "heat_node_agent_removed";
 /// What stands in the place of a result that took too much of the disk.
 const REMOVED: &str = "[heat-node-agent removed the output of this deployment: the disk has bounded room for it]\n";
 /// How many ids are offered where several match.
@@ -49,6 +52,34 @@ pub enum Ending {
     Replaced(String),
     /// By order of the operator: Heat hears that it failed.
     Stopped,
+}
+
+/// By what a deployment is known that has no record.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Known {
+    /// By nothing.
+    No,
+    /// By the replaced tools' own file: they ran it.
+    Theirs,
+    /// By an empty file, which says that it was run, and not by whom.
+    Empty,
+    /// By this agent's own file: its record was lost.
+    Lost,
+    /// By what is left of a record that was removed, and Heat has no result.
+    Untold,
+    /// By what is left of one with which nothing was left to do.
+    Over,
+}
+
+impl Known {
+    fn by(entry: &Value) -> Self {
+        match (entry.get(OURS).is_some(), entry.get(RECORD_REMOVED).is_some()) {
+            (true, true) => Self::Untold,
+            (true, false) => Self::Lost,
+            (false, true) => Self::Over,
+            (false, false) => Self::Theirs,
+        }
+    }
 }
 
 /// Everything that is remembered of a deployment.
@@ -180,7 +211,7 @@ pub struct Journal {
     records: BTreeMap<String, DeploymentRecord>,
     /// When the operator last had one forgotten.
     forgotten: Moment,
-    /// Empty marks that were written since the last time that all were counted.
+    /// Marks that were written since the last time that all were counted.
     new_marks: usize,
     /// Ids of those whose result Heat does not have yet.
     finished: BTreeSet<String>,
@@ -341,13 +372,7 @@ impl Journal {
         }
         let ran = JobResult::read(state, &job_dir(&record.job()))?;
         let outcome = ran.map(|ran| DeploymentOutcome::of(&record.group, ran));
-        let short = || {
-            let short = record.outcome.clone()?;
-            // It may have failed by an output that is gone.
-            let status = if record.long_result_failed == Some(true) && short.status == 0 { 1 } else { short.status };
-            Some(DeploymentOutcome { status, stderr: REMOVED.to_owned(), ..short })
-        };
-        Ok(outcome.or_else(short))
+        Ok(outcome.or_else(|| record.outcome.as_ref().map(|short| without_output(record, short))))
     }
 
     /// What says that a deployment was run, with or without a record: the replaced tools' file, or where its id cannot be the name
@@ -377,10 +402,9 @@ impl Journal {
     /// If it cannot be written, or the replaced tools are at it; it is then not taken up.
     pub fn register(&mut self, deployment: &Deployment) -> Result<Option<&DeploymentRecord>> {
         let mut record = self.draft(deployment);
-        let (tree, mark) = self.mark(&deployment.id);
-        let is_known = tree.facts(&mark)?.is_some();
-        let is_ours = is_known && self.is_ours(&deployment.id)?;
-        let unsent = if is_known && !is_ours { self.take_unsent(&deployment.id)? } else { None };
+        let known = self.known(&deployment.id)?;
+        let is_ours = matches!(known, Known::Lost | Known::Untold);
+        let unsent = if matches!(known, Known::Theirs | Known::Empty) { self.take_unsent(&deployment.id)? } else { None };
         if is_ours && !record.is_job() {
             // Bringing a node up again changes nothing, and tells Heat how it is.
             self.put(record)?;
@@ -388,26 +412,27 @@ impl Journal {
         }
         if is_ours {
             record.started = Some(self.clock.now());
-            let result = self.result_beside(&deployment.id)?;
-            self.end_lost(&mut record, result);
+            self.end_lost(&mut record, known, self.result_beside(&deployment.id)?);
         } else if let Some(result) = unsent.as_ref().map(|_| self.unsent_result(&deployment.id)).transpose()? {
             record.state = DeploymentState::Finished;
             record.finished = Some(self.clock.now());
             record.note = Some("run by the replaced tools, which had not sent its result to Heat".to_owned());
             record.outcome = Some(result);
-        } else if is_known {
+        } else if known != Known::No {
             record.state = DeploymentState::Signalled;
-            let by_mark = mark.starts_with(MARKS);
-            record.note = Some(
-                if by_mark { "run here before, and its record was removed" } else { "run by the replaced tools" }.to_owned(),
-            );
+            let note = match known {
+                Known::Theirs => "run by the replaced tools",
+                Known::Empty => "marked as run by an empty file, which does not say who ran it",
+                _ => "handled here before, and its record was removed",
+            };
+            record.note = Some(note.to_owned());
         }
         self.put(record)?;
         // Only now: until then nothing else says that Heat waits for it.
         if let (Some(_locked), Some(legacy), Some(name)) = (unsent, &self.legacy, legacy_name(&deployment.id)) {
             unsent::settle(legacy, &name)?;
         }
-        Ok(self.records.get(&deployment.id).filter(|_| !is_known))
+        Ok(self.records.get(&deployment.id).filter(|_| known == Known::No))
     }
 
     /// Writes a record as it is, or that of a new deployment: whether anything can be recorded of it.
@@ -446,12 +471,9 @@ impl Journal {
 
     /// The result of a deployment that they have not told: as a whole, its status alone, or that they were cut off.
     fn unsent_result(&self, id: &str) -> Result<DeploymentOutcome> {
-        let kept = match legacy_name(id) {
-            Some(name) => {
-                self.result_beside(id)?.map_or_else(|| self.kept_result(&unsent::mark(&name)), |kept| Ok(Some(kept)))?
-            }
-            None => None,
-        };
+        let (tree, record) = self.mark(id);
+        let kept =
+            self.result_beside(id)?.map_or_else(|| Self::kept_result(tree, &unsent::mark(&record)), |kept| Ok(Some(kept)))?;
         Ok(kept.unwrap_or_else(|| {
             let cut_off = Error::permanent(unsent::INTERRUPTED);
             let cut_off = cut_off.remedy(Remedy::stack_update("check how far it got, then update the stack to run it again"));
@@ -468,48 +490,58 @@ impl Journal {
         // What the operator has run again has an earlier result there.
         let is_new = |record: &&DeploymentRecord| record.state == from && record.order.is_none() && record.is_job();
         let Some(mut record) = self.records.get(id).filter(is_new).cloned() else { return Ok(false) };
-        if !self.is_ours(id)? {
+        let known = self.known(id)?;
+        if !matches!(known, Known::Lost | Known::Untold) {
             return Ok(false);
         }
         let Some(result) = self.result_beside(id)? else { return Ok(false) };
-        self.end_lost(&mut record, Some(result));
+        self.end_lost(&mut record, known, Some(result));
         self.put(record).map(|()| true)
     }
 
-    /// Ends one whose record was lost with this result, or, where none is left, as one of which nobody knows how it ended.
-    fn end_lost(&self, record: &mut DeploymentRecord, result: Option<DeploymentOutcome>) {
+    /// Ends one whose record is gone with this result, or, where none is left, as one of which nobody knows how it ended.
+    fn end_lost(&self, record: &mut DeploymentRecord, known: Known, result: Option<DeploymentOutcome>) {
         record.state = DeploymentState::Finished;
         record.finished = Some(self.clock.now());
         let found = if result.is_some() { "its result was found beside it" } else { "no result of it is left" };
-        record.note = Some(format!("run here before, and its record was lost; {found}"));
+        let (before, why) = if known == Known::Untold {
+            let why = "it was cut off before it had a result, and its record was removed for room while Heat did not list it";
+            ("handled here before, and its record was removed before Heat had its result", why)
+        } else {
+            let why = "its record and its result are gone, as after a state directory was restored from an older copy";
+            ("run here before, and its record was lost", why)
+        };
+        record.note = Some(format!("{before}; {found}"));
         record.outcome = Some(result.unwrap_or_else(|| {
-            let lost = Error::permanent(
-                "it has begun here before, and its record and its result are gone, as after a state directory was restored from an older \
-                 copy; a script is never run twice",
-            );
+            let lost = Error::permanent(format!("it has begun here before, and {why}; a script is never run twice"));
             let lost = lost.remedy(Remedy::stack_update("check how far it got, then update the stack to run it again"));
             DeploymentOutcome::refused(FailureReason::of(&lost).with_code(Code::DeploymentInterrupted.entry().code))
         }));
     }
 
-    /// Whether this agent wrote the replaced tools' file of a deployment. Theirs may be no JSON: an empty one says that it was run.
-    fn is_ours(&self, id: &str) -> Result<bool> {
-        let (Some(legacy), Some(name)) = (&self.legacy, legacy_name(id)) else { return Ok(false) };
-        match legacy.read_json::<Value>(&name) {
-            Ok(entry) => Ok(entry.is_some_and(|entry| entry.get(OURS).is_some())),
-            Err(error) if error.kind() == ErrorKind::Permanent => Ok(false),
+    /// What is left that says that a deployment was run. The replaced tools' file may be no JSON.
+    fn known(&self, id: &str) -> Result<Known> {
+        let (tree, mark) = self.mark(id);
+        let Some(facts) = tree.facts(&mark)? else { return Ok(Known::No) };
+        if facts.kind == FileKind::File && facts.size == 0 {
+            // Those of the state are this agent's.
+            return Ok(if mark.starts_with(MARKS) { Known::Over } else { Known::Empty });
+        }
+        match tree.read_json::<Value>(&mark) {
+            Ok(entry) => Ok(entry.as_ref().map_or(Known::No, Known::by)),
+            Err(error) if error.kind() == ErrorKind::Permanent => Ok(Known::Theirs),
             Err(error) => Err(error),
         }
     }
 
     /// The result that lies beside it; none where that is not there or cannot be understood.
     fn result_beside(&self, id: &str) -> Result<Option<DeploymentOutcome>> {
-        legacy_name(id).map_or(Ok(None), |name| self.kept_result(&unsent::result_file(&name)))
+        let (tree, mark) = self.mark(id);
+        Self::kept_result(tree, &unsent::result_file(&mark))
     }
 
-    fn kept_result(&self, file: &Path) -> Result<Option<DeploymentOutcome>> {
-        let Some(legacy) = &self.legacy else { return Ok(None) };
-        match legacy.read_json::<Map<String, Value>>(file) {
+    fn kept_result(tree: &Tree, file: &Path) -> Result<Option<DeploymentOutcome>> {
+        match tree.read_json::<Map<String, Value>>(file) {
             Ok(body) => Ok(body.map(super::result::of_kept)),
             Err(error) if error.kind() == ErrorKind::Permanent => Ok(None),
             Err(error) => Err(error),
@@ -721,7 +753,7 @@ impl Journal {
         }
         self.remove_begun_mark(id)?;
         // The next result is written where none is.
-        self.remove_legacy_result(id)?;
+        self.remove_result_beside(id)?;
         let (now, moment) = (self.clock.now(), self.clock.moment());
         self.change(id, |record| {
             record.state = DeploymentState::Seen;
@@ -738,7 +770,7 @@ impl Journal {
     /// # Errors
     /// If a file cannot be removed.
     pub fn forget(&mut self, id: &str) -> Result<()> {
-        self.remove_legacy_result(id)?;
+        self.remove_result_beside(id)?;
         let (tree, mark) = self.mark(id);
         tree.remove(&mark)?;
         self.remove_begun_mark(id)?;
@@ -749,17 +781,20 @@ impl Journal {
         Ok(())
     }
 
-    /// Forgets the oldest ended records of deployments that are gone from the metadata, beyond those to keep; gives back
-    /// their ids, and the first failure. What the replaced tools read stays as an empty file: it is enough for them not to run it again.
+    /// Forgets the oldest records of deployments that are gone from the metadata: of those with which nothing is left to do what is beyond
+    /// those to keep, and of those that go on where they were, should Heat list them again, only what their memory has no room for. Gives
+    /// back their ids, and the first failure. A mark stays, which is enough for the replaced tools not to run it again.
     pub fn prune(&mut self, listed: impl Fn(&DeploymentRecord) -> bool) -> (Vec<String>, Result<()>) {
-        let ended = self.all().into_iter().filter(|record| record.state == DeploymentState::Signalled && !listed(record));
-        // Those last that have something left to do, should they come back.
-        let (later, first): (Vec<_>, Vec<_>) = ended.partition(|record| record.withdrawn_from.is_some());
-        let ended: Vec<String> = first.into_iter().chain(later).map(|record| record.id.clone()).collect();
+        let unlisted = self.all().into_iter().filter(|record| record.state == DeploymentState::Signalled && !listed(record));
+        let (mut withdrawn, over): (Vec<_>, Vec<_>) = unlisted.partition(|record| record.withdrawn_from.is_some());
+        // The last is what was withdrawn last.
+        withdrawn.sort_by_key(|record| record.since);
+        let excess = over.len().saturating_sub(self.keep);
+        let mut weight: usize = over.iter().chain(&withdrawn).map(|record| record.weight()).sum();
+        let unlisted: Vec<String> = over.into_iter().chain(withdrawn).map(|record| record.id.clone()).collect();
         let (mut gone, mut done) = (Vec::new(), Ok(()));
-        let mut weight: usize = ended.iter().filter_map(|id| self.records.get(id)).map(DeploymentRecord::weight).sum();
-        for (at, id) in ended.iter().enumerate() {
-            if ended.len() - at <= self.keep && weight <= RECORDS_MEMORY {
+        for (at, id) in unlisted.iter().enumerate() {
+            if at >= excess && weight <= RECORDS_MEMORY {
                 break;
             }
             // Those behind one that fails have their turn.
@@ -780,22 +815,65 @@ impl Journal {
         (gone, done)
     }
 
-    /// Removes the files of an ended record, and leaves the mark that it was run.
+    /// Removes the files of an ended record, and leaves a mark: at no time may nothing say that it was run. Where Heat has no result of it,
+    /// that stays beside the mark, and is sent if Heat lists it again.
     fn remove_record(&self, id: &str) -> Result<()> {
-        // Before its record goes: at no time may nothing say that it was run.
+        let Some(record) = self.records.get(id) else { return Ok(()) };
         let (tree, mark) = self.mark(id);
         if mark.starts_with(MARKS) {
             tree.create_dir(Path::new(MARKS), Attributes::mode(0o700))?;
         }
-        tree.write(&mark, b"", Attributes::mode(0o600))?;
-        if let (Some(legacy), Some(name)) = (&self.legacy, legacy_name(id)) {
-            legacy.remove(&name.with_extension("notify.json"))?;
+        let known = self.known(id)?;
+        if record.withdrawn_from == Some(DeploymentState::Seen) && !self.may_have_begun(id)? {
+            // It goes on where it was: from the beginning. The mark may be of an earlier run, which the operator wanted again.
+            if known == Known::Lost {
+                tree.remove(&mark)?;
+            }
+        } else if record.withdrawn_from.is_some() {
+            // Before the mark that speaks of it.
+            if let Some(result) = self.result_to_leave(record)? {
+                tree.write(&unsent::result_file(&mark), &result, Attributes::mode(0o600))?;
+            }
+            let version = env!("CARGO_PKG_VERSION");
+            tree.write_json(&mark, &serde_json::json!({OURS: version, RECORD_REMOVED: version}), Attributes::mode(0o600))?;
+        } else {
+            // What the replaced tools ran, or whoever left an empty file, is not called this agent's.
+            if matches!(known, Known::Theirs | Known::Empty) {
+                tree.write(&mark, b"", Attributes::mode(0o600))?;
+            } else {
+                let over = serde_json::json!({RECORD_REMOVED: env!("CARGO_PKG_VERSION")});
+                tree.write_json(&mark, &over, Attributes::mode(0o600))?;
+            }
+            self.remove_result_beside(id)?;
         }
         self.remove_begun_mark(id)?;
         self.state.remove(&path_of(id)).map(drop)
     }
 
-    /// The oldest of our empty files go, beyond those to keep. Whatever has content is the replaced tools'.
+    /// Whether anything shows that a script or hook has begun whose record says that it has not: the state may be older than what lies
+    /// beside it.
+    fn may_have_begun(&self, id: &str) -> Result<bool> {
+        let Some(legacy) = &self.legacy else { return Ok(false) };
+        let (tree, mark) = self.mark(id);
+        Ok(legacy.facts(&begun_name(id))?.is_some() || tree.facts(&unsent::result_file(&mark))?.is_some())
+    }
+
+    /// The result of a record that is removed, as it is left beside its mark: whole where it is short, else its status and reason.
+    fn result_to_leave(&self, record: &DeploymentRecord) -> Result<Option<Vec<u8>>> {
+        let Some(whole) = Self::whole(&self.state, record)? else { return Ok(None) };
+        let text = |outcome: &DeploymentOutcome, limit| {
+            let body = super::result::body(outcome, &record.outputs, limit);
+            serde_json::to_vec(&super::result::kept(outcome, body)).map_err(Error::permanent)
+        };
+        let result = text(&whole, super::SIGNAL_LIMIT)?;
+        if result.len() <= LEFT_RESULT {
+            return Ok(Some(result));
+        }
+        text(&without_output(record, &whole.shortened(RESULT_IN_MEMORY)), LEFT_RESULT / 2).map(Some)
+    }
+
+    /// The oldest of the marks go, beyond those to keep: empty ones, and what is left of this agent's own records. Whatever else has
+    /// content is the replaced tools', or of a record.
     fn prune_marks(&self) -> Result<()> {
         if let Some(legacy) = &self.legacy {
             let id_of = |name: &str| name.strip_suffix(".json").or_else(|| name.strip_suffix(".begun")).map(str::to_owned);
@@ -811,20 +889,27 @@ impl Journal {
             return Ok(());
         }
         let mut marks = Vec::new();
-        for name in names.into_iter().filter(|name| name.to_str().is_some_and(&is_mark)) {
+        let is_result = |name: &str| name.ends_with(".notify.json");
+        for name in names.into_iter().filter(|name| name.to_str().is_some_and(|name| is_mark(name) && !is_result(name))) {
             let path = directory.join(name);
-            if let Some(facts) = tree.facts(&path)?.filter(|facts| facts.kind == FileKind::File && facts.size == 0) {
-                marks.push((facts.stamp.1, facts.stamp.2, path));
+            let Some(facts) = tree.facts(&path)?.filter(|facts| facts.kind == FileKind::File) else { continue };
+            let is_left = || tree.read_json(&path).ok().flatten().is_some_and(|entry: Value| entry.get(RECORD_REMOVED).is_some());
+            if facts.size == 0 || (facts.size <= DISCARDED && is_left()) {
+                marks.push((facts.stamp.1, facts.stamp.2, path, facts.size > 0));
             }
         }
         marks.sort_unstable();
         let gone = marks.len().saturating_sub(LEGACY_MARKS);
-        for (_, _, path) in marks.iter().take(gone) {
+        for (_, _, path, is_left) in marks.iter().take(gone) {
+            // Before the mark that speaks of it.
+            if *is_left {
+                tree.remove(&unsent::result_file(path))?;
+            }
             tree.remove(path)?;
         }
         if gone > 0 {
             let place = tree.base().join(directory);
-            let line = format!("{gone} empty marks of old deployments were removed from {}", place.display());
+            let line = format!("{gone} marks of old deployments were removed from {}", place.display());
             let cause = format!("the newest {LEGACY_MARKS} are kept");
             self.report.emit(Event::new(Code::LeftoversRemoved, line).phase(Phase::Deploy).cause(cause));
         }
@@ -855,7 +940,7 @@ impl Journal {
     /// If it cannot be removed.
     pub fn discard_legacy_files(&self, id: &str) -> Result<()> {
         let (Some(legacy), Some(name)) = (&self.legacy, legacy_name(id)) else { return Ok(()) };
-        self.remove_legacy_result(id)?;
+        self.remove_result_beside(id)?;
         let rest = serde_json::json!({"id": id, OURS: env!("CARGO_PKG_VERSION")});
         let is_larger = legacy.facts(&name)?.is_some_and(|facts| facts.size > DISCARDED);
         // What was there before this agent ran anything is the replaced tools'.
@@ -865,13 +950,10 @@ impl Journal {
         Ok(())
     }
 
-    /// Removes what they find of its result.
-    ///
-    /// # Errors
-    /// If it cannot be removed.
-    pub fn remove_legacy_result(&self, id: &str) -> Result<()> {
-        let (Some(legacy), Some(name)) = (&self.legacy, legacy_name(id)) else { return Ok(()) };
-        legacy.remove(&name.with_extension("notify.json")).map(drop)
+    /// Removes what lies beside it of its result.
+    fn remove_result_beside(&self, id: &str) -> Result<()> {
+        let (tree, mark) = self.mark(id);
+        tree.remove(&unsent::result_file(&mark)).map(drop)
     }
 
     fn new_record(&self, id: &str, name: &str, group: &str) -> DeploymentRecord {
@@ -989,6 +1071,13 @@ fn describe(record: &mut DeploymentRecord, deployment: &Deployment) {
     record.resource = deployment.resource();
     record.target = deployment.signal_target();
     record.outputs = deployment.outputs.iter().map(|Output { name, error_output }| (name.clone(), *error_output)).collect();
+}
+
+/// Of a result what its record has of it, and that the rest is gone.
+fn without_output(record: &DeploymentRecord, short: &DeploymentOutcome) -> DeploymentOutcome {
+    // It may have failed by an output that is gone.
+    let status = if record.failed() && short.status == 0 { 1 } else { short.status };
+    DeploymentOutcome { status, stderr: REMOVED.to_owned(), ..short.clone() }
 }
 
 fn path_of(id: &str) -> PathBuf {
@@ -1464,7 +1553,7 @@ mod tests {
         let events = report.events();
         let [reported] = events.as_slice() else { panic!("{events:?}") };
         assert_eq!(reported.code, Code::LeftoversRemoved);
-        assert!(reported.message.starts_with("6 empty marks of old deployments were removed from /"), "{}", reported.message);
+        assert!(reported.message.starts_with("6 marks of old deployments were removed from /"), "{}", reported.message);
         assert!(names.contains(&"theirs.json".into()));
     }
 
@@ -1526,7 +1615,7 @@ mod tests {
         assert_eq!(journal.prune(|_| false).0, ["odd/a"]);
         assert_eq!(journal.state.list(Path::new("marks")).unwrap().len(), LEGACY_MARKS);
         assert!(journal.register(&deployment("odd/a")).unwrap().is_none(), "the newest are kept");
-        assert!(report.events()[0].message.starts_with("6 empty marks of old deployments were removed from /"));
+        assert!(report.events()[0].message.starts_with("6 marks of old deployments were removed from /"));
     }
 
     #[test]
@@ -1541,7 +1630,201 @@ mod tests {
         }
         let (gone, _) = journal.prune(|record| record.id == "a");
         assert_eq!(gone, ["b"]);
-        assert_eq!(std::fs::read(place.0.path().join("deployed/b.json")).unwrap(), b"");
+        let mark = format!("{{\"heat_node_agent_removed\":\"{}\"}}\n", env!("CARGO_PKG_VERSION"));
+        assert_eq!(std::fs::read_to_string(place.0.path().join("deployed/b.json")).unwrap(), mark);
         assert!(journal.get("a").is_some() && journal.get("e").is_some() && journal.get("b").is_none());
+    }
+
+    /// Attack: 300 deployments ended while Heat refused signals, one answer had none of them and the next one all of them again: of those
+    /// beyond `keep` Heat never heard.
+    #[test]
+    fn what_heat_has_no_result_of_is_not_removed_with_what_is_over() {
+        let (place, report) = (TestState::new(), Report::kept());
+        let mut journal = place.journal(&report);
+        let outcome = DeploymentOutcome { status: 3, stdout: "out".into(), ..DeploymentOutcome::default() };
+        let from = [DeploymentState::Seen, DeploymentState::Running, DeploymentState::Finished];
+        for (number, from) in from.into_iter().cycle().take(30).enumerate() {
+            let id = format!("d{number:02}");
+            journal.register(&deployment(&id)).unwrap();
+            if from > DeploymentState::Seen {
+                journal.start(&id, json!({"id": id})).unwrap();
+            }
+            if from == DeploymentState::Finished {
+                journal.finish(&id, outcome.clone()).unwrap();
+            }
+            journal.mark_withdrawn(&id, from, "removed from the metadata").unwrap();
+        }
+        for id in ["e0", "e1", "e2"] {
+            journal.register(&deployment(id)).unwrap();
+            journal.signalled(id, None).unwrap();
+        }
+        assert_eq!(journal.prune(|_| false).0, ["e0"], "the newest two of those that are over stay");
+        let mut journal = place.journal(&report);
+        for (number, from) in from.into_iter().cycle().take(30).enumerate() {
+            let id = format!("d{number:02}");
+            journal.take_back(&id).unwrap();
+            let record = journal.get(&id).unwrap();
+            let result = (from == DeploymentState::Finished).then_some(&outcome);
+            assert_eq!((record.state, record.outcome.as_ref()), (from, result), "{id}");
+        }
+    }
+
+    /// The same with so many that no budget has room for their records.
+    #[test]
+    fn of_what_is_removed_for_room_heat_hears_when_it_is_listed_again() {
+        let (place, report) = (TestState::new(), Report::kept());
+        let mut journal = place.journal(&report);
+        let (odd, name) = (format!("odd/{}", "x".repeat(600)), |id: &str| id.chars().take(8).collect::<String>());
+        let short = DeploymentOutcome {
+            status: 0,
+            stdout: "out".into(),
+            outputs: [("o".to_owned(), json!("v"))].into(),
+            ..DeploymentOutcome::default()
+        };
+        let long = DeploymentOutcome { status: 3, stdout: "x".repeat(200_000), ..DeploymentOutcome::default() };
+        let why = Error::permanent("why (because)").remedy(Remedy::stack_update("do"));
+        let refused = DeploymentOutcome::refused(FailureReason::of(&why).with_code("HNA-0404"));
+        for (id, outcome) in [("short", &short), (&*odd, &short), ("long", &long), ("refused", &refused)] {
+            journal.register(&deployment(id)).unwrap();
+            if id != "refused" {
+                journal.start(id, json!({"id": id, "config": "x".repeat(5_000)})).unwrap();
+                place.write(&format!("deployed/{}", begun_name(id).display()), "");
+            }
+            journal.finish(id, outcome.clone()).unwrap();
+            if id != "short" {
+                journal.write_missing_result(id).unwrap();
+            }
+            journal.mark_withdrawn(id, DeploymentState::Finished, "removed from the metadata").unwrap();
+        }
+        journal.register(&deployment("cut")).unwrap();
+        journal.start("cut", json!({"id": "cut"})).unwrap();
+        place.write("deployed/cut.begun", "");
+        journal.mark_withdrawn("cut", DeploymentState::Running, "removed from the metadata").unwrap();
+        journal.register(&deployment("unbegun")).unwrap();
+        journal.start("unbegun", json!({"id": "unbegun"})).unwrap();
+        journal.rerun("unbegun", "1").unwrap();
+        journal.mark_withdrawn("unbegun", DeploymentState::Seen, "removed from the metadata").unwrap();
+        let mut large = journal.new_record("large", &"n".repeat(RECORDS_MEMORY), "script");
+        (large.state, large.withdrawn_from) = (DeploymentState::Signalled, Some(DeploymentState::Finished));
+        large.since = journal.clock.moment();
+        journal.insert(large);
+        let (gone, done) = journal.prune(|_| false);
+        done.unwrap();
+        let first: Vec<_> = gone.iter().map(|id| name(id)).collect();
+        assert_eq!(first, ["short", "odd/xxxx", "long", "refused", "cut", "unbegun", "large"]);
+        // Of what was removed little is left on the disk.
+        let bytes =
+            std::fs::read_dir(place.0.path().join("deployed")).unwrap().map(|file| file.unwrap().metadata().unwrap().len());
+        assert!(bytes.sum::<u64>() < 8 * 1024);
+        let mut journal = place.journal(&report);
+        for (id, outcome) in [("short", &short), (&*odd, &short), ("refused", &refused)] {
+            assert!(journal.register(&deployment(id)).unwrap().is_none(), "{id} must not run twice");
+            let record = journal.get(id).unwrap();
+            assert_eq!(record.state, DeploymentState::Finished, "{id}");
+            let found = record.outcome.clone().unwrap();
+            assert_eq!(
+                (found.status, &found.stdout, &found.outputs),
+                (outcome.status, &outcome.stdout, &outcome.outputs),
+                "{id}"
+            );
+            assert_eq!((&found.reason, found.from_agent), (&outcome.reason, outcome.from_agent), "{id}");
+            assert_eq!(
+                record.note.as_deref(),
+                Some(
+                    "handled here before, and its record was removed before Heat had its result; its result was found beside it"
+                )
+            );
+        }
+        assert!(journal.register(&deployment("long")).unwrap().is_none());
+        let found = journal.outcome("long").unwrap().unwrap();
+        assert_eq!((found.status, found.stderr.as_str()), (3, REMOVED));
+        assert!(journal.register(&deployment("cut")).unwrap().is_none());
+        let cut = journal.get("cut").unwrap();
+        assert!(cut.failed() && cut.state == DeploymentState::Finished);
+        let why = cut.outcome.as_ref().unwrap().reason.as_ref().unwrap().to_string();
+        assert!(why.contains("Heat did not list it") && !why.contains("restored"), "{why}");
+        assert!(journal.register(&deployment("unbegun")).unwrap().is_some(), "it goes on where it was");
+        // By order of the operator nothing of them is left.
+        for id in ["short", &odd] {
+            journal.forget(id).unwrap();
+            assert!(place.journal(&report).register(&deployment(id)).unwrap().is_some());
+        }
+    }
+
+    #[test]
+    fn beyond_the_memory_of_records_those_go_first_that_were_withdrawn_first() {
+        let (place, report) = (TestState::new(), Report::kept());
+        let mut journal = place.journal(&report);
+        for number in 0..3_000 {
+            let mut record = journal.new_record(&format!("d{number:04}"), &"n".repeat(1_000), "script");
+            (record.state, record.withdrawn_from) = (DeploymentState::Signalled, Some(DeploymentState::Seen));
+            // The last one was withdrawn long before.
+            record.since = if number == 2_999 { Moment::EARLIER } else { journal.clock.moment() };
+            journal.insert(record);
+        }
+        let (gone, _) = journal.prune(|_| false);
+        assert_eq!(gone[..2], ["d2999", "d0000"]);
+        let left = journal.weight();
+        assert!(left <= RECORDS_MEMORY && left > RECORDS_MEMORY - 4_000, "{left}");
+    }
+
+    /// Attack: of what the agent had run itself, and whose record it had removed, it said that the replaced tools had run it.
+    #[test]
+    fn a_mark_of_this_agents_is_told_from_one_of_the_replaced_tools() {
+        let (place, report) = (TestState::new(), Report::kept());
+        let mut journal = place.journal(&report);
+        // As the replaced tools wrote it, as heat-config-rebuild-deployed or an earlier version left it.
+        place.write("deployed/theirs.json", "{\"id\": \"theirs\", \"inputs\": []}");
+        place.write("deployed/empty.json", "");
+        journal.register(&deployment("ran")).unwrap();
+        journal.start("ran", json!({"id": "ran"})).unwrap();
+        for id in ["ran", "refused", "odd/1", "theirs", "empty", "z1", "z2"] {
+            journal.register(&deployment(id)).unwrap();
+            journal.signalled(id, None).unwrap();
+        }
+        let note = |journal: &Journal, id: &str| journal.get(id).unwrap().note.clone().unwrap_or_default();
+        let of_empty = "marked as run by an empty file, which does not say who ran it";
+        assert_eq!((&*note(&journal, "theirs"), &*note(&journal, "empty")), ("run by the replaced tools", of_empty));
+        assert_eq!(journal.prune(|_| false).0.len(), 5);
+        for (id, expected) in [
+            ("ran", "handled here before, and its record was removed"),
+            ("refused", "handled here before, and its record was removed"),
+            ("odd/1", "handled here before, and its record was removed"),
+            ("theirs", of_empty),
+            ("empty", of_empty),
+        ] {
+            assert!(journal.register(&deployment(id)).unwrap().is_none(), "{id} must not run twice");
+            assert_eq!(journal.get(id).unwrap().state, DeploymentState::Signalled, "{id}");
+            assert_eq!(note(&journal, id), expected, "{id}");
+        }
+        // Whatever they say, the replaced tools only look at whether there is one; an earlier version takes it for theirs.
+        for (id, is_empty) in [("ran", false), ("refused", false), ("theirs", true), ("empty", true)] {
+            let text = std::fs::read_to_string(place.0.path().join(format!("deployed/{id}.json"))).unwrap();
+            assert_eq!((text.is_empty(), text.contains("\"heat_node_agent\"")), (is_empty, false), "{id}");
+        }
+    }
+
+    #[test]
+    fn what_is_left_of_removed_records_is_bounded_with_all_other_marks() {
+        let (place, report) = (TestState::new(), Report::kept());
+        let mut journal = place.journal(&report);
+        let mark = "{\"heat_node_agent\":\"0.1.0\",\"heat_node_agent_removed\":\"0.1.0\"}";
+        for number in 0..LEGACY_MARKS + 2 {
+            place.write(&format!("deployed/m{number:05}.json"), mark);
+        }
+        for name in ["m00000", "m00001", "m00002", "theirs"] {
+            place.write(&format!("deployed/{name}.notify.json"), "{}");
+        }
+        place.write("deployed/theirs.json", "{\"heat_node_agent\": \"0.1.0\"}");
+        place.write("state/marks/!0.notify.json", "{}");
+        place.write("state/marks/!0", "");
+        journal.prune(|_| false).1.unwrap();
+        let names = journal.legacy.as_ref().unwrap().list(Path::new("")).unwrap();
+        let has = |name: &str| names.contains(&name.into());
+        assert_eq!(["m00000.json", "m00001.json", "m00002.json", "theirs.json"].map(has), [false, false, true, true]);
+        let results = ["m00000.notify.json", "m00001.notify.json", "m00002.notify.json", "theirs.notify.json"];
+        assert_eq!(results.map(has), [false, false, true, true]);
+        assert_eq!(journal.state.list(Path::new("marks")).unwrap().len(), 2);
+        assert!(report.events()[0].message.starts_with("2 marks of old deployments were removed from /"));
     }
 }

@@ -309,7 +309,7 @@ messages! {
         "Make it faster and update the stack; or raise [deploy] time_limit in /etc/heat-node-agent/agent.toml, `systemctl restart heat-node-agent`, then `heat-node-agent rerun ID`.";
     DeploymentAlreadyRun = "HNA-0411", Info, "8f42f5e77a3f41d485a585c7151ea520",
         "A deployment had already been run before it was recorded",
-        "The replaced tools ran it (their record is under /var/lib/heat-config/deployed), or this agent did and has since removed its record; it is not run again.",
+        "The replaced tools ran it (their record is under /var/lib/heat-config/deployed), or this agent did, and its record was removed or lost since: the message says which, unless an empty file is all that is left. It is not run again. A result that Heat does not have yet is sent.",
         "`heat-node-agent rerun ID` runs it again.";
     DeploymentRerun = "HNA-0412", Notice, "6354824346b845a69bb53726e3a6dea2",
         "A deployment is run again at the operator's request",
@@ -573,7 +573,7 @@ messages! {
         "`etcdctl member list` and a look at the data say whether the snapshot is in place. If it is not, run the restore again.";
     LeftoversRemoved = "HNA-0690", Notice, "6a85740bffff49d79378ca4d1d1e08cc",
         "Old quarantined or leftover files were removed",
-        "Unreadable state files, earlier records of the replaced tools and empty markers are kept in a bounded number, the newest first. Temporary files of interrupted writes are removed at the start.",
+        "Unreadable state files, earlier records of the replaced tools and markers of old deployments are kept in a bounded number, the newest first. Temporary files of interrupted writes are removed at the start.",
         "";
     RenewalWaiting = "HNA-0697", Notice, "7775ba7cf1f54d91b3224fcf9b573f6f",
         "A certificate renewal or a restart is waiting",

@@ -205,6 +205,31 @@ async fn what_leaves_the_list_for_one_answer_is_reported_when_it_comes_back() {
     }
 }
 
+/// Attack: 300 results waited for Heat, one answer had no deployments and the next one all of them again: of the 100 beyond `keep` Heat
+/// never heard, and the replaced tools were said to have run them.
+#[tokio::test]
+async fn more_results_than_records_to_keep_outlast_an_answer_without_deployments() {
+    let fake = Fake::start(vec![ok("")]).await;
+    let dir = tempfile::tempdir().unwrap();
+    let list: Vec<Value> = ["a", "b", "c", "d"].iter().map(|name| run_of(&fake.base, name, 1)).collect();
+    let (mut agent, report) = open_in(dir.path(), BOOT, &boot(&fake.base, &[])).await;
+    let (state, deployed) = (Arc::clone(&agent.host.state), agent.host.settings.deploy.deployed_dir.clone());
+    agent.ledger.journal = deploy::Journal::open(state, Some(&deployed), 1, agent.host.clock.clone(), &report).unwrap();
+    poll(&mut agent, &fake, &list).await;
+    assert_eq!(agent.ledger.outbox.waiting().len(), 4);
+    for _ in 0..3 {
+        poll(&mut agent, &fake, &[]).await;
+    }
+    assert_eq!((agent.ledger.journal.len(), agent.ledger.outbox.is_empty()), (4, true));
+    for _ in 0..6 {
+        poll(&mut agent, &fake, &list).await;
+    }
+    let mut signals: Vec<_> = asked(&fake).into_iter().filter(|line| !line.starts_with("GET")).collect();
+    signals.sort_unstable();
+    assert_eq!(signals, ["a", "b", "c", "d"].map(|name| format!("POST /signal/{name}1")));
+    assert!(report.events().iter().all(|event| event.code != Code::DeploymentAlreadyRun));
+}
+
 #[tokio::test]
 async fn a_wait_condition_hears_of_a_node_that_leaves_and_comes_back() {
     let fake = Fake::start(vec![ok("")]).await;

@@ -190,7 +190,7 @@ impl Ledger {
             Event::new(Code::DeploymentAlreadyRun, format!("deployment {} was {note}", deployment.name))
         };
         self.host.report.emit(event.phase(Phase::Deploy).deployment(&deployment.id, &deployment.name));
-        // Of one whose record was lost.
+        // Of one whose record is gone.
         self.store_result_of(&deployment.id);
         Ok(new)
     }
