@@ -347,13 +347,11 @@ async fn a_server_that_wants_to_know_who_asks_is_shown_the_certificate() {
 async fn a_file_of_cas_that_is_too_large_is_refused() {
     let cluster = Cluster::new();
     let server = Fake::start_tls(vec![ok("hi")], cluster.ours.identity("127.0.0.1", (2020, 2100))).await;
-    let file = cluster.dir.path().join("ours.ca");
-    let mut text = std::fs::read(&file).unwrap();
+    let mut text = std::fs::read(cluster.dir.path().join("ours.ca")).unwrap();
     text.resize(usize::try_from(CA_FILE).unwrap(), b'\n');
     let ask = async |text: &[u8]| {
-        let mut written = std::fs::File::create(&file).unwrap();
-        Write::write_all(&mut written, text).unwrap();
         let root = Arc::new(Tree::open(cluster.dir.path()).unwrap());
+        root.write(Path::new("/ours.ca"), text, Attributes::mode(0o644)).unwrap();
         let http = Http::new(Tls { ca_file: Some("/ours.ca".into()), allow_insecure: false }, root, Clock::system());
         http.request(Request::new("GET", &server.base, LIMIT)).await
     };

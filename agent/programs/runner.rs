@@ -265,6 +265,10 @@ fn spawn(job: &Job) -> Result<Child> {
     if let Some(directory) = &job.directory {
         command.current_dir(directory);
     }
+    if script(job, program).is_some_and(|script| script.content.starts_with("#!") && has_crlf(&script.content)) {
+        return Err(Error::permanent("its lines end in CR LF, so that the CR is taken for a part of its interpreter's name")
+            .remedy(Remedy::stack_update("save the script with lines that end in LF (`dos2unix`), and update the stack")));
+    }
     if let Some(name) = missing_env_program(job, program) {
         return Err(no_interpreter(&format!("{name} (first line: #!/usr/bin/env {name})")));
     }
@@ -279,6 +283,11 @@ fn script<'a>(job: &'a Job, program: &str) -> Option<&'a JobFile> {
 /// The words of the first line of a script that names its interpreter.
 fn shebang(script: &JobFile) -> Option<SplitWhitespace<'_>> {
     Some(script.content.lines().next()?.strip_prefix("#!")?.split_whitespace())
+}
+
+/// Whether the first line ends as those of Windows do.
+fn has_crlf(content: &str) -> bool {
+    content.split('\n').next().is_some_and(|line| line.ends_with('\r'))
 }
 
 fn no_interpreter(name: &str) -> Error {
@@ -490,6 +499,11 @@ mod tests {
                 "its interpreter ruby9 (first line: #!/usr/bin/env ruby9) is not installed; remedy: install it on this node",
             ),
             ("echo none\n", "its first line names no interpreter; remedy: begin the script with a line such as #!/bin/sh"),
+            (
+                "#!/bin/sh\r\ntrue\r\n",
+                "its lines end in CR LF, so that the CR is taken for a part of its interpreter's name; remedy: save",
+            ),
+            ("#!/usr/bin/env sh\r\ntrue\r\n", "its lines end in CR LF"),
         ] {
             let path = dir.path().join(crate::digest::key_of(content)).display().to_string();
             let file = JobFile { path: path.clone(), content: content.to_owned(), mode: 0o700 };
