@@ -181,7 +181,7 @@ class Heat:
 
     def handles(self, stack: str) -> dict:
         """Outputs of templates/wait.yaml once all handles are there: before, a handle's reference is just its name."""
-        texts = ("token", "endpoint", "cfn_signal", "heat_signal", "temp_signal", "no_signal")
+        texts = ("token", "endpoint", "cfn_signal", "heat_signal", "temp_signal", "zaqar_signal", "no_signal")
         return wait_for(lambda: (o := self.outputs(stack)) and all(o[k] for k in texts) and all(o[k].startswith("http") for k in ("aws_url", "swift_url")) and o,
                         NET, f"handles of {stack}")
 
