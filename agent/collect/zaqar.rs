@@ -17,10 +17,10 @@ use crate::budgets::{KEYSTONE_ANSWER, MESSAGES_BYTES};
 use crate::clock::Stopwatch;
 use crate::digest;
 use crate::error::{Error, Result};
-use crate::http::{Request, Response, redacted};
+use crate::http::{Request, Response};
 use crate::openstack::aws_signature::encode;
 use crate::openstack::keystone::{Credentials, LARGE, Scope};
-use crate::report::text::{escaped, shortened};
+use crate::openstack::zaqar::{Queue, said};
 use crate::settings::source_name::SourceName;
 
 pub(super) const KEYS: &[&str] =
@@ -28,9 +28,6 @@ pub(super) const KEYS: &[&str] =
 
 /// Those that it cannot do without.
 pub(super) const NEEDED: [&str; 5] = ["auth_url", "user_id", "password", "project_id", "queue_id"];
-
-/// Zaqar's type in Keystone's catalog.
-const SERVICE: &str = "messaging";
 
 /// Messages of one answer: four of Zaqar's usual limit are half of [`MESSAGES_BYTES`]. Not one: Zaqar's driver for Redis begins anew behind the
 /// first message of a queue.
@@ -48,9 +45,7 @@ const REMOVAL: Duration = Duration::from_secs(5);
 /// Whom to ask for what.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct QueueEndpoint {
-    credentials: Credentials,
-    project: String,
-    queue: String,
+    queue: Queue,
     pub(super) ca: Option<String>,
 }
 
@@ -60,24 +55,24 @@ impl QueueEndpoint {
         if ["user_id", "password", "queue_id"].iter().all(|key| section.get(key).is_none()) {
             return Ok(None);
         }
-        let [auth_url, user_id, password, project, queue] = section.complete(SourceName::Zaqar, NEEDED)?.map(str::to_owned);
+        let [auth_url, user_id, password, project, name] = section.complete(SourceName::Zaqar, NEEDED)?.map(str::to_owned);
         let region = section.get("region_name").map(str::to_owned);
-        let credentials = Credentials { auth_url, user_id, password, scope: Scope::Project(project.clone()), region };
-        Ok(Some(Self { credentials, project, queue, ca: section.get("ca_certificate").map(str::to_owned) }))
+        let credentials = Credentials { auth_url, user_id, password, scope: Scope::Project(project), region };
+        Ok(Some(Self { queue: Queue { credentials, name }, ca: section.get("ca_certificate").map(str::to_owned) }))
     }
 
     /// Where tokens are asked for.
     pub(super) fn address(&self) -> &str {
-        &self.credentials.auth_url
+        &self.queue.credentials.auth_url
     }
 
     /// The server's user.
     pub(super) fn user(&self) -> Credentials {
-        self.credentials.clone()
+        self.queue.credentials.clone()
     }
 
     pub(super) fn place(&self) -> String {
-        format!("Zaqar of {}, queue {}", redacted(&self.credentials.auth_url), self.queue)
+        self.queue.shown("of")
     }
 
     pub(super) async fn fetch(&self, tools: &Tools, memory: &mut PollCache) -> Result<FetchedDocument> {
@@ -154,33 +149,25 @@ impl QueueEndpoint {
     }
 
     async fn request(&self, tools: &Tools, started: &Stopwatch, method: &str, below: &str) -> Result<Response> {
-        let url = format!("/v2/queues/{}/messages{below}", encode(&self.queue));
-        // Zaqar wants to know its clients apart by a UUID: the server's user is the same after a restart, and in a log of Zaqar's too.
-        let mut client = digest::hex(self.credentials.user_id.as_bytes());
-        client.truncate(32);
+        let url = self.queue.messages(below);
         let left = tools.deadline.saturating_sub(started.elapsed());
-        let mut request = Request::new(method, &url, left).header("client-id", client).header("x-project-id", &self.project);
+        let mut request = Request::new(method, &url, left);
         if method == "GET" {
             (request.body_limit, request.large) = (0, Some((MESSAGES_BYTES, &LARGE)));
         } else {
             // The answer that is in hand waits for this, and has the memory for a large one.
             (request.body_limit, request.deadline) = (KEYSTONE_ANSWER, left.min(REMOVAL));
         }
-        tools.keystone.request(&tools.http, &self.credentials, SERVICE, request).await
+        self.queue.request(&tools.http, &tools.keystone, request).await
     }
 
     fn refusal(&self, response: &Response) -> Error {
         let remedy = match response.status {
-            401 => "Zaqar refuses a token that Keystone has just issued: check [keystone_authtoken] in zaqar.conf and its log".to_owned(),
             403 => "project_id is not that of the user, or Zaqar's policy forbids its users to list messages: correct [zaqar] in os-collect-config.conf, or update the stack".to_owned(),
-            404 => "the messaging endpoint in Keystone's catalog does not lead to Zaqar's API v2: correct it".to_owned(),
-            502..=504 | 429 => "Zaqar or its load balancer is overloaded or down; the agent retries".to_owned(),
-            _ => format!("check Zaqar's log, and `openstack messaging queue stats {}`", escaped(&shortened(&self.queue, 80))),
+            429 | 502..=504 => "Zaqar or its load balancer is overloaded or down; the agent retries".to_owned(),
+            status => self.queue.remedy(status),
         };
-        let body = json::small(&response.body).unwrap_or_default();
-        let said = ["/description", "/error/message", "/title"].iter().find_map(|at| body.pointer(at)?.as_str());
-        let said = said.unwrap_or_default().lines().next().unwrap_or_default().trim();
-        refusal(response, "Zaqar", &escaped(&shortened(said, 200)), remedy)
+        refusal(response, "Zaqar", &said(&response.body), remedy)
     }
 }
 

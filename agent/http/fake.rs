@@ -48,9 +48,18 @@ pub(crate) fn status(line: &'static str, body: impl Into<Vec<u8>>) -> Act {
 
 /// Keystone's answer: a token for four hours, with Heat at `base`.
 pub(crate) fn token(name: &str, base: &str) -> Act {
-    let heat = json!({"interface": "public", "region": "One", "region_id": "One", "url": format!("{base}/v1/p")});
+    token_to(name, "orchestration", &format!("{base}/v1/p"))
+}
+
+/// The same with Zaqar at `base`.
+pub(crate) fn zaqar_token(name: &str, base: &str) -> Act {
+    token_to(name, "messaging", &format!("{base}/v2"))
+}
+
+fn token_to(name: &str, service: &str, url: &str) -> Act {
+    let endpoint = json!({"interface": "public", "region": "One", "region_id": "One", "url": url});
     let (issued, expires) = ("2026-11-21T09:03:26.000000Z", "2026-11-21T13:03:26.000000Z");
-    let services = json!([{"type": "orchestration", "endpoints": [heat]}]);
+    let services = json!([{"type": service, "endpoints": [endpoint]}]);
     let body = json!({"token": {"issued_at": issued, "expires_at": expires, "catalog": services}});
     Act::Answer("201 CREATED", vec![format!("X-Subject-Token: {name}")], body.to_string().into_bytes())
 }

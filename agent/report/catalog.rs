@@ -693,7 +693,7 @@ messages! {
         "";
     SignalDelivered = "HNA-0802", Info, "a283c30d1382491c8346f043e3b30ff3",
         "Heat accepted a signal",
-        "The request succeeded.",
+        "The request succeeded. What Zaqar accepted waits in its queue until Heat reads it.",
         "";
     SignalRetry = "HNA-0803", Warning, "a1ed24a3daf84af78455b29996bdf79f",
         "A signal was not accepted",

@@ -11,7 +11,7 @@ pub(super) const RESEND: &str = "The agent then sends the signal by itself; `sys
 /// What came back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SignalResponse {
-    /// The HTTP status, of Heat or of Keystone before it; none where nobody answered: refused, timed out, TLS.
+    /// The HTTP status, of Heat or Zaqar, or of Keystone before them; none where nobody answered: refused, timed out, TLS.
     pub code: Option<u16>,
     /// Retry-After.
     pub retry_after: Option<Duration>,
@@ -52,10 +52,17 @@ pub(super) fn judge(answer: &SignalResponse) -> SignalVerdict {
 }
 
 impl SignalResponse {
-    /// An HTTP answer with what it said.
+    /// An HTTP answer of Heat with what it said.
     #[must_use]
     pub fn status(code: u16, retry_after: Option<Duration>, message: &str) -> Self {
-        let cause = if message.is_empty() { format!("Heat answered {code}") } else { format!("Heat answered {code}: {message}") };
+        Self::of("Heat", code, retry_after, message)
+    }
+
+    /// The same of another service.
+    #[must_use]
+    pub(super) fn of(service: &str, code: u16, retry_after: Option<Duration>, message: &str) -> Self {
+        let colon = if message.is_empty() { "" } else { ": " };
+        let cause = format!("{service} answered {code}{colon}{message}");
         Self { code: Some(code), retry_after, unsent: false, cause, remedy: None }
     }
 

@@ -1,4 +1,4 @@
-//! Where a signal goes (heat-protocol.md 7.1, 7.2, 7.4, 7.6).
+//! Where a signal goes (heat-protocol.md 7.1-7.4, 7.6).
 
 use std::fmt;
 
@@ -8,6 +8,7 @@ use crate::http::redacted;
 use crate::metadata::SignalTarget;
 use crate::openstack::aws_signature::encode;
 use crate::openstack::keystone::Credentials;
+use crate::openstack::zaqar::Queue;
 
 /// An address that takes signals. Its Debug output shows no more than [`Destination::shown`].
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,6 +41,8 @@ pub enum Destination {
         /// The resource's signal URL; from `/` on, what comes after the endpoint in Keystone's catalog.
         to: String,
     },
+    /// The queue of a handle (ZAQAR_SIGNAL), which Heat reads.
+    Queue(Queue),
 }
 
 impl Destination {
@@ -62,9 +65,15 @@ impl Destination {
         match self {
             Self::Url { url, .. } | Self::Token { endpoint: url, .. } => url,
             Self::User { to, .. } if !to.starts_with('/') => to,
-            // Heat's endpoint is known only with the catalog.
-            Self::User { credentials, .. } => &credentials.auth_url,
+            // The endpoint is known only with the catalog.
+            Self::User { credentials, .. } | Self::Queue(Queue { credentials, .. }) => &credentials.auth_url,
         }
+    }
+
+    /// Who answers.
+    #[must_use]
+    pub(super) fn service(&self) -> &'static str {
+        if matches!(self, Self::Queue(_)) { "Zaqar" } else { "Heat" }
     }
 
     /// Scheme, host and resource: what may be shown, and short enough to be read.
@@ -76,13 +85,16 @@ impl Destination {
             let resource = to.rsplit_once("/resources/").map_or("", |(_, resource)| resource).trim_end_matches("/signal");
             return format!("Heat's resource {resource} through {}", redacted(&credentials.auth_url));
         }
+        if let Self::Queue(queue) = self {
+            return queue.shown("through");
+        }
         let whole = redacted(self.url());
         let Some((before, resource)) = whole.split_once("/resources/") else { return whole };
         let authority_end = before.find("://").and_then(|at| before.get(at + 3..)?.find('/').map(|end| at + 3 + end));
         format!("{}/…/resources/{resource}", before.get(..authority_end.unwrap_or(before.len())).unwrap_or_default())
     }
 
-    /// Host and port: signals for one place wait for each other, those for different places do not. Where Heat's own is
+    /// Host and port: signals for one place wait for each other, those for different places do not. Where Heat's or Zaqar's own is
     /// not known before Keystone answers, it is Keystone's.
     #[must_use]
     pub fn place(&self) -> String {
@@ -99,6 +111,7 @@ impl fmt::Debug for Destination {
             Self::Url { verb, .. } => verb,
             Self::Token { .. } => "token",
             Self::User { .. } => "user",
+            Self::Queue(_) => "queue",
         };
         write!(f, "Destination({kind} {})", self.shown())
     }
@@ -135,7 +148,10 @@ mod tests {
         assert_eq!(catalog.shown(), "Heat's resource wait%20handle through https://keystone.example:5000/v3");
         assert_eq!(user("http://h:8004/v1/p/stacks/s/u/resources/h/signal").place(), "h:8004");
         let token = Destination::Token { endpoint: "http://h/resources/r/signal".into(), token: "hush".into(), insecure: false };
-        for destination in [signal, catalog, token] {
+        let queue = Destination::Queue(Queue { credentials: credentials(), name: "s-handle-x".into() });
+        assert_eq!(queue.place(), "keystone.example:5000");
+        assert_eq!(queue.shown(), "Zaqar through https://keystone.example:5000/v3, queue s-handle-x");
+        for destination in [signal, catalog, token, queue] {
             let debug = format!("{destination:?}");
             assert!(!debug.contains("hush") && !debug.contains("secret"), "{debug}");
         }

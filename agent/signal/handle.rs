@@ -8,6 +8,8 @@ use super::destination::Destination;
 use crate::budgets::json::{self, JsonRejection};
 use crate::error::{Error, Result};
 use crate::openstack::keystone::{Credentials, Scope};
+use crate::openstack::zaqar::{MESSAGE_LIMIT, Queue};
+use crate::programs::json_size;
 
 /// SUCCESS or FAILURE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -58,7 +60,7 @@ impl Handle {
     /// WAIT_CURL), which is read and never run.
     ///
     /// # Errors
-    /// If it is none of these, with what is accepted. Refused: a handle that takes no signal, or only by Zaqar.
+    /// If it is none of these, with what is accepted. Refused: a handle that takes no signal.
     pub fn parse(value: &Value) -> Result<Self> {
         match value {
             Value::String(text) => Self::parse_text(text.trim()),
@@ -88,16 +90,14 @@ impl Handle {
     }
 
     fn parse_map(map: &Map<String, Value>) -> Result<Self> {
-        let text = |key: &str| map.get(key).and_then(Value::as_str).filter(|text| !text.is_empty());
+        let text = |key: &str| text_of(map, key);
         if map.is_empty() {
             return Err(Error::refused("the handle is NO_SIGNAL")
                 .rule("Heat polls such a handle itself and accepts no signal")
                 .remedy("set another signal_transport on the OS::Heat::WaitConditionHandle"));
         }
         if text("queue_id").is_some() {
-            return Err(Error::refused("the handle asks for ZAQAR_SIGNAL, which is not supported")
-                .rule("signals can be sent with a token, a CFN URL, a temporary URL or HEAT_SIGNAL")
-                .remedy("set signal_transport: HEAT_SIGNAL on the OS::Heat::WaitConditionHandle"));
+            return Self::of_user(map, "ZAQAR_SIGNAL", "queue_id");
         }
         if let (Some(endpoint), Some(token)) = (text("endpoint"), text("token")) {
             return Self::from_token(endpoint, token, false);
@@ -105,22 +105,8 @@ impl Handle {
         if let Some(curl) = text("curl_cli") {
             return Self::parse_curl(curl);
         }
-        if let Some(auth_url) = text("auth_url") {
-            let wanted = ["alarm_url", "user_id", "password", "project_id"];
-            let [Some(to), Some(user_id), Some(password), Some(project_id)] = wanted.map(text) else {
-                let missing: Vec<_> = wanted.into_iter().filter(|key| text(key).is_none()).collect();
-                return Err(not_understood().context(format!("it requires HEAT_SIGNAL but lacks {}", missing.join(", "))));
-            };
-            check_url(to)?;
-            check_url(auth_url)?;
-            let credentials = Credentials {
-                auth_url: auth_url.to_owned(),
-                user_id: user_id.to_owned(),
-                password: password.to_owned(),
-                scope: Scope::Project(project_id.to_owned()),
-                region: text("region_name").map(str::to_owned),
-            };
-            return Ok(Self::Heat(Destination::User { credentials, to: to.to_owned() }));
+        if text("auth_url").is_some() {
+            return Self::of_user(map, "HEAT_SIGNAL", "alarm_url");
         }
         if let Some(url) = text("alarm_url") {
             check_url(url)?;
@@ -128,6 +114,29 @@ impl Handle {
             return Ok(Self::Heat(Destination::Url { url: url.to_owned(), verb: "PUT".to_owned(), insecure: false }));
         }
         text("url").or_else(|| text("endpoint")).ok_or_else(not_understood).and_then(|url| Self::from_url(url, false))
+    }
+
+    /// A handle with a user of its own. `place`: what says where its signals go.
+    fn of_user(map: &Map<String, Value>, transport: &str, place: &str) -> Result<Self> {
+        let wanted = ["auth_url", place, "user_id", "password", "project_id"];
+        let [Some(auth_url), Some(to), Some(user_id), Some(password), Some(project_id)] = wanted.map(|key| text_of(map, key))
+        else {
+            let missing: Vec<_> = wanted.into_iter().filter(|key| text_of(map, key).is_none()).collect();
+            return Err(not_understood().context(format!("it requires {transport} but lacks {}", missing.join(", "))));
+        };
+        check_url(auth_url)?;
+        let credentials = Credentials {
+            auth_url: auth_url.to_owned(),
+            user_id: user_id.to_owned(),
+            password: password.to_owned(),
+            scope: Scope::Project(project_id.to_owned()),
+            region: text_of(map, "region_name").map(str::to_owned),
+        };
+        if place == "queue_id" {
+            return Ok(Self::Heat(Destination::Queue(Queue { credentials, name: to.to_owned() })));
+        }
+        check_url(to)?;
+        Ok(Self::Heat(Destination::User { credentials, to: to.to_owned() }))
     }
 
     fn parse_curl(line: &str) -> Result<Self> {
@@ -167,14 +176,30 @@ impl Handle {
         }
     }
 
-    /// The body for this handle.
+    /// The body for this handle. What is longer than a queue takes is cut, both ends kept.
     #[must_use]
     pub fn body(&self, signal: &WaitSignal) -> Value {
         match self {
+            Self::Heat(Destination::Queue(_)) => {
+                let mut parts = [Value::String(signal.reason.clone()), signal.data.clone()];
+                let rest = json!({"status": signal.status, "reason": "", "data": "", "id": signal.id});
+                let space = MESSAGE_LIMIT.saturating_sub(json_size::size_of_value(&rest));
+                let each = json_size::share(parts.iter().map(json_size::size_of_value), space);
+                for part in &mut parts {
+                    json_size::cut_value(part, each);
+                }
+                let [reason, data] = parts;
+                json!({"status": signal.status, "reason": reason, "data": data, "id": signal.id})
+            }
             Self::Heat(_) => json!({"status": signal.status, "reason": signal.reason, "data": signal.data, "id": signal.id}),
             Self::Aws(_) => json!({"Status": signal.status, "Reason": signal.reason, "Data": signal.data, "UniqueId": signal.id}),
         }
     }
+}
+
+/// A member that is a text and not empty.
+fn text_of<'a>(map: &'a Map<String, Value>, key: &str) -> Option<&'a str> {
+    map.get(key).and_then(Value::as_str).filter(|text| !text.is_empty())
 }
 
 fn is_url(text: &str) -> bool {
@@ -221,6 +246,9 @@ mod tests {
             scope: Scope::Project("j".into()),
             region: None,
         };
+        let zaqar = json!({"auth_url": "http://k:5000/v3", "username": "n", "user_id": "u", "password": "p w'\"", "project_id": "j",
+            "domain_id": "d", "region_name": null, "queue_id": "s-handle-x"});
+        let queue = Handle::Heat(Destination::Queue(Queue { credentials: credentials.clone(), name: "s-handle-x".into() }));
         let user = Handle::Heat(Destination::User { credentials, to: native.into() });
         for (given, handle) in [
             (json!(wait), Handle::Aws(url(wait))),
@@ -241,6 +269,8 @@ mod tests {
             (json!({"curl_cli": format!("curl -i -X POST -H 'X-Auth-Token: gAAA_-' {native}")}), token(false)),
             (json!(heat.to_string()), user.clone()),
             (heat, user),
+            (json!(zaqar.to_string()), queue.clone()),
+            (zaqar, queue),
         ] {
             assert_eq!(Handle::parse(&given).unwrap(), handle, "{given}");
         }
@@ -268,10 +298,10 @@ mod tests {
         assert!(Handle::parse(&json!("null")).unwrap_err().to_string().contains("TOKEN_SIGNAL handle has no signal attribute"));
         let missing = Handle::parse(&json!({"auth_url": "http://k", "alarm_url": "http://h"})).unwrap_err();
         assert!(missing.to_string().contains("lacks user_id, password, project_id"), "{missing}");
-        for (given, words) in [(json!({}), "NO_SIGNAL"), (json!({"auth_url": "http://k", "queue_id": "q"}), "ZAQAR_SIGNAL")] {
-            let error = Handle::parse(&given).unwrap_err();
-            assert!(error.cause().contains(words) && error.suggested_remedy().unwrap().contains("signal_transport"), "{error}");
-        }
+        let missing = Handle::parse(&json!({"queue_id": "q", "user_id": "u"})).unwrap_err();
+        assert!(missing.to_string().contains("ZAQAR_SIGNAL but lacks auth_url, password, project_id"), "{missing}");
+        let none = Handle::parse(&json!({})).unwrap_err();
+        assert!(none.cause().contains("NO_SIGNAL") && none.suggested_remedy().unwrap().contains("signal_transport"), "{none}");
     }
 
     #[test]
@@ -292,6 +322,48 @@ mod tests {
             Handle::Aws(url("http://h")).body(&signal),
             json!({"Status": "FAILURE", "Reason": "why", "Data": {"a": 1}, "UniqueId": "node-1"})
         );
+    }
+
+    fn queue() -> Handle {
+        let handle = json!({"auth_url": "http://k/v3", "user_id": "u", "password": "p", "project_id": "j", "queue_id": "q"});
+        Handle::parse(&handle).unwrap()
+    }
+
+    #[test]
+    fn what_is_longer_than_a_queue_takes_is_cut_with_both_ends_kept() {
+        let long = |begin: &str| format!("{begin}{}END", "\u{1}x".repeat(200_000));
+        let signal = |reason: &str, data: Value| {
+            let (reason, id) = (reason.to_owned(), "node-1".to_owned());
+            WaitSignal { status: WaitStatus::Success, id, reason, data }
+        };
+        // What fits is as it is for every handle.
+        let short = signal("why", json!({"a": [1, "wörld"]}));
+        assert_eq!(queue().body(&short), Handle::Heat(url("http://h")).body(&short));
+        for (reason, data, kept) in [
+            (long("WHY"), json!(long("DATA")), false),
+            ("why".to_owned(), json!(long("DATA")), true),
+            ("why".to_owned(), json!({"a": long("DATA")}), true),
+            (long("WHY"), json!({"a": 1}), false),
+        ] {
+            let body = queue().body(&signal(&reason, data.clone()));
+            let message = crate::openstack::zaqar::message(&body);
+            assert!((200 * 1024..=256 * 1024).contains(&message.len()), "{}", message.len());
+            let read = json::answer(message.as_bytes()).unwrap();
+            assert_eq!(read["messages"][0]["body"], body);
+            assert_eq!((&body["status"], &body["id"]), (&json!("SUCCESS"), &json!("node-1")));
+            assert_eq!(body["reason"] == json!(reason), kept);
+            for (name, given) in
+                [("reason", json!(reason)), ("data", data)].into_iter().filter(|(name, given)| body[*name] != *given)
+            {
+                let text = body[name].as_str().unwrap();
+                let (begins, ends) = match &given {
+                    Value::String(_) => ("", "END"),
+                    _ => ("{\"a\":", "END\"}"),
+                };
+                assert!(text.contains("cut by") && text.starts_with(begins) && text.ends_with(ends), "{name}");
+                assert!(text.contains("WHY") || text.contains("DATA"), "{name}");
+            }
+        }
     }
 
     proptest! {

@@ -778,12 +778,12 @@ impl Outbox {
         // Out of memory first: a file that cannot be removed is sent again by the next run of the agent, not by this one.
         self.entries.borrow_mut().remove(&entry.key);
         let removed = self.keep_or_remove(&entry, &disposition);
-        let to = entry.destination.shown();
+        let (to, service) = (entry.destination.shown(), entry.destination.service());
         let event = match &disposition {
-            Disposition::Delivered => entry.event(Code::SignalDelivered, format!("Heat accepted the signal ({to})")),
-            Disposition::Undeliverable(cause) => {
-                entry.event(Code::SignalUndeliverable, format!("Heat permanently refused the signal ({to})")).cause(cause.clone())
-            }
+            Disposition::Delivered => entry.event(Code::SignalDelivered, format!("{service} accepted the signal ({to})")),
+            Disposition::Undeliverable(cause) => entry
+                .event(Code::SignalUndeliverable, format!("{service} permanently refused the signal ({to})"))
+                .cause(cause.clone()),
             Disposition::Superseded => {
                 entry.event(Code::SignalSuperseded, format!("the signal to {to} was dropped: Heat wants something newer"))
             }

@@ -5,10 +5,11 @@ use tokio::sync::Notify;
 
 use super::*;
 use crate::freshness::ListAnswer;
-use crate::http::fake::{Act, Fake, ok, status, token};
+use crate::http::fake::{Act, Fake, ok, status, token, zaqar_token};
 use crate::http::{Http, Tls};
 use crate::openstack::aws_signature::Keys;
 use crate::openstack::keystone::{Credentials, Keystone, Scope};
+use crate::signal::{Handle, WaitSignal, WaitStatus};
 
 fn outbox(dir: &Path, clock: &Clock, report: &Report) -> Rc<Outbox> {
     let state = Arc::new(Tree::open(dir).unwrap());
@@ -547,6 +548,45 @@ async fn an_expired_url_goes_another_way_once_and_by_the_rules_of_the_outbox() {
     );
     assert_eq!(codes, [&first[..], &second[..]].concat());
     assert!(!format!("{:?}", report.events()).contains("hush"));
+}
+
+#[tokio::test]
+async fn a_signal_to_a_queue_is_kept_over_a_restart_and_delivered_once_zaqar_takes_it() {
+    let (dir, clock, report) = (tempfile::tempdir().unwrap(), Clock::manual(Timestamp(10_000)), Report::kept());
+    let (zaqar, keystone) = (Fake::start(vec![status("503 Busy", "")]).await, Fake::start(vec![ok("")]).await);
+    keystone.play(vec![zaqar_token("one", &zaqar.base)]);
+    let handle = json!({"auth_url": format!("{}/v3", keystone.base), "user_id": "u", "password": "hush", "project_id": "p",
+        "queue_id": "s-handle-x", "region_name": null});
+    let handle = Handle::parse(&handle).unwrap();
+    let signal =
+        WaitSignal { status: WaitStatus::Failure, id: "node-1".into(), reason: "etcd died".into(), data: json!({"a": 1}) };
+    let (body, destination) = (handle.body(&signal), handle.destination().clone());
+    let first = outbox(dir.path(), &clock, &report);
+    first.put(QueuedSignal::new("wait node-1".into(), None, destination.clone(), body.clone(), clock.now())).unwrap();
+    assert!(sent(&first).await.0.is_empty());
+    drop(first);
+    let again = outbox(dir.path(), &clock, &report);
+    assert_eq!(again.waiting()[0].destination, destination);
+    clock.advance(Duration::from_mins(5));
+    zaqar.play(vec![status("201 Created", "")]);
+    let gone = sent(&again).await.0;
+    assert_eq!((gone.len(), &gone[0].1), (1, &Disposition::Delivered));
+    assert!(again.waiting().is_empty() && sent(&again).await.0.is_empty());
+    let requests = zaqar.requests();
+    let message = json!({"messages": [{"body": body, "ttl": 86400}]});
+    let is_message = |request: &String| {
+        let (head, body) = request.split_once("\r\n\r\n").unwrap();
+        head.starts_with("POST /v2/queues/s-handle-x/messages ")
+            && crate::budgets::json::answer(body.as_bytes()).unwrap() == message
+    };
+    assert!(requests.len() == 2 && requests.iter().all(is_message), "{requests:?}");
+    let events = report.events();
+    assert_eq!(
+        events.iter().map(|event| event.code).collect::<Vec<_>>(),
+        [Code::SignalQueued, Code::SignalRetry, Code::SignalDelivered]
+    );
+    let shown = format!("{events:?}");
+    assert!(shown.contains("Zaqar accepted the signal (Zaqar through http://127.0.0.1:") && !shown.contains("hush"), "{shown}");
 }
 
 /// What a server may speak to Heat with: a key pair and a user.

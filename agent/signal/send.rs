@@ -15,8 +15,9 @@ use crate::clock::{Clock, patience};
 use crate::collect::OwnCredentials;
 use crate::error::ErrorKind;
 use crate::error::remedy::Remedy;
-use crate::http::{Http, Request, SendGuard, split};
+use crate::http::{Http, Request, Response, SendGuard, split};
 use crate::openstack::keystone::Keystone;
+use crate::openstack::zaqar::{self, Queue};
 use crate::report::Code;
 use crate::report::text::{duration, escaped, shortened};
 
@@ -253,12 +254,18 @@ impl Sender {
         deadline: Duration,
         guard: Option<SendGuard>,
     ) -> SignalResponse {
+        let place;
         let (verb, url, insecure) = match destination {
             Destination::Url { url, verb, insecure } => (verb.as_str(), url, *insecure),
             Destination::Token { endpoint, insecure, .. } => ("POST", endpoint, *insecure),
             Destination::User { to, .. } => ("POST", to, false),
+            Destination::Queue(queue) => {
+                place = queue.messages("");
+                ("POST", &place, false)
+            }
         };
-        let mut request = Request::new(verb, url, deadline).json(body.to_string().into_bytes());
+        let whole = if matches!(destination, Destination::Queue(_)) { zaqar::message(body) } else { body.to_string() };
+        let mut request = Request::new(verb, url, deadline).json(whole.into_bytes());
         (request.body_limit, request.guard) = (ANSWER_LIMIT, guard);
         // A curl line alone turns nothing off (design.md 7).
         request.insecure = insecure && http.may_skip_verification();
@@ -266,13 +273,15 @@ impl Sender {
             Destination::User { credentials, .. } => {
                 Box::pin(self.keystone.request(http, credentials, "orchestration", request)).await
             }
+            Destination::Queue(queue) => Box::pin(queue.request(http, &self.keystone, request)).await,
             Destination::Token { token, .. } => {
                 http.request(request.header("accept", "application/json").header("x-auth-token", token.clone())).await
             }
             Destination::Url { .. } => http.request(request.header("accept", "application/json")).await,
         };
-        let mut answer = match answer {
-            Ok(response) => {
+        let mut answer = match (answer, destination) {
+            (Ok(response), Destination::Queue(queue)) => of_zaqar(queue, &response),
+            (Ok(response), _) => {
                 let service = if native_path(url).is_some() && matches!(destination, Destination::Url { .. }) {
                     "heat-api-cfn"
                 } else {
@@ -283,16 +292,28 @@ impl Sender {
                     .with_service_remedy(&origin, service)
             }
             // With Keystone in between it matters who did not answer.
-            Err(error) if matches!(destination, Destination::User { .. }) => {
+            (Err(error), Destination::User { .. } | Destination::Queue(_)) => {
                 SignalResponse::unanswered(&error, error.to_string())
             }
-            Err(error) => SignalResponse::unanswered(&error, error.cause()),
+            (Err(error), _) => SignalResponse::unanswered(&error, error.cause()),
         };
         if matches!(answer.code, None | Some(500)) && url.contains("/waitcondition/") && body.get("UniqueId").is_some() {
             answer.remedy = Some(PERHAPS_ANOTHER_TYPE.into());
         }
         answer
     }
+}
+
+/// Zaqar's answer to a signal.
+fn of_zaqar(queue: &Queue, response: &Response) -> SignalResponse {
+    let remedy = match response.status {
+        403 => "Zaqar's policy forbids users of stacks to post messages (messages:create): correct it, or set signal_transport: HEAT_SIGNAL on \
+                the handle"
+            .to_owned(),
+        status => queue.remedy(status),
+    };
+    let answer = SignalResponse::of("Zaqar", response.status, response.retry_after(), &zaqar::said(&response.body));
+    SignalResponse { remedy: Some(remedy.into()), ..answer }
 }
 
 /// What to do about a refused URL that is not old: it names its stack and the deployment, whose user signed it.

@@ -7,9 +7,10 @@ use serde_json::json;
 
 use super::*;
 use crate::clock::Timestamp;
+use crate::error::Error;
 use crate::files::{Attributes, Tree};
 use crate::http::Tls;
-use crate::http::fake::{Act, Fake, TestCa, ok, status, token};
+use crate::http::fake::{Act, Fake, TestCa, ok, status, token, zaqar_token};
 use crate::openstack::aws_signature::Keys;
 use crate::openstack::keystone::{Credentials, Scope};
 
@@ -117,6 +118,111 @@ async fn keystone_that_is_down_or_busy_is_waited_for() {
     let (answer, _) = sender.send(&to("http://127.0.0.1:9"), &body(), &OwnCredentials::default(), None).await;
     assert_eq!(judge(&answer), SignalVerdict::Retry(None));
     assert!(answer.cause.contains("from Keystone") && !format!("{answer:?}").contains("hush"), "{answer:?}");
+}
+
+/// The handle of ZAQAR_SIGNAL whose user is known to the Keystone at `base`.
+fn queue(base: &str) -> Destination {
+    Destination::Queue(Queue { credentials: user(base), name: "s-handle x".to_owned() })
+}
+
+fn posted() -> Act {
+    status("201 Created", r#"{"resources": ["/v2/queues/s-handle x/messages/1"]}"#)
+}
+
+#[tokio::test]
+async fn zaqar_signal_is_a_message_to_the_queue_at_the_endpoint_of_its_own_catalog() {
+    let (zaqar, keystone) = (Fake::start(vec![posted()]).await, Fake::start(vec![]).await);
+    keystone.play(vec![zaqar_token("one", &zaqar.base)]);
+    let sender = sender("2026-11-21T09:03:26Z");
+    let signal = json!({"status": "SUCCESS", "reason": "r", "data": {"a": "wörld"}, "id": "n"});
+    for _ in 0..3 {
+        let (answer, way) = sender.send(&queue(&keystone.base), &signal, &keys(&zaqar.base), None).await;
+        assert_eq!((judge(&answer), way), (SignalVerdict::Delivered, DeliveryMethod::AsGiven), "{answer:?}");
+    }
+    assert_eq!(seen(&keystone), ["POST /v3/auth/tokens"]);
+    assert!(keystone.requests()[0].contains(r#""scope":{"project":{"id":"p"}}"#));
+    assert_eq!(seen(&zaqar), ["POST /v2/queues/s-handle%20x/messages one"; 3]);
+    let request = zaqar.requests().remove(0);
+    let (head, body) = request.split_once("\r\n\r\n").unwrap();
+    let header = |name: &str| head.lines().find_map(|line| line.strip_prefix(&format!("{name}: "))).unwrap_or_default();
+    assert_eq!((header("x-project-id"), header("content-type")), ("p", "application/json"));
+    let client = header("client-id");
+    assert!(client.len() == 32 && client.bytes().all(|byte| byte.is_ascii_hexdigit()), "{head}");
+    assert!(!request.contains("hush"), "{head}");
+    // Heat reads what is in `body` as it reads a request to its own API.
+    let message = json::answer(body.as_bytes()).unwrap();
+    assert_eq!(message, json!({"messages": [{"body": signal, "ttl": 86400}]}));
+}
+
+#[tokio::test]
+async fn a_queue_has_one_way_and_what_zaqar_answers_counts_as_heats_own_answers_do() {
+    let refused = r#"{"title": "Invalid API request", "description": "Message collection size is too large. Max size 262144"}"#;
+    for (act, verdict, cause, remedy) in [
+        (
+            status("400 Bad Request", refused),
+            SignalVerdict::Refused,
+            "Zaqar answered 400: Message collection size is too",
+            "queue stats",
+        ),
+        (status("403 Forbidden", ""), SignalVerdict::Refused, "Zaqar answered 403", "messages:create"),
+        (status("404 Not Found", ""), SignalVerdict::Refused, "Zaqar answered 404", "Keystone's catalog"),
+        (status("500 Oops", ""), SignalVerdict::Retry(None), "Zaqar answered 500", "Zaqar's log"),
+        (
+            Act::Answer("503 Busy", vec!["Retry-After: 9".to_owned()], Vec::new()),
+            SignalVerdict::Retry(Some(Duration::from_secs(9))),
+            "Zaqar answered 503",
+            "overloaded",
+        ),
+        (Act::Close, SignalVerdict::Retry(None), "closed the connection", ""),
+    ] {
+        let (zaqar, keystone) = (Fake::start(vec![act]).await, Fake::start(vec![]).await);
+        keystone.play(vec![zaqar_token("one", &zaqar.base)]);
+        // The server's own keys and user are for Heat.
+        let own = OwnCredentials { user: Some(user(&zaqar.base)), ..keys(&zaqar.base) };
+        let (answer, way) = sender("2026-03-01T12:20:00Z").send(&queue(&keystone.base), &body(), &own, None).await;
+        assert_eq!((judge(&answer), way, zaqar.requests().len()), (verdict, DeliveryMethod::AsGiven, 1), "{answer:?}");
+        assert!(answer.cause.contains(cause) && !answer.unsent, "{answer:?}");
+        assert!(answer.remedy.as_ref().is_none_or(|said| said.contains(remedy)), "{answer:?}");
+        assert_eq!(answer.remedy.is_none(), remedy.is_empty(), "{answer:?}");
+    }
+    // A token that is refused costs a new one; then Zaqar is believed.
+    let (zaqar, keystone) = (Fake::start(vec![unauthorized(), posted()]).await, Fake::start(vec![]).await);
+    keystone.play(vec![zaqar_token("one", &zaqar.base), zaqar_token("two", &zaqar.base)]);
+    let sender = sender("2026-11-21T09:03:26Z");
+    let answer = sender.send(&queue(&keystone.base), &body(), &OwnCredentials::default(), None).await.0;
+    assert_eq!(judge(&answer), SignalVerdict::Delivered, "{answer:?}");
+    let path = "POST /v2/queues/s-handle%20x/messages";
+    assert_eq!(seen(&zaqar), [format!("{path} one"), format!("{path} two")]);
+    zaqar.play(vec![unauthorized()]);
+    let answer = sender.send(&queue(&keystone.base), &body(), &OwnCredentials::default(), None).await.0;
+    assert!(judge(&answer) == SignalVerdict::Refused && answer.cause.contains("401"), "{answer:?}");
+}
+
+#[tokio::test]
+async fn what_cannot_reach_the_queue_is_not_sent_anywhere() {
+    // A catalog without Zaqar.
+    let keystone = Fake::start(vec![ok("")]).await;
+    keystone.play(vec![token("one", &keystone.base)]);
+    let answer = sender("2026-11-21T09:03:26Z").send(&queue(&keystone.base), &body(), &OwnCredentials::default(), None).await.0;
+    assert!(judge(&answer) == SignalVerdict::Retry(None) && answer.unsent && answer.cause.contains("messaging"), "{answer:?}");
+    assert_eq!(keystone.requests().len(), 1);
+    // One that leads from https to http.
+    let (ca, zaqar) = (TestCa::new("throw-away"), Fake::start(vec![posted()]).await);
+    let keystone = Fake::start_tls(vec![zaqar_token("one", &zaqar.base)], ca.identity("127.0.0.1", (2020, 2100))).await;
+    let dir = tempfile::tempdir().unwrap();
+    let tree = Arc::new(Tree::open(dir.path()).unwrap());
+    tree.write(Path::new("ca.pem"), ca.pem().as_bytes(), Attributes::mode(0o644)).unwrap();
+    let clock = Clock::manual(Timestamp::parse_rfc3339("2026-03-01T12:00:00Z").unwrap());
+    let sender = Sender::new(Http::new(Tls::default(), tree, clock.clone()), Keystone::new(clock.clone()), clock);
+    let own = OwnCredentials { ca: Some("/ca.pem".into()), ..OwnCredentials::default() };
+    let (answer, _) = sender.send(&queue(&keystone.base), &body(), &own, None).await;
+    assert!(answer.unsent && answer.cause.contains("clear text"), "{answer:?}");
+    assert_eq!((zaqar.requests().len(), keystone.requests().len()), (0, 1));
+    // Metadata that has changed meanwhile stops the message, too.
+    let keystone = Fake::start(vec![zaqar_token("one", &zaqar.base)]).await;
+    let guard: SendGuard = Arc::new(|| Err(Error::transient("Heat asks for something newer by now")));
+    let (answer, _) = self::sender("2026-11-21T09:03:26Z").send(&queue(&keystone.base), &body(), &own, Some(guard)).await;
+    assert!(answer.cause.contains("something newer") && zaqar.requests().is_empty(), "{answer:?}");
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ if [ -d "$RUN" ]; then
   # the OpenStack services drain for up to a minute: nothing here needs that
   # shellcheck disable=SC2086 # a list
   halt 20 $OPENSTACK
-  halt 150 rabbitmq mariadb
+  halt 150 rabbitmq mariadb redis
 fi
 # epmd detaches itself from rabbitmq: in our namespace it can only be ours
 if [ -e "/run/netns/lab-$HB_LAB" ]; then

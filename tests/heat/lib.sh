@@ -13,11 +13,13 @@ HB_LOCK=${HB_LOCK:-$HB/heat.lock} # what the virtual environment holds
 # own, and hosts on the same bridge reach the endpoints as a guest reaches a cloud's.
 HB_LAB=${HB_LAB:-hna}
 HB_IP=${HB_IP:-10.77.0.1}
-KEYSTONE_PORT=5000 HEAT_PORT=8004 CFN_PORT=8000 SWIFT_PORT=8080 AMQP_PORT=5672 EPMD_PORT=4369 DIST_PORT=25672
-KS=http://$HB_IP:$KEYSTONE_PORT HT=http://$HB_IP:$HEAT_PORT CF=http://$HB_IP:$CFN_PORT SW=http://$HB_IP:$SWIFT_PORT
+KEYSTONE_PORT=5000 HEAT_PORT=8004 CFN_PORT=8000 SWIFT_PORT=8080 ZAQAR_PORT=8888 AMQP_PORT=5672 EPMD_PORT=4369 DIST_PORT=25672
+KS=http://$HB_IP:$KEYSTONE_PORT HT=http://$HB_IP:$HEAT_PORT CF=http://$HB_IP:$CFN_PORT SW=http://$HB_IP:$SWIFT_PORT ZQ=http://$HB_IP:$ZAQAR_PORT
 V=$HB_CACHE/venv
 RUN=$HB_STATE/run LOG=$HB_STATE/log ETC=$HB_STATE/etc
-OPENSTACK="${HB_BESIDE:-} swift heat-api-cfn heat-api heat-engine keystone"
+# tests/cloud, which tests no transport, does without queues.
+QUEUES=zaqar; [ -z "${HB_BESIDE:-}" ] || QUEUES=
+OPENSTACK="${HB_BESIDE:-} $QUEUES swift heat-api-cfn heat-api heat-engine keystone"
 export HB_IP
 
 say() { printf '%s %s\n' "$(date +%T)" "$*" >&2; }
@@ -48,6 +50,10 @@ service() {
   heat-api) HB_ACCESS=$LOG/access-heat-api.log start heat-api "$V/bin/python" -B "$HB/serve.py" heat-api "$HEAT_PORT" "$ETC/heat/heat.conf" ;;
   heat-api-cfn) HB_ACCESS=$LOG/access-heat-api-cfn.log start heat-api-cfn "$V/bin/python" -B "$HB/serve.py" heat-api-cfn "$CFN_PORT" "$ETC/heat/heat.conf" ;;
   swift) HB_ACCESS=$LOG/access-swift.log start swift "$V/bin/python" -B "$HB/serve_swift.py" "$SWIFT_PORT" "$ETC/swift" ;;
+  # a socket only, and nothing on disk: messages live for an hour at most
+  redis) start redis redis-server --port 0 --unixsocket "$RUN/redis.sock" --save "" --appendonly no --dir "$HB_STATE" --daemonize no ;;
+  # it looks for its configuration in HOME, and takes no argument
+  zaqar) HOME=$ETC/zaqar HB_ACCESS=$LOG/access-zaqar.log start zaqar "$V/bin/python" -B "$HB/serve.py" zaqar "$ZAQAR_PORT" "$ETC/zaqar/zaqar.conf" ;;
   *) other_service "$1" ;;
   esac
 }
@@ -62,6 +68,8 @@ answering() {
   heat-api-cfn) in_lab curl -sf -o /dev/null "$CF/healthcheck" ;;
   heat-engine) in_lab "$HB_PY" -B "$HB/stack.py" ready ;;
   swift) in_lab curl -sf -o /dev/null "$SW/healthcheck" ;;
+  redis) redis-cli -s "$RUN/redis.sock" ping ;;
+  zaqar) in_lab curl -s -o /dev/null "$ZQ/" ;;
   *) other_answering "$1" ;;
   esac
 }

@@ -7,7 +7,7 @@ import sys
 
 from stack import Session
 
-ks, heat, cfn, swift, region = sys.argv[1:6]
+ks, heat, cfn, swift, zaqar, region = sys.argv[1:7]
 E = os.environ
 s = Session(f"{ks}/v3", "admin", E["ADMIN_PASS"], "admin")
 ensure, grant = s.ensure, s.grant
@@ -26,7 +26,8 @@ domain = ensure("domain", "domains", {"name": "heat"})
 u_domain = ensure("user", "users", {"name": "heat_domain_admin", "domain_id": domain}, password=E["DOMAIN_PASS"])
 grant(f"domains/{domain}/users/{u_domain}/roles/{role['admin']}")
 for name, kind, url in (("heat", "orchestration", f"{heat}/v1/%(tenant_id)s"), ("heat-cfn", "cloudformation", f"{cfn}/v1"),
-                        ("swift", "object-store", f"{swift}/v1/AUTH_%(tenant_id)s")):
+                        ("swift", "object-store", f"{swift}/v1/AUTH_%(tenant_id)s"),
+                        *([("zaqar", "messaging", zaqar)] if zaqar else [])):
     service = ensure("service", "services", {"name": name, "type": kind})
     for interface in ("public", "internal", "admin"):
         ensure("endpoint", "endpoints", {"service_id": service, "interface": interface}, url=url, region_id=region)

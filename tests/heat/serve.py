@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Serve one OpenStack WSGI application on $HB_IP: serve.py APP PORT CONFIG.
 
-APP is keystone, heat-api or heat-api-cfn, or one of tests/cloud.  Most WSGI entry
+APP is keystone, heat-api, heat-api-cfn or zaqar, or one of tests/cloud.  Most WSGI entry
 points parse sys.argv themselves, so argv is rewritten before they are imported; that
 and variables of the environment point them at a configuration file outside /etc.
 Every request is a line in $HB_ACCESS: end time, server ms, status, bytes in
@@ -18,7 +18,7 @@ app, port, config = sys.argv[1:4]
 MODULES = {"keystone": ("keystone.wsgi.api", False), "heat-api": ("heat.wsgi.api", True), "heat-api-cfn": ("heat.wsgi.cfn", True),
            "glance": ("glance.wsgi.api", False), "placement": ("placement.wsgi.api", False), "nova-api": ("nova.wsgi.osapi_compute", False),
            "neutron": ("neutron.wsgi.api", True), "cinder-api": ("cinder.wsgi.api", True),
-           "magnum-api": ("magnum.wsgi.api", True)}
+           "magnum-api": ("magnum.wsgi.api", True), "zaqar": ("zaqar.transport.wsgi.app", False)}
 module, by_arguments = MODULES[app]
 os.environ[f"OS_{app.split('-')[0].upper()}_CONFIG_DIR"] = os.path.dirname(config)
 sys.argv = [app, "--config-file", config] if by_arguments else [app]

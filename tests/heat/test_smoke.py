@@ -61,7 +61,8 @@ def test_wait_conditions_of_every_kind(heat, stack_name):
         assert heat.signal(out["swift_url"], body, method="PUT") == 201
         body = {"Status": "SUCCESS", "Reason": "r", "Data": n, "UniqueId": n}
         assert heat.signal(out["aws_url"], body, method="PUT") == 200
-    assert set(json.loads(out["heat_signal"])) >= {"auth_url", "user_id", "password", "project_id", "alarm_url"}
+    for key, place in (("heat_signal", "alarm_url"), ("zaqar_signal", "queue_id")):
+        assert set(json.loads(out[key])) >= {"auth_url", "user_id", "password", "project_id", place}
     done = ("token_wait", "cfn_wait", "temp_wait", "swift_wait", "aws_wait", "no_wait")
     wait_for(lambda: all(heat.resource_status(stack_name, r) == "CREATE_COMPLETE" for r in done), 300, str(done))
     for key in ("token_data", "cfn_data", "temp_data", "swift_data", "aws_data"):

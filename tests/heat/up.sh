@@ -1,5 +1,5 @@
 #!/bin/bash
-# A real Keystone, heat-api, heat-api-cfn, heat-engine and Swift, with MariaDB and RabbitMQ, in the network
+# A real Keystone, heat-api, heat-api-cfn, heat-engine, Swift and Zaqar, with MariaDB, RabbitMQ and Redis, in the network
 # namespace lab-hna on 10.77.0.1; as root, without systemd, idempotent.
 #
 #   up.sh [venv]    venv: only the virtual environment with Heat's code, for tests that run nothing of it
@@ -13,7 +13,7 @@ lap() { printf '%-24s %6.1f s\n' "$1" "$(echo "$EPOCHREALTIME - $2" | bc)" | tee
 # --- packages -------------------------------------------------------------------------------------
 t=$EPOCHREALTIME
 missing=()
-for p in rabbitmq-server mariadb-server curl jq iproute2 procps bc python3 python3-venv python3-pytest; do
+for p in rabbitmq-server mariadb-server ${QUEUES:+redis-server} curl jq iproute2 procps bc python3 python3-venv python3-pytest; do
   dpkg-query -W -f='${Status}' "$p" 2>/dev/null | grep -q 'ok installed' || missing+=("$p")
 done
 if [ ${#missing[@]} -gt 0 ]; then
@@ -83,13 +83,14 @@ echo '[].' >"$R/plugins"
 # Only now: whoever takes a lab down that nobody uses must not find it empty while the database is made.
 "$HB/../host/host.sh" lab up "$HB_LAB" "$HB_IP/24"
 service mariadb 9>&-; service rabbitmq 9>&-
+[ -z "$QUEUES" ] || service redis 9>&-
 wait_for mariadb
 for d in keystone heat; do
   echo "CREATE DATABASE IF NOT EXISTS $d; GRANT ALL ON $d.* TO $d@localhost IDENTIFIED BY '$DB_PASS';"
 done | mariadb --no-defaults --socket="$RUN/mysql.sock" -uroot
 lap "database" "$t"
 
-# --- keystone, heat and swift configuration --------------------------------------------------------------
+# --- keystone, heat, swift and zaqar configuration -------------------------------------------------------
 t=$EPOCHREALTIME
 database() { echo "mysql+pymysql://$1:$DB_PASS@localhost/$1?unix_socket=$RUN/mysql.sock&charset=utf8mb3"; }
 mkdir -p "$ETC/keystone/fernet-keys" "$ETC/keystone/credential-keys" "$ETC/heat/environment.d" "$ETC/heat/plugins"
@@ -225,6 +226,26 @@ www_authenticate_uri = $KS
 delay_auth_decision = true
 $(credentials)
 C
+mkdir -p "$ETC/zaqar"
+cat >"$ETC/zaqar/zaqar.conf" <<C
+[DEFAULT]
+debug = ${HB_DEBUG:-false}
+auth_strategy = keystone
+[drivers]
+message_store = redis
+management_store = redis
+[drivers:message_store:redis]
+# stock: a tenth of a second, which a busy machine does not keep
+uri = redis://$RUN/redis.sock?socket_timeout=30
+[drivers:management_store:redis]
+uri = redis://$RUN/redis.sock?socket_timeout=30
+[signed_url]
+secret_key = $AUTH_KEY
+[keystone_authtoken]
+token_cache_time = 5
+www_authenticate_uri = $KS
+$(credentials)
+C
 # What heat's engine needs to do its part here:
 # * Its first object of a TEMP_URL_SIGNAL wait condition, which it reads as bytes, is compared with a text (heat 27): not
 #   equal, so the condition fails on "Failed to parse JSON data: b'in progress'" before anybody signals. (SwiftSignal
@@ -271,14 +292,14 @@ C
 rm -f "$HB_STATE/token"
 export OS_AUTH_URL=$KS/v3 OS_PASSWORD=$DEMO_PASS
 service keystone 9>&-
-wait_for rabbitmq
+for s in rabbitmq ${QUEUES:+redis}; do wait_for "$s"; done
 # these start while keystone does: they ask it nothing before their first request
-for s in heat-engine heat-api heat-api-cfn swift; do service $s 9>&-; done
+for s in heat-engine heat-api heat-api-cfn swift $QUEUES; do service "$s" 9>&-; done
 wait_for keystone
-if [ ! -e "$HB_STATE/.seeded-swift" ]; then
-  in_lab "$HB_PY" -B "$HB/seed.py" "$KS" "$HT" "$CF" "$SW" RegionOne
-  touch "$HB_STATE/.seeded-swift"
+if [ ! -e "$HB_STATE/.seeded-swift$QUEUES" ]; then
+  in_lab "$HB_PY" -B "$HB/seed.py" "$KS" "$HT" "$CF" "$SW" "${QUEUES:+$ZQ}" RegionOne
+  touch "$HB_STATE/.seeded-swift$QUEUES"
 fi
-for s in heat-api heat-api-cfn heat-engine swift; do wait_for $s; done
+for s in heat-api heat-api-cfn heat-engine swift $QUEUES; do wait_for "$s"; done
 lap "services" "$t"
 lap "total" "$T0"

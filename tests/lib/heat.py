@@ -14,7 +14,7 @@ from lib.hosts import Host
 HEAT_DIR = Path(os.environ.get("HNA_HEAT_DIR") or REPO / "target/heat").resolve()
 TEMPLATES = TESTS / "heat/templates"
 SERVICES = ("keystone", "heat-api", "heat-api-cfn", "heat-engine")
-LOGGED = (*SERVICES[:3], "swift")
+LOGGED = (*SERVICES[:3], "swift", "zaqar")
 OURS = "heat-node-agent/"  # how the agent names itself
 # Nets under a test that hangs. Agents that have failed for long pause up to five minutes.
 NET, LONG = 300, 900
@@ -170,7 +170,7 @@ class Heat:
         """os_collect_config of a server, once Heat has made its keys."""
         def ready():
             occ = self.output(stack, output)
-            return occ if occ and any(occ.get(k) for k in ("cfn", "heat", "request")) else None
+            return occ if occ and any(occ.get(k) for k in ("cfn", "heat", "request", "zaqar")) else None
         return wait_for(ready, NET, f"os_collect_config of {stack}")
 
     def hand_over(self, host: Host, stack: str, output: str = "occ"):
@@ -181,7 +181,7 @@ class Heat:
 
     def handles(self, stack: str) -> dict:
         """Outputs of templates/wait.yaml once all handles are there: before, a handle's reference is just its name."""
-        texts = ("token", "endpoint", "cfn_signal", "heat_signal", "temp_signal", "no_signal")
+        texts = ("token", "endpoint", "cfn_signal", "heat_signal", "temp_signal", "zaqar_signal", "no_signal")
         return wait_for(lambda: (o := self.outputs(stack)) and all(o[k] for k in texts) and all(o[k].startswith("http") for k in ("aws_url", "swift_url")) and o,
                         NET, f"handles of {stack}")
 
