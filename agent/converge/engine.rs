@@ -288,6 +288,8 @@ impl<'a, U: UnitManager, V: Volumes, P: Prober + Objects + PodNetwork + EtcdMemb
         self.begin("taking away what the failed update brought");
         for name in &retired.stop {
             self.starter.stop(name).await?;
+            // It may have been noted by the update that brought it.
+            self.note_restarted(name)?;
         }
         if !retired.disable.is_empty() {
             self.starter.disable(&retired.disable).await?;

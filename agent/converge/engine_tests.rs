@@ -403,7 +403,7 @@ impl Machine {
             patience: self.patience,
             generation: 7,
             flanneld: None,
-            may_change_members: true,
+            may_change_members: retired.is_empty(),
             retired,
             restarts: &self.restarts,
         };
@@ -1875,6 +1875,8 @@ async fn going_back_takes_away_what_the_update_brought_and_restarts_who_read_it(
         stop: vec!["new.service".into(), "gone.service".into()],
         disable: vec!["new.service".into(), "gone.service".into()],
     };
+    // Attack: what the update had noted of its new unit stayed, and refused each step of a CA rotation from then on.
+    pending::write(&machine.root, &BTreeSet::from(["new.service".to_owned()])).unwrap();
     let fake = Fake::new(&machine.clock, &[("etcd.service", "active"), ("new.service", "active")]);
     let outcome = machine.go_back(&desired, &fake, &retired).await.unwrap();
     assert!(outcome.changed);

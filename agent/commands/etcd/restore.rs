@@ -16,9 +16,9 @@ use crate::converge::etcd::Etcd;
 use crate::converge::{note_pending_restart, strike_pending_restart};
 use crate::daemon::{RESET, UNIT};
 use crate::error::{Error, Result};
-use crate::files::Tree;
+use crate::files::{Lock, Tree};
 use crate::http::Http;
-use crate::keepers::etcd_snapshots::{RestoredMember, Tools, stamp, unpack, verify};
+use crate::keepers::etcd_snapshots::{DIRECTORY, LOCK, RestoredMember, Tools, stamp, unpack, verify};
 use crate::keepers::membership::restore::{RestoreMarker, check_volume, is_restored, joining, look, replace};
 use crate::kubernetes::{ETCD_DATA, ETCD_READERS, ETCD_UNIT};
 use crate::process::{exit, runtime};
@@ -98,6 +98,7 @@ impl Restore<'_> {
         if !was_replaced {
             self.permitted(begun.is_some()).await.map_err(|error| error.context("restoring etcd"))?;
         }
+        let _kept = self.keep_snapshots()?;
         let revision = verify(root, self.tools(), &self.file).await?;
         let rest = format!(
             "start {ETCD_UNIT} with the member {} alone, restart the API server, start heat-node-agent.service",
@@ -131,6 +132,18 @@ impl Restore<'_> {
                 error.remedy(remedy)
             };
             error.context("restoring etcd")
+        })
+    }
+
+    /// The agent, which takes snapshots until it is stopped, removes none meanwhile: it might be this one.
+    fn keep_snapshots(&self) -> Result<Option<Lock>> {
+        if self.file.parent() != Some(Path::new(DIRECTORY)) {
+            return Ok(None);
+        }
+        let held = self.master.root.lock(&Path::new(DIRECTORY).join(LOCK))?;
+        held.map(Some).ok_or_else(|| {
+            Error::refused("the agent is just taking a snapshot, for which it may remove the oldest")
+                .remedy("try again in a minute")
         })
     }
 

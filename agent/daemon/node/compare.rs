@@ -14,6 +14,7 @@ use crate::daemon::reason::REASON_LIMIT;
 use crate::desired::Desired;
 use crate::error::remedy::Remedy;
 use crate::error::{Error, Result};
+use crate::gather::Gather;
 use crate::keepers::certificates::quorum::{self, Permission, RenewalLease};
 use crate::keepers::certificates::{self, Due};
 use crate::kubernetes::NodeSpec;
@@ -28,6 +29,7 @@ impl Node {
         let Some(inspection) = self.inspect_machine(desired, &volumes, systemd, generation).await? else { return Ok(true) };
         self.known.differences.replace(inspection.found.clone());
         let due = self.renewal.due(inspection.certificates.as_deref(), desired, inspection.is_arriving, self.host.clock.now());
+        let inspection_of_certificates = inspection.certificates.clone();
         let MachineInspection { found, mut asking, is_arriving, is_unhealthy, is_flawed, mounted, disks, .. } = inspection;
         // What the operator asks for by name is put back whoever else writes it, and however young the last try is.
         let is_asked = self.repair.is_begun();
@@ -58,7 +60,10 @@ impl Node {
             FirstAction::Renewal { stays, repairs } => {
                 // Restarts that are pending are left to it.
                 self.renewal.restarts_begin();
-                if let Some(succeeded) = self.renew(spec, &renewal::leaving(desired, &stays), reason, &repairs, due).await {
+                let held = renewal::held_beside_expired(desired, &facts.asking, inspection_of_certificates.as_deref());
+                if let Some(succeeded) =
+                    self.renew(spec, &renewal::leaving(desired, &stays), reason, (&repairs, &held), due).await
+                {
                     return Ok(!succeeded || !stays.is_empty() || facts.has_left_over());
                 }
             }
@@ -158,9 +163,23 @@ impl Node {
         waiting: &BTreeSet<String>,
     ) {
         if !rest.is_empty() {
-            let options = RunOptions { held: waiting.clone(), ..repair_options(spec.deadline, reason) };
-            self.put_back_by(options, spec, desired, reason, rest).await;
+            // What a certificate that is signed anew changes is known only then: who reads another one waits as well.
+            let held = renewal::asking_units(desired).chain(waiting.iter().map(String::as_str)).map(str::to_owned).gather();
+            self.put_back_holding(&held, spec, desired, reason, rest).await;
         }
+    }
+
+    /// Puts these back while the restarts of these units wait.
+    pub(super) async fn put_back_holding(
+        &self,
+        held: &BTreeSet<String>,
+        spec: &NodeSpec,
+        desired: &Desired,
+        reason: TouchReason,
+        rest: &[Cause],
+    ) {
+        let options = RunOptions { held: held.clone(), ..repair_options(spec.deadline, reason) };
+        self.put_back_by(options, spec, desired, reason, rest).await;
     }
 
     async fn put_back_by(
@@ -191,10 +210,27 @@ impl Node {
     }
 
     /// Renews what is due, and puts these back with it; whether that succeeded. Nothing where it has to wait, which is reported.
-    async fn renew(&self, spec: &NodeSpec, desired: &Desired, reason: TouchReason, repairs: &[Cause], due: Due) -> Option<bool> {
+    /// `held`: whose restarts ask although what has expired is none of theirs.
+    async fn renew(
+        &self,
+        spec: &NodeSpec,
+        desired: &Desired,
+        reason: TouchReason,
+        (repairs, held): (&[Cause], &BTreeSet<String>),
+        due: Due,
+    ) -> Option<bool> {
         let Due::Now { late } = due else {
-            // Only what has expired: nothing else is restarted beside it, and nobody is asked.
-            return Some(self.put_back(spec, &renewal::none(desired.clone()), reason, repairs).await);
+            // Only what has expired: nobody is asked for that.
+            let desired = renewal::none(desired.clone());
+            if held.is_empty() {
+                return Some(self.put_back(spec, &desired, reason, repairs).await);
+            }
+            if let Some(turn) = self.ask_for_restarts(&desired, reason.generation).await {
+                return Some(self.put_back_in_turn(turn, spec, &desired, reason, repairs).await);
+            }
+            let rest: Vec<Cause> = repairs.iter().filter(|cause| cause.pending_restart().is_none()).cloned().collect();
+            self.put_back_holding(held, spec, &desired, reason, &rest).await;
+            return Some(false);
         };
         match self.permission(desired, late).await {
             Permission::Go(turn) => {
@@ -217,6 +253,10 @@ impl Node {
                 self.renewal.restarts_begin();
                 Some(turn)
             }
+            Permission::Wait(_) if let Some(turn) = self.permission_without_own(desired).await => {
+                self.renewal.restarts_begin();
+                Some(turn)
+            }
             Permission::Wait(cause) => {
                 let line = format!("restarts of etcd or of readers of certificates are waiting: {cause}");
                 self.report_wait(WaitReason::Restarts(cause.clone()), &line, &cause, generation);
@@ -229,6 +269,17 @@ impl Node {
     async fn permission(&self, desired: &Desired, late: bool) -> Permission {
         let Some(etcd) = &desired.etcd else { return Permission::Go(RenewalLease::Nothing) };
         quorum::ask(&self.http, etcd, late).await.unwrap_or_else(|error| Permission::without_answer(&error))
+    }
+
+    /// Whether restarts may be made that heal the own member, which cannot give its leave.
+    async fn permission_without_own(&self, desired: &Desired) -> Option<RenewalLease> {
+        let etcd = desired.etcd.as_ref()?;
+        let members = desired.etcd_join.iter().flat_map(|join| &join.members);
+        let peers: Vec<&str> = members.map(|(_, peer)| peer.as_str()).filter(|peer| *peer != etcd.peer).collect();
+        match quorum::ask_without_own(&self.http, etcd, &peers).await {
+            Permission::Go(turn) => Some(turn),
+            Permission::Wait(_) => None,
+        }
     }
 
     /// Puts these back in this master's turn, which is over then.

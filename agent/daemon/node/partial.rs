@@ -106,8 +106,12 @@ impl Node {
         let is_expired = seen.is_some_and(|seen| due(seen, desired, self.host.clock.now()) == Due::Expired);
         if is_expired || is_unfinished(&self.host.root, generation)? {
             let alone = expired_alone(desired, &inspection.found, systemd).await?;
-            let asking = if is_expired { BTreeSet::new() } else { inspection.asking };
-            self.renew_expired(spec, &alone, generation, (&asking, &down(&alone, &inspection.found))).await?;
+            // Who reads what has expired waits for nobody.
+            let asking = match seen.filter(|_| is_expired) {
+                Some(seen) => renewal::held_beside_expired(&alone, &inspection.asking, Some(seen)),
+                None => inspection.asking,
+            };
+            self.renew_expired(spec, &alone, generation, is_expired, (&asking, &down(&alone, &inspection.found))).await?;
         } else {
             self.renewal.restarts_begin();
         }
@@ -132,6 +136,7 @@ impl Node {
         spec: &NodeSpec,
         alone: &Desired,
         generation: u64,
+        is_expired: bool,
         (asking, down): (&BTreeSet<String>, &[Cause]),
     ) -> Result<()> {
         let beside = if asking.is_empty() { drift::digest(&[]) } else { drift::digest(down) };
@@ -145,11 +150,15 @@ impl Node {
         } else {
             self.ask_for_restarts(alone, generation).await
         };
-        let Some(turn) = turn else {
+        if turn.is_none() && !is_expired {
             self.put_back_rest(spec, alone, reason, down, asking).await;
             return Ok(());
-        };
+        }
         self.host.root.write(Path::new(UNFINISHED), generation.to_string().as_bytes(), Attributes::mode(0o600))?;
+        let Some(turn) = turn else {
+            self.put_back_holding(asking, spec, alone, reason, down).await;
+            return Ok(());
+        };
         if self.put_back_in_turn(turn, spec, alone, reason, &[]).await {
             self.host.root.remove(Path::new(UNFINISHED))?;
         }

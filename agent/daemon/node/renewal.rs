@@ -9,11 +9,14 @@ use crate::clock::Timestamp;
 use crate::desired::{CertificatePolicy, Desired, Unit};
 use crate::gather::Gather;
 use crate::keepers::certificates::{CertificateInspection, Due, due};
-use crate::kubernetes::ETCD_UNIT;
+use crate::kubernetes::{ETCD_READERS, ETCD_UNIT};
 use crate::report::text::argument;
 
 /// How long before the end of a certificate that is not renewed the operator hears of it again.
 const LAST_CALL: Duration = Duration::from_hours(7 * 24);
+
+/// Whose restart the cluster feels: of these a repair of a file asks as well. Whoever else reads certificates serves this node alone.
+const CLUSTER_UNITS: [&str; 2] = [ETCD_UNIT, ETCD_READERS[0]];
 
 /// What a renewal waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -112,13 +115,51 @@ pub(super) fn asking_restarts(desired: &Desired, causes: &[Cause]) -> BTreeSet<S
     if desired.etcd.as_ref().is_none_or(|etcd| etcd.is_single) {
         return BTreeSet::new();
     }
+    // Who signs one certificate anew may find another CA, which every reader trusts from then on.
+    if causes.iter().any(|cause| matches!(cause.subject, Subject::Certificate(_))) {
+        return asking_units(desired).map(str::to_owned).gather();
+    }
     let pending: BTreeSet<&str> = causes.iter().filter_map(Cause::pending_restart).gather();
     let rewritten: BTreeSet<&str> = causes.iter().filter_map(Cause::rewritten_file).gather();
-    let is_restarted = |unit: &&Unit| {
-        pending.contains(unit.name.as_str()) || unit.restart_on.iter().any(|path| rewritten.contains(path.as_str()))
-    };
-    let etcd = desired.units.iter().filter(|unit| unit.name == ETCD_UNIT);
-    desired.certificate_readers().chain(etcd).filter(is_restarted).map(|unit| unit.name.clone()).gather()
+    let reads = |unit: &Unit| unit.restart_on.iter().any(|path| rewritten.contains(path.as_str()));
+    let of_cluster: BTreeSet<&str> = desired
+        .units
+        .iter()
+        .filter(|unit| CLUSTER_UNITS.contains(&unit.name.as_str()) && reads(unit))
+        .map(|unit| unit.name.as_str())
+        .gather();
+    asking_units(desired).filter(|unit| pending.contains(unit) || of_cluster.contains(unit)).map(str::to_owned).gather()
+}
+
+/// etcd, and whoever reads certificates.
+pub(super) fn asking_units(desired: &Desired) -> impl Iterator<Item = &str> {
+    let etcd = desired.units.iter().map(|unit| unit.name.as_str()).filter(|name| *name == ETCD_UNIT);
+    let readers: BTreeSet<&str> = desired.certificate_readers().map(|unit| unit.name.as_str()).chain(etcd).gather();
+    readers.into_iter()
+}
+
+/// Whose restarts wait while certificates that have expired are renewed, where `asking` are to ask: all that read none of those.
+pub(super) fn held_beside_expired(
+    desired: &Desired,
+    asking: &BTreeSet<String>,
+    inspection: Option<&CertificateInspection>,
+) -> BTreeSet<String> {
+    let expired: BTreeSet<&str> = inspection
+        .iter()
+        .flat_map(|inspection| &inspection.items)
+        .filter(|item| item.is_outside_its_time())
+        .map(|item| item.path.as_str())
+        .gather();
+    let readers: BTreeSet<&str> = desired
+        .units
+        .iter()
+        .filter(|unit| unit.restart_on.iter().any(|path| expired.contains(path.as_str())))
+        .map(|unit| unit.name.as_str())
+        .gather();
+    if asking.iter().all(|unit| readers.contains(unit.as_str())) {
+        return BTreeSet::new();
+    }
+    asking_units(desired).filter(|unit| !readers.contains(unit)).map(str::to_owned).gather()
 }
 
 /// The same node without what these causes are about: it stays as it is found.
@@ -148,7 +189,9 @@ pub(super) fn beside_an_update(desired: &Desired) -> Desired {
 mod tests {
     use super::super::drift::CauseKind;
     use super::*;
+    use crate::certificates::judge::Flaw;
     use crate::desired::{EtcdAccess, EtcdMember, KeyRequest, KeyType, Owner};
+    use crate::keepers::certificates::{CertificateVerdict, InspectedCertificate};
 
     #[test]
     fn restarts_of_who_reads_certificates_ask_where_etcd_has_several_members() {
@@ -182,12 +225,52 @@ mod tests {
                 (CauseKind::File, Subject::Path("/etcd.conf".to_owned()), &["etcd.service"][..]),
                 (CauseKind::File, Subject::Path("/docker.conf".to_owned()), &[]),
                 (CauseKind::Effect, Subject::Path("/etcd.conf".to_owned()), &[]),
-                (CauseKind::State, Subject::Certificate("/ca".to_owned()), &["apiserver", "kubelet"]),
+                (CauseKind::State, Subject::Certificate("/ca".to_owned()), &["apiserver", "etcd.service", "kubelet"]),
+                (CauseKind::State, Subject::Certificate("/admin.crt".to_owned()), &["apiserver", "etcd.service", "kubelet"]),
             ] {
                 let expected = if is_single == Some(false) { restarted } else { &[] };
                 let cause = Cause::new(kind, subject, "", String::new());
                 assert_eq!(Vec::from_iter(asking_restarts(&desired, std::slice::from_ref(&cause))), expected, "{cause:?}");
             }
+        }
+    }
+
+    /// Attack: one certificate that had expired let every restart go that waited for the quorum.
+    #[test]
+    fn what_expired_restarts_its_readers_alone() {
+        let unit = |name: &str, path: &str| Unit {
+            name: name.to_owned(),
+            enable: true,
+            restart_on: [path.to_owned()].into_iter().gather(),
+            needs: BTreeSet::new(),
+            applies_files: false,
+        };
+        let key = |path: &str| KeyRequest {
+            name: path.to_owned(),
+            path: path.to_owned(),
+            owner: Owner::root(),
+            kind: KeyType::EcdsaP256,
+        };
+        let units =
+            vec![unit("etcd.service", "/etcd"), unit("kubelet.service", "/kubelet"), unit("kube-apiserver.service", "/api")];
+        let desired = Desired { units, keys: ["/etcd", "/kubelet", "/api"].map(key).into(), ..Desired::default() };
+        let item = |path: &str, verdict| InspectedCertificate {
+            name: path.to_owned(),
+            path: path.to_owned(),
+            verdict,
+            chain: Vec::new(),
+            end: None,
+        };
+        let expired = |path: &str| item(path, CertificateVerdict::Flawed(Flaw::Expired(Timestamp(0))));
+        let of = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<BTreeSet<String>>();
+        for (asking, path, expected) in [
+            (of(&[]), "/kubelet", of(&[])),
+            (of(&["etcd.service"]), "/kubelet", of(&["etcd.service", "kube-apiserver.service"])),
+            (of(&["etcd.service"]), "/etcd", of(&[])),
+            (of(&["etcd.service", "kubelet.service"]), "/etcd", of(&["kube-apiserver.service", "kubelet.service"])),
+        ] {
+            let inspection = CertificateInspection { items: vec![expired(path)], ..CertificateInspection::default() };
+            assert_eq!(held_beside_expired(&desired, &asking, Some(&inspection)), expected, "{asking:?} {path}");
         }
     }
 

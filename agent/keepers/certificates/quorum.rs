@@ -3,14 +3,16 @@
 //! The key has a life, so that a master that died with it holds up the others no longer than that. Nothing here changes etcd but
 //! that key.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::renewal::{Lock, QuorumState, RestartPermission, judge};
 use crate::clock::Timestamp;
 use crate::concurrent::all;
 use crate::converge::etcd::{Etcd, Members};
-use crate::desired::EtcdMember;
+use crate::desired::{EtcdAccess, EtcdMember};
 use crate::error::{ConnectFailure, Error, Result};
+use crate::gather::Gather;
 use crate::http::Http;
 use crate::network::flannel::Api;
 use crate::report::text::{escaped, shortened};
@@ -109,6 +111,28 @@ pub async fn ask(http: &Http, member: &EtcdMember, late: bool) -> Result<Permiss
     }
 }
 
+/// Whether the own member may be restarted that does not answer, or has no leader: what may heal it needs nobody's leave where the others have a
+/// quorum without it, or nobody has one. `peers`: where the others serve their peers, as far as the parameters say.
+pub async fn ask_without_own(http: &Http, member: &EtcdMember, peers: &[&str]) -> Permission {
+    let etcd = Etcd::new(http, &member.access, ETCD);
+    if etcd.member_is_healthy().await {
+        return Permission::Wait("its own member answers again".to_owned());
+    }
+    let at =
+        |peer: &str| Etcd::new(http, &EtcdAccess { endpoint: peer.to_owned(), ..member.as_peer() }, "another member of etcd");
+    // A member that has no quorum serves its list all the same.
+    let lists = all(peers.iter().map(async |peer| at(peer).listed().await.ok())).await;
+    let answering = lists.iter().flatten().count();
+    let urls: BTreeSet<&String> = lists.iter().flatten().flat_map(|(_, list)| list).flat_map(|one| &one.clients).gather();
+    let has_leader = all(urls.iter().map(|url| etcd.is_healthy(url))).await.contains(&true);
+    // Of two members each is needed, whatever is done.
+    if !has_leader || peers.len() < 2 || answering > peers.len().div_ceil(2) {
+        return Permission::Go(RenewalLease::Nothing);
+    }
+    let cause = format!("the node's own etcd does not answer, and of the {} others {answering} do", peers.len());
+    Permission::Wait(format!("{cause}: they may need it for their quorum"))
+}
+
 /// Gives the lock back once the own member is healthy again; else it stays until its life ends, because the others had better wait.
 ///
 /// # Errors
@@ -186,7 +210,6 @@ mod tests {
 
     use super::*;
     use crate::clock::Clock;
-    use crate::desired::EtcdAccess;
     use crate::files::Tree;
     use crate::http::Tls;
     use crate::http::fake::{Act, Fake, ok, status};
@@ -348,6 +371,34 @@ mod tests {
         let server = Fake::start(vec![status("503 Service Unavailable", "")]).await;
         release_lease(&http, &member(&server, &peers), RenewalLease::Key(Api::V2, M1.to_owned())).await.unwrap();
         assert_eq!(server.requests().len(), 1);
+    }
+
+    /// Attack: a repair that would have healed the own member asked that member, and waited for ever.
+    #[tokio::test]
+    async fn a_member_that_does_not_answer_is_healed_where_that_costs_no_quorum() {
+        let unhealthy = || ok(r#"{"health":"false"}"#);
+        for (own, others, is_there, expected) in [
+            ("own answers", [healthy as fn() -> Act, healthy], [true, true], false),
+            ("", [healthy, healthy], [true, true], true),
+            ("the others may need it", [healthy, healthy], [true, false], false),
+            ("nobody has a quorum", [unhealthy, unhealthy], [true, false], true),
+            ("nobody is there", [unhealthy, unhealthy], [false, false], true),
+        ] {
+            let (_dir, http) = http();
+            let answers = if own == "own answers" { vec![healthy()] } else { vec![status("503 Service Unavailable", "{}")] };
+            let (server, mut bases, mut fakes) = (Fake::start(answers).await, Vec::new(), Vec::new());
+            for (other, is_there) in others.into_iter().zip(is_there) {
+                let client = Fake::start(vec![other()]).await;
+                let list = json!([{"id": 2, "peerURLs": ["http://192.0.2.2:2380"], "name": "m2", "clientURLs": [client.base]}]);
+                let peer =
+                    Fake::start(vec![if is_there { ok(list.to_string()) } else { status("503 Service Unavailable", "") }]).await;
+                bases.push(peer.base.clone());
+                fakes.extend([client, peer]);
+            }
+            let peers: Vec<&str> = bases.iter().map(String::as_str).collect();
+            let asked = ask_without_own(&http, &member(&server, &server), &peers).await;
+            assert_eq!(matches!(asked, Permission::Go(RenewalLease::Nothing)), expected, "{own} {is_there:?}: {asked:?}");
+        }
     }
 
     #[tokio::test]

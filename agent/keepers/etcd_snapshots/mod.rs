@@ -23,6 +23,8 @@ use crate::report::status::EtcdSnapshotsStatus;
 
 /// On the etcd volume.
 pub(crate) const DIRECTORY: &str = "/var/lib/etcd/snapshots";
+/// There, held by whoever takes one or needs one that is there.
+pub(crate) const LOCK: &str = "lock";
 /// The job of whoever takes one there.
 pub(crate) const JOB: &str = "program-etcd-snapshot";
 /// The end of the name that a snapshot has until it is verified.
@@ -192,7 +194,7 @@ impl SnapshotKeeper<'_> {
                 .remedy(format!("`mv {DIRECTORY} {DIRECTORY}.other`")));
         }
         self.root.set_attributes(directory, Attributes::mode(0o700))?;
-        let Some(_lock) = self.root.lock(&directory.join("lock"))? else {
+        let Some(_lock) = self.root.lock(&directory.join(LOCK))? else {
             return Err(Error::transient("another one is just being taken").remedy("wait for its end"));
         };
         // The rest of one that was cut off counts for nothing.

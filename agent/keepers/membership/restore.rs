@@ -25,6 +25,10 @@ use crate::report::{Code, Event, Report};
 /// In the state directory while a restore has been begun and has not ended.
 const MARKER: &str = "etcd-restore.json";
 
+/// What is left to do on this master, where the agent does not do it by itself.
+const RESTARTS: &str = "The agent starts etcd and restarts the API server, controller manager and scheduler by itself, unless something else differs \
+on the node: then `heat-node-agent repair` does it.";
+
 /// A restore that has begun.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct RestoreMarker {
@@ -87,13 +91,14 @@ pub(crate) fn end_cut_off(root: &Tree, state: &Tree, report: &Report) -> Result<
     let event = Event::new(Code::EtcdRestoreUnfinished, format!("a restore of etcd{file} was interrupted and has not ended"));
     report.emit(match begun.filter(|begun| begun.is_in_place(root)) {
         Some(begun) if begun.left.is_empty() => {
-            event.cause("the snapshot is in place, and no other master is listed").remedy(Remedy::said("Nothing is left to do."))
+            event.cause("the snapshot is in place, and no other master is listed").remedy(Remedy::said(RESTARTS))
         }
-        Some(begun) => {
-            event.cause("the snapshot is in place; the other masters still belong to the old cluster").remedy(Remedy::said(
-                format!("One master after the other, each when etcd is healthy on the one before: {}.", begun.left.join("; ")),
-            ))
-        }
+        Some(begun) => event.cause("the snapshot is in place; the other masters still belong to the old cluster").remedy(
+            Remedy::said(format!(
+                "{RESTARTS} Then, one master after the other, each when etcd is healthy on the one before: {}.",
+                begun.left.join("; ")
+            )),
+        ),
         None => event,
     });
     Ok(())
