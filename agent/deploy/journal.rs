@@ -404,7 +404,6 @@ impl Journal {
         let mut record = self.draft(deployment);
         let known = self.known(&deployment.id)?;
         let is_ours = matches!(known, Known::Lost | Known::Untold);
-        let unsent = if matches!(known, Known::Theirs | Known::Empty) { self.take_unsent(&deployment.id)? } else { None };
         if is_ours && !record.is_job() {
             // Bringing a node up again changes nothing, and tells Heat how it is.
             self.put(record)?;
@@ -413,7 +412,18 @@ impl Journal {
         if is_ours {
             record.started = Some(self.clock.now());
             self.end_lost(&mut record, known, self.result_beside(&deployment.id)?);
-        } else if let Some(result) = unsent.as_ref().map(|_| self.unsent_result(&deployment.id)).transpose()? {
+            self.put(record)?;
+        } else {
+            self.put_marked(record, known)?;
+        }
+        Ok(self.records.get(&deployment.id).filter(|_| known == Known::No))
+    }
+
+    /// Writes the record of a deployment of which a mark says that it was run, and none of this agent's records how; without a mark as it is.
+    fn put_marked(&mut self, mut record: DeploymentRecord, known: Known) -> Result<()> {
+        let id = record.id.clone();
+        let unsent = if matches!(known, Known::Theirs | Known::Empty) { self.take_unsent(&id)? } else { None };
+        if let Some(result) = unsent.as_ref().map(|_| self.unsent_result(&id)).transpose()? {
             record.state = DeploymentState::Finished;
             record.finished = Some(self.clock.now());
             record.note = Some("run by the replaced tools, which had not sent its result to Heat".to_owned());
@@ -429,10 +439,10 @@ impl Journal {
         }
         self.put(record)?;
         // Only now: until then nothing else says that Heat waits for it.
-        if let (Some(_locked), Some(legacy), Some(name)) = (unsent, &self.legacy, legacy_name(&deployment.id)) {
+        if let (Some(_locked), Some(legacy), Some(name)) = (unsent, &self.legacy, legacy_name(&id)) {
             unsent::settle(legacy, &name)?;
         }
-        Ok(self.records.get(&deployment.id).filter(|_| known == Known::No))
+        Ok(())
     }
 
     /// Writes a record as it is, or that of a new deployment: whether anything can be recorded of it.
@@ -482,7 +492,8 @@ impl Journal {
     }
 
     /// Takes the result of a script or hook that ended after its record was written last: the state directory is older than what lies
-    /// beside it. `false` where there is none; only a result shows that it ran.
+    /// beside it. `false` where there is none; only a result shows that it ran. One that was not begun yet may have been run by the replaced
+    /// tools meanwhile, or be of an older state directory: a mark is enough then.
     ///
     /// # Errors
     /// If it cannot be looked for or recorded.
@@ -491,8 +502,12 @@ impl Journal {
         let is_new = |record: &&DeploymentRecord| record.state == from && record.order.is_none() && record.is_job();
         let Some(mut record) = self.records.get(id).filter(is_new).cloned() else { return Ok(false) };
         let known = self.known(id)?;
-        if !matches!(known, Known::Lost | Known::Untold) {
-            return Ok(false);
+        match known {
+            Known::Lost | Known::Untold => {}
+            Known::Theirs | Known::Empty | Known::Over if from == DeploymentState::Seen => {
+                return self.put_marked(record, known).map(|()| true);
+            }
+            _ => return Ok(false),
         }
         let Some(result) = self.result_beside(id)? else { return Ok(false) };
         self.end_lost(&mut record, known, Some(result));
@@ -1199,6 +1214,27 @@ mod tests {
 
     /// Attack: with a state directory that was restored from an older copy, a result that Heat had not heard was lost, because what the
     /// agent itself had run counted as run by the replaced tools.
+    /// Attack: a script was recorded and not begun; the replaced tools ran it while the agent was away, and the agent ran it again.
+    #[test]
+    fn what_others_ran_while_it_was_only_seen_is_not_begun() {
+        let (place, report) = (TestState::new(), Report::kept());
+        let mut journal = place.journal(&report);
+        for (id, mark) in [("theirs", r#"{"id": "theirs"}"#), ("empty", ""), ("over", r#"{"heat_node_agent_removed": "0.1.0"}"#)]
+        {
+            journal.register(&deployment(id)).unwrap();
+            assert!(!journal.recover(id, DeploymentState::Seen).unwrap(), "{id} is to be begun");
+            place.write(&format!("deployed/{id}.json"), mark);
+            assert!(journal.recover(id, DeploymentState::Seen).unwrap(), "{id}");
+            let record = journal.get(id).unwrap();
+            assert!(record.state == DeploymentState::Signalled && record.note.is_some(), "{id}: {record:?}");
+        }
+        // What the operator wants again is begun in spite of its mark.
+        journal.register(&deployment("again")).unwrap();
+        place.write("deployed/again.json", "");
+        journal.change("again", |record| record.order = Some("1".into())).unwrap();
+        assert!(!journal.recover("again", DeploymentState::Seen).unwrap());
+    }
+
     #[test]
     fn what_this_agent_ran_is_told_from_what_the_replaced_tools_ran() {
         let (place, report) = (TestState::new(), Report::kept());

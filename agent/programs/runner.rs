@@ -265,7 +265,7 @@ fn spawn(job: &Job) -> Result<Child> {
     if let Some(directory) = &job.directory {
         command.current_dir(directory);
     }
-    if script(job, program).is_some_and(|script| script.content.starts_with("#!") && has_crlf(&script.content)) {
+    if script(job, program).is_some_and(|script| names_no_program_by_crlf(&script.content)) {
         return Err(Error::permanent("its lines end in CR LF, so that the CR is taken for a part of its interpreter's name")
             .remedy(Remedy::stack_update("save the script with lines that end in LF (`dos2unix`), and update the stack")));
     }
@@ -285,9 +285,15 @@ fn shebang(script: &JobFile) -> Option<SplitWhitespace<'_>> {
     Some(script.content.lines().next()?.strip_prefix("#!")?.split_whitespace())
 }
 
-/// Whether the first line ends as those of Windows do.
-fn has_crlf(content: &str) -> bool {
-    content.split('\n').next().is_some_and(|line| line.ends_with('\r'))
+/// Whether the first line ends as those of Windows do, and that is a part of its interpreter's name: behind an argument it may do no harm.
+fn names_no_program_by_crlf(content: &str) -> bool {
+    let line = content.split('\n').next().and_then(|line| line.strip_prefix("#!")?.strip_suffix('\r'));
+    let words: Vec<&str> = line.unwrap_or_default().split_whitespace().collect();
+    match words.as_slice() {
+        [_] => true,
+        [env, name] => ["/usr/bin/env", "/bin/env"].contains(env) && !name.starts_with('-') && !name.contains('='),
+        _ => false,
+    }
 }
 
 fn no_interpreter(name: &str) -> Error {
@@ -492,6 +498,9 @@ mod tests {
     #[test]
     fn a_script_that_cannot_start_says_which_interpreter_it_lacks() {
         let dir = tempfile::tempdir().unwrap();
+        for harmless in ["#!/usr/bin/perl -w\r\n", "#!/usr/bin/env -S sh -e\r\n", "#!/bin/sh\ntrue\r\n", "echo\r\n"] {
+            assert!(!names_no_program_by_crlf(harmless), "{harmless:?}");
+        }
         for (content, expected) in [
             ("#! /opt/bin/ruby -w\nputs 1\n", "its interpreter /opt/bin/ruby is not installed; remedy: install it on this node"),
             (

@@ -558,14 +558,14 @@ impl Agent {
 
     /// A deployment that is not begun: Heat hears why at once.
     pub(super) fn refuse(&mut self, deployment: &Deployment, code: Code, error: &Error) -> Result<()> {
-        if deployment.group == "kubernetes-node" {
-            self.ledger.store_wait(deployment, self.node_task.node.wait_failure(deployment, code, error).as_ref())?;
-        }
         let before = self.ledger.journal.get(&deployment.id).map(|record| record.state);
         let is_new = self.ledger.register(deployment, before)?;
         if before.is_none() && !is_new {
             // The tools that this agent replaces have run it: what it came to is Heat's.
             return Ok(());
+        }
+        if deployment.group == "kubernetes-node" {
+            self.ledger.store_wait(deployment, self.node_task.node.wait_failure(deployment, code, error).as_ref())?;
         }
         let why = reason(&self.host.report, code, error);
         self.ledger.reject_generation(&deployment.id, &why)?;
