@@ -124,8 +124,10 @@ def test_restarts_that_a_killed_renewal_or_a_repair_left_wait_for_the_quorum(mas
     assert processes()[0] != before[0]
     wait_for(lambda: first.healthy() and masters.healthy(), NET, "healthy masters")
 
+    wait_for(lambda: LOCK not in first.etcdctl("get", "--prefix", "/heat-node-agent"), NET, "the end of the repair")
+
     # --- its own etcd answers nobody: the repair that heals it needs no leave of it ---
     host.sh(f"sed -i 's/:2379/:2399/g' {ETCD_CONF}; systemctl restart --no-block etcd")
-    wait_for(lambda: not first.healthy(), NET, "an etcd that clients do not find")
+    wait_for(lambda: not masters.healthy(), NET, "an etcd that clients do not find")
     host.exec("heat-node-agent", "repair", check=False)
     wait_for(lambda: first.healthy() and masters.healthy(), NET, "healthy masters")
