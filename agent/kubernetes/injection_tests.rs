@@ -49,6 +49,21 @@ fn shape(config: &Map<String, Value>) -> Option<BTreeMap<String, Vec<String>>> {
     Some(files.collect())
 }
 
+/// The same where a registry's host is `plain`: it is the name of a directory and of a section, so that one as harmless as that word gives
+/// them its name.
+fn with_plain_host(shape: BTreeMap<String, Vec<String>>, host: &str) -> BTreeMap<String, Vec<String>> {
+    if host.is_empty() || !host.bytes().all(|byte| byte.is_ascii_lowercase()) {
+        return shape;
+    }
+    let plain = |text: String, of: &str| if text == of.replace("plain", host) { of.to_owned() } else { text };
+    let of_line = |line| plain(plain(line, "[host.\"https://plain\"]"), "[host.\"http://plain\"]");
+    let of_file = |(path, lines): (String, Vec<String>)| {
+        let lines = lines.into_iter().map(of_line).collect();
+        (plain(path, "/etc/containerd/certs.d/plain/hosts.toml"), lines)
+    };
+    shape.into_iter().map(of_file).collect()
+}
+
 fn skeleton(line: &str) -> String {
     let line = line.trim_end();
     if line.starts_with(['#', '[']) || line.is_empty() {
@@ -108,6 +123,7 @@ proptest! {
         config.insert(row.name.to_owned(), json!(value));
         // What is refused is in no file.
         if let Some(found) = shape(&config) {
+            let found = with_plain_host(found, value.trim());
             prop_assert_eq!(Some(found), expected, "{}={:?}", row.name, value);
         }
     }
