@@ -421,10 +421,8 @@ impl OrderContext<'_> {
     fn rotate(&mut self, tree: &Tree, path: &Path, request: &mut OrderFile) -> Result<Vec<String>> {
         let next = certificates::CertificateRecord::inspect(self.state).next_step();
         let meant = request.resolved.as_deref().and_then(Rotation::from_word);
-        let mut verb = "requested on this node";
-        let step = if let Some(taken) = meant.filter(|step| next != Some(*step)) {
-            verb = "requested on this node before";
-            taken
+        let (verb, step) = if let Some(taken) = meant.filter(|step| next != Some(*step)) {
+            ("requested on this node before", taken)
         } else {
             // Cut off, the step before may not have reached them yet.
             if let Some(unit) = pending_restarts(self.root).pop_first() {
@@ -444,7 +442,7 @@ impl OrderContext<'_> {
             let step = order_next_step(self.state)?;
             let line = format!("the CA rotation step {} was requested on this node", step.as_str());
             self.report.emit(Event::new(Code::RotationOrdered, line));
-            step
+            ("requested on this node", step)
         };
         let what = match step {
             Rotation::TrustBoth => "both CAs are trusted; pods that use the API are to be restarted before the next step",

@@ -838,7 +838,7 @@ impl Journal {
         if mark.starts_with(MARKS) {
             tree.create_dir(Path::new(MARKS), Attributes::mode(0o700))?;
         }
-        let known = self.known(id)?;
+        let (known, version) = (self.known(id)?, env!("CARGO_PKG_VERSION"));
         if record.withdrawn_from == Some(DeploymentState::Seen) && !self.may_have_begun(id)? {
             // It goes on where it was: from the beginning. The mark may be of an earlier run, which the operator wanted again.
             if known == Known::Lost {
@@ -849,15 +849,13 @@ impl Journal {
             if let Some(result) = self.result_to_leave(record)? {
                 tree.write(&unsent::result_file(&mark), &result, Attributes::mode(0o600))?;
             }
-            let version = env!("CARGO_PKG_VERSION");
             tree.write_json(&mark, &serde_json::json!({OURS: version, RECORD_REMOVED: version}), Attributes::mode(0o600))?;
         } else {
             // What the replaced tools ran, or whoever left an empty file, is not called this agent's.
             if matches!(known, Known::Theirs | Known::Empty) {
                 tree.write(&mark, b"", Attributes::mode(0o600))?;
             } else {
-                let over = serde_json::json!({RECORD_REMOVED: env!("CARGO_PKG_VERSION")});
-                tree.write_json(&mark, &over, Attributes::mode(0o600))?;
+                tree.write_json(&mark, &serde_json::json!({RECORD_REMOVED: version}), Attributes::mode(0o600))?;
             }
             self.remove_result_beside(id)?;
         }

@@ -142,8 +142,12 @@ impl Desired {
 
     /// The units that are restarted where one of these changes.
     pub fn certificate_readers(&self) -> impl Iterator<Item = &Unit> {
-        let trusted = self.trusted_paths();
-        self.units.iter().filter(move |unit| unit.restart_on.iter().any(|path| trusted.contains(path.as_str())))
+        self.readers(self.trusted_paths())
+    }
+
+    /// The units that are restarted where one of these files changes.
+    pub fn readers<'a>(&'a self, paths: BTreeSet<&'a str>) -> impl Iterator<Item = &'a Unit> {
+        self.units.iter().filter(move |unit| unit.restart_on.iter().any(|path| paths.contains(path.as_str())))
     }
 
     /// A gate, be it of the bring-up or one that is only monitored.

@@ -275,6 +275,9 @@ fn spawn(job: &Job) -> Result<Child> {
     command.spawn().map_err(|error| spawn_failure(job, program, &error))
 }
 
+/// Where env(1) is.
+const ENV: [&str; 2] = ["/usr/bin/env", "/bin/env"];
+
 /// The script that is the program itself.
 fn script<'a>(job: &'a Job, program: &str) -> Option<&'a JobFile> {
     job.files.iter().find(|file| file.path == program)
@@ -291,7 +294,7 @@ fn names_no_program_by_crlf(content: &str) -> bool {
     let words: Vec<&str> = line.unwrap_or_default().split_whitespace().collect();
     match words.as_slice() {
         [_] => true,
-        [env, name] => ["/usr/bin/env", "/bin/env"].contains(env) && !name.starts_with('-') && !name.contains('='),
+        [env, name] => ENV.contains(env) && !name.starts_with('-') && !name.contains('='),
         _ => false,
     }
 }
@@ -308,7 +311,7 @@ fn no_interpreter(name: &str) -> Error {
 /// end with too.
 fn missing_env_program<'a>(job: &'a Job, program: &str) -> Option<&'a str> {
     let mut words = shebang(script(job, program)?)?;
-    words.next().filter(|env| ["/usr/bin/env", "/bin/env"].contains(env))?;
+    words.next().filter(|env| ENV.contains(env))?;
     // Without -S the kernel hands everything over as one name.
     let name = words.next()?;
     let is_plain = words.next().is_none() && !name.contains(['/', '=']) && !name.starts_with('-');

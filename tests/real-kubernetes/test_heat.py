@@ -1,4 +1,4 @@
-"""The cluster of Kubernetes' real programs from a real Heat: each node is a server of one stack and hears of nobody else."""
+"""The cluster of Kubernetes' real programs from a real Heat: each node is a server of one stack."""
 import itertools
 import json
 import time
@@ -16,7 +16,7 @@ NODES = {"m1": {}, "w1": {}, "w2": {"CONTAINER_RUNTIME": "docker"}}
 
 
 class HeatNode(RealNode):
-    """Told by a stack."""
+    """Its deployments are of a stack."""
 
     def prepare(self):
         install(self.host, self.runtime)

@@ -29,8 +29,8 @@ impl Node {
         let Some(inspection) = self.inspect_machine(desired, &volumes, systemd, generation).await? else { return Ok(true) };
         self.known.differences.replace(inspection.found.clone());
         let due = self.renewal.due(inspection.certificates.as_deref(), desired, inspection.is_arriving, self.host.clock.now());
-        let inspection_of_certificates = inspection.certificates.clone();
-        let MachineInspection { found, mut asking, is_arriving, is_unhealthy, is_flawed, mounted, disks, .. } = inspection;
+        let MachineInspection { found, mut asking, is_arriving, is_unhealthy, is_flawed, certificates, mounted, disks } =
+            inspection;
         // What the operator asks for by name is put back whoever else writes it, and however young the last try is.
         let is_asked = self.repair.is_begun();
         let sorted = self.remembered.sorted(&found, spec.repair && !is_asked);
@@ -60,10 +60,14 @@ impl Node {
             FirstAction::Renewal { stays, repairs } => {
                 // Restarts that are pending are left to it.
                 self.renewal.restarts_begin();
-                let held = renewal::held_beside_expired(desired, &facts.asking, inspection_of_certificates.as_deref());
-                if let Some(succeeded) =
-                    self.renew(spec, &renewal::leaving(desired, &stays), reason, (&repairs, &held), due).await
-                {
+                let remaining = renewal::leaving(desired, &stays);
+                let succeeded = if let Due::Now { late } = due {
+                    self.renew(spec, &remaining, reason, &repairs, late).await
+                } else {
+                    let held = renewal::held_beside_expired(desired, &facts.asking, certificates.as_deref());
+                    Some(self.put_back_expired(spec, &renewal::none(remaining), reason, &repairs, &held).await)
+                };
+                if let Some(succeeded) = succeeded {
                     return Ok(!succeeded || !stays.is_empty() || facts.has_left_over());
                 }
             }
@@ -114,7 +118,7 @@ impl Node {
             return self.put_back_in_turn(turn, spec, &desired, reason, repairs).await;
         }
         if waits {
-            self.put_back_rest(spec, &desired, reason, &facts.rest(), &facts.asking).await;
+            self.put_back_rest(spec, &desired, reason, &facts.rest()).await;
         }
         false
     }
@@ -153,18 +157,11 @@ impl Node {
         self.put_back_by(repair_options(spec.deadline, reason), spec, desired, reason, repairs).await
     }
 
-    /// Puts this back, if it is anything, while the restarts of these units wait.
-    pub(super) async fn put_back_rest(
-        &self,
-        spec: &NodeSpec,
-        desired: &Desired,
-        reason: TouchReason,
-        rest: &[Cause],
-        waiting: &BTreeSet<String>,
-    ) {
+    /// Puts this back, if it is anything, while all restarts wait that ask.
+    pub(super) async fn put_back_rest(&self, spec: &NodeSpec, desired: &Desired, reason: TouchReason, rest: &[Cause]) {
         if !rest.is_empty() {
             // What a certificate that is signed anew changes is known only then: who reads another one waits as well.
-            let held = renewal::asking_units(desired).chain(waiting.iter().map(String::as_str)).map(str::to_owned).gather();
+            let held = renewal::asking_units(desired).map(str::to_owned).gather();
             self.put_back_holding(&held, spec, desired, reason, rest).await;
         }
     }
@@ -209,29 +206,36 @@ impl Node {
         !failed
     }
 
+    /// Renews what has expired, for which nobody is asked, and puts these back with it; whether all of it succeeded. `held`: whose restarts ask
+    /// although what has expired is none of theirs.
+    async fn put_back_expired(
+        &self,
+        spec: &NodeSpec,
+        desired: &Desired,
+        reason: TouchReason,
+        repairs: &[Cause],
+        held: &BTreeSet<String>,
+    ) -> bool {
+        if held.is_empty() {
+            return self.put_back(spec, desired, reason, repairs).await;
+        }
+        if let Some(turn) = self.ask_for_restarts(desired, reason.generation).await {
+            return self.put_back_in_turn(turn, spec, desired, reason, repairs).await;
+        }
+        let rest: Vec<Cause> = repairs.iter().filter(|cause| cause.pending_restart().is_none()).cloned().collect();
+        self.put_back_holding(held, spec, desired, reason, &rest).await;
+        false
+    }
+
     /// Renews what is due, and puts these back with it; whether that succeeded. Nothing where it has to wait, which is reported.
-    /// `held`: whose restarts ask although what has expired is none of theirs.
     async fn renew(
         &self,
         spec: &NodeSpec,
         desired: &Desired,
         reason: TouchReason,
-        (repairs, held): (&[Cause], &BTreeSet<String>),
-        due: Due,
+        repairs: &[Cause],
+        late: bool,
     ) -> Option<bool> {
-        let Due::Now { late } = due else {
-            // Only what has expired: nobody is asked for that.
-            let desired = renewal::none(desired.clone());
-            if held.is_empty() {
-                return Some(self.put_back(spec, &desired, reason, repairs).await);
-            }
-            if let Some(turn) = self.ask_for_restarts(&desired, reason.generation).await {
-                return Some(self.put_back_in_turn(turn, spec, &desired, reason, repairs).await);
-            }
-            let rest: Vec<Cause> = repairs.iter().filter(|cause| cause.pending_restart().is_none()).cloned().collect();
-            self.put_back_holding(held, spec, &desired, reason, &rest).await;
-            return Some(false);
-        };
         match self.permission(desired, late).await {
             Permission::Go(turn) => {
                 self.renewal.begins();
@@ -253,9 +257,9 @@ impl Node {
                 self.renewal.restarts_begin();
                 Some(turn)
             }
-            Permission::Wait(_) if let Some(turn) = self.permission_without_own(desired).await => {
+            Permission::Wait(_) if self.may_heal_member(desired).await => {
                 self.renewal.restarts_begin();
-                Some(turn)
+                Some(RenewalLease::Nothing)
             }
             Permission::Wait(cause) => {
                 let line = format!("restarts of etcd or of readers of certificates are waiting: {cause}");
@@ -271,15 +275,12 @@ impl Node {
         quorum::ask(&self.http, etcd, late).await.unwrap_or_else(|error| Permission::without_answer(&error))
     }
 
-    /// Whether restarts may be made that heal the own member, which cannot give its leave.
-    async fn permission_without_own(&self, desired: &Desired) -> Option<RenewalLease> {
-        let etcd = desired.etcd.as_ref()?;
+    /// Whether restarts may be made that heal the own member, which cannot be asked.
+    async fn may_heal_member(&self, desired: &Desired) -> bool {
+        let Some(etcd) = &desired.etcd else { return false };
         let members = desired.etcd_join.iter().flat_map(|join| &join.members);
         let peers: Vec<&str> = members.map(|(_, peer)| peer.as_str()).filter(|peer| *peer != etcd.peer).collect();
-        match quorum::ask_without_own(&self.http, etcd, &peers).await {
-            Permission::Go(turn) => Some(turn),
-            Permission::Wait(_) => None,
-        }
+        quorum::may_restart_unhealthy(&self.http, etcd, &peers).await
     }
 
     /// Puts these back in this master's turn, which is over then.

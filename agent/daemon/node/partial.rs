@@ -151,7 +151,7 @@ impl Node {
             self.ask_for_restarts(alone, generation).await
         };
         if turn.is_none() && !is_expired {
-            self.put_back_rest(spec, alone, reason, down, asking).await;
+            self.put_back_rest(spec, alone, reason, down).await;
             return Ok(());
         }
         self.host.root.write(Path::new(UNFINISHED), generation.to_string().as_bytes(), Attributes::mode(0o600))?;

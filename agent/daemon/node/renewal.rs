@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::drift::{Cause, Subject};
 use crate::clock::Timestamp;
-use crate::desired::{CertificatePolicy, Desired, Unit};
+use crate::desired::{CertificatePolicy, Desired};
 use crate::gather::Gather;
 use crate::keepers::certificates::{CertificateInspection, Due, due};
 use crate::kubernetes::{ETCD_READERS, ETCD_UNIT};
@@ -111,7 +111,7 @@ pub(super) fn awaits_deployment(first_end: Timestamp, deployment: &str, now: Tim
 
 /// Whose restarts, of those that are pending or that these causes bring when they are put back, ask etcd's members first, as a renewal does:
 /// etcd and whoever reads certificates, where the node's member has others.
-pub(super) fn asking_restarts(desired: &Desired, causes: &[Cause]) -> BTreeSet<String> {
+pub(super) fn asking_restarts<'a>(desired: &'a Desired, causes: &'a [Cause]) -> BTreeSet<String> {
     if desired.etcd.as_ref().is_none_or(|etcd| etcd.is_single) {
         return BTreeSet::new();
     }
@@ -119,43 +119,27 @@ pub(super) fn asking_restarts(desired: &Desired, causes: &[Cause]) -> BTreeSet<S
     if causes.iter().any(|cause| matches!(cause.subject, Subject::Certificate(_))) {
         return asking_units(desired).map(str::to_owned).gather();
     }
-    let pending: BTreeSet<&str> = causes.iter().filter_map(Cause::pending_restart).gather();
-    let rewritten: BTreeSet<&str> = causes.iter().filter_map(Cause::rewritten_file).gather();
-    let reads = |unit: &Unit| unit.restart_on.iter().any(|path| rewritten.contains(path.as_str()));
-    let of_cluster: BTreeSet<&str> = desired
-        .units
-        .iter()
-        .filter(|unit| CLUSTER_UNITS.contains(&unit.name.as_str()) && reads(unit))
-        .map(|unit| unit.name.as_str())
-        .gather();
-    asking_units(desired).filter(|unit| pending.contains(unit) || of_cluster.contains(unit)).map(str::to_owned).gather()
+    let rewritten = desired.readers(causes.iter().filter_map(Cause::rewritten_file).gather()).map(|unit| unit.name.as_str());
+    let of_cluster = rewritten.filter(|name| CLUSTER_UNITS.contains(name));
+    let restarted: BTreeSet<&str> = causes.iter().filter_map(Cause::pending_restart).chain(of_cluster).gather();
+    asking_units(desired).filter(|unit| restarted.contains(unit)).map(str::to_owned).gather()
 }
 
 /// etcd, and whoever reads certificates.
 pub(super) fn asking_units(desired: &Desired) -> impl Iterator<Item = &str> {
-    let etcd = desired.units.iter().map(|unit| unit.name.as_str()).filter(|name| *name == ETCD_UNIT);
-    let readers: BTreeSet<&str> = desired.certificate_readers().map(|unit| unit.name.as_str()).chain(etcd).gather();
-    readers.into_iter()
+    let etcd = desired.units.iter().filter(|unit| unit.name == ETCD_UNIT);
+    desired.certificate_readers().chain(etcd).map(|unit| unit.name.as_str())
 }
 
 /// Whose restarts wait while certificates that have expired are renewed, where `asking` are to ask: all that read none of those.
-pub(super) fn held_beside_expired(
-    desired: &Desired,
+pub(super) fn held_beside_expired<'a>(
+    desired: &'a Desired,
     asking: &BTreeSet<String>,
-    inspection: Option<&CertificateInspection>,
+    inspection: Option<&'a CertificateInspection>,
 ) -> BTreeSet<String> {
-    let expired: BTreeSet<&str> = inspection
-        .iter()
-        .flat_map(|inspection| &inspection.items)
-        .filter(|item| item.is_outside_its_time())
-        .map(|item| item.path.as_str())
-        .gather();
-    let readers: BTreeSet<&str> = desired
-        .units
-        .iter()
-        .filter(|unit| unit.restart_on.iter().any(|path| expired.contains(path.as_str())))
-        .map(|unit| unit.name.as_str())
-        .gather();
+    let expired = inspection.iter().flat_map(|inspection| &inspection.items).filter(|item| item.is_outside_its_time());
+    let readers = desired.readers(expired.map(|item| item.path.as_str()).gather());
+    let readers: BTreeSet<&str> = readers.map(|unit| unit.name.as_str()).gather();
     if asking.iter().all(|unit| readers.contains(unit.as_str())) {
         return BTreeSet::new();
     }
@@ -190,23 +174,28 @@ mod tests {
     use super::super::drift::CauseKind;
     use super::*;
     use crate::certificates::judge::Flaw;
-    use crate::desired::{EtcdAccess, EtcdMember, KeyRequest, KeyType, Owner};
+    use crate::desired::{EtcdAccess, EtcdMember, KeyRequest, KeyType, Owner, Unit};
     use crate::keepers::certificates::{CertificateVerdict, InspectedCertificate};
+
+    fn reads(name: &str, path: &str) -> Unit {
+        Unit {
+            name: name.to_owned(),
+            enable: true,
+            restart_on: [path.to_owned()].into_iter().gather(),
+            needs: BTreeSet::new(),
+            applies_files: false,
+        }
+    }
+
+    fn key(path: &str) -> KeyRequest {
+        KeyRequest { name: path.to_owned(), path: path.to_owned(), owner: Owner::root(), kind: KeyType::EcdsaP256 }
+    }
 
     #[test]
     fn restarts_of_who_reads_certificates_ask_where_etcd_has_several_members() {
         let restart = |unit: &str| Cause::new(CauseKind::Restart, Subject::Unit(unit.to_owned()), "", String::new());
         let stopped = Cause::new(CauseKind::State, Subject::Unit("kubelet".to_owned()), "", String::new());
         let found = [restart("etcd.service"), restart("apiserver"), restart("docker"), stopped];
-        let reads = |name: &str, path: &str| Unit {
-            name: name.to_owned(),
-            enable: true,
-            restart_on: [path.to_owned()].into_iter().gather(),
-            needs: BTreeSet::new(),
-            applies_files: false,
-        };
-        let (name, path, owner) = (String::new(), "/ca".to_owned(), Owner::root());
-        let key = KeyRequest { name, path, owner, kind: KeyType::EcdsaP256 };
         for (is_single, expected) in [(Some(false), &["apiserver", "etcd.service"][..]), (Some(true), &[]), (None, &[])] {
             let etcd = is_single.map(|is_single| EtcdMember {
                 access: EtcdAccess { endpoint: String::new(), identity: None },
@@ -218,7 +207,7 @@ mod tests {
             });
             let etcd_unit = reads("etcd.service", "/etcd.conf");
             let units = vec![reads("apiserver", "/ca"), reads("kubelet", "/ca"), reads("docker", "/docker.conf"), etcd_unit];
-            let desired = Desired { etcd, units, keys: vec![key.clone()], ..Desired::default() };
+            let desired = Desired { etcd, units, keys: vec![key("/ca")], ..Desired::default() };
             assert_eq!(Vec::from_iter(asking_restarts(&desired, &found)), expected, "{is_single:?}");
             // Attack: DRIFT=repair put etcd's file back, and restarted it while another member was down.
             for (kind, subject, restarted) in [
@@ -238,21 +227,8 @@ mod tests {
     /// Attack: one certificate that had expired let every restart go that waited for the quorum.
     #[test]
     fn what_expired_restarts_its_readers_alone() {
-        let unit = |name: &str, path: &str| Unit {
-            name: name.to_owned(),
-            enable: true,
-            restart_on: [path.to_owned()].into_iter().gather(),
-            needs: BTreeSet::new(),
-            applies_files: false,
-        };
-        let key = |path: &str| KeyRequest {
-            name: path.to_owned(),
-            path: path.to_owned(),
-            owner: Owner::root(),
-            kind: KeyType::EcdsaP256,
-        };
         let units =
-            vec![unit("etcd.service", "/etcd"), unit("kubelet.service", "/kubelet"), unit("kube-apiserver.service", "/api")];
+            vec![reads("etcd.service", "/etcd"), reads("kubelet.service", "/kubelet"), reads("kube-apiserver.service", "/api")];
         let desired = Desired { units, keys: ["/etcd", "/kubelet", "/api"].map(key).into(), ..Desired::default() };
         let item = |path: &str, verdict| InspectedCertificate {
             name: path.to_owned(),

@@ -111,12 +111,12 @@ pub async fn ask(http: &Http, member: &EtcdMember, late: bool) -> Result<Permiss
     }
 }
 
-/// Whether the own member may be restarted that does not answer, or has no leader: what may heal it needs nobody's leave where the others have a
-/// quorum without it, or nobody has one. `peers`: where the others serve their peers, as far as the parameters say.
-pub async fn ask_without_own(http: &Http, member: &EtcdMember, peers: &[&str]) -> Permission {
+/// Whether the own member does not answer, or has no leader, and may be restarted without its permission: the others have a quorum without it, or
+/// nobody has one. `peers`: where the others serve their peers, as far as the parameters say.
+pub async fn may_restart_unhealthy(http: &Http, member: &EtcdMember, peers: &[&str]) -> bool {
     let etcd = Etcd::new(http, &member.access, ETCD);
     if etcd.member_is_healthy().await {
-        return Permission::Wait("its own member answers again".to_owned());
+        return false;
     }
     let at =
         |peer: &str| Etcd::new(http, &EtcdAccess { endpoint: peer.to_owned(), ..member.as_peer() }, "another member of etcd");
@@ -126,11 +126,7 @@ pub async fn ask_without_own(http: &Http, member: &EtcdMember, peers: &[&str]) -
     let urls: BTreeSet<&String> = lists.iter().flatten().flat_map(|(_, list)| list).flat_map(|one| &one.clients).gather();
     let has_leader = all(urls.iter().map(|url| etcd.is_healthy(url))).await.contains(&true);
     // Of two members each is needed, whatever is done.
-    if !has_leader || peers.len() < 2 || answering > peers.len().div_ceil(2) {
-        return Permission::Go(RenewalLease::Nothing);
-    }
-    let cause = format!("the node's own etcd does not answer, and of the {} others {answering} do", peers.len());
-    Permission::Wait(format!("{cause}: they may need it for their quorum"))
+    !has_leader || peers.len() < 2 || answering > peers.len().div_ceil(2)
 }
 
 /// Gives the lock back once the own member is healthy again; else it stays until its life ends, because the others had better wait.
@@ -396,8 +392,7 @@ mod tests {
                 fakes.extend([client, peer]);
             }
             let peers: Vec<&str> = bases.iter().map(String::as_str).collect();
-            let asked = ask_without_own(&http, &member(&server, &server), &peers).await;
-            assert_eq!(matches!(asked, Permission::Go(RenewalLease::Nothing)), expected, "{own} {is_there:?}: {asked:?}");
+            assert_eq!(may_restart_unhealthy(&http, &member(&server, &server), &peers).await, expected, "{own} {is_there:?}");
         }
     }
 
