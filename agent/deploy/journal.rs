@@ -6,6 +6,7 @@
 //! Heat gets the result that lies beside it, or hears that none is left.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -21,12 +22,14 @@ use crate::error::remedy::Remedy;
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::{Attributes, FileKind, Tree};
 use crate::metadata::{Deployment, Output, SignalTarget};
-use crate::programs::{JobResult, RESULT, job_dir};
+use crate::programs::{JobResult, Programs, RESULT, job_dir};
 use crate::report::reason::FailureReason;
 pub use crate::report::states::DeploymentState;
 use crate::report::{Code, Event, Phase, Report};
 
 const DIRECTORY: &str = "deployments";
+/// What the names of deployments' jobs begin with, before the key.
+const JOB_PREFIX: &str = "deployment-";
 /// Bytes that are not worth being discarded: what says that a deployment was run takes fewer.
 pub const DISCARDED: u64 = MARK as u64;
 /// Small files, by key, of deployments whose record is gone and whose id is no file name.
@@ -160,7 +163,7 @@ impl DeploymentRecord {
     /// Name of the job in `programs`.
     #[must_use]
     pub fn job(&self) -> String {
-        format!("deployment-{}", self.key())
+        job_of(&self.id)
     }
 
     /// Whether its work is a script or hook with a unit of its own.
@@ -219,7 +222,7 @@ pub struct Journal {
     signalled: usize,
     /// Changes when a record goes or goes back: what was done with is to be done again.
     revision: u64,
-    keep: usize,
+    pub(crate) keep: usize,
     clock: Clock,
     report: Report,
 }
@@ -799,7 +802,10 @@ impl Journal {
     /// Forgets the oldest records of deployments that are gone from the metadata: of those with which nothing is left to do what is beyond
     /// those to keep, and of those that go on where they were, should Heat list them again, only what their memory has no room for. Gives
     /// back their ids, and the first failure. A mark stays, which is enough for the replaced tools not to run it again.
-    pub fn prune(&mut self, listed: impl Fn(&DeploymentRecord) -> bool) -> (Vec<String>, Result<()>) {
+    ///
+    /// At most `most` of them: what else is theirs is to be removed next, and an agent that is killed in between finds it only at its next
+    /// start.
+    pub fn prune(&mut self, most: usize, listed: impl Fn(&DeploymentRecord) -> bool) -> (Vec<String>, Result<()>) {
         let unlisted = self.all().into_iter().filter(|record| record.state == DeploymentState::Signalled && !listed(record));
         let (mut withdrawn, over): (Vec<_>, Vec<_>) = unlisted.partition(|record| record.withdrawn_from.is_some());
         // The last is what was withdrawn last.
@@ -809,7 +815,7 @@ impl Journal {
         let unlisted: Vec<String> = over.into_iter().chain(withdrawn).map(|record| record.id.clone()).collect();
         let (mut gone, mut done) = (Vec::new(), Ok(()));
         for (at, id) in unlisted.iter().enumerate() {
-            if at >= excess && weight <= RECORDS_MEMORY {
+            if gone.len() == most || (at >= excess && weight <= RECORDS_MEMORY) {
                 break;
             }
             // Those behind one that fails have their turn.
@@ -839,7 +845,9 @@ impl Journal {
             tree.create_dir(Path::new(MARKS), Attributes::mode(0o700))?;
         }
         let (known, version) = (self.known(id)?, env!("CARGO_PKG_VERSION"));
-        if record.withdrawn_from == Some(DeploymentState::Seen) && !self.may_have_begun(id)? {
+        if matches!(record.withdrawn_from, Some(DeploymentState::Seen | DeploymentState::Running))
+            && !self.may_have_begun(record)?
+        {
             // It goes on where it was: from the beginning. The mark may be of an earlier run, which the operator wanted again.
             if known == Known::Lost {
                 tree.remove(&mark)?;
@@ -863,12 +871,44 @@ impl Journal {
         self.state.remove(&path_of(id)).map(drop)
     }
 
-    /// Whether anything shows that a script or hook has begun whose record says that it has not: the state may be older than what lies
-    /// beside it.
-    fn may_have_begun(&self, id: &str) -> Result<bool> {
+    /// Whether anything shows that a script or hook has begun. Its record need not say: that is written before its job is, which may find no
+    /// space to begin, and the state may be older than what lies beside it.
+    fn may_have_begun(&self, record: &DeploymentRecord) -> Result<bool> {
+        if !record.is_job() {
+            return Ok(record.withdrawn_from != Some(DeploymentState::Seen));
+        }
+        if Programs::has_begun_in(&self.state, &record.job())? {
+            return Ok(true);
+        }
         let Some(legacy) = &self.legacy else { return Ok(false) };
-        let (tree, mark) = self.mark(id);
-        Ok(legacy.facts(&begun_name(id))?.is_some() || tree.facts(&unsent::result_file(&mark))?.is_some())
+        let (tree, mark) = self.mark(&record.id);
+        Ok(legacy.facts(&begun_name(&record.id))?.is_some() || tree.facts(&unsent::result_file(&mark))?.is_some())
+    }
+
+    /// Whether the record of this job is removed: nothing is left of it, not even one that cannot be understood. `names`: what is in the
+    /// directory of records.
+    #[must_use]
+    pub fn is_without_record(job: &str, names: &[OsString]) -> bool {
+        let Some(key) = job.strip_prefix(JOB_PREFIX) else { return false };
+        !names.iter().filter_map(|name| name.to_str()).any(|name| name.starts_with(key))
+    }
+
+    /// The names in the directory of records.
+    ///
+    /// # Errors
+    /// If it cannot be listed.
+    pub fn names(&self) -> Result<Vec<OsString>> {
+        self.state.list(Path::new(DIRECTORY))
+    }
+
+    /// Whether a mark says that the record was removed whose files outside of the state have this name.
+    ///
+    /// # Errors
+    /// If it cannot be looked for.
+    pub fn is_removed(&self, name: &str) -> Result<bool> {
+        // The name is the id, or its key where that is no file name.
+        let is_marked = self.state.facts(&Path::new(MARKS).join(name))?.is_some();
+        Ok(is_marked || matches!(self.known(name)?, Known::Untold | Known::Over))
     }
 
     /// The result of a record that is removed, as it is left beside its mark: whole where it is short, else its status and reason.
@@ -1136,6 +1176,12 @@ fn legacy_name(id: &str) -> Option<PathBuf> {
     safe.then(|| PathBuf::from(format!("{id}.json")))
 }
 
+/// The key of a deployment's job.
+#[must_use]
+pub fn job_of(id: &str) -> String {
+    format!("{JOB_PREFIX}{}", key_of(id))
+}
+
 /// Name of the file that says that a script or hook has begun. The replaced tools look at no such name.
 fn begun_name(id: &str) -> PathBuf {
     legacy_name(id).unwrap_or_else(|| PathBuf::from(format!("{}.json", key_of(id)))).with_extension("begun")
@@ -1374,7 +1420,7 @@ mod tests {
         }
         journal.forget("b").unwrap();
         journal.keep = 0;
-        journal.prune(|record| record.id != "c").1.unwrap();
+        journal.prune(usize::MAX, |record| record.id != "c").1.unwrap();
         assert_eq!(marks.map(|mark| mark.exists()), [true, false, false, true]);
     }
 
@@ -1529,7 +1575,7 @@ mod tests {
             record.state = DeploymentState::Signalled;
             journal.insert(record);
         }
-        let (gone, _) = journal.prune(|record| record.id == "d0000");
+        let (gone, _) = journal.prune(usize::MAX, |record| record.id == "d0000");
         assert!(gone.len() > 1_000 && gone[0] == "d0001" && journal.get("d0000").is_some() && journal.get("d2999").is_some());
         assert!(journal.weight() <= RECORDS_MEMORY + 4_000);
     }
@@ -1545,7 +1591,7 @@ mod tests {
             record.state = DeploymentState::Signalled;
             journal.insert(record);
         }
-        assert!(journal.prune(|_| false).0.len() > DEPLOYMENTS / 2);
+        assert!(journal.prune(usize::MAX, |_| false).0.len() > DEPLOYMENTS / 2);
         let runs = ids.iter().filter(|id| journal.get(id).is_none() && journal.register(&deployment(id)).unwrap().is_some());
         assert_eq!(runs.count(), 0);
     }
@@ -1581,7 +1627,7 @@ mod tests {
             journal.register(&deployment(id)).unwrap();
             journal.signalled(id, None).unwrap();
         }
-        assert_eq!(journal.prune(|_| false).0, ["a"]);
+        assert_eq!(journal.prune(usize::MAX, |_| false).0, ["a"]);
         let names = journal.legacy.as_ref().unwrap().list(Path::new("")).unwrap();
         assert_eq!(names.len(), LEGACY_MARKS + 1);
         let events = report.events();
@@ -1600,7 +1646,7 @@ mod tests {
             journal.signalled(id, None).unwrap();
         }
         place.write("deployed/b.notify.json/x", "");
-        let (gone, done) = journal.prune(|_| false);
+        let (gone, done) = journal.prune(usize::MAX, |_| false);
         assert_eq!((&*gone, done.is_err()), (&["a".to_owned(), "c".to_owned()][..], true));
         assert!(journal.get("b").is_some() && journal.get("c").is_none());
     }
@@ -1616,7 +1662,7 @@ mod tests {
                 journal.start(id, json!({})).unwrap();
                 journal.signalled(id, None).unwrap();
             }
-            assert!(journal.prune(|_| false).0.contains(&id.to_owned()), "{id}");
+            assert!(journal.prune(usize::MAX, |_| false).0.contains(&id.to_owned()), "{id}");
             let mut journal = place.journal(&report);
             assert!(journal.register(&deployment(id)).unwrap().is_none(), "{id} would run again");
             assert_eq!(journal.get(id).unwrap().state, DeploymentState::Signalled, "{id}");
@@ -1646,7 +1692,7 @@ mod tests {
             journal.register(&deployment(id)).unwrap();
             journal.signalled(id, None).unwrap();
         }
-        assert_eq!(journal.prune(|_| false).0, ["odd/a"]);
+        assert_eq!(journal.prune(usize::MAX, |_| false).0, ["odd/a"]);
         assert_eq!(journal.state.list(Path::new("marks")).unwrap().len(), LEGACY_MARKS);
         assert!(journal.register(&deployment("odd/a")).unwrap().is_none(), "the newest are kept");
         assert!(report.events()[0].message.starts_with("6 marks of old deployments were removed from /"));
@@ -1662,7 +1708,7 @@ mod tests {
                 journal.signalled(id, None).unwrap();
             }
         }
-        let (gone, _) = journal.prune(|record| record.id == "a");
+        let (gone, _) = journal.prune(usize::MAX, |record| record.id == "a");
         assert_eq!(gone, ["b"]);
         let mark = format!("{{\"heat_node_agent_removed\":\"{}\"}}\n", env!("CARGO_PKG_VERSION"));
         assert_eq!(std::fs::read_to_string(place.0.path().join("deployed/b.json")).unwrap(), mark);
@@ -1692,7 +1738,7 @@ mod tests {
             journal.register(&deployment(id)).unwrap();
             journal.signalled(id, None).unwrap();
         }
-        assert_eq!(journal.prune(|_| false).0, ["e0"], "the newest two of those that are over stay");
+        assert_eq!(journal.prune(usize::MAX, |_| false).0, ["e0"], "the newest two of those that are over stay");
         let mut journal = place.journal(&report);
         for (number, from) in from.into_iter().cycle().take(30).enumerate() {
             let id = format!("d{number:02}");
@@ -1734,6 +1780,14 @@ mod tests {
         journal.start("cut", json!({"id": "cut"})).unwrap();
         place.write("deployed/cut.begun", "");
         journal.mark_withdrawn("cut", DeploymentState::Running, "removed from the metadata").unwrap();
+        // An earlier version left nothing but its job, and one had no space to begin.
+        for id in ["started", "waiting"] {
+            journal.register(&deployment(id)).unwrap();
+            journal.start(id, json!({"id": id})).unwrap();
+            journal.mark_withdrawn(id, DeploymentState::Running, "removed from the metadata").unwrap();
+        }
+        place.write(&format!("state/work/{}/started", job_of("started")), "");
+        place.write(&format!("state/work/{}/postponed.json", job_of("waiting")), "{}");
         journal.register(&deployment("unbegun")).unwrap();
         journal.start("unbegun", json!({"id": "unbegun"})).unwrap();
         journal.rerun("unbegun", "1").unwrap();
@@ -1742,10 +1796,10 @@ mod tests {
         (large.state, large.withdrawn_from) = (DeploymentState::Signalled, Some(DeploymentState::Finished));
         large.since = journal.clock.moment();
         journal.insert(large);
-        let (gone, done) = journal.prune(|_| false);
+        let (gone, done) = journal.prune(usize::MAX, |_| false);
         done.unwrap();
         let first: Vec<_> = gone.iter().map(|id| name(id)).collect();
-        assert_eq!(first, ["short", "odd/xxxx", "long", "refused", "cut", "unbegun", "large"]);
+        assert_eq!(first, ["short", "odd/xxxx", "long", "refused", "cut", "started", "waiting", "unbegun", "large"]);
         // Of what was removed little is left on the disk.
         let bytes =
             std::fs::read_dir(place.0.path().join("deployed")).unwrap().map(|file| file.unwrap().metadata().unwrap().len());
@@ -1772,6 +1826,8 @@ mod tests {
         assert!(journal.register(&deployment("long")).unwrap().is_none());
         let found = journal.outcome("long").unwrap().unwrap();
         assert_eq!((found.status, found.stderr.as_str()), (3, REMOVED));
+        assert!(journal.register(&deployment("started")).unwrap().is_none() && journal.get("started").unwrap().failed());
+        assert!(journal.register(&deployment("waiting")).unwrap().is_some(), "it never began");
         assert!(journal.register(&deployment("cut")).unwrap().is_none());
         let cut = journal.get("cut").unwrap();
         assert!(cut.failed() && cut.state == DeploymentState::Finished);
@@ -1796,7 +1852,7 @@ mod tests {
             record.since = if number == 2_999 { Moment::EARLIER } else { journal.clock.moment() };
             journal.insert(record);
         }
-        let (gone, _) = journal.prune(|_| false);
+        let (gone, _) = journal.prune(usize::MAX, |_| false);
         assert_eq!(gone[..2], ["d2999", "d0000"]);
         let left = journal.weight();
         assert!(left <= RECORDS_MEMORY && left > RECORDS_MEMORY - 4_000, "{left}");
@@ -1819,7 +1875,7 @@ mod tests {
         let note = |journal: &Journal, id: &str| journal.get(id).unwrap().note.clone().unwrap_or_default();
         let of_empty = "marked as run by an empty file, which does not say who ran it";
         assert_eq!((&*note(&journal, "theirs"), &*note(&journal, "empty")), ("run by the replaced tools", of_empty));
-        assert_eq!(journal.prune(|_| false).0.len(), 5);
+        assert_eq!(journal.prune(usize::MAX, |_| false).0.len(), 5);
         for (id, expected) in [
             ("ran", "handled here before, and its record was removed"),
             ("refused", "handled here before, and its record was removed"),
@@ -1852,7 +1908,7 @@ mod tests {
         place.write("deployed/theirs.json", "{\"heat_node_agent\": \"0.1.0\"}");
         place.write("state/marks/!0.notify.json", "{}");
         place.write("state/marks/!0", "");
-        journal.prune(|_| false).1.unwrap();
+        journal.prune(usize::MAX, |_| false).1.unwrap();
         let names = journal.legacy.as_ref().unwrap().list(Path::new("")).unwrap();
         let has = |name: &str| names.contains(&name.into());
         assert_eq!(["m00000.json", "m00001.json", "m00002.json", "theirs.json"].map(has), [false, false, true, true]);

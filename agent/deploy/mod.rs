@@ -14,6 +14,6 @@ mod work;
 
 pub use generation::{AppliedExtent, FILE as GENERATION, Generation, Generations, PreviousGeneration, Reference};
 pub use history::{GenerationState, PastGeneration, WentBack};
-pub use journal::{DISCARDED, DeploymentRecord, DeploymentState, Ending, Journal, choose};
+pub use journal::{DISCARDED, DeploymentRecord, DeploymentState, Ending, Journal, choose, job_of};
 pub use result::{DeploymentOutcome, SIGNAL_LIMIT, body, is_success, last_lines, last_output_suffix};
 pub use work::{EntryKind, GroupPolicy, PendingEntry, Work, todo};

@@ -76,6 +76,11 @@ pub fn job_dir(key: &str) -> PathBuf {
     Path::new(JOBS).join(key)
 }
 
+fn is_locked(state: &Tree, key: &str) -> Result<bool> {
+    let lock = job_dir(key).join(LOCK);
+    Ok(state.facts(&lock)?.is_some() && state.lock(&lock)?.is_none())
+}
+
 /// How the keys of jobs begin that only look.
 const LOOKS: [&str; 3] = ["program-journalctl-", "program-process-", "program-port-holders"];
 
@@ -233,6 +238,23 @@ impl Programs {
         state.create_dir(Path::new(JOBS), Attributes::mode(0o700))?;
         let executable = std::env::current_exe().context(|| "finding the agent's own executable")?;
         Ok(Self { state, systemd, executable, clock, turns: RefCell::default() })
+    }
+
+    /// Removes the jobs of deployments whose record is gone, which `is_without_record` says: of an agent that was killed while it removed both. What is
+    /// there of one that still runs stays.
+    ///
+    /// # Errors
+    /// If they cannot be listed or removed.
+    pub fn forget_without_record(&self, is_without_record: impl Fn(&str) -> bool) -> Result<usize> {
+        let mut gone = 0;
+        for name in self.state.list(Path::new(JOBS))? {
+            let Some(key) = name.to_str().filter(|key| is_without_record(key)) else { continue };
+            if !self.is_locked(key)? {
+                self.forget(key)?;
+                gone += 1;
+            }
+        }
+        Ok(gone)
     }
 
     /// Removes what looks left that ended after the agent that asked for them: nobody reads their results, which hold what units printed.
@@ -493,8 +515,7 @@ impl Programs {
     /// # Errors
     /// If its directory cannot be looked at.
     pub fn is_locked(&self, key: &str) -> Result<bool> {
-        let lock = job_dir(key).join(LOCK);
-        Ok(self.state.facts(&lock)?.is_some() && self.state.lock(&lock)?.is_none())
+        is_locked(&self.state, key)
     }
 
     /// Bytes on disk of what a job left.
@@ -538,9 +559,17 @@ impl Programs {
     /// # Errors
     /// If its directory cannot be looked at.
     pub fn has_begun(&self, key: &str) -> Result<bool> {
+        Self::has_begun_in(&self.state, key)
+    }
+
+    /// The same for the jobs of this state directory.
+    ///
+    /// # Errors
+    /// If its directory cannot be looked at.
+    pub fn has_begun_in(state: &Tree, key: &str) -> Result<bool> {
         let directory = job_dir(key);
-        let is_present = |name| self.state.facts(&directory.join(name)).map(|facts| facts.is_some());
-        Ok(is_present(STARTED)? || is_present(RESULT)? || self.is_locked(key)?)
+        let is_present = |name| state.facts(&directory.join(name)).map(|facts| facts.is_some());
+        Ok(is_present(STARTED)? || is_present(RESULT)? || is_locked(state, key)?)
     }
 
     /// Removes everything of a job.

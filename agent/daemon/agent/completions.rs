@@ -10,13 +10,16 @@ use crate::collect::{SnapshotChange, is_of_file};
 use crate::daemon::node::Done;
 use crate::daemon::order_files::Rollbacks;
 use crate::daemon::reason::reason;
-use crate::deploy::{DeploymentOutcome, DeploymentRecord, DeploymentState, GenerationState, hooks};
+use crate::deploy::{DeploymentOutcome, DeploymentRecord, DeploymentState, GenerationState, hooks, job_of};
 use crate::error::remedy::Remedy;
 use crate::error::{Error, ErrorKind, Result};
 use crate::keepers::membership::leave;
 use crate::programs::JobResult;
 use crate::report::{Code, Event, Phase};
 use crate::signal::{Departures, Disposition, QueuedSignal};
+
+/// Records that are removed before what else is theirs is, so that a kill in between leaves little for the next start.
+const REMOVED_AT_ONCE: usize = 50;
 
 impl Agent {
     pub(super) fn polled(&mut self, change: SnapshotChange) {
@@ -42,15 +45,22 @@ impl Agent {
         }
         let listed = ids(self.collector.snapshot());
         self.withdraw_unlisted(&listed);
+        while self.forget_unlisted(&listed) {
+            // Each removal is synced: thousands take longer than systemd waits.
+            self.publisher.notify.alive(&self.host.clock);
+        }
+    }
+
+    /// Removes some of the records that are not to be kept, and what else is theirs; whether there may be more.
+    fn forget_unlisted(&mut self, listed: &BTreeSet<String>) -> bool {
         let snapshot = self.collector.snapshot();
         let freshness = snapshot.freshness();
         let is_kept = |record: &DeploymentRecord| {
             listed.contains(&record.id) || snapshot.file_of(&record.id).is_some() || !freshness.covers(record.since)
         };
-        let (gone, pruned) = self.ledger.journal.prune(is_kept);
+        let (gone, pruned) = self.ledger.journal.prune(REMOVED_AT_ONCE, is_kept);
         for id in &gone {
-            let job = format!("deployment-{}", crate::digest::key_of(id));
-            if let Err(error) = self.programs.forget(&job).and_then(|()| self.ledger.forget_signals(id)) {
+            if let Err(error) = self.programs.forget(&job_of(id)).and_then(|()| self.ledger.forget_signals(id)) {
                 self.trouble.record("forgetting an old job", &error);
             }
         }
@@ -60,6 +70,7 @@ impl Agent {
         if let Err(error) = pruned {
             self.trouble.record("forgetting old records", &error);
         }
+        gone.len() == REMOVED_AT_ONCE
     }
 
     /// What the file that configures the node said before is forgotten with its signals: whoever goes back to that wants it anew. The

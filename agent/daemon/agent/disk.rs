@@ -11,6 +11,7 @@ use crate::deploy::hooks::script;
 use crate::deploy::{DISCARDED, DeploymentRecord, DeploymentState, Journal};
 use crate::error::Result;
 use crate::files::{FileKind, Tree};
+use crate::gather::Gather;
 use crate::identity::{ASIDE, bytes_aside};
 use crate::kubernetes::MEMBERSHIPS;
 use crate::programs::{JOBS, Programs};
@@ -48,7 +49,7 @@ pub(super) struct RetainedData<'a> {
 impl Disk {
     /// Looks at what is there, once at the start.
     pub(super) fn measure(&mut self, kept: &mut RetainedData<'_>) -> Result<()> {
-        let measured = kept.remove_partial_writes().and_then(|()| self.measure_all(kept)).and_then(|()| {
+        let measured = kept.remove_leftovers().and_then(|()| self.measure_all(kept)).and_then(|()| {
             self.aside = bytes_aside(&kept.host.state)?;
             self.unreadable = bound_unreadable(&kept.host.state, &kept.host.report)?;
             self.set_aside = set_aside(&kept.host.root)?;
@@ -152,15 +153,35 @@ impl<'a> RetainedData<'a> {
         Self { host, programs, journal: &mut ledger.journal, outbox: &ledger.outbox }
     }
 
-    /// Removes what writes left that were cut off by a kill: nothing else would where the same name is not written again. An agent
-    /// that starts writes nothing yet, but jobs of an earlier one may.
-    fn remove_partial_writes(&self) -> Result<()> {
-        let gone = self.journal.remove_partial_writes()? + self.remove_partial_writes_below(Path::new(""))?;
-        if gone > 0 {
-            let line = format!("{gone} temporary files of interrupted writes were removed");
-            self.host.report.emit(Event::new(Code::LeftoversRemoved, line).phase(Phase::Settings));
+    /// Removes what a kill left: files of writes that were cut off, where nothing else would if the same name is not written again, and what
+    /// deployments had whose records are removed. An agent that starts writes nothing yet, but jobs of an earlier one may.
+    fn remove_leftovers(&self) -> Result<()> {
+        let writes = self.journal.remove_partial_writes()? + self.remove_partial_writes_below(Path::new(""))?;
+        for (gone, what) in [
+            (writes, "temporary files of interrupted writes"),
+            (self.remove_jobs_without_record()?, "jobs and scripts of removed deployments"),
+        ] {
+            if gone > 0 {
+                let line = format!("{gone} {what} were removed");
+                self.host.report.emit(Event::new(Code::LeftoversRemoved, line).phase(Phase::Settings));
+            }
         }
         Ok(())
+    }
+
+    fn remove_jobs_without_record(&self) -> Result<usize> {
+        let records = self.journal.names()?;
+        let jobs = self.programs.forget_without_record(|job| Journal::is_without_record(job, &records))?;
+        let recorded: BTreeSet<String> = self.journal.all().into_iter().map(|record| script::name(&record.id)).gather();
+        let mut scripts = Vec::new();
+        for name in script::names(&self.host.root)?.into_iter().filter(|name| !recorded.contains(name)) {
+            // The replaced tools' scripts have the same place.
+            if self.journal.is_removed(&name)? {
+                scripts.push(name);
+            }
+        }
+        script::forget(&self.host.root, &scripts)?;
+        Ok(jobs + scripts.len())
     }
 
     fn remove_partial_writes_below(&self, directory: &Path) -> Result<usize> {
@@ -244,12 +265,14 @@ fn set_aside(root: &Tree) -> Result<Vec<SetAsideStatus>> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use serde_json::json;
 
     use super::*;
     use crate::daemon::agent::Agent;
     use crate::daemon::agent::completions::tests::{BOOT, open_in};
-    use crate::deploy::DeploymentOutcome;
+    use crate::deploy::{DeploymentOutcome, job_of};
     use crate::files::Attributes;
     use crate::metadata::Deployment;
     use crate::programs::JobResult;
@@ -308,13 +331,55 @@ mod tests {
             let directory = format!("state/work/{}", self.agent.ledger.journal.get(id).unwrap().job());
             self.put(&format!("{directory}/started"), 0);
             self.put(&format!("{directory}/output.log"), log);
-            self.put(&format!("{RUN}/{id}.o"), output);
+            self.put(&format!("{RUN}/{}.o", script::name(id)), output);
             let outputs = [("o".to_owned(), "x".repeat(5_000))].into();
             let ran = JobResult { status: 3, outputs, ..JobResult::default() };
             self.tree.write_json(Path::new(&format!("{directory}/result.json")), &ran, Attributes::mode(0o600)).unwrap();
             self.agent.ledger.journal.finish(id, DeploymentOutcome::of("script", ran)).unwrap();
             directory
         }
+    }
+
+    /// Attack: an agent that was killed while it removed records left their jobs, secrets included, and their scripts for ever, and no budget
+    /// counted them.
+    #[tokio::test]
+    async fn what_an_interrupted_removal_left_is_removed_at_the_next_start() {
+        let mut place = TestMachine::new().await;
+        let odd = "odd id";
+        let mut jobs = BTreeMap::new();
+        for id in ["gone", odd, "kept", "locked", "unreadable"] {
+            jobs.insert(id, place.ended(id, 10, 10));
+            place.put(&format!("{}/{}", script::WORKING, script::name(id))[1..], 10);
+            if id != "kept" && id != "unreadable" {
+                place.agent.ledger.journal.signalled(id, None).unwrap();
+            }
+        }
+        // Another's, and one whose mark says only that it was run.
+        place.put(&format!("{}/theirs", script::WORKING)[1..], 10);
+        place.put("deployed/theirs.json", 0);
+        let record = |id: &str| Path::new("state/deployments").join(format!("{}.json", crate::digest::key_of(id)));
+        let aside = record("unreadable").with_extension("json.unreadable");
+        place.tree.rename(&record("unreadable"), &aside).unwrap();
+        let state = Arc::clone(&place.agent.host.state);
+        let lock = state.lock(&Path::new("work").join(job_of("locked")).join("lock")).unwrap();
+        // Killed behind the removal of the records.
+        let journal = &mut place.agent.ledger.journal;
+        journal.keep = 0;
+        let (removed, done) = journal.prune(usize::MAX, |record| record.id == "kept" || record.id == "unreadable");
+        done.unwrap();
+        assert_eq!(removed.len(), 3, "{removed:?}");
+        place.agent.measure_disk();
+        for (id, expected) in [("gone", false), (odd, false), ("kept", true), ("locked", true), ("unreadable", true)] {
+            assert_eq!(place.has(&jobs[id]), expected, "{id}");
+            let script = format!("{}/{}", script::WORKING, script::name(id));
+            assert_eq!(place.has(&script[1..]), expected && id != "locked", "{id}");
+        }
+        assert!(place.has(&format!("{}/theirs", script::WORKING)[1..]));
+        let lines: Vec<String> = place.report.events().into_iter().map(|event| event.message).collect();
+        assert!(lines.contains(&"5 jobs and scripts of removed deployments were removed".to_owned()), "{lines:?}");
+        drop(lock);
+        place.agent.measure_disk();
+        assert!(!place.has(&jobs["locked"]));
     }
 
     #[tokio::test]

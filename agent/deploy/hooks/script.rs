@@ -71,11 +71,29 @@ pub fn bytes(root: &Tree) -> Result<BTreeMap<String, u64>> {
     for directory in [WORKING, REAL_OUTPUTS].map(Path::new) {
         for entry in root.list(directory)? {
             let Some(text) = entry.to_str() else { continue };
-            let name = text.split_once('.').map_or(text, |(name, _)| name).to_owned();
-            *sums.entry(name).or_default() += root.bytes_below(&directory.join(&entry), &mut COUNTED.clone())?.0;
+            *sums.entry(name_in(text).to_owned()).or_default() +=
+                root.bytes_below(&directory.join(&entry), &mut COUNTED.clone())?.0;
         }
     }
     Ok(sums)
+}
+
+/// The names, as of [`name`], of scripts and outputs that are there.
+///
+/// # Errors
+/// If the directories cannot be listed.
+pub fn names(root: &Tree) -> Result<BTreeSet<String>> {
+    let mut names = BTreeSet::new();
+    for directory in [WORKING, REAL_OUTPUTS].map(Path::new) {
+        let listed = root.list(directory)?;
+        names.extend(listed.iter().filter_map(|entry| entry.to_str()).map(|entry| name_in(entry).to_owned()));
+    }
+    Ok(names)
+}
+
+/// Whose a file is of this name: no [`name`] has a dot.
+fn name_in(file: &str) -> &str {
+    file.split_once('.').map_or(file, |(name, _)| name)
 }
 
 /// The same of one deployment, without going through the directories: its script, and the outputs that it declares.
