@@ -76,6 +76,8 @@ pub struct SpecialRestarts {
     pub replaced: BTreeSet<String>,
     /// Their pending restarts wait for somebody: who runs goes on with what it has read, and its restart stays pending.
     pub held: BTreeSet<String>,
+    /// The same of restarts that were pending before: what this run changes itself takes effect.
+    pub held_unless_changed: BTreeSet<String>,
 }
 
 /// Makes a `Desired` true and measures that it is.
@@ -104,6 +106,7 @@ pub async fn converge<U: UnitManager, V: Volumes, P: Prober + Objects + PodNetwo
             own: None,
         },
         pending: BTreeSet::new(),
+        changed_units: BTreeSet::new(),
         outcome: Converged::default(),
         current_step: StepId::Checks,
         changed_machine: false,
@@ -147,6 +150,8 @@ struct Run<'a, U, V, P, C> {
     starter: Starter<'a, U>,
     /// Units whose files changed and that were not restarted yet; noted on disk before a file is written.
     pending: BTreeSet<String>,
+    /// Units of which this run changed a file.
+    changed_units: BTreeSet<String>,
     outcome: Converged,
     /// The step that is dealt with: a failure is its.
     current_step: StepId,
@@ -626,13 +631,19 @@ impl<'a, U: UnitManager, V: Volumes, P: Prober + Objects + PodNetwork + EtcdMemb
     fn note_restarts(&mut self, paths: &BTreeSet<&str>) -> std::result::Result<(), Failure> {
         let readers = self.desired.units.iter().filter(|unit| unit.restart_on.iter().any(|path| paths.contains(path.as_str())));
         let before = self.pending.len();
-        self.pending.extend(readers.map(|unit| unit.name.clone()));
+        for unit in readers {
+            self.changed_units.insert(unit.name.clone());
+            self.pending.insert(unit.name.clone());
+        }
         if self.pending.len() == before { Ok(()) } else { self.note() }
     }
 
     /// Whether a pending restart is made up for by this run.
     fn is_restarted(&self, unit: &str) -> bool {
-        self.pending.contains(unit) && !self.context.restarts.held.contains(unit)
+        let SpecialRestarts { held, held_unless_changed, replaced } = self.context.restarts;
+        let is_held = held.contains(unit)
+            || (held_unless_changed.contains(unit) && !self.changed_units.contains(unit) && !replaced.contains(unit));
+        self.pending.contains(unit) && !is_held
     }
 
     fn note_restarted(&mut self, unit: &str) -> std::result::Result<(), Failure> {

@@ -727,6 +727,30 @@ async fn a_held_restart_stays_pending_beside_what_is_put_back_unless_the_unit_is
     assert_eq!(pending(), "");
 }
 
+/// Attack: an update of all masters at once made the restarts of etcd that had waited for the quorum.
+#[tokio::test]
+async fn a_restart_that_waited_before_stays_pending_unless_this_run_changes_what_the_unit_reads() {
+    let held_unless_changed = BTreeSet::from(["etcd.service".to_owned()]);
+    let restarts = SpecialRestarts { held_unless_changed, ..SpecialRestarts::default() };
+    let machine = Machine { restarts, ..Machine::new(manual()) };
+    let fake = Fake::new(
+        &machine.clock,
+        &[("systemd-sysctl.service", "active"), ("docker.service", "active"), ("etcd.service", "active")],
+    );
+    machine.converge(&node(), &fake).await.unwrap();
+    fake.take_log();
+    let pending = || machine.read("/run/heat-node-agent/pending-restarts.json").unwrap_or_default();
+    pending::write(&machine.root, &BTreeSet::from(["etcd.service".to_owned()])).unwrap();
+    machine.write("/etc/systemd/system/docker.service.d/10.conf", "[Unit]\n");
+    machine.converge(&node(), &fake).await.unwrap();
+    assert_eq!(fake.take_log(), ["reload", "volume runtime", "restart docker.service", "done docker.service"]);
+    assert!(pending().contains("etcd.service"), "{}", pending());
+    machine.write("/etc/etcd.conf", "a=2\n");
+    machine.converge(&node(), &fake).await.unwrap();
+    assert_eq!(fake.take_log(), ["volume runtime", "restart etcd.service", "done etcd.service"]);
+    assert_eq!(pending(), "");
+}
+
 #[tokio::test]
 async fn what_is_independent_runs_side_by_side() {
     let machine = Machine::new(Clock::system());

@@ -50,6 +50,8 @@ pub(super) struct RunOptions {
     pub(super) retired: Option<Retired>,
     /// Units whose pending restarts wait ([`SpecialRestarts::held`]).
     pub(super) held: BTreeSet<String>,
+    /// Units whose restarts wait that were pending before ([`SpecialRestarts::held_unless_changed`]).
+    pub(super) held_unless_changed: BTreeSet<String>,
     /// Whether the operator ordered the next step of a CA rotation, which an update takes by itself.
     pub(super) takes_step: bool,
 }
@@ -188,6 +190,7 @@ impl Node {
                 deployment: Some(deployment.id.clone()),
                 retired: None,
                 held: BTreeSet::new(),
+                held_unless_changed: self.restarts_that_wait(&plan.desired).await,
                 takes_step: false,
             };
             self.converge(&plan.spec, &renewal::beside_an_update(&plan.desired), options).await
@@ -259,12 +262,9 @@ impl Node {
         outputs
     }
 
-    pub(super) async fn converge(
-        &self,
-        spec: &NodeSpec,
-        desired: &Desired,
-        RunOptions { deadline, stability_period, generation, deployment, retired, held, takes_step }: RunOptions,
-    ) -> converge::ConvergeResult {
+    pub(super) async fn converge(&self, spec: &NodeSpec, desired: &Desired, options: RunOptions) -> converge::ConvergeResult {
+        let RunOptions { deadline, stability_period, generation, deployment, retired, held, held_unless_changed, takes_step } =
+            options;
         // Those of an earlier run are not this one's, which may end before it begins.
         self.progress.begin_run(deployment.as_deref());
         let is_update = deployment.is_some() && retired.is_none();
@@ -319,10 +319,9 @@ impl Node {
             },
             may_change_members: is_update,
             retired: &retired,
-            restarts: &SpecialRestarts { replaced, held },
+            restarts: &SpecialRestarts { replaced, held, held_unless_changed },
         };
         // A large future: on the heap once, not in every state above.
-        let backend = self.backend(systemd);
         let outcome = Box::pin(converge::converge(desired, &context, &backend));
         let deaths = Box::pin(self.watch_deaths(desired, systemd, generation));
         let guard = MaintenanceGuard::begin(self);

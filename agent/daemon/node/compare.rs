@@ -109,6 +109,7 @@ impl Node {
         let waits = turn.is_none() && repairs != Repairs::Nothing;
         if waits {
             self.explain_restarts(&facts.asking);
+            self.renewal.hold(&facts.asking);
         }
         let SortedCauses { contested, repairs } = &facts.sorted;
         self.explain_contested(contested);
@@ -275,6 +276,13 @@ impl Node {
         quorum::ask(&self.http, etcd, late).await.unwrap_or_else(|error| Permission::without_answer(&error))
     }
 
+    /// Whose pending restarts go on waiting during an update or a rollback, which asks nobody for what it restarts: they may wait on every
+    /// master, and one stack update reaches all of them at once.
+    pub(super) async fn restarts_that_wait(&self, desired: &Desired) -> BTreeSet<String> {
+        let held = self.renewal.held();
+        if held.is_empty() || self.may_heal_member(desired).await { BTreeSet::new() } else { held }
+    }
+
     /// Whether restarts may be made that heal the own member, which cannot be asked.
     async fn may_heal_member(&self, desired: &Desired) -> bool {
         let Some(etcd) = &desired.etcd else { return false };
@@ -297,14 +305,24 @@ impl Node {
         }
         let options = repair_options(spec.deadline.min(quorum::RUN_LIMIT), reason);
         let succeeded = self.put_back_by(options, spec, desired, reason, repairs).await;
-        if let Some(etcd) = &desired.etcd
-            && let Err(error) = quorum::release_lease(&self.http, etcd, turn).await
-        {
-            // The others wait until the key's life is over.
-            let line = "the renewal lock in etcd is left to expire";
-            self.host.report.emit(renewal_event(line, reason.generation).error(&error));
-        }
+        self.renewal.unreleased.replace(Some(turn));
+        self.release(desired, reason.generation).await;
         succeeded
+    }
+
+    /// Ends the turn of this master, if that is over and has not been ended: right behind its restart etcd may not answer.
+    pub(super) async fn release(&self, desired: &Desired, generation: u64) {
+        let Some(turn) = self.renewal.unreleased.take() else { return };
+        let Some(etcd) = &desired.etcd else { return };
+        match quorum::release_lease(&self.http, etcd, &turn).await {
+            Ok(true) => return,
+            Ok(false) => {}
+            Err(error) => {
+                let line = "the renewal lock in etcd cannot be released yet: the next look does it, or the lock expires";
+                self.host.report.emit(renewal_event(line, generation).error(&error));
+            }
+        }
+        self.renewal.unreleased.replace(Some(turn));
     }
 
     /// Reports what is waited for once.
@@ -351,6 +369,7 @@ fn repair_options(deadline: Duration, reason: TouchReason) -> RunOptions {
         deployment: None,
         retired: None,
         held: BTreeSet::new(),
+        held_unless_changed: BTreeSet::new(),
         takes_step: reason.ordered.is_some(),
     }
 }

@@ -89,6 +89,7 @@ impl Node {
             // A run that failed, or was cut off, may have left a member that got its data later.
             self.http.protect(&self.host.root, join)?;
         }
+        self.release(desired, generation).await;
         let drifted = match reference.extent {
             AppliedExtent::Whole => self.compare(spec, desired, systemd, generation).await?,
             AppliedExtent::Part => self.compare_part(spec, desired, systemd, generation).await?,

@@ -8,6 +8,7 @@ use super::drift::{Cause, Subject};
 use crate::clock::Timestamp;
 use crate::desired::{CertificatePolicy, Desired};
 use crate::gather::Gather;
+use crate::keepers::certificates::quorum::RenewalLease;
 use crate::keepers::certificates::{CertificateInspection, Due, due};
 use crate::kubernetes::{ETCD_READERS, ETCD_UNIT};
 use crate::report::text::argument;
@@ -39,14 +40,18 @@ pub(in crate::daemon) enum WaitReason {
 /// What is waited for: by a renewal of certificates that is due, and by restarts.
 #[derive(Debug, Default)]
 pub(super) struct Renewal {
-    renewal: RefCell<Option<WaitReason>>,
+    certificates: RefCell<Option<WaitReason>>,
     restarts: RefCell<Option<WaitReason>>,
+    /// This master's turn, which is over.
+    pub(super) unreleased: RefCell<Option<RenewalLease>>,
+    /// Units whose restarts wait so, on a node that is as its last update left it.
+    held: RefCell<BTreeSet<String>>,
 }
 
 impl Renewal {
     /// What is waited for: what was begun comes first.
     pub(super) fn waits(&self) -> Option<WaitReason> {
-        self.restarts_wait().or_else(|| self.renewal.borrow().clone())
+        self.restarts_wait().or_else(|| self.certificates.borrow().clone())
     }
 
     /// What restarts wait for.
@@ -56,17 +61,28 @@ impl Renewal {
 
     /// A renewal waits for nothing any more.
     pub(super) fn begins(&self) {
-        self.renewal.take();
+        self.certificates.take();
     }
 
     /// No restarts wait any more.
     pub(super) fn restarts_begin(&self) {
         self.restarts.take();
+        self.held.take();
+    }
+
+    /// The restarts of these units wait.
+    pub(super) fn hold(&self, units: &BTreeSet<String>) {
+        self.held.replace(units.clone());
+    }
+
+    /// Units whose restarts wait.
+    pub(super) fn held(&self) -> BTreeSet<String> {
+        self.held.borrow().clone()
     }
 
     /// This is waited for; whether that is news.
     pub(super) fn waits_for(&self, reason: WaitReason) -> bool {
-        let waits = if matches!(reason, WaitReason::Restarts(_)) { &self.restarts } else { &self.renewal };
+        let waits = if matches!(reason, WaitReason::Restarts(_)) { &self.restarts } else { &self.certificates };
         waits.replace(Some(reason.clone())) != Some(reason)
     }
 
@@ -83,7 +99,7 @@ impl Renewal {
         match due {
             // The cause stays on the status page until the next try.
             Due::Now { .. } => {}
-            Due::Later(slot) => drop(self.renewal.replace(Some(WaitReason::Until(slot)))),
+            Due::Later(slot) => drop(self.certificates.replace(Some(WaitReason::Until(slot)))),
             Due::Nothing | Due::Expired => self.begins(),
         }
         if is_arriving && due != Due::Expired { Due::Nothing } else { due }

@@ -618,6 +618,7 @@ impl Node {
             deployment: Some(deployment.to_owned()),
             retired: Some(retired),
             held: BTreeSet::new(),
+            held_unless_changed: self.restarts_that_wait(&previous.desired).await,
             takes_step: false,
         };
         let desired = renewal::none(previous.desired.clone());

@@ -129,15 +129,18 @@ pub async fn may_restart_unhealthy(http: &Http, member: &EtcdMember, peers: &[&s
     !has_leader || peers.len() < 2 || answering > peers.len().div_ceil(2)
 }
 
-/// Gives the lock back once the own member is healthy again; else it stays until its life ends, because the others had better wait.
+/// Gives the lock back if the own member is healthy; whether that was done. Until then the others had better wait, until its life ends.
 ///
 /// # Errors
 /// If etcd cannot be asked.
-pub async fn release_lease(http: &Http, member: &EtcdMember, held: RenewalLease) -> Result<()> {
-    let RenewalLease::Key(api, name) = held else { return Ok(()) };
+pub async fn release_lease(http: &Http, member: &EtcdMember, held: &RenewalLease) -> Result<bool> {
+    let RenewalLease::Key(api, name) = held else { return Ok(true) };
     // A new connection, which shows the new certificate.
     let etcd = Etcd::new(http, &member.access, ETCD);
-    if etcd.member_is_healthy().await { etcd.remove(api, KEY, &name).await } else { Ok(()) }
+    if !etcd.member_is_healthy().await {
+        return Ok(false);
+    }
+    etcd.remove(*api, KEY, name).await.map(|()| true)
 }
 
 /// When the next turn of this member begins; nothing: now. Each turn is one member's, in the order of their ids, and a renewal that
@@ -358,14 +361,15 @@ mod tests {
         // It is given back by a member that is healthy again, and stays where that one is not.
         let gone = ok(r#"{"action":"compareAndDelete"}"#);
         let server = Fake::start(vec![healthy(), gone]).await;
-        release_lease(&http, &member(&server, &peers), held).await.unwrap();
+        assert_eq!(release_lease(&http, &member(&server, &peers), &held).await, Ok(true));
         assert!(
             server.requests()[1].starts_with("DELETE /v2/keys/heat-node-agent/renewal?prevValue=m1"),
             "{:?}",
             server.requests()
         );
         let server = Fake::start(vec![status("503 Service Unavailable", "")]).await;
-        release_lease(&http, &member(&server, &peers), RenewalLease::Key(Api::V2, M1.to_owned())).await.unwrap();
+        let held = RenewalLease::Key(Api::V2, M1.to_owned());
+        assert_eq!(release_lease(&http, &member(&server, &peers), &held).await, Ok(false));
         assert_eq!(server.requests().len(), 1);
     }
 
