@@ -569,7 +569,7 @@ messages! {
         "Have the other masters join as new members, as `heat-node-agent etcd restore` printed.";
     EtcdRestoreUnfinished = "HNA-0648", Warning, "ef3f21c0ee6c4f31ba1a077b5606c850",
         "A restore of etcd was begun and has not ended",
-        "`heat-node-agent etcd restore` was interrupted, and the agent has been started since: from here on etcd lives on with the data that it has, and a later restore begins anew. If the snapshot is in place, the message says so, the API server, controller manager and scheduler of this master are restarted, and the remedy is what is left to do on the other masters.",
+        "`heat-node-agent etcd restore` was interrupted, and the agent has been started since: from here on etcd lives on with the data that it has, and a later restore begins anew. If the snapshot is in place, the message says so, and the remedy is what is left to do on this master and on the others.",
         "`etcdctl member list` and a look at the data say whether the snapshot is in place. If it is not, run the restore again.";
     LeftoversRemoved = "HNA-0690", Notice, "6a85740bffff49d79378ca4d1d1e08cc",
         "Old quarantined or leftover files were removed",

@@ -99,7 +99,11 @@ impl Restore<'_> {
             self.permitted(begun.is_some()).await.map_err(|error| error.context("restoring etcd"))?;
         }
         let _kept = self.keep_snapshots()?;
-        let revision = verify(root, self.tools(), &self.file).await?;
+        // Behind the replacement the file is not needed any more, and may be gone.
+        let revision = match begun.as_ref().filter(|_| was_replaced).and_then(|marker| marker.revision) {
+            Some(verified) => verified,
+            None => verify(root, self.tools(), &self.file).await?,
+        };
         let rest = format!(
             "start {ETCD_UNIT} with the member {} alone, restart the API server, start heat-node-agent.service",
             own.name
@@ -161,11 +165,10 @@ impl Restore<'_> {
         let Master { state, root, asked, own, .. } = self.master;
         let at = stamp(self.clock.now());
         let has_begun = begun.is_some();
-        let agent_ran = match &begun {
-            Some(marker) => marker.agent_ran,
-            None => self.systemd.unit(UNIT).await?.may_run_soon(),
+        let (agent_ran, token) = match begun {
+            Some(marker) => (marker.agent_ran, marker.token),
+            None => (self.systemd.unit(UNIT).await?.may_run_soon(), format!("restored-{at}-{}-{}", own.name, std::process::id())),
         };
-        let token = begun.map_or_else(|| format!("restored-{at}-{}-{}", own.name, std::process::id()), |marker| marker.token);
         let member = self.member(&token);
         let join = asked.iter().find_map(|desired| desired.etcd_join.as_deref());
         let marker = RestoreMarker {
@@ -175,6 +178,7 @@ impl Restore<'_> {
             agent_ran,
             is_done: false,
             member: Some((own.name.clone(), own.peer.clone())),
+            revision: Some(revision),
             left: joining(own, join, &at),
         };
         let unpacked = Path::new(ETCD_DATA).join(UNPACKED);
@@ -201,6 +205,8 @@ impl Restore<'_> {
         }
         units::stop(&self.systemd, UNIT).await?;
         let lock = units::lock_state(state, &self.clock).await?;
+        // An agent that somebody started meanwhile has taken it for cut off.
+        marker.write(state)?;
         if !was_replaced {
             units::stop(&self.systemd, ETCD_UNIT).await?;
             self.note_readers().await?;
@@ -294,7 +300,7 @@ mod tests {
     fn begun(file: &Path) -> RestoreMarker {
         let member = Some(("m1".to_owned(), "http://192.0.2.1:2380".to_owned()));
         let (file, token, left) = (file.to_owned(), "t".to_owned(), vec!["on m2: systemctl stop etcd".to_owned()]);
-        RestoreMarker { schema: 1, file, token, agent_ran: true, is_done: false, member, left }
+        RestoreMarker { schema: 1, file, token, agent_ran: true, is_done: false, member, revision: Some(7), left }
     }
 
     #[test]

@@ -27,7 +27,7 @@ const MARKER: &str = "etcd-restore.json";
 
 /// What is left to do on this master, where the agent does not do it by itself.
 const RESTARTS: &str = "The agent starts etcd and restarts the API server, controller manager and scheduler by itself, unless something else differs \
-on the node: then `heat-node-agent repair` does it.";
+on the node or its last update failed: then `systemctl start etcd`, and `systemctl restart kube-apiserver kube-controller-manager kube-scheduler`.";
 
 /// A restore that has begun.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,6 +46,9 @@ pub(crate) struct RestoreMarker {
     /// The node's member, by its name and its peers' address.
     #[serde(default)]
     pub(crate) member: Option<(String, String)>,
+    /// Of the snapshot, which was verified.
+    #[serde(default)]
+    pub(crate) revision: Option<u64>,
     /// What is left to do on the other masters once the data is replaced, a line each.
     #[serde(default)]
     pub(crate) left: Vec<String>,
