@@ -271,7 +271,7 @@ impl Http {
             known @ ("GET" | "HEAD" | "POST" | "PUT" | "PATCH" | "DELETE") => {
                 known.parse::<Method>().map_err(Error::permanent)?
             }
-            _ => return Err(Error::permanent("unknown method").rule("Heat's deploy_signal_verb is POST or PUT").context(doing)),
+            _ => return Err(Error::permanent("unknown method").rule("a method is one of RFC 9110 and 5789").context(doing)),
         };
         let mut target = Target::new(request.url)?;
         if request.insecure && target.secure && !self.0.tls.allow_insecure {

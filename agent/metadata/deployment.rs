@@ -251,8 +251,9 @@ impl Deployment {
     #[must_use]
     pub fn signal_target(&self) -> SignalTarget {
         if let Some(url) = self.text_input("deploy_signal_id") {
-            let verb = self.text_input("deploy_signal_verb").unwrap_or("POST").to_owned();
-            return SignalTarget::Url { url: url.to_owned(), verb };
+            // The replaced tools post whatever is not PUT (heat-protocol.md 4.4).
+            let is_put = self.text_input("deploy_signal_verb").is_some_and(|verb| verb.trim().eq_ignore_ascii_case("PUT"));
+            return SignalTarget::Url { url: url.to_owned(), verb: if is_put { "PUT" } else { "POST" }.to_owned() };
         }
         // ZAQAR_SIGNAL has the same parts and a queue: Heat's own API takes the result whatever the transport is (7.3).
         let Some(auth_url) = self.text_input("deploy_auth_url") else {
@@ -420,6 +421,16 @@ mod tests {
             SignalTarget::Url { url: "http://h:8000/v1/signal/a%3Ab?x=1".into(), verb: "POST".into() }
         );
         assert_eq!(deployment.outputs[1], Output { name: "e".into(), error_output: true });
+    }
+
+    /// Attack: with `put` the script ran, and its result was refused here and tried again for seven days.
+    #[test]
+    fn what_is_not_put_is_posted() {
+        for (given, expected) in [("PUT", "PUT"), ("put", "PUT"), (" Put\n", "PUT"), ("post", "POST"), ("GET", "POST"), ("", "POST")] {
+            let entry = entry(|entry| entry["inputs"][6]["value"] = json!(given));
+            let SignalTarget::Url { verb, .. } = Deployment::parse(&entry).unwrap().unwrap().signal_target() else { panic!() };
+            assert_eq!(verb, expected, "{given:?}");
+        }
     }
 
     #[test]
