@@ -303,7 +303,7 @@ impl<'a, U: UnitManager, V: Volumes, P: Prober + Objects + PodNetwork + EtcdMemb
         let present = retired.present(self.context.root).map_err(failed)?;
         if !present.is_empty() {
             // Before the first file changes: it may be the only one that is still to be restored when this run is broken off.
-            self.pending.extend(retired.readers.iter().cloned());
+            self.mark_changed(retired.readers.iter().cloned().gather())?;
             self.note()?;
         }
         let done = retire::files(self.context.root, &present).map_err(failed)?;
@@ -630,12 +630,21 @@ impl<'a, U: UnitManager, V: Volumes, P: Prober + Objects + PodNetwork + EtcdMemb
     /// Notes that everybody who reads these files has a restart pending, before they change.
     fn note_restarts(&mut self, paths: &BTreeSet<&str>) -> std::result::Result<(), Failure> {
         let readers = self.desired.units.iter().filter(|unit| unit.restart_on.iter().any(|path| paths.contains(path.as_str())));
+        let readers = readers.map(|unit| unit.name.clone()).gather();
         let before = self.pending.len();
-        for unit in readers {
-            self.changed_units.insert(unit.name.clone());
-            self.pending.insert(unit.name.clone());
-        }
+        self.mark_changed(readers)?;
         if self.pending.len() == before { Ok(()) } else { self.note() }
+    }
+
+    /// Something that these units read changes: whoever waited before is to be restarted, by this run or by the one that goes on with it.
+    fn mark_changed(&mut self, units: BTreeSet<String>) -> std::result::Result<(), Failure> {
+        // One that is held whatever changes goes on waiting.
+        if self.context.restarts.held.is_empty() {
+            pending::release(self.context.root, &units).map_err(|error| file_failure("recording pending restarts", &error))?;
+        }
+        self.pending.extend(units.iter().cloned());
+        self.changed_units.extend(units);
+        Ok(())
     }
 
     /// Whether a pending restart is made up for by this run.

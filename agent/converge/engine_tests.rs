@@ -749,6 +749,16 @@ async fn a_restart_that_waited_before_stays_pending_unless_this_run_changes_what
     machine.converge(&node(), &fake).await.unwrap();
     assert_eq!(fake.take_log(), ["volume runtime", "restart etcd.service", "done etcd.service"]);
     assert_eq!(pending(), "");
+    // Attack: an update wrote the file and was superseded; the next one found it right, and reported success without the restart.
+    let etcd = BTreeSet::from(["etcd.service".to_owned()]);
+    pending::write(&machine.root, &etcd).unwrap();
+    pending::wait(&machine.root, &etcd).unwrap();
+    let mut late = node();
+    late.units[2].needs.insert(Dependency::Volume(VolumeRole::Runtime));
+    machine.write("/etc/etcd.conf", "a=2\n");
+    fake.volume.lock().unwrap().push_back(Err(Failure::new(Code::VolumeMissing, StepId::Volume(VolumeRole::Runtime), "no disk")));
+    machine.converge(&late, &fake).await.unwrap_err();
+    assert!(pending().contains("etcd.service") && pending::waiting(&machine.root).is_empty());
 }
 
 #[tokio::test]

@@ -44,6 +44,9 @@ pub use failure::{ConvergeResult, Converged, Failure};
 pub use observed::{Observed, PlannedStep, observe, observe_files};
 pub use owners::Owners;
 pub use pending::is_pending as has_pending_restart;
-pub(crate) use pending::{note as note_pending_restart, read as pending_restarts, strike as strike_pending_restart};
+pub(crate) use pending::{
+    note as note_pending_restart, read as pending_restarts, strike as strike_pending_restart, wait as have_restarts_wait,
+    waiting as waiting_restarts,
+};
 pub use plan::{ChangePlan, plan};
 pub use retire::{Original, Retired, RetiredFile};

@@ -9,14 +9,17 @@ use std::path::Path;
 
 use crate::error::Result;
 use crate::files::{Attributes, Tree};
+use crate::gather::Gather;
 
 /// Where the agent's status lies, too.
 const DIRECTORY: &str = "/run/heat-node-agent";
 const NOTE: &str = "/run/heat-node-agent/pending-restarts.json";
+/// Of these, whose restart nobody but the looks at the node makes.
+const WAITING: &str = "/run/heat-node-agent/waiting-restarts.json";
 
 /// The units with a pending restart. An unreadable note counts as none: nobody can know whose.
 pub(crate) fn read(tree: &Tree) -> BTreeSet<String> {
-    tree.read_json(Path::new(NOTE)).ok().flatten().unwrap_or_default()
+    named(tree, NOTE)
 }
 
 /// Whether a file that this unit reads was written and the unit was not restarted since.
@@ -29,10 +32,38 @@ pub fn is_pending(root: &Tree, unit: &str) -> bool {
 pub(crate) fn write(tree: &Tree, pending: &BTreeSet<String>) -> Result<()> {
     let note = Path::new(NOTE);
     if pending.is_empty() {
-        return tree.remove(note).map(|_| ());
+        tree.remove(note)?;
+    } else {
+        tree.create_dir_all(Path::new(DIRECTORY), Attributes::mode(0o755))?;
+        tree.write_json(note, pending, Attributes::mode(0o600))?;
     }
-    tree.create_dir_all(Path::new(DIRECTORY), Attributes::mode(0o755))?;
-    tree.write_json(note, pending, Attributes::mode(0o600))
+    // Whoever is noted again later does not wait yet.
+    wait(tree, &named(tree, WAITING))
+}
+
+fn named(tree: &Tree, file: &str) -> BTreeSet<String> {
+    tree.read_json(Path::new(file)).ok().flatten().unwrap_or_default()
+}
+
+/// Whose pending restarts wait for etcd's members: an update or a rollback, which asks nobody, makes them only if it changes what they read.
+pub(crate) fn waiting(tree: &Tree) -> BTreeSet<String> {
+    named(tree, WAITING)
+}
+
+/// Has these restarts wait, of those that are pending, and no others.
+pub(crate) fn wait(tree: &Tree, units: &BTreeSet<String>) -> Result<()> {
+    let file = Path::new(WAITING);
+    let units: BTreeSet<String> = units.intersection(&read(tree)).cloned().gather();
+    if units == named(tree, WAITING) {
+        return Ok(());
+    }
+    if units.is_empty() { tree.remove(file).map(drop) } else { tree.write_json(file, &units, Attributes::mode(0o600)) }
+}
+
+/// These wait no more: what they read changes.
+pub(crate) fn release(tree: &Tree, units: &BTreeSet<String>) -> Result<()> {
+    let waiting = waiting(tree);
+    if waiting.is_disjoint(units) { Ok(()) } else { wait(tree, &waiting.difference(units).cloned().gather()) }
 }
 
 /// Notes that this unit is to be restarted, beside those that are noted already.
@@ -50,6 +81,25 @@ pub(crate) fn strike(tree: &Tree, unit: &str) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_restart_waits_while_it_is_pending_and_nothing_new_is_to_be_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let tree = Tree::open(dir.path()).unwrap();
+        let of = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<BTreeSet<String>>();
+        wait(&tree, &of(&["etcd", "api"])).unwrap();
+        assert_eq!((waiting(&tree), tree.list(Path::new("/")).unwrap().len()), (of(&[]), 0), "nothing is pending");
+        write(&tree, &of(&["etcd", "api", "kubelet"])).unwrap();
+        wait(&tree, &of(&["etcd", "api", "other"])).unwrap();
+        assert_eq!(waiting(&tree), of(&["etcd", "api"]));
+        release(&tree, &of(&["api", "kubelet"])).unwrap();
+        assert_eq!(waiting(&tree), of(&["etcd"]));
+        strike(&tree, "etcd").unwrap();
+        note(&tree, "etcd").unwrap();
+        assert_eq!(waiting(&tree), of(&[]), "it was restarted meanwhile");
+        wait(&tree, &of(&[])).unwrap();
+        assert_eq!((waiting(&tree), tree.facts(Path::new(WAITING)).unwrap().is_none()), (of(&[]), true));
+    }
 
     #[test]
     fn a_pending_restart_survives_until_it_is_done() {

@@ -560,7 +560,7 @@ impl OrderContext<'_> {
         self.refuse_running(record)?;
         self.outbox.discard_for(id)?;
         self.programs.forget(&record.job())?;
-        hooks::script::forget(self.root, std::slice::from_ref(id))?;
+        hooks::script::forget(self.root, std::slice::from_ref(id)).1?;
         self.journal.forget(id)?;
         let message = format!("deployment {name} was forgotten at the operator's request");
         self.report.emit(Event::new(Code::DeploymentForgotten, message).deployment(id, name));

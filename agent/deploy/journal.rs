@@ -13,6 +13,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use super::hooks::script;
 use super::result::DeploymentOutcome;
 use super::unsent::{self, Unsent};
 use crate::budgets::{LEFT_RESULT, LEGACY_MARKS, MARK, RECORDS_MEMORY, RESULT_IN_MEMORY};
@@ -21,6 +22,7 @@ use crate::digest::key_of;
 use crate::error::remedy::Remedy;
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::{Attributes, FileKind, Tree};
+use crate::gather::Gather;
 use crate::metadata::{Deployment, Output, SignalTarget};
 use crate::programs::{JobResult, Programs, RESULT, job_dir};
 use crate::report::reason::FailureReason;
@@ -867,8 +869,9 @@ impl Journal {
             }
             self.remove_result_beside(id)?;
         }
-        self.remove_begun_mark(id)?;
-        self.state.remove(&path_of(id)).map(drop)
+        // While it is there, and the record is not, the script is known to have begun.
+        self.state.remove(&path_of(id))?;
+        self.remove_begun_mark(id)
     }
 
     /// Whether anything shows that a script or hook has begun. Its record need not say: that is written before its job is, which may find no
@@ -885,30 +888,39 @@ impl Journal {
         Ok(legacy.facts(&begun_name(&record.id))?.is_some() || tree.facts(&unsent::result_file(&mark))?.is_some())
     }
 
-    /// Whether the record of this job is removed: nothing is left of it, not even one that cannot be understood. `names`: what is in the
-    /// directory of records.
+    /// Whether nothing is left of the record of this job, not even one that cannot be understood. `keys`: of which something is.
     #[must_use]
-    pub fn is_without_record(job: &str, names: &[OsString]) -> bool {
-        let Some(key) = job.strip_prefix(JOB_PREFIX) else { return false };
-        !names.iter().filter_map(|name| name.to_str()).any(|name| name.starts_with(key))
+    pub fn is_without_record(job: &str, keys: &BTreeSet<String>) -> bool {
+        job.strip_prefix(JOB_PREFIX).is_some_and(|key| !keys.contains(key))
     }
 
-    /// The names in the directory of records.
+    /// The keys of the files in the directory of records.
     ///
     /// # Errors
     /// If it cannot be listed.
-    pub fn names(&self) -> Result<Vec<OsString>> {
-        self.state.list(Path::new(DIRECTORY))
+    pub fn keys(&self) -> Result<BTreeSet<String>> {
+        let names = self.state.list(Path::new(DIRECTORY))?;
+        let key = |name: &OsString| name.to_str()?.split('.').next().map(str::to_owned);
+        Ok(names.iter().filter_map(key).gather())
     }
 
-    /// Whether a mark says that the record was removed whose files outside of the state have this name.
+    /// Of these names of scripts those whose deployments have a mark that says that their records were removed.
     ///
     /// # Errors
-    /// If it cannot be looked for.
-    pub fn is_removed(&self, name: &str) -> Result<bool> {
-        // The name is the id, or its key where that is no file name.
-        let is_marked = self.state.facts(&Path::new(MARKS).join(name))?.is_some();
-        Ok(is_marked || matches!(self.known(name)?, Known::Untold | Known::Over))
+    /// If marks cannot be looked for.
+    pub fn removed(&self, scripts: &BTreeSet<String>) -> Result<BTreeSet<String>> {
+        // Of ids that are no file names, by key.
+        let marks = self.state.list(Path::new(MARKS))?;
+        let mut removed: BTreeSet<String> =
+            marks.iter().filter_map(|name| name.to_str()).filter(|name| scripts.contains(*name)).map(str::to_owned).gather();
+        let files = self.legacy.as_ref().map_or(Ok(Vec::new()), |legacy| legacy.list(Path::new("")))?;
+        for id in files.iter().filter_map(|name| name.to_str()?.strip_suffix(".json")).filter(|id| legacy_name(id).is_some()) {
+            let name = script::name(id);
+            if scripts.contains(&name) && matches!(self.known(id)?, Known::Untold | Known::Over) {
+                removed.insert(name);
+            }
+        }
+        Ok(removed)
     }
 
     /// The result of a record that is removed, as it is left beside its mark: whole where it is short, else its status and reason.

@@ -426,7 +426,9 @@ mod tests {
     /// Attack: with `put` the script ran, and its result was refused here and tried again for seven days.
     #[test]
     fn what_is_not_put_is_posted() {
-        for (given, expected) in [("PUT", "PUT"), ("put", "PUT"), (" Put\n", "PUT"), ("post", "POST"), ("GET", "POST"), ("", "POST")] {
+        for (given, expected) in
+            [("PUT", "PUT"), ("put", "PUT"), (" Put\n", "PUT"), ("post", "POST"), ("GET", "POST"), ("", "POST")]
+        {
             let entry = entry(|entry| entry["inputs"][6]["value"] = json!(given));
             let SignalTarget::Url { verb, .. } = Deployment::parse(&entry).unwrap().unwrap().signal_target() else { panic!() };
             assert_eq!(verb, expected, "{given:?}");

@@ -45,15 +45,18 @@ impl Agent {
         }
         let listed = ids(self.collector.snapshot());
         self.withdraw_unlisted(&listed);
-        while self.forget_unlisted(&listed) {
-            // Each removal is synced: thousands take longer than systemd waits.
-            self.publisher.notify.alive(&self.host.clock);
-        }
+        self.forget_unlisted();
     }
 
-    /// Removes some of the records that are not to be kept, and what else is theirs; whether there may be more.
-    fn forget_unlisted(&mut self, listed: &BTreeSet<String>) -> bool {
+    /// Removes some of the records that are not to be kept, and what else is theirs. The next turn goes on: each removal is synced, and thousands
+    /// would keep everything else waiting.
+    pub(super) fn forget_unlisted(&mut self) {
+        self.is_forgetting = false;
         let snapshot = self.collector.snapshot();
+        if !is_heats_list(snapshot) {
+            return;
+        }
+        let listed = ids(snapshot);
         let freshness = snapshot.freshness();
         let is_kept = |record: &DeploymentRecord| {
             listed.contains(&record.id) || snapshot.file_of(&record.id).is_some() || !freshness.covers(record.since)
@@ -64,13 +67,13 @@ impl Agent {
                 self.trouble.record("forgetting an old job", &error);
             }
         }
-        if let Err(error) = hooks::script::forget(&self.host.root, &gone) {
+        if let Err(error) = hooks::script::forget(&self.host.root, &gone).1 {
             self.trouble.record("forgetting what old scripts left", &error);
         }
         if let Err(error) = pruned {
             self.trouble.record("forgetting old records", &error);
         }
-        gone.len() == REMOVED_AT_ONCE
+        self.is_forgetting = gone.len() == REMOVED_AT_ONCE;
     }
 
     /// What the file that configures the node said before is forgotten with its signals: whoever goes back to that wants it anew. The

@@ -49,12 +49,15 @@ pub(super) struct RetainedData<'a> {
 impl Disk {
     /// Looks at what is there, once at the start.
     pub(super) fn measure(&mut self, kept: &mut RetainedData<'_>) -> Result<()> {
-        let measured = kept.remove_leftovers().and_then(|()| self.measure_all(kept)).and_then(|()| {
+        // Whatever cannot be removed: what is there is measured and bounded all the same.
+        let removed = kept.remove_leftovers();
+        let measured = self.measure_all(kept).and_then(|()| {
             self.aside = bytes_aside(&kept.host.state)?;
             self.unreadable = bound_unreadable(&kept.host.state, &kept.host.report)?;
             self.set_aside = set_aside(&kept.host.root)?;
             self.bound(kept)
         });
+        let measured = measured.and(removed.map_err(|error| error.context("removing what an interrupted agent left")));
         for place in &self.set_aside {
             let line = format!("{} contains {} that nothing uses", place.path, place.size());
             let event = Event::new(Code::OldDataKept, line).step(place.path.clone());
@@ -98,13 +101,13 @@ impl Disk {
         let mut shed = BTreeSet::new();
         let bounded = self.remove_oldest(&mut shed, kept);
         // In one pass over the directory, and whatever else went wrong: it is counted as gone.
-        let forgotten = script::forget(&kept.host.root, &shed.iter().cloned().collect::<Vec<_>>());
+        let (_, forgotten) = script::forget(&kept.host.root, &shed.iter().cloned().collect::<Vec<_>>());
         if !shed.is_empty() {
             let line = format!("the output of {} deployments was removed, {} KiB", shed.len(), (before - self.sum) / 1024);
             let cause = format!("deployments may keep {} KiB on disk", JOBS_DISK / 1024);
             kept.host.report.emit(Event::new(Code::OutputsRemoved, line).phase(Phase::Deploy).cause(cause));
         }
-        forgotten.map(drop).and(bounded)
+        forgotten.and(bounded)
     }
 
     /// Removes what the oldest ended deployments left; whose, beside what lies outside of the state. Results that Heat may ask for
@@ -159,7 +162,7 @@ impl<'a> RetainedData<'a> {
         let writes = self.journal.remove_partial_writes()? + self.remove_partial_writes_below(Path::new(""))?;
         for (gone, what) in [
             (writes, "temporary files of interrupted writes"),
-            (self.remove_jobs_without_record()?, "jobs and scripts of removed deployments"),
+            (self.remove_jobs_without_record()?, "files and directories of removed deployments"),
         ] {
             if gone > 0 {
                 let line = format!("{gone} {what} were removed");
@@ -170,18 +173,17 @@ impl<'a> RetainedData<'a> {
     }
 
     fn remove_jobs_without_record(&self) -> Result<usize> {
-        let records = self.journal.names()?;
+        let records = self.journal.keys()?;
         let jobs = self.programs.forget_without_record(|job| Journal::is_without_record(job, &records))?;
         let recorded: BTreeSet<String> = self.journal.all().into_iter().map(|record| script::name(&record.id)).gather();
-        let mut scripts = Vec::new();
-        for name in script::names(&self.host.root)?.into_iter().filter(|name| !recorded.contains(name)) {
-            // The replaced tools' scripts have the same place.
-            if self.journal.is_removed(&name)? {
-                scripts.push(name);
-            }
+        let names = script::names(&self.host.root)?.into_iter().filter(|name| !name.is_empty() && !recorded.contains(name));
+        let names: BTreeSet<String> = names.gather();
+        if names.is_empty() {
+            return Ok(jobs);
         }
-        script::forget(&self.host.root, &scripts)?;
-        Ok(jobs + scripts.len())
+        // The replaced tools' scripts have the same place.
+        let (scripts, done) = script::forget(&self.host.root, &self.journal.removed(&names)?.into_iter().collect::<Vec<_>>());
+        done.map(|()| jobs + scripts)
     }
 
     fn remove_partial_writes_below(&self, directory: &Path) -> Result<usize> {
@@ -345,9 +347,9 @@ mod tests {
     #[tokio::test]
     async fn what_an_interrupted_removal_left_is_removed_at_the_next_start() {
         let mut place = TestMachine::new().await;
-        let odd = "odd id";
+        let (odd, dotted) = ("odd id", "a.b");
         let mut jobs = BTreeMap::new();
-        for id in ["gone", odd, "kept", "locked", "unreadable"] {
+        for id in ["gone", odd, dotted, "kept", "locked", "unreadable"] {
             jobs.insert(id, place.ended(id, 10, 10));
             place.put(&format!("{}/{}", script::WORKING, script::name(id))[1..], 10);
             if id != "kept" && id != "unreadable" {
@@ -367,19 +369,30 @@ mod tests {
         journal.keep = 0;
         let (removed, done) = journal.prune(usize::MAX, |record| record.id == "kept" || record.id == "unreadable");
         done.unwrap();
-        assert_eq!(removed.len(), 3, "{removed:?}");
+        assert_eq!(removed.len(), 4, "{removed:?}");
+        // It made a directory of its file, and left another beside it.
+        let gone = format!("{}/gone", script::WORKING);
+        place.tree.remove(Path::new(&gone)).unwrap();
+        place.put(&format!("{gone}/x")[1..], 1);
+        place.put(&format!("{gone}.log")[1..], 1);
         place.agent.measure_disk();
-        for (id, expected) in [("gone", false), (odd, false), ("kept", true), ("locked", true), ("unreadable", true)] {
+        for (id, expected) in
+            [("gone", false), (odd, false), (dotted, false), ("kept", true), ("locked", true), ("unreadable", true)]
+        {
             assert_eq!(place.has(&jobs[id]), expected, "{id}");
             let script = format!("{}/{}", script::WORKING, script::name(id));
             assert_eq!(place.has(&script[1..]), expected && id != "locked", "{id}");
         }
         assert!(place.has(&format!("{}/theirs", script::WORKING)[1..]));
         let lines: Vec<String> = place.report.events().into_iter().map(|event| event.message).collect();
-        assert!(lines.contains(&"5 jobs and scripts of removed deployments were removed".to_owned()), "{lines:?}");
+        assert!(lines.contains(&"12 files and directories of removed deployments were removed".to_owned()), "{lines:?}");
+        assert!(!place.has(&format!("{gone}.log")[1..]));
         drop(lock);
         place.agent.measure_disk();
         assert!(!place.has(&jobs["locked"]));
+        let before = place.report.events().len();
+        place.agent.measure_disk();
+        assert_eq!(place.report.events().len(), before, "nothing is left to be said");
     }
 
     #[tokio::test]

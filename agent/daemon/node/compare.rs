@@ -9,6 +9,7 @@ use super::decision::{DriftFacts, DriftVerdict, FirstAction, Repairs};
 use super::drift::{self, Cause, SortedCauses};
 use super::inspection::MachineInspection;
 use super::renewal::{self, WaitReason};
+use crate::converge::waiting_restarts;
 use crate::daemon::pause::{AttemptOutcome, LastAttempt, TouchReason};
 use crate::daemon::reason::REASON_LIMIT;
 use crate::desired::Desired;
@@ -64,8 +65,9 @@ impl Node {
                 let succeeded = if let Due::Now { late } = due {
                     self.renew(spec, &remaining, reason, &repairs, late).await
                 } else {
-                    let held = renewal::held_beside_expired(desired, &facts.asking, certificates.as_deref());
-                    Some(self.put_back_expired(spec, &renewal::none(remaining), reason, &repairs, &held).await)
+                    let held = renewal::held_beside_expired(desired, certificates.as_deref());
+                    let asking = facts.asking.iter().any(|unit| held.contains(unit));
+                    Some(self.put_back_expired(spec, &renewal::none(remaining), reason, &repairs, (asking, &held)).await)
                 };
                 if let Some(succeeded) = succeeded {
                     return Ok(!succeeded || !stays.is_empty() || facts.has_left_over());
@@ -109,7 +111,6 @@ impl Node {
         let waits = turn.is_none() && repairs != Repairs::Nothing;
         if waits {
             self.explain_restarts(&facts.asking);
-            self.renewal.hold(&facts.asking);
         }
         let SortedCauses { contested, repairs } = &facts.sorted;
         self.explain_contested(contested);
@@ -167,7 +168,7 @@ impl Node {
         }
     }
 
-    /// Puts these back while the restarts of these units wait.
+    /// Puts these back while the restarts of these units wait; whether that succeeded.
     pub(super) async fn put_back_holding(
         &self,
         held: &BTreeSet<String>,
@@ -175,9 +176,9 @@ impl Node {
         desired: &Desired,
         reason: TouchReason,
         rest: &[Cause],
-    ) {
+    ) -> bool {
         let options = RunOptions { held: held.clone(), ..repair_options(spec.deadline, reason) };
-        self.put_back_by(options, spec, desired, reason, rest).await;
+        self.put_back_by(options, spec, desired, reason, rest).await
     }
 
     async fn put_back_by(
@@ -207,18 +208,18 @@ impl Node {
         !failed
     }
 
-    /// Renews what has expired, for which nobody is asked, and puts these back with it; whether all of it succeeded. `held`: whose restarts ask
-    /// although what has expired is none of theirs.
+    /// Renews what has expired, for which nobody is asked, and puts these back with it; whether all of it succeeded. `held`: whose restarts wait for
+    /// etcd's members, who are asked where any of those is pending.
     async fn put_back_expired(
         &self,
         spec: &NodeSpec,
         desired: &Desired,
         reason: TouchReason,
         repairs: &[Cause],
-        held: &BTreeSet<String>,
+        (asking, held): (bool, &BTreeSet<String>),
     ) -> bool {
-        if held.is_empty() {
-            return self.put_back(spec, desired, reason, repairs).await;
+        if !asking {
+            return self.put_back_holding(held, spec, desired, reason, repairs).await;
         }
         if let Some(turn) = self.ask_for_restarts(desired, reason.generation).await {
             return self.put_back_in_turn(turn, spec, desired, reason, repairs).await;
@@ -279,8 +280,8 @@ impl Node {
     /// Whose pending restarts go on waiting during an update or a rollback, which asks nobody for what it restarts: they may wait on every
     /// master, and one stack update reaches all of them at once.
     pub(super) async fn restarts_that_wait(&self, desired: &Desired) -> BTreeSet<String> {
-        let held = self.renewal.held();
-        if held.is_empty() || self.may_heal_member(desired).await { BTreeSet::new() } else { held }
+        let waiting = waiting_restarts(&self.host.root);
+        if waiting.is_empty() || self.may_heal_member(desired).await { BTreeSet::new() } else { waiting }
     }
 
     /// Whether restarts may be made that heal the own member, which cannot be asked.

@@ -11,7 +11,7 @@ use super::outline::Outline;
 use super::renewal::{self, WaitReason};
 use crate::clock::BUILT;
 use crate::converge::health::{StoreProblem, problems};
-use crate::converge::{self, EtcdMembership as _};
+use crate::converge::{self, EtcdMembership as _, have_restarts_wait};
 use crate::deploy::{AppliedExtent, Reference};
 use crate::desired::{Content, Desired, Volume};
 use crate::error::Result;
@@ -91,7 +91,14 @@ impl Node {
         }
         self.release(desired, generation).await;
         let drifted = match reference.extent {
-            AppliedExtent::Whole => self.compare(spec, desired, systemd, generation).await?,
+            AppliedExtent::Whole => {
+                // What is pending is of no update: those make their own.
+                let waiting = renewal::waiting_restarts(desired);
+                have_restarts_wait(&self.host.root, &waiting)?;
+                let drifted = self.compare(spec, desired, systemd, generation).await?;
+                have_restarts_wait(&self.host.root, &waiting)?;
+                drifted
+            }
             AppliedExtent::Part => self.compare_part(spec, desired, systemd, generation).await?,
             AppliedExtent::Nothing => false,
         };

@@ -10,6 +10,7 @@ use serde_json::Value;
 use super::Node;
 use super::drift::{self, Cause, Subject, UpdateRemains};
 use super::renewal::{self, WaitReason};
+use crate::converge::pending_restarts;
 use crate::daemon::pause::TouchReason;
 use crate::deploy::Reference;
 use crate::desired::{Dependency, Desired};
@@ -107,11 +108,10 @@ impl Node {
         if is_expired || is_unfinished(&self.host.root, generation)? {
             let alone = expired_alone(desired, &inspection.found, systemd).await?;
             // Who reads what has expired waits for nobody.
-            let asking = match seen.filter(|_| is_expired) {
-                Some(seen) => renewal::held_beside_expired(&alone, &inspection.asking, Some(seen)),
-                None => inspection.asking,
-            };
-            self.renew_expired(spec, &alone, generation, is_expired, (&asking, &down(&alone, &inspection.found))).await?;
+            let held = seen.filter(|_| is_expired).map(|seen| renewal::held_beside_expired(&alone, Some(seen)));
+            let asking = inspection.asking.into_iter().filter(|unit| held.as_ref().is_none_or(|held| held.contains(unit)));
+            let (asking, down) = (asking.gather(), down(&alone, &inspection.found));
+            self.renew_expired(spec, &alone, generation, held, (&asking, &down)).await?;
         } else {
             self.renewal.restarts_begin();
         }
@@ -130,13 +130,14 @@ impl Node {
         Ok(is_unhealthy || !news.is_empty())
     }
 
-    /// `asking`: the units whose restarts ask etcd's members; `down`: what does not run, and is started even while those wait.
+    /// `held`: where a certificate has expired, whose restarts wait for etcd's members; `asking`: of whom one is pending; `down`: what does not run, and is
+    /// started even while those wait.
     async fn renew_expired(
         &self,
         spec: &NodeSpec,
         alone: &Desired,
         generation: u64,
-        is_expired: bool,
+        held: Option<BTreeSet<String>>,
         (asking, down): (&BTreeSet<String>, &[Cause]),
     ) -> Result<()> {
         let beside = if asking.is_empty() { drift::digest(&[]) } else { drift::digest(down) };
@@ -144,22 +145,25 @@ impl Node {
         if self.pause.last_attempt(reason).holds {
             return Ok(());
         }
-        let turn = if asking.is_empty() {
-            self.renewal.restarts_begin();
-            Some(RenewalLease::Nothing)
-        } else {
+        let turn = if !asking.is_empty() {
             self.ask_for_restarts(alone, generation).await
+        } else {
+            self.renewal.restarts_begin();
+            held.as_ref().is_none_or(BTreeSet::is_empty).then_some(RenewalLease::Nothing)
         };
-        if turn.is_none() && !is_expired {
+        let Some(held) = held.or_else(|| turn.as_ref().map(|_| BTreeSet::new())) else {
             self.put_back_rest(spec, alone, reason, down).await;
             return Ok(());
-        }
-        self.host.root.write(Path::new(UNFINISHED), generation.to_string().as_bytes(), Attributes::mode(0o600))?;
-        let Some(turn) = turn else {
-            self.put_back_holding(asking, spec, alone, reason, down).await;
-            return Ok(());
         };
-        if self.put_back_in_turn(turn, spec, alone, reason, &[]).await {
+        self.host.root.write(Path::new(UNFINISHED), generation.to_string().as_bytes(), Attributes::mode(0o600))?;
+        let is_finished = match turn {
+            Some(turn) => self.put_back_in_turn(turn, spec, alone, reason, &[]).await,
+            None => {
+                self.put_back_holding(&held, spec, alone, reason, down).await
+                    && pending_restarts(&self.host.root).is_disjoint(&held)
+            }
+        };
+        if is_finished {
             self.host.root.remove(Path::new(UNFINISHED))?;
         }
         Ok(())

@@ -44,8 +44,6 @@ pub(super) struct Renewal {
     restarts: RefCell<Option<WaitReason>>,
     /// This master's turn, which is over.
     pub(super) unreleased: RefCell<Option<RenewalLease>>,
-    /// Units whose restarts wait so, on a node that is as its last update left it.
-    held: RefCell<BTreeSet<String>>,
 }
 
 impl Renewal {
@@ -67,17 +65,6 @@ impl Renewal {
     /// No restarts wait any more.
     pub(super) fn restarts_begin(&self) {
         self.restarts.take();
-        self.held.take();
-    }
-
-    /// The restarts of these units wait.
-    pub(super) fn hold(&self, units: &BTreeSet<String>) {
-        self.held.replace(units.clone());
-    }
-
-    /// Units whose restarts wait.
-    pub(super) fn held(&self) -> BTreeSet<String> {
-        self.held.borrow().clone()
     }
 
     /// This is waited for; whether that is news.
@@ -128,7 +115,7 @@ pub(super) fn awaits_deployment(first_end: Timestamp, deployment: &str, now: Tim
 /// Whose restarts, of those that are pending or that these causes bring when they are put back, ask etcd's members first, as a renewal does:
 /// etcd and whoever reads certificates, where the node's member has others.
 pub(super) fn asking_restarts<'a>(desired: &'a Desired, causes: &'a [Cause]) -> BTreeSet<String> {
-    if desired.etcd.as_ref().is_none_or(|etcd| etcd.is_single) {
+    if asks_nobody(desired) {
         return BTreeSet::new();
     }
     // Who signs one certificate anew may find another CA, which every reader trusts from then on.
@@ -147,19 +134,26 @@ pub(super) fn asking_units(desired: &Desired) -> impl Iterator<Item = &str> {
     desired.certificate_readers().chain(etcd).map(|unit| unit.name.as_str())
 }
 
-/// Whose restarts wait while certificates that have expired are renewed, where `asking` are to ask: all that read none of those.
-pub(super) fn held_beside_expired<'a>(
-    desired: &'a Desired,
-    asking: &BTreeSet<String>,
-    inspection: Option<&'a CertificateInspection>,
-) -> BTreeSet<String> {
+/// Whose restarts wait while certificates that have expired are renewed: of all that would ask, who reads none of those. Whoever signs one anew may
+/// find another CA, which all of them read.
+pub(super) fn held_beside_expired(desired: &Desired, inspection: Option<&CertificateInspection>) -> BTreeSet<String> {
+    if asks_nobody(desired) {
+        return BTreeSet::new();
+    }
     let expired = inspection.iter().flat_map(|inspection| &inspection.items).filter(|item| item.is_outside_its_time());
     let readers = desired.readers(expired.map(|item| item.path.as_str()).gather());
     let readers: BTreeSet<&str> = readers.map(|unit| unit.name.as_str()).gather();
-    if asking.iter().all(|unit| readers.contains(unit.as_str())) {
-        return BTreeSet::new();
-    }
     asking_units(desired).filter(|unit| !readers.contains(unit)).map(str::to_owned).gather()
+}
+
+/// Whose pending restarts wait for etcd's members, on a node that has all that was asked.
+pub(super) fn waiting_restarts(desired: &Desired) -> BTreeSet<String> {
+    if asks_nobody(desired) { BTreeSet::new() } else { asking_units(desired).map(str::to_owned).gather() }
+}
+
+/// Where the node's member of etcd has no others, no restart costs a quorum.
+fn asks_nobody(desired: &Desired) -> bool {
+    desired.etcd.as_ref().is_none_or(|etcd| etcd.is_single)
 }
 
 /// The same node without what these causes are about: it stays as it is found.
@@ -207,20 +201,24 @@ mod tests {
         KeyRequest { name: path.to_owned(), path: path.to_owned(), owner: Owner::root(), kind: KeyType::EcdsaP256 }
     }
 
+    fn member() -> EtcdMember {
+        EtcdMember {
+            access: EtcdAccess { endpoint: String::new(), identity: None },
+            peer: String::new(),
+            peer_identity: None,
+            is_single: true,
+            name: String::new(),
+            keeps_v2: false,
+        }
+    }
+
     #[test]
     fn restarts_of_who_reads_certificates_ask_where_etcd_has_several_members() {
         let restart = |unit: &str| Cause::new(CauseKind::Restart, Subject::Unit(unit.to_owned()), "", String::new());
         let stopped = Cause::new(CauseKind::State, Subject::Unit("kubelet".to_owned()), "", String::new());
         let found = [restart("etcd.service"), restart("apiserver"), restart("docker"), stopped];
         for (is_single, expected) in [(Some(false), &["apiserver", "etcd.service"][..]), (Some(true), &[]), (None, &[])] {
-            let etcd = is_single.map(|is_single| EtcdMember {
-                access: EtcdAccess { endpoint: String::new(), identity: None },
-                peer: String::new(),
-                peer_identity: None,
-                is_single,
-                name: String::new(),
-                keeps_v2: false,
-            });
+            let etcd = is_single.map(|is_single| EtcdMember { is_single, ..member() });
             let etcd_unit = reads("etcd.service", "/etcd.conf");
             let units = vec![reads("apiserver", "/ca"), reads("kubelet", "/ca"), reads("docker", "/docker.conf"), etcd_unit];
             let desired = Desired { etcd, units, keys: vec![key("/ca")], ..Desired::default() };
@@ -245,7 +243,9 @@ mod tests {
     fn what_expired_restarts_its_readers_alone() {
         let units =
             vec![reads("etcd.service", "/etcd"), reads("kubelet.service", "/kubelet"), reads("kube-apiserver.service", "/api")];
-        let desired = Desired { units, keys: ["/etcd", "/kubelet", "/api"].map(key).into(), ..Desired::default() };
+        let etcd = EtcdMember { is_single: false, ..member() };
+        let keys = ["/etcd", "/kubelet", "/api"].map(key).into();
+        let desired = Desired { units, keys, etcd: Some(etcd), ..Desired::default() };
         let item = |path: &str, verdict| InspectedCertificate {
             name: path.to_owned(),
             path: path.to_owned(),
@@ -255,14 +255,12 @@ mod tests {
         };
         let expired = |path: &str| item(path, CertificateVerdict::Flawed(Flaw::Expired(Timestamp(0))));
         let of = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<BTreeSet<String>>();
-        for (asking, path, expected) in [
-            (of(&[]), "/kubelet", of(&[])),
-            (of(&["etcd.service"]), "/kubelet", of(&["etcd.service", "kube-apiserver.service"])),
-            (of(&["etcd.service"]), "/etcd", of(&[])),
-            (of(&["etcd.service", "kubelet.service"]), "/etcd", of(&["kube-apiserver.service", "kubelet.service"])),
+        for (path, expected) in [
+            ("/kubelet", of(&["etcd.service", "kube-apiserver.service"])),
+            ("/etcd", of(&["kube-apiserver.service", "kubelet.service"])),
         ] {
             let inspection = CertificateInspection { items: vec![expired(path)], ..CertificateInspection::default() };
-            assert_eq!(held_beside_expired(&desired, &asking, Some(&inspection)), expected, "{asking:?} {path}");
+            assert_eq!(held_beside_expired(&desired, Some(&inspection)), expected, "{path}");
         }
     }
 

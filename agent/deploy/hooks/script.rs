@@ -114,26 +114,25 @@ pub fn bytes_of<'a>(root: &Tree, id: &str, outputs: impl Iterator<Item = &'a Str
     })
 }
 
-/// Removes what script deployments left, once their records are forgotten (R39): for all of them at once, because the directory of
-/// outputs is gone through.
-///
-/// # Errors
-/// If something cannot be removed.
-pub fn forget(root: &Tree, ids: &[String]) -> Result<()> {
-    if ids.is_empty() {
-        return Ok(());
-    }
+/// Removes what script deployments left, once their records are forgotten (R39): for all of them at once, because the directories are gone
+/// through. How much that was, and the first failure: what is behind one that cannot be removed goes all the same.
+pub fn forget(root: &Tree, ids: &[String]) -> (usize, Result<()>) {
     let names: BTreeSet<String> = ids.iter().map(|id| name(id)).gather();
-    for name in &names {
-        root.remove(&Path::new(WORKING).join(name))?;
-    }
-    for entry in root.list(Path::new(REAL_OUTPUTS))? {
-        // A safe name has no dot.
-        if entry.to_str().and_then(|entry| entry.split_once('.')).is_some_and(|(name, _)| names.contains(name)) {
-            root.remove_dir_all(&Path::new(REAL_OUTPUTS).join(entry))?;
+    let (mut gone, mut done) = (0, Ok(()));
+    for directory in [WORKING, REAL_OUTPUTS].map(Path::new).into_iter().filter(|_| !names.is_empty()) {
+        let entries = root.list(directory).unwrap_or_else(|error| {
+            done = done.clone().and(Err(error));
+            Vec::new()
+        });
+        for entry in entries.iter().filter(|entry| entry.to_str().is_some_and(|entry| names.contains(name_in(entry)))) {
+            // A script may have made a directory of its file.
+            match root.remove_dir_all(&directory.join(entry)) {
+                Ok(_) => gone += 1,
+                Err(error) => done = done.and(Err(error)),
+            }
         }
     }
-    Ok(())
+    (gone, done)
 }
 
 /// The name of its files: the id where it is a safe file name, as always with Heat; else its key (R21).
@@ -184,7 +183,7 @@ mod tests {
         };
         let gone = [file(format!("{WORKING}/a1")), file(format!("{REAL_OUTPUTS}/a1.x"))];
         let kept = [file(format!("{WORKING}/a11")), file(format!("{REAL_OUTPUTS}/a11.x"))];
-        forget(&tree, &["a1".to_owned()]).unwrap();
+        forget(&tree, &["a1".to_owned()]).1.unwrap();
         assert!(gone.iter().all(|path| !path.exists()) && kept.iter().all(|path| path.exists()));
     }
 
@@ -207,12 +206,12 @@ mod tests {
             count
         };
         for id in &ids {
-            forget(&tree, std::slice::from_ref(id)).unwrap();
+            forget(&tree, std::slice::from_ref(id)).1.unwrap();
         }
         assert_eq!(openings(), ids.len(), "that is how it is counted");
-        forget(&tree, &ids).unwrap();
+        forget(&tree, &ids).1.unwrap();
         assert_eq!(openings(), 1);
-        forget(&tree, &[]).unwrap();
+        forget(&tree, &[]).1.unwrap();
         assert_eq!(openings(), 0);
     }
 

@@ -217,14 +217,11 @@ impl<H: CertificateBackend> CertificateKeeper<H> {
         Ok(self.make_ready(desired, &places, &decision, (&pairs, &keys), record)?)
     }
 
-    /// Whether what is in place was compared with the issuer's CAs for this update, and no step of a CA
-    /// rotation is due.
+    /// Whether what is in place is compared with the issuer's CAs by updates alone, and no step of a CA rotation is due. A rollback may know no
+    /// more than a token that has expired, and leaves certificates as they are.
     fn is_known(&self, known: &DecisionFacts<'_>) -> bool {
         let step = |turn: RotationProgress| rotation::step(known.record, known.rotation, self.generation, false) == turn.step;
-        matches!(known.trust.issuer, Issuer::Magnum(_))
-            && !self.is_update
-            && known.record.asked == Some(self.generation)
-            && known.record.rotation.is_none_or(step)
+        matches!(known.trust.issuer, Issuer::Magnum(_)) && !self.is_update && known.record.rotation.is_none_or(step)
     }
 
     /// The pairs that the parameters give.
@@ -318,7 +315,6 @@ impl<H: CertificateBackend> CertificateKeeper<H> {
         }
         (record.keys, record.foreign) = (keys, false);
         if asked {
-            record.asked = Some(self.generation);
             record.rotation = decision.step.and_then(|step| rotation::turn(&record, step, decision.begins, self.generation, now));
         }
         let leaves = pairs.iter().filter_map(|(wanted, pair)| Some((wanted.name.clone(), pair.chain.first()?)));

@@ -25,8 +25,6 @@ pub struct CertificateRecord {
     pub schema: u32,
     /// By the certificate's name: the key in place, and perhaps one in the making.
     pub keys: BTreeMap<String, Vec<KnownKey>>,
-    /// The generation for which the issuer was asked for its CAs last.
-    pub asked: Option<u64>,
     /// A CA rotation that is under way.
     pub rotation: Option<RotationProgress>,
     /// The step that the operator ordered on this node, beyond the one that is done.
