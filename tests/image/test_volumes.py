@@ -1,7 +1,10 @@
 """Volumes on a machine with device-mapper, virtio-blk, virtio-scsi and NVMe: a thin pool that a real docker uses, disks that come
 late, file systems that follow their disks. What the first test saw goes into docs/volumes.md (tests/lib/transcript.py)."""
+import os
 import re
 import time
+
+import pytest
 
 from lib.common import wait_for
 from lib.node import NODE, UNIT, VDB, VDC
@@ -45,6 +48,7 @@ def sizes(vm) -> list[int]:
                                   "df -B1 --output=size /var/lib/etcd | tail -n 1").split()]
 
 
+@pytest.mark.skipif(os.environ.get("DIB_RELEASE") in ("trixie", "forky"), reason="docker has no devicemapper since 25")
 def test_a_pool_for_docker_late_disks_and_growth(vms, signal_server):
     server = signal_server()
     server.deploy(server.deployment("node", group="kubernetes-node", inputs=MASTER))
