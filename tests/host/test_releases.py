@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from lib import support
-from lib.common import run
+from lib.common import TESTS, run
 from lib.hosts import HOST_SH
 
 SMOKE, LVM = "host/test_smoke.py::test_volumes_come_and_go_while_it_runs", next(test for test in support.core() if "test_lvm" in test)
@@ -26,6 +26,16 @@ def test_roots_of_any_release_are_made_on_any_machine(own, tmp_path):
     for wanted in ("bookworm", "trixie", "forky"):
         assert suites(wanted) == [wanted, f"{wanted}-updates", f"{wanted}-security"]
     assert suites("sid") == ["sid"]
+
+
+@pytest.mark.parametrize("part, suite, words", [
+    *((part, "nonsense", "no suite nonsense") for part in ("host", "cloud-init", "suites", "suites-longer")),
+    ("heat", "trixie", "--suite goes with host, cloud-init, suites and suites-longer"),
+])
+def test_a_release_goes_with_the_parts_that_have_hosts_of_it(part, suite, words):
+    assert part in run(TESTS / "run", "--list").stdout.split()
+    refused = run(TESTS / "run", part, "--suite", suite, check=False)
+    assert refused.returncode == 64 and words in refused.stderr, refused
 
 
 def ran(folder: Path, name: str, commit: str, *ended: tuple[str, bool]):

@@ -13,11 +13,12 @@ MADE: list[Vm] = []
 
 @pytest.fixture(scope="session")
 def image() -> Path:
-    """Made by tests/image/up.sh, from what image-build/build made; HNA_IMAGE is another, taken as it is."""
+    """Made by tests/image/up.sh, from what image-build/build made, of the release that DIB_RELEASE names; HNA_IMAGE is another, taken as it is."""
     if given := os.environ.get("HNA_IMAGE"):
         return Path(given)
     run(TESTS / "image/up.sh", timeout=7200)
-    return REPO / "target/image/node.raw"
+    release = os.environ.get("DIB_RELEASE") or "bookworm"
+    return REPO / "target/image" / ("" if release == "bookworm" else release) / "node.raw"
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ from lib.common import REPO, run
 VENV = REPO / "target/image/venv"
 OURS, OF_TESTS = REPO / "image-build/elements", REPO / "tests/image/elements"
 ELEMENT = OURS / "heat-node-agent"
+REPLACED = ["heat-config", "os-apply-config", "os-collect-config", "os-refresh-config"]
 TREE = REPO / "target/image/root"
 
 # The image's root without the agent, on a tmpfs in a mount namespace that ends with the script; then the element's hooks as
@@ -38,6 +39,48 @@ def test_the_elements_pass_dib_lint(image):
         env = {"ELEMENTS_DIR": str(folder), "LIB_DIR": str(lib), "PATH": f"{VENV}/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
         done = run(VENV / "bin/dib-lint", check=False, env=env, timeout=1800)
         assert done.returncode == 0 and done.stdout.endswith("PASS\n"), done.stdout + done.stderr
+
+
+def element_info(folder, *elements):
+    """What diskimage-builder makes of these elements, ours and those in the folder, before it does anything else: its own program says it."""
+    (package,) = VENV.glob("lib/python3*/site-packages/diskimage_builder")
+    env = {"ELEMENTS_PATH": f"{OURS}:{folder}:{package}/elements"}
+    return run(VENV / "bin/python", package / "lib/element-info.py", "debian-minimal", *elements, check=False, env=env)
+
+
+def test_the_element_provides_what_it_replaces():
+    assert (ELEMENT / "element-provides").read_text().split() == REPLACED
+
+
+@pytest.mark.parametrize("name", REPLACED)
+def test_who_depends_on_a_replaced_tool_gets_this_element_and_both_are_refused(image, tmp_path, name):
+    for element, dependency in ((name, "package-installs"), ("their-hook", name)):
+        (tmp_path / element).mkdir()
+        (tmp_path / element / "element-deps").write_text(f"{dependency}\n")
+    alone = element_info(tmp_path, "their-hook")
+    assert alone.returncode == 0 and {name, "their-hook"} <= set(alone.stdout.split()), alone
+    for order in (("their-hook", "heat-node-agent"), ("heat-node-agent", "their-hook")):
+        done = element_info(tmp_path, *order)
+        assert done.returncode == 0 and name not in done.stdout.split() and {"heat-node-agent", "their-hook"} <= set(done.stdout.split()), done
+    both = element_info(tmp_path, "heat-node-agent", name)
+    assert both.returncode != 0 and f"{name} : already provided by ['heat-node-agent']" in both.stderr, both
+
+
+@pytest.mark.parametrize("element, distribution, release, name, packages", [
+    ("heat-node-services", "debian", "bookworm", "docker", "docker.io"),
+    ("heat-node-services", "debian", "trixie", "docker", "docker.io docker-cli"),
+    ("heat-node-kubernetes", "debian", "trixie", "docker", "docker.io docker-cli"),
+    ("heat-node-kubernetes", "debian", "bookworm", "etcd", "etcd-server etcd-client"),
+    ("heat-node-services", "ubuntu", "noble", "etcd", "etcd-server"),
+    ("heat-node-services", "fedora", "40", "docker", "docker"),
+    ("heat-node-services", "rocky", "9", "apparmor", ""),
+    ("heat-node-kubernetes", "rocky", "9", "conntrack", "conntrack-tools"),
+    ("heat-node-kubernetes", "opensuse", "15.6", "conntrack", "conntrack-tools"),
+])
+def test_packages_have_the_names_of_their_distribution(image, element, distribution, release, name, packages):
+    (program,) = VENV.glob("lib/python3*/site-packages/diskimage_builder/elements/pkg-map/bin/pkg-map")
+    done = run("/usr/bin/python3", program, "--pkg-map", OURS / element / "pkg-map", "--distro", distribution, "--release", release, name)
+    assert done.stdout.split() == packages.split(), done
 
 
 def extra_data(folder, **variables):

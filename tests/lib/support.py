@@ -54,7 +54,7 @@ HEAD = """# Releases it was run on
 The core of the host tests, on hosts made of each release's packages, as `tests/run suites` ran it. Debian 12 is also the release on which all other tests
 run ([limitations.md](limitations.md#how-far-it-is-tested)), so "not run" in its row means: not by `tests/run suites`. *a/b*: of b tests a passed, at the commit and with the build that the first table
 names. The hosts share the kernel of the machine that runs the tests. `tests/run suites --suite NAME` renews one row, `tests/run host --suite NAME` runs all
-host tests on one release.
+host tests on one release, and `tests/run suites-longer` all of them on each.
 """
 
 

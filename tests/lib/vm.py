@@ -151,8 +151,8 @@ class Vm:
             run("qemu-img", "create", "-q", "-f", "qcow2", path, size)
         node = f"v{volume[:8]}"
         self.qmp("blockdev-add", **{"driver": "qcow2", "node-name": node, "file": {"driver": "file", "filename": str(path)}})
-        if bus == "virtio":
-            self.qmp("device_add", driver="virtio-blk-pci", drive=node, id=f"d{volume[:8]}", serial=volume[:20])
+        if driver := {"virtio": "virtio-blk-pci", "nvme": "nvme"}.get(bus):
+            self.qmp("device_add", driver=driver, drive=node, id=f"d{volume[:8]}", serial=volume[:20])
         else:
             self.qmp("device_add", driver="scsi-hd", bus="scsi.0", drive=node, id=f"d{volume[:8]}", serial=volume)
 
