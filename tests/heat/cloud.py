@@ -22,9 +22,11 @@ EXTENSIONS = ("router", "security-group", "allowed-address-pairs", "port-securit
 THERE = {
     "images": [{"name": "kubernetes", "status": "active", "visibility": "public", "min_disk": 0, "min_ram": 0, "size": 1,
                 "disk_format": "qcow2", "container_format": "bare", "tags": []}],
+    "security_groups": [{"name": "default", "security_group_rules": []}],
     "flavors": [{"name": "m1.medium", "ram": 4096, "disk": 40, "vcpus": 2, "links": []}],
-    "networks": [{"name": "public", "router:external": True, "status": "ACTIVE"}, {"name": "private", "status": "ACTIVE"}],
-    "subnets": [{"name": "private", "cidr": "192.0.2.0/24"}],
+    # lab: the one that hosts of tests are in.
+    "networks": [{"name": "public", "router:external": True, "status": "ACTIVE"}, {"name": "private", "status": "ACTIVE"}, {"name": "lab", "status": "ACTIVE"}],
+    "subnets": [{"name": "private", "cidr": "192.0.2.0/24"}, {"name": "lab", "cidr": str(ipaddress.ip_network(f"{ADDRESS}/24", strict=False))}],
 }
 SINGULAR = {"security_groups": "security_group", "security_group_rules": "security_group_rule", "floatingips": "floatingip", "networks": "network",
             "subnets": "subnet", "routers": "router", "ports": "port", "extensions": "extension", "loadbalancers": "loadbalancer",
@@ -48,8 +50,9 @@ def created(kind: str, given: dict) -> dict:
     """What the service adds to what it was given."""
     match kind:
         case "ports":
-            fixed = [{"subnet_id": ip["subnet_id"], "ip_address": ip.get("ip_address") or next_address(STORE["subnets"][ip["subnet_id"]])}
-                     for ip in given.get("fixed_ips", [])]
+            # Without a word about it, one of the network's first subnet.
+            asked = given.get("fixed_ips") or [{"subnet_id": i} for i, subnet in STORE["subnets"].items() if subnet["network_id"] == given["network_id"]][:1]
+            fixed = [{"subnet_id": ip["subnet_id"], "ip_address": ip.get("ip_address") or next_address(STORE["subnets"][ip["subnet_id"]])} for ip in asked]
             given = {"status": "ACTIVE", "device_id": "", "allowed_address_pairs": [], **given, "fixed_ips": fixed}
         case "networks":
             given = {"status": "ACTIVE", "subnets": [], "admin_state_up": True, **given}

@@ -1,6 +1,7 @@
 """The templates of examples/heat: by themselves, and by a real Heat with the real resource types.
 
 Nova, Neutron, Cinder, Glance and Octavia are one stand-in (cloud.py), which takes everything: what Heat checks is checked, what those refuse is not."""
+import base64
 import json
 import os
 import re
@@ -11,7 +12,7 @@ from functools import partial
 import pytest
 import yaml
 from conftest import HOSTS
-from lib import stand_ins
+from lib import cloud_init, stand_ins
 from lib.cloud import ENVIRONMENTS, EXAMPLES, Cloud
 from lib.common import GATEWAY, REPO, run, wait_for
 from lib.heat import HEAT_DIR, inputs
@@ -98,20 +99,33 @@ def test_an_environment_gives_what_there_is_and_what_is_needed(path):
     assert (REPO / "image-build/addons/coredns").is_dir()
 
 
-def test_the_user_data_of_a_node_without_deployments_makes_a_node(tmp_path):
+# What a server without deployments gets: by the template's parameter, the node's own file and what makes the agent read it.
+WITHOUT_DEPLOYMENTS = {
+    "deployments": ("/etc/heat-node-agent/node.json", "/etc/systemd/system/heat-node-agent.service.d/metadata.conf", "run --metadata /etc/heat-node-agent/node.json"),
+    "heat-params": ("/etc/sysconfig/heat-params", "/etc/heat-node-agent/agent.toml.d/heat-params.toml", 'source = "heat-params"')}
+
+
+@pytest.mark.parametrize("written_as", WITHOUT_DEPLOYMENTS)
+def test_the_user_data_of_a_node_without_deployments_makes_a_node(written_as, tmp_path):
+    # Characters of a password of Heat's (heat/common/password_gen.py); a list of deployments would take others, too.
+    password = "p'\\\"#: {x" if written_as == "deployments" else "p!@#%^&*x"
     values = {"$id": "c0ffee00-1111-4222-8333-444455556666", "$name": "kube-master-0", "$kube_tag": "v1.31.4", "$address": "192.0.2.11",
               "$pods_cidr": "10.100.0.0/24", "$container_runtime": "containerd", "$wait_timeout": "3000",
               "$handle": json.dumps({"alarm_url": "http://192.0.2.1/signal", "user_id": "u", "auth_url": "http://192.0.2.1:5000/v3",
-              "password": "p'\\\"#: {x", "project_id": "p"})}
+              "password": password, "project_id": "p"})}
     replace = TEMPLATES["wait-condition.yaml"]["resources"]["server"]["properties"]["user_data"]["str_replace"]
     assert set(replace["params"]) == set(values)
-    text = re.sub(r"\$[a-z_]+", lambda found: values[found[0]], replace["template"])
+    condition, heat_params, deployments = replace["template"]["if"]
+    assert TEMPLATES["wait-condition.yaml"]["conditions"][condition] == {"equals": [{"get_param": "written_as"}, "heat-params"]}
+    text = re.sub(r"\$[a-z_]+", lambda found: values[found[0]], heat_params if written_as == "heat-params" else deployments)
     written = {file["path"]: file for file in yaml.safe_load(text)["write_files"]}
-    document = written["/etc/heat-node-agent/node.yaml"]
-    assert document["permissions"] == "0600"
-    assert "run --metadata /etc/heat-node-agent/node.yaml" in written["/etc/systemd/system/heat-node-agent.service.d/metadata.conf"]["content"]
-    file, root = tmp_path / "node.yaml", tmp_path / "root"
-    file.write_text(document["content"])
+    path, setting, words = WITHOUT_DEPLOYMENTS[written_as]
+    assert written.keys() == {path, setting}
+    assert written[path]["permissions"] == "0600" and words in written[setting]["content"]
+    # The agent that runs reads nothing else, where `verify` also takes YAML.
+    assert written_as == "heat-params" or json.loads(written[path]["content"])["deployments"]
+    file, root = tmp_path / "node", tmp_path / "root"
+    file.write_text(written[path]["content"])
     root.mkdir()
     assert "no mistakes" in run(agent_binary(), "verify", "--metadata", file).stdout
     plan = run(agent_binary(), "plan", "--metadata", file, "--root", root, check=False)
@@ -433,3 +447,42 @@ def test_the_minimal_environment_becomes_a_cluster(cloud, ca, stack_name, tmp_pa
     finally:
         for host in hosts.values():
             host.down()
+
+
+@pytest.mark.parametrize("written_as", WITHOUT_DEPLOYMENTS)
+def test_a_server_that_heat_tells_nothing_becomes_a_node(cloud, stack_name, tmp_path, request, written_as):
+    """By exactly the user data that Heat has given Nova, and a real cloud-init. Kubernetes' programs are stand-ins; etcd, containerd, certificates and
+    Heat are real."""
+    run(agent_binary(), "certificates", "new-ca", "--out", tmp_path / "ca")
+    cloud.create(stack_name, EXAMPLES / "wait-condition.yaml", image="kubernetes", flavor="m1.medium", network="lab", kube_tag="v1.31.4", written_as=written_as)
+    [server] = wait_for(lambda: cloud.kept("compute", "servers"), 300, "the server", every=1)
+    [port] = cloud.kept("network", "ports")
+    user_data = base64.b64decode(server["user_data"]).decode()
+    # The image: all programs, an agent that is enabled, and the keys.
+    made = stand_ins.files("1.31.4") | stand_ins.CNI_PROGRAMS
+    made |= {f"/etc/heat-node-agent/given/{name}": (tmp_path / "ca" / name, 0o600) for name in ("ca.crt", "ca.key")}
+    files = cloud_init.image(tmp_path, enabled=True) | cloud_init.seed(tmp_path / "seed", user_data, server["id"])
+    for number, (path, (content, mode)) in enumerate(made.items()):
+        files[path] = tmp_path / f"file-{number}"
+        files[path].write_bytes(content if isinstance(content, bytes) else content.read_bytes())
+        files[path].chmod(mode)
+    host = Host("master")
+    request.node.stash[HOSTS] = [host]
+    try:
+        host.up(base=cloud_init.BASE, ip=port["fixed_ips"][0]["ip_address"], gateway=GATEWAY, instance_id="", files=files)
+        cloud.heat.wait(stack_name, seconds=1800)
+        code, said = cloud_init.status(host)
+        assert code == 0, said
+        [(node, data)] = json.loads(cloud.heat.outputs(stack_name)["wait_data"]).items()
+        assert node == "kube-master-0", data
+        healthy = wait_for(lambda: (done := host.exec("heat-node-agent", "status", check=False)).returncode == 0 and done.stdout, 300, "a healthy node", every=1)
+        print(node, data, healthy)
+        path, _, _ = WITHOUT_DEPLOYMENTS[written_as]
+        assert host.sh(f"stat -c '%a %U' {path}").split() == ["600", "root"] and host.read(path) in user_data.replace("\n" + " " * 6, "\n")
+        # The same at the next boot, from the same file: there is no other source, and nothing to do.
+        host.reboot()
+        wait_for(lambda: host.exec("heat-node-agent", "status", check=False).returncode == 0, 300, "a healthy node", every=1)
+        plan = host.exec("heat-node-agent", "plan", *(["--metadata", path] if written_as == "deployments" else []), check=False)
+        assert plan.returncode == 0, plan.stdout + plan.stderr
+    finally:
+        host.down()

@@ -42,18 +42,23 @@ def install(folder: Path, *versions: str) -> Path:
 
 
 def into(host, *versions: str):
-    """Installs them on a host, whose root has Python without PyYAML. flanneld is the one that HNA_FLANNELD gives, where that is of the version: on
-    this machine itself, where install() is for, it would change routes and firewall."""
+    """Installs them on a host."""
+    host.put(files(*versions))
+
+
+def files(*versions: str) -> dict[str, tuple[bytes | Path, int]]:
+    """As Host.put takes them: the programs, and PyYAML, which no host's root has. flanneld is the one that HNA_FLANNELD gives, where that is of the
+    version: on this machine itself, where install() is for, it would change routes and firewall."""
     import yaml
     with tempfile.TemporaryDirectory() as folder:
         install(Path(folder), *versions)
-        files = {f"/usr/local/bin/{p.relative_to(folder)}": (p.read_bytes(), p.stat().st_mode & 0o777) for p in Path(folder).rglob("*")
+        made = {f"/usr/local/bin/{p.relative_to(folder)}": (p.read_bytes(), p.stat().st_mode & 0o777) for p in Path(folder).rglob("*")
                  if p.is_file()}
     program = flanneld.given()
     if program and f"flanneld={program.version}" in versions:
-        files["/usr/local/bin/flanneld"] = program.path, 0o755
+        made["/usr/local/bin/flanneld"] = program.path, 0o755
     library = Path(yaml.__file__).parent
-    host.put(files | {f"/usr/lib/python3/dist-packages/yaml/{p.name}": (p, 0o644) for p in library.glob("*.py")})
+    return made | {f"/usr/lib/python3/dist-packages/yaml/{p.name}": (p, 0o644) for p in library.glob("*.py")}
 
 
 class Running:
@@ -111,4 +116,4 @@ def kubeconfig(pki: dict, server: str = "https://192.0.2.1:6443", ca: str = "", 
             "users": [{"name": "u", "user": user}], "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}]}
 
 
-__all__ = ["Refused", "Running", "accepts", "free_port", "get", "install", "into", "kubeconfig", "refusal", "tables"]
+__all__ = ["Refused", "Running", "accepts", "files", "free_port", "get", "install", "into", "kubeconfig", "refusal", "tables"]

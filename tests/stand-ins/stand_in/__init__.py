@@ -15,7 +15,8 @@ Environment of a stand-in:
     HNA_STAND_IN_CONTROL=DIR    where it looks for orders, /run/heat-node-agent-stand-ins if not said: a file named as the program
                                 which says "die [STATUS [WORDS]]" (ends at once with these words, and at each later start, until
                                 the file is gone) or
-                                "unhealthy" (health answers 500); flannel.py has one more. SIGUSR1 ends it with status 1 at once,
+                                "unhealthy" (health answers 500) or "record" (each request that writes becomes a line of its output:
+                                "request: METHOD PATH NAME STATUS"); flannel.py has one more. SIGUSR1 ends it with status 1 at once,
                                 SIGTERM ends it cleanly.
 
     tables.py      which flags and fields a version has, from lists taken of the real programs and their reference pages

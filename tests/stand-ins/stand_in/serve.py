@@ -25,7 +25,7 @@ from pathlib import Path
 from stand_in import Refused, files, signing
 from stand_in.api import Api
 from stand_in.kubernetes import Program
-from stand_in.service import Service, Who, is_mute, notify, obey, wait_for_end
+from stand_in.service import Service, Who, is_mute, notify, obey, record, wait_for_end
 from stand_in.tls import ask, server_context
 
 # HNA_STAND_IN_PATIENCE: for who has no systemd that would start it again.
@@ -49,6 +49,7 @@ def handler(service: Service, tls: bool) -> type:
             while is_mute(service.program.component):
                 time.sleep(1)
             status, text = service.answer(self.command, path, body, who, tls, sent.partition(";")[0].strip())
+            record(service.program.component, self.command, path, body, status)
             self.send_response(status)
             self.send_header("Content-Type", "application/json" if text[:1] == b"{" else "text/plain; charset=utf-8")
             self.send_header("Content-Length", str(len(text)))

@@ -50,6 +50,18 @@ def is_mute(name: str) -> bool:
     return orders(name)[:1] == ["mute"] and (CONTROL / name).stat().st_mtime >= START
 
 
+def record(name: str, method: str, path: str, body: bytes, status: int):
+    """Tells its journal of a request that writes, with the name of the object in it, if that is the order."""
+    if method in ("GET", "HEAD") or "record" not in orders(name):
+        return
+    try:
+        of = json.loads(body)["metadata"]["name"]
+    except (ValueError, LookupError, TypeError):
+        of = "-"
+    # One write: requests come side by side.
+    print(f"request: {method} {path} {of} {status}\n", end="", flush=True)
+
+
 WATCHES_SECONDS = 60
 
 
