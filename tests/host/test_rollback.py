@@ -228,3 +228,54 @@ def test_a_failed_update_is_rolled_back(hosts, signal_server, magnum):
     stays_where_the_update_is_not_to_blame(host, node)
     stays_where_nothing_takes_it_back(host, node)
     stays_where_the_image_says_so(host, node)
+
+
+def cut_where(host, condition: str, go) -> str:
+    """A power cut as soon as the shell's condition is true, and the files of that moment. The agent is stopped first, so that it does not go on; and it
+    takes its time to put a file in its place, so that it is not stopped too late."""
+    pid = host.show(UNIT, "MainPID")["MainPID"]
+    host.exec("systemd-run", "-q", "strace", "-f", "-qq", "-o", "/dev/null", "-p", pid, "-e", "trace=renameat", "-e", "inject=renameat:delay_enter=300000")
+    host.wait_for(f"grep -q 'TracerPid:.*[1-9]' /proc/{pid}/status")
+    stopped = host.popen("bash", "-c", f"until {condition}; do :; done; kill -STOP {pid}")
+    go()
+    assert stopped.wait(600) == 0
+    files = host.sh(FILES)
+    host.cut()
+    return files
+
+
+def ends_after_a_power_cut(host, node: Node, before: str):
+    """Cut when the first file of a good update is there: the next boot goes on with it."""
+    host.sh("touch -d '1 second ago' /run/before")
+    cut = cut_where(host, "[ /etc/kubernetes/kubelet -nt /run/before -o /etc/containerd/config.toml -nt /run/before -o -e /etc/containerd/proxy.env ]",
+                    lambda: node.update(KUBELET_OPTIONS="--v=3", HTTP_PROXY="http://192.0.2.1:3128", SANDBOX_IMAGE="pause:3.9"))
+    assert not node.server.signals("node", accepted=True)
+    host.boot(expect="")
+    node.succeeds()
+    assert node.healthy() and (state(host)["state"], len(node.server.signals("node", accepted=True))) == ("applied", 1)
+    # Nothing of it is missing, which it was.
+    assert cut not in (before, host.sh(FILES))
+    assert "Nothing to do." in command(host, "plan") and host.exists("/etc/containerd/proxy.env")
+
+
+def ends_rolled_back_after_a_power_cut(host, node: Node, files: str):
+    """Cut when the node is about to go back."""
+    cut = cut_where(host, "[ -e /var/lib/heat-node-agent/rollback.json ]",
+                    lambda: node.update(**BAD, **short(), KUBELET_OPTIONS="--v=4", HTTP_PROXY=None))
+    assert cut != files and not node.server.signals("node", accepted=True)
+    host.boot(expect="")
+    cause = node.result()
+    assert "--no-such-flag" in cause and "rolled back: generation 2 is in place again, and healthy" in cause, cause
+    assert host.sh(FILES) == files and node.healthy() and len(node.server.signals("node", accepted=True)) == 1
+    host.wait_for(lambda: is_steady(host), what="a steady node")
+    assert (state(host)["state"], state(host)["touched"]) == ("rejected", False)
+
+
+def test_a_power_cut_ends_in_one_of_two_generations(hosts, signal_server, magnum):
+    host = hosts("m1", ip=MASTER)
+    node = Node(host, signal_server(), parameters("master", "m1", MASTER, MASTER, **magnum().parameters())).up()
+    host.wait_for(lambda: is_steady(host), what="a steady node")
+    before = host.sh(FILES)
+    ends_after_a_power_cut(host, node, before)
+    files = host.sh(FILES)
+    ends_rolled_back_after_a_power_cut(host, node, files)

@@ -53,6 +53,7 @@ class Node:
         """None takes a parameter away."""
         self.inputs = {k: v for k, v in {**self.inputs, **changes}.items() if v is not None}
         self.server.forget()
+        self.server.sign()
         self.server.document["deployments"] = [self.server.deployment("node", group="kubernetes-node", inputs=self.inputs, outputs=list(self.outputs), action=action)]
         self.server.publish()
 

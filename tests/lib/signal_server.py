@@ -22,8 +22,7 @@ class SignalServer(Scripted):
     def __init__(self, folder: Path, ip: str | None = None, port: int = 18000, lab: str | None = None, stack: str = "stack"):
         super().__init__(folder, ip, port, lab)
         self.stack = stack
-        # As Heat does: signed when the deployment is made. An older URL is not tried first.
-        self.signed = time.strftime("%Y-%m-%dT%H%%3A%M%%3A%SZ", time.gmtime())
+        self.sign()
         self.document: dict = {"deployments": [], "os-collect-config": self.settings()}
 
     def start(self) -> "SignalServer":
@@ -47,6 +46,10 @@ class SignalServer(Scripted):
         return {"collectors": ["cfn", "local"], "cfn": {
             "metadata_url": f"{self.base}/v1/", "access_key_id": "0" * 32, "secret_access_key": "no secret",
             "stack_name": self.stack, "path": "server.Metadata"}}
+
+    def sign(self):
+        """As Heat does: signed when the deployment is made. An older URL is not tried first."""
+        self.signed = time.strftime("%Y-%m-%dT%H%%3A%M%%3A%SZ", time.gmtime())
 
     def signal_url(self, resource: str, kind: str = "signal", key: str = "1" * 32) -> str:
         """As heat makes it: an escaped arn, a query whose order and escapes must stay as they are. key: of whom Heat made to signal."""
