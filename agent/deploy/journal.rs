@@ -13,7 +13,6 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::hooks::script;
 use super::result::DeploymentOutcome;
 use super::unsent::{self, Unsent};
 use crate::budgets::{LEFT_RESULT, LEGACY_MARKS, MARK, RECORDS_MEMORY, RESULT_IN_MEMORY};
@@ -904,19 +903,19 @@ impl Journal {
         Ok(names.iter().filter_map(key).gather())
     }
 
-    /// Of these names of scripts those whose deployments have a mark that says that their records were removed.
+    /// Of these names, which `name` gives a deployment's files, those whose deployments have a mark that says that their records were removed.
     ///
     /// # Errors
     /// If marks cannot be looked for.
-    pub fn removed(&self, scripts: &BTreeSet<String>) -> Result<BTreeSet<String>> {
+    pub fn removed(&self, names: &BTreeSet<String>, name: impl Fn(&str) -> String) -> Result<BTreeSet<String>> {
         // Of ids that are no file names, by key.
         let marks = self.state.list(Path::new(MARKS))?;
         let mut removed: BTreeSet<String> =
-            marks.iter().filter_map(|name| name.to_str()).filter(|name| scripts.contains(*name)).map(str::to_owned).gather();
+            marks.iter().filter_map(|mark| mark.to_str()).filter(|mark| names.contains(*mark)).map(str::to_owned).gather();
         let files = self.legacy.as_ref().map_or(Ok(Vec::new()), |legacy| legacy.list(Path::new("")))?;
-        for id in files.iter().filter_map(|name| name.to_str()?.strip_suffix(".json")).filter(|id| legacy_name(id).is_some()) {
-            let name = script::name(id);
-            if scripts.contains(&name) && matches!(self.known(id)?, Known::Untold | Known::Over) {
+        for id in files.iter().filter_map(|file| file.to_str()?.strip_suffix(".json")).filter(|id| legacy_name(id).is_some()) {
+            let name = name(id);
+            if names.contains(&name) && matches!(self.known(id)?, Known::Untold | Known::Over) {
                 removed.insert(name);
             }
         }

@@ -51,7 +51,7 @@ impl Agent {
     /// Removes some of the records that are not to be kept, and what else is theirs. The next turn goes on: each removal is synced, and thousands
     /// would keep everything else waiting.
     pub(super) fn forget_unlisted(&mut self) {
-        self.is_forgetting = false;
+        self.disk.is_forgetting = false;
         let snapshot = self.collector.snapshot();
         if !is_heats_list(snapshot) {
             return;
@@ -73,7 +73,7 @@ impl Agent {
         if let Err(error) = pruned {
             self.trouble.record("forgetting old records", &error);
         }
-        self.is_forgetting = gone.len() == REMOVED_AT_ONCE;
+        self.disk.is_forgetting = gone.len() == REMOVED_AT_ONCE;
     }
 
     /// What the file that configures the node said before is forgotten with its signals: whoever goes back to that wants it anew. The

@@ -36,6 +36,8 @@ pub(in crate::daemon) struct Disk {
     pub(in crate::daemon) unreadable: u64,
     /// Data of services that was moved away.
     pub(in crate::daemon) set_aside: Vec<SetAsideStatus>,
+    /// Records of which Heat lists none any more are still to be removed.
+    pub(super) is_forgetting: bool,
 }
 
 /// Where deployments leave it.
@@ -182,7 +184,8 @@ impl<'a> RetainedData<'a> {
             return Ok(jobs);
         }
         // The replaced tools' scripts have the same place.
-        let (scripts, done) = script::forget(&self.host.root, &self.journal.removed(&names)?.into_iter().collect::<Vec<_>>());
+        let (scripts, done) =
+            script::forget(&self.host.root, &self.journal.removed(&names, script::name)?.into_iter().collect::<Vec<_>>());
         done.map(|()| jobs + scripts)
     }
 

@@ -85,8 +85,6 @@ pub(super) struct Agent {
     pub(super) ledger: Ledger,
     /// What is still to be done of the list in force.
     worklist: Worklist,
-    /// Records of which Heat lists none any more are still to be removed.
-    is_forgetting: bool,
     pub(super) job_task: JobTask,
     pub(super) node_task: NodeTask,
     /// How far bringing the node up is.
@@ -138,7 +136,6 @@ impl Agent {
             collector,
             ledger,
             worklist: Worklist::new(),
-            is_forgetting: false,
             job_task: JobTask::new(Rc::clone(&programs)),
             node_task: NodeTask::new(node, conditions, snapshots, clock),
             programs,

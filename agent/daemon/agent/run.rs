@@ -103,7 +103,7 @@ impl Agent {
         // A first try that is held back for a moment belongs to this pass.
         let held = self.ledger.outbox.holds_a_first_try();
         // One more answer is asked for before a result is sent.
-        let asks = self.collector.is_answering() || self.worklist.has_more || self.is_forgetting;
+        let asks = self.collector.is_answering() || self.worklist.has_more || self.disk.is_forgetting;
         !is_busy && !sendable && !held && !asks && !self.trouble.is_paused()
     }
 
@@ -114,7 +114,7 @@ impl Agent {
             self.serve_orders();
             self.go_on_restoring();
             self.resume_rollback();
-            if self.is_forgetting {
+            if self.disk.is_forgetting {
                 self.forget_unlisted();
             }
             if let Err(error) = self.decide() {
@@ -171,7 +171,7 @@ impl Agent {
         let wake = self.trouble.remaining().or_else(|| [due, unstored].into_iter().flatten().min());
         let watchdog = Notify::interval();
         let page = self.publisher.until_due(self.ledger.journal.len());
-        let has_more = self.worklist.has_more || self.is_forgetting;
+        let has_more = self.worklist.has_more || self.disk.is_forgetting;
         let more = (has_more && !self.trouble.is_paused()).then_some(Duration::ZERO);
         let grace =
             self.job_task.until_grace_is_over(self.host.settings.deploy.replaced_grace).filter(|_| !self.trouble.is_paused());

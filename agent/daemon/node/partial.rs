@@ -145,11 +145,11 @@ impl Node {
         if self.pause.last_attempt(reason).holds {
             return Ok(());
         }
-        let turn = if !asking.is_empty() {
-            self.ask_for_restarts(alone, generation).await
-        } else {
+        let turn = if asking.is_empty() {
             self.renewal.restarts_begin();
             held.as_ref().is_none_or(BTreeSet::is_empty).then_some(RenewalLease::Nothing)
+        } else {
+            self.ask_for_restarts(alone, generation).await
         };
         let Some(held) = held.or_else(|| turn.as_ref().map(|_| BTreeSet::new())) else {
             self.put_back_rest(spec, alone, reason, down).await;
