@@ -89,6 +89,9 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Command::Plan { metadata, root, json } => with_settings(&with(metadata), |options, loaded| {
             commands::plan::run(options, &loaded.settings, root.as_deref(), json)
         }),
+        Command::UpgradeCheck { version, metadata, json } => with_settings(&with(metadata), |options, loaded| {
+            commands::upgrade_check::run(options, &loaded.settings, version, json)
+        }),
         Command::Support { out } => {
             with_settings(&options, |options, loaded| commands::support::run(options, &loaded.settings, out.as_deref()))
         }

@@ -15,7 +15,7 @@ pub struct CommonOptions {
     pub settings: Option<PathBuf>,
     /// State directory in place of the one in the settings.
     pub state: Option<PathBuf>,
-    /// Metadata file in place of the sources. Only `run`, `plan`, `apply`, `verify`, `metadata` and `signal` have this option.
+    /// Metadata file in place of the sources. Only `run`, `plan`, `upgrade-check`, `apply`, `verify`, `metadata` and `signal` have this option.
     pub metadata: Option<PathBuf>,
 }
 
@@ -34,8 +34,9 @@ pub mod exit {
     /// Failed; for `run --once`: a deployment failed.
     pub const FAILED: ExitCode = ExitCode::FAILURE;
 
-    /// Only `plan`, `status`, `certificates`, and `--dry-run` of `repair`, `rollback`, `reset` and `etcd restore`: changes are pending,
-    /// something is degraded, a certificate is close to expiry, expired, missing or invalid, or the daemon is down.
+    /// Only `plan`, `status`, `certificates`, `upgrade-check`, and `--dry-run` of `repair`, `rollback`, `reset` and `etcd restore`: changes are pending,
+    /// something is degraded, a certificate is close to expiry, expired, missing or invalid, or the daemon is down. `upgrade-check`: something
+    /// could not be checked.
     #[must_use]
     pub fn pending() -> ExitCode {
         ExitCode::from(2)

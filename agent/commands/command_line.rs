@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 
+use crate::kubernetes::checks::upgrade::Release;
+
 /// Turns an OpenStack instance into a healthy Kubernetes node and reports the result to Heat.
 #[derive(Debug, Parser)]
 #[command(name = "heat-node-agent", version, max_term_width = 100)]
@@ -110,6 +112,24 @@ pub enum Command {
         /// Only list what would change, as `plan` does, without the daemon; exits with 2 if there is anything
         #[arg(long)]
         dry_run: bool,
+    },
+    /// Check whether this node may go to another release of Kubernetes, and show in which order its cluster must
+    ///
+    /// Changes nothing. Without VERSION, the release is KUBE_TAG of the newest deployment. Compares it with what runs (API servers, kubelets,
+    /// etcd), with the programs that are installed, and with what parameters, static pods and add-ons ask for. Each check is ok, a PROBLEM, or
+    /// not known, with its cause and remedy. A worker sees its own node and the API server: the whole cluster is checked on a master.
+    ///
+    /// Exits with 0 if nothing is wrong, 1 if something is, and 2 if nothing is but something could not be checked.
+    UpgradeCheck {
+        /// Release to check: 1.29, or v1.29.4
+        #[arg(value_name = "VERSION", value_parser = release)]
+        version: Option<Release>,
+        /// Metadata document to use instead of the collected metadata
+        #[arg(long, value_name = "FILE")]
+        metadata: Option<PathBuf>,
+        /// Print the checks as JSON
+        #[arg(long)]
+        json: bool,
     },
     /// Restore what differs from the node's parameters, once, regardless of DRIFT
     ///
@@ -332,6 +352,13 @@ pub enum Command {
     /// Print the journal catalog
     #[command(hide = true)]
     Catalog,
+}
+
+/// The release that an argument is.
+fn release(text: &str) -> Result<Release, String> {
+    Release::of(text)
+        .filter(|_| !text.contains(char::is_whitespace))
+        .ok_or_else(|| "a release of Kubernetes: 1.29, or v1.29.4".to_owned())
 }
 
 /// What `etcd` does.

@@ -9,11 +9,12 @@ use crate::budgets::yaml::{self, YamlNode};
 use crate::budgets::{DOCUMENT_MEMORY, json};
 use crate::clock::Clock;
 use crate::collect::{Collector, is_of_file, read_document, read_file};
+use crate::deploy::Generations;
 use crate::error::{Context, Error, Result};
 use crate::files::Tree;
 use crate::http::Http;
-use crate::kubernetes::Mistake;
 use crate::kubernetes::parameters::heat_params::{self, HeatParams};
+use crate::kubernetes::{self, ImagePolicy, Mistake, NodeSpec};
 use crate::metadata::{Deployment, template};
 use crate::process::CommonOptions;
 use crate::report::Report;
@@ -209,6 +210,31 @@ pub(crate) fn requested_node(options: &CommonOptions, settings: &Settings) -> Re
         Some(error) => Err(error),
         None => node(&merged(&collector)?),
     }
+}
+
+/// The node as it is in place: its deployment, and what that asks for. After an update that was refused or rolled back that is the generation
+/// which the node has.
+///
+/// # Errors
+/// If no node was ever asked for, or its parameters cannot be understood any more.
+pub(crate) fn node_in_place(state: &Tree) -> Result<(Deployment, NodeSpec)> {
+    let generation = Generations::inspect(state).ok_or_else(|| {
+        Error::permanent("no node has been configured on this machine yet")
+            .remedy("`heat-node-agent plan` shows what it will get; `heat-node-agent explain` shows what it is waiting for")
+    })?;
+    let (number, entry) = generation.reference().map_or((generation.number, generation.entry), |one| (one.generation, one.entry));
+    let not_understood = |why: String| {
+        Error::permanent(why)
+            .context(format!("reading the parameters of generation {number}"))
+            .remedy("update the stack: its next kubernetes-node deployment is read from scratch")
+    };
+    let deployment = Deployment::parse(&entry).ok().flatten();
+    let deployment = deployment.ok_or_else(|| not_understood("they are not a kubernetes-node deployment".to_owned()))?;
+    let spec = kubernetes::node_of(&deployment, &ImagePolicy::everything()).map_err(|mistakes| {
+        let all: Vec<String> = mistakes.iter().map(ToString::to_string).collect();
+        not_understood(all.join("\n  "))
+    })?;
+    Ok((deployment, spec))
 }
 
 /// The one kubernetes-node deployment that brings the node up.

@@ -24,6 +24,7 @@ pub mod signal;
 pub mod status;
 pub mod support;
 pub mod timeline;
+pub mod upgrade_check;
 pub mod verify;
 
 mod deployment;

@@ -78,6 +78,8 @@ pub struct SpecialRestarts {
     pub held: BTreeSet<String>,
     /// The same of restarts that were pending before: what this run changes itself takes effect.
     pub held_unless_changed: BTreeSet<String>,
+    /// Groups of units that are restarted one after another, each once those before it answer; none: as their needs have it.
+    pub order: &'static [&'static [&'static str]],
 }
 
 /// Makes a `Desired` true and measures that it is.
@@ -201,7 +203,7 @@ impl<'a, U: UnitManager, V: Volumes, P: Prober + Objects + PodNetwork + EtcdMemb
         let first_helpers = first_helpers(self.desired);
         let done: BTreeSet<String> = first_helpers.iter().map(|unit| unit.name.clone()).gather();
         // Found before anything is touched: a mistake of who made the Desired.
-        let graph = Graph::new(self.desired, &done).map_err(|cause| {
+        let mut graph = Graph::new(self.desired, &done).map_err(|cause| {
             Failure::new(Code::NodeFailed, "order of steps", cause).remedy("This is a bug of heat-node-agent: please report it.")
         })?;
 
@@ -243,6 +245,7 @@ impl<'a, U: UnitManager, V: Volumes, P: Prober + Objects + PodNetwork + EtcdMemb
             self.end();
         }
         self.write_unowned(&unowned, &mut observed)?;
+        graph.restart_in_order(self.context.restarts.order, &self.desired.gates, |unit| self.is_restarted(unit));
         Box::pin(self.run_graph(graph, &mut observed)).await
     }
 
@@ -649,7 +652,7 @@ impl<'a, U: UnitManager, V: Volumes, P: Prober + Objects + PodNetwork + EtcdMemb
 
     /// Whether a pending restart is made up for by this run.
     fn is_restarted(&self, unit: &str) -> bool {
-        let SpecialRestarts { held, held_unless_changed, replaced } = self.context.restarts;
+        let SpecialRestarts { held, held_unless_changed, replaced, .. } = self.context.restarts;
         let is_held = held.contains(unit)
             || (held_unless_changed.contains(unit) && !self.changed_units.contains(unit) && !replaced.contains(unit));
         self.pending.contains(unit) && !is_held

@@ -205,6 +205,12 @@ impl Etcd {
         }
     }
 
+    /// The release that a member says it is of (`etcdserver` of its `/version`); nothing where it gives no answer that says so.
+    pub(crate) async fn release_at(&self, url: &str) -> Option<String> {
+        let answer = self.member_answer(url, "/version").await?;
+        json::answer(&answer.body).ok()?.get("etcdserver")?.as_str().map(str::to_owned)
+    }
+
     /// What another member answers. One that lists an address in the clear, where this one speaks TLS, is not asked there.
     async fn member_answer(&self, url: &str, path: &str) -> Option<Response> {
         if self.endpoint.starts_with("https://") && !url.starts_with("https://") {

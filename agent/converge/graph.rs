@@ -51,7 +51,7 @@ struct Waiting<'a> {
 }
 
 /// The steps that are left and what is done.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Graph<'a> {
     /// In the order in which those begin that are ready at the same time.
     waiting: Vec<Waiting<'a>>,
@@ -107,6 +107,33 @@ impl<'a> Graph<'a> {
         let graph = Self { waiting, waited: Vec::new() };
         graph.check()?;
         Ok(graph)
+    }
+
+    /// Has the units that are restarted follow each other: those of a group wait until those before them pass the gates that need nothing but
+    /// the unit. Units that are not restarted hold up nobody. Where that cannot be, nothing is changed.
+    pub(crate) fn restart_in_order(&mut self, order: &[&[&str]], gates: &[Gate], is_restarted: impl Fn(&str) -> bool) {
+        let mut ordered = self.clone();
+        let mut before: BTreeSet<StepId> = BTreeSet::new();
+        for group in order {
+            let restarted: Vec<StepId> =
+                group.iter().filter(|name| is_restarted(name)).map(|name| StepId::Unit((*name).to_owned())).collect();
+            for waiter in ordered.waiting.iter_mut().filter(|waiter| restarted.contains(&waiter.id)) {
+                waiter.needs.extend(before.iter().cloned());
+            }
+            let of_unit =
+                |need: &Dependency| matches!(need, Dependency::Unit(name) if restarted.contains(&StepId::Unit(name.clone())));
+            let answers = gates.iter().filter(|gate| !gate.needs.is_empty() && gate.needs.iter().all(of_unit));
+            before.extend(answers.map(|gate| StepId::Gate(gate.name.clone())));
+            before.extend(restarted);
+        }
+        // One that is not there, or is done, is waited for by nobody.
+        let left: BTreeSet<StepId> = ordered.waiting.iter().map(|waiter| waiter.id.clone()).gather();
+        for waiter in &mut ordered.waiting {
+            waiter.needs.retain(|need| left.contains(need));
+        }
+        if ordered.check().is_ok() {
+            *self = ordered;
+        }
     }
 
     /// Takes out the steps that can start now.
@@ -224,7 +251,7 @@ fn find(desired: &Desired, need: &Dependency) -> Option<StepId> {
 mod tests {
     use super::*;
     use crate::desired::{
-        Certificate, ClientIdentity, Directory, EtcdAccess, File, FlannelStore, Material, Object, Owner, Signer, Unit,
+        Certificate, ClientIdentity, Directory, EtcdAccess, File, FlannelStore, GateProbe, Material, Object, Owner, Signer, Unit,
     };
 
     fn unit(name: &str, needs: &[&str]) -> Unit {
@@ -276,6 +303,64 @@ mod tests {
         };
         assert_eq!(order(&desired, &[]).unwrap(), [vec!["unit a", "unit d"], vec!["unit b"], vec!["unit c"]]);
         assert_eq!(order(&desired, &["a", "d"]).unwrap(), [["unit b"], ["unit c"]]);
+    }
+
+    #[test]
+    fn units_that_are_restarted_follow_each_other_once_they_answer() {
+        let gate = |name: &str, of: &[&str]| Gate {
+            name: name.into(),
+            unit: None,
+            remedy: String::new(),
+            probe: GateProbe::File("/f".into()),
+            consecutive: 1,
+            deadline: None,
+            needs: of.iter().map(|unit| Dependency::Unit((*unit).to_owned())).collect(),
+        };
+        let desired = Desired {
+            units: vec![unit("proxy", &[]), unit("kubelet", &[]), unit("manager", &[]), unit("scheduler", &[]), unit("api", &[])],
+            // The last one is not of the unit alone.
+            gates: vec![gate("api", &["api"]), gate("kubelet", &["kubelet"]), gate("whole", &["kubelet", "runtime"])],
+            ..Desired::default()
+        };
+        let desired = Desired { units: [desired.units.clone(), vec![unit("runtime", &[])]].concat(), ..desired };
+        let groups: [&[&str]; 4] = [&["api"], &["manager", "scheduler"], &["kubelet"], &["proxy"]];
+        let waves = |restarted: &[&str]| {
+            let mut graph = Graph::new(&desired, &BTreeSet::new()).unwrap();
+            graph.restart_in_order(&groups, &desired.gates, |unit| restarted.contains(&unit));
+            let mut waves = Vec::new();
+            loop {
+                let ready = graph.take_ready();
+                if ready.is_empty() {
+                    return waves;
+                }
+                waves.push(ready.iter().map(|step| step.id().to_string()).collect::<Vec<_>>().join(", "));
+                for step in ready {
+                    graph.finish(&step.id());
+                }
+            }
+        };
+        assert_eq!(
+            waves(&["api", "manager", "scheduler", "kubelet", "proxy"]),
+            [
+                "unit api, unit runtime",
+                "gate api",
+                "unit manager, unit scheduler",
+                "unit kubelet",
+                "gate kubelet, gate whole",
+                "unit proxy"
+            ]
+        );
+        let at_once = "unit proxy, unit kubelet, unit manager, unit scheduler, unit api, unit runtime";
+        assert_eq!(waves(&[]), [at_once, "gate api, gate kubelet, gate whole"]);
+        assert_eq!(waves(&["kubelet"]), [at_once, "gate api, gate kubelet, gate whole"]);
+        assert_eq!(
+            waves(&["proxy", "api"]),
+            [
+                "unit kubelet, unit manager, unit scheduler, unit api, unit runtime",
+                "gate api, gate kubelet, gate whole",
+                "unit proxy"
+            ]
+        );
     }
 
     /// Of a worker too, whose flanneld asks another node's etcd: no gate of its own comes before.

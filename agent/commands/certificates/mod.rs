@@ -14,15 +14,13 @@ use std::process::ExitCode;
 use super::{document, print};
 use crate::clock::Clock;
 use crate::converge;
-use crate::deploy::Generations;
 use crate::desired::Desired;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::files::Tree;
 use crate::keepers::certificates as keeper;
 use crate::keepers::certificates::next;
-use crate::kubernetes::{self, ImagePolicy};
+use crate::kubernetes;
 use crate::machine::facts;
-use crate::metadata::Deployment;
 use crate::process::exit;
 use crate::settings::Settings;
 use inspection::list;
@@ -36,23 +34,7 @@ use page::Page;
 pub fn run(settings: &Settings, json: bool) -> Result<ExitCode> {
     crate::daemon::check_instance(&settings.state_dir)?;
     let state = document::open_state(settings)?;
-    let generation = Generations::inspect(&state).ok_or_else(|| {
-        Error::permanent("no node has been configured on this machine yet")
-            .remedy("`heat-node-agent plan` shows what it will get; `heat-node-agent explain` shows what it is waiting for")
-    })?;
-    // After an update that was refused or rolled back: those of the generation that the node has.
-    let (number, entry) = generation.reference().map_or((generation.number, generation.entry), |one| (one.generation, one.entry));
-    let not_understood = |why: String| {
-        Error::permanent(why)
-            .context(format!("reading the parameters of generation {number}"))
-            .remedy("update the stack: its next kubernetes-node deployment is read from scratch")
-    };
-    let deployment = Deployment::parse(&entry).ok().flatten();
-    let deployment = deployment.ok_or_else(|| not_understood("they are not a kubernetes-node deployment".to_owned()))?;
-    let spec = kubernetes::node_of(&deployment, &ImagePolicy::everything()).map_err(|mistakes| {
-        let all: Vec<String> = mistakes.iter().map(ToString::to_string).collect();
-        not_understood(all.join("\n  "))
-    })?;
+    let (_, spec) = document::node_in_place(&state)?;
     let root = Tree::open(Path::new("/"))?;
     let facts = facts::of_machine(&root);
     let desired = kubernetes::render(&spec, &facts)?;

@@ -22,6 +22,8 @@ use crate::desired::{Desired, GateProbe};
 use crate::error::{Error, Result};
 use crate::gather::Gather;
 use crate::keepers::certificates::CertificateKeeper;
+use crate::kubernetes::checks::upgrade::UPGRADE_ORDER;
+use crate::kubernetes::spec::cluster::ClusterSpec;
 use crate::kubernetes::{self, NodeSpec};
 use crate::machine::add_ons::LABEL;
 use crate::machine::installed::{InstalledPrograms, UnitFiles};
@@ -221,11 +223,24 @@ impl Node {
         Ok(replaced_programs::replaced(&self.host.root, &units, &running))
     }
 
-    /// Add-ons that the generation in place asks for and this one does not.
-    fn add_ons_left(&self, after: &Desired, generation: u64) -> Vec<String> {
+    /// In which order an update restarts units: where it brings another release of Kubernetes, its components one after another.
+    fn restart_order(&self, spec: &NodeSpec, replaced: &BTreeSet<String>, generation: u64) -> &'static [&'static [&'static str]] {
+        let minor = |cluster: Option<&ClusterSpec>| cluster.map(|cluster| cluster.minor);
+        let is_upgrade =
+            self.cluster_before(generation).is_some_and(|before| minor(Some(&before)) != minor(spec.kubernetes.as_ref()));
+        if is_upgrade || !replaced.is_empty() { &UPGRADE_ORDER } else { &[] }
+    }
+
+    /// The cluster as the generation before this one asked for it.
+    fn cluster_before(&self, generation: u64) -> Option<ClusterSpec> {
         let current = Generations::inspect(&self.host.state).filter(|current| current.number == generation);
         let before = current.and_then(|current| current.before).filter(|before| before.number != generation);
-        let cluster = before.and_then(|before| spec_of(&before.entry).ok()?.kubernetes).filter(|cluster| cluster.is_first_master);
+        spec_of(&before?.entry).ok()?.kubernetes
+    }
+
+    /// Add-ons that the generation in place asks for and this one does not.
+    fn add_ons_left(&self, after: &Desired, generation: u64) -> Vec<String> {
+        let cluster = self.cluster_before(generation).filter(|cluster| cluster.is_first_master);
         let names = cluster.map(|cluster| cluster.add_ons.names).unwrap_or_default();
         names.into_iter().filter(|name| after.add_ons.iter().all(|one| one.name != *name)).collect()
     }
@@ -281,11 +296,9 @@ impl Node {
         let asking = self.known.machine.check_programs(&machine, &backend, &self.host, &self.progress, generation);
         Box::pin(asking).await.map_err(Failure::untouched)?;
         // A bus that is away for a moment is waited for where that matters.
-        let replaced = if is_update {
-            self.units_with_replaced_programs(desired, systemd).await.unwrap_or_default()
-        } else {
-            BTreeSet::new()
-        };
+        let replaced = if is_update { self.units_with_replaced_programs(desired, systemd).await.ok() } else { None };
+        let replaced = replaced.unwrap_or_default();
+        let order = if is_update { self.restart_order(spec, &replaced, generation) } else { &[] };
         let issuers = Issuers { backend: backend.clone(), http: Rc::clone(&self.http), keystone: self.keystone.clone() };
         let certificates = CertificateKeeper {
             backend: issuers,
@@ -319,7 +332,7 @@ impl Node {
             },
             may_change_members: is_update,
             retired: &retired,
-            restarts: &SpecialRestarts { replaced, held, held_unless_changed },
+            restarts: &SpecialRestarts { replaced, held, held_unless_changed, order },
         };
         // A large future: on the heap once, not in every state above.
         let outcome = Box::pin(converge::converge(desired, &context, &backend));

@@ -13,3 +13,4 @@ pub(super) mod options;
 pub(super) mod pod_network;
 pub(super) mod ports;
 pub(super) mod preflight;
+pub mod upgrade;

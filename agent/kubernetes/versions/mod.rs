@@ -16,6 +16,7 @@ pub(crate) fn two_numbers(tag: &str) -> Option<(u16, u16)> {
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
 }
 
+mod removed_apis;
 mod shell_words;
 #[cfg(test)]
 mod tests;
@@ -23,6 +24,7 @@ mod tests;
 use std::fmt;
 
 pub use command_line::{Checked, CommandLine, given};
+pub use removed_apis::{RemovedApi, removed_annotation, removed_api};
 pub use shell_words::{items, option, port, quoted, split, truth};
 
 /// A minor release of Kubernetes 1.
@@ -99,6 +101,18 @@ impl Minor {
     #[must_use]
     pub fn number(self) -> u16 {
         self.0
+    }
+
+    /// So many minors later.
+    #[must_use]
+    pub fn plus(self, minors: u16) -> Self {
+        Self(self.0.saturating_add(minors))
+    }
+
+    /// So many minors earlier.
+    #[must_use]
+    pub fn minus(self, minors: u16) -> Self {
+        Self(self.0.saturating_sub(minors))
     }
 }
 

@@ -18,7 +18,7 @@ use crate::kubernetes::spec::words::Role;
 use crate::kubernetes::text::kubeconfig::{self, Identity};
 use crate::kubernetes::versions::{Component, ConfigKind, Minor, option};
 
-const UNIT: &str = "kube-proxy.service";
+pub(in crate::kubernetes) const UNIT: &str = "kube-proxy.service";
 const CONFIGURATION: &str = "/etc/kubernetes/proxy-configuration.yaml";
 const KUBECONFIG: &str = "/etc/kubernetes/proxy.kubeconfig";
 /// Every version answers there that it is alive. Port 10256, where it says whether it keeps up with the API, exists from 1.7 on.

@@ -29,7 +29,7 @@ use crate::kubernetes::spec::words::Role;
 use crate::kubernetes::text::kubeconfig::{self, Identity};
 use crate::kubernetes::versions::{Component, ConfigKind};
 
-pub(super) const UNIT: &str = "kubelet.service";
+pub(in crate::kubernetes) const UNIT: &str = "kubelet.service";
 /// The gate that the API knows the node.
 pub const REGISTRATION: &str = "registration";
 /// The first minor whose kubelet refuses to give its own node labels of `node-role.kubernetes.io/`.
@@ -166,7 +166,7 @@ fn requests(spec: &NodeSpec, cluster: &ClusterSpec) -> Option<Gate> {
 }
 
 /// The name of the node's object in the API, as the kubelet itself spells it.
-pub(super) fn node_object_name(cluster: &ClusterSpec) -> String {
+pub(in crate::kubernetes) fn node_object_name(cluster: &ClusterSpec) -> String {
     cluster.node_name.as_deref().unwrap_or_default().to_ascii_lowercase()
 }
 
