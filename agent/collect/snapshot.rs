@@ -207,6 +207,12 @@ impl Snapshot {
         self.deployments.as_ref().is_some_and(|list| list.lists(id))
     }
 
+    /// Whether every source was asked in this process, whatever it said.
+    #[must_use]
+    pub fn is_asked(&self) -> bool {
+        !self.sources.is_empty() && self.sources.values().all(|source| source.last_try.is_some())
+    }
+
     /// Whether there is a source that could answer: the boot copy never changes and local data asks for nothing, so who has
     /// nothing else cannot be waited for.
     #[must_use]

@@ -126,7 +126,7 @@ async fn serve(options: &CommonOptions, loaded: Loaded, once: bool, report: &Rep
         return Ok(exit::FAILED);
     };
     let mut agent = Agent::open(host, options.metadata.clone(), instance)?;
-    agent.conditions = conditions;
+    agent.publisher.conditions = conditions;
     agent.measure_disk();
     if once { Box::pin(agent.run_once()).await } else { Box::pin(agent.run()).await }
 }

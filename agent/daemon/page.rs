@@ -50,6 +50,7 @@ pub(super) fn of(agent: &Agent) -> StatusDocument {
         node: agent.ledger.generations.current().map(|current| node_now(agent, current)),
         signals: signals(&agent.ledger.outbox.waiting()),
         conditions: agent
+            .publisher
             .conditions
             .iter()
             .chain(agent.trouble.condition().or(agent.ledger.unstored.condition()))
@@ -57,6 +58,7 @@ pub(super) fn of(agent: &Agent) -> StatusDocument {
             .cloned()
             .chain([identity.condition(waits)])
             .chain(metadata(snapshot))
+            .chain(agent.phases.condition())
             .collect(),
         metadata: MetadataStatus {
             source: snapshot.authority.as_ref().map(|authority| authority.source.to_owned()),
@@ -456,7 +458,8 @@ fn work(agent: &Agent) -> Option<String> {
             None => format!("bringing up the node: generation {generation}, deployment {id}"),
         });
     }
-    agent.running().map(|record| format!("running deployment {}", record.name))
+    let phases = agent.phases.is_busy().then(|| "running the phases of os-refresh-config".to_owned());
+    phases.or_else(|| agent.running().map(|record| format!("running deployment {}", record.name)))
 }
 
 #[cfg(test)]

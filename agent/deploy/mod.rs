@@ -17,3 +17,6 @@ pub use history::{GenerationState, PastGeneration, WentBack};
 pub use journal::{DISCARDED, DeploymentRecord, DeploymentState, Ending, Journal, choose, job_of};
 pub use result::{DeploymentOutcome, SIGNAL_LIMIT, body, is_success, last_lines, last_output_suffix};
 pub use work::{EntryKind, GroupPolicy, PendingEntry, Work, todo};
+
+/// Set for the phases of os-refresh-config that the daemon runs: `55-heat-config` among them leaves the deployments to it.
+pub const PHASES: &str = "HEAT_NODE_AGENT_PHASES";

@@ -15,7 +15,7 @@ use crate::budgets::{DOCUMENT_MEMORY, python_json};
 use crate::clock::Clock;
 use crate::deploy::hooks::file_name;
 use crate::deploy::unsent::{self, INTERRUPTED, Unsent};
-use crate::deploy::{Work, is_success};
+use crate::deploy::{PHASES, Work, is_success};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::files::{Attributes, FileKind, READ_LIMIT, masked};
 use crate::metadata::{python_json as json_text, python_json_lines, python_text};
@@ -43,6 +43,10 @@ pub(super) fn run(_: &[String]) -> ToolResult {
     // It holds passwords. A link is followed, as by the original.
     let file = file.canonicalize().context(|| format!("resolving {}", file.display()))?;
     machine.root.set_attributes(&file, Attributes::mode(0o600))?;
+    if variable(PHASES).is_some() {
+        Log::new().info("the deployments are left to heat-node-agent.service, which runs these phases");
+        return Ok(0);
+    }
     let deployed = hooks::directory(&machine, "HEAT_CONFIG_DEPLOYED", DEPLOYED);
     prepare(&machine, &deployed, &hooks::directory(&machine, "HEAT_CONFIG_DEPLOYED_OLD", OLD_DEPLOYED))?;
     let bytes = machine.root.read(&file, READ_LIMIT)?.unwrap_or_default();

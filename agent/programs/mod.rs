@@ -381,8 +381,15 @@ impl Programs {
 
     /// Whether this job is what was prepared by this key.
     fn is_prepared(&self, key: &str, job: &Job) -> Result<bool> {
-        let prepared: Option<Job> = self.state.read_json(&job_dir(key).join(JOB))?;
-        Ok(prepared.as_ref() == Some(job))
+        Ok(self.prepared(key)?.as_ref() == Some(job))
+    }
+
+    /// The job that was prepared by this key, and not forgotten since.
+    ///
+    /// # Errors
+    /// If its description cannot be read.
+    pub fn prepared(&self, key: &str) -> Result<Option<Job>> {
+        self.state.read_json(&job_dir(key).join(JOB))
     }
 
     fn turn(&self, key: &str) -> Arc<Mutex<()>> {

@@ -351,6 +351,18 @@ messages! {
         "Output of old deployments was removed",
         "Deployment output may use a bounded part of the disk. The oldest output was removed; the records stay, and so do results that Heat has yet to receive.",
         "`heat-node-agent status --json` shows the budgets; the journal still has the scripts' output.";
+    PhasesStarted = "HNA-0484", Info, "24a9e1e43104465399f10f159d246a09",
+        "The phases of os-refresh-config are running",
+        "[legacy] phases in agent.toml has them run whenever the metadata changed, before the deployments. HNA_UNIT names their unit: `journalctl -u` shows the output.",
+        "";
+    PhasesSucceeded = "HNA-0485", Info, "6a2cc785cbcf4379a5d59f07016cf354",
+        "The phases of os-refresh-config succeeded",
+        "They are not run again before the metadata changes.",
+        "";
+    PhasesFailed = "HNA-0486", Error, "76fb3aeb47754979a7588332ea55732a",
+        "The phases of os-refresh-config failed",
+        "They are tried again, ever more slowly, until they succeed. Deployments wait for them, but for no more than five minutes: what fails without the phases then fails, and Heat hears of it.",
+        "`journalctl -u heat-phases.service` shows the output. Supply what the program lacks, or correct it on the node and in the image.";
     NodePlanned = "HNA-0501", Info, "a3dc45b57c254d8b85f5fee1c9352062",
         "A generation of the node was planned",
         "The parameters are valid; files, units and volumes are brought into line with them.",

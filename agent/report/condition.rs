@@ -44,13 +44,15 @@ pub enum ConditionId {
     Signals,
     /// The certificates: the step, and what waits for somebody once the node is in place.
     Certificates,
+    /// The image's phases of os-refresh-config.
+    Phases,
     /// Any other, by its name.
     Named(String),
 }
 
 impl ConditionId {
     /// Those that are no names of other things.
-    const KNOWN: [Self; 10] = [
+    const KNOWN: [Self; 11] = [
         Self::Settings,
         Self::Bus,
         Self::State,
@@ -61,6 +63,7 @@ impl ConditionId {
         Self::Node,
         Self::Signals,
         Self::Certificates,
+        Self::Phases,
     ];
 
     /// What people and programs read.
@@ -77,6 +80,7 @@ impl ConditionId {
             Self::Node => "node",
             Self::Signals => "signals",
             Self::Certificates => "certificates",
+            Self::Phases => "phases",
             Self::Named(name) => name,
         }
     }

@@ -716,7 +716,8 @@ impl StatusDocument {
             return WaitProgress::Failed;
         }
         let nothing_received = self.metadata.listed.is_none() || (self.metadata.expected && self.metadata.source.is_none());
-        if !running || nothing_received || unfinished || self.is_tried_again() {
+        let phases_run = self.phases().is_some_and(|state| state == ConditionState::Waiting);
+        if !running || nothing_received || unfinished || phases_run || self.is_tried_again() {
             WaitProgress::Waiting
         } else {
             WaitProgress::Done
@@ -737,12 +738,18 @@ impl StatusDocument {
             || self.node.as_ref().is_some_and(|node| node.components.iter().any(ComponentStatus::is_unhealthy))
     }
 
+    /// How the image's phases of os-refresh-config are; nothing where the agent does not run them.
+    pub(super) fn phases(&self) -> Option<ConditionState> {
+        self.conditions.iter().find(|one| one.name == ConditionId::Phases).map(|one| one.state)
+    }
+
     /// Whether the agent itself goes on trying at something.
     fn is_tried_again(&self) -> bool {
         self.identity.as_ref().is_some_and(|identity| identity.waits(self.metadata.source.is_none()))
             || self.sources.iter().any(|source| source.failures > 0)
             || self.node.as_ref().is_some_and(|node| node.state != NodeState::Applied || node.drifted || node.unchecked)
             || self.conditions.iter().any(|one| one.name == ConditionId::State && one.state == ConditionState::Failed)
+            || self.phases().is_some_and(|state| state == ConditionState::Failed)
             || !self.signals.is_empty()
     }
 }

@@ -156,6 +156,12 @@ pub const KEYS: &[SettingKey] = &[
         "Seconds between two snapshots of etcd into /var/lib/etcd/snapshots of a master with an etcd volume, 60 at least; 0 for none.",
     ),
     key("etcd.snapshots_kept", ValueRule::Number(1, 1000), "5", "How many snapshots of etcd are kept, the newest ones."),
+    key(
+        "legacy.phases",
+        ValueRule::Switch,
+        "false",
+        "Whether the daemon runs the image's phases of os-refresh-config (pre-configure.d and so on) whenever the metadata changed.",
+    ),
     key("report.console", ValueRule::Switch, "true", "Whether each phase prints a line on the console."),
     key(
         "report.metrics",

@@ -66,6 +66,8 @@ pub struct Settings {
     pub snapshot_interval: Option<Duration>,
     /// How many snapshots of etcd are kept.
     pub snapshots_kept: usize,
+    /// What is done of the replaced tools' work beside deployments.
+    pub legacy: Legacy,
     /// Whether each phase prints a line on the console.
     pub console: bool,
     /// Where the metrics go, as the files say; empty: nowhere. See [`Settings::metrics_file`].
@@ -119,6 +121,13 @@ pub struct Deploy {
     pub deployed_dir: PathBuf,
     /// How many finished records are kept.
     pub keep: usize,
+}
+
+/// What is done of the replaced tools' work beside deployments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Legacy {
+    /// Whether the phases of os-refresh-config are run where the metadata changed.
+    pub phases: bool,
 }
 
 /// What drives the node.
@@ -351,6 +360,7 @@ impl From<Fragment> for Settings {
                 .filter(|interval| !interval.is_zero())
                 .map(|interval| interval.max(LEAST_SNAPSHOT_INTERVAL)),
             snapshots_kept: usize::try_from(merged.number("etcd.snapshots_kept").unwrap_or(5)).unwrap_or(usize::MAX),
+            legacy: Legacy { phases: is_on("legacy.phases", false) },
             console: is_on("report.console", true),
             metrics: merged.text("report.metrics").map(PathBuf::from),
             node_conditions: is_on("report.node_conditions", false),

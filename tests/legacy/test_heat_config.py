@@ -56,6 +56,17 @@ def test_each_is_run_once(pair):
     assert notified(pair.sides[1]).count("\n") == 10
 
 
+def test_in_phases_of_the_daemon_it_leaves_them_to_that(pair):
+    """`[legacy] phases`: the original runs them there as anywhere."""
+    ready(pair)
+    original, link = run(pair, [deployment("a")], same=False, HEAT_NODE_AGENT_PHASES="0" * 64)
+    assert (original[0], link[0]) == (0, 0)
+    assert notified(pair.sides[0]) and not notified(pair.sides[1])
+    assert b"left to heat-node-agent.service" in link[2] and not (pair.sides[1] / "var/deployed").exists()
+    # It holds passwords, whoever runs them.
+    assert tree(pair.sides[1])["list"][1] == 0o600
+
+
 def test_inputs(pair):
     ready(pair)
     inputs = [{"name": "s", "type": "String", "value": value} for value in ("text", 1, 2.0, True, None, [1, {"a": None, "b": "x'y"}], {"k": "é"})]

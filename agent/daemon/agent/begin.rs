@@ -1,13 +1,12 @@
 //! What may be started now: looked at afresh whenever something moved.
 
-use std::iter::once;
-
 use serde_json::{Value, json};
 
 use super::Agent;
+use super::documents::with_metadata;
 use super::view::{is_judged, withdrawal_reason};
 use crate::budgets::SECRET_TEXTS;
-use crate::collect::{HEAT_PARAMS, Snapshot};
+use crate::collect::HEAT_PARAMS;
 use crate::daemon::masking::KnownSecrets;
 use crate::daemon::node;
 use crate::daemon::reason::{bad_parameters, reason};
@@ -19,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::keepers::membership::leave;
 use crate::kubernetes::{self, ImagePolicy, Mistake};
 use crate::metadata::{Deployment, Malformed};
-use crate::programs::{Job, JobFile, Programs};
+use crate::programs::{Job, Programs};
 use crate::report::condition_state::ConditionState;
 use crate::report::status::Condition;
 use crate::report::{Code, Event, Phase};
@@ -28,9 +27,6 @@ use crate::signal::Destination;
 /// Deployments that are refused in one turn of the loop: each is stored and synced, and a signal to the agent, an order or the
 /// watchdog must not wait for thousands.
 const AT_ONCE: usize = 20;
-
-/// Where a hook that reads the metadata finds them: in memory, for root alone.
-const DOCUMENTS: &str = "/run/heat-config/metadata";
 
 /// What becomes of an entry of the list in this turn of the loop.
 enum EntryStep {
@@ -80,7 +76,8 @@ impl Agent {
         self.plan_work();
         let mut ended = self.refuse_rejected()?;
         self.worklist.has_more = ended >= AT_ONCE;
-        let (mut at, mut is_busy) = (0, false);
+        // As behind a script: what they prepare may be what the deployments need.
+        let (mut at, mut is_busy) = (0, self.run_phases());
         loop {
             match self.step_of(at, is_busy) {
                 EntryStep::End => break,
@@ -103,6 +100,12 @@ impl Agent {
         }
         self.worklist.nodes_checked |= is_busy;
         Ok(())
+    }
+
+    /// Has the image's phases run where they are due, before the deployments of the same metadata. Whether these wait.
+    fn run_phases(&mut self) -> bool {
+        let is_free = || self.job_task.id().is_none() && self.ledger.journal.running_jobs().next().is_none();
+        self.phases.begin(self.collector.snapshot(), is_free)
     }
 
     /// What is to be done about the entry there in the list; `is_busy`: a script before it runs. Then those behind it wait too, but what is
@@ -602,24 +605,9 @@ fn with_inputs_masked(mut job: Job, deployment: &Deployment) -> Job {
     job
 }
 
-/// The job, with what os-collect-config would have listed for it: the metadata in force, and the configs that no hook runs
-/// (heat-protocol.md 2.8), in files that the next such job replaces.
-fn with_metadata(mut job: Job, snapshot: &Snapshot) -> Job {
-    let data = snapshot.parsed().filter(|one| Work::of(&one.group) == Work::Data && one.config.is_object());
-    let documents = once(snapshot.text()).chain(data.map(|one| one.config.to_string()));
-    let file = |(number, content)| JobFile { path: format!("{DOCUMENTS}/{number}.json"), content, mode: 0o600 };
-    job.files.extend(documents.enumerate().map(file));
-    let paths: Vec<&str> = job.files.iter().map(|file| file.path.as_str()).collect();
-    job.environment.insert("OS_CONFIG_FILES".to_owned(), paths.join(":"));
-    job
-}
-
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
-    use crate::collect::Entries;
 
     /// Attack: what `metadata` and `support` masked by its name was in a script's log, in `status`, and in what Heat heard.
     #[test]
@@ -640,23 +628,5 @@ mod tests {
         let entry = json!({"id": "a", "group": "script", "config": "", "inputs": many});
         let job = with_inputs_masked(Job::default(), &Deployment::parse(&entry).unwrap().unwrap());
         assert!(job.hide_printed && !job.hide_output, "outputs are handed on all the same");
-    }
-
-    #[test]
-    fn os_apply_config_finds_the_metadata_and_what_no_hook_runs() {
-        let entries = [
-            json!({"id": "a", "name": "n", "group": "apply-config", "config": "", "inputs": []}),
-            json!({"id": "b", "name": "m", "group": "os-apply-config", "config": {"two": 2}, "inputs": []}),
-            json!({"id": "c", "name": "o", "group": "Heat::Ungrouped", "config": "text", "inputs": []}),
-        ];
-        let metadata = serde_json::Map::from_iter([("one".to_owned(), json!(1))]);
-        let snapshot =
-            Snapshot { metadata, deployments: Some(Arc::new(Entries::new(entries.to_vec()).unwrap())), ..Snapshot::default() };
-        let job = with_metadata(Job::default(), &snapshot);
-        let [first, second] = job.files.as_slice() else { panic!("{:?}", job.files) };
-        let document = crate::budgets::json::answer(first.content.as_bytes()).unwrap();
-        assert_eq!((&document["one"], document["deployments"].as_array().unwrap().len()), (&json!(1), 3));
-        assert_eq!((second.content.as_str(), first.mode), ("{\"two\":2}", 0o600));
-        assert_eq!(job.environment["OS_CONFIG_FILES"], "/run/heat-config/metadata/0.json:/run/heat-config/metadata/1.json");
     }
 }

@@ -1,7 +1,7 @@
 //! The agent: what it consists of. `run.rs` is its loop, one thread that does several things at once:
 //!
 //! * the sources are polled (`collect`),
-//! * one script or hook runs, in the order of the list (`job.rs`),
+//! * one script or hook runs, in the order of the list (`job.rs`), or the image's phases of os-refresh-config (`phases.rs`),
 //! * the node is brought up or compared with its parameters, its pod routes and components are watched (`node_task.rs`),
 //! * the node's conditions in Kubernetes are written (`node_conditions.rs`), and snapshots of its etcd taken (`etcd_snapshots.rs`),
 //! * signals are sent (`signal`).
@@ -16,6 +16,7 @@
 mod begin;
 mod completions;
 mod disk;
+mod documents;
 pub(crate) mod ending;
 mod etcd_snapshots;
 mod failure_pause;
@@ -24,6 +25,7 @@ mod ledger;
 mod node_conditions;
 mod node_task;
 mod orders;
+mod phases;
 mod publisher;
 mod run;
 mod task;
@@ -42,6 +44,7 @@ use self::job::JobTask;
 use self::ledger::Ledger;
 use self::node_conditions::NodeConditions;
 use self::node_task::NodeTask;
+use self::phases::Phases;
 use self::publisher::Publisher;
 use self::view::view;
 use self::worklist::Worklist;
@@ -78,14 +81,13 @@ pub(super) struct Agent {
     pub(super) started: Timestamp,
     /// Whose machine and state this is.
     pub(super) instance: crate::identity::InstanceRecord,
-    /// What was found before the loop began.
-    pub(super) conditions: Vec<Condition>,
     pub(super) collector: Collector,
     programs: Rc<Programs>,
     pub(super) ledger: Ledger,
     /// What is still to be done of the list in force.
     worklist: Worklist,
     pub(super) job_task: JobTask,
+    pub(super) phases: Phases,
     pub(super) node_task: NodeTask,
     /// How far bringing the node up is.
     pub(super) progress: Progress,
@@ -132,11 +134,11 @@ impl Agent {
         Ok(Self {
             started: clock.now(),
             instance,
-            conditions: Vec::new(),
             collector,
             ledger,
             worklist: Worklist::new(),
             job_task: JobTask::new(Rc::clone(&programs)),
+            phases: Phases::open(Rc::clone(&host), Rc::clone(&programs))?,
             node_task: NodeTask::new(node, conditions, snapshots, clock),
             programs,
             progress,

@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::files::{Attributes, Tree};
 use crate::report::metrics;
 use crate::report::notify::Notify;
-use crate::report::status::StatusDocument;
+use crate::report::status::{Condition, StatusDocument};
 use crate::report::{Code, Event, Phase};
 
 /// For each deployment on the page, the pause before it is made anew, where there are more than a few.
@@ -36,6 +36,8 @@ pub(in crate::daemon) struct Publisher {
     pub(super) notify: Notify,
     pub(in crate::daemon) phase: Phase,
     pub(super) page: Option<StatusDocument>,
+    /// What was found before the loop began, which every page shows.
+    pub(in crate::daemon) conditions: Vec<Condition>,
     /// It is in the status file.
     is_written: bool,
     /// Since the page was last made, and whether something moved since.
@@ -76,6 +78,7 @@ impl Publisher {
             notify: Notify::default(),
             phase: Phase::Metadata,
             page: None,
+            conditions: Vec::new(),
             is_written: false,
             since: host.clock.start(),
             is_old: false,

@@ -85,7 +85,7 @@ impl Agent {
         let snapshot = self.collector.snapshot();
         let nothing_received = snapshot.authority.is_none() && snapshot.sources.values().any(|source| source.failures > 0);
         let malformed = self.worklist.was_malformed() || self.collector.is_malformed();
-        let troubled = self.trouble.has_given_up() || self.ledger.unstored.is_paused() || malformed;
+        let troubled = self.trouble.has_given_up() || self.ledger.unstored.is_paused() || self.phases.is_failing() || malformed;
         if !(failed || waiting || nothing_received || troubled) {
             return Ok(exit::OK);
         }
@@ -98,7 +98,10 @@ impl Agent {
 
     /// Nothing runs, and nothing can be started or sent without a poll.
     pub(super) fn is_idle(&self) -> bool {
-        let is_busy = self.job_task.id().is_some() || self.node_task.bring_up.is_busy() || !self.ledger.sending.is_empty();
+        let is_busy = self.job_task.id().is_some()
+            || self.phases.is_busy()
+            || self.node_task.bring_up.is_busy()
+            || !self.ledger.sending.is_empty();
         let sendable = self.ledger.outbox.due() == Some(Duration::ZERO);
         // A first try that is held back for a moment belongs to this pass.
         let held = self.ledger.outbox.holds_a_first_try();
@@ -177,7 +180,8 @@ impl Agent {
             self.job_task.until_grace_is_over(self.host.settings.deploy.replaced_grace).filter(|_| !self.trouble.is_paused());
         let conditions = self.node_task.conditions.until_due();
         let snapshots = self.node_task.snapshots.until_due();
-        let pause = [wake, watchdog, page, more, grace, conditions, snapshots]
+        let phases = self.phases.until_due().filter(|_| !self.trouble.is_paused());
+        let pause = [wake, watchdog, page, more, grace, conditions, snapshots, phases]
             .into_iter()
             .flatten()
             .min()
@@ -185,6 +189,11 @@ impl Agent {
         tokio::select! {
             change = self.collector.changed() => self.polled(change),
             (id, ran) = self.job_task.ended() => self.job_ended(&id, ran),
+            (digest, ran) = self.phases.ended() => {
+                if let Err(error) = self.phases.record(&digest, ran) {
+                    self.trouble.record("recording the end of the phases", &error);
+                }
+            }
             (id, done) = self.node_task.bring_up.ended() => self.node_ended(&id, done),
             ((), inspection) = self.node_task.inspection_task.ended() => self.inspected(inspection),
             ((), seen) = self.node_task.pod_network.task.ended() => self.node_task.pod_network.record(seen),
@@ -205,7 +214,7 @@ impl Agent {
     fn current_phase(&self) -> Phase {
         if self.node_task.bring_up.is_busy() {
             self.progress.phase()
-        } else if self.job_task.id().is_some() {
+        } else if self.job_task.id().is_some() || self.phases.is_busy() {
             Phase::Deploy
         } else if !self.ledger.outbox.is_empty() {
             Phase::Signal

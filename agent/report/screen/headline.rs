@@ -83,13 +83,16 @@ fn of_agent(status: &StatusDocument) -> Option<(OverallState, String)> {
     if status.identity.as_ref().is_some_and(|identity| identity.instance.is_none()) {
         return Some((OverallState::Waiting, "the identity of this instance".to_owned()));
     }
-    let condition =
-        status.conditions.iter().find(|one| one.state == ConditionState::Failed && one.name != ConditionId::Settings)?;
+    let failed = |one: &&Condition| one.state == ConditionState::Failed && one.name != ConditionId::Settings;
+    let all = || status.conditions.iter().filter(failed);
+    // The image's phases keep it from less than whatever else fails.
+    let condition = all().find(|one| one.name != ConditionId::Phases).or_else(|| all().next())?;
     let what = match condition.name {
         ConditionId::Bus => "systemd does not answer",
         ConditionId::State => {
             condition.fact.as_deref().or(condition.cause.as_deref()).unwrap_or("the agent cannot do its own work")
         }
+        ConditionId::Phases => condition.fact.as_deref().or(condition.cause.as_deref()).unwrap_or("they failed"),
         _ => "the metadata cannot be understood",
     };
     // What keeps it from its own work names itself.
@@ -134,6 +137,9 @@ fn of_components(node: &NodeStatus, is: impl Fn(&ComponentStatus) -> bool) -> Op
 fn of_work(status: &StatusDocument) -> Option<(OverallState, String)> {
     if let Some(node) = status.node.as_ref().filter(|node| matches!(node.state, NodeState::Applying | NodeState::Restoring)) {
         return Some((OverallState::Waiting, step_of(node)));
+    }
+    if status.phases() == Some(ConditionState::Waiting) {
+        return Some((OverallState::Waiting, "the phases of os-refresh-config, which are running".to_owned()));
     }
     let running = status.deployments.iter().find(|one| one.state == DeploymentState::Running)?;
     Some((OverallState::Waiting, format!("deployment {}, which is running", running.name)))

@@ -352,6 +352,11 @@ fn troubles() -> Vec<(&'static str, StatusDocument)> {
         ),
         ("FAILED the agent's own work: why", changed(&|s| s.conditions = vec![condition("state")])),
         ("FAILED metadata: the metadata cannot be understood", changed(&|s| s.conditions = vec![condition("metadata")])),
+        ("FAILED phases: why", changed(&|s| s.conditions = vec![condition("phases")])),
+        (
+            "WAITING for the phases of os-refresh-config, which are running",
+            changed(&|s| s.conditions = vec![Condition { state: ConditionState::Waiting, ..condition("phases") }]),
+        ),
         ("WAITING for deployment prepare, which is running", changed(&|s| s.deployments[0].state = DeploymentState::Running)),
         ("WAITING for deployment prepare", changed(&|s| s.deployments[0].state = DeploymentState::Seen)),
         ("WAITING for metadata: no source is known yet", changed(&|s| s.sources.clear())),
