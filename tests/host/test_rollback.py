@@ -2,6 +2,8 @@
 with stand-ins for Kubernetes' programs."""
 import json
 
+import pytest
+
 from lib import stand_ins
 from lib.cluster import Node, parameters
 from lib.common import GATEWAY, wait_for
@@ -271,6 +273,7 @@ def ends_rolled_back_after_a_power_cut(host, node: Node, files: str):
     assert (state(host)["state"], state(host)["touched"]) == ("rejected", False)
 
 
+@pytest.mark.longer
 def test_a_power_cut_ends_in_one_of_two_generations(hosts, signal_server, magnum):
     host = hosts("m1", ip=MASTER)
     node = Node(host, signal_server(), parameters("master", "m1", MASTER, MASTER, **magnum().parameters())).up()
