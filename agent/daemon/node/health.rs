@@ -768,6 +768,19 @@ impl ComponentHealth {
         known.map(|one| one.status(clock)).collect()
     }
 
+    /// Names of those with which something is wrong that these gates, for which no update waits, do not say alone.
+    pub(super) fn unhealthy_beside(&self, watched: &[Gate]) -> BTreeSet<String> {
+        let is_watched = |part: &ComponentGate| watched.iter().any(|gate| gate.name == part.gate.name);
+        let by_these_alone = |one: &MonitoredComponent, problem: &Problem| {
+            let mut failed = one.parts.iter().filter(|part| part.has_failed()).peekable();
+            let is_of_gates = matches!(problem.kind, ProblemKind::Waits | ProblemKind::Wrong | ProblemKind::Hanging);
+            is_of_gates && failed.peek().is_some() && failed.all(is_watched)
+        };
+        let known = self.components.iter().filter(|one| self.is_settled && one.measured.is_known);
+        let counts = |one: &&MonitoredComponent| one.problem.as_ref().is_some_and(|problem| !by_these_alone(one, problem));
+        known.filter(counts).map(|one| one.name.clone()).gather()
+    }
+
     /// How one of them is.
     pub(super) fn of(&self, name: &str, clock: &Clock) -> Option<ComponentStatus> {
         self.components.iter().find(|one| one.name == name).map(|one| one.status(clock))

@@ -3,7 +3,7 @@
 //!
 //! While the node is brought up or put back, units that die are watched beside that, so that what is waited for in vain has its cause.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::future::pending;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::concurrent::all;
 use crate::converge::diagnosis::{CrashCause, diagnose, hang_cause};
 use crate::converge::gates::passes;
 use crate::deploy::{AppliedExtent, Reference};
-use crate::desired::{Desired, EtcdMember, GateProbe, VolumeRole};
+use crate::desired::{Desired, EtcdMember, Gate, GateProbe, VolumeRole};
 use crate::error::remedy::Remedy;
 use crate::keepers::node_conditions::NodeObject;
 use crate::kubernetes::REGISTRATION;
@@ -72,6 +72,11 @@ impl Node {
     /// How the components are.
     pub(in crate::daemon) fn components(&self) -> Vec<ComponentStatus> {
         self.monitor.health.borrow().status(&self.host.clock)
+    }
+
+    /// Components that are unhealthy by more than these gates ([`ComponentHealth::unhealthy_beside`]).
+    pub(super) fn unhealthy_beside(&self, watched: &[Gate]) -> BTreeSet<String> {
+        self.monitor.health.borrow().unhealthy_beside(watched)
     }
 
     /// Whether there is a systemd, without which nothing of it can be found out.

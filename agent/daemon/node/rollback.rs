@@ -499,9 +499,8 @@ impl Node {
         let is_new = |file: &&File| before.file(&file.path).is_none();
         let paths = after.files.iter().filter(is_new).map(|file| file.path.as_str());
         let (files, obstacle) = saved(&self.host.root, paths)?;
-        let components = self.components();
-        let unhealthy = components.iter().filter(|component| component.is_unhealthy()).map(|component| component.name.clone());
-        let mut replaced = Replaced { files, obstacle, unhealthy: unhealthy.gather(), ..Replaced::default() };
+        let unhealthy = self.unhealthy_beside(&before.watched);
+        let mut replaced = Replaced { files, obstacle, unhealthy, ..Replaced::default() };
         for unit in &after.units {
             let is_new = before.units.iter().all(|other| other.name != unit.name);
             let is_newly_enabled = is_newly_enabled(before, unit);
