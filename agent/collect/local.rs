@@ -10,7 +10,7 @@ use super::collector_config::CollectorConfig;
 use super::file_origins::{FileOrigins, read_safe, safe};
 use super::user_data::Drive;
 use super::{document, node_file};
-use crate::budgets::{DOCUMENT_BYTES, LOCAL_BYTES, LOCAL_MEMORY};
+use crate::budgets::{DOCUMENT_BYTES, LOCAL_BYTES, LOCAL_MEMORY, yaml};
 use crate::digest;
 use crate::error::{Context, Error, Result};
 use crate::files::{FileKind, Tree};
@@ -255,6 +255,19 @@ pub fn read_document(path: &Path) -> Result<Map<String, Value>> {
     parse_document(&read_file(path)?).context(|| format!("reading {}", path.display()))
 }
 
+/// The document of a file that the caller names: JSON, or YAML, as `verify` and `plan` take it.
+///
+/// # Errors
+/// If it is neither, or no document.
+pub(super) fn parse_given(bytes: &[u8]) -> Result<Map<String, Value>> {
+    let text = std::str::from_utf8(bytes).unwrap_or_default().trim_start();
+    // What begins like JSON, or is no text at all, is read as JSON, which says more exactly what is wrong with it.
+    if text.is_empty() || text.starts_with(['{', '[', '<']) {
+        return parse_document(bytes);
+    }
+    as_document(yaml::read(text)?.root.to_json())
+}
+
 /// Reads a file that the caller names, bounded.
 ///
 /// # Errors
@@ -270,7 +283,11 @@ pub fn read_file(path: &Path) -> Result<Vec<u8>> {
 }
 
 pub(super) fn parse_document(bytes: &[u8]) -> Result<Map<String, Value>> {
-    match document::parse(bytes)? {
+    as_document(document::parse(bytes)?)
+}
+
+fn as_document(value: Value) -> Result<Map<String, Value>> {
+    match value {
         Value::Object(document) => Ok(document),
         list @ Value::Array(_) => Ok(Map::from_iter([("deployments".to_owned(), list)])),
         other => Err(document::not_an_object(document::kind(&other)).rule("a server's metadata, or a list of deployments")),
@@ -289,6 +306,27 @@ mod tests {
         let path = Path::new(path);
         tree.create_dir_all(path.parent().unwrap(), Attributes::mode(0o755)).unwrap();
         tree.write(path, content.as_bytes(), Attributes::mode(0o600)).unwrap();
+    }
+
+    /// With YAML, in which `verify` and `plan` find no mistake, the daemon had no metadata.
+    #[test]
+    fn a_given_document_is_yaml_too() {
+        let document = json!({"deployments": [{"id": "a", "group": "script", "config": "x"}]});
+        let text = "# ours\ndeployments:\n- id: a\n  group: script\n  config: x\n";
+        for (text, expected) in [
+            (text, Ok(document.clone())),
+            ("- id: a\n  group: script\n  config: x\n", Ok(document.clone())),
+            (r#"{"deployments": [{"id": "a", "group": "script", "config": "x"}]}"#, Ok(document)),
+            ("{\"deployments\": [", Err("the JSON ends too early")),
+            ("deployments: [", Err("the YAML is broken")),
+            ("text", Err("not an object")),
+            ("", Err("JSON")),
+        ] {
+            match (parse_given(text.as_bytes()), expected) {
+                (found, Ok(expected)) => assert_eq!(found.map(Value::Object).unwrap(), expected, "{text}"),
+                (found, Err(part)) => assert!(found.clone().unwrap_err().to_string().contains(part), "{text}: {found:?}"),
+            }
+        }
     }
 
     #[test]

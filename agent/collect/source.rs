@@ -22,6 +22,7 @@ use crate::error::{ConnectFailure, Context, Error, Result};
 use crate::files::Tree;
 use crate::freshness::ListAnswer;
 use crate::report::follow_up::FollowUp;
+use crate::report::text::argument;
 use crate::report::{Code, Event, Phase, Report};
 use crate::settings::Settings;
 use crate::settings::source_name::SourceName;
@@ -217,7 +218,11 @@ impl Source {
             if memory.raw == raw {
                 return Ok(PollOutcome::Same);
             }
-            let document = local::parse_document(&bytes).context(|| format!("reading {}", path.display()))?;
+            let path = path.display().to_string();
+            let verify = || format!("`heat-node-agent verify --metadata {}` lists every mistake in it", argument(&path));
+            let document = local::parse_given(&bytes)
+                .map_err(|error| if error.suggested_remedy().is_some() { error } else { error.remedy(verify()) })
+                .context(|| format!("reading {path}"))?;
             memory.raw = raw;
             Ok(PollOutcome::Unread(Box::new(move || Ok((document, Vec::new())))))
         };
