@@ -1134,7 +1134,7 @@ fn describe(record: &mut DeploymentRecord, deployment: &Deployment) {
     deployment.action().clone_into(&mut record.action);
     record.resource = deployment.resource();
     record.target = deployment.signal_target();
-    record.outputs = deployment.outputs.iter().map(|Output { name, error_output }| (name.clone(), *error_output)).collect();
+    record.outputs = deployment.outputs.iter().map(|Output { name, error_output, .. }| (name.clone(), *error_output)).collect();
 }
 
 /// Of a result what its record has of it, and that the rest is gone.
@@ -1613,7 +1613,7 @@ mod tests {
         let (place, report) = (TestState::new(), Report::kept());
         let mut journal = place.journal(&report);
         let mut entry = deployment("a");
-        entry.outputs = vec![Output { name: "why".to_owned(), error_output: true }];
+        entry.outputs = vec![Output { name: "why".to_owned(), error_output: true, ..Output::default() }];
         journal.register(&entry).unwrap();
         journal.start("a", json!({})).unwrap();
         let ran = JobResult { outputs: [("why".to_owned(), "x".repeat(5_000))].into(), ..JobResult::default() };

@@ -21,12 +21,14 @@ const HEAT_SIGNAL: [&str; 5] =
     ["deploy_user_id", "deploy_password", "deploy_project_id", "deploy_stack_id", "deploy_resource_name"];
 
 /// A declared output.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Output {
     /// Name as in the template.
     pub name: String,
     /// Whether its presence in a result means failure (heat-protocol.md 7.0).
     pub error_output: bool,
+    /// What else the entry says of it, for hooks.
+    pub others: Map<String, Value>,
 }
 
 /// A well-formed deployment.
@@ -280,17 +282,17 @@ impl Deployment {
         serde_json::json!({
             "id": self.id, "name": self.name, "group": self.group, "config": self.config, "options": self.options,
             "creation_time": self.creation_time,
-            "inputs": self.inputs.iter().map(|input| serde_json::json!({
+            "inputs": self.inputs.iter().map(|input| with(&input.others, serde_json::json!({
                 "name": input.name, "type": input.kind,
                 "value": if input.kind == "String" && !input.value.is_string() {
                     Value::String(super::python_text(&input.value))
                 } else {
                     input.value.clone()
                 },
-            })).collect::<Vec<_>>(),
-            "outputs": self.outputs.iter().map(|output| serde_json::json!({
+            }))).collect::<Vec<_>>(),
+            "outputs": self.outputs.iter().map(|output| with(&output.others, serde_json::json!({
                 "name": output.name, "type": "String", "error_output": output.error_output,
-            })).collect::<Vec<_>>(),
+            }))).collect::<Vec<_>>(),
         })
     }
 
@@ -359,6 +361,21 @@ fn list<'a>(entry: &'a Map<String, Value>, key: &str, mistakes: &mut Vec<String>
     }
 }
 
+/// What is known of an item, and what else the entry says of it.
+fn with(others: &Map<String, Value>, known: Value) -> Value {
+    let mut all = known;
+    if let Value::Object(members) = &mut all {
+        members.extend(others.iter().map(|(name, value)| (name.clone(), value.clone())));
+    }
+    all
+}
+
+/// What an item says beside these members.
+fn others(item: &Value, known: &[&str]) -> Map<String, Value> {
+    let members = item.as_object().into_iter().flatten().filter(|(name, _)| !known.contains(&name.as_str()));
+    members.map(|(name, value)| (name.clone(), value.clone())).collect()
+}
+
 fn inputs(entry: &Map<String, Value>, mistakes: &mut Vec<String>) -> Vec<Input> {
     let mut inputs: Vec<Input> = Vec::new();
     for (at, item) in list(entry, "inputs", mistakes).iter().enumerate() {
@@ -367,7 +384,8 @@ fn inputs(entry: &Map<String, Value>, mistakes: &mut Vec<String>) -> Vec<Input> 
             continue;
         };
         let kind = item.get("type").and_then(Value::as_str).unwrap_or("String").to_owned();
-        inputs.push(Input { name: name.to_owned(), kind, value: item.get("value").cloned().unwrap_or(Value::Null) });
+        let value = item.get("value").cloned().unwrap_or(Value::Null);
+        inputs.push(Input { name: name.to_owned(), kind, value, others: others(item, &["name", "type", "value"]) });
     }
     inputs
 }
@@ -384,7 +402,7 @@ fn outputs(entry: &Map<String, Value>, mistakes: &mut Vec<String>) -> Vec<Output
             continue;
         }
         let error_output = item.get("error_output").and_then(Value::as_bool).unwrap_or(false);
-        outputs.push(Output { name: name.to_owned(), error_output });
+        outputs.push(Output { name: name.to_owned(), error_output, others: others(item, &["name", "error_output"]) });
     }
     outputs
 }
@@ -420,7 +438,7 @@ mod tests {
             deployment.signal_target(),
             SignalTarget::Url { url: "http://h:8000/v1/signal/a%3Ab?x=1".into(), verb: "POST".into() }
         );
-        assert_eq!(deployment.outputs[1], Output { name: "e".into(), error_output: true });
+        assert_eq!(deployment.outputs[1], Output { name: "e".into(), error_output: true, ..Output::default() });
     }
 
     /// Attack: with `put` the script ran, and its result was refused here and tried again for seven days.
@@ -544,6 +562,15 @@ mod tests {
         let deployment =
             Deployment::parse(&json!({"id": "a", "inputs": [{"name": "b", "type": "String", "value": true}]})).unwrap().unwrap();
         assert_eq!(deployment.to_hook_json()["inputs"][0]["value"], json!("True"));
+    }
+
+    #[test]
+    fn hooks_read_whatever_the_entry_says_of_inputs_and_outputs() {
+        let input = json!({"name": "b", "type": "Number", "value": 3, "default": 2, "description": "how many", "replace_on_change": true});
+        let output = json!({"name": "o", "type": "Json", "description": "what", "error_output": true});
+        let entry = json!({"id": "a", "group": "ansible", "inputs": [input], "outputs": [output]});
+        let read = Deployment::parse(&entry).unwrap().unwrap().to_hook_json();
+        assert_eq!((&read["inputs"][0], &read["outputs"][0]), (&input, &output));
     }
 
     /// Attack: texts of a megabyte in places that have no limit of their own went into each record, line of the journal and page.

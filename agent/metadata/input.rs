@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::python::{python_json, python_quoted, python_text};
 use crate::budgets::json;
@@ -11,7 +11,7 @@ use crate::budgets::json;
 const WHOLE: usize = 4096;
 
 /// One input: name, declared type, value.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Input {
     /// Name as in the template.
     pub name: String,
@@ -19,6 +19,8 @@ pub struct Input {
     pub kind: String,
     /// The value; JSON null where the entry has none.
     pub value: Value,
+    /// What else the entry says of it, `description` and `default` for example: for hooks, which read the entry as Heat gives it.
+    pub others: Map<String, Value>,
 }
 
 impl Input {
@@ -50,6 +52,8 @@ impl Input {
             }
         }
         traces.add_scalars(&self.value);
+        // What a template has in its place where nothing is given.
+        self.others.get("default").into_iter().for_each(|default| traces.add_scalars(default));
     }
 }
 
@@ -236,7 +240,7 @@ mod tests {
             ("Json", json!(null), ""),
             ("CommaDelimitedList", json!(["a", "b"]), r#"["a", "b"]"#),
         ] {
-            let input = Input { name: "x".into(), kind: kind.into(), value: value.clone() };
+            let input = Input { name: "x".into(), kind: kind.into(), value: value.clone(), ..Input::default() };
             assert_eq!(input.environment_text(), text, "{kind} {value}");
         }
     }
@@ -259,7 +263,7 @@ mod tests {
             "Geheim\u{feff}Wort\u{200b}rund\u{202e}acht\u{e0001}zehn\u{ad}drei\u{e000}\u{301}\u{110bd}",
             "$`\"\\x",
         ] {
-            let input = Input { name: "x".into(), kind: "String".into(), value: json!(secret) };
+            let input = Input { name: "x".into(), kind: "String".into(), value: json!(secret), ..Input::default() };
             let traces = traces_of(&input).unwrap();
             for (program, locale) in [("bash", "C"), ("bash", "C.UTF-8"), ("dash", "C"), ("python3", "C.UTF-8")] {
                 #[expect(clippy::disallowed_methods, reason = "a test asks the programs themselves")]
@@ -312,18 +316,19 @@ mod tests {
             ),
             ("String", json!("a'b\tc\nd\\e"), &[r"a\'b\tc\nd\\e"]),
         ] {
-            let input = Input { name: "x".into(), kind: kind.into(), value };
+            let input = Input { name: "x".into(), kind: kind.into(), value, ..Input::default() };
             let traces = traces_of(&input).unwrap();
             assert!(shown.iter().all(|&text| traces.contains(&text.to_owned())), "{shown:?}: {traces:?}");
             assert!(traces.contains(&input.environment_text().trim().to_owned()), "{traces:?}");
         }
-        let nothing = Input { name: "x".into(), kind: "Json".into(), value: json!(null) };
+        let nothing = Input { name: "x".into(), kind: "Json".into(), value: json!(null), ..Input::default() };
         assert_eq!(traces_of(&nothing).unwrap(), ["None", "null"], "too short to be hidden");
-        let large = Input { name: "x".into(), kind: "Json".into(), value: json!(vec!["hush".to_owned(); WHOLE]) };
+        let large =
+            Input { name: "x".into(), kind: "Json".into(), value: json!(vec!["hush".to_owned(); WHOLE]), ..Input::default() };
         assert_eq!(traces_of(&large).unwrap(), ["hush"]);
         // Attack: beside a long text none of the forms that JSON gives it was known.
         let quoted = format!("\"{}\"", "x".repeat(WHOLE));
-        let long = Input { name: "x".into(), kind: "Json".into(), value: json!({"a": quoted}) };
+        let long = Input { name: "x".into(), kind: "Json".into(), value: json!({"a": quoted}), ..Input::default() };
         assert!(traces_of(&long).unwrap().contains(&format!("\\\"{}\\\"", "x".repeat(WHOLE))));
     }
 
@@ -332,9 +337,17 @@ mod tests {
     fn more_than_can_be_hidden_is_said_and_not_held() {
         let mut traces = Traces::within(BYTES);
         let many: Vec<_> = (0..50_000).map(|n| format!("secret \"{n}\"")).collect();
-        Input { name: "x".into(), kind: "Json".into(), value: json!(many) }.trace(&mut traces);
+        Input { name: "x".into(), kind: "Json".into(), value: json!(many), ..Input::default() }.trace(&mut traces);
         assert!(traces.texts.iter().map(String::len).sum::<usize>() <= BYTES);
         assert_eq!(traces.all(), None);
-        assert_eq!(traces_of(&Input { name: "x".into(), kind: "String".into(), value: json!("x".repeat(BYTES + 1)) }), None);
+        assert_eq!(
+            traces_of(&Input {
+                name: "x".into(),
+                kind: "String".into(),
+                value: json!("x".repeat(BYTES + 1)),
+                ..Input::default()
+            }),
+            None
+        );
     }
 }

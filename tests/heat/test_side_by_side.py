@@ -190,15 +190,12 @@ def files(host) -> dict[str, list]:
 
 
 def same_record(record: dict) -> dict:
-    """A record or a result of either side: without the agent's mark, and what Heat's own documents say of an input beside name, type and value, which the
-    agent does not keep; of an apply-config's log see without_times."""
+    """A record or a result of either side: without the agent's mark; of an apply-config's log see without_times."""
     record.pop("heat_node_agent", None)
     record.pop("creation_time", None)
     record.pop("more", None)  # an output that the config does not declare: Heat ignores it, and the agent does not keep it
     for kind in ("inputs", "outputs"):
         for one in record.get(kind, []):
-            one.pop("description", None)
-            one.pop("default", None)
             if one["name"].startswith("deploy_") and one["name"] != "deploy_action":
                 one["value"] = "its own"
     if "writing /etc/side/" in record.get("deploy_stderr", ""):

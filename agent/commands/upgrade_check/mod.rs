@@ -104,7 +104,7 @@ fn with_tag(mut deployment: Deployment, release: Release) -> Deployment {
     let value = Value::from(release.tag());
     match deployment.inputs.iter_mut().find(|input| input.name.eq_ignore_ascii_case(TAG)) {
         Some(input) => input.value = value,
-        None => deployment.inputs.push(Input { name: TAG.to_owned(), kind: "String".to_owned(), value }),
+        None => deployment.inputs.push(Input { name: TAG.to_owned(), kind: "String".to_owned(), value, ..Input::default() }),
     }
     deployment
 }

@@ -60,7 +60,8 @@ impl KnownSecrets {
                 }
             }
             (original, Value::String(shown)) if shown == MASK => {
-                Input { name: String::new(), kind: String::new(), value: original.clone() }.trace(&mut self.0);
+                Input { name: String::new(), kind: String::new(), value: original.clone(), ..Input::default() }
+                    .trace(&mut self.0);
             }
             (Value::String(text), Value::String(shown)) if text != shown => match (json_within(text), json_within(shown)) {
                 (Some(inner), Some(shown)) => self.hidden(&inner, &shown),
