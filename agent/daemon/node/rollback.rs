@@ -500,7 +500,7 @@ impl Node {
         let paths = after.files.iter().filter(is_new).map(|file| file.path.as_str());
         let (files, obstacle) = saved(&self.host.root, paths)?;
         let unhealthy = self.unhealthy_beside(&before.watched);
-        let mut replaced = Replaced { files, obstacle, unhealthy, ..Replaced::default() };
+        let mut replaced = Replaced { files, unhealthy, obstacle, ..Replaced::default() };
         for unit in &after.units {
             let is_new = before.units.iter().all(|other| other.name != unit.name);
             let is_newly_enabled = is_newly_enabled(before, unit);
