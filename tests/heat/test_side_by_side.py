@@ -1,6 +1,7 @@
 """The replaced tools of PyPI on one host and the agent on another, both servers of one stack of a real Heat: what Heat stores of each deployment,
 what is written down of it, and the files of scripts and hooks are the same, but for what docs/legacy.md names."""
 import json
+import os
 import re
 
 import pytest
@@ -239,6 +240,7 @@ def compare_files(hosts: dict, but=frozenset()):
     assert {path: ours[path] for path in both if path in ours} == {path: real[path] for path in both if path in real}
 
 
+@pytest.mark.skipif(not os.environ.get("HNA_SIDE_BY_SIDE"), reason="only with HNA_SIDE_BY_SIDE=1: ten minutes")
 def test_the_replaced_tools_and_the_agent_give_the_same_results_and_files(heat, hosts, stack_name, tmp_path):
     run(REPO / "tests/legacy/up.sh", timeout=1800)
     file = tmp_path / "template.json"
