@@ -260,12 +260,15 @@ pub fn read_document(path: &Path) -> Result<Map<String, Value>> {
 /// # Errors
 /// If it is neither, or no document.
 pub(super) fn parse_given(bytes: &[u8]) -> Result<Map<String, Value>> {
-    let text = std::str::from_utf8(bytes).unwrap_or_default().trim_start();
-    // What begins like JSON, or is no text at all, is read as JSON, which says more exactly what is wrong with it.
-    if text.is_empty() || text.starts_with(['{', '[', '<']) {
-        return parse_document(bytes);
-    }
-    as_document(yaml::read(text)?.root.to_json())
+    let text = std::str::from_utf8(bytes).unwrap_or_default();
+    if is_yaml(text) { as_document(yaml::read(text)?.root.to_json()) } else { parse_document(bytes) }
+}
+
+/// Whether a document is read as YAML. What begins like JSON, or is no text at all, is read as JSON, which says more exactly what is wrong with it.
+#[must_use]
+pub fn is_yaml(text: &str) -> bool {
+    let text = text.trim_start();
+    !text.is_empty() && !text.starts_with(['{', '[', '<'])
 }
 
 /// Reads a file that the caller names, bounded.
@@ -286,7 +289,11 @@ pub(super) fn parse_document(bytes: &[u8]) -> Result<Map<String, Value>> {
     as_document(document::parse(bytes)?)
 }
 
-fn as_document(value: Value) -> Result<Map<String, Value>> {
+/// A server's metadata, or a list of deployments, as the document of a server.
+///
+/// # Errors
+/// If it is neither.
+pub fn as_document(value: Value) -> Result<Map<String, Value>> {
     match value {
         Value::Object(document) => Ok(document),
         list @ Value::Array(_) => Ok(Map::from_iter([("deployments".to_owned(), list)])),

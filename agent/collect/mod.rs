@@ -61,7 +61,7 @@ pub use entries::Entries;
 use findings::{CONFIG, Findings};
 use known_sources::KnownSources;
 use local::LocalFiles;
-pub use local::{HINT, LOCAL_DATA, hide_boot_copies, read_document, read_file};
+pub use local::{HINT, LOCAL_DATA, as_document, hide_boot_copies, is_yaml, read_document, read_file};
 pub use node_file::{HEAT_PARAMS, NodeFile, ParameterReader, is_of_file};
 pub use own_credentials::OwnCredentials;
 use poll::{AnswerStanding, PollCache};

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use crate::budgets::yaml::{self, YamlNode};
 use crate::budgets::{DOCUMENT_MEMORY, json};
 use crate::clock::Clock;
-use crate::collect::{Collector, is_of_file, read_document, read_file};
+use crate::collect::{Collector, as_document as document_of, is_of_file, is_yaml, read_document, read_file};
 use crate::deploy::Generations;
 use crate::error::{Context, Error, Result};
 use crate::files::Tree;
@@ -69,8 +69,7 @@ pub(crate) fn read_any(options: &CommonOptions, settings: &Settings) -> Result<I
     if let Some(read) = heat_params_in(file)? {
         return Ok(InputDocument::Document(as_document(&read.parameters)));
     }
-    // What begins like JSON, or is no text at all, is read as JSON, which says more exactly what is wrong with it.
-    if !text.trim_start().starts_with(['{', '[', '<']) && !text.trim().is_empty() {
+    if is_yaml(text) {
         let YamlNode { content, .. } = yaml::read(text).map_err(Error::from).context(doing)?.root;
         let root = YamlNode { line: 1, content };
         if ["AWSTemplateFormatVersion", "HeatTemplateFormatVersion"].iter().any(|key| root.member(key).is_some()) {
@@ -78,10 +77,8 @@ pub(crate) fn read_any(options: &CommonOptions, settings: &Settings) -> Result<I
                 .rule("a server's metadata, a list of deployments, heat-params, or a template with heat_template_version")
                 .context(doing()));
         }
-        match root.to_json() {
-            Value::Object(document) => return Ok(InputDocument::Document(document)),
-            list @ Value::Array(_) => return Ok(InputDocument::Document(Map::from_iter([("deployments".to_owned(), list)]))),
-            _ => {}
+        if let Ok(document) = document_of(root.to_json()) {
+            return Ok(InputDocument::Document(document));
         }
     }
     read_document(file).map(InputDocument::Document)

@@ -334,7 +334,7 @@ impl<'a, U: UnitManager, V: Volumes, P: Prober + Objects + PodNetwork + EtcdMemb
             .collect();
         let files: Vec<&FileChange> = plan.files.iter().filter(|change| !is_late(&change.path)).collect();
         let changed: BTreeSet<&str> = files.iter().filter(|change| change.rewrites).map(|change| change.path.as_str()).gather();
-        self.note_restarts(&changed)?;
+        self.note_restarts(changed)?;
         let mut unowned = Unowned::default();
         for change in directories {
             if write::owner_is_known(&change.attributes) {
@@ -561,7 +561,7 @@ impl<'a, U: UnitManager, V: Volumes, P: Prober + Objects + PodNetwork + EtcdMemb
 
     /// Puts certificates in place; who reads a changed one has a restart pending before.
     fn commit(&mut self, prepared: &Prepared<C::Record>) -> std::result::Result<(), Failure> {
-        self.note_restarts(&prepared.changes.iter().map(String::as_str).gather())?;
+        self.note_restarts(prepared.changes.iter().map(String::as_str).gather())?;
         self.context.certificates.commit(prepared)?;
         self.outcome.changed |= !prepared.sets.is_empty();
         Ok(())
@@ -589,7 +589,7 @@ impl<'a, U: UnitManager, V: Volumes, P: Prober + Objects + PodNetwork + EtcdMemb
         };
         let Some(change) = plan::file_change(file, observed) else { return Ok(()) };
         if change.rewrites {
-            self.note_restarts(&[file.path.as_str()].into_iter().gather())?;
+            self.note_restarts([file.path.as_str()].into_iter().gather())?;
         }
         self.file(&change)
     }
@@ -631,9 +631,8 @@ impl<'a, U: UnitManager, V: Volumes, P: Prober + Objects + PodNetwork + EtcdMemb
     }
 
     /// Notes that everybody who reads these files has a restart pending, before they change.
-    fn note_restarts(&mut self, paths: &BTreeSet<&str>) -> std::result::Result<(), Failure> {
-        let readers = self.desired.units.iter().filter(|unit| unit.restart_on.iter().any(|path| paths.contains(path.as_str())));
-        let readers = readers.map(|unit| unit.name.clone()).gather();
+    fn note_restarts(&mut self, paths: BTreeSet<&str>) -> std::result::Result<(), Failure> {
+        let readers = self.desired.readers(paths).map(|unit| unit.name.clone()).gather();
         let before = self.pending.len();
         self.mark_changed(readers)?;
         if self.pending.len() == before { Ok(()) } else { self.note() }

@@ -530,6 +530,11 @@ fn node() -> Desired {
     }
 }
 
+/// All units of [`node`] run.
+fn active(machine: &Machine) -> Fake {
+    Fake::new(&machine.clock, &[("systemd-sysctl.service", "active"), ("docker.service", "active"), ("etcd.service", "active")])
+}
+
 #[tokio::test]
 async fn a_fresh_node_comes_up_in_order_and_a_second_run_does_nothing() {
     let machine = Machine::new(manual());
@@ -668,10 +673,7 @@ async fn a_failed_run_keeps_its_laps_with_the_step_that_failed_and_those_that_we
 #[tokio::test]
 async fn only_who_reads_a_changed_file_is_restarted() {
     let machine = Machine::new(manual());
-    let fake = Fake::new(
-        &machine.clock,
-        &[("systemd-sysctl.service", "active"), ("docker.service", "active"), ("etcd.service", "active")],
-    );
+    let fake = active(&machine);
     machine.converge(&node(), &fake).await.unwrap();
     fake.take_log();
     machine.write("/etc/etcd.conf", "a=2\n");
@@ -687,10 +689,7 @@ async fn a_restart_stays_pending_until_it_is_done() {
     let machine = Machine::new(manual());
     let mut desired = node();
     desired.units[2].needs.insert(Dependency::Volume(VolumeRole::Runtime));
-    let fake = Fake::new(
-        &machine.clock,
-        &[("systemd-sysctl.service", "active"), ("docker.service", "active"), ("etcd.service", "active")],
-    );
+    let fake = active(&machine);
     machine.converge(&desired, &fake).await.unwrap();
     machine.write("/etc/etcd.conf", "a=2\n");
     fake.volume.lock().unwrap().push_back(Err(Failure::new(Code::VolumeMissing, StepId::Volume(VolumeRole::Runtime), "no disk")));
@@ -708,10 +707,7 @@ async fn a_restart_stays_pending_until_it_is_done() {
 async fn a_held_restart_stays_pending_beside_what_is_put_back_unless_the_unit_is_down() {
     let restarts = SpecialRestarts { held: BTreeSet::from(["etcd.service".to_owned()]), ..SpecialRestarts::default() };
     let machine = Machine { restarts, ..Machine::new(manual()) };
-    let fake = Fake::new(
-        &machine.clock,
-        &[("systemd-sysctl.service", "active"), ("docker.service", "active"), ("etcd.service", "active")],
-    );
+    let fake = active(&machine);
     machine.converge(&node(), &fake).await.unwrap();
     fake.take_log();
     let pending = || machine.read("/run/heat-node-agent/pending-restarts.json").unwrap_or_default();
@@ -733,10 +729,7 @@ async fn a_restart_that_waited_before_stays_pending_unless_this_run_changes_what
     let held_unless_changed = BTreeSet::from(["etcd.service".to_owned()]);
     let restarts = SpecialRestarts { held_unless_changed, ..SpecialRestarts::default() };
     let machine = Machine { restarts, ..Machine::new(manual()) };
-    let fake = Fake::new(
-        &machine.clock,
-        &[("systemd-sysctl.service", "active"), ("docker.service", "active"), ("etcd.service", "active")],
-    );
+    let fake = active(&machine);
     machine.converge(&node(), &fake).await.unwrap();
     fake.take_log();
     let pending = || machine.read("/run/heat-node-agent/pending-restarts.json").unwrap_or_default();

@@ -38,7 +38,7 @@ pub(crate) fn write(tree: &Tree, pending: &BTreeSet<String>) -> Result<()> {
         tree.write_json(note, pending, Attributes::mode(0o600))?;
     }
     // Whoever is noted again later does not wait yet.
-    wait(tree, &named(tree, WAITING))
+    wait(tree, &waiting(tree))
 }
 
 fn named(tree: &Tree, file: &str) -> BTreeSet<String> {
@@ -54,7 +54,7 @@ pub(crate) fn waiting(tree: &Tree) -> BTreeSet<String> {
 pub(crate) fn wait(tree: &Tree, units: &BTreeSet<String>) -> Result<()> {
     let file = Path::new(WAITING);
     let units: BTreeSet<String> = units.intersection(&read(tree)).cloned().gather();
-    if units == named(tree, WAITING) {
+    if units == waiting(tree) {
         return Ok(());
     }
     if units.is_empty() { tree.remove(file).map(drop) } else { tree.write_json(file, &units, Attributes::mode(0o600)) }

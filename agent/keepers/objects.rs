@@ -243,7 +243,7 @@ fn secrets(object: &Value) -> Vec<String> {
 }
 
 /// What the API says of a failure (`message` of its Status); what it quotes of the object is left out.
-pub(super) fn error_message(response: &Response) -> String {
+pub(crate) fn error_message(response: &Response) -> String {
     let body = json::small(&response.body);
     let message = body.as_ref().and_then(|body| body.get("message")?.as_str()).unwrap_or("no details");
     let message = message.split_once(QUOTATION).map_or(message, |(words, _)| words);

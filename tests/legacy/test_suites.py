@@ -75,17 +75,18 @@ def ended(suite: str, folder: Path, env: dict[str, str]) -> tuple[dict[str, bool
     return {name: how == "ok" for name, how in re.findall(r"(?m)^\{0\} (\S+) .*\.\.\. (\w+)", said)}, said
 
 
-@pytest.mark.parametrize("suite", SUITES)
-def test_the_public_tests_pass_with_links_in_the_place_of_the_programs(settled, suite):
+def all_end(settled, suite, program, passes: bool):
     tests = SUITES[suite][3]
     names = tests if isinstance(tests, list) else [f"{name}.{test}" for name in tests for test in tests[name]]
-    passed, said = ended(suite, *settled(suite, BINARY))
-    assert passed == dict.fromkeys(names, True), said
+    passed, said = ended(suite, *settled(suite, program))
+    assert passed == dict.fromkeys(names, passes), said
+
+
+@pytest.mark.parametrize("suite", SUITES)
+def test_the_public_tests_pass_with_links_in_the_place_of_the_programs(settled, suite):
+    all_end(settled, suite, BINARY, True)
 
 
 @pytest.mark.parametrize("suite", SUITES)
 def test_it_is_those_programs_that_they_run(settled, suite):
-    tests = SUITES[suite][3]
-    names = tests if isinstance(tests, list) else [f"{name}.{test}" for name in tests for test in tests[name]]
-    passed, said = ended(suite, *settled(suite, NOTHING))
-    assert passed == dict.fromkeys(names, False), said
+    all_end(settled, suite, NOTHING, False)

@@ -21,13 +21,15 @@ use crate::files::{FileKind, Tree};
 use crate::gather::Gather;
 use crate::http::{Http, Request, split};
 use crate::keepers::etcd_snapshots::kept;
+use crate::keepers::objects::error_message;
 use crate::kubernetes::checks::upgrade::{
     ApiAccess, ApiServer, EtcdMemberState, InstalledRelease, Kubelet, LatestSnapshot, ManifestObject, Release,
 };
 use crate::kubernetes::versions::Component;
-use crate::kubernetes::{self, MachineFacts, NodeSpec, Role};
+use crate::kubernetes::{self, MASTER_LABELS, MachineFacts, NodeSpec, Role};
 use crate::machine::add_ons::PLACE;
 use crate::machine::installed::{InstalledPrograms, UnitFiles};
+use crate::openstack::aws_signature::encode;
 use crate::process::runtime;
 use crate::report::text::escaped;
 use crate::settings::Settings;
@@ -40,8 +42,6 @@ const PAGE: usize = 50;
 /// The most nodes that Kubernetes supports are 5000.
 const PAGES: usize = 100;
 const ETCD: &str = "the node's etcd";
-/// By which the cluster knows its masters.
-const MASTER_LABELS: [&str; 2] = ["node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"];
 
 /// The node, and where it is looked at.
 pub(super) struct Node<'a> {
@@ -101,8 +101,7 @@ async fn object(api: &Http, url: &str) -> Result<Value> {
     request.body_limit = OBJECT_BYTES;
     let answer = api.request(request).await?;
     if answer.status != 200 {
-        let message = json::small(&answer.body).and_then(|body| Some(body.get("message")?.as_str()?.to_owned()));
-        return Err(Error::permanent(format!("the API answered {} {}", answer.status, escaped(&message.unwrap_or_default()))));
+        return Err(Error::permanent(format!("the API answered {} {}", answer.status, error_message(&answer))));
     }
     json::value(&answer.body, OBJECT_MEMORY).map_err(|_| Error::permanent("the API's answer cannot be read as JSON"))
 }
@@ -150,7 +149,7 @@ async fn kubelets(api: &Http, node: &Node<'_>) -> Result<Vec<Kubelet>> {
         let page = object(api, &format!("{nodes}?limit={PAGE}{next}")).await?;
         found.extend(page.get("items").and_then(Value::as_array).into_iter().flatten().filter_map(kubelet));
         match page.pointer("/metadata/continue").and_then(Value::as_str).filter(|token| !token.is_empty()) {
-            Some(token) => next = format!("&continue={}", crate::openstack::aws_signature::encode(token)),
+            Some(token) => next = format!("&continue={}", encode(token)),
             None => return Ok(found),
         }
     }

@@ -232,7 +232,7 @@ impl Phases {
         self.failure = Some(Failure { attempts: failure.attempts.saturating_add(1), next_try, cause, ..failure });
         if !is_said {
             let event = Event::new(Code::PhasesFailed, "the phases of os-refresh-config failed").error(error);
-            self.emit(event.remedy(remedy()).next_try(pause));
+            self.emit(event.remedy(Code::PhasesFailed.remedy()).next_try(pause));
         }
     }
 
@@ -263,17 +263,13 @@ impl Phases {
                 // What the program said last is below it.
                 fact: failure.cause.split(&last_output_suffix("")).next().map(str::to_owned),
                 cause: Some(failure.cause.clone()),
-                remedy: Some(FollowUp::TriesAgain.of(&remedy()).to_string()),
+                remedy: Some(FollowUp::TriesAgain.of(&Code::PhasesFailed.remedy()).to_string()),
                 ..condition(ConditionState::Failed)
             });
         }
         let state = if self.is_busy() { ConditionState::Waiting } else { ConditionState::Ok };
         (self.is_busy() || self.host.settings.legacy.phases).then(|| condition(state))
     }
-}
-
-fn remedy() -> crate::error::remedy::Remedy {
-    Code::PhasesFailed.remedy()
 }
 
 /// Why they failed: the phase, the program and its last words, as os-refresh-config and dib-run-parts told them.

@@ -225,9 +225,8 @@ impl Node {
 
     /// In which order an update restarts units: where it brings another release of Kubernetes, its components one after another.
     fn restart_order(&self, spec: &NodeSpec, replaced: &BTreeSet<String>, generation: u64) -> &'static [&'static [&'static str]] {
-        let minor = |cluster: Option<&ClusterSpec>| cluster.map(|cluster| cluster.minor);
-        let is_upgrade =
-            self.cluster_before(generation).is_some_and(|before| minor(Some(&before)) != minor(spec.kubernetes.as_ref()));
+        let is_another = |before: ClusterSpec| spec.kubernetes.as_ref().is_none_or(|cluster| cluster.minor != before.minor);
+        let is_upgrade = self.cluster_before(generation).is_some_and(is_another);
         if is_upgrade || !replaced.is_empty() { &UPGRADE_ORDER } else { &[] }
     }
 

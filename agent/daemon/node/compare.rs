@@ -15,7 +15,6 @@ use crate::daemon::reason::REASON_LIMIT;
 use crate::desired::Desired;
 use crate::error::remedy::Remedy;
 use crate::error::{Error, Result};
-use crate::gather::Gather;
 use crate::keepers::certificates::quorum::{self, Permission, RenewalLease};
 use crate::keepers::certificates::{self, Due};
 use crate::kubernetes::NodeSpec;
@@ -163,8 +162,7 @@ impl Node {
     pub(super) async fn put_back_rest(&self, spec: &NodeSpec, desired: &Desired, reason: TouchReason, rest: &[Cause]) {
         if !rest.is_empty() {
             // What a certificate that is signed anew changes is known only then: who reads another one waits as well.
-            let held = renewal::asking_units(desired).map(str::to_owned).gather();
-            self.put_back_holding(&held, spec, desired, reason, rest).await;
+            self.put_back_holding(&renewal::asking_units(desired), spec, desired, reason, rest).await;
         }
     }
 

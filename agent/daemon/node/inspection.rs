@@ -93,7 +93,7 @@ impl Node {
         let drifted = match reference.extent {
             AppliedExtent::Whole => {
                 // What is pending is of no update: those make their own.
-                let waiting = renewal::waiting_restarts(desired);
+                let waiting = renewal::asking_units(desired);
                 have_restarts_wait(&self.host.root, &waiting)?;
                 let drifted = self.compare(spec, desired, systemd, generation).await?;
                 have_restarts_wait(&self.host.root, &waiting)?;

@@ -112,48 +112,36 @@ pub(super) fn awaits_deployment(first_end: Timestamp, deployment: &str, now: Tim
     }
 }
 
-/// Whose restarts, of those that are pending or that these causes bring when they are put back, ask etcd's members first, as a renewal does:
-/// etcd and whoever reads certificates, where the node's member has others.
-pub(super) fn asking_restarts<'a>(desired: &'a Desired, causes: &'a [Cause]) -> BTreeSet<String> {
-    if asks_nobody(desired) {
+/// Whose restarts ask etcd's members first, as a renewal does: etcd and whoever reads certificates. Where the node's member has no others, none
+/// costs a quorum.
+pub(super) fn asking_units(desired: &Desired) -> BTreeSet<String> {
+    if desired.etcd.as_ref().is_none_or(|etcd| etcd.is_single) {
         return BTreeSet::new();
     }
+    let etcd = desired.units.iter().filter(|unit| unit.name == ETCD_UNIT);
+    desired.certificate_readers().chain(etcd).map(|unit| unit.name.clone()).gather()
+}
+
+/// Of these those whose restart is pending, or comes when these causes are put back.
+pub(super) fn asking_restarts<'a>(desired: &'a Desired, causes: &'a [Cause]) -> BTreeSet<String> {
+    let asking = asking_units(desired);
     // Who signs one certificate anew may find another CA, which every reader trusts from then on.
     if causes.iter().any(|cause| matches!(cause.subject, Subject::Certificate(_))) {
-        return asking_units(desired).map(str::to_owned).gather();
+        return asking;
     }
     let rewritten = desired.readers(causes.iter().filter_map(Cause::rewritten_file).gather()).map(|unit| unit.name.as_str());
     let of_cluster = rewritten.filter(|name| CLUSTER_UNITS.contains(name));
     let restarted: BTreeSet<&str> = causes.iter().filter_map(Cause::pending_restart).chain(of_cluster).gather();
-    asking_units(desired).filter(|unit| restarted.contains(unit)).map(str::to_owned).gather()
-}
-
-/// etcd, and whoever reads certificates.
-pub(super) fn asking_units(desired: &Desired) -> impl Iterator<Item = &str> {
-    let etcd = desired.units.iter().filter(|unit| unit.name == ETCD_UNIT);
-    desired.certificate_readers().chain(etcd).map(|unit| unit.name.as_str())
+    asking.into_iter().filter(|unit| restarted.contains(unit.as_str())).gather()
 }
 
 /// Whose restarts wait while certificates that have expired are renewed: of all that would ask, who reads none of those. Whoever signs one anew may
 /// find another CA, which all of them read.
 pub(super) fn held_beside_expired(desired: &Desired, inspection: Option<&CertificateInspection>) -> BTreeSet<String> {
-    if asks_nobody(desired) {
-        return BTreeSet::new();
-    }
     let expired = inspection.iter().flat_map(|inspection| &inspection.items).filter(|item| item.is_outside_its_time());
     let readers = desired.readers(expired.map(|item| item.path.as_str()).gather());
     let readers: BTreeSet<&str> = readers.map(|unit| unit.name.as_str()).gather();
-    asking_units(desired).filter(|unit| !readers.contains(unit)).map(str::to_owned).gather()
-}
-
-/// Whose pending restarts wait for etcd's members, on a node that has all that was asked.
-pub(super) fn waiting_restarts(desired: &Desired) -> BTreeSet<String> {
-    if asks_nobody(desired) { BTreeSet::new() } else { asking_units(desired).map(str::to_owned).gather() }
-}
-
-/// Where the node's member of etcd has no others, no restart costs a quorum.
-fn asks_nobody(desired: &Desired) -> bool {
-    desired.etcd.as_ref().is_none_or(|etcd| etcd.is_single)
+    asking_units(desired).into_iter().filter(|unit| !readers.contains(unit.as_str())).gather()
 }
 
 /// The same node without what these causes are about: it stays as it is found.

@@ -15,8 +15,9 @@ use crate::kubernetes::spec::cluster::{ClusterSpec, MachineFacts};
 use crate::kubernetes::spec::node::NodeSpec;
 use crate::kubernetes::spec::words::Role;
 
-/// The new one, which kubeadm sets since 1.20, and the old one, which it took away with 1.24: manifests choose by either.
-const ROLES: [&str; 2] = ["node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"];
+/// Labels by which the cluster knows its masters: the new one, which kubeadm sets since 1.20, and the old one, which it took away with 1.24: manifests
+/// choose by either.
+pub const ROLES: [&str; 2] = ["node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"];
 
 /// Its part of the node.
 pub(in crate::kubernetes) fn part(spec: &NodeSpec, cluster: &ClusterSpec, facts: &MachineFacts) -> Desired {

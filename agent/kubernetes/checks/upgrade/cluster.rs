@@ -40,8 +40,7 @@ fn listed<'a>(names: impl Iterator<Item = &'a str>) -> String {
 /// The API servers: within one minor of each other, and the release that is asked for within their reach.
 #[must_use]
 pub fn api_servers(role: Role, target: Release, servers: &[ApiServer]) -> Row {
-    let name = "kube-apiserver";
-    let mut row = Row { name, verdict: Verdict::Ok, findings: Vec::new(), remedies: Vec::new() };
+    let mut row = Row::new("kube-apiserver");
     let known: Vec<(Release, &str)> =
         servers.iter().filter_map(|one| Some((*one.release.as_ref().ok()?, one.name.as_str()))).collect();
     let (lowest, highest) = (known.iter().min(), known.iter().max());

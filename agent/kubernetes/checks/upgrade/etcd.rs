@@ -128,7 +128,7 @@ pub fn etcd_members(members: &Result<Vec<EtcdMemberState>, String>) -> Row {
 #[must_use]
 pub fn etcd_snapshot(newest: &LatestSnapshot) -> Row {
     let take = "take one: `heat-node-agent etcd snapshot`";
-    let mut row = Row { name: SNAPSHOT, verdict: Verdict::Ok, findings: Vec::new(), remedies: Vec::new() };
+    let mut row = Row::new(SNAPSHOT);
     match newest {
         LatestSnapshot::Taken(age) if *age <= RECENT => {
             row.findings.push(format!("the newest one of this master is {} old", minutes(*age)));

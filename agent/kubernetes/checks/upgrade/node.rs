@@ -83,7 +83,7 @@ fn of<'a>(installed: &'a [InstalledRelease], those: &'a [Component]) -> impl Ite
 
 /// What the programs say, and those whose release is not known.
 fn programs_row(name: &'static str, installed: &[InstalledRelease], those: &[Component]) -> Row {
-    let mut row = Row { name, verdict: Verdict::Ok, findings: Vec::new(), remedies: Vec::new() };
+    let mut row = Row::new(name);
     let known: Vec<String> =
         of(installed, those).filter_map(|one| Some(format!("{} {}", one.component, one.release.as_ref().ok()?))).collect();
     if !known.is_empty() {
@@ -170,8 +170,7 @@ pub fn proxy(target: Release, installed: &[InstalledRelease]) -> Row {
 /// `mistakes` and `warnings` are those of the parameters with the release in `KUBE_TAG`, `before` the warnings with today's.
 #[must_use]
 pub fn options(target: Minor, mistakes: &[Mistake], warnings: &[Mistake], before: &[Mistake]) -> Row {
-    let name = "parameters";
-    let mut row = Row { name, verdict: Verdict::Ok, findings: Vec::new(), remedies: Vec::new() };
+    let mut row = Row::new("parameters");
     for mistake in mistakes {
         row.problem(format!("{}: {}", mistake.parameter, mistake.problem), format!("{}: {}", mistake.parameter, mistake.remedy));
     }
@@ -195,8 +194,7 @@ const UNKNOWN_FLAG: &str = "it is unknown whether";
 /// etcd, runtime and CNI plugins as they are installed: why they do not go with the release, each with its remedy.
 #[must_use]
 pub fn other_programs(refused: &[(String, String)]) -> Row {
-    let name = "other programs";
-    let mut row = Row { name, verdict: Verdict::Ok, findings: Vec::new(), remedies: Vec::new() };
+    let mut row = Row::new("other programs");
     for (cause, remedy) in refused {
         row.problem(cause.as_str(), remedy.as_str());
     }

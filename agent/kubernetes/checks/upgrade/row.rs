@@ -65,12 +65,17 @@ pub struct Row {
 }
 
 impl Row {
+    /// Without a finding yet.
+    pub(super) fn new(name: &'static str) -> Self {
+        Self { name, verdict: Verdict::Ok, findings: Vec::new(), remedies: Vec::new() }
+    }
+
     pub(super) fn ok(name: &'static str, finding: impl Into<String>) -> Self {
-        Self { name, verdict: Verdict::Ok, findings: vec![finding.into()], remedies: Vec::new() }
+        Self { findings: vec![finding.into()], ..Self::new(name) }
     }
 
     pub(super) fn unknown(name: &'static str, cause: impl Into<String>, remedy: impl Into<String>) -> Self {
-        let mut row = Self { name, verdict: Verdict::Ok, findings: Vec::new(), remedies: Vec::new() };
+        let mut row = Self::new(name);
         row.add(Verdict::Unknown, cause, remedy);
         row
     }
