@@ -28,6 +28,11 @@ impl Clients {
         &self.keystone
     }
 
+    /// The client of endpoints that have no CA of their own.
+    pub(super) fn http(&self) -> &Http {
+        &self.http
+    }
+
     /// With what one endpoint of a source is asked.
     pub(super) fn tools(&mut self, name: SourceName, endpoint: &Endpoint, deadline: Duration) -> Tools {
         Tools { http: self.http_for(name, endpoint), keystone: self.keystone.clone(), deadline }

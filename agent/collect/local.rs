@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use super::collector_config::CollectorConfig;
 use super::file_origins::{FileOrigins, read_safe, safe};
-use super::user_data::Drive;
+use super::user_data::{MetadataService, UserData};
 use super::{document, node_file};
 use crate::budgets::{DOCUMENT_BYTES, LOCAL_BYTES, LOCAL_MEMORY, yaml};
 use crate::digest;
@@ -22,9 +22,12 @@ pub(super) struct LocalFiles {
     boot_raw: Option<String>,
     /// The boot copies, merged in order; `None` where there is none.
     pub(super) boot: Option<Result<Boot>>,
-    pub(super) drive: Drive,
-    /// Whether the boot copy is from there.
-    pub(super) is_of_drive: bool,
+    pub(super) drive: UserData,
+    pub(super) service: MetadataService,
+    /// Whether the metadata service is to be asked.
+    pub(super) awaits_service: bool,
+    /// Where the boot copy is from, where no file has it.
+    pub(super) user_data_of: Option<&'static str>,
     /// Boot copies that other users could read, or still can.
     pub(super) exposed: Vec<String>,
     /// os-collect-config.conf.
@@ -62,7 +65,8 @@ impl std::fmt::Debug for Boot {
 const BOOT_COPIES: [&str; 2] = ["/var/lib/heat-cfntools/cfn-init-data", "/var/lib/cloud/data/cfn-init-data"];
 
 /// Where the first metadata is where no cloud-init left it on this machine.
-pub(super) const DRIVE: &str = "user data of the config drive";
+const DRIVE: &str = "user data of the config drive";
+const SERVICE: &str = "user data of the metadata service";
 
 /// Where the replaced collector's source `local` looked, unless os-collect-config.conf names other directories.
 pub const LOCAL_DATA: &str = "/var/lib/os-collect-config/local-data";
@@ -100,13 +104,13 @@ impl LocalFiles {
         };
         let mut files: Vec<_> = sources.cfn_init_data.iter().zip(sources.cfn_init_data.iter().map(read)).collect();
         self.exposed = exposed;
-        let drive = PathBuf::from(DRIVE);
-        self.is_of_drive = false;
-        if sources.config_drive && !files.is_empty() && files.iter().all(|(_, content)| matches!(content, Ok(None))) {
-            let content = self.drive.read(root);
-            self.is_of_drive = content.is_some();
-            files.push((&drive, Ok(content)));
-        }
+        let is_without = !files.is_empty() && files.iter().all(|(_, content)| matches!(content, Ok(None)));
+        let found = if is_without { self.read_user_data(root, sources) } else { None };
+        self.user_data_of = found.as_ref().map(|(place, _)| *place);
+        self.awaits_service =
+            is_without && found.is_none() && sources.metadata_service.is_some() && !self.service.user_data.is_known();
+        let place = PathBuf::from(self.user_data_of.unwrap_or_default());
+        files.extend(found.map(|(_, content)| (&place, Ok(Some(content)))));
         let mut all = Vec::new();
         for (path, content) in &files {
             all.extend_from_slice(path.as_os_str().as_encoded_bytes());
@@ -153,6 +157,13 @@ impl LocalFiles {
             Some(error) => Some(Err(error.remedy("check whether cloud-init completed; the disk may be full or damaged"))),
             None => None,
         };
+    }
+
+    /// The first metadata where no cloud-init left it, and where it is from.
+    fn read_user_data(&mut self, root: &Tree, sources: &Sources) -> Option<(&'static str, Vec<u8>)> {
+        let of_drive = if sources.config_drive { self.drive.of_drive(root) } else { None };
+        let of_service = || sources.metadata_service.as_ref().and_then(|_| self.service.user_data.known());
+        of_drive.map(|found| (DRIVE, found)).or_else(|| of_service().map(|found| (SERVICE, found)))
     }
 
     /// It names Heat, and no server.
@@ -397,13 +408,13 @@ mod tests {
         let mut files = LocalFiles::default();
         put(&tree, "/dev/disk/by-label/config-2", "no file system");
         files.refresh(&tree, &sources);
-        assert!(files.drive.warnings.is_empty(), "whoever may attach a disk could name another Heat: the image has to permit it");
+        assert!(files.drive.failures.is_empty(), "whoever may attach a disk could name another Heat: the image has to permit it");
         sources.config_drive = true;
         files.refresh(&tree, &sources);
-        let said = &files.drive.warnings;
-        assert!(said.len() == 1 && said[0].contains("the config drive"), "{said:?}");
+        let said = std::mem::take(&mut files.drive.failures);
+        assert!(said.len() == 1 && said[0].to_string().contains("the config drive"), "{said:?}");
         files.refresh(&tree, &sources);
-        assert!(files.drive.warnings.is_empty() && files.boot.is_none() && !files.is_unread(), "said once, nothing waits");
+        assert!(files.drive.failures.is_empty() && files.boot.is_none() && !files.is_unread(), "said once, nothing waits");
 
         let part = "Content-Type: text/x-cfninitdata\nContent-Disposition: attachment; filename=\"cfn-init-data\"\n\n{\"a\": 1}";
         let user_data = format!("Content-Type: multipart/mixed; boundary=\"=b\"\n\n--=b\n{part}\n--=b--\n");
@@ -417,7 +428,7 @@ mod tests {
         assert!(made.unwrap().status.success());
         assert!(files.refresh(&tree, &sources).is_empty());
         assert_eq!(Value::Object(files.boot.clone().unwrap().unwrap().document), json!({"a": 1}));
-        assert!(files.is_of_drive && files.origins.digests.is_empty(), "a copied disk does not bring it along");
+        assert!(files.user_data_of == Some(DRIVE) && files.origins.digests.is_empty(), "a copied disk does not bring it along");
         put(&tree, "/var/lib/cloud/data/cfn-init-data", "{\"a\": 2}");
         files.refresh(&tree, &sources);
         assert_eq!(

@@ -294,6 +294,9 @@ impl Collector {
     /// Polls every source now, side by side, each with its own deadline.
     pub async fn poll_once(&mut self) -> SnapshotChange {
         let mut change = self.start(true);
+        if self.files.service.wait().await {
+            change.absorb(self.start(true));
+        }
         while let Some(polled) = self.in_flight.join_next().await {
             change.absorb(self.handle_poll(polled));
         }
@@ -341,7 +344,9 @@ impl Collector {
             return change;
         }
         let was_unread = self.snapshot.is_unread;
+        self.files.service.look();
         self.read_files();
+        self.ask_for_user_data();
         // Files first: where the others are asked is learnt from them. They are read already, so their sources need no turn
         // of their own.
         for name in [SourceName::HeatLocal, SourceName::Local, SourceName::File, SourceName::HeatParams] {
@@ -359,6 +364,14 @@ impl Collector {
         let nothing = !self.sources.iter().any(|source| source.configured || source.held.document.is_some());
         self.findings.report_nothing_known(nothing, &self.files, &self.report);
         change
+    }
+
+    /// Asks the metadata service, where nothing on this machine has the first metadata. The next look at the files takes the answer.
+    fn ask_for_user_data(&mut self) {
+        let sources = &self.settings.sources;
+        if let Some(address) = sources.metadata_service.as_ref().filter(|_| self.files.awaits_service) {
+            self.files.service.ask(self.clients.http(), address, sources.timeout);
+        }
     }
 
     /// The sources whose time is waited for. One over the network that nobody configured is asked as soon as some look at
@@ -388,8 +401,12 @@ impl Collector {
         self.known = None;
         let warnings = self.files.refresh(&self.root, &self.settings.sources);
         self.report_warnings(CONFIG, &warnings);
-        let of_drive = std::mem::take(&mut self.files.drive.warnings);
-        self.report_warnings(SourceName::HeatLocal.as_str(), &of_drive);
+        for user_data in [&mut self.files.drive, &mut self.files.service.user_data] {
+            for error in user_data.failures.drain(..) {
+                let event = Event::new(Code::SourceFailed, "the server's user data cannot be read").phase(Phase::Metadata);
+                self.report.emit(event.source(SourceName::HeatLocal.as_str()).error(&error));
+            }
+        }
         self.findings.report_access(&self.files, &self.report);
     }
 
@@ -424,7 +441,7 @@ impl Collector {
             ("local data".to_owned(), Source::take_boot(self.files.local.as_ref(), &mut memory))
         } else {
             let paths: Vec<_> = self.settings.sources.cfn_init_data.iter().map(|path| path.display().to_string()).collect();
-            let place = if self.files.is_of_drive { local::DRIVE.to_owned() } else { paths.join(" ") };
+            let place = self.files.user_data_of.map_or_else(|| paths.join(" "), str::to_owned);
             (place, Source::take_boot(self.files.boot.as_ref(), &mut memory))
         };
         let (key, files_digest, deployment_keys) = (String::new(), String::new(), vec![DEPLOYMENTS.to_owned()]);

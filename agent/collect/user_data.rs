@@ -3,38 +3,112 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use tokio::sync::oneshot;
 
+use std::time::Duration;
+
+use crate::error::{Context, Error, Result};
 use crate::files::Tree;
+use crate::http::{Http, Request};
 use crate::storage::config_drive;
 
 /// Nova takes no longer user data: 65535 characters of base64, and Heat's is below that.
 const USER_DATA: usize = 64 * 1024;
 
-/// The server's metadata on the config drive, which is this instance's and no other one's.
+/// What one place has of the server's metadata: the config drive or the metadata service, which are this instance's and no other one's.
 #[derive(Default)]
-pub(super) struct Drive {
-    /// What it says, once it could be read: a drive never changes. Empty where it has nothing of Heat's.
+pub(super) struct UserData {
+    /// What it says, once it could be read: it never changes. Empty where it has nothing of Heat's.
     known: Option<Vec<u8>>,
     /// Why it cannot be read. It may have nothing of Heat's, so that nothing waits for it.
     unread: Option<String>,
     /// The same, where that is news.
-    pub(super) warnings: Vec<String>,
+    pub(super) failures: Vec<Error>,
 }
 
-impl Drive {
-    /// What it says of the server; `None` where it cannot be read or has nothing of Heat's.
-    pub(super) fn read(&mut self, root: &Tree) -> Option<Vec<u8>> {
-        if let Some(known) = &self.known {
-            return Some(known.clone()).filter(|known| !known.is_empty());
-        }
-        let read = config_drive::read(&root.base().join("dev"), &["openstack", "latest", "user_data"], USER_DATA);
-        let unread = read.as_ref().err().map(ToString::to_string);
-        self.warnings = unread.iter().filter(|now| self.unread.as_ref() != Some(now)).cloned().collect();
-        self.unread = unread;
-        let found = read.ok()??;
-        let found = self.known.insert(cfn_init_data(&found).unwrap_or_default());
-        Some(found.clone()).filter(|found| !found.is_empty())
+impl UserData {
+    /// Whether it was read: there is nothing more to learn.
+    pub(super) fn is_known(&self) -> bool {
+        self.known.is_some()
     }
+
+    /// What it says of the server; `None` where it was not read yet or has nothing of Heat's.
+    pub(super) fn known(&self) -> Option<Vec<u8>> {
+        self.known.clone().filter(|known| !known.is_empty())
+    }
+
+    /// Takes over what was read; `None` where there is no user data.
+    pub(super) fn take(&mut self, read: Result<Option<Vec<u8>>>) {
+        let unread = read.as_ref().err().map(ToString::to_string);
+        let is_news = self.unread != unread;
+        self.unread = unread;
+        match read {
+            Ok(Some(found)) => self.known = Some(cfn_init_data(&found).unwrap_or_default()),
+            Ok(None) => {}
+            Err(error) => self.failures.extend(Some(error).filter(|_| is_news)),
+        }
+    }
+
+    /// That of the config drive.
+    pub(super) fn of_drive(&mut self, root: &Tree) -> Option<Vec<u8>> {
+        if !self.is_known() {
+            self.take(config_drive::read(&root.base().join("dev"), &["openstack", "latest", "user_data"], USER_DATA));
+        }
+        self.known()
+    }
+}
+
+/// The metadata service.
+#[derive(Default)]
+pub(super) struct MetadataService {
+    pub(super) user_data: UserData,
+    /// The answer that is on its way.
+    awaited: Option<oneshot::Receiver<Result<Option<Vec<u8>>>>>,
+}
+
+impl MetadataService {
+    /// Asks it, unless an answer is on its way.
+    pub(super) fn ask(&mut self, http: &Http, address: &str, deadline: Duration) {
+        if self.awaited.is_none() {
+            let (answer, asked) = oneshot::channel();
+            let (http, address) = (http.clone(), address.to_owned());
+            tokio::spawn(async move { answer.send(user_data(&http, &address, deadline).await) });
+            self.awaited = Some(asked);
+        }
+    }
+
+    /// Takes the answer, if it is there.
+    pub(super) fn look(&mut self) {
+        match self.awaited.as_mut().map(oneshot::Receiver::try_recv) {
+            Some(Ok(read)) => self.user_data.take(read),
+            Some(Err(oneshot::error::TryRecvError::Empty)) => return,
+            Some(Err(oneshot::error::TryRecvError::Closed)) | None => {}
+        }
+        self.awaited = None;
+    }
+
+    /// Waits for an answer that is on its way; `true` if there was one.
+    pub(super) async fn wait(&mut self) -> bool {
+        let Some(asked) = self.awaited.take() else { return false };
+        self.user_data.take(asked.await.unwrap_or(Ok(None)));
+        true
+    }
+}
+
+/// Asks a metadata service for the user data: by EC2's path, which Nova's has as well (heat-protocol.md 3.9). That there is none is an answer, too.
+///
+/// # Errors
+/// If it cannot be reached or answers with anything else.
+async fn user_data(http: &Http, address: &str, deadline: Duration) -> Result<Option<Vec<u8>>> {
+    let url = format!("{address}/latest/user-data");
+    let mut request = Request::new("GET", &url, deadline);
+    request.body_limit = USER_DATA;
+    let answer = http.request(request).await.and_then(|response| match response.status {
+        404 => Ok(Some(Vec::new())),
+        _ if response.is_success() => Ok(Some(response.body)),
+        status => Err(Error::transient(format!("it answered {status}"))),
+    });
+    answer.context(|| format!("asking the metadata service {address} for the user data"))
 }
 
 /// The server's metadata, as Heat attached it; `None` where the user data has none, as RAW user data.

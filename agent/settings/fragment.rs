@@ -6,6 +6,7 @@ use std::fmt;
 use toml::{Table, Value};
 
 use super::source_name::SourceName;
+use crate::http::split;
 
 /// What a value must be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +27,8 @@ pub(super) enum ValueRule {
     Options,
     /// A path that node_exporter's textfile collector takes, or an empty text for none.
     MetricsFile,
+    /// The address of a metadata service, or an empty text for none.
+    MetadataService,
     /// One of these words.
     OneOf(&'static [&'static str]),
 }
@@ -90,6 +93,12 @@ pub const KEYS: &[SettingKey] = &[
         ValueRule::Switch,
         "false",
         "Whether the first metadata is read from a disk labelled config-2 where cloud-init left none; any disk with that label is believed.",
+    ),
+    key(
+        "sources.metadata_service",
+        ValueRule::MetadataService,
+        "\"\"",
+        "Address of the metadata service whose user data has the first metadata where cloud-init left none, as http://169.254.169.254.",
     ),
     key(
         "sources.timeout",
@@ -320,6 +329,11 @@ impl ValueRule {
                 };
                 (value.as_str().is_some_and(is_taken), "an absolute path without .. that ends in .prom, or empty".to_owned())
             }
+            Self::MetadataService => {
+                let is_address = |text: &str| split(text).is_some_and(|parts| !parts.userinfo && parts.target.is_empty());
+                let is_taken = |text: &str| text.is_empty() || is_address(text);
+                (value.as_str().is_some_and(is_taken), "the address of a server, as http://169.254.169.254, or empty".to_owned())
+            }
             Self::OneOf(words) => {
                 (value.as_str().is_some_and(|word| words.contains(&word)), format!("one of {}", words.join(", ")))
             }
@@ -395,6 +409,7 @@ mod tests {
                     ValueRule::Sources => "[\"cfn\"]".to_owned(),
                     ValueRule::Options => "[\"kubelet:--config\"]".to_owned(),
                     ValueRule::MetricsFile => "\"\"".to_owned(),
+                    ValueRule::MetadataService => "\"http://[fe80::1%25eth0]:80\"".to_owned(),
                     ValueRule::OneOf(words) => format!("\"{}\"", words[1]),
                 };
                 format!("{} = {value}", key.path)

@@ -102,6 +102,8 @@ pub struct Sources {
     /// Whether a disk with the label of Nova's config drive is believed, where no boot copy is there. Whoever attaches a disk to the server can
     /// give it that label.
     pub config_drive: bool,
+    /// Where the metadata service is that is believed, where neither a boot copy nor a config drive is there.
+    pub metadata_service: Option<String>,
     /// Deadline of one request.
     pub timeout: Duration,
 }
@@ -335,6 +337,7 @@ impl From<Fragment> for Settings {
                 ),
                 os_collect_config: path("sources.os_collect_config", "/etc/os-collect-config.conf"),
                 config_drive: is_on("sources.config_drive", false),
+                metadata_service: merged.text("sources.metadata_service").filter(|url| !url.is_empty()).map(str::to_owned),
                 timeout: seconds("sources.timeout", 10),
             },
             deploy: Deploy {

@@ -47,7 +47,7 @@ die() { echo "host.sh: $*" >&2; exit 1; }
 
 # --- caches ---------------------------------------------------------------------------------------
 PACKAGES="systemd-container mmdebstrap util-linux mount iproute2 procps xfsprogs e2fsprogs strace jq curl bc shellcheck python3 python3-jsonschema python3-pytest
-  lvm2 cryptsetup-bin btrfs-progs f2fs-tools ntfs-3g dosfstools squashfs-tools erofs-utils bcache-tools drbd-utils genisoimage fdisk
+  lvm2 cryptsetup-bin btrfs-progs f2fs-tools ntfs-3g dosfstools squashfs-tools erofs-utils bcache-tools drbd-utils genisoimage mtools fdisk
   containernetworking-plugins"
 BASE_PACKAGES=systemd,systemd-sysv,dbus,udev,libpam-systemd,iproute2,iptables,nftables,conntrack,e2fsprogs,xfsprogs,util-linux,kmod,procps,iputils-ping,ca-certificates,openssl,curl,jq,strace,ethtool,lsof,python3-minimal
 # Off, so that whatever a test boots must switch on what it needs, as on a fresh image.

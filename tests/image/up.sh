@@ -31,7 +31,7 @@ since=$SECONDS
 lap() { printf '%-10s %4d s\n' "$1" $((SECONDS - since)); since=$SECONDS; }
 
 # --- packages and diskimage-builder ----------------------------------------------------------------
-packages=(debootstrap qemu-system-x86 qemu-utils genisoimage openssh-client fdisk dosfstools sudo xfsprogs python3-venv)
+packages=(debootstrap qemu-system-x86 qemu-utils genisoimage openssh-client fdisk dosfstools mtools sudo xfsprogs python3-venv)
 if grep -q device-mapper /proc/misc; then packages+=(kpartx); else PATH=$PWD/tests/image/tools:$PATH; fi
 missing=()
 for p in "${packages[@]}"; do

@@ -2,6 +2,8 @@
 import json
 import shutil
 from contextlib import contextmanager
+from email.mime.multipart import MIMEMultipart
+from email.mime.text import MIMEText
 from pathlib import Path
 
 from lib.common import TESTS, run
@@ -15,6 +17,30 @@ def heat_user_data(settings: dict, user_data: str = "", deployments: list | None
         run(TESTS / "heat/up.sh", "venv", timeout=1800)
     given = {"metadata": {"os-collect-config": settings, "deployments": deployments or []}, "user_data": user_data}
     return run(venv / "bin/python", "-B", TESTS / "heat/user_data.py", input=json.dumps(given)).stdout
+
+
+def with_first_metadata(metadata: dict) -> str:
+    """User data as Heat makes it for SOFTWARE_CONFIG, without what Heat's own code is needed for."""
+    parts = MIMEMultipart()
+    for text, kind, name in (("#cloud-config\n", "cloud-config", "cloud-config"), ("#part-handler\n", "part-handler", "part-handler.py"),
+                             (json.dumps(metadata), "x-cfninitdata", "cfn-init-data")):
+        part = MIMEText(text, _subtype=kind)
+        part.add_header("Content-Disposition", f'attachment; filename="{name}"')
+        parts.attach(part)
+    return parts.as_string()
+
+
+def make_iso(image: Path, files: Path):
+    """Nova's usual format."""
+    run("genisoimage", "-quiet", "-ldots", "-allow-lowercase", "-allow-multidot", "-l", "-J", "-r", "-V", "config-2", "-o", image, files)
+
+
+def make_vfat(image: Path, files: Path, label: str = "config-2", size: int = 64 << 20):
+    """As with `config_drive_format = vfat`; Nova mounts it to copy the files, for which a kernel needs vfat."""
+    with open(image, "wb") as made:
+        made.truncate(size)
+    run("mkfs.vfat", "-n", label, image)
+    run("mcopy", "-s", "-i", image, *files.iterdir(), "::")
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from lib.common import LAB, REPO, Failed, run, wait_for
-from lib.config_drive import tree
+from lib.config_drive import make_iso, tree
 
 # Nets under a test that hangs: software emulation is slow, and slower beside other work.
 NET = 1800
@@ -26,10 +26,9 @@ VMS = Path(os.environ.get("HNA_VM_DIR") or REPO / "target/image/vms").resolve()
 
 
 def config_drive(out: Path, instance: str, name: str, user_data: str, keys: dict[str, str]):
-    """An ISO 9660 file system with the label config-2, as Nova makes it."""
-    iso = ("genisoimage", "-quiet", "-ldots", "-allow-lowercase", "-allow-multidot", "-l", "-J", "-r", "-V", "config-2")
+    """As Nova makes it."""
     with tree(out.with_suffix(".d"), instance, name, user_data, keys) as files:
-        run(*iso, "-o", out, files)
+        make_iso(out, files)
 
 
 class Vm:

@@ -9,6 +9,7 @@ mod handover;
 mod node_file;
 mod replaced;
 mod transports;
+mod user_data;
 mod zaqar;
 
 use std::path::Path;
