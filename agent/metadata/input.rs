@@ -31,29 +31,26 @@ impl Input {
     /// one is JSON text.
     #[must_use]
     pub fn environment_text(&self) -> String {
-        match &self.value {
-            Value::String(text) => text.clone(),
-            Value::Null if self.kind != "String" => String::new(),
-            value if self.kind == "String" => python_text(value),
-            value @ (Value::Array(_) | Value::Object(_)) => python_json(value),
-            value => value.to_string(),
-        }
+        environment_text(&self.kind, &self.value)
     }
 
     /// Adds every text by which a program that has this input may show its value or a part of it: the value as a script and as a hook
     /// get it, and each scalar within it, JSON within text included; as it is, without the blanks around it (which a shell drops), and as
     /// JSON and Python write it.
     pub fn trace(&self, traces: &mut Traces) {
-        let compact = (!self.value.is_string()).then(|| self.value.to_string());
-        // The others are about as long.
-        if let Some(compact) = compact.filter(|text| text.len() <= WHOLE) {
-            for text in [compact, self.environment_text(), python_text(&self.value), python_json(&self.value)] {
-                traces.add(&text);
-            }
-        }
-        traces.add_scalars(&self.value);
+        traces.add_value(&self.kind, &self.value);
         // What a template has in its place where nothing is given.
         self.others.get("default").into_iter().for_each(|default| traces.add_scalars(default));
+    }
+}
+
+fn environment_text(kind: &str, value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Null if kind != "String" => String::new(),
+        value if kind == "String" => python_text(value),
+        value @ (Value::Array(_) | Value::Object(_)) => python_json(value),
+        value => value.to_string(),
     }
 }
 
@@ -76,6 +73,18 @@ impl Traces {
     #[must_use]
     pub fn all(self) -> Option<Vec<String>> {
         self.left.map(|_| self.texts.into_iter().collect())
+    }
+
+    /// Adds every text by which the value of an input of this kind may show: see [`Input::trace`].
+    pub fn add_value(&mut self, kind: &str, value: &Value) {
+        let compact = (!value.is_string()).then(|| value.to_string());
+        // The others are about as long.
+        if let Some(compact) = compact.filter(|text| text.len() <= WHOLE) {
+            for text in [compact, environment_text(kind, value), python_text(value), python_json(value)] {
+                self.add(&text);
+            }
+        }
+        self.add_scalars(value);
     }
 
     /// Adds one as it is.

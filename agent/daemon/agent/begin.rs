@@ -1,6 +1,6 @@
 //! What may be started now: looked at afresh whenever something moved.
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::Agent;
 use super::documents::with_metadata;
@@ -594,7 +594,7 @@ fn mistakes(malformed: &Malformed) -> Error {
 /// The job, with whatever `metadata` masks of its inputs masked in what it prints.
 fn with_inputs_masked(mut job: Job, deployment: &Deployment) -> Job {
     let mut known = KnownSecrets::within(SECRET_TEXTS);
-    known.learn(&Value::Array(deployment.inputs.iter().map(|one| json!({"name": one.name, "value": one.value})).collect()));
+    deployment.inputs.iter().for_each(|input| known.learn_input(input));
     let bytes = |texts: &[String]| texts.iter().map(String::len).sum::<usize>();
     // Most of them are masked wherever the output goes.
     let others = |texts: Vec<String>| texts.into_iter().filter(|text| job.secrets.binary_search(text).is_err()).collect();
@@ -607,6 +607,8 @@ fn with_inputs_masked(mut job: Job, deployment: &Deployment) -> Job {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     /// Attack: what `metadata` and `support` masked by its name was in a script's log, in `status`, and in what Heat heard.

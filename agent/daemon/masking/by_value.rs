@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::by_name::masked_words;
-use super::{json_within, masked, masked_text};
+use super::{MemberView, hides_value, json_within, masked, masked_config, masked_text, views};
 use crate::budgets::KNOWN_SECRETS;
 use crate::http::{MASK, redacted, without_userinfo};
 use crate::metadata::{Input, Traces};
@@ -26,9 +26,33 @@ impl KnownSecrets {
         Self(Traces::within(bytes))
     }
 
-    /// Learns whatever [`masked`] hides in a document.
+    /// Learns whatever [`masked`] hides in a document. No copy of it is made, which would take as much memory as a document may.
     pub(crate) fn learn(&mut self, document: &Value) {
-        self.hidden(document, &masked(document));
+        match document {
+            Value::Array(items) => items.iter().for_each(|item| self.learn(item)),
+            Value::Object(members) => {
+                for (name, value, view) in views(members) {
+                    gaps(name, &masked_text(name), &mut self.0);
+                    match view {
+                        MemberView::Config(text) => self.hidden(value, &Value::String(masked_config(text))),
+                        MemberView::Hidden => self.0.add_value("", value),
+                        MemberView::Inside => self.learn(value),
+                    }
+                }
+            }
+            Value::String(text) => self.hidden(document, &Value::String(masked_text(text))),
+            _ => {}
+        }
+    }
+
+    /// The same of an input of a deployment.
+    pub(crate) fn learn_input(&mut self, input: &Input) {
+        gaps(&input.name, &masked_text(&input.name), &mut self.0);
+        if hides_value(&input.name, &input.value) {
+            self.0.add_value("", &input.value);
+        } else {
+            self.learn(&input.value);
+        }
     }
 
     /// Learns values as they are.
@@ -59,10 +83,7 @@ impl KnownSecrets {
                     self.hidden(value, shown);
                 }
             }
-            (original, Value::String(shown)) if shown == MASK => {
-                Input { name: String::new(), kind: String::new(), value: original.clone(), ..Input::default() }
-                    .trace(&mut self.0);
-            }
+            (original, Value::String(shown)) if shown == MASK => self.0.add_value("", original),
             (Value::String(text), Value::String(shown)) if text != shown => match (json_within(text), json_within(shown)) {
                 (Some(inner), Some(shown)) => self.hidden(&inner, &shown),
                 _ => gaps(text, shown, &mut self.0),

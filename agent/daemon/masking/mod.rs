@@ -75,21 +75,42 @@ fn masked_text(text: &str) -> String {
     }
 }
 
-fn masked_members(members: &Map<String, Value>) -> Map<String, Value> {
-    let named = members.get("name").and_then(Value::as_str).is_some_and(is_secret);
-    // The group's own config is read as the agent reads it, in whatever form it is written.
+/// How a member of an object is shown.
+enum MemberView<'a> {
+    /// As the group's own config, which is read as the agent reads it, in whatever form it is written.
+    Config(&'a str),
+    Hidden,
+    /// With whatever it holds masked by itself.
+    Inside,
+}
+
+/// Whether nothing of a value of this name is shown.
+fn hides_value(name: &str, value: &Value) -> bool {
+    // A URL that is none: nobody can tell where in it a password ends.
+    let is_hidden = is_secret(name) || value.as_str().is_some_and(|text| is_broken_url(name, text));
+    is_hidden && !value.is_null() && value != ""
+}
+
+fn views(members: &Map<String, Value>) -> impl Iterator<Item = (&String, &Value, MemberView<'_>)> {
+    let named = members.get("name").and_then(Value::as_str);
     let of_node = ["group", "tool"].iter().any(|key| members.get(*key).is_some_and(|value| value == NODE_GROUP));
-    let shown = members.iter().map(|(key, value)| {
-        if let ("config", Value::String(text), true) = (key.as_str(), value, of_node) {
-            return (key.clone(), Value::String(masked_config(text)));
-        }
-        let of_input = key == "value" || key == "default";
-        // A URL that is none: nobody can tell where in it a password ends.
-        let name = if of_input { members.get("name").and_then(Value::as_str).unwrap_or(key) } else { key };
-        let hide = is_secret(key) || (named && of_input) || value.as_str().is_some_and(|text| is_broken_url(name, text));
-        let shown = if hide && !value.is_null() && value != "" { Value::String(MASK.to_owned()) } else { masked(value) };
+    members.iter().map(move |(key, value)| {
+        let name = named.filter(|_| key == "value" || key == "default").unwrap_or(key);
+        let view = match value {
+            Value::String(text) if of_node && key == "config" => MemberView::Config(text),
+            value if hides_value(name, value) => MemberView::Hidden,
+            _ => MemberView::Inside,
+        };
+        (key, value, view)
+    })
+}
+
+fn masked_members(members: &Map<String, Value>) -> Map<String, Value> {
+    let shown = views(members).map(|(key, value, view)| match view {
+        MemberView::Config(text) => (key.clone(), Value::String(masked_config(text))),
         // What is in the place of a name may be a text with a secret.
-        (masked_text(key), shown)
+        MemberView::Hidden => (masked_text(key), Value::String(MASK.to_owned())),
+        MemberView::Inside => (masked_text(key), masked(value)),
     });
     with_unique_names(shown)
 }
