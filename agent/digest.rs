@@ -68,6 +68,12 @@ pub fn key_of(id: &str) -> String {
     short(hex(id.as_bytes()))
 }
 
+/// Whether a text could be what [`key_of`] gives.
+#[must_use]
+pub fn is_key(text: &str) -> bool {
+    text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
+}
+
 /// The same for what a value is as JSON.
 #[must_use]
 pub fn key_of_json(value: &impl serde::Serialize) -> String {

@@ -17,7 +17,7 @@ use super::result::DeploymentOutcome;
 use super::unsent::{self, Unsent};
 use crate::budgets::{LEFT_RESULT, LEGACY_MARKS, MARK, RECORDS_MEMORY, RESULT_IN_MEMORY};
 use crate::clock::{Clock, Moment, Timestamp};
-use crate::digest::key_of;
+use crate::digest::{is_key, key_of};
 use crate::error::remedy::Remedy;
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::{Attributes, FileKind, Tree};
@@ -547,7 +547,8 @@ impl Journal {
             return Ok(if mark.starts_with(MARKS) { Known::Over } else { Known::Empty });
         }
         match tree.read_json::<Value>(&mark) {
-            Ok(entry) => Ok(entry.as_ref().map_or(Known::No, Known::by)),
+            // A link to nowhere is no file, and still says that something was recorded.
+            Ok(entry) => Ok(entry.as_ref().map_or(Known::Theirs, Known::by)),
             Err(error) if error.kind() == ErrorKind::Permanent => Ok(Known::Theirs),
             Err(error) => Err(error),
         }
@@ -1193,9 +1194,13 @@ pub fn job_of(id: &str) -> String {
     format!("{JOB_PREFIX}{}", key_of(id))
 }
 
-/// Name of the file that says that a script or hook has begun. The replaced tools look at no such name.
+/// Name of the file that says that a script or hook has begun. The replaced tools look at no such name. An id that could be another's key
+/// is named by its own.
 fn begun_name(id: &str) -> PathBuf {
-    legacy_name(id).unwrap_or_else(|| PathBuf::from(format!("{}.json", key_of(id)))).with_extension("begun")
+    legacy_name(id)
+        .filter(|_| !is_key(id))
+        .unwrap_or_else(|| PathBuf::from(format!("{}.json", key_of(id))))
+        .with_extension("begun")
 }
 
 #[cfg(test)]
@@ -1288,6 +1293,28 @@ mod tests {
         place.write("deployed/again.json", "");
         journal.change("again", |record| record.order = Some("1".into())).unwrap();
         assert!(!journal.recover("again", DeploymentState::Seen).unwrap());
+    }
+
+    /// Attack: the second script never ran, because the mark of the first one was taken for its own.
+    #[test]
+    fn an_id_that_is_the_key_of_another_one_has_a_mark_of_its_own() {
+        let odd = "odd id";
+        assert_ne!(begun_name(odd), begun_name(&key_of(odd)));
+        assert_eq!(begun_name("3b0c1f7a-52d4-4e1a-9c55-7d1f0a2b6c11"), Path::new("3b0c1f7a-52d4-4e1a-9c55-7d1f0a2b6c11.begun"));
+    }
+
+    /// Attack: one whose record was removed ran once more.
+    #[test]
+    fn a_mark_that_leads_nowhere_is_a_mark() {
+        let (place, report) = (TestState::new(), Report::kept());
+        let mut journal = place.journal(&report);
+        let state = Tree::open(&place.0.path().join("state")).unwrap();
+        let mark = Path::new(MARKS).join(key_of("odd id"));
+        assert!(journal.known("odd id").unwrap() == Known::No);
+        state.create_dir_all(Path::new(MARKS), Attributes::mode(0o700)).unwrap();
+        state.link("/nowhere/at/all", &mark).unwrap();
+        assert!(journal.known("odd id").unwrap() == Known::Theirs);
+        assert!(journal.register(&deployment("odd id")).is_ok());
     }
 
     #[test]

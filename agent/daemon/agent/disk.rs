@@ -184,8 +184,7 @@ impl<'a> RetainedData<'a> {
             return Ok(jobs);
         }
         // The replaced tools' scripts have the same place.
-        let (scripts, done) =
-            script::forget(&self.host.root, &self.journal.removed(&names, script::name)?.into_iter().collect::<Vec<_>>());
+        let (scripts, done) = script::forget_named(&self.host.root, &self.journal.removed(&names, script::name)?);
         done.map(|()| jobs + scripts)
     }
 

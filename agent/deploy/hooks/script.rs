@@ -5,7 +5,7 @@ use std::path::Path;
 
 use nix::errno::Errno;
 
-use crate::digest::key_of;
+use crate::digest::{is_key, key_of};
 use crate::error::{Error, Result};
 use crate::files::Tree;
 use crate::gather::Gather;
@@ -117,7 +117,11 @@ pub fn bytes_of<'a>(root: &Tree, id: &str, outputs: impl Iterator<Item = &'a Str
 /// Removes what script deployments left, once their records are forgotten (R39): for all of them at once, because the directories are gone
 /// through. How much that was, and the first failure: what is behind one that cannot be removed goes all the same.
 pub fn forget(root: &Tree, ids: &[String]) -> (usize, Result<()>) {
-    let names: BTreeSet<String> = ids.iter().map(|id| name(id)).gather();
+    forget_named(root, &ids.iter().map(|id| name(id)).gather())
+}
+
+/// The same by [`name`].
+pub fn forget_named(root: &Tree, names: &BTreeSet<String>) -> (usize, Result<()>) {
     let (mut gone, mut done) = (0, Ok(()));
     for directory in [WORKING, REAL_OUTPUTS].map(Path::new).into_iter().filter(|_| !names.is_empty()) {
         let entries = root.list(directory).unwrap_or_else(|error| {
@@ -135,10 +139,10 @@ pub fn forget(root: &Tree, ids: &[String]) -> (usize, Result<()>) {
     (gone, done)
 }
 
-/// The name of its files: the id where it is a safe file name, as always with Heat; else its key (R21).
+/// The name of its files: the id where it is a safe file name and could be no other id's key, as always with Heat; else its key (R21).
 #[must_use]
 pub fn name(id: &str) -> String {
-    let plain = id.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte)) && id.len() <= 128;
+    let plain = id.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte)) && id.len() <= 128 && !is_key(id);
     if plain { id.to_owned() } else { key_of(id) }
 }
 
@@ -170,6 +174,8 @@ mod tests {
         let malformed = Deployment::parse(&entry).unwrap_err();
         assert!(malformed.mistakes[0].contains("not a string"), "{malformed:?}");
         assert_eq!(name("../../x"), key_of("../../x"));
+        // Attack: it took the other's file.
+        assert_ne!(name(&key_of("../../x")), key_of("../../x"));
     }
 
     #[test]
