@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::files::Tree;
 use crate::keepers::{certificates, membership};
 use crate::kubernetes::{self, ImagePolicy, MachineFacts, NodeSpec, Preflight};
-use crate::machine::installed::{self, InstalledPrograms, RULE, UnitFiles, Verdicts};
+use crate::machine::installed::{self, InstalledPrograms, PATIENCE, UnitFiles, Verdicts};
 use crate::machine::{add_ons, facts, replaced_programs};
 use crate::process::{CommonOptions, exit, runtime};
 use crate::programs::tool;
@@ -71,22 +71,16 @@ pub fn run(options: &CommonOptions, settings: &Settings, root: Option<&Path>, js
             ));
         }
     }
-    let (refused, remedy) = (verdicts.refused(), verdicts.remedy());
-    for (_, verdict) in verdicts.warnings {
-        note(&format!("{}; {}", verdict.warning.unwrap_or_default(), verdict.remedy));
+    for (_, verdict) in &verdicts.warnings {
+        note(&format!("{}; {}", verdict.warning.as_deref().unwrap_or_default(), verdict.remedy));
     }
-    if !refused.is_empty() {
-        return Err(Error::refused(refused)
-            .rule(RULE)
-            .remedy(remedy)
-            .context("asking the installed programs for their versions"));
-    }
+    verdicts.check()?;
     Ok(if plan.is_empty() { exit::OK } else { exit::pending() })
 }
 
 /// What a program says of its release.
 pub(super) fn ask(path: &str) -> Result<String> {
-    let answer = tool::ask(path, &["--version"], "")?.unwrap_or_default();
+    let answer = tool::ask_within(path, &["--version"], PATIENCE)?.unwrap_or_default();
     Ok(installed::release(answer.out, answer.err))
 }
 

@@ -2,6 +2,9 @@
 
 use std::process::ExitCode;
 
+use futures_util::future::ready;
+
+use super::plan::ask;
 use super::{document, print};
 use crate::daemon::{self, RollbackPreview};
 use crate::error::Result;
@@ -16,7 +19,8 @@ use crate::settings::Settings;
 pub fn preview(settings: &Settings, generation: Option<u64>) -> Result<ExitCode> {
     daemon::check_instance(&settings.state_dir)?;
     let state = document::open_state(settings)?;
-    let RollbackPreview { number, plan, retired } = runtime()?.block_on(daemon::preview_rollback(&state, generation))?;
+    let RollbackPreview { number, plan, retired } =
+        runtime()?.block_on(daemon::preview_rollback(&state, generation, &|_, path| Box::pin(ready(ask(&path)))))?;
     let retired: String = retired.iter().map(|line| format!("{line}\n")).collect();
     print(&format!("back to generation {number}: {}{}", plan.render(), harmless(&retired)))?;
     Ok(if plan.is_empty() && retired.is_empty() { exit::OK } else { exit::pending() })

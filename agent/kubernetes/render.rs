@@ -25,7 +25,9 @@ use crate::http::has_userinfo;
 /// Two parts have one file, unit or gate: a mistake of this program.
 pub fn render(spec: &NodeSpec, facts: &MachineFacts) -> Result<Desired, Mistake> {
     let mut desired = merged(spec, facts).map_err(|what| twice(&what))?;
-    close(&mut desired);
+    let url = spec.kubernetes.as_ref().and_then(|cluster| cluster.node.static_pod_url.as_deref());
+    let query = url.and_then(|url| url.split_once('?')).map(|(_, query)| query).filter(|query| !query.is_empty());
+    close(&mut desired, query);
     Ok(desired)
 }
 
@@ -47,10 +49,11 @@ fn twice(what: &str) -> Mistake {
     Mistake::general("the parameters", problem, rule, "this is a bug of heat-node-agent: please report it with the parameters")
 }
 
-/// A file that holds a URL with a user name or password is its owner's alone, whichever part wrote it; one with a private key is
-/// secret, and closed to all but its owner and its group.
-fn close(desired: &mut Desired) {
-    for file in desired.files.iter_mut().filter(|file| has_userinfo(&file.content)) {
+/// A file that holds a URL with a user name or password is its owner's alone, whichever part wrote it, and so is one with the query of a URL, which
+/// may be a signature; one with a private key is secret, and closed to all but its owner and its group.
+fn close(desired: &mut Desired, query: Option<&str>) {
+    let has_credentials = |content: &str| has_userinfo(content) || query.is_some_and(|query| content.contains(query));
+    for file in desired.files.iter_mut().filter(|file| has_credentials(&file.content)) {
         file.mode &= 0o700;
         file.secret = true;
     }
@@ -152,7 +155,7 @@ mod tests {
             ("-----BEGIN PUBLIC KEY-----\nAA", 0o644, 0o644, false),
         ] {
             let mut desired = Desired { files: vec![File { mode, ..File::public("/x", content) }], ..Desired::default() };
-            close(&mut desired);
+            close(&mut desired, None);
             assert_eq!((desired.files[0].mode, desired.files[0].secret), (closed, secret), "{content}");
         }
     }

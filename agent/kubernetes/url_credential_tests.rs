@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::json;
 
-use super::fixtures::problems;
+use super::fixtures::{parameters, problems, spec};
 use super::injection_tests::sample;
 use super::parameters::kinds::ParameterKind;
 use super::parameters::table::{Parameter, TABLE};
@@ -82,6 +82,20 @@ fn no_password_of_a_url_is_where_others_can_read_it() {
     }
     for name in ["STATIC_POD_URL", "HTTP_PROXY", "HTTPS_PROXY", "AUTH_URL"] {
         assert!(written.contains(name), "{name} is in no file: the generator does not reach it: {written:?}");
+    }
+}
+
+#[test]
+fn the_signature_of_a_url_of_static_pods_is_for_root_alone() {
+    let signature = "temp_url_sig=0a1b2c3d4e5f&temp_url_expires=1999999999";
+    let url = format!("https://store.example.org/v1/AUTH_p/pods?{signature}");
+    let changes = [("KUBE_TAG", "v1.28.9"), ("STATIC_POD_URL", url.as_str())];
+    assert!(parameters(&changes).secrets().iter().any(|one| one == signature));
+    let desired = render(&spec(&changes), &MachineFacts::default()).unwrap();
+    let holding: Vec<_> = desired.files.iter().filter(|file| file.content.contains("temp_url_sig")).collect();
+    assert!(!holding.is_empty());
+    for file in holding {
+        assert!(file.secret && file.mode.trailing_zeros() >= 6, "{}: {:o}", file.path, file.mode);
     }
 }
 

@@ -2,12 +2,13 @@
 //! `plan` to say whether `run` would begin at all.
 
 use std::path::Path;
+use std::time::Duration;
 
 use futures_util::future::LocalBoxFuture;
 
 use crate::concurrent;
 use crate::desired::Desired;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::files::{FileKind, READ_LIMIT, Tree};
 use crate::kubernetes::NodeSpec;
 use crate::kubernetes::checks::installed::{
@@ -18,6 +19,8 @@ use crate::systemd::{Systemd, UNIT_DIRECTORIES};
 
 /// Where systemd looks for a program without a path.
 pub(crate) const PLACES: [&str; 6] = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
+/// A program that has not said its release after so long is not waited for.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 /// The rule that a refusal follows.
 pub(crate) const RULE: &str = "a program gets only settings that its release supports; nothing was written or stopped";
 
@@ -59,6 +62,15 @@ pub(crate) struct InstalledPrograms<'a> {
 /// What `PATH --version` says, on whichever stream it says it.
 pub(crate) type Ask<'a> = dyn Fn(&'static str, String) -> LocalBoxFuture<'a, Result<String>> + 'a;
 
+/// Where a program is.
+enum Place {
+    File(String),
+    /// Nowhere; how that is seen.
+    Missing(String),
+    /// In an image, which is not asked.
+    Container,
+}
+
 /// What became of asking.
 #[derive(Default)]
 pub(crate) struct Verdicts {
@@ -68,11 +80,25 @@ pub(crate) struct Verdicts {
     pub(crate) warnings: Vec<(Program, ProgramVerdict)>,
     /// A program that one of them runs and that is not there, without which the node works but for one thing.
     pub(crate) lacking: Option<(Program, ProgramVerdict)>,
+    /// Programs that are not on this host, and how that is seen; who brings the node up learns it by their units.
+    pub(crate) missing: Vec<(Program, String)>,
     /// Why the node is not begun, with the program where it is one.
     pub(crate) refusals: Vec<(Option<Program>, ProgramVerdict)>,
 }
 
 impl Verdicts {
+    /// That nothing is refused.
+    ///
+    /// # Errors
+    /// If something is.
+    pub(crate) fn check(&self) -> Result<()> {
+        let refused = self.refused();
+        if refused.is_empty() {
+            return Ok(());
+        }
+        Err(Error::refused(refused).rule(RULE).remedy(self.remedy()).context("asking the installed programs for their versions"))
+    }
+
     /// Why the node is not begun, one after the other; empty where nothing is refused.
     pub(crate) fn refused(&self) -> String {
         self.refusals.iter().flat_map(|(_, verdict)| verdict.refused.clone()).collect::<Vec<_>>().join("; ")
@@ -91,29 +117,32 @@ impl InstalledPrograms<'_> {
     pub(crate) async fn judge(&self, ask: &Ask<'_>, flanneld: Option<Version>) -> Verdicts {
         let output = |program: Program| async move {
             match self.place(&program).await {
-                Ok(Some(path)) => (program, Some(ask(program.name, path).await)),
-                Ok(None) => (program, None),
-                Err(error) => (program, Some(Err(error))),
+                Ok(Place::File(path)) => (program, Ok(ask(program.name, path).await)),
+                Ok(place) => (program, Err(place)),
+                Err(error) => (program, Ok(Err(error))),
             }
         };
         let all = concurrent::all(programs(self.spec, self.desired).map(output)).await;
         let of_flanneld = all.iter().find(|(program, _)| program.name == "flanneld");
-        let of_flanneld = of_flanneld.and_then(|(_, output)| version_of(output.as_ref()?.as_ref().ok()?));
+        let of_flanneld = of_flanneld.and_then(|(_, output)| version_of(output.as_ref().ok()?.as_ref().ok()?));
         let mut verdicts = Verdicts { flanneld: of_flanneld.or(flanneld), ..Verdicts::default() };
         // In a container the image of the kubelet has its own.
-        let kubelet = all.iter().find(|(program, output)| program.name == "kubelet" && output.is_some());
+        let kubelet = all.iter().find(|(program, output)| program.name == "kubelet" && output.is_ok());
         if let Some((program, _)) = kubelet.filter(|_| needs_forwarder(self.spec) && found(self.root, FORWARDER).is_none()) {
             verdicts.lacking = Some((*program, lacks_forwarder()));
         }
         for (program, output) in all {
             let verdict = match output {
-                Some(Ok(output)) => judge(self.spec, self.desired, &program, &output, verdicts.flanneld),
-                Some(Err(error)) => ProgramVerdict {
-                    warning: Some(format!("{} does not report its release: {error}", program.name)),
-                    remedy: format!("check whether `{} --version` works; its flags are not checked", program.name),
-                    ..ProgramVerdict::default()
-                },
-                None => continue,
+                Ok(Ok(output)) => judge(self.spec, self.desired, &program, &output, verdicts.flanneld),
+                Ok(Err(error)) => ProgramVerdict::unknown(
+                    format!("{} does not report its release: {error}", program.name),
+                    format!("check whether `{} --version` works; its flags are not checked", program.name),
+                ),
+                Err(Place::Missing(cause)) => {
+                    verdicts.missing.push((program, cause));
+                    continue;
+                }
+                Err(_) => continue,
             };
             if verdict.warning.is_some() {
                 verdicts.warnings.push((program, verdict));
@@ -128,11 +157,14 @@ impl InstalledPrograms<'_> {
         verdicts
     }
 
-    /// The file that a unit runs: as our drop-in says, else as its unit file does. None where the node has it in no place, or in
-    /// a container.
-    async fn place(&self, program: &Program) -> Result<Option<String>> {
-        let Some(text) = self.text(program.unit).await? else { return Ok(None) };
-        Ok(command(program, &text).and_then(|command| found(self.root, command)))
+    /// The file that a unit runs: as our drop-in says, else as its unit file does.
+    async fn place(&self, program: &Program) -> Result<Place> {
+        let Some(text) = self.text(program.unit).await? else {
+            return Ok(Place::Missing(format!("there is no unit {}", program.unit)));
+        };
+        let Some(command) = command(program, &text) else { return Ok(Place::Container) };
+        let missing = || Place::Missing(format!("{} runs {command}, which is not there", program.unit));
+        Ok(found(self.root, command).map_or_else(missing, Place::File))
     }
 
     /// The text that says what a unit runs; none where there is no such unit.

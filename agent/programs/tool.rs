@@ -6,7 +6,13 @@
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
 
 use crate::error::{Context, Error, Result};
 
@@ -56,6 +62,34 @@ pub fn ask_end<S: AsRef<str>>(tool: &str, arguments: &[S], input: &str, most: us
     Ok(Some(ToolOutput { ok: ended.success(), out, is_cut, err: err.text().1.trim().to_owned() }))
 }
 
+/// The same without input for a program that nobody knows: one that has not ended within `limit` is killed, with all that it started.
+///
+/// # Errors
+/// If it cannot be started or not be heard to the end, or has not ended by then.
+pub fn ask_within<S: AsRef<str>>(tool: &str, arguments: &[S], limit: Duration) -> Result<Option<ToolOutput>> {
+    let doing = || line(tool, arguments);
+    let Some(mut running) = Running::in_group(tool, arguments)? else { return Ok(None) };
+    let group =
+        i32::try_from(running.0.id()).map(Pid::from_raw).map_err(|_| Error::permanent("its pid is no number of a group"))?;
+    let (ended, is_ended) = channel::<()>();
+    let watch = move || {
+        let is_late = is_ended.recv_timeout(limit) == Err(RecvTimeoutError::Timeout);
+        if is_late {
+            let _ = killpg(group, Signal::SIGKILL);
+        }
+        is_late
+    };
+    let watcher = std::thread::Builder::new().spawn(watch)?;
+    let heard = communicate(&mut running.0, b"", WHOLE, SAID);
+    let status = running.0.wait();
+    drop(ended);
+    if watcher.join().unwrap_or(true) {
+        return Err(Error::transient(format!("it has not ended after {} seconds", limit.as_secs())).context(doing()));
+    }
+    let ((out, err), status) = (heard.context(doing)?, status.context(doing)?);
+    Ok(Some(ToolOutput { ok: status.success(), out: out.text().1, is_cut: false, err: err.text().1.trim().to_owned() }))
+}
+
 /// A child that does not outlive whoever listens to it.
 #[derive(Debug)]
 pub(super) struct Running(pub(super) Child);
@@ -66,6 +100,17 @@ impl Running {
     /// # Errors
     /// If it is there and cannot be started.
     pub(super) fn start<S: AsRef<str>>(tool: &str, arguments: &[S], streams: [Stdio; 3]) -> Result<Option<Self>> {
+        Self::spawn(tool, arguments, Self::command(tool, arguments, streams))
+    }
+
+    /// The same without input, in a process group of its own.
+    fn in_group<S: AsRef<str>>(tool: &str, arguments: &[S]) -> Result<Option<Self>> {
+        let mut command = Self::command(tool, arguments, [Stdio::null(), Stdio::piped(), Stdio::piped()]);
+        command.process_group(0);
+        Self::spawn(tool, arguments, command)
+    }
+
+    fn command<S: AsRef<str>>(tool: &str, arguments: &[S], streams: [Stdio; 3]) -> Command {
         let [input, output, errors] = streams;
         #[expect(clippy::disallowed_methods, reason = "this is the module that starts programs")]
         let mut command = Command::new(tool);
@@ -77,6 +122,10 @@ impl Running {
             .stdin(input)
             .stdout(output)
             .stderr(errors);
+        command
+    }
+
+    fn spawn<S: AsRef<str>>(tool: &str, arguments: &[S], mut command: Command) -> Result<Option<Self>> {
         match command.spawn() {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
             other => Ok(Some(Self(other.context(|| line(tool, arguments))?))),
@@ -208,6 +257,19 @@ mod tests {
         let error = output_of("no-such-tool", &["-x"], "").unwrap_err();
         assert_eq!(error.to_string(), "no-such-tool -x: no-such-tool is not installed");
         assert!(error.suggested_remedy().is_some());
+    }
+
+    /// Attack: a kubelet that hung on `--version` held `plan` and `upgrade-check` for ever.
+    #[test]
+    fn one_that_hangs_is_killed_with_what_it_started() {
+        let limit = Duration::from_millis(200);
+        for script in ["sleep 1000", "sleep 1000 & exec sleep 1000", "exec >&- 2>&-; sleep 1000; true"] {
+            let error = ask_within("sh", &["-c", script], limit).unwrap_err();
+            assert!(error.cause().contains("not ended after"), "{error}");
+        }
+        let said = ask_within("sh", &["-c", "echo v1; echo oh >&2; exit 3"], Duration::from_mins(5)).unwrap().unwrap();
+        assert_eq!((said.ok, said.out.as_str(), said.err.as_str()), (false, "v1\n", "oh"));
+        assert_eq!(ask_within("no-such-tool", &["-x"], limit), Ok(None));
     }
 
     #[test]

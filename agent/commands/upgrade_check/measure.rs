@@ -23,7 +23,8 @@ use crate::http::{Http, Request, split};
 use crate::keepers::etcd_snapshots::kept;
 use crate::keepers::objects::error_message;
 use crate::kubernetes::checks::upgrade::{
-    ApiAccess, ApiServer, EtcdMemberState, InstalledRelease, Kubelet, LatestSnapshot, ManifestObject, Release,
+    ApiAccess, ApiServer, EtcdMemberState, InstalledRelease, Kubelet, LatestSnapshot, ManifestObject, OtherPrograms, Release,
+    api_access,
 };
 use crate::kubernetes::versions::Component;
 use crate::kubernetes::{self, MASTER_LABELS, MachineFacts, NodeSpec, Role};
@@ -51,7 +52,7 @@ pub(super) struct Node<'a> {
     /// As it is.
     pub(super) spec: &'a NodeSpec,
     /// As it is to be.
-    pub(super) future: &'a NodeSpec,
+    pub(super) future: Option<&'a NodeSpec>,
 }
 
 /// What was found.
@@ -59,8 +60,8 @@ pub(super) struct Measured {
     pub(super) servers: Vec<ApiServer>,
     pub(super) kubelets: std::result::Result<Vec<Kubelet>, String>,
     pub(super) installed: Vec<InstalledRelease>,
-    /// Why a program other than Kubernetes' does not go with what is asked for, and the remedy.
-    pub(super) refused: Vec<(String, String)>,
+    /// The programs other than Kubernetes', where it is known how they would be run.
+    pub(super) others: Option<OtherPrograms>,
     pub(super) objects: Vec<ManifestObject>,
     pub(super) unreadable: Vec<String>,
     /// What the installed etcd says.
@@ -72,7 +73,7 @@ pub(super) struct Measured {
 /// Looks at everything.
 pub(super) fn measure(node: &Node<'_>, facts: &MachineFacts) -> Result<Measured> {
     let desired = kubernetes::render(node.spec, facts)?;
-    let future = kubernetes::render(node.future, facts)?;
+    let next = node.future.map(|future| kubernetes::render(future, facts)).transpose()?;
     let clock = Clock::system();
     let http = Http::new(node.settings.tls.clone(), Arc::new(Tree::open(Path::new("/"))?), clock.clone());
     let (objects, unreadable) = manifests(node);
@@ -80,14 +81,14 @@ pub(super) fn measure(node: &Node<'_>, facts: &MachineFacts) -> Result<Measured>
         let members = members(&http, desired.etcd.as_ref()).await;
         let api = http.identified_by(node.access.identity.as_ref());
         let servers = servers(&api, node, members.as_ref().ok()).await;
-        let programs = programs(node, &future).await?;
+        let programs = programs(node, next.as_ref().unwrap_or(&desired)).await?;
         Ok(Measured {
             servers,
             kubelets: kubelets(&api, node).await.map_err(|error| error.to_string()),
             snapshot: snapshot(node.root, &desired, &clock),
             members: members.map(|(states, _)| states),
             installed: programs.installed,
-            refused: programs.refused,
+            others: programs.others.filter(|_| node.future.is_some()),
             etcd: programs.etcd,
             objects,
             unreadable,
@@ -185,14 +186,19 @@ async fn members(http: &Http, own: Option<&EtcdMember>) -> std::result::Result<(
 /// What the programs of this host say.
 struct Programs {
     installed: Vec<InstalledRelease>,
-    refused: Vec<(String, String)>,
+    others: Option<OtherPrograms>,
     etcd: std::result::Result<String, String>,
 }
 
 async fn programs(node: &Node<'_>, desired: &Desired) -> Result<Programs> {
     let systemd = Systemd::connect().await?;
     let said: RefCell<Vec<(&'static str, std::result::Result<String, String>)>> = RefCell::default();
-    let machine = InstalledPrograms { root: node.root, units: UnitFiles::Running(&systemd), spec: node.future, desired };
+    let machine = InstalledPrograms {
+        root: node.root,
+        units: UnitFiles::Running(&systemd),
+        spec: node.future.unwrap_or(node.spec),
+        desired,
+    };
     let verdicts = machine
         .judge(
             &|name, path| {
@@ -205,8 +211,18 @@ async fn programs(node: &Node<'_>, desired: &Desired) -> Result<Programs> {
         )
         .await;
     let is_of_kubernetes = |name: &str| Component::ALL.iter().any(|component| component.as_str() == name);
-    let refused = verdicts.refusals.iter().filter(|(program, _)| program.is_none_or(|program| !is_of_kubernetes(program.name)));
-    let refused = refused.map(|(_, verdict)| (verdict.refused.join("; "), verdict.remedy.clone())).collect();
+    let mut others = OtherPrograms::default();
+    for (_, verdict) in verdicts.refusals.iter().filter(|(program, _)| program.is_none_or(|one| !is_of_kubernetes(one.name))) {
+        others.refused.push((verdict.refused.join("; "), verdict.remedy.clone()));
+    }
+    for (program, cause) in verdicts.missing.iter().filter(|(program, _)| !is_of_kubernetes(program.name)) {
+        let remedy = format!("install {} in the image, or correct the unit", program.name);
+        others.refused.push((format!("{} is not installed: {cause}", program.name), remedy));
+    }
+    for (_, verdict) in verdicts.warnings.into_iter().filter(|(program, _)| !is_of_kubernetes(program.name)) {
+        let all = if verdict.is_unknown { &mut others.unknown } else { &mut others.warnings };
+        all.push((verdict.warning.unwrap_or_default(), verdict.remedy));
+    }
     let mut said = said.into_inner();
     let mut answer = |name: &str| {
         let at = said.iter().position(|(of, _)| *of == name);
@@ -218,7 +234,7 @@ async fn programs(node: &Node<'_>, desired: &Desired) -> Result<Programs> {
             .and_then(|text| Release::of(&text).ok_or_else(|| format!("it names no release: \"{}\"", escaped(&text))));
         InstalledRelease { component, release }
     });
-    Ok(Programs { installed: installed.collect(), refused, etcd })
+    Ok(Programs { installed: installed.collect(), others: Some(others), etcd })
 }
 
 /// The newest snapshot that the agent keeps here.
@@ -253,13 +269,18 @@ fn manifests(node: &Node<'_>) -> (Vec<ManifestObject>, Vec<String>) {
         for name in names.filter(|name| !name.starts_with('.') && (is_static || name.strip_suffix(".yaml").is_some())) {
             let file = format!("{folder}/{name}");
             match documents(node.root, &file) {
-                Ok(documents) => documents.iter().for_each(|one| take(one, &file, is_static, &mut objects)),
+                Ok(documents) => documents.iter().for_each(|one| take(one, &file, is_static, ("", ""), &mut objects)),
                 Err(error) => unreadable.push(format!("{file}: {error}")),
             }
         }
     };
-    read(&node.access.manifests, true);
-    for add_on in &node.access.add_ons {
+    // What the deployment that is asked for adds counts as well as what is in place.
+    let next = node.future.and_then(api_access);
+    let both = || std::iter::once(node.access).chain(&next);
+    for folder in both().map(|access| access.manifests.as_str()).collect::<BTreeSet<_>>() {
+        read(folder, true);
+    }
+    for add_on in both().flat_map(|access| &access.add_ons).collect::<BTreeSet<_>>() {
         read(&format!("{PLACE}/{add_on}"), false);
     }
     (objects, unreadable)
@@ -275,12 +296,14 @@ fn documents(root: &Tree, file: &str) -> Result<Vec<YamlNode>> {
     yaml::read_all(&text).map_err(Error::from)
 }
 
-/// One document: an object, or a list of them.
-fn take(node: &YamlNode, file: &str, is_static: bool, objects: &mut Vec<ManifestObject>) {
-    let text = |key: &str| node.get(key).and_then(YamlNode::text).unwrap_or_default().to_owned();
-    let kind = text("kind");
-    if let Some(Content::List(items)) = node.get("items").map(|items| &items.content).filter(|_| kind.ends_with("List")) {
-        return items.iter().for_each(|item| take(item, file, is_static, objects));
+/// One document: an object, or a list of them. Items of a list of one kind (`PodList`) may leave out what the list says for all of them:
+/// `inherited`, its version and kind.
+fn take(node: &YamlNode, file: &str, is_static: bool, inherited: (&str, &str), objects: &mut Vec<ManifestObject>) {
+    let text = |key: &str| node.get(key).and_then(YamlNode::text).filter(|text| !text.is_empty());
+    let (version, kind) = (text("apiVersion").unwrap_or(inherited.0), text("kind").unwrap_or(inherited.1));
+    if let (Some(Content::List(items)), Some(of)) = (node.get("items").map(|items| &items.content), kind.strip_suffix("List")) {
+        let inherited = if of.is_empty() { ("", "") } else { (version, of) };
+        return items.iter().for_each(|item| take(item, file, is_static, inherited, objects));
     }
     if kind.is_empty() {
         return;
@@ -289,8 +312,8 @@ fn take(node: &YamlNode, file: &str, is_static: bool, objects: &mut Vec<Manifest
     let annotations = annotations.into_iter().flatten().filter(|_| is_static).map(|one| one.name.clone()).collect();
     objects.push(ManifestObject {
         place: format!("{file}, line {}", node.line),
-        api_version: text("apiVersion"),
-        kind,
+        api_version: version.to_owned(),
+        kind: kind.to_owned(),
         annotations,
     });
 }
@@ -302,11 +325,12 @@ mod tests {
     #[test]
     fn objects_are_found_in_lists_and_in_several_documents_and_annotations_in_static_pods_alone() {
         let text = "apiVersion: v1\nkind: Pod\nmetadata:\n  name: a\n  annotations: {x.example.org/y: '1'}\n---\n\
-                    apiVersion: v1\nkind: List\nitems:\n- apiVersion: policy/v1beta1\n  kind: PodDisruptionBudget\n---\n# nothing\n";
+                    apiVersion: v1\nkind: List\nitems:\n- apiVersion: policy/v1beta1\n  kind: PodDisruptionBudget\n---\n# nothing\n---\n\
+                    apiVersion: policy/v1beta1\nkind: PodDisruptionBudgetList\nitems:\n- metadata: {name: x}\n";
         let objects = |is_static| {
             let mut objects = Vec::new();
             for node in yaml::read_all(text).unwrap() {
-                take(&node, "f", is_static, &mut objects);
+                take(&node, "f", is_static, ("", ""), &mut objects);
             }
             objects
         };
@@ -318,7 +342,11 @@ mod tests {
         };
         assert_eq!(
             shown(&objects(true)),
-            ["f, line 1 v1 Pod [\"x.example.org/y\"]", "f, line 10 policy/v1beta1 PodDisruptionBudget []"]
+            [
+                "f, line 1 v1 Pod [\"x.example.org/y\"]",
+                "f, line 10 policy/v1beta1 PodDisruptionBudget []",
+                "f, line 18 policy/v1beta1 PodDisruptionBudget []",
+            ]
         );
         assert_eq!(shown(&objects(false))[0], "f, line 1 v1 Pod []");
     }

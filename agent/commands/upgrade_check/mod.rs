@@ -50,7 +50,7 @@ pub fn run(options: &CommonOptions, settings: &Settings, version: Option<Release
         Err(mistakes) => (None, mistakes),
     };
     let root = Tree::open(Path::new("/"))?;
-    let node = Node { root: &root, settings, access: &access, spec: &spec, future: future.as_ref().unwrap_or(&spec) };
+    let node = Node { root: &root, settings, access: &access, spec: &spec, future: future.as_ref() };
     let facts = facts::of_machine(&root);
     let measured = measure::measure(&node, &facts)?;
     let rows = rows(target, &spec, future.as_ref(), &mistakes, &measured);
@@ -79,7 +79,7 @@ fn rows(target: Release, spec: &NodeSpec, future: Option<&NodeSpec>, mistakes: &
     }
     rows.push(upgrade::proxy(target, &measured.installed));
     rows.push(upgrade::installed_programs(role, target, &measured.installed));
-    rows.push(upgrade::other_programs(&measured.refused));
+    rows.push(upgrade::other_programs(measured.others.as_ref()));
     let warnings = future.map(|future| future.warnings.as_slice()).unwrap_or_default();
     rows.push(upgrade::options(target.minor, mistakes, warnings, &spec.warnings));
     rows.push(upgrade::removed_apis(target.minor, &measured.objects, &measured.unreadable));

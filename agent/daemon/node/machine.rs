@@ -5,7 +5,6 @@
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::time::Duration;
 
 use futures_util::future::LocalBoxFuture;
 
@@ -18,13 +17,10 @@ use crate::files::Tree;
 use crate::keepers::volumes;
 use crate::kubernetes::MachineFacts;
 use crate::machine::facts;
-use crate::machine::installed::{InstalledPrograms, RULE, found, release};
+use crate::machine::installed::{InstalledPrograms, PATIENCE, RULE, found, release};
 use crate::network::flannel::{Version, version_of};
 use crate::progress::Progress;
 use crate::report::{Code, Event, Phase};
-
-/// A program that says nothing for so long is not waited for.
-const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What a file is known by: inode and time of change.
 type Stamp = (u64, i64, i64);

@@ -17,6 +17,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::files::Tree;
 use crate::kubernetes::{self, MachineFacts};
 use crate::machine::facts;
+use crate::machine::installed::{Ask, InstalledPrograms, UnitFiles};
 use crate::metadata::Deployment;
 use crate::report::reason::{FailureReason, RollbackEnd, RollbackOutcome};
 use crate::report::{Code, Phase};
@@ -111,11 +112,14 @@ pub(crate) struct Preview {
 ///
 /// # Errors
 /// If it would be refused, or the machine cannot be looked at.
-pub(crate) async fn preview(state: &Tree, asked: Option<u64>) -> Result<Preview> {
+pub(crate) async fn preview(state: &Tree, asked: Option<u64>, ask: &Ask<'_>) -> Result<Preview> {
     let root = Tree::open(Path::new("/"))?;
     let current = Generations::read(state)?.ok_or_else(no_node)?;
     let (previous, after) = way(state, &current, asked, &facts::of_machine(&root))?;
     let systemd = Systemd::connect().await?;
+    let machine =
+        InstalledPrograms { root: &root, units: UnitFiles::Running(&systemd), spec: &previous.spec, desired: &previous.desired };
+    machine.judge(ask, None).await.check()?;
     let observed = converge::observe(&previous.desired, &root, &systemd).await?;
     let retired = previous.retired(&after)?;
     let file = |file: &converge::RetiredFile| {

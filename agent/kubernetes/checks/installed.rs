@@ -63,6 +63,8 @@ pub struct ProgramVerdict {
     pub refused: Vec<String>,
     /// What may be other than meant.
     pub warning: Option<String>,
+    /// Whether that is so because its release is not known.
+    pub is_unknown: bool,
     /// What the operator can do.
     pub remedy: String,
 }
@@ -70,6 +72,12 @@ pub struct ProgramVerdict {
 impl ProgramVerdict {
     fn warning(cause: String, remedy: String) -> Self {
         Self { warning: Some(cause), remedy, ..Self::default() }
+    }
+
+    /// Nothing is known of its release.
+    #[must_use]
+    pub fn unknown(cause: String, remedy: String) -> Self {
+        Self { is_unknown: true, ..Self::warning(cause, remedy) }
     }
 
     fn refused(cause: String, remedy: String) -> Self {
@@ -170,7 +178,7 @@ pub fn judge(spec: &NodeSpec, desired: &Desired, program: &Program, reported: &s
     let name = program.name;
     let Some(release) = version_of(reported) else {
         let cause = format!("`{name} --version` prints no release: \"{}\"", escaped(&shortened(reported.trim(), SHOWN)));
-        return ProgramVerdict::warning(cause, format!("check what is installed as {name}; its flags are not checked"));
+        return ProgramVerdict::unknown(cause, format!("check what is installed as {name}; its flags are not checked"));
     };
     match (program.kind, &spec.kubernetes) {
         (ProgramKind::Kubernetes(component), Some(cluster)) => of_kubernetes(cluster, desired, program, component, release),
@@ -204,7 +212,7 @@ fn of_kubernetes(
     if refused.is_empty() {
         return ProgramVerdict::warning(format!("{what}; it supports every flag that is required"), remedy);
     }
-    ProgramVerdict { refused: vec![format!("{what}: {}", refused.join("; "))], warning: None, remedy }
+    ProgramVerdict::refused(format!("{what}: {}", refused.join("; ")), remedy)
 }
 
 /// Against an etcd that takes every client of its CA.

@@ -132,9 +132,10 @@ impl Checks<'_> {
         let bridge = self.spec.networks.routes.bridge.clone();
         if bridge.len() > LONGEST_NAME
             || !bridge.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b))
-            || matches!(bridge.as_str(), "." | "..")
+            // The kernel has the latter three for itself: below /proc/sys/net, and as the loopback.
+            || matches!(bridge.as_str(), "." | ".." | "all" | "default" | "lo")
         {
-            let rule = format!("at most {LONGEST_NAME} letters, digits and . _ -");
+            let rule = format!("at most {LONGEST_NAME} letters, digits and . _ -, and none of all, default and lo");
             self.wrong("POD_BRIDGE", "is not a valid bridge name", rule, "give another name");
         }
         let form = "a comma-separated address=subnet of every node: 192.0.2.11=10.100.1.0/24,192.0.2.12=10.100.2.0/24";
@@ -239,6 +240,7 @@ mod tests {
             (&[("POD_BRIDGE", "a/b")], "POD_BRIDGE is not a valid bridge name"),
             (&[("POD_BRIDGE", "sixteen-letters-")], "POD_BRIDGE is not a valid bridge name"),
             (&[("POD_BRIDGE", "..")], "POD_BRIDGE is not a valid bridge name"),
+            (&[("POD_BRIDGE", "lo")], "POD_BRIDGE is not a valid bridge name"),
             (&[("NETWORK_DRIVER", "flannel")], "NODE_SUBNETS is given"),
             (&[("SERVICE_NODE_PORT_RANGE", "30000")], "SERVICE_NODE_PORT_RANGE is not a port range"),
             (&[("SERVICE_NODE_PORT_RANGE", "32767-30000")], "SERVICE_NODE_PORT_RANGE is not a port range"),

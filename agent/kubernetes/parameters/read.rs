@@ -138,7 +138,9 @@ impl Parameters {
     pub fn secret_values(&self) -> Vec<String> {
         let secret = self.given.iter().filter(|(name, _)| is_secret(name)).map(|(_, value)| value.clone());
         let password = |value: &String| Url::parse(value).ok().and_then(|url| url.password().map(str::to_owned));
-        secret.chain(self.given.values().filter_map(password)).collect()
+        // Of an object store's URL the signature.
+        let query = self.given.get("STATIC_POD_URL").and_then(|url| Some(url.split_once('?')?.1.to_owned()));
+        secret.chain(self.given.values().filter_map(password)).chain(query.filter(|query| !query.is_empty())).collect()
     }
 }
 

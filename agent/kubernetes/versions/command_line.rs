@@ -43,7 +43,7 @@ const LISTS: [&str; 16] = [
 /// Values that stop a component, by the first and last minor that refuse it: component, flag, minors, whether the value
 /// is refused, the rule, the remedy (magnum-node.md 5.1 to 5.5).
 type BadValue = (Component, &'static str, u16, u16, fn(&str) -> bool, &'static str, &'static str);
-const BAD_VALUES: [BadValue; 7] = [
+const BAD_VALUES: [BadValue; 10] = [
     (Component::ApiServer, "insecure-port", 20, 23, |value| value != "0", "0 only", "use --secure-port"),
     (Component::ApiServer, "secure-port", 20, u16::MAX, |value| value == "0", "1 to 65535", "leave it out, or name a port"),
     (Component::ApiServer, "storage-backend", 13, u16::MAX, |value| value == "etcd2", "etcd3", "move the data to etcd3 first"),
@@ -57,6 +57,10 @@ const BAD_VALUES: [BadValue; 7] = [
         "use the external cloud controller manager",
     ),
     (Component::Kubelet, "cloud-provider", 32, u16::MAX, foreign_cloud, EXTERNAL, "use the external cloud controller manager"),
+    // The provider in Kubernetes' own tree ended with 1.25.
+    (Component::ApiServer, "cloud-provider", 26, u16::MAX, is_openstack, EXTERNAL, "use the external cloud controller manager"),
+    (Component::ControllerManager, "cloud-provider", 26, 31, is_openstack, EXTERNAL, "use the external cloud controller manager"),
+    (Component::Kubelet, "cloud-provider", 26, 31, is_openstack, EXTERNAL, "use the external cloud controller manager"),
     (Component::Kubelet, "container-runtime", 24, 26, |value| value != "remote", "remote", "use --container-runtime-endpoint"),
     (Component::Proxy, "proxy-mode", 26, u16::MAX, |value| value == "userspace", "iptables, ipvs or nftables", "use iptables"),
 ];
@@ -74,6 +78,10 @@ const EXTERNAL: &str = "external, or nothing";
 
 fn foreign_cloud(value: &str) -> bool {
     !value.is_empty() && value != "external"
+}
+
+fn is_openstack(value: &str) -> bool {
+    value == "openstack"
 }
 
 /// A component's flags.

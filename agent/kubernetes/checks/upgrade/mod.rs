@@ -15,8 +15,8 @@ mod row;
 pub use self::cluster::{ApiServer, Kubelet, api_servers, kubelets, other_nodes};
 pub use self::etcd::{EtcdMemberState, LatestSnapshot, etcd_members, etcd_release, etcd_snapshot};
 pub use self::node::{
-    ApiAccess, InstalledRelease, ManifestObject, api_access, controllers, installed_programs, options, other_programs, proxy,
-    removed_apis,
+    ApiAccess, InstalledRelease, ManifestObject, OtherPrograms, api_access, controllers, installed_programs, options,
+    other_programs, proxy, removed_apis,
 };
 pub use self::order::{UPGRADE_ORDER, order};
 pub use self::row::{Release, Row, Verdict, verdict};

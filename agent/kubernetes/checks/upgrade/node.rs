@@ -191,14 +191,35 @@ pub fn options(target: Minor, mistakes: &[Mistake], warnings: &[Mistake], before
 /// What a warning says of a flag that no table knows.
 const UNKNOWN_FLAG: &str = "it is unknown whether";
 
-/// etcd, runtime and CNI plugins as they are installed: why they do not go with the release, each with its remedy.
+/// etcd, runtime and CNI plugins as they are installed: what there is to say of them, each with its remedy.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OtherPrograms {
+    /// Why they do not go with the release.
+    pub refused: Vec<(String, String)>,
+    /// Why nothing is known of one.
+    pub unknown: Vec<(String, String)>,
+    /// What may be other than meant.
+    pub warnings: Vec<(String, String)>,
+}
+
+/// Whether they go with the release; `None` where the parameters do not suit it, so that nobody knows how they would be run.
 #[must_use]
-pub fn other_programs(refused: &[(String, String)]) -> Row {
+pub fn other_programs(found: Option<&OtherPrograms>) -> Row {
     let mut row = Row::new("other programs");
-    for (cause, remedy) in refused {
-        row.problem(cause.as_str(), remedy.as_str());
+    let Some(OtherPrograms { refused, unknown, warnings }) = found else {
+        row.add(
+            Verdict::Unknown,
+            "not looked at, because the parameters do not suit the release",
+            "correct the parameters first",
+        );
+        return row;
+    };
+    for (all, verdict) in [(refused, Verdict::Problem), (unknown, Verdict::Unknown), (warnings, Verdict::Ok)] {
+        for (cause, remedy) in all {
+            row.add(verdict, cause.as_str(), remedy.as_str());
+        }
     }
-    if refused.is_empty() {
+    if row.findings.is_empty() {
         row.findings.push("the container runtime, etcd and CNI plugins go with it".to_owned());
     }
     row

@@ -221,9 +221,17 @@ fn programs_are_not_newer_than_what_is_asked_for_and_controllers_one_older_at_th
         };
         assert_shows(&row, expected, which);
     }
-    let refused = [("containerd 1.4 is installed".to_owned(), "use another image".to_owned())];
-    assert_shows(&other_programs(&refused), "problem: containerd 1.4 is installed | use another image", "");
-    assert_shows(&other_programs(&[]), "ok: go with it", "");
+    let what = |cause: &str| vec![(cause.to_owned(), "use another image".to_owned())];
+    let refused = OtherPrograms { refused: what("containerd 1.4 is installed"), ..OtherPrograms::default() };
+    assert_shows(&other_programs(Some(&refused)), "problem: containerd 1.4 is installed | use another image", "");
+    // Attack: a containerd that was removed, could not be run or named no release was "ok".
+    let unknown = OtherPrograms { unknown: what("containerd prints no release"), ..OtherPrograms::default() };
+    assert_shows(&other_programs(Some(&unknown)), "unknown: containerd prints no release | use another image", "");
+    let warned = OtherPrograms { warnings: what("etcd 3.4 is installed, but ETCD_TAG is 3.5"), ..OtherPrograms::default() };
+    assert_shows(&other_programs(Some(&warned)), "ok: but ETCD_TAG is 3.5", "");
+    assert_shows(&other_programs(Some(&OtherPrograms::default())), "ok: go with it", "");
+    // Attack: they were judged for the release in place.
+    assert_shows(&other_programs(None), "unknown: not looked at | correct the parameters first", "");
 }
 
 #[test]
