@@ -279,21 +279,30 @@ impl Deployment {
     /// The entry as a hook reads it on standard input (heat-protocol.md 4.3).
     #[must_use]
     pub fn to_hook_json(&self) -> Value {
-        serde_json::json!({
-            "id": self.id, "name": self.name, "group": self.group, "config": self.config, "options": self.options,
-            "creation_time": self.creation_time,
-            "inputs": self.inputs.iter().map(|input| with(&input.others, serde_json::json!({
-                "name": input.name, "type": input.kind,
-                "value": if input.kind == "String" && !input.value.is_string() {
-                    Value::String(super::python_text(&input.value))
-                } else {
-                    input.value.clone()
-                },
-            }))).collect::<Vec<_>>(),
-            "outputs": self.outputs.iter().map(|output| with(&output.others, serde_json::json!({
-                "name": output.name, "type": "String", "error_output": output.error_output,
-            }))).collect::<Vec<_>>(),
-        })
+        let texts = |pairs: &[(&str, &String)]| -> Map<String, Value> {
+            pairs.iter().map(|(name, text)| ((*name).to_owned(), Value::String((*text).clone()))).collect()
+        };
+        // `json!` would copy each of the values once more.
+        let inputs = self.inputs.iter().map(|input| {
+            let mut members = texts(&[("name", &input.name), ("type", &input.kind)]);
+            let is_as_text = input.kind == "String" && !input.value.is_string();
+            let value = if is_as_text { Value::String(super::python_text(&input.value)) } else { input.value.clone() };
+            members.insert("value".to_owned(), value);
+            with(&input.others, members)
+        });
+        let outputs = self.outputs.iter().map(|output| {
+            let mut members = texts(&[("name", &output.name)]);
+            members.insert("type".to_owned(), Value::from("String"));
+            members.insert("error_output".to_owned(), Value::Bool(output.error_output));
+            with(&output.others, members)
+        });
+        let mut entry = texts(&[("id", &self.id), ("name", &self.name), ("group", &self.group)]);
+        entry.insert("config".to_owned(), self.config.clone());
+        entry.insert("options".to_owned(), Value::Object(self.options.clone()));
+        entry.insert("creation_time".to_owned(), Value::String(self.creation_time.clone()));
+        entry.insert("inputs".to_owned(), inputs.collect());
+        entry.insert("outputs".to_owned(), outputs.collect());
+        Value::Object(entry)
     }
 
     /// Replaces group and config by the component's part for the action. `false` if there is none.
@@ -362,12 +371,9 @@ fn list<'a>(entry: &'a Map<String, Value>, key: &str, mistakes: &mut Vec<String>
 }
 
 /// What is known of an item, and what else the entry says of it.
-fn with(others: &Map<String, Value>, known: Value) -> Value {
-    let mut all = known;
-    if let Value::Object(members) = &mut all {
-        members.extend(others.iter().map(|(name, value)| (name.clone(), value.clone())));
-    }
-    all
+fn with(others: &Map<String, Value>, mut members: Map<String, Value>) -> Value {
+    members.extend(others.iter().map(|(name, value)| (name.clone(), value.clone())));
+    Value::Object(members)
 }
 
 /// What an item says beside these members.
