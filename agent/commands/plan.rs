@@ -35,6 +35,7 @@ pub fn run(options: &CommonOptions, settings: &Settings, root: Option<&Path>, js
     };
     let (spec, desired) = desired(options, settings, &facts)?;
     let mut verdicts = Verdicts::default();
+    let mut snapshot = None;
     let plan = if let Some(root) = root {
         offline::plan(&desired, root)?
     } else {
@@ -46,16 +47,23 @@ pub fn run(options: &CommonOptions, settings: &Settings, root: Option<&Path>, js
             converge::observe(&desired, &tree, &systemd).await
         })?;
         let running = replaced_programs::visible_files(&tree, &replaced_programs::processes(observed.units.values()));
-        observed.pending.extend(replaced_programs::replaced(&tree, observed.units.values(), &running));
+        let replaced = replaced_programs::replaced(&tree, observed.units.values(), &running);
+        observed.pending.extend(replaced.iter().cloned());
         let inspection = certificates::inspect(&tree, &desired, Clock::system().now())?;
         observed.certificates = inspection.drift.iter().map(certificates::Drift::step).collect();
         let plan = converge::plan(&desired, &observed);
         // Without a state nothing was ever in place.
         let state = document::open_state(settings).ok().filter(|_| !plan.is_empty());
+        if let Some(state) = state.as_ref().filter(|_| settings.snapshot_interval.is_some()) {
+            snapshot = daemon::snapshot_foretold(state, &spec, &replaced, &facts);
+        }
         let irreversible = state.map(|state| daemon::parts_not_taken_back(&state, &desired, &facts)).unwrap_or_default();
         converge::ChangePlan { irreversible, ..plan }
     };
     print(&if json { json_page(&plan.document()) } else { plan.render() })?;
+    if let Some(line) = snapshot {
+        note(&line);
+    }
     if root.is_none() {
         let tree = Tree::open(Path::new("/"))?;
         if let Some(join) = &desired.etcd_join

@@ -73,6 +73,8 @@ pub struct Membership {
 pub const ETCD_DATA: &str = etcd::DATA;
 /// Its unit.
 pub const ETCD_UNIT: &str = etcd::UNIT;
+/// The unit of the API server.
+pub const API_SERVER_UNIT: &str = apiserver::UNIT;
 /// What keeps in memory what it read of etcd, and believes that its revisions only grow.
 pub const ETCD_READERS: [&str; 3] = [apiserver::UNIT, controller_manager::UNIT, scheduler::UNIT];
 

@@ -573,7 +573,7 @@ messages! {
         "";
     EtcdSnapshotFailed = "HNA-0646", Warning, "364ede60df824552966f573f0f0f1612",
         "No snapshot of etcd could be taken",
-        "etcd does not answer, its tools are not installed, or the volume has too little space. Earlier snapshots stay, etcd itself is not affected, and it is tried again within an hour.",
+        "etcd does not answer, its tools are not installed, or the volume has too little space. Earlier snapshots stay, etcd itself is not affected, and it is tried again within an hour. Before an upgrade it means that etcd was not healthy, and that the update goes on without a snapshot.",
         "Remove the cause, or turn snapshots off ([etcd] snapshot_interval = 0).";
     EtcdRestored = "HNA-0647", Notice, "8b15c50bb5f9412b881808d029033556",
         "etcd was restored from a snapshot",
@@ -583,6 +583,10 @@ messages! {
         "A restore of etcd was begun and has not ended",
         "`heat-node-agent etcd restore` was interrupted, and the agent has been started since: from here on etcd lives on with the data that it has, and a later restore begins anew. If the snapshot is in place, the message says so, and the remedy is what is left to do on this master and on the others.",
         "`etcdctl member list` and a look at the data say whether the snapshot is in place. If it is not, run the restore again.";
+    UpgradeSnapshotFailed = "HNA-0649", Error, "94d9c6d724bb4401a1cf05a7f2db4e5c",
+        "No snapshot of etcd could be taken before an upgrade",
+        "The update brings another release of Kubernetes or etcd, for which nothing but a snapshot is a way back, and etcd itself was healthy. Nothing of the node was changed.",
+        "Remove the cause, or turn snapshots off ([etcd] snapshot_interval = 0).";
     LeftoversRemoved = "HNA-0690", Notice, "6a85740bffff49d79378ca4d1d1e08cc",
         "Old quarantined or leftover files were removed",
         "Unreadable state files, earlier records of the replaced tools and markers of old deployments are kept in a bounded number, the newest first. Temporary files of interrupted writes are removed at the start.",

@@ -1,12 +1,13 @@
 """Whether a node may go to another release of Kubernetes, by stand-ins of several: `upgrade-check` before the upgrade, and the order of the
 restarts in it."""
 import json
+import re
 
 import jsonschema
 from lib import stand_ins
 from lib.cluster import Node, parameters
 from lib.common import GATEWAY, REPO
-from lib.node import VDC, is_steady, start
+from lib.node import VDC, is_steady, signalled, start
 
 MASTER, WORKER = (GATEWAY.rsplit(".", 1)[0] + end for end in (".21", ".22"))
 OLD, NEW, LATER = "1.24.17", "1.25.16", "1.26.15"
@@ -115,6 +116,55 @@ def test_a_node_is_checked_before_its_upgrade_and_upgraded_in_order(hosts, signa
     assert all(max(first) < min(then) for first, then in zip(when, when[1:])), dict(zip(ORDER, when))
     checks = check(host, code=0)
     assert f"{NEW} runs at this master" in checks["kube-apiserver"]["findings"][0], checks
+
+
+def test_an_upgrade_takes_a_snapshot_first_or_changes_nothing(hosts, signal_server, magnum):
+    host = hosts("m1", ip=MASTER, volumes={"vdc": ("1G", VDC)})
+    given = magnum().parameters() | {"KUBE_TAG": f"v{OLD}", "ETCD_VOLUME": VDC}
+    master = Node(host, signal_server(), parameters("master", "m1", MASTER, MASTER, **given))
+    stand_ins.into(host, OLD)
+    master.publish()
+    start(host, master.server)
+    master.succeeds()
+    host.wait_for(lambda: is_steady(host), what="a steady node")
+
+    def snapshots() -> list[str]:
+        return host.sh("cd /var/lib/etcd/snapshots 2>/dev/null && ls *.db || :").split()
+
+    # --- no room for one: nothing is changed ---
+    stand_ins.into(host, NEW)
+    before, files = master.started(), host.sha256("/etc/kubernetes/apiserver", "/etc/kubernetes/kubelet", "/etc/etcd/etcd.conf")
+    host.sh("fallocate -l $(( $(df --output=avail -B1 /var/lib/etcd | tail -n 1) - 64 * 1024 * 1024 )) /var/lib/etcd/ballast")
+    master.update(KUBE_TAG=f"v{NEW}", **ALL_CHANGED)
+    refused = signalled(master.server, "node")
+    assert refused["deploy_status_code"] != 0 and "MiB free" in json.dumps(refused), refused
+    event, = host.journal(HNA_EVENT="UpgradeSnapshotFailed")
+    assert "extend the volume" in event["HNA_REMEDY"], event
+    again = re.search(r"`(heat-node-agent rerun \S+)`", event["HNA_REMEDY"])[1]
+    assert master.started() == before and host.sha256(*files) == files and snapshots() == []
+    # --- room again: one is taken, before the first restart ---
+    host.sh("rm /var/lib/etcd/ballast")
+    planned = host.exec("heat-node-agent", "plan", check=False)
+    assert planned.returncode == 2 and "first a snapshot of etcd is taken" in planned.stderr, planned
+    master.server.forget()
+    host.sh(again)
+    master.succeeds()
+    taken, = host.journal(HNA_EVENT="EtcdSnapshotTaken")
+    assert snapshots()[0] in taken["MESSAGE"] and len(snapshots()) == 1, taken
+    assert master.restarted(before) == {unit for units in ORDER for unit in units}
+    assert int(taken["__MONOTONIC_TIMESTAMP"]) < min(min(times) for times in began(host))
+    # --- another patch release is no upgrade ---
+    master.update(KUBELET_OPTIONS="--v=4")
+    master.succeeds()
+    assert len(snapshots()) == 1 and "snapshot" not in host.exec("heat-node-agent", "plan", check=False).stderr
+    # --- etcd was down before: there is nothing to save, and the update may be what mends it ---
+    stand_ins.into(host, LATER)
+    host.exec("systemctl", "stop", "etcd")
+    master.update(KUBE_TAG=f"v{LATER}", KUBEAPI_OPTIONS="--v=4")
+    master.succeeds()
+    warning, = host.journal(HNA_EVENT="EtcdSnapshotFailed")
+    assert "which goes on: etcd was not healthy" in warning["MESSAGE"] and len(snapshots()) == 1, warning
+    assert host.is_active("etcd.service")
 
 
 def test_a_worker_goes_after_the_masters_and_knows_itself_alone(hosts, signal_server, magnum):

@@ -11,30 +11,27 @@ use super::backend::Issuers;
 use super::deadline::{LEAST_BRING_UP, time_left};
 use super::outline::Outline;
 use super::plan::NodePlan;
+use super::upgrade::Upgrade;
 use super::wait::{Wait, wait_id};
-use super::{Node, renewal, spec_of};
+use super::{Node, renewal};
 use crate::clock::{BUILT, CLOCK_SETTLES, uptime};
 use crate::converge::gates::passes;
 use crate::converge::{self, Failure, Retired, RunContext, SpecialRestarts};
 use crate::daemon::reason::{bounded, reason};
-use crate::deploy::{DeploymentOutcome, Generations};
+use crate::deploy::DeploymentOutcome;
 use crate::desired::{Desired, GateProbe};
-use crate::error::{Error, Result};
+use crate::error::Error;
 use crate::gather::Gather;
 use crate::keepers::certificates::CertificateKeeper;
-use crate::kubernetes::checks::upgrade::UPGRADE_ORDER;
-use crate::kubernetes::spec::cluster::ClusterSpec;
 use crate::kubernetes::{self, NodeSpec};
 use crate::machine::add_ons::LABEL;
 use crate::machine::installed::{InstalledPrograms, UnitFiles};
-use crate::machine::replaced_programs;
 use crate::metadata::{Deployment, SignalTarget};
 use crate::progress::StepId;
 use crate::report::reason::{FailureReason, RollbackEnd, RollbackOutcome};
 use crate::report::step_timing::{StepTiming, timings};
 use crate::report::{Code, Event, Phase};
 use crate::signal::{Handle, WaitSignal, WaitStatus};
-use crate::systemd::Systemd;
 
 /// How long what was started must pass its gates before Heat hears of it: a service that dies of its surroundings does so within
 /// seconds, and what was reported to Heat cannot be taken back.
@@ -212,31 +209,6 @@ impl Node {
         }
     }
 
-    /// The units that run a program which was replaced since they were started: nothing else of an upgrade within a release may have changed.
-    async fn units_with_replaced_programs(&self, desired: &Desired, systemd: &Systemd) -> Result<BTreeSet<String>> {
-        let units = systemd.units(desired.units.iter().map(|unit| &unit.name)).await?;
-        let processes = replaced_programs::processes(&units);
-        if processes.is_empty() {
-            return Ok(BTreeSet::new());
-        }
-        let running = self.backend(systemd).running_files(&processes).await;
-        Ok(replaced_programs::replaced(&self.host.root, &units, &running))
-    }
-
-    /// In which order an update restarts units: where it brings another release of Kubernetes, its components one after another.
-    fn restart_order(&self, spec: &NodeSpec, replaced: &BTreeSet<String>, generation: u64) -> &'static [&'static [&'static str]] {
-        let is_another = |before: ClusterSpec| spec.kubernetes.as_ref().is_none_or(|cluster| cluster.minor != before.minor);
-        let is_upgrade = self.cluster_before(generation).is_some_and(is_another);
-        if is_upgrade || !replaced.is_empty() { &UPGRADE_ORDER } else { &[] }
-    }
-
-    /// The cluster as the generation before this one asked for it.
-    fn cluster_before(&self, generation: u64) -> Option<ClusterSpec> {
-        let current = Generations::inspect(&self.host.state).filter(|current| current.number == generation);
-        let before = current.and_then(|current| current.before).filter(|before| before.number != generation);
-        spec_of(&before?.entry).ok()?.kubernetes
-    }
-
     /// Add-ons that the generation in place asks for and this one does not.
     fn add_ons_left(&self, after: &Desired, generation: u64) -> Vec<String> {
         let cluster = self.cluster_before(generation).filter(|cluster| cluster.is_first_master);
@@ -283,21 +255,19 @@ impl Node {
         self.progress.begin_run(deployment.as_deref());
         let is_update = deployment.is_some() && retired.is_none();
         let retired = retired.unwrap_or_default();
-        let Some(systemd) = &self.host.systemd else {
-            return Err(Failure::new(Code::NoSystemd, "systemd", "no systemd answers on the system bus")
-                .rule("a node is configured through systemd over D-Bus")
-                .remedy("start dbus.service, and run the agent under systemd")
-                .untouched());
-        };
+        let systemd = self.host.systemd.as_ref().ok_or_else(no_systemd)?;
         // Many futures: on the heap.
         let backend = self.backend(systemd);
         let machine = InstalledPrograms { root: &self.host.root, units: UnitFiles::Running(systemd), spec, desired };
         let asking = self.known.machine.check_programs(&machine, &backend, &self.host, &self.progress, generation);
         Box::pin(asking).await.map_err(Failure::untouched)?;
-        // A bus that is away for a moment is waited for where that matters.
-        let replaced = if is_update { self.units_with_replaced_programs(desired, systemd).await.ok() } else { None };
-        let replaced = replaced.unwrap_or_default();
-        let order = if is_update { self.restart_order(spec, &replaced, generation) } else { &[] };
+        let running = self.host.clock.start();
+        let Upgrade { replaced, order } = if is_update {
+            let preparing = self.prepare_upgrade((spec, desired), systemd, generation, deadline);
+            Box::pin(preparing).await.map_err(Failure::untouched)?
+        } else {
+            Upgrade::default()
+        };
         let issuers = Issuers { backend: backend.clone(), http: Rc::clone(&self.http), keystone: self.keystone.clone() };
         let certificates = CertificateKeeper {
             backend: issuers,
@@ -320,7 +290,7 @@ impl Node {
             certificates: &certificates,
             clock: &self.host.clock,
             progress: &self.progress,
-            deadline,
+            deadline: deadline.saturating_sub(running.elapsed()),
             patience: self.host.settings.patience,
             stability_period,
             generation,
@@ -344,6 +314,13 @@ impl Node {
         drop(guard);
         outcome
     }
+}
+
+fn no_systemd() -> Failure {
+    Failure::new(Code::NoSystemd, "systemd", "no systemd answers on the system bus")
+        .rule("a node is configured through systemd over D-Bus")
+        .remedy("start dbus.service, and run the agent under systemd")
+        .untouched()
 }
 
 /// The node is being touched: what its units do meanwhile is covered by the report of that, also where it is broken off.

@@ -39,7 +39,7 @@ pub(super) struct InPlace {
 }
 
 impl InPlace {
-    fn new(entry: &Arc<Value>, facts: MachineFacts) -> Result<Self> {
+    pub(super) fn new(entry: &Arc<Value>, facts: MachineFacts) -> Result<Self> {
         let spec = spec_of(entry)?;
         let desired = kubernetes::render(&spec, &facts)?;
         Ok(Self { entry: Arc::clone(entry), facts, spec, desired })

@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use super::Node;
 use super::bring_up::{RunOptions, STABILITY_PERIOD, add_on_left};
 use super::in_place::spec_of;
+use super::once::{RECORDED, SAVED, is_marked, mark};
 use super::outline::Outline;
 use super::renewal;
 use crate::clock::Stopwatch;
@@ -31,13 +32,11 @@ use crate::kubernetes::{self, NodeSpec};
 use crate::progress::StepId;
 use crate::report::reason::{RollbackEnd, RollbackOutcome};
 use crate::report::text::{argument, shortened};
-use crate::report::{Code, Event, Phase, Report};
+use crate::report::{Code, Event, Phase};
 use crate::systemd::Systemd;
 
 /// What the update under way, or the one that failed, replaced.
 pub(super) const REPLACED: &str = "replaced.json";
-/// That there is such a record of the update under way.
-const RECORDED: &str = "recorded.json";
 /// The same of the generation in place.
 pub(super) const FORMER: &str = "former.json";
 const ROLLBACK: &str = "rollback.json";
@@ -432,8 +431,10 @@ impl Node {
 
     /// What the update replaced is asked for no more. First that there is a record, as what is begun anew has none yet.
     fn forget_replaced(&self) -> Result<()> {
-        self.host.state.remove(Path::new(RECORDED))?;
-        self.host.state.remove(Path::new(REPLACED)).map(|_| ())
+        for name in [SAVED, RECORDED, REPLACED] {
+            self.host.state.remove(Path::new(name))?;
+        }
+        Ok(())
     }
 
     /// The node is back, and nothing goes back further.
@@ -473,7 +474,7 @@ impl Node {
         let known = known.filter(|known| known.is_of(generation));
         let replaced = match known {
             Some(known) => known,
-            None if is_recorded(&self.host.state, generation, &self.host.report)? => {
+            None if is_marked(&self.host.state, RECORDED, generation, &self.host.report)? => {
                 return closed("the record of what the update replaced is gone");
             }
             None => {
@@ -483,7 +484,7 @@ impl Node {
             }
         };
         // Nothing is changed before both are on disk.
-        mark_recorded(&self.host.state, generation)?;
+        mark(&self.host.state, RECORDED, generation)?;
         if let Some(obstacle) = replaced.obstacle() {
             return closed(obstacle);
         }
@@ -641,23 +642,6 @@ impl Node {
         self.host.state.write_json(Path::new(ROLLBACK), &record, Attributes::mode(0o600))?;
         Ok(retired)
     }
-}
-
-/// That what an update replaces was recorded.
-#[derive(Debug, Serialize, Deserialize)]
-struct Recorded {
-    generation: u64,
-}
-
-/// Whether what an update replaces was recorded before: what is found now may be the update's own.
-fn is_recorded(state: &Tree, generation: u64, report: &Report) -> Result<bool> {
-    let recorded: Option<Recorded> = state.read_state(Path::new(RECORDED), report, Code::StateFileQuarantined)?;
-    Ok(recorded.is_some_and(|recorded| recorded.generation == generation))
-}
-
-/// Records that what an update replaces is recorded.
-fn mark_recorded(state: &Tree, generation: u64) -> Result<()> {
-    state.write_json(Path::new(RECORDED), &Recorded { generation }, Attributes::mode(0o600))
 }
 
 /// Files of somebody else at these paths, and what keeps one of them from being kept.

@@ -3,6 +3,7 @@ use crate::desired::{
     Content, DiskName, EtcdAccess, EtcdJoin, EtcdMember, FormatPolicy, Gate, GateProbe, KeyRequest, KeyType, Material, Object,
     Owner, Unit, Volume, VolumeRole,
 };
+use crate::report::Report;
 
 fn new_unit(name: &str, reads: &[&str], needs: &[Dependency]) -> Unit {
     Unit {
@@ -224,12 +225,12 @@ fn what_the_update_brought_is_taken_away_and_what_it_found_is_left() {
 fn what_an_update_replaces_is_recorded_once() {
     let (dir, report) = (tempfile::tempdir().unwrap(), Report::kept());
     let state = Tree::open(dir.path()).unwrap();
-    assert!(!is_recorded(&state, 4, &report).unwrap());
+    assert!(!is_marked(&state, RECORDED, 4, &report).unwrap());
     state.write_json(Path::new(REPLACED), &Replaced { generation: 4, ..Replaced::default() }, Attributes::mode(0o600)).unwrap();
-    mark_recorded(&state, 4).unwrap();
+    mark(&state, RECORDED, 4).unwrap();
     state.remove(Path::new(REPLACED)).unwrap();
-    assert!(is_recorded(&state, 4, &report).unwrap(), "it is gone, and not new");
-    assert!(!is_recorded(&state, 5, &report).unwrap(), "that is another update");
+    assert!(is_marked(&state, RECORDED, 4, &report).unwrap(), "it is gone, and not new");
+    assert!(!is_marked(&state, RECORDED, 5, &report).unwrap(), "that is another update");
 }
 
 #[test]

@@ -21,6 +21,7 @@ use crate::files::{Attributes, FileKind, Tree};
 use crate::kubernetes::ETCD_DATA;
 use crate::report::status::EtcdSnapshotsStatus;
 
+const BUSY: &str = "another one is just being taken";
 /// On the etcd volume.
 pub(crate) const DIRECTORY: &str = "/var/lib/etcd/snapshots";
 /// There, held by whoever takes one or needs one that is there.
@@ -184,6 +185,16 @@ impl SnapshotKeeper<'_> {
         self.try_to_take(most).await.map_err(|error| error.context("taking a snapshot of etcd"))
     }
 
+    /// The same after the end of one that is just being taken.
+    pub(crate) async fn take_in_turn(&self, most: usize) -> Result<Vec<Snapshot>> {
+        loop {
+            match self.take(most).await {
+                Err(error) if error.cause() == BUSY => self.clock.wait(Duration::from_secs(1)).await,
+                taken => return taken,
+            }
+        }
+    }
+
     async fn try_to_take(&self, most: usize) -> Result<Vec<Snapshot>> {
         let size = self.database()?;
         let directory = Path::new(DIRECTORY);
@@ -195,7 +206,7 @@ impl SnapshotKeeper<'_> {
         }
         self.root.set_attributes(directory, Attributes::mode(0o700))?;
         let Some(_lock) = self.root.lock(&directory.join(LOCK))? else {
-            return Err(Error::transient("another one is just being taken").remedy("wait for its end"));
+            return Err(Error::transient(BUSY).remedy("wait for its end"));
         };
         // The rest of one that was cut off counts for nothing.
         self.clear(directory, "")?;
