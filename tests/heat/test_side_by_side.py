@@ -2,6 +2,7 @@
 what is written down of it, and the files of scripts and hooks are the same, but for what docs/legacy.md names."""
 import json
 import re
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,9 @@ pytestmark = pytest.mark.skipif(SUITE != "bookworm", reason="the replaced tools 
 
 SIDES = ("real", "ours")
 TRANSPORTS = {"cfn": "POLL_SERVER_CFN", "heat": "POLL_SERVER_HEAT", "request": "POLL_TEMP_URL"}
+# How each is seen by the services of the cloud: (service, requests by GET).
+POLLS = {"cfn": ("heat-api-cfn", "DescribeStackResource"), "heat": ("heat-api", "/resources/[a-z]+/metadata$"), "request": ("swift", "^/v1/AUTH_")}
+ADDRESSES = {"real": "10.77.0.11", "ours": "10.77.0.12"}
 ALL = ["CREATE", "UPDATE", "DELETE"]
 SCRIPT = """\
 #!/bin/sh
@@ -33,8 +37,10 @@ folder.mkdir(exist_ok=True)
 (folder / "hook").write_text(given["config"] + json.dumps(sorted(given)))
 print(json.dumps({"deploy_stdout": "by a hook of the image", "deploy_stderr": "", "deploy_status_code": 0, "more": [1, {"a": None}]}))
 """
+GROUPS = {"side-hook": HOOK}
 TEMPLATES = {"mustache": ("{{side.text}}\n{{#side.list}}<{{.}}>{{/side.list}}{{^side.none}}\nnone{{/side.none}}\n", 0o644),
              "program": ("#!/bin/sh\ntr a-z A-Z | tr -d ' \\n' | grep -o '\"SIDE\":{[^}]*}' || :\n", 0o755)}
+RECORD = r"/var/lib/heat-config/deployed/[^./]+\.json"
 # Where what is compared lies.
 FOLDERS = ("/var/lib/side", "/etc/side", "/etc/puppet", "/var/lib/heat-config", "/run/heat-config")
 
@@ -78,7 +84,7 @@ WORKING = {
 
 
 def template(transport: str, deployments: dict) -> dict:
-    resources: dict = {f"{name}-config": made for name, made in CONFIGS.items()}
+    resources: dict = {f"{of}-config": CONFIGS[of] for of, *_ in deployments.values()}
     for side in SIDES:
         resources[side] = {"type": "OS::Heat::DeployedServer", "depends_on": list(resources)[0], "properties": {"software_config_transport": TRANSPORTS[transport]}}
         for name, (of, signal, values, actions) in deployments.items():
@@ -192,6 +198,12 @@ def same_record(record: dict) -> dict:
     return record
 
 
+def polled(heat, since) -> dict[str, set[str]]:
+    """side: the ways by which it asked for metadata."""
+    return {side: {transport for transport, (service, path) in POLLS.items() if any(r.method == "GET" for r in heat.requests(service, since, address, path))}
+            for side, address in ADDRESSES.items()}
+
+
 def compare_heat(heat, stack: str, names):
     real, ours = (stored(heat, stack, side) for side in SIDES)
     assert set(real) == set(ours) == set(names)
@@ -202,32 +214,50 @@ def compare_heat(heat, stack: str, names):
         assert ours[name] == real[name], name
 
 
-def compare_files(hosts: dict, but=frozenset()):
+def compare_files(hosts: dict, only=ONLY):
     real, ours = (files(hosts[side]) for side in SIDES)
     for side, one, other in (("real", real, ours), ("ours", ours, real)):
-        left = {path for path in one.keys() - other.keys() if not any(name in path for name in but)}
-        assert [path for path in left if not any(re.fullmatch(known, path) for known in ONLY[side])] == [], side
+        left = one.keys() - other.keys()
+        assert [path for path in left if not any(re.fullmatch(known, path) for known in only[side])] == [], side
         # Every difference that is named is one.
-        assert [known for known in ONLY[side] if not any(re.fullmatch(known, path) for path in left)] == [], side
-    both = {path for path in real.keys() & ours.keys() if not any(name in path for name in but)}
+        assert [known for known in only[side] if not any(re.fullmatch(known, path) for path in left)] == [], side
+        assert {one[path][0] for path in left} <= {"0o100600", "0o40700"}, {path: one[path][0] for path in left}
+    # What ran has its mark (R30).
+    assert {path.removesuffix(".begun") for path in ours if path.endswith(".begun")} == {path.removesuffix(".json") for path in ours if re.fullmatch(RECORD, path)}
+    both = real.keys() & ours.keys()
     # 0700 here (R51).
     assert real.pop("/run/heat-config")[0] == "0o40755" and ours.pop("/run/heat-config")[0] == "0o40700"
     assert {path: ours[path] for path in both if path in ours} == {path: real[path] for path in both if path in real}
 
 
-def test_the_replaced_tools_and_the_agent_give_the_same_results_and_files(heat, hosts, stack_name, tmp_path):
+def two_hosts(heat, hosts, stack: str, tmp_path) -> dict:
+    """side: its host, which knows its Heat and has not begun to ask."""
     run(REPO / "tests/legacy/up.sh", timeout=1800)
-    file = tmp_path / "template.json"
-    file.write_text(json.dumps(template("cfn", WORKING)))
     (tmp_path / "empty").touch()
-    heat.create(stack_name, file, text="wörld")
     both = {}
-    for n, side in enumerate(SIDES):
-        host = both[side] = hosts(side, ip=f"10.77.0.{11 + n}", base="cloud", binds_ro={str(AGENTS.parent): str(AGENTS.parent)},
+    for side in SIDES:
+        host = both[side] = hosts(side, ip=ADDRESSES[side], base="cloud", binds_ro={str(AGENTS.parent): str(AGENTS.parent)},
                                   files={"/etc/cloud/cloud-init.disabled": tmp_path / "empty"}, expect="")
+        host.put({f"/usr/libexec/heat-config/hooks/{group}": (text.encode(), 0o755) for group, text in GROUPS.items()})
+        heat.hand_over(host, stack, f"occ_{side}")
+    return both
+
+
+def begin(heat, stack: str, tmp_path, transport: str, deployments: dict, **parameters) -> Path:
+    file = tmp_path / "template.json"
+    file.write_text(json.dumps(template(transport, deployments)))
+    heat.create(stack, file, **parameters)
+    return file
+
+
+# Beyond the first: `tests/run heat-longer`.
+@pytest.mark.parametrize("transport", [t if t == "cfn" else pytest.param(t, marks=pytest.mark.longer) for t in TRANSPORTS])
+def test_the_replaced_tools_and_the_agent_give_the_same_results_and_files(heat, hosts, stack_name, tmp_path, transport):
+    since = heat.mark()
+    file = begin(heat, stack_name, tmp_path, transport, WORKING, text="wörld")
+    both = two_hosts(heat, hosts, stack_name, tmp_path)
+    for host in both.values():
         host.put({f"/usr/libexec/os-apply-config/templates/etc/side/{name}": (text.encode(), mode) for name, (text, mode) in TEMPLATES.items()})
-        host.put({"/usr/libexec/heat-config/hooks/side-hook": (HOOK.encode(), 0o755)})
-        heat.hand_over(host, stack_name, f"occ_{side}")
     settle_tools(both["real"])
     settle_agent(both["ours"])
 
@@ -239,6 +269,7 @@ def test_the_replaced_tools_and_the_agent_give_the_same_results_and_files(heat, 
     compare_heat(heat, stack_name, WORKING)
     wait_for(lambda: compare_files(both) is None, 60, "the same files")
 
+    assert polled(heat, since) == dict.fromkeys(SIDES, {transport})
     # An entry of NO_SIGNAL is gone from the metadata as soon as it is there.
     heat.delete_by_agents(stack_name)
     for host in both.values():
