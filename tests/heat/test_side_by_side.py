@@ -37,9 +37,21 @@ folder.mkdir(exist_ok=True)
 (folder / "hook").write_text(given["config"] + json.dumps(sorted(given)))
 print(json.dumps({"deploy_stdout": "by a hook of the image", "deploy_stderr": "", "deploy_status_code": 0, "more": [1, {"a": None}]}))
 """
-GROUPS = {"side-hook": HOOK}
+RUBBISH = """\
+#!/bin/sh
+echo "not { JSON"
+echo "said by the hook" >&2
+exit $(sed -n 's/.*"config": *"exit \\([0-9]*\\)".*/\\1/p')
+"""
+ANSWER = """\
+#!/bin/sh
+echo '{"deploy_stdout": "all is well", "deploy_stderr": "", "deploy_status_code": 0}'
+exit 3
+"""
+GROUPS = {"side-hook": HOOK, "side-rubbish": RUBBISH, "side-answer": ANSWER}
 TEMPLATES = {"mustache": ("{{side.text}}\n{{#side.list}}<{{.}}>{{/side.list}}{{^side.none}}\nnone{{/side.none}}\n", 0o644),
              "program": ("#!/bin/sh\ntr a-z A-Z | tr -d ' \\n' | grep -o '\"SIDE\":{[^}]*}' || :\n", 0o755)}
+ID = "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 RECORD = r"/var/lib/heat-config/deployed/[^./]+\.json"
 # Where what is compared lies.
 FOLDERS = ("/var/lib/side", "/etc/side", "/etc/puppet", "/var/lib/heat-config", "/run/heat-config")
@@ -83,6 +95,86 @@ WORKING = {
 }
 
 
+ENDS = """\
+#!/bin/sh
+printf 'text of an output' >"${heat_outputs_path}.text"
+echo "out $deploy_action"
+echo "first line" >&2
+echo "last wörds" >&2
+exit 3
+"""
+RAW = b"a\1b\33[31mred\33[0m\bc\r\nd\0e\t\177\xc2\x85\n\xff\xfe \xc3( \xe2\x82 \xed\xa0\x80\n"
+BYTES = "#!/bin/sh\nbytes() { printf '" + "".join(f"\\{byte:03o}" for byte in RAW) + "'; }\nbytes\nbytes >&2\nexit $status\n"
+ERROR = """\
+#!/bin/sh
+printf 'the reason is here' >"${heat_outputs_path}.error"
+"""
+TOP = "/usr/libexec/os-apply-config/templates/etc/side"
+LAY = f"#!/bin/sh\nmkdir -p {TOP}\necho '<{{{{side.absent}}}}>' >{TOP}/absent\n"
+# It does not find itself in the metadata.
+WANTS = f"#!/bin/sh\nprintf '#!/bin/sh\\ngrep -q no[-]such[-]data || {{ echo no data >&2; exit 5; }}\\n' >{TOP}/wants\nchmod 755 {TOP}/wants\n"
+CONFIGS |= {
+    "ends": config("script", ENDS, OUTPUTS),
+    "bytes": config("script", BYTES, inputs=["status"]),
+    "bytes-output": config("script", "#!/bin/sh\nprintf 'a\\377b' >$heat_outputs_path.text\n", OUTPUTS),
+    "number": config("script", "#!/bin/sh\necho $number\n", inputs=[{"name": "number", "type": "Number"}]),
+    "killed": config("script", "#!/bin/sh\necho so far\nkill -9 $$\n"),
+    "nowhere": config("script", "#!/no/such/interpreter\n"),
+    "silent": config("script", "#!/bin/sh\nexit 1\n"),
+    "error": config("script", ERROR, [{"name": "error", "error_output": True}]),
+    "rubbish-0": config("side-rubbish", "exit 0"),
+    "rubbish-4": config("side-rubbish", "exit 4"),
+    "answer": config("side-answer", "text"),
+    "no-hook": config("side-none", "text"),
+    "lay": config("script", LAY),
+    "wants": config("script", WANTS),
+    "apply": config("apply-config", {"a": 1}),
+}
+FAILING = {
+    **{of: (of, signal, {}, ["CREATE"]) for of, signal in (
+        ("ends", "CFN_SIGNAL"), ("bytes-output", "CFN_SIGNAL"), ("killed", "HEAT_SIGNAL"), ("nowhere", "CFN_SIGNAL"), ("silent", "HEAT_SIGNAL"), ("error", "CFN_SIGNAL"),
+        ("rubbish-0", "CFN_SIGNAL"), ("rubbish-4", "CFN_SIGNAL"), ("answer", "CFN_SIGNAL"), ("no-hook", "CFN_SIGNAL"))},
+    "ends-temp": ("ends", "TEMP_URL_SIGNAL", {}, ["CREATE"]),
+    "zaqar": ("bytes", "ZAQAR_SIGNAL", {"status": "0"}, ["CREATE"]),
+    "bytes-0": ("bytes", "CFN_SIGNAL", {"status": "0"}, ["CREATE"]),
+    "bytes-1": ("bytes", "HEAT_SIGNAL", {"status": "1"}, ["CREATE"]),
+    "number": ("number", "CFN_SIGNAL", {"number": 5}, ["CREATE"]),
+    # Heat lists them in the order of their names: while a template fails, the replaced tools begin no deployment at all.
+    "z-1-lay": ("lay", "CFN_SIGNAL", {}, ["CREATE"]),
+    "z-2-absent": ("apply", "CFN_SIGNAL", {}, ["CREATE"]),
+    "z-3-lay": ("wants", "CFN_SIGNAL", {}, ["CREATE"]),
+    "z-4-wants": ("apply", "CFN_SIGNAL", {}, ["CREATE"]),
+}
+SUCCEEDING = {"bytes-0", "z-1-lay", "z-2-absent", "z-3-lay"}
+# What the replaced tools never answer.
+UNANSWERED = {"no-hook", "zaqar"}
+PENDING = ("IN_PROGRESS", None, None)
+
+
+def said(stderr, stdout="", **outputs) -> dict:
+    return {**outputs, "deploy_stdout": stdout, "deploy_stderr": stderr}
+
+
+def like(pattern: str) -> re.Pattern:
+    return re.compile(pattern, re.S)
+
+
+# Those that Heat stores in another way, by the rows of docs/legacy.md: of each side its status, its number, and the other outputs.
+# A hook of the replaced tools that crashes has said its inputs, signed URLs too, which Heat shows (R52).
+DIFFERENT = {
+    "answer": ("R13, R34", ("COMPLETE", 0, said("", "all is well")), ("FAILED", 3, said("", "all is well"))),
+    "rubbish-0": ("R13, R34", ("COMPLETE", 0, said("said by the hook\n", "not { JSON\n")), ("FAILED", 1, said("said by the hook\n", "not { JSON\n"))),
+    "no-hook": ("R33", PENDING, ("FAILED", 1, said(like('HNA-0407 no hook for group "side-none" in .*; remedy: .*')))),
+    "zaqar": ("R48", PENDING, ("COMPLETE", 0, said(RAW.decode(errors="replace"), RAW.decode(errors="replace")))),
+    "bytes-output": ("R33", ("FAILED", 1, said(like(".*&Signature=.*\nUnicodeDecodeError: .*"))), ("COMPLETE", 0, said("", text="a\ufffdb"))),
+    "number": ("R35", ("FAILED", 1, said(like(".*&Signature=.*\nTypeError: .*"))), ("COMPLETE", 0, said("", "5\n"))),
+    "nowhere": ("R33", ("FAILED", 1, said(like(".*&Signature=.*\nFileNotFoundError: .*"))),
+                ("FAILED", 127, said(like("its interpreter /no/such/interpreter is not installed; remedy: .*")))),
+    "z-4-wants": ("R1, R52", ("FAILED", 1, said(like(r"\[[^]]*\] \[ERROR\] \(.config script failed: .*/wants.*no data.*"))),
+                  ("FAILED", 1, said(like(r"\[[^]]*\] \[ERROR\] rendering \S+/wants\n\[[^]]*\] \[ERROR\] it ended with status 5: no data\n")))),
+}
+
+
 def template(transport: str, deployments: dict) -> dict:
     resources: dict = {f"{of}-config": CONFIGS[of] for of, *_ in deployments.values()}
     for side in SIDES:
@@ -95,7 +187,7 @@ def template(transport: str, deployments: dict) -> dict:
                 "actions": actions, "input_values": {**values, **named}}}
             if of == "apply-config":
                 resources[f"{side}-{name}"]["depends_on"] = f"{side}-data"
-    return {"heat_template_version": "rocky", "parameters": {"text": {"type": "string"}}, "resources": resources,
+    return {"heat_template_version": "rocky", "parameters": {"text": {"type": "string", "default": ""}}, "resources": resources,
             "outputs": {f"occ_{side}": {"value": {"get_attr": [side, "os_collect_config"]}} for side in SIDES}}
 
 
@@ -113,7 +205,7 @@ for top in sys.argv[1:]:
     for folder, _, names in os.walk(top):
         for path in [folder, *(os.path.join(folder, n) for n in names)]:
             mode = os.lstat(path).st_mode
-            found[path] = [oct(mode), "" if path == folder else open(path, encoding="utf-8").read()]
+            found[path] = [oct(mode), "" if path == folder else open(path, encoding="utf-8", errors="backslashreplace").read()]
 print(json.dumps(found))
 """
 # What of the files of one side the other has not, each with its row of docs/legacy.md or what is not a file of the replaced tools.
@@ -214,7 +306,48 @@ def compare_heat(heat, stack: str, names):
         assert ours[name] == real[name], name
 
 
-def compare_files(hosts: dict, only=ONLY):
+def number_of(result: dict | None):
+    """The status code, which for a failure of the agent's is a text that begins with it (docs/legacy.md: the result of a script that failed)."""
+    code = (result or {}).get("deploy_status_code")
+    if isinstance(code, str):
+        code = int(re.fullmatch(r"(-?[1-9]\d*) \(.+; remedy: .+\)", code, re.S)[1])
+    return code
+
+
+def is_as(value, expected) -> bool:
+    return bool(expected.fullmatch(value)) if isinstance(expected, re.Pattern) else value == expected
+
+
+def compare_failures(real: dict, ours: dict):
+    """What Heat stores of FAILING."""
+    assert set(real) == set(ours) == set(FAILING)
+    for name, one in [*real.items(), *ours.items()]:
+        values = one["output_values"] or {}
+        reason = {"IN_PROGRESS": "Deploy data available", "COMPLETE": "Outputs received",
+                  "FAILED": f"deploy_status_code : Deployment exited with non-zero status code: {values.get('deploy_status_code')}"}[one["status"]]
+        assert one["action"] == "CREATE" and (one["status_reason"] == reason or name == "error"), (name, one)
+    for name, (_, *sides) in DIFFERENT.items():
+        for one, (status, number, outputs) in zip((real[name], ours[name]), sides):
+            values = one["output_values"]
+            assert (one["status"], number_of(values)) == (status, number), (name, one)
+            left = None if values is None else {k: v for k, v in values.items() if k != "deploy_status_code"}
+            assert left == outputs or left and outputs and left.keys() == outputs.keys() and all(is_as(left[k], v) for k, v in outputs.items()), (name, one)
+    assert "is not a single JSON object" in ours["rubbish-0"]["status_reason"]
+    for name in FAILING.keys() - DIFFERENT.keys():
+        one, other = real[name], ours[name]
+        if name == "z-2-absent":
+            for side in (one, other):
+                side["output_values"]["deploy_stderr"] = without_times(side["output_values"]["deploy_stderr"])
+        # Heat shows the text behind the number as the reason.
+        code = other["output_values"]["deploy_status_code"]
+        if code != 0:
+            assert isinstance(code, str) and other["status_reason"] == one["status_reason"] + code.removeprefix(str(number_of(other["output_values"]))), name
+            other["output_values"]["deploy_status_code"], other["status_reason"] = number_of(other["output_values"]), one["status_reason"]
+        assert other == one and one["status"] == ("COMPLETE" if name in SUCCEEDING else "FAILED"), (name, one)
+
+
+def compare_files(hosts: dict, only=ONLY, results=None):
+    """results: of these what is written down is not the same; it is what Heat has of each."""
     real, ours = (files(hosts[side]) for side in SIDES)
     for side, one, other in (("real", real, ours), ("ours", ours, real)):
         left = one.keys() - other.keys()
@@ -227,6 +360,13 @@ def compare_files(hosts: dict, only=ONLY):
     both = real.keys() & ours.keys()
     # 0700 here (R51).
     assert real.pop("/run/heat-config")[0] == "0o40755" and ours.pop("/run/heat-config")[0] == "0o40700"
+    for name, stored_of in (results or {}).items():
+        for side, values in zip((real, ours), stored_of):
+            mode, written = side.pop(f"/var/lib/heat-config/deployed/{name}-CREATE.notify.json")
+            # The id is replaced in what is written.
+            texts = [re.sub(f"{ID}|{name}-CREATE", "", json.dumps({**one, "deploy_status_code": 0}, sort_keys=True)) for one in (written, values)]
+            assert mode == "0o100600" and texts[0] == texts[1], name
+            assert int(re.match(r"-?\d+", str(written["deploy_status_code"]))[0]) == number_of(values), name
     assert {path: ours[path] for path in both if path in ours} == {path: real[path] for path in both if path in real}
 
 
@@ -274,3 +414,28 @@ def test_the_replaced_tools_and_the_agent_give_the_same_results_and_files(heat, 
     heat.delete_by_agents(stack_name)
     for host in both.values():
         assert host.sh("cd /var/lib/side; tail -qn1 component script-by-cfn script-by-heat script-by-temp_url").split() == ["DELETE", "zwei"] * 4
+
+
+def test_what_fails_by_the_replaced_tools_fails_by_the_agent(heat, hosts, stack_name, tmp_path):
+    """All deployments are in the metadata before anybody asks: Heat begins none once one has failed, but takes the results of those that wait."""
+    begin(heat, stack_name, tmp_path, "cfn", FAILING)
+    both = two_hosts(heat, hosts, stack_name, tmp_path)
+    wait_for(lambda: all(len(heat.meta(stack_name, side)["deployments"]) == len(FAILING) for side in SIDES), 300, "all deployments")
+    settle_tools(both["real"])
+    settle_agent(both["ours"])
+    found = {}
+
+    def in_progress() -> dict[str, set]:
+        found.update({side: stored(heat, stack_name, side) for side in SIDES})
+        return {side: {name for name, one in found[side].items() if one["status"] == "IN_PROGRESS"} for side in SIDES}
+    # Behind those that are never answered in the list are others that are.
+    wait_for(lambda: in_progress() == {"real": UNANSWERED, "ours": set()}, 900, "all results", every=1)
+    assert heat.status(stack_name) == "CREATE_FAILED"
+    compare_failures(found["real"], found["ours"])
+    # Without a hook there is no record; the result is written down all the same (R33).
+    ours = ONLY["ours"] | {rf"/var/lib/heat-config/deployed/{ID}\.notify\.json": "R33"}
+    compare_files(both, {**ONLY, "ours": ours}, {name: [found[side][name]["output_values"] for side in SIDES] for name in DIFFERENT.keys() - UNANSWERED})
+    # Of ZAQAR_SIGNAL the files are the same, but python-zaqarclient has no queues/v1 any more: heat-config-notify of heat-agents 13.0.0 ends in line 155.
+    log = both["real"].sh("journalctl -qo cat -u os-collect-config.service")
+    assert "heat-config-notify\", line 155, in main" in log and "AttributeError: \\'NoneType\\' object has no attribute \\'Client\\'" in log
+    assert "Skipping group side-none with no hook script" in log
