@@ -429,7 +429,7 @@ def test_what_fails_by_the_replaced_tools_fails_by_the_agent(heat, hosts, stack_
         found.update({side: stored(heat, stack_name, side) for side in SIDES})
         return {side: {name for name, one in found[side].items() if one["status"] == "IN_PROGRESS"} for side in SIDES}
     # Behind those that are never answered in the list are others that are.
-    wait_for(lambda: in_progress() == {"real": UNANSWERED, "ours": set()}, 300, "all results", every=1)
+    wait_for(lambda: in_progress() == {"real": UNANSWERED, "ours": set()}, 900, "all results", every=1)
     assert heat.status(stack_name) == "CREATE_FAILED"
     compare_failures(found["real"], found["ours"])
     # Without a hook there is no record; the result is written down all the same (R33).
