@@ -14,7 +14,7 @@ use crate::report::Code;
 use crate::report::follow_up::FollowUp;
 use crate::report::reason::FailureReason;
 use crate::report::status::{ended_with, script_remedy};
-use crate::report::text::{duration, shortened};
+use crate::report::text::{duration, escaped, shortened};
 
 /// Largest body that goes to Heat, in bytes of ASCII-escaped JSON: Heat takes 1 MiB (`max_json_body_size`).
 pub const SIGNAL_LIMIT: usize = 900 * 1024;
@@ -23,6 +23,9 @@ pub const SIGNAL_LIMIT: usize = 900 * 1024;
 const OWN: [&str; 3] = ["deploy_status_code", "deploy_stdout", "deploy_stderr"];
 /// What is left of each output at least, in bytes of JSON.
 const LEAST: usize = 64;
+
+/// Bytes of what Heat makes the reason of a failure: its column `status_reason` is a TEXT of 64 KiB in MySQL, with the deployment's words around.
+const STATUS_REASON: usize = 48 * 1024;
 
 /// Lines that are quoted of what a program said last.
 const QUOTED: usize = 2;
@@ -234,23 +237,24 @@ impl DeploymentOutcome {
 #[must_use]
 pub fn body(outcome: &DeploymentOutcome, declared: &[(String, bool)], limit: usize) -> Map<String, Value> {
     let mut body = Map::new();
+    let error_outputs = declared.iter().filter(|(_, error_output)| *error_output).count();
+    let share = STATUS_REASON.min(limit / 8) / error_outputs.max(1);
     for (name, error_output) in declared {
         if let Some(value) = outcome.outputs.get(name) {
             // R50: an empty error output would fail a deployment that succeeded.
             if !(*error_output && is_blank(value)) {
-                body.insert(name.clone(), value.clone());
+                let value = if *error_output { as_status_reason(value, share) } else { value.clone() };
+                body.insert(name.clone(), value);
             }
         }
     }
     let mut status = Value::from(outcome.status);
     if let Some(reason) = outcome.reason.as_ref().filter(|_| outcome.is_failure()).map(FailureReason::to_string) {
-        let mut has_output = false;
+        let reason = json_size::cut(&storable(&escaped(&reason)), share);
         for (name, _) in declared.iter().filter(|(_, error_output)| *error_output) {
-            has_output = true;
             body.entry(name.clone()).or_insert_with(|| Value::String(reason.clone()));
         }
-        if !has_output {
-            let reason = json_size::cut(&reason, limit / 8);
+        if error_outputs == 0 {
             status = Value::String(format!("{} ({reason})", outcome.status));
         }
     }
@@ -266,6 +270,28 @@ pub fn body(outcome: &DeploymentOutcome, declared: &[(String, bool)], limit: usi
     body.insert("deploy_stdout".to_owned(), Value::String(json_size::cut(&outcome.stdout, each)));
     body.insert("deploy_stderr".to_owned(), Value::String(json_size::cut(&outcome.stderr, each)));
     body
+}
+
+/// A text that every database of Heat's stores: MySQL whose character set is `utf8` takes no character of four bytes, PostgreSQL no NUL. Heat has
+/// accepted the signal when its database refuses it, and waits until the stack's timeout.
+fn storable(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c == '\0' || u32::from(c) > 0xffff { out.extend(c.escape_unicode()) } else { out.push(c) }
+    }
+    out
+}
+
+/// An error output as Heat can store it: it is a part of the reason as well, by Python's `str`.
+fn as_status_reason(value: &Value, limit: usize) -> Value {
+    match value {
+        Value::String(text) => Value::String(json_size::cut(&storable(text), limit)),
+        value => {
+            let text = value.to_string();
+            let stored = json_size::cut(&storable(&text), limit);
+            if stored == text { value.clone() } else { Value::String(stored) }
+        }
+    }
 }
 
 /// The member of a kept result that says in types what its body says in a sentence.
@@ -448,6 +474,46 @@ mod tests {
             assert!(once.reason.as_ref().unwrap().why().ends_with(&last_output_suffix(words)), "{:?}", once.reason);
             assert_eq!(once.clone().explained(&[], "d").reason, once.reason, "said once");
         }
+    }
+
+    /// Heat had answered 200, its MySQL refused the reason, and the deployment stayed in progress until the stack's timeout.
+    #[test]
+    fn what_becomes_the_reason_in_heat_is_stored_by_every_database() {
+        let said = "so \u{1f600} \u{1b}[31m\0 w\u{f6}rld";
+        let failed = DeploymentOutcome { status: 3, stderr: format!("{said}\n"), ..DeploymentOutcome::default() };
+        let body_of =
+            |outcome: &DeploymentOutcome, declared: &[(String, bool)]| Value::Object(body(outcome, declared, SIGNAL_LIMIT));
+        let found = body_of(&failed.clone().explained(&[], "id"), &[]);
+        let status = found["deploy_status_code"].as_str().unwrap();
+        assert!(
+            status.contains(r"so \u{1f600} \u{1b}[31m\u{0} w\u{f6}rld".replace(r"w\u{f6}rld", "w\u{f6}rld").as_str()),
+            "{status}"
+        );
+        assert_eq!(found["deploy_stderr"], format!("{said}\n"), "an output is stored as JSON");
+
+        let declared: Vec<_> = [("why", true), ("map", true), ("value", false)].map(|(name, is)| (name.to_owned(), is)).into();
+        let outputs = [("why", json!(said)), ("map", json!({"a": [said]})), ("value", json!(said))];
+        let outputs = outputs.map(|(name, value)| (name.to_owned(), value)).into();
+        let found = body_of(&DeploymentOutcome { outputs, ..DeploymentOutcome::default() }, &declared);
+        assert_eq!(found["why"], "so \\u{1f600} \u{1b}[31m\\u{0} w\u{f6}rld");
+        assert!(found["map"].is_string() && !found["map"].to_string().contains('\u{1f600}'), "{found}");
+        assert_eq!(found["value"], said);
+        assert_eq!(
+            body_of(
+                &DeploymentOutcome { outputs: [("map".to_owned(), json!({"a": "\u{f6}"}))].into(), ..failed.clone() },
+                &declared
+            )["map"],
+            json!({"a": "\u{f6}"})
+        );
+
+        // Altogether as long as its column.
+        let long = DeploymentOutcome {
+            outputs: [("why".to_owned(), json!("\u{20ac}".repeat(100_000))), ("map".to_owned(), json!(vec!["x"; 50_000]))].into(),
+            ..failed
+        };
+        let found = body_of(&long, &declared);
+        let bytes = |name: &str| found[name].as_str().map_or_else(|| found[name].to_string().len(), str::len);
+        assert!(bytes("why") + bytes("map") <= STATUS_REASON && bytes("why") > 5_000, "{} {}", bytes("why"), bytes("map"));
     }
 
     #[test]
