@@ -121,6 +121,8 @@ CONFIGS |= {
     "killed": config("script", "#!/bin/sh\necho so far\nkill -9 $$\n"),
     "nowhere": config("script", "#!/no/such/interpreter\n"),
     "silent": config("script", "#!/bin/sh\nexit 1\n"),
+    # A character of four bytes in UTF-8: no MySQL whose character set is utf8 takes it as a status_reason.
+    "astral": config("script", "#!/bin/sh\nprintf 'so \\360\\237\\230\\200\\n' >&2\nexit 1\n"),
     "error": config("script", ERROR, [{"name": "error", "error_output": True}]),
     "rubbish-0": config("side-rubbish", "exit 0"),
     "rubbish-4": config("side-rubbish", "exit 4"),
@@ -132,7 +134,7 @@ CONFIGS |= {
 }
 FAILING = {
     **{of: (of, signal, {}, ["CREATE"]) for of, signal in (
-        ("ends", "CFN_SIGNAL"), ("bytes-output", "CFN_SIGNAL"), ("killed", "HEAT_SIGNAL"), ("nowhere", "CFN_SIGNAL"), ("silent", "HEAT_SIGNAL"), ("error", "CFN_SIGNAL"),
+        ("ends", "CFN_SIGNAL"), ("bytes-output", "CFN_SIGNAL"), ("killed", "HEAT_SIGNAL"), ("nowhere", "CFN_SIGNAL"), ("silent", "HEAT_SIGNAL"), ("astral", "CFN_SIGNAL"), ("error", "CFN_SIGNAL"),
         ("rubbish-0", "CFN_SIGNAL"), ("rubbish-4", "CFN_SIGNAL"), ("answer", "CFN_SIGNAL"), ("no-hook", "CFN_SIGNAL"))},
     "ends-temp": ("ends", "TEMP_URL_SIGNAL", {}, ["CREATE"]),
     "zaqar": ("bytes", "ZAQAR_SIGNAL", {"status": "0"}, ["CREATE"]),
