@@ -1,12 +1,15 @@
-"""Volumes on a machine with device-mapper, virtio-blk, virtio-scsi and NVMe: a thin pool that a real docker uses, disks that come
-late, file systems that follow their disks. What the first test saw goes into docs/volumes.md (tests/lib/transcript.py)."""
+"""Disks of real machines, on virtio-blk, virtio-scsi, NVMe and in a CD drive, with device-mapper and udev: a thin pool that a real docker uses,
+disks that come late, file systems that follow their disks, config drives that the agent reads itself. What the first test saw goes into
+docs/volumes.md (tests/lib/transcript.py)."""
 import os
 import re
 import time
 
 import pytest
 
-from lib.common import wait_for
+from lib.common import run, wait_for
+from lib.config_drive import make_vfat, tree, with_first_metadata
+from lib.metadata_service import MetadataService
 from lib.node import NODE, UNIT, VDB, VDC
 from lib.transcript import Transcript
 
@@ -18,13 +21,14 @@ IMAGE = ("rm -rf /run/i; for f in /bin/echo /bin/cat $(ldd /bin/echo /bin/cat | 
          "tar -C /run/i -c . | docker import - small")
 
 
-def result(server) -> dict:
-    return wait_for(lambda: server.signals("node", accepted=True), WORK, "the result of the deployment", every=1)[0].json()
+def result(server, name: str = "node") -> dict:
+    return wait_for(lambda: server.signals(name, accepted=True), WORK, f"the result of {name}", every=1)[0].json()
 
 
 def begin(vm, server):
     """Boots it, and tells the agent where Heat is."""
-    vm.start()
+    if not vm.process:
+        vm.start()
     vm.wait_ssh(BOOT)
     settings = "".join(f"{name} = {value}\n" for name, value in server.settings()["cfn"].items())
     vm.sh(f"umask 077; cat >/etc/os-collect-config.conf <<'E'\n[cfn]\n{settings}E\nsystemctl restart {UNIT}")
@@ -120,11 +124,16 @@ def test_a_pool_for_docker_late_disks_and_growth(vms, signal_server):
     vm.cut()
 
 
-def test_a_disk_on_nvme_is_known_by_cinders_serial_and_containers_run_under_apparmor(vms, signal_server):
-    """Both on one machine, as a boot takes minutes. Debian's kernel has AppArmor on."""
-    server = signal_server()
+@pytest.fixture(scope="module")
+def small(vms):
+    """A machine for both tests below, as a boot takes minutes."""
+    return vms("small", volumes={VDB: "4G"})
+
+
+def test_a_disk_on_nvme_is_known_by_cinders_serial_and_containers_run_under_apparmor(small, signal_server):
+    """Debian's kernel has AppArmor on."""
+    vm, server = small, signal_server()
     server.deploy(server.deployment("node", group="kubernetes-node", inputs=MASTER | {"DOCKER_STORAGE_DRIVER": "overlay2"}))
-    vm = vms("nvme", volumes={VDB: "4G"})
     begin(vm, server)
     vm.attach(VDC, "1G", "nvme")
     assert result(server)["deploy_status_code"] == 0
@@ -140,3 +149,64 @@ def test_a_disk_on_nvme_is_known_by_cinders_serial_and_containers_run_under_appa
     # Nothing of the agent's own is denied: no profile is its.
     assert vm.sh("cat /proc/$(systemctl show -p MainPID --value heat-node-agent)/attr/current").strip() == "unconfined"
     assert not [e["MESSAGE"] for e in vm.journal("-b", "-k") if 'apparmor="DENIED"' in e["MESSAGE"] and "heat-node" in e["MESSAGE"]]
+
+
+# As if the server had never been told anything.
+FORGET = (f"systemctl stop {UNIT}; rm -rf /var/lib/heat-node-agent /var/lib/heat-config /etc/os-collect-config.conf /var/lib/heat-cfntools "
+          "/var/lib/cloud/data/cfn-init-data; install -d /etc/heat-node-agent")
+
+
+def test_without_cloud_init_the_agent_reads_the_drive_or_asks_the_service(small, signal_server, tmp_path):
+    """The drive as ISO 9660 in a CD drive from the start of a boot, then as vfat on a disk that comes late, each under the link that the real udev
+    makes; and the metadata service, as the machine reaches Nova's."""
+    vm, server = small, signal_server()
+    first = with_first_metadata({"deployments": [], "os-collect-config": server.settings()})
+
+    def runs(name: str, place: str):
+        assert result(server, name)["deploy_stdout"] == "ran\n"
+        assert [e for e in vm.journal("-b", "HNA_EVENT=SourceInUse") if place in e["MESSAGE"]], place
+        assert not vm.sh("ls /var/lib/heat-cfntools/cfn-init-data /var/lib/cloud/data/cfn-init-data 2>/dev/null || :")
+        assert not vm.sh("findmnt -rno TARGET -t iso9660,vfat | grep -v '^/boot' || :")
+
+    def offer(name: str):
+        server.document["deployments"] = []
+        server.deploy(server.deployment(name, config="#!/bin/sh\necho ran\n"))
+
+    if not vm.process:
+        vm.start()
+    vm.wait_ssh(BOOT)
+    vm.sh(f"{FORGET}; touch /etc/cloud/cloud-init.disabled; printf '[sources]\nconfig_drive = true\n' >/etc/heat-node-agent/agent.toml; "
+          f"systemctl enable {UNIT}")
+    vm.stop()
+    vm.give_user_data(first)
+    offer("by-iso9660")
+    vm.start()
+    vm.wait_ssh(BOOT)
+    runs("by-iso9660", "config drive")
+    assert vm.sh("readlink -f /dev/disk/by-label/config-2").strip() == "/dev/sr0"
+
+    vm.sh(FORGET)
+    vm.qmp("eject", device="cd", force=True)
+    # The emulated drive tells nobody.
+    vm.sh("udevadm trigger --action=change --name-match=sr0")
+    wait_for(lambda: vm.sh("ls /dev/disk/by-label/").split().count("config-2") == 0, WORK, "a CD drive that is empty", every=2)
+    offer("by-vfat")
+    vm.sh(f"systemctl start {UNIT}")
+    with tree(tmp_path / "files", vm.instance, vm.name, first) as files:
+        make_vfat(tmp_path / "vfat", files, "CONFIG-2")
+    drive = "5d0d8f5c-6f0e-4b0f-9a35-2f4f4ad6b6a1"
+    run("qemu-img", "convert", "-q", "-O", "qcow2", tmp_path / "vfat", vm.folder / f"{drive}.qcow2")
+    vm.attach(drive, "64M")
+    runs("by-vfat", "config drive")
+
+    vm.sh(FORGET)
+    service = MetadataService(tmp_path / "service")
+    service.give(first)
+    service.start()
+    try:
+        offer("by-service")
+        vm.sh(f"printf '[sources]\nmetadata_service = \"{service.base}\"\n' >/etc/heat-node-agent/agent.toml; systemctl start {UNIT}")
+        runs("by-service", "metadata service")
+        assert {request.target for request in service.requests()} == {"/latest/user-data"}
+    finally:
+        service.stop()

@@ -50,8 +50,11 @@ class Vm:
         for volume, size in self.volumes.items():
             run("qemu-img", "create", "-q", "-f", "qcow2", self.folder / f"{volume}.qcow2", size)
         run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "test", "-f", self.folder / "key")
-        config_drive(self.folder / "config.iso", self.instance, name, user_data,
-                     {"test": (self.folder / "key.pub").read_text()})
+        self.give_user_data(user_data)
+
+    def give_user_data(self, user_data: str):
+        """From the next boot on."""
+        config_drive(self.folder / "config.iso", self.instance, self.name, user_data, {"test": (self.folder / "key.pub").read_text()})
 
     # --- life ---------------------------------------------------------------------------------
     def start(self, *extra: str, attached: list[str] | None = None, takes: dict[str, int] | None = None) -> "Vm":
@@ -65,7 +68,7 @@ class Vm:
                 "-chardev", f"file,id=serial,path={self.folder}/console.log,append=on", "-serial", "chardev:serial",
                 "-qmp", f"unix:{self.folder}/qmp,server=on,wait=off",
                 "-drive", f"file={self.folder}/root.qcow2,id=root,{drive}", "-device", "virtio-blk-pci,drive=root,bootindex=1",
-                "-drive", f"file={self.folder}/config.iso,if=ide,media=cdrom,format=raw,readonly=on",
+                "-drive", f"file={self.folder}/config.iso,id=cd,if=ide,media=cdrom,format=raw,readonly=on",
                 "-device", "virtio-scsi-pci,id=scsi",
                 "-object", "rng-random,id=rng,filename=/dev/urandom", "-device", "virtio-rng-pci,rng=rng",
                 "-netdev", f"user,id=net,hostfwd=tcp:127.0.0.1:{self.port}-:22", "-device", "virtio-net-pci,netdev=net"]
