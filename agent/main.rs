@@ -85,6 +85,9 @@ fn run(cli: Cli) -> Result<ExitCode> {
             Err(error) => commands::status::explain_settings(&error, json),
         },
         Command::Timeline { svg } => with_settings(&options, |_, loaded| commands::timeline::run(&loaded.settings, svg)),
+        Command::Adopt { metadata } => {
+            with_settings(&with(metadata), |options, loaded| commands::adopt::run(options, &loaded.settings))
+        }
         Command::Generations { json } => with_settings(&options, |_, loaded| commands::generations::run(&loaded.settings, json)),
         Command::Plan { metadata, root, json } => with_settings(&with(metadata), |options, loaded| {
             commands::plan::run(options, &loaded.settings, root.as_deref(), json)

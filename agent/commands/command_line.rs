@@ -91,6 +91,14 @@ pub enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Show what the first start takes over from os-collect-config and heat-agents, and what it would run; exits with 2 if it would run anything
+    ///
+    /// Changes nothing, and needs no daemon. Reads os-collect-config.conf, what the replaced tools polled last, and their record of deployments.
+    Adopt {
+        /// Metadata document to use instead of what the replaced tools polled last
+        #[arg(long, value_name = "FILE")]
+        metadata: Option<PathBuf>,
+    },
     /// List the node's generations: number, state, when, digest, deployment, which parameters changed, why one failed
     ///
     /// The newest first, sixteen at most. Only names of parameters are shown, no values. Works while the daemon is down.

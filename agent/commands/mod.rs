@@ -2,6 +2,7 @@
 //!
 //! In: a command line. Out: text for a person or a program, and an exit code. Never: imported by a module further down.
 
+pub mod adopt;
 pub mod apply;
 pub mod certificates;
 pub mod command_line;

@@ -1178,7 +1178,8 @@ fn indentation(value: &Value, depth: usize) -> usize {
 }
 
 /// The replaced tools' file name of a deployment; `None` for an id that is no safe file name (R21).
-fn legacy_name(id: &str) -> Option<PathBuf> {
+#[must_use]
+pub fn legacy_name(id: &str) -> Option<PathBuf> {
     let safe = !id.is_empty()
         && id.len() <= 200
         && !id.starts_with('.')

@@ -14,7 +14,7 @@ mod work;
 
 pub use generation::{AppliedExtent, FILE as GENERATION, Generation, Generations, PreviousGeneration, Reference};
 pub use history::{GenerationState, PastGeneration, WentBack};
-pub use journal::{DISCARDED, DeploymentRecord, DeploymentState, Ending, Journal, choose, job_of};
+pub use journal::{DISCARDED, DeploymentRecord, DeploymentState, Ending, Journal, choose, job_of, legacy_name};
 pub use result::{DeploymentOutcome, SIGNAL_LIMIT, body, is_success, last_lines, last_output_suffix};
 pub use work::{EntryKind, GroupPolicy, PendingEntry, Work, todo};
 

@@ -93,6 +93,15 @@ def test_the_agent_takes_over_and_goes_again(deb, originals, hosts, signal_serve
     assert signalled(server, "first")["deploy_status_code"] == 0 and host.read("/var/tmp/greeting") == "hello\n"
     assert "secret_access_key = " in host.read("/etc/os-collect-config.conf")
 
+    # What would be taken over is shown from a copy of the program that changes nothing.
+    untouched = files(host)
+    host.sh(f"dpkg-deb -x /root/{deb.name} /tmp/hna")
+    shown = host.wait_for(lambda: host.exec("/tmp/hna/usr/bin/heat-node-agent", "adopt").stdout, what="nothing left to run")
+    assert f"source        cfn: {server.base}/v1/, by /etc/os-collect-config.conf" in shown and "nothing is run" in shown
+    assert f"first ({first['id']}, script): was run with status 0: it is not run again" in shown
+    assert f"by-hand ({by_hand['id']}, script): was run (its result is not recorded): it is not run again" in shown
+    assert files(host) == untouched and not host.exists("/var/lib/heat-node-agent")
+
     # While a deployment runs the tools are not stopped, and without that nothing is installed.
     long = server.deployment("long", config=f"{COUNT}touch /run/began; while [ ! -e /run/go ]; do sleep 0.1; done\necho ended\n")
     server.deploy(long)
