@@ -35,7 +35,7 @@ pub fn run(options: &CommonOptions, settings: &Settings, root: Option<&Path>, js
     };
     let (spec, desired) = desired(options, settings, &facts)?;
     let mut verdicts = Verdicts::default();
-    let mut snapshot = None;
+    let mut first = Vec::new();
     let plan = if let Some(root) = root {
         offline::plan(&desired, root)?
     } else {
@@ -54,14 +54,15 @@ pub fn run(options: &CommonOptions, settings: &Settings, root: Option<&Path>, js
         let plan = converge::plan(&desired, &observed);
         // Without a state nothing was ever in place.
         let state = document::open_state(settings).ok().filter(|_| !plan.is_empty());
-        if let Some(state) = state.as_ref().filter(|_| settings.snapshot_interval.is_some()) {
-            snapshot = daemon::snapshot_foretold(state, &spec, &replaced, &facts);
+        if let Some(state) = &state {
+            let snapshots = settings.snapshot_interval.is_some();
+            first = daemon::foretold(state, snapshots, &spec, (&replaced, &plan.restart), &facts);
         }
         let irreversible = state.map(|state| daemon::parts_not_taken_back(&state, &desired, &facts)).unwrap_or_default();
         converge::ChangePlan { irreversible, ..plan }
     };
     print(&if json { json_page(&plan.document()) } else { plan.render() })?;
-    if let Some(line) = snapshot {
+    for line in first {
         note(&line);
     }
     if root.is_none() {

@@ -37,8 +37,8 @@ pub(super) use agent::ending::stopped;
 use host::Host;
 pub(super) use instance::check as check_instance;
 pub(crate) use node::{
-    NodeUnits, RollbackPreview, asked_of_node, in_place, parts_not_taken_back, preview_repair, preview_rollback,
-    snapshot_foretold, units_of_node,
+    NodeUnits, RollbackPreview, asked_of_node, foretold, in_place, parts_not_taken_back, preview_repair, preview_rollback,
+    units_of_node,
 };
 pub(super) use node::{understand, wait_id};
 pub(super) use page::of_state;

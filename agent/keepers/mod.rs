@@ -6,6 +6,7 @@
 
 mod add_ons;
 pub mod certificates;
+pub(crate) mod drain;
 pub(crate) mod etcd_snapshots;
 pub mod membership;
 pub mod node_conditions;

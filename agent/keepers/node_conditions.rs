@@ -24,7 +24,7 @@ const REQUEST_LIMIT: Duration = patience(Duration::from_secs(10));
 /// A node has annotations of 256 KiB at the most, and a list of images; more is not read.
 const ANSWER_LIMIT: usize = 1024 * 1024;
 /// The one kind of patch that merges conditions by their type.
-const PATCH: &str = "application/strategic-merge-patch+json";
+pub(super) const PATCH: &str = "application/strategic-merge-patch+json";
 const DOING: &str = "writing conditions of this node to the cluster's API";
 
 /// The node's object, and as whom it is asked for.

@@ -695,6 +695,14 @@ messages! {
         "The node's conditions in Kubernetes cannot be written",
         "[report] node_conditions is on, and the API refuses the patch of the node's status or is unavailable. The conditions there become stale; nothing else is affected, and the agent keeps retrying.",
         "Check with the kubelet's certificate that the API answers, and that a kubelet may patch the status of its own node.";
+    NodeDrained = "HNA-0740", Info, "dd3f46c22df24b4d8081e8f07277cf82",
+        "The node was drained before an update, or takes pods again",
+        "DRAIN=true requests it: pods that a controller makes anew elsewhere are evicted before the container runtime restarts or Kubernetes changes its minor. The node takes pods again once the update has succeeded or was rolled back, unless somebody else had cordoned it before.",
+        "";
+    DrainFailed = "HNA-0741", Warning, "bdcb4b32a64a4246a867bbcad81314be",
+        "The node could not be drained, or stays cordoned",
+        "The API refuses it to the kubelet, or is unavailable; or pods are left when their time is over, for example because of a PodDisruptionBudget. The update goes on all the same. A node that the agent cordoned stays so until an update succeeds or is rolled back.",
+        "`kubectl drain NODE --ignore-daemonsets --delete-emptydir-data` before the next such update; `kubectl uncordon NODE` has the node take pods again.";
     NodeReset = "HNA-0745", Notice, "a6ac45233d296efdea6ac4f63e247404",
         "The node was taken out by `heat-node-agent reset`",
         "Its services are off, and its files, keys and the agent's state are removed. The agent is disabled and stays off after a reboot.",

@@ -198,12 +198,18 @@ impl Node {
         match result {
             Ok(converged) => {
                 self.remembered.accept_current_state(&plan.desired);
+                self.uncordon(&plan.desired, generation).await;
                 Update { result: Ok(converged), step_timings, rollback: None }
             }
             Err(failure) => {
                 // One that was interrupted has no update before it to save time for, and a node that stays half way helps nobody.
                 let time = (&running, if is_interrupted { deadline.max(LEAST_BRING_UP) } else { deadline });
                 let rollback = self.go_back(way, &plan.desired, &failure, generation, &deployment.id, time).await;
+                let is_back = rollback.as_ref().is_some_and(|outcome| outcome.end == RollbackEnd::RolledBack);
+                // Of a node that is as it was the next look takes care.
+                if failure.changed_machine && !is_back {
+                    self.report_cordoned(&plan.desired, generation);
+                }
                 Update { result: Err(failure), step_timings, rollback }
             }
         }

@@ -95,6 +95,7 @@ impl Node {
                 // What is pending is of no update: those make their own.
                 let waiting = renewal::asking_units(desired);
                 have_restarts_wait(&self.host.root, &waiting)?;
+                self.uncordon(desired, generation).await;
                 let drifted = self.compare(spec, desired, systemd, generation).await?;
                 have_restarts_wait(&self.host.root, &waiting)?;
                 drifted

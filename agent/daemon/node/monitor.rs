@@ -68,6 +68,14 @@ async fn news(node: &Node, changes: &mut Changes, within: Duration) -> Option<St
     }
 }
 
+/// The object in the API that the kubelet of such a node registers there.
+pub(super) fn node_object(desired: &Desired) -> Option<NodeObject> {
+    match &desired.gate(REGISTRATION)?.probe {
+        GateProbe::HttpJson { url, identity, .. } => Some(NodeObject { url: url.clone(), identity: identity.clone() }),
+        _ => None,
+    }
+}
+
 impl Node {
     /// How the components are.
     pub(in crate::daemon) fn components(&self) -> Vec<ComponentStatus> {
@@ -92,11 +100,7 @@ impl Node {
     /// The node's object in the API, where its kubelet registers it there.
     pub(in crate::daemon) fn object(&self, reference: &Reference) -> Option<NodeObject> {
         // That its parameters are not accepted any more is reported by who compares it with them.
-        let node = self.in_place(reference).ok()?;
-        match &node.desired.gate(REGISTRATION)?.probe {
-            GateProbe::HttpJson { url, identity, .. } => Some(NodeObject { url: url.clone(), identity: identity.clone() }),
-            _ => None,
-        }
+        node_object(&self.in_place(reference).ok()?.desired)
     }
 
     /// The node's member of etcd, where its data is on a volume.

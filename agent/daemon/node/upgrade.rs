@@ -1,12 +1,10 @@
 //! What an update that brings another release of Kubernetes or etcd does beside others: a snapshot of etcd before its first change, and
-//! restarts one after another.
+//! restarts one after another; and what any update does before its first change.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::Value;
-
+use super::draining;
 use super::in_place::InPlace;
 use super::once::{SAVED, is_marked, mark};
 use super::{Node, spec_of};
@@ -38,33 +36,37 @@ struct Saved {
 
 impl Saved {
     /// Nothing where neither Kubernetes' minor nor a program changes that writes what etcd keeps, or where the snapshot would have no place.
-    fn of(before: &Arc<Value>, after: &NodeSpec, replaced: &BTreeSet<String>, facts: MachineFacts) -> Option<Self> {
-        let before = InPlace::new(before, facts).ok()?;
+    fn of(before: &InPlace, after: &NodeSpec, replaced: &BTreeSet<String>) -> Option<Self> {
         let minor = |spec: &NodeSpec| spec.kubernetes.as_ref().map(|cluster| cluster.minor);
         let is_upgrade =
             minor(&before.spec) != minor(after) || [ETCD_UNIT, API_SERVER_UNIT].iter().any(|unit| replaced.contains(*unit));
-        let desired = before.desired;
+        let desired = &before.desired;
         let has_volume = desired.volumes.iter().any(|volume| volume.role == VolumeRole::Etcd);
-        let member = desired.etcd.filter(|member| is_upgrade && has_volume && !member.keeps_v2)?;
-        let gates = desired.gates.into_iter().filter(|gate| gate.unit.as_deref() == Some(ETCD_UNIT)).collect();
+        let member = desired.etcd.clone().filter(|member| is_upgrade && has_volume && !member.keeps_v2)?;
+        let gates = desired.gates.iter().filter(|gate| gate.unit.as_deref() == Some(ETCD_UNIT)).cloned().collect();
         Some(Self { member, gates })
     }
 }
 
-/// What an update does first, where that is to take a snapshot of etcd.
-pub(crate) fn snapshot_foretold(
+/// What an update to this does before its first change, as `plan` says it.
+pub(crate) fn foretold(
     state: &Tree,
+    snapshots: bool,
     after: &NodeSpec,
-    replaced: &BTreeSet<String>,
+    (replaced, restart): (&BTreeSet<String>, &[String]),
     facts: &MachineFacts,
-) -> Option<String> {
-    let current = Generations::inspect(state)?;
-    let before = match current.state {
-        GenerationState::Applied => current.entry,
-        _ => current.before?.entry,
-    };
-    Saved::of(&before, after, replaced, facts.clone())?;
-    Some(format!("first a snapshot of etcd is taken into {DIRECTORY}; if that fails while etcd is healthy, nothing is changed"))
+) -> Vec<String> {
+    let before = Generations::inspect(state).and_then(|current| match current.state {
+        GenerationState::Applied => Some(current.entry),
+        _ => current.before.map(|before| before.entry),
+    });
+    let Some(before) = before.and_then(|entry| InPlace::new(&entry, facts.clone()).ok()) else { return Vec::new() };
+    let saved = Saved::of(&before, after, replaced).filter(|_| snapshots);
+    let snapshot = saved.map(|_| {
+        format!("first a snapshot of etcd is taken into {DIRECTORY}; if that fails while etcd is healthy, nothing is changed")
+    });
+    let drain = draining::reason(&before.spec, after, restart).map(|why| format!("the node is drained first, as {why}"));
+    snapshot.into_iter().chain(drain).collect()
 }
 
 /// What is said of the snapshot; refuses the update where there is none of an etcd that was well.
@@ -93,7 +95,8 @@ pub(super) struct Upgrade {
 }
 
 impl Node {
-    /// Finds out what an update restarts beside what its files have it restart, and takes a snapshot of etcd where that is to come first.
+    /// Finds out what an update restarts beside what its files have it restart, takes a snapshot of etcd and drains the node where
+    /// that is to come first.
     pub(super) async fn prepare_upgrade(
         &self,
         (spec, desired): (&NodeSpec, &Desired),
@@ -103,25 +106,21 @@ impl Node {
     ) -> std::result::Result<Upgrade, Failure> {
         // A bus that is away for a moment is waited for where that matters.
         let replaced = self.units_with_replaced_programs(desired, systemd).await.unwrap_or_default();
-        self.save_etcd(spec, &replaced, generation, deadline).await?;
+        let current = Generations::inspect(&self.host.state).filter(|current| current.number == generation);
+        let before = current.and_then(|current| current.before);
+        if let Some(before) = before.and_then(|before| InPlace::new(&before.entry, self.facts()).ok()) {
+            if let Some(saved) = Saved::of(&before, spec, &replaced).filter(|_| self.host.settings.snapshot_interval.is_some()) {
+                self.save_etcd(&saved, generation, deadline / 2).await?;
+            }
+            self.drain_first(&before, (spec, desired), systemd, &replaced, (generation, deadline)).await;
+        }
         Ok(Upgrade { order: self.restart_order(spec, &replaced, generation), replaced })
     }
 
     /// Takes a snapshot of etcd before the first change of an update that may leave no other way back; once for an update, wherever it is gone
     /// on with.
-    async fn save_etcd(
-        &self,
-        after: &NodeSpec,
-        replaced: &BTreeSet<String>,
-        generation: u64,
-        deadline: Duration,
-    ) -> std::result::Result<(), Failure> {
+    async fn save_etcd(&self, saved: &Saved, generation: u64, limit: Duration) -> std::result::Result<(), Failure> {
         let (state, report) = (&self.host.state, &self.host.report);
-        let current = Generations::inspect(state).filter(|current| current.number == generation);
-        let before = current.and_then(|current| current.before).filter(|_| self.host.settings.snapshot_interval.is_some());
-        let Some(saved) = before.and_then(|before| Saved::of(&before.entry, after, replaced, self.facts())) else {
-            return Ok(());
-        };
         let unrecorded = |error: Error| Failure::from_error(Code::NodeFailed, STEP, &error);
         if is_marked(state, SAVED, generation, report).map_err(unrecorded)? {
             return Ok(());
@@ -133,7 +132,6 @@ impl Node {
             clock: &self.host.clock,
             own: &saved.member,
         };
-        let limit = deadline / 2;
         // One without a quorum can be saved, too; for one that is down etcdctl waits.
         let trouble = self.trouble(&saved.gates).await;
         let limit = if trouble.is_some() { limit.min(DOWN_LIMIT) } else { limit };
@@ -194,14 +192,17 @@ impl Node {
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::json;
+pub(super) mod tests {
+    use std::sync::Arc;
+
+    use serde_json::{Value, json};
 
     use super::*;
     use crate::clock::{Clock, Timestamp};
     use crate::report::Report;
 
-    fn entry(tag: &str, more: &[(&str, &str)]) -> Value {
+    /// A master with an etcd volume.
+    pub(in crate::daemon::node) fn entry(tag: &str, more: &[(&str, &str)]) -> Value {
         let volume = "8c2b6d4e-5a8f-4c43-9d6a-1f6f4c1c2a11";
         let mut config = json!({"KUBE_NODE_IP": "192.0.2.5", "INSTANCE_NAME": "m1", "KUBE_TAG": tag, "CLUSTER_UUID": volume,
             "CERTIFICATES": "given", "CA_CERTIFICATE": "/ca.crt", "CA_KEY": "/ca.key", "CONTAINER_RUNTIME": "containerd",
@@ -226,8 +227,8 @@ mod tests {
         ] {
             let replaced = replaced.iter().map(|unit: &&str| (*unit).to_owned()).collect();
             let asked = spec_of(&entry(after, &[])).unwrap();
-            let saved = Saved::of(&Arc::new(before.clone()), &asked, &replaced, MachineFacts::default());
-            assert!(InPlace::new(&Arc::new(before.clone()), MachineFacts::default()).is_ok(), "{before}");
+            let in_place = InPlace::new(&Arc::new(before.clone()), MachineFacts::default()).unwrap();
+            let saved = Saved::of(&in_place, &asked, &replaced);
             assert_eq!(saved.as_ref().map(|saved| saved.gates.len()), expected.then_some(1), "{before} to {after}, {replaced:?}");
         }
     }
@@ -238,7 +239,9 @@ mod tests {
         let state = || Tree::open(dir.path()).unwrap();
         let foretold = |tag: &str| {
             let asked = spec_of(&entry(tag, &[])).unwrap();
-            snapshot_foretold(&state(), &asked, &BTreeSet::new(), &MachineFacts::default()).is_some()
+            let all = foretold(&state(), true, &asked, (&BTreeSet::new(), &[]), &MachineFacts::default());
+            assert!(foretold(&state(), false, &asked, (&BTreeSet::new(), &[]), &MachineFacts::default()).is_empty());
+            !all.is_empty()
         };
         assert!(!foretold("v1.28.9"), "nothing was ever in place");
         let mut generations = Generations::open(Arc::new(state()), Clock::system(), &Report::kept()).unwrap();

@@ -101,6 +101,7 @@ pub const TABLE: &[Parameter] = &[
     p("SELINUX_MODE", Choice(&["enforcing", "permissive", "disabled"]), "", "SELinux mode from the next boot on; default: the image's"),
     p("PREFLIGHT", Choice(&["warn", "refuse", "off"]), "warn", "what happens if the machine is too small for its role"),
     p("DRIFT", Choice(&["report", "repair"]), "report", "what happens when the node no longer matches its parameters"),
+    p("DRAIN", Bool, "false", "whether an update that restarts the container runtime, or changes the minor of Kubernetes, drains the node first"),
     p("ADDONS", List, "", "add-ons that the first master applies, in this order: names of directories of the image below /usr/share/heat-node-agent/addons"),
     p("ADDONS_WAIT", Number(0, 3600), "0", "seconds within which every add-on's pods must run for the deployment to succeed; 0: nothing waits for them, and status says what does not run"),
     // Identity and role.

@@ -82,6 +82,7 @@ impl NodeSpec {
                 _ => Preflight::Warn,
             },
             repair: parameters.get("DRIFT") == Some("repair"),
+            drain: parameters.is_true("DRAIN"),
         })
     }
 }

@@ -49,6 +49,8 @@ pub struct NodeSpec {
     pub deadline: Duration,
     /// Whether differences are put right by themselves.
     pub repair: bool,
+    /// Whether an update that ends containers, or may, drains the node first.
+    pub drain: bool,
     /// What happens where the machine is too small for its role.
     pub preflight: Preflight,
 }

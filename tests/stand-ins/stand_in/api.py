@@ -9,6 +9,9 @@ merge merges conditions by their `type` and addresses by theirs, and takes out w
 NodeStatus: patchStrategy merge, patchMergeKey type]; of a patch to /status nothing but the status is taken, and of one to the node
 everything but that [source: pkg/registry/core/node/strategy.go, up to labels and annotations]. A condition has a type and a status of True,
 False or Unknown, and times of RFC 3339 [API reference, core/v1 NodeCondition].
+Evictions: a kubelet lists pods (from 1.32 on those of its own node alone), and, from 1.8 on, evicts those of its own node and no other [release notes of 1.8; source:
+plugin/pkg/auth/authorizer/node; plugin/pkg/admission/noderestriction, admitPodEviction]; of policy/v1beta1, and from 1.22 on of policy/v1
+[release notes of 1.22]; the order `no-disruptions` is a PodDisruptionBudget that allows none.
 Not imitated: service accounts' tokens, namespaced roles, a certificate of an unknown authority being answered 401 (the handshake fails).
 """
 from __future__ import annotations
@@ -18,6 +21,7 @@ import json
 import re
 import threading
 import time
+from urllib.parse import parse_qsl
 
 from stand_in import files
 from stand_in.etcd import Etcd
@@ -128,6 +132,10 @@ class Api(Service):
         try:
             if path.startswith("/apis/authorization.k8s.io/") and path.endswith("/subjectaccessreviews") and method == "POST":
                 return self.review(body, who)
+            if path == "/api/v1/pods" and method == "GET":
+                return self.pods(dict(parse_qsl(query)), who)
+            if method == "POST" and (found := re.fullmatch(r"/api/v1/namespaces/([^/]+)/pods/([^/]+)/eviction", path)):
+                return self.evict(*found.groups(), body, who)
             target = Target(path, self.program.minor)
             resource = f"{target.plural}/{target.sub}" if target.sub else target.plural
             verb = {"POST": "create", "PUT": "update", "DELETE": "delete"}.get(method, "get" if target.name else "list")
@@ -155,6 +163,50 @@ class Api(Service):
         resource = f'{asked["resource"]}/{asked["subresource"]}' if asked.get("subresource") else asked["resource"]
         allowed = self.may(Who(spec.get("user", ""), set(spec.get("groups") or [])), asked["verb"], asked["group"], resource)
         return 201, json.dumps({"kind": "SubjectAccessReview", "spec": spec, "status": {"allowed": allowed}}).encode()
+
+    # --- pods of a node ---
+    def pods(self, query: dict[str, str], who: Who) -> tuple[int, bytes]:
+        selector = query.get("fieldSelector", "")
+        own = f"spec.nodeName={who.name.removeprefix('system:node:')}"
+        if "system:nodes" not in who.groups:
+            self.demand(who, "list", "", "pods")
+        elif self.program.minor >= 32 and selector != own:
+            raise Failure(403, "Forbidden", f'pods is forbidden: User "{who.name}" can only list/watch pods with spec.nodeName field selector')
+        if selector and not selector.startswith("spec.nodeName="):
+            raise Failure(400, "BadRequest", f"field label not supported: {selector}")
+        name = selector.removeprefix("spec.nodeName=")
+        found = [one for one in self.objects.every("pods") if not selector or (one.get("spec") or {}).get("nodeName") == name]
+        start, limit = int(query.get("continue") or 0), int(query.get("limit") or 0) or len(found)
+        more = str(start + limit) if start + limit < len(found) else ""
+        return 200, json.dumps({"kind": "PodList", "apiVersion": "v1", "metadata": {"continue": more}, "items": found[start:start + limit]}).encode()
+
+    def evict(self, namespace: str, name: str, body: bytes, who: Who) -> tuple[int, bytes]:
+        is_node = "system:nodes" in who.groups
+        if not is_node:
+            self.demand(who, "create", "", "pods/eviction")
+        try:
+            sent = json.loads(body)
+            named = (sent["kind"], sent["metadata"]["name"], sent["metadata"].get("namespace", namespace))
+            version = sent["apiVersion"]
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise Failure(400, "BadRequest", f"the object provided is unrecognized: {error!r}") from error
+        if version not in (("policy/v1beta1", "policy/v1") if self.program.minor >= 22 else ("policy/v1beta1",)) or sent["kind"] != "Eviction":
+            raise Failure(400, "BadRequest", f'no kind "{sent["kind"]}" is registered for version "{version}"')
+        if named != ("Eviction", name, namespace):
+            raise Failure(400, "BadRequest", "name in URL does not match name in Eviction object")
+        key = f"pods/{namespace}/{name}"
+        pod = self.objects.one(key)
+        if pod is None:
+            raise Failure(404, "NotFound", f'pods "{name}" not found')
+        if is_node and self.program.minor < 8:
+            raise Failure(403, "Forbidden", 'unexpected pod subresource "eviction"')
+        if is_node and who.name != f"system:node:{pod['spec'].get('nodeName')}":
+            raise Failure(403, "Forbidden", f'pods "{name}" is forbidden: node {who.name.removeprefix("system:node:")} can only evict pods with '
+                          "spec.nodeName set to itself")
+        if "no-disruptions" in orders(self.program.component):
+            raise Failure(429, "TooManyRequests", "Cannot evict pod as it would violate the pod's disruption budget.")
+        self.objects.store.write(key, None, int(pod["metadata"]["resourceVersion"]))
+        return 201, json.dumps({"kind": "Status", "apiVersion": "v1", "status": "Success"}).encode()
 
     # --- nodes, which are kept in memory ---
     def allowed(self, method: str, name: str, who: Who) -> bool:
