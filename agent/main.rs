@@ -99,7 +99,11 @@ fn run(cli: Cli) -> Result<ExitCode> {
             with_settings(&options, |options, loaded| commands::support::run(options, &loaded.settings, out.as_deref()))
         }
         Command::Rollback { generation, dry_run: false } => {
-            order(&options, Order::Rollback, &generation.map(|number| number.to_string()).unwrap_or_default())
+            let wanted = generation.map(|number| number.to_string()).unwrap_or_default();
+            with_settings(&options, |_, loaded| {
+                commands::rollback::refuse_early(&loaded.settings, generation)?;
+                commands::order::run(&loaded.settings, Order::Rollback, &wanted)
+            })
         }
         Command::Rollback { generation, dry_run: true } => {
             with_settings(&options, |_, loaded| commands::rollback::preview(&loaded.settings, generation))

@@ -294,6 +294,7 @@ impl Collector {
     /// Polls every source now, side by side, each with its own deadline.
     pub async fn poll_once(&mut self) -> SnapshotChange {
         let mut change = self.start(true);
+        self.ask_for_user_data();
         if self.files.service.wait().await {
             change.absorb(self.start(true));
         }
@@ -346,7 +347,9 @@ impl Collector {
         let was_unread = self.snapshot.is_unread;
         self.files.service.look();
         self.read_files();
-        self.ask_for_user_data();
+        if !all {
+            self.ask_for_user_data();
+        }
         // Files first: where the others are asked is learnt from them. They are read already, so their sources need no turn
         // of their own.
         for name in [SourceName::HeatLocal, SourceName::Local, SourceName::File, SourceName::HeatParams] {
@@ -366,10 +369,11 @@ impl Collector {
         change
     }
 
-    /// Asks the metadata service, where nothing on this machine has the first metadata. The next look at the files takes the answer.
+    /// Asks the metadata service, where nothing on this machine has the first metadata and nobody has answered yet. The next look at the files
+    /// takes the answer.
     fn ask_for_user_data(&mut self) {
-        let sources = &self.settings.sources;
-        if let Some(address) = sources.metadata_service.as_ref().filter(|_| self.files.awaits_service) {
+        let (sources, is_wanted) = (&self.settings.sources, self.files.awaits_service && self.snapshot.authority.is_none());
+        if let Some(address) = sources.metadata_service.as_ref().filter(|_| is_wanted) {
             self.files.service.ask(self.clients.http(), address, sources.timeout);
         }
     }

@@ -127,7 +127,7 @@ impl Snapshot {
     /// The deployments in force that are well-formed, parsed one by one.
     pub(crate) fn parsed(&self) -> impl Iterator<Item = Deployment> {
         let entries = self.deployments.iter().flat_map(|list| list.values());
-        entries.filter_map(|entry| Deployment::parse(&entry).ok().flatten())
+        entries.filter_map(|entry| Deployment::of(entry).ok().flatten())
     }
 
     /// Takes over who answered, and the list in force with the answer that it is from: the two come from the same layer. `true`

@@ -95,16 +95,22 @@ impl MetadataService {
     }
 }
 
-/// Asks a metadata service for the user data: by EC2's path, which Nova's has as well (heat-protocol.md 3.9). That there is none is an answer, too.
+const NO_PART: &str =
+    "check that the server has user_data_format SOFTWARE_CONFIG; the service is asked again until a source has answered";
+
+/// Asks a metadata service for the user data: by EC2's path, which Nova's has as well (heat-protocol.md 3.9).
 ///
 /// # Errors
-/// If it cannot be reached or answers with anything else.
+/// If it cannot be reached, or has none with Heat's part.
 async fn user_data(http: &Http, address: &str, deadline: Duration) -> Result<Option<Vec<u8>>> {
     let url = format!("{address}/latest/user-data");
     let mut request = Request::new("GET", &url, deadline);
     request.body_limit = USER_DATA;
+    // That there is none may be so for a while only: a proxy in front of the service may not know the server's port yet.
+    let none = || Error::transient("it has no user data with Heat's part, cfn-init-data").remedy(NO_PART);
     let answer = http.request(request).await.and_then(|response| match response.status {
-        404 => Ok(Some(Vec::new())),
+        404 => Err(none()),
+        _ if response.is_success() && cfn_init_data(&response.body).is_none() => Err(none()),
         _ if response.is_success() => Ok(Some(response.body)),
         status => Err(Error::transient(format!("it answered {status}"))),
     });

@@ -25,3 +25,13 @@ pub fn preview(settings: &Settings, generation: Option<u64>) -> Result<ExitCode>
     print(&format!("back to generation {number}: {}{}", plan.render(), harmless(&retired)))?;
     Ok(if plan.is_empty() && retired.is_empty() { exit::OK } else { exit::pending() })
 }
+
+/// Refuses a rollback that the installed programs do not allow, before the daemon is asked and anything is changed.
+///
+/// # Errors
+/// If they do not.
+pub fn refuse_early(settings: &Settings, generation: Option<u64>) -> Result<()> {
+    daemon::check_instance(&settings.state_dir)?;
+    let state = document::open_state(settings)?;
+    runtime()?.block_on(daemon::refuse_rollback(&state, generation, &|_, path| Box::pin(ready(ask(&path)))))
+}

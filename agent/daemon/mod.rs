@@ -38,7 +38,7 @@ use host::Host;
 pub(super) use instance::check as check_instance;
 pub(crate) use node::{
     NodeUnits, RollbackPreview, asked_of_node, foretold, in_place, parts_not_taken_back, preview_repair, preview_rollback,
-    units_of_node,
+    refuse_rollback, units_of_node,
 };
 pub(super) use node::{understand, wait_id};
 pub(super) use page::of_state;

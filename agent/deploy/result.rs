@@ -237,13 +237,16 @@ impl DeploymentOutcome {
 #[must_use]
 pub fn body(outcome: &DeploymentOutcome, declared: &[(String, bool)], limit: usize) -> Map<String, Value> {
     let mut body = Map::new();
+    // Of a name that is declared twice Heat takes both.
+    let means_failure = |name: &String| declared.iter().any(|(other, error_output)| *error_output && other == name);
     let error_outputs = declared.iter().filter(|(_, error_output)| *error_output).count();
     let share = STATUS_REASON.min(limit / 8) / error_outputs.max(1);
-    for (name, error_output) in declared {
+    for (name, _) in declared {
         if let Some(value) = outcome.outputs.get(name) {
+            let is_error = means_failure(name);
             // R50: an empty error output would fail a deployment that succeeded.
-            if !(*error_output && is_blank(value)) {
-                let value = if *error_output { as_status_reason(value, share) } else { value.clone() };
+            if !(is_error && is_blank(value)) {
+                let value = if is_error { as_status_reason(value, share) } else { value.clone() };
                 body.insert(name.clone(), value);
             }
         }
@@ -288,7 +291,8 @@ fn as_status_reason(value: &Value, limit: usize) -> Value {
         Value::String(text) => Value::String(json_size::cut(&storable(text), limit)),
         value => {
             let text = value.to_string();
-            let stored = json_size::cut(&storable(&text), limit);
+            // Python has a space behind each comma and colon, and longer words for true, false and null.
+            let stored = json_size::cut(&storable(&text), limit / 2);
             if stored == text { value.clone() } else { Value::String(stored) }
         }
     }

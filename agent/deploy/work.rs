@@ -126,7 +126,7 @@ pub fn todo<'a>(
     let mut nodes = BTreeMap::new();
     let mut list = VecDeque::new();
     for (at, entry) in entries.enumerate() {
-        let deployment = match Deployment::parse(&entry) {
+        let deployment = match Deployment::of(entry) {
             Ok(Some(deployment)) => deployment,
             Ok(None) => continue,
             Err(malformed) => {

@@ -52,7 +52,9 @@ fn twice(what: &str) -> Mistake {
 /// A file that holds a URL with a user name or password is its owner's alone, whichever part wrote it, and so is one with the query of a URL, which
 /// may be a signature; one with a private key is secret, and closed to all but its owner and its group.
 fn close(desired: &mut Desired, query: Option<&str>) {
-    let has_credentials = |content: &str| has_userinfo(content) || query.is_some_and(|query| content.contains(query));
+    // Some of its characters are escaped in files that a shell reads.
+    let has_query = |content: &str, query: &str| query.split(['$', '`', '\\', '"']).all(|part| content.contains(part));
+    let has_credentials = |content: &str| has_userinfo(content) || query.is_some_and(|query| has_query(content, query));
     for file in desired.files.iter_mut().filter(|file| has_credentials(&file.content)) {
         file.mode &= 0o700;
         file.secret = true;

@@ -87,15 +87,20 @@ fn no_password_of_a_url_is_where_others_can_read_it() {
 
 #[test]
 fn the_signature_of_a_url_of_static_pods_is_for_root_alone() {
-    let signature = "temp_url_sig=0a1b2c3d4e5f&temp_url_expires=1999999999";
-    let url = format!("https://store.example.org/v1/AUTH_p/pods?{signature}");
-    let changes = [("KUBE_TAG", "v1.28.9"), ("STATIC_POD_URL", url.as_str())];
-    assert!(parameters(&changes).secrets().iter().any(|one| one == signature));
-    let desired = render(&spec(&changes), &MachineFacts::default()).unwrap();
-    let holding: Vec<_> = desired.files.iter().filter(|file| file.content.contains("temp_url_sig")).collect();
-    assert!(!holding.is_empty());
-    for file in holding {
-        assert!(file.secret && file.mode.trailing_zeros() >= 6, "{}: {:o}", file.path, file.mode);
+    for (tag, signature) in [
+        ("v1.28.9", "temp_url_sig=0a1b2c3d4e5f&temp_url_expires=1999999999"),
+        ("v1.9.1", "temp_url_sig=0a1b2c3d4e5f"),
+        ("v1.9.1", "temp_url_sig=0a$1b`2c"),
+    ] {
+        let url = format!("https://store.example.org/v1/AUTH_p/pods?{signature}");
+        let changes = [("KUBE_TAG", tag), ("CONTAINER_RUNTIME", "docker"), ("STATIC_POD_URL", url.as_str())];
+        assert!(parameters(&changes).secrets().iter().any(|one| one == signature));
+        let desired = render(&spec(&changes), &MachineFacts::default()).unwrap();
+        let holding: Vec<_> = desired.files.iter().filter(|file| file.content.contains("temp_url_sig")).collect();
+        assert!(!holding.is_empty());
+        for file in holding {
+            assert!(file.secret && file.mode.trailing_zeros() >= 6, "{tag} {signature} {}: {:o}", file.path, file.mode);
+        }
     }
 }
 

@@ -138,19 +138,27 @@ impl Deployment {
     /// # Errors
     /// Every mistake at once.
     pub fn parse(entry: &Value) -> Result<Option<Self>, Box<Malformed>> {
-        let Value::Object(entry) = entry else {
+        Self::of(entry.clone())
+    }
+
+    /// The same of an entry that is not needed any more: its values are not copied.
+    ///
+    /// # Errors
+    /// As [`Self::parse`].
+    pub fn of(entry: Value) -> Result<Option<Self>, Box<Malformed>> {
+        let Value::Object(mut entry) = entry else {
             let mistakes = vec!["the entry is not a JSON object".to_owned()];
             let (name, target) = (String::new(), SignalTarget::None);
             return Err(Box::new(Malformed { id: None, name, mistakes, target, resource: None }));
         };
         let mut mistakes = Vec::new();
-        let id = text(entry, "id", &mut mistakes);
-        let name = optional_text(entry, "name", &mut mistakes);
-        let inputs = inputs(entry, &mut mistakes);
-        let outputs = outputs(entry, &mut mistakes);
-        let options = match entry.get("options") {
+        let id = text(&entry, "id", &mut mistakes);
+        let name = optional_text(&entry, "name", &mut mistakes);
+        let inputs = inputs(&mut entry, &mut mistakes);
+        let outputs = outputs(&mut entry, &mut mistakes);
+        let options = match entry.remove("options") {
             None | Some(Value::Null) => Map::new(),
-            Some(Value::Object(options)) => options.clone(),
+            Some(Value::Object(options)) => options,
             Some(_) => {
                 mistakes.push("options: not an object".to_owned());
                 Map::new()
@@ -158,13 +166,13 @@ impl Deployment {
         };
         let group = match entry.get("group") {
             None | Some(Value::Null) => "Heat::Ungrouped".to_owned(),
-            Some(_) => text(entry, "group", &mut mistakes),
+            Some(_) => text(&entry, "group", &mut mistakes),
         };
         let mut deployment = Self {
             id,
             name,
             group,
-            config: entry.get("config").cloned().unwrap_or(Value::Null),
+            config: entry.remove("config").unwrap_or(Value::Null),
             options,
             inputs,
             outputs,
@@ -359,13 +367,13 @@ fn optional_text(entry: &Map<String, Value>, key: &str, mistakes: &mut Vec<Strin
     }
 }
 
-fn list<'a>(entry: &'a Map<String, Value>, key: &str, mistakes: &mut Vec<String>) -> &'a [Value] {
-    match entry.get(key) {
-        None | Some(Value::Null) => &[],
+fn list(entry: &mut Map<String, Value>, key: &str, mistakes: &mut Vec<String>) -> Vec<Value> {
+    match entry.remove(key) {
+        None | Some(Value::Null) => Vec::new(),
         Some(Value::Array(items)) => items,
         Some(_) => {
             mistakes.push(format!("{key}: not a list"));
-            &[]
+            Vec::new()
         }
     }
 }
@@ -382,21 +390,22 @@ fn others(item: &Value, known: &[&str]) -> Map<String, Value> {
     members.map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
-fn inputs(entry: &Map<String, Value>, mistakes: &mut Vec<String>) -> Vec<Input> {
+fn inputs(entry: &mut Map<String, Value>, mistakes: &mut Vec<String>) -> Vec<Input> {
     let mut inputs: Vec<Input> = Vec::new();
-    for (at, item) in list(entry, "inputs", mistakes).iter().enumerate() {
-        let Some(name) = item.get("name").and_then(Value::as_str).filter(|name| !name.is_empty()) else {
+    for (at, mut item) in list(entry, "inputs", mistakes).into_iter().enumerate() {
+        let name = item.get("name").and_then(Value::as_str).filter(|name| !name.is_empty()).map(str::to_owned);
+        let Some(name) = name else {
             mistakes.push(format!("inputs[{at}]: no name"));
             continue;
         };
         let kind = item.get("type").and_then(Value::as_str).unwrap_or("String").to_owned();
-        let value = item.get("value").cloned().unwrap_or(Value::Null);
-        inputs.push(Input { name: name.to_owned(), kind, value, others: others(item, &["name", "type", "value"]) });
+        let value = item.get_mut("value").map_or(Value::Null, Value::take);
+        inputs.push(Input { name, kind, value, others: others(&item, &["name", "type", "value"]) });
     }
     inputs
 }
 
-fn outputs(entry: &Map<String, Value>, mistakes: &mut Vec<String>) -> Vec<Output> {
+fn outputs(entry: &mut Map<String, Value>, mistakes: &mut Vec<String>) -> Vec<Output> {
     let mut outputs = Vec::new();
     for (at, item) in list(entry, "outputs", mistakes).iter().enumerate() {
         let Some(name) = item.get("name").and_then(Value::as_str).filter(|name| !name.is_empty()) else {

@@ -379,6 +379,19 @@ impl Programs {
         Ok(ran)
     }
 
+    /// Waits for the end of a job that still runs, of an agent before: whoever clears what it writes must not take that from it.
+    ///
+    /// # Errors
+    /// If it cannot be looked at.
+    pub async fn wait_for_former(&self, key: &str) -> Result<()> {
+        let turn = self.turn(key);
+        let _turn = turn.lock().await;
+        if self.inspect(key).await? == JobState::Running {
+            self.follow(key).await?;
+        }
+        Ok(())
+    }
+
     /// Whether this job is what was prepared by this key.
     fn is_prepared(&self, key: &str, job: &Job) -> Result<bool> {
         Ok(self.prepared(key)?.as_ref() == Some(job))

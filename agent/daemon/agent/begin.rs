@@ -121,7 +121,7 @@ impl Agent {
             return EntryStep::Waits;
         }
         let state = self.ledger.journal.get(id).map(|record| record.state);
-        let deployment = self.worklist.entry(at).and_then(|entry| Deployment::parse(&entry).ok().flatten());
+        let deployment = self.worklist.entry(at).and_then(|entry| Deployment::of(entry).ok().flatten());
         match deployment.filter(|_| state.is_none_or(|state| state < DeploymentState::Finished)) {
             None => EntryStep::Over,
             Some(_) if self.ledger.has_unrecorded_end(id) => EntryStep::Waits,

@@ -53,7 +53,9 @@ use self::machine::KnownMachine;
 pub(super) use self::outline::Outline;
 pub(crate) use self::plan::{NodePlan, understand};
 pub(super) use self::put_back::check as check_rollback;
-pub(crate) use self::put_back::{Preview as RollbackPreview, parts_not_taken_back, preview as preview_rollback};
+pub(crate) use self::put_back::{
+    Preview as RollbackPreview, parts_not_taken_back, preview as preview_rollback, refuse_early as refuse_rollback,
+};
 use self::renewal::Renewal;
 pub(super) use self::renewal::WaitReason;
 pub(crate) use self::repair::NodeUnits;

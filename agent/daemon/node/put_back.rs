@@ -117,9 +117,7 @@ pub(crate) async fn preview(state: &Tree, asked: Option<u64>, ask: &Ask<'_>) -> 
     let current = Generations::read(state)?.ok_or_else(no_node)?;
     let (previous, after) = way(state, &current, asked, &facts::of_machine(&root))?;
     let systemd = Systemd::connect().await?;
-    let machine =
-        InstalledPrograms { root: &root, units: UnitFiles::Running(&systemd), spec: &previous.spec, desired: &previous.desired };
-    machine.judge(ask, None).await.check()?;
+    check_programs(&root, &systemd, &previous, ask).await?;
     let observed = converge::observe(&previous.desired, &root, &systemd).await?;
     let retired = previous.retired(&after)?;
     let file = |file: &converge::RetiredFile| {
@@ -134,6 +132,27 @@ pub(crate) async fn preview(state: &Tree, asked: Option<u64>, ask: &Ask<'_>) -> 
         .chain(retired.files.iter().map(file))
         .collect();
     Ok(Preview { number: previous.number, plan: converge::plan(&previous.desired, &observed), retired })
+}
+
+/// That the installed programs take what the generation before asks of them: after an upgrade they may be too new for it.
+async fn check_programs(root: &Tree, systemd: &Systemd, previous: &Previous, ask: &Ask<'_>) -> Result<()> {
+    let Previous { number, spec, desired, .. } = previous;
+    let machine = InstalledPrograms { root, units: UnitFiles::Running(systemd), spec, desired };
+    machine.judge(ask, None).await.check().map_err(|error| {
+        error.remedy(format!("install the programs of generation {number}, then run `heat-node-agent rollback` again; until then the node stays as it is"))
+    })
+}
+
+/// Refuses what [`preview`] would, before the daemon is asked.
+///
+/// # Errors
+/// If the installed programs do not take what the generation before asks of them.
+pub(crate) async fn refuse_early(state: &Tree, asked: Option<u64>, ask: &Ask<'_>) -> Result<()> {
+    let root = Tree::open(Path::new("/"))?;
+    let Some(current) = Generations::read(state)? else { return Ok(()) };
+    // Whatever else keeps the node from going back is said by the daemon.
+    let Ok((previous, _)) = way(state, &current, asked, &facts::of_machine(&root)) else { return Ok(()) };
+    check_programs(&root, &Systemd::connect().await?, &previous, ask).await
 }
 
 /// What of an update to `after` nothing takes back, so that a failure of it is not rolled back: nothing where no generation is in place as

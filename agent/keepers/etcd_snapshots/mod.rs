@@ -208,6 +208,7 @@ impl SnapshotKeeper<'_> {
         let Some(_lock) = self.root.lock(&directory.join(LOCK))? else {
             return Err(Error::transient(BUSY).remedy("wait for its end"));
         };
+        self.tools.programs.wait_for_former(self.tools.key).await?;
         // The rest of one that was cut off counts for nothing.
         self.clear(directory, "")?;
         let before = kept(self.root, self.clock.now())?;
@@ -241,6 +242,7 @@ impl SnapshotKeeper<'_> {
             return Err(Error::refused(format!("{} is no path of a file", file.display())));
         };
         let prefix = format!("{name}.");
+        self.tools.programs.wait_for_former(self.tools.key).await?;
         self.clear(directory, &prefix)?;
         let (size, space) = (self.database()?, Space::of(self.root, directory)?);
         if space.free < space.needed(size) {
