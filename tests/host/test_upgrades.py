@@ -1,0 +1,70 @@
+"""Kubernetes of three masters goes up by two minor releases, one master and one release after the other, by stand-ins that take what the real
+programs of each release take: the programs that a master has are replaced, its stack says the new KUBE_TAG, and the agent restarts them in their order;
+the other masters answer all the while, and no write to etcd is lost."""
+import json
+
+import pytest
+from lib import stand_ins
+from lib.cluster import VERSION, Node
+from lib.common import wait_for
+from lib.hosts import NET
+from lib.masters import Masters, listed
+from lib.node import is_steady
+from lib.pod_network import together
+
+API, MANAGER, SCHEDULER, KUBELET, PROXY = PROGRAMS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy")
+# Who runs again before the next ones are begun.
+ORDER = [(API,), (MANAGER, SCHEDULER), (KUBELET,), (PROXY,)]
+NEWEST = int(VERSION.split(".")[1])
+RELEASES = [f"1.{NEWEST - 2}.9", f"1.{NEWEST - 1}.9", VERSION]
+
+
+def times(host) -> tuple[dict[str, int], dict[str, int]]:
+    """When each of them was last begun, and was active, in microseconds."""
+    begun, active = "InactiveExitTimestampMonotonic", "ActiveEnterTimestampMonotonic"
+    found = {unit: host.show(f"{unit}.service", begun, active) for unit in PROGRAMS}
+    return tuple({unit: int(one[name]) for unit, one in found.items()} for name in (begun, active))
+
+
+def release(node: Node) -> str:
+    """That its API server says."""
+    certs = "/etc/kubernetes/certs"
+    address = node.inputs["KUBE_NODE_IP"]
+    said = node.host.sh(f"curl -sS --cacert {certs}/ca.crt --cert {certs}/admin.crt --key {certs}/admin.key https://{address}:6443/version")
+    return json.loads(said)["gitVersion"]
+
+
+def goes_up(node: Node, version: str) -> list[str]:
+    """What of it was in another order than its own."""
+    host, before = node.host, node.started()
+    host.wait_for(lambda: is_steady(host), what="a steady node")
+    stand_ins.into(host, version)
+    # They are scripts: what a process runs, and a package would replace, is who runs them.
+    host.sh("program=$(readlink -f /usr/bin/python3); cp -a $program $program.new; mv $program.new $program")
+    node.update(KUBE_TAG=f"v{version}")
+    node.succeeds()
+    assert node.restarted(before) == set(PROGRAMS)
+    assert release(node) == f"v{version}" and node.healthy()
+    begun, active = times(host)
+    since = min(begun.values())
+    said = f"{host.name} {version}: " + ", ".join(f"{name} {(begun[name] - since) / 1e6:.2f} to {(active[name] - since) / 1e6:.2f} s" for name in PROGRAMS)
+    print(said, flush=True)
+    return [f"{later} before {earlier}: {said}" for earlier, later in zip(ORDER, ORDER[1:])
+            if max(active[name] for name in earlier) > min(begun[name] for name in later)]
+
+
+@pytest.mark.longer
+def test_masters_go_up_by_two_releases(hosts, signal_server, tmp_path):
+    masters = Masters(hosts, signal_server, tmp_path)
+    masters.begin(*masters.nodes, version=RELEASES[0])
+    together(*(node.succeeds for node in masters.nodes))
+    wait_for(masters.healthy, NET, "etcd of three members")
+    members, wrong = listed(masters.nodes[0]), []
+    with masters.written_to():
+        for version in RELEASES[1:]:
+            for node in masters.nodes:
+                with masters.answered(*(other for other in masters.nodes if other is not node)):
+                    wrong += goes_up(node, version)
+    wait_for(masters.healthy, NET, "etcd of three members")
+    assert listed(masters.nodes[0]) == members and not masters.mistakes() and not masters.events("ProgramReleaseDiffers")
+    assert not wrong, "\n".join(wrong)
