@@ -24,6 +24,7 @@ from lib.heat import Heat, unique  # noqa: E402
 from lib.hosts import Host  # noqa: E402
 from lib.magnum import Magnum  # noqa: E402
 from lib.signal_server import SignalServer  # noqa: E402
+from lib.stash import AGENTS, HOSTS  # noqa: E402
 from lib.sweep import share  # noqa: E402
 
 
@@ -59,10 +60,6 @@ def pytest_terminal_summary(terminalreporter):
         terminalreporter.section("seconds until status shows a failure")
         for name, seconds, within in rows:
             terminalreporter.line(f"{name:<32} {seconds:6.1f} of {within}")
-
-
-HOSTS = pytest.StashKey[list]()
-AGENTS = pytest.StashKey[list]()
 
 
 @pytest.fixture(scope="session")

@@ -126,6 +126,8 @@ class RealNode(Node):
 class RealCluster:
     """A pod on one node reaches those on the others by static routes, through the kernel and the CNI project's bridge alone; or by flannel's routes, see
     network()."""
+    # Of all nodes that it may have.
+    addresses, subnets = ADDRESSES, SUBNETS
 
     def __init__(self, hosts, signal_server, magnum):
         self.hosts, self.signal_server, self.magnum = hosts, signal_server, magnum
@@ -136,18 +138,18 @@ class RealCluster:
     def inputs_of(self, name: str, **more) -> dict:
         """What its deployment says."""
         role = "master" if name.startswith("m") else "worker"
-        volume = f"7c1f4d0e-93a2-4b86-8d55-2f60c6b1a9{list(ADDRESSES).index(name):02x}"
+        volume = f"7c1f4d0e-93a2-4b86-8d55-2f60c6b1a9{list(self.addresses).index(name):02x}"
         given = {"KUBE_TAG": f"v{self.version}", "ETCD_TAG": "v3.4.23", "DOCKER_VOLUME": volume, **HOSTS_OWN,
-                **network({ADDRESSES[n]: SUBNETS[n] for n in ADDRESSES}), **self.magnum.parameters(), **more}
+                **network({self.addresses[n]: self.subnets[n] for n in self.addresses}), **self.magnum.parameters(), **more}
         if flanneld.given() and role == "worker":
-            given["ETCD_SERVER_IP"] = ADDRESSES["m1"]  # of flannel's leases
-        return parameters(role, name, ADDRESSES[name], ADDRESSES["m1"], **given)
+            given["ETCD_SERVER_IP"] = self.addresses["m1"]  # of flannel's leases
+        return parameters(role, name, self.addresses[name], self.addresses["m1"], **given)
 
     def boot(self, name: str, **more) -> RealNode:
         """A host with its programs, two volumes if it is a master; the agent is not there yet."""
         inputs = self.inputs_of(name, **more)
         volumes = {"vdb": ("6G", inputs["DOCKER_VOLUME"])}
-        host = self.hosts(name, ip=ADDRESSES[name], volumes=volumes, **seen("/opt/cni/bin" if name == "m1" else "/usr/lib/cni"))
+        host = self.hosts(name, ip=self.addresses[name], volumes=volumes, **seen("/opt/cni/bin" if name == "m1" else "/usr/lib/cni"))
         # As images have it whose distribution has the plugins elsewhere.
         host.sh("mkdir -p /opt/cni; [ -e /opt/cni/bin ] || ln -s /usr/lib/cni /opt/cni/bin")
         self.nodes[name] = self.node(name, host, inputs)
@@ -155,7 +157,7 @@ class RealCluster:
 
     def node(self, name: str, host: Host, inputs: dict) -> RealNode:
         """With what tells it its deployment."""
-        return RealNode(self, host, self.signal_server(port=18200 + list(ADDRESSES).index(name)), inputs)
+        return RealNode(self, host, self.signal_server(port=18200 + list(self.addresses).index(name)), inputs)
 
     def leaves(self, name: str):
         """A node is gone for good, with its disks; the cluster knows."""
@@ -195,7 +197,7 @@ class RealCluster:
     def subnet_of(self, name: str) -> ipaddress.IPv4Network:
         """That a node's pods are in."""
         if not flanneld.given():
-            return ipaddress.IPv4Network(SUBNETS[name])
+            return ipaddress.IPv4Network(self.subnets[name])
         [own] = re.findall(r"(?m)^FLANNEL_SUBNET=(\S+)", self.nodes[name].host.read("/run/flannel/subnet.env"))
         return ipaddress.IPv4Interface(own).network
 
@@ -224,7 +226,7 @@ class RealCluster:
         """What the API answers a pod's account, asked by a client of Go on the pod's node: by a token and a CA in these files."""
         ca, token = files
         config = {"apiVersion": "v1", "kind": "Config", "current-context": "c", "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-                  "clusters": [{"name": "c", "cluster": {"server": f"https://{ADDRESSES['m1']}:6443", "certificate-authority": ca}}],
+                  "clusters": [{"name": "c", "cluster": {"server": f"https://{self.addresses['m1']}:6443", "certificate-authority": ca}}],
                   "users": [{"name": "u", "user": {"tokenFile": token}}]}
         host = self.nodes[name].host
         host.write("/run/account.conf", json.dumps(config), 0o600)

@@ -101,7 +101,9 @@ backend masters
             check = format!("check check-ssl verify required ca-file {CLUSTER_CA}");
         }
     }
-    out.push_str("    default-server inter 2s fall 3 rise 2 on-marked-down shutdown-sessions\n");
+    // An API server that is restarted refuses connections until systemd kills it (apiserver.rs, STOP), and the new one takes them long
+    // before it answers: HAProxy has to know of it by then, or what it connects meanwhile waits and is cut off.
+    out.push_str("    default-server inter 2s fastinter 500ms fall 3 rise 2 on-marked-down shutdown-sessions\n");
     for (index, master) in masters.iter().enumerate() {
         out.push_str(&format!("    server master-{index} {}:{port} {check}\n", host_of(*master)));
     }
@@ -178,6 +180,8 @@ mod tests {
             assert_eq!(found, http, "{minor}");
             assert!(text.contains(&format!("    server master-0 {server}\n")), "{text}");
             assert!(text.contains("    server master-1 [2001:db8::12]:"), "{text}");
+            // The first check comes within 2 s, two more half a second apart: before the 4 s in which an API server ends.
+            assert!(text.contains(" inter 2s fastinter 500ms fall 3 "), "{text}");
             assert_eq!(asked(&desired, "haproxy"), gate, "{minor}");
             // A server that wants everybody known answers 401 to HAProxy, and the node shows itself.
             let (expected, shows) = match http {
