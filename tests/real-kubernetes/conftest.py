@@ -1,5 +1,5 @@
-"""One cluster of real programs for the whole session: a master and two workers, by containerd and by docker. test_add_ons.py and
-test_heat.py have one of their own."""
+"""One cluster of real programs for the whole session: a master and two workers, by containerd and by docker. test_add_ons.py, test_heat.py and
+test_transcript.py have one of their own."""
 import time
 
 import pytest
@@ -9,12 +9,14 @@ from lib.pod_network import together
 from lib.real_kubernetes import RealCluster, cluster_in, version
 
 SUITE_OF = "1.20.2"
+FIRST = ("test_heat.py", "test_transcript.py")
 NODES = {"m1": {}, "w1": {}, "w2": {"CONTAINER_RUNTIME": "docker"}}
 
 
 def pytest_collection_modifyitems(items):
-    """The cluster from Heat comes first: its hosts have the names and addresses of those that stay for the session."""
-    items.sort(key=lambda item: item.path.name != "test_heat.py" or item.path.parent.name != "real-kubernetes")
+    """Clusters from Heat come first: one's hosts have the names and addresses of those that stay for the session, and both have the machine to
+    themselves."""
+    items.sort(key=lambda item: item.path.name not in FIRST or item.path.parent.name != "real-kubernetes")
 
 
 @pytest.fixture(scope="session")
