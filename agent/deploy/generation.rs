@@ -329,6 +329,17 @@ impl Generations {
         self.put(Generation { changed_machine: current.partly_applied_before, ..current })
     }
 
+    /// The same of a failure that comes before the first change of an update however often that is resumed: where the node was whole when the
+    /// update began, it is so still.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn never_changed(&mut self) -> Result<()> {
+        let Some(current) = self.current.clone() else { return Ok(()) };
+        let partly_applied_before = current.partly_applied_before && !current.consistent_before;
+        self.put(Generation { changed_machine: partly_applied_before, partly_applied_before, ..current })
+    }
+
     /// The newest generation failed, and the node is again as the one before it asks.
     ///
     /// # Errors
@@ -441,6 +452,34 @@ mod tests {
         assert_eq!((current.number, current.step_timings.len()), (4, 0));
         assert!(current.changed_machine && current.before.is_none(), "nobody knows what it left");
         assert!(report.events().is_empty(), "it was not quarantined");
+    }
+
+    /// Attack: after a restart of the agent in the snapshot before an upgrade, which then failed, nobody looked after the node.
+    #[test]
+    fn what_is_refused_before_the_first_change_leaves_the_node_whole_however_often_it_was_resumed() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut generations =
+            Generations::open(Arc::new(Tree::open(dir.path()).unwrap()), Clock::system(), &Report::kept()).unwrap();
+        generations.begin("1", "d1", json!(1)).unwrap();
+        generations.end(GenerationState::Applied, None, vec![]).unwrap();
+        for resumed in 0..3 {
+            generations.begin("2", "d2", json!(2)).unwrap();
+            for _ in 0..resumed {
+                generations.begin("2", "d2", json!(2)).unwrap();
+            }
+            generations.never_changed().unwrap();
+            generations.end(GenerationState::Rejected, Some("no snapshot".into()), vec![]).unwrap();
+            let reference = generations.current().unwrap().reference().unwrap();
+            assert_eq!((reference.generation, reference.extent), (1, AppliedExtent::Whole), "{resumed}");
+        }
+        // One that failed on its way before left the node between two.
+        generations.begin("3", "d3", json!(3)).unwrap();
+        generations.end(GenerationState::Rejected, Some("why".into()), vec![]).unwrap();
+        generations.begin("4", "d4", json!(4)).unwrap();
+        generations.begin("4", "d4", json!(4)).unwrap();
+        generations.never_changed().unwrap();
+        generations.end(GenerationState::Rejected, Some("no snapshot".into()), vec![]).unwrap();
+        assert_eq!(generations.current().unwrap().reference().unwrap().extent, AppliedExtent::Part);
     }
 
     #[test]

@@ -296,7 +296,10 @@ impl Agent {
         if done.restored {
             self.ledger.generations.restored()?;
         } else if !done.changed_machine {
-            self.ledger.generations.untouched()?;
+            let comes_first = Some(Code::UpgradeSnapshotFailed.entry().code);
+            let never_changed = reason.as_ref().is_some_and(|reason| reason.code.as_deref() == comes_first);
+            let generations = &mut self.ledger.generations;
+            if never_changed { generations.never_changed()? } else { generations.untouched()? }
         }
         self.ledger.generations.end(state, reason, done.step_timings.clone())?;
         if state == GenerationState::Applied {
