@@ -92,6 +92,9 @@ pub const SECRET_TEXTS: usize = 256 * KIB;
 /// times as much memory; where there are more, journals are withheld.
 pub const KNOWN_SECRETS: usize = 512 * KIB;
 
+/// Bytes of what Heat makes the reason of a failure: its column `status_reason` is a TEXT of 64 KiB in MySQL, with the resource's words around.
+pub const STATUS_REASON: usize = 48 * 1024;
+
 /// Outputs of one result.
 pub const OUTPUTS: usize = 1_000;
 

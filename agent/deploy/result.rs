@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::budgets::json;
+use crate::budgets::{STATUS_REASON, json};
 use crate::error::remedy::Remedy;
 use crate::gather::Gather;
 use crate::programs::{HookAnswer, HookOutput, JobResult, json_size};
@@ -14,7 +14,7 @@ use crate::report::Code;
 use crate::report::follow_up::FollowUp;
 use crate::report::reason::FailureReason;
 use crate::report::status::{ended_with, script_remedy};
-use crate::report::text::{duration, escaped, shortened};
+use crate::report::text::{duration, escaped, shortened, storable};
 
 /// Largest body that goes to Heat, in bytes of ASCII-escaped JSON: Heat takes 1 MiB (`max_json_body_size`).
 pub const SIGNAL_LIMIT: usize = 900 * 1024;
@@ -23,9 +23,6 @@ pub const SIGNAL_LIMIT: usize = 900 * 1024;
 const OWN: [&str; 3] = ["deploy_status_code", "deploy_stdout", "deploy_stderr"];
 /// What is left of each output at least, in bytes of JSON.
 const LEAST: usize = 64;
-
-/// Bytes of what Heat makes the reason of a failure: its column `status_reason` is a TEXT of 64 KiB in MySQL, with the deployment's words around.
-const STATUS_REASON: usize = 48 * 1024;
 
 /// Lines that are quoted of what a program said last.
 const QUOTED: usize = 2;
@@ -273,16 +270,6 @@ pub fn body(outcome: &DeploymentOutcome, declared: &[(String, bool)], limit: usi
     body.insert("deploy_stdout".to_owned(), Value::String(json_size::cut(&outcome.stdout, each)));
     body.insert("deploy_stderr".to_owned(), Value::String(json_size::cut(&outcome.stderr, each)));
     body
-}
-
-/// A text that every database of Heat's stores: MySQL whose character set is `utf8` takes no character of four bytes, PostgreSQL no NUL. Heat has
-/// accepted the signal when its database refuses it, and waits until the stack's timeout.
-fn storable(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        if c == '\0' || u32::from(c) > 0xffff { out.extend(c.escape_unicode()) } else { out.push(c) }
-    }
-    out
 }
 
 /// An error output as Heat can store it: it is a part of the reason as well, by Python's `str`.

@@ -21,6 +21,17 @@ pub fn escaped(text: &str) -> String {
     out
 }
 
+/// A text that every database of Heat's stores: MySQL whose character set is `utf8` takes no character of four bytes, PostgreSQL no NUL. Heat has
+/// accepted the signal when its database refuses it, and waits until the stack's timeout.
+#[must_use]
+pub fn storable(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c == '\0' || u32::from(c) > 0xffff { out.extend(c.escape_unicode()) } else { out.push(c) }
+    }
+    out
+}
+
 /// A text from outside as the last argument of a command that is shown: an id may be any text, and what is shown may be pasted into a
 /// shell. One that looks like an option comes behind the `--` that ends options (POSIX.1-2017 XBD 12.2, guideline 10).
 #[must_use]

@@ -5,11 +5,13 @@ use serde_json::{Map, Value, json};
 
 use super::curl_line::CurlLine;
 use super::destination::Destination;
+use crate::budgets::STATUS_REASON;
 use crate::budgets::json::{self, JsonRejection};
 use crate::error::{Error, Result};
 use crate::openstack::keystone::{Credentials, Scope};
 use crate::openstack::zaqar::{MESSAGE_LIMIT, Queue};
 use crate::programs::json_size;
+use crate::report::text::storable;
 
 /// SUCCESS or FAILURE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -176,12 +178,14 @@ impl Handle {
         }
     }
 
-    /// The body for this handle. What is longer than a queue takes is cut, both ends kept.
+    /// The body for this handle. What is longer than a queue takes is cut, both ends kept. Heat makes the reason of a failure the status reason of
+    /// its wait condition.
     #[must_use]
     pub fn body(&self, signal: &WaitSignal) -> Value {
+        let reason = json_size::cut(&storable(&signal.reason), STATUS_REASON);
         match self {
             Self::Heat(Destination::Queue(_)) => {
-                let mut parts = [Value::String(signal.reason.clone()), signal.data.clone()];
+                let mut parts = [Value::String(reason), signal.data.clone()];
                 let rest = json!({"status": signal.status, "reason": "", "data": "", "id": signal.id});
                 let space = MESSAGE_LIMIT.saturating_sub(json_size::size_of_value(&rest));
                 let each = json_size::share(parts.iter().map(json_size::size_of_value), space);
@@ -191,8 +195,8 @@ impl Handle {
                 let [reason, data] = parts;
                 json!({"status": signal.status, "reason": reason, "data": data, "id": signal.id})
             }
-            Self::Heat(_) => json!({"status": signal.status, "reason": signal.reason, "data": signal.data, "id": signal.id}),
-            Self::Aws(_) => json!({"Status": signal.status, "Reason": signal.reason, "Data": signal.data, "UniqueId": signal.id}),
+            Self::Heat(_) => json!({"status": signal.status, "reason": reason, "data": signal.data, "id": signal.id}),
+            Self::Aws(_) => json!({"Status": signal.status, "Reason": reason, "Data": signal.data, "UniqueId": signal.id}),
         }
     }
 }
@@ -322,6 +326,15 @@ mod tests {
             Handle::Aws(url("http://h")).body(&signal),
             json!({"Status": "FAILURE", "Reason": "why", "Data": {"a": 1}, "UniqueId": "node-1"})
         );
+        // Heat had answered 200, and its database refused the condition's reason.
+        let reason = format!("so \u{1f600}\0{}", "\u{20ac}".repeat(60_000));
+        let body = Handle::Aws(url("http://h")).body(&WaitSignal { reason, ..signal });
+        let reason = body["Reason"].as_str().unwrap();
+        assert!(
+            reason.starts_with("so \\u{1f600}\\u{0}\u{20ac}") && reason.len() <= STATUS_REASON,
+            "{} {reason:.40}",
+            reason.len()
+        );
     }
 
     fn queue() -> Handle {
@@ -339,15 +352,16 @@ mod tests {
         // What fits is as it is for every handle.
         let short = signal("why", json!({"a": [1, "wörld"]}));
         assert_eq!(queue().body(&short), Handle::Heat(url("http://h")).body(&short));
-        for (reason, data, kept) in [
-            (long("WHY"), json!(long("DATA")), false),
-            ("why".to_owned(), json!(long("DATA")), true),
-            ("why".to_owned(), json!({"a": long("DATA")}), true),
-            (long("WHY"), json!({"a": 1}), false),
+        // A reason alone is as long as Heat's database takes it.
+        for (reason, data, kept, least) in [
+            (long("WHY"), json!(long("DATA")), false, 200),
+            ("why".to_owned(), json!(long("DATA")), true, 200),
+            ("why".to_owned(), json!({"a": long("DATA")}), true, 200),
+            (long("WHY"), json!({"a": 1}), false, 45),
         ] {
             let body = queue().body(&signal(&reason, data.clone()));
             let message = crate::openstack::zaqar::message(&body);
-            assert!((200 * 1024..=256 * 1024).contains(&message.len()), "{}", message.len());
+            assert!((least * 1024..=256 * 1024).contains(&message.len()), "{}", message.len());
             let read = json::answer(message.as_bytes()).unwrap();
             assert_eq!(read["messages"][0]["body"], body);
             assert_eq!((&body["status"], &body["id"]), (&json!("SUCCESS"), &json!("node-1")));
