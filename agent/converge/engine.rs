@@ -5,6 +5,7 @@
 //! needs are done, side by side in one task. The first fatal thing ends the run: what else runs is dropped, and nothing half-written stays.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -34,6 +35,16 @@ use crate::report::{Code, Event, Phase};
 
 /// How long after the deadline a volume, or who signs certificates, may still say itself what it waited for.
 const GRACE: Duration = Duration::from_secs(5);
+/// Records that an update is about to change the machine.
+#[derive(Clone, Copy)]
+pub struct BeforeChange<'a>(pub &'a (dyn Fn() -> Result<()> + Sync));
+
+impl fmt::Debug for BeforeChange<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("BeforeChange")
+    }
+}
+
 /// What a run works with.
 #[derive(Debug)]
 pub struct RunContext<'a, U, V, P, C> {
@@ -61,8 +72,8 @@ pub struct RunContext<'a, U, V, P, C> {
     pub generation: u64,
     /// The release of flannel that is installed, where the node has one and it says so.
     pub flanneld: Option<Version>,
-    /// Whether members of etcd's cluster may be changed: for a deployment, and never in a repair, which nobody asked for.
-    pub may_change_members: bool,
+    /// What a deployment asked for, and no repair: it may change members of etcd's cluster, and this is called before its first change.
+    pub update: Option<BeforeChange<'a>>,
     /// What a generation that is abandoned brought, where the node goes back to the one before it.
     pub retired: &'a Retired,
     /// Whose restart something else than a file decides.
@@ -227,6 +238,9 @@ impl<'a, U: UnitManager, V: Volumes, P: Prober + Objects + PodNetwork + EtcdMemb
         self.pending.clone_from(&observed.pending);
         self.end();
 
+        if let Some(BeforeChange(begins)) = self.context.update {
+            begins().map_err(|error| Failure::from_error(Code::StateWriteFailed, "recording the first change", &error))?;
+        }
         self.changed_machine = true;
         self.retire(&mut plan).await?;
         let unowned = self.write_early(&plan)?;
@@ -265,7 +279,7 @@ impl<'a, U: UnitManager, V: Volumes, P: Prober + Objects + PodNetwork + EtcdMemb
         // A disk may be waited for in these.
         self.context.progress.expect(graph::shown(self.desired));
         let left = self.starter.left();
-        let check_places = Box::pin(self.context.volumes.check_places(self.desired, left, self.context.may_change_members));
+        let check_places = Box::pin(self.context.volumes.check_places(self.desired, left, self.context.update.is_some()));
         match self.context.clock.limit(left + GRACE, check_places).await {
             Some(checked) => checked?,
             None => return Err(Failure::new(Code::VolumeFailed, StepId::Checks, "the volumes could not be inspected in time")),
@@ -664,7 +678,7 @@ impl<'a, U: UnitManager, V: Volumes, P: Prober + Objects + PodNetwork + EtcdMemb
     fn note(&self) -> std::result::Result<(), Failure> {
         // What is pending for a unit that is no longer desired is dropped. A repair may be of a part of the node.
         let is_desired = |name: &&String| self.desired.units.iter().any(|unit| unit.name == **name);
-        let pending = self.pending.iter().filter(|name| !self.context.may_change_members || is_desired(name));
+        let pending = self.pending.iter().filter(|name| self.context.update.is_none() || is_desired(name));
         let pending = pending.cloned().gather();
         pending::write(self.context.root, &pending).map_err(|error| file_failure("recording pending restarts", &error))
     }
@@ -732,7 +746,7 @@ impl<'a, U: UnitManager, V: Volumes, P: Prober + Objects + PodNetwork + EtcdMemb
             progress: self.context.progress,
             generation: self.context.generation,
             starter: self.starter,
-            may_change: self.context.may_change_members,
+            may_change: self.context.update.is_some(),
         }
     }
 

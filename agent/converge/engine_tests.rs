@@ -1,5 +1,6 @@
 //! The engine against a fake systemd, fake volumes and a fake prober.
 
+use crate::converge::BeforeChange;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::Path;
 use std::sync::Mutex;
@@ -403,7 +404,7 @@ impl Machine {
             patience: self.patience,
             generation: 7,
             flanneld: None,
-            may_change_members: retired.is_empty(),
+            update: retired.is_empty().then_some(BeforeChange(&|| Ok(()))),
             retired,
             restarts: &self.restarts,
         };

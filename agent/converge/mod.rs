@@ -39,7 +39,7 @@ pub use backends::{
     Applied, Certificates, EtcdMembership, FailureDetails, MemberChange, MemberSituation, MemberStep, Objects, Prepared, Prober,
     UnitManager, Volumes,
 };
-pub use engine::{RunContext, SpecialRestarts, converge};
+pub use engine::{BeforeChange, RunContext, SpecialRestarts, converge};
 pub use failure::{ConvergeResult, Converged, Failure};
 pub use observed::{Observed, PlannedStep, observe, observe_files};
 pub use owners::Owners;

@@ -97,6 +97,22 @@ def test_drift_is_reported_and_put_back_once(hosts, signal_server):
     nothing_is_put_back_after_a_failed_update(node)
 
 
+def test_an_update_that_changed_nothing_leaves_a_node_that_is_looked_after_also_where_the_agent_was_restarted_in_it(hosts, signal_server):
+    """It waits for a disk that never comes. Whether it had changed the node when it was resumed is on disk."""
+    server = signal_server()
+    host = hosts("n1", ip=IP, volumes={"vdb": ("1G", VDB)})
+    there = NODE | {"DRIFT": "repair"}
+    assert bring_up(host, server, there) == ""
+    server.forget()
+    ask(host, server, there | {"ETCD_VOLUME": "e41b7f92-0c6d-4f0a-b1d7-58a2f3c9d610", "WAIT_TIMEOUT": 60})
+    assert host.reported("VolumeWaiting")
+    host.exec("systemctl", "restart", UNIT)
+    assert "e41b7f92" in ended(server)
+    host.exec("rm", ETCD)
+    host.wait_for(lambda: host.exists(ETCD), what="the repair of the node as it was before the update")
+    assert json.loads(host.read("/var/lib/heat-node-agent/node.json"))["touched"] is False
+
+
 def test_status_claims_only_what_this_run_of_the_agent_has_seen(hosts, signal_server):
     host = hosts("n1", ip=IP, volumes={"vdb": ("512M", VDB)})
     assert bring_up(host, signal_server(), NODE) == ""

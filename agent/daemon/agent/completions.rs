@@ -296,10 +296,10 @@ impl Agent {
         if done.restored {
             self.ledger.generations.restored()?;
         } else if !done.changed_machine {
-            let comes_first = Some(Code::UpgradeSnapshotFailed.entry().code);
-            let never_changed = reason.as_ref().is_some_and(|reason| reason.code.as_deref() == comes_first);
+            let number = self.ledger.generations.current().map_or(0, |current| current.number);
+            let has_changed = self.node_task.node.has_changed(number)?;
             let generations = &mut self.ledger.generations;
-            if never_changed { generations.never_changed()? } else { generations.untouched()? }
+            if has_changed { generations.untouched()? } else { generations.never_changed()? }
         }
         self.ledger.generations.end(state, reason, done.step_timings.clone())?;
         if state == GenerationState::Applied {

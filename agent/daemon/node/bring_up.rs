@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::backend::Issuers;
 use super::deadline::{LEAST_BRING_UP, time_left};
+use super::once::{CHANGED, mark};
 use super::outline::Outline;
 use super::plan::NodePlan;
 use super::upgrade::Upgrade;
@@ -16,7 +17,7 @@ use super::wait::{Wait, wait_id};
 use super::{Node, renewal};
 use crate::clock::{BUILT, CLOCK_SETTLES, uptime};
 use crate::converge::gates::passes;
-use crate::converge::{self, Failure, Retired, RunContext, SpecialRestarts};
+use crate::converge::{self, BeforeChange, Failure, Retired, RunContext, SpecialRestarts};
 use crate::daemon::reason::{bounded, reason};
 use crate::deploy::DeploymentOutcome;
 use crate::desired::{Desired, GateProbe};
@@ -288,6 +289,8 @@ impl Node {
             takes_steps: is_update || takes_step,
         };
         let volumes = self.volumes(systemd);
+        let state = Arc::clone(&self.host.state);
+        let begins = move || mark(&state, CHANGED, generation);
         let context = RunContext {
             root: &self.host.root,
             systemd,
@@ -305,7 +308,7 @@ impl Node {
                 Some(_) => Box::pin(self.known.machine.flanneld(&backend, &self.host)).await,
                 None => None,
             },
-            may_change_members: is_update,
+            update: is_update.then_some(BeforeChange(&begins)),
             retired: &retired,
             restarts: &SpecialRestarts { replaced, held, held_unless_changed, order },
         };

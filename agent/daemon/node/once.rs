@@ -13,6 +13,9 @@ pub(super) const RECORDED: &str = "recorded.json";
 /// That the update under way has its snapshot of etcd, or goes on without one.
 pub(super) const SAVED: &str = "saved.json";
 
+/// That the update under way has changed the machine, or was about to.
+pub(super) const CHANGED: &str = "changed.json";
+
 #[derive(Debug, Serialize, Deserialize)]
 struct Mark {
     generation: u64,

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use super::Node;
 use super::bring_up::{RunOptions, STABILITY_PERIOD, add_on_left};
 use super::in_place::spec_of;
-use super::once::{RECORDED, SAVED, is_marked, mark};
+use super::once::{CHANGED, RECORDED, SAVED, is_marked, mark};
 use super::outline::Outline;
 use super::renewal;
 use crate::clock::Stopwatch;
@@ -431,10 +431,18 @@ impl Node {
 
     /// What the update replaced is asked for no more. First that there is a record, as what is begun anew has none yet.
     fn forget_replaced(&self) -> Result<()> {
-        for name in [SAVED, RECORDED, REPLACED] {
+        for name in [SAVED, CHANGED, RECORDED, REPLACED] {
             self.host.state.remove(Path::new(name))?;
         }
         Ok(())
+    }
+
+    /// Whether this update has changed the machine, in this life of the agent or before.
+    ///
+    /// # Errors
+    /// If the record of it can be neither read nor quarantined.
+    pub(in crate::daemon) fn has_changed(&self, generation: u64) -> Result<bool> {
+        is_marked(&self.host.state, CHANGED, generation, &self.host.report)
     }
 
     /// The node is back, and nothing goes back further.
