@@ -67,11 +67,10 @@ impl Node {
             Ok(left) => {
                 let line =
                     format!("{} pods are left on the node after {} s, and the update goes on", left.len(), limit.as_secs());
-                failed(line, &before.desired, "drain").cause(shortened(&left.join("; "), 1000))
+                failed(line, &before.desired, KubectlVerb::Drain).cause(shortened(&left.join("; "), 1000))
             }
-            Err(error) => {
-                failed("the node could not be drained, and the update goes on", &before.desired, "drain").cause(error.to_string())
-            }
+            Err(error) => failed("the node could not be drained, and the update goes on", &before.desired, KubectlVerb::Drain)
+                .cause(error.to_string()),
         };
         self.host.report.emit(event.phase(Phase::Units).step(STEP).generation(generation));
         self.progress.end(&step);
@@ -117,7 +116,7 @@ impl Node {
         };
         let event = match uncordoned.await {
             Ok(_) => Event::new(Code::NodeDrained, "the node takes pods again"),
-            Err(error) => failed("the node is still cordoned", desired, "uncordon").cause(error.to_string()),
+            Err(error) => failed("the node is still cordoned", desired, KubectlVerb::Uncordon).cause(error.to_string()),
         };
         self.host.report.emit(event.phase(Phase::Steady).step(STEP).generation(generation));
     }
@@ -126,7 +125,7 @@ impl Node {
     pub(super) fn report_cordoned(&self, desired: &Desired, generation: u64) {
         if self.is_cordoned() {
             let line = "the node stays cordoned until an update succeeds";
-            self.host.report.emit(failed(line, desired, "uncordon").step(STEP).generation(generation));
+            self.host.report.emit(failed(line, desired, KubectlVerb::Uncordon).step(STEP).generation(generation));
         }
     }
 
@@ -135,12 +134,22 @@ impl Node {
     }
 }
 
-/// What the operator can do by hand.
-fn failed(line: impl Into<String>, desired: &Desired, verb: &str) -> Event {
+/// What the operator does by hand where the agent could not.
+#[derive(Clone, Copy)]
+enum KubectlVerb {
+    Drain,
+    Uncordon,
+}
+
+/// That something could not be done, with the command for it.
+fn failed(line: impl Into<String>, desired: &Desired, verb: KubectlVerb) -> Event {
     let node = node_object(desired);
     let name = node.as_ref().and_then(|node| node.url.rsplit('/').next()).unwrap_or("NODE");
-    let flags = if verb == "drain" { " --ignore-daemonsets --delete-emptydir-data" } else { "" };
-    Event::new(Code::DrainFailed, line).remedy(format!("`kubectl {verb} {}{flags}`", argument(name)))
+    let name = argument(name);
+    Event::new(Code::DrainFailed, line).remedy(match verb {
+        KubectlVerb::Drain => format!("`kubectl drain {name} --ignore-daemonsets --delete-emptydir-data`"),
+        KubectlVerb::Uncordon => format!("`kubectl uncordon {name}`"),
+    })
 }
 
 #[cfg(test)]
