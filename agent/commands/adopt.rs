@@ -3,6 +3,7 @@
 //! In: their settings, their cache, and their record of deployments. Out: a page: where Heat is asked, and what is to become of each
 //! deployment of the last poll. Never: a change of anything; the daemon reads the same files at its start, and converts none.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -11,16 +12,16 @@ use serde_json::{Map, Value};
 use super::{document, print};
 use crate::budgets::{DOCUMENT_BYTES, LOCAL_BYTES, json};
 use crate::collect::{LOCAL_DATA, read_document};
-use crate::deploy::{Work, legacy_name};
+use crate::deploy::{EntryKind, GroupPolicy, Work, legacy_name, todo};
 use crate::error::{Error, Result};
 use crate::files::{FileKind, Tree};
 use crate::http::redacted;
 use crate::metadata::Deployment;
 use crate::process::{CommonOptions, exit};
 use crate::report::text::{escaped, harmless};
-use crate::settings::Settings;
 use crate::settings::os_collect_config::OsCollectConfig;
 use crate::settings::source_name::SourceName;
+use crate::settings::{NodeSource, Settings};
 
 /// Where the replaced collector keeps what each source said last.
 const CACHES: &str = "/var/lib/os-collect-config";
@@ -60,9 +61,14 @@ fn page(root: &Tree, settings: &Settings, place: &str, polled: &Map<String, Valu
     }
     let entries = document::entries(polled);
     lines.push(("deployments", format!("{} in {place}", entries.len())));
+    let node_file = (settings.node_source == NodeSource::HeatParams).then_some(None);
+    let policy = GroupPolicy { groups: settings.deploy.groups.clone(), node_file };
+    // As the daemon judges a list of which it has no records.
+    let pending = todo(entries.iter().cloned(), |_| None, &policy).into_iter();
+    let kinds: BTreeMap<usize, EntryKind> = pending.map(|pending| (pending.at, pending.what)).collect();
     let mut runs = 0;
-    for entry in entries {
-        let (shown, is_run) = fate(root, settings, entry)?;
+    for (at, entry) in entries.iter().enumerate() {
+        let (shown, is_run) = fate(root, settings, entry, kinds.get(&at).copied())?;
         runs += usize::from(is_run);
         lines.push(("", shown));
     }
@@ -71,8 +77,8 @@ fn page(root: &Tree, settings: &Settings, place: &str, polled: &Map<String, Valu
     Ok(Page { text, runs })
 }
 
-/// What becomes of one entry, and whether it is run.
-fn fate(root: &Tree, settings: &Settings, entry: &Value) -> Result<(String, bool)> {
+/// What becomes of one entry, of which the daemon judges so, and whether it is run.
+fn fate(root: &Tree, settings: &Settings, entry: &Value, kind: Option<EntryKind>) -> Result<(String, bool)> {
     let deployment = match Deployment::parse(entry) {
         Ok(Some(deployment)) => deployment,
         Ok(None) => return Ok(("a component without a part for this action: nothing is run".to_owned(), false)),
@@ -82,15 +88,23 @@ fn fate(root: &Tree, settings: &Settings, entry: &Value) -> Result<(String, bool
         }
     };
     let Deployment { id, name, group, .. } = &deployment;
-    let is_allowed = settings.deploy.groups.as_ref().is_none_or(|groups| groups.contains(group));
-    let (what, is_run) = match Work::of(group) {
-        Work::Data => ("data, of which nothing is run".to_owned(), false),
-        _ => match was_run(root, &settings.deploy.deployed_dir, id)? {
-            Some(how) => (format!("was run{how}: it is not run again"), false),
-            None if !is_allowed => ("reported to Heat as failed: its group is not allowed on this image".to_owned(), false),
-            None if group == "kubernetes-node" => ("not applied yet: the node is brought up by it".to_owned(), true),
-            None => ("not run yet: it is run".to_owned(), true),
-        },
+    let how = if kind.is_some() { was_run(root, &settings.deploy.deployed_dir, id)? } else { None };
+    let (what, is_run) = match (kind, how) {
+        (None, _) if Work::of(group) == Work::Data => ("data, of which nothing is run".to_owned(), false),
+        (None | Some(EntryKind::Malformed | EntryKind::DuplicateId), _) => ("another entry has its id".to_owned(), false),
+        (_, Some(how)) => (format!("was run{how}: it is not run again"), false),
+        (Some(EntryKind::Forbidden), _) => {
+            ("reported to Heat as failed: its group is not allowed on this image".to_owned(), false)
+        }
+        (Some(EntryKind::NodeOfFile), _) => {
+            ("reported to Heat as failed: the node is configured by heat-params".to_owned(), false)
+        }
+        (Some(EntryKind::DuplicateNode), _) => {
+            ("reported to Heat as failed: another one would bring the node up as well".to_owned(), false)
+        }
+        (Some(EntryKind::WaitingNode), _) => ("not applied: a newer one brings the node up".to_owned(), false),
+        (Some(EntryKind::Run(Work::Node)), _) => ("not applied yet: the node is brought up by it".to_owned(), true),
+        (Some(EntryKind::Run(_)), _) => ("not run yet: it is run".to_owned(), true),
     };
     Ok((format!("{name} ({id}, {group}): {what}"), is_run))
 }
@@ -212,6 +226,19 @@ mod tests {
             assert!(found.text.contains(line), "{line}: {}", found.text);
         }
         assert!(!found.text.contains("s3"), "{}", found.text);
+        // As the daemon takes a list: a second node, and a second entry of an id, are nothing to run.
+        let twice = ["node", "other"]
+            .map(|id| entry(id, "kubernetes-node"))
+            .into_iter()
+            .chain(["new", "new"].map(|id| entry(id, "script")));
+        let twice = Map::from_iter([("deployments".to_owned(), Value::Array(twice.collect()))]);
+        let found = page(&root, &settings, "f", &twice).unwrap();
+        assert_eq!(found.runs, 1, "{}", found.text);
+        assert!(
+            found.text.contains("another one would bring the node up") && found.text.contains("another entry has its id"),
+            "{}",
+            found.text
+        );
     }
 
     #[test]
