@@ -1,11 +1,11 @@
 //! The first metadata in a server's user data, where no cloud-init took it out (heat-protocol.md 3.9): Heat writes user data as MIME with a
 //! part of the type `text/x-cfninitdata` (RFC 2046).
 
+use std::time::Duration;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use tokio::sync::oneshot;
-
-use std::time::Duration;
 
 use crate::error::{Context, Error, Result};
 use crate::files::Tree;
@@ -37,14 +37,13 @@ impl UserData {
         self.known.clone().filter(|known| !known.is_empty())
     }
 
-    /// Takes over what was read; `None` where there is no user data.
+    /// Takes over Heat's part of what was read, which may be empty; `None` where there is no user data.
     pub(super) fn take(&mut self, read: Result<Option<Vec<u8>>>) {
         let unread = read.as_ref().err().map(ToString::to_string);
         let is_news = self.unread != unread;
         self.unread = unread;
         match read {
-            Ok(Some(found)) => self.known = Some(cfn_init_data(&found).unwrap_or_default()),
-            Ok(None) => {}
+            Ok(found) => self.known = found,
             Err(error) => self.failures.extend(Some(error).filter(|_| is_news)),
         }
     }
@@ -52,7 +51,8 @@ impl UserData {
     /// That of the config drive.
     pub(super) fn of_drive(&mut self, root: &Tree) -> Option<Vec<u8>> {
         if !self.is_known() {
-            self.take(config_drive::read(&root.base().join("dev"), &["openstack", "latest", "user_data"], USER_DATA));
+            let read = config_drive::read(&root.base().join("dev"), &["openstack", "latest", "user_data"], USER_DATA);
+            self.take(read.map(|found| found.map(|found| cfn_init_data(&found).unwrap_or_default())));
         }
         self.known()
     }
@@ -63,7 +63,7 @@ impl UserData {
 pub(super) struct MetadataService {
     pub(super) user_data: UserData,
     /// The answer that is on its way.
-    awaited: Option<oneshot::Receiver<Result<Option<Vec<u8>>>>>,
+    awaited: Option<oneshot::Receiver<Result<Vec<u8>>>>,
 }
 
 impl MetadataService {
@@ -80,7 +80,7 @@ impl MetadataService {
     /// Takes the answer, if it is there.
     pub(super) fn look(&mut self) {
         match self.awaited.as_mut().map(oneshot::Receiver::try_recv) {
-            Some(Ok(read)) => self.user_data.take(read),
+            Some(Ok(read)) => self.user_data.take(read.map(Some)),
             Some(Err(oneshot::error::TryRecvError::Empty)) => return,
             Some(Err(oneshot::error::TryRecvError::Closed)) | None => {}
         }
@@ -90,7 +90,9 @@ impl MetadataService {
     /// Waits for an answer that is on its way; `true` if there was one.
     pub(super) async fn wait(&mut self) -> bool {
         let Some(asked) = self.awaited.take() else { return false };
-        self.user_data.take(asked.await.unwrap_or(Ok(None)));
+        if let Ok(read) = asked.await {
+            self.user_data.take(read.map(Some));
+        }
         true
     }
 }
@@ -98,11 +100,11 @@ impl MetadataService {
 const NO_PART: &str =
     "check that the server has user_data_format SOFTWARE_CONFIG; the service is asked again until a source has answered";
 
-/// Asks a metadata service for the user data: by EC2's path, which Nova's has as well (heat-protocol.md 3.9).
+/// Asks a metadata service for Heat's part of the user data: by EC2's path, which Nova's has as well (heat-protocol.md 3.9).
 ///
 /// # Errors
 /// If it cannot be reached, or has none with Heat's part.
-async fn user_data(http: &Http, address: &str, deadline: Duration) -> Result<Option<Vec<u8>>> {
+async fn user_data(http: &Http, address: &str, deadline: Duration) -> Result<Vec<u8>> {
     let url = format!("{address}/latest/user-data");
     let mut request = Request::new("GET", &url, deadline);
     request.body_limit = USER_DATA;
@@ -110,8 +112,7 @@ async fn user_data(http: &Http, address: &str, deadline: Duration) -> Result<Opt
     let none = || Error::transient("it has no user data with Heat's part, cfn-init-data").remedy(NO_PART);
     let answer = http.request(request).await.and_then(|response| match response.status {
         404 => Err(none()),
-        _ if response.is_success() && cfn_init_data(&response.body).is_none() => Err(none()),
-        _ if response.is_success() => Ok(Some(response.body)),
+        _ if response.is_success() => cfn_init_data(&response.body).ok_or_else(none),
         status => Err(Error::transient(format!("it answered {status}"))),
     });
     answer.context(|| format!("asking the metadata service {address} for the user data"))

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use futures_util::future::ready;
+use futures_util::future::{LocalBoxFuture, ready};
 
 use super::{document, note, print};
 use crate::clock::Clock;
@@ -43,7 +43,7 @@ pub fn run(options: &CommonOptions, settings: &Settings, root: Option<&Path>, js
         let mut observed = runtime()?.block_on(async {
             let systemd = Systemd::connect().await?;
             let machine = InstalledPrograms { root: &tree, units: UnitFiles::Running(&systemd), spec: &spec, desired: &desired };
-            verdicts = machine.judge(&|_, path| Box::pin(ready(ask(&path))), None).await;
+            verdicts = machine.judge(&ask_now, None).await;
             converge::observe(&desired, &tree, &systemd).await
         })?;
         let running = replaced_programs::visible_files(&tree, &replaced_programs::processes(observed.units.values()));
@@ -91,6 +91,12 @@ pub fn run(options: &CommonOptions, settings: &Settings, root: Option<&Path>, js
 pub(super) fn ask(path: &str) -> Result<String> {
     let answer = tool::ask_within(path, &["--version"], PATIENCE)?.unwrap_or_default();
     Ok(installed::release(answer.out, answer.err))
+}
+
+/// The same for who judges installed programs.
+#[expect(clippy::needless_pass_by_value, reason = "who judges hands the path over")]
+pub(super) fn ask_now(_: &'static str, path: String) -> LocalBoxFuture<'static, Result<String>> {
+    Box::pin(ready(ask(&path)))
 }
 
 /// What the node's deployment asks for.

@@ -2,9 +2,7 @@
 
 use std::process::ExitCode;
 
-use futures_util::future::ready;
-
-use super::plan::ask;
+use super::plan::ask_now;
 use super::{document, print};
 use crate::daemon::{self, RollbackPreview};
 use crate::error::Result;
@@ -20,7 +18,7 @@ pub fn preview(settings: &Settings, generation: Option<u64>) -> Result<ExitCode>
     daemon::check_instance(&settings.state_dir)?;
     let state = document::open_state(settings)?;
     let RollbackPreview { number, plan, retired } =
-        runtime()?.block_on(daemon::preview_rollback(&state, generation, &|_, path| Box::pin(ready(ask(&path)))))?;
+        runtime()?.block_on(daemon::preview_rollback(&state, generation, &ask_now))?;
     let retired: String = retired.iter().map(|line| format!("{line}\n")).collect();
     print(&format!("back to generation {number}: {}{}", plan.render(), harmless(&retired)))?;
     Ok(if plan.is_empty() && retired.is_empty() { exit::OK } else { exit::pending() })
@@ -33,5 +31,5 @@ pub fn preview(settings: &Settings, generation: Option<u64>) -> Result<ExitCode>
 pub fn refuse_early(settings: &Settings, generation: Option<u64>) -> Result<()> {
     daemon::check_instance(&settings.state_dir)?;
     let state = document::open_state(settings)?;
-    runtime()?.block_on(daemon::refuse_rollback(&state, generation, &|_, path| Box::pin(ready(ask(&path)))))
+    runtime()?.block_on(daemon::refuse_rollback(&state, generation, &ask_now))
 }

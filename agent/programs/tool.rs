@@ -56,10 +56,7 @@ pub fn ask_end<S: AsRef<str>>(tool: &str, arguments: &[S], input: &str, most: us
     let Some(mut running) = Running::start(tool, arguments, [Stdio::piped(), Stdio::piped(), Stdio::piped()])? else {
         return Ok(None);
     };
-    let (out, err) = communicate(&mut running.0, input.as_bytes(), most, SAID).context(doing)?;
-    let ended = running.0.wait().context(doing)?;
-    let (is_cut, out) = out.text();
-    Ok(Some(ToolOutput { ok: ended.success(), out, is_cut, err: err.text().1.trim().to_owned() }))
+    running.hear(input, most).context(doing).map(Some)
 }
 
 /// The same without input for a program that nobody knows: one that has not ended within `limit` is killed, with all that it started.
@@ -80,14 +77,12 @@ pub fn ask_within<S: AsRef<str>>(tool: &str, arguments: &[S], limit: Duration) -
         is_late
     };
     let watcher = std::thread::Builder::new().spawn(watch)?;
-    let heard = communicate(&mut running.0, b"", WHOLE, SAID);
-    let status = running.0.wait();
+    let heard = running.hear("", WHOLE);
     drop(ended);
     if watcher.join().unwrap_or(true) {
         return Err(Error::transient(format!("it has not ended after {} seconds", limit.as_secs())).context(doing()));
     }
-    let ((out, err), status) = (heard.context(doing)?, status.context(doing)?);
-    Ok(Some(ToolOutput { ok: status.success(), out: out.text().1, is_cut: false, err: err.text().1.trim().to_owned() }))
+    heard.context(doing).map(Some)
 }
 
 /// A child that does not outlive whoever listens to it.
@@ -108,6 +103,14 @@ impl Running {
         let mut command = Self::command(tool, arguments, [Stdio::null(), Stdio::piped(), Stdio::piped()]);
         command.process_group(0);
         Self::spawn(tool, arguments, command)
+    }
+
+    /// Hears it to its end; of its output the last `most` bytes are kept.
+    fn hear(&mut self, input: &str, most: usize) -> std::io::Result<ToolOutput> {
+        let (out, err) = communicate(&mut self.0, input.as_bytes(), most, SAID)?;
+        let ended = self.0.wait()?;
+        let (is_cut, out) = out.text();
+        Ok(ToolOutput { ok: ended.success(), out, is_cut, err: err.text().1.trim().to_owned() })
     }
 
     fn command<S: AsRef<str>>(tool: &str, arguments: &[S], streams: [Stdio; 3]) -> Command {

@@ -49,7 +49,8 @@ def began(host) -> list[list[int]]:
     return [[when(unit) for unit in units] for units in ORDER]
 
 
-def test_a_node_is_checked_before_its_upgrade_and_upgraded_in_order(hosts, signal_server, magnum):
+def old_master(hosts, signal_server, magnum) -> Node:
+    """A steady one of the release before, with an etcd volume."""
     host = hosts("m1", ip=MASTER, volumes={"vdc": ("1G", VDC)})
     given = magnum().parameters() | {"KUBE_TAG": f"v{OLD}", "ETCD_VOLUME": VDC}
     master = Node(host, signal_server(), parameters("master", "m1", MASTER, MASTER, **given))
@@ -58,6 +59,12 @@ def test_a_node_is_checked_before_its_upgrade_and_upgraded_in_order(hosts, signa
     start(host, master.server)
     master.succeeds()
     host.wait_for(lambda: is_steady(host), what="a steady node")
+    return master
+
+
+def test_a_node_is_checked_before_its_upgrade_and_upgraded_in_order(hosts, signal_server, magnum):
+    master = old_master(hosts, signal_server, magnum)
+    host = master.host
     before, files = master.started(), host.sha256("/etc/kubernetes/apiserver", "/etc/kubernetes/kubelet", "/etc/etcd/etcd.conf")
 
     # --- nothing is wrong but that there is no way back ---
@@ -120,14 +127,8 @@ def test_a_node_is_checked_before_its_upgrade_and_upgraded_in_order(hosts, signa
 
 
 def test_an_upgrade_takes_a_snapshot_first_or_changes_nothing(hosts, signal_server, magnum):
-    host = hosts("m1", ip=MASTER, volumes={"vdc": ("1G", VDC)})
-    given = magnum().parameters() | {"KUBE_TAG": f"v{OLD}", "ETCD_VOLUME": VDC}
-    master = Node(host, signal_server(), parameters("master", "m1", MASTER, MASTER, **given))
-    stand_ins.into(host, OLD)
-    master.publish()
-    start(host, master.server)
-    master.succeeds()
-    host.wait_for(lambda: is_steady(host), what="a steady node")
+    master = old_master(hosts, signal_server, magnum)
+    host = master.host
 
     def snapshots() -> list[str]:
         return host.sh("cd /var/lib/etcd/snapshots 2>/dev/null && ls *.db || :").split()

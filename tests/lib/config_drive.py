@@ -35,10 +35,10 @@ def make_iso(image: Path, files: Path):
     run("genisoimage", "-quiet", "-ldots", "-allow-lowercase", "-allow-multidot", "-l", "-J", "-r", "-V", "config-2", "-o", image, files)
 
 
-def make_vfat(image: Path, files: Path, label: str = "config-2", size: int = 64 << 20):
+def make_vfat(image: Path, files: Path, label: str = "config-2"):
     """As with `config_drive_format = vfat`; Nova mounts it to copy the files, for which a kernel needs vfat."""
     with open(image, "wb") as made:
-        made.truncate(size)
+        made.truncate(64 << 20)  # Nova's size
     run("mkfs.vfat", "-n", label, image)
     run("mcopy", "-s", "-i", image, *files.iterdir(), "::")
 

@@ -11,21 +11,20 @@ ADDRESS = "169.254.169.254"
 class MetadataService(Scripted):
     module = "lib.metadata_service"
 
-    def __init__(self, folder: Path, bridge: str = "br0"):
+    def __init__(self, folder: Path):
         super().__init__(folder, ADDRESS, 80)
-        self.bridge = bridge
         self.base = f"http://{ADDRESS}"
 
     def give(self, user_data: str):
         write(self.folder / "user_data.json", user_data)
 
     def start(self) -> "MetadataService":
-        in_lab("ip", "address", "replace", f"{ADDRESS}/32", "dev", self.bridge)
+        in_lab("ip", "address", "replace", f"{ADDRESS}/32", "dev", "br0")
         return super().start()
 
     def stop(self):
         super().stop()
-        in_lab("ip", "address", "del", f"{ADDRESS}/32", "dev", self.bridge, check=False)
+        in_lab("ip", "address", "del", f"{ADDRESS}/32", "dev", "br0", check=False)
 
 
 class NovaHandler(Handler):

@@ -88,7 +88,7 @@ pub(super) fn measure(node: &Node<'_>, facts: &MachineFacts) -> Result<Measured>
             snapshot: snapshot(node.root, &desired, &clock),
             members: members.map(|(states, _)| states),
             installed: programs.installed,
-            others: programs.others.filter(|_| node.future.is_some()),
+            others: node.future.map(|_| programs.others),
             etcd: programs.etcd,
             objects,
             unreadable,
@@ -186,7 +186,7 @@ async fn members(http: &Http, own: Option<&EtcdMember>) -> std::result::Result<(
 /// What the programs of this host say.
 struct Programs {
     installed: Vec<InstalledRelease>,
-    others: Option<OtherPrograms>,
+    others: OtherPrograms,
     etcd: std::result::Result<String, String>,
 }
 
@@ -234,7 +234,7 @@ async fn programs(node: &Node<'_>, desired: &Desired) -> Result<Programs> {
             .and_then(|text| Release::of(&text).ok_or_else(|| format!("it names no release: \"{}\"", escaped(&text))));
         InstalledRelease { component, release }
     });
-    Ok(Programs { installed: installed.collect(), others: Some(others), etcd })
+    Ok(Programs { installed: installed.collect(), others, etcd })
 }
 
 /// The newest snapshot that the agent keeps here.

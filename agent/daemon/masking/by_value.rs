@@ -34,13 +34,13 @@ impl KnownSecrets {
                 for (name, value, view) in views(members) {
                     gaps(name, &masked_text(name), &mut self.0);
                     match view {
-                        MemberView::Config(text) => self.hidden(value, &Value::String(masked_config(text))),
+                        MemberView::Config(text) => self.learn_text(text, &masked_config(text)),
                         MemberView::Hidden => self.0.add_value("", value),
                         MemberView::Inside => self.learn(value),
                     }
                 }
             }
-            Value::String(text) => self.hidden(document, &Value::String(masked_text(text))),
+            Value::String(text) => self.learn_text(text, &masked_text(text)),
             _ => {}
         }
     }
@@ -70,25 +70,18 @@ impl KnownSecrets {
         TextMask(self.0.clone().all().map(|all| Mask::hiding(&all)))
     }
 
-    /// What of the original is not in what is shown of it.
-    fn hidden(&mut self, original: &Value, shown: &Value) {
-        match (original, shown) {
-            (Value::Array(items), Value::Array(shown)) => {
-                items.iter().zip(shown).for_each(|(item, shown)| self.hidden(item, shown));
-            }
-            // Names may be masked too; the order of members stays.
-            (Value::Object(members), Value::Object(shown)) => {
-                for ((name, value), (shown_name, shown)) in members.iter().zip(shown) {
-                    gaps(name, shown_name, &mut self.0);
-                    self.hidden(value, shown);
-                }
-            }
-            (original, Value::String(shown)) if shown == MASK => self.0.add_value("", original),
-            (Value::String(text), Value::String(shown)) if text != shown => match (json_within(text), json_within(shown)) {
-                (Some(inner), Some(shown)) => self.hidden(&inner, &shown),
-                _ => gaps(text, shown, &mut self.0),
-            },
-            _ => {}
+    /// What of a text is not in what is shown of it.
+    fn learn_text(&mut self, text: &str, shown: &str) {
+        if shown == MASK {
+            return self.0.add_value("", &Value::from(text));
+        }
+        if text == shown {
+            return;
+        }
+        match json_within(text) {
+            // One that is shown otherwise than as JSON is hidden whole.
+            Some(inner) if json_within(shown).is_some() => self.learn(&inner),
+            _ => gaps(text, shown, &mut self.0),
         }
     }
 }

@@ -31,12 +31,11 @@ const API_LIMIT: Duration = Duration::from_secs(10);
 
 /// Why an update drains the node first; nothing where it does not.
 pub(super) fn reason(before: &NodeSpec, after: &NodeSpec, restart: &[String]) -> Option<&'static str> {
-    let minor = |spec: &NodeSpec| spec.kubernetes.as_ref().map(|cluster| cluster.minor);
     if !after.drain || after.kubernetes.is_none() {
         None
     } else if restart.iter().any(|unit| unit == runtime_unit(after)) {
         Some("its container runtime is to be restarted")
-    } else if minor(before) != minor(after) {
+    } else if before.minor() != after.minor() {
         Some("it goes to another minor of Kubernetes")
     } else {
         None

@@ -37,9 +37,8 @@ struct Saved {
 impl Saved {
     /// Nothing where neither Kubernetes' minor nor a program changes that writes what etcd keeps, or where the snapshot would have no place.
     fn of(before: &InPlace, after: &NodeSpec, replaced: &BTreeSet<String>) -> Option<Self> {
-        let minor = |spec: &NodeSpec| spec.kubernetes.as_ref().map(|cluster| cluster.minor);
         let is_upgrade =
-            minor(&before.spec) != minor(after) || [ETCD_UNIT, API_SERVER_UNIT].iter().any(|unit| replaced.contains(*unit));
+            before.spec.minor() != after.minor() || [ETCD_UNIT, API_SERVER_UNIT].iter().any(|unit| replaced.contains(*unit));
         let desired = &before.desired;
         let has_volume = desired.volumes.iter().any(|volume| volume.role == VolumeRole::Etcd);
         let member = desired.etcd.clone().filter(|member| is_upgrade && has_volume && !member.keeps_v2)?;
@@ -69,7 +68,7 @@ pub(crate) fn foretold(
     snapshot.into_iter().chain(drain).collect()
 }
 
-/// What is said of the snapshot; refuses the update where there is none of an etcd that was well.
+/// What is said of the snapshot; refuses the update where there is none of an etcd that was healthy.
 fn judge(taken: Result<Vec<Snapshot>>, trouble: Option<String>) -> std::result::Result<Event, Failure> {
     match (taken, trouble) {
         (Ok(all), _) => {
@@ -178,7 +177,7 @@ impl Node {
 
     /// In which order an update restarts units: where it brings another release of Kubernetes, its components one after another.
     fn restart_order(&self, spec: &NodeSpec, replaced: &BTreeSet<String>, generation: u64) -> &'static [&'static [&'static str]] {
-        let is_another = |before: ClusterSpec| spec.kubernetes.as_ref().is_none_or(|cluster| cluster.minor != before.minor);
+        let is_another = |before: ClusterSpec| spec.minor() != Some(before.minor);
         let is_upgrade = self.cluster_before(generation).is_some_and(is_another);
         if is_upgrade || !replaced.is_empty() { &UPGRADE_ORDER } else { &[] }
     }
@@ -256,7 +255,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn an_update_goes_on_without_a_snapshot_only_where_etcd_was_not_well() {
+    fn an_update_goes_on_without_a_snapshot_only_where_etcd_was_not_healthy() {
         let full = || Error::transient("no space").remedy("extend the volume");
         let taken = Snapshot { taken: Timestamp(1_772_366_400_000), revision: 5, bytes: 9 };
         assert_eq!(judge(Ok(vec![taken]), None).unwrap().code, Code::EtcdSnapshotTaken);

@@ -9,6 +9,7 @@ use super::cluster::ClusterSpec;
 use super::storage::{Storage, VolumeSpec};
 use super::words::{Role, Secret};
 use crate::kubernetes::parameters::mistake::Mistake;
+use crate::kubernetes::versions::Minor;
 
 /// A node as its parameters ask for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,6 +79,12 @@ pub struct Proxy {
 }
 
 impl NodeSpec {
+    /// The minor of Kubernetes; none where the node has none.
+    #[must_use]
+    pub fn minor(&self) -> Option<Minor> {
+        self.kubernetes.as_ref().map(|cluster| cluster.minor)
+    }
+
     /// `INSTANCE_NAME`, else the host name without what Nova's DHCP appends (magnum-node.md 1.5).
     #[must_use]
     pub fn node_name(&self, hostname: &str) -> String {
