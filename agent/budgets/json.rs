@@ -135,6 +135,17 @@ pub fn members(text: &str) -> Result<Vec<(String, &str)>, JsonRejection> {
     )
 }
 
+/// The text of a member's value, of several of one name the last; nothing of what is no object.
+///
+/// # Errors
+/// As [`members`], of an object.
+pub fn member<'a>(text: &'a str, name: &str) -> Result<Option<&'a str>, JsonRejection> {
+    if !text.trim_start().starts_with('{') {
+        return Ok(None);
+    }
+    Ok(members(text)?.into_iter().rfind(|(known, _)| known == name).map(|(_, value)| value))
+}
+
 /// Walks through the items of one list, each as its text, and keeps none of them.
 ///
 /// # Errors

@@ -22,6 +22,7 @@ mod node_file;
 mod own_credentials;
 mod poll;
 mod polling;
+mod posting_order;
 mod previous_endpoint;
 mod request;
 mod schedule;

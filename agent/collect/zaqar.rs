@@ -1,7 +1,7 @@
 //! The source `zaqar`: a queue to which Heat posts the whole metadata at each change, read with a token of the server's user
 //! (ZAQAR_MESSAGE, heat-protocol.md 2.7).
 //!
-//! The newest message is the document, and it stays in the queue until it expires, an hour after it was posted: so it is never taken before it is
+//! The newest message is the document (which one that is: [`super::posting_order`]), and it stays in the queue until it expires, an hour after it was posted: so it is never taken before it is
 //! stored (heat-protocol.md R17), a crash or a lost state costs nothing within that hour, and there is nothing to remember of it. What is older is
 //! removed, for each message has everything. An empty queue says that what the source delivered last is still in force.
 
@@ -11,10 +11,11 @@ use serde_json::{Map, Value};
 
 use super::document;
 use super::poll::{FetchedDocument, PollCache, Tools, refusal};
+use super::posting_order::PostedList;
 use super::section::{DEPLOYMENT_KEY, Section};
 use crate::budgets::json::{self, JsonRejection};
 use crate::budgets::{KEYSTONE_ANSWER, MESSAGES_BYTES};
-use crate::clock::Stopwatch;
+use crate::clock::{Stopwatch, Timestamp};
 use crate::digest;
 use crate::error::{Error, Result};
 use crate::http::{Request, Response};
@@ -77,59 +78,55 @@ impl QueueEndpoint {
 
     pub(super) async fn fetch(&self, tools: &Tools, memory: &mut PollCache) -> Result<FetchedDocument> {
         let started = tools.http.clock().start();
-        let (mut ids, mut marker, mut answer) = (Vec::new(), String::new(), None::<Response>);
+        let (mut seen, mut marker, mut answer) = (Seen::default(), String::new(), None::<Response>);
         for _ in 0..PAGES {
             // The one before goes first: there is memory for one.
             drop(answer.take());
             let response = self.get(tools, &started, &format!("?echo=true&limit={PAGE}{marker}")).await?;
-            let page = Page::read(&response.body)?;
+            let page = Page::read(&response)?;
             // Behind a message that is the first by now, Zaqar gives that one again with Redis.
-            let is_further = page.ids.last().is_some_and(|last| ids.last() != Some(last));
-            let is_full = page.ids.len() >= PAGE;
-            if is_further {
-                ids.extend(page.ids);
-            }
-            answer = is_further.then_some(response);
+            let is_further = page.messages.last().is_some_and(|last| seen.last != last.id);
+            let is_full = page.messages.len() >= PAGE;
+            answer = (is_further && seen.add(page.messages)).then_some(response);
             match page.next.filter(|_| is_further && is_full) {
                 Some(next) => marker = format!("&marker={next}"),
-                None => return self.newest(tools, &started, memory, ids, answer).await,
+                None => return self.newest(tools, &started, memory, seen, answer).await,
             }
         }
         drop(answer);
-        // Which one is the newest is not known, but not the last one is enough.
-        ids.pop();
-        self.delete(tools, &started, &ids).await;
+        // Which one is the newest is not known, but one that is older than another is not.
+        self.delete(tools, &started, &seen.older()).await;
         Err(Error::transient(format!("the queue holds more than {} messages", PAGE * PAGES))
             .remedy("the agent removes the older ones and reads the rest at its next polls"))
     }
 
-    /// Reads the last of these messages, which is in the answer where there is one, and removes the others.
+    /// Reads the newest of these messages, which is in the answer where there is one, and removes the others.
     async fn newest(
         &self,
         tools: &Tools,
         started: &Stopwatch,
         memory: &mut PollCache,
-        mut ids: Vec<String>,
+        seen: Seen,
         answer: Option<Response>,
     ) -> Result<FetchedDocument> {
-        let Some(id) = ids.pop() else {
+        let Some(Message { id, .. }) = &seen.newest else {
             return if memory.held || memory.raw.is_some() { Ok(None) } else { Err(nothing_yet()) };
         };
         let answer = match answer {
             Some(answer) => answer,
-            None => self.get(tools, started, &format!("/{}", encode(&id))).await?,
+            None => self.get(tools, started, &format!("/{}", encode(id))).await?,
         };
-        let (raw, is_object) = in_newest(&answer.body, &mut |body| (digest::hex(body.as_bytes()), body.starts_with('{')))?;
-        ids.retain(|older| *older != id);
+        let (raw, is_object) = in_message(&answer.body, id, &mut |body| (digest::hex(body.as_bytes()), body.starts_with('{')))?;
         // One that cannot be used takes nobody's place.
         if is_object {
-            self.delete(tools, started, &ids).await;
+            self.delete(tools, started, &seen.older()).await;
         }
         if memory.raw.as_ref() == Some(&raw) {
             return Ok(None);
         }
         memory.raw = Some(raw);
-        Ok(Some(Box::new(move || in_newest(&answer.body, &mut metadata)?)))
+        let id = id.clone();
+        Ok(Some(Box::new(move || in_message(&answer.body, &id, &mut metadata)?)))
     }
 
     async fn get(&self, tools: &Tools, started: &Stopwatch, below: &str) -> Result<Response> {
@@ -138,7 +135,7 @@ impl QueueEndpoint {
     }
 
     /// Removes messages. What is still there is tried again at the next poll, or expires.
-    async fn delete(&self, tools: &Tools, started: &Stopwatch, ids: &[String]) {
+    async fn delete(&self, tools: &Tools, started: &Stopwatch, ids: &[&str]) {
         for some in ids.chunks(DELETED_AT_ONCE) {
             let some: Vec<_> = some.iter().map(|id| encode(id)).collect();
             let deleted = self.request(tools, started, "DELETE", &format!("?ids={}", some.join(","))).await;
@@ -171,76 +168,109 @@ impl QueueEndpoint {
     }
 }
 
+/// A message, without its body.
+#[derive(Debug, PartialEq, Eq)]
+struct Message {
+    id: String,
+    /// Of one that may be metadata.
+    listed: Option<PostedList>,
+}
+
+/// What was read of a queue.
+#[derive(Default)]
+struct Seen {
+    /// Of the last message.
+    last: String,
+    newest: Option<Message>,
+    /// Of the others.
+    ids: Vec<String>,
+}
+
+impl Seen {
+    /// Takes what comes next in the queue, and says whether the newest message is among it.
+    fn add(&mut self, messages: Vec<Message>) -> bool {
+        let mut is_among = false;
+        for message in messages {
+            self.last.clone_from(&message.id);
+            let newest = self.newest.as_ref().and_then(|newest| newest.listed.as_ref());
+            if message.listed.as_ref().zip(newest).is_some_and(|(later, newest)| later.is_older_than(newest)) {
+                self.ids.push(message.id);
+            } else {
+                is_among = true;
+                self.ids.extend(self.newest.replace(message).map(|older| older.id));
+            }
+        }
+        is_among
+    }
+
+    /// The ids of all but the newest, which may be there twice.
+    fn older(&self) -> Vec<&str> {
+        let newest = self.newest.as_ref().map(|newest| &newest.id);
+        self.ids.iter().filter(|id| Some(*id) != newest).map(String::as_str).collect()
+    }
+}
+
 /// What is asked of one list of messages.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Page {
-    /// The oldest first.
-    ids: Vec<String>,
+    /// In the order in which they were posted.
+    messages: Vec<Message>,
     /// What to ask for what is behind them.
     next: Option<String>,
 }
 
 impl Page {
-    fn read(bytes: &[u8]) -> Result<Self> {
+    fn read(response: &Response) -> Result<Self> {
+        Self::of(&response.body, response.date()).ok().flatten().ok_or_else(|| unlike(&response.body))
+    }
+
+    /// `now` is the server's time. Nothing of what is no list of messages.
+    fn of(bytes: &[u8], now: Option<Timestamp>) -> std::result::Result<Option<Self>, JsonRejection> {
         // What is no UTF-8 is no JSON either.
         let text = std::str::from_utf8(bytes).unwrap_or_default();
-        let read = || -> std::result::Result<Option<Self>, JsonRejection> {
-            let (mut page, mut is_whole) = (Self::default(), true);
-            let Some(messages) = member(text, "messages")?.filter(|list| list.starts_with('[')) else { return Ok(None) };
-            json::items(messages, &mut |message| {
-                let has_body = member(message, "body")?.is_some();
-                match member(message, "id")?.map(json::typed::<String>) {
-                    Some(Ok(id)) if has_body => page.ids.push(id),
-                    _ => is_whole = false,
-                }
-                Ok(())
-            })?;
-            let links = member(text, "links")?.filter(|list| list.starts_with('[')).unwrap_or("[]");
-            json::items(links, &mut |link| {
-                let href = member(link, "href")?.and_then(|href| json::typed::<String>(href).ok()).unwrap_or_default();
-                let marker = href.split(['?', '&']).find_map(|part| part.strip_prefix("marker="));
-                let is_plain =
-                    |marker: &&str| marker.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.~%".contains(&byte));
-                page.next = page.next.take().or_else(|| marker.filter(is_plain).map(str::to_owned));
-                Ok(())
-            })?;
-            Ok(Some(page).filter(|_| is_whole))
-        };
-        read().ok().flatten().ok_or_else(|| unlike(bytes))
+        let (mut page, mut is_whole) = (Self::default(), true);
+        let Some(messages) = json::member(text, "messages")?.filter(|list| list.starts_with('[')) else { return Ok(None) };
+        json::items(messages, &mut |message| {
+            let id = json::member(message, "id")?.and_then(|id| json::typed(id).ok());
+            let (Some(id), Some(body)) = (id, json::member(message, "body")?) else {
+                is_whole = false;
+                return Ok(());
+            };
+            let age = json::member(message, "age")?.and_then(|age| json::typed(age).ok()).map(Duration::from_secs);
+            let posted = now.zip(age).map(|(now, age)| now.before(age));
+            let listed = body.starts_with('{').then(|| PostedList::read(body, posted).ok()).flatten();
+            page.messages.push(Message { id, listed });
+            Ok(())
+        })?;
+        let links = json::member(text, "links")?.filter(|list| list.starts_with('[')).unwrap_or("[]");
+        json::items(links, &mut |link| {
+            let href = json::member(link, "href")?.and_then(|href| json::typed::<String>(href).ok()).unwrap_or_default();
+            let marker = href.split(['?', '&']).find_map(|part| part.strip_prefix("marker="));
+            let is_plain = |marker: &&str| marker.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.~%".contains(&byte));
+            page.next = page.next.take().or_else(|| marker.filter(is_plain).map(str::to_owned));
+            Ok(())
+        })?;
+        Ok(Some(page).filter(|_| is_whole))
     }
 }
 
-/// Hands over the body of a message, as its text: of the last one in a list, or of the one that was asked for.
-fn in_newest<T>(bytes: &[u8], take: &mut dyn FnMut(&str) -> T) -> Result<T> {
+/// Hands over the body of a message, as its text: of this one in a list, or of the one that was asked for.
+fn in_message<T>(bytes: &[u8], id: &str, take: &mut dyn FnMut(&str) -> T) -> Result<T> {
     let text = std::str::from_utf8(bytes).unwrap_or_default();
     let mut taken = None;
     let read = || -> std::result::Result<(), JsonRejection> {
-        let Some(messages) = member(text, "messages")? else {
-            taken = member(text, "body")?.map(take);
+        let Some(messages) = json::member(text, "messages")? else {
+            taken = json::member(text, "body")?.map(take);
             return Ok(());
         };
-        let mut left = 0;
-        json::items(messages, &mut |_| {
-            left += 1;
-            Ok(())
-        })?;
         json::items(messages, &mut |message| {
-            left -= 1;
-            if left == 0 {
-                taken = member(message, "body")?.map(&mut *take);
+            if json::member(message, "id")?.is_some_and(|known| json::typed::<String>(known).is_ok_and(|known| known == id)) {
+                taken = json::member(message, "body")?.map(&mut *take);
             }
             Ok(())
         })
     };
     read().ok().and(taken).ok_or_else(|| unlike(bytes))
-}
-
-/// The text of a member's value; nothing of what is no object.
-fn member<'a>(text: &'a str, name: &str) -> std::result::Result<Option<&'a str>, JsonRejection> {
-    if !text.trim_start().starts_with('{') {
-        return Ok(None);
-    }
-    Ok(json::members(text)?.into_iter().rfind(|(known, _)| known == name).map(|(_, value)| value))
 }
 
 /// The metadata in a message.
@@ -285,7 +315,8 @@ mod tests {
             ("{\"messages\": [{\"id\": 7, \"body\": {}}]}", "is not a list of messages"),
             ("{\"messages\": [{\"id\": \"a\"}]}", "is not a list of messages"),
         ] {
-            let error = Page::read(text.as_bytes()).unwrap_err();
+            assert!(!matches!(Page::of(text.as_bytes(), None), Ok(Some(_))), "{text}");
+            let error = unlike(text.as_bytes());
             assert!(error.to_string().contains(words), "{text}: {error}");
         }
         let message = "{\"messages\": [{\"id\": \"a\", \"body\": 1e999}], \"links\": LINKS}";
@@ -295,13 +326,16 @@ mod tests {
             ("[{\"href\": 7}, 8]", None),
             ("{}", None),
         ] {
-            let page = Page::read(message.replace("LINKS", links).as_bytes()).unwrap();
-            assert_eq!(page, Page { ids: vec!["a".to_owned()], next: next.map(str::to_owned) }, "{links}");
+            let page = Page::of(message.replace("LINKS", links).as_bytes(), None).unwrap().unwrap();
+            let messages = vec![Message { id: "a".to_owned(), listed: None }];
+            assert_eq!(page, Page { messages, next: next.map(str::to_owned) }, "{links}");
         }
-        assert_eq!(Page::read(b"{\"messages\": [], \"links\": []}").unwrap(), Page::default());
-        let bodies = |text: &str| in_newest(text.as_bytes(), &mut str::to_owned).unwrap();
-        assert_eq!(bodies("{\"messages\": [{\"body\": 1}, {\"body\": {\"a\": 2}}]}"), "{\"a\": 2}");
-        assert_eq!(bodies("{\"id\": \"a\", \"body\": [1]}"), "[1]");
-        assert!(in_newest(b"{\"messages\": []}", &mut |_| ()).is_err() && in_newest(b"{}", &mut |_| ()).is_err());
+        assert_eq!(Page::of(b"{\"messages\": [], \"links\": []}", None).unwrap().unwrap(), Page::default());
+        let body = |text: &str| in_message(text.as_bytes(), "a", &mut str::to_owned).unwrap();
+        assert_eq!(body("{\"messages\": [{\"id\": \"b\", \"body\": 1}, {\"id\": \"a\", \"body\": {\"a\": 2}}]}"), "{\"a\": 2}");
+        assert_eq!(body("{\"id\": \"a\", \"body\": [1]}"), "[1]");
+        for text in ["{\"messages\": []}", "{\"messages\": [{\"id\": \"b\", \"body\": 1}]}", "{}"] {
+            assert!(in_message(text.as_bytes(), "a", &mut |_| ()).is_err(), "{text}");
+        }
     }
 }

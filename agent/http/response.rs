@@ -47,6 +47,12 @@ impl Response {
         self.headers.get(name)?.to_str().ok()
     }
 
+    /// The server's own time (RFC 9110 6.6.1).
+    #[must_use]
+    pub fn date(&self) -> Option<Timestamp> {
+        Timestamp::parse_http_date(self.header(DATE.as_str())?)
+    }
+
     /// Takes what the server repeats of the request out of an answer that stands for a failure, or leads elsewhere: its text becomes a cause.
     pub(super) fn hide(&mut self, echoes: &Echoes) {
         self.body = echoes.hidden(&self.body);
@@ -60,7 +66,7 @@ impl Response {
         let asked = if let Ok(seconds) = text.parse() {
             Duration::from_secs(seconds)
         } else {
-            Timestamp::parse_http_date(text)?.since(Timestamp::parse_http_date(self.header(DATE.as_str())?)?)
+            Timestamp::parse_http_date(text)?.since(self.date()?)
         };
         Some(asked.min(LONGEST_ASKED))
     }
