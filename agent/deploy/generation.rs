@@ -143,7 +143,8 @@ impl Generation {
     }
 
     /// Whether it began and neither succeeded nor failed.
-    fn is_unfinished(&self) -> bool {
+    #[must_use]
+    pub fn is_unfinished(&self) -> bool {
         self.state == GenerationState::Applying || self.left
     }
 

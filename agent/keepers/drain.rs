@@ -13,6 +13,7 @@ use super::node_conditions::{NodeObject, PATCH};
 use super::objects::{error_message, until_deadline};
 use crate::budgets::{OBJECT_BYTES, json};
 use crate::clock::patience;
+use crate::concurrent;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::http::{Http, Request, Response};
 
@@ -21,7 +22,7 @@ const LIMIT: Duration = patience(Duration::from_secs(10));
 const DOING: &str = "draining this node";
 /// Between two looks at the pods that are left: as kubectl has it for an eviction that a budget holds up.
 const PAUSE: Duration = Duration::from_secs(5);
-/// Pods in one answer of the API: they may be large.
+/// Pods in one answer of the API, which may be large, and pods that are evicted side by side.
 const CHUNK: usize = 10;
 /// What is read of a pod is its metadata: an API since 1.15 sends no more.
 const METADATA: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
@@ -105,10 +106,13 @@ impl<'a> Drain<'a> {
             let left = limit.saturating_sub(running.elapsed());
             let pods = until_deadline(&self.http, left, async |limit| self.pods(limit).await, &|_, _, _| {}).await?;
             let mut remaining = Vec::new();
-            for pod in pods {
-                let why =
-                    if pod.is_leaving { Some("it is ending".to_owned()) } else { self.evict_one(&pod, minor, left).await? };
-                remaining.push(format!("{}/{}: {}", pod.namespace, pod.name, why.as_deref().unwrap_or("it is ending")));
+            for some in pods.chunks(CHUNK) {
+                // Each may take as long as the API is given for an answer.
+                let left = limit.saturating_sub(running.elapsed());
+                let evictions = concurrent::all(some.iter().map(|pod| self.evict_one(pod, minor, left))).await;
+                for (Pod { namespace, name, .. }, why) in some.iter().zip(evictions) {
+                    remaining.push(format!("{namespace}/{name}: {}", why?.as_deref().unwrap_or("it is ending")));
+                }
             }
             if remaining.is_empty() || running.elapsed() + PAUSE >= limit {
                 return Ok(remaining);
@@ -138,7 +142,10 @@ impl<'a> Drain<'a> {
 
     /// Why a pod is not evicted yet; nothing where it is.
     async fn evict_one(&self, pod: &Pod, minor: u16, limit: Duration) -> Result<Option<String>> {
-        let Pod { namespace, name, .. } = pod;
+        let Pod { namespace, name, is_leaving } = pod;
+        if *is_leaving || limit.is_zero() {
+            return Ok((!is_leaving).then(|| "there was no time to evict it".to_owned()));
+        }
         let url = format!("{}/api/v1/namespaces/{namespace}/pods/{name}/eviction", self.server);
         let version = if minor < FIRST_STABLE { "policy/v1beta1" } else { "policy/v1" };
         let body = json!({"apiVersion": version, "kind": "Eviction", "metadata": {"name": name, "namespace": namespace}});
@@ -278,6 +285,32 @@ mod tests {
         let left = Drain::of(&api.http, &api.node()).evict(22, PAUSE * 3).await.unwrap();
         assert_eq!(left, ["web/a: Cannot evict pod as it would violate the pod's disruption budget."]);
         assert_eq!(api.asked().len(), 6);
+    }
+
+    /// Attack: a webhook that hung held each pod up for ten seconds, one after the other, and the update beyond its time.
+    #[tokio::test]
+    async fn an_api_that_does_not_answer_takes_no_longer_than_there_is_time() {
+        let pods: Vec<_> = (0..25).map(|n| pod(&format!("p{n}"), &json!({}))).collect();
+        let api = Api::start(vec![list(&pods, ""), Act::Slow(Duration::from_hours(1), Box::new(Act::Close))]).await;
+        let node = api.node();
+        let passes = async {
+            // Ten evictions side by side have ten seconds, and the next ten what is left of the fifteen.
+            for (asked, passed) in [(11, LIMIT), (21, LIMIT / 2)] {
+                while api.asked().len() < asked {
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+                api.http.clock().advance(passed);
+                tokio::time::pause();
+                tokio::time::advance(passed).await;
+                tokio::time::resume();
+            }
+        };
+        let drain = Drain::of(&api.http, &node);
+        let (left, ()) = tokio::join!(drain.evict(22, LIMIT * 3 / 2), passes);
+        let left = left.unwrap();
+        assert!(left[0].contains("no answer from") && left[19].contains("no answer from"), "{left:?}");
+        assert_eq!((left.len(), &*left[24]), (25, "web/p24: there was no time to evict it"));
+        assert_eq!(api.asked().len(), 21);
     }
 
     #[tokio::test]

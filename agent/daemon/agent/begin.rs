@@ -450,6 +450,7 @@ impl Agent {
                 // The agent may have been cut off before it.
                 self.node_task.node.keep_replaced(applied.number)?;
             }
+            self.ledger.note_unchanged()?;
             self.ledger.generations.abandon()?;
             self.node_task.node.forget_rollback()?;
         }

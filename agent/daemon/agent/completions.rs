@@ -7,7 +7,7 @@ use super::Agent;
 use super::ending::job_event;
 use super::view::{ids, is_heats_list, is_judged, withdrawal_reason};
 use crate::collect::{SnapshotChange, is_of_file};
-use crate::daemon::node::Done;
+use crate::daemon::node::{Done, has_changed};
 use crate::daemon::order_files::Rollbacks;
 use crate::daemon::reason::reason;
 use crate::deploy::{DeploymentOutcome, DeploymentRecord, DeploymentState, GenerationState, hooks, job_of};
@@ -297,7 +297,7 @@ impl Agent {
             self.ledger.generations.restored()?;
         } else if !done.changed_machine {
             let number = self.ledger.generations.current().map_or(0, |current| current.number);
-            let has_changed = self.node_task.node.has_changed(number)?;
+            let has_changed = has_changed(&self.host.state, number, &self.host.report)?;
             let generations = &mut self.ledger.generations;
             if has_changed { generations.untouched()? } else { generations.never_changed()? }
         }

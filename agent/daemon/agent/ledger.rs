@@ -11,7 +11,7 @@ use super::failure_pause::FailurePause;
 use super::view::result_key;
 use crate::daemon::host::Host;
 use crate::daemon::node::deadline::DeadlineInputs;
-use crate::daemon::node::{Done, Wait};
+use crate::daemon::node::{Done, Wait, has_changed};
 use crate::deploy::{
     self, DeploymentOutcome, DeploymentRecord, DeploymentState, Generation, GenerationState, Generations, Journal, Reference,
     SIGNAL_LIMIT,
@@ -295,9 +295,16 @@ impl Ledger {
         Ok(())
     }
 
+    /// Records of an update that is broken off whether it left the node as it was: it may have waited for a disk all the time.
+    pub(super) fn note_unchanged(&mut self) -> Result<()> {
+        let Some(current) = self.generations.current().filter(|current| current.is_unfinished()) else { return Ok(()) };
+        if has_changed(&self.host.state, current.number, &self.host.report)? { Ok(()) } else { self.generations.never_changed() }
+    }
+
     /// Ends a generation that was being put in place for a deployment that is refused now.
     pub(super) fn reject_generation(&mut self, deployment: &str, why: &FailureReason) -> Result<()> {
         if self.is_applying(deployment) {
+            self.note_unchanged()?;
             self.generations.end(GenerationState::Rejected, Some(why.clone()), self.progress.step_timings())?;
         }
         Ok(())
@@ -307,6 +314,7 @@ impl Ledger {
     fn leave_generation(&mut self, deployment: &str, why: &FailureReason) -> Result<bool> {
         let is_applying = self.is_applying(deployment);
         if is_applying {
+            self.note_unchanged()?;
             self.generations.leave(why.clone(), self.progress.step_timings())?;
         }
         Ok(is_applying)

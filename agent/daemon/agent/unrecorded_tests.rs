@@ -240,6 +240,43 @@ async fn a_failure_that_could_not_be_sent_either_outlives_the_agent_once_it_is_r
     assert_eq!(signals(&fake), ["POST /signal/n1", "PUT /wait"]);
 }
 
+/// Attack: an update that waited for a disk and was broken off left a node that nobody repaired, whose certificates nobody renewed.
+#[tokio::test]
+async fn an_update_that_is_broken_off_before_its_first_change_leaves_the_node_whole() {
+    let fake = Fake::start(vec![ok("")]).await;
+    let created = "2026-03-01T12:00:01Z";
+    let other = |n: u32, proxy: &str| {
+        let mut node = minion(&fake.base, n, created);
+        node["config"]["HTTP_PROXY"] = json!(proxy);
+        node
+    };
+    for has_changed in [false, true] {
+        for next in [vec![], vec![other(3, "x y")], vec![other(3, "http://192.0.2.4:3128")]] {
+            let dir = tempfile::tempdir().unwrap();
+            let mut agent = open_at(dir.path(), &fake, &[]).await;
+            poll(&mut agent, &fake, &[minion(&fake.base, 1, created)]).await;
+            agent.node_task.bring_up.stop();
+            agent.node_ended("id-n1", Done { outcome: DeploymentOutcome::default(), wait: None, ..failed(&fake.base) });
+            poll(&mut agent, &fake, &[other(2, "http://192.0.2.3:3128")]).await;
+            assert!(agent.node_task.bring_up.is_busy());
+            if has_changed {
+                let mark = b"{\"generation\": 2}";
+                agent.host.state.write(Path::new("changed.json"), mark, Attributes::mode(0o600)).unwrap();
+            }
+            for _ in 0..2 {
+                poll(&mut agent, &fake, &next).await;
+            }
+            if agent.node_task.bring_up.is_busy() {
+                agent.node_task.bring_up.stop();
+                agent.node_ended("id-n3", Done { changed_machine: false, ..failed(&fake.base) });
+            }
+            let current = agent.ledger.generations.current().unwrap();
+            let in_place = if has_changed { None } else { Some(1) };
+            assert_eq!((current.state, current.in_place()), (GenerationState::Rejected, in_place), "{has_changed} {next:?}");
+        }
+    }
+}
+
 fn script(base: &str, name: &str) -> Value {
     let mut script = run_of(base, name, 1);
     (script["group"], script["config"]) = (json!("script"), json!("#!/bin/true"));

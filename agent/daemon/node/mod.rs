@@ -50,6 +50,7 @@ pub(super) use self::in_place::spec_of;
 use self::in_place::{InPlace, Rendered};
 pub(super) use self::inspection::NodeInspection;
 use self::machine::KnownMachine;
+pub(super) use self::once::has_changed;
 pub(super) use self::outline::Outline;
 pub(crate) use self::plan::{NodePlan, understand};
 pub(super) use self::put_back::check as check_rollback;

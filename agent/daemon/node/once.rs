@@ -27,6 +27,14 @@ pub(super) fn is_marked(state: &Tree, name: &str, generation: u64, report: &Repo
     Ok(marked.is_some_and(|marked| marked.generation == generation))
 }
 
+/// Whether this update has changed the machine, in this life of the agent or before.
+///
+/// # Errors
+/// If the record of it can be neither read nor quarantined.
+pub(in crate::daemon) fn has_changed(state: &Tree, generation: u64, report: &Report) -> Result<bool> {
+    is_marked(state, CHANGED, generation, report)
+}
+
 /// Records that this was done.
 pub(super) fn mark(state: &Tree, name: &str, generation: u64) -> Result<()> {
     state.write_json(Path::new(name), &Mark { generation }, Attributes::mode(0o600))

@@ -437,14 +437,6 @@ impl Node {
         Ok(())
     }
 
-    /// Whether this update has changed the machine, in this life of the agent or before.
-    ///
-    /// # Errors
-    /// If the record of it can be neither read nor quarantined.
-    pub(in crate::daemon) fn has_changed(&self, generation: u64) -> Result<bool> {
-        is_marked(&self.host.state, CHANGED, generation, &self.host.report)
-    }
-
     /// The node is back, and nothing goes back further.
     pub(in crate::daemon) fn forget_former(&self) -> Result<()> {
         self.host.state.remove(Path::new(FORMER))?;
