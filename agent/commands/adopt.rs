@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 use super::{document, print};
 use crate::budgets::{DOCUMENT_BYTES, LOCAL_BYTES, json};
 use crate::collect::{LOCAL_DATA, read_document};
-use crate::deploy::{EntryKind, GroupPolicy, Work, legacy_name, todo};
+use crate::deploy::{EntryKind, GroupPolicy, Work, hooks, legacy_name, todo};
 use crate::error::{Error, Result};
 use crate::files::{FileKind, Tree};
 use crate::http::redacted;
@@ -84,7 +84,9 @@ fn fate(root: &Tree, settings: &Settings, entry: &Value, kind: Option<EntryKind>
         Ok(None) => return Ok(("a component without a part for this action: nothing is run".to_owned(), false)),
         Err(malformed) => {
             let name = if malformed.name.is_empty() { "an entry" } else { &malformed.name };
-            return Ok((format!("{name}: reported to Heat as failed: {}", malformed.mistakes.join("; ")), false));
+            let is_reported = malformed.id.is_some() && kind != Some(EntryKind::DuplicateId);
+            let what = if is_reported { "reported to Heat as failed" } else { "ignored, as it has no id of its own" };
+            return Ok((format!("{name}: {what}: {}", malformed.mistakes.join("; ")), false));
         }
     };
     let Deployment { id, name, group, .. } = &deployment;
@@ -104,7 +106,11 @@ fn fate(root: &Tree, settings: &Settings, entry: &Value, kind: Option<EntryKind>
         }
         (Some(EntryKind::WaitingNode), _) => ("not applied: a newer one brings the node up".to_owned(), false),
         (Some(EntryKind::Run(Work::Node)), _) => ("not applied yet: the node is brought up by it".to_owned(), true),
-        (Some(EntryKind::Run(_)), _) => ("not run yet: it is run".to_owned(), true),
+        (Some(EntryKind::Run(work)), _) => match hooks::job(&deployment, work, root, &settings.deploy.hook_dirs, None, |_| false)
+        {
+            Ok(_) => ("not run yet: it is run".to_owned(), true),
+            Err(error) => (format!("reported to Heat as failed: {}", error.cause_first()), false),
+        },
     };
     Ok((format!("{name} ({id}, {group}): {what}"), is_run))
 }
@@ -203,10 +209,17 @@ mod tests {
             ("node", "kubernetes-node"),
             ("data", "os-apply-config"),
             ("x", "other"),
+            ("hook", "ansible"),
         ];
         let polled = Map::from_iter([(
             "deployments".to_owned(),
-            Value::Array(groups.iter().map(|(id, group)| entry(id, group)).chain([json!({"id": "bad"})]).collect()),
+            Value::Array(
+                groups
+                    .iter()
+                    .map(|(id, group)| entry(id, group))
+                    .chain([json!({"id": "bad", "group": "script", "inputs": 7}), json!({"name": "none"})])
+                    .collect(),
+            ),
         )]);
         let found = page(&root, &settings, "the file", &polled).unwrap();
         assert_eq!(found.runs, 2);
@@ -214,13 +227,16 @@ mod tests {
             "source        cfn: http://h:8000/v1/, by /etc/os-collect-config.conf\n",
             "source        heat: https://k/v3, by /etc/os-collect-config.conf\n",
             "local data    1 files in /var/lib/os-collect-config/local-data\n",
-            "deployments   7 in the file\n",
+            "deployments   9 in the file\n",
             "of-done (done, script): was run (its result is not recorded): it is not run again\n",
             "of-told (told, ansible): was run with status 3: it is not run again\n",
             "of-new (new, script): not run yet: it is run\n",
             "of-node (node, kubernetes-node): not applied yet: the node is brought up by it\n",
             "of-data (data, os-apply-config): data, of which nothing is run\n",
             "of-x (x, other): reported to Heat as failed: its group is not allowed on this image\n",
+            "of-hook (hook, ansible): reported to Heat as failed: no hook for group \"ansible\" in ",
+            "              an entry: reported to Heat as failed: ",
+            "              none: ignored, as it has no id of its own: ",
             "at the start  2 of them are run\n",
         ] {
             assert!(found.text.contains(line), "{line}: {}", found.text);

@@ -236,8 +236,10 @@ pub fn body(outcome: &DeploymentOutcome, declared: &[(String, bool)], limit: usi
     let mut body = Map::new();
     // Of a name that is declared twice Heat takes both.
     let means_failure = |name: &String| declared.iter().any(|(other, error_output)| *error_output && other == name);
-    let error_outputs = declared.iter().filter(|(_, error_output)| *error_output).count();
-    let share = STATUS_REASON.min(limit / 8) / error_outputs.max(1);
+    let names = declared.iter().filter(|(_, error_output)| *error_output).map(|(name, _)| name.len());
+    let error_outputs = names.clone().count();
+    // Heat puts its name before each.
+    let share = STATUS_REASON.min(limit / 8).saturating_sub(names.sum()) / error_outputs.max(1);
     for (name, _) in declared {
         if let Some(value) = outcome.outputs.get(name) {
             let is_error = means_failure(name);

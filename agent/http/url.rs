@@ -51,7 +51,9 @@ pub fn redacted(url: &str) -> String {
     let Some(host) = parsed.host_str() else { return format!("{}:…", parsed.scheme()) };
     let port = parsed.port().map(|port| format!(":{port}")).unwrap_or_default();
     let query = if parsed.query().is_some() || parsed.fragment().is_some() { "?…" } else { "" };
-    format!("{}://{host}{port}{}{query}", parsed.scheme(), parsed.path())
+    // Of a URL within a URL: `http://http://user:password@host/`.
+    let path = if parsed.path().contains('@') { "/…" } else { parsed.path() };
+    format!("{}://{host}{port}{path}{query}", parsed.scheme())
 }
 
 /// Stands where a text was cut (`report::text::shortened`). What hides secrets looks there for what the cut left of one.
@@ -323,6 +325,7 @@ mod tests {
             ("http://u:hu/sh@h/", "an unusable URL"),
             ("no url at all hush", "an unusable URL"),
             ("data:hush", "data:…"),
+            ("http://http://u:hush@h/v1/", "http://http/…"),
         ] {
             assert_eq!(redacted(url), shown);
             assert!(!Target::new(url).err().is_some_and(|error| error.lines().join("").contains("hush")), "{url}");

@@ -349,11 +349,7 @@ impl Agent {
         let limit = self.host.settings.deploy.time_limit.map(|limit| u64::try_from(limit.as_millis()).unwrap_or(u64::MAX));
         // A script of Magnum's may print what only its parameters' names show to be secret.
         let is_secret = kubernetes::is_secret_parameter;
-        let job = match work {
-            Work::Script => hooks::script::job(deployment, limit, is_secret),
-            _ => hooks::external(deployment, &self.host.root, &self.host.settings.deploy.hook_dirs, limit, is_secret),
-        };
-        let job = match job {
+        let job = match hooks::job(deployment, work, &self.host.root, &self.host.settings.deploy.hook_dirs, limit, is_secret) {
             Ok(job) => {
                 let begun_mark = self.ledger.journal.begun_mark(&deployment.id);
                 let job = with_inputs_masked(Job { begun_mark, ..job }, deployment);
