@@ -31,6 +31,8 @@ const POLL: Duration = Duration::from_secs(2);
 
 /// Until routes that could not be made are tried again, where nothing is heard of the network.
 const PAUSES: Backoff = Backoff::new(Duration::from_secs(2), Duration::from_mins(5));
+/// docker's option that leaves packets from other nodes to containers alone.
+const DIRECT: &str = "--allow-direct-routing";
 /// What comes so soon after the first news is part of it.
 const GATHERED: Duration = Duration::from_millis(500);
 /// Who never falls silent is not waited for.
@@ -126,7 +128,9 @@ fn subnet(root: &Tree, network: Ipv4Net) -> Result<Subnet> {
 /// (seed-systems.md 8c). Where it does not, docker's default stays, or pods would reach nothing outside.
 fn write_options(root: &Tree, subnet: &Subnet) -> Result<()> {
     let masquerade = if subnet.masquerades { " --ip-masq=false" } else { "" };
-    let text = format!("{DOCKER_VARIABLE}=\"--bip={} --mtu={}{masquerade}\"\n", subnet.address, subnet.mtu);
+    // From 28.2 on, without it docker drops what comes to a container from another node before any chain of ours sees it.
+    let direct = if docker_help()?.is_some_and(|help| help.contains(DIRECT)) { format!(" {DIRECT}") } else { String::new() };
+    let text = format!("{DOCKER_VARIABLE}=\"--bip={} --mtu={}{masquerade}{direct}\"\n", subnet.address, subnet.mtu);
     let file = Path::new(DOCKER_OPTIONS);
     if root.read(file, READ_LIMIT)?.is_some_and(|there| there == text.as_bytes()) {
         return Ok(());
@@ -177,20 +181,35 @@ fn addresses(interface: &str) -> Result<Option<Vec<Ipv4Net>>> {
 /// Nothing that packets of pods pass through must be closed to them.
 fn set_forwarding_rules(network: Option<Ipv4Net>) -> Result<()> {
     let missing = "iptables is not installed: its FORWARD chain is not closed, and no rule is added";
-    set_rules("-S FORWARD", network, links::forwarding_rules, missing)
+    set_rules("-S FORWARD", network, &|found, network| links::forwarding_rules("FORWARD", found, network), missing)?;
+    let chain = links::DOCKER_CHAIN;
+    let has_chain = || Ok::<_, Error>(ask("iptables", &waiting(words(&format!("-S {chain}"))), "")?.map(|answer| answer.ok));
+    match has_chain()? {
+        Some(true) => {}
+        Some(false) if network.is_some() && docker_help()?.is_some() => {
+            carry_out_all("iptables", &[waiting(words(&format!("-N {chain}")))])?;
+        }
+        _ => return Ok(()),
+    }
+    set_rules(&format!("-S {chain}"), network, &|found, network| links::forwarding_rules(chain, found, network), missing)
+}
+
+/// docker's own list of its options, where it is installed.
+fn docker_help() -> Result<Option<String>> {
+    Ok(ask("dockerd", &words("--help"), "")?.map(|answer| answer.out))
 }
 
 /// Pods reach what is outside of their network by this node's address, where nobody else sees to that.
 fn masquerade(network: Option<Ipv4Net>) -> Result<()> {
     let missing = "iptables is not installed: what pods send out of their network keeps their own addresses";
-    set_rules("-t nat -S POSTROUTING", network, links::masquerade, missing)
+    set_rules("-t nat -S POSTROUTING", network, &links::masquerade, missing)
 }
 
 /// Makes the rules of a chain what they should be, by what it has.
 fn set_rules(
     chain: &str,
     network: Option<Ipv4Net>,
-    changes: fn(&str, Option<Ipv4Net>) -> Vec<Words>,
+    changes: &dyn Fn(&str, Option<Ipv4Net>) -> Vec<Words>,
     missing: &str,
 ) -> Result<()> {
     // -w: docker or kube-proxy may hold the tables' lock.

@@ -297,7 +297,7 @@ mod tests {
             // Ten evictions side by side have ten seconds, and the next ten what is left of the fifteen.
             for (asked, passed) in [(11, LIMIT), (21, LIMIT / 2)] {
                 while api.asked().len() < asked {
-                    tokio::time::sleep(Duration::from_millis(5)).await;
+                    tokio::task::yield_now().await;
                 }
                 api.http.clock().advance(passed);
                 tokio::time::pause();

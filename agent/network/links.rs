@@ -216,23 +216,28 @@ pub fn stale_route_removals(found: &[MainTableRoute], peers: &[Peer]) -> Vec<Wor
     found.iter().filter(stray).map(|route| words(&format!("route del {} proto {ROUTE_PROTOCOL}", route.subnet))).collect()
 }
 
-/// What lets packets from and to pods be forwarded, from `iptables -S FORWARD`. From 1.13 on docker sets the chain's policy to
-/// DROP, and its own rules let in only what its containers asked for or publish (seed-systems.md 8d).
+/// The chain that docker passes what is forwarded to before its own rules, and whose rules it leaves alone; it may be made before docker starts.
+pub const DOCKER_CHAIN: &str = "DOCKER-USER";
+
+/// What lets packets from and to pods be forwarded, from `iptables -S` of this chain. From 1.13 on docker sets the policy of FORWARD to
+/// DROP, and its own rules let in only what its containers asked for or publish (seed-systems.md 8d); from 28 on they drop everything else to
+/// its bridge.
 ///
 /// They are two rules and no policy: what else the host forwards stays as closed as it was. They go to the top, above the
 /// final reject that a distribution's firewall may have; docker starts later and puts its own above them, and flushes nothing.
 ///
 /// Without a network ours are taken away.
 #[must_use]
-pub fn forwarding_rules(output: &str, network: Option<Ipv4Net>) -> Vec<Words> {
+pub fn forwarding_rules(chain: &str, output: &str, network: Option<Ipv4Net>) -> Vec<Words> {
     let tail = format!("-m comment --comment {COMMENT} -j ACCEPT");
     let both = |network: Ipv4Net| [format!("-s {network} {tail}"), format!("-d {network} {tail}")];
     let wanted: Vec<String> = network.map(both).into_iter().flatten().collect();
-    let ours = output.lines().filter_map(|line| line.strip_prefix("-A FORWARD ")).filter(|rule| rule.ends_with(&tail));
+    let ours = output.lines().filter_map(|line| line.strip_prefix("-A ")?.strip_prefix(chain)?.strip_prefix(' '));
+    let ours = ours.filter(|rule| rule.ends_with(&tail));
     let (kept, strays): (Vec<&str>, Vec<&str>) = ours.partition(|rule| wanted.iter().any(|wanted| wanted == rule));
-    let strays = strays.into_iter().map(|rule| words(&format!("-D FORWARD {rule}")));
+    let strays = strays.into_iter().map(|rule| words(&format!("-D {chain} {rule}")));
     let missing = wanted.iter().filter(|rule| !kept.contains(&rule.as_str()));
-    strays.chain(missing.map(|rule| words(&format!("-I FORWARD {rule}")))).collect()
+    strays.chain(missing.map(|rule| words(&format!("-I {chain} {rule}")))).collect()
 }
 
 /// What lets pods reach what is outside of their network by the node's address, from `iptables -t nat -S POSTROUTING`. Only that: pods of
@@ -414,11 +419,13 @@ mod tests {
                 vec!["-D FORWARD -s 10.2.0.0/16 -m comment --comment heat-node-agent -j ACCEPT"],
             ),
         ] {
-            assert_eq!(lines(&forwarding_rules(&output, Some(network))), wanted, "{output}");
+            assert_eq!(lines(&forwarding_rules("FORWARD", &output, Some(network))), wanted, "{output}");
         }
         // No network at all takes ours away, and nobody else's.
-        let gone = lines(&forwarding_rules(&format!("{docker}{others}{both}"), None));
+        let gone = lines(&forwarding_rules("FORWARD", &format!("{docker}{others}{both}"), None));
         assert_eq!(gone, [add[1], add[0]].map(|rule| rule.replace("-I", "-D")));
+        let added = lines(&forwarding_rules(DOCKER_CHAIN, &format!("-N DOCKER-USER\n{both}"), Some(network)));
+        assert_eq!(added, add.map(|rule| rule.replace("FORWARD", "DOCKER-USER")));
     }
 
     #[test]

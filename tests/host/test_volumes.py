@@ -23,7 +23,7 @@ def test_what_is_refused_stays_as_it_is_however_often_it_is_asked(hosts, signal_
     assert host.sh("sha256sum /dev/vdb") == before
     # LVM's label, swap, another file system: each refused by name, each untouched.
     for made, words in (("printf LABELONE | dd of=/dev/vdb bs=1 seek=512 conv=notrunc status=none; "
-                         "printf 'LVM2 001' | dd of=/dev/vdb bs=1 seek=536 conv=notrunc status=none", "LVM"), ("mkswap -q -L old /dev/vdb", "swap"),
+                         "printf 'LVM2 001' | dd of=/dev/vdb bs=1 seek=536 conv=notrunc status=none", "LVM"), ("mkswap -L old /dev/vdb", "swap"),
                         ("mkfs.ext4 -q -L old /dev/vdb", "ext4")):
         host.sh(f"wipefs -qa /dev/vdb; blkdiscard -fz /dev/vdb; {made} >/dev/null; sync")
         before = host.sh("sha256sum /dev/vdb")
@@ -55,7 +55,7 @@ def test_a_rebuilt_server_finds_its_volume_by_the_marker_and_another_cluster_doe
 def test_a_restart_of_the_agent_in_its_own_mkfs_changes_nothing(hosts, signal_server):
     server = signal_server()
     host = hosts("n1", ip=IP, volumes={"vdb": ("1G", VDB)})
-    host.sh("cp /usr/sbin/mkfs.xfs /usr/local/sbin/mkfs.real")
+    host.sh("cp $(command -v mkfs.xfs) /usr/local/sbin/mkfs.real")
     # A mkfs that takes its time, as on a slow disk: it holds the disk until it is asked to end.
     host.write("/usr/local/sbin/mkfs.slow", "#!/bin/sh\necho made >>/var/tmp/mkfs\n"
                "/usr/local/sbin/mkfs.real \"$@\" || exit\nfor d; do :; done; python3 - \"$d\" <<'PY'\n"

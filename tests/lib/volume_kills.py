@@ -25,7 +25,7 @@ SLOW = "#!/bin/sh\n\"$@\"\ntouch /run/mkfs-done\nexec sleep 6000\n"
 
 def prepare(host):
     host.install_agent()
-    host.sh("cp /usr/sbin/mkfs.xfs /usr/local/sbin/mkfs.real; mkdir -p /etc/systemd/system/heat-program-.service.d")
+    host.sh("cp $(command -v mkfs.xfs) /usr/local/sbin/mkfs.real; mkdir -p /etc/systemd/system/heat-program-.service.d")
     host.write("/usr/local/sbin/mkfs.wrapper", WRAPPER, 0o755)
     host.write("/usr/local/sbin/slow", SLOW, 0o755)
     host.write("/etc/systemd/system/heat-program-.service.d/wrapper.conf",

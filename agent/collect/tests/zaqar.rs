@@ -100,13 +100,16 @@ async fn the_newest_message_is_the_document_and_what_is_older_is_removed() {
     assert!(!shown.contains("hush") && collector.snapshot().sources["zaqar"].place.ends_with(", queue q 1"), "{shown}");
 }
 
+/// A message's id, its deployments, and its age in seconds.
+type Dated<'a> = (&'a str, &'a [(&'a str, u64)], u64);
+
 /// A list of messages with these deployments, as `NAME` and the second of its `creation_time`, and their ages at 09:03:20.
-fn dated(messages: &[(&str, &[(&str, u64)], u64)]) -> Act {
+fn dated(messages: &[Dated<'_>]) -> Act {
     let entry = |(name, second): &(&str, u64)| {
         json!({"id": format!("{name}{second}"), "creation_time": format!("2026-11-21T09:00:{second:02}Z"),
             "inputs": [{"name": "deploy_stack_id", "value": "s/1"}, {"name": "deploy_resource_name", "value": name}]})
     };
-    let of = |(id, entries, age): &(&str, &[(&str, u64)], u64)| json!({"id": id, "age": age, "body": {"deployments": entries.iter().map(entry).collect::<Vec<_>>()}});
+    let of = |(id, entries, age): &Dated<'_>| json!({"id": id, "age": age, "body": {"deployments": entries.iter().map(entry).collect::<Vec<_>>()}});
     let messages: Vec<_> = messages.iter().map(of).collect();
     Act::Answer(
         "200 OK",
@@ -117,7 +120,7 @@ fn dated(messages: &[(&str, &[(&str, u64)], u64)]) -> Act {
 
 #[tokio::test]
 async fn a_message_that_heat_posted_late_replaces_no_newer_one() {
-    let both: (&str, &[_], u64) = ("m1", &[("a", 50), ("b", 50)], 149);
+    let both: Dated<'_> = ("m1", &[("a", 50), ("b", 50)], 149);
     let late = |id, age| (id, &[("a", 50), ("b", 10)][..], age);
     // `b` has just been changed, and the last message, which an engine made before, does not know of it.
     let (zaqar, _keystone, machine) =
@@ -130,7 +133,7 @@ async fn a_message_that_heat_posted_late_replaces_no_newer_one() {
     assert!(collector.poll_once().await.answered);
     assert!(collector.snapshot().lists("b50") && collector.snapshot().lists("a50"));
     // `c` is new, and not in the next one; much later it is gone.
-    let new: (&str, &[_], u64) = ("m4", &[("a", 50), ("b", 50), ("c", 58)], 142);
+    let new: Dated<'_> = ("m4", &[("a", 50), ("b", 50), ("c", 58)], 142);
     zaqar.play(vec![dated(&[both, new, ("m5", both.1, 140)]), deleted(), dated(&[new, ("m6", both.1, 12)]), deleted()]);
     for has_new in [true, false] {
         assert!(collector.poll_once().await.metadata);
