@@ -316,11 +316,11 @@ impl Deployment {
     /// Replaces group and config by the component's part for the action. `false` if there is none.
     fn select_component(&mut self, mistakes: &mut Vec<String>) -> bool {
         let action = self.action().to_owned();
-        let Some(parts) = self.config.get("configs").and_then(Value::as_array) else {
+        let Some(parts) = self.config.get_mut("configs").and_then(Value::as_array_mut) else {
             mistakes.push("config.configs: not a list".to_owned());
             return false;
         };
-        let part = parts.iter().find(|part| {
+        let part = parts.iter_mut().find(|part| {
             let actions = part.get("actions").and_then(Value::as_array);
             actions.is_some_and(|actions| actions.iter().any(|one| one.as_str() == Some(&action)))
         });
@@ -333,7 +333,7 @@ impl Deployment {
             mistakes.push(format!("config.configs: a tool is not {NAME_RULE}"));
             return false;
         }
-        let (tool, config) = (tool.to_owned(), part.get("config").cloned().unwrap_or(Value::Null));
+        let (tool, config) = (tool.to_owned(), part.get_mut("config").map_or(Value::Null, Value::take));
         self.group = tool;
         self.config = config;
         true
@@ -385,9 +385,10 @@ fn with(others: &Map<String, Value>, mut members: Map<String, Value>) -> Value {
 }
 
 /// What an item says beside these members.
-fn others(item: &Value, known: &[&str]) -> Map<String, Value> {
-    let members = item.as_object().into_iter().flatten().filter(|(name, _)| !known.contains(&name.as_str()));
-    members.map(|(name, value)| (name.clone(), value.clone())).collect()
+fn others(item: Value, known: &[&str]) -> Map<String, Value> {
+    let Value::Object(mut members) = item else { return Map::new() };
+    members.retain(|name, _| !known.contains(&name.as_str()));
+    members
 }
 
 fn inputs(entry: &mut Map<String, Value>, mistakes: &mut Vec<String>) -> Vec<Input> {
@@ -400,24 +401,25 @@ fn inputs(entry: &mut Map<String, Value>, mistakes: &mut Vec<String>) -> Vec<Inp
         };
         let kind = item.get("type").and_then(Value::as_str).unwrap_or("String").to_owned();
         let value = item.get_mut("value").map_or(Value::Null, Value::take);
-        inputs.push(Input { name, kind, value, others: others(&item, &["name", "type", "value"]) });
+        inputs.push(Input { name, kind, value, others: others(item, &["name", "type", "value"]) });
     }
     inputs
 }
 
 fn outputs(entry: &mut Map<String, Value>, mistakes: &mut Vec<String>) -> Vec<Output> {
     let mut outputs = Vec::new();
-    for (at, item) in list(entry, "outputs", mistakes).iter().enumerate() {
-        let Some(name) = item.get("name").and_then(Value::as_str).filter(|name| !name.is_empty()) else {
+    for (at, item) in list(entry, "outputs", mistakes).into_iter().enumerate() {
+        let name = item.get("name").and_then(Value::as_str).filter(|name| !name.is_empty()).map(str::to_owned);
+        let Some(name) = name else {
             mistakes.push(format!("outputs[{at}]: no name"));
             continue;
         };
-        if !is_name(name) {
+        if !is_name(&name) {
             mistakes.push(format!("outputs[{at}]: its name is not {NAME_RULE}"));
             continue;
         }
         let error_output = item.get("error_output").and_then(Value::as_bool).unwrap_or(false);
-        outputs.push(Output { name: name.to_owned(), error_output, others: others(item, &["name", "error_output"]) });
+        outputs.push(Output { name, error_output, others: others(item, &["name", "error_output"]) });
     }
     outputs
 }
