@@ -519,6 +519,14 @@ pub enum Dependency {
     Certificates,
 }
 
+/// Where nodes lie in the API.
+pub const NODES: &str = "/api/v1/nodes";
+/// An annotation of an object that others own, too: which of its labels are the agent's, between commas. What is named there and no longer
+/// wanted is removed; who has nothing there gets no annotation.
+pub const OWN_LABELS: &str = "heat-node-agent/labels";
+/// The same of a node's taints, as `key:effect`.
+pub const OWN_TAINTS: &str = "heat-node-agent/taints";
+
 /// An object that the API of the node's cluster must hold: made where it is absent, put right where it differs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Object {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::objects::error_message;
+use super::objects::{error_message, taint_text};
 use crate::budgets::json::{self, JsonRejection};
 use crate::clock::{Timestamp, patience};
 use crate::desired::ClientIdentity;
@@ -105,6 +105,17 @@ pub async fn write(
     let (patch, after) = known.patch(conditions, http.clock().now());
     send(&http, "PATCH", &format!("{}/status", node.url), Some(&patch)).await?;
     Ok(after)
+}
+
+/// Its taints, as kubectl takes them.
+///
+/// # Errors
+/// As those of [`write`].
+pub async fn taints(http: &Http, node: &NodeObject) -> Result<Vec<String>> {
+    let answer = send(&http.identified_by(node.identity.as_ref()), "GET", &node.url, None).await?;
+    let node = json::answer(&answer.body).map_err(|rejection| unreadable(&rejection))?;
+    let taints = node.pointer("/spec/taints").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    Ok(taints.iter().map(taint_text).gather())
 }
 
 async fn send(http: &Http, method: &str, url: &str, body: Option<&Value>) -> Result<Response> {

@@ -1,20 +1,20 @@
 //! Makes objects of the cluster's API what they should be.
 //!
 //! In: an [`Object`], whole. Out: whether anything was written. Only what the object says is looked at: what the API or somebody
-//! else adds to it stays.
+//! else adds to it stays. Of an object that somebody else makes the agent owns labels and taints, whose names it keeps in annotations.
 
 use std::borrow::Cow;
 use std::time::Duration;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::backoff::{Backoff, pause_before_deadline};
 use crate::budgets::json::{self, JsonRejection};
 use crate::budgets::{OBJECT_BYTES, OBJECT_MEMORY};
 use crate::clock::patience;
-use crate::desired::{Material, Object};
+use crate::desired::{Material, OWN_LABELS, OWN_TAINTS, Object};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::http::{Http, Request, Response};
 use crate::report::text::{escaped, shortened};
@@ -109,7 +109,7 @@ impl<'a> Api<'a> {
     pub(super) async fn settle(&self, limit: Duration) -> Result<Settled> {
         let inspected = self.send("GET", None, limit).await?;
         let (method, body, seen) = match inspected.status {
-            404 => ("POST", self.wanted.to_vec(), None),
+            404 if !is_shared(&self.wanted()?) => ("POST", self.wanted.to_vec(), None),
             200 if self.made_once => return Ok(Settled::Unchanged),
             200 => match self.replacement(&inspected.body)? {
                 None => return Ok(Settled::Unchanged),
@@ -156,8 +156,8 @@ impl<'a> Api<'a> {
 
     /// What takes the place of the object that was found; nothing where that is as it should be.
     fn replacement(&self, found: &[u8]) -> Result<Option<Replacement>> {
-        let (found, wanted) = (self.read("GET", found)?, self.wanted()?);
-        if covers(&found, &wanted) {
+        let (mut found, mut wanted) = (self.read("GET", found)?, self.wanted()?);
+        if !share(&mut found, &mut wanted) && covers(&found, &wanted) {
             return Ok(None);
         }
         // With the resourceVersion that was seen: who changed it meanwhile is not overruled.
@@ -252,6 +252,68 @@ pub(crate) fn error_message(response: &Response) -> String {
 
 fn version(object: &Value) -> Option<&str> {
     object.pointer("/metadata/resourceVersion")?.as_str()
+}
+
+fn annotations(object: &mut Value) -> Option<&mut Map<String, Value>> {
+    object.pointer_mut("/metadata/annotations")?.as_object_mut()
+}
+
+/// Whether it is somebody else's, who makes it.
+fn is_shared(wanted: &Value) -> bool {
+    wanted.pointer("/metadata/annotations").is_some_and(|all| all.get(OWN_LABELS).is_some())
+}
+
+/// `key:effect`.
+fn taint_name(taint: &Value) -> String {
+    let text = |key: &str| taint.get(key).and_then(Value::as_str).unwrap_or_default();
+    format!("{}:{}", text("key"), text("effect"))
+}
+
+/// As kubectl takes it: `key=value:effect`, or `key:effect`.
+pub(super) fn taint_text(taint: &Value) -> String {
+    let value = taint.get("value").and_then(Value::as_str).filter(|value| !value.is_empty());
+    let name = taint_name(taint);
+    value.map_or_else(|| name.clone(), |value| name.replacen(':', &format!("={value}:"), 1))
+}
+
+/// Takes out of an object what is the agent's own and no longer wanted, and adds to what is wanted the taints that are others'. True if
+/// what was found has to be written whatever is wanted.
+fn share(found: &mut Value, wanted: &mut Value) -> bool {
+    let mut is_left = false;
+    for name in [OWN_LABELS, OWN_TAINTS] {
+        let note = |object: &mut Value| Some(annotations(object)?.get(name)?.as_str()?.to_owned());
+        let Some(now) = note(wanted) else { continue };
+        let before = note(found).unwrap_or_default();
+        let is_gone = |one: &str| before.split(',').any(|own| own == one) && now.split(',').all(|own| own != one);
+        if let Some(labels) = found.pointer_mut("/metadata/labels").and_then(Value::as_object_mut).filter(|_| name == OWN_LABELS)
+        {
+            labels.retain(|key, _| !is_gone(key));
+        }
+        if let Some(taints) = found.pointer_mut("/spec/taints").and_then(Value::as_array_mut).filter(|_| name == OWN_TAINTS) {
+            taints.retain(|taint| !is_gone(&taint_name(taint)));
+        }
+        if now.is_empty() {
+            annotations(wanted).and_then(|all| all.remove(name));
+            is_left |= annotations(found).and_then(|all| all.remove(name)).is_some();
+        }
+    }
+    if annotations(wanted).is_some_and(|all| all.is_empty()) {
+        wanted.pointer_mut("/metadata").and_then(Value::as_object_mut).and_then(|metadata| metadata.remove("annotations"));
+    }
+    let Some(Value::Array(own)) = wanted.pointer_mut("/spec/taints").map(Value::take) else { return is_left };
+    let before = found.pointer("/spec/taints").and_then(Value::as_array).cloned().unwrap_or_default();
+    let is_kept = |one: &&Value| own.iter().all(|own| taint_name(own) != taint_name(one) || taint_text(own) == taint_text(one));
+    let mut all: Vec<Value> = before.iter().filter(is_kept).cloned().collect();
+    is_left |= all.len() < before.len();
+    for own in own {
+        if all.iter().all(|one| taint_name(one) != taint_name(&own)) {
+            all.push(own);
+        }
+    }
+    if let Some(taints) = wanted.pointer_mut("/spec/taints") {
+        *taints = Value::Array(all);
+    }
+    is_left
 }
 
 /// The object as kubectl takes it.

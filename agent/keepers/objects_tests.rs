@@ -127,6 +127,97 @@ async fn what_differs_is_put_right_and_what_others_added_stays() {
     }
 }
 
+/// The node's own object: its labels, taints and annotations, and its version.
+fn node(labels: &Value, taints: &Value, notes: &Value) -> Value {
+    json!({"kind": "Node", "metadata": {"labels": labels, "annotations": notes, "resourceVersion": "7"}, "spec": {"taints": taints}})
+}
+
+#[tokio::test]
+async fn of_a_node_only_the_agents_own_labels_and_taints_are_removed() {
+    let master = Master::new(Clock::system());
+    let taint = |key: &str, value: Option<&str>| match value {
+        Some(value) => json!({"key": key, "value": value, "effect": "NoSchedule"}),
+        None => json!({"key": key, "effect": "NoSchedule"}),
+    };
+    let foreign = json!({"key": "node.kubernetes.io/unreachable", "effect": "NoExecute", "timeAdded": "2026-01-01T00:00:00Z"});
+    let own = |labels: &str, taints: &str| json!({"heat-node-agent/labels": labels, "heat-node-agent/taints": taints});
+    let wanted = |labels: &Value, taints: &[Value], notes: &Value| {
+        let mut node = json!({"kind": "Node", "metadata": {"annotations": notes, "labels": labels}});
+        if !taints.is_empty() {
+            node["spec"] = json!({"taints": taints});
+        }
+        node
+    };
+    let theirs = json!({"volumes": "1"});
+    for (what, found, wanted, expected) in [
+        (
+            "a label changes, one goes, and others' stay",
+            node(&json!({"a": "1", "b": "1", "theirs": "1"}), &json!([foreign]), &own("a,b", "")),
+            wanted(&json!({"a": "2"}), &[], &own("a", "")),
+            Some(node(&json!({"a": "2", "theirs": "1"}), &json!([foreign]), &json!({"heat-node-agent/labels": "a"}))),
+        ),
+        (
+            "the last goes, and the annotations with it",
+            node(&json!({"b": "1"}), &json!([taint("x", None), foreign]), &own("b", "x:NoSchedule")),
+            wanted(&json!({}), &[], &own("", "")),
+            Some(node(&json!({}), &json!([foreign]), &json!({}))),
+        ),
+        (
+            "a taint comes, one changes, one goes",
+            node(
+                &json!({}),
+                &json!([taint("x", Some("1")), foreign, taint("y", Some("1"))]),
+                &own("", "x:NoSchedule,y:NoSchedule"),
+            ),
+            wanted(&json!({}), &[taint("x", None), taint("z", None)], &own("", "x:NoSchedule,z:NoSchedule")),
+            Some(node(
+                &json!({}),
+                &json!([foreign, taint("x", None), taint("z", None)]),
+                &json!({"heat-node-agent/taints": "x:NoSchedule,z:NoSchedule"}),
+            )),
+        ),
+        (
+            "a value alone",
+            node(&json!({}), &json!([taint("x", Some("1"))]), &json!({"heat-node-agent/taints": "x:NoSchedule"})),
+            wanted(&json!({}), &[taint("x", None)], &own("", "x:NoSchedule")),
+            Some(node(&json!({}), &json!([taint("x", None)]), &json!({"heat-node-agent/taints": "x:NoSchedule"}))),
+        ),
+        (
+            "all is as it should be, in whatever order",
+            node(
+                &json!({"a": "1"}),
+                &json!([foreign, taint("y", Some("")), taint("x", None)]),
+                &own("a", "x:NoSchedule,y:NoSchedule"),
+            ),
+            wanted(&json!({"a": "1"}), &[taint("x", None), taint("y", None)], &own("a", "x:NoSchedule,y:NoSchedule")),
+            None,
+        ),
+        (
+            "nothing is asked for",
+            node(&json!({"a": "1"}), &json!([foreign]), &theirs),
+            wanted(&json!({}), &[], &own("", "")),
+            None,
+        ),
+    ] {
+        let server = master.serve(vec![ok(found.to_string()), ok("{}")]).await;
+        assert_eq!(master.ensure(&server, &wanted).await.unwrap(), expected.is_some(), "{what}");
+        if let Some(expected) = expected {
+            assert_eq!(body(&server, 1), expected, "{what}");
+        }
+    }
+}
+
+/// A node without a kubelet would be kept for one that takes pods.
+#[tokio::test]
+async fn a_node_that_is_gone_is_not_made_but_waited_for() {
+    let master = Master::new(Clock::system());
+    let wanted = json!({"kind": "Node", "metadata": {"annotations": {"heat-node-agent/labels": "a"}, "labels": {"a": "1"}}});
+    let found = node(&json!({"a": "1"}), &json!([]), &json!({"heat-node-agent/labels": "a"}));
+    let server = master.serve(vec![absent(), ok(found.to_string())]).await;
+    assert!(!master.ensure(&server, &wanted).await.unwrap());
+    assert_eq!(lines(&server), ["GET …/heat-node-agent:x"; 2]);
+}
+
 /// `0.1` of a CPU is `100m` to the API: it is written again and again, and nothing changes.
 #[tokio::test]
 async fn what_the_api_writes_in_another_way_is_no_change() {
@@ -287,13 +378,13 @@ async fn an_object_of_almost_a_mebibyte_is_made_compared_and_changed() {
     let master = Master::new(Clock::system());
     let mut wanted = binding();
     let field = |n: usize| (format!("field-{n}"), json!({"type": "string", "description": "What a field is for. ".repeat(6)}));
-    wanted["spec"] = json!({"properties": (0..5_000).map(field).collect::<serde_json::Map<_, _>>()});
+    wanted["spec"] = json!({"properties": (0..5_000).map(field).collect::<Map<_, _>>()});
     assert!((700_000..1_000_000).contains(&wanted.to_string().len()));
     let mut found = wanted.clone();
     found["metadata"]["resourceVersion"] = json!("7");
     // The API adds who owns which field.
     let owned = |n: usize| (format!("f:field-{n}"), json!({".": {}, "f:type": {}, "f:description": {}}));
-    found["metadata"]["managedFields"] = json!([{"fieldsV1": (0..5_000).map(owned).collect::<serde_json::Map<_, _>>()}]);
+    found["metadata"]["managedFields"] = json!([{"fieldsV1": (0..5_000).map(owned).collect::<Map<_, _>>()}]);
     let mut other = found.clone();
     other["spec"]["properties"]["field-4999"]["type"] = json!("number");
     let mut written = found.clone();

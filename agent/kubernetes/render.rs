@@ -14,7 +14,7 @@ use super::spec::cluster::{ClusterSpec, MachineFacts, UserOptions};
 use super::spec::node::NodeSpec;
 use super::spec::words::Role;
 use super::versions::given;
-use super::worker::{host, kube_proxy, kubelet, node_role};
+use super::worker::{host, kube_proxy, kubelet, node_labels};
 use crate::desired::{Desired, GivenFlags};
 use crate::gather::Gather;
 use crate::http::has_userinfo;
@@ -74,7 +74,7 @@ fn add_cluster(spec: &NodeSpec, cluster: &ClusterSpec, facts: &MachineFacts, des
         flannel::part,
         pod_network::part,
         kubelet::part,
-        node_role::part,
+        node_labels::part,
         kube_proxy::part,
         registry::part,
         haproxy::part,

@@ -555,6 +555,10 @@ messages! {
         "An add-on is no longer asked for, and its objects stay",
         "Its name was taken out of ADDONS. The agent no longer applies it, and removes nothing from the cluster.",
         "Leave the objects, or delete those that carry its label heat-node-agent/add-on.";
+    TaintsDiffer = "HNA-0637", Warning, "c2d6be0a64ff4c5f8f0e5f0a9a1d7b43",
+        "A registered worker has other taints than its parameters ask for",
+        "NODE_TAINTS or KUBELET_OPTIONS changed. A kubelet gives its node taints only when it registers it, and the API lets no kubelet change them afterwards. The update succeeded otherwise.",
+        "Run the command that the message names, with the rights of an administrator of the cluster.";
     EtcdMemberChanged = "HNA-0640", Notice, "20f4aea4e2a24ffd9fe3312e6ca58f2f",
         "This node changed the members of etcd's cluster",
         "Its own member was removed because its data is gone or its deployment was deleted, or was added, under the lock that masters share. This cannot be undone; a member that is added gets its data from the others.",

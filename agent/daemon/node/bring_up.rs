@@ -109,7 +109,7 @@ impl Node {
         let stability_period = if is_reported { STABILITY_PERIOD } else { Duration::ZERO };
         self.known.outline.replace(Some(Outline::of(&plan.spec, &plan.desired, &self.hostname())));
         self.remembered.forget_left();
-        let left = self.add_ons_left(&plan.desired, generation);
+        let (left, taints) = (self.add_ons_left(&plan.desired, generation), self.taints_before(generation));
         let Update { result, step_timings, rollback } =
             Box::pin(self.update(&plan, &deployment, generation, (deadline, stability_period))).await;
         let restored = rollback.as_ref().is_some_and(|outcome| outcome.end == RollbackEnd::RolledBack);
@@ -127,12 +127,9 @@ impl Node {
                 let timings = timings(&step_timings);
                 let mut outputs = outputs(&name, &address, plan.spec.kube_version.as_deref(), generation, &timings);
                 outputs.extend(self.readiness(&plan.desired).await);
-                (
-                    DeploymentOutcome { outputs, ..DeploymentOutcome::default() },
-                    timings,
-                    WaitStatus::Success,
-                    format!("node {name} is healthy"),
-                )
+                let stderr = self.report_taints(&plan, &taints, generation, &deployment).await;
+                let outcome = DeploymentOutcome { stderr, outputs, ..DeploymentOutcome::default() };
+                (outcome, timings, WaitStatus::Success, format!("node {name} is healthy"))
             }
             Err(failure) => {
                 // What exactly failed was reported where it happened; this line ties it to the deployment.

@@ -29,6 +29,7 @@ mod put_back;
 mod renewal;
 mod repair;
 mod rollback;
+mod taints;
 mod unsettled;
 mod upgrade;
 mod wait;

@@ -23,7 +23,7 @@ use super::renewal;
 use crate::clock::Stopwatch;
 use crate::converge::{Failure, Original, Retired, RetiredFile};
 use crate::deploy::Generations;
-use crate::desired::{Dependency, Desired, EtcdMember, File, Unit};
+use crate::desired::{Dependency, Desired, EtcdMember, File, NODES, Object, Unit};
 use crate::error::remedy::Remedy;
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::{Attributes, FileKind, Tree};
@@ -93,11 +93,16 @@ pub(super) fn irreversible(before: &Desired, after: &Desired) -> Vec<Irreversibl
         (Irreversible::Certificates, is_trust_same),
         (Irreversible::Flannel, before.flannel == after.flannel),
         (Irreversible::Etcd, member(before) == member(after)),
-        (Irreversible::Objects, before.objects == after.objects),
+        (Irreversible::Objects, shared(before).eq(shared(after))),
     ]
     .into_iter()
     .filter_map(|(part, is_same)| (!is_same).then_some(part))
     .collect()
+}
+
+/// Objects of the cluster, but not the node's own: what the agent gave that one, the generation before takes away by itself.
+fn shared(desired: &Desired) -> impl Iterator<Item = &Object> {
+    desired.objects.iter().filter(|object| object.collection != NODES)
 }
 
 /// Paths of files that an update writes otherwise, brings, or no longer asks for.

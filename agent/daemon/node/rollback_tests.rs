@@ -97,12 +97,15 @@ fn what_nothing_takes_back_is_known_by_its_part() {
         identity: None,
         needs: BTreeSet::new(),
     };
+    // The labels of the node's own object are taken back.
+    let node = Object { collection: "/api/v1/nodes".into(), ..object.clone() };
     let key = KeyRequest { name: "k".into(), path: "/k".into(), owner: Owner::root(), kind: KeyType::EcdsaP256 };
     for (after, parts) in [
         (with_file("/etc/api", "2"), &[][..]),
         (Desired { volumes: vec![volume], ..before() }, &[Irreversible::Volumes]),
         (Desired { keys: vec![key], ..before() }, &[Irreversible::Certificates]),
-        (Desired { objects: vec![object], ..before() }, &[Irreversible::Objects]),
+        (Desired { objects: vec![node.clone()], ..before() }, &[]),
+        (Desired { objects: vec![node, object], ..before() }, &[Irreversible::Objects]),
     ] {
         assert_eq!(irreversible(&before(), &after), parts);
         assert_eq!(irreversible(&after, &before()), parts, "taken away again");

@@ -184,9 +184,14 @@ impl Node {
 
     /// The cluster as the generation before this one asked for it.
     pub(super) fn cluster_before(&self, generation: u64) -> Option<ClusterSpec> {
+        self.spec_before(generation)?.kubernetes
+    }
+
+    /// The node as it asked for it.
+    pub(super) fn spec_before(&self, generation: u64) -> Option<NodeSpec> {
         let current = Generations::inspect(&self.host.state).filter(|current| current.number == generation);
         let before = current.and_then(|current| current.before).filter(|before| before.number != generation);
-        spec_of(&before?.entry).ok()?.kubernetes
+        spec_of(&before?.entry).ok()
     }
 }
 

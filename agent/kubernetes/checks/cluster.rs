@@ -15,6 +15,7 @@ use crate::kubernetes::spec::words::Role;
 use crate::kubernetes::spec::words::RuntimeKind;
 use crate::kubernetes::versions::two_numbers;
 use crate::kubernetes::versions::{Availability, CommandLine, Minor, admission_plugin, given, items};
+use crate::kubernetes::worker::node_labels::may_label;
 
 /// The list of etcd's members.
 const MEMBERS: &str = "ETCD_INITIAL_CLUSTER";
@@ -579,23 +580,6 @@ fn is_reservation(item: &str) -> bool {
             && digits.split('.').all(|part| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit()))
             && matches!(unit, "" | "m" | "k" | "M" | "G" | "T" | "Ki" | "Mi" | "Gi" | "Ti")
     })
-}
-
-/// Keys that a kubelet of 1.16 and later may set on its own node (the NodeRestriction plugin's and the kubelet's list).
-fn may_label(key: &str) -> bool {
-    let Some((prefix, name)) = key.split_once('/') else { return true };
-    let under = |domain: &str| prefix == domain || prefix.ends_with(&format!(".{domain}"));
-    if !under("kubernetes.io") && !under("k8s.io") {
-        return true;
-    }
-    under("kubelet.kubernetes.io")
-        || under("node.kubernetes.io")
-        || matches!(
-            (prefix, name),
-            ("kubernetes.io", "hostname" | "arch" | "os")
-                | ("beta.kubernetes.io", "arch" | "os" | "instance-type")
-                | ("failure-domain.beta.kubernetes.io" | "topology.kubernetes.io", "zone" | "region")
-        )
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use crate::kubernetes::add_ons::{self, cloud_config};
 use crate::kubernetes::parts::api_server;
 use crate::kubernetes::parts::certificates::{ADMIN, CLUSTER_CA, KUBELET, Pair};
 use crate::kubernetes::parts::daemon::{
-    Daemon, GOOD_IN_A_ROW, ProbeIdentity, Variables, curl_options, deadline, has_variables, ok_gate, unless_cloud,
+    Daemon, Flags, GOOD_IN_A_ROW, ProbeIdentity, Variables, curl_options, deadline, has_variables, ok_gate, unless_cloud,
 };
 use crate::kubernetes::parts::directories::{add_directory, directory};
 use crate::kubernetes::parts::paths;
@@ -202,9 +202,15 @@ fn registration(spec: &NodeSpec, cluster: &ClusterSpec, settings: &Settings) -> 
     })
 }
 
+/// The kubelet's flags, where there is such a gate.
+pub(super) fn registered(spec: &NodeSpec, cluster: &ClusterSpec, facts: &MachineFacts) -> Option<Flags> {
+    let settings = settings(spec, cluster, facts);
+    registration(spec, cluster, &settings).map(|_| settings.flags)
+}
+
 /// Whether there is such a gate.
 pub(super) fn registers(spec: &NodeSpec, cluster: &ClusterSpec, facts: &MachineFacts) -> bool {
-    registration(spec, cluster, &settings(spec, cluster, facts)).is_some()
+    registered(spec, cluster, facts).is_some()
 }
 
 /// As whom the kubelet asks the API over TLS.
@@ -354,7 +360,7 @@ fn pods(spec: &NodeSpec, cluster: &ClusterSpec, settings: &mut Settings) {
     }
 }
 
-/// Labels that the kubelet gives its node. From 1.16 on the master's own are given through the API (`node_role`; magnum-node.md 5.1);
+/// Labels that the kubelet gives its node. From 1.16 on the master's own are given through the API (`node_labels`; magnum-node.md 5.1);
 /// others that a kubelet may not give are refused when the parameters are read.
 fn labels(role: Role, cluster: &ClusterSpec) -> Vec<String> {
     let own = role == Role::Master && cluster.minor.number() < FIRST_WITHOUT_OWN_ROLE;

@@ -5,5 +5,5 @@
 pub(super) mod host;
 pub(super) mod kube_proxy;
 pub(super) mod kubelet;
-pub(super) mod node_role;
+pub(super) mod node_labels;
 pub(super) mod reservations;

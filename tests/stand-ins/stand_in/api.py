@@ -255,12 +255,30 @@ class Api(Service):
                 if seen and seen != now:
                     said = f'Operation cannot be fulfilled on nodes "{name}": the object has been modified; please apply your changes to the latest version and try again'
                     return Failure(409, "Conflict", said).answer()
+                if mistake := restricted(before, sent, who, self.program.minor):
+                    return Failure(403, "Forbidden", f'nodes "{name}" is forbidden: {mistake}').answer()
                 # The other half has a path of its own.
                 kept = ("spec", "metadata") if rest.endswith("/status") else ("status",)
                 self.nodes[name] = {**sent, **{part: before[part] for part in kept if part in before}}
             if method == "DELETE":
                 return 200, json.dumps(self.nodes.pop(name)).encode()
             return 200, json.dumps(self.nodes[name]).encode()
+
+
+KUBELETS = re.compile(r"(.*\.)?(kubelet|node)\.kubernetes\.io/.*|(topology|failure-domain\.beta)\.kubernetes\.io/(zone|region)"
+                      r"|(beta\.)?kubernetes\.io/(hostname|arch|os|instance-type)")
+
+
+def restricted(before: dict, after: dict, who: Who, minor: int) -> str:
+    """What NodeRestriction says of a node that a kubelet changes [source: plugin/pkg/admission/noderestriction, admitNode: labels since 1.13]."""
+    if "system:nodes" not in who.groups:
+        return ""
+    if ((before.get("spec") or {}).get("taints") or []) != ((after.get("spec") or {}).get("taints") or []):
+        return "node is not allowed to modify taints"
+    old, new = (one["metadata"].get("labels") or {} for one in (before, after))
+    changed = {key for key in {*old, *new} if old.get(key) != new.get(key) and re.match(r"(.*\.)?(kubernetes|k8s)\.io/", key)}
+    wrong = sorted(key for key in changed if minor >= 13 and not KUBELETS.fullmatch(key))
+    return f"is not allowed to modify labels: {', '.join(wrong)}" if wrong else ""
 
 
 KEYS = {"conditions": "type", "addresses": "type"}
