@@ -99,6 +99,11 @@ pub trait EtcdMembership {
     /// # Errors
     /// Transient while the cluster has to be waited for; refused where this node must not take the place.
     fn settle(&self, root: &Tree, join: &EtcdJoin, situation: &MemberSituation) -> impl Future<Output = Result<MemberStep>>;
+    /// Has this node's member vote where it runs as a learner that has caught up; true if it was promoted now, false if it votes.
+    ///
+    /// # Errors
+    /// Transient where its list, or a member that votes, cannot be asked, or it has not caught up, or another node has its turn.
+    fn promote(&self, join: &EtcdJoin) -> impl Future<Output = Result<bool>>;
     /// Changes the cluster's members, one node at a time: it looks again once it is its turn. True if it is done, false if it is not
     /// needed any more. The member's unit must not run meanwhile.
     ///

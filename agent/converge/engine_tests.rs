@@ -60,6 +60,7 @@ struct Fake {
     objects: Mutex<VecDeque<Result<bool>>>,
     /// What comes next for etcd's member.
     member_steps: Mutex<VecDeque<Result<MemberStep>>>,
+    promotions: Mutex<VecDeque<Result<bool>>>,
     /// With what it was asked for.
     situations: Mutex<Vec<MemberSituation>>,
     /// The note of pending restarts.
@@ -104,6 +105,7 @@ impl Fake {
             prepared: Mutex::default(),
             objects: Mutex::default(),
             member_steps: Mutex::default(),
+            promotions: Mutex::default(),
             situations: Mutex::default(),
             pending: None,
             absent: Vec::new(),
@@ -311,6 +313,11 @@ impl EtcdMembership for Fake {
         self.log(format!("settle {}", join.name));
         self.situations.lock().unwrap().push(situation.clone());
         self.member_steps.lock().unwrap().pop_front().unwrap_or(Ok(MemberStep::Start))
+    }
+
+    async fn promote(&self, _: &EtcdJoin) -> Result<bool> {
+        let promoted = self.promotions.lock().unwrap().pop_front();
+        promoted.inspect(|promoted| self.log(format!("promote {promoted:?}"))).unwrap_or(Ok(false))
     }
 
     async fn change(&self, _: &Tree, _: &EtcdJoin, _: &MemberSituation, change: MemberChange) -> Result<bool> {
@@ -1807,6 +1814,31 @@ async fn a_run_that_fails_leaves_nothing_by_which_etcd_could_start_without_data(
     let failure = machine.converge(&beside, &fake).await.unwrap_err();
     assert_eq!(failure.unit.as_deref(), Some("other.service"));
     assert_eq!(last(&fake).as_deref(), Some("hold m1"));
+}
+
+/// A learner answers as healthy, too: nobody who needs etcd starts before it votes, and each run that finds it goes on with it.
+#[tokio::test]
+async fn what_needs_etcd_waits_until_a_learner_votes() {
+    let machine = Machine::new(manual());
+    let mut desired = of_etcd();
+    desired.gates.push(gate("etcd", Some("etcd.service"), 1, &[Dependency::Unit("etcd.service".into())]));
+    desired.units.push(unit("apiserver.service", &[], &[Dependency::Gate("etcd".into())]));
+    let late = || Err(Error::transient("it answered 412: can only promote a learner member which is in sync with leader"));
+    let fake = Fake::new(&machine.clock, &[("etcd.service", "inactive"), ("apiserver.service", "inactive")]);
+    fake.promotions.lock().unwrap().extend([late(), late(), Ok(true)]);
+    machine.converge(&desired, &fake).await.unwrap();
+    let calls = fake.take_log();
+    let at = |call: &str| calls.iter().rposition(|one| one.starts_with(call)).unwrap_or_else(|| panic!("no {call}: {calls:?}"));
+    assert!(at("start etcd.service") < at("promote Err") && at("promote Ok(true)") < at("start apiserver.service"), "{calls:?}");
+    let count = |code| machine.codes().iter().filter(|one| **one == code).count();
+    assert_eq!((count(Code::EtcdMemberWaiting), count(Code::EtcdMemberChanged)), (1, 1));
+    // One that must not be promoted, and one that never catches up.
+    for (why, times) in [(Error::refused("not allowed"), 1), (late().unwrap_err(), 20_000)] {
+        let fake = Fake::new(&machine.clock, &[("etcd.service", "active"), ("apiserver.service", "inactive")]);
+        fake.promotions.lock().unwrap().extend(vec![Err(why); times]);
+        assert_eq!(machine.converge(&desired, &fake).await.unwrap_err().code, Code::EtcdMemberFailed);
+        assert!(!fake.take_log().contains(&"start apiserver.service".to_owned()));
+    }
 }
 
 /// A disk that the operator mounts there, and that is late.

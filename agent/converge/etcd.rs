@@ -93,15 +93,24 @@ pub(crate) struct Etcd {
     endpoint: String,
     /// Whose it is, for causes: `flannel's etcd`.
     whose: &'static str,
-    /// Where the JSON gateway is; asked once.
-    gateway: OnceCell<Option<&'static str>>,
+    /// What it is of; asked once.
+    served: OnceCell<Served>,
+}
+
+/// What follows from a release.
+#[derive(Clone, Copy, Debug)]
+struct Served {
+    /// Where the JSON gateway is.
+    gateway: Option<&'static str>,
+    /// Whether all members know learners.
+    has_learners: bool,
 }
 
 impl Etcd {
     /// Certificates are read when the first connection is made.
     pub(crate) fn new(http: &Http, access: &EtcdAccess, whose: &'static str) -> Self {
         let http = http.identified_by(access.identity.as_ref());
-        Self { http, endpoint: access.endpoint.trim_end_matches('/').to_owned(), whose, gateway: OnceCell::new() }
+        Self { http, endpoint: access.endpoint.trim_end_matches('/').to_owned(), whose, served: OnceCell::new() }
     }
 
     /// The newest API that it serves.
@@ -152,10 +161,22 @@ impl Etcd {
         Ok(self.gateway().await?.is_some() && self.has_keys().await?)
     }
 
-    /// Adds a voting member that its peers reach at this URL. etcd itself refuses one for which more members would have to be
-    /// started than are.
+    /// Whether a member can be added that does not vote yet: all are 3.4 or later.
+    pub(crate) async fn has_learners(&self) -> Result<bool> {
+        self.served().await.map(|served| served.has_learners)
+    }
+
+    /// Adds a member that its peers reach at this URL, as a learner where etcd has them. etcd itself refuses a second learner, and one that
+    /// votes for which more members would have to be started than are.
     pub(crate) async fn add_member(&self, peer: &str) -> Result<()> {
-        self.ask_v3("cluster/member/add", &json!({"peerURLs": [peer]})).await.map(drop)
+        let is_learner = self.has_learners().await?;
+        let member = if is_learner { json!({"peerURLs": [peer], "isLearner": true}) } else { json!({"peerURLs": [peer]}) };
+        self.ask_v3("cluster/member/add", &member).await.map(drop)
+    }
+
+    /// Has a learner vote. etcd refuses one that has not caught up with the leader.
+    pub(crate) async fn promote_member(&self, id: u64) -> Result<()> {
+        self.ask_v3("cluster/member/promote", &json!({"ID": id.to_string()})).await.map(drop)
     }
 
     /// Removes a member from the cluster, by its id in decimal; one that is not in it any more is removed. By the v3 API where its
@@ -373,16 +394,21 @@ impl Etcd {
 
     /// Where the JSON gateway of v3 is; nowhere before etcd 3.0.
     async fn gateway(&self) -> Result<Option<&'static str>> {
-        if let Some(gateway) = self.gateway.get() {
-            return Ok(*gateway);
+        self.served().await.map(|served| served.gateway)
+    }
+
+    async fn served(&self) -> Result<Served> {
+        if let Some(served) = self.served.get() {
+            return Ok(*served);
         }
         let answer = self.send("GET", "/version", None).await?;
         if !answer.is_success() {
             return Err(self.refusal(&answer));
         }
         let version = self.json(&answer)?;
-        let server = version.get("etcdserver").and_then(Value::as_str).unwrap_or_default();
-        Ok(*self.gateway.get_or_init(|| gateway_of(server)))
+        let of = |what: &str| version.get(what).and_then(Value::as_str).unwrap_or_default();
+        let has_learners = numbers(of("etcdcluster")).is_some_and(|cluster| cluster >= (3, 4));
+        Ok(*self.served.get_or_init(|| Served { gateway: gateway_of(of("etcdserver")), has_learners }))
     }
 
     /// A body of v2 is a form, of v3 JSON.
@@ -426,13 +452,18 @@ impl Etcd {
 
 /// 3.0 to 3.2 have an alpha, 3.3 a beta, later ones the final path.
 fn gateway_of(server: &str) -> Option<&'static str> {
-    let mut numbers = server.split('.').map(str::parse::<u32>);
-    match (numbers.next()?.ok()?, numbers.next()?.ok()?) {
+    match numbers(server)? {
         (..=2, _) => None,
         (3, ..=2) => Some("/v3alpha"),
         (3, 3) => Some("/v3beta"),
         _ => Some("/v3"),
     }
+}
+
+/// Major and minor of a release.
+fn numbers(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split('.').map(str::parse::<u32>);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
 
 fn error_code(answer: &Response) -> Option<u64> {

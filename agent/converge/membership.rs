@@ -18,6 +18,8 @@ use crate::systemd::mount_unit;
 const PAUSES: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(5));
 /// Between two looks while etcd starts: the list that it joins by may have changed, or it may have its data.
 const RENEWAL: Duration = Duration::from_secs(10);
+/// Between two tries to promote a learner.
+const PROMOTION: Duration = Duration::from_secs(1);
 
 /// What the step works with.
 pub(crate) struct MemberWaiter<'a, U, P> {
@@ -115,10 +117,40 @@ impl<U: UnitManager, P: EtcdMembership> MemberWaiter<'_, U, P> {
                 }
             }
         };
+        let answer = async { tokio::try_join!(answer, self.until_it_votes(join)).map(|(answer, ())| answer) };
         tokio::select! {
             biased;
             answer = answer => answer,
             failure = anew => Err(failure),
+        }
+    }
+
+    /// Has a learner vote as soon as it can: who starts behind its gate reads and writes there. It ends what a deployment has begun, and so
+    /// is done by every run.
+    async fn until_it_votes(&self, join: &EtcdJoin) -> Result<(), Failure> {
+        let mut told = None;
+        loop {
+            let error = match self.members.promote(join).await {
+                Ok(is_promoted) => {
+                    if is_promoted {
+                        let line = format!("etcd's member {} has caught up with the others, and votes", join.name);
+                        self.emit(Event::new(Code::EtcdMemberChanged, line));
+                    }
+                    return Ok(());
+                }
+                Err(error) => error,
+            };
+            let left = self.starter.left();
+            if error.kind() != ErrorKind::Transient || left.is_zero() {
+                return Err(Failure::from_error(Code::EtcdMemberFailed, StepId::EtcdMember, &error));
+            }
+            // One that does not listen yet is its gate's matter.
+            if error.connect_failure().is_none() && told.as_ref() != Some(&error.to_string()) {
+                told = Some(error.to_string());
+                let line = "the node's member of etcd does not vote yet";
+                self.emit(Event::new(Code::EtcdMemberWaiting, line).next_try(PROMOTION).error(&error));
+            }
+            self.starter.clock.wait(PROMOTION.min(left)).await;
         }
     }
 

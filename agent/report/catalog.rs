@@ -561,11 +561,11 @@ messages! {
         "Run the command that the message names, with the rights of an administrator of the cluster.";
     EtcdMemberChanged = "HNA-0640", Notice, "20f4aea4e2a24ffd9fe3312e6ca58f2f",
         "This node changed the members of etcd's cluster",
-        "Its own member was removed because its data is gone or its deployment was deleted, or was added, under the lock that masters share. This cannot be undone; a member that is added gets its data from the others.",
+        "Its own member was removed because its data is gone or its deployment was deleted, or was added, or votes now that it has caught up, under the lock that masters share. This cannot be undone; a member that is added gets its data from the others.",
         "";
     EtcdMemberWaiting = "HNA-0641", Notice, "987a4f2c4c444c2ca391523bca5da258",
         "The node's member of etcd cannot start or leave yet",
-        "It has no data, and the cluster has no place for it yet, or is not known yet; or its deployment was deleted, and the others would lose their quorum. Members change by one master at a time.",
+        "It has no data, and the cluster has no place for it yet, or is not known yet; or its deployment was deleted, and the others would lose their quorum; or it is a learner, and does not vote yet. Members change by one master at a time.",
         "Start or repair the other members of etcd (`etcdctl member list`, `journalctl -u etcd` on their masters).";
     EtcdMemberFailed = "HNA-0642", Error, "208206f2dfbb4f45b6870b748faa9d97",
         "The node's member of etcd cannot take its place, or leave it",

@@ -56,17 +56,17 @@ def initial_cluster(names) -> str:
 class Masters:
     """is_shared: one CA signs for all, so that etcd knows its clients by a name in their certificate, as with Magnum's."""
 
-    def __init__(self, hosts, signal_server, folder, is_shared: bool = False, discovery: str = ""):
-        """discovery: a URL by which the members find each other, in place of the list."""
+    def __init__(self, hosts, signal_server, folder, is_shared: bool = False, discovery: str = "", names=tuple(IPS)):
+        """discovery: a URL by which the members find each other, in place of the list of these names."""
         self.hosts, self.signal_server = hosts, signal_server
-        machines = self.booted(*IPS)
+        machines = self.booted(*names)
         machines[0].install_agent()
         machines[0].exec("heat-node-agent", "certificates", "new-ca", "--out", "/root/ca")
         given = yaml.safe_load(machines[0].read("/root/ca/parameters.yaml"))["parameters"]
         if is_shared:
             given |= {f"ETCD_CA_{half}": given[f"CA_{half}"] for half in ("CERTIFICATE", "KEY")}
         self.given = given | {"CLUSTER_UUID": "5f1c3a52-8d0e-4c61-9b0e-2f6f6e1d7a10"}
-        self.given |= {"ETCD_DISCOVERY_URL": discovery} if discovery else {"ETCD_INITIAL_CLUSTER": initial_cluster(IPS)}
+        self.given |= {"ETCD_DISCOVERY_URL": discovery} if discovery else {"ETCD_INITIAL_CLUSTER": initial_cluster(names)}
         self.nodes = [self.master(host) for host in machines]
         for name in ("CA", "ETCD_CA", "FRONT_PROXY_CA"):
             for half in ("CERTIFICATE", "KEY"):
@@ -82,13 +82,15 @@ class Masters:
         return Node(host, self.signal_server(port=18000 + number),
                     parameters("master", host.name, ALL[host.name], IPS["m1"], MASTER_INDEX=number - 1, **self.given))
 
-    def grow(self, *names: str) -> list[Node]:
-        """As a stack that gets more masters: all learn of the longer list, and the new ones begin."""
+    def grow(self, *names: str, before=lambda node: None) -> list[Node]:
+        """As a stack that gets more masters: all learn of the longer list, and the new ones begin, each behind what is done with it before."""
         self.given["ETCD_INITIAL_CLUSTER"] = initial_cluster([*(node.host.name for node in self.nodes), *names])
-        before = list(self.nodes)
+        old = list(self.nodes)
         more = [self.master(host) for host in self.booted(*names)]
-        for node in before:
+        for node in old:
             node.update(ETCD_INITIAL_CLUSTER=self.given["ETCD_INITIAL_CLUSTER"])
+        for node in more:
+            before(node)
         self.begin(*more)
         self.nodes += more
         return more

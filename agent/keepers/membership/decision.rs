@@ -87,7 +87,9 @@ impl SeenMember {
 
     /// As causes call it.
     fn shown(&self) -> String {
-        if self.listed.name.is_empty() { format!("{:x}, which never started", self.listed.id) } else { quoted(&self.listed.name) }
+        let (name, id) = (&self.listed.name, self.listed.id);
+        let shown = if name.is_empty() { format!("{id:x}, which never started") } else { quoted(name) };
+        if self.listed.votes { shown } else { format!("{shown}, a learner") }
     }
 }
 
@@ -152,6 +154,8 @@ pub(super) enum NextStep {
     Remove(u64),
     /// A member is added.
     Add,
+    /// The same beside a single one, which would have no quorum until it has started if it voted at once.
+    AddLearner,
     /// The data of a member that was removed is put aside.
     SetAside,
 }
@@ -220,14 +224,9 @@ fn in_cluster(facts: &MemberFacts<'_>, known: &ClusterView) -> Result<NextStep> 
         if !is_ours {
             return Err(other_cluster(join, members, None));
         }
-        if members.len() < 2 {
-            return Err(Error::transient(format!("etcd's cluster has no member {}", join.peer))
-                .rule("a second member is added by hand: until it runs, the two have no quorum")
-                .remedy(typed(join, members, None)));
-        }
         others_are_healthy(members, None)?;
         may_change(facts, "has no place in its cluster")?;
-        return Ok(NextStep::Add);
+        return Ok(if members.len() < 2 { NextStep::AddLearner } else { NextStep::Add });
     };
     let (name, clients) = (&own.listed.name, &own.listed.clients);
     if own.is_new() {
@@ -279,15 +278,7 @@ fn in_cluster(facts: &MemberFacts<'_>, known: &ClusterView) -> Result<NextStep> 
     if !is_ours {
         return Err(other_cluster(join, members, Some(own.listed.id)));
     }
-    if !own.listed.votes {
-        return Err(refused_place(
-            join,
-            members,
-            own,
-            format!("etcd's member {name} is a learner, and would come back as a voter"),
-        ));
-    }
-    others_are_healthy(members, Some(own.listed.id))?;
+    others_are_healthy(members, Some(own))?;
     // What this node could not join afterwards is found before.
     places(join, members)?;
     may_change(facts, "has lost its data, and has to be replaced")?;
@@ -447,13 +438,15 @@ fn other_cluster(join: &EtcdJoin, members: &[SeenMember], own: Option<u64>) -> E
     ))
 }
 
-/// Whether a member may go, or come, beside these: all others that vote must be healthy. etcd up to 3.5 takes a member only where each of
-/// them has been connected for a while, and a removal that nothing can follow costs the cluster one. `gone`: which one goes.
-fn others_are_healthy(members: &[SeenMember], gone: Option<u64>) -> Result<()> {
-    let others: Vec<&SeenMember> = members.iter().filter(|one| one.listed.votes && Some(one.listed.id) != gone).collect();
-    let unhealthy: Vec<String> = others.iter().filter(|one| one.health != MemberHealth::Healthy).map(|one| one.shown()).collect();
-    // Of two members one has no quorum.
-    if unhealthy.is_empty() && others.len() > 1 {
+/// Whether a member may go, or come, beside these: all others must vote, and be healthy. etcd up to 3.5 takes a member only where each of
+/// them has been connected for a while, and one learner at a time; and a removal that nothing can follow costs the cluster one. `gone`: which
+/// one goes.
+fn others_are_healthy(members: &[SeenMember], gone: Option<&SeenMember>) -> Result<()> {
+    let others: Vec<&SeenMember> = members.iter().filter(|one| gone.is_none_or(|gone| one.listed.id != gone.listed.id)).collect();
+    let is_well = |one: &&&SeenMember| one.listed.votes && one.health == MemberHealth::Healthy;
+    let unhealthy: Vec<String> = others.iter().filter(|one| !is_well(one)).map(|one| one.shown()).collect();
+    // Of two members that vote one has no quorum.
+    if unhealthy.is_empty() && (others.len() > 1 || gone.is_none_or(|gone| !gone.listed.votes)) {
         return Ok(());
     }
     let (all, healthy) = (others.len() + 1, others.len() - unhealthy.len());
@@ -511,6 +504,13 @@ pub(super) fn healthy_url<'a>(join: &EtcdJoin, members: impl IntoIterator<Item =
     let mut others = members.into_iter().filter(|one| one.listed.votes && !one.is_at(&join.peer));
     // It is typed by operators.
     others.find_map(|one| one.healthy_at.as_deref().filter(|url| is_plain(url)))
+}
+
+/// Where etcd has no learners.
+pub(super) fn second_by_hand<'a>(join: &EtcdJoin, members: impl IntoIterator<Item = &'a SeenMember>) -> Error {
+    Error::transient(format!("etcd's cluster has no member {}", join.peer))
+        .rule("a second member is added by hand where etcd has no learners (before 3.4): until it runs, the two have no quorum")
+        .remedy(typed(join, members, None))
 }
 
 /// What an operator types where the agent does not do it: on this node, at a member that is healthy.

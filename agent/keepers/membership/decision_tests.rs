@@ -43,6 +43,11 @@ fn three(own: SeenMember, second: MemberHealth, third: MemberHealth) -> Vec<Seen
     vec![own, member(2, second), member(3, third)]
 }
 
+fn learner(mut member: SeenMember) -> SeenMember {
+    member.listed.votes = false;
+    member
+}
+
 fn dead() -> SeenMember {
     member(1, MemberHealth::Silent)
 }
@@ -97,6 +102,7 @@ fn short(decided: &Result<NextStep>) -> String {
         }
         Ok(NextStep::Remove(id)) => format!("remove {id:x}"),
         Ok(NextStep::Add) => "add".into(),
+        Ok(NextStep::AddLearner) => "add a learner".into(),
         Ok(NextStep::SetAside) => "set aside".into(),
         Err(error) => format!("{} {}", if error.kind() == ErrorKind::Transient { "wait:" } else { "refuse:" }, error.cause()),
     }
@@ -186,6 +192,15 @@ fn each_answer_of_a_cluster_has_one_next_step() {
             vec![dead(), member(2, Unhealthy)],
             "wait: this node's dead member of etcd cannot be replaced: 0 of 2 members are healthy (not healthy: m2)",
         ),
+        // A learner's vote is missed by nobody.
+        ("it was a learner, and is dead", &three_listed, three(learner(dead()), Healthy, Healthy), &replaced),
+        ("it was the learner of a single one, and is dead", &join_of(2), vec![learner(dead()), member(2, Healthy)], &replaced),
+        (
+            "it was a learner, and the one that votes is not healthy",
+            &join_of(2),
+            vec![learner(dead()), member(2, Unhealthy)],
+            "wait: this node's dead member of etcd cannot be replaced: 0 of 2 members are healthy (not healthy: m2)",
+        ),
         // What is added, by this node or somebody.
         ("it was added", &three_listed, three(added(), Healthy, Healthy), &places),
         (
@@ -241,11 +256,29 @@ fn a_member_that_the_cluster_does_not_have_is_added_beside_healthy_ones() {
             }],
             "wait: this node's member of etcd cannot be added: 2 of 4 members are healthy (not healthy: a2979bb37aa6bad5, which never started)",
         ),
+        ("it would be the second", &three_listed, vec![member(2, Healthy)], "add a learner"),
         (
-            "it would be the second",
+            "it would be the second, and the first one is not healthy",
             &three_listed,
-            vec![member(2, Healthy)],
-            "wait: etcd's cluster has no member http://192.0.2.11:2380",
+            vec![member(2, MemberHealth::Unhealthy)],
+            "wait: this node's member of etcd cannot be added: 0 of 2 members are healthy (not healthy: m2)",
+        ),
+        // etcd has one learner at a time, and one that never starts costs nobody anything.
+        (
+            "another one is a learner",
+            &three_listed,
+            vec![member(2, Healthy), learner(member(3, Healthy))],
+            "wait: this node's member of etcd cannot be added: 1 of 3 members are healthy (not healthy: m3, a learner)",
+        ),
+        (
+            "another one was added as a learner, and has not started",
+            &join_of(4),
+            vec![member(2, Healthy), member(4, Healthy), {
+                let mut new = learner(formed(3, Silent));
+                new.listed.name.clear();
+                new
+            }],
+            "wait: this node's member of etcd cannot be added: 2 of 4 members are healthy (not healthy: a2979bb37aa6bad5, which never started, a learner)",
         ),
     ] {
         check(what, join, &members, expected);
@@ -269,12 +302,6 @@ fn a_place_that_is_not_the_dead_members_own_is_not_taken() {
             &three_listed,
             three(member(1, Unhealthy), Healthy, Healthy),
             "refuse: etcd's member m1 is or may be running at http://192.0.2.11:2379, and its data is not on this machine",
-        ),
-        (
-            "it was a learner, and is dead",
-            &three_listed,
-            three(with(|own| own.votes = false), Healthy, Healthy),
-            "refuse: etcd's member m1 is a learner, and would come back as a voter",
         ),
         (
             "the address is another's",
@@ -675,7 +702,7 @@ proptest! {
                     prop_assert!(!has_begun && !existing && !is_unasked && losses == 1);
                     prop_assert!(is_stale || !is_heard);
                 }
-                NextStep::Unheard | NextStep::SetAside => prop_assert!(false, "it has lasted, and its data is its own"),
+                NextStep::AddLearner | NextStep::Unheard | NextStep::SetAside => prop_assert!(false, "it has lasted, and its data is its own"),
             }
             prop_assert!(removals <= losses && adds <= removals);
         }

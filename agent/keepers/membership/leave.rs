@@ -278,6 +278,7 @@ impl<'a> EtcdDeparture<'a> {
 
     /// Takes the lock, by the own member, or one of the others where that is not healthy; none where etcd serves no API for it.
     async fn lock(&self, leaving: &LeavingMember, holder: &str) -> Result<Option<Api>> {
+        let mut failed = None;
         for url in [&self.own.access.endpoint].into_iter().chain(&leaving.others) {
             let etcd = self.at(url, OTHER);
             if etcd.member_is_healthy().await {
@@ -285,10 +286,15 @@ impl<'a> EtcdDeparture<'a> {
                     return Ok(None);
                 }
                 let api = etcd.api().await?;
-                return take(&etcd, api, holder, LIFE).await?.map_or(Ok(Some(api)), |other| Err(busy(&other)));
+                match take(&etcd, api, holder, LIFE).await {
+                    Ok(other) => return other.map_or(Ok(Some(api)), |other| Err(busy(&other))),
+                    // A learner locks nothing itself.
+                    Err(error) => failed = failed.or(Some(error)),
+                }
             }
         }
-        Err(Error::refused("no member of etcd is healthy").remedy("check `journalctl -u etcd` on the other masters"))
+        let nobody = || Error::refused("no member of etcd is healthy").remedy("check `journalctl -u etcd` on the other masters");
+        Err(failed.unwrap_or_else(nobody))
     }
 
     /// Has a healthy one of the other members remove it, and asks its own etcd only if none does: that one ends as soon as it is removed,

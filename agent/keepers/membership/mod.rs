@@ -24,11 +24,12 @@ use std::time::Duration;
 
 use self::address::{host_and_port, is_same};
 use self::decision::{
-    ClusterView, MemberData, MemberFacts, MemberHealth, NextStep, SeenMember, decide, healthy_url, may_come_back, typed,
+    ClusterView, MemberData, MemberFacts, MemberHealth, NextStep, SeenMember, decide, healthy_url, may_come_back, second_by_hand,
+    typed,
 };
 use super::certificates::quorum::{KEY, take};
 use crate::concurrent::all;
-use crate::converge::etcd::Etcd;
+use crate::converge::etcd::{Etcd, ListedMember};
 use crate::converge::{EtcdMembership, MemberChange, MemberSituation, MemberStep};
 use crate::desired::{ClientIdentity, EtcdAccess, EtcdJoin, removed_data};
 use crate::error::{Error, ErrorKind, Result};
@@ -78,8 +79,41 @@ impl EtcdMembership for Http {
             NextStep::Join(places) => write(root, join, MADE, &places).map(|()| MemberStep::Start),
             NextStep::Remove(id) => has_api(self, &found, Some(id)).await.map(|()| MemberStep::Change(MemberChange::Remove(id))),
             NextStep::Add => has_api(self, &found, None).await.map(|()| MemberStep::Change(MemberChange::Add)),
+            NextStep::AddLearner => has_learners(self, &found).await.map(|()| MemberStep::Change(MemberChange::Add)),
             NextStep::SetAside => Ok(MemberStep::Change(MemberChange::SetAside)),
         }
+    }
+
+    async fn promote(&self, join: &EtcdJoin) -> Result<bool> {
+        let at = |endpoint: &str, identity: &Option<ClientIdentity>| {
+            Etcd::new(self, &EtcdAccess { endpoint: endpoint.to_owned(), identity: identity.clone() }, ETCD)
+        };
+        let (_, list) = at(&join.peer, &join.peer_identity).listed().await?;
+        let is_own = |one: &&ListedMember| one.peers.iter().any(|url| is_same(url, &join.peer));
+        let Some(own) = list.iter().find(is_own).filter(|own| !own.votes) else { return Ok(false) };
+        // A learner changes and locks nothing itself.
+        let urls = list.iter().filter(|one| one.votes).flat_map(|one| &one.clients);
+        let mut voter = None;
+        for url in urls.filter(|url| join.identity.is_none() || url.starts_with("https://")) {
+            let etcd = at(url, &join.identity);
+            if etcd.member_is_healthy().await {
+                voter = Some(etcd);
+                break;
+            }
+        }
+        let Some(etcd) = voter else { return Err(nobody_is_healthy()) };
+        if !etcd.has_gateway().await? {
+            return Err(Error::transient("etcd's member is a learner, and etcd serves no v3 API over its JSON gateway")
+                .remedy(format!("on another master: `etcdctl member promote {:x}`", own.id)));
+        }
+        let holder = format!("{} joins etcd", join.name);
+        if let Some(other) = take(&etcd, Api::V3, &holder, LIFE).await? {
+            return Err(busy(&other));
+        }
+        let promoted = etcd.promote_member(own.id).await;
+        // One that cannot be given back ends with its life.
+        drop(etcd.remove(Api::V3, KEY, &holder).await);
+        promoted.map(|()| true)
     }
 
     async fn change(&self, root: &Tree, join: &EtcdJoin, situation: &MemberSituation, change: MemberChange) -> Result<bool> {
@@ -152,7 +186,8 @@ async fn change_locked(
             block(root, join)?;
             etcd.remove_member(&id.to_string()).await.map(|()| true)
         }
-        (NextStep::Add, MemberChange::Add) => etcd.add_member(&join.peer).await.map(|()| true),
+        (NextStep::AddLearner, MemberChange::Add) if !etcd.has_learners().await? => Ok(false),
+        (NextStep::Add | NextStep::AddLearner, MemberChange::Add) => etcd.add_member(&join.peer).await.map(|()| true),
         _ => Ok(false),
     }
 }
@@ -189,6 +224,15 @@ async fn has_api(http: &Http, facts: &MemberFacts<'_>, remove: Option<u64>) -> R
              off where etcd knows its clients by name",
         )
         .remedy(typed(facts.join, facts.members(), remove)))
+}
+
+/// Whether a second member can be added without harm to the first one.
+async fn has_learners(http: &Http, facts: &MemberFacts<'_>) -> Result<()> {
+    let Some(etcd) = voter(http, facts) else { return Err(nobody_is_healthy()) };
+    if etcd.has_learners().await? && etcd.has_gateway().await? {
+        return Ok(());
+    }
+    Err(second_by_hand(facts.join, facts.members()))
 }
 
 fn nobody_is_healthy() -> Error {

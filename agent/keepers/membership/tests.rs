@@ -353,6 +353,89 @@ async fn a_member_that_the_cluster_does_not_have_is_added_once() {
     assert!(error.suggested_remedy().unwrap_or_default().contains("member add m1 --peer-urls="), "{error}");
 }
 
+/// Beside a single one, which stays writable: not before etcd 3.4.
+#[tokio::test]
+async fn a_second_member_comes_as_a_learner_where_etcd_has_them() {
+    let mut stage = Stage::new().await;
+    stage.join.members.truncate(2);
+    let base = stage.other.base.clone();
+    let ours = decision::first_id(std::slice::from_ref(&base), "c");
+    let look = || {
+        let list = json!([{"id": ours, "name": "m2", "peerURLs": [base], "clientURLs": [base]}]);
+        vec![listed(7, &list), ok(r#"{"health":"true"}"#)]
+    };
+    let version = |cluster: &str| ok(json!({"etcdserver": "3.4.23", "etcdcluster": cluster}).to_string());
+    for old in ["3.3.0", "not_decided"] {
+        stage.other.play([look(), vec![version(old), ok("{}")]].concat());
+        let error = stage.http.settle(&stage.root, &stage.join, &DEPLOYMENT).await.unwrap_err();
+        assert!(error.to_string().contains("etcd's cluster has no member"), "{error}");
+        assert!(error.suggested_remedy().unwrap_or_default().contains("member add m1 --peer-urls="), "{error}");
+    }
+    stage.other.play([look(), vec![version("3.4.0"), ok("{}")]].concat());
+    assert_eq!(stage.http.settle(&stage.root, &stage.join, &DEPLOYMENT).await.unwrap(), MemberStep::Change(MemberChange::Add));
+    let done = || ok(r#"{"succeeded":true}"#);
+    for (cluster, is_added) in [("3.3.0", false), ("3.4.0", true)] {
+        let taken = vec![version(cluster), ok(r#"{"header":{}}"#), ok(r#"{"ID":"75","TTL":"120"}"#), done()];
+        let changed = if is_added { vec![ok("{}"), done()] } else { vec![done()] };
+        stage.other.play([look(), taken, look(), changed].concat());
+        let before = stage.asked().len();
+        assert_eq!(stage.http.change(&stage.root, &stage.join, &DEPLOYMENT, MemberChange::Add).await.unwrap(), is_added);
+        let asked = stage.asked().split_off(before);
+        let added: Vec<&String> = asked.iter().filter(|line| line.contains("/cluster/member/")).collect();
+        let body = format!("POST /v3/cluster/member/add {}", json!({"peerURLs": [OWN], "isLearner": true}));
+        assert_eq!(added, if is_added { vec![&body] } else { vec![] });
+    }
+}
+
+#[tokio::test]
+async fn a_learner_is_promoted_by_one_that_votes_under_the_lock() {
+    let mut stage = Stage::new().await;
+    let own = Fake::start(vec![]).await;
+    stage.join.peer.clone_from(&own.base);
+    let list = |is_learner: bool| {
+        listed(
+            7,
+            &json!([
+                {"id": 9, "name": "m1", "peerURLs": [own.base], "clientURLs": [own.base], "isLearner": is_learner},
+                {"id": 5, "name": "m2", "peerURLs": [stage.other.base], "clientURLs": [stage.other.base]},
+            ]),
+        )
+    };
+    let (healthy, version) = (|| ok(r#"{"health":"true"}"#), || ok(r#"{"etcdserver":"3.4.23","etcdcluster":"3.4.0"}"#));
+    let done = || ok(r#"{"succeeded":true}"#);
+    // One that votes, and one whose only other member is not healthy.
+    own.play(vec![list(false)]);
+    assert!(!stage.http.promote(&stage.join).await.unwrap());
+    own.play(vec![list(true)]);
+    stage.other.play(vec![ok(r#"{"health":"false"}"#)]);
+    assert!(stage.http.promote(&stage.join).await.is_err());
+    // Somebody else's turn; the gateway is off; it has not caught up; it is promoted.
+    let taken = || vec![healthy(), version(), ok("{}"), ok(r#"{"header":{}}"#), ok(r#"{"ID":"75","TTL":"120"}"#), done()];
+    let behind = r#"{"error":"etcdserver: can only promote a learner member which is in sync with leader","code":9}"#;
+    for (acts, expected, promotions) in [
+        (vec![healthy(), version(), ok("{}"), entry("m3 joins etcd")], Some("m3 joins etcd changes or restarts"), 0),
+        (vec![healthy(), version(), status("404 Not Found", "")], Some("is a learner, and etcd serves no v3 API"), 0),
+        ([taken(), vec![status("412 Precondition Failed", behind), done()]].concat(), Some("in sync with leader"), 1),
+        ([taken(), vec![ok("{}"), done()]].concat(), None, 1),
+    ] {
+        own.play(vec![list(true)]);
+        stage.other.play(acts);
+        let before = stage.asked().len();
+        match (stage.http.promote(&stage.join).await, expected) {
+            (Ok(is_promoted), None) => assert!(is_promoted),
+            (Err(error), Some(words)) => {
+                assert!(error.to_string().contains(words) && error.kind() == ErrorKind::Transient, "{error}");
+            }
+            (other, _) => panic!("{expected:?}: {other:?}"),
+        }
+        let asked = stage.asked().split_off(before);
+        let body = format!("POST /v3/cluster/member/promote {}", json!({"ID": "9"}));
+        assert_eq!(asked.iter().filter(|line| **line == body).count(), promotions, "{asked:?}");
+        // The lock is given back whatever came of it.
+        assert!(promotions == 0 || asked.last().unwrap().contains("request_delete_range"), "{asked:?}");
+    }
+}
+
 /// What was taken out by a deployment that was deleted, or by an operator, comes back as a new member, and never with its data.
 #[tokio::test]
 async fn the_data_of_a_member_that_was_removed_is_put_aside_once() {
