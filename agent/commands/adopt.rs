@@ -106,11 +106,12 @@ fn fate(root: &Tree, settings: &Settings, entry: &Value, kind: Option<EntryKind>
         }
         (Some(EntryKind::WaitingNode), _) => ("not applied: a newer one brings the node up".to_owned(), false),
         (Some(EntryKind::Run(Work::Node)), _) => ("not applied yet: the node is brought up by it".to_owned(), true),
-        (Some(EntryKind::Run(work)), _) => match hooks::job(&deployment, work, root, &settings.deploy.hook_dirs, None, |_| false)
-        {
-            Ok(_) => ("not run yet: it is run".to_owned(), true),
-            Err(error) => (format!("reported to Heat as failed: {}", error.cause_first()), false),
-        },
+        (Some(EntryKind::Run(work)), _) => {
+            match hooks::dispatch::job(&deployment, work, root, &settings.deploy.hook_dirs, None, |_| false) {
+                Ok(_) => ("not run yet: it is run".to_owned(), true),
+                Err(error) => (format!("reported to Heat as failed: {}", error.cause_first()), false),
+            }
+        }
     };
     Ok((format!("{name} ({id}, {group}): {what}"), is_run))
 }

@@ -349,18 +349,20 @@ impl Agent {
         let limit = self.host.settings.deploy.time_limit.map(|limit| u64::try_from(limit.as_millis()).unwrap_or(u64::MAX));
         // A script of Magnum's may print what only its parameters' names show to be secret.
         let is_secret = kubernetes::is_secret_parameter;
-        let job = match hooks::job(deployment, work, &self.host.root, &self.host.settings.deploy.hook_dirs, limit, is_secret) {
-            Ok(job) => {
-                let begun_mark = self.ledger.journal.begun_mark(&deployment.id);
-                let job = with_inputs_masked(Job { begun_mark, ..job }, deployment);
-                if hooks::reads_metadata(&deployment.group) { with_metadata(job, self.collector.snapshot()) } else { job }
-            }
-            Err(error) => {
-                let code = if work == Work::Script { Code::DeploymentMalformed } else { Code::DeploymentNoHook };
-                self.refuse(deployment, code, &error)?;
-                return Ok(true);
-            }
-        };
+        let job =
+            match hooks::dispatch::job(deployment, work, &self.host.root, &self.host.settings.deploy.hook_dirs, limit, is_secret)
+            {
+                Ok(job) => {
+                    let begun_mark = self.ledger.journal.begun_mark(&deployment.id);
+                    let job = with_inputs_masked(Job { begun_mark, ..job }, deployment);
+                    if hooks::reads_metadata(&deployment.group) { with_metadata(job, self.collector.snapshot()) } else { job }
+                }
+                Err(error) => {
+                    let code = if work == Work::Script { Code::DeploymentMalformed } else { Code::DeploymentNoHook };
+                    self.refuse(deployment, code, &error)?;
+                    return Ok(true);
+                }
+            };
         let Some(record) = self.ledger.journal.get(&deployment.id) else { return Ok(true) };
         let key = record.job();
         let unit = Programs::unit(&key);

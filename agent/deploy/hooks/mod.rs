@@ -2,6 +2,7 @@
 //!
 //! In: a deployment, its inputs, the directories of hooks. Out: a `Job`, or why there is none. Never: the start of it.
 
+pub mod dispatch;
 pub mod script;
 
 use std::path::{Path, PathBuf};
@@ -18,24 +19,6 @@ const OWN: [&str; 3] = ["json-file", "apply-config", "hiera"];
 
 /// Inputs whose values are never shown.
 const SECRET_INPUTS: [&str; 2] = ["deploy_password", "deploy_signal_id"];
-
-/// The job of a deployment of this kind: a script, or as [`external`].
-///
-/// # Errors
-/// As theirs.
-pub fn job(
-    deployment: &Deployment,
-    work: Work,
-    root: &Tree,
-    first: &[PathBuf],
-    limit_ms: Option<u64>,
-    is_secret: impl Fn(&str) -> bool,
-) -> Result<Job> {
-    match work {
-        Work::Script => script::job(deployment, limit_ms, is_secret),
-        _ => external(deployment, root, first, limit_ms, is_secret),
-    }
-}
 
 /// The job for a group with a hook: the image's, or this program by the hook's name. `is_secret`: of which further inputs it must not show the values.
 ///
