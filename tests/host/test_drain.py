@@ -98,3 +98,18 @@ def test_a_worker_is_drained_before_its_runtime_restarts_and_takes_pods_again(ho
     worker.update(HTTP_PROXY="http://192.0.2.9:3131")
     worker.succeeds()
     assert pods(api) == kept and is_cordoned(api) and not host.exists(RECORD)
+    # --- so does whom the operator keeps free after they took the agent's cordon back ---
+    cordon(api, None)
+    host.sh("mkdir -p /etc/heat-node-agent/agent.toml.d; printf '[node]\\nrollback = false\\n' >/etc/heat-node-agent/agent.toml.d/50-test.toml")
+    host.exec("systemctl", "restart", UNIT)
+    host.sh(f"mkdir -p {CONTROL}; echo unhealthy >{CONTROL}/kubelet")
+    worker.update(HTTP_PROXY="http://192.0.2.9:3132", KUBELET_OPTIONS="--v=4", WAIT_TIMEOUT=60)
+    worker.result()
+    assert is_cordoned(api) and "kubectl uncordon w1" in told(host, "DrainFailed")[-1]
+    cordon(api, None)
+    host.wait_for(lambda: not host.exists(RECORD), what="a cordon that is nobody's")
+    cordon(api, True)
+    host.exec("rm", f"{CONTROL}/kubelet")
+    worker.update(HTTP_PROXY="http://192.0.2.9:3133", WAIT_TIMEOUT=120)
+    worker.succeeds()
+    assert is_cordoned(api) and not host.exists(RECORD)

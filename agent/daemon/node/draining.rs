@@ -120,6 +120,15 @@ impl Node {
         self.host.report.emit(event.phase(Phase::Steady).step(STEP).generation(generation));
     }
 
+    /// A node that stays cordoned after an update that failed is the operator's as soon as it takes pods: the next cordon is theirs.
+    pub(super) async fn leave_cordon_to_others(&self, desired: &Desired) -> Result<()> {
+        let Some(node) = node_object(desired).filter(|_| self.is_cordoned()) else { return Ok(()) };
+        if Drain::of(&self.http, &node).is_cordoned(API_LIMIT).await.is_ok_and(|cordoned| cordoned == Some(false)) {
+            self.host.state.remove(Path::new(CORDONED))?;
+        }
+        Ok(())
+    }
+
     /// Says that an update that failed leaves the node without pods.
     pub(super) fn report_cordoned(&self, desired: &Desired, generation: u64) {
         if self.is_cordoned() {

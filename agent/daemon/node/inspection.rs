@@ -100,7 +100,10 @@ impl Node {
                 have_restarts_wait(&self.host.root, &waiting)?;
                 drifted
             }
-            AppliedExtent::Part => self.compare_part(spec, desired, systemd, generation).await?,
+            AppliedExtent::Part => {
+                self.leave_cordon_to_others(desired).await?;
+                self.compare_part(spec, desired, systemd, generation).await?
+            }
             AppliedExtent::Nothing => false,
         };
         let seen = self.inspect_certificates(desired, generation)?;
