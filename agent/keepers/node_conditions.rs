@@ -110,7 +110,7 @@ pub async fn write(
 /// Its taints, as kubectl takes them.
 ///
 /// # Errors
-/// As those of [`write`].
+/// As those of [`write()`].
 pub async fn taints(http: &Http, node: &NodeObject) -> Result<Vec<String>> {
     let answer = send(&http.identified_by(node.identity.as_ref()), "GET", &node.url, None).await?;
     let node = json::answer(&answer.body).map_err(|rejection| unreadable(&rejection))?;
