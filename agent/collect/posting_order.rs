@@ -14,8 +14,12 @@ use crate::clock::Timestamp;
 /// How long after a deployment was made a message without it may still be posted: Heat asks Keystone for a token in between.
 const POSTED_WITHIN: Duration = Duration::from_secs(30);
 
-/// How long after its `creation_time` a deployment is in the database: Heat stores its configuration first. Times are in whole seconds.
-const STORED_WITHIN: Duration = Duration::from_secs(5);
+/// How long after its `creation_time` a deployment is in the database: Heat stores its configuration first, and then asks an engine for the
+/// deployment (`rpc_response_timeout`).
+const STORED_WITHIN: Duration = Duration::from_mins(1);
+
+/// Times are in whole seconds.
+const ROUNDING: Duration = Duration::from_secs(1);
 
 /// The deployments that a message lists, by their ids; those without a time say nothing about the order.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -51,7 +55,9 @@ impl PostedList {
 
     /// Whether Heat made this list before `earlier`, which was posted before it.
     pub(super) fn is_older_than(&self, earlier: &Self) -> bool {
-        if self.is_later_than(earlier) {
+        let is_new = |entry: &PostedEntry| earlier.posted.is_some_and(|posted| entry.made > posted.after(ROUNDING));
+        // One that lists all that the earlier one does, and more, lacks nothing that Heat waits for, however old its configurations are.
+        if self.is_later_than(earlier) || self.covers(earlier) || self.entries.values().any(is_new) {
             return false;
         }
         // What has just been made may be missing because it was removed, too. To run that harms less than not to run what Heat waits for.
@@ -59,6 +65,16 @@ impl PostedList {
             !self.entries.contains_key(id) && self.posted.is_some_and(|posted| posted <= entry.made.after(POSTED_WITHIN))
         };
         earlier.is_later_than(self) || earlier.entries.iter().any(is_awaited)
+    }
+
+    /// Whether it has each deployment of the other one, in the same form or a newer one.
+    fn covers(&self, other: &Self) -> bool {
+        let has = |(id, entry): (&String, &PostedEntry)| {
+            let is_form =
+                |own: &PostedEntry| own.deployment.is_some() && own.deployment == entry.deployment && own.made >= entry.made;
+            self.entries.contains_key(id) || self.entries.values().any(is_form)
+        };
+        other.entries.iter().all(has)
     }
 
     /// Whether it has a newer form of a deployment, or lacks one that was there before another one of its own was made.
@@ -124,6 +140,14 @@ mod tests {
             ("two are gone, one after the other", (&[("a", 0), ("b", 0)], 100), (&[("a", 0)], 101), false),
             ("one is gone, and another one was changed", (&[("a", 100), ("b", 90)], 101), (&[("a", 110)], 111), false),
             ("one had gone before the other was changed", (&[("a", 110)], 111), (&[("a", 100), ("b", 90)], 112), true),
+            ("one was stored long after its configuration", (&[("a", 100)], 101), (&[("a", 100), ("b", 40)], 102), false),
+            ("and one is new", (&[("a", 100)], 101), (&[("a", 100), ("b", 40), ("c", 200)], 201), false),
+            (
+                "one is new where another one is gone for long",
+                (&[("a", 100), ("b", 102)], 103),
+                (&[("a", 100), ("c", 110)], 111),
+                false,
+            ),
             ("one is gone, and another one is new", (&[("a", 100), ("b", 90)], 101), (&[("a", 100), ("c", 110)], 111), false),
             ("one is new where another one is gone", (&[("a", 100), ("b", 102)], 103), (&[("a", 100), ("c", 104)], 105), true),
         ] {

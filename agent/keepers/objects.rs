@@ -193,6 +193,10 @@ impl<'a> Api<'a> {
             (403, "POST") if message.contains("serviceaccount") && message.contains("not found") => {
                 (ErrorKind::Transient, "the agent checks again".to_owned())
             }
+            // NodeRestriction compares what a kubelet writes with what others have changed meanwhile, before the API compares versions.
+            (403, "PUT") if message.contains("not allowed to modify") => {
+                (ErrorKind::Transient, "the agent checks again".to_owned())
+            }
             (403, _) => (
                 ErrorKind::Permanent,
                 format!(

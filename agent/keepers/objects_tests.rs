@@ -437,3 +437,16 @@ async fn short_values_hide_nothing_and_of_a_large_secret_nothing_is_quoted() {
     let error = master.ensure(&server, &wanted).await.unwrap_err().to_string();
     assert!(error.contains("denied") && !error.contains("password"), "{error}");
 }
+
+/// Review: a controller took a taint of the node away in between, and the whole update failed.
+#[tokio::test]
+async fn a_node_that_others_change_meanwhile_is_looked_at_again() {
+    let master = Master::new(Clock::system());
+    let refused = "nodes \"n\" is forbidden: node \"n\" is not allowed to modify taints";
+    let found = ok(node(&json!({}), &json!([]), &json!({})).to_string());
+    let said = json!({"kind": "Status", "message": refused}).to_string();
+    let server = Fake::start(vec![found.clone(), status("403 Forbidden", said), found, ok("{}")]).await;
+    let wanted = json!({"kind": "Node", "metadata": {"labels": {"a": "1"}, "annotations": {"heat-node-agent/labels": "a"}}});
+    assert!(master.ensure(&server, &wanted).await.unwrap());
+    assert_eq!(server.requests().len(), 4);
+}

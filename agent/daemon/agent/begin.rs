@@ -444,13 +444,7 @@ impl Agent {
         }
         let is_resumed = self.ledger.generations.current().is_some_and(|current| current.resumes(&deployment.id, &plan.digest));
         if state != Some(DeploymentState::Running) && !is_resumed {
-            if let Some(applied) = self.ledger.generations.current().filter(|one| one.state == GenerationState::Applied) {
-                // The agent may have been cut off before it.
-                self.node_task.node.keep_replaced(applied.number)?;
-            }
-            self.ledger.note_unchanged()?;
-            self.ledger.generations.abandon()?;
-            self.node_task.node.forget_rollback()?;
+            self.leave_update_before()?;
         }
         self.move_data_of_left_member(&plan)?;
         // The generation first: if the agent is stopped between the two, a running deployment with a rejected generation would look like one
@@ -467,6 +461,21 @@ impl Agent {
         self.node_task.start(deployment, plan, generation, since);
         self.worklist.node_has_begun();
         Ok(())
+    }
+
+    /// Nothing goes back by what the update before replaced: another one begins.
+    fn leave_update_before(&mut self) -> Result<()> {
+        let current = self.ledger.generations.current();
+        if let Some(applied) = current.filter(|current| current.state == GenerationState::Applied) {
+            // The agent may have been cut off before it.
+            self.node_task.node.keep_replaced(applied.number)?;
+        }
+        if !current.is_some_and(Generation::is_unfinished) {
+            self.node_task.node.forget_change()?;
+        }
+        self.ledger.note_unchanged()?;
+        self.ledger.generations.abandon()?;
+        self.node_task.node.forget_rollback()
     }
 
     /// Another action than to bring the node up: where it ends the node, its member of etcd leaves.

@@ -263,6 +263,13 @@ async fn an_update_that_is_broken_off_before_its_first_change_leaves_the_node_wh
                 let mark = b"{\"generation\": 2}";
                 agent.host.state.write(Path::new("changed.json"), mark, Attributes::mode(0o600)).unwrap();
             }
+            if !next.is_empty() {
+                // What this one replaced cannot be forgotten at first.
+                let obstacle = Obstacle::at(dir.path(), "replaced.json");
+                poll(&mut agent, &fake, &next).await;
+                obstacle.goes();
+                agent.retry_unrecorded();
+            }
             for _ in 0..2 {
                 poll(&mut agent, &fake, &next).await;
             }

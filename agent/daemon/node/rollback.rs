@@ -409,6 +409,14 @@ impl Node {
         self.forget_replaced()
     }
 
+    /// Forgets that a generation changed the machine: it has ended, and may be begun anew.
+    ///
+    /// # Errors
+    /// If the mark cannot be removed.
+    pub(in crate::daemon) fn forget_change(&self) -> Result<()> {
+        self.host.state.remove(Path::new(CHANGED)).map(drop)
+    }
+
     /// Why a failed update is being rolled back, while it is.
     pub(in crate::daemon) fn going_back(&self) -> Option<String> {
         self.known.going_back.borrow().clone()
@@ -434,9 +442,10 @@ impl Node {
         self.forget_replaced()
     }
 
-    /// What the update replaced is asked for no more. First that there is a record, as what is begun anew has none yet.
+    /// What the update replaced is asked for no more. First that there is a record, as what is begun anew has none yet. That it changed the machine
+    /// stays known: if what comes next cannot be recorded, that is asked again.
     fn forget_replaced(&self) -> Result<()> {
-        for name in [SAVED, CHANGED, RECORDED, REPLACED] {
+        for name in [SAVED, RECORDED, REPLACED] {
             self.host.state.remove(Path::new(name))?;
         }
         Ok(())

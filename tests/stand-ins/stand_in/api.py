@@ -252,11 +252,12 @@ class Api(Service):
             if method == "PUT":
                 before = self.nodes[name]
                 seen, now = (one["metadata"].get("resourceVersion") for one in (sent, before))
+                # Admission sees it first.
+                if mistake := restricted(before, sent, who, self.program.minor):
+                    return Failure(403, "Forbidden", f'nodes "{name}" is forbidden: {mistake}').answer()
                 if seen and seen != now:
                     said = f'Operation cannot be fulfilled on nodes "{name}": the object has been modified; please apply your changes to the latest version and try again'
                     return Failure(409, "Conflict", said).answer()
-                if mistake := restricted(before, sent, who, self.program.minor):
-                    return Failure(403, "Forbidden", f'nodes "{name}" is forbidden: {mistake}').answer()
                 # The other half has a path of its own.
                 kept = ("spec", "metadata") if rest.endswith("/status") else ("status",)
                 self.nodes[name] = {**sent, **{part: before[part] for part in kept if part in before}}
