@@ -58,7 +58,8 @@ async fn asked(answers: &[(&'static str, Value)]) -> std::result::Result<(), Str
                 {apiVersion: batch/v1, kind: Job, metadata: {name: once}}\n";
     root.write(Path::new(&format!("{folder}/a.yaml")), text.as_bytes(), Attributes::mode(0o644)).unwrap();
     let server = "https://127.0.0.1:6443".to_owned();
-    let add_on = AddOn { name: "dns".into(), server, identity: None, facts: Vec::new(), needs: BTreeSet::new() };
+    let add_on =
+        AddOn { name: "dns".into(), server, identity: None, facts: Vec::new(), secrets: Vec::new(), needs: BTreeSet::new() };
     let fine = [
         (DEPLOYMENT, deployment(2, 2)),
         // No node takes it.

@@ -1671,6 +1671,7 @@ async fn an_add_on_is_a_step_behind_what_it_needs_and_its_failure_is_the_nodes()
         server: "https://127.0.0.1:6443".into(),
         identity: None,
         facts: Vec::new(),
+        secrets: Vec::new(),
         needs: needs.iter().cloned().collect(),
     };
     let add_ons = vec![

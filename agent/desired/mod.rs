@@ -558,8 +558,21 @@ pub struct AddOn {
     pub identity: Option<ClientIdentity>,
     /// What its manifests may name, with the values in this cluster; empty where the cluster has none.
     pub facts: Vec<(&'static str, String)>,
+    /// The same, of what only its Secrets may name.
+    pub secrets: Vec<SecretFact>,
     /// What must be true before it is applied.
     pub needs: BTreeSet<Dependency>,
+}
+
+/// A secret of the cluster that the Secrets of an add-on may name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SecretFact {
+    /// By which a manifest names it: `cloud_config`.
+    pub name: &'static str,
+    /// The secret; empty where the cluster has none.
+    pub value: String,
+    /// Parameters that give it.
+    pub parameters: &'static str,
 }
 
 /// A measurement that must be good.

@@ -165,8 +165,14 @@ impl Cluster {
 
     /// What one master does, and the causes that it told on the way.
     async fn apply(&self) -> (Result<Applied>, Vec<String>) {
-        let add_on =
-            AddOn { name: "dns".into(), server: self.server.clone(), identity: None, facts: Vec::new(), needs: BTreeSet::new() };
+        let add_on = AddOn {
+            name: "dns".into(),
+            server: self.server.clone(),
+            identity: None,
+            facts: Vec::new(),
+            secrets: Vec::new(),
+            needs: BTreeSet::new(),
+        };
         let waits = Mutex::new(Vec::new());
         let told = |error: &Error, _: u32, _: Duration| waits.lock().unwrap().push(error.cause_first());
         let applied = self.http().apply(&add_on, &self.root, DEADLINE, &told).await;

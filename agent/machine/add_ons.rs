@@ -146,7 +146,12 @@ fn take(node: YamlNode, file: &str, add_on: &AddOn, manifests: &mut Vec<Manifest
 
 fn object(mut node: YamlNode, file: &str, add_on: &AddOn) -> Result<Manifest> {
     let wrong = |line: usize, cause: &str| mistake(file, line, cause);
-    fill(&mut node, &add_on.facts).map_err(|(line, cause)| wrong(line, &cause))?;
+    let is_secret = node.get("kind").and_then(YamlNode::text) == Some("Secret");
+    fill(&mut node, Facts { add_on, is_secret }).map_err(|(line, fault)| match fault {
+        Fault::Manifest(cause) => wrong(line, &cause),
+        Fault::Cluster(cause) => wrong(line, &cause)
+            .remedy(Remedy::stack_update("give the parameters, or take the add-on out of ADDONS, and update the stack")),
+    })?;
     let line = node.line;
     let text = |parent: Option<&YamlNode>, key: &str| parent.and_then(|parent| parent.get(key)?.text()).map(str::to_owned);
     let metadata = node.get("metadata");
@@ -221,13 +226,63 @@ fn rank(kind: &str) -> u8 {
     }
 }
 
+/// What an object may name.
+#[derive(Clone, Copy)]
+struct Facts<'a> {
+    add_on: &'a AddOn,
+    is_secret: bool,
+}
+
+/// Why a text cannot be filled in.
+enum Fault {
+    /// The manifest is wrong.
+    Manifest(String),
+    /// The cluster lacks what it is for.
+    Cluster(String),
+}
+
+impl<'a> Facts<'a> {
+    /// The value of a fact, or why there is none.
+    fn of<'t>(self, name: &str, default: Option<&'t str>) -> std::result::Result<&'t str, Fault>
+    where
+        'a: 't,
+    {
+        if let Some(secret) = self.add_on.secrets.iter().find(|secret| secret.name == name) {
+            return match (secret.value.as_str(), default) {
+                _ if !self.is_secret => {
+                    Err(Fault::Manifest(format!("{{{{{name}}}}} is a secret: only objects of kind Secret may name it")))
+                }
+                ("", None) => Err(Fault::Cluster(format!(
+                    "{{{{{name}}}}} has no value in this cluster: it comes from {}",
+                    secret.parameters
+                ))),
+                ("", Some(default)) => Ok(default),
+                (value, _) => Ok(value),
+            };
+        }
+        let facts = &self.add_on.facts;
+        match (facts.iter().find(|(fact, _)| *fact == name).map(|(_, value)| value.as_str()), default) {
+            (None, _) => {
+                let secrets = self.add_on.secrets.iter().map(|secret| secret.name);
+                let known: Vec<_> = facts.iter().map(|(fact, _)| *fact).chain(secrets).collect();
+                Err(Fault::Manifest(format!("{{{{{name}}}}} is unknown; a manifest may name {}", known.join(", "))))
+            }
+            (Some(""), None) => {
+                Err(Fault::Manifest(format!("{{{{{name}}}}} has no value in this cluster; {{{{{name}|TEXT}}}} gives it one")))
+            }
+            (Some(""), Some(default)) => Ok(default),
+            (Some(value), _) => Ok(value),
+        }
+    }
+}
+
 /// Fills in every text of a manifest, names of members aside.
-fn fill(node: &mut YamlNode, facts: &[(&'static str, String)]) -> std::result::Result<(), (usize, String)> {
+fn fill(node: &mut YamlNode, facts: Facts<'_>) -> std::result::Result<(), (usize, Fault)> {
     let line = node.line;
     match &mut node.content {
         Content::Scalar(Value::String(text)) => {
             if text.contains("{{") {
-                *text = filled(text, facts).map_err(|cause| (line, cause))?;
+                *text = filled(text, facts).map_err(|fault| (line, fault))?;
             }
             Ok(())
         }
@@ -239,7 +294,7 @@ fn fill(node: &mut YamlNode, facts: &[(&'static str, String)]) -> std::result::R
 
 /// `{{name}}` is the fact of this name, `{{name|text}}` the text where the cluster has no such fact. What stands between braces and begins
 /// with no lower-case name belongs to another template language, and stays.
-fn filled(text: &str, facts: &[(&'static str, String)]) -> std::result::Result<String, String> {
+fn filled(text: &str, facts: Facts<'_>) -> std::result::Result<String, Fault> {
     let (mut out, mut rest) = (String::with_capacity(text.len()), text);
     while let Some((before, behind)) = rest.split_once("{{") {
         out.push_str(before);
@@ -253,18 +308,7 @@ fn filled(text: &str, facts: &[(&'static str, String)]) -> std::result::Result<S
         let is_name = name.starts_with(|c: char| c.is_ascii_lowercase())
             && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_');
         if is_name {
-            let fact = facts.iter().find(|(fact, _)| *fact == name).map(|(_, value)| value.as_str());
-            match (fact, default) {
-                (None, _) => {
-                    let known: Vec<_> = facts.iter().map(|(fact, _)| *fact).collect();
-                    return Err(format!("{{{{{name}}}}} is unknown; a manifest may name {}", known.join(", ")));
-                }
-                (Some(""), None) => {
-                    return Err(format!("{{{{{name}}}}} has no value in this cluster; {{{{{name}|TEXT}}}} gives it one"));
-                }
-                (Some(""), Some(default)) => out.push_str(default),
-                (Some(value), _) => out.push_str(value),
-            }
+            out.push_str(facts.of(name, default)?);
         } else {
             out.push_str("{{");
             out.push_str(tag);

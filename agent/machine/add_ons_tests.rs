@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use super::*;
 use crate::budgets::json;
+use crate::desired::SecretFact;
 use crate::files::Attributes;
 
 fn facts() -> Vec<(&'static str, String)> {
@@ -11,12 +12,21 @@ fn facts() -> Vec<(&'static str, String)> {
     vec![
         of("api_address", "192.0.2.11"),
         of("api_port", "6443"),
+        of("cinder_csi_plugin_tag", ""),
+        of("cloud_provider_tag", "v1.28.0"),
         of("cluster_domain", "cluster.local"),
         of("cluster_name", ""),
         of("coredns_tag", ""),
+        of("csi_attacher_tag", ""),
+        of("csi_liveness_probe_tag", "v2.9.1"),
+        of("csi_node_driver_registrar_tag", ""),
+        of("csi_provisioner_tag", ""),
+        of("csi_resizer_tag", ""),
+        of("dashboard_tag", ""),
         of("dns_service_ip", "10.254.0.10"),
         of("kubernetes_version", "v1.28.9"),
         of("metrics_server_tag", ""),
+        of("openstack_ca", ""),
         of("pod_network", "10.100.0.0/16"),
         of("registry", "registry.example.org/mirror/"),
         of("service_network", "10.254.0.0/16"),
@@ -24,8 +34,12 @@ fn facts() -> Vec<(&'static str, String)> {
 }
 
 fn add_on(name: &str) -> AddOn {
-    AddOn { name: name.into(), server: String::new(), identity: None, facts: facts(), needs: BTreeSet::new() }
+    let secret = |name, value: &str| SecretFact { name, value: value.to_owned(), parameters: "AUTH_URL" };
+    let secrets = vec![secret("cloud_config", CLOUD), secret("cloud_controller_config", CLOUD), secret("no_secret", "")];
+    AddOn { name: name.into(), server: String::new(), identity: None, facts: facts(), secrets, needs: BTreeSet::new() }
 }
+
+const CLOUD: &str = "[Global]\npassword = \"pa#s{{registry}}\"\n";
 
 /// An image with these files of the add-on `dns`.
 struct Image {
@@ -190,32 +204,83 @@ fn the_add_ons_of_this_repository_are_whole() {
             tree.write(Path::new(&path), &std::fs::read(file.path()).unwrap(), Attributes::mode(0o644)).unwrap();
         }
         let objects: Vec<Value> = read(&tree, &add_on(name)).unwrap().iter().map(|one| json::typed(&one.body).unwrap()).collect();
+        check_whole(name, &objects);
         let of = |kind: &str| objects.iter().filter(|one| one["kind"] == kind).collect::<Vec<_>>();
-        let exists = |kind: &str, name: &Value| of(kind).iter().any(|one| one["metadata"]["name"] == *name);
-        let covers =
-            |labels: &Value, selector: &Value| selector.as_object().unwrap().iter().all(|(key, value)| labels[key] == *value);
-        let [deployment] = of("Deployment")[..] else { panic!("{name}") };
-        let pod = &deployment["spec"]["template"];
-        let labels = &pod["metadata"]["labels"];
-        assert!(covers(labels, &deployment["spec"]["selector"]["matchLabels"]), "{name}: its Deployment selects its pods");
-        assert!(of("Service").iter().all(|service| covers(labels, &service["spec"]["selector"])), "{name}: so does each Service");
-        assert!(exists("ServiceAccount", &pod["spec"]["serviceAccountName"]), "{name}: its pods' account is made");
-        for binding in of("ClusterRoleBinding").iter().chain(&of("RoleBinding")) {
-            assert!(exists("ServiceAccount", &binding["subjects"][0]["name"]), "{name}: a binding is for its account");
-            let role = &binding["roleRef"]["name"];
-            let is_kubernetes_own =
-                ["system:auth-delegator", "extension-apiserver-authentication-reader"].iter().any(|own| role == own);
-            assert!(is_kubernetes_own || exists("ClusterRole", role), "{name}: the role {role} is made");
-        }
-        for volume in pod["spec"]["volumes"].as_array().unwrap() {
-            let map = &volume["configMap"]["name"];
-            assert!(map.is_null() || exists("ConfigMap", map), "{name}: the ConfigMap {map} is made");
-        }
-        let image = pod["spec"]["containers"][0]["image"].as_str().unwrap();
-        assert!(image.starts_with(&format!("registry.example.org/mirror/{name}:")), "{image}");
         if name == "coredns" {
             assert_eq!(of("Service")[0]["spec"]["clusterIP"], "10.254.0.10");
             assert!(of("ConfigMap")[0]["data"]["Corefile"].as_str().unwrap().contains("kubernetes cluster.local in-addr.arpa"));
         }
+        if ["cinder-csi", "openstack-cloud-controller-manager"].contains(&name.as_str()) {
+            let data = &of("Secret")[0]["data"];
+            assert_eq!(
+                (&data["cloud-config"], &data["ca-bundle.crt"]),
+                (&json!(BASE64_STANDARD.encode(CLOUD)), &json!("")),
+                "{name}"
+            );
+        }
+    }
+}
+
+/// All that the objects of an add-on name of each other is there, and their images come from the registry.
+fn check_whole(name: &str, objects: &[Value]) {
+    let of = |kind: &str| objects.iter().filter(|one| one["kind"] == kind).collect::<Vec<_>>();
+    let exists = |kind: &str, name: &Value| of(kind).iter().any(|one| one["metadata"]["name"] == *name);
+    let covers =
+        |labels: &Value, selector: &Value| selector.as_object().unwrap().iter().all(|(key, value)| labels[key] == *value);
+    let workloads = [of("Deployment"), of("DaemonSet")].concat();
+    assert!(!workloads.is_empty(), "{name}");
+    for workload in &workloads {
+        let pod = &workload["spec"]["template"];
+        let labels = &pod["metadata"]["labels"];
+        assert!(covers(labels, &workload["spec"]["selector"]["matchLabels"]), "{name}: it selects its pods");
+        assert!(of("Service").iter().all(|service| covers(labels, &service["spec"]["selector"])), "{name}: so does each Service");
+        assert!(exists("ServiceAccount", &pod["spec"]["serviceAccountName"]), "{name}: its pods' account is made");
+        let volumes = pod["spec"]["volumes"].as_array().unwrap();
+        for volume in volumes {
+            let (map, secret) = (&volume["configMap"]["name"], &volume["secret"]["secretName"]);
+            assert!(map.is_null() || exists("ConfigMap", map), "{name}: the ConfigMap {map} is made");
+            assert!(secret.is_null() || exists("Secret", secret), "{name}: the Secret {secret} is made");
+        }
+        for container in pod["spec"]["containers"].as_array().unwrap() {
+            let image = container["image"].as_str().unwrap();
+            let tag = image.strip_prefix("registry.example.org/mirror/").and_then(|image| image.split_once(':'));
+            assert!(tag.is_some_and(|(_, tag)| tag.contains('.')), "{image}");
+            for mount in container["volumeMounts"].as_array().into_iter().flatten() {
+                assert!(volumes.iter().any(|volume| volume["name"] == mount["name"]), "{name}: the volume {mount} is there");
+            }
+        }
+    }
+    for binding in of("ClusterRoleBinding").iter().chain(&of("RoleBinding")) {
+        assert!(exists("ServiceAccount", &binding["subjects"][0]["name"]), "{name}: a binding is for its account");
+        let (kind, role) = (binding["roleRef"]["kind"].as_str().unwrap(), &binding["roleRef"]["name"]);
+        let is_kubernetes_own =
+            ["system:auth-delegator", "extension-apiserver-authentication-reader"].iter().any(|own| role == own);
+        assert!(is_kubernetes_own || exists(kind, role), "{name}: the role {role} is made");
+    }
+}
+
+/// A ConfigMap, an argument or an annotation shows it to whoever may read those.
+#[test]
+fn secrets_stand_in_objects_of_their_kind_alone() {
+    let object = |kind: &str, text: &str| {
+        format!("apiVersion: v1\nkind: {kind}\nmetadata: {{name: a, namespace: b}}\nstringData:\n  file: \"{text}\"\n")
+    };
+    let manifests = Image::with(&[("a.yaml", &object("Secret", "{{cloud_config}}"))]).read().unwrap();
+    let body: Value = json::typed(&manifests[0].body).unwrap();
+    // What it says in braces is its own.
+    assert_eq!(body["data"]["file"], BASE64_STANDARD.encode(CLOUD));
+    for (kind, text, expected, remedy) in [
+        (
+            "ConfigMap",
+            "{{cloud_config}}",
+            "{{cloud_config}} is a secret: only objects of kind Secret may name it",
+            "the manifest",
+        ),
+        ("Secret", "{{no_secret}}", "{{no_secret}} has no value in this cluster: it comes from AUTH_URL", "give the parameters"),
+        ("Secret", "{{other}}", "service_network, cloud_config, cloud_controller_config, no_secret", "the manifest"),
+    ] {
+        let error = Image::with(&[("a.yaml", &object(kind, text))]).read().unwrap_err();
+        let said = format!("{error} {:?}", error.suggested_remedy());
+        assert!(said.contains(expected) && said.contains(remedy) && !said.contains("pa#s"), "{kind} {text}: {said}");
     }
 }

@@ -1,4 +1,4 @@
-"""Keystone and Magnum's certificate API in one small server, which signs by real CAs and refuses what they refuse.
+"""Keystone, Magnum's certificate API and what of Nova one reads in one small server, which signs by real CAs and refuses what they refuse.
 
 What it refuses, and where that is known from (files of openstack/magnum at 11bcc17568 unless another commit is named; "seen": asked of a real
 Magnum 23 and Keystone 30 by tests/cloud/test_magnum.py, which compares every row):
@@ -30,6 +30,9 @@ Magnum 23 and Keystone 30 by tests/cloud/test_magnum.py, which compares every ro
     unknown trust                     401  keystone/api/_shared/authentication.py (seen); an empty id 400
     a project that is not the user's  401  keystone: exception.Unauthorized
 
+With servers() there is a Nova in the catalog, of which one reads alone: servers by name, one by id, flavors. No token, or a dead one: 401; what is not
+there: 404, as Nova's api-ref has it.
+
 Signing is common/x509/operations.py sign (5870994fcd): subject as asked, no authority key id, from a day ago on for
 five years, SHA-256, whatever the key's kind; conductor/handlers/common/cert_manager.py: three CAs of one subject from
 13 on (any other type is the first one's), one before.
@@ -38,6 +41,7 @@ import datetime
 import functools
 import json
 import os
+import re
 import ssl
 import sys
 import time
@@ -56,6 +60,7 @@ from lib.scripted_server import Answer, Handler, Scripted, State, serve, write
 
 DAY = datetime.timedelta(days=1)
 NEWEST = (1, 11)
+NOVA = "/compute/v2.1"
 ALLOWED = {ExtensionOID.KEY_USAGE, ExtensionOID.EXTENDED_KEY_USAGE, ExtensionOID.SUBJECT_ALTERNATIVE_NAME,
            ExtensionOID.BASIC_CONSTRAINTS, ExtensionOID.SUBJECT_KEY_IDENTIFIER}
 USAGES = ["digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "key_cert_sign", "crl_sign"]
@@ -123,6 +128,12 @@ class Magnum(Scripted):
     def forget_trustee(self):
         """The user's password is another one from now on."""
         self.settings["password"] = uuid.uuid4().hex
+        self._publish()
+
+    def servers(self, addresses: dict[str, str]):
+        """What Nova has from now on: servers by name, each with its address."""
+        known = self.settings.get("servers", {})
+        self.settings["servers"] = {name: known.get(name) or {"id": str(uuid.uuid4()), "address": address} for name, address in addresses.items()}
         self._publish()
 
     # --- what came ---
@@ -200,6 +211,8 @@ class MagnumHandler(Handler):
         try:
             if path == "/identity/v3/auth/tokens" and self.command == "POST":
                 return self.authenticate(body)
+            if path.startswith(NOVA) and "servers" in self.settings:
+                return Answer(200, json.dumps(self.nova(path.removeprefix(NOVA), urllib.parse.parse_qs(query))).encode())
             if not path.startswith("/v1/certificates") or keystone:
                 raise Refused(404, "The resource could not be found.")
             return spoiled(self.magnum(path, urllib.parse.parse_qs(query, keep_blank_values=True), body, rule), rule.get("spoil"))
@@ -225,7 +238,7 @@ class MagnumHandler(Handler):
         at = [datetime.datetime.utcfromtimestamp(t).isoformat(timespec="microseconds") + "Z" for t in (issued, issued + self.settings["token_life"])]
         answer = {"token": {"methods": ["password"], "user": {"id": user["id"]}, "issued_at": at[0], "expires_at": at[1]}}
         if self.state.tokens[token].scope:
-            answer["token"]["catalog"] = []
+            answer["token"]["catalog"] = self.catalog()
         return Answer(201, json.dumps(answer).encode(), headers={"X-Subject-Token": token})
 
     def scope(self, asked) -> str | None:
@@ -241,6 +254,35 @@ class MagnumHandler(Handler):
         if trust["id"] != self.settings["trust"]:
             raise Refused(401, "The request you have made requires authentication.")
         return "trust"
+
+    def catalog(self) -> list[dict]:
+        if "servers" not in self.settings:
+            return []
+        base = f"{'https' if self.settings['tls'] else 'http'}://{self.headers['Host']}"
+        endpoint = {"id": "nova", "interface": "public", "region": "RegionOne", "region_id": "RegionOne", "url": base + NOVA}
+        return [{"id": "compute", "type": "compute", "name": "nova", "endpoints": [endpoint]}]
+
+    # --- Nova ---
+    def nova(self, path: str, query: dict) -> dict:
+        self.check_token()
+        servers = {name: self.server_of(name, one) for name, one in self.settings["servers"].items()}
+        match path.strip("/").split("/"):
+            case ["servers", "detail"]:
+                wanted = re.compile((query.get("name") or [""])[0])
+                return {"servers": [one for name, one in servers.items() if wanted.search(name)]}
+            case ["servers", id]:
+                if found := [one for one in servers.values() if one["id"] == id]:
+                    return {"server": found[0]}
+            case ["flavors", "m1.node"]:
+                return {"flavor": {"id": "m1.node", "name": "m1.node", "ram": 4096, "vcpus": 2, "disk": 20}}
+        raise Refused(404, "The resource could not be found.")
+
+    @staticmethod
+    def server_of(name: str, one: dict) -> dict:
+        address = {"addr": one["address"], "version": 4, "OS-EXT-IPS:type": "fixed", "OS-EXT-IPS-MAC:mac_addr": "fa:16:3e:00:00:01"}
+        return {"id": one["id"], "name": name, "status": "ACTIVE", "addresses": {"private": [address]}, "flavor": {"id": "m1.node"}, "metadata": {},
+                "OS-EXT-AZ:availability_zone": "nova", "accessIPv4": "", "accessIPv6": "", "created": "2026-01-01T00:00:00Z",
+                "updated": "2026-01-01T00:00:00Z", "tenant_id": "9f8e7d6c", "user_id": "7e6d5c4b", "hostId": "", "key_name": None}
 
     # --- Magnum ---
     def magnum(self, path: str, query: dict, body: bytes, rule: dict) -> Answer:

@@ -10,7 +10,7 @@ from lib.real_kubernetes import RealCluster, cluster_in, version
 
 SUITE_OF = "1.20.2"
 NODES = {"m1": {}, "w1": {}, "w2": {"CONTAINER_RUNTIME": "docker"}}
-OWN = ("test_add_ons.py", "test_heat.py", "test_masters.py", "test_no_pod_network.py", "test_transcript.py")
+OWN = ("test_add_ons.py", "test_cloud_provider.py", "test_heat.py", "test_masters.py", "test_no_pod_network.py", "test_transcript.py")
 
 
 def pytest_collection_modifyitems(items):

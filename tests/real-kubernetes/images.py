@@ -3,6 +3,8 @@
 
     images.py FOLDER pause=FILE busybox=FILE agnhost=FILE add-ons=FILE
         pause.tar, busybox.tar and agnhost.tar in FOLDER; in FOLDER/add-ons what stands in for CoreDNS and metrics-server
+    images.py FOLDER cloud=FILE
+        the cloud controller manager in FOLDER/add-ons
     images.py FOLDER/e2e busybox=FILE agnhost=FILE etcd=FILE sample-apiserver=FILE nnp=FILE tree=FOLDER
         what else Kubernetes' own tests ask for, or what stands in for it
 
@@ -23,6 +25,8 @@ from lib.common import run, with_libraries  # noqa: E402
 # The registry of a cluster with CONTAINER_INFRA_PREFIX (nobody answers there), and the tags that the manifests of image-build/addons default to.
 REGISTRY = "registry.example.org/kubernetes/"
 ADD_ONS = {"coredns": "1.9.4", "metrics-server": "v0.6.4"}
+# For Kubernetes 1.20.
+CLOUD_PROVIDER = "v1.20.0"
 # By whom they are asked for: docker's kubelet of 1.20, containerd 1.6, and the agent for a cluster with a registry of its own.
 PAUSE = ["k8s.gcr.io/pause:3.2", "registry.k8s.io/pause:3.6", "k8s.gcr.io/pause:3.6", f"{REGISTRY}pause:3.1"]
 AGNHOST = ["k8s.gcr.io/e2e-test-images/agnhost:2.21"]
@@ -102,6 +106,12 @@ def own_images(folder: Path, pause: Path, busybox: Path, agnhost: Path, add_ons:
     image(folder / "agnhost.tar", AGNHOST, ["/agnhost"], ["pause"], layer({"agnhost": agnhost, "bin/busybox": busybox}, AGNHOST_LINK | shell(busybox), ACCOUNTS))
 
 
+def cloud_images(folder: Path, cloud: Path):
+    (folder / "add-ons").mkdir(exist_ok=True)
+    name = "openstack-cloud-controller-manager"
+    image(folder / f"add-ons/{name}.tar", [f"{REGISTRY}{name}:{CLOUD_PROVIDER}"], [], [], layer({f"bin/{name}": cloud}, {}, {}))
+
+
 def images_of_e2e(folder: Path, busybox: Path, agnhost: Path, etcd: Path, sample_apiserver: Path, nnp: Path, tree: Path):
     links = shell(busybox)
     # Whole: with the key of its own server of TLS as well.
@@ -132,4 +142,5 @@ if __name__ == "__main__":
     target = Path(sys.argv[1])
     given = {name.replace("-", "_"): Path(path) for name, path in (word.split("=", 1) for word in sys.argv[2:])}
     target.mkdir(parents=True, exist_ok=True)
-    (images_of_e2e if "tree" in given else own_images)(target, **given)
+    make = images_of_e2e if "tree" in given else cloud_images if "cloud" in given else own_images
+    make(target, **given)

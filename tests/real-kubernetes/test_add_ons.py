@@ -10,21 +10,15 @@ import re
 from collections.abc import Iterator
 
 import pytest
+from lib.add_ons import DNS, FOLDER, KINDS, applied, component, labelled, lacking, manifests, named, said
 from lib.common import REPO, wait_for
-from lib.node import UNIT, signalled
+from lib.node import signalled
 from lib.pod_network import together
 from lib.real_kubernetes import NET, REGISTRY, RealCluster, cluster_in, pod, service
 
 pytestmark = pytest.mark.longer
 NODES = ("m1", "w1")
 NAMES = ("coredns", "metrics-server")
-FOLDER = "/usr/share/heat-node-agent/addons"
-LABEL = "heat-node-agent/add-on"
-DNS = "10.254.0.10"
-# What becomes of the words between braces in this cluster.
-FILLED = {"{{cluster_domain}}": "cluster.local", "{{dns_service_ip}}": DNS, "{{registry|docker.io/coredns/}}coredns:{{coredns_tag|1.9.4}}":
-          f"{REGISTRY}coredns:1.9.4", "{{registry|registry.k8s.io/metrics-server/}}metrics-server:{{metrics_server_tag|v0.6.4}}":
-          f"{REGISTRY}metrics-server:v0.6.4"}
 OBJECTS = {
     "coredns": {"ServiceAccount kube-system/coredns", "ClusterRole system:coredns", "ClusterRoleBinding system:coredns", "ConfigMap kube-system/coredns",
                 "Service kube-system/kube-dns", "Deployment kube-system/coredns"},
@@ -32,7 +26,6 @@ OBJECTS = {
                        "ClusterRoleBinding system:metrics-server", "ClusterRoleBinding metrics-server:system:auth-delegator",
                        "RoleBinding kube-system/metrics-server-auth-reader", "Service kube-system/metrics-server",
                        "Deployment kube-system/metrics-server", "APIService v1beta1.metrics.k8s.io"}}
-KINDS = "serviceaccounts,clusterroles,clusterrolebindings,roles,rolebindings,configmaps,services,deployments,apiservices"
 # What the API refuses, why, and in whose words: of the agent, which looks for a kind before it asks, and of the API itself.
 BAD = {"name": "bad", "namespace": "kube-system"}
 CONTAINER = {"name": "c", "image": "example.org/c:1"}
@@ -67,49 +60,8 @@ def shared(programs, testhost, tmp_path_factory) -> Iterator[RealCluster]:
         yield cluster
 
 
-def manifests(cluster: RealCluster, name: str) -> list[dict]:
-    """An add-on's objects with the facts of this cluster; kubectl's own check of fields, types and kinds has passed."""
-    text = cluster.kubectl("create", "--dry-run=client", "--validate=true", "-o", "json", "-f", f"{FOLDER}/{name}/{name}.yaml")
-    for tag, fact in FILLED.items():
-        text = text.replace(tag, fact)
-    assert "{{" not in text
-    reader, found = json.JSONDecoder(), []
-    while text := text.lstrip():
-        one, end = reader.raw_decode(text)
-        found.append(one)
-        text = text[end:]
-    return found
-
-
-def named(one: dict) -> str:
-    return f"{one['kind']} {'/'.join(filter(None, (one['metadata'].get('namespace'), one['metadata']['name'])))}"
-
-
-def labelled(cluster: RealCluster, name: str, kinds: str = KINDS) -> dict[str, dict]:
-    """Objects of an add-on as the API has them."""
-    return {named(one): one for one in cluster.get(kinds, "--all-namespaces", "-l", f"{LABEL}={name}")["items"]}
-
-
-def lacking(found, wanted, where: str = "") -> list[str]:
-    """What is wanted and not there, or there in another way."""
-    if isinstance(wanted, dict) and isinstance(found, dict):
-        return [lack for key in wanted for lack in lacking(found.get(key), wanted[key], f"{where}.{key}")]
-    if isinstance(wanted, list) and isinstance(found, list) and len(wanted) == len(found):
-        return [lack for i, one in enumerate(wanted) for lack in lacking(found[i], one, f"{where}[{i}]")]
-    return [] if found == wanted else [f"{where}: {found!r}, not {wanted!r}"]
-
-
-def component(cluster: RealCluster, name: str) -> dict:
-    """What the master's status says of an add-on."""
-    return next(c for c in cluster.nodes["m1"].status()["node"]["components"] if c["name"] == f"add-on {name}")
-
-
 def explained(cluster: RealCluster) -> str:
     return " ".join(cluster.nodes["m1"].host.exec("heat-node-agent", "explain", check=False).stdout.split())
-
-
-def said(cluster: RealCluster, code: str) -> list[str]:
-    return [e["MESSAGE"] for e in cluster.nodes["m1"].host.journal(**{"_SYSTEMD_UNIT": UNIT}) if e.get("HNA_CODE") == code]
 
 
 def writes(cluster: RealCluster) -> dict[str, float]:
@@ -134,7 +86,7 @@ def test_the_api_takes_every_manifest_as_it_stands(cluster):
         found = labelled(cluster, name)
         assert set(wanted) == set(found) == OBJECTS[name]
         assert not [lack for key in wanted for lack in lacking(found[key], wanted[key], key)]
-    written = said(cluster, "HNA-0620")
+    written = applied(cluster)
     assert len(written) == len(NAMES) and "6 objects made" in written[0] and "9 objects made" in written[1], written
 
 
@@ -204,11 +156,11 @@ def test_kubectl_top_has_the_metrics_of_every_node(cluster):
 
 def test_a_second_deployment_writes_nothing(cluster):
     master = cluster.nodes["m1"]
-    before, objects, written = writes(cluster), [labelled(cluster, name) for name in NAMES], said(cluster, "HNA-0620")
+    before, objects, written = writes(cluster), [labelled(cluster, name) for name in NAMES], applied(cluster)
     master.update()
     master.succeeds()
     assert writes(cluster) == before and [labelled(cluster, name) for name in NAMES] == objects
-    assert said(cluster, "HNA-0620") == written
+    assert applied(cluster) == written
     assert signalled(master.server, "node")["add_ons"] == dict.fromkeys(NAMES, "ready")
     # An operator's change of what is made once stays, and what others add to an object stays as well; what the manifest says is put right.
     cluster.kubectl("annotate", "-n", "kube-system", "service/kube-dns", "example.org/theirs=1")

@@ -2,6 +2,7 @@
 # Kubernetes 1.20.2 and the images of its pods, made from Debian 12's source package `kubernetes`, for the tests beside this file.
 #
 #   up.sh        programs and images: target/real-kubernetes/programs and .../images; quick once they are there
+#   up.sh cloud  and the cloud controller manager, with the provider for OpenStack that 1.20 still has, and its image
 #   up.sh e2e    and Kubernetes' own end-to-end tests, and the images that they ask for
 #   up.sh check  only whether what the variables below give is there
 #
@@ -111,6 +112,12 @@ compile_add_ons() {
   cp "$HERE/add_ons.go" cmd/add-ons/main.go
   go build -trimpath -ldflags '-s -w' -o "$DIR/add-ons" ./cmd/add-ons
 }
+compile_cloud() {
+  cd "$TREE"
+  mkdir -p cmd/cloud
+  cp "$HERE/cloud.go" cmd/cloud/main.go
+  go build -trimpath -ldflags "$(flags)" -o "$DIR/cloud" ./cmd/cloud
+}
 compile_e2e() {
   cd "$TREE"
   go-bindata -nometadata -o test/e2e/generated/bindata.go -pkg generated -ignore .jpg -ignore .png -ignore .md -ignore 'BUILD(\.bazel)?' \
@@ -168,6 +175,14 @@ if given agnhost; then agnhost=$HNA_KUBERNETES/agnhost; else stage agnhost "$FRO
 add_ons=$DIR/add-ons
 if given add-ons; then add_ons=$HNA_KUBERNETES/add-ons; else stage add-ons "$FROM $(md5sum <"$HERE/add_ons.go")" make_add_ons; fi
 stage images "$(md5sum "$agnhost" "$add_ons" "$HERE/pause.c" "$HERE/images.py")" make_images "$agnhost" "$add_ons"
+if [ "${1:-}" = cloud ]; then
+  make_cloud() {
+    from_source
+    logged "cloud controller manager" compile_cloud
+    logged "its image" /usr/bin/python3 -B "$HERE/images.py" "$IMAGES" cloud="$DIR/cloud"
+  }
+  stage cloud "$FROM $(md5sum "$HERE/cloud.go" "$HERE/images.py")" make_cloud
+fi
 [ "${1:-}" = e2e ] || exit 0
 # Who wants the cluster alone need not wait for them.
 flock -u 9; exec 8>"$DIR/.lock-e2e"; flock 8

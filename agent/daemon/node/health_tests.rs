@@ -713,7 +713,14 @@ fn deaths_while_the_node_is_brought_up_are_reported_at_the_first_and_third_and_e
 #[test]
 fn an_add_on_that_does_not_run_degrades_the_node_and_is_news_after_minutes() {
     let name = "add-on dns";
-    let add_on = AddOn { name: "dns".into(), server: String::new(), identity: None, facts: Vec::new(), needs: BTreeSet::new() };
+    let add_on = AddOn {
+        name: "dns".into(),
+        server: String::new(),
+        identity: None,
+        facts: Vec::new(),
+        secrets: Vec::new(),
+        needs: BTreeSet::new(),
+    };
     for deadline in [None, Some(Duration::from_mins(2))] {
         let gate = Gate { probe: GateProbe::AddOn(add_on.clone()), ..gate(name, None, &["apiserver"], deadline) };
         let mut watch = Watch::new();

@@ -235,6 +235,7 @@ mod tests {
                     server: "https://127.0.0.1:6443".into(),
                     identity: None,
                     facts: vec![("registry", String::new())],
+                    secrets: Vec::new(),
                     needs: BTreeSet::new(),
                 }],
                 ..small()

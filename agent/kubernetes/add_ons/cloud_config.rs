@@ -88,6 +88,20 @@ pub(in crate::kubernetes) fn part(spec: &NodeSpec, cluster: &ClusterSpec, _facts
     part
 }
 
+/// What the external provider reads, where the cluster has it: also for its pods, which read it from a Secret.
+pub(in crate::kubernetes) fn for_controller(cluster: &ClusterSpec) -> Option<String> {
+    let cloud = cluster.cloud.as_ref().filter(|cloud| cloud.external)?;
+    let reader = Reader::External(release(cluster));
+    reader.understands(cloud).then(|| file(cluster, cloud, reader, true))
+}
+
+/// The same, for the pods of Cinder's CSI driver of this tag.
+pub(in crate::kubernetes) fn for_cinder(cluster: &ClusterSpec, tag: &str) -> Option<String> {
+    let cloud = cluster.cloud.as_ref()?;
+    let reader = Reader::External(Minor::of_tag(tag).unwrap_or(cluster.minor).number());
+    reader.understands(cloud).then(|| file(cluster, cloud, reader, false))
+}
+
 /// Minor of the external provider: its releases follow Kubernetes'.
 fn release(cluster: &ClusterSpec) -> u16 {
     let tag = cluster.cloud.as_ref().and_then(|cloud| cloud.tag.as_deref());

@@ -5,7 +5,8 @@
 
 use std::collections::BTreeSet;
 
-use crate::desired::{AddOn, Dependency, Desired, Gate, GateProbe};
+use super::cloud_config;
+use crate::desired::{AddOn, Dependency, Desired, Gate, GateProbe, SecretFact};
 use crate::gather::Gather;
 use crate::kubernetes::parts::api_server;
 use crate::kubernetes::parts::certificates::ADMIN;
@@ -32,6 +33,7 @@ pub(in crate::kubernetes) fn part(spec: &NodeSpec, cluster: &ClusterSpec, _facts
             server: cluster.server(Role::Master),
             identity: cluster.tls.then(|| ADMIN.client()),
             facts: facts.clone(),
+            secrets: secrets(cluster),
             needs: before.into_iter().chain([api.clone()]).gather(),
         };
         let gate = Gate {
@@ -56,18 +58,45 @@ fn facts(spec: &NodeSpec, cluster: &ClusterSpec) -> Vec<(&'static str, String)> 
     let networks = &cluster.networks;
     let address = cluster.api.private.or(cluster.api.public).or(spec.address);
     let given = |text: &Option<String>| text.clone().unwrap_or_default();
-    vec![
+    let mut facts = vec![
         ("api_address", address.map(|address| address.to_string()).unwrap_or_default()),
         ("api_port", cluster.api.port.to_string()),
+        ("cloud_provider_tag", cloud_provider_tag(cluster)),
         ("cluster_domain", networks.domain.clone()),
         ("cluster_name", cluster.control_plane.cluster_name.clone()),
-        ("coredns_tag", given(&cluster.add_ons.coredns_tag)),
         ("dns_service_ip", networks.dns.to_string()),
         ("kubernetes_version", cluster.tag.clone()),
-        ("metrics_server_tag", given(&cluster.add_ons.metrics_server_tag)),
+        ("openstack_ca", given(&cluster.openstack_ca)),
         ("pod_network", networks.pods.to_string()),
         ("registry", given(&cluster.add_ons.registry)),
         ("service_network", networks.services.to_string()),
+    ];
+    facts.extend(cluster.add_ons.tags.iter().cloned());
+    facts.sort_unstable_by_key(|(name, _)| *name);
+    facts
+}
+
+/// Releases of cloud-provider-openstack have the numbers of Kubernetes' minors (its docs/openstack-cloud-controller-manager/using-openstack-cloud-controller-manager.md): where
+/// none is named, the first one for this minor.
+fn cloud_provider_tag(cluster: &ClusterSpec) -> String {
+    let asked = cluster.cloud.as_ref().and_then(|cloud| cloud.tag.clone());
+    asked.unwrap_or_else(|| format!("v1.{}.0", cluster.minor.number()))
+}
+
+/// OpenStack's credentials, as its programs in pods read them.
+fn secrets(cluster: &ClusterSpec) -> Vec<SecretFact> {
+    let plugin = cluster.add_ons.tags.iter().find(|(name, _)| *name == "cinder_csi_plugin_tag").map(|(_, tag)| tag.as_str());
+    vec![
+        SecretFact {
+            name: "cloud_config",
+            value: cloud_config::for_cinder(cluster, plugin.unwrap_or_default()).unwrap_or_default(),
+            parameters: "AUTH_URL, TRUSTEE_USER_ID, TRUSTEE_PASSWORD and TRUST_ID",
+        },
+        SecretFact {
+            name: "cloud_controller_config",
+            value: cloud_config::for_controller(cluster).unwrap_or_default(),
+            parameters: "CLOUD_PROVIDER_ENABLED=true, AUTH_URL, TRUSTEE_USER_ID, TRUSTEE_PASSWORD and TRUST_ID",
+        },
     ]
 }
 
@@ -96,6 +125,7 @@ mod tests {
             ("kubernetes_version", "v1.28.3"),
             ("cluster_name", "c0ffee00-1111-4222-8333-444455556666"),
             ("coredns_tag", ""),
+            ("cloud_provider_tag", "v1.28.0"),
         ] {
             assert!(facts.iter().any(|(name, value)| (*name, value.as_str()) == expected), "{expected:?} in {facts:?}");
         }
@@ -109,6 +139,37 @@ mod tests {
         let gate = waiting.gates.iter().find(is_of_add_on).unwrap();
         assert_eq!(gate.deadline.map(|own| own.as_secs()), Some(120));
         assert!(gate.needs.iter().all(|need| waiting.provides(need)));
+    }
+
+    #[test]
+    fn openstacks_programs_in_pods_get_the_credentials_of_the_cluster() {
+        let password = "pa#s;s";
+        let trustee = [
+            ("ADDONS", "cinder-csi,openstack-cloud-controller-manager"),
+            ("AUTH_URL", "https://keystone.example.org/v3"),
+            ("TRUSTEE_USER_ID", "7e6d5c4b"),
+            ("TRUSTEE_PASSWORD", password),
+            ("TRUST_ID", "9d8c7b6a"),
+            ("CLUSTER_NETWORK_NAME", "private"),
+        ];
+        for (changes, controller, old_keys) in [
+            (&[("CLOUD_PROVIDER_ENABLED", "false")][..], false, false),
+            (&[("CLOUD_PROVIDER_ENABLED", "true"), ("CLOUD_PROVIDER_TAG", "v1.28.1")], true, false),
+            (&[("CLOUD_PROVIDER_ENABLED", "true"), ("CINDER_CSI_PLUGIN_TAG", "v1.26.4")], true, true),
+        ] {
+            let desired = master(28, &[&trustee[..], changes].concat());
+            let [plugin, provider] = &desired.add_ons[0].secrets[..] else { panic!("{changes:?}") };
+            assert_eq!((plugin.name, provider.name), ("cloud_config", "cloud_controller_config"));
+            assert!(plugin.value.contains(password) && !plugin.value.contains("private"), "{changes:?}");
+            assert_eq!(plugin.value.contains("bs-version"), old_keys, "{changes:?}");
+            assert_eq!(provider.value.contains(password) && provider.value.contains("private"), controller, "{changes:?}");
+            let facts = &desired.add_ons[0].facts;
+            assert!(!facts.iter().any(|(_, value)| value.contains(password)));
+            let tag = facts.iter().find(|(name, _)| *name == "cloud_provider_tag").map(|(_, tag)| tag.as_str());
+            assert_eq!(tag, Some(if changes.len() == 2 && !old_keys { "v1.28.1" } else { "v1.28.0" }));
+        }
+        let none = master(28, &[("ADDONS", "cinder-csi")]);
+        assert!(none.add_ons[0].secrets.iter().all(|secret| secret.value.is_empty()));
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::kubernetes::parameters::read::Parameters;
 use crate::kubernetes::parts::certificates::FIRST_WITH_ECDSA_TOKENS;
 use crate::kubernetes::spec::cluster::node_subnet;
 use crate::kubernetes::spec::cluster::{
-    AddOns, Api, Cloud, CloudUser, ClusterSpec, ControlPlane, Etcd, EtcdCluster, FIRST_WITH_TRUSTS, Flannel,
+    AddOns, Api, Cloud, CloudUser, ClusterSpec, ControlPlane, Etcd, EtcdCluster, FIRST_WITH_TRUSTS, Flannel, IMAGE_TAGS,
     LAST_WITH_FLANNEL_UNIT, NetworkDriver, Networks, NodeSettings, Octavia, Registry, Runtime, StaticRoutes, UserOptions,
 };
 use crate::kubernetes::spec::trust::{TrustSpec, key_type, material};
@@ -138,8 +138,7 @@ fn add_ons(parameters: &Parameters) -> AddOns {
         names: parameters.items("ADDONS").map(str::to_owned).collect(),
         wait: Duration::from_secs(parameters.number("ADDONS_WAIT").unwrap_or_default().into()),
         registry: text("CONTAINER_INFRA_PREFIX"),
-        coredns_tag: text("COREDNS_TAG"),
-        metrics_server_tag: text("METRICS_SERVER_TAG"),
+        tags: IMAGE_TAGS.map(|(fact, parameter)| (fact, text(parameter).unwrap_or_default())).to_vec(),
     }
 }
 

@@ -94,11 +94,22 @@ pub struct AddOns {
     pub wait: Duration,
     /// `CONTAINER_INFRA_PREFIX`: what names of images begin with.
     pub registry: Option<String>,
-    /// `COREDNS_TAG`.
-    pub coredns_tag: Option<String>,
-    /// `METRICS_SERVER_TAG`.
-    pub metrics_server_tag: Option<String>,
+    /// By the fact that a manifest names: the tags of their images, empty where the manifest's own default counts.
+    pub tags: Vec<(&'static str, String)>,
 }
+
+/// Facts of manifests that are tags of images, and the parameters that give them, as Magnum's labels do.
+pub const IMAGE_TAGS: [(&str, &str); 9] = [
+    ("cinder_csi_plugin_tag", "CINDER_CSI_PLUGIN_TAG"),
+    ("coredns_tag", "COREDNS_TAG"),
+    ("csi_attacher_tag", "CSI_ATTACHER_TAG"),
+    ("csi_liveness_probe_tag", "CSI_LIVENESS_PROBE_TAG"),
+    ("csi_node_driver_registrar_tag", "CSI_NODE_DRIVER_REGISTRAR_TAG"),
+    ("csi_provisioner_tag", "CSI_PROVISIONER_TAG"),
+    ("csi_resizer_tag", "CSI_RESIZER_TAG"),
+    ("dashboard_tag", "KUBE_DASHBOARD_VERSION"),
+    ("metrics_server_tag", "METRICS_SERVER_TAG"),
+];
 
 /// The API and how it is reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
