@@ -55,9 +55,12 @@ impl PostedList {
 
     /// Whether Heat made this list before `earlier`, which was posted before it.
     pub(super) fn is_older_than(&self, earlier: &Self) -> bool {
-        let is_new = |entry: &PostedEntry| earlier.posted.is_some_and(|posted| entry.made > posted.after(ROUNDING));
+        // Of what both list the times say only that the clocks of Heat and of the queue differ.
+        let is_new = |(id, entry): (&String, &PostedEntry)| {
+            !earlier.entries.contains_key(id) && earlier.posted.is_some_and(|posted| entry.made > posted.after(ROUNDING))
+        };
         // One that lists all that the earlier one does, and more, lacks nothing that Heat waits for, however old its configurations are.
-        if self.is_later_than(earlier) || self.covers(earlier) || self.entries.values().any(is_new) {
+        if self.is_later_than(earlier) || self.covers(earlier) || self.entries.iter().any(is_new) {
             return false;
         }
         // What has just been made may be missing because it was removed, too. To run that harms less than not to run what Heat waits for.
@@ -148,6 +151,7 @@ mod tests {
                 (&[("a", 100), ("c", 110)], 111),
                 false,
             ),
+            ("one is made where Heat's clock is ahead", (&[("a", 110), ("b", 111)], 103), (&[("a", 110)], 104), true),
             ("one is gone, and another one is new", (&[("a", 100), ("b", 90)], 101), (&[("a", 100), ("c", 110)], 111), false),
             ("one is new where another one is gone", (&[("a", 100), ("b", 102)], 103), (&[("a", 100), ("c", 104)], 105), true),
         ] {

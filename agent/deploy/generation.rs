@@ -386,6 +386,8 @@ impl Generations {
             step_timings,
             changed_machine,
             partly_applied_before: false,
+            // Who asks for it again begins it anew: nothing of it is left to go on with.
+            left: current.left && changed_machine,
             back,
             ..current
         })
@@ -664,6 +666,17 @@ mod tests {
         open().restored().unwrap();
         open().end(GenerationState::Rejected, Some("why".into()), vec![]).unwrap();
         assert_eq!((by(), listed()[2].as_str()), (Some((1, AppliedExtent::Whole)), "3 failed, rolled back to 1"));
+        // One that left Heat's list on its way was put back: whoever asks for the same again begins anew, on a whole node.
+        begin(4);
+        open().leave("left the list".into(), vec![]).unwrap();
+        assert!(open().current().unwrap().resumes("other", "4"));
+        open().restore().unwrap();
+        open().put_back(None, vec![]).unwrap();
+        assert!(!open().current().unwrap().resumes("other", "4"));
+        begin(4);
+        open().never_changed().unwrap();
+        open().leave("left the list".into(), vec![]).unwrap();
+        assert_eq!(by(), Some((1, AppliedExtent::Whole)));
         // And one fails on its way that is not: the operator may try.
         begin(4);
         open().end(GenerationState::Rejected, Some("why".into()), vec![]).unwrap();

@@ -64,7 +64,7 @@ def test_labels_and_taints_of_registered_nodes_follow_their_parameters(hosts, si
     # --- a worker's taints are the operator's: that is said, on the node and to Heat ---
     assert taints(api, "w1") == {("a", "b", "NoSchedule"), unreachable}
     [said] = worker.host.journal(HNA_EVENT="TaintsDiffer")
-    command = "`kubectl taint nodes w1 --overwrite gpu:NoSchedule a:NoSchedule-`"
+    command = "`kubectl taint nodes w1 --overwrite gpu=:NoSchedule a:NoSchedule-`"
     assert said["MESSAGE"].startswith("node w1 stays without gpu:NoSchedule and with a:NoSchedule: ") and said["HNA_REMEDY"] == command, said
     assert command in signalled(worker.server, "node")["deploy_stderr"]
     assert master.host.journal(HNA_EVENT="TaintsDiffer") == []

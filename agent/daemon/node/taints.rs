@@ -60,7 +60,9 @@ fn differing(node: &str, wanted: &[String], before: &[String], found: &[String])
     let kept = (!left.is_empty()).then(|| format!("with {}", left.join(", ")));
     let how = given.into_iter().chain(kept).collect::<Vec<_>>().join(" and ");
     let removed = left.iter().map(|one| format!("{one}-"));
-    let words = missing.iter().map(|one| (*one).to_owned()).chain(removed).map(|word| argument(&word).into_owned());
+    // kubectl before 1.15 takes no taint without `=`.
+    let with_value = |one: &&str| if one.contains('=') { (*one).to_owned() } else { one.replacen(':', "=:", 1) };
+    let words = missing.iter().map(with_value).chain(removed).map(|word| argument(&word).into_owned());
     let command = format!("`kubectl taint nodes {} --overwrite {}`", argument(node), words.collect::<Vec<_>>().join(" "));
     let event = Event::new(Code::TaintsDiffer, format!("node {node} stays {how}"));
     Some(
@@ -87,7 +89,7 @@ mod tests {
                 "g:NoExecute",
                 "a=b:NoSchedule",
                 "a=b:NoSchedule",
-                Some(("without g:NoExecute and with a:NoSchedule", "g:NoExecute a:NoSchedule-")),
+                Some(("without g:NoExecute and with a:NoSchedule", "g=:NoExecute a:NoSchedule-")),
             ),
         ] {
             let said = differing("w1", &list(wanted), &list(before), &list(found));
