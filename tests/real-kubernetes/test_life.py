@@ -84,6 +84,58 @@ def test_a_parameter_of_each_component_restarts_it_alone_and_no_pod(life):
 
 
 @pytest.mark.longer
+def test_a_worker_is_drained_before_its_runtime_restarts(life):
+    """By the real API's evictions, disruption budgets and NodeRestriction, as the kubelet."""
+    node, before = life.nodes["w1"], restarts(life)
+    template = pod("web", "w1", "netexec", "--http-port=8080", labels={"app": "web"})
+    # One on each worker, and no third place for either.
+    apart = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
+        {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "web"}}}]}}
+    spec = {key: value for key, value in template["spec"].items() if key not in ("nodeSelector", "tolerations")} | {"affinity": apart}
+    web = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"}, "spec": {
+        "replicas": 2, "selector": {"matchLabels": {"app": "web"}}, "template": {"metadata": {"labels": {"app": "web"}}, "spec": spec}}}
+
+    def budget(least: int) -> dict:
+        return {"apiVersion": "policy/v1beta1", "kind": "PodDisruptionBudget", "metadata": {"name": "web"},
+                "spec": {"minAvailable": least, "selector": {"matchLabels": {"app": "web"}}}}
+
+    def placed() -> dict[str, str]:
+        """Which pod is ready on which worker."""
+        found = life.get("pods", "-l", "app=web")["items"]
+        ready = [one for one in found if any(c["type"] == "Ready" and c["status"] == "True" for c in one["status"].get("conditions", []))]
+        return {one["spec"]["nodeName"]: one["metadata"]["uid"] for one in ready if "deletionTimestamp" not in one["metadata"]}
+
+    def both() -> dict[str, str]:
+        assert set(found := placed()) == {"w1", "w2"}, found
+        return found
+
+    def told(event: str) -> list[str]:
+        return [f'{e["MESSAGE"]} {e.get("HNA_CAUSE", "")}' for e in node.host.journal(HNA_EVENT=event)]
+    life.apply(web, budget(1))
+    first = wait_for(both, NET, "a pod on each worker", every=1)
+    wait_for(lambda: life.get("pdb", "web")["status"].get("disruptionsAllowed") == 1, NET, "a budget that is counted", every=1)
+    started = node.started()
+    changed(node, DRAIN=True, HTTP_PROXY="http://192.0.2.9:3128", WAIT_TIMEOUT=240)
+    assert "containerd" in node.restarted(started)
+    drained, again = told("NodeDrained")
+    assert "drained the node, as its container runtime is to be restarted" in drained and "takes pods again" in again
+    second = wait_for(both, NET, "a pod on each worker again", every=1)
+    assert second["w1"] != first["w1"] and second["w2"] == first["w2"]
+    assert told("DrainFailed") == []
+    # A budget that allows nothing is respected and named, and the update goes on without it.
+    life.apply(budget(2))
+    wait_for(lambda: life.get("pdb", "web")["status"].get("disruptionsAllowed") == 0, NET, "a budget that allows nothing", every=1)
+    changed(node, HTTP_PROXY="http://192.0.2.9:3129")
+    [warning] = told("DrainFailed")
+    assert "1 pods are left on the node" in warning and "default/web-" in warning and "disruption budget" in warning, warning
+    assert wait_for(both, NET, "the pods as they were", every=1) == second
+    life.kubectl("delete", "deployment/web", "pdb/web")
+    changed(node, HTTP_PROXY=None, DRAIN=None, WAIT_TIMEOUT=600)
+    works(life)
+    assert restarts(life) == before, "what no controller makes anew is not evicted"
+
+
+@pytest.mark.longer
 def test_options_that_kill_the_kubelet_are_refused_or_heard_of_in_its_own_words(life):
     node, label, gate = life.nodes["w1"], "--node-labels=node-role.kubernetes.io/ingress=", "--feature-gates=NoSuchGate=true"
     started, before, options = node.started(), restarts(life), node.inputs.get("KUBELET_OPTIONS")
