@@ -236,7 +236,9 @@ impl Page {
                 is_whole = false;
                 return Ok(());
             };
-            let age = json::member(message, "age")?.and_then(|age| json::typed(age).ok()).map(Duration::from_secs);
+            // Negative where the clocks of Zaqar's servers differ.
+            let age = json::member(message, "age")?.and_then(|age| json::typed::<i64>(age).ok());
+            let age = age.map(|age| Duration::from_secs(age.max(0).unsigned_abs()));
             let posted = now.zip(age).map(|(now, age)| now.before(age));
             let listed = body.starts_with('{').then(|| PostedList::read(body, posted).ok()).flatten();
             page.messages.push(Message { id, listed });

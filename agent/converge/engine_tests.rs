@@ -1589,6 +1589,7 @@ fn trusting_node() -> Desired {
         object: "binding".into(),
         body: Material::Text("{}".into()),
         identity: None,
+        before: None,
         needs: BTreeSet::from([Dependency::Gate("etcd".into())]),
     };
     Desired {

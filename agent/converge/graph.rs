@@ -392,6 +392,7 @@ mod tests {
             object: "o".into(),
             body: Material::Text("{}".into()),
             identity: None,
+            before: None,
             needs: BTreeSet::from([Dependency::Unit("api".into())]),
         };
         let after = Unit { needs: BTreeSet::from([Dependency::Object("o".into())]), ..unit("after", &[]) };

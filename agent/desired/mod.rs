@@ -542,6 +542,10 @@ pub struct Object {
     pub body: Material,
     /// As whom the API is asked; nobody in a cluster without TLS.
     pub identity: Option<ClientIdentity>,
+    /// The same object as the generation before asked for it: what the agent owned of one that lost its annotations. It says nothing about what is asked for
+    /// now.
+    #[serde(skip)]
+    pub before: Option<String>,
     /// What must be true before it is made.
     pub needs: BTreeSet<Dependency>,
 }

@@ -119,6 +119,7 @@ impl Kinds<'_> {
             object: name.to_owned(),
             body,
             identity: self.add_on.identity.clone(),
+            before: None,
             needs: std::collections::BTreeSet::new(),
         }
     }

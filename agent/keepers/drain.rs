@@ -104,7 +104,8 @@ impl<'a> Drain<'a> {
         let running = self.http.clock().start();
         loop {
             let left = limit.saturating_sub(running.elapsed());
-            let pods = until_deadline(&self.http, left, async |limit| self.pods(limit).await, &|_, _, _| {}).await?;
+            let list = async |_| self.pods(limit.saturating_sub(running.elapsed())).await;
+            let pods = until_deadline(&self.http, left, list, &|_, _, _| {}).await?;
             let mut remaining = Vec::new();
             for some in pods.chunks(CHUNK) {
                 // Each may take as long as the API is given for an answer.
@@ -121,12 +122,14 @@ impl<'a> Drain<'a> {
         }
     }
 
-    /// The pods that are to go.
+    /// The pods that are to go; `limit`: for all pages of the list.
     async fn pods(&self, limit: Duration) -> Result<Vec<Pod>> {
+        let running = self.http.clock().start();
         let (mut pods, mut next) = (Vec::new(), String::new());
         loop {
+            let left = limit.saturating_sub(running.elapsed());
             let url = format!("{}/api/v1/pods?fieldSelector=spec.nodeName%3D{}&limit={CHUNK}{next}", self.server, self.name);
-            let answer = self.send("GET", &url, None, limit).await?;
+            let answer = self.send("GET", &url, None, left).await?;
             if answer.status != 200 {
                 return Err(refusal("GET", &answer));
             }

@@ -157,7 +157,8 @@ impl<'a> Api<'a> {
     /// What takes the place of the object that was found; nothing where that is as it should be.
     fn replacement(&self, found: &[u8]) -> Result<Option<Replacement>> {
         let (mut found, mut wanted) = (self.read("GET", found)?, self.wanted()?);
-        if !share(&mut found, &mut wanted) && covers(&found, &wanted) {
+        let before = self.object.before.as_deref().and_then(|before| json::value(before.as_bytes(), OBJECT_MEMORY / 2).ok());
+        if !share(&mut found, &mut wanted, before.unwrap_or_default()) && covers(&found, &wanted) {
             return Ok(None);
         }
         // With the resourceVersion that was seen: who changed it meanwhile is not overruled.
@@ -281,13 +282,14 @@ pub(super) fn taint_text(taint: &Value) -> String {
 }
 
 /// Takes out of an object what is the agent's own and no longer wanted, and adds to what is wanted the taints that are others'. True if
-/// what was found has to be written whatever is wanted.
-fn share(found: &mut Value, wanted: &mut Value) -> bool {
+/// what was found has to be written whatever is wanted. A kubelet that registers its node anew gives labels and taints and no annotations: then counts what was
+/// wanted `before`.
+fn share(found: &mut Value, wanted: &mut Value, mut before: Value) -> bool {
     let mut is_left = false;
     for name in [OWN_LABELS, OWN_TAINTS] {
         let note = |object: &mut Value| Some(annotations(object)?.get(name)?.as_str()?.to_owned());
         let Some(now) = note(wanted) else { continue };
-        let before = note(found).unwrap_or_default();
+        let before = note(found).or_else(|| note(&mut before)).unwrap_or_default();
         let is_gone = |one: &str| before.split(',').any(|own| own == one) && now.split(',').all(|own| own != one);
         if let Some(labels) = found.pointer_mut("/metadata/labels").and_then(Value::as_object_mut).filter(|_| name == OWN_LABELS)
         {

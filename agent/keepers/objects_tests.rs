@@ -74,6 +74,10 @@ impl Master {
     }
 
     async fn ensure(&self, server: &Fake, body: &Value) -> Result<bool> {
+        self.ensure_after(server, body, None).await
+    }
+
+    async fn ensure_after(&self, server: &Fake, body: &Value, before: Option<&Value>) -> Result<bool> {
         let [certificate, key, ca] = ["/admin.crt", "/admin.key", "/ca.crt"].map(str::to_owned);
         let object = Object {
             name: "clusterrolebinding heat-node-agent:x".to_owned(),
@@ -82,6 +86,7 @@ impl Master {
             object: "heat-node-agent:x".to_owned(),
             body: Material::Text(body.to_string()),
             identity: Some(ClientIdentity { certificate, key, ca }),
+            before: before.map(Value::to_string),
             needs: std::collections::BTreeSet::new(),
         };
         ensure(&self.http, &object, DEADLINE).await
@@ -207,6 +212,27 @@ async fn of_a_node_only_the_agents_own_labels_and_taints_are_removed() {
     }
 }
 
+/// Attack: a kubelet that registers its node anew gives the labels of its parameters, but no annotations; those that left the parameters stayed.
+#[tokio::test]
+async fn of_a_node_that_was_registered_anew_what_the_parameters_gave_before_is_removed() {
+    let master = Master::new(Clock::system());
+    let taint = |key: &str| json!({"key": key, "effect": "NoSchedule"});
+    let own = |labels: &str, taints: &str| json!({"heat-node-agent/labels": labels, "heat-node-agent/taints": taints});
+    let wanted = json!({"kind": "Node", "metadata": {"labels": {"a": "1"}, "annotations": own("a", "")}});
+    let before = json!({"kind": "Node", "metadata": {"labels": {"a": "1", "b": "1"}, "annotations": own("a,b", "x:NoSchedule")}});
+    let labels = json!({"a": "1", "b": "1", "theirs": "1"});
+    for (notes, after) in [
+        (json!({}), node(&json!({"a": "1", "theirs": "1"}), &json!([taint("y")]), &json!({"heat-node-agent/labels": "a"}))),
+        // Where the annotations are there they count: `b` is somebody else's meanwhile.
+        (own("a", "x:NoSchedule"), node(&labels, &json!([taint("y")]), &json!({"heat-node-agent/labels": "a"}))),
+    ] {
+        let found = node(&labels, &json!([taint("x"), taint("y")]), &notes);
+        let server = master.serve(vec![ok(found.to_string()), ok("{}")]).await;
+        assert!(master.ensure_after(&server, &wanted, Some(&before)).await.unwrap());
+        assert_eq!(body(&server, 1), after, "{notes}");
+    }
+}
+
 /// A node without a kubelet would be kept for one that takes pods.
 #[tokio::test]
 async fn a_node_that_is_gone_is_not_made_but_waited_for() {
@@ -249,6 +275,7 @@ fn an_object_is_named_as_kubectl_takes_it() {
             object: object.into(),
             body: Material::Text(String::new()),
             identity: None,
+            before: None,
             needs: std::collections::BTreeSet::new(),
         })
     };

@@ -45,7 +45,7 @@ pub use spec::cluster::{MachineFacts, Tokens, host_of};
 pub use spec::node::{NodeSpec, Preflight};
 pub use spec::words::{Role, Secret};
 pub use worker::kubelet::REGISTRATION;
-pub use worker::node_labels::{ROLES as MASTER_LABELS, taint_name, taints};
+pub use worker::node_labels::{ROLES as MASTER_LABELS, node_object, taint_name, taints};
 
 use serde_json::{Map, Value};
 

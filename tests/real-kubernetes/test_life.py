@@ -117,7 +117,12 @@ def test_a_worker_is_drained_before_its_runtime_restarts(life):
     started = node.started()
     changed(node, DRAIN=True, HTTP_PROXY="http://192.0.2.9:3128", WAIT_TIMEOUT=240)
     assert "containerd" in node.restarted(started)
-    drained, again = told("NodeDrained")
+
+    def lines() -> list[str]:
+        assert len(found := told("NodeDrained")) == 2, (found, told("DrainFailed"))
+        return found
+    # The journal may be a moment behind the signal.
+    drained, again = wait_for(lines, NET, "both lines", every=1)
     assert "drained the node, as its container runtime is to be restarted" in drained and "takes pods again" in again
     second = wait_for(both, NET, "a pod on each worker again", every=1)
     assert second["w1"] != first["w1"] and second["w2"] == first["w2"]

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::backend::Issuers;
 use super::deadline::{LEAST_BRING_UP, time_left};
-use super::once::{CHANGED, mark};
+use super::once::{CHANGED, has_changed, mark};
 use super::outline::Outline;
 use super::plan::NodePlan;
 use super::upgrade::Upgrade;
@@ -94,10 +94,11 @@ impl Node {
     pub(in crate::daemon) async fn bring_up(
         &self,
         deployment: Deployment,
-        plan: NodePlan,
+        mut plan: NodePlan,
         generation: u64,
         since: Duration,
     ) -> Done {
+        self.remember_node_object(&mut plan, generation);
         let name = plan.spec.node_name(&self.hostname());
         let address = plan.spec.address.map(|address| address.to_string()).unwrap_or_default();
         let deadline = time_left(plan.spec.timeout, plan.spec.deadline, since);
@@ -205,7 +206,9 @@ impl Node {
                 let rollback = self.go_back(way, &plan.desired, &failure, generation, &deployment.id, time).await;
                 let is_back = rollback.as_ref().is_some_and(|outcome| outcome.end == RollbackEnd::RolledBack);
                 // Of a node that is as it was the next look takes care.
-                if failure.changed_machine && !is_back {
+                let is_changed =
+                    failure.changed_machine || has_changed(&self.host.state, generation, &self.host.report).unwrap_or(true);
+                if is_changed && !is_back {
                     self.report_cordoned(&plan.desired, generation);
                 }
                 Update { result: Err(failure), step_timings, rollback }

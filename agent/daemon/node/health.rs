@@ -773,11 +773,14 @@ impl ComponentHealth {
         let is_watched = |part: &ComponentGate| watched.iter().any(|gate| gate.name == part.gate.name);
         let by_these_alone = |one: &MonitoredComponent, problem: &Problem| {
             let mut failed = one.parts.iter().filter(|part| part.has_failed()).peekable();
-            let is_of_gates = matches!(problem.kind, ProblemKind::Waits | ProblemKind::Wrong | ProblemKind::Hanging);
+            let is_of_gates =
+                matches!(problem.kind, ProblemKind::Waits | ProblemKind::Starting | ProblemKind::Wrong | ProblemKind::Hanging);
             is_of_gates && failed.peek().is_some() && failed.all(is_watched)
         };
         let known = self.components.iter().filter(|one| self.is_settled && one.measured.is_known);
-        let counts = |one: &&MonitoredComponent| one.problem.as_ref().is_some_and(|problem| !by_these_alone(one, problem));
+        // What was wrong before the node was touched last is measured anew.
+        let problem = |one: &MonitoredComponent| one.problem.clone().filter(|_| !one.measured.is_touched);
+        let counts = |one: &&MonitoredComponent| problem(one).is_some_and(|problem| !by_these_alone(one, &problem));
         known.filter(counts).map(|one| one.name.clone()).gather()
     }
 

@@ -743,6 +743,27 @@ fn an_add_on_that_does_not_run_degrades_the_node_and_is_news_after_minutes() {
     }
 }
 
+/// Attack: so it was for a minute after each start of the kubelet, and until the first measurements after an update.
+#[test]
+fn what_no_update_waits_for_is_no_fault_while_the_kubelet_is_young_or_was_just_touched() {
+    let mut watch = Watch::new();
+    let ready = gate("ready", Some("kubelet.service"), &[], None);
+    watch.health.begin(&Desired { watched: vec![ready.clone()], ..node() }, watch.now);
+    watch.failed.insert("ready", "no pod network");
+    for _ in 0..12 {
+        watch.measure(3);
+    }
+    assert_ne!(watch.of("kubelet").0, ComponentState::Healthy);
+    assert_eq!(watch.health.unhealthy_beside(std::slice::from_ref(&ready)), BTreeSet::new(), "it has just started");
+    watch.failed.insert("kubelet", "no answer");
+    for _ in 0..12 {
+        watch.measure(60);
+    }
+    assert_eq!(watch.health.unhealthy_beside(std::slice::from_ref(&ready)), BTreeSet::from(["kubelet".to_owned()]));
+    watch.health.forget();
+    assert_eq!(watch.health.unhealthy_beside(&[ready]), BTreeSet::new(), "it was touched");
+}
+
 /// On a node without a pod network each change of the kubelet that failed stayed: the gate that failed had passed before.
 #[test]
 fn what_no_update_waits_for_is_no_fault_before_it() {

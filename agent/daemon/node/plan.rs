@@ -149,10 +149,22 @@ mod tests {
         }
     }
 
+    fn object() -> Object {
+        Object {
+            name: "x".into(),
+            server: "https://127.0.0.1:6443".into(),
+            collection: "/api".into(),
+            object: "x".into(),
+            body: Material::Text("{}".into()),
+            identity: Some(crate::desired::ClientIdentity { certificate: "/c".into(), key: "/k".into(), ca: "/a".into() }),
+            before: None,
+            needs: BTreeSet::new(),
+        }
+    }
+
     #[test]
     fn each_part_of_a_node_counts_for_its_digest_and_no_password_does() {
         let etcd = || member().access;
-        let identity = || crate::desired::ClientIdentity { certificate: "/c".into(), key: "/k".into(), ca: "/a".into() };
         let (path, owner) = (|| "/x".to_owned(), Owner::root);
         let with = |change: fn(&mut File)| {
             let mut desired = small();
@@ -217,18 +229,7 @@ mod tests {
                 ..small()
             },
             Desired { trust: Some(trust("hush")), ..small() },
-            Desired {
-                objects: vec![Object {
-                    name: "x".into(),
-                    server: "https://127.0.0.1:6443".into(),
-                    collection: "/api".into(),
-                    object: "x".into(),
-                    body: Material::Text("{}".into()),
-                    identity: Some(identity()),
-                    needs: BTreeSet::new(),
-                }],
-                ..small()
-            },
+            Desired { objects: vec![object()], ..small() },
             Desired {
                 add_ons: vec![AddOn {
                     name: "x".into(),

@@ -95,6 +95,7 @@ fn what_nothing_takes_back_is_known_by_its_part() {
         object: "o".into(),
         body: Material::Text("{}".into()),
         identity: None,
+        before: None,
         needs: BTreeSet::new(),
     };
     // The labels of the node's own object are taken back.

@@ -5,6 +5,7 @@
 use super::Node;
 use super::monitor::node_object;
 use super::plan::NodePlan;
+use crate::desired::NODES;
 use crate::gather::Gather;
 use crate::keepers::node_conditions;
 use crate::kubernetes::{self, Role, taint_name};
@@ -16,6 +17,15 @@ impl Node {
     /// The taints that the generation before this one asked for.
     pub(super) fn taints_before(&self, generation: u64) -> Vec<String> {
         self.spec_before(generation).map(|spec| kubernetes::taints(&spec, &self.facts())).unwrap_or_default()
+    }
+
+    /// What the generation before this one had of the node's object: a kubelet that registered the node anew gave it labels and no annotations.
+    pub(super) fn remember_node_object(&self, plan: &mut NodePlan, generation: u64) {
+        let nodes = plan.desired.objects.iter_mut().filter(|object| object.collection == NODES);
+        for object in nodes {
+            let before = self.spec_before(generation);
+            object.before = before.and_then(|spec| kubernetes::node_object(&spec, &self.facts()));
+        }
     }
 
     /// Says where the API has other taints than a worker's parameters ask for, and returns that for Heat. `before`: those that they asked

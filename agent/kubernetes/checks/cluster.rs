@@ -551,7 +551,9 @@ fn is_key(text: &str) -> bool {
     (1..=63).contains(&name.len())
         && good(name)
         && prefix.is_none_or(|prefix| {
-            prefix.len() <= 253 && good(prefix) && !prefix.bytes().any(|b| b == b'_' || b.is_ascii_uppercase())
+            // RFC 1123: each part of a domain begins and ends with a letter or digit.
+            let is_domain = prefix.split('.').all(good) && !prefix.bytes().any(|b| b == b'_' || b.is_ascii_uppercase());
+            prefix.len() <= 253 && is_domain
         })
 }
 
@@ -806,6 +808,8 @@ mod tests {
                 &[&[("KUBEPROXY_OPTIONS", "--proxy-mode=fast")]],
                 "KUBEPROXY_OPTIONS: --proxy-mode is fast, which no version supports",
             ),
+            (&[&[("NODE_LABELS", "a..b/c=1")]], "NODE_LABELS: contains \"a..b/c=1\""),
+            (&[&[("NODE_TAINTS", "a.-b/c:NoSchedule")]], "NODE_TAINTS: contains \"a.-b/c:NoSchedule\""),
             (&[&[("NODE_TAINTS", "dedicated=gpu:Never")]], "NODE_TAINTS: contains \"dedicated=gpu:Never\""),
             (&[&[("KUBE_RESERVED", "memory=lots")]], "KUBE_RESERVED: contains \"memory=lots\""),
             (&[&[("PORTAL_NETWORK_CIDR", "10.254.0.0/29")]], "PORTAL_NETWORK_CIDR: 10.254.0.0/29 is too small"),

@@ -54,6 +54,7 @@ pub(in crate::kubernetes) fn part(_spec: &NodeSpec, cluster: &ClusterSpec, _fact
             object: name.to_owned(),
             body: Material::Text(body.to_string()),
             identity: Some(ADMIN.client()),
+            before: None,
             needs: BTreeSet::from([Dependency::Gate(api_server::GATE.to_owned())]),
         });
     };

@@ -79,6 +79,16 @@ fn taint(text: &str) -> Value {
     }
 }
 
+/// The node's object as these parameters ask for it, where they do.
+#[must_use]
+pub fn node_object(spec: &NodeSpec, facts: &MachineFacts) -> Option<String> {
+    let object = part(spec, spec.kubernetes.as_ref()?, facts).objects.pop()?;
+    match object.body {
+        Material::Text(body) => Some(body),
+        Material::File(_) => None,
+    }
+}
+
 /// By what a taint is known: `key:effect`.
 #[must_use]
 pub fn taint_name(text: &str) -> String {
@@ -116,6 +126,7 @@ pub(in crate::kubernetes) fn part(spec: &NodeSpec, cluster: &ClusterSpec, facts:
         body: Material::Text(Value::Object(body).to_string()),
         object: name,
         identity: cluster.tls.then_some(identity),
+        before: None,
         needs: BTreeSet::from([Dependency::Gate(REGISTRATION.to_owned())]),
     });
     part
