@@ -316,6 +316,29 @@ mod tests {
         assert_eq!(api.asked().len(), 21);
     }
 
+    /// Attack: a list in many pages, of which each took a while, held the update up beyond its time.
+    #[tokio::test]
+    async fn a_list_that_comes_slowly_takes_no_longer_than_there_is_time() {
+        // So that the clock's steps are not behind the requests.
+        let page = || Act::Slow(Duration::from_millis(50), Box::new(list(&[pod("p", &json!({}))], "more")));
+        let api = Api::start((0..20).map(|_| page()).collect()).await;
+        let node = api.node();
+        let passes = async {
+            for asked in 1..=2 {
+                while api.asked().len() < asked {
+                    tokio::task::yield_now().await;
+                }
+                api.http.clock().advance(LIMIT / 2);
+            }
+        };
+        let drain = Drain::of(&api.http, &node);
+        // A list that does not end would be read for ever.
+        let both = async { tokio::join!(drain.evict(22, LIMIT * 4 / 5), passes) };
+        let (left, ()) = tokio::time::timeout(Duration::from_secs(30), both).await.unwrap();
+        assert!(left.unwrap_err().to_string().contains("no answer"));
+        assert!(api.asked().len() < 10, "{:?}", api.asked());
+    }
+
     #[tokio::test]
     async fn what_the_api_does_not_allow_ends_it_at_once() {
         let api = Api::start(vec![list(&[pod("a", &json!({}))], ""), refused("403 Forbidden", "no")]).await;
