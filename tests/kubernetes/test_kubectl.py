@@ -14,7 +14,7 @@ TABLE = {
     "certificate approve": (1, ()),
     "config view": (0, ("--raw", "--flatten", "--minify", "-o=", "--output=")),
     "create": (0, ("-f=", "--filename=", "--dry-run=", "--validate=", "-o=")),
-    "delete": (2, ("-l=", "--selector=", "-A", "--all", "--ignore-not-found")),
+    "delete": (2, ("-l=", "--selector=", "-A", "--all-namespaces", "--all", "--ignore-not-found")),
     "describe": (1, ("-l=", "-A")),
     "drain": (1, ("--ignore-daemonsets", "--timeout=", "--delete-emptydir-data", "--force", "--disable-eviction", "--grace-period=")),
     "exec": (1, ("-i", "-t", "-it", "-c=")),
