@@ -17,7 +17,6 @@ pytestmark = pytest.mark.longer
 NODES = ("m1", "w1")
 PROVIDER = "openstack-cloud-controller-manager"
 NAMES = (PROVIDER, "cinder-csi", "dashboard", "coredns")
-FILES = {PROVIDER: "cloud-controller-manager", "cinder-csi": "cinder-csi", "dashboard": "dashboard", "coredns": "coredns"}
 KINDS = ("serviceaccounts,clusterroles,clusterrolebindings,roles,rolebindings,configmaps,secrets,services,deployments,daemonsets,csidrivers,namespaces")
 TAINT = "node.cloudprovider.kubernetes.io/uninitialized"
 
@@ -32,7 +31,7 @@ def shared(programs, testhost, tmp_path_factory) -> Iterator[RealCluster]:
             cluster.boot(name, CONTAINER_INFRA_PREFIX=REGISTRY, CLOUD_PROVIDER_ENABLED="True", **own)
         master = cluster.nodes["m1"]
         master.outputs = (*master.outputs, "add_ons")
-        master.host.put({f"{FOLDER}/{name}/{name}.yaml": (REPO / f"image-build/addons/{name}/{file}.yaml", 0o644) for name, file in FILES.items()})
+        master.host.put({f"{FOLDER}/{name}/{name}.yaml": (REPO / f"image-build/addons/{name}/{name}.yaml", 0o644) for name in NAMES})
         together(*(node.up for node in cluster.nodes.values()))
         yield cluster
 

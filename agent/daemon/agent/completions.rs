@@ -307,7 +307,6 @@ impl Agent {
             self.node_task.node.keep_replaced(number)?;
         } else if done.restored {
             // What it holds of others' files may be secret, and nothing goes back by it any more.
-            self.node_task.node.forget_change()?;
             self.node_task.node.forget_rollback()?;
         }
         // The wait condition's signal is stored before the deployment counts as finished: a crash between the two

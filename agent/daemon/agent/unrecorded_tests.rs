@@ -284,6 +284,34 @@ async fn an_update_that_is_broken_off_before_its_first_change_leaves_the_node_wh
     }
 }
 
+/// Attack: that the first try of a generation had changed the node, before it was rolled back, was taken for its second try's doing.
+#[tokio::test]
+async fn a_second_try_that_changes_nothing_leaves_a_node_whole_that_was_rolled_back() {
+    let fake = Fake::start(vec![ok("")]).await;
+    let dir = tempfile::tempdir().unwrap();
+    let created = "2026-03-01T12:00:01Z";
+    let other = |n: u32| {
+        let mut node = minion(&fake.base, n, created);
+        node["config"]["HTTP_PROXY"] = json!("http://192.0.2.3:3128");
+        node
+    };
+    let mut agent = open_at(dir.path(), &fake, &[]).await;
+    poll(&mut agent, &fake, &[minion(&fake.base, 1, created)]).await;
+    agent.node_task.bring_up.stop();
+    agent.node_ended("id-n1", Done { outcome: DeploymentOutcome::default(), wait: None, ..failed(&fake.base) });
+    poll(&mut agent, &fake, &[other(2)]).await;
+    agent.host.state.write(Path::new("changed.json"), b"{\"generation\": 2}", Attributes::mode(0o600)).unwrap();
+    agent.node_task.bring_up.stop();
+    agent.node_ended("id-n2", Done { restored: true, ..failed(&fake.base) });
+    poll(&mut agent, &fake, &[other(3)]).await;
+    assert!(agent.node_task.bring_up.is_busy());
+    for _ in 0..2 {
+        poll(&mut agent, &fake, &[]).await;
+    }
+    let current = agent.ledger.generations.current().unwrap();
+    assert_eq!((current.number, current.state, current.in_place()), (2, GenerationState::Rejected, Some(1)));
+}
+
 fn script(base: &str, name: &str) -> Value {
     let mut script = run_of(base, name, 1);
     (script["group"], script["config"]) = (json!("script"), json!("#!/bin/true"));

@@ -98,7 +98,6 @@ impl Node {
         generation: u64,
         since: Duration,
     ) -> Done {
-        self.remember_node_object(&mut plan, generation);
         let name = plan.spec.node_name(&self.hostname());
         let address = plan.spec.address.map(|address| address.to_string()).unwrap_or_default();
         let deadline = time_left(plan.spec.timeout, plan.spec.deadline, since);
@@ -110,7 +109,11 @@ impl Node {
         let stability_period = if is_reported { STABILITY_PERIOD } else { Duration::ZERO };
         self.known.outline.replace(Some(Outline::of(&plan.spec, &plan.desired, &self.hostname())));
         self.remembered.forget_left();
-        let (left, taints) = (self.add_ons_left(&plan.desired, generation), self.taints_before(generation));
+        let (left, taints) = {
+            let before = self.spec_before(generation);
+            self.remember_node_object(&mut plan, before.as_ref());
+            (add_ons_left(before.as_ref(), &plan.desired), self.taints_of(before.as_ref()))
+        };
         let Update { result, step_timings, rollback } =
             Box::pin(self.update(&plan, &deployment, generation, (deadline, stability_period))).await;
         let restored = rollback.as_ref().is_some_and(|outcome| outcome.end == RollbackEnd::RolledBack);
@@ -205,22 +208,15 @@ impl Node {
                 let time = (&running, if is_interrupted { deadline.max(LEAST_BRING_UP) } else { deadline });
                 let rollback = self.go_back(way, &plan.desired, &failure, generation, &deployment.id, time).await;
                 let is_back = rollback.as_ref().is_some_and(|outcome| outcome.end == RollbackEnd::RolledBack);
+                // In this life of the agent or before; where that cannot be read, a needless word does less harm than none.
+                let has_changed = || has_changed(&self.host.state, generation, &self.host.report).unwrap_or(true);
                 // Of a node that is as it was the next look takes care.
-                let is_changed =
-                    failure.changed_machine || has_changed(&self.host.state, generation, &self.host.report).unwrap_or(true);
-                if is_changed && !is_back {
+                if !is_back && (failure.changed_machine || has_changed()) {
                     self.report_cordoned(&plan.desired, generation);
                 }
                 Update { result: Err(failure), step_timings, rollback }
             }
         }
-    }
-
-    /// Add-ons that the generation in place asks for and this one does not.
-    fn add_ons_left(&self, after: &Desired, generation: u64) -> Vec<String> {
-        let cluster = self.cluster_before(generation).filter(|cluster| cluster.is_first_master);
-        let names = cluster.map(|cluster| cluster.add_ons.names).unwrap_or_default();
-        names.into_iter().filter(|name| after.add_ons.iter().all(|one| one.name != *name)).collect()
     }
 
     /// How the API sees the node, what waits there for an operator, and whether its add-ons run: whether Heat waited for it or not. Nothing where no such
@@ -387,6 +383,13 @@ fn outputs(
         ("timings", Value::Object(timings.iter().map(|(step, ms)| (step.clone(), Value::from(*ms))).collect::<Map<_, _>>())),
     ];
     all.into_iter().map(|(name, value)| (name.to_owned(), value)).gather()
+}
+
+/// Add-ons that the generation before asked for and this one does not.
+fn add_ons_left(before: Option<&NodeSpec>, after: &Desired) -> Vec<String> {
+    let cluster = before.and_then(|spec| spec.kubernetes.as_ref()).filter(|cluster| cluster.is_first_master);
+    let names = cluster.map(|cluster| cluster.add_ons.names.as_slice()).unwrap_or_default();
+    names.iter().filter(|name| after.add_ons.iter().all(|one| one.name != **name)).cloned().collect()
 }
 
 /// Nobody asks for an add-on any more, and nothing removes what it brought.

@@ -564,8 +564,13 @@ impl MonitoredComponent {
             || self.parts.iter().any(|part| part.bad.as_ref().is_some_and(|bad| bad.times < BAD_ANSWERS))
     }
 
+    /// What is wrong with it; what was wrong before the node was touched last is measured anew.
+    fn current_problem(&self) -> Option<&Problem> {
+        self.problem.as_ref().filter(|_| !self.measured.is_touched)
+    }
+
     fn status(&self, clock: &Clock) -> ComponentStatus {
-        let problem = self.problem.as_ref().filter(|_| !self.measured.is_touched);
+        let problem = self.current_problem();
         let is_why = problem.is_some_and(|one| one.kind.is_explained());
         let why = self.explained.as_ref().map(|explained| &explained.why).filter(|_| is_why);
         ComponentStatus {
@@ -778,9 +783,7 @@ impl ComponentHealth {
             is_of_gates && failed.peek().is_some() && failed.all(is_watched)
         };
         let known = self.components.iter().filter(|one| self.is_settled && one.measured.is_known);
-        // What was wrong before the node was touched last is measured anew.
-        let problem = |one: &MonitoredComponent| one.problem.clone().filter(|_| !one.measured.is_touched);
-        let counts = |one: &&MonitoredComponent| problem(one).is_some_and(|problem| !by_these_alone(one, &problem));
+        let counts = |one: &&MonitoredComponent| one.current_problem().is_some_and(|problem| !by_these_alone(one, problem));
         known.filter(counts).map(|one| one.name.clone()).gather()
     }
 

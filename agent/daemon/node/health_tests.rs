@@ -743,17 +743,23 @@ fn an_add_on_that_does_not_run_degrades_the_node_and_is_news_after_minutes() {
     }
 }
 
-/// Attack: so it was for a minute after each start of the kubelet, and until the first measurements after an update.
-#[test]
-fn what_no_update_waits_for_is_no_fault_while_the_kubelet_is_young_or_was_just_touched() {
+/// A node that has no pod network, looked at twelve times, every so many seconds; and the gate that says so.
+fn without_pod_network(seconds: u64) -> (Watch, Gate) {
     let mut watch = Watch::new();
     let ready = gate("ready", Some("kubelet.service"), &[], None);
     watch.health.begin(&Desired { watched: vec![ready.clone()], ..node() }, watch.now);
     watch.failed.insert("ready", "no pod network");
     for _ in 0..12 {
-        watch.measure(3);
+        watch.measure(seconds);
     }
     assert_ne!(watch.of("kubelet").0, ComponentState::Healthy);
+    (watch, ready)
+}
+
+/// Attack: so it was for a minute after each start of the kubelet, and until the first measurements after an update.
+#[test]
+fn what_no_update_waits_for_is_no_fault_while_the_kubelet_is_young_or_was_just_touched() {
+    let (mut watch, ready) = without_pod_network(3);
     assert_eq!(watch.health.unhealthy_beside(std::slice::from_ref(&ready)), BTreeSet::new(), "it has just started");
     watch.failed.insert("kubelet", "no answer");
     for _ in 0..12 {
@@ -767,14 +773,7 @@ fn what_no_update_waits_for_is_no_fault_while_the_kubelet_is_young_or_was_just_t
 /// On a node without a pod network each change of the kubelet that failed stayed: the gate that failed had passed before.
 #[test]
 fn what_no_update_waits_for_is_no_fault_before_it() {
-    let mut watch = Watch::new();
-    let ready = gate("ready", Some("kubelet.service"), &[], None);
-    watch.health.begin(&Desired { watched: vec![ready.clone()], ..node() }, watch.now);
-    watch.failed.insert("ready", "no pod network");
-    for _ in 0..12 {
-        watch.measure(60);
-    }
-    assert_ne!(watch.of("kubelet").0, ComponentState::Healthy);
+    let (mut watch, ready) = without_pod_network(60);
     assert_eq!(watch.health.unhealthy_beside(&[]), BTreeSet::from(["kubelet".to_owned()]));
     assert_eq!(watch.health.unhealthy_beside(std::slice::from_ref(&ready)), BTreeSet::new());
     watch.failed.insert("kubelet", "no answer");

@@ -454,7 +454,6 @@ impl Node {
     /// The node is back, and nothing goes back further.
     pub(in crate::daemon) fn forget_former(&self) -> Result<()> {
         self.host.state.remove(Path::new(FORMER))?;
-        self.forget_change()?;
         self.forget_rollback()
     }
 

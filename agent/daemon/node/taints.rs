@@ -8,23 +8,21 @@ use super::plan::NodePlan;
 use crate::desired::NODES;
 use crate::gather::Gather;
 use crate::keepers::node_conditions;
-use crate::kubernetes::{self, Role, taint_name};
+use crate::kubernetes::{self, NodeSpec, Role, taint_name};
 use crate::metadata::Deployment;
 use crate::report::text::argument;
 use crate::report::{Code, Event, Phase};
 
 impl Node {
-    /// The taints that the generation before this one asked for.
-    pub(super) fn taints_before(&self, generation: u64) -> Vec<String> {
-        self.spec_before(generation).map(|spec| kubernetes::taints(&spec, &self.facts())).unwrap_or_default()
+    /// The taints that a node asks for, e.g. that of the generation before.
+    pub(super) fn taints_of(&self, spec: Option<&NodeSpec>) -> Vec<String> {
+        spec.map(|spec| kubernetes::taints(spec, &self.facts())).unwrap_or_default()
     }
 
-    /// What the generation before this one had of the node's object: a kubelet that registered the node anew gave it labels and no annotations.
-    pub(super) fn remember_node_object(&self, plan: &mut NodePlan, generation: u64) {
-        let nodes = plan.desired.objects.iter_mut().filter(|object| object.collection == NODES);
-        for object in nodes {
-            let before = self.spec_before(generation);
-            object.before = before.and_then(|spec| kubernetes::node_object(&spec, &self.facts()));
+    /// What the generation before had of the node's object: a kubelet that registered the node anew gave it labels and no annotations.
+    pub(super) fn remember_node_object(&self, plan: &mut NodePlan, before: Option<&NodeSpec>) {
+        if let Some(object) = plan.desired.objects.iter_mut().find(|object| object.collection == NODES) {
+            object.before = before.and_then(|spec| kubernetes::node_object(spec, &self.facts()));
         }
     }
 
@@ -45,7 +43,7 @@ impl Node {
     }
 
     async fn differing_taints(&self, plan: &NodePlan, before: &[String]) -> Option<Event> {
-        let wanted = kubernetes::taints(&plan.spec, &self.facts());
+        let wanted = self.taints_of(Some(&plan.spec));
         if plan.spec.role == Role::Master || (wanted.is_empty() && before.is_empty()) {
             return None;
         }

@@ -68,38 +68,38 @@ pub(in crate::kubernetes) fn built_in(cluster: &ClusterSpec) -> bool {
 /// Adds its part: root's alone, because it holds a password (magnum-node.md 7.1 no. 1).
 pub(in crate::kubernetes) fn part(spec: &NodeSpec, cluster: &ClusterSpec, _facts: &MachineFacts) -> Desired {
     let mut part = Desired::default();
-    let Some(cloud) = &cluster.cloud else { return part };
     let master = spec.role == Role::Master;
-    let external = cloud.external.then(|| Reader::External(release(cluster)));
-    let mut add = |path: &str, reader: Reader, networking: bool| {
-        if !reader.understands(cloud) {
-            return;
-        }
-        let content = file(cluster, cloud, reader, networking);
-        part.files.push(File { path: path.to_owned(), mode: 0o600, owner: Owner::root(), content, secret: true });
+    let mut add = |path: &str, content: Option<String>| {
+        let file = |content| File { path: path.to_owned(), mode: 0o600, owner: Owner::root(), content, secret: true };
+        part.files.extend(content.map(file));
     };
     // Workers need it only where their kubelet reads it (magnum-node.md 2.2).
     if master || built_in(cluster) {
-        add(PATH, external.filter(|_| !cluster.has_built_in_cinder()).unwrap_or(Reader::BuiltIn(cluster.minor)), false);
+        let is_external = !cluster.has_built_in_cinder() && cluster.cloud.as_ref().is_some_and(|cloud| cloud.external);
+        let reader = if is_external { Reader::External(release(cluster)) } else { Reader::BuiltIn(cluster.minor) };
+        add(PATH, content(cluster, reader, false));
     }
-    if let (true, Some(reader)) = (master, external) {
-        add(EXTERNAL, reader, true);
+    if master {
+        add(EXTERNAL, for_controller(cluster));
     }
     part
 }
 
-/// What the external provider reads, where the cluster has it: also for its pods, which read it from a Secret.
+/// What the external provider reads, where the cluster has it: also in pods, from a Secret.
 pub(in crate::kubernetes) fn for_controller(cluster: &ClusterSpec) -> Option<String> {
-    let cloud = cluster.cloud.as_ref().filter(|cloud| cloud.external)?;
-    let reader = Reader::External(release(cluster));
-    reader.understands(cloud).then(|| file(cluster, cloud, reader, true))
+    let is_external = cluster.cloud.as_ref().is_some_and(|cloud| cloud.external);
+    content(cluster, Reader::External(release(cluster)), true).filter(|_| is_external)
 }
 
 /// The same, for the pods of Cinder's CSI driver of this tag.
 pub(in crate::kubernetes) fn for_cinder(cluster: &ClusterSpec, tag: &str) -> Option<String> {
-    let cloud = cluster.cloud.as_ref()?;
-    let reader = Reader::External(Minor::of_tag(tag).unwrap_or(cluster.minor).number());
-    reader.understands(cloud).then(|| file(cluster, cloud, reader, false))
+    content(cluster, Reader::External(Minor::of_tag(tag).unwrap_or(cluster.minor).number()), false)
+}
+
+/// The file, where the cluster has a cloud and this reader can be told who the user is.
+fn content(cluster: &ClusterSpec, reader: Reader, networking: bool) -> Option<String> {
+    let cloud = cluster.cloud.as_ref().filter(|cloud| reader.understands(cloud))?;
+    Some(file(cluster, cloud, reader, networking))
 }
 
 /// Minor of the external provider: its releases follow Kubernetes'.
