@@ -2,11 +2,13 @@
 //! whole agent asks of all of them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, OnceLock};
 
 use serde_json::Value;
 
 use crate::budgets::{DEPLOYMENTS, DOCUMENT_BYTES, DOCUMENT_MEMORY, json};
+use crate::clock::Timestamp;
 use crate::error::{Error, Result};
 use crate::gather::Gather;
 
@@ -30,6 +32,7 @@ pub struct Entries {
 struct Index {
     ids: Arc<BTreeSet<String>>,
     newest: Arc<Newest>,
+    made: BTreeMap<u64, Timestamp>,
 }
 
 impl Entries {
@@ -126,6 +129,17 @@ impl Entries {
         Arc::clone(&self.index().newest)
     }
 
+    /// When the newest entry of each resource was made, by the hash of stack and resource: names may be long, and are not needed to compare. Without
+    /// those that do not say it.
+    pub(super) fn made(&self) -> &BTreeMap<u64, Timestamp> {
+        &self.index().made
+    }
+
+    /// The stack and resource of this hash.
+    pub(super) fn resource(&self, hash: u64) -> Option<&Resource> {
+        self.index().newest.keys().find(|resource| hash_of(resource) == hash)
+    }
+
     /// Memory that they take.
     pub(super) fn weight(&self) -> usize {
         let texts: usize = self.texts.iter().chain(&self.ids).map(|text| text.len() + 40).sum();
@@ -149,10 +163,20 @@ impl Entries {
                     }
                 }
             }
+            let time = |(resource, (made, _)): (&Resource, &(String, BTreeSet<String>))| {
+                Some((hash_of(resource), Timestamp::parse_rfc3339(made)?))
+            };
+            let made = newest.iter().filter_map(time).gather();
             let newest = newest.into_iter().map(|(resource, (_, ids))| (resource, ids)).gather();
-            Index { ids: Arc::new(ids), newest: Arc::new(newest) }
+            Index { ids: Arc::new(ids), newest: Arc::new(newest), made }
         })
     }
+}
+
+fn hash_of(resource: &Resource) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    resource.hash(&mut hasher);
+    hasher.finish()
 }
 
 /// The text of an input.

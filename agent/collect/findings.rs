@@ -6,6 +6,7 @@ use crate::error::Error;
 use crate::report::reported_once::ReportedOnce;
 use crate::report::status::left_over_remedy;
 use crate::report::{Code, Event, Phase, Report};
+use crate::settings::source_name::SourceName;
 
 /// How many things that are not followed are remembered as reported: more than all sources can say at a time.
 const REFUSED: usize = 32;
@@ -25,6 +26,8 @@ pub(super) struct Findings {
     unread: ReportedOnce<String>,
     /// That there is nowhere to read metadata from.
     nothing_known: bool,
+    /// Why what a source said last is not known although it was kept.
+    pub(super) unreadable: Vec<(SourceName, Error)>,
 }
 
 impl Findings {
@@ -35,6 +38,7 @@ impl Findings {
             exposed: ReportedOnce::default(),
             unread: ReportedOnce::default(),
             nothing_known: false,
+            unreadable: Vec::new(),
         }
     }
 

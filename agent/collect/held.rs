@@ -66,6 +66,11 @@ impl StoredDocument {
         &self.document
     }
 
+    /// The deployments, where it lists them.
+    pub(super) fn deployments(&self) -> Option<&Entries> {
+        self.deployments.as_ref()
+    }
+
     /// Whether it lists any deployment.
     pub(super) fn lists_any(&self) -> bool {
         self.deployments.as_ref().is_some_and(|list| !list.is_empty())

@@ -25,6 +25,7 @@ mod polling;
 mod posting_order;
 mod previous_endpoint;
 mod request;
+mod run_order;
 mod schedule;
 mod section;
 mod selection;
@@ -66,6 +67,7 @@ pub use local::{HINT, LOCAL_DATA, as_document, hide_boot_copies, is_yaml, read_d
 pub use node_file::{HEAT_PARAMS, NodeFile, ParameterReader, is_of_file};
 pub use own_credentials::OwnCredentials;
 use poll::{AnswerStanding, PollCache};
+use run_order::RunOrder;
 use section::DEPLOYMENTS;
 pub use single::SingleSource;
 pub use snapshot::{AuthoritativeAnswer, Snapshot, SourceState};
@@ -116,9 +118,9 @@ pub struct Collector {
     /// What the files and the answers say of the sources; `None` where one of them is new.
     known: Option<Arc<KnownSources>>,
     snapshot: Snapshot,
+    /// Of all sources that speak for Heat.
+    order: Box<RunOrder>,
     findings: Findings,
-    /// Why what a source said last is not known although it was kept.
-    unreadable: Vec<(SourceName, Error)>,
 }
 
 impl std::fmt::Debug for Collector {
@@ -141,7 +143,7 @@ impl Collector {
         report: Report,
         metadata_file: Option<PathBuf>,
     ) -> Self {
-        let (mut sources, mut unreadable) = (Vec::new(), Vec::new());
+        let (mut sources, mut findings) = (Vec::new(), Findings::new());
         // `--metadata FILE` stands in place of the sources.
         for name in settings.sources.order.iter().copied().filter(|name| (*name == SourceName::File) == metadata_file.is_some()) {
             let splay = if name.is_remote() { settings.splay.mul_f64(random()) } else { Duration::ZERO };
@@ -150,7 +152,7 @@ impl Collector {
                 match cache::read(&state, name) {
                     Ok(Some(cached)) => source.remember(cached),
                     Ok(None) => {}
-                    Err(error) => unreadable.push((name, error)),
+                    Err(error) => findings.unreadable.push((name, error)),
                 }
             }
             sources.push(source);
@@ -169,10 +171,13 @@ impl Collector {
             in_flight: JoinSet::new(),
             known: None,
             snapshot: Snapshot::default(),
-            findings: Findings::new(),
-            unreadable,
+            order: Box::default(),
+            findings,
         };
         collector.merge(true);
+        if let Some(list) = &collector.snapshot.heat_list {
+            collector.order.learn(list);
+        }
         collector
     }
 
@@ -195,12 +200,12 @@ impl Collector {
     /// Why what some source said last is not known although it was kept.
     #[must_use]
     pub fn unreadable(&self) -> Option<&Error> {
-        self.unreadable.first().map(|(_, error)| error)
+        self.findings.unreadable.first().map(|(_, error)| error)
     }
 
     /// Puts away what was kept and cannot be understood, for whoever holds the lock of the state.
     pub fn quarantine_unreadable(&mut self) {
-        for (source, error) in self.unreadable.drain(..) {
+        for (source, error) in self.findings.unreadable.drain(..) {
             cache::quarantine(&self.state, source, &self.report, &error);
         }
     }
@@ -290,6 +295,11 @@ impl Collector {
         let asked = self.asked();
         let is_asked = |source: &&Source| asked == Some(source.name.as_str()) || source.name == SourceName::HeatParams;
         self.sources.iter().filter(is_asked).any(Source::is_answering)
+    }
+
+    /// Takes the next list as it comes, however old: where nobody asks again, nobody could confirm it.
+    pub fn forget_order(&mut self) {
+        *self.order = RunOrder::default();
     }
 
     /// Polls every source now, side by side, each with its own deadline.
@@ -595,7 +605,7 @@ impl Collector {
         };
         let before = before.unwrap_or_default();
         polled.read(&before, beside);
-        if let Err(error) = self.check_handover(&polled) {
+        if let Err(error) = self.check_handover(&polled).and_then(|()| self.check_order(&polled)) {
             // As if it had not answered; nor is it what the next answer is compared with.
             polled.memory = PollCache { stack: polled.memory.stack.take(), ..before };
             polled.outcome = PollOutcome::Failed(error);
@@ -637,6 +647,19 @@ impl Collector {
         }
         let speaks = polled_by.speaks_for_heat() || polled_by == SourceName::HeatParams;
         SnapshotChange { metadata, answered: settled.answered && speaks, sources: settled.sources }
+    }
+
+    /// Refuses an answer that is older than the list in force.
+    fn check_order(&mut self, polled: &Polled) -> Result<(), Error> {
+        match &polled.outcome {
+            _ if !polled.source.speaks_for_heat() => Ok(()),
+            PollOutcome::Document(document) => document.deployments().map_or(Ok(()), |list| self.order.check(list, &self.clock)),
+            PollOutcome::Same => {
+                self.order.confirm();
+                Ok(())
+            }
+            PollOutcome::Absent | PollOutcome::Failed(_) | PollOutcome::Unread(_) => Ok(()),
+        }
     }
 
     /// Reads what cloud-init and the operator left on this machine, which no cache holds. Asks nobody over the network.

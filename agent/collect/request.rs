@@ -43,7 +43,8 @@ impl TempUrlEndpoint {
     }
 
     pub(super) async fn fetch(&self, tools: &Tools, memory: &mut PollCache) -> Result<FetchedDocument> {
-        let mut request = Request::new("GET", &self.url, tools.deadline);
+        // By default Swift answers with the first copy that it finds, which may lag behind the others.
+        let mut request = Request::new("GET", &self.url, tools.deadline).header("x-newest", "true");
         if let Some((name, value)) = &memory.condition {
             request = request.header(name, value);
         }

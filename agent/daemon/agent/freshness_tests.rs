@@ -205,6 +205,32 @@ async fn what_leaves_the_list_for_one_answer_is_reported_when_it_comes_back() {
     }
 }
 
+/// Attack: a replica of the object store that lagged behind answered once with the run that Heat had replaced, and its result was sent: Heat took it
+/// for that of the new one.
+#[tokio::test]
+async fn a_source_that_goes_back_to_a_replaced_run_for_one_answer_has_no_result_of_it_sent() {
+    let fake = Fake::start(vec![ok("")]).await;
+    let (old, new) = ([run_of(&fake.base, "r", 1)], [run_of(&fake.base, "r", 2)]);
+    for restarts in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let before = asked(&fake).len();
+        let mut agent = open_at(dir.path(), &fake, &[]).await;
+        poll(&mut agent, &fake, &old).await;
+        poll(&mut agent, &fake, &new).await;
+        assert_eq!(agent.ledger.outbox.waiting().len(), 1);
+        if restarts {
+            agent = open_at(dir.path(), &fake, &[]).await;
+        }
+        for list in [&old, &old, &new, &old, &new] {
+            poll(&mut agent, &fake, list).await;
+        }
+        let signals: Vec<_> = asked(&fake)[before..].iter().filter(|line| !line.starts_with("GET")).cloned().collect();
+        assert_eq!(signals, ["POST /signal/r2"], "{restarts}");
+        let replaced = agent.ledger.journal.get("id-r1").unwrap();
+        assert_eq!(replaced.note.as_deref(), Some("superseded before it was reported to Heat"));
+    }
+}
+
 /// Attack: 300 results waited for Heat, one answer had no deployments and the next one all of them again: of the 100 beyond `keep` Heat
 /// never heard, and the replaced tools were said to have run them.
 #[tokio::test]
