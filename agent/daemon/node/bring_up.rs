@@ -203,15 +203,16 @@ impl Node {
                 self.uncordon(&plan.desired, generation).await;
                 Update { result: Ok(converged), step_timings, rollback: None }
             }
-            Err(failure) => {
+            Err(mut failure) => {
+                // In this life of the agent or before; where that cannot be read, a needless look at what there is to take back does less harm than none.
+                failure.changed_machine =
+                    failure.changed_machine || has_changed(&self.host.state, generation, &self.host.report).unwrap_or(true);
                 // One that was interrupted has no update before it to save time for, and a node that stays half way helps nobody.
                 let time = (&running, if is_interrupted { deadline.max(LEAST_BRING_UP) } else { deadline });
                 let rollback = self.go_back(way, &plan.desired, &failure, generation, &deployment.id, time).await;
                 let is_back = rollback.as_ref().is_some_and(|outcome| outcome.end == RollbackEnd::RolledBack);
-                // In this life of the agent or before; where that cannot be read, a needless word does less harm than none.
-                let has_changed = || has_changed(&self.host.state, generation, &self.host.report).unwrap_or(true);
                 // Of a node that is as it was the next look takes care.
-                if !is_back && (failure.changed_machine || has_changed()) {
+                if !is_back && failure.changed_machine {
                     self.report_cordoned(&plan.desired, generation);
                 }
                 Update { result: Err(failure), step_timings, rollback }
