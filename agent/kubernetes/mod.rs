@@ -41,7 +41,7 @@ pub use parameters::samples::values as possible_values;
 pub use parts::daemon::awaited_store;
 pub use parts::paths::GUARD;
 pub use render::render;
-pub use spec::cluster::{MachineFacts, Tokens, host_of};
+pub use spec::cluster::{MachineFacts, RELEASES, Tokens, host_of, program_of_release};
 pub use spec::node::{NodeSpec, Preflight};
 pub use spec::words::{Role, Secret};
 pub use worker::kubelet::REGISTRATION;

@@ -91,7 +91,7 @@ fn add_cluster(spec: &NodeSpec, cluster: &ClusterSpec, facts: &MachineFacts, des
         let readers = [
             apiserver::part(spec, cluster, facts, given),
             controller_manager::part(cluster, facts, given),
-            scheduler::part(cluster, given),
+            scheduler::part(cluster, facts, given),
         ];
         let others: [Part; 3] = [podmaster::part, bootstrap::part, manifests::part];
         for part in readers.into_iter().chain(others.map(|part| part(spec, cluster, facts))) {

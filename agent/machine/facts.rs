@@ -7,8 +7,11 @@ use sysinfo::{Disk, Disks, MemoryRefreshKind, RefreshKind, System};
 
 use crate::files::{READ_LIMIT, Tree};
 use crate::gather::Gather;
-use crate::kubernetes::versions::two_numbers;
-use crate::kubernetes::{API_SERVER_ENVIRONMENT_FILE, MODULES, MachineFacts, SERVER_KEY, SERVICE_ACCOUNT_KEY, Tokens};
+use crate::kubernetes::versions::{Component, two_numbers};
+use crate::kubernetes::{
+    API_SERVER_ENVIRONMENT_FILE, MODULES, MachineFacts, RELEASES, SERVER_KEY, SERVICE_ACCOUNT_KEY, Tokens, program_of_release,
+};
+use crate::machine::installed::is_program;
 use crate::network::links::ALIAS;
 use crate::network::{FIREWALL, FirewallFile, FirewallTool, Interface, POD_NETWORK, PreviousNetwork, routes};
 use crate::systemd::UNIT_DIRECTORIES;
@@ -63,12 +66,13 @@ pub(crate) fn of_machine(root: &Tree) -> MachineFacts {
         made: made(root),
         tokens: tokens(root),
         interfaces: interfaces(root),
+        releases: releases(root),
     }
 }
 
 /// The same machine, with what changes while the agent runs looked at anew.
 pub(crate) fn anew(root: &Tree, machine: MachineFacts) -> MachineFacts {
-    MachineFacts { made: made(root), tokens: tokens(root), interfaces: interfaces(root), ..machine }
+    MachineFacts { made: made(root), tokens: tokens(root), interfaces: interfaces(root), releases: releases(root), ..machine }
 }
 
 /// What the agent made for earlier parameters. A file that cannot be read says nothing; its unit says what is wrong with it.
@@ -196,8 +200,19 @@ pub(crate) fn of_image(root: &Tree) -> MachineFacts {
         flannel_prefix: flannel_prefix(&text(root, FLANNEL)),
         kernel: kernels(root).iter().filter_map(|release| two_numbers(release)).max(),
         lacking_modules: lacking_in_image(root, &MODULES),
+        releases: releases(root),
         ..MachineFacts::default()
     }
+}
+
+/// Programs of Kubernetes in folders of their releases. What cannot be read is not there: a unit that needs it says so.
+fn releases(root: &Tree) -> BTreeSet<String> {
+    let names = root.list(Path::new(RELEASES)).unwrap_or_default();
+    // As tags are: nothing that a unit file would have to quote.
+    let is_tag = |tag: &&str| tag.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte));
+    let tags: Vec<_> = names.iter().filter_map(|name| name.to_str()).filter(is_tag).collect();
+    let paths = tags.iter().flat_map(|tag| Component::ALL.map(|one| program_of_release(tag, one.as_str())));
+    paths.filter(|path| is_program(root, path)).collect()
 }
 
 /// The image's docker.service; empty where it has none.
@@ -217,6 +232,31 @@ fn module_of(line: &str) -> String {
 mod tests {
     use super::*;
     use crate::files::Attributes;
+
+    #[test]
+    fn programs_of_several_releases_are_found_by_their_tags() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = Tree::open(dir.path()).unwrap();
+        let put = |path: &str, mode| {
+            let path = Path::new(path);
+            root.create_dir_all(path.parent().unwrap(), Attributes::mode(0o755)).unwrap();
+            root.write(path, b"", Attributes::mode(mode)).unwrap();
+        };
+        assert!(releases(&root).is_empty());
+        put("/opt/kubernetes/v1.20.2/bin/kubelet", 0o755);
+        put("/opt/kubernetes/v1.21.14-rancher1/bin/kube-proxy", 0o755);
+        for (path, mode) in [
+            ("v1.20.2/bin/kubectl", 0o755),
+            ("v1.20.2/bin/kube-proxy", 0o644),
+            ("1.2 $x/bin/kubelet", 0o755),
+            ("bin/kubelet", 0o755),
+        ] {
+            put(&format!("/opt/kubernetes/{path}"), mode);
+        }
+        let expected = ["/opt/kubernetes/v1.20.2/bin/kubelet", "/opt/kubernetes/v1.21.14-rancher1/bin/kube-proxy"];
+        assert_eq!(releases(&root).into_iter().collect::<Vec<_>>(), expected);
+        assert_eq!(of_image(&root).releases.len(), 2);
+    }
 
     #[test]
     fn the_image_says_dockers_command_and_flannels_key() {

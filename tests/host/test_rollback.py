@@ -180,21 +180,6 @@ def goes_back_once_for_the_same_parameters(host, node: Node, files: str):
     assert host.sh(FILES) == files and node.healthy()
 
 
-def goes_back_where_nothing_was_left_to_do(host, node: Node, files: str):
-    """Killed when all is changed and a gate is still waited for: the next agent finds nothing to change, and takes back what the one before did."""
-    begun = len(host.journal(HNA_EVENT="RollbackBegun"))
-    node.update(KUBEAPI_OPTIONS=None, KUBELET_OPTIONS="--v=6", **short())
-    host.wait_for(lambda: "--v=6" in host.read("/etc/kubernetes/kubelet"), what="the update")
-    host.sh(f"mkdir -p {stand_ins.CONTROL}; echo unhealthy >{ORDERS_OF_KUBELET}")
-    host.wait_for("grep -qa -e --v=6 /proc/$(systemctl show -P MainPID kubelet)/cmdline", what="the kubelet with its new option")
-    host.exec("systemctl", "kill", "-s", "KILL", UNIT)
-    host.wait_for(lambda: len(host.journal(HNA_EVENT="RollbackBegun")) > begun, what="the rollback")
-    host.remove(ORDERS_OF_KUBELET)
-    cause = node.result()
-    assert "kubelet" in cause and "rolled back: generation 1 is in place again, and healthy" in cause, cause
-    assert host.sh(FILES) == files and node.healthy()
-
-
 def stays_where_the_update_is_not_to_blame(host, node: Node):
     """What failed has nothing to do with the update."""
     host.sh(f"mkdir -p {stand_ins.CONTROL}; echo die 7 told to die >{ORDERS}")
@@ -242,7 +227,6 @@ def test_a_failed_update_is_rolled_back(hosts, signal_server, magnum):
     goes_back_while_heat_lists_nothing(host, node, files)
     goes_back_although_heat_withdrew_it(host, node, files)
     goes_back_once_for_the_same_parameters(host, node, files)
-    goes_back_where_nothing_was_left_to_do(host, node, files)
     stays_where_the_update_is_not_to_blame(host, node)
     stays_where_nothing_takes_it_back(host, node)
     stays_where_the_image_says_so(host, node)

@@ -73,7 +73,7 @@ pub(in crate::kubernetes) fn part(spec: &NodeSpec, cluster: &ClusterSpec, facts:
     // What is wrong with the options was said when the parameters were read.
     drop(flags.add_user_options(&cluster.options.api_server));
     let keystone = has_keystone(cluster);
-    let mut daemon = Daemon::new(UNIT, "kube-apiserver", ENVIRONMENT_FILE);
+    let mut daemon = Daemon::new(UNIT, facts.program(cluster, Component::ApiServer), ENVIRONMENT_FILE);
     daemon.take(&flags, cluster, VARIABLES, "KUBE_API_ARGS");
     daemon.after = vec!["network-online.target", "etcd.service"];
     daemon.unit_lines.push_str("Wants=network-online.target\n");

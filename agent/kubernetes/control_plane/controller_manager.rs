@@ -55,7 +55,7 @@ pub(in crate::kubernetes) fn part(cluster: &ClusterSpec, facts: &MachineFacts, g
     local.set_common(cluster, &mut flags);
     set_own(cluster, facts, &mut flags);
     drop(flags.add_user_options(&cluster.options.controller_manager));
-    local.add(cluster, &flags, given, &mut part);
+    local.add((cluster, facts), &flags, given, &mut part);
     part
 }
 
@@ -160,8 +160,14 @@ impl LocalComponent {
         }
     }
 
-    pub(in crate::kubernetes) fn add(&self, cluster: &ClusterSpec, flags: &Flags, given: &[File], part: &mut Desired) {
-        let mut daemon = Daemon::new(self.unit, self.component.as_str(), self.settings);
+    pub(in crate::kubernetes) fn add(
+        &self,
+        (cluster, facts): (&ClusterSpec, &MachineFacts),
+        flags: &Flags,
+        given: &[File],
+        part: &mut Desired,
+    ) {
+        let mut daemon = Daemon::new(self.unit, facts.program(cluster, self.component), self.settings);
         daemon.take(flags, cluster, VARIABLES, self.rest);
         daemon.after = vec!["network-online.target", apiserver::UNIT];
         daemon.unit_lines.push_str("Wants=network-online.target\n");

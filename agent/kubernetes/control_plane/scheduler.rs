@@ -6,14 +6,14 @@ use super::podmaster;
 use crate::desired::{Desired, File};
 use crate::kubernetes::parts::certificates::SCHEDULER;
 use crate::kubernetes::parts::daemon::Flags;
-use crate::kubernetes::spec::cluster::ClusterSpec;
+use crate::kubernetes::spec::cluster::{ClusterSpec, MachineFacts};
 use crate::kubernetes::versions::Component;
 
 pub(in crate::kubernetes) const UNIT: &str = "kube-scheduler.service";
 
 /// Its part of the node.
 /// `given`: what other parts of the node write.
-pub(in crate::kubernetes) fn part(cluster: &ClusterSpec, given: &[File]) -> Desired {
+pub(in crate::kubernetes) fn part(cluster: &ClusterSpec, facts: &MachineFacts, given: &[File]) -> Desired {
     let mut part = Desired::default();
     if podmaster::elects(cluster) {
         return part;
@@ -32,6 +32,6 @@ pub(in crate::kubernetes) fn part(cluster: &ClusterSpec, given: &[File]) -> Desi
     };
     local.set_common(cluster, &mut flags);
     drop(flags.add_user_options(&cluster.options.scheduler));
-    local.add(cluster, &flags, given, &mut part);
+    local.add((cluster, facts), &flags, given, &mut part);
     part
 }

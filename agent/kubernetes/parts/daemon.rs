@@ -2,7 +2,8 @@
 //!
 //! The drop-in drops the command line and the environment files of whatever unit the image has and gives ours: so no
 //! flag is lost because a distribution's unit lacks a variable (magnum-node.md 7.3 no. 25). systemd looks up a program
-//! without a path in its own fixed directories, so that it may lie in /usr/bin or /usr/local/bin.
+//! without a path in its own fixed directories, so that it may lie in /usr/bin or /usr/local/bin. Where the image has Kubernetes' programs of several
+//! releases side by side, the command line names that of `KUBE_TAG`: an update that fails is taken back with its programs.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -105,8 +106,8 @@ pub(in crate::kubernetes) fn has_variables(minor: Minor) -> bool {
 pub(in crate::kubernetes) struct Daemon {
     /// `kubelet.service`.
     pub(in crate::kubernetes) unit: &'static str,
-    /// `kubelet`.
-    pub(in crate::kubernetes) program: &'static str,
+    /// `kubelet`, or where the image has that of this release.
+    pub(in crate::kubernetes) program: String,
     /// Its environment file: `/etc/kubernetes/kubelet`.
     pub(in crate::kubernetes) environment_file: &'static str,
     /// Variables in the order in which the command line names them; the values are words, quoted as the unit splits them.
@@ -132,10 +133,10 @@ pub(in crate::kubernetes) struct Daemon {
 }
 
 impl Daemon {
-    pub(in crate::kubernetes) fn new(unit: &'static str, program: &'static str, environment_file: &'static str) -> Self {
+    pub(in crate::kubernetes) fn new(unit: &'static str, program: impl Into<String>, environment_file: &'static str) -> Self {
         Self {
             unit,
-            program,
+            program: program.into(),
             environment_file,
             variables: Vec::new(),
             shared: &[],
@@ -338,7 +339,20 @@ mod tests {
 
     use super::*;
     use crate::kubernetes::fixtures::{MINORS, arguments, assignments, content, master, node, spec};
-    use crate::kubernetes::{MachineFacts, render};
+    use crate::kubernetes::{MachineFacts, program_of_release, render};
+
+    #[test]
+    fn a_release_that_the_image_has_in_its_own_folder_is_run_from_there() {
+        let paths = Component::ALL.map(|one| program_of_release("v1.31.3", one.as_str()));
+        let facts = MachineFacts { releases: paths.into(), ..MachineFacts::default() };
+        for (tag, folder) in [("v1.31.3", "/opt/kubernetes/v1.31.3/bin/"), ("v1.31.4", "")] {
+            let node = render(&spec(&[("KUBE_TAG", tag)]), &facts).unwrap();
+            for component in Component::ALL {
+                let drop_in = content(&node, &format!("/etc/systemd/system/{component}.service.d/50-heat-node-agent.conf"));
+                assert!(drop_in.contains(&format!("\nExecStart={folder}{component} $")), "{drop_in}");
+            }
+        }
+    }
 
     #[test]
     fn the_first_releases_read_variables_and_the_later_ones_one() {

@@ -1,5 +1,6 @@
 //! The Kubernetes half of a node's specification: there where KUBE_TAG is given.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
@@ -550,6 +551,25 @@ pub struct MachineFacts {
     pub tokens: Tokens,
     /// Interfaces; nothing that is rendered depends on them.
     pub interfaces: Vec<Interface>,
+    /// Kubernetes' programs of several releases side by side, by their paths ([`program_of_release`]).
+    pub releases: BTreeSet<String>,
+}
+
+/// Where an image that has several releases of Kubernetes has a program of one: a folder for each tag as `KUBE_TAG` names it.
+#[must_use]
+pub fn program_of_release(tag: &str, program: &str) -> String {
+    format!("{RELEASES}/{tag}/bin/{program}")
+}
+
+/// The folders of several releases.
+pub const RELEASES: &str = "/opt/kubernetes";
+
+impl MachineFacts {
+    /// What the unit of a component runs: its program of the release that is asked for, where the image has that, else what systemd finds by the name.
+    pub(in crate::kubernetes) fn program(&self, cluster: &ClusterSpec, component: Component) -> String {
+        let path = program_of_release(&cluster.tag, component.as_str());
+        if self.releases.contains(&path) { path } else { component.as_str().to_owned() }
+    }
 }
 
 /// Keys of service accounts' tokens on a master as it is.

@@ -34,7 +34,7 @@ const VARIABLES: Variables = &[("KUBE_LOGTOSTDERR", &[]), ("KUBE_LOG_LEVEL", &[]
 pub(in crate::kubernetes) fn part(spec: &NodeSpec, cluster: &ClusterSpec, facts: &MachineFacts) -> Desired {
     let mut part = Desired::default();
     let settings = settings(spec, cluster);
-    let mut daemon = Daemon::new(UNIT, "kube-proxy", "/etc/kubernetes/proxy");
+    let mut daemon = Daemon::new(UNIT, facts.program(cluster, Component::Proxy), "/etc/kubernetes/proxy");
     let identity = match cluster.certificates {
         _ if !cluster.tls => Identity::Nobody,
         // It has no certificate of its own then: the cluster binds its nodes to the role system:node-proxier.

@@ -74,7 +74,7 @@ pub(in crate::kubernetes) fn part(spec: &NodeSpec, cluster: &ClusterSpec, facts:
         add_directory(path, &mut part);
     }
     let settings = settings(spec, cluster, facts);
-    let mut daemon = Daemon::new(UNIT, "kubelet", "/etc/kubernetes/kubelet");
+    let mut daemon = Daemon::new(UNIT, facts.program(cluster, Component::Kubelet), "/etc/kubernetes/kubelet");
     for file in kubeconfigs(spec, cluster) {
         daemon.restart_on.push(file.path.clone());
         part.files.push(file);
