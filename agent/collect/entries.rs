@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::gather::Gather;
 
 /// A stack and one of its resources.
-type Resource = (String, String);
+pub(super) type Resource = (String, String);
 
 /// Ids of the newest entry of each resource; of several where they are of the same second, as nobody can say which is newer.
 type Newest = BTreeMap<Resource, BTreeSet<String>>;
@@ -173,7 +173,7 @@ impl Entries {
     }
 }
 
-fn hash_of(resource: &Resource) -> u64 {
+pub(super) fn hash_of(resource: &Resource) -> u64 {
     let mut hasher = DefaultHasher::new();
     resource.hash(&mut hasher);
     hasher.finish()

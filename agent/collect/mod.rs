@@ -48,7 +48,7 @@ use serde_json::{Map, Value};
 use tokio::task::JoinSet;
 
 use crate::backoff::random;
-use crate::clock::{Clock, Moment};
+use crate::clock::{Clock, Moment, Timestamp};
 use crate::error::Error;
 use crate::files::{Attributes, Tree};
 use crate::gather::Gather;
@@ -157,6 +157,8 @@ impl Collector {
             }
             sources.push(source);
         }
+        let mut order = RunOrder::open(&state, &clock);
+        sources.iter().filter_map(|source| source.held.deployments.as_ref()).for_each(|list| order.learn(list));
         let mut collector = Self {
             settings,
             root,
@@ -171,13 +173,10 @@ impl Collector {
             in_flight: JoinSet::new(),
             known: None,
             snapshot: Snapshot::default(),
-            order: Box::default(),
+            order: Box::new(order),
             findings,
         };
         collector.merge(true);
-        if let Some(list) = &collector.snapshot.heat_list {
-            collector.order.learn(list);
-        }
         collector
     }
 
@@ -297,9 +296,15 @@ impl Collector {
         self.sources.iter().filter(is_asked).any(Source::is_answering)
     }
 
-    /// Takes the next list as it comes, however old: where nobody asks again, nobody could confirm it.
-    pub fn forget_order(&mut self) {
+    /// Takes the next list however old it is.
+    #[cfg(test)]
+    pub(crate) fn forget_order(&mut self) {
         *self.order = RunOrder::default();
+    }
+
+    /// Takes note of when a run of a resource was made that was listed in an earlier life of the agent: an answer that lists an earlier one is old.
+    pub fn learn_run(&mut self, resource: &(String, String), made: Timestamp) {
+        self.order.learn_run(resource, made);
     }
 
     /// Polls every source now, side by side, each with its own deadline.
@@ -649,17 +654,23 @@ impl Collector {
         SnapshotChange { metadata, answered: settled.answered && speaks, sources: settled.sources }
     }
 
-    /// Refuses an answer that is older than the list in force.
+    /// Refuses an answer that is older than what was listed before it.
     fn check_order(&mut self, polled: &Polled) -> Result<(), Error> {
-        match &polled.outcome {
-            _ if !polled.source.speaks_for_heat() => Ok(()),
-            PollOutcome::Document(document) => document.deployments().map_or(Ok(()), |list| self.order.check(list, &self.clock)),
-            PollOutcome::Same => {
-                self.order.confirm();
-                Ok(())
-            }
-            PollOutcome::Absent | PollOutcome::Failed(_) | PollOutcome::Unread(_) => Ok(()),
+        let held = || self.sources.iter().find(|source| source.name == polled.source)?.held.deployments.as_deref();
+        let list = match &polled.outcome {
+            // A document that is given by hand is what it is.
+            _ if !polled.source.is_remote() => None,
+            PollOutcome::Document(document) => document.deployments(),
+            PollOutcome::Same => held(),
+            PollOutcome::Absent | PollOutcome::Failed(_) | PollOutcome::Unread(_) => None,
+        };
+        let Some(list) = list else { return Ok(()) };
+        let checked = self.order.check(list, &self.clock);
+        if let Err(error) = self.order.keep(&self.state, &self.clock) {
+            let message = "since when answers are older than what was listed cannot be kept";
+            self.report.emit(Event::new(Code::StateWriteFailed, message).error(&error));
         }
+        checked
     }
 
     /// Reads what cloud-init and the operator left on this machine, which no cache holds. Asks nobody over the network.

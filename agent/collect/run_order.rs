@@ -1,73 +1,133 @@
-//! Whether an answer is older than one that came before it.
+//! Whether an answer is older than what was listed before it.
 //!
 //! What answers for Heat may have several copies of the metadata: a database cluster behind its API, an object store. A copy that lags behind lists, of a
 //! resource, the run that Heat has replaced in place of the newer one. Heat takes any result for that of the run that it waits for now, so nothing may rest
-//! on such an answer: it counts as a failed poll, and what was listed stays in force.
+//! on such an answer: it counts as a failed poll, and what was listed stays in force. The newer run is known from any source, from an earlier life of the
+//! agent too ([`RunOrder::learn_run`]).
 //!
-//! Heat itself goes back to an earlier run only where it rolls back an update that had replaced the deployment's resource. So what is still answered
-//! [`CONFIRMED_AFTER`] later is what Heat says.
+//! Heat itself goes back to an earlier run only where it rolls back an update that had replaced the deployment's resource. So what is answered after
+//! [`CONFIRMED_AFTER`] in which nobody listed the newer run is what Heat says.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::Duration;
 
-use super::entries::Entries;
+use super::entries::{Entries, Resource, hash_of};
 use crate::budgets::DEPLOYMENTS;
-use crate::clock::{Clock, Moment, Timestamp, patience};
+use crate::clock::{Clock, Moment, Timestamp};
 use crate::error::{Error, Result};
+use crate::files::{Attributes, Tree};
+use crate::report::text::shortened;
 
-/// How long a source has to go on listing an earlier run before that is believed.
-const CONFIRMED_AFTER: Duration = patience(Duration::from_mins(1));
+/// For how long an earlier run in place of a newer one is not believed, from the first answer that lists it: much longer than replicas usually lag.
+const CONFIRMED_AFTER: Duration = Duration::from_mins(5);
 
-/// When the newest run of each resource was made that an answer has listed.
+/// Since when answers are older than what was listed: `run --once` would never see the end of that time, nor would an agent that is started often.
+const STATE: &str = "cache/older.json";
+
+/// When the newest run of each resource was made that was ever listed.
 #[derive(Default)]
 pub(super) struct RunOrder {
     /// By the hash of stack and resource ([`Entries::made`]).
     newest: BTreeMap<u64, Timestamp>,
     /// When the first answer came that listed an earlier run, where none has listed the newer one since.
-    doubted: Option<Moment>,
+    doubted: Option<Doubt>,
+    /// Whether that is on disk.
+    is_kept: bool,
+}
+
+/// A point in time that outlasts the process.
+struct Doubt {
+    since: Moment,
+    /// How long it had lasted by then, by the wall clock.
+    before: Duration,
+}
+
+#[derive(serde::Serialize, serde::Deserialize)]
+struct KeptDoubt {
+    since: Timestamp,
 }
 
 impl RunOrder {
+    /// Knows since when answers are older, from an earlier life of the agent.
+    pub(super) fn open(state: &Tree, clock: &Clock) -> Self {
+        // Without it the time begins anew, which is all that a damaged file costs.
+        let kept = state.read_json::<KeptDoubt>(Path::new(STATE)).ok().flatten();
+        let is_kept = kept.is_some();
+        let doubted = kept.map(|kept| Doubt { since: clock.moment(), before: clock.now().since(kept.since) });
+        Self { newest: BTreeMap::new(), doubted, is_kept }
+    }
+
     /// Takes note of what a list says, or refuses it.
     ///
     /// # Errors
-    /// Transient, if it lists an earlier run of a resource than a list before it, and that has not been confirmed yet.
+    /// Transient, if it lists an earlier run of a resource in place of one that is known, and that has not been confirmed yet.
     pub(super) fn check(&mut self, list: &Entries, clock: &Clock) -> Result<()> {
         let is_earlier = |(resource, made): &(&u64, &Timestamp)| self.newest.get(resource).is_some_and(|newest| newest > *made);
-        let Some((resource, made)) = list.made().iter().find(is_earlier).map(|(resource, made)| (*resource, *made)) else {
-            self.confirm();
-            self.learn(list);
-            return Ok(());
-        };
-        let since = *self.doubted.get_or_insert_with(|| clock.moment());
-        if clock.since(since) >= CONFIRMED_AFTER {
-            self.confirm();
-            self.learn(list);
-            return Ok(());
+        if let Some((resource, made)) = list.made().iter().find(is_earlier).map(|(resource, made)| (*resource, *made)) {
+            let doubt = self.doubted.get_or_insert_with(|| Doubt { since: clock.moment(), before: Duration::ZERO });
+            if clock.since(doubt.since) + doubt.before < CONFIRMED_AFTER {
+                return Err(self.older(list, resource, made));
+            }
         }
-        let name = list.resource(resource).map(|(stack, name)| format!("{name} of stack {stack}")).unwrap_or_default();
+        self.doubted = None;
+        self.newest.extend(list.made().iter().map(|(resource, made)| (*resource, *made)));
+        self.prune(list);
+        Ok(())
+    }
+
+    /// Takes note of a list of before.
+    pub(super) fn learn(&mut self, list: &Entries) {
+        for (resource, made) in list.made() {
+            self.learn_newest(*resource, *made);
+        }
+    }
+
+    /// Takes note of a run that was listed in an earlier life of the agent.
+    pub(super) fn learn_run(&mut self, resource: &Resource, made: Timestamp) {
+        self.learn_newest(hash_of(resource), made);
+    }
+
+    fn learn_newest(&mut self, resource: u64, made: Timestamp) {
+        let newest = self.newest.entry(resource).or_default();
+        *newest = made.max(*newest);
+    }
+
+    /// Puts on disk since when answers are older, or removes it.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub(super) fn keep(&mut self, state: &Tree, clock: &Clock) -> Result<()> {
+        match &self.doubted {
+            Some(_) if !self.is_kept => {
+                state.create_dir(Path::new("cache"), Attributes::mode(0o700))?;
+                state.write_json(Path::new(STATE), &KeptDoubt { since: clock.now() }, Attributes::mode(0o600))?;
+            }
+            None if self.is_kept => drop(state.remove(Path::new(STATE))?),
+            _ => return Ok(()),
+        }
+        self.is_kept = self.doubted.is_some();
+        Ok(())
+    }
+
+    fn older(&self, list: &Entries, resource: u64, made: Timestamp) -> Error {
+        let shown = |(stack, name): &Resource| format!("{} of stack {}", shortened(name, 64), shortened(stack, 100));
+        let name = list.resource(resource).map(shown).unwrap_or_default();
         let newer = self.newest.get(&resource).map(|newest| newest.rfc3339()).unwrap_or_default();
-        Err(Error::transient(format!(
+        Error::transient(format!(
             "the answer is older than one before it: it lists a deployment of resource {name} that was made at {}, where one of {newer} was listed",
             made.rfc3339()
         ))
         .rule("Heat takes any result for that of the deployment that it waits for now, so no result is sent on the word of an older list")
         .remedy(format!(
             "if this goes on, a replica behind the source lags: check the replication of the object store, or of Heat's database. If Heat has rolled back an \
-             update of the stack, the agent follows within {} s",
+             update of the stack, the agent follows at its first poll after {} s",
             CONFIRMED_AFTER.as_secs()
-        )))
+        ))
     }
 
-    /// The list that was in force is what a source says now.
-    pub(super) fn confirm(&mut self) {
-        self.doubted = None;
-    }
-
-    /// Takes note of a list that is believed.
-    pub(super) fn learn(&mut self, list: &Entries) {
-        self.newest.extend(list.made().iter().map(|(resource, made)| (*resource, *made)));
-        // Of resources that are listed no more, the ones that were made first go first.
+    /// Of resources that are listed no more, the ones that were made first go first.
+    fn prune(&mut self, list: &Entries) {
         while self.newest.len() > 2 * DEPLOYMENTS {
             let listed = list.made();
             let oldest = self.newest.iter().filter(|(resource, _)| !listed.contains_key(resource)).min_by_key(|(_, made)| **made);
@@ -105,20 +165,15 @@ mod tests {
         let mut order = after_a_replacement(&clock);
         let earlier_run = list(&[("a", 10), ("b", 10)]);
         let error = order.check(&earlier_run, &clock).unwrap_err().to_string();
-        assert!(
-            error.contains("resource b of stack s/1 that was made at 1970-01-01T00:00:10Z, where one of 1970-01-01T00:00:20Z"),
-            "{error}"
-        );
+        let times = "made at 1970-01-01T00:00:10Z, where one of 1970-01-01T00:00:20Z";
+        assert!(error.contains(&format!("resource b of stack s/1 that was {times}")), "{error}");
         clock.advance(CONFIRMED_AFTER / 2);
-        // The newer one was listed meanwhile: the count begins anew.
+        // The newer one was listed meanwhile: the time begins anew.
         assert!(order.check(&list(&[("a", 10), ("b", 20)]), &clock).is_ok());
-        assert!(order.check(&earlier_run, &clock).is_err());
-        clock.advance(CONFIRMED_AFTER / 2);
-        assert!(order.check(&earlier_run, &clock).is_err());
-        // That what is in force was said again, too.
-        order.confirm();
-        assert!(order.check(&earlier_run, &clock).is_err());
-        clock.advance(CONFIRMED_AFTER);
+        for _ in 0..2 {
+            assert!(order.check(&earlier_run, &clock).is_err());
+            clock.advance(CONFIRMED_AFTER / 2);
+        }
         assert!(order.check(&earlier_run, &clock).is_ok() && order.check(&earlier_run, &clock).is_ok());
         // From here on that one counts.
         assert!(order.check(&list(&[("a", 10), ("b", 15)]), &clock).is_ok());
@@ -141,6 +196,36 @@ mod tests {
         let undated = Entries::new(vec![json!({"id": "b-1", "inputs": [
             {"name": "deploy_stack_id", "value": "s/1"}, {"name": "deploy_resource_name", "value": "b"}]})]);
         assert!(order.check(&undated.unwrap(), &clock).is_ok(), "it says nothing of its age");
+    }
+
+    #[test]
+    fn another_life_of_the_agent_knows_the_runs_and_goes_on_with_the_time() {
+        let clock = Clock::manual(Timestamp(100_000));
+        let dir = tempfile::tempdir().unwrap();
+        let state = Tree::open(dir.path()).unwrap();
+        let is_kept = || state.facts(Path::new(STATE)).unwrap().is_some();
+        let open = || {
+            let mut order = RunOrder::open(&state, &clock);
+            order.learn(&list(&[("a", 10)]));
+            order.learn_run(&("s/1".to_owned(), "b".to_owned()), Timestamp(20_000));
+            order.learn_run(&("s/1".to_owned(), "b".to_owned()), Timestamp(10_000));
+            order
+        };
+        for (waited, believed) in [(0, false), (200, false), (99, false), (2, true)] {
+            clock.advance(Duration::from_secs(waited));
+            let mut order = open();
+            assert_eq!(order.check(&list(&[("b", 10)]), &clock).is_ok(), believed, "{waited}");
+            order.keep(&state, &clock).unwrap();
+            assert_eq!(is_kept(), !believed);
+        }
+        // What is up to date ends it.
+        let mut order = open();
+        order.check(&list(&[("a", 9)]), &clock).unwrap_err();
+        order.keep(&state, &clock).unwrap();
+        let mut order = open();
+        order.check(&list(&[("b", 20)]), &clock).unwrap();
+        order.keep(&state, &clock).unwrap();
+        assert!(!is_kept());
     }
 
     #[test]

@@ -669,3 +669,21 @@ async fn a_server_whose_metadata_has_no_list_waits_for_nothing() {
     assert_eq!(format!("{code:?}"), format!("{:?}", std::process::ExitCode::SUCCESS));
     assert_eq!(asked(&fake)[..2], ["GET /metadata", "PUT /wait"]);
 }
+
+/// Attack: `run --once` took whatever it was told first, although it had a record of the newer run.
+#[tokio::test]
+async fn a_single_pass_sends_no_result_on_the_word_of_an_older_list_either() {
+    let fake = Fake::start(vec![ok("")]).await;
+    let dir = tempfile::tempdir().unwrap();
+    let (old, new) = ([run_of(&fake.base, "r", 1)], [run_of(&fake.base, "r", 2)]);
+    let mut agent = open_at(dir.path(), &fake, &[]).await;
+    poll(&mut agent, &fake, &old).await;
+    poll(&mut agent, &fake, &new).await;
+    // The newer one was listed last by an answer of which nothing is left.
+    poll(&mut agent, &fake, &[]).await;
+    drop(agent);
+    fake.play(vec![lists(&fake.base, &old), lists(&fake.base, &old), ok("")]);
+    let (_, records) = pass_in(dir.path(), BOOT, &boot(&fake.base, &[])).await;
+    assert!(asked(&fake).iter().all(|line| line.starts_with("GET")), "{:?}", asked(&fake));
+    assert_eq!(records.len(), 2);
+}

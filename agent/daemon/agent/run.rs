@@ -68,7 +68,6 @@ impl Agent {
     /// One full pass: every source once, every deployment that it lists, every signal that can be sent.
     pub(in crate::daemon) async fn run_once(mut self) -> Result<ExitCode> {
         let since = self.host.clock.start();
-        self.collector.forget_order();
         let change = self.collector.poll_once().await;
         self.received(change);
         while since.elapsed() < PASS_LIMIT {

@@ -108,6 +108,7 @@ impl<H: VolumeBackend> VolumeKeeper<H> {
         let what = self.mount(volume, &found, attempts).await?;
         self.mark(volume, &found, &volume.mount_point).map_err(|error| failed("mark", &error))?;
         self.set_root_owner(volume).map_err(|error| failed("mark", &error))?;
+        self.label(volume).await?;
         // Before the volume counts as in place: nobody looks at a move after that.
         self.end_move(volume).map_err(|error| failed("move", &error))?;
         let record = self.write_record(volume, &found.fs_type, &found.fs_uuid, found.size, VolumeState::InPlace, Some(what))?;

@@ -14,6 +14,9 @@ use crate::storage::marker::{FILE, SCHEMA, VolumeMarker};
 use crate::storage::mount_unit;
 use crate::watch::DeviceNews;
 
+/// There where SELinux is on, enforcing or not.
+const SELINUX: &str = "/sys/fs/selinux/enforce";
+
 impl<H: VolumeBackend> VolumeKeeper<H> {
     /// Mounts; what the unit mounts is given back for the record.
     pub(super) async fn mount(&self, volume: &Volume, found: &ReadyDisk, attempts: &Attempts) -> AttemptResult<String> {
@@ -88,6 +91,27 @@ impl<H: VolumeBackend> VolumeKeeper<H> {
             marker.made_at = self.clock.now().rfc3339();
         }
         tree.write_json(Path::new(FILE), &marker, Attributes::mode(0o600))
+    }
+
+    /// Gives the mount point the label that SELinux' policy has for it: a new file system has none, and what the policy confines may not use it then. What
+    /// is made below takes its label from there. Nothing where SELinux is off (magnum-node.md, defect 54).
+    pub(super) async fn label(&self, volume: &Volume) -> AttemptResult<()> {
+        let is_on = self.root.facts(Path::new(SELINUX)).map_err(|error| transient_stop("label", &error))?.is_some();
+        if !is_on {
+            return Ok(());
+        }
+        let marker = format!("{}/{FILE}", volume.mount_point);
+        let argv: Vec<_> = ["restorecon", "-F", "--", &volume.mount_point, &marker].map(str::to_owned).into();
+        let words = argv.join(" ");
+        let key = format!("program-label-{}", volume.role);
+        let ran = self.backend.run(&key, argv).await.map_err(|error| transient_stop("label", &error))?;
+        if ran.status == 0 {
+            return Ok(());
+        }
+        let error = Error::permanent(format!("`{words}` {}", ran.complaint()))
+            .rule("where SELinux is on, a new file system is labelled before anybody uses it")
+            .remedy("run that command by hand to see why; the image needs the policy's tools (package policycoreutils)");
+        Err(failed("label", &error).into())
     }
 
     pub(super) fn set_root_owner(&self, volume: &Volume) -> Result<()> {

@@ -106,6 +106,12 @@ impl VolumeBackend for Machine {
             let failed = ProgramOutput { status: 1, stdout: String::new(), stderr: "no room\n".into() };
             return Ok(if self.mkfs == "good" { ProgramOutput::default() } else { failed });
         }
+        if key == "program-label-etcd" {
+            self.say(argv.join(" "));
+            let stderr = "restorecon: no policy\n".into();
+            let failed = ProgramOutput { status: 255, stderr, ..ProgramOutput::default() };
+            return Ok(if self.mkfs == "good" { ProgramOutput::default() } else { failed });
+        }
         if key == "program-modprobe" {
             self.say(argv.join(" "));
             let stderr = "modprobe: FATAL: Module xfs not found in directory /lib/modules/6.1.0\n".into();
@@ -230,6 +236,25 @@ async fn a_blank_volume_is_recorded_formatted_mounted_marked_and_then_left_alone
     keeper.root.remove(Path::new("var/lib/etcd/.heat-node-agent")).unwrap();
     assert_eq!(keeper.bring_up(&volume(), MINUTE).await, Ok(true));
     assert_eq!(log(&keeper), ["stop var-lib-etcd.mount", "reload", "start var-lib-etcd.mount"]);
+}
+
+#[tokio::test]
+async fn where_selinux_is_on_a_new_file_system_is_labelled_before_anybody_uses_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut keeper = keeper(dir.path(), &vec![0; SIZE]);
+    put(dir.path(), "sys/fs/selinux/enforce", b"1");
+    assert_eq!(keeper.bring_up(&volume(), MINUTE).await, Ok(true));
+    let labels = "restorecon -F -- /var/lib/etcd /var/lib/etcd/.heat-node-agent";
+    assert_eq!(log(&keeper)[2..], ["start var-lib-etcd.mount", labels]);
+    // Without labels it is not in place, and the next try sees to them.
+    recorded(&keeper, VolumeState::Formatted);
+    keeper.backend.mkfs = "is not asked";
+    let failure = keeper.bring_up(&volume(), Duration::ZERO).await.unwrap_err();
+    assert!(failure.cause.contains(labels) && failure.cause.contains("restorecon: no policy"), "{failure:?}");
+    assert_eq!(keeper.record(&volume()).unwrap().unwrap().state, VolumeState::Formatted);
+    keeper.backend.mkfs = "good";
+    assert_eq!(keeper.bring_up(&volume(), MINUTE).await, Ok(true));
+    assert_eq!(log(&keeper).last().map(String::as_str), Some(labels));
 }
 
 #[tokio::test]
