@@ -67,7 +67,7 @@ pub use local::{HINT, LOCAL_DATA, as_document, hide_boot_copies, is_yaml, read_d
 pub use node_file::{HEAT_PARAMS, NodeFile, ParameterReader, is_of_file};
 pub use own_credentials::OwnCredentials;
 use poll::{AnswerStanding, PollCache};
-use run_order::RunOrder;
+pub(crate) use run_order::RunOrder;
 use section::DEPLOYMENTS;
 pub use single::SingleSource;
 pub use snapshot::{AuthoritativeAnswer, Snapshot, SourceState};

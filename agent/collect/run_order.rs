@@ -8,7 +8,7 @@
 //! Heat itself goes back to an earlier run only where it rolls back an update that had replaced the deployment's resource. So what is answered after
 //! [`CONFIRMED_AFTER`] in which nobody listed the newer run is what Heat says.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
 
@@ -19,21 +19,21 @@ use crate::error::{Error, Result};
 use crate::files::{Attributes, Tree};
 use crate::report::text::shortened;
 
-/// For how long an earlier run in place of a newer one is not believed, from the first answer that lists it: much longer than replicas usually lag.
+/// For how long an earlier run in place of a newer one is not believed, from the first answer that lists it so: much longer than replicas usually lag.
 const CONFIRMED_AFTER: Duration = Duration::from_mins(5);
 
-/// Since when answers are older than what was listed: `run --once` would never see the end of that time, nor would an agent that is started often.
+/// Since when earlier runs are listed: `run --once` would never see the end of that time, nor would an agent that is started often.
 const STATE: &str = "cache/older.json";
 
 /// When the newest run of each resource was made that was ever listed.
 #[derive(Default)]
-pub(super) struct RunOrder {
+pub(crate) struct RunOrder {
     /// By the hash of stack and resource ([`Entries::made`]).
     newest: BTreeMap<u64, Timestamp>,
-    /// When the first answer came that listed an earlier run, where none has listed the newer one since.
-    doubted: Option<Doubt>,
-    /// Whether that is on disk.
-    is_kept: bool,
+    /// For each resource: since when an earlier run is listed, where nobody has listed the newer one meanwhile.
+    doubts: BTreeMap<u64, Doubt>,
+    /// Those that are on disk.
+    kept: BTreeSet<u64>,
 }
 
 /// A point in time that outlasts the process.
@@ -43,41 +43,46 @@ struct Doubt {
     before: Duration,
 }
 
-#[derive(serde::Serialize, serde::Deserialize)]
-struct KeptDoubt {
-    since: Timestamp,
-}
-
 impl RunOrder {
     /// Knows since when answers are older, from an earlier life of the agent.
-    pub(super) fn open(state: &Tree, clock: &Clock) -> Self {
+    pub(crate) fn open(state: &Tree, clock: &Clock) -> Self {
         // Without it the time begins anew, which is all that a damaged file costs.
-        let kept = state.read_json::<KeptDoubt>(Path::new(STATE)).ok().flatten();
-        let is_kept = kept.is_some();
-        let doubted = kept.map(|kept| Doubt { since: clock.moment(), before: clock.now().since(kept.since) });
-        Self { newest: BTreeMap::new(), doubted, is_kept }
+        let times = state.read_json::<BTreeMap<u64, Timestamp>>(Path::new(STATE)).ok().flatten().unwrap_or_default();
+        let kept = times.keys().copied().collect();
+        let doubt = |since| Doubt { since: clock.moment(), before: clock.now().since(since) };
+        let doubts = times.into_iter().map(|(resource, since)| (resource, doubt(since))).collect();
+        Self { newest: BTreeMap::new(), doubts, kept }
     }
 
     /// Takes note of what a list says, or refuses it.
     ///
     /// # Errors
     /// Transient, if it lists an earlier run of a resource in place of one that is known, and that has not been confirmed yet.
-    pub(super) fn check(&mut self, list: &Entries, clock: &Clock) -> Result<()> {
-        let is_earlier = |(resource, made): &(&u64, &Timestamp)| self.newest.get(resource).is_some_and(|newest| newest > *made);
-        if let Some((resource, made)) = list.made().iter().find(is_earlier).map(|(resource, made)| (*resource, *made)) {
-            let doubt = self.doubted.get_or_insert_with(|| Doubt { since: clock.moment(), before: Duration::ZERO });
+    pub(crate) fn check(&mut self, list: &Entries, clock: &Clock) -> Result<()> {
+        let mut refused = None;
+        for (resource, made) in list.made() {
+            if self.newest.get(resource).is_none_or(|newest| newest <= made) {
+                self.doubts.remove(resource);
+                continue;
+            }
+            let doubt = self.doubts.entry(*resource).or_insert_with(|| Doubt { since: clock.moment(), before: Duration::ZERO });
             if clock.since(doubt.since) + doubt.before < CONFIRMED_AFTER {
-                return Err(self.older(list, resource, made));
+                refused = refused.or(Some((*resource, *made)));
             }
         }
-        self.doubted = None;
-        self.newest.extend(list.made().iter().map(|(resource, made)| (*resource, *made)));
+        if let Some((resource, made)) = refused {
+            return Err(self.older(list, resource, made));
+        }
+        for (resource, made) in list.made() {
+            self.newest.insert(*resource, *made);
+            self.doubts.remove(resource);
+        }
         self.prune(list);
         Ok(())
     }
 
     /// Takes note of a list of before.
-    pub(super) fn learn(&mut self, list: &Entries) {
+    pub(crate) fn learn(&mut self, list: &Entries) {
         for (resource, made) in list.made() {
             self.learn_newest(*resource, *made);
         }
@@ -93,20 +98,28 @@ impl RunOrder {
         *newest = made.max(*newest);
     }
 
+    /// Whether what is on disk is not what is to be there.
+    pub(crate) fn is_to_keep(&self) -> bool {
+        !self.doubts.keys().eq(&self.kept)
+    }
+
     /// Puts on disk since when answers are older, or removes it.
     ///
     /// # Errors
     /// If it cannot be written.
-    pub(super) fn keep(&mut self, state: &Tree, clock: &Clock) -> Result<()> {
-        match &self.doubted {
-            Some(_) if !self.is_kept => {
-                state.create_dir(Path::new("cache"), Attributes::mode(0o700))?;
-                state.write_json(Path::new(STATE), &KeptDoubt { since: clock.now() }, Attributes::mode(0o600))?;
-            }
-            None if self.is_kept => drop(state.remove(Path::new(STATE))?),
-            _ => return Ok(()),
+    pub(crate) fn keep(&mut self, state: &Tree, clock: &Clock) -> Result<()> {
+        if !self.is_to_keep() {
+            return Ok(());
         }
-        self.is_kept = self.doubted.is_some();
+        let since = |doubt: &Doubt| clock.now().before(clock.since(doubt.since) + doubt.before);
+        let times: BTreeMap<_, _> = self.doubts.iter().map(|(resource, doubt)| (*resource, since(doubt))).collect();
+        if times.is_empty() {
+            state.remove(Path::new(STATE))?;
+        } else {
+            state.create_dir(Path::new("cache"), Attributes::mode(0o700))?;
+            state.write_json(Path::new(STATE), &times, Attributes::mode(0o600))?;
+        }
+        self.kept = times.into_keys().collect();
         Ok(())
     }
 
@@ -133,6 +146,7 @@ impl RunOrder {
             let oldest = self.newest.iter().filter(|(resource, _)| !listed.contains_key(resource)).min_by_key(|(_, made)| **made);
             let Some(oldest) = oldest.map(|(resource, _)| *resource) else { return };
             self.newest.remove(&oldest);
+            self.doubts.remove(&oldest);
         }
     }
 }
@@ -175,6 +189,8 @@ mod tests {
             clock.advance(CONFIRMED_AFTER / 2);
         }
         assert!(order.check(&earlier_run, &clock).is_ok() && order.check(&earlier_run, &clock).is_ok());
+        // Another resource has a time of its own.
+        assert!(order.check(&list(&[("a", 9), ("b", 10)]), &clock).is_err());
         // From here on that one counts.
         assert!(order.check(&list(&[("a", 10), ("b", 15)]), &clock).is_ok());
         assert!(order.check(&earlier_run, &clock).is_err());
@@ -223,7 +239,7 @@ mod tests {
         order.check(&list(&[("a", 9)]), &clock).unwrap_err();
         order.keep(&state, &clock).unwrap();
         let mut order = open();
-        order.check(&list(&[("b", 20)]), &clock).unwrap();
+        order.check(&list(&[("a", 10)]), &clock).unwrap();
         order.keep(&state, &clock).unwrap();
         assert!(!is_kept());
     }

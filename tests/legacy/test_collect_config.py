@@ -292,6 +292,31 @@ def test_the_command_hears_when_the_list_of_deployments_was_asked_for(pair):
     assert said("heat_local", "request") == "", "no list: that of the boot would count"
 
 
+def test_an_answer_that_goes_back_to_a_replaced_deployment_is_none(pair):
+    """A replica that lags: the result of the old one would complete the new one (docs/sources.md). The original takes what it is told."""
+    def run(second: int) -> dict:
+        inputs = [{"name": "deploy_stack_id", "value": "s/1"}, {"name": "deploy_resource_name", "value": "r"}]
+        return {"id": f"r{second}", "name": "r", "group": "script", "creation_time": f"2026-03-01T12:00:{second}Z", "inputs": inputs}
+
+    heat = Server({})
+    start = ["--request-metadata-url", heat.url("/m"), "request", "--one-time", "--force", *CACHE,
+             "-c", "cat cache/request.json | tr -d ' \n' | grep -o '\"id\":\"[^\"]*\"'; echo ${HEAT_NODE_AGENT_POLLED:+polled}"]
+
+    def said(*deployments: dict) -> str:
+        heat.answers["/m"] = json.dumps({"deployments": deployments})
+        status, out, errors = pair.run("os-collect-config", *start, env=C)[1]
+        assert status == 0, errors
+        return out.decode().replace('"', "").replace("\n", " ").strip()
+
+    assert [said(run(10)), said(run(20)), said(run(10)), said(run(20))] == ["id:r10 polled", "id:r20 polled", "id:r20", "id:r20 polled"]
+    assert said(run(10)) == "id:r20"
+    older = pair.sides[1] / "cache/cache/older.json"
+    since = json.loads(older.read_text())
+    older.write_text(json.dumps({resource: at - 301_000 for resource, at in since.items()}))
+    assert said(run(10)) == "id:r10 polled", "for five minutes nobody has listed the newer one"
+    assert not older.exists()
+
+
 def test_ec2(pair):
     tree_of = {"/l/": "ami-id\npublic-keys/\nblock/", "/l/ami-id": "ami-1\n", "/l/public-keys/": "0=mine", "/l/public-keys/0/": "openssh-key", "/l/public-keys/0/openssh-key": "ssh-rsa x",
                "/l/block/": "é", "/l/block/%C3%A9": "ü"}

@@ -9,6 +9,8 @@ use serde_json::Value;
 use super::super::log::Log;
 use super::super::machine::Machine;
 use super::options::Options;
+use crate::clock::Clock;
+use crate::collect::RunOrder;
 use crate::digest;
 use crate::error::Result;
 use crate::files::{Attributes, READ_LIMIT, masked};
@@ -115,6 +117,20 @@ impl Cache<'_> {
     /// Whom the last command that succeeded was told to ask, if the boot copy says something else now.
     pub(super) fn former(&self, boot: Option<&Value>) -> Option<Value> {
         other_settings(self.machine.json(beside(Path::new(&self.path(BOOT)), "last")).ok().flatten(), boot)
+    }
+
+    /// Since when answers are older than what was listed.
+    pub(super) fn open_order(&self, clock: &Clock) -> RunOrder {
+        let tree = self.machine.root.subtree(&self.directory());
+        tree.map(|tree| RunOrder::open(&tree, clock)).unwrap_or_default()
+    }
+
+    /// Records the same.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub(super) fn keep_order(&self, order: &mut RunOrder, clock: &Clock) -> Result<()> {
+        if order.is_to_keep() { order.keep(&self.machine.root.subtree(&self.directory())?, clock) } else { Ok(()) }
     }
 
     /// Removes what would be used again.

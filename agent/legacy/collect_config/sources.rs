@@ -14,7 +14,7 @@ use super::ec2;
 use super::options::{Collector, Options};
 use crate::budgets::{LOCAL_BYTES, LOCAL_MEMORY, json};
 use crate::clock::Clock;
-use crate::collect::{HINT, LOCAL_DATA, SingleSource};
+use crate::collect::{Entries, HINT, LOCAL_DATA, RunOrder, SingleSource};
 use crate::concurrent;
 use crate::deploy::Work;
 use crate::error::{Context, Error, Result};
@@ -81,6 +81,8 @@ pub(super) struct Sources {
     keystone: Keystone,
     clock: Clock,
     all: Vec<Source>,
+    /// Of what was listed, once a round has been kept.
+    order: Option<RunOrder>,
 }
 
 impl Sources {
@@ -93,7 +95,7 @@ impl Sources {
         let tls = Tls { ca_file, allow_insecure: false };
         let http = Http::new(tls, Arc::new(Tree::open(Path::new("/"))?), clock.clone());
         let all = options.collectors.iter().copied().map(Source::new).collect();
-        Ok(Self { http, keystone: Keystone::new(clock.clone()), clock: clock.clone(), all })
+        Ok(Self { http, keystone: Keystone::new(clock.clone()), clock: clock.clone(), all, order: None })
     }
 
     /// Asks all of them. Where `is_kept`, one that does not answer says what it said last (heat-protocol.md R11). On a copied disk the boot copy
@@ -117,12 +119,20 @@ impl Sources {
             source.ask(cache, owner, http, clock)
         });
         let answers = concurrent::all(asking).await;
+        let mut order = is_kept.then(|| self.order.take().unwrap_or_else(|| known_order(cache, &self.all, clock)));
         let mut all = Documents::new();
         for (source, (answer, remarks)) in self.all.iter_mut().zip(answers) {
             for remark in &remarks {
                 log.warning(remark);
             }
             let name = source.collector.as_str();
+            let answer = match (answer, &mut order) {
+                (Some(Ok(documents)), Some(order)) if source.remote.is_some() => {
+                    let checked = order.check(&entries(&documents, options, source.collector), clock);
+                    Some(checked.map(|()| documents))
+                }
+                (answer, _) => answer,
+            };
             source.is_current = matches!(answer, Some(Ok(_)));
             match answer {
                 None => source.last = None,
@@ -139,6 +149,10 @@ impl Sources {
             }
             all.extend(source.last.iter().flatten().cloned());
         }
+        if let Some(Err(error)) = order.as_mut().map(|order| cache.keep_order(order, clock)) {
+            log.warning(&format!("since when answers are older than what was listed cannot be kept: {error}"));
+        }
+        self.order = order;
         all
     }
 
@@ -154,6 +168,24 @@ impl Sources {
         }
         is_heard && !known.is_empty()
     }
+}
+
+/// What is known of the runs that were listed before (`collect/run_order.rs`).
+fn known_order(cache: &Cache<'_>, sources: &[Source], clock: &Clock) -> RunOrder {
+    let mut order = cache.open_order(clock);
+    for collector in sources.iter().filter(|source| source.remote.is_some()).map(|source| source.collector) {
+        if let Some(kept) = cache.kept(collector.as_str()) {
+            order.learn(&entries(&vec![(String::new(), kept)], cache.options, collector));
+        }
+    }
+    order
+}
+
+/// The deployments in the documents of a source. More than may be say nothing here.
+fn entries(documents: &Documents, options: &Options, collector: Collector) -> Entries {
+    let keys = options.values.deployment_keys(collector.as_str());
+    let lists = documents.iter().flat_map(|(_, document)| keys.iter().filter_map(|key| document.get(key)?.as_array()));
+    Entries::new(lists.flatten().cloned().collect()).unwrap_or_default()
 }
 
 /// The settings of a source over the network.
