@@ -350,7 +350,8 @@ mod tests {
         let balancer = [("API_BALANCER", "haproxy"), ("MASTER_ADDRESSES", "192.0.2.12")];
         let mut nodes = Vec::new();
         for minor in 1..=Minor::NEWEST.number() {
-            for changes in [&[][..], &sign, &keystone] {
+            let further = if minor < 6 { &[][..] } else { &balancer };
+            for changes in [&[][..], &sign, &keystone, further] {
                 nodes.push((format!("1.{minor} master {changes:?}"), master(minor, changes)));
             }
             for changes in [&[][..], &balancer, &[("KUBEPROXY_OPTIONS", "--v=4")]] {

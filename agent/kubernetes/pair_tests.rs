@@ -30,6 +30,8 @@ const MASTER: &[(&str, &str)] = &[
     ("INSTANCE_NAME", "blue-master-0"),
     ("CLUSTER_UUID", "c0ffee00-1111-4222-8333-444455556666"),
     ("CERTIFICATES", "given"),
+    // What API_BALANCER needs to have.
+    ("MASTER_ADDRESSES", "192.0.2.11"),
 ];
 const MINION: &[(&str, &str)] = &[
     ("ROLE", "minion"),
@@ -46,7 +48,8 @@ const NEW: &[(&str, &str)] = &[("KUBE_TAG", "v1.31.4"), ("CONTAINER_RUNTIME", "c
 const VALUES: &[(&str, &[&str])] = &[
     ("ROLE", &[]),
     ("KUBE_TAG", &[]),
-    ("KUBE_API_PORT", &["443", "8443", "10250", "30443"]),
+    ("KUBE_API_PORT", &["443", "8443", "16443", "10250", "30443"]),
+    ("API_BALANCER_PORT", &["443", "6443", "10257", "30444"]),
     ("REGISTRY_PORT", &["6443", "10256", "30500"]),
     ("SERVICE_NODE_PORT_RANGE", &["2000-7000", "10000-11000", "31000-31100"]),
     ("KUBE_NODE_IP", &["192.0.2.255", "10.100.0.9", "10.254.3.3", "2001:db8::11"]),
@@ -87,7 +90,7 @@ const VALUES: &[(&str, &[&str])] = &[
     ("NODE_TAINTS", &["a=b:NoSchedule", "node-role.kubernetes.io/master=:NoSchedule"]),
     ("KUBE_RESERVED", &["cpu=100m,memory=256Mi", "pid=100"]),
     ("SYSTEM_RESERVED", &["cpu=100m,memory=256Mi", "ephemeral-storage=1Gi"]),
-    ("KUBELET_OPTIONS", &["--max-pods=50", "--port=6443", "--node-labels=x=y", "--healthz-port=10256"]),
+    ("KUBELET_OPTIONS", &["--max-pods=50", "--port=6443", "--port=16443", "--node-labels=x=y", "--healthz-port=10256"]),
     ("KUBEAPI_OPTIONS", &["--v=3", "--secure-port=10250", "--service-node-port-range=6000-7000", "--anonymous-auth=false"]),
     ("KUBECONTROLLER_OPTIONS", &["--v=3", "--secure-port=10259", "--cluster-cidr=10.9.0.0/16"]),
     ("KUBESCHEDULER_OPTIONS", &["--v=3", "--secure-port=10250"]),

@@ -253,3 +253,31 @@ fn helpers_run_only_for_their_own_files() {
         assert_eq!(effect.helpers.iter().map(String::as_str).collect::<Vec<_>>(), expected, "{change:?}");
     }
 }
+
+/// First HAProxy, which is new, then who goes by it; and back.
+#[test]
+fn a_balancer_on_a_master_restarts_who_goes_by_it() {
+    let balanced = [MASTER, &[("API_BALANCER", "haproxy"), ("MASTER_ADDRESSES", "192.0.2.11")]].concat();
+    let without = [MASTER, &[("MASTER_ADDRESSES", "192.0.2.11")]].concat();
+    let names = |names: BTreeSet<String>| names.into_iter().collect::<Vec<_>>().join(" ");
+    let on = effect(&node(&without), &node(&balanced));
+    assert_eq!((names(on.new), names(on.restarted)), ("haproxy".to_owned(), "kube-proxy kubelet".to_owned()));
+    let off = effect(&node(&balanced), &node(&without));
+    assert_eq!((names(off.new), names(off.restarted)), (String::new(), "kube-proxy kubelet".to_owned()));
+    for (change, expected) in [
+        (("API_BALANCER_PORT", "7444"), "haproxy kube-proxy kubelet"),
+        (("KUBE_API_PORT", "7443"), "haproxy kube-apiserver kube-controller-manager kube-scheduler"),
+        (("KUBEAPI_OPTIONS", "--v=3"), API),
+        (
+            ("CA_CERTIFICATE", "/given/other.crt"),
+            "etcd haproxy kube-apiserver kube-controller-manager kube-proxy kube-scheduler kubelet",
+        ),
+    ] {
+        let (before, after) = (node(&balanced), with(&balanced, change));
+        for (from, to) in [(&before, &after), (&after, &before)] {
+            assert_eq!(names(effect(from, to).restarted), expected, "{change:?}");
+        }
+    }
+    let upgraded = with(&balanced, ("KUBE_TAG", "v1.29.2"));
+    assert!(effect(&node(&balanced), &upgraded).restarted.contains("haproxy"), "it has the kubelet's minor in its settings");
+}

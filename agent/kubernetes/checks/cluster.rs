@@ -14,7 +14,7 @@ use crate::kubernetes::spec::cluster::{ClusterSpec, EtcdCluster, MachineFacts, U
 use crate::kubernetes::spec::words::Role;
 use crate::kubernetes::spec::words::RuntimeKind;
 use crate::kubernetes::versions::two_numbers;
-use crate::kubernetes::versions::{Availability, CommandLine, Minor, admission_plugin, given, items};
+use crate::kubernetes::versions::{Availability, CommandLine, Minor, admission_plugin, given, items, option, truth};
 use crate::kubernetes::worker::node_labels::may_label;
 
 /// The list of etcd's members.
@@ -116,7 +116,7 @@ impl Checks<'_> {
 
     fn reach(&mut self) {
         let api = &self.spec.api;
-        if self.role == Role::Minion && api.master.is_none() && !api.balancer {
+        if self.role == Role::Minion && api.master.is_none() && api.balancer.is_none() {
             self.wrong(
                 "KUBE_MASTER_IP",
                 "is missing",
@@ -124,18 +124,12 @@ impl Checks<'_> {
                 "give the address of the API's load balancer or of a master",
             );
         }
-        let (balancer, masters) = (api.balancer, api.masters.len());
+        let (balancer, masters) = (api.balancer.is_some(), api.masters.len());
         if balancer && masters == 0 {
-            self.wrong(
-                "MASTER_ADDRESSES",
-                "is missing",
-                "HAProxy on a worker needs the masters' addresses",
-                "give their addresses",
-            );
+            self.wrong("MASTER_ADDRESSES", "is missing", "HAProxy needs the masters' addresses", "give their addresses");
         }
         if balancer && self.role == Role::Master {
-            let rule = "a master uses its own API server";
-            self.wrong("API_BALANCER", "is haproxy on a master", rule, "set it on workers only");
+            self.balancer_on_a_master();
         }
         let given = self.parameters.items("MASTER_ADDRESSES").count();
         if given != masters {
@@ -145,6 +139,23 @@ impl Checks<'_> {
                 "a comma-separated list of addresses",
                 "correct the list",
             );
+        }
+    }
+
+    /// HAProxy on a master asks the others for their minor, and shows itself to nobody.
+    fn balancer_on_a_master(&mut self) {
+        const FIRST_WITH_RBAC: u16 = 6;
+        let anonymous = option(&self.spec.options.api_server, "anonymous-auth");
+        let rule = "HAProxy asks the other masters for their release without a certificate";
+        if !self.spec.tls {
+            return;
+        }
+        if self.spec.minor.number() < FIRST_WITH_RBAC {
+            let problem = format!("is haproxy on a master, and API servers of {} answer nobody unknown", self.spec.minor);
+            self.wrong("API_BALANCER", problem, rule, "set it on workers only");
+        } else if anonymous.as_deref().and_then(truth) == Some(false) {
+            let problem = "is haproxy on a master, and KUBEAPI_OPTIONS sets --anonymous-auth=false";
+            self.wrong("API_BALANCER", problem, rule, "set it on workers only, or remove the option");
         }
     }
 
@@ -646,6 +657,8 @@ mod tests {
         assert_eq!(spec(&[]).unwrap().warnings, []);
     }
 
+    const BALANCED: &[(&str, &str)] = &[("API_BALANCER", "haproxy"), ("MASTER_ADDRESSES", "10.0.0.11")];
+
     #[test]
     #[allow(clippy::too_many_lines, reason = "one table")]
     fn each_contradiction_is_one_mistake() {
@@ -659,7 +672,15 @@ mod tests {
             (&[old, &[("CERTIFICATES", "magnum")]], "CERTIFICATES: is given together with TLS_DISABLED"),
             (&[MINION, &[("KUBE_MASTER_IP", "")]], "KUBE_MASTER_IP: is missing"),
             (&[MINION, &[("API_BALANCER", "haproxy")]], "MASTER_ADDRESSES: is missing"),
-            (&[&[("API_BALANCER", "haproxy"), ("MASTER_ADDRESSES", "10.0.0.11")]], "API_BALANCER: is haproxy on a master"),
+            (&[&[("API_BALANCER", "haproxy")]], "MASTER_ADDRESSES: is missing"),
+            (
+                &[&BALANCED[..], &[("KUBEAPI_OPTIONS", "--anonymous-auth=f")]],
+                "API_BALANCER: is haproxy on a master, and KUBEAPI_OPTIONS sets --anonymous-auth=false",
+            ),
+            (
+                &[&BALANCED[..], &[("KUBE_TAG", "v1.5.8"), ("CONTAINER_RUNTIME", "docker")]],
+                "API_BALANCER: is haproxy on a master, and API servers of 1.5 answer nobody unknown",
+            ),
             (
                 &[MINION, &[("MASTER_ADDRESSES", "10.0.0.11,master")]],
                 "MASTER_ADDRESSES: contains something that is not an IP address",
@@ -914,6 +935,12 @@ mod tests {
             &[
                 MINION,
                 &[("API_BALANCER", "haproxy"), ("MASTER_ADDRESSES", "10.0.0.11,10.0.0.12,10.0.0.13"), ("KUBE_MASTER_IP", "")],
+            ],
+            // On a master too; without TLS nobody shows who he is.
+            &[BALANCED, &[("KUBEAPI_OPTIONS", "--anonymous-auth=true")]],
+            &[
+                BALANCED,
+                &[("KUBE_TAG", "v1.5.8"), ("CONTAINER_RUNTIME", "docker"), ("TLS_DISABLED", "True"), ("CERTIFICATES", "")],
             ],
             &[&[("KUBE_RESERVED", "cpu=100m,memory=256Mi,ephemeral-storage=1Gi")]],
             // Options that say the same as the parameters.

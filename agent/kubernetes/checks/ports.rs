@@ -92,6 +92,9 @@ impl Listeners<'_> {
             let secure = crate::kubernetes::control_plane::apiserver::beside(port);
             self.add_flagged("the API server (TLS)", Component::ApiServer, "secure-port", secure, None);
         }
+        if let Some(port) = cluster.api.balancer {
+            self.add("the API's load balancer", Transport::Tcp, port, Some("API_BALANCER_PORT"));
+        }
         if cluster.control_plane.keystone_auth {
             self.add("the Keystone webhook", Transport::Tcp, 8443, None);
         }
@@ -112,8 +115,8 @@ impl Listeners<'_> {
     }
 
     fn of_worker(&mut self) {
-        if self.cluster.api.balancer {
-            self.add("the API's load balancer", Transport::Tcp, self.cluster.api.port, Some("KUBE_API_PORT"));
+        if let Some(port) = self.cluster.api.balancer {
+            self.add("the API's load balancer", Transport::Tcp, port, Some("KUBE_API_PORT"));
         }
         if let Some(registry) = &self.cluster.registry {
             self.add("the registry", Transport::Tcp, registry.port, Some("REGISTRY_PORT"));
@@ -212,6 +215,8 @@ mod tests {
         ("REGISTRY_PASSWORD", "p"),
     ];
 
+    const BALANCED: &[(&str, &str)] = &[("API_BALANCER", "haproxy"), ("MASTER_ADDRESSES", "192.0.2.11")];
+
     fn found(base: &[(&str, &str)], changes: &[(&str, &str)]) -> String {
         problems(&base.iter().chain(changes).copied().collect::<Vec<_>>()).join("|")
     }
@@ -286,6 +291,14 @@ mod tests {
                 &[("KUBE_API_PORT", "10250"), ("API_BALANCER", "haproxy"), ("MASTER_ADDRESSES", "192.0.2.5")],
                 "KUBE_API_PORT 10250 is the port of the kubelet",
             ),
+            (BALANCED, &[("KUBE_API_PORT", "16443")], "KUBE_API_PORT 16443 is the port of the API's load balancer"),
+            (BALANCED, &[("API_BALANCER_PORT", "2379")], "API_BALANCER_PORT 2379 is the port of etcd's clients"),
+            (BALANCED, &[("API_BALANCER_PORT", "10250")], "API_BALANCER_PORT 10250 is the port of the kubelet"),
+            (BALANCED, &[("API_BALANCER_PORT", "30444")], "API_BALANCER_PORT 30444 is among the ports of services, 30000-32767"),
+            (BALANCED, &[("API_BALANCER_PORT", "7443")], ""),
+            // Without it nobody listens there, and on a worker it is at KUBE_API_PORT.
+            (&[], &[("API_BALANCER_PORT", "10250")], ""),
+            (MINION, &[("API_BALANCER_PORT", "10250"), ("API_BALANCER", "haproxy"), ("MASTER_ADDRESSES", "192.0.2.5")], ""),
             (REGISTRY, &[("REGISTRY_PORT", "10250")], "REGISTRY_PORT 10250 is the port of the kubelet"),
             (REGISTRY, &[("REGISTRY_PORT", "6443")], ""),
             (

@@ -49,7 +49,7 @@ impl ClusterSpec {
         let text = |name: &str| parameters.get(name).map(str::to_owned);
         let secret = |name: &str| parameters.get(name).map(Secret::new);
         let ip = |name: &str| parameters.get(name).and_then(|text| text.parse::<IpAddr>().ok());
-        let number = |name: &str| parameters.number(name).unwrap_or_default();
+        let port = |name: &str| parameters.number(name).and_then(|number| u16::try_from(number).ok()).unwrap_or_default();
         let addresses = |name: &str| parameters.items(name).filter_map(|item| item.parse().ok()).collect::<Vec<IpAddr>>();
         let tls = !parameters.is_true("TLS_DISABLED");
         let control_plane = control_plane(parameters);
@@ -70,13 +70,14 @@ impl ClusterSpec {
             },
             trust: TrustSpec::from_parameters(parameters, keys),
             api: Api {
-                port: u16::try_from(number("KUBE_API_PORT")).unwrap_or_default(),
+                port: port("KUBE_API_PORT"),
                 private: ip("KUBE_API_PRIVATE_ADDRESS"),
                 public: ip("KUBE_API_PUBLIC_ADDRESS"),
                 name: text("MASTER_HOSTNAME"),
                 master: ip("KUBE_MASTER_IP"),
                 masters: addresses("MASTER_ADDRESSES"),
-                balancer: parameters.get("API_BALANCER") == Some("haproxy"),
+                balancer: (parameters.get("API_BALANCER") == Some("haproxy"))
+                    .then(|| port(if role == Role::Master { "API_BALANCER_PORT" } else { "KUBE_API_PORT" })),
             },
             networks,
             etcd: etcd(parameters),

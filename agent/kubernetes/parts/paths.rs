@@ -1,5 +1,8 @@
 //! Paths and units that several components name.
 
+/// Before the masters, where the parameters ask for a load balancer on the node.
+pub(in crate::kubernetes) const HAPROXY_UNIT: &str = "haproxy.service";
+
 pub(in crate::kubernetes) const SYSCTL_UNIT: &str = "systemd-sysctl.service";
 
 /// Certificate of who signed OpenStack's certificates, for what speaks to OpenStack from this node.

@@ -127,21 +127,32 @@ pub struct Api {
     pub master: Option<IpAddr>,
     /// `MASTER_ADDRESSES`: every master, where a balancer on the node or a static etcd cluster needs them.
     pub masters: Vec<IpAddr>,
-    /// Whether HAProxy on this node stands before the masters (`API_BALANCER=haproxy`).
-    pub balancer: bool,
+    /// Where HAProxy on this node stands before the masters (`API_BALANCER=haproxy`): its port on the loopback, which is `KUBE_API_PORT` on
+    /// workers and `API_BALANCER_PORT` on masters, whose own API server has the former.
+    pub balancer: Option<u16>,
 }
 
 impl ClusterSpec {
-    /// URL of the API as components of this node reach it.
+    /// URL of the API as the control plane and the agent reach it: on a master its own API server. The controller manager and the scheduler
+    /// must not be newer than any API server that they talk to (Kubernetes' version skew policy).
     #[must_use]
     pub fn server(&self, role: Role) -> String {
-        let scheme = if self.tls { "https" } else { "http" };
         let host = match (role, self.api.master) {
             // The balancer listens on the loopback.
-            (Role::Minion, Some(master)) if !self.api.balancer => host_of(master),
+            (Role::Minion, Some(master)) if self.api.balancer.is_none() => host_of(master),
             _ => "127.0.0.1".to_owned(),
         };
-        format!("{scheme}://{host}:{}", self.api.port)
+        self.url(&host, self.api.port)
+    }
+
+    /// URL of the API as kubelet and kube-proxy reach it: by the balancer, where the node has one.
+    #[must_use]
+    pub fn server_of_node(&self, role: Role) -> String {
+        self.api.balancer.map_or_else(|| self.server(role), |port| self.url("127.0.0.1", port))
+    }
+
+    fn url(&self, host: &str, port: u16) -> String {
+        format!("{}://{host}:{port}", if self.tls { "https" } else { "http" })
     }
 
     /// Whether OpenStack is served by the provider that is built into Kubernetes: with a trust (Magnum's first releases

@@ -42,7 +42,7 @@ pub(in crate::kubernetes) fn part(spec: &NodeSpec, cluster: &ClusterSpec, facts:
         _ => Identity::Certificate { certificate: PROXY.certificate, key: PROXY.key },
     };
     let ca = cluster.tls.then_some(CLUSTER_CA);
-    part.files.push(kubeconfig::file(KUBECONFIG, &cluster.server(spec.role), ca, "kube-proxy", &identity));
+    part.files.push(kubeconfig::file(KUBECONFIG, &cluster.server_of_node(spec.role), ca, "kube-proxy", &identity));
     daemon.restart_on.push(KUBECONFIG.to_owned());
     if let Some(document) = settings.document() {
         part.files.push(File::public(CONFIGURATION, document));

@@ -90,6 +90,11 @@ pub(in crate::kubernetes) fn part(spec: &NodeSpec, cluster: &ClusterSpec, facts:
     let runtime = engine::unit(cluster);
     daemon.needs.insert(Dependency::Unit(runtime.to_owned()));
     daemon.after.push(runtime);
+    // On workers too it reaches the API by it; there it was always started beside it, and tries until it is there.
+    if spec.role == Role::Master && cluster.api.balancer.is_some() {
+        daemon.needs.insert(Dependency::Unit(paths::HAPROXY_UNIT.to_owned()));
+        daemon.after.push(paths::HAPROXY_UNIT);
+    }
     daemon.service_lines = format!("User=root\nWorkingDirectory={STATE}\n");
     daemon.add(&mut part);
     if let Some(port) = settings.flags.port("healthz-port", HEALTH_PORT) {
@@ -173,7 +178,7 @@ pub(in crate::kubernetes) fn node_object_name(cluster: &ClusterSpec) -> String {
 /// The node's object in the API, and as whom its kubelet asks for it.
 fn node_object(spec: &NodeSpec, cluster: &ClusterSpec) -> (String, Option<ClientIdentity>) {
     let name = node_object_name(cluster);
-    (format!("{}/api/v1/nodes/{name}", cluster.server(spec.role)), cluster.tls.then(|| client_identity(cluster)))
+    (format!("{}/api/v1/nodes/{name}", cluster.server_of_node(spec.role)), cluster.tls.then(|| client_identity(cluster)))
 }
 
 /// The gate that the API knows the node, asked as the kubelet asks. None where the kubelet does not register itself, or its name in the API is not ours to say.
@@ -277,7 +282,7 @@ fn identity(spec: &NodeSpec, cluster: &ClusterSpec, settings: &mut Settings) {
             settings.flags.set("require-kubeconfig", "true");
         }
     } else if settings.flags.knows("api-servers") {
-        settings.flags.set("api-servers", cluster.server(spec.role));
+        settings.flags.set("api-servers", cluster.server_of_node(spec.role));
     }
     // Without a given name the kubelet takes the host's (magnum-node.md 7.5 no. 56, 57).
     if let Some(name) = &cluster.node_name {
@@ -399,7 +404,7 @@ fn resources(text: &str) -> Map<String, Value> {
 }
 
 fn kubeconfigs(spec: &NodeSpec, cluster: &ClusterSpec) -> Vec<File> {
-    let server = cluster.server(spec.role);
+    let server = cluster.server_of_node(spec.role);
     let ca = cluster.tls.then_some(CLUSTER_CA);
     let (path, identity) = match (&cluster.bootstrap_token, cluster.certificates) {
         (Some(token), CertificateSource::Bootstrap) => (BOOTSTRAP_KUBECONFIG, Identity::Token(token)),

@@ -3,13 +3,17 @@
 use super::cluster::ApiServer;
 use super::row::Release;
 use crate::kubernetes::control_plane::{apiserver, controller_manager, scheduler};
+use crate::kubernetes::parts::paths::HAPROXY_UNIT;
 use crate::kubernetes::spec::words::Role;
 use crate::kubernetes::worker::{kube_proxy, kubelet};
 
 /// The order in which a node's components go to another release: each group once those before it answer (Kubernetes' version skew policy,
 /// "Supported component upgrade order").
-pub const UPGRADE_ORDER: [&[&str]; 4] =
-    [&[apiserver::UNIT], &[controller_manager::UNIT, scheduler::UNIT], &[kubelet::UNIT], &[kube_proxy::UNIT]];
+///
+/// HAProxy on a master has the kubelet's minor in its settings: with that of the new one it would refuse the other masters, which the old one
+/// needs while its own API server is restarted.
+pub const UPGRADE_ORDER: [&[&str]; 5] =
+    [&[apiserver::UNIT], &[controller_manager::UNIT, scheduler::UNIT], &[HAPROXY_UNIT], &[kubelet::UNIT], &[kube_proxy::UNIT]];
 
 /// The order in which a cluster goes to a release, as its operator does it; nothing for a release that it cannot go to, where a check says
 /// what comes first.
