@@ -1,20 +1,21 @@
 """Kubernetes of three masters goes up by two minor releases, one master and one release after the other, by stand-ins that take what the real
 programs of each release take: the programs that a master has are replaced, its stack says the new KUBE_TAG, and the agent restarts them in their order;
-the other masters answer all the while, and no write to etcd is lost."""
+the other masters answer all the while, and no write to etcd is lost. A kubelet whose own API server is away gets to no older one."""
 import json
 
 import pytest
-from lib import stand_ins
+from lib import haproxy, stand_ins
 from lib.cluster import VERSION, Node
 from lib.common import wait_for
 from lib.hosts import NET
-from lib.masters import Masters, listed
+from lib.masters import IPS, Masters, listed
 from lib.node import is_steady
 from lib.pod_network import together
 
-API, MANAGER, SCHEDULER, KUBELET, PROXY = PROGRAMS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy")
+API, MANAGER, SCHEDULER, BALANCER, KUBELET, PROXY = PROGRAMS = (
+    "kube-apiserver", "kube-controller-manager", "kube-scheduler", "haproxy", "kubelet", "kube-proxy")
 # Who runs again before the next ones are begun.
-ORDER = [(API,), (MANAGER, SCHEDULER), (KUBELET,), (PROXY,)]
+ORDER = [(API,), (MANAGER, SCHEDULER), (BALANCER,), (KUBELET,), (PROXY,)]
 NEWEST = int(VERSION.split(".")[1])
 RELEASES = [f"1.{NEWEST - 2}.9", f"1.{NEWEST - 1}.9", VERSION]
 
@@ -32,6 +33,33 @@ def release(node: Node) -> str:
     address = node.inputs["KUBE_NODE_IP"]
     said = node.host.sh(f"curl -sS --cacert {certs}/ca.crt --cert {certs}/admin.crt --key {certs}/admin.key https://{address}:6443/version")
     return json.loads(said)["gitVersion"]
+
+
+def asked(node: Node) -> str:
+    """The release of who answers its kubelet, or nothing."""
+    certs = "/etc/kubernetes/certs"
+    server = node.host.sh("sed -n 's/.*server: *//p' /etc/kubernetes/kubelet.kubeconfig").strip().strip('"')
+    said = node.host.sh(f"curl -sS -m 20 --cacert {certs}/ca.crt --cert {certs}/kubelet.crt --key {certs}/kubelet.key {server}/version || true")
+    return json.loads(said)["gitVersion"] if said.startswith("{") else ""
+
+
+def without_its_api_server(node: Node, expected: str):
+    """Who answers its kubelet then, and nobody else meanwhile."""
+    own = asked(node)
+    assert own == release(node)
+    node.host.exec("systemctl", "stop", f"{API}.service")
+    seen = set()
+
+    def is_answered() -> bool:
+        seen.add(asked(node))
+        return node.host.exec("systemctl", "is-active", f"{API}.service", check=False).returncode != 0 and asked(node) == expected
+    for _ in range(10):
+        wait_for(is_answered, NET, f"an answer by {expected or 'nobody'}")
+    node.host.exec("systemctl", "start", f"{API}.service")
+    wait_for(lambda: asked(node) == own == release(node), NET, "an answer by its own API server")
+    print(f"{node.host.name} without its API server was answered by {sorted(seen)}", flush=True)
+    # At first it may be in vain.
+    assert seen <= {"", own, expected}, seen
 
 
 def goes_up(node: Node, version: str) -> list[str]:
@@ -56,6 +84,9 @@ def goes_up(node: Node, version: str) -> list[str]:
 @pytest.mark.longer
 def test_masters_go_up_by_two_releases(hosts, signal_server, tmp_path):
     masters = Masters(hosts, signal_server, tmp_path)
+    for node in masters.nodes:
+        haproxy.install(node.host)
+        node.inputs |= {"API_BALANCER": "haproxy", "MASTER_ADDRESSES": ",".join(IPS.values())}
     masters.begin(*masters.nodes, version=RELEASES[0])
     together(*(node.succeeds for node in masters.nodes))
     wait_for(masters.healthy, NET, "etcd of three members")
@@ -65,6 +96,9 @@ def test_masters_go_up_by_two_releases(hosts, signal_server, tmp_path):
             for node in masters.nodes:
                 with masters.answered(*(other for other in masters.nodes if other is not node)):
                     wrong += goes_up(node, version)
+                if version == RELEASES[1]:
+                    # All the others are older until the second one has gone up.
+                    without_its_api_server(node, "" if node is masters.nodes[0] else f"v{version}")
     wait_for(masters.healthy, NET, "etcd of three members")
     assert listed(masters.nodes[0]) == members and not masters.mistakes() and not masters.events("ProgramReleaseDiffers")
     assert not wrong, "\n".join(wrong)

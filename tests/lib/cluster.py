@@ -126,7 +126,7 @@ class Node:
 
     def started(self) -> dict[str, str]:
         """Each unit's run, which is another one after a restart."""
-        units = ["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "containerd"]
+        units = ["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "containerd", "haproxy"]
         said = self.host.exec("systemctl", "show", "--property=Id,InvocationID", "--", *(f"{u}.service" for u in units)).stdout
         runs = [dict(line.split("=", 1) for line in block.splitlines()) for block in said.strip().split("\n\n")]
         return {r["Id"].removesuffix(".service"): r["InvocationID"] for r in runs if r["InvocationID"]}

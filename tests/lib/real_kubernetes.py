@@ -215,7 +215,7 @@ class RealCluster:
         """Of a pod that is ready, after a while."""
         def ready() -> str:
             status = self.get("pod", pod)["status"]
-            assert {"type": "Ready", "status": "True"}.items() <= next(c for c in status["conditions"] if c["type"] == "Ready").items(), status
+            assert {"type": "Ready", "status": "True"}.items() <= next((c for c in status["conditions"] if c["type"] == "Ready"), {}).items(), status
             return status["podIP"]
         return wait_for(ready, NET, f"pod {pod}", every=1)
 

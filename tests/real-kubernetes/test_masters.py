@@ -1,18 +1,18 @@
-"""Three masters of Kubernetes' real programs, whose etcd has three members, and a worker that reaches them through HAProxy: another master leads when
-the one that leads is killed, and a change that goes over the masters one after the other costs a client of that HAProxy at most one request."""
+"""Three masters of Kubernetes' real programs, whose etcd has three members, and a worker, all with HAProxy: another master leads when the one that
+leads is killed, a change that goes over the masters one after the other costs a client of the worker's HAProxy at most one request, and a master
+whose API server is stopped stays Ready."""
 import re
 import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
+from lib import haproxy
 from lib.common import run, wait_for
 from lib.failures import slack
-from lib.hosts import give
 from lib.pod_network import together
-from lib.real_kubernetes import NET, RealCluster, RealNode, cluster_in, pod
+from lib.real_kubernetes import NET, RealCluster, RealNode, cluster_in, pod, service
 
 pytestmark = pytest.mark.longer
 ADDRESSES = {"m1": "10.77.0.21", "m2": "10.77.0.22", "m3": "10.77.0.23", "w1": "10.77.0.31"}
@@ -20,9 +20,8 @@ MASTERS = ("m1", "m2", "m3")
 PROGRAMS = ("kube-controller-manager", "kube-scheduler")
 # The programs' own defaults: of a lease in seconds, and the longest time between two looks at it (2 s and at random up to 1.2 times as much more).
 LEASE, LOOK = 15, 4.4
-# What Debian's package has beside the program and its unit. The hosts of these tests may not open as many files as 20,000 connections need.
-HAPROXY = "u haproxy - - /var/lib/haproxy\n"
-FEWER = 'EXTRAOPTS="-n 1000"\n'
+# After which a node that has not been heard of is NotReady (--node-monitor-grace-period of 1.20).
+GRACE = 40
 # Five requests a second, each a connection of its own, whether those before have been answered or not: of the kubelet, which is known by its
 # certificate, and of kube-proxy, whose rights are objects of the API.
 CLIENT = """
@@ -58,19 +57,15 @@ class Cluster(RealCluster):
         self.keys = {"KUBE_SERVICE_ACCOUNT_PRIVATE_KEY": private, "KUBE_SERVICE_ACCOUNT_KEY": run("openssl", "pkey", "-pubout", input=private).stdout}
 
     def inputs_of(self, name: str, **more) -> dict:
-        own = {"API_BALANCER": "haproxy"}
+        own = {}
         if name in MASTERS:
             members = ",".join(f"{one}=https://{ADDRESSES[one]}:2380" for one in MASTERS)
             own = {"MASTER_INDEX": MASTERS.index(name), "ETCD_INITIAL_CLUSTER": members, **self.keys}
-        return super().inputs_of(name, MASTER_ADDRESSES=",".join(ADDRESSES[one] for one in MASTERS), **own, **more)
+        return super().inputs_of(name, API_BALANCER="haproxy", MASTER_ADDRESSES=",".join(ADDRESSES[one] for one in MASTERS), **own, **more)
 
     def boot(self, name: str, **more) -> RealNode:
         node = super().boot(name, **more)
-        if name not in MASTERS:
-            give(node.host, "/usr/sbin/haproxy")
-            node.host.put({"/usr/lib/systemd/system/haproxy.service": (Path("/usr/lib/systemd/system/haproxy.service"), 0o644),
-                           "/usr/lib/sysusers.d/haproxy.conf": (HAPROXY.encode(), 0o644), "/etc/default/haproxy": (FEWER.encode(), 0o644)})
-            node.host.sh("systemd-sysusers; mkdir -p /var/lib/haproxy; systemctl daemon-reload")
+        haproxy.install(node.host)
         return node
 
     def leader(self, program: str) -> dict:
@@ -216,3 +211,43 @@ def test_a_change_that_goes_over_the_masters_costs_a_client_of_haproxy_one_reque
     assert len(failed(answers)) > 1
     are_quiet(cluster)
     cluster.is_ready(*ADDRESSES)
+
+
+def reached(node: RealNode) -> set[str]:
+    """The addresses at which this node's HAProxy has connections to API servers."""
+    lines = node.host.sh("ss -Htnp state established dport = :6443").splitlines()
+    return {line.split()[3].rsplit(":", 1)[0] for line in lines if '"haproxy"' in line}
+
+
+def test_a_master_whose_api_server_is_stopped_stays_ready_and_goes_back_to_it(cluster):
+    are_quiet(cluster)
+    node, others = cluster.nodes["m2"], {ADDRESSES[name] for name in MASTERS if name != "m2"}
+    started = node.started()
+    lease = lambda: cluster.get("lease", "-n", "kube-node-lease", "m2")["spec"]["renewTime"]  # noqa: E731
+    wait_for(lambda: reached(node) == {"127.0.0.1"}, NET, "HAProxy of m2 at its own API server", every=1)
+    node.host.exec("systemctl", "stop", "kube-apiserver.service")
+    since = time.monotonic()
+    # Who makes it heard of, and who writes the rules of services, both see what comes meanwhile.
+    cluster.apply(pod("echo", "m2", "netexec", "--http-port=8080"), service("echo", {"name": "echo"}, 8080))
+    cluster.address_of("echo")
+    print(f"m2 runs a pod {time.monotonic() - since:.1f} s after the end of its API server, by {reached(node)}")
+    assert reached(node) and reached(node) <= others
+    address, before = cluster.get("service", "echo")["spec"]["clusterIP"], lease()
+    wait_for(lambda: node.host.exec("curl", "-sS", "-m", "5", f"http://{address}:8080/hostname").stdout == "echo", NET, "the service on m2", every=1)
+    seen = Counter()
+    while time.monotonic() - since < GRACE + 30:
+        seen[cluster.conditions()["m2"]["Ready"]] += 1
+        time.sleep(1)
+    print(f"m2 without its API server for {time.monotonic() - since:.0f} s: Ready {dict(seen)}; {says(node, 'status')[1]}")
+    assert set(seen) == {"True"} and lease() > before
+    states = {name: component(node, name)["state"] for name in ("kubelet", "kube-proxy", "haproxy", "kube-apiserver")}
+    assert states.pop("kube-apiserver") != "healthy" and set(states.values()) == {"healthy"}, states
+    node.host.exec("systemctl", "start", "kube-apiserver.service")
+    since = time.monotonic()
+    wait_for(lambda: reached(node) == {"127.0.0.1"}, NET, "HAProxy of m2 at its own API server again", every=0.5)
+    print(f"m2 is back at its own API server after {time.monotonic() - since:.1f} s")
+    are_quiet(cluster)
+    cluster.is_ready(*ADDRESSES)
+    # These two have no other API server by which they would lead.
+    assert {"kube-apiserver"} <= node.restarted(started) <= {"kube-apiserver", *PROGRAMS}
+    cluster.kubectl("delete", "pod,service", "echo")
