@@ -674,11 +674,11 @@ mod tests {
             (&[MINION, &[("API_BALANCER", "haproxy")]], "MASTER_ADDRESSES: is missing"),
             (&[&[("API_BALANCER", "haproxy")]], "MASTER_ADDRESSES: is missing"),
             (
-                &[&BALANCED[..], &[("KUBEAPI_OPTIONS", "--anonymous-auth=f")]],
+                &[BALANCED, &[("KUBEAPI_OPTIONS", "--anonymous-auth=f")]],
                 "API_BALANCER: is haproxy on a master, and KUBEAPI_OPTIONS sets --anonymous-auth=false",
             ),
             (
-                &[&BALANCED[..], &[("KUBE_TAG", "v1.5.8"), ("CONTAINER_RUNTIME", "docker")]],
+                &[BALANCED, &[("KUBE_TAG", "v1.5.8"), ("CONTAINER_RUNTIME", "docker")]],
                 "API_BALANCER: is haproxy on a master, and API servers of 1.5 answer nobody unknown",
             ),
             (

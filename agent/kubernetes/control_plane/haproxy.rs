@@ -31,12 +31,12 @@ const DROP_IN: &str = "/etc/systemd/system/haproxy.service.d/50-heat-node-agent.
 /// Its part of the node.
 pub(in crate::kubernetes) fn part(spec: &NodeSpec, cluster: &ClusterSpec, _facts: &MachineFacts) -> Desired {
     let mut part = Desired::default();
-    let Some(port) = cluster.api.balancer else { return part };
+    let Some(own) = cluster.api.balancer else { return part };
     for path in ["/etc/haproxy", "/etc/systemd/system/haproxy.service.d"] {
         part.directories.push(directory(path));
     }
     let backend = if spec.role == Role::Master { before_a_master(cluster, spec.address) } else { before_a_worker(cluster) };
-    part.files.push(File::public(SETTINGS, format!("{}{backend}", frontend(port))));
+    part.files.push(File::public(SETTINGS, format!("{}{backend}", frontend(own))));
     part.files.push(File::public(DROP_IN, drop_in()));
     part.units.push(Unit {
         name: UNIT.to_owned(),
