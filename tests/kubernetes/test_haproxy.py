@@ -153,9 +153,8 @@ def test_watches_of_a_master_that_is_down_end_and_the_next_go_to_the_other(tmp_p
 def test_a_master_has_another_one_while_its_own_api_server_is_down_unless_that_is_older(tmp_path, tls):
     """In the middle of an upgrade to 1.19: of the other masters one is still older, and comes first in the list."""
     port, balancer = free_port(), free_port()
-    more = {"KUBE_API_PORT": str(port), "API_BALANCER_PORT": str(balancer), **({} if tls else {"TLS_DISABLED": "true"})}
-    path = settings(tmp_path, 19, ROLE="master", **more)
-    path.write_text(path.read_text().replace("maxconn 20000", "maxconn 1000"))
+    path = settings(tmp_path, 19, ROLE="master", KUBE_API_PORT="8080", API_BALANCER_PORT="18080", **({} if tls else {"TLS_DISABLED": "true"}))
+    path.write_text(path.read_text().replace(":8080", f":{port}").replace(":18080", f":{balancer}").replace("maxconn 20000", "maxconn 1000"))
     server = client = None
     if tls:
         ca = CA.there(tmp_path / "ca", tmp_path / "ca/ca.crt", tmp_path / "ca/ca.key")
