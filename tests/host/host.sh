@@ -1,10 +1,13 @@
 #!/bin/bash
 # Throw-away hosts whose PID 1 is a real systemd, in systemd-nspawn.
 #
-#   host.sh prepare                     packages, and the cached roots `base`, `node`, `cloud` and `firewalld`, of other suites `tools` (quick once they are there)
+#   host.sh prepare                     packages, and the cached roots `base`, `node`, `cloud` and `firewalld`, of another suite than the machine's own `tools` (quick once
+#                                       they are there)
 #   host.sh versions                    packages of those roots, and their versions
 #   host.sh starts PROGRAM              whether that of this machine, asked for its --version, starts on the root `base`
 #   host.sh sources SUITE               apt's sources of this machine, for that suite of Debian
+#   host.sh lent PROGRAM|FOLDER...      of each program it and its libraries, of each folder its files, made for the hosts' release: lines of NAME FILE, the
+#                                       latter on this machine, and its own where both are of one release
 #   host.sh lab up LAB [IP/LEN] | lab down LAB
 #                                       a network namespace lab-LAB with bridge br0; no link to the machine's own net
 #   host.sh up HOST [--base NAME] [--net LAB:IP/LEN] [--gw IP] [--vdb SIZE[:VOLUME-ID]] [--vdc ...] [--instance-id ID]
@@ -65,8 +68,8 @@ printf "%s\n" "network: {config: disabled}" "locale: C.UTF-8" "ssh_genkeytypes: 
 rm -f /etc/ssh/ssh_host_*'
 # What tests take from this machine where both are of the same Debian.
 TOOLS_COMMAND='apt-get -qq update
-apt-get -qq install -y --no-install-recommends lvm2 btrfs-progs
-systemctl mask --no-reload lvm2-monitor.service lvm2-lvmpolld.socket dm-event.socket'
+apt-get -qq install -y --no-install-recommends lvm2 btrfs-progs rpm socat haproxy
+systemctl mask --no-reload lvm2-monitor.service lvm2-lvmpolld.socket dm-event.socket haproxy.service'
 # Off: a host's firewall is on where a test says so.
 FIREWALLD_COMMAND='apt-get -qq update
 apt-get -qq install -y --no-install-recommends firewalld
@@ -89,21 +92,24 @@ prepare() {
   layer node base "$NODE_COMMAND"
   layer cloud node "$CLOUD_COMMAND"
   layer firewalld base "$FIREWALLD_COMMAND"
-  [ "$SUITE" = bookworm ] || layer tools node "$TOOLS_COMMAND"
+  is_own || layer tools node "$TOOLS_COMMAND"
 }
-# Prometheus' own reader of metrics, out of its package: installed, that would start a server.
+machine() { . /etc/os-release && echo "${VERSION_CODENAME:-}"; }
+is_own() { [ "$SUITE" = "$(machine)" ]; }
+# Prometheus' own reader of metrics, out of its package: installed, that would start a server. Since trixie the reader has a package of its own.
 promtool() {
   [ ! -x "$TH/promtool" ] || return 0
-  local folder; folder=$(mktemp -d)
-  (cd "$folder" && { nice apt-get -qq download prometheus || { nice apt-get -qq -o DPkg::Lock::Timeout=600 update && nice apt-get -qq download prometheus; }; }) \
-    >"$CACHE/apt.log" 2>&1 || { tail -n 20 "$CACHE/apt.log" >&2; die "apt-get download prometheus"; }
+  local folder package=promtool; folder=$(mktemp -d)
+  case $(machine) in bullseye | bookworm) package=prometheus ;; esac
+  (cd "$folder" && { nice apt-get -qq download $package || { nice apt-get -qq -o DPkg::Lock::Timeout=600 update && nice apt-get -qq download $package; }; }) \
+    >"$CACHE/apt.log" 2>&1 || { tail -n 20 "$CACHE/apt.log" >&2; die "apt-get download $package"; }
   dpkg-deb --fsys-tarfile "$folder"/*.deb | tar -xO ./usr/bin/promtool >"$TH/promtool.new"
   chmod 755 "$TH/promtool.new"; mv "$TH/promtool.new" "$TH/promtool"; rm -rf "$folder"
 }
 # The machine's own apt sources (a mirror or proxy is set there), for another suite than its own.
 sources() {
   local f own
-  own=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")
+  own=$(machine)
   [ -n "$own" ] || die "/etc/os-release names no release of Debian"
   for f in /etc/apt/sources.list.d/debian.sources /etc/apt/sources.list; do
     [ -s "$f" ] || continue
@@ -155,6 +161,25 @@ layer() { # NAME PARENT COMMAND: what COMMAND changes in a chroot of PARENT
   [ $rc = 0 ] || { tail -n 20 "$CACHE/$name.log" >&2; die "layer $name: status $rc"; }
   mv "$work/upper" "$CACHE/$name"; rm -rf "$work"
   echo "$parent" >"$CACHE/$name.parent"; echo "$def" >"$CACHE/$name.ok"
+}
+
+lent() { # NAME...
+  local name file folder layers=() listed
+  # shellcheck disable=SC2016 # the inner shells expand them
+  local list='for name in "$@"; do
+      if [ -d "$name" ]; then find "$name" -type f; continue; fi
+      echo "$name"; ldd "$name" 2>/dev/null | sed -nE "s,^[^/]*(/[^ ]+) \(0x.*,\1,p"
+    done | sort -u | while read -r name; do file=$(readlink -e "$name") || { echo "host.sh: no file $name" >&2; exit 1; }; echo "$name $file"; done'
+  if is_own; then sh -ec "$list" sh "$@"; return; fi
+  IFS=: read -ra layers <<<"$(lowers tools)"
+  # shellcheck disable=SC2016
+  listed=$(unshare -m sh -ec 'mount -t overlay overlay -o "ro,lowerdir=$1" /mnt; shift; exec chroot /mnt sh -ec "$@"' sh "$(lowers tools)" "$list" sh "$@")
+  while read -r name file; do
+    for folder in "${layers[@]}"; do
+      [ ! -f "$folder$file" ] || { echo "$name $folder$file"; continue 2; }
+    done
+    die "no file $name in the root of $SUITE"
+  done <<<"$listed"
 }
 
 # --- networks -------------------------------------------------------------------------------------
@@ -473,6 +498,7 @@ starts)
   # shellcheck disable=SC2016 # the inner shell expands them
   unshare -m sh -ec 'mount --bind "$(dirname "$1")" "$2/mnt"; exec chroot "$2" "/mnt/$(basename "$1")" --version' sh "$(realpath "$1")" "$CACHE/base";;
 sources) sources "$1";;
+lent) lent "$@";;
 lab) lab "$@";;
 up) up "$@";;
 exec) inside "$@";;

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from lib import support
-from lib.common import TESTS, run
+from lib.common import MACHINE, TESTHOST, TESTS, Failed, run
 from lib.hosts import HOST_SH
 
 SMOKE, LVM = "host/test_smoke.py::test_volumes_come_and_go_while_it_runs", next(test for test in support.core() if "test_lvm" in test)
@@ -26,6 +26,34 @@ def test_roots_of_any_release_are_made_on_any_machine(own, tmp_path):
     for wanted in ("bookworm", "trixie", "forky"):
         assert suites(wanted) == [wanted, f"{wanted}-updates", f"{wanted}-security"]
     assert suites("sid") == ["sid"]
+
+
+def test_what_a_host_borrows_is_of_its_own_release_on_any_machine(testhost, tmp_path):
+    """A machine of another release has its own files in these places, and hosts cannot run its programs."""
+    program, data = tmp_path / "cache/tools/usr/bin/borrowed", tmp_path / "cache/tools/usr/share/borrowed/data"
+    for path in (program, data):
+        path.parent.mkdir(parents=True)
+    base = TESTHOST / "cache/base"
+    program.write_bytes((base / "usr/bin/true").resolve().read_bytes())
+    program.chmod(0o755)
+    data.write_text("")
+    (tmp_path / "cache/base").symlink_to(base)
+    (tmp_path / "cache/tools.parent").write_text("base\n")
+    (tmp_path / "os-release").write_text("VERSION_CODENAME=another\n")
+
+    def lent(*names: str) -> dict[str, Path]:
+        done = run("unshare", "-m", "sh", "-ec", 'mount --bind "$1" /etc/os-release; shift; exec "$@"', "sh", tmp_path / "os-release", HOST_SH, "lent", *names,
+                   env={"HNA_SUITE": "bookworm", "HNA_TEST_DIR": str(tmp_path)})
+        return {name: Path(file) for name, file in (line.split() for line in done.stdout.splitlines())}
+    given = lent("/usr/bin/borrowed", "/usr/share/borrowed")
+    [library] = [name for name in given if name.endswith("/libc.so.6")]
+    assert given.pop(library).resolve().is_relative_to(base)
+    assert {name: file for name, file in given.items() if "ld-linux" not in name} == {"/usr/bin/borrowed": program, "/usr/share/borrowed/data": data}
+    with pytest.raises(Failed, match="no file /usr/bin/nonsense"):
+        lent("/usr/bin/nonsense")
+    # Of one release with its hosts, it lends its own.
+    own = run(HOST_SH, "lent", "/usr/bin/python3", env={"HNA_SUITE": MACHINE}).stdout.splitlines()
+    assert f"/usr/bin/python3 {Path('/usr/bin/python3').resolve()}" in own and len(own) > 1
 
 
 @pytest.mark.parametrize("part, suite, words", [

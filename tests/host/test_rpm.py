@@ -68,13 +68,12 @@ def test_the_same_sources_give_the_same_rpm_in_any_folder(rpm, tmp_path):
     assert Path(again.strip()).read_bytes() == rpm.read_bytes() and Path(again.strip()).parent == folder / "image"
 
 
-@pytest.mark.skipif(SUITE != "bookworm", reason="rpm is this machine's")
+@pytest.mark.skipif(SUITE != "bookworm", reason="run with the rpm of bookworm only")
 def test_install_upgrade_and_erase_do_what_the_debian_package_does(rpm, hosts, signal_server, tmp_path):
     server = signal_server()
     host = hosts("n1", ip=IP, base="base")
     prepare(host, server)
-    give(host, "/usr/bin/rpm")
-    host.put({str(path): (path, 0o644) for path in Path("/usr/lib/rpm").rglob("*") if path.is_file() and not path.suffix})
+    give(host, "/usr/bin/rpm", "/usr/lib/rpm")
     # Beside the replaced collector it is not installed.
     host.write("/etc/systemd/system/os-collect-config.service", "[Service]\nExecStart=/bin/sleep infinity\n")
     host.sh("systemctl daemon-reload; systemctl start os-collect-config.service")
@@ -116,11 +115,10 @@ def test_install_upgrade_and_erase_do_what_the_debian_package_does(rpm, hosts, s
     assert host.read("/var/tmp/ran") == "ran\n"
 
 
-@pytest.mark.skipif(SUITE != "bookworm", reason="rpm is this machine's")
+@pytest.mark.skipif(SUITE != "bookworm", reason="run with the rpm of bookworm only")
 def test_in_an_image_it_is_enabled_as_the_presets_say_and_nothing_starts(rpm, hosts):
     host = hosts("n1", ip=IP, base="base")
-    give(host, "/usr/bin/rpm")
-    host.put({str(path): (path, 0o644) for path in Path("/usr/lib/rpm").rglob("*") if path.is_file() and not path.suffix})
+    give(host, "/usr/bin/rpm", "/usr/lib/rpm")
     host.put({f"/var/tmp/{rpm.name}": (rpm, 0o644)})
     host.sh("""mount -t tmpfs tmpfs /mnt
         for image in plain preset; do

@@ -4,13 +4,13 @@ import json
 
 import pytest
 
-from lib.common import REPO, SUITE, run
+from lib.common import MACHINE, REPO, SUITE, run
 from lib.legacy import AGENTS, IN_AGENTS, REAL
 from lib.node import IP, UNIT, signalled
 from lib.packages import COUNT, deb, is_enabled  # noqa: F401
 
 # The original tools are of this machine's Python.
-pytestmark = pytest.mark.skipif(SUITE != "bookworm", reason="the replaced tools are this machine's")
+pytestmark = pytest.mark.skipif(SUITE != MACHINE, reason="the replaced tools are installed by this machine's Python, and the hosts' is another")
 
 UNITS = {"os-collect-config.service": ("On a machine that runs", "The way back"), "heat-container-agent.service": ("On a node that runs", "The way back from there")}
 BIN = ("os-collect-config", "os-refresh-config", "os-apply-config", "dib-run-parts")

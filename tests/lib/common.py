@@ -1,5 +1,6 @@
 """Small things that every part of the test library needs."""
 import os
+import platform
 import random
 import re
 import socket
@@ -18,6 +19,8 @@ if WORKER and not os.environ.get("HNA_TEST_SET", "").endswith(WORKER):
 SET = os.environ.setdefault("HNA_TEST_SET", "pytest")  # host.sh: what is swept
 # The release of Debian that hosts are made of; host.sh reads it too.
 SUITE = os.environ.get("HNA_SUITE", "bookworm")
+# And that of this machine: what is made here for hosts starts on those of the same release only.
+MACHINE = platform.freedesktop_os_release().get("VERSION_CODENAME", "")
 PYTHON = "/usr/bin/python3"
 LAB = os.environ.get("HB_LAB", "hna")
 GATEWAY = os.environ.get("HB_IP", "10.77.0.1")

@@ -1,6 +1,4 @@
-"""HAProxy on hosts, as Debian's package has it: this machine's program, its unit and its user."""
-from pathlib import Path
-
+"""HAProxy on hosts, as Debian's package has it: the program, its unit and its user."""
 from lib.hosts import Host, give
 
 UNIT = "/usr/lib/systemd/system/haproxy.service"
@@ -10,6 +8,6 @@ FEWER = b'EXTRAOPTS="-n 1000"\n'
 
 
 def install(host: Host):
-    give(host, "/usr/sbin/haproxy")
-    host.put({UNIT: (Path(UNIT), 0o644), "/usr/lib/sysusers.d/haproxy.conf": (USER, 0o644), "/etc/default/haproxy": (FEWER, 0o644)})
+    give(host, "/usr/sbin/haproxy", UNIT)
+    host.put({"/usr/lib/sysusers.d/haproxy.conf": (USER, 0o644), "/etc/default/haproxy": (FEWER, 0o644)})
     host.sh("systemd-sysusers; mkdir -p /var/lib/haproxy; systemctl daemon-reload")

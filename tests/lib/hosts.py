@@ -9,14 +9,14 @@ import tarfile
 import time
 from pathlib import Path
 
-from lib.common import LAB, REPO, SET, SUITE, TESTHOST, TESTS, Failed, run, wait_for
+from lib.common import LAB, MACHINE, REPO, SET, SUITE, TESTHOST, TESTS, Failed, run, wait_for
 
 HOST_SH = TESTS / "host/host.sh"
 # As host.sh enters a host, without its shell: tests ask hosts thousands of times.
 ENTER = ("-m", "-u", "-i", "-n", "-p", "-C", "-r", "-w", "--", "env", "-i", "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
          "HOME=/root", "TERM=dumb", "LANG=C.UTF-8")
 # The root with LVM's and btrfs's programs, or without: see give().
-TOOLS = "node" if SUITE == "bookworm" else "tools"
+TOOLS = "node" if SUITE == MACHINE else "tools"
 # A net under what hangs: longer than whatever the agent or systemd wait for by themselves.
 NET = 900
 
@@ -39,12 +39,15 @@ def upstream(version: str) -> str:
     return re.sub(r"[+~-].*", "", version.split(":")[-1])
 
 
+def lent(*names: str) -> dict[str, Path]:
+    """Of the release of the hosts, so that they can run it: path there → file here, of the programs with their libraries, and all files of folders."""
+    lines = run(HOST_SH, "lent", *names).stdout.splitlines()
+    return {name: Path(file) for name, file in (line.split(" ", 1) for line in lines)}
+
+
 def give(host: "Host", *programs: str):
-    """Programs of this machine with the libraries that the host's root lacks, where both are of the same Debian."""
-    if TOOLS != "node":
-        return
-    needed = {*programs, *re.findall(r"/\S+(?= \()", run("ldd", *programs).stdout)}
-    host.put({path: (Path(path).resolve(), 0o755) for path in sorted(needed) if not host.exists(path)})
+    """Files, the libraries that programs among them need, and folders, as far as the host's root lacks them."""
+    host.put({path: (file, file.stat().st_mode & 0o777) for path, file in lent(*programs).items() if not host.exists(path)})
     host.sh("ldconfig")
 
 

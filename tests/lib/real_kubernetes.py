@@ -12,8 +12,8 @@ from pathlib import Path
 from lib import flanneld
 from lib import hosts as hosts_module
 from lib.cluster import Node, parameters
-from lib.common import GATEWAY, REPO, TESTS, run, wait_for, with_libraries
-from lib.hosts import Host
+from lib.common import GATEWAY, REPO, TESTS, run, wait_for
+from lib.hosts import Host, give
 from lib.magnum import Magnum
 from lib.node import start
 from lib.pod_network import together
@@ -79,8 +79,8 @@ def install(host: Host, runtime: str):
         host.put({"/usr/local/sbin/runc": (TESTS / "real-kubernetes/runc", 0o755)})
     host.sh(f"for name in {' '.join(NAMES)}; do ln -s {FOLDER}/$name /usr/local/bin/$name; done")
     if runtime == "docker":
-        # By which the kubelet forwards ports where it speaks to docker itself. It is this machine's, which has the same Debian as a host.
-        host.put({path: (Path(path), 0o755) for path in with_libraries("/usr/bin/socat") if not host.exists(path)})
+        # By which the kubelet forwards ports where it speaks to docker itself.
+        give(host, "/usr/bin/socat")
     # The kubelet hands it on to pods; nobody answers there.
     host.write("/etc/resolv.conf", f"nameserver {GATEWAY}\n")
 
