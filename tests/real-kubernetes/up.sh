@@ -10,8 +10,8 @@
 # kube-proxy, kubectl and, as far as they are wanted, agnhost, add-ons, e2e.test and ginkgo. Then nothing is compiled that is in DIR.
 # HNA_FLANNELD=FILE gives the pods flannel for a network, by this flanneld; it is not needed here, but a wrong one is told before minutes pass.
 #
-# The source comes by apt from where the machine itself gets its packages, and is verified by apt's own signatures. Debian's Go compiles it.
-# Needs root on Debian 12, and nothing prepared.
+# The source comes by apt from where the machine itself gets its packages, and is verified by apt's own signatures. Debian 12's Go compiles it, also
+# on a later release, which has none that old: it is unpacked and not installed. Needs root on Debian 12 or 13, and nothing prepared.
 set -euo pipefail
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 SOURCE=kubernetes VERSION=1.20.2 PACKAGED='1.20.5+really1.20.2-1.1*'
@@ -20,9 +20,10 @@ mkdir -p "$DIR"
 DIR=$(cd "$DIR" && pwd)
 APT=$DIR/apt TREE=$DIR/gopath/src/k8s.io/kubernetes PROGRAMS=$DIR/programs IMAGES=$DIR/images LOG=$DIR/up.log
 NAMES="kube-apiserver kube-controller-manager kube-scheduler kubelet kube-proxy kubectl"
-PACKAGES=(dpkg-dev golang-1.19-go golang-github-modern-go-reflect2-dev go-bindata busybox-static gcc libc6-dev python3 socat
+PACKAGES=(dpkg-dev go-bindata busybox-static gcc libc6-dev python3 socat
   bind9-dnsutils curl libc-bin netcat-openbsd)
-export PATH=/usr/lib/go-1.19/bin:$PATH GOPATH=$DIR/gopath GOCACHE=$DIR/cache GO111MODULE=off CGO_ENABLED=0 GOFLAGS=-p=2 GOTOOLCHAIN=local
+COMPILER=(golang-1.19-go golang-1.19-src golang-github-modern-go-reflect2-dev)
+export PATH=$DIR/compiler/usr/lib/go-1.19/bin:$PATH GOPATH=$DIR/gopath GOCACHE=$DIR/cache GO111MODULE=off CGO_ENABLED=0 GOFLAGS=-p=2 GOTOOLCHAIN=local
 # Most of what the compiler does with less is to collect garbage.
 export GOGC=400
 # Without the clouds' own libraries (Amazon's, Google's, Microsoft's, VMware's), two fifths of all the code: no node here is told of a cloud.
@@ -54,14 +55,28 @@ source_apt() {
   apt-get -qq -o Dir::Etc::SourceList=/dev/null -o "Dir::Etc::SourceParts=$APT/parts" -o "Dir::State::Lists=$APT/lists" \
     -o "Dir::Cache=$APT/cache" -o APT::Sandbox::User=root "$@"
 }
-get_source() {
-  made tree "$PACKAGED" && [ -d "$TREE" ] && return 0
-  rm -rf "$APT" "$TREE" "$DIR/tree.made"; mkdir -p "$APT"/{parts,lists/partial,cache/archives/partial} "$(dirname "$TREE")"
+bookworm() { # deb|deb-src
+  rm -rf "$APT"; mkdir -p "$APT"/{parts,lists/partial,cache/archives/partial}
   "$HERE/../host/host.sh" sources bookworm >"$APT/sources"
   # One of apt's two ways of writing it.
-  if grep -q '^Types:' "$APT/sources"; then sed 's/^Types:.*/Types: deb-src/' "$APT/sources" >"$APT/parts/debian.sources"
-  else sed -n 's/^deb /deb-src /p' "$APT/sources" >"$APT/parts/debian.list"; fi
+  if grep -q '^Types:' "$APT/sources"; then sed "s/^Types:.*/Types: $1/" "$APT/sources" >"$APT/parts/debian.sources"
+  else sed -n "s/^deb /$1 /p" "$APT/sources" >"$APT/parts/debian.list"; fi
   source_apt update
+}
+get_compiler() {
+  made compiler "${COMPILER[*]}" && return 0
+  local package
+  rm -rf "$DIR/compiler" "$DIR/compiler.made"
+  bookworm deb
+  (cd "$APT" && source_apt download "${COMPILER[@]}")
+  for package in "$APT"/*.deb; do dpkg-deb -x "$package" "$DIR/compiler"; done
+  rm -rf "$APT"
+  echo "${COMPILER[*]}" >"$DIR/compiler.made"
+}
+get_source() {
+  made tree "$PACKAGED" && [ -d "$TREE" ] && return 0
+  rm -rf "$TREE" "$DIR/tree.made"; mkdir -p "$(dirname "$TREE")"
+  bookworm deb-src
   (cd "$APT" && source_apt source --download-only "$SOURCE")
   local described=("$APT"/"$SOURCE"_*.dsc)
   # shellcheck disable=SC2053 # a pattern
@@ -70,7 +85,7 @@ get_source() {
   dpkg-source --no-check --skip-patches -x "${described[0]}" "$TREE"
   # The copy that Kubernetes brings does not know Go 1.18 and later.
   rm -rf "$TREE/vendor/github.com/modern-go/reflect2"
-  cp -r /usr/share/gocode/src/github.com/modern-go/reflect2 "$TREE/vendor/github.com/modern-go/reflect2"
+  cp -r "$DIR/compiler/usr/share/gocode/src/github.com/modern-go/reflect2" "$TREE/vendor/github.com/modern-go/reflect2"
   rm -rf "$APT"
   echo "$PACKAGED" >"$DIR/tree.made"
 }
@@ -163,7 +178,7 @@ stage() { # NAME MADE-FROM COMMAND...
 }
 # What is not in the folder that was given comes from the package.
 given() { [ -n "${HNA_KUBERNETES:-}" ] && [ -x "$HNA_KUBERNETES/$1" ]; }
-from_source() { logged "packages" need "${PACKAGES[@]}"; logged "source" get_source; logged "generated code" generate; }
+from_source() { logged "packages" need "${PACKAGES[@]}"; logged "compiler" get_compiler; logged "source" get_source; logged "generated code" generate; }
 make_programs() { from_source; logged "programs" compile_programs; }
 make_agnhost() { from_source; logged "agnhost" compile_agnhost; }
 make_add_ons() { from_source; logged "stand-ins of add-ons" compile_add_ons; }
