@@ -101,7 +101,23 @@ def test_a_node_is_checked_before_its_upgrade_and_upgraded_in_order(hosts, signa
     assert list(found) == ["other programs", "parameters"] and "do not suit the release" in found["other programs"], found
     removed = "KUBECONTROLLER_OPTIONS: --experimental-cluster-signing-duration was removed: kube-controller-manager 1.24 is the last"
     assert removed in found["parameters"], found
-    master.update(KUBECONTROLLER_OPTIONS=None)
+    # A feature gate that the new release dropped, and one of which nothing is known.
+    master.update(KUBECONTROLLER_OPTIONS=None, KUBELET_OPTIONS="--feature-gates=EndpointSlice=true,NodeSwap=false")
+    master.succeeds()
+    found = wrong(check(host, "1.25", code=1))
+    gone = "KUBELET_OPTIONS: --feature-gates: feature gate EndpointSlice was removed: 1.24 is the last known to have it"
+    assert gone in found["parameters"] and "KUBELET_OPTIONS: give --feature-gates=NodeSwap=false" in found["parameters"], found
+    master.update(KUBELET_OPTIONS="--feature-gates=NodeSwap=false,OfOurOwn=true")
+    master.succeeds()
+    found = wrong(check(host, "1.25", code=2))
+    assert list(found) == ["parameters"] and "it is unknown whether 1.25 has the feature gate OfOurOwn" in found["parameters"], found
+    before = master.started()
+    master.update(KUBELET_OPTIONS="--feature-gates=EndpointSlice=false")
+    refused = signalled(master.server, "node")
+    assert "feature gate EndpointSlice cannot be false: it is locked to true since 1.21" in json.dumps(refused), refused
+    assert master.started() == before, "a kubelet that would not start is not restarted"
+    master.server.forget()
+    master.update(KUBELET_OPTIONS=None)
     master.succeeds()
 
     # --- etcd without an answer is not known, which is no reason to go on ---

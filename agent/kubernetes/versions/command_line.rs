@@ -1,7 +1,7 @@
 //! The command line of a component: only what its minor knows.
 
 use super::shell_words::{items, port, quoted, split, truth};
-use super::{Availability, Component, Minor, admission_plugin, flag};
+use super::{Availability, Component, Minor, admission_plugin, feature_gates, flag};
 use crate::report::text::shortened;
 
 /// Flags whose value is a map or a set, with what ends a key in an item. Our items and the user's stand beside each
@@ -12,7 +12,7 @@ const MAPS: [(&str, char); 11] = [
     ("eviction-minimum-reclaim", '='),
     ("eviction-soft", '<'),
     ("eviction-soft-grace-period", '='),
-    ("feature-gates", '='),
+    (FEATURE_GATES, '='),
     ("kube-reserved", '='),
     ("node-labels", '='),
     ("register-with-taints", '\0'),
@@ -74,6 +74,7 @@ const ENDS: [(Component, &str, &str); 5] = [
     (Component::Proxy, "init-only", "set up the host and end"),
 ];
 
+const FEATURE_GATES: &str = "feature-gates";
 const EXTERNAL: &str = "external, or nothing";
 
 fn foreign_cloud(value: &str) -> bool {
@@ -253,7 +254,27 @@ impl CommandLine {
         if component == Component::ApiServer && (name.ends_with("admission-plugins") || name == "admission-control") {
             return self.knows_plugins(name, value, checked);
         }
+        if name == FEATURE_GATES {
+            return self.knows_gates(value, checked);
+        }
         true
+    }
+
+    fn knows_gates(&self, value: &str, checked: &mut Checked) -> bool {
+        let (component, minor) = (self.component, self.minor);
+        let gates = feature_gates::judge(minor, value);
+        checked.warnings.extend(gates.warnings.into_iter().map(|warning| format!("--{FEATURE_GATES}: {warning}")));
+        let remedy = match gates.rest.as_str() {
+            "" => format!("remove --{FEATURE_GATES}"),
+            rest => format!("give --{FEATURE_GATES}={rest}"),
+        };
+        let rule =
+            format!("{component} {minor} does not start with a feature gate that it lacks or that is locked to the other value");
+        let is_good = gates.refused.is_empty();
+        for what in gates.refused {
+            checked.mistake(format!("--{FEATURE_GATES}: {what}"), rule.clone(), remedy.clone());
+        }
+        is_good
     }
 
     fn knows_plugins(&self, name: &str, value: &str, checked: &mut Checked) -> bool {

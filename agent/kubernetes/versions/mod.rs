@@ -1,4 +1,4 @@
-//! What each minor release of Kubernetes takes: flags, fields of configuration files, admission plugins.
+//! What each minor release of Kubernetes takes: flags, fields of configuration files, admission plugins, feature gates.
 //!
 //! In: a component, a minor, a name. Out: its [`Availability`]. Never: a guess, or a flag that is
 //! written. The tables are the `.txt` files beside this one;
@@ -9,6 +9,7 @@
 //! last list, no noted removal; `?` means that nothing is known. In all other minors it is known not to be there.
 
 mod command_line;
+mod feature_gates;
 
 /// `v3.5.13` → (3, 5), and `6.1.0-25-cloud-amd64` → (6, 1).
 pub(crate) fn two_numbers(tag: &str) -> Option<(u16, u16)> {

@@ -503,7 +503,7 @@ fn options_are_read_as_a_shell_would_but_nothing_is_expanded() {
 #[test]
 fn users_win_maps_are_merged_and_lists_are_repeated() {
     let ours = [
-        ("feature-gates", "A=true,B=true"),
+        ("feature-gates", "NodeSwap=true,EventedPLEG=true"),
         ("node-labels", "role=master,zone=a"),
         ("eviction-hard", "memory.available<100Mi"),
         ("register-with-taints", "node-role.kubernetes.io/control-plane=:NoSchedule"),
@@ -513,14 +513,14 @@ fn users_win_maps_are_merged_and_lists_are_repeated() {
     let (line, checked) = kubelet(
         28,
         &ours,
-        "--feature-gates=B=false --feature-gates C=true --node-labels=zone=b --eviction-hard=nodefs.available<10%,memory.available<1% \
+        "--feature-gates=EventedPLEG=false --feature-gates MemoryQoS=true --node-labels=zone=b --eviction-hard=nodefs.available<10%,memory.available<1% \
          --register-with-taints=node-role.kubernetes.io/control-plane=x:NoSchedule,a=b:NoExecute --root-dir=/srv/kubelet --node-ip=192.0.2.7 \
          --pod-cidr=10.0.0.0/24 --pod-cidr=10.1.0.0/24",
     );
     assert_eq!(
         line.words(),
         [
-            "--feature-gates=A=true,B=false,C=true",
+            "--feature-gates=NodeSwap=true,EventedPLEG=false,MemoryQoS=true",
             "--node-labels=role=master,zone=b",
             "--eviction-hard=memory.available<1%,nodefs.available<10%",
             "--register-with-taints=node-role.kubernetes.io/control-plane=x:NoSchedule,a=b:NoExecute",
@@ -639,6 +639,34 @@ fn admission_plugins_in_options_are_checked_and_the_two_styles_exclude_each_othe
     let (words, checked) = api(12, &[("enable-admission-plugins", "NodeRestriction")], "--admission-control=LimitRanger");
     assert_eq!(words, ["--enable-admission-plugins=NodeRestriction"]);
     assert_eq!(checked.mistakes.len(), 1);
+}
+
+#[test]
+fn feature_gates_in_options_are_checked_and_the_remedy_says_what_to_give() {
+    let (line, checked) =
+        kubelet(26, &[], "--feature-gates=NodeSwap=true,DynamicKubeletConfig=false,JobTrackingWithFinalizers=false");
+    assert_eq!(line.words(), [""; 0]);
+    let rule = "kubelet 1.26 does not start with a feature gate that it lacks or that is locked to the other value";
+    let mistake = |what: &str, remedy: &str| (what.to_owned(), rule.to_owned(), remedy.to_owned());
+    assert_eq!(
+        checked.mistakes,
+        [
+            mistake(
+                "--feature-gates: feature gate DynamicKubeletConfig was removed: 1.25 is the last known to have it",
+                "give --feature-gates=NodeSwap=true"
+            ),
+            mistake(
+                "--feature-gates: feature gate JobTrackingWithFinalizers cannot be false: it is locked to true since 1.26",
+                "give --feature-gates=NodeSwap=true"
+            ),
+        ]
+    );
+    let (_, checked) = kubelet(26, &[], "--feature_gates DynamicKubeletConfig=false");
+    assert_eq!(checked.mistakes[0].2, "remove --feature-gates");
+    let (line, checked) = kubelet(25, &[], "--feature-gates=DynamicKubeletConfig=false,MyOwn=true");
+    assert_eq!(line.words(), ["--feature-gates=DynamicKubeletConfig=false,MyOwn=true"]);
+    assert_eq!(checked.mistakes, []);
+    assert_eq!(checked.warnings.len(), 2, "{checked:?}");
 }
 
 #[test]
