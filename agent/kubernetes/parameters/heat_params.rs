@@ -195,6 +195,9 @@ fn word(text: &str, line: usize, has_lines: bool) -> Result<(Word, &str), String
                 Some((_, c)) => out.text.push(c),
                 None => return Err("there is a backslash at the end".to_owned()),
             },
+            '\r' if !rest.trim_start_matches([' ', '\t', '\r']).starts_with('\n') && !rest.is_empty() => {
+                return Err("a carriage return that ends no line follows the value".to_owned());
+            }
             '\n' | '\r' => return Ok((out, text.get(at..).unwrap_or_default())),
             ' ' | '\t' => {
                 let left = rest.trim_start_matches([' ', '\t', '\r']);
@@ -345,6 +348,12 @@ mod tests {
         let mistakes = parse("ROLE=master\nset -x\nARCH=x; reboot\nREGION_NAME=\"open\nA=(b)\n").unwrap_err();
         let found: Vec<_> = mistakes.iter().map(ToString::to_string).collect();
         assert_eq!(found.len(), 4, "{found:?}");
+        // Attack: what stood behind it was dropped.
+        let lost = parse("TENANT_NAME=t\rKUBE_TAG=v1.28.9\rREGION_NAME=r\nROLE=x\r\n").unwrap_err();
+        assert!(
+            lost.len() == 1 && lost[0].problem.ends_with("line 1: a carriage return that ends no line follows the value"),
+            "{lost:?}"
+        );
         for (found, expected) in found.iter().zip([
             "heat-params line 2: is not an assignment",
             "ARCH: cannot be parsed at line 3: a command follows",
