@@ -173,7 +173,7 @@ impl Entries {
     }
 }
 
-pub(super) fn hash_of(resource: &Resource) -> u64 {
+fn hash_of(resource: &Resource) -> u64 {
     let mut hasher = DefaultHasher::new();
     resource.hash(&mut hasher);
     hasher.finish()

@@ -48,7 +48,7 @@ use serde_json::{Map, Value};
 use tokio::task::JoinSet;
 
 use crate::backoff::random;
-use crate::clock::{Clock, Moment, Timestamp};
+use crate::clock::{Clock, Moment};
 use crate::error::Error;
 use crate::files::{Attributes, Tree};
 use crate::gather::Gather;
@@ -157,8 +157,11 @@ impl Collector {
             }
             sources.push(source);
         }
-        let mut order = RunOrder::open(&state, &clock);
-        sources.iter().filter_map(|source| source.held.deployments.as_ref()).for_each(|list| order.learn(list));
+        let order = RunOrder::open(&state, &clock).unwrap_or_else(|| {
+            let mut order = RunOrder::default();
+            sources.iter().filter_map(|source| source.held.deployments.as_ref()).for_each(|list| order.learn(list));
+            order
+        });
         let mut collector = Self {
             settings,
             root,
@@ -300,11 +303,6 @@ impl Collector {
     #[cfg(test)]
     pub(crate) fn forget_order(&mut self) {
         *self.order = RunOrder::default();
-    }
-
-    /// Takes note of when a run of a resource was made that was listed in an earlier life of the agent: an answer that lists an earlier one is old.
-    pub fn learn_run(&mut self, resource: &(String, String), made: Timestamp) {
-        self.order.learn_run(resource, made);
     }
 
     /// Polls every source now, side by side, each with its own deadline.
@@ -518,7 +516,7 @@ impl Collector {
                 return self.settle(polled);
             }
         }
-        source.polling.begin(polled.began);
+        source.polling.begin();
         let news = source.set_endpoint(&polled.place, &polled.key);
         self.send(polled, known_sources.ca(name));
         let sources = news.is_some();
@@ -667,7 +665,7 @@ impl Collector {
         let Some(list) = list else { return Ok(()) };
         let checked = self.order.check(list, &self.clock);
         if let Err(error) = self.order.keep(&self.state, &self.clock) {
-            let message = "since when answers are older than what was listed cannot be kept";
+            let message = "which deployments were listed cannot be kept";
             self.report.emit(Event::new(Code::StateWriteFailed, message).error(&error));
         }
         checked

@@ -15,8 +15,8 @@ pub(super) struct Polling {
     /// Whether a request is under way.
     pub(super) in_flight: bool,
     timer: Timer,
-    /// When its newest poll began, whatever became of it.
-    asked: Moment,
+    /// When the newest of its polls began that was answered.
+    answered: Moment,
     /// An answer to a poll that began after this is waited for.
     wanted: Option<Moment>,
     /// The shortest and the longest pause.
@@ -27,27 +27,29 @@ impl Polling {
     /// The first poll is due after `first`.
     pub(super) fn new(pace: (Duration, Duration), first: Duration, clock: &Clock) -> Self {
         let timer = Timer::new(pace.0, pace.1, Some(first), clock);
-        Self { in_flight: false, timer, asked: Moment::EARLIER, wanted: None, pace }
+        Self { in_flight: false, timer, answered: Moment::EARLIER, wanted: None, pace }
     }
 
     /// Time to the next poll behind so many failures; `None` while one is under way.
     pub(super) fn due_in(&self, failures: u32) -> Option<Duration> {
         (!self.in_flight).then(|| match failures {
-            _ if self.wanted < Some(self.asked) => self.timer.left(),
+            _ if self.wanted < Some(self.answered) => self.timer.left(),
             0 => Duration::ZERO,
             failures => self.timer.left_within(WANTED.saturating_mul(failures)),
         })
     }
 
     /// A request is under way.
-    pub(super) fn begin(&mut self, began: Moment) {
-        (self.in_flight, self.asked) = (true, began);
+    pub(super) fn begin(&mut self) {
+        self.in_flight = true;
     }
 
-    /// A poll that began then is over.
-    pub(super) fn end(&mut self, began: Moment) {
+    /// A poll that began then is over. One that failed answers nobody who waits.
+    pub(super) fn end(&mut self, began: Moment, is_answered: bool) {
         self.in_flight = false;
-        self.asked = self.asked.max(began);
+        if is_answered {
+            self.answered = self.answered.max(began);
+        }
     }
 
     /// An answer to a poll is waited for that begins after this.

@@ -2,19 +2,19 @@
 //!
 //! What answers for Heat may have several copies of the metadata: a database cluster behind its API, an object store. A copy that lags behind lists, of a
 //! resource, the run that Heat has replaced in place of the newer one. Heat takes any result for that of the run that it waits for now, so nothing may rest
-//! on such an answer: it counts as a failed poll, and what was listed stays in force. The newer run is known from any source, from an earlier life of the
-//! agent too ([`RunOrder::learn_run`]).
+//! on such an answer: it counts as a failed poll, and what was listed stays in force. The newer run is known from any source, and from an earlier life of the
+//! agent.
 //!
 //! Heat itself goes back to an earlier run only where it rolls back an update that had replaced the deployment's resource. So what is answered after
 //! [`CONFIRMED_AFTER`] in which nobody listed the newer run is what Heat says.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use super::entries::{Entries, Resource, hash_of};
+use super::entries::{Entries, Resource};
 use crate::budgets::DEPLOYMENTS;
-use crate::clock::{Clock, Moment, Timestamp};
+use crate::clock::{Clock, Moment, Timestamp, uptime};
 use crate::error::{Error, Result};
 use crate::files::{Attributes, Tree};
 use crate::report::text::shortened;
@@ -22,36 +22,60 @@ use crate::report::text::shortened;
 /// For how long an earlier run in place of a newer one is not believed, from the first answer that lists it so: much longer than replicas usually lag.
 const CONFIRMED_AFTER: Duration = Duration::from_mins(5);
 
-/// Since when earlier runs are listed: `run --once` would never see the end of that time, nor would an agent that is started often.
-const STATE: &str = "cache/older.json";
+/// What is known, for the next life of the agent: `run --once` would know nothing, and never see the end of that time.
+const STATE: &str = "cache/order.json";
+
+/// Another number at each boot, within which the time that the machine is up tells how long ago something was, whatever the clock was set to.
+const BOOT: &str = "/proc/sys/kernel/random/boot_id";
 
 /// When the newest run of each resource was made that was ever listed.
 #[derive(Default)]
 pub(crate) struct RunOrder {
     /// By the hash of stack and resource ([`Entries::made`]).
     newest: BTreeMap<u64, Timestamp>,
-    /// For each resource: since when an earlier run is listed, where nobody has listed the newer one meanwhile.
+    /// For each resource: since when an earlier run is listed, where no list was believed meanwhile.
     doubts: BTreeMap<u64, Doubt>,
-    /// Those that are on disk.
-    kept: BTreeSet<u64>,
+    /// Whether all of that is on disk.
+    is_kept: bool,
 }
 
 /// A point in time that outlasts the process.
+#[derive(Clone, Copy)]
 struct Doubt {
     since: Moment,
-    /// How long it had lasted by then, by the wall clock.
+    /// How long it had lasted by then.
     before: Duration,
 }
 
+/// As it lies on disk.
+#[derive(serde::Serialize, serde::Deserialize)]
+struct KeptOrder {
+    newest: BTreeMap<u64, Timestamp>,
+    /// Milliseconds since the boot.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    doubts: BTreeMap<u64, u64>,
+    boot: String,
+}
+
+/// What is the same until the next boot.
+fn boot() -> String {
+    std::fs::read_to_string(BOOT).unwrap_or_default().trim().to_owned()
+}
+
+fn now() -> u64 {
+    u64::try_from(uptime().as_millis()).unwrap_or(u64::MAX)
+}
+
 impl RunOrder {
-    /// Knows since when answers are older, from an earlier life of the agent.
-    pub(crate) fn open(state: &Tree, clock: &Clock) -> Self {
-        // Without it the time begins anew, which is all that a damaged file costs.
-        let times = state.read_json::<BTreeMap<u64, Timestamp>>(Path::new(STATE)).ok().flatten().unwrap_or_default();
-        let kept = times.keys().copied().collect();
-        let doubt = |since| Doubt { since: clock.moment(), before: clock.now().since(since) };
-        let doubts = times.into_iter().map(|(resource, since)| (resource, doubt(since))).collect();
-        Self { newest: BTreeMap::new(), doubts, kept }
+    /// What an earlier life of the agent knew; nothing where that was never kept, or cannot be read: then the lists of before are learnt anew.
+    pub(crate) fn open(state: &Tree, clock: &Clock) -> Option<Self> {
+        let KeptOrder { newest, doubts, boot: of } = state.read_json::<KeptOrder>(Path::new(STATE)).ok().flatten()?;
+        let (boot, now) = (boot(), now());
+        // Behind another boot nobody knows how long ago it was: the time begins anew with the next such answer.
+        let is_this_boot = !boot.is_empty() && of == boot;
+        let since = |ms: u64| Doubt { since: clock.moment(), before: Duration::from_millis(now.saturating_sub(ms)) };
+        let doubts = doubts.into_iter().filter(|_| is_this_boot).map(|(resource, ms)| (resource, since(ms))).collect();
+        Some(Self { newest, doubts, is_kept: true })
     }
 
     /// Takes note of what a list says, or refuses it.
@@ -62,10 +86,14 @@ impl RunOrder {
         let mut refused = None;
         for (resource, made) in list.made() {
             if self.newest.get(resource).is_none_or(|newest| newest <= made) {
-                self.doubts.remove(resource);
+                self.is_kept &= self.doubts.remove(resource).is_none();
                 continue;
             }
-            let doubt = self.doubts.entry(*resource).or_insert_with(|| Doubt { since: clock.moment(), before: Duration::ZERO });
+            let is_kept = &mut self.is_kept;
+            let doubt = self.doubts.entry(*resource).or_insert_with(|| {
+                *is_kept = false;
+                Doubt { since: clock.moment(), before: Duration::ZERO }
+            });
             if clock.since(doubt.since) + doubt.before < CONFIRMED_AFTER {
                 refused = refused.or(Some((*resource, *made)));
             }
@@ -74,9 +102,11 @@ impl RunOrder {
             return Err(self.older(list, resource, made));
         }
         for (resource, made) in list.made() {
-            self.newest.insert(*resource, *made);
-            self.doubts.remove(resource);
+            self.is_kept &= self.newest.insert(*resource, *made) == Some(*made);
         }
+        // Also of what this list does not name: it is up to date, and the next answer that is older begins a time of its own.
+        self.is_kept &= self.doubts.is_empty();
+        self.doubts.clear();
         self.prune(list);
         Ok(())
     }
@@ -84,42 +114,34 @@ impl RunOrder {
     /// Takes note of a list of before.
     pub(crate) fn learn(&mut self, list: &Entries) {
         for (resource, made) in list.made() {
-            self.learn_newest(*resource, *made);
+            let newest = self.newest.entry(*resource).or_default();
+            *newest = (*made).max(*newest);
         }
-    }
-
-    /// Takes note of a run that was listed in an earlier life of the agent.
-    pub(super) fn learn_run(&mut self, resource: &Resource, made: Timestamp) {
-        self.learn_newest(hash_of(resource), made);
-    }
-
-    fn learn_newest(&mut self, resource: u64, made: Timestamp) {
-        let newest = self.newest.entry(resource).or_default();
-        *newest = made.max(*newest);
+        self.is_kept = false;
     }
 
     /// Whether what is on disk is not what is to be there.
     pub(crate) fn is_to_keep(&self) -> bool {
-        !self.doubts.keys().eq(&self.kept)
+        !self.is_kept
     }
 
-    /// Puts on disk since when answers are older, or removes it.
+    /// Puts on disk what is known: before what an answer says is used.
     ///
     /// # Errors
     /// If it cannot be written.
     pub(crate) fn keep(&mut self, state: &Tree, clock: &Clock) -> Result<()> {
-        if !self.is_to_keep() {
+        if self.is_kept {
             return Ok(());
         }
-        let since = |doubt: &Doubt| clock.now().before(clock.since(doubt.since) + doubt.before);
-        let times: BTreeMap<_, _> = self.doubts.iter().map(|(resource, doubt)| (*resource, since(doubt))).collect();
-        if times.is_empty() {
-            state.remove(Path::new(STATE))?;
-        } else {
-            state.create_dir(Path::new("cache"), Attributes::mode(0o700))?;
-            state.write_json(Path::new(STATE), &times, Attributes::mode(0o600))?;
-        }
-        self.kept = times.into_keys().collect();
+        let now = now();
+        let since = |doubt: &Doubt| {
+            now.saturating_sub(u64::try_from((clock.since(doubt.since) + doubt.before).as_millis()).unwrap_or(u64::MAX))
+        };
+        let doubts = self.doubts.iter().map(|(resource, doubt)| (*resource, since(doubt))).collect();
+        let kept = KeptOrder { newest: self.newest.clone(), doubts, boot: boot() };
+        state.create_dir(Path::new("cache"), Attributes::mode(0o700))?;
+        state.write_json(Path::new(STATE), &kept, Attributes::mode(0o600))?;
+        self.is_kept = true;
         Ok(())
     }
 
@@ -146,7 +168,6 @@ impl RunOrder {
             let oldest = self.newest.iter().filter(|(resource, _)| !listed.contains_key(resource)).min_by_key(|(_, made)| **made);
             let Some(oldest) = oldest.map(|(resource, _)| *resource) else { return };
             self.newest.remove(&oldest);
-            self.doubts.remove(&oldest);
         }
     }
 }
@@ -219,29 +240,42 @@ mod tests {
         let clock = Clock::manual(Timestamp(100_000));
         let dir = tempfile::tempdir().unwrap();
         let state = Tree::open(dir.path()).unwrap();
-        let is_kept = || state.facts(Path::new(STATE)).unwrap().is_some();
-        let open = || {
-            let mut order = RunOrder::open(&state, &clock);
-            order.learn(&list(&[("a", 10)]));
-            order.learn_run(&("s/1".to_owned(), "b".to_owned()), Timestamp(20_000));
-            order.learn_run(&("s/1".to_owned(), "b".to_owned()), Timestamp(10_000));
-            order
-        };
-        for (waited, believed) in [(0, false), (200, false), (99, false), (2, true)] {
-            clock.advance(Duration::from_secs(waited));
-            let mut order = open();
-            assert_eq!(order.check(&list(&[("b", 10)]), &clock).is_ok(), believed, "{waited}");
+        assert!(RunOrder::open(&state, &clock).is_none());
+        let mut order = after_a_replacement(&clock);
+        order.check(&list(&[]), &clock).unwrap();
+        order.keep(&state, &clock).unwrap();
+        let next = |list: &Entries| {
+            let mut order = RunOrder::open(&state, &clock).unwrap();
+            let is_believed = order.check(list, &clock).is_ok();
             order.keep(&state, &clock).unwrap();
-            assert_eq!(is_kept(), !believed);
-        }
-        // What is up to date ends it.
-        let mut order = open();
-        order.check(&list(&[("a", 9)]), &clock).unwrap_err();
-        order.keep(&state, &clock).unwrap();
-        let mut order = open();
-        order.check(&list(&[("a", 10)]), &clock).unwrap();
-        order.keep(&state, &clock).unwrap();
-        assert!(!is_kept());
+            is_believed
+        };
+        let kept = || state.read_json::<KeptOrder>(Path::new(STATE)).unwrap().unwrap();
+        // So much later, or behind a boot. The wall clock says nothing of it.
+        let change = |change: &dyn Fn(&mut KeptOrder)| {
+            let mut kept = kept();
+            change(&mut kept);
+            state.write_json(Path::new(STATE), &kept, Attributes::mode(0o600)).unwrap();
+        };
+        let later = |by: u64| change(&|kept| kept.doubts.values_mut().for_each(|ms| *ms -= by));
+        let older = list(&[("b", 10)]);
+        assert!(!next(&older));
+        clock.set(Timestamp(99_000_000));
+        assert!(!next(&older) && kept().doubts.len() == 1);
+        later(200_000);
+        assert!(!next(&older));
+        change(&|kept| kept.boot = "another".to_owned());
+        assert!(!next(&older));
+        later(290_000);
+        assert!(!next(&older), "the time began anew");
+        later(11_000);
+        assert!(next(&older) && next(&older), "what was believed stays so");
+        assert!(kept().doubts.is_empty());
+        // What is up to date ends it, also where it does not list the resource.
+        assert!(next(&list(&[("b", 30)])) && !next(&older) && next(&list(&[("a", 10)])));
+        assert!(kept().doubts.is_empty() && !next(&older));
+        state.write(Path::new(STATE), b"{", Attributes::mode(0o600)).unwrap();
+        assert!(RunOrder::open(&state, &clock).is_none());
     }
 
     #[test]

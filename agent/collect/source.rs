@@ -350,7 +350,7 @@ impl Source {
 
     /// Takes over what a poll brought, and sets when the next one is due.
     pub(super) fn settle(&mut self, polled: Polled, clock: &Clock) -> Settled {
-        self.polling.end(polled.began);
+        self.polling.end(polled.began, !matches!(polled.outcome, PollOutcome::Failed(_)));
         self.state.last_try = Some(polled.started);
         self.memory = polled.memory;
         self.memory_key.clone_from(&polled.key);

@@ -107,9 +107,6 @@ pub struct DeploymentRecord {
     pub target: SignalTarget,
     /// Declared outputs: name and whether its presence means failure.
     pub outputs: Vec<(String, bool)>,
-    /// When Heat made it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub made: Option<Timestamp>,
     /// When it was first seen.
     pub seen: Timestamp,
     /// The same in the order of this run of the agent: what is counted from it must not change with the clock.
@@ -1035,7 +1032,6 @@ impl Journal {
             resource: None,
             target: SignalTarget::None,
             outputs: Vec::new(),
-            made: None,
             seen: self.clock.now(),
             seen_at: self.clock.moment(),
             started: None,
@@ -1138,7 +1134,6 @@ fn describe(record: &mut DeploymentRecord, deployment: &Deployment) {
     deployment.group.clone_into(&mut record.group);
     deployment.action().clone_into(&mut record.action);
     record.resource = deployment.resource();
-    record.made = Timestamp::parse_rfc3339(&deployment.creation_time);
     record.target = deployment.signal_target();
     record.outputs = deployment.outputs.iter().map(|Output { name, error_output, .. }| (name.clone(), *error_output)).collect();
 }

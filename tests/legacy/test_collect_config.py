@@ -310,11 +310,14 @@ def test_an_answer_that_goes_back_to_a_replaced_deployment_is_none(pair):
 
     assert [said(run(10)), said(run(20)), said(run(10)), said(run(20))] == ["id:r10 polled", "id:r20 polled", "id:r20", "id:r20 polled"]
     assert said(run(10)) == "id:r20"
-    older = pair.sides[1] / "cache/cache/older.json"
-    since = json.loads(older.read_text())
-    older.write_text(json.dumps({resource: at - 301_000 for resource, at in since.items()}))
+    known = pair.sides[1] / "cache/cache/order.json"
+    order = json.loads(known.read_text())
+    order["doubts"] = {resource: at - 301_000 for resource, at in order["doubts"].items()}
+    known.write_text(json.dumps(order))
     assert said(run(10)) == "id:r10 polled", "for five minutes nobody has listed the newer one"
-    assert not older.exists()
+    assert "doubts" not in json.loads(known.read_text())
+    # Nor is it an answer behind one that lists neither.
+    assert [said(run(30)), said(), said(run(10))] == ["id:r30 polled", "polled", ""]
 
 
 def test_ec2(pair):

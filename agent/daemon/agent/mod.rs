@@ -121,11 +121,6 @@ impl Agent {
         let sender = Sender::new((*http).clone(), keystone.clone(), clock.clone());
         let outbox = Outbox::open(Arc::clone(state), sender, clock.clone(), report.clone())?;
         let ledger = Ledger::open(Rc::clone(&host), outbox, progress.clone())?;
-        for record in ledger.journal.all() {
-            if let Some((resource, made)) = record.resource.as_ref().zip(record.made) {
-                collector.learn_run(resource, made);
-            }
-        }
         let programs = Rc::new(Programs::new(Arc::clone(state), systemd.clone(), clock.clone())?);
         let conditions = NodeConditions::new(Rc::clone(&host), Rc::clone(&http));
         let snapshots = EtcdSnapshots::new(Rc::clone(&host), Rc::clone(&programs));

@@ -119,10 +119,9 @@ impl Cache<'_> {
         other_settings(self.machine.json(beside(Path::new(&self.path(BOOT)), "last")).ok().flatten(), boot)
     }
 
-    /// Since when answers are older than what was listed.
-    pub(super) fn open_order(&self, clock: &Clock) -> RunOrder {
-        let tree = self.machine.root.subtree(&self.directory());
-        tree.map(|tree| RunOrder::open(&tree, clock)).unwrap_or_default()
+    /// Which deployments were listed before.
+    pub(super) fn open_order(&self, clock: &Clock) -> Option<RunOrder> {
+        RunOrder::open(&self.machine.root.subtree(&self.directory()).ok()?, clock)
     }
 
     /// Records the same.

@@ -150,7 +150,7 @@ impl Sources {
             all.extend(source.last.iter().flatten().cloned());
         }
         if let Some(Err(error)) = order.as_mut().map(|order| cache.keep_order(order, clock)) {
-            log.warning(&format!("since when answers are older than what was listed cannot be kept: {error}"));
+            log.warning(&format!("which deployments were listed cannot be kept: {error}"));
         }
         self.order = order;
         all
@@ -172,7 +172,10 @@ impl Sources {
 
 /// What is known of the runs that were listed before (`collect/run_order.rs`).
 fn known_order(cache: &Cache<'_>, sources: &[Source], clock: &Clock) -> RunOrder {
-    let mut order = cache.open_order(clock);
+    if let Some(order) = cache.open_order(clock) {
+        return order;
+    }
+    let mut order = RunOrder::default();
     for collector in sources.iter().filter(|source| source.remote.is_some()).map(|source| source.collector) {
         if let Some(kept) = cache.kept(collector.as_str()) {
             order.learn(&entries(&vec![(String::new(), kept)], cache.options, collector));
