@@ -9,6 +9,7 @@ use rustls::SignatureScheme;
 use rustls::pki_types::pem::{PemObject, SectionKind};
 use rustls::pki_types::{AlgorithmIdentifier, PrivateKeyDer, alg_id};
 use rustls::sign::Signer;
+use x509_parser::certificate::X509Certificate;
 use x509_parser::der_parser::ber::BerObject;
 use x509_parser::der_parser::der::parse_der;
 use x509_parser::prelude::FromDer as _;
@@ -166,6 +167,34 @@ pub fn public_matches(public_pem: &str, private: &PrivateKey) -> Result<bool> {
     Ok(all.iter().any(|public| public == private.public_key()))
 }
 
+/// The public keys of a text, each as SubjectPublicKeyInfo in DER: the API server verifies tokens of service accounts by public keys, and by
+/// those of private keys and of certificates (`PublicKeysFromFile` of k8s.io/client-go/util/keyutil).
+///
+/// # Errors
+/// If there is none, or one that cannot be read; without any part of the text.
+pub fn public_keys(text: &str) -> Result<Vec<Vec<u8>>> {
+    let unreadable = || Error::permanent("it contains a key that is damaged, or of an unsupported type");
+    let mut all = Vec::new();
+    for (kind, der) in pem::read(text)? {
+        match kind {
+            SectionKind::PublicKey => all.push(der),
+            SectionKind::Certificate => {
+                let (_, certificate) = X509Certificate::from_der(&der).map_err(|_| unreadable())?;
+                all.push(certificate.public_key().raw.to_vec());
+            }
+            // Whatever else there may be is passed over, such as parameters of a curve.
+            _ => {
+                let key = PrivateKeyDer::from_pem(kind, der);
+                all.extend(key.map(|key| supported(&key).ok_or_else(unreadable)).transpose()?.map(|(public, ..)| public));
+            }
+        }
+    }
+    if all.is_empty() {
+        return Err(Error::permanent("it contains no key").rule("PEM: RFC 7468"));
+    }
+    Ok(all)
+}
+
 /// The public key, a signer and its algorithm, where the key is one that everybody who reads our certificates knows.
 fn supported(key: &PrivateKeyDer<'_>) -> Option<(Vec<u8>, Arc<dyn Signer>, AlgorithmIdentifier)> {
     let key = rustls::crypto::ring::sign::any_supported_type(key).ok()?;
@@ -236,6 +265,30 @@ mod tests {
         ] {
             let key = PrivateKey::from_pem(&text).unwrap();
             assert_eq!((key.to_pem(), key.key_type()), (text.as_str(), kind));
+        }
+    }
+
+    #[test]
+    fn the_public_keys_of_a_text_are_those_that_the_api_server_verifies_by() {
+        let (one, other) = (PrivateKey::generate().unwrap(), rsa_key());
+        let certificate = rcgen::generate_simple_self_signed(["n".to_owned()]).unwrap();
+        let of_certificate = PrivateKey::from_pem(&certificate.signing_key.serialize_pem()).unwrap().public_key().to_vec();
+        let parameters = pem::write("EC PARAMETERS", &element(OBJECT_IDENTIFIER, &[oid::PRIME256V1]));
+        let (first, second) = (one.public_key().to_vec(), other.public_key().to_vec());
+        for (text, expected) in [
+            (one.public_pem(), vec![first.clone()]),
+            (format!("{}{}", one.public_pem(), other.public_pem()), vec![first.clone(), second.clone()]),
+            (format!("{parameters}{}{}", one.to_pem(), other.to_pem()), vec![first, second]),
+            (certificate.cert.pem(), vec![of_certificate]),
+        ] {
+            assert_eq!(public_keys(&text).unwrap(), expected, "{text}");
+        }
+        for (text, cause) in [
+            (String::new(), "no key"),
+            (rcgen_key(&rcgen::PKCS_ED25519), "unsupported"),
+            (pem::write("CERTIFICATE", b"x"), "damaged"),
+        ] {
+            assert!(public_keys(&text).unwrap_err().cause().contains(cause), "{text}");
         }
     }
 

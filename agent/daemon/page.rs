@@ -103,6 +103,7 @@ fn node_now(agent: &Agent, current: &Generation) -> NodeStatus {
         pod_network: agent.node_task.pod_network.status.clone(),
         thin_pool: inspection.thin_pool.as_ref().map(thin_pool),
         etcd_snapshots: agent.node_task.snapshots.status(),
+        service_account_keys: agent.node_task.token_keys.status().map(Box::new),
         components,
         rollback: agent.node_task.node.going_back().or_else(|| of_record.rollback.clone()),
         ..of_record

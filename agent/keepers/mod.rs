@@ -11,4 +11,5 @@ pub(crate) mod etcd_snapshots;
 pub mod membership;
 pub mod node_conditions;
 pub(super) mod objects;
+pub mod token_keys;
 pub mod volumes;

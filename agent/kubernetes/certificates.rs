@@ -12,7 +12,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 use super::control_plane::etcd_access::{self, CLIENT_NAME, Clients};
-use super::control_plane::podmaster;
+use super::control_plane::{apiserver, podmaster};
 use super::parts::certificates::{
     ADMIN, CLUSTER_CA, CLUSTER_CA_KEY, CONTROLLER_MANAGER, ETCD_CA, ETCD_CLIENT, ETCD_NAME, ETCD_SERVER, FRONT_PROXY,
     FRONT_PROXY_CA, FRONT_PROXY_NAME, KUBELET, PROXY, Pair, SCHEDULER, SERVER, SERVICE_ACCOUNT, SERVICE_ACCOUNT_PRIVATE,
@@ -23,6 +23,7 @@ use super::spec::cluster::{CERTIFICATES, ClusterSpec, EtcdCluster, MachineFacts}
 use super::spec::node::NodeSpec;
 use super::spec::words::CertificateSource;
 use super::spec::words::Role;
+use super::versions::given;
 use crate::desired::{CaCertificate, Certificate, Desired, File, KeyRequest, Material, Owner, RenewalSlot, Signer};
 use crate::digest::key_of;
 use crate::gather::Gather;
@@ -43,6 +44,35 @@ pub struct TokenKey {
     pub path: String,
     /// Whether the parameters give it, so that it is the same on every master; else it is this master's own.
     pub is_given: bool,
+}
+
+/// The files by which a master signs tokens of service accounts, and verifies them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TokenKeyFiles {
+    /// Of the API server, which signs bound tokens, and of the controller manager, which signs those in secrets.
+    pub sign: BTreeSet<String>,
+    /// Of the API server.
+    pub verify: BTreeSet<String>,
+}
+
+/// Those of this node; nothing where it verifies no tokens.
+#[must_use]
+pub fn token_key_files(spec: &NodeSpec, facts: &MachineFacts) -> Option<TokenKeyFiles> {
+    let cluster = spec.kubernetes.as_ref().filter(|_| spec.role == Role::Master)?;
+    let keys = service_account_keys(cluster, facts);
+    // A user's options win.
+    let files = |options: &str, flag: &str, own: Vec<&str>| -> BTreeSet<String> {
+        let asked: BTreeSet<String> = given(options).into_iter().filter(|(name, _)| name == flag).map(|(_, path)| path).gather();
+        if asked.is_empty() { own.into_iter().map(str::to_owned).gather() } else { asked }
+    };
+    let (api_server, manager) = (&cluster.options.api_server, &cluster.options.controller_manager);
+    let signs = keys.as_ref().map(|keys| keys.sign);
+    let signs_itself = cluster.minor.number() >= apiserver::FIRST_WITH_BOUND_TOKENS;
+    let bound = signs.filter(|_| signs_itself).into_iter().collect();
+    let mut sign = files(api_server, "service-account-signing-key-file", bound);
+    sign.extend(files(manager, "service-account-private-key-file", signs.into_iter().collect()));
+    let verify = files(api_server, "service-account-key-file", keys.map(|keys| keys.verify).unwrap_or_default());
+    (!verify.is_empty()).then_some(TokenKeyFiles { sign, verify })
 }
 
 /// Where they lie.
@@ -299,7 +329,7 @@ fn add_given_keys(cluster: &ClusterSpec, part: &mut Desired) {
 mod tests {
     use super::*;
     use crate::desired::GateProbe;
-    use crate::kubernetes::fixtures::{arguments, certificate, file, master, node, value};
+    use crate::kubernetes::fixtures::{arguments, certificate, file, master, node, spec, value};
     use crate::kubernetes::versions::Minor;
 
     /// magnum-node.md 4.3, with what differs from minor to minor.
@@ -469,6 +499,29 @@ mod tests {
     }
 
     /// A path is named as it is, a text is written; either way the API server and the controller manager read the same.
+    #[test]
+    fn the_files_that_sign_and_verify_tokens_are_those_that_the_programs_read() {
+        let files = |minor, changes: &[(&str, &str)]| {
+            let tag = format!("v1.{minor}.3");
+            let spec = spec(&[&[("KUBE_TAG", tag.as_str())], changes].concat());
+            let found = token_key_files(&spec, &MachineFacts::default()).unwrap();
+            [found.sign, found.verify].map(|paths| paths.into_iter().collect::<Vec<_>>().join(" "))
+        };
+        let own = SERVICE_ACCOUNT_PRIVATE;
+        assert_eq!(files(28, &[]), [own, own]);
+        let given = [("KUBE_SERVICE_ACCOUNT_KEY", "/given/sa.pub"), ("KUBE_SERVICE_ACCOUNT_PRIVATE_KEY", "/given/sa.key")];
+        assert_eq!(files(28, &given), ["/given/sa.key", "/given/sa.pub"]);
+        let options =
+            "--service-account-key-file=/a.pub --service_account_key_file /b.pub --service-account-signing-key-file=/b.key";
+        let asked = [&given[..], &[("KUBEAPI_OPTIONS", options)]].concat();
+        // The controller manager still signs by the pair.
+        assert_eq!(files(28, &asked), ["/b.key /given/sa.key", "/a.pub /b.pub"]);
+        // Before 1.12 it alone signs.
+        let asked = [&given[..], &[("KUBECONTROLLER_OPTIONS", "--service-account-private-key-file=/c.key")]].concat();
+        assert_eq!(files(11, &asked), ["/c.key", "/given/sa.pub"]);
+        assert_eq!(files(12, &asked), ["/c.key /given/sa.key", "/given/sa.pub"]);
+    }
+
     #[test]
     fn service_accounts_have_the_keys_of_the_parameters_wherever_they_lie() {
         let text = "-----BEGIN RSA PRIVATE KEY-----\\nBB\\n-----END RSA PRIVATE KEY-----\\n";

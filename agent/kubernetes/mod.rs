@@ -30,7 +30,7 @@ mod url_credential_tests;
 pub mod versions;
 mod worker;
 
-pub use certificates::{StandaloneKeys, TokenKey, standalone_keys};
+pub use certificates::{StandaloneKeys, TokenKey, TokenKeyFiles, standalone_keys, token_key_files};
 pub use checks::guarded_options::ImagePolicy;
 pub use checks::kernel::{MODULES, lacking};
 pub use checks::preflight::preflight;

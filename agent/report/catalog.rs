@@ -559,6 +559,14 @@ messages! {
         "A registered worker has other taints than its parameters ask for",
         "NODE_TAINTS or KUBELET_OPTIONS changed. A kubelet gives its node taints only when it registers it, and the API lets no kubelet change them afterwards. The update succeeded otherwise.",
         "Run the command that the message names, with the rights of an administrator of the cluster.";
+    TokenKeysDiffer = "HNA-0638", Warning, "c934116c638540fbaa419a008090535a",
+        "Masters do not verify each other's service account tokens",
+        "The API server of one master does not have the public key by which another one signs. Requests with such a token fail with 401 at one master and succeed at the other. Each master says by digests in an annotation of its node (heat-node-agent/service-account-keys) which keys it has. While the masters are updated one after the other to another pair this is expected, until the last one has it. No update fails because of it.",
+        "Once all masters are updated, give all of them the same KUBE_SERVICE_ACCOUNT_KEY and KUBE_SERVICE_ACCOUNT_PRIVATE_KEY. To replace a pair without interruption, let KUBE_SERVICE_ACCOUNT_KEY hold both public keys on all masters first.";
+    TokenKeysAgree = "HNA-0639", Info, "05dc6543f1f8486dae7e70a249129488",
+        "Masters verify each other's service account tokens again",
+        "Every master that says its keys verifies by those with which the others sign.",
+        "";
     EtcdMemberChanged = "HNA-0640", Notice, "20f4aea4e2a24ffd9fe3312e6ca58f2f",
         "This node changed the members of etcd's cluster",
         "Its own member was removed because its data is gone or its deployment was deleted, or was added, or votes now that it has caught up, under the lock that masters share. This cannot be undone; a member that is added gets its data from the others.",
@@ -571,6 +579,10 @@ messages! {
         "The node's member of etcd cannot take its place, or leave it",
         "Its data is of another member or cluster; or it has none, and the place that the parameters name is another's, or the cluster could not give it one in time; or the others would have no quorum without it.",
         "Compare `etcdctl member list` on another master with this node's name and address, and correct ETCD_INITIAL_CLUSTER or the member there.";
+    TokenKeysNotCompared = "HNA-0643", Warning, "e7b02a9f8ec74412ac955c0a57d6995b",
+        "Service account keys cannot be compared with those of other masters",
+        "A key file of this master cannot be read, or the API does not answer or refuses to show the masters' nodes or to change this one's. Nothing else depends on it, and it is tried again.",
+        "Remove the cause: a key in PEM that the agent can read (RSA of 2048 to 4096 bits, ECDSA on P-256 or P-384), an API server that answers.";
     EtcdSnapshotTaken = "HNA-0645", Info, "d58f8b3dcc91409c91d1db70f2c99a3d",
         "A snapshot of etcd was taken",
         "It was verified and lies in /var/lib/etcd/snapshots, or in the file that the operator named. The oldest beyond [etcd] snapshots_kept were removed there.",

@@ -265,7 +265,7 @@ fn node(node: &NodeStatus) -> Condition {
     all
 }
 
-/// The steps of bringing it up; of a node in place with what its certificates and its network of pods wait for since.
+/// The steps of bringing it up; of a node in place with what its certificates, its network of pods and others wait for since.
 fn steps(node: &NodeStatus) -> Vec<Condition> {
     let mut steps = node.steps.clone();
     // Of a node that has a generation as a whole it is said what waits or fails there, whatever became of a newer one.
@@ -279,12 +279,13 @@ fn steps(node: &NodeStatus) -> Vec<Condition> {
     let certificates = node.certificates.as_ref().and_then(|all| all.waits.clone());
     let network = node.pod_network.as_ref().and_then(super::status::PodNetworkStatus::condition);
     let pool = node.thin_pool.as_ref().and_then(super::status::ThinPoolStatus::condition);
+    let keys = node.service_account_keys.as_ref().and_then(|keys| keys.condition());
     if is_in_place {
         steps.extend(unhealthy(&node.components).filter_map(ComponentStatus::condition));
     }
     // What a CA waits for is of a node that was not put in place whole, too.
     let of_certificates = certificates.filter(|_| is_in_place || node.state == NodeState::Rejected);
-    for waits in of_certificates.into_iter().chain(network.into_iter().chain(pool).filter(|_| is_in_place)) {
+    for waits in of_certificates.into_iter().chain(network.into_iter().chain(pool).chain(keys).filter(|_| is_in_place)) {
         // A step that failed says more.
         if !steps.iter().any(|step| step.name == waits.name && step.state == Failed) {
             steps.retain(|step| step.name != waits.name);
@@ -522,8 +523,8 @@ mod tests {
     use super::*;
     use crate::report::Phase;
     use crate::report::status::{
-        AgentStatus, CertificatesStatus, MetadataStatus, PodNetworkStatus, SCHEMA_VERSION, SignalStatus, SourceStatus,
-        ThinPoolStatus, WaitProgress,
+        AgentStatus, CertificatesStatus, MetadataStatus, PodNetworkStatus, SCHEMA_VERSION, ServiceAccountKeysStatus,
+        SignalStatus, SourceStatus, ThinPoolStatus, WaitProgress,
     };
 
     const AT: &str = "2026-03-01T12:00:00Z";
@@ -795,6 +796,20 @@ mod tests {
                 }),
                 true,
                 "DEGRADED at node > thin pool",
+                Done,
+            ),
+            (
+                "masters have different service account keys",
+                changed(|s| {
+                    let keys =
+                        ServiceAccountKeysStatus { wrong: vec!["m2 differs".into()], ..ServiceAccountKeysStatus::default() };
+                    s.node = Some(NodeStatus {
+                        service_account_keys: Some(Box::new(keys)),
+                        ..node(NodeState::Applied, vec![step("gate docker", Ok)])
+                    });
+                }),
+                true,
+                "DEGRADED at node > service account keys",
                 Done,
             ),
             (

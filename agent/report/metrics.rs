@@ -104,6 +104,12 @@ fn node(page: &mut Page, node: &NodeStatus) {
     );
     let wrong = node.pod_network.as_ref().map(|network| network.wrong.len().to_string());
     page.single("pod_network_problems", "What is wrong with the pod network, counted.", wrong);
+    let wrong = node.service_account_keys.as_ref().map(|keys| keys.wrong.len().to_string());
+    page.single(
+        "service_account_key_problems",
+        "Other masters that do not verify this one's service account tokens, or whose tokens it does not verify.",
+        wrong,
+    );
 }
 
 fn component(one: &ComponentStatus) -> Vec<(&'static str, &str)> {

@@ -92,7 +92,10 @@ pub fn of(status: &StatusDocument) -> Vec<NodeCondition> {
     if let Some(certificates) = &node.certificates {
         let expiry = || format!("{} expires first, at {}", certificates.first_to_expire, certificates.first_expiry);
         let waits = certificates.waits.as_ref().map(|waits| waits.cause.clone().unwrap_or_else(expiry));
-        all.push(CERTIFICATES.of(waits.map(|why| ("CertificatesNeedAttention", why)).into_iter().collect()));
+        let mut problems: Vec<_> = waits.map(|why| ("CertificatesNeedAttention", why)).into_iter().collect();
+        let keys = node.service_account_keys.iter().flat_map(|keys| &keys.wrong);
+        problems.extend(keys.map(|wrong| ("ServiceAccountKeysDiffer", wrong.clone())));
+        all.push(CERTIFICATES.of(problems));
     }
     all.extend(volumes(node));
     if let Some(network) = &node.pod_network {

@@ -460,6 +460,9 @@ pub struct NodeStatus {
     /// Snapshots of etcd on its volume, once there are some, or one could not be taken.
     #[serde(default)]
     pub etcd_snapshots: Option<EtcdSnapshotsStatus>,
+    /// Whether this master and the others verify each other's service account tokens; nothing before the first look, and without other masters.
+    #[serde(default)]
+    pub service_account_keys: Option<Box<ServiceAccountKeysStatus>>,
     /// How its components are now, as measured; empty before the first measurement.
     #[serde(default)]
     pub components: Vec<ComponentStatus>,
@@ -492,6 +495,37 @@ pub struct EtcdSnapshotsStatus {
     pub wrong: Option<String>,
     /// What to do about it.
     pub remedy: Option<String>,
+}
+
+/// Keys of service accounts, compared between masters.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServiceAccountKeysStatus {
+    /// How many other masters say their keys.
+    pub masters: usize,
+    /// Who does not verify whose tokens, a sentence for each other master.
+    pub wrong: Vec<String>,
+    /// Why the newest look failed, in one sentence.
+    pub unknown: Option<String>,
+    /// What to do about it.
+    pub remedy: Option<String>,
+    /// Since when it is as it is (RFC 3339).
+    pub since: String,
+}
+
+impl ServiceAccountKeysStatus {
+    /// For the tree of conditions, where something is wrong.
+    #[must_use]
+    pub fn condition(&self) -> Option<Condition> {
+        let wrong = (!self.wrong.is_empty()).then(|| self.wrong.join("; "))?;
+        Some(Condition {
+            name: "service account keys".into(),
+            state: ConditionState::Waiting,
+            since: Some(self.since.clone()),
+            cause: Some(wrong),
+            remedy: self.remedy.clone(),
+            ..Condition::default()
+        })
+    }
 }
 
 /// docker's thin pool.
@@ -553,6 +587,11 @@ impl NodeStatus {
             None => String::new(),
         };
         format!("{}{in_place}", self.state.in_words())
+    }
+
+    /// Whether masters do not verify each other's service account tokens.
+    pub(super) fn has_key_problem(&self) -> bool {
+        self.service_account_keys.as_ref().is_some_and(|keys| !keys.wrong.is_empty())
     }
 
     /// Whether what differs is a volume that needs somebody.
@@ -735,6 +774,7 @@ impl StatusDocument {
             || self.node.as_ref().and_then(|node| node.certificates.as_ref()).is_some_and(|all| all.waits.is_some())
             || self.node.as_ref().and_then(|node| node.pod_network.as_ref()).is_some_and(|network| !network.wrong.is_empty())
             || self.node.as_ref().and_then(|node| node.thin_pool.as_ref()).is_some_and(|pool| pool.wrong.is_some())
+            || self.node.as_ref().is_some_and(NodeStatus::has_key_problem)
             || self.node.as_ref().is_some_and(|node| node.components.iter().any(ComponentStatus::is_unhealthy))
     }
 

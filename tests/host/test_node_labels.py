@@ -1,22 +1,13 @@
 """Labels and taints of nodes that are registered: a master and a worker of real etcd and containerd, with stand-ins for Kubernetes' programs,
 whose API lets a kubelet change its own node's labels, and neither its taints nor Kubernetes' own labels."""
-import json
-
 from lib.cluster import Node, parameters
 from lib.common import GATEWAY
 from lib.failures import slack
 from lib.node import signalled
+from lib.node_objects import node, notes, patch
 
 MASTER, WORKER = (GATEWAY.rsplit(".", 1)[0] + end for end in (".21", ".22"))
-CERTS = "/etc/kubernetes/certs"
 ROLES = {"node-role.kubernetes.io/control-plane": "", "node-role.kubernetes.io/master": ""}
-
-
-def node(host, name: str, *words: str, body: dict | None = None) -> dict:
-    """Of the master's API, on the master, as its administrator."""
-    sent = ("-d", json.dumps(body)) if body else ()
-    return json.loads(host.exec("curl", "-s", "--cacert", f"{CERTS}/ca.crt", "--cert", f"{CERTS}/admin.crt", "--key", f"{CERTS}/admin.key",
-                                *words, *sent, f"https://127.0.0.1:6443/api/v1/nodes/{name}").stdout)
 
 
 def labels(host, name: str) -> dict[str, str]:
@@ -24,17 +15,9 @@ def labels(host, name: str) -> dict[str, str]:
     return {k: v for k, v in node(host, name)["metadata"]["labels"].items() if not k.startswith(("kubernetes.io/", "beta.kubernetes.io/"))}
 
 
-def notes(host, name: str) -> dict[str, str]:
-    return node(host, name)["metadata"].get("annotations", {})
-
-
 def taints(host, name: str) -> set[tuple]:
     own = "node-role.kubernetes.io/"
     return {(t["key"], t.get("value", ""), t["effect"]) for t in node(host, name)["spec"].get("taints", []) if not t["key"].startswith(own)}
-
-
-def patch(host, name: str, body: dict):
-    node(host, name, "-X", "PATCH", "-H", "content-type: application/merge-patch+json", body=body)
 
 
 def test_labels_and_taints_of_registered_nodes_follow_their_parameters(hosts, signal_server, magnum):

@@ -3,7 +3,8 @@
 //! * the sources are polled (`collect`),
 //! * one script or hook runs, in the order of the list (`job.rs`), or the image's phases of os-refresh-config (`phases.rs`),
 //! * the node is brought up or compared with its parameters, its pod routes and components are watched (`node_task.rs`),
-//! * the node's conditions in Kubernetes are written (`node_conditions.rs`), and snapshots of its etcd taken (`etcd_snapshots.rs`),
+//! * the node's conditions in Kubernetes are written (`node_conditions.rs`), snapshots of its etcd taken (`etcd_snapshots.rs`), and its keys of
+//!   service accounts compared with those of other masters (`token_keys.rs`),
 //! * signals are sent (`signal`).
 //!
 //! Each runs in a [`task`]. Whenever one of them makes progress, its result is taken in (`completions.rs`, with `view.rs` for what the newest
@@ -29,6 +30,7 @@ mod phases;
 mod publisher;
 mod run;
 mod task;
+mod token_keys;
 mod unrecorded;
 pub(super) mod view;
 mod worklist;
@@ -46,6 +48,7 @@ use self::node_conditions::NodeConditions;
 use self::node_task::NodeTask;
 use self::phases::Phases;
 use self::publisher::Publisher;
+use self::token_keys::TokenKeyComparisons;
 use self::view::view;
 use self::worklist::Worklist;
 use super::host::Host;
@@ -124,6 +127,7 @@ impl Agent {
         let programs = Rc::new(Programs::new(Arc::clone(state), systemd.clone(), clock.clone())?);
         let conditions = NodeConditions::new(Rc::clone(&host), Rc::clone(&http));
         let snapshots = EtcdSnapshots::new(Rc::clone(&host), Rc::clone(&programs));
+        let token_keys = TokenKeyComparisons::new(Rc::clone(&host), Rc::clone(&http));
         let node = Node::new(Rc::clone(&host), http, keystone, Rc::clone(&programs), progress.clone());
         let arrivals = order_files::watch(state, publisher.run_dir.as_ref())?;
         warn_of_settings(settings, report);
@@ -139,7 +143,7 @@ impl Agent {
             worklist: Worklist::new(),
             job_task: JobTask::new(Rc::clone(&programs)),
             phases: Phases::open(Rc::clone(&host), Rc::clone(&programs))?,
-            node_task: NodeTask::new(node, conditions, snapshots, clock),
+            node_task: NodeTask::new(node, conditions, snapshots, token_keys, clock),
             programs,
             progress,
             disk: Disk::default(),

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::etcd_snapshots::EtcdSnapshots;
 use super::node_conditions::NodeConditions;
 use super::task::BackgroundTask;
+use super::token_keys::TokenKeyComparisons;
 use crate::clock::{Clock, Stopwatch};
 use crate::daemon::node::{Done, Node, NodeInspection, NodePlan};
 use crate::deploy::{AppliedExtent, Generation, Reference};
@@ -40,6 +41,8 @@ pub(in crate::daemon) struct NodeTask {
     pub(super) conditions: Box<NodeConditions>,
     /// Snapshots of its etcd are taken.
     pub(in crate::daemon) snapshots: Box<EtcdSnapshots>,
+    /// Its keys of service accounts are compared with other masters'.
+    pub(in crate::daemon) token_keys: Box<TokenKeyComparisons>,
 }
 
 /// The network of pods of the node in place is watched.
@@ -52,7 +55,13 @@ pub(in crate::daemon) struct PodNetworkTask {
 }
 
 impl NodeTask {
-    pub(super) fn new(node: Node, conditions: NodeConditions, snapshots: EtcdSnapshots, clock: &Clock) -> Self {
+    pub(super) fn new(
+        node: Node,
+        conditions: NodeConditions,
+        snapshots: EtcdSnapshots,
+        token_keys: TokenKeyComparisons,
+        clock: &Clock,
+    ) -> Self {
         Self {
             node: Rc::new(node),
             bring_up: BackgroundTask::default(),
@@ -65,6 +74,7 @@ impl NodeTask {
             health: BackgroundTask::default(),
             conditions: Box::new(conditions),
             snapshots: Box::new(snapshots),
+            token_keys: Box::new(token_keys),
         }
     }
 

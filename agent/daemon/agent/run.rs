@@ -135,6 +135,7 @@ impl Agent {
         let in_place = reference.as_ref().filter(|_| !self.node_task.bring_up.is_busy());
         self.node_task.conditions.begin(in_place, &self.node_task.node);
         self.node_task.snapshots.begin(in_place, &self.node_task.node);
+        self.node_task.token_keys.begin(in_place, &self.node_task.node);
         self.node_task.watch_pods(reference);
         let phase = self.current_phase();
         if self.publisher.is_due(self.ledger.journal.len(), phase) {
@@ -180,8 +181,9 @@ impl Agent {
             self.job_task.until_grace_is_over(self.host.settings.deploy.replaced_grace).filter(|_| !self.trouble.is_paused());
         let conditions = self.node_task.conditions.until_due();
         let snapshots = self.node_task.snapshots.until_due();
+        let token_keys = self.node_task.token_keys.until_due();
         let phases = self.phases.until_due().filter(|_| !self.trouble.is_paused());
-        let pause = [wake, watchdog, page, more, grace, conditions, snapshots, phases]
+        let pause = [wake, watchdog, page, more, grace, conditions, snapshots, token_keys, phases]
             .into_iter()
             .flatten()
             .min()
@@ -202,6 +204,7 @@ impl Agent {
             () = node.component_changed() => {}
             (written, result) = self.node_task.conditions.ended() => self.node_task.conditions.record_write(written, result),
             taken = self.node_task.snapshots.ended() => self.node_task.snapshots.record(taken),
+            compared = self.node_task.token_keys.ended() => self.node_task.token_keys.record(compared),
             Some(sent) = self.ledger.sending.next() => self.sent(sent),
             () = self.orders.arrivals.changed() => {}
             // The page is made anew at the end of the turn.

@@ -17,10 +17,11 @@ use crate::concurrent::all;
 use crate::converge::diagnosis::{CrashCause, diagnose, hang_cause};
 use crate::converge::gates::passes;
 use crate::deploy::{AppliedExtent, Reference};
-use crate::desired::{Desired, EtcdMember, Gate, GateProbe, VolumeRole};
+use crate::desired::{Desired, EtcdMember, Gate, GateProbe, NODES, Object, VolumeRole};
 use crate::error::remedy::Remedy;
 use crate::keepers::node_conditions::NodeObject;
-use crate::kubernetes::REGISTRATION;
+use crate::keepers::token_keys::TokenKeyMaster;
+use crate::kubernetes::{self, REGISTRATION, TokenKeyFiles};
 use crate::progress::StepId;
 use crate::report::component::{ComponentState, ComponentStatus};
 use crate::report::follow_up::FollowUp;
@@ -101,6 +102,15 @@ impl Node {
     pub(in crate::daemon) fn object(&self, reference: &Reference) -> Option<NodeObject> {
         // That its parameters are not accepted any more is reported by who compares it with them.
         node_object(&self.in_place(reference).ok()?.desired)
+    }
+
+    /// The keys by which a master signs and verifies tokens of service accounts, and its node's object in the API, where it writes to that.
+    pub(in crate::daemon) fn token_keys(&self, reference: &Reference) -> Option<TokenKeyMaster> {
+        let node = self.in_place(reference).ok()?;
+        let TokenKeyFiles { sign, verify } = kubernetes::token_key_files(&node.spec, &self.facts())?;
+        let Object { server, object, identity, .. } =
+            node.desired.objects.iter().find(|object| object.collection == NODES)?.clone();
+        Some(TokenKeyMaster { server, node: object, identity, sign, verify })
     }
 
     /// The node's member of etcd, where its data is on a volume.

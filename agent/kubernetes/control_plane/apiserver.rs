@@ -60,6 +60,8 @@ const VARIABLES: Variables = &[
     ("KUBE_ADMISSION_CONTROL", &["admission-control"]),
 ];
 
+/// The first minor whose API server signs tokens itself.
+pub(in crate::kubernetes) const FIRST_WITH_BOUND_TOKENS: u16 = 12;
 /// The plugin by which each pod gets its account's token, and that admits none without.
 pub(in crate::kubernetes) const SERVICE_ACCOUNT: &str = "ServiceAccount";
 /// Plugins of a version that has no list of its own by default.
@@ -209,7 +211,7 @@ fn set_admission(cluster: &ClusterSpec, has_tokens: bool, flags: &mut Flags) {
 fn set_service_accounts(cluster: &ClusterSpec, keys: &ServiceAccountKeys<'_>, flags: &mut Flags) {
     flags.set_all("service-account-key-file", &keys.verify);
     // The flags are older, but before 1.12 they need a feature that is off (required from 1.20 on; magnum-node.md 5.2).
-    if cluster.minor.number() >= 12 {
+    if cluster.minor.number() >= FIRST_WITH_BOUND_TOKENS {
         let issuer = format!("https://kubernetes.default.svc.{}", cluster.networks.domain);
         flags.set("service-account-signing-key-file", keys.sign);
         flags.set("service-account-issuer", issuer.clone());

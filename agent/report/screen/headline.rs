@@ -191,6 +191,9 @@ fn of_troubles(status: &StatusDocument) -> Option<(OverallState, String)> {
         if node.pod_network.as_ref().is_some_and(|network| !network.wrong.is_empty()) {
             return Some("the network of pods");
         }
+        if node.has_key_problem() {
+            return Some("masters do not verify each other's service account tokens");
+        }
         node.certificates.as_ref().is_some_and(|all| all.waits.is_some()).then_some("certificates wait for an operator")
     };
     if let Some(what) = node.and_then(of_node) {

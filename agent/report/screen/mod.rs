@@ -15,7 +15,7 @@ use super::condition_state::ConditionState;
 use super::event::Phase;
 use super::status::{
     CertificatesStatus, Condition, DeploymentState, DeploymentStatus, EtcdSnapshotsStatus, IdentityStatus, NodeState, NodeStatus,
-    PodNetworkStatus, SourceStatus, StatusDocument, Subject, ThinPoolStatus,
+    PodNetworkStatus, ServiceAccountKeysStatus, SourceStatus, StatusDocument, Subject, ThinPoolStatus,
 };
 use super::text::{escaped, shortened};
 use super::volume::VolumeStatus;
@@ -427,6 +427,9 @@ fn below(node: &NodeStatus, now: Timestamp, sheet: &mut PageWriter) {
     if let Some(all) = &node.etcd_snapshots {
         etcd_snapshots(all, now, sheet);
     }
+    if let Some(keys) = &node.service_account_keys {
+        service_account_keys(keys, sheet);
+    }
 }
 
 fn certificates(all: &CertificatesStatus, now: Timestamp, sheet: &mut PageWriter) {
@@ -472,6 +475,18 @@ fn etcd_snapshots(all: &EtcdSnapshotsStatus, now: Timestamp, sheet: &mut PageWri
         sheet.note("WRONG", wrong);
     }
     remedy(all.remedy.as_ref(), sheet);
+}
+
+fn service_account_keys(keys: &ServiceAccountKeysStatus, sheet: &mut PageWriter) {
+    let many = if keys.masters == 1 { "master" } else { "masters" };
+    sheet.fact("token keys", &format!("compared with {} other {many}", keys.masters));
+    for wrong in &keys.wrong {
+        sheet.note("WRONG", wrong);
+    }
+    if let Some(why) = &keys.unknown {
+        sheet.note("", &format!("not compared since: {why}"));
+    }
+    remedy(keys.remedy.as_ref(), sheet);
 }
 
 /// What only who asks for everything wants to see.
