@@ -258,22 +258,22 @@ mod tests {
             state.write_json(Path::new(STATE), &kept, Attributes::mode(0o600)).unwrap();
         };
         let later = |by: u64| change(&|kept| kept.doubts.values_mut().for_each(|ms| *ms -= by));
-        let older = list(&[("b", 10)]);
-        assert!(!next(&older));
+        let stale = list(&[("b", 10)]);
+        assert!(!next(&stale));
         clock.set(Timestamp(99_000_000));
-        assert!(!next(&older) && kept().doubts.len() == 1);
+        assert!(!next(&stale) && kept().doubts.len() == 1);
         later(200_000);
-        assert!(!next(&older));
+        assert!(!next(&stale));
         change(&|kept| kept.boot = "another".to_owned());
-        assert!(!next(&older));
+        assert!(!next(&stale));
         later(290_000);
-        assert!(!next(&older), "the time began anew");
+        assert!(!next(&stale), "the time began anew");
         later(11_000);
-        assert!(next(&older) && next(&older), "what was believed stays so");
+        assert!(next(&stale) && next(&stale), "what was believed stays so");
         assert!(kept().doubts.is_empty());
         // What is up to date ends it, also where it does not list the resource.
-        assert!(next(&list(&[("b", 30)])) && !next(&older) && next(&list(&[("a", 10)])));
-        assert!(kept().doubts.is_empty() && !next(&older));
+        assert!(next(&list(&[("b", 30)])) && !next(&stale) && next(&list(&[("a", 10)])));
+        assert!(kept().doubts.is_empty() && !next(&stale));
         state.write(Path::new(STATE), b"{", Attributes::mode(0o600)).unwrap();
         assert!(RunOrder::open(&state, &clock).is_none());
     }
