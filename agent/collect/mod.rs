@@ -120,7 +120,7 @@ pub struct Collector {
     snapshot: Snapshot,
     /// Of all sources that speak for Heat.
     order: Box<RunOrder>,
-    findings: Findings,
+    findings: Box<Findings>,
 }
 
 impl std::fmt::Debug for Collector {
@@ -177,7 +177,7 @@ impl Collector {
             known: None,
             snapshot: Snapshot::default(),
             order: Box::new(order),
-            findings,
+            findings: Box::new(findings),
         };
         collector.merge(true);
         collector
@@ -608,10 +608,11 @@ impl Collector {
         };
         let before = before.unwrap_or_default();
         polled.read(&before, beside);
-        if let Err(error) = self.check_handover(&polled).and_then(|()| self.check_order(&polled)) {
+        let handover = self.check_handover(&polled).map_err(PollOutcome::Failed);
+        if let Err(outcome) = handover.and_then(|()| self.check_order(&polled).map_err(PollOutcome::Older)) {
             // As if it had not answered; nor is it what the next answer is compared with.
             polled.memory = PollCache { stack: polled.memory.stack.take(), ..before };
-            polled.outcome = PollOutcome::Failed(error);
+            polled.outcome = outcome;
         }
         let nothing_known = self.sources.iter().all(|source| !source.configured);
         let newest = self.sources.iter().map(|source| source.answer_number).max().unwrap_or_default();
@@ -660,7 +661,7 @@ impl Collector {
             _ if !polled.source.is_remote() => None,
             PollOutcome::Document(document) => document.deployments(),
             PollOutcome::Same => held(),
-            PollOutcome::Absent | PollOutcome::Failed(_) | PollOutcome::Unread(_) => None,
+            PollOutcome::Absent | PollOutcome::Failed(_) | PollOutcome::Older(_) | PollOutcome::Unread(_) => None,
         };
         let Some(list) = list else { return Ok(()) };
         let checked = self.order.check(list, &self.clock);

@@ -22,6 +22,9 @@ use crate::report::text::shortened;
 /// For how long an earlier run in place of a newer one is not believed, from the first answer that lists it so: much longer than replicas usually lag.
 const CONFIRMED_AFTER: Duration = Duration::from_mins(5);
 
+/// How much of that the time between two answers counts at most: where nobody asked for an hour, two answers may be of two replicas that lag.
+const LONGEST_GAP: Duration = Duration::from_secs(100);
+
 /// What is known, for the next life of the agent: `run --once` would know nothing, and never see the end of that time.
 const STATE: &str = "cache/order.json";
 
@@ -33,27 +36,47 @@ const BOOT: &str = "/proc/sys/kernel/random/boot_id";
 pub(crate) struct RunOrder {
     /// By the hash of stack and resource ([`Entries::made`]).
     newest: BTreeMap<u64, Timestamp>,
-    /// For each resource: since when an earlier run is listed, where no list was believed meanwhile.
+    /// For each resource: for how long an earlier run has been listed, where no list was believed meanwhile.
     doubts: BTreeMap<u64, Doubt>,
     /// Whether all of that is on disk.
     is_kept: bool,
 }
 
-/// A point in time that outlasts the process.
-#[derive(Clone, Copy)]
+/// How long an earlier run has been listed.
 struct Doubt {
-    since: Moment,
-    /// How long it had lasted by then.
+    counted: Duration,
+    /// When it was listed last, in this life of the agent.
+    seen: Moment,
+    /// How long before that it was, where that was in an earlier one.
     before: Duration,
+}
+
+impl Doubt {
+    fn new(clock: &Clock) -> Self {
+        Self { counted: Duration::ZERO, seen: clock.moment(), before: Duration::ZERO }
+    }
+
+    /// It is listed again.
+    fn count(&mut self, clock: &Clock) {
+        self.counted += (clock.since(self.seen) + self.before).min(LONGEST_GAP);
+        (self.seen, self.before) = (clock.moment(), Duration::ZERO);
+    }
+}
+
+/// The same on disk, in milliseconds.
+#[derive(serde::Serialize, serde::Deserialize)]
+struct KeptDoubt {
+    counted: u64,
+    /// Since the boot.
+    seen: u64,
 }
 
 /// As it lies on disk.
 #[derive(serde::Serialize, serde::Deserialize)]
 struct KeptOrder {
     newest: BTreeMap<u64, Timestamp>,
-    /// Milliseconds since the boot.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    doubts: BTreeMap<u64, u64>,
+    doubts: BTreeMap<u64, KeptDoubt>,
     boot: String,
 }
 
@@ -62,19 +85,23 @@ fn boot() -> String {
     std::fs::read_to_string(BOOT).unwrap_or_default().trim().to_owned()
 }
 
-fn now() -> u64 {
-    u64::try_from(uptime().as_millis()).unwrap_or(u64::MAX)
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 impl RunOrder {
     /// What an earlier life of the agent knew; nothing where that was never kept, or cannot be read: then the lists of before are learnt anew.
     pub(crate) fn open(state: &Tree, clock: &Clock) -> Option<Self> {
         let KeptOrder { newest, doubts, boot: of } = state.read_json::<KeptOrder>(Path::new(STATE)).ok().flatten()?;
-        let (boot, now) = (boot(), now());
-        // Behind another boot nobody knows how long ago it was: the time begins anew with the next such answer.
+        let (boot, now) = (boot(), millis(uptime()));
+        // Behind another boot nobody knows how long ago it was.
         let is_this_boot = !boot.is_empty() && of == boot;
-        let since = |ms: u64| Doubt { since: clock.moment(), before: Duration::from_millis(now.saturating_sub(ms)) };
-        let doubts = doubts.into_iter().filter(|_| is_this_boot).map(|(resource, ms)| (resource, since(ms))).collect();
+        let doubt = |kept: KeptDoubt| Doubt {
+            counted: Duration::from_millis(kept.counted),
+            before: Duration::from_millis(if is_this_boot { now.saturating_sub(kept.seen) } else { 0 }),
+            ..Doubt::new(clock)
+        };
+        let doubts = doubts.into_iter().map(|(resource, kept)| (resource, doubt(kept))).collect();
         Some(Self { newest, doubts, is_kept: true })
     }
 
@@ -86,15 +113,14 @@ impl RunOrder {
         let mut refused = None;
         for (resource, made) in list.made() {
             if self.newest.get(resource).is_none_or(|newest| newest <= made) {
+                // Whatever else the list says: this run there is.
+                self.is_kept &= self.newest.insert(*resource, *made) == Some(*made);
                 self.is_kept &= self.doubts.remove(resource).is_none();
                 continue;
             }
-            let is_kept = &mut self.is_kept;
-            let doubt = self.doubts.entry(*resource).or_insert_with(|| {
-                *is_kept = false;
-                Doubt { since: clock.moment(), before: Duration::ZERO }
-            });
-            if clock.since(doubt.since) + doubt.before < CONFIRMED_AFTER {
+            self.is_kept = false;
+            let doubt = self.doubts.entry(*resource).and_modify(|doubt| doubt.count(clock)).or_insert_with(|| Doubt::new(clock));
+            if doubt.counted < CONFIRMED_AFTER {
                 refused = refused.or(Some((*resource, *made)));
             }
         }
@@ -133,11 +159,12 @@ impl RunOrder {
         if self.is_kept {
             return Ok(());
         }
-        let now = now();
-        let since = |doubt: &Doubt| {
-            now.saturating_sub(u64::try_from((clock.since(doubt.since) + doubt.before).as_millis()).unwrap_or(u64::MAX))
+        let now = millis(uptime());
+        let doubt = |doubt: &Doubt| KeptDoubt {
+            counted: millis(doubt.counted),
+            seen: now.saturating_sub(millis(clock.since(doubt.seen) + doubt.before)),
         };
-        let doubts = self.doubts.iter().map(|(resource, doubt)| (*resource, since(doubt))).collect();
+        let doubts = self.doubts.iter().map(|(resource, one)| (*resource, doubt(one))).collect();
         let kept = KeptOrder { newest: self.newest.clone(), doubts, boot: boot() };
         state.create_dir(Path::new("cache"), Attributes::mode(0o700))?;
         state.write_json(Path::new(STATE), &kept, Attributes::mode(0o600))?;
@@ -156,7 +183,7 @@ impl RunOrder {
         .rule("Heat takes any result for that of the deployment that it waits for now, so no result is sent on the word of an older list")
         .remedy(format!(
             "if this goes on, a replica behind the source lags: check the replication of the object store, or of Heat's database. If Heat has rolled back an \
-             update of the stack, the agent follows at its first poll after {} s",
+             update of the stack, the agent follows once polls have answered so for {} s",
             CONFIRMED_AFTER.as_secs()
         ))
     }
@@ -202,14 +229,18 @@ mod tests {
         let error = order.check(&earlier_run, &clock).unwrap_err().to_string();
         let times = "made at 1970-01-01T00:00:10Z, where one of 1970-01-01T00:00:20Z";
         assert!(error.contains(&format!("resource b of stack s/1 that was {times}")), "{error}");
-        clock.advance(CONFIRMED_AFTER / 2);
+        clock.advance(LONGEST_GAP);
         // The newer one was listed meanwhile: the time begins anew.
         assert!(order.check(&list(&[("a", 10), ("b", 20)]), &clock).is_ok());
-        for _ in 0..2 {
+        // Attack: two answers an hour apart, of two replicas that lag.
+        for gap in [LONGEST_GAP, CONFIRMED_AFTER * 12, LONGEST_GAP] {
             assert!(order.check(&earlier_run, &clock).is_err());
-            clock.advance(CONFIRMED_AFTER / 2);
+            clock.advance(gap);
         }
         assert!(order.check(&earlier_run, &clock).is_ok() && order.check(&earlier_run, &clock).is_ok());
+        // Attack: what is new in a list that is refused was not known.
+        assert!(order.check(&list(&[("a", 9), ("b", 12)]), &clock).is_err() && order.check(&earlier_run, &clock).is_err());
+        assert!(order.check(&list(&[("a", 10), ("b", 12)]), &clock).is_ok());
         // Another resource has a time of its own.
         assert!(order.check(&list(&[("a", 9), ("b", 10)]), &clock).is_err());
         // From here on that one counts.
@@ -257,23 +288,25 @@ mod tests {
             change(&mut kept);
             state.write_json(Path::new(STATE), &kept, Attributes::mode(0o600)).unwrap();
         };
-        let later = |by: u64| change(&|kept| kept.doubts.values_mut().for_each(|ms| *ms -= by));
-        let stale = list(&[("b", 10)]);
-        assert!(!next(&stale));
+        let later =
+            |by: u64| change(&|kept| kept.doubts.values_mut().for_each(|doubt| doubt.seen = doubt.seen.saturating_sub(by)));
+        let lagging = list(&[("b", 10)]);
+        assert!(!next(&lagging));
         clock.set(Timestamp(99_000_000));
-        assert!(!next(&stale) && kept().doubts.len() == 1);
-        later(200_000);
-        assert!(!next(&stale));
+        assert!(!next(&lagging) && kept().doubts.len() == 1);
+        for _ in 0..2 {
+            later(200_000);
+            assert!(!next(&lagging));
+        }
         change(&|kept| kept.boot = "another".to_owned());
-        assert!(!next(&stale));
-        later(290_000);
-        assert!(!next(&stale), "the time began anew");
-        later(11_000);
-        assert!(next(&stale) && next(&stale), "what was believed stays so");
+        later(200_000);
+        assert!(!next(&lagging), "nobody knows how long ago it was");
+        change(&|kept| kept.doubts.values_mut().for_each(|doubt| doubt.counted = 300_000));
+        assert!(next(&lagging) && next(&lagging), "what was believed stays so");
         assert!(kept().doubts.is_empty());
         // What is up to date ends it, also where it does not list the resource.
-        assert!(next(&list(&[("b", 30)])) && !next(&stale) && next(&list(&[("a", 10)])));
-        assert!(kept().doubts.is_empty() && !next(&stale));
+        assert!(next(&list(&[("b", 30)])) && !next(&lagging) && next(&list(&[("a", 10)])));
+        assert!(kept().doubts.is_empty() && !next(&lagging));
         state.write(Path::new(STATE), b"{", Attributes::mode(0o600)).unwrap();
         assert!(RunOrder::open(&state, &clock).is_none());
     }

@@ -64,6 +64,8 @@ pub(super) enum PollOutcome {
     Document(Box<StoredDocument>),
     /// Nothing; what it said before stays.
     Failed(Error),
+    /// Something older, which is not believed; what was said before stays.
+    Older(Error),
 }
 
 /// Reads what was delivered, with oddities: one document takes the memory of many answers, so they are read one at a time.
@@ -329,7 +331,7 @@ impl Source {
         let Some(former) = self.former.as_mut().filter(same) else { return settled };
         former.memory = polled.memory;
         let after = match polled.outcome {
-            PollOutcome::Failed(error) => {
+            PollOutcome::Failed(error) | PollOutcome::Older(error) => {
                 former.reschedule(PollNews::Failed(error.asked_pause()), clock);
                 let name = self.name.as_str();
                 let message = format!("metadata source {name} cannot be read with its former settings either");
@@ -350,7 +352,7 @@ impl Source {
 
     /// Takes over what a poll brought, and sets when the next one is due.
     pub(super) fn settle(&mut self, polled: Polled, clock: &Clock) -> Settled {
-        self.polling.end(polled.began, !matches!(polled.outcome, PollOutcome::Failed(_)));
+        self.polling.end(polled.began, !matches!(polled.outcome, PollOutcome::Failed(_) | PollOutcome::Older(_)));
         self.state.last_try = Some(polled.started);
         self.memory = polled.memory;
         self.memory_key.clone_from(&polled.key);
@@ -371,6 +373,11 @@ impl Source {
                 PollNews::Steady
             }
             PollOutcome::Failed(error) => self.failed(&error, &mut settled),
+            PollOutcome::Older(error) => {
+                self.failed(&error, &mut settled);
+                // Its server is well: the next answer may be up to date.
+                PollNews::Steady
+            }
             PollOutcome::Same => {
                 self.said_again((polled.started, polled.began, polled.duration), polled.files_digest, &mut settled, clock);
                 self.prove(polled.set, &mut settled);
