@@ -125,6 +125,7 @@ impl RunOrder {
             }
         }
         if let Some((resource, made)) = refused {
+            self.prune(list);
             return Err(self.older(list, resource, made));
         }
         for (resource, made) in list.made() {
@@ -190,11 +191,16 @@ impl RunOrder {
 
     /// Of resources that are listed no more, the ones that were made first go first.
     fn prune(&mut self, list: &Entries) {
-        while self.newest.len() > 2 * DEPLOYMENTS {
-            let listed = list.made();
-            let oldest = self.newest.iter().filter(|(resource, _)| !listed.contains_key(resource)).min_by_key(|(_, made)| **made);
-            let Some(oldest) = oldest.map(|(resource, _)| *resource) else { return };
-            self.newest.remove(&oldest);
+        let surplus = self.newest.len().saturating_sub(2 * DEPLOYMENTS);
+        if surplus == 0 {
+            return;
+        }
+        let others = self.newest.iter().filter(|(resource, _)| !list.made().contains_key(resource));
+        let mut others: Vec<(Timestamp, u64)> = others.map(|(resource, made)| (*made, *resource)).collect();
+        others.sort_unstable();
+        for (_, resource) in others.into_iter().take(surplus) {
+            self.newest.remove(&resource);
+            self.doubts.remove(&resource);
         }
     }
 }
@@ -322,5 +328,13 @@ mod tests {
             assert!(order.newest.len() <= 2 * DEPLOYMENTS);
         }
         assert!(order.check(&list(&[("3-0", 1)]), &clock).is_err() && order.check(&list(&[("0-0", 1)]), &clock).is_ok());
+        // Nor by lists that are refused, each with other names.
+        order.check(&list(&[("x", 20)]), &clock).unwrap();
+        for round in 4..8 {
+            let names: Vec<_> = (1..DEPLOYMENTS).map(|n| format!("{round}-{n}")).collect();
+            let entries: Vec<_> = names.iter().map(|name| (name.as_str(), 30 + round)).chain([("x", 10)]).collect();
+            assert!(order.check(&list(&entries), &clock).is_err());
+            assert!(order.newest.len() <= 2 * DEPLOYMENTS && order.doubts.len() == 1);
+        }
     }
 }
