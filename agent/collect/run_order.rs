@@ -38,8 +38,8 @@ pub(crate) struct RunOrder {
     newest: BTreeMap<u64, Timestamp>,
     /// For each resource: for how long an earlier run has been listed, where no list was believed meanwhile.
     doubts: BTreeMap<u64, Doubt>,
-    /// Whether all of that is on disk.
-    is_kept: bool,
+    /// Whether what is on disk is not what is to be there.
+    is_to_keep: bool,
 }
 
 /// How long an earlier run has been listed.
@@ -94,15 +94,15 @@ impl RunOrder {
     pub(crate) fn open(state: &Tree, clock: &Clock) -> Option<Self> {
         let KeptOrder { newest, doubts, boot: of } = state.read_json::<KeptOrder>(Path::new(STATE)).ok().flatten()?;
         let (boot, now) = (boot(), millis(uptime()));
-        // Behind another boot nobody knows how long ago it was.
+        // Nobody knows how long before a boot it was; one that is asked once a boot is to follow in the end, too.
         let is_this_boot = !boot.is_empty() && of == boot;
         let doubt = |kept: KeptDoubt| Doubt {
             counted: Duration::from_millis(kept.counted),
-            before: Duration::from_millis(if is_this_boot { now.saturating_sub(kept.seen) } else { 0 }),
+            before: if is_this_boot { Duration::from_millis(now.saturating_sub(kept.seen)) } else { LONGEST_GAP },
             ..Doubt::new(clock)
         };
         let doubts = doubts.into_iter().map(|(resource, kept)| (resource, doubt(kept))).collect();
-        Some(Self { newest, doubts, is_kept: true })
+        Some(Self { newest, doubts, is_to_keep: false })
     }
 
     /// Takes note of what a list says, or refuses it.
@@ -114,11 +114,11 @@ impl RunOrder {
         for (resource, made) in list.made() {
             if self.newest.get(resource).is_none_or(|newest| newest <= made) {
                 // Whatever else the list says: this run there is.
-                self.is_kept &= self.newest.insert(*resource, *made) == Some(*made);
-                self.is_kept &= self.doubts.remove(resource).is_none();
+                self.is_to_keep |= self.newest.insert(*resource, *made) != Some(*made);
+                self.is_to_keep |= self.doubts.remove(resource).is_some();
                 continue;
             }
-            self.is_kept = false;
+            self.is_to_keep = true;
             let doubt = self.doubts.entry(*resource).and_modify(|doubt| doubt.count(clock)).or_insert_with(|| Doubt::new(clock));
             if doubt.counted < CONFIRMED_AFTER {
                 refused = refused.or(Some((*resource, *made)));
@@ -129,10 +129,10 @@ impl RunOrder {
             return Err(self.older(list, resource, made));
         }
         for (resource, made) in list.made() {
-            self.is_kept &= self.newest.insert(*resource, *made) == Some(*made);
+            self.is_to_keep |= self.newest.insert(*resource, *made) != Some(*made);
         }
         // Also of what this list does not name: it is up to date, and the next answer that is older begins a time of its own.
-        self.is_kept &= self.doubts.is_empty();
+        self.is_to_keep |= !self.doubts.is_empty();
         self.doubts.clear();
         self.prune(list);
         Ok(())
@@ -143,13 +143,13 @@ impl RunOrder {
         for (resource, made) in list.made() {
             let newest = self.newest.entry(*resource).or_default();
             *newest = (*made).max(*newest);
+            self.is_to_keep = true;
         }
-        self.is_kept = false;
     }
 
     /// Whether what is on disk is not what is to be there.
     pub(crate) fn is_to_keep(&self) -> bool {
-        !self.is_kept
+        self.is_to_keep
     }
 
     /// Puts on disk what is known: before what an answer says is used.
@@ -157,7 +157,7 @@ impl RunOrder {
     /// # Errors
     /// If it cannot be written.
     pub(crate) fn keep(&mut self, state: &Tree, clock: &Clock) -> Result<()> {
-        if self.is_kept {
+        if !self.is_to_keep {
             return Ok(());
         }
         let now = millis(uptime());
@@ -169,7 +169,7 @@ impl RunOrder {
         let kept = KeptOrder { newest: self.newest.clone(), doubts, boot: boot() };
         state.create_dir(Path::new("cache"), Attributes::mode(0o700))?;
         state.write_json(Path::new(STATE), &kept, Attributes::mode(0o600))?;
-        self.is_kept = true;
+        self.is_to_keep = false;
         Ok(())
     }
 
@@ -300,14 +300,12 @@ mod tests {
         assert!(!next(&lagging));
         clock.set(Timestamp(99_000_000));
         assert!(!next(&lagging) && kept().doubts.len() == 1);
-        for _ in 0..2 {
-            later(200_000);
-            assert!(!next(&lagging));
-        }
-        change(&|kept| kept.boot = "another".to_owned());
         later(200_000);
-        assert!(!next(&lagging), "nobody knows how long ago it was");
-        change(&|kept| kept.doubts.values_mut().for_each(|doubt| doubt.counted = 300_000));
+        assert!(!next(&lagging));
+        let reboot = || change(&|kept| kept.boot = "another".to_owned());
+        reboot();
+        assert!(!next(&lagging));
+        reboot();
         assert!(next(&lagging) && next(&lagging), "what was believed stays so");
         assert!(kept().doubts.is_empty());
         // What is up to date ends it, also where it does not list the resource.

@@ -52,9 +52,7 @@ impl Cache<'_> {
         let mut stored = Stored::default();
         let mut taken = BTreeSet::from([LIST.to_owned()]);
         for (key, document) in documents {
-            if self.machine.kind(self.directory()).is_none() {
-                root.create_dir(&self.directory(), Attributes::mode(masked(0o777)))?;
-            }
+            self.make_directory()?;
             let path = self.path(&file_name(key, &mut taken));
             let text = python_json_lines(document, 1);
             let there = self.machine.path(&path);
@@ -129,7 +127,11 @@ impl Cache<'_> {
     /// # Errors
     /// If it cannot be written.
     pub(super) fn keep_order(&self, order: &mut RunOrder, clock: &Clock) -> Result<()> {
-        if order.is_to_keep() { order.keep(&self.machine.root.subtree(&self.directory())?, clock) } else { Ok(()) }
+        if !order.is_to_keep() {
+            return Ok(());
+        }
+        self.make_directory()?;
+        order.keep(&self.machine.root.subtree(&self.directory())?, clock)
     }
 
     /// Removes what would be used again.
@@ -158,6 +160,13 @@ impl Cache<'_> {
     /// What a source said last, as far as it was kept; `None` where nothing is or can be read.
     pub(super) fn kept(&self, key: &str) -> Option<Value> {
         self.machine.json(self.path(key)).ok().flatten()
+    }
+
+    fn make_directory(&self) -> Result<()> {
+        if self.machine.kind(self.directory()).is_some() {
+            return Ok(());
+        }
+        self.machine.root.create_dir(&self.directory(), Attributes::mode(masked(0o777))).map(drop)
     }
 
     fn directory(&self) -> PathBuf {
