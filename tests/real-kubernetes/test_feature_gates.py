@@ -7,6 +7,7 @@ from lib.common import REPO, run
 from lib.real_kubernetes import PROGRAMS, version
 
 
+@pytest.mark.longer
 def test_the_table_of_feature_gates_is_that_of_the_real_programs(programs):
     head, *lines = (REPO / "docs/flags/feature-gates.matrix").read_text().splitlines()
     first, last = map(int, re.search(r"from 1\.(\d+) to 1\.(\d+)", head).groups())
