@@ -612,6 +612,10 @@ impl Collector {
         if let Err(outcome) = handover.and_then(|()| self.check_order(&polled).map_err(PollOutcome::Older)) {
             // As if it had not answered; nor is it what the next answer is compared with.
             polled.memory = PollCache { stack: polled.memory.stack.take(), ..before };
+            if matches!(outcome, PollOutcome::Older(_)) {
+                // It may say something new as well: nothing rests on what was said before, however young that is.
+                self.snapshot.contested_at = self.snapshot.contested_at.max(Some(self.clock.moment()));
+            }
             polled.outcome = outcome;
         }
         let nothing_known = self.sources.iter().all(|source| !source.configured);
@@ -664,7 +668,7 @@ impl Collector {
             PollOutcome::Absent | PollOutcome::Failed(_) | PollOutcome::Older(_) | PollOutcome::Unread(_) => None,
         };
         let Some(list) = list else { return Ok(()) };
-        let checked = self.order.check(list, &self.clock);
+        let checked = self.order.check(list, polled.source.as_str(), &self.clock);
         if let Err(error) = self.order.keep(&self.state, &self.clock) {
             let message = "which deployments were listed cannot be kept";
             self.report.emit(Event::new(Code::StateWriteFailed, message).error(&error));

@@ -49,11 +49,13 @@ struct Doubt {
     seen: Moment,
     /// How long before that it was, where that was in an earlier one.
     before: Duration,
+    /// By this source.
+    source: String,
 }
 
 impl Doubt {
-    fn new(clock: &Clock) -> Self {
-        Self { counted: Duration::ZERO, seen: clock.moment(), before: Duration::ZERO }
+    fn new(source: &str, clock: &Clock) -> Self {
+        Self { counted: Duration::ZERO, seen: clock.moment(), before: Duration::ZERO, source: source.to_owned() }
     }
 
     /// It is listed again.
@@ -69,6 +71,7 @@ struct KeptDoubt {
     counted: u64,
     /// Since the boot.
     seen: u64,
+    source: String,
 }
 
 /// As it lies on disk.
@@ -99,17 +102,17 @@ impl RunOrder {
         let doubt = |kept: KeptDoubt| Doubt {
             counted: Duration::from_millis(kept.counted),
             before: if is_this_boot { Duration::from_millis(now.saturating_sub(kept.seen)) } else { LONGEST_GAP },
-            ..Doubt::new(clock)
+            ..Doubt::new(&kept.source, clock)
         };
         let doubts = doubts.into_iter().map(|(resource, kept)| (resource, doubt(kept))).collect();
         Some(Self { newest, doubts, is_to_keep: false })
     }
 
-    /// Takes note of what a list says, or refuses it.
+    /// Takes note of what a list of this source says, or refuses it.
     ///
     /// # Errors
     /// Transient, if it lists an earlier run of a resource in place of one that is known, and that has not been confirmed yet.
-    pub(crate) fn check(&mut self, list: &Entries, clock: &Clock) -> Result<()> {
+    pub(crate) fn check(&mut self, list: &Entries, source: &str, clock: &Clock) -> Result<()> {
         let mut refused = None;
         for (resource, made) in list.made() {
             if self.newest.get(resource).is_none_or(|newest| newest <= made) {
@@ -119,7 +122,8 @@ impl RunOrder {
                 continue;
             }
             self.is_to_keep = true;
-            let doubt = self.doubts.entry(*resource).and_modify(|doubt| doubt.count(clock)).or_insert_with(|| Doubt::new(clock));
+            let doubt = self.doubts.entry(*resource).and_modify(|doubt| doubt.count(clock));
+            let doubt = doubt.or_insert_with(|| Doubt::new(source, clock));
             if doubt.counted < CONFIRMED_AFTER {
                 refused = refused.or(Some((*resource, *made)));
             }
@@ -131,9 +135,11 @@ impl RunOrder {
         for (resource, made) in list.made() {
             self.is_to_keep |= self.newest.insert(*resource, *made) != Some(*made);
         }
-        // Also of what this list does not name: it is up to date, and the next answer that is older begins a time of its own.
-        self.is_to_keep |= !self.doubts.is_empty();
-        self.doubts.clear();
+        // Also of what this list does not name: its source is up to date, and its next answer that is older begins a time of its own. Another source may
+        // list other deployments.
+        let before = self.doubts.len();
+        self.doubts.retain(|resource, doubt| doubt.source != source && !list.made().contains_key(resource));
+        self.is_to_keep |= self.doubts.len() != before;
         self.prune(list);
         Ok(())
     }
@@ -164,6 +170,7 @@ impl RunOrder {
         let doubt = |doubt: &Doubt| KeptDoubt {
             counted: millis(doubt.counted),
             seen: now.saturating_sub(millis(clock.since(doubt.seen) + doubt.before)),
+            source: doubt.source.clone(),
         };
         let doubts = self.doubts.iter().map(|(resource, one)| (*resource, doubt(one))).collect();
         let kept = KeptOrder { newest: self.newest.clone(), doubts, boot: boot() };
@@ -222,8 +229,8 @@ mod tests {
 
     fn after_a_replacement(clock: &Clock) -> RunOrder {
         let mut order = RunOrder::default();
-        order.check(&list(&[("a", 10), ("b", 10)]), clock).unwrap();
-        order.check(&list(&[("a", 10), ("b", 20)]), clock).unwrap();
+        order.check(&list(&[("a", 10), ("b", 10)]), "cfn", clock).unwrap();
+        order.check(&list(&[("a", 10), ("b", 20)]), "cfn", clock).unwrap();
         order
     }
 
@@ -232,26 +239,37 @@ mod tests {
         let clock = Clock::manual(Timestamp(100_000));
         let mut order = after_a_replacement(&clock);
         let earlier_run = list(&[("a", 10), ("b", 10)]);
-        let error = order.check(&earlier_run, &clock).unwrap_err().to_string();
+        let error = order.check(&earlier_run, "cfn", &clock).unwrap_err().to_string();
         let times = "made at 1970-01-01T00:00:10Z, where one of 1970-01-01T00:00:20Z";
         assert!(error.contains(&format!("resource b of stack s/1 that was {times}")), "{error}");
         clock.advance(LONGEST_GAP);
         // The newer one was listed meanwhile: the time begins anew.
-        assert!(order.check(&list(&[("a", 10), ("b", 20)]), &clock).is_ok());
+        assert!(order.check(&list(&[("a", 10), ("b", 20)]), "cfn", &clock).is_ok());
         // Attack: two answers an hour apart, of two replicas that lag.
         for gap in [LONGEST_GAP, CONFIRMED_AFTER * 12, LONGEST_GAP] {
-            assert!(order.check(&earlier_run, &clock).is_err());
+            assert!(order.check(&earlier_run, "cfn", &clock).is_err());
             clock.advance(gap);
         }
-        assert!(order.check(&earlier_run, &clock).is_ok() && order.check(&earlier_run, &clock).is_ok());
+        assert!(order.check(&earlier_run, "cfn", &clock).is_ok() && order.check(&earlier_run, "cfn", &clock).is_ok());
+        // Attack: a source that lists nothing of it ended the time each time.
+        assert!(order.check(&list(&[("b", 9)]), "cfn", &clock).is_err());
+        for _ in 0..3 {
+            clock.advance(LONGEST_GAP);
+            assert!(order.check(&list(&[("z", 1)]), "request", &clock).is_ok());
+            assert_eq!(order.check(&list(&[("b", 9)]), "cfn", &clock).is_ok(), order.doubts.is_empty());
+        }
+        assert!(order.doubts.is_empty() && order.check(&earlier_run, "cfn", &clock).is_ok());
         // Attack: what is new in a list that is refused was not known.
-        assert!(order.check(&list(&[("a", 9), ("b", 12)]), &clock).is_err() && order.check(&earlier_run, &clock).is_err());
-        assert!(order.check(&list(&[("a", 10), ("b", 12)]), &clock).is_ok());
+        assert!(
+            order.check(&list(&[("a", 9), ("b", 12)]), "cfn", &clock).is_err()
+                && order.check(&earlier_run, "cfn", &clock).is_err()
+        );
+        assert!(order.check(&list(&[("a", 10), ("b", 12)]), "cfn", &clock).is_ok());
         // Another resource has a time of its own.
-        assert!(order.check(&list(&[("a", 9), ("b", 10)]), &clock).is_err());
+        assert!(order.check(&list(&[("a", 9), ("b", 10)]), "cfn", &clock).is_err());
         // From here on that one counts.
-        assert!(order.check(&list(&[("a", 10), ("b", 15)]), &clock).is_ok());
-        assert!(order.check(&earlier_run, &clock).is_err());
+        assert!(order.check(&list(&[("a", 10), ("b", 15)]), "cfn", &clock).is_ok());
+        assert!(order.check(&earlier_run, "cfn", &clock).is_err());
     }
 
     #[test]
@@ -260,16 +278,16 @@ mod tests {
         for later in
             [&[][..], &[("a", 10)], &[("c", 1), ("b", 20)], &[("b", 10), ("b", 20)], &[("b", 20), ("b", 10)], &[("b", 21)]]
         {
-            assert!(after_a_replacement(&clock).check(&list(later), &clock).is_ok(), "{later:?}");
+            assert!(after_a_replacement(&clock).check(&list(later), "cfn", &clock).is_ok(), "{later:?}");
         }
         // A copy may lag in between as well: what has left comes back as the run that it was, or as a newer one.
         let mut order = after_a_replacement(&clock);
-        order.check(&list(&[]), &clock).unwrap();
-        assert!(order.check(&list(&[("b", 10)]), &clock).is_err());
-        assert!(order.check(&list(&[("b", 20)]), &clock).is_ok());
+        order.check(&list(&[]), "cfn", &clock).unwrap();
+        assert!(order.check(&list(&[("b", 10)]), "cfn", &clock).is_err());
+        assert!(order.check(&list(&[("b", 20)]), "cfn", &clock).is_ok());
         let undated = Entries::new(vec![json!({"id": "b-1", "inputs": [
             {"name": "deploy_stack_id", "value": "s/1"}, {"name": "deploy_resource_name", "value": "b"}]})]);
-        assert!(order.check(&undated.unwrap(), &clock).is_ok(), "it says nothing of its age");
+        assert!(order.check(&undated.unwrap(), "cfn", &clock).is_ok(), "it says nothing of its age");
     }
 
     #[test]
@@ -279,11 +297,11 @@ mod tests {
         let state = Tree::open(dir.path()).unwrap();
         assert!(RunOrder::open(&state, &clock).is_none());
         let mut order = after_a_replacement(&clock);
-        order.check(&list(&[]), &clock).unwrap();
+        order.check(&list(&[]), "cfn", &clock).unwrap();
         order.keep(&state, &clock).unwrap();
         let next = |list: &Entries| {
             let mut order = RunOrder::open(&state, &clock).unwrap();
-            let is_believed = order.check(list, &clock).is_ok();
+            let is_believed = order.check(list, "cfn", &clock).is_ok();
             order.keep(&state, &clock).unwrap();
             is_believed
         };
@@ -322,16 +340,18 @@ mod tests {
         for round in 0..4 {
             let names: Vec<_> = (0..DEPLOYMENTS).map(|n| format!("{round}-{n}")).collect();
             let entries: Vec<_> = names.iter().map(|name| (name.as_str(), 10 + round)).collect();
-            order.check(&list(&entries), &clock).unwrap();
+            order.check(&list(&entries), "cfn", &clock).unwrap();
             assert!(order.newest.len() <= 2 * DEPLOYMENTS);
         }
-        assert!(order.check(&list(&[("3-0", 1)]), &clock).is_err() && order.check(&list(&[("0-0", 1)]), &clock).is_ok());
+        assert!(
+            order.check(&list(&[("3-0", 1)]), "cfn", &clock).is_err() && order.check(&list(&[("0-0", 1)]), "cfn", &clock).is_ok()
+        );
         // Nor by lists that are refused, each with other names.
-        order.check(&list(&[("x", 20)]), &clock).unwrap();
+        order.check(&list(&[("x", 20)]), "cfn", &clock).unwrap();
         for round in 4..8 {
             let names: Vec<_> = (1..DEPLOYMENTS).map(|n| format!("{round}-{n}")).collect();
             let entries: Vec<_> = names.iter().map(|name| (name.as_str(), 30 + round)).chain([("x", 10)]).collect();
-            assert!(order.check(&list(&entries), &clock).is_err());
+            assert!(order.check(&list(&entries), "cfn", &clock).is_err());
             assert!(order.newest.len() <= 2 * DEPLOYMENTS && order.doubts.len() == 1);
         }
     }

@@ -128,7 +128,7 @@ impl Sources {
             let name = source.collector.as_str();
             let answer = match (answer, &mut order) {
                 (Some(Ok(documents)), Some(order)) if source.remote.is_some() => {
-                    let checked = order.check(&entries(&documents, options, source.collector), clock);
+                    let checked = order.check(&entries(&documents, options, source.collector), name, clock);
                     Some(checked.map(|()| documents))
                 }
                 (answer, _) => answer,
