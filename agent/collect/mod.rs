@@ -608,14 +608,9 @@ impl Collector {
         };
         let before = before.unwrap_or_default();
         polled.read(&before, beside);
-        let handover = self.check_handover(&polled).map_err(PollOutcome::Failed);
-        if let Err(outcome) = handover.and_then(|()| self.check_order(&polled).map_err(PollOutcome::Older)) {
+        if let Err(outcome) = self.check(&polled) {
             // As if it had not answered; nor is it what the next answer is compared with.
             polled.memory = PollCache { stack: polled.memory.stack.take(), ..before };
-            if matches!(outcome, PollOutcome::Older(_)) {
-                // It may say something new as well: nothing rests on what was said before, however young that is.
-                self.snapshot.contested_at = self.snapshot.contested_at.max(Some(self.clock.moment()));
-            }
             polled.outcome = outcome;
         }
         let nothing_known = self.sources.iter().all(|source| !source.configured);
@@ -655,6 +650,16 @@ impl Collector {
         }
         let speaks = polled_by.speaks_for_heat() || polled_by == SourceName::HeatParams;
         SnapshotChange { metadata, answered: settled.answered && speaks, sources: settled.sources }
+    }
+
+    /// Refuses an answer that takes nobody's place, or is older than what was listed before it: how its poll ended then.
+    fn check(&mut self, polled: &Polled) -> Result<(), PollOutcome> {
+        self.check_handover(polled).map_err(PollOutcome::Failed)?;
+        self.check_order(polled).map_err(|error| {
+            // It may say something new as well: nothing rests on what was said before, however young that is.
+            self.snapshot.contested_at = self.snapshot.contested_at.max(Some(self.clock.moment()));
+            PollOutcome::Older(error)
+        })
     }
 
     /// Refuses an answer that is older than what was listed before it.
