@@ -90,7 +90,8 @@ pub const fn patience(limit: Duration) -> Duration {
 /// Less does no harm. A clock that is slewed is slewed with the one that nobody sets.
 const STEP: Duration = Duration::from_secs(5);
 
-fn millis(duration: Duration) -> u64 {
+/// Whole milliseconds.
+pub(crate) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 

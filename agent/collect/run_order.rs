@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use super::entries::{Entries, Resource};
 use crate::budgets::DEPLOYMENTS;
-use crate::clock::{Clock, Moment, Timestamp, uptime};
+use crate::clock::{Clock, Moment, Timestamp, millis, uptime};
 use crate::error::{Error, Result};
 use crate::files::{Attributes, Tree};
 use crate::report::text::shortened;
@@ -86,10 +86,6 @@ struct KeptOrder {
 /// What is the same until the next boot.
 fn boot() -> String {
     std::fs::read_to_string(BOOT).unwrap_or_default().trim().to_owned()
-}
-
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 impl RunOrder {

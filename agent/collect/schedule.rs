@@ -9,7 +9,7 @@ use std::time::Duration;
 use ring::digest::{SHA256, digest};
 
 use crate::backoff::Backoff;
-use crate::clock::Timestamp;
+use crate::clock::{Timestamp, millis};
 use crate::http::LONGEST_ASKED;
 
 /// Longest pause after failures.
@@ -104,7 +104,7 @@ impl Schedule {
 
     /// The time to the first slot that is at least half an interval away: a poll that came early has had this one.
     fn to_slot(&self, now: Timestamp) -> Duration {
-        let interval = u64::try_from(self.max.as_millis()).unwrap_or(u64::MAX).max(1);
+        let interval = millis(self.max).max(1);
         let slot = u64::try_from(self.max.mul_f64(self.slot).as_millis()).unwrap_or(0) % interval;
         let since_slot = (now.0 % interval + interval - slot) % interval;
         let wait = interval - since_slot;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::schedule::{PollNews, Schedule};
 use crate::backoff::random;
-use crate::clock::{Clock, Stopwatch};
+use crate::clock::{Clock, Stopwatch, millis};
 
 /// Counts the pause between two requests.
 pub(super) struct Timer {
@@ -37,7 +37,7 @@ impl Timer {
     pub(super) fn set(&mut self, pause: Duration, clock: &Clock) {
         self.since = clock.start();
         // As the clock counts: of what is left over it could never be said that it has passed.
-        self.pause = Duration::from_millis(u64::try_from(pause.as_millis()).unwrap_or(u64::MAX));
+        self.pause = Duration::from_millis(millis(pause));
     }
 
     /// Begins the pause that follows a poll, and gives it.

@@ -19,6 +19,7 @@ use super::console::Console;
 use super::event::Event;
 use super::text::escaped;
 use super::throttle::RepeatThrottle;
+use crate::clock::millis;
 use crate::error::{Error, Result};
 
 /// Messages that may wait for the journal.
@@ -217,10 +218,6 @@ fn says(message: &str, fact: &str) -> bool {
         (before.is_empty() || before.ends_with(": ")) && (behind.is_empty() || behind.starts_with([' ', '.', ';', ',']))
     };
     !fact.is_empty() && (message.match_indices(fact).any(|(at, _)| is_part(at)))
-}
-
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// The variable that asks for what libraries trace, e.g. `debug` or `zbus=debug,rustls=debug`.

@@ -18,7 +18,7 @@ use super::destination::Destination;
 use super::send::{DeliveryMethod, Sender};
 use crate::backoff::{Backoff, random, spread};
 use crate::budgets::{OUTBOX_DISK, REQUEST_IN_FLIGHT, SIGNALS_IN_FLIGHT};
-use crate::clock::{Clock, Moment, Stopwatch, Timestamp};
+use crate::clock::{Clock, Moment, Stopwatch, Timestamp, millis};
 use crate::collect::{NodeFile, OwnCredentials, is_of_file};
 use crate::digest::key_of;
 use crate::error::remedy::Remedy;
@@ -141,7 +141,7 @@ impl QueuedSignal {
 
     /// Holds it back for so long from now on.
     pub fn hold(&mut self, pause: Duration, clock: &Clock) {
-        self.pause = HoldBack { since: clock.moment(), length_ms: u64::try_from(pause.as_millis()).unwrap_or(u64::MAX) };
+        self.pause = HoldBack { since: clock.moment(), length_ms: millis(pause) };
         self.not_before = clock.now().after(pause);
     }
 
@@ -149,7 +149,7 @@ impl QueuedSignal {
     /// short and begins anew.
     fn resume_pause(&mut self, now: Timestamp) {
         if self.tries > 0 {
-            let left = u64::try_from(self.not_before.since(now).as_millis()).unwrap_or(u64::MAX);
+            let left = millis(self.not_before.since(now));
             self.pause.length_ms = self.pause.length_ms.min(left);
         }
     }
@@ -745,7 +745,7 @@ impl Outbox {
         keystone_answers: bool,
     ) -> Option<Disposition> {
         let (now, age) = (self.clock.now(), self.age(entry));
-        entry.age_ms = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
+        entry.age_ms = millis(age);
         entry.aged_at_ms = self.watch.millis();
         entry.tries += 1;
         (entry.last_try, entry.since) = (Some(now), self.clock.moment());

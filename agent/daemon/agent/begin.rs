@@ -6,6 +6,7 @@ use super::Agent;
 use super::documents::with_metadata;
 use super::view::{is_judged, withdrawal_reason};
 use crate::budgets::SECRET_TEXTS;
+use crate::clock::millis;
 use crate::collect::HEAT_PARAMS;
 use crate::daemon::masking::KnownSecrets;
 use crate::daemon::node;
@@ -346,7 +347,7 @@ impl Agent {
         if !self.ledger.register(deployment, state)? {
             return Ok(true);
         }
-        let limit = self.host.settings.deploy.time_limit.map(|limit| u64::try_from(limit.as_millis()).unwrap_or(u64::MAX));
+        let limit = self.host.settings.deploy.time_limit.map(millis);
         // A script of Magnum's may print what only its parameters' names show to be secret.
         let is_secret = kubernetes::is_secret_parameter;
         let job =

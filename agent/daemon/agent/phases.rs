@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::documents::with_metadata;
 use super::task::BackgroundTask;
 use crate::backoff::{Backoff, Damper};
-use crate::clock::Stopwatch;
+use crate::clock::{Stopwatch, millis};
 use crate::collect::Snapshot;
 use crate::daemon::host::Host;
 use crate::daemon::masking::KnownSecrets;
@@ -145,7 +145,7 @@ impl Phases {
             argv: vec!["/proc/self/exe".to_owned()],
             called: Some("os-refresh-config".to_owned()),
             environment: [(PHASES.to_owned(), snapshot.digest.clone()), ("HEAT_CONFIG_DEPLOYED".to_owned(), deployed)].into(),
-            time_limit_ms: Some(u64::try_from(limit.as_millis()).unwrap_or(u64::MAX)),
+            time_limit_ms: Some(millis(limit)),
             hide_output: secrets.is_none(),
             secrets: secrets.unwrap_or_default(),
             ..Job::default()
