@@ -9,13 +9,14 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::api;
 use super::node_conditions::{NodeObject, PATCH};
 use super::objects::{error_message, until_deadline};
-use crate::budgets::{OBJECT_BYTES, json};
+use crate::budgets::json;
 use crate::clock::patience;
 use crate::concurrent;
 use crate::error::{Context, Error, ErrorKind, Result};
-use crate::http::{Http, Request, Response};
+use crate::http::{Http, Response};
 
 /// An API that does not answer one request for so long is away.
 const LIMIT: Duration = patience(Duration::from_secs(10));
@@ -166,13 +167,9 @@ impl<'a> Drain<'a> {
     }
 
     async fn send(&self, method: &str, url: &str, body: Option<&Value>, limit: Duration) -> Result<Response> {
-        let accept = if method == "GET" && url.contains('?') { METADATA } else { "application/json" };
-        let mut request = Request::new(method, url, limit.min(LIMIT)).header("accept", accept);
-        (request.body_limit, request.follow) = (OBJECT_BYTES, false);
-        if let Some(body) = body {
-            request.body = Some(body.to_string().into_bytes());
-            request = request.header("content-type", if method == "PATCH" { PATCH } else { "application/json" });
-        }
+        let accept = if method == "GET" && url.contains('?') { METADATA } else { api::JSON };
+        let kind = if method == "PATCH" { PATCH } else { api::JSON };
+        let request = api::request((method, url), accept, body.map(|body| (kind, body)), limit.min(LIMIT));
         self.http.request(request).await.context(|| DOING)
     }
 }

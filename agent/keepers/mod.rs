@@ -5,6 +5,7 @@
 //! which is for `converge`.
 
 mod add_ons;
+mod api;
 pub mod certificates;
 pub(crate) mod drain;
 pub(crate) mod etcd_snapshots;

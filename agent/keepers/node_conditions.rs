@@ -10,13 +10,14 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::api;
 use super::objects::{error_message, taint_text};
 use crate::budgets::json::{self, JsonRejection};
 use crate::clock::{Timestamp, patience};
 use crate::desired::ClientIdentity;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::gather::Gather;
-use crate::http::{Http, Request, Response};
+use crate::http::{Http, Response};
 use crate::report::node_conditions::NodeCondition;
 
 /// An API that does not answer one request for so long is away.
@@ -119,12 +120,8 @@ pub async fn taints(http: &Http, node: &NodeObject) -> Result<Vec<String>> {
 }
 
 async fn send(http: &Http, method: &str, url: &str, body: Option<&Value>) -> Result<Response> {
-    let mut request = Request::new(method, url, REQUEST_LIMIT).header("accept", "application/json");
-    (request.body_limit, request.follow) = (ANSWER_LIMIT, false);
-    if let Some(body) = body {
-        request.body = Some(body.to_string().into_bytes());
-        request = request.header("content-type", PATCH);
-    }
+    let mut request = api::request((method, url), api::JSON, body.map(|body| (PATCH, body)), REQUEST_LIMIT);
+    request.body_limit = ANSWER_LIMIT;
     let answer = http.request(request).await.context(|| DOING)?;
     if answer.status == 200 { Ok(answer) } else { Err(refusal(method, &answer)) }
 }

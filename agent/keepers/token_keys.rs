@@ -13,8 +13,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::api;
 use super::objects::error_message;
-use crate::budgets::{OBJECT_BYTES, OBJECT_MEMORY, json};
+use crate::budgets::{OBJECT_MEMORY, json};
 use crate::certificates::key::public_keys;
 use crate::clock::patience;
 use crate::desired::{ClientIdentity, NODES};
@@ -22,7 +23,7 @@ use crate::digest;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::files::{READ_LIMIT, Tree};
 use crate::gather::Gather;
-use crate::http::{Http, Request, Response};
+use crate::http::{Http, Response};
 use crate::report::text::{escaped, shortened};
 
 /// The annotation: `signs=3b1f09d2c4e5a687 verifies=3b1f09d2c4e5a687,90aa17c3d2b4e5f6`.
@@ -170,12 +171,7 @@ fn read(answer: &Response) -> Result<Value> {
 }
 
 async fn send(http: &Http, method: &str, url: &str, body: Option<&Value>) -> Result<Response> {
-    let mut request = Request::new(method, url, REQUEST_LIMIT).header("accept", "application/json");
-    (request.body_limit, request.follow) = (OBJECT_BYTES, false);
-    if let Some(body) = body {
-        request.body = Some(body.to_string().into_bytes());
-        request = request.header("content-type", PATCH);
-    }
+    let request = api::request((method, url), api::JSON, body.map(|body| (PATCH, body)), REQUEST_LIMIT);
     let answer = http.request(request).await.context(|| DOING)?;
     let kind = match answer.status {
         200 => return Ok(answer),
