@@ -19,3 +19,12 @@ pub(super) struct Host {
     pub(super) clock: Clock,
     pub(super) report: Report,
 }
+
+#[cfg(test)]
+impl Host {
+    /// A machine that is a directory, and its state as well, without systemd.
+    pub(super) fn in_directory(tree: Arc<Tree>, clock: Clock) -> Self {
+        let settings = Settings::default();
+        Self { settings, root: Arc::clone(&tree), state: tree, systemd: None, clock, report: Report::kept() }
+    }
+}

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::subject::Subject;
 use super::task::BackgroundTask;
 use crate::backoff::{Backoff, Damper};
 use crate::daemon::host::Host;
@@ -28,8 +29,7 @@ pub(in crate::daemon) struct EtcdSnapshots {
     host: Rc<Host>,
     programs: Rc<Programs>,
     task: BackgroundTask<(), Result<Vec<Snapshot>>>,
-    /// Of which member, for a generation and how much of it there is.
-    member: Option<((u64, AppliedExtent), Option<EtcdMember>)>,
+    member: Subject<EtcdMember>,
     /// Whether the first pause was chosen, by what was there then.
     has_begun: bool,
     /// Until the next try.
@@ -43,7 +43,7 @@ impl EtcdSnapshots {
             host,
             programs,
             task: BackgroundTask::default(),
-            member: None,
+            member: Subject::unknown(),
             has_begun: false,
             damper: Damper::new(PAUSES),
             failure: None,
@@ -52,7 +52,7 @@ impl EtcdSnapshots {
 
     /// As `status` shows them; nothing where there is no member to take one of.
     pub(in crate::daemon) fn status(&self) -> Option<EtcdSnapshotsStatus> {
-        self.member.as_ref()?.1.as_ref()?;
+        self.member.get()?;
         // The directory itself: `etcd snapshot` and operators take and remove some, too.
         match kept(&self.host.root, self.host.clock.now()) {
             Ok(kept) => shown(&kept, self.failure.as_ref()),
@@ -62,19 +62,18 @@ impl EtcdSnapshots {
 
     /// How long until one is taken; nothing where there is nothing to take one of, or one is being taken.
     pub(super) fn until_due(&self) -> Option<Duration> {
-        let has_member = self.member.as_ref().is_some_and(|(_, member)| member.is_some());
-        (has_member && !self.task.is_busy()).then(|| self.damper.left())
+        self.member.get().filter(|_| !self.task.is_busy()).map(|_| self.damper.left())
     }
 
     /// Starts to take one where that is due. `reference`: the node in place; none while it is brought up.
     pub(super) fn begin(&mut self, reference: Option<&Reference>, node: &Node) {
         let Some(interval) = self.host.settings.snapshot_interval else { return };
         let Some(reference) = reference.filter(|reference| reference.extent != AppliedExtent::Nothing) else {
-            self.member = None;
+            self.member = Subject::unknown();
             return;
         };
-        let about = (reference.generation, reference.extent);
-        if self.member.as_ref().is_none_or(|(of, _)| *of != about) {
+        let there = (reference.generation, reference.extent);
+        if !self.member.is_of(there) {
             let member = node.etcd_on_volume(reference).filter(|member| !member.keeps_v2);
             if member.is_some() && !self.has_begun {
                 let now = self.host.clock.now();
@@ -83,7 +82,7 @@ impl EtcdSnapshots {
                 self.damper.hold_for(first_pause(found.last(), now, interval), &self.host.clock);
                 self.has_begun = true;
             }
-            self.member = Some((about, member));
+            self.member = Subject::found(there, member);
         }
         if self.until_due() == Some(Duration::ZERO) {
             self.start();
@@ -91,7 +90,7 @@ impl EtcdSnapshots {
     }
 
     fn start(&mut self) {
-        let Some((_, Some(member))) = self.member.clone() else { return };
+        let Some(member) = self.member.get().cloned() else { return };
         let (root, programs, clock) = (Arc::clone(&self.host.root), Rc::clone(&self.programs), self.host.clock.clone());
         let most = self.host.settings.snapshots_kept;
         self.task.start((), async move {
@@ -135,22 +134,13 @@ mod tests {
     use super::*;
     use crate::clock::{Clock, Timestamp};
     use crate::files::Tree;
-    use crate::report::Report;
-    use crate::settings::Settings;
 
     fn snapshots() -> (tempfile::TempDir, EtcdSnapshots) {
         let dir = tempfile::tempdir().unwrap();
         let tree = Arc::new(Tree::open(dir.path()).unwrap());
         let clock = Clock::manual(Timestamp(1_772_366_400_000));
         let programs = Rc::new(Programs::new(Arc::clone(&tree), None, clock.clone()).unwrap());
-        let host = Host {
-            settings: Settings::default(),
-            root: Arc::clone(&tree),
-            state: tree,
-            systemd: None,
-            clock,
-            report: Report::kept(),
-        };
+        let host = Host::in_directory(tree, clock);
         (dir, EtcdSnapshots::new(Rc::new(host), programs))
     }
 
@@ -178,7 +168,7 @@ mod tests {
             name: "m".to_owned(),
             keeps_v2: false,
         };
-        all.member = Some(((1, AppliedExtent::Whole), Some(own)));
+        all.member = Subject::found((1, AppliedExtent::Whole), Some(own));
         assert_eq!(all.status().unwrap().wrong.as_deref(), Some("no space"));
         let taken = Snapshot { taken: Timestamp(1_772_366_400_000), revision: 5, bytes: 9 };
         let directory = std::path::Path::new(crate::keepers::etcd_snapshots::DIRECTORY);

@@ -29,6 +29,7 @@ mod orders;
 mod phases;
 mod publisher;
 mod run;
+mod subject;
 mod task;
 mod token_keys;
 mod unrecorded;

@@ -6,6 +6,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use super::subject::{InPlace, Subject};
 use super::task::BackgroundTask;
 use crate::backoff::{Backoff, Damper};
 use crate::clock::{Clock, Stopwatch};
@@ -41,8 +42,8 @@ pub(super) struct NodeConditions {
     wanted: Vec<NodeCondition>,
     /// Since the node has been measured.
     measured: Option<Stopwatch>,
-    /// Where they are written to, for a generation and how much of it there is.
-    node: Option<((u64, AppliedExtent), Option<NodeObject>)>,
+    /// Where they are written to.
+    node: Subject<NodeObject>,
     /// Of the object that `schedule` and `known` are about.
     url: Option<String>,
     schedule: Schedule,
@@ -99,7 +100,7 @@ impl NodeConditions {
             task: BackgroundTask::default(),
             wanted: Vec::new(),
             measured: None,
-            node: None,
+            node: Subject::unknown(),
             url: None,
             schedule: Schedule::new(),
             known: None,
@@ -125,8 +126,7 @@ impl NodeConditions {
 
     /// How long until they are written, or more of them can be; nothing where there is nothing to write, or it is on its way.
     pub(super) fn until_due(&self) -> Option<Duration> {
-        let has_node = self.node.as_ref().is_some_and(|(_, node)| node.is_some());
-        if !has_node || self.task.is_busy() {
+        if self.node.get().is_none() || self.task.is_busy() {
             return None;
         }
         let (certain, rest) = self.certain();
@@ -140,30 +140,30 @@ impl NodeConditions {
             return;
         }
         let Some(reference) = reference.filter(|reference| reference.extent != AppliedExtent::Nothing) else {
-            self.node = None;
+            self.node = Subject::unknown();
             return;
         };
-        let about = (reference.generation, reference.extent);
-        if self.node.as_ref().is_none_or(|(of, _)| *of != about) {
-            self.write_to(about, node.object(reference));
+        let there = (reference.generation, reference.extent);
+        if !self.node.is_of(there) {
+            self.write_to(there, node.object(reference));
         }
         self.start();
     }
 
     /// What is known of another node's object says nothing of this one.
-    fn write_to(&mut self, about: (u64, AppliedExtent), object: Option<NodeObject>) {
+    fn write_to(&mut self, there: InPlace, object: Option<NodeObject>) {
         if let Some(object) = object.as_ref().filter(|object| self.url.as_ref() != Some(&object.url)) {
             self.url = Some(object.url.clone());
             (self.known, self.schedule) = (None, Schedule::new());
         }
-        self.node = Some((about, object));
+        self.node = Subject::found(there, object);
     }
 
     fn start(&mut self) {
         if self.until_due() != Some(Duration::ZERO) {
             return;
         }
-        let Some((_, Some(object))) = &self.node else { return };
+        let Some(object) = self.node.get() else { return };
         let (http, object, known) = (Rc::clone(&self.http), object.clone(), self.known.clone());
         let (conditions, _) = self.certain();
         self.task.start(conditions.clone(), async move { write(&http, &object, &conditions, known).await });

@@ -7,7 +7,6 @@ use crate::collect::Snapshot;
 use crate::daemon::of_state;
 use crate::files::Tree;
 use crate::http::fake::{Fake, ok, status};
-use crate::report::Report;
 use crate::report::component::ComponentStatus;
 use crate::report::status::{NodeState, NodeStatus};
 use crate::settings::Settings;
@@ -54,11 +53,12 @@ fn what_fails_is_tried_ever_more_slowly_and_not_before_the_api_wants_that() {
 fn task(dir: &Path, is_on: bool, url: &str) -> NodeConditions {
     let tree = Arc::new(Tree::open(dir).unwrap());
     let settings = Settings { node_conditions: is_on, ..Settings::default() };
-    let (clock, report) = (Clock::manual(Timestamp(0)), Report::kept());
+    let clock = Clock::manual(Timestamp(0));
     let http = Rc::new(Http::new(settings.tls.clone(), Arc::clone(&tree), clock.clone()));
-    let host = Host { settings, root: Arc::clone(&tree), state: tree, systemd: None, clock, report };
+    let host = Host { settings, ..Host::in_directory(tree, clock) };
     let mut task = NodeConditions::new(Rc::new(host), http);
-    task.node = Some(((1, AppliedExtent::Whole), Some(NodeObject { url: format!("{url}/api/v1/nodes/n"), identity: None })));
+    let object = NodeObject { url: format!("{url}/api/v1/nodes/n"), identity: None };
+    task.node = Subject::found((1, AppliedExtent::Whole), Some(object));
     task
 }
 
@@ -108,7 +108,7 @@ async fn with_the_setting_off_nothing_is_ever_sent() {
     on.record_write(written, result);
     assert_eq!((fake.requests().len(), on.until_due()), (2, Some(HEARTBEAT)));
     // A node whose kubelet does not register itself has no object of ours.
-    on.node = Some(((2, AppliedExtent::Whole), None));
+    on.node = Subject::found((2, AppliedExtent::Whole), None);
     assert!(on.until_due().is_none());
     // A bring-up measures anew.
     on.node = task(dir.path(), true, &fake.base).node;

@@ -30,11 +30,8 @@ impl Fixture {
         let programs = Rc::new(Programs::new(Arc::clone(&self.tree), None, self.clock.clone()).unwrap());
         let host = Host {
             settings: Settings { legacy: Legacy { phases }, ..Settings::default() },
-            root: Arc::clone(&self.tree),
-            state: Arc::clone(&self.tree),
-            systemd: None,
-            clock: self.clock.clone(),
             report: self.report.clone(),
+            ..Host::in_directory(Arc::clone(&self.tree), self.clock.clone())
         };
         Phases::open(Rc::new(host), programs).unwrap()
     }

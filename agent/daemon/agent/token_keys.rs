@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::subject::Subject;
 use super::task::BackgroundTask;
 use crate::backoff::{Backoff, Damper};
 use crate::daemon::host::Host;
@@ -35,8 +36,7 @@ pub(in crate::daemon) struct TokenKeyComparisons {
     host: Rc<Host>,
     http: Rc<Http>,
     task: BackgroundTask<(), Result<KeyComparison>>,
-    /// Of which master, for a generation and how much of it there is.
-    master: Option<((u64, AppliedExtent), Option<TokenKeyMaster>)>,
+    master: Subject<TokenKeyMaster>,
     /// Until the next look.
     damper: Damper,
     /// What was wrong at the newest look.
@@ -53,7 +53,7 @@ impl TokenKeyComparisons {
             host,
             http,
             task: BackgroundTask::default(),
-            master: None,
+            master: Subject::unknown(),
             damper: Damper::new(PAUSES),
             last: Vec::new(),
             reported: ReportedOnce::default(),
@@ -64,7 +64,7 @@ impl TokenKeyComparisons {
 
     /// As `status` shows it; nothing where there is nothing to compare.
     pub(in crate::daemon) fn status(&self) -> Option<ServiceAccountKeysStatus> {
-        self.master.as_ref()?.1.as_ref()?;
+        self.master.get()?;
         let failure = self.failure.as_ref().filter(|(error, tries)| is_news(error, *tries)).map(|(error, _)| error);
         let wrong = Code::TokenKeysDiffer.entry().remedy;
         let remedy = (!self.shown.wrong.is_empty()).then(|| wrong.to_owned());
@@ -78,8 +78,7 @@ impl TokenKeyComparisons {
 
     /// How long until they are compared; nothing where there is nothing to compare, or it is on its way.
     pub(super) fn until_due(&self) -> Option<Duration> {
-        let is_master = self.master.as_ref().is_some_and(|(_, master)| master.is_some());
-        (is_master && !self.task.is_busy()).then(|| self.damper.left())
+        self.master.get().filter(|_| !self.task.is_busy()).map(|_| self.damper.left())
     }
 
     /// Starts to compare them where that is due. `reference`: the node in place; none while it is brought up.
@@ -87,12 +86,12 @@ impl TokenKeyComparisons {
         let Some(reference) = reference.filter(|reference| reference.extent == AppliedExtent::Whole) else {
             // It may have other keys afterwards; and one that was given up half way may not have all of them.
             self.task.stop();
-            self.master = None;
+            self.master = Subject::unknown();
             return;
         };
-        let about = (reference.generation, reference.extent);
-        if self.master.as_ref().is_none_or(|(of, _)| *of != about) {
-            self.master = Some((about, node.token_keys(reference)));
+        let there = (reference.generation, reference.extent);
+        if !self.master.is_of(there) {
+            self.master = Subject::found(there, node.token_keys(reference));
             self.damper.release();
         }
         if self.until_due() == Some(Duration::ZERO) {
@@ -101,7 +100,7 @@ impl TokenKeyComparisons {
     }
 
     fn start(&mut self) {
-        let Some((_, Some(master))) = self.master.clone() else { return };
+        let Some(master) = self.master.get().cloned() else { return };
         let (root, http) = (Arc::clone(&self.host.root), Rc::clone(&self.http));
         self.task.start((), async move { compare(&http, &root, &master).await });
     }
@@ -162,22 +161,13 @@ mod tests {
     use crate::clock::{Clock, Timestamp};
     use crate::files::Tree;
     use crate::http::Tls;
-    use crate::report::Report;
-    use crate::settings::Settings;
 
     fn comparisons() -> (tempfile::TempDir, TokenKeyComparisons) {
         let dir = tempfile::tempdir().unwrap();
         let tree = Arc::new(Tree::open(dir.path()).unwrap());
         let clock = Clock::manual(Timestamp(1_772_366_400_000));
         let http = Http::new(Tls::default(), Arc::clone(&tree), clock.clone());
-        let host = Host {
-            settings: Settings::default(),
-            root: Arc::clone(&tree),
-            state: tree,
-            systemd: None,
-            clock,
-            report: Report::kept(),
-        };
+        let host = Host::in_directory(tree, clock);
         let mut all = TokenKeyComparisons::new(Rc::new(host), Rc::new(http));
         let master = TokenKeyMaster {
             server: "https://127.0.0.1:6443".to_owned(),
@@ -186,7 +176,7 @@ mod tests {
             sign: ["/sa.key".to_owned()].into(),
             verify: ["/sa.key".to_owned()].into(),
         };
-        all.master = Some(((1, AppliedExtent::Whole), Some(master)));
+        all.master = Subject::found((1, AppliedExtent::Whole), Some(master));
         (dir, all)
     }
 
