@@ -157,11 +157,8 @@ impl Collector {
             }
             sources.push(source);
         }
-        let order = RunOrder::open(&state, &clock).unwrap_or_else(|| {
-            let mut order = RunOrder::default();
-            sources.iter().filter_map(|source| source.held.deployments.as_ref()).for_each(|list| order.learn(list));
-            order
-        });
+        let order = RunOrder::open(&state, &clock)
+            .unwrap_or_else(|| RunOrder::of_lists(sources.iter().filter_map(|source| source.held.deployments.as_deref())));
         let mut collector = Self {
             settings,
             root,

@@ -5,9 +5,10 @@
 //! on such an answer: it counts as a failed poll, and what was listed stays in force. The newer run is known from any source, and from an earlier life of the
 //! agent.
 //!
-//! Heat itself goes back to an earlier run only where it rolls back an update that had replaced the deployment's resource. So what is answered after
-//! [`CONFIRMED_AFTER`] in which nobody listed the newer run is what Heat says.
+//! Heat itself goes back to an earlier run only where it rolls back an update that had replaced the deployment's resource. So what a source goes on to
+//! answer for [`CONFIRMED_AFTER`], while nobody lists the newer run, is what Heat says.
 
+use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
@@ -36,7 +37,8 @@ const BOOT: &str = "/proc/sys/kernel/random/boot_id";
 pub(crate) struct RunOrder {
     /// By the hash of stack and resource ([`Entries::made`]).
     newest: BTreeMap<u64, Timestamp>,
-    /// For each resource: for how long an earlier run has been listed, where no list was believed meanwhile.
+    /// For each resource: for how long an earlier run has been listed, where neither the newer one was listed nor another list of that source believed
+    /// meanwhile.
     doubts: BTreeMap<u64, Doubt>,
     /// Whether what is on disk is not what is to be there.
     is_to_keep: bool,
@@ -128,9 +130,8 @@ impl RunOrder {
             self.prune(list);
             return Err(self.older(list, resource, made));
         }
-        for (resource, made) in list.made() {
-            self.is_to_keep |= self.newest.insert(*resource, *made) != Some(*made);
-        }
+        // What was in doubt is believed.
+        self.newest.extend(list.made());
         // Also of what this list does not name: its source is up to date, and its next answer that is older begins a time of its own. Another source may
         // list other deployments.
         let before = self.doubts.len();
@@ -140,13 +141,16 @@ impl RunOrder {
         Ok(())
     }
 
-    /// Takes note of a list of before.
-    pub(crate) fn learn(&mut self, list: &Entries) {
-        for (resource, made) in list.made() {
-            let newest = self.newest.entry(*resource).or_default();
-            *newest = (*made).max(*newest);
-            self.is_to_keep = true;
+    /// What lists of before say, where it was never kept.
+    pub(crate) fn of_lists(lists: impl IntoIterator<Item = impl Borrow<Entries>>) -> Self {
+        let mut newest = BTreeMap::new();
+        for list in lists {
+            for (resource, made) in list.borrow().made() {
+                let known: &mut Timestamp = newest.entry(*resource).or_default();
+                *known = (*made).max(*known);
+            }
         }
+        Self { is_to_keep: !newest.is_empty(), newest, doubts: BTreeMap::new() }
     }
 
     /// Whether what is on disk is not what is to be there.

@@ -375,7 +375,7 @@ impl Source {
             PollOutcome::Failed(error) => self.failed(&error, &mut settled),
             PollOutcome::Older(error) => {
                 self.failed(&error, &mut settled);
-                // Its server is well: the next answer may be up to date.
+                // The server answers, and its next answer may be up to date: no backoff.
                 PollNews::Steady
             }
             PollOutcome::Same => {

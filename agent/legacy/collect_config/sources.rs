@@ -128,7 +128,11 @@ impl Sources {
             let name = source.collector.as_str();
             let answer = match (answer, &mut order) {
                 (Some(Ok(documents)), Some(order)) if source.remote.is_some() => {
-                    let checked = order.check(&entries(&documents, options, source.collector), name, clock);
+                    let checked = order.check(
+                        &entries(documents.iter().map(|(_, document)| document), options, source.collector),
+                        name,
+                        clock,
+                    );
                     Some(checked.map(|()| documents))
                 }
                 (answer, _) => answer,
@@ -172,22 +176,15 @@ impl Sources {
 
 /// What is known of the runs that were listed before (`collect/run_order.rs`).
 fn known_order(cache: &Cache<'_>, sources: &[Source], clock: &Clock) -> RunOrder {
-    if let Some(order) = cache.open_order(clock) {
-        return order;
-    }
-    let mut order = RunOrder::default();
-    for collector in sources.iter().filter(|source| source.remote.is_some()).map(|source| source.collector) {
-        if let Some(kept) = cache.kept(collector.as_str()) {
-            order.learn(&entries(&vec![(String::new(), kept)], cache.options, collector));
-        }
-    }
-    order
+    let remote = || sources.iter().filter(|source| source.remote.is_some()).map(|source| source.collector);
+    let list = |collector: Collector| Some(entries([&cache.kept(collector.as_str())?], cache.options, collector));
+    cache.open_order(clock).unwrap_or_else(|| RunOrder::of_lists(remote().filter_map(list)))
 }
 
 /// The deployments in the documents of a source. More than may be say nothing here.
-fn entries(documents: &Documents, options: &Options, collector: Collector) -> Entries {
+fn entries<'a>(documents: impl IntoIterator<Item = &'a Value>, options: &Options, collector: Collector) -> Entries {
     let keys = options.values.deployment_keys(collector.as_str());
-    let lists = documents.iter().flat_map(|(_, document)| keys.iter().filter_map(|key| document.get(key)?.as_array()));
+    let lists = documents.into_iter().flat_map(|document| keys.iter().filter_map(|key| document.get(key)?.as_array()));
     Entries::new(lists.flatten().cloned().collect()).unwrap_or_default()
 }
 
