@@ -13,7 +13,7 @@ from lib.node import is_steady
 from lib.pod_network import together
 
 API, MANAGER, SCHEDULER, KUBELET, PROXY = "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy"
-# It is this machine's.
+# On hosts of other releases this was not run with it.
 BALANCER = ("haproxy",) if SUITE == "bookworm" else ()
 # Who runs again before the next ones are begun.
 ORDER = [group for group in ((API,), (MANAGER, SCHEDULER), BALANCER, (KUBELET,), (PROXY,)) if group]
@@ -29,26 +29,17 @@ def times(host) -> tuple[dict[str, int], dict[str, int]]:
     return tuple({unit: int(one[name]) for unit, one in found.items()} for name in (begun, active))
 
 
-def release(node: Node) -> str:
-    """That its API server says."""
-    certs = "/etc/kubernetes/certs"
-    address = node.inputs["KUBE_NODE_IP"]
-    said = node.host.sh(f"curl -sS --cacert {certs}/ca.crt --cert {certs}/admin.crt --key {certs}/admin.key https://{address}:6443/version")
-    return json.loads(said)["gitVersion"]
-
-
 def asked(node: Node) -> str:
     """The release of who answers its kubelet, or nothing."""
-    certs = "/etc/kubernetes/certs"
     server = node.host.sh("sed -n 's/.*server: *//p' /etc/kubernetes/kubelet.kubeconfig").strip().strip('"')
-    said = node.host.sh(f"curl -sS -m 20 --cacert {certs}/ca.crt --cert {certs}/kubelet.crt --key {certs}/kubelet.key {server}/version || true")
+    said = node.curl(f"{server}/version", "-m", "20", "|| true", identity="kubelet")
     return json.loads(said)["gitVersion"] if said.startswith("{") else ""
 
 
 def without_its_api_server(node: Node, expected: str):
     """Who answers its kubelet then, and nobody else meanwhile."""
     own = asked(node)
-    assert own == release(node)
+    assert own == node.release()
     node.host.exec("systemctl", "stop", f"{API}.service")
     seen = set()
 
@@ -58,7 +49,7 @@ def without_its_api_server(node: Node, expected: str):
     for _ in range(10):
         wait_for(is_answered, NET, f"an answer by {expected or 'nobody'}")
     node.host.exec("systemctl", "start", f"{API}.service")
-    wait_for(lambda: asked(node) == own == release(node), NET, "an answer by its own API server")
+    wait_for(lambda: asked(node) == own == node.release(), NET, "an answer by its own API server")
     print(f"{node.host.name} without its API server was answered by {sorted(seen)}", flush=True)
     # At first it may be in vain.
     assert seen <= {"", own, expected}, seen
@@ -74,7 +65,7 @@ def goes_up(node: Node, version: str) -> list[str]:
     node.update(KUBE_TAG=f"v{version}")
     node.succeeds()
     assert node.restarted(before) == set(PROGRAMS)
-    assert release(node) == f"v{version}" and node.healthy()
+    assert node.release() == f"v{version}" and node.healthy()
     begun, active = times(host)
     since = min(begun.values())
     said = f"{host.name} {version}: " + ", ".join(f"{name} {(begun[name] - since) / 1e6:.2f} to {(active[name] - since) / 1e6:.2f} s" for name in PROGRAMS)

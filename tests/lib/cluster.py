@@ -1,5 +1,6 @@
 """Nodes of a Kubernetes cluster with TLS on hosts: the agent, a real etcd and containerd, stand-ins for Kubernetes' programs."""
 import hashlib
+import json
 from pathlib import Path
 
 from cryptography import x509
@@ -83,6 +84,14 @@ class Node:
     def milliseconds(self, step: str) -> int:
         """How long a step of the last convergence took, for a person to read."""
         return dict(map(tuple, self.status()["node"]["timings"]))[step]
+
+    def curl(self, url: str, *words: str, identity: str = "admin") -> str:
+        """What the API answers on the host, by the certificate of this name."""
+        return self.host.sh(f"curl -sS --cacert {KUBERNETES}/ca.crt --cert {KUBERNETES}/{identity}.crt --key {KUBERNETES}/{identity}.key {url} {' '.join(words)}")
+
+    def release(self) -> str:
+        """That its API server says."""
+        return json.loads(self.curl(f"https://{self.inputs['KUBE_NODE_IP']}:6443/version"))["gitVersion"]
 
     def healthy(self) -> bool:
         """Whether the kubelet says so, and the API server told systemd, which it does once etcd is healthy."""
