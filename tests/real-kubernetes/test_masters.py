@@ -1,6 +1,7 @@
 """Three masters of Kubernetes' real programs, whose etcd has three members, and a worker, all with HAProxy: another master leads when the one that
 leads is killed, a change that goes over the masters one after the other costs a client of the worker's HAProxy at most one request, and a master
-whose API server is stopped stays Ready."""
+whose API server is stopped stays Ready; one with another key for the tokens of service accounts is named by all."""
+import json
 import re
 import time
 from collections import Counter
@@ -12,7 +13,7 @@ from lib import haproxy
 from lib.common import run, wait_for
 from lib.failures import slack
 from lib.pod_network import together
-from lib.real_kubernetes import NET, RealCluster, RealNode, cluster_in, pod, service
+from lib.real_kubernetes import ADMIN, NET, RealCluster, RealNode, cluster_in, pod, service
 
 pytestmark = pytest.mark.longer
 ADDRESSES = {"m1": "10.77.0.21", "m2": "10.77.0.22", "m3": "10.77.0.23", "w1": "10.77.0.31"}
@@ -251,3 +252,37 @@ def test_a_master_whose_api_server_is_stopped_stays_ready_and_goes_back_to_it(cl
     # These two have no other API server by which they would lead.
     assert {"kube-apiserver"} <= node.restarted(started) <= {"kube-apiserver", *PROGRAMS}
     cluster.kubectl("delete", "pod,service", "echo")
+
+
+def test_a_master_with_another_service_account_key_is_named_and_its_tokens_are_refused(cluster):
+    are_quiet(cluster)
+    request = '{"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}'
+
+    def token(name: str) -> str:
+        """Signed by this master's API server."""
+        path = "/api/v1/namespaces/default/serviceaccounts/default/token"
+        return json.loads(cluster.nodes[name].host.exec("kubectl", "--kubeconfig", ADMIN, "create", "--raw", path, "-f", "-", input=request).stdout)["status"]["token"]
+
+    def answer(name: str, bearer: str) -> str:
+        return cluster.nodes[name].host.exec("curl", "-s", "-o", "/dev/null", "-w", "%{http_code}", "--cacert", "/etc/kubernetes/certs/ca.crt",
+                                             "-H", f"Authorization: Bearer {bearer}", "https://127.0.0.1:6443/version").stdout
+
+    def wrong(name: str) -> list[str]:
+        return (cluster.nodes[name].status()["node"]["service_account_keys"] or {}).get("wrong", [])
+
+    assert {(one, other): answer(other, token(one)) for one in MASTERS for other in MASTERS} == {(one, other): "200" for one in MASTERS for other in MASTERS}
+    private = run("openssl", "genpkey", "-algorithm", "RSA", "-pkeyopt", "rsa_keygen_bits:2048").stdout
+    another = {"KUBE_SERVICE_ACCOUNT_PRIVATE_KEY": private, "KUBE_SERVICE_ACCOUNT_KEY": run("openssl", "pkey", "-pubout", input=private).stdout}
+    m3 = cluster.nodes["m3"]
+    m3.update(**another)
+    m3.succeeds()
+    assert (answer("m1", token("m3")), answer("m3", token("m1")), answer("m2", token("m1"))) == ("401", "401", "200")
+    # It looks at once and again half a minute later, the others every five minutes.
+    wait_for(lambda: len(wrong("m3")) == 2, NET, "what m3 says of the others", every=1)
+    wait_for(lambda: len(wrong("m1")) == len(wrong("m2")) == 1, 2 * NET, "what the others say of m3", every=1)
+    assert "those of m3, which does not verify tokens that this master signs" in wrong("m1")[0], wrong("m1")
+    m3.update(**cluster.keys)
+    m3.succeeds()
+    wait_for(lambda: not any(wrong(name) for name in MASTERS), NET, "the end of it", every=1)
+    assert all(cluster.nodes[name].host.journal(HNA_EVENT="TokenKeysAgree") for name in MASTERS)
+    assert answer("m1", token("m3")) == "200"
