@@ -44,8 +44,8 @@ pub use render::render;
 pub use spec::cluster::{MachineFacts, RELEASES, Tokens, host_of, program_of_release};
 pub use spec::node::{NodeSpec, Preflight};
 pub use spec::words::{Role, Secret};
-pub use worker::kubelet::REGISTRATION;
-pub use worker::node_labels::{ROLES as MASTER_LABELS, node_object, taint_name, taints};
+pub use worker::kubelet::{REGISTRATION, taint_name};
+pub use worker::node_labels::{ROLES as MASTER_LABELS, node_object, taints};
 
 use serde_json::{Map, Value};
 

@@ -1,7 +1,7 @@
 //! What must hold between the parameters of a Kubernetes node. Every rule here is one that a component would break at
 //! start, or that would bring up a cluster other than asked, in silence.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use crate::kubernetes::add_ons;
@@ -15,6 +15,7 @@ use crate::kubernetes::spec::words::Role;
 use crate::kubernetes::spec::words::RuntimeKind;
 use crate::kubernetes::versions::two_numbers;
 use crate::kubernetes::versions::{Availability, CommandLine, Minor, admission_plugin, given, items, option, truth};
+use crate::kubernetes::worker::kubelet::taint_name;
 use crate::kubernetes::worker::node_labels::may_label;
 
 /// The list of etcd's members.
@@ -386,6 +387,21 @@ impl Checks<'_> {
                         if name == parameter { format!("contains {what}") } else { format!("--{flag} contains {what}") };
                     self.wrong(name, problem, rule, remedy);
                 }
+            }
+        }
+        self.repeated_taints();
+    }
+
+    /// The API refuses a node with two taints of the same key and effect, so that its kubelet would never register it.
+    fn repeated_taints(&mut self) {
+        let mut seen: BTreeMap<(&str, String), String> = BTreeMap::new();
+        for (name, taint) in self.items_of_kubelet("NODE_TAINTS", "register-with-taints") {
+            let sort = taint_name(&taint);
+            // Of the parameter, what is repeated as it is, is written once.
+            let is_other = |before: String| before.replace("=:", ":") != taint.replace("=:", ":") || name != "NODE_TAINTS";
+            if seen.insert((name, sort.clone()), taint.clone()).is_some_and(is_other) {
+                let rule = "a node has one taint of a key and effect at most, or the API refuses it";
+                self.wrong(name, format!("contains {sort} more than once"), rule, "keep one of them");
             }
         }
     }
@@ -832,6 +848,7 @@ mod tests {
             (&[&[("NODE_LABELS", "a..b/c=1")]], "NODE_LABELS: contains \"a..b/c=1\""),
             (&[&[("NODE_TAINTS", "a.-b/c:NoSchedule")]], "NODE_TAINTS: contains \"a.-b/c:NoSchedule\""),
             (&[&[("NODE_TAINTS", "dedicated=gpu:Never")]], "NODE_TAINTS: contains \"dedicated=gpu:Never\""),
+            (&[&[("NODE_TAINTS", "a=b:NoSchedule,a=c:NoSchedule")]], "NODE_TAINTS: contains a:NoSchedule more than once"),
             (&[&[("KUBE_RESERVED", "memory=lots")]], "KUBE_RESERVED: contains \"memory=lots\""),
             (&[&[("PORTAL_NETWORK_CIDR", "10.254.0.0/29")]], "PORTAL_NETWORK_CIDR: 10.254.0.0/29 is too small"),
             (
@@ -929,7 +946,7 @@ mod tests {
             &[&[("KUBE_NODE_IP", "2001:db8::11"), ("PORTAL_NETWORK_CIDR", "fd00:1::/108"), ("PODS_NETWORK_CIDR", "fd00:2::/56")]],
             &[&[
                 ("NODE_LABELS", "node.kubernetes.io/pool=a,example.org/x=,topology.kubernetes.io/zone=az1"),
-                ("NODE_TAINTS", "a=b:NoSchedule,c:NoExecute"),
+                ("NODE_TAINTS", "a=b:NoSchedule,a=b:NoExecute,c:NoExecute"),
             ]],
             &[&[("KUBE_TAG", "v1.15.3"), ("NODE_LABELS", "node-role.kubernetes.io/gpu=true"), ("CONTAINER_RUNTIME", "docker")]],
             &[

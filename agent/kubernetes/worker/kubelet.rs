@@ -391,11 +391,19 @@ fn taints(role: Role, cluster: &ClusterSpec) -> Vec<String> {
     for taint in &cluster.node.taints {
         // Older kubelets want `=` also where there is no value, as every kubelet takes it.
         let taint = if taint.contains('=') { taint.clone() } else { taint.replacen(':', "=:", 1) };
-        if !taints.contains(&taint) {
-            taints.push(taint);
+        match taints.iter_mut().find(|one| taint_name(one) == taint_name(&taint)) {
+            Some(same) => *same = taint,
+            None => taints.push(taint),
         }
     }
     taints
+}
+
+/// By what a taint is known, of which a node has one at most: `key:effect`.
+#[must_use]
+pub fn taint_name(text: &str) -> String {
+    let (pair, effect) = text.rsplit_once(':').unwrap_or((text, ""));
+    format!("{}:{effect}", pair.split('=').next().unwrap_or_default())
 }
 
 /// `cpu=100m,memory=256Mi`

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
-use super::kubelet::{FIRST_WITHOUT_OWN_ROLE, REGISTRATION, client_identity, node_object_name, registered};
+use super::kubelet::{FIRST_WITHOUT_OWN_ROLE, REGISTRATION, client_identity, node_object_name, registered, taint_name};
 
 use crate::desired::{Dependency, Desired, Material, NODES, OWN_LABELS, OWN_TAINTS, Object};
 use crate::gather::Gather;
@@ -87,13 +87,6 @@ pub fn node_object(spec: &NodeSpec, facts: &MachineFacts) -> Option<String> {
         Material::Text(body) => Some(body),
         Material::File(_) => None,
     }
-}
-
-/// By what a taint is known: `key:effect`.
-#[must_use]
-pub fn taint_name(text: &str) -> String {
-    let (pair, effect) = text.rsplit_once(':').unwrap_or((text, ""));
-    format!("{}:{effect}", pair.split('=').next().unwrap_or_default())
 }
 
 /// Its part of the node.
